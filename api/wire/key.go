@@ -1,0 +1,141 @@
+package wire
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Key names one Kubernetes object: the group ("" is core), the plural resource, the namespace ("" for cluster-scoped
+// objects) and the name. It is comparable and may be a map key.
+type Key struct {
+	Group     string
+	Resource  string
+	Namespace string
+	Name      string
+}
+
+// core stands for the empty group in a token; no other API group may be called so, as they hold a dot.
+const core = "core"
+
+// ErrToken reports a token or subject that Escape cannot have made.
+var ErrToken = errors.New("not a frond token")
+
+// String returns the key as four NATS tokens, group.resource.namespace.name, each escaped with Escape.
+// It is the subject suffix of the object and, with a prefix, its key in the edge store.
+func (k Key) String() string {
+	group := Escape(k.Group)
+	if k.Group == "" {
+		group = core
+	} else if k.Group == core {
+		group = "=63ore"
+	}
+	return group + "." + Escape(k.Resource) + "." + Escape(k.Namespace) + "." + Escape(k.Name)
+}
+
+// Human returns the key as people write it: "configmaps default/web" or "deployments.apps default/web".
+func (k Key) Human() string {
+	resource := k.Resource
+	if k.Group != "" {
+		resource += "." + k.Group
+	}
+	if k.Namespace == "" {
+		return resource + " " + k.Name
+	}
+	return resource + " " + k.Namespace + "/" + k.Name
+}
+
+// ParseKey undoes Key.String. It refuses any text that String cannot have made, wrapped in ErrToken, so that one
+// object has exactly one spelling.
+func ParseKey(s string) (Key, error) {
+	tokens := strings.Split(s, ".")
+	if len(tokens) != 4 {
+		return Key{}, fmt.Errorf("%w: key %q has %d tokens, want 4", ErrToken, clip(s), len(tokens))
+	}
+	var k Key
+	for i, field := range []*string{&k.Group, &k.Resource, &k.Namespace, &k.Name} {
+		if i == 0 && tokens[0] == core {
+			continue
+		}
+		v, err := Unescape(tokens[i])
+		if err != nil {
+			return Key{}, fmt.Errorf("key %q: %w", clip(s), err)
+		}
+		*field = v
+	}
+	if k.String() != s {
+		return Key{}, fmt.Errorf("%w: key %q is not in its canonical spelling", ErrToken, clip(s))
+	}
+	if k.Resource == "" || k.Name == "" {
+		return Key{}, fmt.Errorf("%w: key %q names no object", ErrToken, clip(s))
+	}
+	return k, nil
+}
+
+// Escape turns any text into one NATS token that is also legal in a key of a KV bucket and in a consumer's name.
+// Letters, digits and '-' stand for themselves, '.' becomes '_', the empty text becomes "_" and each other byte
+// becomes '=' and two upper-case hex digits; "." alone becomes "=2E". Unescape undoes it.
+func Escape(s string) string {
+	switch s {
+	case "":
+		return "_"
+	case ".":
+		return "=2E"
+	}
+	var b strings.Builder
+	b.Grow(len(s))
+	for i := range len(s) {
+		switch c := s[i]; {
+		case plain(c):
+			b.WriteByte(c)
+		case c == '.':
+			b.WriteByte('_')
+		default:
+			fmt.Fprintf(&b, "=%02X", c)
+		}
+	}
+	return b.String()
+}
+
+// Unescape undoes Escape and refuses, wrapped in ErrToken, what Escape cannot have made.
+func Unescape(token string) (string, error) {
+	if token == "_" {
+		return "", nil
+	}
+	var b strings.Builder
+	for i := 0; i < len(token); i++ {
+		switch c := token[i]; {
+		case plain(c):
+			b.WriteByte(c)
+		case c == '_':
+			b.WriteByte('.')
+		case c == '=' && i+2 < len(token):
+			v, err := strconv.ParseUint(token[i+1:i+3], 16, 8)
+			if err != nil {
+				return "", fmt.Errorf("%w: %q", ErrToken, clip(token))
+			}
+			b.WriteByte(byte(v))
+			i += 2
+		default:
+			return "", fmt.Errorf("%w: %q", ErrToken, clip(token))
+		}
+	}
+	if b.Len() == 0 {
+		return "", fmt.Errorf("%w: empty", ErrToken)
+	}
+	return b.String(), nil
+}
+
+func plain(c byte) bool {
+	return c == '-' || '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
+}
+
+// clip bounds what an error repeats of untrusted text.
+func clip(s string) string {
+	const most = 120
+	if len(s) > most {
+		return s[:most] + "…"
+	}
+	return s
+}

@@ -1,0 +1,116 @@
+package wire
+
+import "time"
+
+// Operation says what a message does to its object.
+type Operation string
+
+// The operations. Apply replaces the whole object; Delete removes it and, downwards, is called a tombstone.
+const (
+	Apply  Operation = "apply"
+	Delete Operation = "delete"
+)
+
+// Message is one object on its way to or from a node: the whole present state of one thing, never a change of it.
+type Message struct {
+	Node string
+	Key  Key
+	Op   Operation
+	// UID is the object's UID in Kubernetes; "" only where it is not known yet.
+	UID string
+	// Version is the object's resourceVersion where it was written: a label, compared for equality only.
+	Version string
+	// ClusterEpoch is the id of the Kubernetes history that Version belongs to; "" upwards.
+	ClusterEpoch string
+	// StoreEpoch is the id of the edge store that sent the message; "" downwards.
+	StoreEpoch string
+	// Order is the sequence in the sender's outbox: within one StoreEpoch and object, higher is newer. 0 downwards.
+	Order uint64
+	// Digest is Digest of what matters of the object; the sender chooses what that is, the receiver compares only.
+	Digest string
+	// Time is when the sender saw this state.
+	Time time.Time
+	// Object is the object's JSON; nil for a Delete.
+	Object []byte
+	// Sequence is the stream sequence of the message once it is stored; 0 before.
+	Sequence uint64
+}
+
+// Cursor is how far an edge store has come. The zero Cursor is a new and empty store that has never attached.
+type Cursor struct {
+	// StoreEpoch is a random id made with an empty store.
+	StoreEpoch string `json:"storeEpoch"`
+	// StreamEpoch identifies the life of the hub stream that Sequence counts in; "" before the first attach.
+	StreamEpoch string `json:"streamEpoch,omitempty"`
+	// Sequence is the stream sequence up to which each change for this node is on disk.
+	Sequence uint64 `json:"sequence"`
+}
+
+// AttachRequest is sent by a node on call.cloud.<node>.attach after each (re)connect.
+type AttachRequest struct {
+	Cursor
+	// Continue asks for the page after this sequence of a snapshot that did not fit in one reply; 0 starts anew.
+	Continue uint64 `json:"continue,omitempty"`
+	// UpTo is the snapshot's end as the first page gave it; 0 with Continue 0.
+	UpTo uint64 `json:"upTo,omitempty"`
+}
+
+// AttachReply answers an AttachRequest. Either Error is set, or the rest.
+type AttachReply struct {
+	// Error says why the node cannot attach now; the node tries again later.
+	Error string `json:"error,omitempty"`
+	// StreamEpoch is the present life of the hub stream.
+	StreamEpoch string `json:"streamEpoch,omitempty"`
+	// Full says that the pages together hold every object of the node, so that what is not among them is deleted.
+	// Otherwise they hold what changed after the cursor.
+	Full bool `json:"full,omitempty"`
+	// Objects is one page, in order of sequence.
+	Objects []SnapshotObject `json:"objects,omitempty"`
+	// Continue is non-zero if another page follows.
+	Continue uint64 `json:"continue,omitempty"`
+	// UpTo is the stream sequence that the snapshot reaches; the consumer delivers what comes after it.
+	UpTo uint64 `json:"upTo,omitempty"`
+	// Stream and Consumer name the node's consumer; set on the last page.
+	Stream   string `json:"stream,omitempty"`
+	Consumer string `json:"consumer,omitempty"`
+	// Window is the consumer's limit of messages in flight; set on the last page.
+	Window int `json:"window,omitempty"`
+}
+
+// SnapshotObject is one stored message inside an AttachReply: its stream coordinates and the message as it is stored.
+type SnapshotObject struct {
+	Subject  string              `json:"subject"`
+	Sequence uint64              `json:"seq"`
+	Header   map[string][]string `json:"header,omitempty"`
+	Data     []byte              `json:"data,omitempty"`
+}
+
+// Beat is a node's heartbeat on beat.<node>. It is lossy: only the newest counts.
+type Beat struct {
+	Cursor
+	// Healthy says that the kubelet renewed its lease in time; cloudcore renews the Node's Lease only then.
+	Healthy bool `json:"healthy"`
+	// Outbox is the number of reports that wait at the node.
+	Outbox uint64 `json:"outbox"`
+	// Version is edgecore's version.
+	Version string `json:"version,omitempty"`
+}
+
+// KubeRequest is one Kubernetes API request that a node cannot answer from its store, sent on call.cloud.<node>.kube.
+// cloudcore performs it as the node (system:node:<name>), so Kubernetes' authorizers judge it.
+type KubeRequest struct {
+	Method      string `json:"method"`
+	Path        string `json:"path"`
+	Query       string `json:"query,omitempty"`
+	ContentType string `json:"contentType,omitempty"`
+	Accept      string `json:"accept,omitempty"`
+	Body        []byte `json:"body,omitempty"`
+}
+
+// KubeReply answers a KubeRequest with what the apiserver answered. Code 0 means it could not be asked; see Error.
+type KubeReply struct {
+	Code        int    `json:"code"`
+	ContentType string `json:"contentType,omitempty"`
+	Body        []byte `json:"body,omitempty"`
+	Error       string `json:"error,omitempty"`
+}

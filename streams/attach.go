@@ -1,0 +1,136 @@
+package streams
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap"
+
+	"github.com/frond-edge/frond/api/wire"
+)
+
+const (
+	// callTimeout is how long a node waits for the answer to a call; a slow link gets one page of 512 KiB through.
+	callTimeout = 15 * time.Second
+	// forgetTimeout bounds the removal of a node's old consumer; if its server is down nobody answers at all.
+	forgetTimeout = time.Second
+	// window is the number of messages in flight to one node. 256 fills a link of 100 ms round trip at 2,500/s.
+	window = 256
+)
+
+// Attacher answers a node's attach: what changed since its cursor, and a consumer for what comes next.
+type Attacher struct {
+	js      jetstream.JetStream
+	reader  *reader
+	known   func(node string) bool
+	metrics *Metrics
+	log     *zap.Logger
+}
+
+// NewAttacher makes an Attacher. known tells whether Kubernetes has a Node of that name: only then must the node's
+// desired state have been published completely before it is given as a full snapshot.
+func NewAttacher(nc *nats.Conn, known func(node string) bool, metrics *Metrics, log *zap.Logger) (*Attacher, error) {
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return nil, fmt.Errorf("attacher: %w", err)
+	}
+	return &Attacher{js: js, reader: &reader{nc: nc, js: js, stream: DesiredStream}, known: known, metrics: metrics, log: log}, nil
+}
+
+// Handle is the CallHandler of VerbAttach.
+func (a *Attacher) Handle(ctx context.Context, node string, request []byte) (any, error) {
+	var req wire.AttachRequest
+	if err := DecodeRequest(request, &req); err != nil {
+		return nil, err
+	}
+	reply, err := a.attach(ctx, node, req)
+	if err != nil {
+		a.metrics.attaches.WithLabelValues("error").Inc()
+		return nil, err
+	}
+	return reply, nil
+}
+
+func (a *Attacher) attach(ctx context.Context, node string, req wire.AttachRequest) (wire.AttachReply, error) {
+	stream, err := a.js.Stream(ctx, DesiredStream)
+	if err != nil {
+		return wire.AttachReply{}, fmt.Errorf("attach %s: %w", node, err)
+	}
+	info := stream.CachedInfo()
+	reply := wire.AttachReply{StreamEpoch: streamEpoch(info)}
+	// A cursor beyond the stream is of another life too: the stream was restored from an older copy.
+	reply.Full = req.StreamEpoch != reply.StreamEpoch || req.Sequence > info.State.LastSeq
+	start := req.Sequence + 1
+	if reply.Full {
+		start = 1
+		if err := a.prepared(ctx, stream, node); err != nil {
+			return wire.AttachReply{}, err
+		}
+	}
+	if req.Continue != 0 {
+		start = req.Continue
+	}
+	p, err := a.reader.page(ctx, Filter(Desired, node), start, pageMessages, pageBytes)
+	if err != nil {
+		return wire.AttachReply{}, fmt.Errorf("attach %s: %w", node, err)
+	}
+	reply.Objects = p.messages
+	if p.more && len(p.messages) != 0 {
+		reply.Continue = p.last + 1
+		return reply, nil
+	}
+	// The pages together reach as far as the replica that gave the last one: what it had not seen, the consumer delivers.
+	reply.UpTo = max(p.upTo, start-1)
+	return reply, a.consumer(ctx, node, &reply)
+}
+
+// prepared refuses a full snapshot while it may be incomplete, so that an emptied stream never reads as "delete all".
+func (a *Attacher) prepared(ctx context.Context, stream jetstream.Stream, node string) error {
+	if !a.known(node) {
+		return nil
+	}
+	_, err := stream.GetLastMsgForSubject(ctx, Subject(Desired, node, wire.SnapshotMarker()))
+	if errNotFound(err) {
+		return fmt.Errorf("attach %s: %w", node, ErrPreparing)
+	}
+	if err != nil {
+		return fmt.Errorf("attach %s: %w", node, err)
+	}
+	return nil
+}
+
+// ErrPreparing says that a node's desired state is not yet published completely; the node attaches again.
+var ErrPreparing = errors.New("the desired state of this node is being prepared")
+
+// consumer makes the node's consumer start after the snapshot. An existing one cannot be moved, so it is made anew.
+func (a *Attacher) consumer(ctx context.Context, node string, reply *wire.AttachReply) error {
+	name := wire.Escape(node)
+	cfg := nodeConsumer(name, Filter(Desired, node), reply.UpTo, window)
+	_, err := a.js.CreateConsumer(ctx, DesiredStream, cfg)
+	if err != nil {
+		// It exists with another start, or its server is down. In the second case nobody confirms the removal.
+		fctx, cancel := context.WithTimeout(ctx, forgetTimeout)
+		forgotten := a.js.DeleteConsumer(fctx, DesiredStream, name)
+		cancel()
+		if _, again := a.js.CreateConsumer(ctx, DesiredStream, cfg); again != nil {
+			return fmt.Errorf("make the consumer of %s: %w", node, errors.Join(err, forgotten, again))
+		}
+	}
+	reply.Stream, reply.Consumer, reply.Window = DesiredStream, name, window
+	result := "changes"
+	if reply.Full {
+		result = "full"
+	}
+	a.metrics.attaches.WithLabelValues(result).Inc()
+	a.log.Info("node attached", zap.String("node", node), zap.Bool("full", reply.Full), zap.Uint64("seq", reply.UpTo))
+	return nil
+}
+
+// streamEpoch identifies one life of a stream: a stream that was removed and made again has another.
+func streamEpoch(info *jetstream.StreamInfo) string {
+	return info.Created.UTC().Format("20060102T150405.000000000Z")
+}

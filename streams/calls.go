@@ -1,0 +1,181 @@
+package streams
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/frond-edge/frond/api/wire"
+)
+
+const (
+	// callWorkers is how many calls one cloudcore serves at once; most wait for the apiserver.
+	callWorkers = 64
+	// callQueue holds calls that arrive while all workers are busy; beyond it they are dropped and the node asks again.
+	callQueue = 4096
+	// maxRequest bounds a call: a Kubernetes request body is at most 3 MiB, base64 in JSON makes it a third longer.
+	maxRequest = 5 * mib
+	// cloudQueue is the queue group of all cloudcores: one of them answers.
+	cloudQueue = "cloudcore"
+
+	planeCall Plane = "call"
+	planeBeat Plane = "beat"
+)
+
+// CallHandler answers one verb. It returns the reply's payload; an error that wraps wire.ErrPermanent says that the
+// request itself is garbage. The context ends when the node would no longer wait.
+type CallHandler func(ctx context.Context, node string, request []byte) (any, error)
+
+// Calls answers what nodes ask on call.cloud.<node>.<verb>. Any cloudcore may answer any call.
+type Calls struct {
+	nc       *nats.Conn
+	handlers map[string]CallHandler
+	dead     *deadLetters
+	metrics  *Metrics
+	log      *zap.Logger
+}
+
+// NewCalls makes the server of calls; handlers maps a verb to who answers it.
+func NewCalls(nc *nats.Conn, handlers map[string]CallHandler, metrics *Metrics, log *zap.Logger) (*Calls, error) {
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return nil, fmt.Errorf("calls: %w", err)
+	}
+	return &Calls{
+		nc: nc, handlers: handlers, metrics: metrics, log: log,
+		dead: &deadLetters{js: js, from: cloudFrom, metrics: metrics, log: log},
+	}, nil
+}
+
+// cloudFrom is who dead letters come from when a cloudcore puts them.
+const cloudFrom = "cloud"
+
+// Start serves until ctx ends, then answers what it has begun and returns nil.
+func (c *Calls) Start(ctx context.Context) error {
+	incoming := make(chan *nats.Msg, callQueue)
+	sub, err := c.nc.ChanQueueSubscribe(callPrefix+allNodes+".*", cloudQueue, incoming)
+	if err != nil {
+		return fmt.Errorf("serve calls: %w", err)
+	}
+	defer func() { _ = sub.Unsubscribe() }() // fails only when the connection is gone
+	g, gctx := errgroup.WithContext(ctx)
+	for range callWorkers {
+		g.Go(func() error {
+			for {
+				select {
+				case <-gctx.Done():
+					return nil
+				case msg := <-incoming:
+					c.serve(gctx, msg)
+				}
+			}
+		})
+	}
+	return g.Wait()
+}
+
+// serve answers one call. The subject alone says who asks; the answer goes to that node's own inbox or nowhere, since a
+// reply subject is the asker's free choice (nats.md §5).
+func (c *Calls) serve(ctx context.Context, msg *nats.Msg) {
+	node, err := parseCall(msg.Subject)
+	if err != nil {
+		c.refuse(ctx, msg, permanent("%v", err))
+		return
+	}
+	verb := msg.Subject[strings.LastIndexByte(msg.Subject, '.')+1:]
+	handle, known := c.handlers[verb]
+	switch {
+	case !known:
+		c.refuse(ctx, msg, permanent("verb %.40q is unknown", verb))
+		return
+	case !strings.HasPrefix(msg.Reply, InboxPrefix(node)+"."):
+		c.metrics.calls.WithLabelValues(verb, "foreign-reply").Inc()
+		c.log.Warn("call with a foreign reply subject not answered", zap.String("node", node), zap.String("subject", printable(msg.Subject)))
+		return
+	case len(msg.Data) > maxRequest:
+		c.refuse(ctx, msg, permanent("request of %d bytes, at most %d", len(msg.Data), maxRequest))
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	reply, err := handle(ctx, node, msg.Data)
+	if err != nil {
+		if errors.Is(err, wire.ErrPermanent) {
+			c.refuse(ctx, msg, err)
+			return
+		}
+		c.metrics.calls.WithLabelValues(verb, "error").Inc()
+		c.log.Warn("call failed", zap.String("node", node), zap.String("verb", verb), zap.Error(err))
+		c.respond(msg, callError{Error: err.Error()})
+		return
+	}
+	c.metrics.calls.WithLabelValues(verb, "ok").Inc()
+	c.respond(msg, reply)
+}
+
+// callError is what every reply can say instead of its own fields.
+type callError struct {
+	Error string `json:"error"`
+}
+
+// refuse answers garbage with the reason and keeps it as a dead letter; a call is not durable, so a dead letter that
+// cannot be stored is only logged.
+func (c *Calls) refuse(ctx context.Context, msg *nats.Msg, reason error) {
+	c.metrics.calls.WithLabelValues("", "garbage").Inc()
+	if err := c.dead.put(ctx, planeCall, msg.Subject, msg.Header, msg.Data, reason); err != nil {
+		c.log.Warn("call refused", zap.NamedError("reason", reason), zap.Error(err))
+	}
+	if node, err := parseCall(msg.Subject); err == nil && strings.HasPrefix(msg.Reply, InboxPrefix(node)+".") {
+		c.respond(msg, callError{Error: reason.Error()})
+	}
+}
+
+func (c *Calls) respond(msg *nats.Msg, reply any) {
+	body, err := json.Marshal(reply)
+	if err == nil {
+		err = msg.Respond(body)
+	}
+	if err != nil {
+		c.log.Warn("call not answered", zap.String("subject", msg.Subject), zap.Error(err))
+	}
+}
+
+// DecodeRequest reads a call's JSON strictly enough to tell garbage: it must be one JSON object.
+func DecodeRequest(data []byte, into any) error {
+	if err := checkObject(data); err != nil {
+		return err
+	}
+	if err := json.Unmarshal(data, into); err != nil {
+		return permanent("%v", err)
+	}
+	return nil
+}
+
+// Call asks the cloud on behalf of a node and decodes the answer. It returns wire.ErrOffline if nobody answered: the
+// link is down, or no cloudcore lives.
+func Call(ctx context.Context, nc *nats.Conn, node, verb string, request, reply any) error {
+	body, err := json.Marshal(request)
+	if err != nil {
+		return fmt.Errorf("call %s: %w", verb, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	msg, err := nc.RequestWithContext(ctx, CallSubject(node, verb), body)
+	switch {
+	case errors.Is(err, nats.ErrNoResponders), errors.Is(err, context.DeadlineExceeded), errors.Is(err, nats.ErrTimeout):
+		return fmt.Errorf("call %s: %w: %w", verb, wire.ErrOffline, err)
+	case err != nil:
+		return fmt.Errorf("call %s: %w", verb, err)
+	}
+	if err := json.Unmarshal(msg.Data, reply); err != nil {
+		return fmt.Errorf("call %s: answer: %w", verb, err)
+	}
+	return nil
+}

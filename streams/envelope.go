@@ -1,0 +1,198 @@
+package streams
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+	"github.com/nats-io/nats.go"
+
+	"github.com/frond-edge/frond/api/wire"
+)
+
+// The headers of an envelope. The payload is the object's JSON, so that `nats` shows it as it is.
+const (
+	headerVersion  = "Frond-Version"
+	headerOp       = "Frond-Op"
+	headerUID      = "Frond-UID"
+	headerRV       = "Frond-RV"
+	headerCluster  = "Frond-Cluster"
+	headerStore    = "Frond-Store"
+	headerOrder    = "Frond-Order"
+	headerDigest   = "Frond-Digest"
+	headerTime     = "Frond-Time"
+	headerEncoding = "Content-Encoding"
+	headerReason   = "Frond-Reason"
+	headerSubject  = "Frond-Subject"
+
+	envelopeVersion = "1"
+	encodingZstd    = "zstd"
+)
+
+const (
+	// maxObject bounds an object after decompression, whatever the envelope claims.
+	maxObject = maxMessage
+	// maxHeaderValue bounds each header; Kubernetes' longest value here is a name of 253 bytes.
+	maxHeaderValue = 1024
+	// maxDepth bounds nesting: CRDs of real charts stay below 40, and encoding/json recurses.
+	maxDepth = 128
+	// compressAbove is where zstd begins to pay on a link: most ConfigMaps stay readable for `nats`.
+	compressAbove = 32 << 10
+)
+
+// codec compresses and decompresses envelopes. Both halves are safe for concurrent use.
+type codec struct {
+	enc *zstd.Encoder
+	dec *zstd.Decoder
+}
+
+func newCodec() (*codec, error) {
+	enc, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(mib), zstd.WithLowerEncoderMem(true))
+	if err != nil {
+		return nil, fmt.Errorf("zstd encoder: %w", err)
+	}
+	dec, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(maxObject), zstd.WithDecoderLowmem(true))
+	if err != nil {
+		return nil, fmt.Errorf("zstd decoder: %w", err)
+	}
+	return &codec{enc: enc, dec: dec}, nil
+}
+
+// encode builds the NATS message of m on the given subject.
+func (c *codec) encode(subject string, m wire.Message) (*nats.Msg, error) {
+	if len(m.Object) > maxObject {
+		return nil, fmt.Errorf("%w: object of %d bytes, at most %d", wire.ErrPermanent, len(m.Object), maxObject)
+	}
+	msg := &nats.Msg{Subject: subject, Data: m.Object, Header: nats.Header{
+		headerVersion: {envelopeVersion},
+		headerOp:      {string(m.Op)},
+		headerTime:    {m.Time.UTC().Format(time.RFC3339Nano)},
+	}}
+	for key, value := range map[string]string{
+		headerUID: m.UID, headerRV: m.Version, headerCluster: m.ClusterEpoch, headerStore: m.StoreEpoch, headerDigest: m.Digest,
+	} {
+		if value != "" {
+			msg.Header[key] = []string{value}
+		}
+	}
+	if m.Order != 0 {
+		msg.Header[headerOrder] = []string{strconv.FormatUint(m.Order, 10)}
+	}
+	if len(m.Object) > compressAbove {
+		msg.Data = c.enc.EncodeAll(m.Object, nil)
+		msg.Header[headerEncoding] = []string{encodingZstd}
+	}
+	return msg, nil
+}
+
+// decode reads an envelope that arrived on an object's subject. Every error wraps wire.ErrPermanent: the same bytes
+// will not become good. The key and node of the subject are set even then, if the subject can be read.
+func (c *codec) decode(subject string, header nats.Header, data []byte) (wire.Message, error) {
+	m, err := decodeHeader(subject, header)
+	if err != nil {
+		return m, err
+	}
+	switch m.Op {
+	case wire.Delete:
+		if len(data) != 0 {
+			return m, permanent("a delete with %d bytes of object", len(data))
+		}
+		return m, nil
+	case wire.Apply:
+	default:
+		return m, permanent("operation %.40q is unknown", m.Op)
+	}
+	if m.Object, err = c.payload(header.Get(headerEncoding), data); err != nil {
+		return m, err
+	}
+	return m, checkObject(m.Object)
+}
+
+// decodeHeader reads all but the payload.
+func decodeHeader(subject string, header nats.Header) (wire.Message, error) {
+	var m wire.Message
+	_, node, key, err := ParseSubject(subject)
+	if err != nil {
+		return m, permanent("%v", err)
+	}
+	m.Node, m.Key = node, key
+	for name, values := range header {
+		if len(values) != 0 && len(values[0]) > maxHeaderValue {
+			return m, permanent("header %.40q of %d bytes, at most %d", name, len(values[0]), maxHeaderValue)
+		}
+	}
+	if v := header.Get(headerVersion); v != envelopeVersion {
+		return m, permanent("envelope version %.40q is unknown, this one reads %q", v, envelopeVersion)
+	}
+	m.Op = wire.Operation(header.Get(headerOp))
+	m.UID, m.Version = header.Get(headerUID), header.Get(headerRV)
+	m.ClusterEpoch, m.StoreEpoch, m.Digest = header.Get(headerCluster), header.Get(headerStore), header.Get(headerDigest)
+	if s := header.Get(headerOrder); s != "" {
+		if m.Order, err = strconv.ParseUint(s, 10, 64); err != nil {
+			return m, permanent("header %s: %v", headerOrder, err)
+		}
+	}
+	if m.Time, err = time.Parse(time.RFC3339Nano, header.Get(headerTime)); err != nil {
+		return m, permanent("header %s: %v", headerTime, err)
+	}
+	return m, nil
+}
+
+// payload returns the object's JSON.
+func (c *codec) payload(encoding string, data []byte) ([]byte, error) {
+	switch encoding {
+	case "":
+	case encodingZstd:
+		var err error
+		if data, err = c.dec.DecodeAll(data, nil); err != nil {
+			return nil, permanent("payload: %v", err)
+		}
+	default:
+		return nil, permanent("content encoding %.40q is unknown", encoding)
+	}
+	if len(data) > maxObject {
+		return nil, permanent("object of %d bytes, at most %d", len(data), maxObject)
+	}
+	return data, nil
+}
+
+// checkObject refuses what is not one JSON object of sane depth.
+func checkObject(data []byte) error {
+	if trimmed := bytes.TrimLeft(data, " \t\r\n"); len(trimmed) == 0 || trimmed[0] != '{' {
+		return permanent("payload is not a JSON object: %.40q", data)
+	}
+	if depth(data) > maxDepth {
+		return permanent("object nested deeper than %d", maxDepth)
+	}
+	if !json.Valid(data) {
+		return permanent("payload is not valid JSON: %.40q", data)
+	}
+	return nil
+}
+
+// depth is the deepest nesting of brackets outside strings, without recursion.
+func depth(data []byte) int {
+	deepest, now, quoted := 0, 0, false
+	for i := 0; i < len(data); i++ {
+		switch c := data[i]; {
+		case quoted && c == '\\':
+			i++
+		case c == '"':
+			quoted = !quoted
+		case quoted:
+		case c == '{' || c == '[':
+			now++
+			deepest = max(deepest, now)
+		case c == '}' || c == ']':
+			now--
+		}
+	}
+	return deepest
+}
+
+func permanent(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", wire.ErrPermanent, fmt.Sprintf(format, args...))
+}

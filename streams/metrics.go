@@ -1,0 +1,54 @@
+package streams
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// Metrics counts what passes through this process. Make one a process with NewMetrics.
+type Metrics struct {
+	published   *prometheus.CounterVec
+	conflicts   prometheus.Counter
+	delivered   prometheus.Counter
+	acked       prometheus.Counter
+	ignored     prometheus.Counter
+	dead        *prometheus.CounterVec
+	attaches    *prometheus.CounterVec
+	latency     prometheus.Histogram
+	outboxDepth *prometheus.GaugeVec
+	outboxAge   *prometheus.GaugeVec
+	reports     *prometheus.CounterVec
+	calls       *prometheus.CounterVec
+}
+
+// NewMetrics makes the metrics and registers them; a nil registerer leaves them unregistered.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: "frond", Name: name, Help: help})
+	}
+	counters := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "frond", Name: name, Help: help}, labels)
+	}
+	gauges := func(name, help string, labels ...string) *prometheus.GaugeVec {
+		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "frond", Name: name, Help: help}, labels)
+	}
+	m := &Metrics{
+		published: counters("published_total", "Messages stored by a stream, by plane and operation.", "plane", "op"),
+		conflicts: counter("publish_conflicts_total", "Publishes refused because another writer was first."),
+		delivered: counter("delivered_total", "Desired messages that reached this node."),
+		acked:     counter("acked_total", "Desired messages that are on this node's disk and acknowledged."),
+		ignored:   counter("delivery_ignored_total", "Desired messages delivered twice and recognised."),
+		dead:      counters("dead_letters_total", "Messages that can never be handled, by plane.", "plane"),
+		attaches:  counters("attaches_total", "Attaches by result.", "result"),
+		latency: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Namespace: "frond", Name: "delivery_seconds", Help: "From the change seen in the cloud to the node's disk; holds both clocks' difference.",
+			Buckets: prometheus.ExponentialBuckets(0.001, 2, 18),
+		}),
+		outboxDepth: gauges("outbox_messages", "Messages that wait for the link, by class.", "class"),
+		outboxAge:   gauges("outbox_oldest_seconds", "Age of the oldest waiting message, by class.", "class"),
+		reports:     counters("reports_total", "Reports taken from the hub, by plane and result.", "plane", "result"),
+		calls:       counters("calls_total", "Calls answered for nodes, by verb and result.", "verb", "result"),
+	}
+	if reg != nil {
+		reg.MustRegister(m.published, m.conflicts, m.delivered, m.acked, m.ignored, m.dead, m.attaches, m.latency,
+			m.outboxDepth, m.outboxAge, m.reports, m.calls)
+	}
+	return m
+}

@@ -1,0 +1,28 @@
+package streams
+
+import "github.com/frond-edge/frond/api/wire"
+
+// NodePermissions lists all that a node's NATS user may publish to and subscribe to on the hub, and nothing more: its
+// own subjects, its own consumer and its own inbox. Allow lists only; nothing relies on a deny.
+func NodePermissions(node string) (publish, subscribe []string) {
+	n := wire.Escape(node)
+	stream := DesiredStream
+	publish = []string{
+		Filter(Report, node),
+		Filter(Event, node),
+		BeatSubject(node),
+		callPrefix + n + ".*",
+		deadPrefix + n + ".*",
+		"$JS." + HubDomain + ".API.CONSUMER.MSG.NEXT." + stream + "." + n,
+		"$JS.API.CONSUMER.MSG.NEXT." + stream + "." + n,
+		"$JS." + HubDomain + ".API.CONSUMER.INFO." + stream + "." + n,
+		"$JS.API.CONSUMER.INFO." + stream + "." + n,
+		"$JS.ACK." + stream + "." + n + ".>",
+	}
+	subscribe = []string{
+		"call.node." + n + ".*",
+		"tunnel." + n + ".>",
+		InboxPrefix(node) + ".>",
+	}
+	return publish, subscribe
+}

@@ -1,0 +1,121 @@
+package streams
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/frond-edge/frond/api/wire"
+)
+
+// publishTimeout bounds one publish, its retries included: longer than the election of a stream leader (4–9 s, nats.md).
+const publishTimeout = 15 * time.Second
+
+// Publisher writes the desired state of nodes into the hub's stream. It keeps no state; any number may run.
+type Publisher struct {
+	js      jetstream.JetStream
+	codec   *codec
+	reader  *reader
+	metrics *Metrics
+}
+
+// NewPublisher makes a Publisher over a connection to the hub.
+func NewPublisher(nc *nats.Conn, metrics *Metrics) (*Publisher, error) {
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return nil, fmt.Errorf("publisher: %w", err)
+	}
+	codec, err := newCodec()
+	if err != nil {
+		return nil, err
+	}
+	return &Publisher{js: js, codec: codec, reader: &reader{nc: nc, js: js, stream: DesiredStream}, metrics: metrics}, nil
+}
+
+// Publish stores the message as the last of its subject and returns its stream sequence once a majority has it on disk.
+// expectLast is the sequence of the message that the writer believes to be the last one of the subject, 0 for none; if it
+// is not, nothing is stored and the error is wire.ErrConflict. Repeating a Publish that failed half-way is harmless.
+func (p *Publisher) Publish(ctx context.Context, m wire.Message, expectLast uint64) (uint64, error) {
+	subject := Subject(Desired, m.Node, m.Key)
+	msg, err := p.codec.encode(subject, m)
+	if err != nil {
+		return 0, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
+	defer cancel()
+	ack, err := p.js.PublishMsg(ctx, msg,
+		// The expected sequence is part of the id: the same version may rightly come back after a tombstone.
+		jetstream.WithMsgID(subject+"/"+m.UID+"/"+m.Version+"/"+string(m.Op)+"/"+strconv.FormatUint(expectLast, 10)),
+		jetstream.WithExpectLastSequencePerSubject(expectLast),
+		jetstream.WithRetryAttempts(publishRetries), jetstream.WithRetryWait(publishRetryWait))
+	switch {
+	case isWrongLastSequence(err):
+		p.metrics.conflicts.Inc()
+		return 0, fmt.Errorf("publish %s: %w", subject, wire.ErrConflict)
+	case err != nil:
+		return 0, fmt.Errorf("publish %s: %w", subject, err)
+	}
+	p.metrics.published.WithLabelValues(string(Desired), string(m.Op)).Inc()
+	return ack.Sequence, nil
+}
+
+// While a stream has no leader the server answers that nobody listens; an election takes seconds, so the library's two
+// tries within half a second are too few.
+const (
+	publishRetries   = 40
+	publishRetryWait = 250 * time.Millisecond
+)
+
+// isWrongLastSequence tells a lost race. The clustered server answers with its own code while another publish of the
+// subject is still in flight.
+func isWrongLastSequence(err error) bool {
+	var api *jetstream.APIError
+	return errors.As(err, &api) && (api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence || api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant)
+}
+
+// Held returns what the stream holds for a node: sequence, operation, UID, version and digest of each object's last
+// message, without the object. A message that cannot be read stands there with its sequence and no operation, so that
+// the writer replaces it.
+func (p *Publisher) Held(ctx context.Context, node string) (map[wire.Key]wire.Message, error) {
+	held := make(map[wire.Key]wire.Message)
+	for next := uint64(0); ; {
+		page, err := p.reader.page(ctx, Filter(Desired, node), next, heldMessages, heldBytes)
+		if err != nil {
+			return nil, fmt.Errorf("read what the stream holds for %s: %w", node, err)
+		}
+		for _, raw := range page.messages {
+			m, err := decodeHeader(raw.Subject, raw.Header)
+			if m.Key == (wire.Key{}) {
+				continue // no object's subject: nothing of ours to replace
+			}
+			if err != nil {
+				m = wire.Message{Node: m.Node, Key: m.Key}
+			}
+			m.Sequence = raw.Sequence
+			held[m.Key] = m
+		}
+		if !page.more {
+			return held, nil
+		}
+		next = page.last + 1
+	}
+}
+
+// Purge removes the messages of one object up to a sequence; a newer one stays.
+func (p *Publisher) Purge(ctx context.Context, node string, key wire.Key, upTo uint64) error {
+	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
+	defer cancel()
+	stream, err := p.js.Stream(ctx, DesiredStream)
+	if err != nil {
+		return fmt.Errorf("purge: %w", err)
+	}
+	if err := stream.Purge(ctx, jetstream.WithPurgeSubject(Subject(Desired, node, key)), jetstream.WithPurgeSequence(upTo+1)); err != nil {
+		return fmt.Errorf("purge %s of %s: %w", key.Human(), node, err)
+	}
+	return nil
+}

@@ -1,0 +1,111 @@
+package streams
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/frond-edge/frond/api/wire"
+)
+
+// Plane is the first token of a subject: what kind of traffic it is.
+type Plane string
+
+// The planes that carry objects; their subjects are <plane>.<node>.<group>.<resource>.<namespace>.<name>.
+const (
+	Desired Plane = "desired" // cloud to node, last value per object, durable
+	Report  Plane = "report"  // node to cloud, last value per object, durable
+	Event   Plane = "event"   // node to cloud, bounded, oldest dropped first
+)
+
+// The verbs of call.cloud.<node>.<verb>.
+const (
+	VerbAttach = "attach" // wire.AttachRequest, wire.AttachReply
+	VerbKube   = "kube"   // wire.KubeRequest, wire.KubeReply
+	VerbPing   = "ping"   // empty, empty: proves the whole path
+)
+
+const (
+	allNodes     = "*"
+	beatPrefix   = "beat."
+	callPrefix   = "call.cloud."
+	deadPrefix   = "dead."
+	outboxPrefix = "outbox."
+)
+
+// Subject builds the subject of one object of a node.
+func Subject(plane Plane, node string, key wire.Key) string {
+	return string(plane) + "." + wire.Escape(node) + "." + key.String()
+}
+
+// Filter matches every object of a node on a plane.
+func Filter(plane Plane, node string) string {
+	return string(plane) + "." + wire.Escape(node) + ".>"
+}
+
+// ParseSubject undoes Subject. Anything else is refused with wire.ErrToken.
+func ParseSubject(subject string) (plane Plane, node string, key wire.Key, err error) {
+	first, rest, ok := strings.Cut(subject, ".")
+	token, suffix, more := strings.Cut(rest, ".")
+	plane = Plane(first)
+	if !ok || !more || (plane != Desired && plane != Report && plane != Event) {
+		return "", "", wire.Key{}, fmt.Errorf("%w: %.120q is not the subject of an object", wire.ErrToken, subject)
+	}
+	if node, err = parseNode(token); err != nil {
+		return "", "", wire.Key{}, err
+	}
+	if key, err = wire.ParseKey(suffix); err != nil {
+		return "", "", wire.Key{}, err
+	}
+	return plane, node, key, nil
+}
+
+// BeatSubject carries a node's wire.Beat.
+func BeatSubject(node string) string { return beatPrefix + wire.Escape(node) }
+
+// CallSubject carries a node's request to whichever cloudcore answers.
+func CallSubject(node, verb string) string { return callPrefix + wire.Escape(node) + "." + verb }
+
+// DeadSubject is where a node, or "cloud", puts messages that can never be handled.
+func DeadSubject(from string, plane Plane) string {
+	return deadPrefix + wire.Escape(from) + "." + string(plane)
+}
+
+// InboxPrefix is the prefix of every reply subject of a node; what a node asks is answered nowhere else.
+func InboxPrefix(node string) string { return "_INBOX." + wire.Escape(node) }
+
+// outboxSubject is where a report waits in the leaf's own JetStream. It differs from the hub's subject so that the hub's
+// interest never draws it over the link past the outbox.
+func outboxSubject(plane Plane, node string, key wire.Key) string {
+	return outboxPrefix + Subject(plane, node, key)
+}
+
+// parseNode reads a node token and refuses any spelling but Escape's own.
+func parseNode(token string) (string, error) {
+	node, err := wire.Unescape(token)
+	if err != nil {
+		return "", err
+	}
+	if node == "" || wire.Escape(node) != token {
+		return "", fmt.Errorf("%w: node %.120q", wire.ErrToken, token)
+	}
+	return node, nil
+}
+
+// parseBeat returns the node of a beat's subject.
+func parseBeat(subject string) (string, error) {
+	token, ok := strings.CutPrefix(subject, beatPrefix)
+	if !ok {
+		return "", fmt.Errorf("%w: %.120q is no beat", wire.ErrToken, subject)
+	}
+	return parseNode(token)
+}
+
+// parseCall returns the node of a call's subject.
+func parseCall(subject string) (node string, err error) {
+	rest, ok := strings.CutPrefix(subject, callPrefix)
+	token, verb, more := strings.Cut(rest, ".")
+	if !ok || !more || strings.Contains(verb, ".") {
+		return "", fmt.Errorf("%w: %.120q is no call", wire.ErrToken, subject)
+	}
+	return parseNode(token)
+}

@@ -1,0 +1,171 @@
+package streams
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// The names of what Frond keeps in JetStream. On the hub there is one partition as yet; the number is part of the name
+// so that more can be added without renaming this one.
+const (
+	HubDomain     = "hub"
+	DesiredStream = "DESIRED-0"
+	ReportStream  = "REPORT-0"
+	EventStream   = "EVENT-0"
+	DeadStream    = "DEAD"
+	MembersBucket = "members"
+
+	OutboxStream       = "OUTBOX"
+	OutboxEventsStream = "OUTBOX-EVENTS"
+
+	// cloudConsumer is the durable consumer that all cloudcores share on REPORT-0 and EVENT-0.
+	cloudConsumer = "cloudcore"
+	// pumpConsumer is the durable consumer of the pump on each outbox stream.
+	pumpConsumer = "pump"
+)
+
+const (
+	mib = 1 << 20
+
+	// maxMessage bounds one stored message: the apiserver refuses objects above 3 MiB, etcd above 1.5 MiB.
+	maxMessage = 4 * mib
+	// dedupe is how long the server recognises a repeated message id: longer than any retry of one publish.
+	dedupe = 2 * time.Minute
+	// maxConsumers is explicit because the server's default of 1,000 is far below the nodes of one partition.
+	maxConsumers = 200_000
+	// deadAge and deadBytes bound the dead letters: evidence for people, not state.
+	deadAge   = 14 * 24 * time.Hour
+	deadBytes = 256 * mib
+	// eventAge is how long an event waits for a cloudcore; Kubernetes itself keeps events for an hour.
+	eventAge = 24 * time.Hour
+	// eventBytes and outboxEventBytes bound telemetry; the oldest goes first.
+	eventBytes       = 512 * mib
+	outboxEventBytes = 8 * mib
+	// outboxBytes bounds the reports of one node: last values only, so it is a guard against a defect, not a window.
+	outboxBytes = 256 * mib
+	// ackWait is how long a handler may take before its message is given to another: an API call with its retries.
+	ackWait = 30 * time.Second
+)
+
+// Topology is what one JetStream must hold.
+type Topology struct {
+	Streams   []jetstream.StreamConfig
+	Consumers []Consumer
+	Buckets   []jetstream.KeyValueConfig
+}
+
+// Consumer is a durable consumer and the stream it belongs to.
+type Consumer struct {
+	Stream string
+	Config jetstream.ConsumerConfig
+}
+
+// Hub is the topology of the hub. replicas is 3, or 1 where the hub is a single server.
+func Hub(replicas int) Topology {
+	return Topology{
+		Streams: []jetstream.StreamConfig{
+			{
+				Name: DesiredStream, Description: "What the cloud wants on each node, one message per object",
+				Subjects: []string{string(Desired) + ".>"}, Retention: jetstream.LimitsPolicy, Storage: jetstream.FileStorage, Replicas: replicas,
+				MaxMsgsPerSubject: 1, MaxMsgSize: maxMessage, MaxConsumers: maxConsumers, Duplicates: dedupe, AllowDirect: true,
+			},
+			{
+				Name: ReportStream, Description: "The last unhandled report of each object of each node",
+				Subjects: []string{string(Report) + ".>"}, Retention: jetstream.WorkQueuePolicy, Storage: jetstream.FileStorage, Replicas: replicas,
+				MaxMsgsPerSubject: 1, MaxMsgSize: maxMessage, Duplicates: dedupe,
+			},
+			{
+				Name: EventStream, Description: "Kubernetes events of the nodes, not yet handled",
+				Subjects: []string{string(Event) + ".>"}, Retention: jetstream.WorkQueuePolicy, Storage: jetstream.FileStorage, Replicas: replicas,
+				MaxMsgsPerSubject: 1, MaxMsgSize: mib, MaxAge: eventAge, MaxBytes: eventBytes, Duplicates: dedupe,
+			},
+			{
+				Name: DeadStream, Description: "Messages that can never be handled, with the reason",
+				Subjects: []string{deadPrefix + ">"}, Storage: jetstream.FileStorage, Replicas: replicas,
+				MaxAge: deadAge, MaxBytes: deadBytes, MaxMsgSize: 2 * maxMessage, Duplicates: dedupe, AllowDirect: true,
+			},
+		},
+		Consumers: []Consumer{
+			{Stream: ReportStream, Config: shared(cloudConsumer, replicas, 1024)},
+			{Stream: EventStream, Config: shared(cloudConsumer, replicas, 256)},
+		},
+		Buckets: []jetstream.KeyValueConfig{
+			{Bucket: MembersBucket, Description: "Live cloudcores", Storage: jetstream.MemoryStorage, Replicas: replicas, TTL: memberTTL},
+		},
+	}
+}
+
+// memberTTL is how long a cloudcore that stopped refreshing its entry is listed; its peers judge by age, far sooner.
+const memberTTL = 10 * time.Second
+
+// Leaf is the topology of a node's own JetStream, apart from the store's bucket, which leaf/store makes.
+func Leaf() Topology {
+	outbox := func(name string, plane Plane, bytes int64) jetstream.StreamConfig {
+		return jetstream.StreamConfig{
+			Name: name, Description: "Waits for the link: " + string(plane) + "s", Subjects: []string{outboxPrefix + string(plane) + ".>"},
+			Retention: jetstream.WorkQueuePolicy, Storage: jetstream.FileStorage, Replicas: 1,
+			MaxMsgsPerSubject: 1, MaxMsgSize: maxMessage, MaxBytes: bytes, Discard: jetstream.DiscardOld,
+		}
+	}
+	return Topology{
+		Streams: []jetstream.StreamConfig{
+			outbox(OutboxStream, Report, outboxBytes),
+			outbox(OutboxEventsStream, Event, outboxEventBytes),
+		},
+		Consumers: []Consumer{
+			{Stream: OutboxStream, Config: shared(pumpConsumer, 1, pumpWindow)},
+			{Stream: OutboxEventsStream, Config: shared(pumpConsumer, 1, pumpWindow)},
+		},
+	}
+}
+
+func shared(name string, replicas, window int) jetstream.ConsumerConfig {
+	return jetstream.ConsumerConfig{
+		Durable: name, AckPolicy: jetstream.AckExplicitPolicy, AckWait: ackWait, MaxAckPending: window, MaxDeliver: -1, Replicas: replicas,
+	}
+}
+
+// Ensure makes the server hold the topology and may be run again, by several processes at once. It creates and updates;
+// it never deletes.
+func Ensure(ctx context.Context, js jetstream.JetStream, t Topology) error {
+	for _, cfg := range t.Streams {
+		if _, err := js.CreateOrUpdateStream(ctx, cfg); err != nil {
+			return fmt.Errorf("ensure stream %s: %w", cfg.Name, err)
+		}
+	}
+	for _, c := range t.Consumers {
+		if _, err := js.CreateOrUpdateConsumer(ctx, c.Stream, c.Config); err != nil {
+			return fmt.Errorf("ensure consumer %s of stream %s: %w", c.Config.Durable, c.Stream, err)
+		}
+	}
+	for _, cfg := range t.Buckets {
+		if _, err := js.CreateOrUpdateKeyValue(ctx, cfg); err != nil {
+			return fmt.Errorf("ensure bucket %s: %w", cfg.Bucket, err)
+		}
+	}
+	return nil
+}
+
+// nodeConsumer is the consumer that delivers to one node what comes after sequence. It lives in the memory of one
+// server: the truth is the cursor at the edge, so losing it costs one attach (nats.md §1: 75 MB per 1,000 nodes, where a
+// replicated one costs a Raft group each).
+func nodeConsumer(name, filter string, sequence uint64, window int) jetstream.ConsumerConfig {
+	return jetstream.ConsumerConfig{
+		Durable: name, Description: "Delivers the desired state of one node", FilterSubject: filter,
+		AckPolicy: jetstream.AckExplicitPolicy, AckWait: ackWait, MaxAckPending: window, MaxDeliver: -1,
+		DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: sequence + 1,
+		Replicas: 1, MemoryStorage: true, InactiveThreshold: nodeInactive,
+	}
+}
+
+// nodeInactive is how long the consumer of a node that does not pull is kept; afterwards it attaches anew anyway.
+const nodeInactive = time.Hour
+
+// errNotFound tells whether the server says that a stream, consumer or message does not exist.
+func errNotFound(err error) bool {
+	return errors.Is(err, jetstream.ErrMsgNotFound) || errors.Is(err, jetstream.ErrConsumerNotFound) || errors.Is(err, jetstream.ErrStreamNotFound)
+}

@@ -1,0 +1,74 @@
+// Command kube is a Kubernetes control plane in one file, for development and tests.
+//
+// It is a multi-call program: the base name of its first word, or else its first argument, chooses among etcd,
+// kube-apiserver, kube-controller-manager, kube-scheduler and kubectl. Each is upstream's command, unchanged, so every
+// flag and exit code is upstream's. Symlinks with those names serve as KUBEBUILDER_ASSETS.
+//
+// The components cannot share one process through their commands (each installs the process-wide signal handler), so
+// the caller starts one process for each.
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+	"go.etcd.io/etcd/server/v3/etcdmain"
+	"k8s.io/component-base/cli"
+	_ "k8s.io/component-base/logs/json/register"          // --logging-format=json
+	_ "k8s.io/component-base/metrics/prometheus/clientgo" // client and work queue metrics on /metrics
+	_ "k8s.io/component-base/metrics/prometheus/version"  // kubernetes_build_info
+	"k8s.io/kubectl/pkg/cmd"
+	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
+	controllermanager "k8s.io/kubernetes/cmd/kube-controller-manager/app"
+	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
+)
+
+const usage = "usage: kube {etcd|kube-apiserver|kube-controller-manager|kube-scheduler|kubectl} [flags]"
+
+func main() { os.Exit(run(os.Args)) }
+
+// run dispatches on the program's name, then on its first argument. It leaves the chosen command's own words in
+// os.Args, where that command looks for them.
+func run(args []string) int {
+	name := filepath.Base(args[0])
+	if !known(name) {
+		if len(args) < 2 || !known(args[1]) {
+			fmt.Fprintln(os.Stderr, usage)
+			return 2
+		}
+		name, args = args[1], args[1:]
+	}
+	os.Args = append([]string{name}, args[1:]...)
+	return call(name)
+}
+
+func known(name string) bool {
+	switch name {
+	case "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl":
+		return true
+	}
+	return false
+}
+
+func call(name string) int {
+	switch name {
+	case "etcd":
+		etcdmain.Main(os.Args)
+		return 0
+	case "kube-apiserver":
+		return component(apiserver.NewAPIServerCommand())
+	case "kube-controller-manager":
+		return component(controllermanager.NewControllerManagerCommand())
+	case "kube-scheduler":
+		return component(scheduler.NewSchedulerCommand())
+	default:
+		if err := cli.RunNoErrOutput(cmd.NewDefaultKubectlCommand()); err != nil {
+			return 1 // kubectl has printed it
+		}
+		return 0
+	}
+}
+
+func component(command *cobra.Command) int { return cli.Run(command) }
