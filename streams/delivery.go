@@ -192,7 +192,9 @@ func (d *Delivery) decodePage(ctx context.Context, reply wire.AttachReply) ([]wi
 			m = wire.Message{Node: d.node, Key: m.Key}
 		}
 		m.Sequence = object.Sequence
-		messages = append(messages, m)
+		if m.Key != wire.SnapshotMarker() {
+			messages = append(messages, m)
+		}
 	}
 	return messages, nil
 }
@@ -282,7 +284,9 @@ func (d *Delivery) take(ctx context.Context, batch []jetstream.Msg, next uint64)
 			continue
 		}
 		m.Sequence = last
-		messages = append(messages, m)
+		if m.Key != wire.SnapshotMarker() {
+			messages = append(messages, m)
+		}
 	}
 	if err := d.apply(ctx, messages, last); err != nil {
 		return next, err

@@ -39,7 +39,8 @@ func NewPublisher(nc *nats.Conn, metrics *Metrics) (*Publisher, error) {
 
 // Publish stores the message as the last of its subject and returns its stream sequence once a majority has it on disk.
 // expectLast is the sequence of the message that the writer believes to be the last one of the subject, 0 for none; if it
-// is not, nothing is stored and the error is wire.ErrConflict. Repeating a Publish that failed half-way is harmless.
+// is not, nothing is stored and the error is wire.ErrConflict. Repeating a Publish whose answer was lost stores nothing
+// twice: it returns the first one's sequence or wire.ErrConflict, and Held then shows the message.
 func (p *Publisher) Publish(ctx context.Context, m wire.Message, expectLast uint64) (uint64, error) {
 	subject := Subject(Desired, m.Node, m.Key)
 	msg, err := p.codec.encode(subject, m)

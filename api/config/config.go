@@ -1,0 +1,208 @@
+// Package config holds the configuration files of cloudcore and edgecore: one strict YAML file each, where an unknown key
+// is an error. Validate joins all faults, each naming its field.
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"path/filepath"
+
+	"sigs.k8s.io/yaml"
+)
+
+// Hub is how a process reaches the hub. All of the TLS files are needed; there is no unauthenticated hub.
+type Hub struct {
+	// URLs of the hub's servers: nats://host:port for cloudcore, tls://host:port of the leaf listeners for edgecore.
+	URLs []string `json:"urls"`
+	// NkeyFile holds the seed of the process's NATS user, mode 0600.
+	NkeyFile string `json:"nkeyFile"`
+	CAFile   string `json:"caFile"`
+	CertFile string `json:"certFile"`
+	KeyFile  string `json:"keyFile"`
+}
+
+// CloudCore is the configuration file of cloudcore.
+type CloudCore struct {
+	// ID names this replica among all; the default is the host's name.
+	ID string `json:"id,omitempty"`
+	// Kubeconfig of the cluster; "" means the service account of the pod that cloudcore runs in.
+	Kubeconfig string `json:"kubeconfig,omitempty"`
+	Hub        Hub    `json:"hub"`
+	// Replicas of each stream; 0 means 3. It must not exceed the number of hub servers.
+	Replicas int `json:"replicas,omitempty"`
+	// Listen is the address of /metrics, /livez and /readyz; the default is 127.0.0.1:10280.
+	Listen string `json:"listen,omitempty"`
+	// LogLevel is debug, info, warn or error; the default is info.
+	LogLevel string `json:"logLevel,omitempty"`
+}
+
+// EdgeCore is the configuration file of edgecore.
+type EdgeCore struct {
+	// Node is the name of the Kubernetes Node that this gateway is.
+	Node string `json:"node"`
+	// Dir is where everything of the node is kept; it must survive a reboot.
+	Dir      string   `json:"dir"`
+	Hub      Hub      `json:"hub"`
+	Runtime  Runtime  `json:"runtime"`
+	Kubelet  Kubelet  `json:"kubelet,omitempty"`
+	LocalAPI LocalAPI `json:"localAPI,omitempty"`
+	// Listen is the address of /metrics, /livez and /readyz; the default is 127.0.0.1:10281.
+	Listen string `json:"listen,omitempty"`
+	// LogLevel is debug, info, warn or error; the default is info.
+	LogLevel string `json:"logLevel,omitempty"`
+}
+
+// Runtime says what runs the containers.
+type Runtime struct {
+	// Endpoint is the CRI socket, such as unix:///run/containerd/containerd.sock. With Hollow it may be empty.
+	Endpoint string `json:"endpoint,omitempty"`
+	// Hollow runs no containers at all: edgecore starts a CRI runtime of its own that only pretends.
+	Hollow bool `json:"hollow,omitempty"`
+}
+
+// Kubelet is what a gateway may set of its kubelet; a zero field means the kubelet's own default.
+type Kubelet struct {
+	// CgroupDriver is cgroupfs or systemd; the default is cgroupfs.
+	CgroupDriver string `json:"cgroupDriver,omitempty"`
+	// CgroupRoot is the cgroup below which pods are put.
+	CgroupRoot string `json:"cgroupRoot,omitempty"`
+	// NodeIP is the address that the Node reports; it must be on an interface and not loopback.
+	NodeIP string            `json:"nodeIP,omitempty"`
+	Labels map[string]string `json:"labels,omitempty"`
+	// StaticPodPath is a folder of pod manifests; the default is the folder manifests below Dir.
+	StaticPodPath string `json:"staticPodPath,omitempty"`
+	// Port of the kubelet's own API, default 10250; it has no read-only port.
+	Port int32 `json:"port,omitempty"`
+	// Address that the kubelet's API listens on; the default is the node's every address.
+	Address string `json:"address,omitempty"`
+	MaxPods int32  `json:"maxPods,omitempty"`
+	// CertFile and KeyFile are the kubelet's serving certificate; without them it makes one that it signs itself.
+	CertFile string `json:"certFile,omitempty"`
+	KeyFile  string `json:"keyFile,omitempty"`
+	// ClientCAFile is the CA of who may call the kubelet's API.
+	ClientCAFile string `json:"clientCAFile,omitempty"`
+}
+
+// LocalAPI opens the node's Kubernetes API to other programs of the gateway. In memory it always serves the kubelet.
+type LocalAPI struct {
+	// Socket is the path of a unix socket, mode 0600; "" means api.sock below Dir.
+	Socket string `json:"socket,omitempty"`
+	// Address is a loopback host:port for TLS with client certificates; "" opens none.
+	Address      string `json:"address,omitempty"`
+	CertFile     string `json:"certFile,omitempty"`
+	KeyFile      string `json:"keyFile,omitempty"`
+	ClientCAFile string `json:"clientCAFile,omitempty"`
+}
+
+// The default addresses of the processes' own listeners: next to each other and to none of Kubernetes' own.
+const (
+	defaultCloudListen = "127.0.0.1:10280"
+	defaultEdgeListen  = "127.0.0.1:10281"
+	defaultReplicas    = 3
+)
+
+// ParseCloudCore reads and completes a configuration file of cloudcore. hostname is the default ID.
+func ParseCloudCore(data []byte, hostname string) (CloudCore, error) {
+	var c CloudCore
+	if err := yaml.UnmarshalStrict(data, &c); err != nil {
+		return c, err
+	}
+	if c.ID == "" {
+		c.ID = hostname
+	}
+	if c.Listen == "" {
+		c.Listen = defaultCloudListen
+	}
+	if c.Replicas == 0 {
+		c.Replicas = defaultReplicas
+	}
+	return c, c.Validate()
+}
+
+// Validate joins all faults.
+func (c CloudCore) Validate() error {
+	return errors.Join(
+		required("id", c.ID),
+		c.Hub.validate(),
+		oneOf("replicas", c.Replicas, 1, 3, 5),
+		hostPort("listen", c.Listen),
+	)
+}
+
+// ParseEdgeCore reads and completes a configuration file of edgecore.
+func ParseEdgeCore(data []byte) (EdgeCore, error) {
+	var c EdgeCore
+	if err := yaml.UnmarshalStrict(data, &c); err != nil {
+		return c, err
+	}
+	if c.Listen == "" {
+		c.Listen = defaultEdgeListen
+	}
+	if c.LocalAPI.Socket == "" {
+		c.LocalAPI.Socket = filepath.Join(c.Dir, "api.sock")
+	}
+	if c.Kubelet.StaticPodPath == "" {
+		c.Kubelet.StaticPodPath = filepath.Join(c.Dir, "manifests")
+	}
+	return c, c.Validate()
+}
+
+// Validate joins all faults.
+func (c EdgeCore) Validate() error {
+	faults := []error{required("node", c.Node), required("dir", c.Dir), c.Hub.validate(), hostPort("listen", c.Listen)}
+	if c.Dir != "" && !filepath.IsAbs(c.Dir) {
+		faults = append(faults, fmt.Errorf("dir: %q is not an absolute path", c.Dir))
+	}
+	if c.Runtime.Endpoint == "" && !c.Runtime.Hollow {
+		faults = append(faults, errors.New("runtime.endpoint: required unless runtime.hollow is true"))
+	}
+	if c.LocalAPI.Address != "" {
+		faults = append(faults,
+			hostPort("localAPI.address", c.LocalAPI.Address),
+			required("localAPI.certFile", c.LocalAPI.CertFile),
+			required("localAPI.keyFile", c.LocalAPI.KeyFile),
+			required("localAPI.clientCAFile", c.LocalAPI.ClientCAFile))
+	}
+	return errors.Join(faults...)
+}
+
+func (h Hub) validate() error {
+	faults := []error{
+		required("hub.nkeyFile", h.NkeyFile), required("hub.caFile", h.CAFile),
+		required("hub.certFile", h.CertFile), required("hub.keyFile", h.KeyFile),
+	}
+	if len(h.URLs) == 0 {
+		faults = append(faults, errors.New("hub.urls: at least one is required"))
+	}
+	for i, u := range h.URLs {
+		if parsed, err := url.Parse(u); err != nil || parsed.Host == "" {
+			faults = append(faults, fmt.Errorf("hub.urls[%d]: %q is not scheme://host:port", i, u))
+		}
+	}
+	return errors.Join(faults...)
+}
+
+func required(field, value string) error {
+	if value == "" {
+		return fmt.Errorf("%s: required", field)
+	}
+	return nil
+}
+
+func hostPort(field, value string) error {
+	if _, _, err := net.SplitHostPort(value); err != nil {
+		return fmt.Errorf("%s: %w", field, err)
+	}
+	return nil
+}
+
+func oneOf(field string, value int, allowed ...int) error {
+	for _, a := range allowed {
+		if value == a {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s: %d is not one of %v", field, value, allowed)
+}

@@ -1,0 +1,106 @@
+package cloud
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"path"
+	"strings"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/streams"
+)
+
+// maxKubeReply bounds what one call brings to a node; the apiserver's own limit of an object is below it.
+const maxKubeReply = 3 << 20
+
+// kubeCalls performs a node's Kubernetes requests as that node, so that the Node authorizer and NodeRestriction judge
+// them. cloudcore's own rights are never lent.
+type kubeCalls struct {
+	base   *url.URL
+	client *http.Client
+}
+
+func newKubeCalls(cfg *rest.Config) (*kubeCalls, error) {
+	client, err := rest.HTTPClientFor(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("calls for nodes: %w", err)
+	}
+	base, _, err := rest.DefaultServerUrlFor(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("calls for nodes: %w", err)
+	}
+	// An answer is passed on as it is: a redirect could lead the impersonated request elsewhere.
+	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return &kubeCalls{base: base, client: client}, nil
+}
+
+// Handle is the streams.CallHandler of streams.VerbKube.
+func (k *kubeCalls) Handle(ctx context.Context, node string, request []byte) (any, error) {
+	var req wire.KubeRequest
+	if err := streams.DecodeRequest(request, &req); err != nil {
+		return nil, err
+	}
+	if err := permitted(req); err != nil {
+		return nil, fmt.Errorf("%w: %w", wire.ErrPermanent, err)
+	}
+	target := *k.base
+	target.Path, target.RawQuery = req.Path, req.Query
+	out, err := http.NewRequestWithContext(ctx, req.Method, target.String(), bytes.NewReader(req.Body))
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", wire.ErrPermanent, err)
+	}
+	for name, value := range map[string]string{"Accept": req.Accept, "Content-Type": req.ContentType} {
+		if value != "" {
+			out.Header.Set(name, value)
+		}
+	}
+	out.Header.Set("Impersonate-User", "system:node:"+node)
+	out.Header.Set("Impersonate-Group", "system:nodes")
+	resp, err := k.client.Do(out)
+	if err != nil {
+		return wire.KubeReply{Error: "ask the apiserver: " + err.Error()}, nil
+	}
+	defer func() { _ = resp.Body.Close() }() // it is read to its end or given up
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxKubeReply+1))
+	switch {
+	case err != nil:
+		return wire.KubeReply{Error: "read the apiserver's answer: " + err.Error()}, nil
+	case len(body) > maxKubeReply:
+		return wire.KubeReply{Error: fmt.Sprintf("the answer is longer than %d bytes; ask for less, with limit or a selector", maxKubeReply)}, nil
+	}
+	return wire.KubeReply{Code: resp.StatusCode, ContentType: resp.Header.Get("Content-Type"), Body: body}, nil
+}
+
+// permitted refuses what a single request and reply cannot carry, and paths that are not what they seem.
+func permitted(req wire.KubeRequest) error {
+	switch req.Method {
+	case http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete:
+	default:
+		return fmt.Errorf("method %.20q is not for calls", req.Method)
+	}
+	if !strings.HasPrefix(req.Path, "/api/") && !strings.HasPrefix(req.Path, "/apis/") || path.Clean(req.Path) != req.Path {
+		return fmt.Errorf("path %.200q is not a Kubernetes API path", req.Path)
+	}
+	query, err := url.ParseQuery(req.Query)
+	if err != nil {
+		return fmt.Errorf("query: %w", err)
+	}
+	switch query.Get("watch") {
+	case "", "0", "false":
+	default:
+		return errors.New("a watch does not fit in one call")
+	}
+	for _, stream := range []string{"proxy", "exec", "attach", "portforward", "log"} {
+		if path.Base(req.Path) == stream && strings.Count(req.Path, "/") > 5 {
+			return fmt.Errorf("%s is a stream, not a call", stream)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,78 @@
+// Package health serves a process's /metrics, /livez and /readyz (with ?verbose, each check by name) on one address.
+package health
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"k8s.io/apiserver/pkg/server/healthz"
+)
+
+const (
+	// headerTimeout cuts clients that open a connection and say nothing.
+	headerTimeout = 5 * time.Second
+	// stopTimeout lets a scrape end.
+	stopTimeout = 2 * time.Second
+)
+
+// Check is one condition for readiness; it returns why the process is not ready, and must not block.
+type Check struct {
+	Name  string
+	Ready func() error
+}
+
+// Server answers on one address.
+type Server struct {
+	address  string
+	gatherer prometheus.Gatherer
+	checks   []Check
+	ready    chan struct{}
+}
+
+// New makes a server for an address such as 127.0.0.1:10280. It is live as long as it answers.
+func New(address string, gatherer prometheus.Gatherer, checks ...Check) *Server {
+	return &Server{address: address, gatherer: gatherer, checks: checks, ready: make(chan struct{})}
+}
+
+// Ready closes when the server listens.
+func (s *Server) Ready() <-chan struct{} { return s.ready }
+
+// Start serves until ctx ends and then returns nil.
+func (s *Server) Start(ctx context.Context) error {
+	mux := http.NewServeMux()
+	mux.Handle("/metrics", promhttp.HandlerFor(s.gatherer, promhttp.HandlerOpts{}))
+	healthz.InstallLivezHandler(mux, healthz.PingHealthz)
+	ready := []healthz.HealthChecker{healthz.PingHealthz}
+	for _, check := range s.checks {
+		ready = append(ready, healthz.NamedCheck(check.Name, func(*http.Request) error { return check.Ready() }))
+	}
+	healthz.InstallReadyzHandler(mux, ready...)
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.address)
+	if err != nil {
+		return fmt.Errorf("listen for metrics and health: %w", err)
+	}
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: headerTimeout}
+	close(s.ready)
+	failed := make(chan error, 1) // Serve returns once
+	go func() { failed <- server.Serve(listener) }()
+	select {
+	case err := <-failed:
+		return fmt.Errorf("serve metrics and health: %w", err)
+	case <-ctx.Done():
+	}
+	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+	defer cancel()
+	if err := server.Shutdown(stop); err != nil {
+		_ = server.Close() // a client that does not end; nothing is lost
+	}
+	if err := <-failed; !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve metrics and health: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,109 @@
+package streams
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap"
+)
+
+// keepPeriod is how often the hub's topology is looked at; a stream that was deleted by hand is missed for so long.
+const keepPeriod = 2 * time.Second
+
+// Keeper holds the hub to its topology: it makes what is missing, and tells when the stream of desired state began a new
+// life, so that its content is published again.
+type Keeper struct {
+	js       jetstream.JetStream
+	topology Topology
+	renewed  func()
+	log      *zap.Logger
+	ready    chan struct{}
+
+	mu    sync.Mutex
+	epoch string // guarded by mu; "" until the stream was seen
+}
+
+// NewKeeper makes the keeper of a hub. renewed is called when the stream was lost and made again, never at the start.
+func NewKeeper(nc *nats.Conn, topology Topology, renewed func(), log *zap.Logger) (*Keeper, error) {
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return nil, fmt.Errorf("keeper: %w", err)
+	}
+	return &Keeper{js: js, topology: topology, renewed: renewed, log: log, ready: make(chan struct{})}, nil
+}
+
+// Ready closes when the topology is in place for the first time.
+func (k *Keeper) Ready() <-chan struct{} { return k.ready }
+
+// Epoch returns the present life of the stream of desired state.
+func (k *Keeper) Epoch() string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.epoch
+}
+
+// Start keeps until ctx ends and then returns nil.
+func (k *Keeper) Start(ctx context.Context) error {
+	ticker := time.NewTicker(keepPeriod)
+	defer ticker.Stop()
+	ensured := false
+	for {
+		err := k.look(ctx, &ensured)
+		if err != nil && ctx.Err() == nil {
+			k.log.Warn("hub topology not in place", zap.Error(err))
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+	}
+}
+
+// look makes what is missing and notices a new life. It asks for each stream by name, which costs the hub next to nothing.
+func (k *Keeper) look(ctx context.Context, ensured *bool) error {
+	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
+	defer cancel()
+	missing := !*ensured
+	for _, cfg := range k.topology.Streams {
+		_, err := k.js.Stream(ctx, cfg.Name)
+		switch {
+		case errors.Is(err, jetstream.ErrStreamNotFound):
+			missing = true
+		case err != nil:
+			return fmt.Errorf("look at stream %s: %w", cfg.Name, err)
+		}
+	}
+	if missing {
+		if err := Ensure(ctx, k.js, k.topology); err != nil {
+			return err
+		}
+		*ensured = true
+	}
+	stream, err := k.js.Stream(ctx, DesiredStream)
+	if err != nil {
+		return fmt.Errorf("look at stream %s: %w", DesiredStream, err)
+	}
+	k.note(streamEpoch(stream.CachedInfo()))
+	return nil
+}
+
+func (k *Keeper) note(epoch string) {
+	k.mu.Lock()
+	before := k.epoch
+	k.epoch = epoch
+	k.mu.Unlock()
+	switch before {
+	case epoch:
+	case "":
+		close(k.ready)
+	default:
+		k.log.Warn("the stream of desired state was lost; publishing everything again", zap.String("stream", DesiredStream))
+		k.renewed()
+	}
+}

@@ -1,0 +1,175 @@
+package streams_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap/zaptest"
+
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/streamstest"
+)
+
+// applied records what a handler was given.
+type applied struct {
+	mu       sync.Mutex
+	messages map[wire.Key][]wire.Message // guarded by mu
+	err      error                       // guarded by mu; returned once
+}
+
+func (a *applied) handle(_ context.Context, m wire.Message) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if err := a.err; err != nil {
+		a.err = nil
+		return err
+	}
+	a.messages[m.Key] = append(a.messages[m.Key], m)
+	return nil
+}
+
+func (a *applied) last(name string) string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	list := a.messages[key(name)]
+	if len(list) == 0 {
+		return ""
+	}
+	return string(list[len(list)-1].Object)
+}
+
+// startUp wires an outbox and its pump to a handler through one server, which plays both the leaf and the hub.
+func startUp(t *testing.T, hub *server.Server, link streams.Link, a *applied) (*streams.Outbox, *streams.Reports, *prometheus.Registry) {
+	t.Helper()
+	nc := streamstest.Connect(t, hub)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := streams.Ensure(t.Context(), js, streams.Leaf()); err != nil {
+		t.Fatal(err)
+	}
+	reg := prometheus.NewRegistry()
+	metrics := streams.NewMetrics(reg)
+	outbox, err := streams.NewOutbox("edge.1", "s1", nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pump, err := streams.NewPump(streams.Report, nc, link, metrics, zaptest.NewLogger(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	reports, err := streams.NewReports(streams.Report, nc, a.handle, metrics, zaptest.NewLogger(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(t, reports.Start)
+	run(t, pump.Start)
+	return outbox, reports, reg
+}
+
+func status(name, value string) wire.Message {
+	return wire.Message{Key: key(name), Op: wire.Apply, UID: "u", Object: fmt.Appendf(nil, `{"s":%q}`, value)}
+}
+
+func TestReportsMadeOfflineArriveOnceWithTheLastValue(t *testing.T) {
+	hub, link := streamstest.Hub(t), newLink()
+	a := &applied{messages: map[wire.Key][]wire.Message{}}
+	link.set(false)
+	outbox, _, _ := startUp(t, hub, link, a)
+	for i := range 50 {
+		if err := outbox.Report(t.Context(), status("a", fmt.Sprint(i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := outbox.Report(t.Context(), status("b", "x")); err != nil {
+		t.Fatal(err)
+	}
+	link.set(true)
+	streamstest.Eventually(t, "the reports", func() bool { return a.last("a") == `{"s":"49"}` && a.last("b") == `{"s":"x"}` })
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if n := len(a.messages[key("a")]); n != 1 {
+		t.Errorf("the object was reported %d times, want once", n)
+	}
+	if m := a.messages[key("a")][0]; m.Node != "edge.1" || m.StoreEpoch != "s1" || m.Order == 0 || m.Time.IsZero() {
+		t.Errorf("report %+v lacks its origin", m)
+	}
+}
+
+func TestReportsAreTriedAgainAndGarbageIsNot(t *testing.T) {
+	hub := streamstest.Hub(t)
+	a := &applied{messages: map[wire.Key][]wire.Message{}, err: errors.New("apiserver is away")}
+	outbox, _, reg := startUp(t, hub, newLink(), a)
+	nc := streamstest.Connect(t, hub)
+	for _, data := range []string{"", "null", "[]", "{"} {
+		if err := nc.PublishMsg(&nats.Msg{Subject: "report.edge_1.core.pods.default.bad" + fmt.Sprint(len(data)), Data: []byte(data)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := outbox.Report(t.Context(), status("a", "1")); err != nil {
+		t.Fatal(err)
+	}
+	streamstest.Eventually(t, "the report after a failure", func() bool { return a.last("a") == `{"s":"1"}` })
+	streamstest.Eventually(t, "the dead letters", func() bool { return deadCount(t, reg, "report") == 4 })
+}
+
+func TestStillLast(t *testing.T) {
+	hub := streamstest.Hub(t)
+	blocked := make(chan wire.Message)
+	var mu sync.Mutex
+	var verdicts []bool
+	var reports *streams.Reports
+	nc := streamstest.Connect(t, hub)
+	handle := func(ctx context.Context, m wire.Message) error {
+		before, err := reports.StillLast(ctx, m)
+		if err != nil {
+			return err
+		}
+		blocked <- m // the test publishes a newer one now
+		<-blocked
+		after, err := reports.StillLast(ctx, m)
+		mu.Lock()
+		defer mu.Unlock()
+		verdicts = append(verdicts, before, after)
+		return err
+	}
+	reports, err := streams.NewReports(streams.Report, nc, handle, streams.NewMetrics(nil), zaptest.NewLogger(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(t, reports.Start)
+	publish := func(value string) {
+		t.Helper()
+		msg := &nats.Msg{Subject: "report.edge_1.core.pods.default.a", Data: []byte(value), Header: nats.Header{
+			"Frond-Version": {"1"}, "Frond-Op": {"apply"}, "Frond-Time": {"2026-01-01T00:00:00Z"},
+		}}
+		if _, err := nc.RequestMsg(msg, 5*time.Second); err != nil {
+			t.Fatal(err)
+		}
+	}
+	publish(`{"s":"1"}`)
+	<-blocked
+	publish(`{"s":"2"}`)
+	blocked <- wire.Message{}
+	<-blocked
+	blocked <- wire.Message{}
+	streamstest.Eventually(t, "both handled", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(verdicts) == 4
+	})
+	if want := []bool{true, false, true, true}; !slices.Equal(verdicts, want) {
+		t.Errorf("before and after a newer report: %v, want %v", verdicts, want)
+	}
+}
