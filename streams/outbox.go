@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -75,9 +76,13 @@ type Pump struct {
 	stream  string
 	js      jetstream.JetStream
 	link    Link
+	waiting atomic.Uint64
 	metrics *Metrics
 	log     *zap.Logger
 }
+
+// Waiting returns how many reports waited when the outbox was last looked at, at most 5 s ago.
+func (p *Pump) Waiting() uint64 { return p.waiting.Load() }
 
 // NewPump makes the pump of a plane, Report or Event.
 func NewPump(plane Plane, nc *nats.Conn, link Link, metrics *Metrics, log *zap.Logger) (*Pump, error) {
@@ -231,7 +236,8 @@ func (p *Pump) watchDepth(ctx context.Context) error {
 	ticker := time.NewTicker(depthPeriod)
 	defer ticker.Stop()
 	for {
-		if depth, oldest, err := p.Depth(ctx); err == nil {
+		if depth, oldest, err := p.depth(ctx); err == nil {
+			p.waiting.Store(depth)
 			p.metrics.outboxDepth.WithLabelValues(string(p.plane)).Set(float64(depth))
 			p.metrics.outboxAge.WithLabelValues(string(p.plane)).Set(oldest.Seconds())
 		}
@@ -243,8 +249,8 @@ func (p *Pump) watchDepth(ctx context.Context) error {
 	}
 }
 
-// Depth returns how many reports wait and for how long the oldest has.
-func (p *Pump) Depth(ctx context.Context) (messages uint64, oldest time.Duration, err error) {
+// depth returns how many reports wait and for how long the oldest has.
+func (p *Pump) depth(ctx context.Context) (messages uint64, oldest time.Duration, err error) {
 	stream, err := p.js.Stream(ctx, p.stream)
 	if err != nil {
 		return 0, 0, fmt.Errorf("outbox: %w", err)

@@ -1,0 +1,149 @@
+package frond_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/frond-edge/frond"
+
+// ranks is the house (docs/DESIGN.md §4): a room imports rooms of a lower rank only. A room below a listed one that is
+// not listed itself has its rank.
+var ranks = map[string]int{
+	"":                    0,
+	"api":                 0,
+	"internal/buildinfo":  0,
+	"internal/health":     0,
+	"internal/lifecycle":  0,
+	"internal/toolchain":  0,
+	"internal/kubetest":   1,
+	"leaf":                1,
+	"leaf/store":          1,
+	"leaf/localapi":       1,
+	"streams":             1,
+	"controllers":         2,
+	"controllers/desired": 2,
+	"controllers/nodes":   2,
+	"controllers/reports": 2,
+	"edged":               2,
+	"edged/hollow":        2,
+	"cloud":               3,
+	"internal/edgenode":   3,
+	"internal/devcluster": 4,
+	"internal/e2e":        4,
+	"loadtest":            4,
+	"cmd":                 5,
+	"tools":               5,
+}
+
+// neighbours are imports within one rank that the house allows.
+var neighbours = []string{
+	"leaf/localapi -> leaf/store",
+	"edged -> edged/hollow",
+	"internal/e2e -> internal/devcluster",
+}
+
+// homes says which rooms may import an outside module; everybody else asks one of them.
+var homes = map[string][]string{
+	"github.com/nats-io/nats-server":         {"leaf", "leaf/leaftest", "streams/streamstest"},
+	"github.com/nats-io/nats.go":             {"streams", "leaf", "leaf/store", "leaf/leaftest", "streams/streamstest", "cloud", "internal/edgenode", "internal/devcluster"},
+	"github.com/nats-io/jsm.go":              {"streams", "internal/devcluster"},
+	"sigs.k8s.io/controller-runtime":         {"controllers", "cloud"},
+	"k8s.io/apiserver":                       {"leaf/localapi", "internal/health"},
+	"k8s.io/kubernetes":                      {"edged"},
+	"k8s.io/cri-api":                         {"edged", "edged/hollow"},
+	"k8s.io/cri-client":                      {"edged", "edged/hollow"},
+	"github.com/vishvananda":                 {"internal/devcluster"},
+	"github.com/google/go-containerregistry": {"tools"},
+}
+
+type pkg struct {
+	ImportPath string
+	Doc        string
+	Imports    []string
+}
+
+func packages(t *testing.T) []pkg {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-json=ImportPath,Doc,Imports", "./...").Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	var list []pkg
+	for dec := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p pkg
+		switch err := dec.Decode(&p); {
+		case errors.Is(err, io.EOF):
+			return list
+		case err != nil:
+			t.Fatal(err)
+		}
+		list = append(list, p)
+	}
+}
+
+// room is the part of an import path below the module.
+func room(path string) string { return strings.TrimPrefix(strings.TrimPrefix(path, module), "/") }
+
+// ranked finds the listed room that a package belongs to.
+func ranked(r string) (listed string, rank int, ok bool) {
+	for {
+		if rank, ok = ranks[r]; ok {
+			return r, rank, true
+		}
+		i := strings.LastIndexByte(r, '/')
+		if i < 0 {
+			return "", 0, false
+		}
+		r = r[:i]
+	}
+}
+
+func TestHouse(t *testing.T) {
+	for _, p := range packages(t) {
+		from, rank, ok := ranked(room(p.ImportPath))
+		if !ok {
+			t.Errorf("%s is a room that the house does not list: give it a rank in arch_test.go and docs/DESIGN.md §4", p.ImportPath)
+			continue
+		}
+		if p.Doc == "" {
+			t.Errorf("%s has no package comment", p.ImportPath)
+		}
+		for _, imported := range p.Imports {
+			if err := allowed(room(p.ImportPath), from, rank, imported); err != nil {
+				t.Errorf("%s imports %s: %v", p.ImportPath, imported, err)
+			}
+		}
+	}
+}
+
+func allowed(self, from string, rank int, imported string) error {
+	if imported == module || strings.HasPrefix(imported, module+"/") {
+		to, other, ok := ranked(room(imported))
+		switch {
+		case !ok || to == from || strings.HasPrefix(to, from+"/") && from != "":
+			return nil // the other room's own fault is told there; a room and what lies in it are one
+		case other < rank || slices.Contains(neighbours, from+" -> "+to):
+			return nil
+		}
+		return fmt.Errorf("rank %d may import lower ranks only, and that is rank %d", rank, other)
+	}
+	for dependency, rooms := range homes {
+		if imported != dependency && !strings.HasPrefix(imported, dependency+"/") {
+			continue
+		}
+		for _, home := range rooms {
+			if self == home || strings.HasPrefix(self, home+"/") {
+				return nil
+			}
+		}
+		return fmt.Errorf("%s has its home in %v", dependency, rooms)
+	}
+	return nil
+}

@@ -1,0 +1,192 @@
+package cloud
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/frond-edge/frond/api/config"
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/controllers/desired"
+	"github.com/frond-edge/frond/controllers/nodes"
+	"github.com/frond-edge/frond/controllers/reports"
+	"github.com/frond-edge/frond/internal/health"
+	"github.com/frond-edge/frond/internal/lifecycle"
+	"github.com/frond-edge/frond/streams"
+)
+
+// startTimeout bounds what must be asked before anything can start; the process ends after it and is started again.
+const startTimeout = time.Minute
+
+// Cloud is one cloudcore replica.
+type Cloud struct {
+	cfg     config.CloudCore
+	rest    *rest.Config
+	metrics *prometheus.Registry
+	log     *zap.Logger
+}
+
+// New makes a replica that talks to the apiserver of kube. metrics is served on /metrics.
+func New(cfg config.CloudCore, kube *rest.Config, metrics *prometheus.Registry, log *zap.Logger) (*Cloud, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	kube = rest.CopyConfig(kube)
+	kube.UserAgent = "frond-cloudcore"
+	kube.QPS = -1 // the apiserver's own priority and fairness decides; reports are coalesced in the stream
+	return &Cloud{cfg: cfg, rest: kube, metrics: metrics, log: log}, nil
+}
+
+// Start runs the replica until ctx ends, then leaves the members, hands back what it has in its hands and returns nil.
+func (c *Cloud) Start(ctx context.Context) error {
+	nc, err := dialHub(c.cfg.Hub, "cloudcore "+c.cfg.ID, c.log.Named("hub"))
+	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	sctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	kv, err := ensureHub(sctx, nc, c.cfg.Replicas, c.log)
+	if err != nil {
+		return fmt.Errorf("prepare the hub: %w", err)
+	}
+	parts, err := c.assemble(sctx, nc, kv)
+	if err != nil {
+		return err
+	}
+	return lifecycle.Run(ctx, c.log, parts...)
+}
+
+// ensureHub makes the hub's topology, trying until the hub has a leader.
+func ensureHub(ctx context.Context, nc *nats.Conn, replicas int, log *zap.Logger) (jetstream.KeyValue, error) {
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return nil, err
+	}
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
+	for {
+		err := streams.Ensure(ctx, js, streams.Hub(replicas))
+		if err == nil {
+			return js.KeyValue(ctx, streams.MembersBucket)
+		}
+		log.Info("hub not ready", zap.Error(err))
+		select {
+		case <-ctx.Done():
+			return nil, errors.Join(err, ctx.Err())
+		case <-ticker.C:
+		}
+	}
+}
+
+// assemble makes the parts in the order in which they start.
+func (c *Cloud) assemble(ctx context.Context, nc *nats.Conn, kv jetstream.KeyValue) ([]lifecycle.Part, error) {
+	epoch, err := clusterEpoch(ctx, c.rest)
+	if err != nil {
+		return nil, err
+	}
+	objects, err := cache.New(c.rest, desired.CacheOptions())
+	if err != nil {
+		return nil, fmt.Errorf("cache: %w", err)
+	}
+	metrics := streams.NewMetrics(c.metrics)
+	members := NewMembers(c.cfg.ID, kv, c.log.Named("members"))
+	publisher, err := streams.NewPublisher(nc, metrics)
+	if err != nil {
+		return nil, err
+	}
+	engine, err := desired.New(desired.Config{ClusterEpoch: epoch, Metrics: c.metrics}, objects, publisher, members, c.log.Named("desired"))
+	if err != nil {
+		return nil, err
+	}
+	keeper, err := streams.NewKeeper(nc, streams.Hub(c.cfg.Replicas), func() { engine.Reload() }, c.log.Named("keeper"))
+	if err != nil {
+		return nil, err
+	}
+	up, err := c.upward(nc, objects, members, engine, keeper, metrics)
+	if err != nil {
+		return nil, err
+	}
+	server := health.New(c.cfg.Listen, c.metrics,
+		health.Check{Name: "hub", Ready: connected(nc)},
+		health.Check{Name: "hub-streams", Ready: closed(keeper.Ready(), "the streams are not in place")},
+		health.Check{Name: "kubernetes", Ready: closed(engine.Ready(), "the objects of the cluster are not all read")})
+	parts := []lifecycle.Part{
+		{Name: "health", Start: server.Start, Ready: server.Ready()},
+		{Name: "keeper", Start: keeper.Start, Ready: keeper.Ready()},
+		{Name: "members", Start: members.Start},
+		{Name: "cache", Start: objects.Start},
+		{Name: "desired", Start: engine.Start, Ready: engine.Ready()},
+	}
+	return append(parts, up...), nil
+}
+
+// upward makes the parts that answer nodes.
+func (c *Cloud) upward(nc *nats.Conn, objects cache.Cache, members *Members, engine *desired.Engine, keeper *streams.Keeper, metrics *streams.Metrics) ([]lifecycle.Part, error) {
+	attacher, err := streams.NewAttacher(nc, func(node string) bool { return knownNode(ctxless(), objects, node) }, metrics, c.log.Named("attach"))
+	if err != nil {
+		return nil, err
+	}
+	_ = attacher
+	_ = reports.New
+	_ = nodes.New
+	_ = engine
+	_ = keeper
+	_ = members
+	return nil, nil
+}
+
+func ctxless() context.Context { return context.TODO() }
+
+func knownNode(ctx context.Context, objects client.Reader, name string) bool {
+	var node corev1.Node
+	return objects.Get(ctx, client.ObjectKey{Name: name}, &node) == nil
+}
+
+// clusterEpoch identifies the Kubernetes history: the UID of kube-system is made with the cluster.
+func clusterEpoch(ctx context.Context, cfg *rest.Config) (string, error) {
+	clients, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return "", fmt.Errorf("kubernetes: %w", err)
+	}
+	ns, err := clients.CoreV1().Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
+	if err != nil {
+		return "", fmt.Errorf("read the cluster's identity: %w", err)
+	}
+	return string(ns.UID), nil
+}
+
+func connected(nc *nats.Conn) func() error {
+	return func() error {
+		if !nc.IsConnected() {
+			return errors.New("no connection to the hub")
+		}
+		return nil
+	}
+}
+
+// closed is a check that holds once a channel is closed.
+func closed(ready <-chan struct{}, why string) func() error {
+	return func() error {
+		select {
+		case <-ready:
+			return nil
+		default:
+			return errors.New(why)
+		}
+	}
+}
+
+var _ = wire.Beat{}

@@ -1,0 +1,56 @@
+package cloud
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"go.uber.org/zap"
+
+	"github.com/frond-edge/frond/api/config"
+)
+
+const (
+	// hubReconnect is how soon the next server is tried; the library's 2 s would be felt by every node.
+	hubReconnect = 100 * time.Millisecond
+	// hubPing and hubPingsOut find a half-open connection within 15 s.
+	hubPing     = 5 * time.Second
+	hubPingsOut = 2
+	// hubTimeout bounds one connection attempt.
+	hubTimeout = 5 * time.Second
+)
+
+// dialHub opens cloudcore's connection to the hub. It waits for no server: it connects when one is there, and again
+// whenever the connection is lost.
+func dialHub(cfg config.Hub, name string, log *zap.Logger) (*nats.Conn, error) {
+	nkey, err := nats.NkeyOptionFromSeed(cfg.NkeyFile)
+	if err != nil {
+		return nil, fmt.Errorf("hub credentials %s: %w", cfg.NkeyFile, err)
+	}
+	opts := nats.GetDefaultOptions()
+	opts.Servers = cfg.URLs
+	for _, option := range []nats.Option{
+		nats.Name(name), nkey, nats.RootCAs(cfg.CAFile), nats.ClientCert(cfg.CertFile, cfg.KeyFile),
+		nats.MaxReconnects(-1), nats.RetryOnFailedConnect(true), nats.ReconnectWait(hubReconnect), nats.ReconnectJitter(hubReconnect, hubReconnect),
+		nats.PingInterval(hubPing), nats.MaxPingsOutstanding(hubPingsOut), nats.Timeout(hubTimeout),
+		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { log.Warn("hub connection lost", zap.Error(err)) }),
+		nats.ConnectHandler(func(nc *nats.Conn) { log.Info("hub connected", zap.String("server", nc.ConnectedServerName())) }),
+		nats.ReconnectHandler(func(nc *nats.Conn) { log.Info("hub connected", zap.String("server", nc.ConnectedServerName())) }),
+		nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) {
+			subject := ""
+			if sub != nil {
+				subject = sub.Subject
+			}
+			log.Warn("hub error", zap.String("subject", subject), zap.Error(err))
+		}),
+	} {
+		if err := option(&opts); err != nil {
+			return nil, fmt.Errorf("hub: %w", err)
+		}
+	}
+	nc, err := opts.Connect()
+	if err != nil {
+		return nil, fmt.Errorf("hub: %w", err)
+	}
+	return nc, nil
+}

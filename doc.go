@@ -1,0 +1,23 @@
+// Package frond is Kubernetes for gateways behind bad networks, carried by NATS JetStream. It holds no code: this is the
+// tour, one paragraph a room. DESIGN.md in docs/ is the whole story.
+//
+// api holds what others may rely on: wire (object keys, messages, payloads of calls) and config (the files of cloudcore
+// and edgecore).
+//
+// streams is the wire: subjects, streams, consumers, the envelope, and the loops that publish, deliver and report. It
+// alone knows NATS subjects.
+//
+// leaf is the NATS server inside a node and its link to the hub. leaf/store keeps the node's objects in the leaf's own
+// JetStream; leaf/localapi serves them as a Kubernetes API.
+//
+// edged is the upstream kubelet, pointed at the local API. edged/hollow is a container runtime without containers.
+//
+// controllers/desired publishes what each node should have, controllers/reports applies what nodes say,
+// controllers/nodes keeps their leases.
+//
+// cloud is cloudcore put together, internal/edgenode is edgecore put together; cmd holds the programs.
+//
+// internal/devcluster makes all of it real on one machine, for `frond dev` and for internal/e2e; internal/toolchain
+// builds the Kubernetes control plane, containerd and the rest from modules (tools/…); internal/kubetest starts a
+// control plane for tests. internal/lifecycle, internal/health and internal/buildinfo are small and shared.
+package frond

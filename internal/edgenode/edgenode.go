@@ -1,0 +1,239 @@
+// Package edgenode is edgecore put together: leaf, store, local API, delivery, reports and the kubelet of one gateway.
+//
+// The parts start in the order of the path down and stop in reverse, each awaited, so the kubelet can still write its
+// last status into the store. Nothing waits for the link: without one the node runs what its store holds.
+package edgenode
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"github.com/frond-edge/frond/api/config"
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/edged"
+	"github.com/frond-edge/frond/edged/hollow"
+	"github.com/frond-edge/frond/internal/buildinfo"
+	"github.com/frond-edge/frond/internal/health"
+	"github.com/frond-edge/frond/internal/lifecycle"
+	"github.com/frond-edge/frond/leaf"
+	"github.com/frond-edge/frond/leaf/localapi"
+	"github.com/frond-edge/frond/leaf/store"
+	"github.com/frond-edge/frond/streams"
+)
+
+const (
+	// healthyLease is the lease duration that edged gives the kubelet; an older renewal means that it hangs.
+	healthyLease = 40 * time.Second
+	// probeTimeout bounds one round trip of the link's watchdog.
+	probeTimeout = 5 * time.Second
+	// openTimeout bounds opening the store: 500 objects take 4 ms on the measured disk (ux-and-libraries §5).
+	openTimeout = 2 * time.Minute
+	dirMode     = 0o700
+)
+
+// Node is one gateway's agent.
+type Node struct {
+	cfg     config.EdgeCore
+	metrics *prometheus.Registry
+	log     *zap.Logger
+	leaf    *leaf.Server
+	probe   chan *nats.Conn
+}
+
+// New checks the configuration and makes the node's folders. metrics is served on /metrics.
+func New(cfg config.EdgeCore, metrics *prometheus.Registry, log *zap.Logger) (*Node, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	for _, dir := range []string{cfg.Dir, kubeletDir(cfg), cfg.Kubelet.StaticPodPath, filepath.Dir(cfg.LocalAPI.Socket)} {
+		if err := os.MkdirAll(dir, dirMode); err != nil {
+			return nil, fmt.Errorf("make the node's folders: %w", err)
+		}
+	}
+	return &Node{cfg: cfg, metrics: metrics, log: log, probe: make(chan *nats.Conn, 1)}, nil
+}
+
+func kubeletDir(cfg config.EdgeCore) string { return filepath.Join(cfg.Dir, "kubelet") }
+
+// Start runs the node until ctx ends, then stops it and returns nil. Containers are left running.
+func (n *Node) Start(ctx context.Context) error {
+	var err error
+	n.leaf, err = leaf.New(leaf.Config{
+		Node: n.cfg.Node, Dir: filepath.Join(n.cfg.Dir, "nats"), Hub: n.cfg.Hub.URLs,
+		CAFile: n.cfg.Hub.CAFile, CertFile: n.cfg.Hub.CertFile, KeyFile: n.cfg.Hub.KeyFile, NkeyFile: n.cfg.Hub.NkeyFile,
+		Probe: n.roundTrip, Metrics: n.metrics,
+	}, n.log)
+	if err != nil {
+		return err
+	}
+	return lifecycle.Run(ctx, n.log,
+		lifecycle.Part{Name: "leaf", Start: n.leaf.Start, Ready: n.leaf.Ready()},
+		lifecycle.Part{Name: "node", Start: n.serve})
+}
+
+// serve runs all that stands on the leaf server.
+func (n *Node) serve(ctx context.Context) error {
+	nc, err := n.leaf.Conn("edgecore")
+	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	n.probe <- nc
+	octx, cancel := context.WithTimeout(ctx, openTimeout)
+	defer cancel()
+	st, outbox, err := n.open(octx, nc)
+	if err != nil {
+		return err
+	}
+	api, err := localapi.New(localapi.Config{
+		Node: n.cfg.Node, UnixSocket: n.cfg.LocalAPI.Socket, Address: n.cfg.LocalAPI.Address,
+		CertFile: n.cfg.LocalAPI.CertFile, KeyFile: n.cfg.LocalAPI.KeyFile, ClientCAFile: n.cfg.LocalAPI.ClientCAFile,
+	}, st, upstream{node: n.cfg.Node, nc: nc}, outbox, n.log.Named("localapi"))
+	if err != nil {
+		return err
+	}
+	down, err := n.wire(nc, st, api)
+	if err != nil {
+		return err
+	}
+	kubelet, err := n.kubelet(api)
+	if err != nil {
+		return err
+	}
+	parts := append([]lifecycle.Part{{Name: "localapi", Start: api.Start, Ready: api.Ready()}}, down...)
+	return lifecycle.Run(ctx, n.log, append(parts, kubelet...)...)
+}
+
+// open makes the node's own streams and opens the store.
+func (n *Node) open(ctx context.Context, nc *nats.Conn) (*store.Store, *streams.Outbox, error) {
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return nil, nil, fmt.Errorf("jetstream: %w", err)
+	}
+	if err := streams.Ensure(ctx, js, streams.Leaf()); err != nil {
+		return nil, nil, fmt.Errorf("prepare the leaf: %w", err)
+	}
+	st, err := store.Open(ctx, js, store.Config{Merge: localapi.MergeDesired, Metrics: n.metrics}, n.log.Named("store"))
+	if err != nil {
+		return nil, nil, fmt.Errorf("open the store: %w", err)
+	}
+	outbox, err := streams.NewOutbox(n.cfg.Node, st.Cursor().StoreEpoch, nc)
+	return st, outbox, err
+}
+
+// wire makes the parts that move messages, and the node's own health.
+func (n *Node) wire(nc *nats.Conn, st *store.Store, api *localapi.Server) ([]lifecycle.Part, error) {
+	metrics := streams.NewMetrics(n.metrics)
+	link := link{n.leaf}
+	delivery, err := streams.NewDelivery(n.cfg.Node, nc, st, link, metrics, n.log.Named("delivery"))
+	if err != nil {
+		return nil, err
+	}
+	reports, err := streams.NewPump(streams.Report, nc, link, metrics, n.log.Named("pump"))
+	if err != nil {
+		return nil, err
+	}
+	events, err := streams.NewPump(streams.Event, nc, link, metrics, n.log.Named("pump"))
+	if err != nil {
+		return nil, err
+	}
+	beater := streams.NewBeater(n.cfg.Node, nc, func() wire.Beat {
+		return wire.Beat{
+			Cursor: st.Cursor(), Outbox: reports.Waiting() + events.Waiting(),
+			Healthy: time.Since(api.LeaseRenewed()) < healthyLease, Version: buildinfo.Version(),
+		}
+	}, n.log.Named("beat"))
+	server := health.New(n.cfg.Listen, n.metrics,
+		health.Check{Name: "kubelet", Ready: func() error {
+			if age := time.Since(api.LeaseRenewed()); age > healthyLease {
+				return errors.New("the kubelet has not renewed its lease in time")
+			}
+			return nil
+		}},
+		health.Check{Name: "store", Ready: func() error {
+			if st.Cursor().StreamEpoch == "" {
+				return errors.New("this gateway has never been attached to the cloud")
+			}
+			return nil
+		}})
+	return []lifecycle.Part{
+		{Name: "health", Start: server.Start, Ready: server.Ready()},
+		{Name: "delivery", Start: delivery.Start},
+		{Name: "reports", Start: reports.Start},
+		{Name: "events", Start: events.Start},
+		{Name: "beat", Start: beater.Start},
+	}, nil
+}
+
+// kubelet makes the kubelet's part, and before it the hollow runtime's where there are no containers.
+func (n *Node) kubelet(api *localapi.Server) ([]lifecycle.Part, error) {
+	var parts []lifecycle.Part
+	endpoint := n.cfg.Runtime.Endpoint
+	if n.cfg.Runtime.Hollow && endpoint == "" {
+		runtime, err := hollow.New(hollow.Config{Socket: filepath.Join(n.cfg.Dir, "cri.sock"), Dir: n.cfg.Dir}, n.log.Named("hollow"))
+		if err != nil {
+			return nil, err
+		}
+		endpoint = runtime.Endpoint()
+		parts = append(parts, lifecycle.Part{Name: "hollow", Start: runtime.Start, Ready: runtime.Ready()})
+	}
+	k := n.cfg.Kubelet
+	kubelet, err := edged.New(edged.Config{
+		Node: n.cfg.Node, Dir: kubeletDir(n.cfg), RuntimeEndpoint: endpoint, Hollow: n.cfg.Runtime.Hollow,
+		NodeIP: k.NodeIP, Labels: k.Labels, MaxPods: int(k.MaxPods), CgroupDriver: k.CgroupDriver, CgroupRoot: k.CgroupRoot,
+		StaticPodPath: k.StaticPodPath, Address: k.Address, Port: int(k.Port),
+		CertFile: k.CertFile, KeyFile: k.KeyFile, ClientCAFile: k.ClientCAFile,
+	}, api.ClientConfig(), n.log)
+	if err != nil {
+		return nil, err
+	}
+	return append(parts, lifecycle.Part{Name: "kubelet", Start: kubelet.Start, Ready: kubelet.Ready()}), nil
+}
+
+// roundTrip is the link's watchdog: any answer of the hub will do, also that the consumer is unknown.
+func (n *Node) roundTrip(ctx context.Context) error {
+	var nc *nats.Conn
+	select {
+	case nc = <-n.probe:
+		n.probe <- nc
+	default:
+		return nil // the node is still starting
+	}
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	return streams.Probe(ctx, nc, n.cfg.Node)
+}
+
+// link is the leaf's link as streams looks at it.
+type link struct{ leaf *leaf.Server }
+
+func (l link) State() (bool, <-chan struct{}) {
+	state, changed := l.leaf.WatchLink()
+	return state.Up, changed
+}
+
+// upstream asks the cloud for what the local API cannot answer.
+type upstream struct {
+	node string
+	nc   *nats.Conn
+}
+
+func (u upstream) Do(ctx context.Context, request wire.KubeRequest) (wire.KubeReply, error) {
+	var reply wire.KubeReply
+	if err := streams.Call(ctx, u.nc, u.node, streams.VerbKube, request, &reply); err != nil {
+		return reply, err
+	}
+	if reply.Code == 0 {
+		return reply, fmt.Errorf("%w: %s", wire.ErrOffline, reply.Error)
+	}
+	return reply, nil
+}
