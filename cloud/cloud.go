@@ -119,7 +119,7 @@ func (c *Cloud) assemble(ctx context.Context, nc *nats.Conn, kv jetstream.KeyVal
 	if err != nil {
 		return nil, err
 	}
-	server := health.New(c.cfg.Listen, c.metrics,
+	server := health.New([]string{c.cfg.Listen}, c.metrics,
 		health.Check{Name: "hub", Ready: connected(nc)},
 		health.Check{Name: "hub-streams", Ready: closed(keeper.Ready(), "the streams are not in place")},
 		health.Check{Name: "kubernetes", Ready: closed(engine.Ready(), "the objects of the cluster are not all read")})
@@ -135,24 +135,76 @@ func (c *Cloud) assemble(ctx context.Context, nc *nats.Conn, kv jetstream.KeyVal
 
 // upward makes the parts that answer nodes.
 func (c *Cloud) upward(nc *nats.Conn, objects cache.Cache, members *Members, engine *desired.Engine, keeper *streams.Keeper, metrics *streams.Metrics) ([]lifecycle.Part, error) {
-	attacher, err := streams.NewAttacher(nc, func(node string) bool { return knownNode(ctxless(), objects, node) }, metrics, c.log.Named("attach"))
+	clients, err := kubernetes.NewForConfig(c.rest)
+	if err != nil {
+		return nil, fmt.Errorf("kubernetes: %w", err)
+	}
+	monitor := nodes.New(clients, objects, members, c.metrics, c.log.Named("nodes"))
+	beats, err := streams.NewBeats(nc, func(_ context.Context, node string, beat wire.Beat) {
+		monitor.Beat(node, beat)
+		engine.Serve(node)
+		if beat.StreamEpoch == keeper.Epoch() {
+			engine.Acked(node, beat.Sequence)
+		}
+	}, metrics, c.log.Named("beats"))
 	if err != nil {
 		return nil, err
 	}
-	_ = attacher
-	_ = reports.New
-	_ = nodes.New
-	_ = engine
-	_ = keeper
-	_ = members
-	return nil, nil
+	calls, err := c.calls(nc, objects, engine, metrics)
+	if err != nil {
+		return nil, err
+	}
+	handled, err := c.reports(nc, objects, metrics)
+	if err != nil {
+		return nil, err
+	}
+	return append([]lifecycle.Part{
+		{Name: "nodes", Start: monitor.Start},
+		{Name: "beats", Start: beats.Start},
+		{Name: "calls", Start: calls.Start},
+	}, handled...), nil
 }
 
-func ctxless() context.Context { return context.TODO() }
+// calls makes the server of what nodes ask.
+func (c *Cloud) calls(nc *nats.Conn, objects cache.Cache, engine *desired.Engine, metrics *streams.Metrics) (*streams.Calls, error) {
+	known := func(ctx context.Context, node string) bool {
+		return objects.Get(ctx, client.ObjectKey{Name: node}, &corev1.Node{}) == nil
+	}
+	attacher, err := streams.NewAttacher(nc, known, metrics, c.log.Named("attach"))
+	if err != nil {
+		return nil, err
+	}
+	kube, err := newKubeCalls(c.rest)
+	if err != nil {
+		return nil, err
+	}
+	return streams.NewCalls(nc, map[string]streams.CallHandler{
+		streams.VerbAttach: func(ctx context.Context, node string, request []byte) (any, error) {
+			engine.Serve(node)
+			return attacher.Handle(ctx, node, request)
+		},
+		streams.VerbKube: kube.Handle,
+		streams.VerbPing: func(context.Context, string, []byte) (any, error) { return struct{}{}, nil },
+	}, metrics, c.log.Named("calls"))
+}
 
-func knownNode(ctx context.Context, objects client.Reader, name string) bool {
-	var node corev1.Node
-	return objects.Get(ctx, client.ObjectKey{Name: name}, &node) == nil
+// reports makes the readers of what nodes report.
+func (c *Cloud) reports(nc *nats.Conn, objects cache.Cache, metrics *streams.Metrics) ([]lifecycle.Part, error) {
+	readers := make(map[streams.Plane]*streams.Reports, 2)
+	var parts []lifecycle.Part
+	for _, plane := range []streams.Plane{streams.Report, streams.Event} {
+		stillLast := func(ctx context.Context, m wire.Message) (bool, error) { return readers[plane].StillLast(ctx, m) }
+		applier, err := reports.New(reports.Config{Metrics: prometheus.WrapRegistererWith(prometheus.Labels{"plane": string(plane)}, c.metrics)},
+			c.rest, objects, stillLast, c.log.Named(string(plane)))
+		if err != nil {
+			return nil, err
+		}
+		if readers[plane], err = streams.NewReports(plane, nc, applier.Handle, metrics, c.log.Named(string(plane))); err != nil {
+			return nil, err
+		}
+		parts = append(parts, lifecycle.Part{Name: string(plane) + "s", Start: readers[plane].Start})
+	}
+	return parts, nil
 }
 
 // clusterEpoch identifies the Kubernetes history: the UID of kube-system is made with the cluster.
@@ -188,5 +240,3 @@ func closed(ready <-chan struct{}, why string) func() error {
 		}
 	}
 }
-
-var _ = wire.Beat{}

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/controllers/reports"
 	"github.com/frond-edge/frond/streams"
 )
 
@@ -28,7 +29,7 @@ type kubeCalls struct {
 }
 
 func newKubeCalls(cfg *rest.Config) (*kubeCalls, error) {
-	client, err := rest.HTTPClientFor(cfg)
+	client, err := rest.HTTPClientFor(reports.Impersonating(cfg, false))
 	if err != nil {
 		return nil, fmt.Errorf("calls for nodes: %w", err)
 	}
@@ -52,7 +53,7 @@ func (k *kubeCalls) Handle(ctx context.Context, node string, request []byte) (an
 	}
 	target := *k.base
 	target.Path, target.RawQuery = req.Path, req.Query
-	out, err := http.NewRequestWithContext(ctx, req.Method, target.String(), bytes.NewReader(req.Body))
+	out, err := http.NewRequestWithContext(reports.WithNode(ctx, node), req.Method, target.String(), bytes.NewReader(req.Body))
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", wire.ErrPermanent, err)
 	}
@@ -61,8 +62,6 @@ func (k *kubeCalls) Handle(ctx context.Context, node string, request []byte) (an
 			out.Header.Set(name, value)
 		}
 	}
-	out.Header.Set("Impersonate-User", "system:node:"+node)
-	out.Header.Set("Impersonate-Group", "system:nodes")
 	resp, err := k.client.Do(out)
 	if err != nil {
 		return wire.KubeReply{Error: "ask the apiserver: " + err.Error()}, nil

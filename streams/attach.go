@@ -26,14 +26,14 @@ const (
 type Attacher struct {
 	js      jetstream.JetStream
 	reader  *reader
-	known   func(node string) bool
+	known   func(ctx context.Context, node string) bool
 	metrics *Metrics
 	log     *zap.Logger
 }
 
 // NewAttacher makes an Attacher. known tells whether Kubernetes has a Node of that name: only then must the node's
 // desired state have been published completely before it is given as a full snapshot.
-func NewAttacher(nc *nats.Conn, known func(node string) bool, metrics *Metrics, log *zap.Logger) (*Attacher, error) {
+func NewAttacher(nc *nats.Conn, known func(ctx context.Context, node string) bool, metrics *Metrics, log *zap.Logger) (*Attacher, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return nil, fmt.Errorf("attacher: %w", err)
@@ -90,7 +90,7 @@ func (a *Attacher) attach(ctx context.Context, node string, req wire.AttachReque
 
 // prepared refuses a full snapshot while it may be incomplete, so that an emptied stream never reads as "delete all".
 func (a *Attacher) prepared(ctx context.Context, stream jetstream.Stream, node string) error {
-	if !a.known(node) {
+	if !a.known(ctx, node) {
 		return nil
 	}
 	_, err := stream.GetLastMsgForSubject(ctx, Subject(Desired, node, wire.SnapshotMarker()))

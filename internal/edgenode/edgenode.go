@@ -152,7 +152,7 @@ func (n *Node) wire(nc *nats.Conn, st *store.Store, api *localapi.Server) ([]lif
 			Healthy: time.Since(api.LeaseRenewed()) < healthyLease, Version: buildinfo.Version(),
 		}
 	}, n.log.Named("beat"))
-	server := health.New(n.cfg.Listen, n.metrics,
+	server := health.New([]string{n.cfg.Listen, "unix:" + filepath.Join(n.cfg.Dir, "health.sock")}, n.metrics,
 		health.Check{Name: "kubelet", Ready: func() error {
 			if age := time.Since(api.LeaseRenewed()); age > healthyLease {
 				return errors.New("the kubelet has not renewed its lease in time")

@@ -1,16 +1,20 @@
-// Package health serves a process's /metrics, /livez and /readyz (with ?verbose, each check by name) on one address.
+// Package health serves a process's /metrics, /livez and /readyz (with ?verbose, each check by name) on one or more addresses.
 package health
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/http"
+	"os"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/sync/errgroup"
 	"k8s.io/apiserver/pkg/server/healthz"
 )
 
@@ -27,17 +31,18 @@ type Check struct {
 	Ready func() error
 }
 
-// Server answers on one address.
+// Server answers on its addresses.
 type Server struct {
-	address  string
-	gatherer prometheus.Gatherer
-	checks   []Check
-	ready    chan struct{}
+	addresses []string
+	gatherer  prometheus.Gatherer
+	checks    []Check
+	ready     chan struct{}
 }
 
-// New makes a server for an address such as 127.0.0.1:10280. It is live as long as it answers.
-func New(address string, gatherer prometheus.Gatherer, checks ...Check) *Server {
-	return &Server{address: address, gatherer: gatherer, checks: checks, ready: make(chan struct{})}
+// New makes a server for addresses such as 127.0.0.1:10280 or unix:/run/frond/health.sock; an old socket is replaced,
+// and only its owner may connect. The process is live as long as it answers.
+func New(addresses []string, gatherer prometheus.Gatherer, checks ...Check) *Server {
+	return &Server{addresses: addresses, gatherer: gatherer, checks: checks, ready: make(chan struct{})}
 }
 
 // Ready closes when the server listens.
@@ -53,26 +58,54 @@ func (s *Server) Start(ctx context.Context) error {
 		ready = append(ready, healthz.NamedCheck(check.Name, func(*http.Request) error { return check.Ready() }))
 	}
 	healthz.InstallReadyzHandler(mux, ready...)
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.address)
-	if err != nil {
-		return fmt.Errorf("listen for metrics and health: %w", err)
-	}
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: headerTimeout}
+	var listeners []net.Listener
+	for _, address := range s.addresses {
+		listener, err := listen(ctx, address)
+		if err != nil {
+			_ = server.Close() // closes the listeners before this one
+			return fmt.Errorf("listen for metrics and health: %w", err)
+		}
+		listeners = append(listeners, listener)
+	}
 	close(s.ready)
-	failed := make(chan error, 1) // Serve returns once
-	go func() { failed <- server.Serve(listener) }()
-	select {
-	case err := <-failed:
-		return fmt.Errorf("serve metrics and health: %w", err)
-	case <-ctx.Done():
+	return serve(ctx, server, listeners)
+}
+
+// listen opens one address; a unix socket is for its owner alone.
+func listen(ctx context.Context, address string) (net.Listener, error) {
+	path, unix := strings.CutPrefix(address, "unix:")
+	if !unix {
+		return (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	}
-	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
-	defer cancel()
-	if err := server.Shutdown(stop); err != nil {
-		_ = server.Close() // a client that does not end; nothing is lost
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
 	}
-	if err := <-failed; !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serve metrics and health: %w", err)
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "unix", path)
+	if err != nil {
+		return nil, err
 	}
-	return nil
+	return listener, os.Chmod(path, 0o600)
+}
+
+func serve(ctx context.Context, server *http.Server, listeners []net.Listener) error {
+	g, gctx := errgroup.WithContext(ctx)
+	for _, listener := range listeners {
+		g.Go(func() error {
+			if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+				return fmt.Errorf("serve metrics and health: %w", err)
+			}
+			return nil
+		})
+	}
+	g.Go(func() error {
+		<-gctx.Done()
+		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+		defer cancel()
+		if server.Shutdown(stop) != nil {
+			_ = server.Close() // a client that does not end; nothing is lost
+		}
+		return nil
+	})
+	return g.Wait()
 }
