@@ -133,21 +133,49 @@ func shared(name string, replicas, window int) jetstream.ConsumerConfig {
 // it never deletes.
 func Ensure(ctx context.Context, js jetstream.JetStream, t Topology) error {
 	for _, cfg := range t.Streams {
-		if _, err := js.CreateOrUpdateStream(ctx, cfg); err != nil {
+		err := persist(ctx, func(ctx context.Context) error {
+			_, err := js.CreateOrUpdateStream(ctx, cfg)
+			return err
+		})
+		if err != nil {
 			return fmt.Errorf("ensure stream %s: %w", cfg.Name, err)
 		}
 	}
 	for _, c := range t.Consumers {
-		if _, err := js.CreateOrUpdateConsumer(ctx, c.Stream, c.Config); err != nil {
+		err := persist(ctx, func(ctx context.Context) error {
+			_, err := js.CreateOrUpdateConsumer(ctx, c.Stream, c.Config)
+			return err
+		})
+		if err != nil {
 			return fmt.Errorf("ensure consumer %s of stream %s: %w", c.Config.Durable, c.Stream, err)
 		}
 	}
 	for _, cfg := range t.Buckets {
-		if _, err := js.CreateOrUpdateKeyValue(ctx, cfg); err != nil {
+		err := persist(ctx, func(ctx context.Context) error {
+			_, err := js.CreateOrUpdateKeyValue(ctx, cfg)
+			return err
+		})
+		if err != nil {
 			return fmt.Errorf("ensure bucket %s: %w", cfg.Bucket, err)
 		}
 	}
 	return nil
+}
+
+// ensureTimeout bounds one request of Ensure. When two processes create the same stream at the same moment, the server
+// (2.15.2) makes it and answers neither; asked again, it answers at once.
+const ensureTimeout = 3 * time.Second
+
+// persist repeats a request that nobody answered until ctx ends.
+func persist(ctx context.Context, request func(context.Context) error) error {
+	for {
+		rctx, cancel := context.WithTimeout(ctx, ensureTimeout)
+		err := request(rctx)
+		cancel()
+		if !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
+			return err
+		}
+	}
 }
 
 // nodeConsumer is the consumer that delivers to one node what comes after sequence. It lives in the memory of one

@@ -44,13 +44,21 @@ func command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:           "cloudcore --config FILE",
 		Short:         "The cloud part of Frond",
-		Version:       buildinfo.Version(),
 		Args:          cobra.NoArgs,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return serve(cmd.Context(), file) },
 	}
 	cmd.Flags().StringVar(&file, "config", "/etc/frond/cloudcore.yaml", "configuration file")
+	cmd.AddCommand(&cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), buildinfo.Version())
+			return err
+		},
+	})
 	return cmd
 }
 

@@ -62,6 +62,9 @@ func New(cfg config.EdgeCore, metrics *prometheus.Registry, log *zap.Logger) (*N
 	return &Node{cfg: cfg, metrics: metrics, log: log, probe: make(chan *nats.Conn, 1)}, nil
 }
 
+// socket places a socket beside the local API's: that folder is short enough for a socket's path.
+func (n *Node) socket(name string) string { return filepath.Join(filepath.Dir(n.cfg.LocalAPI.Socket), name) }
+
 func kubeletDir(cfg config.EdgeCore) string { return filepath.Join(cfg.Dir, "kubelet") }
 
 // Start runs the node until ctx ends, then stops it and returns nil. Containers are left running.
@@ -152,7 +155,7 @@ func (n *Node) wire(nc *nats.Conn, st *store.Store, api *localapi.Server) ([]lif
 			Healthy: time.Since(api.LeaseRenewed()) < healthyLease, Version: buildinfo.Version(),
 		}
 	}, n.log.Named("beat"))
-	server := health.New([]string{n.cfg.Listen, "unix:" + filepath.Join(n.cfg.Dir, "health.sock")}, n.metrics,
+	server := health.New([]string{n.cfg.Listen, "unix:" + n.socket("health.sock")}, n.metrics,
 		health.Check{Name: "kubelet", Ready: func() error {
 			if age := time.Since(api.LeaseRenewed()); age > healthyLease {
 				return errors.New("the kubelet has not renewed its lease in time")
@@ -179,7 +182,7 @@ func (n *Node) kubelet(api *localapi.Server) ([]lifecycle.Part, error) {
 	var parts []lifecycle.Part
 	endpoint := n.cfg.Runtime.Endpoint
 	if n.cfg.Runtime.Hollow && endpoint == "" {
-		runtime, err := hollow.New(hollow.Config{Socket: filepath.Join(n.cfg.Dir, "cri.sock"), Dir: n.cfg.Dir}, n.log.Named("hollow"))
+		runtime, err := hollow.New(hollow.Config{Socket: n.socket("cri.sock"), Dir: n.cfg.Dir}, n.log.Named("hollow"))
 		if err != nil {
 			return nil, err
 		}

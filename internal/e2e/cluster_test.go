@@ -1,0 +1,259 @@
+package e2e_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/internal/devcluster"
+	"github.com/frond-edge/frond/internal/toolchain"
+)
+
+// patience is how long a test waits for what should take seconds: the machines are shared and slow at times.
+const patience = 2 * time.Minute
+
+// shared is the one cluster of all tests.
+var shared *devcluster.Cluster
+
+func TestMain(m *testing.M) {
+	os.Exit(run(m))
+}
+
+func run(m *testing.M) int {
+	ctx := context.Background()
+	dir := os.Getenv("FROND_E2E_DIR")
+	keep := dir != ""
+	if !keep {
+		var err error
+		if dir, err = os.MkdirTemp("", "frond-e2e-"); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		defer func() { _ = os.RemoveAll(dir) }()
+	}
+	var err error
+	shared, err = up(ctx, dir)
+	if shared != nil && !keep {
+		defer func() {
+			if err := shared.Down(ctx, false); err != nil {
+				fmt.Fprintln(os.Stderr, "down:", err)
+			}
+		}()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "up:", err)
+		return 1
+	}
+	return m.Run()
+}
+
+func up(ctx context.Context, dir string) (*devcluster.Cluster, error) {
+	return devcluster.Up(ctx, devcluster.Options{
+		Dir: dir, Talk: os.Stderr, Timeout: 5 * time.Minute,
+		Programs: func(ctx context.Context, spec devcluster.Spec) (toolchain.Paths, error) {
+			return toolchain.Ensure(ctx, toolchain.Request{Kube: true, Nats: true, Frond: true, Node: spec.Runtime == devcluster.Containerd}, os.Stderr)
+		},
+	})
+}
+
+// needContainers skips a test that makes no sense without real containers.
+func needContainers(t *testing.T) {
+	t.Helper()
+	if shared.Spec().Runtime != devcluster.Containerd {
+		t.Skip("needs real containers: run as root")
+	}
+}
+
+// kubectl runs the real kubectl and returns what it printed.
+func kubectl(t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := shared.Kubectl(t.Context(), "", args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// apply applies a manifest and deletes it when the test ends, waiting until it is gone.
+func apply(t *testing.T, manifest string) {
+	t.Helper()
+	if _, err := shared.Kubectl(t.Context(), manifest, "apply", "-f", "-"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		if _, err := shared.Kubectl(ctx, manifest, "delete", "--ignore-not-found", "--timeout=100s", "-f", "-"); err != nil {
+			t.Errorf("clean up: %v", err)
+		}
+	})
+}
+
+// clients talks to the apiserver directly.
+func clients(t *testing.T) kubernetes.Interface {
+	t.Helper()
+	c, err := kubernetes.NewForConfig(restConfig(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func restConfig(t testing.TB) *rest.Config {
+	t.Helper()
+	cfg, err := clientcmd.BuildConfigFromFlags("", shared.Kubeconfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.QPS = -1
+	return cfg
+}
+
+// eventually waits until a condition holds; the condition says what is missing, "" when it holds.
+func eventually(t *testing.T, what string, missing func(ctx context.Context) string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	ticker := time.NewTicker(200 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		last := missing(ctx)
+		if last == "" {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("%s: not within %s: %s", what, patience, last)
+		case <-ticker.C:
+		}
+	}
+}
+
+// pods lists pods by label selector.
+func pods(ctx context.Context, selector string) ([]corev1.Pod, error) {
+	out, err := shared.Kubectl(ctx, "", "get", "pods", "-o", "json", "-l", selector)
+	if err != nil {
+		return nil, err
+	}
+	var list corev1.PodList
+	return list.Items, json.Unmarshal([]byte(out), &list)
+}
+
+// running waits for n Ready pods of a selector and returns them.
+func running(t *testing.T, selector string, n int) []corev1.Pod {
+	t.Helper()
+	var list []corev1.Pod
+	eventually(t, fmt.Sprintf("%d running pods of %s", n, selector), func(ctx context.Context) string {
+		var err error
+		if list, err = pods(ctx, selector); err != nil {
+			return err.Error()
+		}
+		ready := 0
+		for i := range list {
+			if isReady(&list[i]) && list[i].DeletionTimestamp == nil {
+				ready++
+			}
+		}
+		if ready != n || len(list) != n {
+			return fmt.Sprintf("%d of %d ready\n%s", ready, len(list), describe(list))
+		}
+		return ""
+	})
+	return list
+}
+
+func isReady(p *corev1.Pod) bool {
+	for _, c := range p.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+func describe(list []corev1.Pod) string {
+	var b strings.Builder
+	for i := range list {
+		p := &list[i]
+		fmt.Fprintf(&b, "  %s on %s: %s %s", p.Name, p.Spec.NodeName, p.Status.Phase, p.Status.Reason)
+		for _, c := range p.Status.ContainerStatuses {
+			if c.State.Waiting != nil {
+				fmt.Fprintf(&b, " [%s: %s %s]", c.Name, c.State.Waiting.Reason, c.State.Waiting.Message)
+			}
+		}
+		b.WriteByte('\n')
+	}
+	return b.String()
+}
+
+// containers maps each container of pods to its id and restarts: it changes when a container was restarted.
+func containers(list []corev1.Pod) map[string]string {
+	ids := map[string]string{}
+	for i := range list {
+		for _, c := range list[i].Status.ContainerStatuses {
+			ids[list[i].Name+"/"+c.Name] = fmt.Sprintf("%s restarted %d times", c.ContainerID, c.RestartCount)
+		}
+	}
+	return ids
+}
+
+// volumeFile reads a file of a pod's volume as the pod sees it, through the gateway's mount namespace.
+func volumeFile(p *corev1.Pod, plugin, volume, file string) (string, error) {
+	root := fmt.Sprintf("/proc/%d/root", shared.PID(p.Spec.NodeName))
+	path := filepath.Join(root, shared.Dir(), p.Spec.NodeName, "data", "kubelet", "pods", string(p.UID), "volumes", plugin, volume, file)
+	data, err := os.ReadFile(path)
+	return string(data), err
+}
+
+// holds tells whether a gateway's store holds an object.
+func holds(ctx context.Context, edge string, key wire.Key) (bool, error) {
+	stored, err := shared.Store(ctx, edge)
+	if err != nil {
+		return false, err
+	}
+	for _, o := range stored.Objects {
+		if o.Key() == key {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// gone waits until a gateway's store no longer holds an object.
+func gone(t *testing.T, edge string, key wire.Key) {
+	t.Helper()
+	eventually(t, key.Human()+" leaves "+edge, func(ctx context.Context) string {
+		held, err := holds(ctx, edge, key)
+		switch {
+		case err != nil:
+			return err.Error()
+		case held:
+			return "still there"
+		}
+		return ""
+	})
+}
+
+// storedData reads one value of a ConfigMap from a gateway's store.
+func storedData(ctx context.Context, edge, name, item string) string {
+	raw, err := shared.StoreGet(ctx, edge, wire.Key{Resource: "configmaps", Namespace: "default", Name: name})
+	if err != nil {
+		return "error: " + err.Error()
+	}
+	var cm corev1.ConfigMap
+	if err := json.Unmarshal(raw, &cm); err != nil {
+		return "error: " + err.Error()
+	}
+	return cm.Data[item]
+}

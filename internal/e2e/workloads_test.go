@@ -1,0 +1,287 @@
+package e2e_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/frond-edge/frond/api/wire"
+)
+
+// edges is what every test's pods need to run on gateways.
+const edges = `
+      nodeSelector: {node-role.kubernetes.io/edge: ""}
+      terminationGracePeriodSeconds: 2
+`
+
+// web is a Deployment that mounts a ConfigMap and a Secret and spreads over the gateways.
+func web(name string, replicas int) string {
+	return fmt.Sprintf(`
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: %[1]s}
+data: {index.html: "one"}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: %[1]s}
+stringData: {token: "s3cret"}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: %[1]s}
+spec:
+  replicas: %[2]d
+  selector: {matchLabels: {app: %[1]s}}
+  template:
+    metadata: {labels: {app: %[1]s}}
+    spec:%[3]s
+      topologySpreadConstraints:
+      - {maxSkew: 1, topologyKey: kubernetes.io/hostname, whenUnsatisfiable: DoNotSchedule, labelSelector: {matchLabels: {app: %[1]s}}}
+      containers:
+      - name: web
+        image: localhost/frond/http:dev
+        imagePullPolicy: Never
+        readinessProbe: {httpGet: {path: /healthz, port: 8080}, periodSeconds: 1}
+        volumeMounts:
+        - {name: page, mountPath: /www}
+        - {name: secret, mountPath: /secret}
+        env:
+        - {name: TOKEN, valueFrom: {secretKeyRef: {name: %[1]s, key: token}}}
+      volumes:
+      - {name: page, configMap: {name: %[1]s}}
+      - {name: secret, secret: {secretName: %[1]s}}
+`, name, replicas, edges)
+}
+
+func TestDeploymentRunsOnBothGatewaysAndLeavesNothing(t *testing.T) {
+	apply(t, web("plain", 2))
+	list := running(t, "app=plain", 2)
+	if list[0].Spec.NodeName == list[1].Spec.NodeName {
+		t.Errorf("both pods run on %s", list[0].Spec.NodeName)
+	}
+	wide := kubectl(t, "get", "pods", "-l", "app=plain", "-o", "wide")
+	if !strings.Contains(wide, "edge-1") || !strings.Contains(wide, "edge-2") || !strings.Contains(wide, "Running") {
+		t.Errorf("kubectl get pods -o wide:\n%s", wide)
+	}
+	described := kubectl(t, "describe", "pod", list[0].Name)
+	for _, want := range []string{"Started", "Scheduled", "Ready", "localhost/frond/http:dev"} {
+		if !strings.Contains(described, want) {
+			t.Errorf("kubectl describe pod lacks %q:\n%s", want, described)
+		}
+	}
+	eventually(t, "events of the kubelet", func(ctx context.Context) string {
+		out, err := shared.Kubectl(ctx, "", "get", "events", "--field-selector", "involvedObject.name="+list[0].Name)
+		if err != nil {
+			return err.Error()
+		}
+		if !strings.Contains(out, "Started") {
+			return out
+		}
+		return ""
+	})
+	kubectl(t, "delete", "deployment,configmap,secret", "plain", "--timeout=100s")
+	for _, edge := range []string{"edge-1", "edge-2"} {
+		gone(t, edge, wire.Key{Resource: "secrets", Namespace: "default", Name: "plain"})
+		gone(t, edge, wire.Key{Resource: "configmaps", Namespace: "default", Name: "plain"})
+		for _, p := range list {
+			gone(t, edge, wire.Key{Resource: "pods", Namespace: "default", Name: p.Name})
+		}
+	}
+	eventually(t, "the tombstones are purged after the ack", func(ctx context.Context) string {
+		return streamHolds(ctx, "desired.*.core.secrets.default.plain", "desired.*.core.configmaps.default.plain")
+	})
+}
+
+func TestControllersOfEveryKind(t *testing.T) {
+	apply(t, `
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: every}
+spec:
+  selector: {matchLabels: {app: every}}
+  template:
+    metadata: {labels: {app: every}}
+    spec:`+edges+`
+      initContainers:
+      - {name: first, image: localhost/frond/tools:dev, imagePullPolicy: Never, command: [sh, -c, "echo prepared > /work/file"], volumeMounts: [{name: work, mountPath: /work}]}
+      containers:
+      - {name: main, image: localhost/frond/tools:dev, imagePullPolicy: Never, command: [sh, -c, "cat /work/file && sleep 3600"], volumeMounts: [{name: work, mountPath: /work}]}
+      volumes: [{name: work, emptyDir: {}}]
+---
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: {name: ordered}
+spec:
+  serviceName: ordered
+  replicas: 2
+  selector: {matchLabels: {app: ordered}}
+  template:
+    metadata: {labels: {app: ordered}}
+    spec:`+edges+`
+      containers:
+      - {name: main, image: localhost/frond/tools:dev, imagePullPolicy: Never, command: [sleep, "3600"]}
+---
+apiVersion: batch/v1
+kind: Job
+metadata: {name: once}
+spec:
+  completions: 2
+  parallelism: 2
+  template:
+    metadata: {labels: {app: once}}
+    spec:`+edges+`
+      restartPolicy: Never
+      containers:
+      - {name: main, image: localhost/frond/tools:dev, imagePullPolicy: Never, command: [sh, -c, "echo done"]}
+---
+apiVersion: batch/v1
+kind: CronJob
+metadata: {name: often}
+spec:
+  schedule: "* * * * *"
+  jobTemplate:
+    spec:
+      template:
+        metadata: {labels: {app: often}}
+        spec:
+          nodeSelector: {node-role.kubernetes.io/edge: ""}
+          restartPolicy: Never
+          containers:
+          - {name: main, image: localhost/frond/tools:dev, imagePullPolicy: Never, command: [sh, -c, "echo tick"]}
+`)
+	running(t, "app=every", 2)
+	ordered := running(t, "app=ordered", 2)
+	names := []string{ordered[0].Name, ordered[1].Name}
+	if !strings.Contains(fmt.Sprint(names), "ordered-0") || !strings.Contains(fmt.Sprint(names), "ordered-1") {
+		t.Errorf("pods of the StatefulSet are %v", names)
+	}
+	needContainers(t)
+	eventually(t, "the Job completes", func(ctx context.Context) string {
+		job, err := clients(t).BatchV1().Jobs("default").Get(ctx, "once", metav1.GetOptions{})
+		if err != nil {
+			return err.Error()
+		}
+		if job.Status.Succeeded != 2 {
+			return fmt.Sprintf("%+v", job.Status)
+		}
+		return ""
+	})
+	eventually(t, "the CronJob has run", func(ctx context.Context) string {
+		list, err := pods(ctx, "app=often")
+		if err != nil {
+			return err.Error()
+		}
+		for i := range list {
+			if list[i].Status.Phase == "Succeeded" {
+				return ""
+			}
+		}
+		return describe(list)
+	})
+	before := ordered[0].UID
+	kubectl(t, "delete", "pod", ordered[0].Name)
+	after := running(t, "app=ordered", 2)
+	for i := range after {
+		if after[i].UID == before {
+			t.Errorf("%s was not made anew", after[i].Name)
+		}
+	}
+}
+
+func TestProbesRestartAContainer(t *testing.T) {
+	needContainers(t)
+	apply(t, `
+apiVersion: v1
+kind: Pod
+metadata: {name: sick, labels: {app: sick}}
+spec:
+  nodeSelector: {node-role.kubernetes.io/edge: ""}
+  terminationGracePeriodSeconds: 1
+  containers:
+  - name: main
+    image: localhost/frond/tools:dev
+    imagePullPolicy: Never
+    command: [sh, -c, "touch /tmp/alive; sleep 5; rm /tmp/alive; sleep 3600"]
+    livenessProbe: {exec: {command: [cat, /tmp/alive]}, periodSeconds: 1, failureThreshold: 2}
+`)
+	eventually(t, "a restart by the liveness probe", func(ctx context.Context) string {
+		list, err := pods(ctx, "app=sick")
+		if err != nil {
+			return err.Error()
+		}
+		if len(list) == 1 && len(list[0].Status.ContainerStatuses) == 1 && list[0].Status.ContainerStatuses[0].RestartCount > 0 {
+			return ""
+		}
+		return describe(list)
+	})
+	eventually(t, "the event of the probe", func(ctx context.Context) string {
+		out, err := shared.Kubectl(ctx, "", "get", "events", "--field-selector", "involvedObject.name=sick,reason=Unhealthy")
+		if err != nil {
+			return err.Error()
+		}
+		if !strings.Contains(out, "Liveness") {
+			return out
+		}
+		return ""
+	})
+}
+
+func TestConfigReachesTheVolume(t *testing.T) {
+	needContainers(t)
+	apply(t, web("volume", 2))
+	list := running(t, "app=volume", 2)
+	seen := func(plugin, volume, file, want string) {
+		t.Helper()
+		eventually(t, file+" is "+want, func(context.Context) string {
+			for i := range list {
+				if got, err := volumeFile(&list[i], plugin, volume, file); err != nil || got != want {
+					return fmt.Sprintf("%s: %q, %v", list[i].Name, got, err)
+				}
+			}
+			return ""
+		})
+	}
+	before := containers(list)
+	seen("kubernetes.io~configmap", "page", "index.html", "one")
+	seen("kubernetes.io~secret", "secret", "token", "s3cret")
+	kubectl(t, "patch", "configmap", "volume", "-p", `{"data":{"index.html":"two"}}`)
+	kubectl(t, "patch", "secret", "volume", "-p", `{"stringData":{"token":"other"}}`)
+	seen("kubernetes.io~configmap", "page", "index.html", "two")
+	seen("kubernetes.io~secret", "secret", "token", "other")
+	kubectl(t, "delete", "configmap", "volume")
+	kubectl(t, "create", "configmap", "volume", "--from-literal=index.html=three")
+	seen("kubernetes.io~configmap", "page", "index.html", "three")
+	if after := containers(running(t, "app=volume", 2)); fmt.Sprint(after) != fmt.Sprint(before) {
+		t.Errorf("containers changed:\n%v\n%v", before, after)
+	}
+}
+
+func TestASecretLeavesWithItsLastPodAndOthersNeverCome(t *testing.T) {
+	apply(t, web("mine", 1))
+	apply(t, `
+apiVersion: v1
+kind: Secret
+metadata: {name: nobodys}
+stringData: {a: b}
+`)
+	pod := running(t, "app=mine", 1)[0]
+	here := pod.Spec.NodeName
+	there := map[string]string{"edge-1": "edge-2", "edge-2": "edge-1"}[here]
+	mine := wire.Key{Resource: "secrets", Namespace: "default", Name: "mine"}
+	nobodys := wire.Key{Resource: "secrets", Namespace: "default", Name: "nobodys"}
+	for _, check := range []struct {
+		edge string
+		key  wire.Key
+		want bool
+	}{{here, mine, true}, {there, mine, false}, {here, nobodys, false}, {there, nobodys, false}} {
+		if got, err := holds(t.Context(), check.edge, check.key); err != nil || got != check.want {
+			t.Errorf("%s holds %s: %v, %v, want %v", check.edge, check.key.Human(), got, err, check.want)
+		}
+	}
+	kubectl(t, "scale", "deployment", "mine", "--replicas=0")
+	gone(t, here, mine)
+}
