@@ -11,7 +11,9 @@ func NodePermissions(node string) (publish, subscribe []string) {
 		Filter(Report, node),
 		Filter(Event, node),
 		BeatSubject(node),
-		callPrefix + n + ".*",
+		// Not ".*": nats-server 2.15.2 then never tells the leaf that cloudcore listens on call.cloud.*.* (the last
+		// wildcard of an allow list does not match the last wildcard of a subscription).
+		callPrefix + n + ".>",
 		deadPrefix + n + ".*",
 		"$JS." + HubDomain + ".API.CONSUMER.MSG.NEXT." + stream + "." + n,
 		"$JS.API.CONSUMER.MSG.NEXT." + stream + "." + n,

@@ -26,8 +26,9 @@ import (
 const Connected corev1.NodeConditionType = "EdgeConnected"
 
 const (
-	// edgeLabel marks the Nodes that are gateways.
-	edgeLabel = "node-role.kubernetes.io/edge"
+	// edgeLabel and agentLabel mark the Nodes that are gateways, with KubeEdge's names. A kubelet may not set them itself.
+	edgeLabel  = "node-role.kubernetes.io/edge"
+	agentLabel = "node-role.kubernetes.io/agent"
 
 	reasonBeats    = "HeartbeatsArrive"
 	reasonSilent   = "NoHeartbeat"
@@ -129,7 +130,9 @@ func (m *Monitor) Start(ctx context.Context) error {
 
 // task is what is to be written for one node.
 type task struct {
-	node      string
+	node string
+	// adopt: the Node lacks the labels of a gateway.
+	adopt     bool
 	renew     bool
 	condition *corev1.NodeCondition
 }
@@ -167,8 +170,16 @@ func (m *Monitor) scan(ctx context.Context, now time.Time, settled bool) []task 
 		}
 	}
 	for name, s := range m.nodes {
-		if _, ok := known[name]; !ok && now.Sub(s.beat) > silence {
+		if _, ok := known[name]; ok {
+			continue
+		}
+		switch {
+		case now.Sub(s.beat) > silence:
 			delete(m.nodes, name)
+		case !s.writing && m.owner.Owns(name) && m.objects.Get(ctx, client.ObjectKey{Name: name}, &corev1.Node{}) == nil:
+			// It beats, so its credentials are a gateway's, and it has registered.
+			s.writing = true
+			due = append(due, task{node: name, adopt: true})
 		}
 	}
 	m.online.Set(float64(online))
@@ -216,6 +227,13 @@ func (m *Monitor) write(ctx context.Context, t task) {
 	defer cancel()
 	now := time.Now()
 	var renewed bool
+	if t.adopt {
+		if err := m.adopt(ctx, t.node); err != nil {
+			m.log.Warn("node not labelled", zap.String("node", t.node), zap.Error(err))
+		} else {
+			m.log.Info("node labelled as a gateway", zap.String("node", t.node))
+		}
+	}
 	if t.renew {
 		if err := m.renew(ctx, t.node, now); err != nil {
 			m.log.Warn("lease not renewed", zap.String("node", t.node), zap.Error(err))
@@ -266,5 +284,15 @@ func (m *Monitor) tell(ctx context.Context, node string, condition corev1.NodeCo
 		return fmt.Errorf("condition: %w", err)
 	}
 	_, err = m.kube.CoreV1().Nodes().Patch(ctx, node, types.StrategicMergePatchType, patch, metav1.PatchOptions{FieldManager: fieldManager}, "status")
+	return err
+}
+
+// adopt puts the labels of a gateway on a Node.
+func (m *Monitor) adopt(ctx context.Context, node string) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": map[string]string{edgeLabel: "", agentLabel: ""}}})
+	if err != nil {
+		return fmt.Errorf("labels: %w", err)
+	}
+	_, err = m.kube.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: fieldManager})
 	return err
 }
