@@ -40,7 +40,8 @@ func NewPublisher(nc *nats.Conn, metrics *Metrics) (*Publisher, error) {
 // Publish stores the message as the last of its subject and returns its stream sequence once a majority has it on disk.
 // expectLast is the sequence of the message that the writer believes to be the last one of the subject, 0 for none; if it
 // is not, nothing is stored and the error is wire.ErrConflict. Repeating a Publish whose answer was lost stores nothing
-// twice: it returns the first one's sequence or wire.ErrConflict, and Held then shows the message.
+// twice: it returns the first one's sequence or wire.ErrConflict, and Held then shows the message. m.Time must differ
+// between two publishes that are not repetitions.
 func (p *Publisher) Publish(ctx context.Context, m wire.Message, expectLast uint64) (uint64, error) {
 	subject := Subject(Desired, m.Node, m.Key)
 	msg, err := p.codec.encode(subject, m)
@@ -50,8 +51,9 @@ func (p *Publisher) Publish(ctx context.Context, m wire.Message, expectLast uint
 	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
 	defer cancel()
 	ack, err := p.js.PublishMsg(ctx, msg,
-		// The expected sequence is part of the id: the same version may rightly come back after a tombstone.
-		jetstream.WithMsgID(subject+"/"+m.UID+"/"+m.Version+"/"+string(m.Op)+"/"+strconv.FormatUint(expectLast, 10)),
+		// The id tells this attempt from all others: the same version may rightly come back after a tombstone was purged, and
+		// the server would drop it for two minutes as a repetition. The library's own retries keep the id.
+		jetstream.WithMsgID(subject+"/"+m.UID+"/"+m.Version+"/"+string(m.Op)+"/"+strconv.FormatInt(m.Time.UnixNano(), 36)),
 		jetstream.WithExpectLastSequencePerSubject(expectLast),
 		jetstream.WithRetryAttempts(publishRetries), jetstream.WithRetryWait(publishRetryWait))
 	switch {

@@ -1,0 +1,95 @@
+package desired
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+
+	"github.com/frond-edge/frond/api/wire"
+)
+
+// EdgeLabel marks the Nodes that are gateways; its value is empty, as with KubeEdge.
+const EdgeLabel = "node-role.kubernetes.io/edge"
+
+// Publisher writes into the stream of desired state. Calls may be concurrent; the engine keeps order per node and key.
+type Publisher interface {
+	// Publish stores the message as the last of its subject, if the stream's last one has sequence expectLast (0: there
+	// is none). Otherwise the error wraps wire.ErrConflict. A message that can never be stored: wire.ErrPermanent.
+	Publish(ctx context.Context, m wire.Message, expectLast uint64) (sequence uint64, err error)
+	// Held returns the last message of each of the node's subjects, without objects. The caller owns the map.
+	Held(ctx context.Context, node string) (map[wire.Key]wire.Message, error)
+	// Purge removes the messages of a subject up to and including a sequence.
+	Purge(ctx context.Context, node string, key wire.Key, upTo uint64) error
+}
+
+// Ownership says which nodes this replica serves. Calls may be concurrent and must not block.
+type Ownership interface {
+	// Owns reports whether this replica is the node's owner now.
+	Owns(node string) bool
+	// Changed returns a channel that is closed at the next change of any answer of Owns after this call.
+	Changed() <-chan struct{}
+}
+
+// Config of an Engine. The zero value works.
+type Config struct {
+	// ClusterEpoch is the id of the Kubernetes history, put on each message.
+	ClusterEpoch string
+	// Workers publish at a time; 0: 64. One publish is a round trip of about 1 ms to a quorum, so 64 keep it busy.
+	Workers int
+	// Grace is how long everything is kept for a node whose Node object is gone; 0: 10 minutes.
+	Grace time.Duration
+	// NoServices leaves out services and endpoint slices, for gateways without service addresses and their variables.
+	NoServices bool
+	// Metrics registers the engine's metrics; nil: they are kept and not shown.
+	Metrics prometheus.Registerer
+}
+
+const (
+	defaultWorkers = 64
+	// A Node deleted by mistake and its pods collected (after 40 s) can be put back before gateways stop anything.
+	defaultGrace = 10 * time.Minute
+)
+
+func (c Config) withDefaults() Config {
+	if c.Workers == 0 {
+		c.Workers = defaultWorkers
+	}
+	if c.Grace == 0 {
+		c.Grace = defaultGrace
+	}
+	return c
+}
+
+// Validate joins all faults.
+func (c Config) Validate() error {
+	var faults []error
+	if c.Workers < 0 {
+		faults = append(faults, errors.New("workers: negative"))
+	}
+	if c.Grace < 0 {
+		faults = append(faults, errors.New("grace: negative"))
+	}
+	return errors.Join(faults...)
+}
+
+// CacheOptions are the options for the manager's cache that Engine reads: no managedFields in memory.
+func CacheOptions() cache.Options {
+	return cache.Options{DefaultTransform: cache.TransformStripManagedFields()}
+}
+
+// Rules are the rights that cloudcore needs for this package: to read what may reach a node. It never writes.
+func Rules() []rbacv1.PolicyRule {
+	rule := func(group string, resources ...string) rbacv1.PolicyRule {
+		return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: resources, Verbs: []string{"get", "list", "watch"}}
+	}
+	return []rbacv1.PolicyRule{
+		rule("", "pods", "nodes", "configmaps", "secrets", "serviceaccounts", "persistentvolumeclaims", "persistentvolumes", "services"),
+		rule("storage.k8s.io", "csinodes", "csidrivers", "volumeattachments"),
+		rule("node.k8s.io", "runtimeclasses"),
+		rule("discovery.k8s.io", "endpointslices"),
+	}
+}

@@ -1,0 +1,19 @@
+// Package desired publishes what each edge node should have: it compares the objects that Kubernetes holds with what
+// the hub's stream holds for the node, and publishes the difference.
+//
+// want(node) is its pods, all that these reference by any path, its own Node, CSINode and VolumeAttachments, and the
+// objects that every node gets (services, endpoint slices, runtime classes, CSI drivers). A graph of "who needs what"
+// follows the informers' events, so a change costs what it touches, never a scan over pods or nodes. An edge node is
+// one whose Node carries EdgeLabel, or one that has proved itself to the cloud (Engine.Serve).
+//
+// Guarantees: the last state of each wanted object is published at least once, changes in between may be skipped; per
+// node and object in order; what is no longer wanted ends as a tombstone with the UID that was published. A delivery
+// costs no request to the apiserver. Several engines may serve one node at a time, as each publish names the message it
+// replaces. A tombstone is only published from a complete view (all informers synced), and not while the Node object is
+// missing for less than Config.Grace.
+//
+// The package is long for a room: kinds.go and refs.go are tables of what Kubernetes objects name, and the graph and the
+// publishing would share their locks if they were apart.
+//
+// It does not deliver: package streams does, and says through Engine.Acked what a node has on disk.
+package desired

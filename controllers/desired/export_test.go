@@ -1,0 +1,75 @@
+package desired
+
+import (
+	"maps"
+	"slices"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/frond-edge/frond/api/wire"
+)
+
+var (
+	PodRefs     = podRefs
+	AccountRefs = accountRefs
+	ClaimRefs   = claimRefs
+	VolumeRefs  = volumeRefs
+)
+
+// Digest returns what summarize makes of an object, and the JSON that would be sent.
+func Digest(o client.Object) (digest string, object []byte, err error) {
+	p, err := summarize(o.DeepCopyObject().(client.Object))
+	if err == nil {
+		err = p.encode()
+	}
+	return p.digest, p.object, err
+}
+
+// Decide runs decide on plain values.
+func Decide(wantUID, wantDigest string, sequence uint64, deleted bool, uid, digest string, keep bool, acked uint64) string {
+	in := input{held: record{sequence: sequence, deleted: deleted, uid: uid, digest: digest}, keep: keep, acked: acked}
+	if wantUID != "" {
+		in.want = &payload{uid: wantUID, digest: wantDigest}
+	}
+	return map[action]string{nothing: "nothing", publish: "publish", tombstone: "tombstone", purge: "purge"}[decide(in)]
+}
+
+// Graph drives a graph over a map of references.
+type Graph struct {
+	graph *graph
+	sites map[string]*site
+	Refs  map[wire.Key][]wire.Key
+	// Changes counts what the graph told.
+	Changes int
+}
+
+func NewGraph() *Graph {
+	g := &Graph{sites: map[string]*site{}, Refs: map[wire.Key][]wire.Key{}}
+	g.graph = newGraph(func(k wire.Key) []wire.Key { return g.Refs[k] }, func(*site, wire.Key) { g.Changes++ })
+	return g
+}
+
+func (g *Graph) Place(key wire.Key, node string) {
+	if node == "" {
+		g.graph.place(key, nil)
+		return
+	}
+	if g.sites[node] == nil {
+		g.sites[node] = &site{name: node, wants: map[*vertex]struct{}{}}
+	}
+	g.graph.place(key, g.sites[node])
+}
+
+func (g *Graph) Refresh(key wire.Key) { g.graph.refresh(key) }
+
+func (g *Graph) Wants(node string) map[wire.Key]bool {
+	wants := map[wire.Key]bool{}
+	if s := g.sites[node]; s != nil {
+		for v := range s.wants {
+			wants[v.key] = true
+		}
+	}
+	return wants
+}
+
+func (g *Graph) Size() int { return len(slices.Collect(maps.Keys(g.graph.vertices))) }

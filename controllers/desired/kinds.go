@@ -1,0 +1,97 @@
+package desired
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	nodev1 "k8s.io/api/node/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/frond-edge/frond/api/wire"
+)
+
+// kind is one kind of object that nodes get.
+type kind struct {
+	gvk      schema.GroupVersionKind
+	resource string
+	object   func() client.Object
+	// home names the node that an object belongs to by itself; nil where objects are only referenced or for all.
+	home func(client.Object) string
+	// refs says what an object needs; nil: nothing.
+	refs func(client.Object) []wire.Key
+	// everywhere: every edge node gets each object.
+	everywhere bool
+}
+
+func (k *kind) key(namespace, name string) wire.Key {
+	return wire.Key{Group: k.gvk.Group, Resource: k.resource, Namespace: namespace, Name: name}
+}
+
+// kinds is the table of all that can reach a node. Kinds that are not here (leases, endpoints, jobs …) never do.
+func kinds(services bool) []*kind {
+	core := corev1.SchemeGroupVersion.WithKind
+	storage := storagev1.SchemeGroupVersion.WithKind
+	all := []*kind{
+		{
+			gvk: core("Pod"), resource: "pods", object: func() client.Object { return &corev1.Pod{} },
+			home: func(o client.Object) string { return o.(*corev1.Pod).Spec.NodeName },
+			refs: func(o client.Object) []wire.Key { return podRefs(o.(*corev1.Pod)) },
+		},
+		{
+			gvk: core("Node"), resource: "nodes", object: func() client.Object { return &corev1.Node{} },
+			home: client.Object.GetName,
+		},
+		{gvk: core("ConfigMap"), resource: "configmaps", object: func() client.Object { return &corev1.ConfigMap{} }},
+		{gvk: core("Secret"), resource: "secrets", object: func() client.Object { return &corev1.Secret{} }},
+		{
+			gvk: core("ServiceAccount"), resource: "serviceaccounts",
+			object: func() client.Object { return &corev1.ServiceAccount{} },
+			refs:   func(o client.Object) []wire.Key { return accountRefs(o.(*corev1.ServiceAccount)) },
+		},
+		{
+			gvk: core("PersistentVolumeClaim"), resource: "persistentvolumeclaims",
+			object: func() client.Object { return &corev1.PersistentVolumeClaim{} },
+			refs:   func(o client.Object) []wire.Key { return claimRefs(o.(*corev1.PersistentVolumeClaim)) },
+		},
+		{
+			gvk: core("PersistentVolume"), resource: "persistentvolumes",
+			object: func() client.Object { return &corev1.PersistentVolume{} },
+			refs:   func(o client.Object) []wire.Key { return volumeRefs(o.(*corev1.PersistentVolume)) },
+		},
+		{
+			gvk: storage("CSINode"), resource: "csinodes", object: func() client.Object { return &storagev1.CSINode{} },
+			home: client.Object.GetName,
+		},
+		{
+			gvk: storage("VolumeAttachment"), resource: "volumeattachments",
+			object: func() client.Object { return &storagev1.VolumeAttachment{} },
+			home:   func(o client.Object) string { return o.(*storagev1.VolumeAttachment).Spec.NodeName },
+		},
+		{
+			gvk: storage("CSIDriver"), resource: "csidrivers", everywhere: true,
+			object: func() client.Object { return &storagev1.CSIDriver{} },
+		},
+		{
+			gvk: nodev1.SchemeGroupVersion.WithKind("RuntimeClass"), resource: "runtimeclasses", everywhere: true,
+			object: func() client.Object { return &nodev1.RuntimeClass{} },
+		},
+	}
+	if !services {
+		return all
+	}
+	return append(all,
+		&kind{
+			gvk: core("Service"), resource: "services", everywhere: true,
+			object: func() client.Object { return &corev1.Service{} },
+		},
+		&kind{
+			gvk: discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"), resource: "endpointslices", everywhere: true,
+			object: func() client.Object { return &discoveryv1.EndpointSlice{} },
+		})
+}
+
+// groupResource tells kinds apart in a key.
+type groupResource struct{ group, resource string }
+
+func kindOf(key wire.Key) groupResource { return groupResource{key.Group, key.Resource} }

@@ -1,0 +1,49 @@
+package desired
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+)
+
+type metrics struct {
+	published *prometheus.CounterVec
+	bytes     prometheus.Counter
+	conflicts prometheus.Counter
+	repeated  prometheus.Counter
+	purged    prometheus.Counter
+	refused   prometheus.Counter
+	errors    prometheus.Counter
+	loads     prometheus.Counter
+	took      prometheus.Histogram
+	nodes     prometheus.GaugeFunc
+	queue     prometheus.GaugeFunc
+}
+
+func newMetrics(reg prometheus.Registerer, nodes, queue func() float64) *metrics {
+	f := promauto.With(reg)
+	counter := func(name, help string) prometheus.Counter {
+		return f.NewCounter(prometheus.CounterOpts{Name: "frond_desired_" + name, Help: help})
+	}
+	return &metrics{
+		published: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "frond_desired_published_total", Help: "Messages published to nodes, by operation and resource.",
+		}, []string{"op", "resource"}),
+		bytes:     counter("published_bytes_total", "Bytes of JSON published to nodes, before compression."),
+		conflicts: counter("conflicts_total", "Publishes refused because the stream held another message than believed."),
+		repeated:  counter("repeated_total", "Publishes that the stream took for a repetition and did not store."),
+		purged:    counter("purged_total", "Tombstones purged after the node had them on disk."),
+		refused:   counter("refused_total", "Objects that can never be published, such as too large ones."),
+		errors:    counter("errors_total", "Attempts that ended in an error and are tried again."),
+		loads:     counter("loads_total", "Readings of what the stream holds for a node."),
+		took: f.NewHistogram(prometheus.HistogramOpts{
+			Name: "frond_desired_publish_seconds", Help: "Time of one publish until the stream has stored it.",
+			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 16), // 0.5 ms to 16 s: one round trip to a lost leader's election
+		}),
+		nodes: f.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "frond_desired_nodes", Help: "Edge nodes whose desired state this replica publishes.",
+		}, nodes),
+		queue: f.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "frond_desired_queue", Help: "Objects waiting to be compared or published.",
+		}, queue),
+	}
+}

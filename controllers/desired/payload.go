@@ -1,0 +1,123 @@
+package desired
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/frond-edge/frond/api/wire"
+)
+
+// payload is an object as it goes to a node.
+type payload struct {
+	uid, version, digest string
+	// object is the JSON; nil until encode where the digest is made of less than the object.
+	object []byte
+	// source is what encode makes object of; nil where that is done.
+	source client.Object
+}
+
+// summarize digests what matters of an object to its node. The object is a shallow copy of the caller's: its metadata
+// and status fields may be set, what they point to is the cache's and must not change.
+//
+// Versions and managedFields do not matter. Of a pod's status only that matters which others than the kubelet write, so
+// that the node's own reports do not come back to it; of a Node's status only the attached volumes.
+func summarize(o client.Object) (payload, error) {
+	p := payload{uid: string(o.GetUID()), version: o.GetResourceVersion()}
+	o.SetManagedFields(nil)
+	reduced := o
+	switch o := o.(type) {
+	case *corev1.Pod:
+		pod := *o
+		pod.Status = cloudStatus(&o.Status)
+		reduced = &pod
+	case *corev1.Node:
+		node := *o
+		node.Status = corev1.NodeStatus{VolumesAttached: o.Status.VolumesAttached}
+		reduced = &node
+	}
+	reduced.SetResourceVersion("")
+	data, err := json.Marshal(reduced)
+	if err != nil {
+		return payload{}, fmt.Errorf("encode: %w", err)
+	}
+	sum := sha256.Sum256(data)
+	p.digest = hex.EncodeToString(sum[:16]) // 128 bits: no two states of one object meet
+	if reduced == o {
+		p.object = withVersion(data, p.version)
+	} else {
+		p.source = o
+	}
+	return p, nil
+}
+
+// encode makes the whole object's JSON where summarize has not. Most reports of a node change a pod's status and not its
+// digest, so this waits until the object is really published.
+func (p *payload) encode() error {
+	if p.source == nil {
+		return nil
+	}
+	data, err := json.Marshal(p.source)
+	if err != nil {
+		return fmt.Errorf("encode: %w", err)
+	}
+	p.object, p.source = data, nil
+	return nil
+}
+
+// withVersion puts the resourceVersion into JSON that was made without one: cheaper than to encode a large object twice.
+// The first "metadata" is the object's own, as the encoder writes kind and apiVersion before it and nothing else.
+func withVersion(data []byte, version string) []byte {
+	const open = `"metadata":{`
+	at := bytes.Index(data, []byte(open))
+	if at < 0 || version == "" {
+		return data
+	}
+	at += len(open)
+	field := fmt.Appendf(nil, `"resourceVersion":%q`, version)
+	if data[at] != '}' {
+		field = append(field, ',')
+	}
+	out := make([]byte, 0, len(data)+len(field))
+	out = append(out, data[:at]...)
+	out = append(out, field...)
+	return append(out, data[at:]...)
+}
+
+// cloudStatus is the part of a pod's status that the kubelet does not write: conditions of schedulers, gates and evictors,
+// claims, and an end that the cloud has decided.
+func cloudStatus(s *corev1.PodStatus) corev1.PodStatus {
+	out := corev1.PodStatus{
+		NominatedNodeName:                    s.NominatedNodeName,
+		ResourceClaimStatuses:                s.ResourceClaimStatuses,
+		ExtendedResourceClaimStatus:          s.ExtendedResourceClaimStatus,
+		NodeAllocatableResourceClaimStatuses: s.NodeAllocatableResourceClaimStatuses,
+	}
+	if s.Phase == corev1.PodSucceeded || s.Phase == corev1.PodFailed {
+		out.Phase, out.Reason = s.Phase, s.Reason
+	}
+	for _, c := range s.Conditions {
+		switch c.Type {
+		case corev1.PodInitialized, corev1.PodReady, corev1.ContainersReady, corev1.PodReadyToStartContainers,
+			corev1.PodResizePending, corev1.PodResizeInProgress, corev1.AllContainersRestarting:
+		default:
+			c.LastProbeTime.Reset()
+			c.ObservedGeneration = 0 // the kubelet repeats foreign conditions with its own count
+			out.Conditions = append(out.Conditions, c)
+		}
+	}
+	return out
+}
+
+// marker is the message that ends the first publication of all that a node needs.
+func marker(node string) wire.Message {
+	return wire.Message{
+		Node: node, Key: wire.SnapshotMarker(), Op: wire.Apply, Version: "1", Digest: "1",
+		Object: []byte(`{"apiVersion":"frond.io/v1","kind":"Snapshot","metadata":{"name":"complete"}}`),
+	}
+}

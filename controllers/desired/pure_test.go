@@ -1,0 +1,284 @@
+package desired_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"pgregory.net/rapid"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/controllers/desired"
+)
+
+func key(resource, namespace, name string) wire.Key {
+	return wire.Key{Resource: resource, Namespace: namespace, Name: name}
+}
+
+func TestPodRefsFollowEveryPath(t *testing.T) {
+	env := func(secret string) []corev1.EnvVar {
+		return []corev1.EnvVar{{Name: "A", Value: "1"}, {Name: "B", ValueFrom: &corev1.EnvVarSource{
+			SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: secret}},
+		}}}
+	}
+	ref := func(name string) corev1.LocalObjectReference { return corev1.LocalObjectReference{Name: name} }
+	local := func(name string) *corev1.LocalObjectReference { r := ref(name); return &r }
+	volume := func(source corev1.VolumeSource) corev1.Volume { return corev1.Volume{Name: "v", VolumeSource: source} }
+	for name, tt := range map[string]struct {
+		spec corev1.PodSpec
+		want []wire.Key
+	}{
+		"nothing": {},
+		"account and pull secrets": {
+			spec: corev1.PodSpec{ServiceAccountName: "sa", ImagePullSecrets: []corev1.LocalObjectReference{ref("pull"), ref("pull"), ref("")}},
+			want: []wire.Key{key("serviceaccounts", "n", "sa"), key("secrets", "n", "pull")},
+		},
+		"env of all three kinds of containers": {
+			spec: corev1.PodSpec{
+				InitContainers:      []corev1.Container{{Env: env("init")}},
+				Containers:          []corev1.Container{{Env: env("main")}},
+				EphemeralContainers: []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Env: env("debug")}}},
+			},
+			want: []wire.Key{key("secrets", "n", "init"), key("secrets", "n", "main"), key("secrets", "n", "debug")},
+		},
+		"envFrom and a config map's key": {
+			spec: corev1.PodSpec{Containers: []corev1.Container{{
+				EnvFrom: []corev1.EnvFromSource{
+					{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: ref("a")}},
+					{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: ref("b")}},
+				},
+				Env: []corev1.EnvVar{{ValueFrom: &corev1.EnvVarSource{
+					ConfigMapKeyRef: &corev1.ConfigMapKeySelector{LocalObjectReference: ref("c")},
+				}}},
+			}}},
+			want: []wire.Key{key("configmaps", "n", "c"), key("configmaps", "n", "a"), key("secrets", "n", "b")},
+		},
+		"volumes": {
+			spec: corev1.PodSpec{Volumes: []corev1.Volume{
+				volume(corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: ref("cm")}}),
+				volume(corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "s"}}),
+				volume(corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
+					{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token"}},
+					{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: ref("kube-root-ca.crt")}},
+					{Secret: &corev1.SecretProjection{LocalObjectReference: ref("p")}},
+				}}}),
+				volume(corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}}),
+				volume(corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}}),
+				volume(corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{NodePublishSecretRef: local("csi")}}),
+				volume(corev1.VolumeSource{ISCSI: &corev1.ISCSIVolumeSource{SecretRef: local("iscsi")}}),
+				volume(corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}),
+			}},
+			want: []wire.Key{
+				key("configmaps", "n", "cm"), key("secrets", "n", "s"), key("configmaps", "n", "kube-root-ca.crt"),
+				key("secrets", "n", "p"), key("persistentvolumeclaims", "n", "c"), key("persistentvolumeclaims", "n", "pod-v"),
+				key("secrets", "n", "csi"), key("secrets", "n", "iscsi"),
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "pod"}, Spec: tt.spec}
+			if diff := cmp.Diff(tt.want, desired.PodRefs(pod)); diff != "" {
+				t.Errorf("refs (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestVolumesLeadToTheNodesSecretsOnly(t *testing.T) {
+	volume := &corev1.PersistentVolume{Spec: corev1.PersistentVolumeSpec{
+		ClaimRef: &corev1.ObjectReference{Namespace: "n", Name: "c"},
+		PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
+			NodePublishSecretRef:       &corev1.SecretReference{Name: "publish", Namespace: "storage"},
+			NodeStageSecretRef:         &corev1.SecretReference{Name: "stage"},
+			ControllerPublishSecretRef: &corev1.SecretReference{Name: "controller", Namespace: "storage"},
+		}},
+	}}
+	want := []wire.Key{key("secrets", "storage", "publish"), key("secrets", "n", "stage")}
+	if diff := cmp.Diff(want, desired.VolumeRefs(volume)); diff != "" {
+		t.Errorf("refs (-want +got):\n%s", diff)
+	}
+	volume.Spec.ClaimRef = nil
+	if got := desired.VolumeRefs(volume); got != nil {
+		t.Errorf("an unclaimed volume leads to %v", got)
+	}
+	claim := &corev1.PersistentVolumeClaim{Spec: corev1.PersistentVolumeClaimSpec{VolumeName: "v"}}
+	if got := desired.ClaimRefs(claim); got != nil {
+		t.Errorf("a claim that is not bound leads to %v", got)
+	}
+	claim.Status.Phase = corev1.ClaimBound
+	if diff := cmp.Diff([]wire.Key{key("persistentvolumes", "", "v")}, desired.ClaimRefs(claim)); diff != "" {
+		t.Errorf("refs (-want +got):\n%s", diff)
+	}
+}
+
+func TestDecide(t *testing.T) {
+	for name, tt := range map[string]struct {
+		wantUID, wantDigest string
+		sequence            uint64
+		deleted             bool
+		uid, digest         string
+		keep                bool
+		acked               uint64
+		want                string
+	}{
+		"new":                              {wantUID: "u", wantDigest: "d", want: "publish"},
+		"same":                             {wantUID: "u", wantDigest: "d", sequence: 1, uid: "u", digest: "d", want: "nothing"},
+		"changed":                          {wantUID: "u", wantDigest: "e", sequence: 1, uid: "u", digest: "d", want: "publish"},
+		"created again, same content":      {wantUID: "v", wantDigest: "d", sequence: 1, uid: "u", digest: "d", want: "publish"},
+		"back after its tombstone":         {wantUID: "u", wantDigest: "d", sequence: 2, deleted: true, uid: "u", acked: 9, want: "publish"},
+		"changed while the node is absent": {wantUID: "u", wantDigest: "e", sequence: 1, uid: "u", digest: "d", keep: true, want: "publish"},
+		"not wanted, not held":             {want: "nothing"},
+		"no longer wanted":                 {sequence: 1, uid: "u", want: "tombstone"},
+		"kept for an absent node":          {sequence: 1, uid: "u", keep: true, want: "nothing"},
+		"tombstone not acked":              {sequence: 5, deleted: true, acked: 4, want: "nothing"},
+		"tombstone acked":                  {sequence: 5, deleted: true, acked: 5, want: "purge"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := desired.Decide(tt.wantUID, tt.wantDigest, tt.sequence, tt.deleted, tt.uid, tt.digest, tt.keep, tt.acked)
+			if got != tt.want {
+				t.Errorf("got %s, want %s", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestDigestIsOfWhatMatters(t *testing.T) {
+	pod := func(change func(*corev1.Pod)) *corev1.Pod {
+		p := &corev1.Pod{
+			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+			ObjectMeta: metav1.ObjectMeta{Name: "a", Namespace: "n", ResourceVersion: "1", UID: "u"},
+			Status:     corev1.PodStatus{Phase: corev1.PodRunning},
+		}
+		change(p)
+		return p
+	}
+	node := func(change func(*corev1.Node)) *corev1.Node {
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", ResourceVersion: "1"}}
+		change(n)
+		return n
+	}
+	condition := func(kind corev1.PodConditionType) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.Status.Conditions = []corev1.PodCondition{{Type: kind, Status: corev1.ConditionTrue}}
+		}
+	}
+	same := func(*corev1.Pod) {}
+	for name, tt := range map[string]struct {
+		a, b    client.Object
+		differs bool
+	}{
+		"pod version":             {pod(same), pod(func(p *corev1.Pod) { p.ResourceVersion = "2" }), false},
+		"pod managed fields":      {pod(same), pod(func(p *corev1.Pod) { p.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "m"}} }), false},
+		"pod running":             {pod(same), pod(func(p *corev1.Pod) { p.Status.PodIP = "10.0.0.1"; p.Status.Phase = "Pending" }), false},
+		"pod ready":               {pod(same), pod(condition(corev1.PodReady)), false},
+		"pod readiness gate":      {pod(same), pod(condition("example.com/gate")), true},
+		"pod disrupted":           {pod(same), pod(condition(corev1.DisruptionTarget)), true},
+		"pod failed by the cloud": {pod(same), pod(func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }), true},
+		"pod deleted":             {pod(same), pod(func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{} }), true},
+		"pod label":               {pod(same), pod(func(p *corev1.Pod) { p.Labels = map[string]string{"a": "b"} }), true},
+		"pod spec":                {pod(same), pod(func(p *corev1.Pod) { p.Spec.ActiveDeadlineSeconds = new(int64) }), true},
+		"node heartbeat": {node(func(*corev1.Node) {}), node(func(n *corev1.Node) {
+			n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady}}
+		}), false},
+		"node attached volume": {node(func(*corev1.Node) {}), node(func(n *corev1.Node) {
+			n.Status.VolumesAttached = []corev1.AttachedVolume{{Name: "v"}}
+		}), true},
+		"node taint": {node(func(*corev1.Node) {}), node(func(n *corev1.Node) { n.Spec.Unschedulable = true }), true},
+		"config map version": {
+			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "1"}},
+			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "2"}}, false,
+		},
+		"config map data": {&corev1.ConfigMap{}, &corev1.ConfigMap{Data: map[string]string{"a": `"metadata":{`}}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, _, err := desired.Digest(tt.a)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b, object, err := desired.Digest(tt.b)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if (a != b) != tt.differs {
+				t.Errorf("differs: %v, want %v", a != b, tt.differs)
+			}
+			back := tt.b.DeepCopyObject().(client.Object)
+			back.SetManagedFields(nil)
+			want, err := json.Marshal(back)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(decode(t, want), decode(t, object)); diff != "" {
+				t.Errorf("object (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func decode(t *testing.T, data []byte) (v map[string]any) {
+	t.Helper()
+	if err := json.Unmarshal(data, &v); err != nil {
+		t.Fatalf("%v in %s", err, data)
+	}
+	return v
+}
+
+// The graph keeps, step by step, the sets that a walk over all references would find.
+func TestGraphAgreesWithAWalk(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		g := desired.NewGraph()
+		home := map[wire.Key]string{}
+		layer := func(i int) []wire.Key { // references go from a layer to the next
+			var keys []wire.Key
+			for n := range 4 {
+				keys = append(keys, key(fmt.Sprintf("layer%d", i), "n", fmt.Sprint(n)))
+			}
+			return keys
+		}
+		for range rapid.IntRange(1, 60).Draw(t, "steps") {
+			at := rapid.IntRange(0, 2).Draw(t, "layer")
+			k := rapid.SampledFrom(layer(at)).Draw(t, "key")
+			if at == 0 && rapid.Bool().Draw(t, "place") {
+				home[k] = rapid.SampledFrom([]string{"", "a", "b"}).Draw(t, "home")
+				g.Place(k, home[k])
+			} else {
+				g.Refs[k] = rapid.SliceOfNDistinct(rapid.SampledFrom(layer(at+1)), 0, 3, rapid.ID[wire.Key]).Draw(t, "refs")
+				g.Refresh(k)
+			}
+			all := map[wire.Key]bool{}
+			for _, node := range []string{"a", "b"} {
+				want := walk(g.Refs, home, node)
+				for k := range want {
+					all[k] = true
+				}
+				if diff := cmp.Diff(want, g.Wants(node)); diff != "" {
+					t.Fatalf("wants of %s (-want +got):\n%s", node, diff)
+				}
+			}
+			if g.Size() != len(all) {
+				t.Fatalf("graph holds %d objects, %d are needed", g.Size(), len(all))
+			}
+		}
+	})
+}
+
+func walk(refs map[wire.Key][]wire.Key, home map[wire.Key]string, node string) map[wire.Key]bool {
+	found := map[wire.Key]bool{}
+	var visit func(wire.Key)
+	visit = func(k wire.Key) {
+		found[k] = true
+		for _, ref := range refs[k] {
+			visit(ref)
+		}
+	}
+	for k, at := range home {
+		if at == node {
+			visit(k)
+		}
+	}
+	return found
+}

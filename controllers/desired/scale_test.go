@@ -1,0 +1,91 @@
+package desired_test
+
+import (
+	"fmt"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/controllers/desired"
+	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/streamstest"
+)
+
+// The graph of 100,000 nodes with 10 pods each, where a pod needs two objects of its own and three that its namespace
+// shares: what an event costs must not grow with the number of nodes.
+func BenchmarkGraph(b *testing.B) {
+	for _, nodes := range []int{1_000, 100_000} {
+		b.Run(fmt.Sprint(nodes, "-nodes"), func(b *testing.B) {
+			before := heap()
+			g := desired.NewGraph()
+			for n := range nodes {
+				for p := range 10 {
+					ns := fmt.Sprint("ns-", n%100)
+					pod := key("pods", ns, fmt.Sprint(n, "-", p))
+					g.Refs[pod] = []wire.Key{
+						key("configmaps", ns, "kube-root-ca.crt"), key("serviceaccounts", ns, "default"), key("secrets", ns, "pull"),
+						key("configmaps", ns, pod.Name), key("secrets", ns, pod.Name),
+					}
+					g.Place(pod, fmt.Sprint(n))
+				}
+			}
+			size := g.Size()
+			refs := g.Refs
+			g.Refs = nil // the test's own
+			used := heap() - before
+			g.Refs = refs
+			i := 0
+			for b.Loop() {
+				n := i % nodes
+				pod := key("pods", fmt.Sprint("ns-", n%100), fmt.Sprint(n, "-", i%10))
+				g.Place(pod, "")
+				g.Place(pod, fmt.Sprint(n))
+				i++
+			}
+			b.ReportMetric(float64(used)/float64(nodes)/10, "bytes/pod")
+			b.ReportMetric(float64(size), "objects")
+			runtime.KeepAlive(g)
+		})
+	}
+}
+
+func heap() uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+// From the start of an update of a ConfigMap at the apiserver until the hub has stored it for the node, one at a time.
+func BenchmarkUpdate(b *testing.B) {
+	w := newWorld(b)
+	w.account("default")
+	w.configMap("cm", "start")
+	node := w.node("a")
+	w.pod("one", node, mountConfigMap("cm"))
+	w.engine(desired.Config{}, &owners{}, "desired")
+	k := key("configmaps", w.ns, "cm")
+	w.eventually(node, k, "config map", applied)
+	arrived := make(chan *nats.Msg, 16) // more than one update's messages
+	sub, err := streamstest.Connect(b, w.hub).ChanSubscribe(streams.Subject(streams.Desired, node, k), arrived)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer func() { _ = sub.Unsubscribe() }()
+	var took []time.Duration
+	i := 0
+	for b.Loop() {
+		i++
+		began := time.Now()
+		w.setConfigMap("cm", fmt.Sprint(i))
+		<-arrived
+		took = append(took, time.Since(began))
+	}
+	slices.Sort(took)
+	b.ReportMetric(float64(took[len(took)/2].Microseconds()), "p50-µs")
+	b.ReportMetric(float64(took[len(took)*99/100].Microseconds()), "p99-µs")
+}

@@ -1,0 +1,179 @@
+package desired
+
+import (
+	"sync"
+	"time"
+
+	"github.com/frond-edge/frond/api/wire"
+)
+
+// site is one edge node as the engine sees it.
+type site struct {
+	name string
+
+	// Guarded by Engine.mu.
+
+	// wants are the vertices that the node needs.
+	wants map[*vertex]struct{}
+	// present: there is a Node object, and it is an edge node's.
+	present bool
+	// admitted: the node has proved itself to the cloud, so it is served whatever its Node says.
+	admitted bool
+	// deleted: its Node object was there and is gone. Heartbeats do not hold up the grace of such a node.
+	deleted bool
+	// absentSince is when the Node object was last known, or when a node that never had one was last heard.
+	absentSince time.Time
+
+	mu sync.Mutex
+	// Guarded by mu.
+
+	// held is what the stream holds; nil while it is not known, then nothing is published.
+	held map[wire.Key]record
+	// tombs are the keys in held that are tombstones, each waiting for the node's ack.
+	tombs map[wire.Key]struct{}
+	// stamp counts the changes of held; stamps says at which count a key changed since the last load began.
+	stamp  uint64
+	stamps map[wire.Key]uint64
+	// first are the keys still to be seen to before the marker may be published; nil when it has been.
+	first map[wire.Key]struct{}
+	// acked is the stream sequence up to which the node has everything on disk.
+	acked uint64
+	// top is the highest sequence seen in any subject of the node.
+	top uint64
+}
+
+func newSite(name string, now time.Time) *site {
+	return &site{name: name, wants: map[*vertex]struct{}{}, absentSince: now}
+}
+
+// release forgets what the stream holds: another replica owns the node now.
+func (s *site) release() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.held, s.tombs, s.stamps, s.first = nil, nil, nil, nil
+}
+
+func (s *site) loaded() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.held != nil
+}
+
+// view is what a worker needs of a site to work on one key.
+type view struct {
+	held record
+	// acked and top as in site, at the time of the look.
+	acked, top uint64
+}
+
+// look returns the view of a key; known is false while nothing is loaded.
+func (s *site) look(key wire.Key) (v view, known bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return view{held: s.held[key], acked: s.acked, top: s.top}, s.held != nil
+}
+
+// beginLoad notes the time before the stream is read.
+func (s *site) beginLoad() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stamps = map[wire.Key]uint64{}
+	return s.stamp
+}
+
+// endLoad takes over what was read. What a worker changed since beginLoad is newer than the reading and stays.
+func (s *site) endLoad(since uint64, read map[wire.Key]wire.Message) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	held := make(map[wire.Key]record, len(read))
+	for key, m := range read {
+		held[key] = record{sequence: m.Sequence, deleted: m.Op == wire.Delete, uid: m.UID, digest: m.Digest}
+		s.top = max(s.top, m.Sequence)
+	}
+	for key, stamp := range s.stamps {
+		if stamp <= since {
+			continue
+		}
+		if now, ok := s.held[key]; ok {
+			held[key] = now
+		} else {
+			delete(held, key)
+		}
+	}
+	s.held, s.stamps, s.tombs = held, nil, map[wire.Key]struct{}{}
+	s.first = map[wire.Key]struct{}{wire.SnapshotMarker(): {}} // not complete before expect
+	for key, r := range held {
+		if r.deleted {
+			s.tombs[key] = struct{}{}
+		}
+	}
+}
+
+// expect sets the keys that must be seen to before the marker.
+func (s *site) expect(keys map[wire.Key]struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.first = keys
+}
+
+// finish notes that a key has been seen to and reports whether it was the last one before the marker.
+func (s *site) finish(key wire.Key) (last bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, ok := s.first[key]; !ok {
+		return false
+	}
+	delete(s.first, key)
+	return len(s.first) == 0
+}
+
+// complete reports whether nothing stands before the marker.
+func (s *site) complete() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.held != nil && len(s.first) == 0
+}
+
+// note records what a worker has done to a key; the zero record says that the subject is empty. A new message has a higher
+// sequence than all seen before it was sent (top). A lower one means that the server took the publish for a repetition
+// of an old one and stored nothing; note then reports false and records nothing.
+func (s *site) note(key wire.Key, r record, top uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r.sequence != 0 && r.sequence <= top {
+		return false
+	}
+	s.stamp++
+	if s.stamps != nil {
+		s.stamps[key] = s.stamp
+	}
+	if s.held == nil {
+		return true // released meanwhile
+	}
+	delete(s.tombs, key)
+	switch {
+	case r.sequence == 0:
+		delete(s.held, key)
+	default:
+		s.held[key] = r
+		if r.deleted {
+			s.tombs[key] = struct{}{}
+		}
+	}
+	s.top = max(s.top, r.sequence)
+	return true
+}
+
+// ack moves the acked sequence and returns the tombstones that it covers.
+func (s *site) ack(sequence uint64) []wire.Key {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.acked = sequence
+	var covered []wire.Key
+	for key := range s.tombs {
+		if s.held[key].sequence <= sequence {
+			covered = append(covered, key)
+		}
+	}
+	return covered
+}

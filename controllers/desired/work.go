@@ -1,0 +1,243 @@
+package desired
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"go.uber.org/zap"
+	"k8s.io/client-go/util/workqueue"
+
+	"github.com/frond-edge/frond/api/wire"
+)
+
+// errRepeated says that the stream took a new message for a repetition of an old one.
+var errRepeated = errors.New("stream stored nothing, it took the message for a repetition")
+
+// work does one item and reports whether there may be another.
+func (e *Engine) work(ctx context.Context, queue workqueue.TypedRateLimitingInterface[item]) bool {
+	it, end := queue.Get()
+	if end || ctx.Err() != nil {
+		return false
+	}
+	defer queue.Done(it)
+	switch err := e.do(ctx, it); {
+	case err == nil:
+		queue.Forget(it)
+	case ctx.Err() != nil:
+	case errors.Is(err, wire.ErrConflict):
+		e.metrics.conflicts.Inc()
+		queue.Forget(it)
+		queue.AddRateLimited(item{node: it.node}) // read what the stream holds; it asks for the object again
+	default:
+		e.metrics.errors.Inc()
+		e.log.Warn("not published, trying again",
+			zap.String("node", it.node), zap.String("object", it.key.Human()), zap.Error(err))
+		queue.AddRateLimited(it)
+	}
+	return true
+}
+
+func (e *Engine) do(ctx context.Context, it item) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("panic: %v\n%s", r, debug.Stack())
+		}
+	}()
+	e.mu.Lock()
+	s := e.sites[it.node]
+	e.mu.Unlock()
+	if s == nil {
+		return nil
+	}
+	if !e.owner.Owns(it.node) {
+		s.release()
+		return nil
+	}
+	if it.key == (wire.Key{}) {
+		return e.load(ctx, s)
+	}
+	if it.key == wire.SnapshotMarker() && !s.complete() {
+		return nil // it comes again when all before it is done
+	}
+	now, known := s.look(it.key)
+	if !known {
+		return nil // the load that comes asks for everything
+	}
+	if err := e.settle(ctx, s, it.key, now); err != nil {
+		return err
+	}
+	if s.finish(it.key) {
+		e.mu.Lock()
+		e.enqueue(s, wire.SnapshotMarker())
+		e.mu.Unlock()
+	}
+	return nil
+}
+
+// load reads what the stream holds for a node and asks for each object that is held or wanted.
+func (e *Engine) load(ctx context.Context, s *site) error {
+	e.metrics.loads.Inc()
+	since := s.beginLoad()
+	held, err := e.publisher.Held(ctx, s.name)
+	if err != nil {
+		return fmt.Errorf("load %s: %w", s.name, err)
+	}
+	s.endLoad(since, held)
+
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	keys := make(map[wire.Key]struct{}, len(held)+len(s.wants)+len(e.everywhere))
+	gone := e.gone(s)
+	alive := false
+	for key, m := range held {
+		keys[key] = struct{}{}
+		alive = alive || m.Op != wire.Delete
+	}
+	if gone {
+		e.retire(s, alive)
+	} else {
+		for v := range s.wants {
+			keys[v.key] = struct{}{}
+		}
+		for key := range e.everywhere {
+			keys[key] = struct{}{}
+		}
+	}
+	delete(keys, wire.SnapshotMarker())
+	if len(keys) > 0 {
+		first := make(map[wire.Key]struct{}, len(keys))
+		for key := range keys {
+			first[key] = struct{}{}
+		}
+		s.expect(first)
+		for key := range keys {
+			e.enqueue(s, key)
+		}
+		return nil
+	}
+	s.expect(nil)
+	e.enqueue(s, wire.SnapshotMarker())
+	return nil
+}
+
+// gone reports whether a node has had no Node object for so long that it will not come back. The caller holds mu.
+func (e *Engine) gone(s *site) bool {
+	return !s.present && time.Since(s.absentSince) >= e.cfg.Grace
+}
+
+// retire forgets a node that is gone, once the stream holds nothing alive for it. The caller holds mu.
+func (e *Engine) retire(s *site, alive bool) {
+	if alive || len(s.wants) > 0 {
+		e.queue.AddAfter(item{node: s.name}, e.cfg.Grace) // look again
+		return
+	}
+	s.release()
+	delete(e.sites, s.name)
+}
+
+// settle makes the stream hold what one object at one node should be.
+func (e *Engine) settle(ctx context.Context, s *site, key wire.Key, now view) error {
+	in := input{held: now.held, acked: now.acked}
+	message := wire.Message{Node: s.name, Key: key, ClusterEpoch: e.cfg.ClusterEpoch, Time: time.Now()}
+	var err error
+	if in.want, in.keep, err = e.wanted(s, key, &message); err != nil {
+		return err
+	}
+	switch decide(in) {
+	case publish:
+		if err := in.want.encode(); err != nil {
+			return fmt.Errorf("%s: %w", key.Human(), err)
+		}
+		message.Op, message.Object = wire.Apply, in.want.object
+		return e.publish(ctx, s, message, now)
+	case tombstone:
+		message.Op, message.UID = wire.Delete, now.held.uid
+		return e.publish(ctx, s, message, now)
+	case purge:
+		if err := e.publisher.Purge(ctx, s.name, key, now.held.sequence); err != nil {
+			return fmt.Errorf("purge: %w", err)
+		}
+		s.note(key, record{}, 0)
+		e.metrics.purged.Inc()
+	case nothing:
+	}
+	return nil
+}
+
+// wanted returns what the node should have of an object, nil for nothing, and fills in the message that would carry it.
+func (e *Engine) wanted(s *site, key wire.Key, message *wire.Message) (want *payload, keep bool, err error) {
+	e.mu.Lock()
+	gone := e.gone(s)
+	keep = !s.present && !gone
+	needed := false
+	if v := e.graph.vertices[key]; v != nil {
+		_, needed = s.wants[v]
+	}
+	if _, all := e.everywhere[key]; all {
+		needed = true
+	}
+	e.mu.Unlock()
+	if key == wire.SnapshotMarker() && !gone {
+		*message = marker(s.name)
+		message.ClusterEpoch, message.Time = e.cfg.ClusterEpoch, time.Now()
+		return &payload{version: message.Version, digest: message.Digest, object: message.Object}, keep, nil
+	}
+	if !needed || gone {
+		return nil, keep, nil
+	}
+	p, err := e.payload(key)
+	if errors.Is(err, errAbsent) {
+		return nil, keep, nil
+	}
+	if err != nil {
+		return nil, keep, err
+	}
+	message.UID, message.Version, message.Digest = p.uid, p.version, p.digest
+	return p, keep, nil
+}
+
+// payload reads an object and digests it. Objects that several nodes share are encoded once.
+func (e *Engine) payload(key wire.Key) (*payload, error) {
+	o, err := e.read(key)
+	if err != nil {
+		return nil, err
+	}
+	if p, ok := e.encoded.get(key, string(o.GetUID()), o.GetResourceVersion()); ok {
+		return &p, nil
+	}
+	p, err := summarize(o)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", key.Human(), err)
+	}
+	if p.source == nil {
+		e.encoded.put(key, p)
+	}
+	return &p, nil
+}
+
+// publish sends a message over what the view says the stream holds. What can never be sent is counted and left.
+func (e *Engine) publish(ctx context.Context, s *site, m wire.Message, over view) error {
+	began := time.Now()
+	sequence, err := e.publisher.Publish(ctx, m, over.held.sequence)
+	e.metrics.took.Observe(time.Since(began).Seconds())
+	if errors.Is(err, wire.ErrPermanent) {
+		e.metrics.refused.Inc()
+		e.log.Error("object can never be published, its node goes without it",
+			zap.String("node", m.Node), zap.String("object", m.Key.Human()), zap.Error(err))
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	r := record{sequence: sequence, deleted: m.Op == wire.Delete, uid: m.UID, digest: m.Digest}
+	if !s.note(m.Key, r, over.top) {
+		e.metrics.repeated.Inc()
+		return fmt.Errorf("sequence %d: %w", sequence, errRepeated)
+	}
+	e.metrics.published.WithLabelValues(string(m.Op), m.Key.Resource).Inc()
+	e.metrics.bytes.Add(float64(len(m.Object)))
+	return nil
+}

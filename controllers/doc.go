@@ -1,0 +1,16 @@
+// Package controllers holds cloudcore's controllers, one folder each. Peers never import each other; package cloud puts
+// them together. Each thing has one writer:
+//
+//	what                                              writer
+//	stream DESIRED: messages and purges               desired.Engine of the node's owner
+//	pod status, end of a pod, mirror pods             reports.Applier, as the node
+//	Node: creation, status (but for one condition)    reports.Applier, as the node
+//	Node: the condition of its link                   nodes, of the node's owner
+//	Node: the labels of a gateway (set, not removed)  nodes, of the node's owner
+//	Leases in kube-node-lease of edge nodes           nodes, of the node's owner
+//	Events of nodes                                   reports.Applier, as the node
+//
+// "Owner" is the one live replica that a node hashes to. Two owners at a time, as at a takeover, do no harm: publishes
+// name the message they replace, reports carry the version they were made from, and heartbeats are true whoever heard
+// them.
+package controllers

@@ -1,0 +1,282 @@
+package nodes
+
+import (
+	"container/list"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes"
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+
+	"github.com/frond-edge/frond/api/wire"
+)
+
+// Ownership says which nodes this replica writes for. Calls may be concurrent and must not block.
+type Ownership interface {
+	// Owns reports whether this replica is the node's owner now.
+	Owns(node string) bool
+	// Changed returns a channel that is closed at the next change of any answer of Owns after this call.
+	Changed() <-chan struct{}
+}
+
+const (
+	// renewEvery is as often as a kubelet renews; with a heartbeat every 10 s at most 20 s pass, of the Lease's 40.
+	renewEvery = 10 * time.Second
+	// silence is when a node counts as cut off: both ends find a dead link within it.
+	silence = 30 * time.Second
+	// writers is how many API writes run at once.
+	writers = 32
+	// A refused write is tried again soon, and during an outage of the apiserver not too often.
+	retryFirst, retryMost = 100 * time.Millisecond, 10 * time.Second
+)
+
+// Monitor hears the heartbeats of all nodes and writes for those that this replica owns.
+type Monitor struct {
+	kube    kubernetes.Interface
+	objects cache.Cache
+	owner   Ownership
+	writes  *prometheus.CounterVec
+	log     *zap.Logger
+	// renewEvery and silence are the constants, but in tests.
+	renewEvery, silence time.Duration
+
+	mu sync.Mutex
+	// Guarded by mu.
+	nodes map[string]*node
+	// heard holds the nodes in order of their last heartbeat, the most silent first; a lost node is not in it.
+	heard list.List
+	// queue, wake and store are nil before Start. wake is told when heard has got its first node.
+	queue workqueue.TypedRateLimitingInterface[string]
+	wake  chan struct{}
+	store toolscache.Store
+}
+
+// node is what is known of one owned node; guarded by Monitor.mu.
+type node struct {
+	name string
+	// at is when the last heartbeat came, or when the node became ours.
+	at   time.Time
+	line *list.Element
+	// connected: a heartbeat came within the silence. lost: none did. Neither: not heard yet.
+	connected, lost, healthy bool
+	// renewed is when the Lease was last written; renewing: it is due.
+	renewed  time.Time
+	renewing bool
+}
+
+// New makes a Monitor. objects must serve Nodes. metrics may be nil.
+func New(kube kubernetes.Interface, objects cache.Cache, owner Ownership, metrics prometheus.Registerer, log *zap.Logger) *Monitor {
+	m := &Monitor{
+		kube: kube, objects: objects, owner: owner, log: log, renewEvery: renewEvery, silence: silence, nodes: map[string]*node{},
+		writes: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "frond_nodes_writes_total", Help: "Writes to Kubernetes that heartbeats caused, by what was written.",
+		}, []string{"what"}),
+	}
+	if metrics != nil {
+		metrics.MustRegister(m.writes, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "frond_connected_nodes", Help: "Nodes that this replica owns and whose heartbeats arrive.",
+		}, m.connected))
+	}
+	return m
+}
+
+func (m *Monitor) connected() float64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n := 0
+	for _, node := range m.nodes {
+		if node.connected {
+			n++
+		}
+	}
+	return float64(n)
+}
+
+// Beat notes a heartbeat; the caller has made sure whose it is. It does not block.
+func (m *Monitor) Beat(name string, beat wire.Beat) {
+	if !m.owner.Owns(name) {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n := m.touch(name)
+	changed := !n.connected || n.healthy != beat.Healthy
+	n.connected, n.lost, n.healthy = true, false, beat.Healthy
+	due := n.healthy && !n.renewing && time.Since(n.renewed) >= m.renewEvery
+	n.renewing = n.renewing || due
+	if m.queue != nil && (changed || due || !m.settled(n)) {
+		m.queue.Add(name)
+	}
+}
+
+// touch moves a node to the end of the line, and takes it up if it is new. The caller holds mu.
+func (m *Monitor) touch(name string) *node {
+	n := m.nodes[name]
+	if n == nil {
+		n = &node{name: name}
+		m.nodes[name] = n
+	}
+	n.at = time.Now()
+	if n.line != nil {
+		m.heard.MoveToBack(n.line)
+		return n
+	}
+	n.line = m.heard.PushBack(n)
+	if m.wake != nil && m.heard.Len() == 1 {
+		select {
+		case m.wake <- struct{}{}:
+		default:
+		}
+	}
+	return n
+}
+
+// settled reports whether there is nothing to be done to a node but renewals. The caller holds mu.
+func (m *Monitor) settled(n *node) bool {
+	object := m.cached(n.name)
+	return object == nil || labelled(object) && n.want() == present(object)
+}
+
+// cached returns the Node as the cache has it, nil if there is none.
+func (m *Monitor) cached(name string) *corev1.Node {
+	if m.store == nil {
+		return nil
+	}
+	found, exists, err := m.store.GetByKey(name)
+	if err != nil || !exists {
+		return nil
+	}
+	return found.(*corev1.Node)
+}
+
+// Start watches until ctx ends and then returns nil. The cache must be started by the caller.
+func (m *Monitor) Start(ctx context.Context) error {
+	informer, err := m.objects.GetInformer(ctx, &corev1.Node{})
+	if err != nil {
+		return ended(ctx, fmt.Errorf("follow nodes: %w", err))
+	}
+	shared, ok := informer.(toolscache.SharedIndexInformer)
+	if !ok {
+		return fmt.Errorf("informer of nodes is a %T: the cache must not be split by namespaces", informer)
+	}
+	queue := workqueue.NewTypedRateLimitingQueue(
+		workqueue.NewTypedItemExponentialFailureRateLimiter[string](retryFirst, retryMost))
+	defer queue.ShutDown()
+	wake := make(chan struct{}, 1) // one waiting wake-up covers all that came before it is taken
+	m.mu.Lock()
+	m.queue, m.wake, m.store = queue, wake, shared.GetStore()
+	for name := range m.nodes {
+		queue.Add(name) // heard before Start
+	}
+	m.mu.Unlock()
+
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		m.watch(gctx, wake)
+		queue.ShutDown() // lets the workers end
+		return nil
+	})
+	for range writers {
+		g.Go(func() error {
+			for m.work(gctx, queue) {
+			}
+			return nil
+		})
+	}
+	return ended(ctx, g.Wait())
+}
+
+func ended(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// watch notices nodes that have gone silent, and changes of ownership.
+func (m *Monitor) watch(ctx context.Context, wake <-chan struct{}) {
+	changed := m.owner.Changed()
+	m.adopt()
+	for {
+		timer := time.NewTimer(m.expire())
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-changed:
+			changed = m.owner.Changed()
+			m.adopt()
+		case <-wake:
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+}
+
+// adopt takes up the owned nodes that Kubernetes believes connected, so that a silent one is noticed, and lets go of
+// those that are not ours.
+func (m *Monitor) adopt() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for name, n := range m.nodes {
+		if !m.owner.Owns(name) {
+			m.forget(n)
+		}
+	}
+	for _, found := range m.store.List() {
+		object := found.(*corev1.Node)
+		if m.nodes[object.Name] == nil && present(object).status == corev1.ConditionTrue && m.owner.Owns(object.Name) {
+			m.touch(object.Name)
+		}
+	}
+}
+
+// forget lets go of a node. The caller holds mu.
+func (m *Monitor) forget(n *node) {
+	if n.line != nil {
+		m.heard.Remove(n.line)
+	}
+	delete(m.nodes, n.name)
+}
+
+// expire marks the nodes that were silent for too long and returns the time until the next one may be.
+func (m *Monitor) expire() time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for at := m.heard.Front(); at != nil; at = m.heard.Front() {
+		n := at.Value.(*node)
+		if left := m.silence - time.Since(n.at); left > 0 {
+			return left
+		}
+		m.heard.Remove(at)
+		n.line, n.connected, n.lost = nil, false, true
+		m.queue.Add(n.name)
+	}
+	return time.Hour // touch wakes us
+}
+
+func (m *Monitor) work(ctx context.Context, queue workqueue.TypedRateLimitingInterface[string]) bool {
+	name, end := queue.Get()
+	if end || ctx.Err() != nil {
+		return false
+	}
+	defer queue.Done(name)
+	switch err := m.keep(ctx, name); {
+	case err == nil, errors.Is(err, errNoNode):
+		queue.Forget(name) // without a Node, the next heartbeat tries again
+	case ctx.Err() != nil:
+	default:
+		m.log.Warn("node not kept, trying again", zap.String("node", name), zap.Error(err))
+		queue.AddRateLimited(name)
+	}
+	return true
+}

@@ -1,0 +1,373 @@
+package reports_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/controllers/reports"
+	"github.com/frond-edge/frond/internal/kubetest"
+)
+
+func TestPodStatusIsAppliedAsTheNode(t *testing.T) {
+	w := newWorld(t)
+	node, other := w.node("a"), w.node("b")
+	pod := w.pod("one", node.Name)
+	before := time.Now()
+	scheduled := fmt.Appendf(nil, `{"status":{"conditions":[{"type":"example.com/gate","status":"True"}]}}`)
+	pod, err := w.client.CoreV1().Pods(w.ns).Patch(t.Context(), "one", types.StrategicMergePatchType, scheduled, metav1.PatchOptions{}, "status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ready := corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue}
+	running := w.message(node.Name, wire.Apply, "pods", status(pod, corev1.PodRunning, "first", ready))
+	w.handle(running)
+	got := w.getPod("one")
+	if got.Status.Phase != corev1.PodRunning || got.Status.StartTime.UTC().Year() != 2026 || len(got.Status.Conditions) != 2 {
+		t.Errorf("status: %+v", got.Status)
+	}
+	kubetest.Eventually(t, 10*time.Second, func() error {
+		writes := w.cluster.Audit(t, before, func(r kubetest.Request) bool {
+			return r.Object.Name == "one" && r.Object.Subresource == "status" && r.Impersonated.Username != "" && r.Response.Code != 409
+		})
+		if len(writes) != 1 || writes[0].Impersonated.Username != "system:node:"+node.Name || writes[0].Response.Code != 200 {
+			return fmt.Errorf("writes: %+v", writes)
+		}
+		return nil
+	})
+	kubetest.Eventually(t, 10*time.Second, func() error { // until the cache has seen the write
+		was := w.count("dropped_total", "pods", "unchanged")
+		w.handle(running)
+		if w.count("dropped_total", "pods", "unchanged") == was {
+			return errors.New("the same report again is a write")
+		}
+		return nil
+	})
+
+	foreign := running
+	foreign.Node = other.Name
+	w.wantDropped(foreign, "foreign")
+	old := running
+	old.UID = "11111111-2222-3333-4444-555555555555"
+	w.wantDropped(old, "uid")
+	missing := w.message(node.Name, wire.Apply, "pods", status(&corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "missing", UID: "1"},
+	}, corev1.PodRunning, "x"))
+	w.wantDropped(missing, "gone")
+	w.handle(w.message(node.Name, wire.Apply, "pods", status(pod, corev1.PodFailed, "end")))
+	w.handle(w.message(node.Name, wire.Apply, "pods", status(pod, corev1.PodRunning, "zombie")))
+	if got := w.getPod("one"); got.Status.Phase != corev1.PodFailed {
+		t.Errorf("a pod that has ended is %s again", got.Status.Phase)
+	}
+}
+
+func TestAnOldReportNeverReplacesANewerOne(t *testing.T) {
+	w := newWorld(t)
+	node := w.node("a")
+	pod := w.pod("one", node.Name)
+	old := w.message(node.Name, wire.Apply, "pods", status(pod, corev1.PodRunning, "old"))
+	newer := w.message(node.Name, wire.Apply, "pods", status(pod, corev1.PodRunning, "newer"))
+	old.Order, newer.Order = 1, 2
+	arrived := false
+	w.replaced = func(m wire.Message) bool {
+		if m.Order == 2 || arrived {
+			return m.Order == 1
+		}
+		// The answer "still last" is on its way when the newer report comes and is applied by another replica.
+		arrived = true
+		w.mu.Unlock()
+		defer w.mu.Lock()
+		w.handle(newer)
+		return false
+	}
+	w.wantDropped(old, "replaced")
+	if got := w.getPod("one").Status.Message; got != "newer" {
+		t.Errorf("status is of the %s report", got)
+	}
+}
+
+func TestAPodEndsWhenItWasDeleted(t *testing.T) {
+	w := newWorld(t)
+	node := w.node("a")
+	pod := w.pod("one", node.Name)
+	end := w.message(node.Name, wire.Delete, "pods", pod)
+	w.wantDropped(end, "running")
+	w.getPod("one")
+
+	finalized := fmt.Appendf(nil, `{"metadata":{"finalizers":["example.com/test"]}}`)
+	if _, err := w.client.CoreV1().Pods(w.ns).Patch(t.Context(), "one", types.MergePatchType, finalized, metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.client.CoreV1().Pods(w.ns).Delete(t.Context(), "one", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	wrong := end
+	wrong.UID = "other"
+	w.wantDropped(wrong, "uid")
+	last := w.message(node.Name, wire.Apply, "pods", status(pod, corev1.PodSucceeded, "exit"))
+	end.Object = last.Object
+	w.handle(end)
+	if got := w.getPod("one"); got.Status.Phase != corev1.PodSucceeded || *got.DeletionGracePeriodSeconds != 0 {
+		t.Errorf("phase %s, grace %d", got.Status.Phase, *got.DeletionGracePeriodSeconds)
+	}
+	free := []byte(`{"metadata":{"finalizers":null}}`)
+	if _, err := w.client.CoreV1().Pods(w.ns).Patch(t.Context(), "one", types.MergePatchType, free, metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	w.wantDropped(end2(end), "gone")
+}
+
+// end2 is the end of a pod without its last state.
+func end2(m wire.Message) wire.Message {
+	m.Object = nil
+	return m
+}
+
+func TestANodeRegistersAndReports(t *testing.T) {
+	w := newWorld(t)
+	name := w.ns + "-new"
+	w.removeNode(name)
+	reported := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
+			corev1.LabelHostname: name, "node-role.kubernetes.io/edge": "", "example.com/site": "7",
+			"node-restriction.kubernetes.io/secret": "1",
+		}},
+		Status: corev1.NodeStatus{
+			Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.0.0.1"}, {Type: corev1.NodeInternalIP, Address: "fd00::1"}},
+			Conditions: []corev1.NodeCondition{{
+				Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.Unix(1700000000, 0),
+			}},
+		},
+	}
+	w.handle(w.message(name, wire.Apply, "nodes", reported))
+	got, err := w.client.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, edge := got.Labels["node-role.kubernetes.io/edge"]; edge || got.Labels["example.com/site"] != "7" || got.Labels[corev1.LabelHostname] != name {
+		t.Errorf("labels %v", got.Labels)
+	}
+	cloud := []byte(`{"status":{"conditions":[{"type":"NetworkUnavailable","status":"False"},{"type":"EdgeConnected","status":"True"}]}}`)
+	if _, err := w.client.CoreV1().Nodes().Patch(t.Context(), name, types.StrategicMergePatchType, cloud, metav1.PatchOptions{}, "status"); err != nil {
+		t.Fatal(err)
+	}
+	next := got.DeepCopy()
+	next.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.0.0.2"}, {Type: corev1.NodeInternalIP, Address: "fd00::2"}}
+	next.Status.Conditions = append(next.Status.Conditions, corev1.NodeCondition{Type: "EdgeConnected", Status: corev1.ConditionFalse})
+	next.Labels = map[string]string{corev1.LabelHostname: name, "example.com/site": "8", corev1.LabelTopologyZone: "z"}
+	w.handle(w.message(name, wire.Apply, "nodes", next))
+	got, err = w.client.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	conditions := map[corev1.NodeConditionType]corev1.NodeCondition{}
+	for _, c := range got.Status.Conditions {
+		conditions[c.Type] = c
+	}
+	if len(got.Status.Addresses) != 2 || got.Status.Addresses[1].Address != "fd00::2" {
+		t.Errorf("addresses %v", got.Status.Addresses)
+	}
+	if conditions["EdgeConnected"].Status != corev1.ConditionTrue || len(conditions) != 3 || conditions[corev1.NodeReady].LastHeartbeatTime.Unix() != 1700000000 {
+		t.Errorf("conditions %v", conditions)
+	}
+	if got.Labels["example.com/site"] != "7" || got.Labels[corev1.LabelTopologyZone] != "z" {
+		t.Errorf("labels %v", got.Labels)
+	}
+	foreign := w.message(name, wire.Apply, "nodes", got)
+	foreign.Node = "somebody"
+	w.wantDropped(foreign, "foreign")
+	if err := w.client.CoreV1().Nodes().Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	w.wantDropped(w.message(name, wire.Apply, "nodes", status2(got)), "gone")
+}
+
+func status2(node *corev1.Node) *corev1.Node {
+	node = node.DeepCopy()
+	node.Status.NodeInfo.KernelVersion = "late"
+	return node
+}
+
+func TestAMirrorPodIsCreatedByItsNode(t *testing.T) {
+	w := newWorld(t)
+	node := w.node("a")
+	yes := true
+	mirror := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: w.ns, Name: "static-" + node.Name, Annotations: map[string]string{corev1.MirrorPodAnnotationKey: "hash"},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID, Controller: &yes}},
+		},
+		Spec: corev1.PodSpec{NodeName: node.Name, Containers: []corev1.Container{{Name: "c", Image: "i"}}},
+	}
+	w.handle(w.message(node.Name, wire.Apply, "pods", mirror))
+	got := w.getPod(mirror.Name)
+	w.handle(w.message(node.Name, wire.Apply, "pods", status(got, corev1.PodRunning, "static")))
+	w.handle(w.message(node.Name, wire.Delete, "pods", got))
+	if _, err := w.client.CoreV1().Pods(w.ns).Get(t.Context(), got.Name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("mirror pod after its end: %v", err)
+	}
+}
+
+func TestEventsAreCreatedAndCounted(t *testing.T) {
+	w := newWorld(t)
+	node, other := w.node("a"), w.node("b")
+	pod := w.pod("one", node.Name)
+	event := &corev1.Event{
+		ObjectMeta:     metav1.ObjectMeta{Namespace: w.ns, Name: "one.1"},
+		InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: w.ns, Name: pod.Name, UID: pod.UID},
+		Reason:         "BackOff", Message: "first", Source: corev1.EventSource{Component: "kubelet", Host: node.Name},
+		Count: 1, FirstTimestamp: metav1.Unix(1700000000, 0), LastTimestamp: metav1.Unix(1700000000, 0), Type: corev1.EventTypeWarning,
+	}
+	first := w.message(node.Name, wire.Apply, "events", event)
+	w.handle(first)
+	event.Count, event.Message, event.LastTimestamp = 5, "fifth", metav1.Unix(1700000100, 0)
+	w.handle(w.message(node.Name, wire.Apply, "events", event))
+	w.wantDropped(first, "unchanged")
+	got, err := w.client.CoreV1().Events(w.ns).Get(t.Context(), "one.1", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.Count != 5 || got.Message != "fifth" || got.FirstTimestamp.Unix() != 1700000000 || got.LastTimestamp.Unix() != 1700000100 {
+		t.Errorf("event: %+v", got)
+	}
+	event.Source.Host = other.Name
+	w.wantDropped(w.message(node.Name, wire.Apply, "events", event), "foreign")
+	event.Source.Host, event.InvolvedObject.Kind, event.InvolvedObject.Name = "", "Node", other.Name
+	w.wantDropped(w.message(node.Name, wire.Apply, "events", event), "foreign")
+	event.Namespace, event.InvolvedObject.Namespace, event.InvolvedObject.Kind = "nowhere", "nowhere", "Pod"
+	w.wantDropped(w.message(node.Name, wire.Apply, "events", event), "terminating")
+}
+
+func TestGarbageIsPermanent(t *testing.T) {
+	w := newWorld(t)
+	node := w.node("a")
+	pod := w.pod("one", node.Name)
+	good := w.message(node.Name, wire.Apply, "pods", pod)
+	for name, change := range map[string]func(*wire.Message){
+		"not JSON":          func(m *wire.Message) { m.Object = []byte("{") },
+		"null":              func(m *wire.Message) { m.Object = []byte("null") },
+		"other object":      func(m *wire.Message) { m.Key.Name = "two" },
+		"unknown operation": func(m *wire.Message) { m.Op = "explode" },
+		"unknown resource":  func(m *wire.Message) { m.Key.Resource = "secrets" },
+		"end without UID":   func(m *wire.Message) { m.Op, m.UID = wire.Delete, "" },
+		"invalid status": func(m *wire.Message) {
+			m.Object = []byte(strings.Replace(string(m.Object), `"status":{`, `"status":{"podIPs":[{"ip":"not an ip"}],"podIP":"not an ip",`, 1))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := good
+			change(&m)
+			if err := w.applier.Handle(t.Context(), m); !errors.Is(err, wire.ErrPermanent) {
+				t.Errorf("error %v, want permanent", err)
+			}
+		})
+	}
+}
+
+func TestTheRightsReachNodesOnly(t *testing.T) {
+	w := newWorld(t)
+	plain := reports.Impersonating(w.user, false)
+	client, err := kubernetes.NewForConfig(plain)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{}); err == nil {
+		t.Error("a request without a node was sent")
+	}
+	node := w.node("a")
+	w.pod("one", node.Name)
+	ctx := reports.WithNode(t.Context(), w.ns+"-other")
+	_, err = client.CoreV1().Pods(w.ns).Patch(ctx, "one", types.MergePatchType, []byte(`{"status":{"message":"x"}}`), metav1.PatchOptions{}, "status")
+	if !apierrors.IsForbidden(err) {
+		t.Errorf("another node's pod: %v", err)
+	}
+	for _, who := range []rest.ImpersonationConfig{
+		{UserName: "kubernetes-admin", Groups: []string{"system:masters"}},
+		{UserName: "system:node:x", Groups: []string{"system:masters"}},
+		{UserName: "system:kube-controller-manager"},
+		{UserName: "system:serviceaccount:kube-system:default"},
+	} {
+		config := rest.CopyConfig(w.user)
+		config.Impersonate = who
+		client, err := kubernetes.NewForConfig(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{}); !apierrors.IsForbidden(err) {
+			t.Errorf("as %v: %v", who, err)
+		}
+	}
+	own, err := kubernetes.NewForConfig(w.user)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := own.CoreV1().Pods(w.ns).Delete(context.WithoutCancel(t.Context()), "one", metav1.DeleteOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("own rights: %v", err)
+	}
+}
+
+func TestCallsAsANodeAreJudgedAsTheNodes(t *testing.T) {
+	w := newWorld(t)
+	node := w.node("a")
+	for _, name := range []string{"used", "unused"} {
+		cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		if _, err := w.client.CoreV1().ConfigMaps(w.ns).Create(t.Context(), cm, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.pod("one", node.Name)
+	off := false
+	_, err := w.client.CoreV1().Pods(w.ns).Create(t.Context(), &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "two"},
+		Spec: corev1.PodSpec{
+			NodeName: node.Name, AutomountServiceAccountToken: &off,
+			Volumes: []corev1.Volume{{Name: "token", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
+				Sources: []corev1.VolumeProjection{{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token"}}},
+			}}}},
+			Containers: []corev1.Container{{Name: "c", Image: "i", EnvFrom: []corev1.EnvFromSource{{
+				ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "used"}},
+			}}}},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := kubernetes.NewForConfig(reports.Impersonating(w.cluster.Limited(t, "frond-calls-test", reports.CallRules()), false))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := reports.WithNode(t.Context(), node.Name)
+	kubetest.Eventually(t, 10*time.Second, func() error { // the authorizers read from caches
+		_, err := client.CoreV1().ConfigMaps(w.ns).Get(ctx, "used", metav1.GetOptions{})
+		return err
+	})
+	if _, err := client.CoreV1().ConfigMaps(w.ns).Get(ctx, "unused", metav1.GetOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("a config map that no pod of the node uses: %v", err)
+	}
+	token, err := client.CoreV1().ServiceAccounts(w.ns).CreateToken(ctx, "default", &authenticationv1.TokenRequest{
+		Spec: authenticationv1.TokenRequestSpec{BoundObjectRef: &authenticationv1.BoundObjectReference{
+			Kind: "Pod", APIVersion: "v1", Name: "two", UID: w.getPod("two").UID,
+		}},
+	}, metav1.CreateOptions{})
+	if err != nil || token.Status.Token == "" {
+		t.Errorf("token for a pod of the node: %v", err)
+	}
+	if _, err := client.Discovery().ServerVersion(); err == nil {
+		t.Error("discovery has no node in its context and was sent")
+	}
+	if raw, err := client.CoreV1().RESTClient().Get().AbsPath("/version").DoRaw(ctx); err != nil {
+		t.Errorf("version as the node: %v %s", err, raw)
+	}
+}

@@ -1,0 +1,91 @@
+package reports
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/frond-edge/frond/api/wire"
+)
+
+// event creates an event, or brings an existing one up to a higher count. An event is a node's if its source is the node
+// and its pod, as far as the cache knows it, runs there.
+func (a *Applier) event(ctx context.Context, m wire.Message) error {
+	event := &corev1.Event{}
+	if err := decode(m, event); err != nil {
+		return err
+	}
+	if event.APIVersion != "" && event.APIVersion != "v1" {
+		return fmt.Errorf("%w: event of version %q", wire.ErrPermanent, event.APIVersion)
+	}
+	if a.foreignEvent(ctx, m.Node, event) {
+		return a.drop(m, foreign)
+	}
+	fresh := event.DeepCopy()
+	fresh.UID, fresh.ResourceVersion, fresh.ManagedFields, fresh.CreationTimestamp = "", "", nil, metav1.Time{}
+	_, err := a.node.CoreV1().Events(event.Namespace).CreateWithEventNamespaceWithContext(ctx, fresh)
+	switch {
+	case err == nil:
+		return a.did(m, "create")
+	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) || apierrors.IsNotFound(err):
+		return a.drop(m, terminating)
+	case !apierrors.IsAlreadyExists(err):
+		return err
+	}
+	return again(func(bool) error { return a.repeat(ctx, m, event) })
+}
+
+func (a *Applier) foreignEvent(ctx context.Context, node string, event *corev1.Event) bool {
+	if event.Source.Host != "" && event.Source.Host != node {
+		return true
+	}
+	about := event.InvolvedObject
+	switch about.Kind {
+	case "Node":
+		return about.Name != node
+	case "Pod":
+		pod := &corev1.Pod{}
+		err := a.cached.Get(ctx, client.ObjectKey{Namespace: about.Namespace, Name: about.Name}, pod)
+		return err == nil && pod.Spec.NodeName != "" && pod.Spec.NodeName != node
+	}
+	return false
+}
+
+// repeat raises the count of an event that exists.
+func (a *Applier) repeat(ctx context.Context, m wire.Message, event *corev1.Event) error {
+	present, err := a.own.CoreV1().Events(event.Namespace).Get(ctx, event.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return a.drop(m, gone) // it has just expired; so old a repetition is worth nothing
+	}
+	if err != nil {
+		return fmt.Errorf("read: %w", err)
+	}
+	if present.Count >= event.Count && seen(present.Series) >= seen(event.Series) {
+		return a.drop(m, unchanged)
+	}
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"resourceVersion": present.ResourceVersion, "uid": present.UID},
+		"count":    event.Count, "lastTimestamp": event.LastTimestamp, "message": event.Message, "series": event.Series,
+	})
+	if err != nil {
+		return fmt.Errorf("encode: %w", err)
+	}
+	_, err = a.node.CoreV1().Events(event.Namespace).Patch(ctx, event.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	if err != nil {
+		return err
+	}
+	return a.did(m, "repeat")
+}
+
+func seen(series *corev1.EventSeries) int32 {
+	if series == nil {
+		return 0
+	}
+	return series.Count
+}

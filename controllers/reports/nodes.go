@@ -1,0 +1,110 @@
+package reports
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/frond-edge/frond/api/wire"
+)
+
+func (a *Applier) nodeStatus(ctx context.Context, m wire.Message) error {
+	reported := &corev1.Node{}
+	if err := decode(m, reported); err != nil {
+		return err
+	}
+	if m.Key.Name != m.Node {
+		return a.drop(m, foreign)
+	}
+	return again(func(live bool) error {
+		node, err := a.readNode(ctx, m, live)
+		switch {
+		case apierrors.IsNotFound(err) && !live:
+			return errStale
+		case apierrors.IsNotFound(err) && m.UID == "":
+			return a.register(ctx, m, reported)
+		case apierrors.IsNotFound(err):
+			return a.drop(m, gone) // somebody deleted it; a late status does not bring it back
+		case err != nil:
+			return fmt.Errorf("read: %w", err)
+		case m.UID != "" && m.UID != string(node.UID) && !live:
+			return errStale
+		case m.UID != "" && m.UID != string(node.UID):
+			return a.drop(m, otherUID)
+		}
+		patch, err := nodeStatusPatch(node, reported)
+		if err != nil {
+			return err
+		}
+		if patch == nil {
+			return a.drop(m, unchanged)
+		}
+		if last, err := a.stillLast(ctx, m); err != nil {
+			return err
+		} else if !last {
+			return a.drop(m, replaced)
+		}
+		_, err = a.node.CoreV1().Nodes().Patch(ctx, node.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+		if apierrors.IsNotFound(err) {
+			return errStale // deleted since it was read; the next try decides what that means
+		}
+		if err != nil {
+			return err
+		}
+		return a.did(m, "status")
+	})
+}
+
+func (a *Applier) readNode(ctx context.Context, m wire.Message, live bool) (*corev1.Node, error) {
+	if live {
+		return a.own.CoreV1().Nodes().Get(ctx, m.Node, metav1.GetOptions{})
+	}
+	node := &corev1.Node{}
+	return node, a.cached.Get(ctx, client.ObjectKey{Name: m.Node}, node)
+}
+
+// register creates the Node that a gateway made for itself while it was offline.
+func (a *Applier) register(ctx context.Context, m wire.Message, reported *corev1.Node) error {
+	if last, err := a.stillLast(ctx, m); err != nil {
+		return err
+	} else if !last {
+		return a.drop(m, replaced)
+	}
+	node := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: m.Node, Labels: allowedLabels(reported.Labels), Annotations: reported.Annotations},
+		Spec:       corev1.NodeSpec{Taints: reported.Spec.Taints, Unschedulable: reported.Spec.Unschedulable},
+		Status:     reported.Status,
+	}
+	if _, err := a.node.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{}); err != nil {
+		return err
+	}
+	return a.did(m, "create")
+}
+
+// allowedLabels leaves out what NodeRestriction forbids a node to say of itself; with it, the whole Node would be refused.
+func allowedLabels(labels map[string]string) map[string]string {
+	kept := maps.Clone(labels)
+	maps.DeleteFunc(kept, func(key, _ string) bool {
+		prefix, _, found := strings.Cut(key, "/")
+		if !found || slices.Contains(kubeletLabels(), key) {
+			return false
+		}
+		under := func(domain string) bool { return prefix == domain || strings.HasSuffix(prefix, "."+domain) }
+		if under(corev1.LabelNamespaceNodeRestriction) {
+			return true
+		}
+		if under(corev1.LabelNamespaceSuffixKubelet) || under(corev1.LabelNamespaceSuffixNode) {
+			return false
+		}
+		return under("kubernetes.io") || under("k8s.io")
+	})
+	return kept
+}

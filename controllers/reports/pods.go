@@ -1,0 +1,134 @@
+package reports
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/frond-edge/frond/api/wire"
+)
+
+func (a *Applier) podStatus(ctx context.Context, m wire.Message) error {
+	reported := &corev1.Pod{}
+	if err := decode(m, reported); err != nil {
+		return err
+	}
+	return again(func(live bool) error {
+		pod, reason, err := a.pod(ctx, m, live)
+		if err != nil {
+			return err
+		}
+		if reason == gone && m.UID == "" && reported.Annotations[corev1.MirrorPodAnnotationKey] != "" {
+			return a.createMirror(ctx, m, reported)
+		}
+		if reason != "" {
+			return a.drop(m, reason)
+		}
+		patch, err := podStatusPatch(pod, reported.Status)
+		if err != nil {
+			return err
+		}
+		if patch == nil {
+			return a.drop(m, unchanged)
+		}
+		if last, err := a.stillLast(ctx, m); err != nil {
+			return err
+		} else if !last {
+			return a.drop(m, replaced)
+		}
+		_, err = a.node.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+		if apierrors.IsNotFound(err) {
+			return a.drop(m, gone)
+		}
+		if err != nil {
+			return err
+		}
+		return a.did(m, "status")
+	})
+}
+
+// pod returns the pod of a report, or why there is none for this node. What the cache says against a report is asked
+// again live: the pod may be newer than the cache.
+func (a *Applier) pod(ctx context.Context, m wire.Message, live bool) (pod *corev1.Pod, reason string, err error) {
+	if live {
+		pod, err = a.own.CoreV1().Pods(m.Key.Namespace).Get(ctx, m.Key.Name, metav1.GetOptions{})
+	} else {
+		pod = &corev1.Pod{}
+		err = a.cached.Get(ctx, client.ObjectKey{Namespace: m.Key.Namespace, Name: m.Key.Name}, pod)
+	}
+	switch {
+	case apierrors.IsNotFound(err):
+		reason = gone
+	case err != nil:
+		return nil, "", fmt.Errorf("read: %w", err)
+	case pod.Spec.NodeName != m.Node:
+		reason = foreign
+	case string(pod.UID) != m.UID:
+		reason = otherUID
+	}
+	if reason != "" && !live {
+		return nil, "", errStale
+	}
+	return pod, reason, nil
+}
+
+// createMirror makes the API's picture of a static pod. NodeRestriction lets a node make no other pod than this.
+func (a *Applier) createMirror(ctx context.Context, m wire.Message, reported *corev1.Pod) error {
+	if last, err := a.stillLast(ctx, m); err != nil {
+		return err
+	} else if !last {
+		return a.drop(m, replaced)
+	}
+	pod := reported.DeepCopy()
+	pod.UID, pod.ResourceVersion, pod.Generation, pod.ManagedFields = "", "", 0, nil
+	pod.CreationTimestamp = metav1.Time{}
+	if _, err := a.node.CoreV1().Pods(pod.Namespace).Create(ctx, pod, metav1.CreateOptions{}); err != nil {
+		return err
+	}
+	return a.did(m, "create")
+}
+
+// podEnd removes a pod whose containers are gone. If the message carries the pod's last state, that is applied first, so
+// that exit codes are not lost when the end overtakes the last status in the node's outbox.
+func (a *Applier) podEnd(ctx context.Context, m wire.Message) error {
+	if m.UID == "" {
+		return fmt.Errorf("%w: end of a pod without its UID", wire.ErrPermanent)
+	}
+	if len(m.Object) > 0 {
+		if err := a.podStatus(ctx, m); err != nil {
+			return err
+		}
+	}
+	return again(func(live bool) error {
+		pod, reason, err := a.pod(ctx, m, live)
+		if err != nil {
+			return err
+		}
+		if reason != "" {
+			return a.drop(m, reason)
+		}
+		_, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]
+		if pod.DeletionTimestamp == nil && !mirror {
+			if !live {
+				return errStale
+			}
+			// A kubelet ends only what was deleted in the API. Anything else is a fault, and the pod is worth more.
+			return a.drop(m, running)
+		}
+		options := metav1.NewDeleteOptions(0)
+		options.Preconditions = metav1.NewUIDPreconditions(m.UID)
+		err = a.node.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, *options)
+		if apierrors.IsNotFound(err) {
+			return a.drop(m, gone)
+		}
+		if err != nil {
+			return err
+		}
+		return a.did(m, "delete")
+	})
+}

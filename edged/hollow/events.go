@@ -1,0 +1,73 @@
+package hollow
+
+import (
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// watcherBuffer is the events a slow reader may be behind; a pod makes about ten. After that it is cut off and lists anew.
+const watcherBuffer = 1024
+
+type watcher struct {
+	events chan *runtimeapi.ContainerEventResponse // closed when the reader was too slow or the runtime ends; guarded by Runtime.mu
+}
+
+// GetContainerEvents streams what happens from now on. Nothing is replayed: list first.
+func (s *runtimeService) GetContainerEvents(_ *runtimeapi.GetEventsRequest, stream grpc.ServerStreamingServer[runtimeapi.ContainerEventResponse]) error {
+	w := &watcher{events: make(chan *runtimeapi.ContainerEventResponse, watcherBuffer)}
+	s.mu.Lock()
+	s.watchers[w] = struct{}{}
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.watchers, w)
+	}()
+	for {
+		select {
+		case e, ok := <-w.events:
+			if !ok {
+				return status.Error(codes.Unavailable, "event stream ended")
+			}
+			if err := stream.Send(e); err != nil {
+				return err
+			}
+		case <-stream.Context().Done():
+			return nil
+		}
+	}
+}
+
+// publish tells all watchers. mu is held.
+func (r *Runtime) publish(kind runtimeapi.ContainerEventType, sb *sandbox, id string) {
+	if len(r.watchers) == 0 {
+		return
+	}
+	event := &runtimeapi.ContainerEventResponse{ContainerId: id, ContainerEventType: kind, CreatedAt: time.Now().UnixNano(), PodSandboxStatus: sb.status()}
+	for _, c := range r.containers {
+		if c.sandbox == sb {
+			event.ContainersStatuses = append(event.ContainersStatuses, c.status())
+		}
+	}
+	for w := range r.watchers {
+		select {
+		case w.events <- event:
+		default:
+			close(w.events)
+			delete(r.watchers, w)
+		}
+	}
+}
+
+func (r *Runtime) closeWatchers() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for w := range r.watchers {
+		close(w.events)
+		delete(r.watchers, w)
+	}
+}

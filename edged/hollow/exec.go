@@ -1,0 +1,179 @@
+package hollow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/cri-streaming/pkg/streaming"
+	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
+	utilexec "k8s.io/utils/exec"
+)
+
+// headerTimeout bounds how long a stream client may take to ask; it is the kubelet on the same machine.
+const headerTimeout = 10 * time.Second
+
+// running finds a container that can be exec'd into.
+func (r *Runtime) running(id string) (*container, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c, err := r.findContainer(id)
+	if err != nil {
+		return nil, err
+	}
+	if c.state != runtimeapi.ContainerState_CONTAINER_RUNNING {
+		return nil, status.Errorf(codes.Unknown, "container is in %s state", c.state)
+	}
+	return c, nil
+}
+
+// execute follows a command as Behave reads it. A command it does not know succeeds at once and says nothing.
+func execute(ctx context.Context, command []string, out io.Writer) (int32, error) {
+	plan := read(command)
+	begin := time.Now()
+	for _, line := range plan.Output {
+		if err := pause(ctx, time.Until(begin.Add(line.After))); err != nil {
+			return 0, err
+		}
+		if _, err := fmt.Fprintln(out, line.Text); err != nil {
+			return 0, err
+		}
+	}
+	if err := pause(ctx, time.Until(begin.Add(plan.EndAfter))); err != nil {
+		return 0, err
+	}
+	return plan.Code, nil
+}
+
+// ExecSync follows a command and answers with its output.
+func (s *runtimeService) ExecSync(ctx context.Context, req *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error) {
+	if _, err := s.running(req.GetContainerId()); err != nil {
+		return nil, err
+	}
+	if req.GetTimeout() > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, time.Duration(req.GetTimeout())*time.Second)
+		defer cancel()
+	}
+	var out limited
+	code, err := execute(ctx, req.GetCmd(), &out)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return nil, status.Errorf(codes.DeadlineExceeded, "failed to exec in container: timeout %ds exceeded: context deadline exceeded", req.GetTimeout())
+	}
+	if err != nil {
+		return nil, status.FromContextError(err).Err()
+	}
+	return &runtimeapi.ExecSyncResponse{Stdout: out.bytes, ExitCode: code}, nil
+}
+
+// maxExecOutput is the 16 MiB that CRI allows for each stream of an ExecSync answer.
+const maxExecOutput = 16 << 20
+
+type limited struct{ bytes []byte }
+
+func (l *limited) Write(p []byte) (int, error) {
+	if room := maxExecOutput - len(l.bytes); room > 0 {
+		l.bytes = append(l.bytes, p[:min(len(p), room)]...)
+	}
+	return len(p), nil
+}
+
+// listenStreams opens the port for exec, attach and port-forward on loopback, as containerd does.
+func (r *Runtime) listenStreams() (net.Listener, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, fmt.Errorf("listen for streams: %w", err)
+	}
+	config := streaming.DefaultConfig
+	config.BaseURL = &url.URL{Scheme: "http", Host: listener.Addr().String()}
+	r.streams, err = streaming.NewServer(config, streamer{r})
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("make stream server: %w", err), listener.Close())
+	}
+	return listener, nil
+}
+
+func (r *Runtime) serveStreams(ctx context.Context, listener net.Listener) error {
+	server := &http.Server{Handler: r.streams, ReadHeaderTimeout: headerTimeout, BaseContext: func(net.Listener) context.Context { return ctx }}
+	g := errgroup.Group{}
+	g.Go(func() error {
+		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("serve streams: %w", err)
+		}
+		return nil
+	})
+	<-ctx.Done()
+	return errors.Join(server.Close(), g.Wait())
+}
+
+// Exec answers with a URL.
+func (s *runtimeService) Exec(_ context.Context, req *runtimeapi.ExecRequest) (*runtimeapi.ExecResponse, error) {
+	if _, err := s.running(req.GetContainerId()); err != nil {
+		return nil, err
+	}
+	return s.streams.GetExec(req)
+}
+
+// Attach answers with a URL.
+func (s *runtimeService) Attach(_ context.Context, req *runtimeapi.AttachRequest) (*runtimeapi.AttachResponse, error) {
+	if _, err := s.running(req.GetContainerId()); err != nil {
+		return nil, err
+	}
+	return s.streams.GetAttach(req)
+}
+
+// PortForward answers with a URL.
+func (s *runtimeService) PortForward(_ context.Context, req *runtimeapi.PortForwardRequest) (*runtimeapi.PortForwardResponse, error) {
+	s.mu.Lock()
+	_, err := s.findSandbox(req.GetPodSandboxId())
+	s.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	return s.streams.GetPortForward(req)
+}
+
+// streamer is the far end of streams.
+type streamer struct{ *Runtime }
+
+func (s streamer) Exec(ctx context.Context, id string, cmd []string, _ io.Reader, out, errOut io.WriteCloser, _ bool, _ <-chan remotecommand.TerminalSize) error {
+	if _, err := s.running(id); err != nil {
+		return err
+	}
+	if out == nil {
+		out = errOut
+	}
+	code, err := execute(ctx, cmd, out)
+	if err == nil && code != 0 {
+		err = &utilexec.CodeExitError{Err: fmt.Errorf("command terminated with exit code %d", code), Code: int(code)}
+	}
+	return err
+}
+
+// Attach lasts until the container ends; there is nothing to see.
+func (s streamer) Attach(ctx context.Context, id string, _ io.Reader, _, _ io.WriteCloser, _ bool, _ <-chan remotecommand.TerminalSize) error {
+	c, err := s.running(id)
+	if err != nil {
+		return err
+	}
+	select {
+	case <-c.done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// PortForward refuses, as a pod in which nothing listens does.
+func (s streamer) PortForward(_ context.Context, id string, port int32, _ io.ReadWriteCloser) error {
+	return fmt.Errorf("dial port %d of sandbox %s: connection refused (hollow)", port, id)
+}

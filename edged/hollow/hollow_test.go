@@ -1,0 +1,141 @@
+package hollow_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+	"go.uber.org/zap/zaptest"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/frond-edge/frond/edged/hollow"
+	"github.com/frond-edge/frond/edged/hollow/hollowtest"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"))
+}
+
+func start(t *testing.T, cfg hollow.Config) *hollow.Runtime {
+	t.Helper()
+	cfg.Socket = filepath.Join(t.TempDir(), "cri.sock")
+	r, err := hollow.New(cfg, zaptest.NewLogger(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	ended := make(chan error, 1)
+	go func() { ended <- r.Start(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Errorf("runtime ended with %v", err)
+		}
+	})
+	select {
+	case <-r.Ready():
+	case err := <-ended:
+		t.Fatalf("runtime did not start: %v", err)
+	}
+	return r
+}
+
+func TestContract(t *testing.T) {
+	r := start(t, hollow.Config{})
+	bed := hollowtest.Dial(t, r.Endpoint())
+	bed.Pull = true
+	hollowtest.Run(t, bed)
+}
+
+// TestContractContainerd runs the same contract on a real runtime: set CONTAINERD_SOCKET and import hollowtest.Image.
+func TestContractContainerd(t *testing.T) {
+	socket := os.Getenv("CONTAINERD_SOCKET")
+	if socket == "" {
+		t.Skip("CONTAINERD_SOCKET does not name the socket of a real runtime")
+	}
+	hollowtest.Run(t, hollowtest.Dial(t, socket))
+}
+
+func TestBehave(t *testing.T) {
+	for name, tt := range map[string]struct {
+		command          []string
+		env, annotations map[string]string
+		want             hollow.Behaviour
+	}{
+		"image default":   {nil, nil, nil, hollow.Behaviour{}},
+		"server":          {[]string{"nginx", "-g", "daemon off;"}, nil, nil, hollow.Behaviour{}},
+		"sleep for ever":  {[]string{"sleep", "infinity"}, nil, nil, hollow.Behaviour{}},
+		"script":          {[]string{"/bin/sh", "-c", "echo 'a b'; sleep 2 && echo c; exit 7"}, nil, nil, hollow.Behaviour{Output: []hollow.Line{{Text: "a b"}, {After: 2 * time.Second, Text: "c"}}, Ends: true, EndAfter: 2 * time.Second, Code: 7}},
+		"talking server":  {[]string{"sh", "-ec", "echo up\nexec nginx"}, nil, nil, hollow.Behaviour{Output: []hollow.Line{{Text: "up"}}}},
+		"annotations":     {nil, nil, map[string]string{hollow.AnnotationExitAfter: "1s", hollow.AnnotationExitCode: "2"}, hollow.Behaviour{Ends: true, EndAfter: time.Second, Code: 2}},
+		"env wins":        {nil, map[string]string{"HOLLOW_EXIT_CODE": "5"}, map[string]string{hollow.AnnotationExitAfter: "0s", hollow.AnnotationExitCode: "2"}, hollow.Behaviour{Ends: true, Code: 5}},
+		"only code":       {[]string{"true"}, nil, map[string]string{hollow.AnnotationExitCode: "9"}, hollow.Behaviour{Ends: true, Code: 9}},
+		"slow to stop":    {nil, nil, map[string]string{hollow.AnnotationStopAfter: "3s"}, hollow.Behaviour{StopAfter: 3 * time.Second}},
+		"does not start":  {nil, nil, map[string]string{hollow.AnnotationStartError: "no such file"}, hollow.Behaviour{StartError: "no such file"}},
+		"last one counts": {[]string{"sh", "-c", "true; false"}, nil, nil, hollow.Behaviour{Ends: true, Code: 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := hollow.Behave(tt.command, tt.env, tt.annotations)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("behaviour (-want +got):\n%s", diff)
+			}
+		})
+	}
+	if _, err := hollow.Behave(nil, nil, map[string]string{hollow.AnnotationExitAfter: "soon"}); err == nil {
+		t.Error("a duration that is none was accepted")
+	}
+}
+
+func TestFaults(t *testing.T) {
+	r := start(t, hollow.Config{})
+	bed := hollowtest.Dial(t, r.Endpoint())
+	pull := func(name string) error {
+		_, err := bed.Images.PullImage(t.Context(), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: name}})
+		return err
+	}
+	r.Fail("PullImage", hollow.Fault{Err: status.Error(codes.Unavailable, "registry is down"), Times: 2})
+	for i, want := range []codes.Code{codes.Unavailable, codes.Unavailable, codes.OK} {
+		if got := status.Code(pull("a")); got != want {
+			t.Errorf("pull %d: %s, want %s", i, got, want)
+		}
+	}
+	r.Fail("PullImage", hollow.Fault{Err: context.DeadlineExceeded})
+	if err := pull("a"); status.Code(err) != codes.Unknown {
+		t.Errorf("plain error: %v", err)
+	}
+	r.Heal("PullImage")
+	if err := pull("a"); err != nil {
+		t.Errorf("after heal: %v", err)
+	}
+	if err := pull("example.com/missing:v1"); status.Code(err) != codes.NotFound {
+		t.Errorf("missing image: %v", err)
+	}
+}
+
+func TestOldSocketIsReplaced(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "cri.sock")
+	if err := os.WriteFile(socket, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r, err := hollow.New(hollow.Config{Socket: socket}, zaptest.NewLogger(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- r.Start(ctx) }()
+	<-r.Ready()
+	stop()
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+}

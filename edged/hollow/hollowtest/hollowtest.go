@@ -1,0 +1,195 @@
+// Package hollowtest holds the contract that the hollow runtime shares with a real one.
+//
+// Run is called by the tests of package hollow, and by anyone who has a CRI socket of containerd. It uses only what CRI
+// promises and what a kubelet relies on, so that a difference is a fault of the hollow runtime, not a matter of taste.
+package hollowtest
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+const (
+	// callTimeout is what containers-here.md §9 asks tests to allow a busy machine.
+	callTimeout = 30 * time.Second
+	pollEvery   = 20 * time.Millisecond
+)
+
+// Image is the image with a shell that Run uses. On a real runtime it must have been imported.
+const Image = "localhost/frond/tools:dev"
+
+// Bed is a runtime under test.
+type Bed struct {
+	Runtime runtimeapi.RuntimeServiceClient
+	Images  runtimeapi.ImageServiceClient
+	Pull    bool // pull Image first (hollow); a real runtime without a registry has it imported
+}
+
+// Dial connects to a CRI socket, given as a path or as unix:///path.
+func Dial(t testing.TB, socket string) Bed {
+	t.Helper()
+	conn, err := grpc.NewClient("unix://"+strings.TrimPrefix(socket, "unix://"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatalf("dial runtime: %v", err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return Bed{Runtime: runtimeapi.NewRuntimeServiceClient(conn), Images: runtimeapi.NewImageServiceClient(conn)}
+}
+
+// Run checks the contract on one runtime.
+func Run(t *testing.T, bed Bed) {
+	if bed.Pull {
+		if _, err := bed.Images.PullImage(t.Context(), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: Image}}); err != nil {
+			t.Fatalf("pull %s: %v", Image, err)
+		}
+	}
+	for name, check := range map[string]func(*testing.T, Bed){
+		"node":              node,
+		"images":            images,
+		"sandbox life":      sandboxLife,
+		"container life":    containerLife,
+		"exit code":         exitCode,
+		"log":               containerLog,
+		"stop with grace":   stopWithGrace,
+		"exec":              execSync,
+		"sandbox ends all":  sandboxEndsAll,
+		"unknown ids":       unknownIDs,
+		"names are taken":   namesAreTaken,
+		"events":            events,
+		"image of the void": missingImage,
+	} {
+		t.Run(name, func(t *testing.T) { check(t, bed) })
+	}
+}
+
+// pod is a sandbox made for one check, with all its leavings removed at the end.
+type pod struct {
+	bed    Bed
+	id     string
+	config *runtimeapi.PodSandboxConfig
+}
+
+func (b Bed) sandboxConfig(t *testing.T) *runtimeapi.PodSandboxConfig {
+	t.Helper()
+	return &runtimeapi.PodSandboxConfig{
+		Metadata:     &runtimeapi.PodSandboxMetadata{Name: "contract", Namespace: "hollowtest", Uid: uuid.NewString()},
+		LogDirectory: t.TempDir(),
+		Labels:       map[string]string{"test": uuid.NewString()},
+		Linux: &runtimeapi.LinuxPodSandboxConfig{SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{
+			NamespaceOptions: &runtimeapi.NamespaceOption{Network: runtimeapi.NamespaceMode_NODE},
+		}},
+	}
+}
+
+func (b Bed) pod(t *testing.T) *pod {
+	t.Helper()
+	config := b.sandboxConfig(t)
+	out, err := b.Runtime.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: config})
+	if err != nil {
+		t.Fatalf("run sandbox: %v", err)
+	}
+	t.Cleanup(func() { b.removePod(t, out.GetPodSandboxId()) })
+	return &pod{bed: b, id: out.GetPodSandboxId(), config: config}
+}
+
+func (b Bed) removePod(t *testing.T, id string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), callTimeout)
+	defer cancel()
+	_, errStop := b.Runtime.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: id})
+	_, errRemove := b.Runtime.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id})
+	if err := errors.Join(errStop, errRemove); err != nil {
+		t.Errorf("remove sandbox: %v", err)
+	}
+}
+
+func (p *pod) create(t *testing.T, name, script string) string {
+	t.Helper()
+	out, err := p.bed.Runtime.CreateContainer(t.Context(), &runtimeapi.CreateContainerRequest{
+		PodSandboxId: p.id, SandboxConfig: p.config,
+		Config: &runtimeapi.ContainerConfig{
+			Metadata: &runtimeapi.ContainerMetadata{Name: name},
+			Image:    &runtimeapi.ImageSpec{Image: Image},
+			Command:  []string{"sh", "-c", script},
+			Labels:   p.config.GetLabels(),
+			LogPath:  name + ".log",
+			Linux: &runtimeapi.LinuxContainerConfig{SecurityContext: &runtimeapi.LinuxContainerSecurityContext{
+				NamespaceOptions: &runtimeapi.NamespaceOption{Network: runtimeapi.NamespaceMode_NODE},
+			}},
+		},
+	})
+	if err != nil {
+		t.Fatalf("create container: %v", err)
+	}
+	return out.GetContainerId()
+}
+
+func (p *pod) start(t *testing.T, name, script string) string {
+	t.Helper()
+	id := p.create(t, name, script)
+	if _, err := p.bed.Runtime.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: id}); err != nil {
+		t.Fatalf("start container: %v", err)
+	}
+	return id
+}
+
+func (b Bed) status(t *testing.T, id string) *runtimeapi.ContainerStatus {
+	t.Helper()
+	out, err := b.Runtime.ContainerStatus(t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: id})
+	if err != nil {
+		t.Fatalf("container status: %v", err)
+	}
+	return out.GetStatus()
+}
+
+func (b Bed) exited(t *testing.T, id string) *runtimeapi.ContainerStatus {
+	t.Helper()
+	var last *runtimeapi.ContainerStatus
+	eventually(t, "container exits", func() bool {
+		last = b.status(t, id)
+		return last.GetState() == runtimeapi.ContainerState_CONTAINER_EXITED
+	})
+	return last
+}
+
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), callTimeout)
+	defer cancel()
+	tick := time.NewTicker(pollEvery)
+	defer tick.Stop()
+	for !holds() {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			t.Fatalf("waiting until %s: %v", what, ctx.Err())
+		}
+	}
+}
+
+func wantCode(t *testing.T, err error, want codes.Code) {
+	t.Helper()
+	if got := status.Code(err); got != want {
+		t.Errorf("error %v: code %s, want %s", err, got, want)
+	}
+}
+
+func readLog(t *testing.T, p *pod, name string) string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(p.config.GetLogDirectory(), name+".log"))
+	if err != nil {
+		t.Fatalf("read container log: %v", err)
+	}
+	return string(data)
+}

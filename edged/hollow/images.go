@@ -1,0 +1,140 @@
+package hollow
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// imageSize is what each image is said to weigh: a small busybox.
+const imageSize = 2 << 20
+
+// missing is the last part of a repository that does not exist, for tests of pull errors.
+const missing = "missing"
+
+type image struct {
+	id        string // sha256:…, made of the reference
+	reference string // as a person writes it, with tag or digest
+}
+
+func (i *image) digest() string { return repository(i.reference) + "@" + i.id }
+
+type imageService struct {
+	runtimeapi.UnimplementedImageServiceServer
+	*Runtime
+}
+
+// normalise gives a reference the tag it means.
+func normalise(reference string) string {
+	if strings.Contains(reference, "@") || strings.Contains(path.Base(reference), ":") {
+		return reference
+	}
+	return reference + ":latest"
+}
+
+func repository(reference string) string {
+	name, _, _ := strings.Cut(reference, "@")
+	if i := strings.LastIndex(name, ":"); i > strings.LastIndex(name, "/") {
+		name = name[:i]
+	}
+	return name
+}
+
+// findImage takes a reference, an id, or a digest reference as CRI callers do. mu is held.
+func (r *Runtime) findImage(reference string) *image {
+	if found, ok := r.images[normalise(reference)]; ok {
+		return found
+	}
+	for _, one := range r.images {
+		if one.id == reference || one.digest() == reference || strings.TrimPrefix(one.id, "sha256:") == reference {
+			return one
+		}
+	}
+	return nil
+}
+
+// PullImage adds an image at once.
+func (s *imageService) PullImage(_ context.Context, req *runtimeapi.PullImageRequest) (*runtimeapi.PullImageResponse, error) {
+	reference := normalise(req.GetImage().GetImage())
+	if path.Base(repository(reference)) == missing {
+		return nil, status.Errorf(codes.NotFound, "failed to pull and unpack image %q: failed to resolve reference %q: not found", reference, reference)
+	}
+	sum := sha256.Sum256([]byte(reference))
+	img := &image{id: "sha256:" + hex.EncodeToString(sum[:]), reference: reference}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.images[reference] = img
+	return &runtimeapi.PullImageResponse{ImageRef: img.id}, nil
+}
+
+// ImageStatus answers with no image for one that was not pulled.
+func (s *imageService) ImageStatus(_ context.Context, req *runtimeapi.ImageStatusRequest) (*runtimeapi.ImageStatusResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if img := s.findImage(req.GetImage().GetImage()); img != nil {
+		return &runtimeapi.ImageStatusResponse{Image: img.describe()}, nil
+	}
+	return &runtimeapi.ImageStatusResponse{}, nil
+}
+
+func (i *image) describe() *runtimeapi.Image {
+	out := &runtimeapi.Image{Id: i.id, RepoDigests: []string{i.digest()}, Size: imageSize, Spec: &runtimeapi.ImageSpec{Image: i.reference}}
+	if !strings.Contains(i.reference, "@") {
+		out.RepoTags = []string{i.reference}
+	}
+	return out
+}
+
+// ListImages lists what was pulled, by name.
+func (s *imageService) ListImages(_ context.Context, req *runtimeapi.ListImagesRequest) (*runtimeapi.ListImagesResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	images := []*runtimeapi.Image{}
+	if want := req.GetFilter().GetImage().GetImage(); want != "" {
+		if img := s.findImage(want); img != nil {
+			images = append(images, img.describe())
+		}
+		return &runtimeapi.ListImagesResponse{Images: images}, nil
+	}
+	for _, img := range s.images {
+		images = append(images, img.describe())
+	}
+	slices.SortFunc(images, func(a, b *runtimeapi.Image) int { return cmp.Compare(a.GetSpec().GetImage(), b.GetSpec().GetImage()) })
+	return &runtimeapi.ListImagesResponse{Images: images}, nil
+}
+
+// RemoveImage forgets an image. Unknown is not an error.
+func (s *imageService) RemoveImage(_ context.Context, req *runtimeapi.RemoveImageRequest) (*runtimeapi.RemoveImageResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if img := s.findImage(req.GetImage().GetImage()); img != nil {
+		delete(s.images, img.reference)
+	}
+	return &runtimeapi.RemoveImageResponse{}, nil
+}
+
+// ImageFsInfo names Config.Dir as the place of images and containers.
+func (s *imageService) ImageFsInfo(context.Context, *runtimeapi.ImageFsInfoRequest) (*runtimeapi.ImageFsInfoResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	usage := []*runtimeapi.FilesystemUsage{s.usage(uint64(len(s.images)) * imageSize)}
+	return &runtimeapi.ImageFsInfoResponse{ImageFilesystems: usage, ContainerFilesystems: usage}, nil
+}
+
+func (r *Runtime) usage(bytes uint64) *runtimeapi.FilesystemUsage {
+	return &runtimeapi.FilesystemUsage{
+		Timestamp:  time.Now().UnixNano(),
+		FsId:       &runtimeapi.FilesystemIdentifier{Mountpoint: r.cfg.Dir},
+		UsedBytes:  &runtimeapi.UInt64Value{Value: bytes},
+		InodesUsed: &runtimeapi.UInt64Value{},
+	}
+}

@@ -1,0 +1,71 @@
+package edged
+
+import (
+	"flag"
+	"fmt"
+	"strconv"
+	"sync/atomic"
+
+	"github.com/go-logr/logr"
+	"github.com/go-logr/zapr"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"k8s.io/klog/v2"
+)
+
+// bridge is the kubelet's way to the log: klog's V(n) as negative levels, kept up to a verbosity, and cut at the end.
+type bridge struct {
+	zapcore.Core
+	verbosity int
+	cut       *atomic.Bool
+}
+
+// newLogger makes the kubelet's logger. After cut is set nothing comes through, so that goroutines upstream leaves
+// behind do not write to a log that its owner has closed.
+func newLogger(log *zap.Logger, verbosity int, cut *atomic.Bool) logr.Logger {
+	bridged := log.WithOptions(zap.WrapCore(func(core zapcore.Core) zapcore.Core {
+		return bridge{Core: core, verbosity: verbosity, cut: cut}
+	}))
+	return zapr.NewLogger(bridged)
+}
+
+func (b bridge) Enabled(level zapcore.Level) bool {
+	if b.cut.Load() {
+		return false
+	}
+	if level < zapcore.InfoLevel {
+		return int(-level) <= b.verbosity && b.Core.Enabled(zapcore.DebugLevel)
+	}
+	return b.Core.Enabled(level)
+}
+
+func (b bridge) With(fields []zapcore.Field) zapcore.Core {
+	return bridge{Core: b.Core.With(fields), verbosity: b.verbosity, cut: b.cut}
+}
+
+func (b bridge) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
+	if !b.Enabled(entry.Level) {
+		return checked
+	}
+	return checked.AddCore(entry, b)
+}
+
+func (b bridge) Write(entry zapcore.Entry, fields []zapcore.Field) error {
+	if b.cut.Load() {
+		return nil
+	}
+	entry.Level = max(entry.Level, zapcore.DebugLevel)
+	return b.Core.Write(entry, fields)
+}
+
+// bridgeKlog sends the log of all Kubernetes libraries in this process to logger. It is for the process, not for one
+// kubelet: the last one wins.
+func bridgeKlog(logger logr.Logger, verbosity int) error {
+	var flags flag.FlagSet
+	klog.InitFlags(&flags)
+	if err := flags.Set("v", strconv.Itoa(verbosity)); err != nil {
+		return fmt.Errorf("set klog verbosity: %w", err)
+	}
+	klog.SetLoggerWithOptions(logger, klog.ContextualLogger(true))
+	return nil
+}

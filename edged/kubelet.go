@@ -1,0 +1,138 @@
+package edged
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+	"k8s.io/kubernetes/cmd/kubelet/app"
+	"k8s.io/kubernetes/cmd/kubelet/app/options"
+	"k8s.io/kubernetes/pkg/kubelet"
+	kubeletconfig "k8s.io/kubernetes/pkg/kubelet/apis/config"
+)
+
+// Kubelet is the upstream kubelet of one node. Make it with New, run it once with Start.
+type Kubelet struct {
+	cfg    Config
+	client *rest.Config
+	log    *zap.Logger
+	ready  chan struct{} // closed by Start when the Node is Ready
+}
+
+// started keeps a second kubelet out of this process: upstream registers its metrics in NewMainKubelet, and panics the
+// second time.
+var started atomic.Bool //nolint:gochecknoglobals // guards process-wide state of upstream, see above
+
+// ErrOnce comes back from the second Start in a process.
+var ErrOnce = errors.New("a process can run one kubelet, once")
+
+// New checks the configuration, with upstream's own checks too. It starts and opens nothing.
+//
+// client is the only way to a Kubernetes API: the kubelet's objects, events, heartbeats, tokens, and the reviews that
+// decide who may use the kubelet's port.
+func New(cfg Config, client *rest.Config, log *zap.Logger) (*Kubelet, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("kubelet configuration: %w", err)
+	}
+	if _, err := kubeletServer(context.TODO(), cfg, powers{}); err != nil {
+		return nil, err
+	}
+	return &Kubelet{cfg: cfg, client: rest.CopyConfig(client), log: log.Named("edged"), ready: make(chan struct{})}, nil
+}
+
+// Ready is closed when the API shows the Node Ready, in words of this kubelet and not of an earlier one.
+func (k *Kubelet) Ready() <-chan struct{} { return k.ready }
+
+// Start waits for the runtime, then runs the kubelet until ctx ends. Containers are left running.
+func (k *Kubelet) Start(ctx context.Context) error {
+	if started.Swap(true) {
+		return ErrOnce
+	}
+	var cut atomic.Bool
+	logger := newLogger(k.log, k.cfg.Verbosity, &cut)
+	if err := bridgeKlog(logger, k.cfg.Verbosity); err != nil {
+		return err
+	}
+	ctx = klog.NewContext(ctx, logger)
+	server, err := kubeletServer(ctx, k.cfg, myPowers())
+	if err != nil {
+		return err
+	}
+	if err := k.prepare(server); err != nil {
+		return err
+	}
+	if err := k.awaitRuntime(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
+	gate := newGate()
+	defer func() {
+		cut.Store(true) // first, or each watch that gate ends is logged as an error
+		gate.close()
+	}()
+	clients, err := newClients(k.client, gate, &server.KubeletConfiguration)
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	g, gctx := errgroup.WithContext(ctx)
+	deps, stopEvents, err := k.dependencies(gctx, server, clients)
+	if err != nil {
+		return err
+	}
+	defer stopEvents()
+	g.Go(func() error { return app.Run(gctx, server, deps, utilfeature.DefaultFeatureGate) })
+	g.Go(func() error { return k.watchReady(gctx, clients.kube, began) })
+	if err := g.Wait(); ctx.Err() == nil {
+		return err
+	}
+	return nil
+}
+
+// dependencies is upstream's set with our clients in it.
+func (k *Kubelet) dependencies(ctx context.Context, server *options.KubeletServer, c clients) (deps *kubelet.Dependencies, stop func(), err error) {
+	deps, err = app.UnsecuredDependencies(ctx, server, utilfeature.DefaultFeatureGate)
+	if err != nil {
+		return nil, nil, fmt.Errorf("make kubelet dependencies: %w", err)
+	}
+	deps.KubeClient, deps.HeartbeatClient, deps.EventClient = c.kube, c.heartbeat, c.events
+	stop = func() {}
+	if k.cfg.Hollow {
+		hollowOut(deps, k.cfg)
+		if !canReadKmsg() {
+			stop = eventsWithoutKmsg(ctx, deps, k.cfg.Node, c.events)
+		}
+	}
+	return deps, stop, nil
+}
+
+// prepare finds faults that upstream would answer with os.Exit, and makes the cgroup it would miss.
+func (k *Kubelet) prepare(server *options.KubeletServer) error {
+	address := net.JoinHostPort(server.Address, strconv.Itoa(int(server.Port)))
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		return fmt.Errorf("kubelet port: %w", err)
+	}
+	if err := listener.Close(); err != nil {
+		return fmt.Errorf("kubelet port: %w", err)
+	}
+	if !server.CgroupsPerQOS || server.CgroupRoot == "" || server.CgroupRoot == "/" {
+		return nil
+	}
+	return makeCgroup(server.CgroupRoot, server.CgroupDriver)
+}
+
+func leaseDuration(c *kubeletconfig.KubeletConfiguration) time.Duration {
+	return time.Duration(c.NodeLeaseDurationSeconds) * time.Second
+}

@@ -1,0 +1,164 @@
+package edged
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"path/filepath"
+
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
+	"k8s.io/kubernetes/cmd/kubelet/app/options"
+	kubeletconfig "k8s.io/kubernetes/pkg/kubelet/apis/config"
+	kubeletscheme "k8s.io/kubernetes/pkg/kubelet/apis/config/scheme"
+	"k8s.io/kubernetes/pkg/kubelet/eviction"
+	utilcodec "k8s.io/kubernetes/pkg/kubelet/kubeletconfig/util/codec"
+	"sigs.k8s.io/yaml"
+)
+
+const (
+	// oomScoreAdj is upstream's own value: the kubelet, here the whole agent, is the last to be killed.
+	oomScoreAdj = -999
+	// nodeStatusMaxImages keeps the Node small: it travels over the link with each change. Upstream's default is 50,
+	// for a scheduler that prefers nodes with large images; the scheduler gets by with the first ones.
+	nodeStatusMaxImages = 10
+	// inMemory makes app.Run believe in a kubeconfig; the clients are there already, so nothing opens it.
+	inMemory = "in memory"
+)
+
+// powers is what this process may do, as far as it changes the settings.
+type powers struct {
+	resources bool  // CAP_SYS_RESOURCE: to make itself less likely to be killed, to open more files than its limit
+	openFiles int64 // the hard limit of open files
+}
+
+// settings is what Config means as a KubeletConfiguration, before defaults. It is a pure function.
+func settings(cfg Config, may powers) (map[string]any, error) {
+	own := map[string]any{
+		"apiVersion":               "kubelet.config.k8s.io/v1beta1",
+		"kind":                     "KubeletConfiguration",
+		"containerRuntimeEndpoint": cfg.RuntimeEndpoint,
+		"podLogsDir":               orDefault(cfg.PodLogsDir, filepath.Join(cfg.Dir, "pod-logs")),
+		"volumePluginDir":          filepath.Join(cfg.Dir, "volume-plugins"),
+		"healthzPort":              0, // the agent has its own; two nodes on one machine would meet at 10248
+		"failCgroupV1":             false,
+		"failSwapOn":               false,
+		"makeIPTablesUtilChains":   false, // only hints for others; needs the iptables program
+		"oomScoreAdj":              0,
+		"nodeStatusMaxImages":      nodeStatusMaxImages,
+		"enableProfilingHandler":   false,
+	}
+	if may.resources && !cfg.Hollow {
+		own["oomScoreAdj"] = oomScoreAdj
+	}
+	if !may.resources {
+		set(own, "maxOpenFiles", may.openFiles)
+	}
+	set(own, "address", cfg.Address)
+	set(own, "port", cfg.Port)
+	set(own, "maxPods", cfg.MaxPods)
+	set(own, "staticPodPath", cfg.StaticPodPath)
+	set(own, "cgroupDriver", cfg.CgroupDriver)
+	set(own, "cgroupRoot", cfg.CgroupRoot)
+	set(own, "tlsCertFile", cfg.CertFile)
+	set(own, "tlsPrivateKeyFile", cfg.KeyFile)
+	set(own, "clusterDomain", cfg.ClusterDomain)
+	if len(cfg.ClusterDNS) > 0 {
+		own["clusterDNS"] = cfg.ClusterDNS
+	}
+	if cfg.ClientCAFile != "" {
+		own["authentication"] = map[string]any{"x509": map[string]any{"clientCAFile": cfg.ClientCAFile}}
+	}
+	if cfg.Hollow {
+		maps.Copy(own, map[string]any{
+			"cgroupsPerQOS":               false,
+			"cgroupRoot":                  "",
+			"enforceNodeAllocatable":      []any{},
+			"evictionHard":                map[string]any{}, // the disk and memory are somebody else's
+			"imageGCHighThresholdPercent": 100,              // 100: no image collection
+		})
+	}
+	// Upstream's decoder is lenient with unknown keys; a mistyped key must not be a silent one.
+	if err := yaml.UnmarshalStrict(cfg.DropIn, &kubeletconfigv1beta1.KubeletConfiguration{}); err != nil {
+		return nil, fmt.Errorf("read drop-in: %w", err)
+	}
+	var dropIn map[string]any
+	if err := yaml.Unmarshal(cfg.DropIn, &dropIn); err != nil {
+		return nil, fmt.Errorf("read drop-in: %w", err)
+	}
+	return merge(own, dropIn), nil
+}
+
+func orDefault(value, otherwise string) string {
+	if value == "" {
+		return otherwise
+	}
+	return value
+}
+
+// set leaves zero values to the kubelet's defaults.
+func set[T comparable](m map[string]any, key string, value T) {
+	var zero T
+	if value != zero {
+		m[key] = value
+	}
+}
+
+// merge is a JSON merge patch (RFC 7386): maps are merged, null deletes, all else replaces.
+func merge(base, patch map[string]any) map[string]any {
+	out := maps.Clone(base)
+	for key, value := range patch {
+		deeper, isMap := value.(map[string]any)
+		below, wasMap := out[key].(map[string]any)
+		switch {
+		case value == nil:
+			delete(out, key)
+		case isMap && wasMap:
+			out[key] = merge(below, deeper)
+		default:
+			out[key] = value
+		}
+	}
+	return out
+}
+
+// kubeletServer turns settings into upstream's own options, with upstream's defaults.
+func kubeletServer(ctx context.Context, cfg Config, may powers) (*options.KubeletServer, error) {
+	wanted, err := settings(cfg, may)
+	if err != nil {
+		return nil, err
+	}
+	data, err := json.Marshal(wanted)
+	if err != nil {
+		return nil, fmt.Errorf("write kubelet configuration: %w", err)
+	}
+	_, codecs, err := kubeletscheme.NewSchemeAndCodecs(serializer.EnableStrict)
+	if err != nil {
+		return nil, fmt.Errorf("make kubelet scheme: %w", err)
+	}
+	configuration, err := utilcodec.DecodeKubeletConfiguration(ctx, codecs, data)
+	if err != nil {
+		return nil, fmt.Errorf("read kubelet configuration: %w", err)
+	}
+	defaultEviction(configuration, cfg.Hollow)
+	flags := options.NewKubeletFlags()
+	flags.KubeConfig = inMemory
+	flags.HostnameOverride = cfg.Node
+	flags.NodeIP = cfg.NodeIP
+	flags.RootDirectory = cfg.Dir
+	flags.CertDirectory = filepath.Join(cfg.Dir, "pki")
+	flags.NodeLabels = maps.Clone(cfg.Labels)
+	server := &options.KubeletServer{KubeletFlags: *flags, KubeletConfiguration: *configuration}
+	if err := options.ValidateKubeletServer(server); err != nil {
+		return nil, fmt.Errorf("kubelet configuration: %w", err)
+	}
+	return server, nil
+}
+
+// defaultEviction does what upstream's file loader does: thresholds have defaults only where none were given.
+func defaultEviction(c *kubeletconfig.KubeletConfiguration, hollow bool) {
+	if c.EvictionHard == nil && !hollow {
+		c.EvictionHard = maps.Clone(eviction.DefaultEvictionHard)
+	}
+}

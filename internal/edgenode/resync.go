@@ -1,0 +1,86 @@
+package edgenode
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/leaf/store"
+)
+
+// reporter takes a report; it is durable when Report returns.
+type reporter interface {
+	Report(ctx context.Context, m wire.Message) error
+}
+
+// resync reports the Node and its pods again whenever the link comes up. While the link was down Kubernetes has marked
+// them not ready; the kubelet, which talks to the local API, sees nothing of that and would not correct it. What
+// Kubernetes holds already, cloudcore drops without a write.
+type resync struct {
+	node  string
+	store *store.Store
+	link  link
+	to    reporter
+	log   *zap.Logger
+}
+
+// Start reports until ctx ends and then returns nil.
+func (r *resync) Start(ctx context.Context) error {
+	for {
+		up, changed := r.link.State()
+		if up {
+			if err := r.all(ctx); err != nil && ctx.Err() == nil {
+				r.log.Warn("statuses not reported again", zap.Error(err))
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+		}
+	}
+}
+
+func (r *resync) all(ctx context.Context) error {
+	keys := []wire.Key{{Resource: "nodes", Name: r.node}}
+	pods, _ := r.store.List("", "pods", "")
+	for _, pod := range pods {
+		keys = append(keys, pod.Key)
+	}
+	var faults []error
+	for _, key := range keys {
+		if err := r.one(ctx, key); err != nil {
+			faults = append(faults, fmt.Errorf("%s: %w", key.Human(), err))
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// one reports an object's present state. The kubelet may write a newer one meanwhile, and the outbox keeps what came
+// last, so it looks again until nothing has changed.
+func (r *resync) one(ctx context.Context, key wire.Key) error {
+	for {
+		entry, err := r.store.Get(key)
+		if errors.Is(err, store.ErrNotFound) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		m := wire.Message{Key: key, Op: wire.Apply, UID: entry.UID, Version: entry.Version, Time: time.Now(), Object: entry.Object}
+		if err := r.to.Report(ctx, m); err != nil {
+			return err
+		}
+		now, err := r.store.Get(key)
+		if errors.Is(err, store.ErrNotFound) || err == nil && now.Revision == entry.Revision {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}

@@ -1,0 +1,141 @@
+package leaf
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// The defaults of Config's durations.
+const (
+	// Three missed pings of 5 s find a half-open link after 13 to 18 s (measured; nats.md §4). Both ends need it.
+	defaultPing = 5 * time.Second
+	// A round trip each 5 s that fails for 25 s leaves 5 s of the promised 30 for closing the link.
+	defaultProbeInterval = 5 * time.Second
+	defaultProbeTimeout  = 25 * time.Second
+	// defaultDial covers a TCP handshake with two lost packets (1 s + 2 s), as on a bad mobile link.
+	defaultDial = 5 * time.Second
+	// A dial is given up for the next one, so the shortest time must hold a TCP and TLS handshake over a satellite (4 round
+	// trips of 0.3 s). 15 s spreads 100,000 nodes to 8,000 dials a second.
+	defaultRedialMin = 2 * time.Second
+	defaultRedialMax = 15 * time.Second
+	// defaultMaxStore is the disk that JetStream may use: small enough for an 8 GB eMMC card.
+	defaultMaxStore = 1 << 30
+)
+
+// Config says who the node is, where it stores, and how it reaches the hub.
+type Config struct {
+	// Node is the node's name: the server's name and, escaped, its JetStream domain and inbox prefix.
+	Node string
+	// Dir is the store folder, owned by this server alone.
+	Dir string
+	// Hub lists the hub's leaf listeners: tls://host:port or wss://host:port, and on loopback nats-leaf:// or ws://.
+	// Empty: a node without a link.
+	Hub []string
+	// CAFile, CertFile and KeyFile are the mTLS files, all or none; none only towards loopback, for tests. The
+	// certificate is read again for each connection, so a renewed one needs no restart.
+	CAFile, CertFile, KeyFile string
+	// NkeyFile holds the seed of the node's NATS user; "" for none.
+	NkeyFile string
+
+	// PingInterval is the time between pings on the link and in the process; 0 is 5 s.
+	PingInterval time.Duration
+	// Probe makes one round trip to the hub, within its context; nil for none. It is called only while the link is up, never
+	// twice at a time.
+	Probe func(context.Context) error
+	// ProbeInterval is the time between probes; 0 is 5 s.
+	ProbeInterval time.Duration
+	// ProbeTimeout is how long probes may fail before the link is dropped; 0 is 25 s.
+	ProbeTimeout time.Duration
+	// DialTimeout limits TCP, TLS and the first answer of the hub, each; 0 is 5 s.
+	DialTimeout time.Duration
+	// RedialMin and RedialMax bound the time between two dials; jitter takes up to 40 % off; 0 is 2 s and 15 s.
+	RedialMin, RedialMax time.Duration
+	// MaxStore limits the bytes of all streams on disk; 0 is 1 GiB.
+	MaxStore int64
+	// Metrics takes the link's metrics; nil drops them. A node that shares a registry wraps it with its own labels.
+	Metrics prometheus.Registerer
+}
+
+func (c Config) withDefaults() Config {
+	for d, v := range map[*time.Duration]time.Duration{
+		&c.PingInterval:  defaultPing,
+		&c.ProbeInterval: defaultProbeInterval,
+		&c.ProbeTimeout:  defaultProbeTimeout,
+		&c.DialTimeout:   defaultDial,
+		&c.RedialMin:     defaultRedialMin,
+		&c.RedialMax:     defaultRedialMax,
+	} {
+		if *d <= 0 {
+			*d = v
+		}
+	}
+	c.RedialMax = max(c.RedialMax, c.RedialMin)
+	if c.MaxStore <= 0 {
+		c.MaxStore = defaultMaxStore
+	}
+	return c
+}
+
+// Validate names every fault.
+func (c Config) Validate() error {
+	var errs []error
+	if c.Node == "" {
+		errs = append(errs, errors.New("node: is empty"))
+	}
+	if c.Dir == "" {
+		errs = append(errs, errors.New("dir: is empty"))
+	}
+	files := 0
+	for _, f := range []string{c.CAFile, c.CertFile, c.KeyFile} {
+		if f != "" {
+			files++
+		}
+	}
+	if files != 0 && files != 3 {
+		errs = append(errs, errors.New("caFile, certFile, keyFile: give all or none"))
+	}
+	for _, h := range c.Hub {
+		if err := validateHub(h, files == 3); err != nil {
+			errs = append(errs, fmt.Errorf("hub %q: %w", h, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func validateHub(text string, secure bool) error {
+	u, err := url.Parse(text)
+	if err != nil {
+		return errors.New("not a URL") // the cause repeats the text, which may hold a password
+	}
+	if u.Hostname() == "" {
+		return errors.New("has no host")
+	}
+	switch u.Scheme {
+	case "tls", "wss":
+		if !secure {
+			return errors.New("needs caFile, certFile and keyFile")
+		}
+	case "nats-leaf", "nats", "ws":
+		if !loopback(u.Hostname()) {
+			return errors.New("only tls and wss may leave the machine")
+		}
+	default:
+		return errors.New("scheme is none of tls, wss")
+	}
+	return nil
+}
+
+func loopback(host string) bool {
+	if host == "localhost" {
+		return true
+	}
+	ip, err := netip.ParseAddr(host)
+	return err == nil && net.IP(ip.AsSlice()).IsLoopback()
+}

@@ -1,0 +1,174 @@
+package leaf_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/frond-edge/frond/leaf"
+	"github.com/frond-edge/frond/leaf/leaftest"
+)
+
+// linked is a leaf linked to a hub through a proxy; "echo" is answered at the hub.
+func linked(t *testing.T, cfg leaf.Config) (*leaftest.Hub, *leaftest.Proxy, *leaftest.Leaf, *nats.Conn) {
+	t.Helper()
+	hub := leaftest.NewHub(t)
+	proxy := leaftest.NewProxy(t, hub.Addr())
+	if _, err := hub.Conn().Subscribe("echo", func(m *nats.Msg) { _ = m.Respond(m.Data) }); err != nil {
+		t.Fatal(err)
+	}
+	cfg.Hub = []string{leaftest.URL(proxy.Addr())}
+	l := leaftest.StartLeaf(t, cfg)
+	l.WaitLink(true)
+	nc := l.Client()
+	eventually(t, "first round trip", func() error { return roundTrip(nc) })
+	return hub, proxy, l, nc
+}
+
+func TestCutAndHeal(t *testing.T) {
+	_, proxy, l, nc := linked(t, leaf.Config{})
+	for range 3 {
+		before := l.Link()
+		proxy.Cut()
+		down := l.WaitLink(false)
+		if down.Up || down.Since.Before(before.Since) {
+			t.Errorf("state %+v after %+v", down, before)
+		}
+		proxy.Heal()
+		healed := time.Now()
+		up := l.WaitLink(true)
+		t.Logf("link up %v after the heal", time.Since(healed))
+		if up.Reconnects != before.Reconnects+1 {
+			t.Errorf("reconnects %d, want %d", up.Reconnects, before.Reconnects+1)
+		}
+		eventually(t, "round trip after heal", func() error { return roundTrip(nc) })
+	}
+	if !nc.IsConnected() || nc.Stats().Reconnects != 0 {
+		t.Error("the client in the process noticed the cut")
+	}
+}
+
+func TestSilenceFoundByPings(t *testing.T) {
+	for name, directions := range map[string][]leaftest.Direction{
+		"both":     nil,
+		"to hub":   {leaftest.ToHub},
+		"from hub": {leaftest.FromHub},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, proxy, l, nc := linked(t, leaf.Config{})
+			begun := time.Now()
+			proxy.Silence(directions...)
+			l.WaitLink(false)
+			t.Logf("found after %v with 1 s pings", time.Since(begun))
+			proxy.Heal()
+			l.WaitLink(true)
+			eventually(t, "round trip after heal", func() error { return roundTrip(nc) })
+		})
+	}
+}
+
+// The promise with the times that a gateway has: found within 30 s. The hub stays silent, as after a lost NAT entry.
+func TestHalfOpenLinkFoundInTime(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits for real pings")
+	}
+	t.Parallel()
+	_, proxy, l, nc := linked(t, leaf.Config{PingInterval: 5 * time.Second, RedialMin: 2 * time.Second, RedialMax: 15 * time.Second})
+	begun := time.Now()
+	proxy.Silence(leaftest.FromHub)
+	l.WaitLink(false)
+	took := time.Since(begun)
+	t.Logf("found after %v", took)
+	if took > 30*time.Second {
+		t.Errorf("found after %v, want at most 30 s", took)
+	}
+	proxy.Heal()
+	l.WaitLink(true)
+	eventually(t, "round trip after heal", func() error { return roundTrip(nc) })
+}
+
+// A hub that answers pings but nothing else is as bad as none.
+func TestWatchdogDropsLinkWithoutAnswers(t *testing.T) {
+	var broken atomic.Bool
+	var client atomic.Pointer[nats.Conn]
+	hub, _, l, nc := linked(t, leaf.Config{
+		ProbeInterval: 100 * time.Millisecond, ProbeTimeout: 500 * time.Millisecond,
+		Probe: func(ctx context.Context) error {
+			if broken.Load() {
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			if nc := client.Load(); nc != nil {
+				_, err := nc.RequestWithContext(ctx, "echo", nil)
+				return err
+			}
+			return nil
+		},
+	})
+	client.Store(nc)
+	if hub.Leafs() != 1 {
+		t.Fatalf("%d leafs at the hub, want 1", hub.Leafs())
+	}
+	begun := time.Now()
+	broken.Store(true)
+	l.WaitLink(false)
+	if took := time.Since(begun); took > 3*time.Second {
+		t.Errorf("dropped after %v, want about 0.5 s", took)
+	}
+	broken.Store(false)
+	l.WaitLink(true)
+	eventually(t, "round trip after the drop", func() error { return roundTrip(nc) })
+}
+
+func TestHubRestartAndLateHub(t *testing.T) {
+	hub, _, l, nc := linked(t, leaf.Config{})
+	hub.Stop()
+	l.WaitLink(false)
+	hub.Start()
+	l.WaitLink(true)
+	eventually(t, "round trip after the restart", func() error { return roundTrip(nc) })
+}
+
+func TestSecondHubURL(t *testing.T) {
+	hub := leaftest.NewHub(t)
+	dead, live := leaftest.NewProxy(t, hub.Addr()), leaftest.NewProxy(t, hub.Addr())
+	dead.Silence()
+	l := leaftest.StartLeaf(t, leaf.Config{
+		Hub:         []string{leaftest.URL(dead.Addr()), leaftest.URL(live.Addr())},
+		DialTimeout: time.Second,
+	})
+	l.WaitLink(true)
+	dead.Heal()
+	live.Cut()
+	l.WaitLink(false)
+	l.WaitLink(true)
+}
+
+// The library believes for ever that a dial is in progress: the remote is replaced by another one.
+func TestStuckRemoteIsReplaced(t *testing.T) {
+	_, proxy, l, nc := linked(t, leaf.Config{})
+	if err := l.Turn(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "round trip over the new remote", func() error { return roundTrip(nc) })
+	l.WaitLink(true)
+	proxy.Cut()
+	l.WaitLink(false)
+	proxy.Heal()
+	l.WaitLink(true)
+}
+
+func TestRejectedLeafIsNotUp(t *testing.T) {
+	hub := leaftest.NewHub(t)
+	proxy := leaftest.NewProxy(t, hub.Addr())
+	proxy.Cut()
+	l := leaftest.StartLeaf(t, leaf.Config{Hub: []string{leaftest.URL(proxy.Addr())}})
+	if l.Link().Up {
+		t.Error("link is up towards a hub that resets")
+	}
+	proxy.Heal()
+	l.WaitLink(true)
+}

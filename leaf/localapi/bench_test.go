@@ -1,0 +1,60 @@
+package localapi_test
+
+import (
+	"fmt"
+	"runtime"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+)
+
+func memory() uint64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.GC() // the first one only marks what finalisers hold
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc + m.StackInuse
+}
+
+// BenchmarkWatchByName is what a kubelet's watch of one ConfigMap costs, client and server together.
+func BenchmarkWatchByName(b *testing.B) {
+	g := newGateway(b, true)
+	cms := g.client(true).CoreV1().ConfigMaps("default")
+	var open []watch.Interface
+	for i := range 1000 {
+		g.deliver(configMap(fmt.Sprint("c", i), "1"))
+	}
+	before := memory()
+	n := 0
+	for b.Loop() {
+		w, err := cms.Watch(b.Context(), metav1.ListOptions{FieldSelector: fmt.Sprint("metadata.name=c", n%1000)})
+		if err != nil {
+			b.Fatal(err)
+		}
+		<-w.ResultChan()
+		open = append(open, w)
+		n++
+	}
+	b.StopTimer()
+	b.ReportMetric(float64(memory()-before)/float64(n), "B/watch")
+	for _, w := range open {
+		w.Stop()
+	}
+}
+
+// BenchmarkPodStatus is one status patch, synced to disk in the store; the outbox here is free.
+func BenchmarkPodStatus(b *testing.B) {
+	g := newGateway(b, true)
+	g.deliver(pod("web", "u1", "1"))
+	pods := g.client(true).CoreV1().Pods("default")
+	n := 0
+	for b.Loop() {
+		n++
+		patch := fmt.Appendf(nil, `{"metadata":{"uid":"u1"},"status":{"message":"%d"}}`, n)
+		if _, err := pods.Patch(b.Context(), "web", types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status"); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

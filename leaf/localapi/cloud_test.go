@@ -1,0 +1,53 @@
+package localapi_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/frond-edge/frond/api/wire"
+)
+
+// Do plays the call over the link and the apiserver behind it.
+func (c *cloud) Do(ctx context.Context, r wire.KubeRequest) (wire.KubeReply, error) {
+	c.mu.Lock()
+	h := c.handler
+	if h != nil {
+		c.requests = append(c.requests, r)
+	}
+	c.mu.Unlock()
+	if h == nil {
+		return wire.KubeReply{}, wire.ErrOffline
+	}
+	target := r.Path
+	if r.Query != "" {
+		target += "?" + r.Query
+	}
+	req := httptest.NewRequestWithContext(ctx, r.Method, target, bytes.NewReader(r.Body))
+	req.Header.Set("Content-Type", r.ContentType)
+	req.Header.Set("Accept", r.Accept)
+	w := httptest.NewRecorder()
+	h(w, req)
+	return wire.KubeReply{Code: w.Code, ContentType: w.Header().Get("Content-Type"), Body: w.Body.Bytes()}, nil
+}
+
+func answer(w http.ResponseWriter, code int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(v)
+}
+
+func answerStatus(w http.ResponseWriter, code int32, reason metav1.StatusReason) {
+	answer(w, int(code), metav1.Status{
+		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
+		Status:   metav1.StatusFailure, Code: code, Reason: reason, Message: string(reason),
+	})
+}
+
+func notFound(w http.ResponseWriter, _ *http.Request) {
+	answerStatus(w, http.StatusNotFound, metav1.StatusReasonNotFound)
+}

@@ -1,0 +1,247 @@
+package localapi
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/duration"
+)
+
+const none = "<none>"
+
+// columns makes a row of column definitions of type string; those after "|" are shown by `-o wide` only.
+// The first column that is called Name gets the format by which kubectl prefixes the kind.
+func columns(names ...string) []metav1.TableColumnDefinition {
+	var out []metav1.TableColumnDefinition
+	var priority int32
+	for _, name := range names {
+		if name == "|" {
+			priority = 1
+			continue
+		}
+		c := metav1.TableColumnDefinition{Name: name, Type: "string", Priority: priority}
+		if name == "Name" {
+			c.Format = "name"
+		}
+		out = append(out, c)
+	}
+	return out
+}
+
+// tableOf turns an object or a list into a table, with the resource's own columns or with name and age.
+func (r *resource) tableOf(obj runtime.Object, headers bool) (*metav1.Table, error) {
+	table := &metav1.Table{Rows: []metav1.TableRow{}}
+	add := func(o runtime.Object) error {
+		m, err := meta.Accessor(o)
+		if err != nil {
+			return err
+		}
+		row := metav1.TableRow{Object: runtime.RawExtension{Object: o}}
+		if r.cells != nil {
+			row.Cells = r.cells(o)
+		} else {
+			row.Cells = []any{m.GetName(), age(m.GetCreationTimestamp())}
+		}
+		if r.conditions != nil {
+			row.Conditions = r.conditions(o)
+		}
+		table.Rows = append(table.Rows, row)
+		return nil
+	}
+	if meta.IsListType(obj) {
+		if err := meta.EachListItem(obj, add); err != nil {
+			return nil, err
+		}
+	} else if err := add(obj); err != nil {
+		return nil, err
+	}
+	if m, err := meta.ListAccessor(obj); err == nil {
+		table.ResourceVersion = m.GetResourceVersion()
+	} else if m, err := meta.CommonAccessor(obj); err == nil {
+		table.ResourceVersion = m.GetResourceVersion()
+	}
+	if headers {
+		table.ColumnDefinitions = r.columns
+		if r.columns == nil {
+			table.ColumnDefinitions = columns("Name", "Age")
+		}
+	}
+	return table, nil
+}
+
+// age is a time as kubectl shows it: "5m", or "<unknown>" for a time that was never set.
+func age(t metav1.Time) string {
+	if t.IsZero() {
+		return "<unknown>"
+	}
+	return duration.HumanDuration(time.Since(t.Time))
+}
+
+func orNone(s string) string {
+	if s == "" {
+		return none
+	}
+	return s
+}
+
+func nodeColumns() []metav1.TableColumnDefinition {
+	return columns("Name", "Status", "Roles", "Age", "Version", "|",
+		"Internal-IP", "External-IP", "OS-Image", "Kernel-Version", "Container-Runtime")
+}
+
+func nodeCells(obj runtime.Object) []any {
+	node := obj.(*corev1.Node)
+	status := "Unknown"
+	for _, c := range node.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			status = "NotReady"
+			if c.Status == corev1.ConditionTrue {
+				status = "Ready"
+			}
+		}
+	}
+	if node.Spec.Unschedulable {
+		status += ",SchedulingDisabled"
+	}
+	var roles []string
+	for k, v := range node.Labels {
+		if role, ok := strings.CutPrefix(k, "node-role.kubernetes.io/"); ok && role != "" {
+			roles = append(roles, role)
+		} else if k == "kubernetes.io/role" && v != "" {
+			roles = append(roles, v)
+		}
+	}
+	slices.Sort(roles)
+	address := func(kind corev1.NodeAddressType) string {
+		for _, a := range node.Status.Addresses {
+			if a.Type == kind {
+				return a.Address
+			}
+		}
+		return none
+	}
+	known := func(s string) string {
+		if s == "" {
+			return "<unknown>"
+		}
+		return s
+	}
+	info := node.Status.NodeInfo
+	return []any{
+		node.Name, status, orNone(strings.Join(slices.Compact(roles), ",")), age(node.CreationTimestamp), info.KubeletVersion,
+		address(corev1.NodeInternalIP), address(corev1.NodeExternalIP),
+		known(info.OSImage), known(info.KernelVersion), known(info.ContainerRuntimeVersion),
+	}
+}
+
+func configMapColumns() []metav1.TableColumnDefinition { return columns("Name", "Data", "Age") }
+
+func configMapCells(obj runtime.Object) []any {
+	cm := obj.(*corev1.ConfigMap)
+	return []any{cm.Name, int64(len(cm.Data) + len(cm.BinaryData)), age(cm.CreationTimestamp)}
+}
+
+func secretColumns() []metav1.TableColumnDefinition { return columns("Name", "Type", "Data", "Age") }
+
+func secretCells(obj runtime.Object) []any {
+	s := obj.(*corev1.Secret)
+	return []any{s.Name, string(s.Type), int64(len(s.Data)), age(s.CreationTimestamp)}
+}
+
+func serviceColumns() []metav1.TableColumnDefinition {
+	return columns("Name", "Type", "Cluster-IP", "External-IP", "Port(s)", "Age", "|", "Selector")
+}
+
+func serviceCells(obj runtime.Object) []any {
+	svc := obj.(*corev1.Service)
+	ip := none
+	if len(svc.Spec.ClusterIPs) > 0 {
+		ip = svc.Spec.ClusterIPs[0]
+	}
+	var ports []string
+	for _, p := range svc.Spec.Ports {
+		port := fmt.Sprint(p.Port)
+		if p.NodePort > 0 {
+			port += fmt.Sprintf(":%d", p.NodePort)
+		}
+		ports = append(ports, port+"/"+string(p.Protocol))
+	}
+	return []any{
+		svc.Name, string(svc.Spec.Type), ip, externalIP(svc), orNone(strings.Join(ports, ",")), age(svc.CreationTimestamp),
+		labels.FormatLabels(svc.Spec.Selector),
+	}
+}
+
+func externalIP(svc *corev1.Service) string {
+	ips := slices.Clone(svc.Spec.ExternalIPs)
+	switch svc.Spec.Type {
+	case corev1.ServiceTypeExternalName:
+		return svc.Spec.ExternalName
+	case corev1.ServiceTypeLoadBalancer:
+		var given []string
+		for _, in := range svc.Status.LoadBalancer.Ingress {
+			if in.IP != "" {
+				given = append(given, in.IP)
+			} else if in.Hostname != "" {
+				given = append(given, in.Hostname)
+			}
+		}
+		if ips = append(given, ips...); len(ips) == 0 {
+			return "<pending>"
+		}
+	case corev1.ServiceTypeClusterIP, corev1.ServiceTypeNodePort:
+	}
+	return orNone(strings.Join(ips, ","))
+}
+
+func leaseColumns() []metav1.TableColumnDefinition { return columns("Name", "Holder", "Age") }
+
+func leaseCells(obj runtime.Object) []any {
+	lease := obj.(*coordinationv1.Lease)
+	holder := ""
+	if lease.Spec.HolderIdentity != nil {
+		holder = *lease.Spec.HolderIdentity
+	}
+	return []any{lease.Name, holder, age(lease.CreationTimestamp)}
+}
+
+func eventColumns() []metav1.TableColumnDefinition {
+	c := columns("Last Seen", "Type", "Reason", "Object", "Message", "|", "Subobject", "Source", "First Seen", "Count", "Name")
+	return c
+}
+
+func eventCells(obj runtime.Object) []any {
+	e := obj.(*corev1.Event)
+	first, last, count := e.FirstTimestamp, e.LastTimestamp, e.Count
+	if first.IsZero() {
+		first = metav1.Time(e.EventTime)
+	}
+	if last.IsZero() {
+		last = first
+	}
+	if e.Series != nil {
+		last, count = metav1.Time(e.Series.LastObservedTime), e.Series.Count
+	} else if count == 0 {
+		count = 1
+	}
+	target := strings.ToLower(e.InvolvedObject.Kind)
+	if e.InvolvedObject.Name != "" {
+		target += "/" + e.InvolvedObject.Name
+	}
+	source := e.Source.Component
+	if e.Source.Host != "" {
+		source += ", " + e.Source.Host
+	}
+	return []any{
+		age(last), e.Type, e.Reason, target, strings.TrimSpace(e.Message),
+		e.InvolvedObject.FieldPath, source, age(first), int64(count), e.Name,
+	}
+}

@@ -1,0 +1,284 @@
+package localapi_test
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/frond-edge/frond/api/wire"
+)
+
+// encodings are those that clients speak; a kubelet speaks protobuf.
+func encodings() map[string]bool { return map[string]bool{"json": false, "protobuf": true} }
+
+// TestPodLife is what a kubelet does to a pod: status by strategic merge patch, deletion with its UID.
+func TestPodLife(t *testing.T) {
+	for name, protobuf := range encodings() {
+		t.Run(name, func(t *testing.T) {
+			g := newGateway(t, true)
+			pods := g.client(protobuf).CoreV1().Pods("default")
+			g.deliver(pod("web", "u1", "100"))
+			got, err := pods.Get(t.Context(), "web", metav1.GetOptions{})
+			if err != nil || got.UID != "u1" || got.ResourceVersion == "100" {
+				t.Fatalf("get: %v, uid %s, version %s", err, got.UID, got.ResourceVersion)
+			}
+
+			patch := `{"metadata":{"uid":"u1"},"status":{"phase":"Running","conditions":[{"type":"Ready","status":"True"}]}}`
+			after, err := pods.Patch(t.Context(), "web", types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
+			if err != nil || after.Status.Phase != corev1.PodRunning || after.ResourceVersion == got.ResourceVersion {
+				t.Fatalf("patch: %v, %+v", err, after)
+			}
+			reports := g.sent.all()
+			if len(reports) != 1 || reports[0].Op != wire.Apply || reports[0].UID != "u1" || reports[0].Version != "100" {
+				t.Fatalf("reports: %+v", reports)
+			}
+			var reported corev1.Pod
+			if err := json.Unmarshal(reports[0].Object, &reported); err != nil || reported.Status.Phase != corev1.PodRunning ||
+				reported.Kind != "Pod" || reported.ResourceVersion != "100" {
+				t.Fatalf("reported object: %v, %+v", err, reported)
+			}
+			if _, err := pods.Patch(t.Context(), "web", types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "status"); err != nil {
+				t.Fatal(err)
+			}
+			if n := len(g.sent.all()); n != 1 {
+				t.Errorf("a patch that changes nothing was reported: %d reports", n)
+			}
+
+			other := `{"metadata":{"uid":"u2"},"status":{"phase":"Failed"}}`
+			if _, err := pods.Patch(t.Context(), "web", types.StrategicMergePatchType, []byte(other), metav1.PatchOptions{}, "status"); !apierrors.IsInvalid(err) {
+				t.Errorf("patch of another UID: %v", err)
+			}
+
+			zero, wrong, right := int64(0), types.UID("u2"), types.UID("u1")
+			err = pods.Delete(t.Context(), "web", metav1.DeleteOptions{GracePeriodSeconds: &zero, Preconditions: &metav1.Preconditions{UID: &wrong}})
+			if !apierrors.IsConflict(err) {
+				t.Errorf("delete of another UID: %v", err)
+			}
+			if err = pods.Delete(t.Context(), "web", metav1.DeleteOptions{GracePeriodSeconds: &zero, Preconditions: &metav1.Preconditions{UID: &right}}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := pods.Get(t.Context(), "web", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+				t.Errorf("get after delete: %v", err)
+			}
+			if reports = g.sent.all(); len(reports) != 2 || reports[1].Op != wire.Delete || reports[1].UID != "u1" {
+				t.Fatalf("reports: %+v", reports)
+			}
+		})
+	}
+}
+
+func TestStatusIsReportedBeforeItIsStored(t *testing.T) {
+	g := newGateway(t, true)
+	g.deliver(pod("web", "u1", "100"))
+	g.sent.refuse(errors.New("disk full"))
+	pods := g.client(false).CoreV1().Pods("default")
+	patch := []byte(`{"status":{"phase":"Running"}}`)
+	if _, err := pods.Patch(t.Context(), "web", types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status"); !apierrors.IsInternalError(err) {
+		t.Fatalf("patch: %v", err)
+	}
+	if got, err := pods.Get(t.Context(), "web", metav1.GetOptions{}); err != nil || got.Status.Phase != corev1.PodPending {
+		t.Fatalf("the store is ahead of the outbox: %v, %s", err, got.Status.Phase)
+	}
+}
+
+// TestPodSpecIsNotTheNodesToWrite: changes of the spec go to the cloud, and a status write cannot smuggle them.
+func TestPodSpecIsNotTheNodesToWrite(t *testing.T) {
+	g := newGateway(t, true)
+	g.deliver(pod("web", "u1", "100"))
+	pods := g.client(false).CoreV1().Pods("default")
+	patch := []byte(`{"spec":{"nodeName":"other"},"status":{"phase":"Running"}}`)
+	got, err := pods.Patch(t.Context(), "web", types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+	if err != nil || got.Spec.NodeName != node || got.Status.Phase != corev1.PodRunning {
+		t.Fatalf("status patch: %v, %+v", err, got)
+	}
+	if _, err := pods.Patch(t.Context(), "web", types.MergePatchType, patch, metav1.PatchOptions{}); !apierrors.IsServiceUnavailable(err) {
+		t.Fatalf("patch while offline: %v", err)
+	}
+	if err := pods.Delete(t.Context(), "web", metav1.DeleteOptions{}); !apierrors.IsServiceUnavailable(err) {
+		t.Fatalf("graceful delete while offline: %v", err)
+	}
+}
+
+func newNode() *corev1.Node {
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: node, Labels: map[string]string{corev1.LabelHostname: node}},
+		Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionFalse}}},
+	}
+}
+
+// TestRegister is the kubelet's registration while the link is up: the cloud makes the Node.
+func TestRegister(t *testing.T) {
+	for name, protobuf := range encodings() {
+		t.Run(name, func(t *testing.T) {
+			g := newGateway(t, true)
+			g.cloud.online(func(w http.ResponseWriter, r *http.Request) {
+				var n corev1.Node
+				if r.Method != http.MethodPost || json.NewDecoder(r.Body).Decode(&n) != nil || n.Kind != "Node" {
+					notFound(w, r)
+					return
+				}
+				n.UID, n.ResourceVersion = "node-uid", "55"
+				answer(w, http.StatusCreated, n)
+			})
+			nodes := g.client(protobuf).CoreV1().Nodes()
+			made, err := nodes.Create(t.Context(), newNode(), metav1.CreateOptions{})
+			if err != nil || made.UID != "node-uid" {
+				t.Fatalf("create: %v, %+v", err, made)
+			}
+			if _, err := nodes.Create(t.Context(), newNode(), metav1.CreateOptions{}); !apierrors.IsAlreadyExists(err) {
+				t.Errorf("second create: %v", err)
+			}
+			got, err := nodes.PatchStatus(t.Context(), node, []byte(`{"metadata":{"annotations":{"a":"b"}},"status":{"conditions":[{"type":"Ready","status":"True"}]}}`))
+			if err != nil || got.Annotations["a"] != "b" || got.Status.Conditions[0].Status != corev1.ConditionTrue {
+				t.Fatalf("patch: %v, %+v", err, got)
+			}
+			reports := g.sent.all()
+			if len(reports) != 1 || reports[0].UID != "node-uid" || reports[0].Version != "55" {
+				t.Fatalf("reports: %+v", reports)
+			}
+		})
+	}
+}
+
+// TestRegisterAgain: the store is new, the Node is not. The kubelet is told so, finds it here, and goes on from it.
+func TestRegisterAgain(t *testing.T) {
+	g := newGateway(t, false)
+	g.cloud.online(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost {
+			answerStatus(w, http.StatusConflict, metav1.StatusReasonAlreadyExists)
+			return
+		}
+		n := newNode()
+		n.TypeMeta = metav1.TypeMeta{Kind: "Node", APIVersion: "v1"}
+		n.UID, n.ResourceVersion = "old-uid", "3"
+		answer(w, http.StatusOK, n)
+	})
+	nodes := g.client(true).CoreV1().Nodes()
+	if _, err := nodes.Create(t.Context(), newNode(), metav1.CreateOptions{}); !apierrors.IsAlreadyExists(err) {
+		t.Fatalf("create: %v", err)
+	}
+	g.cloud.offline()
+	got, err := nodes.PatchStatus(t.Context(), node, []byte(`{"status":{"conditions":[{"type":"Ready","status":"True"}]}}`))
+	if err != nil || got.UID != "old-uid" {
+		t.Fatalf("patch: %v, %+v", err, got)
+	}
+	if r := g.sent.all(); len(r) != 1 || r[0].UID != "old-uid" || r[0].Version != "3" {
+		t.Errorf("reports: %+v", r)
+	}
+	l, err := nodes.List(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=" + node})
+	if err != nil || len(l.Items) != 1 {
+		t.Errorf("the node is not listed before the first attach: %v", err)
+	}
+}
+
+// TestRegisterOffline: a Node made while nobody can be asked lives here, is reported without a UID, and becomes the cloud's
+// Node when that is delivered.
+func TestRegisterOffline(t *testing.T) {
+	g := newGateway(t, false)
+	nodes := g.client(true).CoreV1().Nodes()
+	if _, err := nodes.Get(t.Context(), node, metav1.GetOptions{}); !apierrors.IsServiceUnavailable(err) {
+		t.Fatalf("get of an unknown node while offline: %v", err)
+	}
+	made, err := nodes.Create(t.Context(), newNode(), metav1.CreateOptions{})
+	if err != nil || made.UID == "" {
+		t.Fatalf("create: %v, %+v", err, made)
+	}
+	if _, err := nodes.PatchStatus(t.Context(), node, []byte(`{"status":{"conditions":[{"type":"Ready","status":"True"}]}}`)); err != nil {
+		t.Fatal(err)
+	}
+	reports := g.sent.all()
+	if len(reports) != 2 || reports[0].UID != "" || reports[1].UID != "" || strings.Contains(string(reports[1].Object), string(made.UID)) {
+		t.Fatalf("reports: %+v", reports)
+	}
+	csi := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{
+		Name: node, OwnerReferences: []metav1.OwnerReference{{Kind: "Node", APIVersion: "v1", Name: node, UID: made.UID}},
+	}}
+	if _, err := g.client(true).StorageV1().CSINodes().Create(t.Context(), csi, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if reports = g.sent.all(); len(reports) != 3 || strings.Contains(string(reports[2].Object), string(made.UID)) {
+		t.Fatalf("a UID that the cloud has not given is reported: %s", reports[2].Object)
+	}
+	given := newNode()
+	given.UID, given.ResourceVersion, given.Spec.PodCIDR = "node-uid", "9", "10.1.0.0/24"
+	g.seq++
+	if err := g.store.Replace(t.Context(), []wire.Message{message(t, given, 5)}, "s", 5); err != nil {
+		t.Fatal(err)
+	}
+	got, err := nodes.Get(t.Context(), node, metav1.GetOptions{})
+	if err != nil || got.UID != "node-uid" || got.Spec.PodCIDR == "" || got.Status.Conditions[0].Status != corev1.ConditionTrue {
+		t.Fatalf("after delivery: %v, %+v", err, got)
+	}
+}
+
+func TestLease(t *testing.T) {
+	for name, protobuf := range encodings() {
+		t.Run(name, func(t *testing.T) {
+			g := newGateway(t, false)
+			leases := g.client(protobuf).CoordinationV1().Leases("kube-node-lease")
+			if _, err := leases.Get(t.Context(), node, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+				t.Fatalf("get: %v", err)
+			}
+			if !g.api.LeaseRenewed().IsZero() {
+				t.Error("renewed before it exists")
+			}
+			revision := g.store.Revision()
+			lease, err := leases.Create(t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: node}}, metav1.CreateOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			first := g.api.LeaseRenewed()
+			now := metav1.NowMicro()
+			lease.Spec.RenewTime = &now
+			again, err := leases.Update(t.Context(), lease, metav1.UpdateOptions{})
+			if err != nil || again.Spec.RenewTime == nil {
+				t.Fatalf("update: %v", err)
+			}
+			if _, err := leases.Update(t.Context(), lease, metav1.UpdateOptions{}); !apierrors.IsConflict(err) {
+				t.Errorf("update with an old version: %v", err)
+			}
+			if first.IsZero() || !g.api.LeaseRenewed().After(first) {
+				t.Error("the renewal was not noticed")
+			}
+			if g.store.Revision() != revision {
+				t.Error("a lease was written to disk")
+			}
+		})
+	}
+}
+
+func TestEvents(t *testing.T) {
+	for name, protobuf := range encodings() {
+		t.Run(name, func(t *testing.T) {
+			g := newGateway(t, false)
+			events := g.client(protobuf).CoreV1().Events("default")
+			made, err := events.CreateWithEventNamespaceWithContext(t.Context(), &corev1.Event{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web.1"}, Reason: "Started", Count: 1,
+				InvolvedObject: corev1.ObjectReference{Kind: "Pod", Name: "web", Namespace: "default"},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := events.PatchWithEventNamespaceWithContext(t.Context(), made, []byte(`{"count":2}`)); err != nil {
+				t.Fatal(err)
+			}
+			sent := g.sent.allEvents()
+			if len(sent) != 2 || !strings.Contains(string(sent[1].Object), `"count":2`) {
+				t.Fatalf("events: %+v", sent)
+			}
+			list, err := events.List(t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.name=web"})
+			if err != nil || len(list.Items) != 1 || list.Items[0].Count != 2 {
+				t.Fatalf("list: %v, %+v", err, list)
+			}
+		})
+	}
+}

@@ -1,0 +1,203 @@
+package localapi_test
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/frond-edge/frond/leaf/localapi"
+)
+
+// pki is a CA with a serving and a client certificate in a folder.
+type pki struct{ dir string }
+
+func (p pki) file(name string) string { return filepath.Join(p.dir, name) }
+
+func newPKI(t *testing.T) pki {
+	t.Helper()
+	p := pki{t.TempDir()}
+	ca := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "ca"}, NotAfter: time.Now().Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	}
+	caKey := p.issue(t, "ca", ca, ca, nil)
+	p.issue(t, "server", &x509.Certificate{
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "localhost"}, NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}, ca, caKey)
+	p.issue(t, "client", &x509.Certificate{
+		SerialNumber: big.NewInt(3), Subject: pkix.Name{CommonName: "operator"}, NotAfter: time.Now().Add(time.Hour),
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}, ca, caKey)
+	return p
+}
+
+func (p pki) issue(t *testing.T, name string, c, parent *x509.Certificate, signer *ecdsa.PrivateKey) *ecdsa.PrivateKey {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if signer == nil {
+		signer = key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, c, parent, &key.PublicKey, signer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for file, block := range map[string]*pem.Block{
+		name + ".crt": {Type: "CERTIFICATE", Bytes: der}, name + ".key": {Type: "PRIVATE KEY", Bytes: private},
+	} {
+		if err := os.WriteFile(p.file(file), pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return key
+}
+
+func withTLS(p pki) option {
+	return func(c *localapi.Config) {
+		c.Address, c.CertFile, c.KeyFile, c.ClientCAFile = "127.0.0.1:0", p.file("server.crt"), p.file("server.key"), p.file("ca.crt")
+	}
+}
+
+func TestTLS(t *testing.T) {
+	p := newPKI(t)
+	g := newGateway(t, true, withTLS(p))
+	g.deliver(pod("web", "u1", "1"))
+	cfg := &rest.Config{Host: "https://" + g.api.Addr(), TLSClientConfig: rest.TLSClientConfig{
+		CAFile: p.file("ca.crt"), CertFile: p.file("client.crt"), KeyFile: p.file("client.key"),
+	}}
+	client, err := rest.HTTPClientFor(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.CloseIdleConnections()
+	if _, err := clientFor(t, cfg).CoreV1().Pods("default").Get(t.Context(), "web", metav1.GetOptions{}); err != nil {
+		t.Errorf("with a certificate: %v", err)
+	}
+	if code, _ := get(t, client, cfg.Host+"/frond/store"); code != http.StatusForbidden {
+		t.Errorf("store view over TLS: %d", code)
+	}
+	cfg.CertFile, cfg.KeyFile = "", ""
+	if _, err := clientFor(t, cfg).CoreV1().Pods("default").Get(t.Context(), "web", metav1.GetOptions{}); err == nil {
+		t.Error("a client without a certificate was served")
+	}
+}
+
+func get(t *testing.T, c *http.Client, url string) (code int, body []byte) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := c.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = r.Body.Close() }()
+	if body, err = io.ReadAll(r.Body); err != nil {
+		t.Fatal(err)
+	}
+	return r.StatusCode, body
+}
+
+func TestUnixSocket(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "api.sock")
+	if err := os.WriteFile(path, []byte("left by a killed process"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	g := newGateway(t, true, func(c *localapi.Config) { c.UnixSocket = path })
+	g.deliver(configMap("a", "1"))
+	info, err := os.Stat(path)
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Fatalf("socket: %v, %v", err, info.Mode())
+	}
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", path)
+	}}
+	defer transport.CloseIdleConnections()
+	_, body := get(t, &http.Client{Transport: transport}, "http://edge/frond/store")
+	var view localapi.StoreView
+	if err := json.Unmarshal(body, &view); err != nil || len(view.Objects) != 1 || view.Objects[0].Name != "a" || view.Cursor.StreamEpoch == "" {
+		t.Fatalf("store view: %v, %+v", err, view)
+	}
+	g.stop()
+	if _, err := os.Stat(path); !os.IsNotExist(err) {
+		t.Errorf("the socket's file is still there: %v", err)
+	}
+}
+
+// TestKubectl drives the real kubectl against the TLS listener.
+func TestKubectl(t *testing.T) {
+	const multicall = "/tmp/kb/kube"
+	if info, err := os.Stat(multicall); err != nil || info.IsDir() {
+		t.Skipf("no kubectl at %s: build tools/kube", multicall)
+	}
+	p := newPKI(t)
+	g := newGateway(t, true, withTLS(p))
+	running := pod("web", "u1", "1")
+	running.Status.Phase = "Running"
+	g.deliver(running, configMap("conf", "1"), newNode())
+	kubectl := func(args ...string) string {
+		t.Helper()
+		args = append([]string{
+			"kubectl", "--kubeconfig", os.DevNull, "--cache-dir", t.TempDir(), "--server", "https://" + g.api.Addr(), "--certificate-authority", p.file("ca.crt"),
+			"--client-certificate", p.file("client.crt"), "--client-key", p.file("client.key"),
+		}, args...)
+		out, err := exec.CommandContext(t.Context(), multicall, args...).CombinedOutput()
+		if err != nil {
+			return fmt.Sprintf("%v: %s", err, out)
+		}
+		return string(out)
+	}
+	for command, want := range map[string][]string{
+		"get pods -A -o wide": {"NAMESPACE", "READY", "default", "web", "0/1", "Running", "edge-1"},
+		"get nodes":           {"NAME", "STATUS", "ROLES", "edge-1", "NotReady"},
+		"get cm conf -o yaml": {"kind: ConfigMap", "key: \"1\""},
+		"get pods --field-selector spec.nodeName=edge-1": {"web"},
+		"get pods -l app=none":                           {"No resources found"},
+		"describe pod web":                               {"Name:", "web", "busybox"},
+		"api-resources":                                  {"pods", "configmaps", "csidrivers", "storage.k8s.io/v1"},
+		"version":                                        {"Server Version: v1.37.1"},
+		"get pod none":                                   {"NotFound"},
+		"get secret none":                                {"cannot ask the cloud"},
+		"get deployments":                                {"doesn't have a resource type"},
+		"annotate node edge-1 a=b":                       {"annotated"},
+		"get pods,cm -o name":                            {"pod/web", "configmap/conf"},
+		"wait pod/web --for=jsonpath={.status.phase}=Running": {"condition met"},
+	} {
+		out := kubectl(strings.Fields(command)...)
+		for _, w := range want {
+			if !strings.Contains(out, w) {
+				t.Errorf("kubectl %s: no %q in:\n%s", command, w, out)
+			}
+		}
+		if testing.Verbose() {
+			t.Logf("$ kubectl %s\n%s", command, out)
+		}
+	}
+}

@@ -1,0 +1,227 @@
+package localapi
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+
+	corev1 "k8s.io/api/core/v1"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+
+	"github.com/frond-edge/frond/api/wire"
+)
+
+// MergeDesired joins what the node holds of an object with a newer state from the cloud, for store.Config.Merge. Both have
+// the same UID, or the local one has none yet.
+//
+// A pod's status is the kubelet's, except conditions and fields that others write, and an end that the cloud decided. A
+// node's status is the kubelet's, except foreign conditions and the list of attached volumes; labels and annotations that
+// only the kubelet sets are kept, as a report of them may still be on its way. Every other object is the cloud's alone.
+func MergeDesired(key wire.Key, local, desired []byte) ([]byte, error) {
+	switch {
+	case key.Group == "" && key.Resource == "pods":
+		return merge(local, desired, mergePod)
+	case key.Group == "" && key.Resource == "nodes":
+		return merge(local, desired, mergeNode)
+	case key.Group == "storage.k8s.io" && key.Resource == "csinodes":
+		// Only the kubelet writes it; the cloud's copy is what it reported some time ago.
+		return mergeCSINode(local, desired)
+	default:
+		return desired, nil
+	}
+}
+
+// merge works on the JSON's top level, so that fields which these types do not know yet pass through.
+func merge[T any](local, desired []byte, join func(local, desired *T) (status any, metadata map[string]any)) ([]byte, error) {
+	var l, d T
+	if err := utiljson.Unmarshal(local, &l); err != nil {
+		return nil, fmt.Errorf("merge: local object: %w", err)
+	}
+	if err := utiljson.Unmarshal(desired, &d); err != nil {
+		return nil, fmt.Errorf("merge: desired object: %w", err)
+	}
+	out, err := fieldsOf(desired)
+	if err != nil {
+		return nil, fmt.Errorf("merge: desired object: %w", err)
+	}
+	status, metadata := join(&l, &d)
+	if out["status"], err = json.Marshal(status); err != nil {
+		return nil, fmt.Errorf("merge: %w", err)
+	}
+	if len(metadata) > 0 {
+		m, err := fieldsOf(out["metadata"])
+		if err != nil {
+			return nil, fmt.Errorf("merge: desired metadata: %w", err)
+		}
+		for field, value := range metadata {
+			if m[field], err = json.Marshal(value); err != nil {
+				return nil, fmt.Errorf("merge: %w", err)
+			}
+		}
+		if out["metadata"], err = json.Marshal(m); err != nil {
+			return nil, fmt.Errorf("merge: %w", err)
+		}
+	}
+	data, err := json.Marshal(out)
+	if err != nil {
+		return nil, fmt.Errorf("merge: %w", err)
+	}
+	return data, nil
+}
+
+func mergePod(local, desired *corev1.Pod) (any, map[string]any) {
+	l, d := local.Status, desired.Status
+	if l.Phase == "" && len(l.ContainerStatuses) == 0 && l.StartTime == nil {
+		return d, nil // the kubelet has not said anything yet
+	}
+	out := l
+	out.Conditions = joinConditions(l.Conditions, d.Conditions, podCondition, kubeletPodCondition)
+	// Written by the scheduler and by the resource claim controller.
+	out.NominatedNodeName = d.NominatedNodeName
+	out.ResourceClaimStatuses = d.ResourceClaimStatuses
+	out.ExtendedResourceClaimStatus = d.ExtendedResourceClaimStatus
+	if d.QOSClass != "" {
+		out.QOSClass = d.QOSClass
+	}
+	if ended(d.Phase) && !ended(l.Phase) { // for example a pod that was failed for an eviction
+		out.Phase, out.Reason, out.Message = d.Phase, d.Reason, d.Message
+	}
+	return out, nil
+}
+
+func ended(p corev1.PodPhase) bool { return p == corev1.PodSucceeded || p == corev1.PodFailed }
+
+func podCondition(c corev1.PodCondition) string { return string(c.Type) }
+
+// kubeletPodCondition names the conditions that the kubelet owns (k8s.io/kubernetes pkg/kubelet/types/pod_status.go).
+func kubeletPodCondition(kind string) bool {
+	switch corev1.PodConditionType(kind) {
+	case corev1.PodScheduled, corev1.PodReady, corev1.PodInitialized, corev1.ContainersReady, corev1.PodResizeInProgress,
+		corev1.PodResizePending, corev1.PodReadyToStartContainers, corev1.AllContainersRestarting:
+		return true
+	default:
+		return false
+	}
+}
+
+// joinConditions keeps the local state of the conditions that are the kubelet's, and the cloud's of the others. One that
+// only the node knows stays: its report is on the way, or its writer runs on the gateway.
+func joinConditions[C any](local, desired []C, kind func(C) string, kubelets func(string) bool) []C {
+	here := map[string]bool{}
+	there := map[string]C{}
+	for _, c := range desired {
+		there[kind(c)] = c
+	}
+	var out []C
+	for _, c := range local {
+		here[kind(c)] = true
+		if d, ok := there[kind(c)]; ok && !kubelets(kind(c)) {
+			c = d
+		}
+		out = append(out, c)
+	}
+	for _, c := range desired {
+		if !here[kind(c)] {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+func mergeNode(local, desired *corev1.Node) (any, map[string]any) {
+	metadata := map[string]any{}
+	if labels, changed := keepOwn(local.Labels, desired.Labels, kubeletLabel); changed {
+		metadata["labels"] = labels
+	}
+	if annotations, changed := keepOwn(local.Annotations, desired.Annotations, kubeletAnnotation); changed {
+		metadata["annotations"] = annotations
+	}
+	l, d := local.Status, desired.Status
+	if len(l.Conditions) == 0 && len(l.Capacity) == 0 {
+		return d, metadata // the kubelet has not said anything yet
+	}
+	out := l
+	out.Conditions = joinConditions(l.Conditions, d.Conditions, nodeCondition, kubeletNodeCondition)
+	out.VolumesAttached = d.VolumesAttached // the attach-detach controller's word to the kubelet
+	return out, metadata
+}
+
+func nodeCondition(c corev1.NodeCondition) string { return string(c.Type) }
+
+// kubeletNodeCondition names the conditions that the kubelet owns. While a node is cut off, the cloud writes Unknown into
+// them; that is news about the link, not about the node, and must not come back to it.
+func kubeletNodeCondition(kind string) bool {
+	switch corev1.NodeConditionType(kind) {
+	case corev1.NodeReady, corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure:
+		return true
+	default:
+		return false
+	}
+}
+
+// kubeletLabel names the labels that the kubelet sets from what it runs on and corrects at each start.
+func kubeletLabel(name string) bool {
+	switch name {
+	case corev1.LabelHostname, corev1.LabelOSStable, corev1.LabelArchStable, "beta.kubernetes.io/os", "beta.kubernetes.io/arch":
+		return true
+	default:
+		return false
+	}
+}
+
+func kubeletAnnotation(name string) bool {
+	switch name {
+	case "volumes.kubernetes.io/controller-managed-attach-detach", "csi.volume.kubernetes.io/nodeid",
+		"alpha.kubernetes.io/provided-node-ip":
+		return true
+	default:
+		return false
+	}
+}
+
+// keepOwn is desired with the local values of the names that are own.
+func keepOwn(local, desired map[string]string, own func(string) bool) (map[string]string, bool) {
+	out := map[string]string{}
+	maps.Copy(out, desired)
+	changed := false
+	for k, v := range local {
+		if d, ok := desired[k]; own(k) && (!ok || d != v) {
+			out[k], changed = v, true
+		}
+	}
+	return out, changed
+}
+
+func mergeCSINode(local, desired []byte) ([]byte, error) {
+	l, err := fieldsOf(local)
+	if err != nil {
+		return nil, fmt.Errorf("merge: local object: %w", err)
+	}
+	d, err := fieldsOf(desired)
+	if err != nil {
+		return nil, fmt.Errorf("merge: desired object: %w", err)
+	}
+	if spec, ok := l["spec"]; ok {
+		d["spec"] = spec
+	}
+	data, err := json.Marshal(d)
+	if err != nil {
+		return nil, fmt.Errorf("merge: %w", err)
+	}
+	return data, nil
+}
+
+var errNoObject = errors.New("not a JSON object")
+
+// fieldsOf splits a JSON object; null is not one.
+func fieldsOf(object []byte) (map[string]json.RawMessage, error) {
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(object, &fields); err != nil {
+		return nil, fmt.Errorf("%w: %w", errNoObject, err)
+	}
+	if fields == nil {
+		return nil, errNoObject
+	}
+	return fields, nil
+}

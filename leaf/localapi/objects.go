@@ -1,0 +1,139 @@
+package localapi
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/google/uuid"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/leaf/store"
+)
+
+// feed is a running watch of objects. Next waits for the next event; it ends with ErrGone for a watch that fell too far
+// behind, and with ctx's error. A ctx that has ended makes it return what is there already.
+type feed interface {
+	Next(ctx context.Context) (store.Event, error)
+	Stop()
+}
+
+// objects is where the objects of a resource live: the store, or memory. The errors are the store's.
+type objects interface {
+	Get(key wire.Key) (store.Entry, error)
+	List(group, resource, namespace string) ([]store.Entry, uint64)
+	Watch(group, resource, namespace string, after uint64) (feed, error)
+	Put(ctx context.Context, key wire.Key, object []byte, ifRevision *uint64) (store.Entry, error)
+	Delete(ctx context.Context, key wire.Key, uid string, ifRevision *uint64) (store.Entry, error)
+	Revision() uint64
+}
+
+// stored adapts the store to objects.
+type stored struct{ *store.Store }
+
+func (s stored) Watch(group, resource, namespace string, after uint64) (feed, error) {
+	w, err := s.Store.Watch(group, resource, namespace, after)
+	if err != nil {
+		return nil, err
+	}
+	return w, nil
+}
+
+// stamp is what an object carries beside its typed form while it is worked on.
+type stamp struct {
+	revision uint64
+	cloud    string // metadata.resourceVersion as the cloud gave it
+}
+
+// decode gives the object as clients see it: with the local resourceVersion, and with a UID also while the cloud has not
+// given one yet, as client code takes an object without a UID for one that does not exist.
+func (r *resource) decode(e store.Entry) (runtime.Object, stamp, error) {
+	obj := r.object()
+	if err := utiljson.Unmarshal(e.Object, obj); err != nil {
+		return nil, stamp{}, fmt.Errorf("decode %s: %w", e.Key.Human(), err)
+	}
+	m, err := meta.Accessor(obj)
+	if err != nil {
+		return nil, stamp{}, fmt.Errorf("decode %s: %w", e.Key.Human(), err)
+	}
+	v := stamp{revision: e.Revision, cloud: m.GetResourceVersion()}
+	m.SetResourceVersion(strconv.FormatUint(e.Revision, 10))
+	if m.GetUID() == "" {
+		m.SetUID(provisional(e.Key))
+	}
+	m.SetManagedFields(nil)
+	obj.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{}) // the encoder sets it where clients expect it
+	return obj, v, nil
+}
+
+// encode undoes decode: the JSON for the store and the report.
+func (r *resource) encode(key wire.Key, obj runtime.Object, v stamp) ([]byte, string, error) {
+	obj = obj.DeepCopyObject()
+	m, err := meta.Accessor(obj)
+	if err != nil {
+		return nil, "", fmt.Errorf("encode %s: %w", key.Human(), err)
+	}
+	if m.GetUID() == provisional(key) {
+		m.SetUID("")
+	}
+	// An owner that the cloud does not know by that UID would make its garbage collector delete the object.
+	m.SetOwnerReferences(slices.DeleteFunc(m.GetOwnerReferences(), func(o metav1.OwnerReference) bool {
+		return o.Kind == "Node" && o.UID == provisional(wire.Key{Resource: "nodes", Name: o.Name})
+	}))
+	m.SetResourceVersion(v.cloud)
+	m.SetManagedFields(nil)
+	obj.GetObjectKind().SetGroupVersionKind(r.gvk())
+	data, err := json.Marshal(obj)
+	if err != nil {
+		return nil, "", fmt.Errorf("encode %s: %w", key.Human(), err)
+	}
+	return data, string(m.GetUID()), nil
+}
+
+// provisional is the UID shown for an object made here while the cloud could not be asked. It depends on the name alone, so
+// it is the same after a restart, and it is never sent.
+func provisional(key wire.Key) types.UID {
+	return types.UID(uuid.NewSHA1(uuid.NameSpaceOID, []byte("frond.io/provisional/"+key.String())).String())
+}
+
+func (r *resource) key(namespace, name string) wire.Key {
+	if !r.namespaced {
+		namespace = ""
+	}
+	return wire.Key{Group: r.gvr.Group, Resource: r.gvr.Resource, Namespace: namespace, Name: name}
+}
+
+// listOf puts objects into a new list of the resource.
+func (r *resource) listOf(items []runtime.Object, revision uint64) (runtime.Object, error) {
+	list := r.list()
+	if err := meta.SetList(list, items); err != nil {
+		return nil, fmt.Errorf("list of %s: %w", r.gvr.Resource, err)
+	}
+	m, err := meta.ListAccessor(list)
+	if err != nil {
+		return nil, fmt.Errorf("list of %s: %w", r.gvr.Resource, err)
+	}
+	m.SetResourceVersion(strconv.FormatUint(revision, 10))
+	return list, nil
+}
+
+// bookmark is the object of a bookmark event: nothing but a resourceVersion, and a mark after the last initial event.
+func (r *resource) bookmark(revision uint64, initialEnd bool) runtime.Object {
+	obj := r.object()
+	if m, err := meta.Accessor(obj); err == nil {
+		m.SetResourceVersion(strconv.FormatUint(revision, 10))
+		if initialEnd {
+			m.SetAnnotations(map[string]string{metav1.InitialEventsAnnotationKey: "true"})
+		}
+	}
+	obj.GetObjectKind().SetGroupVersionKind(r.gvk())
+	return obj
+}

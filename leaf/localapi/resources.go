@@ -1,0 +1,233 @@
+package localapi
+
+import (
+	"slices"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	nodev1 "k8s.io/api/node/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// knowledge says what the absence of an object from the store proves.
+type knowledge int
+
+const (
+	// partial: the store holds what the node's pods refer to; anything else may well exist in the cloud.
+	partial knowledge = iota
+	// delivered: the cloud sends every object of the kind, so that a list is complete once the store has attached,
+	// but an object may be on its way; a get of one that is not here asks the cloud.
+	delivered
+	// own: as delivered, and for the node's own objects the store is the authority: not here means not there.
+	own
+)
+
+// home says where the objects of a resource live.
+type home int
+
+const (
+	inStore home = iota
+	// inMemory: objects that a restart may forget: leases, because a renewal every 10 s must not wear the flash, and
+	// recent events, so that a recorder can patch their count.
+	inMemory
+)
+
+// sink says where a local write is reported to.
+type sink int
+
+const (
+	toNobody sink = iota
+	toReports
+	toEvents
+)
+
+// resource is one row of the table of served resources.
+type resource struct {
+	gvr        schema.GroupVersionResource
+	kind       string
+	singular   string
+	short      []string
+	namespaced bool
+	object     func() runtime.Object
+	list       func() runtime.Object
+	knowledge  knowledge
+	home       home
+	sink       sink
+	// local lists the writes done here, as "verb" or "verb/subresource"; every other write is a call to the cloud.
+	local []string
+	// selectable gives the values of field labels beyond metadata.name and metadata.namespace.
+	selectable func(runtime.Object) fields.Set
+	columns    []metav1.TableColumnDefinition
+	cells      func(runtime.Object) []any
+	// conditions of a table's row, such as "completed" for a finished pod, which kubectl prints differently.
+	conditions func(runtime.Object) []metav1.TableRowCondition
+	// keep restores in the new object what a write to the (sub)resource must not change.
+	keep func(next, last runtime.Object, subresource string)
+}
+
+func (r *resource) gvk() schema.GroupVersionKind { return r.gvr.GroupVersion().WithKind(r.kind) }
+
+func (r *resource) has(write string) bool {
+	return slices.Contains(r.local, write)
+}
+
+// resources is the table of what is served from the gateway. A resource that is not in it is asked of the cloud.
+func resources() []*resource {
+	return slices.Concat(ownResources(), memoryResources(), referredResources(), deliveredResources(), otherResources())
+}
+
+func v1(name string) schema.GroupVersionResource { return corev1.SchemeGroupVersion.WithResource(name) }
+
+func storage(name string) schema.GroupVersionResource {
+	return storagev1.SchemeGroupVersion.WithResource(name)
+}
+
+// ownResources are the node itself and its pods: the kubelet writes here, and reports go to the cloud.
+func ownResources() []*resource {
+	return []*resource{
+		{
+			gvr: v1("pods"), kind: "Pod", singular: "pod", short: []string{"po"}, namespaced: true, knowledge: own, sink: toReports,
+			object: func() runtime.Object { return &corev1.Pod{} }, list: func() runtime.Object { return &corev1.PodList{} },
+			local:      []string{"update/status", "patch/status", "delete"},
+			selectable: podFields, columns: podColumns(), cells: podCells, conditions: podRowConditions, keep: keepPod,
+		},
+		{
+			gvr: v1("nodes"), kind: "Node", singular: "node", short: []string{"no"}, knowledge: own, sink: toReports,
+			object: func() runtime.Object { return &corev1.Node{} }, list: func() runtime.Object { return &corev1.NodeList{} },
+			local:      []string{"create", "update", "patch", "update/status", "patch/status"},
+			selectable: nodeFields, columns: nodeColumns(), cells: nodeCells, keep: keepNode,
+		},
+		{
+			gvr: storage("csinodes"), kind: "CSINode", singular: "csinode", knowledge: own, sink: toReports,
+			object: func() runtime.Object { return &storagev1.CSINode{} }, list: func() runtime.Object { return &storagev1.CSINodeList{} },
+			local: []string{"create", "update", "patch"},
+		},
+	}
+}
+
+func memoryResources() []*resource {
+	return []*resource{
+		{
+			gvr: coordinationv1.SchemeGroupVersion.WithResource("leases"), kind: "Lease", singular: "lease", namespaced: true,
+			knowledge: own, home: inMemory,
+			object:  func() runtime.Object { return &coordinationv1.Lease{} },
+			list:    func() runtime.Object { return &coordinationv1.LeaseList{} },
+			local:   []string{"create", "update", "patch", "delete"},
+			columns: leaseColumns(), cells: leaseCells,
+		},
+		{
+			gvr: v1("events"), kind: "Event", singular: "event", short: []string{"ev"}, namespaced: true,
+			knowledge: own, home: inMemory, sink: toEvents,
+			object: func() runtime.Object { return &corev1.Event{} }, list: func() runtime.Object { return &corev1.EventList{} },
+			local:      []string{"create", "update", "patch"},
+			selectable: eventFields, columns: eventColumns(), cells: eventCells,
+		},
+		{
+			gvr: eventsv1.SchemeGroupVersion.WithResource("events"), kind: "Event", singular: "event", namespaced: true,
+			knowledge: own, home: inMemory, sink: toEvents,
+			object: func() runtime.Object { return &eventsv1.Event{} }, list: func() runtime.Object { return &eventsv1.EventList{} },
+			local: []string{"create", "update", "patch"},
+		},
+	}
+}
+
+// referredResources are delivered as far as pods refer to them.
+func referredResources() []*resource {
+	return []*resource{
+		{
+			gvr: v1("configmaps"), kind: "ConfigMap", singular: "configmap", short: []string{"cm"}, namespaced: true,
+			object:  func() runtime.Object { return &corev1.ConfigMap{} },
+			list:    func() runtime.Object { return &corev1.ConfigMapList{} },
+			columns: configMapColumns(), cells: configMapCells,
+		},
+		{
+			gvr: v1("secrets"), kind: "Secret", singular: "secret", namespaced: true,
+			object: func() runtime.Object { return &corev1.Secret{} }, list: func() runtime.Object { return &corev1.SecretList{} },
+			selectable: secretFields, columns: secretColumns(), cells: secretCells,
+		},
+		{
+			gvr: v1("serviceaccounts"), kind: "ServiceAccount", singular: "serviceaccount", short: []string{"sa"}, namespaced: true,
+			object: func() runtime.Object { return &corev1.ServiceAccount{} },
+			list:   func() runtime.Object { return &corev1.ServiceAccountList{} },
+		},
+		{
+			gvr: v1("persistentvolumeclaims"), kind: "PersistentVolumeClaim", singular: "persistentvolumeclaim",
+			short: []string{"pvc"}, namespaced: true,
+			object: func() runtime.Object { return &corev1.PersistentVolumeClaim{} },
+			list:   func() runtime.Object { return &corev1.PersistentVolumeClaimList{} },
+		},
+		{
+			gvr: v1("persistentvolumes"), kind: "PersistentVolume", singular: "persistentvolume", short: []string{"pv"},
+			object: func() runtime.Object { return &corev1.PersistentVolume{} },
+			list:   func() runtime.Object { return &corev1.PersistentVolumeList{} },
+		},
+	}
+}
+
+// deliveredResources are delivered to every node, all of them.
+func deliveredResources() []*resource {
+	return []*resource{
+		{
+			gvr: v1("services"), kind: "Service", singular: "service", short: []string{"svc"}, namespaced: true, knowledge: delivered,
+			object: func() runtime.Object { return &corev1.Service{} }, list: func() runtime.Object { return &corev1.ServiceList{} },
+			selectable: serviceFields, columns: serviceColumns(), cells: serviceCells,
+		},
+		{
+			gvr: discoveryv1.SchemeGroupVersion.WithResource("endpointslices"), kind: "EndpointSlice", singular: "endpointslice",
+			namespaced: true, knowledge: delivered,
+			object: func() runtime.Object { return &discoveryv1.EndpointSlice{} },
+			list:   func() runtime.Object { return &discoveryv1.EndpointSliceList{} },
+		},
+		{
+			gvr: nodev1.SchemeGroupVersion.WithResource("runtimeclasses"), kind: "RuntimeClass", singular: "runtimeclass", knowledge: delivered,
+			object: func() runtime.Object { return &nodev1.RuntimeClass{} },
+			list:   func() runtime.Object { return &nodev1.RuntimeClassList{} },
+		},
+		{
+			gvr: storage("csidrivers"), kind: "CSIDriver", singular: "csidriver", knowledge: delivered,
+			object: func() runtime.Object { return &storagev1.CSIDriver{} },
+			list:   func() runtime.Object { return &storagev1.CSIDriverList{} },
+		},
+	}
+}
+
+// otherResources are those of rarer features of pods; what of them is delivered is served, the rest is asked.
+func otherResources() []*resource {
+	certs := certificatesv1.SchemeGroupVersion.WithResource
+	return []*resource{
+		{
+			gvr: storage("volumeattachments"), kind: "VolumeAttachment", singular: "volumeattachment",
+			object: func() runtime.Object { return &storagev1.VolumeAttachment{} },
+			list:   func() runtime.Object { return &storagev1.VolumeAttachmentList{} },
+		},
+		{
+			gvr: storage("storageclasses"), kind: "StorageClass", singular: "storageclass", short: []string{"sc"},
+			object: func() runtime.Object { return &storagev1.StorageClass{} },
+			list:   func() runtime.Object { return &storagev1.StorageClassList{} },
+		},
+		{
+			gvr: certs("clustertrustbundles"), kind: "ClusterTrustBundle", singular: "clustertrustbundle",
+			object: func() runtime.Object { return &certificatesv1.ClusterTrustBundle{} },
+			list:   func() runtime.Object { return &certificatesv1.ClusterTrustBundleList{} },
+		},
+		{
+			gvr: certs("podcertificaterequests"), kind: "PodCertificateRequest", singular: "podcertificaterequest", namespaced: true,
+			object:     func() runtime.Object { return &certificatesv1.PodCertificateRequest{} },
+			list:       func() runtime.Object { return &certificatesv1.PodCertificateRequestList{} },
+			selectable: certificateRequestFields,
+		},
+		{
+			gvr: resourcev1.SchemeGroupVersion.WithResource("resourceclaims"), kind: "ResourceClaim", singular: "resourceclaim", namespaced: true,
+			object: func() runtime.Object { return &resourcev1.ResourceClaim{} },
+			list:   func() runtime.Object { return &resourcev1.ResourceClaimList{} },
+		},
+	}
+}

@@ -1,0 +1,259 @@
+package localapi
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/managedfields"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apiserver/pkg/audit"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/endpoints/handlers"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/client-go/kubernetes/scheme"
+
+	"github.com/frond-edge/frond/api/wire"
+)
+
+// minWatchTime is when the server ends a watch that asked for no end, with up to as much again at random: as upstream.
+const minWatchTime = 30 * time.Minute
+
+// routes is the handler of all listeners.
+type routes struct {
+	s         *Server
+	info      *request.RequestInfoFactory
+	served    map[schema.GroupVersionResource]map[string]*route // by subresource
+	discovery *discovery
+}
+
+// route is one resource or subresource with what the endpoint handlers need to know of it.
+type route struct {
+	endpoint *endpoint
+	scope    *handlers.RequestScope
+}
+
+func (s *Server) newRoutes() (*routes, error) {
+	table := resources()
+	rs := &routes{
+		s: s,
+		info: &request.RequestInfoFactory{
+			APIPrefixes: sets.NewString("api", "apis"), GrouplessAPIPrefixes: sets.NewString("api"),
+		},
+		served:    map[schema.GroupVersionResource]map[string]*route{},
+		discovery: newDiscovery(table),
+	}
+	for _, r := range table {
+		var where objects = stored{s.store}
+		if r.home == inMemory {
+			where = newMemory(r.gvr.Resource)
+		}
+		rs.served[r.gvr] = map[string]*route{}
+		for _, sub := range r.subresources() {
+			e := &endpoint{s: s, r: r, objects: where, subresource: sub}
+			scope, err := newScope(e, s.cfg.MaxRequestBytes)
+			if err != nil {
+				return nil, fmt.Errorf("serve %s: %w", r.gvr.Resource, err)
+			}
+			rs.served[r.gvr][sub] = &route{endpoint: e, scope: scope}
+		}
+	}
+	return rs, nil
+}
+
+// subresources are "" and those that can be written here.
+func (r *resource) subresources() []string {
+	subs := []string{""}
+	for _, w := range r.local {
+		if _, sub, ok := strings.Cut(w, "/"); ok && !slices.Contains(subs, sub) {
+			subs = append(subs, sub)
+		}
+	}
+	return subs
+}
+
+// newScope describes a resource to the endpoint handlers. Its hub version is the served version itself, as for custom
+// resources, so no internal types and no conversions are needed.
+func newScope(e *endpoint, maxBytes int64) (*handlers.RequestScope, error) {
+	r := e.r
+	// Field managers are recorded only for objects that were ever applied; the gateway takes no server-side apply.
+	fieldManager, err := managedfields.NewDefaultFieldManager(managedfields.NewDeducedTypeConverter(),
+		scheme.Scheme, scheme.Scheme, scheme.Scheme, r.gvk(), r.gvr.GroupVersion(), e.subresource, nil)
+	if err != nil {
+		return nil, fmt.Errorf("field manager: %w", err)
+	}
+	return &handlers.RequestScope{
+		Namer:                    handlers.ContextBasedNaming{Namer: runtime.Namer(meta.NewAccessor()), ClusterScoped: !r.namespaced},
+		Serializer:               scheme.Codecs,
+		ParameterCodec:           scheme.ParameterCodec,
+		Creater:                  scheme.Scheme, //nolint:misspell // upstream's word
+		Convertor:                convertor{scheme.Scheme, r},
+		Defaulter:                scheme.Scheme,
+		Typer:                    scheme.Scheme,
+		UnsafeConvertor:          runtime.UnsafeObjectConvertor(scheme.Scheme),
+		EquivalentResourceMapper: runtime.NewEquivalentResourceRegistry(),
+		TableConvertor:           e,
+		FieldManager:             fieldManager,
+		Resource:                 r.gvr,
+		Kind:                     r.gvk(),
+		Subresource:              e.subresource,
+		MetaGroupVersion:         metav1.SchemeGroupVersion,
+		HubGroupVersion:          r.gvr.GroupVersion(),
+		MaxRequestBodyBytes:      maxBytes,
+	}, nil
+}
+
+// ServeHTTP turns panics into errors, finds out what is asked, and by whom.
+func (rs *routes) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	defer func() {
+		switch p := recover(); p {
+		case nil:
+		case http.ErrAbortHandler:
+			panic(p)
+		default:
+			rs.s.log.Error("panic in a request", zap.String("path", req.URL.Path), zap.Any("panic", p), zap.ByteString("stack", debug.Stack()))
+			fail(w, req, apierrors.NewInternalError(fmt.Errorf("panic: %v", p)))
+		}
+	}()
+	info, err := rs.info.NewRequestInfo(req)
+	if err != nil {
+		fail(w, req, apierrors.NewBadRequest(err.Error()))
+		return
+	}
+	ctx := request.WithRequestInfo(req.Context(), info)
+	ctx = request.WithUser(ctx, rs.who(req))
+	ctx = request.WithReceivedTimestamp(ctx, time.Now())
+	ctx = audit.WithAuditContext(ctx) // the patch handler wants one, though nothing is audited here
+	req = req.WithContext(ctx)
+	if !info.IsResourceRequest {
+		rs.plain(w, req)
+		return
+	}
+	rs.resource(info)(w, req)
+}
+
+func fail(w http.ResponseWriter, req *http.Request, err error) {
+	responsewriters.ErrorNegotiated(err, scheme.Codecs, schema.GroupVersion{Version: "v1"}, w, req)
+}
+
+// who is the client: the subject of its certificate, and on the ways that only this user can take, the node.
+func (rs *routes) who(req *http.Request) user.Info {
+	if req.TLS != nil && len(req.TLS.PeerCertificates) > 0 {
+		subject := req.TLS.PeerCertificates[0].Subject
+		return &user.DefaultInfo{Name: subject.CommonName, Groups: append(slices.Clone(subject.Organization), user.AllAuthenticated)}
+	}
+	return &user.DefaultInfo{Name: "system:node:" + rs.s.cfg.Node, Groups: []string{user.NodesGroup, user.AllAuthenticated}}
+}
+
+// patchTypes are the patches applied here. Server-side apply is not among them: it needs all schemas in memory.
+func patchTypes() []string {
+	return []string{string(types.JSONPatchType), string(types.MergePatchType), string(types.StrategicMergePatchType)}
+}
+
+// resource finds who answers: the local handlers, or the cloud.
+func (rs *routes) resource(info *request.RequestInfo) http.HandlerFunc {
+	gvr := schema.GroupVersionResource{Group: info.APIGroup, Version: info.APIVersion, Resource: info.Resource}
+	rt := rs.served[gvr][info.Subresource]
+	watching := info.Verb == "watch"
+	switch {
+	case rt == nil && watching:
+		return func(w http.ResponseWriter, req *http.Request) {
+			fail(w, req, apierrors.NewMethodNotSupported(gvr.GroupResource(), "watch"))
+		}
+	case info.Verb == "create" && gvr.Group == "" && info.Resource == "serviceaccounts" && info.Subresource == "token":
+		return rs.s.token
+	case rt == nil, info.Namespace != "" && !rt.endpoint.r.namespaced, len(info.Parts) > 3:
+		return rs.s.forward
+	}
+	if named := info.Name != ""; (info.Verb == "create" && named && info.Subresource == "") ||
+		(!named && (info.Verb == "update" || info.Verb == "patch")) {
+		return func(w http.ResponseWriter, req *http.Request) {
+			fail(w, req, apierrors.NewMethodNotSupported(gvr.GroupResource(), info.Verb))
+		}
+	}
+	e, scope := rt.endpoint, rt.scope
+	write := info.Verb
+	if info.Subresource != "" {
+		write += "/" + info.Subresource
+	}
+	switch {
+	case info.Verb == "get":
+		return handlers.GetResource(e, scope)
+	case info.Verb == "list" || watching:
+		return handlers.ListResource(e, e, scope, watching, minWatchTime)
+	case !e.r.has(write):
+		return rs.s.forward
+	case info.Verb == "create":
+		return handlers.CreateResource(e, scope, nil)
+	case info.Verb == "update":
+		return handlers.UpdateResource(e, scope, nil)
+	case info.Verb == "patch":
+		return handlers.PatchResource(e, scope, nil, patchTypes())
+	default:
+		return handlers.DeleteResource(e, true, scope, nil)
+	}
+}
+
+// plain serves what is not a resource.
+func (rs *routes) plain(w http.ResponseWriter, req *http.Request) {
+	switch path := strings.TrimRight(req.URL.Path, "/"); path {
+	case "/livez", "/readyz", "/healthz":
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		_, _ = w.Write([]byte("ok"))
+	case "/frond/store":
+		if req.TLS != nil { // it shows Secrets' names and more of the gateway's inside than a TLS client needs
+			fail(w, req, apierrors.NewForbidden(schema.GroupResource{}, "", fmt.Errorf("%s is for the unix socket", path)))
+			return
+		}
+		rs.s.showStore(w)
+	default:
+		rs.discovery.serve(w, req, path)
+	}
+}
+
+// StoreView is the answer of GET /frond/store: what the gateway holds, without the objects' contents.
+type StoreView struct {
+	Epoch    string       `json:"epoch"`
+	Cursor   wire.Cursor  `json:"cursor"`
+	Revision uint64       `json:"revision"`
+	Objects  []ObjectView `json:"objects"`
+}
+
+// ObjectView is one object of a StoreView.
+type ObjectView struct {
+	Group     string `json:"group"`
+	Resource  string `json:"resource"`
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name"`
+	UID       string `json:"uid,omitempty"`
+	Version   string `json:"version,omitempty"`
+	Sequence  uint64 `json:"sequence,omitempty"`
+	Revision  uint64 `json:"revision"`
+	Bytes     int    `json:"bytes"`
+}
+
+func (s *Server) showStore(w http.ResponseWriter) {
+	entries, revision := s.store.All()
+	cursor := s.store.Cursor()
+	view := StoreView{Epoch: cursor.StoreEpoch, Cursor: cursor, Revision: revision, Objects: make([]ObjectView, 0, len(entries))}
+	for _, e := range entries {
+		view.Objects = append(view.Objects, ObjectView{
+			Group: e.Key.Group, Resource: e.Key.Resource, Namespace: e.Key.Namespace, Name: e.Key.Name,
+			UID: e.UID, Version: e.Version, Sequence: e.Sequence, Revision: e.Revision, Bytes: len(e.Object),
+		})
+	}
+	w.Header().Set("Content-Type", runtime.ContentTypeJSON)
+	_ = json.NewEncoder(w).Encode(view) // the client has gone away
+}

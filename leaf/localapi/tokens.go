@@ -1,0 +1,164 @@
+package localapi
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"go.uber.org/zap"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/client-go/kubernetes/scheme"
+
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/leaf/store"
+)
+
+const tokenResource = "tokens"
+
+// tokens keeps the last token of each projected volume in the store. A gateway that reboots offline mounts it again, even
+// expired: its pod can reach no apiserver anyhow, and must run.
+type tokens struct {
+	store *store.Store
+	log   *zap.Logger
+}
+
+// tokenRecord is the stored form.
+type tokenRecord struct {
+	Metadata struct {
+		Name string `json:"name"`
+	} `json:"metadata"`
+	// Pod is the key of the pod that the token is bound to; the zero key for one bound to nothing.
+	Pod    wire.Key `json:"pod"`
+	PodUID string   `json:"podUID,omitempty"`
+	// Answer is the TokenRequest as the apiserver answered it, in JSON.
+	Answer json.RawMessage `json:"answer"`
+}
+
+// tokenKey names the question: the service account, and all of the request that is not the answer.
+func tokenKey(info *request.RequestInfo, question *authenticationv1.TokenRequest) (wire.Key, error) {
+	spec, err := json.Marshal(question.Spec)
+	if err != nil {
+		return wire.Key{}, fmt.Errorf("encode token request: %w", err)
+	}
+	sum := sha256.Sum256(spec)
+	return wire.Key{
+		Group: frondGroup, Resource: tokenResource, Namespace: info.Namespace,
+		Name: info.Name + "." + hex.EncodeToString(sum[:16]),
+	}, nil
+}
+
+func (t *tokens) keep(ctx context.Context, key wire.Key, question, answer *authenticationv1.TokenRequest) error {
+	data, err := json.Marshal(answer)
+	if err != nil {
+		return fmt.Errorf("encode token: %w", err)
+	}
+	record := tokenRecord{Answer: data}
+	record.Metadata.Name = key.Name
+	if ref := question.Spec.BoundObjectRef; ref != nil && ref.Kind == "Pod" {
+		record.Pod = wire.Key{Resource: "pods", Namespace: key.Namespace, Name: ref.Name}
+		record.PodUID = string(ref.UID)
+	}
+	if data, err = json.Marshal(record); err != nil {
+		return fmt.Errorf("encode token: %w", err)
+	}
+	if _, err := t.store.Put(ctx, key, data, nil); err != nil {
+		return fmt.Errorf("keep token: %w", err)
+	}
+	return t.sweep(ctx)
+}
+
+// sweep deletes the tokens of pods that are gone. It runs with each new token, so there are never more than a node's pods
+// need, and a few.
+func (t *tokens) sweep(ctx context.Context) error {
+	entries, _ := t.store.List(frondGroup, tokenResource, "")
+	for _, e := range entries {
+		var record tokenRecord
+		if err := json.Unmarshal(e.Object, &record); err == nil {
+			if record.PodUID == "" {
+				continue
+			}
+			if pod, err := t.store.Get(record.Pod); err == nil && pod.UID == record.PodUID {
+				continue
+			}
+		}
+		if _, err := t.store.Delete(ctx, e.Key, "", nil); err != nil && !errors.Is(err, store.ErrNotFound) {
+			return fmt.Errorf("drop token: %w", err)
+		}
+	}
+	return nil
+}
+
+func (t *tokens) last(key wire.Key) (*authenticationv1.TokenRequest, bool) {
+	e, err := t.store.Get(key)
+	if err != nil {
+		return nil, false
+	}
+	var record tokenRecord
+	var answer authenticationv1.TokenRequest
+	if json.Unmarshal(e.Object, &record) != nil || json.Unmarshal(record.Answer, &answer) != nil {
+		return nil, false
+	}
+	return &answer, true
+}
+
+// token serves serviceaccounts/token: a call to the cloud, and while that cannot be asked the last answer.
+func (s *Server) token(w http.ResponseWriter, req *http.Request) {
+	body, ok := s.body(w, req)
+	if !ok {
+		return
+	}
+	question, ok := decodeAs[*authenticationv1.TokenRequest](body)
+	if !ok {
+		fail(w, req, apierrors.NewBadRequest("the body is not a TokenRequest"))
+		return
+	}
+	info, _ := request.RequestInfoFrom(req.Context())
+	key, err := tokenKey(info, question)
+	if err != nil {
+		fail(w, req, err)
+		return
+	}
+	reply, err := s.do(req.Context(), kubeRequest(req, body))
+	switch {
+	case err != nil, reply.Code >= http.StatusInternalServerError:
+		if answer, ok := s.tokens.last(key); ok {
+			responsewriters.WriteObjectNegotiated(scheme.Codecs, negotiation.DefaultEndpointRestrictions,
+				authenticationv1.SchemeGroupVersion, w, req, http.StatusCreated, answer, false)
+			return
+		}
+		if err != nil {
+			fail(w, req, err)
+			return
+		}
+	case reply.Code < http.StatusMultipleChoices:
+		answer, ok := decodeAs[*authenticationv1.TokenRequest](reply.Body)
+		if ok {
+			err = s.tokens.keep(req.Context(), key, question, answer)
+		}
+		if !ok || err != nil {
+			// The pod gets its token all the same; it will lack after a reboot without link.
+			s.log.Warn("token not kept", zap.Stringer("key", key), zap.Bool("decoded", ok), zap.Error(err))
+		}
+	}
+	writeReply(w, reply)
+}
+
+// decodeAs reads an object in any encoding of Kubernetes.
+func decodeAs[T runtime.Object](data []byte) (T, bool) {
+	obj, _, err := scheme.Codecs.UniversalDeserializer().Decode(data, nil, nil)
+	if err != nil {
+		var none T
+		return none, false
+	}
+	typed, ok := obj.(T)
+	return typed, ok
+}

@@ -1,0 +1,155 @@
+package localapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/frond-edge/frond/api/wire"
+)
+
+// Upstream asks the cloud what the gateway cannot answer or may not decide.
+type Upstream interface {
+	// Do performs one request as the node. An error means that nobody could be asked; the answer of Kubernetes, a refusal
+	// included, is in the reply. The request's bytes stay the caller's. Concurrent calls are fine.
+	Do(ctx context.Context, request wire.KubeRequest) (wire.KubeReply, error)
+}
+
+// callTimeout bounds a call: a mobile link's round trip and the apiserver's work fit many times, and a kubelet that waits
+// longer would do better to try again.
+const callTimeout = 20 * time.Second
+
+// unreachable says that the cloud could not be asked. To clients it is a 503, in words that name the cause.
+type unreachable struct {
+	cause  error
+	status metav1.Status
+}
+
+func newUnreachable(cause error) *unreachable {
+	status := apierrors.NewServiceUnavailable(fmt.Sprintf("the gateway does not hold this and cannot ask the cloud: %v", cause)).Status()
+	return &unreachable{cause: cause, status: status}
+}
+
+func (u *unreachable) Error() string         { return u.status.Message }
+func (u *unreachable) Unwrap() error         { return u.cause }
+func (u *unreachable) Status() metav1.Status { return u.status }
+
+func isOffline(err error) bool {
+	var u *unreachable
+	return errors.As(err, &u)
+}
+
+// do performs a call; its error is an *unreachable.
+func (s *Server) do(ctx context.Context, request wire.KubeRequest) (wire.KubeReply, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	reply, err := s.upstream.Do(ctx, request)
+	switch {
+	case err != nil:
+		return reply, newUnreachable(err)
+	case reply.Code == 0 && reply.Error != "":
+		return reply, newUnreachable(errors.New(reply.Error))
+	case reply.Code < 200 || reply.Code > 599:
+		return reply, newUnreachable(fmt.Errorf("reply with code %d", reply.Code))
+	}
+	return reply, nil
+}
+
+// call performs a request in JSON and decodes the answer into out; a refusal comes back as Kubernetes' status error.
+func (s *Server) call(ctx context.Context, method, path string, body any, out runtime.Object) error {
+	request := wire.KubeRequest{Method: method, Path: path, Accept: runtime.ContentTypeJSON}
+	if body != nil {
+		data, err := json.Marshal(body)
+		if err != nil {
+			return fmt.Errorf("encode call: %w", err)
+		}
+		request.Body, request.ContentType = data, runtime.ContentTypeJSON
+	}
+	reply, err := s.do(ctx, request)
+	if err != nil {
+		return err
+	}
+	if reply.Code >= http.StatusBadRequest {
+		return refusal(reply)
+	}
+	if out == nil {
+		return nil
+	}
+	if err := json.Unmarshal(reply.Body, out); err != nil {
+		return newUnreachable(fmt.Errorf("decode reply: %w", err))
+	}
+	return nil
+}
+
+func refusal(reply wire.KubeReply) error {
+	var status metav1.Status
+	if err := json.Unmarshal(reply.Body, &status); err == nil && status.Kind == "Status" && status.Code != 0 {
+		return &apierrors.StatusError{ErrStatus: status}
+	}
+	return apierrors.NewGenericServerResponse(reply.Code, "", schema.GroupResource{}, "", string(reply.Body), 0, true)
+}
+
+// forward passes a request to the cloud and its answer back, both untouched: any encoding works that Kubernetes speaks.
+func (s *Server) forward(w http.ResponseWriter, req *http.Request) {
+	body, ok := s.body(w, req)
+	if !ok {
+		return
+	}
+	reply, err := s.do(req.Context(), kubeRequest(req, body))
+	if err != nil {
+		fail(w, req, err)
+		return
+	}
+	writeReply(w, reply)
+}
+
+// body reads a request's body, or answers that it is too large.
+func (s *Server) body(w http.ResponseWriter, req *http.Request) ([]byte, bool) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, s.cfg.MaxRequestBytes))
+	if err != nil {
+		fail(w, req, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d bytes", s.cfg.MaxRequestBytes)))
+		return nil, false
+	}
+	return body, true
+}
+
+func kubeRequest(req *http.Request, body []byte) wire.KubeRequest {
+	return wire.KubeRequest{
+		Method: req.Method, Path: req.URL.Path, Query: req.URL.RawQuery,
+		ContentType: req.Header.Get("Content-Type"), Accept: req.Header.Get("Accept"), Body: body,
+	}
+}
+
+func writeReply(w http.ResponseWriter, reply wire.KubeReply) {
+	if reply.ContentType != "" {
+		w.Header().Set("Content-Type", reply.ContentType)
+	}
+	w.WriteHeader(reply.Code)
+	_, _ = w.Write(reply.Body) // a client that has gone away is no one's fault
+}
+
+// path is where the cloud serves an object, or with an empty name its collection; unescaped, as in wire.KubeRequest.
+func (r *resource) path(key wire.Key) string {
+	path := "/apis/" + r.gvr.Group
+	if r.gvr.Group == "" {
+		path = "/api"
+	}
+	path += "/" + r.gvr.Version
+	if r.namespaced {
+		path += "/namespaces/" + key.Namespace
+	}
+	path += "/" + r.gvr.Resource
+	if key.Name != "" {
+		path += "/" + key.Name
+	}
+	return path
+}

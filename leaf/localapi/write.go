@@ -1,0 +1,349 @@
+package localapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/google/uuid"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/apiserver/pkg/storage/names"
+
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/leaf/store"
+)
+
+// Reporter takes what the node has to say to the cloud. Both methods return when the message is safe from a crash.
+type Reporter interface {
+	// Report takes the whole state of one of the node's objects; a later one of the same object replaces it.
+	Report(ctx context.Context, message wire.Message) error
+	// ReportEvent takes a Kubernetes event; the oldest may be dropped when too many wait.
+	ReportEvent(ctx context.Context, message wire.Message) error
+}
+
+// attempts is how often a write is tried when the cloud changes the object at the same moment. Each takes one turn with a
+// delivery at the store; only a pod that changes with every delivery needs more than two.
+const attempts = 100
+
+// Create makes an object: in memory, or in the cloud, or here while the cloud cannot be asked.
+func (e *endpoint) Create(ctx context.Context, obj runtime.Object, _ rest.ValidateObjectFunc, opts *metav1.CreateOptions) (runtime.Object, error) {
+	m, err := meta.Accessor(obj)
+	if err != nil {
+		return nil, err
+	}
+	if m.GetName() == "" && m.GetGenerateName() != "" {
+		m.SetName(names.SimpleNameGenerator.GenerateName(m.GetGenerateName()))
+	}
+	if m.GetName() == "" {
+		return nil, apierrors.NewBadRequest("name or generateName must be provided")
+	}
+	key := e.r.key(request.NamespaceValue(ctx), m.GetName())
+	if e.r.home == inStore && key.Name != e.s.cfg.Node {
+		return nil, apierrors.NewForbidden(e.r.gvr.GroupResource(), key.Name,
+			fmt.Errorf("gateway %s may create only its own", e.s.cfg.Node))
+	}
+	release, err := e.s.locks.acquire(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	if _, err := e.objects.Get(key); err == nil {
+		return nil, apierrors.NewAlreadyExists(e.r.gvr.GroupResource(), key.Name)
+	}
+	if len(opts.DryRun) > 0 {
+		return obj, nil
+	}
+	if m.GetCreationTimestamp().Time.IsZero() {
+		m.SetCreationTimestamp(metav1.Now())
+	}
+	if e.r.home == inMemory {
+		m.SetUID(types.UID(uuid.NewString()))
+		return e.save(ctx, key, obj, stamp{})
+	}
+	return e.register(ctx, key, obj)
+}
+
+// register creates the node's own Node or CSINode. The cloud decides when it can be asked; otherwise the object begins its
+// life here, is reported, and gets its UID when the cloud delivers it.
+func (e *endpoint) register(ctx context.Context, key wire.Key, obj runtime.Object) (runtime.Object, error) {
+	made := e.r.object()
+	err := e.s.call(ctx, "POST", e.r.path(e.r.key(key.Namespace, "")), e.typed(obj), made)
+	switch {
+	case err == nil:
+		return e.adopt(ctx, key, made)
+	case apierrors.IsAlreadyExists(err):
+		if getErr := e.s.call(ctx, "GET", e.r.path(key), nil, made); getErr != nil {
+			return nil, getErr
+		}
+		if _, putErr := e.adopt(ctx, key, made); putErr != nil {
+			return nil, putErr
+		}
+		return nil, err // the client reads it then, and reconciles
+	case !isOffline(err):
+		return nil, err
+	}
+	return e.save(ctx, key, obj, stamp{})
+}
+
+// typed is obj with its kind, as other programs want to read it.
+func (e *endpoint) typed(obj runtime.Object) runtime.Object {
+	obj = obj.DeepCopyObject()
+	obj.GetObjectKind().SetGroupVersionKind(e.r.gvk())
+	return obj
+}
+
+// adopt puts what the cloud gave into the store without reporting it back.
+func (e *endpoint) adopt(ctx context.Context, key wire.Key, obj runtime.Object) (runtime.Object, error) {
+	m, err := meta.Accessor(obj)
+	if err != nil {
+		return nil, err
+	}
+	data, _, err := e.r.encode(key, obj, stamp{cloud: m.GetResourceVersion()})
+	if err != nil {
+		return nil, err
+	}
+	none := uint64(0)
+	entry, err := e.objects.Put(ctx, key, data, &none)
+	if errors.Is(err, store.ErrConflict) { // it has been delivered meanwhile, which is as good
+		entry, err = e.objects.Get(key)
+	}
+	if err != nil {
+		return nil, apierrors.NewInternalError(err)
+	}
+	obj, _, err = e.r.decode(entry)
+	return obj, err
+}
+
+// save reports a new object and then stores it.
+func (e *endpoint) save(ctx context.Context, key wire.Key, obj runtime.Object, v stamp) (runtime.Object, error) {
+	d, err := e.draft(key, obj, v)
+	if err != nil {
+		return nil, err
+	}
+	if err := e.report(ctx, d.message); err != nil {
+		return nil, err
+	}
+	return e.put(ctx, d)
+}
+
+// draft is an object ready to be reported and stored.
+type draft struct {
+	message  wire.Message
+	revision uint64 // that it replaces; 0 for none
+}
+
+func (e *endpoint) draft(key wire.Key, obj runtime.Object, v stamp) (*draft, error) {
+	data, uid, err := e.r.encode(key, obj, v)
+	if err != nil {
+		return nil, apierrors.NewInternalError(err)
+	}
+	return &draft{wire.Message{Key: key, Op: wire.Apply, UID: uid, Version: v.cloud, Object: data}, v.revision}, nil
+}
+
+func (e *endpoint) put(ctx context.Context, d *draft) (runtime.Object, error) {
+	key := d.message.Key
+	entry, err := e.objects.Put(ctx, key, d.message.Object, &d.revision)
+	switch {
+	case errors.Is(err, store.ErrConflict), errors.Is(err, store.ErrNotFound):
+		return nil, apierrors.NewConflict(e.r.gvr.GroupResource(), key.Name, errChanged)
+	case err != nil:
+		return nil, apierrors.NewInternalError(err)
+	}
+	if e.r.gvr.Resource == "leases" {
+		e.s.leaseSaved(key)
+	}
+	obj, _, err := e.r.decode(entry)
+	return obj, err
+}
+
+var errChanged = errors.New("the object has been modified; please apply your changes to the latest version and try again")
+
+func (e *endpoint) report(ctx context.Context, m wire.Message) error {
+	m.Node, m.Time = e.s.cfg.Node, time.Now()
+	var err error
+	switch e.r.sink {
+	case toReports:
+		err = e.s.reporter.Report(ctx, m)
+	case toEvents:
+		err = e.s.reporter.ReportEvent(ctx, m)
+	case toNobody:
+	}
+	if err != nil {
+		return apierrors.NewInternalError(fmt.Errorf("report %s: %w", m.Key.Human(), err))
+	}
+	return nil
+}
+
+// Update serves PUT and PATCH, of the object or of its status.
+func (e *endpoint) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, _ rest.ValidateObjectFunc,
+	_ rest.ValidateObjectUpdateFunc, _ bool, opts *metav1.UpdateOptions,
+) (runtime.Object, bool, error) {
+	key := e.r.key(request.NamespaceValue(ctx), name)
+	release, err := e.s.locks.acquire(ctx, key)
+	if err != nil {
+		return nil, false, err
+	}
+	defer release()
+	d, obj, err := e.change(ctx, key, info)
+	if err != nil || d == nil || len(opts.DryRun) > 0 {
+		return obj, false, err
+	}
+	// The report comes first: a crash between the two makes the client write again. In the other order the cloud might
+	// never hear of it.
+	if err := e.report(ctx, d.message); err != nil {
+		return nil, false, err
+	}
+	obj, err = e.put(ctx, d)
+	for attempt := 1; apierrors.IsConflict(err) && attempt < attempts; attempt++ {
+		var again error
+		if d, obj, again = e.change(ctx, key, info); again != nil || d == nil {
+			return obj, false, again
+		}
+		if obj, err = e.put(ctx, d); err == nil {
+			err = e.report(ctx, d.message) // the same news, on the newer object
+		}
+	}
+	return obj, false, err
+}
+
+// change computes a write on the present object. The draft is nil if it changes nothing.
+func (e *endpoint) change(ctx context.Context, key wire.Key, info rest.UpdatedObjectInfo) (*draft, runtime.Object, error) {
+	entry, err := e.present(key)
+	if err != nil {
+		return nil, nil, err
+	}
+	last, v, err := e.r.decode(entry)
+	if err != nil {
+		return nil, nil, apierrors.NewInternalError(err)
+	}
+	next, err := info.UpdatedObject(ctx, last.DeepCopyObject())
+	if err != nil {
+		return nil, nil, err
+	}
+	was, err := meta.Accessor(last)
+	if err != nil {
+		return nil, nil, err
+	}
+	is, err := meta.Accessor(next)
+	if err != nil {
+		return nil, nil, err
+	}
+	if p := info.Preconditions(); p != nil && p.UID != nil && *p.UID != "" && *p.UID != was.GetUID() {
+		return nil, nil, e.otherUID(key.Name, *p.UID, was.GetUID())
+	}
+	if uid := is.GetUID(); uid != "" && uid != was.GetUID() {
+		return nil, nil, apierrors.NewInvalid(e.r.gvk().GroupKind(), key.Name, field.ErrorList{
+			field.Invalid(field.NewPath("metadata", "uid"), string(uid), "field is immutable"),
+		})
+	}
+	if rv := is.GetResourceVersion(); rv != "" && rv != was.GetResourceVersion() {
+		return nil, nil, apierrors.NewConflict(e.r.gvr.GroupResource(), key.Name, errChanged)
+	}
+	keepMeta(is, was)
+	is.SetResourceVersion(was.GetResourceVersion())
+	if e.r.keep != nil {
+		e.r.keep(next, last, e.subresource)
+	}
+	next.GetObjectKind().SetGroupVersionKind(last.GetObjectKind().GroupVersionKind())
+	if equality.Semantic.DeepEqual(last, next) && e.r.home == inStore {
+		return nil, next, nil
+	}
+	d, err := e.draft(key, next, v)
+	return d, next, err
+}
+
+// present returns what a write begins with.
+func (e *endpoint) present(key wire.Key) (store.Entry, error) {
+	entry, err := e.objects.Get(key)
+	switch {
+	case err == nil:
+		return entry, nil
+	case !errors.Is(err, store.ErrNotFound):
+		return entry, apierrors.NewInternalError(err)
+	case e.provesAbsence(key):
+		return entry, e.notFound(key.Name)
+	default:
+		return entry, apierrors.NewServiceUnavailable(key.Human() + " is not known on this gateway yet")
+	}
+}
+
+func (e *endpoint) otherUID(name string, wanted, found types.UID) error {
+	return apierrors.NewConflict(e.r.gvr.GroupResource(), name,
+		fmt.Errorf("precondition failed: UID in precondition: %s, UID in object meta: %s", wanted, found))
+}
+
+// Delete ends an object. Of a pod only the last step is the node's: the deletion after its containers are gone. Any other
+// deletion of a pod asks for grace, which is for the cloud to give.
+func (e *endpoint) Delete(ctx context.Context, name string, _ rest.ValidateObjectFunc, opts *metav1.DeleteOptions) (runtime.Object, bool, error) {
+	key := e.r.key(request.NamespaceValue(ctx), name)
+	if e.r.home == inStore && (opts.GracePeriodSeconds == nil || *opts.GracePeriodSeconds != 0) {
+		obj := e.r.object()
+		return obj, false, e.s.call(ctx, "DELETE", e.r.path(key), opts, obj)
+	}
+	release, err := e.s.locks.acquire(ctx, key)
+	if err != nil {
+		return nil, false, err
+	}
+	defer release()
+	entry, err := e.present(key)
+	if err != nil {
+		return nil, false, err
+	}
+	obj, v, err := e.r.decode(entry)
+	if err != nil {
+		return nil, false, apierrors.NewInternalError(err)
+	}
+	if p := opts.Preconditions; p != nil {
+		m, err := meta.Accessor(obj)
+		if err != nil {
+			return nil, false, err
+		}
+		if p.UID != nil && *p.UID != m.GetUID() {
+			return nil, false, e.otherUID(name, *p.UID, m.GetUID())
+		}
+		if p.ResourceVersion != nil && *p.ResourceVersion != strconv.FormatUint(entry.Revision, 10) {
+			return nil, false, apierrors.NewConflict(e.r.gvr.GroupResource(), name, errChanged)
+		}
+	}
+	if err := markDeleted(obj); err != nil || len(opts.DryRun) > 0 {
+		return obj, true, err
+	}
+	if err := e.report(ctx, wire.Message{Key: key, Op: wire.Delete, UID: entry.UID, Version: v.cloud}); err != nil {
+		return nil, false, err
+	}
+	_, err = e.objects.Delete(ctx, key, entry.UID, nil)
+	switch {
+	case errors.Is(err, store.ErrConflict):
+		return nil, false, apierrors.NewConflict(e.r.gvr.GroupResource(), name, errChanged)
+	case err != nil && !errors.Is(err, store.ErrNotFound):
+		return nil, false, apierrors.NewInternalError(err)
+	}
+	return obj, true, nil
+}
+
+// markDeleted gives the object that a deletion returns what an apiserver writes into it.
+func markDeleted(obj runtime.Object) error {
+	m, err := meta.Accessor(obj)
+	if err != nil {
+		return err
+	}
+	if m.GetDeletionTimestamp() == nil {
+		now, none := metav1.Now(), int64(0)
+		m.SetDeletionTimestamp(&now)
+		m.SetDeletionGracePeriodSeconds(&none)
+		if m.GetGeneration() > 0 {
+			m.SetGeneration(m.GetGeneration() + 1)
+		}
+	}
+	return nil
+}

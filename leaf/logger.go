@@ -1,0 +1,30 @@
+package leaf
+
+import (
+	"fmt"
+
+	"go.uber.org/zap"
+)
+
+// logger bridges nats-server's log to zap. The server's notices tell of its normal life, so they are Debug; an operator
+// sees the link's changes from the supervisor. Only the fatal ones matter to the program: they end Start.
+type logger struct {
+	log   *zap.Logger
+	fatal chan error // holds the first one
+}
+
+func (l *logger) Noticef(format string, v ...any) { l.log.Debug(fmt.Sprintf(format, v...)) }
+func (l *logger) Debugf(format string, v ...any)  { l.log.Debug(fmt.Sprintf(format, v...)) }
+func (l *logger) Tracef(format string, v ...any)  { l.log.Debug(fmt.Sprintf(format, v...)) }
+func (l *logger) Warnf(format string, v ...any)   { l.log.Warn(fmt.Sprintf(format, v...)) }
+
+// Errorf is Warn: what the server could not do by itself, the supervisor or a client's error decides about.
+func (l *logger) Errorf(format string, v ...any) { l.log.Warn(fmt.Sprintf(format, v...)) }
+
+// Fatalf does not end the process, as the server expects, but Start.
+func (l *logger) Fatalf(format string, v ...any) {
+	select {
+	case l.fatal <- fmt.Errorf("nats-server: "+format, v...):
+	default:
+	}
+}

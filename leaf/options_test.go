@@ -1,0 +1,124 @@
+package leaf_test
+
+import (
+	"encoding/json"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/nats-io/nats-server/v2/server"
+	"go.uber.org/zap"
+
+	"github.com/frond-edge/frond/leaf"
+)
+
+var update = flag.Bool("update", false, "rewrite golden files")
+
+func TestOptionsGolden(t *testing.T) {
+	got, err := leaf.Options(leaf.Config{
+		Node: "gw.17", Dir: "/var/lib/frond/leaf", Hub: []string{"tls://hub-1.example:7422", "tls://hub-2.example:7422"},
+	}, "SU-SEED")
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := got.(*server.Options)
+	r := o.LeafNode.Remotes[0]
+	urls := make([]string, 0, len(r.URLs))
+	for _, u := range r.URLs {
+		urls = append(urls, u.String())
+	}
+	// Only what we set: server.Options hides most of it from JSON.
+	view := map[string]any{
+		"server_name": o.ServerName, "dont_listen": o.DontListen, "no_sigs": o.NoSigs, "port": o.Port, "leaf_port": o.LeafNode.Port,
+		"http_port": o.HTTPPort, "ping": o.PingInterval.String(), "max_pings": o.MaxPingsOut, "max_payload": o.MaxPayload,
+		"jetstream": o.JetStream, "domain": o.JetStreamDomain, "max_memory": o.JetStreamMaxMemory, "max_store": o.JetStreamMaxStore,
+		"ios": o.JetStreamConcurrentIOs, "store_dir": o.StoreDir, "sync_always": o.SyncAlways,
+		"leaf_compression": o.LeafNode.Compression.Mode, "reconnect": o.LeafNode.ReconnectInterval.String(), "dial": o.LeafNode.DialTimeout.String(),
+		"remote": map[string]any{
+			"urls": urls, "nkey": r.Nkey, "compression": r.Compression.Mode, "ignore_discovered": r.IgnoreDiscoveredServers,
+			"dial": r.DialTimeout.String(), "first_info": r.FirstInfoTimeout.String(), "tls_timeout": r.TLSTimeout, "account": r.LocalAccount,
+		},
+	}
+	text, err := json.MarshalIndent(view, "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "options.golden.json", string(text)+"\n")
+}
+
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", path, diff)
+	}
+}
+
+func TestConfigFaults(t *testing.T) {
+	ok := leaf.Config{Node: "n", Dir: "d"}
+	for name, tt := range map[string]struct {
+		change func(*leaf.Config)
+		want   string // "" for none
+	}{
+		"no link":            {func(*leaf.Config) {}, ""},
+		"loopback":           {func(c *leaf.Config) { c.Hub = []string{"nats-leaf://127.0.0.1:1"} }, ""},
+		"no node":            {func(c *leaf.Config) { c.Node = "" }, "node: is empty"},
+		"no dir":             {func(c *leaf.Config) { c.Dir = "" }, "dir: is empty"},
+		"half of the files":  {func(c *leaf.Config) { c.CAFile = "x" }, "all or none"},
+		"tls without files":  {func(c *leaf.Config) { c.Hub = []string{"tls://hub:7422"} }, "needs caFile"},
+		"plain to elsewhere": {func(c *leaf.Config) { c.Hub = []string{"nats-leaf://10.0.0.1:7422"} }, "only tls"},
+		"other scheme":       {func(c *leaf.Config) { c.Hub = []string{"http://hub"} }, "scheme"},
+		"secret not shown":   {func(c *leaf.Config) { c.Hub = []string{"tls://u:pw@ho st"} }, "not a URL"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := ok
+			tt.change(&cfg)
+			_, err := leaf.New(cfg, zap.NewNop())
+			switch {
+			case tt.want == "" && err != nil:
+				t.Errorf("error %v, want none", err)
+			case tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)):
+				t.Errorf("error %v, want one with %q", err, tt.want)
+			}
+		})
+	}
+}
+
+func TestRedialPlan(t *testing.T) {
+	all := leaf.RedialTimes(0, 10*time.Minute)
+	if n := len(all[0]); n > 85 { // 9 s each with the least jitter, and some before
+		t.Errorf("%d dials in 10 minutes, want at most 85", n)
+	}
+	if first := all[0][0]; first > 2*time.Second {
+		t.Errorf("first dial after %v, want at most 2 s", first)
+	}
+	for _, p := range all[0] {
+		if p > 15*time.Second || p < time.Second {
+			t.Errorf("pause of %v, want 1 to 15 s", p)
+		}
+	}
+	// A link of 5 s does not shorten the pauses of a long outage; one of a minute does.
+	all = leaf.RedialTimes(0, 2*time.Minute, -5*time.Second, 20*time.Second, -time.Minute, 20*time.Second)
+	if p := all[1][0]; p < 8*time.Second {
+		t.Errorf("after a short link the first dial came after %v, want the pause of a long outage", p)
+	}
+	if p := all[2][0]; p > 2*time.Second {
+		t.Errorf("after a stable link the first dial came after %v, want at most 2 s", p)
+	}
+	if a, b := leaf.RedialTimes(0, time.Minute), leaf.RedialTimes(0.9, time.Minute); cmp.Equal(a, b) {
+		t.Error("jitter changes nothing")
+	}
+}

@@ -1,0 +1,152 @@
+package leaf
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/frond-edge/frond/api/wire"
+)
+
+// ErrNotRunning says that the server has not started or has ended.
+var ErrNotRunning = errors.New("leaf server is not running")
+
+// Server is the NATS server of a node. Make it with New, run it with Start, once.
+type Server struct {
+	cfg     Config
+	log     *zap.Logger
+	metrics *metrics
+	ready   chan struct{}
+
+	mu     sync.Mutex // guards all below
+	nats   *server.Server
+	link   LinkState
+	change chan struct{} // closed and replaced at each change of link
+}
+
+// New checks the configuration. It starts and opens nothing.
+func New(cfg Config, log *zap.Logger) (*Server, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("leaf config: %w", err)
+	}
+	m, err := newMetrics(cfg.Metrics)
+	if err != nil {
+		return nil, fmt.Errorf("register metrics: %w", err)
+	}
+	return &Server{
+		cfg: cfg.withDefaults(), log: log.Named("leaf"), metrics: m,
+		ready: make(chan struct{}), change: make(chan struct{}),
+	}, nil
+}
+
+// Ready closes when JetStream answers. It says nothing of the link.
+func (s *Server) Ready() <-chan struct{} { return s.ready }
+
+// Start runs the server until ctx ends, then shuts it down and returns nil when it is gone. An error means that it
+// could not start or keep its store.
+func (s *Server) Start(ctx context.Context) error {
+	sec, err := readSecrets(s.cfg)
+	if err != nil {
+		return err
+	}
+	opts, err := options(s.cfg, sec)
+	if err != nil {
+		return err
+	}
+	ns, err := server.NewServer(opts)
+	if err != nil {
+		return fmt.Errorf("make nats-server: %w", err)
+	}
+	bridge := &logger{log: s.log.Named("nats"), fatal: make(chan error, 1)}
+	ns.SetLoggerV2(bridge, false, false, false)
+	ns.Start() // does not block without a listener
+	defer func() {
+		s.setNATS(nil)
+		ns.Shutdown()
+		ns.WaitForShutdown()
+	}()
+	if err := s.awaitReady(ctx, ns, bridge.fatal); err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
+	s.setNATS(ns)
+	close(s.ready)
+	s.log.Info("leaf server ready", zap.String("dir", s.cfg.Dir), zap.String("domain", opts.JetStreamDomain))
+
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		select {
+		case err := <-bridge.fatal:
+			return err
+		case <-gctx.Done():
+			return nil
+		}
+	})
+	if len(s.cfg.Hub) > 0 {
+		sup := newSupervisor(s.cfg, newDialer(ns, s.cfg, sec), s.setLink, s.metrics, s.log)
+		g.Go(func() error { return sup.run(gctx) })
+	}
+	if err := g.Wait(); ctx.Err() == nil {
+		return err
+	}
+	return nil
+}
+
+// awaitReady waits until JetStream is enabled, which takes as long as the recovery of the streams.
+func (s *Server) awaitReady(ctx context.Context, ns *server.Server, fatal <-chan error) error {
+	// ReadyForConnections looks every 25 ms by itself; short calls let ctx in between.
+	const slice = 100 * time.Millisecond
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case err := <-fatal:
+			return err
+		default:
+		}
+		if ns.ReadyForConnections(slice) && ns.JetStreamEnabled() {
+			return nil
+		}
+	}
+}
+
+func (s *Server) setNATS(ns *server.Server) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.nats = ns
+}
+
+// Conn returns a new client connection inside the process; the caller closes it. It survives cuts of the link, as it
+// does not cross it. Its inboxes start with "_INBOX.<escaped node>", the only ones the hub lets this node listen on.
+// Options are added to these. It returns ErrNotRunning before Ready and after the end.
+func (s *Server) Conn(name string, opts ...nats.Option) (*nats.Conn, error) {
+	s.mu.Lock()
+	ns := s.nats
+	s.mu.Unlock()
+	if ns == nil {
+		return nil, ErrNotRunning
+	}
+	all := append([]nats.Option{
+		nats.Name(name),
+		nats.InProcessServer(ns),
+		nats.CustomInboxPrefix(InboxPrefix(s.cfg.Node)),
+		nats.MaxReconnects(-1),
+	}, opts...)
+	nc, err := nats.Connect("", all...)
+	if err != nil {
+		return nil, fmt.Errorf("connect %s to the leaf server: %w", name, err)
+	}
+	return nc, nil
+}
+
+// InboxPrefix is the first part of every reply subject of a node.
+func InboxPrefix(node string) string { return nats.InboxPrefix + wire.Escape(node) }

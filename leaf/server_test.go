@@ -1,0 +1,161 @@
+package leaf_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap/zaptest"
+
+	"github.com/frond-edge/frond/leaf"
+	"github.com/frond-edge/frond/leaf/leaftest"
+)
+
+func TestJetStreamWorksWithoutLinkAndAfterRestart(t *testing.T) {
+	dir := t.TempDir()
+	first := leaftest.StartLeaf(t, leaf.Config{Dir: dir, Node: "gw.17"})
+	nc := first.Client()
+	js := jet(t, nc)
+	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s"}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := js.Publish(t.Context(), "s", []byte("kept")); err != nil {
+		t.Fatal(err)
+	}
+	info, err := js.AccountInfo(t.Context())
+	if err != nil || info.Domain != "gw_17" {
+		t.Fatalf("domain %q, %v; want gw_17", info.Domain, err)
+	}
+	if !strings.HasPrefix(nc.NewInbox(), "_INBOX.gw_17.") {
+		t.Errorf("inbox %s does not start with the node's prefix", nc.NewInbox())
+	}
+	nc.Close()
+	first.Stop()
+	if _, err := first.Conn("late"); !errors.Is(err, leaf.ErrNotRunning) {
+		t.Errorf("Conn after the end: %v, want ErrNotRunning", err)
+	}
+
+	second := leaftest.StartLeaf(t, leaf.Config{Dir: dir, Node: "gw.17"})
+	s, err := jet(t, second.Client()).Stream(t.Context(), "S")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := s.GetMsg(t.Context(), 1)
+	if err != nil || string(m.Data) != "kept" {
+		t.Errorf("message %v, %v; want the one acked before", m, err)
+	}
+}
+
+func TestListensOnNoPort(t *testing.T) {
+	before := listening(t)
+	l := leaftest.StartLeaf(t, leaf.Config{})
+	l.Client()
+	for socket := range listening(t) {
+		if !before[socket] {
+			t.Errorf("leaf listens: %s", socket)
+		}
+	}
+}
+
+// listening returns this process's listening TCP sockets.
+func listening(t *testing.T) map[string]bool {
+	t.Helper()
+	mine := map[string]bool{}
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Skip("no /proc here")
+	}
+	for _, fd := range fds {
+		if link, err := os.Readlink("/proc/self/fd/" + fd.Name()); err == nil {
+			if inode, ok := strings.CutPrefix(link, "socket:["); ok {
+				mine[strings.TrimSuffix(inode, "]")] = true
+			}
+		}
+	}
+	found := map[string]bool{}
+	for _, table := range []string{"tcp", "tcp6"} {
+		data, err := os.ReadFile("/proc/self/net/" + table)
+		if err != nil {
+			continue
+		}
+		for _, line := range strings.Split(string(data), "\n") {
+			f := strings.Fields(line)
+			const listen = "0A"
+			if len(f) > 9 && f[3] == listen && mine[f[9]] {
+				found[table+" "+f[1]] = true
+			}
+		}
+	}
+	return found
+}
+
+func TestStartSaysWhatIsWrong(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, cfg := range map[string]leaf.Config{
+		"store is a file": {Node: "n", Dir: file},
+		"no seed":         {Node: "n", Dir: t.TempDir(), NkeyFile: file + "-missing"},
+		"bad seed":        {Node: "n", Dir: t.TempDir(), NkeyFile: file},
+		"no CA": {
+			Node: "n", Dir: t.TempDir(), CAFile: file, CertFile: file, KeyFile: file,
+			Hub: []string{"tls://127.0.0.1:1"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, err := leaf.New(cfg, zaptest.NewLogger(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			if err := s.Start(ctx); err == nil {
+				t.Error("Start returned no error")
+			}
+		})
+	}
+}
+
+func jet(t *testing.T, nc *nats.Conn) jetstream.JetStream {
+	t.Helper()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return js
+}
+
+func eventually(t *testing.T, what string, ok func() error) {
+	t.Helper()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(20 * time.Second)
+	err := errors.New("never tried")
+	for err != nil {
+		select {
+		case <-tick.C:
+			err = ok()
+		case <-deadline:
+			t.Fatalf("%s: %v", what, err)
+		}
+	}
+}
+
+func roundTrip(nc *nats.Conn) error {
+	m, err := nc.Request("echo", []byte("x"), time.Second)
+	if err != nil {
+		return err
+	}
+	if string(m.Data) != "x" {
+		return fmt.Errorf("answer %q", m.Data)
+	}
+	return nil
+}

@@ -1,0 +1,301 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap"
+
+	"github.com/frond-edge/frond/api/wire"
+)
+
+const (
+	// pipelined is the most messages that are written one by one, each with a sync of its own. An atomic batch has one sync
+	// for all, but makes, syncs and removes a folder: 16 messages take the same time either way (bench_test.go).
+	pipelined = 16
+	// contended is how often a write is planned again after another writer came first.
+	contended = 3
+)
+
+// Headers of nats-server: what a write expects, and the atomic batch (ADR-50).
+const (
+	headerExpected    = jetstream.ExpectedLastSeqHeader
+	headerBatch       = "Nats-Batch-Id"
+	headerBatchSeq    = "Nats-Batch-Sequence"
+	headerBatchCommit = "Nats-Batch-Commit"
+)
+
+// errForeign says that the bucket holds a write that this store did not make or has not seen.
+var errForeign = errors.New("another writer changed the bucket")
+
+// change is one message of a commit: a record, a cursor, or raw bytes for quarantine.
+type change struct {
+	record *record
+	cursor *wire.Cursor
+	raw    *nats.Msg
+}
+
+// update runs decide with the writer's token and commits what it returns. decide sees memory equal to the bucket and
+// may be called again when another writer came first.
+func (s *Store) update(ctx context.Context, decide func() ([]change, error)) error {
+	if err := acquire(ctx, s.writer); err != nil {
+		return err
+	}
+	defer release(s.writer)
+	for attempt := 1; ; attempt++ {
+		if s.doubt {
+			if err := s.catchUp(ctx); err != nil {
+				return fmt.Errorf("catch up with the bucket: %w", err)
+			}
+		}
+		changes, err := decide()
+		if err != nil || len(changes) == 0 {
+			return err
+		}
+		err = s.commit(ctx, changes)
+		if !errors.Is(err, errForeign) || attempt == contended {
+			return err
+		}
+		s.log.Warn("bucket changed by another writer, reading it again", zap.Int("attempt", attempt))
+	}
+}
+
+func acquire(ctx context.Context, token chan struct{}) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	select {
+	case token <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func release(token chan struct{}) { <-token }
+
+// commit writes changes in order, waits until they are synced, and shows them to readers. The caller holds writer.
+// A cancelled ctx does not tear a commit: once begun, its outcome is awaited.
+func (s *Store) commit(ctx context.Context, changes []change) error {
+	if last := changes[len(changes)-1]; last.record != nil && last.record.state == tombstone || last.raw != nil {
+		// The last message of a commit proves, by its sum, that nothing before it was lost. It must not expire.
+		cursor := s.Cursor()
+		changes = append(changes, change{cursor: &cursor})
+	}
+	messages, sum, err := s.encode(changes)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.SyncTimeout)
+	defer cancel()
+	base, begun := s.Revision(), time.Now()
+	s.doubt = true
+	if err := storeError(s.send(ctx, base, messages)); err != nil {
+		s.refused = errors.Is(err, errForeign)
+		s.suspects = s.suspects[:0]
+		for _, c := range changes {
+			if c.record != nil {
+				s.suspects = append(s.suspects, c.record.Key)
+			}
+		}
+		return fmt.Errorf("write to the bucket: %w", err)
+	}
+	s.doubt, s.refused, s.suspects = false, false, nil
+	s.sum = sum
+	s.metrics.sync.Observe(time.Since(begun).Seconds())
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, c := range changes {
+		s.ingest(c, base+uint64(i)+1)
+	}
+	return nil
+}
+
+// encode makes the messages and the sum after them.
+func (s *Store) encode(changes []change) ([]*nats.Msg, uint64, error) {
+	sum := s.sum
+	messages := make([]*nats.Msg, 0, len(changes))
+	earlier := map[wire.Key]*record{}
+	for _, c := range changes {
+		m := c.raw
+		switch {
+		case c.cursor != nil:
+			var err error
+			if m, err = cursorMessage(*c.cursor); err != nil {
+				return nil, 0, err
+			}
+		case c.record != nil:
+			m = c.record.message(s.cfg.TombstoneTTL)
+			old, ok := earlier[c.record.Key]
+			if !ok {
+				old = s.record(c.record.Key)
+			}
+			sum += c.record.weight() - old.weight()
+			earlier[c.record.Key] = c.record
+		}
+		set(m, headerSum, strconv.FormatUint(sum, 16))
+		messages = append(messages, m)
+	}
+	return messages, sum, nil
+}
+
+// send publishes messages so that they get the sequences after base, in order, or that none after a refused one is stored.
+func (s *Store) send(ctx context.Context, base uint64, messages []*nats.Msg) error {
+	expect := func(m *nats.Msg, last uint64) { m.Header.Set(headerExpected, strconv.FormatUint(last, 10)) }
+	want := base + uint64(len(messages))
+	if len(messages) > pipelined {
+		expect(messages[0], base)
+		return s.sendBatch(ctx, want, messages)
+	}
+	acks := make([]jetstream.PubAckFuture, 0, len(messages))
+	for i, m := range messages {
+		expect(m, base+uint64(i))
+		ack, err := s.js.PublishMsgAsync(m)
+		if err != nil {
+			return err
+		}
+		acks = append(acks, ack)
+	}
+	var last uint64
+	for _, ack := range acks {
+		select {
+		case a := <-ack.Ok():
+			last = a.Sequence
+		case err := <-ack.Err():
+			return err
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return checkSequence(last, want)
+}
+
+func checkSequence(got, want uint64) error {
+	if got != want {
+		return fmt.Errorf("%w: stored at %d, expected %d", errForeign, got, want)
+	}
+	return nil
+}
+
+func (s *Store) sendBatch(ctx context.Context, want uint64, messages []*nats.Msg) error {
+	id := uuid.NewString()
+	last := len(messages) - 1
+	for i, m := range messages {
+		m.Header.Set(headerBatch, id)
+		m.Header.Set(headerBatchSeq, strconv.Itoa(i+1))
+		if i == last {
+			m.Header.Set(headerBatchCommit, "1")
+			continue
+		}
+		if err := s.js.Conn().PublishMsg(m); err != nil {
+			return err
+		}
+	}
+	ack, err := s.js.PublishMsg(ctx, messages[last])
+	if err != nil {
+		return err
+	}
+	return checkSequence(ack.Sequence, want)
+}
+
+// Error codes of nats-server (server/errors.json).
+const (
+	codeStoreFailed   jetstream.ErrorCode = 10077
+	codeNoResources   jetstream.ErrorCode = 10047
+	codeNoStorage     jetstream.ErrorCode = 10023
+	codeWrongSequence jetstream.ErrorCode = 10071
+)
+
+func storeError(err error) error {
+	var api *jetstream.APIError
+	if !errors.As(err, &api) {
+		return err
+	}
+	switch api.ErrorCode {
+	case codeWrongSequence:
+		return fmt.Errorf("%w: %w", errForeign, err)
+	case codeStoreFailed, codeNoResources, codeNoStorage:
+		return fmt.Errorf("%w: %w", ErrFull, err)
+	}
+	return err
+}
+
+func (s *Store) record(key wire.Key) *record {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.records[key]
+}
+
+// ingest shows one durable change to readers and watchers. Called with mu held.
+func (s *Store) ingest(c change, revision uint64) {
+	s.revision = revision
+	switch {
+	case c.cursor != nil:
+		s.cursor = *c.cursor
+		for key := range s.ahead {
+			if r := s.records[key]; r == nil || r.state != tombstone || s.passed(r) {
+				s.drop(key, r)
+			}
+		}
+	case c.record != nil:
+		c.record.Revision = revision
+		s.ingestRecord(c.record)
+	}
+}
+
+// passed reports whether the cursor has passed the tombstone, so that no older message can come any more.
+func (s *Store) passed(r *record) bool {
+	return r.epoch != s.cursor.StreamEpoch || r.floor <= s.cursor.Sequence
+}
+
+func (s *Store) drop(key wire.Key, r *record) {
+	delete(s.ahead, key)
+	if r != nil && r.state == tombstone {
+		delete(s.records, key)
+	}
+}
+
+func (s *Store) ingestRecord(r *record) {
+	key, old := r.Key, s.records[r.Key]
+	var prev *Entry
+	if old != nil && old.state == live {
+		prev = &old.Entry
+		s.metrics.objects.Dec()
+		s.metrics.bytes.Sub(float64(len(old.Object)))
+	}
+	s.records[key] = r
+	if r.state == live {
+		if s.kinds[kindOf(key)] == nil {
+			s.kinds[kindOf(key)] = map[wire.Key]*record{}
+		}
+		s.kinds[kindOf(key)][key] = r
+		s.metrics.objects.Inc()
+		s.metrics.bytes.Add(float64(len(r.Object)))
+		e := &Event{Type: Added, Entry: r.Entry, Prev: prev}
+		if prev != nil {
+			e.Type = Modified
+		}
+		s.publish(e)
+		return
+	}
+	delete(s.kinds[kindOf(key)], key)
+	if r.state == tombstone {
+		if s.passed(r) {
+			delete(s.records, key)
+		} else {
+			s.ahead[key] = struct{}{}
+		}
+	}
+	if prev != nil {
+		last := *prev
+		last.Revision = r.Revision
+		s.publish(&Event{Type: Deleted, Entry: last, Prev: prev})
+	}
+}

@@ -1,0 +1,236 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/frond-edge/frond/api/wire"
+)
+
+const (
+	// readBatch is how many records one fetch asks for; the client buffers them.
+	readBatch = 256
+	// quarantineTTL is how long bad bytes are kept for someone to look at.
+	quarantineTTL = 7 * 24 * time.Hour
+	// consumerIdle lets the server drop the reading consumer of a store that died while reading.
+	consumerIdle = 30 * time.Second
+	// stateVoid marks the place of a record that was put into quarantine.
+	stateVoid state = "void"
+)
+
+// bucketConfig is the bucket as the stock KV tools know it, plus atomic batches and message TTLs. With DiscardNew a full
+// bucket refuses a write; the other policy would drop the oldest object.
+func bucketConfig(maxBytes int64) jetstream.StreamConfig {
+	if maxBytes <= 0 {
+		maxBytes = -1
+	}
+	return jetstream.StreamConfig{
+		Name:               streamName,
+		Description:        "Kubernetes objects of this node. Written by Frond alone.",
+		Subjects:           []string{subjectPrefix + ">"},
+		Storage:            jetstream.FileStorage,
+		MaxMsgsPerSubject:  1,
+		MaxBytes:           maxBytes,
+		MaxMsgs:            -1,
+		MaxMsgSize:         -1,
+		MaxConsumers:       -1,
+		Discard:            jetstream.DiscardNew,
+		Replicas:           1,
+		AllowRollup:        true,
+		DenyDelete:         true,
+		AllowDirect:        true,
+		AllowMsgTTL:        true,
+		AllowAtomicPublish: true,
+	}
+}
+
+// found is what a reading of the bucket brought.
+type found struct {
+	changes []foundChange
+	bad     []badRecord
+	// last and sum are the sequence and sum header of the last message read.
+	last uint64
+	sum  string
+	// unreadable says that the server cannot read some record. It cannot write over it either: the bucket must be made anew.
+	unreadable bool
+}
+
+type foundChange struct {
+	change
+	revision uint64
+}
+
+type badRecord struct {
+	subject  string
+	data     []byte
+	revision uint64
+	reason   error
+}
+
+// load ensures the bucket and fills memory from it.
+func (s *Store) load(ctx context.Context) error {
+	s.doubt = true
+	stream, err := s.js.CreateOrUpdateStream(ctx, bucketConfig(s.cfg.MaxBytes))
+	if err != nil {
+		return fmt.Errorf("ensure bucket %s: %w", streamName, err)
+	}
+	end, got, err := read(ctx, stream, 1)
+	if err != nil {
+		return err
+	}
+	s.metrics.objects.Set(0)
+	s.metrics.bytes.Set(0)
+	s.mu.Lock()
+	for _, c := range got.changes {
+		if c.cursor != nil {
+			s.cursor = *c.cursor // first: it decides which tombstones still matter
+		}
+	}
+	for _, c := range got.changes {
+		s.ingest(c.change, c.revision)
+	}
+	s.revision = end
+	s.events = window{floor: end} // what happened before is no event
+	s.mu.Unlock()
+	s.sum = s.total()
+	s.doubt = false
+	return s.repair(ctx, got, end)
+}
+
+// total computes the sum over all records anew.
+func (s *Store) total() uint64 {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	var sum uint64
+	for _, r := range s.records {
+		sum += r.weight()
+	}
+	return sum
+}
+
+// read returns the bucket's last sequence and all messages from a sequence on.
+func read(ctx context.Context, stream jetstream.Stream, from uint64) (end uint64, got found, err error) {
+	info, err := stream.Info(ctx)
+	if err != nil {
+		return 0, found{}, fmt.Errorf("bucket info: %w", err)
+	}
+	end = info.State.LastSeq
+	if info.State.Msgs == 0 || from > end {
+		return end, found{}, nil
+	}
+	consumer, err := stream.CreateConsumer(ctx, jetstream.ConsumerConfig{
+		Name: "frond-store-" + uuid.NewString(), DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: from,
+		AckPolicy: jetstream.AckNonePolicy, MemoryStorage: true, Replicas: 1, InactiveThreshold: consumerIdle,
+	})
+	if err != nil {
+		return 0, found{}, fmt.Errorf("read bucket: %w", err)
+	}
+	pending := consumer.CachedInfo().NumPending
+	for pending > 0 && err == nil {
+		pending, err = got.fetch(ctx, consumer)
+	}
+	if errors.Is(err, errStuck) {
+		got, err = readEach(ctx, stream, from)
+	}
+	if err != nil {
+		return 0, found{}, fmt.Errorf("read bucket: %w", err)
+	}
+	if err := stream.DeleteConsumer(ctx, consumer.CachedInfo().Name); err != nil {
+		return 0, found{}, fmt.Errorf("end reading: %w", err)
+	}
+	return max(end, got.last), got, nil
+}
+
+// errStuck says that the server delivers no more though it counts more: a consumer stops at a record whose bytes fail the
+// server's own checksum.
+var errStuck = errors.New("reading stopped at a damaged record")
+
+// readEach reads the bucket record by record, in spite of damaged ones. It is slow and needs the server's index only.
+func readEach(ctx context.Context, stream jetstream.Stream, from uint64) (found, error) {
+	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(">"))
+	if err != nil {
+		return found{}, fmt.Errorf("list subjects: %w", err)
+	}
+	var got found
+	var messages []*jetstream.RawStreamMsg
+	for subject := range info.State.Subjects {
+		m, err := stream.GetLastMsgForSubject(ctx, subject)
+		switch {
+		case ctx.Err() != nil:
+			return found{}, ctx.Err()
+		case err != nil:
+			// It has no number of its own any more; beyond the end each is free once.
+			revision := info.State.LastSeq + 1 + uint64(len(got.bad))
+			got.bad = append(got.bad, badRecord{subject: subject, revision: revision, reason: err})
+			got.unreadable = true
+		case m.Sequence >= from:
+			messages = append(messages, m)
+		}
+	}
+	slices.SortFunc(messages, func(a, b *jetstream.RawStreamMsg) int { return cmp.Compare(a.Sequence, b.Sequence) })
+	for _, m := range messages {
+		got.add(m.Subject, m.Header, m.Data, m.Sequence)
+	}
+	return got, nil
+}
+
+// fetch reads one batch and returns how many messages are left.
+func (f *found) fetch(ctx context.Context, consumer jetstream.Consumer) (pending uint64, err error) {
+	batch, err := consumer.FetchNoWait(readBatch)
+	if err != nil {
+		return 0, err
+	}
+	n := 0
+	for m := range batch.Messages() {
+		meta, err := m.Metadata()
+		if err != nil {
+			return 0, err
+		}
+		f.add(m.Subject(), m.Headers(), m.Data(), meta.Sequence.Stream)
+		pending = meta.NumPending
+		n++
+	}
+	if err := batch.Error(); err != nil {
+		return 0, err
+	}
+	if n == 0 {
+		if err := ctx.Err(); err != nil {
+			return 0, err
+		}
+		return 0, errStuck
+	}
+	return pending, nil
+}
+
+// add takes one message of the bucket.
+func (f *found) add(subject string, header nats.Header, data []byte, revision uint64) {
+	f.last, f.sum = revision, header.Get(headerSum)
+	var c change
+	var err error
+	switch {
+	case strings.HasPrefix(subject, quarantinePrefix), header.Get(headerState) == string(stateVoid):
+		return
+	case subject == cursorSubject:
+		var cursor wire.Cursor
+		cursor, err = parseCursor(header, data)
+		c.cursor = &cursor
+	case strings.HasPrefix(subject, objectPrefix):
+		c.record, err = parseRecord(subject, header, data, revision)
+	default:
+		err = errors.New("not a key of the store")
+	}
+	if err != nil {
+		f.bad = append(f.bad, badRecord{subject, data, revision, err})
+		return
+	}
+	f.changes = append(f.changes, foundChange{c, revision})
+}

@@ -1,0 +1,141 @@
+package store_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/goleak"
+	"go.uber.org/zap/zaptest"
+
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/leaf"
+	"github.com/frond-edge/frond/leaf/leaftest"
+	"github.com/frond-edge/frond/leaf/store"
+)
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(crashDir); dir != "" {
+		os.Exit(crashChild(dir))
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// node is a leaf with an open store.
+type node struct {
+	*store.Store
+	t    testing.TB
+	dir  string
+	leaf *leaftest.Leaf
+	js   jetstream.JetStream
+}
+
+func newNode(t testing.TB, cfg store.Config) *node {
+	t.Helper()
+	return openNode(t, t.TempDir(), cfg)
+}
+
+func openNode(t testing.TB, dir string, cfg store.Config) *node {
+	t.Helper()
+	l := leaftest.StartLeaf(t, leaf.Config{Dir: dir})
+	js, err := jetstream.New(l.Client())
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &node{t: t, dir: dir, leaf: l, js: js}
+	n.open(cfg)
+	return n
+}
+
+func (n *node) open(cfg store.Config) {
+	n.t.Helper()
+	s, err := store.Open(context.WithoutCancel(n.t.Context()), n.js, cfg, zaptest.NewLogger(n.t))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.Store = s
+}
+
+// restart ends the leaf, runs between, and opens leaf and store again from the disk.
+func (n *node) restart(cfg store.Config, between func()) *node {
+	n.t.Helper()
+	n.js.Conn().Close()
+	n.leaf.Stop()
+	if between != nil {
+		between()
+	}
+	return openNode(n.t, n.dir, cfg)
+}
+
+func key(name string) wire.Key {
+	return wire.Key{Resource: "configmaps", Namespace: "default", Name: name}
+}
+
+func object(uid, data string) []byte {
+	return fmt.Appendf(nil, `{"metadata":{"name":"x","uid":%q},"data":%q}`, uid, data)
+}
+
+func apply(seq uint64, name, uid, data string) wire.Message {
+	return wire.Message{
+		Key: key(name), Op: wire.Apply, UID: uid, Version: fmt.Sprint("v", seq), ClusterEpoch: "c1",
+		Object: object(uid, data), Sequence: seq,
+	}
+}
+
+func tombstone(seq uint64, name, uid string) wire.Message {
+	return wire.Message{Key: key(name), Op: wire.Delete, UID: uid, Version: fmt.Sprint("v", seq), Sequence: seq}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func wantErr(t testing.TB, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("error %v, want %v", err, want)
+	}
+}
+
+// wantData checks that the store holds an object with this content; "" for no object.
+func (n *node) wantData(name, data string) {
+	n.t.Helper()
+	e, err := n.Get(key(name))
+	switch {
+	case data == "" && !errors.Is(err, store.ErrNotFound):
+		n.t.Errorf("%s: %s, %v; want it not found", name, e.Object, err)
+	case data == "":
+	case err != nil:
+		n.t.Errorf("%s: %v, want %s", name, err, data)
+	case !bytes.Contains(e.Object, fmt.Appendf(nil, `"data":%q`, data)):
+		n.t.Errorf("%s: %s, want data %s", name, e.Object, data)
+	}
+}
+
+func (n *node) wantCursor(stream string, seq uint64) {
+	n.t.Helper()
+	c := n.Cursor()
+	if c.StreamEpoch != stream || c.Sequence != seq || c.StoreEpoch == "" {
+		n.t.Errorf("cursor %+v, want %s/%d", c, stream, seq)
+	}
+}
+
+// next returns the next event within a second or so.
+func next(t testing.TB, w *store.Watcher) store.Event {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	e, err := w.Next(ctx)
+	if err != nil {
+		t.Fatalf("next event: %v", err)
+	}
+	return e
+}

@@ -1,0 +1,217 @@
+package store
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/frond-edge/frond/api/wire"
+)
+
+// The bucket and its keys. An object's key is "object." and its wire.Key, so `nats kv get store object.core.…` shows it.
+const (
+	bucket        = "store"
+	streamName    = "KV_" + bucket
+	subjectPrefix = "$KV." + bucket + "."
+	objectPrefix  = subjectPrefix + "object."
+	cursorSubject = subjectPrefix + "meta.cursor"
+	// quarantinePrefix is followed by the bad record's sequence.
+	quarantinePrefix = subjectPrefix + "quarantine."
+)
+
+// Headers of a record. The KV ones are those of nats.go, so that the stock tools show a deleted object as deleted.
+const (
+	headerState    = "Frond-State"
+	headerUID      = "Frond-Uid"
+	headerVersion  = "Frond-Version"
+	headerCluster  = "Frond-Cluster-Epoch"
+	headerStream   = "Frond-Stream-Epoch"
+	headerSequence = "Frond-Sequence"
+	headerOrigin   = "Frond-Origin"
+	headerChecksum = "Frond-Checksum"
+	headerSum      = "Frond-Sum"
+	headerSubject  = "Frond-Subject"
+	headerReason   = "Frond-Reason"
+	headerKV       = "KV-Operation"
+	headerTTL      = "Nats-TTL"
+	kvDelete       = "DEL"
+)
+
+// state is what a record says about its object.
+type state string
+
+const (
+	live state = "live"
+	// gone: deleted at this node; the cloud has not confirmed it yet.
+	gone state = "gone"
+	// tombstone: deleted by the cloud, or deleted here and confirmed.
+	tombstone state = "tombstone"
+)
+
+// record is the last word on one key.
+type record struct {
+	Entry
+	state state
+	// desired says that the cloud gave this object, so a full snapshot without it deletes it.
+	desired bool
+	// floor is the sequence of the newest hub message for the key, within the stream epoch. Older ones are ignored.
+	floor uint64
+	epoch string
+	// check is the checksum of the record as written, set by seal.
+	check [16]byte
+}
+
+// kept reports whether the record must be on disk for ever: such records make up the sum that proves none was lost.
+func (r *record) kept() bool { return r != nil && r.state != tombstone }
+
+// weight is the record's part of the sum over all records. A sum can be updated by one subtraction and one addition,
+// does not depend on order, and a lost or changed record leaves it wrong but for a chance of 2^-64.
+func (r *record) weight() uint64 {
+	if !r.kept() {
+		return 0
+	}
+	return binary.BigEndian.Uint64(r.check[:8])
+}
+
+// seal computes the checksum over all that the record says, except the revision, which the server gives.
+func (r *record) seal() {
+	r.check = checksum(r.Key.String(), string(r.state), r.UID, r.Version, r.ClusterEpoch, r.epoch,
+		strconv.FormatUint(r.floor, 10), strconv.FormatBool(r.desired), string(r.Object))
+}
+
+func checksum(fields ...string) [16]byte {
+	h := sha256.New()
+	var size [8]byte
+	for _, f := range fields {
+		binary.BigEndian.PutUint64(size[:], uint64(len(f)))
+		h.Write(size[:])
+		h.Write([]byte(f))
+	}
+	return [16]byte(h.Sum(nil))
+}
+
+// message encodes a sealed record.
+func (r *record) message(ttl time.Duration) *nats.Msg {
+	m := nats.NewMsg(objectPrefix + r.Key.String())
+	set(m, headerState, string(r.state))
+	set(m, headerUID, r.UID)
+	set(m, headerVersion, r.Version)
+	set(m, headerCluster, r.ClusterEpoch)
+	set(m, headerStream, r.epoch)
+	if r.floor > 0 {
+		set(m, headerSequence, strconv.FormatUint(r.floor, 10))
+	}
+	if r.desired {
+		set(m, headerOrigin, "desired")
+	}
+	set(m, headerChecksum, hex.EncodeToString(r.check[:]))
+	if r.state == live {
+		m.Data = r.Object
+		return m
+	}
+	set(m, headerKV, kvDelete)
+	if r.state == tombstone {
+		set(m, headerTTL, ttl.String())
+	}
+	return m
+}
+
+func set(m *nats.Msg, header, value string) {
+	if value != "" {
+		m.Header.Set(header, value)
+	}
+}
+
+var errChecksum = errors.New("checksum does not match")
+
+// parseRecord undoes message; sequence becomes the revision.
+func parseRecord(subject string, header nats.Header, data []byte, sequence uint64) (*record, error) {
+	key, err := wire.ParseKey(strings.TrimPrefix(subject, objectPrefix))
+	if err != nil {
+		return nil, err
+	}
+	r := &record{
+		Entry: Entry{
+			Key: key, UID: header.Get(headerUID), Version: header.Get(headerVersion),
+			ClusterEpoch: header.Get(headerCluster), Revision: sequence,
+		},
+		state:   state(header.Get(headerState)),
+		desired: header.Get(headerOrigin) == "desired",
+		epoch:   header.Get(headerStream),
+	}
+	if v := header.Get(headerSequence); v != "" {
+		if r.floor, err = strconv.ParseUint(v, 10, 64); err != nil {
+			return nil, fmt.Errorf("header %s: %w", headerSequence, err)
+		}
+	}
+	switch r.state {
+	case live:
+		r.Object = bytes.Clone(data) // data may be a slice of a larger network buffer
+	case gone, tombstone:
+	default:
+		return nil, fmt.Errorf("state %q: %w", r.state, errChecksum)
+	}
+	r.seal()
+	if header.Get(headerChecksum) != hex.EncodeToString(r.check[:]) {
+		return nil, errChecksum
+	}
+	r.Sequence = r.sequence()
+	return r, nil
+}
+
+// sequence is Entry.Sequence: the hub's sequence if the object came from there.
+func (r *record) sequence() uint64 {
+	if !r.desired {
+		return 0
+	}
+	return r.floor
+}
+
+func cursorMessage(c wire.Cursor) (*nats.Msg, error) {
+	data, err := json.Marshal(c)
+	if err != nil {
+		return nil, fmt.Errorf("encode cursor: %w", err)
+	}
+	m := nats.NewMsg(cursorSubject)
+	m.Data = data
+	check := checksum(string(data))
+	set(m, headerChecksum, hex.EncodeToString(check[:]))
+	return m, nil
+}
+
+func parseCursor(header nats.Header, data []byte) (wire.Cursor, error) {
+	check := checksum(string(data))
+	if header.Get(headerChecksum) != hex.EncodeToString(check[:]) {
+		return wire.Cursor{}, errChecksum
+	}
+	var c wire.Cursor
+	if err := json.Unmarshal(data, &c); err != nil {
+		return wire.Cursor{}, fmt.Errorf("decode cursor: %w", err)
+	}
+	return c, nil
+}
+
+// identity reads what the store needs from an object's JSON.
+func identity(object []byte) (uid string, err error) {
+	var o struct {
+		Metadata *struct {
+			UID string `json:"uid"`
+		} `json:"metadata"`
+	}
+	if err := json.Unmarshal(object, &o); err != nil {
+		return "", fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	if o.Metadata == nil {
+		return "", fmt.Errorf("%w: no metadata", ErrInvalid)
+	}
+	return o.Metadata.UID, nil
+}

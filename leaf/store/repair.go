@@ -1,0 +1,199 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/google/uuid"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap"
+
+	"github.com/frond-edge/frond/api/wire"
+)
+
+// repair puts bad records aside, and clears the cursor if an object or the cursor itself was damaged or is missing.
+func (s *Store) repair(ctx context.Context, got found, end uint64) error {
+	cursor := s.Cursor()
+	damage := s.damage(got, end)
+	if len(damage) > 0 {
+		s.metrics.damaged.Inc()
+		s.log.Error("store damaged, it needs a full attach", zap.Strings("damage", damage))
+		cursor = wire.Cursor{StoreEpoch: cursor.StoreEpoch}
+	}
+	if cursor.StoreEpoch == "" {
+		cursor.StoreEpoch = uuid.NewString()
+	}
+	var changes []change
+	for _, b := range got.bad {
+		s.metrics.quarantined.Inc()
+		if b.data != nil {
+			changes = append(changes, change{raw: quarantined(b)}, change{raw: void(b)})
+		}
+	}
+	if got.unreadable {
+		return s.rebuild(ctx, changes, cursor)
+	}
+	if len(changes) > 0 || cursor != s.Cursor() {
+		changes = append(changes, change{cursor: &cursor})
+	}
+	return s.commitAll(ctx, changes)
+}
+
+// rebuild makes the bucket anew from memory. nats-server refuses every write to a stream after it met a record whose bytes
+// fail its checksum, so there is no milder cure. A crash in the midst leaves an empty or partial store, which the next
+// opening takes for new or damaged, and the next attach fills. Revisions go on from where they were.
+func (s *Store) rebuild(ctx context.Context, changes []change, cursor wire.Cursor) error {
+	s.log.Error("bucket holds records that cannot be read, making it anew", zap.Uint64("revision", s.Revision()))
+	s.metrics.rebuilt.Inc()
+	if err := s.js.DeleteStream(ctx, streamName); err != nil {
+		return fmt.Errorf("rebuild: delete bucket: %w", err)
+	}
+	stream, err := s.js.CreateStream(ctx, bucketConfig(s.cfg.MaxBytes))
+	if err != nil {
+		// The server removes the folder of an account's last stream a moment late and may take the new one's with it.
+		stream, err = s.js.CreateStream(ctx, bucketConfig(s.cfg.MaxBytes))
+	}
+	if err != nil {
+		return fmt.Errorf("rebuild: create bucket: %w", err)
+	}
+	if err := stream.Purge(ctx, jetstream.WithPurgeSequence(s.Revision()+1)); err != nil {
+		return fmt.Errorf("rebuild: set sequence: %w", err)
+	}
+	s.mu.RLock()
+	for _, r := range s.records {
+		again := *r
+		changes = append(changes, change{record: &again})
+	}
+	s.mu.RUnlock()
+	if err := s.commitAll(ctx, append(changes, change{cursor: &cursor})); err != nil {
+		return fmt.Errorf("rebuild: %w", err)
+	}
+	return nil
+}
+
+// commitAll commits changes in chunks.
+func (s *Store) commitAll(ctx context.Context, changes []change) error {
+	for len(changes) > 0 {
+		n := min(len(changes), chunkMessages)
+		if err := s.commit(ctx, changes[:n:n]); err != nil {
+			return err
+		}
+		changes = changes[n:]
+	}
+	return nil
+}
+
+// damage lists what shows that records were lost or changed; nothing for a store that is new or whole.
+func (s *Store) damage(got found, end uint64) []string {
+	var list []string
+	for _, b := range got.bad {
+		if strings.HasPrefix(b.subject, objectPrefix) || b.subject == cursorSubject {
+			list = append(list, fmt.Sprintf("%s: %v", b.subject, b.reason))
+		}
+	}
+	if end == 0 {
+		return list
+	}
+	switch want := strconv.FormatUint(s.sum, 16); {
+	case s.Cursor().StoreEpoch == "":
+		list = append(list, "no cursor")
+	case got.last != end:
+		list = append(list, fmt.Sprintf("last record is %d, the bucket had %d", got.last, end))
+	case got.sum != want:
+		list = append(list, fmt.Sprintf("sum of the records is %s, the last one says %s", want, got.sum))
+	}
+	return list
+}
+
+func quarantined(b badRecord) *nats.Msg {
+	m := nats.NewMsg(quarantinePrefix + strconv.FormatUint(b.revision, 10))
+	m.Data = b.data
+	set(m, headerSubject, b.subject)
+	set(m, headerReason, b.reason.Error())
+	set(m, headerTTL, quarantineTTL.String())
+	return m
+}
+
+func void(b badRecord) *nats.Msg {
+	m := nats.NewMsg(b.subject)
+	set(m, headerState, string(stateVoid))
+	set(m, headerKV, kvDelete)
+	set(m, headerTTL, defaultTombstone.String())
+	return m
+}
+
+// catchUp brings memory up to the bucket after a commit of unknown outcome or a foreign write. What another hand wrote
+// or deleted is undone: memory holds what was acked. The caller holds writer.
+func (s *Store) catchUp(ctx context.Context) error {
+	stream, err := s.js.Stream(ctx, streamName)
+	if err != nil {
+		return fmt.Errorf("look up bucket: %w", err)
+	}
+	if s.unwritable(ctx, stream) {
+		if err := s.rebuild(ctx, nil, s.Cursor()); err != nil {
+			return err
+		}
+	}
+	end, got, err := read(ctx, stream, s.Revision()+1)
+	if err != nil {
+		return err
+	}
+	if end < s.Revision() {
+		return fmt.Errorf("bucket ends at %d but %d was acked: it was replaced, the store must be opened again", end, s.Revision())
+	}
+	s.mu.Lock()
+	for _, c := range got.changes {
+		s.ingest(c.change, c.revision)
+	}
+	s.revision = end
+	s.mu.Unlock()
+	s.sum = s.total()
+	s.doubt = false
+	var undo []change
+	for _, b := range got.bad {
+		s.metrics.quarantined.Inc()
+		s.log.Error("foreign record in the bucket, put aside", zap.String("subject", b.subject), zap.Error(b.reason))
+		undo = append(undo, change{raw: quarantined(b)}, s.undo(b))
+	}
+	if len(undo) == 0 {
+		return nil
+	}
+	cursor := s.Cursor()
+	return s.commit(ctx, append(undo, change{cursor: &cursor}))
+}
+
+// unwritable reports whether the last commit failed because the server cannot read a record that the commit replaces. The
+// server shows it by not finding the record, or by refusing the sequence that follows the last one it has.
+func (s *Store) unwritable(ctx context.Context, stream jetstream.Stream) bool {
+	if info, err := stream.Info(ctx); err == nil && s.refused && info.State.LastSeq == s.Revision() {
+		return true
+	}
+	for _, key := range s.suspects {
+		if !s.record(key).kept() {
+			continue
+		}
+		if _, err := stream.GetLastMsgForSubject(ctx, objectPrefix+key.String()); errors.Is(err, jetstream.ErrMsgNotFound) {
+			return true
+		}
+	}
+	return false
+}
+
+// undo brings back what memory holds in the place of a foreign record.
+func (s *Store) undo(b badRecord) change {
+	if b.subject == cursorSubject {
+		cursor := s.Cursor()
+		return change{cursor: &cursor}
+	}
+	if key, err := wire.ParseKey(strings.TrimPrefix(b.subject, objectPrefix)); err == nil {
+		if r := s.record(key); r != nil {
+			again := *r
+			return change{record: &again}
+		}
+	}
+	return change{raw: void(b)}
+}

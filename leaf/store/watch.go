@@ -1,0 +1,210 @@
+package store
+
+import (
+	"context"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// EventType says what happened to an object; the values are those of Kubernetes' watch events.
+type EventType string
+
+// The event types.
+const (
+	Added    EventType = "ADDED"
+	Modified EventType = "MODIFIED"
+	Deleted  EventType = "DELETED"
+)
+
+// Event is one change. Its revision is Entry.Revision; for Deleted, Entry holds the last object and the revision of
+// the deletion.
+type Event struct {
+	Type  EventType
+	Entry Entry
+	// Prev is the state before; nil for Added.
+	Prev *Entry
+}
+
+// window is the newest events, oldest first. Positions count events since the store was opened, so that a watcher's
+// position stays true when old events leave.
+type window struct {
+	list  []*Event
+	first uint64 // position of list[0]
+	bytes int
+	// floor is the revision below which events are missing: a watcher may start at it, not before.
+	floor uint64
+}
+
+func (w *window) end() uint64 { return w.first + uint64(len(w.list)) }
+
+func (w *window) add(e *Event, most, mostBytes int) {
+	w.list = append(w.list, e)
+	w.bytes += len(e.Entry.Object)
+	for len(w.list) > most || w.bytes > mostBytes && len(w.list) > 1 {
+		w.floor = w.list[0].Entry.Revision
+		w.bytes -= len(w.list[0].Entry.Object)
+		w.list[0] = nil
+		w.list = w.list[1:] // append moves the rest to a new array from time to time
+		w.first++
+	}
+}
+
+// Watcher hands out the events of one Watch, in order and without gaps. Use either Next or Events, not both.
+// A watcher that is not read costs nothing but its place: when the window has moved past it, it ends with ErrGone.
+type Watcher struct {
+	store     *Store
+	kind      kind
+	namespace string
+	// wake holds one token when there may be something new.
+	wake   chan struct{}
+	stop   chan struct{}
+	once   sync.Once // guards stop's close
+	pump   sync.Once // guards the start of Events' goroutine
+	group  errgroup.Group
+	events chan Event
+
+	// Guarded by store.mu.
+	position uint64
+	err      error
+}
+
+// Watch returns the events of a resource in a namespace (all for "") whose revision is above after: exactly what
+// follows a List with that revision. It returns ErrGone if the store does not keep events that far back, or never
+// reached that revision. Stop the watcher in the end.
+func (s *Store) Watch(group, resource, namespace string, after uint64) (*Watcher, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if after < s.events.floor || after > s.revision {
+		return nil, ErrGone
+	}
+	w := &Watcher{
+		store: s, kind: kind{group, resource}, namespace: namespace,
+		wake: make(chan struct{}, 1), stop: make(chan struct{}), events: make(chan Event),
+		position: s.events.end(),
+	}
+	for i, e := range s.events.list {
+		if e.Entry.Revision > after {
+			w.position = s.events.first + uint64(i)
+			break
+		}
+	}
+	s.watchers[w] = struct{}{}
+	return w, nil
+}
+
+// publish adds an event to the window and wakes who waits for it. Called with mu held.
+func (s *Store) publish(e *Event) {
+	end := s.events.end()
+	s.events.add(e, s.cfg.Window, s.cfg.WindowBytes)
+	for w := range s.watchers {
+		switch {
+		case w.wants(e):
+			w.signal()
+		case w.position == end:
+			w.position++ // nothing waits for it, so it need not fall behind
+		}
+	}
+}
+
+func (w *Watcher) wants(e *Event) bool {
+	return kindOf(e.Entry.Key) == w.kind && (w.namespace == "" || w.namespace == e.Entry.Key.Namespace)
+}
+
+func (w *Watcher) signal() {
+	select {
+	case w.wake <- struct{}{}:
+	default: // the token is there already
+	}
+}
+
+// Next waits for the next event. It ends with ErrGone when the watcher was too slow, with context.Canceled after Stop,
+// and with ctx's error.
+func (w *Watcher) Next(ctx context.Context) (Event, error) {
+	e, err := w.next(ctx.Done())
+	if err == nil && e == nil {
+		return Event{}, ctx.Err()
+	}
+	if err != nil {
+		return Event{}, err
+	}
+	return *e, nil
+}
+
+// next waits like Next; it returns neither event nor error when done closes.
+func (w *Watcher) next(done <-chan struct{}) (*Event, error) {
+	for {
+		if e, err := w.take(); e != nil || err != nil {
+			return e, err
+		}
+		select {
+		case <-done:
+			return nil, nil
+		case <-w.stop:
+			return nil, context.Canceled
+		case <-w.wake:
+		}
+	}
+}
+
+// take returns the next wanted event, or nil when there is none yet.
+func (w *Watcher) take() (*Event, error) {
+	s := w.store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if w.err != nil {
+		return nil, w.err
+	}
+	if w.position < s.events.first {
+		w.err = ErrGone
+		delete(s.watchers, w)
+		return nil, w.err
+	}
+	for w.position < s.events.end() {
+		e := s.events.list[w.position-s.events.first]
+		w.position++
+		if w.wants(e) {
+			return e, nil
+		}
+	}
+	return nil, nil
+}
+
+// Events returns the events as a channel. It closes when the watcher ends; Err then says why. Its goroutine starts
+// with the first call and is gone when Stop returns.
+func (w *Watcher) Events() <-chan Event {
+	w.pump.Do(func() {
+		w.group.Go(func() error {
+			defer close(w.events)
+			for {
+				e, err := w.next(nil)
+				if err != nil {
+					return err
+				}
+				select {
+				case w.events <- *e:
+				case <-w.stop:
+					return context.Canceled
+				}
+			}
+		})
+	})
+	return w.events
+}
+
+// Err returns why Events was closed: ErrGone for a watcher that was too slow, nil after Stop or before the end.
+func (w *Watcher) Err() error {
+	w.store.mu.RLock()
+	defer w.store.mu.RUnlock()
+	return w.err
+}
+
+// Stop ends the watcher and waits for its goroutine. It may be called more than once.
+func (w *Watcher) Stop() {
+	w.once.Do(func() { close(w.stop) })
+	w.store.mu.Lock()
+	delete(w.store.watchers, w)
+	w.store.mu.Unlock()
+	// The group's error is why the pump ended, which Err tells.
+	_ = w.group.Wait()
+}

@@ -1,0 +1,304 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	"go.uber.org/zap"
+
+	"github.com/frond-edge/frond/api/wire"
+)
+
+const (
+	// chunkMessages and chunkBytes bound one commit, so that a local write waits for one of them at most, not for a
+	// whole snapshot. The server's limit of an atomic batch is 1,000 messages; an object has up to 1.5 MiB (etcd).
+	chunkMessages = 256
+	chunkBytes    = 2 << 20
+)
+
+// Put stores an object as the node's own write and returns its entry, synced to disk. With ifRevision it stores only over
+// that revision (0: only if there is none), else it returns ErrConflict, or ErrNotFound for a missing object.
+// An object deleted here cannot be put again with the same UID: ErrConflict. Bytes that are no object get ErrInvalid.
+func (s *Store) Put(ctx context.Context, key wire.Key, object []byte, ifRevision *uint64) (Entry, error) {
+	uid, err := identity(object)
+	if err != nil {
+		return Entry{}, fmt.Errorf("put %s: %w", key.Human(), err)
+	}
+	var r *record
+	err = s.update(ctx, func() ([]change, error) {
+		var err error
+		r, err = putRecord(s.record(key), key, uid, object, ifRevision)
+		if err != nil {
+			return nil, err
+		}
+		return s.replaceOther(s.record(key), r), nil
+	})
+	if err != nil {
+		return Entry{}, fmt.Errorf("put %s: %w", key.Human(), err)
+	}
+	return r.Entry, nil
+}
+
+// putRecord decides on a Put.
+func putRecord(old *record, key wire.Key, uid string, object []byte, ifRevision *uint64) (*record, error) {
+	exists := old != nil && old.state == live
+	switch {
+	case ifRevision == nil:
+	case *ifRevision == 0 && exists:
+		return nil, fmt.Errorf("exists at revision %d: %w", old.Revision, ErrConflict)
+	case *ifRevision != 0 && !exists:
+		return nil, ErrNotFound
+	case *ifRevision != 0 && old.Revision != *ifRevision:
+		return nil, fmt.Errorf("at revision %d, not %d: %w", old.Revision, *ifRevision, ErrConflict)
+	}
+	r := &record{Entry: Entry{Key: key, UID: uid, Object: object}, state: live}
+	if old != nil {
+		r.floor, r.epoch = old.floor, old.epoch
+	}
+	switch {
+	case old == nil || old.state == tombstone:
+	case old.state == gone:
+		if uid == old.UID {
+			return nil, fmt.Errorf("uid %s was deleted here: %w", uid, ErrConflict)
+		}
+	case uid == "" || old.UID == "" || uid == old.UID:
+		if uid == "" {
+			r.UID = old.UID
+		}
+		r.Version, r.ClusterEpoch, r.desired = old.Version, old.ClusterEpoch, old.desired
+	}
+	r.Sequence = r.sequence()
+	r.seal()
+	return r, nil
+}
+
+// replaceOther makes the changes that bring r over old; an object with another UID is seen to go first.
+func (s *Store) replaceOther(old, r *record) []change {
+	if old == nil || old.state != live || old.UID == "" || old.UID == r.UID {
+		return []change{{record: r}}
+	}
+	t := &record{
+		Entry: Entry{Key: r.Key, UID: old.UID, Version: old.Version, ClusterEpoch: old.ClusterEpoch},
+		state: tombstone, floor: old.floor, epoch: old.epoch,
+	}
+	t.seal()
+	return []change{{record: t}, {record: r}}
+}
+
+// Delete removes an object at the node's own wish, synced to disk, and returns its last state with the deletion's
+// revision. Its UID is remembered, so that a late message does not bring it back; see DeletedHere.
+// uid and ifRevision are preconditions ("" and nil for none) and give ErrConflict; a missing object gives ErrNotFound.
+func (s *Store) Delete(ctx context.Context, key wire.Key, uid string, ifRevision *uint64) (Entry, error) {
+	var last Entry
+	var r *record
+	err := s.update(ctx, func() ([]change, error) {
+		old := s.record(key)
+		switch {
+		case old == nil || old.state != live:
+			return nil, ErrNotFound
+		case uid != "" && old.UID != uid:
+			return nil, fmt.Errorf("has uid %s, not %s: %w", old.UID, uid, ErrConflict)
+		case ifRevision != nil && old.Revision != *ifRevision:
+			return nil, fmt.Errorf("at revision %d, not %d: %w", old.Revision, *ifRevision, ErrConflict)
+		}
+		last = old.Entry
+		r = &record{
+			Entry: Entry{Key: key, UID: old.UID, Version: old.Version, ClusterEpoch: old.ClusterEpoch},
+			state: gone, desired: old.desired, floor: old.floor, epoch: old.epoch,
+		}
+		if old.UID == "" {
+			r.state = tombstone // the cloud has never named it, so no message can mean it
+		}
+		r.Sequence = r.sequence()
+		r.seal()
+		return []change{{record: r}}, nil
+	})
+	if err != nil {
+		return Entry{}, fmt.Errorf("delete %s: %w", key.Human(), err)
+	}
+	last.Revision = r.Revision
+	return last, nil
+}
+
+// Forget drops the memory that an object was deleted here, so that the next message with its UID brings it back.
+// It is for repair: the cloud refused the deletion. Without such a memory it does nothing.
+func (s *Store) Forget(ctx context.Context, key wire.Key) error {
+	err := s.update(ctx, func() ([]change, error) {
+		old := s.record(key)
+		if old == nil || old.state != gone {
+			return nil, nil
+		}
+		return []change{{record: forgotten(old)}}, nil
+	})
+	if err != nil {
+		return fmt.Errorf("forget %s: %w", key.Human(), err)
+	}
+	return nil
+}
+
+// forgotten is a tombstone without a floor: it hides nothing.
+func forgotten(old *record) *record {
+	r := &record{Entry: Entry{Key: old.Key, UID: old.UID}, state: tombstone}
+	r.seal()
+	return r
+}
+
+// Apply stores messages of the hub in the order of their sequences and then moves the cursor to sequence, all synced to disk.
+// sequence is the one up to which the caller has handed over every message for this node; messages beyond it may be
+// among them. What is not newer than the store, by the cursor or by the object's own sequence, is ignored.
+// A message that is not an object is counted and ignored: the caller should have refused it.
+func (s *Store) Apply(ctx context.Context, messages []wire.Message, sequence uint64) error {
+	if err := acquire(ctx, s.feed); err != nil {
+		return fmt.Errorf("apply: %w", err)
+	}
+	defer release(s.feed)
+	cursor := s.Cursor()
+	final := cursor
+	final.Sequence = max(final.Sequence, sequence)
+	if len(messages) == 0 && final == cursor {
+		return nil
+	}
+	if err := s.write(ctx, messages, plan{cursor: cursor, upTo: sequence}, nil, final); err != nil {
+		return fmt.Errorf("apply up to %d: %w", sequence, err)
+	}
+	return nil
+}
+
+// Replace makes the store equal to a full snapshot of the hub's stream: every message is stored, whatever came from the
+// hub and is not among them is deleted, and then the cursor is set. Objects that only this node knows stay. The memory
+// of objects deleted here stays for those that the snapshot still holds. A crash before the end leaves the old cursor.
+func (s *Store) Replace(ctx context.Context, messages []wire.Message, streamEpoch string, sequence uint64) error {
+	if err := acquire(ctx, s.feed); err != nil {
+		return fmt.Errorf("replace: %w", err)
+	}
+	defer release(s.feed)
+	final := wire.Cursor{StoreEpoch: s.Cursor().StoreEpoch, StreamEpoch: streamEpoch, Sequence: sequence}
+	held := make(map[wire.Key]struct{}, len(messages))
+	for _, m := range messages {
+		if m.Op == wire.Apply {
+			held[m.Key] = struct{}{}
+		}
+	}
+	if err := s.write(ctx, messages, plan{cursor: final, upTo: sequence, full: true}, held, final); err != nil {
+		return fmt.Errorf("replace up to %d: %w", sequence, err)
+	}
+	return nil
+}
+
+// inOrder returns messages by rising sequence, which is the order of the hub, whatever order they came in.
+func inOrder(messages []wire.Message) []wire.Message {
+	bySequence := func(a, b wire.Message) int { return cmp.Compare(a.Sequence, b.Sequence) }
+	if slices.IsSortedFunc(messages, bySequence) {
+		return messages
+	}
+	return slices.SortedStableFunc(slices.Values(messages), bySequence)
+}
+
+// write plans and commits messages in chunks; after the last one come, with held, the deletions of what is not held,
+// and then the cursor.
+func (s *Store) write(ctx context.Context, messages []wire.Message, p plan, held map[wire.Key]struct{}, final wire.Cursor) error {
+	messages = inOrder(messages)
+	for {
+		n := chunk(messages)
+		last := n == len(messages)
+		var done plan
+		err := s.update(ctx, func() ([]change, error) {
+			done = p
+			done.base, done.merge = s.record, s.cfg.Merge
+			done.made, done.ignored = map[wire.Key]*record{}, map[string]int{}
+			for _, m := range messages[:n] {
+				done.message(m)
+			}
+			if last && held == nil {
+				return append(changesOf(done.writes), change{cursor: &final}), nil
+			}
+			return changesOf(done.writes), nil
+		})
+		if err != nil {
+			return err
+		}
+		s.count(&done)
+		messages = messages[n:]
+		if last {
+			break
+		}
+	}
+	if held == nil {
+		return nil
+	}
+	return s.sweep(ctx, held, final)
+}
+
+// sweep deletes what came from the hub and is not held, in chunks, and then sets the cursor.
+func (s *Store) sweep(ctx context.Context, held map[wire.Key]struct{}, final wire.Cursor) error {
+	for done := false; !done; {
+		err := s.update(ctx, func() ([]change, error) {
+			var changes []change
+			changes, done = s.unheld(held, final)
+			if done {
+				changes = append(changes, change{cursor: &final})
+			}
+			return changes, nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// unheld returns tombstones for what a snapshot does not hold, and whether these are all.
+func (s *Store) unheld(held map[wire.Key]struct{}, final wire.Cursor) ([]change, bool) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	var changes []change
+	for key, r := range s.records {
+		_, ok := held[key]
+		if ok || r.state == tombstone || r.state == live && !r.desired {
+			continue
+		}
+		if len(changes) == chunkMessages {
+			return changes, false
+		}
+		t := &record{
+			Entry: Entry{Key: key, UID: r.UID, Version: r.Version, ClusterEpoch: r.ClusterEpoch},
+			state: tombstone, floor: final.Sequence, epoch: final.StreamEpoch, desired: true,
+		}
+		t.seal()
+		changes = append(changes, change{record: t})
+	}
+	return changes, true
+}
+
+func changesOf(records []*record) []change {
+	changes := make([]change, 0, len(records)+1) // one more for the cursor
+	for _, r := range records {
+		changes = append(changes, change{record: r})
+	}
+	return changes
+}
+
+// chunk returns how many messages the next commit takes.
+func chunk(messages []wire.Message) int {
+	size := 0
+	for i, m := range messages {
+		size += len(m.Object)
+		if i == chunkMessages || i > 0 && size > chunkBytes {
+			return i
+		}
+	}
+	return len(messages)
+}
+
+func (s *Store) count(p *plan) {
+	s.metrics.applied.Add(float64(p.applied))
+	for reason, n := range p.ignored {
+		s.metrics.ignored.WithLabelValues(reason).Add(float64(n))
+	}
+	for _, err := range p.mergeErr {
+		s.metrics.mergeErrors.Inc()
+		s.log.Warn("merge failed, the cloud's object is kept", zap.Error(err))
+	}
+}
