@@ -13,7 +13,6 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/spf13/cobra"
 	"go.etcd.io/etcd/server/v3/etcdmain"
 	"k8s.io/component-base/cli"
 	_ "k8s.io/component-base/logs/json/register"          // --logging-format=json
@@ -58,11 +57,11 @@ func call(name string) int {
 		etcdmain.Main(os.Args)
 		return 0
 	case "kube-apiserver":
-		return component(apiserver.NewAPIServerCommand())
+		return cli.Run(apiserver.NewAPIServerCommand())
 	case "kube-controller-manager":
-		return component(controllermanager.NewControllerManagerCommand())
+		return cli.Run(controllermanager.NewControllerManagerCommand())
 	case "kube-scheduler":
-		return component(scheduler.NewSchedulerCommand())
+		return cli.Run(scheduler.NewSchedulerCommand())
 	default:
 		if err := cli.RunNoErrOutput(cmd.NewDefaultKubectlCommand()); err != nil {
 			return 1 // kubectl has printed it
@@ -70,5 +69,3 @@ func call(name string) int {
 		return 0
 	}
 }
-
-func component(command *cobra.Command) int { return cli.Run(command) }

@@ -1,0 +1,155 @@
+package toolchain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A cache is a folder of finished results, NAME-KEY, beside lock files and what is being built.
+type cache struct{ dir string }
+
+const (
+	tempPrefix = "building-"
+	recipeFile = "recipe.txt"
+)
+
+func (c cache) entry(name, text string) string {
+	return filepath.Join(c.dir, name+"-"+keyOf(text))
+}
+
+// use tells whether the entry exists, and marks it as used now, so that prune keeps it.
+func (c cache) use(entry string) bool {
+	if _, err := os.Stat(filepath.Join(entry, recipeFile)); err != nil {
+		return false
+	}
+	now := time.Now()
+	_ = os.Chtimes(entry, now, now) // a cache made by another user is as good, only its order of use is not ours to write
+	return true
+}
+
+// lockPoll is how often a waiter tries again: flock cannot wait and be cancelled at once, and builds take seconds.
+const lockPoll = 200 * time.Millisecond
+
+// lock returns when no other process holds the lock of this name. The kernel drops the lock of a killed process.
+func (c cache) lock(ctx context.Context, name string, out io.Writer) (unlock func(), err error) {
+	if err := os.MkdirAll(c.dir, 0o755); err != nil {
+		return nil, fmt.Errorf("make the cache: %w: set FROND_CACHE to a folder you can write", err)
+	}
+	path := filepath.Join(c.dir, name+".lock")
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("lock the cache: %w: set FROND_CACHE to a folder you can write", err)
+	}
+	tick := time.NewTicker(lockPoll)
+	defer tick.Stop()
+	for told := false; ; told = true {
+		err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return func() { _ = file.Close() }, nil // closing drops the lock
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			_ = file.Close()
+			return nil, fmt.Errorf("lock %s: %w", path, err)
+		}
+		if !told {
+			fmt.Fprintf(out, "another process is building %s; waiting for it (lock %s)\n", name, path)
+		}
+		select {
+		case <-ctx.Done():
+			_ = file.Close()
+			return nil, fmt.Errorf("wait for the process that builds %s: %w", name, context.Cause(ctx))
+		case <-tick.C:
+		}
+	}
+}
+
+// temp makes an empty folder to build in. The caller holds the lock, so folders of the same name belong to runs that died.
+func (c cache) temp(name string) (string, error) {
+	old, err := filepath.Glob(filepath.Join(c.dir, tempPrefix+name+"-*"))
+	if err != nil {
+		return "", fmt.Errorf("look for leftovers: %w", err)
+	}
+	for _, dir := range old {
+		if err := os.RemoveAll(dir); err != nil {
+			return "", fmt.Errorf("remove what an interrupted build left: %w", err)
+		}
+	}
+	dir, err := os.MkdirTemp(c.dir, tempPrefix+name+"-")
+	if err != nil {
+		return "", fmt.Errorf("make a folder to build in: %w", err)
+	}
+	if err := os.Chmod(dir, 0o755); err != nil { // MkdirTemp makes 0700; a cache may be shared
+		return "", fmt.Errorf("make a folder to build in: %w", err)
+	}
+	return dir, nil
+}
+
+func (c cache) discard(temp string) { _ = os.RemoveAll(temp) } // what stays is removed by the next temp
+
+// install makes temp the entry. The files are synced first: after a power cut an entry is whole or absent.
+func (c cache) install(temp, entry, text string) error {
+	if err := os.WriteFile(filepath.Join(temp, recipeFile), []byte(text), 0o644); err != nil {
+		return fmt.Errorf("install %s: %w", filepath.Base(entry), err)
+	}
+	if err := syncTree(temp); err != nil {
+		return fmt.Errorf("install %s: %w", filepath.Base(entry), err)
+	}
+	if err := os.RemoveAll(entry); err != nil { // only a folder without recipe.txt can be here: somebody's accident
+		return fmt.Errorf("install %s: %w", filepath.Base(entry), err)
+	}
+	if err := os.Rename(temp, entry); err != nil {
+		return fmt.Errorf("install %s: %w", filepath.Base(entry), err)
+	}
+	return nil
+}
+
+func syncTree(dir string) error {
+	return filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.Type()&fs.ModeSymlink != 0 {
+			return err
+		}
+		file, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		return errors.Join(file.Sync(), file.Close())
+	})
+}
+
+// prune keeps the newest entries of a name. Failing to remove one is no reason to fail a build that went well.
+func (c cache) prune(name string, keep int, current string) {
+	found, err := filepath.Glob(filepath.Join(c.dir, name+"-*"))
+	if err != nil {
+		return
+	}
+	used := map[string]time.Time{}
+	var dirs []string
+	for _, dir := range found {
+		info, err := os.Stat(dir)
+		if err != nil || !info.IsDir() || dir == current || !isKey(strings.TrimPrefix(filepath.Base(dir), name+"-")) {
+			continue
+		}
+		used[dir] = info.ModTime()
+		dirs = append(dirs, dir)
+	}
+	slices.SortFunc(dirs, func(a, b string) int { return used[b].Compare(used[a]) })
+	for i, dir := range dirs {
+		if i >= keep-1 {
+			_ = os.RemoveAll(dir)
+		}
+	}
+}
+
+func isKey(s string) bool {
+	return len(s) == 16 && strings.Trim(s, "0123456789abcdef") == ""
+}

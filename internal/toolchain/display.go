@@ -1,0 +1,186 @@
+package toolchain
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/vbauerster/mpb/v8"
+	"github.com/vbauerster/mpb/v8/decor"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+)
+
+// lineEvery is how often progress is told where lines stay, as in a CI log.
+const lineEvery = 10 * time.Second
+
+// A display tells one build's progress: a bar on a terminal, else a line now and then.
+type display struct {
+	out  io.Writer
+	stop context.CancelFunc
+	ctx  context.Context //nolint:containedctx // lives as long as one call of compileAll, which made it
+	work errgroup.Group
+
+	mu    sync.Mutex
+	meter *meter    // guarded by mu
+	began time.Time // guarded by mu; zero before start
+	told  time.Time // guarded by mu; when the last download line was written
+	names []string  // guarded by mu
+
+	bars *mpb.Progress // nil where there is no terminal
+	bar  *mpb.Bar
+}
+
+func newDisplay(ctx context.Context, out io.Writer, m *meter) *display {
+	ctx, stop := context.WithCancel(ctx)
+	return &display{out: out, meter: m, ctx: ctx, stop: stop}
+}
+
+// note writes a line; of a quick series such as downloads it writes one now and then.
+func (d *display) note(text string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if strings.Contains(text, "downloading") {
+		if time.Since(d.told) < lineEvery/5 {
+			return
+		}
+		d.told = time.Now()
+	}
+	if d.bars != nil {
+		fmt.Fprintln(d.bars, text) // above the bar
+		return
+	}
+	if d.began.IsZero() && !strings.Contains(text, "downloading") && !strings.Contains(text, "changed") {
+		return // planning takes a second; it is worth a word only if it downloads
+	}
+	fmt.Fprintln(d.out, text)
+}
+
+func (d *display) add(name string, p plan) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.meter.add(name, p)
+	d.names = append(d.names, name)
+}
+
+// start says what is going to happen and begins to tell how far it is.
+func (d *display) start(where string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.began = time.Now()
+	fmt.Fprintf(d.out, "building %s: %d packages to compile, %s on %d cores; kept in %s\n",
+		strings.Join(d.names, ", "), len(d.meter.cost), rough(d.meter.left(0)), runtime.GOMAXPROCS(0), where)
+	if file, ok := d.out.(*os.File); ok && isTerminal(file) {
+		d.startBar(file)
+		return
+	}
+	d.work.Go(func() error {
+		tick := time.NewTicker(lineEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-d.ctx.Done():
+				return nil
+			case <-tick.C:
+				fmt.Fprintln(d.out, d.line())
+			}
+		}
+	})
+}
+
+func (d *display) startBar(file *os.File) {
+	const steps = 1000 // finer than any terminal is wide
+	d.bars = mpb.NewWithContext(d.ctx, mpb.WithOutput(file), mpb.WithWidth(40))
+	d.bar = d.bars.AddBar(steps,
+		mpb.BarRemoveOnComplete(),
+		mpb.PrependDecorators(decor.Percentage(decor.WCSyncSpace)),
+		mpb.AppendDecorators(decor.Any(func(decor.Statistics) string { return d.status() })),
+	)
+}
+
+// status is what stands beside the bar.
+func (d *display) status() string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return fmt.Sprintf(" %s left  %s %s", rough(d.meter.left(time.Since(d.began))), d.meter.verb, shorten(d.meter.current))
+}
+
+func (d *display) line() string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return fmt.Sprintf("%3.0f %%, %s left, %s %s",
+		100*d.meter.fraction(), rough(d.meter.left(time.Since(d.began))), d.meter.verb, d.meter.current)
+}
+
+// compiling takes a line of the go command in and tells whether it names a package.
+func (d *display) compiling(line string) bool {
+	d.mu.Lock()
+	known := d.meter.named(line)
+	fraction, bar := d.meter.fraction(), d.bar
+	d.mu.Unlock()
+	if known && bar != nil {
+		bar.SetCurrent(int64(fraction * 999)) // the last step is finish's: mpb takes a full bar for done
+	}
+	return known
+}
+
+func (d *display) begin(name string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.meter.begin(name)
+}
+
+func (d *display) built(name string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.meter.built(name)
+}
+
+func (d *display) finish(took time.Duration) {
+	d.close()
+	fmt.Fprintf(d.out, "built %s in %s\n", strings.Join(d.names, ", "), took.Round(100*time.Millisecond))
+}
+
+// close may be called twice. It returns when nothing writes to out any more.
+func (d *display) close() {
+	if d.bar != nil {
+		d.bar.Abort(true)
+	}
+	d.stop()
+	if d.bars != nil {
+		d.bars.Shutdown()
+	}
+	_ = d.work.Wait()
+}
+
+// rough rounds to what the guess is worth.
+func rough(t time.Duration) string {
+	switch {
+	case t < 10*time.Second:
+		return "a few seconds"
+	case t < 2*time.Minute:
+		return fmt.Sprintf("about %.0f s", max(10, t.Round(10*time.Second).Seconds()))
+	default:
+		return fmt.Sprintf("about %.0f min", t.Minutes())
+	}
+}
+
+// shorten keeps the end of an import path, which tells more than its host.
+func shorten(path string) string {
+	const most = 40 // leaves room for bar and times in 120 columns
+	if len(path) <= most {
+		return path
+	}
+	return "…" + path[len(path)-most+1:]
+}
+
+// isTerminal is false for a terminal that does not say how wide it is: a bar would show nothing there.
+func isTerminal(file *os.File) bool {
+	size, err := unix.IoctlGetWinsize(int(file.Fd()), unix.TIOCGWINSZ)
+	return err == nil && size.Col > 0
+}

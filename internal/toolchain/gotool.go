@@ -1,0 +1,131 @@
+package toolchain
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// environment is the part of the go command's environment that decides what is built. The flags are those of the
+// Makefile: other flags would fill Go's cache a second time and compile Kubernetes twice.
+func (r recipe) environment() []string {
+	cgo := "CGO_ENABLED=0"
+	if r.cgo {
+		cgo = "CGO_ENABLED=1"
+	}
+	return []string{cgo, "GOFLAGS=-trimpath -buildvcs=false", "GOWORK=off"}
+}
+
+// goCommand runs in a process group of its own: the compilers below go must stop with it, and a Ctrl-C must reach
+// this process first, which then decides. GOOS and GOARCH go: a cluster on this machine runs programs for it.
+func (b *builder) goCommand(ctx context.Context, r recipe, args ...string) *exec.Cmd {
+	const grace = 10 * time.Second // go removes its work folder on an interrupt
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir = filepath.Join(b.tree, r.module)
+	cmd.Env = append(without(os.Environ(), "CGO_ENABLED", "GOFLAGS", "GOWORK", "GOOS", "GOARCH", "PWD"), r.environment()...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) }
+	cmd.WaitDelay = grace
+	return cmd
+}
+
+func without(env []string, names ...string) []string {
+	kept := make([]string, 0, len(env))
+next:
+	for _, e := range env {
+		for _, n := range names {
+			if strings.HasPrefix(e, n+"=") {
+				continue next
+			}
+		}
+		kept = append(kept, e)
+	}
+	return kept
+}
+
+// goOutput runs a go command that is quick and prints little.
+func (b *builder) goOutput(ctx context.Context, r recipe, args ...string) (string, error) {
+	cmd := b.goCommand(ctx, r, args...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		return "", b.explain(ctx, r, args[0], err, strings.Split(strings.TrimSpace(stderr.String()), "\n"))
+	}
+	return stdout.String(), nil
+}
+
+// explain turns a failed go command into what happened, the last words of the compiler, and what to do.
+func (b *builder) explain(ctx context.Context, r recipe, verb string, err error, said []string) error {
+	if ctx.Err() != nil {
+		return fmt.Errorf("build %s: stopped: %w (what was compiled is kept, the next run goes on from there)",
+			r.name, context.Cause(ctx))
+	}
+	if errors.Is(err, exec.ErrNotFound) {
+		return fmt.Errorf("build %s: the go command is not in PATH: install Go 1.26.6 or newer (https://go.dev/dl)", r.name)
+	}
+	text := strings.Join(said, "\n\t")
+	if advice := adviceFor(text + " " + err.Error()); advice != "" {
+		text += "\n\tWhat to do: " + advice
+	}
+	return fmt.Errorf("build %s: go %s in %s: %w\n\t%s", r.name, verb, filepath.Join(b.tree, r.module), err, text)
+}
+
+// adviceFor knows the faults that are not the source's. It reads the go command's words, since there is nothing else.
+func adviceFor(said string) string {
+	for _, known := range []struct{ words, advice string }{
+		{"no space left on device", "free some space (a first build needs about 5 GB for Go's build cache, 1 GB for modules " +
+			"and 1 GB in TMPDIR), or move them: GOCACHE, GOMODCACHE, TMPDIR, FROND_CACHE"},
+		{"signal: killed", "the kernel probably ran out of memory; linking Kubernetes takes about 3 GB: free some, or build with GOMAXPROCS=1"},
+		{"dial tcp", "the modules have to be fetched once: check the network, a proxy (HTTPS_PROXY), or GOPROXY"},
+		{"no such host", "the modules have to be fetched once: check the network, a proxy (HTTPS_PROXY), or GOPROXY"},
+		{"module lookup disabled", "the modules have to be fetched once: run again without GOPROXY=off"},
+		{"requires go >=", "install the Go version it names (https://go.dev/dl), or let go fetch it: GOTOOLCHAIN=auto"},
+		{"build cache is required", "set HOME, or GOCACHE to a folder you can write"},
+		{"permission denied", "make the folder it names yours, or set GOCACHE, GOMODCACHE and FROND_CACHE to folders you can write"},
+		{"SECURITY ERROR", "a module is not what this repository was written with: do not go on; look at the proxy in GOPROXY"},
+		{"executable file not found", "a C compiler is needed for runc: apt-get install " + runcPackages},
+	} {
+		if strings.Contains(said, known.words) {
+			return known.advice
+		}
+	}
+	return ""
+}
+
+// lines is a Writer that hands on whole lines.
+type lines struct {
+	each func(string)
+	rest []byte
+}
+
+var _ io.Writer = (*lines)(nil)
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.rest = append(l.rest, p...)
+	for {
+		i := bytes.IndexByte(l.rest, '\n')
+		if i < 0 {
+			return len(p), nil
+		}
+		l.each(strings.TrimRight(string(l.rest[:i]), "\r"))
+		l.rest = l.rest[i+1:]
+	}
+}
+
+// tail keeps the last lines of what a command said.
+type tail struct{ kept []string }
+
+func (t *tail) add(line string) {
+	const most = 30 // a screen; the first error of a compiler is rarely further up
+	if t.kept = append(t.kept, line); len(t.kept) > most {
+		t.kept = t.kept[1:]
+	}
+}

@@ -1,0 +1,135 @@
+package toolchain
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// A job is a recipe with its place in the cache.
+type job struct {
+	recipe
+	entry string // folder in the cache
+	text  string // what the key was made of, kept beside the result for whoever wonders why it was built again
+	plan  plan
+}
+
+// formatVersion goes into each key. Raise it when the meaning of a recipe changes without its text.
+const formatVersion = "frond toolchain 1"
+
+// prepare computes the job's key. It runs the go command, because its version and the processor level are inputs.
+func (b *builder) prepare(ctx context.Context, r recipe) (job, error) {
+	env, err := b.goOutput(ctx, r, "env", "GOVERSION", "GOOS", "GOARCH", "GOAMD64", "GOARM", "GOEXPERIMENT")
+	if err != nil {
+		return job{}, err
+	}
+	files, err := hashFiles(b.tree, r.inputs)
+	if err != nil {
+		return job{}, fmt.Errorf("read the sources of %s: %w", r.name, err)
+	}
+	text := keyText(r, strings.Fields(env), files)
+	return job{recipe: r, entry: b.cache.entry(r.name, text), text: text}, nil
+}
+
+func keyText(r recipe, goEnv, files []string) string {
+	var t strings.Builder
+	fmt.Fprintln(&t, formatVersion)
+	fmt.Fprintln(&t, "name", r.name)
+	fmt.Fprintln(&t, "go", strings.Join(goEnv, " "))
+	fmt.Fprintln(&t, "flags", strings.Join(r.environment(), " "))
+	fmt.Fprintln(&t, "module", r.module)
+	fmt.Fprintln(&t, "packages", strings.Join(r.packages, " "))
+	fmt.Fprintln(&t, "ldflags", r.ldflags)
+	fmt.Fprintln(&t, "tags", r.tags)
+	fmt.Fprintln(&t, "write", strings.Join(r.write, " "))
+	links := make([]string, 0, len(r.links))
+	for name, target := range r.links {
+		links = append(links, name+"="+target)
+	}
+	slices.Sort(links)
+	fmt.Fprintln(&t, "links", strings.Join(links, " "))
+	for _, f := range files {
+		fmt.Fprintln(&t, "file", f)
+	}
+	return t.String()
+}
+
+// keyOf shortens a key text. 16 hex digits are 64 bits: chance never meets among a few hundred folders.
+func keyOf(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return hex.EncodeToString(sum[:8])
+}
+
+// hashFiles returns "digest path" for each file below the inputs that can change a program, sorted by path.
+func hashFiles(tree string, inputs []string) ([]string, error) {
+	var lines []string
+	for _, input := range inputs {
+		paths, err := sourceFiles(filepath.Join(tree, input))
+		if err != nil {
+			return nil, err
+		}
+		for _, path := range paths {
+			content, err := os.ReadFile(path)
+			if err != nil {
+				return nil, err
+			}
+			rel, err := filepath.Rel(tree, path)
+			if err != nil {
+				return nil, err
+			}
+			lines = append(lines, fmt.Sprintf("%x %s", sha256.Sum256(content), filepath.ToSlash(rel)))
+		}
+	}
+	slices.SortFunc(lines, func(a, b string) int { return strings.Compare(a[65:], b[65:]) }) // 64 digits and a space
+	return slices.Compact(lines), nil
+}
+
+// sourceFiles lists Go files, go.mod, go.sum, and what a package could embed: other files beside or below Go files, but
+// not in the top folder, where people keep all sorts of things. Left out are tests, their data, Markdown, hidden
+// folders and nested modules: editing those must not rebuild anything.
+func sourceFiles(top string) ([]string, error) {
+	if info, err := os.Stat(top); err != nil {
+		return nil, err
+	} else if !info.IsDir() {
+		return []string{top}, nil
+	}
+	var paths []string
+	holdsGo := map[string]bool{top: false}
+	err := filepath.WalkDir(top, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name := d.Name()
+		switch {
+		case path == top:
+			return nil
+		case d.IsDir():
+			if skipFolder(path, name) {
+				return filepath.SkipDir
+			}
+			has, err := filepath.Glob(filepath.Join(path, "*.go"))
+			holdsGo[path] = len(has) > 0 || holdsGo[filepath.Dir(path)]
+			return err
+		case !d.Type().IsRegular() || strings.HasPrefix(name, ".") || strings.HasSuffix(name, "_test.go") || strings.HasSuffix(name, ".md"):
+			return nil
+		case strings.HasSuffix(name, ".go"), holdsGo[filepath.Dir(path)], filepath.Dir(path) == top && (name == "go.mod" || name == "go.sum"):
+			paths = append(paths, path)
+		}
+		return nil
+	})
+	return paths, err
+}
+
+func skipFolder(path, name string) bool {
+	if strings.HasPrefix(name, ".") || strings.HasPrefix(name, "_") || name == "testdata" || name == "docs" {
+		return true
+	}
+	_, err := os.Stat(filepath.Join(path, "go.mod"))
+	return err == nil
+}

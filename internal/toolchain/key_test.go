@@ -1,0 +1,136 @@
+package toolchain_test
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/frond-edge/frond/internal/toolchain"
+)
+
+func write(t *testing.T, tree string, files map[string]string) {
+	t.Helper()
+	for name, content := range files {
+		path := filepath.Join(tree, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestHashFilesTakesWhatCanChangeAProgram(t *testing.T) {
+	tree := t.TempDir()
+	write(t, tree, map[string]string{
+		"go.mod": "module x", "go.sum": "sums", "doc.go": "package x", "doc_test.go": "package x", "README.md": "#", "notes.txt": "top",
+		"room/a.go": "package room", "room/schema.json": "{}", "room/deep/er/page.html": "<p>", "room/testdata/x.json": "{}",
+		"room/a_test.go": "package room", "pictures/a.png": "no Go beside it", "docs/x.go": "package docs",
+		".git/x.go": "package git", "_old/x.go": "package old", "nested/go.mod": "module y", "nested/y.go": "package y",
+	})
+	got, err := toolchain.HashFiles(tree, []string{"."})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, line := range got {
+		names = append(names, strings.Fields(line)[1])
+	}
+	want := []string{"doc.go", "go.mod", "go.sum", "room/a.go", "room/deep/er/page.html", "room/schema.json"}
+	if diff := cmp.Diff(want, names); diff != "" {
+		t.Errorf("hashed files (-want +got):\n%s", diff)
+	}
+
+	write(t, tree, map[string]string{"room/schema.json": `{"a":1}`})
+	after, err := toolchain.HashFiles(tree, []string{"."})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cmp.Equal(got, after) {
+		t.Error("a changed file left the hashes as they were")
+	}
+}
+
+func TestHashFilesOfNamedFiles(t *testing.T) {
+	tree := t.TempDir()
+	write(t, tree, map[string]string{"go.mod": "module x", "go.sum": "sums", "a.go": "package x"})
+	got, err := toolchain.HashFiles(tree, []string{"go.mod", "go.sum"})
+	if err != nil || len(got) != 2 {
+		t.Errorf("got %v, %v, want the two files", got, err)
+	}
+	if _, err := toolchain.HashFiles(tree, []string{"tools/kube"}); err == nil {
+		t.Error("a missing module went unnoticed")
+	}
+}
+
+func TestKeysDiffer(t *testing.T) {
+	env, files := []string{"go1.26.8", "linux", "amd64"}, []string{"00 go.mod"}
+	seen := map[string]string{}
+	for _, r := range toolchain.AllRecipes() {
+		for what, key := range map[string]string{
+			r.Name():              r.Key(env, files),
+			r.Name() + " new Go":  r.Key([]string{"go1.26.9", "linux", "amd64"}, files),
+			r.Name() + " changed": r.Key(env, []string{"01 go.mod"}),
+		} {
+			if other, ok := seen[key]; ok {
+				t.Errorf("%s and %s have the same key", what, other)
+			}
+			seen[key] = what
+		}
+		if r.Key(env, files) != r.Key(env, files) {
+			t.Errorf("%s: two keys for the same inputs", r.Name())
+		}
+	}
+	if len(toolchain.KeyOf("x")) != 16 {
+		t.Errorf("key %q is not 16 digits", toolchain.KeyOf("x"))
+	}
+}
+
+// The stamped versions are constants, the built ones stand in go.mod: hold them together.
+func TestStampedVersionsAreTheBuiltOnes(t *testing.T) {
+	for file, want := range map[string]string{
+		"tools/kube/go.mod":            "k8s.io/kubernetes " + toolchain.KubeVersion,
+		"tools/node/containerd/go.mod": "github.com/containerd/containerd/v2 " + toolchain.ContainerdVersion,
+		"go.mod":                       "k8s.io/kubernetes " + toolchain.KubeVersion, // the kubelet is as old as its control plane
+	} {
+		content, err := os.ReadFile(filepath.Join("..", "..", file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !regexp.MustCompile(`(?m)^\s*` + regexp.QuoteMeta(want) + `( // indirect)?$`).Match(content) {
+			t.Errorf("%s does not require %s", file, want)
+		}
+	}
+}
+
+func TestFindTree(t *testing.T) {
+	tree := t.TempDir()
+	write(t, tree, map[string]string{
+		"go.mod": "module github.com/frond-edge/frond\n\ngo 1.26.0\n", "tools/kube/go.mod": "module github.com/frond-edge/frond/tools/kube\n",
+	})
+	tree, err := filepath.EvalSymlinks(tree)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("FROND_SOURCE", "")
+	t.Chdir(filepath.Join(tree, "tools", "kube"))
+	if got, err := toolchain.FindTree(""); err != nil || got != tree {
+		t.Errorf("from a nested module: got %q, %v, want %q", got, err, tree)
+	}
+	t.Chdir(t.TempDir())
+	if _, err := toolchain.FindTree(""); err == nil || !strings.Contains(err.Error(), "FROND_SOURCE") {
+		t.Errorf("outside: got %v, want what to do", err)
+	}
+	t.Setenv("FROND_SOURCE", tree)
+	if got, err := toolchain.FindTree(""); err != nil || got != tree {
+		t.Errorf("by FROND_SOURCE: got %q, %v", got, err)
+	}
+	if _, err := toolchain.FindTree(filepath.Join(tree, "tools")); err == nil {
+		t.Error("a folder that is no tree was accepted")
+	}
+}

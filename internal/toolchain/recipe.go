@@ -1,0 +1,123 @@
+package toolchain
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Names of the recipes; each is the first part of a folder name in the cache.
+const (
+	nameKube       = "kube"
+	nameContainerd = "containerd"
+	nameRunc       = "runc"
+	nameCNI        = "cni"
+	nameImages     = "images"
+	nameNats       = "nats"
+	nameFrond      = "frond"
+)
+
+const (
+	// The versions are pinned by the go.mod files; these two are stamped into programs that do not carry their own.
+	kubeVersion       = "v1.37.1"
+	kubeBuildDate     = "2026-09-23T17:06:22Z" // of the module version, so that the build is reproducible
+	containerdVersion = "v2.4.2"
+
+	stripped = "-s -w"
+)
+
+// A recipe says how to make one folder of the cache: which packages, with which flags, and what its result depends on.
+type recipe struct {
+	name     string
+	module   string   // folder of the Go module, relative to the tree
+	inputs   []string // files and folders that go into the key, relative to the tree; nested modules are left out
+	packages []string
+	ldflags  string
+	tags     string
+	cgo      bool
+	keep     int               // folders of this name to keep, the one in use included
+	links    map[string]string // symlink → target, made after the build
+	write    []string          // program of this build, and its arguments, that writes the real result; the programs are dropped then
+}
+
+func kubeRecipe() recipe {
+	links := map[string]string{}
+	for _, name := range []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl"} {
+		links[name] = "kube"
+	}
+	return recipe{
+		name: nameKube, module: "tools/kube", inputs: []string{"tools/kube"}, packages: []string{"."},
+		ldflags: kubeStamp(), keep: 2, links: links, // 150 MB each
+	}
+}
+
+// kubeStamp sets the version in both places upstream's own build sets; kubectl version and the User-Agent need it.
+func kubeStamp() string {
+	major, rest, _ := strings.Cut(strings.TrimPrefix(kubeVersion, "v"), ".")
+	minor, _, _ := strings.Cut(rest, ".")
+	flags := []string{stripped}
+	for _, pkg := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} {
+		for _, set := range [][2]string{
+			{"gitVersion", kubeVersion}, {"gitMajor", major}, {"gitMinor", minor}, {"gitTreeState", "clean"},
+			{"gitCommit", "frond-dev"}, {"buildDate", kubeBuildDate},
+		} {
+			flags = append(flags, fmt.Sprintf("-X %s.%s=%s", pkg, set[0], set[1]))
+		}
+	}
+	return strings.Join(flags, " ")
+}
+
+func containerdRecipe() recipe {
+	const upstream = "github.com/containerd/containerd/v2"
+	return recipe{
+		name: nameContainerd, module: "tools/node/containerd", inputs: []string{"tools/node/containerd"}, keep: 3,
+		packages: []string{upstream + "/cmd/containerd", upstream + "/cmd/containerd-shim-runc-v2", upstream + "/cmd/ctr"},
+		ldflags:  stripped + " -X " + upstream + "/version.Version=" + containerdVersion,
+	}
+}
+
+// runcRecipe links statically, so the result runs without libseccomp2 and outlives a change of the C library. runc
+// enters the namespaces in C: there is no build without cgo. It has to know seccomp: the kubelet starts the sandbox of
+// every pod under the profile RuntimeDefault, and containerd hands that to runc whenever the kernel knows seccomp.
+func runcRecipe() recipe {
+	return recipe{
+		name: nameRunc, module: "tools/node/runc", inputs: []string{"tools/node/runc"}, keep: 3, cgo: true,
+		packages: []string{"github.com/opencontainers/runc"},
+		ldflags:  stripped + " -linkmode external -extldflags -static",
+		tags:     "netgo,osusergo,seccomp,urfave_cli_no_docs",
+	}
+}
+
+func cniRecipe() recipe {
+	r := recipe{name: nameCNI, module: "tools/node/cni", inputs: []string{"tools/node/cni"}, ldflags: stripped, keep: 3}
+	for _, plugin := range []string{
+		"ipam/host-local", "main/bridge", "main/loopback", "main/ptp",
+		"meta/bandwidth", "meta/firewall", "meta/portmap", "meta/tuning",
+	} {
+		r.packages = append(r.packages, "github.com/containernetworking/plugins/plugins/"+plugin)
+	}
+	return r
+}
+
+func imagesRecipe() recipe {
+	return recipe{
+		name: nameImages, module: "tools/images", inputs: []string{"tools/images"}, ldflags: stripped, keep: 3,
+		packages: []string{".", "./pause", "./tools", "./http"},
+		write:    []string{"images"},
+	}
+}
+
+func natsRecipe() recipe {
+	return recipe{
+		name: nameNats, module: ".", inputs: []string{"go.mod", "go.sum"}, ldflags: stripped, keep: 3,
+		packages: []string{"github.com/nats-io/nats-server/v2"},
+	}
+}
+
+// frondRecipe keeps more folders than the others: a running dev cluster restarts its components from the folder it was
+// started from, while its developer builds newer ones.
+func frondRecipe() recipe {
+	return recipe{
+		name: nameFrond, module: ".", inputs: []string{"."}, ldflags: stripped, keep: 6,
+		packages: []string{"./cmd/cloudcore", "./cmd/edgecore", "./cmd/frond"},
+	}
+}

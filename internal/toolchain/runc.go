@@ -1,0 +1,106 @@
+package toolchain
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// runcPackages are what Debian needs to compile runc. Nothing of them is needed to run it.
+const runcPackages = "gcc libc6-dev libseccomp-dev pkg-config"
+
+// needC makes sure that runc can be compiled. As root on Debian it installs what is missing; else it says what is.
+func (b *builder) needC(ctx context.Context) error {
+	missing := missingForC(ctx)
+	if missing == "" {
+		return nil
+	}
+	fault := b.installPackages(ctx)
+	if missing = missingForC(ctx); missing == "" {
+		return nil
+	}
+	if fault == nil {
+		fault = errors.New("installed, but still not found")
+	}
+	return fmt.Errorf("build runc: %s, and %w\n\tWhat to do: apt-get install %s (needed once, to compile)",
+		missing, fault, runcPackages)
+}
+
+// missingForC says what is missing to compile runc, or "".
+func missingForC(ctx context.Context) string {
+	compiler := false
+	for _, name := range []string{os.Getenv("CC"), "gcc", "cc"} {
+		if _, err := exec.LookPath(name); name != "" && err == nil {
+			compiler = true
+		}
+	}
+	switch {
+	case !compiler:
+		return "no C compiler (gcc or cc) in PATH"
+	case exec.CommandContext(ctx, "pkg-config", "--exists", "libseccomp").Run() != nil:
+		return "pkg-config finds no libseccomp"
+	}
+	return ""
+}
+
+// installPackages runs apt-get where that is ours to do: as root, where there is apt-get. It returns why not, or why it went wrong.
+func (b *builder) installPackages(ctx context.Context) error {
+	if os.Geteuid() != 0 {
+		return errors.New("packages are installed only as root")
+	}
+	if _, err := exec.LookPath("apt-get"); err != nil {
+		return errors.New("packages are installed only by apt-get, which is not here")
+	}
+	fmt.Fprintf(b.out, "runc: installing %s with apt-get\n", runcPackages)
+	install := append([]string{"install", "-y", "--no-install-recommends", "--no-upgrade"}, strings.Fields(runcPackages)...)
+	err := apt(ctx, install...)
+	if err != nil && ctx.Err() == nil { // a fresh machine has no package lists yet, or old ones
+		if err = apt(ctx, "update"); err == nil {
+			err = apt(ctx, install...)
+		}
+	}
+	return err
+}
+
+func apt(ctx context.Context, args ...string) error {
+	const most = 5 * time.Minute // 11 MB to fetch here in 3 s; a slow mirror should not hold a build for ever
+	ctx, cancel := context.WithTimeout(ctx, most)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "apt-get", append([]string{"-q"}, args...)...)
+	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "LC_ALL=C")
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // dpkg is left in order
+	cmd.WaitDelay = 30 * time.Second
+	var said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &said, &said
+	if err := cmd.Run(); err != nil {
+		lines := strings.Split(strings.TrimSpace(said.String()), "\n")
+		return fmt.Errorf("apt-get %s: %w: %s", args[0], err, lines[len(lines)-1])
+	}
+	return nil
+}
+
+// runWriter runs the program that a recipe's build made, in the folder of the result, then drops all programs there.
+func (b *builder) runWriter(ctx context.Context, j job, dir string) error {
+	programs, err := filepath.Glob(filepath.Join(dir, "*"))
+	if err != nil {
+		return fmt.Errorf("build %s: %w", j.name, err)
+	}
+	cmd := exec.CommandContext(ctx, filepath.Join(dir, j.write[0]), j.write[1:]...)
+	cmd.Dir = dir
+	if said, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build %s: %s: %w: %s", j.name, j.write[0], err, bytes.TrimSpace(said))
+	}
+	for _, program := range programs {
+		if err := os.Remove(program); err != nil {
+			return fmt.Errorf("build %s: %w", j.name, err)
+		}
+	}
+	return nil
+}

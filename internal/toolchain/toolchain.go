@@ -1,0 +1,235 @@
+package toolchain
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"path/filepath"
+	"time"
+)
+
+// Request says what the caller is going to run.
+type Request struct {
+	Kube  bool // etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubectl
+	Node  bool // containerd, shim, ctr, runc, CNI plugins, images
+	Nats  bool // nats-server
+	Frond bool // cloudcore, edgecore, frond, from the present state of the tree
+
+	// Tree is Frond's source tree. Empty: $FROND_SOURCE, else the working folder or the first above it that is one.
+	Tree string
+	// Cache is where results are kept. Empty: $FROND_CACHE, else "frond" in the user's cache folder.
+	Cache string
+}
+
+// Paths are absolute. What was not asked for is empty.
+type Paths struct {
+	Kube       string // the multi-call program; links with the five names lie beside it (KUBEBUILDER_ASSETS)
+	Containerd string
+	Shim       string // containerd-shim-runc-v2
+	Ctr        string
+	Runc       string
+	CNIDir     string // bridge, host-local, loopback, portmap and others
+	NatsServer string
+	Cloudcore  string
+	Edgecore   string
+	Frond      string
+	Images     []string // tars for `ctr images import`: ImagePause, ImageTools, ImageHTTP
+}
+
+// Names of the images in Paths.Images. Use them with imagePullPolicy IfNotPresent or Never: no registry has them.
+const (
+	ImagePause = "localhost/frond/pause:dev"
+	ImageTools = "localhost/frond/tools:dev"
+	ImageHTTP  = "localhost/frond/http:dev"
+)
+
+// Ensure returns the paths of all that is asked for, building what is missing. Progress and notices go to out, which
+// may be a terminal. It is safe to call from several processes at once. When ctx ends it stops the compilers and
+// returns an error; the next call goes on from what they finished.
+func Ensure(ctx context.Context, req Request, out io.Writer) (Paths, error) {
+	b, err := newBuilder(req, out)
+	if err != nil {
+		return Paths{}, fmt.Errorf("toolchain: %w", err)
+	}
+	paths, err := b.ensure(ctx, req)
+	if err != nil {
+		return Paths{}, fmt.Errorf("toolchain: %w", err)
+	}
+	return paths, nil
+}
+
+type builder struct {
+	tree  string
+	cache cache
+	out   io.Writer
+}
+
+func newBuilder(req Request, out io.Writer) (*builder, error) {
+	tree, err := findTree(req.Tree)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := cacheDir(req.Cache)
+	if err != nil {
+		return nil, err
+	}
+	return &builder{tree: tree, cache: cache{dir: dir}, out: out}, nil
+}
+
+func (b *builder) ensure(ctx context.Context, req Request) (Paths, error) {
+	var recipes []recipe
+	if req.Kube {
+		recipes = append(recipes, kubeRecipe())
+	}
+	if req.Node {
+		recipes = append(recipes, containerdRecipe(), runcRecipe(), cniRecipe(), imagesRecipe())
+	}
+	if req.Nats {
+		recipes = append(recipes, natsRecipe())
+	}
+	if req.Frond {
+		recipes = append(recipes, frondRecipe())
+	}
+	entries := map[string]string{}
+	var missing []job
+	for _, r := range recipes {
+		j, err := b.prepare(ctx, r)
+		if err != nil {
+			return Paths{}, err
+		}
+		if b.cache.use(j.entry) {
+			entries[r.name] = j.entry
+			continue
+		}
+		missing = append(missing, j)
+	}
+	if len(missing) > 0 {
+		built, err := b.build(ctx, missing)
+		if err != nil {
+			return Paths{}, err
+		}
+		for name, entry := range built {
+			entries[name] = entry
+		}
+	}
+	return pathsOf(entries), nil
+}
+
+// build takes the locks of all jobs in order, so two processes cannot wait for each other, and looks again: the
+// process that held a lock before may have built the same.
+func (b *builder) build(ctx context.Context, jobs []job) (map[string]string, error) {
+	entries := map[string]string{}
+	var todo []job
+	for _, j := range jobs {
+		unlock, err := b.cache.lock(ctx, j.name, b.out)
+		if err != nil {
+			return nil, err
+		}
+		defer unlock()
+		if b.cache.use(j.entry) {
+			entries[j.name] = j.entry
+			continue
+		}
+		if j.cgo {
+			if err := b.needC(ctx); err != nil {
+				return nil, err
+			}
+		}
+		todo = append(todo, j)
+	}
+	if len(todo) == 0 {
+		return entries, nil
+	}
+	if err := b.compileAll(ctx, todo); err != nil {
+		return nil, err
+	}
+	for _, j := range todo {
+		entries[j.name] = j.entry
+	}
+	return entries, nil
+}
+
+func (b *builder) compileAll(ctx context.Context, jobs []job) error {
+	began := time.Now()
+	m := newMeter()
+	show := newDisplay(ctx, b.out, m)
+	defer show.close()
+	for i := range jobs {
+		show.note("looking at what " + jobs[i].name + " needs")
+		if err := b.plan(ctx, &jobs[i], show); err != nil {
+			return err
+		}
+	}
+	b.warnOfSpace(ctx, jobs[0].recipe, m.total)
+	show.start(b.cache.dir)
+	for _, j := range jobs {
+		if err := b.make(ctx, j, show); err != nil {
+			return err
+		}
+	}
+	show.finish(time.Since(began))
+	return nil
+}
+
+// make builds one job and installs it. If the sources changed while the compiler read them, the result belongs to no
+// known state, so it is made again; Go's cache makes that cheap.
+func (b *builder) make(ctx context.Context, j job, show *display) error {
+	const attempts = 3 // an editor saves now and then; a tree that changes all the time is a fault to report
+	for range attempts {
+		temp, err := b.cache.temp(j.name)
+		if err != nil {
+			return err
+		}
+		if err := b.compile(ctx, j, temp, show); err != nil {
+			b.cache.discard(temp)
+			return err
+		}
+		again, err := b.prepare(ctx, j.recipe)
+		if err != nil {
+			return err
+		}
+		if again.entry == j.entry {
+			if err := b.cache.install(temp, j.entry, j.text); err != nil {
+				return err
+			}
+			b.cache.prune(j.name, j.keep, j.entry)
+			return nil
+		}
+		b.cache.discard(temp)
+		j.entry, j.text = again.entry, again.text
+		show.note("sources of " + j.name + " changed meanwhile, building again")
+	}
+	return fmt.Errorf("build %s: its sources changed during each of %d builds", j.name, attempts)
+}
+
+func pathsOf(entries map[string]string) Paths {
+	var p Paths
+	if dir, ok := entries[nameKube]; ok {
+		p.Kube = filepath.Join(dir, "kube")
+	}
+	if dir, ok := entries[nameContainerd]; ok {
+		p.Containerd = filepath.Join(dir, "containerd")
+		p.Shim = filepath.Join(dir, "containerd-shim-runc-v2")
+		p.Ctr = filepath.Join(dir, "ctr")
+	}
+	if dir, ok := entries[nameRunc]; ok {
+		p.Runc = filepath.Join(dir, "runc")
+	}
+	if dir, ok := entries[nameCNI]; ok {
+		p.CNIDir = dir
+	}
+	if dir, ok := entries[nameNats]; ok {
+		p.NatsServer = filepath.Join(dir, "nats-server")
+	}
+	if dir, ok := entries[nameFrond]; ok {
+		p.Cloudcore = filepath.Join(dir, "cloudcore")
+		p.Edgecore = filepath.Join(dir, "edgecore")
+		p.Frond = filepath.Join(dir, "frond")
+	}
+	if dir, ok := entries[nameImages]; ok {
+		for _, tar := range []string{"pause.tar", "tools.tar", "http.tar"} {
+			p.Images = append(p.Images, filepath.Join(dir, tar))
+		}
+	}
+	return p
+}

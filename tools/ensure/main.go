@@ -1,0 +1,49 @@
+// Command ensure builds what a development cluster runs, if it is not in the cache yet, and prints where it is.
+//
+//	go run ./tools/ensure -kube -node -nats -frond
+//
+// Results go to stdout as JSON, progress to stderr.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/frond-edge/frond/internal/toolchain"
+)
+
+func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+
+func run(args []string, stdout, stderr io.Writer) int {
+	var req toolchain.Request
+	flags := flag.NewFlagSet("ensure", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	flags.BoolVar(&req.Kube, "kube", false, "etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubectl")
+	flags.BoolVar(&req.Node, "node", false, "containerd, runc, CNI plugins, images")
+	flags.BoolVar(&req.Nats, "nats", false, "nats-server")
+	flags.BoolVar(&req.Frond, "frond", false, "cloudcore, edgecore, frond")
+	flags.StringVar(&req.Cache, "cache", "", "where to keep them (default $FROND_CACHE, else frond in your cache folder)")
+	if err := flags.Parse(args); err != nil {
+		return 2
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	paths, err := toolchain.Ensure(ctx, req, stderr)
+	if err != nil {
+		fmt.Fprintln(stderr, "ensure:", err)
+		return 1
+	}
+	enc := json.NewEncoder(stdout)
+	enc.SetIndent("", "  ")
+	if err := enc.Encode(paths); err != nil {
+		fmt.Fprintln(stderr, "ensure:", err)
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,16 @@
+module github.com/frond-edge/frond/tools/images
+
+go 1.26.0
+
+require (
+	github.com/google/go-containerregistry v0.22.1
+	golang.org/x/sys v0.47.0
+	mvdan.cc/sh/v3 v3.14.1
+)
+
+require (
+	github.com/klauspost/compress v1.19.2 // indirect
+	github.com/opencontainers/go-digest v1.0.0 // indirect
+	github.com/opencontainers/image-spec v1.1.1 // indirect
+	golang.org/x/term v0.45.0 // indirect
+)

@@ -1,0 +1,6 @@
+package main
+
+var (
+	Run   = run
+	Names = names
+)
