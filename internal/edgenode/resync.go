@@ -17,7 +17,7 @@ type reporter interface {
 	Report(ctx context.Context, m wire.Message) error
 }
 
-// resync reports the Node and its pods again whenever the link comes up. While the link was down Kubernetes has marked
+// resync reports the Node, its pods and the pods that ended here again whenever the link comes up. While the link was down Kubernetes has marked
 // them not ready; the kubelet, which talks to the local API, sees nothing of that and would not correct it. What
 // Kubernetes holds already, cloudcore drops without a write.
 type resync struct {
@@ -55,6 +55,12 @@ func (r *resync) all(ctx context.Context) error {
 	for _, key := range keys {
 		if err := r.one(ctx, key); err != nil {
 			faults = append(faults, fmt.Errorf("%s: %w", key.Human(), err))
+		}
+	}
+	for _, deleted := range r.store.DeletedHere() {
+		m := wire.Message{Key: deleted.Key, Op: wire.Delete, UID: deleted.UID, Version: deleted.Version, Time: time.Now()}
+		if err := r.to.Report(ctx, m); err != nil {
+			faults = append(faults, fmt.Errorf("end of %s: %w", deleted.Key.Human(), err))
 		}
 	}
 	return errors.Join(faults...)

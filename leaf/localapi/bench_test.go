@@ -58,3 +58,15 @@ func BenchmarkPodStatus(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkGet is one read of a ConfigMap, as a kubelet does it with the change detection strategy Get.
+func BenchmarkGet(b *testing.B) {
+	g := newGateway(b, true)
+	g.deliver(configMap("a", "1"))
+	cms := g.client(true).CoreV1().ConfigMaps("default")
+	for b.Loop() {
+		if _, err := cms.Get(b.Context(), "a", metav1.GetOptions{}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -3,9 +3,11 @@ package localapi_test
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -46,6 +48,8 @@ func questions() map[string]request {
 		"nodes as a table":                 table("/api/v1/nodes?fieldSelector=metadata.name%3Dedge-1"),
 		"metadata only":                    {method: "GET", path: ns + "pods/web", accept: "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"},
 		"metadata only, list":              {method: "GET", path: ns + "pods", accept: "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"},
+		"config maps of a name anywhere":   get("/api/v1/configmaps?fieldSelector=metadata.name%3Dconf"),
+		"config maps of a full name":       get("/api/v1/configmaps?fieldSelector=metadata.name%3Dconf,metadata.namespace%3DNS"),
 		"pods by phase":                    get(ns + "pods?fieldSelector=status.phase%3DRunning"),
 		"pods not of a phase":              get(ns + "pods?fieldSelector=status.phase%21%3DRunning"),
 		"pods of the node":                 get("/api/v1/pods?fieldSelector=spec.nodeName%3Dedge-1"),
@@ -56,6 +60,11 @@ func questions() map[string]request {
 		"unknown field label":              get(ns + "pods?fieldSelector=spec.nothing%3Da"),
 		"broken field selector":            get(ns + "pods?fieldSelector=a"),
 		"broken label selector":            get(ns + "pods?labelSelector=a%20b%20c"),
+		"a watch of the present":           get(ns + "pods?watch=1&resourceVersion=0&timeoutSeconds=1"),
+		"a watch with initial events":      get(ns + "pods?watch=1&allowWatchBookmarks=1&sendInitialEvents=1&resourceVersionMatch=NotOlderThan&timeoutSeconds=1"),
+		"a watch of one name":              get(ns + "configmaps?watch=1&fieldSelector=metadata.name%3Dconf&timeoutSeconds=1"),
+		"a watch of one name in the path":  get("/api/v1/watch/namespaces/NS/configmaps/conf?timeoutSeconds=1"),
+		"a watch of a table":               table(ns + "pods?watch=1&timeoutSeconds=1"),
 		"broken version":                   get(ns + "pods?resourceVersion=x"),
 		"watch that forgot the match":      get(ns + "pods?watch=1&sendInitialEvents=true"),
 		"list that sends initial events":   get(ns + "pods?sendInitialEvents=true&resourceVersionMatch=NotOlderThan"),
@@ -87,13 +96,13 @@ func questions() map[string]request {
 func TestLikeAnAPIServer(t *testing.T) {
 	shared := kubetest.Shared{}
 	t.Cleanup(shared.Cleanup)
-	real := shared.Cluster(t)
+	apiserver := shared.Cluster(t)
 	g := newGateway(t, true)
-	ns := populate(t, real.Client(t), real.Namespace(t), g)
+	ns := populate(t, apiserver.Client(t), apiserver.Namespace(t), g)
 	for name, q := range questions() {
 		t.Run(name, func(t *testing.T) {
 			q.path = strings.ReplaceAll(q.path, "NS", ns)
-			wantCode, want := ask(t, real.Config(), q)
+			wantCode, want := ask(t, apiserver.Config(), q)
 			gotCode, got := ask(t, g.api.ClientConfig(), q)
 			if gotCode != wantCode {
 				t.Errorf("code %d, want %d\n%v\n%v", gotCode, wantCode, got, want)
@@ -155,7 +164,7 @@ func populate(t *testing.T, c kubernetes.Interface, ns string, g *gateway) strin
 		if name == "fresh" {
 			p.Labels = nil
 		}
-		p, err = core.Pods(ns).Create(t.Context(), p, metav1.CreateOptions{})
+		_, err = core.Pods(ns).Create(t.Context(), p, metav1.CreateOptions{})
 		must(err)
 		data, err := json.Marshal(map[string]any{"status": status})
 		must(err)
@@ -193,19 +202,27 @@ func ask(t *testing.T, cfg *rest.Config, q request) (int, any) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var v any
-	if json.Unmarshal(body, &v) != nil {
-		return r.StatusCode, r.Header.Get("Content-Type") // YAML: that it is YAML is enough
+	var answers []any // more than one for a watch
+	for d := json.NewDecoder(bytes.NewReader(body)); ; {
+		var v any
+		if err := d.Decode(&v); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			return r.StatusCode, r.Header.Get("Content-Type") // YAML: that it is YAML is enough
+		}
+		answers = append(answers, scrub(v))
 	}
-	return r.StatusCode, scrub("", v)
+	// The initial events of a watch come in no order.
+	slices.SortFunc(answers, func(a, b any) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
+	return r.StatusCode, answers
 }
 
 // scrub drops what may differ: versions, field managers, the text of errors, the words of documentation, ages.
-func scrub(under string, v any) any {
+func scrub(v any) any {
 	switch v := v.(type) {
 	case []any:
 		for i := range v {
-			v[i] = scrub(under, v[i])
+			v[i] = scrub(v[i])
 		}
 		return v
 	case map[string]any:
@@ -226,7 +243,7 @@ func scrub(under string, v any) any {
 			}
 		}
 		for k := range v {
-			v[k] = scrub(k, v[k])
+			v[k] = scrub(v[k])
 		}
 	}
 	return v

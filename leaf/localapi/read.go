@@ -146,7 +146,10 @@ func (e *endpoint) ready(ctx context.Context, namespace string, f *filter) (runt
 		return nil, nil
 	}
 	if e.r.knowledge == partial {
-		if f.name == "" {
+		if namespace == "" {
+			namespace = f.namespace
+		}
+		if f.name == "" || e.r.namespaced && namespace == "" {
 			return nil, nil
 		}
 		return e.await(ctx, e.r.key(namespace, f.name))

@@ -177,7 +177,7 @@ func (s *Store) Replace(ctx context.Context, messages []wire.Message, streamEpoc
 	final := wire.Cursor{StoreEpoch: s.Cursor().StoreEpoch, StreamEpoch: streamEpoch, Sequence: sequence}
 	held := make(map[wire.Key]struct{}, len(messages))
 	for _, m := range messages {
-		if m.Op == wire.Apply {
+		if m.Op != wire.Delete { // of what could not be read it is known only that the hub has it
 			held[m.Key] = struct{}{}
 		}
 	}

@@ -1,0 +1,77 @@
+package e2e_test
+
+import (
+	"bytes"
+	"fmt"
+	"strconv"
+	"testing"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	"k8s.io/client-go/kubernetes"
+)
+
+// requests counts what the apiserver has answered, by verb, of the resources that pick chooses.
+func requests(t *testing.T, kube kubernetes.Interface, pick func(verb, resource string) bool) float64 {
+	t.Helper()
+	raw, err := kube.Discovery().RESTClient().Get().AbsPath("/metrics").DoRaw(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(bytes.NewReader(raw))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sum float64
+	for _, m := range families["apiserver_request_total"].GetMetric() {
+		if pick(label(m, "verb"), label(m, "resource")) {
+			sum += m.GetCounter().GetValue()
+		}
+	}
+	return sum
+}
+
+func label(m *dto.Metric, name string) string {
+	for _, l := range m.GetLabel() {
+		if l.GetName() == name {
+			return l.GetValue()
+		}
+	}
+	return ""
+}
+
+// TestADeliveryCostsTheAPIServerNothing counts at the apiserver: 200 delivered updates are 200 patches by the user and
+// not one request more of ConfigMaps, and no write of anything else but what runs by the clock (leases, node statuses).
+func TestADeliveryCostsTheAPIServerNothing(t *testing.T) {
+	apply(t, many("cost", "edge-1", 1))
+	running(t, "app=cost", 1)
+	arrives(t, "cost-0", "0", "edge-1")
+	kube := clients(t)
+	maps := func(verb, resource string) bool { return resource == "configmaps" && verb != "WATCH" }
+	writes := func(verb, resource string) bool {
+		clock := resource == "leases" || resource == "nodes" || resource == "events"
+		return !clock && (verb == "POST" || verb == "PUT" || verb == "PATCH" || verb == "DELETE")
+	}
+	const updates = 200
+	var faults []string
+	for range 3 { // something else may happen once, not each time
+		mapsBefore, writesBefore := requests(t, kube, maps), requests(t, kube, writes)
+		for i := range updates {
+			if err := set(t.Context(), kube, "cost-0", strconv.Itoa(i+1)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		arrives(t, "cost-0", strconv.Itoa(updates), "edge-1")
+		ofMaps, ofAll := requests(t, kube, maps)-mapsBefore, requests(t, kube, writes)-writesBefore
+		if ofMaps == updates && ofAll == updates {
+			return
+		}
+		faults = append(faults, fmt.Sprintf("%v requests of ConfigMaps and %v writes in all for %d updates", ofMaps, ofAll, updates))
+		if err := set(t.Context(), kube, "cost-0", "0"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Error(faults)
+}

@@ -1,0 +1,276 @@
+package e2e_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/streams"
+)
+
+// many is a pod on one gateway that mounts n ConfigMaps called <name>-<i>.
+func many(name, edge string, n int) string {
+	var maps, sources strings.Builder
+	for i := range n {
+		fmt.Fprintf(&maps, "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: %s-%d}\ndata: {v: \"0\"}\n", name, i)
+		fmt.Fprintf(&sources, "      - configMap: {name: %s-%d, items: [{key: v, path: v%d}]}\n", name, i, i)
+	}
+	return fmt.Sprintf(`
+apiVersion: v1
+kind: Pod
+metadata: {name: %[1]s, labels: {app: %[1]s}}
+spec:
+  nodeSelector: {kubernetes.io/hostname: %[2]s}
+  terminationGracePeriodSeconds: 1
+  tolerations: [{operator: Exists}]
+  containers:
+  - {name: main, image: localhost/frond/tools:dev, imagePullPolicy: Never, command: [sleep, "36000"], volumeMounts: [{name: all, mountPath: /all}]}
+  volumes:
+  - name: all
+    projected:
+      sources:
+%[3]s%[4]s`, name, edge, sources.String(), maps.String())
+}
+
+// set changes one ConfigMap through the apiserver.
+func set(ctx context.Context, kube kubernetes.Interface, name, value string) error {
+	patch := fmt.Appendf(nil, `{"data":{"v":%q}}`, value)
+	_, err := kube.CoreV1().ConfigMaps("default").Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
+	return err
+}
+
+// arrives waits until gateways hold a value.
+func arrives(t *testing.T, name, value string, edges ...string) {
+	t.Helper()
+	eventually(t, name+" is "+value+" at "+strings.Join(edges, " and "), func(ctx context.Context) string {
+		for _, edge := range edges {
+			if got := storedData(ctx, edge, name, "v"); got != value {
+				return edge + " holds " + got
+			}
+		}
+		return ""
+	})
+}
+
+func metric(t *testing.T, part, name string, labels ...string) float64 {
+	t.Helper()
+	v, err := shared.Metric(t.Context(), part, name, labels...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+func TestLinkCutBringsTheLastStateOnce(t *testing.T) {
+	const objects, rounds = 20, 10
+	apply(t, many("cut", "edge-1", objects))
+	before := containers(running(t, "app=cut", 1))
+	for i := range objects {
+		arrives(t, fmt.Sprintf("cut-%d", i), "0", "edge-1")
+	}
+	if err := shared.Cut(t.Context(), "edge-1", false); err != nil {
+		t.Fatal(err)
+	}
+	cut := time.Now()
+	t.Cleanup(func() {
+		if err := shared.Heal(context.Background(), "edge-1"); err != nil {
+			t.Error(err)
+		}
+	})
+	kube := clients(t)
+	for round := range rounds {
+		for i := range objects {
+			if err := set(t.Context(), kube, fmt.Sprintf("cut-%d", i), strconv.Itoa(round+1)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	delivered := metric(t, "edge-1", "frond_delivered_total")
+	dark := time.NewTimer(30*time.Second - time.Since(cut))
+	defer dark.Stop()
+	<-dark.C
+	if got := storedData(t.Context(), "edge-1", "cut-0", "v"); got != "0" {
+		t.Errorf("the cut gateway holds %s, want what it had", got)
+	}
+	if err := shared.Heal(t.Context(), "edge-1"); err != nil {
+		t.Fatal(err)
+	}
+	for i := range objects {
+		arrives(t, fmt.Sprintf("cut-%d", i), strconv.Itoa(rounds), "edge-1")
+	}
+	// Some other objects change meanwhile; 200 updates as such would stand out.
+	if n := metric(t, "edge-1", "frond_delivered_total") - delivered; n > objects+15 {
+		t.Errorf("%v messages were delivered for %d objects", n, objects)
+	}
+	if after := containers(running(t, "app=cut", 1)); fmt.Sprint(after) != fmt.Sprint(before) {
+		t.Errorf("containers changed:\n%v\n%v", before, after)
+	}
+	eventually(t, "the node is Ready", nodeReady("edge-1"))
+}
+
+func nodeReady(name string) func(context.Context) string {
+	return func(ctx context.Context) string {
+		out, err := shared.Kubectl(ctx, "", "get", "node", name, "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].status}`)
+		if err != nil {
+			return err.Error()
+		}
+		if out != string(corev1.ConditionTrue) {
+			return "Ready is " + out
+		}
+		return ""
+	}
+}
+
+func TestKilledEdgecoreLeavesContainersAlone(t *testing.T) {
+	needContainers(t)
+	apply(t, many("survivor", "edge-1", 1))
+	before := containers(running(t, "app=survivor", 1))
+	if err := shared.Kill(t.Context(), "edge-1"); err != nil {
+		t.Fatal(err)
+	}
+	if err := set(t.Context(), clients(t), "survivor-0", "while dead"); err != nil {
+		t.Fatal(err)
+	}
+	if err := shared.Start(t.Context(), "edge-1"); err != nil {
+		t.Fatal(err)
+	}
+	arrives(t, "survivor-0", "while dead", "edge-1")
+	eventually(t, "the node is Ready", nodeReady("edge-1"))
+	if after := containers(running(t, "app=survivor", 1)); fmt.Sprint(after) != fmt.Sprint(before) {
+		t.Errorf("containers changed:\n%v\n%v", before, after)
+	}
+}
+
+// TestKillsDuringUpdates kills each cloudcore and each hub server in turn while ConfigMaps change all the time.
+func TestKillsDuringUpdates(t *testing.T) {
+	apply(t, many("storm", "edge-1", 3))
+	apply(t, many("gale", "edge-2", 3))
+	running(t, "app=storm", 1)
+	running(t, "app=gale", 1)
+	kube := clients(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var version atomic.Int64
+	var g errgroup.Group
+	g.Go(func() error {
+		ticker := time.NewTicker(50 * time.Millisecond)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-ticker.C:
+			}
+			v := strconv.FormatInt(version.Add(1), 10)
+			for _, name := range []string{"storm-0", "storm-1", "storm-2", "gale-0", "gale-1", "gale-2"} {
+				if err := set(context.WithoutCancel(ctx), kube, name, v); err != nil {
+					return err
+				}
+			}
+		}
+	})
+	parts := []string{"cloudcore-1", "cloudcore-2", "hub-1", "hub-2", "hub-3"}
+	for _, part := range parts {
+		if err := shared.Kill(t.Context(), part); err != nil {
+			t.Fatal(err)
+		}
+		// Deliveries must go on without the part: a version that is newer than the kill arrives at both gateways.
+		passed := version.Load()
+		for edge, name := range map[string]string{"edge-1": "storm-0", "edge-2": "gale-0"} {
+			eventually(t, fmt.Sprintf("%s gets changes while %s is dead", edge, part), func(ctx context.Context) string {
+				got, err := strconv.ParseInt(storedData(ctx, edge, name, "v"), 10, 64)
+				if err != nil || got <= passed {
+					return fmt.Sprintf("holds %d, %v; killed at %d", got, err, passed)
+				}
+				return ""
+			})
+		}
+		if err := shared.Start(t.Context(), part); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cancel()
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	last := strconv.FormatInt(version.Load(), 10)
+	for i := range 3 {
+		arrives(t, fmt.Sprintf("storm-%d", i), last, "edge-1")
+		arrives(t, fmt.Sprintf("gale-%d", i), last, "edge-2")
+	}
+	t.Logf("%s versions of 6 objects, %d kills", last, len(parts))
+}
+
+func TestGarbageOnEverySubject(t *testing.T) {
+	apply(t, many("garbage", "edge-1", 1))
+	running(t, "app=garbage", 1)
+	arrives(t, "garbage-0", "0", "edge-1")
+	nc, _ := connectAdmin(t)
+	header := func(name, value string) nats.Header {
+		h := nats.Header{"Frond-Version": {"1"}, "Frond-Op": {"apply"}, "Frond-Time": {time.Now().Format(time.RFC3339Nano)}}
+		h[name] = []string{value}
+		return h
+	}
+	kinds := map[string]struct {
+		header nats.Header
+		data   string
+	}{
+		"not-json":          {header("Frond-Version", "1"), "hello"},
+		"null":              {header("Frond-Version", "1"), "null"},
+		"wrong-version":     {header("Frond-Version", "99"), "{}"},
+		"unknown-operation": {header("Frond-Op", "explode"), "{}"},
+		"no-header":         {nil, "{}"},
+	}
+	dead := func() float64 {
+		return metric(t, "edge-1", "frond_dead_letters_total") + metric(t, "cloudcore-1", "frond_dead_letters_total") +
+			metric(t, "cloudcore-2", "frond_dead_letters_total")
+	}
+	before := dead()
+	sent := 0
+	for _, plane := range []streams.Plane{streams.Desired, streams.Report, streams.Event} {
+		for name, kind := range kinds {
+			subject := streams.Subject(plane, "edge-1", wire.Key{Resource: "configmaps", Namespace: "default", Name: name})
+			if err := nc.PublishMsg(&nats.Msg{Subject: subject, Header: kind.header, Data: []byte(kind.data)}); err != nil {
+				t.Fatal(err)
+			}
+			sent++
+		}
+	}
+	for _, subject := range []string{streams.BeatSubject("edge-1"), streams.CallSubject("edge-1", streams.VerbAttach), streams.CallSubject("edge-1", "explode")} {
+		for _, data := range []string{"hello", "null"} {
+			msg := &nats.Msg{Subject: subject, Reply: streams.InboxPrefix("edge-1") + ".garbage", Data: []byte(data)}
+			if err := nc.PublishMsg(msg); err != nil {
+				t.Fatal(err)
+			}
+			sent++
+		}
+	}
+	if err := nc.Publish(streams.BeatSubject("edge-1"), make([]byte, 10<<20)); !errors.Is(err, nats.ErrMaxPayload) {
+		t.Errorf("10 MiB: %v, want %v", err, nats.ErrMaxPayload)
+	}
+	eventually(t, "every garbage message is a dead letter", func(context.Context) string {
+		if n := dead() - before; n < float64(sent) {
+			return fmt.Sprintf("%v of %d", n, sent)
+		}
+		return ""
+	})
+	if err := set(t.Context(), clients(t), "garbage-0", "good"); err != nil {
+		t.Fatal(err)
+	}
+	arrives(t, "garbage-0", "good", "edge-1")
+	eventually(t, "the node is Ready", nodeReady("edge-1"))
+}
