@@ -1,0 +1,85 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/frond-edge/frond/internal/devcluster"
+	"github.com/frond-edge/frond/internal/toolchain"
+)
+
+// cluster is the flag that every dev command shares.
+type cluster struct{ dir string }
+
+func (c *cluster) open(talk io.Writer) (*devcluster.Cluster, error) {
+	dev, err := devcluster.Open(c.dir, talk)
+	if errors.Is(err, devcluster.ErrNone) {
+		return nil, fmt.Errorf("%w: start one with frond dev up --dir %s", err, c.dir)
+	}
+	return dev, err
+}
+
+func newDev() *cobra.Command {
+	shared := &cluster{}
+	cmd := &cobra.Command{
+		Use:   "dev",
+		Short: "Run a whole Frond on this machine",
+		Long: `Run a whole Frond on this machine: a Kubernetes control plane, a NATS hub, cloudcores and gateways, each part real.
+With root, each gateway has containerd and a network namespace of its own; without, pods are only acted out.`,
+	}
+	cmd.PersistentFlags().StringVar(&shared.dir, "dir", ".frond", "folder of the cluster")
+	cmd.AddCommand(newUp(shared), newDown(shared), newStatus(shared), newCut(shared), newHeal(shared), newKill(shared),
+		newStart(shared), newLogs(shared), newStore(shared), newDemo(shared), newWan())
+	return cmd
+}
+
+// programs builds what a cluster of this spec runs. file, if given, names the programs instead, as JSON.
+func programs(file string, out io.Writer) func(context.Context, devcluster.Spec) (toolchain.Paths, error) {
+	return func(ctx context.Context, spec devcluster.Spec) (toolchain.Paths, error) {
+		if file == "" {
+			return toolchain.Ensure(ctx, toolchain.Request{
+				Kube: true, Nats: true, Frond: true, Node: spec.Runtime == devcluster.Containerd,
+			}, out)
+		}
+		var p toolchain.Paths
+		data, err := os.ReadFile(file)
+		if err != nil {
+			return p, fmt.Errorf("read programs: %w", err)
+		}
+		if err := json.Unmarshal(data, &p); err != nil {
+			return p, fmt.Errorf("read programs %s: %w", file, err)
+		}
+		return p, nil
+	}
+}
+
+// printJSON writes the stable output of -o json.
+func printJSON(out io.Writer, v any) error {
+	e := json.NewEncoder(out)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
+}
+
+// output is the flag -o of a command that reads.
+type output string
+
+func (o *output) add(cmd *cobra.Command) {
+	cmd.Flags().StringVarP((*string)(o), "output", "o", "", `"json" for machines`)
+}
+
+func (o output) json() (bool, error) {
+	switch o {
+	case "":
+		return false, nil
+	case "json":
+		return true, nil
+	default:
+		return false, fmt.Errorf("--output %q: choose json, or leave it out", string(o))
+	}
+}

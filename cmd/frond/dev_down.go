@@ -1,0 +1,34 @@
+package main
+
+import (
+	"context"
+	"io"
+
+	"github.com/spf13/cobra"
+)
+
+type down struct {
+	*cluster
+	keep bool
+}
+
+func newDown(c *cluster) *cobra.Command {
+	d := &down{cluster: c}
+	cmd := &cobra.Command{
+		Use:   "down",
+		Short: "Stop the cluster and remove all of it",
+		Args:  cobra.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return d.Run(cmd.Context(), cmd.ErrOrStderr()) },
+	}
+	cmd.Flags().BoolVar(&d.keep, "keep", false, "keep the logs")
+	return cmd
+}
+
+// Run removes the cluster.
+func (d *down) Run(ctx context.Context, talk io.Writer) error {
+	dev, err := d.open(talk)
+	if err != nil {
+		return err
+	}
+	return dev.Down(ctx, d.keep)
+}

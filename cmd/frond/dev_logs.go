@@ -1,0 +1,60 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+type logs struct {
+	*cluster
+	follow bool
+}
+
+func newLogs(c *cluster) *cobra.Command {
+	l := &logs{cluster: c}
+	cmd := &cobra.Command{
+		Use:   "logs PART",
+		Short: "Print the log of a part",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return l.Run(cmd.Context(), args[0], cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	cmd.Flags().BoolVarP(&l.follow, "follow", "f", false, "go on until interrupted")
+	return cmd
+}
+
+// followEvery is how often a followed log is looked at.
+const followEvery = 200 * time.Millisecond
+
+// Run prints the log.
+func (l *logs) Run(ctx context.Context, part string, out, talk io.Writer) error {
+	dev, err := l.open(talk)
+	if err != nil {
+		return err
+	}
+	f, err := dev.Log(part)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	tick := time.NewTicker(followEvery)
+	defer tick.Stop()
+	for {
+		if _, err := io.Copy(out, f); err != nil {
+			return fmt.Errorf("copy log: %w", err)
+		}
+		if !l.follow {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}

@@ -1,0 +1,81 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/frond-edge/frond/internal/devcluster"
+)
+
+type up struct {
+	*cluster
+	spec     devcluster.Spec
+	runtime  string
+	programs string
+	timeout  time.Duration
+}
+
+func newUp(c *cluster) *cobra.Command {
+	u := &up{cluster: c}
+	cmd := &cobra.Command{
+		Use:   "up",
+		Short: "Start a cluster, or whatever of it does not run",
+		Long: `Start a cluster, or whatever of it does not run. Programs that are missing are built first. Give sizes again only
+to grow a cluster; without them it stays as it is.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return u.Run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	u.flags(cmd)
+	return cmd
+}
+
+func (u *up) flags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.IntVar(&u.spec.Edges, "edges", 0, "number of gateways (new cluster: 2)")
+	f.IntVar(&u.spec.Cloudcores, "cloudcores", 0, "number of cloudcores (new cluster: 2)")
+	f.IntVar(&u.spec.Hubs, "hubs", 0, "number of hub servers, 1 or 3 (new cluster: 3)")
+	f.StringVar(&u.runtime, "runtime", "", "containerd or hollow (new cluster: containerd if root)")
+	f.DurationVar(&u.timeout, "timeout", 0, "how long to wait until all is ready, beside building (default 3m)")
+	f.StringVar(&u.programs, "programs", "", "JSON file that names the programs, instead of building them")
+	_ = f.MarkHidden("programs") // fails only for an unknown flag
+}
+
+// Run brings the cluster up and prints how to look around.
+func (u *up) Run(ctx context.Context, out, talk io.Writer) error {
+	dev, err := u.start(ctx, talk)
+	if err != nil {
+		return err
+	}
+	printHints(out, dev)
+	return nil
+}
+
+func (u *up) start(ctx context.Context, talk io.Writer) (*devcluster.Cluster, error) {
+	if os.Geteuid() != 0 && u.runtime == "" {
+		fmt.Fprintln(talk, "not root: gateways use the hollow runtime, which acts pods out but runs no container")
+	}
+	u.spec.Runtime = devcluster.Runtime(u.runtime)
+	return devcluster.Up(ctx, devcluster.Options{
+		Dir: u.dir, Spec: u.spec, Talk: talk, Timeout: u.timeout, Programs: programs(u.programs, talk),
+	})
+}
+
+func printHints(out io.Writer, dev *devcluster.Cluster) {
+	fmt.Fprintf(out, `
+The cluster runs. To look around:
+  . %[1]s
+  kubectl get nodes -o wide
+  nats stream ls                                         # the nats CLI; or, without the line above:
+  XDG_CONFIG_HOME=%[2]s nats --context frond-dev stream ls
+  frond dev status --dir %[2]s
+To stop it:
+  frond dev down --dir %[2]s
+`, dev.Env(), dev.Dir())
+}

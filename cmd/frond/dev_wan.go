@@ -1,0 +1,43 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+	"go.uber.org/zap"
+
+	"github.com/frond-edge/frond/internal/devcluster/wan"
+)
+
+// wanProcess is the process in the middle of a cluster's bad network; devcluster starts it.
+type wanProcess struct{ config string }
+
+func newWan() *cobra.Command {
+	w := &wanProcess{}
+	cmd := &cobra.Command{
+		Use: "wan", Short: "Forward gateways to the hub", Hidden: true, Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return w.Run(cmd.Context()) },
+	}
+	cmd.Flags().StringVar(&w.config, "config", "", "configuration file")
+	return cmd
+}
+
+// Run forwards until ctx ends.
+func (w *wanProcess) Run(ctx context.Context) error {
+	data, err := os.ReadFile(w.config)
+	if err != nil {
+		return fmt.Errorf("read configuration: %w", err)
+	}
+	var cfg wan.Config
+	if err := json.Unmarshal(data, &cfg); err != nil {
+		return fmt.Errorf("read configuration %s: %w", w.config, err)
+	}
+	log, err := zap.NewProduction()
+	if err != nil {
+		return fmt.Errorf("make logger: %w", err)
+	}
+	return wan.New(cfg, log).Start(ctx)
+}

@@ -1,0 +1,105 @@
+package main
+
+import (
+	"bytes"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/frond-edge/frond/api/wire"
+)
+
+// frond runs a command line in this process.
+func frond(args ...string) (code int, stdout, stderr string) {
+	var out, errs bytes.Buffer
+	code = run(args, &out, &errs)
+	return code, out.String(), errs.String()
+}
+
+func TestCommandLine(t *testing.T) {
+	dir := t.TempDir()
+	for name, tt := range map[string]struct {
+		args    []string
+		code    int
+		out     string
+		problem string
+	}{
+		"help":             {args: []string{"dev", "--help"}, out: "frond dev [command]"},
+		"hidden wan":       {args: []string{"dev", "wan", "--config", filepath.Join(dir, "none")}, code: 1, problem: "read configuration"},
+		"unknown":          {args: []string{"grow"}, code: 1, problem: `unknown command "grow"`},
+		"no cluster":       {args: []string{"dev", "status", "--dir", dir}, code: 1, problem: "no cluster here: start one with frond dev up"},
+		"down of nothing":  {args: []string{"dev", "down", "--dir", dir}, code: 1, problem: "no cluster here"},
+		"output":           {args: []string{"dev", "status", "-o", "xml", "--dir", dir}, code: 1, problem: "choose json"},
+		"store words":      {args: []string{"dev", "store", "edge-1", "get", "--dir", dir}, code: 1, problem: "write EDGE list"},
+		"hubs":             {args: []string{"dev", "up", "--hubs", "2", "--runtime", "hollow", "--dir", dir}, code: 1, problem: "choose 1 or 3"},
+		"too long a path":  {args: []string{"dev", "up", "--runtime", "hollow", "--dir", "/tmp/" + strings.Repeat("x", 60)}, code: 1, problem: "choose one of up to"},
+		"programs missing": {args: []string{"dev", "up", "--runtime", "hollow", "--programs", "/none", "--dir", short(t)}, code: 1, problem: "read programs"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			code, out, errs := frond(tt.args...)
+			if code != tt.code || !strings.Contains(out, tt.out) || !strings.Contains(errs, tt.problem) {
+				t.Errorf("code %d, stdout %q, stderr %q; want code %d, %q, %q", code, out, errs, tt.code, tt.out, tt.problem)
+			}
+			if code != 0 && out != "" {
+				t.Errorf("an error wrote to stdout: %q", out)
+			}
+		})
+	}
+}
+
+// short is a temporary folder with a path short enough for a cluster.
+func short(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "frond")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
+// TestAPortInUseIsNamed gives a cluster a port that somebody else has taken since.
+func TestAPortInUseIsNamed(t *testing.T) {
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	port := l.Addr().(*net.TCPAddr).Port
+	dir := short(t)
+	state := `{"spec":{"edges":1,"cloudcores":1,"hubs":1,"runtime":"hollow"},"ports":{"apiserver":` + strconv.Itoa(port) + `}}`
+	for file, data := range map[string]string{"state.json": state, "programs.json": `{"Kube":"/k","NatsServer":"/n","Frond":"/f"}`} {
+		if err := os.WriteFile(filepath.Join(dir, file), []byte(data), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	code, _, errs := frond("dev", "up", "--dir", dir, "--programs", filepath.Join(dir, "programs.json"))
+	if want := "apiserver: port " + strconv.Itoa(port) + " is in use"; code != 1 || !strings.Contains(errs, want) {
+		t.Errorf("code %d, stderr %q, want %q", code, errs, want)
+	}
+	if code, _, errs := frond("dev", "down", "--dir", dir); code != 0 {
+		t.Errorf("down: %s", errs)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "state.json")); !os.IsNotExist(err) {
+		t.Errorf("down left state.json: %v", err)
+	}
+}
+
+func TestKeyOf(t *testing.T) {
+	for args, want := range map[[2]string]wire.Key{
+		{"configmap", "default/web"}:                 {Resource: "configmaps", Namespace: "default", Name: "web"},
+		{"Pods", "a/b"}:                              {Resource: "pods", Namespace: "a", Name: "b"},
+		{"node", "edge-1"}:                           {Resource: "nodes", Name: "edge-1"},
+		{"runtimeclass.node.k8s.io", "x"}:            {Group: "node.k8s.io", Resource: "runtimeclasses", Name: "x"},
+		{"endpointslices.discovery.k8s.io", "a/b-c"}: {Group: "discovery.k8s.io", Resource: "endpointslices", Namespace: "a", Name: "b-c"},
+	} {
+		if diff := cmp.Diff(want, keyOf(args[0], args[1])); diff != "" {
+			t.Errorf("%v (-want +got):\n%s", args, diff)
+		}
+	}
+}

@@ -1,0 +1,211 @@
+package main
+
+import (
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/internal/devcluster"
+)
+
+//go:embed demo.yaml
+var demoManifests string
+
+// far is the gateway that loses its link, near the one that keeps it.
+const far, near = "edge-1", "edge-2"
+
+// story is a demo being told. Its chapters run in order and remember what later ones compare with.
+type story struct {
+	dev    *devcluster.Cluster
+	out    io.Writer
+	began  time.Time
+	dark   time.Duration
+	number int
+
+	before  map[string]pod // the pods of far before the cut, by name
+	version string         // resourceVersion of the last ConfigMap
+	healed  time.Time
+}
+
+// lastPage is how often the page is changed while the link is cut.
+const lastPage = 6
+
+// pod is what the story reads of a pod.
+type pod struct {
+	Metadata struct {
+		Name string `json:"name"`
+		UID  string `json:"uid"`
+	} `json:"metadata"`
+	Spec struct {
+		NodeName string `json:"nodeName"`
+	} `json:"spec"`
+	Status struct {
+		Phase      string `json:"phase"`
+		PodIP      string `json:"podIP"`
+		Containers []struct {
+			ID       string `json:"containerID"`
+			Restarts int    `json:"restartCount"`
+			Ready    bool   `json:"ready"`
+		} `json:"containerStatuses"`
+	} `json:"status"`
+}
+
+func (p pod) running() bool {
+	for _, c := range p.Status.Containers {
+		if !c.Ready {
+			return false
+		}
+	}
+	return p.Status.Phase == "Running" && len(p.Status.Containers) > 0
+}
+
+func (s *story) step(format string, args ...any) {
+	s.number++
+	fmt.Fprintf(s.out, "\n%6.1fs  %d. %s\n", time.Since(s.began).Seconds(), s.number, fmt.Sprintf(format, args...))
+}
+
+func (s *story) fact(format string, args ...any) {
+	fmt.Fprintf(s.out, "%6.1fs     ok: %s\n", time.Since(s.began).Seconds(), fmt.Sprintf(format, args...))
+}
+
+// show runs kubectl and prints command and output, indented.
+func (s *story) show(ctx context.Context, args ...string) error {
+	out, err := s.dev.Kubectl(ctx, "", args...)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(s.out, "           $ kubectl %s\n", strings.Join(args, " "))
+	for line := range strings.Lines(out) {
+		fmt.Fprint(s.out, "           ", line)
+	}
+	return nil
+}
+
+// until tries check each 200 ms and returns nil once it does, or its last error when limit is over.
+func until(ctx context.Context, limit time.Duration, check func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	var last error
+	for {
+		err := check(ctx)
+		if err == nil {
+			return nil
+		}
+		if last == nil || ctx.Err() == nil {
+			last = err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w (waited %s)", last, limit)
+		case <-tick.C:
+		}
+	}
+}
+
+// containers tells whether pods are more than acted out.
+func (s *story) containers() bool { return s.dev.Spec().Runtime == devcluster.Containerd }
+
+// pods lists the pods of the demo, on one gateway or, with "", on all.
+func (s *story) pods(ctx context.Context, edge string) (map[string]pod, error) {
+	out, err := s.dev.Kubectl(ctx, "", "get", "pods", "-n", "demo", "-o", "json")
+	if err != nil {
+		return nil, err
+	}
+	var list struct {
+		Items []pod `json:"items"`
+	}
+	if err := json.Unmarshal([]byte(out), &list); err != nil {
+		return nil, fmt.Errorf("understand pods: %w", err)
+	}
+	pods := map[string]pod{}
+	for _, p := range list.Items {
+		if edge == "" || p.Spec.NodeName == edge {
+			pods[p.Metadata.Name] = p
+		}
+	}
+	return pods, nil
+}
+
+// wantRunning fails unless each of the two gateways runs n pods of the demo.
+func (s *story) wantRunning(n int) func(context.Context) error {
+	return func(ctx context.Context) error {
+		for _, edge := range []string{far, near} {
+			pods, err := s.pods(ctx, edge)
+			if err != nil {
+				return err
+			}
+			running := 0
+			for _, p := range pods {
+				if p.running() {
+					running++
+				}
+			}
+			if running != n || len(pods) != n {
+				return fmt.Errorf("%s runs %d of %d pods, want %d", edge, running, len(pods), n)
+			}
+		}
+		return nil
+	}
+}
+
+// wantPage fails unless each running pod of a gateway serves this text; asked from inside the gateway.
+func (s *story) wantPage(ctx context.Context, edge, path, want string) error {
+	pods, err := s.pods(ctx, edge)
+	if err != nil {
+		return err
+	}
+	for name, p := range pods {
+		got, err := s.dev.FromEdge(ctx, edge, "http://"+p.Status.PodIP+":8080/"+path)
+		if err != nil {
+			return fmt.Errorf("ask pod %s: %w", name, err)
+		}
+		if strings.TrimSpace(got) != want {
+			return fmt.Errorf("pod %s on %s serves %q, want %q", name, edge, got, want)
+		}
+	}
+	return nil
+}
+
+// held returns the objects of the demo's namespace that a gateway holds, by their name for people.
+func (s *story) held(ctx context.Context, edge string) (map[string]devcluster.StoredObject, error) {
+	stored, err := s.dev.Store(ctx, edge)
+	if err != nil {
+		return nil, err
+	}
+	objects := map[string]devcluster.StoredObject{}
+	for _, o := range stored.Objects {
+		if o.Namespace == "demo" {
+			objects[o.Key().Human()] = o
+		}
+	}
+	return objects, nil
+}
+
+// page returns the text of the ConfigMap as a gateway holds it.
+func (s *story) page(ctx context.Context, edge string) (text, version string, err error) {
+	object, err := s.dev.StoreGet(ctx, edge, wire.Key{Resource: "configmaps", Namespace: "demo", Name: "page"})
+	if err != nil {
+		return "", "", err
+	}
+	objects, err := s.held(ctx, edge)
+	if err != nil {
+		return "", "", err
+	}
+	var cm struct {
+		Data map[string]string `json:"data"`
+	}
+	if err := json.Unmarshal(object, &cm); err != nil {
+		return "", "", fmt.Errorf("understand ConfigMap: %w", err)
+	}
+	return cm.Data["index.html"], objects["configmaps demo/page"].Version, nil
+}
+
+var errTwoGateways = errors.New("the story needs two gateways: run frond dev up --edges 2 first")

@@ -1,0 +1,109 @@
+package devcluster
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"text/template"
+
+	"github.com/frond-edge/frond/internal/toolchain"
+)
+
+// containerdConf is what containerd's configuration is filled with. Root lasts, Run holds sockets and mounts.
+type containerdConf struct{ Root, Run, Shim, Runc, CNI, CNIConf, Sandbox string }
+
+// containerdTemplate is the configuration of containerd 2.4 that is known to work beside others on one machine, without
+// AppArmor and without CAP_SYS_RESOURCE (restrict_oom_score_adj). Snapshotters and services that want what a gateway
+// has not are switched off; NRI is, because its socket would be shared. Stats every 10 s instead of 1 s cost a quarter.
+var containerdTemplate = template.Must(template.New("config.toml").Funcs(template.FuncMap{"q": quote}).Parse(
+	`version = 4
+root = {{q .Root}}
+state = {{printf "%s/state" .Run | q}}
+temp = ""
+imports = []
+disabled_plugins = ["io.containerd.snapshotter.v1.blockfile", "io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.zfs", "io.containerd.snapshotter.v1.erofs", "io.containerd.differ.v1.erofs", "io.containerd.mount-handler.v1.erofs", "io.containerd.tracing.processor.v1.otlp", "io.containerd.internal.v1.tracing", "io.containerd.image-verifier.v1.bindir", "io.containerd.nri.v1.nri"]
+[plugins."io.containerd.server.v1.grpc"]
+  address = {{printf "%s/containerd.sock" .Run | q}}
+[plugins."io.containerd.server.v1.ttrpc"]
+  address = {{printf "%s/containerd.sock.ttrpc" .Run | q}}
+[plugins."io.containerd.internal.v1.opt"]
+  path = {{printf "%s/opt" .Root | q}}
+[plugins."io.containerd.shim.v1.manager"]
+  socket_dir = {{printf "%s/s" .Run | q}}
+[plugins."io.containerd.cri.v1.images"]
+  snapshotter = "overlayfs"
+  [plugins."io.containerd.cri.v1.images".pinned_images]
+    sandbox = {{q .Sandbox}}
+[plugins."io.containerd.grpc.v1.cri"]
+  stream_server_address = "127.0.0.1"
+  stream_server_port = "0"
+[plugins."io.containerd.cri.v1.runtime"]
+  disable_apparmor = true
+  restrict_oom_score_adj = true
+  tolerate_missing_hugetlb_controller = true
+  disable_hugetlb_controller = true
+  netns_mounts_under_state_dir = true
+  enable_criu = false
+  stats_collect_period = "10s"
+  [plugins."io.containerd.cri.v1.runtime".cni]
+    bin_dirs = [{{q .CNI}}]
+    conf_dir = {{q .CNIConf}}
+    max_conf_num = 1
+  [plugins."io.containerd.cri.v1.runtime".containerd]
+    default_runtime_name = "runc"
+    [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
+      runtime_type = "io.containerd.runc.v2"
+      runtime_path = {{q .Shim}}
+      [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
+        SystemdCgroup = false
+        BinaryName = {{q .Runc}}
+        Root = {{printf "%s/runc" .Run | q}}
+`))
+
+// cniConfig is the pod network. Each gateway's pods have the same subnet, for gateways do not reach each other's pods.
+// A bare Debian has no iptables. Without it pods keep their address towards the wan, where nothing answers them anyway,
+// and hostPort does not work.
+func cniConfig(ipam string, iptables bool) ([]byte, error) {
+	type object = map[string]any
+	plugins := []object{{
+		"type": "bridge", "bridge": "cni0", "isGateway": true, "hairpinMode": true, "ipMasq": iptables,
+		"ipam": object{
+			"type": "host-local", "dataDir": ipam, "ranges": [][]object{{{"subnet": "10.42.0.0/24"}}},
+			"routes": []object{{"dst": "0.0.0.0/0"}},
+		},
+	}}
+	if iptables {
+		plugins = append(plugins, object{"type": "portmap", "capabilities": object{"portMappings": true}, "snat": true})
+	}
+	data, err := json.MarshalIndent(object{"cniVersion": "1.0.0", "name": "edge", "plugins": plugins}, "", "  ")
+	if err != nil {
+		return nil, fmt.Errorf("encode pod network: %w", err)
+	}
+	return append(data, '\n'), nil
+}
+
+func quote(s string) string { return fmt.Sprintf("%q", s) }
+
+// writeContainerd writes the configuration of a gateway's containerd and of its pod network.
+func writeContainerd(e edgeLayout, p toolchain.Paths) error {
+	conf := containerdConf{
+		Root: filepath.Join(e.dir, "containerd", "root"), Run: e.run,
+		Shim: p.Shim, Runc: p.Runc, CNI: p.CNIDir, CNIConf: filepath.Join(e.dir, "containerd", "cni"), Sandbox: toolchain.ImagePause,
+	}
+	var b bytes.Buffer
+	if err := containerdTemplate.Execute(&b, conf); err != nil {
+		return fmt.Errorf("render containerd's configuration: %w", err)
+	}
+	if err := writeFile(e.containerdConfig(), b.Bytes(), 0o644); err != nil {
+		return err
+	}
+	// Addresses are given out below run: after a reboot no pod has one, and the list must be empty too.
+	_, missing := exec.LookPath("iptables")
+	cni, err := cniConfig(filepath.Join(e.run, "ipam"), missing == nil)
+	if err != nil {
+		return err
+	}
+	return writeFile(filepath.Join(conf.CNIConf, "10-edge.conflist"), cni, 0o644)
+}

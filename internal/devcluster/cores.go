@@ -1,0 +1,153 @@
+package devcluster
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/frond-edge/frond/api/config"
+	"github.com/frond-edge/frond/internal/devcluster/pki"
+	"github.com/frond-edge/frond/internal/devcluster/wan"
+)
+
+// cloudcoreConfig is the configuration file of one cloudcore.
+func cloudcoreConfig(l layout, s state, name string) config.CloudCore {
+	return config.CloudCore{
+		ID:         name,
+		Kubeconfig: l.in("cloudcore.kubeconfig"),
+		Listen:     loopback(s.Ports[name]),
+		Replicas:   s.Spec.Hubs,
+		Hub: config.Hub{
+			URLs:     hubURLs(s),
+			NkeyFile: l.seed(cloudUser),
+			CAFile:   l.in("nats", "ca.crt"),
+			CertFile: l.in("nats", cloudUser+".crt"),
+			KeyFile:  l.in("nats", cloudUser+".key"),
+		},
+	}
+}
+
+// edgecoreConfig is the configuration file of gateway number i, counted from 1.
+func edgecoreConfig(l layout, s state, name string, i int) config.EdgeCore {
+	e := l.edge(name)
+	clusterCA := filepath.Join(l.pki(), "ca.crt")
+	c := config.EdgeCore{
+		Node:   name,
+		Dir:    e.store(),
+		Listen: loopback(s.Ports[name]),
+		Hub: config.Hub{
+			URLs:     leafURLs(s, name),
+			NkeyFile: e.seed(),
+			CAFile:   l.in("nats", "ca.crt"),
+			CertFile: filepath.Join(e.dir, "node.crt"),
+			KeyFile:  filepath.Join(e.dir, "node.key"),
+		},
+		Kubelet: config.Kubelet{
+			Labels:        map[string]string{"frond.io/gateway": "true"},
+			StaticPodPath: e.manifests(),
+			CertFile:      filepath.Join(e.dir, "serving.crt"),
+			KeyFile:       filepath.Join(e.dir, "serving.key"),
+			ClientCAFile:  clusterCA,
+		},
+		LocalAPI: config.LocalAPI{
+			Socket:       e.api(),
+			Address:      loopback(s.Ports[name+"-api"]),
+			CertFile:     filepath.Join(e.dir, "serving.crt"),
+			KeyFile:      filepath.Join(e.dir, "serving.key"),
+			ClientCAFile: clusterCA,
+		},
+	}
+	if s.Spec.Runtime == Hollow {
+		c.Runtime.Hollow = true
+		c.Kubelet.Address, c.Kubelet.Port = "127.0.0.1", int32(s.Ports[name+"-kubelet"]) // the host's: others are there too
+		return c
+	}
+	c.Runtime.Endpoint = "unix://" + e.containerd()
+	c.Kubelet.NodeIP = wan.Address(i)
+	c.Kubelet.CgroupDriver = "cgroupfs"
+	c.Kubelet.CgroupRoot = e.podCgroup()
+	return c
+}
+
+// writeCores writes the configuration of each cloudcore and gateway, and the folders of the gateways.
+func writeCores(l layout, s state) error {
+	for _, name := range numbered("cloudcore", s.Spec.Cloudcores) {
+		if err := writeYAML(l.in(name, "cloudcore.yaml"), cloudcoreConfig(l, s, name)); err != nil {
+			return err
+		}
+	}
+	ca, err := pki.NewAuthority(l.pki(), "ca")
+	if err != nil {
+		return err
+	}
+	for i, name := range numbered("edge", s.Spec.Edges) {
+		e := l.edge(name)
+		for _, dir := range []string{e.store(), e.manifests(), e.run} {
+			if err := os.MkdirAll(dir, 0o755); err != nil {
+				return fmt.Errorf("make folder of %s: %w", name, err)
+			}
+		}
+		hosts := []string{"127.0.0.1", "localhost", name, wan.Address(i + 1)}
+		if _, err := ca.IssueIn(e.dir, "serving", pki.Subject{Name: "system:node:" + name, Groups: []string{"system:nodes"}, Hosts: hosts}); err != nil {
+			return err
+		}
+		if err := writeYAML(e.config(), edgecoreConfig(l, s, name, i+1)); err != nil {
+			return err
+		}
+		if s.Spec.Runtime == Containerd {
+			if err := writeContainerd(e, s.Programs); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func writeYAML(path string, v any) error {
+	data, err := yaml.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("encode %s: %w", path, err)
+	}
+	return writeFile(path, data, 0o600)
+}
+
+// writeEnv writes what a shell sources to look around.
+func writeEnv(l layout, s state) error {
+	env := fmt.Sprintf(`# Made by "frond dev up". In a shell: . %[1]s
+export KUBECONFIG=%[2]q
+export PATH=%[3]q:"$PATH"
+# The nats CLI, as admin. With a context instead: XDG_CONFIG_HOME=%[4]q nats --context %[5]s
+export NATS_URL=%[6]q NATS_NKEY=%[7]q
+export NATS_CA=%[8]q NATS_CERT=%[9]q NATS_KEY=%[10]q
+`, l.in("env"), l.kubeconfig(), l.in("bin"), l.dir, contextName, strings.Join(hubURLs(s), ","), l.seed(adminUser),
+		l.in("nats", "ca.crt"), l.in("nats", adminUser+".crt"), l.in("nats", adminUser+".key"))
+	return writeFile(l.in("env"), []byte(env), 0o644)
+}
+
+// linkPrograms fills bin/ with links to what people call.
+func linkPrograms(l layout, s state) error {
+	if err := os.MkdirAll(l.in("bin"), 0o755); err != nil {
+		return fmt.Errorf("make bin: %w", err)
+	}
+	links := map[string]string{"frond": s.Programs.Frond, "nats-server": s.Programs.NatsServer, "ctr": s.Programs.Ctr}
+	for _, name := range []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl"} {
+		links[name] = s.Programs.Kube
+	}
+	for name, target := range links {
+		if target == "" {
+			continue
+		}
+		temp := l.bin("." + name + time.Now().Format(".150405.000000")) // a link is replaced whole, never missing
+		if err := os.Symlink(target, temp); err != nil {
+			return fmt.Errorf("link %s: %w", name, err)
+		}
+		if err := os.Rename(temp, l.bin(name)); err != nil {
+			return fmt.Errorf("link %s: %w", name, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,240 @@
+// Package daemon starts processes that outlive their parent and finds them again later.
+//
+// A process is known by its id, the moment the kernel started it and the boot it belongs to, so that a recycled process
+// id is never taken for it and never signalled. The package keeps nothing in memory: whoever holds an Identity can ask.
+// It is Linux only.
+package daemon
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrGone says that the process of an Identity does not run any more.
+var ErrGone = errors.New("process is gone")
+
+// poll is how often a wait looks: the kernel has no event for processes that are not our children, short of a pidfd
+// for each, and the shortest wait that matters to a person is longer.
+const poll = 10 * time.Millisecond
+
+// Identity tells one process from every other one, also from a later one with the same id.
+type Identity struct {
+	PID int `json:"pid"`
+	// Ticks is the start time in clock ticks since boot, field 22 of /proc/PID/stat.
+	Ticks uint64 `json:"ticks"`
+	// Boot is the kernel's boot id.
+	Boot string `json:"boot"`
+	// Started is the same moment for people.
+	Started time.Time `json:"started"`
+}
+
+// Command is what to start.
+type Command struct {
+	// Path is the absolute path of the program, Args its arguments without the program's name.
+	Path string
+	Args []string
+	// Name is argv[0]; "" means Path. A multi-call program chooses by it.
+	Name string
+	// Env is added to a minimal environment (PATH and HOME).
+	Env []string
+	// Dir is the working directory.
+	Dir string
+	// Log receives stdout and stderr, appended.
+	Log string
+}
+
+// Start starts the process in a session of its own, so that neither the end of this process nor a Ctrl-C in its
+// terminal reaches it, and returns who it is.
+func Start(c Command) (Identity, error) {
+	boot, err := bootID()
+	if err != nil {
+		return Identity{}, err
+	}
+	if err := os.MkdirAll(filepath.Dir(c.Log), 0o755); err != nil {
+		return Identity{}, fmt.Errorf("make log folder: %w", err)
+	}
+	log, err := os.OpenFile(c.Log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return Identity{}, fmt.Errorf("open log: %w", err)
+	}
+	defer log.Close()
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		return Identity{}, err
+	}
+	defer null.Close()
+	name := c.Name
+	if name == "" {
+		name = c.Path
+	}
+	p, err := os.StartProcess(c.Path, append([]string{name}, c.Args...), &os.ProcAttr{
+		Dir:   c.Dir,
+		Env:   append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME")}, c.Env...),
+		Files: []*os.File{null, log, log},
+		Sys:   &syscall.SysProcAttr{Setsid: true},
+	})
+	if err != nil {
+		return Identity{}, fmt.Errorf("start %s: %w", c.Path, err)
+	}
+	id := Identity{PID: p.Pid, Boot: boot, Started: time.Now().UTC().Truncate(time.Millisecond)}
+	id.Ticks, _, err = stat(p.Pid) // a child of ours keeps its id until it is waited for: this cannot be another one
+	if releaseErr := p.Release(); err == nil {
+		err = releaseErr
+	}
+	if err != nil {
+		return Identity{}, fmt.Errorf("identify %s: %w", c.Path, err)
+	}
+	return id, nil
+}
+
+// Alive tells whether the process runs. One that has ended but was not waited for is not alive; a child of this
+// process is then waited for.
+func (id Identity) Alive() bool {
+	if id.PID <= 0 {
+		return false
+	}
+	if boot, err := bootID(); err != nil || boot != id.Boot {
+		return false
+	}
+	ticks, state, err := stat(id.PID)
+	if err != nil || ticks != id.Ticks {
+		return false
+	}
+	if state == 'Z' || state == 'X' {
+		var status unix.WaitStatus
+		_, _ = unix.Wait4(id.PID, &status, unix.WNOHANG, nil) // ECHILD: somebody else's child
+		return false
+	}
+	return true
+}
+
+// Signal sends a signal to exactly this process, or returns ErrGone.
+func (id Identity) Signal(sig syscall.Signal) error {
+	p, err := os.FindProcess(id.PID) // holds a pidfd: from here on the id cannot be recycled under us
+	if err != nil {
+		return fmt.Errorf("find process %d: %w", id.PID, err)
+	}
+	defer func() { _ = p.Release() }()
+	if !id.Alive() {
+		return ErrGone
+	}
+	if err := p.Signal(sig); errors.Is(err, os.ErrProcessDone) {
+		return ErrGone
+	} else if err != nil {
+		return fmt.Errorf("signal process %d: %w", id.PID, err)
+	}
+	return nil
+}
+
+// Wait returns once the process is gone.
+func (id Identity) Wait(ctx context.Context) error {
+	tick := time.NewTicker(poll)
+	defer tick.Stop()
+	for id.Alive() {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait for process %d: %w", id.PID, context.Cause(ctx))
+		case <-tick.C:
+		}
+	}
+	return nil
+}
+
+// Stop asks the process to end and kills it if it has not ended after grace. Stopping what is gone is no error.
+func (id Identity) Stop(ctx context.Context, grace time.Duration) error {
+	if err := id.Signal(syscall.SIGTERM); errors.Is(err, ErrGone) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	gctx, cancel := context.WithTimeout(ctx, grace)
+	defer cancel()
+	if id.Wait(gctx) == nil {
+		return nil
+	}
+	return id.Kill(ctx)
+}
+
+// Kill sends SIGKILL and waits for the end. Killing what is gone is no error.
+func (id Identity) Kill(ctx context.Context) error {
+	if err := id.Signal(syscall.SIGKILL); errors.Is(err, ErrGone) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	return id.Wait(ctx)
+}
+
+// RSS is the resident memory in bytes; 0 if the process is gone.
+func (id Identity) RSS() int64 {
+	if !id.Alive() {
+		return 0
+	}
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", id.PID))
+	if err != nil {
+		return 0
+	}
+	fields := strings.Fields(string(data))
+	if len(fields) < 2 {
+		return 0
+	}
+	pages, err := strconv.ParseInt(fields[1], 10, 64)
+	if err != nil {
+		return 0
+	}
+	return pages * int64(os.Getpagesize())
+}
+
+// Identify returns the identity of a process that runs now.
+func Identify(pid int) (Identity, error) {
+	boot, err := bootID()
+	if err != nil {
+		return Identity{}, err
+	}
+	ticks, state, err := stat(pid)
+	if err != nil {
+		return Identity{}, err
+	}
+	if state == 'Z' || state == 'X' {
+		return Identity{}, ErrGone
+	}
+	return Identity{PID: pid, Ticks: ticks, Boot: boot}, nil
+}
+
+// stat reads the start time and the state letter of a process.
+func stat(pid int) (ticks uint64, state byte, err error) {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+		return 0, 0, ErrGone
+	} else if err != nil {
+		return 0, 0, err
+	}
+	// The program's name stands in brackets and may itself hold spaces and brackets: fields count after the last one.
+	end := bytes.LastIndexByte(data, ')')
+	fields := strings.Fields(string(data[end+1:]))
+	const stateField, startField = 0, 19 // fields 3 and 22 of proc(5), counted after the name
+	if end < 0 || len(fields) <= startField {
+		return 0, 0, fmt.Errorf("stat of process %d is not understood", pid)
+	}
+	ticks, err = strconv.ParseUint(fields[startField], 10, 64)
+	return ticks, fields[stateField][0], err
+}
+
+func bootID() (string, error) {
+	data, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "", fmt.Errorf("read boot id: %w", err)
+	}
+	return strings.TrimSpace(string(data)), nil
+}

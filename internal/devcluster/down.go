@@ -1,0 +1,118 @@
+package devcluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+)
+
+// downTimeout bounds Down; each part has its own, shorter time to end before it is killed.
+const downTimeout = 90 * time.Second
+
+// Down ends and removes everything: processes, pods, mounts, namespaces, cgroups and files. With keepLogs the logs
+// stay. It goes on past errors and may be repeated.
+func (c *Cluster) Down(ctx context.Context, keepLogs bool) error {
+	ctx, cancel := context.WithTimeout(ctx, downTimeout)
+	defer cancel()
+	return c.change(ctx, func() error {
+		errs := c.stopAll(ctx)
+		if c.state.Spec.Runtime == Containerd {
+			errs = append(errs, c.clearEdges(ctx)...)
+		}
+		if len(errs) > 0 {
+			return errors.Join(errs...) // state.json stays, so that down may be called again
+		}
+		if err := c.removeFiles(keepLogs); err != nil {
+			return err
+		}
+		c.say("all is gone")
+		return nil
+	})
+}
+
+// stopAll ends the parts, those of the last stage first, and the parts of one stage together. A gateway's last words
+// need the stages below, and the apiserver must not outlive its etcd.
+func (c *Cluster) stopAll(ctx context.Context) []error {
+	parts := c.parts()
+	var errs []error
+	for stage := stageEdge; stage >= stageBase; stage-- {
+		var g errgroup.Group
+		for _, p := range parts {
+			id := c.state.Processes[p.name]
+			if p.stage != stage || p.edge != "" && p.stage != stageEdge || !id.Alive() {
+				continue // a gateway's containerd and holder end after its pods
+			}
+			g.Go(func() error {
+				if err := id.Stop(ctx, p.grace); err != nil {
+					return fmt.Errorf("stop %s: %w", p.name, err)
+				}
+				return nil
+			})
+		}
+		errs = append(errs, g.Wait())
+	}
+	return slices.DeleteFunc(errs, func(err error) bool { return err == nil })
+}
+
+// clearEdges ends the pods of each gateway with their shims, its containerd and holder, which frees its mounts, and
+// removes its cgroups and network namespaces.
+func (c *Cluster) clearEdges(ctx context.Context) []error {
+	var errs []error
+	for i, e := range numbered("edge", c.state.Spec.Edges) {
+		if err := c.layout.edge(e).killCgroups(ctx); err != nil {
+			errs = append(errs, err)
+		}
+		for _, name := range []string{fmt.Sprintf("containerd-%d", i+1), c.holderOf(e)} {
+			if err := c.state.Processes[name].Kill(ctx); err != nil { // one that is not in the cgroup any more
+				errs = append(errs, err)
+			}
+		}
+	}
+	for _, dir := range hierarchies(clusterID(c.layout.dir)) {
+		if err := unix.Rmdir(dir); err != nil && !errors.Is(err, unix.ENOENT) {
+			errs = append(errs, fmt.Errorf("remove cgroup %s: %w", dir, err))
+		}
+	}
+	if err := c.network().Down(ctx); err != nil {
+		errs = append(errs, err)
+	}
+	return errs
+}
+
+// removeFiles removes what Up made, and the folder if nothing else is in it.
+func (c *Cluster) removeFiles(keepLogs bool) error {
+	l, s := c.layout, c.state
+	names := []string{
+		"bin", "pki", "nats", "etcd", "env", "wan.json", "kubeconfig",
+		"controller-manager.kubeconfig", "scheduler.kubeconfig", "cloudcore.kubeconfig",
+	}
+	for kind, n := range map[string]int{"hub": s.Spec.Hubs, "cloudcore": s.Spec.Cloudcores, "edge": s.Spec.Edges} {
+		names = append(names, numbered(kind, n)...)
+	}
+	if !keepLogs {
+		names = append(names, "logs")
+	}
+	for _, name := range names {
+		if err := os.RemoveAll(l.in(name)); err != nil {
+			return fmt.Errorf("remove files: %w", err)
+		}
+	}
+	if err := os.RemoveAll(l.run); err != nil {
+		return fmt.Errorf("remove run folder: %w", err)
+	}
+	for _, name := range []string{"state.json", "lock"} { // last: until then down can be repeated
+		if err := os.Remove(l.in(name)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("remove files: %w", err)
+		}
+	}
+	if err := os.Remove(l.dir); err != nil && !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("remove folder: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,235 @@
+package devcluster
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/frond-edge/frond/internal/devcluster/daemon"
+	"github.com/frond-edge/frond/internal/devcluster/wan"
+)
+
+// cgroupRoot is where Debian, and this machine, mount the hierarchies.
+const cgroupRoot = "/sys/fs/cgroup"
+
+// hierarchies are the cgroup folders that containers of a gateway need, absolute, one for each v1 controller or one in
+// all for v2.
+func hierarchies(cgroup string) []string {
+	if unified() {
+		return []string{filepath.Join(cgroupRoot, cgroup)}
+	}
+	found, err := filepath.Glob(filepath.Join(cgroupRoot, "*", "cgroup.procs"))
+	if err != nil {
+		return nil // only a malformed pattern
+	}
+	var dirs []string
+	for _, f := range found {
+		dirs = append(dirs, filepath.Join(filepath.Dir(f), cgroup))
+	}
+	return dirs
+}
+
+func unified() bool {
+	_, err := os.Stat(filepath.Join(cgroupRoot, "cgroup.controllers"))
+	return err == nil
+}
+
+// tracker is the cgroup that holds every process of a gateway that is not in a container: shims, for one, have no
+// parent that knows them. With v1 it is the pids hierarchy alone, so that memory stays with whoever runs the cluster.
+func (e edgeLayout) tracker() string {
+	if unified() {
+		return filepath.Join(cgroupRoot, e.cgroup, "system")
+	}
+	return filepath.Join(cgroupRoot, "pids", e.cgroup, "system")
+}
+
+// podCgroup is the cgroup that pods of a gateway go below, as a kubelet's cgroupRoot.
+func (e edgeLayout) podCgroup() string { return "/" + e.cgroup + "/pods" }
+
+// makeCgroups makes the cgroups of a gateway. In v1 a new cpuset is empty and takes no process until it is filled.
+func (e edgeLayout) makeCgroups() error {
+	for _, dir := range hierarchies(e.cgroup + "/pods") {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return fmt.Errorf("make cgroup: %w", err)
+		}
+		if unified() || !strings.HasPrefix(dir, filepath.Join(cgroupRoot, "cpuset")) {
+			continue
+		}
+		for _, d := range []string{filepath.Dir(filepath.Dir(dir)), filepath.Dir(dir), dir} {
+			for _, f := range []string{"cpuset.cpus", "cpuset.mems"} {
+				value, err := os.ReadFile(filepath.Join(filepath.Dir(d), f))
+				if err != nil {
+					return fmt.Errorf("read cpuset: %w", err)
+				}
+				if err := os.WriteFile(filepath.Join(d, f), value, 0o644); err != nil {
+					return fmt.Errorf("fill cpuset: %w", err)
+				}
+			}
+		}
+	}
+	if err := os.MkdirAll(e.tracker(), 0o755); err != nil {
+		return fmt.Errorf("make cgroup: %w", err)
+	}
+	return nil
+}
+
+// killCgroups kills every process of a gateway, in containers or not, and removes its cgroups.
+func (e edgeLayout) killCgroups(ctx context.Context) error {
+	tick := time.NewTicker(20 * time.Millisecond) // a killed process leaves its cgroup when the kernel gets to it
+	defer tick.Stop()
+	for {
+		pids := e.processes()
+		if len(pids) == 0 {
+			break
+		}
+		for _, pid := range pids {
+			if id, err := daemon.Identify(pid); err == nil {
+				_ = id.Signal(unix.SIGKILL) // gone meanwhile, or still there in the next round
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait for %d processes of %s: %w", len(pids), e.cgroup, context.Cause(ctx))
+		case <-tick.C:
+		}
+	}
+	var errs []error
+	for _, dir := range hierarchies(e.cgroup) {
+		errs = append(errs, removeCgroup(dir))
+	}
+	return errors.Join(errs...)
+}
+
+// processes lists all processes in the cgroups of a gateway.
+func (e edgeLayout) processes() []int {
+	var pids []int
+	for _, root := range hierarchies(e.cgroup) {
+		_ = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+			if err != nil || d.Name() != "cgroup.procs" {
+				return nil //nolint:nilerr // a cgroup that vanished holds no process
+			}
+			data, _ := os.ReadFile(path) // the same
+			for line := range strings.Lines(string(data)) {
+				if pid, err := strconv.Atoi(strings.TrimSpace(line)); err == nil && pid > 0 {
+					pids = append(pids, pid)
+				}
+			}
+			return nil
+		})
+	}
+	slices.Sort(pids)
+	return slices.Compact(pids)
+}
+
+// removeCgroup removes a tree of empty cgroups, leaves first.
+func removeCgroup(root string) error {
+	var dirs []string
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.IsDir() {
+			dirs = append(dirs, path)
+		}
+		return nil
+	})
+	slices.Reverse(dirs)
+	for _, d := range dirs {
+		if rm := unix.Rmdir(d); rm != nil && !errors.Is(rm, unix.ENOENT) {
+			err = errors.Join(err, fmt.Errorf("remove cgroup %s: %w", d, rm))
+		}
+	}
+	return err
+}
+
+// holdScript makes a mount namespace in which / is shared, as pods with mount propagation want it, gives the gateway
+// private copies of host folders, and stays, so that others can enter.
+func holdScript(e edgeLayout) string {
+	script := "set -e\nmount --make-rshared /\n"
+	private := e.privates()
+	for _, host := range slices.Sorted(maps.Keys(private)) {
+		script += fmt.Sprintf("mkdir -p %[1]q %[2]q\nmount --bind %[2]q %[1]q\n", host, private[host])
+	}
+	return script + fmt.Sprintf("echo held > %q\nexec sleep infinity\n", e.held())
+}
+
+// enter wraps a command so that it runs in the gateway's network namespace and is tracked; with holder also in its mount
+// namespace. Each step replaces the one before, so the process that is started is the one that stays.
+func (c *Cluster) enter(edge string, holder daemon.Identity, cmd daemon.Command) daemon.Command {
+	e := c.layout.edge(edge)
+	args := []string{"-c", `echo 0 > "$0/cgroup.procs" && exec "$@"`, e.tracker(),
+		"nsenter", "--net=" + c.network().Path(edge)}
+	if holder.PID != 0 {
+		args = append(args, fmt.Sprintf("--mount=/proc/%d/ns/mnt", holder.PID))
+	}
+	args = append(args, "--", cmd.Path)
+	cmd.Path, cmd.Args = "/bin/sh", append(args, cmd.Args...)
+	return cmd
+}
+
+func (c *Cluster) network() wan.Network { return wan.Network{Prefix: clusterID(c.layout.dir)} }
+
+// writeWan writes the forwarder's configuration and tells whether it changed.
+func writeWan(l layout, s state) (changed bool, err error) {
+	cfg := wan.Config{Control: l.wanSocket()}
+	edges, hubs := numbered("edge", s.Spec.Edges), numbered("hub", s.Spec.Hubs)
+	if s.Spec.Runtime == Containerd {
+		cfg.Namespace = wan.Network{Prefix: clusterID(l.dir)}.Wan()
+		cfg.Edges = map[string]string{}
+		for i, e := range edges {
+			cfg.Edges[wan.Address(i+1)] = e
+		}
+	}
+	for _, h := range hubs {
+		target := loopback(s.Ports[h+"-leaf"])
+		if s.Spec.Runtime == Containerd {
+			cfg.Routes = append(cfg.Routes, wan.Route{Listen: fmt.Sprintf("%s:%d", wan.Gateway, s.Ports[h+"-leaf"]), Target: target})
+			continue
+		}
+		for _, e := range edges {
+			cfg.Routes = append(cfg.Routes, wan.Route{Listen: loopback(s.Ports[e+"-"+h]), Target: target, Edge: e})
+		}
+	}
+	data, err := json.MarshalIndent(cfg, "", "  ")
+	if err != nil {
+		return false, fmt.Errorf("encode wan: %w", err)
+	}
+	if old, err := os.ReadFile(l.wanConfig()); err == nil && string(old) == string(data) {
+		return false, nil
+	}
+	return true, writeFile(l.wanConfig(), data, 0o600)
+}
+
+// leafURLs are the hub's leaf listeners as a gateway reaches them through the wan.
+func leafURLs(s state, edge string) []string {
+	var urls []string
+	for _, h := range numbered("hub", s.Spec.Hubs) {
+		if s.Spec.Runtime == Containerd {
+			urls = append(urls, fmt.Sprintf("tls://%s:%d", wan.Gateway, s.Ports[h+"-leaf"]))
+		} else {
+			urls = append(urls, "tls://"+loopback(s.Ports[edge+"-"+h]))
+		}
+	}
+	return urls
+}
+
+// importImages gives a gateway's containerd the images of the demo. It is quick when they are there already.
+func (c *Cluster) importImages(ctx context.Context, edge string) error {
+	for _, image := range c.state.Programs.Images {
+		cmd := exec.CommandContext(ctx, c.state.Programs.Ctr, "-a", c.layout.edge(edge).containerd(), "-n", "k8s.io",
+			"images", "import", image)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("import %s: %w: %s", filepath.Base(image), err, strings.TrimSpace(string(out)))
+		}
+	}
+	return nil
+}

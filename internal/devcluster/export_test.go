@@ -1,0 +1,59 @@
+package devcluster
+
+import (
+	"context"
+	"time"
+
+	"github.com/frond-edge/frond/internal/toolchain"
+)
+
+// Inside for the tests.
+var (
+	Grow        = grow
+	PortNames   = portNames
+	ChoosePorts = choosePorts
+	APIPath     = apiPath
+	ClusterID   = clusterID
+	Lock        = lock
+	CNIConfig   = cniConfig
+)
+
+// Rendered writes all files of a cluster of this spec in dir and run, with ports counted up from 20000.
+func Rendered(dir, run string, spec Spec, programs toolchain.Paths) error {
+	l := layout{dir: dir, run: run}
+	ports := map[string]int{}
+	for i, name := range portNames(spec) {
+		ports[name] = portBase + i
+	}
+	s := state{Spec: spec, Ports: ports, Programs: programs}
+	if err := writeControlPlane(l, ports); err != nil {
+		return err
+	}
+	if _, err := writeHub(l, s); err != nil {
+		return err
+	}
+	if _, err := writeWan(l, s); err != nil {
+		return err
+	}
+	if err := writeCores(l, s); err != nil {
+		return err
+	}
+	return writeEnv(l, s)
+}
+
+// Flags are the command lines of the control plane.
+func Flags(dir string) map[string][]string {
+	l := layout{dir: dir, run: "/run/x"}
+	ports := map[string]int{"etcd": 20000, "etcd-peer": 20001, "apiserver": 20002}
+	return map[string][]string{
+		"etcd": etcdFlags(l, ports), "kube-apiserver": apiserverFlags(l, ports),
+		"kube-controller-manager": controllerManagerFlags(l), "kube-scheduler": schedulerFlags(l),
+	}
+}
+
+// HubReady asks a server of the hub as Up does.
+func HubReady(ctx context.Context, dir, run, hub string, port int) error {
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+	defer cancel()
+	return hubReady(ctx, layout{dir: dir, run: run}, state{Ports: map[string]int{hub: port}}, hub)
+}

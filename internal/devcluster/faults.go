@@ -1,0 +1,139 @@
+package devcluster
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/frond-edge/frond/internal/devcluster/wan"
+)
+
+// change runs do with the folder locked and the state read again.
+func (c *Cluster) change(ctx context.Context, do func() error) error {
+	unlock, err := lock(ctx, c.layout.in("lock"))
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if c.state, err = loadState(c.layout.in("state.json")); err != nil {
+		return fmt.Errorf("%s: %w", c.layout.dir, err)
+	}
+	return do()
+}
+
+// Kill ends a part as a crash would: SIGKILL, and nothing starts it again but Start and Up.
+func (c *Cluster) Kill(ctx context.Context, name string) error {
+	return c.change(ctx, func() error {
+		p, err := c.find(name)
+		if err != nil {
+			return err
+		}
+		id := c.state.Processes[p.name]
+		if !id.Alive() {
+			return fmt.Errorf("%s does not run", name)
+		}
+		if err := id.Kill(ctx); err != nil {
+			return err
+		}
+		c.say("%s (pid %d) is killed", name, id.PID)
+		return nil
+	})
+}
+
+// startTimeout bounds Start; the slowest part, the apiserver, takes 5 s on two busy cores.
+const startTimeout = 90 * time.Second
+
+// Start starts a part that does not run, and waits until it is ready.
+func (c *Cluster) Start(ctx context.Context, name string) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("gave up after %s", startTimeout))
+	defer cancel()
+	return c.change(ctx, func() error {
+		p, err := c.find(name)
+		if err != nil {
+			return err
+		}
+		if c.state.Processes[p.name].Alive() {
+			return fmt.Errorf("%s runs already", name)
+		}
+		if err := c.portsFree(p); err != nil {
+			return err
+		}
+		if err := c.raise(ctx, []part{p}); err != nil || !strings.HasPrefix(name, "hub-") {
+			return err
+		}
+		return c.awaitHubs(ctx)
+	})
+}
+
+// awaitHubs waits until all servers of the hub that run are ready: one that comes back keeps the others from being so
+// for a moment.
+func (c *Cluster) awaitHubs(ctx context.Context) error {
+	for _, p := range c.parts() {
+		if !strings.HasPrefix(p.name, "hub-") || !c.state.Processes[p.name].Alive() {
+			continue
+		}
+		if err := c.await(ctx, p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Cut loses everything between a gateway and the cloud, silently; or, with loud, so that both ends are told.
+func (c *Cluster) Cut(ctx context.Context, edge string, loud bool) error {
+	return c.change(ctx, func() error {
+		if err := c.mustBeEdge(edge); err != nil {
+			return err
+		}
+		if c.state.Spec.Runtime == Containerd {
+			return c.network().Cut(ctx, edge, loud)
+		}
+		path := "/links/" + edge + "/cut"
+		if loud {
+			path += "?loud=1"
+		}
+		return c.unix(ctx, c.layout.wanSocket(), http.MethodPost, path, nil)
+	})
+}
+
+// Heal undoes Cut.
+func (c *Cluster) Heal(ctx context.Context, edge string) error {
+	return c.change(ctx, func() error {
+		if err := c.mustBeEdge(edge); err != nil {
+			return err
+		}
+		if c.state.Spec.Runtime == Containerd {
+			return c.network().Heal(ctx, edge)
+		}
+		return c.unix(ctx, c.layout.wanSocket(), http.MethodPost, "/links/"+edge+"/heal", nil)
+	})
+}
+
+func (c *Cluster) mustBeEdge(edge string) error {
+	edges := numbered("edge", c.state.Spec.Edges)
+	if !slices.Contains(edges, edge) {
+		return fmt.Errorf("%q is no gateway of this cluster; its gateways are %v", edge, edges)
+	}
+	return nil
+}
+
+// link returns the state of a gateway's link; forwarder is what the wan process says, nil if it does not answer.
+func (c *Cluster) link(ctx context.Context, edge string, forwarder map[string]wan.Link) wan.State {
+	if c.state.Spec.Runtime == Containerd {
+		return c.network().State(ctx, edge)
+	}
+	l, ok := forwarder[edge]
+	switch {
+	case !ok:
+		return wan.Unknown
+	case l.Cut && l.Loud:
+		return wan.Down
+	case l.Cut:
+		return wan.Cut
+	default:
+		return wan.Up
+	}
+}

@@ -1,0 +1,232 @@
+// Package pki makes the certificates and keys of a development cluster.
+//
+// It owns the two files of each pair it makes and never overwrites one: an authority that exists is read again, so a
+// cluster keeps its identities over restarts. Keys are ECDSA P-256, PEM encoded, readable by their owner only.
+// Certificates live ten years: a development cluster has no renewal.
+package pki
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/google/renameio/v2"
+)
+
+const (
+	life = 10 * 365 * 24 * time.Hour
+	// skew tolerates a clock that is set back a little between two machines or after a reboot.
+	skew = time.Hour
+	// rsaBits is what Kubernetes uses for its service account keys.
+	rsaBits = 2048
+)
+
+// Pair names the two files of a certificate.
+type Pair struct{ Cert, Key string }
+
+// at is where a pair called name lies in folder dir.
+func at(dir, name string) Pair {
+	return Pair{Cert: filepath.Join(dir, name+".crt"), Key: filepath.Join(dir, name+".key")}
+}
+
+// Authority is a certificate authority with its key at hand.
+type Authority struct {
+	Pair
+	dir  string
+	cert *x509.Certificate
+	key  crypto.Signer
+}
+
+// Subject says whom a certificate is for. With Hosts it may serve; without, it is a client's only.
+type Subject struct {
+	// Name is the common name: a user to Kubernetes.
+	Name string
+	// Groups become the organisations: groups to Kubernetes.
+	Groups []string
+	// Hosts are the IP addresses and DNS names a server answers as.
+	Hosts []string
+}
+
+// NewAuthority reads the authority called name in folder dir, or makes it.
+func NewAuthority(dir, name string) (*Authority, error) {
+	a := &Authority{Pair: at(dir, name), dir: dir}
+	cert, key, err := a.load()
+	switch {
+	case err == nil:
+		a.cert, a.key = cert, key
+		return a, nil
+	case !errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("read authority %s: %w", name, err)
+	}
+	template, err := newTemplate(Subject{Name: name})
+	if err != nil {
+		return nil, err
+	}
+	template.IsCA, template.BasicConstraintsValid = true, true
+	template.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageCRLSign | x509.KeyUsageDigitalSignature
+	template.ExtKeyUsage = nil
+	signer, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, fmt.Errorf("make key of authority %s: %w", name, err)
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, signer.Public(), signer)
+	if err != nil {
+		return nil, fmt.Errorf("sign authority %s: %w", name, err)
+	}
+	if a.cert, err = x509.ParseCertificate(der); err != nil {
+		return nil, fmt.Errorf("parse authority %s: %w", name, err)
+	}
+	a.key = signer
+	return a, a.save(der, signer)
+}
+
+// Issue makes the certificate called name in the authority's folder if it is not there yet.
+func (a *Authority) Issue(name string, s Subject) (Pair, error) { return a.IssueIn(a.dir, name, s) }
+
+// IssueIn is Issue for another folder.
+func (a *Authority) IssueIn(dir, name string, s Subject) (Pair, error) {
+	p := at(dir, name)
+	if present(p.Cert) && present(p.Key) {
+		return p, nil
+	}
+	template, err := newTemplate(s)
+	if err != nil {
+		return p, err
+	}
+	signer, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return p, fmt.Errorf("make key of %s: %w", name, err)
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, signer.Public(), a.key)
+	if err != nil {
+		return p, fmt.Errorf("sign %s: %w", name, err)
+	}
+	return p, p.save(der, signer)
+}
+
+// SigningKeys makes an RSA key pair name.key and name.pub, as kube-apiserver wants it for service account tokens.
+func SigningKeys(dir, name string) (private, public string, err error) {
+	private, public = filepath.Join(dir, name+".key"), filepath.Join(dir, name+".pub")
+	if present(private) && present(public) {
+		return private, public, nil
+	}
+	key, err := rsa.GenerateKey(rand.Reader, rsaBits)
+	if err != nil {
+		return "", "", fmt.Errorf("make key %s: %w", name, err)
+	}
+	der, err := x509.MarshalPKIXPublicKey(key.Public())
+	if err != nil {
+		return "", "", fmt.Errorf("encode public key %s: %w", name, err)
+	}
+	if err := writeKey(private, key); err != nil {
+		return "", "", err
+	}
+	return private, public, writePEM(public, "PUBLIC KEY", der, 0o644)
+}
+
+func newTemplate(s Subject) (*x509.Certificate, error) {
+	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
+	if err != nil {
+		return nil, fmt.Errorf("choose serial number: %w", err)
+	}
+	now := time.Now()
+	t := &x509.Certificate{
+		SerialNumber: serial,
+		Subject:      pkix.Name{CommonName: s.Name, Organization: s.Groups},
+		NotBefore:    now.Add(-skew),
+		NotAfter:     now.Add(life),
+		KeyUsage:     x509.KeyUsageDigitalSignature,
+		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}
+	for _, h := range s.Hosts {
+		if ip := net.ParseIP(h); ip != nil {
+			t.IPAddresses = append(t.IPAddresses, ip)
+		} else {
+			t.DNSNames = append(t.DNSNames, h)
+		}
+	}
+	if len(s.Hosts) > 0 {
+		t.ExtKeyUsage = append(t.ExtKeyUsage, x509.ExtKeyUsageServerAuth)
+	}
+	return t, nil
+}
+
+func (p Pair) save(der []byte, key crypto.Signer) error {
+	if err := writeKey(p.Key, key); err != nil {
+		return err
+	}
+	return writePEM(p.Cert, "CERTIFICATE", der, 0o644) // last: with it the pair counts as there
+}
+
+func (p Pair) load() (*x509.Certificate, crypto.Signer, error) {
+	certDER, err := readPEM(p.Cert)
+	if err != nil {
+		return nil, nil, err
+	}
+	keyDER, err := readPEM(p.Key)
+	if err != nil {
+		return nil, nil, err
+	}
+	cert, err := x509.ParseCertificate(certDER)
+	if err != nil {
+		return nil, nil, fmt.Errorf("parse %s: %w", p.Cert, err)
+	}
+	key, err := x509.ParsePKCS8PrivateKey(keyDER)
+	if err != nil {
+		return nil, nil, fmt.Errorf("parse %s: %w", p.Key, err)
+	}
+	signer, ok := key.(crypto.Signer)
+	if !ok {
+		return nil, nil, fmt.Errorf("parse %s: %T cannot sign", p.Key, key)
+	}
+	return cert, signer, nil
+}
+
+func writeKey(path string, key crypto.Signer) error {
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return fmt.Errorf("encode key %s: %w", path, err)
+	}
+	return writePEM(path, "PRIVATE KEY", der, 0o600)
+}
+
+func writePEM(path, kind string, der []byte, mode fs.FileMode) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return fmt.Errorf("make folder of %s: %w", path, err)
+	}
+	data := pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
+	if err := renameio.WriteFile(path, data, mode); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	return nil
+}
+
+func readPEM(path string) ([]byte, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	block, _ := pem.Decode(data)
+	if block == nil {
+		return nil, fmt.Errorf("%s holds no PEM block", path)
+	}
+	return block.Bytes, nil
+}
+
+func present(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}

@@ -1,0 +1,193 @@
+package devcluster_test
+
+import (
+	"crypto/tls"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/nats-io/jsm.go/natscontext"
+	"github.com/nats-io/nats-server/v2/server"
+
+	"github.com/frond-edge/frond/internal/devcluster"
+	"github.com/frond-edge/frond/internal/toolchain"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+// paths of programs that need not exist.
+func paths() toolchain.Paths {
+	return toolchain.Paths{
+		Kube: "/tools/kube", NatsServer: "/tools/nats-server", Cloudcore: "/tools/cloudcore", Edgecore: "/tools/edgecore",
+		Frond: "/tools/frond", Containerd: "/tools/containerd", Shim: "/tools/containerd-shim-runc-v2", Runc: "/tools/runc",
+		Ctr: "/tools/ctr", CNIDir: "/tools/cni",
+	}
+}
+
+func TestGolden(t *testing.T) {
+	for name, spec := range map[string]devcluster.Spec{
+		"containerd": {Edges: 2, Cloudcores: 1, Hubs: 3, Runtime: devcluster.Containerd},
+		"hollow":     {Edges: 1, Cloudcores: 2, Hubs: 1, Runtime: devcluster.Hollow},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir, run := t.TempDir(), t.TempDir()
+			if err := devcluster.Rendered(dir, run, spec, paths()); err != nil {
+				t.Fatal(err)
+			}
+			var b strings.Builder
+			for _, f := range []string{
+				"hub-1/nats-server.conf", "wan.json", "env", "cloudcore-1/cloudcore.yaml", "edge-1/edgecore.yaml",
+				"edge-1/containerd/config.toml", "nats/context.json",
+			} {
+				data, err := os.ReadFile(filepath.Join(dir, f))
+				if os.IsNotExist(err) {
+					continue
+				} else if err != nil {
+					t.Fatal(err)
+				}
+				fmt.Fprintf(&b, "=== %s\n%s\n", f, data)
+			}
+			golden(t, name+".txt", scrub(b.String(), dir, run))
+		})
+	}
+	t.Run("pod network", func(t *testing.T) {
+		for name, iptables := range map[string]bool{"cni.txt": true, "cni-no-iptables.txt": false} {
+			data, err := devcluster.CNIConfig("/run/ipam", iptables)
+			if err != nil {
+				t.Fatal(err)
+			}
+			golden(t, name, string(data))
+		}
+	})
+	t.Run("flags", func(t *testing.T) {
+		var b strings.Builder
+		for _, program := range []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"} {
+			fmt.Fprintf(&b, "%s\n  %s\n", program, strings.Join(devcluster.Flags("/dir")[program], "\n  "))
+		}
+		golden(t, "flags.txt", b.String())
+	})
+}
+
+var nkey = regexp.MustCompile(`\bU[A-Z2-7]{55}\b`)
+
+// scrub replaces what differs from run to run: folders and keys, and the names made of folders.
+func scrub(s, dir, run string) string {
+	s = strings.ReplaceAll(s, devcluster.ClusterID(dir), "CLUSTER")
+	s = strings.ReplaceAll(strings.ReplaceAll(s, dir, "DIR"), run, "RUN")
+	return nkey.ReplaceAllString(s, "NKEY")
+}
+
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s (-want +got), -update accepts it:\n%s", path, diff)
+	}
+}
+
+// TestHubConfigurationIsClosed lets the server itself read the file.
+func TestHubConfigurationIsClosed(t *testing.T) {
+	dir, run := t.TempDir(), t.TempDir()
+	spec := devcluster.Spec{Edges: 2, Cloudcores: 1, Hubs: 3, Runtime: devcluster.Containerd}
+	if err := devcluster.Rendered(dir, run, spec, paths()); err != nil {
+		t.Fatal(err)
+	}
+	o, err := server.ProcessConfigFile(filepath.Join(dir, "hub-2", "nats-server.conf"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o.NoAuthUser != "" || o.TLSMap || o.HTTPPort != 0 || o.Websocket.Port != 0 || o.MQTT.Port != 0 {
+		t.Error("a listener or user nobody asked for")
+	}
+	for name, c := range map[string]*tls.Config{"client": o.TLSConfig, "cluster": o.Cluster.TLSConfig, "leaf": o.LeafNode.TLSConfig} {
+		if c == nil || c.ClientAuth != tls.RequireAndVerifyClientCert {
+			t.Errorf("the %s listener has no mutual TLS", name)
+		}
+	}
+	if !o.SyncAlways || o.MaxPayload != 8<<20 || o.JetStreamDomain != "hub" || o.LeafNode.Compression.Mode != server.CompressionOff {
+		t.Errorf("sync always %t, max payload %d, domain %q, leaf compression %q", o.SyncAlways, o.MaxPayload, o.JetStreamDomain, o.LeafNode.Compression.Mode)
+	}
+	restricted := 0
+	for _, u := range o.Nkeys {
+		if u.Permissions == nil {
+			continue
+		}
+		restricted++
+		if len(u.Permissions.Publish.Allow) == 0 || len(u.Permissions.Subscribe.Allow) == 0 {
+			t.Errorf("a node without allow lists: %+v", u.Permissions)
+		}
+		if len(u.AllowedConnectionTypes) != 1 {
+			t.Errorf("a node may connect as %v", u.AllowedConnectionTypes)
+		}
+		for _, subject := range slices.Concat(u.Permissions.Publish.Allow, u.Permissions.Subscribe.Allow) {
+			if !strings.Contains(subject, "edge-1") && !strings.Contains(subject, "edge-2") {
+				t.Errorf("a node may use %q, which does not name it", subject)
+			}
+		}
+	}
+	if restricted != spec.Edges || len(o.Nkeys) != spec.Edges+3 {
+		t.Errorf("%d users, %d of them nodes", len(o.Nkeys), restricted)
+	}
+}
+
+// TestContextIsAccepted lets the package that the nats CLI uses read the file.
+func TestContextIsAccepted(t *testing.T) {
+	dir, run := t.TempDir(), t.TempDir()
+	if err := devcluster.Rendered(dir, run, devcluster.Spec{Edges: 1, Cloudcores: 1, Hubs: 3, Runtime: devcluster.Hollow}, paths()); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("XDG_CONFIG_HOME", dir)
+	c, err := natscontext.New("", true) // the selected one
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Validate(); err != nil {
+		t.Error(err)
+	}
+	if want := "nats://127.0.0.1:20003,nats://127.0.0.1:20006,nats://127.0.0.1:20009"; c.Name != "frond-dev" || c.ServerURL() != want {
+		t.Errorf("context %q connects to %q, want %q", c.Name, c.ServerURL(), want)
+	}
+	if _, err := c.NATSOptions(); err != nil {
+		t.Error(err)
+	}
+	if _, err := natscontext.NewFromFile(filepath.Join(dir, "nats", "context.json")); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestRenderingTwiceKeepsKeys(t *testing.T) {
+	dir, run := t.TempDir(), t.TempDir()
+	spec := devcluster.Spec{Edges: 1, Cloudcores: 1, Hubs: 1, Runtime: devcluster.Hollow}
+	read := func() string {
+		if err := devcluster.Rendered(dir, run, spec, paths()); err != nil {
+			t.Fatal(err)
+		}
+		var all strings.Builder
+		for _, f := range []string{"kubeconfig", "hub-1/nats-server.conf", "nats/ca.crt", "edge-1/node.crt"} {
+			data, err := os.ReadFile(filepath.Join(dir, f))
+			if err != nil {
+				t.Fatal(err)
+			}
+			all.Write(data)
+		}
+		return all.String()
+	}
+	if first := read(); first != read() {
+		t.Error("files changed")
+	}
+}

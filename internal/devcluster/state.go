@@ -1,0 +1,218 @@
+package devcluster
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/google/renameio/v2"
+	"golang.org/x/sys/unix"
+
+	"github.com/frond-edge/frond/internal/devcluster/daemon"
+	"github.com/frond-edge/frond/internal/toolchain"
+)
+
+// ErrNone says that there is no cluster in a folder.
+var ErrNone = errors.New("no cluster here")
+
+// Runtime is how gateways run pods.
+type Runtime string
+
+// The runtimes. Containerd needs root.
+const (
+	Containerd Runtime = "containerd"
+	Hollow     Runtime = "hollow"
+)
+
+// Spec is the size and kind of a cluster. A zero field means: as it is, or the default for a new cluster (2 edges,
+// 2 cloudcores, 3 hubs, containerd if root).
+type Spec struct {
+	Edges      int     `json:"edges"`
+	Cloudcores int     `json:"cloudcores"`
+	Hubs       int     `json:"hubs"`
+	Runtime    Runtime `json:"runtime"`
+}
+
+// state is state.json.
+type state struct {
+	Spec Spec `json:"spec"`
+	// Programs are what the cluster was last brought up with.
+	Programs  toolchain.Paths            `json:"programs"`
+	Ports     map[string]int             `json:"ports"`
+	Processes map[string]daemon.Identity `json:"processes"`
+}
+
+const (
+	// portBase and portSpan bound the ports that are tried. They lie below Linux' range for outgoing connections,
+	// (from 32768) and for NodePorts (from 30000), so that nothing takes a port while its part is down.
+	portBase = 20000
+	portSpan = 10000
+)
+
+func loadState(path string) (state, error) {
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return state{}, ErrNone
+	} else if err != nil {
+		return state{}, fmt.Errorf("read state: %w", err)
+	}
+	var s state
+	if err := json.Unmarshal(data, &s); err != nil {
+		return state{}, fmt.Errorf("read state %s: %w", path, err)
+	}
+	return s, nil
+}
+
+func (s state) save(path string) error {
+	data, err := json.MarshalIndent(s, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode state: %w", err)
+	}
+	if err := renameio.WriteFile(path, append(data, '\n'), 0o600); err != nil {
+		return fmt.Errorf("write state: %w", err)
+	}
+	return nil
+}
+
+// grow returns the spec that results from asking for want where have is there.
+func grow(have, want Spec, root bool) (Spec, error) {
+	fresh := have == Spec{}
+	if fresh {
+		have = Spec{Edges: 2, Cloudcores: 2, Hubs: 3, Runtime: Hollow}
+		if root {
+			have.Runtime = Containerd
+		}
+	}
+	var errs []error
+	merge := func(name string, have *int, want int, fixed bool) {
+		switch {
+		case want == 0 || want == *have:
+		case want < 0:
+			errs = append(errs, fmt.Errorf("%s: %d is not a number of %s", name, want, name))
+		case !fresh && (fixed || want < *have):
+			errs = append(errs, fmt.Errorf("%s: the cluster has %d and cannot become %d: run down first", name, *have, want))
+		default:
+			*have = want
+		}
+	}
+	merge("edges", &have.Edges, want.Edges, false)
+	merge("cloudcores", &have.Cloudcores, want.Cloudcores, false)
+	merge("hubs", &have.Hubs, want.Hubs, true)
+	switch {
+	case want.Runtime == "" || want.Runtime == have.Runtime:
+	case want.Runtime != Containerd && want.Runtime != Hollow:
+		errs = append(errs, fmt.Errorf("runtime: %q is neither %s nor %s", want.Runtime, Containerd, Hollow))
+	case !fresh:
+		errs = append(errs, fmt.Errorf("runtime: the cluster has %s and cannot become %s: run down first", have.Runtime, want.Runtime))
+	case want.Runtime == Containerd && !root:
+		errs = append(errs, errors.New("runtime: containerd needs root: use sudo, or --runtime hollow"))
+	default:
+		have.Runtime = want.Runtime
+	}
+	if have.Hubs != 1 && have.Hubs != 3 {
+		errs = append(errs, fmt.Errorf("hubs: %d servers make no useful quorum: choose 1 or 3", have.Hubs))
+	}
+	return have, errors.Join(errs...)
+}
+
+// portNames lists each port a cluster of this spec listens on, in the order they are chosen.
+func portNames(s Spec) []string {
+	names := []string{"etcd", "etcd-peer", "apiserver"}
+	for _, h := range numbered("hub", s.Hubs) {
+		names = append(names, h, h+"-cluster", h+"-leaf")
+	}
+	names = append(names, numbered("cloudcore", s.Cloudcores)...)
+	for _, e := range numbered("edge", s.Edges) {
+		names = append(names, e, e+"-api")
+		if s.Runtime == Hollow {
+			names = append(names, e+"-kubelet")
+			for _, h := range numbered("hub", s.Hubs) {
+				names = append(names, e+"-"+h)
+			}
+		}
+	}
+	return names
+}
+
+// choosePorts gives each name that has no port yet a free one. seed spreads clusters over the range.
+func choosePorts(have map[string]int, names []string, seed uint32, free func(port int) bool) (map[string]int, error) {
+	ports, taken := map[string]int{}, map[int]bool{}
+	for name, p := range have {
+		ports[name], taken[p] = p, true
+	}
+	next := int(seed % portSpan)
+	for _, name := range names {
+		if ports[name] != 0 {
+			continue
+		}
+		for tries := 0; ; tries++ {
+			if tries == portSpan {
+				return nil, fmt.Errorf("choose a port for %s: none between %d and %d is free", name, portBase, portBase+portSpan-1)
+			}
+			p := portBase + next
+			next = (next + 1) % portSpan
+			if !taken[p] && free(p) {
+				ports[name], taken[p] = p, true
+				break
+			}
+		}
+	}
+	return ports, nil
+}
+
+// portFree tells whether nobody listens on a port of 127.0.0.1.
+func portFree(port int) bool {
+	l, err := net.Listen("tcp", loopback(port)) //nolint:noctx // an address, not a name: nothing to wait for
+	if err != nil {
+		return false
+	}
+	return l.Close() == nil
+}
+
+func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
+
+// numbered returns kind-1 … kind-n.
+func numbered(kind string, n int) []string {
+	names := make([]string, n)
+	for i := range names {
+		names[i] = kind + "-" + strconv.Itoa(i+1)
+	}
+	return names
+}
+
+// lockPoll is how often a waiting caller tries again: flock cannot be interrupted.
+const lockPoll = 100 * time.Millisecond
+
+// lock takes the folder's lock, which the kernel drops when the process ends.
+func lock(ctx context.Context, path string) (unlock func(), err error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return nil, fmt.Errorf("make folder: %w", err)
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open lock: %w", err)
+	}
+	tick := time.NewTicker(lockPoll)
+	defer tick.Stop()
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return func() { _ = f.Close() }, nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), f.Close())
+		}
+		select {
+		case <-ctx.Done():
+			return nil, errors.Join(fmt.Errorf("wait for another frond that holds %s: %w", path, context.Cause(ctx)), f.Close())
+		case <-tick.C:
+		}
+	}
+}

@@ -1,0 +1,177 @@
+package devcluster
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"text/tabwriter"
+	"time"
+)
+
+// Status is a cluster at one moment; its JSON is the stable output of frond dev status.
+type Status struct {
+	Dir     string       `json:"dir"`
+	Runtime Runtime      `json:"runtime"`
+	Parts   []PartStatus `json:"parts"`
+	Edges   []EdgeStatus `json:"edges"`
+}
+
+// PartStatus is one process.
+type PartStatus struct {
+	Name string `json:"name"`
+	// Running says that the process lives; Ready, that it also does its work.
+	Running bool      `json:"running"`
+	Ready   bool      `json:"ready"`
+	PID     int       `json:"pid,omitempty"`
+	Started time.Time `json:"started,omitzero"`
+	// RSS is its resident memory in bytes.
+	RSS int64 `json:"rss,omitempty"`
+	// Problem says why it is not ready.
+	Problem string `json:"problem,omitempty"`
+	Log     string `json:"log"`
+}
+
+// EdgeStatus is one gateway as its link and Kubernetes show it.
+type EdgeStatus struct {
+	Name string `json:"name"`
+	// Link is up, cut (silent), down (loud) or unknown.
+	Link string `json:"link"`
+	// NodeReady is the Node's Ready condition: True, False, Unknown, or "" if there is no such Node.
+	NodeReady string `json:"nodeReady"`
+	// Connections, UpBytes and DownBytes are what passed the wan since its forwarder started.
+	Connections int   `json:"connections"`
+	UpBytes     int64 `json:"upBytes"`
+	DownBytes   int64 `json:"downBytes"`
+}
+
+// Ready tells whether every part does its work.
+func (s Status) Ready() bool {
+	for _, p := range s.Parts {
+		if !p.Ready {
+			return false
+		}
+	}
+	return true
+}
+
+// Status looks at every part. It changes nothing.
+func (c *Cluster) Status(ctx context.Context) Status {
+	s := Status{Dir: c.layout.dir, Runtime: c.state.Spec.Runtime}
+	for _, p := range c.parts() {
+		id := c.state.Processes[p.name]
+		status := PartStatus{Name: p.name, Log: c.layout.log(p.name), Running: id.Alive()}
+		if status.Running {
+			status.PID, status.Started, status.RSS = id.PID, id.Started, id.RSS()
+			status.Problem = problem(ctx, p)
+			status.Ready = status.Problem == ""
+		} else {
+			status.Problem = "does not run"
+		}
+		s.Parts = append(s.Parts, status)
+	}
+	links, err := c.links(ctx)
+	if err != nil {
+		links = nil // the part "wan" says so
+	}
+	for _, e := range numbered("edge", c.state.Spec.Edges) {
+		l := links[e]
+		edge := EdgeStatus{
+			Name: e, Link: string(c.link(ctx, e, links)),
+			Connections: l.Connections, UpBytes: l.UpBytes, DownBytes: l.DownBytes,
+		}
+		var n node
+		if c.get(ctx, kubeClient, "apiserver", "/api/v1/nodes/"+e, &n) == nil {
+			edge.NodeReady, _ = n.condition("Ready")
+		}
+		s.Edges = append(s.Edges, edge)
+	}
+	return s
+}
+
+func problem(ctx context.Context, p part) string {
+	if p.ready == nil {
+		return ""
+	}
+	ctx, cancel := context.WithTimeout(ctx, tryTimeout)
+	defer cancel()
+	if err := p.ready(ctx); err != nil {
+		return err.Error()
+	}
+	return ""
+}
+
+// Print writes the status as tables for people.
+func (s Status) Print(w io.Writer) error {
+	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(t, "PART\tSTATE\tPID\tAGE\tMEMORY\tPROBLEM")
+	for _, p := range s.Parts {
+		if !p.Running {
+			fmt.Fprintf(t, "%s\tdown\t-\t-\t-\t%s\n", p.Name, p.Problem)
+			continue
+		}
+		word := "ready"
+		if !p.Ready {
+			word = "running"
+		}
+		age := time.Since(p.Started).Truncate(time.Second)
+		fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%s\t%s\n", p.Name, word, p.PID, age, mebibytes(p.RSS), firstLine(p.Problem))
+	}
+	fmt.Fprintln(t, "\nGATEWAY\tLINK\tNODE READY\tCONNECTIONS\tUP\tDOWN")
+	for _, e := range s.Edges {
+		ready := e.NodeReady
+		if ready == "" {
+			ready = "no such node"
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\t%s\n", e.Name, e.Link, ready, e.Connections, kibibytes(e.UpBytes), kibibytes(e.DownBytes))
+	}
+	return t.Flush()
+}
+
+func mebibytes(n int64) string { return fmt.Sprintf("%d MiB", n>>20) }
+func kibibytes(n int64) string { return fmt.Sprintf("%d KiB", n>>10) }
+
+func firstLine(s string) string {
+	const most = 100
+	for i, r := range s {
+		if r == '\n' || i >= most {
+			return s[:i] + "…"
+		}
+	}
+	return s
+}
+
+// Log opens the log of a part.
+func (c *Cluster) Log(name string) (*os.File, error) {
+	if _, err := c.find(name); err != nil {
+		return nil, err
+	}
+	f, err := os.Open(c.layout.log(name))
+	if err != nil {
+		return nil, fmt.Errorf("open log: %w", err)
+	}
+	return f, nil
+}
+
+// Kubeconfig is the path of the admin's kubeconfig.
+func (c *Cluster) Kubeconfig() string { return c.layout.kubeconfig() }
+
+// Env is the path of the file to source.
+func (c *Cluster) Env() string { return c.layout.in("env") }
+
+// Dir is the cluster's folder.
+func (c *Cluster) Dir() string { return c.layout.dir }
+
+// Spec is the cluster's size and kind.
+func (c *Cluster) Spec() Spec { return c.state.Spec }
+
+// NATSContext is the path of the admin's context file for the nats CLI.
+func (c *Cluster) NATSContext() string { return c.layout.in("nats", "context.json") }
+
+// PID is the process id of a part, 0 if it does not run.
+func (c *Cluster) PID(name string) int {
+	if id := c.state.Processes[name]; id.Alive() {
+		return id.PID
+	}
+	return 0
+}

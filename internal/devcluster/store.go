@@ -1,0 +1,67 @@
+package devcluster
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/url"
+
+	"github.com/frond-edge/frond/api/wire"
+)
+
+// Stored is what a gateway's store holds, as edgecore tells it on its unix socket.
+type Stored struct {
+	Cursor wire.Cursor `json:"cursor"`
+	// Revision is the store's own version: what a resourceVersion means on the gateway.
+	Revision uint64         `json:"revision"`
+	Objects  []StoredObject `json:"objects"`
+}
+
+// StoredObject is one object without its content.
+type StoredObject struct {
+	Group     string `json:"group"`
+	Resource  string `json:"resource"`
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	UID       string `json:"uid"`
+	Version   string `json:"version"`
+	Sequence  uint64 `json:"sequence"`
+	Revision  uint64 `json:"revision"`
+	Bytes     int    `json:"bytes"`
+}
+
+// Key names the object.
+func (o StoredObject) Key() wire.Key {
+	return wire.Key{Group: o.Group, Resource: o.Resource, Namespace: o.Namespace, Name: o.Name}
+}
+
+// Store lists what a gateway holds. It asks the gateway itself, so it also works while the link is cut.
+func (c *Cluster) Store(ctx context.Context, edge string) (Stored, error) {
+	var s Stored
+	if err := c.mustBeEdge(edge); err != nil {
+		return s, err
+	}
+	return s, c.unix(ctx, c.layout.edge(edge).api(), http.MethodGet, "/frond/store", &s)
+}
+
+// StoreGet returns one object as the gateway's Kubernetes API serves it.
+func (c *Cluster) StoreGet(ctx context.Context, edge string, key wire.Key) (json.RawMessage, error) {
+	if err := c.mustBeEdge(edge); err != nil {
+		return nil, err
+	}
+	var object json.RawMessage
+	return object, c.unix(ctx, c.layout.edge(edge).api(), http.MethodGet, apiPath(key), &object)
+}
+
+// apiPath is where a Kubernetes API serves an object. Groups other than the core one are asked for as v1: all that a
+// gateway holds is served so.
+func apiPath(k wire.Key) string {
+	path := "/api/v1"
+	if k.Group != "" {
+		path = "/apis/" + url.PathEscape(k.Group) + "/v1"
+	}
+	if k.Namespace != "" {
+		path += "/namespaces/" + url.PathEscape(k.Namespace)
+	}
+	return path + "/" + url.PathEscape(k.Resource) + "/" + url.PathEscape(k.Name)
+}

@@ -1,0 +1,243 @@
+package devcluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/frond-edge/frond/internal/devcluster/daemon"
+	"github.com/frond-edge/frond/internal/toolchain"
+)
+
+// Options of Up.
+type Options struct {
+	// Dir is the cluster's folder.
+	Dir string
+	// Spec is what is wanted.
+	Spec Spec
+	// Programs gives the programs for the spec that results. It is called once, with the folder locked, and may build.
+	Programs func(context.Context, Spec) (toolchain.Paths, error)
+	// Talk receives progress; nil means nobody.
+	Talk io.Writer
+	// Timeout bounds the wait for all parts together, without Programs; 0 means 3 min.
+	Timeout time.Duration
+}
+
+// Cluster is a cluster in a folder. Its methods must not run at the same time.
+type Cluster struct {
+	layout layout
+	state  state
+	talk   io.Writer
+	began  time.Time
+}
+
+// Open returns the cluster in a folder, running or not, or ErrNone. Talk may be nil.
+func Open(dir string, talk io.Writer) (*Cluster, error) {
+	c, err := at(dir, talk)
+	if err != nil {
+		return nil, err
+	}
+	if c.state, err = loadState(c.layout.in("state.json")); err != nil {
+		return nil, fmt.Errorf("%s: %w", c.layout.dir, err)
+	}
+	return c, nil
+}
+
+func at(dir string, talk io.Writer) (*Cluster, error) {
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, fmt.Errorf("find folder: %w", err)
+	}
+	if talk == nil {
+		talk = io.Discard
+	}
+	return &Cluster{layout: newLayout(abs), talk: talk, began: time.Now()}, nil
+}
+
+// Up brings a cluster to the wanted size and starts each part that does not run, then waits until all are ready.
+// Doing it twice does nothing the second time.
+func Up(ctx context.Context, o Options) (*Cluster, error) {
+	c, err := at(o.Dir, o.Talk)
+	if err != nil {
+		return nil, err
+	}
+	unlock, err := lock(ctx, c.layout.in("lock"))
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if c.state, err = loadState(c.layout.in("state.json")); err != nil && !errors.Is(err, ErrNone) {
+		return nil, err
+	}
+	root := os.Geteuid() == 0
+	spec, err := grow(c.state.Spec, o.Spec, root)
+	if err != nil {
+		return nil, err
+	}
+	if err := preflight(c.layout.dir, spec); err != nil {
+		return nil, err
+	}
+	programs, err := o.Programs(ctx, spec)
+	if err != nil {
+		return nil, err
+	}
+	c.began = time.Now() // what was built before does not count as time to start
+	timeout := o.Timeout
+	if timeout == 0 {
+		timeout = 3 * time.Minute
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("gave up after %s", timeout))
+	defer cancel()
+	c.state.Spec, c.state.Programs = spec, programs
+	return c, c.up(ctx)
+}
+
+func (c *Cluster) up(ctx context.Context) error {
+	if c.state.Processes == nil {
+		c.state.Processes = map[string]daemon.Identity{}
+	}
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(c.layout.dir)) // never fails
+	var err error
+	if c.state.Ports, err = choosePorts(c.state.Ports, portNames(c.state.Spec), h.Sum32(), portFree); err != nil {
+		return err
+	}
+	if err := c.save(); err != nil {
+		return err
+	}
+	if err := c.write(ctx); err != nil {
+		return err
+	}
+	parts := c.parts()
+	if err := c.portsFree(parts...); err != nil {
+		return err
+	}
+	var stage []part
+	for i, p := range parts {
+		stage = append(stage, p)
+		if i+1 == len(parts) || parts[i+1].stage != p.stage {
+			if err := c.raise(ctx, stage); err != nil {
+				return err
+			}
+			stage = nil
+		}
+	}
+	c.say("all %d parts are ready", len(parts))
+	return nil
+}
+
+// raise starts the parts of one stage that do not run and waits for all of them.
+func (c *Cluster) raise(ctx context.Context, stage []part) error {
+	started := map[string]bool{}
+	for _, p := range stage {
+		if c.state.Processes[p.name].Alive() {
+			continue
+		}
+		if err := c.start(p); err != nil {
+			return err
+		}
+		started[p.name] = true
+	}
+	for _, p := range stage {
+		if err := c.await(ctx, p); err != nil {
+			return err
+		}
+		if started[p.name] {
+			c.say("%s is ready (pid %d)", p.name, c.state.Processes[p.name].PID)
+		}
+	}
+	return nil
+}
+
+// portsFree names every port that was free when it was chosen and that another process holds now.
+func (c *Cluster) portsFree(parts ...part) error {
+	var errs []error
+	for _, p := range parts {
+		if c.state.Processes[p.name].Alive() {
+			continue
+		}
+		for _, name := range p.ports {
+			if port := c.state.Ports[name]; !portFree(port) {
+				errs = append(errs, fmt.Errorf("%s: port %d is in use by another process: end it (ss -ltnp 'sport = :%d' names it), "+
+					"or run frond dev down and up again to choose other ports", name, port, port))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// write makes folders, files, namespaces and cgroups, and tells running parts about changed files.
+func (c *Cluster) write(ctx context.Context) error {
+	l, s := c.layout, c.state
+	if err := os.MkdirAll(l.run, 0o755); err != nil {
+		return fmt.Errorf("make run folder: %w", err)
+	}
+	if err := linkPrograms(l, s); err != nil {
+		return err
+	}
+	if err := writeControlPlane(l, s.Ports); err != nil {
+		return err
+	}
+	changed, err := writeHub(l, s)
+	if err != nil {
+		return err
+	}
+	for _, h := range changed {
+		if err := s.Processes[h].Signal(syscall.SIGHUP); err != nil && !errors.Is(err, daemon.ErrGone) {
+			return fmt.Errorf("reload %s: %w", h, err)
+		}
+	}
+	if err := writeCores(l, s); err != nil {
+		return err
+	}
+	rewire, err := writeWan(l, s)
+	if err != nil {
+		return err
+	}
+	if rewire {
+		if err := s.Processes["wan"].Stop(ctx, time.Second); err != nil {
+			return fmt.Errorf("stop the forwarder for its new configuration: %w", err)
+		}
+	}
+	if s.Spec.Runtime == Containerd {
+		if err := c.writeEdges(ctx); err != nil {
+			return err
+		}
+	}
+	return writeEnv(l, s)
+}
+
+// writeEdges makes the gateways' namespaces and cgroups. A gateway whose holder is gone has lost the way into its mount
+// namespace, one whose link is gone its network: what still runs there ends, and starts again in new ones.
+func (c *Cluster) writeEdges(ctx context.Context) error {
+	edges := numbered("edge", c.state.Spec.Edges)
+	for _, e := range edges {
+		if !c.state.Processes[c.holderOf(e)].Alive() || !c.network().Intact(ctx, e) {
+			if err := c.layout.edge(e).killCgroups(ctx); err != nil {
+				return err
+			}
+		}
+		if err := c.layout.edge(e).makeCgroups(); err != nil {
+			return err
+		}
+	}
+	if !c.network().WanThere() {
+		if err := c.state.Processes["wan"].Stop(ctx, time.Second); err != nil {
+			return fmt.Errorf("stop the forwarder that listens in a lost namespace: %w", err)
+		}
+	}
+	return c.network().Up(ctx, edges)
+}
+
+func (c *Cluster) save() error { return c.state.save(c.layout.in("state.json")) }
+
+// say tells the user what happened and when.
+func (c *Cluster) say(format string, args ...any) {
+	fmt.Fprintf(c.talk, "%6.1fs  %s\n", time.Since(c.began).Seconds(), fmt.Sprintf(format, args...))
+}

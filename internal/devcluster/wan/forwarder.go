@@ -1,0 +1,171 @@
+package wan
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+)
+
+const (
+	// dialTimeout is ample for the host's own loopback.
+	dialTimeout = 5 * time.Second
+	// chunk is how much one read moves: what TLS puts into one record.
+	chunk = 16 << 10
+)
+
+// Config of a Forwarder.
+type Config struct {
+	// Namespace is the network namespace to listen in; "" is the present one. Targets are always dialled from the
+	// present one.
+	Namespace string `json:"namespace,omitempty"`
+	// Control is the path of the unix socket that takes orders.
+	Control string  `json:"control"`
+	Routes  []Route `json:"routes"`
+	// Edges names the gateway of each source address, for routes that several gateways share.
+	Edges map[string]string `json:"edges,omitempty"`
+}
+
+// Route carries what arrives at Listen to Target.
+type Route struct {
+	Listen string `json:"listen"`
+	Target string `json:"target"`
+	// Edge is the gateway that alone uses the route; "" if the source address tells.
+	Edge string `json:"edge,omitempty"`
+}
+
+// Link is what the Forwarder knows of one gateway.
+type Link struct {
+	Cut         bool `json:"cut"`
+	Loud        bool `json:"loud,omitempty"`
+	Connections int  `json:"connections"`
+	// UpBytes went from the gateway to the cloud since the Forwarder started, DownBytes the other way.
+	UpBytes   int64 `json:"upBytes"`
+	DownBytes int64 `json:"downBytes"`
+}
+
+// Forwarder moves bytes between gateways and the hub, and loses them on order.
+type Forwarder struct {
+	cfg   Config
+	log   *zap.Logger
+	links map[string]*link // never changes after New
+}
+
+// New returns a Forwarder that has opened nothing yet.
+func New(cfg Config, log *zap.Logger) *Forwarder {
+	f := &Forwarder{cfg: cfg, log: log.Named("wan"), links: map[string]*link{}}
+	for _, edge := range cfg.Edges {
+		f.links[edge] = newLink()
+	}
+	for _, r := range cfg.Routes {
+		if r.Edge != "" && f.links[r.Edge] == nil {
+			f.links[r.Edge] = newLink()
+		}
+	}
+	return f
+}
+
+// Start forwards until ctx ends. It ends early, with an error, if it cannot listen.
+func (f *Forwarder) Start(ctx context.Context) error {
+	g, gctx := errgroup.WithContext(ctx)
+	for _, r := range f.cfg.Routes {
+		l, err := Listen(f.cfg.Namespace, r.Listen)
+		if err != nil {
+			return fmt.Errorf("listen for gateways: %w", err)
+		}
+		defer l.Close()
+		g.Go(func() error { return f.accept(gctx, g, l, r) })
+	}
+	if err := os.Remove(f.cfg.Control); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("remove stale control socket: %w", err)
+	}
+	var lc net.ListenConfig
+	control, err := lc.Listen(ctx, "unix", f.cfg.Control)
+	if err != nil {
+		return fmt.Errorf("listen for orders: %w", err)
+	}
+	server := &http.Server{Handler: f.handler(), ReadHeaderTimeout: dialTimeout}
+	g.Go(func() error {
+		if err := server.Serve(control); !errors.Is(err, http.ErrServerClosed) {
+			return err
+		}
+		return nil
+	})
+	g.Go(func() error {
+		<-gctx.Done()
+		return server.Close()
+	})
+	f.log.Info("forwarding", zap.Int("routes", len(f.cfg.Routes)), zap.String("namespace", f.cfg.Namespace))
+	if err := g.Wait(); ctx.Err() == nil {
+		return err
+	}
+	return nil
+}
+
+func (f *Forwarder) accept(ctx context.Context, g *errgroup.Group, l net.Listener, r Route) error {
+	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
+	for {
+		c, err := l.Accept()
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			return fmt.Errorf("accept at %s: %w", r.Listen, err)
+		}
+		edge := r.Edge
+		if edge == "" {
+			edge = f.edgeOf(c.RemoteAddr())
+		}
+		line := f.links[edge]
+		if line == nil {
+			f.log.Warn("refused a stranger", zap.Stringer("address", c.RemoteAddr()))
+			_ = c.Close()
+			continue
+		}
+		g.Go(func() error {
+			if err := line.carry(ctx, c, r.Target); err != nil {
+				f.log.Debug("connection ended", zap.String("node", edge), zap.Error(err))
+			}
+			return nil // one broken connection is no reason to end the others
+		})
+	}
+}
+
+func (f *Forwarder) edgeOf(address net.Addr) string {
+	host, _, err := net.SplitHostPort(address.String())
+	if err != nil {
+		return ""
+	}
+	return f.cfg.Edges[host]
+}
+
+func (f *Forwarder) handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /links", func(w http.ResponseWriter, _ *http.Request) {
+		links := make(map[string]Link, len(f.links))
+		for edge, l := range f.links {
+			links[edge] = l.snapshot()
+		}
+		_ = json.NewEncoder(w).Encode(links) // the caller has gone: nobody is left to tell
+	})
+	order := func(do func(l *link, r *http.Request)) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			l := f.links[r.PathValue("edge")]
+			if l == nil {
+				http.Error(w, "no such gateway", http.StatusNotFound)
+				return
+			}
+			do(l, r)
+		}
+	}
+	mux.HandleFunc("POST /links/{edge}/cut", order(func(l *link, r *http.Request) { l.cut(r.FormValue("loud") != "") }))
+	mux.HandleFunc("POST /links/{edge}/heal", order(func(l *link, _ *http.Request) { l.heal() }))
+	return mux
+}

@@ -1,0 +1,64 @@
+package wan
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"runtime"
+
+	"github.com/vishvananda/netns"
+)
+
+// inside runs do on a thread that is in the network namespace called name; "" is the present one. Sockets that do
+// makes belong to that namespace for good.
+func inside(name string, do func() error) (err error) {
+	if name == "" {
+		return do()
+	}
+	runtime.LockOSThread()
+	before, err := netns.Get()
+	if err != nil {
+		runtime.UnlockOSThread()
+		return fmt.Errorf("open own network namespace: %w", err)
+	}
+	defer before.Close()
+	target, err := netns.GetFromName(name)
+	if err != nil {
+		runtime.UnlockOSThread()
+		return fmt.Errorf("open network namespace %s: %w", name, err)
+	}
+	defer target.Close()
+	if err := netns.Set(target); err != nil {
+		runtime.UnlockOSThread()
+		return fmt.Errorf("enter network namespace %s: %w", name, err)
+	}
+	defer func() {
+		// A thread that cannot go back stays locked, so the runtime ends it with this goroutine and no other one meets it.
+		if back := netns.Set(before); back == nil {
+			runtime.UnlockOSThread()
+		} else if err == nil {
+			err = fmt.Errorf("leave network namespace %s: %w", name, back)
+		}
+	}()
+	return do()
+}
+
+// Listen listens for TCP inside a network namespace; "" is the present one.
+func Listen(namespace, address string) (l net.Listener, err error) {
+	err = inside(namespace, func() error {
+		l, err = net.Listen("tcp", address) //nolint:noctx // an address, not a name: nothing to wait for
+		return err
+	})
+	return l, err
+}
+
+// Dial dials an IP address and port inside a network namespace; "" is the present one. A host name would be looked up
+// by another thread, outside of it.
+func Dial(ctx context.Context, namespace, address string) (c net.Conn, err error) {
+	err = inside(namespace, func() error {
+		var d net.Dialer
+		c, err = d.DialContext(ctx, "tcp", address)
+		return err
+	})
+	return c, err
+}

@@ -1,0 +1,207 @@
+package wan
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+const (
+	bridge = "br0"
+	// nowhere is a second bridge that is never up: a port moved to it keeps its carrier and loses every packet.
+	nowhere = "cut0"
+	// bridgeMAC is fixed, for a bridge takes a new address from its ports when one of them leaves, and then every other
+	// gateway would be cut for the seconds it takes to notice.
+	bridgeMAC = "02:f0:00:00:00:fe"
+	// uplink is the name of a gateway's interface towards the wan.
+	uplink = "wan0"
+	// Gateway is the address of the wan as gateways see it; the Forwarder listens there.
+	Gateway = "10.200.0.254"
+	// MaxEdges is what fits into the wan's /24 beside the Gateway.
+	MaxEdges = 250
+	netnsDir = "/run/netns"
+)
+
+// State is the state of a gateway's link.
+type State string
+
+// The states of a link. Down is loud: the gateway sees that its carrier is gone. Unknown: there is no such link now.
+const (
+	Up      State = "up"
+	Cut     State = "cut"
+	Down    State = "down"
+	Unknown State = "unknown"
+)
+
+// Network is the namespaces of one development cluster. Calls must not run at the same time.
+type Network struct {
+	// Prefix starts the name of each namespace and keeps clusters apart.
+	Prefix string
+}
+
+// Wan is the name of the namespace in the middle.
+func (n Network) Wan() string { return n.Prefix + "-wan" }
+
+// Namespace is the name of a gateway's network namespace.
+func (n Network) Namespace(edge string) string { return n.Prefix + "-" + edge }
+
+// Path is where the kernel's handle of a gateway's network namespace lies.
+func (n Network) Path(edge string) string { return filepath.Join(netnsDir, n.Namespace(edge)) }
+
+// Address is the address of gateway number i, counted from 1.
+func Address(i int) string { return fmt.Sprintf("10.200.0.%d", i) }
+
+// port is the wan's end of a gateway's link. Interface names hold 15 bytes at most.
+func port(edge string) string { return "f-" + edge }
+
+// Up makes the namespaces that are missing; edges are in order, the first has number 1.
+func (n Network) Up(ctx context.Context, edges []string) error {
+	if len(edges) > MaxEdges {
+		return fmt.Errorf("%d gateways: the wan has room for %d", len(edges), MaxEdges)
+	}
+	if !present(n.Wan()) {
+		if err := n.addWan(ctx); err != nil {
+			return err
+		}
+	}
+	for i, edge := range edges {
+		if n.Intact(ctx, edge) {
+			continue
+		}
+		if err := n.addEdge(ctx, edge, Address(i+1)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (n Network) addWan(ctx context.Context) error {
+	w := n.Wan()
+	err := ips(ctx,
+		"netns add "+w,
+		"-n "+w+" link set lo up",
+		"-n "+w+" link add "+bridge+" address "+bridgeMAC+" type bridge",
+		"-n "+w+" link add "+nowhere+" type bridge",
+		"-n "+w+" addr add "+Gateway+"/24 dev "+bridge,
+		"-n "+w+" link set "+bridge+" up",
+	)
+	if err != nil {
+		return errors.Join(err, n.remove(context.WithoutCancel(ctx), w)) // half a wan must not pass for one
+	}
+	return nil
+}
+
+func (n Network) addEdge(ctx context.Context, edge, address string) error {
+	w, e := n.Wan(), n.Namespace(edge)
+	if err := n.remove(ctx, e); err != nil {
+		return err
+	}
+	err := ips(ctx,
+		"netns add "+e,
+		"-n "+e+" link set lo up",
+		"-n "+w+" link add "+port(edge)+" type veth peer name "+uplink+" netns "+e,
+		"-n "+e+" addr add "+address+"/24 dev "+uplink,
+		"-n "+e+" link set "+uplink+" up",
+		"-n "+e+" route add default via "+Gateway,
+		"-n "+w+" link set "+port(edge)+" up",
+	)
+	if err == nil {
+		err = n.Heal(ctx, edge)
+	}
+	if err != nil {
+		return errors.Join(err, n.remove(context.WithoutCancel(ctx), e))
+	}
+	return nil
+}
+
+// WanThere tells whether the namespace in the middle is there; without it no gateway is Intact.
+func (n Network) WanThere() bool { return present(n.Wan()) }
+
+// Intact tells whether a gateway's namespace and both ends of its link are there. If not, Up makes them anew, and what
+// still runs in the old namespace has lost its network for good.
+func (n Network) Intact(ctx context.Context, edge string) bool {
+	return present(n.Namespace(edge)) &&
+		ip(ctx, "-n "+n.Namespace(edge)+" link show "+uplink) == nil &&
+		ip(ctx, "-n "+n.Wan()+" link show "+port(edge)) == nil
+}
+
+// Down removes every namespace of this cluster. Processes inside must be gone; one that is not keeps its namespace
+// alive without a name.
+func (n Network) Down(ctx context.Context) error {
+	names, err := filepath.Glob(filepath.Join(netnsDir, n.Prefix+"-*"))
+	if err != nil {
+		return fmt.Errorf("list namespaces: %w", err)
+	}
+	var errs []error
+	for _, name := range names {
+		errs = append(errs, n.remove(ctx, filepath.Base(name)))
+	}
+	return errors.Join(errs...)
+}
+
+func (n Network) remove(ctx context.Context, name string) error {
+	if !present(name) {
+		return nil
+	}
+	return ip(ctx, "netns del "+name)
+}
+
+// Cut loses every packet of a gateway, in both directions, from now on. With loud the gateway also sees its carrier go.
+func (n Network) Cut(ctx context.Context, edge string, loud bool) error {
+	if loud {
+		return ip(ctx, "-n "+n.Wan()+" link set "+port(edge)+" down")
+	}
+	return ip(ctx, "-n "+n.Wan()+" link set "+port(edge)+" master "+nowhere)
+}
+
+// Heal undoes Cut. The port is isolated: gateways do not reach each other, only the wan.
+func (n Network) Heal(ctx context.Context, edge string) error {
+	return ips(ctx,
+		"-n "+n.Wan()+" link set "+port(edge)+" master "+bridge+" up",
+		"-n "+n.Wan()+" link set "+port(edge)+" type bridge_slave isolated on",
+	)
+}
+
+// State asks the kernel how a gateway's link is.
+func (n Network) State(ctx context.Context, edge string) State {
+	out, err := exec.CommandContext(ctx, "ip", "-n", n.Wan(), "-o", "link", "show", port(edge)).Output()
+	switch {
+	case err != nil:
+		return Unknown
+	case bytes.Contains(out, []byte(" master "+nowhere+" ")):
+		return Cut
+	case !bytes.Contains(out, []byte(",UP,")) && !bytes.Contains(out, []byte(",UP>")):
+		return Down
+	default:
+		return Up
+	}
+}
+
+func present(namespace string) bool {
+	_, err := os.Stat(filepath.Join(netnsDir, namespace))
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
+func ips(ctx context.Context, lines ...string) error {
+	for _, line := range lines {
+		if err := ip(ctx, line); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ip runs the ip command with the words of line.
+func ip(ctx context.Context, line string) error {
+	out, err := exec.CommandContext(ctx, "ip", strings.Fields(line)...).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("ip %s: %w: %s", line, err, bytes.TrimSpace(out))
+	}
+	return nil
+}

@@ -1,0 +1,133 @@
+package wan_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/frond-edge/frond/internal/devcluster/wan"
+)
+
+// needRoot skips where namespaces cannot be made, unless REQUIRE says that they can.
+func needRoot(t *testing.T) {
+	t.Helper()
+	if err := exec.Command("unshare", "--net", "true").Run(); err == nil && os.Geteuid() == 0 {
+		if _, err := exec.LookPath("ip"); err == nil {
+			return
+		}
+	}
+	if strings.Contains(os.Getenv("REQUIRE"), "root") {
+		t.Fatal("network namespaces need root and the ip command")
+	}
+	t.Skip("network namespaces need root and the ip command")
+}
+
+func TestNamespacesCutAndHeal(t *testing.T) {
+	needRoot(t)
+	ctx := t.Context()
+	n := wan.Network{Prefix: fmt.Sprintf("frondtest-%d", os.Getpid())}
+	t.Cleanup(func() { down(t, n) })
+	edges := []string{"edge-1", "edge-2"}
+	for range 2 { // the second time changes nothing
+		if err := n.Up(ctx, edges); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := start(t, n.Wan(), wan.Gateway+":7422", map[string]string{wan.Address(1): "edge-1", wan.Address(2): "edge-2"})
+	c := r.dial(n.Namespace("edge-1"))
+	if err := echo(c, "hello", 5*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if l := r.order(http.MethodGet, "/links"); l.Connections != 1 {
+		t.Errorf("the gateway is not known by its address: %+v", l)
+	}
+	other := r.dial(n.Namespace("edge-2"))
+
+	if err := n.Cut(ctx, "edge-1", false); err != nil {
+		t.Fatal(err)
+	}
+	if s := n.State(ctx, "edge-1"); s != wan.Cut {
+		t.Errorf("state %s", s)
+	}
+	if err := echo(c, "lost", silence); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("during the cut: %v, want silence", err)
+	}
+	if err := echo(other, "x", 5*time.Second); err != nil {
+		t.Errorf("the other gateway: %v", err)
+	}
+	carrier, err := exec.CommandContext(ctx, "ip", "-n", n.Namespace("edge-1"), "link", "show", "wan0").Output()
+	if err != nil || !strings.Contains(string(carrier), "LOWER_UP") {
+		t.Errorf("the gateway sees the cut: %s %v", carrier, err)
+	}
+	if err := n.Heal(ctx, "edge-1"); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if err := hear(c, "lost"); err != nil { // TCP sends it again
+		t.Errorf("after the heal: %v", err)
+	}
+
+	if err := n.Cut(ctx, "edge-1", true); err != nil {
+		t.Fatal(err)
+	}
+	if s := n.State(ctx, "edge-1"); s != wan.Down {
+		t.Errorf("state %s", s)
+	}
+	if err := n.Heal(ctx, "edge-1"); err != nil {
+		t.Fatal(err)
+	}
+	if s := n.State(ctx, "edge-1"); s != wan.Up {
+		t.Errorf("state %s", s)
+	}
+	if err := echo(r.dial(n.Namespace("edge-1")), "again", 10*time.Second); err != nil {
+		t.Errorf("after the second heal: %v", err)
+	}
+	if err := n.Down(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if s := n.State(ctx, "edge-1"); s != wan.Unknown {
+		t.Errorf("state %s after down", s)
+	}
+}
+
+func TestGatewaysDoNotReachEachOther(t *testing.T) {
+	needRoot(t)
+	ctx := t.Context()
+	n := wan.Network{Prefix: fmt.Sprintf("frondtest2-%d", os.Getpid())}
+	t.Cleanup(func() { down(t, n) })
+	if err := n.Up(ctx, []string{"edge-1", "edge-2"}); err != nil {
+		t.Fatal(err)
+	}
+	l, err := wan.Listen(n.Namespace("edge-2"), wan.Address(2)+":7000")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for from, reachable := range map[string]bool{n.Wan(): true, n.Namespace("edge-1"): false} {
+		dctx, cancel := context.WithTimeout(ctx, 4*silence)
+		c, err := wan.Dial(dctx, from, l.Addr().String())
+		cancel()
+		if err == nil {
+			_ = c.Close()
+		}
+		if (err == nil) != reachable {
+			t.Errorf("from %s: %v, want reachable %t", from, err, reachable)
+		}
+	}
+}
+
+// down removes the namespaces also after the test's context has ended.
+func down(t *testing.T, n wan.Network) {
+	t.Helper()
+	if err := n.Down(context.WithoutCancel(t.Context())); err != nil {
+		t.Error(err)
+	}
+}
