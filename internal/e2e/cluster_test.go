@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 }
 
 func run(m *testing.M) int {
-	ctx := context.Background()
+	ctx := context.Background() //nolint:forbidigo // a TestMain has no other
 	dir := os.Getenv("FROND_E2E_DIR")
 	keep := dir != ""
 	if !keep {
@@ -92,7 +92,7 @@ func apply(t *testing.T, manifest string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
 		defer cancel()
 		if _, err := shared.Kubectl(ctx, manifest, "delete", "--ignore-not-found", "--timeout=100s", "-f", "-"); err != nil {
 			t.Errorf("clean up: %v", err)
