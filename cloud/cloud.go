@@ -119,7 +119,7 @@ func (c *Cloud) assemble(ctx context.Context, nc *nats.Conn, kv jetstream.KeyVal
 	if err != nil {
 		return nil, err
 	}
-	server := health.New([]string{c.cfg.Listen}, c.metrics,
+	server := health.New(c.cfg.Listen, c.metrics,
 		health.Check{Name: "hub", Ready: connected(nc)},
 		health.Check{Name: "hub-streams", Ready: closed(keeper.Ready(), "the streams are not in place")},
 		health.Check{Name: "kubernetes", Ready: closed(engine.Ready(), "the objects of the cluster are not all read")})

@@ -17,7 +17,6 @@ import (
 	"k8s.io/kubernetes/pkg/volume/util/hostutil"
 	"k8s.io/kubernetes/pkg/volume/util/subpath"
 	"k8s.io/mount-utils"
-	"k8s.io/utils/ptr"
 )
 
 // hollowOut replaces what needs privileges, or containers, with upstream's own stand-ins (as kubemark does). Files are
@@ -42,11 +41,11 @@ func (hollowProbes) UpdatePodStatus(_ context.Context, _ *corev1.Pod, status *co
 	for i := range status.ContainerStatuses {
 		c := &status.ContainerStatuses[i]
 		c.Ready = c.State.Running != nil
-		c.Started = ptr.To(c.Ready)
+		c.Started = new(c.Ready)
 	}
 	for i := range status.InitContainerStatuses {
 		c := &status.InitContainerStatuses[i]
-		c.Started = ptr.To(c.State.Running != nil)
+		c.Started = new(c.State.Running != nil)
 		c.Ready = *c.Started || (c.State.Terminated != nil && c.State.Terminated.ExitCode == 0)
 	}
 }

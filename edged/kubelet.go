@@ -43,6 +43,7 @@ func New(cfg Config, client *rest.Config, log *zap.Logger) (*Kubelet, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("kubelet configuration: %w", err)
 	}
+	//nolint:forbidigo // upstream's decoder wants a context only for its logger
 	if _, err := kubeletServer(context.TODO(), cfg, powers{}); err != nil {
 		return nil, err
 	}
@@ -67,7 +68,7 @@ func (k *Kubelet) Start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := k.prepare(server); err != nil {
+	if err := k.prepare(ctx, server); err != nil {
 		return err
 	}
 	if err := k.awaitRuntime(ctx); err != nil {
@@ -118,9 +119,9 @@ func (k *Kubelet) dependencies(ctx context.Context, server *options.KubeletServe
 }
 
 // prepare finds faults that upstream would answer with os.Exit, and makes the cgroup it would miss.
-func (k *Kubelet) prepare(server *options.KubeletServer) error {
+func (k *Kubelet) prepare(ctx context.Context, server *options.KubeletServer) error {
 	address := net.JoinHostPort(server.Address, strconv.Itoa(int(server.Port)))
-	listener, err := net.Listen("tcp", address)
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
 	if err != nil {
 		return fmt.Errorf("kubelet port: %w", err)
 	}

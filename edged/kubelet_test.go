@@ -70,7 +70,7 @@ func child(file string) error {
 	if err != nil {
 		return err
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM) //nolint:forbidigo // the main function of a child process
 	defer stop()
 	runtime, err := hollow.New(hollow.Config{Socket: filepath.Join(o.Dir, "cri.sock")}, log)
 	if err != nil {
@@ -118,7 +118,7 @@ func open(t *testing.T) string {
 func startChild(t *testing.T, c *kubetest.Cluster, node string) string {
 	t.Helper()
 	dir := open(t)
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +133,7 @@ func startChild(t *testing.T, c *kubetest.Cluster, node string) string {
 	if err := errors.Join(os.WriteFile(file, data, 0o600), copyFile(os.Args[0], program)); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(program)
+	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), program) // the clean-up below ends it
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, t.Output(), t.Output()
 	cmd.Env = append(os.Environ(), childFile+"="+file, "HOME="+dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

@@ -70,8 +70,10 @@ func (*machine) GetRequestedContainersInfo(string, cadvisorapi.RequestOptions) (
 	return nil, nil
 }
 
-func (m *machine) RootFsInfo() (cadvisorapi.FsInfo, error)                     { return m.GetDirFsInfo(m.dir) }
-func (m *machine) ImagesFsInfo(context.Context) (cadvisorapi.FsInfo, error)    { return m.RootFsInfo() }
+func (m *machine) RootFsInfo() (cadvisorapi.FsInfo, error) { return m.GetDirFsInfo(m.dir) }
+
+func (m *machine) ImagesFsInfo(context.Context) (cadvisorapi.FsInfo, error) { return m.RootFsInfo() }
+
 func (m *machine) ContainerFsInfo(context.Context) (cadvisorapi.FsInfo, error) { return m.RootFsInfo() }
 
 // GetDirFsInfo asks the file system that holds a path.

@@ -85,7 +85,7 @@ func listening(t *testing.T) map[string]bool {
 		if err != nil {
 			continue
 		}
-		for _, line := range strings.Split(string(data), "\n") {
+		for line := range strings.SplitSeq(string(data), "\n") {
 			f := strings.Fields(line)
 			const listen = "0A"
 			if len(f) > 9 && f[3] == listen && mine[f[9]] {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -119,7 +120,7 @@ func (p *Pump) run(ctx context.Context) error {
 		}
 		moved, err := p.move(ctx, changed)
 		if ctx.Err() != nil {
-			return nil
+			break
 		}
 		if moved {
 			retry = newRetry()
@@ -198,9 +199,7 @@ func (p *Pump) send(ctx context.Context, incoming jetstream.MessagesContext, sen
 			return fmt.Errorf("outbox: %w", err)
 		}
 		out := &nats.Msg{Subject: strings.TrimPrefix(msg.Subject(), outboxPrefix), Data: msg.Data(), Header: nats.Header{}}
-		for name, values := range msg.Headers() {
-			out.Header[name] = values
-		}
+		maps.Copy(out.Header, msg.Headers())
 		out.Header[headerOrder] = []string{fmt.Sprint(meta.Sequence.Stream)}
 		id := out.Header.Get(headerStore) + "/" + p.stream + "/" + out.Header.Get(headerOrder)
 		ack, err := p.js.PublishMsgAsync(out, jetstream.WithMsgID(id))

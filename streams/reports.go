@@ -87,7 +87,7 @@ func (r *Reports) Start(ctx context.Context) error {
 		began := time.Now()
 		err := r.session(ctx)
 		if ctx.Err() != nil {
-			return nil
+			break
 		}
 		if time.Since(began) > settled {
 			retry = newRetry()

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/url"
 	"path/filepath"
+	"slices"
 
 	"sigs.k8s.io/yaml"
 )
@@ -46,8 +47,8 @@ type EdgeCore struct {
 	Dir      string   `json:"dir"`
 	Hub      Hub      `json:"hub"`
 	Runtime  Runtime  `json:"runtime"`
-	Kubelet  Kubelet  `json:"kubelet,omitempty"`
-	LocalAPI LocalAPI `json:"localAPI,omitempty"`
+	Kubelet  Kubelet  `json:"kubelet"`
+	LocalAPI LocalAPI `json:"localAPI"`
 	// Listen is the address of /metrics, /livez and /readyz; the default is 127.0.0.1:10281.
 	Listen string `json:"listen,omitempty"`
 	// LogLevel is debug, info, warn or error; the default is info.
@@ -199,10 +200,8 @@ func hostPort(field, value string) error {
 }
 
 func oneOf(field string, value int, allowed ...int) error {
-	for _, a := range allowed {
-		if value == a {
-			return nil
-		}
+	if !slices.Contains(allowed, value) {
+		return fmt.Errorf("%s: %d is not one of %v", field, value, allowed)
 	}
-	return fmt.Errorf("%s: %d is not one of %v", field, value, allowed)
+	return nil
 }

@@ -26,9 +26,10 @@ var ErrToken = errors.New("not a frond token")
 // It is the subject suffix of the object and, with a prefix, its key in the edge store.
 func (k Key) String() string {
 	group := Escape(k.Group)
-	if k.Group == "" {
+	switch k.Group {
+	case "":
 		group = core
-	} else if k.Group == core {
+	case core:
 		group = "=63ore"
 	}
 	return group + "." + Escape(k.Resource) + "." + Escape(k.Namespace) + "." + Escape(k.Name)

@@ -207,7 +207,7 @@ func (s *story) afterwards(ctx context.Context) error {
 	if err := s.show(ctx, "get", "pods", "-n", "demo", "-o", "wide"); err != nil || !s.containers() {
 		return err
 	}
-	fmt.Fprintln(s.out, "           (a kubelet looks at its volumes about once a minute: wait for that)")
+	_, _ = fmt.Fprintln(s.out, "           (a kubelet looks at its volumes about once a minute: wait for that)")
 	for _, edge := range []string{far, near} {
 		err := until(ctx, volumeLimit, func(ctx context.Context) error {
 			return s.wantPage(ctx, edge, "index.html", fmt.Sprintf("version %d", lastPage))

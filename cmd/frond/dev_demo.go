@@ -45,7 +45,7 @@ func (d *demo) Run(ctx context.Context, out, talk io.Writer) error {
 			return fmt.Errorf("the story broke off at step %d: %w", s.number, err)
 		}
 	}
-	fmt.Fprintf(out, "\nThe whole story came true, in %s.\n", time.Since(s.began).Round(time.Second))
+	_, _ = fmt.Fprintf(out, "\nThe whole story came true, in %s.\n", time.Since(s.began).Round(time.Second))
 	printHints(out, dev)
 	return nil
 }

@@ -41,7 +41,7 @@ func (l *logs) Run(ctx context.Context, part string, out, talk io.Writer) error 
 	if err != nil {
 		return err
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	tick := time.NewTicker(followEvery)
 	defer tick.Stop()
 	for {

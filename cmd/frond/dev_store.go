@@ -65,9 +65,9 @@ func (s *store) list(ctx context.Context, edge string, out, talk io.Writer) erro
 		return printJSON(out, held)
 	}
 	t := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
-	fmt.Fprintln(t, "OBJECT\tVERSION\tSEQUENCE\tREVISION\tBYTES")
+	_, _ = fmt.Fprintln(t, "OBJECT\tVERSION\tSEQUENCE\tREVISION\tBYTES")
 	for _, o := range held.Objects {
-		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\n", o.Key().Human(), o.Version, o.Sequence, o.Revision, o.Bytes)
+		_, _ = fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\n", o.Key().Human(), o.Version, o.Sequence, o.Revision, o.Bytes)
 	}
 	return t.Flush()
 }

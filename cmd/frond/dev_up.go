@@ -59,7 +59,7 @@ func (u *up) Run(ctx context.Context, out, talk io.Writer) error {
 
 func (u *up) start(ctx context.Context, talk io.Writer) (*devcluster.Cluster, error) {
 	if os.Geteuid() != 0 && u.runtime == "" {
-		fmt.Fprintln(talk, "not root: gateways use the hollow runtime, which acts pods out but runs no container")
+		_, _ = fmt.Fprintln(talk, "not root: gateways use the hollow runtime, which acts pods out but runs no container")
 	}
 	u.spec.Runtime = devcluster.Runtime(u.runtime)
 	return devcluster.Up(ctx, devcluster.Options{
@@ -68,7 +68,7 @@ func (u *up) start(ctx context.Context, talk io.Writer) (*devcluster.Cluster, er
 }
 
 func printHints(out io.Writer, dev *devcluster.Cluster) {
-	fmt.Fprintf(out, `
+	_, _ = fmt.Fprintf(out, `
 The cluster runs. To look around:
   . %[1]s
   kubectl get nodes -o wide

@@ -32,10 +32,10 @@ func run(args []string, stdout, stderr io.Writer) int {
 	root.AddCommand(newDev())
 	if err := root.ExecuteContext(ctx); err != nil {
 		if ctx.Err() != nil && errors.Is(err, context.Canceled) {
-			fmt.Fprintln(stderr, "interrupted")
+			_, _ = fmt.Fprintln(stderr, "interrupted")
 			return 130
 		}
-		fmt.Fprintln(stderr, "error:", err)
+		_, _ = fmt.Fprintln(stderr, "error:", err)
 		return 1
 	}
 	return 0

@@ -55,7 +55,7 @@ func TestCommandLine(t *testing.T) {
 // short is a temporary folder with a path short enough for a cluster.
 func short(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "frond")
+	dir, err := os.MkdirTemp("", "frond") //nolint:usetesting // t.TempDir's path is too long for unix sockets
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +69,7 @@ func TestAPortInUseIsNamed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
+	defer func() { _ = l.Close() }()
 	port := l.Addr().(*net.TCPAddr).Port
 	dir := short(t)
 	state := `{"spec":{"edges":1,"cloudcores":1,"hubs":1,"runtime":"hollow"},"ports":{"apiserver":` + strconv.Itoa(port) + `}}`

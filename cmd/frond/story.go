@@ -67,11 +67,11 @@ func (p pod) running() bool {
 
 func (s *story) step(format string, args ...any) {
 	s.number++
-	fmt.Fprintf(s.out, "\n%6.1fs  %d. %s\n", time.Since(s.began).Seconds(), s.number, fmt.Sprintf(format, args...))
+	_, _ = fmt.Fprintf(s.out, "\n%6.1fs  %d. %s\n", time.Since(s.began).Seconds(), s.number, fmt.Sprintf(format, args...))
 }
 
 func (s *story) fact(format string, args ...any) {
-	fmt.Fprintf(s.out, "%6.1fs     ok: %s\n", time.Since(s.began).Seconds(), fmt.Sprintf(format, args...))
+	_, _ = fmt.Fprintf(s.out, "%6.1fs     ok: %s\n", time.Since(s.began).Seconds(), fmt.Sprintf(format, args...))
 }
 
 // show runs kubectl and prints command and output, indented.
@@ -80,9 +80,9 @@ func (s *story) show(ctx context.Context, args ...string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(s.out, "           $ kubectl %s\n", strings.Join(args, " "))
+	_, _ = fmt.Fprintf(s.out, "           $ kubectl %s\n", strings.Join(args, " "))
 	for line := range strings.Lines(out) {
-		fmt.Fprint(s.out, "           ", line)
+		_, _ = fmt.Fprint(s.out, "           ", line)
 	}
 	return nil
 }

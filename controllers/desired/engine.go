@@ -112,10 +112,10 @@ const (
 
 // ended turns the error of a part that was asked to stop into nil.
 func ended(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return nil
+	if ctx.Err() == nil {
+		return err
 	}
-	return err
+	return nil
 }
 
 // follow subscribes to all kinds and returns when each handler has seen every object there is: before that, absence

@@ -151,8 +151,8 @@ func (s *site) note(key wire.Key, r record, top uint64) bool {
 		return true // released meanwhile
 	}
 	delete(s.tombs, key)
-	switch {
-	case r.sequence == 0:
+	switch r.sequence {
+	case 0:
 		delete(s.held, key)
 	default:
 		s.held[key] = r

@@ -196,10 +196,10 @@ func (m *Monitor) Start(ctx context.Context) error {
 }
 
 func ended(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return nil
+	if ctx.Err() == nil {
+		return err
 	}
-	return err
+	return nil
 }
 
 // watch notices nodes that have gone silent, and changes of ownership.

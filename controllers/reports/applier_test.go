@@ -24,7 +24,7 @@ import (
 func TestPodStatusIsAppliedAsTheNode(t *testing.T) {
 	w := newWorld(t)
 	node, other := w.node("a"), w.node("b")
-	pod := w.pod("one", node.Name)
+	w.pod("one", node.Name)
 	before := time.Now()
 	scheduled := fmt.Appendf(nil, `{"status":{"conditions":[{"type":"example.com/gate","status":"True"}]}}`)
 	pod, err := w.client.CoreV1().Pods(w.ns).Patch(t.Context(), "one", types.StrategicMergePatchType, scheduled, metav1.PatchOptions{}, "status")

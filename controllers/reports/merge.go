@@ -80,8 +80,9 @@ func kubeletOwns(kind corev1.PodConditionType) bool {
 	case corev1.PodInitialized, corev1.PodReady, corev1.ContainersReady, corev1.PodReadyToStartContainers,
 		corev1.PodResizePending, corev1.PodResizeInProgress, corev1.AllContainersRestarting:
 		return true
+	default:
+		return false
 	}
-	return false
 }
 
 // nodeStatusPatch is podStatusPatch for a Node. A kubelet's own labels and annotations are part of it, as the apiserver

@@ -88,8 +88,8 @@ func (l *limited) Write(p []byte) (int, error) {
 }
 
 // listenStreams opens the port for exec, attach and port-forward on loopback, as containerd does.
-func (r *Runtime) listenStreams() (net.Listener, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+func (r *Runtime) listenStreams(ctx context.Context) (net.Listener, error) {
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, fmt.Errorf("listen for streams: %w", err)
 	}

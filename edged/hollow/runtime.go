@@ -103,11 +103,11 @@ func (r *Runtime) Start(ctx context.Context) error {
 	if err := os.Remove(r.cfg.Socket); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("remove old runtime socket: %w", err)
 	}
-	listener, err := net.Listen("unix", r.cfg.Socket)
+	listener, err := new(net.ListenConfig).Listen(ctx, "unix", r.cfg.Socket)
 	if err != nil {
 		return fmt.Errorf("listen for CRI: %w", err)
 	}
-	streamListener, err := r.listenStreams()
+	streamListener, err := r.listenStreams(ctx)
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
@@ -131,10 +131,10 @@ func (r *Runtime) Start(ctx context.Context) error {
 	r.log.Info("runtime ready", zap.String("socket", r.cfg.Socket))
 	err = g.Wait()
 	r.closeLogs()
-	if ctx.Err() != nil {
-		return nil
+	if ctx.Err() == nil {
+		return err
 	}
-	return err
+	return nil
 }
 
 // closeLogs lets go of the log files of containers that still "run" when the runtime ends.

@@ -146,7 +146,7 @@ func (s *runtimeService) RemovePodSandbox(_ context.Context, req *runtimeapi.Rem
 	defer s.mu.Unlock()
 	sb, err := s.findSandbox(req.GetPodSandboxId())
 	if err != nil {
-		return &runtimeapi.RemovePodSandboxResponse{}, nil //nolint:nilerr // CRI: removing what is gone succeeds
+		return &runtimeapi.RemovePodSandboxResponse{}, nil // CRI: removing what is gone succeeds
 	}
 	s.stopSandbox(sb)
 	for _, c := range s.containers {

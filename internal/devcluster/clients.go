@@ -69,7 +69,7 @@ func do(ctx context.Context, transport *http.Transport, method, url string, v an
 	if err != nil {
 		return err // names method and URL
 	}
-	defer response.Body.Close()
+	defer func() { _ = response.Body.Close() }()
 	body, err := io.ReadAll(io.LimitReader(response.Body, mostReply))
 	if err != nil {
 		return fmt.Errorf("read answer of %s: %w", url, err)
@@ -184,8 +184,7 @@ func (c *Cluster) Kubectl(ctx context.Context, stdin string, args ...string) (st
 	if err == nil {
 		return string(out), nil
 	}
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		return string(out), fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(string(exit.Stderr)))
 	}
 	return "", fmt.Errorf("kubectl %s: %w", strings.Join(args, " "), err)

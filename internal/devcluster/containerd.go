@@ -14,11 +14,10 @@ import (
 // containerdConf is what containerd's configuration is filled with. Root lasts, Run holds sockets and mounts.
 type containerdConf struct{ Root, Run, Shim, Runc, CNI, CNIConf, Sandbox string }
 
-// containerdTemplate is the configuration of containerd 2.4 that is known to work beside others on one machine, without
+// containerdText is the template of the configuration of containerd 2.4 that is known to work beside others on one machine, without
 // AppArmor and without CAP_SYS_RESOURCE (restrict_oom_score_adj). Snapshotters and services that want what a gateway
 // has not are switched off; NRI is, because its socket would be shared. Stats every 10 s instead of 1 s cost a quarter.
-var containerdTemplate = template.Must(template.New("config.toml").Funcs(template.FuncMap{"q": quote}).Parse(
-	`version = 4
+const containerdText = `version = 4
 root = {{q .Root}}
 state = {{printf "%s/state" .Run | q}}
 temp = ""
@@ -60,7 +59,7 @@ disabled_plugins = ["io.containerd.snapshotter.v1.blockfile", "io.containerd.sna
         SystemdCgroup = false
         BinaryName = {{q .Runc}}
         Root = {{printf "%s/runc" .Run | q}}
-`))
+`
 
 // cniConfig is the pod network. Each gateway's pods have the same subnet, for gateways do not reach each other's pods.
 // A bare Debian has no iptables. Without it pods keep their address towards the wan, where nothing answers them anyway,
@@ -92,8 +91,12 @@ func writeContainerd(e edgeLayout, p toolchain.Paths) error {
 		Root: filepath.Join(e.dir, "containerd", "root"), Run: e.run,
 		Shim: p.Shim, Runc: p.Runc, CNI: p.CNIDir, CNIConf: filepath.Join(e.dir, "containerd", "cni"), Sandbox: toolchain.ImagePause,
 	}
+	t, err := template.New("config.toml").Funcs(template.FuncMap{"q": quote}).Parse(containerdText)
+	if err != nil {
+		return fmt.Errorf("parse template: %w", err)
+	}
 	var b bytes.Buffer
-	if err := containerdTemplate.Execute(&b, conf); err != nil {
+	if err := t.Execute(&b, conf); err != nil {
 		return fmt.Errorf("render containerd's configuration: %w", err)
 	}
 	if err := writeFile(e.containerdConfig(), b.Bytes(), 0o644); err != nil {

@@ -154,20 +154,24 @@ func removeCgroup(root string) error {
 // holdScript makes a mount namespace in which / is shared, as pods with mount propagation want it, gives the gateway
 // private copies of host folders, and stays, so that others can enter.
 func holdScript(e edgeLayout) string {
-	script := "set -e\nmount --make-rshared /\n"
+	var script strings.Builder
+	script.WriteString("set -e\nmount --make-rshared /\n")
 	private := e.privates()
 	for _, host := range slices.Sorted(maps.Keys(private)) {
-		script += fmt.Sprintf("mkdir -p %[1]q %[2]q\nmount --bind %[2]q %[1]q\n", host, private[host])
+		_, _ = fmt.Fprintf(&script, "mkdir -p %[1]q %[2]q\nmount --bind %[2]q %[1]q\n", host, private[host])
 	}
-	return script + fmt.Sprintf("echo held > %q\nexec sleep infinity\n", e.held())
+	_, _ = fmt.Fprintf(&script, "echo held > %q\nexec sleep infinity\n", e.held())
+	return script.String()
 }
 
 // enter wraps a command so that it runs in the gateway's network namespace and is tracked; with holder also in its mount
 // namespace. Each step replaces the one before, so the process that is started is the one that stays.
 func (c *Cluster) enter(edge string, holder daemon.Identity, cmd daemon.Command) daemon.Command {
 	e := c.layout.edge(edge)
-	args := []string{"-c", `echo 0 > "$0/cgroup.procs" && exec "$@"`, e.tracker(),
-		"nsenter", "--net=" + c.network().Path(edge)}
+	args := []string{
+		"-c", `echo 0 > "$0/cgroup.procs" && exec "$@"`, e.tracker(),
+		"nsenter", "--net=" + c.network().Path(edge),
+	}
 	if holder.PID != 0 {
 		args = append(args, fmt.Sprintf("--mount=/proc/%d/ns/mnt", holder.PID))
 	}

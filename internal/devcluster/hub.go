@@ -48,12 +48,11 @@ type nodeUser struct {
 	Publish, Subscribe []string
 }
 
-// hubTemplate: every listener wants a client certificate and every user an nkey, so nobody is anonymous. Nodes may come
+// hubText is the template of a server's configuration: every listener wants a client certificate and every user an nkey, so nobody is anonymous. Nodes may come
 // in over leaf links only. Without compression and with isolated interest a leaf costs the hub 91 KB instead of
 // megabytes; with pings each 5 s both ends find a half-open link in under 20 s. sync_interval always: an acked message
 // is on disk. The servers of a cluster talk over loopback, so they do not compress either.
-var hubTemplate = template.Must(template.New("nats-server.conf").Funcs(template.FuncMap{"list": quotedList}).Parse(
-	`# Made by "frond dev up"; written again by each of them.
+const hubText = `# Made by "frond dev up"; written again by each of them.
 server_name: {{printf "%q" .Name}}
 listen: {{printf "%q" .Client}}
 max_payload: 8MB
@@ -107,7 +106,7 @@ accounts {
     ]
   }
 }
-{{define "tls"}}ca_file: {{printf "%q" .CA}}, cert_file: {{printf "%q" .Cert}}, key_file: {{printf "%q" .Key}}, verify: true, timeout: 5{{end}}`))
+{{define "tls"}}ca_file: {{printf "%q" .CA}}, cert_file: {{printf "%q" .Cert}}, key_file: {{printf "%q" .Key}}, verify: true, timeout: 5{{end}}`
 
 func quotedList(words []string) string {
 	quoted := make([]string, len(words))
@@ -118,8 +117,12 @@ func quotedList(words []string) string {
 }
 
 func (h hubConf) render() ([]byte, error) {
+	t, err := template.New("nats-server.conf").Funcs(template.FuncMap{"list": quotedList}).Parse(hubText)
+	if err != nil {
+		return nil, fmt.Errorf("parse template: %w", err)
+	}
 	var b bytes.Buffer
-	if err := hubTemplate.Execute(&b, h); err != nil {
+	if err := t.Execute(&b, h); err != nil {
 		return nil, fmt.Errorf("render configuration of %s: %w", h.Name, err)
 	}
 	return b.Bytes(), nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -190,7 +191,9 @@ func (c *Cluster) start(p part) error {
 		cmd = c.enter(p.edge, holder, cmd)
 	}
 	id, err := daemon.Start(cmd)
-	if err != nil {
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("start %s: %w: the programs' cache has been cleaned: run frond dev up, which builds them again", p.name, err)
+	} else if err != nil {
 		return fmt.Errorf("start %s: %w", p.name, err)
 	}
 	c.state.Processes[p.name] = id
@@ -240,7 +243,7 @@ func tail(path string) string {
 	if err != nil {
 		return "  (" + err.Error() + ")"
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	if size, err := f.Seek(0, 2); err == nil && size > most {
 		_, _ = f.Seek(-most, 2)
 	} else {

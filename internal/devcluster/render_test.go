@@ -51,7 +51,7 @@ func TestGolden(t *testing.T) {
 				} else if err != nil {
 					t.Fatal(err)
 				}
-				fmt.Fprintf(&b, "=== %s\n%s\n", f, data)
+				_, _ = fmt.Fprintf(&b, "=== %s\n%s\n", f, data)
 			}
 			golden(t, name+".txt", scrub(b.String(), dir, run))
 		})
@@ -68,7 +68,7 @@ func TestGolden(t *testing.T) {
 	t.Run("flags", func(t *testing.T) {
 		var b strings.Builder
 		for _, program := range []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"} {
-			fmt.Fprintf(&b, "%s\n  %s\n", program, strings.Join(devcluster.Flags("/dir")[program], "\n  "))
+			_, _ = fmt.Fprintf(&b, "%s\n  %s\n", program, strings.Join(devcluster.Flags("/dir")[program], "\n  "))
 		}
 		golden(t, "flags.txt", b.String())
 	})

@@ -23,8 +23,10 @@ func TestGrow(t *testing.T) {
 		"new as user":   {result: devcluster.Spec{Edges: 2, Cloudcores: 2, Hubs: 3, Runtime: devcluster.Hollow}},
 		"new and small": {want: small, result: small},
 		"as it is":      {have: small, result: small},
-		"more edges": {have: small, want: devcluster.Spec{Edges: 3},
-			result: devcluster.Spec{Edges: 3, Cloudcores: 1, Hubs: 1, Runtime: devcluster.Hollow}},
+		"more edges": {
+			have: small, want: devcluster.Spec{Edges: 3},
+			result: devcluster.Spec{Edges: 3, Cloudcores: 1, Hubs: 1, Runtime: devcluster.Hollow},
+		},
 		"fewer edges":     {have: devcluster.Spec{Edges: 2, Cloudcores: 1, Hubs: 1}, want: devcluster.Spec{Edges: 1}, problem: "cannot become 1"},
 		"another hub":     {have: small, want: devcluster.Spec{Hubs: 3}, problem: "hubs: the cluster has 1"},
 		"two hubs":        {want: devcluster.Spec{Hubs: 2}, problem: "choose 1 or 3"},

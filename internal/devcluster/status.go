@@ -104,10 +104,10 @@ func problem(ctx context.Context, p part) string {
 // Print writes the status as tables for people.
 func (s Status) Print(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
-	fmt.Fprintln(t, "PART\tSTATE\tPID\tAGE\tMEMORY\tPROBLEM")
+	_, _ = fmt.Fprintln(t, "PART\tSTATE\tPID\tAGE\tMEMORY\tPROBLEM")
 	for _, p := range s.Parts {
 		if !p.Running {
-			fmt.Fprintf(t, "%s\tdown\t-\t-\t-\t%s\n", p.Name, p.Problem)
+			_, _ = fmt.Fprintf(t, "%s\tdown\t-\t-\t-\t%s\n", p.Name, p.Problem)
 			continue
 		}
 		word := "ready"
@@ -115,15 +115,15 @@ func (s Status) Print(w io.Writer) error {
 			word = "running"
 		}
 		age := time.Since(p.Started).Truncate(time.Second)
-		fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%s\t%s\n", p.Name, word, p.PID, age, mebibytes(p.RSS), firstLine(p.Problem))
+		_, _ = fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%s\t%s\n", p.Name, word, p.PID, age, mebibytes(p.RSS), firstLine(p.Problem))
 	}
-	fmt.Fprintln(t, "\nGATEWAY\tLINK\tNODE READY\tCONNECTIONS\tUP\tDOWN")
+	_, _ = fmt.Fprintln(t, "\nGATEWAY\tLINK\tNODE READY\tCONNECTIONS\tUP\tDOWN")
 	for _, e := range s.Edges {
 		ready := e.NodeReady
 		if ready == "" {
 			ready = "no such node"
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\t%s\n", e.Name, e.Link, ready, e.Connections, kibibytes(e.UpBytes), kibibytes(e.DownBytes))
+		_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\t%s\n", e.Name, e.Link, ready, e.Connections, kibibytes(e.UpBytes), kibibytes(e.DownBytes))
 	}
 	return t.Flush()
 }

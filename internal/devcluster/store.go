@@ -3,8 +3,11 @@ package devcluster
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 
 	"github.com/frond-edge/frond/api/wire"
 )
@@ -44,10 +47,18 @@ func (c *Cluster) Store(ctx context.Context, edge string) (Stored, error) {
 	return s, c.unix(ctx, c.layout.edge(edge).api(), http.MethodGet, "/frond/store", &s)
 }
 
-// StoreGet returns one object as the gateway's Kubernetes API serves it.
+// ErrNotHeld says that a gateway's store does not hold an object.
+var ErrNotHeld = errors.New("the gateway does not hold it")
+
+// StoreGet returns one object as the gateway's Kubernetes API serves it, or ErrNotHeld: the API alone would ask the
+// cloud for what the gateway does not hold.
 func (c *Cluster) StoreGet(ctx context.Context, edge string, key wire.Key) (json.RawMessage, error) {
-	if err := c.mustBeEdge(edge); err != nil {
+	held, err := c.Store(ctx, edge)
+	if err != nil {
 		return nil, err
+	}
+	if !slices.ContainsFunc(held.Objects, func(o StoredObject) bool { return o.Key() == key }) {
+		return nil, fmt.Errorf("%s: %s: %w", edge, key.Human(), ErrNotHeld)
 	}
 	var object json.RawMessage
 	return object, c.unix(ctx, c.layout.edge(edge).api(), http.MethodGet, apiPath(key), &object)

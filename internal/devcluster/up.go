@@ -239,5 +239,5 @@ func (c *Cluster) save() error { return c.state.save(c.layout.in("state.json")) 
 
 // say tells the user what happened and when.
 func (c *Cluster) say(format string, args ...any) {
-	fmt.Fprintf(c.talk, "%6.1fs  %s\n", time.Since(c.began).Seconds(), fmt.Sprintf(format, args...))
+	_, _ = fmt.Fprintf(c.talk, "%6.1fs  %s\n", time.Since(c.began).Seconds(), fmt.Sprintf(format, args...))
 }

@@ -158,7 +158,7 @@ func (n *Node) wire(nc *nats.Conn, st *store.Store, api *localapi.Server, outbox
 		}
 	}, n.log.Named("beat"))
 	again := &resync{node: n.cfg.Node, store: st, link: link, to: outbox, log: n.log.Named("resync")}
-	server := health.New([]string{n.cfg.Listen, "unix:" + n.socket("health.sock")}, n.metrics,
+	server := health.New(n.cfg.Listen, n.metrics,
 		health.Check{Name: "kubelet", Ready: func() error {
 			if age := time.Since(api.LeaseRenewed()); age > healthyLease {
 				return errors.New("the kubelet has not renewed its lease in time")

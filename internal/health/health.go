@@ -1,15 +1,12 @@
-// Package health serves a process's /metrics, /livez and /readyz (with ?verbose, each check by name) on one or more addresses.
+// Package health serves a process's /metrics, /livez and /readyz (with ?verbose, each check by name) on one address.
 package health
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"net/http"
-	"os"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -31,18 +28,17 @@ type Check struct {
 	Ready func() error
 }
 
-// Server answers on its addresses.
+// Server answers on one address.
 type Server struct {
-	addresses []string
-	gatherer  prometheus.Gatherer
-	checks    []Check
-	ready     chan struct{}
+	address  string
+	gatherer prometheus.Gatherer
+	checks   []Check
+	ready    chan struct{}
 }
 
-// New makes a server for addresses such as 127.0.0.1:10280 or unix:/run/frond/health.sock; an old socket is replaced,
-// and only its owner may connect. The process is live as long as it answers.
-func New(addresses []string, gatherer prometheus.Gatherer, checks ...Check) *Server {
-	return &Server{addresses: addresses, gatherer: gatherer, checks: checks, ready: make(chan struct{})}
+// New makes a server for an address such as 127.0.0.1:10280. It is live as long as it answers.
+func New(address string, gatherer prometheus.Gatherer, checks ...Check) *Server {
+	return &Server{address: address, gatherer: gatherer, checks: checks, ready: make(chan struct{})}
 }
 
 // Ready closes when the server listens.
@@ -58,46 +54,19 @@ func (s *Server) Start(ctx context.Context) error {
 		ready = append(ready, healthz.NamedCheck(check.Name, func(*http.Request) error { return check.Ready() }))
 	}
 	healthz.InstallReadyzHandler(mux, ready...)
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: headerTimeout}
-	var listeners []net.Listener
-	for _, address := range s.addresses {
-		listener, err := listen(ctx, address)
-		if err != nil {
-			_ = server.Close() // closes the listeners before this one
-			return fmt.Errorf("listen for metrics and health: %w", err)
-		}
-		listeners = append(listeners, listener)
-	}
-	close(s.ready)
-	return serve(ctx, server, listeners)
-}
-
-// listen opens one address; a unix socket is for its owner alone.
-func listen(ctx context.Context, address string) (net.Listener, error) {
-	path, unix := strings.CutPrefix(address, "unix:")
-	if !unix {
-		return (&net.ListenConfig{}).Listen(ctx, "tcp", address)
-	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "unix", path)
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.address)
 	if err != nil {
-		return nil, err
+		return fmt.Errorf("listen for metrics and health: %w", err)
 	}
-	return listener, os.Chmod(path, 0o600)
-}
-
-func serve(ctx context.Context, server *http.Server, listeners []net.Listener) error {
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: headerTimeout}
+	close(s.ready)
 	g, gctx := errgroup.WithContext(ctx)
-	for _, listener := range listeners {
-		g.Go(func() error {
-			if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-				return fmt.Errorf("serve metrics and health: %w", err)
-			}
-			return nil
-		})
-	}
+	g.Go(func() error {
+		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("serve metrics and health: %w", err)
+		}
+		return nil
+	})
 	g.Go(func() error {
 		<-gctx.Done()
 		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)

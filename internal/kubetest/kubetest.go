@@ -6,13 +6,13 @@
 // with the NodeRestriction admission, as in production, and each request is in the audit log (Cluster.Audit), so that
 // a test can count what its code cost the apiserver.
 //
-// The children are one multi-call binary (tools/kube), found through FROND_KUBE_BIN. A test without it skips, unless
-// REQUIRE names kube. A child dies with the test binary, also when that is killed.
+// The children are one multi-call binary (tools/kube) out of the cache that `make tools` fills, or the one that
+// FROND_KUBE_BIN names. A test without it skips, unless REQUIRE names kube. A child dies with the test binary, also when
+// that is killed.
 package kubetest
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -28,6 +28,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	"github.com/frond-edge/frond/internal/toolchain"
 )
 
 // Options says which controllers run beside the apiserver. The zero value is etcd and kube-apiserver alone.
@@ -46,6 +48,7 @@ type Shared struct {
 
 	once    sync.Once
 	cluster *Cluster
+	missing error // why there is no binary
 	err     error
 }
 
@@ -53,19 +56,20 @@ type Shared struct {
 // missing and fails it where the start fails.
 func (s *Shared) Cluster(t testing.TB) *Cluster {
 	t.Helper()
-	binary, err := Binary()
-	if err != nil {
-		if required("kube") {
-			t.Fatalf("REQUIRE names kube: %v", err)
-		}
-		t.Skipf("no control plane: %v", err)
-	}
 	s.once.Do(func() {
-		//nolint:forbidigo // the control plane outlives the test that starts it; Cleanup ends it
-		ctx, cancel := context.WithTimeout(context.Background(), startLimit)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), startLimit) // Cleanup ends it, not this test
 		defer cancel()
-		s.cluster, s.err = start(ctx, binary, s.Options)
+		var binary string
+		if binary, s.missing = find(ctx); s.missing == nil {
+			s.cluster, s.err = start(ctx, binary, s.Options)
+		}
 	})
+	if s.missing != nil {
+		if required("kube") {
+			t.Fatalf("REQUIRE names kube: %v", s.missing)
+		}
+		t.Skipf("no control plane: %v", s.missing)
+	}
 	if s.err != nil {
 		t.Fatalf("start the control plane: %v", s.err)
 	}
@@ -98,11 +102,15 @@ func (s *Shared) Verify(m *testing.M) {
 // startLimit bounds the start: 5 s alone on two cores, about a minute with a compiler beside it.
 const startLimit = 3 * time.Minute
 
-// Binary finds the multi-call control plane binary.
-func Binary() (string, error) {
+// find returns the multi-call control plane binary.
+func find(ctx context.Context) (string, error) {
 	path := os.Getenv("FROND_KUBE_BIN")
 	if path == "" {
-		return "", errors.New("FROND_KUBE_BIN names no binary (build tools/kube)")
+		paths, err := toolchain.Find(ctx, toolchain.Request{Kube: true})
+		if err != nil {
+			return "", fmt.Errorf("%w (make tools builds it)", err)
+		}
+		return paths.Kube, nil
 	}
 	if _, err := os.Stat(path); err != nil {
 		return "", fmt.Errorf("FROND_KUBE_BIN: %w", err)

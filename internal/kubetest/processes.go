@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -193,8 +194,7 @@ func (c *child) wait(log io.Closer) {
 
 // stop ends the children in reverse order, each awaited: an apiserver must not outlive its etcd. It removes the folder.
 func (c *Cluster) stop() {
-	for i := len(c.children) - 1; i >= 0; i-- {
-		child := c.children[i]
+	for _, child := range slices.Backward(c.children) {
 		_ = child.cmd.Process.Signal(syscall.SIGTERM)
 		select {
 		case <-child.done:

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -42,8 +43,8 @@ func Run(ctx context.Context, log *zap.Logger, parts ...Part) error {
 		case failure = <-ended:
 		}
 	}
-	for i := len(running) - 1; i >= 0; i-- {
-		running[i].stop(log)
+	for _, part := range slices.Backward(running) {
+		part.stop(log)
 	}
 	for failure == nil && len(ended) > 0 {
 		failure = <-ended

@@ -24,6 +24,7 @@ const holdLock = "TOOLCHAIN_TEST_HOLD_LOCK"
 
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(holdLock); dir != "" {
+		//nolint:forbidigo // the main function of a child process
 		if _, err := toolchain.NewCache(dir).Lock(context.Background(), "kube", io.Discard); err != nil {
 			panic(err)
 		}

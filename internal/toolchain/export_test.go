@@ -3,6 +3,7 @@ package toolchain
 import (
 	"context"
 	"io"
+	"slices"
 	"time"
 )
 
@@ -22,12 +23,10 @@ var (
 	AdviceFor   = adviceFor
 	Rough       = rough
 	MissingForC = missingForC
+	Required    = required
 )
 
-const (
-	KubeVersion       = kubeVersion
-	ContainerdVersion = containerdVersion
-)
+const ContainerdVersion = containerdVersion
 
 func NewCache(dir string) Cache { return Cache{cache{dir: dir}} }
 
@@ -62,6 +61,11 @@ func AllRecipes() []Recipe {
 		all = append(all, Recipe{r})
 	}
 	return all
+}
+
+func RecipeNamed(name string) Recipe {
+	all := AllRecipes()
+	return all[slices.IndexFunc(all, func(r Recipe) bool { return r.name == name })]
 }
 
 func (r Recipe) Key(goEnv, files []string) string { return keyOf(keyText(r.recipe, goEnv, files)) }

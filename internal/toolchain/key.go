@@ -45,7 +45,7 @@ func keyText(r recipe, goEnv, files []string) string {
 	fmt.Fprintln(&t, "flags", strings.Join(r.environment(), " "))
 	fmt.Fprintln(&t, "module", r.module)
 	fmt.Fprintln(&t, "packages", strings.Join(r.packages, " "))
-	fmt.Fprintln(&t, "ldflags", r.ldflags)
+	fmt.Fprintln(&t, "ldflags", strings.Join(append([]string{r.ldflags}, r.stamps...), " "))
 	fmt.Fprintln(&t, "tags", r.tags)
 	fmt.Fprintln(&t, "write", strings.Join(r.write, " "))
 	links := make([]string, 0, len(r.links))

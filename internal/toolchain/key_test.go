@@ -3,7 +3,6 @@ package toolchain_test
 import (
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 
@@ -82,7 +81,7 @@ func TestKeysDiffer(t *testing.T) {
 			}
 			seen[key] = what
 		}
-		if r.Key(env, files) != r.Key(env, files) {
+		if again := toolchain.RecipeNamed(r.Name()); again.Key(env, files) != r.Key(env, files) {
 			t.Errorf("%s: two keys for the same inputs", r.Name())
 		}
 	}
@@ -91,20 +90,39 @@ func TestKeysDiffer(t *testing.T) {
 	}
 }
 
-// The stamped versions are constants, the built ones stand in go.mod: hold them together.
 func TestStampedVersionsAreTheBuiltOnes(t *testing.T) {
-	for file, want := range map[string]string{
-		"tools/kube/go.mod":            "k8s.io/kubernetes " + toolchain.KubeVersion,
-		"tools/node/containerd/go.mod": "github.com/containerd/containerd/v2 " + toolchain.ContainerdVersion,
-		"go.mod":                       "k8s.io/kubernetes " + toolchain.KubeVersion, // the kubelet is as old as its control plane
-	} {
-		content, err := os.ReadFile(filepath.Join("..", "..", file))
+	built := func(file, module string) string {
+		version, err := toolchain.Required(filepath.Join("..", "..", file), module)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !regexp.MustCompile(`(?m)^\s*` + regexp.QuoteMeta(want) + `( // indirect)?$`).Match(content) {
-			t.Errorf("%s does not require %s", file, want)
+		return version
+	}
+	if got := built("tools/node/containerd/go.mod", "github.com/containerd/containerd/v2"); got != toolchain.ContainerdVersion {
+		t.Errorf("containerd %s is stamped %s", got, toolchain.ContainerdVersion)
+	}
+	kubelet, apiserver := built("go.mod", "k8s.io/kubernetes"), built("tools/kube/go.mod", "k8s.io/kubernetes")
+	if kubelet == "" || kubelet != apiserver {
+		t.Errorf("the kubelet is %s and its control plane %s", kubelet, apiserver)
+	}
+}
+
+func TestLinkerFlags(t *testing.T) {
+	tree := t.TempDir() // in no repository, so devel
+	write(t, tree, map[string]string{
+		"go.mod": "module github.com/frond-edge/frond\n\nrequire (\n\tk8s.io/kubernetes-x v1.0.0\n\tk8s.io/kubernetes v1.37.1\n)\n",
+	})
+	got, err := toolchain.LinkerFlags(t.Context(), tree)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"-X k8s.io/component-base/version.gitVersion=v1.37.1", "-X k8s.io/client-go/pkg/version.gitMinor=37"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("%q lacks %q", got, want)
 		}
+	}
+	if strings.Contains(got, "buildinfo") {
+		t.Errorf("%q names a version of Frond where there is none", got)
 	}
 }
 

@@ -161,7 +161,11 @@ func (b *builder) warnOfSpace(ctx context.Context, r recipe, work float64) {
 
 // compile builds a job's packages into dir and does what the recipe wants done after.
 func (b *builder) compile(ctx context.Context, j job, dir string, show *display) error {
-	args := []string{"build", "-v", "-ldflags", j.ldflags}
+	ldflags, err := linkerFlags(ctx, b.tree, j.recipe)
+	if err != nil {
+		return fmt.Errorf("build %s: %w", j.name, err)
+	}
+	args := []string{"build", "-v", "-ldflags", ldflags}
 	if j.tags != "" {
 		args = append(args, "-tags", j.tags)
 	}

@@ -1,10 +1,5 @@
 package toolchain
 
-import (
-	"fmt"
-	"strings"
-)
-
 // Names of the recipes; each is the first part of a folder name in the cache.
 const (
 	nameKube       = "kube"
@@ -17,9 +12,7 @@ const (
 )
 
 const (
-	// The versions are pinned by the go.mod files; these two are stamped into programs that do not carry their own.
-	kubeVersion       = "v1.37.1"
-	kubeBuildDate     = "2026-09-23T17:06:22Z" // of the module version, so that the build is reproducible
+	// The version is pinned by go.mod; this is stamped into the program, which does not carry its own.
 	containerdVersion = "v2.4.2"
 
 	stripped = "-s -w"
@@ -32,6 +25,7 @@ type recipe struct {
 	inputs   []string // files and folders that go into the key, relative to the tree; nested modules are left out
 	packages []string
 	ldflags  string
+	stamps   []string // versions that the linker adds: stampKube, stampFrond
 	tags     string
 	cgo      bool
 	keep     int               // folders of this name to keep, the one in use included
@@ -46,24 +40,8 @@ func kubeRecipe() recipe {
 	}
 	return recipe{
 		name: nameKube, module: "tools/kube", inputs: []string{"tools/kube"}, packages: []string{"."},
-		ldflags: kubeStamp(), keep: 2, links: links, // 150 MB each
+		ldflags: stripped, stamps: []string{stampKube}, keep: 2, links: links, // 150 MB each
 	}
-}
-
-// kubeStamp sets the version in both places upstream's own build sets; kubectl version and the User-Agent need it.
-func kubeStamp() string {
-	major, rest, _ := strings.Cut(strings.TrimPrefix(kubeVersion, "v"), ".")
-	minor, _, _ := strings.Cut(rest, ".")
-	flags := []string{stripped}
-	for _, pkg := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} {
-		for _, set := range [][2]string{
-			{"gitVersion", kubeVersion}, {"gitMajor", major}, {"gitMinor", minor}, {"gitTreeState", "clean"},
-			{"gitCommit", "frond-dev"}, {"buildDate", kubeBuildDate},
-		} {
-			flags = append(flags, fmt.Sprintf("-X %s.%s=%s", pkg, set[0], set[1]))
-		}
-	}
-	return strings.Join(flags, " ")
 }
 
 func containerdRecipe() recipe {
@@ -118,6 +96,7 @@ func natsRecipe() recipe {
 func frondRecipe() recipe {
 	return recipe{
 		name: nameFrond, module: ".", inputs: []string{"."}, ldflags: stripped, keep: 6,
+		stamps:   []string{stampKube, stampFrond}, // the kubelet in edgecore tells its version to the Node
 		packages: []string{"./cmd/cloudcore", "./cmd/edgecore", "./cmd/frond"},
 	}
 }

@@ -2,8 +2,10 @@ package toolchain
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"path/filepath"
 	"time"
 )
@@ -58,6 +60,25 @@ func Ensure(ctx context.Context, req Request, out io.Writer) (Paths, error) {
 	return paths, nil
 }
 
+// ErrMissing reports that something is not in the cache.
+var ErrMissing = errors.New("not built yet")
+
+// Find returns the paths of all that is asked for, or ErrMissing. It builds nothing and is quick, so a test may ask.
+func Find(ctx context.Context, req Request) (Paths, error) {
+	b, err := newBuilder(req, io.Discard)
+	if err != nil {
+		return Paths{}, fmt.Errorf("toolchain: %w", err)
+	}
+	entries, missing, err := b.find(ctx, req)
+	if err != nil {
+		return Paths{}, fmt.Errorf("toolchain: %w", err)
+	}
+	if len(missing) > 0 {
+		return Paths{}, fmt.Errorf("toolchain: %s: %w", missing[0].name, ErrMissing)
+	}
+	return pathsOf(entries), nil
+}
+
 type builder struct {
 	tree  string
 	cache cache
@@ -77,6 +98,22 @@ func newBuilder(req Request, out io.Writer) (*builder, error) {
 }
 
 func (b *builder) ensure(ctx context.Context, req Request) (Paths, error) {
+	entries, missing, err := b.find(ctx, req)
+	if err != nil {
+		return Paths{}, err
+	}
+	if len(missing) > 0 {
+		built, err := b.build(ctx, missing)
+		if err != nil {
+			return Paths{}, err
+		}
+		maps.Copy(entries, built)
+	}
+	return pathsOf(entries), nil
+}
+
+// find tells what is asked for and in the cache, by the name of its recipe, and what has to be built.
+func (b *builder) find(ctx context.Context, req Request) (entries map[string]string, missing []job, err error) {
 	var recipes []recipe
 	if req.Kube {
 		recipes = append(recipes, kubeRecipe())
@@ -90,12 +127,11 @@ func (b *builder) ensure(ctx context.Context, req Request) (Paths, error) {
 	if req.Frond {
 		recipes = append(recipes, frondRecipe())
 	}
-	entries := map[string]string{}
-	var missing []job
+	entries = map[string]string{}
 	for _, r := range recipes {
 		j, err := b.prepare(ctx, r)
 		if err != nil {
-			return Paths{}, err
+			return nil, nil, err
 		}
 		if b.cache.use(j.entry) {
 			entries[r.name] = j.entry
@@ -103,16 +139,7 @@ func (b *builder) ensure(ctx context.Context, req Request) (Paths, error) {
 		}
 		missing = append(missing, j)
 	}
-	if len(missing) > 0 {
-		built, err := b.build(ctx, missing)
-		if err != nil {
-			return Paths{}, err
-		}
-		for name, entry := range built {
-			entries[name] = entry
-		}
-	}
-	return pathsOf(entries), nil
+	return entries, missing, nil
 }
 
 // build takes the locks of all jobs in order, so two processes cannot wait for each other, and looks again: the

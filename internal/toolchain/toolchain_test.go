@@ -3,6 +3,7 @@ package toolchain_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -41,6 +42,9 @@ func said(t *testing.T, program string) string {
 
 func TestEnsureBuildsOnceAndAgainWhenSourcesChange(t *testing.T) {
 	req := toolchain.Request{Frond: true, Tree: smallTree(t, "one"), Cache: t.TempDir()}
+	if _, err := toolchain.Find(t.Context(), req); !errors.Is(err, toolchain.ErrMissing) {
+		t.Errorf("find before the build: %v", err)
+	}
 	var out bytes.Buffer
 	first, err := toolchain.Ensure(t.Context(), req, &out)
 	if err != nil {
@@ -53,6 +57,10 @@ func TestEnsureBuildsOnceAndAgainWhenSourcesChange(t *testing.T) {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in %q", want, out.String())
 		}
+	}
+
+	if found, err := toolchain.Find(t.Context(), req); err != nil || found.Edgecore != first.Edgecore {
+		t.Errorf("find after the build: %v, %s", err, found.Edgecore)
 	}
 
 	out.Reset()

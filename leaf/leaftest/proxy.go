@@ -41,7 +41,7 @@ type pair struct {
 // NewProxy relays a free port of 127.0.0.1 to target. It ends with the test.
 func NewProxy(tb testing.TB, target string) *Proxy {
 	tb.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := new(net.ListenConfig).Listen(tb.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		tb.Fatalf("listen: %v", err)
 	}
@@ -113,7 +113,8 @@ func (p *Proxy) open(c *net.TCPConn) {
 		abort(c)
 		return
 	}
-	h, err := net.DialTimeout("tcp", p.target, time.Second)
+	dialer := net.Dialer{Timeout: time.Second}
+	h, err := dialer.DialContext(p.tb.Context(), "tcp", p.target)
 	if err != nil {
 		abort(c)
 		return

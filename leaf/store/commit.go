@@ -223,8 +223,9 @@ func storeError(err error) error {
 		return fmt.Errorf("%w: %w", errForeign, err)
 	case codeStoreFailed, codeNoResources, codeNoStorage:
 		return fmt.Errorf("%w: %w", ErrFull, err)
+	default:
+		return err
 	}
-	return err
 }
 
 func (s *Store) record(key wire.Key) *record {

@@ -47,7 +47,7 @@ func crashChild(dir string) int {
 }
 
 func crashRun(dir string) error {
-	ctx := context.Background()
+	ctx := context.Background() //nolint:forbidigo // the main function of a child process
 	server, err := leaf.New(leaf.Config{Node: "edge-1", Dir: dir}, zap.NewNop())
 	if err != nil {
 		return err
@@ -127,7 +127,7 @@ func first(list []store.Entry, _ uint64) []store.Entry { return list }
 // sequence that it acked, and the last one whose local write it acked.
 func killChild(t *testing.T, dir string, after time.Duration) (acked, own uint64) {
 	t.Helper()
-	cmd := exec.Command(os.Args[0])
+	cmd := exec.CommandContext(t.Context(), os.Args[0])
 	cmd.Env = append(os.Environ(), crashDir+"="+dir)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()

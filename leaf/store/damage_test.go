@@ -121,15 +121,18 @@ func only(t *testing.T, pattern string) string {
 func TestForeignHandWhileClosed(t *testing.T) {
 	for name, change := range map[string]func(t *testing.T, js jetstream.JetStream){
 		"changed": func(t *testing.T, js jetstream.JetStream) {
+			t.Helper()
 			_, err := js.Publish(t.Context(), subject+"o07", []byte(`{"metadata":{}}`))
 			must(t, err)
 		},
 		"removed": func(t *testing.T, js jetstream.JetStream) {
+			t.Helper()
 			s, err := js.Stream(t.Context(), "KV_store")
 			must(t, err)
 			must(t, s.Purge(t.Context(), jetstream.WithPurgeSubject(subject+"o07")))
 		},
 		"stale headers": func(t *testing.T, js jetstream.JetStream) {
+			t.Helper()
 			s, err := js.Stream(t.Context(), "KV_store")
 			must(t, err)
 			m, err := s.GetLastMsgForSubject(t.Context(), subject+"o07")

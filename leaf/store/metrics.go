@@ -50,8 +50,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 // register makes c known to reg, or replaces it by the collector that a store opened before has registered.
 func register[C prometheus.Collector](reg prometheus.Registerer, c *C) error {
 	err := reg.Register(*c)
-	var known prometheus.AlreadyRegisteredError
-	if errors.As(err, &known) {
+	if known, ok := errors.AsType[prometheus.AlreadyRegisteredError](err); ok {
 		if old, ok := known.ExistingCollector.(C); ok {
 			*c = old
 			return nil

@@ -17,7 +17,7 @@ import (
 // once, and what the node itself deleted.
 type model struct {
 	*rapid.T
-	ctx   context.Context
+	ctx   context.Context //nolint:containedctx // of the test; a model lives as long as one
 	open  func() *store.Store
 	store *store.Store
 	epoch int
@@ -205,7 +205,7 @@ func TestModel(t *testing.T) {
 			"publish": step(m.publish), "deliver": step(m.deliver), "replace": step(m.replace), "rebuilt": step(m.rebuilt),
 			"delete here": step(m.deleteHere), "put here": step(m.putHere),
 			"reopen": step(func() {
-				follow(w, seen)
+				follow(m.ctx, w, seen)
 				before := m.store.Cursor()
 				m.store = m.open()
 				if m.store.Cursor() != before {
@@ -218,7 +218,7 @@ func TestModel(t *testing.T) {
 			"": step(m.invariant),
 		})
 		m.settle()
-		follow(w, seen)
+		follow(m.ctx, w, seen)
 		w.Stop()
 		list, _ := m.store.All()
 		if len(list) != len(seen) {
@@ -233,8 +233,8 @@ func TestModel(t *testing.T) {
 }
 
 // follow applies the events that are there to a map.
-func follow(w *store.Watcher, seen map[wire.Key]uint64) {
-	done, cancel := context.WithCancel(context.Background())
+func follow(ctx context.Context, w *store.Watcher, seen map[wire.Key]uint64) {
+	done, cancel := context.WithCancel(ctx)
 	cancel()
 	for {
 		e, err := w.Next(done)

@@ -2,7 +2,7 @@
 //
 //	go run ./tools/ensure -kube -node -nats -frond
 //
-// Results go to stdout as JSON, progress to stderr.
+// Results go to stdout as JSON, progress to stderr. With -ldflags it prints the linker's flags for Frond and no more.
 package main
 
 import (
@@ -29,11 +29,21 @@ func run(args []string, stdout, stderr io.Writer) int {
 	flags.BoolVar(&req.Nats, "nats", false, "nats-server")
 	flags.BoolVar(&req.Frond, "frond", false, "cloudcore, edgecore, frond")
 	flags.StringVar(&req.Cache, "cache", "", "where to keep them (default $FROND_CACHE, else frond in your cache folder)")
+	ldflags := flags.Bool("ldflags", false, "print the -ldflags that stamp Frond's programs, build nothing")
 	if err := flags.Parse(args); err != nil {
 		return 2
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	if *ldflags {
+		text, err := toolchain.LinkerFlags(ctx, "")
+		if err != nil {
+			fmt.Fprintln(stderr, "ensure:", err)
+			return 1
+		}
+		fmt.Fprintln(stdout, text)
+		return 0
+	}
 	paths, err := toolchain.Ensure(ctx, req, stderr)
 	if err != nil {
 		fmt.Fprintln(stderr, "ensure:", err)

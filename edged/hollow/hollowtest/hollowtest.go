@@ -105,6 +105,7 @@ func (b Bed) pod(t *testing.T) *pod {
 }
 
 func (b Bed) removePod(t *testing.T, id string) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), callTimeout)
 	defer cancel()
 	_, errStop := b.Runtime.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: id})

@@ -68,12 +68,12 @@ func Start(c Command) (Identity, error) {
 	if err != nil {
 		return Identity{}, fmt.Errorf("open log: %w", err)
 	}
-	defer log.Close()
+	defer func() { _ = log.Close() }()
 	null, err := os.Open(os.DevNull)
 	if err != nil {
 		return Identity{}, err
 	}
-	defer null.Close()
+	defer func() { _ = null.Close() }()
 	name := c.Name
 	if name == "" {
 		name = c.Path

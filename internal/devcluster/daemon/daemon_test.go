@@ -99,8 +99,10 @@ func TestItHasASessionOfItsOwn(t *testing.T) {
 func TestLogIsAppended(t *testing.T) {
 	log := filepath.Join(t.TempDir(), "x.log")
 	for _, word := range []string{"one", "two"} {
-		id, err := daemon.Start(daemon.Command{Path: "/bin/sh", Args: []string{"-c", "echo $WORD; echo err >&2"}, Log: log,
-			Env: []string{"WORD=" + word}})
+		id, err := daemon.Start(daemon.Command{
+			Path: "/bin/sh", Args: []string{"-c", "echo $WORD; echo err >&2"}, Log: log,
+			Env: []string{"WORD=" + word},
+		})
 		if err != nil {
 			t.Fatal(err)
 		}

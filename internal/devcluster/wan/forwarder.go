@@ -80,7 +80,7 @@ func (f *Forwarder) Start(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("listen for gateways: %w", err)
 		}
-		defer l.Close()
+		defer func() { _ = l.Close() }()
 		g.Go(func() error { return f.accept(gctx, g, l, r) })
 	}
 	if err := os.Remove(f.cfg.Control); err != nil && !errors.Is(err, os.ErrNotExist) {

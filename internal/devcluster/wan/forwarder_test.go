@@ -68,7 +68,7 @@ func start(t *testing.T, namespace, listenAt string, edges map[string]string) ri
 		route.Edge = "edge-1"
 	}
 	f := wan.New(wan.Config{Namespace: namespace, Control: r.control, Routes: []wan.Route{route}, Edges: edges}, zaptest.NewLogger(t))
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context())) // it outlives the test by its cleanup
 	ended := make(chan error, 1)
 	go func() { ended <- f.Start(ctx) }()
 	t.Cleanup(func() {
@@ -85,7 +85,7 @@ func start(t *testing.T, namespace, listenAt string, edges map[string]string) ri
 func free(t *testing.T) string {
 	t.Helper()
 	l := listen(t)
-	defer l.Close()
+	defer func() { _ = l.Close() }()
 	return l.Addr().String()
 }
 
@@ -118,7 +118,7 @@ func (r rig) order(method, path string) wan.Link {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	defer response.Body.Close()
+	defer func() { _ = response.Body.Close() }()
 	if response.StatusCode != http.StatusOK {
 		r.t.Fatalf("%s: %s", path, response.Status)
 	}

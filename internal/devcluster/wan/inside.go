@@ -21,13 +21,13 @@ func inside(name string, do func() error) (err error) {
 		runtime.UnlockOSThread()
 		return fmt.Errorf("open own network namespace: %w", err)
 	}
-	defer before.Close()
+	defer func() { _ = before.Close() }()
 	target, err := netns.GetFromName(name)
 	if err != nil {
 		runtime.UnlockOSThread()
 		return fmt.Errorf("open network namespace %s: %w", name, err)
 	}
-	defer target.Close()
+	defer func() { _ = target.Close() }()
 	if err := netns.Set(target); err != nil {
 		runtime.UnlockOSThread()
 		return fmt.Errorf("enter network namespace %s: %w", name, err)

@@ -102,7 +102,7 @@ func (l *link) track(c net.Conn) (forget func()) {
 
 // carry moves bytes between an accepted connection and target until both directions have ended or ctx does.
 func (l *link) carry(ctx context.Context, c net.Conn, target string) error {
-	defer c.Close()
+	defer func() { _ = c.Close() }()
 	defer l.track(c)()
 	if err := l.pass(ctx); err != nil {
 		return err
@@ -112,7 +112,7 @@ func (l *link) carry(ctx context.Context, c net.Conn, target string) error {
 	if err != nil {
 		return fmt.Errorf("dial hub: %w", err)
 	}
-	defer t.Close()
+	defer func() { _ = t.Close() }()
 	g, gctx := errgroup.WithContext(ctx)
 	defer context.AfterFunc(gctx, func() {
 		_ = c.SetDeadline(time.Unix(1, 0)) // long past: ends the reads and writes below

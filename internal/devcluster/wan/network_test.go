@@ -17,7 +17,7 @@ import (
 // needRoot skips where namespaces cannot be made, unless REQUIRE says that they can.
 func needRoot(t *testing.T) {
 	t.Helper()
-	if err := exec.Command("unshare", "--net", "true").Run(); err == nil && os.Geteuid() == 0 {
+	if err := exec.CommandContext(t.Context(), "unshare", "--net", "true").Run(); err == nil && os.Geteuid() == 0 {
 		if _, err := exec.LookPath("ip"); err == nil {
 			return
 		}
@@ -75,6 +75,19 @@ func TestNamespacesCutAndHeal(t *testing.T) {
 		t.Errorf("after the heal: %v", err)
 	}
 
+	loudly(t, n, r)
+	if err := n.Down(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if s := n.State(ctx, "edge-1"); s != wan.Unknown {
+		t.Errorf("state %s after down", s)
+	}
+}
+
+// loudly cuts and heals once more, so that the gateway sees it.
+func loudly(t *testing.T, n wan.Network, r rig) {
+	t.Helper()
+	ctx := t.Context()
 	if err := n.Cut(ctx, "edge-1", true); err != nil {
 		t.Fatal(err)
 	}
@@ -90,12 +103,6 @@ func TestNamespacesCutAndHeal(t *testing.T) {
 	if err := echo(r.dial(n.Namespace("edge-1")), "again", 10*time.Second); err != nil {
 		t.Errorf("after the second heal: %v", err)
 	}
-	if err := n.Down(ctx); err != nil {
-		t.Fatal(err)
-	}
-	if s := n.State(ctx, "edge-1"); s != wan.Unknown {
-		t.Errorf("state %s after down", s)
-	}
 }
 
 func TestGatewaysDoNotReachEachOther(t *testing.T) {
@@ -110,7 +117,7 @@ func TestGatewaysDoNotReachEachOther(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
+	defer func() { _ = l.Close() }()
 	for from, reachable := range map[string]bool{n.Wan(): true, n.Namespace("edge-1"): false} {
 		dctx, cancel := context.WithTimeout(ctx, 4*silence)
 		c, err := wan.Dial(dctx, from, l.Addr().String())

@@ -68,10 +68,19 @@ func TestServerMisbehavesWhenAskedAndStopsInOrder(t *testing.T) {
 		code         int
 		body         string
 	}{
-		{"GET", "/page", 200, "a page"}, {"GET", "/env", 200, "COLOUR=green"}, {"GET", "/none", 404, "404 page not found"},
-		{"GET", "/healthz", 200, "ok"}, {"POST", "/fail", 200, "ok"}, {"GET", "/healthz", 500, "no"},
-		{"GET", "/readyz", 200, "ok"}, {"POST", "/mend", 200, "ok"}, {"GET", "/healthz", 200, "ok"},
-		{"POST", "/unready", 200, "ok"}, {"GET", "/readyz", 503, "no"}, {"POST", "/ready", 200, "ok"}, {"GET", "/readyz", 200, "ok"},
+		{"GET", "/page", 200, "a page"},
+		{"GET", "/env", 200, "COLOUR=green"},
+		{"GET", "/none", 404, "404 page not found"},
+		{"GET", "/healthz", 200, "ok"},
+		{"POST", "/fail", 200, "ok"},
+		{"GET", "/healthz", 500, "no"},
+		{"GET", "/readyz", 200, "ok"},
+		{"POST", "/mend", 200, "ok"},
+		{"GET", "/healthz", 200, "ok"},
+		{"POST", "/unready", 200, "ok"},
+		{"GET", "/readyz", 503, "no"},
+		{"POST", "/ready", 200, "ok"},
+		{"GET", "/readyz", 200, "ok"},
 	} {
 		if code, body := ask(t, step.method, url+step.path); code != step.code || body != step.body {
 			t.Errorf("%s %s: %d %q, want %d %q", step.method, step.path, code, body, step.code, step.body)

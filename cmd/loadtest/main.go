@@ -1,0 +1,60 @@
+// Command loadtest prints the numbers of the README, measured here and now on a real development cluster.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/frond-edge/frond/loadtest"
+)
+
+func main() { os.Exit(run(os.Args, os.Stdout, os.Stderr)) }
+
+// run prints the table and then, as its last line, the JSON to stdout; progress goes to stderr.
+func run(args []string, stdout, stderr io.Writer) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	flags := flag.NewFlagSet("loadtest", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	dir := flags.String("dir", "", "folder for the clusters, taken down at the end (default: a temporary one)")
+	seed := flags.Uint64("seed", 1, "seed of the contents of objects")
+	short := flags.Bool("short", false, "do little: shows that it works, its numbers mean nothing")
+	only := flags.String("only", "", "stages to run, of containerd,hollow,fan-out (default: all)")
+	size := flags.String("size", "", `JSON that changes the size, as in {"Rounds":3}`)
+	if err := flags.Parse(args[1:]); err != nil {
+		return 2
+	}
+	o := loadtest.Options{Command: strings.Join(args, " "), Dir: *dir, Seed: *seed, Size: loadtest.Full(), Talk: stderr}
+	if *short {
+		o.Size = loadtest.Short()
+	}
+	if *size != "" {
+		if err := json.Unmarshal([]byte(*size), &o.Size); err != nil {
+			fmt.Fprintln(stderr, "error: size:", err)
+			return 2
+		}
+	}
+	if *only != "" {
+		o.Only = strings.Split(*only, ",")
+	}
+	report, err := loadtest.Run(ctx, o)
+	report.Setup.Print(stdout)
+	for _, print := range []func(io.Writer) error{report.Print, report.JSON} {
+		if err := print(stdout); err != nil {
+			fmt.Fprintln(stderr, "error:", err)
+			return 1
+		}
+	}
+	if err != nil {
+		fmt.Fprintln(stderr, "error:", err)
+		return 1
+	}
+	return 0
+}

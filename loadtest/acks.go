@@ -1,0 +1,101 @@
+package loadtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/streams"
+)
+
+// ack is one delivery that a node has on disk, as the hub heard it.
+type ack struct {
+	node     string
+	sequence uint64
+	at       time.Time
+}
+
+// ackBuffer holds the acks that a waiting scenario has not taken: more than the largest makes.
+const ackBuffer = 1 << 16
+
+// acks hears every ack of desired state that passes the hub.
+type acks struct {
+	sub  *nats.Subscription
+	next chan ack
+
+	mu sync.Mutex
+	// lost counts acks that nobody took; guarded by mu.
+	lost int
+}
+
+func listen(nc *nats.Conn) (*acks, error) {
+	a := &acks{next: make(chan ack, ackBuffer)}
+	var err error
+	if a.sub, err = nc.Subscribe("$JS.ACK."+streams.DesiredStream+".>", a.hear); err != nil {
+		return nil, fmt.Errorf("hear acks: %w", err)
+	}
+	if err := nc.Flush(); err != nil {
+		return nil, fmt.Errorf("hear acks: %w", err)
+	}
+	return a, nil
+}
+
+// hear reads $JS.ACK.<stream>.<consumer>.<attempt>.<stream sequence>.<consumer sequence>.<time>.<pending>.
+func (a *acks) hear(msg *nats.Msg) {
+	at := time.Now()
+	tokens := strings.Split(msg.Subject, ".")
+	if len(tokens) != 9 || len(msg.Data) > 0 && !strings.HasPrefix(string(msg.Data), "+ACK") {
+		return // a nak or progress
+	}
+	node, err := wire.Unescape(tokens[3])
+	if err != nil {
+		return
+	}
+	sequence, err := strconv.ParseUint(tokens[5], 10, 64)
+	if err != nil {
+		return
+	}
+	select {
+	case a.next <- ack{node: node, sequence: sequence, at: at}:
+	default:
+		a.mu.Lock()
+		a.lost++
+		a.mu.Unlock()
+	}
+}
+
+// forget drops what was heard so far.
+func (a *acks) forget() {
+	for {
+		select {
+		case <-a.next:
+		default:
+			return
+		}
+	}
+}
+
+// take waits for the next ack.
+func (a *acks) take(ctx context.Context) (ack, error) {
+	a.mu.Lock()
+	lost := a.lost
+	a.mu.Unlock()
+	if lost != 0 {
+		return ack{}, fmt.Errorf("%d acks were not taken in time", lost)
+	}
+	select {
+	case got := <-a.next:
+		return got, nil
+	case <-ctx.Done():
+		return ack{}, errors.Join(errors.New("wait for an ack"), ctx.Err())
+	}
+}
+
+func (a *acks) close() error { return a.sub.Unsubscribe() }

@@ -1,0 +1,134 @@
+package loadtest
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// Memory reads the memory of edgecore idle, then with pods, then with ConfigMaps as well, and of cloudcore and a hub
+// server at the end. A round takes one sample of each.
+type Memory struct {
+	// Pods run on the first gateway in the second state, and so many ConfigMaps are there in the third.
+	Pods, ConfigMaps int
+	// Settle is how long a state is left alone before it is sampled, and Samples are taken a second apart.
+	Settle  time.Duration
+	Samples int
+
+	order []string
+	rss   map[string][]float64
+	anon  map[string][]float64
+}
+
+const (
+	memoryPod     = "memory"
+	memoryConfigs = "memory-configs"
+)
+
+// Name of the scenario.
+func (*Memory) Name() string { return "memory" }
+
+// Prepare does nothing: the first state is an idle gateway.
+func (s *Memory) Prepare(context.Context, *World) error {
+	s.rss, s.anon = map[string][]float64{}, map[string][]float64{}
+	return nil
+}
+
+// Once goes through the states.
+func (s *Memory) Once(ctx context.Context, w *World) error {
+	node := w.edges()[0]
+	if err := s.sample(ctx, w, node, "edgecore idle"); err != nil {
+		return err
+	}
+	for _, name := range names(memoryPod, s.Pods) {
+		p := pod(name, node, nil)
+		p.Labels["app"] = memoryPod
+		if err := w.launch(ctx, p); err != nil {
+			return err
+		}
+	}
+	if err := s.sample(ctx, w, node, fmt.Sprintf("edgecore with %d pods", s.Pods)); err != nil {
+		return err
+	}
+	list := names(memoryConfigs, s.ConfigMaps)
+	w.acks.forget()
+	versions, err := w.putAll(ctx, w.create, list)
+	if err != nil {
+		return err
+	}
+	mounting := pod(memoryConfigs, node, list)
+	mounting.Labels["app"] = memoryPod
+	if err := w.launch(ctx, mounting); err != nil {
+		return err
+	}
+	if _, err := w.settled(ctx, []string{node}, versions); err != nil {
+		return err
+	}
+	if err := s.sample(ctx, w, node, fmt.Sprintf("edgecore with %d pods and %d ConfigMaps", s.Pods+1, s.ConfigMaps)); err != nil {
+		return err
+	}
+	for _, part := range []string{"cloudcore-1", "hub-1"} {
+		if err := s.sampleNow(ctx, w, part, part+" then"); err != nil {
+			return err
+		}
+	}
+	return s.Close(ctx, w)
+}
+
+func (s *Memory) sample(ctx context.Context, w *World, part, state string) error {
+	if err := rest(ctx, s.Settle); err != nil {
+		return err
+	}
+	return s.sampleNow(ctx, w, part, state)
+}
+
+func (s *Memory) sampleNow(ctx context.Context, w *World, part, state string) error {
+	if _, known := s.rss[state]; !known {
+		s.order = append(s.order, state)
+	}
+	for range s.Samples {
+		m, err := readMemory(w.cluster.PID(part))
+		if err != nil {
+			return fmt.Errorf("memory of %s: %w", part, err)
+		}
+		const mb = 1e6
+		s.rss[state], s.anon[state] = append(s.rss[state], float64(m.rss)/mb), append(s.anon[state], float64(m.anonymous)/mb)
+		if err := rest(ctx, time.Second); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// peerMemory is the peer's RSS and anonymous memory, with a fake runtime.
+func peerMemory(state string) (rss, anon string) {
+	switch state {
+	case "edgecore idle":
+		return "78-80", "16"
+	case "edgecore with 10 pods":
+		return "", ""
+	case "cloudcore-1 then":
+		return "98", "44"
+	case "hub-1 then":
+		return "", ""
+	default:
+		return "121 (12 pods)", "25"
+	}
+}
+
+// Lines of the report.
+func (s *Memory) Lines() []Line {
+	var lines []Line
+	for _, state := range s.order {
+		rss, anon := peerMemory(state)
+		lines = append(lines,
+			Line{Scenario: s.Name(), Measure: state + ": RSS", Unit: unitMemory, Summary: Summarize(s.rss[state]), Peer: rss},
+			Line{Scenario: s.Name(), Measure: state + ": RssAnon", Unit: unitMemory, Summary: Summarize(s.anon[state]), Peer: anon})
+	}
+	return lines
+}
+
+// Close removes what is left.
+func (s *Memory) Close(ctx context.Context, w *World) error {
+	return w.clear(ctx, "app="+memoryPod, names(memoryConfigs, s.ConfigMaps))
+}

@@ -1,0 +1,243 @@
+package loadtest
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/internal/toolchain"
+	"github.com/frond-edge/frond/streams"
+)
+
+// payloadBytes is the content of one ConfigMap; the peer was measured with as much.
+const payloadBytes = 512
+
+func configMapKey(name string) wire.Key {
+	return wire.Key{Resource: "configmaps", Namespace: namespace, Name: name}
+}
+
+func podKey(name string) wire.Key {
+	return wire.Key{Resource: "pods", Namespace: namespace, Name: name}
+}
+
+func names(prefix string, n int) []string {
+	list := make([]string, n)
+	for i := range list {
+		list[i] = fmt.Sprintf("%s-%04d", prefix, i)
+	}
+	return list
+}
+
+// configMap has content that no other has.
+func (w *World) configMap(name string) *corev1.ConfigMap {
+	content := make([]byte, payloadBytes/2)
+	for i := range content {
+		content[i] = byte(w.rand.Uint32())
+	}
+	return &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace},
+		Data:       map[string]string{"content": hex.EncodeToString(content)},
+	}
+}
+
+// put is how a ConfigMap reaches the apiserver: create or update.
+type put func(ctx context.Context, cm *corev1.ConfigMap) (*corev1.ConfigMap, error)
+
+func (w *World) create(ctx context.Context, cm *corev1.ConfigMap) (*corev1.ConfigMap, error) {
+	return w.kube.CoreV1().ConfigMaps(namespace).Create(ctx, cm, metav1.CreateOptions{})
+}
+
+func (w *World) update(ctx context.Context, cm *corev1.ConfigMap) (*corev1.ConfigMap, error) {
+	return w.kube.CoreV1().ConfigMaps(namespace).Update(ctx, cm, metav1.UpdateOptions{})
+}
+
+// putAll writes ConfigMaps by parallel writers and returns the version that each got.
+func (w *World) putAll(ctx context.Context, how put, list []string) (map[wire.Key]string, error) {
+	contents := make([]*corev1.ConfigMap, len(list))
+	for i, name := range list {
+		contents[i] = w.configMap(name)
+	}
+	var mu sync.Mutex
+	versions := make(map[wire.Key]string, len(list))
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(writers)
+	for _, cm := range contents {
+		g.Go(func() error {
+			stored, err := how(gctx, cm)
+			if err != nil {
+				return fmt.Errorf("write ConfigMap %s: %w", cm.Name, err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			versions[configMapKey(cm.Name)] = stored.ResourceVersion
+			return nil
+		})
+	}
+	return versions, g.Wait()
+}
+
+// pod is bound to a node and mounts ConfigMaps, of which none has to exist.
+func pod(name, node string, configMaps []string) *corev1.Pod {
+	optional, no, grace := true, false, int64(1)
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace, Labels: map[string]string{"app": name}},
+		Spec: corev1.PodSpec{
+			NodeName: node, AutomountServiceAccountToken: &no, EnableServiceLinks: &no, TerminationGracePeriodSeconds: &grace,
+			Containers: []corev1.Container{{Name: "pause", Image: toolchain.ImagePause, ImagePullPolicy: corev1.PullIfNotPresent}},
+		},
+	}
+	if len(configMaps) == 0 {
+		return p
+	}
+	sources := make([]corev1.VolumeProjection, len(configMaps))
+	for i, cm := range configMaps {
+		sources[i].ConfigMap = &corev1.ConfigMapProjection{
+			LocalObjectReference: corev1.LocalObjectReference{Name: cm}, Optional: &optional,
+			Items: []corev1.KeyToPath{{Key: "content", Path: cm}},
+		}
+	}
+	p.Spec.Volumes = []corev1.Volume{{Name: "configs", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: sources}}}}
+	p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "configs", MountPath: "/configs", ReadOnly: true}}
+	return p
+}
+
+// launch makes pods and, unless it is told not to, waits until all run.
+func (w *World) launch(ctx context.Context, pods ...*corev1.Pod) error {
+	for _, p := range pods {
+		if _, err := w.kube.CoreV1().Pods(namespace).Create(ctx, p, metav1.CreateOptions{}); err != nil {
+			return fmt.Errorf("make pod %s: %w", p.Name, err)
+		}
+	}
+	return until(ctx, fmt.Sprintf("%d pods run", len(pods)), func(ctx context.Context) (bool, error) {
+		list, err := w.kube.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return false, err
+		}
+		running := map[string]bool{}
+		for i := range list.Items {
+			running[list.Items[i].Name] = list.Items[i].Status.Phase == corev1.PodRunning
+		}
+		for _, p := range pods {
+			if !running[p.Name] {
+				return false, nil
+			}
+		}
+		return true, nil
+	})
+}
+
+// clear deletes the pods of a selector and, with them, ConfigMaps of a name prefix, and waits until the API has no more of
+// them and the stream of desired state has been purged of them.
+func (w *World) clear(ctx context.Context, selector string, configMaps []string) error {
+	err := w.kube.CoreV1().Pods(namespace).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: selector})
+	if err != nil {
+		return fmt.Errorf("delete pods: %w", err)
+	}
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(writers)
+	for _, name := range configMaps {
+		g.Go(func() error {
+			return ignoreNotFound(w.kube.CoreV1().ConfigMaps(namespace).Delete(gctx, name, metav1.DeleteOptions{}))
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return fmt.Errorf("delete ConfigMaps: %w", err)
+	}
+	err = until(ctx, "the pods are gone", func(ctx context.Context) (bool, error) {
+		list, err := w.kube.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
+		return err == nil && len(list.Items) == 0, err
+	})
+	if err != nil {
+		return err
+	}
+	return until(ctx, "the nodes gave up what they no longer need", func(ctx context.Context) (bool, error) {
+		for _, node := range w.edges() {
+			held, err := w.held.Held(ctx, node)
+			if err != nil {
+				return false, err
+			}
+			for key := range held {
+				if key.Resource == "configmaps" && key.Namespace == namespace && key.Name != rootCA {
+					return false, nil
+				}
+			}
+		}
+		return true, nil
+	})
+}
+
+// rootCA is the ConfigMap that each namespace has.
+const rootCA = "kube-root-ca.crt"
+
+// settled waits until every node has acked these versions of these objects and returns when the last ack came. The acks
+// heard since forget are counted first, so that nothing but them is asked of the hub while it works.
+func (w *World) settled(ctx context.Context, nodes []string, versions map[wire.Key]string) (time.Time, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("not within %s", patience))
+	defer cancel()
+	at := make(map[string]map[uint64]time.Time, len(nodes))
+	for _, node := range nodes {
+		at[node] = make(map[uint64]time.Time, len(versions))
+	}
+	for heard, want := 0, len(nodes)*len(versions); ; want++ { // more acks than objects: others were among them
+		for heard < want {
+			got, err := w.acks.take(ctx)
+			if err != nil {
+				return time.Time{}, fmt.Errorf("%d of %d acks: %w", heard, want, errors.Join(err, context.Cause(ctx)))
+			}
+			if seen := at[got.node]; seen != nil {
+				if _, again := seen[got.sequence]; !again {
+					seen[got.sequence] = got.at
+					heard++
+				}
+			}
+		}
+		last, missing, err := w.lastAck(ctx, at, versions)
+		if err != nil || missing == 0 {
+			return last, err
+		}
+		want = heard + missing - 1
+	}
+}
+
+// lastAck compares acks with what the stream holds: how many wanted versions have no ack, and when the last one came.
+func (w *World) lastAck(ctx context.Context, at map[string]map[uint64]time.Time, versions map[wire.Key]string) (last time.Time, missing int, err error) {
+	for node, seen := range at {
+		held, err := w.held.Held(ctx, node)
+		if err != nil {
+			return last, 0, err
+		}
+		for key, version := range versions {
+			m := held[key]
+			when, acked := seen[m.Sequence]
+			if !acked || m.Op != wire.Apply || m.Version != version {
+				missing++
+				continue
+			}
+			if when.After(last) {
+				last = when
+			}
+		}
+	}
+	return last, missing, nil
+}
+
+// messageAt reads which object and version a stream sequence holds; ok is false if it was overwritten.
+func (w *World) messageAt(ctx context.Context, sequence uint64) (subject, version string, ok bool) {
+	msg, err := w.desired.GetMsg(ctx, sequence)
+	if err != nil {
+		return "", "", false
+	}
+	return msg.Subject, msg.Header.Get("Frond-RV"), true
+}
+
+func subjectOf(node, configMap string) string {
+	return streams.Subject(streams.Desired, node, configMapKey(configMap))
+}

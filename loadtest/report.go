@@ -1,0 +1,94 @@
+package loadtest
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"text/tabwriter"
+)
+
+// Line is one measure of a report.
+type Line struct {
+	Scenario string `json:"scenario"`
+	Measure  string `json:"measure"`
+	Unit     string `json:"unit"`
+	Summary
+	// Peer is KubeEdge's value for the same, "" where there is none.
+	Peer string `json:"peer,omitempty"`
+	// Aim is what the median should be: at most that for times, at least for rates; 0 is no aim.
+	Aim float64 `json:"aim,omitempty"`
+}
+
+// The units. More of a rate is better, of all others less.
+const (
+	unitTime   = "ms"
+	unitRate   = "1/s"
+	unitMemory = "MB"
+	unitShare  = "%"
+)
+
+// Verdict tells whether the aim is met; "" without aim.
+func (l Line) Verdict() string {
+	switch {
+	case l.Aim == 0 || l.N == 0:
+		return ""
+	case l.Unit == unitRate && l.P50 >= l.Aim, l.Unit != unitRate && l.P50 <= l.Aim:
+		return "met"
+	default:
+		return "missed"
+	}
+}
+
+func (l Line) aim() string {
+	switch {
+	case l.Aim == 0:
+		return ""
+	case l.Unit == unitRate:
+		return "≥ " + number(l.Aim)
+	default:
+		return "≤ " + number(l.Aim)
+	}
+}
+
+// Report is the outcome of a run.
+type Report struct {
+	Setup Setup  `json:"setup"`
+	Lines []Line `json:"lines"`
+	// Loads is the machine's load average of one minute when each scenario began.
+	Loads map[string]float64 `json:"loads"`
+}
+
+// Print writes the table for people.
+func (r Report) Print(w io.Writer) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "SCENARIO\tMEASURE\tUNIT\tN\tP50\tP99\tMIN\tMAX\tPEER\tAIM (P50)\t")
+	for _, l := range r.Lines {
+		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", l.Scenario, l.Measure, l.Unit, l.N,
+			number(l.P50), number(l.P99), number(l.Min), number(l.Max), l.Peer, l.aim(), l.Verdict())
+	}
+	if err := t.Flush(); err != nil {
+		return fmt.Errorf("write table: %w", err)
+	}
+	return nil
+}
+
+// JSON writes the whole report on one line.
+func (r Report) JSON(w io.Writer) error {
+	if err := json.NewEncoder(w).Encode(r); err != nil {
+		return fmt.Errorf("write report: %w", err)
+	}
+	return nil
+}
+
+// number shows three digits or the whole part, which is more than the spread deserves.
+func number(v float64) string {
+	switch a := math.Abs(v); {
+	case a >= 100:
+		return fmt.Sprintf("%.0f", v)
+	case a >= 10:
+		return fmt.Sprintf("%.1f", v)
+	default:
+		return fmt.Sprintf("%.2f", v)
+	}
+}

@@ -1,0 +1,220 @@
+package loadtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/frond-edge/frond/internal/devcluster"
+	"github.com/frond-edge/frond/internal/toolchain"
+)
+
+// Options of Run.
+type Options struct {
+	// Command is what was typed, for the report.
+	Command string
+	// Dir is where clusters live; empty is a new folder below the system's temporary one. It is removed.
+	Dir string
+	// Seed makes the contents of objects.
+	Seed uint64
+	// Size is how much is done.
+	Size Size
+	// Only names the stages to run; empty is all that this user may run. See Stages.
+	Only []string
+	// Talk receives progress.
+	Talk io.Writer
+}
+
+// Size is how much the scenarios do.
+type Size struct {
+	Updates   int // of one ConfigMap, one at a time
+	Burst     int // ConfigMaps of one node
+	Rounds    int // of each rate
+	FanNodes  int // gateways of the fan-out
+	FanOut    int // ConfigMaps to each of them
+	Pods      int // started one at a time
+	Resident  int // pods that run while memory is read
+	Held      int // ConfigMaps that are there while memory is read
+	Settle    time.Duration
+	Samples   int
+	QuietTime time.Duration // before each stage: what starting a cluster stirred up settles
+}
+
+// Full is what the numbers of issue 2 ask for.
+func Full() Size {
+	return Size{
+		Updates: 300, Burst: 1000, Rounds: 5, FanNodes: 20, FanOut: 200, Pods: 30,
+		Resident: 10, Held: 1000, Settle: 20 * time.Second, Samples: 5, QuietTime: 15 * time.Second,
+	}
+}
+
+// Short proves that each scenario works; its numbers mean nothing.
+func Short() Size {
+	return Size{Updates: 10, Burst: 40, Rounds: 1, FanNodes: 2, FanOut: 10, Pods: 2, Resident: 2, Held: 20, Samples: 1}
+}
+
+// stage is a cluster and the scenarios that run on it.
+type stage struct {
+	name string
+	spec devcluster.Spec
+	// grows: it goes on with the cluster of the stage before.
+	grows     bool
+	scenarios func(Size) []Scenario
+}
+
+// stages in the order they run.
+func stages(size Size) []stage {
+	return []stage{
+		{
+			name: "containerd", spec: devcluster.Spec{Edges: 1, Cloudcores: 2, Hubs: 3, Runtime: devcluster.Containerd},
+			scenarios: func(s Size) []Scenario {
+				return []Scenario{
+					&Memory{Pods: s.Resident, ConfigMaps: s.Held, Settle: s.Settle, Samples: s.Samples},
+					&Startup{Pods: s.Pods},
+				}
+			},
+		},
+		{
+			name: "hollow", spec: devcluster.Spec{Edges: 2, Cloudcores: 2, Hubs: 3, Runtime: devcluster.Hollow},
+			scenarios: func(s Size) []Scenario {
+				return []Scenario{
+					&Single{Updates: s.Updates},
+					&Burst{Objects: s.Burst},
+					&Arrival{Nodes: 1, Objects: s.Burst, Peer: burstPeer, Aim: burstAim},
+					&Startup{Pods: s.Pods, Peer: "1000"},
+				}
+			},
+		},
+		{
+			name: "fan-out", grows: true, spec: devcluster.Spec{Edges: size.FanNodes, Cloudcores: 2, Hubs: 3, Runtime: devcluster.Hollow},
+			scenarios: func(s Size) []Scenario {
+				return []Scenario{
+					&Fanout{Nodes: s.FanNodes, Objects: s.FanOut},
+					&Arrival{Nodes: s.FanNodes, Objects: s.FanOut, Peer: fanoutPeer, Aim: fanoutAim},
+				}
+			},
+		},
+	}
+}
+
+// Run brings clusters up, plays all scenarios on them, takes them down, and prints the setup first and the table last.
+// The report holds what was measured, also when there is an error.
+func Run(ctx context.Context, o Options) (report Report, err error) {
+	dir := o.Dir
+	if dir == "" {
+		if dir, err = os.MkdirTemp("", "frond-load-"); err != nil {
+			return report, fmt.Errorf("make folder: %w", err)
+		}
+		defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	} else if err := os.MkdirAll(dir, 0o755); err != nil {
+		return report, fmt.Errorf("make folder: %w", err)
+	}
+	if report.Setup, err = newSetup(ctx, o.Command, dir, o.Seed); err != nil {
+		return report, err
+	}
+	report.Setup.Print(o.Talk)
+	report.Loads = map[string]float64{}
+	b := bench{Options: o, dir: filepath.Join(dir, "cluster"), report: &report}
+	defer func() { err = errors.Join(err, b.down(ctx)) }()
+	for _, st := range stages(o.Size) {
+		switch {
+		case len(o.Only) != 0 && !slices.Contains(o.Only, st.name):
+			continue
+		case st.spec.Runtime == devcluster.Containerd && os.Geteuid() != 0:
+			fmt.Fprintf(o.Talk, "%s: skipped, real containers need root\n", st.name)
+			continue
+		}
+		if err := b.stage(ctx, st); err != nil {
+			return report, fmt.Errorf("%s: %w", st.name, err)
+		}
+	}
+	return report, nil
+}
+
+// bench is one Run.
+type bench struct {
+	Options
+	dir     string
+	cluster *devcluster.Cluster
+	report  *Report
+}
+
+func (b *bench) stage(ctx context.Context, st stage) (err error) {
+	if !st.grows {
+		if err := b.down(ctx); err != nil {
+			return err
+		}
+	}
+	if b.cluster, err = Up(ctx, b.dir, st.spec, b.Talk); err != nil {
+		return err
+	}
+	if err := rest(ctx, b.Size.QuietTime); err != nil {
+		return err
+	}
+	w, err := NewWorld(ctx, b.cluster, b.Seed, b.Talk)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, w.Close(context.WithoutCancel(ctx))) }()
+	if b.report.Setup.Kubernetes == "" {
+		version, err := w.kube.Discovery().ServerVersion()
+		if err != nil {
+			return fmt.Errorf("ask the version of Kubernetes: %w", err)
+		}
+		b.report.Setup.Kubernetes, b.report.Setup.NATS = version.GitVersion, w.nc.ConnectedServerVersion()
+	}
+	for _, s := range st.scenarios(b.Size) {
+		name := st.name + ": " + s.Name()
+		b.report.Loads[name] = loadAverage()
+		fmt.Fprintf(b.Talk, "%s, load %.2f\n", name, b.report.Loads[name])
+		lines, err := Play(ctx, w, s, b.rounds(s))
+		for _, l := range lines {
+			l.Scenario = name
+			b.report.Lines = append(b.report.Lines, l)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// rounds: what is summed up over single samples needs one.
+func (b *bench) rounds(s Scenario) int {
+	switch s.(type) {
+	case *Single, *Startup, *Memory:
+		return 1
+	default:
+		return b.Size.Rounds
+	}
+}
+
+func (b *bench) down(ctx context.Context) error {
+	if b.cluster == nil {
+		return nil
+	}
+	cluster := b.cluster
+	b.cluster = nil
+	if err := cluster.Down(context.WithoutCancel(ctx), false); err != nil {
+		return fmt.Errorf("take the cluster down: %w", err)
+	}
+	return nil
+}
+
+// upTimeout bounds the start of 20 gateways on two cores.
+const upTimeout = 5 * time.Minute
+
+// Up brings a cluster up, building what is missing. After an error the cluster, if any, is what was started of it.
+func Up(ctx context.Context, dir string, spec devcluster.Spec, talk io.Writer) (*devcluster.Cluster, error) {
+	return devcluster.Up(ctx, devcluster.Options{
+		Dir: dir, Spec: spec, Talk: talk, Timeout: upTimeout,
+		Programs: func(ctx context.Context, spec devcluster.Spec) (toolchain.Paths, error) {
+			return toolchain.Ensure(ctx, toolchain.Request{Kube: true, Nats: true, Frond: true, Node: spec.Runtime == devcluster.Containerd}, talk)
+		},
+	})
+}

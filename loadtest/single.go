@@ -1,0 +1,97 @@
+package loadtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Single updates one ConfigMap that a pod of a node mounts, and waits for the ack before the next update: how long a
+// change takes from the call of the API to the disk of the gateway and back.
+type Single struct {
+	// Updates of one round.
+	Updates int
+
+	taken, written []float64
+}
+
+// The objects of Single.
+const (
+	singlePod    = "single"
+	singleConfig = "single-config"
+	// warmUps are updates that do not count: connections and caches of all processes.
+	warmUps = 20
+	// singleAim is half of the peer's p50 and less: issue 2.
+	singleAim = 5
+)
+
+// Name of the scenario.
+func (*Single) Name() string { return "one update" }
+
+// Prepare makes the pod and warms up.
+func (s *Single) Prepare(ctx context.Context, w *World) error {
+	if _, err := w.putAll(ctx, w.create, []string{singleConfig}); err != nil {
+		return err
+	}
+	if err := w.launch(ctx, pod(singlePod, w.edges()[0], []string{singleConfig})); err != nil {
+		return err
+	}
+	for range warmUps {
+		if _, _, err := s.update(ctx, w); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Once does the updates of a round.
+func (s *Single) Once(ctx context.Context, w *World) error {
+	for range s.Updates {
+		acked, written, err := s.update(ctx, w)
+		if err != nil {
+			return err
+		}
+		s.taken, s.written = append(s.taken, milliseconds(acked)), append(s.written, milliseconds(written))
+	}
+	return nil
+}
+
+// update returns how long it was until the ack, and until the apiserver answered.
+func (s *Single) update(ctx context.Context, w *World) (acked, written time.Duration, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("not within %s", patience))
+	defer cancel()
+	subject, cm := subjectOf(w.edges()[0], singleConfig), w.configMap(singleConfig)
+	w.acks.forget()
+	began := time.Now()
+	stored, err := w.update(ctx, cm)
+	if err != nil {
+		return 0, 0, fmt.Errorf("update: %w", err)
+	}
+	written = time.Since(began)
+	for {
+		got, err := w.acks.take(ctx)
+		if err != nil {
+			return 0, 0, errors.Join(err, context.Cause(ctx))
+		}
+		if on, version, ok := w.messageAt(ctx, got.sequence); ok && on == subject && version == stored.ResourceVersion {
+			return got.at.Sub(began), written, nil
+		}
+	}
+}
+
+// Lines of the report.
+func (s *Single) Lines() []Line {
+	return []Line{
+		{
+			Scenario: s.Name(), Measure: "API call → on the gateway's disk and acked", Unit: unitTime,
+			Summary: Summarize(s.taken), Peer: "13.7, p99 26", Aim: singleAim,
+		},
+		{Scenario: s.Name(), Measure: "  of it until the apiserver answered", Unit: unitTime, Summary: Summarize(s.written)},
+	}
+}
+
+// Close removes the pod.
+func (*Single) Close(ctx context.Context, w *World) error {
+	return w.clear(ctx, "app="+singlePod, []string{singleConfig})
+}

@@ -1,0 +1,83 @@
+package loadtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+)
+
+// Startup makes bound pods, one after the other, and waits until a watch of the API sees each Running.
+type Startup struct {
+	// Pods of one round.
+	Pods int
+	// Peer's number, for the report.
+	Peer string
+
+	taken []float64
+	made  int
+}
+
+const startupPod = "startup"
+
+// Name of the scenario.
+func (*Startup) Name() string { return "pod start" }
+
+// Prepare starts one pod that does not count: the first one finds caches cold.
+func (s *Startup) Prepare(ctx context.Context, w *World) error {
+	_, err := s.start(ctx, w)
+	return err
+}
+
+// Once starts the pods of a round and removes them.
+func (s *Startup) Once(ctx context.Context, w *World) error {
+	for range s.Pods {
+		took, err := s.start(ctx, w)
+		if err != nil {
+			return err
+		}
+		s.taken = append(s.taken, milliseconds(took))
+	}
+	return w.clear(ctx, "app="+startupPod, nil)
+}
+
+func (s *Startup) start(ctx context.Context, w *World) (took time.Duration, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("not within %s", patience))
+	defer cancel()
+	s.made++
+	p := pod(fmt.Sprintf("%s-%d", startupPod, s.made), w.edges()[0], nil)
+	p.Labels["app"] = startupPod
+	pods := w.kube.CoreV1().Pods(namespace)
+	seen, err := pods.Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + p.Name})
+	if err != nil {
+		return 0, fmt.Errorf("watch pod: %w", err)
+	}
+	defer seen.Stop()
+	began := time.Now()
+	if _, err := pods.Create(ctx, p, metav1.CreateOptions{}); err != nil {
+		return 0, fmt.Errorf("make pod: %w", err)
+	}
+	for event := range seen.ResultChan() {
+		if now, ok := event.Object.(*corev1.Pod); ok && event.Type != watch.Deleted && now.Status.Phase == corev1.PodRunning {
+			return time.Since(began), nil
+		}
+	}
+	return 0, errors.Join(fmt.Errorf("pod %s was not seen to run", p.Name), context.Cause(ctx))
+}
+
+// Lines of the report.
+func (s *Startup) Lines() []Line {
+	return []Line{{
+		Scenario: s.Name(), Measure: "bound pod made → Running in the API", Unit: unitTime,
+		Summary: Summarize(s.taken), Peer: s.Peer,
+	}}
+}
+
+// Close removes what is left.
+func (*Startup) Close(ctx context.Context, w *World) error {
+	return w.clear(ctx, "app="+startupPod, nil)
+}

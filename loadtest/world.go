@@ -1,0 +1,173 @@
+package loadtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"time"
+
+	"github.com/nats-io/jsm.go/natscontext"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/frond-edge/frond/internal/devcluster"
+	"github.com/frond-edge/frond/streams"
+)
+
+const (
+	// namespace holds all that scenarios make; it goes when the World closes.
+	namespace = "loadtest"
+	// patience is how long a step may take that needs seconds: the machine may be busy.
+	patience = 3 * time.Minute
+	// poll is how often a condition is looked at that nobody tells about. No measured time depends on it.
+	poll = 100 * time.Millisecond
+	// writers is how many clients write to the apiserver at once.
+	writers = 32
+)
+
+// World is a running cluster as scenarios see it: Kubernetes as its admin, and the hub as the nats CLI.
+type World struct {
+	cluster *devcluster.Cluster
+	kube    kubernetes.Interface
+	nc      *nats.Conn
+	desired jetstream.Stream
+	// held reads what the stream holds for a node; it never publishes.
+	held *streams.Publisher
+	acks *acks
+	rand *rand.Rand
+	talk io.Writer
+}
+
+// NewWorld connects to a cluster. Close it before the cluster goes down.
+func NewWorld(ctx context.Context, cluster *devcluster.Cluster, seed uint64, talk io.Writer) (*World, error) {
+	w := &World{cluster: cluster, rand: rand.New(rand.NewPCG(seed, seed)), talk: talk}
+	if err := w.connect(ctx); err != nil {
+		return nil, errors.Join(err, w.disconnect())
+	}
+	if err := w.makeNamespace(ctx); err != nil {
+		return nil, errors.Join(err, w.disconnect())
+	}
+	return w, nil
+}
+
+func (w *World) connect(ctx context.Context) error {
+	cfg, err := clientcmd.BuildConfigFromFlags("", w.cluster.Kubeconfig())
+	if err != nil {
+		return fmt.Errorf("read kubeconfig: %w", err)
+	}
+	cfg.QPS = -1 // the apiserver alone decides how fast
+	if w.kube, err = kubernetes.NewForConfig(cfg); err != nil {
+		return fmt.Errorf("kubernetes: %w", err)
+	}
+	admin, err := natscontext.NewFromFile(w.cluster.NATSContext())
+	if err != nil {
+		return fmt.Errorf("read nats context: %w", err)
+	}
+	if w.nc, err = admin.Connect(nats.Name("loadtest")); err != nil {
+		return fmt.Errorf("connect to the hub: %w", err)
+	}
+	js, err := jetstream.New(w.nc)
+	if err != nil {
+		return fmt.Errorf("jetstream: %w", err)
+	}
+	if w.desired, err = js.Stream(ctx, streams.DesiredStream); err != nil {
+		return fmt.Errorf("stream %s: %w", streams.DesiredStream, err)
+	}
+	if w.held, err = streams.NewPublisher(w.nc, streams.NewMetrics(nil)); err != nil {
+		return err
+	}
+	w.acks, err = listen(w.nc)
+	return err
+}
+
+// makeNamespace makes the namespace and waits for the service account that pods need.
+func (w *World) makeNamespace(ctx context.Context) error {
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
+	if _, err := w.kube.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil {
+		return fmt.Errorf("make namespace: %w", err)
+	}
+	return until(ctx, "the service account of the namespace", func(ctx context.Context) (bool, error) {
+		_, err := w.kube.CoreV1().ServiceAccounts(namespace).Get(ctx, "default", metav1.GetOptions{})
+		return err == nil, ignoreNotFound(err)
+	})
+}
+
+// Close deletes what scenarios left and disconnects.
+func (w *World) Close(ctx context.Context) error {
+	err := w.kube.CoreV1().Namespaces().Delete(ctx, namespace, metav1.DeleteOptions{})
+	if err == nil {
+		err = until(ctx, "the namespace goes", func(ctx context.Context) (bool, error) {
+			_, err := w.kube.CoreV1().Namespaces().Get(ctx, namespace, metav1.GetOptions{})
+			return apierrors.IsNotFound(err), ignoreNotFound(err)
+		})
+	}
+	return errors.Join(err, w.disconnect())
+}
+
+func (w *World) disconnect() error {
+	var err error
+	if w.acks != nil {
+		err = w.acks.close()
+	}
+	if w.nc != nil {
+		w.nc.Close()
+	}
+	return err
+}
+
+// edges are the names of the cluster's gateways, which are its nodes.
+func (w *World) edges() []string {
+	names := make([]string, w.cluster.Spec().Edges)
+	for i := range names {
+		names[i] = fmt.Sprintf("edge-%d", i+1)
+	}
+	return names
+}
+
+func (w *World) say(format string, args ...any) { fmt.Fprintf(w.talk, "  "+format+"\n", args...) }
+
+// until waits for a condition of which nobody tells.
+func until(ctx context.Context, what string, holds func(context.Context) (bool, error)) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("not within %s", patience))
+	defer cancel()
+	ticker := time.NewTicker(poll)
+	defer ticker.Stop()
+	for {
+		done, err := holds(ctx)
+		if err != nil {
+			return fmt.Errorf("wait until %s: %w", what, err)
+		}
+		if done {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait until %s: %w", what, context.Cause(ctx))
+		case <-ticker.C:
+		}
+	}
+}
+
+// rest waits, so that what came before no longer disturbs.
+func rest(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}
+
+func ignoreNotFound(err error) error {
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
