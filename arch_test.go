@@ -21,6 +21,7 @@ var ranks = map[string]int{
 	"internal/buildinfo":  0,
 	"internal/health":     0,
 	"internal/lifecycle":  0,
+	"internal/logging":    0,
 	"internal/toolchain":  0,
 	"internal/kubetest":   1,
 	"leaf":                1,
@@ -47,15 +48,16 @@ var neighbours = []string{
 	"leaf/localapi -> leaf/store",
 	"edged -> edged/hollow",
 	"internal/e2e -> internal/devcluster",
+	"loadtest -> internal/devcluster",
 }
 
 // homes says which rooms may import an outside module; everybody else asks one of them.
 var homes = map[string][]string{
 	"github.com/nats-io/nats-server":         {"leaf", "leaf/leaftest", "streams/streamstest"},
-	"github.com/nats-io/nats.go":             {"streams", "leaf", "leaf/store", "leaf/leaftest", "streams/streamstest", "cloud", "internal/edgenode", "internal/devcluster"},
-	"github.com/nats-io/jsm.go":              {"streams", "internal/devcluster"},
-	"sigs.k8s.io/controller-runtime":         {"controllers", "cloud"},
-	"k8s.io/apiserver":                       {"leaf/localapi", "internal/health"},
+	"github.com/nats-io/nats.go":             {"streams", "leaf", "leaf/store", "leaf/leaftest", "streams/streamstest", "cloud", "internal/edgenode", "internal/devcluster", "loadtest"},
+	"github.com/nats-io/jsm.go":              {"streams", "internal/devcluster", "loadtest"},
+	"sigs.k8s.io/controller-runtime":         {"controllers", "cloud", "cmd/cloudcore"},     // cmd hands it the logger
+	"k8s.io/apiserver":                       {"leaf/localapi", "internal/health", "edged"}, // edged: the feature gate that the kubelet wants
 	"k8s.io/kubernetes":                      {"edged"},
 	"k8s.io/cri-api":                         {"edged", "edged/hollow"},
 	"k8s.io/cri-client":                      {"edged", "edged/hollow"},

@@ -21,10 +21,10 @@ func (k *Kubelet) watchReady(ctx context.Context, client kubernetes.Interface, b
 		node, ok := event.Object.(*corev1.Node)
 		return ok && readySince(node, began), nil
 	})
-	switch {
-	case ctx.Err() != nil:
-		return nil
-	case err != nil:
+	if ctx.Err() != nil {
+		return nil //nolint:nilerr // we were asked to stop
+	}
+	if err != nil {
 		return fmt.Errorf("wait for ready node: %w", err)
 	}
 	k.log.Info("node ready", zap.String("node", k.cfg.Node), zap.Duration("took", time.Since(began)))

@@ -229,14 +229,26 @@ func (w *World) lastAck(ctx context.Context, at map[string]map[uint64]time.Time,
 	return last, missing, nil
 }
 
-// messageAt reads which object and version a stream sequence holds; ok is false if it was overwritten.
+// messageAt reads which object and version a stream sequence holds; ok is false if it was overwritten. Any copy of the
+// stream may answer, so one that has not heard of a sequence yet is asked again.
 func (w *World) messageAt(ctx context.Context, sequence uint64) (subject, version string, ok bool) {
-	msg, err := w.desired.GetMsg(ctx, sequence)
-	if err != nil {
-		return "", "", false
+	for range copyTries {
+		msg, err := w.desired.GetMsg(ctx, sequence)
+		if err == nil {
+			return msg.Subject, msg.Header.Get("Frond-RV"), true
+		}
+		if rest(ctx, copyPause) != nil {
+			break
+		}
 	}
-	return msg.Subject, msg.Header.Get("Frond-RV"), true
+	return "", "", false
 }
+
+// A follower learns of a commit with the leader's next message, in the worst case its heartbeat after 1 s.
+const (
+	copyTries = 150
+	copyPause = 10 * time.Millisecond
+)
 
 func subjectOf(node, configMap string) string {
 	return streams.Subject(streams.Desired, node, configMapKey(configMap))

@@ -36,8 +36,12 @@ type Setup struct {
 
 // Print writes it for people.
 func (s Setup) Print(w io.Writer) {
-	fmt.Fprintf(w, "command     %s\nbegan       %s\nseed        %d\nversions    frond %s, %s\nmachine     %d × %s, %.0f GiB, Linux %s\n",
-		s.Command, s.Began.UTC().Format(time.RFC3339), s.Seed, s.Frond, s.Go, s.Cores, s.CPU, s.MemoryGiB, s.Kernel)
+	versions := "frond " + s.Frond + ", " + s.Go
+	if s.Kubernetes != "" {
+		versions += ", Kubernetes " + s.Kubernetes + ", nats-server " + s.NATS
+	}
+	fmt.Fprintf(w, "command     %s\nbegan       %s\nseed        %d\nversions    %s\nmachine     %d × %s, %.0f GiB, Linux %s\n",
+		s.Command, s.Began.UTC().Format(time.RFC3339), s.Seed, versions, s.Cores, s.CPU, s.MemoryGiB, s.Kernel)
 	fmt.Fprintf(w, "disk sync   p50 %s ms, p99 %s ms, min %s ms, of %d\nload        %.2f\n\n",
 		number(s.Sync.P50), number(s.Sync.P99), number(s.Sync.Min), s.Sync.N, loadAverage())
 }

@@ -18,6 +18,9 @@ const (
 	callTimeout = 15 * time.Second
 	// forgetTimeout bounds the removal of a node's old consumer; if its server is down nobody answers at all.
 	forgetTimeout = time.Second
+	// stepTimeout bounds each other step of an attach: what a hub without a leader does not answer, it does not answer
+	// later either, and the node should ask again rather than wait.
+	stepTimeout = 2500 * time.Millisecond
 	// window is the number of messages in flight to one node. 256 fills a link of 100 ms round trip at 2,500/s.
 	window = 256
 )
@@ -56,7 +59,9 @@ func (a *Attacher) Handle(ctx context.Context, node string, request []byte) (any
 }
 
 func (a *Attacher) attach(ctx context.Context, node string, req wire.AttachRequest) (wire.AttachReply, error) {
-	stream, err := a.js.Stream(ctx, DesiredStream)
+	sctx, cancel := context.WithTimeout(ctx, stepTimeout)
+	defer cancel()
+	stream, err := a.js.Stream(sctx, DesiredStream)
 	if err != nil {
 		return wire.AttachReply{}, fmt.Errorf("attach %s: %w", node, err)
 	}
@@ -67,7 +72,7 @@ func (a *Attacher) attach(ctx context.Context, node string, req wire.AttachReque
 	start := req.Sequence + 1
 	if reply.Full {
 		start = 1
-		if err := a.prepared(ctx, stream, node); err != nil {
+		if err := a.prepared(sctx, stream, node); err != nil {
 			return wire.AttachReply{}, err
 		}
 	}
@@ -110,13 +115,18 @@ var ErrPreparing = errors.New("the desired state of this node is being prepared"
 func (a *Attacher) consumer(ctx context.Context, node string, reply *wire.AttachReply) error {
 	name := wire.Escape(node)
 	cfg := nodeConsumer(name, Filter(Desired, node), reply.UpTo, window)
-	_, err := a.js.CreateConsumer(ctx, DesiredStream, cfg)
-	if err != nil {
+	create := func() error {
+		sctx, cancel := context.WithTimeout(ctx, stepTimeout)
+		defer cancel()
+		_, err := a.js.CreateConsumer(sctx, DesiredStream, cfg)
+		return err
+	}
+	if err := create(); err != nil {
 		// It exists with another start, or its server is down. In the second case nobody confirms the removal.
 		fctx, cancel := context.WithTimeout(ctx, forgetTimeout)
 		forgotten := a.js.DeleteConsumer(fctx, DesiredStream, name)
 		cancel()
-		if _, again := a.js.CreateConsumer(ctx, DesiredStream, cfg); again != nil {
+		if again := create(); again != nil {
 			return fmt.Errorf("make the consumer of %s: %w", node, errors.Join(err, forgotten, again))
 		}
 	}

@@ -85,7 +85,7 @@ func (d *Delivery) Start(ctx context.Context) error {
 		began := time.Now()
 		err := d.session(ctx, changed)
 		if ctx.Err() != nil {
-			break
+			return nil //nolint:nilerr // we were asked to stop
 		}
 		if time.Since(began) > settled {
 			retry = newRetry()

@@ -23,7 +23,7 @@ const (
 	heldBytes    = 4 * mib
 	heldMessages = 1000
 	// directTimeout bounds one page.
-	directTimeout = 5 * time.Second
+	directTimeout = 3 * time.Second
 )
 
 // page is one answer of the reader, in order of sequence.

@@ -120,7 +120,7 @@ func (p *Pump) run(ctx context.Context) error {
 		}
 		moved, err := p.move(ctx, changed)
 		if ctx.Err() != nil {
-			break
+			return nil //nolint:nilerr // we were asked to stop
 		}
 		if moved {
 			retry = newRetry()

@@ -87,7 +87,7 @@ func (r *Reports) Start(ctx context.Context) error {
 		began := time.Now()
 		err := r.session(ctx)
 		if ctx.Err() != nil {
-			break
+			return nil //nolint:nilerr // we were asked to stop
 		}
 		if time.Since(began) > settled {
 			retry = newRetry()

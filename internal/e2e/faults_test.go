@@ -87,7 +87,7 @@ func TestLinkCutBringsTheLastStateOnce(t *testing.T) {
 	}
 	cut := time.Now()
 	t.Cleanup(func() {
-		if err := shared.Heal(context.Background(), "edge-1"); err != nil {
+		if err := shared.Heal(context.WithoutCancel(t.Context()), "edge-1"); err != nil {
 			t.Error(err)
 		}
 	})
