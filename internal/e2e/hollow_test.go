@@ -1,0 +1,91 @@
+package e2e_test
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/frond-edge/frond/internal/toolchain"
+)
+
+// ordinary is Debian's nobody: a user without any right.
+const ordinary = 65534
+
+// TestAnOrdinaryUserGetsAHollowCluster runs the frond command as somebody without rights: a whole cluster with the hollow
+// runtime comes up, a pod runs in it, and it goes without a trace. What was built before is handed to that user.
+func TestAnOrdinaryUserGetsAHollowCluster(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root to become another user")
+	}
+	paths, err := toolchain.Ensure(t.Context(), toolchain.Request{Kube: true, Nats: true, Frond: true}, os.Stderr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	home, err := os.MkdirTemp("", "fh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(home) }) // best effort in the temporary folder
+	// The user's own clone and cache, as if it had built them.
+	cache := filepath.Join(home, "cache")
+	for _, built := range []string{paths.Kube, paths.NatsServer, paths.Edgecore} {
+		entry := filepath.Dir(built)
+		copyTree(t, entry, filepath.Join(cache, filepath.Base(entry)))
+	}
+	source, err := filepath.Abs(filepath.Join("..", ".."))
+	if err != nil {
+		t.Fatal(err)
+	}
+	copyTree(t, source, filepath.Join(home, "src"))
+	if out, err := exec.CommandContext(t.Context(), "chown", "-R", "65534:65534", home).CombinedOutput(); err != nil {
+		t.Fatalf("chown: %v: %s", err, out)
+	}
+	frond := filepath.Join(cache, filepath.Base(filepath.Dir(paths.Frond)), filepath.Base(paths.Frond))
+	dir := filepath.Join(home, "c")
+	run := func(ctx context.Context, name string, args ...string) (string, error) {
+		cmd := exec.CommandContext(ctx, name, args...)
+		cmd.Dir = filepath.Join(home, "src")
+		cmd.Env = []string{
+			"HOME=" + home, "PATH=" + os.Getenv("PATH"), "FROND_CACHE=" + cache, "KUBECONFIG=" + filepath.Join(dir, "kubeconfig"),
+			"GOFLAGS=-buildvcs=false", "GOCACHE=" + filepath.Join(home, "go-build"), "XDG_RUNTIME_DIR=" + home,
+		}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: ordinary, Gid: ordinary}}
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+	t.Cleanup(func() {
+		if out, err := run(context.Background(), frond, "dev", "down", "--dir", dir); err != nil {
+			t.Errorf("down: %v\n%s", err, out)
+		}
+	})
+	if out, err := run(t.Context(), frond, "dev", "up", "--runtime", "hollow", "--dir", dir); err != nil {
+		t.Fatalf("up: %v\n%s", err, out)
+	}
+	kubectl := filepath.Join(dir, "bin", "kubectl")
+	out, err := run(t.Context(), kubectl, "run", "hello", "--image=localhost/frond/http:dev",
+		`--overrides={"spec":{"nodeSelector":{"node-role.kubernetes.io/edge":""}}}`)
+	if err != nil {
+		t.Fatalf("run: %v\n%s", err, out)
+	}
+	eventually(t, "the pod runs", func(ctx context.Context) string {
+		if out, err := run(ctx, kubectl, "get", "pod", "hello", "-o", "wide", "--no-headers"); err != nil || !strings.Contains(out, "Running") {
+			return out
+		}
+		return ""
+	})
+}
+
+// copyTree copies a folder; hard links are not enough, as the copies get another owner.
+func copyTree(t *testing.T, from, to string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.CommandContext(t.Context(), "cp", "-a", from, to).CombinedOutput(); err != nil {
+		t.Fatalf("copy %s: %v: %s", from, err, out)
+	}
+}
