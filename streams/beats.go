@@ -22,7 +22,8 @@ const (
 	maxBeat = 4096
 )
 
-// Beater sends a node's heartbeat while the link is up: every 10 s, and soon after the cursor has moved.
+// Beater sends a node's heartbeat: every 10 s, and within a second after its cursor or health has changed. While the link
+// is down nobody hears it.
 type Beater struct {
 	node    string
 	nc      *nats.Conn
@@ -43,7 +44,7 @@ func (b *Beater) Start(ctx context.Context) error {
 	var sent time.Time
 	for {
 		beat := b.compose()
-		if beat.Cursor != last.Cursor || time.Since(sent) >= beatPeriod {
+		if beat.Cursor != last.Cursor || beat.Healthy != last.Healthy || time.Since(sent) >= beatPeriod {
 			if err := b.send(beat); err != nil {
 				b.log.Warn("beat not sent", zap.Error(err))
 			}

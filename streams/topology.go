@@ -164,7 +164,7 @@ func Ensure(ctx context.Context, js jetstream.JetStream, t Topology) error {
 
 // ensureTimeout bounds one request of Ensure. When two processes create the same stream at the same moment, the server
 // (2.15.2) makes it and answers neither; asked again, it answers at once.
-const ensureTimeout = 3 * time.Second
+const ensureTimeout = time.Second
 
 // persist repeats a request that nobody answered until ctx ends.
 func persist(ctx context.Context, request func(context.Context) error) error {
