@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -106,16 +107,17 @@ func (n *Node) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	down, err := n.wire(nc, st, api, outbox)
+	kubelet, runtime, err := n.kubelet(api) //nolint:contextcheck // New starts nothing
 	if err != nil {
 		return err
 	}
-	kubelet, err := n.kubelet(api) //nolint:contextcheck // New starts nothing
+	moving, err := n.wire(nc, st, outbox, &pulse{renewed: api.LeaseRenewed, ready: kubelet.Ready()})
 	if err != nil {
 		return err
 	}
-	parts := append([]lifecycle.Part{{Name: "localapi", Start: api.Start, Ready: api.Ready()}}, down...)
-	return lifecycle.Run(ctx, n.log, append(parts, kubelet...)...)
+	parts := append([]lifecycle.Part{{Name: "localapi", Start: api.Start, Ready: api.Ready()}}, moving...)
+	parts = append(parts, runtime...)
+	return lifecycle.Run(ctx, n.log, append(parts, lifecycle.Part{Name: "kubelet", Start: kubelet.Start, Ready: kubelet.Ready()})...)
 }
 
 // open makes the node's own streams and opens the store.
@@ -136,7 +138,7 @@ func (n *Node) open(ctx context.Context, nc *nats.Conn) (*store.Store, *streams.
 }
 
 // wire makes the parts that move messages, and the node's own health.
-func (n *Node) wire(nc *nats.Conn, st *store.Store, api *localapi.Server, outbox *streams.Outbox) ([]lifecycle.Part, error) {
+func (n *Node) wire(nc *nats.Conn, st *store.Store, outbox *streams.Outbox, kubelet *pulse) ([]lifecycle.Part, error) {
 	metrics := streams.NewMetrics(n.metrics)
 	link := link{n.leaf}
 	delivery, err := streams.NewDelivery(n.cfg.Node, nc, st, link, metrics, n.log.Named("delivery"))
@@ -154,13 +156,13 @@ func (n *Node) wire(nc *nats.Conn, st *store.Store, api *localapi.Server, outbox
 	beater := streams.NewBeater(n.cfg.Node, nc, func() wire.Beat {
 		return wire.Beat{
 			Cursor: st.Cursor(), Outbox: reports.Waiting() + events.Waiting(),
-			Healthy: time.Since(api.LeaseRenewed()) < healthyLease, Version: buildinfo.Version(),
+			Healthy: kubelet.beats(), Version: buildinfo.Version(),
 		}
 	}, n.log.Named("beat"))
 	again := &resync{node: n.cfg.Node, store: st, link: link, to: outbox, log: n.log.Named("resync")}
 	server := health.New(n.cfg.Listen, n.metrics,
 		health.Check{Name: "kubelet", Ready: func() error {
-			if age := time.Since(api.LeaseRenewed()); age > healthyLease {
+			if !kubelet.beats() {
 				return errors.New("the kubelet has not renewed its lease in time")
 			}
 			return nil
@@ -186,14 +188,14 @@ func (n *Node) wire(nc *nats.Conn, st *store.Store, api *localapi.Server, outbox
 // kubelet asks the local API, 0.1 ms away, when it needs an object, where watching 1,000 of them costs 50 MB.
 const dropIn = "syncFrequency: 10s\nconfigMapAndSecretChangeDetectionStrategy: Get\n"
 
-// kubelet makes the kubelet's part, and before it the hollow runtime's where there are no containers.
-func (n *Node) kubelet(api *localapi.Server) ([]lifecycle.Part, error) {
+// kubelet makes the kubelet, and the hollow runtime's part where there are no containers.
+func (n *Node) kubelet(api *localapi.Server) (*edged.Kubelet, []lifecycle.Part, error) {
 	var parts []lifecycle.Part
 	endpoint := n.cfg.Runtime.Endpoint
 	if n.cfg.Runtime.Hollow && endpoint == "" {
 		runtime, err := hollow.New(hollow.Config{Socket: n.socket("cri.sock"), Dir: n.cfg.Dir}, n.log.Named("hollow"))
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		endpoint = runtime.Endpoint()
 		parts = append(parts, lifecycle.Part{Name: "hollow", Start: runtime.Start, Ready: runtime.Ready()})
@@ -205,10 +207,30 @@ func (n *Node) kubelet(api *localapi.Server) ([]lifecycle.Part, error) {
 		StaticPodPath: k.StaticPodPath, Address: k.Address, Port: int(k.Port),
 		CertFile: k.CertFile, KeyFile: k.KeyFile, ClientCAFile: k.ClientCAFile, DropIn: []byte(dropIn),
 	}, api.ClientConfig(), n.log)
-	if err != nil {
-		return nil, err
+	return kubelet, parts, err
+}
+
+// pulse tells whether the kubelet lives.
+type pulse struct {
+	renewed func() time.Time
+	ready   <-chan struct{}
+	once    sync.Once
+	first   time.Time // guarded by once; when ready was first seen closed
+}
+
+// beats holds while the kubelet renews its lease in time. On a node that has just registered it writes the first lease
+// only with its second try, 10 s after the start; until then its being Ready counts.
+func (p *pulse) beats() bool {
+	if time.Since(p.renewed()) < healthyLease {
+		return true
 	}
-	return append(parts, lifecycle.Part{Name: "kubelet", Start: kubelet.Start, Ready: kubelet.Ready()}), nil
+	select {
+	case <-p.ready:
+	default:
+		return false
+	}
+	p.once.Do(func() { p.first = time.Now() })
+	return time.Since(p.first) < healthyLease
 }
 
 // roundTrip is the link's watchdog: any answer of the hub will do, also that the consumer is unknown.
