@@ -96,10 +96,28 @@ func permitted(req wire.KubeRequest) error {
 	default:
 		return errors.New("a watch does not fit in one call")
 	}
-	for _, stream := range []string{"proxy", "exec", "attach", "portforward", "log"} {
-		if path.Base(req.Path) == stream && strings.Count(req.Path, "/") > 5 {
-			return fmt.Errorf("%s is a stream, not a call", stream)
-		}
+	if stream := streamOf(req.Path); stream != "" {
+		return fmt.Errorf("%s is a stream, not a call", stream)
 	}
 	return nil
+}
+
+// streamOf returns the subresource of a path if it is one that carries a stream; what follows /proxy is the target's own.
+func streamOf(requested string) string {
+	segments := strings.Split(strings.TrimPrefix(requested, "/"), "/")
+	start := 3 // api, version, resource
+	if segments[0] == "apis" {
+		start = 4
+	}
+	if len(segments) > start && segments[start-1] == "namespaces" {
+		start += 2
+	}
+	if len(segments) <= start+1 {
+		return "" // a collection or an object
+	}
+	switch subresource := segments[start+1]; subresource {
+	case "proxy", "exec", "attach", "portforward", "log":
+		return subresource
+	}
+	return ""
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/klauspost/compress/zstd"
@@ -97,10 +98,12 @@ func (c *codec) decode(subject string, header nats.Header, data []byte) (wire.Me
 	}
 	switch m.Op {
 	case wire.Delete:
-		if len(data) != 0 {
-			return m, permanent("a delete with %d bytes of object", len(data))
+		if len(data) == 0 {
+			return m, nil
 		}
-		return m, nil
+		if strings.HasPrefix(subject, string(Desired)) {
+			return m, permanent("a tombstone with %d bytes of object", len(data))
+		}
 	case wire.Apply:
 	default:
 		return m, permanent("operation %.40q is unknown", m.Op)

@@ -30,7 +30,7 @@ type Message struct {
 	Digest string
 	// Time is when the sender saw this state.
 	Time time.Time
-	// Object is the object's JSON; nil for a Delete.
+	// Object is the object's JSON. A tombstone has none; upwards a Delete may carry the object's last state.
 	Object []byte
 	// Sequence is the stream sequence of the message once it is stored; 0 before.
 	Sequence uint64

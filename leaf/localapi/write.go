@@ -318,7 +318,8 @@ func (e *endpoint) Delete(ctx context.Context, name string, _ rest.ValidateObjec
 	if err := markDeleted(obj); err != nil || len(opts.DryRun) > 0 {
 		return obj, true, err
 	}
-	if err := e.report(ctx, wire.Message{Key: key, Op: wire.Delete, UID: entry.UID, Version: v.cloud}); err != nil {
+	// The end replaces a status that still waits, so it carries the last one: exit codes, for one.
+	if err := e.report(ctx, wire.Message{Key: key, Op: wire.Delete, UID: entry.UID, Version: v.cloud, Object: entry.Object}); err != nil {
 		return nil, false, err
 	}
 	_, err = e.objects.Delete(ctx, key, entry.UID, nil)

@@ -1,0 +1,32 @@
+package wire_test
+
+import (
+	"fmt"
+
+	"github.com/frond-edge/frond/api/wire"
+)
+
+// A key is spelled as four NATS tokens, and as people write it.
+func ExampleKey() {
+	key := wire.Key{Group: "apps", Resource: "deployments", Namespace: "default", Name: "web.example"}
+	fmt.Println(key)
+	fmt.Println(key.Human())
+
+	back, err := wire.ParseKey("core.configmaps.default.kube-root-ca_crt")
+	fmt.Println(back.Name, err)
+	// Output:
+	// apps.deployments.default.web_example
+	// deployments.apps default/web.example
+	// kube-root-ca.crt <nil>
+}
+
+// Any text becomes one NATS token, and back.
+func ExampleEscape() {
+	token := wire.Escape("system:node:gw-17.example")
+	text, err := wire.Unescape(token)
+	fmt.Println(token)
+	fmt.Println(text, err)
+	// Output:
+	// system=3Anode=3Agw-17_example
+	// system:node:gw-17.example <nil>
+}

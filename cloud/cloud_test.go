@@ -1,0 +1,133 @@
+package cloud
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/goleak"
+	"go.uber.org/zap/zaptest"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/streamstest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestOwnerSpreadsAndMovesLittle(t *testing.T) {
+	three, two := []string{"a", "b", "c"}, []string{"a", "c"}
+	count := map[string]int{}
+	const nodes = 3000
+	for i := range nodes {
+		node := fmt.Sprint("edge-", i)
+		before, after := owner(three, node), owner(two, node)
+		count[before]++
+		if before != "b" && before != after {
+			t.Fatalf("%s moved from %s to %s though its owner lives", node, before, after)
+		}
+	}
+	for _, member := range three {
+		if n := count[member]; n < nodes/3-nodes/10 || n > nodes/3+nodes/10 {
+			t.Errorf("%s owns %d of %d nodes", member, n, nodes)
+		}
+	}
+	if got := owner(nil, "edge-1"); got != "" {
+		t.Errorf("without members %q owns a node", got)
+	}
+}
+
+// join runs one replica's view of the members until stop.
+func join(t *testing.T, self string, kv jetstream.KeyValue) (m *Members, stop func()) {
+	t.Helper()
+	m = NewMembers(self, kv, zaptest.NewLogger(t))
+	ctx, cancel := context.WithCancel(t.Context())
+	var g errgroup.Group
+	g.Go(func() error { return m.Start(ctx) })
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := g.Wait(); err != nil {
+			t.Errorf("members: %v", err)
+		}
+	})
+	t.Cleanup(stop)
+	return m, stop
+}
+
+func TestMembersFindEachOtherAndMissTheDead(t *testing.T) {
+	hub := streamstest.Hub(t)
+	js, err := jetstream.New(streamstest.Connect(t, hub))
+	if err != nil {
+		t.Fatal(err)
+	}
+	kv, err := js.KeyValue(t.Context(), streams.MembersBucket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, _ := join(t, "a", kv)
+	b, stop := join(t, "b", kv)
+	for _, m := range []*Members{a, b} {
+		streamstest.Eventually(t, "both are seen", func() bool { return len(m.Live()) == 2 })
+	}
+	node := ownedBy(t, "b")
+	if a.Owns(node) || !b.Owns(node) {
+		t.Fatalf("%s: a %v, b %v", node, a.Owns(node), b.Owns(node))
+	}
+	changed := a.Changed()
+	stop()
+	began := time.Now()
+	select {
+	case <-changed:
+	case <-time.After(10 * time.Second):
+		t.Fatal("the dead member is not missed")
+	}
+	if !a.Owns(node) {
+		t.Error("nobody took over")
+	}
+	t.Logf("taken over after %s", time.Since(began).Round(time.Millisecond))
+}
+
+// ownedBy finds a node that a member of {a, b} owns.
+func ownedBy(t *testing.T, member string) string {
+	t.Helper()
+	for i := range 100 {
+		if node := fmt.Sprint("edge-", i); owner([]string{"a", "b"}, node) == member {
+			return node
+		}
+	}
+	t.Fatalf("%s owns nothing", member)
+	return ""
+}
+
+func TestCallsArePlainRequestsOfTheAPI(t *testing.T) {
+	for name, tt := range map[string]struct {
+		request wire.KubeRequest
+		fine    bool
+	}{
+		"get":               {wire.KubeRequest{Method: "GET", Path: "/api/v1/namespaces/default/secrets/a"}, true},
+		"token":             {wire.KubeRequest{Method: "POST", Path: "/api/v1/namespaces/default/serviceaccounts/a/token"}, true},
+		"a pod called exec": {wire.KubeRequest{Method: "GET", Path: "/api/v1/nodes/exec"}, true},
+		"list":              {wire.KubeRequest{Method: "GET", Path: "/apis/apps/v1/deployments", Query: "limit=5"}, true},
+		"watch":             {wire.KubeRequest{Method: "GET", Path: "/api/v1/pods", Query: "watch=true"}, false},
+		"watch as 1":        {wire.KubeRequest{Method: "GET", Path: "/api/v1/pods", Query: "watch=1"}, false},
+		"exec":              {wire.KubeRequest{Method: "POST", Path: "/api/v1/namespaces/a/pods/b/exec"}, false},
+		"node proxy":        {wire.KubeRequest{Method: "GET", Path: "/api/v1/nodes/edge-2/proxy"}, false},
+		"below node proxy":  {wire.KubeRequest{Method: "GET", Path: "/api/v1/nodes/edge-2/proxy/run/x"}, false},
+		"below pod proxy":   {wire.KubeRequest{Method: "GET", Path: "/api/v1/namespaces/a/pods/b/proxy/x/y"}, false},
+		"metrics":           {wire.KubeRequest{Method: "GET", Path: "/metrics"}, false},
+		"dots":              {wire.KubeRequest{Method: "GET", Path: "/api/v1/../../metrics"}, false},
+		"double slash":      {wire.KubeRequest{Method: "GET", Path: "/api//v1/pods"}, false},
+		"strange method":    {wire.KubeRequest{Method: "CONNECT", Path: "/api/v1/pods"}, false},
+		"broken query":      {wire.KubeRequest{Method: "GET", Path: "/api/v1/pods", Query: "%zz"}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := permitted(tt.request); (err == nil) != tt.fine {
+				t.Errorf("permitted(%+v): %v, want fine %v", tt.request, err, tt.fine)
+			}
+		})
+	}
+}
