@@ -51,7 +51,7 @@ func New(cfg config.CloudCore, kube *rest.Config, metrics *prometheus.Registry, 
 
 // Start runs the replica until ctx ends, then leaves the members, hands back what it has in its hands and returns nil.
 func (c *Cloud) Start(ctx context.Context) error {
-	nc, err := dialHub(c.cfg.Hub, "cloudcore "+c.cfg.ID, c.log.Named("hub"))
+	nc, err := dialHub(c.cfg.Hub, "cloudcore "+c.cfg.ID, c.metrics, c.log.Named("hub"))
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
 	"github.com/frond-edge/frond/api/config"
@@ -22,7 +23,13 @@ const (
 
 // dialHub opens cloudcore's connection to the hub. It waits for no server: it connects when one is there, and again
 // whenever the connection is lost.
-func dialHub(cfg config.Hub, name string, log *zap.Logger) (*nats.Conn, error) {
+func dialHub(cfg config.Hub, name string, metrics prometheus.Registerer, log *zap.Logger) (*nats.Conn, error) {
+	reconnects := prometheus.NewCounter(prometheus.CounterOpts{
+		Namespace: "frond", Name: "hub_reconnects_total", Help: "Connections to the hub after the first one.",
+	})
+	if err := metrics.Register(reconnects); err != nil {
+		return nil, fmt.Errorf("hub: %w", err)
+	}
 	nkey, err := nats.NkeyOptionFromSeed(cfg.NkeyFile)
 	if err != nil {
 		return nil, fmt.Errorf("hub credentials %s: %w", cfg.NkeyFile, err)
@@ -35,7 +42,10 @@ func dialHub(cfg config.Hub, name string, log *zap.Logger) (*nats.Conn, error) {
 		nats.PingInterval(hubPing), nats.MaxPingsOutstanding(hubPingsOut), nats.Timeout(hubTimeout),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { log.Warn("hub connection lost", zap.Error(err)) }),
 		nats.ConnectHandler(func(nc *nats.Conn) { log.Info("hub connected", zap.String("server", nc.ConnectedServerName())) }),
-		nats.ReconnectHandler(func(nc *nats.Conn) { log.Info("hub connected", zap.String("server", nc.ConnectedServerName())) }),
+		nats.ReconnectHandler(func(nc *nats.Conn) {
+			reconnects.Inc()
+			log.Info("hub connected", zap.String("server", nc.ConnectedServerName()))
+		}),
 		nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) {
 			subject := ""
 			if sub != nil {
