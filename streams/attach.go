@@ -72,7 +72,7 @@ func (a *Attacher) attach(ctx context.Context, node string, req wire.AttachReque
 	start := req.Sequence + 1
 	if reply.Full {
 		start = 1
-		if err := a.prepared(sctx, stream, node); err != nil {
+		if reply.Marked, err = a.prepared(sctx, stream, node); err != nil {
 			return wire.AttachReply{}, err
 		}
 	}
@@ -93,19 +93,20 @@ func (a *Attacher) attach(ctx context.Context, node string, req wire.AttachReque
 	return reply, a.consumer(ctx, node, &reply)
 }
 
-// prepared refuses a full snapshot while it may be incomplete, so that an emptied stream never reads as "delete all".
-func (a *Attacher) prepared(ctx context.Context, stream jetstream.Stream, node string) error {
+// prepared refuses a full snapshot while it may be incomplete, so that an emptied stream never reads as "delete all". It
+// tells whether the snapshot must hold the marker; a node that Kubernetes does not know has none to wait for.
+func (a *Attacher) prepared(ctx context.Context, stream jetstream.Stream, node string) (marked bool, err error) {
 	if !a.known(ctx, node) {
-		return nil
+		return false, nil
 	}
-	_, err := stream.GetLastMsgForSubject(ctx, Subject(Desired, node, wire.SnapshotMarker()))
-	if errNotFound(err) {
-		return fmt.Errorf("attach %s: %w", node, ErrPreparing)
+	marker, err := stream.GetLastMsgForSubject(ctx, Subject(Desired, node, wire.SnapshotMarker()))
+	switch {
+	case errNotFound(err) || err == nil && marker.Header.Get(headerOp) != string(wire.Apply):
+		return false, fmt.Errorf("attach %s: %w", node, ErrPreparing)
+	case err != nil:
+		return false, fmt.Errorf("attach %s: %w", node, err)
 	}
-	if err != nil {
-		return fmt.Errorf("attach %s: %w", node, err)
-	}
-	return nil
+	return true, nil
 }
 
 // ErrPreparing says that a node's desired state is not yet published completely; the node attaches again.

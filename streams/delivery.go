@@ -139,22 +139,27 @@ var errLinkChanged = errors.New("the link changed")
 // attach lists: it brings the store to the snapshot's end and returns the last page.
 func (d *Delivery) attach(ctx context.Context) (wire.AttachReply, error) {
 	request := wire.AttachRequest{Cursor: d.store.Cursor()}
+	var first *wire.AttachReply
 	var full []wire.Message
+	marked := false
 	for {
-		var reply wire.AttachReply
-		if err := Call(ctx, d.nc, d.node, VerbAttach, request, &reply); err != nil {
-			return reply, err
-		}
-		if reply.Error != "" {
-			return reply, fmt.Errorf("attach refused: %s", reply.Error)
-		}
-		messages, err := d.decodePage(ctx, reply)
+		reply, err := d.page(ctx, request)
 		if err != nil {
 			return reply, err
 		}
-		last := reply.Continue == 0
+		if first == nil {
+			first = &reply
+		}
+		if reply.StreamEpoch != first.StreamEpoch || reply.Full != first.Full {
+			return reply, errors.New("the stream began a new life between two pages")
+		}
+		messages, held, err := d.decodePage(ctx, reply)
+		if err != nil {
+			return reply, err
+		}
+		marked = marked || held
 		sequence := reply.UpTo
-		if !last {
+		if reply.Continue != 0 {
 			sequence = reply.Continue - 1
 		}
 		if reply.Full {
@@ -162,24 +167,40 @@ func (d *Delivery) attach(ctx context.Context) (wire.AttachReply, error) {
 		} else if err := d.apply(ctx, messages, sequence); err != nil {
 			return reply, err
 		}
-		if !last {
+		if reply.Continue != 0 {
 			request.Continue = reply.Continue
 			continue
 		}
 		if reply.Full {
+			if reply.Marked && !marked {
+				return reply, errors.New("the snapshot comes from a replica that lags behind")
+			}
 			if err := d.store.Replace(ctx, full, reply.StreamEpoch, reply.UpTo); err != nil {
 				return reply, fmt.Errorf("save snapshot: %w", err)
 			}
 			d.count(full)
 		}
-		d.log.Info("attached", zap.Bool("full", reply.Full), zap.Int("objects", len(full)+len(messages)), zap.Uint64("seq", reply.UpTo))
+		d.log.Info("attached", zap.Bool("full", reply.Full), zap.Uint64("seq", reply.UpTo))
 		return reply, nil
 	}
 }
 
-// decodePage reads a page; garbage goes to the dead letters and stays in the page without operation.
-func (d *Delivery) decodePage(ctx context.Context, reply wire.AttachReply) ([]wire.Message, error) {
-	messages := make([]wire.Message, 0, len(reply.Objects))
+// page asks for one page of the snapshot.
+func (d *Delivery) page(ctx context.Context, request wire.AttachRequest) (wire.AttachReply, error) {
+	var reply wire.AttachReply
+	if err := Call(ctx, d.nc, d.node, VerbAttach, request, &reply); err != nil {
+		return reply, err
+	}
+	if reply.Error != "" {
+		return reply, fmt.Errorf("attach refused: %s", reply.Error)
+	}
+	return reply, nil
+}
+
+// decodePage reads a page and tells whether the snapshot marker is in it. Garbage goes to the dead letters and stays in
+// the page without operation.
+func (d *Delivery) decodePage(ctx context.Context, reply wire.AttachReply) (messages []wire.Message, marked bool, err error) {
+	messages = make([]wire.Message, 0, len(reply.Objects))
 	for _, object := range reply.Objects {
 		d.metrics.delivered.Inc()
 		m, err := d.codec.decode(object.Subject, object.Header, object.Data)
@@ -188,16 +209,18 @@ func (d *Delivery) decodePage(ctx context.Context, reply wire.AttachReply) ([]wi
 		}
 		if err != nil {
 			if err := d.dead.put(ctx, Desired, object.Subject, object.Header, object.Data, err); err != nil {
-				return nil, err
+				return nil, false, err
 			}
 			m = wire.Message{Node: d.node, Key: m.Key}
 		}
 		m.Sequence = object.Sequence
-		if m.Key != wire.SnapshotMarker() {
-			messages = append(messages, m)
+		if m.Key == wire.SnapshotMarker() {
+			marked = m.Op == wire.Apply
+			continue
 		}
+		messages = append(messages, m)
 	}
-	return messages, nil
+	return messages, marked, nil
 }
 
 // pull watches: it takes what the node's consumer delivers, in order and without a gap, until something is odd.

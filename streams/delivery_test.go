@@ -298,10 +298,15 @@ func TestAttachWaitsForACompleteStream(t *testing.T) {
 		n, err := testutil.GatherAndCount(cloud.metrics, "frond_attaches_total")
 		return err == nil && n == 1
 	})
+	marker := tombstone("a")
+	marker.Key = wire.SnapshotMarker()
+	cloud.publish(t, marker) // of a node that was taken away and comes back
+	attempts := attachErrors(t, cloud.metrics)
+	streamstest.Eventually(t, "an attach refused in spite of the marker's tombstone", func() bool { return attachErrors(t, cloud.metrics) > attempts+1 })
 	if store.size() != 1 {
 		t.Fatal("the store changed before the stream was complete")
 	}
-	marker := apply("a", "1")
+	marker = apply("a", "1")
 	marker.Key = wire.SnapshotMarker()
 	cloud.publish(t, marker)
 	streamstest.Eventually(t, "the full snapshot", func() bool { return store.get("a") == `{"v":"1"}` && store.get("precious") == "" })
@@ -359,16 +364,27 @@ func TestGarbageIsDeadLetteredAndTheNextMessageArrives(t *testing.T) {
 
 func deadCount(t *testing.T, reg *prometheus.Registry, plane string) float64 {
 	t.Helper()
+	return counted(t, reg, "frond_dead_letters_total", plane)
+}
+
+func attachErrors(t *testing.T, reg *prometheus.Registry) float64 {
+	t.Helper()
+	return counted(t, reg, "frond_attaches_total", "error")
+}
+
+// counted reads a counter with one label.
+func counted(t *testing.T, reg *prometheus.Registry, name, value string) float64 {
+	t.Helper()
 	families, err := reg.Gather()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, f := range families {
-		if f.GetName() != "frond_dead_letters_total" {
+		if f.GetName() != name {
 			continue
 		}
 		for _, m := range f.GetMetric() {
-			if m.GetLabel()[0].GetValue() == plane {
+			if m.GetLabel()[0].GetValue() == value {
 				return m.GetCounter().GetValue()
 			}
 		}

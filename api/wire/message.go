@@ -64,6 +64,9 @@ type AttachReply struct {
 	// Full says that the pages together hold every object of the node, so that what is not among them is deleted.
 	// Otherwise they hold what changed after the cursor.
 	Full bool `json:"full,omitempty"`
+	// Marked says that the pages of a full snapshot must hold SnapshotMarker: the replica of the stream that answered may
+	// lag behind it, and then the snapshot is not to be believed.
+	Marked bool `json:"marked,omitempty"`
 	// Objects is one page, in order of sequence.
 	Objects []SnapshotObject `json:"objects,omitempty"`
 	// Continue is non-zero if another page follows.
