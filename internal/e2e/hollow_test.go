@@ -25,7 +25,7 @@ func TestAnOrdinaryUserGetsAHollowCluster(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	home, err := os.MkdirTemp("", "fh")
+	home, err := os.MkdirTemp("", "fh") //nolint:usetesting // below a TempDir nobody else may enter, and sockets need a short path
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +58,7 @@ func TestAnOrdinaryUserGetsAHollowCluster(t *testing.T) {
 		return string(out), err
 	}
 	t.Cleanup(func() {
-		if out, err := run(context.Background(), frond, "dev", "down", "--dir", dir); err != nil {
+		if out, err := run(context.WithoutCancel(t.Context()), frond, "dev", "down", "--dir", dir); err != nil {
 			t.Errorf("down: %v\n%s", err, out)
 		}
 	})

@@ -1,0 +1,124 @@
+package frond_test
+
+import (
+	"bufio"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/frond-edge/frond/api/config"
+)
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+// documents are all Markdown files of the tree.
+func documents(t *testing.T) []string {
+	t.Helper()
+	var found []string
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && path != "." && strings.HasPrefix(d.Name(), "."):
+			return fs.SkipDir
+		case strings.HasSuffix(path, ".md"):
+			found = append(found, path)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+func TestReadmeIsShort(t *testing.T) {
+	if n := strings.Count(read(t, "README.md"), "\n"); n >= 100 {
+		t.Errorf("README.md has %d lines, want fewer than 100", n)
+	}
+}
+
+// TestLinksOfDocuments follows every relative link.
+func TestLinksOfDocuments(t *testing.T) {
+	link := regexp.MustCompile(`\]\(([^)#]+)(#[^)]*)?\)`)
+	for _, document := range documents(t) {
+		for _, match := range link.FindAllStringSubmatch(read(t, document), -1) {
+			if strings.Contains(match[1], "://") {
+				continue
+			}
+			if _, err := os.Stat(filepath.Join(filepath.Dir(document), match[1])); err != nil {
+				t.Errorf("%s links to %s: %v", document, match[1], err)
+			}
+		}
+	}
+}
+
+// TestDocumentsNameTargetsThatExist looks up every `make TARGET` in the Makefile.
+func TestDocumentsNameTargetsThatExist(t *testing.T) {
+	makefile := read(t, "Makefile")
+	target := regexp.MustCompile("(?m)(?:`|^)make ([a-z-]+)")
+	for _, document := range documents(t) {
+		for _, match := range target.FindAllStringSubmatch(read(t, document), -1) {
+			if !strings.Contains(makefile, "\n"+match[1]+":") {
+				t.Errorf("%s names `make %s`, which the Makefile does not have", document, match[1])
+			}
+		}
+	}
+}
+
+// TestHouseIsInTheDesign holds the table of docs/DESIGN.md to the one of TestHouse.
+func TestHouseIsInTheDesign(t *testing.T) {
+	rows := map[int]string{}
+	for lines := bufio.NewScanner(strings.NewReader(read(t, "docs/DESIGN.md"))); lines.Scan(); {
+		var rank int
+		if _, err := fmt.Sscanf(lines.Text(), "| %d |", &rank); err == nil {
+			rows[rank] = lines.Text()
+		}
+	}
+	for room, rank := range ranks {
+		if room == "" {
+			room = "doc.go"
+		}
+		if !strings.Contains(rows[rank], "`"+room+"`") {
+			t.Errorf("docs/DESIGN.md §4 does not list %s at rank %d", room, rank)
+		}
+	}
+}
+
+// TestConfigurationIsDocumented looks for each field of both configuration files.
+func TestConfigurationIsDocumented(t *testing.T) {
+	document := read(t, "docs/operations/configuration.md")
+	for _, file := range []any{config.CloudCore{}, config.EdgeCore{}} {
+		for _, field := range fields("", reflect.TypeOf(file)) {
+			if !strings.Contains(document, "`"+field+"`") {
+				t.Errorf("docs/operations/configuration.md does not explain %s of %T", field, file)
+			}
+		}
+	}
+}
+
+// fields lists the dotted names of a configuration's fields.
+func fields(prefix string, of reflect.Type) []string {
+	var names []string
+	for field := range of.Fields() {
+		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+		if field.Type.Kind() == reflect.Struct {
+			names = append(names, fields(prefix+name+".", field.Type)...)
+		} else {
+			names = append(names, prefix+name)
+		}
+	}
+	return names
+}
