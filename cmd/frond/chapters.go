@@ -10,7 +10,7 @@ import (
 const (
 	podLimit    = 90 * time.Second
 	arriveLimit = 30 * time.Second
-	// volumeLimit: a kubelet looks at its volumes about once a minute, with up to half as much on top.
+	// volumeLimit: edgecore lets the kubelet look at its volumes each 10 s; upstream it is once a minute.
 	volumeLimit = 150 * time.Second
 )
 
@@ -207,7 +207,7 @@ func (s *story) afterwards(ctx context.Context) error {
 	if err := s.show(ctx, "get", "pods", "-n", "demo", "-o", "wide"); err != nil || !s.containers() {
 		return err
 	}
-	_, _ = fmt.Fprintln(s.out, "           (a kubelet looks at its volumes about once a minute: wait for that)")
+	_, _ = fmt.Fprintln(s.out, "           (a kubelet looks at its volumes every now and then: wait for that)")
 	for _, edge := range []string{far, near} {
 		err := until(ctx, volumeLimit, func(ctx context.Context) error {
 			return s.wantPage(ctx, edge, "index.html", fmt.Sprintf("version %d", lastPage))

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/frond-edge/frond/internal/devcluster"
+	"github.com/frond-edge/frond/internal/toolchain"
 	"github.com/frond-edge/frond/loadtest"
 )
 
@@ -28,6 +30,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	short := flags.Bool("short", false, "do little: shows that it works, its numbers mean nothing")
 	only := flags.String("only", "", "stages to run, of containerd,hollow,fan-out (default: all)")
 	size := flags.String("size", "", `JSON that changes the size, as in {"Rounds":3}`)
+	programs := flags.String("programs", "", "JSON file that names the programs, instead of building them")
 	if err := flags.Parse(args[1:]); err != nil {
 		return 2
 	}
@@ -39,6 +42,11 @@ func run(args []string, stdout, stderr io.Writer) int {
 		if err := json.Unmarshal([]byte(*size), &o.Size); err != nil {
 			fmt.Fprintln(stderr, "error: size:", err)
 			return 2
+		}
+	}
+	if *programs != "" {
+		o.Programs = func(context.Context, devcluster.Spec) (paths toolchain.Paths, err error) {
+			return paths, readJSON(*programs, &paths)
 		}
 	}
 	if *only != "" {
@@ -57,4 +65,15 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return 1
 	}
 	return 0
+}
+
+func readJSON(path string, into any) error {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("read programs: %w", err)
+	}
+	if err := json.Unmarshal(data, into); err != nil {
+		return fmt.Errorf("read programs %s: %w", path, err)
+	}
+	return nil
 }

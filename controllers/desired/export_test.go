@@ -39,13 +39,19 @@ type Graph struct {
 	graph *graph
 	sites map[string]*site
 	Refs  map[wire.Key][]wire.Key
-	// Changes counts what the graph told.
+	// Changes counts what the graph told, and Told is called with it unless it is nil.
 	Changes int
+	Told    func(wire.Key)
 }
 
 func NewGraph() *Graph {
 	g := &Graph{sites: map[string]*site{}, Refs: map[wire.Key][]wire.Key{}}
-	g.graph = newGraph(func(k wire.Key) []wire.Key { return g.Refs[k] }, func(*site, wire.Key) { g.Changes++ })
+	g.graph = newGraph(func(k wire.Key) []wire.Key { return g.Refs[k] }, func(_ *site, key wire.Key) {
+		g.Changes++
+		if g.Told != nil {
+			g.Told(key)
+		}
+	})
 	return g
 }
 

@@ -144,10 +144,12 @@ func (g *graph) need(v *vertex, s *site) {
 		return
 	}
 	s.wants[v] = struct{}{}
-	g.changed(s, v.key)
+	// What it needs goes first: a pod that reaches a node before its ConfigMaps makes the kubelet ask the cloud for each
+	// of them, and cannot start at all if the link is cut in between.
 	for _, ref := range v.refs {
 		g.need(ref, s)
 	}
+	g.changed(s, v.key)
 }
 
 func (g *graph) drop(v *vertex, s *site) {

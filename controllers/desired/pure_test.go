@@ -282,3 +282,16 @@ func walk(refs map[wire.Key][]wire.Key, home map[wire.Key]string, node string) m
 	}
 	return found
 }
+
+// TestGraphTellsWhatIsNeededFirst: a pod must not reach its node before what it mounts.
+func TestGraphTellsWhatIsNeededFirst(t *testing.T) {
+	pod, claim, volume, secret := key("pods", "n", "p"), key("persistentvolumeclaims", "n", "c"), key("persistentvolumes", "", "v"), key("secrets", "n", "s")
+	g := desired.NewGraph()
+	g.Refs[pod], g.Refs[claim], g.Refs[volume] = []wire.Key{claim, secret}, []wire.Key{volume}, []wire.Key{secret}
+	var told []wire.Key
+	g.Told = func(k wire.Key) { told = append(told, k) }
+	g.Place(pod, "node")
+	if diff := cmp.Diff([]wire.Key{secret, volume, claim, pod}, told); diff != "" {
+		t.Errorf("order (-want +got):\n%s", diff)
+	}
+}

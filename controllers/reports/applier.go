@@ -86,6 +86,8 @@ func (a *Applier) Handle(ctx context.Context, m wire.Message) error {
 		handle = a.podEnd
 	case m.Key.Resource == "nodes" && m.Key.Group == "" && m.Op == wire.Apply:
 		handle = a.nodeStatus
+	case m.Key.Resource == "csinodes" && m.Op == wire.Apply:
+		handle = a.csiNode
 	case m.Key.Resource == "events" && m.Op == wire.Apply:
 		handle = a.event
 	default:

@@ -66,6 +66,7 @@ func Rules() []rbacv1.PolicyRule {
 		rule("", []string{"pods"}, on("create"), on("delete")),
 		rule("", []string{"pods/status", "nodes/status"}, on("patch")),
 		rule("", []string{"nodes"}, on("create")),
+		rule("storage.k8s.io", []string{"csinodes"}, on("get"), on("create"), on("update")),
 		rule("", []string{"events"}, on("create"), on("patch")),
 	}
 }

@@ -68,22 +68,35 @@ func (s *imageService) PullImage(_ context.Context, req *runtimeapi.PullImageReq
 	if path.Base(repository(reference)) == missing {
 		return nil, status.Errorf(codes.NotFound, "failed to pull and unpack image %q: failed to resolve reference %q: not found", reference, reference)
 	}
-	sum := sha256.Sum256([]byte(reference))
-	img := &image{id: "sha256:" + hex.EncodeToString(sum[:]), reference: reference}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.images[reference] = img
-	return &runtimeapi.PullImageResponse{ImageRef: img.id}, nil
+	return &runtimeapi.PullImageResponse{ImageRef: s.addImage(reference).id}, nil
 }
 
-// ImageStatus answers with no image for one that was not pulled.
+// addImage makes an image be there. mu is held.
+func (r *Runtime) addImage(reference string) *image {
+	sum := sha256.Sum256([]byte(reference))
+	img := &image{id: "sha256:" + hex.EncodeToString(sum[:]), reference: reference}
+	r.images[reference] = img
+	return img
+}
+
+// local is where the images live that a development cluster imports and never pulls: the hollow runtime has them all.
+const local = "localhost/frond/"
+
+// ImageStatus answers with no image for one that was not pulled, except local ones.
 func (s *imageService) ImageStatus(_ context.Context, req *runtimeapi.ImageStatusRequest) (*runtimeapi.ImageStatusResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if img := s.findImage(req.GetImage().GetImage()); img != nil {
-		return &runtimeapi.ImageStatusResponse{Image: img.describe()}, nil
+	reference := req.GetImage().GetImage()
+	img := s.findImage(reference)
+	if img == nil && strings.HasPrefix(reference, local) && path.Base(repository(reference)) != missing {
+		img = s.addImage(normalise(reference))
 	}
-	return &runtimeapi.ImageStatusResponse{}, nil
+	if img == nil {
+		return &runtimeapi.ImageStatusResponse{}, nil
+	}
+	return &runtimeapi.ImageStatusResponse{Image: img.describe()}, nil
 }
 
 func (i *image) describe() *runtimeapi.Image {

@@ -58,7 +58,7 @@ func (c *Cluster) Start(ctx context.Context, name string) error {
 		if c.state.Processes[p.name].Alive() {
 			return fmt.Errorf("%s runs already", name)
 		}
-		if err := c.portsFree(p); err != nil {
+		if err := c.awaitPorts(ctx, p); err != nil {
 			return err
 		}
 		if err := c.raise(ctx, []part{p}); err != nil || !strings.HasPrefix(name, "hub-") {
@@ -135,5 +135,28 @@ func (c *Cluster) link(ctx context.Context, edge string, forwarder map[string]wa
 		return wan.Cut
 	default:
 		return wan.Up
+	}
+}
+
+// portsPatience is how long a process that was just killed may still hold its ports: its leader is gone at once, the
+// threads that hold its sockets a little later.
+const portsPatience = 5 * time.Second
+
+// awaitPorts waits until the ports of a part are free, or says who is in the way.
+func (c *Cluster) awaitPorts(ctx context.Context, p part) error {
+	ctx, cancel := context.WithTimeout(ctx, portsPatience)
+	defer cancel()
+	ticker := time.NewTicker(50 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		err := c.portsFree(p)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-ticker.C:
+		}
 	}
 }

@@ -126,6 +126,9 @@ func syncTree(dir string) error {
 	})
 }
 
+// inUse is how long an entry is kept whatever its number: a cluster that runs has links to its programs.
+const inUse = 24 * time.Hour
+
 // prune keeps the newest entries of a name. Failing to remove one is no reason to fail a build that went well.
 func (c cache) prune(name string, keep int, current string) {
 	found, err := filepath.Glob(filepath.Join(c.dir, name+"-*"))
@@ -144,7 +147,7 @@ func (c cache) prune(name string, keep int, current string) {
 	}
 	slices.SortFunc(dirs, func(a, b string) int { return used[b].Compare(used[a]) })
 	for i, dir := range dirs {
-		if i >= keep-1 {
+		if i >= keep-1 && time.Since(used[dir]) > inUse {
 			_ = os.RemoveAll(dir)
 		}
 	}

@@ -153,7 +153,7 @@ func TestPruneKeepsTheLastUsed(t *testing.T) {
 		if err := c.Install(temp, entry, "x"); err != nil {
 			t.Fatal(err)
 		}
-		used := time.Now().Add(time.Duration(i-10) * time.Minute)
+		used := time.Now().Add(time.Duration(i-10) * 24 * time.Hour)
 		if err := os.Chtimes(entry, used, used); err != nil {
 			t.Fatal(err)
 		}

@@ -1,0 +1,55 @@
+package reports
+
+import (
+	"context"
+	"fmt"
+
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/frond-edge/frond/api/wire"
+)
+
+// csiNode writes which CSI drivers run on a gateway. It is rare (a driver came or went), so it is read live, as the node.
+func (a *Applier) csiNode(ctx context.Context, m wire.Message) error {
+	reported := &storagev1.CSINode{}
+	if err := decode(m, reported); err != nil {
+		return err
+	}
+	if m.Key.Name != m.Node {
+		return a.drop(m, foreign)
+	}
+	return again(func(bool) error {
+		current, err := a.node.StorageV1().CSINodes().Get(ctx, m.Node, metav1.GetOptions{})
+		missing := apierrors.IsNotFound(err)
+		switch {
+		case err != nil && !missing:
+			return fmt.Errorf("read: %w", err)
+		case missing && m.UID != "":
+			return a.drop(m, gone)
+		case !missing && m.UID != "" && m.UID != string(current.UID):
+			return a.drop(m, otherUID)
+		case !missing && equality.Semantic.DeepEqual(current.Spec, reported.Spec):
+			return a.drop(m, unchanged)
+		}
+		if last, err := a.stillLast(ctx, m); err != nil {
+			return err
+		} else if !last {
+			return a.drop(m, replaced)
+		}
+		if missing {
+			made := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: m.Node, Annotations: reported.Annotations}, Spec: reported.Spec}
+			if _, err := a.node.StorageV1().CSINodes().Create(ctx, made, metav1.CreateOptions{}); err != nil {
+				return err
+			}
+			return a.did(m, "create")
+		}
+		current.Spec = reported.Spec // and the resourceVersion that was read: a newer write wins
+		if _, err := a.node.StorageV1().CSINodes().Update(ctx, current, metav1.UpdateOptions{}); err != nil {
+			return err
+		}
+		return a.did(m, "update")
+	})
+}
