@@ -1,0 +1,36 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestAWrongConfigurationIsNamed(t *testing.T) {
+	for name, tt := range map[string]struct{ content, want string }{
+		"unknown key": {"hubs: {}\n", `unknown field "hubs"`},
+		"no hub":      {"id: a\n", "hub.urls: at least one is required"},
+		"replicas":    {"replicas: 2\nhub: {urls: ['nats://h:1'], nkeyFile: a, caFile: b, certFile: c, keyFile: d}\n", "replicas: 2 is not one of"},
+		"log level":   {"logLevel: loud\nhub: {urls: ['nats://h:1'], nkeyFile: a, caFile: b, certFile: c, keyFile: d}\n", "log level"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "cloudcore.yaml")
+			if err := os.WriteFile(file, []byte(tt.content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			var out, talk bytes.Buffer
+			if code := run([]string{"--config", file}, &out, &talk); code != 1 || !strings.Contains(talk.String(), tt.want) {
+				t.Errorf("exit %d, %q, want 1 and %q", code, talk.String(), tt.want)
+			}
+		})
+	}
+}
+
+func TestVersion(t *testing.T) {
+	var out, talk bytes.Buffer
+	if code := run([]string{"version"}, &out, &talk); code != 0 || strings.TrimSpace(out.String()) == "" {
+		t.Errorf("exit %d, %q, %q", code, out.String(), talk.String())
+	}
+}
