@@ -5,10 +5,15 @@ export GOFLAGS := -trimpath -buildvcs=false
 
 GO    := CGO_ENABLED=0 go
 RACE  := CGO_ENABLED=1 go
-LINT  := $(GO) tool -modfile=tools/lint/go.mod golangci-lint
-# The kubelet takes minutes to compile with -race: edged is checked there by `make test` only.
+# An absolute name, so that it also works from a nested module.
+LINT  := tool -modfile=$(CURDIR)/tools/lint/go.mod golangci-lint
+# The nested modules that hold Go code of ours; those below tools/node and tools/lint only name programs of others.
+CODE  := tools/images tools/kube
+MODS  := . $(CODE) tools/lint tools/node/containerd tools/node/cni tools/node/runc
+# The kubelet takes minutes to compile with -race, so edged and what imports it are tested without, by `make test`.
 FAST  = $(shell go list ./... | grep -v -e /internal/e2e -e /internal/kubetest -e '/edged$$' -e /internal/edgenode -e /cmd/ -e /controllers/ -e /loadtest)
 KUBE  = ./controllers/... ./internal/kubetest/...
+SLOW  = ./edged/... ./internal/edgenode/... ./cmd/...
 # Where the dev cluster of `make demo` lives; `make demo DIR=/elsewhere` moves it.
 DIR   ?= .frond
 
@@ -19,7 +24,7 @@ help: ## List the targets
 
 .PHONY: build
 build: ## Build cloudcore, edgecore and frond into bin/
-	$(GO) build -o bin/ ./cmd/...
+	$(GO) build -ldflags "$$($(GO) run ./tools/ensure -ldflags)" -o bin/ ./cmd/...
 
 .PHONY: demo
 demo: ## Build what is missing, start a real cluster and show what Frond does
@@ -35,11 +40,15 @@ check: verify lint vet unit ## Format, lint, vet, house rules and unit tests: be
 .PHONY: unit
 unit: ## Unit tests with the race detector, without a cluster
 	$(RACE) test -race -shuffle=on $(FAST)
+	$(GO) -C tools/images test -shuffle=on ./...
 
+# The tools come first: they bring the control plane that REQUIRE asks for, and the C compiler that -race needs.
 .PHONY: test
-test: check tools ## Everything: unit tests, then a real control plane, then the real cluster end to end
-	$(GO) test -shuffle=on -timeout 20m ./edged/... ./internal/edgenode/... ./cmd/...
-	REQUIRE=kube $(RACE) test -race -shuffle=on -timeout 20m -p 1 $(KUBE)
+test: export REQUIRE = kube
+test: tools check ## Everything: unit tests, then a real control plane, then the real cluster end to end
+	$(RACE) build -race $(KUBE) # with all cores; -p 1 below is for the tests, each of which starts a control plane
+	$(RACE) test -race -shuffle=on -timeout 20m -p 1 $(KUBE)
+	$(GO) test -shuffle=on -timeout 20m -p 1 $(SLOW)
 	$(GO) test -timeout 60m -v ./internal/e2e/...
 
 .PHONY: tools
@@ -48,21 +57,23 @@ tools: ## Build the control plane, containerd and the rest once into the cache
 
 .PHONY: bench
 bench: ## Print the numbers of the README, measured here and now
-	$(GO) test ./loadtest -run '^$$' -bench . -benchtime 1x -timeout 60m -v
+	$(GO) run ./cmd/loadtest
 
 .PHONY: verify
 verify: ## Fail if a file is not formatted or a go.mod not tidy
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "not formatted, run make fmt:"; gofmt -l $$(git ls-files '*.go'); exit 1; }
-	$(GO) mod tidy -diff
+	@for m in $(MODS); do $(GO) -C $$m mod tidy -diff || exit 1; done
 
 .PHONY: fmt
 fmt: ## Format all Go files
-	$(LINT) fmt ./...
+	$(GO) $(LINT) fmt ./...
 
 .PHONY: lint
 lint: ## Run the linters of .golangci.yml
-	$(LINT) run ./...
+	$(GO) $(LINT) run ./...
+	@for m in $(CODE); do $(GO) -C $$m $(LINT) run ./... || exit 1; done
 
 .PHONY: vet
 vet: ## Run go vet
 	$(GO) vet ./...
+	@for m in $(CODE); do $(GO) -C $$m vet ./... || exit 1; done

@@ -83,7 +83,10 @@ func TestMembersFindEachOtherAndMissTheDead(t *testing.T) {
 	select {
 	case <-changed:
 	case <-time.After(10 * time.Second):
-		t.Fatal("the dead member is not missed")
+		t.Fatal("the member that left is not missed")
+	}
+	if took := time.Since(began); took > memberDead {
+		t.Errorf("noticed after %s, though it left by itself", took)
 	}
 	if !a.Owns(node) {
 		t.Error("nobody took over")

@@ -90,7 +90,7 @@ func mix(h uint64) uint64 {
 
 // Start takes part until ctx ends, then leaves at once and returns nil.
 func (m *Members) Start(ctx context.Context) error {
-	watcher, err := m.kv.WatchAll(ctx, jetstream.IgnoreDeletes())
+	watcher, err := m.kv.WatchAll(ctx)
 	if err != nil {
 		return fmt.Errorf("watch members: %w", err)
 	}
@@ -104,7 +104,10 @@ func (m *Members) Start(ctx context.Context) error {
 	if gone := m.kv.Delete(leave, m.self); gone != nil {
 		m.log.Info("members entry left to expire", zap.Error(gone))
 	}
-	return err
+	if ctx.Err() == nil {
+		return err
+	}
+	return nil // also where the watch was seen to end before ctx, with which it ends
 }
 
 func (m *Members) refresh(ctx context.Context) error {
@@ -138,8 +141,12 @@ func (m *Members) watch(ctx context.Context, watcher jetstream.KeyWatcher) error
 			if !ok {
 				return errors.New("the watch of the members ended")
 			}
-			if entry != nil { // nil ends the initial values; an entry of a dead replica among them counts for memberDead
+			switch {
+			case entry == nil: // the end of the initial values; an entry of a dead replica among them counts for memberDead
+			case entry.Operation() == jetstream.KeyValuePut:
 				m.refreshed(entry.Key(), time.Now())
+			default:
+				m.left(entry.Key(), time.Now())
 			}
 		}
 	}
@@ -153,6 +160,14 @@ func (m *Members) refreshed(member string, now time.Time) {
 	if !known {
 		m.judge(now)
 	}
+}
+
+// left takes a member away that said so itself.
+func (m *Members) left(member string, now time.Time) {
+	m.mu.Lock()
+	delete(m.seen, member)
+	m.mu.Unlock()
+	m.judge(now)
 }
 
 // judge works out the live set, unless this replica is itself cut off.

@@ -336,8 +336,12 @@ func TestGarbageIsDeadLetteredAndTheNextMessageArrives(t *testing.T) {
 		{Subject: "desired.edge_1.core.configmaps.default.g6", Data: []byte(`{"a":1`), Header: good},
 		{Subject: "desired.edge_1.core.configmaps.default.g7", Data: []byte(`{}`), Header: with("Content-Encoding", "zstd")},
 	}
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, msg := range garbage {
-		if err := nc.PublishMsg(msg); err != nil {
+		if _, err := js.PublishMsg(t.Context(), msg); err != nil { // stored when it returns: the good message comes behind it
 			t.Fatal(err)
 		}
 	}
@@ -345,10 +349,6 @@ func TestGarbageIsDeadLetteredAndTheNextMessageArrives(t *testing.T) {
 	streamstest.Eventually(t, "the good message after the garbage", func() bool { return store.get("b") == `{"v":"1"}` })
 	if got := deadCount(t, metrics, "desired"); got != float64(len(garbage)) {
 		t.Errorf("%v dead letters counted, want %d", got, len(garbage))
-	}
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
 	}
 	stream, err := js.Stream(t.Context(), streams.DeadStream)
 	if err != nil {

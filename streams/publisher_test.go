@@ -92,11 +92,15 @@ func TestCallsAnswerOnlyTheAskersInbox(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	node := streamstest.Connect(t, hub, nats.CustomInboxPrefix(streams.InboxPrefix("edge.1")))
+	var reply wire.AttachReply
+	// Before the cloud listens, the server itself answers that nobody does, and to any subject.
+	streamstest.Eventually(t, "the cloud answers", func() bool {
+		return streams.Call(t.Context(), node, "edge.1", streams.VerbAttach, wire.AttachRequest{}, &reply) == nil
+	})
 	if err := nc.PublishRequest(streams.CallSubject("edge.1", streams.VerbAttach), "desired.edge_2.core.pods.a.b", []byte(`{}`)); err != nil {
 		t.Fatal(err)
 	}
-	node := streamstest.Connect(t, hub, nats.CustomInboxPrefix(streams.InboxPrefix("edge.1")))
-	var reply wire.AttachReply
 	if err := streams.Call(t.Context(), node, "edge.1", streams.VerbAttach, wire.AttachRequest{}, &reply); err != nil || reply.Error != "" {
 		t.Fatalf("a proper call: %+v, %v", reply, err)
 	}

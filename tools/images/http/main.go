@@ -49,8 +49,7 @@ func run(args []string, out io.Writer) int {
 		return 2
 	}
 	if err := serve(o, out); err != nil {
-		var code exit
-		if errors.As(err, &code) {
+		if code, ok := errors.AsType[exit](err); ok {
 			return int(code)
 		}
 		fmt.Fprintln(out, "http:", err)
@@ -79,7 +78,7 @@ func serve(o options, out io.Writer) error {
 	case <-terms:
 		return nil
 	}
-	listener, err := net.Listen("tcp", o.listen)
+	listener, err := new(net.ListenConfig).Listen(context.Background(), "tcp", o.listen)
 	if err != nil {
 		return err
 	}

@@ -63,7 +63,7 @@ func show(c call, path, name string, long bool) error {
 	}
 	uid, gid, links := uint32(0), uint32(0), uint64(0)
 	if s, ok := info.Sys().(*syscall.Stat_t); ok {
-		uid, gid, links = s.Uid, s.Gid, uint64(s.Nlink)
+		uid, gid, links = s.Uid, s.Gid, uint64(s.Nlink) //nolint:unconvert // it is a uint32 on arm64
 	}
 	if target, err := os.Readlink(path); err == nil {
 		name += " -> " + target
@@ -176,7 +176,7 @@ func copyFile(from, to string) error {
 	if err != nil {
 		return err
 	}
-	defer in.Close()
+	defer func() { _ = in.Close() }()
 	info, err := in.Stat()
 	if err != nil {
 		return err

@@ -14,15 +14,18 @@ import (
 	"time"
 )
 
-// wget fetches one URL. -q quiet, -O FILE (- for standard output), -T seconds, --spider only looks, -S shows the
-// status, --post-data TEXT, --header TEXT.
-func wget(c call) (int, error) {
-	var quiet, spider, status bool
-	file, target, method := "", "", http.MethodGet
-	var body io.Reader
-	headers := http.Header{}
-	timeout := 30 * time.Second
-	for args := c.args; len(args) > 0; args = args[1:] {
+// fetch is what a command line of wget asks for.
+type fetch struct {
+	quiet, spider, status bool
+	file, target, method  string
+	body                  io.Reader
+	headers               http.Header
+	timeout               time.Duration
+}
+
+func parseFetch(args []string) (fetch, error) {
+	f := fetch{method: http.MethodGet, headers: http.Header{}, timeout: 30 * time.Second}
+	for ; len(args) > 0; args = args[1:] {
 		word, value, hasValue := strings.Cut(args[0], "=")
 		next := func() string {
 			if !hasValue && len(args) > 1 {
@@ -33,59 +36,69 @@ func wget(c call) (int, error) {
 		}
 		switch word {
 		case "-q":
-			quiet = true
+			f.quiet = true
 		case "-S":
-			status = true
+			f.status = true
 		case "--spider":
-			spider = true
+			f.spider = true
 		case "-qO-", "-O-":
-			quiet, file = quiet || word == "-qO-", "-"
+			f.quiet, f.file = f.quiet || word == "-qO-", "-"
 		case "-O", "-qO":
-			quiet, file = quiet || word == "-qO", next()
+			f.quiet, f.file = f.quiet || word == "-qO", next()
 		case "-T":
 			seconds, err := strconv.Atoi(next())
 			if err != nil {
-				return 2, err
+				return f, err
 			}
-			timeout = time.Duration(seconds) * time.Second
+			f.timeout = time.Duration(seconds) * time.Second
 		case "--post-data":
-			method, body = http.MethodPost, strings.NewReader(next())
-			headers.Set("Content-Type", "application/x-www-form-urlencoded")
+			f.method, f.body = http.MethodPost, strings.NewReader(next())
+			f.headers.Set("Content-Type", "application/x-www-form-urlencoded")
 		case "--header":
 			name, text, _ := strings.Cut(next(), ":")
-			headers.Set(strings.TrimSpace(name), strings.TrimSpace(text))
+			f.headers.Set(strings.TrimSpace(name), strings.TrimSpace(text))
 		default:
 			if strings.HasPrefix(word, "-") {
-				return 2, fmt.Errorf("unknown option %s", word)
+				return f, fmt.Errorf("unknown option %s", word)
 			}
-			target = args[0]
+			f.target = args[0]
 		}
 	}
-	if !strings.Contains(target, "://") {
-		target = "http://" + target
+	if !strings.Contains(f.target, "://") {
+		f.target = "http://" + f.target
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), timeout)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, method, target, body)
+	return f, nil
+}
+
+// wget fetches one URL. -q quiet, -O FILE (- for standard output), -T seconds, --spider only looks, -S shows the
+// status, --post-data TEXT, --header TEXT.
+func wget(c call) (int, error) {
+	f, err := parseFetch(c.args)
 	if err != nil {
 		return 2, err
 	}
-	req.Header = headers
+	ctx, cancel := context.WithTimeout(context.Background(), f.timeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, f.method, f.target, f.body)
+	if err != nil {
+		return 2, err
+	}
+	req.Header = f.headers
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		return 4, err // wget's code for network faults
 	}
-	defer resp.Body.Close()
-	if status {
+	defer func() { _ = resp.Body.Close() }()
+	if f.status {
 		fmt.Fprintln(c.err, resp.Proto, resp.Status)
 	}
 	if resp.StatusCode >= http.StatusBadRequest {
 		return 8, errors.New("server answered " + resp.Status) // wget's code for error answers
 	}
-	if spider {
+	if f.spider {
 		return 0, nil
 	}
-	return save(c, file, req.URL.Path, resp.Body, quiet)
+	return save(c, f.file, req.URL.Path, resp.Body, f.quiet)
 }
 
 func save(c call, file, urlPath string, body io.Reader, quiet bool) (int, error) {
@@ -142,7 +155,7 @@ func nc(c call) (int, error) {
 			return 1, err
 		}
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	if opts['z'] != "" {
 		return 0, nil
 	}
@@ -160,11 +173,11 @@ func accept(port string, args []string) (net.Conn, error) {
 	if port == "" && len(args) > 0 {
 		port = args[len(args)-1]
 	}
-	listener, err := net.Listen("tcp", ":"+port)
+	listener, err := new(net.ListenConfig).Listen(context.Background(), "tcp", ":"+port)
 	if err != nil {
 		return nil, err
 	}
-	defer listener.Close()
+	defer func() { _ = listener.Close() }()
 	return listener.Accept()
 }
 

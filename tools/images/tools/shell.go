@@ -162,7 +162,7 @@ func (s *script) execute(node syntax.Node) (int, error) {
 				continue
 			}
 			cancel()
-			<-ended
+			<-ended //nolint:errcheck // we cut it short ourselves
 			if trapped {
 				if code, left := s.last(text); left {
 					return code, nil
@@ -191,8 +191,7 @@ func (s *script) last(text string) (code int, left bool) {
 }
 
 func status(err error) (int, error) {
-	var code interp.ExitStatus
-	if errors.As(err, &code) {
+	if code, ok := errors.AsType[interp.ExitStatus](err); ok {
 		return int(code), nil
 	}
 	return 0, err

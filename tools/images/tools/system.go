@@ -229,7 +229,7 @@ func yes(c call) (int, error) {
 	}
 	for {
 		if _, err := fmt.Fprintln(c.out, text); err != nil {
-			return 0, nil // the reader has gone: that is how yes ends
+			return 0, nil //nolint:nilerr // the reader has gone: that is how yes ends
 		}
 	}
 }

@@ -247,7 +247,7 @@ func tee(c call) (int, error) {
 		if err != nil {
 			return 1, err
 		}
-		defer file.Close()
+		defer func() { _ = file.Close() }()
 		to = append(to, file)
 	}
 	_, err = io.Copy(io.MultiWriter(to...), c.in)

@@ -81,8 +81,7 @@ func TestPrograms(t *testing.T) {
 			cmd.Stderr = &stderr
 			out, err := cmd.Output()
 			code := 0
-			var ended *exec.ExitError
-			if errors.As(err, &ended) {
+			if ended, ok := errors.AsType[*exec.ExitError](err); ok {
 				code = ended.ExitCode()
 			} else if err != nil {
 				t.Fatal(err)
