@@ -49,7 +49,8 @@ test: tools check ## Everything: unit tests, then a real control plane, then the
 	$(RACE) build -race $(KUBE) # with all cores; -p 1 below is for the tests, each of which starts a control plane
 	$(RACE) test -race -shuffle=on -timeout 20m -p 1 $(KUBE)
 	$(GO) test -shuffle=on -timeout 20m -p 1 $(SLOW)
-	$(GO) test -timeout 60m -v ./internal/e2e/...
+	$(GO) test -timeout 20m ./loadtest/...
+	$(GO) test -timeout 40m -v ./internal/e2e/...
 
 .PHONY: tools
 tools: ## Build the control plane, containerd and the rest once into the cache

@@ -12,6 +12,7 @@ type Burst struct {
 	Objects int
 
 	delivered, written, lag []float64
+	costs                   costs
 }
 
 const (
@@ -27,6 +28,7 @@ func (*Burst) Name() string { return "burst" }
 
 // Prepare makes a pod that mounts all the ConfigMaps.
 func (s *Burst) Prepare(ctx context.Context, w *World) error {
+	s.costs = costs{}
 	list := names(burstConfig, s.Objects)
 	w.acks.forget()
 	versions, err := w.putAll(ctx, w.create, list)
@@ -44,7 +46,7 @@ func (s *Burst) Prepare(ctx context.Context, w *World) error {
 // Once updates each ConfigMap.
 func (s *Burst) Once(ctx context.Context, w *World) error {
 	w.acks.forget()
-	began := time.Now()
+	before, began := w.cpuNow(), time.Now()
 	versions, err := w.putAll(ctx, w.update, names(burstConfig, s.Objects))
 	if err != nil {
 		return err
@@ -54,6 +56,7 @@ func (s *Burst) Once(ctx context.Context, w *World) error {
 	if err != nil {
 		return err
 	}
+	s.costs.add(before, w.cpuNow(), s.Objects)
 	s.delivered = append(s.delivered, rate(s.Objects, last.Sub(began)))
 	s.written = append(s.written, rate(s.Objects, written.Sub(began)))
 	s.lag = append(s.lag, milliseconds(last.Sub(written)))
@@ -64,14 +67,14 @@ func (s *Burst) Once(ctx context.Context, w *World) error {
 
 // Lines of the report.
 func (s *Burst) Lines() []Line {
-	return []Line{
+	return append([]Line{
 		{
 			Scenario: s.Name(), Measure: fmt.Sprintf("%d updates to one node, first API call → last ack", s.Objects), Unit: unitRate,
 			Summary: Summarize(s.delivered), Peer: burstPeer, Aim: burstAim,
 		},
 		{Scenario: s.Name(), Measure: fmt.Sprintf("  the apiserver's part: %d writers, calls answered", writers), Unit: unitRate, Summary: Summarize(s.written)},
 		{Scenario: s.Name(), Measure: "  the last ack after the last answer", Unit: unitTime, Summary: Summarize(s.lag)},
-	}
+	}, s.costs.lines(s.Name())...)
 }
 
 // Close removes pod and ConfigMaps.
@@ -90,6 +93,7 @@ type Arrival struct {
 
 	versions  map[string]string
 	delivered []float64
+	costs     costs
 }
 
 const (
@@ -102,6 +106,7 @@ func (*Arrival) Name() string { return "arrival" }
 
 // Prepare makes the ConfigMaps.
 func (s *Arrival) Prepare(ctx context.Context, w *World) error {
+	s.costs = costs{}
 	versions, err := w.putAll(ctx, w.create, names(arrivalConfig, s.Objects))
 	s.versions = map[string]string{}
 	for key, version := range versions {
@@ -115,7 +120,7 @@ func (s *Arrival) Once(ctx context.Context, w *World) error {
 	list, nodes := names(arrivalConfig, s.Objects), w.edges()[:s.Nodes]
 	wanted := versionsOf(s.versions)
 	w.acks.forget()
-	began := time.Now()
+	before, began := w.cpuNow(), time.Now()
 	if err := w.bind(ctx, arrivalPod, nodes, list); err != nil {
 		return err
 	}
@@ -124,6 +129,7 @@ func (s *Arrival) Once(ctx context.Context, w *World) error {
 		return err
 	}
 	n := s.Nodes * s.Objects
+	s.costs.add(before, w.cpuNow(), n)
 	s.delivered = append(s.delivered, rate(n, last.Sub(began)))
 	w.say("%s: %d deliveries in %.0f ms", s.Name(), n, milliseconds(last.Sub(began)))
 	return w.clear(ctx, "app="+arrivalPod, nil)
@@ -131,10 +137,10 @@ func (s *Arrival) Once(ctx context.Context, w *World) error {
 
 // Lines of the report.
 func (s *Arrival) Lines() []Line {
-	return []Line{{
+	return append([]Line{{
 		Scenario: s.Name(), Measure: fmt.Sprintf("%d pods that mount %d present ConfigMaps, first pod made → last ack", s.Nodes, s.Objects),
 		Unit: unitRate, Summary: Summarize(s.delivered), Peer: s.Peer, Aim: s.Aim,
-	}}
+	}}, s.costs.lines(s.Name())...)
 }
 
 // Close removes what is left.

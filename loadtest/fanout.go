@@ -17,6 +17,7 @@ type Fanout struct {
 	Nodes, Objects int
 
 	delivered, written, lag []float64
+	costs                   costs
 }
 
 const (
@@ -31,6 +32,7 @@ func (*Fanout) Name() string { return "fan-out" }
 
 // Prepare makes a pod on each node.
 func (s *Fanout) Prepare(ctx context.Context, w *World) error {
+	s.costs = costs{}
 	nodes := w.edges()[:s.Nodes]
 	if err := w.bind(ctx, fanoutPod, nodes, names(fanoutConfig, s.Objects)); err != nil {
 		return err
@@ -61,7 +63,7 @@ func (w *World) bind(ctx context.Context, app string, nodes, configMaps []string
 func (s *Fanout) Once(ctx context.Context, w *World) error {
 	list, nodes := names(fanoutConfig, s.Objects), w.edges()[:s.Nodes]
 	w.acks.forget()
-	began := time.Now()
+	before, began := w.cpuNow(), time.Now()
 	versions, err := w.putAll(ctx, w.create, list)
 	if err != nil {
 		return err
@@ -72,6 +74,7 @@ func (s *Fanout) Once(ctx context.Context, w *World) error {
 		return err
 	}
 	n := s.Nodes * s.Objects
+	s.costs.add(before, w.cpuNow(), n)
 	s.delivered = append(s.delivered, rate(n, last.Sub(began)))
 	s.written = append(s.written, rate(s.Objects, written.Sub(began)))
 	s.lag = append(s.lag, milliseconds(last.Sub(written)))
@@ -82,14 +85,14 @@ func (s *Fanout) Once(ctx context.Context, w *World) error {
 
 // Lines of the report.
 func (s *Fanout) Lines() []Line {
-	return []Line{
+	return append([]Line{
 		{
 			Scenario: s.Name(), Measure: fmt.Sprintf("%d new ConfigMaps × %d nodes, first API call → last ack", s.Objects, s.Nodes), Unit: unitRate,
 			Summary: Summarize(s.delivered), Peer: fanoutPeer, Aim: fanoutAim,
 		},
 		{Scenario: s.Name(), Measure: "  the apiserver's part: ConfigMaps written", Unit: unitRate, Summary: Summarize(s.written)},
 		{Scenario: s.Name(), Measure: "  the last ack after the last answer", Unit: unitTime, Summary: Summarize(s.lag)},
-	}
+	}, s.costs.lines(s.Name())...)
 }
 
 // Close removes the pods and what is left.

@@ -25,6 +25,14 @@ const (
 	memoryConfigs = "memory-configs"
 )
 
+// The states whose memory is read, beside the gateway with ConfigMaps.
+const (
+	stateIdle  = "edgecore idle"
+	statePods  = "edgecore with pods"
+	stateCloud = "each cloudcore then"
+	stateHub   = "each hub server then"
+)
+
 // Name of the scenario.
 func (*Memory) Name() string { return "memory" }
 
@@ -37,7 +45,7 @@ func (s *Memory) Prepare(context.Context, *World) error {
 // Once goes through the states.
 func (s *Memory) Once(ctx context.Context, w *World) error {
 	node := w.edges()[0]
-	if err := s.sample(ctx, w, node, "edgecore idle"); err != nil {
+	if err := s.sample(ctx, w, node, stateIdle); err != nil {
 		return err
 	}
 	for _, name := range names(memoryPod, s.Pods) {
@@ -47,7 +55,7 @@ func (s *Memory) Once(ctx context.Context, w *World) error {
 			return err
 		}
 	}
-	if err := s.sample(ctx, w, node, fmt.Sprintf("edgecore with %d pods", s.Pods)); err != nil {
+	if err := s.sample(ctx, w, node, statePods); err != nil {
 		return err
 	}
 	list := names(memoryConfigs, s.ConfigMaps)
@@ -64,13 +72,14 @@ func (s *Memory) Once(ctx context.Context, w *World) error {
 	if _, err := w.settled(ctx, []string{node}, versions); err != nil {
 		return err
 	}
-	if err := s.sample(ctx, w, node, fmt.Sprintf("edgecore with %d pods and %d ConfigMaps", s.Pods+1, s.ConfigMaps)); err != nil {
+	if err := s.sample(ctx, w, node, fmt.Sprintf("edgecore with %d ConfigMaps as well", s.ConfigMaps)); err != nil {
 		return err
 	}
-	for _, part := range []string{"cloudcore-1", "hub-1"} {
-		if err := s.sampleNow(ctx, w, part, part+" then"); err != nil {
-			return err
-		}
+	if err := s.sampleAll(ctx, w, stateCloud, "cloudcore-", w.cluster.Spec().Cloudcores); err != nil {
+		return err
+	}
+	if err := s.sampleAll(ctx, w, stateHub, "hub-", w.cluster.Spec().Hubs); err != nil {
+		return err
 	}
 	return s.Close(ctx, w)
 }
@@ -80,6 +89,16 @@ func (s *Memory) sample(ctx context.Context, w *World, part, state string) error
 		return err
 	}
 	return s.sampleNow(ctx, w, part, state)
+}
+
+// sampleAll samples every replica of a kind: only one owns the node, only one leads the stream.
+func (s *Memory) sampleAll(ctx context.Context, w *World, state, kind string, n int) error {
+	for i := range n {
+		if err := s.sampleNow(ctx, w, fmt.Sprintf("%s%d", kind, i+1), state); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (s *Memory) sampleNow(ctx context.Context, w *World, part, state string) error {
@@ -103,16 +122,14 @@ func (s *Memory) sampleNow(ctx context.Context, w *World, part, state string) er
 // peerMemory is the peer's RSS and anonymous memory, with a fake runtime.
 func peerMemory(state string) (rss, anon string) {
 	switch state {
-	case "edgecore idle":
+	case stateIdle:
 		return "78-80", "16"
-	case "edgecore with 10 pods":
-		return "", ""
-	case "cloudcore-1 then":
+	case stateCloud:
 		return "98", "44"
-	case "hub-1 then":
+	case stateHub, statePods:
 		return "", ""
 	default:
-		return "121 (12 pods)", "25"
+		return "121", "25"
 	}
 }
 
@@ -122,10 +139,17 @@ func (s *Memory) Lines() []Line {
 	for _, state := range s.order {
 		rss, anon := peerMemory(state)
 		lines = append(lines,
-			Line{Scenario: s.Name(), Measure: state + ": RSS", Unit: unitMemory, Summary: Summarize(s.rss[state]), Peer: rss},
-			Line{Scenario: s.Name(), Measure: state + ": RssAnon", Unit: unitMemory, Summary: Summarize(s.anon[state]), Peer: anon})
+			Line{Scenario: s.Name(), Measure: s.label(state) + ": RSS", Unit: unitMemory, Summary: Summarize(s.rss[state]), Peer: rss},
+			Line{Scenario: s.Name(), Measure: s.label(state) + ": RssAnon", Unit: unitMemory, Summary: Summarize(s.anon[state]), Peer: anon})
 	}
 	return lines
+}
+
+func (s *Memory) label(state string) string {
+	if state == statePods {
+		return fmt.Sprintf("edgecore with %d real pods", s.Pods)
+	}
+	return state
 }
 
 // Close removes what is left.

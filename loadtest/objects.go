@@ -24,10 +24,6 @@ func configMapKey(name string) wire.Key {
 	return wire.Key{Resource: "configmaps", Namespace: namespace, Name: name}
 }
 
-func podKey(name string) wire.Key {
-	return wire.Key{Resource: "pods", Namespace: namespace, Name: name}
-}
-
 func names(prefix string, n int) []string {
 	list := make([]string, n)
 	for i := range list {

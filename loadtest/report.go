@@ -4,7 +4,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"math"
+	"slices"
 	"text/tabwriter"
 )
 
@@ -25,7 +27,7 @@ const (
 	unitTime   = "ms"
 	unitRate   = "1/s"
 	unitMemory = "MB"
-	unitShare  = "%"
+	unitCPU    = "µs"
 )
 
 // Verdict tells whether the aim is met; "" without aim.
@@ -66,6 +68,10 @@ func (r Report) Print(w io.Writer) error {
 	for _, l := range r.Lines {
 		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", l.Scenario, l.Measure, l.Unit, l.N,
 			number(l.P50), number(l.P99), number(l.Min), number(l.Max), l.Peer, l.aim(), l.Verdict())
+	}
+	fmt.Fprintln(t)
+	for _, name := range slices.Sorted(maps.Keys(r.Loads)) {
+		fmt.Fprintf(t, "load at the start of %s\t%.2f\n", name, r.Loads[name])
 	}
 	if err := t.Flush(); err != nil {
 		return fmt.Errorf("write table: %w", err)

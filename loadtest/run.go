@@ -26,6 +26,8 @@ type Options struct {
 	Size Size
 	// Only names the stages to run; empty is all that this user may run. See Stages.
 	Only []string
+	// Programs gives the programs to run; nil builds what is missing of the present tree.
+	Programs func(context.Context, devcluster.Spec) (toolchain.Paths, error)
 	// Talk receives progress.
 	Talk io.Writer
 }
@@ -63,42 +65,36 @@ type stage struct {
 	name string
 	spec devcluster.Spec
 	// grows: it goes on with the cluster of the stage before.
-	grows     bool
-	scenarios func(Size) []Scenario
+	grows bool
+	turns []turn
+}
+
+// turn is a scenario and how often its Once is called: once where it takes many samples itself.
+type turn struct {
+	Scenario
+	rounds int
 }
 
 // stages in the order they run.
-func stages(size Size) []stage {
+func stages(s Size) []stage {
+	spec := func(edges int, runtime devcluster.Runtime) devcluster.Spec {
+		return devcluster.Spec{Edges: edges, Cloudcores: 2, Hubs: 3, Runtime: runtime}
+	}
 	return []stage{
-		{
-			name: "containerd", spec: devcluster.Spec{Edges: 1, Cloudcores: 2, Hubs: 3, Runtime: devcluster.Containerd},
-			scenarios: func(s Size) []Scenario {
-				return []Scenario{
-					&Memory{Pods: s.Resident, ConfigMaps: s.Held, Settle: s.Settle, Samples: s.Samples},
-					&Startup{Pods: s.Pods},
-				}
-			},
-		},
-		{
-			name: "hollow", spec: devcluster.Spec{Edges: 2, Cloudcores: 2, Hubs: 3, Runtime: devcluster.Hollow},
-			scenarios: func(s Size) []Scenario {
-				return []Scenario{
-					&Single{Updates: s.Updates},
-					&Burst{Objects: s.Burst},
-					&Arrival{Nodes: 1, Objects: s.Burst, Peer: burstPeer, Aim: burstAim},
-					&Startup{Pods: s.Pods, Peer: "1000"},
-				}
-			},
-		},
-		{
-			name: "fan-out", grows: true, spec: devcluster.Spec{Edges: size.FanNodes, Cloudcores: 2, Hubs: 3, Runtime: devcluster.Hollow},
-			scenarios: func(s Size) []Scenario {
-				return []Scenario{
-					&Fanout{Nodes: s.FanNodes, Objects: s.FanOut},
-					&Arrival{Nodes: s.FanNodes, Objects: s.FanOut, Peer: fanoutPeer, Aim: fanoutAim},
-				}
-			},
-		},
+		{name: "containerd", spec: spec(1, devcluster.Containerd), turns: []turn{
+			{&Memory{Pods: s.Resident, ConfigMaps: s.Held, Settle: s.Settle, Samples: s.Samples}, 1},
+			{&Startup{Pods: s.Pods}, 1},
+		}},
+		{name: "hollow", spec: spec(2, devcluster.Hollow), turns: []turn{
+			{&Single{Updates: s.Updates}, 1},
+			{&Burst{Objects: s.Burst}, s.Rounds},
+			{&Arrival{Nodes: 1, Objects: s.Burst, Peer: burstPeer, Aim: burstAim}, s.Rounds},
+			{&Startup{Pods: s.Pods, Peer: "1000"}, 1},
+		}},
+		{name: "fan-out", grows: true, spec: spec(s.FanNodes, devcluster.Hollow), turns: []turn{
+			{&Fanout{Nodes: s.FanNodes, Objects: s.FanOut}, s.Rounds},
+			{&Arrival{Nodes: s.FanNodes, Objects: s.FanOut, Peer: fanoutPeer, Aim: fanoutAim}, s.Rounds},
+		}},
 	}
 }
 
@@ -150,7 +146,7 @@ func (b *bench) stage(ctx context.Context, st stage) (err error) {
 			return err
 		}
 	}
-	if b.cluster, err = Up(ctx, b.dir, st.spec, b.Talk); err != nil {
+	if err := b.up(ctx, st.spec); err != nil {
 		return err
 	}
 	if err := rest(ctx, b.Size.QuietTime); err != nil {
@@ -168,11 +164,11 @@ func (b *bench) stage(ctx context.Context, st stage) (err error) {
 		}
 		b.report.Setup.Kubernetes, b.report.Setup.NATS = version.GitVersion, w.nc.ConnectedServerVersion()
 	}
-	for _, s := range st.scenarios(b.Size) {
-		name := st.name + ": " + s.Name()
+	for _, t := range st.turns {
+		name := st.name + ": " + t.Name()
 		b.report.Loads[name] = loadAverage()
 		fmt.Fprintf(b.Talk, "%s, load %.2f\n", name, b.report.Loads[name])
-		lines, err := Play(ctx, w, s, b.rounds(s))
+		lines, err := Play(ctx, w, t, t.rounds)
 		for _, l := range lines {
 			l.Scenario = name
 			b.report.Lines = append(b.report.Lines, l)
@@ -182,16 +178,6 @@ func (b *bench) stage(ctx context.Context, st stage) (err error) {
 		}
 	}
 	return nil
-}
-
-// rounds: what is summed up over single samples needs one.
-func (b *bench) rounds(s Scenario) int {
-	switch s.(type) {
-	case *Single, *Startup, *Memory:
-		return 1
-	default:
-		return b.Size.Rounds
-	}
 }
 
 func (b *bench) down(ctx context.Context) error {
@@ -209,12 +195,15 @@ func (b *bench) down(ctx context.Context) error {
 // upTimeout bounds the start of 20 gateways on two cores.
 const upTimeout = 5 * time.Minute
 
-// Up brings a cluster up, building what is missing. After an error the cluster, if any, is what was started of it.
-func Up(ctx context.Context, dir string, spec devcluster.Spec, talk io.Writer) (*devcluster.Cluster, error) {
-	return devcluster.Up(ctx, devcluster.Options{
-		Dir: dir, Spec: spec, Talk: talk, Timeout: upTimeout,
-		Programs: func(ctx context.Context, spec devcluster.Spec) (toolchain.Paths, error) {
-			return toolchain.Ensure(ctx, toolchain.Request{Kube: true, Nats: true, Frond: true, Node: spec.Runtime == devcluster.Containerd}, talk)
-		},
-	})
+// up brings a cluster up. After an error the cluster, if any, is what was started of it.
+func (b *bench) up(ctx context.Context, spec devcluster.Spec) (err error) {
+	programs := b.Programs
+	if programs == nil {
+		programs = func(ctx context.Context, spec devcluster.Spec) (toolchain.Paths, error) {
+			node := spec.Runtime == devcluster.Containerd
+			return toolchain.Ensure(ctx, toolchain.Request{Kube: true, Nats: true, Frond: true, Node: node}, b.Talk)
+		}
+	}
+	b.cluster, err = devcluster.Up(ctx, devcluster.Options{Dir: b.dir, Spec: spec, Talk: b.Talk, Timeout: upTimeout, Programs: programs})
+	return err
 }

@@ -1,0 +1,116 @@
+package loadtest
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// The groups of processes whose CPU time is told apart. Others is whatever else the machine did meanwhile.
+const (
+	cpuKubernetes = "kubernetes"
+	cpuHub        = "hub"
+	cpuCloud      = "cloudcore"
+	cpuEdge       = "edgecore"
+	cpuWan        = "wan"
+	cpuBench      = "loadtest"
+	cpuOthers     = "others"
+)
+
+// cpuGroups in the order of the report.
+func cpuGroups() []string {
+	return []string{cpuKubernetes, cpuHub, cpuCloud, cpuEdge, cpuWan, cpuBench, cpuOthers}
+}
+
+// tick is the unit of CPU times in /proc on every Linux that Go runs on.
+const tick = time.Second / 100
+
+// cpu is the CPU time used so far by each group.
+type cpu map[string]time.Duration
+
+// cpuNow reads the CPU times. A process that is gone counts as 0, which a round with a restart shows as a negative.
+func (w *World) cpuNow() cpu {
+	spec, now := w.cluster.Spec(), cpu{}
+	parts := map[string]string{
+		"etcd": cpuKubernetes, "apiserver": cpuKubernetes, "controller-manager": cpuKubernetes, "scheduler": cpuKubernetes, "wan": cpuWan,
+	}
+	for i := range spec.Hubs {
+		parts["hub-"+strconv.Itoa(i+1)] = cpuHub
+	}
+	for i := range spec.Cloudcores {
+		parts["cloudcore-"+strconv.Itoa(i+1)] = cpuCloud
+	}
+	for _, edge := range w.edges() {
+		parts[edge] = cpuEdge
+	}
+	known := time.Duration(0)
+	for part, group := range parts {
+		used := processCPU(w.cluster.PID(part))
+		now[group] += used
+		known += used
+	}
+	now[cpuBench] = processCPU(os.Getpid())
+	now[cpuOthers] = machineCPU() - known - now[cpuBench]
+	return now
+}
+
+// processCPU is utime and stime, which stand after the name in parentheses.
+func processCPU(pid int) time.Duration {
+	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
+	if err != nil {
+		return 0
+	}
+	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
+	if len(fields) < 13 {
+		return 0
+	}
+	return ticks(fields[11]) + ticks(fields[12])
+}
+
+// machineCPU is the busy time of all cores: user, nice, system, irq and softirq.
+func machineCPU() time.Duration {
+	text, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return 0
+	}
+	first, _, _ := strings.Cut(string(text), "\n")
+	fields := strings.Fields(first)
+	if len(fields) < 8 {
+		return 0
+	}
+	return ticks(fields[1]) + ticks(fields[2]) + ticks(fields[3]) + ticks(fields[6]) + ticks(fields[7])
+}
+
+func ticks(s string) time.Duration {
+	n, err := strconv.ParseInt(s, 10, 64)
+	if err != nil {
+		return 0
+	}
+	return time.Duration(n) * tick
+}
+
+// costs collects the CPU time per delivery of each round.
+type costs map[string][]float64
+
+func (c costs) add(before, after cpu, deliveries int) {
+	for _, group := range cpuGroups() {
+		c[group] = append(c[group], float64((after[group]-before[group])/time.Microsecond)/float64(deliveries))
+	}
+}
+
+// lines say which part the time went to: two cores give 2,000,000 µs a second.
+func (c costs) lines(scenario string) []Line {
+	var lines []Line
+	for _, group := range cpuGroups() {
+		if samples := c[group]; slices.ContainsFunc(samples, func(v float64) bool { return v != 0 }) {
+			lines = append(lines, Line{
+				Scenario: scenario, Measure: fmt.Sprintf("  CPU per delivery: %s", group), Unit: unitCPU, Summary: Summarize(samples),
+			})
+		}
+	}
+	return lines
+}

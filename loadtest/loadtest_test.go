@@ -1,0 +1,51 @@
+package loadtest_test
+
+import (
+	"math"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/frond-edge/frond/internal/toolchain"
+	"github.com/frond-edge/frond/loadtest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// TestShortRun plays each scenario once on real clusters. What it measures means nothing; that each delivery was acked and
+// compared does.
+func TestShortRun(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts two clusters: not with -short")
+	}
+	if _, err := toolchain.Find(t.Context(), toolchain.Request{Kube: true, Nats: true}); err != nil {
+		if slices.Contains(strings.Split(os.Getenv("REQUIRE"), ","), "kube") {
+			t.Fatalf("REQUIRE names kube: %v", err)
+		}
+		t.Skipf("no control plane, make tools builds it: %v", err)
+	}
+	report, err := loadtest.Run(t.Context(), loadtest.Options{
+		Command: "go test", Dir: t.TempDir(), Seed: 1, Size: loadtest.Short(), Talk: t.Output(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	scenarios := map[string]bool{}
+	for _, l := range report.Lines {
+		scenarios[l.Scenario] = true
+		if l.N == 0 || math.IsNaN(l.P50) || math.IsInf(l.P50, 0) {
+			t.Errorf("%s, %s: %+v", l.Scenario, l.Measure, l.Summary)
+		}
+	}
+	for _, want := range []string{"hollow: one update", "hollow: burst", "hollow: arrival", "hollow: pod start", "fan-out: fan-out", "fan-out: arrival"} {
+		if !scenarios[want] {
+			t.Errorf("%s is not in the report", want)
+		}
+	}
+	if err := report.Print(t.Output()); err != nil {
+		t.Error(err)
+	}
+}
