@@ -194,7 +194,13 @@ func (c *Cloud) reports(nc *nats.Conn, objects cache.Cache, metrics *streams.Met
 	var parts []lifecycle.Part
 	for _, plane := range []streams.Plane{streams.Report, streams.Event} {
 		stillLast := func(ctx context.Context, m wire.Message) (bool, error) { return readers[plane].StillLast(ctx, m) }
-		applier, err := reports.New(reports.Config{Metrics: prometheus.WrapRegistererWith(prometheus.Labels{"plane": string(plane)}, c.metrics)},
+		overtaken := func(m wire.Message) {
+			if err := streams.Nudge(nc, m.Node, m.Key); err != nil {
+				c.log.Warn("node not asked to report again", zap.String("node", m.Node), zap.Error(err))
+			}
+		}
+		registerer := prometheus.WrapRegistererWith(prometheus.Labels{"plane": string(plane)}, c.metrics)
+		applier, err := reports.New(reports.Config{Overtaken: overtaken, Metrics: registerer},
 			c.rest, objects, stillLast, c.log.Named(string(plane)))
 		if err != nil {
 			return nil, err

@@ -23,6 +23,9 @@ type StillLast func(ctx context.Context, m wire.Message) (bool, error)
 type Config struct {
 	// LegacyGroups impersonates with groups, for Kubernetes before 1.36; see Impersonating.
 	LegacyGroups bool
+	// Overtaken is told of a report that was written though a newer one of its object had come meanwhile. The newer one may
+	// have found nothing to write, as Kubernetes still held what it says, so somebody must ask the node again. nil: nobody.
+	Overtaken func(m wire.Message)
 	// Metrics registers the metrics; nil: they are kept and not shown.
 	Metrics prometheus.Registerer
 }
@@ -34,6 +37,7 @@ type Applier struct {
 	// own acts with cloudcore's rights and only reads; node acts as the node in the context.
 	own, node kubernetes.Interface
 	stillLast StillLast
+	overtaken func(m wire.Message)
 	log       *zap.Logger
 	applied   *prometheus.CounterVec
 	dropped   *prometheus.CounterVec
@@ -57,7 +61,7 @@ func New(cfg Config, config *rest.Config, cached client.Reader, stillLast StillL
 		return c
 	}
 	return &Applier{
-		cached: cached, own: own, node: node, stillLast: stillLast, log: log,
+		cached: cached, own: own, node: node, stillLast: stillLast, overtaken: cfg.Overtaken, log: log,
 		applied: f("applied_total", "Reports applied to Kubernetes, by resource and what was done.", "resource", "action"),
 		dropped: f("dropped_total", "Reports rightly not applied, by resource and reason.", "resource", "reason"),
 	}, nil
@@ -116,6 +120,15 @@ func (a *Applier) drop(m wire.Message, reason string) error {
 func (a *Applier) did(m wire.Message, action string) error {
 	a.applied.WithLabelValues(m.Key.Resource, action).Inc()
 	return nil
+}
+
+// wrote ends a report whose status was written.
+func (a *Applier) wrote(ctx context.Context, m wire.Message) error {
+	last, err := a.stillLast(ctx, m)
+	if (err != nil || !last) && a.overtaken != nil {
+		a.overtaken(m)
+	}
+	return a.did(m, "status")
 }
 
 // errStale asks for another try with what the apiserver holds now.

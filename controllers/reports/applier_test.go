@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers/reports"
@@ -95,6 +96,41 @@ func TestAnOldReportNeverReplacesANewerOne(t *testing.T) {
 	w.wantDropped(old, "replaced")
 	if got := w.getPod("one").Status.Message; got != "newer" {
 		t.Errorf("status is of the %s report", got)
+	}
+}
+
+// The newer report says what Kubernetes held before the older one was written, so it is taken for known and writes nothing.
+func TestAnOldReportThatWasWrittenMakesTheNodeReportAgain(t *testing.T) {
+	w := newWorld(t)
+	node := w.node("a")
+	pod := w.pod("one", node.Name)
+	w.handle(w.message(node.Name, wire.Apply, "pods", status(pod, corev1.PodRunning, "as before")))
+	kubetest.Eventually(t, 10*time.Second, func() error {
+		var seen corev1.Pod
+		if err := w.cached.Get(t.Context(), client.ObjectKeyFromObject(pod), &seen); err != nil || seen.Status.Message != "as before" {
+			return fmt.Errorf("the cache holds %q, %v", seen.Status.Message, err) //nolint:errorlint // err may be nil
+		}
+		return nil
+	})
+	old := w.message(node.Name, wire.Apply, "pods", status(pod, corev1.PodRunning, "for a moment"))
+	newer := w.message(node.Name, wire.Apply, "pods", status(pod, corev1.PodRunning, "as before"))
+	old.Order, newer.Order = 1, 2
+	arrived := false
+	w.replaced = func(m wire.Message) bool {
+		if m.Order == 2 || arrived {
+			return m.Order == 1
+		}
+		arrived = true
+		w.mu.Unlock()
+		defer w.mu.Lock()
+		w.handle(newer)
+		return false
+	}
+	w.handle(old)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.overtaken) != 1 || w.overtaken[0] != old.Key {
+		t.Errorf("asked to report again: %v, want %v once", w.overtaken, old.Key)
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers/reports"
@@ -37,10 +38,12 @@ type world struct {
 	user    *rest.Config
 	metrics *prometheus.Registry
 	applier *reports.Applier
+	cached  client.Reader
 
 	mu sync.Mutex
 	// replaced says that a newer report is in the stream; guarded by mu.
-	replaced func(wire.Message) bool
+	replaced  func(wire.Message) bool
+	overtaken []wire.Key // guarded by mu
 }
 
 func newWorld(t *testing.T) *world {
@@ -72,12 +75,18 @@ func newWorld(t *testing.T) *world {
 	if !objects.WaitForCacheSync(t.Context()) {
 		t.Fatal("cache not filled")
 	}
+	w.cached = objects
 	stillLast := func(_ context.Context, m wire.Message) (bool, error) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		return w.replaced == nil || !w.replaced(m), nil
 	}
-	w.applier, err = reports.New(reports.Config{Metrics: w.metrics}, w.user, objects, stillLast, zaptest.NewLogger(t))
+	overtaken := func(m wire.Message) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.overtaken = append(w.overtaken, m.Key)
+	}
+	w.applier, err = reports.New(reports.Config{Metrics: w.metrics, Overtaken: overtaken}, w.user, objects, stillLast, zaptest.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -59,7 +59,7 @@ func (a *Applier) nodeStatus(ctx context.Context, m wire.Message) error {
 		if err != nil {
 			return err
 		}
-		return a.did(m, "status")
+		return a.wrote(ctx, m)
 	})
 }
 

@@ -48,7 +48,7 @@ func (a *Applier) podStatus(ctx context.Context, m wire.Message) error {
 		if err != nil {
 			return err
 		}
-		return a.did(m, "status")
+		return a.wrote(ctx, m)
 	})
 }
 

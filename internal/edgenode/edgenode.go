@@ -160,6 +160,7 @@ func (n *Node) wire(nc *nats.Conn, st *store.Store, outbox *streams.Outbox, kube
 		}
 	}, n.log.Named("beat"))
 	again := &resync{node: n.cfg.Node, store: st, link: link, to: outbox, log: n.log.Named("resync")}
+	nudges := streams.NewNudges(n.cfg.Node, nc, again.nudged, metrics, n.log.Named("nudges"))
 	server := health.New(n.cfg.Listen, n.metrics,
 		health.Check{Name: "kubelet", Ready: func() error {
 			if !kubelet.beats() {
@@ -180,6 +181,7 @@ func (n *Node) wire(nc *nats.Conn, st *store.Store, outbox *streams.Outbox, kube
 		{Name: "events", Start: events.Start},
 		{Name: "beat", Start: beater.Start},
 		{Name: "resync", Start: again.Start},
+		{Name: "nudges", Start: nudges.Start},
 	}, nil
 }
 

@@ -66,6 +66,14 @@ func (r *resync) all(ctx context.Context) error {
 	return errors.Join(faults...)
 }
 
+// nudged reports an object that the cloud asks for; only the Node and its pods have a state that this node knows best.
+func (r *resync) nudged(ctx context.Context, key wire.Key) error {
+	if key.Group != "" || key.Resource != "pods" && key != (wire.Key{Resource: "nodes", Name: r.node}) {
+		return fmt.Errorf("%s is not this node's to report", key.Human())
+	}
+	return r.one(ctx, key)
+}
+
 // one reports an object's present state. The kubelet may write a newer one meanwhile, and the outbox keeps what came
 // last, so it looks again until nothing has changed.
 func (r *resync) one(ctx context.Context, key wire.Key) error {

@@ -1,0 +1,67 @@
+package streams
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/nats-io/nats.go"
+	"go.uber.org/zap"
+
+	"github.com/frond-edge/frond/api/wire"
+)
+
+// nudgeQueue holds nudges that come while one is served; more than that are dropped, as a nudge only repeats.
+const nudgeQueue = 256
+
+// nudgeSubject carries the key of an object that a node shall report again.
+func nudgeSubject(node string) string { return "call.node." + wire.Escape(node) + ".report" }
+
+// Nudge asks a node to report the present state of one of its objects again. It is lossy and needs no answer: a node that
+// does not hear it has no link, and reports everything again when the link is back.
+func Nudge(nc *nats.Conn, node string, key wire.Key) error {
+	if err := nc.Publish(nudgeSubject(node), []byte(key.String())); err != nil {
+		return fmt.Errorf("nudge %s: %w", node, err)
+	}
+	return nil
+}
+
+// Nudges hears on a node which objects to report again.
+type Nudges struct {
+	node    string
+	nc      *nats.Conn
+	handle  func(ctx context.Context, key wire.Key) error
+	metrics *Metrics
+	log     *zap.Logger
+}
+
+// NewNudges makes the listener of a node; handle reports one object.
+func NewNudges(node string, nc *nats.Conn, handle func(ctx context.Context, key wire.Key) error, metrics *Metrics, log *zap.Logger) *Nudges {
+	return &Nudges{node: node, nc: nc, handle: handle, metrics: metrics, log: log}
+}
+
+// Start listens until ctx ends and then returns nil.
+func (n *Nudges) Start(ctx context.Context) error {
+	incoming := make(chan *nats.Msg, nudgeQueue)
+	sub, err := n.nc.ChanSubscribe(nudgeSubject(n.node), incoming)
+	if err != nil {
+		return fmt.Errorf("hear nudges: %w", err)
+	}
+	defer func() { _ = sub.Unsubscribe() }() // fails only when the connection is gone
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case msg := <-incoming:
+			key, err := wire.ParseKey(string(msg.Data))
+			if err != nil {
+				// Nothing is lost with it, and the hub's dead letters are not reached without the link: count and say it.
+				n.metrics.dead.WithLabelValues(string(planeCall)).Inc()
+				n.log.Warn("nudge refused", zap.Error(err))
+				continue
+			}
+			if err := n.handle(ctx, key); err != nil {
+				n.log.Warn("object not reported again", zap.String("object", key.Human()), zap.Error(err))
+			}
+		}
+	}
+}

@@ -1,0 +1,35 @@
+package streams_test
+
+import (
+	"context"
+	"testing"
+
+	"go.uber.org/zap/zaptest"
+
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/streamstest"
+)
+
+func TestANudgeNamesAnObject(t *testing.T) {
+	hub := streamstest.Hub(t)
+	nc := streamstest.Connect(t, hub)
+	asked := make(chan wire.Key, 10)
+	handle := func(_ context.Context, key wire.Key) error {
+		asked <- key
+		return nil
+	}
+	run(t, streams.NewNudges("edge.1", streamstest.Connect(t, hub), handle, streams.NewMetrics(nil), zaptest.NewLogger(t)).Start)
+	streamstest.Eventually(t, "the nudge is heard", func() bool {
+		if err := nc.Publish("call.node.edge_1.report", []byte("garbage")); err != nil {
+			t.Fatal(err)
+		}
+		if err := streams.Nudge(nc, "edge.1", key("a")); err != nil {
+			t.Fatal(err)
+		}
+		return len(asked) > 0
+	})
+	if got := <-asked; got != key("a") {
+		t.Errorf("asked for %v", got)
+	}
+}
