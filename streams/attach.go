@@ -72,7 +72,7 @@ func (a *Attacher) attach(ctx context.Context, node string, req wire.AttachReque
 	start := req.Sequence + 1
 	if reply.Full {
 		start = 1
-		if reply.Marked, err = a.prepared(sctx, stream, node); err != nil {
+		if reply.Marked, err = a.prepared(sctx, stream, node, req.StreamEpoch == ""); err != nil {
 			return wire.AttachReply{}, err
 		}
 	}
@@ -94,9 +94,10 @@ func (a *Attacher) attach(ctx context.Context, node string, req wire.AttachReque
 }
 
 // prepared refuses a full snapshot while it may be incomplete, so that an emptied stream never reads as "delete all". It
-// tells whether the snapshot must hold the marker; a node that Kubernetes does not know has none to wait for.
-func (a *Attacher) prepared(ctx context.Context, stream jetstream.Stream, node string) (marked bool, err error) {
-	if !a.known(ctx, node) {
+// tells whether the snapshot must hold the marker. Only a node that has nothing to lose, and that Kubernetes does not know
+// yet, has none to wait for.
+func (a *Attacher) prepared(ctx context.Context, stream jetstream.Stream, node string, empty bool) (marked bool, err error) {
+	if empty && !a.known(ctx, node) {
 		return false, nil
 	}
 	marker, err := stream.GetLastMsgForSubject(ctx, Subject(Desired, node, wire.SnapshotMarker()))

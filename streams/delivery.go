@@ -229,6 +229,10 @@ func (d *Delivery) pull(ctx context.Context, attached wire.AttachReply) error {
 	if err != nil {
 		return fmt.Errorf("consumer %s: %w", attached.Consumer, err)
 	}
+	if start := consumer.CachedInfo().Config.OptStartSeq; start > d.store.Cursor().Sequence+1 {
+		return fmt.Errorf("consumer %s starts at %d, made for another attach", attached.Consumer, start)
+	}
+	ctx, cancel := context.WithCancel(ctx)
 	incoming := make(chan jetstream.Msg, attached.Window) // the server sends no more than that before an ack
 	faults := make(chan error, 1)                         // the first fault ends the session
 	consuming, err := consumer.Consume(
@@ -246,9 +250,11 @@ func (d *Delivery) pull(ctx context.Context, attached wire.AttachReply) error {
 			}
 		}))
 	if err != nil {
+		cancel()
 		return fmt.Errorf("pull from %s: %w", attached.Consumer, err)
 	}
 	defer func() {
+		cancel() // a callback that waits for room ends with it
 		consuming.Stop()
 		<-consuming.Closed()
 	}()

@@ -202,7 +202,8 @@ func (p *Pump) send(ctx context.Context, incoming jetstream.MessagesContext, sen
 		maps.Copy(out.Header, msg.Headers())
 		out.Header[headerOrder] = []string{fmt.Sprint(meta.Sequence.Stream)}
 		id := out.Header.Get(headerStore) + "/" + p.stream + "/" + out.Header.Get(headerOrder)
-		ack, err := p.js.PublishMsgAsync(out, jetstream.WithMsgID(id))
+		// No retry of the library's: it would come after what was sent meanwhile, and an older state would end on top.
+		ack, err := p.js.PublishMsgAsync(out, jetstream.WithMsgID(id), jetstream.WithRetryAttempts(0))
 		if err != nil {
 			return fmt.Errorf("send to the hub: %w", err)
 		}

@@ -36,6 +36,9 @@ func (e *Engine) work(ctx context.Context, queue workqueue.TypedRateLimitingInte
 		e.log.Warn("not published, trying again",
 			zap.String("node", it.node), zap.String("object", it.key.Human()), zap.Error(err))
 		queue.AddRateLimited(it)
+		if !errors.Is(err, wire.ErrPermanent) {
+			queue.AddRateLimited(item{node: it.node}) // it may have been stored all the same: read what the stream holds
+		}
 	}
 	return true
 }
