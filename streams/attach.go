@@ -34,8 +34,8 @@ type Attacher struct {
 	log     *zap.Logger
 }
 
-// NewAttacher makes an Attacher. known tells whether Kubernetes has a Node of that name: only then must the node's
-// desired state have been published completely before it is given as a full snapshot.
+// NewAttacher makes an Attacher. known tells whether Kubernetes has a Node of that name. Only an empty store of a
+// node without one gets a full snapshot before the node's desired state was published completely.
 func NewAttacher(nc *nats.Conn, known func(ctx context.Context, node string) bool, metrics *Metrics, log *zap.Logger) (*Attacher, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
