@@ -7,9 +7,13 @@ GO    := CGO_ENABLED=0 go
 RACE  := CGO_ENABLED=1 go
 # An absolute name, so that it also works from a nested module.
 LINT  := tool -modfile=$(CURDIR)/tools/lint/go.mod golangci-lint
-# The nested modules that hold Go code of ours; those below tools/node and tools/lint only name programs of others.
+# The nested modules that hold Go code of ours; those below tools/node, tools/lint and tools/gotestsum only name programs of others.
 CODE  := tools/images tools/kube
-MODS  := . $(CODE) tools/lint tools/node/containerd tools/node/cni tools/node/runc
+# A test that fails is run a second time, on its own; if it passes then, the run goes on, and the summary still lists the
+# first failure. A data race, or more than three failures, is never tried again. See CONTRIBUTING.md for why.
+SUM   := tool -modfile=$(CURDIR)/tools/gotestsum/go.mod gotestsum --format-hide-empty-pkg --hide-summary=skipped \
+	--rerun-fails=1 --rerun-fails-max-failures=3 --rerun-fails-run-root-test --rerun-fails-abort-on-data-race --packages
+MODS  := . $(CODE) tools/lint tools/gotestsum tools/node/containerd tools/node/cni tools/node/runc
 # The kubelet takes minutes to compile with -race, so edged and what imports it are tested without, by `make test`.
 FAST  = $(shell go list ./... | grep -v -e /internal/e2e -e /internal/kubetest -e '/edged$$' -e /internal/edgenode -e /cmd/ -e /controllers/ -e /loadtest)
 KUBE  = ./controllers/... ./internal/kubetest/...
@@ -39,7 +43,7 @@ check: verify lint vet unit ## Format, lint, vet, house rules and unit tests: be
 
 .PHONY: unit
 unit: ## Unit tests with the race detector, without a cluster
-	$(RACE) test -race -shuffle=on $(FAST)
+	$(RACE) $(SUM) "$(FAST)" -- -race -shuffle=on
 	$(GO) -C tools/images test -shuffle=on ./...
 
 # The tools come first: they bring the control plane that REQUIRE asks for, and the C compiler that -race needs.
@@ -47,10 +51,10 @@ unit: ## Unit tests with the race detector, without a cluster
 test: export REQUIRE = kube
 test: tools check ## Everything: unit tests, then a real control plane, then the real cluster end to end
 	$(RACE) build -race $(KUBE) # with all cores; -p 1 below is for the tests, each of which starts a control plane
-	$(RACE) test -race -shuffle=on -timeout 20m -p 1 $(KUBE)
-	$(GO) test -shuffle=on -timeout 20m -p 1 $(SLOW)
-	$(GO) test -timeout 20m ./loadtest/...
-	$(GO) test -timeout 40m -v ./internal/e2e/...
+	$(RACE) $(SUM) "$(KUBE)" -- -race -shuffle=on -timeout 20m -p 1
+	$(GO) $(SUM) "$(SLOW)" -- -shuffle=on -timeout 20m -p 1
+	$(GO) $(SUM) ./loadtest/... -- -timeout 20m
+	$(GO) $(SUM) ./internal/e2e/... --format testname -- -timeout 40m
 
 .PHONY: tools
 tools: ## Build the control plane, containerd and the rest once into the cache
