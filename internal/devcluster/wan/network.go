@@ -120,6 +120,19 @@ func (n Network) addEdge(ctx context.Context, edge, address string) error {
 	return nil
 }
 
+// Renew gives a gateway a new namespace and link, as after a reboot; edges are all gateways in order. Processes in the
+// old namespace must be gone.
+func (n Network) Renew(ctx context.Context, edge string, edges []string) error {
+	if err := n.remove(ctx, n.Namespace(edge)); err != nil {
+		return err
+	}
+	// The wan's end goes a moment later than the namespace that held the other one.
+	if err := ip(ctx, "-n "+n.Wan()+" link del "+port(edge)); err != nil && ip(ctx, "-n "+n.Wan()+" link show "+port(edge)) == nil {
+		return err
+	}
+	return n.Up(ctx, edges)
+}
+
 // WanThere tells whether the namespace in the middle is there; without it no gateway is Intact.
 func (n Network) WanThere() bool { return present(n.Wan()) }
 

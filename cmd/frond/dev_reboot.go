@@ -1,0 +1,57 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/frond-edge/frond/internal/devcluster"
+)
+
+type reboot struct {
+	*cluster
+	output output
+	how    devcluster.Reboot
+}
+
+func newReboot(c *cluster) *cobra.Command {
+	r := &reboot{cluster: c}
+	cmd := &cobra.Command{
+		Use:   "reboot EDGE",
+		Short: "Take the power from a gateway and give it back; says when all its pods run again",
+		Long: `Take the power from a gateway and give it back. All its processes are killed, containers included, and what a machine
+loses in a reboot is lost: mounts, sockets, cgroups, network namespaces. The time counts from the runtime being ready.
+With --offline the link is cut before and stays cut: frond dev heal brings it back.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return r.Run(cmd.Context(), args[0], cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	cmd.Flags().BoolVar(&r.how.Offline, "offline", false, "cut the link first")
+	cmd.Flags().DurationVar(&r.how.Timeout, "timeout", 0, "how long to wait for the pods (default 3m)")
+	r.output.add(cmd)
+	return cmd
+}
+
+// Run reboots and prints how long it took.
+func (r *reboot) Run(ctx context.Context, edge string, out, talk io.Writer) error {
+	asJSON, err := r.output.json()
+	if err != nil {
+		return err
+	}
+	dev, err := r.open(talk)
+	if err != nil {
+		return err
+	}
+	result, err := dev.Reboot(ctx, edge, r.how)
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		return printJSON(out, result)
+	}
+	_, err = fmt.Fprintf(out, "%d pods of %s run again %.1f s after its runtime was ready\n", result.Pods, edge, result.Running)
+	return err
+}

@@ -1,0 +1,142 @@
+package autonomy_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"go.uber.org/zap/zaptest"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+
+	"github.com/frond-edge/frond/controllers/autonomy"
+	"github.com/frond-edge/frond/internal/kubetest"
+)
+
+// shared fills new namespaces with the service account that a pod needs.
+var shared = kubetest.Shared{Options: kubetest.Options{Controllers: []string{"serviceaccount-controller"}}}
+
+func TestMain(m *testing.M) { shared.Verify(m) }
+
+// everything is owned.
+type everything struct{}
+
+func (everything) Owns(string) bool         { return true }
+func (everything) Changed() <-chan struct{} { return nil }
+
+type world struct {
+	*testing.T
+	client    kubernetes.Interface
+	namespace string
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	cluster := shared.Cluster(t)
+	w := &world{T: t, client: cluster.Client(t), namespace: cluster.Namespace(t)}
+	config := cluster.Limited(t, "frond-autonomy-test", autonomy.Rules())
+	objects, err := cache.New(config, cache.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keeper := autonomy.New(client, objects, everything{}, record.NewFakeRecorder(16), nil, zaptest.NewLogger(t))
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return objects.Start(gctx) })
+	g.Go(func() error { return keeper.Start(gctx) })
+	t.Cleanup(func() {
+		cancel()
+		if err := g.Wait(); err != nil {
+			t.Errorf("keeper: %v", err)
+		}
+	})
+	return w
+}
+
+func (w *world) node(suffix string) string {
+	w.Helper()
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: w.namespace + "-" + suffix}}
+	if _, err := w.client.CoreV1().Nodes().Create(w.Context(), n, metav1.CreateOptions{}); err != nil {
+		w.Fatal(err)
+	}
+	w.Cleanup(func() {
+		_ = w.client.CoreV1().Nodes().Delete(context.WithoutCancel(w.Context()), n.Name, metav1.DeleteOptions{})
+	})
+	return n.Name
+}
+
+// pod makes a pod that tolerates an unreachable node for a second.
+func (w *world) pod(name, node string) {
+	w.Helper()
+	toleration := corev1.Toleration{
+		Key: corev1.TaintNodeUnreachable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: ptr.To[int64](1),
+	}
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: corev1.PodSpec{
+			NodeName: node, Tolerations: []corev1.Toleration{toleration}, TerminationGracePeriodSeconds: ptr.To[int64](0),
+			Containers: []corev1.Container{{Name: "main", Image: "none"}},
+		},
+	}
+	kubetest.Eventually(w, time.Minute, func() error { // until the namespace has its service account
+		_, err := w.client.CoreV1().Pods(w.namespace).Create(w.Context(), p, metav1.CreateOptions{})
+		return err
+	})
+}
+
+// tolerates fails until a pod tolerates an unreachable node for so long; nil is for ever.
+func (w *world) tolerates(pod string, seconds *int64) func() error {
+	return func() error {
+		p, err := w.client.CoreV1().Pods(w.namespace).Get(w.Context(), pod, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		for _, t := range p.Spec.Tolerations {
+			if t.Key == corev1.TaintNodeUnreachable && !ptr.Equal(t.TolerationSeconds, seconds) {
+				return fmt.Errorf("%s tolerates %v s", pod, ptr.Deref(t.TolerationSeconds, -1))
+			}
+		}
+		return nil
+	}
+}
+
+// annotate sets the annotation of a Node to a JSON value.
+func (w *world) annotate(name, value string) {
+	w.Helper()
+	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%s}}}`, autonomy.Annotation, value)
+	if _, err := w.client.CoreV1().Nodes().Patch(w.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+		w.Fatal(err)
+	}
+}
+
+// TestPodsGetTheTimeOfTheirNode follows the annotation of a Node: pods that are there and pods that come get its time, and
+// what they had before when it goes. The pods of another Node are left alone.
+func TestPodsGetTheTimeOfTheirNode(t *testing.T) {
+	w := newWorld(t)
+	calm, usual := w.node("calm"), w.node("usual")
+	w.pod("early", calm)
+	w.pod("other", usual)
+	w.annotate(calm, `"forever"`)
+	kubetest.Eventually(w, time.Minute, w.tolerates("early", nil))
+	w.pod("late", calm)
+	kubetest.Eventually(w, time.Minute, w.tolerates("late", nil))
+	if err := w.tolerates("other", ptr.To[int64](1))(); err != nil {
+		t.Errorf("a pod of another node: %v", err)
+	}
+	w.annotate(calm, `"12h"`)
+	kubetest.Eventually(w, time.Minute, w.tolerates("early", ptr.To[int64](12*3600)))
+	w.annotate(calm, "null")
+	kubetest.Eventually(w, time.Minute, w.tolerates("early", ptr.To[int64](1)))
+	kubetest.Eventually(w, time.Minute, w.tolerates("late", ptr.To[int64](1)))
+}

@@ -1,0 +1,230 @@
+package devcluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/frond-edge/frond/internal/devcluster/wan"
+)
+
+// Reboot says what Cluster.Reboot is to do. The zero value is a power cycle with the link as it is.
+type Reboot struct {
+	// Offline cuts the link before the power goes, and leaves it cut.
+	Offline bool
+	// Dark runs while everything of the gateway is off; nil: nothing.
+	Dark func(context.Context) error
+	// Timeout bounds the wait for the pods; 0 means 3 min.
+	Timeout time.Duration
+}
+
+// Rebooted is how a reboot went.
+type Rebooted struct {
+	Edge    string `json:"edge"`
+	Offline bool   `json:"offline"`
+	// Pods is how many had containers that ran before.
+	Pods int `json:"pods"`
+	// Agent is the time from the runtime being ready until edgecore's local API answered, Running until every container
+	// of every pod ran again, in seconds.
+	Agent   float64 `json:"agentSeconds"`
+	Running float64 `json:"runningSeconds"`
+}
+
+// rebootTimeout is the default of Reboot.Timeout.
+const rebootTimeout = 3 * time.Minute
+
+// rebootPoll is how often the gateway is asked for its pods: the times of Rebooted are as exact as that.
+const rebootPoll = 50 * time.Millisecond
+
+// Reboot takes the power from a gateway and gives it back. All its processes are killed at once, containers included;
+// with them go its mounts, sockets, cgroups, network and everything below its run folder. Then the runtime and edgecore
+// start. It returns when the containers of all pods that ran before run again, as new ones.
+func (c *Cluster) Reboot(ctx context.Context, edge string, o Reboot) (Rebooted, error) {
+	result := Rebooted{Edge: edge, Offline: o.Offline}
+	if err := c.mustBeEdge(edge); err != nil {
+		return result, err
+	}
+	before, err := c.edgePods(ctx, edge)
+	if err != nil {
+		return result, fmt.Errorf("ask %s for its pods: %w", edge, err)
+	}
+	result.Pods = len(before)
+	if o.Offline {
+		if err := c.Cut(ctx, edge, false); err != nil {
+			return result, err
+		}
+	}
+	err = c.change(ctx, func() error {
+		if err := c.powerOff(ctx, edge); err != nil {
+			return fmt.Errorf("power off %s: %w", edge, err)
+		}
+		c.say("%s is off", edge)
+		if o.Dark != nil {
+			if err := o.Dark(ctx); err != nil {
+				return err
+			}
+		}
+		return c.powerOn(ctx, edge)
+	})
+	if err != nil {
+		return result, err
+	}
+	began := time.Now()
+	timeout := o.Timeout
+	if timeout == 0 {
+		timeout = rebootTimeout
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("gave up after %s", timeout))
+	defer cancel()
+	return result, c.awaitPods(ctx, &result, before, began)
+}
+
+// powerOff kills all processes of a gateway and removes what a machine loses with its power.
+func (c *Cluster) powerOff(ctx context.Context, edge string) error {
+	if c.state.Spec.Runtime != Containerd {
+		return c.state.Processes[edge].Kill(ctx) // the hollow runtime lives in edgecore, and all it knows with it
+	}
+	e := c.layout.edge(edge)
+	link := c.network().State(ctx, edge)
+	if err := e.killCgroups(ctx); err != nil {
+		return err
+	}
+	for _, name := range []string{edge, c.containerdOf(edge), c.holderOf(edge)} {
+		if err := c.state.Processes[name].Kill(ctx); err != nil {
+			return err
+		}
+	}
+	if err := os.RemoveAll(e.run); err != nil {
+		return fmt.Errorf("remove what was below /run: %w", err)
+	}
+	if err := c.network().Renew(ctx, edge, numbered("edge", c.state.Spec.Edges)); err != nil {
+		return err
+	}
+	if link == wan.Cut || link == wan.Down {
+		if err := c.network().Cut(ctx, edge, link == wan.Down); err != nil {
+			return err
+		}
+	}
+	return e.makeCgroups()
+}
+
+// powerOn starts the parts of a gateway in their order. It waits until its runtime is ready, and for edgecore not at all.
+func (c *Cluster) powerOn(ctx context.Context, edge string) error {
+	agent, err := c.find(edge)
+	if err != nil {
+		return err
+	}
+	if c.state.Spec.Runtime == Containerd {
+		for _, name := range []string{c.holderOf(edge), c.containerdOf(edge)} {
+			p, err := c.find(name)
+			if err != nil {
+				return err
+			}
+			p.after = nil // its images are on its disk
+			if err := c.raise(ctx, []part{p}); err != nil {
+				return err
+			}
+		}
+	}
+	if err := c.awaitPorts(ctx, agent); err != nil {
+		return err
+	}
+	return c.start(agent)
+}
+
+func (c *Cluster) containerdOf(edge string) string {
+	return "containerd-" + strings.TrimPrefix(edge, "edge-")
+}
+
+// edgePod is what is read of a pod at a gateway.
+type edgePod struct {
+	Metadata struct {
+		Namespace string `json:"namespace"`
+		Name      string `json:"name"`
+		UID       string `json:"uid"`
+	} `json:"metadata"`
+	Status struct {
+		ContainerStatuses []struct {
+			ContainerID string `json:"containerID"`
+			Ready       bool   `json:"ready"`
+			State       struct {
+				Running *struct{} `json:"running"`
+			} `json:"state"`
+		} `json:"containerStatuses"`
+	} `json:"status"`
+}
+
+// running lists the containers of a pod that run and are ready.
+func (p edgePod) running() []string {
+	var ids []string
+	for _, s := range p.Status.ContainerStatuses {
+		if s.State.Running != nil && s.Ready {
+			ids = append(ids, s.ContainerID)
+		}
+	}
+	return ids
+}
+
+// edgePods asks a gateway for its pods with containers that run, by namespace and name.
+func (c *Cluster) edgePods(ctx context.Context, edge string) (map[string]edgePod, error) {
+	var list struct {
+		Items []edgePod `json:"items"`
+	}
+	if err := c.unix(ctx, c.layout.edge(edge).api(), http.MethodGet, "/api/v1/pods", &list); err != nil {
+		return nil, err
+	}
+	pods := map[string]edgePod{}
+	for _, p := range list.Items {
+		if len(p.running()) > 0 {
+			pods[p.Metadata.Namespace+"/"+p.Metadata.Name] = p
+		}
+	}
+	return pods, nil
+}
+
+// awaitPods waits until each pod has as many running containers as before and none of the old ones, and notes the times.
+func (c *Cluster) awaitPods(ctx context.Context, result *Rebooted, before map[string]edgePod, began time.Time) error {
+	tick := time.NewTicker(rebootPoll)
+	defer tick.Stop()
+	for {
+		now, err := c.edgePods(ctx, result.Edge)
+		if err == nil && result.Agent == 0 {
+			result.Agent = time.Since(began).Seconds()
+			c.say("the local API of %s answers", result.Edge)
+		}
+		if err == nil {
+			if err = missing(before, now); err == nil {
+				result.Running = time.Since(began).Seconds()
+				c.say("all %d pods of %s run again", result.Pods, result.Edge)
+				return nil
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(context.Cause(ctx), err)
+		case <-tick.C:
+		}
+	}
+}
+
+// missing names the pods that do not run again.
+func missing(before, now map[string]edgePod) error {
+	var names []string
+	for name, old := range before {
+		was, is := old.running(), now[name].running()
+		same := slices.ContainsFunc(is, func(id string) bool { return slices.Contains(was, id) })
+		if len(is) < len(was) || same {
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	slices.Sort(names)
+	return fmt.Errorf("%d of %d pods do not run again: %s", len(names), len(before), strings.Join(names, ", "))
+}
