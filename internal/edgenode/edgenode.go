@@ -126,7 +126,7 @@ func (n *Node) open(ctx context.Context, nc *nats.Conn) (*store.Store, *streams.
 	if err != nil {
 		return nil, nil, fmt.Errorf("jetstream: %w", err)
 	}
-	if err := streams.Ensure(ctx, js, streams.Leaf()); err != nil {
+	if err := streams.EnsureLeaf(ctx, js, n.log.Named("streams")); err != nil {
 		return nil, nil, fmt.Errorf("prepare the leaf: %w", err)
 	}
 	st, err := store.Open(ctx, js, store.Config{Merge: localapi.MergeDesired, Metrics: n.metrics}, n.log)

@@ -30,7 +30,7 @@ func Damages() []Damage {
 		{"last-page-zeroed", func(d []byte) []byte { clear(d[len(d)-len(d)%4096:]); return d }},
 		{"first-page-zeroed", func(d []byte) []byte { clear(d[:min(4096, len(d))]); return d }},
 	}
-	const places = 16
+	const places = 10
 	for i := range places {
 		list = append(list, Damage{"bit-" + string(rune('a'+i)), func(d []byte) []byte {
 			if len(d) > 0 {
