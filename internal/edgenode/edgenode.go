@@ -129,7 +129,9 @@ func (n *Node) open(ctx context.Context, nc *nats.Conn) (*store.Store, *streams.
 	if err := streams.EnsureLeaf(ctx, js, n.log.Named("streams")); err != nil {
 		return nil, nil, fmt.Errorf("prepare the leaf: %w", err)
 	}
-	st, err := store.Open(ctx, js, store.Config{Merge: localapi.MergeDesired, Metrics: n.metrics}, n.log)
+	st, err := store.Open(ctx, js, store.Config{
+		Merge: localapi.MergeDesired, Mark: filepath.Join(n.cfg.Dir, "store.mark"), Metrics: n.metrics,
+	}, n.log)
 	if err != nil {
 		return nil, nil, fmt.Errorf("open the store: %w", err)
 	}
