@@ -22,6 +22,7 @@ var ranks = map[string]int{
 	"internal/health":     0,
 	"internal/lifecycle":  0,
 	"internal/logging":    0,
+	"internal/powercut":   0,
 	"internal/toolchain":  0,
 	"internal/kubetest":   1,
 	"leaf":                1,
@@ -62,6 +63,7 @@ var homes = map[string][]string{
 	"k8s.io/cri-api":                         {"edged", "edged/hollow"},
 	"k8s.io/cri-client":                      {"edged", "edged/hollow"},
 	"github.com/vishvananda":                 {"internal/devcluster"},
+	"github.com/hanwen/go-fuse":              {"internal/powercut"},
 	"github.com/google/go-containerregistry": {"tools"},
 }
 

@@ -27,6 +27,8 @@ const (
 	defaultRedialMax = 15 * time.Second
 	// defaultMaxStore is the disk that JetStream may use: small enough for an 8 GB eMMC card.
 	defaultMaxStore = 1 << 30
+	// defaultReserve holds the whole store of a large node (1,000 objects of 2 KiB) several times, as a rewrite needs it.
+	defaultReserve = 32 << 20
 )
 
 // Config says who the node is, where it stores, and how it reaches the hub.
@@ -59,6 +61,9 @@ type Config struct {
 	RedialMin, RedialMax time.Duration
 	// MaxStore limits the bytes of all streams on disk; 0 is 1 GiB.
 	MaxStore int64
+	// Reserve is the disk space kept for control state, in a file that gives way when the disk is full; 0 is 32 MiB, and
+	// less than 0 none.
+	Reserve int64
 	// Metrics takes the link's metrics; nil drops them. A node that shares a registry wraps it with its own labels.
 	Metrics prometheus.Registerer
 }
@@ -79,6 +84,12 @@ func (c Config) withDefaults() Config {
 	c.RedialMax = max(c.RedialMax, c.RedialMin)
 	if c.MaxStore <= 0 {
 		c.MaxStore = defaultMaxStore
+	}
+	switch {
+	case c.Reserve == 0:
+		c.Reserve = defaultReserve
+	case c.Reserve < 0:
+		c.Reserve = 0
 	}
 	return c
 }

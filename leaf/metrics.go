@@ -11,6 +11,9 @@ type metrics struct {
 	reconnects prometheus.Counter
 	redials    prometheus.Counter
 	dropped    prometheus.Counter
+	free       prometheus.Gauge
+	reserve    prometheus.Gauge
+	restarts   prometheus.Counter
 }
 
 func newMetrics(reg prometheus.Registerer) (*metrics, error) {
@@ -23,8 +26,14 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		redials:    prometheus.NewCounter(prometheus.CounterOpts(opts("redials_total", "Dials ordered while there was no link."))),
 		dropped:    prometheus.NewCounter(prometheus.CounterOpts(opts("dropped_total", "Links closed because probes got no answer."))),
 	}
+	disk := func(name, help string) prometheus.Opts {
+		return prometheus.Opts{Namespace: "frond", Subsystem: "disk", Name: name, Help: help}
+	}
+	m.free = prometheus.NewGauge(prometheus.GaugeOpts(disk("free_bytes", "Free space on the store's disk, the reserve not counted.")))
+	m.reserve = prometheus.NewGauge(prometheus.GaugeOpts(disk("reserve_bytes", "Space kept for control state.")))
+	m.restarts = prometheus.NewCounter(prometheus.CounterOpts(disk("restarts_total", "Starts of the leaf server after it had met a full disk.")))
 	if reg == nil {
 		return m, nil
 	}
-	return m, errors.Join(reg.Register(m.up), reg.Register(m.reconnects), reg.Register(m.redials), reg.Register(m.dropped))
+	return m, errors.Join(reg.Register(m.free), reg.Register(m.reserve), reg.Register(m.restarts), reg.Register(m.up), reg.Register(m.reconnects), reg.Register(m.redials), reg.Register(m.dropped))
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"os"
 	"sync"
 	"time"
 
@@ -18,17 +20,25 @@ import (
 // ErrNotRunning says that the server has not started or has ended.
 var ErrNotRunning = errors.New("leaf server is not running")
 
+const (
+	// reconnectWait is how often a client looks for a server that is being started anew.
+	reconnectWait = 50 * time.Millisecond
+	dirMode       = 0o700
+)
+
 // Server is the NATS server of a node. Make it with New, run it with Start, once.
 type Server struct {
 	cfg     Config
 	log     *zap.Logger
 	metrics *metrics
 	ready   chan struct{}
+	once    sync.Once // closes ready
 
 	mu     sync.Mutex // guards all below
 	nats   *server.Server
 	link   LinkState
 	change chan struct{} // closed and replaced at each change of link
+	space  Space
 }
 
 // New checks the configuration. It starts and opens nothing.
@@ -50,7 +60,8 @@ func New(cfg Config, log *zap.Logger) (*Server, error) {
 func (s *Server) Ready() <-chan struct{} { return s.ready }
 
 // Start runs the server until ctx ends, then shuts it down and returns nil when it is gone. An error means that it
-// could not start or keep its store.
+// could not start or keep its store. When JetStream met a full disk and there is space again, the server is started anew; clients
+// connect again by themselves.
 func (s *Server) Start(ctx context.Context) error {
 	sec, err := readSecrets(s.cfg)
 	if err != nil {
@@ -60,6 +71,30 @@ func (s *Server) Start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := os.MkdirAll(s.cfg.Dir, dirMode); err != nil {
+		return fmt.Errorf("store folder: %w", err)
+	}
+	for {
+		// Before the server writes: it may have to live from the reserve.
+		if space, err := s.lookAtDisk(); err != nil {
+			s.log.Warn("free space unknown", zap.Error(err))
+		} else {
+			s.setSpace(space)
+		}
+		err := s.live(ctx, opts.Clone(), sec)
+		if ctx.Err() != nil {
+			return nil //nolint:nilerr // we were asked to stop
+		}
+		if !errors.Is(err, errFull) {
+			return err
+		}
+		s.metrics.restarts.Inc()
+		s.log.Warn("JetStream met a full disk, there is space again: starting the leaf server anew")
+	}
+}
+
+// live runs one nats-server.
+func (s *Server) live(ctx context.Context, opts *server.Options, sec secrets) error {
 	ns, err := server.NewServer(opts)
 	if err != nil {
 		return fmt.Errorf("make nats-server: %w", err)
@@ -69,17 +104,17 @@ func (s *Server) Start(ctx context.Context) error {
 	ns.Start() // does not block without a listener
 	defer func() {
 		s.setNATS(nil)
+		if l := s.Link(); l.Up {
+			s.setLink(LinkState{Since: time.Now(), Reconnects: l.Reconnects})
+		}
 		ns.Shutdown()
 		ns.WaitForShutdown()
 	}()
 	if err := s.awaitReady(ctx, ns, bridge.fatal); err != nil {
-		if ctx.Err() != nil {
-			return nil
-		}
 		return err
 	}
 	s.setNATS(ns)
-	close(s.ready)
+	s.once.Do(func() { close(s.ready) })
 	s.log.Info("leaf server ready", zap.String("dir", s.cfg.Dir), zap.String("domain", opts.JetStreamDomain))
 
 	g, gctx := errgroup.WithContext(ctx)
@@ -91,14 +126,12 @@ func (s *Server) Start(ctx context.Context) error {
 			return nil
 		}
 	})
+	g.Go(func() error { return s.watchSpace(gctx, ns) })
 	if len(s.cfg.Hub) > 0 {
 		sup := newSupervisor(s.cfg, newDialer(ns, s.cfg, sec), s.setLink, s.metrics, s.log)
 		g.Go(func() error { return sup.run(gctx) })
 	}
-	if err := g.Wait(); ctx.Err() == nil {
-		return err
-	}
-	return nil
+	return g.Wait()
 }
 
 // awaitReady waits until JetStream is enabled, which takes as long as the recovery of the streams.
@@ -129,23 +162,30 @@ func (s *Server) setNATS(ns *server.Server) {
 // does not cross it. Its inboxes start with "_INBOX.<escaped node>", the only ones the hub lets this node listen on.
 // Options are added to these. It returns ErrNotRunning before Ready and after the end.
 func (s *Server) Conn(name string, opts ...nats.Option) (*nats.Conn, error) {
-	s.mu.Lock()
-	ns := s.nats
-	s.mu.Unlock()
-	if ns == nil {
-		return nil, ErrNotRunning
-	}
 	all := append([]nats.Option{
 		nats.Name(name),
-		nats.InProcessServer(ns),
+		nats.InProcessServer(s),
 		nats.CustomInboxPrefix(InboxPrefix(s.cfg.Node)),
 		nats.MaxReconnects(-1),
+		nats.ReconnectWait(reconnectWait), // it costs a mutex
+		nats.ReconnectJitter(0, 0),
 	}, opts...)
 	nc, err := nats.Connect("", all...)
 	if err != nil {
 		return nil, fmt.Errorf("connect %s to the leaf server: %w", name, err)
 	}
 	return nc, nil
+}
+
+// InProcessConn gives a client its way to the server of the moment. It returns ErrNotRunning while there is none.
+func (s *Server) InProcessConn() (net.Conn, error) {
+	s.mu.Lock()
+	ns := s.nats
+	s.mu.Unlock()
+	if ns == nil {
+		return nil, ErrNotRunning
+	}
+	return ns.InProcessConn()
 }
 
 // InboxPrefix is the first part of every reply subject of a node.

@@ -111,7 +111,11 @@ func (n *Node) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	moving, err := n.wire(nc, st, outbox, &pulse{renewed: api.LeaseRenewed, ready: kubelet.Ready()})
+	disk, err := newStorage(n.cfg.Node, n.leaf.Space, outbox, api.ClientConfig(), n.metrics, n.log.Named("storage"))
+	if err != nil {
+		return err
+	}
+	moving, err := n.wire(nc, st, outbox, &pulse{renewed: api.LeaseRenewed, ready: kubelet.Ready()}, disk)
 	if err != nil {
 		return err
 	}
@@ -126,10 +130,12 @@ func (n *Node) open(ctx context.Context, nc *nats.Conn) (*store.Store, *streams.
 	if err != nil {
 		return nil, nil, fmt.Errorf("jetstream: %w", err)
 	}
-	if err := streams.Ensure(ctx, js, streams.Leaf()); err != nil {
+	if err := streams.EnsureLeaf(ctx, js, n.log.Named("streams")); err != nil {
 		return nil, nil, fmt.Errorf("prepare the leaf: %w", err)
 	}
-	st, err := store.Open(ctx, js, store.Config{Merge: localapi.MergeDesired, Metrics: n.metrics}, n.log)
+	st, err := store.Open(ctx, js, store.Config{
+		Merge: localapi.MergeDesired, Mark: filepath.Join(n.cfg.Dir, "store.mark"), Metrics: n.metrics,
+	}, n.log)
 	if err != nil {
 		return nil, nil, fmt.Errorf("open the store: %w", err)
 	}
@@ -138,7 +144,7 @@ func (n *Node) open(ctx context.Context, nc *nats.Conn) (*store.Store, *streams.
 }
 
 // wire makes the parts that move messages, and the node's own health.
-func (n *Node) wire(nc *nats.Conn, st *store.Store, outbox *streams.Outbox, kubelet *pulse) ([]lifecycle.Part, error) {
+func (n *Node) wire(nc *nats.Conn, st *store.Store, outbox *streams.Outbox, kubelet *pulse, disk *storage) ([]lifecycle.Part, error) {
 	metrics := streams.NewMetrics(n.metrics)
 	link := link{n.leaf}
 	delivery, err := streams.NewDelivery(n.cfg.Node, nc, st, link, metrics, n.log.Named("delivery"))
@@ -161,7 +167,7 @@ func (n *Node) wire(nc *nats.Conn, st *store.Store, outbox *streams.Outbox, kube
 	}, n.log.Named("beat"))
 	again := &resync{node: n.cfg.Node, store: st, link: link, to: outbox, log: n.log.Named("resync")}
 	nudges := streams.NewNudges(n.cfg.Node, nc, again.nudged, metrics, n.log.Named("nudges"))
-	server := health.New(n.cfg.Listen, n.metrics,
+	server := health.New(n.cfg.Listen, n.metrics, health.Check{Name: "disk", Ready: disk.ready},
 		health.Check{Name: "kubelet", Ready: func() error {
 			if !kubelet.beats() {
 				return errors.New("the kubelet has not renewed its lease in time")
@@ -182,6 +188,7 @@ func (n *Node) wire(nc *nats.Conn, st *store.Store, outbox *streams.Outbox, kube
 		{Name: "beat", Start: beater.Start},
 		{Name: "resync", Start: again.Start},
 		{Name: "nudges", Start: nudges.Start},
+		{Name: "storage", Start: disk.Start},
 	}, nil
 }
 

@@ -100,7 +100,7 @@ type Leaf struct {
 }
 
 // StartLeaf runs a leaf and waits until it is ready. Node defaults to "edge-1", Dir to a folder of the test; short pings and
-// redials suit a test. The leaf ends with the test, or with Stop.
+// redials suit a test, and no reserve. The leaf ends with the test, or with Stop.
 func StartLeaf(tb testing.TB, cfg leaf.Config) *Leaf {
 	tb.Helper()
 	if cfg.Node == "" {
@@ -114,6 +114,9 @@ func StartLeaf(tb testing.TB, cfg leaf.Config) *Leaf {
 	}
 	if cfg.RedialMin == 0 {
 		cfg.RedialMin, cfg.RedialMax = 200*time.Millisecond, time.Second
+	}
+	if cfg.Reserve == 0 {
+		cfg.Reserve = -1 // not for each of a hundred leafs
 	}
 	s, err := leaf.New(cfg, zaptest.NewLogger(tb))
 	if err != nil {

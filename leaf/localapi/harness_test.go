@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"path/filepath"
 	"slices"
 	"sync"
 	"testing"
@@ -72,7 +73,7 @@ func (g *gateway) start(options ...option) {
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(g.t.Context()))
 	log := zaptest.NewLogger(g.t, zaptest.Level(zap.WarnLevel))
-	if g.store, err = store.Open(ctx, js, store.Config{Merge: localapi.MergeDesired}, log); err != nil {
+	if g.store, err = store.Open(ctx, js, store.Config{Merge: localapi.MergeDesired, Mark: filepath.Join(g.dir, "store.mark")}, log); err != nil {
 		g.t.Fatal(err)
 	}
 	cfg := localapi.Config{Node: node}

@@ -149,11 +149,11 @@ func mergeNode(local, desired *corev1.Node) (any, map[string]any) {
 
 func nodeCondition(c corev1.NodeCondition) string { return string(c.Type) }
 
-// kubeletNodeCondition names the conditions that the kubelet owns. While a node is cut off, the cloud writes Unknown into
+// kubeletNodeCondition names the conditions that the kubelet owns, and the agent's own of the store's disk. While a node is cut off, the cloud writes Unknown into
 // them; that is news about the link, not about the node, and must not come back to it.
 func kubeletNodeCondition(kind string) bool {
 	switch corev1.NodeConditionType(kind) {
-	case corev1.NodeReady, corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure:
+	case corev1.NodeReady, corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure, "EdgeStorage":
 		return true
 	default:
 		return false

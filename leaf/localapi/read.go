@@ -149,10 +149,9 @@ func (e *endpoint) ready(ctx context.Context, namespace string, f *filter) (runt
 		if namespace == "" {
 			namespace = f.namespace
 		}
-		if f.name == "" || e.r.namespaced && namespace == "" {
-			return nil, nil
+		if f.name != "" && (!e.r.namespaced || namespace != "") {
+			return e.await(ctx, e.r.key(namespace, f.name))
 		}
-		return e.await(ctx, e.r.key(namespace, f.name))
 	}
 	if !e.r.namespaced && e.r.knowledge == own {
 		// The node itself may be known before anything was delivered: it made itself.
@@ -162,7 +161,7 @@ func (e *endpoint) ready(ctx context.Context, namespace string, f *filter) (runt
 	}
 	if !e.s.waitAttached(ctx) {
 		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf(
-			"%s are not known yet: this gateway has never been in step with the cloud", e.r.gvr.Resource))
+			"%s are not known: this gateway has not been in step with the cloud since its store was made or found damaged", e.r.gvr.Resource))
 	}
 	return nil, nil
 }

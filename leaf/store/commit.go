@@ -111,10 +111,11 @@ func (s *Store) commit(ctx context.Context, changes []change) error {
 	s.metrics.sync.Observe(time.Since(begun).Seconds())
 
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	for i, c := range changes {
 		s.ingest(c, base+uint64(i)+1)
 	}
+	s.mu.Unlock()
+	s.writeMark(base + uint64(len(changes)))
 	return nil
 }
 

@@ -40,7 +40,12 @@ func (s *Store) repair(ctx context.Context, got found, end uint64) error {
 	if len(changes) > 0 || cursor != s.Cursor() {
 		changes = append(changes, change{cursor: &cursor})
 	}
-	return s.commitAll(ctx, changes)
+	err := s.commitAll(ctx, changes)
+	if errors.Is(err, errForeign) {
+		// Nobody else writes now: the server's own books are wrong, so that it refuses each write.
+		return s.rebuild(ctx, changes, cursor)
+	}
+	return err
 }
 
 // rebuild makes the bucket anew from memory. nats-server refuses every write to a stream after it met a record whose bytes
@@ -98,6 +103,7 @@ func (s *Store) damage(got found, end uint64) []string {
 	if end == 0 {
 		return list
 	}
+	marked := s.readMark(s.Cursor().StoreEpoch)
 	switch want := strconv.FormatUint(s.sum, 16); {
 	case s.Cursor().StoreEpoch == "":
 		list = append(list, "no cursor")
@@ -105,6 +111,8 @@ func (s *Store) damage(got found, end uint64) []string {
 		list = append(list, fmt.Sprintf("last record is %d, the bucket had %d", got.last, end))
 	case got.sum != want:
 		list = append(list, fmt.Sprintf("sum of the records is %s, the last one says %s", want, got.sum))
+	case end < marked:
+		list = append(list, fmt.Sprintf("the bucket ends at %d, but %d was acked", end, marked))
 	}
 	return list
 }

@@ -56,6 +56,9 @@ type Config struct {
 	TombstoneTTL time.Duration
 	// SyncTimeout is how long one commit may take before its outcome counts as unknown; 0 is 20 s.
 	SyncTimeout time.Duration
+	// Mark is a file outside JetStream's folder that remembers the newest revision, so that a bucket which lost its newest
+	// records to a bad disk is not taken for whole; "" for none. The folder must exist.
+	Mark string
 	// Metrics takes the store's metrics; nil drops them. A node that shares a registry wraps it with its own labels.
 	Metrics prometheus.Registerer
 }

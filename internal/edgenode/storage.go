@@ -1,0 +1,134 @@
+package edgenode
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/frond-edge/frond/leaf"
+)
+
+const (
+	// storageCondition tells of the store's disk; True: there is space. leaf/localapi knows it as the node's own.
+	storageCondition corev1.NodeConditionType = "EdgeStorage"
+	storagePeriod                             = time.Second
+	// storageTimeout bounds one write of the condition and one trimming.
+	storageTimeout = 10 * time.Second
+	// eventsKept is how many events wait for the link; at 1 to 2 KiB each they stay below the outbox's limit in bytes, which
+	// drops without counting. eventsKeptLow is all that a full disk is asked for.
+	eventsKept, eventsKeptLow = 4096, 64
+)
+
+// trimmer drops the oldest events that wait.
+type trimmer interface {
+	TrimEvents(ctx context.Context, keep uint64) (dropped uint64, err error)
+}
+
+// storage answers a full disk: events go, the oldest first and counted, and the Node says so.
+type storage struct {
+	node    string
+	space   func() leaf.Space
+	events  trimmer
+	client  kubernetes.Interface
+	dropped prometheus.Counter
+	log     *zap.Logger
+}
+
+func newStorage(node string, space func() leaf.Space, events trimmer, api *rest.Config, reg prometheus.Registerer, log *zap.Logger) (*storage, error) {
+	client, err := kubernetes.NewForConfig(api)
+	if err != nil {
+		return nil, fmt.Errorf("storage: %w", err)
+	}
+	s := &storage{node: node, space: space, events: events, client: client, log: log, dropped: prometheus.NewCounter(prometheus.CounterOpts{
+		Namespace: "frond", Name: "events_dropped_total", Help: "Events that were dropped before the hub had them, the oldest first.",
+	})}
+	if err := reg.Register(s.dropped); err != nil {
+		return nil, fmt.Errorf("storage: %w", err)
+	}
+	return s, nil
+}
+
+// Start works until ctx ends and then returns nil.
+func (s *storage) Start(ctx context.Context) error {
+	tick := time.NewTicker(storagePeriod)
+	defer tick.Stop()
+	said := ""
+	for {
+		space := s.space()
+		s.trim(ctx, space)
+		if reason, status := verdict(space); reason != said {
+			// A full disk may refuse it, and a new node is not known yet: it is tried again.
+			if err := s.say(ctx, status, reason, space.String()); err != nil {
+				s.log.Debug("condition not written", zap.String("reason", reason), zap.Error(err))
+			} else {
+				said = reason
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// ready is the check of /readyz.
+func (s *storage) ready() error {
+	space := s.space()
+	if reason, status := verdict(space); status != corev1.ConditionTrue {
+		return fmt.Errorf("%s: %s", reason, space)
+	}
+	return nil
+}
+
+func verdict(space leaf.Space) (reason string, status corev1.ConditionStatus) {
+	switch {
+	case space.Failed:
+		return "DiskFull", corev1.ConditionFalse
+	case space.Low:
+		return "DiskAlmostFull", corev1.ConditionFalse
+	default:
+		return "DiskHasSpace", corev1.ConditionTrue
+	}
+}
+
+func (s *storage) trim(ctx context.Context, space leaf.Space) {
+	keep := uint64(eventsKept)
+	if space.Low || space.Failed {
+		keep = eventsKeptLow
+	}
+	ctx, cancel := context.WithTimeout(ctx, storageTimeout)
+	defer cancel()
+	n, err := s.events.TrimEvents(ctx, keep)
+	if err != nil {
+		s.log.Debug("events not trimmed", zap.Error(err))
+		return
+	}
+	if n > 0 {
+		s.dropped.Add(float64(n))
+		s.log.Warn("events dropped, the oldest first", zap.Uint64("events", n), zap.Stringer("space", space))
+	}
+}
+
+// say writes the condition as any client of the local API: it reaches the store and, by a report, the cloud.
+func (s *storage) say(ctx context.Context, status corev1.ConditionStatus, reason, message string) error {
+	ctx, cancel := context.WithTimeout(ctx, storageTimeout)
+	defer cancel()
+	now := metav1.Now()
+	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []corev1.NodeCondition{{
+		Type: storageCondition, Status: status, Reason: reason, Message: message, LastHeartbeatTime: now, LastTransitionTime: now,
+	}}}})
+	if err != nil {
+		return err
+	}
+	_, err = s.client.CoreV1().Nodes().PatchStatus(ctx, s.node, patch)
+	return err
+}

@@ -1,0 +1,221 @@
+package powercut
+
+import (
+	"context"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"syscall"
+	"testing"
+
+	"github.com/hanwen/go-fuse/v2/fs"
+	"github.com/hanwen/go-fuse/v2/fuse"
+)
+
+// FS is a mounted file system.
+type FS struct {
+	// Dir is where it is mounted.
+	Dir  string
+	tb   testing.TB
+	disk *disk
+}
+
+// Mount mounts an empty file system until the test ends. Where that is not possible (another system than Linux, or not
+// root), the test is skipped and says so; with REQUIRE=root in the environment it fails.
+func Mount(tb testing.TB) *FS {
+	tb.Helper()
+	f := &FS{Dir: tb.TempDir(), tb: tb, disk: &disk{root: newFolder()}}
+	root := &dirNode{disk: f.disk, held: f.disk.root}
+	server, err := fs.Mount(f.Dir, root, &fs.Options{MountOptions: fuse.MountOptions{
+		DirectMountStrict: true, FsName: "powercut", Name: "powercut", MaxWrite: 1 << 20,
+	}})
+	if err != nil {
+		text := "cannot mount a FUSE file system (needs root and /dev/fuse): " + err.Error()
+		if os.Getenv("REQUIRE") != "" && runtime.GOOS == "linux" && os.Getuid() == 0 {
+			tb.Fatal(text)
+		}
+		tb.Skip(text)
+	}
+	tb.Cleanup(func() {
+		if err := server.Unmount(); err != nil {
+			tb.Errorf("unmount: %v", err)
+		}
+		server.Wait()
+	})
+	return f
+}
+
+// Image writes into a new folder of the test what a power cut at this moment leaves, and returns it. Writers need not stop: what
+// they are told after this moment is not in it. seed decides which unsynced bytes are there too; 0: none.
+func (f *FS) Image(seed uint64) string {
+	f.tb.Helper()
+	var chance *rand.Rand
+	if seed != 0 {
+		chance = rand.New(rand.NewPCG(seed, seed))
+	}
+	to := f.tb.TempDir()
+	if err := f.disk.image(to, chance); err != nil {
+		f.tb.Fatal(err)
+	}
+	return to
+}
+
+// Syncs counts the syncs of files and folders.
+func (f *FS) Syncs() int {
+	f.disk.mu.Lock()
+	defer f.disk.mu.Unlock()
+	return f.disk.syncs
+}
+
+type dirNode struct {
+	fs.Inode
+	disk *disk
+	held *folder
+}
+
+type fileNode struct {
+	fs.Inode
+	disk *disk
+	file *file
+}
+
+// handle is an open file; sync says that each write is synced.
+type handle struct{ sync bool }
+
+const (
+	folderMode = fuse.S_IFDIR | 0o755
+	fileMode   = fuse.S_IFREG | 0o644
+)
+
+func handleOf(flags uint32) *handle {
+	return &handle{sync: flags&(syscall.O_SYNC|syscall.O_DSYNC) != 0}
+}
+
+// child finds a child that programs see.
+func (d *dirNode) child(name string) fs.InodeEmbedder {
+	if c := d.GetChild(name); c != nil {
+		return c.Operations()
+	}
+	return nil
+}
+
+func (d *dirNode) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut) syscall.Errno {
+	out.Mode = folderMode
+	return 0
+}
+
+func (d *dirNode) Mkdir(ctx context.Context, name string, _ uint32, out *fuse.EntryOut) (*fs.Inode, syscall.Errno) {
+	d.disk.mu.Lock()
+	defer d.disk.mu.Unlock()
+	n := &dirNode{disk: d.disk, held: newFolder()}
+	d.disk.later(func() { d.held.folders[name] = n.held })
+	out.Mode = folderMode
+	return d.NewPersistentInode(ctx, n, fs.StableAttr{Mode: fuse.S_IFDIR}), 0
+}
+
+func (d *dirNode) Create(ctx context.Context, name string, flags, _ uint32, out *fuse.EntryOut) (*fs.Inode, fs.FileHandle, uint32, syscall.Errno) {
+	d.disk.mu.Lock()
+	defer d.disk.mu.Unlock()
+	n := &fileNode{disk: d.disk, file: &file{}}
+	d.disk.later(func() { d.held.files[name] = n.file })
+	out.Mode = fileMode
+	return d.NewPersistentInode(ctx, n, fs.StableAttr{Mode: fuse.S_IFREG}), handleOf(flags), 0, 0
+}
+
+func (d *dirNode) Unlink(_ context.Context, name string) syscall.Errno {
+	d.disk.mu.Lock()
+	defer d.disk.mu.Unlock()
+	d.disk.later(func() { delete(d.held.files, name) })
+	return 0
+}
+
+func (d *dirNode) Rmdir(_ context.Context, name string) syscall.Errno {
+	if c := d.GetChild(name); c != nil && len(c.Children()) > 0 {
+		return syscall.ENOTEMPTY
+	}
+	d.disk.mu.Lock()
+	defer d.disk.mu.Unlock()
+	d.disk.later(func() { delete(d.held.folders, name) })
+	return 0
+}
+
+func (d *dirNode) Rename(_ context.Context, name string, to fs.InodeEmbedder, newName string, flags uint32) syscall.Errno {
+	target, ok := to.(*dirNode)
+	if !ok || flags != 0 {
+		return syscall.EINVAL
+	}
+	d.disk.mu.Lock()
+	defer d.disk.mu.Unlock()
+	switch c := d.child(name).(type) {
+	case *fileNode:
+		d.disk.later(func() {
+			delete(d.held.files, name)
+			target.held.files[newName] = c.file
+		})
+	case *dirNode:
+		d.disk.later(func() {
+			delete(d.held.folders, name)
+			target.held.folders[newName] = c.held
+		})
+	default:
+		return syscall.ENOENT
+	}
+	return 0
+}
+
+func (d *dirNode) Fsync(context.Context, fs.FileHandle, uint32) syscall.Errno {
+	d.disk.mu.Lock()
+	defer d.disk.mu.Unlock()
+	d.disk.commit()
+	return 0
+}
+
+func (n *fileNode) Open(_ context.Context, flags uint32) (fs.FileHandle, uint32, syscall.Errno) {
+	return handleOf(flags), 0, 0
+}
+
+func (n *fileNode) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut) syscall.Errno {
+	n.disk.mu.Lock()
+	defer n.disk.mu.Unlock()
+	out.Mode, out.Size = fileMode, uint64(len(n.file.seen))
+	return 0
+}
+
+func (n *fileNode) Setattr(_ context.Context, _ fs.FileHandle, in *fuse.SetAttrIn, out *fuse.AttrOut) syscall.Errno {
+	n.disk.mu.Lock()
+	defer n.disk.mu.Unlock()
+	if size, ok := in.GetSize(); ok {
+		n.file.resize(int(size)) //nolint:gosec // a test's file
+	}
+	out.Mode, out.Size = fileMode, uint64(len(n.file.seen))
+	return 0
+}
+
+func (n *fileNode) Read(_ context.Context, _ fs.FileHandle, dest []byte, off int64) (fuse.ReadResult, syscall.Errno) {
+	n.disk.mu.Lock()
+	defer n.disk.mu.Unlock()
+	size := int64(len(n.file.seen))
+	off = min(off, size)
+	return fuse.ReadResultData(dest[:copy(dest, n.file.seen[off:])]), 0
+}
+
+func (n *fileNode) Write(_ context.Context, fh fs.FileHandle, data []byte, off int64) (uint32, syscall.Errno) {
+	n.disk.mu.Lock()
+	defer n.disk.mu.Unlock()
+	n.file.write(data, int(off))
+	if h, ok := fh.(*handle); ok && h.sync {
+		n.file.sync()
+		n.disk.commit()
+	}
+	return uint32(len(data)), 0 //nolint:gosec // at most MaxWrite
+}
+
+func (n *fileNode) Fsync(context.Context, fs.FileHandle, uint32) syscall.Errno {
+	n.disk.mu.Lock()
+	defer n.disk.mu.Unlock()
+	n.file.sync()
+	n.disk.commit()
+	return 0
+}
+
+func (n *fileNode) Flush(context.Context, fs.FileHandle) syscall.Errno { return 0 }

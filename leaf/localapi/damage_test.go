@@ -1,0 +1,142 @@
+package localapi_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/leaf/leaftest"
+)
+
+// A store that a bad disk took objects from says 503 to every list until it has attached, and never that there are fewer pods.
+// So a kubelet that starts on it deletes nothing: its informer sees all pods with the attach, and not one deletion.
+func TestDamagedStoreDeletesNoPod(t *testing.T) {
+	image, pods := damageable(t)
+	for _, file := range []string{"1.blk", "index.db", "meta.inf", "meta.sum"} {
+		for _, damage := range leaftest.Damages() {
+			t.Run(file+"/"+damage.Name, func(t *testing.T) {
+				t.Parallel()
+				g := &gateway{t: t, dir: t.TempDir(), cloud: &cloud{}, sent: &outbox{}}
+				if err := os.CopyFS(g.dir, os.DirFS(image)); err != nil {
+					t.Fatal(err)
+				}
+				for _, f := range leaftest.Files(t, g.dir) {
+					if filepath.Base(f) == file {
+						damage.Apply(t, filepath.Join(g.dir, f))
+					}
+				}
+				g.start()
+				whole := g.store.Cursor().StreamEpoch != ""
+				if !whole {
+					unavailable(t, g.client(false))
+				}
+				h := &seen{}
+				synced := h.run(t, g.client(true))
+				if whole {
+					eventually(t, "informer synced with all pods, without the cloud", func() bool { return synced() && len(h.names()) == len(pods) })
+				} else if synced() {
+					t.Error("the informer has a list of a store that does not know its pods")
+				}
+				var messages []wire.Message
+				for i, p := range pods {
+					messages = append(messages, message(t, p, uint64(i)+1))
+				}
+				if err := g.store.Replace(t.Context(), messages, "stream-1", uint64(len(pods))); err != nil {
+					t.Fatal(err)
+				}
+				eventually(t, "informer synced", synced)
+				eventually(t, "all pods are seen", func() bool { return len(h.names()) == len(pods) })
+				if h.deleted() {
+					t.Error("the kubelet was told that a pod is gone")
+				}
+			})
+		}
+	}
+}
+
+// damageable is the folder of a gateway with pods that came one after the other, as a kill leaves it.
+func damageable(t *testing.T) (image string, pods []*corev1.Pod) {
+	t.Helper()
+	g := newGateway(t, true)
+	for _, name := range []string{"a", "b", "c", "d", "e", "f"} {
+		p := pod(name, "uid-"+name, "1")
+		pods = append(pods, p)
+		g.deliver(p)
+	}
+	image = t.TempDir()
+	if err := os.CopyFS(image, os.DirFS(g.dir)); err != nil {
+		t.Fatal(err)
+	}
+	return image, pods
+}
+
+// unavailable checks that neither a list nor a get claims anything.
+func unavailable(t *testing.T, c kubernetes.Interface) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if l, err := c.CoreV1().Pods("").List(ctx, metav1.ListOptions{}); err == nil {
+		t.Errorf("lists %d pods", len(l.Items))
+	}
+	ctx, cancel = context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if l, err := c.CoreV1().ConfigMaps("").List(ctx, metav1.ListOptions{}); err == nil {
+		t.Errorf("lists %d configmaps", len(l.Items))
+	}
+	if _, err := c.CoreV1().Pods("default").Get(t.Context(), "never-seen", metav1.GetOptions{}); !apierrors.IsServiceUnavailable(err) {
+		t.Errorf("get of an unknown pod: %v, want 503", err)
+	}
+}
+
+// seen notes what a kubelet's informer is told.
+type seen struct {
+	mu    sync.Mutex // guards all below
+	added []string
+	gone  bool
+}
+
+func (s *seen) run(t *testing.T, c kubernetes.Interface) (synced func() bool) {
+	t.Helper()
+	lw := cache.NewListWatchFromClient(c.CoreV1().RESTClient(), "pods", metav1.NamespaceAll, fields.OneTermEqualSelector("spec.nodeName", node))
+	_, controller := cache.NewInformerWithOptions(cache.InformerOptions{ListerWatcher: lw, ObjectType: &corev1.Pod{}, Handler: cache.ResourceEventHandlerFuncs{
+		AddFunc: func(o any) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.added = append(s.added, o.(*corev1.Pod).Name)
+		},
+		DeleteFunc: func(any) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.gone = true
+		},
+	}})
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() { controller.RunWithContext(ctx) })
+	t.Cleanup(func() { cancel(); wg.Wait() })
+	return controller.HasSynced
+}
+
+func (s *seen) names() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Compact(slices.Sorted(slices.Values(s.added)))
+}
+
+func (s *seen) deleted() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.gone
+}

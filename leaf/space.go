@@ -1,0 +1,185 @@
+package leaf
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// spaceTick is how often the free space is looked at: one system call.
+	spaceTick = time.Second
+	// reserveFile takes the space that is kept for control state.
+	reserveFile = "reserve"
+	// With less than the reserve free the disk is low; with less than this part of it the reserve gives way: far more than the store
+	// writes in a second.
+	floorShare = 4
+	// leastFloor is what a server needs free to be worth a start.
+	leastFloor = 1 << 20
+)
+
+// Space is what is known of the disk of the store.
+type Space struct {
+	// Free is what everybody may still write, in bytes.
+	Free int64
+	// Reserve is what is kept for control state beside that; less than configured after it had to give way.
+	Reserve int64
+	// Low says that telemetry has to go, for control state to fit.
+	Low bool
+	// Failed says that JetStream met the end of the disk and refuses writes until there is space again.
+	Failed bool
+}
+
+// String tells it in a few words.
+func (s Space) String() string {
+	const mib = 1 << 20
+	text := fmt.Sprintf("%d MiB free, %d MiB in reserve", s.Free/mib, s.Reserve/mib)
+	switch {
+	case s.Failed:
+		return "the store's disk is full: " + text
+	case s.Low:
+		return "the store's disk is almost full: " + text
+	default:
+		return text
+	}
+}
+
+// Space returns what was found at the last look, at most a second ago.
+func (s *Server) Space() Space {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.space
+}
+
+// errFull ends one life of the nats-server: it met a full disk and there is space now. Its file stores refuse all writes
+// after one that failed, until they are opened again.
+var errFull = errors.New("JetStream met a full disk")
+
+// watchSpace keeps the reserve and ends with errFull when the server has to be started anew. A server that was broken from its start,
+// by a damaged file perhaps, is given another one only after the disk was low and is no longer.
+func (s *Server) watchSpace(ctx context.Context, ns *server.Server) error {
+	tick := time.NewTicker(spaceTick)
+	defer tick.Stop()
+	born, low := broken(ns), false
+	for {
+		space, err := s.lookAtDisk()
+		if err != nil {
+			s.log.Warn("free space unknown", zap.Error(err))
+		} else {
+			low = low || space.Low
+			space.Failed = broken(ns) && (!born || low)
+			s.setSpace(space)
+			if space.Failed && space.Free >= s.floor() && (!born || !space.Low) {
+				return errFull
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// broken tells whether JetStream is off or something of it refuses writes.
+func broken(ns *server.Server) bool {
+	return !ns.JetStreamEnabled() || ns.Healthz(nil).Error != ""
+}
+
+func (s *Server) low() int64   { return s.cfg.Reserve }
+func (s *Server) floor() int64 { return max(s.cfg.Reserve/floorShare, leastFloor) }
+
+// lookAtDisk measures the free space, and lets the reserve give way or grow again.
+func (s *Server) lookAtDisk() (Space, error) {
+	free, err := freeBytes(s.cfg.Dir)
+	if err != nil {
+		return Space{}, err
+	}
+	path := filepath.Join(s.cfg.Dir, reserveFile)
+	held := int64(0)
+	if info, err := os.Stat(path); err == nil {
+		held = info.Size()
+	}
+	want := held
+	switch {
+	case free < s.floor():
+		want = max(0, held-(2*s.floor()-free))
+	case held < s.cfg.Reserve && free > s.low()+s.cfg.Reserve-held:
+		want = s.cfg.Reserve
+	}
+	if want != held {
+		if err := resizeReserve(path, want); err != nil {
+			return Space{}, fmt.Errorf("reserve: %w", err)
+		}
+		s.log.Info("reserve changed", zap.Int64("from", held), zap.Int64("to", want), zap.Int64("free", free))
+		if free, err = freeBytes(s.cfg.Dir); err != nil {
+			return Space{}, err
+		}
+	}
+	return Space{Free: free, Reserve: want, Low: free < s.low() || want < s.cfg.Reserve}, nil
+}
+
+func freeBytes(dir string) (int64, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return 0, fmt.Errorf("statfs %s: %w", dir, err)
+	}
+	return int64(st.Bavail) * st.Bsize, nil //nolint:gosec // no disk has 2^63 bytes
+}
+
+// resizeReserve makes the reserve take real blocks. One that does not fit goes back to what it was.
+func resizeReserve(path string, size int64) (err error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if size < info.Size() {
+		return f.Truncate(size)
+	}
+	err = unix.Fallocate(int(f.Fd()), 0, 0, size)
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		_, err = io.Copy(io.NewOffsetWriter(f, info.Size()), io.LimitReader(zeros{}, size-info.Size()))
+	}
+	if err != nil {
+		return errors.Join(err, f.Truncate(info.Size()))
+	}
+	return nil
+}
+
+// zeros is an endless file of them.
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) {
+	clear(p)
+	return len(p), nil
+}
+
+func (s *Server) setSpace(space Space) {
+	s.metrics.free.Set(float64(space.Free))
+	s.metrics.reserve.Set(float64(space.Reserve))
+	s.mu.Lock()
+	last := s.space
+	s.space = space
+	s.mu.Unlock()
+	if last.Low == space.Low && last.Failed == space.Failed {
+		return
+	}
+	if space.Low || space.Failed {
+		s.log.Error("disk of the store is full or almost", zap.Stringer("space", space))
+	} else {
+		s.log.Info("disk of the store has space again", zap.Stringer("space", space))
+	}
+}

@@ -1,0 +1,154 @@
+package leaf_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"golang.org/x/sys/unix"
+
+	"github.com/frond-edge/frond/leaf"
+	"github.com/frond-edge/frond/leaf/leaftest"
+)
+
+const mib = 1 << 20
+
+// smallDisk mounts a file system of some MiB.
+func smallDisk(t *testing.T, size int) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := unix.Mount("frond-test", dir, "tmpfs", 0, fmt.Sprintf("size=%dm", size)); err != nil {
+		t.Skipf("cannot mount a tmpfs, which needs root: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, 0); err != nil {
+			t.Errorf("unmount: %v", err)
+		}
+	})
+	return dir
+}
+
+// fill takes all space of a disk, as a program that writes for ever does, and returns the file to remove.
+func fill(t *testing.T, dir string) string {
+	t.Helper()
+	path := filepath.Join(dir, "somebody-elses")
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for size := mib; size > 0; {
+		if _, err := f.Write(make([]byte, size)); errors.Is(err, unix.ENOSPC) {
+			size /= 2
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func spaceBecomes(t *testing.T, l *leaftest.Leaf, what string, holds func(leaf.Space) bool) {
+	t.Helper()
+	deadline := time.After(time.Minute)
+	for !holds(l.Space()) {
+		select {
+		case <-deadline:
+			t.Fatalf("never %s: %+v", what, l.Space())
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// put writes until it works; each try has to come back in time.
+func put(t *testing.T, kv jetstream.KeyValue, key string) {
+	t.Helper()
+	deadline := time.Now().Add(time.Minute)
+	for {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		_, err := kv.Put(ctx, key, make([]byte, 10_000))
+		cancel()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("put %s: %v", key, err)
+		}
+		<-time.After(20 * time.Millisecond)
+	}
+}
+
+// Another program takes the whole disk: the reserve gives way and control state is written on. When the other is gone the
+// reserve is made again. The same connection serves throughout.
+func TestFullDisk(t *testing.T) {
+	dir := smallDisk(t, 48)
+	l := leaftest.StartLeaf(t, leaf.Config{Dir: filepath.Join(dir, "nats"), Reserve: 8 * mib})
+	js, err := jetstream.New(l.Client())
+	if err != nil {
+		t.Fatal(err)
+	}
+	kv, err := js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: "b", Storage: jetstream.FileStorage, History: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	spaceBecomes(t, l, "in order", func(s leaf.Space) bool { return s.Reserve == 8*mib && !s.Low })
+	put(t, kv, "before")
+	for round := range 2 {
+		other := fill(t, dir)
+		put(t, kv, fmt.Sprint("full-", round))
+		spaceBecomes(t, l, "low", func(s leaf.Space) bool { return s.Low && s.Reserve < 8*mib && s.Free > 0 })
+		if err := os.Remove(other); err != nil {
+			t.Fatal(err)
+		}
+		spaceBecomes(t, l, "in order again", func(s leaf.Space) bool { return s.Reserve == 8*mib && !s.Low && !s.Failed })
+		put(t, kv, fmt.Sprint("after-", round))
+	}
+	for _, key := range []string{"before", "full-0", "after-0", "full-1", "after-1"} {
+		if _, err := kv.Get(t.Context(), key); err != nil {
+			t.Errorf("%s: %v", key, err)
+		}
+	}
+}
+
+// Even the reserve is eaten: nothing can be written, reading goes on, and with the space all comes back without a restart of the process.
+func TestFullDiskWithoutReserve(t *testing.T) {
+	dir := smallDisk(t, 24)
+	l := leaftest.StartLeaf(t, leaf.Config{Dir: filepath.Join(dir, "nats")})
+	js, err := jetstream.New(l.Client())
+	if err != nil {
+		t.Fatal(err)
+	}
+	kv, err := js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: "b", Storage: jetstream.FileStorage, History: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	put(t, kv, "before")
+	other := fill(t, dir)
+	for i := range 200 { // until a write fails: the last block has room
+		if _, err = kv.Put(t.Context(), fmt.Sprint("k", i), make([]byte, 100_000)); err != nil {
+			break
+		}
+	}
+	if err == nil {
+		t.Fatal("the disk is not full")
+	}
+	t.Logf("on a full disk: %v", err)
+	spaceBecomes(t, l, "failed", func(s leaf.Space) bool { return s.Failed })
+	if _, err := kv.Get(t.Context(), "before"); err != nil {
+		t.Errorf("read on a full disk: %v", err)
+	}
+	if err := os.Remove(other); err != nil {
+		t.Fatal(err)
+	}
+	put(t, kv, "after")
+	if _, err := kv.Get(t.Context(), "before"); err != nil {
+		t.Errorf("read afterwards: %v", err)
+	}
+	spaceBecomes(t, l, "in order", func(s leaf.Space) bool { return !s.Failed })
+}

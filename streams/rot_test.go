@@ -1,0 +1,132 @@
+package streams_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap/zaptest"
+
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/leaf"
+	"github.com/frond-edge/frond/leaf/leaftest"
+	"github.com/frond-edge/frond/streams"
+)
+
+func outboxOf(t *testing.T, dir string) (*leaftest.Leaf, *streams.Outbox, jetstream.JetStream) {
+	t.Helper()
+	l := leaftest.StartLeaf(t, leaf.Config{Dir: dir})
+	nc := l.Client()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	if err := streams.EnsureLeaf(ctx, js, zaptest.NewLogger(t)); err != nil {
+		t.Fatalf("the node does not come up: %v", err)
+	}
+	o, err := streams.NewOutbox("edge-1", "epoch", nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l, o, js
+}
+
+func reported(name string) wire.Message {
+	return wire.Message{
+		Key: wire.Key{Resource: "pods", Namespace: "default", Name: name}, Op: wire.Apply, UID: "u", Object: []byte(`{"metadata":{}}`),
+	}
+}
+
+// filledOutbox returns a folder with seven reports, p0 to p6.
+func filledOutbox(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	l, o, _ := outboxOf(t, dir)
+	for i := range 20 {
+		if err := o.Report(t.Context(), reported(fmt.Sprint("p", i%7))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l.Stop()
+	return dir
+}
+
+// Where only the pump's own state is damaged, what waits is kept.
+func TestOutboxRescue(t *testing.T) {
+	dir := filledOutbox(t)
+	for _, file := range leaftest.Files(t, dir) {
+		if strings.HasSuffix(file, streams.OutboxStream+"/obs/pump/o.dat") {
+			leaftest.Damages()[4].Apply(t, filepath.Join(dir, file))
+		}
+	}
+	l, _, js := outboxOf(t, dir)
+	s, err := js.Stream(t.Context(), streams.OutboxStream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if state := s.CachedInfo().State; state.Msgs != 7 || state.FirstSeq < 1e12 {
+		t.Errorf("state %+v of the outbox, want seven reports with new sequences", state)
+	}
+	if !waits(t, js, "p6") {
+		t.Error("a report was lost with the pump's state")
+	}
+	l.Stop()
+}
+
+// Whatever a disk does to one of the outbox's files: the node comes up, and what is reported from then on waits for the hub.
+// What waited before may be lost with the disk; the node reports its state again at each link-up.
+func TestOutboxRot(t *testing.T) {
+	image := filledOutbox(t)
+	for _, file := range leaftest.Files(t, image) {
+		if strings.Contains(file, streams.OutboxEventsStream) {
+			continue // the same kind of files
+		}
+		for _, damage := range leaftest.Damages() {
+			t.Run(filepath.Base(filepath.Dir(file))+"/"+filepath.Base(file)+"/"+damage.Name, func(t *testing.T) {
+				t.Parallel()
+				dir := t.TempDir()
+				if err := os.CopyFS(dir, os.DirFS(image)); err != nil {
+					t.Fatal(err)
+				}
+				damage.Apply(t, filepath.Join(dir, file))
+				l, o, js := outboxOf(t, dir)
+				if strings.Contains(file, "/obs/") {
+					l.Stop()
+					_, o, js = outboxOf(t, dir) // what was made anew is found again
+				}
+				if err := o.Report(t.Context(), reported("new")); err != nil {
+					t.Fatalf("report: %v", err)
+				}
+				if !waits(t, js, "new") {
+					t.Error("the new report is not offered to the pump")
+				}
+			})
+		}
+	}
+}
+
+// waits tells whether the pump's consumer offers a report of this name.
+func waits(t *testing.T, js jetstream.JetStream, name string) bool {
+	t.Helper()
+	c, err := js.Consumer(t.Context(), streams.OutboxStream, "pump")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		m, err := c.Next(jetstream.FetchMaxWait(2 * time.Second))
+		if err != nil {
+			t.Logf("next: %v", err)
+			return false
+		}
+		if strings.HasSuffix(m.Subject(), "."+name) {
+			return true
+		}
+	}
+}

@@ -1,0 +1,41 @@
+package streams
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+)
+
+// TrimEvents drops the oldest events that wait for the link until keep are left, and returns how many it dropped. States are
+// never dropped: of each object only the last one waits.
+func (o *Outbox) TrimEvents(ctx context.Context, keep uint64) (dropped uint64, err error) {
+	stream, err := o.js.Stream(ctx, OutboxEventsStream)
+	if err != nil {
+		return 0, fmt.Errorf("trim events: %w", err)
+	}
+	if stream.CachedInfo().State.Msgs <= keep {
+		return 0, nil
+	}
+	request, err := json.Marshal(map[string]uint64{"keep": keep})
+	if err != nil {
+		return 0, fmt.Errorf("trim events: %w", err)
+	}
+	// The library's purge does not tell how many went.
+	reply, err := o.js.Conn().RequestWithContext(ctx, "$JS.API.STREAM.PURGE."+OutboxEventsStream, request)
+	if err != nil {
+		return 0, fmt.Errorf("trim events: %w", err)
+	}
+	var answer struct {
+		Purged uint64 `json:"purged"`
+		Error  *struct {
+			Description string `json:"description"`
+		} `json:"error"`
+	}
+	if err := json.Unmarshal(reply.Data, &answer); err != nil {
+		return 0, fmt.Errorf("trim events: %w", err)
+	}
+	if answer.Error != nil {
+		return 0, fmt.Errorf("trim events: %s", answer.Error.Description)
+	}
+	return answer.Purged, nil
+}
