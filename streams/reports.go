@@ -62,22 +62,42 @@ func NewReports(plane Plane, nc *nats.Conn, handle ReportHandler, metrics *Metri
 	}, nil
 }
 
-// StillLast asks the stream's leader whether a report is still the newest of its object. A report that was replaced, or
-// that another cloudcore has handled, is not.
+// StillLast asks the stream whether a report is still the newest of its object. A report that was replaced, or that
+// another cloudcore has handled, is not. A message that is not there proves neither: the consumer's server may deliver
+// it before the one that answers has it. So "no" needs a server that has passed it; without one the error says to ask again.
 func (r *Reports) StillLast(ctx context.Context, m wire.Message) (bool, error) {
 	stream, err := r.js.Stream(ctx, r.stream)
 	if err != nil {
 		return false, fmt.Errorf("still last: %w", err)
 	}
-	_, err = stream.GetMsg(ctx, m.Sequence)
-	if errNotFound(err) {
-		return false, nil
-	}
-	if err != nil {
+	if _, err = stream.GetMsg(ctx, m.Sequence); err == nil {
+		return true, nil
+	} else if !errNotFound(err) {
 		return false, fmt.Errorf("still last: %w", err)
 	}
-	return true, nil
+	subject := Subject(r.plane, m.Node, m.Key)
+	last, err := stream.GetLastMsgForSubject(ctx, subject)
+	switch {
+	case err == nil && last.Sequence > m.Sequence:
+		return false, nil
+	case err == nil:
+		return false, fmt.Errorf("still last: message %d: %w", m.Sequence, errLagging)
+	case !errNotFound(err):
+		return false, fmt.Errorf("still last: %w", err)
+	}
+	// The object has no message at all: it was handled, if that is said by one that has seen it come. One answer tells both.
+	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(subject))
+	switch {
+	case err != nil:
+		return false, fmt.Errorf("still last: %w", err)
+	case info.State.LastSeq < m.Sequence || len(info.State.Subjects) != 0:
+		return false, fmt.Errorf("still last: message %d: %w", m.Sequence, errLagging)
+	}
+	return false, nil
 }
+
+// errLagging says that a server has not yet seen what others have; it will, in a moment.
+var errLagging = errors.New("the server that answered lags behind")
 
 // Start handles reports until ctx ends and then returns nil, after the handlers have returned. Reports in their hands
 // are given to another cloudcore.
