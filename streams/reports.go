@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -18,32 +17,39 @@ import (
 
 const (
 	// reportWorkers is how many reports one cloudcore applies at once; each waits for one or two API calls.
-	reportWorkers = 32
-	// handleTimeout ends before the server would give the message to another (ackWait).
+	reportWorkers = 64
+	// handleTimeout bounds one report: an API call with its retries.
 	handleTimeout = 25 * time.Second
-	// laneDepth lets a worker have a few reports ahead without holding up the others.
-	laneDepth = 16
+	// reportPull is how many reports are asked for ahead.
+	reportPull = 256
+	// crowded is how long a report is put off whose node has enough in hand.
+	crowded = time.Second
 )
 
 // ReportHandler applies one report to Kubernetes. nil: it is applied, or rightly dropped. An error that wraps
-// wire.ErrPermanent sends it to the dead letters; any other is tried again.
+// wire.ErrPermanent sends it to the dead letters. One that wraps wire.ErrRefused is tried again for ten minutes, if not too
+// many objects of the node are refused, and then goes there too. Any other is tried again for ever.
 type ReportHandler func(ctx context.Context, m wire.Message) error
 
 // Reports hands what nodes report to a handler. All cloudcores share one consumer a stream, so each report goes to one of
-// them; reports of one object that reach this process are handled one after the other.
+// them; reports of one object that reach this process are handled one after the other. No node has more than 128 reports in
+// one process's hands, nor more than four of its workers.
 type Reports struct {
-	plane   Plane
-	stream  string
-	js      jetstream.JetStream
-	handle  ReportHandler
-	codec   *codec
-	dead    *deadLetters
-	metrics *Metrics
-	log     *zap.Logger
+	plane    Plane
+	stream   string
+	js       jetstream.JetStream
+	handle   ReportHandler
+	gaveUp   func(m wire.Message)
+	refusals *refusals
+	codec    *codec
+	dead     *deadLetters
+	metrics  *Metrics
+	log      *zap.Logger
 }
 
-// NewReports makes the reader of a plane, Report or Event.
-func NewReports(plane Plane, nc *nats.Conn, handle ReportHandler, metrics *Metrics, log *zap.Logger) (*Reports, error) {
+// NewReports makes the reader of a plane, Report or Event. gaveUp is told of each report that Kubernetes refused for too
+// long, after it was put to the dead letters: the node should be asked for the object again, later. It must not block.
+func NewReports(plane Plane, nc *nats.Conn, handle ReportHandler, gaveUp func(m wire.Message), metrics *Metrics, log *zap.Logger) (*Reports, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return nil, fmt.Errorf("reports: %w", err)
@@ -52,12 +58,13 @@ func NewReports(plane Plane, nc *nats.Conn, handle ReportHandler, metrics *Metri
 	if err != nil {
 		return nil, err
 	}
-	stream := ReportStream
+	stream, most := ReportStream, reportWindow/4
 	if plane == Event {
-		stream = EventStream
+		stream, most = EventStream, eventWindow/4
 	}
 	return &Reports{
-		plane: plane, stream: stream, js: js, handle: handle, codec: codec, metrics: metrics, log: log,
+		plane: plane, stream: stream, js: js, handle: handle, gaveUp: gaveUp, refusals: newRefusals(most),
+		codec: codec, metrics: metrics, log: log,
 		dead: &deadLetters{js: js, from: cloudFrom, metrics: metrics, log: log},
 	}, nil
 }
@@ -127,32 +134,15 @@ func (r *Reports) session(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("consumer %s: %w", cloudConsumer, err)
 	}
-	g, gctx := errgroup.WithContext(ctx)
-	lanes := make([]chan jetstream.Msg, reportWorkers)
-	for i := range lanes {
-		lanes[i] = make(chan jetstream.Msg, laneDepth)
-		g.Go(func() error {
-			for {
-				select {
-				case <-gctx.Done():
-					return nil
-				case msg := <-lanes[i]:
-					r.serve(gctx, msg)
-				}
-			}
-		})
-	}
+	held := newHands()
 	faults := make(chan error, 1) // the first fault ends the session
 	consuming, err := consumer.Consume(
 		func(msg jetstream.Msg) {
-			h := fnv.New32a()
-			_, _ = h.Write([]byte(msg.Subject())) // a hash never fails
-			select {
-			case lanes[h.Sum32()%reportWorkers] <- msg:
-			case <-gctx.Done():
+			if !held.put(msg) {
+				r.putOff(msg)
 			}
 		},
-		jetstream.PullMaxMessages(reportWorkers*laneDepth/2), jetstream.PullHeartbeat(pullHeartbeat), jetstream.PullExpiry(pullExpiry),
+		jetstream.PullMaxMessages(reportPull), jetstream.PullHeartbeat(pullHeartbeat), jetstream.PullExpiry(pullExpiry),
 		jetstream.ConsumeErrHandler(func(_ jetstream.ConsumeContext, err error) {
 			if errors.Is(err, jetstream.ErrNoHeartbeat) || errors.Is(err, jetstream.ErrConsumerDeleted) || errors.Is(err, jetstream.ErrConsumerNotFound) {
 				select {
@@ -163,6 +153,21 @@ func (r *Reports) session(ctx context.Context) error {
 		}))
 	if err != nil {
 		return fmt.Errorf("pull from %s: %w", r.stream, err)
+	}
+	g, gctx := errgroup.WithContext(ctx)
+	stop := context.AfterFunc(gctx, held.end)
+	defer stop()
+	g.Go(func() error {
+		held.beat(gctx)
+		return nil
+	})
+	for range reportWorkers {
+		g.Go(func() error {
+			for msg := held.next(); msg != nil; msg = held.next() {
+				r.serve(gctx, held, msg)
+			}
+			return nil
+		})
 	}
 	g.Go(func() error {
 		defer func() {
@@ -176,14 +181,27 @@ func (r *Reports) session(ctx context.Context) error {
 			return err
 		}
 	})
-	return g.Wait()
+	err = g.Wait()
+	for _, msg := range held.rest() {
+		_ = msg.Nak() // else another cloudcore gets it a little later
+	}
+	return err
+}
+
+// putOff gives a report back for a moment, as its node has enough in hand.
+func (r *Reports) putOff(msg jetstream.Msg) {
+	r.metrics.reports.WithLabelValues(string(r.plane), "crowded").Inc()
+	if err := msg.NakWithDelay(crowded); err != nil {
+		r.log.Warn("report not put off", zap.String("subject", msg.Subject()), zap.Error(err))
+	}
 }
 
 // serve handles one message; it alone acks.
-func (r *Reports) serve(ctx context.Context, msg jetstream.Msg) {
+func (r *Reports) serve(ctx context.Context, held *hands, msg jetstream.Msg) {
 	ctx, cancel := context.WithTimeout(ctx, handleTimeout)
 	defer cancel()
 	result, settle := r.judge(ctx, msg)
+	held.done(msg)
 	r.metrics.reports.WithLabelValues(string(r.plane), result).Inc()
 	if err := settle(); err != nil {
 		r.log.Warn("report not settled", zap.String("subject", msg.Subject()), zap.String("result", result), zap.Error(err))
@@ -202,10 +220,20 @@ func (r *Reports) judge(ctx context.Context, msg jetstream.Msg) (result string, 
 		m.Sequence = meta.Sequence.Stream
 		err = r.handle(ctx, m)
 	}
+	result = "dead"
 	switch {
 	case err == nil:
+		r.refusals.settle(m.Node, msg.Subject())
 		return "ok", msg.Ack
-	case !errors.Is(err, wire.ErrPermanent):
+	case errors.Is(err, wire.ErrPermanent):
+		r.refusals.settle(m.Node, msg.Subject())
+	case errors.Is(err, wire.ErrRefused):
+		if reason := r.refusals.note(m.Node, msg.Subject(), time.Now()); reason != nil {
+			result, err = "refused", fmt.Errorf("%w: %w", reason, err)
+			break
+		}
+		fallthrough
+	default:
 		r.log.Info("report tried again", zap.String("subject", msg.Subject()), zap.Uint64("attempt", meta.NumDelivered), zap.Error(err))
 		return "retry", again
 	}
@@ -213,7 +241,10 @@ func (r *Reports) judge(ctx context.Context, msg jetstream.Msg) (result string, 
 		r.log.Warn("dead letter not stored", zap.String("subject", msg.Subject()), zap.Error(err))
 		return "retry", again
 	}
-	return "dead", msg.Term
+	if result == "refused" && r.gaveUp != nil {
+		r.gaveUp(m)
+	}
+	return result, msg.Term
 }
 
 // nakDelay grows from 200 ms to 30 s with the attempts.

@@ -69,7 +69,7 @@ func startUp(t *testing.T, hub *server.Server, link streams.Link, a *applied) (*
 	if err != nil {
 		t.Fatal(err)
 	}
-	reports, err := streams.NewReports(streams.Report, nc, a.handle, metrics, zaptest.NewLogger(t))
+	reports, err := streams.NewReports(streams.Report, nc, a.handle, nil, metrics, zaptest.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,7 +144,7 @@ func TestStillLast(t *testing.T) {
 		verdicts = append(verdicts, before, after)
 		return err
 	}
-	reports, err := streams.NewReports(streams.Report, nc, handle, streams.NewMetrics(nil), zaptest.NewLogger(t))
+	reports, err := streams.NewReports(streams.Report, nc, handle, nil, streams.NewMetrics(nil), zaptest.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,7 +181,7 @@ func TestStillLastTakesALaggingServerForNoProof(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	reports, err := streams.NewReports(streams.Report, nc, nil, streams.NewMetrics(nil), zaptest.NewLogger(t))
+	reports, err := streams.NewReports(streams.Report, nc, nil, nil, streams.NewMetrics(nil), zaptest.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,11 @@
+package streams
+
+import "time"
+
+// Refusals is what Reports remembers of refused reports.
+type Refusals struct{ *refusals }
+
+func NewRefusals(total int) Refusals { return Refusals{newRefusals(total)} }
+
+func (r Refusals) Note(node, subject string, now time.Time) error { return r.note(node, subject, now) }
+func (r Refusals) Settle(node, subject string)                    { r.settle(node, subject) }
