@@ -22,6 +22,14 @@ const (
 	handleTimeout = 25 * time.Second
 	// reportPull is how many reports are asked for ahead.
 	reportPull = 256
+	// reportsMost is how many reports one process has in hand at most, reportsPerNode how many of them are one node's: more
+	// than all pods of a usual gateway.
+	reportsMost    = 2048
+	reportsPerNode = 128
+	// reportWorkersPerNode is how many workers serve one node at a time.
+	reportWorkersPerNode = 4
+	// handBeat keeps what is in hand from being given to another: three may be lost before reportAckWait is over.
+	handBeat = 3 * time.Second
 	// crowded is how long a report is put off whose node has enough in hand.
 	crowded = time.Second
 )
@@ -134,11 +142,11 @@ func (r *Reports) session(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("consumer %s: %w", cloudConsumer, err)
 	}
-	held := newHands()
+	held := newHands[jetstream.Msg](reportsMost, reportsPerNode, reportWorkersPerNode)
 	faults := make(chan error, 1) // the first fault ends the session
 	consuming, err := consumer.Consume(
 		func(msg jetstream.Msg) {
-			if !held.put(msg) {
+			if !held.put(place{token(msg.Subject(), 1), msg.Subject()}, msg) {
 				r.putOff(msg)
 			}
 		},
@@ -158,15 +166,18 @@ func (r *Reports) session(ctx context.Context) error {
 	stop := context.AfterFunc(gctx, held.end)
 	defer stop()
 	g.Go(func() error {
-		held.beat(gctx)
+		keepAlive(gctx, held)
 		return nil
 	})
 	for range reportWorkers {
 		g.Go(func() error {
-			for msg := held.next(); msg != nil; msg = held.next() {
+			for {
+				msg, ok := held.next()
+				if !ok {
+					return nil
+				}
 				r.serve(gctx, held, msg)
 			}
-			return nil
 		})
 	}
 	g.Go(func() error {
@@ -188,6 +199,22 @@ func (r *Reports) session(ctx context.Context) error {
 	return err
 }
 
+// keepAlive tells the stream from time to time that what is in hand is being worked on.
+func keepAlive(ctx context.Context, held *hands[jetstream.Msg]) {
+	ticker := time.NewTicker(handBeat)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		for _, msg := range held.rest() {
+			_ = msg.InProgress() // settled meanwhile, or the hub is away: then another cloudcore may have it
+		}
+	}
+}
+
 // putOff gives a report back for a moment, as its node has enough in hand.
 func (r *Reports) putOff(msg jetstream.Msg) {
 	r.metrics.reports.WithLabelValues(string(r.plane), "crowded").Inc()
@@ -197,7 +224,7 @@ func (r *Reports) putOff(msg jetstream.Msg) {
 }
 
 // serve handles one message; it alone acks.
-func (r *Reports) serve(ctx context.Context, held *hands, msg jetstream.Msg) {
+func (r *Reports) serve(ctx context.Context, held *hands[jetstream.Msg], msg jetstream.Msg) {
 	ctx, cancel := context.WithTimeout(ctx, handleTimeout)
 	defer cancel()
 	result, settle := r.judge(ctx, msg)
