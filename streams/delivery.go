@@ -141,7 +141,7 @@ func (d *Delivery) attach(ctx context.Context) (wire.AttachReply, error) {
 	request := wire.AttachRequest{Cursor: d.store.Cursor()}
 	var first *wire.AttachReply
 	var full []wire.Message
-	marked := false
+	marked, seen := false, map[string]struct{}{}
 	for {
 		reply, err := d.page(ctx, request)
 		if err != nil {
@@ -167,11 +167,17 @@ func (d *Delivery) attach(ctx context.Context) (wire.AttachReply, error) {
 		} else if err := d.apply(ctx, messages, sequence); err != nil {
 			return reply, err
 		}
+		for _, object := range reply.Objects {
+			seen[object.Subject] = struct{}{}
+		}
 		if reply.Continue != 0 {
-			request.Continue = reply.Continue
+			request.Continue, request.UpTo = reply.Continue, max(request.UpTo, reply.UpTo)
 			continue
 		}
 		if reply.Full {
+			if len(seen) < reply.Subjects {
+				return reply, fmt.Errorf("the snapshot has %d objects of %d: it comes from a replica that lags behind", len(seen), reply.Subjects)
+			}
 			if reply.Marked && !marked {
 				return reply, errors.New("the snapshot comes from a replica that lags behind")
 			}

@@ -51,7 +51,7 @@ type AttachRequest struct {
 	Cursor
 	// Continue asks for the page after this sequence of a snapshot that did not fit in one reply; 0 starts anew.
 	Continue uint64 `json:"continue,omitempty"`
-	// UpTo is the snapshot's end as the first page gave it; 0 with Continue 0.
+	// UpTo is how much of the stream those had seen that gave the pages so far; 0 with Continue 0.
 	UpTo uint64 `json:"upTo,omitempty"`
 }
 
@@ -71,8 +71,12 @@ type AttachReply struct {
 	Objects []SnapshotObject `json:"objects,omitempty"`
 	// Continue is non-zero if another page follows.
 	Continue uint64 `json:"continue,omitempty"`
-	// UpTo is the stream sequence that the snapshot reaches; the consumer delivers what comes after it.
+	// UpTo is the stream sequence that the page's giver had seen; after the last page the consumer delivers what comes after
+	// it.
 	UpTo uint64 `json:"upTo,omitempty"`
+	// Subjects, on the last page of a full snapshot of several, is how many objects and markers all pages must have held
+	// at least; 0 is not known.
+	Subjects int `json:"subjects,omitempty"`
 	// Stream and Consumer name the node's consumer; set on the last page.
 	Stream   string `json:"stream,omitempty"`
 	Consumer string `json:"consumer,omitempty"`
