@@ -140,9 +140,13 @@ func (c *Cloud) upward(nc *nats.Conn, objects cache.Cache, members *Members, eng
 		return nil, fmt.Errorf("kubernetes: %w", err)
 	}
 	monitor := nodes.New(clients, objects, members, c.metrics, c.log.Named("nodes"))
+	alarms := newAlarms(c.cfg.ID, clients, c.log.Named("alarms"))
+	auditor := newAudit(members.Owns, engine, func(node string) error { return streams.Order(nc, node, streams.VerbResync, nil) },
+		alarms.warn, c.metrics, c.log.Named("audit"))
 	beats, err := streams.NewBeats(nc, func(_ context.Context, node string, beat wire.Beat) {
 		monitor.Beat(node, beat)
 		engine.Serve(node)
+		auditor.beat(node, beat, keeper.Epoch(), time.Now())
 		if beat.StreamEpoch == keeper.Epoch() {
 			engine.Acked(node, beat.Sequence)
 		}
@@ -160,6 +164,7 @@ func (c *Cloud) upward(nc *nats.Conn, objects cache.Cache, members *Members, eng
 	}
 	return append([]lifecycle.Part{
 		{Name: "nodes", Start: monitor.Start},
+		{Name: "alarms", Start: alarms.Start},
 		{Name: "beats", Start: beats.Start},
 		{Name: "calls", Start: calls.Start},
 	}, handled...), nil

@@ -68,7 +68,7 @@ func (a *Attacher) attach(ctx context.Context, node string, req wire.AttachReque
 	info := stream.CachedInfo()
 	reply := wire.AttachReply{StreamEpoch: streamEpoch(info)}
 	// A cursor beyond the stream is of another life too: the stream was restored from an older copy.
-	reply.Full = req.StreamEpoch != reply.StreamEpoch || req.Sequence > info.State.LastSeq
+	reply.Full = req.Full || req.StreamEpoch != reply.StreamEpoch || req.Sequence > info.State.LastSeq
 	start := req.Sequence + 1
 	if reply.Full {
 		start = 1

@@ -28,12 +28,13 @@ const (
 type Beater struct {
 	node    string
 	nc      *nats.Conn
-	compose func() wire.Beat
+	compose func(census bool) wire.Beat
 	log     *zap.Logger
 }
 
-// NewBeater makes the heartbeat of a node; compose gives the beat of this moment and must not block.
-func NewBeater(node string, nc *nats.Conn, compose func() wire.Beat, log *zap.Logger) *Beater {
+// NewBeater makes the heartbeat of a node; compose gives the beat of this moment, each 10 s with a
+// census of the store, and must not block.
+func NewBeater(node string, nc *nats.Conn, compose func(census bool) wire.Beat, log *zap.Logger) *Beater {
 	return &Beater{node: node, nc: nc, compose: compose, log: log}
 }
 
@@ -42,14 +43,18 @@ func (b *Beater) Start(ctx context.Context) error {
 	ticker := time.NewTicker(beatSpacing)
 	defer ticker.Stop()
 	var last wire.Beat
-	var sent time.Time
+	var counted time.Time
 	for {
-		beat := b.compose()
-		if beat.Cursor != last.Cursor || beat.Healthy != last.Healthy || time.Since(sent) >= beatPeriod {
+		due := time.Since(counted) >= beatPeriod
+		beat := b.compose(due)
+		if due || beat.Cursor != last.Cursor || beat.Healthy != last.Healthy {
 			if err := b.send(beat); err != nil {
 				b.log.Warn("beat not sent", zap.Error(err))
 			}
-			last, sent = beat, time.Now()
+			last = beat
+			if due {
+				counted = time.Now()
+			}
 		}
 		select {
 		case <-ctx.Done():
