@@ -140,9 +140,13 @@ func (c *Cloud) upward(nc *nats.Conn, objects cache.Cache, members *Members, eng
 		return nil, fmt.Errorf("kubernetes: %w", err)
 	}
 	monitor := nodes.New(clients, objects, members, c.metrics, c.log.Named("nodes"))
+	alarms := newAlarms(c.cfg.ID, clients, c.log.Named("alarms"))
+	auditor := newAudit(members.Owns, engine, func(node string) error { return streams.Order(nc, node, streams.VerbResync, nil) },
+		alarms.warn, c.metrics, c.log.Named("audit"))
 	beats, err := streams.NewBeats(nc, func(_ context.Context, node string, beat wire.Beat) {
 		monitor.Beat(node, beat)
 		engine.Serve(node)
+		auditor.beat(node, beat, keeper.Epoch(), time.Now())
 		if beat.StreamEpoch == keeper.Epoch() {
 			engine.Acked(node, beat.Sequence)
 		}
@@ -160,6 +164,7 @@ func (c *Cloud) upward(nc *nats.Conn, objects cache.Cache, members *Members, eng
 	}
 	return append([]lifecycle.Part{
 		{Name: "nodes", Start: monitor.Start},
+		{Name: "alarms", Start: alarms.Start},
 		{Name: "beats", Start: beats.Start},
 		{Name: "calls", Start: calls.Start},
 	}, handled...), nil
@@ -191,7 +196,9 @@ func (c *Cloud) calls(nc *nats.Conn, objects cache.Cache, engine *desired.Engine
 // reports makes the readers of what nodes report.
 func (c *Cloud) reports(nc *nats.Conn, objects cache.Cache, metrics *streams.Metrics) ([]lifecycle.Part, error) {
 	readers := make(map[streams.Plane]*streams.Reports, 2)
-	var parts []lifecycle.Part
+	later := newAgain(func(node string, key wire.Key) error { return streams.Nudge(nc, node, key) }, c.log.Named("again"))
+	gaveUp := map[streams.Plane]func(wire.Message){streams.Report: later.later} // an event is not a state to ask for
+	parts := []lifecycle.Part{{Name: "again", Start: later.Start}}
 	for _, plane := range []streams.Plane{streams.Report, streams.Event} {
 		stillLast := func(ctx context.Context, m wire.Message) (bool, error) { return readers[plane].StillLast(ctx, m) }
 		overtaken := func(m wire.Message) {
@@ -205,7 +212,7 @@ func (c *Cloud) reports(nc *nats.Conn, objects cache.Cache, metrics *streams.Met
 		if err != nil {
 			return nil, err
 		}
-		if readers[plane], err = streams.NewReports(plane, nc, applier.Handle, metrics, c.log.Named(string(plane))); err != nil {
+		if readers[plane], err = streams.NewReports(plane, nc, applier.Handle, gaveUp[plane], metrics, c.log.Named(string(plane))); err != nil {
 			return nil, err
 		}
 		parts = append(parts, lifecycle.Part{Name: string(plane) + "s", Start: readers[plane].Start})

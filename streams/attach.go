@@ -68,7 +68,7 @@ func (a *Attacher) attach(ctx context.Context, node string, req wire.AttachReque
 	info := stream.CachedInfo()
 	reply := wire.AttachReply{StreamEpoch: streamEpoch(info)}
 	// A cursor beyond the stream is of another life too: the stream was restored from an older copy.
-	reply.Full = req.StreamEpoch != reply.StreamEpoch || req.Sequence > info.State.LastSeq
+	reply.Full = req.Full || req.StreamEpoch != reply.StreamEpoch || req.Sequence > info.State.LastSeq
 	start := req.Sequence + 1
 	if reply.Full {
 		start = 1
@@ -79,18 +79,39 @@ func (a *Attacher) attach(ctx context.Context, node string, req wire.AttachReque
 	if req.Continue != 0 {
 		start = req.Continue
 	}
-	p, err := a.reader.page(ctx, Filter(Desired, node), start, pageMessages, pageBytes)
+	p, err := a.page(ctx, node, start, max(req.UpTo, info.State.LastSeq), reply.Full)
 	if err != nil {
 		return wire.AttachReply{}, fmt.Errorf("attach %s: %w", node, err)
 	}
-	reply.Objects = p.messages
+	reply.Objects, reply.UpTo = p.messages, p.upTo
 	if p.more && len(p.messages) != 0 {
 		reply.Continue = p.last + 1
 		return reply, nil
 	}
+	if reply.Full && req.Continue != 0 {
+		subjects, _, err := a.reader.subjects(ctx, Filter(Desired, node))
+		if err != nil {
+			return wire.AttachReply{}, fmt.Errorf("attach %s: %w", node, err)
+		}
+		reply.Subjects = len(subjects)
+	}
 	// The pages together reach as far as the replica that gave the last one: what it had not seen, the consumer delivers.
 	reply.UpTo = max(p.upTo, start-1)
 	return reply, a.consumer(ctx, node, &reply)
+}
+
+// page reads one page of a snapshot. What changes lack, the consumer delivers, so any replica may give them. What a full
+// snapshot lacks is deleted at the node: it must come from a replica that has seen as much as the leader, and each page as
+// much as the one before. Beyond 1,024 objects there is no such proof, and the node counts.
+func (a *Attacher) page(ctx context.Context, node string, start, atLeast uint64, full bool) (page, error) {
+	filter := Filter(Desired, node)
+	if full {
+		p, err := a.reader.proven(ctx, []string{filter}, start, pageMessages, pageBytes, atLeast)
+		if !errors.Is(err, errTooManySubjects) {
+			return p, err
+		}
+	}
+	return a.reader.page(ctx, filter, start, pageMessages, pageBytes)
 }
 
 // prepared refuses a full snapshot while it may be incomplete, so that an emptied stream never reads as "delete all". It

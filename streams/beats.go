@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/frond-edge/frond/api/wire"
 )
@@ -27,12 +28,13 @@ const (
 type Beater struct {
 	node    string
 	nc      *nats.Conn
-	compose func() wire.Beat
+	compose func(census bool) wire.Beat
 	log     *zap.Logger
 }
 
-// NewBeater makes the heartbeat of a node; compose gives the beat of this moment and must not block.
-func NewBeater(node string, nc *nats.Conn, compose func() wire.Beat, log *zap.Logger) *Beater {
+// NewBeater makes the heartbeat of a node; compose gives the beat of this moment, each 10 s with a
+// census of the store, and must not block.
+func NewBeater(node string, nc *nats.Conn, compose func(census bool) wire.Beat, log *zap.Logger) *Beater {
 	return &Beater{node: node, nc: nc, compose: compose, log: log}
 }
 
@@ -41,14 +43,18 @@ func (b *Beater) Start(ctx context.Context) error {
 	ticker := time.NewTicker(beatSpacing)
 	defer ticker.Stop()
 	var last wire.Beat
-	var sent time.Time
+	var counted time.Time
 	for {
-		beat := b.compose()
-		if beat.Cursor != last.Cursor || beat.Healthy != last.Healthy || time.Since(sent) >= beatPeriod {
+		due := time.Since(counted) >= beatPeriod
+		beat := b.compose(due)
+		if due || beat.Cursor != last.Cursor || beat.Healthy != last.Healthy {
 			if err := b.send(beat); err != nil {
 				b.log.Warn("beat not sent", zap.Error(err))
 			}
-			last, sent = beat, time.Now()
+			last = beat
+			if due {
+				counted = time.Now()
+			}
 		}
 		select {
 		case <-ctx.Done():
@@ -68,10 +74,11 @@ func (b *Beater) send(beat wire.Beat) error {
 
 // Beats hears the heartbeats of all nodes. Each cloudcore hears each of them.
 type Beats struct {
-	nc     *nats.Conn
-	handle func(ctx context.Context, node string, beat wire.Beat)
-	dead   *deadLetters
-	log    *zap.Logger
+	nc      *nats.Conn
+	handle  func(ctx context.Context, node string, beat wire.Beat)
+	dead    *deadLetters
+	metrics *Metrics
+	log     *zap.Logger
 }
 
 // NewBeats makes the listener; handle is called for one beat after the other and must not block.
@@ -80,7 +87,7 @@ func NewBeats(nc *nats.Conn, handle func(ctx context.Context, node string, beat 
 	if err != nil {
 		return nil, fmt.Errorf("beats: %w", err)
 	}
-	return &Beats{nc: nc, handle: handle, log: log, dead: &deadLetters{js: js, from: cloudFrom, metrics: metrics, log: log}}, nil
+	return &Beats{nc: nc, handle: handle, metrics: metrics, log: log, dead: &deadLetters{js: js, from: cloudFrom, metrics: metrics, log: log}}, nil
 }
 
 // Start listens until ctx ends and then returns nil.
@@ -91,18 +98,56 @@ func (b *Beats) Start(ctx context.Context) error {
 		return fmt.Errorf("hear beats: %w", err)
 	}
 	defer func() { _ = sub.Unsubscribe() }() // fails only when the connection is gone
+	garbage := make(chan refusedBeat, garbageQueue)
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		b.bury(gctx, garbage)
+		return nil
+	})
+	g.Go(func() error {
+		for {
+			select {
+			case <-gctx.Done():
+				return nil
+			case msg := <-incoming:
+				b.hear(gctx, msg, garbage)
+			}
+		}
+	})
+	return g.Wait()
+}
+
+// garbageQueue holds beats that cannot be read until they are put to the dead letters. More are only counted.
+const garbageQueue = 64
+
+// refusedBeat is a beat that cannot be read, and why.
+type refusedBeat struct {
+	msg    *nats.Msg
+	reason error
+}
+
+func (b *Beats) hear(ctx context.Context, msg *nats.Msg, garbage chan<- refusedBeat) {
+	node, beat, err := decodeBeat(msg)
+	if err == nil {
+		b.handle(ctx, node, beat)
+		return
+	}
+	select {
+	case garbage <- refusedBeat{msg, err}:
+	default:
+		b.metrics.unburied.WithLabelValues(string(planeBeat)).Inc()
+	}
+}
+
+// bury puts what cannot be read to the dead letters, apart from the loop that all beats go through.
+func (b *Beats) bury(ctx context.Context, garbage <-chan refusedBeat) {
 	for {
 		select {
 		case <-ctx.Done():
-			return nil
-		case msg := <-incoming:
-			node, beat, err := decodeBeat(msg)
-			if err == nil {
-				b.handle(ctx, node, beat)
-				continue
-			}
-			if err := b.dead.put(ctx, planeBeat, msg.Subject, msg.Header, msg.Data, err); err != nil {
-				b.log.Warn("dead letter not stored", zap.String("subject", printable(msg.Subject)), zap.Error(err))
+			return
+		case bad := <-garbage:
+			if err := b.dead.put(ctx, planeBeat, bad.msg.Subject, bad.msg.Header, bad.msg.Data, bad.reason); err != nil {
+				b.log.Warn("dead letter not stored", zap.String("subject", printable(bad.msg.Subject)), zap.Error(err))
 			}
 		}
 	}

@@ -20,6 +20,10 @@ const (
 	callWorkers = 64
 	// callQueue holds calls that arrive while all workers are busy; beyond it they are dropped and the node asks again.
 	callQueue = 4096
+	// callsPerNode is how many calls of one node may wait or be served; another is refused. callWorkersPerNode is how many of
+	// them are served at a time.
+	callsPerNode       = 64
+	callWorkersPerNode = 8
 	// maxRequest bounds a call: a Kubernetes request body is at most 3 MiB, base64 in JSON makes it a third longer.
 	maxRequest = 5 * mib
 	// cloudQueue is the queue group of all cloudcores: one of them answers.
@@ -66,19 +70,42 @@ func (c *Calls) Start(ctx context.Context) error {
 	}
 	defer func() { _ = sub.Unsubscribe() }() // fails only when the connection is gone
 	g, gctx := errgroup.WithContext(ctx)
+	held := newHands[*nats.Msg](callQueue, callsPerNode, callWorkersPerNode)
+	stop := context.AfterFunc(gctx, held.end)
+	defer stop()
+	g.Go(func() error {
+		for {
+			select {
+			case <-gctx.Done():
+				return nil
+			case msg := <-incoming:
+				if !held.put(place{node: token(msg.Subject, 2)}, msg) {
+					c.busy(msg)
+				}
+			}
+		}
+	})
 	for range callWorkers {
 		g.Go(func() error {
 			for {
-				select {
-				case <-gctx.Done():
+				msg, ok := held.next()
+				if !ok {
 					return nil
-				case msg := <-incoming:
-					c.serve(gctx, msg)
 				}
+				c.serve(gctx, msg)
+				held.done(msg)
 			}
 		})
 	}
 	return g.Wait()
+}
+
+// busy answers a call of a node that has too many.
+func (c *Calls) busy(msg *nats.Msg) {
+	c.metrics.calls.WithLabelValues("", "busy").Inc()
+	if node, err := parseCall(msg.Subject); err == nil && strings.HasPrefix(msg.Reply, InboxPrefix(node)+".") {
+		c.respond(msg, callError{Error: fmt.Sprintf("%d calls of this node wait already", callsPerNode)})
+	}
 }
 
 // serve answers one call. The subject alone says who asks; the answer goes to that node's own inbox or nowhere, since a

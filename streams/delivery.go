@@ -9,7 +9,6 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
-	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/frond-edge/frond/api/wire"
@@ -51,6 +50,8 @@ type Delivery struct {
 	dead    *deadLetters
 	metrics *Metrics
 	log     *zap.Logger
+	// resync, full with one token, asks for everything anew.
+	resync chan struct{}
 }
 
 // NewDelivery makes the delivery of a node over its own in-process connection.
@@ -65,7 +66,8 @@ func NewDelivery(node string, nc *nats.Conn, store Store, link Link, metrics *Me
 	}
 	return &Delivery{
 		node: node, nc: nc, js: js, store: store, link: link, codec: codec, metrics: metrics, log: log,
-		dead: &deadLetters{js: js, from: node, metrics: metrics, log: log},
+		resync: make(chan struct{}, 1), // one waiting wish is as good as many
+		dead:   &deadLetters{js: js, from: node, metrics: metrics, log: log},
 	}, nil
 }
 
@@ -73,6 +75,7 @@ func NewDelivery(node string, nc *nats.Conn, store Store, link Link, metrics *Me
 // nothing it does has to be remembered.
 func (d *Delivery) Start(ctx context.Context) error {
 	retry := newRetry()
+	everything := false
 	for ctx.Err() == nil {
 		up, changed := d.link.State()
 		if !up {
@@ -84,7 +87,8 @@ func (d *Delivery) Start(ctx context.Context) error {
 			continue
 		}
 		began := time.Now()
-		err := d.session(ctx, changed)
+		everything = d.asked() || everything
+		err := d.session(ctx, changed, &everything)
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // we were asked to stop
 		}
@@ -111,37 +115,12 @@ func newRetry() *wait.Backoff {
 	return &wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 7, Cap: 10 * time.Second}
 }
 
-// session is one attach and the pulls after it. It ends with an error, or nil when the link changed.
-func (d *Delivery) session(ctx context.Context, linkChanged <-chan struct{}) error {
-	g, gctx := errgroup.WithContext(ctx)
-	done := make(chan struct{})
-	g.Go(func() error {
-		defer close(done)
-		reply, err := d.attach(gctx)
-		if err != nil {
-			return err
-		}
-		return d.pull(gctx, reply)
-	})
-	g.Go(func() error {
-		select {
-		case <-linkChanged:
-			return errLinkChanged
-		case <-done:
-			return nil
-		}
-	})
-	return g.Wait()
-}
-
-var errLinkChanged = errors.New("the link changed")
-
 // attach lists: it brings the store to the snapshot's end and returns the last page.
-func (d *Delivery) attach(ctx context.Context) (wire.AttachReply, error) {
-	request := wire.AttachRequest{Cursor: d.store.Cursor()}
+func (d *Delivery) attach(ctx context.Context, everything bool) (wire.AttachReply, error) {
+	request := wire.AttachRequest{Cursor: d.store.Cursor(), Full: everything}
 	var first *wire.AttachReply
 	var full []wire.Message
-	marked := false
+	marked, seen := false, map[string]struct{}{}
 	for {
 		reply, err := d.page(ctx, request)
 		if err != nil {
@@ -167,11 +146,17 @@ func (d *Delivery) attach(ctx context.Context) (wire.AttachReply, error) {
 		} else if err := d.apply(ctx, messages, sequence); err != nil {
 			return reply, err
 		}
+		for _, object := range reply.Objects {
+			seen[object.Subject] = struct{}{}
+		}
 		if reply.Continue != 0 {
-			request.Continue = reply.Continue
+			request.Continue, request.UpTo = reply.Continue, max(request.UpTo, reply.UpTo)
 			continue
 		}
 		if reply.Full {
+			if len(seen) < reply.Subjects {
+				return reply, fmt.Errorf("the snapshot has %d objects of %d: it comes from a replica that lags behind", len(seen), reply.Subjects)
+			}
 			if reply.Marked && !marked {
 				return reply, errors.New("the snapshot comes from a replica that lags behind")
 			}

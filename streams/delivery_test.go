@@ -30,6 +30,7 @@ type memory struct {
 	applied  int                       // guarded by mu
 	replaced int                       // guarded by mu
 	fail     error                     // guarded by mu; returned once
+	watch    func()                    // called with mu held after each change; nil: nobody looks
 }
 
 func newMemory() *memory {
@@ -53,6 +54,7 @@ func (s *memory) Apply(_ context.Context, messages []wire.Message, sequence uint
 		s.set(m)
 	}
 	s.cursor.Sequence = max(s.cursor.Sequence, sequence)
+	s.changed()
 	return nil
 }
 
@@ -72,7 +74,15 @@ func (s *memory) Replace(_ context.Context, messages []wire.Message, epoch strin
 	}
 	s.replaced++
 	s.cursor.StreamEpoch, s.cursor.Sequence = epoch, sequence
+	s.changed()
 	return nil
+}
+
+// changed lets the test look; mu is held.
+func (s *memory) changed() {
+	if s.watch != nil {
+		s.watch()
+	}
 }
 
 // set applies one message; mu is held.

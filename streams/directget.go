@@ -61,7 +61,7 @@ type reader struct {
 func (r *reader) page(ctx context.Context, filter string, start uint64, messages, bytes int) (page, error) {
 	ctx, cancel := context.WithTimeout(ctx, directTimeout)
 	defer cancel()
-	p, err := r.direct(ctx, filter, start, messages, bytes)
+	p, err := r.direct(ctx, []string{filter}, start, messages, bytes)
 	if errors.Is(err, errTooManySubjects) {
 		p, err = r.scan(ctx, filter, start, messages, bytes)
 	}
@@ -71,8 +71,8 @@ func (r *reader) page(ctx context.Context, filter string, start uint64, messages
 	return p, nil
 }
 
-func (r *reader) direct(ctx context.Context, filter string, start uint64, messages, bytes int) (page, error) {
-	body, err := json.Marshal(directRequest{MultiLast: []string{filter}, Seq: max(start, 1), Batch: messages, MaxBytes: bytes})
+func (r *reader) direct(ctx context.Context, filters []string, start uint64, messages, bytes int) (page, error) {
+	body, err := json.Marshal(directRequest{MultiLast: filters, Seq: max(start, 1), Batch: messages, MaxBytes: bytes})
 	if err != nil {
 		return page{}, err
 	}
@@ -157,6 +157,9 @@ func (p *page) add(msg *nats.Msg) (done bool, err error) {
 		p.upTo, err = number(msg.Header, "Nats-UpTo-Sequence")
 		return true, err
 	case "404":
+		if description := msg.Header.Get("Description"); description != "No Results" {
+			return false, fmt.Errorf("status %s %s", status, description) // it could not read what it has
+		}
 		return true, nil
 	case "413":
 		return false, errTooManySubjects

@@ -16,7 +16,7 @@ import (
 const keepPeriod = 2 * time.Second
 
 // Keeper holds the hub to its topology: it makes what is missing, and tells when the stream of desired state began a new
-// life, so that its content is published again.
+// life or went back to an older copy, so that its content is published again.
 type Keeper struct {
 	js       jetstream.JetStream
 	topology Topology
@@ -26,6 +26,8 @@ type Keeper struct {
 
 	mu    sync.Mutex
 	epoch string // guarded by mu; "" until the stream was seen
+	top   uint64 // guarded by mu; the highest sequence of this life
+	fewer int    // guarded by mu; looks in a row that saw a lower one
 }
 
 // NewKeeper makes the keeper of a hub. renewed is called when the stream was lost and made again, never at the start.
@@ -89,17 +91,35 @@ func (k *Keeper) look(ctx context.Context, ensured *bool) error {
 	if err != nil {
 		return fmt.Errorf("look at stream %s: %w", DesiredStream, err)
 	}
-	k.note(streamEpoch(stream.CachedInfo()))
+	k.note(streamEpoch(stream.CachedInfo()), stream.CachedInfo().State.LastSeq)
 	return nil
 }
 
-func (k *Keeper) note(epoch string) {
+// wentBack is how many looks in a row must see a sequence below one seen before: a leader that was just elected may lag.
+const wentBack = 2
+
+// note takes one look at the stream. A stream whose servers' disks were put back keeps its life, but counts again from there.
+func (k *Keeper) note(epoch string, last uint64) {
 	k.mu.Lock()
 	before := k.epoch
-	k.epoch = epoch
+	switch {
+	case epoch != before || last >= k.top:
+		k.epoch, k.top, k.fewer = epoch, last, 0
+	default:
+		k.fewer++
+	}
+	restored := k.fewer == wentBack
+	if restored {
+		k.top, k.fewer = last, 0
+	}
 	k.mu.Unlock()
 	switch before {
 	case epoch:
+		if restored {
+			k.log.Warn("the stream of desired state went back to an older copy; comparing everything again",
+				zap.String("stream", DesiredStream), zap.Uint64("seq", last))
+			k.renewed()
+		}
 	case "":
 		close(k.ready)
 	default:

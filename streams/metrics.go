@@ -10,6 +10,7 @@ type Metrics struct {
 	acked       prometheus.Counter
 	ignored     prometheus.Counter
 	dead        *prometheus.CounterVec
+	unburied    *prometheus.CounterVec
 	attaches    *prometheus.CounterVec
 	latency     prometheus.Histogram
 	outboxDepth *prometheus.GaugeVec
@@ -36,6 +37,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		acked:     counter("acked_total", "Desired messages that are on this node's disk and acknowledged."),
 		ignored:   counter("delivery_ignored_total", "Desired messages delivered twice and recognised."),
 		dead:      counters("dead_letters_total", "Messages that can never be handled, by plane.", "plane"),
+		unburied:  counters("garbage_dropped_total", "Messages that cannot be read and were too many to be kept as dead letters, by plane.", "plane"),
 		attaches:  counters("attaches_total", "Attaches by result.", "result"),
 		latency: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Namespace: "frond", Name: "delivery_seconds", Help: "From the change seen in the cloud to the node's disk; holds both clocks' difference.",
@@ -47,7 +49,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		calls:       counters("calls_total", "Calls answered for nodes, by verb and result.", "verb", "result"),
 	}
 	if reg != nil {
-		reg.MustRegister(m.published, m.conflicts, m.delivered, m.acked, m.ignored, m.dead, m.attaches, m.latency,
+		reg.MustRegister(m.published, m.conflicts, m.delivered, m.acked, m.ignored, m.dead, m.unburied, m.attaches, m.latency,
 			m.outboxDepth, m.outboxAge, m.reports, m.calls)
 	}
 	return m

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -83,13 +84,45 @@ func isWrongLastSequence(err error) bool {
 
 // Held returns what the stream holds for a node: sequence, operation, UID, version and digest of each object's last
 // message, without the object. A message that cannot be read stands there with its sequence and no operation, so that
-// the writer replaces it.
+// the writer replaces it. What the stream's leader had when Held was called is in it, or something newer.
 func (p *Publisher) Held(ctx context.Context, node string) (map[wire.Key]wire.Message, error) {
+	held, err := p.held(ctx, node)
+	if err != nil {
+		return nil, fmt.Errorf("read what the stream holds for %s: %w", node, err)
+	}
+	return held, nil
+}
+
+func (p *Publisher) held(ctx context.Context, node string) (map[wire.Key]wire.Message, error) {
+	stream, err := p.js.Stream(ctx, DesiredStream)
+	if err != nil {
+		return nil, err
+	}
+	atLeast := stream.CachedInfo().State.LastSeq
 	held := make(map[wire.Key]wire.Message)
+	err = p.pages(ctx, []string{Filter(Desired, node)}, atLeast, held)
+	if !errors.Is(err, errTooManySubjects) {
+		return held, err
+	}
+	clear(held)
+	subjects, _, err := p.reader.subjects(ctx, Filter(Desired, node))
+	if err != nil {
+		return nil, err
+	}
+	for some := range slices.Chunk(subjects, exactSubjects) {
+		if err := p.pages(ctx, some, atLeast, held); err != nil {
+			return nil, err
+		}
+	}
+	return held, nil
+}
+
+// pages reads all that matches into held.
+func (p *Publisher) pages(ctx context.Context, filters []string, atLeast uint64, held map[wire.Key]wire.Message) error {
 	for next := uint64(0); ; {
-		page, err := p.reader.page(ctx, Filter(Desired, node), next, heldMessages, heldBytes)
+		page, err := p.reader.proven(ctx, filters, next, heldMessages, heldBytes, atLeast)
 		if err != nil {
-			return nil, fmt.Errorf("read what the stream holds for %s: %w", node, err)
+			return err
 		}
 		for _, raw := range page.messages {
 			m, err := decodeHeader(raw.Subject, raw.Header)
@@ -103,9 +136,10 @@ func (p *Publisher) Held(ctx context.Context, node string) (map[wire.Key]wire.Me
 			held[m.Key] = m
 		}
 		if !page.more {
-			return held, nil
+			return nil
 		}
-		next = page.last + 1
+		// A page that begins where another ended must not know less: what moved to a higher sequence is missing in both then.
+		next, atLeast = page.last+1, max(atLeast, page.upTo)
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -18,32 +17,47 @@ import (
 
 const (
 	// reportWorkers is how many reports one cloudcore applies at once; each waits for one or two API calls.
-	reportWorkers = 32
-	// handleTimeout ends before the server would give the message to another (ackWait).
+	reportWorkers = 64
+	// handleTimeout bounds one report: an API call with its retries.
 	handleTimeout = 25 * time.Second
-	// laneDepth lets a worker have a few reports ahead without holding up the others.
-	laneDepth = 16
+	// reportPull is how many reports are asked for ahead.
+	reportPull = 256
+	// reportsMost is how many reports one process has in hand at most, reportsPerNode how many of them are one node's: more
+	// than all pods of a usual gateway.
+	reportsMost    = 2048
+	reportsPerNode = 128
+	// reportWorkersPerNode is how many workers serve one node at a time.
+	reportWorkersPerNode = 4
+	// handBeat keeps what is in hand from being given to another: three may be lost before reportAckWait is over.
+	handBeat = 3 * time.Second
+	// crowded is how long a report is put off whose node has enough in hand.
+	crowded = time.Second
 )
 
 // ReportHandler applies one report to Kubernetes. nil: it is applied, or rightly dropped. An error that wraps
-// wire.ErrPermanent sends it to the dead letters; any other is tried again.
+// wire.ErrPermanent sends it to the dead letters. One that wraps wire.ErrRefused is tried again for ten minutes, if not too
+// many objects of the node are refused, and then goes there too. Any other is tried again for ever.
 type ReportHandler func(ctx context.Context, m wire.Message) error
 
 // Reports hands what nodes report to a handler. All cloudcores share one consumer a stream, so each report goes to one of
-// them; reports of one object that reach this process are handled one after the other.
+// them; reports of one object that reach this process are handled one after the other. No node has more than 128 reports in
+// one process's hands, nor more than four of its workers.
 type Reports struct {
-	plane   Plane
-	stream  string
-	js      jetstream.JetStream
-	handle  ReportHandler
-	codec   *codec
-	dead    *deadLetters
-	metrics *Metrics
-	log     *zap.Logger
+	plane    Plane
+	stream   string
+	js       jetstream.JetStream
+	handle   ReportHandler
+	gaveUp   func(m wire.Message)
+	refusals *refusals
+	codec    *codec
+	dead     *deadLetters
+	metrics  *Metrics
+	log      *zap.Logger
 }
 
-// NewReports makes the reader of a plane, Report or Event.
-func NewReports(plane Plane, nc *nats.Conn, handle ReportHandler, metrics *Metrics, log *zap.Logger) (*Reports, error) {
+// NewReports makes the reader of a plane, Report or Event. gaveUp is told of each report that Kubernetes refused for too
+// long, after it was put to the dead letters: the node should be asked for the object again, later. It must not block.
+func NewReports(plane Plane, nc *nats.Conn, handle ReportHandler, gaveUp func(m wire.Message), metrics *Metrics, log *zap.Logger) (*Reports, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return nil, fmt.Errorf("reports: %w", err)
@@ -52,32 +66,53 @@ func NewReports(plane Plane, nc *nats.Conn, handle ReportHandler, metrics *Metri
 	if err != nil {
 		return nil, err
 	}
-	stream := ReportStream
+	stream, most := ReportStream, reportWindow/4
 	if plane == Event {
-		stream = EventStream
+		stream, most = EventStream, eventWindow/4
 	}
 	return &Reports{
-		plane: plane, stream: stream, js: js, handle: handle, codec: codec, metrics: metrics, log: log,
+		plane: plane, stream: stream, js: js, handle: handle, gaveUp: gaveUp, refusals: newRefusals(most),
+		codec: codec, metrics: metrics, log: log,
 		dead: &deadLetters{js: js, from: cloudFrom, metrics: metrics, log: log},
 	}, nil
 }
 
-// StillLast asks the stream's leader whether a report is still the newest of its object. A report that was replaced, or
-// that another cloudcore has handled, is not.
+// StillLast asks the stream whether a report is still the newest of its object. A report that was replaced, or that
+// another cloudcore has handled, is not. A message that is not there proves neither: the consumer's server may deliver
+// it before the one that answers has it. So "no" needs a server that has passed it; without one the error says to ask again.
 func (r *Reports) StillLast(ctx context.Context, m wire.Message) (bool, error) {
 	stream, err := r.js.Stream(ctx, r.stream)
 	if err != nil {
 		return false, fmt.Errorf("still last: %w", err)
 	}
-	_, err = stream.GetMsg(ctx, m.Sequence)
-	if errNotFound(err) {
-		return false, nil
-	}
-	if err != nil {
+	if _, err = stream.GetMsg(ctx, m.Sequence); err == nil {
+		return true, nil
+	} else if !errNotFound(err) {
 		return false, fmt.Errorf("still last: %w", err)
 	}
-	return true, nil
+	subject := Subject(r.plane, m.Node, m.Key)
+	last, err := stream.GetLastMsgForSubject(ctx, subject)
+	switch {
+	case err == nil && last.Sequence > m.Sequence:
+		return false, nil
+	case err == nil:
+		return false, fmt.Errorf("still last: message %d: %w", m.Sequence, errLagging)
+	case !errNotFound(err):
+		return false, fmt.Errorf("still last: %w", err)
+	}
+	// The object has no message at all: it was handled, if that is said by one that has seen it come. One answer tells both.
+	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(subject))
+	switch {
+	case err != nil:
+		return false, fmt.Errorf("still last: %w", err)
+	case info.State.LastSeq < m.Sequence || len(info.State.Subjects) != 0:
+		return false, fmt.Errorf("still last: message %d: %w", m.Sequence, errLagging)
+	}
+	return false, nil
 }
+
+// errLagging says that a server has not yet seen what others have; it will, in a moment.
+var errLagging = errors.New("the server that answered lags behind")
 
 // Start handles reports until ctx ends and then returns nil, after the handlers have returned. Reports in their hands
 // are given to another cloudcore.
@@ -107,32 +142,15 @@ func (r *Reports) session(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("consumer %s: %w", cloudConsumer, err)
 	}
-	g, gctx := errgroup.WithContext(ctx)
-	lanes := make([]chan jetstream.Msg, reportWorkers)
-	for i := range lanes {
-		lanes[i] = make(chan jetstream.Msg, laneDepth)
-		g.Go(func() error {
-			for {
-				select {
-				case <-gctx.Done():
-					return nil
-				case msg := <-lanes[i]:
-					r.serve(gctx, msg)
-				}
-			}
-		})
-	}
+	held := newHands[jetstream.Msg](reportsMost, reportsPerNode, reportWorkersPerNode)
 	faults := make(chan error, 1) // the first fault ends the session
 	consuming, err := consumer.Consume(
 		func(msg jetstream.Msg) {
-			h := fnv.New32a()
-			_, _ = h.Write([]byte(msg.Subject())) // a hash never fails
-			select {
-			case lanes[h.Sum32()%reportWorkers] <- msg:
-			case <-gctx.Done():
+			if !held.put(place{token(msg.Subject(), 1), msg.Subject()}, msg) {
+				r.putOff(msg)
 			}
 		},
-		jetstream.PullMaxMessages(reportWorkers*laneDepth/2), jetstream.PullHeartbeat(pullHeartbeat), jetstream.PullExpiry(pullExpiry),
+		jetstream.PullMaxMessages(reportPull), jetstream.PullHeartbeat(pullHeartbeat), jetstream.PullExpiry(pullExpiry),
 		jetstream.ConsumeErrHandler(func(_ jetstream.ConsumeContext, err error) {
 			if errors.Is(err, jetstream.ErrNoHeartbeat) || errors.Is(err, jetstream.ErrConsumerDeleted) || errors.Is(err, jetstream.ErrConsumerNotFound) {
 				select {
@@ -143,6 +161,24 @@ func (r *Reports) session(ctx context.Context) error {
 		}))
 	if err != nil {
 		return fmt.Errorf("pull from %s: %w", r.stream, err)
+	}
+	g, gctx := errgroup.WithContext(ctx)
+	stop := context.AfterFunc(gctx, held.end)
+	defer stop()
+	g.Go(func() error {
+		keepAlive(gctx, held)
+		return nil
+	})
+	for range reportWorkers {
+		g.Go(func() error {
+			for {
+				msg, ok := held.next()
+				if !ok {
+					return nil
+				}
+				r.serve(gctx, held, msg)
+			}
+		})
 	}
 	g.Go(func() error {
 		defer func() {
@@ -156,14 +192,43 @@ func (r *Reports) session(ctx context.Context) error {
 			return err
 		}
 	})
-	return g.Wait()
+	err = g.Wait()
+	for _, msg := range held.rest() {
+		_ = msg.Nak() // else another cloudcore gets it a little later
+	}
+	return err
+}
+
+// keepAlive tells the stream from time to time that what is in hand is being worked on.
+func keepAlive(ctx context.Context, held *hands[jetstream.Msg]) {
+	ticker := time.NewTicker(handBeat)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		for _, msg := range held.rest() {
+			_ = msg.InProgress() // settled meanwhile, or the hub is away: then another cloudcore may have it
+		}
+	}
+}
+
+// putOff gives a report back for a moment, as its node has enough in hand.
+func (r *Reports) putOff(msg jetstream.Msg) {
+	r.metrics.reports.WithLabelValues(string(r.plane), "crowded").Inc()
+	if err := msg.NakWithDelay(crowded); err != nil {
+		r.log.Warn("report not put off", zap.String("subject", msg.Subject()), zap.Error(err))
+	}
 }
 
 // serve handles one message; it alone acks.
-func (r *Reports) serve(ctx context.Context, msg jetstream.Msg) {
+func (r *Reports) serve(ctx context.Context, held *hands[jetstream.Msg], msg jetstream.Msg) {
 	ctx, cancel := context.WithTimeout(ctx, handleTimeout)
 	defer cancel()
 	result, settle := r.judge(ctx, msg)
+	held.done(msg)
 	r.metrics.reports.WithLabelValues(string(r.plane), result).Inc()
 	if err := settle(); err != nil {
 		r.log.Warn("report not settled", zap.String("subject", msg.Subject()), zap.String("result", result), zap.Error(err))
@@ -182,10 +247,20 @@ func (r *Reports) judge(ctx context.Context, msg jetstream.Msg) (result string, 
 		m.Sequence = meta.Sequence.Stream
 		err = r.handle(ctx, m)
 	}
+	result = "dead"
 	switch {
 	case err == nil:
+		r.refusals.settle(m.Node, msg.Subject())
 		return "ok", msg.Ack
-	case !errors.Is(err, wire.ErrPermanent):
+	case errors.Is(err, wire.ErrPermanent):
+		r.refusals.settle(m.Node, msg.Subject())
+	case errors.Is(err, wire.ErrRefused):
+		if reason := r.refusals.note(m.Node, msg.Subject(), time.Now()); reason != nil {
+			result, err = "refused", fmt.Errorf("%w: %w", reason, err)
+			break
+		}
+		fallthrough
+	default:
 		r.log.Info("report tried again", zap.String("subject", msg.Subject()), zap.Uint64("attempt", meta.NumDelivered), zap.Error(err))
 		return "retry", again
 	}
@@ -193,7 +268,10 @@ func (r *Reports) judge(ctx context.Context, msg jetstream.Msg) (result string, 
 		r.log.Warn("dead letter not stored", zap.String("subject", msg.Subject()), zap.Error(err))
 		return "retry", again
 	}
-	return "dead", msg.Term
+	if result == "refused" && r.gaveUp != nil {
+		r.gaveUp(m)
+	}
+	return result, msg.Term
 }
 
 // nakDelay grows from 200 ms to 30 s with the attempts.

@@ -69,7 +69,7 @@ func startUp(t *testing.T, hub *server.Server, link streams.Link, a *applied) (*
 	if err != nil {
 		t.Fatal(err)
 	}
-	reports, err := streams.NewReports(streams.Report, nc, a.handle, metrics, zaptest.NewLogger(t))
+	reports, err := streams.NewReports(streams.Report, nc, a.handle, nil, metrics, zaptest.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,7 +144,7 @@ func TestStillLast(t *testing.T) {
 		verdicts = append(verdicts, before, after)
 		return err
 	}
-	reports, err := streams.NewReports(streams.Report, nc, handle, streams.NewMetrics(nil), zaptest.NewLogger(t))
+	reports, err := streams.NewReports(streams.Report, nc, handle, nil, streams.NewMetrics(nil), zaptest.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -171,5 +171,58 @@ func TestStillLast(t *testing.T) {
 	})
 	if want := []bool{true, false, true, true}; !slices.Equal(verdicts, want) {
 		t.Errorf("before and after a newer report: %v, want %v", verdicts, want)
+	}
+}
+
+// The consumer's server may deliver a message before the one that is asked has it: that is no proof that it was replaced.
+func TestStillLastTakesALaggingServerForNoProof(t *testing.T) {
+	nc := streamstest.Connect(t, streamstest.Hub(t))
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	reports, err := streams.NewReports(streams.Report, nc, nil, nil, streams.NewMetrics(nil), zaptest.NewLogger(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	put := func(name string) uint64 {
+		t.Helper()
+		ack, err := js.Publish(t.Context(), streams.Subject(streams.Report, "edge.1", key(name)), []byte(`{}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return ack.Sequence
+	}
+	first := put("a")
+	for name, tt := range map[string]struct {
+		object   string
+		sequence uint64
+		last     bool
+		lagging  bool
+	}{
+		"there":                                  {"a", first, true, false},
+		"the server has an older one only":       {"a", first + 1, false, true},
+		"the server knows nothing of the object": {"b", first + 1, false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			last, err := reports.StillLast(t.Context(), wire.Message{Node: "edge.1", Key: key(tt.object), Sequence: tt.sequence})
+			if last != tt.last || (err != nil) != tt.lagging {
+				t.Errorf("still last: %v, %v", last, err)
+			}
+		})
+	}
+	second := put("a")
+	if last, err := reports.StillLast(t.Context(), wire.Message{Node: "edge.1", Key: key("a"), Sequence: first}); last || err != nil {
+		t.Errorf("a replaced report is still last: %v, %v", last, err)
+	}
+	stream, err := js.Stream(t.Context(), streams.ReportStream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.DeleteMsg(t.Context(), second); err != nil {
+		t.Fatal(err)
+	}
+	if last, err := reports.StillLast(t.Context(), wire.Message{Node: "edge.1", Key: key("a"), Sequence: second}); last || err != nil {
+		t.Errorf("a handled report is still last: %v, %v", last, err)
 	}
 }

@@ -47,8 +47,14 @@ const (
 	outboxEventBytes = 8 * mib
 	// outboxBytes bounds the reports of one node: last values only, so it is a guard against a defect, not a window.
 	outboxBytes = 256 * mib
-	// ackWait is how long a handler may take before its message is given to another: an API call with its retries.
+	// ackWait is how long a message that was delivered may be unacked before it is delivered again: a slow disk.
 	ackWait = 30 * time.Second
+	// reportAckWait is how long the reports in a dead cloudcore's hands wait. A living one says that it works on them.
+	reportAckWait = 10 * time.Second
+	// reportWindow and eventWindow are how many reports may be in hands, or wait to be tried again, at a time. A quarter of
+	// it may be refused ones in each cloudcore, so that they never take all of it.
+	reportWindow = 4096
+	eventWindow  = 1024
 )
 
 // Topology is what one JetStream must hold.
@@ -90,8 +96,8 @@ func Hub(replicas int) Topology {
 			},
 		},
 		Consumers: []Consumer{
-			{Stream: ReportStream, Config: shared(cloudConsumer, replicas, 1024)},
-			{Stream: EventStream, Config: shared(cloudConsumer, replicas, 256)},
+			{Stream: ReportStream, Config: shared(cloudConsumer, replicas, reportWindow, reportAckWait)},
+			{Stream: EventStream, Config: shared(cloudConsumer, replicas, eventWindow, reportAckWait)},
 		},
 		Buckets: []jetstream.KeyValueConfig{
 			{Bucket: MembersBucket, Description: "Live cloudcores", Storage: jetstream.MemoryStorage, Replicas: replicas, TTL: memberTTL},
@@ -117,15 +123,15 @@ func Leaf() Topology {
 			outbox(OutboxEventsStream, Event, outboxEventBytes),
 		},
 		Consumers: []Consumer{
-			{Stream: OutboxStream, Config: shared(pumpConsumer, 1, pumpWindow)},
-			{Stream: OutboxEventsStream, Config: shared(pumpConsumer, 1, pumpWindow)},
+			{Stream: OutboxStream, Config: shared(pumpConsumer, 1, pumpWindow, ackWait)},
+			{Stream: OutboxEventsStream, Config: shared(pumpConsumer, 1, pumpWindow, ackWait)},
 		},
 	}
 }
 
-func shared(name string, replicas, window int) jetstream.ConsumerConfig {
+func shared(name string, replicas, window int, wait time.Duration) jetstream.ConsumerConfig {
 	return jetstream.ConsumerConfig{
-		Durable: name, AckPolicy: jetstream.AckExplicitPolicy, AckWait: ackWait, MaxAckPending: window, MaxDeliver: -1, Replicas: replicas,
+		Durable: name, AckPolicy: jetstream.AckExplicitPolicy, AckWait: wait, MaxAckPending: window, MaxDeliver: -1, Replicas: replicas,
 	}
 }
 

@@ -49,9 +49,11 @@ type Cursor struct {
 // AttachRequest is sent by a node on call.cloud.<node>.attach after each (re)connect.
 type AttachRequest struct {
 	Cursor
+	// Full asks for everything, whatever the cursor says: an audit found a difference.
+	Full bool `json:"full,omitempty"`
 	// Continue asks for the page after this sequence of a snapshot that did not fit in one reply; 0 starts anew.
 	Continue uint64 `json:"continue,omitempty"`
-	// UpTo is the snapshot's end as the first page gave it; 0 with Continue 0.
+	// UpTo is how much of the stream those had seen that gave the pages so far; 0 with Continue 0.
 	UpTo uint64 `json:"upTo,omitempty"`
 }
 
@@ -71,8 +73,12 @@ type AttachReply struct {
 	Objects []SnapshotObject `json:"objects,omitempty"`
 	// Continue is non-zero if another page follows.
 	Continue uint64 `json:"continue,omitempty"`
-	// UpTo is the stream sequence that the snapshot reaches; the consumer delivers what comes after it.
+	// UpTo is the stream sequence that the page's giver had seen; after the last page the consumer delivers what comes after
+	// it.
 	UpTo uint64 `json:"upTo,omitempty"`
+	// Subjects, on the last page of a full snapshot of several, is how many objects and markers all pages must have held
+	// at least; 0 is not known.
+	Subjects int `json:"subjects,omitempty"`
 	// Stream and Consumer name the node's consumer; set on the last page.
 	Stream   string `json:"stream,omitempty"`
 	Consumer string `json:"consumer,omitempty"`
@@ -97,6 +103,10 @@ type Beat struct {
 	Outbox uint64 `json:"outbox"`
 	// Version is edgecore's version.
 	Version string `json:"version,omitempty"`
+	// Census sums up the cloud's objects in the store, at the cursor; nil if this beat has none.
+	Census *Census `json:"census,omitempty"`
+	// Deleted are the objects that were deleted at the node, which the cloud may still hold; they are not in Census.
+	Deleted []string `json:"deleted,omitempty"`
 }
 
 // KubeRequest is one Kubernetes API request that a node cannot answer from its store, sent on call.cloud.<node>.kube.

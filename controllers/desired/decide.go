@@ -16,6 +16,7 @@ type record struct {
 	deleted  bool
 	uid      string
 	digest   string
+	version  string
 }
 
 // input is all that a decision about one object at one node depends on.

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -79,7 +80,7 @@ const (
 )
 
 // Handle applies one report. nil: it is applied or rightly dropped. An error that wraps wire.ErrPermanent can never
-// succeed; any other may, later.
+// succeed; one that wraps wire.ErrRefused is Kubernetes' no to this report; any other may succeed, later.
 func (a *Applier) Handle(ctx context.Context, m wire.Message) error {
 	ctx = WithNode(ctx, m.Node)
 	var handle func(context.Context, wire.Message) error
@@ -103,12 +104,18 @@ func (a *Applier) Handle(ctx context.Context, m wire.Message) error {
 	return nil
 }
 
-// judged marks errors of the apiserver that repeat for ever as permanent.
+// judged marks errors of the apiserver that repeat for ever as permanent, and its other answers as refused. Without an
+// answer, or with one that says to come again, the apiserver is away for all alike.
 func judged(err error) error {
-	if apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsRequestEntityTooLargeError(err) {
+	switch {
+	case apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsRequestEntityTooLargeError(err):
 		return errors.Join(wire.ErrPermanent, err)
+	case apierrors.ReasonForError(err) == metav1.StatusReasonUnknown, apierrors.IsTooManyRequests(err),
+		apierrors.IsServiceUnavailable(err), apierrors.IsTimeout(err), apierrors.IsServerTimeout(err), apierrors.IsConflict(err):
+		return err
+	default:
+		return errors.Join(wire.ErrRefused, err)
 	}
-	return err
 }
 
 func (a *Applier) drop(m wire.Message, reason string) error {

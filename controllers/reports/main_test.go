@@ -44,6 +44,7 @@ type world struct {
 	// replaced says that a newer report is in the stream; guarded by mu.
 	replaced  func(wire.Message) bool
 	overtaken []wire.Key // guarded by mu
+	doubt     error      // guarded by mu; what "still last" answers instead
 }
 
 func newWorld(t *testing.T) *world {
@@ -79,6 +80,9 @@ func newWorld(t *testing.T) *world {
 	stillLast := func(_ context.Context, m wire.Message) (bool, error) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
+		if w.doubt != nil {
+			return false, w.doubt
+		}
 		return w.replaced == nil || !w.replaced(m), nil
 	}
 	overtaken := func(m wire.Message) {

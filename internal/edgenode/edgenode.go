@@ -147,7 +147,8 @@ func (n *Node) open(ctx context.Context, nc *nats.Conn) (*store.Store, *streams.
 func (n *Node) wire(nc *nats.Conn, st *store.Store, outbox *streams.Outbox, kubelet *pulse, disk *storage) ([]lifecycle.Part, error) {
 	metrics := streams.NewMetrics(n.metrics)
 	link := link{n.leaf}
-	delivery, err := streams.NewDelivery(n.cfg.Node, nc, st, link, metrics, n.log.Named("delivery"))
+	checked := newAudited(st, n.metrics)
+	delivery, err := streams.NewDelivery(n.cfg.Node, nc, checked, link, metrics, n.log.Named("delivery"))
 	if err != nil {
 		return nil, err
 	}
@@ -159,12 +160,19 @@ func (n *Node) wire(nc *nats.Conn, st *store.Store, outbox *streams.Outbox, kube
 	if err != nil {
 		return nil, err
 	}
-	beater := streams.NewBeater(n.cfg.Node, nc, func() wire.Beat {
-		return wire.Beat{
+	beater := streams.NewBeater(n.cfg.Node, nc, func(census bool) wire.Beat {
+		beat := wire.Beat{
 			Cursor: st.Cursor(), Outbox: reports.Waiting() + events.Waiting(),
 			Healthy: kubelet.beats(), Version: buildinfo.Version(),
 		}
+		if census {
+			checked.count(&beat)
+		}
+		return beat
 	}, n.log.Named("beat"))
+	orders := streams.NewOrders(n.cfg.Node, nc, map[string]func([]byte){
+		streams.VerbResync: func([]byte) { delivery.Resync() },
+	}, n.log.Named("orders"))
 	again := &resync{node: n.cfg.Node, store: st, link: link, to: outbox, log: n.log.Named("resync")}
 	nudges := streams.NewNudges(n.cfg.Node, nc, again.nudged, metrics, n.log.Named("nudges"))
 	server := health.New(n.cfg.Listen, n.metrics, health.Check{Name: "disk", Ready: disk.ready},
@@ -189,6 +197,7 @@ func (n *Node) wire(nc *nats.Conn, st *store.Store, outbox *streams.Outbox, kube
 		{Name: "resync", Start: again.Start},
 		{Name: "nudges", Start: nudges.Start},
 		{Name: "storage", Start: disk.Start},
+		{Name: "orders", Start: orders.Start},
 	}, nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	"go.uber.org/zap"
@@ -17,9 +18,14 @@ type reporter interface {
 	Report(ctx context.Context, m wire.Message) error
 }
 
-// resync reports the Node, its pods and the pods that ended here again whenever the link comes up. While the link was down Kubernetes has marked
-// them not ready; the kubelet, which talks to the local API, sees nothing of that and would not correct it. What
-// Kubernetes holds already, cloudcore drops without a write.
+// reportAgain is how often everything is reported again while the link is up: some 5 KB a pod and hour. Half of it is
+// added at random.
+const reportAgain = time.Hour
+
+// resync reports the Node, its pods and the pods that ended here again whenever the link comes up, and every hour. While
+// the link was down Kubernetes has marked them not ready; the kubelet, which talks to the local API, sees nothing of that
+// and would not correct it. The hour repairs what Kubernetes refused for a time, or what the hub lost. What Kubernetes
+// holds already, cloudcore drops without a write.
 type resync struct {
 	node  string
 	store *store.Store
@@ -41,6 +47,7 @@ func (r *resync) Start(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-changed:
+		case <-time.After(reportAgain + rand.N(reportAgain/2)): //nolint:gosec // not a secret
 		}
 	}
 }

@@ -1,0 +1,78 @@
+package edgenode
+
+import (
+	"context"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/leaf/store"
+)
+
+// deletedMost is how many objects deleted here a beat names; with more, it has no census.
+const deletedMost = 16
+
+// audited is the node's store, which counts what a full snapshot repaired in it.
+type audited struct {
+	*store.Store
+	repaired prometheus.Counter
+}
+
+func newAudited(st *store.Store, metrics prometheus.Registerer) *audited {
+	a := &audited{Store: st, repaired: prometheus.NewCounter(prometheus.CounterOpts{
+		Namespace: "frond", Subsystem: "audit", Name: "repaired_total",
+		Help: "Objects that differed from a full snapshot of a stream that the store had followed, and were repaired.",
+	})}
+	metrics.MustRegister(a.repaired)
+	return a
+}
+
+type label struct{ uid, version string }
+
+// labels says of each object that the cloud gave which one it is.
+func (a *audited) labels() map[wire.Key]label {
+	entries, _ := a.All()
+	labels := make(map[wire.Key]label, len(entries))
+	for _, e := range entries {
+		if e.Sequence != 0 {
+			labels[e.Key] = label{e.UID, e.Version}
+		}
+	}
+	return labels
+}
+
+// Replace is store.Replace. A snapshot of the same life of the stream brings, apart from what has just changed, only what
+// was not as it should be.
+func (a *audited) Replace(ctx context.Context, messages []wire.Message, streamEpoch string, sequence uint64) error {
+	if a.Cursor().StreamEpoch != streamEpoch {
+		return a.Store.Replace(ctx, messages, streamEpoch, sequence)
+	}
+	before := a.labels()
+	if err := a.Store.Replace(ctx, messages, streamEpoch, sequence); err != nil {
+		return err
+	}
+	after := a.labels()
+	for key, was := range before {
+		if now, ok := after[key]; !ok || now != was {
+			a.repaired.Inc()
+		}
+	}
+	for key := range after {
+		if _, ok := before[key]; !ok {
+			a.repaired.Inc()
+		}
+	}
+	return nil
+}
+
+// count puts the census into a beat.
+func (a *audited) count(beat *wire.Beat) {
+	cursor, census, deleted := a.Census()
+	if len(deleted) > deletedMost {
+		return
+	}
+	beat.Cursor, beat.Census = cursor, &census
+	for _, key := range deleted {
+		beat.Deleted = append(beat.Deleted, key.String())
+	}
+}

@@ -1,0 +1,129 @@
+package streams_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap/zaptest"
+
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/streamstest"
+)
+
+// A node that calls without end gets a clear answer, and no other node waits for it.
+func TestANodeThatCallsWithoutEndDelaysNoOther(t *testing.T) {
+	hub := streamstest.Hub(t)
+	reg := prometheus.NewRegistry()
+	release := make(chan struct{})
+	calls, err := streams.NewCalls(streamstest.Connect(t, hub), map[string]streams.CallHandler{
+		"hang": func(ctx context.Context, _ string, _ []byte) (any, error) {
+			select {
+			case <-release:
+			case <-ctx.Done():
+			}
+			return struct{}{}, nil
+		},
+		streams.VerbPing: func(context.Context, string, []byte) (any, error) { return struct{}{}, nil },
+	}, streams.NewMetrics(reg), zaptest.NewLogger(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(t, calls.Start)
+	defer close(release)
+	good := streamstest.Connect(t, hub, nats.CustomInboxPrefix(streams.InboxPrefix("good")))
+	ping := func() bool {
+		var reply struct{ Error string }
+		return streams.Call(t.Context(), good, "good", streams.VerbPing, struct{}{}, &reply) == nil && reply.Error == ""
+	}
+	streamstest.Eventually(t, "the cloud answers", ping)
+
+	bad := streamstest.Connect(t, hub)
+	refused := make(chan string, 1000)
+	inbox := streams.InboxPrefix("bad") + ".x"
+	sub, err := bad.Subscribe(inbox, func(msg *nats.Msg) { refused <- string(msg.Data) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = sub.Unsubscribe() }()
+	for range 500 {
+		if err := bad.PublishRequest(streams.CallSubject("bad", "hang"), inbox, []byte(`{}`)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	streamstest.Eventually(t, "all but 64 are refused", func() bool {
+		return counted2(t, reg, "frond_calls_total", "busy") == 500-64 && len(refused) == 500-64
+	})
+	var answer struct{ Error string }
+	if err := json.Unmarshal([]byte(<-refused), &answer); err != nil || !strings.Contains(answer.Error, "wait already") {
+		t.Errorf("answer %+v, %v", answer, err)
+	}
+	if !ping() {
+		t.Error("another node's call is not answered")
+	}
+}
+
+// counted2 sums the counters of a name that have a label of that value.
+func counted2(t *testing.T, reg *prometheus.Registry, name, value string) (sum float64) {
+	t.Helper()
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			for _, label := range m.GetLabel() {
+				if f.GetName() == name && label.GetValue() == value {
+					sum += m.GetCounter().GetValue()
+				}
+			}
+		}
+	}
+	return sum
+}
+
+// While the dead letters cannot be stored, garbage must not hold up the beats of all nodes.
+func TestGarbageBeatsHoldUpNoBeat(t *testing.T) {
+	hub := streamstest.Hub(t)
+	nc := streamstest.Connect(t, hub)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := js.DeleteStream(t.Context(), streams.DeadStream); err != nil {
+		t.Fatal(err)
+	}
+	reg := prometheus.NewRegistry()
+	var heard atomic.Uint64
+	beats, err := streams.NewBeats(streamstest.Connect(t, hub), func(_ context.Context, _ string, beat wire.Beat) {
+		heard.Store(beat.Sequence)
+	}, streams.NewMetrics(reg), zaptest.NewLogger(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(t, beats.Start)
+	publish := func(sequence uint64) {
+		t.Helper()
+		if err := nc.Publish(streams.BeatSubject("good"), fmt.Appendf(nil, `{"sequence":%d}`, sequence)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	streamstest.Eventually(t, "a beat", func() bool { publish(1); return heard.Load() == 1 })
+	for range 500 {
+		if err := nc.Publish(streams.BeatSubject("bad"), []byte("garbage")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	publish(2)
+	streamstest.Eventually(t, "the beat after the garbage", func() bool { return heard.Load() == 2 })
+	if n := counted2(t, reg, "frond_garbage_dropped_total", "beat"); n == 0 {
+		t.Error("garbage that was not kept is not counted")
+	}
+}

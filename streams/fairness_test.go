@@ -1,0 +1,221 @@
+package streams_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap/zaptest"
+
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/streamstest"
+)
+
+// putReports stores reports of a node as its pump would.
+func putReports(t *testing.T, nc *nats.Conn, node string, first, number int) {
+	t.Helper()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var acks []jetstream.PubAckFuture
+	for i := range number {
+		ack, err := js.PublishMsgAsync(&nats.Msg{
+			Subject: streams.Subject(streams.Report, node, key(fmt.Sprint("o", first+i))), Data: []byte(`{}`),
+			Header: nats.Header{"Frond-Version": {"1"}, "Frond-Op": {"apply"}, "Frond-Time": {time.Now().Format(time.RFC3339Nano)}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		acks = append(acks, ack)
+	}
+	for _, ack := range acks {
+		select {
+		case <-ack.Ok():
+		case err := <-ack.Err():
+			t.Fatal(err)
+		case <-t.Context().Done():
+			t.Fatal("not stored in time")
+		}
+	}
+}
+
+// startReports runs a reader of reports.
+func startReports(t *testing.T, nc *nats.Conn, handle streams.ReportHandler, gaveUp func(wire.Message)) (*prometheus.Registry, func()) {
+	t.Helper()
+	reg := prometheus.NewRegistry()
+	reports, err := streams.NewReports(streams.Report, nc, handle, gaveUp, streams.NewMetrics(reg), zaptest.NewLogger(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return reg, run(t, reports.Start)
+}
+
+// A node with more reports than all the window takes, each of which hangs, delays no other node.
+func TestReportsThatHangDelayNoOtherNode(t *testing.T) {
+	nc := streamstest.Connect(t, streamstest.Hub(t))
+	var hanging, good atomic.Int32
+	handle := func(ctx context.Context, m wire.Message) error {
+		if m.Node == "bad" {
+			hanging.Add(1)
+			defer hanging.Add(-1)
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		good.Add(1)
+		return nil
+	}
+	putReports(t, nc, "bad", 0, 1000)
+	startReports(t, nc, handle, nil)
+	streamstest.Eventually(t, "the bad node's reports are in hand", func() bool { return hanging.Load() > 0 })
+	putReports(t, nc, "good", 0, 50)
+	streamstest.Eventually(t, "the good node's reports", func() bool { return good.Load() >= 50 })
+	if n := hanging.Load(); n > 4 {
+		t.Errorf("one node has %d workers", n)
+	}
+}
+
+// What Kubernetes refuses does not wait for ever in the window that all nodes share: too many of one node, and those
+// that were refused for too long, are put away, and the node is asked again later.
+func TestRefusedReportsAreGivenUpAndToldOf(t *testing.T) {
+	nc := streamstest.Connect(t, streamstest.Hub(t))
+	var good, told atomic.Int32
+	handle := func(_ context.Context, m wire.Message) error {
+		if m.Node == "bad" {
+			return fmt.Errorf("403: %w", wire.ErrRefused)
+		}
+		good.Add(1)
+		return nil
+	}
+	putReports(t, nc, "bad", 0, 200)
+	reg, _ := startReports(t, nc, handle, func(m wire.Message) {
+		if m.Node == "bad" && strings.HasPrefix(m.Key.Name, "o") {
+			told.Add(1)
+		}
+	})
+	putReports(t, nc, "good", 0, 20)
+	streamstest.Eventually(t, "the good node's reports", func() bool { return good.Load() >= 20 })
+	streamstest.Eventually(t, "all but 32 are given up", func() bool { return told.Load() >= 168 })
+	if n := deadCount(t, reg, "report"); n < 168 {
+		t.Errorf("%v dead letters", n)
+	}
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	streamstest.Eventually(t, "only those that are tried again wait", func() bool {
+		stream, err := js.Stream(t.Context(), streams.ReportStream)
+		return err == nil && stream.CachedInfo().State.Msgs == 32
+	})
+}
+
+func TestRefusalsAreForgivenForAWhile(t *testing.T) {
+	r := streams.NewRefusals(40)
+	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	note := func(node, subject string, after time.Duration) bool {
+		return r.Note(node, subject, at.Add(after)) == nil
+	}
+	if !note("a", "x", 0) || !note("a", "x", 9*time.Minute) || note("a", "x", 10*time.Minute) {
+		t.Error("an object is to be tried for ten minutes")
+	}
+	if !note("a", "x", 11*time.Minute) {
+		t.Error("what was given up and comes again has another ten minutes")
+	}
+	for i := range 31 {
+		if !note("a", fmt.Sprint("y", i), 12*time.Minute) {
+			t.Fatalf("only %d objects of a node", i+1)
+		}
+	}
+	if note("a", "z", 12*time.Minute) {
+		t.Error("more than 32 objects of a node")
+	}
+	r.Settle("a", "y3")
+	if !note("a", "z", 12*time.Minute) {
+		t.Error("no room after one was taken")
+	}
+	for i := range 8 {
+		if !note("b", fmt.Sprint("y", i), 12*time.Minute) {
+			t.Fatalf("only %d objects of all", 32+i)
+		}
+	}
+	if note("b", "z", 12*time.Minute) {
+		t.Error("more than 40 objects of all nodes")
+	}
+	if !note("b", "z", 40*time.Minute) {
+		t.Error("what another cloudcore settled takes room for ever")
+	}
+}
+
+// A cloudcore that works for long on a report keeps it; one that is gone loses it within seconds.
+func TestReportsInHandAreKeptAliveAndThoseOfTheDeadComeSoon(t *testing.T) {
+	const unacked = 6 * time.Second // shortened: it is 10 s
+	hub := streamstest.Hub(t)
+	nc := streamstest.Connect(t, hub)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	consumer, err := js.Consumer(t.Context(), streams.ReportStream, "cloudcore")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := consumer.CachedInfo().Config
+	cfg.AckWait = unacked
+	if _, err := js.UpdateConsumer(t.Context(), streams.ReportStream, cfg); err != nil {
+		t.Fatal(err)
+	}
+	var seen atomic.Int32
+	done := make(chan struct{}, 10)
+	_, stop := startReports(t, nc, func(ctx context.Context, _ wire.Message) error {
+		seen.Add(1)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(unacked + 2*time.Second):
+			done <- struct{}{}
+			return nil
+		}
+	}, nil)
+	kept := false
+	for try := 0; try < 3 && !kept; try++ { // a busy machine may miss a beat
+		before := seen.Load()
+		putReports(t, nc, "edge.1", try, 1)
+		<-done
+		kept = seen.Load() == before+1
+	}
+	if !kept {
+		t.Error("a report that was worked on was given to another")
+	}
+	stop()
+
+	lost := streamstest.Connect(t, hub)
+	began := make(chan struct{})
+	startReports(t, lost, func(ctx context.Context, _ wire.Message) error {
+		close(began)
+		<-ctx.Done()
+		return errors.New("dead")
+	}, nil)
+	putReports(t, nc, "edge.1", 10, 1)
+	<-began
+	lost.Close()
+	at := time.Now()
+	taken := make(chan struct{}, 10)
+	startReports(t, nc, func(context.Context, wire.Message) error {
+		taken <- struct{}{}
+		return nil
+	}, nil)
+	select {
+	case <-taken:
+		t.Logf("taken over after %s", time.Since(at).Round(100*time.Millisecond))
+	case <-time.After(60 * time.Second):
+		t.Fatal("never handled by the other")
+	}
+}

@@ -1,0 +1,106 @@
+package streams_test
+
+import (
+	"net"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap/zaptest"
+
+	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/streamstest"
+)
+
+// startOn runs a hub server on a folder; port -1 is any.
+func startOn(t *testing.T, dir string, port int) *server.Server {
+	t.Helper()
+	s, err := server.NewServer(&server.Options{
+		ServerName: "hub", Host: "127.0.0.1", Port: port, JetStream: true, JetStreamDomain: streams.HubDomain,
+		StoreDir: dir, NoSigs: true, NoLog: true, MaxPayload: 8 << 20,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Start()
+	t.Cleanup(func() {
+		s.Shutdown()
+		s.WaitForShutdown()
+	})
+	if !s.ReadyForConnections(20 * time.Second) {
+		t.Fatal("hub not ready")
+	}
+	return s
+}
+
+// A hub whose disks are put back to an older copy keeps the stream's life, and counts again from there. (A stream restored
+// with `nats stream restore` begins a new life.)
+func TestKeeperNoticesAStreamThatWentBack(t *testing.T) {
+	dir, backup := t.TempDir(), t.TempDir()
+	hub := startOn(t, dir, server.RANDOM_PORT)
+	nc := streamstest.Connect(t, hub, nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond))
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := streams.Ensure(t.Context(), js, streams.Hub(1)); err != nil {
+		t.Fatal(err)
+	}
+	publisher, err := streams.NewPublisher(nc, streams.NewMetrics(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	publish := func(name string) {
+		t.Helper()
+		if _, err := publisher.Publish(t.Context(), apply(name, "1"), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	renewed := 0
+	keeper, err := streams.NewKeeper(nc, streams.Hub(1), func() { renewed++ }, zaptest.NewLogger(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	look := func(times, want int) {
+		t.Helper()
+		for range times {
+			streamstest.Eventually(t, "a look at the hub", func() bool { return keeper.Look(t.Context()) == nil })
+		}
+		if renewed != want {
+			t.Errorf("told %d times, want %d", renewed, want)
+		}
+	}
+	address, ok := hub.Addr().(*net.TCPAddr)
+	if !ok {
+		t.Fatal("no address")
+	}
+	restart := func(dir string) {
+		t.Helper()
+		hub.Shutdown()
+		hub.WaitForShutdown()
+		hub = startOn(t, dir, address.Port)
+	}
+	publish("a")
+	look(3, 0)
+	epoch := keeper.Epoch()
+	hub.Shutdown()
+	hub.WaitForShutdown()
+	if err := os.CopyFS(backup, os.DirFS(dir)); err != nil {
+		t.Fatal(err)
+	}
+	restart(dir)
+	look(1, 0)
+	publish("b")
+	look(3, 0)
+	restart(backup)
+	look(5, 1)
+	if keeper.Epoch() != epoch {
+		t.Errorf("the life is %s, before %s: then there is nothing to notice", keeper.Epoch(), epoch)
+	}
+	publish("b")
+	publish("c")
+	look(3, 1)
+}

@@ -1,0 +1,142 @@
+package streams
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/frond-edge/frond/api/wire"
+)
+
+const (
+	// lagTries and lagPause are how long the replicas of a stream are given to catch up with its leader before the leader
+	// itself is asked for each message: on a healthy hub they need milliseconds.
+	lagTries = 4
+	lagPause = 30 * time.Millisecond
+	// exactSubjects is how many subjects one direct get asks for by name, below the server's 1,024.
+	exactSubjects = 500
+)
+
+// proven is page, but from one that has seen everything up to sequence atLeast: any replica that says so, else the
+// stream's leader. Nothing missing from it was there at that sequence.
+func (r *reader) proven(ctx context.Context, filters []string, start uint64, messages, bytes int, atLeast uint64) (page, error) {
+	for try := range lagTries {
+		dctx, cancel := context.WithTimeout(ctx, directTimeout)
+		p, err := r.direct(dctx, filters, start, messages, bytes)
+		cancel()
+		switch {
+		case errors.Is(err, errTooManySubjects):
+			return page{}, err
+		case err == nil && p.upTo >= atLeast && p.upTo != 0:
+			return p, nil
+		case err == nil && p.upTo == 0:
+			// "Nothing" says nothing of how far the replica is.
+			return r.fromLeader(ctx, filters, start, messages, bytes, atLeast)
+		}
+		select {
+		case <-ctx.Done():
+			return page{}, errors.Join(ctx.Err(), err)
+		case <-time.After(lagPause << try):
+		}
+	}
+	return r.fromLeader(ctx, filters, start, messages, bytes, atLeast)
+}
+
+// fromLeader reads through the stream's leader, message by message.
+func (r *reader) fromLeader(ctx context.Context, filters []string, start uint64, messages, bytes int, atLeast uint64) (page, error) {
+	var p page
+	var all []wire.SnapshotObject
+	for _, filter := range filters {
+		subjects, last, err := r.subjects(ctx, filter)
+		if err != nil {
+			return page{}, err
+		}
+		if last < atLeast {
+			return page{}, fmt.Errorf("sequence %d is not seen: %w", atLeast, errLagging)
+		}
+		if p.upTo == 0 || last < p.upTo {
+			p.upTo = last
+		}
+		for _, subject := range subjects {
+			object, err := r.lastOf(ctx, subject)
+			if err != nil {
+				return page{}, err
+			}
+			if object.Sequence >= start {
+				all = append(all, object)
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b wire.SnapshotObject) int { return cmp.Compare(a.Sequence, b.Sequence) })
+	size := 0
+	for i, object := range all {
+		if i > 0 && (i == messages || size >= bytes) {
+			p.more = true
+			break
+		}
+		size += len(object.Data)
+		p.messages, p.last = append(p.messages, object), object.Sequence
+	}
+	return p, nil
+}
+
+// subjects lists the subjects that match, and says how far the leader was before it listed them.
+func (r *reader) subjects(ctx context.Context, filter string) (subjects []string, last uint64, err error) {
+	stream, err := r.js.Stream(ctx, r.stream)
+	if err != nil {
+		return nil, 0, err
+	}
+	last = stream.CachedInfo().State.LastSeq
+	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(filter))
+	if err != nil {
+		return nil, 0, err
+	}
+	if info.State.LastSeq < last {
+		return nil, 0, errLagging // another leader
+	}
+	return slices.Sorted(maps.Keys(info.State.Subjects)), last, nil
+}
+
+// lastOf asks the leader for the last message of a subject. The library would ask any replica.
+func (r *reader) lastOf(ctx context.Context, subject string) (wire.SnapshotObject, error) {
+	ctx, cancel := context.WithTimeout(ctx, directTimeout)
+	defer cancel()
+	body, err := json.Marshal(map[string]string{"last_by_subj": subject})
+	if err != nil {
+		return wire.SnapshotObject{}, err
+	}
+	msg, err := r.nc.RequestWithContext(ctx, "$JS.API.STREAM.MSG.GET."+r.stream, body)
+	if err != nil {
+		return wire.SnapshotObject{}, err
+	}
+	var answer struct {
+		Error   *jetstream.APIError `json:"error"`
+		Message struct {
+			Subject  string `json:"subject"`
+			Sequence uint64 `json:"seq"`
+			Header   []byte `json:"hdrs"`
+			Data     []byte `json:"data"`
+		} `json:"message"`
+	}
+	if err := json.Unmarshal(msg.Data, &answer); err != nil {
+		return wire.SnapshotObject{}, err
+	}
+	if answer.Error != nil {
+		return wire.SnapshotObject{}, answer.Error
+	}
+	header := nats.Header{}
+	if len(answer.Message.Header) != 0 {
+		if header, err = nats.DecodeHeadersMsg(answer.Message.Header); err != nil {
+			return wire.SnapshotObject{}, err
+		}
+	}
+	return snapshotObject(answer.Message.Subject, answer.Message.Sequence, header, answer.Message.Data), nil
+}

@@ -1,0 +1,136 @@
+package streams_test
+
+import (
+	"fmt"
+	"sync/atomic"
+	"testing"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/streamstest"
+)
+
+// lagging makes direct gets of the stream of desired state be answered by a replica that has stopped: by answer. The
+// server itself answers none any more, as if all direct gets went to that replica.
+func lagging(t *testing.T, hub *server.Server, answer func(request *nats.Msg)) {
+	t.Helper()
+	nc := streamstest.Connect(t, hub)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := streams.Hub(1).Streams[0]
+	cfg.AllowDirect = false
+	if _, err := js.UpdateStream(t.Context(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	sub, err := nc.Subscribe("$JS.API.DIRECT.GET."+streams.DesiredStream, answer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = sub.Unsubscribe() })
+	if err := nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// answers of a replica that has nothing of the node, and of one that has seen the first message only.
+func nothingThere(t *testing.T) func(*nats.Msg) {
+	return func(request *nats.Msg) {
+		if err := request.RespondMsg(&nats.Msg{Header: nats.Header{"Status": {"404"}, "Description": {"No Results"}}}); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func onlyTheFirst(t *testing.T, first wire.Message) func(*nats.Msg) {
+	return func(request *nats.Msg) {
+		object := &nats.Msg{Data: first.Object, Header: nats.Header{
+			"Nats-Subject": {streams.Subject(streams.Desired, first.Node, first.Key)}, "Nats-Sequence": {"1"}, "Nats-Num-Pending": {"0"},
+			"Frond-Version": {"1"}, "Frond-Op": {"apply"}, "Frond-RV": {first.Version}, "Frond-Time": {"2026-01-01T00:00:00Z"},
+		}}
+		end := &nats.Msg{Header: nats.Header{"Status": {"204"}, "Nats-Num-Pending": {"0"}, "Nats-UpTo-Sequence": {"1"}}}
+		for _, msg := range []*nats.Msg{object, end} {
+			if err := request.RespondMsg(msg); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+func TestHeldIsNotWhatALaggingReplicaSays(t *testing.T) {
+	for name, replica := range map[string]func(t *testing.T) func(*nats.Msg){
+		"nothing":        nothingThere,
+		"only the first": func(t *testing.T) func(*nats.Msg) { t.Helper(); return onlyTheFirst(t, apply("a", "1")) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			hub := streamstest.Hub(t)
+			publisher, err := streams.NewPublisher(streamstest.Connect(t, hub), streams.NewMetrics(nil))
+			if err != nil {
+				t.Fatal(err)
+			}
+			one, err := publisher.Publish(t.Context(), apply("a", "1"), 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := publisher.Publish(t.Context(), apply("a", "2"), one); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := publisher.Publish(t.Context(), apply("b", "1"), 0); err != nil {
+				t.Fatal(err)
+			}
+			var asked atomic.Int32
+			answer := replica(t)
+			lagging(t, hub, func(request *nats.Msg) { asked.Add(1); answer(request) })
+			held, err := publisher.Held(t.Context(), "edge.1")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if a, b := held[key("a")], held[key("b")]; len(held) != 2 || a.Version != "2" || a.Sequence != 2 || b.UID != "uid-b" {
+				t.Errorf("held %+v", held)
+			}
+			if asked.Load() == 0 {
+				t.Error("the replica was not asked, so nothing is shown")
+			}
+			if held, err := publisher.Held(t.Context(), "edge.2"); name == "nothing" && (err != nil || len(held) != 0) {
+				t.Errorf("of a node without objects: %+v, %v", held, err)
+			}
+		})
+	}
+}
+
+// A full snapshot deletes what it lacks, so it must not come from a replica that lags.
+func TestAFullSnapshotIsNotOfALaggingReplica(t *testing.T) {
+	hub := streamstest.Hub(t)
+	cloud := startCloud(t, hub, true)
+	marker := apply("a", "1")
+	marker.Key = wire.SnapshotMarker()
+	if got := cloud.publish(t, marker); got != 1 {
+		t.Fatalf("the marker has sequence %d", got)
+	}
+	for i := range 5 {
+		cloud.publish(t, apply(fmt.Sprint("o", i), "1"))
+	}
+	lagging(t, hub, onlyTheFirst(t, marker))
+	store := newMemory()
+	store.objects[key("o3")] = apply("o3", "1")
+	store.cursor.StreamEpoch, store.cursor.Sequence = "another life", 7
+	missed := make(chan struct{}, 1)
+	store.watch = func() {
+		if _, ok := store.objects[key("o3")]; !ok {
+			select {
+			case missed <- struct{}{}:
+			default:
+			}
+		}
+	}
+	startNode(t, hub, store, newLink())
+	streamstest.Eventually(t, "the snapshot", func() bool { return store.size() == 5 })
+	if len(missed) != 0 {
+		t.Error("an object was deleted for a moment")
+	}
+}

@@ -1,0 +1,78 @@
+package streams
+
+import (
+	"context"
+	"errors"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// Resync makes the next attach, at once, one for everything: the store is compared object by object with what the cloud
+// holds, and repaired. It does not block.
+func (d *Delivery) Resync() {
+	select {
+	case d.resync <- struct{}{}:
+	default:
+	}
+}
+
+// session is one attach and the pulls after it. It ends with an error, or nil when the link changed.
+// everything, when set, asks for a full attach, and is cleared by the first attach that succeeds.
+func (d *Delivery) session(ctx context.Context, linkChanged <-chan struct{}, everything *bool) error {
+	g, gctx := errgroup.WithContext(ctx)
+	done := make(chan struct{})
+	full, attached := *everything, make(chan struct{})
+	g.Go(func() error {
+		defer close(done)
+		reply, err := d.attach(gctx, full)
+		if err != nil {
+			return err
+		}
+		if full {
+			d.asked() // what was asked for meanwhile has been done
+		}
+		close(attached)
+		return d.pull(gctx, reply)
+	})
+	g.Go(func() error {
+		resync, listed := d.resync, attached
+		if full {
+			resync = nil // it is under way; another wish would only make it begin again
+		}
+		for {
+			select {
+			case <-linkChanged:
+				return errLinkChanged
+			case <-resync:
+				return errResync
+			case <-listed:
+				listed, resync = nil, d.resync
+			case <-done:
+				return nil
+			}
+		}
+	})
+	err := g.Wait()
+	select {
+	case <-attached:
+		*everything = errors.Is(err, errResync)
+	default:
+		*everything = full || errors.Is(err, errResync)
+	}
+	return err
+}
+
+// asked takes a waiting wish for everything.
+func (d *Delivery) asked() bool {
+	select {
+	case <-d.resync:
+		return true
+	default:
+		return false
+	}
+}
+
+var (
+	errLinkChanged = errors.New("the link changed")
+	errResync      = errors.New("the cloud asks to attach for everything")
+)
