@@ -107,7 +107,11 @@ func (c *Cloud) assemble(ctx context.Context, nc *nats.Conn, kv jetstream.KeyVal
 	if err != nil {
 		return nil, err
 	}
-	engine, err := desired.New(desired.Config{ClusterEpoch: epoch, Metrics: c.metrics}, objects, publisher, members, c.log.Named("desired"))
+	teller, err := c.teller(objects, members)
+	if err != nil {
+		return nil, err
+	}
+	engine, err := desired.New(c.desired(epoch, teller), objects, publisher, members, c.log.Named("desired"))
 	if err != nil {
 		return nil, err
 	}
@@ -128,6 +132,7 @@ func (c *Cloud) assemble(ctx context.Context, nc *nats.Conn, kv jetstream.KeyVal
 		{Name: "keeper", Start: keeper.Start, Ready: keeper.Ready()},
 		{Name: "members", Start: members.Start},
 		{Name: "cache", Start: objects.Start},
+		{Name: "holds", Start: teller.Start},
 		{Name: "desired", Start: engine.Start, Ready: engine.Ready()},
 	}
 	return append(parts, up...), nil

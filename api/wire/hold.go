@@ -11,6 +11,8 @@ const (
 	// ConfirmAnnotation on a Node lets go what the Hold with this Token holds back, and nothing that is missed later. People
 	// set it; the cloud removes it with HeldAnnotation.
 	ConfirmAnnotation = "frond.io/confirm-deletions"
+	// HeldCondition of a Node is True while deletions are held back.
+	HeldCondition = "EdgeDeletionsHeld"
 )
 
 // HoldReason says why deletions are held back; it is the reason of the Node's condition, too.
