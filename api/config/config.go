@@ -35,6 +35,8 @@ type CloudCore struct {
 	Replicas int `json:"replicas,omitempty"`
 	// DeletionGuard holds back deletions that look like a mistake.
 	DeletionGuard DeletionGuard `json:"deletionGuard,omitzero"`
+	// Restore says what happens after the Kubernetes API went back in time.
+	Restore Restore `json:"restore,omitzero"`
 	// Listen is the address of /metrics, /livez and /readyz; the default is 127.0.0.1:10280.
 	Listen string `json:"listen,omitempty"`
 	// LogLevel is debug, info, warn or error; the default is info.
@@ -122,6 +124,7 @@ func ParseCloudCore(data []byte, hostname string) (CloudCore, error) {
 		c.Replicas = defaultReplicas
 	}
 	c.DeletionGuard.complete()
+	c.Restore.complete()
 	return c, c.Validate()
 }
 
@@ -133,6 +136,7 @@ func (c CloudCore) Validate() error {
 		oneOf("replicas", c.Replicas, 1, 3, 5),
 		hostPort("listen", c.Listen),
 		c.DeletionGuard.validate(),
+		c.Restore.validate(),
 	)
 }
 

@@ -57,3 +57,25 @@ func (g DeletionGuard) validate() error {
 	}
 	return errors.Join(faults...)
 }
+
+// Restore says what happens to pods that the Kubernetes API no longer knows since it went back in time.
+type Restore struct {
+	// KeepFor is how long they are kept unless somebody confirms; the default is 1h, and 0s keeps none.
+	KeepFor *Duration `json:"keepFor,omitempty"`
+}
+
+const defaultKeepFor = Duration(time.Hour)
+
+func (r *Restore) complete() {
+	if r.KeepFor == nil {
+		keep := defaultKeepFor
+		r.KeepFor = &keep
+	}
+}
+
+func (r Restore) validate() error {
+	if r.KeepFor != nil && *r.KeepFor < 0 {
+		return errors.New("restore.keepFor: negative")
+	}
+	return nil
+}

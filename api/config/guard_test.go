@@ -12,7 +12,7 @@ const minimal = "hub: {urls: ['nats://h:4222'], nkeyFile: a, caFile: b, certFile
 
 func TestDeletionGuard(t *testing.T) {
 	c, err := config.ParseCloudCore([]byte(minimal), "host")
-	if err != nil || *c.DeletionGuard.Share != 0.5 || c.DeletionGuard.Minimum != 5 || c.DeletionGuard.After != 0 {
+	if err != nil || *c.DeletionGuard.Share != 0.5 || c.DeletionGuard.Minimum != 5 || c.DeletionGuard.After != 0 || time.Duration(*c.Restore.KeepFor) != time.Hour {
 		t.Errorf("defaults: %+v, %v", c.DeletionGuard, err)
 	}
 	c, err = config.ParseCloudCore([]byte(minimal+"deletionGuard: {share: 0, minimum: 2, after: 1h30m}"), "host")
@@ -24,6 +24,7 @@ func TestDeletionGuard(t *testing.T) {
 		"deletionGuard: {minimum: -1}":        "deletionGuard.minimum: negative",
 		"deletionGuard: {after: -1s}":         "deletionGuard.after: negative",
 		"deletionGuard: {after: a long time}": "invalid duration",
+		"restore: {keepFor: -1s}":             "restore.keepFor: negative",
 		"deletionGuard: {afer: 1s}":           "unknown field",
 	} {
 		if _, err := config.ParseCloudCore([]byte(minimal+text), "host"); err == nil || !strings.Contains(err.Error(), want) {

@@ -48,6 +48,9 @@ type Config struct {
 	Guard Guard
 	// Restore says that the Kubernetes history is a new one since a short time.
 	Restore Restore
+	// Unbroken reports whether the Kubernetes history was seen to be unbroken after a moment, and sees to it that it soon will
+	// be if not. No pod that vanished is taken from its node before; nil: nobody looks. It must neither block nor call the engine.
+	Unbroken func(after time.Time) bool
 	// OnHold is told what is held back for an owned node, nil for nothing, at its first look and at each change; nil: nobody is
 	// told. It must neither block nor call the engine.
 	OnHold func(node string, hold *wire.Hold)

@@ -38,6 +38,8 @@ const (
 	defaultSettle = 2 * time.Second
 	// guardWindow is how long a pod that went without a word counts with those that go now.
 	guardWindow = time.Minute
+	// historyRetry is how soon Config.Unbroken is asked again; a look takes two requests to the apiserver.
+	historyRetry = 200 * time.Millisecond
 	// someNames is how many names a hold tells.
 	someNames = 5
 )
@@ -152,11 +154,15 @@ func (e *Engine) judge(s *site, now time.Time) verdict {
 	if is != s.guard.seen {
 		s.guard.seen, s.guard.grown = is, now
 	}
+	unbroken := e.cfg.Unbroken == nil || e.cfg.Unbroken(s.guard.grown)
 	if left := e.cfg.Guard.Settle - now.Sub(s.guard.grown); left > 0 {
 		return verdict{later: left}
 	}
 	reason := e.cfg.Guard.reason(l)
-	if reason == "" {
+	switch {
+	case reason == "" && !unbroken: // perhaps it is the history that is gone, not the pods
+		return verdict{later: historyRetry}
+	case reason == "":
 		e.lift(s)
 		return verdict{}
 	}
@@ -200,7 +206,8 @@ func (e *Engine) losses(s *site, now time.Time) losses {
 		case confirmed, r.leaving.Final(), !gone && e.needs(s, key) && e.stays(key):
 		case r.foreign && restored:
 			l.missing = append(l.missing, lost{key: key, uid: r.uid, foreign: true})
-		case !r.foreign && r.leaving == "" && e.cfg.Guard.Share > 0:
+		case r.foreign && !e.cfg.Restore.Since.IsZero(): // its time is over
+		case r.leaving == "" && (e.cfg.Guard.Share > 0 || e.cfg.Unbroken != nil):
 			l.missing = append(l.missing, lost{key: key, uid: r.uid})
 		}
 	}

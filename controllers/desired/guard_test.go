@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -340,6 +341,40 @@ func TestPodsUnknownAfterARestoreAreKept(t *testing.T) {
 	if since := time.Since(cfg.Restore.Since); since < cfg.Restore.KeepFor {
 		t.Errorf("let go after %s", since)
 	}
+	h.eventuallyNone(w, node)
+}
+
+// A pod that vanished stays at its node until the history is known to be unbroken since.
+func TestNothingVanishesInABrokenHistory(t *testing.T) {
+	w := newWorld(t)
+	w.account("default")
+	node := w.node("a")
+	w.pods(node, 6)
+	cfg, h := guarding()
+	var broken atomic.Bool
+	asked := make(chan struct{}, 1)
+	cfg.Guard.Share = 0
+	cfg.Unbroken = func(time.Time) bool {
+		select {
+		case asked <- struct{}{}:
+		default:
+		}
+		return !broken.Load()
+	}
+	broken.Store(true)
+	w.engine(cfg, &owners{}, "desired")
+	w.eventuallyLists(node, podNames(6)...)
+	w.deletePod("p0")
+	for range 5 { // two of them after the sweep has settled
+		select {
+		case <-asked:
+		case <-time.After(time.Minute):
+			t.Fatal("nobody asks")
+		}
+	}
+	w.untouched(node, "witness", podNames(6)...)
+	broken.Store(false)
+	w.eventually(node, key("pods", w.ns, "p0"), "tombstone", deleted)
 	h.eventuallyNone(w, node)
 }
 
