@@ -31,6 +31,7 @@ var ranks = map[string]int{
 	"streams":             1,
 	"controllers":         2,
 	"controllers/desired": 2,
+	"controllers/holds":   2,
 	"controllers/nodes":   2,
 	"controllers/reports": 2,
 	"edged":               2,

@@ -11,7 +11,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -49,7 +48,8 @@ func New(cfg config.CloudCore, kube *rest.Config, metrics *prometheus.Registry, 
 	return &Cloud{cfg: cfg, rest: kube, metrics: metrics, log: log}, nil
 }
 
-// Start runs the replica until ctx ends, then leaves the members, hands back what it has in its hands and returns nil.
+// Start runs the replica until ctx ends, then leaves the members, hands back what it has in its hands and returns nil. After
+// ErrRestored the process should begin anew.
 func (c *Cloud) Start(ctx context.Context) error {
 	nc, err := dialHub(c.cfg.Hub, "cloudcore "+c.cfg.ID, c.metrics, c.log.Named("hub"))
 	if err != nil {
@@ -93,10 +93,6 @@ func ensureHub(ctx context.Context, nc *nats.Conn, replicas int, log *zap.Logger
 
 // assemble makes the parts in the order in which they start.
 func (c *Cloud) assemble(ctx context.Context, nc *nats.Conn, kv jetstream.KeyValue) ([]lifecycle.Part, error) {
-	epoch, err := clusterEpoch(ctx, c.rest)
-	if err != nil {
-		return nil, err
-	}
 	objects, err := cache.New(c.rest, desired.CacheOptions())
 	if err != nil {
 		return nil, fmt.Errorf("cache: %w", err)
@@ -107,7 +103,15 @@ func (c *Cloud) assemble(ctx context.Context, nc *nats.Conn, kv jetstream.KeyVal
 	if err != nil {
 		return nil, err
 	}
-	engine, err := desired.New(desired.Config{ClusterEpoch: epoch, Metrics: c.metrics}, objects, publisher, members, c.log.Named("desired"))
+	history, err := c.history(ctx, nc, members)
+	if err != nil {
+		return nil, err
+	}
+	teller, err := c.teller(objects, members)
+	if err != nil {
+		return nil, err
+	}
+	engine, err := desired.New(c.desired(history, teller), objects, publisher, members, c.log.Named("desired"))
 	if err != nil {
 		return nil, err
 	}
@@ -127,7 +131,9 @@ func (c *Cloud) assemble(ctx context.Context, nc *nats.Conn, kv jetstream.KeyVal
 		{Name: "health", Start: server.Start, Ready: server.Ready()},
 		{Name: "keeper", Start: keeper.Start, Ready: keeper.Ready()},
 		{Name: "members", Start: members.Start},
+		{Name: "history", Start: history.Start},
 		{Name: "cache", Start: objects.Start},
+		{Name: "holds", Start: teller.Start},
 		{Name: "desired", Start: engine.Start, Ready: engine.Ready()},
 	}
 	return append(parts, up...), nil
@@ -218,19 +224,6 @@ func (c *Cloud) reports(nc *nats.Conn, objects cache.Cache, metrics *streams.Met
 		parts = append(parts, lifecycle.Part{Name: string(plane) + "s", Start: readers[plane].Start})
 	}
 	return parts, nil
-}
-
-// clusterEpoch identifies the Kubernetes history: the UID of kube-system is made with the cluster.
-func clusterEpoch(ctx context.Context, cfg *rest.Config) (string, error) {
-	clients, err := kubernetes.NewForConfig(cfg)
-	if err != nil {
-		return "", fmt.Errorf("kubernetes: %w", err)
-	}
-	ns, err := clients.CoreV1().Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
-	if err != nil {
-		return "", fmt.Errorf("read the cluster's identity: %w", err)
-	}
-	return string(ns.UID), nil
 }
 
 func connected(nc *nats.Conn) func() error {

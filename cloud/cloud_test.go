@@ -8,16 +8,18 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
-	"go.uber.org/goleak"
 	"go.uber.org/zap/zaptest"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/internal/kubetest"
 	"github.com/frond-edge/frond/streams"
 	"github.com/frond-edge/frond/streams/streamstest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+var shared kubetest.Shared
+
+func TestMain(m *testing.M) { shared.Verify(m) }
 
 func TestOwnerSpreadsAndMovesLittle(t *testing.T) {
 	three, two := []string{"a", "b", "c"}, []string{"a", "c"}

@@ -7,6 +7,7 @@
 //	Node: creation, status (but for one condition)    reports.Applier, as the node
 //	Node: the condition of its link                   nodes, of the node's owner
 //	Node: the labels of a gateway (set, not removed)  nodes, of the node's owner
+//	Node: condition and annotations of held deletions holds, of the node's owner
 //	Leases in kube-node-lease of edge nodes           nodes, of the node's owner
 //	Events of nodes                                   reports.Applier, as the node
 //

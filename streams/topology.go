@@ -18,6 +18,8 @@ const (
 	EventStream   = "EVENT-0"
 	DeadStream    = "DEAD"
 	MembersBucket = "members"
+	// RegistryBucket holds what must outlive every cloudcore: so far how far the Kubernetes history had come.
+	RegistryBucket = "registry"
 
 	OutboxStream       = "OUTBOX"
 	OutboxEventsStream = "OUTBOX-EVENTS"
@@ -101,6 +103,7 @@ func Hub(replicas int) Topology {
 		},
 		Buckets: []jetstream.KeyValueConfig{
 			{Bucket: MembersBucket, Description: "Live cloudcores", Storage: jetstream.MemoryStorage, Replicas: replicas, TTL: memberTTL},
+			{Bucket: RegistryBucket, Description: "What outlives every cloudcore", Storage: jetstream.FileStorage, Replicas: replicas},
 		},
 	}
 }

@@ -33,6 +33,10 @@ type CloudCore struct {
 	Hub        Hub    `json:"hub"`
 	// Replicas of each stream; 0 means 3. It must not exceed the number of hub servers.
 	Replicas int `json:"replicas,omitempty"`
+	// DeletionGuard holds back deletions that look like a mistake.
+	DeletionGuard DeletionGuard `json:"deletionGuard,omitzero"`
+	// Restore says what happens after the Kubernetes API went back in time.
+	Restore Restore `json:"restore,omitzero"`
 	// Listen is the address of /metrics, /livez and /readyz; the default is 127.0.0.1:10280.
 	Listen string `json:"listen,omitempty"`
 	// LogLevel is debug, info, warn or error; the default is info.
@@ -119,6 +123,8 @@ func ParseCloudCore(data []byte, hostname string) (CloudCore, error) {
 	if c.Replicas == 0 {
 		c.Replicas = defaultReplicas
 	}
+	c.DeletionGuard.complete()
+	c.Restore.complete()
 	return c, c.Validate()
 }
 
@@ -129,6 +135,8 @@ func (c CloudCore) Validate() error {
 		c.Hub.validate(),
 		oneOf("replicas", c.Replicas, 1, 3, 5),
 		hostPort("listen", c.Listen),
+		c.DeletionGuard.validate(),
+		c.Restore.validate(),
 	)
 }
 

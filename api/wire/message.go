@@ -28,6 +28,8 @@ type Message struct {
 	Order uint64
 	// Digest is Digest of what matters of the object; the sender chooses what that is, the receiver compares only.
 	Digest string
+	// Leaving says why nobody should wonder when the object goes; on a tombstone, why nobody should that it went. "" upwards.
+	Leaving Leaving
 	// Time is when the sender saw this state.
 	Time time.Time
 	// Object is the object's JSON. A tombstone has none; upwards a Delete may carry the object's last state.

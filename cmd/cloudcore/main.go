@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -95,5 +96,18 @@ func serve(ctx context.Context, file string) error {
 	if err == nil {
 		log.Info("cloudcore stopped")
 	}
+	if errors.Is(err, cloud.ErrRestored) {
+		log.Warn("beginning anew", zap.Error(err))
+		return again()
+	}
 	return err
+}
+
+// again puts a new process in place of this one, under its id: whoever supervises it sees no end.
+func again() error {
+	program, err := os.Executable()
+	if err == nil {
+		err = syscall.Exec(program, os.Args, os.Environ()) // returns only if it failed
+	}
+	return fmt.Errorf("begin anew: %w", err)
 }

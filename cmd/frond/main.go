@@ -31,7 +31,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	root.AddCommand(newDev(), newVersion())
+	root.AddCommand(newConfirm(), newDev(), newVersion())
 	if err := root.ExecuteContext(ctx); err != nil {
 		if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 			_, _ = fmt.Fprintln(stderr, "interrupted")

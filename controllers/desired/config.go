@@ -44,6 +44,16 @@ type Config struct {
 	Grace time.Duration
 	// NoServices leaves out services and endpoint slices, for gateways without service addresses and their variables.
 	NoServices bool
+	// Guard holds back deletions that look like a mistake.
+	Guard Guard
+	// Restore says that the Kubernetes history is a new one since a short time.
+	Restore Restore
+	// Unbroken reports whether the Kubernetes history was seen to be unbroken after a moment, and sees to it that it soon will
+	// be if not. No pod that vanished is taken from its node before; nil: nobody looks. It must neither block nor call the engine.
+	Unbroken func(after time.Time) bool
+	// OnHold is told what is held back for an owned node, nil for nothing, at its first look and at each change; nil: nobody is
+	// told. It must neither block nor call the engine.
+	OnHold func(node string, hold *wire.Hold)
 	// Metrics registers the engine's metrics; nil: they are kept and not shown.
 	Metrics prometheus.Registerer
 }
@@ -61,6 +71,9 @@ func (c Config) withDefaults() Config {
 	if c.Grace == 0 {
 		c.Grace = defaultGrace
 	}
+	if c.Guard.Settle == 0 {
+		c.Guard.Settle = defaultSettle
+	}
 	return c
 }
 
@@ -73,7 +86,7 @@ func (c Config) Validate() error {
 	if c.Grace < 0 {
 		faults = append(faults, errors.New("grace: negative"))
 	}
-	return errors.Join(faults...)
+	return errors.Join(append(faults, c.Guard.validate())...)
 }
 
 // CacheOptions are the options for the manager's cache that Engine reads: no managedFields in memory.

@@ -1,5 +1,11 @@
 package desired
 
+import (
+	"time"
+
+	"github.com/frond-edge/frond/api/wire"
+)
+
 // action is what has to happen to one subject of the stream.
 type action int
 
@@ -17,6 +23,19 @@ type record struct {
 	uid      string
 	digest   string
 	version  string
+	leaving  wire.Leaving
+	// at is when the message was made.
+	at time.Time
+	// foreign: it was published of another Kubernetes history than the present one.
+	foreign bool
+}
+
+// recordOf is the record of a message; cluster is the present cluster epoch.
+func recordOf(m wire.Message, cluster string) record {
+	return record{
+		sequence: m.Sequence, deleted: m.Op == wire.Delete, uid: m.UID, digest: m.Digest, version: m.Version, leaving: m.Leaving, at: m.Time,
+		foreign: m.ClusterEpoch != cluster,
+	}
 }
 
 // input is all that a decision about one object at one node depends on.
@@ -35,7 +54,7 @@ func decide(in input) action {
 	switch {
 	case in.want != nil && (held.sequence == 0 || held.deleted):
 		return publish
-	case in.want != nil && (held.uid != in.want.uid || held.digest != in.want.digest):
+	case in.want != nil && (held.uid != in.want.uid || held.digest != in.want.digest || held.foreign):
 		return publish
 	case in.want != nil || held.sequence == 0:
 		return nothing

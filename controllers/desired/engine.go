@@ -62,7 +62,7 @@ func New(cfg Config, objects cache.Cache, publisher Publisher, owner Ownership, 
 		e.kinds[kindOf(k.key("", ""))] = k
 	}
 	e.graph = newGraph(e.expand, e.enqueue)
-	e.metrics = newMetrics(cfg.Metrics, e.countLoaded, e.countQueued)
+	e.metrics = newMetrics(cfg.Metrics, e.countLoaded, e.countQueued, e.countHeldNodes, e.countHeld)
 	return e, nil
 }
 

@@ -14,7 +14,17 @@ var (
 	AccountRefs = accountRefs
 	ClaimRefs   = claimRefs
 	VolumeRefs  = volumeRefs
+	Leaving     = leaving
 )
+
+// GuardReason judges a node with so many missing, foreign missing, recently gone and live pods.
+func GuardReason(g Guard, missing, foreign, recent, live int) wire.HoldReason {
+	l := losses{missing: make([]lost, missing), recent: recent, live: live}
+	for range foreign {
+		l.missing = append(l.missing, lost{foreign: true})
+	}
+	return g.reason(l)
+}
 
 // Digest returns what summarize makes of an object, and the JSON that would be sent.
 func Digest(o client.Object) (digest string, object []byte, err error) {

@@ -17,9 +17,11 @@ type metrics struct {
 	took      prometheus.Histogram
 	nodes     prometheus.GaugeFunc
 	queue     prometheus.GaugeFunc
+	heldNodes prometheus.GaugeFunc
+	held      prometheus.GaugeFunc
 }
 
-func newMetrics(reg prometheus.Registerer, nodes, queue func() float64) *metrics {
+func newMetrics(reg prometheus.Registerer, nodes, queue, heldNodes, held func() float64) *metrics {
 	f := promauto.With(reg)
 	counter := func(name, help string) prometheus.Counter {
 		return f.NewCounter(prometheus.CounterOpts{Name: "frond_desired_" + name, Help: help})
@@ -45,5 +47,11 @@ func newMetrics(reg prometheus.Registerer, nodes, queue func() float64) *metrics
 		queue: f.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "frond_desired_queue", Help: "Objects waiting to be compared or published.",
 		}, queue),
+		heldNodes: f.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "frond_desired_held_nodes", Help: "Nodes whose deletions this replica holds back until somebody confirms.",
+		}, heldNodes),
+		held: f.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "frond_desired_held_deletions", Help: "Objects whose deletion this replica holds back.",
+		}, held),
 	}
 }

@@ -41,6 +41,12 @@ func (e *Engine) read(key wire.Key) (client.Object, error) {
 	return o, nil
 }
 
+// exists reports whether the cache holds an object.
+func (e *Engine) exists(key wire.Key) bool {
+	_, err := e.read(key)
+	return err == nil
+}
+
 // expand says what an object needs now, for the graph.
 func (e *Engine) expand(key wire.Key) []wire.Key {
 	k := e.kinds[kindOf(key)]

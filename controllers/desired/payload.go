@@ -16,6 +16,9 @@ import (
 // payload is an object as it goes to a node.
 type payload struct {
 	uid, version, digest string
+	leaving              wire.Leaving
+	// forced: the object takes a pod from its node.
+	forced bool
 	// object is the JSON; nil until encode where the digest is made of less than the object.
 	object []byte
 	// source is what encode makes object of; nil where that is done.
@@ -35,6 +38,7 @@ func summarize(o client.Object) (payload, error) {
 	case *corev1.Pod:
 		pod := *o
 		pod.Status = cloudStatus(&o.Status)
+		p.leaving, p.forced = leaving(o), forced(o)
 		reduced = &pod
 	case *corev1.Node:
 		node := *o

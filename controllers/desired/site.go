@@ -31,6 +31,9 @@ type site struct {
 	held map[wire.Key]record
 	// tombs are the keys in held that are tombstones, each waiting for the node's ack.
 	tombs map[wire.Key]struct{}
+	// pods are the keys in held that are pods.
+	pods  map[wire.Key]struct{}
+	guard guarded
 	// stamp counts the changes of held; stamps says at which count a key changed since the last load began.
 	stamp  uint64
 	stamps map[wire.Key]uint64
@@ -50,7 +53,8 @@ func newSite(name string, now time.Time) *site {
 func (s *site) release() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.held, s.tombs, s.stamps, s.first = nil, nil, nil, nil
+	s.held, s.tombs, s.pods, s.stamps, s.first = nil, nil, nil, nil, nil
+	s.guard = guarded{}
 }
 
 func (s *site) loaded() bool {
@@ -82,12 +86,12 @@ func (s *site) beginLoad() uint64 {
 }
 
 // endLoad takes over what was read. What a worker changed since beginLoad is newer than the reading and stays.
-func (s *site) endLoad(since uint64, read map[wire.Key]wire.Message) {
+func (s *site) endLoad(since uint64, read map[wire.Key]wire.Message, cluster string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	held := make(map[wire.Key]record, len(read))
 	for key, m := range read {
-		held[key] = record{sequence: m.Sequence, deleted: m.Op == wire.Delete, uid: m.UID, digest: m.Digest, version: m.Version}
+		held[key] = recordOf(m, cluster)
 		s.top = max(s.top, m.Sequence)
 	}
 	for key, stamp := range s.stamps {
@@ -100,11 +104,14 @@ func (s *site) endLoad(since uint64, read map[wire.Key]wire.Message) {
 			delete(held, key)
 		}
 	}
-	s.held, s.stamps, s.tombs = held, nil, map[wire.Key]struct{}{}
+	s.held, s.stamps, s.tombs, s.pods = held, nil, map[wire.Key]struct{}{}, map[wire.Key]struct{}{}
 	s.first = map[wire.Key]struct{}{wire.SnapshotMarker(): {}} // not complete before expect
 	for key, r := range held {
 		if r.deleted {
 			s.tombs[key] = struct{}{}
+		}
+		if isPod(key) {
+			s.pods[key] = struct{}{}
 		}
 	}
 }
@@ -154,8 +161,12 @@ func (s *site) note(key wire.Key, r record, top uint64) bool {
 	switch r.sequence {
 	case 0:
 		delete(s.held, key)
+		delete(s.pods, key)
 	default:
 		s.held[key] = r
+		if isPod(key) {
+			s.pods[key] = struct{}{}
+		}
 		if r.deleted {
 			s.tombs[key] = struct{}{}
 		}

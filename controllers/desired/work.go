@@ -72,6 +72,7 @@ func (e *Engine) do(ctx context.Context, it item) (err error) {
 	if err := e.settle(ctx, s, it.key, now); err != nil {
 		return err
 	}
+	e.review(s, it.key)
 	if s.finish(it.key) {
 		e.mu.Lock()
 		e.enqueue(s, wire.SnapshotMarker())
@@ -88,7 +89,8 @@ func (e *Engine) load(ctx context.Context, s *site) error {
 	if err != nil {
 		return fmt.Errorf("load %s: %w", s.name, err)
 	}
-	s.endLoad(since, held)
+	s.endLoad(since, held, e.cfg.ClusterEpoch)
+	e.judge(s, time.Now())
 
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -128,7 +130,7 @@ func (e *Engine) load(ctx context.Context, s *site) error {
 
 // gone reports whether a node has had no Node object for so long that it will not come back. The caller holds mu.
 func (e *Engine) gone(s *site) bool {
-	return !s.present && time.Since(s.absentSince) >= e.cfg.Grace
+	return !s.present && time.Since(s.absentSince) >= e.cfg.Grace && !time.Now().Before(e.cfg.Restore.until())
 }
 
 // retire forgets a node that is gone, once the stream holds nothing alive for it. The caller holds mu.
@@ -151,13 +153,22 @@ func (e *Engine) settle(ctx context.Context, s *site, key wire.Key, now view) er
 	}
 	switch decide(in) {
 	case publish:
+		if in.want.forced && now.held.uid == in.want.uid {
+			if !e.may(s, key, now.held) {
+				return nil
+			}
+			message.Leaving = s.partingWord(now.held)
+		}
 		if err := in.want.encode(); err != nil {
 			return fmt.Errorf("%s: %w", key.Human(), err)
 		}
 		message.Op, message.Object = wire.Apply, in.want.object
 		return e.publish(ctx, s, message, now)
 	case tombstone:
-		message.Op, message.UID = wire.Delete, now.held.uid
+		if !e.may(s, key, now.held) {
+			return nil
+		}
+		message.Op, message.UID, message.Leaving = wire.Delete, now.held.uid, s.partingWord(now.held)
 		return e.publish(ctx, s, message, now)
 	case purge:
 		if err := e.publisher.Purge(ctx, s.name, key, now.held.sequence); err != nil {
@@ -175,10 +186,7 @@ func (e *Engine) wanted(s *site, key wire.Key, message *wire.Message) (want *pay
 	e.mu.Lock()
 	gone := e.gone(s)
 	keep = !s.present && !gone
-	needed := false
-	if v := e.graph.vertices[key]; v != nil {
-		_, needed = s.wants[v]
-	}
+	needed := e.needs(s, key)
 	if _, all := e.everywhere[key]; all {
 		needed = true
 	}
@@ -198,7 +206,7 @@ func (e *Engine) wanted(s *site, key wire.Key, message *wire.Message) (want *pay
 	if err != nil {
 		return nil, keep, err
 	}
-	message.UID, message.Version, message.Digest = p.uid, p.version, p.digest
+	message.UID, message.Version, message.Digest, message.Leaving = p.uid, p.version, p.digest, p.leaving
 	return p, keep, nil
 }
 
@@ -235,7 +243,8 @@ func (e *Engine) publish(ctx context.Context, s *site, m wire.Message, over view
 	if err != nil {
 		return err
 	}
-	r := record{sequence: sequence, deleted: m.Op == wire.Delete, uid: m.UID, digest: m.Digest, version: m.Version}
+	m.Sequence = sequence
+	r := recordOf(m, e.cfg.ClusterEpoch)
 	if !s.note(m.Key, r, over.top) {
 		e.metrics.repeated.Inc()
 		return fmt.Errorf("sequence %d: %w", sequence, errRepeated)

@@ -314,3 +314,12 @@ func (w *world) eventually(node string, key wire.Key, what string, condition fun
 	})
 	return last
 }
+
+func jsonOf(t testing.TB, v any) string {
+	t.Helper()
+	data, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}

@@ -9,6 +9,8 @@ import (
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
+
+	"github.com/frond-edge/frond/api/wire"
 )
 
 // podStatusPatch returns the patch from a pod's present status to the reported one, conditioned on the pod being the one
@@ -140,7 +142,7 @@ func mergeNodeStatus(present, reported corev1.NodeStatus) corev1.NodeStatus {
 	merged.Phase = present.Phase
 	has := map[corev1.NodeConditionType]bool{}
 	for _, c := range reported.Conditions {
-		has[c.Type] = c.Type != linkCondition // the cloud's own, whatever a node says
+		has[c.Type] = c.Type != linkCondition && c.Type != wire.HeldCondition // the cloud's own, whatever a node says
 	}
 	merged.Conditions = nil
 	for _, c := range present.Conditions {

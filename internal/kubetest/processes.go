@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -170,7 +169,7 @@ func (c *Cluster) ready(ctx context.Context) error {
 
 func (c *Cluster) run(binary, name string, flags ...string) error {
 	child := &child{name: name, log: c.path(name + ".log"), done: make(chan struct{})}
-	log, err := os.Create(child.log)
+	log, err := os.OpenFile(child.log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return fmt.Errorf("open the log of %s: %w", name, err)
 	}
@@ -192,17 +191,9 @@ func (c *child) wait(log io.Closer) {
 	_ = log.Close()
 }
 
-// stop ends the children in reverse order, each awaited: an apiserver must not outlive its etcd. It removes the folder.
+// stop ends the control plane and removes its folder.
 func (c *Cluster) stop() {
-	for _, child := range slices.Backward(c.children) {
-		_ = child.cmd.Process.Signal(syscall.SIGTERM)
-		select {
-		case <-child.done:
-		case <-time.After(10 * time.Second):
-			_ = child.cmd.Process.Kill()
-			<-child.done
-		}
-	}
+	c.end()
 	_ = os.RemoveAll(c.dir)
 }
 

@@ -113,7 +113,7 @@ func (p *plan) apply(old *record, m wire.Message) string {
 	switch {
 	case old == nil || old.state == tombstone:
 	case old.state == gone:
-		if m.UID == old.UID {
+		if m.UID == old.UID && !restored(old, m) {
 			return ignoredDeleted
 		}
 	case m.UID != "" && old.UID != "" && m.UID != old.UID:
@@ -127,6 +127,12 @@ func (p *plan) apply(old *record, m wire.Message) string {
 	}
 	p.write(r)
 	return ""
+}
+
+// restored reports whether a message speaks of another Kubernetes history than the record: the API went back to a time when
+// the object was there, so that the node's own deletion of it has never been.
+func restored(old *record, m wire.Message) bool {
+	return old.ClusterEpoch != "" && m.ClusterEpoch != "" && m.ClusterEpoch != old.ClusterEpoch
 }
 
 // join merges what the node knows of the object into the cloud's newer state.

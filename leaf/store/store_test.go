@@ -170,6 +170,25 @@ func TestDeletedHereDoesNotComeBack(t *testing.T) {
 	})
 }
 
+// After etcd was restored to a time before the object was deleted, the object is there again, and the node must have it.
+func TestDeletedHereComesBackWithAnotherHistory(t *testing.T) {
+	ctx, n := t.Context(), newNode(t, store.Config{})
+	must(t, n.Replace(ctx, []wire.Message{apply(1, "pod", "u1", "1")}, "s1", 1))
+	_, err := n.Delete(ctx, key("pod"), "u1", nil)
+	must(t, err)
+	must(t, n.Apply(ctx, []wire.Message{apply(2, "pod", "u1", "2")}, 2))
+	n.wantData("pod", "")
+	again := apply(3, "pod", "u1", "3")
+	again.ClusterEpoch = "c1/1"
+	must(t, n.Apply(ctx, []wire.Message{again}, 3))
+	n.wantData("pod", "3")
+	n = n.restart(store.Config{}, nil)
+	n.wantData("pod", "3")
+	if got := n.DeletedHere(); len(got) != 0 {
+		t.Errorf("deleted here: %+v", got)
+	}
+}
+
 func TestReplace(t *testing.T) {
 	ctx, n := t.Context(), newNode(t, store.Config{})
 	if c := n.Cursor(); c.StreamEpoch != "" || c.Sequence != 0 || c.StoreEpoch == "" {

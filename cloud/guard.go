@@ -1,0 +1,58 @@
+package cloud
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+
+	"github.com/frond-edge/frond/controllers/desired"
+	"github.com/frond-edge/frond/controllers/holds"
+	"github.com/frond-edge/frond/streams"
+)
+
+// desired is the engine's configuration.
+func (c *Cloud) desired(history *History, teller *holds.Teller) desired.Config {
+	cfg := desired.Config{
+		ClusterEpoch: history.Epoch(), Unbroken: history.Unbroken, OnHold: teller.Tell, Metrics: c.metrics,
+		Guard: desired.Guard{Minimum: c.cfg.DeletionGuard.Minimum, After: time.Duration(c.cfg.DeletionGuard.After)},
+	}
+	if share := c.cfg.DeletionGuard.Share; share != nil {
+		cfg.Guard.Share = *share
+	}
+	if keep := c.cfg.Restore.KeepFor; keep != nil {
+		cfg.Restore = desired.Restore{Since: history.Restored(), KeepFor: time.Duration(*keep)}
+	}
+	return cfg
+}
+
+// history looks how far the Kubernetes history has come; one of the members goes on to count.
+func (c *Cloud) history(ctx context.Context, nc *nats.Conn, members *Members) (*History, error) {
+	clients, err := kubernetes.NewForConfig(c.rest)
+	if err != nil {
+		return nil, fmt.Errorf("kubernetes: %w", err)
+	}
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return nil, fmt.Errorf("registry: %w", err)
+	}
+	kv, err := js.KeyValue(ctx, streams.RegistryBucket)
+	if err != nil {
+		return nil, fmt.Errorf("registry: %w", err)
+	}
+	counts := func() bool { return members.Owns(historyLease) } // not a node's name, but as good to spread by
+	return OpenHistory(ctx, clients, kv, counts, c.log.Named("history"))
+}
+
+// teller makes the writer of held deletions.
+func (c *Cloud) teller(objects cache.Cache, members *Members) (*holds.Teller, error) {
+	clients, err := kubernetes.NewForConfig(c.rest)
+	if err != nil {
+		return nil, fmt.Errorf("kubernetes: %w", err)
+	}
+	return holds.New(clients, objects, members.Owns, c.log.Named("holds")), nil
+}

@@ -1,0 +1,294 @@
+package cloud
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/client-go/kubernetes"
+)
+
+// ErrRestored ends a replica when the Kubernetes API went back in time: what it remembers of the cluster is worth nothing, so
+// it must begin anew.
+var ErrRestored = errors.New("the Kubernetes API went back in time: begin anew with another cluster epoch")
+
+const (
+	// historyLease in kube-system counts up, and historyKey of the registry remembers how far: an etcd that is restored
+	// counts again what was counted before.
+	historyLease = "frond-history"
+	historyKey   = "cluster"
+	// historyEvery is how often the Lease counts, so it is the youngest copy of etcd whose restore is noticed: one write to
+	// Kubernetes and one to the hub per cluster, whatever its size.
+	historyEvery = 10 * time.Second
+	// historyTimeout bounds one look.
+	historyTimeout = 5 * time.Second
+	// historyRetry is the pause between looks that failed, and between looks that are asked for.
+	historyRetry = 300 * time.Millisecond
+)
+
+// historyRules are the rights that History needs.
+func historyRules() []rbacv1.PolicyRule {
+	return []rbacv1.PolicyRule{
+		{APIGroups: []string{""}, Resources: []string{"namespaces"}, ResourceNames: []string{metav1.NamespaceSystem}, Verbs: []string{"get"}},
+		{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"create"}},
+		{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, ResourceNames: []string{historyLease}, Verbs: []string{"get", "update"}},
+	}
+}
+
+// chapter is what the hub remembers of the Kubernetes history; the value of historyKey.
+type chapter struct {
+	// Cluster is the UID of the namespace kube-system, made with the cluster.
+	Cluster string `json:"cluster"`
+	// Restores counts how often the history went back.
+	Restores int `json:"restores,omitempty"`
+	// Since is when the last restore was noticed, or another cluster put in place of the first; zero if that never was.
+	Since time.Time `json:"since,omitzero"`
+	// Count and Version are the Lease's count and resourceVersion when they were last seen.
+	Count   int64  `json:"count"`
+	Version string `json:"version"`
+}
+
+// epoch is the cluster epoch: the cluster's UID, and after a restore its number.
+func (c chapter) epoch() string {
+	if c.Restores == 0 {
+		return c.Cluster
+	}
+	return c.Cluster + "/" + strconv.Itoa(c.Restores)
+}
+
+// next is the chapter after the Lease was seen with a count and version; found is false if it had to be made. The count tells
+// of any restore to a copy older than this chapter, also where etcd was made to go on with higher revisions; the version
+// tells where the copy is older than the Lease.
+func (c chapter) next(cluster string, found bool, count int64, version string, now time.Time) (chapter, error) {
+	n := c
+	n.Cluster, n.Count, n.Version = cluster, count, version
+	if c.Cluster == "" {
+		return n, nil
+	}
+	order, err := resourceversion.CompareResourceVersion(version, c.Version)
+	if err != nil {
+		return c, fmt.Errorf("compare versions %q and %q: %w", version, c.Version, err)
+	}
+	switch {
+	case c.Cluster != cluster:
+		n.Restores, n.Since = 0, now
+	case found && count <= c.Count, order < 0:
+		n.Restores, n.Since = c.Restores+1, now
+	}
+	return n, nil
+}
+
+// History notices when the Kubernetes API goes back in time, as after a restore of etcd. All replicas share what they saw
+// through the hub.
+type History struct {
+	kube    kubernetes.Interface
+	kv      jetstream.KeyValue
+	counts  func() bool
+	log     *zap.Logger
+	every   time.Duration
+	ask     chan struct{}
+	chapter chapter
+
+	mu   sync.Mutex
+	seen time.Time // guarded by mu; the history was unbroken when a look began then
+}
+
+// OpenHistory looks for the first time, until it succeeds or ctx ends. counts says whether this replica is the one that
+// counts; any number may at a time.
+func OpenHistory(ctx context.Context, kube kubernetes.Interface, kv jetstream.KeyValue, counts func() bool, log *zap.Logger) (*History, error) {
+	h := &History{kube: kube, kv: kv, counts: counts, log: log, every: historyEvery, ask: make(chan struct{}, 1)} // one question waits for all who ask
+	for {
+		began := time.Now()
+		c, err := h.look(ctx)
+		if err == nil {
+			h.chapter, h.seen = c, began
+			return h, nil
+		}
+		log.Info("history of the cluster not read", zap.Error(err))
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("history of the cluster: %w", errors.Join(err, ctx.Err()))
+		case <-time.After(historyRetry):
+		}
+	}
+}
+
+// Epoch is the cluster epoch, which does not change while the process lives.
+func (h *History) Epoch() string { return h.chapter.epoch() }
+
+// Restored is when the history last went back; zero if it never did.
+func (h *History) Restored() time.Time { return h.chapter.Since }
+
+// Unbroken reports whether the history was seen to be unbroken after a moment, and asks for a look if it was not yet. It
+// does not block.
+func (h *History) Unbroken(after time.Time) bool {
+	h.mu.Lock()
+	ok := h.seen.After(after)
+	h.mu.Unlock()
+	if !ok {
+		select {
+		case h.ask <- struct{}{}:
+		default:
+		}
+	}
+	return ok
+}
+
+// Start looks on until ctx ends, and then returns nil. It returns ErrRestored when the history went back.
+func (h *History) Start(ctx context.Context) error {
+	watcher, err := h.kv.Watch(ctx, historyKey)
+	if err != nil {
+		return fmt.Errorf("watch the history of the cluster: %w", err)
+	}
+	defer func() { _ = watcher.Stop() }() // fails only when the connection is gone
+	ticker := time.NewTicker(h.every)
+	defer ticker.Stop()
+	for {
+		asked := false
+		select {
+		case <-ctx.Done():
+			return nil
+		case entry, ok := <-watcher.Updates():
+			if !ok {
+				return fmt.Errorf("the watch of the history ended: %w", context.Cause(ctx))
+			}
+			if c, known := h.read(entry); known && c.epoch() != h.Epoch() {
+				return h.restored(c)
+			}
+			continue
+		case <-ticker.C:
+		case <-h.ask:
+			asked = true
+		}
+		if !asked && !h.counts() {
+			continue
+		}
+		if err := h.check(ctx); err != nil {
+			return err
+		}
+		select { // who asks all the time gets one answer for all questions meanwhile
+		case <-ctx.Done():
+		case <-time.After(historyRetry):
+		}
+	}
+}
+
+// check looks once. Its error is ErrRestored; a look that failed is repeated in time.
+func (h *History) check(ctx context.Context) error {
+	began := time.Now()
+	c, err := h.look(ctx)
+	switch {
+	case ctx.Err() != nil:
+	case err != nil:
+		h.log.Info("history of the cluster not read", zap.Error(err))
+	case c.epoch() != h.Epoch():
+		return h.restored(c)
+	default:
+		h.mu.Lock()
+		h.seen = began
+		h.mu.Unlock()
+	}
+	return nil
+}
+
+func (h *History) restored(c chapter) error {
+	return fmt.Errorf("cluster epoch %s, before %s: %w", c.epoch(), h.Epoch(), ErrRestored)
+}
+
+// read decodes an entry of the registry; what is not ours counts as none.
+func (h *History) read(entry jetstream.KeyValueEntry) (c chapter, known bool) {
+	if entry == nil || entry.Operation() != jetstream.KeyValuePut {
+		return chapter{}, false
+	}
+	if err := json.Unmarshal(entry.Value(), &c); err != nil {
+		h.log.Error("entry of the registry not readable, it is written anew", zap.Error(err))
+		return chapter{}, false
+	}
+	return c, c.Cluster != ""
+}
+
+// look lets the Lease count, compares, and remembers. The registry is read before the Lease is, and written after: so in one
+// history the Lease is never behind it.
+func (h *History) look(ctx context.Context) (chapter, error) {
+	ctx, cancel := context.WithTimeout(ctx, historyTimeout)
+	defer cancel()
+	var before chapter
+	var revision uint64
+	entry, err := h.kv.Get(ctx, historyKey)
+	switch {
+	case err == nil:
+		before, _ = h.read(entry)
+		revision = entry.Revision()
+	case !errors.Is(err, jetstream.ErrKeyNotFound):
+		return chapter{}, fmt.Errorf("read the registry: %w", err)
+	}
+	if before.Cluster == "" {
+		before = h.chapter // somebody has removed it
+	}
+	ns, err := h.kube.CoreV1().Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
+	if err != nil {
+		return chapter{}, fmt.Errorf("read the cluster's identity: %w", err)
+	}
+	found, lease, err := h.count(ctx)
+	if err != nil {
+		return chapter{}, err
+	}
+	after, err := before.next(string(ns.UID), found, int64(*lease.Spec.LeaseTransitions), lease.ResourceVersion, time.Now().UTC())
+	if err != nil {
+		return chapter{}, err
+	}
+	value, err := json.Marshal(after)
+	if err != nil {
+		return chapter{}, fmt.Errorf("encode for the registry: %w", err)
+	}
+	if revision == 0 {
+		_, err = h.kv.Create(ctx, historyKey, value)
+	} else {
+		_, err = h.kv.Update(ctx, historyKey, value, revision)
+	}
+	if err != nil {
+		return chapter{}, fmt.Errorf("write the registry: %w", err) // another replica was first, or nobody knows: look again
+	}
+	return after, nil
+}
+
+// count adds one to the Lease, and makes it where it is missing.
+func (h *History) count(ctx context.Context) (found bool, lease *coordinationv1.Lease, err error) {
+	leases := h.kube.CoordinationV1().Leases(metav1.NamespaceSystem)
+	lease, err = leases.Get(ctx, historyLease, metav1.GetOptions{})
+	now := metav1.NewMicroTime(time.Now())
+	if apierrors.IsNotFound(err) {
+		one := int32(1)
+		lease, err = leases.Create(ctx, &coordinationv1.Lease{
+			ObjectMeta: metav1.ObjectMeta{Name: historyLease, Namespace: metav1.NamespaceSystem},
+			Spec:       coordinationv1.LeaseSpec{RenewTime: &now, LeaseTransitions: &one},
+		}, metav1.CreateOptions{})
+		if err != nil {
+			return false, nil, fmt.Errorf("make the lease %s: %w", historyLease, err)
+		}
+		return false, lease, nil
+	}
+	if err != nil {
+		return false, nil, fmt.Errorf("read the lease %s: %w", historyLease, err)
+	}
+	n := int32(1)
+	if last := lease.Spec.LeaseTransitions; last != nil {
+		n += *last
+	}
+	lease.Spec.RenewTime, lease.Spec.LeaseTransitions = &now, &n
+	if lease, err = leases.Update(ctx, lease, metav1.UpdateOptions{}); err != nil {
+		return true, nil, fmt.Errorf("count the lease %s: %w", historyLease, err)
+	}
+	return true, lease, nil
+}

@@ -1,0 +1,256 @@
+package cloud
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+
+	"github.com/frond-edge/frond/api/config"
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/controllers/desired"
+	"github.com/frond-edge/frond/controllers/holds"
+	"github.com/frond-edge/frond/internal/kubetest"
+	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/streamstest"
+)
+
+func TestChapters(t *testing.T) {
+	now := time.Unix(1, 0)
+	was := chapter{Cluster: "a", Count: 7, Version: "100"}
+	for name, tt := range map[string]struct {
+		before  chapter
+		cluster string
+		found   bool
+		count   int64
+		version string
+		want    chapter
+	}{
+		"the first":                       {chapter{}, "a", false, 1, "5", chapter{Cluster: "a", Count: 1, Version: "5"}},
+		"goes on":                         {was, "a", true, 8, "120", chapter{Cluster: "a", Count: 8, Version: "120"}},
+		"others counted too":              {was, "a", true, 12, "120", chapter{Cluster: "a", Count: 12, Version: "120"}},
+		"restored":                        {was, "a", true, 4, "90", chapter{Cluster: "a", Restores: 1, Since: now, Count: 4, Version: "90"}},
+		"restored with higher revisions":  {was, "a", true, 7, "1000000100", chapter{Cluster: "a", Restores: 1, Since: now, Count: 7, Version: "1000000100"}},
+		"restored to before the lease":    {was, "a", false, 1, "50", chapter{Cluster: "a", Restores: 1, Since: now, Count: 1, Version: "50"}},
+		"somebody has removed the lease":  {was, "a", false, 1, "120", chapter{Cluster: "a", Count: 1, Version: "120"}},
+		"another cluster":                 {chapter{Cluster: "a", Restores: 2, Count: 7, Version: "100"}, "b", false, 1, "50", chapter{Cluster: "b", Since: now, Count: 1, Version: "50"}},
+		"versions are numbers, not texts": {chapter{Cluster: "a", Count: 7, Version: "99"}, "a", true, 8, "100", chapter{Cluster: "a", Count: 8, Version: "100"}},
+	} {
+		got, err := tt.before.next(tt.cluster, tt.found, tt.count, tt.version, now)
+		if diff := cmp.Diff(tt.want, got); diff != "" || err != nil {
+			t.Errorf("%s: %v (-want +got):\n%s", name, err, diff)
+		}
+	}
+	if _, err := was.next("a", true, 8, "x", now); err == nil {
+		t.Error("a version that is no number is compared")
+	}
+}
+
+// site is a cluster with one edge node, and a hub.
+type site struct {
+	*testing.T
+	cluster *kubetest.Cluster
+	kube    kubernetes.Interface
+	hub     *server.Server
+	ns      string
+}
+
+func (s *site) history() *History {
+	s.Helper()
+	js, err := jetstream.New(streamstest.Connect(s, s.hub))
+	if err != nil {
+		s.Fatal(err)
+	}
+	kv, err := js.KeyValue(s.Context(), streams.RegistryBucket)
+	if err != nil {
+		s.Fatal(err)
+	}
+	client, err := kubernetes.NewForConfig(s.cluster.Limited(s, "frond-history-test", historyRules()))
+	if err != nil {
+		s.Fatal(err)
+	}
+	h, err := OpenHistory(s.Context(), client, kv, func() bool { return true }, zaptest.NewLogger(s))
+	if err != nil {
+		s.Fatal(err)
+	}
+	h.every = 200 * time.Millisecond
+	return h
+}
+
+// cloudcore runs what publishes, from nothing as after the start of a process; failed gives the first error of its parts.
+func (s *site) cloudcore() (history *History, failed <-chan error, stop func()) {
+	s.Helper()
+	history = s.history()
+	objects, err := cache.New(s.cluster.Config(), desired.CacheOptions())
+	if err != nil {
+		s.Fatal(err)
+	}
+	log := zaptest.NewLogger(s, zaptest.WrapOptions(zap.IncreaseLevel(zap.InfoLevel)))
+	publisher, err := streams.NewPublisher(streamstest.Connect(s, s.hub), streams.NewMetrics(nil))
+	if err != nil {
+		s.Fatal(err)
+	}
+	parsed, err := config.ParseCloudCore([]byte("hub: {urls: ['nats://h:4222'], nkeyFile: a, caFile: b, certFile: c, keyFile: d}"), "test")
+	if err != nil {
+		s.Fatal(err)
+	}
+	teller := holds.New(s.kube, objects, func(string) bool { return true }, log)
+	c := &Cloud{cfg: parsed, metrics: prometheus.NewRegistry()}
+	engine, err := desired.New(c.desired(history, teller), objects, publisher, all{}, log)
+	if err != nil {
+		s.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(s.Context()))
+	g, gctx := errgroup.WithContext(ctx)
+	for _, start := range []func(context.Context) error{history.Start, objects.Start, teller.Start, engine.Start} {
+		g.Go(func() error { return start(gctx) })
+	}
+	ended := make(chan error, 1)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		ended <- g.Wait()
+	}()
+	stop = func() {
+		cancel()
+		<-done
+	}
+	s.Cleanup(stop)
+	return history, ended, stop
+}
+
+// all owns every node.
+type all struct{}
+
+func (all) Owns(string) bool         { return true }
+func (all) Changed() <-chan struct{} { return nil }
+
+func (s *site) pod(name string) {
+	s.Helper()
+	_, err := s.kube.CoreV1().Pods(s.ns).Create(s.Context(), &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec:       corev1.PodSpec{NodeName: "edge", Containers: []corev1.Container{{Name: "c", Image: "i"}}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		s.Fatal(err)
+	}
+}
+
+// eventually waits until the stream holds exactly these pods for the node, all of one epoch or of none in particular.
+func (s *site) eventually(want map[string]string) {
+	s.Helper()
+	publisher, err := streams.NewPublisher(streamstest.Connect(s, s.hub), streams.NewMetrics(nil))
+	if err != nil {
+		s.Fatal(err)
+	}
+	kubetest.Eventually(s, time.Minute, func() error {
+		held, err := publisher.Held(s.Context(), "edge")
+		if err != nil {
+			return err
+		}
+		got := map[string]string{}
+		for key, m := range held {
+			if key.Resource == "pods" && m.Op == wire.Apply {
+				got[key.Name] = m.ClusterEpoch
+			}
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			return errors.New(diff)
+		}
+		return nil
+	})
+}
+
+// An etcd restored to an older copy: what the API says now is published anew, of another epoch; what it forgot is kept at the
+// node until somebody confirms.
+func TestARestoredCluster(t *testing.T) {
+	s := &site{T: t, cluster: shared.Cluster(t), hub: streamstest.Hub(t)}
+	s.kube = s.cluster.Client(t)
+	s.ns = "restored"
+	for _, o := range []func() error{
+		func() error {
+			_, err := s.kube.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.ns}}, metav1.CreateOptions{})
+			return err
+		},
+		func() error {
+			_, err := s.kube.CoreV1().ServiceAccounts(s.ns).Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{})
+			return err
+		},
+		func() error {
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "edge", Labels: map[string]string{desired.EdgeLabel: ""}}}
+			_, err := s.kube.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{})
+			return err
+		},
+	} {
+		if err := o(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 4 {
+		s.pod(fmt.Sprint("old", i))
+	}
+	first, _, stop := s.cloudcore()
+	epoch := first.Epoch()
+	s.eventually(map[string]string{"old0": epoch, "old1": epoch, "old2": epoch, "old3": epoch})
+	stop()
+	snapshot := s.cluster.Snapshot(t)
+
+	same, failed, stop := s.cloudcore()
+	if same.Epoch() != epoch || !same.Restored().IsZero() {
+		t.Fatalf("a control plane that was down for a while: epoch %s, before %s", same.Epoch(), epoch)
+	}
+	s.pod("new")
+	if err := s.kube.CoreV1().Pods(s.ns).Delete(t.Context(), "old0", *metav1.NewDeleteOptions(0)); err != nil {
+		t.Fatal(err)
+	}
+	s.eventually(map[string]string{"old1": epoch, "old2": epoch, "old3": epoch, "new": epoch})
+
+	s.cluster.Restore(t, snapshot)
+	select {
+	case err := <-failed:
+		if !errors.Is(err, ErrRestored) {
+			t.Fatalf("after the restore the replica ended with %v", err)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("the restore is not noticed")
+	}
+	stop()
+	// Nothing was taken from the node by the replica that did not know yet.
+	s.eventually(map[string]string{"old1": epoch, "old2": epoch, "old3": epoch, "new": epoch})
+
+	restored, _, _ := s.cloudcore()
+	next := epoch + "/1"
+	if restored.Epoch() != next || restored.Restored().IsZero() {
+		t.Fatalf("epoch %s since %v, want %s", restored.Epoch(), restored.Restored(), next)
+	}
+	s.eventually(map[string]string{"old0": next, "old1": next, "old2": next, "old3": next, "new": epoch})
+	var hold wire.Hold
+	kubetest.Eventually(t, time.Minute, func() error {
+		node, err := s.kube.CoreV1().Nodes().Get(t.Context(), "edge", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if hold, _ = wire.HoldOf(node.Annotations); hold.Reason != wire.HoldRestored || hold.Missing != 1 {
+			return fmt.Errorf("annotations %v", node.Annotations)
+		}
+		return nil
+	})
+	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, wire.ConfirmAnnotation, hold.Token)
+	if _, err := s.kube.CoreV1().Nodes().Patch(t.Context(), "edge", "application/merge-patch+json", patch, metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.eventually(map[string]string{"old0": next, "old1": next, "old2": next, "old3": next})
+}

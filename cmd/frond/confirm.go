@@ -1,0 +1,147 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/frond-edge/frond/api/wire"
+)
+
+// confirmTimeout bounds the whole command.
+const confirmTimeout = 30 * time.Second
+
+type confirm struct {
+	kubeconfig string
+	all        bool
+	output     output
+}
+
+// confirmed is one line of the output.
+type confirmed struct {
+	Node string `json:"node"`
+	wire.Hold
+}
+
+func newConfirm() *cobra.Command {
+	c := &confirm{}
+	cmd := &cobra.Command{
+		Use:   "confirm {NODE … | --all-held}",
+		Short: "Let go what the mass-delete guard holds back for a gateway",
+		Long: `Let go what the mass-delete guard holds back for a gateway: the pods that Kubernetes no longer has, and what only they
+needed. What is held stands in the Node's events and in its condition EdgeDeletionsHeld. Only what is held now is confirmed, not
+what may be missed later. It needs the right to patch the Node.`,
+		Example: "  frond confirm gw-17\n  frond confirm --all-held -o json",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return c.Run(cmd.Context(), args, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	cmd.Flags().StringVar(&c.kubeconfig, "kubeconfig", "", "file that says how to reach the cluster; kubectl's by default")
+	cmd.Flags().BoolVar(&c.all, "all-held", false, "confirm for every gateway that waits")
+	c.output.add(cmd)
+	return cmd
+}
+
+// Run confirms for the named nodes, or for all.
+func (c *confirm) Run(ctx context.Context, names []string, out, talk io.Writer) error {
+	asJSON, err := c.output.json()
+	if err != nil {
+		return err
+	}
+	if c.all == (len(names) > 0) {
+		return errors.New("name the gateways, or write --all-held")
+	}
+	ctx, cancel := context.WithTimeout(ctx, confirmTimeout)
+	defer cancel()
+	client, err := c.client()
+	if err != nil {
+		return err
+	}
+	nodes, err := c.nodes(ctx, client, names)
+	if err != nil {
+		return err
+	}
+	done := []confirmed{}
+	var faults []error
+	for _, node := range nodes {
+		hold, _ := wire.HoldOf(node.Annotations)
+		if hold.Token == "" {
+			if !c.all {
+				faults = append(faults, fmt.Errorf("nothing is held back for %s", node.Name))
+			}
+			continue
+		}
+		patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, wire.ConfirmAnnotation, hold.Token)
+		if _, err := client.CoreV1().Nodes().Patch(ctx, node.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: "frond"}); err != nil {
+			faults = append(faults, fmt.Errorf("confirm for %s: %w", node.Name, err))
+			continue
+		}
+		done = append(done, confirmed{Node: node.Name, Hold: hold})
+	}
+	return errors.Join(append(faults, c.print(done, asJSON, out, talk))...)
+}
+
+func (c *confirm) client() (kubernetes.Interface, error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules() // as kubectl: $KUBECONFIG, then ~/.kube/config
+	rules.ExplicitPath = c.kubeconfig
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("find the cluster: %w", err)
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("reach the cluster: %w", err)
+	}
+	return client, nil
+}
+
+func (c *confirm) nodes(ctx context.Context, client kubernetes.Interface, names []string) ([]corev1.Node, error) {
+	if c.all {
+		list, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return nil, fmt.Errorf("list the nodes: %w", err)
+		}
+		return list.Items, nil
+	}
+	var nodes []corev1.Node
+	for _, name := range names {
+		node, err := client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil, fmt.Errorf("there is no node %s", name)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read node %s: %w", name, err)
+		}
+		nodes = append(nodes, *node)
+	}
+	return nodes, nil
+}
+
+func (c *confirm) print(done []confirmed, asJSON bool, out, talk io.Writer) error {
+	if asJSON {
+		return printJSON(out, done)
+	}
+	if len(done) == 0 {
+		if c.all {
+			_, _ = fmt.Fprintln(talk, "nothing is held back") // nowhere else to say it
+		}
+		return nil
+	}
+	t := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
+	_, _ = fmt.Fprintln(t, "NODE\tREASON\tPODS\tCONFIRMED")
+	for _, d := range done {
+		_, _ = fmt.Fprintf(t, "%s\t%s\t%d of %d\t%s\n", d.Node, d.Reason, d.Missing, d.Pods, d.Token)
+	}
+	return t.Flush()
+}

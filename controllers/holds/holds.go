@@ -1,0 +1,259 @@
+package holds
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/frond-edge/frond/api/wire"
+)
+
+const (
+	// reasonNone is the condition's reason when nothing is held; the other reasons are those of wire.Hold.
+	reasonNone = "NothingHeld"
+	// eventHeld is the reason of the event.
+	eventHeld = "DeletionsHeld"
+	// writers is how many nodes are written at once; after a restore all nodes may have something to tell.
+	writers = 8
+	// writeTimeout bounds the writes for one node.
+	writeTimeout          = 10 * time.Second
+	retryFirst, retryMost = 100 * time.Millisecond, 30 * time.Second
+
+	fieldManager = "frond-cloudcore"
+)
+
+// Rules are the rights that cloudcore needs for this package.
+func Rules() []rbacv1.PolicyRule {
+	return []rbacv1.PolicyRule{
+		{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get", "list", "watch", "patch"}},
+		{APIGroups: []string{""}, Resources: []string{"nodes/status"}, Verbs: []string{"patch"}},
+		{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create"}},
+	}
+}
+
+// Teller writes holds to Kubernetes.
+type Teller struct {
+	kube    kubernetes.Interface
+	objects cache.Cache
+	owns    func(node string) bool
+	log     *zap.Logger
+	queue   workqueue.TypedRateLimitingInterface[string]
+
+	mu sync.Mutex
+	// Guarded by mu.
+	last map[string]*wire.Hold
+	// wrote are the nodes with a hold by our hand, which the cache may not show yet.
+	wrote map[string]bool
+}
+
+// New makes a Teller that writes for the nodes that owns names. objects must serve Nodes.
+func New(kube kubernetes.Interface, objects cache.Cache, owns func(node string) bool, log *zap.Logger) *Teller {
+	return &Teller{
+		kube: kube, objects: objects, owns: owns, log: log, last: map[string]*wire.Hold{}, wrote: map[string]bool{},
+		queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](retryFirst, retryMost)),
+	}
+}
+
+// Tell takes what is held back for a node, nil for nothing. It does not block, and may be called before Start.
+func (t *Teller) Tell(node string, hold *wire.Hold) {
+	t.mu.Lock()
+	t.last[node] = hold
+	t.mu.Unlock()
+	t.queue.Add(node)
+}
+
+// Start writes until ctx ends and then returns nil. The cache must be started by the caller.
+func (t *Teller) Start(ctx context.Context) error {
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		<-gctx.Done()
+		t.queue.ShutDown() // lets the writers end
+		return nil
+	})
+	for range writers {
+		g.Go(func() error {
+			for t.work(gctx) {
+			}
+			return nil
+		})
+	}
+	if err := g.Wait(); ctx.Err() == nil {
+		return err
+	}
+	return nil
+}
+
+func (t *Teller) work(ctx context.Context) bool {
+	node, end := t.queue.Get()
+	if end || ctx.Err() != nil {
+		return false
+	}
+	defer t.queue.Done(node)
+	t.mu.Lock()
+	hold, known := t.last[node]
+	t.mu.Unlock()
+	if !known || !t.owns(node) {
+		t.forget(node, hold)
+		return true
+	}
+	wctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	switch err := t.write(wctx, node, hold); {
+	case err == nil, apierrors.IsNotFound(err): // without a Node there is nobody to tell; a Node that comes back is judged again
+		t.queue.Forget(node)
+		t.forget(node, hold)
+	case ctx.Err() == nil:
+		t.log.Warn("held deletions not told, trying again", zap.String("node", node), zap.Error(err))
+		t.queue.AddRateLimited(node)
+	}
+	return true
+}
+
+// forget drops what has been told, unless there is a newer word.
+func (t *Teller) forget(node string, hold *wire.Hold) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.last[node] == hold {
+		delete(t.last, node)
+	}
+}
+
+func (t *Teller) write(ctx context.Context, name string, hold *wire.Hold) error {
+	var node corev1.Node
+	if err := t.objects.Get(ctx, client.ObjectKey{Name: name}, &node); err != nil {
+		return fmt.Errorf("read the node: %w", err)
+	}
+	if hold == nil {
+		return t.clear(ctx, &node)
+	}
+	t.mu.Lock()
+	t.wrote[name] = true
+	t.mu.Unlock()
+	was, _ := wire.HoldOf(node.Annotations)
+	is := *hold
+	if is.Since = was.Since; was.Token != is.Token || was.Since.IsZero() {
+		is.Since = time.Now().UTC().Truncate(time.Second)
+	}
+	var faults []error
+	if !reflect.DeepEqual(was, is) {
+		value, err := json.Marshal(is)
+		if err != nil {
+			return fmt.Errorf("encode the hold: %w", err)
+		}
+		faults = append(faults, t.annotate(ctx, name, map[string]any{wire.HeldAnnotation: string(value)}))
+	}
+	text := message(name, is)
+	return errors.Join(append(faults,
+		t.condition(ctx, &node, corev1.ConditionTrue, string(is.Reason), text),
+		t.event(ctx, &node, is, text))...)
+}
+
+// clear takes back what may stand on the Node, the word that confirmed it too.
+func (t *Teller) clear(ctx context.Context, node *corev1.Node) error {
+	t.mu.Lock()
+	wrote := t.wrote[node.Name]
+	t.mu.Unlock()
+	_, held := node.Annotations[wire.HeldAnnotation]
+	if !held && !wrote && conditionOf(node).Status != corev1.ConditionTrue {
+		return nil
+	}
+	err := t.annotate(ctx, node.Name, map[string]any{wire.HeldAnnotation: nil, wire.ConfirmAnnotation: nil})
+	if err == nil {
+		err = t.condition(ctx, node, corev1.ConditionFalse, reasonNone, "no deletion is held back")
+	}
+	if err == nil {
+		t.mu.Lock()
+		delete(t.wrote, node.Name)
+		t.mu.Unlock()
+	}
+	return err
+}
+
+func (t *Teller) annotate(ctx context.Context, node string, annotations map[string]any) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": annotations}})
+	if err != nil {
+		return fmt.Errorf("encode the annotations: %w", err)
+	}
+	_, err = t.kube.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: fieldManager})
+	if err != nil {
+		return fmt.Errorf("annotate: %w", err)
+	}
+	return nil
+}
+
+func conditionOf(node *corev1.Node) corev1.NodeCondition {
+	for _, c := range node.Status.Conditions {
+		if c.Type == wire.HeldCondition {
+			return c
+		}
+	}
+	return corev1.NodeCondition{}
+}
+
+func (t *Teller) condition(ctx context.Context, node *corev1.Node, status corev1.ConditionStatus, reason, text string) error {
+	was := conditionOf(node)
+	if was.Status == status && was.Reason == reason && was.Message == text {
+		return nil
+	}
+	condition := map[string]any{
+		"type": wire.HeldCondition, "status": status, "reason": reason, "message": text, "lastHeartbeatTime": metav1.Now(),
+	}
+	if was.Status != status {
+		condition["lastTransitionTime"] = metav1.Now()
+	}
+	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []any{condition}}})
+	if err != nil {
+		return fmt.Errorf("encode the condition: %w", err)
+	}
+	_, err = t.kube.CoreV1().Nodes().Patch(ctx, node.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{FieldManager: fieldManager}, "status")
+	if err != nil {
+		return fmt.Errorf("condition: %w", err)
+	}
+	return nil
+}
+
+// event has a name made of the node and the token, so that a hold has one event whoever tells it and how often.
+func (t *Teller) event(ctx context.Context, node *corev1.Node, hold wire.Hold, text string) error {
+	now := metav1.NewTime(hold.Since)
+	_, err := t.kube.CoreV1().Events(metav1.NamespaceDefault).Create(ctx, &corev1.Event{
+		ObjectMeta:     metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: node.Name + "." + hold.Token},
+		InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID},
+		Type:           corev1.EventTypeWarning, Reason: eventHeld, Message: text,
+		Source: corev1.EventSource{Component: fieldManager}, FirstTimestamp: now, LastTimestamp: now, Count: 1,
+	}, metav1.CreateOptions{FieldManager: fieldManager})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("event: %w", err)
+	}
+	return nil
+}
+
+// message says what is held and how it is let go.
+func message(node string, h wire.Hold) string {
+	why := "would go at once without having been terminated"
+	if h.Reason == wire.HoldRestored {
+		why = "are unknown to the Kubernetes API since it went back in time"
+	}
+	names := strings.Join(h.Some, ", ")
+	if h.Missing > len(h.Some) {
+		names += ", …"
+	}
+	return fmt.Sprintf("%d of %d pods %s (%s); nothing is taken from the gateway until `frond confirm %s` or the annotation %s=%s",
+		h.Missing, h.Pods, why, names, node, wire.ConfirmAnnotation, h.Token)
+}
