@@ -140,8 +140,13 @@ func (c *Cloud) upward(nc *nats.Conn, objects cache.Cache, members *Members, eng
 		return nil, fmt.Errorf("kubernetes: %w", err)
 	}
 	monitor := nodes.New(clients, objects, members, c.metrics, c.log.Named("nodes"))
+	view, inspection, err := c.inspection(nc, objects, members)
+	if err != nil {
+		return nil, err
+	}
 	beats, err := streams.NewBeats(nc, func(_ context.Context, node string, beat wire.Beat) {
 		monitor.Beat(node, beat)
+		view.Beat(node, beat)
 		engine.Serve(node)
 		if beat.StreamEpoch == keeper.Epoch() {
 			engine.Acked(node, beat.Sequence)
@@ -162,7 +167,7 @@ func (c *Cloud) upward(nc *nats.Conn, objects cache.Cache, members *Members, eng
 		{Name: "nodes", Start: monitor.Start},
 		{Name: "beats", Start: beats.Start},
 		{Name: "calls", Start: calls.Start},
-	}, handled...), nil
+	}, append(handled, inspection...)...), nil
 }
 
 // calls makes the server of what nodes ask.

@@ -35,6 +35,8 @@ type CloudCore struct {
 	Replicas int `json:"replicas,omitempty"`
 	// Listen is the address of /metrics, /livez and /readyz; the default is 127.0.0.1:10280.
 	Listen string `json:"listen,omitempty"`
+	// Inspect answers how far each gateway is.
+	Inspect Inspect `json:"inspect,omitzero"`
 	// LogLevel is debug, info, warn or error; the default is info.
 	LogLevel string `json:"logLevel,omitempty"`
 }
@@ -129,6 +131,7 @@ func (c CloudCore) Validate() error {
 		c.Hub.validate(),
 		oneOf("replicas", c.Replicas, 1, 3, 5),
 		hostPort("listen", c.Listen),
+		c.Inspect.validate(),
 	)
 }
 
