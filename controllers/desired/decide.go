@@ -1,5 +1,7 @@
 package desired
 
+import "time"
+
 // action is what has to happen to one subject of the stream.
 type action int
 
@@ -16,6 +18,8 @@ type record struct {
 	deleted  bool
 	uid      string
 	digest   string
+	// at is when the message was made.
+	at time.Time
 }
 
 // input is all that a decision about one object at one node depends on.

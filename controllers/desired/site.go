@@ -87,7 +87,7 @@ func (s *site) endLoad(since uint64, read map[wire.Key]wire.Message) {
 	defer s.mu.Unlock()
 	held := make(map[wire.Key]record, len(read))
 	for key, m := range read {
-		held[key] = record{sequence: m.Sequence, deleted: m.Op == wire.Delete, uid: m.UID, digest: m.Digest}
+		held[key] = record{sequence: m.Sequence, deleted: m.Op == wire.Delete, uid: m.UID, digest: m.Digest, at: m.Time}
 		s.top = max(s.top, m.Sequence)
 	}
 	for key, stamp := range s.stamps {

@@ -235,7 +235,7 @@ func (e *Engine) publish(ctx context.Context, s *site, m wire.Message, over view
 	if err != nil {
 		return err
 	}
-	r := record{sequence: sequence, deleted: m.Op == wire.Delete, uid: m.UID, digest: m.Digest}
+	r := record{sequence: sequence, deleted: m.Op == wire.Delete, uid: m.UID, digest: m.Digest, at: m.Time}
 	if !s.note(m.Key, r, over.top) {
 		e.metrics.repeated.Inc()
 		return fmt.Errorf("sequence %d: %w", sequence, errRepeated)

@@ -127,6 +127,7 @@ func TestThreeViewsAgree(t *testing.T) {
 		}
 		return ""
 	})
+	eventually(t, "the Node does not say that it is up to date", func(ctx context.Context) string { return upToDate(ctx, edge, "Unknown") })
 	var all inspect.Nodes
 	if err := frondJSON(t.Context(), &all, "status"); err != nil {
 		t.Fatal(err)
@@ -140,6 +141,19 @@ func TestThreeViewsAgree(t *testing.T) {
 		t.Fatal(err)
 	}
 	agree("after the cut")
+	eventually(t, "the Node says that it is up to date", func(ctx context.Context) string { return upToDate(ctx, edge, "True") })
+}
+
+// upToDate compares the status of a Node's condition.
+func upToDate(ctx context.Context, edge, want string) string {
+	got, err := shared.Kubectl(ctx, "", "get", "node", edge, "-o", `jsonpath={.status.conditions[?(@.type=="EdgeUpToDate")].status}`)
+	if err == nil && got != want {
+		err = fmt.Errorf("it says %q", got)
+	}
+	if err != nil {
+		return err.Error()
+	}
+	return ""
 }
 
 // TestEitherCloudcoreTells: the first one that is asked is dead.
