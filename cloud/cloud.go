@@ -145,7 +145,7 @@ func (c *Cloud) upward(nc *nats.Conn, objects cache.Cache, members *Members, eng
 		return nil, err
 	}
 	beats, err := streams.NewBeats(nc, func(_ context.Context, node string, beat wire.Beat) {
-		monitor.Beat(node, beat)
+		monitor.Beat(node, beat, progressOf(engine, keeper, node, beat))
 		view.Beat(node, beat)
 		engine.Serve(node)
 		if beat.StreamEpoch == keeper.Epoch() {

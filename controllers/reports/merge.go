@@ -158,7 +158,9 @@ func mergeNodeStatus(present, reported corev1.NodeStatus) corev1.NodeStatus {
 
 // cloudOwns says which conditions of a Node package nodes writes (nodes.Connected, nodes.UpToDate; peers do not import each
 // other), whatever a node says: its copy may be old.
-func cloudOwns(kind corev1.NodeConditionType) bool { return kind == "EdgeConnected" || kind == "EdgeUpToDate" }
+func cloudOwns(kind corev1.NodeConditionType) bool {
+	return kind == "EdgeConnected" || kind == "EdgeUpToDate"
+}
 
 // overlay returns the map with the values of some keys taken from another.
 func overlay(present, reported map[string]string, keys []string) map[string]string {
