@@ -149,8 +149,13 @@ func (c *Cloud) upward(nc *nats.Conn, objects cache.Cache, members *Members, eng
 	alarms := newAlarms(c.cfg.ID, clients, c.log.Named("alarms"))
 	auditor := newAudit(members.Owns, engine, func(node string) error { return streams.Order(nc, node, streams.VerbResync, nil) },
 		alarms.warn, c.metrics, c.log.Named("audit"))
+	view, inspection, err := c.inspection(nc, objects, members)
+	if err != nil {
+		return nil, err
+	}
 	beats, err := streams.NewBeats(nc, func(_ context.Context, node string, beat wire.Beat) {
-		monitor.Beat(node, beat)
+		monitor.Beat(node, beat, progressOf(engine, keeper, node, beat))
+		view.Beat(node, beat)
 		engine.Serve(node)
 		auditor.beat(node, beat, keeper.Epoch(), time.Now())
 		if beat.StreamEpoch == keeper.Epoch() {
@@ -173,7 +178,7 @@ func (c *Cloud) upward(nc *nats.Conn, objects cache.Cache, members *Members, eng
 		{Name: "alarms", Start: alarms.Start},
 		{Name: "beats", Start: beats.Start},
 		{Name: "calls", Start: calls.Start},
-	}, handled...), nil
+	}, append(handled, inspection...)...), nil
 }
 
 // calls makes the server of what nodes ask.

@@ -4,8 +4,9 @@
 //	what                                              writer
 //	stream DESIRED: messages and purges               desired.Engine of the node's owner
 //	pod status, end of a pod, mirror pods             reports.Applier, as the node
-//	Node: creation, status (but for one condition)    reports.Applier, as the node
-//	Node: the condition of its link                   nodes, of the node's owner
+//	Node: creation, status (but for two conditions)   reports.Applier, as the node
+//	Node: the conditions of its link and progress     nodes, of the node's owner
+//	Events of a Node's link and progress              nodes, of the node's owner
 //	Node: the labels of a gateway (set, not removed)  nodes, of the node's owner
 //	Node: condition and annotations of held deletions holds, of the node's owner
 //	Leases in kube-node-lease of edge nodes           nodes, of the node's owner

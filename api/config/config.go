@@ -39,6 +39,8 @@ type CloudCore struct {
 	Restore Restore `json:"restore,omitzero"`
 	// Listen is the address of /metrics, /livez and /readyz; the default is 127.0.0.1:10280.
 	Listen string `json:"listen,omitempty"`
+	// Inspect answers how far each gateway is.
+	Inspect Inspect `json:"inspect,omitzero"`
 	// LogLevel is debug, info, warn or error; the default is info.
 	LogLevel string `json:"logLevel,omitempty"`
 }
@@ -137,6 +139,7 @@ func (c CloudCore) Validate() error {
 		hostPort("listen", c.Listen),
 		c.DeletionGuard.validate(),
 		c.Restore.validate(),
+		c.Inspect.validate(),
 	)
 }
 

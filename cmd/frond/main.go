@@ -1,4 +1,5 @@
-// Command frond is the command line for people. So far it runs development clusters: frond dev.
+// Command frond is the command line for people: how far gateways are (frond status, frond sync), and development clusters
+// (frond dev).
 package main
 
 import (
@@ -31,7 +32,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	root.AddCommand(newConfirm(), newDev(), newVersion())
+	root.AddCommand(newNodeStatus(), newSync(), newConfirm(), newDev(), newVersion())
 	if err := root.ExecuteContext(ctx); err != nil {
 		if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 			_, _ = fmt.Fprintln(stderr, "interrupted")

@@ -23,6 +23,8 @@ func frond(args ...string) (code int, stdout, stderr string) {
 
 func TestCommandLine(t *testing.T) {
 	dir := t.TempDir()
+	t.Setenv("FROND_CLOUDCORE", "")
+	t.Setenv("KUBECONFIG", filepath.Join(dir, "none"))
 	for name, tt := range map[string]struct {
 		args    []string
 		code    int
@@ -36,6 +38,12 @@ func TestCommandLine(t *testing.T) {
 		"down of nothing":  {args: []string{"dev", "down", "--dir", dir}, code: 1, problem: "no cluster here"},
 		"output":           {args: []string{"dev", "status", "-o", "xml", "--dir", dir}, code: 1, problem: "choose json"},
 		"store words":      {args: []string{"dev", "store", "edge-1", "get", "--dir", dir}, code: 1, problem: "write EDGE list"},
+		"status, unasked":  {args: []string{"status"}, code: 1, problem: "give --server or set FROND_CLOUDCORE"},
+		"status, plain":    {args: []string{"status", "--server", "http://127.0.0.1:1"}, code: 1, problem: "want https://host:port"},
+		"status, two":      {args: []string{"status", "a", "b"}, code: 1, problem: "at most 1 arg"},
+		"status, output":   {args: []string{"status", "-o", "xml"}, code: 1, problem: "choose json"},
+		"sync, no node":    {args: []string{"sync"}, code: 1, problem: "accepts 1 arg"},
+		"sync, nobody":     {args: []string{"sync", "a", "--server", "https://127.0.0.1:1"}, code: 1, problem: "kubeconfig: "},
 		"hubs":             {args: []string{"dev", "up", "--hubs", "2", "--runtime", "hollow", "--dir", dir}, code: 1, problem: "choose 1 or 3"},
 		"too long a path":  {args: []string{"dev", "up", "--runtime", "hollow", "--dir", "/tmp/" + strings.Repeat("x", 60)}, code: 1, problem: "choose one of up to"},
 		"programs missing": {args: []string{"dev", "up", "--runtime", "hollow", "--programs", "/none", "--dir", short(t)}, code: 1, problem: "read programs"},

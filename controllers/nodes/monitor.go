@@ -13,7 +13,10 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
@@ -46,18 +49,21 @@ type Monitor struct {
 	owner   Ownership
 	writes  *prometheus.CounterVec
 	log     *zap.Logger
-	// renewEvery and silence are the constants, but in tests.
+	// renewEvery, silence and pace are the constants, but in tests.
 	renewEvery, silence time.Duration
+	pace                pace
 
 	mu sync.Mutex
 	// Guarded by mu.
 	nodes map[string]*node
 	// heard holds the nodes in order of their last heartbeat, the most silent first; a lost node is not in it.
 	heard list.List
-	// queue, wake and store are nil before Start. wake is told when heard has got its first node.
+	// queue, wake, store and recorder are nil before Start. wake is told when heard has got its first node.
 	queue workqueue.TypedRateLimitingInterface[string]
 	wake  chan struct{}
 	store toolscache.Store
+	// recorder tells people of changes.
+	recorder record.EventRecorder
 }
 
 // node is what is known of one owned node; guarded by Monitor.mu.
@@ -66,6 +72,11 @@ type node struct {
 	// at is when the last heartbeat came, or when the node became ours.
 	at   time.Time
 	line *list.Element
+	// joined is when connected became true.
+	joined time.Time
+	// progress is what the last heartbeat showed; told is when the condition of it was last changed.
+	progress Progress
+	told     time.Time
 	// connected: a heartbeat came within the silence. lost: none did. Neither: not heard yet.
 	connected, lost, healthy bool
 	// renewed is when the Lease was last written; renewing: it is due.
@@ -77,40 +88,32 @@ type node struct {
 func New(kube kubernetes.Interface, objects cache.Cache, owner Ownership, metrics prometheus.Registerer, log *zap.Logger) *Monitor {
 	m := &Monitor{
 		kube: kube, objects: objects, owner: owner, log: log, renewEvery: renewEvery, silence: silence, nodes: map[string]*node{},
+		pace: pace{behindAfter: behindAfter, caughtUp: caughtUp, tellEvery: tellEvery},
 		writes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "frond_nodes_writes_total", Help: "Writes to Kubernetes that heartbeats caused, by what was written.",
 		}, []string{"what"}),
 	}
 	if metrics != nil {
-		metrics.MustRegister(m.writes, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "frond_connected_nodes", Help: "Nodes that this replica owns and whose heartbeats arrive.",
-		}, m.connected))
+		metrics.MustRegister(m.writes, gauges{m})
 	}
 	return m
 }
 
-func (m *Monitor) connected() float64 {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	n := 0
-	for _, node := range m.nodes {
-		if node.connected {
-			n++
-		}
-	}
-	return float64(n)
-}
-
-// Beat notes a heartbeat; the caller has made sure whose it is. It does not block.
-func (m *Monitor) Beat(name string, beat wire.Beat) {
+// Beat notes a heartbeat; the caller has made sure whose it is. progress is asked for nodes that this replica owns. Beat
+// does not block.
+func (m *Monitor) Beat(name string, beat wire.Beat, progress func() Progress) {
 	if !m.owner.Owns(name) {
 		return
 	}
+	now := progress()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	n := m.touch(name)
 	changed := !n.connected || n.healthy != beat.Healthy
-	n.connected, n.lost, n.healthy = true, false, beat.Healthy
+	if !n.connected {
+		n.joined = n.at
+	}
+	n.connected, n.lost, n.healthy, n.progress = true, false, beat.Healthy, now
 	due := n.healthy && !n.renewing && time.Since(n.renewed) >= m.renewEvery
 	n.renewing = n.renewing || due
 	if m.queue != nil && (changed || due || !m.settled(n)) {
@@ -143,7 +146,7 @@ func (m *Monitor) touch(name string) *node {
 // settled reports whether there is nothing to be done to a node but renewals. The caller holds mu.
 func (m *Monitor) settled(n *node) bool {
 	object := m.cached(n.name)
-	return object == nil || labelled(object) && n.want() == present(object)
+	return object == nil || labelled(object) && len(m.changes(n, object, time.Now())) == 0
 }
 
 // cached returns the Node as the cache has it, nil if there is none.
@@ -171,9 +174,13 @@ func (m *Monitor) Start(ctx context.Context) error {
 	queue := workqueue.NewTypedRateLimitingQueue(
 		workqueue.NewTypedItemExponentialFailureRateLimiter[string](retryFirst, retryMost))
 	defer queue.ShutDown()
+	broadcaster := record.NewBroadcaster()
+	defer broadcaster.Shutdown()
+	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: m.kube.CoreV1().Events(corev1.NamespaceAll)})
 	wake := make(chan struct{}, 1) // one waiting wake-up covers all that came before it is taken
 	m.mu.Lock()
 	m.queue, m.wake, m.store = queue, wake, shared.GetStore()
+	m.recorder = broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: fieldManager})
 	for name := range m.nodes {
 		queue.Add(name) // heard before Start
 	}
@@ -234,7 +241,7 @@ func (m *Monitor) adopt() {
 	}
 	for _, found := range m.store.List() {
 		object := found.(*corev1.Node)
-		if m.nodes[object.Name] == nil && present(object).status == corev1.ConditionTrue && m.owner.Owns(object.Name) {
+		if m.nodes[object.Name] == nil && present(object, Connected).status == corev1.ConditionTrue && m.owner.Owns(object.Name) {
 			m.touch(object.Name)
 		}
 	}

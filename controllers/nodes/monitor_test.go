@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap/zaptest"
 	"golang.org/x/sync/errgroup"
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -54,6 +55,9 @@ func (o *owner) turn() {
 	o.changed = make(chan struct{})
 }
 
+// fine is a node that lacks nothing.
+func fine() nodes.Progress { return nodes.Progress{Known: true} }
+
 type world struct {
 	*testing.T
 	client kubernetes.Interface
@@ -68,6 +72,12 @@ func newWorld(t *testing.T) *world {
 
 func (w *world) monitor(o *owner) *nodes.Monitor {
 	w.Helper()
+	return w.monitorWith(o, nil, func(m *nodes.Monitor) { m.Hurry(200*time.Millisecond, 600*time.Millisecond) })
+}
+
+// monitorWith runs a Monitor that is set up before it starts.
+func (w *world) monitorWith(o *owner, metrics prometheus.Registerer, prepare func(*nodes.Monitor)) *nodes.Monitor {
+	w.Helper()
 	config := shared.Cluster(w).Limited(w, "frond-nodes-test", nodes.Rules())
 	objects, err := cache.New(config, cache.Options{})
 	if err != nil {
@@ -77,8 +87,8 @@ func (w *world) monitor(o *owner) *nodes.Monitor {
 	if err != nil {
 		w.Fatal(err)
 	}
-	monitor := nodes.New(client, objects, o, nil, zaptest.NewLogger(w))
-	monitor.Hurry(200*time.Millisecond, 600*time.Millisecond)
+	monitor := nodes.New(client, objects, o, metrics, zaptest.NewLogger(w))
+	prepare(monitor)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(w.Context()))
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return objects.Start(gctx) })
@@ -107,7 +117,7 @@ func (w *world) create() {
 func (w *world) beat(m *nodes.Monitor, healthy bool, condition func() error) {
 	w.Helper()
 	kubetest.Eventually(w, 20*time.Second, func() error {
-		m.Beat(w.name, wire.Beat{Healthy: healthy})
+		m.Beat(w.name, wire.Beat{Healthy: healthy}, fine)
 		return condition()
 	})
 }
@@ -137,7 +147,7 @@ func (w *world) lease() (*coordinationv1.Lease, error) {
 func TestHeartbeatsKeepTheLease(t *testing.T) {
 	w := newWorld(t)
 	m := w.monitor(owning(true))
-	m.Beat(w.name, wire.Beat{Healthy: true}) // before there is a Node
+	m.Beat(w.name, wire.Beat{Healthy: true}, fine) // before there is a Node
 	w.create()
 	w.beat(m, true, w.says(corev1.ConditionTrue, "HeartbeatsArrive"))
 	var first *coordinationv1.Lease
@@ -196,7 +206,7 @@ func TestANewOwnerNoticesASilentNode(t *testing.T) {
 	a := w.monitor(first)
 	w.beat(a, true, w.says(corev1.ConditionTrue, "HeartbeatsArrive"))
 	b := w.monitor(second)
-	b.Beat(w.name, wire.Beat{Healthy: true}) // not its node
+	b.Beat(w.name, wire.Beat{Healthy: true}, fine) // not its node
 	first.turn()
 	second.turn()
 	kubetest.Eventually(t, 10*time.Second, w.says(corev1.ConditionFalse, "NoHeartbeat"))

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"time"
 
-	"go.uber.org/zap"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -15,9 +14,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
-
-// Connected is the condition that says whether heartbeats of the node arrive.
-const Connected corev1.NodeConditionType = "EdgeConnected"
 
 const (
 	// edgeLabel marks the Nodes that are gateways. NodeRestriction forbids a node to set it, so the cloud does, for a node
@@ -33,55 +29,14 @@ const (
 	fieldManager = "frond-cloudcore"
 )
 
-// errNoNode says that there is no Node object yet.
-var errNoNode = errors.New("node has no Node object")
-
 // Rules are the rights that cloudcore needs for this package.
 func Rules() []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{
 		{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get", "list", "watch", "patch"}},
 		{APIGroups: []string{""}, Resources: []string{"nodes/status"}, Verbs: []string{"patch"}},
 		{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"create", "patch"}},
+		{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create", "patch"}},
 	}
-}
-
-// link is what the condition says.
-type link struct {
-	status corev1.ConditionStatus
-	reason string
-}
-
-// want is what the condition should say of a node; the zero link where it is too early to say anything.
-func (n *node) want() link {
-	switch {
-	case n.connected && n.healthy:
-		return link{corev1.ConditionTrue, "HeartbeatsArrive"}
-	case n.connected:
-		return link{corev1.ConditionTrue, "KubeletUnwell"}
-	case n.lost:
-		return link{corev1.ConditionFalse, "NoHeartbeat"}
-	}
-	return link{}
-}
-
-// present is what the condition says now.
-func present(object *corev1.Node) link {
-	for _, c := range object.Status.Conditions {
-		if c.Type == Connected {
-			return link{c.Status, c.Reason}
-		}
-	}
-	return link{}
-}
-
-func (l link) message() string {
-	switch l.reason {
-	case "HeartbeatsArrive":
-		return "heartbeats arrive over the link"
-	case "KubeletUnwell":
-		return "heartbeats arrive over the link, but the kubelet has not renewed its lease"
-	}
-	return "no heartbeat; the gateway goes on by itself with what it has"
 }
 
 // keep writes what is due for one node.
@@ -119,9 +74,7 @@ func (m *Monitor) keep(ctx context.Context, name string) error {
 	if n.connected && !labelled(object) {
 		errs = append(errs, m.label(ctx, name))
 	}
-	if want := n.want(); want != (link{}) && want != present(object) {
-		errs = append(errs, m.tell(ctx, name, want, present(object)))
-	}
+	errs = append(errs, m.keepConditions(ctx, known, &n, object))
 	return errors.Join(errs...)
 }
 
@@ -157,29 +110,6 @@ func (m *Monitor) label(ctx context.Context, name string) error {
 		return fmt.Errorf("label: %w", err)
 	}
 	m.writes.WithLabelValues("label").Inc()
-	return nil
-}
-
-// tell writes the condition. Its transition is when the status changes, not the reason.
-func (m *Monitor) tell(ctx context.Context, name string, want, was link) error {
-	now := metav1.Now()
-	condition := map[string]any{
-		"type": Connected, "status": want.status, "reason": want.reason, "message": want.message(), "lastHeartbeatTime": now,
-	}
-	if want.status != was.status {
-		condition["lastTransitionTime"] = now
-	}
-	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []any{condition}}})
-	if err != nil {
-		return fmt.Errorf("encode the condition: %w", err)
-	}
-	_, err = m.kube.CoreV1().Nodes().Patch(ctx, name, types.StrategicMergePatchType, patch, metav1.PatchOptions{FieldManager: fieldManager}, "status")
-	if err != nil {
-		return fmt.Errorf("condition: %w", err)
-	}
-	m.writes.WithLabelValues("condition").Inc()
-	m.log.Info("node condition changed",
-		zap.String("node", name), zap.String("connected", string(want.status)), zap.String("reason", want.reason))
 	return nil
 }
 

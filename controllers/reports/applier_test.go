@@ -195,13 +195,14 @@ func TestANodeRegistersAndReports(t *testing.T) {
 	if _, edge := got.Labels["node-role.kubernetes.io/edge"]; edge || got.Labels["example.com/site"] != "7" || got.Labels[corev1.LabelHostname] != name {
 		t.Errorf("labels %v", got.Labels)
 	}
-	cloud := []byte(`{"status":{"conditions":[{"type":"NetworkUnavailable","status":"False"},{"type":"EdgeConnected","status":"True"}]}}`)
+	cloud := []byte(`{"status":{"conditions":[{"type":"NetworkUnavailable","status":"False"},{"type":"EdgeConnected","status":"True"},{"type":"EdgeUpToDate","status":"True"}]}}`)
 	if _, err := w.client.CoreV1().Nodes().Patch(t.Context(), name, types.StrategicMergePatchType, cloud, metav1.PatchOptions{}, "status"); err != nil {
 		t.Fatal(err)
 	}
 	next := got.DeepCopy()
 	next.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.0.0.2"}, {Type: corev1.NodeInternalIP, Address: "fd00::2"}}
-	next.Status.Conditions = append(next.Status.Conditions, corev1.NodeCondition{Type: "EdgeConnected", Status: corev1.ConditionFalse})
+	next.Status.Conditions = append(next.Status.Conditions, corev1.NodeCondition{Type: "EdgeConnected", Status: corev1.ConditionFalse},
+		corev1.NodeCondition{Type: "EdgeUpToDate", Status: corev1.ConditionFalse})
 	next.Labels = map[string]string{corev1.LabelHostname: name, "example.com/site": "8", corev1.LabelTopologyZone: "z"}
 	w.handle(w.message(name, wire.Apply, "nodes", next))
 	got, err = w.client.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
@@ -215,7 +216,7 @@ func TestANodeRegistersAndReports(t *testing.T) {
 	if len(got.Status.Addresses) != 2 || got.Status.Addresses[1].Address != "fd00::2" {
 		t.Errorf("addresses %v", got.Status.Addresses)
 	}
-	if conditions["EdgeConnected"].Status != corev1.ConditionTrue || len(conditions) != 3 || conditions[corev1.NodeReady].LastHeartbeatTime.Unix() != 1700000000 {
+	if conditions["EdgeConnected"].Status != corev1.ConditionTrue || conditions["EdgeUpToDate"].Status != corev1.ConditionTrue || len(conditions) != 4 || conditions[corev1.NodeReady].LastHeartbeatTime.Unix() != 1700000000 {
 		t.Errorf("conditions %v", conditions)
 	}
 	if got.Labels["example.com/site"] != "7" || got.Labels[corev1.LabelTopologyZone] != "z" {

@@ -142,7 +142,7 @@ func mergeNodeStatus(present, reported corev1.NodeStatus) corev1.NodeStatus {
 	merged.Phase = present.Phase
 	has := map[corev1.NodeConditionType]bool{}
 	for _, c := range reported.Conditions {
-		has[c.Type] = c.Type != linkCondition && c.Type != wire.HeldCondition // the cloud's own, whatever a node says
+		has[c.Type] = !cloudOwns(c.Type)
 	}
 	merged.Conditions = nil
 	for _, c := range present.Conditions {
@@ -158,8 +158,11 @@ func mergeNodeStatus(present, reported corev1.NodeStatus) corev1.NodeStatus {
 	return merged
 }
 
-// linkCondition is the condition of a Node that package nodes writes (nodes.Connected; peers do not import each other).
-const linkCondition corev1.NodeConditionType = "EdgeConnected"
+// cloudOwns says which conditions of a Node the cloud writes (nodes.Connected, nodes.UpToDate; peers do not import each
+// other; and holds), whatever a node says: its copy may be old.
+func cloudOwns(kind corev1.NodeConditionType) bool {
+	return kind == "EdgeConnected" || kind == "EdgeUpToDate" || kind == wire.HeldCondition
+}
 
 // overlay returns the map with the values of some keys taken from another.
 func overlay(present, reported map[string]string, keys []string) map[string]string {

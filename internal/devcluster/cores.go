@@ -21,6 +21,7 @@ func cloudcoreConfig(l layout, s state, name string) config.CloudCore {
 		Kubeconfig: l.in("cloudcore.kubeconfig"),
 		Listen:     loopback(s.Ports[name]),
 		Replicas:   s.Spec.Hubs,
+		Inspect:    inspectConfig(l, s, name),
 		Hub: config.Hub{
 			URLs:     hubURLs(s),
 			NkeyFile: l.seed(cloudUser),
@@ -75,14 +76,17 @@ func edgecoreConfig(l layout, s state, name string, i int) config.EdgeCore {
 
 // writeCores writes the configuration of each cloudcore and gateway, and the folders of the gateways.
 func writeCores(l layout, s state) error {
-	for _, name := range numbered("cloudcore", s.Spec.Cloudcores) {
-		if err := writeYAML(l.in(name, "cloudcore.yaml"), cloudcoreConfig(l, s, name)); err != nil {
-			return err
-		}
-	}
 	ca, err := pki.NewAuthority(l.pki(), "ca")
 	if err != nil {
 		return err
+	}
+	for _, name := range numbered("cloudcore", s.Spec.Cloudcores) {
+		if err := issueInspect(ca, l, name); err != nil {
+			return err
+		}
+		if err := writeYAML(l.in(name, "cloudcore.yaml"), cloudcoreConfig(l, s, name)); err != nil {
+			return err
+		}
 	}
 	for i, name := range numbered("edge", s.Spec.Edges) {
 		e := l.edge(name)
@@ -120,11 +124,13 @@ func writeEnv(l layout, s state) error {
 	env := fmt.Sprintf(`# Made by "frond dev up". In a shell: . %[1]s
 export KUBECONFIG=%[2]q
 export PATH=%[3]q:"$PATH"
+# Where frond status and frond sync ask.
+export FROND_CLOUDCORE=%[11]q
 # The nats CLI, as admin. With a context instead: XDG_CONFIG_HOME=%[4]q nats --context %[5]s
 export NATS_URL=%[6]q NATS_NKEY=%[7]q
 export NATS_CA=%[8]q NATS_CERT=%[9]q NATS_KEY=%[10]q
 `, l.in("env"), l.kubeconfig(), l.in("bin"), l.dir, contextName, strings.Join(hubURLs(s), ","), l.seed(adminUser),
-		l.in("nats", "ca.crt"), l.in("nats", adminUser+".crt"), l.in("nats", adminUser+".key"))
+		l.in("nats", "ca.crt"), l.in("nats", adminUser+".crt"), l.in("nats", adminUser+".key"), inspectURLs(s))
 	return writeFile(l.in("env"), []byte(env), 0o644)
 }
 

@@ -128,7 +128,7 @@ func (c *Cluster) controlParts() []part {
 	}
 	for _, name := range numbered("cloudcore", s.Spec.Cloudcores) {
 		parts = append(parts, part{
-			name: name, stage: stageControl, grace: 10 * time.Second, ports: []string{name},
+			name: name, stage: stageControl, grace: 10 * time.Second, ports: []string{name, inspectPort(name)},
 			command: daemon.Command{Path: s.Programs.Cloudcore, Args: []string{"--config", l.in(name, "cloudcore.yaml")}},
 			ready:   func(ctx context.Context) error { return c.get(ctx, plainClient, name, "/readyz", nil) },
 		})

@@ -128,7 +128,9 @@ func portNames(s Spec) []string {
 	for _, h := range numbered("hub", s.Hubs) {
 		names = append(names, h, h+"-cluster", h+"-leaf")
 	}
-	names = append(names, numbered("cloudcore", s.Cloudcores)...)
+	for _, c := range numbered("cloudcore", s.Cloudcores) {
+		names = append(names, c, inspectPort(c))
+	}
 	for _, e := range numbered("edge", s.Edges) {
 		names = append(names, e, e+"-api")
 		if s.Runtime == Hollow {

@@ -22,6 +22,8 @@ func readmeCommands() []struct{ command, how string } {
 		{". .frond/env", script},
 		{"kubectl get nodes -o wide", script},
 		{"kubectl get pods --all-namespaces -o wide", script},
+		{"frond status", script},
+		{"frond sync edge-1", script},
 		{"frond dev status", script},
 		{"frond dev store edge-1 list", script},
 		{"frond dev cut edge-1", script},

@@ -1,0 +1,21 @@
+package config
+
+import "errors"
+
+// Inspect is cloudcore's listener for frond status and frond sync: TLS, for users of the Kubernetes cluster only.
+type Inspect struct {
+	// Address is host:port; "" opens none.
+	Address string `json:"address,omitempty"`
+	// CertFile and KeyFile are its certificate, for inspect.ServerName.
+	CertFile string `json:"certFile,omitempty"`
+	KeyFile  string `json:"keyFile,omitempty"`
+	// ClientCAFile is the CA of the users' client certificates, Kubernetes' own; without it they need tokens.
+	ClientCAFile string `json:"clientCAFile,omitempty"`
+}
+
+func (i Inspect) validate() error {
+	if i.Address == "" {
+		return nil
+	}
+	return errors.Join(hostPort("inspect.address", i.Address), required("inspect.certFile", i.CertFile), required("inspect.keyFile", i.KeyFile))
+}

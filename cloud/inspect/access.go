@@ -1,0 +1,113 @@
+package inspect
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+)
+
+// Rules are the rights that cloudcore needs for this package: to ask who a user is and what he may do.
+func Rules() []rbacv1.PolicyRule {
+	return []rbacv1.PolicyRule{
+		{APIGroups: []string{"authentication.k8s.io"}, Resources: []string{"tokenreviews"}, Verbs: []string{"create"}},
+		{APIGroups: []string{"authorization.k8s.io"}, Resources: []string{"subjectaccessreviews"}, Verbs: []string{"create"}},
+		{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get", "list", "watch"}},
+	}
+}
+
+// access asks Kubernetes who somebody is and what he may see.
+type access struct{ kube kubernetes.Interface }
+
+// errWho says that a request shows no valid credentials.
+var errWho = errors.New("who are you? Show a client certificate or a token of this Kubernetes cluster")
+
+// errMayNot says that the user lacks a right.
+var errMayNot = errors.New("forbidden")
+
+// user is who sent a request. The certificate, if there is one, was verified by the TLS handshake.
+func (a access) user(ctx context.Context, r *http.Request) (authenticationv1.UserInfo, error) {
+	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
+		subject := r.TLS.VerifiedChains[0][0].Subject
+		if subject.CommonName == "" {
+			return authenticationv1.UserInfo{}, errWho
+		}
+		return authenticationv1.UserInfo{
+			Username: subject.CommonName, Groups: append(append([]string{}, subject.Organization...), "system:authenticated"),
+		}, nil
+	}
+	token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	if !ok || token == "" {
+		return authenticationv1.UserInfo{}, errWho
+	}
+	review, err := a.kube.AuthenticationV1().TokenReviews().Create(ctx,
+		&authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}, metav1.CreateOptions{})
+	switch {
+	case err != nil:
+		return authenticationv1.UserInfo{}, fmt.Errorf("ask Kubernetes about the token: %w", err)
+	case !review.Status.Authenticated:
+		return authenticationv1.UserInfo{}, errWho
+	}
+	return review.Status.User, nil
+}
+
+// may returns nil if the user has a right on nodes; node "" means all of them.
+func (a access) may(ctx context.Context, user authenticationv1.UserInfo, verb, node, subresource string) error {
+	extra := make(map[string]authorizationv1.ExtraValue, len(user.Extra))
+	for name, values := range user.Extra {
+		extra[name] = authorizationv1.ExtraValue(values)
+	}
+	review, err := a.kube.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{
+		Spec: authorizationv1.SubjectAccessReviewSpec{
+			User: user.Username, UID: user.UID, Groups: user.Groups, Extra: extra,
+			ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: verb, Version: "v1", Resource: "nodes", Subresource: subresource, Name: node},
+		},
+	}, metav1.CreateOptions{})
+	switch {
+	case err != nil:
+		return fmt.Errorf("ask Kubernetes about the rights of %s: %w", user.Username, err)
+	case review.Status.Allowed:
+		return nil
+	}
+	resource := "nodes"
+	if subresource != "" {
+		resource += "/" + subresource
+	}
+	return fmt.Errorf("%w: user %q may not %s %s", errMayNot, user.Username, verb, strings.TrimSpace(resource+" "+node))
+}
+
+// tlsConfig reads the files anew for each connection, so that certificates may be renewed while cloudcore runs.
+func (c Config) tlsConfig() *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS12,
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+			pair, err := tls.LoadX509KeyPair(c.CertFile, c.KeyFile)
+			if err != nil {
+				return nil, fmt.Errorf("read certificate: %w", err)
+			}
+			now := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}, NextProtos: []string{"h2", "http/1.1"}}
+			if c.ClientCAFile == "" {
+				return now, nil // tokens only
+			}
+			authorities, err := os.ReadFile(c.ClientCAFile)
+			if err != nil {
+				return nil, fmt.Errorf("read authorities: %w", err)
+			}
+			now.ClientCAs, now.ClientAuth = x509.NewCertPool(), tls.VerifyClientCertIfGiven
+			if !now.ClientCAs.AppendCertsFromPEM(authorities) {
+				return nil, fmt.Errorf("read authorities: no certificate in %s", c.ClientCAFile)
+			}
+			return now, nil
+		},
+	}
+}

@@ -1,0 +1,139 @@
+package inspect
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/frond-edge/frond/api/inspect"
+)
+
+const (
+	// headerTimeout cuts clients that open a connection and say nothing.
+	headerTimeout = 5 * time.Second
+	// answerTimeout bounds one answer: some 1 ms a node, sixteen at a time, and a hub without a leader does not answer.
+	answerTimeout = 30 * time.Second
+	// stopTimeout lets an answer end.
+	stopTimeout = 2 * time.Second
+)
+
+// Config says where to listen. ClientCAFile may be empty: then only tokens are taken.
+type Config struct{ Address, CertFile, KeyFile, ClientCAFile string }
+
+// Server answers on one address.
+type Server struct {
+	cfg    Config
+	access access
+	view   *View
+	log    *zap.Logger
+	ready  chan struct{}
+}
+
+// NewServer makes the server of a View. kube is asked for each request who the user is and what he may see.
+func NewServer(cfg Config, kube kubernetes.Interface, view *View, log *zap.Logger) *Server {
+	return &Server{cfg: cfg, access: access{kube}, view: view, log: log, ready: make(chan struct{})}
+}
+
+// Ready closes when the server listens.
+func (s *Server) Ready() <-chan struct{} { return s.ready }
+
+// Start serves until ctx ends and then returns nil.
+func (s *Server) Start(ctx context.Context) error {
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.cfg.Address)
+	if err != nil {
+		return fmt.Errorf("listen for questions: %w", err)
+	}
+	errors, err := zap.NewStdLogAt(s.log, zap.DebugLevel) // failed handshakes: anybody can cause them
+	if err != nil {
+		return fmt.Errorf("logger: %w", err)
+	}
+	server := &http.Server{
+		Handler: s.Handler(), TLSConfig: s.cfg.tlsConfig(), ReadHeaderTimeout: headerTimeout, ErrorLog: errors,
+		BaseContext: func(net.Listener) context.Context { return ctx },
+	}
+	close(s.ready)
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		if err := server.ServeTLS(listener, "", ""); err != http.ErrServerClosed { //nolint:errorlint // it is returned as it is
+			return fmt.Errorf("answer questions: %w", err)
+		}
+		return nil
+	})
+	g.Go(func() error {
+		<-gctx.Done()
+		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+		defer cancel()
+		if server.Shutdown(stop) != nil {
+			_ = server.Close() // a client that does not end; nothing is lost
+		}
+		return nil
+	})
+	return g.Wait()
+}
+
+// Handler is the server without its listener.
+func (s *Server) Handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET "+inspect.PathNodes, s.answer("list", "", func(ctx context.Context, _ string) (any, error) { return s.view.Nodes(ctx) }))
+	mux.Handle("GET "+inspect.PathNodes+"/{node}", s.answer("get", "", func(ctx context.Context, node string) (any, error) { return s.view.Node(ctx, node) }))
+	mux.Handle("GET "+inspect.PathNodes+"/{node}"+inspect.PathObjects,
+		s.answer("get", inspect.SyncSubresource, func(ctx context.Context, node string) (any, error) { return s.view.Sync(ctx, node) }))
+	return mux
+}
+
+// answer lets those through who have the right.
+func (s *Server) answer(verb, subresource string, find func(ctx context.Context, node string) (any, error)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ctx, cancel := context.WithTimeout(r.Context(), answerTimeout)
+		defer cancel()
+		node := r.PathValue("node")
+		found, user, err := s.find(ctx, r, verb, node, subresource, find)
+		if err != nil {
+			code := codeOf(err)
+			s.log.Info("question not answered", zap.String("user", user.Username), zap.String("node", node), zap.Int("code", code), zap.Error(err))
+			http.Error(w, err.Error(), code)
+			return
+		}
+		body, err := json.Marshal(found)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write(append(body, '\n')) // the client is gone
+	})
+}
+
+func (s *Server) find(ctx context.Context, r *http.Request, verb, node, subresource string, find func(context.Context, string) (any, error)) (any, authenticationv1.UserInfo, error) {
+	user, err := s.access.user(ctx, r)
+	if err != nil {
+		return nil, user, err
+	}
+	if err := s.access.may(ctx, user, verb, node, subresource); err != nil {
+		return nil, user, err
+	}
+	found, err := find(ctx, node)
+	return found, user, err
+}
+
+func codeOf(err error) int {
+	switch {
+	case errors.Is(err, errWho):
+		return http.StatusUnauthorized
+	case errors.Is(err, errMayNot):
+		return http.StatusForbidden
+	case apierrors.IsNotFound(err):
+		return http.StatusNotFound
+	}
+	return http.StatusServiceUnavailable
+}

@@ -1,0 +1,191 @@
+package inspect
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/frond-edge/frond/api/inspect"
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/streams"
+)
+
+const (
+	// readers is how many nodes are looked at at once.
+	readers = 16
+	// edgeLabel marks the Nodes that are gateways.
+	edgeLabel = "node-role.kubernetes.io/edge"
+	// linkCondition is the condition that controllers/nodes keeps.
+	linkCondition corev1.NodeConditionType = "EdgeConnected"
+)
+
+// Members tells who serves which node. Calls may be concurrent and must not block.
+type Members interface {
+	// Live returns the live cloudcores.
+	Live() []string
+	// Owner returns the live cloudcore that publishes for a node, "" if none is known.
+	Owner(node string) string
+}
+
+// View puts together how far nodes are.
+type View struct {
+	self    string
+	objects client.Reader
+	members Members
+	hub     *streams.Viewer
+	beats   beats
+}
+
+// NewView makes the view of the replica named self. objects must serve Nodes.
+func NewView(self string, objects client.Reader, members Members, hub *streams.Viewer) *View {
+	return &View{self: self, objects: objects, members: members, hub: hub, beats: beats{nodes: map[string]*heard{}}}
+}
+
+// Beat notes a heartbeat; the caller has made sure whose it is. It does not block.
+func (v *View) Beat(node string, beat wire.Beat) { v.beats.note(node, beat, time.Now()) }
+
+// Nodes looks at all gateways.
+func (v *View) Nodes(ctx context.Context) (inspect.Nodes, error) {
+	var list corev1.NodeList
+	if err := v.objects.List(ctx, &list, client.HasLabels{edgeLabel}); err != nil {
+		return inspect.Nodes{}, fmt.Errorf("list nodes: %w", err)
+	}
+	epoch, err := v.hub.Epoch(ctx)
+	if err != nil {
+		return inspect.Nodes{}, err
+	}
+	answer := inspect.Nodes{Replica: v.self, Live: v.members.Live(), Nodes: make([]inspect.Node, len(list.Items))}
+	names := make(map[string]bool, len(list.Items))
+	var g errgroup.Group
+	g.SetLimit(readers)
+	for i := range list.Items {
+		names[list.Items[i].Name] = true
+		g.Go(func() error {
+			answer.Nodes[i] = v.node(ctx, &list.Items[i], epoch)
+			return nil
+		})
+	}
+	_ = g.Wait() // each node tells its own problem
+	v.beats.keep(func(node string) bool { return names[node] })
+	slices.SortFunc(answer.Nodes, func(a, b inspect.Node) int { return cmp.Compare(a.Name, b.Name) })
+	return answer, nil
+}
+
+// Node looks at one gateway. The error of one that does not exist is NotFound.
+func (v *View) Node(ctx context.Context, name string) (inspect.Node, error) {
+	var object corev1.Node
+	if err := v.objects.Get(ctx, client.ObjectKey{Name: name}, &object); err != nil {
+		return inspect.Node{}, err
+	}
+	epoch, err := v.hub.Epoch(ctx)
+	if err != nil {
+		return inspect.Node{}, err
+	}
+	return v.node(ctx, &object, epoch), nil
+}
+
+// Sync looks at one gateway and each of its objects.
+func (v *View) Sync(ctx context.Context, name string) (inspect.Sync, error) {
+	node, err := v.Node(ctx, name)
+	if err != nil {
+		return inspect.Sync{}, err
+	}
+	held, err := v.hub.Held(ctx, name)
+	if err != nil {
+		return inspect.Sync{}, err
+	}
+	answer := inspect.Sync{Node: node, Objects: []inspect.Object{}}
+	known, cursor := node.Progress != nil && node.Progress.Applied != nil, uint64(0)
+	if known {
+		cursor = node.Progress.Sequence
+	}
+	for key, m := range held {
+		if key == wire.SnapshotMarker() {
+			continue
+		}
+		answer.Objects = append(answer.Objects, v.object(name, key, m, known && m.Sequence <= cursor))
+	}
+	slices.SortFunc(answer.Objects, func(a, b inspect.Object) int {
+		return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Resource, b.Resource), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	return answer, nil
+}
+
+// object tells how far one object is.
+func (v *View) object(node string, key wire.Key, m wire.Message, acked bool) inspect.Object {
+	o := inspect.Object{
+		Group: key.Group, Resource: key.Resource, Namespace: key.Namespace, Name: key.Name,
+		UID: m.UID, State: inspect.Pending, Desired: m.Version, Changed: m.Time, Sequence: m.Sequence,
+	}
+	if acked {
+		o.State, o.Acked, o.AckedAt = inspect.Synced, m.Version, v.beats.passed(node, m.Sequence)
+	}
+	if m.Op == wire.Delete {
+		o.State, o.Desired = inspect.Deleting, ""
+	}
+	return o
+}
+
+// node puts one gateway together. What the hub does not tell is its problem.
+func (v *View) node(ctx context.Context, object *corev1.Node, epoch string) inspect.Node {
+	n := inspect.Node{
+		Name: object.Name, Link: string(corev1.ConditionUnknown), Owner: v.members.Owner(object.Name),
+		Heard: v.beats.last(object.Name), Kubelet: object.Status.NodeInfo.KubeletVersion,
+	}
+	for _, c := range object.Status.Conditions {
+		if c.Type == linkCondition {
+			n.Link, n.LinkSince = string(c.Status), c.LastTransitionTime.UTC()
+		}
+	}
+	progress, err := v.progress(ctx, object.Name, n.Heard, epoch)
+	if err != nil {
+		n.Problem = err.Error()
+		return n
+	}
+	n.Progress = &progress
+	return n
+}
+
+// progress asks the hub about one node.
+func (v *View) progress(ctx context.Context, node string, heard *inspect.Heard, epoch string) (inspect.Progress, error) {
+	info, err := v.hub.Consumer(ctx, node)
+	if err != nil {
+		return inspect.Progress{}, err
+	}
+	marker, err := v.hub.Marker(ctx, node)
+	if err != nil {
+		return inspect.Progress{}, err
+	}
+	all, _, err := v.hub.Count(ctx, node, 0)
+	if err != nil {
+		return inspect.Progress{}, err
+	}
+	t := tally{heard: heard, consumer: consumerOf(info), epoch: epoch, marker: marker, all: all}
+	if t.sequence, t.by = t.cursor(); t.by != "" {
+		if t.missing, t.oldest, err = v.hub.Count(ctx, node, t.sequence); err != nil {
+			return inspect.Progress{}, err
+		}
+	}
+	return t.progress(), nil
+}
+
+func consumerOf(info *jetstream.ConsumerInfo) *inspect.Consumer {
+	if info == nil {
+		return nil
+	}
+	c := &inspect.Consumer{
+		Stream: info.Stream, Name: info.Name, Delivered: info.Delivered.Stream, AckFloor: info.AckFloor.Stream,
+		Acked: info.AckFloor.Consumer != 0, AckPending: info.NumAckPending, Pending: info.NumPending,
+	}
+	if info.AckFloor.Last != nil {
+		c.LastAck = info.AckFloor.Last.UTC()
+	}
+	return c
+}

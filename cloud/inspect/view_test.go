@@ -1,0 +1,259 @@
+package inspect_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap/zaptest"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	api "github.com/frond-edge/frond/api/inspect"
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/cloud/inspect"
+	"github.com/frond-edge/frond/internal/kubetest"
+	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/streamstest"
+)
+
+var shared kubetest.Shared
+
+func TestMain(m *testing.M) { shared.Verify(m) }
+
+// two are the members of the tests.
+type two struct{}
+
+func (two) Live() []string           { return []string{"one", "two"} }
+func (two) Owner(node string) string { return "owner of " + node }
+
+// world is one node, named after a namespace of its own, on a real hub.
+type world struct {
+	*testing.T
+	node      string
+	view      *inspect.View
+	publisher *streams.Publisher
+	attacher  *streams.Attacher
+	hub       *streams.Viewer
+	js        jetstream.JetStream
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	cluster := shared.Cluster(t)
+	w := &world{T: t, node: cluster.Namespace(t)}
+	objects, err := client.New(cluster.Config(), client.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	nc := streamstest.Connect(t, streamstest.Hub(t))
+	if w.hub, err = streams.NewViewer(nc); err != nil {
+		t.Fatal(err)
+	}
+	w.view = inspect.NewView("one", objects, two{}, w.hub)
+	if w.publisher, err = streams.NewPublisher(nc, streams.NewMetrics(nil)); err != nil {
+		t.Fatal(err)
+	}
+	if w.attacher, err = streams.NewAttacher(nc, nil, streams.NewMetrics(nil), zaptest.NewLogger(t)); err != nil {
+		t.Fatal(err)
+	}
+	if w.js, err = jetstream.New(nc); err != nil {
+		t.Fatal(err)
+	}
+	object := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: w.node, Labels: map[string]string{"node-role.kubernetes.io/edge": ""}}}
+	if err := objects.Create(t.Context(), object); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cluster.Client(t).CoreV1().Nodes().Delete(ctxOf(t), w.node, metav1.DeleteOptions{})
+	})
+	return w
+}
+
+func key(name string) wire.Key {
+	return wire.Key{Resource: "configmaps", Namespace: "default", Name: name}
+}
+
+// publish stores a version of an object, or its end, and returns the sequence.
+func (w *world) publish(key wire.Key, op wire.Operation, version string, last uint64) uint64 {
+	w.Helper()
+	m := wire.Message{Node: w.node, Key: key, Op: op, UID: "uid", Version: version, Time: time.Now()}
+	if op == wire.Apply {
+		m.Object = []byte("{}")
+	}
+	sequence, err := w.publisher.Publish(w.Context(), m, last)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return sequence
+}
+
+func (w *world) epoch() string {
+	w.Helper()
+	epoch, err := w.hub.Epoch(w.Context())
+	if err != nil {
+		w.Fatal(err)
+	}
+	return epoch
+}
+
+// beat says how far the node is.
+func (w *world) beat(sequence uint64) {
+	w.view.Beat(w.node, wire.Beat{
+		Cursor: wire.Cursor{StoreEpoch: "s", StreamEpoch: w.epoch(), Sequence: sequence}, Healthy: true, Outbox: 7, Version: "v1",
+	})
+}
+
+func (w *world) sync() api.Sync {
+	w.Helper()
+	answer, err := w.view.Sync(w.Context(), w.node)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return answer
+}
+
+// says compares desired, delivered and applied with what is shown.
+func (w *world) says(what string, desired int, delivered, applied *int) {
+	w.Helper()
+	p := w.sync().Node.Progress
+	if p == nil {
+		w.Fatalf("%s: no progress", what)
+	}
+	if diff := cmp.Diff([]any{desired, delivered, applied}, []any{p.Desired, p.Delivered, p.Applied}); diff != "" {
+		w.Errorf("%s: desired, delivered, applied (-want +got):\n%s", what, diff)
+	}
+}
+
+// attach makes the consumer start after what the node has.
+func (w *world) attach(sequence uint64) jetstream.Consumer {
+	w.Helper()
+	request, err := json.Marshal(wire.AttachRequest{Cursor: wire.Cursor{StoreEpoch: "s", StreamEpoch: w.epoch(), Sequence: sequence}})
+	if err != nil {
+		w.Fatal(err)
+	}
+	if _, err := w.attacher.Handle(w.Context(), w.node, request); err != nil {
+		w.Fatal(err)
+	}
+	consumer, err := w.js.Consumer(w.Context(), streams.DesiredStream, w.node)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return consumer
+}
+
+// TestProgressFollowsTheNode: from nothing known over sent and not acked to applied, and a deletion at the end.
+func TestProgressFollowsTheNode(t *testing.T) {
+	w := newWorld(t)
+	w.says("nothing published", 0, nil, nil)
+	a := w.publish(key("a"), wire.Apply, "1", 0)
+	marker := w.publish(wire.SnapshotMarker(), wire.Apply, "m", 0)
+	w.says("never heard", 1, nil, nil)
+
+	w.beat(marker)
+	w.says("applied", 1, n(1), n(1))
+	consumer := w.attach(marker)
+	b := w.publish(key("b"), wire.Apply, "2", 0)
+	c := w.publish(key("c"), wire.Apply, "3", 0)
+	w.says("published", 3, n(1), n(1))
+
+	batch, err := consumer.Fetch(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	msg := <-batch.Messages()
+	streamstest.Eventually(t, "the consumer has sent one", func() bool {
+		p := w.sync().Node.Progress
+		return p.Delivered != nil && *p.Delivered == 2 && *p.Applied == 1 && p.Consumer.AckPending == 1
+	})
+	if err := msg.DoubleAck(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w.says("acked, though not told by a heartbeat", 3, n(2), n(2))
+	states := map[string]api.State{}
+	for _, o := range w.sync().Objects {
+		states[o.Name] = o.State
+	}
+	if diff := cmp.Diff(map[string]api.State{"a": api.Synced, "b": api.Synced, "c": api.Pending}, states); diff != "" {
+		t.Errorf("states (-want +got):\n%s", diff)
+	}
+
+	w.beat(c)
+	end := w.publish(key("a"), wire.Delete, "", a)
+	got := w.sync()
+	want := []api.Object{
+		{Resource: "configmaps", Namespace: "default", Name: "a", UID: "uid", State: api.Deleting, Sequence: end},
+		{Resource: "configmaps", Namespace: "default", Name: "b", UID: "uid", State: api.Synced, Desired: "2", Acked: "2", Sequence: b},
+		{Resource: "configmaps", Namespace: "default", Name: "c", UID: "uid", State: api.Synced, Desired: "3", Acked: "3", Sequence: c},
+	}
+	if diff := cmp.Diff(want, got.Objects, cmpopts.IgnoreFields(api.Object{}, "Changed", "AckedAt")); diff != "" {
+		t.Errorf("objects (-want +got):\n%s", diff)
+	}
+	if got.Objects[0].Changed.IsZero() || got.Objects[2].AckedAt.IsZero() {
+		t.Errorf("no times: %+v", got.Objects)
+	}
+	if p := got.Node.Progress; *p.Applied != 2 || p.Oldest.IsZero() || time.Since(p.Oldest) > time.Minute {
+		t.Errorf("a deletion to come: %+v", p)
+	}
+	if h := got.Node.Heard; h == nil || h.Outbox != 7 || h.Version != "v1" {
+		t.Errorf("heard %+v", h)
+	}
+}
+
+// TestCountsBeyondADirectGet: a direct get matches 1,024 subjects at most.
+func TestCountsBeyondADirectGet(t *testing.T) {
+	w := newWorld(t)
+	const many = 1100
+	var half uint64
+	for i := range many {
+		sequence := w.publish(key(fmt.Sprint("c-", i)), wire.Apply, "1", 0)
+		if i == many/2-1 {
+			half = sequence
+		}
+	}
+	w.beat(half)
+	w.says("half applied", many, n(many/2), n(many/2))
+}
+
+func TestNodesAreListedAndOthersAreNotFound(t *testing.T) {
+	w := newWorld(t)
+	w.beat(1)
+	all, err := w.view.Nodes(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if all.Replica != "one" || len(all.Live) != 2 {
+		t.Errorf("answered by %q of %q", all.Replica, all.Live)
+	}
+	found := false
+	for i := range all.Nodes {
+		if node := &all.Nodes[i]; node.Name == w.node {
+			found = node.Owner == "owner of "+w.node && node.Link == "Unknown" && node.Heard != nil
+		}
+	}
+	if !found {
+		t.Errorf("%s is not as it should be in %+v", w.node, all.Nodes)
+	}
+	if _, err := w.view.Sync(t.Context(), "nobody"); !apierrors.IsNotFound(err) {
+		t.Errorf("a node that does not exist: %v", err)
+	}
+	w.hubGone()
+	if _, err := w.view.Nodes(t.Context()); err == nil {
+		t.Error("without a hub there is an answer")
+	}
+}
+
+// hubGone closes the connection that the view uses.
+func (w *world) hubGone() {
+	w.js.Conn().Close()
+	if _, err := w.hub.Epoch(w.Context()); err == nil {
+		w.Error(errors.New("the hub still answers"))
+	}
+}

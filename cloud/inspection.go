@@ -1,0 +1,31 @@
+package cloud
+
+import (
+	"fmt"
+
+	"github.com/nats-io/nats.go"
+	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+
+	"github.com/frond-edge/frond/cloud/inspect"
+	"github.com/frond-edge/frond/internal/lifecycle"
+	"github.com/frond-edge/frond/streams"
+)
+
+// inspection makes the view of all nodes, and the part that answers questions about it, if an address is configured.
+func (c *Cloud) inspection(nc *nats.Conn, objects cache.Cache, members *Members) (*inspect.View, []lifecycle.Part, error) {
+	hub, err := streams.NewViewer(nc)
+	if err != nil {
+		return nil, nil, err
+	}
+	view := inspect.NewView(c.cfg.ID, objects, members, hub)
+	if c.cfg.Inspect.Address == "" {
+		return view, nil, nil
+	}
+	clients, err := kubernetes.NewForConfig(c.rest)
+	if err != nil {
+		return nil, nil, fmt.Errorf("kubernetes: %w", err)
+	}
+	server := inspect.NewServer(inspect.Config(c.cfg.Inspect), clients, view, c.log.Named("inspect"))
+	return view, []lifecycle.Part{{Name: "inspect", Start: server.Start, Ready: server.Ready()}}, nil
+}

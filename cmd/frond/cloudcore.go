@@ -1,0 +1,141 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/frond-edge/frond/api/inspect"
+)
+
+const (
+	// envCloudcore names the cloudcores to ask where --server does not.
+	envCloudcore = "FROND_CLOUDCORE"
+	// oneServer bounds what one of several cloudcores may take, so that one that hangs does not hide the others.
+	oneServer = 15 * time.Second
+	// mostAnswer bounds what is read: 100,000 nodes, or the objects of a large one, fit.
+	mostAnswer = 256 << 20
+)
+
+// cloudcore is how a command reaches a cloudcore: as the user of the kubeconfig.
+type cloudcore struct {
+	server, kubeconfig, context, authority string
+}
+
+func (c *cloudcore) add(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&c.server, "server", "", "cloudcores to ask, https://host:port, separated by commas (default $"+envCloudcore+")")
+	flags.StringVar(&c.kubeconfig, "kubeconfig", "", "kubeconfig whose user asks (default $KUBECONFIG, then ~/.kube/config)")
+	flags.StringVar(&c.context, "context", "", "context of the kubeconfig")
+	flags.StringVar(&c.authority, "certificate-authority", "", "CA of cloudcore's certificate (default the cluster's)")
+}
+
+var errNoServer = errors.New(`no cloudcore to ask: give --server or set ` + envCloudcore + `
+  development cluster:  . .frond/env
+  in a cluster:         kubectl --namespace frond-system port-forward deployment/cloudcore 10282
+                        and --server https://127.0.0.1:10282`)
+
+// ask gets a path from the first cloudcore that answers; any one will do.
+func (c *cloudcore) ask(ctx context.Context, path string, into any) error {
+	servers := c.server
+	if servers == "" {
+		servers = os.Getenv(envCloudcore)
+	}
+	if servers == "" {
+		return errNoServer
+	}
+	var faults []error
+	for server := range strings.SplitSeq(servers, ",") {
+		err := c.askOne(ctx, strings.TrimRight(strings.TrimSpace(server), "/"), path, into)
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		if refused := (&refusal{}); errors.As(err, &refused) && refused.final() {
+			return err // the others would say the same
+		}
+		faults = append(faults, err)
+	}
+	return errors.Join(faults...)
+}
+
+// refusal is an answer other than success.
+type refusal struct {
+	server string
+	code   int
+	text   string
+}
+
+func (r *refusal) Error() string {
+	switch r.code {
+	case http.StatusUnauthorized:
+		return fmt.Sprintf("%s does not know you: the kubeconfig needs a client certificate or a token of the cluster that this cloudcore serves", r.server)
+	case http.StatusForbidden:
+		return fmt.Sprintf("%s: %s; an administrator can grant it by a ClusterRole", r.server, r.text)
+	}
+	return fmt.Sprintf("%s answers %d: %s", r.server, r.code, r.text)
+}
+
+func (r *refusal) final() bool { return r.code/100 == 4 }
+
+func (c *cloudcore) askOne(ctx context.Context, server, path string, into any) error {
+	cfg, err := c.config(server)
+	if err != nil {
+		return err
+	}
+	transport, err := rest.TransportFor(cfg)
+	if err != nil {
+		return fmt.Errorf("credentials of the kubeconfig: %w", err)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, oneServer, fmt.Errorf("no answer within %s", oneServer))
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, server+path, nil)
+	if err != nil {
+		return fmt.Errorf("--server %q: %w", server, err)
+	}
+	response, err := transport.RoundTrip(request)
+	if err != nil {
+		return fmt.Errorf("ask cloudcore at %s: %w", server, errors.Join(err, context.Cause(ctx)))
+	}
+	defer func() { _ = response.Body.Close() }() // it is read to its end
+	body, err := io.ReadAll(io.LimitReader(response.Body, mostAnswer))
+	if err != nil {
+		return fmt.Errorf("read the answer of %s: %w", server, err)
+	}
+	if response.StatusCode != http.StatusOK {
+		return &refusal{server: server, code: response.StatusCode, text: strings.TrimSpace(string(body))}
+	}
+	if err := json.Unmarshal(body, into); err != nil {
+		return fmt.Errorf("understand the answer of %s: %w", server, err)
+	}
+	return nil
+}
+
+// config is the kubeconfig's user, turned to a cloudcore. Whatever its address, it must show cloudcore's own certificate:
+// a token is shown to nobody else.
+func (c *cloudcore) config(server string) (*rest.Config, error) {
+	if !strings.HasPrefix(server, "https://") {
+		return nil, fmt.Errorf("--server %q: want https://host:port", server)
+	}
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = c.kubeconfig
+	cfg, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: c.context}).ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("kubeconfig: %w", err)
+	}
+	cfg = rest.CopyConfig(cfg)
+	cfg.Host, cfg.TLSClientConfig.ServerName, cfg.TLSClientConfig.Insecure = server, inspect.ServerName, false
+	if c.authority != "" {
+		cfg.TLSClientConfig.CAFile, cfg.TLSClientConfig.CAData = c.authority, nil
+	}
+	return cfg, nil
+}

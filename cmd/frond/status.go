@@ -1,0 +1,160 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/util/duration"
+
+	"github.com/frond-edge/frond/api/inspect"
+)
+
+// watchEvery is how often --watch asks.
+const watchEvery = 2 * time.Second
+
+type nodeStatus struct {
+	cloudcore
+	output output
+	watch  bool
+}
+
+func newNodeStatus() *cobra.Command {
+	s := &nodeStatus{}
+	cmd := &cobra.Command{
+		Use:   "status [NODE]",
+		Short: "Show how far each gateway is with what the cloud wants there",
+		Long: `Show how far each gateway is with what the cloud wants there. A cloudcore answers; it may be any one.
+
+DESIRED counts the objects that the gateway should hold or delete, DELIVERED those of them that were sent to it, APPLIED those
+that are on its disk; a ? is not known yet. BEHIND is the age of the oldest change that is not on its disk. OUTBOX counts the
+reports that wait at the gateway. Needs the right to list nodes, or to get the one that is named.`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return s.Run(cmd.Context(), strings.Join(args, ""), cmd.OutOrStdout())
+		},
+	}
+	s.add(cmd)
+	s.output.add(cmd)
+	cmd.Flags().BoolVarP(&s.watch, "watch", "w", false, "ask again every 2 s until interrupted")
+	return cmd
+}
+
+// Run prints the status of one node or of all, once or, with --watch, until ctx ends.
+func (s *nodeStatus) Run(ctx context.Context, node string, out io.Writer) error {
+	asJSON, err := s.output.json()
+	if err != nil {
+		return err
+	}
+	for {
+		if err := s.once(ctx, node, asJSON, out); err != nil {
+			return err
+		}
+		if !s.watch {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(watchEvery):
+			if !asJSON {
+				fmt.Fprintln(out)
+			}
+		}
+	}
+}
+
+func (s *nodeStatus) once(ctx context.Context, node string, asJSON bool, out io.Writer) error {
+	if node != "" {
+		var one inspect.Node
+		if err := s.ask(ctx, inspect.PathNodes+"/"+url.PathEscape(node), &one); err != nil {
+			return err
+		}
+		if asJSON {
+			return printJSON(out, one)
+		}
+		return printNodes(out, []inspect.Node{one}, time.Now())
+	}
+	var all inspect.Nodes
+	if err := s.ask(ctx, inspect.PathNodes, &all); err != nil {
+		return err
+	}
+	if asJSON {
+		return printJSON(out, all)
+	}
+	if len(all.Nodes) == 0 {
+		return errors.New("there are no gateways: no Node has the label node-role.kubernetes.io/edge")
+	}
+	return printNodes(out, all.Nodes, time.Now())
+}
+
+func printNodes(out io.Writer, nodes []inspect.Node, now time.Time) error {
+	t := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(t, "NODE\tLINK\tSINCE\tOWNER\tDESIRED\tDELIVERED\tAPPLIED\tBEHIND\tOUTBOX\tEDGECORE\tKUBELET")
+	for i := range nodes {
+		n := &nodes[i]
+		desired, delivered, applied, behind := "?", "?", "?", "?"
+		if p := n.Progress; p != nil {
+			desired, delivered, applied = strconv.Itoa(p.Desired), count(p.Delivered), count(p.Applied)
+			switch {
+			case !p.Oldest.IsZero():
+				behind = age(p.Oldest, now)
+			case p.Applied != nil:
+				behind = "-"
+			}
+		}
+		outbox, version := "?", "?"
+		if n.Heard != nil {
+			outbox, version = strconv.FormatUint(n.Heard.Outbox, 10), orDash(n.Heard.Version)
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", n.Name, linkWord(n.Link), age(n.LinkSince, now), orDash(n.Owner),
+			desired, delivered, applied, behind, outbox, version, orDash(n.Kubelet))
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	for i := range nodes {
+		if nodes[i].Problem != "" {
+			fmt.Fprintf(out, "\n%s: %s\n", nodes[i].Name, nodes[i].Problem)
+		}
+	}
+	return nil
+}
+
+func linkWord(status string) string {
+	switch status {
+	case "True":
+		return "up"
+	case "False":
+		return "down"
+	}
+	return "unknown"
+}
+
+func count(n *int) string {
+	if n == nil {
+		return "?"
+	}
+	return strconv.Itoa(*n)
+}
+
+func age(at, now time.Time) string {
+	if at.IsZero() {
+		return "-"
+	}
+	return duration.HumanDuration(max(0, now.Sub(at)))
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}

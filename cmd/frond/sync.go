@@ -1,0 +1,72 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/url"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/frond-edge/frond/api/inspect"
+)
+
+type nodeSync struct {
+	cloudcore
+	output output
+}
+
+func newSync() *cobra.Command {
+	s := &nodeSync{}
+	cmd := &cobra.Command{
+		Use:   "sync NODE",
+		Short: "Show how far each object of a gateway is",
+		Long: `Show how far each object of a gateway is: the version that the cloud wants there, the version known to be on its disk, and
+when each came about. A cloudcore answers, also while the gateway is away. It shows names of objects and none of their
+content, and needs the right to get nodes/sync.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error { return s.Run(cmd.Context(), args[0], cmd.OutOrStdout()) },
+	}
+	s.add(cmd)
+	s.output.add(cmd)
+	return cmd
+}
+
+// Run prints the objects.
+func (s *nodeSync) Run(ctx context.Context, node string, out io.Writer) error {
+	asJSON, err := s.output.json()
+	if err != nil {
+		return err
+	}
+	var answer inspect.Sync
+	if err := s.ask(ctx, inspect.PathNodes+"/"+url.PathEscape(node)+inspect.PathObjects, &answer); err != nil {
+		return err
+	}
+	if asJSON {
+		return printJSON(out, answer)
+	}
+	now := time.Now()
+	if err := printNodes(out, []inspect.Node{answer.Node}, now); err != nil {
+		return err
+	}
+	t := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(t, "\nOBJECT\tSTATE\tDESIRED\tACKED\tCHANGED\tON DISK\tSEQUENCE")
+	for _, o := range answer.Objects {
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%d\n", o.Key().Human(), o.State, orDash(o.Desired), orDash(o.Acked),
+			age(o.Changed, now), onDisk(o, now), o.Sequence)
+	}
+	return t.Flush()
+}
+
+// onDisk is when the desired version was acked; an ack from before the cloudcore's memory has no time.
+func onDisk(o inspect.Object, now time.Time) string {
+	switch {
+	case !o.AckedAt.IsZero():
+		return age(o.AckedAt, now)
+	case o.State == inspect.Synced:
+		return "yes"
+	}
+	return "-"
+}

@@ -1,0 +1,30 @@
+package desired
+
+import (
+	"time"
+
+	"github.com/frond-edge/frond/api/wire"
+)
+
+// Progress tells how far a node is that has everything up to a stream sequence on disk: how many of the changes that the
+// stream holds for it are not there, and when the first of them was made. known is false unless this replica serves the
+// node and has read what the stream holds. It costs a look at each object of the node, and does not block.
+func (e *Engine) Progress(node string, sequence uint64) (behind int, oldest time.Time, known bool) {
+	e.mu.Lock()
+	s := e.sites[node]
+	e.mu.Unlock()
+	if s == nil {
+		return 0, time.Time{}, false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for key, r := range s.held {
+		if r.sequence <= sequence || key == wire.SnapshotMarker() {
+			continue
+		}
+		if behind++; oldest.IsZero() || r.at.Before(oldest) {
+			oldest = r.at
+		}
+	}
+	return behind, oldest, s.held != nil
+}

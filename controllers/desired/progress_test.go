@@ -1,0 +1,56 @@
+package desired_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/controllers/desired"
+	"github.com/frond-edge/frond/internal/kubetest"
+)
+
+// TestProgressCountsWhatANodeLacks compares with the stream, for a node that was there before this engine and has none of it.
+func TestProgressCountsWhatANodeLacks(t *testing.T) {
+	w := newWorld(t)
+	node := w.node("a")
+	w.account("default")
+	w.configMap("used", "1")
+	first := w.engine(desired.Config{}, &owners{}, "first")
+	w.pod("one", node, mountConfigMap("used"))
+	used := key("configmaps", w.ns, "used")
+	w.eventually(node, used, "published", applied)
+	w.eventually(node, key("pods", w.ns, "one"), "published", applied)
+
+	for what, engine := range map[string]*desired.Engine{"who published": first, "who read": w.engine(desired.Config{}, &owners{}, "second")} {
+		kubetest.Eventually(t, 30*time.Second, func() error {
+			held := w.held(node)
+			last, want := uint64(0), 0
+			oldest := time.Now()
+			for key, m := range held {
+				last = max(last, m.Sequence)
+				if key == wire.SnapshotMarker() {
+					continue
+				}
+				want++
+				if m.Time.Before(oldest) {
+					oldest = m.Time
+				}
+			}
+			behind, since, known := engine.Progress(node, 0)
+			if !known || behind != want || !since.Equal(oldest) {
+				return fmt.Errorf("%s: %d behind since %v, known %v, want %d since %v", what, behind, since, known, want, oldest)
+			}
+			if behind, _, known = engine.Progress(node, held[used].Sequence); !known || behind >= want {
+				return fmt.Errorf("%s: %d behind after one was applied", what, behind)
+			}
+			if behind, since, known = engine.Progress(node, last); !known || behind != 0 || !since.IsZero() {
+				return fmt.Errorf("%s: %d behind since %v, known %v, with all applied", what, behind, since, known)
+			}
+			return nil
+		})
+	}
+	if _, _, known := first.Progress("nobody", 0); known {
+		t.Error("the progress of a node that does not exist is known")
+	}
+}

@@ -1,0 +1,217 @@
+package nodes
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+const (
+	// Connected is the condition that says whether heartbeats of the node arrive.
+	Connected corev1.NodeConditionType = "EdgeConnected"
+	// UpToDate is the condition that says whether everything that the cloud wants is on the node's disk: False only after a
+	// change has waited for behindAfter, Unknown while the node is not connected.
+	UpToDate corev1.NodeConditionType = "EdgeUpToDate"
+)
+
+const (
+	// behindAfter is how long a change must have waited at a connected node: what is on its way is no fault.
+	behindAfter = 30 * time.Second
+	// caughtUp is how young the oldest waiting change must be for a node that was behind to be up to date again. A node that
+	// is changed all the time always has one under way.
+	caughtUp = behindAfter / 3
+	// tellEvery is the least time between two changes of UpToDate while the link stays as it is.
+	tellEvery = 30 * time.Second
+)
+
+// Progress is how far a node is with what the cloud wants there, as the replica knows that publishes for it.
+type Progress struct {
+	// Known is false until that replica has read what the stream holds.
+	Known bool
+	// Behind counts the changes that are not on the node's disk; Oldest is when the cloud saw the first of them.
+	Behind int
+	Oldest time.Time
+}
+
+// state is what a condition says.
+type state struct {
+	status corev1.ConditionStatus
+	reason string
+}
+
+// present is what a condition says now; the zero state if the Node has none of that type.
+func present(object *corev1.Node, kind corev1.NodeConditionType) state {
+	for _, c := range object.Status.Conditions {
+		if c.Type == kind {
+			return state{c.Status, c.Reason}
+		}
+	}
+	return state{}
+}
+
+// wantLink is what Connected should say; the zero state where it is too early to say anything.
+func (n *node) wantLink() state {
+	switch {
+	case n.connected && n.healthy:
+		return state{corev1.ConditionTrue, "HeartbeatsArrive"}
+	case n.connected:
+		return state{corev1.ConditionTrue, "KubeletUnwell"}
+	case n.lost:
+		return state{corev1.ConditionFalse, "NoHeartbeat"}
+	}
+	return state{}
+}
+
+// wantProgress is what UpToDate should say, given what it says; the zero state or the same where there is nothing to tell.
+func (n *node) wantProgress(was state, pace pace, now time.Time) state {
+	p := n.progress
+	var want state
+	switch {
+	case n.lost:
+		return state{corev1.ConditionUnknown, "NotConnected"}
+	case !n.connected || !p.Known:
+		return was
+	case p.Behind == 0:
+		want = state{corev1.ConditionTrue, "AllApplied"}
+	default:
+		since := p.Oldest
+		if n.joined.After(since) {
+			since = n.joined // what waited for the link has not waited for the node
+		}
+		switch waited := now.Sub(since); {
+		case waited >= pace.behindAfter:
+			want = state{corev1.ConditionFalse, "Behind"}
+		case was.status == corev1.ConditionFalse && waited < pace.caughtUp:
+			want = state{corev1.ConditionTrue, "AllApplied"}
+		default:
+			return was
+		}
+	}
+	if was.status != corev1.ConditionUnknown && now.Sub(n.told) < pace.tellEvery {
+		return was
+	}
+	return want
+}
+
+// pace is the constants, but in tests.
+type pace struct{ behindAfter, caughtUp, tellEvery time.Duration }
+
+// changes are the conditions that are not as they should be. The caller has its own copy of n, or holds Monitor.mu.
+func (m *Monitor) changes(n *node, object *corev1.Node, now time.Time) []change {
+	var list []change
+	add := func(kind corev1.NodeConditionType, want state, message string) {
+		if was := present(object, kind); want != (state{}) && want != was {
+			list = append(list, change{kind: kind, want: want, was: was, message: message})
+		}
+	}
+	link := n.wantLink()
+	add(Connected, link, linkMessage(link))
+	progress := n.wantProgress(present(object, UpToDate), m.pace, now)
+	add(UpToDate, progress, progressMessage(progress, n.progress))
+	return list
+}
+
+// change is one condition to be written.
+type change struct {
+	kind      corev1.NodeConditionType
+	want, was state
+	message   string
+}
+
+func linkMessage(s state) string {
+	switch s.reason {
+	case "HeartbeatsArrive":
+		return "heartbeats arrive over the link"
+	case "KubeletUnwell":
+		return "heartbeats arrive over the link, but the kubelet has not renewed its lease"
+	}
+	return "no heartbeat; the gateway goes on by itself with what it has"
+}
+
+func progressMessage(s state, p Progress) string {
+	switch s.status {
+	case corev1.ConditionFalse:
+		return fmt.Sprintf("%d changes were not on the gateway's disk when this was written, the oldest since %s", p.Behind, p.Oldest.UTC().Format(time.RFC3339))
+	case corev1.ConditionTrue:
+		return "what the cloud wants is on the gateway's disk"
+	default:
+		return "no heartbeat tells how far the gateway is"
+	}
+}
+
+// tell writes conditions in one request. A transition is when the status changes, not the reason.
+func (m *Monitor) tell(ctx context.Context, object *corev1.Node, changes []change) error {
+	now := metav1.Now()
+	conditions := make([]any, 0, len(changes))
+	for _, c := range changes {
+		condition := map[string]any{
+			"type": c.kind, "status": c.want.status, "reason": c.want.reason, "message": c.message, "lastHeartbeatTime": now,
+		}
+		if c.want.status != c.was.status {
+			condition["lastTransitionTime"] = now
+		}
+		conditions = append(conditions, condition)
+	}
+	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": conditions}})
+	if err != nil {
+		return fmt.Errorf("encode the conditions: %w", err)
+	}
+	_, err = m.kube.CoreV1().Nodes().Patch(ctx, object.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{FieldManager: fieldManager}, "status")
+	if err != nil {
+		return fmt.Errorf("conditions: %w", err)
+	}
+	for _, c := range changes {
+		m.writes.WithLabelValues("condition").Inc()
+		m.event(object, c)
+		m.log.Info("node condition changed", zap.String("node", object.Name), zap.String("condition", string(c.kind)),
+			zap.String("status", string(c.want.status)), zap.String("reason", c.want.reason))
+	}
+	return nil
+}
+
+// event tells people of a change of status; the first heartbeat of a new node is none.
+func (m *Monitor) event(object *corev1.Node, c change) {
+	if m.recorder == nil || c.was.status == "" || c.was.status == c.want.status {
+		return
+	}
+	switch {
+	case c.kind == Connected && c.want.status == corev1.ConditionTrue:
+		m.recorder.Event(object, corev1.EventTypeNormal, "EdgeConnected", c.message)
+	case c.kind == Connected:
+		m.recorder.Event(object, corev1.EventTypeWarning, "EdgeDisconnected", c.message)
+	case c.want.status == corev1.ConditionFalse:
+		m.recorder.Event(object, corev1.EventTypeWarning, "EdgeBehind", c.message)
+	case c.was.status == corev1.ConditionFalse && c.want.status == corev1.ConditionTrue:
+		m.recorder.Event(object, corev1.EventTypeNormal, "EdgeUpToDate", c.message)
+	}
+}
+
+// keepConditions writes what is not as it should be.
+func (m *Monitor) keepConditions(ctx context.Context, known, n *node, object *corev1.Node) error {
+	now := time.Now()
+	changes := m.changes(n, object, now)
+	if len(changes) == 0 {
+		return nil
+	}
+	if err := m.tell(ctx, object, changes); err != nil {
+		return err
+	}
+	for _, c := range changes {
+		if c.kind == UpToDate {
+			m.mu.Lock()
+			known.told = now
+			m.mu.Unlock()
+		}
+	}
+	return nil
+}
+
+// errNoNode says that there is no Node object yet.
+var errNoNode = errors.New("node has no Node object")

@@ -1,0 +1,57 @@
+package nodes
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// gauges shows how the connected nodes of this replica are, counted when it is asked.
+type gauges struct{ *Monitor }
+
+func descriptions() (connected, behind, objects, oldest *prometheus.Desc) {
+	gauge := func(name, help string) *prometheus.Desc { return prometheus.NewDesc("frond_"+name, help, nil, nil) }
+	return gauge("connected_nodes", "Nodes that this replica owns and whose heartbeats arrive."),
+		gauge("behind_nodes", "Of the connected nodes, those that lack a change."),
+		gauge("behind_objects", "Changes that connected nodes lack."),
+		gauge("behind_oldest_seconds", "Age of the oldest change that a connected node lacks.")
+}
+
+// Describe is of prometheus.Collector.
+func (gauges) Describe(out chan<- *prometheus.Desc) {
+	connected, behind, objects, oldest := descriptions()
+	out <- connected
+	out <- behind
+	out <- objects
+	out <- oldest
+}
+
+// Collect is of prometheus.Collector.
+func (g gauges) Collect(out chan<- prometheus.Metric) {
+	var connected, behind, objects int
+	var first time.Time
+	g.mu.Lock()
+	for _, n := range g.nodes {
+		if !n.connected {
+			continue
+		}
+		connected++
+		if n.progress.Behind == 0 {
+			continue
+		}
+		behind++
+		objects += n.progress.Behind
+		if first.IsZero() || n.progress.Oldest.Before(first) {
+			first = n.progress.Oldest
+		}
+	}
+	g.mu.Unlock()
+	age := 0.0
+	if !first.IsZero() {
+		age = max(0, time.Since(first).Seconds())
+	}
+	a, b, c, d := descriptions()
+	for desc, value := range map[*prometheus.Desc]float64{a: float64(connected), b: float64(behind), c: float64(objects), d: age} {
+		out <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value)
+	}
+}

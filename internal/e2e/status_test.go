@@ -1,0 +1,181 @@
+package e2e_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/frond-edge/frond/api/inspect"
+	"github.com/frond-edge/frond/internal/devcluster"
+	"github.com/frond-edge/frond/streams"
+)
+
+// frondJSON runs the frond that the cluster was built with, as a user who has sourced its env file.
+func frondJSON(ctx context.Context, into any, args ...string) error {
+	cmd := exec.CommandContext(ctx, filepath.Join(shared.Dir(), "bin", "frond"), append(args, "-o", "json")...)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+shared.Kubeconfig(), "FROND_CLOUDCORE="+shared.Cloudcores())
+	var errs strings.Builder
+	cmd.Stderr = &errs
+	out, err := cmd.Output()
+	if err != nil {
+		return fmt.Errorf("frond %s: %w: %s", strings.Join(args, " "), err, errs.String())
+	}
+	return json.Unmarshal(out, into)
+}
+
+// differences says what the three views of a gateway do not agree on: frond sync, the node's consumer, and its own store.
+func differences(ctx context.Context, js jetstream.JetStream, edge string) string {
+	var told inspect.Sync
+	if err := frondJSON(ctx, &told, "sync", edge); err != nil {
+		return err.Error()
+	}
+	consumer, err := js.Consumer(ctx, streams.DesiredStream, edge)
+	if err != nil {
+		return err.Error()
+	}
+	store, err := shared.Store(ctx, edge)
+	if err != nil {
+		return err.Error()
+	}
+	p, info := told.Node.Progress, consumer.CachedInfo()
+	switch {
+	case p == nil || p.Applied == nil || p.Delivered == nil || p.Consumer == nil || told.Node.Heard == nil:
+		return fmt.Sprintf("not all is known: %+v, %+v", told.Node, p)
+	case *p.Applied != p.Desired || *p.Delivered != p.Desired || !p.Oldest.IsZero() || !p.Complete:
+		return fmt.Sprintf("not up to date: %d of %d", *p.Applied, p.Desired)
+	case info.NumPending != 0 || info.NumAckPending != 0 || p.Consumer.Pending != 0 || p.Consumer.AckPending != 0:
+		return fmt.Sprintf("the consumer has %d pending and %d unacked", info.NumPending, info.NumAckPending)
+	case store.Cursor != told.Node.Heard.Cursor:
+		return fmt.Sprintf("the store is at %+v, told is %+v", store.Cursor, told.Node.Heard.Cursor)
+	case info.AckFloor.Stream > store.Cursor.Sequence || p.Consumer.AckFloor != info.AckFloor.Stream:
+		return fmt.Sprintf("acked up to %d, told is %d, the store is at %d", info.AckFloor.Stream, p.Consumer.AckFloor, store.Cursor.Sequence)
+	}
+	return objectsDiffer(told.Objects, store)
+}
+
+func objectsDiffer(told []inspect.Object, store devcluster.Stored) string {
+	held := map[string]string{}
+	for _, o := range store.Objects {
+		if o.Sequence != 0 { // what the node made itself is not desired
+			held[o.Key().String()] = o.UID + " " + o.Version
+		}
+	}
+	for _, o := range told {
+		k := o.Key().String()
+		switch {
+		case o.State == inspect.Deleting:
+			return k + " waits to be purged"
+		case o.State != inspect.Synced || o.Acked != o.Desired:
+			return fmt.Sprintf("%s is %s, acked %q of %q", k, o.State, o.Acked, o.Desired)
+		case held[k] != o.UID+" "+o.Acked:
+			return fmt.Sprintf("%s: told %q, the store holds %q", k, o.UID+" "+o.Acked, held[k])
+		}
+		delete(held, k)
+	}
+	if len(held) != 0 {
+		return fmt.Sprint("only the store holds ", held)
+	}
+	return ""
+}
+
+// TestThreeViewsAgree: what frond sync tells is what the node's consumer shows and what its store holds. While the gateway is
+// cut off, a change is told as missing there; afterwards all agree again.
+func TestThreeViewsAgree(t *testing.T) {
+	const edge = "edge-1"
+	_, js := connectAdmin(t)
+	apply(t, many("views", edge, 3))
+	running(t, "app=views", 1)
+	agree := func(when string) {
+		t.Helper()
+		eventually(t, "the three views agree "+when, func(ctx context.Context) string { return differences(ctx, js, edge) })
+	}
+	agree("at first")
+
+	t.Cleanup(func() {
+		if err := shared.Heal(context.WithoutCancel(t.Context()), edge); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := shared.Cut(t.Context(), edge, true); err != nil {
+		t.Fatal(err)
+	}
+	if err := set(t.Context(), clients(t), "views-1", "changed while cut off"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the change is told as pending and nothing else", func(ctx context.Context) string {
+		var told inspect.Sync
+		if err := frondJSON(ctx, &told, "sync", edge); err != nil {
+			return err.Error()
+		}
+		for _, o := range told.Objects {
+			switch {
+			case o.Name == "views-1" && o.State != inspect.Pending:
+				return fmt.Sprintf("views-1 is %s", o.State)
+			case o.Name == "views-2" && o.State != inspect.Synced:
+				return fmt.Sprintf("views-2 is %s", o.State)
+			}
+		}
+		if p := told.Node.Progress; p == nil || p.Applied == nil || *p.Applied >= p.Desired || p.Oldest.IsZero() {
+			return fmt.Sprintf("progress: %+v", p)
+		}
+		return ""
+	})
+	eventually(t, "the Node does not say that it is up to date", func(ctx context.Context) string { return upToDate(ctx, edge, "Unknown") })
+	var all inspect.Nodes
+	if err := frondJSON(t.Context(), &all, "status"); err != nil {
+		t.Fatal(err)
+	}
+	for i := range all.Nodes {
+		if n := &all.Nodes[i]; n.Owner == "" || n.Problem != "" {
+			t.Errorf("%s: owner %q, problem %q", n.Name, n.Owner, n.Problem)
+		}
+	}
+	if err := shared.Heal(t.Context(), edge); err != nil {
+		t.Fatal(err)
+	}
+	agree("after the cut")
+	eventually(t, "the Node says that it is up to date", func(ctx context.Context) string { return upToDate(ctx, edge, "True") })
+}
+
+// upToDate compares the status of a Node's condition.
+func upToDate(ctx context.Context, edge, want string) string {
+	got, err := shared.Kubectl(ctx, "", "get", "node", edge, "-o", `jsonpath={.status.conditions[?(@.type=="EdgeUpToDate")].status}`)
+	if err == nil && got != want {
+		err = fmt.Errorf("it says %q", got)
+	}
+	if err != nil {
+		return err.Error()
+	}
+	return ""
+}
+
+// TestEitherCloudcoreTells: the first one that is asked is dead.
+func TestEitherCloudcoreTells(t *testing.T) {
+	t.Cleanup(func() {
+		if err := shared.Start(context.WithoutCancel(t.Context()), "cloudcore-1"); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := shared.Kill(t.Context(), "cloudcore-1"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the other cloudcore tells, and owns all nodes", func(ctx context.Context) string {
+		var all inspect.Nodes
+		if err := frondJSON(ctx, &all, "status"); err != nil {
+			return err.Error()
+		}
+		for i := range all.Nodes {
+			if n := &all.Nodes[i]; n.Owner != "cloudcore-2" {
+				return n.Name + " is owned by " + n.Owner
+			}
+		}
+		return ""
+	})
+}
