@@ -28,6 +28,7 @@ var ranks = map[string]int{
 	"leaf/store":          1,
 	"leaf/localapi":       1,
 	"streams":             1,
+	"streams/tunnel":      1,
 	"controllers":         2,
 	"controllers/desired": 2,
 	"controllers/nodes":   2,
