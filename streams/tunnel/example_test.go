@@ -66,6 +66,7 @@ func example(ctx context.Context) error {
 	}
 
 	ctx, stop := context.WithCancel(ctx)
+	defer stop()
 	var parts errgroup.Group
 	parts.Go(func() error { return node.Start(ctx) })
 	parts.Go(func() error { return dialer.Start(ctx) })
