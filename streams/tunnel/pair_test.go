@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/url"
+	"sync"
 	"testing"
 	"time"
 
@@ -116,6 +116,9 @@ type ends struct {
 	listener            *tunnel.Listener
 	proxy               *leaftest.Proxy
 	stopCloud, stopNode func()
+
+	acceptor sync.Once
+	accepted chan *tunnel.Conn
 }
 
 func pair(t testing.TB, cloudCfg, nodeCfg tunnel.Config) *ends {
@@ -193,24 +196,24 @@ func (e *ends) dial(t testing.TB) (cloud, node *tunnel.Conn) {
 	return cloud, node
 }
 
+// open is dial for those that handle errors. One call at a time: what is accepted belongs to what was dialed.
 func (e *ends) open(ctx context.Context) (cloud, at *tunnel.Conn, err error) {
-	type accepted struct {
-		conn net.Conn
-		err  error
-	}
-	got := make(chan accepted, 1)
-	go func() {
-		c, err := e.listener.Accept()
-		got <- accepted{c, err}
-	}()
+	e.acceptor.Do(func() {
+		e.accepted = make(chan *tunnel.Conn, 1024) // more than any test opens at a time
+		go func() {
+			for {
+				c, err := e.listener.Accept()
+				if err != nil {
+					return // the listener is closed
+				}
+				e.accepted <- c.(*tunnel.Conn)
+			}
+		}()
+	})
 	if cloud, err = e.dialer.Dial(ctx, node, port); err != nil {
 		return nil, nil, err
 	}
-	a := <-got
-	if a.err != nil {
-		return nil, nil, a.err
-	}
-	return cloud, a.conn.(*tunnel.Conn), nil
+	return cloud, <-e.accepted, nil
 }
 
 func eventually(t testing.TB, what string, condition func() bool) {

@@ -91,8 +91,8 @@ func (s *Server) handle(msg *nats.Msg) {
 		s.metrics.refuse(codeGarbage)
 	case f.kind == kindOpen && !stale:
 		s.open(key, f)
-	case f.kind == kindData:
-		s.metrics.refuse(unknown(stale))
+	case f.kind == kindData && !stale: // it was another process's; one that ended lately has had its last word
+		s.metrics.refuse(CodeUnknown)
 		s.later(s.out+s.token+"."+key, frame{kind: kindReset, payload: reasonPayload(CodeUnknown, "the node does not know the stream")})
 	default:
 		s.metrics.refuse(unknown(stale))

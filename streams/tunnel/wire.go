@@ -89,6 +89,9 @@ func (c *Conn) receive(f frame, now time.Time) {
 	case kindAccept:
 		broken = c.takeAccept(f, now)
 	case kindReset, kindRefuse:
+		if c.peerClosed {
+			break // its last word was a good one
+		}
 		code, text := parseReason(f.payload)
 		broken = &BrokenError{Code: code, Text: text, ByPeer: true}
 		if f.kind == kindRefuse && (c.open || !c.dialed) {
@@ -182,10 +185,10 @@ func (c *Conn) fail(why *BrokenError, tell bool) {
 	c.readable.Broadcast()
 	c.writable.Broadcast()
 	c.mu.Unlock()
-	c.mux.remove(c, why)
 	if tell {
-		c.mux.later(c.out, reset)
+		c.mux.later(c.out, reset) // before it is forgotten: else the peer may hear first that it is unknown
 	}
+	c.mux.remove(c, why)
 }
 
 // tend is called several times per KeepAlive: it breaks the stream if its time is over, and keeps it alive.
