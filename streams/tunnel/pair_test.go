@@ -62,15 +62,12 @@ func run(t testing.TB, opts *server.Options) *server.Server {
 	return s
 }
 
-// leafOf starts a node's leaf, linked to the hub by way of addr ("" for directly).
-func leafOf(t testing.TB, h *server.Server, name, addr string) *server.Server {
+// leafOf starts a node's leaf, linked to the hub by way of addr.
+func leafOf(t testing.TB, name, addr string) *server.Server {
 	t.Helper()
-	if addr == "" {
-		addr = leafAddr(h)
-	}
 	opts := &server.Options{ServerName: name, DontListen: true, NoSigs: true, NoLog: true}
 	u := &url.URL{Scheme: "nats-leaf", Host: addr, User: url.UserPassword(name, name)}
-	remote := &server.RemoteLeafOpts{URLs: []*url.URL{u}}
+	remote := &server.RemoteLeafOpts{URLs: []*url.URL{u}, IgnoreDiscoveredServers: true} // else it goes around the proxy
 	remote.Compression.Mode = server.CompressionOff
 	opts.LeafNode.Remotes = []*server.RemoteLeafOpts{remote}
 	opts.LeafNode.ReconnectInterval = 100 * time.Millisecond
@@ -87,9 +84,9 @@ func leafAddr(h *server.Server) string {
 	return fmt.Sprintf("127.0.0.1:%d", v.LeafNode.Port)
 }
 
-func cloudConn(t testing.TB, h *server.Server, opts ...nats.Option) *nats.Conn {
+func cloudConn(t testing.TB, url string) *nats.Conn {
 	t.Helper()
-	return connect(t, h.ClientURL(), append(opts, nats.UserInfo("cloud", "cloud"))...)
+	return connect(t, url, nats.UserInfo("cloud", "cloud"), nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond), nats.IgnoreDiscoveredServers())
 }
 
 func nodeConn(t testing.TB, l *server.Server) *nats.Conn {
@@ -114,7 +111,8 @@ type ends struct {
 	dialer              *tunnel.Dialer
 	server              *tunnel.Server
 	listener            *tunnel.Listener
-	proxy               *leaftest.Proxy
+	hub                 *server.Server
+	link, client        *leaftest.Proxy // between leaf and hub, between cloud and hub; nil in benchmarks
 	stopCloud, stopNode func()
 
 	acceptor sync.Once
@@ -124,12 +122,13 @@ type ends struct {
 func pair(t testing.TB, cloudCfg, nodeCfg tunnel.Config) *ends {
 	t.Helper()
 	h := hub(t, node, "gw-18")
-	e := &ends{
-		cloudNC: cloudConn(t, h), proxy: leaftest.NewProxy(t, leafAddr(h)),
-		cloudSays: prometheus.NewRegistry(), nodeSays: prometheus.NewRegistry(),
+	e := &ends{hub: h, cloudSays: prometheus.NewRegistry(), nodeSays: prometheus.NewRegistry()}
+	if _, bench := t.(*testing.B); bench { // the proxies would be what is measured
+		e.cloudNC, e.nodeNC = cloudConn(t, h.ClientURL()), nodeConn(t, leafOf(t, node, leafAddr(h)))
+	} else {
+		e.link, e.client = leaftest.NewProxy(t, leafAddr(h)), leaftest.NewProxy(t, h.Addr().String())
+		e.cloudNC, e.nodeNC = cloudConn(t, "nats://"+e.client.Addr()), nodeConn(t, leafOf(t, node, e.link.Addr()))
 	}
-	l := leafOf(t, h, node, e.proxy.Addr())
-	e.nodeNC = nodeConn(t, l)
 	var err error
 	if e.dialer, err = tunnel.NewDialer(e.cloudNC, cloudCfg, tunnel.NewMetrics(e.cloudSays), logger(t, "cloud")); err != nil {
 		t.Fatal(err)
