@@ -121,10 +121,16 @@ type ends struct {
 
 func pair(t testing.TB, cloudCfg, nodeCfg tunnel.Config) *ends {
 	t.Helper()
+	return pairOver(t, cloudCfg, nodeCfg, func(addr string) string { return addr })
+}
+
+// pairOver is pair with something between the leaf and the hub's address.
+func pairOver(t testing.TB, cloudCfg, nodeCfg tunnel.Config, over func(addr string) string) *ends {
+	t.Helper()
 	h := hub(t, node, "gw-18")
 	e := &ends{hub: h, cloudSays: prometheus.NewRegistry(), nodeSays: prometheus.NewRegistry()}
 	if _, bench := t.(*testing.B); bench { // the proxies would be what is measured
-		e.cloudNC, e.nodeNC = cloudConn(t, h.ClientURL()), nodeConn(t, leafOf(t, node, leafAddr(h)))
+		e.cloudNC, e.nodeNC = cloudConn(t, h.ClientURL()), nodeConn(t, leafOf(t, node, over(leafAddr(h))))
 	} else {
 		e.link, e.client = leaftest.NewProxy(t, leafAddr(h)), leaftest.NewProxy(t, h.Addr().String())
 		e.cloudNC, e.nodeNC = cloudConn(t, "nats://"+e.client.Addr()), nodeConn(t, leafOf(t, node, e.link.Addr()))
