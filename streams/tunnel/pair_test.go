@@ -30,8 +30,12 @@ const (
 // hub starts a hub as installed: every node is a user who may do what streams.NodePermissions says, and nothing else.
 func hub(t testing.TB, nodes ...string) *server.Server {
 	t.Helper()
+	return run(t, hubOptions("hub", nodes...))
+}
+
+func hubOptions(name string, nodes ...string) *server.Options {
 	opts := &server.Options{
-		ServerName: "hub", Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true,
+		ServerName: name, Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true,
 		Users: []*server.User{{Username: "cloud", Password: "cloud"}},
 	}
 	for _, n := range nodes {
@@ -42,7 +46,7 @@ func hub(t testing.TB, nodes ...string) *server.Server {
 	}
 	opts.LeafNode.Host, opts.LeafNode.Port = "127.0.0.1", server.RANDOM_PORT
 	opts.LeafNode.Compression.Mode = server.CompressionOff
-	return run(t, opts)
+	return opts
 }
 
 func run(t testing.TB, opts *server.Options) *server.Server {
