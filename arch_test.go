@@ -45,6 +45,7 @@ var ranks = map[string]int{
 	"loadtest":             4,
 	"cmd":                  5,
 	"tools":                5,
+	"streams/tunnel":       1,
 }
 
 // neighbours are imports within one rank that the house allows.

@@ -7,6 +7,8 @@
 // streams is the wire: subjects, streams, consumers, the envelope, and the loops that publish, deliver and report. It
 // alone knows NATS subjects.
 //
+// streams/tunnel carries byte streams from the cloud to a node: a dialer and a net.Listener over NATS subjects.
+//
 // leaf is the NATS server inside a node and its link to the hub. leaf/store keeps the node's objects in the leaf's own
 // JetStream; leaf/localapi serves them as a Kubernetes API.
 //

@@ -1,11 +1,15 @@
 package streams
 
-import "github.com/frond-edge/frond/api/wire"
+import (
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/streams/tunnel"
+)
 
 // NodePermissions lists all that a node's NATS user may publish to and subscribe to on the hub, and nothing more: its
 // own subjects, its own consumer and its own inbox. Allow lists only; nothing relies on a deny.
 func NodePermissions(node string) (publish, subscribe []string) {
 	n := wire.Escape(node)
+	tunnelOut, tunnelIn := tunnel.Permissions(node)
 	stream := DesiredStream
 	publish = []string{
 		Filter(Report, node),
@@ -20,10 +24,11 @@ func NodePermissions(node string) (publish, subscribe []string) {
 		"$JS." + HubDomain + ".API.CONSUMER.INFO." + stream + "." + n,
 		"$JS.API.CONSUMER.INFO." + stream + "." + n,
 		"$JS.ACK." + stream + "." + n + ".>",
+		tunnelOut,
 	}
 	subscribe = []string{
 		"call.node." + n + ".*",
-		"tunnel." + n + ".>",
+		tunnelIn,
 		InboxPrefix(node) + ".>",
 	}
 	return publish, subscribe

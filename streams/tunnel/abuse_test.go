@@ -1,0 +1,246 @@
+package tunnel_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/frond-edge/frond/streams/tunnel"
+)
+
+// stolen is a node in the hands of somebody who speaks NATS with its credentials. answer says what it sends for an open.
+func stolen(t *testing.T, e *ends, answer func() []tunnel.Raw) *nats.Conn {
+	t.Helper()
+	nc := nodeConn(t, leafOf(t, "gw-18", leafAddr(e.hub)))
+	if _, err := nc.Subscribe("tunnel.gw-18.>", func(msg *nats.Msg) {
+		if raw, err := tunnel.ParseRaw(msg.Data); err != nil || raw.Kind != tunnel.KindOpen {
+			return
+		}
+		for _, raw := range answer() {
+			_ = nc.Publish("tunnelup"+strings.TrimPrefix(msg.Subject, "tunnel"), raw.Bytes())
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the stolen node is reached", func() bool {
+		c, err := e.dialer.Dial(t.Context(), "gw-18", port)
+		if err == nil {
+			_ = c.Close()
+		}
+		return !errors.Is(err, tunnel.ErrOffline)
+	})
+	return nc
+}
+
+// echoes proves that a stream is undisturbed.
+func echoes(t *testing.T, from, to *tunnel.Conn) {
+	t.Helper()
+	want := fmt.Sprint(time.Now().UnixNano())
+	if _, err := io.WriteString(from, want); err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, len(want))
+	if _, err := io.ReadFull(to, got); err != nil || string(got) != want {
+		t.Fatalf("read %q, %v, want %q", got, err, want)
+	}
+}
+
+var accept = tunnel.Raw{Kind: tunnel.KindAccept, Window: 1 << 31}
+
+// What a stolen node sends on its own stream breaks that stream, is counted, and disturbs nobody.
+func TestStolenNodeHurtsItsOwnStreamOnly(t *testing.T) {
+	for name, tt := range map[string]struct {
+		sends []tunnel.Raw
+		code  tunnel.Code
+	}{
+		"accepts twice":             {[]tunnel.Raw{accept, accept}, tunnel.CodeProtocol},
+		"refuses after it said yes": {[]tunnel.Raw{accept, {Kind: tunnel.KindRefuse}}, tunnel.CodeProtocol},
+		"opens":                     {[]tunnel.Raw{accept, {Kind: tunnel.KindOpen, Payload: tunnel.OpenPayload(1, "")}}, tunnel.CodeProtocol},
+		"leaves a gap":              {[]tunnel.Raw{accept, {Kind: tunnel.KindData, Offset: 3, Payload: []byte("x")}}, tunnel.CodeLost},
+		"repeats":                   {[]tunnel.Raw{accept, {Kind: tunnel.KindData, Payload: []byte("x")}, {Kind: tunnel.KindData, Payload: []byte("x")}}, tunnel.CodeLost},
+		"overruns the window": {append([]tunnel.Raw{accept}, func() (all []tunnel.Raw) {
+			for i := range uint64(16) {
+				all = append(all, tunnel.Raw{Kind: tunnel.KindData, Offset: i * tunnel.MaxPayload, Payload: make([]byte, tunnel.MaxPayload)})
+			}
+			return all
+		}()...), tunnel.CodeOverrun},
+		"sends after the end":    {[]tunnel.Raw{accept, {Kind: tunnel.KindData, Flags: tunnel.FlagFin}, {Kind: tunnel.KindData, Payload: []byte("x")}}, tunnel.CodeProtocol},
+		"read what was not sent": {[]tunnel.Raw{accept, {Kind: tunnel.KindData, Consumed: 1}}, tunnel.CodeProtocol},
+		"sends a huge frame":     {[]tunnel.Raw{accept, {Kind: tunnel.KindData, Payload: make([]byte, 512<<10)}}, tunnel.CodeProtocol},
+		"sends an unknown kind":  {[]tunnel.Raw{accept, {Kind: 99}}, tunnel.CodeProtocol},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := pair(t, tunnel.Config{}, tunnel.Config{})
+			cloud, node := e.dial(t)
+			stolen(t, e, func() []tunnel.Raw { return tt.sends })
+			eventually(t, "the stream breaks", func() bool {
+				c, err := e.dialer.Dial(t.Context(), "gw-18", port)
+				if err == nil {
+					defer func() { _ = c.Close() }()
+					_ = c.SetReadDeadline(time.Now().Add(patience))
+					_, err = io.Copy(io.Discard, readerOnly{c})
+				}
+				var broken *tunnel.BrokenError
+				return errors.As(err, &broken) && broken.Code == tt.code && !broken.ByPeer
+			})
+			if n := count(t, e.cloudSays, "frond_tunnel_broken_total", string(tt.code)); n == 0 {
+				t.Error("not counted")
+			}
+			echoes(t, cloud, node)
+			echoes(t, node, cloud)
+		})
+	}
+}
+
+// readerOnly hides WriteTo.
+type readerOnly struct{ io.Reader }
+
+// A node that speaks before it was asked is refused as a whole.
+func TestDataBeforeAcceptFailsTheDial(t *testing.T) {
+	e := pair(t, tunnel.Config{}, tunnel.Config{})
+	stolen(t, e, func() []tunnel.Raw { return []tunnel.Raw{{Kind: tunnel.KindData, Payload: []byte("x")}} })
+	_, err := e.dialer.Dial(t.Context(), "gw-18", port)
+	brokenBy(t, err, tunnel.CodeProtocol)
+}
+
+// A reset's words come from the node: they must not make metrics grow, nor move a terminal's cursor.
+func TestWordsOfAStolenNodeAreTamed(t *testing.T) {
+	e := pair(t, tunnel.Config{}, tunnel.Config{})
+	n := 0
+	stolen(t, e, func() []tunnel.Raw {
+		n++
+		code := tunnel.Code(fmt.Sprintf("invented-%d", n))
+		return []tunnel.Raw{accept, {Kind: tunnel.KindReset, Payload: tunnel.ReasonPayload(code, "\x1b[2Jhello\n"+strings.Repeat("é", 4000))}}
+	})
+	for range 3 {
+		c, err := e.dialer.Dial(t.Context(), "gw-18", port)
+		if err == nil {
+			_, err = c.Read(make([]byte, 1))
+			_ = c.Close()
+		}
+		if err == nil || strings.ContainsAny(err.Error(), "\x1b\n") || len(err.Error()) > 1024 {
+			t.Errorf("error %q", err)
+		}
+	}
+	if sum, other := count(t, e.cloudSays, "frond_tunnel_broken_total", ""), count(t, e.cloudSays, "frond_tunnel_broken_total", "other"); sum != other {
+		t.Errorf("%v broken, %v of them other", sum, other)
+	}
+}
+
+// A stolen node that has learned the id of another node's stream can do nothing with it.
+func TestStolenNodeCannotAnswerForAnother(t *testing.T) {
+	e := pair(t, tunnel.Config{}, tunnel.Config{})
+	cloud, node := e.dial(t)
+	nc := stolen(t, e, func() []tunnel.Raw { return []tunnel.Raw{accept} })
+	_, back := cloud.Subjects() // tunnelup.gw-17_example.<replica>.<id>
+	_, id, _ := strings.Cut(strings.TrimPrefix(back, "tunnelup."), ".")
+	evil := tunnel.Raw{Kind: tunnel.KindData, Payload: []byte("evil")}.Bytes()
+
+	refused := func(code string, subject string, data []byte) {
+		t.Helper()
+		before := count(t, e.cloudSays, "frond_tunnel_refused_total", code)
+		eventually(t, "refused as "+code, func() bool {
+			if err := nc.Publish(subject, data); err != nil {
+				t.Fatal(err)
+			}
+			return count(t, e.cloudSays, "frond_tunnel_refused_total", code) > before
+		})
+		echoes(t, cloud, node)
+		echoes(t, node, cloud)
+	}
+	refused("foreign", "tunnelup.gw-18."+id, evil)
+	replica, _, _ := strings.Cut(id, ".")
+	refused("unknown", "tunnelup.gw-18."+replica+"."+tunnel.Random(16), evil)
+	refused("garbage", "tunnelup.gw-18."+replica+".short", evil)
+
+	// In the other's name it may not publish at all: neither towards the cloud nor towards the node.
+	down, _ := cloud.Subjects()
+	for _, subject := range []string{back, down} {
+		if err := nc.Publish(subject, evil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	echoes(t, cloud, node)
+	echoes(t, node, cloud)
+}
+
+// A node that promises an endless window makes the cloud send no more than the cloud's own limit ahead.
+func TestEndlessWindowIsNotBelieved(t *testing.T) {
+	cfg := tunnel.Config{MaxWindow: 256 << 10}
+	e := pair(t, cfg, tunnel.Config{})
+	stolen(t, e, func() []tunnel.Raw { return []tunnel.Raw{accept} })
+	c, err := e.dialer.Dial(t.Context(), "gw-18", port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	if err := c.SetWriteDeadline(time.Now().Add(200 * time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := c.Write(make([]byte, 1<<20)); n > cfg.MaxWindow || !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("sent %d bytes ahead, %v", n, err)
+	}
+}
+
+// What reaches a node's subjects without being a frame of its streams is refused, counted, and disturbs no stream.
+func TestNodeRefusesWhatIsNoFrame(t *testing.T) {
+	e := pair(t, tunnel.Config{}, tunnel.Config{})
+	cloud, node := e.dial(t)
+	stream, _ := cloud.Subjects()
+	elsewhere := stream[:strings.LastIndexByte(stream, '.')+1] + tunnel.Random(16)
+	open := tunnel.Raw{Kind: tunnel.KindOpen, Payload: tunnel.OpenPayload(port, "")}
+	next := open.Bytes()
+	next[1] = 2
+	for name, tt := range map[string]struct {
+		subject, code string
+		data          []byte
+	}{
+		"answer of JetStream to a forged reply": {elsewhere, "garbage", []byte(`{"type":"io.nats.jetstream.api.v1.consumer_info_response"}`)},
+		"other subject":                         {"tunnel.gw-17_example.open", "garbage", open.Bytes()},
+		"open with a short payload":             {elsewhere, "garbage", tunnel.Raw{Kind: tunnel.KindOpen}.Bytes()},
+		"open with a long label":                {elsewhere, "garbage", tunnel.Raw{Kind: tunnel.KindOpen, Payload: make([]byte, 1000)}.Bytes()},
+		"open of a later version":               {elsewhere, "version", next},
+		"open of a stream that exists":          {stream, "duplicate", open.Bytes()},
+		"data of a stream that does not exist":  {elsewhere, "unknown", tunnel.Raw{Kind: tunnel.KindData, Payload: []byte("x")}.Bytes()},
+		"reset of a stream that does not exist": {elsewhere, "unknown", tunnel.Raw{Kind: tunnel.KindReset}.Bytes()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before := count(t, e.nodeSays, "frond_tunnel_refused_total", tt.code)
+			if err := e.cloudNC.Publish(tt.subject, tt.data); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "refused as "+tt.code, func() bool { return count(t, e.nodeSays, "frond_tunnel_refused_total", tt.code) > before })
+			echoes(t, cloud, node)
+		})
+	}
+}
+
+// Endless opens end at the backlog, and the port is free again once they have waited in vain.
+func TestEndlessOpens(t *testing.T) {
+	e := pair(t, tunnel.Config{}, tunnel.Config{Backlog: 8, MaxStreams: 16, OpenTimeout: 500 * time.Millisecond, KeepAlive: time.Second})
+	prefix := "tunnel.gw-17_example." + tunnel.Random(6) + "."
+	open := tunnel.Raw{Kind: tunnel.KindOpen, Payload: tunnel.OpenPayload(port, "")}.Bytes()
+	for range 5000 {
+		if err := e.cloudNC.Publish(prefix+tunnel.Random(16), open); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "most are refused", func() bool {
+		if n := count(t, e.nodeSays, "frond_tunnel_streams", ""); n > 16 {
+			t.Fatalf("%v streams", n)
+		}
+		return count(t, e.nodeSays, "frond_tunnel_refused_total", "busy") >= 4900
+	})
+	eventually(t, "those that waited are forgotten", func() bool { return count(t, e.nodeSays, "frond_tunnel_streams", "") == 0 })
+	cloud, node := e.dial(t)
+	echoes(t, cloud, node)
+}

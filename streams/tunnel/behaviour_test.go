@@ -1,0 +1,292 @@
+package tunnel_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/frond-edge/frond/streams/tunnel"
+)
+
+// brokenBy checks that an error says that the stream broke, and why.
+func brokenBy(t *testing.T, err error, codes ...tunnel.Code) *tunnel.BrokenError {
+	t.Helper()
+	var broken *tunnel.BrokenError
+	if !errors.As(err, &broken) {
+		t.Fatalf("%v, want a BrokenError", err)
+	}
+	for _, code := range codes {
+		if broken.Code == code {
+			return broken
+		}
+	}
+	t.Fatalf("broken by %s, want one of %v", broken.Code, codes)
+	return nil
+}
+
+func TestHalfClose(t *testing.T) {
+	e := pair(t, tunnel.Config{}, tunnel.Config{})
+	cloud, node := e.dial(t)
+	for name, ends := range map[string][2]*tunnel.Conn{"from the cloud": {cloud, node}, "from the node": {node, cloud}} {
+		from, to := ends[0], ends[1]
+		if _, err := io.WriteString(from, "last words"); err != nil {
+			t.Fatal(err)
+		}
+		if err := from.CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := io.ReadAll(to); err != nil || string(got) != "last words" {
+			t.Errorf("%s: read %q, %v", name, got, err)
+		}
+		if _, err := from.Write([]byte("more")); err == nil {
+			t.Errorf("%s: wrote after CloseWrite", name)
+		}
+	}
+}
+
+// After a peer's Close what it wrote can still be read, and writing fails with an error.
+func TestCloseIsSeenByThePeer(t *testing.T) {
+	e := pair(t, tunnel.Config{}, tunnel.Config{})
+	cloud, node := e.dial(t)
+	if _, err := io.WriteString(cloud, "bye"); err != nil {
+		t.Fatal(err)
+	}
+	if err := cloud.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := io.ReadAll(node); err != nil || string(got) != "bye" {
+		t.Errorf("read %q, %v", got, err)
+	}
+	if _, err := node.Write([]byte("x")); err == nil {
+		t.Error("wrote to a closed peer")
+	}
+	if err := cloud.Close(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("second Close: %v", err)
+	}
+	if err := node.Close(); err != nil {
+		t.Error(err)
+	}
+	eventually(t, "both ends forget the stream", func() bool {
+		return count(t, e.cloudSays, "frond_tunnel_streams", "") == 0 && count(t, e.nodeSays, "frond_tunnel_streams", "") == 0
+	})
+}
+
+func TestResetCarriesItsReason(t *testing.T) {
+	e := pair(t, tunnel.Config{}, tunnel.Config{})
+	cloud, node := e.dial(t)
+	if _, err := io.WriteString(node, "partial"); err != nil {
+		t.Fatal(err)
+	}
+	node.Reset("the kubelet went away")
+	got, err := io.ReadAll(cloud)
+	if string(got) != "partial" {
+		t.Errorf("read %q before the error", got)
+	}
+	broken := brokenBy(t, err, tunnel.CodeReset)
+	if !broken.ByPeer || broken.Text != "the kubelet went away" {
+		t.Errorf("%+v", broken)
+	}
+	if _, err := cloud.Write([]byte("x")); !errors.As(err, &broken) {
+		t.Errorf("write after the reset: %v", err)
+	}
+}
+
+func TestRefusalsReachTheCaller(t *testing.T) {
+	e := pair(t, tunnel.Config{}, tunnel.Config{})
+	refused := func(err error, code tunnel.Code, text string) {
+		t.Helper()
+		var r *tunnel.RefusedError
+		if !errors.As(err, &r) || r.Code != code || !strings.Contains(r.Text, text) {
+			t.Errorf("%v, want %s with %q", err, code, text)
+		}
+	}
+	_, err := e.dialer.Dial(t.Context(), node, 22)
+	refused(err, tunnel.CodePort, "nothing listens on port 22")
+
+	var g errgroup.Group
+	g.Go(func() error {
+		in, err := e.listener.Next()
+		if err == nil {
+			if in.Label() != "jane" || in.Port() != port {
+				t.Errorf("label %q, port %d", in.Label(), in.Port())
+			}
+			in.Refuse("connection refused")
+		}
+		return err
+	})
+	_, err = e.dialer.Dial(tunnel.WithLabel(t.Context(), "jane"), node, port)
+	refused(err, tunnel.CodeDeclined, "connection refused")
+	if err := g.Wait(); err != nil {
+		t.Error(err)
+	}
+	if err := e.listener.Close(); err != nil {
+		t.Error(err)
+	}
+	_, err = e.dialer.Dial(t.Context(), node, port)
+	refused(err, tunnel.CodePort, "")
+	if _, err := e.listener.Accept(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("Accept after Close: %v", err)
+	}
+	if again, err := e.server.Listen(port); err != nil || again.Addr().String() != node+":10250" {
+		t.Errorf("listen again: %v", err)
+	}
+}
+
+// One reader stalls with a full window; the other streams move all they have.
+func TestStalledReaderHoldsUpNobodyElse(t *testing.T) {
+	cfg := tunnel.Config{MaxWindow: 256 << 10}
+	e := pair(t, cfg, cfg)
+	stalled, source := e.dial(t)
+	if err := source.SetWriteDeadline(time.Now().Add(200 * time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	n, err := source.Write(make([]byte, 8<<20))
+	if !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Fatalf("wrote %d to a reader that reads nothing: %v", n, err)
+	}
+	if n > cfg.MaxWindow {
+		t.Errorf("%d bytes lie before a reader that reads nothing", n)
+	}
+	var g errgroup.Group
+	for range 19 {
+		cloud, node := e.dial(t)
+		want := make([]byte, 1<<20)
+		_, _ = rand.Read(want)
+		g.Go(func() error {
+			if _, err := node.Write(want); err != nil {
+				return err
+			}
+			return node.CloseWrite()
+		})
+		g.Go(func() error {
+			got, err := io.ReadAll(cloud)
+			if err == nil && !bytes.Equal(got, want) {
+				err = errors.New("other bytes than were sent")
+			}
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		t.Error(err)
+	}
+	// The stalled one lost nothing either.
+	if err := source.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := io.ReadAll(stalled); err != nil || len(got) != n {
+		t.Errorf("read %d of %d bytes, %v", len(got), n, err)
+	}
+}
+
+func TestLimitOfStreams(t *testing.T) {
+	e := pair(t, tunnel.Config{MaxStreams: 3}, tunnel.Config{MaxStreams: 2})
+	e.dial(t)
+	second, atNode := e.dial(t)
+	_, err := e.dialer.Dial(t.Context(), node, port)
+	var refused *tunnel.RefusedError
+	if !errors.As(err, &refused) || refused.Code != tunnel.CodeStreams {
+		t.Errorf("third stream of two: %v", err)
+	}
+	if err := errors.Join(second.Close(), atNode.Close()); err != nil {
+		t.Fatal(err)
+	}
+	e.dial(t)
+}
+
+func TestDialerKeepsItsOwnLimit(t *testing.T) {
+	e := pair(t, tunnel.Config{MaxStreams: 1}, tunnel.Config{})
+	e.dial(t)
+	if _, err := e.dialer.Dial(t.Context(), node, port); !errors.Is(err, tunnel.ErrTooMany) {
+		t.Errorf("%v, want ErrTooMany", err)
+	}
+}
+
+func TestIdleStreamsEndOnlyWhenAsked(t *testing.T) {
+	short := tunnel.Config{KeepAlive: 40 * time.Millisecond, IdleTimeout: 300 * time.Millisecond}
+	e := pair(t, short, tunnel.Config{KeepAlive: 40 * time.Millisecond})
+	cloud, node := e.dial(t)
+	_, err := cloud.Read(make([]byte, 1))
+	brokenBy(t, err, tunnel.CodeIdle)
+	_, err = node.Read(make([]byte, 1))
+	brokenBy(t, err, tunnel.CodeIdle)
+}
+
+// Keepalives carry a stream on which nobody says anything past many times PeerTimeout.
+func TestQuietStreamLives(t *testing.T) {
+	cfg := tunnel.Config{KeepAlive: 50 * time.Millisecond, PeerTimeout: 5 * time.Second}
+	e := pair(t, cfg, tunnel.Config{KeepAlive: 50 * time.Millisecond, PeerTimeout: 5 * time.Second})
+	cloud, node := e.dial(t)
+	if err := cloud.SetReadDeadline(time.Now().Add(7 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := cloud.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("quiet stream: %v", err)
+	}
+	if _, err := node.Write([]byte("x")); err != nil {
+		t.Error(err)
+	}
+}
+
+// Drop and the end of Start break what is open, and both ends know why.
+func TestDropAndStop(t *testing.T) {
+	e := pair(t, tunnel.Config{}, tunnel.Config{})
+	cloud, node := e.dial(t)
+	if n := e.dialer.Drop("gw-18", "not this one"); n != 0 {
+		t.Errorf("dropped %d streams of a node that has none", n)
+	}
+	if n := e.dialer.Drop("gw-17.example", "certificate revoked"); n != 1 {
+		t.Errorf("dropped %d streams", n)
+	}
+	for name, c := range map[string]*tunnel.Conn{"cloud": cloud, "node": node} {
+		_, err := c.Read(make([]byte, 1))
+		if b := brokenBy(t, err, tunnel.CodeDropped); b.Text != "certificate revoked" {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+
+	cloud, node = e.dial(t)
+	e.stopNode()
+	_, err := cloud.Read(make([]byte, 1))
+	brokenBy(t, err, tunnel.CodeStopping)
+	_, err = node.Read(make([]byte, 1))
+	brokenBy(t, err, tunnel.CodeStopping)
+	if _, err := e.listener.Accept(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("Accept after the end: %v", err)
+	}
+	if _, err := e.dialer.Dial(t.Context(), "gw-17.example", port); !errors.Is(err, tunnel.ErrOffline) {
+		t.Errorf("dial of a node that stopped: %v", err)
+	}
+	e.stopCloud()
+	if _, err := e.dialer.Dial(t.Context(), "gw-17.example", port); !errors.Is(err, tunnel.ErrNotServing) {
+		t.Errorf("dial after the end: %v", err)
+	}
+}
+
+// A dial that is given up leaves nothing at either end.
+func TestCancelledDialLeavesNothing(t *testing.T) {
+	e := pair(t, tunnel.Config{}, tunnel.Config{})
+	ctx, cancel := context.WithCancel(t.Context())
+	waiting := make(chan error, 1)
+	go func() {
+		_, err := e.dialer.Dial(ctx, node, port) // nobody accepts
+		waiting <- err
+	}()
+	eventually(t, "the node hears of it", func() bool { return count(t, e.nodeSays, "frond_tunnel_streams", "") == 1 })
+	cancel()
+	if err := <-waiting; !errors.Is(err, context.Canceled) {
+		t.Errorf("%v, want the context's error", err)
+	}
+	eventually(t, "both ends forget it", func() bool {
+		return count(t, e.nodeSays, "frond_tunnel_streams", "") == 0 && count(t, e.cloudSays, "frond_tunnel_streams", "") == 0
+	})
+	e.dial(t) // and the listener skips it
+}

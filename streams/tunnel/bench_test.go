@@ -1,0 +1,171 @@
+package tunnel_test
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"io"
+	"math/big"
+	"net"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/frond-edge/frond/streams/tunnel"
+)
+
+// opener makes connected pairs; what is compared differs in it alone.
+type opener func(b *testing.B) (cloud, node net.Conn)
+
+func throughTunnel(b *testing.B) opener {
+	e := pair(b, tunnel.Config{}, tunnel.Config{})
+	return func(b *testing.B) (net.Conn, net.Conn) { return e.dial(b) }
+}
+
+// throughTLS is TLS over a TCP connection of this machine: what a second connection per node would be.
+func throughTLS(b *testing.B) opener {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		b.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "node"}, DNSNames: []string{"node"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		b.Fatal(err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		b.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AddCert(cert)
+	l, err := new(net.ListenConfig).Listen(b.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = l.Close() })
+	return func(b *testing.B) (net.Conn, net.Conn) {
+		dialed, err := new(net.Dialer).DialContext(b.Context(), "tcp", l.Addr().String())
+		if err != nil {
+			b.Fatal(err)
+		}
+		accepted, err := l.Accept()
+		if err != nil {
+			b.Fatal(err)
+		}
+		cloud := tls.Client(dialed, &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: pool, ServerName: "node"})
+		node := tls.Server(accepted, &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}})
+		b.Cleanup(func() {
+			_ = cloud.Close()
+			_ = node.Close()
+		})
+		return cloud, node
+	}
+}
+
+var paths = map[string]func(b *testing.B) opener{"tunnel": throughTunnel, "tls": throughTLS}
+
+// BenchmarkThroughput moves 1 MiB per stream and iteration towards the cloud, as logs and metrics go.
+func BenchmarkThroughput(b *testing.B) {
+	for _, streams := range []int{1, 20} {
+		for name, path := range paths {
+			b.Run(name+"/streams="+portName(streams), func(b *testing.B) {
+				open := path(b)
+				var to, from []net.Conn
+				for range streams {
+					cloud, node := open(b)
+					to, from = append(to, cloud), append(from, node)
+				}
+				b.SetBytes(int64(streams) << 20)
+				before := cpu()
+				for b.Loop() {
+					var g errgroup.Group
+					for i := range streams {
+						g.Go(func() error { return send(from[i], 1<<20) })
+						g.Go(func() error { _, err := io.CopyN(io.Discard, to[i], 1<<20); return err })
+					}
+					if err := g.Wait(); err != nil {
+						b.Fatal(err)
+					}
+				}
+				gigabytes := float64(b.N) * float64(streams<<20) / 1e9
+				b.ReportMetric((cpu()-before).Seconds()/gigabytes, "cpu-s/GB")
+			})
+		}
+	}
+}
+
+func send(to io.Writer, bytes int) error {
+	chunk := make([]byte, 32<<10) // what io.Copy gives
+	for ; bytes > 0; bytes -= len(chunk) {
+		if _, err := to.Write(chunk); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// cpu is what this process has used.
+func cpu() time.Duration {
+	var u syscall.Rusage
+	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+func portName(n int) string { return tunnel.Addr{Node: "n", Port: uint16(n)}.String()[2:] }
+
+// BenchmarkKeystroke sends one byte to the node and waits for its echo.
+func BenchmarkKeystroke(b *testing.B) {
+	for name, path := range paths {
+		b.Run(name, func(b *testing.B) {
+			cloud, node := path(b)(b)
+			var g errgroup.Group
+			g.Go(func() error {
+				_, _ = io.Copy(node, node) // ends with the benchmark
+				return nil
+			})
+			var trips []time.Duration
+			key := make([]byte, 1)
+			for b.Loop() {
+				begun := time.Now()
+				if _, err := cloud.Write(key); err != nil {
+					b.Fatal(err)
+				}
+				if _, err := io.ReadFull(cloud, key); err != nil {
+					b.Fatal(err)
+				}
+				trips = append(trips, time.Since(begun))
+			}
+			slices.Sort(trips)
+			b.ReportMetric(float64(trips[len(trips)/2].Microseconds()), "p50-µs")
+			b.ReportMetric(float64(trips[len(trips)*99/100].Microseconds()), "p99-µs")
+			_ = cloud.Close()
+			_ = node.Close()
+			_ = g.Wait()
+		})
+	}
+}
+
+// BenchmarkOpen opens and closes a stream.
+func BenchmarkOpen(b *testing.B) {
+	e := pair(b, tunnel.Config{}, tunnel.Config{})
+	for b.Loop() {
+		cloud, node, err := e.open(b.Context())
+		if err != nil {
+			b.Fatal(err)
+		}
+		_ = cloud.Close()
+		_ = node.Close()
+	}
+}

@@ -1,0 +1,106 @@
+package tunnel
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+const (
+	// maxPayload is how many bytes of a stream one frame carries. A link is first in, first out, so this is how long a
+	// keystroke waits behind another stream's frame: 0.26 s at 1 Mbit/s.
+	maxPayload = 32 << 10
+	// maxFrame is the largest frame that is taken, header included: room for a later version's payload.
+	maxFrame = 64 << 10
+	// maxLabel bounds what Dial tells the node of its user.
+	maxLabel = 256
+	// maxReason bounds the text of a refusal or a reset.
+	maxReason = 512
+
+	defaultStreams = 1024
+	// defaultWindow lets 64 KiB be under way per stream at first: half a second of a link of 1 Mbit/s.
+	defaultWindow = 64 << 10
+	// defaultMaxWindow allows 40 MB/s at a round trip of 100 ms.
+	defaultMaxWindow = 4 << 20
+	// defaultNodePool and defaultPool bound what windows may grow beyond their start.
+	defaultNodePool = 32 << 20
+	defaultPool     = 256 << 20
+	// defaultOpen and one hop leave the user of an offline node waiting for less than 3 s.
+	defaultOpen = 2500 * time.Millisecond
+	// Two keepalives may be lost or late. Looking every quarter of one, a lost peer is noticed after at most 13 s.
+	defaultKeepAlive   = 4 * time.Second
+	defaultPeerTimeout = 12 * time.Second
+	defaultBacklog     = 128
+)
+
+// Config limits streams. The zero value is good; each end may have its own.
+type Config struct {
+	// MaxStreams is how many streams a node may have, opening ones included; 0 is 1,024.
+	MaxStreams int
+	// Window is how many bytes the peer may send on a new stream before they are read; 0 is 64 KiB.
+	Window int
+	// MaxWindow is how far a stream's window grows while its reader is fast; 0 is 4 MiB.
+	MaxWindow int
+	// NodePool bounds the growth of all windows of one node, Pool that of all nodes; 0 is 32 MiB and 256 MiB. So a node may
+	// have at most MaxStreams×Window + NodePool bytes in flight.
+	NodePool, Pool int
+	// OpenTimeout is how long Dial waits for a node; 0 is 2.5 s.
+	OpenTimeout time.Duration
+	// KeepAlive is how long a stream may be silent before an empty frame is sent; 0 is 4 s.
+	KeepAlive time.Duration
+	// PeerTimeout is how long nothing may be heard of a peer before the stream breaks; 0 is 12 s. It should be at least
+	// three times KeepAlive of the other end.
+	PeerTimeout time.Duration
+	// IdleTimeout breaks streams on which no byte moved for so long; 0 is never.
+	IdleTimeout time.Duration
+	// Backlog is how many streams may wait for a Listener's Accept; 0 is 128.
+	Backlog int
+}
+
+func (c Config) withDefaults() Config {
+	for v, d := range map[*int]int{
+		&c.MaxStreams: defaultStreams, &c.Window: defaultWindow, &c.MaxWindow: defaultMaxWindow,
+		&c.NodePool: defaultNodePool, &c.Pool: defaultPool, &c.Backlog: defaultBacklog,
+	} {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	for v, d := range map[*time.Duration]time.Duration{
+		&c.OpenTimeout: defaultOpen, &c.KeepAlive: defaultKeepAlive, &c.PeerTimeout: defaultPeerTimeout,
+	} {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	c.MaxWindow = max(c.MaxWindow, c.Window)
+	return c
+}
+
+// Validate names every fault.
+func (c Config) Validate() error {
+	var errs []error
+	for _, f := range []struct {
+		name  string
+		value int64
+	}{
+		{"MaxStreams", int64(c.MaxStreams)},
+		{"Window", int64(c.Window)},
+		{"MaxWindow", int64(c.MaxWindow)},
+		{"NodePool", int64(c.NodePool)},
+		{"Pool", int64(c.Pool)},
+		{"OpenTimeout", int64(c.OpenTimeout)},
+		{"KeepAlive", int64(c.KeepAlive)},
+		{"PeerTimeout", int64(c.PeerTimeout)},
+		{"IdleTimeout", int64(c.IdleTimeout)},
+		{"Backlog", int64(c.Backlog)},
+	} {
+		if f.value < 0 {
+			errs = append(errs, fmt.Errorf("%s: is negative", f.name))
+		}
+	}
+	if c.MaxWindow > 1<<30 || c.Window > 1<<30 {
+		errs = append(errs, errors.New("Window, MaxWindow: more than 1 GiB")) // travels as 32 bits
+	}
+	return errors.Join(errs...)
+}

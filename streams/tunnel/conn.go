@@ -1,0 +1,307 @@
+package tunnel
+
+import (
+	"errors"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"time"
+)
+
+// Addr is one end of a stream.
+type Addr struct {
+	Node string // "" at the Dialer's end
+	Port uint16
+}
+
+// Network returns "frond-tunnel".
+func (Addr) Network() string { return "frond-tunnel" }
+
+// String returns "node:port", or "cloud" for the Dialer's end.
+func (a Addr) String() string {
+	if a.Node == "" {
+		return "cloud"
+	}
+	return net.JoinHostPort(a.Node, portText(a.Port))
+}
+
+// Conn is one end of a stream. Its methods may be called from any goroutine.
+type Conn struct {
+	mux    *mux
+	peer   *peer
+	key    string // "<replica>.<id>"
+	out    string // subject towards the other end
+	back   string // subject towards this end
+	target Addr
+	label  string
+	dialed bool // this is the Dialer's end
+	begun  time.Time
+
+	// send orders this end's frames. It is taken before mu, and held while a frame is given to NATS.
+	send sync.Mutex
+
+	mu       sync.Mutex // guards all below
+	readable sync.Cond  // on mu: data, end, error, deadline, Close
+	writable sync.Cond  // on mu: credit, turn, error, deadline, Close
+
+	answered chan struct{} // closed when open or err is set
+	open     bool
+	closed   bool  // Close was called
+	err      error // why the stream ended early
+
+	queue       queue
+	received    uint64 // bytes that arrived
+	consumed    uint64 // bytes that were read
+	granted     uint64 // bytes that the peer was told it may send
+	window      window
+	fin         bool // the peer sends no more
+	readUntil   deadline
+	writing     bool // a Write has the turn
+	sent        uint64
+	limit       uint64 // bytes that may be sent
+	finSent     bool
+	peerClosed  bool // the peer reads no more
+	writeUntil  deadline
+	accepted    time.Time // when this end said yes
+	heard, said time.Time // last frame in each direction
+	asked       time.Time // last frame whose answer may be "no responders"
+	moved       time.Time // last payload in any direction
+}
+
+func newConn(m *mux, p *peer, key string, target Addr, label string, dialed bool, now time.Time) *Conn {
+	c := &Conn{
+		mux: m, peer: p, key: key, target: target, label: label, dialed: dialed, begun: now, heard: now, moved: now,
+		out: m.out + p.token + "." + key, back: m.in + p.token + "." + key,
+		answered: make(chan struct{}),
+		window:   window{size: m.cfg.Window, limit: m.cfg.MaxWindow},
+	}
+	c.readable.L, c.writable.L = &c.mu, &c.mu
+	return c
+}
+
+// Label is who the stream is for, as WithLabel said.
+func (c *Conn) Label() string { return c.label }
+
+// LocalAddr returns an Addr.
+func (c *Conn) LocalAddr() net.Addr {
+	if c.dialed {
+		return Addr{}
+	}
+	return c.target
+}
+
+// RemoteAddr returns an Addr.
+func (c *Conn) RemoteAddr() net.Addr {
+	if c.dialed {
+		return c.target
+	}
+	return Addr{}
+}
+
+// Read reads what has arrived. After the last byte it returns io.EOF if the peer closed its end, else why the stream broke.
+func (c *Conn) Read(p []byte) (int, error) {
+	if len(p) == 0 {
+		return 0, nil
+	}
+	c.mu.Lock()
+	if err := c.awaitData(); err != nil {
+		c.mu.Unlock()
+		return 0, c.wrap("read", err)
+	}
+	n := c.queue.read(p)
+	c.ate(n)
+	return n, nil
+}
+
+// WriteTo writes to w what arrives, without a copy, until the peer closes its end. For io.Copy.
+func (c *Conn) WriteTo(w io.Writer) (int64, error) {
+	var total int64
+	for {
+		c.mu.Lock()
+		err := c.awaitData()
+		if err != nil {
+			c.mu.Unlock()
+			if errors.Is(err, io.EOF) {
+				err = nil
+			}
+			return total, c.wrap("read", err)
+		}
+		chunk := c.queue.pop()
+		c.mu.Unlock()
+		n, err := w.Write(chunk)
+		total += int64(n)
+		c.mu.Lock()
+		c.ate(len(chunk))
+		if err == nil && n < len(chunk) {
+			err = io.ErrShortWrite
+		}
+		if err != nil {
+			return total, err
+		}
+	}
+}
+
+// awaitData returns nil when there is something to read. mu is held.
+func (c *Conn) awaitData() error {
+	for {
+		switch {
+		case c.closed:
+			return net.ErrClosed
+		case c.readUntil.passed:
+			return os.ErrDeadlineExceeded
+		case !c.queue.empty():
+			return nil
+		case c.err != nil:
+			return c.err
+		case c.fin:
+			return io.EOF
+		}
+		c.readable.Wait()
+	}
+}
+
+// ate accounts for n bytes that were read, unlocks mu, and tells the peer if that lets it send notably more.
+func (c *Conn) ate(n int) {
+	now := time.Now()
+	c.consumed += uint64(n)
+	if want := c.window.consumed(n, now); want > 0 && !c.closed && c.err == nil {
+		c.window.size += c.mux.grow(c.peer, want)
+	}
+	due := c.creditDue()
+	c.mu.Unlock()
+	if due {
+		_, _ = c.transmit(nil, 0, c.creditDue) // a fault has broken the stream; the next Read says so
+	}
+}
+
+// creditDue tells whether half a window or more is free and untold. mu is held.
+func (c *Conn) creditDue() bool {
+	free := c.consumed + uint64(c.window.size) - c.granted
+	return !c.fin && c.err == nil && !c.closed && int64(free) >= int64(c.window.size/2)
+}
+
+// Write sends p. It returns when NATS has taken all of it, or with how much was taken and why no more.
+func (c *Conn) Write(p []byte) (int, error) {
+	c.mu.Lock()
+	for c.writing && c.mayWrite() == nil {
+		c.writable.Wait()
+	}
+	if err := c.mayWrite(); err != nil {
+		c.mu.Unlock()
+		return 0, c.wrap("write", err)
+	}
+	c.writing = true
+	c.mu.Unlock()
+	n, err := c.writeAll(p)
+	c.mu.Lock()
+	c.writing = false
+	c.writable.Broadcast()
+	c.mu.Unlock()
+	return n, c.wrap("write", err)
+}
+
+func (c *Conn) writeAll(p []byte) (n int, err error) {
+	for n < len(p) {
+		c.mu.Lock()
+		for err = c.mayWrite(); err == nil && c.sent >= c.limit; err = c.mayWrite() {
+			c.writable.Wait()
+		}
+		c.mu.Unlock()
+		if err != nil {
+			return n, err
+		}
+		k, err := c.transmit(p[n:], 0, nil)
+		n += k
+		if err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
+// mayWrite tells why nothing can be written any more. mu is held.
+func (c *Conn) mayWrite() error {
+	switch {
+	case c.closed:
+		return net.ErrClosed
+	case c.writeUntil.passed:
+		return os.ErrDeadlineExceeded
+	case c.err != nil:
+		return c.err
+	case c.finSent:
+		return errWriteClosed
+	case c.peerClosed:
+		return errClosedByPeer
+	}
+	return nil
+}
+
+// CloseWrite tells the peer that nothing more will be sent; it may go on sending. A Write that is under way ends.
+func (c *Conn) CloseWrite() error {
+	_, err := c.transmit(nil, flagFin, nil)
+	return c.wrap("close write", err)
+}
+
+// Close ends the stream for this end: what was written still arrives, what the peer sends is dropped, and its Write fails.
+func (c *Conn) Close() error {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return c.wrap("close", net.ErrClosed)
+	}
+	ended := c.err != nil || c.peerClosed // nobody would listen
+	c.closed, c.queue = true, queue{}
+	c.readUntil.stop()
+	c.writeUntil.stop()
+	c.readable.Broadcast()
+	c.writable.Broadcast()
+	c.mu.Unlock()
+	var err error
+	if !ended {
+		_, err = c.transmit(nil, flagFin|flagClosed, nil)
+	}
+	c.mux.remove(c, nil)
+	return c.wrap("close", err)
+}
+
+// Reset ends the stream and tells the peer why: its Read and Write fail with a BrokenError that holds reason.
+func (c *Conn) Reset(reason string) {
+	c.fail(&BrokenError{Code: CodeReset, Text: reason}, true)
+	_ = c.Close() // it may be closed already, which is what is wanted
+}
+
+// SetDeadline sets the deadlines of reads and writes; see net.Conn.
+func (c *Conn) SetDeadline(t time.Time) error {
+	return c.setDeadlines(t, &c.readUntil, &c.writeUntil)
+}
+
+// SetReadDeadline sets the deadline of reads.
+func (c *Conn) SetReadDeadline(t time.Time) error { return c.setDeadlines(t, &c.readUntil) }
+
+// SetWriteDeadline sets the deadline of writes.
+func (c *Conn) SetWriteDeadline(t time.Time) error { return c.setDeadlines(t, &c.writeUntil) }
+
+func (c *Conn) setDeadlines(t time.Time, which ...*deadline) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return c.wrap("set deadline", net.ErrClosed)
+	}
+	for _, d := range which {
+		if d == &c.readUntil {
+			d.set(t, &c.readable)
+		} else {
+			d.set(t, &c.writable)
+		}
+	}
+	return nil
+}
+
+// wrap says which stream an error belongs to; io.EOF and nil stay as they are, as net.Conn wants it.
+func (c *Conn) wrap(op string, err error) error {
+	if err == nil || errors.Is(err, io.EOF) {
+		return err
+	}
+	return &net.OpError{Op: op, Net: Addr{}.Network(), Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: err}
+}

@@ -1,0 +1,230 @@
+package tunnel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"go.uber.org/zap"
+
+	"github.com/frond-edge/frond/api/wire"
+)
+
+// silentFor is how long a node that did not answer is believed to be silent: kubectl exec tries again at once with
+// another protocol, and its user should not wait twice.
+const silentFor = 2 * time.Second
+
+// Dialer opens streams to nodes. Make it with NewDialer, run it with Start, once.
+type Dialer struct {
+	*mux
+	replica string
+}
+
+// NewDialer makes a Dialer. It starts nothing. The connection should carry little else: a stream that fills it makes
+// others wait. metrics may serve a Server too.
+func NewDialer(nc *nats.Conn, cfg Config, metrics *Metrics, log *zap.Logger) (*Dialer, error) {
+	m, err := newMux(nc, cfg, downPrefix, upPrefix, metrics, log)
+	if err != nil {
+		return nil, err
+	}
+	return &Dialer{mux: m, replica: random(replicaBytes)}, nil
+}
+
+// Start serves until ctx ends, then breaks all streams and returns nil.
+func (d *Dialer) Start(ctx context.Context) error {
+	return d.run(ctx, upPrefix+"*."+d.replica+".*", d.handle)
+}
+
+// Ready closes when Dial may be called.
+func (d *Dialer) Ready() <-chan struct{} { return d.ready }
+
+type labelKey struct{}
+
+// WithLabel names who the next Dial is for; both ends log it.
+func WithLabel(ctx context.Context, label string) context.Context {
+	return context.WithValue(ctx, labelKey{}, label)
+}
+
+// Dial opens a stream to a port of a node. It returns ErrOffline, a *RefusedError, ErrTooMany, ErrNotServing or ctx's
+// error, wrapped. It takes one round trip, and at most Config.OpenTimeout.
+func (d *Dialer) Dial(ctx context.Context, node string, port uint16) (*Conn, error) {
+	label, _ := ctx.Value(labelKey{}).(string)
+	begun := time.Now()
+	c, err := d.dial(ctx, node, port, clean(label, maxLabel))
+	if err != nil {
+		code := CodeReset
+		var refused *RefusedError
+		switch {
+		case errors.As(err, &refused):
+			code = refused.Code
+		case errors.Is(err, ErrOffline):
+			code = CodeOffline
+		case errors.Is(err, ErrTooMany):
+			code = CodeStreams
+		case errors.Is(err, ErrNotServing):
+			code = CodeStopping
+		}
+		d.metrics.refuse(code)
+		d.log.Info("tunnel not opened", zap.String("node", node), zap.Uint16("port", port), zap.String("user", label),
+			zap.Duration("took", time.Since(begun)), zap.Error(err))
+		return nil, fmt.Errorf("dial node %s port %d: %w", node, port, err)
+	}
+	d.metrics.opened.Inc()
+	d.log.Info("tunnel opened", append(c.fields(), zap.Duration("took", time.Since(begun)))...)
+	return c, nil
+}
+
+func (d *Dialer) dial(ctx context.Context, node string, port uint16, label string) (*Conn, error) {
+	token := wire.Escape(node)
+	silent, err := d.verdict(token)
+	if err != nil {
+		return nil, err
+	}
+	c, err := d.add(d.replica+"."+random(idBytes), Addr{Node: node, Port: port}, token, label, true)
+	if err != nil {
+		return nil, err
+	}
+	if silent == nil { // the first stream of this node
+		silent, _ = d.verdict(token)
+	}
+	if err := c.ask(openPayload(port, label)); err != nil {
+		return nil, err
+	}
+	timer := time.NewTimer(d.cfg.OpenTimeout)
+	defer timer.Stop()
+	select {
+	case <-c.answered:
+	case <-silent:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return d.outcome(ctx, c, node)
+}
+
+// outcome says what became of a dial that is answered or given up.
+func (d *Dialer) outcome(ctx context.Context, c *Conn, node string) (*Conn, error) {
+	c.mu.Lock()
+	open := c.open && c.err == nil
+	c.mu.Unlock()
+	if open {
+		_, err := c.transmit(nil, 0, nil) // the node measures the round trip by it
+		return c, err
+	}
+	select {
+	case <-c.answered:
+	default:
+		c.fail(&BrokenError{Code: CodeOffline, Text: "given up"}, true)
+		switch {
+		case ctx.Err() != nil:
+			return nil, ctx.Err()
+		case !d.nc.IsConnected():
+			return nil, errors.New("the hub is not reachable")
+		case c.peer.heard.Load() < c.begun.UnixNano():
+			d.silence(c.peer)
+		}
+		return nil, fmt.Errorf("%w: %s did not answer within %v", ErrOffline, node, time.Since(c.begun).Round(time.Millisecond))
+	}
+	var broken *BrokenError
+	c.mu.Lock()
+	errors.As(c.err, &broken)
+	c.mu.Unlock()
+	switch {
+	case broken.ByPeer:
+		return nil, &RefusedError{Node: node, Port: c.target.Port, Code: broken.Code, Text: broken.Text}
+	case broken.Code == CodeOffline:
+		return nil, fmt.Errorf("%w: the hub has no link to %s", ErrOffline, node)
+	case broken.Code == CodeStopping:
+		return nil, ErrNotServing
+	}
+	return nil, broken
+}
+
+// verdict returns ErrOffline if the node was silent a moment ago, and else a channel that closes when it is found to be.
+func (d *Dialer) verdict(token string) (<-chan struct{}, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	p := d.peers[token]
+	switch {
+	case p == nil:
+		return nil, nil
+	case time.Now().Before(p.silentUntil):
+		return nil, fmt.Errorf("%w: it did not answer a moment ago", ErrOffline)
+	}
+	return p.silent, nil
+}
+
+// silence makes a verdict that other dials to the node share.
+func (d *Dialer) silence(p *peer) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	p.silentUntil = time.Now().Add(silentFor)
+	close(p.silent)
+	p.silent = make(chan struct{})
+}
+
+// ask sends the request to open.
+func (c *Conn) ask(payload []byte) error {
+	c.mu.Lock()
+	f := c.frame(kindOpen, payload)
+	c.asked, c.said = c.begun, c.begun
+	c.mu.Unlock()
+	if err := c.mux.publish(c.out, c.back, f); err != nil {
+		broken := &BrokenError{Code: CodeHub, Text: err.Error()}
+		c.fail(broken, false)
+		return broken
+	}
+	return nil
+}
+
+// Drop breaks all streams to a node, for instance because its certificate was revoked, and returns how many those were.
+func (d *Dialer) Drop(node, reason string) int {
+	token, n := wire.Escape(node), 0
+	for _, c := range d.all() {
+		if c.peer.token == token {
+			c.fail(&BrokenError{Code: CodeDropped, Text: reason}, true)
+			n++
+		}
+	}
+	return n
+}
+
+// handle takes what nodes send. Their NATS users may publish below their own token only, so the subject says who it is.
+func (d *Dialer) handle(msg *nats.Msg) {
+	token, key, ok := parseSubject(upPrefix, msg.Subject)
+	if !ok {
+		d.metrics.refuse(codeGarbage)
+		return
+	}
+	c, stale := d.find(key)
+	switch {
+	case c == nil && stale:
+		d.metrics.refuse(codeStale)
+	case c == nil:
+		d.metrics.refuse(CodeUnknown)
+	case c.peer.token != token:
+		d.metrics.refuse(codeForeign)
+		d.log.Warn("a node sent to another node's stream", zap.String("from", token), zap.String("node", c.target.Node))
+	default:
+		c.handle(msg)
+	}
+}
+
+// handle takes a message for this stream.
+func (c *Conn) handle(msg *nats.Msg) {
+	if len(msg.Data) == 0 && msg.Header.Get("Status") == noResponders {
+		c.noResponders()
+		return
+	}
+	f, err := parseFrame(msg.Data)
+	if err != nil {
+		c.mux.metrics.refuse(codeGarbage)
+		c.fail(&BrokenError{Code: CodeProtocol, Text: err.Error()}, true)
+		return
+	}
+	c.receive(f, time.Now())
+}
+
+// noResponders is how a NATS server says that nobody listens on the subject of a request.
+const noResponders = "503"

@@ -1,0 +1,96 @@
+package tunnel
+
+import (
+	"errors"
+	"fmt"
+)
+
+var (
+	// ErrOffline says that the node is not connected: the hub knows no way to it, or it did not answer in time.
+	ErrOffline = errors.New("node is not connected")
+	// ErrNotServing says that Start of the Dialer or Server has not begun, or has ended.
+	ErrNotServing = errors.New("tunnel is not serving")
+	// ErrTooMany says that the node has as many streams as it may have.
+	ErrTooMany = errors.New("too many streams")
+	// errClosedByPeer is what Write gives once the peer has closed its end and reads no more.
+	errClosedByPeer = errors.New("closed by the peer")
+	// errWriteClosed is what Write gives after CloseWrite.
+	errWriteClosed = errors.New("write after CloseWrite")
+	// errFrame reports bytes that no version of this package sends.
+	errFrame = errors.New("not a tunnel frame")
+	// errVersion reports a frame of another version.
+	errVersion = errors.New("unknown version of the tunnel")
+)
+
+// Code is a reason that both ends know by name; it is also the label of metrics.
+type Code string
+
+// The codes of refusals and of broken streams.
+const (
+	// Refusals of a new stream, by the node.
+	CodePort     Code = "port"      // nobody listens on the port
+	CodeBusy     Code = "busy"      // the Listener's backlog is full
+	CodeStreams  Code = "streams"   // the node has too many streams
+	CodeDeclined Code = "declined"  // Incoming.Refuse
+	CodeVersion  Code = "version"   // the two ends do not understand each other
+	CodeStopping Code = "stopping"  // Start has ended
+	CodeExists   Code = "duplicate" // the stream exists already
+
+	// Ends of an open stream.
+	CodeReset    Code = "reset"     // Conn.Reset
+	CodeLost     Code = "lost"      // bytes were lost on the way
+	CodeSilent   Code = "silent"    // nothing heard of the peer for PeerTimeout
+	CodeOffline  Code = "offline"   // the hub, or the leaf, knows no way to the peer any more
+	CodeOverrun  Code = "overrun"   // the peer sent more than its window
+	CodeProtocol Code = "protocol"  // the peer sent what it must not
+	CodeUnknown  Code = "unknown"   // the peer does not know the stream: it has restarted
+	CodeIdle     Code = "idle"      // Config.IdleTimeout
+	CodeDropped  Code = "dropped"   // Dialer.Drop
+	CodeHub      Code = "transport" // the NATS connection does not take messages
+)
+
+// The reasons for which messages are not taken, beside the codes above.
+const (
+	codeGarbage Code = "garbage" // not a frame of ours
+	codeForeign Code = "foreign" // another node's stream
+	codeStale   Code = "stale"   // a stream that ended less than a minute ago: normal, if few
+	codeOther   Code = "other"   // a code that only the peer knows
+)
+
+// known bounds what a peer can do to the number of metrics.
+func (c Code) known() Code {
+	switch c {
+	case CodePort, CodeBusy, CodeStreams, CodeDeclined, CodeVersion, CodeStopping, CodeExists, CodeReset, CodeLost, CodeSilent,
+		CodeOffline, CodeOverrun, CodeProtocol, CodeUnknown, CodeIdle, CodeDropped, CodeHub, codeGarbage, codeForeign, codeStale:
+		return c
+	}
+	return codeOther
+}
+
+// RefusedError says that a node was reached and refused a new stream.
+type RefusedError struct {
+	Node string
+	Port uint16
+	Code Code
+	Text string // the node's words
+}
+
+func (e *RefusedError) Error() string {
+	return fmt.Sprintf("node %s refused port %d: %s (%s)", e.Node, e.Port, e.Text, e.Code)
+}
+
+// BrokenError says why a stream ended without both ends having closed it. What arrived before was in order; more may have
+// been sent.
+type BrokenError struct {
+	Code Code
+	Text string
+	// ByPeer says that the other end broke it, and that Text is its word.
+	ByPeer bool
+}
+
+func (e *BrokenError) Error() string {
+	if e.ByPeer {
+		return fmt.Sprintf("tunnel broken by the peer: %s (%s)", e.Text, e.Code)
+	}
+	return fmt.Sprintf("tunnel broken: %s (%s)", e.Text, e.Code)
+}

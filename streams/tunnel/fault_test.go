@@ -1,0 +1,166 @@
+package tunnel_test
+
+import (
+	"errors"
+	"io"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/frond-edge/frond/leaf/leaftest"
+	"github.com/frond-edge/frond/streams/tunnel"
+)
+
+func TestOfflineNodeIsToldAtOnce(t *testing.T) {
+	e := pair(t, tunnel.Config{}, tunnel.Config{})
+	begun := time.Now()
+	_, err := e.dialer.Dial(t.Context(), "gw-18", port)
+	if !errors.Is(err, tunnel.ErrOffline) {
+		t.Errorf("%v, want ErrOffline", err)
+	}
+	t.Logf("told after %v: %v", time.Since(begun), err)
+}
+
+// kubectl exec dials twice, one after the other; its user waits once.
+func TestDialsToSilentNodeShareTheVerdict(t *testing.T) {
+	e := pair(t, tunnel.Config{}, tunnel.Config{})
+	e.link.Silence()
+	begun := time.Now()
+	var g errgroup.Group
+	for range 2 { // the second begins a moment later, and ends with the first
+		g.Go(func() error { _, err := e.dialer.Dial(t.Context(), node, port); return err })
+	}
+	if err := g.Wait(); !errors.Is(err, tunnel.ErrOffline) {
+		t.Fatalf("%v, want ErrOffline", err)
+	}
+	first := time.Since(begun)
+	again := time.Now()
+	if _, err := e.dialer.Dial(t.Context(), node, port); !errors.Is(err, tunnel.ErrOffline) {
+		t.Fatalf("%v, want ErrOffline", err)
+	}
+	t.Logf("silence was told after %v, then after %v", first, time.Since(again))
+	if waited := time.Since(again); waited > time.Second {
+		t.Errorf("the second try waited %v as well", waited)
+	}
+}
+
+// lostStream opens a stream with short times and keeps both ends reading; errs gets what they end with.
+func lostStream(t *testing.T) (e *ends, cloudErr, nodeErr <-chan error) {
+	t.Helper()
+	cfg := tunnel.Config{KeepAlive: 200 * time.Millisecond, PeerTimeout: 2 * time.Second}
+	e = pair(t, cfg, cfg)
+	cloud, node := e.dial(t)
+	read := func(c io.Reader) <-chan error {
+		ended := make(chan error, 1)
+		go func() {
+			_, err := c.Read(make([]byte, 1))
+			ended <- err
+		}()
+		return ended
+	}
+	return e, read(cloud), read(node)
+}
+
+func await(t *testing.T, what string, ended <-chan error) error {
+	t.Helper()
+	select {
+	case err := <-ended:
+		return err
+	case <-time.After(patience):
+		t.Fatalf("%s: never ended", what)
+		return nil
+	}
+}
+
+func TestSilentLinkIsNoticedByBothEnds(t *testing.T) {
+	for name, directions := range map[string][]leaftest.Direction{
+		"both": nil, "to hub": {leaftest.ToHub}, "from hub": {leaftest.FromHub},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e, cloud, node := lostStream(t)
+			begun := time.Now()
+			e.link.Silence(directions...)
+			// An end that is still heard may be told by the other before it notices by itself.
+			brokenBy(t, await(t, "cloud", cloud), tunnel.CodeSilent)
+			t.Logf("cloud after %v", time.Since(begun))
+			brokenBy(t, await(t, "node", node), tunnel.CodeSilent)
+			t.Logf("node after %v", time.Since(begun))
+		})
+	}
+}
+
+func TestCutLinkIsNoticedByBothEnds(t *testing.T) {
+	e, cloud, node := lostStream(t)
+	begun := time.Now()
+	e.link.Cut()
+	brokenBy(t, await(t, "cloud", cloud), tunnel.CodeOffline)
+	t.Logf("cloud after %v", time.Since(begun))
+	brokenBy(t, await(t, "node", node), tunnel.CodeOffline)
+	t.Logf("node after %v", time.Since(begun))
+	e.link.Heal()
+	eventually(t, "a new stream after the heal", func() bool { _, _, err := e.open(t.Context()); return err == nil })
+}
+
+// A cloudcore that is killed says nothing any more: its node notices, and another Dialer works at once.
+func TestKilledCloudIsNoticedByTheNode(t *testing.T) {
+	e, _, node := lostStream(t)
+	e.cloudNC.Close()
+	brokenBy(t, await(t, "node", node), tunnel.CodeOffline, tunnel.CodeSilent)
+	other, err := tunnel.NewDialer(cloudConn(t, e.hub.ClientURL()), tunnel.Config{}, tunnel.NewMetrics(nil), logger(t, "other"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	start(t, other.Start)
+	<-other.Ready()
+	c, err := other.Dial(t.Context(), "gw-17.example", port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = c.Close()
+}
+
+// A node's process that is killed and started again does not know the stream.
+func TestRestartedNodeIsNoticedByTheCloud(t *testing.T) {
+	e, cloud, _ := lostStream(t)
+	e.nodeNC.Close()
+	err := await(t, "cloud", cloud)
+	brokenBy(t, err, tunnel.CodeOffline, tunnel.CodeUnknown)
+}
+
+// What NATS loses while the cloud's connection is cut shows as an error, and never as a hole in the bytes.
+func TestLostMessagesBreakTheStream(t *testing.T) {
+	cfg := tunnel.Config{KeepAlive: 200 * time.Millisecond, PeerTimeout: 5 * time.Second}
+	e := pair(t, cfg, cfg)
+	cloud, node := e.dial(t)
+	var g errgroup.Group
+	g.Go(func() error {
+		counter := make([]byte, 1<<10)
+		for n := 0; ; n++ {
+			for i := range counter {
+				counter[i] = byte(n)
+			}
+			if _, err := node.Write(counter); err != nil {
+				brokenBy(t, err, tunnel.CodeLost, tunnel.CodeOffline, tunnel.CodeSilent)
+				return nil //nolint:nilerr // the error is what the test wants
+			}
+		}
+	})
+	block := make([]byte, 1<<10)
+	var err error
+	for n := 0; ; n++ {
+		if n%500 == 499 { // until one finds something under way
+			e.client.Reset()
+		}
+		if _, err = io.ReadFull(cloud, block); err != nil {
+			break
+		}
+		if block[0] != byte(n) || block[len(block)-1] != byte(n) {
+			t.Fatalf("block %d holds %d to %d", n, block[0], block[len(block)-1])
+		}
+	}
+	broken := brokenBy(t, err, tunnel.CodeLost, tunnel.CodeOffline, tunnel.CodeSilent)
+	t.Log(broken)
+	_ = g.Wait()
+	eventually(t, "a new stream", func() bool { _, _, err := e.open(t.Context()); return err == nil })
+}

@@ -1,0 +1,37 @@
+package tunnel
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// Metrics counts the streams of this process. Make one a process with NewMetrics.
+type Metrics struct {
+	streams  prometheus.Gauge
+	opened   prometheus.Counter
+	refused  *prometheus.CounterVec
+	broken   *prometheus.CounterVec
+	sent     prometheus.Counter
+	received prometheus.Counter
+}
+
+// NewMetrics makes the metrics and registers them; a nil registerer leaves them unregistered.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	opts := func(name, help string) prometheus.Opts {
+		return prometheus.Opts{Namespace: "frond", Subsystem: "tunnel", Name: name, Help: help}
+	}
+	bytes := prometheus.NewCounterVec(prometheus.CounterOpts(opts("bytes_total", "Bytes of streams, by direction.")), []string{"direction"})
+	m := &Metrics{
+		streams:  prometheus.NewGauge(prometheus.GaugeOpts(opts("streams", "Streams that are open or being opened."))),
+		opened:   prometheus.NewCounter(prometheus.CounterOpts(opts("opened_total", "Streams that both ends agreed on."))),
+		refused:  prometheus.NewCounterVec(prometheus.CounterOpts(opts("refused_total", "Streams not opened and messages not taken, by reason.")), []string{"reason"}),
+		broken:   prometheus.NewCounterVec(prometheus.CounterOpts(opts("broken_total", "Streams that ended with an error, by reason.")), []string{"reason"}),
+		sent:     bytes.WithLabelValues("sent"),
+		received: bytes.WithLabelValues("received"),
+	}
+	if reg != nil {
+		reg.MustRegister(m.streams, m.opened, m.refused, m.broken, bytes)
+	}
+	return m
+}
+
+func (m *Metrics) refuse(code Code) { m.refused.WithLabelValues(string(code.known())).Inc() }
+
+func (m *Metrics) breaks(code Code) { m.broken.WithLabelValues(string(code.known())).Inc() }

@@ -1,0 +1,312 @@
+package tunnel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"go.uber.org/zap"
+)
+
+const (
+	// ticks is how often each stream is looked at per KeepAlive.
+	ticks = 4
+	// staleFor is how long the end of a stream is remembered, so that what was on its way is told from garbage.
+	staleFor = time.Minute
+	// maxStale bounds that memory; beyond it such frames count as unknown.
+	maxStale = 1 << 14
+	// lateFrames wait for the loop because the dispatcher must not block. Beyond it they are dropped, and the peer finds
+	// out by its PeerTimeout.
+	lateFrames = 1024
+	// pendingBytes may wait for the dispatcher, which only looks streams up; beyond it NATS drops, and streams break.
+	pendingBytes = 256 << 20
+	// partingTime is how long the last words may take.
+	partingTime = time.Second
+)
+
+// mux is what Dialer and Server have in common: the streams of a process, by key, over one subscription.
+type mux struct {
+	nc      *nats.Conn
+	cfg     Config
+	metrics *Metrics
+	log     *zap.Logger
+	out, in string // subject prefixes
+	buffers sync.Pool
+	late    chan lateFrame
+	grown   atomic.Int64 // bytes of all windows beyond their start
+	ready   chan struct{}
+
+	mu      sync.Mutex // guards all below; taken after a Conn's mu
+	serving bool
+	streams map[string]*Conn
+	stale   map[string]time.Time
+	peers   map[string]*peer // by token
+}
+
+// peer is a node, as long as it has streams or a fresh verdict.
+type peer struct {
+	token string
+	grown atomic.Int64 // bytes of its windows beyond their start
+	heard atomic.Int64 // Unix nanoseconds
+	trip  atomic.Int64 // shortest round trip seen
+
+	streams     int           // guarded by mux.mu
+	silentUntil time.Time     // guarded by mux.mu
+	silent      chan struct{} // closed and replaced when a Dial found the node silent; guarded by mux.mu
+}
+
+// lateFrame is a frame that the dispatcher wants sent.
+type lateFrame struct {
+	subject string
+	frame   frame
+}
+
+func newMux(nc *nats.Conn, cfg Config, out, in string, metrics *Metrics, log *zap.Logger) (*mux, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("tunnel config: %w", err)
+	}
+	return &mux{
+		nc: nc, cfg: cfg.withDefaults(), metrics: metrics, log: log.Named("tunnel"), out: out, in: in,
+		buffers: sync.Pool{New: func() any { b := make([]byte, 0, headerSize+maxPayload); return &b }},
+		late:    make(chan lateFrame, lateFrames), ready: make(chan struct{}),
+		streams: map[string]*Conn{}, stale: map[string]time.Time{}, peers: map[string]*peer{},
+	}, nil
+}
+
+// run serves the subscription until ctx ends, then breaks all streams and tells their peers.
+func (m *mux) run(ctx context.Context, subject string, handle nats.MsgHandler) error {
+	done := make(chan struct{})
+	sub, err := m.nc.Subscribe(subject, handle)
+	if err != nil {
+		return fmt.Errorf("serve tunnels on %s: %w", subject, err)
+	}
+	sub.SetClosedHandler(func(string) { close(done) })
+	if err := sub.SetPendingLimits(-1, pendingBytes); err != nil {
+		return fmt.Errorf("serve tunnels: %w", err)
+	}
+	m.settle(ctx)
+	m.mu.Lock()
+	m.serving = true
+	m.mu.Unlock()
+	close(m.ready)
+	m.loop(ctx)
+
+	m.mu.Lock()
+	m.serving = false
+	m.mu.Unlock()
+	for _, c := range m.all() {
+		c.fail(&BrokenError{Code: CodeStopping, Text: "the other end stops"}, true)
+	}
+	m.sendLate()
+	if err := sub.Unsubscribe(); err != nil {
+		return nil //nolint:nilerr // the connection was closed, and the subscription with it
+	}
+	<-done
+	_ = m.nc.FlushTimeout(partingTime) // without a link nobody hears the last words
+	return nil
+}
+
+// settle waits until this end's server knows the subscription, if there is a server: else the first dial may find nobody.
+func (m *mux) settle(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, partingTime)
+	defer cancel()
+	if err := m.nc.FlushWithContext(ctx); err != nil {
+		m.log.Debug("no server yet", zap.Error(err))
+	}
+}
+
+func (m *mux) loop(ctx context.Context) {
+	ticker := time.NewTicker(m.cfg.KeepAlive / ticks)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case l := <-m.late:
+			m.speak(l)
+		case now := <-ticker.C:
+			for _, c := range m.all() {
+				c.tend(now)
+			}
+			m.forget(now)
+		}
+	}
+}
+
+// later has a frame sent by the loop; for those who must not block.
+func (m *mux) later(subject string, f frame) {
+	select {
+	case m.late <- lateFrame{subject: subject, frame: f}:
+	default:
+	}
+}
+
+// sendLate sends what waits.
+func (m *mux) sendLate() {
+	for {
+		select {
+		case l := <-m.late:
+			m.speak(l)
+		default:
+			return
+		}
+	}
+}
+
+func (m *mux) speak(l lateFrame) {
+	if err := m.publish(l.subject, "", l.frame); err != nil {
+		m.log.Debug("frame not sent", zap.Error(err))
+	}
+}
+
+func (m *mux) publish(subject, back string, f frame) error {
+	buf := m.buffers.Get().(*[]byte)
+	defer m.buffers.Put(buf)
+	*buf = appendFrame((*buf)[:0], f)
+	if back == "" {
+		return m.nc.Publish(subject, *buf)
+	}
+	return m.nc.PublishRequest(subject, back, *buf)
+}
+
+// all returns the streams of this moment.
+func (m *mux) all() []*Conn {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	list := make([]*Conn, 0, len(m.streams))
+	for _, c := range m.streams {
+		list = append(list, c)
+	}
+	return list
+}
+
+// find returns a stream. stale says that it has ended lately.
+func (m *mux) find(key string) (c *Conn, stale bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	_, stale = m.stale[key]
+	return m.streams[key], stale
+}
+
+// add makes a stream, or says why there can be none.
+func (m *mux) add(key string, target Addr, token, label string, dialed bool) (*Conn, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.serving {
+		return nil, ErrNotServing
+	}
+	now := time.Now()
+	p := m.peers[token]
+	if p == nil {
+		p = &peer{token: token, silent: make(chan struct{})}
+		m.peers[token] = p
+	}
+	switch {
+	case m.streams[key] != nil:
+		return nil, errExists
+	case p.streams >= m.cfg.MaxStreams:
+		return nil, ErrTooMany
+	}
+	p.streams++
+	c := newConn(m, p, key, target, label, dialed, now)
+	m.streams[key] = c
+	m.metrics.streams.Inc()
+	return c, nil
+}
+
+var errExists = errors.New("the stream exists")
+
+// remove takes a stream out, once, and logs its life. why is nil if it was closed in order.
+func (m *mux) remove(c *Conn, why *BrokenError) {
+	m.mu.Lock()
+	if m.streams[c.key] != c {
+		m.mu.Unlock()
+		return
+	}
+	delete(m.streams, c.key)
+	if len(m.stale) < maxStale {
+		m.stale[c.key] = time.Now()
+	}
+	c.peer.streams--
+	m.mu.Unlock()
+
+	m.metrics.streams.Dec()
+	c.mu.Lock()
+	open, sent, received := c.open, c.sent, c.received
+	grown := int64(c.window.size - m.cfg.Window)
+	c.mu.Unlock()
+	m.grown.Add(-grown)
+	c.peer.grown.Add(-grown)
+	if !open {
+		return // who asked for it tells
+	}
+	fields := append(c.fields(), zap.Duration("took", time.Since(c.begun)), zap.Uint64("sent", sent), zap.Uint64("received", received))
+	if why != nil {
+		m.metrics.breaks(why.Code)
+		fields = append(fields, zap.Error(why))
+	}
+	m.log.Info("tunnel closed", fields...)
+}
+
+// fields name a stream in logs.
+func (c *Conn) fields() []zap.Field {
+	return []zap.Field{
+		zap.String("node", c.target.Node), zap.Uint16("port", c.target.Port), zap.String("user", c.label), zap.String("stream", c.key),
+	}
+}
+
+// grow takes up to want bytes from the pools for a window. It takes no lock.
+func (m *mux) grow(p *peer, want int) int {
+	if take(&p.grown, want, m.cfg.NodePool) {
+		if take(&m.grown, want, m.cfg.Pool) {
+			return want
+		}
+		p.grown.Add(-int64(want))
+	}
+	return 0
+}
+
+func take(pool *atomic.Int64, want, limit int) bool {
+	if pool.Add(int64(want)) <= int64(limit) {
+		return true
+	}
+	pool.Add(-int64(want))
+	return false
+}
+
+// trip notes a measured round trip and returns the shortest one of the peer: a longer one had to queue.
+func (m *mux) trip(p *peer, measured time.Duration) time.Duration {
+	measured = max(measured, 1)
+	for {
+		least := p.trip.Load()
+		if least != 0 && time.Duration(least) <= measured {
+			return time.Duration(least)
+		}
+		if p.trip.CompareAndSwap(least, int64(measured)) {
+			return measured
+		}
+	}
+}
+
+// forget drops what nobody asks for any more.
+func (m *mux) forget(now time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for key, at := range m.stale {
+		if now.Sub(at) > staleFor {
+			delete(m.stale, key)
+		}
+	}
+	for token, p := range m.peers {
+		if p.streams == 0 && now.After(p.silentUntil) {
+			delete(m.peers, token)
+		}
+	}
+}
+
+func portText(port uint16) string { return strconv.Itoa(int(port)) }

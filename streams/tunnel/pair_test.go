@@ -1,0 +1,258 @@
+package tunnel_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest"
+
+	"github.com/frond-edge/frond/leaf/leaftest"
+	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/tunnel"
+)
+
+const (
+	node = "gw-17.example"
+	port = 10250
+	// patience is generous: nothing here should take a second on an idle machine.
+	patience = 30 * time.Second
+)
+
+// hub starts a hub as installed: every node is a user who may do what streams.NodePermissions says, and nothing else.
+func hub(t testing.TB, nodes ...string) *server.Server {
+	t.Helper()
+	return run(t, hubOptions("hub", nodes...))
+}
+
+func hubOptions(name string, nodes ...string) *server.Options {
+	opts := &server.Options{
+		ServerName: name, Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true,
+		Users: []*server.User{{Username: "cloud", Password: "cloud"}},
+	}
+	for _, n := range nodes {
+		pub, sub := streams.NodePermissions(n)
+		opts.Users = append(opts.Users, &server.User{Username: n, Password: n, Permissions: &server.Permissions{
+			Publish: &server.SubjectPermission{Allow: pub}, Subscribe: &server.SubjectPermission{Allow: sub},
+		}})
+	}
+	opts.LeafNode.Host, opts.LeafNode.Port = "127.0.0.1", server.RANDOM_PORT
+	opts.LeafNode.Compression.Mode = server.CompressionOff
+	return opts
+}
+
+func run(t testing.TB, opts *server.Options) *server.Server {
+	t.Helper()
+	s, err := server.NewServer(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Start()
+	t.Cleanup(func() {
+		s.Shutdown()
+		s.WaitForShutdown()
+	})
+	if !s.ReadyForConnections(patience) {
+		t.Fatalf("%s is not ready", opts.ServerName)
+	}
+	return s
+}
+
+// leafOf starts a node's leaf, linked to the hub by way of addr.
+func leafOf(t testing.TB, name, addr string) *server.Server {
+	t.Helper()
+	opts := &server.Options{ServerName: name, DontListen: true, NoSigs: true, NoLog: true}
+	u := &url.URL{Scheme: "nats-leaf", Host: addr, User: url.UserPassword(name, name)}
+	remote := &server.RemoteLeafOpts{URLs: []*url.URL{u}, IgnoreDiscoveredServers: true} // else it goes around the proxy
+	remote.Compression.Mode = server.CompressionOff
+	opts.LeafNode.Remotes = []*server.RemoteLeafOpts{remote}
+	opts.LeafNode.ReconnectInterval = 100 * time.Millisecond
+	l := run(t, opts)
+	eventually(t, "leaf is linked", func() bool { return l.NumLeafNodes() == 1 })
+	return l
+}
+
+func leafAddr(h *server.Server) string {
+	v, err := h.Varz(nil)
+	if err != nil {
+		return ""
+	}
+	return fmt.Sprintf("127.0.0.1:%d", v.LeafNode.Port)
+}
+
+func cloudConn(t testing.TB, url string) *nats.Conn {
+	t.Helper()
+	return connect(t, url, nats.UserInfo("cloud", "cloud"), nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond), nats.IgnoreDiscoveredServers())
+}
+
+func nodeConn(t testing.TB, l *server.Server) *nats.Conn {
+	t.Helper()
+	return connect(t, "", nats.InProcessServer(l))
+}
+
+func connect(t testing.TB, url string, opts ...nats.Option) *nats.Conn {
+	t.Helper()
+	nc, err := nats.Connect(url, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	return nc
+}
+
+// ends is a Dialer and a node's Server with a Listener on port, over a real hub and a real leaf.
+type ends struct {
+	cloudNC, nodeNC     *nats.Conn
+	cloudSays, nodeSays *prometheus.Registry
+	dialer              *tunnel.Dialer
+	server              *tunnel.Server
+	listener            *tunnel.Listener
+	hub                 *server.Server
+	link, client        *leaftest.Proxy // between leaf and hub, between cloud and hub; nil in benchmarks
+	stopCloud, stopNode func()
+
+	acceptor sync.Once
+	accepted chan *tunnel.Conn
+}
+
+func pair(t testing.TB, cloudCfg, nodeCfg tunnel.Config) *ends {
+	t.Helper()
+	return pairOver(t, cloudCfg, nodeCfg, func(addr string) string { return addr })
+}
+
+// pairOver is pair with something between the leaf and the hub's address.
+func pairOver(t testing.TB, cloudCfg, nodeCfg tunnel.Config, over func(addr string) string) *ends {
+	t.Helper()
+	h := hub(t, node, "gw-18")
+	e := &ends{hub: h, cloudSays: prometheus.NewRegistry(), nodeSays: prometheus.NewRegistry()}
+	if _, bench := t.(*testing.B); bench { // the proxies would be what is measured
+		e.cloudNC, e.nodeNC = cloudConn(t, h.ClientURL()), nodeConn(t, leafOf(t, node, over(leafAddr(h))))
+	} else {
+		e.link, e.client = leaftest.NewProxy(t, leafAddr(h)), leaftest.NewProxy(t, h.Addr().String())
+		e.cloudNC, e.nodeNC = cloudConn(t, "nats://"+e.client.Addr()), nodeConn(t, leafOf(t, node, e.link.Addr()))
+	}
+	var err error
+	if e.dialer, err = tunnel.NewDialer(e.cloudNC, cloudCfg, tunnel.NewMetrics(e.cloudSays), logger(t, "cloud")); err != nil {
+		t.Fatal(err)
+	}
+	if e.server, err = tunnel.NewServer(node, e.nodeNC, nodeCfg, tunnel.NewMetrics(e.nodeSays), logger(t, "node")); err != nil {
+		t.Fatal(err)
+	}
+	if e.listener, err = e.server.Listen(port); err != nil {
+		t.Fatal(err)
+	}
+	e.stopCloud, e.stopNode = start(t, e.dialer.Start), start(t, e.server.Start)
+	<-e.dialer.Ready()
+	<-e.server.Ready()
+	// The node's interest takes its time to the hub, and the Dialer's to the leaf.
+	eventually(t, "first dial", func() bool {
+		probe, err := e.dialer.Dial(t.Context(), node, 1)
+		if err == nil {
+			_ = probe.Close()
+		}
+		return errors.As(err, new(*tunnel.RefusedError))
+	})
+	return e
+}
+
+func logger(t testing.TB, name string) *zap.Logger {
+	if _, bench := t.(*testing.B); bench {
+		return zap.NewNop()
+	}
+	return zaptest.NewLogger(t).Named(name)
+}
+
+// start runs a part until the returned function is called, or the test ends.
+func start(t testing.TB, part func(context.Context) error) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	done := make(chan error, 1)
+	go func() { done <- part(ctx) }()
+	ended := false
+	stop = func() {
+		cancel()
+		if ended {
+			return
+		}
+		ended = true
+		if err := <-done; err != nil {
+			t.Errorf("Start: %v", err)
+		}
+	}
+	t.Cleanup(stop)
+	return stop
+}
+
+// dial opens one stream and returns both ends.
+func (e *ends) dial(t testing.TB) (cloud, node *tunnel.Conn) {
+	t.Helper()
+	cloud, node, err := e.open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cloud.Close()
+		_ = node.Close()
+	})
+	return cloud, node
+}
+
+// open is dial for those that handle errors. One call at a time: what is accepted belongs to what was dialed.
+func (e *ends) open(ctx context.Context) (cloud, at *tunnel.Conn, err error) {
+	e.acceptor.Do(func() {
+		e.accepted = make(chan *tunnel.Conn, 1024) // more than any test opens at a time
+		go func() {
+			for {
+				c, err := e.listener.Accept()
+				if err != nil {
+					return // the listener is closed
+				}
+				e.accepted <- c.(*tunnel.Conn)
+			}
+		}()
+	})
+	if cloud, err = e.dialer.Dial(ctx, node, port); err != nil {
+		return nil, nil, err
+	}
+	return cloud, <-e.accepted, nil
+}
+
+func eventually(t testing.TB, what string, condition func() bool) {
+	t.Helper()
+	deadline := time.After(patience)
+	ticker := time.NewTicker(5 * time.Millisecond)
+	defer ticker.Stop()
+	for !condition() {
+		select {
+		case <-deadline:
+			t.Fatalf("never: %s", what)
+		case <-ticker.C:
+		}
+	}
+}
+
+// count sums a metric over its labels, or takes the value of one label.
+func count(t testing.TB, reg *prometheus.Registry, name, label string) float64 {
+	t.Helper()
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sum float64
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if f.GetName() == name && (label == "" || len(m.GetLabel()) == 1 && m.GetLabel()[0].GetValue() == label) {
+				sum += m.GetCounter().GetValue() + m.GetGauge().GetValue()
+			}
+		}
+	}
+	return sum
+}

@@ -1,0 +1,120 @@
+package tunnel_test
+
+import (
+	"fmt"
+	"io"
+	"net/url"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/frond-edge/frond/streams/tunnel"
+)
+
+// A thousand followed logs on one node: no goroutine of ours for any, all of them move, and all is given back.
+func TestThousandStreams(t *testing.T) {
+	e := pair(t, tunnel.Config{}, tunnel.Config{})
+	e.dial(t)
+	goroutines, heap := runtime.NumGoroutine(), heapInUse()
+	const streams = 1000
+	var cloud, node []*tunnel.Conn
+	for range streams {
+		c, n, err := e.open(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		cloud, node = append(cloud, c), append(node, n)
+	}
+	if n := runtime.NumGoroutine() - goroutines; n > 10 {
+		t.Errorf("%d goroutines more for %d streams", n, streams)
+	}
+	line := make([]byte, 10<<10)
+	for _, n := range node {
+		if _, err := n.Write(line); err != nil { // fits into the window: nobody reads yet
+			t.Fatal(err)
+		}
+	}
+	t.Logf("%d unread streams of %d bytes take %d KiB each", streams, len(line), (heapInUse()-heap)/streams>>10)
+	var g errgroup.Group
+	g.SetLimit(16)
+	for _, c := range cloud {
+		g.Go(func() error { _, err := io.ReadFull(c, make([]byte, len(line))); return err })
+	}
+	if err := g.Wait(); err != nil {
+		t.Error(err)
+	}
+	for i := range streams {
+		_ = cloud[i].Close()
+		_ = node[i].Close()
+	}
+	cloud, node = nil, nil
+	eventually(t, "both ends forget the streams", func() bool {
+		return count(t, e.cloudSays, "frond_tunnel_streams", "") == 1 && count(t, e.nodeSays, "frond_tunnel_streams", "") == 1
+	})
+	eventually(t, "memory comes back", func() bool { return heapInUse()-heap < 8<<20 })
+	t.Logf("%d KiB more than before", (heapInUse()-heap)>>10)
+}
+
+func heapInUse() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// The cloud's server and the leaf's server are not the same one: as in any hub of three.
+func TestAcrossHubServers(t *testing.T) {
+	first := clustered(t, "hub-1", nil)
+	second := clustered(t, "hub-2", first)
+	eventually(t, "routes", func() bool { return first.NumRoutes() > 0 && second.NumRoutes() > 0 })
+	nodeNC := nodeConn(t, leafOf(t, node, leafAddr(second)))
+	d, err := tunnel.NewDialer(cloudConn(t, first.ClientURL()), tunnel.Config{KeepAlive: 500 * time.Millisecond}, tunnel.NewMetrics(nil), logger(t, "cloud"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := tunnel.NewServer(node, nodeNC, tunnel.Config{}, tunnel.NewMetrics(nil), logger(t, "node"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := s.Listen(port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	start(t, d.Start)
+	start(t, s.Start)
+	<-d.Ready()
+	var g errgroup.Group
+	g.Go(func() error {
+		c, err := l.Accept()
+		if err == nil {
+			_, _ = io.Copy(c, c) // ends with the stream
+			_ = c.Close()
+		}
+		return err
+	})
+	var c *tunnel.Conn
+	eventually(t, "a stream through both", func() bool {
+		c, err = d.Dial(t.Context(), node, port)
+		return err == nil
+	})
+	echoes(t, c, c)
+	second.Shutdown()
+	_, err = c.Read(make([]byte, 1))
+	brokenBy(t, err, tunnel.CodeOffline, tunnel.CodeSilent)
+	if err := g.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
+func clustered(t *testing.T, name string, seed *server.Server) *server.Server {
+	t.Helper()
+	opts := hubOptions(name, node)
+	opts.Cluster.Name, opts.Cluster.Host, opts.Cluster.Port = "hub", "127.0.0.1", server.RANDOM_PORT
+	if seed != nil {
+		opts.Routes = []*url.URL{{Scheme: "nats-route", Host: fmt.Sprint(seed.ClusterAddr())}}
+	}
+	return run(t, opts)
+}

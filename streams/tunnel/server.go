@@ -1,0 +1,262 @@
+package tunnel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"go.uber.org/zap"
+
+	"github.com/frond-edge/frond/api/wire"
+)
+
+// Server is a node's end. Make it with NewServer, run it with Start, once.
+type Server struct {
+	*mux
+	node  string
+	token string
+
+	portsMu sync.Mutex // guards ports; taken before mux.mu
+	ports   map[uint16]*Listener
+}
+
+// NewServer makes the end of a node. It starts nothing and offers no port.
+func NewServer(node string, nc *nats.Conn, cfg Config, metrics *Metrics, log *zap.Logger) (*Server, error) {
+	if node == "" {
+		return nil, errors.New("tunnel server: node is empty")
+	}
+	m, err := newMux(nc, cfg, upPrefix, downPrefix, metrics, log)
+	if err != nil {
+		return nil, err
+	}
+	return &Server{mux: m, node: node, token: wire.Escape(node), ports: map[uint16]*Listener{}}, nil
+}
+
+// Start serves until ctx ends, then breaks all streams, closes the Listeners and returns nil.
+func (s *Server) Start(ctx context.Context) error {
+	_, subject := Permissions(s.node)
+	err := s.run(ctx, subject, s.handle)
+	s.portsMu.Lock()
+	all := make([]*Listener, 0, len(s.ports))
+	for _, l := range s.ports {
+		all = append(all, l)
+	}
+	s.portsMu.Unlock()
+	for _, l := range all {
+		_ = l.Close() // closed already by somebody else: as good
+	}
+	return err
+}
+
+// Ready closes when the node can be dialed.
+func (s *Server) Ready() <-chan struct{} { return s.ready }
+
+// Listen offers a port until the Listener is closed. It may be called before Start. One port has one Listener.
+func (s *Server) Listen(port uint16) (*Listener, error) {
+	s.portsMu.Lock()
+	defer s.portsMu.Unlock()
+	if s.ports[port] != nil {
+		return nil, fmt.Errorf("listen on tunnel port %d: it has a listener", port)
+	}
+	l := &Listener{
+		server: s, addr: Addr{Node: s.node, Port: port},
+		waiting: make(chan *Conn, s.cfg.Backlog), // Backlog is what this buffer is
+		closed:  make(chan struct{}),
+	}
+	s.ports[port] = l
+	return l, nil
+}
+
+// handle takes what the cloud sends.
+func (s *Server) handle(msg *nats.Msg) {
+	token, key, ok := parseSubject(downPrefix, msg.Subject)
+	if !ok || token != s.token {
+		s.metrics.refuse(codeGarbage)
+		return
+	}
+	c, stale := s.find(key)
+	f, err := parseFrame(msg.Data)
+	switch {
+	case c != nil && (err != nil || f.kind != kindOpen):
+		c.handle(msg)
+	case c != nil:
+		s.metrics.refuse(CodeExists) // the stream itself is none the worse for it
+	case errors.Is(err, errVersion):
+		s.refuse(key, Addr{Node: s.node}, "", CodeVersion, err.Error())
+	case err != nil:
+		s.metrics.refuse(codeGarbage)
+	case f.kind == kindOpen && !stale:
+		s.open(key, f)
+	case f.kind == kindData && !stale: // it was another process's; one that ended lately has had its last word
+		s.metrics.refuse(CodeUnknown)
+		s.later(s.out+s.token+"."+key, frame{kind: kindReset, payload: reasonPayload(CodeUnknown, "the node does not know the stream")})
+	default:
+		s.metrics.refuse(unknown(stale))
+	}
+}
+
+func unknown(stale bool) Code {
+	if stale {
+		return codeStale
+	}
+	return CodeUnknown
+}
+
+// open queues a new stream for the port's Listener.
+func (s *Server) open(key string, f frame) {
+	port, label, ok := parseOpen(f.payload)
+	if !ok || f.offset != 0 || f.consumed != 0 || f.flags != 0 {
+		s.metrics.refuse(codeGarbage)
+		return
+	}
+	target := Addr{Node: s.node, Port: port}
+	s.portsMu.Lock()
+	defer s.portsMu.Unlock()
+	l := s.ports[port]
+	if l == nil {
+		s.refuse(key, target, label, CodePort, fmt.Sprintf("nothing listens on port %d", port))
+		return
+	}
+	c, err := s.add(key, target, s.token, label, false)
+	switch {
+	case errors.Is(err, ErrTooMany):
+		s.refuse(key, target, label, CodeStreams, "too many streams")
+		return
+	case err != nil:
+		s.refuse(key, target, label, CodeStopping, err.Error())
+		return
+	}
+	c.mu.Lock()
+	c.takeCredit(f)
+	c.mu.Unlock()
+	select {
+	case l.waiting <- c:
+	default:
+		s.decline(c, CodeBusy, "too many streams wait for the listener")
+	}
+}
+
+// refuse answers an open that never became a stream.
+func (s *Server) refuse(key string, target Addr, label string, code Code, text string) {
+	s.metrics.refuse(code)
+	s.log.Info("tunnel refused", zap.String("node", target.Node), zap.Uint16("port", target.Port), zap.String("user", label),
+		zap.String("stream", key), zap.String("reason", text))
+	s.later(s.out+s.token+"."+key, frame{kind: kindRefuse, payload: reasonPayload(code, text)})
+}
+
+// decline ends a stream that was not accepted yet.
+func (m *mux) decline(c *Conn, code Code, text string) {
+	if c.pending() {
+		m.metrics.refuse(code)
+		m.log.Info("tunnel refused", append(c.fields(), zap.String("reason", text))...)
+	}
+	c.fail(&BrokenError{Code: code, Text: text}, true)
+}
+
+// Listener is a net.Listener on a node's port.
+type Listener struct {
+	server  *Server
+	addr    Addr
+	waiting chan *Conn
+
+	once   sync.Once
+	closed chan struct{} // closes with Close or the end of Start
+}
+
+// Incoming is a stream that the cloud asks for. Call Accept or Refuse, within Config.OpenTimeout.
+type Incoming struct{ conn *Conn }
+
+// Next waits for a stream without saying yes to it, so that the node can connect onwards first. It returns net.ErrClosed
+// after Close and after the end of the Server's Start.
+func (l *Listener) Next() (*Incoming, error) {
+	for {
+		select {
+		case <-l.closed:
+			return nil, &net.OpError{Op: "accept", Net: l.addr.Network(), Addr: l.addr, Err: net.ErrClosed}
+		case c := <-l.waiting:
+			if c.pending() { // else the cloud gave up
+				return &Incoming{conn: c}, nil
+			}
+		}
+	}
+}
+
+// Accept waits for a stream and says yes to it.
+func (l *Listener) Accept() (net.Conn, error) {
+	for {
+		in, err := l.Next()
+		if err != nil {
+			return nil, err
+		}
+		if c, err := in.Accept(); err == nil {
+			return c, nil
+		}
+	}
+}
+
+// Close takes the port back and refuses the streams that wait. Accepted ones go on.
+func (l *Listener) Close() error {
+	err := error(&net.OpError{Op: "close", Net: l.addr.Network(), Addr: l.addr, Err: net.ErrClosed})
+	l.once.Do(func() {
+		err = nil
+		l.server.portsMu.Lock()
+		delete(l.server.ports, l.addr.Port)
+		l.server.portsMu.Unlock()
+		close(l.closed)
+		for {
+			select {
+			case c := <-l.waiting:
+				l.server.decline(c, CodePort, fmt.Sprintf("port %d was closed", l.addr.Port))
+			default:
+				return
+			}
+		}
+	})
+	return err
+}
+
+// Addr returns the Addr that is dialed.
+func (l *Listener) Addr() net.Addr { return l.addr }
+
+// Port is what the cloud dialed.
+func (in *Incoming) Port() uint16 { return in.conn.target.Port }
+
+// Label is who the stream is for, as the cloud says.
+func (in *Incoming) Label() string { return in.conn.label }
+
+// Accept says yes. It fails if the cloud has given up meanwhile.
+func (in *Incoming) Accept() (*Conn, error) {
+	c := in.conn
+	c.send.Lock()
+	defer c.send.Unlock()
+	now := time.Now()
+	c.mu.Lock()
+	if c.err != nil || c.open {
+		err := c.err
+		c.mu.Unlock()
+		if err == nil {
+			err = errors.New("accepted twice")
+		}
+		return nil, c.wrap("accept", err)
+	}
+	f := c.frame(kindAccept, nil)
+	c.open = true
+	c.accepted, c.heard, c.said, c.moved = now, now, now, now
+	close(c.answered)
+	c.mu.Unlock()
+	if err := c.mux.publish(c.out, "", f); err != nil {
+		broken := &BrokenError{Code: CodeHub, Text: err.Error()}
+		c.fail(broken, false)
+		return nil, c.wrap("accept", broken)
+	}
+	c.mux.metrics.opened.Inc()
+	c.mux.log.Info("tunnel opened", append(c.fields(), zap.Duration("took", now.Sub(c.begun)))...)
+	return c, nil
+}
+
+// Refuse says no, and why. The text reaches the caller of Dial.
+func (in *Incoming) Refuse(text string) { in.conn.mux.decline(in.conn, CodeDeclined, text) }

@@ -1,0 +1,38 @@
+package tunnel
+
+import "time"
+
+const (
+	// growthTrips and growthFloor: a window that was read in less than four round trips, or 40 ms, was too small to say
+	// how fast the link is, so it doubles. It comes to rest at four to eight times what is under way at full speed.
+	growthTrips = 4
+	growthFloor = 40 * time.Millisecond
+	// maxTrip bounds a round trip measured while the link was full: else a queue would be answered with a longer queue.
+	maxTrip = time.Second
+)
+
+// window decides how many bytes the peer may send ahead of the reader. It holds no clock and no lock.
+type window struct {
+	size  int
+	limit int
+	trip  time.Duration // 0: not known
+
+	since time.Time // begin of what read counts
+	read  int
+}
+
+// consumed notes that n bytes were read and returns by how many bytes the window should grow.
+func (w *window) consumed(n int, now time.Time) int {
+	if w.read == 0 {
+		w.since = now
+	}
+	w.read += n
+	if w.read < w.size {
+		return 0
+	}
+	w.read = 0
+	if now.Sub(w.since) > max(growthTrips*min(w.trip, maxTrip), growthFloor) {
+		return 0
+	}
+	return min(w.size, w.limit-w.size)
+}

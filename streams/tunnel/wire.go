@@ -1,0 +1,223 @@
+package tunnel
+
+import (
+	"fmt"
+	"net"
+	"time"
+)
+
+// probeSpacing is how often a frame carries a reply subject: then the sender's server says "no responders" if nobody
+// listens any more, long before PeerTimeout. Every frame would do, but the subject is 50 bytes.
+const probeSpacing = time.Second
+
+// transmit sends one frame: as much of p as the peer's window and a frame hold, with flags. It returns how many bytes of p
+// that were. With still, the frame is sent only if still is true under mu once it is this frame's turn.
+func (c *Conn) transmit(p []byte, flags byte, still func() bool) (int, error) {
+	c.send.Lock()
+	defer c.send.Unlock()
+	now := time.Now()
+	c.mu.Lock()
+	if still != nil && !still() {
+		c.mu.Unlock()
+		return 0, nil
+	}
+	if err := c.mayTransmit(len(p) > 0, flags); err != nil {
+		c.mu.Unlock()
+		return 0, err
+	}
+	n := min(len(p), maxPayload, int(c.limit-min(c.sent, c.limit)))
+	if flags&flagFin != 0 && !c.finSent {
+		c.finSent = true
+		c.writable.Broadcast()
+	}
+	if c.finSent {
+		flags |= flagFin
+	}
+	f := c.frame(kindData, p[:n])
+	f.flags = flags
+	c.sent += uint64(n)
+	if n > 0 {
+		c.moved = now
+	}
+	back := ""
+	if now.Sub(c.asked) >= probeSpacing {
+		c.asked, back = now, c.back
+	}
+	c.said = now
+	c.mu.Unlock()
+	if err := c.mux.publish(c.out, back, f); err != nil {
+		broken := &BrokenError{Code: CodeHub, Text: err.Error()}
+		c.fail(broken, false)
+		return 0, broken
+	}
+	c.mux.metrics.sent.Add(float64(n))
+	return n, nil
+}
+
+// mayTransmit tells whether a frame may follow. mu is held.
+func (c *Conn) mayTransmit(data bool, flags byte) error {
+	switch {
+	case c.err != nil:
+		return c.err
+	case c.closed && flags&flagClosed == 0:
+		return net.ErrClosed
+	case data:
+		return c.mayWrite()
+	}
+	return nil
+}
+
+// frame makes a frame of this moment and notes what it grants. mu is held.
+func (c *Conn) frame(k kind, payload []byte) frame {
+	c.granted = max(c.granted, c.consumed+uint64(c.window.size))
+	return frame{kind: k, offset: c.sent, consumed: c.consumed, window: uint32(c.granted - c.consumed), payload: payload}
+}
+
+// receive takes a frame of the peer. It never blocks on a reader.
+func (c *Conn) receive(f frame, now time.Time) {
+	c.mu.Lock()
+	if c.closed || c.err != nil {
+		c.mu.Unlock()
+		return
+	}
+	c.heard = now
+	c.peer.heard.Store(now.UnixNano())
+	var broken *BrokenError
+	switch f.kind {
+	case kindData:
+		broken = c.takeData(f, now)
+	case kindAccept:
+		broken = c.takeAccept(f, now)
+	case kindReset, kindRefuse:
+		if c.peerClosed {
+			break // its last word was a good one
+		}
+		code, text := parseReason(f.payload)
+		broken = &BrokenError{Code: code, Text: text, ByPeer: true}
+		if f.kind == kindRefuse && (c.open || !c.dialed) {
+			broken = &BrokenError{Code: CodeProtocol, Text: "refused after it was opened"}
+		}
+	default:
+		broken = &BrokenError{Code: CodeProtocol, Text: fmt.Sprintf("frame of kind %d", f.kind)}
+	}
+	c.mu.Unlock()
+	if broken != nil {
+		c.fail(broken, !broken.ByPeer)
+	}
+}
+
+// takeData takes a frame's payload and numbers. mu is held.
+func (c *Conn) takeData(f frame, now time.Time) *BrokenError {
+	switch size := uint64(len(f.payload)); {
+	case !c.open:
+		return &BrokenError{Code: CodeProtocol, Text: "data before the stream was opened"}
+	case f.offset > c.received:
+		return &BrokenError{Code: CodeLost, Text: fmt.Sprintf("%d bytes were lost on the way", f.offset-c.received)}
+	case f.offset < c.received:
+		return &BrokenError{Code: CodeLost, Text: fmt.Sprintf("frames out of order: byte %d after %d", f.offset, c.received)}
+	case size > 0 && c.fin:
+		return &BrokenError{Code: CodeProtocol, Text: "data after the end"}
+	case c.received+size > c.granted:
+		return &BrokenError{Code: CodeOverrun, Text: fmt.Sprintf("%d bytes more than the window", c.received+size-c.granted)}
+	case f.consumed > c.sent:
+		return &BrokenError{Code: CodeProtocol, Text: "the peer has read what was not sent"}
+	}
+	if !c.dialed && c.window.trip == 0 {
+		c.window.trip = c.mux.trip(c.peer, now.Sub(c.accepted))
+	}
+	if len(f.payload) > 0 {
+		c.received += uint64(len(f.payload))
+		c.queue.push(f.payload)
+		c.moved = now
+		c.readable.Signal()
+		c.mux.metrics.received.Add(float64(len(f.payload)))
+	}
+	c.takeCredit(f)
+	if f.flags&flagFin != 0 && !c.fin {
+		c.fin = true
+		c.readable.Broadcast()
+	}
+	if f.flags&flagClosed != 0 && !c.peerClosed {
+		c.peerClosed = true
+		c.writable.Broadcast()
+	}
+	return nil
+}
+
+// takeCredit notes what the peer allows; no peer makes this end send more ahead than MaxWindow. mu is held.
+func (c *Conn) takeCredit(f frame) {
+	if limit := f.consumed + min(uint64(f.window), uint64(c.mux.cfg.MaxWindow)); limit > c.limit {
+		c.limit = limit
+		c.writable.Broadcast()
+	}
+}
+
+// takeAccept takes a node's yes. mu is held.
+func (c *Conn) takeAccept(f frame, now time.Time) *BrokenError {
+	if !c.dialed || c.open || f.offset != 0 || f.consumed != 0 {
+		return &BrokenError{Code: CodeProtocol, Text: "accepted what was not asked"}
+	}
+	c.open = true
+	c.window.trip = c.mux.trip(c.peer, now.Sub(c.begun))
+	c.takeCredit(f)
+	close(c.answered)
+	return nil
+}
+
+// noResponders takes the word of this end's own NATS server that nobody listens at the other end.
+func (c *Conn) noResponders() {
+	c.fail(&BrokenError{Code: CodeOffline, Text: "the link between cloud and node went down"}, false)
+}
+
+// fail breaks the stream, unless it has ended, and with tell says so to the peer. What has arrived can still be read. It
+// never blocks.
+func (c *Conn) fail(why *BrokenError, tell bool) {
+	c.mu.Lock()
+	if c.err != nil || c.closed {
+		c.mu.Unlock()
+		return
+	}
+	c.err = why
+	if !c.open {
+		close(c.answered)
+	}
+	reset := c.frame(kindReset, reasonPayload(why.Code, why.Text))
+	c.readable.Broadcast()
+	c.writable.Broadcast()
+	c.mu.Unlock()
+	if tell {
+		c.mux.later(c.out, reset) // before it is forgotten: else the peer may hear first that it is unknown
+	}
+	c.mux.remove(c, why)
+}
+
+// tend is called several times per KeepAlive: it breaks the stream if its time is over, and keeps it alive.
+func (c *Conn) tend(now time.Time) {
+	cfg := c.mux.cfg
+	c.mu.Lock()
+	open, lost := c.open && !c.closed && c.err == nil && !c.peerClosed, c.err
+	silent, quiet, idle := now.Sub(c.heard), now.Sub(c.said), now.Sub(c.moved)
+	waiting := now.Sub(c.begun)
+	c.mu.Unlock()
+	switch {
+	case lost != nil:
+	case !open:
+		if !c.dialed && c.pending() && waiting > cfg.OpenTimeout {
+			c.fail(&BrokenError{Code: CodeBusy, Text: "nobody accepted it in time"}, true)
+		}
+	case silent >= cfg.PeerTimeout:
+		c.fail(&BrokenError{Code: CodeSilent, Text: fmt.Sprintf("nothing heard of the peer for %v", silent.Round(time.Second))}, true)
+	case cfg.IdleTimeout > 0 && idle >= cfg.IdleTimeout:
+		c.fail(&BrokenError{Code: CodeIdle, Text: fmt.Sprintf("no byte moved for %v", cfg.IdleTimeout)}, true)
+	case quiet >= cfg.KeepAlive && c.send.TryLock(): // a locked send is about to say something
+		c.send.Unlock()
+		_, _ = c.transmit(nil, 0, nil) // a fault has broken the stream
+	}
+}
+
+// pending tells whether the stream waits for Incoming.Accept.
+func (c *Conn) pending() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !c.open && !c.closed && c.err == nil
+}
