@@ -22,6 +22,7 @@ var ranks = map[string]int{
 	"internal/health":     0,
 	"internal/lifecycle":  0,
 	"internal/logging":    0,
+	"internal/splice":     0,
 	"internal/toolchain":  0,
 	"internal/kubetest":   1,
 	"leaf":                1,
@@ -33,6 +34,7 @@ var ranks = map[string]int{
 	"controllers/desired": 2,
 	"controllers/nodes":   2,
 	"controllers/reports": 2,
+	"cloud/gateway":       2,
 	"edged":               2,
 	"edged/hollow":        2,
 	"cloud":               3,
@@ -58,7 +60,7 @@ var homes = map[string][]string{
 	"github.com/nats-io/nats.go":             {"streams", "leaf", "leaf/store", "leaf/leaftest", "streams/streamstest", "cloud", "internal/edgenode", "internal/devcluster", "loadtest"},
 	"github.com/nats-io/jsm.go":              {"streams", "internal/devcluster", "loadtest"},
 	"sigs.k8s.io/controller-runtime":         {"controllers", "cloud", "cmd/cloudcore"},     // cmd hands it the logger
-	"k8s.io/apiserver":                       {"leaf/localapi", "internal/health", "edged"}, // edged: the feature gate that the kubelet wants
+	"k8s.io/apiserver":                       {"leaf/localapi", "internal/health", "edged", "cloud/gateway"}, // edged: the feature gate that the kubelet wants
 	"k8s.io/kubernetes":                      {"edged"},
 	"k8s.io/cri-api":                         {"edged", "edged/hollow"},
 	"k8s.io/cri-client":                      {"edged", "edged/hollow"},

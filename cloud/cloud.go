@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -140,8 +141,13 @@ func (c *Cloud) upward(nc *nats.Conn, objects cache.Cache, members *Members, eng
 		return nil, fmt.Errorf("kubernetes: %w", err)
 	}
 	monitor := nodes.New(clients, objects, members, c.metrics, c.log.Named("nodes"))
+	way, ways, err := c.ways(nc, objects, clients)
+	if err != nil {
+		return nil, err
+	}
 	beats, err := streams.NewBeats(nc, func(_ context.Context, node string, beat wire.Beat) {
 		monitor.Beat(node, beat)
+		way.Heard(node)
 		engine.Serve(node)
 		if beat.StreamEpoch == keeper.Epoch() {
 			engine.Acked(node, beat.Sequence)
@@ -162,7 +168,7 @@ func (c *Cloud) upward(nc *nats.Conn, objects cache.Cache, members *Members, eng
 		{Name: "nodes", Start: monitor.Start},
 		{Name: "beats", Start: beats.Start},
 		{Name: "calls", Start: calls.Start},
-	}, handled...), nil
+	}, slices.Concat(ways, handled)...), nil
 }
 
 // calls makes the server of what nodes ask.

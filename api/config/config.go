@@ -5,6 +5,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/url"
 	"path/filepath"
@@ -36,7 +37,29 @@ type CloudCore struct {
 	// Listen is the address of /metrics, /livez and /readyz; the default is 127.0.0.1:10280.
 	Listen string `json:"listen,omitempty"`
 	// LogLevel is debug, info, warn or error; the default is info.
-	LogLevel string `json:"logLevel,omitempty"`
+	LogLevel string  `json:"logLevel,omitempty"`
+	Gateway  Gateway `json:"gateway"`
+}
+
+// Gateway is the way of kube-apiserver and Prometheus to the nodes; what has no address is off.
+type Gateway struct {
+	// Socket is a unix socket for HTTP CONNECT, mode 0600, for a kube-apiserver on the same host.
+	Socket string `json:"socket,omitempty"`
+	// Address is host:port for HTTP CONNECT over TLS 1.3, with client certificates of ClientCAFile.
+	Address string `json:"address,omitempty"`
+	// ScrapeAddress is host:port for HTTPS requests of nodes' metrics, with bearer tokens of Kubernetes.
+	ScrapeAddress string `json:"scrapeAddress,omitempty"`
+	// ReusePort lets several cloudcores of one user on one host listen on the same addresses.
+	ReusePort bool `json:"reusePort,omitempty"`
+	// CertFile and KeyFile serve both addresses. Certificate files are read again for each connection.
+	CertFile     string `json:"certFile,omitempty"`
+	KeyFile      string `json:"keyFile,omitempty"`
+	ClientCAFile string `json:"clientCAFile,omitempty"`
+	// KubeletCAFile signs the kubelets' serving certificates; KubeletCertFile and KubeletKeyFile are shown to them when
+	// their metrics are read.
+	KubeletCAFile   string `json:"kubeletCAFile,omitempty"`
+	KubeletCertFile string `json:"kubeletCertFile,omitempty"`
+	KubeletKeyFile  string `json:"kubeletKeyFile,omitempty"`
 }
 
 // EdgeCore is the configuration file of edgecore.
@@ -74,9 +97,9 @@ type Kubelet struct {
 	Labels map[string]string `json:"labels,omitempty"`
 	// StaticPodPath is a folder of pod manifests; the default is the folder manifests below Dir.
 	StaticPodPath string `json:"staticPodPath,omitempty"`
-	// Port of the kubelet's own API, default 10250; it has no read-only port.
+	// Port of the kubelet's own API, default 10250, also in the tunnel; it has no read-only port.
 	Port int32 `json:"port,omitempty"`
-	// Address that the kubelet's API listens on; the default is the node's every address.
+	// Address that the kubelet's API listens on; the default is 127.0.0.1: the cloud comes in through the tunnel.
 	Address string `json:"address,omitempty"`
 	MaxPods int32  `json:"maxPods,omitempty"`
 	// CertFile and KeyFile are the kubelet's serving certificate; without them it makes one that it signs itself.
@@ -102,7 +125,13 @@ const (
 	defaultCloudListen = "127.0.0.1:10280"
 	defaultEdgeListen  = "127.0.0.1:10281"
 	defaultReplicas    = 3
+
+	defaultKubeletAddress = "127.0.0.1"
+	defaultKubeletPort    = 10250
 )
+
+// EdgeMetricsPort is the port of a node's tunnels that leads to edgecore's own listener, wherever that is.
+const EdgeMetricsPort = 10281
 
 // ParseCloudCore reads and completes a configuration file of cloudcore. hostname is the default ID.
 func ParseCloudCore(data []byte, hostname string) (CloudCore, error) {
@@ -129,7 +158,29 @@ func (c CloudCore) Validate() error {
 		c.Hub.validate(),
 		oneOf("replicas", c.Replicas, 1, 3, 5),
 		hostPort("listen", c.Listen),
+		c.Gateway.validate(),
 	)
+}
+
+func (g Gateway) validate() error {
+	var faults []error
+	together := func(why, address string, files map[string]string) {
+		if address == "" {
+			return
+		}
+		faults = append(faults, hostPort(why, address))
+		for _, field := range slices.Sorted(maps.Keys(files)) {
+			faults = append(faults, required(field, files[field]))
+		}
+	}
+	together("gateway.address", g.Address, map[string]string{
+		"gateway.certFile": g.CertFile, "gateway.keyFile": g.KeyFile, "gateway.clientCAFile": g.ClientCAFile,
+	})
+	together("gateway.scrapeAddress", g.ScrapeAddress, map[string]string{
+		"gateway.certFile": g.CertFile, "gateway.keyFile": g.KeyFile, "gateway.kubeletCAFile": g.KubeletCAFile,
+		"gateway.kubeletCertFile": g.KubeletCertFile, "gateway.kubeletKeyFile": g.KubeletKeyFile,
+	})
+	return errors.Join(faults...)
 }
 
 // ParseEdgeCore reads and completes a configuration file of edgecore.
@@ -147,6 +198,12 @@ func ParseEdgeCore(data []byte) (EdgeCore, error) {
 	if c.Kubelet.StaticPodPath == "" {
 		c.Kubelet.StaticPodPath = filepath.Join(c.Dir, "manifests")
 	}
+	if c.Kubelet.Address == "" {
+		c.Kubelet.Address = defaultKubeletAddress
+	}
+	if c.Kubelet.Port == 0 {
+		c.Kubelet.Port = defaultKubeletPort
+	}
 	return c, c.Validate()
 }
 
@@ -155,6 +212,9 @@ func (c EdgeCore) Validate() error {
 	faults := []error{required("node", c.Node), required("dir", c.Dir), c.Hub.validate(), hostPort("listen", c.Listen)}
 	if c.Dir != "" && !filepath.IsAbs(c.Dir) {
 		faults = append(faults, fmt.Errorf("dir: %q is not an absolute path", c.Dir))
+	}
+	if c.Kubelet.Port == EdgeMetricsPort {
+		faults = append(faults, fmt.Errorf("kubelet.port: %d is edgecore's own in the tunnel", EdgeMetricsPort))
 	}
 	if c.Runtime.Endpoint == "" && !c.Runtime.Hollow {
 		faults = append(faults, errors.New("runtime.endpoint: required unless runtime.hollow is true"))
