@@ -17,8 +17,6 @@ func (g *Gateway) connect(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "this is a proxy for kube-apiserver: only CONNECT is served", http.StatusMethodNotAllowed)
 		return
 	}
-	g.joins.Add(1)
-	defer g.joins.Done()
 	by := who(r)
 	far, edge, failure := g.reach(r.Context(), by, r.Host)
 	near, buffered, err := http.NewResponseController(w).Hijack()

@@ -53,12 +53,13 @@ type Gateway struct {
 	metrics *metrics
 	log     *zap.Logger
 	ready   chan struct{}
-	// joins are the streams that the HTTP server no longer knows.
-	joins sync.WaitGroup
+	// inHand are the requests being served: the HTTP server does not wait for them.
+	inHand sync.WaitGroup
 
 	mu sync.Mutex
-	// heard is guarded by mu: when the last heartbeat of each node came.
-	heard map[string]time.Time
+	// Guarded by mu. heard is when the last heartbeat of each node came; once stopped is set, no request is begun.
+	heard   map[string]time.Time
+	stopped bool
 }
 
 // New makes a gateway. judge decides who may read metrics; it may be nil if cfg.ScrapeAddress is empty.
@@ -85,7 +86,7 @@ func (g *Gateway) Start(ctx context.Context) error {
 	group, gctx := errgroup.WithContext(ctx)
 	for _, f := range fronts {
 		server := &http.Server{
-			Handler: f.handler, ReadHeaderTimeout: headerTimeout, MaxHeaderBytes: maxHeader, ErrorLog: zap.NewStdLog(g.log),
+			Handler: g.counted(f.handler), ReadHeaderTimeout: headerTimeout, MaxHeaderBytes: maxHeader, ErrorLog: zap.NewStdLog(g.log),
 			BaseContext: func(net.Listener) context.Context { return gctx },
 		}
 		group.Go(func() error {
@@ -103,11 +104,29 @@ func (g *Gateway) Start(ctx context.Context) error {
 		}
 	}
 	err = group.Wait()
-	g.joins.Wait()
+	g.mu.Lock()
+	g.stopped = true
+	g.mu.Unlock()
+	g.inHand.Wait()
 	if ctx.Err() != nil {
 		return nil
 	}
 	return err
+}
+
+// counted lets Start wait for each request.
+func (g *Gateway) counted(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		g.mu.Lock()
+		if g.stopped {
+			g.mu.Unlock()
+			return
+		}
+		g.inHand.Add(1)
+		g.mu.Unlock()
+		defer g.inHand.Done()
+		next.ServeHTTP(w, r)
+	})
 }
 
 // Heard notes a heartbeat of a node. It does not block.

@@ -126,6 +126,13 @@ func echo(t *testing.T, greeting string) string {
 // start runs a gateway until the test ends.
 func start(t *testing.T, cfg gateway.Config, w *world, judge gateway.Judge) *gateway.Gateway {
 	t.Helper()
+	g, _ := startStop(t, cfg, w, judge)
+	return g
+}
+
+// startStop also gives a way to stop it earlier.
+func startStop(t *testing.T, cfg gateway.Config, w *world, judge gateway.Judge) (*gateway.Gateway, func()) {
+	t.Helper()
 	g, err := gateway.New(cfg, w, w, judge, nil, zaptest.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
@@ -133,18 +140,19 @@ func start(t *testing.T, cfg gateway.Config, w *world, judge gateway.Judge) *gat
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	var group errgroup.Group
 	group.Go(func() error { return g.Start(ctx) })
-	t.Cleanup(func() {
+	stop := sync.OnceFunc(func() {
 		cancel()
 		if err := group.Wait(); err != nil {
 			t.Errorf("gateway: %v", err)
 		}
 	})
+	t.Cleanup(stop)
 	select {
 	case <-g.Ready():
 	case <-time.After(time.Minute):
 		t.Fatal("the gateway does not start")
 	}
-	return g
+	return g, stop
 }
 
 // socketWorld is a gateway on a unix socket with one edge node that echoes on port 10250.
@@ -320,6 +328,32 @@ func TestAStreamToADeletedNodeIsNotOpened(t *testing.T) {
 	if _, refused := connect(t, dialUnix(t, socket), "edge-1:10250"); !strings.Contains(refused, "node edge-1 is deleted") {
 		t.Errorf("answer %q", refused)
 	}
+}
+
+func TestStreamsEndWithTheGateway(t *testing.T) {
+	w, _, _ := socketWorld(t)
+	dir, err := os.MkdirTemp("", "gw") //nolint:usetesting // the path of a socket must be short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) }) // best effort in the temporary folder
+	socket := filepath.Join(dir, "s")
+	_, stop := startStop(t, gateway.Config{Socket: socket}, w, nil)
+	outside := echo(t, "")
+	for _, target := range []string{"edge-1:10250", outside} {
+		conn := dialUnix(t, socket)
+		r, refused := connect(t, conn, target)
+		if refused != "" {
+			t.Fatal(refused)
+		}
+		say(t, conn, r, "hello")
+		defer func() {
+			if _, err := r.ReadByte(); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Errorf("the stream to %s: %v", target, err)
+			}
+		}()
+	}
+	stop()
 }
 
 func TestTheLastGatewayTakesTheSocket(t *testing.T) {
