@@ -46,6 +46,8 @@ var ranks = map[string]int{
 	"cmd":                  5,
 	"tools":                5,
 	"streams/tunnel":       1,
+	"internal/splice":      0,
+	"cloud/gateway":        2,
 }
 
 // neighbours are imports within one rank that the house allows.
@@ -61,8 +63,8 @@ var homes = map[string][]string{
 	"github.com/nats-io/nats-server":         {"leaf", "leaf/leaftest", "streams/streamstest"},
 	"github.com/nats-io/nats.go":             {"streams", "leaf", "leaf/store", "leaf/leaftest", "streams/streamstest", "cloud", "internal/edgenode", "internal/devcluster", "loadtest"},
 	"github.com/nats-io/jsm.go":              {"streams", "internal/devcluster", "loadtest"},
-	"sigs.k8s.io/controller-runtime":         {"controllers", "cloud", "cmd/cloudcore"},     // cmd hands it the logger
-	"k8s.io/apiserver":                       {"leaf/localapi", "internal/health", "edged"}, // edged: the feature gate that the kubelet wants
+	"sigs.k8s.io/controller-runtime":         {"controllers", "cloud", "cmd/cloudcore"},                      // cmd hands it the logger
+	"k8s.io/apiserver":                       {"leaf/localapi", "internal/health", "edged", "cloud/gateway"}, // edged: the feature gate that the kubelet wants
 	"k8s.io/kubernetes":                      {"edged"},
 	"k8s.io/cri-api":                         {"edged", "edged/hollow"},
 	"k8s.io/cri-client":                      {"edged", "edged/hollow"},

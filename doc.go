@@ -17,9 +17,11 @@
 // controllers/desired publishes what each node should have, controllers/reports applies what nodes say,
 // controllers/nodes keeps their leases.
 //
+// cloud/gateway is the apiserver's and Prometheus' way to nodes: HTTP CONNECT and a few paths of metrics, over tunnels.
+//
 // cloud is cloudcore put together, internal/edgenode is edgecore put together; cmd holds the programs.
 //
 // internal/devcluster makes all of it real on one machine, for `frond dev` and for internal/e2e; internal/toolchain
 // builds the Kubernetes control plane, containerd and the rest from modules (tools/…); internal/kubetest starts a
-// control plane for tests. internal/lifecycle, internal/health and internal/buildinfo are small and shared.
+// control plane for tests. internal/lifecycle, internal/splice, internal/health and internal/buildinfo are small and shared.
 package frond

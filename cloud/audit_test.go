@@ -63,8 +63,8 @@ func (h held) Census(node string, except []wire.Key) (census wire.Census, upTo u
 
 func (h held) Reload(...string) {}
 
-// gateway is a node's half of the wire over a real store, and the audit of it.
-type gateway struct {
+// audited is a node's half of the wire over a real store, and the audit of it.
+type audited struct {
 	*testing.T
 	hub       *server.Server
 	publisher *streams.Publisher
@@ -79,9 +79,9 @@ type alwaysUp struct{ never chan struct{} }
 
 func (l alwaysUp) State() (bool, <-chan struct{}) { return true, l.never }
 
-func newGateway(t *testing.T) *gateway {
+func newGateway(t *testing.T) *audited {
 	t.Helper()
-	g := &gateway{T: t, hub: streamstest.Hub(t), now: time.Now()}
+	g := &audited{T: t, hub: streamstest.Hub(t), now: time.Now()}
 	log := zaptest.NewLogger(t)
 	nc := streamstest.Connect(t, g.hub)
 	var err error
@@ -112,7 +112,7 @@ func newGateway(t *testing.T) *gateway {
 }
 
 // deliver starts the node's delivery.
-func (g *gateway) deliver() {
+func (g *audited) deliver() {
 	g.Helper()
 	nc := streamstest.Connect(g.T, g.hub, nats.CustomInboxPrefix(streams.InboxPrefix(edge)))
 	delivery, err := streams.NewDelivery(edge, nc, g.store, alwaysUp{make(chan struct{})}, streams.NewMetrics(nil), zaptest.NewLogger(g.T))
@@ -133,7 +133,7 @@ func body(key wire.Key, uid, version string) []byte {
 }
 
 // publish stores the next state of an object, version "" for none.
-func (g *gateway) publish(key wire.Key, version string) uint64 {
+func (g *audited) publish(key wire.Key, version string) uint64 {
 	g.Helper()
 	all, err := g.publisher.Held(g.Context(), edge)
 	if err != nil {
@@ -152,7 +152,7 @@ func (g *gateway) publish(key wire.Key, version string) uint64 {
 }
 
 // version is what the store has of an object.
-func (g *gateway) version(key wire.Key) string {
+func (g *audited) version(key wire.Key) string {
 	entry, err := g.store.Get(key)
 	if err != nil {
 		return ""
@@ -160,13 +160,13 @@ func (g *gateway) version(key wire.Key) string {
 	return entry.Version
 }
 
-func (g *gateway) wait(key wire.Key, version string) {
+func (g *audited) wait(key wire.Key, version string) {
 	g.Helper()
 	streamstest.Eventually(g.T, fmt.Sprintf("%s at version %q", key.Name, version), func() bool { return g.version(key) == version })
 }
 
 // beat lets the audit hear the node as it is now.
-func (g *gateway) beat() {
+func (g *audited) beat() {
 	g.Helper()
 	stream, err := g.js.Stream(g.Context(), streams.DesiredStream)
 	if err != nil {
@@ -182,7 +182,7 @@ func (g *gateway) beat() {
 }
 
 // heal beats until the object is as the cloud has it.
-func (g *gateway) heal(key wire.Key, version string) {
+func (g *audited) heal(key wire.Key, version string) {
 	g.Helper()
 	streamstest.Eventually(g.T, fmt.Sprintf("%s at version %q after the audit", key.Name, version), func() bool {
 		if g.version(key) == version {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -153,9 +154,14 @@ func (c *Cloud) upward(nc *nats.Conn, objects cache.Cache, members *Members, eng
 	if err != nil {
 		return nil, err
 	}
+	way, ways, err := c.ways(nc, objects, clients)
+	if err != nil {
+		return nil, err
+	}
 	beats, err := streams.NewBeats(nc, func(_ context.Context, node string, beat wire.Beat) {
 		monitor.Beat(node, beat, progressOf(engine, keeper, node, beat))
 		view.Beat(node, beat)
+		way.Heard(node)
 		engine.Serve(node)
 		auditor.beat(node, beat, keeper.Epoch(), time.Now())
 		if beat.StreamEpoch == keeper.Epoch() {
@@ -178,7 +184,7 @@ func (c *Cloud) upward(nc *nats.Conn, objects cache.Cache, members *Members, eng
 		{Name: "alarms", Start: alarms.Start},
 		{Name: "beats", Start: beats.Start},
 		{Name: "calls", Start: calls.Start},
-	}, append(handled, inspection...)...), nil
+	}, slices.Concat(ways, handled, inspection)...), nil
 }
 
 // calls makes the server of what nodes ask.

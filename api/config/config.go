@@ -5,6 +5,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/url"
 	"path/filepath"
@@ -43,6 +44,29 @@ type CloudCore struct {
 	Inspect Inspect `json:"inspect,omitzero"`
 	// LogLevel is debug, info, warn or error; the default is info.
 	LogLevel string `json:"logLevel,omitempty"`
+	// Gateway leads kube-apiserver and Prometheus to the nodes.
+	Gateway Gateway `json:"gateway,omitzero"`
+}
+
+// Gateway is the way of kube-apiserver and Prometheus to the nodes; what has no address is off.
+type Gateway struct {
+	// Socket is a unix socket for HTTP CONNECT, mode 0600, for a kube-apiserver on the same host.
+	Socket string `json:"socket,omitempty"`
+	// Address is host:port for HTTP CONNECT over TLS 1.3, with client certificates of ClientCAFile.
+	Address string `json:"address,omitempty"`
+	// ScrapeAddress is host:port for HTTPS requests of nodes' metrics, with bearer tokens of Kubernetes.
+	ScrapeAddress string `json:"scrapeAddress,omitempty"`
+	// ReusePort lets several cloudcores of one user on one host listen on the same addresses.
+	ReusePort bool `json:"reusePort,omitempty"`
+	// CertFile and KeyFile serve both addresses. Certificate files are read again for each connection.
+	CertFile     string `json:"certFile,omitempty"`
+	KeyFile      string `json:"keyFile,omitempty"`
+	ClientCAFile string `json:"clientCAFile,omitempty"`
+	// KubeletCAFile signs the kubelets' serving certificates; KubeletCertFile and KubeletKeyFile are shown to them when
+	// their metrics are read.
+	KubeletCAFile   string `json:"kubeletCAFile,omitempty"`
+	KubeletCertFile string `json:"kubeletCertFile,omitempty"`
+	KubeletKeyFile  string `json:"kubeletKeyFile,omitempty"`
 }
 
 // EdgeCore is the configuration file of edgecore.
@@ -80,9 +104,9 @@ type Kubelet struct {
 	Labels map[string]string `json:"labels,omitempty"`
 	// StaticPodPath is a folder of pod manifests; the default is the folder manifests below Dir.
 	StaticPodPath string `json:"staticPodPath,omitempty"`
-	// Port of the kubelet's own API, default 10250; it has no read-only port.
+	// Port of the kubelet's own API, default 10250, also in the tunnel; it has no read-only port.
 	Port int32 `json:"port,omitempty"`
-	// Address that the kubelet's API listens on; the default is the node's every address.
+	// Address that the kubelet's API listens on; the default is 127.0.0.1: the cloud comes in through the tunnel.
 	Address string `json:"address,omitempty"`
 	MaxPods int32  `json:"maxPods,omitempty"`
 	// CertFile and KeyFile are the kubelet's serving certificate; without them it makes one that it signs itself.
@@ -108,7 +132,13 @@ const (
 	defaultCloudListen = "127.0.0.1:10280"
 	defaultEdgeListen  = "127.0.0.1:10281"
 	defaultReplicas    = 3
+
+	defaultKubeletAddress = "127.0.0.1"
+	defaultKubeletPort    = 10250
 )
+
+// EdgeMetricsPort is the port of a node's tunnels that leads to edgecore's own listener, wherever that is.
+const EdgeMetricsPort = 10281
 
 // ParseCloudCore reads and completes a configuration file of cloudcore. hostname is the default ID.
 func ParseCloudCore(data []byte, hostname string) (CloudCore, error) {
@@ -140,7 +170,29 @@ func (c CloudCore) Validate() error {
 		c.DeletionGuard.validate(),
 		c.Restore.validate(),
 		c.Inspect.validate(),
+		c.Gateway.validate(),
 	)
+}
+
+func (g Gateway) validate() error {
+	var faults []error
+	together := func(why, address string, files map[string]string) {
+		if address == "" {
+			return
+		}
+		faults = append(faults, hostPort(why, address))
+		for _, field := range slices.Sorted(maps.Keys(files)) {
+			faults = append(faults, required(field, files[field]))
+		}
+	}
+	together("gateway.address", g.Address, map[string]string{
+		"gateway.certFile": g.CertFile, "gateway.keyFile": g.KeyFile, "gateway.clientCAFile": g.ClientCAFile,
+	})
+	together("gateway.scrapeAddress", g.ScrapeAddress, map[string]string{
+		"gateway.certFile": g.CertFile, "gateway.keyFile": g.KeyFile, "gateway.kubeletCAFile": g.KubeletCAFile,
+		"gateway.kubeletCertFile": g.KubeletCertFile, "gateway.kubeletKeyFile": g.KubeletKeyFile,
+	})
+	return errors.Join(faults...)
 }
 
 // ParseEdgeCore reads and completes a configuration file of edgecore.
@@ -158,6 +210,12 @@ func ParseEdgeCore(data []byte) (EdgeCore, error) {
 	if c.Kubelet.StaticPodPath == "" {
 		c.Kubelet.StaticPodPath = filepath.Join(c.Dir, "manifests")
 	}
+	if c.Kubelet.Address == "" {
+		c.Kubelet.Address = defaultKubeletAddress
+	}
+	if c.Kubelet.Port == 0 {
+		c.Kubelet.Port = defaultKubeletPort
+	}
 	return c, c.Validate()
 }
 
@@ -166,6 +224,9 @@ func (c EdgeCore) Validate() error {
 	faults := []error{required("node", c.Node), required("dir", c.Dir), c.Hub.validate(), hostPort("listen", c.Listen)}
 	if c.Dir != "" && !filepath.IsAbs(c.Dir) {
 		faults = append(faults, fmt.Errorf("dir: %q is not an absolute path", c.Dir))
+	}
+	if c.Kubelet.Port == EdgeMetricsPort {
+		faults = append(faults, fmt.Errorf("kubelet.port: %d is edgecore's own in the tunnel", EdgeMetricsPort))
 	}
 	if c.Runtime.Endpoint == "" && !c.Runtime.Hollow {
 		faults = append(faults, errors.New("runtime.endpoint: required unless runtime.hollow is true"))

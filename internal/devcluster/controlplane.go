@@ -57,6 +57,9 @@ func apiserverFlags(l layout, ports map[string]int) []string {
 		"--enable-bootstrap-token-auth",
 		"--kubelet-client-certificate=" + p + "/kubelet-client.crt", "--kubelet-client-key=" + p + "/kubelet-client.key",
 		"--kubelet-certificate-authority=" + p + "/ca.crt",
+		// Two gateways may have the same address, so that nodes are called by their names, and only cloudcores know the way.
+		"--kubelet-preferred-address-types=Hostname,InternalIP",
+		"--egress-selector-config-file=" + l.egress(),
 		"--requestheader-client-ca-file=" + p + "/front-proxy-ca.crt",
 		"--requestheader-allowed-names=front-proxy-client",
 		"--requestheader-username-headers=X-Remote-User",
@@ -102,6 +105,10 @@ func writeControlPlane(l layout, ports map[string]int) error {
 	if err != nil {
 		return err
 	}
+	egress, err := pki.NewAuthority(l.pki(), "egress-ca") // its own: whom it vouches for may reach every node's kubelet
+	if err != nil {
+		return err
+	}
 	if _, _, err := pki.SigningKeys(l.pki(), "sa"); err != nil {
 		return err
 	}
@@ -117,10 +124,16 @@ func writeControlPlane(l layout, ports map[string]int) error {
 			"kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local")}},
 		{cluster, "kubelet-client", pki.Subject{Name: "kube-apiserver-kubelet-client", Groups: []string{"system:masters"}}},
 		{frontProxy, "front-proxy-client", pki.Subject{Name: "front-proxy-client"}},
+		{egress, "apiserver-egress", pki.Subject{Name: "kube-apiserver"}},
+		{egress, "gateway", pki.Subject{Name: "frond-gateway", Hosts: here}},
+		{cluster, "kubelet-scrape", pki.Subject{Name: "frond:gateway", Groups: []string{"system:masters"}}}, // a role comes with deploy/rbac
 	} {
 		if _, err := c.by.Issue(c.name, c.Subject); err != nil {
 			return err
 		}
+	}
+	if err := writeFile(l.egress(), egressConfig(l, ports), 0o600); err != nil {
+		return err
 	}
 	for _, k := range []struct {
 		file string
@@ -141,6 +154,24 @@ func writeControlPlane(l layout, ports map[string]int) error {
 		}
 	}
 	return nil
+}
+
+// egressConfig sends what the apiserver asks nodes, pods and services through the gateway of the cloudcores.
+func egressConfig(l layout, ports map[string]int) []byte {
+	return fmt.Appendf(nil, `apiVersion: apiserver.k8s.io/v1beta1
+kind: EgressSelectorConfiguration
+egressSelections:
+- name: cluster
+  connection:
+    proxyProtocol: HTTPConnect
+    transport:
+      tcp:
+        url: https://%s
+        tlsConfig:
+          caBundle: %q
+          clientCert: %q
+          clientKey: %q
+`, loopback(ports["egress"]), l.pki()+"/egress-ca.crt", l.pki()+"/apiserver-egress.crt", l.pki()+"/apiserver-egress.key")
 }
 
 // kubeconfig is the part of a kubeconfig file that is needed here; the keys are upstream's.

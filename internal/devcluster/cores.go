@@ -29,6 +29,14 @@ func cloudcoreConfig(l layout, s state, name string) config.CloudCore {
 			CertFile: l.in("nats", cloudUser+".crt"),
 			KeyFile:  l.in("nats", cloudUser+".key"),
 		},
+		Gateway: config.Gateway{
+			// The apiserver knows one address. All cloudcores listen on it, and the kernel spreads what comes in.
+			Address: loopback(s.Ports["egress"]), ScrapeAddress: loopback(s.Ports["scrape"]), ReusePort: true,
+			CertFile: filepath.Join(l.pki(), "gateway.crt"), KeyFile: filepath.Join(l.pki(), "gateway.key"),
+			ClientCAFile:    filepath.Join(l.pki(), "egress-ca.crt"),
+			KubeletCAFile:   filepath.Join(l.pki(), "ca.crt"),
+			KubeletCertFile: filepath.Join(l.pki(), "kubelet-scrape.crt"), KubeletKeyFile: filepath.Join(l.pki(), "kubelet-scrape.key"),
+		},
 	}
 }
 
@@ -53,6 +61,7 @@ func edgecoreConfig(l layout, s state, name string, i int) config.EdgeCore {
 			CertFile:      filepath.Join(e.dir, "serving.crt"),
 			KeyFile:       filepath.Join(e.dir, "serving.key"),
 			ClientCAFile:  clusterCA,
+			Address:       "127.0.0.1",
 		},
 		LocalAPI: config.LocalAPI{
 			Socket:       e.api(),
@@ -64,7 +73,7 @@ func edgecoreConfig(l layout, s state, name string, i int) config.EdgeCore {
 	}
 	if s.Spec.Runtime == Hollow {
 		c.Runtime.Hollow = true
-		c.Kubelet.Address, c.Kubelet.Port = "127.0.0.1", int32(s.Ports[name+"-kubelet"]) // the host's: others are there too
+		c.Kubelet.Port = int32(s.Ports[name+"-kubelet"]) // the host's: others are there too
 		return c
 	}
 	c.Runtime.Endpoint = "unix://" + e.containerd()

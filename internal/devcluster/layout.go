@@ -37,6 +37,7 @@ func (l layout) in(elem ...string) string { return filepath.Join(append([]string
 func (l layout) bin(name string) string    { return l.in("bin", name) }
 func (l layout) pki() string               { return l.in("pki") }
 func (l layout) hubPKI() string            { return l.in("nats") }
+func (l layout) egress() string            { return l.in("egress.yaml") }
 func (l layout) kubeconfig() string        { return l.in("kubeconfig") }
 func (l layout) log(part string) string    { return l.in("logs", part+".log") }
 func (l layout) seed(user string) string   { return l.in("nats", user+".nk") }

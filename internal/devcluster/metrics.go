@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"path/filepath"
 	"strings"
 
 	"github.com/prometheus/common/expfmt"
@@ -49,4 +50,9 @@ func sumMetric(text io.Reader, name string, labels []string) (float64, error) {
 		}
 	}
 	return sum, nil
+}
+
+// Scrape is where Prometheus reads the gateways' metrics, and the file of the authority of its certificate.
+func (c *Cluster) Scrape() (url, caFile string) {
+	return "https://" + loopback(c.state.Ports["scrape"]), filepath.Join(c.layout.pki(), "egress-ca.crt")
 }

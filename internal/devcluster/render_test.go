@@ -42,7 +42,7 @@ func TestGolden(t *testing.T) {
 			}
 			var b strings.Builder
 			for _, f := range []string{
-				"hub-1/nats-server.conf", "wan.json", "env", "cloudcore-1/cloudcore.yaml", "edge-1/edgecore.yaml",
+				"hub-1/nats-server.conf", "wan.json", "env", "egress.yaml", "cloudcore-1/cloudcore.yaml", "edge-1/edgecore.yaml",
 				"edge-1/containerd/config.toml", "nats/context.json",
 			} {
 				data, err := os.ReadFile(filepath.Join(dir, f))

@@ -140,7 +140,7 @@ func portNames(s Spec) []string {
 			}
 		}
 	}
-	return names
+	return append(names, "egress", "scrape") // of all cloudcores together
 }
 
 // choosePorts gives each name that has no port yet a free one. seed spreads clusters over the range.

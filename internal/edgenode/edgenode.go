@@ -119,7 +119,11 @@ func (n *Node) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	parts := append([]lifecycle.Part{{Name: "localapi", Start: api.Start, Ready: api.Ready()}}, moving...)
+	ways, err := n.ways(nc)
+	if err != nil {
+		return err
+	}
+	parts := append([]lifecycle.Part{{Name: "localapi", Start: api.Start, Ready: api.Ready()}, ways}, moving...)
 	parts = append(parts, runtime...)
 	return lifecycle.Run(ctx, n.log, append(parts, lifecycle.Part{Name: "kubelet", Start: kubelet.Start, Ready: kubelet.Ready()})...)
 }

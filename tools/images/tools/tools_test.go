@@ -1,6 +1,7 @@
 package main_test
 
 import (
+	"archive/tar"
 	"bufio"
 	"bytes"
 	"errors"
@@ -131,5 +132,41 @@ func TestSignals(t *testing.T) {
 				t.Errorf("said %q, code %d, want %q and %d", rest.String(), cmd.ProcessState.ExitCode(), tt.out, tt.code)
 			}
 		})
+	}
+}
+
+// TestTarKeepsATree packs a folder and unpacks it elsewhere; an archive that points out of the folder writes nothing.
+func TestTarKeepsATree(t *testing.T) {
+	bin := tools(t)
+	from, to := t.TempDir(), t.TempDir()
+	script := "mkdir -p tree/a/b && echo one > tree/a/b/one && echo two > tree/two && tar cf - tree"
+	pack := exec.CommandContext(t.Context(), filepath.Join(bin, "sh"), "-c", script)
+	pack.Dir = from
+	archive, err := pack.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	unpack := exec.CommandContext(t.Context(), filepath.Join(bin, "tar"), "-xmf", "-", "-C", to)
+	unpack.Stdin = bytes.NewReader(archive)
+	if out, err := unpack.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for file, want := range map[string]string{"tree/a/b/one": "one\n", "tree/two": "two\n"} {
+		if got, err := os.ReadFile(filepath.Join(to, file)); err != nil || string(got) != want {
+			t.Errorf("%s: %q, %v", file, got, err)
+		}
+	}
+	var evil bytes.Buffer
+	w := tar.NewWriter(&evil)
+	if err := errors.Join(w.WriteHeader(&tar.Header{Name: "../evil", Typeflag: tar.TypeReg, Mode: 0o600}), w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	unpack = exec.CommandContext(t.Context(), filepath.Join(bin, "tar"), "-xmf", "-", "-C", to)
+	unpack.Stdin = &evil
+	if out, err := unpack.CombinedOutput(); err == nil {
+		t.Errorf("an archive that points out of the folder was taken: %s", out)
+	}
+	if _, err := os.Lstat(filepath.Join(to, "..", "evil")); err == nil {
+		t.Error("a file was written outside the folder")
 	}
 }

@@ -1,0 +1,52 @@
+package config_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/frond-edge/frond/api/config"
+)
+
+const cloudCore = `
+id: a
+hub: {urls: ["nats://a:1"], nkeyFile: n, caFile: c, certFile: c, keyFile: k}
+gateway: `
+
+func TestGatewayNeedsTheFilesOfItsAddresses(t *testing.T) {
+	for name, tt := range map[string]struct {
+		gateway string
+		faults  []string
+	}{
+		"off":            {"{}", nil},
+		"a socket alone": {"{socket: /run/a}", nil},
+		"an address": {"{address: 'a:1', certFile: c}", []string{
+			"gateway.clientCAFile: required", "gateway.keyFile: required",
+		}},
+		"no address": {"{address: a, certFile: c, keyFile: k, clientCAFile: a}", []string{"gateway.address: address a: missing port in address"}},
+		"scrapes": {"{scrapeAddress: 'a:1', certFile: c, keyFile: k}", []string{
+			"gateway.kubeletCAFile: required", "gateway.kubeletCertFile: required", "gateway.kubeletKeyFile: required",
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := config.ParseCloudCore([]byte(cloudCore+tt.gateway), "host")
+			got := ""
+			if err != nil {
+				got = err.Error()
+			}
+			if want := strings.Join(tt.faults, "\n"); got != want {
+				t.Errorf("got  %s\nwant %s", got, want)
+			}
+		})
+	}
+}
+
+func TestTheKubeletListensOnLoopback(t *testing.T) {
+	edge := "node: a\ndir: /d\nruntime: {hollow: true}\nhub: {urls: ['tls://a:1'], nkeyFile: n, caFile: c, certFile: c, keyFile: k}\n"
+	c, err := config.ParseEdgeCore([]byte(edge))
+	if err != nil || c.Kubelet.Address != "127.0.0.1" || c.Kubelet.Port != 10250 {
+		t.Errorf("%+v, %v", c.Kubelet, err)
+	}
+	if _, err := config.ParseEdgeCore([]byte(edge + "kubelet: {port: 10281}\n")); err == nil {
+		t.Error("a kubelet on the port of edgecore's metrics is taken")
+	}
+}

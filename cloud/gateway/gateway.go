@@ -1,0 +1,255 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/frond-edge/frond/internal/splice"
+	"github.com/frond-edge/frond/streams/tunnel"
+)
+
+const (
+	// openTimeout bounds the opening of a stream to a node, as the tunnel itself does: a user of an offline node waits less
+	// than 3 s, and a link of 1.5 s round trip still works.
+	openTimeout = 2500 * time.Millisecond
+	// passTimeout bounds the dial of any other target.
+	passTimeout = 10 * time.Second
+	// headerTimeout cuts clients that open a connection and say nothing.
+	headerTimeout = 10 * time.Second
+	// maxHeader is ten times what the longest node name needs.
+	maxHeader = 16 << 10
+)
+
+// Tunnels lead to nodes; a tunnel.Dialer makes them.
+type Tunnels interface {
+	// Dial opens a byte stream to a port of a node, with the errors of package tunnel. It gives up when ctx ends.
+	Dial(ctx context.Context, node string, port uint16) (net.Conn, error)
+	// Drop breaks all streams to a node and counts them.
+	Drop(node, reason string) int
+}
+
+// Nodes tells what Kubernetes knows, without waiting for it.
+type Nodes interface {
+	// Node looks a Node up by its name.
+	Node(ctx context.Context, name string) (Node, bool)
+}
+
+// Gateway serves streams to nodes. Make it with New, run it once with Start.
+type Gateway struct {
+	cfg     Config
+	nodes   Nodes
+	tunnels Tunnels
+	judge   Judge
+	metrics *metrics
+	log     *zap.Logger
+	ready   chan struct{}
+	// inHand are the requests being served: the HTTP server does not wait for them.
+	inHand sync.WaitGroup
+
+	mu sync.Mutex
+	// Guarded by mu. heard is when the last heartbeat of each node came; once stopped is set, no request is begun.
+	heard   map[string]time.Time
+	stopped bool
+}
+
+// New makes a gateway. judge decides who may read metrics; it may be nil if cfg.ScrapeAddress is empty.
+func New(cfg Config, nodes Nodes, tunnels Tunnels, judge Judge, registerer prometheus.Registerer, log *zap.Logger) (*Gateway, error) {
+	if cfg.ScrapeAddress != "" && judge == nil {
+		return nil, errors.New("gateway: nobody judges who may read metrics")
+	}
+	return &Gateway{
+		cfg: cfg, nodes: nodes, tunnels: tunnels, judge: judge, metrics: newMetrics(registerer), log: log,
+		ready: make(chan struct{}), heard: map[string]time.Time{},
+	}, nil
+}
+
+// Ready closes when all addresses are listened on.
+func (g *Gateway) Ready() <-chan struct{} { return g.ready }
+
+// Start serves until ctx ends; then it ends all streams and returns nil.
+func (g *Gateway) Start(ctx context.Context) error {
+	fronts, err := g.listen(ctx)
+	if err != nil {
+		return err
+	}
+	close(g.ready)
+	group, gctx := errgroup.WithContext(ctx)
+	for _, f := range fronts {
+		server := &http.Server{
+			Handler: g.counted(f.handler), ReadHeaderTimeout: headerTimeout, MaxHeaderBytes: maxHeader, ErrorLog: zap.NewStdLog(g.log),
+			BaseContext: func(net.Listener) context.Context { return gctx },
+		}
+		group.Go(func() error {
+			if err := server.Serve(f.listener); !errors.Is(err, http.ErrServerClosed) {
+				return fmt.Errorf("serve %s: %w", f.listener.Addr(), err)
+			}
+			return nil
+		})
+		group.Go(func() error {
+			<-gctx.Done()
+			return server.Close()
+		})
+		if f.idle != nil {
+			defer f.idle()
+		}
+	}
+	err = group.Wait()
+	g.mu.Lock()
+	g.stopped = true
+	g.mu.Unlock()
+	g.inHand.Wait()
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// counted lets Start wait for each request.
+func (g *Gateway) counted(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		g.mu.Lock()
+		if g.stopped {
+			g.mu.Unlock()
+			return
+		}
+		g.inHand.Add(1)
+		g.mu.Unlock()
+		defer g.inHand.Done()
+		next.ServeHTTP(w, r)
+	})
+}
+
+// Heard notes a heartbeat of a node. It does not block.
+func (g *Gateway) Heard(node string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.heard[node] = time.Now()
+}
+
+func (g *Gateway) lastHeard(node string) time.Time {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.heard[node]
+}
+
+// Changed notes that Kubernetes says something new about a node: nil for is means that it is deleted. Streams that may
+// not go on are broken.
+func (g *Gateway) Changed(name string, was Node, is *Node) {
+	why := verdict(was, is)
+	if why == "" {
+		return
+	}
+	if is == nil {
+		g.mu.Lock()
+		delete(g.heard, name)
+		g.mu.Unlock()
+	}
+	g.tunnels.Drop(name, why)
+}
+
+// verdict says why streams to a node may not go on; "" if they may.
+func verdict(was Node, is *Node) string {
+	switch {
+	case is == nil:
+		return "the node is deleted"
+	case was.UID != is.UID:
+		return "the node is deleted, and another one has its name"
+	case !was.Offline && is.Offline:
+		return "the node is offline"
+	}
+	return ""
+}
+
+// refusal is a request that is not served; its text is for the user.
+type refusal struct {
+	label string
+	text  string
+	// logged says that the tunnel has written it down.
+	logged bool
+}
+
+func (r *refusal) Error() string { return r.text }
+
+// open opens a stream to a node. An error is a *refusal.
+func (g *Gateway) open(ctx context.Context, who, name string, node Node, port uint16) (net.Conn, error) {
+	began := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, openTimeout)
+	defer cancel()
+	conn, err := g.tunnels.Dial(tunnel.WithLabel(ctx, who), name, port)
+	if err != nil {
+		return nil, g.why(ctx, err, name, node)
+	}
+	// Drop reaches streams that are there: what was said of the node before this one was is looked up.
+	if now, known := g.nodes.Node(ctx, name); !known || now.UID != node.UID {
+		_ = conn.Close() // given up
+		return nil, &refusal{label: refusedDial, text: fmt.Sprintf("node %s is deleted", name)}
+	}
+	g.metrics.opening.Observe(time.Since(began).Seconds())
+	return conn, nil
+}
+
+// why makes a refusal of a failed dial.
+func (g *Gateway) why(ctx context.Context, err error, name string, node Node) *refusal {
+	if _, ok := errors.AsType[*tunnel.RefusedError](err); ok {
+		return &refusal{label: refusedByNode, text: err.Error(), logged: true}
+	}
+	if errors.Is(err, tunnel.ErrTooMany) {
+		return &refusal{label: refusedTooMany, text: err.Error(), logged: true}
+	}
+	if now, known := g.nodes.Node(context.WithoutCancel(ctx), name); known {
+		node = now
+	}
+	text := fmt.Sprintf("%s: %v", node.silent(name, g.lastHeard(name), time.Now()), err)
+	return &refusal{label: refusedSilent, text: text, logged: true}
+}
+
+// reach opens a connection to a target of CONNECT. An error is a *refusal.
+func (g *Gateway) reach(ctx context.Context, who, target string) (conn net.Conn, edge bool, err error) {
+	host, portText, err := net.SplitHostPort(target)
+	port, perr := strconv.ParseUint(portText, 10, 16)
+	if err != nil || perr != nil || host == "" || port == 0 {
+		return nil, false, &refusal{label: refusedRequest, text: fmt.Sprintf("%.100q is not host:port", target)}
+	}
+	node, known := g.nodes.Node(ctx, host)
+	if known && node.Edge {
+		conn, err = g.open(ctx, who, host, node, uint16(port))
+		return conn, true, err
+	}
+	if known && node.Address != "" {
+		host = node.Address // a name of a Node need not be one of DNS
+	}
+	dialer := net.Dialer{Timeout: passTimeout}
+	conn, err = dialer.DialContext(ctx, "tcp", net.JoinHostPort(host, portText))
+	if err != nil {
+		return nil, false, &refusal{label: refusedDial, text: err.Error()}
+	}
+	return conn, false, nil
+}
+
+// pass joins a caller to a target that is not an edge node, and writes down what no tunnel does.
+func (g *Gateway) pass(ctx context.Context, who, target string, near, far net.Conn) {
+	g.metrics.passed.Inc()
+	g.metrics.passing.Inc()
+	defer g.metrics.passing.Dec()
+	began := time.Now()
+	g.log.Info("connection passed on", zap.String("target", target), zap.String("user", who))
+	result := join(ctx, near, far)
+	g.log.Info("passed connection ended", zap.String("target", target), zap.String("user", who), zap.Duration("took", time.Since(began)),
+		zap.Int64("sent", result.Sent), zap.Int64("received", result.Received), zap.Error(result.Err))
+}
+
+// join copies between two ends until they or ctx have ended.
+func join(ctx context.Context, near, far net.Conn) splice.Result {
+	defer context.AfterFunc(ctx, func() { _ = near.Close() })() // given up
+	return splice.Join(near, far)
+}

@@ -1,0 +1,396 @@
+package gateway_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"go.uber.org/zap/zaptest"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/frond-edge/frond/cloud/gateway"
+	"github.com/frond-edge/frond/streams/tunnel"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// world is the gateway's surroundings: the Nodes that Kubernetes knows, and servers on them.
+type world struct {
+	whileDialling func() // called by each dial; nil: nothing
+	mu            sync.Mutex
+	// Guarded by mu.
+	nodes   map[string]gateway.Node
+	servers map[string]string // node:port to an address
+	failure error             // of each dial
+	open    []net.Conn        // all that were dialled
+}
+
+func (w *world) Node(_ context.Context, name string) (gateway.Node, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	n, ok := w.nodes[name]
+	return n, ok
+}
+
+func (w *world) set(name string, n gateway.Node) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.nodes[name] = n
+}
+
+func (w *world) fail(err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.failure = err
+}
+
+func (w *world) remove(name string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.nodes, name)
+}
+
+func (w *world) Dial(ctx context.Context, node string, port uint16) (net.Conn, error) {
+	w.mu.Lock()
+	address, failure := w.servers[fmt.Sprintf("%s:%d", node, port)], w.failure
+	w.mu.Unlock()
+	if failure != nil {
+		return nil, failure
+	}
+	if w.whileDialling != nil {
+		w.whileDialling()
+	}
+	if address == "" {
+		return nil, &tunnel.RefusedError{Node: node, Port: port, Code: tunnel.CodePort, Text: "nobody listens"}
+	}
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
+	if err == nil {
+		w.mu.Lock()
+		w.open = append(w.open, conn)
+		w.mu.Unlock()
+	}
+	return conn, err
+}
+
+func (w *world) Drop(_, _ string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, conn := range w.open {
+		_ = conn.Close() // some are closed
+	}
+	return len(w.open)
+}
+
+// echo answers what it gets, until the sender has ended; it greets first where greeting is not empty.
+func echo(t *testing.T, greeting string) string {
+	t.Helper()
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var g errgroup.Group
+	g.Go(func() error {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return nil //nolint:nilerr // the test has ended
+			}
+			g.Go(func() error {
+				_, _ = io.WriteString(conn, greeting)
+				_, _ = io.Copy(conn, conn)
+				return conn.Close()
+			})
+		}
+	})
+	t.Cleanup(func() {
+		_ = l.Close()
+		_ = g.Wait() // echoes end with their callers
+	})
+	return l.Addr().String()
+}
+
+// start runs a gateway until the test ends.
+func start(t *testing.T, cfg gateway.Config, w *world, judge gateway.Judge) *gateway.Gateway {
+	t.Helper()
+	g, _ := startStop(t, cfg, w, judge)
+	return g
+}
+
+// startStop also gives a way to stop it earlier.
+func startStop(t *testing.T, cfg gateway.Config, w *world, judge gateway.Judge) (*gateway.Gateway, func()) {
+	t.Helper()
+	g, err := gateway.New(cfg, w, w, judge, nil, zaptest.NewLogger(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	var group errgroup.Group
+	group.Go(func() error { return g.Start(ctx) })
+	stop := sync.OnceFunc(func() {
+		cancel()
+		if err := group.Wait(); err != nil {
+			t.Errorf("gateway: %v", err)
+		}
+	})
+	t.Cleanup(stop)
+	select {
+	case <-g.Ready():
+	case <-time.After(time.Minute):
+		t.Fatal("the gateway does not start")
+	}
+	return g, stop
+}
+
+// socketWorld is a gateway on a unix socket with one edge node that echoes on port 10250.
+func socketWorld(t *testing.T) (*world, *gateway.Gateway, string) {
+	t.Helper()
+	w := &world{
+		nodes:   map[string]gateway.Node{"edge-1": {UID: "one", Edge: true, Kubelet: 10250}},
+		servers: map[string]string{"edge-1:10250": echo(t, "")},
+	}
+	dir, err := os.MkdirTemp("", "gw") //nolint:usetesting // the path of a socket must be short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) }) // best effort in the temporary folder
+	socket := filepath.Join(dir, "s")
+	return w, start(t, gateway.Config{Socket: socket}, w, nil), socket
+}
+
+// connect asks for a target as kube-apiserver does and returns the connection behind a 200, or the line of the refusal.
+func connect(t *testing.T, conn net.Conn, target string) (*bufio.Reader, string) {
+	t.Helper()
+	_ = conn.SetDeadline(time.Now().Add(time.Minute))
+	if _, err := fmt.Fprintf(conn, "CONNECT %s HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", target); err != nil {
+		t.Fatal(err)
+	}
+	r := bufio.NewReader(conn)
+	reply, err := http.ReadResponse(r, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = reply.Body.Close()
+	if reply.StatusCode != http.StatusOK {
+		return r, reply.Status
+	}
+	return r, ""
+}
+
+func dialUnix(t *testing.T, socket string) net.Conn {
+	t.Helper()
+	conn, err := new(net.Dialer).DialContext(t.Context(), "unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() }) // mostly closed already
+	return conn
+}
+
+func say(t *testing.T, conn net.Conn, r io.Reader, text string) {
+	t.Helper()
+	if _, err := io.WriteString(conn, text); err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, len(text))
+	if _, err := io.ReadFull(r, got); err != nil || string(got) != text {
+		t.Fatalf("echo of %q: %q, %v", text, got, err)
+	}
+}
+
+func TestANodeIsReachedByItsNameAndOthersByTheirAddress(t *testing.T) {
+	w, _, socket := socketWorld(t)
+	conn := dialUnix(t, socket)
+	r, refused := connect(t, conn, "edge-1:10250")
+	if refused != "" {
+		t.Fatal(refused)
+	}
+	say(t, conn, r, "to the node")
+	if err := conn.(*net.UnixConn).CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if rest, err := io.ReadAll(r); err != nil || len(rest) > 0 {
+		t.Errorf("after the end: %q, %v", rest, err)
+	}
+
+	outside := echo(t, "")
+	conn = dialUnix(t, socket)
+	if r, refused = connect(t, conn, outside); refused != "" {
+		t.Fatal(refused)
+	}
+	say(t, conn, r, "to a webhook")
+
+	host, port, _ := net.SplitHostPort(outside)
+	w.set("cloud-1", gateway.Node{UID: "two", Address: host}) // a name that no DNS knows
+	conn = dialUnix(t, socket)
+	if r, refused = connect(t, conn, net.JoinHostPort("cloud-1", port)); refused != "" {
+		t.Fatal(refused)
+	}
+	say(t, conn, r, "to a node in the cloud")
+}
+
+func TestARefusalSaysWhy(t *testing.T) {
+	w, g, socket := socketWorld(t)
+	refused := func(target string) string {
+		t.Helper()
+		conn := dialUnix(t, socket)
+		_, why := connect(t, conn, target)
+		return why
+	}
+	holds := func(why string, parts ...string) {
+		t.Helper()
+		for _, part := range parts {
+			if !strings.Contains(why, part) {
+				t.Errorf("%q lacks %q", why, part)
+			}
+		}
+	}
+	holds(refused("edge-1:22"), "502", "edge-1", "22", "nobody listens")
+	w.fail(tunnel.ErrOffline)
+	holds(refused("edge-1:10250"), "503", "node edge-1 does not answer")
+	g.Heard("edge-1")
+	holds(refused("edge-1:10250"), "503", "last heartbeat came at 20")
+	since := time.Now().Add(time.Hour).Truncate(time.Second)
+	w.set("edge-1", gateway.Node{UID: "one", Edge: true, Offline: true, Since: since})
+	holds(refused("edge-1:10250"), "503", "node edge-1 is offline since "+since.UTC().Format(time.RFC3339))
+	w.fail(errors.New("strange\r\nX-Evil: 1\r\n\r\n\x00"))
+	holds(refused("edge-1:10250"), "503", "strange  X-Evil: 1")
+	holds(refused("edge-1"), "400")
+	holds(refused("edge-1:99999"), "400")
+	holds(refused("127.0.0.1:1"), "502", "refused")
+	conn := dialUnix(t, socket)
+	if _, err := io.WriteString(conn, "GET http://edge-1:10250/pods HTTP/1.1\r\nHost: edge-1\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	reply, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = reply.Body.Close()
+	if reply.StatusCode != http.StatusMethodNotAllowed {
+		t.Errorf("GET: %s", reply.Status)
+	}
+}
+
+func TestStreamsEndWithTheirNode(t *testing.T) {
+	online, offline := gateway.Node{UID: "one", Edge: true}, gateway.Node{UID: "one", Edge: true, Offline: true}
+	for name, tt := range map[string]struct {
+		was  gateway.Node
+		is   *gateway.Node
+		ends bool
+	}{
+		"nothing new":   {online, &online, false},
+		"still offline": {offline, &offline, false}, // its tunnel came back before its heartbeat
+		"back":          {offline, &online, false},
+		"now offline":   {online, &offline, true},
+		"deleted":       {online, nil, true},
+		"made anew":     {online, &gateway.Node{UID: "two", Edge: true}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, g, socket := socketWorld(t)
+			conn := dialUnix(t, socket)
+			r, refused := connect(t, conn, "edge-1:10250")
+			if refused != "" {
+				t.Fatal(refused)
+			}
+			say(t, conn, r, "before")
+			g.Changed("edge-1", tt.was, tt.is)
+			if !tt.ends {
+				say(t, conn, r, "after")
+				return
+			}
+			if _, err := r.ReadByte(); err == nil {
+				t.Error("the stream goes on")
+			} else if errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Error("the stream does not end")
+			}
+		})
+	}
+}
+
+// TestAStreamToADeletedNodeIsNotOpened deletes the node between the look-up and the end of the dial.
+func TestAStreamToADeletedNodeIsNotOpened(t *testing.T) {
+	w, _, socket := socketWorld(t)
+	w.whileDialling = func() { w.remove("edge-1") }
+	if _, refused := connect(t, dialUnix(t, socket), "edge-1:10250"); !strings.Contains(refused, "node edge-1 is deleted") {
+		t.Errorf("answer %q", refused)
+	}
+}
+
+func TestStreamsEndWithTheGateway(t *testing.T) {
+	w, _, _ := socketWorld(t)
+	dir, err := os.MkdirTemp("", "gw") //nolint:usetesting // the path of a socket must be short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) }) // best effort in the temporary folder
+	socket := filepath.Join(dir, "s")
+	_, stop := startStop(t, gateway.Config{Socket: socket}, w, nil)
+	outside := echo(t, "")
+	for _, target := range []string{"edge-1:10250", outside} {
+		conn := dialUnix(t, socket)
+		r, refused := connect(t, conn, target)
+		if refused != "" {
+			t.Fatal(refused)
+		}
+		say(t, conn, r, "hello")
+		defer func() {
+			if _, err := r.ReadByte(); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Errorf("the stream to %s: %v", target, err)
+			}
+		}()
+	}
+	stop()
+}
+
+func TestTheLastGatewayTakesTheSocket(t *testing.T) {
+	w, _, socket := socketWorld(t)
+	start(t, gateway.Config{Socket: socket}, w, nil)
+	conn := dialUnix(t, socket)
+	r, refused := connect(t, conn, "edge-1:10250")
+	if refused != "" {
+		t.Fatal(refused)
+	}
+	say(t, conn, r, "hello")
+	if info, err := os.Stat(socket); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("mode %v, %v", info.Mode(), err)
+	}
+}
+
+func TestNodeOf(t *testing.T) {
+	at := metav1.NewTime(time.Unix(1000, 0))
+	edge := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "u", Labels: map[string]string{"node-role.kubernetes.io/edge": ""}}}
+	offline := edge
+	offline.Status.Conditions = []corev1.NodeCondition{{Type: "EdgeConnected", Status: corev1.ConditionFalse, LastTransitionTime: at}}
+	offline.Status.DaemonEndpoints.KubeletEndpoint.Port = 20100
+	plain := corev1.Node{Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{
+		{Type: corev1.NodeHostName, Address: "b"}, {Type: corev1.NodeInternalIP, Address: "10.0.0.2"}, {Type: corev1.NodeInternalIP, Address: "fd00::2"},
+	}}}
+	for name, tt := range map[string]struct {
+		node corev1.Node
+		want gateway.Node
+	}{
+		"an edge node not judged": {edge, gateway.Node{UID: types.UID("u"), Edge: true, Kubelet: 10250}},
+		"an edge node offline":    {offline, gateway.Node{UID: types.UID("u"), Edge: true, Offline: true, Since: at.Time, Kubelet: 20100}},
+		"any other node":          {plain, gateway.Node{Kubelet: 10250, Address: "10.0.0.2"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := gateway.NodeOf(&tt.node); got != tt.want {
+				t.Errorf("got %+v, want %+v", got, tt.want)
+			}
+		})
+	}
+}

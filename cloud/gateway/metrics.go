@@ -1,0 +1,40 @@
+package gateway
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// metrics counts what the tunnels do not count themselves.
+type metrics struct {
+	refused *prometheus.CounterVec
+	passed  prometheus.Counter
+	passing prometheus.Gauge
+	opening prometheus.Histogram
+}
+
+// The reasons of refusals, as labels.
+const (
+	refusedSilent    = "silent"
+	refusedByNode    = "by-node"
+	refusedTooMany   = "too-many"
+	refusedDial      = "not-reachable"
+	refusedRequest   = "bad-request"
+	refusedForbidden = "forbidden"
+)
+
+func newMetrics(reg prometheus.Registerer) *metrics {
+	opts := func(name, help string) prometheus.Opts {
+		return prometheus.Opts{Namespace: "frond", Subsystem: "gateway", Name: name, Help: help}
+	}
+	m := &metrics{
+		refused: prometheus.NewCounterVec(prometheus.CounterOpts(opts("refused_total", "Requests refused, by reason.")), []string{"reason"}),
+		passed:  prometheus.NewCounter(prometheus.CounterOpts(opts("passed_total", "Connections to targets that are not edge nodes."))),
+		passing: prometheus.NewGauge(prometheus.GaugeOpts(opts("passing", "Connections that are open to targets that are not edge nodes."))),
+		opening: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Namespace: "frond", Subsystem: "gateway", Name: "open_seconds", Help: "From asking for a stream until the node has accepted it.",
+			Buckets: prometheus.ExponentialBuckets(0.001, 2, 12),
+		}),
+	}
+	if reg != nil {
+		reg.MustRegister(m.refused, m.passed, m.passing, m.opening)
+	}
+	return m
+}

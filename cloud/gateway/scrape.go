@@ -1,0 +1,169 @@
+package gateway
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/frond-edge/frond/api/config"
+)
+
+const (
+	// scrapeTimeout bounds one request; Prometheus gives up after 10 s unless told otherwise.
+	scrapeTimeout = 30 * time.Second
+	// maxScrape bounds what is read of a node's answer: a kubelet with 110 pods has 3 MB of cAdvisor metrics.
+	maxScrape = 64 << 20
+	// idleScrape keeps the connection of a node for the next scrape of its other paths.
+	idleScrape = 20 * time.Second
+)
+
+// paths are all that can be read of a kubelet, with the subresource of nodes that the kubelet, too, asks the right for.
+func paths() map[string]string {
+	return map[string]string{
+		"metrics": "metrics", "metrics/cadvisor": "metrics", "metrics/probes": "metrics", "metrics/resource": "metrics",
+		"metrics/slis": "metrics", "stats/summary": "stats",
+	}
+}
+
+// scrapes serves /nodes/NODE/kubelet/PATH and /nodes/NODE/edgecore/metrics. idle closes the connections that are kept.
+func (g *Gateway) scrapes() (handler http.Handler, idle func()) {
+	transport := &http.Transport{
+		DialContext:        g.dialScrape,
+		DialTLSContext:     g.dialScrapeTLS,
+		DisableCompression: true, // it is between the two ends
+		IdleConnTimeout:    idleScrape, ResponseHeaderTimeout: scrapeTimeout, MaxConnsPerHost: 4,
+		MaxResponseHeaderBytes: maxHeader,
+	}
+	mux := http.NewServeMux()
+	for path, subresource := range paths() {
+		mux.HandleFunc("GET /nodes/{node}/kubelet/"+path, func(w http.ResponseWriter, r *http.Request) {
+			g.scrape(w, r, transport, subresource, func(n Node) string {
+				return "https://" + net.JoinHostPort(r.PathValue("node"), strconv.Itoa(int(n.Kubelet))) + "/" + path
+			})
+		})
+	}
+	mux.HandleFunc("GET /nodes/{node}/edgecore/metrics", func(w http.ResponseWriter, r *http.Request) {
+		g.scrape(w, r, transport, "metrics", func(Node) string {
+			return "http://" + net.JoinHostPort(r.PathValue("node"), strconv.Itoa(config.EdgeMetricsPort)) + "/metrics"
+		})
+	})
+	return mux, transport.CloseIdleConnections
+}
+
+// scrape judges a request and passes it on to the node without what it shows of its sender.
+func (g *Gateway) scrape(w http.ResponseWriter, r *http.Request, transport http.RoundTripper, subresource string, url func(Node) string) {
+	name := r.PathValue("node")
+	user, err := g.judge(r, name, subresource)
+	switch {
+	case errors.Is(err, ErrUnknownUser):
+		g.refuseScrape(w, user, r, http.StatusUnauthorized, err)
+		return
+	case errors.Is(err, ErrForbidden):
+		g.refuseScrape(w, user, r, http.StatusForbidden, err)
+		return
+	case err != nil:
+		g.refuseScrape(w, user, r, http.StatusInternalServerError, err)
+		return
+	}
+	node, known := g.nodes.Node(r.Context(), name)
+	if !known || !node.Edge {
+		g.refuseScrape(w, user, r, http.StatusNotFound, fmt.Errorf("%q is not an edge node", name))
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), scrapeTimeout)
+	defer cancel()
+	out, err := http.NewRequestWithContext(ctx, http.MethodGet, url(node), nil)
+	if err != nil {
+		g.refuseScrape(w, user, r, http.StatusBadRequest, err)
+		return
+	}
+	out.URL.RawQuery = r.URL.RawQuery
+	for _, header := range []string{"Accept", "Accept-Encoding", "User-Agent"} {
+		out.Header[header] = r.Header[header]
+	}
+	reply, err := transport.RoundTrip(out)
+	if err != nil {
+		g.refuseScrape(w, user, r, http.StatusBadGateway, err)
+		return
+	}
+	defer func() { _ = reply.Body.Close() }()
+	if reply.StatusCode != http.StatusOK { // a redirect, for one, would lead Prometheus elsewhere
+		g.refuseScrape(w, user, r, http.StatusBadGateway, fmt.Errorf("node %s answers %d", name, reply.StatusCode))
+		return
+	}
+	for _, header := range []string{"Content-Type", "Content-Encoding", "Content-Length"} {
+		w.Header()[header] = reply.Header[header]
+	}
+	if _, err := io.Copy(w, io.LimitReader(reply.Body, maxScrape)); err != nil {
+		g.log.Debug("scrape broke", zap.String("node", name), zap.Error(err))
+	}
+}
+
+func (g *Gateway) refuseScrape(w http.ResponseWriter, user string, r *http.Request, status int, why error) {
+	if _, ok := errors.AsType[*refusal](why); !ok && status < http.StatusInternalServerError {
+		why = &refusal{label: refusedForbidden, text: why.Error()}
+	}
+	g.refuse(user, r.URL.Path, why)
+	http.Error(w, why.Error(), status)
+}
+
+// dialScrape is the transport's way to a node.
+func (g *Gateway) dialScrape(ctx context.Context, _, target string) (net.Conn, error) {
+	host, portText, err := net.SplitHostPort(target)
+	if err != nil {
+		return nil, err
+	}
+	port, err := strconv.ParseUint(portText, 10, 16)
+	if err != nil {
+		return nil, err
+	}
+	node, known := g.nodes.Node(ctx, host)
+	if !known || !node.Edge {
+		return nil, &refusal{label: refusedRequest, text: fmt.Sprintf("%q is not an edge node", host)}
+	}
+	return g.open(ctx, "scrape", host, node, uint16(port))
+}
+
+// dialScrapeTLS makes sure that it is that node's kubelet which answers.
+func (g *Gateway) dialScrapeTLS(ctx context.Context, network, target string) (net.Conn, error) {
+	raw, err := g.dialScrape(ctx, network, target)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := g.handshake(ctx, raw, target)
+	if err != nil {
+		_ = raw.Close() // given up
+		return nil, err
+	}
+	return conn, nil
+}
+
+func (g *Gateway) handshake(ctx context.Context, raw net.Conn, target string) (net.Conn, error) {
+	host, _, err := net.SplitHostPort(target)
+	if err != nil {
+		return nil, err
+	}
+	roots, err := pool(g.cfg.KubeletCAFile)
+	if err != nil {
+		return nil, fmt.Errorf("authority of kubelets: %w", err)
+	}
+	own, err := tls.LoadX509KeyPair(g.cfg.KubeletCertFile, g.cfg.KubeletKeyFile)
+	if err != nil {
+		return nil, fmt.Errorf("certificate for kubelets: %w", err)
+	}
+	conn := tls.Client(raw, &tls.Config{
+		MinVersion: tls.VersionTLS12, RootCAs: roots, ServerName: host, Certificates: []tls.Certificate{own},
+	})
+	if err := conn.HandshakeContext(ctx); err != nil {
+		return nil, fmt.Errorf("node %s: %w", host, err)
+	}
+	return conn, nil
+}

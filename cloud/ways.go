@@ -1,0 +1,100 @@
+package cloud
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/frond-edge/frond/cloud/gateway"
+	"github.com/frond-edge/frond/internal/lifecycle"
+	"github.com/frond-edge/frond/streams/tunnel"
+)
+
+// lookup bounds a look into the cache, which blocks only until it has been filled.
+const lookup = 2 * time.Second
+
+// ways makes the parts that lead to nodes: the dialer of tunnels, and the gateway in front of it.
+func (c *Cloud) ways(nc *nats.Conn, objects cache.Cache, clients kubernetes.Interface) (*gateway.Gateway, []lifecycle.Part, error) {
+	dialer, err := tunnel.NewDialer(nc, tunnel.Config{}, tunnel.NewMetrics(c.metrics), c.log)
+	if err != nil {
+		return nil, nil, fmt.Errorf("tunnels: %w", err)
+	}
+	judge, err := gateway.Kubernetes(clients)
+	if err != nil {
+		return nil, nil, fmt.Errorf("gateway: %w", err)
+	}
+	g := c.cfg.Gateway
+	way, err := gateway.New(gateway.Config{
+		Socket: g.Socket, Address: g.Address, ScrapeAddress: g.ScrapeAddress, ReusePort: g.ReusePort,
+		CertFile: g.CertFile, KeyFile: g.KeyFile, ClientCAFile: g.ClientCAFile,
+		KubeletCAFile: g.KubeletCAFile, KubeletCertFile: g.KubeletCertFile, KubeletKeyFile: g.KubeletKeyFile,
+	}, nodeCache{objects}, tunnels{dialer}, judge, c.metrics, c.log.Named("gateway"))
+	if err != nil {
+		return nil, nil, err
+	}
+	watch := func(ctx context.Context) error { return watchNodes(ctx, objects, way.Changed) }
+	return way, []lifecycle.Part{
+		{Name: "tunnels", Start: dialer.Start},
+		{Name: "gateway-nodes", Start: watch},
+		{Name: "gateway", Start: way.Start, Ready: way.Ready()},
+	}, nil
+}
+
+// tunnels is gateway.Tunnels.
+type tunnels struct{ *tunnel.Dialer }
+
+func (t tunnels) Dial(ctx context.Context, node string, port uint16) (net.Conn, error) {
+	conn, err := t.Dialer.Dial(ctx, node, port)
+	if err != nil {
+		return nil, err // and not a nil *tunnel.Conn in an interface
+	}
+	return conn, nil
+}
+
+// nodeCache is gateway.Nodes.
+type nodeCache struct{ objects cache.Cache }
+
+func (n nodeCache) Node(ctx context.Context, name string) (gateway.Node, bool) {
+	ctx, cancel := context.WithTimeout(ctx, lookup)
+	defer cancel()
+	object := &corev1.Node{}
+	if err := n.objects.Get(ctx, client.ObjectKey{Name: name}, object); err != nil {
+		return gateway.Node{}, false
+	}
+	return gateway.NodeOf(object), true
+}
+
+// watchNodes tells of each change of a Node until ctx ends.
+func watchNodes(ctx context.Context, objects cache.Cache, changed func(name string, was gateway.Node, is *gateway.Node)) error {
+	informer, err := objects.GetInformer(ctx, &corev1.Node{})
+	if err != nil {
+		return fmt.Errorf("watch nodes: %w", err)
+	}
+	registration, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		UpdateFunc: func(before, after any) {
+			is := gateway.NodeOf(after.(*corev1.Node))
+			changed(after.(*corev1.Node).Name, gateway.NodeOf(before.(*corev1.Node)), &is)
+		},
+		DeleteFunc: func(object any) {
+			if missed, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
+				object = missed.Obj
+			}
+			if node, ok := object.(*corev1.Node); ok {
+				changed(node.Name, gateway.NodeOf(node), nil)
+			}
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("watch nodes: %w", err)
+	}
+	<-ctx.Done()
+	return informer.RemoveEventHandler(registration)
+}

@@ -1,0 +1,250 @@
+package e2e_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"net/http"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// forwarded starts kubectl port-forward and returns the address on this machine.
+func forwarded(ctx context.Context, t *testing.T, target, port string) string {
+	t.Helper()
+	cmd := command(ctx, "port-forward", target, ":"+port)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var errs bytes.Buffer
+	cmd.Stderr = &errs
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill() // it ends only so
+		_ = cmd.Wait()
+	})
+	lines := bufio.NewScanner(out)
+	for lines.Scan() {
+		// Forwarding from 127.0.0.1:40123 -> 8080
+		if _, rest, ok := strings.Cut(lines.Text(), "from "); ok {
+			address, _, _ := strings.Cut(rest, " ")
+			return address
+		}
+	}
+	t.Fatalf("port-forward: %s", errs.String())
+	return ""
+}
+
+// size of the file that is fetched through a port-forward.
+const fileMiB = 64
+
+func TestPortForwardBringsABigFile(t *testing.T) {
+	needContainers(t)
+	apply(t, fmt.Sprintf(`
+apiVersion: v1
+kind: Pod
+metadata: {name: files, labels: {app: files}}
+spec:
+  nodeSelector: {kubernetes.io/hostname: edge-2}
+  terminationGracePeriodSeconds: 1
+  volumes: [{name: www, emptyDir: {}}]
+  initContainers:
+  - name: make
+    image: localhost/frond/tools:dev
+    imagePullPolicy: Never
+    command: [sh, -c, "yes 0123456789abcde | head -n %d > /www/big"]
+    volumeMounts: [{name: www, mountPath: /www}]
+  containers:
+  - {name: main, image: localhost/frond/http:dev, imagePullPolicy: Never, volumeMounts: [{name: www, mountPath: /www}]}
+`, fileMiB<<16))
+	running(t, "app=files", 1)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	address := forwarded(ctx, t, "pod/files", "8080")
+	want := sha256.Sum256(bytes.Repeat([]byte("0123456789abcde\n"), fileMiB<<16))
+	var g errgroup.Group
+	for range 2 { // at the same time, over one connection of the apiserver
+		g.Go(func() error {
+			request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/big", nil)
+			if err != nil {
+				return err
+			}
+			began := time.Now()
+			reply, err := http.DefaultClient.Do(request)
+			if err != nil {
+				return err
+			}
+			defer func() { _ = reply.Body.Close() }()
+			sum := sha256.New()
+			n, err := io.Copy(sum, reply.Body)
+			if err != nil {
+				return err
+			}
+			if got := hex.EncodeToString(sum.Sum(nil)); got != hex.EncodeToString(want[:]) {
+				return fmt.Errorf("%d bytes with another checksum: %s", n, got)
+			}
+			t.Logf("%d MiB in %s", n>>20, time.Since(began).Round(time.Millisecond))
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// follower is a running kubectl logs -f.
+type follower struct {
+	cmd   *exec.Cmd
+	lines *bufio.Scanner
+}
+
+func follow(ctx context.Context, t *testing.T, args ...string) *follower {
+	t.Helper()
+	cmd := command(ctx, append([]string{"logs", "-f"}, args...)...)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill() // most still follow
+		_ = cmd.Wait()
+	})
+	return &follower{cmd: cmd, lines: bufio.NewScanner(out)}
+}
+
+// until reads lines up to one that begins so.
+func (f *follower) until(prefix string) error {
+	for f.lines.Scan() {
+		if strings.HasPrefix(f.lines.Text(), prefix) {
+			return nil
+		}
+	}
+	return fmt.Errorf("the log ended before %q: %w", prefix, io.ErrUnexpectedEOF)
+}
+
+// TestAStalledReaderHoldsUpNobody follows a log that grows by megabytes with ten kubectls, one of which does not read.
+func TestAStalledReaderHoldsUpNobody(t *testing.T) {
+	needContainers(t)
+	apply(t, scripted("stalled", "edge-1", "until test -f /go; do sleep 1; done; yes 0123456789012345678901234567890123456789012345678901234567890123 | head -n 200000; echo end; sleep 36000"))
+	running(t, "app=stalled", 1)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	follow(ctx, t, "stalled", "--pod-running-timeout=1m") // nobody reads what it says
+	var readers []*follower
+	for range 9 {
+		readers = append(readers, follow(ctx, t, "stalled"))
+	}
+	kubectl(t, "exec", "stalled", "--", "touch", "/go")
+	var g errgroup.Group
+	for _, r := range readers {
+		g.Go(func() error { return r.until("end") })
+	}
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAnOfflineGatewaySaysSo(t *testing.T) {
+	apply(t, scripted("offline", "edge-1", "echo here; sleep 36000"))
+	running(t, "app=offline", 1)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	defer cancel()
+	// Either runtime writes what a container says; what is followed here need not say anything.
+	following := command(ctx, "logs", "-f", "offline")
+	if err := following.Start(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the stream is open", func(ctx context.Context) string {
+		if total(ctx, "frond_tunnel_streams") == 0 {
+			return "no stream"
+		}
+		return ""
+	})
+	if err := shared.Cut(ctx, "edge-1", false); err != nil {
+		t.Fatal(err)
+	}
+	cut := time.Now()
+	t.Cleanup(func() {
+		if err := shared.Heal(context.WithoutCancel(t.Context()), "edge-1"); err != nil {
+			t.Error(err)
+		}
+	})
+	_ = following.Wait() // that it ends is the point; kubectl takes the end of a stream for the end of the log
+	t.Logf("logs -f ended %s after the cut", time.Since(cut).Round(time.Millisecond))
+	if ctx.Err() != nil {
+		t.Fatal("logs -f did not end")
+	}
+	eventually(t, "an error that says since when", func(ctx context.Context) string {
+		began := time.Now()
+		_, err := shared.Kubectl(ctx, "", "logs", "offline")
+		if err == nil {
+			return "answered"
+		}
+		t.Logf("after %s: %v", time.Since(began).Round(time.Millisecond), err)
+		if !strings.Contains(err.Error(), "node edge-1 is offline since 20") {
+			return err.Error()
+		}
+		return ""
+	})
+	if err := shared.Heal(ctx, "edge-1"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "logs of the node that is back", func(ctx context.Context) string {
+		if _, err := shared.Kubectl(ctx, "", "logs", "offline"); err != nil {
+			return err.Error()
+		}
+		return ""
+	})
+}
+
+// total sums a metric over the cloudcores that run.
+func total(ctx context.Context, name string) float64 {
+	sum := 0.0
+	for i := range shared.Spec().Cloudcores {
+		if v, err := shared.Metric(ctx, fmt.Sprint("cloudcore-", i+1), name); err == nil {
+			sum += v
+		}
+	}
+	return sum
+}
+
+// TestNewSessionsAfterACloudcoreIsKilled kills each cloudcore in turn; the next command works at once on the other.
+func TestNewSessionsAfterACloudcoreIsKilled(t *testing.T) {
+	if shared.Spec().Cloudcores < 2 {
+		t.Skip("needs two cloudcores")
+	}
+	apply(t, scripted("killed", "edge-1", "echo here; sleep 36000"))
+	running(t, "app=killed", 1)
+	for _, victim := range []string{"cloudcore-1", "cloudcore-2"} {
+		kubectl(t, "logs", "killed")
+		if err := shared.Kill(t.Context(), victim); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		eventually(t, "a session without "+victim, func(ctx context.Context) string {
+			if _, err := shared.Kubectl(ctx, "", "logs", "killed"); err != nil {
+				t.Logf("after %s: %v", time.Since(began).Round(time.Millisecond), err)
+				return err.Error()
+			}
+			return ""
+		})
+		t.Logf("%s killed: logs after %s", victim, time.Since(began).Round(time.Millisecond))
+		if err := shared.Start(t.Context(), victim); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,98 @@
+package edgenode
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/frond-edge/frond/api/config"
+	"github.com/frond-edge/frond/internal/lifecycle"
+	"github.com/frond-edge/frond/internal/splice"
+	"github.com/frond-edge/frond/streams/tunnel"
+)
+
+// localTimeout bounds the dial of a server on this machine.
+const localTimeout = 2 * time.Second
+
+// ways makes the part that leads the cloud's tunnels to this node's own servers: the kubelet's and edgecore's. No other
+// port can be reached.
+func (n *Node) ways(nc *nats.Conn) (lifecycle.Part, error) {
+	server, err := tunnel.NewServer(n.cfg.Node, nc, tunnel.Config{}, tunnel.NewMetrics(n.metrics), n.log)
+	if err != nil {
+		return lifecycle.Part{}, fmt.Errorf("tunnels: %w", err)
+	}
+	kubelet := net.JoinHostPort(n.cfg.Kubelet.Address, strconv.Itoa(int(n.cfg.Kubelet.Port)))
+	var listeners []*tunnel.Listener
+	var targets []string
+	for port, target := range map[uint16]string{uint16(n.cfg.Kubelet.Port): kubelet, config.EdgeMetricsPort: n.cfg.Listen} {
+		l, err := server.Listen(port)
+		if err != nil {
+			return lifecycle.Part{}, fmt.Errorf("tunnels to port %d: %w", port, err)
+		}
+		listeners, targets = append(listeners, l), append(targets, onThisMachine(target))
+	}
+	start := func(ctx context.Context) error {
+		g, gctx := errgroup.WithContext(ctx)
+		g.Go(func() error { return server.Start(gctx) })
+		for i, l := range listeners {
+			g.Go(func() error { return forward(gctx, l, targets[i]) })
+		}
+		return g.Wait()
+	}
+	return lifecycle.Part{Name: "tunnels", Start: start}, nil
+}
+
+// onThisMachine is how to reach a server that listens on an address.
+func onThisMachine(address string) string {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return address // the configuration was validated; the dial says what is wrong
+	}
+	if ip, err := netip.ParseAddr(host); host == "" || err == nil && ip.IsUnspecified() {
+		host = "127.0.0.1"
+	}
+	return net.JoinHostPort(host, port)
+}
+
+// forward joins each stream that comes to a connection to target, until ctx ends.
+func forward(ctx context.Context, l *tunnel.Listener, target string) error {
+	var streams errgroup.Group
+	defer func() { _ = streams.Wait() }() // they return nil
+	for {
+		in, err := l.Next()
+		if err != nil {
+			if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
+				return nil
+			}
+			return fmt.Errorf("tunnels to %s: %w", target, err)
+		}
+		streams.Go(func() error {
+			serveStream(ctx, in, target)
+			return nil
+		})
+	}
+}
+
+// serveStream connects onwards before it says yes, so that the cloud learns at once when nobody listens. The tunnel writes
+// down what comes of it.
+func serveStream(ctx context.Context, in *tunnel.Incoming, target string) {
+	dialer := net.Dialer{Timeout: localTimeout}
+	near, err := dialer.DialContext(ctx, "tcp", target)
+	if err != nil {
+		in.Refuse("nothing answers at " + target + ": " + err.Error())
+		return
+	}
+	far, err := in.Accept()
+	if err != nil {
+		_ = near.Close() // given up
+		return
+	}
+	splice.Join(near, far)
+}

@@ -1,0 +1,70 @@
+// Package splice joins two byte streams.
+//
+// It owns both from the call on: when Join returns, both are closed and no goroutine is left.
+package splice
+
+import (
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"time"
+)
+
+// linger is how long one direction may go on after the other has ended. What passes here is TLS or a scrape: neither
+// ends one direction long before the other, so a side that takes longer is broken or hostile.
+const linger = 10 * time.Second
+
+// ErrLinger says that one side ended and the other went on for too long.
+var ErrLinger = errors.New("one side ended and the other went on for too long")
+
+// Result tells what has passed.
+type Result struct {
+	// Sent counts the bytes from the first connection to the second, Received those that came back.
+	Sent, Received int64
+	// Err is the first failure; nil when both sides ended by themselves.
+	Err error
+}
+
+// Join copies in both directions until both have ended or one has failed. The end of one direction is passed on as such
+// (CloseWrite) where the connection can do that, and as the end of all where it cannot.
+func Join(near, far net.Conn) Result {
+	var (
+		result Result
+		first  sync.Once
+		timer  *time.Timer // written once, by the direction that ends first
+		one    sync.Once
+		ended  sync.WaitGroup
+	)
+	end := func(err error) {
+		first.Do(func() { result.Err = err })
+		abandon(near, err)
+		abandon(far, err)
+	}
+	copies := func(to, from net.Conn, n *int64) {
+		var err error
+		*n, err = io.Copy(to, from)
+		half, ok := to.(interface{ CloseWrite() error })
+		if err != nil || !ok || half.CloseWrite() != nil { // which fails where the other side has gone altogether
+			end(err)
+			return
+		}
+		one.Do(func() { timer = time.AfterFunc(linger, func() { end(ErrLinger) }) })
+	}
+	ended.Go(func() { copies(far, near, &result.Sent) })
+	ended.Go(func() { copies(near, far, &result.Received) })
+	ended.Wait()
+	if timer != nil {
+		timer.Stop()
+	}
+	end(nil)
+	return result
+}
+
+// abandon closes a connection. One that can tell its other end of a failure does.
+func abandon(conn net.Conn, err error) {
+	if teller, ok := conn.(interface{ Reset(reason string) }); ok && err != nil {
+		teller.Reset(err.Error())
+	}
+	_ = conn.Close() // given up; there is nobody to tell
+}
