@@ -19,6 +19,8 @@ var ranks = map[string]int{
 	"":                    0,
 	"api":                 0,
 	"internal/buildinfo":  0,
+	"internal/crash":      0,
+	"internal/history":    1,
 	"internal/health":     0,
 	"internal/lifecycle":  0,
 	"internal/logging":    0,
@@ -38,6 +40,7 @@ var ranks = map[string]int{
 	"internal/edgenode":   3,
 	"internal/devcluster": 4,
 	"internal/e2e":        4,
+	"internal/faults":     4,
 	"loadtest":            4,
 	"cmd":                 5,
 	"tools":               5,
@@ -48,6 +51,7 @@ var neighbours = []string{
 	"leaf/localapi -> leaf/store",
 	"edged -> edged/hollow",
 	"internal/e2e -> internal/devcluster",
+	"internal/faults -> internal/devcluster",
 	"loadtest -> internal/devcluster",
 }
 

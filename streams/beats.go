@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/internal/crash"
 )
 
 const (
@@ -48,6 +49,7 @@ func (b *Beater) Start(ctx context.Context) error {
 			if err := b.send(beat); err != nil {
 				b.log.Warn("beat not sent", zap.Error(err))
 			}
+			crash.At("ack.beaten")
 			last, sent = beat, time.Now()
 		}
 		select {

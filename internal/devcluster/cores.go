@@ -61,6 +61,9 @@ func edgecoreConfig(l layout, s state, name string, i int) config.EdgeCore {
 			ClientCAFile: clusterCA,
 		},
 	}
+	if s.Spec.History {
+		c.History = e.history()
+	}
 	if s.Spec.Runtime == Hollow {
 		c.Runtime.Hollow = true
 		c.Kubelet.Address, c.Kubelet.Port = "127.0.0.1", int32(s.Ports[name+"-kubelet"]) // the host's: others are there too

@@ -141,7 +141,11 @@ func (n *Node) open(ctx context.Context, nc *nats.Conn) (*store.Store, *streams.
 func (n *Node) wire(nc *nats.Conn, st *store.Store, outbox *streams.Outbox, kubelet *pulse) ([]lifecycle.Part, error) {
 	metrics := streams.NewMetrics(n.metrics)
 	link := link{n.leaf}
-	delivery, err := streams.NewDelivery(n.cfg.Node, nc, st, link, metrics, n.log.Named("delivery"))
+	history, err := n.recorded(st)
+	if err != nil {
+		return nil, err
+	}
+	delivery, err := streams.NewDelivery(n.cfg.Node, nc, history, link, metrics, n.log.Named("delivery"))
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,2 @@
+// Package faults breaks a real cluster by a seeded plan.
+package faults
