@@ -88,6 +88,9 @@ func (c *Cluster) clearEdges(ctx context.Context) []error {
 // removeFiles removes what Up made, and the folder if nothing else is in it.
 func (c *Cluster) removeFiles(keepLogs bool) error {
 	l, s := c.layout, c.state
+	for _, e := range numbered("edge", s.Spec.Edges) {
+		c.releaseDisk(e)
+	}
 	names := []string{
 		"bin", "pki", "nats", "etcd", "env", "wan.json", "kubeconfig",
 		"controller-manager.kubeconfig", "scheduler.kubeconfig", "cloudcore.kubeconfig",

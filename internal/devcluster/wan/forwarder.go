@@ -43,9 +43,11 @@ type Route struct {
 
 // Link is what the Forwarder knows of one gateway.
 type Link struct {
-	Cut         bool `json:"cut"`
-	Loud        bool `json:"loud,omitempty"`
-	Connections int  `json:"connections"`
+	Cut  bool `json:"cut"`
+	Loud bool `json:"loud,omitempty"`
+	// Shape is how bad the link is made.
+	Shape       Shape `json:"shape,omitzero"`
+	Connections int   `json:"connections"`
 	// UpBytes went from the gateway to the cloud since the Forwarder started, DownBytes the other way.
 	UpBytes   int64 `json:"upBytes"`
 	DownBytes int64 `json:"downBytes"`
@@ -165,7 +167,28 @@ func (f *Forwarder) handler() http.Handler {
 			do(l, r)
 		}
 	}
-	mux.HandleFunc("POST /links/{edge}/cut", order(func(l *link, r *http.Request) { l.cut(r.FormValue("loud") != "") }))
+	mux.HandleFunc("POST /links/{edge}/cut", order(func(l *link, r *http.Request) {
+		switch only := r.FormValue("only"); only {
+		case "up":
+			l.cut(false, up)
+		case "down":
+			l.cut(false, down)
+		default:
+			l.cut(r.FormValue("loud") != "", up, down)
+		}
+	}))
 	mux.HandleFunc("POST /links/{edge}/heal", order(func(l *link, _ *http.Request) { l.heal() }))
+	mux.HandleFunc("POST /links/{edge}/reset", order(func(l *link, _ *http.Request) { l.reset() }))
+	mux.HandleFunc("POST /links/{edge}/shape", func(w http.ResponseWriter, r *http.Request) {
+		shape, err := parseShape(r.URL.Query())
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		order(func(l *link, _ *http.Request) { l.setShape(shape) })(w, r)
+	})
 	return mux
 }
+
+// ShapeOrder is the path of the control socket that gives a gateway's link a shape, by POST.
+func ShapeOrder(edge string, shape Shape) string { return "/links/" + edge + "/shape?" + shape.query() }

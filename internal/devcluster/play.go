@@ -1,0 +1,196 @@
+package devcluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/frond-edge/frond/internal/devcluster/wan"
+)
+
+// What the fault suite plays beside Kill, Start, Cut and Heal. Faults of a link's quality need the forwarder to see single
+// gateways by themselves: the hollow runtime.
+
+// Launch starts a part that does not run and does not wait until it is ready. env is added to its environment, for this
+// life of it only.
+func (c *Cluster) Launch(ctx context.Context, name string, env ...string) error {
+	return c.change(ctx, func() error {
+		p, err := c.find(name)
+		if err != nil {
+			return err
+		}
+		if c.state.Processes[p.name].Alive() {
+			return fmt.Errorf("%s runs already", name)
+		}
+		if err := c.awaitPorts(ctx, p); err != nil {
+			return err
+		}
+		p.command.Env = append(p.command.Env, env...)
+		return c.start(p)
+	})
+}
+
+// Ready tells, by its error, whether a part does its work now.
+func (c *Cluster) Ready(ctx context.Context, name string) error {
+	p, err := c.find(name)
+	if err != nil {
+		return err
+	}
+	if !c.state.Processes[p.name].Alive() {
+		return fmt.Errorf("%s: %w: it does not run", name, errNotReady)
+	}
+	if why := problem(ctx, p); why != "" {
+		return fmt.Errorf("%s: %w: %s", name, errNotReady, why)
+	}
+	return nil
+}
+
+// Parts names all parts.
+func (c *Cluster) Parts() []string {
+	var names []string
+	for _, p := range c.parts() {
+		names = append(names, p.name)
+	}
+	return names
+}
+
+// Pause stops a part with SIGSTOP: its connections stay open and nobody answers. Resume lets it go on.
+func (c *Cluster) Pause(ctx context.Context, name string) error { return c.signal(ctx, name, syscall.SIGSTOP) }
+
+// Resume undoes Pause; of a part that goes on already it is no error.
+func (c *Cluster) Resume(ctx context.Context, name string) error {
+	return c.signal(ctx, name, syscall.SIGCONT)
+}
+
+func (c *Cluster) signal(ctx context.Context, name string, sig syscall.Signal) error {
+	return c.change(ctx, func() error {
+		p, err := c.find(name)
+		if err != nil {
+			return err
+		}
+		return c.state.Processes[p.name].Signal(sig)
+	})
+}
+
+// CutOneWay loses what goes up, from the gateway to the cloud, or what goes down. Heal undoes it.
+func (c *Cluster) CutOneWay(ctx context.Context, edge string, up bool) error {
+	only := "down"
+	if up {
+		only = "up"
+	}
+	return c.order(ctx, edge, "/links/"+edge+"/cut?only="+only)
+}
+
+// Reset breaks a gateway's connections; the next ones are as good as ever.
+func (c *Cluster) Reset(ctx context.Context, edge string) error {
+	return c.order(ctx, edge, "/links/"+edge+"/reset")
+}
+
+// Shape makes a gateway's link bad; the zero shape makes it good again.
+func (c *Cluster) Shape(ctx context.Context, edge string, shape wan.Shape) error {
+	return c.order(ctx, edge, wan.ShapeOrder(edge, shape))
+}
+
+func (c *Cluster) order(ctx context.Context, edge, path string) error {
+	return c.change(ctx, func() error {
+		if err := c.mustBeEdge(edge); err != nil {
+			return err
+		}
+		if c.state.Spec.Runtime != Hollow {
+			return errors.New("this fault needs the hollow runtime, whose gateways each have their own way through the forwarder")
+		}
+		return c.unix(ctx, c.layout.wanSocket(), http.MethodPost, path, nil)
+	})
+}
+
+// Wipe empties the disk of a gateway that does not run, as if it had been replaced: its name and credentials stay.
+func (c *Cluster) Wipe(ctx context.Context, edge string) error {
+	return c.change(ctx, func() error {
+		if err := c.mustStand(edge); err != nil {
+			return err
+		}
+		dir := c.layout.edge(edge).store() // the folder itself may be a mount
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			return fmt.Errorf("wipe %s: %w", edge, err)
+		}
+		for _, e := range entries {
+			if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
+				return fmt.Errorf("wipe %s: %w", edge, err)
+			}
+		}
+		return nil
+	})
+}
+
+// mustStand refuses what needs a gateway that does not run.
+func (c *Cluster) mustStand(edge string) error {
+	if err := c.mustBeEdge(edge); err != nil {
+		return err
+	}
+	if c.state.Processes[edge].Alive() {
+		return fmt.Errorf("%s runs: kill it first", edge)
+	}
+	return nil
+}
+
+// SmallDisk gives a gateway that does not run a new and empty disk of some bytes, in memory. It needs root.
+func (c *Cluster) SmallDisk(ctx context.Context, edge string, size int64) error {
+	return c.change(ctx, func() error {
+		if err := c.mustStand(edge); err != nil {
+			return err
+		}
+		c.releaseDisk(edge)
+		if err := unix.Mount("frond", c.layout.edge(edge).store(), "tmpfs", 0, "mode=0755,size="+strconv.FormatInt(size, 10)); err != nil {
+			return fmt.Errorf("give %s a small disk: %w", edge, err)
+		}
+		return nil
+	})
+}
+
+// ballast fills a small disk.
+const ballast = "ballast"
+
+// FillDisk fills a small disk to its last byte, and FreeDisk takes away what it put there.
+func (c *Cluster) FillDisk(edge string) error {
+	if err := c.mustBeEdge(edge); err != nil {
+		return err
+	}
+	f, err := os.Create(filepath.Join(c.layout.edge(edge).store(), ballast))
+	if err != nil {
+		return fmt.Errorf("fill the disk of %s: %w", edge, err)
+	}
+	for block := make([]byte, 64<<10); len(block) > 0; {
+		if _, err = f.Write(block); err != nil {
+			block = block[:len(block)/2] // the last bytes too
+		}
+	}
+	if errors.Is(err, unix.ENOSPC) {
+		err = nil
+	}
+	return errors.Join(err, f.Close())
+}
+
+// FreeDisk undoes FillDisk; of a disk that is not filled it is no error.
+func (c *Cluster) FreeDisk(edge string) error {
+	err := os.Remove(filepath.Join(c.layout.edge(edge).store(), ballast))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("free the disk of %s: %w", edge, err)
+	}
+	return nil
+}
+
+// releaseDisk takes away a small disk, with all that is on it, if there is one.
+func (c *Cluster) releaseDisk(edge string) {
+	_ = unix.Unmount(c.layout.edge(edge).store(), unix.MNT_DETACH) // fails where nothing is mounted: nothing to take away
+}
+
+// History is the file of a gateway's history; see Spec.History.
+func (c *Cluster) History(edge string) string { return c.layout.edge(edge).history() }
