@@ -6,10 +6,10 @@
 package history
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"time"
 
@@ -77,29 +77,32 @@ func (w *Writer) Append(line Line) error {
 // Close closes the file.
 func (w *Writer) Close() error { return w.file.Close() }
 
-// longest bounds a line: all objects of a large node.
-const longest = 64 << 20
-
-// Read returns the whole lines of a file in order. A line that is torn, by a process that was killed while it wrote it, is
-// left out.
-func Read(path string) ([]Line, error) {
+// Read returns the whole lines of a file from an offset on, in order, and the offset for the next call. A line that is
+// torn, by a process that was killed while it wrote it, is left out.
+func Read(path string, from int64) (lines []Line, next int64, err error) {
 	file, err := os.Open(path)
 	if err != nil {
-		return nil, fmt.Errorf("read history: %w", err)
+		return nil, from, fmt.Errorf("read history: %w", err)
 	}
 	defer func() { _ = file.Close() }()
-	var lines []Line
-	scanner := bufio.NewScanner(file)
-	scanner.Buffer(nil, longest)
-	for scanner.Scan() {
+	if _, err := file.Seek(from, io.SeekStart); err != nil {
+		return nil, from, fmt.Errorf("read history: %w", err)
+	}
+	data, err := io.ReadAll(file)
+	if err != nil {
+		return nil, from, fmt.Errorf("read history: %w", err)
+	}
+	next = from + int64(len(data))
+	pieces := bytes.Split(data, []byte{'\n'})
+	for i, piece := range pieces {
 		var line Line
-		if len(bytes.TrimSpace(scanner.Bytes())) == 0 || json.Unmarshal(scanner.Bytes(), &line) != nil {
-			continue
+		switch {
+		case len(piece) == 0:
+		case json.Unmarshal(piece, &line) == nil:
+			lines = append(lines, line)
+		case i == len(pieces)-1:
+			next -= int64(len(piece)) + 1 // it may be in the middle of being written
 		}
-		lines = append(lines, line)
 	}
-	if err := scanner.Err(); err != nil {
-		return nil, fmt.Errorf("read history: %w", err)
-	}
-	return lines, nil
+	return lines, max(next, from), nil
 }

@@ -39,12 +39,34 @@ func TestLinesComeBackAndATornOneIsLeftOut(t *testing.T) {
 			}
 		}
 	}
-	got, err := history.Read(path)
+	got, end, err := history.Read(path, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
+	if more, next, err := history.Read(path, end); err != nil || len(more) != 0 || next != end {
+		t.Errorf("after the end: %v, %d of %d, %v", more, next, end, err)
+	}
 	if diff := cmp.Diff(lines, got, cmpopts.IgnoreFields(history.Line{}, "Time")); diff != "" {
 		t.Errorf("lines (-want +got):\n%s", diff)
+	}
+}
+
+// TestALineThatIsBeingWrittenIsReadLater reads while the last line is there by half.
+func TestALineThatIsBeingWrittenIsReadLater(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "history")
+	if err := os.WriteFile(path, []byte("\n{\"op\":\"opened\"}\n{\"op\":\"ac"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	first, next, err := history.Read(path, 0)
+	if err != nil || len(first) != 1 {
+		t.Fatalf("%v, %v", first, err)
+	}
+	if err := appendTo(path, "ked\"}"); err != nil {
+		t.Fatal(err)
+	}
+	second, _, err := history.Read(path, next)
+	if err != nil || len(second) != 1 || second[0].Op != history.Acked {
+		t.Fatalf("%v, %v", second, err)
 	}
 }
 
