@@ -160,7 +160,8 @@ func TestJudge(t *testing.T) {
 func TestPlanIsAFunctionOfSeedAndRound(t *testing.T) {
 	rig := faults.Rig{
 		Edges: []string{"edge-1", "edge-2", "edge-3"}, SmallDisks: []string{"edge-3"},
-		Parts: []string{"cloudcore-1", "cloudcore-2", "hub-1", "hub-2", "hub-3", "apiserver", "etcd"},
+		Parts:  []string{"cloudcore-1", "cloudcore-2", "hub-1", "hub-2", "hub-3", "apiserver", "etcd"},
+		Groups: [][]string{{"cloudcore-1", "cloudcore-2"}, {"hub-1", "hub-2", "hub-3"}},
 	}
 	const length = 8 * time.Second
 	seen := map[faults.Kind]int{}

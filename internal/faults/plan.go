@@ -55,6 +55,8 @@ type Rig struct {
 	Edges, SmallDisks []string
 	// Parts are the other processes.
 	Parts []string
+	// Groups are parts that may fail all at once, such as the servers of the hub; each part is in one of them at most.
+	Groups [][]string
 }
 
 // Random returns the source of one round: the same seed and number give the same values, whatever other rounds did.
@@ -79,8 +81,29 @@ func Plan(random *rand.Rand, rig Rig, length time.Duration) []Fault {
 		}
 		f.At, f.For = f.At.Round(100*time.Millisecond), f.For.Round(100*time.Millisecond)
 		plan = append(plan, f)
+		if random.IntN(3) == 0 { // then it befalls all of its kind
+			plan = append(plan, companions(rig, f, taken)...)
+		}
 	}
 	slices.SortFunc(plan, func(a, b Fault) int { return cmp.Or(cmp.Compare(a.At, b.At), strings.Compare(a.Target, b.Target)) })
+	return plan
+}
+
+// companions are the same fault for the rest of the target's group.
+func companions(rig Rig, f Fault, taken map[string]bool) []Fault {
+	var plan []Fault
+	for _, group := range rig.Groups {
+		if !slices.Contains(group, f.Target) {
+			continue
+		}
+		for _, other := range group {
+			if !taken[other] {
+				taken[other] = true
+				f.Target = other
+				plan = append(plan, f)
+			}
+		}
+	}
 	return plan
 }
 

@@ -87,6 +87,8 @@ type rig struct {
 	deletions faults.Deletions
 	judges    map[string]*faults.Judge
 	read      map[string]int64 // how far each history was judged
+	// small are the nodes whose disk can be filled.
+	small []string
 }
 
 func newRig(ctx context.Context, cluster *devcluster.Cluster) (*rig, error) {
@@ -113,22 +115,43 @@ func newRig(ctx context.Context, cluster *devcluster.Cluster) (*rig, error) {
 	}
 	r := &rig{cluster: cluster, kube: kube, nc: nc, held: held, judges: map[string]*faults.Judge{}, read: map[string]int64{}}
 	for _, node := range nodes {
-		r.judges[node] = faults.NewJudge(node, &r.deletions)
-		_, end, err := history.Read(cluster.History(node), 0)
-		if err != nil {
+		if err := r.recruit(ctx, node); err != nil {
 			return nil, err
-		}
-		if os.Getenv("FROND_FAULTS_DIR") != "" {
-			r.read[node] = end // what earlier runs deleted is not known any more; the restart begins the history anew
-			if err := cluster.Kill(ctx, node); err != nil {
-				return nil, err
-			}
-			if err := cluster.Start(ctx, node); err != nil {
-				return nil, err
-			}
 		}
 	}
 	return r, r.populate(ctx)
+}
+
+// smallDisk holds what a gateway here keeps many times over, and is soon full.
+const smallDisk = 192 << 20
+
+// recruit gives a node its judge, where there are histories, and the last one a disk that can be filled, where SMALL_DISK
+// asks for it and root may mount it.
+func (r *rig) recruit(ctx context.Context, node string) error {
+	if !r.cluster.Spec().History {
+		return nil
+	}
+	r.judges[node] = faults.NewJudge(node, &r.deletions)
+	small := node == nodes[len(nodes)-1] && os.Getenv("SMALL_DISK") != "" && os.Geteuid() == 0
+	if os.Getenv("FROND_FAULTS_DIR") == "" && !small {
+		return nil
+	}
+	if err := r.cluster.Kill(ctx, node); err != nil {
+		return err
+	}
+	if small {
+		r.small = append(r.small, node)
+		if err := r.cluster.SmallDisk(ctx, node, smallDisk); err != nil {
+			return err
+		}
+	}
+	// What earlier runs deleted is not known any more; the restart begins the history anew.
+	_, end, err := history.Read(r.cluster.History(node), 0)
+	if err != nil {
+		return err
+	}
+	r.read[node] = end
+	return r.cluster.Start(ctx, node)
 }
 
 // do runs one call of the cluster.
@@ -189,6 +212,8 @@ func (r *rig) heal(ctx context.Context, t *testing.T) {
 	r.relaunch(ctx, t)
 	for _, node := range nodes {
 		note(r.do(func(c *devcluster.Cluster) error { return c.FreeDisk(node) }))
+	}
+	for _, node := range nodes {
 		r.eventually(t, "the forwarder takes orders", time.Minute, func(ctx context.Context) string {
 			if err := r.do(func(c *devcluster.Cluster) error { return c.Heal(ctx, node) }); err != nil {
 				return err.Error()
@@ -229,7 +254,7 @@ func (r *rig) eventually(t *testing.T, what string, limit time.Duration, missing
 // judge reads what the gateways wrote down since the last time and fails the test for each breach of a promise.
 func (r *rig) judge(t *testing.T) {
 	t.Helper()
-	for _, node := range nodes {
+	for node := range r.judges {
 		lines, next, err := history.Read(r.cluster.History(node), r.read[node])
 		if err != nil {
 			t.Fatal(err)

@@ -101,11 +101,20 @@ func until(moment time.Time) { <-time.After(time.Until(moment)) }
 
 // targets are what a round may break.
 func (r *rig) targets() faults.Rig {
-	rig := faults.Rig{Edges: nodes}
+	rig := faults.Rig{Edges: nodes, SmallDisks: r.small}
 	for _, part := range r.cluster.Parts() {
 		if !slices.Contains(nodes, part) {
 			rig.Parts = append(rig.Parts, part)
 		}
+	}
+	for _, kind := range []string{"cloudcore-", "hub-"} {
+		var group []string
+		for _, part := range rig.Parts {
+			if strings.HasPrefix(part, kind) {
+				group = append(group, part)
+			}
+		}
+		rig.Groups = append(rig.Groups, group)
 	}
 	return rig
 }
