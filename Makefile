@@ -15,7 +15,7 @@ SUM   := tool -modfile=$(CURDIR)/tools/gotestsum/go.mod gotestsum --format-hide-
 	--rerun-fails=1 --rerun-fails-max-failures=3 --rerun-fails-run-root-test --rerun-fails-abort-on-data-race --packages
 MODS  := . $(CODE) tools/lint tools/gotestsum tools/node/containerd tools/node/cni tools/node/runc
 # The kubelet takes minutes to compile with -race, so edged and what imports it are tested without, by `make test`.
-FAST  = $(shell go list ./... | grep -v -e /internal/e2e -e /internal/kubetest -e '/edged$$' -e /internal/edgenode -e /cmd/ -e /controllers/ -e /loadtest)
+FAST  = $(shell go list ./... | grep -v -e /internal/e2e -e /internal/faults/suite -e /internal/kubetest -e '/edged$$' -e /internal/edgenode -e /cmd/ -e /controllers/ -e /loadtest)
 KUBE  = ./controllers/... ./internal/kubetest/...
 SLOW  = ./edged/... ./internal/edgenode/... ./cmd/...
 # Where the dev cluster of `make demo` lives; `make demo DIR=/elsewhere` moves it.
@@ -55,6 +55,22 @@ test: tools check ## Everything: unit tests, then a real control plane, then the
 	$(GO) $(SUM) "$(SLOW)" -- -shuffle=on -timeout 20m -p 1
 	$(GO) $(SUM) ./loadtest/... -- -timeout 20m
 	$(GO) $(SUM) ./internal/e2e/... --format testname -- -timeout 40m
+	$(MAKE) test-faults
+
+.PHONY: test-faults
+test-faults: ## Break a cluster in every way there is, for some 4 minutes (docs/operations/faults.md)
+	$(GO) $(SUM) ./internal/faults/suite/... --format testname -- -timeout 20m
+
+# What a soak plays: rounds FIRST to FIRST+ROUNDS-1 of SEED, or as many as begin within DURATION.
+SEED     ?= $(shell date +%s)
+FIRST    ?= 0
+ROUNDS   ?= 1000000
+DURATION ?= 1h
+.PHONY: soak
+soak: export FROND_FAULTS_KEEP ?= soak-$(SEED)
+soak: ## Break a cluster at random for hours: SEED, FIRST, ROUNDS, DURATION; OLD=HEAD~1 upgrades from a commit first
+	PASSES=3 SEED=$(SEED) FIRST=$(FIRST) ROUNDS=$(ROUNDS) DURATION=$(DURATION) OLD=$(OLD) \
+		$(GO) test ./internal/faults/suite -run 'TestUpgrade|TestCrashPoints|TestRounds' -count=1 -v -timeout 0
 
 .PHONY: tools
 tools: ## Build the control plane, containerd and the rest once into the cache

@@ -48,6 +48,9 @@ var ranks = map[string]int{
 	"streams/tunnel":       1,
 	"internal/splice":      0,
 	"cloud/gateway":        2,
+	"internal/crash":       0,
+	"internal/history":     1,
+	"internal/faults":      4,
 }
 
 // neighbours are imports within one rank that the house allows.
@@ -55,6 +58,7 @@ var neighbours = []string{
 	"leaf/localapi -> leaf/store",
 	"edged -> edged/hollow",
 	"internal/e2e -> internal/devcluster",
+	"internal/faults -> internal/devcluster",
 	"loadtest -> internal/devcluster",
 }
 

@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/internal/crash"
 )
 
 const (
@@ -65,6 +66,7 @@ func (a *Attacher) attach(ctx context.Context, node string, req wire.AttachReque
 	if err != nil {
 		return wire.AttachReply{}, fmt.Errorf("attach %s: %w", node, err)
 	}
+	crash.At("attach.asked")
 	info := stream.CachedInfo()
 	reply := wire.AttachReply{StreamEpoch: streamEpoch(info)}
 	// A cursor beyond the stream is of another life too: the stream was restored from an older copy.
@@ -83,6 +85,7 @@ func (a *Attacher) attach(ctx context.Context, node string, req wire.AttachReque
 	if err != nil {
 		return wire.AttachReply{}, fmt.Errorf("attach %s: %w", node, err)
 	}
+	crash.At("attach.paged")
 	reply.Objects, reply.UpTo = p.messages, p.upTo
 	if p.more && len(p.messages) != 0 {
 		reply.Continue = p.last + 1
@@ -149,10 +152,12 @@ func (a *Attacher) consumer(ctx context.Context, node string, reply *wire.Attach
 		fctx, cancel := context.WithTimeout(ctx, forgetTimeout)
 		forgotten := a.js.DeleteConsumer(fctx, DesiredStream, name)
 		cancel()
+		crash.At("attach.forgotten")
 		if again := create(); again != nil {
 			return fmt.Errorf("make the consumer of %s: %w", node, errors.Join(err, forgotten, again))
 		}
 	}
+	crash.At("attach.ready")
 	reply.Stream, reply.Consumer, reply.Window = DesiredStream, name, window
 	result := "changes"
 	if reply.Full {

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/internal/crash"
 )
 
 const (
@@ -51,6 +52,7 @@ func (b *Beater) Start(ctx context.Context) error {
 			if err := b.send(beat); err != nil {
 				b.log.Warn("beat not sent", zap.Error(err))
 			}
+			crash.At("ack.beaten")
 			last = beat
 			if due {
 				counted = time.Now()

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/internal/crash"
 )
 
 const (
@@ -132,6 +133,7 @@ func (d *Delivery) attach(ctx context.Context, everything bool) (wire.AttachRepl
 		if reply.StreamEpoch != first.StreamEpoch || reply.Full != first.Full {
 			return reply, errors.New("the stream began a new life between two pages")
 		}
+		crash.At("attach.answered")
 		messages, held, err := d.decodePage(ctx, reply)
 		if err != nil {
 			return reply, err
@@ -163,6 +165,7 @@ func (d *Delivery) attach(ctx context.Context, everything bool) (wire.AttachRepl
 			if err := d.store.Replace(ctx, full, reply.StreamEpoch, reply.UpTo); err != nil {
 				return reply, fmt.Errorf("save snapshot: %w", err)
 			}
+			crash.At("attach.replaced")
 			d.count(full)
 		}
 		d.log.Info("attached", zap.Bool("full", reply.Full), zap.Uint64("seq", reply.UpTo))
@@ -303,15 +306,19 @@ func (d *Delivery) take(ctx context.Context, batch []jetstream.Msg, next uint64)
 			messages = append(messages, m)
 		}
 	}
+	crash.At("deliver.pulled")
 	if err := d.apply(ctx, messages, last); err != nil {
 		return next, err
 	}
+	crash.At("deliver.saved")
+	observeAck(d.store, last)
 	for _, msg := range batch {
 		if err := msg.Ack(); err != nil {
 			return next, fmt.Errorf("ack: %w", err)
 		}
 		d.metrics.acked.Inc()
 	}
+	crash.At("deliver.acked")
 	return next, nil
 }
 

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/internal/crash"
 )
 
 const (
@@ -66,6 +67,7 @@ func (o *Outbox) put(ctx context.Context, plane Plane, m wire.Message) error {
 	if _, err := o.js.PublishMsg(ctx, msg); err != nil {
 		return fmt.Errorf("outbox: %s: %w", m.Key.Human(), err)
 	}
+	crash.At("pump.stored")
 	return nil
 }
 
@@ -198,6 +200,7 @@ func (p *Pump) send(ctx context.Context, incoming jetstream.MessagesContext, sen
 		if err != nil {
 			return fmt.Errorf("outbox: %w", err)
 		}
+		crash.At("pump.taken")
 		out := &nats.Msg{Subject: strings.TrimPrefix(msg.Subject(), outboxPrefix), Data: msg.Data(), Header: nats.Header{}}
 		maps.Copy(out.Header, msg.Headers())
 		out.Header[headerOrder] = []string{fmt.Sprint(meta.Sequence.Stream)}
@@ -207,6 +210,7 @@ func (p *Pump) send(ctx context.Context, incoming jetstream.MessagesContext, sen
 		if err != nil {
 			return fmt.Errorf("send to the hub: %w", err)
 		}
+		crash.At("pump.sent")
 		select {
 		case sent <- inFlight{msg: msg, ack: ack}:
 		case <-ctx.Done():
@@ -219,9 +223,11 @@ func (p *Pump) send(ctx context.Context, incoming jetstream.MessagesContext, sen
 func (p *Pump) settle(ctx context.Context, f inFlight) error {
 	select {
 	case <-f.ack.Ok():
+		crash.At("pump.acked")
 		if err := f.msg.Ack(); err != nil {
 			return fmt.Errorf("outbox: %w", err)
 		}
+		crash.At("pump.removed")
 		p.metrics.published.WithLabelValues(string(p.plane), f.msg.Headers().Get(headerOp)).Inc()
 		return nil
 	case err := <-f.ack.Err():

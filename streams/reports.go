@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/internal/crash"
 )
 
 const (
@@ -245,7 +246,9 @@ func (r *Reports) judge(ctx context.Context, msg jetstream.Msg) (result string, 
 	m, err := r.codec.decode(msg.Subject(), msg.Headers(), msg.Data())
 	if err == nil {
 		m.Sequence = meta.Sequence.Stream
+		crash.At("report.taken")
 		err = r.handle(ctx, m)
+		crash.At("report.applied")
 	}
 	result = "dead"
 	switch {

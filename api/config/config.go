@@ -79,6 +79,8 @@ type EdgeCore struct {
 	Runtime  Runtime  `json:"runtime"`
 	Kubelet  Kubelet  `json:"kubelet"`
 	LocalAPI LocalAPI `json:"localAPI"`
+	// History is a file to which each change of the store and each ack is appended, for fault tests; "" writes none.
+	History string `json:"history,omitempty"`
 	// Listen is the address of /metrics, /livez and /readyz; the default is 127.0.0.1:10281.
 	Listen string `json:"listen,omitempty"`
 	// LogLevel is debug, info, warn or error; the default is info.

@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/internal/crash"
 )
 
 // errRepeated says that the stream took a new message for a repetition of an old one.
@@ -84,11 +85,13 @@ func (e *Engine) do(ctx context.Context, it item) (err error) {
 // load reads what the stream holds for a node and asks for each object that is held or wanted.
 func (e *Engine) load(ctx context.Context, s *site) error {
 	e.metrics.loads.Inc()
+	crash.At("takeover.begun")
 	since := s.beginLoad()
 	held, err := e.publisher.Held(ctx, s.name)
 	if err != nil {
 		return fmt.Errorf("load %s: %w", s.name, err)
 	}
+	crash.At("takeover.read")
 	s.endLoad(since, held, e.cfg.ClusterEpoch)
 	e.judge(s, time.Now())
 
@@ -121,6 +124,7 @@ func (e *Engine) load(ctx context.Context, s *site) error {
 		for key := range keys {
 			e.enqueue(s, key)
 		}
+		crash.At("takeover.asked")
 		return nil
 	}
 	s.expect(nil)
@@ -171,9 +175,11 @@ func (e *Engine) settle(ctx context.Context, s *site, key wire.Key, now view) er
 		message.Op, message.UID, message.Leaving = wire.Delete, now.held.uid, s.partingWord(now.held)
 		return e.publish(ctx, s, message, now)
 	case purge:
+		crash.At("purge.decided")
 		if err := e.publisher.Purge(ctx, s.name, key, now.held.sequence); err != nil {
 			return fmt.Errorf("purge: %w", err)
 		}
+		crash.At("purge.done")
 		s.note(key, record{}, 0)
 		e.metrics.purged.Inc()
 	case nothing:
@@ -231,6 +237,7 @@ func (e *Engine) payload(key wire.Key) (*payload, error) {
 
 // publish sends a message over what the view says the stream holds. What can never be sent is counted and left.
 func (e *Engine) publish(ctx context.Context, s *site, m wire.Message, over view) error {
+	crash.At("publish.decided")
 	began := time.Now()
 	sequence, err := e.publisher.Publish(ctx, m, over.held.sequence)
 	e.metrics.took.Observe(time.Since(began).Seconds())
@@ -243,12 +250,14 @@ func (e *Engine) publish(ctx context.Context, s *site, m wire.Message, over view
 	if err != nil {
 		return err
 	}
+	crash.At("publish.stored")
 	m.Sequence = sequence
 	r := recordOf(m, e.cfg.ClusterEpoch)
 	if !s.note(m.Key, r, over.top) {
 		e.metrics.repeated.Inc()
 		return fmt.Errorf("sequence %d: %w", sequence, errRepeated)
 	}
+	crash.At("publish.noted")
 	e.metrics.published.WithLabelValues(string(m.Op), m.Key.Resource).Inc()
 	e.metrics.bytes.Add(float64(len(m.Object)))
 	return nil

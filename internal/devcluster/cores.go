@@ -71,6 +71,9 @@ func edgecoreConfig(l layout, s state, name string, i int) config.EdgeCore {
 			ClientCAFile: clusterCA,
 		},
 	}
+	if s.Spec.History {
+		c.History = e.history()
+	}
 	if s.Spec.Runtime == Hollow {
 		c.Runtime.Hollow = true
 		c.Kubelet.Port = int32(s.Ports[name+"-kubelet"]) // the host's: others are there too

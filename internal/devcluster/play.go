@@ -62,7 +62,9 @@ func (c *Cluster) Parts() []string {
 }
 
 // Pause stops a part with SIGSTOP: its connections stay open and nobody answers. Resume lets it go on.
-func (c *Cluster) Pause(ctx context.Context, name string) error { return c.signal(ctx, name, syscall.SIGSTOP) }
+func (c *Cluster) Pause(ctx context.Context, name string) error {
+	return c.signal(ctx, name, syscall.SIGSTOP)
+}
 
 // Resume undoes Pause; of a part that goes on already it is no error.
 func (c *Cluster) Resume(ctx context.Context, name string) error {

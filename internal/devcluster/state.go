@@ -38,6 +38,8 @@ type Spec struct {
 	Cloudcores int     `json:"cloudcores"`
 	Hubs       int     `json:"hubs"`
 	Runtime    Runtime `json:"runtime"`
+	// History has each gateway write down what its store did (package history), beside its data; chosen once.
+	History bool `json:"history,omitempty"`
 }
 
 // state is state.json.
@@ -85,7 +87,7 @@ func (s state) save(path string) error {
 func grow(have, want Spec, root bool) (Spec, error) {
 	fresh := have == Spec{}
 	if fresh {
-		have = Spec{Edges: 2, Cloudcores: 2, Hubs: 3, Runtime: Hollow}
+		have = Spec{Edges: 2, Cloudcores: 2, Hubs: 3, Runtime: Hollow, History: want.History}
 		if root {
 			have.Runtime = Containerd
 		}

@@ -152,7 +152,11 @@ func (n *Node) wire(nc *nats.Conn, st *store.Store, outbox *streams.Outbox, kube
 	metrics := streams.NewMetrics(n.metrics)
 	link := link{n.leaf}
 	checked := newAudited(st, n.metrics)
-	delivery, err := streams.NewDelivery(n.cfg.Node, nc, checked, link, metrics, n.log.Named("delivery"))
+	history, err := n.recorded(checked)
+	if err != nil {
+		return nil, err
+	}
+	delivery, err := streams.NewDelivery(n.cfg.Node, nc, history, link, metrics, n.log.Named("delivery"))
 	if err != nil {
 		return nil, err
 	}

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/internal/crash"
 )
 
 const (
@@ -96,6 +97,7 @@ func (s *Store) commit(ctx context.Context, changes []change) error {
 	defer cancel()
 	base, begun := s.Revision(), time.Now()
 	s.doubt = true
+	crash.At("save.begun")
 	if err := storeError(s.send(ctx, base, messages)); err != nil {
 		s.refused = errors.Is(err, errForeign)
 		s.suspects = s.suspects[:0]
@@ -106,6 +108,7 @@ func (s *Store) commit(ctx context.Context, changes []change) error {
 		}
 		return fmt.Errorf("write to the bucket: %w", err)
 	}
+	crash.At("save.synced")
 	s.doubt, s.refused, s.suspects = false, false, nil
 	s.sum = sum
 	s.metrics.sync.Observe(time.Since(begun).Seconds())
@@ -162,6 +165,7 @@ func (s *Store) send(ctx context.Context, base uint64, messages []*nats.Msg) err
 		if err != nil {
 			return err
 		}
+		crash.At("save.sent")
 		acks = append(acks, ack)
 	}
 	var last uint64
@@ -198,6 +202,7 @@ func (s *Store) sendBatch(ctx context.Context, want uint64, messages []*nats.Msg
 		if err := s.js.Conn().PublishMsg(m); err != nil {
 			return err
 		}
+		crash.At("save.batched")
 	}
 	ack, err := s.js.PublishMsg(ctx, messages[last])
 	if err != nil {

@@ -1,0 +1,88 @@
+package edgenode
+
+import (
+	"context"
+	"errors"
+
+	"go.uber.org/zap"
+
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/internal/history"
+	"github.com/frond-edge/frond/leaf/store"
+	"github.com/frond-edge/frond/streams"
+)
+
+// recorded returns the store as the delivery sees it: itself, or one that writes a history of what it did.
+func (n *Node) recorded(st *audited) (streams.Store, error) {
+	if n.cfg.History == "" {
+		return st, nil
+	}
+	w, err := history.Open(n.cfg.History)
+	if err != nil {
+		return nil, err
+	}
+	r := &recorder{audited: st, to: w, log: n.log.Named("history")}
+	r.all(history.Opened)
+	return r, nil
+}
+
+// recorder writes down what its store holds after each change by the hub. Its file stays open until the process ends.
+type recorder struct {
+	*audited
+	to  *history.Writer
+	log *zap.Logger
+}
+
+// Apply writes down the objects that messages name.
+func (r *recorder) Apply(ctx context.Context, messages []wire.Message, sequence uint64) error {
+	if err := r.audited.Apply(ctx, messages, sequence); err != nil {
+		return err
+	}
+	line := history.Line{Op: history.Applied, Cursor: r.Cursor()}
+	for _, m := range messages {
+		entry, err := r.Get(m.Key)
+		switch {
+		case errors.Is(err, store.ErrNotFound):
+			line.Objects = append(line.Objects, history.Object{Key: m.Key, Gone: true})
+		case err == nil && entry.Sequence != 0:
+			line.Objects = append(line.Objects, object(entry))
+		}
+	}
+	r.append(line)
+	return nil
+}
+
+// Replace writes down the whole store.
+func (r *recorder) Replace(ctx context.Context, messages []wire.Message, streamEpoch string, sequence uint64) error {
+	if err := r.audited.Replace(ctx, messages, streamEpoch, sequence); err != nil {
+		return err
+	}
+	r.all(history.Replaced)
+	return nil
+}
+
+// Acked writes down what is about to be acked.
+func (r *recorder) Acked(sequence uint64) {
+	r.append(history.Line{Op: history.Acked, Cursor: wire.Cursor{Sequence: sequence}})
+}
+
+func (r *recorder) all(op history.Op) {
+	line := history.Line{Op: op, Cursor: r.Cursor()}
+	entries, _ := r.All()
+	for _, e := range entries {
+		if e.Sequence != 0 { // the rest is the node's own
+			line.Objects = append(line.Objects, object(e))
+		}
+	}
+	r.append(line)
+}
+
+func (r *recorder) append(line history.Line) {
+	if err := r.to.Append(line); err != nil {
+		r.log.Warn("history not written", zap.Error(err))
+	}
+}
+
+func object(e store.Entry) history.Object {
+	return history.Object{Key: e.Key, UID: e.UID, Version: e.Version, Sequence: e.Sequence}
+}

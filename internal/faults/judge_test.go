@@ -1,0 +1,191 @@
+package faults_test
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/internal/faults"
+	"github.com/frond-edge/frond/internal/history"
+)
+
+var begin = time.Now().Add(time.Hour) // after what is deleted by these tests
+
+func key(name string) wire.Key {
+	return wire.Key{Resource: "configmaps", Namespace: faults.Namespace, Name: name}
+}
+
+func at(op history.Op, sequence uint64, objects ...history.Object) history.Line {
+	return history.Line{Time: begin, Op: op, Cursor: wire.Cursor{StoreEpoch: "s", StreamEpoch: "h", Sequence: sequence}, Objects: objects}
+}
+
+func holds(name, uid string, version int) history.Object {
+	return history.Object{Key: key(name), UID: uid, Version: fmt.Sprint(version), Sequence: 1}
+}
+
+func gone(name string) history.Object { return history.Object{Key: key(name), Gone: true} }
+
+func newStore(line history.Line) history.Line {
+	line.Cursor.StoreEpoch = "another"
+	return line
+}
+
+func early(line history.Line) history.Line {
+	line.Time = time.Time{}
+	return line
+}
+
+// TestJudge gives the judge histories; bad ones name the breach. u-deleted is a UID that the workload deleted.
+func TestJudge(t *testing.T) {
+	const a = "edge-1-cm-1"
+	empty := history.Line{Time: begin, Op: history.Opened, Cursor: wire.Cursor{StoreEpoch: "s"}}
+	for name, tt := range map[string]struct {
+		wiped int
+		lines []history.Line
+		want  []string
+	}{
+		"a good life": {lines: []history.Line{
+			empty, at(history.Replaced, 5, holds(a, "u-deleted", 10)), at(history.Applied, 6, holds(a, "u-deleted", 12)), at(history.Acked, 6),
+			at(history.Opened, 6, holds(a, "u-deleted", 12)),
+			at(history.Applied, 8, gone(a)), at(history.Applied, 9, holds(a, "u2", 20)), at(history.Acked, 9),
+			at(history.Opened, 10, holds(a, "u2", 21)), // saved, but killed before it was written down
+		}},
+		"a replacement seen at once": {lines: []history.Line{
+			empty, at(history.Replaced, 5, holds(a, "u-deleted", 10)), at(history.Applied, 6, holds(a, "u2", 12)),
+		}},
+		"a wiped disk": {wiped: 1, lines: []history.Line{
+			empty, at(history.Replaced, 5, holds(a, "u", 10)), at(history.Acked, 5),
+			newStore(at(history.Opened, 0)), newStore(at(history.Replaced, 5, holds(a, "u", 10))),
+		}},
+		"what others own is not judged": {lines: []history.Line{empty, at(history.Applied, 5, history.Object{
+			Key: wire.Key{Resource: "nodes", Name: "edge-1"}, UID: "n", Version: "x",
+		})}},
+		"an older version": {
+			lines: []history.Line{empty, at(history.Applied, 5, holds(a, "u", 10)), at(history.Applied, 6, holds(a, "u", 9))},
+			want:  []string{"from version 10 back to 9"},
+		},
+		"an older version in a snapshot": {
+			lines: []history.Line{empty, at(history.Applied, 5, holds(a, "u", 10)), at(history.Replaced, 6, holds(a, "u", 9))},
+			want:  []string{"from version 10 back to 9"},
+		},
+		"an older version of another object of that name": {
+			lines: []history.Line{empty, at(history.Applied, 5, holds(a, "u-deleted", 10)), at(history.Applied, 6, holds(a, "u2", 9))},
+			want:  []string{"from version 10 back to 9"},
+		},
+		"a deleted object returns": {
+			lines: []history.Line{
+				empty, at(history.Applied, 5, holds(a, "u-deleted", 10)), at(history.Applied, 6, gone(a)), at(history.Applied, 7, holds(a, "u-deleted", 10)),
+			},
+			want: []string{"came back"},
+		},
+		"a deleted object returns with a restart": {
+			lines: []history.Line{
+				empty, at(history.Applied, 5, holds(a, "u-deleted", 10)), at(history.Applied, 6, gone(a)), at(history.Opened, 6, holds(a, "u-deleted", 10)),
+			},
+			want: []string{"came back"},
+		},
+		"an object is removed that nobody deleted": {
+			lines: []history.Line{empty, at(history.Applied, 5, holds(a, "u", 10)), at(history.Applied, 6, gone(a))},
+			want:  []string{"nobody had deleted"},
+		},
+		"an object is removed before anybody deleted it": {
+			lines: []history.Line{empty, at(history.Applied, 5, holds(a, "u-deleted", 10)), early(at(history.Applied, 6, gone(a)))},
+			want:  []string{"nobody had deleted"},
+		},
+		"an empty snapshot": {
+			lines: []history.Line{empty, at(history.Applied, 5, holds(a, "u", 10)), at(history.Replaced, 6)},
+			want:  []string{"nobody had deleted"},
+		},
+		"another node's object": {
+			lines: []history.Line{empty, at(history.Applied, 5, holds("edge-2-cm-1", "u", 10))},
+			want:  []string{"another node"},
+		},
+		"a longer name is another node's": {
+			lines: []history.Line{empty, at(history.Applied, 5, holds("edge-11-cm-1", "u", 10))},
+			want:  []string{"another node"},
+		},
+		"acked before it was saved": {
+			lines: []history.Line{empty, at(history.Applied, 5), at(history.Acked, 6), at(history.Applied, 6)},
+			want:  []string{"acked 6, but only 5"},
+		},
+		"acked and lost": {
+			lines: []history.Line{empty, at(history.Applied, 5), at(history.Applied, 7), at(history.Acked, 7), at(history.Opened, 5)},
+			want:  []string{"acked up to 7"},
+		},
+		"a forgotten cursor": {
+			lines: []history.Line{empty, at(history.Applied, 5), at(history.Acked, 5), {Time: begin, Op: history.Opened, Cursor: wire.Cursor{StoreEpoch: "s"}}},
+			want:  []string{"acked up to 5"},
+		},
+		"an object lost in a restart": {
+			lines: []history.Line{empty, at(history.Applied, 5, holds(a, "u-deleted", 10)), at(history.Opened, 5)},
+			want:  []string{"missing after a restart"},
+		},
+		"the cursor goes back": {
+			lines: []history.Line{empty, at(history.Applied, 5), at(history.Applied, 4)},
+			want:  []string{"from 5 back to 4"},
+		},
+		"a new store out of nothing": {
+			lines: []history.Line{empty, at(history.Applied, 5, holds(a, "u", 10)), newStore(at(history.Opened, 0))},
+			want:  []string{"nobody wiped"},
+		},
+		"no beginning": {lines: []history.Line{at(history.Applied, 5)}, want: []string{"does not begin"}},
+		"no version":   {lines: []history.Line{empty, at(history.Applied, 5, history.Object{Key: key(a), UID: "u"})}, want: []string{`version ""`}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var deletions faults.Deletions
+			deletions.Asked("u-deleted")
+			judge := faults.NewJudge("edge-1", &deletions)
+			for range tt.wiped {
+				judge.Wiped()
+			}
+			var found []string
+			for i := range tt.lines { // one by one: what was read before counts
+				found = append(found, judge.Read(tt.lines[i:i+1])...)
+			}
+			if len(found) != len(tt.want) {
+				t.Fatalf("found %q, want %q", found, tt.want)
+			}
+			for i, want := range tt.want {
+				if !strings.Contains(found[i], want) {
+					t.Errorf("found %q, want %q", found[i], want)
+				}
+			}
+		})
+	}
+}
+
+func TestPlanIsAFunctionOfSeedAndRound(t *testing.T) {
+	rig := faults.Rig{
+		Edges: []string{"edge-1", "edge-2", "edge-3"}, SmallDisks: []string{"edge-3"},
+		Parts:  []string{"cloudcore-1", "cloudcore-2", "hub-1", "hub-2", "hub-3", "apiserver", "etcd"},
+		Groups: [][]string{{"cloudcore-1", "cloudcore-2"}, {"hub-1", "hub-2", "hub-3"}},
+	}
+	const length = 8 * time.Second
+	seen := map[faults.Kind]int{}
+	for round := range uint64(500) {
+		plan := faults.Plan(faults.Random(7, round), rig, length)
+		if again := faults.Plan(faults.Random(7, round), rig, length); !reflect.DeepEqual(plan, again) {
+			t.Fatalf("round %d: %v, then %v", round, plan, again)
+		}
+		targets := map[string]bool{}
+		for _, f := range plan {
+			seen[f.Kind]++
+			if targets[f.Target] || f.At < 0 || f.At+f.For > length+100*time.Millisecond || f.For <= 0 {
+				t.Errorf("round %d: %v", round, plan)
+			}
+			targets[f.Target] = true
+		}
+		if steps := faults.Steps(plan); len(plan) == 0 || len(steps) != 2*len(plan) {
+			t.Errorf("round %d: %v is done in %v", round, plan, steps)
+		}
+	}
+	if len(seen) != 10 {
+		t.Errorf("kinds played: %v", seen)
+	}
+	if reflect.DeepEqual(faults.Plan(faults.Random(7, 1), rig, length), faults.Plan(faults.Random(8, 1), rig, length)) {
+		t.Error("two seeds, one plan")
+	}
+}

@@ -1,0 +1,182 @@
+package suite_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/internal/devcluster"
+	"github.com/frond-edge/frond/internal/faults"
+)
+
+// state is what one place says of the workload's objects on one node: the UID and, but for pods, the version of each. The
+// version of a pod moves with its status, which the node knows best.
+type state map[wire.Key]string
+
+func entry(key wire.Key, uid, version string) string {
+	if key.Resource == "pods" {
+		return uid
+	}
+	return uid + " version " + version
+}
+
+// agreement says where Kubernetes, the hub and the gateways differ about the workload's objects; "" means nowhere.
+func (r *rig) agreement(ctx context.Context) string {
+	api, missing := r.inKubernetes(ctx)
+	if missing != "" {
+		return missing
+	}
+	for _, node := range nodes {
+		stored, err := r.inStore(ctx, node)
+		if err != nil {
+			return err.Error()
+		}
+		if diff := differ("Kubernetes", api[node], "the gateway", stored); diff != "" {
+			return node + ": " + diff
+		}
+		held, err := r.inStream(ctx, node)
+		if err != nil {
+			return err.Error()
+		}
+		if diff := differ("Kubernetes", api[node], "the hub", held); diff != "" {
+			return node + ": " + diff
+		}
+	}
+	return ""
+}
+
+// differ names what is not the same in two places.
+func differ(here string, a state, there string, b state) string {
+	var diff []string
+	for _, key := range slices.SortedFunc(maps.Keys(a), func(x, y wire.Key) int { return strings.Compare(x.String(), y.String()) }) {
+		if b[key] != a[key] {
+			diff = append(diff, fmt.Sprintf("%s is %q in %s and %q in %s", key.Human(), a[key], here, b[key], there))
+		}
+	}
+	for key := range b {
+		if _, known := a[key]; !known {
+			diff = append(diff, fmt.Sprintf("%s is %q in %s and not in %s", key.Human(), b[key], there, here))
+		}
+	}
+	return strings.Join(diff, "; ")
+}
+
+// inKubernetes reads the truth, and says what of it is not settled: a pod that does not run, or a node that is not ready.
+func (r *rig) inKubernetes(ctx context.Context) (map[string]state, string) {
+	all := map[string]state{}
+	for _, node := range nodes {
+		all[node] = state{}
+	}
+	put := func(resource string, o metav1.Object) {
+		node := strings.Join(strings.SplitN(o.GetName(), "-", 3)[:min(2, strings.Count(o.GetName(), "-")+1)], "-")
+		if s := all[node]; s != nil {
+			key := wire.Key{Resource: resource, Namespace: faults.Namespace, Name: o.GetName()}
+			s[key] = entry(key, string(o.GetUID()), o.GetResourceVersion())
+		}
+	}
+	configMaps, err := r.kube.CoreV1().ConfigMaps(faults.Namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err.Error()
+	}
+	for i := range configMaps.Items {
+		put("configmaps", &configMaps.Items[i])
+	}
+	secrets, err := r.kube.CoreV1().Secrets(faults.Namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err.Error()
+	}
+	for i := range secrets.Items {
+		put("secrets", &secrets.Items[i])
+	}
+	pods, err := r.kube.CoreV1().Pods(faults.Namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err.Error()
+	}
+	var unsettled []string
+	for i := range pods.Items {
+		p := &pods.Items[i]
+		put("pods", p)
+		if p.DeletionTimestamp != nil || !ready(p) {
+			unsettled = append(unsettled, fmt.Sprintf("pod %s is %s, deleted %v", p.Name, p.Status.Phase, p.DeletionTimestamp))
+		}
+	}
+	return all, strings.Join(unsettled, "; ")
+}
+
+func ready(p *corev1.Pod) bool {
+	for _, c := range p.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			return c.Status == corev1.ConditionTrue && p.Status.Phase == corev1.PodRunning
+		}
+	}
+	return false
+}
+
+// ours tells whether the workload made a key.
+func ours(key wire.Key) bool {
+	return key.Namespace == faults.Namespace && strings.HasPrefix(key.Name, "edge-")
+}
+
+func (r *rig) inStore(ctx context.Context, node string) (state, error) {
+	var stored devcluster.Stored
+	err := r.do(func(c *devcluster.Cluster) error {
+		var err error
+		stored, err = c.Store(ctx, node)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("the store of %s: %w", node, err)
+	}
+	s := state{}
+	for _, o := range stored.Objects {
+		if ours(o.Key()) {
+			s[o.Key()] = entry(o.Key(), o.UID, o.Version)
+		}
+	}
+	return s, nil
+}
+
+// inStream reads what the hub holds for a node; a tombstone there is garbage in the end.
+func (r *rig) inStream(ctx context.Context, node string) (state, error) {
+	held, err := r.held.Held(ctx, node)
+	if err != nil {
+		return nil, err
+	}
+	s := state{}
+	for key, m := range held {
+		switch {
+		case !ours(key):
+		case m.Op == wire.Apply:
+			s[key] = entry(key, m.UID, m.Version)
+		default:
+			s[key] = "a tombstone of " + m.UID
+		}
+	}
+	return s, nil
+}
+
+// keepEvidence copies the logs and histories of a run that failed.
+func (r *rig) keepEvidence(dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	args := []string{"-r", r.cluster.Dir() + "/logs", dir}
+	for _, node := range nodes {
+		if out, err := exec.Command("cp", r.cluster.History(node), dir+"/"+node+".history").CombinedOutput(); err != nil { //nolint:noctx // a copy that ends
+			return fmt.Errorf("%w: %s", err, out)
+		}
+	}
+	out, err := exec.Command("cp", args...).CombinedOutput() //nolint:noctx // a copy that ends
+	if err != nil {
+		return fmt.Errorf("%w: %s", err, out)
+	}
+	return nil
+}

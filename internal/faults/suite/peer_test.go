@@ -1,0 +1,306 @@
+package suite_test
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/internal/devcluster"
+	"github.com/frond-edge/frond/internal/devcluster/wan"
+	"github.com/frond-edge/frond/internal/faults"
+)
+
+// The faults in which the peer fails, each by itself. What it took there stands beside each test.
+
+// put makes a ConfigMap hold a value, whether it is there or not.
+func (r *rig) put(ctx context.Context, name, value string) error {
+	api := r.kube.CoreV1().ConfigMaps(faults.Namespace)
+	_, err := api.Patch(ctx, name, types.MergePatchType, fmt.Appendf(nil, `{"data":{"n":%q}}`, value), metav1.PatchOptions{})
+	if apierrors.IsNotFound(err) {
+		_, err = api.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"n": value}}, metav1.CreateOptions{})
+	}
+	return err
+}
+
+// has returns an object as a gateway has it.
+func (r *rig) has(ctx context.Context, node, resource, name string, into any) error {
+	var raw json.RawMessage
+	err := r.do(func(c *devcluster.Cluster) error {
+		var err error
+		raw, err = c.StoreGet(ctx, node, wire.Key{Resource: resource, Namespace: faults.Namespace, Name: name})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(raw, into)
+}
+
+// takes changes a ConfigMap and returns how long the change took to the gateway's disk.
+func (r *rig) takes(t *testing.T, node, name, value string) time.Duration {
+	t.Helper()
+	began := time.Now()
+	if err := r.put(t.Context(), name, value); err != nil {
+		t.Fatal(err)
+	}
+	r.arrives(t, node, name, value)
+	return time.Since(began)
+}
+
+func (r *rig) arrives(t *testing.T, node, name, value string) {
+	t.Helper()
+	tick := time.NewTicker(10 * time.Millisecond) // finer than eventually: it is a measurement too
+	defer tick.Stop()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for {
+		var o corev1.ConfigMap
+		if err := r.has(ctx, node, "configmaps", name, &o); err == nil && o.Data["n"] == value {
+			return
+		} else if ctx.Err() != nil {
+			t.Fatalf("%s of %s is %q after %s, want %q: %v", name, node, o.Data["n"], patience, value, err)
+		}
+		<-tick.C
+	}
+}
+
+// TestAllCloudcoresKilledDuringUpdates: the peer is back after 34 to 39 s, its 1,000 updates after 47 to 62 s.
+func TestAllCloudcoresKilledDuringUpdates(t *testing.T) {
+	shared.settle(t)
+	const updates = 200
+	for i := range updates {
+		if i == updates/2 {
+			for _, part := range []string{"cloudcore-1", "cloudcore-2"} {
+				shared.must(t, func(c *devcluster.Cluster) error { return c.Kill(t.Context(), part) })
+				shared.must(t, func(c *devcluster.Cluster) error { return c.Launch(t.Context(), part) })
+			}
+		}
+		if err := shared.put(t.Context(), faults.Name(nodes[i%len(nodes)], "map", i%mapCount), "kill-"+strconv.Itoa(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	took := shared.takes(t, "edge-1", faults.Name("edge-1", "map", 0), "after")
+	t.Logf("a change made right after %d others, amid which all cloudcores died, took %s", updates, took.Round(time.Millisecond))
+	shared.settle(t)
+}
+
+// TestWipedDiskGetsEverythingBack: the peer never delivers again, and shows the dead pods as Running.
+func TestWipedDiskGetsEverythingBack(t *testing.T) {
+	const node = "edge-2"
+	for i := range guestCount {
+		_, err := shared.kube.CoreV1().Pods(faults.Namespace).Create(t.Context(), pod(node, faults.Name(node, "guest", i)), metav1.CreateOptions{})
+		if err != nil && !apierrors.IsAlreadyExists(err) {
+			t.Fatal(err)
+		}
+	}
+	shared.settle(t)
+	shared.must(t, func(c *devcluster.Cluster) error { return c.Kill(t.Context(), node) })
+	if err := shared.wipe(t.Context(), node); err != nil {
+		t.Fatal(err)
+	}
+	wiped := time.Now()
+	shared.eventually(t, "no pod of the dead gateway is shown as ready", patience, func(ctx context.Context) string {
+		for _, p := range shared.podsOf(ctx, t, node) {
+			if ready(&p) {
+				return p.Name + " is"
+			}
+		}
+		return ""
+	})
+	t.Logf("its pods were shown as not ready %.0fs after it died", time.Since(wiped).Seconds())
+	shared.must(t, func(c *devcluster.Cluster) error { return c.Launch(t.Context(), node) })
+	began := time.Now()
+	shared.settle(t)
+	t.Logf("everything was back %.1fs after the start", time.Since(began).Seconds())
+	for _, p := range shared.podsOf(t.Context(), t, node) {
+		for _, s := range p.Status.ContainerStatuses {
+			if s.State.Running == nil || s.State.Running.StartedAt.Time.Before(wiped.Truncate(time.Second)) {
+				t.Errorf("%s is shown to run since before its gateway was wiped at %s: %+v", p.Name, wiped, s.State)
+			}
+		}
+	}
+}
+
+func (r *rig) podsOf(ctx context.Context, t *testing.T, node string) []corev1.Pod {
+	t.Helper()
+	list, err := r.kube.CoreV1().Pods(faults.Namespace).List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list.Items
+}
+
+// TestReportsMadeOfflineArrive: the peer loses them. Here a gateway starts all its containers anew while its link is cut; the
+// cloud learns of it afterwards, with the times of then.
+func TestReportsMadeOfflineArrive(t *testing.T) {
+	const node = "edge-1"
+	shared.settle(t)
+	shared.must(t, func(c *devcluster.Cluster) error { return c.Cut(t.Context(), node, false) })
+	shared.must(t, func(c *devcluster.Cluster) error { return c.Kill(t.Context(), node) })
+	killed := time.Now()
+	shared.must(t, func(c *devcluster.Cluster) error { return c.Launch(t.Context(), node) })
+	name := faults.Name(node, "anchor", 0)
+	var offline corev1.Pod
+	shared.eventually(t, "the pod runs again, without a link", patience, func(ctx context.Context) string {
+		offline = corev1.Pod{}
+		if err := shared.has(ctx, node, "pods", name, &offline); err != nil {
+			return err.Error()
+		}
+		if s := offline.Status.ContainerStatuses; !ready(&offline) || len(s) != 1 || s[0].State.Running.StartedAt.Time.Before(killed.Truncate(time.Second)) {
+			return fmt.Sprintf("%+v", offline.Status.ContainerStatuses)
+		}
+		return ""
+	})
+	shared.must(t, func(c *devcluster.Cluster) error { return c.Heal(t.Context(), node) })
+	healed := time.Now()
+	want := offline.Status.ContainerStatuses[0]
+	shared.eventually(t, "the cloud knows the new container", patience, func(ctx context.Context) string {
+		p, err := shared.kube.CoreV1().Pods(faults.Namespace).Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return err.Error()
+		}
+		if s := p.Status.ContainerStatuses; len(s) != 1 || s[0].ContainerID != want.ContainerID {
+			return fmt.Sprintf("%+v, want %s", s, want.ContainerID)
+		} else if r := s[0].State.Running; r == nil || !r.StartedAt.Equal(&want.State.Running.StartedAt) {
+			t.Errorf("it is shown to run since %v, and runs since %s", r, want.State.Running.StartedAt)
+		}
+		return ""
+	})
+	t.Logf("known %.1fs after the link was healed", time.Since(healed).Seconds())
+	shared.settle(t)
+}
+
+// TestDeletedMadeAgainAndChangedWithinASecond: the peer never sends the new one.
+func TestDeletedMadeAgainAndChangedWithinASecond(t *testing.T) {
+	const node, times = "edge-3", 50
+	name := faults.Name(node, "map", 1)
+	if err := shared.put(t.Context(), name, "first"); err != nil {
+		t.Fatal(err)
+	}
+	shared.settle(t)
+	api := shared.kube.CoreV1().ConfigMaps(faults.Namespace)
+	for i := range times {
+		o, err := api.Get(t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		shared.deletions.Asked(string(o.UID))
+		if err := api.Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		for _, value := range []string{"again-" + strconv.Itoa(i), "changed-" + strconv.Itoa(i)} {
+			if err := shared.put(t.Context(), name, value); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	last := "changed-" + strconv.Itoa(times-1)
+	shared.arrives(t, node, name, last)
+	shared.settle(t)
+	anchor, err := shared.kube.CoreV1().Pods(faults.Namespace).Get(t.Context(), faults.Name(node, "anchor", 0), metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(shared.cluster.Dir(), node, "data", "kubelet", "pods", string(anchor.UID), "volumes", "kubernetes.io~projected", "all", name)
+	shared.eventually(t, "the mounted file is the last one", patience, func(context.Context) string {
+		data, err := os.ReadFile(file)
+		if err != nil || string(data) != last {
+			return fmt.Sprintf("it is %q, %v", data, err)
+		}
+		return ""
+	})
+}
+
+// TestAStuckNodeDelaysNoOther: the peer's one dispatcher goes node by node, and a node without acks holds its objects for 25 s.
+func TestAStuckNodeDelaysNoOther(t *testing.T) {
+	shared.settle(t)
+	const node, stuck, late, updates = "edge-1", "edge-3", "edge-2", 20
+	name := faults.Name(node, "map", 2)
+	measure := func(label string) (times []time.Duration) {
+		for i := range updates {
+			for _, other := range []string{stuck, late} {
+				if err := shared.put(t.Context(), faults.Name(other, "map", i%mapCount), label+strconv.Itoa(i)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			times = append(times, shared.takes(t, node, name, label+strconv.Itoa(i)))
+		}
+		slices.Sort(times)
+		return times
+	}
+	well := measure("well-")
+	shared.must(t, func(c *devcluster.Cluster) error { return c.Pause(t.Context(), stuck) })
+	shared.must(t, func(c *devcluster.Cluster) error {
+		return c.Shape(t.Context(), late, wan.Shape{Delay: time.Second}) // acks come after 2 s
+	})
+	ill := measure("ill-")
+	t.Logf("p50 and worst: %s and %s with all well, %s and %s with one gateway stuck and one late",
+		well[updates/2].Round(time.Millisecond), well[updates-1].Round(time.Millisecond),
+		ill[updates/2].Round(time.Millisecond), ill[updates-1].Round(time.Millisecond))
+	// Far above any noise, and far below the peer's: a gateway that is waited for would cost each change 1 s or more.
+	if limit := well[updates/2] + time.Second; ill[updates/2] > limit {
+		t.Errorf("the median change took %s beside a stuck gateway, %s without", ill[updates/2], well[updates/2])
+	}
+	shared.settle(t)
+}
+
+// TestAHugeObjectOnASlowLink: an object of 900 KB on its way to a gateway at 1 Mbit/s keeps no small one of that gateway away for
+// longer than itself takes, and none of another gateway at all.
+func TestAHugeObjectOnASlowLink(t *testing.T) {
+	shared.settle(t)
+	const node, other = "edge-1", "edge-2"
+	shared.must(t, func(c *devcluster.Cluster) error { return c.Shape(t.Context(), node, wan.Shape{Rate: 125_000}) })
+	noise := make([]byte, 675<<10)
+	source := rand.NewChaCha8([32]byte{})
+	if _, err := source.Read(noise); err != nil {
+		t.Fatal(err)
+	}
+	huge := faults.Name(node, "map", 3)
+	patch := fmt.Appendf(nil, `{"data":{"n":"huge","noise":%q}}`, base64.StdEncoding.EncodeToString(noise)) // which does not compress
+	if err := shared.put(t.Context(), huge, "small"); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	if _, err := shared.kube.CoreV1().ConfigMaps(faults.Namespace).Patch(t.Context(), huge, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	elsewhere := shared.takes(t, other, faults.Name(other, "map", 4), "beside")
+	small := shared.takes(t, node, faults.Name(node, "map", 4), "behind")
+	shared.arrives(t, node, huge, "huge")
+	t.Logf("the huge object took %s, a small one behind it %s, one of another gateway %s",
+		time.Since(began).Round(time.Millisecond), small.Round(time.Millisecond), elsewhere.Round(time.Millisecond))
+	shared.settle(t)
+}
+
+// TestObjectsChangeWhileNoServerOfTheHubLives: nothing of it may be lost when they come back.
+func TestObjectsChangeWhileNoServerOfTheHubLives(t *testing.T) {
+	shared.settle(t)
+	hubs := []string{"hub-1", "hub-2", "hub-3"}
+	for _, hub := range hubs {
+		shared.must(t, func(c *devcluster.Cluster) error { return c.Kill(t.Context(), hub) })
+	}
+	var errs []error
+	for i := range 30 {
+		node := nodes[i%len(nodes)]
+		errs = append(errs, shared.put(t.Context(), faults.Name(node, "map", i%mapCount), "dark-"+strconv.Itoa(i)))
+	}
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	shared.settle(t)
+}

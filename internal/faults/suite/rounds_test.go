@@ -1,0 +1,181 @@
+package suite_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/frond-edge/frond/internal/devcluster"
+	"github.com/frond-edge/frond/internal/faults"
+)
+
+// roundLength is how long faults are played before everything is healed.
+const roundLength = 8 * time.Second
+
+// setting is one variable of `make soak`.
+func setting(t *testing.T, name string, or uint64) uint64 {
+	t.Helper()
+	value := os.Getenv(name)
+	if value == "" {
+		return or
+	}
+	n, err := strconv.ParseUint(value, 10, 64)
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return n
+}
+
+// TestRounds plays rounds of random faults while a workload runs; after each, everything must agree again and no history
+// may hold a breach of a promise. SEED, FIRST and ROUNDS choose the rounds, DURATION ends the run earlier.
+func TestRounds(t *testing.T) {
+	seed, first := setting(t, "SEED", 1), setting(t, "FIRST", 0)
+	rounds := setting(t, "ROUNDS", 3)
+	deadline := time.Now().Add(365 * 24 * time.Hour)
+	if value := os.Getenv("DURATION"); value != "" {
+		d, err := time.ParseDuration(value)
+		if err != nil {
+			t.Fatalf("DURATION: %v", err)
+		}
+		deadline = time.Now().Add(d)
+	}
+	shared.settle(t)
+	played := 0
+	for n := first; n < first+rounds && time.Now().Before(deadline); n++ {
+		ok := t.Run(strconv.FormatUint(n, 10), func(t *testing.T) {
+			defer func() {
+				if t.Failed() {
+					t.Logf("replay this round:    make soak SEED=%d FIRST=%d ROUNDS=1", seed, n)
+					t.Logf("replay from the first: make soak SEED=%d FIRST=%d ROUNDS=%d", seed, first, n-first+1)
+				}
+			}()
+			shared.round(t, seed, n)
+		})
+		played++
+		if !ok && os.Getenv("KEEP_GOING") == "" {
+			break
+		}
+	}
+	t.Logf("%d rounds of seed %d from %d", played, seed, first)
+}
+
+func (r *rig) round(t *testing.T, seed, n uint64) {
+	random := faults.Random(seed, n)
+	plan := faults.Plan(random, r.targets(), roundLength)
+	var words []string
+	for _, f := range plan {
+		words = append(words, f.String())
+	}
+	t.Logf("plan: %s", strings.Join(words, ", "))
+	w := &workload{rig: r, random: random}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var g errgroup.Group
+	g.Go(func() error { return w.run(ctx) })
+	begin := time.Now()
+	for _, step := range faults.Steps(plan) {
+		until(begin.Add(step.At))
+		if err := r.play(ctx, step); err != nil {
+			t.Logf("%s: %v", step.Fault, err) // such as a process that has ended by itself meanwhile
+		}
+	}
+	until(begin.Add(roundLength))
+	cancel()
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	healed := time.Now()
+	r.settle(t)
+	t.Logf("%d changes, %d not confirmed; settled after %.1fs", w.n.Load(), w.failed.Load(), time.Since(healed).Seconds())
+}
+
+// until waits for a moment of the plan.
+func until(moment time.Time) { <-time.After(time.Until(moment)) }
+
+// targets are what a round may break.
+func (r *rig) targets() faults.Rig {
+	rig := faults.Rig{Edges: nodes, SmallDisks: r.small}
+	for _, part := range r.cluster.Parts() {
+		if !slices.Contains(nodes, part) {
+			rig.Parts = append(rig.Parts, part)
+		}
+	}
+	for _, kind := range []string{"cloudcore-", "hub-"} {
+		var group []string
+		for _, part := range rig.Parts {
+			if strings.HasPrefix(part, kind) {
+				group = append(group, part)
+			}
+		}
+		rig.Groups = append(rig.Groups, group)
+	}
+	return rig
+}
+
+// play begins or ends one fault.
+func (r *rig) play(ctx context.Context, step faults.Step) error {
+	ctx, cancel := context.WithTimeout(ctx, stepTimeout) // the forwarder may be paused
+	defer cancel()
+	f := step.Fault
+	if f.Kind == faults.Wipe && !step.Ends {
+		if err := r.do(func(c *devcluster.Cluster) error { return c.Kill(ctx, f.Target) }); err != nil {
+			return err
+		}
+		return r.wipe(ctx, f.Target)
+	}
+	return r.do(func(c *devcluster.Cluster) error {
+		if step.Ends {
+			return end(ctx, c, f)
+		}
+		return start(ctx, c, f)
+	})
+}
+
+func start(ctx context.Context, c *devcluster.Cluster, f faults.Fault) error {
+	switch f.Kind {
+	case faults.Kill:
+		return c.Kill(ctx, f.Target)
+	case faults.Pause:
+		return c.Pause(ctx, f.Target)
+	case faults.Silent:
+		return c.Cut(ctx, f.Target, false)
+	case faults.Loud:
+		return c.Cut(ctx, f.Target, true)
+	case faults.OnlyUp:
+		return c.CutOneWay(ctx, f.Target, true)
+	case faults.OnlyDn:
+		return c.CutOneWay(ctx, f.Target, false)
+	case faults.Reset:
+		return c.Reset(ctx, f.Target)
+	case faults.Slow:
+		return c.Shape(ctx, f.Target, f.Shape)
+	case faults.Full:
+		return c.FillDisk(f.Target)
+	default:
+		return fmt.Errorf("nobody knows how to play %s", f.Kind)
+	}
+}
+
+func end(ctx context.Context, c *devcluster.Cluster, f faults.Fault) error {
+	switch f.Kind {
+	case faults.Kill, faults.Wipe:
+		return c.Launch(ctx, f.Target)
+	case faults.Pause:
+		return c.Resume(ctx, f.Target)
+	case faults.Slow:
+		return c.Shape(ctx, f.Target, fine)
+	case faults.Full:
+		return c.FreeDisk(f.Target)
+	case faults.Reset:
+		return nil
+	default:
+		return c.Heal(ctx, f.Target)
+	}
+}

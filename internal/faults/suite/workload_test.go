@@ -1,0 +1,237 @@
+package suite_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/frond-edge/frond/internal/devcluster/wan"
+	"github.com/frond-edge/frond/internal/faults"
+)
+
+const (
+	// maps, secrets and guests are how many objects of each kind a node may have at once.
+	mapCount, secretCount, guestCount = 14, 5, 2
+	// stepTimeout bounds one request of the workload, as the apiserver may be paused.
+	stepTimeout = 3 * time.Second
+	// pace is the workload's: about 15 changes a second over all nodes.
+	pace = 60 * time.Millisecond
+)
+
+// fine is a link without a fault.
+var fine wan.Shape
+
+// populate makes the namespace and on each node a pod, the anchor, that stays and mounts whatever of the node's ConfigMaps and
+// Secrets there is.
+func (r *rig) populate(ctx context.Context) error {
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: faults.Namespace}}
+	if _, err := r.kube.CoreV1().Namespaces().Create(ctx, namespace, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+		return err
+	}
+	ticker := time.NewTicker(200 * time.Millisecond)
+	defer ticker.Stop()
+	for _, node := range nodes {
+		for {
+			_, err := r.kube.CoreV1().Pods(faults.Namespace).Create(ctx, anchor(node), metav1.CreateOptions{})
+			if err == nil || apierrors.IsAlreadyExists(err) {
+				break
+			}
+			if !apierrors.IsForbidden(err) { // the service account comes a moment after the namespace
+				return err
+			}
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-ticker.C:
+			}
+		}
+	}
+	return nil
+}
+
+// pod is a pod on a node that does nothing.
+func pod(node, name string) *corev1.Pod {
+	grace := int64(1)
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: faults.Namespace},
+		Spec: corev1.PodSpec{
+			NodeSelector:                  map[string]string{corev1.LabelHostname: node},
+			Tolerations:                   []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
+			TerminationGracePeriodSeconds: &grace,
+			Containers: []corev1.Container{{
+				Name: "main", Image: "localhost/frond/tools:dev", ImagePullPolicy: corev1.PullIfNotPresent, Command: []string{"sleep", "360000"},
+			}},
+		},
+	}
+}
+
+func anchor(node string) *corev1.Pod {
+	p := pod(node, faults.Name(node, "anchor", 0))
+	optional := true
+	var sources []corev1.VolumeProjection
+	for i := range mapCount {
+		name := faults.Name(node, "map", i)
+		sources = append(sources, corev1.VolumeProjection{ConfigMap: &corev1.ConfigMapProjection{
+			LocalObjectReference: corev1.LocalObjectReference{Name: name}, Optional: &optional, Items: []corev1.KeyToPath{{Key: "n", Path: name}},
+		}})
+	}
+	for i := range secretCount {
+		name := faults.Name(node, "secret", i)
+		sources = append(sources, corev1.VolumeProjection{Secret: &corev1.SecretProjection{
+			LocalObjectReference: corev1.LocalObjectReference{Name: name}, Optional: &optional, Items: []corev1.KeyToPath{{Key: "n", Path: name}},
+		}})
+	}
+	p.Spec.Volumes = []corev1.Volume{{Name: "all", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: sources}}}}
+	p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "all", MountPath: "/all"}}
+	return p
+}
+
+// workload changes objects at random. Each change carries a higher number than the one before.
+type workload struct {
+	rig    *rig
+	random *rand.Rand
+	n      atomic.Int64 // changes made
+	failed atomic.Int64 // changes that Kubernetes did not confirm
+}
+
+// run changes objects until ctx ends.
+func (w *workload) run(ctx context.Context) error {
+	ticker := time.NewTicker(pace)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+		sctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stepTimeout)
+		if err := w.step(sctx); err != nil {
+			w.failed.Add(1)
+		}
+		cancel()
+	}
+}
+
+// step makes one change. Whether a change whose answer was lost has happened, the next look at the object tells.
+func (w *workload) step(ctx context.Context) error {
+	node := nodes[w.random.IntN(len(nodes))]
+	choice, fate := w.random.IntN(100), w.random.IntN(100)
+	switch {
+	case choice < 60:
+		return w.change(ctx, w.configMap(faults.Name(node, "map", w.random.IntN(mapCount))), fate)
+	case choice < 85:
+		return w.change(ctx, w.secret(faults.Name(node, "secret", w.random.IntN(secretCount))), fate)
+	default:
+		return w.change(ctx, w.guest(node, faults.Name(node, "guest", w.random.IntN(guestCount))), fate)
+	}
+}
+
+// thing is an object that the workload changes.
+type thing struct {
+	get    func(ctx context.Context) (types.UID, error)
+	create func(ctx context.Context) error
+	update func(ctx context.Context) error
+	remove func(ctx context.Context, options metav1.DeleteOptions) error
+}
+
+// change creates what is not there; of what is there it deletes a fifth, half of it to be made again at once.
+func (w *workload) change(ctx context.Context, o thing, fate int) error {
+	uid, err := o.get(ctx)
+	switch {
+	case apierrors.IsNotFound(err):
+		return o.create(ctx)
+	case err != nil:
+		return err
+	case fate >= 20:
+		return o.update(ctx)
+	}
+	w.rig.deletions.Asked(string(uid))
+	if err := o.remove(ctx, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}}); err != nil || fate >= 10 {
+		return err
+	}
+	if err := o.create(ctx); !apierrors.IsAlreadyExists(err) {
+		return err
+	}
+	return nil // a pod takes its time to go
+}
+
+// next is what the next change writes: its number, and something of a size between nothing and 40 KB.
+func (w *workload) next() map[string]string {
+	size := w.random.IntN(400)
+	if w.random.IntN(10) == 0 {
+		size *= 100
+	}
+	return map[string]string{"n": strconv.FormatInt(w.n.Add(1), 10), "pad": strings.Repeat("x", size)}
+}
+
+func (w *workload) configMap(name string) thing {
+	api := w.rig.kube.CoreV1().ConfigMaps(faults.Namespace)
+	return thing{
+		get: func(ctx context.Context) (types.UID, error) {
+			o, err := api.Get(ctx, name, metav1.GetOptions{})
+			return o.GetUID(), err
+		},
+		create: func(ctx context.Context) error {
+			_, err := api.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: w.next()}, metav1.CreateOptions{})
+			return err
+		},
+		update: func(ctx context.Context) error {
+			_, err := api.Patch(ctx, name, types.MergePatchType, w.patch("data"), metav1.PatchOptions{})
+			return err
+		},
+		remove: func(ctx context.Context, options metav1.DeleteOptions) error { return api.Delete(ctx, name, options) },
+	}
+}
+
+func (w *workload) secret(name string) thing {
+	api := w.rig.kube.CoreV1().Secrets(faults.Namespace)
+	return thing{
+		get: func(ctx context.Context) (types.UID, error) {
+			o, err := api.Get(ctx, name, metav1.GetOptions{})
+			return o.GetUID(), err
+		},
+		create: func(ctx context.Context) error {
+			_, err := api.Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, StringData: w.next()}, metav1.CreateOptions{})
+			return err
+		},
+		update: func(ctx context.Context) error {
+			_, err := api.Patch(ctx, name, types.MergePatchType, w.patch("stringData"), metav1.PatchOptions{})
+			return err
+		},
+		remove: func(ctx context.Context, options metav1.DeleteOptions) error { return api.Delete(ctx, name, options) },
+	}
+}
+
+// guest is a pod that comes and goes; changed it is by a label.
+func (w *workload) guest(node, name string) thing {
+	api := w.rig.kube.CoreV1().Pods(faults.Namespace)
+	return thing{
+		get: func(ctx context.Context) (types.UID, error) {
+			o, err := api.Get(ctx, name, metav1.GetOptions{})
+			return o.GetUID(), err
+		},
+		create: func(ctx context.Context) error {
+			_, err := api.Create(ctx, pod(node, name), metav1.CreateOptions{})
+			return err
+		},
+		update: func(ctx context.Context) error {
+			_, err := api.Patch(ctx, name, types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"labels":{"n":"%d"}}}`, w.n.Add(1)), metav1.PatchOptions{})
+			return err
+		},
+		remove: func(ctx context.Context, options metav1.DeleteOptions) error { return api.Delete(ctx, name, options) },
+	}
+}
+
+func (w *workload) patch(field string) []byte {
+	data := w.next()
+	return fmt.Appendf(nil, `{%q:{"n":%q,"pad":%q}}`, field, data["n"], data["pad"])
+}
