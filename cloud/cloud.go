@@ -19,6 +19,7 @@ import (
 
 	"github.com/frond-edge/frond/api/config"
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/controllers/autonomy"
 	"github.com/frond-edge/frond/controllers/desired"
 	"github.com/frond-edge/frond/controllers/nodes"
 	"github.com/frond-edge/frond/controllers/reports"
@@ -150,6 +151,7 @@ func (c *Cloud) upward(nc *nats.Conn, objects cache.Cache, members *Members, eng
 	alarms := newAlarms(c.cfg.ID, clients, c.log.Named("alarms"))
 	auditor := newAudit(members.Owns, engine, func(node string) error { return streams.Order(nc, node, streams.VerbResync, nil) },
 		alarms.warn, c.metrics, c.log.Named("audit"))
+	calm := autonomy.New(clients, objects, members, alarms.warn, c.metrics, c.log.Named("autonomy"))
 	view, inspection, err := c.inspection(nc, objects, members)
 	if err != nil {
 		return nil, err
@@ -182,6 +184,7 @@ func (c *Cloud) upward(nc *nats.Conn, objects cache.Cache, members *Members, eng
 	return append([]lifecycle.Part{
 		{Name: "nodes", Start: monitor.Start},
 		{Name: "alarms", Start: alarms.Start},
+		{Name: "autonomy", Start: calm.Start},
 		{Name: "beats", Start: beats.Start},
 		{Name: "calls", Start: calls.Start},
 	}, slices.Concat(ways, handled, inspection)...), nil

@@ -17,7 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	toolscache "k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 )
@@ -46,7 +45,6 @@ func Rules() []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{
 		{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get", "list", "watch"}},
 		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get", "list", "watch", "patch"}},
-		{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create", "patch"}},
 	}
 }
 
@@ -55,7 +53,7 @@ type Keeper struct {
 	kube    kubernetes.Interface
 	objects cache.Cache
 	owner   Ownership
-	events  record.EventRecorder
+	warn    func(node, reason, message string)
 	writes  prometheus.Counter
 	log     *zap.Logger
 	queue   workqueue.TypedRateLimitingInterface[types.NamespacedName]
@@ -67,10 +65,10 @@ type Keeper struct {
 	asked map[string]string
 }
 
-// New makes a Keeper. objects must serve Nodes and Pods; metrics may be nil.
-func New(kube kubernetes.Interface, objects cache.Cache, owner Ownership, events record.EventRecorder, metrics prometheus.Registerer, log *zap.Logger) *Keeper {
+// New makes a Keeper. objects must serve Nodes and Pods; warn tells people of a node and must not block; metrics may be nil.
+func New(kube kubernetes.Interface, objects cache.Cache, owner Ownership, warn func(node, reason, message string), metrics prometheus.Registerer, log *zap.Logger) *Keeper {
 	k := &Keeper{
-		kube: kube, objects: objects, owner: owner, events: events, log: log, asked: map[string]string{},
+		kube: kube, objects: objects, owner: owner, warn: warn, log: log, asked: map[string]string{},
 		writes: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "frond_autonomy_writes_total", Help: "Pods whose tolerations were changed for the sake of their node's autonomy.",
 		}),
@@ -174,7 +172,7 @@ func (k *Keeper) noteNode(node *corev1.Node) {
 	}
 	if _, err := parse(node.Annotations); err != nil && k.owner.Owns(node.Name) {
 		k.log.Warn("autonomy not understood, Kubernetes' own rules apply", zap.String("node", node.Name), zap.Error(err))
-		k.events.Event(node, corev1.EventTypeWarning, "AutonomyNotUnderstood", err.Error())
+		k.warn(node.Name, "AutonomyNotUnderstood", err.Error()+": Kubernetes' own rules apply")
 	}
 	k.addAll(func(name string) bool { return name == node.Name })
 }

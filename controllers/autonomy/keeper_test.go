@@ -12,7 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
@@ -50,7 +49,7 @@ func newWorld(t *testing.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	keeper := autonomy.New(client, objects, everything{}, record.NewFakeRecorder(16), nil, zaptest.NewLogger(t))
+	keeper := autonomy.New(client, objects, everything{}, func(string, string, string) {}, nil, zaptest.NewLogger(t))
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return objects.Start(gctx) })
