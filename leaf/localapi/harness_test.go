@@ -3,6 +3,7 @@ package localapi_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"path/filepath"
 	"slices"
@@ -217,9 +218,13 @@ type outbox struct {
 	fail    error
 }
 
-func (o *outbox) Report(_ context.Context, m wire.Message) error {
+func (o *outbox) Report(ctx context.Context, m wire.Message) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if errors.Is(o.fail, errHang) {
+		<-ctx.Done()
+		return ctx.Err()
+	}
 	if o.fail != nil {
 		return o.fail
 	}
@@ -245,6 +250,11 @@ func (o *outbox) allEvents() []wire.Message {
 	defer o.mu.Unlock()
 	return slices.Clone(o.events)
 }
+
+var errHang = errors.New("hang")
+
+// hang makes Report wait as long as it may.
+func (o *outbox) hang() { o.refuse(errHang) }
 
 func (o *outbox) refuse(err error) {
 	o.mu.Lock()

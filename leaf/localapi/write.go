@@ -35,6 +35,10 @@ type Reporter interface {
 // delivery at the store; only a pod that changes with every delivery needs more than two.
 const attempts = 100
 
+// writeTimeout ends a write that the outbox or the store does not take, on a disk that hangs: the kubelet tries again, and does
+// other work meanwhile. A write takes about 2 ms, behind a full attach some 100 ms.
+const writeTimeout = 5 * time.Second
+
 // Create makes an object: in memory, or in the cloud, or here while the cloud cannot be asked.
 func (e *endpoint) Create(ctx context.Context, obj runtime.Object, _ rest.ValidateObjectFunc, opts *metav1.CreateOptions) (runtime.Object, error) {
 	m, err := meta.Accessor(obj)
@@ -152,6 +156,8 @@ func (e *endpoint) draft(key wire.Key, obj runtime.Object, v stamp) (*draft, err
 
 func (e *endpoint) put(ctx context.Context, d *draft) (runtime.Object, error) {
 	key := d.message.Key
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
 	entry, err := e.objects.Put(ctx, key, d.message.Object, &d.revision)
 	switch {
 	case errors.Is(err, store.ErrConflict), errors.Is(err, store.ErrNotFound):
@@ -170,6 +176,8 @@ var errChanged = errors.New("the object has been modified; please apply your cha
 
 func (e *endpoint) report(ctx context.Context, m wire.Message) error {
 	m.Node, m.Time = e.s.cfg.Node, time.Now()
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
 	var err error
 	switch e.r.sink {
 	case toReports:
