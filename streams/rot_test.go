@@ -120,7 +120,7 @@ func waits(t *testing.T, js jetstream.JetStream, name string) bool {
 		t.Fatal(err)
 	}
 	for {
-		m, err := c.Next(jetstream.FetchMaxWait(2 * time.Second))
+		m, err := c.Next(jetstream.FetchMaxWait(20 * time.Second))
 		if err != nil {
 			t.Logf("next: %v", err)
 			return false

@@ -103,7 +103,7 @@ func (n *Node) serve(ctx context.Context) error {
 	api, err := localapi.New(localapi.Config{
 		Node: n.cfg.Node, UnixSocket: n.cfg.LocalAPI.Socket, Address: n.cfg.LocalAPI.Address,
 		CertFile: n.cfg.LocalAPI.CertFile, KeyFile: n.cfg.LocalAPI.KeyFile, ClientCAFile: n.cfg.LocalAPI.ClientCAFile,
-	}, st, upstream{node: n.cfg.Node, nc: nc}, outbox, n.log)
+	}, st, upstream{node: n.cfg.Node, nc: nc}, guardedOutbox{outbox, full(n.leaf.Space)}, n.log)
 	if err != nil {
 		return err
 	}
@@ -138,7 +138,8 @@ func (n *Node) open(ctx context.Context, nc *nats.Conn) (*store.Store, *streams.
 		return nil, nil, fmt.Errorf("prepare the leaf: %w", err)
 	}
 	st, err := store.Open(ctx, js, store.Config{
-		Merge: localapi.MergeDesired, Mark: filepath.Join(n.cfg.Dir, "store.mark"), Metrics: n.metrics,
+		Merge: localapi.MergeDesired, Mark: filepath.Join(n.cfg.Dir, "store.mark"), Refuse: full(n.leaf.Space),
+		Metrics: n.metrics,
 	}, n.log)
 	if err != nil {
 		return nil, nil, fmt.Errorf("open the store: %w", err)

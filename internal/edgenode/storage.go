@@ -3,6 +3,7 @@ package edgenode
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -13,7 +14,9 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/leaf"
+	"github.com/frond-edge/frond/streams"
 )
 
 const (
@@ -30,6 +33,36 @@ const (
 // trimmer drops the oldest events that wait.
 type trimmer interface {
 	TrimEvents(ctx context.Context, keep uint64) (dropped uint64, err error)
+}
+
+// full says why nothing can be written to the store's disk now.
+func full(space func() leaf.Space) func() error {
+	return func() error {
+		if now := space(); now.Failed {
+			return errors.New(now.String())
+		}
+		return nil
+	}
+}
+
+// guardedOutbox refuses at once what a full disk would refuse after a timeout, so that the kubelet waits for nothing.
+type guardedOutbox struct {
+	*streams.Outbox
+	full func() error
+}
+
+func (o guardedOutbox) Report(ctx context.Context, m wire.Message) error {
+	if err := o.full(); err != nil {
+		return err
+	}
+	return o.Outbox.Report(ctx, m)
+}
+
+func (o guardedOutbox) ReportEvent(ctx context.Context, m wire.Message) error {
+	if err := o.full(); err != nil {
+		return err
+	}
+	return o.Outbox.ReportEvent(ctx, m)
 }
 
 // storage answers a full disk: events go, the oldest first and counted, and the Node says so.

@@ -74,7 +74,9 @@ func (g *gateway) start(options ...option) {
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(g.t.Context()))
 	log := zaptest.NewLogger(g.t, zaptest.Level(zap.WarnLevel))
-	if g.store, err = store.Open(ctx, js, store.Config{Merge: localapi.MergeDesired, Mark: filepath.Join(g.dir, "store.mark")}, log); err != nil {
+	octx, opened := context.WithTimeout(ctx, time.Minute) // without a deadline each request has 5 s, which a busy disk may need
+	defer opened()
+	if g.store, err = store.Open(octx, js, store.Config{Merge: localapi.MergeDesired, Mark: filepath.Join(g.dir, "store.mark")}, log); err != nil {
 		g.t.Fatal(err)
 	}
 	cfg := localapi.Config{Node: node}

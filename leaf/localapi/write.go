@@ -35,8 +35,8 @@ type Reporter interface {
 // delivery at the store; only a pod that changes with every delivery needs more than two.
 const attempts = 100
 
-// writeTimeout ends a write that the outbox or the store does not take, on a disk that hangs: the kubelet tries again, and does
-// other work meanwhile. A write takes about 2 ms, behind a full attach some 100 ms.
+// writeTimeout ends a write that the outbox or the store does not take, on a disk that hangs; one that the store has begun ends
+// with the store's own limit. The kubelet tries again. A write takes about 2 ms, behind a full attach some 100 ms.
 const writeTimeout = 5 * time.Second
 
 // Create makes an object: in memory, or in the cloud, or here while the cloud cannot be asked.

@@ -49,6 +49,11 @@ func (s *Store) update(ctx context.Context, decide func() ([]change, error)) err
 		return err
 	}
 	defer release(s.writer)
+	if s.cfg.Refuse != nil {
+		if err := s.cfg.Refuse(); err != nil {
+			return fmt.Errorf("%w: %w", ErrFull, err)
+		}
+	}
 	for attempt := 1; ; attempt++ {
 		if s.doubt {
 			if err := s.catchUp(ctx); err != nil {

@@ -54,7 +54,10 @@ func openNode(t testing.TB, dir string, cfg store.Config) *node {
 
 func (n *node) open(cfg store.Config) {
 	n.t.Helper()
-	s, err := store.Open(context.WithoutCancel(n.t.Context()), n.js, cfg, zaptest.NewLogger(n.t))
+	// A deadline of its own: without one the library gives each request 5 s, which a busy disk may need.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(n.t.Context()), time.Minute)
+	defer cancel()
+	s, err := store.Open(ctx, n.js, cfg, zaptest.NewLogger(n.t))
 	if err != nil {
 		n.t.Fatal(err)
 	}

@@ -90,7 +90,7 @@ func (w *writer) beyond(t *testing.T, seq uint64) (acked, own uint64) {
 
 // After a power cut at any moment all that was acked is there, whatever the disk did with the writes that were not synced.
 func TestPowerCut(t *testing.T) {
-	cuts := 25
+	cuts := 12
 	if testing.Short() {
 		cuts = 5
 	}

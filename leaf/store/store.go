@@ -25,7 +25,7 @@ var (
 	ErrGone = errors.New("events too old")
 	// ErrInvalid says that the bytes are not a JSON object with metadata.
 	ErrInvalid = errors.New("invalid object")
-	// ErrFull says that the bucket's size limit refuses the write.
+	// ErrFull says that the bucket's size limit or the disk refuses the write.
 	ErrFull = errors.New("store is full")
 )
 
@@ -59,6 +59,9 @@ type Config struct {
 	// Mark is a file outside JetStream's folder that remembers the newest revision, so that a bucket which lost its newest
 	// records to a bad disk is not taken for whole; "" for none. The folder must exist.
 	Mark string
+	// Refuse says why nothing can be written now, such as a full disk, and must not block; a write then gets ErrFull at once, and not after
+	// SyncTimeout. nil never refuses.
+	Refuse func() error
 	// Metrics takes the store's metrics; nil drops them. A node that shares a registry wraps it with its own labels.
 	Metrics prometheus.Registerer
 }
