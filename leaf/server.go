@@ -107,6 +107,7 @@ func (s *Server) live(ctx context.Context, opts *server.Options, sec secrets) er
 		if l := s.Link(); l.Up {
 			s.setLink(LinkState{Since: time.Now(), Reconnects: l.Reconnects})
 		}
+		s.metrics.up.Set(0)
 		ns.Shutdown()
 		ns.WaitForShutdown()
 	}()
@@ -129,6 +130,7 @@ func (s *Server) live(ctx context.Context, opts *server.Options, sec secrets) er
 	g.Go(func() error { return s.watchSpace(gctx, ns) })
 	if len(s.cfg.Hub) > 0 {
 		sup := newSupervisor(s.cfg, newDialer(ns, s.cfg, sec), s.setLink, s.metrics, s.log)
+		sup.state = s.Link() // of the server before this one
 		g.Go(func() error { return sup.run(gctx) })
 	}
 	return g.Wait()

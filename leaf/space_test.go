@@ -71,7 +71,7 @@ func put(t *testing.T, kv jetstream.KeyValue, key string) {
 	t.Helper()
 	deadline := time.Now().Add(time.Minute)
 	for {
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		_, err := kv.Put(ctx, key, make([]byte, 10_000))
 		cancel()
 		if err == nil {
@@ -151,4 +151,27 @@ func TestFullDiskWithoutReserve(t *testing.T) {
 		t.Errorf("read afterwards: %v", err)
 	}
 	spaceBecomes(t, l, "in order", func(s leaf.Space) bool { return !s.Failed })
+}
+
+// A gateway that boots with a full disk lives from the reserve.
+func TestStartOnAFullDisk(t *testing.T) {
+	dir := smallDisk(t, 48)
+	cfg := leaf.Config{Dir: filepath.Join(dir, "nats"), Reserve: 8 * mib}
+	l := leaftest.StartLeaf(t, cfg)
+	spaceBecomes(t, l, "in order", func(s leaf.Space) bool { return s.Reserve == 8*mib })
+	l.Stop()
+	fill(t, dir)
+	l = leaftest.StartLeaf(t, cfg)
+	js, err := jetstream.New(l.Client())
+	if err != nil {
+		t.Fatal(err)
+	}
+	kv, err := js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: "b", Storage: jetstream.FileStorage})
+	if err != nil {
+		t.Fatal(err)
+	}
+	put(t, kv, "key")
+	if space := l.Space(); !space.Low || space.Failed {
+		t.Errorf("space %+v, want low", space)
+	}
 }
