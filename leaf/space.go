@@ -68,14 +68,17 @@ var errFull = errors.New("JetStream met a full disk")
 func (s *Server) watchSpace(ctx context.Context, ns *server.Server) error {
 	tick := time.NewTicker(spaceTick)
 	defer tick.Stop()
-	born, low := broken(ns), false
+	born, low, before := broken(ns), false, false
 	for {
 		space, err := s.lookAtDisk()
 		if err != nil {
 			s.log.Warn("free space unknown", zap.Error(err))
 		} else {
 			low = low || space.Low
-			space.Failed = broken(ns) && (!born || low)
+			// Twice in a row: while a stream is made or deleted it looks broken for a moment.
+			now := broken(ns)
+			space.Failed = now && before && (!born || low)
+			before = now
 			s.setSpace(space)
 			if space.Failed && space.Free >= s.floor() && (!born || !space.Low) {
 				return errFull

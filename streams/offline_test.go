@@ -1,6 +1,7 @@
 package streams_test
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -62,7 +63,7 @@ func TestReportsSurviveARebootOffline(t *testing.T) {
 	}
 	for name, want := range map[string]int{streams.ReportStream: 6, streams.EventStream: 60} {
 		arrived := arrivals(t, cloud, name, want)
-		if !slices.IsSortedFunc(arrived, func(a, b arrival) int { return int(a.order - b.order) }) {
+		if !slices.IsSortedFunc(arrived, func(a, b arrival) int { return cmp.Compare(a.order, b.order) }) {
 			t.Errorf("%s: not in order: %v", name, arrived)
 		}
 		for i, a := range arrived {

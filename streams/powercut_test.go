@@ -27,11 +27,11 @@ const (
 )
 
 // hub3 starts three hub servers with their folders below dir. always is the hub's sync_interval: always.
-func hub3(t testing.TB, dir string, always bool) (js jetstream.JetStream, stop func()) {
-	t.Helper()
+func hub3(tb testing.TB, dir string, always bool) (js jetstream.JetStream, stop func()) {
+	tb.Helper()
 	var all []*server.Server
 	var urls, routes []string
-	ports := freePorts(t, 3)
+	ports := freePorts(tb, 3)
 	for _, port := range ports {
 		routes = append(routes, fmt.Sprintf("nats://127.0.0.1:%d", port))
 	}
@@ -45,23 +45,23 @@ func hub3(t testing.TB, dir string, always bool) (js jetstream.JetStream, stop f
 		}
 		s, err := server.NewServer(o)
 		if err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
 		s.Start()
 		all = append(all, s)
 	}
 	for _, s := range all {
 		if !s.ReadyForConnections(time.Minute) {
-			t.Fatal("hub server not ready")
+			tb.Fatal("hub server not ready")
 		}
 		urls = append(urls, s.ClientURL())
 	}
 	nc, err := nats.Connect(strings.Join(urls, ","), nats.MaxReconnects(-1))
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	if js, err = jetstream.New(nc); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	var once sync.Once
 	stop = func() {
@@ -75,17 +75,17 @@ func hub3(t testing.TB, dir string, always bool) (js jetstream.JetStream, stop f
 			}
 		})
 	}
-	t.Cleanup(stop)
+	tb.Cleanup(stop)
 	return js, stop
 }
 
 // freePorts finds ports that nobody listens on.
-func freePorts(t testing.TB, n int) (ports []int) {
-	t.Helper()
+func freePorts(tb testing.TB, n int) (ports []int) {
+	tb.Helper()
 	for range n {
-		l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+		l, err := new(net.ListenConfig).Listen(tb.Context(), "tcp", "127.0.0.1:0")
 		if err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
 		defer func() { _ = l.Close() }()
 		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
@@ -94,9 +94,9 @@ func freePorts(t testing.TB, n int) (ports []int) {
 }
 
 // ensured repeats Ensure until the cluster has elected its leaders.
-func ensured(t testing.TB, js jetstream.JetStream) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
+func ensured(tb testing.TB, js jetstream.JetStream) {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(tb.Context(), 90*time.Second)
 	defer cancel()
 	for {
 		err := streams.Ensure(ctx, js, streams.Hub(3))
@@ -105,7 +105,7 @@ func ensured(t testing.TB, js jetstream.JetStream) {
 		}
 		select {
 		case <-ctx.Done():
-			t.Fatalf("hub topology: %v", err)
+			tb.Fatalf("hub topology: %v", err)
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
