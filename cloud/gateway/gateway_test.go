@@ -357,8 +357,16 @@ func TestStreamsEndWithTheGateway(t *testing.T) {
 }
 
 func TestTheLastGatewayTakesTheSocket(t *testing.T) {
-	w, _, socket := socketWorld(t)
+	w, _, _ := socketWorld(t)
+	dir, err := os.MkdirTemp("", "gw") //nolint:usetesting // the path of a socket must be short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) }) // best effort in the temporary folder
+	socket := filepath.Join(dir, "s")
+	_, stop := startStop(t, gateway.Config{Socket: socket}, w, nil)
 	start(t, gateway.Config{Socket: socket}, w, nil)
+	stop() // which leaves the other's socket alone
 	conn := dialUnix(t, socket)
 	r, refused := connect(t, conn, "edge-1:10250")
 	if refused != "" {
