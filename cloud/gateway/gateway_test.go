@@ -18,9 +18,6 @@ import (
 	"go.uber.org/goleak"
 	"go.uber.org/zap/zaptest"
 	"golang.org/x/sync/errgroup"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/frond-edge/frond/cloud/gateway"
 	"github.com/frond-edge/frond/streams/tunnel"
@@ -155,6 +152,17 @@ func startStop(t *testing.T, cfg gateway.Config, w *world, judge gateway.Judge) 
 	return g, stop
 }
 
+// socketPath is where a socket may be made: its path must be short.
+func socketPath(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "gw") //nolint:usetesting // that one's path is long
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) }) // best effort in the temporary folder
+	return filepath.Join(dir, "s")
+}
+
 // socketWorld is a gateway on a unix socket with one edge node that echoes on port 10250.
 func socketWorld(t *testing.T) (*world, *gateway.Gateway, string) {
 	t.Helper()
@@ -162,12 +170,7 @@ func socketWorld(t *testing.T) (*world, *gateway.Gateway, string) {
 		nodes:   map[string]gateway.Node{"edge-1": {UID: "one", Edge: true, Kubelet: 10250}},
 		servers: map[string]string{"edge-1:10250": echo(t, "")},
 	}
-	dir, err := os.MkdirTemp("", "gw") //nolint:usetesting // the path of a socket must be short
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) }) // best effort in the temporary folder
-	socket := filepath.Join(dir, "s")
+	socket := socketPath(t)
 	return w, start(t, gateway.Config{Socket: socket}, w, nil), socket
 }
 
@@ -332,12 +335,7 @@ func TestAStreamToADeletedNodeIsNotOpened(t *testing.T) {
 
 func TestStreamsEndWithTheGateway(t *testing.T) {
 	w, _, _ := socketWorld(t)
-	dir, err := os.MkdirTemp("", "gw") //nolint:usetesting // the path of a socket must be short
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) }) // best effort in the temporary folder
-	socket := filepath.Join(dir, "s")
+	socket := socketPath(t)
 	_, stop := startStop(t, gateway.Config{Socket: socket}, w, nil)
 	outside := echo(t, "")
 	for _, target := range []string{"edge-1:10250", outside} {
@@ -357,8 +355,11 @@ func TestStreamsEndWithTheGateway(t *testing.T) {
 }
 
 func TestTheLastGatewayTakesTheSocket(t *testing.T) {
-	w, _, socket := socketWorld(t)
+	w, _, _ := socketWorld(t)
+	socket := socketPath(t)
+	_, stop := startStop(t, gateway.Config{Socket: socket}, w, nil)
 	start(t, gateway.Config{Socket: socket}, w, nil)
+	stop() // which leaves the other's socket alone
 	conn := dialUnix(t, socket)
 	r, refused := connect(t, conn, "edge-1:10250")
 	if refused != "" {
@@ -367,30 +368,5 @@ func TestTheLastGatewayTakesTheSocket(t *testing.T) {
 	say(t, conn, r, "hello")
 	if info, err := os.Stat(socket); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("mode %v, %v", info.Mode(), err)
-	}
-}
-
-func TestNodeOf(t *testing.T) {
-	at := metav1.NewTime(time.Unix(1000, 0))
-	edge := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "u", Labels: map[string]string{"node-role.kubernetes.io/edge": ""}}}
-	offline := edge
-	offline.Status.Conditions = []corev1.NodeCondition{{Type: "EdgeConnected", Status: corev1.ConditionFalse, LastTransitionTime: at}}
-	offline.Status.DaemonEndpoints.KubeletEndpoint.Port = 20100
-	plain := corev1.Node{Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{
-		{Type: corev1.NodeHostName, Address: "b"}, {Type: corev1.NodeInternalIP, Address: "10.0.0.2"}, {Type: corev1.NodeInternalIP, Address: "fd00::2"},
-	}}}
-	for name, tt := range map[string]struct {
-		node corev1.Node
-		want gateway.Node
-	}{
-		"an edge node not judged": {edge, gateway.Node{UID: types.UID("u"), Edge: true, Kubelet: 10250}},
-		"an edge node offline":    {offline, gateway.Node{UID: types.UID("u"), Edge: true, Offline: true, Since: at.Time, Kubelet: 20100}},
-		"any other node":          {plain, gateway.Node{Kubelet: 10250, Address: "10.0.0.2"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			if got := gateway.NodeOf(&tt.node); got != tt.want {
-				t.Errorf("got %+v, want %+v", got, tt.want)
-			}
-		})
 	}
 }

@@ -98,7 +98,7 @@ func nodeStatusPatch(node, reported *corev1.Node) ([]byte, error) {
 			Labels:      overlay(node.Labels, reported.Labels, kubeletLabels()),
 			Annotations: overlay(node.Annotations, reported.Annotations, kubeletAnnotations()),
 		},
-		Status: mergeNodeStatus(node.Status, reported.Status),
+		Status: mergeNodeStatus(node.Name, node.Status, reported.Status),
 	}
 	if apiequality.Semantic.DeepEqual(before, after) {
 		return nil, nil
@@ -135,9 +135,10 @@ func replaceAddresses(patch []byte, addresses []corev1.NodeAddress) ([]byte, err
 }
 
 // mergeNodeStatus is the reported status with what the cloud owns taken from the present one: attached volumes, and the
-// conditions that the report does not have.
-func mergeNodeStatus(present, reported corev1.NodeStatus) corev1.NodeStatus {
+// conditions that the report does not have. Of its names a node has its own only.
+func mergeNodeStatus(node string, present, reported corev1.NodeStatus) corev1.NodeStatus {
 	merged := *reported.DeepCopy()
+	merged.Addresses = ownAddresses(node, reported.Addresses)
 	merged.VolumesAttached = present.VolumesAttached
 	merged.Phase = present.Phase
 	has := map[corev1.NodeConditionType]bool{}

@@ -83,6 +83,7 @@ func (a *Applier) register(ctx context.Context, m wire.Message, reported *corev1
 		Spec:       corev1.NodeSpec{Taints: reported.Spec.Taints, Unschedulable: reported.Spec.Unschedulable},
 		Status:     reported.Status,
 	}
+	node.Status.Addresses = ownAddresses(m.Node, reported.Status.Addresses)
 	if _, err := a.node.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{}); err != nil {
 		return err
 	}

@@ -92,7 +92,7 @@ func (c *Cluster) removeFiles(keepLogs bool) error {
 		c.releaseDisk(e)
 	}
 	names := []string{
-		"bin", "pki", "nats", "etcd", "env", "wan.json", "kubeconfig",
+		"bin", "pki", "nats", "etcd", "env", "wan.json", "egress.yaml", "kubeconfig",
 		"controller-manager.kubeconfig", "scheduler.kubeconfig", "cloudcore.kubeconfig",
 	}
 	for kind, n := range map[string]int{"hub": s.Spec.Hubs, "cloudcore": s.Spec.Cloudcores, "edge": s.Spec.Edges} {

@@ -111,7 +111,7 @@ func TestExecInAGatewaysPod(t *testing.T) {
 		err := cmd.Run()
 		return out.String(), errs.String(), exitCode(err)
 	}
-	for code := range []int{0, 1, 2, 42, 137} {
+	for _, code := range []int{0, 1, 2, 42, 137} {
 		if _, stderr, got := run(nil, "exec", "--", "sh", "-c", fmt.Sprintf("exit %d", code)); got != code {
 			t.Errorf("exit %d became %d: %s", code, got, stderr)
 		}

@@ -51,6 +51,7 @@ const fileMiB = 64
 
 func TestPortForwardBringsABigFile(t *testing.T) {
 	needContainers(t)
+	line := strings.Repeat("0123456789abcdef", 64)[1:] // 1 KiB with its end
 	apply(t, fmt.Sprintf(`
 apiVersion: v1
 kind: Pod
@@ -63,16 +64,16 @@ spec:
   - name: make
     image: localhost/frond/tools:dev
     imagePullPolicy: Never
-    command: [sh, -c, "yes 0123456789abcde | head -n %d > /www/big"]
+    command: [sh, -c, "yes %s | head -n %d > /www/big"]
     volumeMounts: [{name: www, mountPath: /www}]
   containers:
   - {name: main, image: localhost/frond/http:dev, imagePullPolicy: Never, volumeMounts: [{name: www, mountPath: /www}]}
-`, fileMiB<<16))
+`, line, fileMiB<<10))
 	running(t, "app=files", 1)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	address := forwarded(ctx, t, "pod/files", "8080")
-	want := sha256.Sum256(bytes.Repeat([]byte("0123456789abcde\n"), fileMiB<<16))
+	want := sha256.Sum256(bytes.Repeat([]byte(line+"\n"), fileMiB<<10))
 	var g errgroup.Group
 	for range 2 { // at the same time, over one connection of the apiserver
 		g.Go(func() error {
@@ -136,10 +137,11 @@ func (f *follower) until(prefix string) error {
 	return fmt.Errorf("the log ended before %q: %w", prefix, io.ErrUnexpectedEOF)
 }
 
-// TestAStalledReaderHoldsUpNobody follows a log that grows by megabytes with ten kubectls, one of which does not read.
+// TestAStalledReaderHoldsUpNobody follows a log that grows by megabytes with ten kubectls, one of which does not read. The
+// log is more than the two windows of 4 MiB on its way, and less than the 10 MiB at which the kubelet begins a new file.
 func TestAStalledReaderHoldsUpNobody(t *testing.T) {
 	needContainers(t)
-	apply(t, scripted("stalled", "edge-1", "until test -f /go; do sleep 1; done; yes 0123456789012345678901234567890123456789012345678901234567890123 | head -n 200000; echo end; sleep 36000"))
+	apply(t, scripted("stalled", "edge-1", fmt.Sprintf("until test -f /go; do sleep 1; done; yes %s | head -n 9000; echo end; sleep 36000", strings.Repeat("0123456789abcdef", 64))))
 	running(t, "app=stalled", 1)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()

@@ -189,8 +189,8 @@ func (b *builder) compileAll(ctx context.Context, jobs []job) error {
 	}
 	b.warnOfSpace(ctx, jobs[0].recipe, m.total)
 	show.start(b.cache.dir)
-	for _, j := range jobs {
-		if err := b.make(ctx, j, show); err != nil {
+	for i := range jobs {
+		if err := b.make(ctx, &jobs[i], show); err != nil {
 			return err
 		}
 	}
@@ -199,15 +199,15 @@ func (b *builder) compileAll(ctx context.Context, jobs []job) error {
 }
 
 // make builds one job and installs it. If the sources changed while the compiler read them, the result belongs to no
-// known state, so it is made again; Go's cache makes that cheap.
-func (b *builder) make(ctx context.Context, j job, show *display) error {
+// known state, so it is made again, and j becomes the job of the changed ones; Go's cache makes that cheap.
+func (b *builder) make(ctx context.Context, j *job, show *display) error {
 	const attempts = 3 // an editor saves now and then; a tree that changes all the time is a fault to report
 	for range attempts {
 		temp, err := b.cache.temp(j.name)
 		if err != nil {
 			return err
 		}
-		if err := b.compile(ctx, j, temp, show); err != nil {
+		if err := b.compile(ctx, *j, temp, show); err != nil {
 			b.cache.discard(temp)
 			return err
 		}

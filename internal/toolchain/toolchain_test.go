@@ -214,3 +214,25 @@ func TestEnsureNodeWithoutACompiler(t *testing.T) {
 		t.Errorf("got %v, want what is missing and what to do", err)
 	}
 }
+
+// onWord calls do once, when it is told that a build begins.
+type onWord struct{ do func() }
+
+func (w *onWord) Write(p []byte) (int, error) {
+	if bytes.Contains(p, []byte("building frond: ")) && w.do != nil {
+		w.do()
+		w.do = nil
+	}
+	return len(p), nil
+}
+
+func TestEnsureGivesWhatItBuiltWhenSourcesChangedMeanwhile(t *testing.T) {
+	req := toolchain.Request{Frond: true, Tree: smallTree(t, "one"), Cache: t.TempDir()}
+	paths, err := toolchain.Ensure(t.Context(), req, &onWord{func() { say(t, req.Tree, "two") }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := said(t, paths.Frond); got != "two" {
+		t.Errorf("frond says %q", got)
+	}
+}

@@ -68,7 +68,7 @@ func (p *prompt) Write(b []byte) (int, error) {
 
 func names() []string {
 	return strings.Fields("[ cat cp date echo env false grep head hostname id kill ls mkdir mv nc nslookup printenv printf ps pwd " +
-		"rm seq sh sha256sum sleep tail tar tee test touch true wc wget yes")
+		"rm seq sh sha256sum sleep stty tail tar tee test touch true wc wget yes")
 }
 
 // find returns nil for an unknown name. What the shell has built in is run by the shell.
@@ -86,10 +86,10 @@ func find(name string) func(call) (int, error) {
 		return map[string]func(call) (int, error){"cp": cp, "ls": ls, "mkdir": mkdir, "mv": mv, "rm": rm, "touch": touch}[name]
 	case "nc", "nslookup", "wget":
 		return map[string]func(call) (int, error){"nc": nc, "nslookup": nslookup, "wget": wget}[name]
-	case "date", "env", "hostname", "id", "kill", "printenv", "ps", "seq", "sleep", "tar", "yes":
+	case "date", "env", "hostname", "id", "kill", "printenv", "ps", "seq", "sleep", "stty", "tar", "yes":
 		return map[string]func(call) (int, error){
 			"date": date, "env": env, "hostname": hostname, "id": id, "kill": kill, "printenv": printenv, "ps": ps, "seq": seq,
-			"sleep": sleep, "tar": tar, "yes": yes,
+			"sleep": sleep, "stty": stty, "tar": tar, "yes": yes,
 		}[name]
 	}
 	return nil

@@ -1,0 +1,4 @@
+package reports
+
+// OwnAddresses for the tests.
+var OwnAddresses = ownAddresses
