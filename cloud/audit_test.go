@@ -91,7 +91,7 @@ func newGateway(t *testing.T) *audited {
 	if g.publisher, err = streams.NewPublisher(nc, streams.NewMetrics(nil)); err != nil {
 		t.Fatal(err)
 	}
-	attacher, err := streams.NewAttacher(nc, func(context.Context, string) bool { return true }, streams.NewMetrics(nil), log)
+	attacher, err := streams.NewAttacher(nc, func(context.Context, string) bool { return true }, func(string, string) {}, streams.NewMetrics(nil), log)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -161,7 +161,7 @@ func startCloud(t *testing.T, hub *server.Server, known bool) cloud {
 	if err != nil {
 		t.Fatal(err)
 	}
-	attacher, err := streams.NewAttacher(nc, func(context.Context, string) bool { return known }, metrics, log)
+	attacher, err := streams.NewAttacher(nc, func(context.Context, string) bool { return known }, func(string, string) {}, metrics, log)
 	if err != nil {
 		t.Fatal(err)
 	}

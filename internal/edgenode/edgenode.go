@@ -151,28 +151,32 @@ func (n *Node) open(ctx context.Context, nc *nats.Conn) (*store.Store, *streams.
 func (n *Node) wire(nc *nats.Conn, st *store.Store, outbox *streams.Outbox, kubelet *pulse, disk *storage) ([]lifecycle.Part, error) {
 	metrics := streams.NewMetrics(n.metrics)
 	link := link{n.leaf}
+	gate := streams.NewGate(link, n.log.Named("gate"))
 	checked := newAudited(st, n.metrics)
 	history, err := n.recorded(checked)
 	if err != nil {
 		return nil, err
 	}
-	delivery, err := streams.NewDelivery(n.cfg.Node, nc, history, link, metrics, n.log.Named("delivery"))
+	delivery, err := streams.NewDelivery(n.cfg.Node, nc, history, gate, metrics, n.log.Named("delivery"))
 	if err != nil {
 		return nil, err
 	}
-	reports, err := streams.NewPump(streams.Report, nc, link, metrics, n.log.Named("pump"))
+	reports, err := streams.NewPump(streams.Report, nc, gate, metrics, n.log.Named("pump"))
 	if err != nil {
 		return nil, err
 	}
-	events, err := streams.NewPump(streams.Event, nc, link, metrics, n.log.Named("pump"))
+	events, err := streams.NewPump(streams.Event, nc, gate, metrics, n.log.Named("pump"))
 	if err != nil {
 		return nil, err
 	}
 	beater := streams.NewBeater(n.cfg.Node, nc, func(census bool) wire.Beat {
 		beat := wire.Beat{
 			Cursor: st.Cursor(), Outbox: reports.Waiting() + events.Waiting(),
-			Healthy: kubelet.beats(), Version: buildinfo.Version(),
+			Healthy: kubelet.beats(), Version: buildinfo.Version(), Fenced: gate.Fenced(),
 		}
+		var since time.Duration
+		beat.Instance, since = delivery.Identity()
+		beat.Since = since.Milliseconds()
 		if census {
 			checked.count(&beat)
 		}
@@ -180,6 +184,12 @@ func (n *Node) wire(nc *nats.Conn, st *store.Store, outbox *streams.Outbox, kube
 	}, n.log.Named("beat"))
 	orders := streams.NewOrders(n.cfg.Node, nc, map[string]func([]byte){
 		streams.VerbResync: func([]byte) { delivery.Resync() },
+		streams.VerbWho:    beater.Answer,
+		streams.VerbFence: func(instance []byte) {
+			if own, _ := delivery.Identity(); own == string(instance) {
+				gate.Fence(streams.FenceFor)
+			}
+		},
 	}, n.log.Named("orders"))
 	again := &resync{node: n.cfg.Node, store: st, link: link, to: outbox, log: n.log.Named("resync")}
 	nudges := streams.NewNudges(n.cfg.Node, nc, again.nudged, metrics, n.log.Named("nudges"))
@@ -187,6 +197,12 @@ func (n *Node) wire(nc *nats.Conn, st *store.Store, outbox *streams.Outbox, kube
 		health.Check{Name: "kubelet", Ready: func() error {
 			if !kubelet.beats() {
 				return errors.New("the kubelet has not renewed its lease in time")
+			}
+			return nil
+		}},
+		health.Check{Name: "identity", Ready: func() error {
+			if gate.Fenced() {
+				return errors.New("another agent with this node's identity was connected first")
 			}
 			return nil
 		}},
@@ -198,6 +214,7 @@ func (n *Node) wire(nc *nats.Conn, st *store.Store, outbox *streams.Outbox, kube
 		}})
 	return []lifecycle.Part{
 		{Name: "health", Start: server.Start, Ready: server.Ready()},
+		{Name: "gate", Start: gate.Start},
 		{Name: "delivery", Start: delivery.Start},
 		{Name: "reports", Start: reports.Start},
 		{Name: "events", Start: events.Start},
