@@ -250,6 +250,11 @@ func TestAuditHealsWhatWasChangedByHand(t *testing.T) {
 	if err := g.store.Apply(t.Context(), []wire.Message{forged, gone}, cursor+2); err != nil {
 		t.Fatal(err)
 	}
+	other := thing("other")
+	for i := range 5 {
+		g.publish(other, fmt.Sprint(i)) // else the cursor is beyond the stream, which an attach notices
+	}
+	g.wait(other, "4")
 	g.heal(changed, "1")
 	g.wait(lost, "1")
 }
