@@ -154,15 +154,9 @@ func TestRefusalsAreForgivenForAWhile(t *testing.T) {
 	}
 }
 
-// A cloudcore that works for long on a report keeps it; one that is gone loses it within seconds.
-func TestReportsInHandAreKeptAliveAndThoseOfTheDeadComeSoon(t *testing.T) {
-	const unacked = 6 * time.Second // shortened: it is 10 s
-	hub := streamstest.Hub(t)
-	nc := streamstest.Connect(t, hub)
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+// impatient makes the hub wait less for an ack.
+func impatient(t *testing.T, js jetstream.JetStream, unacked time.Duration) jetstream.Consumer {
+	t.Helper()
 	consumer, err := js.Consumer(t.Context(), streams.ReportStream, "cloudcore")
 	if err != nil {
 		t.Fatal(err)
@@ -172,6 +166,19 @@ func TestReportsInHandAreKeptAliveAndThoseOfTheDeadComeSoon(t *testing.T) {
 	if _, err := js.UpdateConsumer(t.Context(), streams.ReportStream, cfg); err != nil {
 		t.Fatal(err)
 	}
+	return consumer
+}
+
+// A cloudcore that works for long on a report keeps it; one that is gone loses it within seconds.
+func TestReportsInHandAreKeptAliveAndThoseOfTheDeadComeSoon(t *testing.T) {
+	const unacked = 6 * time.Second // shortened: it is 10 s
+	hub := streamstest.Hub(t)
+	nc := streamstest.Connect(t, hub)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	consumer := impatient(t, js, unacked)
 	deliveries := func() uint64 {
 		t.Helper()
 		info, err := consumer.Info(t.Context())

@@ -6,7 +6,6 @@ package edgenode
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -172,46 +171,18 @@ func (n *Node) wire(nc *nats.Conn, st *store.Store, outbox *streams.Outbox, kube
 	beater := streams.NewBeater(n.cfg.Node, nc, func(census bool) wire.Beat {
 		beat := wire.Beat{
 			Cursor: st.Cursor(), Outbox: reports.Waiting() + events.Waiting(),
-			Healthy: kubelet.beats(), Version: buildinfo.Version(), Fenced: gate.Fenced(),
+			Healthy: kubelet.beats(), Version: buildinfo.Version(),
 		}
-		var since time.Duration
-		beat.Instance, since = delivery.Identity()
-		beat.Since = since.Milliseconds()
+		identify(&beat, delivery, gate)
 		if census {
 			checked.count(&beat)
 		}
 		return beat
 	}, n.log.Named("beat"))
-	orders := streams.NewOrders(n.cfg.Node, nc, map[string]func([]byte){
-		streams.VerbResync: func([]byte) { delivery.Resync() },
-		streams.VerbWho:    beater.Answer,
-		streams.VerbFence: func(instance []byte) {
-			if own, _ := delivery.Identity(); own == string(instance) {
-				gate.Fence(streams.FenceFor)
-			}
-		},
-	}, n.log.Named("orders"))
+	orders := streams.NewOrders(n.cfg.Node, nc, obey(delivery, beater, gate), n.log.Named("orders"))
 	again := &resync{node: n.cfg.Node, store: st, link: link, to: outbox, log: n.log.Named("resync")}
 	nudges := streams.NewNudges(n.cfg.Node, nc, again.nudged, metrics, n.log.Named("nudges"))
-	server := health.New(n.cfg.Listen, n.metrics, health.Check{Name: "disk", Ready: disk.ready},
-		health.Check{Name: "kubelet", Ready: func() error {
-			if !kubelet.beats() {
-				return errors.New("the kubelet has not renewed its lease in time")
-			}
-			return nil
-		}},
-		health.Check{Name: "identity", Ready: func() error {
-			if gate.Fenced() {
-				return errors.New("another agent with this node's identity was connected first")
-			}
-			return nil
-		}},
-		health.Check{Name: "store", Ready: func() error {
-			if st.Cursor().StreamEpoch == "" {
-				return errors.New("this gateway has never been attached to the cloud")
-			}
-			return nil
-		}})
+	server := health.New(n.cfg.Listen, n.metrics, checks(st, disk, kubelet, gate)...)
 	return []lifecycle.Part{
 		{Name: "health", Start: server.Start, Ready: server.Ready()},
 		{Name: "gate", Start: gate.Start},
