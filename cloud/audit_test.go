@@ -91,7 +91,7 @@ func newGateway(t *testing.T) *audited {
 	if g.publisher, err = streams.NewPublisher(nc, streams.NewMetrics(nil)); err != nil {
 		t.Fatal(err)
 	}
-	attacher, err := streams.NewAttacher(nc, func(context.Context, string) bool { return true }, streams.NewMetrics(nil), log)
+	attacher, err := streams.NewAttacher(nc, func(context.Context, string) bool { return true }, func(string, string) {}, streams.NewMetrics(nil), log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -250,6 +250,11 @@ func TestAuditHealsWhatWasChangedByHand(t *testing.T) {
 	if err := g.store.Apply(t.Context(), []wire.Message{forged, gone}, cursor+2); err != nil {
 		t.Fatal(err)
 	}
+	other := thing("other")
+	for i := range 5 {
+		g.publish(other, fmt.Sprint(i)) // else the cursor is beyond the stream, which an attach notices
+	}
+	g.wait(other, "4")
 	g.heal(changed, "1")
 	g.wait(lost, "1")
 }

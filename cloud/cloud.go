@@ -2,6 +2,7 @@ package cloud
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"slices"
@@ -148,8 +149,12 @@ func (c *Cloud) upward(nc *nats.Conn, objects cache.Cache, members *Members, eng
 		return nil, fmt.Errorf("kubernetes: %w", err)
 	}
 	monitor := nodes.New(clients, objects, members, c.metrics, c.log.Named("nodes"))
+	order := func(verb string) func(node, text string) error {
+		return func(node, text string) error { return streams.Order(nc, node, verb, []byte(text)) }
+	}
 	alarms := newAlarms(c.cfg.ID, clients, c.log.Named("alarms"))
-	auditor := newAudit(members.Owns, engine, func(node string) error { return streams.Order(nc, node, streams.VerbResync, nil) },
+	twins := newTwins(members.Owns, order(streams.VerbWho), order(streams.VerbFence), alarms.warn, rand.Text, c.metrics, c.log.Named("twins"))
+	auditor := newAudit(members.Owns, engine, func(node string) error { return order(streams.VerbResync)(node, "") },
 		alarms.warn, c.metrics, c.log.Named("audit"))
 	calm := autonomy.New(clients, objects, members, alarms.warn, c.metrics, c.log.Named("autonomy"))
 	view, inspection, err := c.inspection(nc, objects, members)
@@ -161,6 +166,9 @@ func (c *Cloud) upward(nc *nats.Conn, objects cache.Cache, members *Members, eng
 		return nil, err
 	}
 	beats, err := streams.NewBeats(nc, func(_ context.Context, node string, beat wire.Beat) {
+		if !twins.hear(node, beat, time.Now()) {
+			return
+		}
 		monitor.Beat(node, beat, progressOf(engine, keeper, node, beat))
 		view.Beat(node, beat)
 		way.Heard(node)
@@ -173,7 +181,7 @@ func (c *Cloud) upward(nc *nats.Conn, objects cache.Cache, members *Members, eng
 	if err != nil {
 		return nil, err
 	}
-	calls, err := c.calls(nc, objects, engine, metrics)
+	calls, err := c.calls(nc, objects, engine, twins, metrics)
 	if err != nil {
 		return nil, err
 	}
@@ -191,11 +199,12 @@ func (c *Cloud) upward(nc *nats.Conn, objects cache.Cache, members *Members, eng
 }
 
 // calls makes the server of what nodes ask.
-func (c *Cloud) calls(nc *nats.Conn, objects cache.Cache, engine *desired.Engine, metrics *streams.Metrics) (*streams.Calls, error) {
+func (c *Cloud) calls(nc *nats.Conn, objects cache.Cache, engine *desired.Engine, twins *twins, metrics *streams.Metrics) (*streams.Calls, error) {
 	known := func(ctx context.Context, node string) bool {
 		return objects.Get(ctx, client.ObjectKey{Name: node}, &corev1.Node{}) == nil
 	}
-	attacher, err := streams.NewAttacher(nc, known, metrics, c.log.Named("attach"))
+	attached := func(node, instance string) { twins.attached(node, instance, time.Now()) }
+	attacher, err := streams.NewAttacher(nc, known, attached, metrics, c.log.Named("attach"))
 	if err != nil {
 		return nil, err
 	}

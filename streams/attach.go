@@ -31,18 +31,20 @@ type Attacher struct {
 	js      jetstream.JetStream
 	reader  *reader
 	known   func(ctx context.Context, node string) bool
+	told    func(node, instance string)
 	metrics *Metrics
 	log     *zap.Logger
 }
 
 // NewAttacher makes an Attacher. known tells whether Kubernetes has a Node of that name. Only an empty store of a
-// node without one gets a full snapshot before the node's desired state was published completely.
-func NewAttacher(nc *nats.Conn, known func(ctx context.Context, node string) bool, metrics *Metrics, log *zap.Logger) (*Attacher, error) {
+// node without one gets a full snapshot before the node's desired state was published completely. attached is told of each
+// attach that succeeded, and must not block.
+func NewAttacher(nc *nats.Conn, known func(ctx context.Context, node string) bool, attached func(node, instance string), metrics *Metrics, log *zap.Logger) (*Attacher, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return nil, fmt.Errorf("attacher: %w", err)
 	}
-	return &Attacher{js: js, reader: &reader{nc: nc, js: js, stream: DesiredStream}, known: known, metrics: metrics, log: log}, nil
+	return &Attacher{js: js, reader: &reader{nc: nc, js: js, stream: DesiredStream}, known: known, told: attached, metrics: metrics, log: log}, nil
 }
 
 // Handle is the CallHandler of VerbAttach.
@@ -100,7 +102,11 @@ func (a *Attacher) attach(ctx context.Context, node string, req wire.AttachReque
 	}
 	// The pages together reach as far as the replica that gave the last one: what it had not seen, the consumer delivers.
 	reply.UpTo = max(p.upTo, start-1)
-	return reply, a.consumer(ctx, node, &reply)
+	if err := a.consumer(ctx, node, &reply); err != nil {
+		return reply, err
+	}
+	a.told(node, req.Instance)
+	return reply, nil
 }
 
 // page reads one page of a snapshot. What changes lack, the consumer delivers, so any replica may give them. What a full

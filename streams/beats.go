@@ -30,14 +30,29 @@ type Beater struct {
 	node    string
 	nc      *nats.Conn
 	compose func(census bool) wire.Beat
+	who     chan string // of a few: questions that are not answered yet
 	log     *zap.Logger
 }
 
 // NewBeater makes the heartbeat of a node; compose gives the beat of this moment, each 10 s with a
 // census of the store, and must not block.
 func NewBeater(node string, nc *nats.Conn, compose func(census bool) wire.Beat, log *zap.Logger) *Beater {
-	return &Beater{node: node, nc: nc, compose: compose, log: log}
+	return &Beater{node: node, nc: nc, compose: compose, who: make(chan string, 4), log: log}
 }
+
+// Answer sends a heartbeat at once that repeats the cloud's question. It does not block.
+func (b *Beater) Answer(question []byte) {
+	if len(question) > maxQuestion {
+		return
+	}
+	select {
+	case b.who <- string(question):
+	default:
+	}
+}
+
+// maxQuestion bounds what is repeated.
+const maxQuestion = 64
 
 // Start beats until ctx ends and then returns nil.
 func (b *Beater) Start(ctx context.Context) error {
@@ -61,6 +76,12 @@ func (b *Beater) Start(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
+		case question := <-b.who:
+			beat := b.compose(false)
+			beat.Who = question
+			if err := b.send(beat); err != nil {
+				b.log.Warn("beat not sent", zap.Error(err))
+			}
 		case <-ticker.C:
 		}
 	}

@@ -59,7 +59,7 @@ func TestANodeThatCallsWithoutEndDelaysNoOther(t *testing.T) {
 		}
 	}
 	streamstest.Eventually(t, "all but 64 are refused", func() bool {
-		return counted2(t, reg, "frond_calls_total", "busy") == 500-64 && len(refused) == 500-64
+		return counted(t, reg, "frond_calls_total", "busy") == 500-64 && len(refused) == 500-64
 	})
 	var answer struct{ Error string }
 	if err := json.Unmarshal([]byte(<-refused), &answer); err != nil || !strings.Contains(answer.Error, "wait already") {
@@ -70,8 +70,8 @@ func TestANodeThatCallsWithoutEndDelaysNoOther(t *testing.T) {
 	}
 }
 
-// counted2 sums the counters of a name that have a label of that value.
-func counted2(t *testing.T, reg *prometheus.Registry, name, value string) (sum float64) {
+// counted sums the counters of a name that have a label of that value.
+func counted(t *testing.T, reg *prometheus.Registry, name, value string) (sum float64) {
 	t.Helper()
 	families, err := reg.Gather()
 	if err != nil {
@@ -123,7 +123,7 @@ func TestGarbageBeatsHoldUpNoBeat(t *testing.T) {
 	}
 	publish(2)
 	streamstest.Eventually(t, "the beat after the garbage", func() bool { return heard.Load() == 2 })
-	if n := counted2(t, reg, "frond_garbage_dropped_total", "beat"); n == 0 {
+	if n := counted(t, reg, "frond_garbage_dropped_total", "beat"); n == 0 {
 		t.Error("garbage that was not kept is not counted")
 	}
 }

@@ -2,8 +2,10 @@ package streams
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -51,6 +53,9 @@ type Delivery struct {
 	dead    *deadLetters
 	metrics *Metrics
 	log     *zap.Logger
+	// instance is told at each attach; first is when the first one succeeded, nil before.
+	instance string
+	first    atomic.Pointer[time.Time]
 	// resync, full with one token, asks for everything anew.
 	resync chan struct{}
 }
@@ -67,8 +72,8 @@ func NewDelivery(node string, nc *nats.Conn, store Store, link Link, metrics *Me
 	}
 	return &Delivery{
 		node: node, nc: nc, js: js, store: store, link: link, codec: codec, metrics: metrics, log: log,
-		resync: make(chan struct{}, 1), // one waiting wish is as good as many
-		dead:   &deadLetters{js: js, from: node, metrics: metrics, log: log},
+		instance: rand.Text(), resync: make(chan struct{}, 1), // one waiting wish is as good as many
+		dead: &deadLetters{js: js, from: node, metrics: metrics, log: log},
 	}, nil
 }
 
@@ -118,7 +123,7 @@ func newRetry() *wait.Backoff {
 
 // attach lists: it brings the store to the snapshot's end and returns the last page.
 func (d *Delivery) attach(ctx context.Context, everything bool) (wire.AttachReply, error) {
-	request := wire.AttachRequest{Cursor: d.store.Cursor(), Full: everything}
+	request := wire.AttachRequest{Cursor: d.store.Cursor(), Full: everything, Instance: d.instance}
 	var first *wire.AttachReply
 	var full []wire.Message
 	marked, seen := false, map[string]struct{}{}

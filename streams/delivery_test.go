@@ -161,7 +161,7 @@ func startCloud(t *testing.T, hub *server.Server, known bool) cloud {
 	if err != nil {
 		t.Fatal(err)
 	}
-	attacher, err := streams.NewAttacher(nc, func(context.Context, string) bool { return known }, metrics, log)
+	attacher, err := streams.NewAttacher(nc, func(context.Context, string) bool { return known }, func(string, string) {}, metrics, log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -380,24 +380,4 @@ func deadCount(t *testing.T, reg *prometheus.Registry, plane string) float64 {
 func attachErrors(t *testing.T, reg *prometheus.Registry) float64 {
 	t.Helper()
 	return counted(t, reg, "frond_attaches_total", "error")
-}
-
-// counted reads a counter with one label.
-func counted(t *testing.T, reg *prometheus.Registry, name, value string) float64 {
-	t.Helper()
-	families, err := reg.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range families {
-		if f.GetName() != name {
-			continue
-		}
-		for _, m := range f.GetMetric() {
-			if m.GetLabel()[0].GetValue() == value {
-				return m.GetCounter().GetValue()
-			}
-		}
-	}
-	return 0
 }

@@ -10,8 +10,12 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// VerbResync tells a node to attach for everything.
-const VerbResync = "resync"
+// The orders that the cloud gives on call.node.<node>.<verb>.
+const (
+	VerbResync = "resync" // attach for everything
+	VerbWho    = "who"    // every agent of this name sends a heartbeat with the payload in it
+	VerbFence  = "fence"  // the instance in the payload is shut out for FenceFor
+)
 
 // orderQueue holds orders that come while one is obeyed; more are dropped, as the cloud repeats them.
 const orderQueue = 16

@@ -38,8 +38,9 @@ func lagging(t *testing.T, hub *server.Server, answer func(request *nats.Msg)) {
 	}
 }
 
-// answers of a replica that has nothing of the node, and of one that has seen the first message only.
+// nothingThere is the answer of a replica that has nothing of the node.
 func nothingThere(t *testing.T) func(*nats.Msg) {
+	t.Helper()
 	return func(request *nats.Msg) {
 		if err := request.RespondMsg(&nats.Msg{Header: nats.Header{"Status": {"404"}, "Description": {"No Results"}}}); err != nil {
 			t.Error(err)
@@ -47,7 +48,9 @@ func nothingThere(t *testing.T) func(*nats.Msg) {
 	}
 }
 
+// onlyTheFirst is the answer of one that has seen the first message only.
 func onlyTheFirst(t *testing.T, first wire.Message) func(*nats.Msg) {
+	t.Helper()
 	return func(request *nats.Msg) {
 		object := &nats.Msg{Data: first.Object, Header: nats.Header{
 			"Nats-Subject": {streams.Subject(streams.Desired, first.Node, first.Key)}, "Nats-Sequence": {"1"}, "Nats-Num-Pending": {"0"},

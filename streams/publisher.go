@@ -94,7 +94,7 @@ func (p *Publisher) Held(ctx context.Context, node string) (map[wire.Key]wire.Me
 }
 
 func (p *Publisher) held(ctx context.Context, node string) (map[wire.Key]wire.Message, error) {
-	stream, err := p.js.Stream(ctx, DesiredStream)
+	stream, err := p.reader.js.Stream(ctx, DesiredStream)
 	if err != nil {
 		return nil, err
 	}

@@ -3,9 +3,19 @@ package streams
 import (
 	"context"
 	"errors"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 )
+
+// Identity returns what tells this process from others of the same node, and for how long it has been served: since its
+// first attach, whatever came after it.
+func (d *Delivery) Identity() (instance string, since time.Duration) {
+	if first := d.first.Load(); first != nil {
+		since = time.Since(*first)
+	}
+	return d.instance, since
+}
 
 // Resync makes the next attach, at once, one for everything: the store is compared object by object with what the cloud
 // holds, and repaired. It does not block.
@@ -28,6 +38,8 @@ func (d *Delivery) session(ctx context.Context, linkChanged <-chan struct{}, eve
 		if err != nil {
 			return err
 		}
+		now := time.Now()
+		d.first.CompareAndSwap(nil, &now)
 		if full {
 			d.asked() // what was asked for meanwhile has been done
 		}

@@ -51,6 +51,8 @@ type Cursor struct {
 // AttachRequest is sent by a node on call.cloud.<node>.attach after each (re)connect.
 type AttachRequest struct {
 	Cursor
+	// Instance is the process that attaches, as in Beat.
+	Instance string `json:"instance,omitempty"`
 	// Full asks for everything, whatever the cursor says: an audit found a difference.
 	Full bool `json:"full,omitempty"`
 	// Continue asks for the page after this sequence of a snapshot that did not fit in one reply; 0 starts anew.
@@ -105,6 +107,14 @@ type Beat struct {
 	Outbox uint64 `json:"outbox"`
 	// Version is edgecore's version.
 	Version string `json:"version,omitempty"`
+	// Instance is random and made by each process of an agent; "" from an older one. Two that live have a copied disk.
+	Instance string `json:"instance,omitempty"`
+	// Since is for how many milliseconds the process has been served: since its first attach. 0: not yet.
+	Since int64 `json:"since,omitempty"`
+	// Who repeats the question that this heartbeat answers.
+	Who string `json:"who,omitempty"`
+	// Fenced says that the process is shut out, so that the heartbeat is its own and not the node's.
+	Fenced bool `json:"fenced,omitempty"`
 	// Census sums up the cloud's objects in the store, at the cursor; nil if this beat has none.
 	Census *Census `json:"census,omitempty"`
 	// Deleted are the objects that were deleted at the node, which the cloud may still hold; they are not in Census.

@@ -61,7 +61,7 @@ func newWorld(t *testing.T) *world {
 	if w.publisher, err = streams.NewPublisher(nc, streams.NewMetrics(nil)); err != nil {
 		t.Fatal(err)
 	}
-	if w.attacher, err = streams.NewAttacher(nc, nil, streams.NewMetrics(nil), zaptest.NewLogger(t)); err != nil {
+	if w.attacher, err = streams.NewAttacher(nc, nil, func(string, string) {}, streams.NewMetrics(nil), zaptest.NewLogger(t)); err != nil {
 		t.Fatal(err)
 	}
 	if w.js, err = jetstream.New(nc); err != nil {

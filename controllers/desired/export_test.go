@@ -3,6 +3,7 @@ package desired
 import (
 	"maps"
 	"slices"
+	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -89,3 +90,11 @@ func (g *Graph) Wants(node string) map[wire.Key]bool {
 }
 
 func (g *Graph) Size() int { return len(slices.Collect(maps.Keys(g.graph.vertices))) }
+
+// Holding is an Engine that believes the stream to hold these messages for a node.
+func Holding(node string, held map[wire.Key]wire.Message) *Engine {
+	s := newSite(node, time.Now())
+	s.endLoad(s.beginLoad(), held, "")
+	s.expect(nil)
+	return &Engine{sites: map[string]*site{node: s}}
+}

@@ -9,8 +9,9 @@ import (
 	"github.com/frond-edge/frond/leaf/store"
 )
 
-// deletedMost is how many objects deleted here a beat names; with more, it has no census.
-const deletedMost = 16
+// deletedBytes is how much room a heartbeat of at most 4 KiB has for the names of objects deleted here; with more, it has
+// no census.
+const deletedBytes = 2048
 
 // audited is the node's store, which counts what a full snapshot repaired in it.
 type audited struct {
@@ -68,11 +69,13 @@ func (a *audited) Replace(ctx context.Context, messages []wire.Message, streamEp
 // count puts the census into a beat.
 func (a *audited) count(beat *wire.Beat) {
 	cursor, census, deleted := a.Census()
-	if len(deleted) > deletedMost {
-		return
-	}
-	beat.Cursor, beat.Census = cursor, &census
+	names, size := make([]string, 0, len(deleted)), 0
 	for _, key := range deleted {
-		beat.Deleted = append(beat.Deleted, key.String())
+		name := key.String()
+		if size += len(name); size > deletedBytes {
+			return
+		}
+		names = append(names, name)
 	}
+	beat.Cursor, beat.Census, beat.Deleted = cursor, &census, names
 }

@@ -6,7 +6,6 @@ package edgenode
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -152,20 +151,21 @@ func (n *Node) open(ctx context.Context, nc *nats.Conn) (*store.Store, *streams.
 func (n *Node) wire(nc *nats.Conn, st *store.Store, outbox *streams.Outbox, kubelet *pulse, disk *storage) ([]lifecycle.Part, error) {
 	metrics := streams.NewMetrics(n.metrics)
 	link := link{n.leaf}
+	gate := streams.NewGate(link, n.log.Named("gate"))
 	checked := newAudited(st, n.metrics)
 	history, err := n.recorded(checked)
 	if err != nil {
 		return nil, err
 	}
-	delivery, err := streams.NewDelivery(n.cfg.Node, nc, history, link, metrics, n.log.Named("delivery"))
+	delivery, err := streams.NewDelivery(n.cfg.Node, nc, history, gate, metrics, n.log.Named("delivery"))
 	if err != nil {
 		return nil, err
 	}
-	reports, err := streams.NewPump(streams.Report, nc, link, metrics, n.log.Named("pump"))
+	reports, err := streams.NewPump(streams.Report, nc, gate, metrics, n.log.Named("pump"))
 	if err != nil {
 		return nil, err
 	}
-	events, err := streams.NewPump(streams.Event, nc, link, metrics, n.log.Named("pump"))
+	events, err := streams.NewPump(streams.Event, nc, gate, metrics, n.log.Named("pump"))
 	if err != nil {
 		return nil, err
 	}
@@ -174,31 +174,19 @@ func (n *Node) wire(nc *nats.Conn, st *store.Store, outbox *streams.Outbox, kube
 			Cursor: st.Cursor(), Outbox: reports.Waiting() + events.Waiting(),
 			Healthy: kubelet.beats(), Version: buildinfo.Version(),
 		}
+		identify(&beat, delivery, gate)
 		if census {
 			checked.count(&beat)
 		}
 		return beat
 	}, n.log.Named("beat"))
-	orders := streams.NewOrders(n.cfg.Node, nc, map[string]func([]byte){
-		streams.VerbResync: func([]byte) { delivery.Resync() },
-	}, n.log.Named("orders"))
+	orders := streams.NewOrders(n.cfg.Node, nc, obey(delivery, beater, gate), n.log.Named("orders"))
 	again := &resync{node: n.cfg.Node, store: st, link: link, to: outbox, log: n.log.Named("resync")}
 	nudges := streams.NewNudges(n.cfg.Node, nc, again.nudged, metrics, n.log.Named("nudges"))
-	server := health.New(n.cfg.Listen, n.metrics, health.Check{Name: "disk", Ready: disk.ready},
-		health.Check{Name: "kubelet", Ready: func() error {
-			if !kubelet.beats() {
-				return errors.New("the kubelet has not renewed its lease in time")
-			}
-			return nil
-		}},
-		health.Check{Name: "store", Ready: func() error {
-			if st.Cursor().StreamEpoch == "" {
-				return errors.New("this gateway has never been attached to the cloud")
-			}
-			return nil
-		}})
+	server := health.New(n.cfg.Listen, n.metrics, checks(st, disk, kubelet, gate)...)
 	return []lifecycle.Part{
 		{Name: "health", Start: server.Start, Ready: server.Ready()},
+		{Name: "gate", Start: gate.Start},
 		{Name: "delivery", Start: delivery.Start},
 		{Name: "reports", Start: reports.Start},
 		{Name: "events", Start: events.Start},
