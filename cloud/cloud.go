@@ -54,18 +54,29 @@ func New(cfg config.CloudCore, kube *rest.Config, metrics *prometheus.Registry, 
 // Start runs the replica until ctx ends, then leaves the members, hands back what it has in its hands and returns nil. After
 // ErrRestored the process should begin anew.
 func (c *Cloud) Start(ctx context.Context) error {
-	nc, err := dialHub(c.cfg.Hub, "cloudcore "+c.cfg.ID, c.metrics, c.log.Named("hub"))
+	reconnects := prometheus.NewCounter(prometheus.CounterOpts{
+		Namespace: "frond", Name: "hub_reconnects_total", Help: "Connections to the hub after the first ones.",
+	})
+	if err := c.metrics.Register(reconnects); err != nil {
+		return fmt.Errorf("hub: %w", err)
+	}
+	nc, err := dialHub(c.cfg.Hub, "cloudcore "+c.cfg.ID, reconnects, c.log.Named("hub"))
 	if err != nil {
 		return err
 	}
 	defer nc.Close()
+	writer, err := dialWriter(c.cfg.Hub, "cloudcore "+c.cfg.ID+" writer", reconnects, c.log.Named("writer"))
+	if err != nil {
+		return err
+	}
+	defer writer.Close()
 	sctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	kv, err := ensureHub(sctx, nc, c.cfg.Replicas, c.log)
 	if err != nil {
 		return fmt.Errorf("prepare the hub: %w", err)
 	}
-	parts, err := c.assemble(sctx, nc, kv)
+	parts, err := c.assemble(sctx, nc, writer, kv)
 	if err != nil {
 		return err
 	}
@@ -95,14 +106,14 @@ func ensureHub(ctx context.Context, nc *nats.Conn, replicas int, log *zap.Logger
 }
 
 // assemble makes the parts in the order in which they start.
-func (c *Cloud) assemble(ctx context.Context, nc *nats.Conn, kv jetstream.KeyValue) ([]lifecycle.Part, error) {
+func (c *Cloud) assemble(ctx context.Context, nc, writer *nats.Conn, kv jetstream.KeyValue) ([]lifecycle.Part, error) {
 	objects, err := cache.New(c.rest, desired.CacheOptions())
 	if err != nil {
 		return nil, fmt.Errorf("cache: %w", err)
 	}
 	metrics := streams.NewMetrics(c.metrics)
 	members := NewMembers(c.cfg.ID, kv, c.log.Named("members"))
-	publisher, err := streams.NewPublisher(nc, metrics)
+	publisher, err := streams.NewPublisher(writer, metrics)
 	if err != nil {
 		return nil, err
 	}

@@ -61,7 +61,7 @@ func TestChapters(t *testing.T) {
 
 // site is a cluster with one edge node, and a hub.
 type site struct {
-	*testing.T
+	testing.TB
 	cluster *kubetest.Cluster
 	kube    kubernetes.Interface
 	hub     *server.Server
@@ -135,14 +135,17 @@ func (s *site) cloudcore() (history *History, failed <-chan error, stop func()) 
 // all owns every node.
 type all struct{}
 
-func (all) Owns(string) bool         { return true }
+func (all) Term(string) uint64       { return 1 }
+func (all) Fresh() bool              { return true }
 func (all) Changed() <-chan struct{} { return nil }
 
-func (s *site) pod(name string) {
+func (s *site) pod(name string) { s.podOn(name, "edge") }
+
+func (s *site) podOn(name, node string) {
 	s.Helper()
 	_, err := s.kube.CoreV1().Pods(s.ns).Create(s.Context(), &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec:       corev1.PodSpec{NodeName: "edge", Containers: []corev1.Container{{Name: "c", Image: "i"}}},
+		Spec:       corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "c", Image: "i"}}},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		s.Fatal(err)
@@ -174,31 +177,32 @@ func (s *site) eventually(want map[string]string) {
 	})
 }
 
+// furnish makes the namespace, its account and edge nodes.
+func (s *site) furnish(nodes ...string) {
+	s.Helper()
+	core := s.kube.CoreV1()
+	if _, err := core.Namespaces().Create(s.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.ns}}, metav1.CreateOptions{}); err != nil {
+		s.Fatal(err)
+	}
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
+	if _, err := core.ServiceAccounts(s.ns).Create(s.Context(), account, metav1.CreateOptions{}); err != nil {
+		s.Fatal(err)
+	}
+	for _, name := range nodes {
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{desired.EdgeLabel: ""}}}
+		if _, err := core.Nodes().Create(s.Context(), node, metav1.CreateOptions{}); err != nil {
+			s.Fatal(err)
+		}
+	}
+}
+
 // An etcd restored to an older copy: what the API says now is published anew, of another epoch; what it forgot is kept at the
 // node until somebody confirms.
 func TestARestoredCluster(t *testing.T) {
-	s := &site{T: t, cluster: shared.Cluster(t), hub: streamstest.Hub(t)}
+	s := &site{TB: t, cluster: shared.Cluster(t), hub: streamstest.Hub(t)}
 	s.kube = s.cluster.Client(t)
 	s.ns = "restored"
-	for _, o := range []func() error{
-		func() error {
-			_, err := s.kube.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.ns}}, metav1.CreateOptions{})
-			return err
-		},
-		func() error {
-			_, err := s.kube.CoreV1().ServiceAccounts(s.ns).Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{})
-			return err
-		},
-		func() error {
-			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "edge", Labels: map[string]string{desired.EdgeLabel: ""}}}
-			_, err := s.kube.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{})
-			return err
-		},
-	} {
-		if err := o(); err != nil {
-			t.Fatal(err)
-		}
-	}
+	s.furnish("edge")
 	for i := range 4 {
 		s.pod(fmt.Sprint("old", i))
 	}

@@ -21,22 +21,23 @@ const (
 	hubTimeout = 5 * time.Second
 )
 
+// dialWriter opens the connection that the desired state is published on. What is written while it is lost fails, and is not
+// kept for the next connection as elsewhere: when a replica that was stopped for long goes on, the hub has dropped it, and
+// nothing that it had decided before may arrive.
+func dialWriter(cfg config.Hub, name string, reconnects prometheus.Counter, log *zap.Logger) (*nats.Conn, error) {
+	return dialHub(cfg, name, reconnects, log, nats.ReconnectBufSize(-1))
+}
+
 // dialHub opens cloudcore's connection to the hub. It waits for no server: it connects when one is there, and again
 // whenever the connection is lost.
-func dialHub(cfg config.Hub, name string, metrics prometheus.Registerer, log *zap.Logger) (*nats.Conn, error) {
-	reconnects := prometheus.NewCounter(prometheus.CounterOpts{
-		Namespace: "frond", Name: "hub_reconnects_total", Help: "Connections to the hub after the first one.",
-	})
-	if err := metrics.Register(reconnects); err != nil {
-		return nil, fmt.Errorf("hub: %w", err)
-	}
+func dialHub(cfg config.Hub, name string, reconnects prometheus.Counter, log *zap.Logger, more ...nats.Option) (*nats.Conn, error) {
 	nkey, err := nats.NkeyOptionFromSeed(cfg.NkeyFile)
 	if err != nil {
 		return nil, fmt.Errorf("hub credentials %s: %w", cfg.NkeyFile, err)
 	}
 	opts := nats.GetDefaultOptions()
 	opts.Servers = cfg.URLs
-	for _, option := range []nats.Option{
+	for _, option := range append(more,
 		nats.Name(name), nkey, nats.RootCAs(cfg.CAFile), nats.ClientCert(cfg.CertFile, cfg.KeyFile),
 		nats.MaxReconnects(-1), nats.RetryOnFailedConnect(true), nats.ReconnectWait(hubReconnect), nats.ReconnectJitter(hubReconnect, hubReconnect),
 		nats.PingInterval(hubPing), nats.MaxPingsOutstanding(hubPingsOut), nats.Timeout(hubTimeout),
@@ -53,7 +54,7 @@ func dialHub(cfg config.Hub, name string, metrics prometheus.Registerer, log *za
 			}
 			log.Warn("hub error", zap.String("subject", subject), zap.Error(err))
 		}),
-	} {
+	) {
 		if err := option(&opts); err != nil {
 			return nil, fmt.Errorf("hub: %w", err)
 		}

@@ -18,16 +18,22 @@ const (
 	// memberRefresh and memberDead give a takeover within 2 s: a dead replica is missed after 1.5 s.
 	memberRefresh = 400 * time.Millisecond
 	memberDead    = 1500 * time.Millisecond
+	// memberJudge is how late a dead replica may be noticed after memberDead.
+	memberJudge = 100 * time.Millisecond
 	// memberPut bounds one refresh; during a leader election refreshes fail and the view stays as it is.
 	memberPut = 2 * time.Second
+	// memberViews is how many changes of the live set are remembered; a node that was owned all along gets a new term with each
+	// further one, which costs a look at the stream.
+	memberViews = 16
 )
 
 // Members is the live set of cloudcores and decides which of them owns a node. Each replica refreshes its entry in a
 // bucket and judges the others by the age of theirs, on its own clock. While it does not see its own refreshes, it knows
-// nothing of the others either and keeps the view it had.
+// nothing of the others either and keeps the view it had, but it is not Fresh.
 //
-// Ownership only spreads the work: two replicas that own a node for a moment publish the same things, and the stream
-// refuses the second.
+// Ownership spreads the work and does not guard it: two replicas that own a node for a moment publish the same things, and the
+// stream refuses the second. A replica that was away, stopped or cut off, for so long that others may have taken its nodes
+// over, owns them afterwards in a new term.
 type Members struct {
 	self string
 	kv   jetstream.KeyValue
@@ -35,8 +41,24 @@ type Members struct {
 
 	mu      sync.Mutex
 	seen    map[string]time.Time // guarded by mu; last refresh by member
+	own     []refresh            // guarded by mu; the last refreshes of our own that were begun and may still count
+	heard   time.Time            // guarded by mu; when the newest of our own that arrived was begun
+	back    time.Time            // guarded by mu; when we came back last: before that we could not hear the others
 	live    []string             // guarded by mu; sorted
-	changed chan struct{}        // guarded by mu; closed when live changes
+	views   []view               // guarded by mu; the last memberViews, the present one at the end
+	changed chan struct{}        // guarded by mu; closed when views changes
+}
+
+// view is who was live for a time; nobody, while this replica was away.
+type view struct {
+	term uint64
+	live []string
+}
+
+// refresh is one refresh of our own entry.
+type refresh struct {
+	value string
+	at    time.Time
 }
 
 // NewMembers makes the view of one replica; until Start has seen its own entry it owns nothing.
@@ -44,12 +66,38 @@ func NewMembers(self string, kv jetstream.KeyValue, log *zap.Logger) *Members {
 	return &Members{self: self, kv: kv, log: log, seen: map[string]time.Time{}, changed: make(chan struct{})}
 }
 
-// Owns reports whether this replica is the owner of a node now.
+// Owns reports whether this replica is the owner of a node by the view it has.
 func (m *Members) Owns(node string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return owner(m.live, node) == m.self
 }
+
+// Term returns a number for the time since when this replica has owned a node without a break, 0 if it does not. What was
+// known of the node in another term may be old.
+func (m *Members) Term(node string) uint64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var term uint64
+	for _, v := range slices.Backward(m.views) {
+		if owner(v.live, node) != m.self {
+			break
+		}
+		term = v.term
+	}
+	return term
+}
+
+// Fresh reports whether no other replica can have missed this one yet. Ask right before each write: while the process is
+// stopped, or the machine is, time goes on.
+func (m *Members) Fresh() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return age(m.heard, time.Now()) <= memberDead
+}
+
+// age is the time since at by the clock that says more: the monotonic one stands still while a machine sleeps.
+func age(at, now time.Time) time.Duration { return max(now.Sub(at), now.Round(0).Sub(at.Round(0))) }
 
 // Changed returns a channel that closes at the next change of the live set.
 func (m *Members) Changed() <-chan struct{} {
@@ -114,8 +162,13 @@ func (m *Members) refresh(ctx context.Context) error {
 	ticker := time.NewTicker(memberRefresh)
 	defer ticker.Stop()
 	for {
+		now := time.Now()
+		own := refresh{value: now.UTC().Format(time.RFC3339Nano), at: now}
+		m.mu.Lock()
+		m.begin(own)
+		m.mu.Unlock()
 		pctx, cancel := context.WithTimeout(ctx, memberPut)
-		_, err := m.kv.Put(pctx, m.self, []byte(time.Now().UTC().Format(time.RFC3339Nano)))
+		_, err := m.kv.Put(pctx, m.self, []byte(own.value))
 		cancel()
 		if err != nil && ctx.Err() == nil {
 			m.log.Debug("member not refreshed", zap.Error(err))
@@ -129,7 +182,7 @@ func (m *Members) refresh(ctx context.Context) error {
 }
 
 func (m *Members) watch(ctx context.Context, watcher jetstream.KeyWatcher) error {
-	ticker := time.NewTicker(memberRefresh)
+	ticker := time.NewTicker(memberJudge)
 	defer ticker.Stop()
 	for {
 		select {
@@ -144,7 +197,7 @@ func (m *Members) watch(ctx context.Context, watcher jetstream.KeyWatcher) error
 			switch {
 			case entry == nil: // the end of the initial values; an entry of a dead replica among them counts for memberDead
 			case entry.Operation() == jetstream.KeyValuePut:
-				m.refreshed(entry.Key(), time.Now())
+				m.refreshed(entry.Key(), string(entry.Value()), time.Now())
 			default:
 				m.left(entry.Key(), time.Now())
 			}
@@ -152,14 +205,41 @@ func (m *Members) watch(ctx context.Context, watcher jetstream.KeyWatcher) error
 	}
 }
 
-func (m *Members) refreshed(member string, now time.Time) {
+// refreshed notes a refresh that arrived.
+func (m *Members) refreshed(member, value string, now time.Time) {
 	m.mu.Lock()
+	if member == m.self {
+		at := slices.IndexFunc(m.own, func(r refresh) bool { return r.value == value })
+		if at < 0 {
+			m.mu.Unlock()
+			return // from another life, or so old that it says nothing
+		}
+		m.hear(m.own[at].at, now)
+	}
 	m.seen[member] = now
 	known := slices.Contains(m.live, member)
 	m.mu.Unlock()
 	if !known {
 		m.judge(now)
 	}
+}
+
+// begin notes a refresh of our own; those that would count no more when they arrive are dropped. The caller holds mu.
+func (m *Members) begin(own refresh) {
+	m.own = slices.DeleteFunc(m.own, func(r refresh) bool { return age(r.at, own.at) > memberDead })
+	m.own = append(m.own, own)
+}
+
+// hear takes the arrival of our own refresh that was begun at a time. The others have heard it too, later than it began: so
+// they cannot miss us before memberDead has passed since then. The caller holds mu.
+func (m *Members) hear(began, now time.Time) {
+	if !m.heard.IsZero() && age(m.heard, began) > memberDead {
+		m.log.Warn("was away from the other members", zap.Duration("took", age(m.heard, began)))
+		m.back = now
+		m.turn(nil)
+		m.turn(m.live)
+	}
+	m.heard = began
 }
 
 // left takes a member away that said so itself.
@@ -174,11 +254,14 @@ func (m *Members) left(member string, now time.Time) {
 func (m *Members) judge(now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if now.Sub(m.seen[m.self]) > memberDead {
+	if age(m.heard, now) > memberDead {
 		return
 	}
 	var live []string
 	for member, at := range m.seen {
+		if at.Before(m.back) {
+			at = m.back // we were not there to hear it
+		}
 		if now.Sub(at) <= memberDead {
 			live = append(live, member)
 		} else {
@@ -191,6 +274,16 @@ func (m *Members) judge(now time.Time) {
 	}
 	m.log.Info("members changed", zap.Strings("live", live))
 	m.live = live
+	m.turn(live)
+}
+
+// turn begins a view. The caller holds mu.
+func (m *Members) turn(live []string) {
+	term := uint64(1)
+	if n := len(m.views); n > 0 {
+		term = m.views[n-1].term + 1
+	}
+	m.views = append(m.views[max(0, len(m.views)+1-memberViews):], view{term: term, live: live})
 	close(m.changed)
 	m.changed = make(chan struct{})
 }

@@ -131,7 +131,7 @@ func (w *World) launch(ctx context.Context, pods ...*corev1.Pod) error {
 }
 
 // clear deletes the pods of a selector and, with them, ConfigMaps of a name prefix, and waits until the API has no more of
-// them and the stream of desired state has been purged of them.
+// them and the stream of desired state tells the nodes so.
 func (w *World) clear(ctx context.Context, selector string, configMaps []string) error {
 	err := w.kube.CoreV1().Pods(namespace).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: selector})
 	if err != nil {
@@ -160,8 +160,8 @@ func (w *World) clear(ctx context.Context, selector string, configMaps []string)
 			if err != nil {
 				return false, err
 			}
-			for key := range held {
-				if key.Resource == "configmaps" && key.Namespace == namespace && key.Name != rootCA {
+			for key, m := range held {
+				if m.Op != wire.Delete && key.Resource == "configmaps" && key.Namespace == namespace && key.Name != rootCA {
 					return false, nil
 				}
 			}

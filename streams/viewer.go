@@ -56,7 +56,7 @@ func (v *Viewer) Consumer(ctx context.Context, node string) (*jetstream.Consumer
 
 // Held returns what the stream holds for a node, as Publisher.Held does, the snapshot marker included.
 func (v *Viewer) Held(ctx context.Context, node string) (map[wire.Key]wire.Message, error) {
-	return (&Publisher{reader: v.reader}).Held(ctx, node)
+	return (&Publisher{js: v.js, reader: v.reader}).Held(ctx, node)
 }
 
 // Marker returns the sequence of a node's snapshot marker, 0 if there is none.

@@ -116,7 +116,7 @@ type State string
 const (
 	Synced   State = "synced"   // the desired version is on the node's disk
 	Pending  State = "pending"  // it is not, or not known to be
-	Deleting State = "deleting" // the node must delete the object, or has just done so
+	Deleting State = "deleting" // the node must delete the object
 )
 
 // Object is one object that the stream holds for a node.

@@ -107,10 +107,11 @@ func (v *View) Sync(ctx context.Context, name string) (inspect.Sync, error) {
 		cursor = node.Progress.Sequence
 	}
 	for key, m := range held {
-		if key == wire.SnapshotMarker() {
-			continue
+		acked := known && m.Sequence <= cursor
+		if key == wire.SnapshotMarker() || acked && m.Op == wire.Delete {
+			continue // a tombstone stays for a while after it has done its work
 		}
-		answer.Objects = append(answer.Objects, v.object(name, key, m, known && m.Sequence <= cursor))
+		answer.Objects = append(answer.Objects, v.object(name, key, m, acked))
 	}
 	slices.SortFunc(answer.Objects, func(a, b inspect.Object) int {
 		return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Resource, b.Resource), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))

@@ -22,16 +22,21 @@ type Publisher interface {
 	Publish(ctx context.Context, m wire.Message, expectLast uint64) (sequence uint64, err error)
 	// Held returns the last message of each of the node's subjects, without objects. The caller owns the map.
 	Held(ctx context.Context, node string) (map[wire.Key]wire.Message, error)
+	// Newer reports whether the stream holds a message for the node after a sequence. It may overlook what came just now.
+	Newer(ctx context.Context, node string, sequence uint64) (bool, error)
 	// Purge removes the messages of a subject up to and including a sequence.
 	Purge(ctx context.Context, node string, key wire.Key, upTo uint64) error
 }
 
 // Ownership says which nodes this replica serves. Calls may be concurrent and must not block.
 type Ownership interface {
-	// Owns reports whether this replica is the node's owner now.
-	Owns(node string) bool
-	// Changed returns a channel that is closed at the next change of any answer of Owns after this call.
+	// Term is not 0 if this replica is the node's owner, and it is another number after each break of that: what was known of
+	// the node before may be old.
+	Term(node string) uint64
+	// Changed returns a channel that is closed at the next change of any answer of Term after this call.
 	Changed() <-chan struct{}
+	// Fresh reports whether this replica has been heard of so lately that no other can have taken its nodes over.
+	Fresh() bool
 }
 
 // Config of an Engine. The zero value works.
@@ -40,6 +45,11 @@ type Config struct {
 	ClusterEpoch string
 	// Workers publish at a time; 0: 64. One publish is a round trip of about 1 ms to a quorum, so 64 keep it busy.
 	Workers int
+	// TombstoneAge is how long a tombstone stays at least, whoever has acked it: so long a writer that was stopped between its
+	// decision and its write is refused, as the object's subject is not empty; 0: 15 minutes.
+	TombstoneAge time.Duration
+	// CompareEvery is how often what the stream holds for a node is compared with memory; 0: 5 minutes.
+	CompareEvery time.Duration
 	// Grace is how long everything is kept for a node whose Node object is gone; 0: 10 minutes.
 	Grace time.Duration
 	// NoServices leaves out services and endpoint slices, for gateways without service addresses and their variables.
@@ -62,6 +72,10 @@ const (
 	defaultWorkers = 64
 	// A Node deleted by mistake and its pods collected (after 40 s) can be put back before gateways stop anything.
 	defaultGrace = 10 * time.Minute
+	// The hub drops a client that answers no ping after 6 minutes at most, and a publishing client carries nothing over to its
+	// next connection: a writer that was stopped for longer than this is refused by that.
+	defaultTombstoneAge = 15 * time.Minute
+	defaultCompareEvery = 5 * time.Minute
 )
 
 func (c Config) withDefaults() Config {
@@ -70,6 +84,12 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Grace == 0 {
 		c.Grace = defaultGrace
+	}
+	if c.TombstoneAge == 0 {
+		c.TombstoneAge = defaultTombstoneAge
+	}
+	if c.CompareEvery == 0 {
+		c.CompareEvery = defaultCompareEvery
 	}
 	if c.Guard.Settle == 0 {
 		c.Guard.Settle = defaultSettle
@@ -83,8 +103,8 @@ func (c Config) Validate() error {
 	if c.Workers < 0 {
 		faults = append(faults, errors.New("workers: negative"))
 	}
-	if c.Grace < 0 {
-		faults = append(faults, errors.New("grace: negative"))
+	if c.Grace < 0 || c.TombstoneAge < 0 || c.CompareEvery < 0 {
+		faults = append(faults, errors.New("grace, tombstone age or compare every: negative"))
 	}
 	return errors.Join(append(faults, c.Guard.validate())...)
 }

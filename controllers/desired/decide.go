@@ -47,6 +47,8 @@ type input struct {
 	keep bool
 	// acked is the stream sequence up to which the node has everything on disk.
 	acked uint64
+	// ripe: a tombstone is old enough to be purged.
+	ripe bool
 }
 
 func decide(in input) action {
@@ -62,7 +64,7 @@ func decide(in input) action {
 		return nothing
 	case !held.deleted:
 		return tombstone
-	case held.sequence <= in.acked:
+	case held.sequence <= in.acked && in.ripe:
 		return purge
 	default:
 		return nothing

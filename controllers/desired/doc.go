@@ -9,8 +9,9 @@
 // Guarantees: the last state of each wanted object is published at least once, changes in between may be skipped; per
 // node and object in order; what is no longer wanted ends as a tombstone with the UID that was published. A delivery
 // costs no request to the apiserver. Several engines may serve one node at a time, as each publish names the message it
-// replaces. A tombstone is only published from a complete view (all informers synced), and not while the Node object is
-// missing for less than Config.Grace.
+// replaces; one that was stopped between decision and send changes nothing (Config.TombstoneAge). A tombstone is only
+// published from a complete view (all informers synced), and neither while the Node object is missing for less than
+// Config.Grace nor while Config.Guard holds it back.
 //
 // The package is long for a room: kinds.go and refs.go are tables of what Kubernetes objects name, and the graph and the
 // publishing would share their locks if they were apart.

@@ -94,6 +94,10 @@ func (e *Engine) Start(ctx context.Context) error {
 		queue.ShutDown() // lets the workers end
 		return nil
 	})
+	g.Go(func() error {
+		e.compare(gctx)
+		return nil
+	})
 	for range e.cfg.Workers {
 		g.Go(func() error {
 			for e.work(gctx, queue) {
@@ -219,11 +223,11 @@ func (e *Engine) watchOwnership(ctx context.Context) {
 
 // adopt loads a node that became ours, or releases one that did not. The caller holds mu.
 func (e *Engine) adopt(s *site) {
-	switch owned, loaded := e.owner.Owns(s.name), s.loaded(); {
-	case owned && !loaded:
-		e.add(item{node: s.name})
-	case !owned && loaded:
+	switch term := e.owner.Term(s.name); {
+	case term == 0:
 		s.release()
+	case !s.renew(term):
+		e.add(item{node: s.name})
 	}
 }
 
@@ -280,7 +284,7 @@ func (e *Engine) Acked(node string, sequence uint64) {
 	if s == nil {
 		return
 	}
-	for _, key := range s.ack(sequence) {
+	for _, key := range s.ack(sequence, time.Now().Add(-e.cfg.TombstoneAge)) {
 		e.add(item{node: node, key: key})
 	}
 }

@@ -31,7 +31,7 @@ func TestAPodBringsWhatItNeedsAndTakesItAway(t *testing.T) {
 	w.secret("volume")
 	w.secret("unused")
 	w.volume("data", "volume")
-	engine := w.engine(desired.Config{}, &owners{}, "desired")
+	engine := w.engine(desired.Config{TombstoneAge: time.Second}, &owners{}, "desired")
 
 	w.pod("one", node, mountConfigMap("used"), mountSecret("shared"),
 		corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}})
@@ -118,7 +118,7 @@ func TestASecretThatLeftAndWasPurgedComesBack(t *testing.T) {
 	node := w.node("a")
 	w.account("default")
 	w.secret("s")
-	engine := w.engine(desired.Config{}, &owners{}, "desired")
+	engine := w.engine(desired.Config{TombstoneAge: time.Second}, &owners{}, "desired")
 	k := key("secrets", w.ns, "s")
 	for i := range 3 {
 		w.pod("one", node, mountSecret("s"))

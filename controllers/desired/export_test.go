@@ -38,7 +38,7 @@ func Digest(o client.Object) (digest string, object []byte, err error) {
 
 // Decide runs decide on plain values.
 func Decide(wantUID, wantDigest string, sequence uint64, deleted bool, uid, digest string, keep bool, acked uint64) string {
-	in := input{held: record{sequence: sequence, deleted: deleted, uid: uid, digest: digest}, keep: keep, acked: acked}
+	in := input{held: record{sequence: sequence, deleted: deleted, uid: uid, digest: digest}, keep: keep, acked: acked, ripe: true}
 	if wantUID != "" {
 		in.want = &payload{uid: wantUID, digest: wantDigest}
 	}

@@ -119,7 +119,7 @@ func (e *Engine) refreshNode(name string, node *corev1.Node) {
 		return
 	}
 	e.gather(s)
-	if e.owner.Owns(name) {
+	if e.owner.Term(name) != 0 {
 		e.add(item{node: name}) // also for a node that is back after its grace
 	}
 }

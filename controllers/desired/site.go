@@ -41,6 +41,8 @@ type site struct {
 	first map[wire.Key]struct{}
 	// acked is the stream sequence up to which the node has everything on disk.
 	acked uint64
+	// term is the term of ownership that held belongs to.
+	term uint64
 	// top is the highest sequence seen in any subject of the node.
 	top uint64
 }
@@ -61,6 +63,24 @@ func (s *site) loaded() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.held != nil
+}
+
+// renew forgets what the stream held in another term and reports whether it knows what it holds in this one.
+func (s *site) renew(term uint64) (loaded bool) {
+	s.mu.Lock()
+	stale := s.held != nil && s.term != term
+	s.mu.Unlock()
+	if stale {
+		s.release()
+	}
+	return s.loaded()
+}
+
+// upTo is the highest sequence seen; known is false while nothing is loaded.
+func (s *site) upTo() (top uint64, known bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.top, s.held != nil
 }
 
 // view is what a worker needs of a site to work on one key.
@@ -86,9 +106,10 @@ func (s *site) beginLoad() uint64 {
 }
 
 // endLoad takes over what was read. What a worker changed since beginLoad is newer than the reading and stays.
-func (s *site) endLoad(since uint64, read map[wire.Key]wire.Message, cluster string) {
+func (s *site) endLoad(since uint64, read map[wire.Key]wire.Message, cluster string, term uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.term = term
 	held := make(map[wire.Key]record, len(read))
 	for key, m := range read {
 		held[key] = recordOf(m, cluster)
@@ -175,14 +196,14 @@ func (s *site) note(key wire.Key, r record, top uint64) bool {
 	return true
 }
 
-// ack moves the acked sequence and returns the tombstones that it covers.
-func (s *site) ack(sequence uint64) []wire.Key {
+// ack moves the acked sequence and returns the tombstones that it covers and that were made before a time.
+func (s *site) ack(sequence uint64, before time.Time) []wire.Key {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.acked = sequence
 	var covered []wire.Key
 	for key := range s.tombs {
-		if s.held[key].sequence <= sequence {
+		if r := s.held[key]; r.sequence <= sequence && r.at.Before(before) {
 			covered = append(covered, key)
 		}
 	}

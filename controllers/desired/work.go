@@ -14,6 +14,9 @@ import (
 	"github.com/frond-edge/frond/internal/crash"
 )
 
+// errAway says that this replica cannot tell whether it still owns its nodes.
+var errAway = errors.New("this replica was not heard of lately, another may own the node")
+
 // errRepeated says that the stream took a new message for a repetition of an old one.
 var errRepeated = errors.New("stream stored nothing, it took the message for a repetition")
 
@@ -28,6 +31,8 @@ func (e *Engine) work(ctx context.Context, queue workqueue.TypedRateLimitingInte
 	case err == nil:
 		queue.Forget(it)
 	case ctx.Err() != nil:
+	case errors.Is(err, errAway):
+		queue.AddRateLimited(it)
 	case errors.Is(err, wire.ErrConflict):
 		e.metrics.conflicts.Inc()
 		queue.Forget(it)
@@ -44,6 +49,9 @@ func (e *Engine) work(ctx context.Context, queue workqueue.TypedRateLimitingInte
 	return true
 }
 
+// decisionAge is how old a decision may be when it is sent; a publish is tried for as long.
+const decisionAge = 15 * time.Second
+
 func (e *Engine) do(ctx context.Context, it item) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -56,19 +64,30 @@ func (e *Engine) do(ctx context.Context, it item) (err error) {
 	if s == nil {
 		return nil
 	}
-	if !e.owner.Owns(it.node) {
+	term := e.owner.Term(it.node)
+	if term == 0 {
 		s.release()
 		return nil
 	}
+	loaded := s.renew(term)
 	if it.key == (wire.Key{}) {
-		return e.load(ctx, s)
+		return e.load(ctx, s, term)
 	}
+	if !loaded {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.add(item{node: it.node}) // which asks for everything
+		return nil
+	}
+	// What is decided from here on is sent soon or not at all: long before a tombstone may be purged.
+	ctx, cancel := context.WithTimeout(ctx, min(decisionAge, e.cfg.TombstoneAge/2))
+	defer cancel()
 	if it.key == wire.SnapshotMarker() && !s.complete() {
 		return nil // it comes again when all before it is done
 	}
 	now, known := s.look(it.key)
 	if !known {
-		return nil // the load that comes asks for everything
+		return nil // released meanwhile
 	}
 	if err := e.settle(ctx, s, it.key, now); err != nil {
 		return err
@@ -83,7 +102,7 @@ func (e *Engine) do(ctx context.Context, it item) (err error) {
 }
 
 // load reads what the stream holds for a node and asks for each object that is held or wanted.
-func (e *Engine) load(ctx context.Context, s *site) error {
+func (e *Engine) load(ctx context.Context, s *site, term uint64) error {
 	e.metrics.loads.Inc()
 	crash.At("takeover.begun")
 	since := s.beginLoad()
@@ -92,7 +111,7 @@ func (e *Engine) load(ctx context.Context, s *site) error {
 		return fmt.Errorf("load %s: %w", s.name, err)
 	}
 	crash.At("takeover.read")
-	s.endLoad(since, held, e.cfg.ClusterEpoch)
+	s.endLoad(since, held, e.cfg.ClusterEpoch, term)
 	e.judge(s, time.Now())
 
 	e.mu.Lock()
@@ -149,7 +168,7 @@ func (e *Engine) retire(s *site, alive bool) {
 
 // settle makes the stream hold what one object at one node should be.
 func (e *Engine) settle(ctx context.Context, s *site, key wire.Key, now view) error {
-	in := input{held: now.held, acked: now.acked}
+	in := input{held: now.held, acked: now.acked, ripe: time.Since(now.held.at) >= e.cfg.TombstoneAge}
 	message := wire.Message{Node: s.name, Key: key, ClusterEpoch: e.cfg.ClusterEpoch, Time: time.Now()}
 	var err error
 	if in.want, in.keep, err = e.wanted(s, key, &message); err != nil {
@@ -237,6 +256,9 @@ func (e *Engine) payload(key wire.Key) (*payload, error) {
 
 // publish sends a message over what the view says the stream holds. What can never be sent is counted and left.
 func (e *Engine) publish(ctx context.Context, s *site, m wire.Message, over view) error {
+	if !e.owner.Fresh() {
+		return errAway
+	}
 	crash.At("publish.decided")
 	began := time.Now()
 	sequence, err := e.publisher.Publish(ctx, m, over.held.sequence)

@@ -31,17 +31,32 @@ import (
 	"github.com/frond-edge/frond/streams/streamstest"
 )
 
-// owners is an Ownership that a test can change.
+// owners is an Ownership that a test can change. The zero value owns every node.
 type owners struct {
 	mu      sync.Mutex
 	not     map[string]bool
+	breaks  uint64
+	away    bool
+	refused int // how often Fresh has said no
 	changed chan struct{}
 }
 
-func (o *owners) Owns(node string) bool {
+func (o *owners) Term(node string) uint64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return !o.not[node]
+	if o.not[node] {
+		return 0
+	}
+	return o.breaks + 1
+}
+
+func (o *owners) Fresh() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.away {
+		o.refused++
+	}
+	return !o.away
 }
 
 func (o *owners) Changed() <-chan struct{} {
@@ -54,12 +69,19 @@ func (o *owners) Changed() <-chan struct{} {
 }
 
 func (o *owners) set(node string, owned bool) {
+	o.change(func() {
+		if o.not == nil {
+			o.not = map[string]bool{}
+		}
+		o.not[node] = !owned
+		o.breaks++
+	})
+}
+
+func (o *owners) change(do func()) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.not == nil {
-		o.not = map[string]bool{}
-	}
-	o.not[node] = !owned
+	do()
 	if o.changed != nil {
 		close(o.changed)
 	}
@@ -126,13 +148,19 @@ func (w *world) published(node string, key wire.Key) int {
 // engine starts an engine with a cache of its own, as one cloudcore; it ends with the test.
 func (w *world) engine(cfg desired.Config, owner desired.Ownership, agent string) *desired.Engine {
 	w.Helper()
+	return w.engineOver(w.publisher, cfg, owner, agent)
+}
+
+// engineOver is engine with a publisher of its own.
+func (w *world) engineOver(publisher desired.Publisher, cfg desired.Config, owner desired.Ownership, agent string) *desired.Engine {
+	w.Helper()
 	config := w.cluster.Limited(w, agent, desired.Rules())
 	objects, err := cache.New(config, desired.CacheOptions())
 	if err != nil {
 		w.Fatal(err)
 	}
 	log := zaptest.NewLogger(w, zaptest.WrapOptions(zap.IncreaseLevel(zap.WarnLevel)))
-	engine, err := desired.New(cfg, objects, w.publisher, owner, log)
+	engine, err := desired.New(cfg, objects, publisher, owner, log)
 	if err != nil {
 		w.Fatal(err)
 	}

@@ -29,6 +29,8 @@ type Ownership interface {
 	Owns(node string) bool
 	// Changed returns a channel that is closed at the next change of any answer of Owns after this call.
 	Changed() <-chan struct{}
+	// Fresh reports whether this replica has been heard of so lately that no other can have taken its nodes over.
+	Fresh() bool
 }
 
 const (

@@ -47,6 +47,8 @@ func (o *owner) Changed() <-chan struct{} {
 	return o.changed
 }
 
+func (*owner) Fresh() bool { return true }
+
 func (o *owner) turn() {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -45,7 +45,10 @@ func (m *Monitor) keep(ctx context.Context, name string) error {
 	defer cancel()
 	m.mu.Lock()
 	known, object := m.nodes[name], m.cached(name)
-	if known == nil || !m.owner.Owns(name) {
+	if known == nil || !m.owner.Owns(name) || !m.owner.Fresh() {
+		if known != nil {
+			known.renewing = false // the next heartbeat asks again
+		}
 		m.mu.Unlock()
 		return nil
 	}

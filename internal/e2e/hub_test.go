@@ -1,8 +1,7 @@
 package e2e_test
 
 import (
-	"context"
-	"fmt"
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -11,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/streams"
 )
 
@@ -37,31 +37,22 @@ func connectAdmin(t *testing.T) (*nats.Conn, jetstream.JetStream) {
 	return nc, js
 }
 
-// streamHolds says which of some subjects the stream of desired state still holds; "" means none.
-func streamHolds(ctx context.Context, subjects ...string) string {
-	nc, err := admin()
+// onlyATombstone checks that the stream of desired state holds no object under a subject.
+func onlyATombstone(t *testing.T, subject string) {
+	t.Helper()
+	_, js := connectAdmin(t)
+	stream, err := js.Stream(t.Context(), streams.DesiredStream)
 	if err != nil {
-		return err.Error()
+		t.Fatal(err)
 	}
-	defer nc.Close()
-	js, err := jetstream.New(nc)
-	if err != nil {
-		return err.Error()
+	m, err := stream.GetLastMsgForSubject(t.Context(), subject)
+	switch {
+	case errors.Is(err, jetstream.ErrMsgNotFound):
+	case err != nil:
+		t.Fatalf("read %s: %v", subject, err)
+	case m.Header.Get("Frond-Op") != string(wire.Delete) || len(m.Data) != 0:
+		t.Errorf("the stream still holds %s: %v", subject, m.Header)
 	}
-	stream, err := js.Stream(ctx, streams.DesiredStream)
-	if err != nil {
-		return err.Error()
-	}
-	for _, subject := range subjects {
-		info, err := stream.Info(ctx, jetstream.WithSubjectFilter(subject))
-		if err != nil {
-			return err.Error()
-		}
-		if len(info.State.Subjects) != 0 {
-			return fmt.Sprint(info.State.Subjects)
-		}
-	}
-	return ""
 }
 
 // TestFilesOfTheCluster holds the folder to what the documentation promises.

@@ -1,0 +1,83 @@
+package desired
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+const (
+	// compareTick is how finely comparing is spread over Config.CompareEvery.
+	compareTick = time.Second
+	// compareWhole is how many rounds of comparing end with a whole reading of what the stream holds: a message that
+	// somebody has removed leaves no newer one behind.
+	compareWhole = 12
+)
+
+// compare looks now and then whether the stream holds what this replica believes, for each owned node. It costs one small
+// request a node and round, and finds what another hand has written.
+func (e *Engine) compare(ctx context.Context) {
+	tick := min(compareTick, e.cfg.CompareEvery)
+	ticker := time.NewTicker(tick)
+	defer ticker.Stop()
+	var left []string
+	share, round := 0, 0
+	for {
+		if len(left) == 0 {
+			left, round = e.served(), round+1
+			share = 1 + len(left)*int(tick)/int(e.cfg.CompareEvery)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		n := min(share, len(left))
+		for _, node := range left[:n] {
+			e.compareOne(ctx, node, round%compareWhole == 0)
+		}
+		left = left[n:]
+	}
+}
+
+// served names the nodes that this replica knows the stream's content of.
+func (e *Engine) served() []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var names []string
+	for name, s := range e.sites {
+		if s.loaded() {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+func (e *Engine) compareOne(ctx context.Context, node string, whole bool) {
+	e.mu.Lock()
+	s := e.sites[node]
+	e.mu.Unlock()
+	if s == nil {
+		return
+	}
+	top, known := s.upTo()
+	if !known {
+		return
+	}
+	if !whole {
+		newer, err := e.publisher.Newer(ctx, node, top)
+		if err != nil {
+			e.log.Debug("not compared with the stream", zap.String("node", node), zap.Error(err))
+			return
+		}
+		if now, _ := s.upTo(); !newer || now != top {
+			return // as believed, or our own message was on its way
+		}
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.add(item{node: node})
+}
