@@ -24,12 +24,17 @@ import (
 type opener func(b *testing.B) (cloud, node net.Conn)
 
 func throughTunnel(b *testing.B) opener {
+	b.Helper()
 	e := pair(b, tunnel.Config{}, tunnel.Config{})
-	return func(b *testing.B) (net.Conn, net.Conn) { return e.dial(b) }
+	return func(b *testing.B) (net.Conn, net.Conn) {
+		b.Helper()
+		return e.dial(b)
+	}
 }
 
 // throughTLS is TLS over a TCP connection of this machine: what a second connection per node would be.
 func throughTLS(b *testing.B) opener {
+	b.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		b.Fatal(err)
@@ -54,6 +59,7 @@ func throughTLS(b *testing.B) opener {
 	}
 	b.Cleanup(func() { _ = l.Close() })
 	return func(b *testing.B) (net.Conn, net.Conn) {
+		b.Helper()
 		dialed, err := new(net.Dialer).DialContext(b.Context(), "tcp", l.Addr().String())
 		if err != nil {
 			b.Fatal(err)

@@ -164,6 +164,7 @@ func pairOver(t testing.TB, cloudCfg, nodeCfg tunnel.Config, over func(addr stri
 }
 
 func logger(t testing.TB, name string) *zap.Logger {
+	t.Helper()
 	if _, bench := t.(*testing.B); bench {
 		return zap.NewNop()
 	}

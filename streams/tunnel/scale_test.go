@@ -50,7 +50,6 @@ func TestThousandStreams(t *testing.T) {
 		_ = cloud[i].Close()
 		_ = node[i].Close()
 	}
-	cloud, node = nil, nil
 	eventually(t, "both ends forget the streams", func() bool {
 		return count(t, e.cloudSays, "frond_tunnel_streams", "") == 1 && count(t, e.nodeSays, "frond_tunnel_streams", "") == 1
 	})
@@ -75,7 +74,7 @@ func TestAcrossHubServers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := tunnel.NewServer(node, nodeNC, tunnel.Config{}, tunnel.NewMetrics(nil), logger(t, "node"))
+	s, err := tunnel.NewServer(node, nodeNC, tunnel.Config{KeepAlive: 500 * time.Millisecond}, tunnel.NewMetrics(nil), logger(t, "node"))
 	if err != nil {
 		t.Fatal(err)
 	}
