@@ -17,7 +17,7 @@ import (
 // stolen is a node in the hands of somebody who speaks NATS with its credentials. answer says what it sends for an open.
 func stolen(t *testing.T, e *ends, answer func() []tunnel.Raw) *nats.Conn {
 	t.Helper()
-	nc := nodeConn(t, leafOf(t, "gw-18", leafAddr(e.hub)))
+	nc := nodeConn(t, leafOf(t, "gw-18", leafAddr(e.hub), nil))
 	if _, err := nc.Subscribe("tunnel.gw-18.>", func(msg *nats.Msg) {
 		if raw, err := tunnel.ParseRaw(msg.Data); err != nil || raw.Kind != tunnel.KindOpen {
 			return

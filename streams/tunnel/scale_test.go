@@ -69,7 +69,7 @@ func TestAcrossHubServers(t *testing.T) {
 	first := clustered(t, "hub-1", nil)
 	second := clustered(t, "hub-2", first)
 	eventually(t, "routes", func() bool { return first.NumRoutes() > 0 && second.NumRoutes() > 0 })
-	nodeNC := nodeConn(t, leafOf(t, node, leafAddr(second)))
+	nodeNC := nodeConn(t, leafOf(t, node, leafAddr(second), nil))
 	d, err := tunnel.NewDialer(cloudConn(t, first.ClientURL()), tunnel.Config{KeepAlive: 500 * time.Millisecond}, tunnel.NewMetrics(nil), logger(t, "cloud"))
 	if err != nil {
 		t.Fatal(err)
