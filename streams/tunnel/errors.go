@@ -52,17 +52,18 @@ const (
 
 // The reasons for which messages are not taken, beside the codes above.
 const (
-	codeGarbage Code = "garbage" // not a frame of ours
-	codeForeign Code = "foreign" // another node's stream
-	codeStale   Code = "stale"   // a stream that ended less than a minute ago: normal, if few
-	codeOther   Code = "other"   // a code that only the peer knows
+	codeGarbage Code = "garbage"  // not a frame of ours
+	codeForeign Code = "foreign"  // another node's stream
+	codeStale   Code = "stale"    // a stream that ended less than a minute ago: normal, if few
+	codeOther   Code = "other"    // a code that only the peer knows
+	codeGivenUp Code = "given-up" // the caller of Dial waits no more
 )
 
 // known bounds what a peer can do to the number of metrics.
 func (c Code) known() Code {
 	switch c {
 	case CodePort, CodeBusy, CodeStreams, CodeDeclined, CodeVersion, CodeStopping, CodeExists, CodeReset, CodeLost, CodeSilent,
-		CodeOffline, CodeOverrun, CodeProtocol, CodeUnknown, CodeIdle, CodeDropped, CodeHub, codeGarbage, codeForeign, codeStale, codeOther:
+		CodeOffline, CodeOverrun, CodeProtocol, CodeUnknown, CodeIdle, CodeDropped, CodeHub, codeGarbage, codeForeign, codeStale, codeOther, codeGivenUp:
 		return c
 	}
 	return codeOther
