@@ -224,6 +224,7 @@ func TestIdleStreamsEndOnlyWhenAsked(t *testing.T) {
 
 // Keepalives carry a stream on which nobody says anything past many times PeerTimeout.
 func TestQuietStreamLives(t *testing.T) {
+	t.Parallel()
 	cfg := tunnel.Config{KeepAlive: 50 * time.Millisecond, PeerTimeout: 5 * time.Second}
 	e := pair(t, cfg, tunnel.Config{KeepAlive: 50 * time.Millisecond, PeerTimeout: 5 * time.Second})
 	cloud, node := e.dial(t)

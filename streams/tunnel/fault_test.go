@@ -24,6 +24,7 @@ func TestOfflineNodeIsToldAtOnce(t *testing.T) {
 
 // kubectl exec dials twice, one after the other; its user waits once.
 func TestDialsToSilentNodeShareTheVerdict(t *testing.T) {
+	t.Parallel()
 	e := pair(t, tunnel.Config{}, tunnel.Config{})
 	e.link.Silence()
 	begun := time.Now()
@@ -74,10 +75,12 @@ func await(t *testing.T, what string, ended <-chan error) error {
 }
 
 func TestSilentLinkIsNoticedByBothEnds(t *testing.T) {
+	t.Parallel()
 	for name, directions := range map[string][]leaftest.Direction{
 		"both": nil, "to hub": {leaftest.ToHub}, "from hub": {leaftest.FromHub},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			e, cloud, node := lostStream(t)
 			begun := time.Now()
 			e.link.Silence(directions...)
@@ -91,6 +94,7 @@ func TestSilentLinkIsNoticedByBothEnds(t *testing.T) {
 }
 
 func TestCutLinkIsNoticedByBothEnds(t *testing.T) {
+	t.Parallel()
 	e, cloud, node := lostStream(t)
 	begun := time.Now()
 	e.link.Cut()
@@ -104,6 +108,7 @@ func TestCutLinkIsNoticedByBothEnds(t *testing.T) {
 
 // A cloudcore that is killed says nothing any more: its node notices, and another Dialer works at once.
 func TestKilledCloudIsNoticedByTheNode(t *testing.T) {
+	t.Parallel()
 	e, _, node := lostStream(t)
 	e.cloudNC.Close()
 	brokenBy(t, await(t, "node", node), tunnel.CodeOffline, tunnel.CodeSilent)
@@ -122,6 +127,7 @@ func TestKilledCloudIsNoticedByTheNode(t *testing.T) {
 
 // A node's process that is killed and started again does not know the stream.
 func TestRestartedNodeIsNoticedByTheCloud(t *testing.T) {
+	t.Parallel()
 	e, cloud, _ := lostStream(t)
 	e.nodeNC.Close()
 	err := await(t, "cloud", cloud)

@@ -66,6 +66,7 @@ func heapInUse() int64 {
 
 // The cloud's server and the leaf's server are not the same one: as in any hub of three.
 func TestAcrossHubServers(t *testing.T) {
+	t.Parallel()
 	first := clustered(t, "hub-1", nil)
 	second := clustered(t, "hub-2", first)
 	eventually(t, "routes", func() bool { return first.NumRoutes() > 0 && second.NumRoutes() > 0 })
