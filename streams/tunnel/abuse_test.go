@@ -1,6 +1,7 @@
 package tunnel_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -17,7 +18,7 @@ import (
 // stolen is a node in the hands of somebody who speaks NATS with its credentials. answer says what it sends for an open.
 func stolen(t *testing.T, e *ends, answer func() []tunnel.Raw) *nats.Conn {
 	t.Helper()
-	nc := nodeConn(t, leafOf(t, "gw-18", leafAddr(e.hub)))
+	nc := nodeConn(t, leafOf(t, "gw-18", leafAddr(e.hub), nil))
 	if _, err := nc.Subscribe("tunnel.gw-18.>", func(msg *nats.Msg) {
 		if raw, err := tunnel.ParseRaw(msg.Data); err != nil || raw.Kind != tunnel.KindOpen {
 			return
@@ -226,7 +227,7 @@ func TestNodeRefusesWhatIsNoFrame(t *testing.T) {
 
 // Endless opens end at the backlog, and the port is free again once they have waited in vain.
 func TestEndlessOpens(t *testing.T) {
-	e := pair(t, tunnel.Config{}, tunnel.Config{Backlog: 8, MaxStreams: 16, OpenTimeout: 500 * time.Millisecond, KeepAlive: time.Second})
+	e := pair(t, tunnel.Config{}, tunnel.Config{Backlog: 8, MaxStreams: 16, OpenTimeout: 2 * time.Second, KeepAlive: time.Second})
 	prefix := "tunnel.gw-17_example." + tunnel.Random(6) + "."
 	open := tunnel.Raw{Kind: tunnel.KindOpen, Payload: tunnel.OpenPayload(port, "")}.Bytes()
 	for range 5000 {
@@ -241,6 +242,14 @@ func TestEndlessOpens(t *testing.T) {
 		return count(t, e.nodeSays, "frond_tunnel_refused_total", "busy") >= 4900
 	})
 	eventually(t, "those that waited are forgotten", func() bool { return count(t, e.nodeSays, "frond_tunnel_streams", "") == 0 })
-	cloud, node := e.dial(t)
-	echoes(t, cloud, node)
+	// Nobody has taken them out of the backlog, and yet another may wait in it.
+	ctx, cancel := context.WithCancel(t.Context())
+	waiting := make(chan struct{})
+	go func() {
+		defer close(waiting)
+		_, _ = e.dialer.Dial(ctx, node, port) // nobody accepts
+	}()
+	eventually(t, "another waits", func() bool { return count(t, e.nodeSays, "frond_tunnel_streams", "") == 1 })
+	cancel()
+	<-waiting
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -18,19 +19,19 @@ import (
 )
 
 // brokenBy checks that an error says that the stream broke, and why.
-func brokenBy(t *testing.T, err error, codes ...tunnel.Code) *tunnel.BrokenError {
+func brokenBy(t *testing.T, err error, codes ...tunnel.Code) {
 	t.Helper()
-	var broken *tunnel.BrokenError
+	if broken := brokenError(t, err); !slices.Contains(codes, broken.Code) {
+		t.Fatalf("broken by %s, want one of %v", broken.Code, codes)
+	}
+}
+
+func brokenError(t *testing.T, err error) (broken *tunnel.BrokenError) {
+	t.Helper()
 	if !errors.As(err, &broken) {
 		t.Fatalf("%v, want a BrokenError", err)
 	}
-	for _, code := range codes {
-		if broken.Code == code {
-			return broken
-		}
-	}
-	t.Fatalf("broken by %s, want one of %v", broken.Code, codes)
-	return nil
+	return broken
 }
 
 func TestHalfClose(t *testing.T) {
@@ -91,7 +92,8 @@ func TestResetCarriesItsReason(t *testing.T) {
 	if string(got) != "partial" {
 		t.Errorf("read %q before the error", got)
 	}
-	broken := brokenBy(t, err, tunnel.CodeReset)
+	brokenBy(t, err, tunnel.CodeReset)
+	broken := brokenError(t, err)
 	if !broken.ByPeer || broken.Text != "the kubelet went away" {
 		t.Errorf("%+v", broken)
 	}
@@ -222,6 +224,7 @@ func TestIdleStreamsEndOnlyWhenAsked(t *testing.T) {
 
 // Keepalives carry a stream on which nobody says anything past many times PeerTimeout.
 func TestQuietStreamLives(t *testing.T) {
+	t.Parallel()
 	cfg := tunnel.Config{KeepAlive: 50 * time.Millisecond, PeerTimeout: 5 * time.Second}
 	e := pair(t, cfg, tunnel.Config{KeepAlive: 50 * time.Millisecond, PeerTimeout: 5 * time.Second})
 	cloud, node := e.dial(t)
@@ -248,7 +251,7 @@ func TestDropAndStop(t *testing.T) {
 	}
 	for name, c := range map[string]*tunnel.Conn{"cloud": cloud, "node": node} {
 		_, err := c.Read(make([]byte, 1))
-		if b := brokenBy(t, err, tunnel.CodeDropped); b.Text != "certificate revoked" {
+		if b := brokenError(t, err); b.Code != tunnel.CodeDropped || b.Text != "certificate revoked" {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

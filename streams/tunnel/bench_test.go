@@ -1,14 +1,8 @@
 package tunnel_test
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
+	"fmt"
 	"io"
-	"math/big"
 	"net"
 	"slices"
 	"syscall"
@@ -23,63 +17,62 @@ import (
 // opener makes connected pairs; what is compared differs in it alone.
 type opener func(b *testing.B) (cloud, node net.Conn)
 
+// throughTunnel is a stream over a leaf link with TLS.
 func throughTunnel(b *testing.B) opener {
+	b.Helper()
 	e := pair(b, tunnel.Config{}, tunnel.Config{})
-	return func(b *testing.B) (net.Conn, net.Conn) { return e.dial(b) }
+	return func(b *testing.B) (net.Conn, net.Conn) {
+		b.Helper()
+		return e.dial(b)
+	}
 }
 
-// throughTLS is TLS over a TCP connection of this machine: what a second connection per node would be.
+// throughBoth is what kubectl has: TLS to the kubelet, through a tunnel, over a link with TLS.
+func throughBoth(b *testing.B) opener {
+	b.Helper()
+	inner, certs := throughTunnel(b), selfSigned(b)
+	return func(b *testing.B) (net.Conn, net.Conn) {
+		b.Helper()
+		cloud, node := inner(b)
+		return encrypted(b, certs, cloud, node)
+	}
+}
+
+// throughTLS is TLS over a TCP connection of this machine: what a second connection to the kubelet would be.
 func throughTLS(b *testing.B) opener {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		b.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "node"}, DNSNames: []string{"node"},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		b.Fatal(err)
-	}
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		b.Fatal(err)
-	}
-	pool := x509.NewCertPool()
-	pool.AddCert(cert)
+	b.Helper()
+	certs := selfSigned(b)
 	l, err := new(net.ListenConfig).Listen(b.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { _ = l.Close() })
 	return func(b *testing.B) (net.Conn, net.Conn) {
-		dialed, err := new(net.Dialer).DialContext(b.Context(), "tcp", l.Addr().String())
+		b.Helper()
+		cloud, err := new(net.Dialer).DialContext(b.Context(), "tcp", l.Addr().String())
 		if err != nil {
 			b.Fatal(err)
 		}
-		accepted, err := l.Accept()
+		node, err := l.Accept()
 		if err != nil {
 			b.Fatal(err)
 		}
-		cloud := tls.Client(dialed, &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: pool, ServerName: "node"})
-		node := tls.Server(accepted, &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}})
-		b.Cleanup(func() {
-			_ = cloud.Close()
-			_ = node.Close()
-		})
-		return cloud, node
+		return encrypted(b, certs, cloud, node)
 	}
 }
 
-var paths = map[string]func(b *testing.B) opener{"tunnel": throughTunnel, "tls": throughTLS}
+// ways are what is compared, in the order of the report.
+var ways = []struct {
+	name string
+	open func(b *testing.B) opener
+}{{"tunnel", throughTunnel}, {"tls-in-tunnel", throughBoth}, {"tls", throughTLS}}
 
 // BenchmarkThroughput moves 1 MiB per stream and iteration towards the cloud, as logs and metrics go.
 func BenchmarkThroughput(b *testing.B) {
 	for _, streams := range []int{1, 20} {
-		for name, path := range paths {
-			b.Run(name+"/streams="+portName(streams), func(b *testing.B) {
-				open := path(b)
+		for _, way := range ways {
+			b.Run(fmt.Sprintf("%s/streams=%d", way.name, streams), func(b *testing.B) {
+				open := way.open(b)
 				var to, from []net.Conn
 				for range streams {
 					cloud, node := open(b)
@@ -123,13 +116,11 @@ func cpu() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-func portName(n int) string { return tunnel.Addr{Node: "n", Port: uint16(n)}.String()[2:] }
-
 // BenchmarkKeystroke sends one byte to the node and waits for its echo.
 func BenchmarkKeystroke(b *testing.B) {
-	for name, path := range paths {
-		b.Run(name, func(b *testing.B) {
-			cloud, node := path(b)(b)
+	for _, way := range ways {
+		b.Run(way.name, func(b *testing.B) {
+			cloud, node := way.open(b)(b)
 			var g errgroup.Group
 			g.Go(func() error {
 				_, _ = io.Copy(node, node) // ends with the benchmark

@@ -22,9 +22,10 @@ const (
 	defaultWindow = 64 << 10
 	// defaultMaxWindow allows 40 MB/s at a round trip of 100 ms.
 	defaultMaxWindow = 4 << 20
-	// defaultNodePool and defaultPool bound what windows may grow beyond their start.
-	defaultNodePool = 32 << 20
-	defaultPool     = 256 << 20
+	// defaultNodePool and defaultPool bound what windows may grow beyond their start. A hub server closes a client that it
+	// cannot get rid of 64 MB to (its max_pending), so all nodes together stay below that.
+	defaultNodePool = 16 << 20
+	defaultPool     = 32 << 20
 	// defaultOpen and one hop leave the user of an offline node waiting for less than 3 s.
 	defaultOpen = 2500 * time.Millisecond
 	// Two keepalives may be lost or late. Looking every quarter of one, a lost peer is noticed after at most 13 s.
@@ -41,7 +42,7 @@ type Config struct {
 	Window int
 	// MaxWindow is how far a stream's window grows while its reader is fast; 0 is 4 MiB.
 	MaxWindow int
-	// NodePool bounds the growth of all windows of one node, Pool that of all nodes; 0 is 32 MiB and 256 MiB. So a node may
+	// NodePool bounds the growth of all windows of one node, Pool that of all nodes; 0 is 16 MiB and 32 MiB. So a node may
 	// have at most MaxStreams×Window + NodePool bytes in flight.
 	NodePool, Pool int
 	// OpenTimeout is how long Dial waits for a node; 0 is 2.5 s.

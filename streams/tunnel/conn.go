@@ -38,6 +38,9 @@ type Conn struct {
 	dialed bool // this is the Dialer's end
 	begun  time.Time
 
+	// foreign lets one attempt of another node be logged.
+	foreign sync.Once
+
 	// send orders this end's frames. It is taken before mu, and held while a frame is given to NATS.
 	send sync.Mutex
 

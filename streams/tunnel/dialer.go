@@ -54,19 +54,7 @@ func (d *Dialer) Dial(ctx context.Context, node string, port uint16) (*Conn, err
 	begun := time.Now()
 	c, err := d.dial(ctx, node, port, clean(label, maxLabel))
 	if err != nil {
-		code := CodeReset
-		var refused *RefusedError
-		switch {
-		case errors.As(err, &refused):
-			code = refused.Code
-		case errors.Is(err, ErrOffline):
-			code = CodeOffline
-		case errors.Is(err, ErrTooMany):
-			code = CodeStreams
-		case errors.Is(err, ErrNotServing):
-			code = CodeStopping
-		}
-		d.metrics.refuse(code)
+		d.metrics.refuse(codeOf(ctx, err))
 		d.log.Info("tunnel not opened", zap.String("node", node), zap.Uint16("port", port), zap.String("user", label),
 			zap.Duration("took", time.Since(begun)), zap.Error(err))
 		return nil, fmt.Errorf("dial node %s port %d: %w", node, port, err)
@@ -74,6 +62,27 @@ func (d *Dialer) Dial(ctx context.Context, node string, port uint16) (*Conn, err
 	d.metrics.opened.Inc()
 	d.log.Info("tunnel opened", append(c.fields(), zap.Duration("took", time.Since(begun)))...)
 	return c, nil
+}
+
+// codeOf is why a dial failed, for metrics.
+func codeOf(ctx context.Context, err error) Code {
+	var refused *RefusedError
+	var broken *BrokenError
+	switch {
+	case errors.As(err, &refused):
+		return refused.Code
+	case errors.As(err, &broken):
+		return broken.Code
+	case errors.Is(err, ErrOffline):
+		return CodeOffline
+	case errors.Is(err, ErrTooMany):
+		return CodeStreams
+	case errors.Is(err, ErrNotServing):
+		return CodeStopping
+	case ctx.Err() != nil:
+		return codeGivenUp
+	}
+	return CodeHub
 }
 
 func (d *Dialer) dial(ctx context.Context, node string, port uint16, label string) (*Conn, error) {
@@ -205,7 +214,9 @@ func (d *Dialer) handle(msg *nats.Msg) {
 		d.metrics.refuse(CodeUnknown)
 	case c.peer.token != token:
 		d.metrics.refuse(codeForeign)
-		d.log.Warn("a node sent to another node's stream", zap.String("from", token), zap.String("node", c.target.Node))
+		c.foreign.Do(func() { // a node could fill the log
+			d.log.Warn("a node sent to another node's stream", zap.String("from", token), zap.String("node", c.target.Node))
+		})
 	default:
 		c.handle(msg)
 	}

@@ -25,9 +25,8 @@ var (
 // Code is a reason that both ends know by name; it is also the label of metrics.
 type Code string
 
-// The codes of refusals and of broken streams.
+// The codes of a node's refusals of a new stream.
 const (
-	// Refusals of a new stream, by the node.
 	CodePort     Code = "port"      // nobody listens on the port
 	CodeBusy     Code = "busy"      // the Listener's backlog is full
 	CodeStreams  Code = "streams"   // the node has too many streams
@@ -35,8 +34,10 @@ const (
 	CodeVersion  Code = "version"   // the two ends do not understand each other
 	CodeStopping Code = "stopping"  // Start has ended
 	CodeExists   Code = "duplicate" // the stream exists already
+)
 
-	// Ends of an open stream.
+// The codes of broken streams, beside CodeVersion and CodeStopping.
+const (
 	CodeReset    Code = "reset"     // Conn.Reset
 	CodeLost     Code = "lost"      // bytes were lost on the way
 	CodeSilent   Code = "silent"    // nothing heard of the peer for PeerTimeout
@@ -51,17 +52,18 @@ const (
 
 // The reasons for which messages are not taken, beside the codes above.
 const (
-	codeGarbage Code = "garbage" // not a frame of ours
-	codeForeign Code = "foreign" // another node's stream
-	codeStale   Code = "stale"   // a stream that ended less than a minute ago: normal, if few
-	codeOther   Code = "other"   // a code that only the peer knows
+	codeGarbage Code = "garbage"  // not a frame of ours
+	codeForeign Code = "foreign"  // another node's stream
+	codeStale   Code = "stale"    // a stream that ended less than a minute ago: normal, if few
+	codeOther   Code = "other"    // a code that only the peer knows
+	codeGivenUp Code = "given-up" // the caller of Dial waits no more
 )
 
 // known bounds what a peer can do to the number of metrics.
 func (c Code) known() Code {
 	switch c {
 	case CodePort, CodeBusy, CodeStreams, CodeDeclined, CodeVersion, CodeStopping, CodeExists, CodeReset, CodeLost, CodeSilent,
-		CodeOffline, CodeOverrun, CodeProtocol, CodeUnknown, CodeIdle, CodeDropped, CodeHub, codeGarbage, codeForeign, codeStale:
+		CodeOffline, CodeOverrun, CodeProtocol, CodeUnknown, CodeIdle, CodeDropped, CodeHub, codeGarbage, codeForeign, codeStale, codeOther, codeGivenUp:
 		return c
 	}
 	return codeOther

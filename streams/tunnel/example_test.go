@@ -99,7 +99,7 @@ func get(ctx context.Context, client *http.Client) error {
 	if err != nil {
 		return err
 	}
-	defer response.Body.Close()
+	defer func() { _ = response.Body.Close() }()
 	body, err := io.ReadAll(response.Body)
 	fmt.Println(string(body))
 	return err

@@ -24,6 +24,7 @@ func TestOfflineNodeIsToldAtOnce(t *testing.T) {
 
 // kubectl exec dials twice, one after the other; its user waits once.
 func TestDialsToSilentNodeShareTheVerdict(t *testing.T) {
+	t.Parallel()
 	e := pair(t, tunnel.Config{}, tunnel.Config{})
 	e.link.Silence()
 	begun := time.Now()
@@ -74,10 +75,12 @@ func await(t *testing.T, what string, ended <-chan error) error {
 }
 
 func TestSilentLinkIsNoticedByBothEnds(t *testing.T) {
+	t.Parallel()
 	for name, directions := range map[string][]leaftest.Direction{
 		"both": nil, "to hub": {leaftest.ToHub}, "from hub": {leaftest.FromHub},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			e, cloud, node := lostStream(t)
 			begun := time.Now()
 			e.link.Silence(directions...)
@@ -91,6 +94,7 @@ func TestSilentLinkIsNoticedByBothEnds(t *testing.T) {
 }
 
 func TestCutLinkIsNoticedByBothEnds(t *testing.T) {
+	t.Parallel()
 	e, cloud, node := lostStream(t)
 	begun := time.Now()
 	e.link.Cut()
@@ -104,6 +108,7 @@ func TestCutLinkIsNoticedByBothEnds(t *testing.T) {
 
 // A cloudcore that is killed says nothing any more: its node notices, and another Dialer works at once.
 func TestKilledCloudIsNoticedByTheNode(t *testing.T) {
+	t.Parallel()
 	e, _, node := lostStream(t)
 	e.cloudNC.Close()
 	brokenBy(t, await(t, "node", node), tunnel.CodeOffline, tunnel.CodeSilent)
@@ -122,6 +127,7 @@ func TestKilledCloudIsNoticedByTheNode(t *testing.T) {
 
 // A node's process that is killed and started again does not know the stream.
 func TestRestartedNodeIsNoticedByTheCloud(t *testing.T) {
+	t.Parallel()
 	e, cloud, _ := lostStream(t)
 	e.nodeNC.Close()
 	err := await(t, "cloud", cloud)
@@ -142,7 +148,7 @@ func TestLostMessagesBreakTheStream(t *testing.T) {
 			}
 			if _, err := node.Write(counter); err != nil {
 				brokenBy(t, err, tunnel.CodeLost, tunnel.CodeOffline, tunnel.CodeSilent)
-				return nil //nolint:nilerr // the error is what the test wants
+				return nil
 			}
 		}
 	})
@@ -159,8 +165,8 @@ func TestLostMessagesBreakTheStream(t *testing.T) {
 			t.Fatalf("block %d holds %d to %d", n, block[0], block[len(block)-1])
 		}
 	}
-	broken := brokenBy(t, err, tunnel.CodeLost, tunnel.CodeOffline, tunnel.CodeSilent)
-	t.Log(broken)
+	brokenBy(t, err, tunnel.CodeLost, tunnel.CodeOffline, tunnel.CodeSilent)
+	t.Log(err)
 	_ = g.Wait()
 	eventually(t, "a new stream", func() bool { _, _, err := e.open(t.Context()); return err == nil })
 }

@@ -2,6 +2,7 @@ package tunnel_test
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net/url"
@@ -27,12 +28,7 @@ const (
 	patience = 30 * time.Second
 )
 
-// hub starts a hub as installed: every node is a user who may do what streams.NodePermissions says, and nothing else.
-func hub(t testing.TB, nodes ...string) *server.Server {
-	t.Helper()
-	return run(t, hubOptions("hub", nodes...))
-}
-
+// hubOptions are a hub as installed: every node is a user who may do what streams.NodePermissions says, and nothing else.
 func hubOptions(name string, nodes ...string) *server.Options {
 	opts := &server.Options{
 		ServerName: name, Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true,
@@ -66,12 +62,15 @@ func run(t testing.TB, opts *server.Options) *server.Server {
 	return s
 }
 
-// leafOf starts a node's leaf, linked to the hub by way of addr.
-func leafOf(t testing.TB, name, addr string) *server.Server {
+// leafOf starts a node's leaf, linked to the hub by way of addr, with TLS if secret is given.
+func leafOf(t testing.TB, name, addr string, secret *tls.Config) *server.Server {
 	t.Helper()
 	opts := &server.Options{ServerName: name, DontListen: true, NoSigs: true, NoLog: true}
 	u := &url.URL{Scheme: "nats-leaf", Host: addr, User: url.UserPassword(name, name)}
 	remote := &server.RemoteLeafOpts{URLs: []*url.URL{u}, IgnoreDiscoveredServers: true} // else it goes around the proxy
+	if secret != nil {
+		remote.TLS, remote.TLSConfig, remote.TLSTimeout = true, secret, patience.Seconds()
+	}
 	remote.Compression.Mode = server.CompressionOff
 	opts.LeafNode.Remotes = []*server.RemoteLeafOpts{remote}
 	opts.LeafNode.ReconnectInterval = 100 * time.Millisecond
@@ -131,13 +130,19 @@ func pair(t testing.TB, cloudCfg, nodeCfg tunnel.Config) *ends {
 // pairOver is pair with something between the leaf and the hub's address.
 func pairOver(t testing.TB, cloudCfg, nodeCfg tunnel.Config, over func(addr string) string) *ends {
 	t.Helper()
-	h := hub(t, node, "gw-18")
+	opts, secret := hubOptions("hub", node, "gw-18"), (*tls.Config)(nil)
+	_, bench := t.(*testing.B)
+	if bench { // a link as installed: what it costs belongs to the numbers
+		both := selfSigned(t)
+		opts.LeafNode.TLSConfig, opts.LeafNode.TLSTimeout, secret = both.server, patience.Seconds(), both.client
+	}
+	h := run(t, opts)
 	e := &ends{hub: h, cloudSays: prometheus.NewRegistry(), nodeSays: prometheus.NewRegistry()}
-	if _, bench := t.(*testing.B); bench { // the proxies would be what is measured
-		e.cloudNC, e.nodeNC = cloudConn(t, h.ClientURL()), nodeConn(t, leafOf(t, node, over(leafAddr(h))))
+	if bench { // the proxies would be what is measured
+		e.cloudNC, e.nodeNC = cloudConn(t, h.ClientURL()), nodeConn(t, leafOf(t, node, over(leafAddr(h)), secret))
 	} else {
 		e.link, e.client = leaftest.NewProxy(t, leafAddr(h)), leaftest.NewProxy(t, h.Addr().String())
-		e.cloudNC, e.nodeNC = cloudConn(t, "nats://"+e.client.Addr()), nodeConn(t, leafOf(t, node, e.link.Addr()))
+		e.cloudNC, e.nodeNC = cloudConn(t, "nats://"+e.client.Addr()), nodeConn(t, leafOf(t, node, e.link.Addr(), nil))
 	}
 	var err error
 	if e.dialer, err = tunnel.NewDialer(e.cloudNC, cloudCfg, tunnel.NewMetrics(e.cloudSays), logger(t, "cloud")); err != nil {
@@ -164,6 +169,7 @@ func pairOver(t testing.TB, cloudCfg, nodeCfg tunnel.Config, over func(addr stri
 }
 
 func logger(t testing.TB, name string) *zap.Logger {
+	t.Helper()
 	if _, bench := t.(*testing.B); bench {
 		return zap.NewNop()
 	}

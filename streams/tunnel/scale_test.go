@@ -50,7 +50,6 @@ func TestThousandStreams(t *testing.T) {
 		_ = cloud[i].Close()
 		_ = node[i].Close()
 	}
-	cloud, node = nil, nil
 	eventually(t, "both ends forget the streams", func() bool {
 		return count(t, e.cloudSays, "frond_tunnel_streams", "") == 1 && count(t, e.nodeSays, "frond_tunnel_streams", "") == 1
 	})
@@ -67,15 +66,16 @@ func heapInUse() int64 {
 
 // The cloud's server and the leaf's server are not the same one: as in any hub of three.
 func TestAcrossHubServers(t *testing.T) {
+	t.Parallel()
 	first := clustered(t, "hub-1", nil)
 	second := clustered(t, "hub-2", first)
 	eventually(t, "routes", func() bool { return first.NumRoutes() > 0 && second.NumRoutes() > 0 })
-	nodeNC := nodeConn(t, leafOf(t, node, leafAddr(second)))
+	nodeNC := nodeConn(t, leafOf(t, node, leafAddr(second), nil))
 	d, err := tunnel.NewDialer(cloudConn(t, first.ClientURL()), tunnel.Config{KeepAlive: 500 * time.Millisecond}, tunnel.NewMetrics(nil), logger(t, "cloud"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := tunnel.NewServer(node, nodeNC, tunnel.Config{}, tunnel.NewMetrics(nil), logger(t, "node"))
+	s, err := tunnel.NewServer(node, nodeNC, tunnel.Config{KeepAlive: 500 * time.Millisecond}, tunnel.NewMetrics(nil), logger(t, "node"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -133,11 +133,34 @@ func (s *Server) open(key string, f frame) {
 	c.mu.Lock()
 	c.takeCredit(f)
 	c.mu.Unlock()
-	select {
-	case l.waiting <- c:
-	default:
+	if !l.queue(c) {
 		s.decline(c, CodeBusy, "too many streams wait for the listener")
 	}
+}
+
+// queue adds a stream to those that wait; at need it takes out those that the cloud gave up. portsMu is held, so nobody
+// else adds.
+func (l *Listener) queue(c *Conn) bool {
+	for try := range 2 {
+		select {
+		case l.waiting <- c:
+			return true
+		default:
+		}
+		if try > 0 {
+			break
+		}
+		for range len(l.waiting) {
+			select {
+			case waits := <-l.waiting:
+				if waits.pending() {
+					l.waiting <- waits // there is room: it was just taken out
+				}
+			default: // somebody accepts them
+			}
+		}
+	}
+	return false
 }
 
 // refuse answers an open that never became a stream.
