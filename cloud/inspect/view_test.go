@@ -120,16 +120,19 @@ func (w *world) sync() api.Sync {
 	return answer
 }
 
-// says compares desired, delivered and applied with what is shown.
+// says waits until desired, delivered and applied are shown: a consumer hears of a message some time after it is stored.
 func (w *world) says(what string, desired int, delivered, applied *int) {
 	w.Helper()
-	p := w.sync().Node.Progress
-	if p == nil {
-		w.Fatalf("%s: no progress", what)
-	}
-	if diff := cmp.Diff([]any{desired, delivered, applied}, []any{p.Desired, p.Delivered, p.Applied}); diff != "" {
-		w.Errorf("%s: desired, delivered, applied (-want +got):\n%s", what, diff)
-	}
+	kubetest.Eventually(w, 30*time.Second, func() error {
+		p := w.sync().Node.Progress
+		if p == nil {
+			return fmt.Errorf("%s: no progress", what)
+		}
+		if diff := cmp.Diff([]any{desired, delivered, applied}, []any{p.Desired, p.Delivered, p.Applied}); diff != "" {
+			return fmt.Errorf("%s: desired, delivered, applied (-want +got):\n%s", what, diff)
+		}
+		return nil
+	})
 }
 
 // attach makes the consumer start after what the node has.
