@@ -238,6 +238,7 @@ func (e *Engine) payload(key wire.Key) (*payload, error) {
 // publish sends a message over what the view says the stream holds. What can never be sent is counted and left.
 func (e *Engine) publish(ctx context.Context, s *site, m wire.Message, over view) error {
 	crash.At("publish.decided")
+	m.Acked = over.held.known(over.acked)
 	began := time.Now()
 	sequence, err := e.publisher.Publish(ctx, m, over.held.sequence)
 	e.metrics.took.Observe(time.Since(began).Seconds())
