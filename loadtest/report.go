@@ -28,6 +28,10 @@ const (
 	unitRate   = "1/s"
 	unitMemory = "MB"
 	unitCPU    = "µs"
+	// unitTraffic counts bytes of payload of TCP, TLS included.
+	unitTraffic = "MB/h"
+	unitSmall   = "KB"
+	unitLarge   = "GB"
 )
 
 // Verdict tells whether the aim is met; "" without aim.

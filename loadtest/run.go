@@ -44,6 +44,12 @@ type Size struct {
 	Held      int // ConfigMaps that are there while memory is read
 	Settle    time.Duration
 	Samples   int
+	Kills     int           // of the owner of a node
+	Slow      int           // ConfigMaps changed over a slow link
+	First     int           // objects that a node has never had, one at a time
+	CatchUp   int           // objects changed while a gateway is away
+	Window    time.Duration // in which the bytes of an idle link are counted
+	Attached  []int         // nodes attached to one hub, simulated at the protocol
 	QuietTime time.Duration // before each stage: what starting a cluster stirred up settles
 }
 
@@ -52,12 +58,14 @@ func Full() Size {
 	return Size{
 		Updates: 300, Burst: 1000, Rounds: 5, FanNodes: 20, FanOut: 200, Pods: 30,
 		Resident: 10, Held: 1000, Settle: 20 * time.Second, Samples: 5, QuietTime: 15 * time.Second,
+		Kills: 10, Slow: 200, First: 100, CatchUp: 10_000, Window: time.Minute, Attached: []int{1000, 5000},
 	}
 }
 
 // Short proves that each scenario works; its numbers mean nothing.
 func Short() Size {
-	return Size{Updates: 10, Burst: 40, Rounds: 1, FanNodes: 2, FanOut: 10, Pods: 2, Resident: 2, Held: 20, Samples: 1}
+	return Size{Updates: 10, Burst: 40, Rounds: 1, FanNodes: 2, FanOut: 10, Pods: 2, Resident: 2, Held: 20, Samples: 1,
+		Kills: 1, Slow: 10, First: 3, CatchUp: 50, Window: 2 * time.Second, Attached: []int{20, 50}}
 }
 
 // stage is a cluster and the scenarios that run on it.
@@ -90,6 +98,15 @@ func stages(s Size) []stage {
 			{&Burst{Objects: s.Burst}, s.Rounds},
 			{&Arrival{Nodes: 1, Objects: s.Burst, Peer: burstPeer, Aim: burstAim}, s.Rounds},
 			{&Startup{Pods: s.Pods, Peer: "1000"}, 1},
+		}},
+		{name: "delivery", grows: true, spec: spec(2, devcluster.Hollow), turns: []turn{
+			{&Idle{Window: s.Window}, 1},
+			{&Takeover{Kills: s.Kills}, 1},
+			{&First{Objects: s.First}, 1},
+			{&Slow{Scenario: &Burst{Objects: s.Slow}, RoundTrip: slowRoundTrip, Peer: slowPeer, Aim: slowAim}, s.Rounds},
+			{&Slow{Scenario: &Arrival{Nodes: 1, Objects: s.Burst}, RoundTrip: slowRoundTrip, Peer: slowPeer, Aim: slowAim}, s.Rounds},
+			{&Catchup{Objects: s.CatchUp}, min(s.Rounds, 3)},
+			{&Attached{Nodes: s.Attached, Settle: s.Settle}, 1},
 		}},
 		{name: "fan-out", grows: true, spec: spec(s.FanNodes, devcluster.Hollow), turns: []turn{
 			{&Fanout{Nodes: s.FanNodes, Objects: s.FanOut}, s.Rounds},

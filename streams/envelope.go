@@ -25,6 +25,7 @@ const (
 	headerOrder    = "Frond-Order"
 	headerDigest   = "Frond-Digest"
 	headerLeaving  = "Frond-Leaving"
+	headerAcked    = "Frond-Acked"
 	headerTime     = "Frond-Time"
 	headerEncoding = "Content-Encoding"
 	headerReason   = "Frond-Reason"
@@ -75,7 +76,7 @@ func (c *codec) encode(subject string, m wire.Message) (*nats.Msg, error) {
 	}}
 	for key, value := range map[string]string{
 		headerUID: m.UID, headerRV: m.Version, headerCluster: m.ClusterEpoch, headerStore: m.StoreEpoch, headerDigest: m.Digest,
-		headerLeaving: string(m.Leaving),
+		headerLeaving: string(m.Leaving), headerAcked: m.Acked,
 	} {
 		if value != "" {
 			msg.Header[key] = []string{value}
@@ -135,7 +136,7 @@ func decodeHeader(subject string, header nats.Header) (wire.Message, error) {
 	m.Op = wire.Operation(header.Get(headerOp))
 	m.UID, m.Version = header.Get(headerUID), header.Get(headerRV)
 	m.ClusterEpoch, m.StoreEpoch, m.Digest = header.Get(headerCluster), header.Get(headerStore), header.Get(headerDigest)
-	m.Leaving = wire.Leaving(header.Get(headerLeaving))
+	m.Leaving, m.Acked = wire.Leaving(header.Get(headerLeaving)), header.Get(headerAcked)
 	if s := header.Get(headerOrder); s != "" {
 		if m.Order, err = strconv.ParseUint(s, 10, 64); err != nil {
 			return m, permanent("header %s: %v", headerOrder, err)

@@ -18,15 +18,17 @@ import (
 type Viewer struct {
 	js     jetstream.JetStream
 	reader *reader
+	// publisher only reads here.
+	publisher *Publisher
 }
 
 // NewViewer makes a Viewer over a connection to the hub.
 func NewViewer(nc *nats.Conn) (*Viewer, error) {
-	js, err := jetstream.New(nc)
+	publisher, err := NewPublisher(nc, NewMetrics(nil))
 	if err != nil {
 		return nil, fmt.Errorf("viewer: %w", err)
 	}
-	return &Viewer{js: js, reader: &reader{nc: nc, js: js, stream: DesiredStream}}, nil
+	return &Viewer{js: publisher.js, reader: publisher.reader, publisher: publisher}, nil
 }
 
 // Epoch returns the present life of the stream of desired state.
@@ -56,7 +58,7 @@ func (v *Viewer) Consumer(ctx context.Context, node string) (*jetstream.Consumer
 
 // Held returns what the stream holds for a node, as Publisher.Held does, the snapshot marker included.
 func (v *Viewer) Held(ctx context.Context, node string) (map[wire.Key]wire.Message, error) {
-	return (&Publisher{js: v.js, reader: v.reader}).Held(ctx, node)
+	return v.publisher.Held(ctx, node)
 }
 
 // Marker returns the sequence of a node's snapshot marker, 0 if there is none.

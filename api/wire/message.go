@@ -30,6 +30,9 @@ type Message struct {
 	Digest string
 	// Leaving says why nobody should wonder when the object goes; on a tombstone, why nobody should that it went. "" upwards.
 	Leaving Leaving
+	// Acked is the newest version of the object that the node was known to have on disk when this one was published; "" if
+	// none was known, and upwards. It is for people: nothing is decided by it.
+	Acked string
 	// Time is when the sender saw this state.
 	Time time.Time
 	// Object is the object's JSON. A tombstone has none; upwards a Delete may carry the object's last state.

@@ -111,7 +111,11 @@ func (v *View) Sync(ctx context.Context, name string) (inspect.Sync, error) {
 		if key == wire.SnapshotMarker() || acked && m.Op == wire.Delete {
 			continue // a tombstone stays for a while after it has done its work
 		}
-		answer.Objects = append(answer.Objects, v.object(name, key, m, acked))
+		o := v.object(name, key, m, acked)
+		if o.Acked == "" && cursor != 0 { // a disk of which nothing is known may have been wiped since
+			o.Acked = m.Acked
+		}
+		answer.Objects = append(answer.Objects, o)
 	}
 	slices.SortFunc(answer.Objects, func(a, b inspect.Object) int {
 		return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Resource, b.Resource), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))

@@ -84,7 +84,7 @@ func key(name string) wire.Key {
 // publish stores a version of an object, or its end, and returns the sequence.
 func (w *world) publish(key wire.Key, op wire.Operation, version string, last uint64) uint64 {
 	w.Helper()
-	m := wire.Message{Node: w.node, Key: key, Op: op, UID: "uid", Version: version, Time: time.Now()}
+	m := wire.Message{Node: w.node, Key: key, Op: op, UID: "uid", Version: version, Acked: "before", Time: time.Now()}
 	if op == wire.Apply {
 		m.Object = []byte("{}")
 	}
@@ -120,16 +120,19 @@ func (w *world) sync() api.Sync {
 	return answer
 }
 
-// says compares desired, delivered and applied with what is shown.
+// says waits until desired, delivered and applied are shown: a consumer hears of a message some time after it is stored.
 func (w *world) says(what string, desired int, delivered, applied *int) {
 	w.Helper()
-	p := w.sync().Node.Progress
-	if p == nil {
-		w.Fatalf("%s: no progress", what)
-	}
-	if diff := cmp.Diff([]any{desired, delivered, applied}, []any{p.Desired, p.Delivered, p.Applied}); diff != "" {
-		w.Errorf("%s: desired, delivered, applied (-want +got):\n%s", what, diff)
-	}
+	kubetest.Eventually(w, 30*time.Second, func() error {
+		p := w.sync().Node.Progress
+		if p == nil {
+			return fmt.Errorf("%s: no progress", what)
+		}
+		if diff := cmp.Diff([]any{desired, delivered, applied}, []any{p.Desired, p.Delivered, p.Applied}); diff != "" {
+			return fmt.Errorf("%s: desired, delivered, applied (-want +got):\n%s", what, diff)
+		}
+		return nil
+	})
 }
 
 // attach makes the consumer start after what the node has.
@@ -189,7 +192,7 @@ func TestProgressFollowsTheNode(t *testing.T) {
 	end := w.publish(key("a"), wire.Delete, "", a)
 	got := w.sync()
 	want := []api.Object{
-		{Resource: "configmaps", Namespace: "default", Name: "a", UID: "uid", State: api.Deleting, Sequence: end},
+		{Resource: "configmaps", Namespace: "default", Name: "a", UID: "uid", State: api.Deleting, Acked: "before", Sequence: end},
 		{Resource: "configmaps", Namespace: "default", Name: "b", UID: "uid", State: api.Synced, Desired: "2", Acked: "2", Sequence: b},
 		{Resource: "configmaps", Namespace: "default", Name: "c", UID: "uid", State: api.Synced, Desired: "3", Acked: "3", Sequence: c},
 	}

@@ -23,7 +23,9 @@ type record struct {
 	uid      string
 	digest   string
 	version  string
-	leaving  wire.Leaving
+	// acked is wire.Message.Acked.
+	acked   string
+	leaving wire.Leaving
 	// at is when the message was made.
 	at time.Time
 	// foreign: it was published of another Kubernetes history than the present one.
@@ -33,7 +35,7 @@ type record struct {
 // recordOf is the record of a message; cluster is the present cluster epoch.
 func recordOf(m wire.Message, cluster string) record {
 	return record{
-		sequence: m.Sequence, deleted: m.Op == wire.Delete, uid: m.UID, digest: m.Digest, version: m.Version, leaving: m.Leaving, at: m.Time,
+		sequence: m.Sequence, deleted: m.Op == wire.Delete, uid: m.UID, digest: m.Digest, version: m.Version, acked: m.Acked, leaving: m.Leaving, at: m.Time,
 		foreign: m.ClusterEpoch != cluster,
 	}
 }

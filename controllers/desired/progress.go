@@ -6,6 +6,17 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
+// known is the newest version of an object that a node is known to have on disk, which has everything up to a sequence.
+func (r record) known(sequence uint64) string {
+	switch {
+	case r.sequence > sequence:
+		return r.acked
+	case r.deleted:
+		return ""
+	}
+	return r.version
+}
+
 // Progress tells how far a node is that has everything up to a stream sequence on disk: how many of the changes that the
 // stream holds for it are not there, and when the first of them was made. known is false unless this replica serves the
 // node and has read what the stream holds. It costs a look at each object of the node, and does not block.

@@ -54,3 +54,28 @@ func TestProgressCountsWhatANodeLacks(t *testing.T) {
 		t.Error("the progress of a node that does not exist is known")
 	}
 }
+
+// TestAMessageNamesWhatTheNodeHad: a change of what is on disk names that version; one of what is not, the version before.
+func TestAMessageNamesWhatTheNodeHad(t *testing.T) {
+	w := newWorld(t)
+	node := w.node("a")
+	w.account("default")
+	w.configMap("used", "1")
+	engine := w.engine(desired.Config{}, &owners{}, "desired")
+	w.pod("one", node, mountConfigMap("used"))
+	used := key("configmaps", w.ns, "used")
+	first := w.eventually(node, used, "published", applied)
+	if first.Acked != "" {
+		t.Errorf("the first version is told to replace %q on disk", first.Acked)
+	}
+	engine.Acked(node, first.Sequence)
+	w.setConfigMap("used", "2")
+	second := w.eventually(node, used, "changed", func(m wire.Message) bool { return m.Version != first.Version })
+	w.setConfigMap("used", "3")
+	third := w.eventually(node, used, "changed again", func(m wire.Message) bool { return m.Version != second.Version && m.Version != first.Version })
+	for _, m := range []wire.Message{second, third} {
+		if m.Acked != first.Version {
+			t.Errorf("version %s is told to replace %q on disk, want %q", m.Version, m.Acked, first.Version)
+		}
+	}
+}

@@ -260,6 +260,7 @@ func (e *Engine) publish(ctx context.Context, s *site, m wire.Message, over view
 		return errAway
 	}
 	crash.At("publish.decided")
+	m.Acked = over.held.known(over.acked)
 	began := time.Now()
 	sequence, err := e.publisher.Publish(ctx, m, over.held.sequence)
 	e.metrics.took.Observe(time.Since(began).Seconds())

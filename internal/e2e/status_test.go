@@ -103,6 +103,7 @@ func TestThreeViewsAgree(t *testing.T) {
 			t.Error(err)
 		}
 	})
+	before := storedVersion(t, edge, "views-1")
 	if err := shared.Cut(t.Context(), edge, true); err != nil {
 		t.Fatal(err)
 	}
@@ -116,8 +117,8 @@ func TestThreeViewsAgree(t *testing.T) {
 		}
 		for _, o := range told.Objects {
 			switch {
-			case o.Name == "views-1" && o.State != inspect.Pending:
-				return fmt.Sprintf("views-1 is %s", o.State)
+			case o.Name == "views-1" && (o.State != inspect.Pending || o.Acked != before):
+				return fmt.Sprintf("views-1 is %s, acked %q, before the cut it had %q", o.State, o.Acked, before)
 			case o.Name == "views-2" && o.State != inspect.Synced:
 				return fmt.Sprintf("views-2 is %s", o.State)
 			}
@@ -142,6 +143,22 @@ func TestThreeViewsAgree(t *testing.T) {
 	}
 	agree("after the cut")
 	eventually(t, "the Node says that it is up to date", func(ctx context.Context) string { return upToDate(ctx, edge, "True") })
+}
+
+// storedVersion is the version of a ConfigMap in a gateway's store.
+func storedVersion(t *testing.T, edge, name string) string {
+	t.Helper()
+	held, err := shared.Store(t.Context(), edge)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range held.Objects {
+		if o.Resource == "configmaps" && o.Name == name {
+			return o.Version
+		}
+	}
+	t.Fatalf("%s does not hold %s", edge, name)
+	return ""
 }
 
 // upToDate compares the status of a Node's condition.

@@ -1,0 +1,148 @@
+package loadtest
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// Attached connects many nodes to one hub server of their own and reads its memory. The nodes are simulated at the protocol
+// (leafClient); the server, the attaches and the consumers are real, each node has objectsEach objects and an open pull.
+type Attached struct {
+	// Nodes are the numbers at which memory is read, ascending.
+	Nodes []int
+	// Settle is how long the server is left alone before.
+	Settle time.Duration
+
+	server    *hubServer
+	attached  int
+	delivered atomic.Int64
+	idle      memory
+	states    []attachedState
+}
+
+// attachedState is the server with so many nodes.
+type attachedState struct {
+	memory
+	nodes int
+	took  time.Duration
+}
+
+const (
+	// objectsEach is what an ordinary gateway holds: some pods and what they name.
+	objectsEach = 10
+	// dialers connect and attach at a time.
+	dialers = 16
+)
+
+// Name of the scenario.
+func (*Attached) Name() string { return "attached nodes" }
+
+// Prepare starts the server.
+func (s *Attached) Prepare(ctx context.Context, _ *World) (err error) {
+	if s.server, err = startHub(ctx, s.Nodes[len(s.Nodes)-1]); err != nil {
+		return err
+	}
+	if err := rest(ctx, s.Settle); err != nil {
+		return err
+	}
+	s.idle, err = s.server.memory()
+	return err
+}
+
+// Once attaches more and more nodes. The connections last until Close.
+func (s *Attached) Once(ctx context.Context, w *World) error {
+	cloud, err := s.server.cloud()
+	if err != nil {
+		return err
+	}
+	defer cloud.nc.Close()
+	for _, n := range s.Nodes {
+		began := time.Now()
+		if err := s.attach(ctx, cloud, n); err != nil {
+			return err
+		}
+		took := time.Since(began)
+		if err := rest(ctx, s.Settle); err != nil {
+			return err
+		}
+		now, err := s.server.memory()
+		if err != nil {
+			return err
+		}
+		s.states = append(s.states, attachedState{nodes: n, memory: now, took: took})
+		w.say("%s: %d in %.0f ms, %d MB", s.Name(), n, milliseconds(took), now.rss/1e6)
+	}
+	return s.alive(ctx, cloud)
+}
+
+// attach brings the number of nodes to n.
+func (s *Attached) attach(ctx context.Context, cloud *cloudSide, n int) error {
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(dialers)
+	for ; s.attached < n; s.attached++ {
+		node := nodeName(s.attached)
+		g.Go(func() error {
+			if err := cloud.attach(gctx, node); err != nil {
+				return fmt.Errorf("attach %s: %w", node, err)
+			}
+			l, err := s.server.dial(gctx, node, &s.delivered)
+			if err != nil {
+				return fmt.Errorf("connect %s: %w", node, err)
+			}
+			s.server.leafs.Go(func() error { return l.serve(s.server.ctx) })
+			return nil
+		})
+	}
+	return g.Wait()
+}
+
+// alive changes one object of each node: all must get theirs.
+func (s *Attached) alive(ctx context.Context, cloud *cloudSide) error {
+	before := s.delivered.Load()
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(dialers)
+	for i := range s.attached {
+		g.Go(func() error { return cloud.publish(gctx, nodeName(i), objectsEach) })
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	return until(ctx, "each node gets a change", func(context.Context) (bool, error) {
+		return s.delivered.Load()-before >= int64(s.attached), nil
+	})
+}
+
+// Lines of the report.
+func (s *Attached) Lines() []Line {
+	const kb, mb, gb = 1e3, 1e6, 1e9
+	line := func(measure, unit string, value float64) Line {
+		return Line{Scenario: s.Name(), Measure: measure, Unit: unit, Summary: Summarize([]float64{value})}
+	}
+	lines := []Line{line("hub server without nodes: RSS", unitMemory, float64(s.idle.rss)/mb)}
+	for _, at := range s.states {
+		n := float64(at.nodes)
+		lines = append(lines,
+			line(fmt.Sprintf("hub server with %d nodes of %d objects: RSS", at.nodes, objectsEach), unitMemory, float64(at.rss)/mb),
+			line("  a node more than without: RSS", unitSmall, float64(at.rss-s.idle.rss)/n/kb),
+			line("  of it RssAnon", unitSmall, float64(at.anonymous-s.idle.anonymous)/n/kb),
+			line("  the last of them attached after", unitTime, milliseconds(at.took)))
+	}
+	if len(s.states) > 1 {
+		first, last := s.states[0], s.states[len(s.states)-1]
+		slope := float64(last.rss-first.rss) / float64(last.nodes-first.nodes)
+		lines = append(lines, line("by that slope, 100,000 nodes", unitLarge, (float64(s.idle.rss)+slope*100_000)/gb))
+	}
+	return lines
+}
+
+// Close ends connections and server.
+func (s *Attached) Close(context.Context, *World) error {
+	if s.server == nil {
+		return nil
+	}
+	return s.server.close()
+}

@@ -1,0 +1,172 @@
+package loadtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/internal/devcluster"
+)
+
+// Catchup changes every object of a gateway that is cut off, and heals its link: what comes over it until all is on disk. How
+// long the gateway was away does not matter, as only last values are kept.
+type Catchup struct {
+	// Objects of the gateway.
+	Objects int
+
+	seconds, down, up []float64
+}
+
+const (
+	catchupPod    = "catchup"
+	catchupConfig = "catchup-config"
+	// catchupShare is how many ConfigMaps one pod may name: a pod is one object, of 1.5 MB at most.
+	catchupShare = 1000
+)
+
+// Name of the scenario.
+func (*Catchup) Name() string { return "catch-up" }
+
+// Prepare makes the objects, and pods that take variables from them: they are read once, where volumes would be read again
+// and again by the kubelet.
+func (s *Catchup) Prepare(ctx context.Context, w *World) error {
+	list := names(catchupConfig, s.Objects)
+	versions, err := w.putAll(ctx, w.create, list)
+	if err != nil {
+		return err
+	}
+	optional := true
+	var pods []*corev1.Pod
+	for i := 0; i < len(list); i += catchupShare {
+		p := pod(fmt.Sprintf("%s-%d", catchupPod, i/catchupShare), w.edges()[0], nil)
+		p.Labels["app"] = catchupPod
+		for _, name := range list[i:min(i+catchupShare, len(list))] {
+			p.Spec.Containers[0].EnvFrom = append(p.Spec.Containers[0].EnvFrom, corev1.EnvFromSource{
+				ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: name}, Optional: &optional},
+			})
+		}
+		pods = append(pods, p)
+	}
+	if err := w.launch(ctx, pods...); err != nil {
+		return err
+	}
+	return until(ctx, "the gateway holds them all", func(ctx context.Context) (bool, error) { return w.stores(ctx, versionsByName(versions)) })
+}
+
+// Once cuts, changes, heals and waits.
+func (s *Catchup) Once(ctx context.Context, w *World) (err error) {
+	edge := w.edges()[0]
+	if err := w.cluster.Cut(ctx, edge, true); err != nil {
+		return err
+	}
+	healed := false
+	defer func() {
+		if !healed {
+			err = errors.Join(err, w.cluster.Heal(context.WithoutCancel(ctx), edge))
+		}
+	}()
+	versions, err := w.putAll(ctx, w.update, names(catchupConfig, s.Objects))
+	if err != nil {
+		return err
+	}
+	if err := w.published(ctx, edge, versions); err != nil {
+		return err
+	}
+	applied, err := w.cluster.Metric(ctx, edge, appliedMetric)
+	if err != nil {
+		return err
+	}
+	before := w.traffic(ctx, edge)
+	began := time.Now()
+	if err := w.cluster.Heal(ctx, edge); err != nil {
+		return err
+	}
+	healed = true
+	err = until(ctx, "the changes are on disk", func(ctx context.Context) (bool, error) {
+		now, err := w.cluster.Metric(ctx, edge, appliedMetric)
+		return err == nil && now-applied >= float64(s.Objects), err
+	})
+	if err != nil {
+		return err
+	}
+	took, after := time.Since(began), w.traffic(ctx, edge)
+	if whole, err := w.stores(ctx, versionsByName(versions)); err != nil || !whole {
+		return errors.Join(errors.New("the gateway does not hold each object's last version"), err)
+	}
+	const mb = 1e6
+	s.seconds = append(s.seconds, milliseconds(took))
+	s.down = append(s.down, float64(after.DownBytes-before.DownBytes)/mb)
+	s.up = append(s.up, float64(after.UpBytes-before.UpBytes)/mb)
+	w.say("%s: %d changed objects after %.0f ms", s.Name(), s.Objects, milliseconds(took))
+	return nil
+}
+
+// appliedMetric counts what changed the store, synced.
+const appliedMetric = "frond_store_applied_total"
+
+// Lines of the report.
+func (s *Catchup) Lines() []Line {
+	return []Line{
+		{Scenario: s.Name(), Measure: fmt.Sprintf("link healed → %d changed ConfigMaps on disk", s.Objects), Unit: unitTime, Summary: Summarize(s.seconds)},
+		{Scenario: s.Name(), Measure: "  over the link, down", Unit: unitMemory, Summary: Summarize(s.down)},
+		{Scenario: s.Name(), Measure: "  over the link, up", Unit: unitMemory, Summary: Summarize(s.up)},
+	}
+}
+
+// Close removes pods and objects.
+func (s *Catchup) Close(ctx context.Context, w *World) error {
+	return w.clear(ctx, "app="+catchupPod, names(catchupConfig, s.Objects))
+}
+
+func versionsByName(versions map[wire.Key]string) map[string]string {
+	list := make(map[string]string, len(versions))
+	for key, version := range versions {
+		list[key.Name] = version
+	}
+	return list
+}
+
+// published waits until the stream holds these versions for a node.
+func (w *World) published(ctx context.Context, node string, versions map[wire.Key]string) error {
+	return until(ctx, "the changes are published", func(ctx context.Context) (bool, error) {
+		held, err := w.held.Held(ctx, node)
+		if err != nil {
+			return false, nil //nolint:nilerr // a busy hub does not answer in time: it is asked again
+		}
+		for key, version := range versions {
+			if held[key].Version != version {
+				return false, nil
+			}
+		}
+		return true, nil
+	})
+}
+
+// stores tells whether the first gateway holds these versions.
+func (w *World) stores(ctx context.Context, versions map[string]string) (bool, error) {
+	held, err := w.cluster.Store(ctx, w.edges()[0])
+	if err != nil {
+		return false, err
+	}
+	found := 0
+	for _, o := range held.Objects {
+		if version, ok := versions[o.Name]; ok && o.Resource == "configmaps" && o.Namespace == namespace && o.Version == version {
+			found++
+		}
+	}
+	return found == len(versions), nil
+}
+
+// traffic is what has passed a gateway's link.
+func (w *World) traffic(ctx context.Context, edge string) devcluster.EdgeStatus {
+	for _, e := range w.cluster.Status(ctx).Edges {
+		if e.Name == edge {
+			return e
+		}
+	}
+	return devcluster.EdgeStatus{}
+}

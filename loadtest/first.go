@@ -1,0 +1,84 @@
+package loadtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// First makes objects that a node has never had, one at a time, with two cloudcores and with one.
+type First struct {
+	// Objects made in each of the two.
+	Objects int
+
+	two, one []float64
+}
+
+const (
+	firstPod     = "first"
+	firstConfig  = "first-config"
+	firstPeerTwo = "894, p90 5000"
+	firstPeerOne = "24, p90 43"
+	// firstAim: with two replicas as fast as the peer with one.
+	firstAim = 24
+)
+
+// Name of the scenario.
+func (*First) Name() string { return "first delivery" }
+
+// Prepare makes a pod that waits for all of them.
+func (s *First) Prepare(ctx context.Context, w *World) error {
+	return w.launch(ctx, pod(firstPod, w.edges()[0], names(firstConfig, 2*s.Objects)))
+}
+
+// Once measures with both cloudcores, then with the first alone.
+func (s *First) Once(ctx context.Context, w *World) (err error) {
+	if err := w.members(ctx, "cloudcore-1", "cloudcore-2"); err != nil {
+		return err
+	}
+	list := names(firstConfig, 2*s.Objects)
+	if s.two, err = s.deliver(ctx, w, list[:s.Objects]); err != nil {
+		return err
+	}
+	const other = "cloudcore-2"
+	if err := w.cluster.Kill(ctx, other); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, w.cluster.Start(context.WithoutCancel(ctx), other)) }()
+	if err := w.members(ctx, "cloudcore-1"); err != nil {
+		return err
+	}
+	s.one, err = s.deliver(ctx, w, list[s.Objects:])
+	return err
+}
+
+func (s *First) deliver(ctx context.Context, w *World, list []string) (taken []float64, err error) {
+	for _, name := range list {
+		w.acks.forget()
+		began := time.Now()
+		versions, err := w.putAll(ctx, w.create, []string{name})
+		if err != nil {
+			return taken, err
+		}
+		last, err := w.settled(ctx, w.edges()[:1], versions)
+		if err != nil {
+			return taken, fmt.Errorf("%s: %w", name, err)
+		}
+		taken = append(taken, milliseconds(last.Sub(began)))
+	}
+	return taken, nil
+}
+
+// Lines of the report.
+func (s *First) Lines() []Line {
+	line := func(measure string, taken []float64, peer string) Line {
+		return Line{Scenario: s.Name(), Measure: "new ConfigMap → on disk and acked, " + measure, Unit: unitTime, Summary: Summarize(taken), Peer: peer, Aim: firstAim}
+	}
+	return []Line{line("2 cloudcores", s.two, firstPeerTwo), line("1 cloudcore", s.one, firstPeerOne)}
+}
+
+// Close removes pod and objects.
+func (s *First) Close(ctx context.Context, w *World) error {
+	return w.clear(ctx, "app="+firstPod, names(firstConfig, 2*s.Objects))
+}

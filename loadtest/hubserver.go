@@ -1,0 +1,231 @@
+package loadtest
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/internal/devcluster/pki"
+	"github.com/frond-edge/frond/internal/toolchain"
+	"github.com/frond-edge/frond/streams"
+)
+
+func nodeName(i int) string { return fmt.Sprintf("gw-%05d", i) }
+
+// hubServer is a hub of one server, configured as those of a cluster are (internal/devcluster/hub.go) but for users with
+// passwords in place of nkeys.
+type hubServer struct {
+	// ctx ends with the server; leafs are the connections of nodes.
+	ctx    context.Context //nolint:containedctx // it is the life of a process that outlasts the call that starts it
+	stop   context.CancelFunc
+	leafs  errgroup.Group
+	dir    string
+	cmd    *exec.Cmd
+	client *tls.Config
+	// address and leaf are the listeners for clients and nodes.
+	address, leaf string
+}
+
+const hubPassword = "loadtest" // of a server on loopback that lives for minutes
+
+// startHub starts a server that knows so many nodes.
+func startHub(ctx context.Context, nodes int) (h *hubServer, err error) {
+	paths, err := toolchain.Find(ctx, toolchain.Request{Nats: true})
+	if err != nil {
+		return nil, err
+	}
+	h = &hubServer{}
+	if h.dir, err = os.MkdirTemp("", "frond-hub-"); err != nil {
+		return nil, fmt.Errorf("make folder: %w", err)
+	}
+	h.ctx, h.stop = context.WithCancel(context.WithoutCancel(ctx))
+	if err := h.write(ctx, nodes); err != nil {
+		return nil, errors.Join(err, h.close())
+	}
+	h.cmd = exec.CommandContext(h.ctx, paths.NatsServer, "-c", filepath.Join(h.dir, "hub.conf"), "-l", filepath.Join(h.dir, "log"))
+	if err := h.cmd.Start(); err != nil {
+		h.cmd = nil
+		return nil, errors.Join(fmt.Errorf("start the hub: %w", err), h.close())
+	}
+	err = until(ctx, "the hub answers", func(ctx context.Context) (bool, error) {
+		nc, err := h.connect()
+		if err != nil {
+			return false, nil //nolint:nilerr // not yet
+		}
+		defer nc.Close()
+		js, err := jetstream.New(nc)
+		if err != nil {
+			return false, err
+		}
+		return streams.Ensure(ctx, js, streams.Hub(1)) == nil, nil
+	})
+	if err != nil {
+		return nil, errors.Join(err, h.close())
+	}
+	return h, nil
+}
+
+// write makes certificates and the configuration.
+func (h *hubServer) write(ctx context.Context, nodes int) error {
+	ca, err := pki.NewAuthority(h.dir, "ca")
+	if err != nil {
+		return err
+	}
+	pair, err := ca.Issue("hub", pki.Subject{Name: "hub", Hosts: []string{"127.0.0.1"}})
+	if err != nil {
+		return err
+	}
+	mine, err := ca.Issue("node", pki.Subject{Name: "node"})
+	if err != nil {
+		return err
+	}
+	if h.client, err = clientTLS(ca.Cert, mine); err != nil {
+		return err
+	}
+	for _, address := range []*string{&h.address, &h.leaf} {
+		if *address, err = freeAddress(ctx); err != nil {
+			return err
+		}
+	}
+	secure := fmt.Sprintf("tls { ca_file: %q, cert_file: %q, key_file: %q, verify: true, timeout: 60 }", ca.Cert, pair.Cert, pair.Key)
+	var conf strings.Builder
+	fmt.Fprintf(&conf, `server_name: "hub"
+listen: %q
+max_payload: 8MB
+ping_interval: "5s"
+ping_max: 6
+write_deadline: "10s"
+%s
+jetstream { store_dir: %q, domain: "hub", sync_interval: always, max_memory_store: 2GB, max_file_store: 8GB }
+leafnodes { listen: %q, no_advertise: true, compression: off, isolate_leafnode_interest: true, %s }
+accounts { FROND: { jetstream: enabled, users: [
+  { user: "cloud", password: %q }
+`, h.address, secure, filepath.Join(h.dir, "data"), h.leaf, secure, hubPassword)
+	for i := range nodes {
+		publish, subscribe := streams.NodePermissions(nodeName(i))
+		fmt.Fprintf(&conf, "  { user: %q, password: %q, permissions: { publish: { allow: [%s] }, subscribe: { allow: [%s] } } }\n",
+			wire.Escape(nodeName(i)), hubPassword, quoted(publish), quoted(subscribe))
+	}
+	conf.WriteString("] } }\n")
+	if err := os.WriteFile(filepath.Join(h.dir, "hub.conf"), []byte(conf.String()), 0o600); err != nil {
+		return fmt.Errorf("configure the hub: %w", err)
+	}
+	return nil
+}
+
+func quoted(words []string) string {
+	list := make([]string, len(words))
+	for i, word := range words {
+		list[i] = fmt.Sprintf("%q", word)
+	}
+	return strings.Join(list, ", ")
+}
+
+func clientTLS(authority string, pair pki.Pair) (*tls.Config, error) {
+	pem, err := os.ReadFile(authority)
+	if err != nil {
+		return nil, fmt.Errorf("read authority: %w", err)
+	}
+	cert, err := tls.LoadX509KeyPair(pair.Cert, pair.Key)
+	if err != nil {
+		return nil, fmt.Errorf("read certificate: %w", err)
+	}
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(pem)
+	return &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12, ServerName: "127.0.0.1"}, nil
+}
+
+func freeAddress(ctx context.Context) (string, error) {
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", fmt.Errorf("find a free port: %w", err)
+	}
+	return l.Addr().String(), l.Close()
+}
+
+func (h *hubServer) connect() (*nats.Conn, error) {
+	return nats.Connect("nats://"+h.address, nats.Secure(h.client.Clone()), nats.UserInfo("cloud", hubPassword), nats.MaxReconnects(-1), nats.Timeout(handshake))
+}
+
+func (h *hubServer) dial(ctx context.Context, node string, delivered *atomic.Int64) (*leafClient, error) {
+	return dialLeaf(ctx, h.leaf, node, hubPassword, h.client, delivered)
+}
+
+func (h *hubServer) memory() (memory, error) { return readMemory(h.cmd.Process.Pid) }
+
+// close ends the connections, then the server, and removes its files.
+func (h *hubServer) close() error {
+	h.stop() // kills the server, too
+	err := h.leafs.Wait()
+	if h.cmd != nil {
+		_ = h.cmd.Wait() // killed, as it should be
+	}
+	return errors.Join(err, os.RemoveAll(h.dir))
+}
+
+// cloudSide is what a cloudcore does for nodes that attach.
+type cloudSide struct {
+	nc        *nats.Conn
+	publisher *streams.Publisher
+	attacher  *streams.Attacher
+}
+
+func (h *hubServer) cloud() (*cloudSide, error) {
+	nc, err := h.connect()
+	if err != nil {
+		return nil, fmt.Errorf("connect to the hub: %w", err)
+	}
+	c := &cloudSide{nc: nc}
+	metrics := streams.NewMetrics(nil)
+	if c.publisher, err = streams.NewPublisher(nc, metrics); err == nil {
+		unknown := func(context.Context, string) bool { return false }
+		c.attacher, err = streams.NewAttacher(nc, unknown, func(string, string) {}, metrics, zap.NewNop())
+	}
+	if err != nil {
+		nc.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// publish stores one object of a node.
+func (c *cloudSide) publish(ctx context.Context, node string, i int) error {
+	_, err := c.publisher.Publish(ctx, wire.Message{
+		Node: node, Key: configMapKey(fmt.Sprintf("config-%d", i)), Op: wire.Apply, UID: "uid", Version: "1", Time: time.Now(),
+		Object: fmt.Appendf(nil, `{"data":{"content":%q}}`, strings.Repeat("x", payloadBytes)),
+	}, 0)
+	return err
+}
+
+// attach publishes a node's objects and makes its consumer.
+func (c *cloudSide) attach(ctx context.Context, node string) error {
+	for i := range objectsEach {
+		if err := c.publish(ctx, node, i); err != nil {
+			return err
+		}
+	}
+	request, err := json.Marshal(wire.AttachRequest{Cursor: wire.Cursor{StoreEpoch: "s"}})
+	if err != nil {
+		return err
+	}
+	return until(ctx, "the hub lets "+node+" attach", func(ctx context.Context) (bool, error) {
+		_, err := c.attacher.Handle(ctx, node, request)
+		return err == nil, nil //nolint:nilerr // a busy hub does not answer in time; a node asks again, too
+	})
+}

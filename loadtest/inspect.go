@@ -1,0 +1,68 @@
+package loadtest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	kuberest "k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/frond-edge/frond/api/inspect"
+)
+
+// nodes asks the cloudcores, as frond status does.
+func (w *World) nodes(ctx context.Context) (inspect.Nodes, error) {
+	var answer inspect.Nodes
+	cfg, err := clientcmd.BuildConfigFromFlags("", w.cluster.Kubeconfig())
+	if err != nil {
+		return answer, fmt.Errorf("read kubeconfig: %w", err)
+	}
+	cfg.TLSClientConfig.ServerName = inspect.ServerName
+	transport, err := kuberest.TransportFor(cfg)
+	if err != nil {
+		return answer, fmt.Errorf("read kubeconfig: %w", err)
+	}
+	var faults []error
+	for server := range strings.SplitSeq(w.cluster.Cloudcores(), ",") {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, server+inspect.PathNodes, nil)
+		if err != nil {
+			return answer, err
+		}
+		request.Close = true
+		response, err := transport.RoundTrip(request)
+		if err != nil {
+			faults = append(faults, err)
+			continue
+		}
+		err = json.NewDecoder(response.Body).Decode(&answer)
+		return answer, errors.Join(err, response.Body.Close())
+	}
+	return answer, errors.Join(faults...)
+}
+
+// owner is the cloudcore that serves a node.
+func (w *World) owner(ctx context.Context, node string) (string, error) {
+	all, err := w.nodes(ctx)
+	if err != nil {
+		return "", err
+	}
+	for i := range all.Nodes {
+		if n := &all.Nodes[i]; n.Name == node && n.Owner != "" {
+			return n.Owner, nil
+		}
+	}
+	return "", fmt.Errorf("nobody owns %s", node)
+}
+
+// members waits until these cloudcores, and no other, are live.
+func (w *World) members(ctx context.Context, want ...string) error {
+	return until(ctx, fmt.Sprint("the cloudcores are ", want), func(ctx context.Context) (bool, error) {
+		all, err := w.nodes(ctx)
+		return err == nil && slices.Equal(all.Live, want), nil //nolint:nilerr // the one that is asked may have just been killed
+	})
+}

@@ -1,0 +1,185 @@
+package loadtest
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/streams"
+)
+
+// leafClient is a node as the hub sees it: one leaf connection over TLS that speaks the leafnode protocol, subscribes to what
+// an edgecore subscribes to, and keeps one pull open. There is no server behind it, so a process holds thousands.
+type leafClient struct {
+	node string
+	conn net.Conn
+	in   *bufio.Reader
+	// delivered counts messages of the node's consumer.
+	delivered *atomic.Int64
+}
+
+const (
+	// handshake bounds connecting: thousands do it at once on two cores.
+	handshake = time.Minute
+	// pullOpen is how long one pull stays open, as with an edgecore; idleBeat is the heartbeat it asks for.
+	pullOpen = 30 * time.Second
+	idleBeat = 3 * time.Second
+)
+
+// dialLeaf connects, logs in and subscribes.
+func dialLeaf(ctx context.Context, address, node, password string, config *tls.Config, delivered *atomic.Int64) (l *leafClient, err error) {
+	ctx, cancel := context.WithTimeout(ctx, handshake)
+	defer cancel()
+	plain, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("dial: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			_ = plain.Close()
+		}
+	}()
+	if _, err := readLine(plain); err != nil { // INFO comes before TLS
+		return nil, fmt.Errorf("read INFO: %w", err)
+	}
+	secured := tls.Client(plain, config)
+	if err := secured.HandshakeContext(ctx); err != nil {
+		return nil, fmt.Errorf("handshake: %w", err)
+	}
+	l = &leafClient{node: node, conn: secured, in: bufio.NewReaderSize(secured, 512), delivered: delivered}
+	connect, err := json.Marshal(map[string]any{
+		"server_id": "N-" + node, "name": node, "user": wire.Escape(node), "pass": password, "version": "2.15.2",
+		"headers": true, "jetstream": true, "domain": wire.Escape(node), "tls_required": true,
+	})
+	if err != nil {
+		return nil, err
+	}
+	n := wire.Escape(node)
+	hello := "CONNECT " + string(connect) + "\r\n"
+	for _, subject := range []string{streams.InboxPrefix(node) + ".>", "call.node." + n + ".report", "call.node." + n + ".audit"} {
+		hello += "LS+ " + subject + "\r\n"
+	}
+	if _, err := l.conn.Write([]byte(hello + "PING\r\n")); err != nil {
+		return nil, fmt.Errorf("log in: %w", err)
+	}
+	for {
+		line, err := l.line()
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("log in: %w", err)
+		case strings.HasPrefix(line, "-ERR"):
+			return nil, errors.New("log in: " + line)
+		case line == "PONG":
+			return l, nil
+		}
+	}
+}
+
+// readLine reads byte by byte, so that nothing of the TLS handshake that follows is taken.
+func readLine(r io.Reader) (string, error) {
+	var line []byte
+	one := make([]byte, 1)
+	for {
+		if _, err := io.ReadFull(r, one); err != nil {
+			return "", err
+		}
+		if one[0] == '\n' {
+			return string(line), nil
+		}
+		line = append(line, one[0])
+	}
+}
+
+// line returns the next line that is neither a message nor a ping; it answers pings and skips messages.
+func (l *leafClient) line() (string, error) {
+	for {
+		text, err := l.in.ReadString('\n')
+		if err != nil {
+			return "", err
+		}
+		text = strings.TrimSpace(text)
+		switch verb, rest, _ := strings.Cut(text, " "); verb {
+		case "PING":
+			if _, err := l.conn.Write([]byte("PONG\r\n")); err != nil {
+				return "", err
+			}
+		case "LMSG", "HMSG", "MSG":
+			if err := l.skip(rest); err != nil {
+				return "", err
+			}
+		default:
+			return text, nil
+		}
+	}
+}
+
+// skip reads past a message; one with a subject for its ack is a delivery.
+func (l *leafClient) skip(arguments string) error {
+	fields := strings.Fields(arguments)
+	if len(fields) == 0 {
+		return errors.New("message without arguments")
+	}
+	size, err := strconv.Atoi(fields[len(fields)-1])
+	if err != nil {
+		return fmt.Errorf("message %q: %w", arguments, err)
+	}
+	if strings.Contains(arguments, " $JS.ACK.") {
+		l.delivered.Add(1)
+	}
+	_, err = l.in.Discard(size + len("\r\n"))
+	return err
+}
+
+// pull asks the node's consumer for messages.
+func (l *leafClient) pull() error {
+	n := wire.Escape(l.node)
+	body := fmt.Sprintf(`{"batch":256,"expires":%d,"idle_heartbeat":%d}`, pullOpen.Nanoseconds(), idleBeat.Nanoseconds())
+	subject := "$JS." + streams.HubDomain + ".API.CONSUMER.MSG.NEXT." + streams.DesiredStream + "." + n
+	_, err := fmt.Fprintf(l.conn, "LMSG %s %s %d\r\n%s\r\n", subject, streams.InboxPrefix(l.node)+".pull", len(body), body)
+	return err
+}
+
+// serve reads until the connection is closed, and renews the pull.
+func (l *leafClient) serve(ctx context.Context) error {
+	stop := context.AfterFunc(ctx, func() { _ = l.conn.Close() })
+	defer stop()
+	if err := l.pull(); err != nil {
+		return err
+	}
+	for renewed := time.Now(); ; {
+		if err := l.conn.SetReadDeadline(renewed.Add(pullOpen)); err != nil {
+			return l.end(ctx, err)
+		}
+		line, err := l.line()
+		var timeout net.Error
+		switch {
+		case errors.As(err, &timeout) && timeout.Timeout():
+			if err := l.pull(); err != nil {
+				return l.end(ctx, err)
+			}
+			renewed = time.Now()
+		case err != nil:
+			return l.end(ctx, err)
+		case strings.HasPrefix(line, "-ERR"):
+			return l.end(ctx, errors.New(line))
+		}
+	}
+}
+
+// end turns what closing by ctx caused into nil.
+func (l *leafClient) end(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return fmt.Errorf("leaf of %s: %w", l.node, err)
+}

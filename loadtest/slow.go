@@ -1,0 +1,56 @@
+package loadtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/frond-edge/frond/internal/devcluster/wan"
+)
+
+// Slow plays another scenario while the first gateway's link has a long round trip.
+type Slow struct {
+	Scenario
+	RoundTrip time.Duration
+	// Peer's number and the aim of the first line.
+	Peer string
+	Aim  float64
+}
+
+const (
+	slowRoundTrip = 100 * time.Millisecond
+	slowPeer      = "9"
+	slowAim       = 1000
+)
+
+// Name of the scenario.
+func (s *Slow) Name() string { return s.Scenario.Name() + " over a slow link" }
+
+// Prepare slows the link when the other scenario is prepared.
+func (s *Slow) Prepare(ctx context.Context, w *World) error {
+	if err := s.Scenario.Prepare(ctx, w); err != nil {
+		return err
+	}
+	return w.cluster.Shape(ctx, w.edges()[0], wan.Shape{Delay: s.RoundTrip / 2})
+}
+
+// Lines are the other's; the CPU per delivery is the same as without delay.
+func (s *Slow) Lines() []Line {
+	var lines []Line
+	for i, l := range s.Scenario.Lines() {
+		if l.Unit == unitCPU {
+			continue
+		}
+		if i == 0 {
+			l.Measure, l.Peer, l.Aim = fmt.Sprintf("%s, round trip %s", l.Measure, s.RoundTrip), s.Peer, s.Aim
+		}
+		lines = append(lines, l)
+	}
+	return lines
+}
+
+// Close makes the link good again.
+func (s *Slow) Close(ctx context.Context, w *World) error {
+	return errors.Join(w.cluster.Shape(ctx, w.edges()[0], wan.Shape{}), s.Scenario.Close(ctx, w))
+}

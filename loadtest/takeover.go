@@ -1,0 +1,83 @@
+package loadtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Takeover kills the cloudcore that serves a node and changes an object at once: how long until the change is on the node's
+// disk.
+type Takeover struct {
+	// Kills of one round.
+	Kills int
+
+	taken []float64
+}
+
+const (
+	takeoverPod    = "takeover"
+	takeoverConfig = "takeover-config"
+	takeoverPeer   = "34000-39000"
+	takeoverAim    = 2000
+)
+
+// Name of the scenario.
+func (*Takeover) Name() string { return "takeover" }
+
+// Prepare makes a pod that mounts the object.
+func (s *Takeover) Prepare(ctx context.Context, w *World) error {
+	if _, err := w.putAll(ctx, w.create, []string{takeoverConfig}); err != nil {
+		return err
+	}
+	return w.launch(ctx, pod(takeoverPod, w.edges()[0], []string{takeoverConfig}))
+}
+
+// Once kills and measures, and starts again what it killed.
+func (s *Takeover) Once(ctx context.Context, w *World) error {
+	for range s.Kills {
+		if err := w.members(ctx, "cloudcore-1", "cloudcore-2"); err != nil {
+			return err
+		}
+		took, err := s.kill(ctx, w)
+		if err != nil {
+			return err
+		}
+		s.taken = append(s.taken, milliseconds(took))
+	}
+	return nil
+}
+
+func (s *Takeover) kill(ctx context.Context, w *World) (took time.Duration, err error) {
+	node := w.edges()[0]
+	owner, err := w.owner(ctx, node)
+	if err != nil {
+		return 0, err
+	}
+	w.acks.forget()
+	began := time.Now()
+	if err := w.cluster.Kill(ctx, owner); err != nil {
+		return 0, fmt.Errorf("kill %s: %w", owner, err)
+	}
+	defer func() { err = errors.Join(err, w.cluster.Start(context.WithoutCancel(ctx), owner)) }()
+	versions, err := w.putAll(ctx, w.update, []string{takeoverConfig})
+	if err != nil {
+		return 0, err
+	}
+	last, err := w.settled(ctx, []string{node}, versions)
+	return last.Sub(began), err
+}
+
+// Lines of the report.
+func (s *Takeover) Lines() []Line {
+	return []Line{{
+		Scenario: s.Name(), Measure: "kill -9 of the owner, with a change at once → on the gateway's disk and acked", Unit: unitTime,
+		Summary: Summarize(s.taken), Peer: takeoverPeer, Aim: takeoverAim,
+	}}
+}
+
+// Close removes pod and object.
+func (*Takeover) Close(ctx context.Context, w *World) error {
+	return w.clear(ctx, "app="+takeoverPod, []string{takeoverConfig})
+}
