@@ -223,6 +223,9 @@ func (r *rig) heal(ctx context.Context, t *testing.T) {
 	}
 }
 
+// tryTimeout bounds one look at everything.
+const tryTimeout = 20 * time.Second
+
 // said is an error's text, "" for none.
 func said(err error) string {
 	if err == nil {
@@ -238,10 +241,16 @@ func (r *rig) eventually(t *testing.T, what string, limit time.Duration, missing
 	defer cancel()
 	ticker := time.NewTicker(200 * time.Millisecond)
 	defer ticker.Stop()
+	var last string
 	for {
-		last := missing(ctx)
-		if last == "" {
+		try, cancel := context.WithTimeout(ctx, tryTimeout)
+		now := missing(try)
+		cancel()
+		if now == "" {
 			return
+		}
+		if ctx.Err() == nil || last == "" { // the last try was cut short and tells nothing
+			last = now
 		}
 		select {
 		case <-ctx.Done():
