@@ -69,7 +69,7 @@ func run(m *testing.M) int {
 	defer shared.nc.Close()
 	code := m.Run()
 	if keep := os.Getenv("FROND_FAULTS_KEEP"); code != 0 && keep != "" {
-		if err := shared.keepEvidence(keep); err != nil {
+		if err := shared.keepEvidence(ctx, keep); err != nil {
 			fmt.Fprintln(os.Stderr, "keep the evidence:", err)
 		}
 	}
