@@ -280,6 +280,7 @@ func (r *rig) settle(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
+	defer r.judge(t) // also if the wait fails: a history may tell why
 	r.heal(ctx, t)
 	r.eventually(t, "everything is as it should be", patience, func(ctx context.Context) string {
 		r.relaunch(ctx, t)
@@ -296,5 +297,4 @@ func (r *rig) settle(t *testing.T) {
 		}
 		return strings.Join(faulty, "; ")
 	})
-	r.judge(t)
 }
