@@ -95,6 +95,7 @@ func (r *rig) work(t *testing.T) {
 
 func git(t *testing.T, args ...string) {
 	t.Helper()
+	t.Helper()
 	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), "git", args...)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("git %v: %v: %s", args, err, out)
