@@ -114,7 +114,7 @@ func (n *Node) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	moving, err := n.wire(nc, st, outbox, &pulse{renewed: api.LeaseRenewed, ready: kubelet.Ready()}, disk)
+	moving, err := n.wire(nc, st, outbox, api.Hold, &pulse{renewed: api.LeaseRenewed, ready: kubelet.Ready()}, disk)
 	if err != nil {
 		return err
 	}
@@ -148,7 +148,7 @@ func (n *Node) open(ctx context.Context, nc *nats.Conn) (*store.Store, *streams.
 }
 
 // wire makes the parts that move messages, and the node's own health.
-func (n *Node) wire(nc *nats.Conn, st *store.Store, outbox *streams.Outbox, kubelet *pulse, disk *storage) ([]lifecycle.Part, error) {
+func (n *Node) wire(nc *nats.Conn, st *store.Store, outbox *streams.Outbox, hold holder, kubelet *pulse, disk *storage) ([]lifecycle.Part, error) {
 	metrics := streams.NewMetrics(n.metrics)
 	link := link{n.leaf}
 	gate := streams.NewGate(link, n.log.Named("gate"))
@@ -181,7 +181,7 @@ func (n *Node) wire(nc *nats.Conn, st *store.Store, outbox *streams.Outbox, kube
 		return beat
 	}, n.log.Named("beat"))
 	orders := streams.NewOrders(n.cfg.Node, nc, obey(delivery, beater, gate), n.log.Named("orders"))
-	again := &resync{node: n.cfg.Node, store: st, link: link, to: outbox, log: n.log.Named("resync")}
+	again := &resync{node: n.cfg.Node, store: st, link: link, to: outbox, hold: hold, log: n.log.Named("resync")}
 	nudges := streams.NewNudges(n.cfg.Node, nc, again.nudged, metrics, n.log.Named("nudges"))
 	server := health.New(n.cfg.Listen, n.metrics, checks(st, disk, kubelet, gate)...)
 	return []lifecycle.Part{

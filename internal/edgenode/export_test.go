@@ -1,4 +1,19 @@
 package edgenode
 
+import (
+	"context"
+
+	"go.uber.org/zap"
+
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/leaf/store"
+)
+
 // NewStorage gives tests the answer to a full disk.
-var NewStorage = newStorage
+var NewStorage = newStorage //nolint:gochecknoglobals // the way of Go's own export_test.go
+
+// Nudged returns what a node does when the cloud asks it to report an object.
+func Nudged(node string, st *store.Store, to reporter, hold holder, log *zap.Logger) func(context.Context, wire.Key) error {
+	r := &resync{node: node, store: st, to: to, hold: hold, log: log}
+	return r.nudged
+}

@@ -22,6 +22,9 @@ type reporter interface {
 // added at random.
 const reportAgain = time.Hour
 
+// holder takes an object's turn to be written and reported.
+type holder func(ctx context.Context, key wire.Key) (release func(), err error)
+
 // resync reports the Node, its pods and the pods that ended here again whenever the link comes up, and every hour. While
 // the link was down Kubernetes has marked them not ready; the kubelet, which talks to the local API, sees nothing of that
 // and would not correct it. The hour repairs what Kubernetes refused for a time, or what the hub lost. What Kubernetes
@@ -31,7 +34,9 @@ type resync struct {
 	store *store.Store
 	link  link
 	to    reporter
-	log   *zap.Logger
+	// hold gives an object's turn to be written, which a report needs too.
+	hold holder
+	log  *zap.Logger
 }
 
 // Start reports until ctx ends and then returns nil.
@@ -65,8 +70,7 @@ func (r *resync) all(ctx context.Context) error {
 		}
 	}
 	for _, deleted := range r.store.DeletedHere() {
-		m := wire.Message{Key: deleted.Key, Op: wire.Delete, UID: deleted.UID, Version: deleted.Version, Time: time.Now()}
-		if err := r.to.Report(ctx, m); err != nil {
+		if err := r.ended(ctx, deleted); err != nil {
 			faults = append(faults, fmt.Errorf("end of %s: %w", deleted.Key.Human(), err))
 		}
 	}
@@ -81,27 +85,32 @@ func (r *resync) nudged(ctx context.Context, key wire.Key) error {
 	return r.one(ctx, key)
 }
 
-// one reports an object's present state. The kubelet may write a newer one meanwhile, and the outbox keeps what came
-// last, so it looks again until nothing has changed.
+// one reports an object's present state, while nobody else writes it: the outbox keeps what came last.
 func (r *resync) one(ctx context.Context, key wire.Key) error {
-	for {
-		entry, err := r.store.Get(key)
-		if errors.Is(err, store.ErrNotFound) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		m := wire.Message{Key: key, Op: wire.Apply, UID: entry.UID, Version: entry.Version, Time: time.Now(), Object: entry.Object}
-		if err := r.to.Report(ctx, m); err != nil {
-			return err
-		}
-		now, err := r.store.Get(key)
-		if errors.Is(err, store.ErrNotFound) || err == nil && now.Revision == entry.Revision {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
+	release, err := r.hold(ctx, key)
+	if err != nil {
+		return err
 	}
+	defer release()
+	entry, err := r.store.Get(key)
+	if errors.Is(err, store.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return r.to.Report(ctx, wire.Message{Key: key, Op: wire.Apply, UID: entry.UID, Version: entry.Version, Time: time.Now(), Object: entry.Object})
+}
+
+// ended reports the end of an object, unless another one has its name by now.
+func (r *resync) ended(ctx context.Context, deleted store.Entry) error {
+	release, err := r.hold(ctx, deleted.Key)
+	if err != nil {
+		return err
+	}
+	defer release()
+	if _, err := r.store.Get(deleted.Key); !errors.Is(err, store.ErrNotFound) {
+		return err
+	}
+	return r.to.Report(ctx, wire.Message{Key: deleted.Key, Op: wire.Delete, UID: deleted.UID, Version: deleted.Version, Time: time.Now()})
 }

@@ -20,6 +20,13 @@ type turns struct {
 	users int           // holder and waiters, guarded by locks.mu
 }
 
+// Hold waits for an object's turn to be written and takes it: until release, no request writes or reports it. It is for
+// whoever reports an object's present state besides: a report of a state that a request is about to replace would follow
+// that request's own report, and the last one counts.
+func (s *Server) Hold(ctx context.Context, key wire.Key) (release func(), err error) {
+	return s.locks.acquire(ctx, key)
+}
+
 func newLocks() *locks { return &locks{turns: map[wire.Key]*turns{}} }
 
 func (l *locks) acquire(ctx context.Context, key wire.Key) (release func(), err error) {

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -163,20 +164,46 @@ func (r *rig) inStream(ctx context.Context, node string) (state, error) {
 	return s, nil
 }
 
-// keepEvidence copies the logs and histories of a run that failed.
-func (r *rig) keepEvidence(dir string) error {
+// keepEvidence copies logs and histories of a run that failed, and writes down how things stand.
+func (r *rig) keepEvidence(ctx context.Context, dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	args := []string{"-r", r.cluster.Dir() + "/logs", dir}
+	args := []string{"-r", r.cluster.Dir() + "/logs"}
+	args = append(args, "--target-directory="+dir)
 	for _, node := range nodes {
-		if out, err := exec.Command("cp", r.cluster.History(node), dir+"/"+node+".history").CombinedOutput(); err != nil { //nolint:noctx // a copy that ends
-			return fmt.Errorf("%w: %s", err, out)
+		history := filepath.Join(dir, node+".history")
+		if data, err := os.ReadFile(r.cluster.History(node)); err == nil {
+			if err := os.WriteFile(history, data, 0o600); err != nil {
+				return err
+			}
 		}
 	}
-	out, err := exec.Command("cp", args...).CombinedOutput() //nolint:noctx // a copy that ends
-	if err != nil {
+	if out, err := exec.CommandContext(ctx, "cp", args...).CombinedOutput(); err != nil {
 		return fmt.Errorf("%w: %s", err, out)
+	}
+	ctx, cancel := context.WithTimeout(ctx, tryTimeout)
+	defer cancel()
+	notes := map[string]func() (string, error){
+		"pods.yaml": func() (string, error) {
+			return r.cluster.Kubectl(ctx, "", "get", "pods,nodes,configmaps,secrets", "-n", faults.Namespace, "-o", "yaml")
+		},
+		"agreement": func() (string, error) { return r.agreement(ctx), nil },
+	}
+	for _, part := range []string{"cloudcore-1", "cloudcore-2"} {
+		notes[part+".metrics"] = func() (string, error) { return r.cluster.CloudMetrics(ctx, part) }
+	}
+	for _, node := range nodes {
+		notes[node+".metrics"] = func() (string, error) { return r.cluster.EdgeMetrics(ctx, node) }
+	}
+	for name, note := range notes {
+		text, err := note()
+		if err != nil {
+			text += "\n" + err.Error()
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -69,7 +69,7 @@ func run(m *testing.M) int {
 	defer shared.nc.Close()
 	code := m.Run()
 	if keep := os.Getenv("FROND_FAULTS_KEEP"); code != 0 && keep != "" {
-		if err := shared.keepEvidence(keep); err != nil {
+		if err := shared.keepEvidence(ctx, keep); err != nil {
 			fmt.Fprintln(os.Stderr, "keep the evidence:", err)
 		}
 	}
@@ -223,6 +223,9 @@ func (r *rig) heal(ctx context.Context, t *testing.T) {
 	}
 }
 
+// tryTimeout bounds one look at everything.
+const tryTimeout = 20 * time.Second
+
 // said is an error's text, "" for none.
 func said(err error) string {
 	if err == nil {
@@ -238,10 +241,16 @@ func (r *rig) eventually(t *testing.T, what string, limit time.Duration, missing
 	defer cancel()
 	ticker := time.NewTicker(200 * time.Millisecond)
 	defer ticker.Stop()
+	var last string
 	for {
-		last := missing(ctx)
-		if last == "" {
+		try, cancel := context.WithTimeout(ctx, tryTimeout)
+		now := missing(try)
+		cancel()
+		if now == "" {
 			return
+		}
+		if ctx.Err() == nil || last == "" { // the last try was cut short and tells nothing
+			last = now
 		}
 		select {
 		case <-ctx.Done():
@@ -271,6 +280,7 @@ func (r *rig) settle(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
+	defer r.judge(t) // also if the wait fails: a history may tell why
 	r.heal(ctx, t)
 	r.eventually(t, "everything is as it should be", patience, func(ctx context.Context) string {
 		r.relaunch(ctx, t)
@@ -287,5 +297,4 @@ func (r *rig) settle(t *testing.T) {
 		}
 		return strings.Join(faulty, "; ")
 	})
-	r.judge(t)
 }

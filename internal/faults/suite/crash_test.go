@@ -52,6 +52,7 @@ func TestCrashPoints(t *testing.T) {
 
 // crashes lets processes die at each point when they pass it for the count-th time.
 func (r *rig) crashes(t *testing.T, count uint64) {
+	t.Helper()
 	t.Run("edgecore", func(t *testing.T) {
 		lanes := make([][]string, len(nodes))
 		for i, point := range crash.Points()["edgecore"] {

@@ -67,6 +67,7 @@ func TestRounds(t *testing.T) {
 }
 
 func (r *rig) round(t *testing.T, seed, n uint64) {
+	t.Helper()
 	random := faults.Random(seed, n)
 	plan := faults.Plan(random, r.targets(), roundLength)
 	var words []string

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"testing"
 	"time"
 
@@ -33,21 +34,21 @@ func TestUpgrade(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	up := func(tree string) *devcluster.Cluster {
-		t.Helper()
-		c, err := devcluster.Up(t.Context(), devcluster.Options{
-			Dir: dir, Talk: os.Stderr, Timeout: 5 * time.Minute,
-			Spec: devcluster.Spec{Edges: len(nodes), Cloudcores: 2, Hubs: 3, Runtime: devcluster.Hollow}, // an old program may know no history
-			Programs: func(ctx context.Context, _ devcluster.Spec) (toolchain.Paths, error) {
-				return toolchain.Ensure(ctx, toolchain.Request{Kube: true, Nats: true, Frond: true, Tree: tree}, os.Stderr)
-			},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return c
+	// The old command starts the old programs with the configuration that they know.
+	paths, err := toolchain.Ensure(t.Context(), toolchain.Request{Kube: true, Nats: true, Frond: true, Tree: tree}, os.Stderr)
+	if err != nil {
+		t.Fatal(err)
 	}
-	r, err := newRig(t.Context(), up(tree))
+	cmd := exec.CommandContext(t.Context(), paths.Frond, "dev", "up", "--dir", dir, "--runtime", "hollow", "--edges", strconv.Itoa(len(nodes)))
+	cmd.Dir = tree
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("start the old programs: %v\n%s", err, out)
+	}
+	cluster, err := devcluster.Open(dir, os.Stderr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := newRig(t.Context(), cluster)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +63,15 @@ func TestUpgrade(t *testing.T) {
 		for _, part := range parts {
 			r.must(t, func(c *devcluster.Cluster) error { return c.Kill(t.Context(), part) })
 		}
-		r.cluster = up("")
+		r.cluster, err = devcluster.Up(t.Context(), devcluster.Options{
+			Dir: dir, Talk: os.Stderr, Timeout: 5 * time.Minute,
+			Programs: func(ctx context.Context, _ devcluster.Spec) (toolchain.Paths, error) {
+				return toolchain.Ensure(ctx, toolchain.Request{Kube: true, Nats: true, Frond: true}, os.Stderr)
+			},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
 		r.work(t)
 	}
 	upgrade("cloudcore-1", "cloudcore-2", "edge-1", "edge-2")
@@ -85,6 +94,7 @@ func (r *rig) work(t *testing.T) {
 }
 
 func git(t *testing.T, args ...string) {
+	t.Helper()
 	t.Helper()
 	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), "git", args...)
 	if out, err := cmd.CombinedOutput(); err != nil {
