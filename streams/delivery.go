@@ -161,21 +161,28 @@ func (d *Delivery) attach(ctx context.Context, everything bool) (wire.AttachRepl
 			continue
 		}
 		if reply.Full {
-			if len(seen) < reply.Subjects {
-				return reply, fmt.Errorf("the snapshot has %d objects of %d: it comes from a replica that lags behind", len(seen), reply.Subjects)
+			if err := d.replace(ctx, reply, full, len(seen), marked); err != nil {
+				return reply, err
 			}
-			if reply.Marked && !marked {
-				return reply, errors.New("the snapshot comes from a replica that lags behind")
-			}
-			if err := d.store.Replace(ctx, full, reply.StreamEpoch, reply.UpTo); err != nil {
-				return reply, fmt.Errorf("save snapshot: %w", err)
-			}
-			crash.At("attach.replaced")
-			d.count(full)
 		}
 		d.log.Info("attached", zap.Bool("full", reply.Full), zap.Uint64("seq", reply.UpTo))
 		return reply, nil
 	}
+}
+
+// replace saves a full snapshot that holds all it must.
+func (d *Delivery) replace(ctx context.Context, last wire.AttachReply, full []wire.Message, subjects int, marked bool) error {
+	switch {
+	case subjects < last.Subjects:
+		return fmt.Errorf("the snapshot has %d objects of %d: it comes from a replica that lags behind", subjects, last.Subjects)
+	case last.Marked && !marked:
+		return errors.New("the snapshot comes from a replica that lags behind")
+	}
+	if err := d.store.Replace(ctx, full, last.StreamEpoch, last.UpTo); err != nil {
+		return fmt.Errorf("save snapshot: %w", err)
+	}
+	d.count(full)
+	return nil
 }
 
 // page asks for one page of the snapshot.
