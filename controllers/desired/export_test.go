@@ -94,7 +94,7 @@ func (g *Graph) Size() int { return len(slices.Collect(maps.Keys(g.graph.vertice
 // Holding is an Engine that believes the stream to hold these messages for a node.
 func Holding(node string, held map[wire.Key]wire.Message) *Engine {
 	s := newSite(node, time.Now())
-	s.endLoad(s.beginLoad(), held, "")
+	s.endLoad(s.beginLoad(), held, "", 0)
 	s.expect(nil)
 	return &Engine{sites: map[string]*site{node: s}}
 }
