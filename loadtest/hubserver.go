@@ -58,6 +58,7 @@ func startHub(ctx context.Context, nodes int) (h *hubServer, err error) {
 	if err := h.write(ctx, nodes); err != nil {
 		return nil, errors.Join(err, h.close())
 	}
+	//nolint:contextcheck // it lives as long as the hub, not as long as its start
 	h.cmd = exec.CommandContext(h.ctx, paths.NatsServer, "-c", filepath.Join(h.dir, "hub.conf"), "-l", filepath.Join(h.dir, "log"))
 	if err := h.cmd.Start(); err != nil {
 		h.cmd = nil
@@ -66,7 +67,7 @@ func startHub(ctx context.Context, nodes int) (h *hubServer, err error) {
 	err = until(ctx, "the hub answers", func(ctx context.Context) (bool, error) {
 		nc, err := h.connect()
 		if err != nil {
-			return false, nil //nolint:nilerr // not yet
+			return false, nil
 		}
 		defer nc.Close()
 		js, err := jetstream.New(nc)
@@ -226,6 +227,6 @@ func (c *cloudSide) attach(ctx context.Context, node string) error {
 	}
 	return until(ctx, "the hub lets "+node+" attach", func(ctx context.Context) (bool, error) {
 		_, err := c.attacher.Handle(ctx, node, request)
-		return err == nil, nil //nolint:nilerr // a busy hub does not answer in time; a node asks again, too
+		return err == nil, nil
 	})
 }

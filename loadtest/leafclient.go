@@ -65,11 +65,11 @@ func dialLeaf(ctx context.Context, address, node, password string, config *tls.C
 		return nil, err
 	}
 	n := wire.Escape(node)
-	hello := "CONNECT " + string(connect) + "\r\n"
+	hello := []string{"CONNECT " + string(connect)}
 	for _, subject := range []string{streams.InboxPrefix(node) + ".>", "call.node." + n + ".report", "call.node." + n + ".audit"} {
-		hello += "LS+ " + subject + "\r\n"
+		hello = append(hello, "LS+ "+subject)
 	}
-	if _, err := l.conn.Write([]byte(hello + "PING\r\n")); err != nil {
+	if _, err := l.conn.Write([]byte(strings.Join(append(hello, "PING", ""), "\r\n"))); err != nil {
 		return nil, fmt.Errorf("log in: %w", err)
 	}
 	for {
@@ -179,7 +179,7 @@ func (l *leafClient) serve(ctx context.Context) error {
 // end turns what closing by ctx caused into nil.
 func (l *leafClient) end(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
-		return nil
+		return nil //nolint:nilerr // we were asked to stop
 	}
 	return fmt.Errorf("leaf of %s: %w", l.node, err)
 }

@@ -40,8 +40,10 @@ func TestShortRun(t *testing.T) {
 			t.Errorf("%s, %s: %+v", l.Scenario, l.Measure, l.Summary)
 		}
 	}
-	for _, want := range []string{"hollow: one update", "hollow: burst", "hollow: arrival", "hollow: pod start", "fan-out: fan-out", "fan-out: arrival",
-		"delivery: idle", "delivery: takeover", "delivery: first delivery", "delivery: burst over a slow link", "delivery: catch-up", "delivery: attached nodes"} {
+	for _, want := range []string{
+		"hollow: one update", "hollow: burst", "hollow: arrival", "hollow: pod start", "fan-out: fan-out", "fan-out: arrival",
+		"delivery: idle", "delivery: takeover", "delivery: first delivery", "delivery: burst over a slow link", "delivery: catch-up", "delivery: attached nodes",
+	} {
 		if !scenarios[want] {
 			t.Errorf("%s is not in the report", want)
 		}

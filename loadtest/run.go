@@ -64,8 +64,10 @@ func Full() Size {
 
 // Short proves that each scenario works; its numbers mean nothing.
 func Short() Size {
-	return Size{Updates: 10, Burst: 40, Rounds: 1, FanNodes: 2, FanOut: 10, Pods: 2, Resident: 2, Held: 20, Samples: 1,
-		Kills: 1, Slow: 10, First: 3, CatchUp: 50, Window: 2 * time.Second, Attached: []int{20, 50}}
+	return Size{
+		Updates: 10, Burst: 40, Rounds: 1, FanNodes: 2, FanOut: 10, Pods: 2, Resident: 2, Held: 20, Samples: 1,
+		Kills: 1, Slow: 10, First: 3, CatchUp: 50, Window: 2 * time.Second, Attached: []int{20, 50},
+	}
 }
 
 // stage is a cluster and the scenarios that run on it.

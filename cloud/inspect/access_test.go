@@ -26,7 +26,10 @@ import (
 	"github.com/frond-edge/frond/internal/kubetest"
 )
 
-func ctxOf(t *testing.T) context.Context { return context.WithoutCancel(t.Context()) }
+func ctxOf(t *testing.T) context.Context {
+	t.Helper()
+	return context.WithoutCancel(t.Context())
+}
 
 // serve runs the server as cloudcore does, with exactly its rights, and returns its address and the CA of its certificate.
 func (w *world) serve() (address, authority string) {
@@ -81,7 +84,7 @@ func freeAddress(t *testing.T) string {
 func ask(t *testing.T, cfg *rest.Config, server, authority, path string) (int, string) {
 	t.Helper()
 	cfg = rest.CopyConfig(cfg)
-	cfg.TLSClientConfig.CAData, cfg.TLSClientConfig.CAFile, cfg.TLSClientConfig.ServerName = nil, authority, api.ServerName
+	cfg.CAData, cfg.CAFile, cfg.ServerName = nil, authority, api.ServerName
 	transport, err := rest.TransportFor(cfg)
 	if err != nil {
 		t.Fatal(err)

@@ -53,18 +53,18 @@ func (s *Server) Start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("listen for questions: %w", err)
 	}
-	errors, err := zap.NewStdLogAt(s.log, zap.DebugLevel) // failed handshakes: anybody can cause them
+	faults, err := zap.NewStdLogAt(s.log, zap.DebugLevel) // failed handshakes: anybody can cause them
 	if err != nil {
 		return fmt.Errorf("logger: %w", err)
 	}
 	server := &http.Server{
-		Handler: s.Handler(), TLSConfig: s.cfg.tlsConfig(), ReadHeaderTimeout: headerTimeout, ErrorLog: errors,
+		Handler: s.Handler(), TLSConfig: s.cfg.tlsConfig(), ReadHeaderTimeout: headerTimeout, ErrorLog: faults,
 		BaseContext: func(net.Listener) context.Context { return ctx },
 	}
 	close(s.ready)
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		if err := server.ServeTLS(listener, "", ""); err != http.ErrServerClosed { //nolint:errorlint // it is returned as it is
+		if err := server.ServeTLS(listener, "", ""); !errors.Is(err, http.ErrServerClosed) {
 			return fmt.Errorf("answer questions: %w", err)
 		}
 		return nil

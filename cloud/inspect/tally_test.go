@@ -11,8 +11,6 @@ import (
 	"github.com/frond-edge/frond/cloud/inspect"
 )
 
-func n(v int) *int { return &v }
-
 // TestTally: the stream holds objects at 10, 20 and 40 and the marker at 30.
 func TestTally(t *testing.T) {
 	oldest := time.Unix(1000, 0)
@@ -35,33 +33,33 @@ func TestTally(t *testing.T) {
 		want     api.Progress
 	}{
 		"nothing known":            {want: api.Progress{}},
-		"all applied":              {heard: beat("e", 40), want: api.Progress{Delivered: n(3), Applied: n(3), AppliedBy: api.AppliedByBeat, Sequence: 40}},
-		"the marker is no object":  {heard: beat("e", 20), want: api.Progress{Delivered: n(2), Applied: n(2), AppliedBy: api.AppliedByBeat, Sequence: 20, Oldest: oldest}},
-		"only the marker to come":  {heard: beat("e", 39), want: api.Progress{Delivered: n(2), Applied: n(2), AppliedBy: api.AppliedByBeat, Sequence: 39, Oldest: oldest}},
-		"another life of a stream": {heard: beat("old", 1000), want: api.Progress{Delivered: n(0), Applied: n(0), AppliedBy: api.AppliedByBeat, Oldest: oldest}},
+		"all applied":              {heard: beat("e", 40), want: api.Progress{Delivered: new(3), Applied: new(3), AppliedBy: api.AppliedByBeat, Sequence: 40}},
+		"the marker is no object":  {heard: beat("e", 20), want: api.Progress{Delivered: new(2), Applied: new(2), AppliedBy: api.AppliedByBeat, Sequence: 20, Oldest: oldest}},
+		"only the marker to come":  {heard: beat("e", 39), want: api.Progress{Delivered: new(2), Applied: new(2), AppliedBy: api.AppliedByBeat, Sequence: 39, Oldest: oldest}},
+		"another life of a stream": {heard: beat("old", 1000), want: api.Progress{Delivered: new(0), Applied: new(0), AppliedBy: api.AppliedByBeat, Oldest: oldest}},
 		"a wiped disk is empty though the consumer saw acks": {
 			heard: beat("", 0), consumer: &api.Consumer{Acked: true, AckFloor: 40, Delivered: 40},
-			want: api.Progress{Delivered: n(3), Applied: n(0), AppliedBy: api.AppliedByBeat, Oldest: oldest},
+			want: api.Progress{Delivered: new(3), Applied: new(0), AppliedBy: api.AppliedByBeat, Oldest: oldest},
 		},
 		"sent and not acked": {
 			heard: beat("e", 10), consumer: &api.Consumer{Acked: true, AckFloor: 10, Delivered: 20, AckPending: 1, Pending: 2},
-			want: api.Progress{Delivered: n(2), Applied: n(1), AppliedBy: api.AppliedByBeat, Sequence: 10, Oldest: oldest},
+			want: api.Progress{Delivered: new(2), Applied: new(1), AppliedBy: api.AppliedByBeat, Sequence: 10, Oldest: oldest},
 		},
 		"an ack is newer than the heartbeat": {
 			heard: beat("e", 10), consumer: &api.Consumer{Acked: true, AckFloor: 20, Delivered: 20, Pending: 2},
-			want: api.Progress{Delivered: n(2), Applied: n(2), AppliedBy: api.AppliedByBeat, Sequence: 20, Oldest: oldest},
+			want: api.Progress{Delivered: new(2), Applied: new(2), AppliedBy: api.AppliedByBeat, Sequence: 20, Oldest: oldest},
 		},
 		"where a consumer starts proves nothing": {
 			heard: beat("e", 10), consumer: &api.Consumer{AckFloor: 40, Delivered: 40},
-			want: api.Progress{Delivered: n(3), Applied: n(1), AppliedBy: api.AppliedByBeat, Sequence: 10, Oldest: oldest},
+			want: api.Progress{Delivered: new(3), Applied: new(1), AppliedBy: api.AppliedByBeat, Sequence: 10, Oldest: oldest},
 		},
 		"without a heartbeat the acks tell": {
 			consumer: &api.Consumer{Acked: true, AckFloor: 30, Delivered: 30, Pending: 1},
-			want:     api.Progress{Delivered: n(2), Applied: n(2), AppliedBy: api.AppliedByConsumer, Sequence: 30, Oldest: oldest},
+			want:     api.Progress{Delivered: new(2), Applied: new(2), AppliedBy: api.AppliedByConsumer, Sequence: 30, Oldest: oldest},
 		},
 		"without either only what was sent is known": {
 			consumer: &api.Consumer{AckFloor: 30, Delivered: 30, Pending: 1},
-			want:     api.Progress{Delivered: n(2)},
+			want:     api.Progress{Delivered: new(2)},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -161,11 +161,11 @@ func TestProgressFollowsTheNode(t *testing.T) {
 	w.says("never heard", 1, nil, nil)
 
 	w.beat(marker)
-	w.says("applied", 1, n(1), n(1))
+	w.says("applied", 1, new(1), new(1))
 	consumer := w.attach(marker)
 	b := w.publish(key("b"), wire.Apply, "2", 0)
 	c := w.publish(key("c"), wire.Apply, "3", 0)
-	w.says("published", 3, n(1), n(1))
+	w.says("published", 3, new(1), new(1))
 
 	batch, err := consumer.Fetch(1)
 	if err != nil {
@@ -179,7 +179,7 @@ func TestProgressFollowsTheNode(t *testing.T) {
 	if err := msg.DoubleAck(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	w.says("acked, though not told by a heartbeat", 3, n(2), n(2))
+	w.says("acked, though not told by a heartbeat", 3, new(2), new(2))
 	states := map[string]api.State{}
 	for _, o := range w.sync().Objects {
 		states[o.Name] = o.State
@@ -222,7 +222,7 @@ func TestCountsBeyondADirectGet(t *testing.T) {
 		}
 	}
 	w.beat(half)
-	w.says("half applied", many, n(many/2), n(many/2))
+	w.says("half applied", many, new(many/2), new(many/2))
 }
 
 func TestNodesAreListedAndOthersAreNotFound(t *testing.T) {

@@ -133,9 +133,9 @@ func (c *cloudcore) config(server string) (*rest.Config, error) {
 		return nil, fmt.Errorf("kubeconfig: %w", err)
 	}
 	cfg = rest.CopyConfig(cfg)
-	cfg.Host, cfg.TLSClientConfig.ServerName, cfg.TLSClientConfig.Insecure = server, inspect.ServerName, false
+	cfg.Host, cfg.ServerName, cfg.Insecure = server, inspect.ServerName, false
 	if c.authority != "" {
-		cfg.TLSClientConfig.CAFile, cfg.TLSClientConfig.CAData = c.authority, nil
+		cfg.CAFile, cfg.CAData = c.authority, nil
 	}
 	return cfg, nil
 }

@@ -250,7 +250,7 @@ func startAgent(t *testing.T, dir, endpoint string, log io.Writer) (kill func())
 	must(t, err)
 	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), os.Args[0])
 	cmd.Env = append(os.Environ(), childOrder+"="+string(text))
-	out := io.Writer(t.Output())
+	out := t.Output()
 	if log != nil {
 		out = io.MultiWriter(out, log)
 	}

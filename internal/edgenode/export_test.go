@@ -10,7 +10,7 @@ import (
 )
 
 // NewStorage gives tests the answer to a full disk.
-var NewStorage = newStorage //nolint:gochecknoglobals // the way of Go's own export_test.go
+var NewStorage = newStorage
 
 // Nudged returns what a node does when the cloud asks it to report an object.
 func Nudged(node string, st *store.Store, to reporter, hold holder, log *zap.Logger) func(context.Context, wire.Key) error {
