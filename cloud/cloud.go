@@ -70,13 +70,19 @@ func (c *Cloud) Start(ctx context.Context) error {
 		return err
 	}
 	defer writer.Close()
+	// Bulk through a tunnel fills the connection that carries it; beats and delivery do not wait behind it.
+	tunnels, err := dialHub(c.cfg.Hub, "cloudcore "+c.cfg.ID+" tunnels", reconnects, c.log.Named("tunnels"))
+	if err != nil {
+		return err
+	}
+	defer tunnels.Close()
 	sctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	kv, err := ensureHub(sctx, nc, c.cfg.Replicas, c.log)
 	if err != nil {
 		return fmt.Errorf("prepare the hub: %w", err)
 	}
-	parts, err := c.assemble(sctx, nc, writer, kv)
+	parts, err := c.assemble(sctx, nc, writer, tunnels, kv)
 	if err != nil {
 		return err
 	}
@@ -106,7 +112,7 @@ func ensureHub(ctx context.Context, nc *nats.Conn, replicas int, log *zap.Logger
 }
 
 // assemble makes the parts in the order in which they start.
-func (c *Cloud) assemble(ctx context.Context, nc, writer *nats.Conn, kv jetstream.KeyValue) ([]lifecycle.Part, error) {
+func (c *Cloud) assemble(ctx context.Context, nc, writer, tunnels *nats.Conn, kv jetstream.KeyValue) ([]lifecycle.Part, error) {
 	objects, err := cache.New(c.rest, desired.CacheOptions())
 	if err != nil {
 		return nil, fmt.Errorf("cache: %w", err)
@@ -133,7 +139,7 @@ func (c *Cloud) assemble(ctx context.Context, nc, writer *nats.Conn, kv jetstrea
 	if err != nil {
 		return nil, err
 	}
-	up, err := c.upward(nc, objects, members, engine, keeper, metrics)
+	up, err := c.upward(nc, tunnels, objects, members, engine, keeper, metrics)
 	if err != nil {
 		return nil, err
 	}
@@ -154,7 +160,7 @@ func (c *Cloud) assemble(ctx context.Context, nc, writer *nats.Conn, kv jetstrea
 }
 
 // upward makes the parts that answer nodes.
-func (c *Cloud) upward(nc *nats.Conn, objects cache.Cache, members *Members, engine *desired.Engine, keeper *streams.Keeper, metrics *streams.Metrics) ([]lifecycle.Part, error) {
+func (c *Cloud) upward(nc, tunnels *nats.Conn, objects cache.Cache, members *Members, engine *desired.Engine, keeper *streams.Keeper, metrics *streams.Metrics) ([]lifecycle.Part, error) {
 	clients, err := kubernetes.NewForConfig(c.rest)
 	if err != nil {
 		return nil, fmt.Errorf("kubernetes: %w", err)
@@ -172,7 +178,7 @@ func (c *Cloud) upward(nc *nats.Conn, objects cache.Cache, members *Members, eng
 	if err != nil {
 		return nil, err
 	}
-	way, ways, err := c.ways(nc, objects, clients)
+	way, ways, err := c.ways(tunnels, objects, clients)
 	if err != nil {
 		return nil, err
 	}

@@ -118,7 +118,12 @@ func (n *Node) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	ways, err := n.ways(nc)
+	bulk, err := n.leaf.Conn("tunnels") // what a tunnel carries never waits in front of a delivery
+	if err != nil {
+		return err
+	}
+	defer bulk.Close()
+	ways, err := n.ways(bulk)
 	if err != nil {
 		return err
 	}
