@@ -181,6 +181,7 @@ func (d *Delivery) replace(ctx context.Context, last wire.AttachReply, full []wi
 	if err := d.store.Replace(ctx, full, last.StreamEpoch, last.UpTo); err != nil {
 		return fmt.Errorf("save snapshot: %w", err)
 	}
+	crash.At("attach.replaced")
 	d.count(full)
 	return nil
 }
