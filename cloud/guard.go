@@ -19,6 +19,7 @@ import (
 func (c *Cloud) desired(history *History, teller *holds.Teller) desired.Config {
 	cfg := desired.Config{
 		ClusterEpoch: history.Epoch(), Unbroken: history.Unbroken, OnHold: teller.Tell, Metrics: c.metrics,
+		TombstoneAge: time.Duration(c.cfg.TombstoneAge),
 		Guard: desired.Guard{Minimum: c.cfg.DeletionGuard.Minimum, After: time.Duration(c.cfg.DeletionGuard.After)},
 	}
 	if share := c.cfg.DeletionGuard.Share; share != nil {

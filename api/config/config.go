@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"sigs.k8s.io/yaml"
 )
@@ -36,6 +37,9 @@ type CloudCore struct {
 	Replicas int `json:"replicas,omitempty"`
 	// DeletionGuard holds back deletions that look like a mistake.
 	DeletionGuard DeletionGuard `json:"deletionGuard,omitzero"`
+	// TombstoneAge is how long the message of a deletion stays in the hub at least; 0 means 15 min. A cloudcore that was
+	// stopped for longer between a decision and its send may bring a deleted object back, so only tests want it short.
+	TombstoneAge Duration `json:"tombstoneAge,omitzero"`
 	// Restore says what happens after the Kubernetes API went back in time.
 	Restore Restore `json:"restore,omitzero"`
 	// Listen is the address of /metrics, /livez and /readyz; the default is 127.0.0.1:10280.
@@ -170,10 +174,21 @@ func (c CloudCore) Validate() error {
 		oneOf("replicas", c.Replicas, 1, 3, 5),
 		hostPort("listen", c.Listen),
 		c.DeletionGuard.validate(),
+		c.validateTombstoneAge(),
 		c.Restore.validate(),
 		c.Inspect.validate(),
 		c.Gateway.validate(),
 	)
+}
+
+// leastTombstoneAge is above the 15 s after which a decision is not sent any more.
+const leastTombstoneAge = 20 * time.Second
+
+func (c CloudCore) validateTombstoneAge() error {
+	if age := time.Duration(c.TombstoneAge); age != 0 && age < leastTombstoneAge {
+		return fmt.Errorf("tombstoneAge: %s is less than %s", age, leastTombstoneAge)
+	}
+	return nil
 }
 
 func (g Gateway) validate() error {

@@ -16,7 +16,7 @@ import (
 
 // cloudcoreConfig is the configuration file of one cloudcore.
 func cloudcoreConfig(l layout, s state, name string) config.CloudCore {
-	return config.CloudCore{
+	c := config.CloudCore{
 		ID:         name,
 		Kubeconfig: l.in("cloudcore.kubeconfig"),
 		Listen:     loopback(s.Ports[name]),
@@ -38,7 +38,14 @@ func cloudcoreConfig(l layout, s state, name string) config.CloudCore {
 			KubeletCertFile: filepath.Join(l.pki(), "kubelet-scrape.crt"), KubeletKeyFile: filepath.Join(l.pki(), "kubelet-scrape.key"),
 		},
 	}
+	if s.Spec.History {
+		c.TombstoneAge = config.Duration(testTombstoneAge)
+	}
+	return c
 }
+
+// testTombstoneAge lets a fault test see purges.
+const testTombstoneAge = 20 * time.Second
 
 // edgecoreConfig is the configuration file of gateway number i, counted from 1.
 func edgecoreConfig(l layout, s state, name string, i int) config.EdgeCore {
