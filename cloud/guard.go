@@ -20,7 +20,7 @@ func (c *Cloud) desired(history *History, teller *holds.Teller) desired.Config {
 	cfg := desired.Config{
 		ClusterEpoch: history.Epoch(), Unbroken: history.Unbroken, OnHold: teller.Tell, Metrics: c.metrics,
 		TombstoneAge: time.Duration(c.cfg.TombstoneAge),
-		Guard: desired.Guard{Minimum: c.cfg.DeletionGuard.Minimum, After: time.Duration(c.cfg.DeletionGuard.After)},
+		Guard:        desired.Guard{Minimum: c.cfg.DeletionGuard.Minimum, After: time.Duration(c.cfg.DeletionGuard.After)},
 	}
 	if share := c.cfg.DeletionGuard.Share; share != nil {
 		cfg.Guard.Share = *share
