@@ -145,7 +145,7 @@ func (r *rig) inStore(ctx context.Context, node string) (state, error) {
 	return s, nil
 }
 
-// inStream reads what the hub holds for a node; a tombstone there is garbage in the end.
+// inStream reads what the hub holds for a node. Tombstones do not count: they stay for a while after they were acked.
 func (r *rig) inStream(ctx context.Context, node string) (state, error) {
 	held, err := r.held.Held(ctx, node)
 	if err != nil {
@@ -153,12 +153,8 @@ func (r *rig) inStream(ctx context.Context, node string) (state, error) {
 	}
 	s := state{}
 	for key, m := range held {
-		switch {
-		case !ours(key):
-		case m.Op == wire.Apply:
+		if ours(key) && m.Op == wire.Apply {
 			s[key] = entry(key, m.UID, m.Version)
-		default:
-			s[key] = "a tombstone of " + m.UID
 		}
 	}
 	return s, nil
