@@ -174,6 +174,8 @@ func (c *Cloud) upward(nc, tunnels *nats.Conn, objects cache.Cache, members *Mem
 	auditor := newAudit(members.Owns, engine, func(node string) error { return order(streams.VerbResync)(node, "") },
 		alarms.warn, c.metrics, c.log.Named("audit"))
 	calm := autonomy.New(clients, objects, members, alarms.warn, c.metrics, c.log.Named("autonomy"))
+	lost := newUnwell(objects, members.Owns, func(node string) error { return streams.Order(nc, node, streams.VerbReports, nil) },
+		c.log.Named("unwell"))
 	view, inspection, err := c.inspection(nc, objects, members)
 	if err != nil {
 		return nil, err
@@ -210,6 +212,7 @@ func (c *Cloud) upward(nc, tunnels *nats.Conn, objects cache.Cache, members *Mem
 		{Name: "nodes", Start: monitor.Start},
 		{Name: "alarms", Start: alarms.Start},
 		{Name: "autonomy", Start: calm.Start},
+		{Name: "unwell", Start: lost.Start},
 		{Name: "beats", Start: beats.Start},
 		{Name: "calls", Start: calls.Start},
 	}, slices.Concat(ways, handled, inspection)...), nil

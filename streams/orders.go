@@ -12,9 +12,10 @@ import (
 
 // The orders that the cloud gives on call.node.<node>.<verb>.
 const (
-	VerbResync = "resync" // attach for everything
-	VerbWho    = "who"    // every agent of this name sends a heartbeat with the payload in it
-	VerbFence  = "fence"  // the instance in the payload is shut out for FenceFor
+	VerbResync  = "resync"  // attach for everything
+	VerbReports = "reports" // report the Node and all pods again
+	VerbWho     = "who"     // every agent of this name sends a heartbeat with the payload in it
+	VerbFence   = "fence"   // the instance in the payload is shut out for FenceFor
 )
 
 // orderQueue holds orders that come while one is obeyed; more are dropped, as the cloud repeats them.

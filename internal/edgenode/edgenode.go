@@ -185,8 +185,10 @@ func (n *Node) wire(nc *nats.Conn, st *store.Store, outbox *streams.Outbox, hold
 		}
 		return beat
 	}, n.log.Named("beat"))
-	orders := streams.NewOrders(n.cfg.Node, nc, obey(delivery, beater, gate), n.log.Named("orders"))
-	again := &resync{node: n.cfg.Node, store: st, link: link, to: outbox, hold: hold, log: n.log.Named("resync")}
+	again := &resync{
+		node: n.cfg.Node, store: st, link: link, to: outbox, hold: hold, asked: make(chan struct{}, 1), log: n.log.Named("resync"),
+	}
+	orders := streams.NewOrders(n.cfg.Node, nc, obey(delivery, again, beater, gate), n.log.Named("orders"))
 	nudges := streams.NewNudges(n.cfg.Node, nc, again.nudged, metrics, n.log.Named("nudges"))
 	server := health.New(n.cfg.Listen, n.metrics, checks(st, disk, kubelet, gate)...)
 	return []lifecycle.Part{

@@ -16,10 +16,11 @@ func identify(beat *wire.Beat, delivery *streams.Delivery, gate *streams.Gate) {
 }
 
 // obey says who does what the cloud tells this node.
-func obey(delivery *streams.Delivery, beater *streams.Beater, gate *streams.Gate) map[string]func([]byte) {
+func obey(delivery *streams.Delivery, again *resync, beater *streams.Beater, gate *streams.Gate) map[string]func([]byte) {
 	return map[string]func([]byte){
-		streams.VerbResync: func([]byte) { delivery.Resync() },
-		streams.VerbWho:    beater.Answer,
+		streams.VerbResync:  func([]byte) { delivery.Resync() },
+		streams.VerbReports: func([]byte) { again.ask() },
+		streams.VerbWho:     beater.Answer,
 		streams.VerbFence: func(instance []byte) {
 			if own, _ := delivery.Identity(); own == string(instance) {
 				gate.Fence(streams.FenceFor)

@@ -27,7 +27,7 @@ type holder func(ctx context.Context, key wire.Key) (release func(), err error)
 
 // resync reports the Node, its pods and the pods that ended here again whenever the link comes up, and every hour. While
 // the link was down Kubernetes has marked them not ready; the kubelet, which talks to the local API, sees nothing of that
-// and would not correct it. The hour repairs what Kubernetes refused for a time, or what the hub lost. What Kubernetes
+// and would not correct it. It also reports when the cloud asks. The hour repairs what Kubernetes refused for a time, or what the hub lost. What Kubernetes
 // holds already, cloudcore drops without a write.
 type resync struct {
 	node  string
@@ -36,7 +36,17 @@ type resync struct {
 	to    reporter
 	// hold gives an object's turn to be written, which a report needs too.
 	hold holder
-	log  *zap.Logger
+	// asked is told when the cloud wants everything again; one waiting word covers all that came before it is taken.
+	asked chan struct{}
+	log   *zap.Logger
+}
+
+// ask has everything reported again. It does not block.
+func (r *resync) ask() {
+	select {
+	case r.asked <- struct{}{}:
+	default:
+	}
 }
 
 // Start reports until ctx ends and then returns nil.
@@ -52,6 +62,7 @@ func (r *resync) Start(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-changed:
+		case <-r.asked:
 		case <-time.After(reportAgain + rand.N(reportAgain/2)): //nolint:gosec // not a secret
 		}
 	}

@@ -1,0 +1,109 @@
+package cloud
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// unwellAgain is when a node is asked once more: kube-controller-manager looks at its nodes every 5 s, and may mark the pods
+// of one after the first answer.
+const unwellAgain = 10 * time.Second
+
+// unwell asks nodes that Kubernetes took for lost to report everything again. While cloudcores or the hub were away, a Lease
+// may have run out, and then Kubernetes marks the Node unknown and its pods not ready, though the gateway's own link never
+// fell: it would say nothing new by itself before its hourly report.
+type unwell struct {
+	objects cache.Cache
+	owns    func(node string) bool
+	ask     func(node string) error
+	again   time.Duration
+	queue   workqueue.TypedDelayingInterface[string]
+	log     *zap.Logger
+}
+
+func newUnwell(objects cache.Cache, owns func(node string) bool, ask func(node string) error, log *zap.Logger) *unwell {
+	return &unwell{
+		objects: objects, owns: owns, ask: ask, again: unwellAgain, queue: workqueue.NewTypedDelayingQueue[string](), log: log,
+	}
+}
+
+// Start asks until ctx ends and then returns nil. The cache must be started by the caller.
+func (u *unwell) Start(ctx context.Context) error {
+	informer, err := u.objects.GetInformer(ctx, &corev1.Node{})
+	if err != nil {
+		return fmt.Errorf("follow nodes: %w", err)
+	}
+	registration, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		AddFunc: func(o any) {
+			if node := o.(*corev1.Node); readiness(node) == corev1.ConditionUnknown {
+				u.queue.Add(node.Name)
+			}
+		},
+		UpdateFunc: func(before, after any) {
+			was, node := readiness(before.(*corev1.Node)), after.(*corev1.Node)
+			is := readiness(node)
+			if was == corev1.ConditionUnknown || is == corev1.ConditionUnknown && was != is {
+				u.queue.Add(node.Name)
+			}
+			if was == corev1.ConditionUnknown && was != is {
+				u.queue.AddAfter(node.Name, u.again)
+			}
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("follow nodes: %w", err)
+	}
+	defer func() { _ = informer.RemoveEventHandler(registration) }() // fails only where the informer is gone
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		<-gctx.Done()
+		u.queue.ShutDown()
+		return nil
+	})
+	g.Go(func() error {
+		for {
+			node, end := u.queue.Get()
+			if end {
+				return nil
+			}
+			u.look(gctx, node)
+			u.queue.Done(node)
+		}
+	})
+	return g.Wait()
+}
+
+// look asks a node, and looks again as long as Kubernetes does not know how it is.
+func (u *unwell) look(ctx context.Context, name string) {
+	ctx, cancel := context.WithTimeout(ctx, lookup)
+	defer cancel()
+	node := &corev1.Node{}
+	if err := u.objects.Get(ctx, client.ObjectKey{Name: name}, node); err != nil || !u.owns(name) {
+		return // its owner looks
+	}
+	if err := u.ask(name); err != nil {
+		u.log.Warn("node not asked to report again", zap.String("node", name), zap.Error(err))
+	}
+	if readiness(node) == corev1.ConditionUnknown {
+		u.queue.AddAfter(name, u.again)
+	}
+}
+
+// readiness is what Kubernetes believes of a node; "" where nobody has said anything yet.
+func readiness(node *corev1.Node) corev1.ConditionStatus {
+	for _, c := range node.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			return c.Status
+		}
+	}
+	return ""
+}
