@@ -20,6 +20,8 @@ const (
 	memberDead    = 1500 * time.Millisecond
 	// memberJudge is how late a dead replica may be noticed after memberDead.
 	memberJudge = 100 * time.Millisecond
+	// watchPatience is when a watch that is silent counts as dead: longer than one refresh may take.
+	watchPatience = 3 * time.Second
 	// memberPut bounds one refresh; during a leader election refreshes fail and the view stays as it is.
 	memberPut = 2 * time.Second
 	// memberViews is how many changes of the live set are remembered; a node that was owned all along gets a new term with each
@@ -142,7 +144,6 @@ func (m *Members) Start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("watch members: %w", err)
 	}
-	defer func() { _ = watcher.Stop() }() // fails only when the connection is gone
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return m.refresh(gctx) })
 	g.Go(func() error { return m.watch(gctx, watcher) })
@@ -181,15 +182,30 @@ func (m *Members) refresh(ctx context.Context) error {
 	}
 }
 
+// watch hears the refreshes. A watch lives on one server of the hub and may end with it without a word; so one that has not
+// brought our own refresh for watchPatience is given up for a new one.
 func (m *Members) watch(ctx context.Context, watcher jetstream.KeyWatcher) error {
 	ticker := time.NewTicker(memberJudge)
 	defer ticker.Stop()
+	began := time.Now()
 	for {
 		select {
 		case <-ctx.Done():
+			_ = watcher.Stop() // fails only when the connection is gone
 			return nil
 		case <-ticker.C:
 			m.judge(time.Now())
+			if !m.deaf(began) {
+				continue
+			}
+			began = time.Now()
+			next, err := m.kv.WatchAll(ctx)
+			if err != nil {
+				m.log.Debug("members not watched anew", zap.Error(err))
+				continue
+			}
+			_ = watcher.Stop() // the same
+			watcher = next
 		case entry, ok := <-watcher.Updates():
 			if !ok {
 				return errors.New("the watch of the members ended")
@@ -203,6 +219,14 @@ func (m *Members) watch(ctx context.Context, watcher jetstream.KeyWatcher) error
 			}
 		}
 	}
+}
+
+// deaf reports whether a watch that began at a time has been silent for too long.
+func (m *Members) deaf(began time.Time) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := time.Now()
+	return now.Sub(began) > watchPatience && age(m.heard, now) > watchPatience
 }
 
 // refreshed notes a refresh that arrived.

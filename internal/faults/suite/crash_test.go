@@ -38,6 +38,8 @@ func TestCrashPoints(t *testing.T) {
 	w := &workload{rig: shared, random: faults.Random(setting(t, "SEED", 1), 1<<32)}
 	var g errgroup.Group
 	g.Go(func() error { return w.run(ctx) })
+	shed := &workload{rig: shared, random: faults.Random(setting(t, "SEED", 1), 1<<33)}
+	g.Go(func() error { return shed.shed(ctx) })
 	g.Go(func() error { return shared.stir(ctx) })
 	for pass := range setting(t, "PASSES", 1) {
 		shared.crashes(t, 1+2*pass)

@@ -121,6 +121,35 @@ func (w *workload) run(ctx context.Context) error {
 	}
 }
 
+// shed makes pods that are deleted and never made again, until ctx ends: what the workload deletes is soon made anew, and
+// only a tombstone that stays the last word is purged.
+func (w *workload) shed(ctx context.Context) error {
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
+	for i := 0; ; i++ {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+		node := nodes[i%len(nodes)]
+		// Each is made, and a few seconds later deleted.
+		for _, n := range []int{i, i - 2*len(nodes)} {
+			if n < 0 {
+				continue
+			}
+			sctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stepTimeout)
+			if err := w.change(sctx, w.guest(node, faults.Name(node, "shed", n)), removed); err != nil {
+				w.failed.Add(1)
+			}
+			cancel()
+		}
+	}
+}
+
+// removed is the fate of what is deleted if it is there, and not made again.
+const removed = 10
+
 // step makes one change. Whether a change whose answer was lost has happened, the next look at the object tells.
 func (w *workload) step(ctx context.Context) error {
 	node := nodes[w.random.IntN(len(nodes))]
