@@ -12,7 +12,7 @@ CODE  := tools/images tools/kube
 # A test that fails is run a second time, on its own; if it passes then, the run goes on, and the summary still lists the
 # first failure. A data race, more than three failures, or a promise broken in the fault suite count at once. See
 # CONTRIBUTING.md for why.
-SUM   := tool -modfile=$(CURDIR)/tools/gotestsum/go.mod gotestsum --format-hide-empty-pkg --hide-summary=skipped \
+SUM   := tool -modfile=$(CURDIR)/tools/gotestsum/go.mod gotestsum --format pkgname-and-test-fails --format-hide-empty-pkg --hide-summary=skipped \
 	--rerun-fails=1 --rerun-fails-max-failures=3 --rerun-fails-run-root-test --rerun-fails-abort-on-data-race --packages
 MODS  := . $(CODE) tools/lint tools/gotestsum tools/node/containerd tools/node/cni tools/node/runc
 # The kubelet takes minutes to compile with -race, so edged and what imports it are tested without, by `make test`.
