@@ -24,7 +24,7 @@ type silent struct {
 
 func (s *silent) WatchAll(ctx context.Context, opts ...jetstream.WatchOpt) (jetstream.KeyWatcher, error) {
 	if s.watches.Add(1) == 1 {
-		return s.KeyValue.Watch(ctx, "nobody", opts...)
+		return s.Watch(ctx, "nobody", opts...)
 	}
 	return s.KeyValue.WatchAll(ctx, opts...)
 }
