@@ -108,6 +108,8 @@ func stages(s Size) []stage {
 			{&Slow{Scenario: &Burst{Objects: s.Slow}, RoundTrip: slowRoundTrip, Peer: slowPeer, Aim: slowAim}, s.Rounds},
 			{&Slow{Scenario: &Arrival{Nodes: 1, Objects: s.Burst}, RoundTrip: slowRoundTrip, Peer: slowPeer, Aim: slowAim}, s.Rounds},
 			{&Catchup{Objects: s.CatchUp}, min(s.Rounds, 3)},
+		}},
+		{name: "attached", grows: true, spec: spec(2, devcluster.Hollow), turns: []turn{
 			{&Attached{Nodes: s.Attached, Settle: s.Settle}, 1},
 		}},
 		{name: "fan-out", grows: true, spec: spec(s.FanNodes, devcluster.Hollow), turns: []turn{
