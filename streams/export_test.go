@@ -18,3 +18,6 @@ func (k *Keeper) Look(ctx context.Context) error {
 	ensured := true
 	return k.look(ctx, &ensured)
 }
+
+// Note gives a Keeper one look at the stream.
+func (k *Keeper) Note(epoch string, last uint64) { k.note(epoch, last) }

@@ -1,7 +1,9 @@
 package streams_test
 
 import (
+	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/zap/zaptest"
@@ -42,4 +44,34 @@ func TestAGateIsOpenWhereTheLinkIsUpAndNoFence(t *testing.T) {
 		t.Error("no fence")
 	}
 	streamstest.Eventually(t, "open after the fence", func() bool { return open() && !gate.Fenced() })
+}
+
+// A fence that is renewed holds from then on, and the gate opens by itself at its end.
+func TestAFenceIsRenewed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		gate := streams.NewGate(newLink(), zaptest.NewLogger(t))
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1) // the one result
+		go func() { done <- gate.Start(ctx) }()
+		is := func(when string, want bool) {
+			t.Helper()
+			synctest.Wait()
+			if open, _ := gate.State(); open != want || gate.Fenced() == want {
+				t.Errorf("%s: open %v, fenced %v", when, open, gate.Fenced())
+			}
+		}
+		is("at first", true)
+		gate.Fence(time.Minute)
+		is("fenced", false)
+		<-time.After(50 * time.Second)
+		gate.Fence(time.Minute)
+		<-time.After(59 * time.Second)
+		is("renewed", false)
+		<-time.After(2 * time.Second)
+		is("after it", true)
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
 }
