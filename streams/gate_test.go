@@ -19,15 +19,23 @@ func TestAGateIsOpenWhereTheLinkIsUpAndNoFence(t *testing.T) {
 	if open() {
 		t.Error("open before it runs")
 	}
+	told := func(changed <-chan struct{}) {
+		t.Helper()
+		select {
+		case <-changed:
+		case <-time.After(time.Minute):
+			t.Fatal("no word of a change")
+		}
+	}
 	_, changed := gate.State()
 	run(t, gate.Start)
-	<-changed
+	told(changed)
 	if !open() {
 		t.Error("shut though the link is up")
 	}
 	_, changed = gate.State()
 	link.set(false)
-	<-changed
+	told(changed)
 	if open() {
 		t.Error("open though the link is down")
 	}
@@ -35,7 +43,7 @@ func TestAGateIsOpenWhereTheLinkIsUpAndNoFence(t *testing.T) {
 	streamstest.Eventually(t, "open again", open)
 	_, changed = gate.State()
 	gate.Fence(time.Second)
-	<-changed
+	told(changed)
 	if open() {
 		t.Error("open in spite of a fence")
 	}
