@@ -113,7 +113,7 @@ func ensureHub(ctx context.Context, nc *nats.Conn, replicas int, log *zap.Logger
 
 // assemble makes the parts in the order in which they start.
 func (c *Cloud) assemble(ctx context.Context, nc, writer, tunnels *nats.Conn, kv jetstream.KeyValue) ([]lifecycle.Part, error) {
-	objects, err := cache.New(c.rest, desired.CacheOptions())
+	objects, err := cache.New(patiently(c.rest), desired.CacheOptions())
 	if err != nil {
 		return nil, fmt.Errorf("cache: %w", err)
 	}
