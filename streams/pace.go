@@ -14,7 +14,7 @@ const (
 	// firstTake is what a link is believed to carry that nothing is known of: 5.2 s at 50 kbit/s.
 	firstTake = 32 << 10
 	// mostTake is a page as large as there is a use for.
-	mostTake = 512 << 10
+	mostTake = 256 << 10
 	// turn is how long what was asked for at once may keep everything behind it waiting.
 	turn = time.Second
 	// stride is how many times more than came quickly is dared the next time.
