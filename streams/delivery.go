@@ -78,7 +78,7 @@ func NewDelivery(node string, nc *nats.Conn, store Store, link Link, metrics *Me
 	return &Delivery{
 		node: node, nc: nc, js: js, store: store, link: link, codec: codec, metrics: metrics, log: log,
 		instance: rand.Text(), resync: make(chan struct{}, 1), // one waiting wish is as good as many
-		pace: newPace(metrics.take), saving: make(chan struct{}, 1), changed: make(chan struct{}),
+		pace: newPace(metrics.take.WithLabelValues(string(Desired))), saving: make(chan struct{}, 1), changed: make(chan struct{}),
 		dead: &deadLetters{js: js, from: node, metrics: metrics, log: log},
 	}, nil
 }

@@ -20,7 +20,7 @@ type Metrics struct {
 	awaited     prometheus.Gauge
 	lacking     prometheus.Gauge
 	pieces      *prometheus.CounterVec
-	take        prometheus.Gauge
+	take        *prometheus.GaugeVec
 }
 
 // NewMetrics makes the metrics and registers them; a nil registerer leaves them unregistered.
@@ -57,7 +57,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		awaited:     gauge("delivery_awaited_objects", "Large objects that this node fetches in pieces and does not have whole yet."),
 		lacking:     gauge("delivery_awaited_bytes", "Bytes of them that are still to come."),
 		pieces:      counters("pieces_total", "Pieces of large objects asked for by this node, by result.", "result"),
-		take:        gauge("delivery_take_bytes", "What this node's link is believed to carry in about a second: the bound of pages, pulls and pieces."),
+		take:        gauges("link_take_bytes", "What this node's link is believed to carry in about a second, by plane: no more is on its way at a time.", "plane"),
 	}
 	if reg != nil {
 		reg.MustRegister(m.published, m.conflicts, m.delivered, m.acked, m.ignored, m.dead, m.unburied, m.attaches, m.latency,

@@ -89,18 +89,9 @@ func NewPieces(nc *nats.Conn, log *zap.Logger) (*Pieces, error) {
 
 // Handle is the CallHandler of VerbPiece. A node gets parts of its own messages only.
 func (p *Pieces) Handle(ctx context.Context, node string, request []byte) (any, error) {
-	var req wire.PieceRequest
-	if err := DecodeRequest(request, &req); err != nil {
+	req, err := readPieceRequest(node, request)
+	if err != nil {
 		return nil, err
-	}
-	plane, of, _, err := ParseSubject(req.Subject)
-	switch {
-	case err != nil:
-		return nil, permanent("%v", err)
-	case plane != Desired || of != node:
-		return nil, permanent("%.120q is not a message for this node", req.Subject)
-	case req.Offset < 0 || req.Length <= 0 || req.Sequence == 0:
-		return nil, permanent("%d bytes at %d of message %d are no piece", req.Length, req.Offset, req.Sequence)
 	}
 	payload, gone, err := p.payload(ctx, req)
 	switch {
@@ -114,6 +105,24 @@ func (p *Pieces) Handle(ctx context.Context, node string, request []byte) (any, 
 	crash.At("piece.read")
 	end := req.Offset + min(req.Length, maxPiece, len(payload)-req.Offset)
 	return rawReply{header: nats.Header{headerSize: {strconv.Itoa(len(payload))}}, data: payload[req.Offset:end]}, nil
+}
+
+// readPieceRequest refuses garbage, and what is not the asker's.
+func readPieceRequest(node string, request []byte) (wire.PieceRequest, error) {
+	var req wire.PieceRequest
+	if err := DecodeRequest(request, &req); err != nil {
+		return req, err
+	}
+	plane, of, _, err := ParseSubject(req.Subject)
+	switch {
+	case err != nil:
+		return req, permanent("%v", err)
+	case plane != Desired || of != node:
+		return req, permanent("%.120q is not a message for this node", req.Subject)
+	case req.Offset < 0 || req.Length <= 0 || req.Sequence == 0:
+		return req, permanent("%d bytes at %d of message %d are no piece", req.Length, req.Offset, req.Sequence)
+	}
+	return req, nil
 }
 
 // stored names one message for ever.
