@@ -228,6 +228,10 @@ func (c *Cloud) calls(nc *nats.Conn, objects cache.Cache, engine *desired.Engine
 	if err != nil {
 		return nil, err
 	}
+	pieces, err := streams.NewPieces(nc, c.log.Named("pieces"))
+	if err != nil {
+		return nil, err
+	}
 	kube, err := newKubeCalls(c.rest)
 	if err != nil {
 		return nil, err
@@ -237,8 +241,9 @@ func (c *Cloud) calls(nc *nats.Conn, objects cache.Cache, engine *desired.Engine
 			engine.Serve(node)
 			return attacher.Handle(ctx, node, request)
 		},
-		streams.VerbKube: kube.Handle,
-		streams.VerbPing: func(context.Context, string, []byte) (any, error) { return struct{}{}, nil },
+		streams.VerbPiece: pieces.Handle,
+		streams.VerbKube:  kube.Handle,
+		streams.VerbPing:  func(context.Context, string, []byte) (any, error) { return struct{}{}, nil },
 	}, metrics, c.log.Named("calls"))
 }
 

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -47,6 +48,8 @@ type Node struct {
 	log     *zap.Logger
 	leaf    *leaf.Server
 	probe   chan *nats.Conn
+	// delivery is what asks for desired state, once it is made.
+	delivery atomic.Pointer[streams.Delivery]
 }
 
 // New checks the configuration and makes the node's folders. metrics is served on /metrics.
@@ -102,7 +105,7 @@ func (n *Node) serve(ctx context.Context) error {
 	api, err := localapi.New(localapi.Config{
 		Node: n.cfg.Node, UnixSocket: n.cfg.LocalAPI.Socket, Address: n.cfg.LocalAPI.Address,
 		CertFile: n.cfg.LocalAPI.CertFile, KeyFile: n.cfg.LocalAPI.KeyFile, ClientCAFile: n.cfg.LocalAPI.ClientCAFile,
-	}, st, upstream{node: n.cfg.Node, nc: nc}, guardedOutbox{outbox, full(n.leaf.Space)}, n.log)
+	}, st, upstream{node: n.cfg.Node, nc: nc, delivery: &n.delivery}, guardedOutbox{outbox, full(n.leaf.Space)}, n.log)
 	if err != nil {
 		return err
 	}
@@ -166,6 +169,7 @@ func (n *Node) wire(nc *nats.Conn, st *store.Store, outbox *streams.Outbox, hold
 	if err != nil {
 		return nil, err
 	}
+	n.delivery.Store(delivery)
 	reports, err := streams.NewPump(streams.Report, nc, gate, metrics, n.log.Named("pump"))
 	if err != nil {
 		return nil, err
@@ -275,21 +279,4 @@ type link struct{ leaf *leaf.Server }
 func (l link) State() (bool, <-chan struct{}) {
 	state, changed := l.leaf.WatchLink()
 	return state.Up, changed
-}
-
-// upstream asks the cloud for what the local API cannot answer.
-type upstream struct {
-	node string
-	nc   *nats.Conn
-}
-
-func (u upstream) Do(ctx context.Context, request wire.KubeRequest) (wire.KubeReply, error) {
-	var reply wire.KubeReply
-	if err := streams.Call(ctx, u.nc, u.node, streams.VerbKube, request, &reply); err != nil {
-		return reply, err
-	}
-	if reply.Code == 0 {
-		return reply, fmt.Errorf("%w: %s", wire.ErrOffline, reply.Error)
-	}
-	return reply, nil
 }
