@@ -321,7 +321,7 @@ func (c *country) held(p *province, node string) map[wire.Key]wire.Message {
 // eventually waits until the stream holds exactly these objects of a scope for a node, and its marker or not.
 func (c *country) eventually(p *province, node string, scope wire.Scope, marked bool, names ...string) {
 	c.Helper()
-	slices.Sort(names)
+	names = slices.Sorted(slices.Values(names))
 	kubetest.Eventually(c, settles, func() error {
 		var found []string
 		held := c.held(p, node)
