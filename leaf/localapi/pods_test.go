@@ -36,15 +36,15 @@ const clusterName = "https://cluster"
 type site struct {
 	*gateway
 	issuer *accesstest.Issuer
+	pods   localapi.Pods
 }
 
 func newSite(t *testing.T, options ...option) *site {
 	t.Helper()
-	s := &site{issuer: accesstest.New(t, clusterName)}
-	dir := t.TempDir()
-	options = append([]option{func(c *localapi.Config) {
-		c.Pods = localapi.Pods{Dir: dir, Address: netip.MustParseAddrPort("127.0.0.1:0")}
-	}}, options...)
+	s := &site{
+		issuer: accesstest.New(t, clusterName), pods: localapi.Pods{Dir: t.TempDir(), Address: netip.MustParseAddrPort("127.0.0.1:0")},
+	}
+	options = append([]option{func(c *localapi.Config) { c.Pods = s.pods }}, options...)
 	s.gateway = newGateway(t, true, options...)
 	web := pod("web", "u1", "1")
 	web.Spec.ServiceAccountName = "robot"

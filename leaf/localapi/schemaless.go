@@ -3,6 +3,7 @@ package localapi
 import (
 	"io"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -25,7 +26,8 @@ func (s schemaless) SupportedMediaTypes() []runtime.SerializerInfo {
 	return list
 }
 
-// EncoderForVersion encodes an object without a type as it is: it has the version that it was delivered in.
+// EncoderForVersion encodes an object without a type as it is, in the version that it was delivered in, and the frame of a
+// watch's event, which has the same form in all groups.
 func (s schemaless) EncoderForVersion(e runtime.Encoder, gv runtime.GroupVersioner) runtime.Encoder {
 	return asIs{raw: e, Encoder: s.NegotiatedSerializer.EncoderForVersion(e, gv)}
 }
@@ -37,7 +39,7 @@ type asIs struct {
 
 func (a asIs) Encode(obj runtime.Object, w io.Writer) error {
 	switch obj.(type) {
-	case *unstructured.Unstructured, *unstructured.UnstructuredList:
+	case *unstructured.Unstructured, *unstructured.UnstructuredList, *metav1.WatchEvent:
 		return a.raw.Encode(obj, w)
 	}
 	return a.Encoder.Encode(obj, w)

@@ -111,8 +111,8 @@ func (s *Server) notIdentified(err error) error {
 	return apierrors.NewUnauthorized("Unauthorized")
 }
 
-// laterSeconds is what clients are told to wait for what will be known after the next contact with the cloud.
-const laterSeconds = 5
+// laterSeconds is what clients are told to wait; client-go tries ten times before it tells its caller.
+const laterSeconds = 1
 
 // later is a 503 that clients try again.
 func later(message string) *apierrors.StatusError {
