@@ -37,6 +37,7 @@ var ranks = map[string]int{
 	"controllers/autonomy": 2,
 	"controllers/nodes":    2,
 	"controllers/reports":  2,
+	"controllers/scopes":   2,
 	"edged":                2,
 	"edged/hollow":         2,
 	"cloud":                3,

@@ -24,6 +24,7 @@ import (
 	"github.com/frond-edge/frond/controllers/desired"
 	"github.com/frond-edge/frond/controllers/nodes"
 	"github.com/frond-edge/frond/controllers/reports"
+	"github.com/frond-edge/frond/controllers/scopes"
 	"github.com/frond-edge/frond/internal/health"
 	"github.com/frond-edge/frond/internal/lifecycle"
 	"github.com/frond-edge/frond/streams"
@@ -131,15 +132,21 @@ func (c *Cloud) assemble(ctx context.Context, nc, writer, tunnels *nats.Conn, kv
 	if err != nil {
 		return nil, err
 	}
-	engine, err := desired.New(c.desired(history, teller), objects, publisher, members, c.log.Named("desired"))
+	var engine *desired.Engine
+	asked, err := c.scopes(ctx, nc, objects, members, func() *desired.Engine { return engine })
 	if err != nil {
+		return nil, err
+	}
+	cfg := c.desired(history, teller)
+	cfg.Scopes = asked.Granted
+	if engine, err = desired.New(cfg, objects, publisher, members, c.log.Named("desired")); err != nil {
 		return nil, err
 	}
 	keeper, err := streams.NewKeeper(nc, streams.Hub(c.cfg.Replicas), func() { engine.Reload() }, c.log.Named("keeper"))
 	if err != nil {
 		return nil, err
 	}
-	up, err := c.upward(nc, tunnels, objects, members, engine, keeper, metrics)
+	up, err := c.upward(nc, tunnels, objects, members, engine, asked, keeper, metrics)
 	if err != nil {
 		return nil, err
 	}
@@ -160,7 +167,7 @@ func (c *Cloud) assemble(ctx context.Context, nc, writer, tunnels *nats.Conn, kv
 }
 
 // upward makes the parts that answer nodes.
-func (c *Cloud) upward(nc, tunnels *nats.Conn, objects cache.Cache, members *Members, engine *desired.Engine, keeper *streams.Keeper, metrics *streams.Metrics) ([]lifecycle.Part, error) {
+func (c *Cloud) upward(nc, tunnels *nats.Conn, objects cache.Cache, members *Members, engine *desired.Engine, asked *scopes.Keeper, keeper *streams.Keeper, metrics *streams.Metrics) ([]lifecycle.Part, error) {
 	clients, err := kubernetes.NewForConfig(c.rest)
 	if err != nil {
 		return nil, fmt.Errorf("kubernetes: %w", err)
@@ -200,7 +207,7 @@ func (c *Cloud) upward(nc, tunnels *nats.Conn, objects cache.Cache, members *Mem
 	if err != nil {
 		return nil, err
 	}
-	calls, err := c.calls(nc, objects, engine, twins, metrics)
+	calls, err := c.calls(nc, objects, engine, twins, asked, metrics)
 	if err != nil {
 		return nil, err
 	}
@@ -208,7 +215,10 @@ func (c *Cloud) upward(nc, tunnels *nats.Conn, objects cache.Cache, members *Mem
 	if err != nil {
 		return nil, err
 	}
+	keys := &tokenKeys{kube: clients, audiences: c.cfg.Scopes.TokenAudiences, provide: engine.Provide, log: c.log.Named("keys")}
 	return append([]lifecycle.Part{
+		{Name: "scopes", Start: asked.Start},
+		{Name: "keys", Start: keys.Start},
 		{Name: "nodes", Start: monitor.Start},
 		{Name: "alarms", Start: alarms.Start},
 		{Name: "autonomy", Start: calm.Start},
@@ -219,7 +229,7 @@ func (c *Cloud) upward(nc, tunnels *nats.Conn, objects cache.Cache, members *Mem
 }
 
 // calls makes the server of what nodes ask.
-func (c *Cloud) calls(nc *nats.Conn, objects cache.Cache, engine *desired.Engine, twins *twins, metrics *streams.Metrics) (*streams.Calls, error) {
+func (c *Cloud) calls(nc *nats.Conn, objects cache.Cache, engine *desired.Engine, twins *twins, asked *scopes.Keeper, metrics *streams.Metrics) (*streams.Calls, error) {
 	known := func(ctx context.Context, node string) bool {
 		return objects.Get(ctx, client.ObjectKey{Name: node}, &corev1.Node{}) == nil
 	}
@@ -237,8 +247,9 @@ func (c *Cloud) calls(nc *nats.Conn, objects cache.Cache, engine *desired.Engine
 			engine.Serve(node)
 			return attacher.Handle(ctx, node, request)
 		},
-		streams.VerbKube: kube.Handle,
-		streams.VerbPing: func(context.Context, string, []byte) (any, error) { return struct{}{}, nil },
+		streams.VerbKube:   kube.Handle,
+		streams.VerbScopes: wants(asked),
+		streams.VerbPing:   func(context.Context, string, []byte) (any, error) { return struct{}{}, nil },
 	}, metrics, c.log.Named("calls"))
 }
 

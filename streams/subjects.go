@@ -22,6 +22,7 @@ const (
 	VerbAttach = "attach" // wire.AttachRequest, wire.AttachReply
 	VerbKube   = "kube"   // wire.KubeRequest, wire.KubeReply
 	VerbPing   = "ping"   // empty, empty: proves the whole path
+	VerbScopes = "scopes" // wire.ScopesRequest, wire.ScopesReply
 )
 
 const (

@@ -50,6 +50,8 @@ type CloudCore struct {
 	LogLevel string `json:"logLevel,omitempty"`
 	// Gateway leads kube-apiserver and Prometheus to the nodes.
 	Gateway Gateway `json:"gateway,omitzero"`
+	// Scopes bounds what components at the gateways may have sent.
+	Scopes Scopes `json:"scopes,omitzero"`
 }
 
 // Gateway is the way of kube-apiserver and Prometheus to the nodes; what has no address is off.
@@ -180,6 +182,7 @@ func (c CloudCore) Validate() error {
 		c.Restore.validate(),
 		c.Inspect.validate(),
 		c.Gateway.validate(),
+		c.Scopes.validate(),
 	)
 }
 

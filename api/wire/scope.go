@@ -74,7 +74,9 @@ func (s Scope) Validate() error {
 	return nil
 }
 
-func notInName(r rune) bool { return r != '-' && r != '.' && (r < '0' || r > '9') && (r < 'a' || r > 'z') }
+func notInName(r rune) bool {
+	return r != '-' && r != '.' && (r < '0' || r > '9') && (r < 'a' || r > 'z')
+}
 
 // ScopeWant is a scope and who at the node asked for it.
 type ScopeWant struct {

@@ -29,7 +29,7 @@ func GuardReason(g Guard, missing, foreign, recent, live int) wire.HoldReason {
 
 // Digest returns what summarize makes of an object, and the JSON that would be sent.
 func Digest(o client.Object) (digest string, object []byte, err error) {
-	p, err := summarize(o.DeepCopyObject().(client.Object))
+	p, err := summarize(o.DeepCopyObject().(client.Object), false)
 	if err == nil {
 		err = p.encode()
 	}

@@ -111,7 +111,7 @@ func (n *Node) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	moving, err := n.wire(nc, st, outbox, api.Hold, &pulse{renewed: api.LeaseRenewed, ready: kubelet.Ready()}, disk)
+	moving, err := n.wire(nc, st, outbox, api, api.Hold, &pulse{renewed: api.LeaseRenewed, ready: kubelet.Ready()}, disk)
 	if err != nil {
 		return err
 	}
@@ -150,7 +150,7 @@ func (n *Node) open(ctx context.Context, nc *nats.Conn) (*store.Store, *streams.
 }
 
 // wire makes the parts that move messages, and the node's own health.
-func (n *Node) wire(nc *nats.Conn, st *store.Store, outbox *streams.Outbox, hold holder, kubelet *pulse, disk *storage) ([]lifecycle.Part, error) {
+func (n *Node) wire(nc *nats.Conn, st *store.Store, outbox *streams.Outbox, source scopeSource, hold holder, kubelet *pulse, disk *storage) ([]lifecycle.Part, error) {
 	metrics := streams.NewMetrics(n.metrics)
 	link := link{n.leaf}
 	gate := streams.NewGate(link, n.log.Named("gate"))
@@ -188,7 +188,7 @@ func (n *Node) wire(nc *nats.Conn, st *store.Store, outbox *streams.Outbox, hold
 	orders := streams.NewOrders(n.cfg.Node, nc, obey(delivery, again, beater, gate), n.log.Named("orders"))
 	nudges := streams.NewNudges(n.cfg.Node, nc, again.nudged, metrics, n.log.Named("nudges"))
 	server := health.New(n.cfg.Listen, n.metrics, checks(st, disk, kubelet, gate)...)
-	return []lifecycle.Part{
+	return append([]lifecycle.Part{
 		{Name: "health", Start: server.Start, Ready: server.Ready()},
 		{Name: "gate", Start: gate.Start},
 		{Name: "delivery", Start: delivery.Start},
@@ -199,7 +199,7 @@ func (n *Node) wire(nc *nats.Conn, st *store.Store, outbox *streams.Outbox, hold
 		{Name: "nudges", Start: nudges.Start},
 		{Name: "storage", Start: disk.Start},
 		{Name: "orders", Start: orders.Start},
-	}, nil
+	}, n.scoped(nc, source, gate)...), nil
 }
 
 // dropIn is what a gateway wants otherwise than the kubelet's defaults. A changed ConfigMap reaches its volumes at a pod's
