@@ -26,6 +26,8 @@ const (
 	defaultScopeGrace = 10 * time.Minute
 	// scopeWait is how long a first list waits for its scope to be complete. A client waits as long for an apiserver.
 	scopeWait = 15 * time.Second
+	// refusalFresh is how long the cloud's no is passed on without asking again.
+	refusalFresh = 10 * time.Second
 	// wantResource holds in the store what was asked for, so that a gateway that boots offline still answers it.
 	wantResource = "wants"
 	scopeMarks   = "scopes"
@@ -41,6 +43,7 @@ type scopes struct {
 	mu       sync.Mutex // guards all below
 	wants    map[wire.Scope]map[string]*interest
 	verdicts map[verdictKey]wire.ScopeVerdict
+	judged   time.Time     // when verdicts came
 	changed  chan struct{} // closed and replaced when wants changes
 	moved    chan struct{} // closed and replaced when a marker or a verdict comes or goes
 }
@@ -115,6 +118,7 @@ func (s *Server) Judged(verdicts []wire.ScopeVerdict) {
 	s.scopes.mu.Lock()
 	defer s.scopes.mu.Unlock()
 	clear(s.scopes.verdicts)
+	s.scopes.judged = time.Now()
 	for _, v := range verdicts {
 		s.scopes.verdicts[verdictKey{v.Scope, v.User}] = v
 	}
@@ -152,6 +156,12 @@ func (s *scopes) hold(ctx context.Context, scope wire.Scope, user string) (relea
 		s.changed = make(chan struct{})
 	}
 	i.open++
+	// An old refusal is asked about again: this caller's roles, which were judged just now, may be newer.
+	if v := (verdictKey{scope, user}); s.verdicts[v].Reason != "" && time.Since(s.judged) > refusalFresh {
+		delete(s.verdicts, v)
+		close(s.changed)
+		s.changed = make(chan struct{})
+	}
 	s.mu.Unlock()
 	if fresh {
 		s.remember(ctx, scope)
