@@ -128,11 +128,13 @@ type Kubelet struct {
 type LocalAPI struct {
 	// Socket is the path of a unix socket, mode 0600; "" means api.sock below Dir.
 	Socket string `json:"socket,omitempty"`
-	// Address is a loopback host:port for TLS with client certificates; "" opens none.
+	// Address is a loopback host:port for TLS with client certificates or tokens; "" opens none.
 	Address      string `json:"address,omitempty"`
 	CertFile     string `json:"certFile,omitempty"`
 	KeyFile      string `json:"keyFile,omitempty"`
 	ClientCAFile string `json:"clientCAFile,omitempty"`
+	// Pods lets the gateway's pods in.
+	Pods Pods `json:"pods,omitzero"`
 }
 
 // The default addresses of the processes' own listeners: next to each other and to none of Kubernetes' own.
@@ -227,6 +229,7 @@ func ParseEdgeCore(data []byte) (EdgeCore, error) {
 	if c.LocalAPI.Socket == "" {
 		c.LocalAPI.Socket = filepath.Join(c.Dir, "api.sock")
 	}
+	c.LocalAPI.Pods.complete(c.Runtime.Hollow)
 	if c.Kubelet.StaticPodPath == "" {
 		c.Kubelet.StaticPodPath = filepath.Join(c.Dir, "manifests")
 	}
@@ -258,6 +261,7 @@ func (c EdgeCore) Validate() error {
 			required("localAPI.keyFile", c.LocalAPI.KeyFile),
 			required("localAPI.clientCAFile", c.LocalAPI.ClientCAFile))
 	}
+	faults = append(faults, c.LocalAPI.Pods.validate())
 	return errors.Join(faults...)
 }
 

@@ -102,10 +102,7 @@ func (n *Node) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	api, err := localapi.New(localapi.Config{
-		Node: n.cfg.Node, UnixSocket: n.cfg.LocalAPI.Socket, Address: n.cfg.LocalAPI.Address,
-		CertFile: n.cfg.LocalAPI.CertFile, KeyFile: n.cfg.LocalAPI.KeyFile, ClientCAFile: n.cfg.LocalAPI.ClientCAFile,
-	}, st, upstream{node: n.cfg.Node, nc: nc, delivery: &n.delivery}, guardedOutbox{outbox, full(n.leaf.Space)}, n.log)
+	api, err := localapi.New(n.localAPI(), st, upstream{node: n.cfg.Node, nc: nc, delivery: &n.delivery}, guardedOutbox{outbox, full(n.leaf.Space)}, n.log)
 	if err != nil {
 		return err
 	}
@@ -117,8 +114,7 @@ func (n *Node) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	source, _ := any(api).(scopeSource)
-	moving, err := n.wire(nc, st, outbox, source, api.Hold, &pulse{renewed: api.LeaseRenewed, ready: kubelet.Ready()}, disk)
+	moving, err := n.wire(nc, st, outbox, api, api.Hold, &pulse{renewed: api.LeaseRenewed, ready: kubelet.Ready()}, disk)
 	if err != nil {
 		return err
 	}
@@ -146,7 +142,7 @@ func (n *Node) open(ctx context.Context, nc *nats.Conn) (*store.Store, *streams.
 		return nil, nil, fmt.Errorf("prepare the leaf: %w", err)
 	}
 	st, err := store.Open(ctx, js, store.Config{
-		Merge: localapi.MergeDesired, Mark: filepath.Join(n.cfg.Dir, "store.mark"), Refuse: full(n.leaf.Space),
+		Merge: localapi.MergeFor(n.cfg.Node), Mark: filepath.Join(n.cfg.Dir, "store.mark"), Refuse: full(n.leaf.Space),
 		Metrics: n.metrics,
 	}, n.log)
 	if err != nil {

@@ -48,8 +48,18 @@ func isOffline(err error) bool {
 	return errors.As(err, &u)
 }
 
-// do performs a call; its error is an *unreachable.
+// errNoProof is for programs that the gateway knows by their certificate: the cloud has only the gateway's word for them.
+var errNoProof = errors.New("the cloud takes requests of a program at a gateway only with a token, and this one came with a certificate")
+
+// do performs a call for the caller of ctx: with its token, or as the node. Its error is an *unreachable, or a refusal.
 func (s *Server) do(ctx context.Context, request wire.KubeRequest) (wire.KubeReply, error) {
+	who := callerOf(ctx)
+	if !who.trusted && who.token == "" {
+		return wire.KubeReply{}, apierrors.NewForbidden(schema.GroupResource{}, "", errNoProof)
+	}
+	if !who.trusted {
+		request.Token = who.token
+	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	reply, err := s.upstream.Do(ctx, request)
