@@ -117,6 +117,9 @@ func (c *Cloud) assemble(ctx context.Context, nc, writer, tunnels *nats.Conn, kv
 	if err != nil {
 		return nil, fmt.Errorf("cache: %w", err)
 	}
+	if err := indexNodes(ctx, objects); err != nil {
+		return nil, fmt.Errorf("cache: %w", err)
+	}
 	metrics := streams.NewMetrics(c.metrics)
 	members := NewMembers(c.cfg.ID, kv, c.log.Named("members"))
 	publisher, err := streams.NewPublisher(writer, metrics)
@@ -256,7 +259,7 @@ func (c *Cloud) reports(nc *nats.Conn, objects cache.Cache, metrics *streams.Met
 			}
 		}
 		registerer := prometheus.WrapRegistererWith(prometheus.Labels{"plane": string(plane)}, c.metrics)
-		applier, err := reports.New(reports.Config{Overtaken: overtaken, Metrics: registerer},
+		applier, err := reports.New(reports.Config{Overtaken: overtaken, Ways: reports.Ways{MetricsHost: c.cfg.Gateway.MetricsHost}, Metrics: registerer},
 			c.rest, objects, stillLast, c.log.Named(string(plane)))
 		if err != nil {
 			return nil, err

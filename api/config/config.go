@@ -60,6 +60,8 @@ type Gateway struct {
 	Address string `json:"address,omitempty"`
 	// ScrapeAddress is host:port for HTTPS requests of nodes' metrics, with bearer tokens of Kubernetes.
 	ScrapeAddress string `json:"scrapeAddress,omitempty"`
+	// MetricsHost is the host by which metrics-server reaches ScrapeAddress; "" tells it nothing of edge nodes.
+	MetricsHost string `json:"metricsHost,omitempty"`
 	// ReusePort lets several cloudcores of one user on one host listen on the same addresses.
 	ReusePort bool `json:"reusePort,omitempty"`
 	// CertFile and KeyFile serve both addresses. Certificate files are read again for each connection.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/netip"
 	"strconv"
 	"sync"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/internal/splice"
 	"github.com/frond-edge/frond/streams/tunnel"
 )
@@ -42,6 +44,8 @@ type Tunnels interface {
 type Nodes interface {
 	// Node looks a Node up by its name.
 	Node(ctx context.Context, name string) (Node, bool)
+	// ByTunnelAddress finds the name of the edge node whose wire.TunnelAddress this is.
+	ByTunnelAddress(ctx context.Context, address netip.Addr) (name string, known bool)
 }
 
 // Gateway serves streams to nodes. Make it with New, run it once with Start.
@@ -219,6 +223,13 @@ func (g *Gateway) reach(ctx context.Context, who, target string) (conn net.Conn,
 	port, perr := strconv.ParseUint(portText, 10, 16)
 	if err != nil || perr != nil || host == "" || port == 0 {
 		return nil, false, &refusal{label: refusedRequest, text: fmt.Sprintf("%.100q is not host:port", target)}
+	}
+	if address, err := netip.ParseAddr(host); err == nil && wire.IsTunnelAddress(address) {
+		name, known := g.nodes.ByTunnelAddress(ctx, address)
+		if !known {
+			return nil, false, &refusal{label: refusedDial, text: fmt.Sprintf("no edge node has the address %s", address)}
+		}
+		host = name
 	}
 	node, known := g.nodes.Node(ctx, host)
 	if known && node.Edge {
