@@ -35,6 +35,7 @@ var ranks = map[string]int{
 	"controllers/holds":    2,
 	"controllers/autonomy": 2,
 	"controllers/nodes":    2,
+	"controllers/ports":    2,
 	"controllers/reports":  2,
 	"edged":                2,
 	"edged/hollow":         2,

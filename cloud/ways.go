@@ -33,9 +33,13 @@ func (c *Cloud) ways(nc *nats.Conn, objects cache.Cache, clients kubernetes.Inte
 	if err != nil {
 		return nil, nil, fmt.Errorf("gateway: %w", err)
 	}
+	direct, err := c.directWay()
+	if err != nil {
+		return nil, nil, err
+	}
 	g := c.cfg.Gateway
 	way, err := gateway.New(gateway.Config{
-		Socket: g.Socket, Address: g.Address, ScrapeAddress: g.ScrapeAddress, ReusePort: g.ReusePort,
+		Socket: g.Socket, Address: g.Address, ScrapeAddress: g.ScrapeAddress, ReusePort: g.ReusePort, Direct: direct,
 		CertFile: g.CertFile, KeyFile: g.KeyFile, ClientCAFile: g.ClientCAFile,
 		KubeletCAFile: g.KubeletCAFile, KubeletCertFile: g.KubeletCertFile, KubeletKeyFile: g.KubeletKeyFile,
 	}, nodeCache{objects}, tunnels{dialer}, judge, c.metrics, c.log.Named("gateway"))

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/frond-edge/frond/api/config"
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/internal/splice"
 	"github.com/frond-edge/frond/streams/tunnel"
@@ -59,11 +60,14 @@ type Gateway struct {
 	ready   chan struct{}
 	// inHand are the requests being served: the HTTP server does not wait for them.
 	inHand sync.WaitGroup
+	// regiven, of 1, says that given was changed.
+	regiven chan struct{}
 
 	mu sync.Mutex
 	// Guarded by mu. heard is when the last heartbeat of each node came; once stopped is set, no request is begun.
 	heard   map[string]time.Time
 	stopped bool
+	given   map[uint16]string // nodes by their ports
 }
 
 // New makes a gateway. judge decides who may read metrics; it may be nil if cfg.ScrapeAddress is empty.
@@ -73,7 +77,7 @@ func New(cfg Config, nodes Nodes, tunnels Tunnels, judge Judge, registerer prome
 	}
 	return &Gateway{
 		cfg: cfg, nodes: nodes, tunnels: tunnels, judge: judge, metrics: newMetrics(registerer), log: log,
-		ready: make(chan struct{}), heard: map[string]time.Time{},
+		ready: make(chan struct{}), heard: map[string]time.Time{}, regiven: make(chan struct{}, 1),
 	}, nil
 }
 
@@ -88,6 +92,7 @@ func (g *Gateway) Start(ctx context.Context) error {
 	}
 	close(g.ready)
 	group, gctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return g.direct(gctx) })
 	for _, f := range fronts {
 		server := &http.Server{
 			Handler: g.counted(f.handler), ReadHeaderTimeout: headerTimeout, MaxHeaderBytes: maxHeader, ErrorLog: zap.NewStdLog(g.log),
@@ -187,6 +192,9 @@ func (r *refusal) Error() string { return r.text }
 // open opens a stream to a node. An error is a *refusal.
 func (g *Gateway) open(ctx context.Context, who, name string, node Node, port uint16) (net.Conn, error) {
 	began := time.Now()
+	if g.givenTo(port) == name {
+		port = config.EdgeKubeletPort // what its Node says is its port in the cloud
+	}
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
 	conn, err := g.tunnels.Dial(tunnel.WithLabel(ctx, who), name, port)

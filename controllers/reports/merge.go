@@ -139,6 +139,7 @@ func replaceAddresses(patch []byte, addresses []corev1.NodeAddress) ([]byte, err
 func (w Ways) mergeNodeStatus(node string, present, reported corev1.NodeStatus) corev1.NodeStatus {
 	merged := *reported.DeepCopy()
 	merged.Addresses = w.addresses(node, reported.Addresses)
+	merged.DaemonEndpoints = w.endpoints(node, reported.DaemonEndpoints)
 	merged.VolumesAttached = present.VolumesAttached
 	merged.Phase = present.Phase
 	has := map[corev1.NodeConditionType]bool{}

@@ -84,6 +84,7 @@ func (a *Applier) register(ctx context.Context, m wire.Message, reported *corev1
 		Status:     reported.Status,
 	}
 	node.Status.Addresses = a.ways.addresses(m.Node, reported.Status.Addresses)
+	node.Status.DaemonEndpoints = a.ways.endpoints(m.Node, reported.Status.DaemonEndpoints)
 	if _, err := a.node.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{}); err != nil {
 		return err
 	}

@@ -38,9 +38,9 @@ func etcdFlags(l layout, ports map[string]int) []string {
 	}
 }
 
-func apiserverFlags(l layout, ports map[string]int) []string {
-	p := l.pki()
-	return []string{
+func apiserverFlags(l layout, s state) []string {
+	p, ports := l.pki(), s.Ports
+	return append([]string{
 		"--etcd-servers=https://" + loopback(ports["etcd"]),
 		"--etcd-cafile=" + p + "/etcd-ca.crt",
 		"--etcd-certfile=" + p + "/apiserver-etcd.crt", "--etcd-keyfile=" + p + "/apiserver-etcd.key",
@@ -58,15 +58,24 @@ func apiserverFlags(l layout, ports map[string]int) []string {
 		"--enable-bootstrap-token-auth",
 		"--kubelet-client-certificate=" + p + "/kubelet-client.crt", "--kubelet-client-key=" + p + "/kubelet-client.key",
 		"--kubelet-certificate-authority=" + p + "/ca.crt",
-		// Two gateways may have the same address, so that nodes are called by one of their own, and only cloudcores know the way.
-		"--kubelet-preferred-address-types=" + wire.AddressTunnel + ",Hostname,InternalIP",
-		"--egress-selector-config-file=" + l.egress(),
 		"--requestheader-client-ca-file=" + p + "/front-proxy-ca.crt",
 		"--requestheader-allowed-names=front-proxy-client",
 		"--requestheader-username-headers=X-Remote-User",
 		"--requestheader-group-headers=X-Remote-Group",
 		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
 		"--proxy-client-cert-file=" + p + "/front-proxy-client.crt", "--proxy-client-key-file=" + p + "/front-proxy-client.key",
+	}, wayFlags(l, s)...)
+}
+
+// wayFlags are the apiserver's way to nodes. Two gateways may have the same address, so that nodes are called by one of their
+// own, and only cloudcores know the way. The direct way needs no flag.
+func wayFlags(l layout, s state) []string {
+	if s.Spec.Direct {
+		return nil
+	}
+	return []string{
+		"--kubelet-preferred-address-types=" + wire.AddressTunnel + ",Hostname,InternalIP",
+		"--egress-selector-config-file=" + l.egress(),
 	}
 }
 

@@ -39,6 +39,9 @@ func cloudcoreConfig(l layout, s state, name string) config.CloudCore {
 			KubeletCertFile: filepath.Join(l.pki(), "kubelet-scrape.crt"), KubeletKeyFile: filepath.Join(l.pki(), "kubelet-scrape.key"),
 		},
 	}
+	if s.Spec.Direct {
+		c.Gateway.Direct = directConfig(l, s)
+	}
 	if !s.Spec.NoMetrics {
 		c.Gateway.MetricsHost = "127.0.0.1"
 	}
@@ -103,6 +106,11 @@ func writeCores(l layout, s state) error {
 	if err != nil {
 		return err
 	}
+	if s.Spec.Direct {
+		if err := issueDirect(ca); err != nil {
+			return err
+		}
+	}
 	for _, name := range numbered("cloudcore", s.Spec.Cloudcores) {
 		if err := issueInspect(ca, l, name); err != nil {
 			return err
@@ -119,6 +127,9 @@ func writeCores(l layout, s state) error {
 			}
 		}
 		hosts := []string{"127.0.0.1", "localhost", name, wan.Address(i + 1), wire.TunnelAddress(name).String()}
+		if s.Spec.Direct {
+			hosts = append(hosts, directHost())
+		}
 		if _, err := ca.IssueIn(e.dir, "serving", pki.Subject{Name: "system:node:" + name, Groups: []string{"system:nodes"}, Hosts: hosts}); err != nil {
 			return err
 		}

@@ -49,7 +49,7 @@ func Flags(dir string) map[string][]string {
 	l := layout{dir: dir, run: "/run/x"}
 	ports := map[string]int{"etcd": 20000, "etcd-peer": 20001, "apiserver": 20002, "scrape": 20003, "metrics-server": 20004}
 	return map[string][]string{
-		"etcd": etcdFlags(l, ports), "kube-apiserver": apiserverFlags(l, ports),
+		"etcd": etcdFlags(l, ports), "kube-apiserver": apiserverFlags(l, state{Ports: ports}),
 		"kube-controller-manager": controllerManagerFlags(l), "kube-scheduler": schedulerFlags(l),
 		"metrics-server": metricsServerFlags(l, ports),
 	}
