@@ -56,6 +56,8 @@ type Keeper struct {
 	mu sync.Mutex
 	// Guarded by mu.
 	ports map[string]uint16
+	// lost says that somebody has deleted the ConfigMap: it is made again as it was.
+	lost bool
 }
 
 // New makes a Keeper. Nodes for which owns is true are its to serve. changed and tell must not block.
@@ -74,6 +76,12 @@ func (k *Keeper) Port(node string) (port uint16, has bool) {
 	defer k.mu.Unlock()
 	port, has = k.ports[node]
 	return port, has
+}
+
+func (k *Keeper) known() map[string]uint16 {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return maps.Clone(k.ports)
 }
 
 // Start gives out ports until ctx ends.
@@ -119,19 +127,23 @@ func (k *Keeper) watch(ctx context.Context) (stop func(), err error) {
 		}
 	}
 	for _, w := range []struct {
-		kind    any
-		handler func(object any)
+		kind          any
+		handler, gone func(object any)
 	}{
 		{&corev1.ConfigMap{}, func(object any) {
-			if cm, ok := object.(*corev1.ConfigMap); ok && cm.Namespace == namespace && cm.Name == name {
-				k.read(cm)
+			if isOurs(object) {
+				k.read(object.(*corev1.ConfigMap))
+			}
+		}, func(object any) {
+			if isOurs(object) {
+				k.lose()
 			}
 		}},
 		{&corev1.Node{}, func(object any) {
 			if node, ok := object.(*corev1.Node); ok && !k.settled(node) {
 				k.poke()
 			}
-		}},
+		}, func(any) {}},
 	} {
 		informer, err := k.informer(ctx, w.kind)
 		if err != nil {
@@ -139,7 +151,7 @@ func (k *Keeper) watch(ctx context.Context) (stop func(), err error) {
 			return nil, err
 		}
 		registration, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-			AddFunc: w.handler, UpdateFunc: func(_, after any) { w.handler(after) },
+			AddFunc: w.handler, UpdateFunc: func(_, after any) { w.handler(after) }, DeleteFunc: w.gone,
 		})
 		if err != nil {
 			stop()
@@ -148,6 +160,31 @@ func (k *Keeper) watch(ctx context.Context) (stop func(), err error) {
 		undo = append(undo, func() { _ = informer.RemoveEventHandler(registration) }) // an informer that has ended needs none
 	}
 	return stop, nil
+}
+
+func isOurs(object any) bool {
+	if missed, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
+		object = missed.Obj
+	}
+	cm, ok := object.(*corev1.ConfigMap)
+	return ok && cm.Namespace == namespace && cm.Name == name
+}
+
+func (k *Keeper) lose() {
+	k.mu.Lock()
+	k.lost = true
+	k.mu.Unlock()
+	k.log.Warn("ports of nodes deleted, making them again")
+	k.poke()
+}
+
+// isLost also forgets it.
+func (k *Keeper) isLost() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	lost := k.lost
+	k.lost = false
+	return lost
 }
 
 func (k *Keeper) informer(ctx context.Context, kind any) (cache.Informer, error) {
@@ -210,40 +247,49 @@ func (k *Keeper) look(ctx context.Context) error {
 		}
 		wanted = append(wanted, node.Name)
 	}
-	if len(wanted) == 0 {
+	lost := k.isLost()
+	if len(wanted) == 0 && !lost {
 		return nil
 	}
-	return k.give(ctx, wanted, func(node string) bool { return alive[node] })
+	err := k.give(ctx, wanted, func(node string) bool { return alive[node] })
+	if err != nil && lost {
+		k.lose()
+	}
+	return err
 }
 
 // give writes ports for nodes that have none.
 func (k *Keeper) give(ctx context.Context, wanted []string, alive func(node string) bool) error {
-	maps := k.client.CoreV1().ConfigMaps(namespace)
+	configMaps := k.client.CoreV1().ConfigMaps(namespace)
 	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
-		cm, err := maps.Get(ctx, name, metav1.GetOptions{})
+		cm, err := configMaps.Get(ctx, name, metav1.GetOptions{})
 		missing := apierrors.IsNotFound(err)
 		if missing {
 			cm = &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 		} else if err != nil {
 			return err
 		}
-		next, full := assign(parse(cm.Data), wanted, alive, k.ranges)
+		have := parse(cm.Data)
+		if missing {
+			have = k.known()
+		}
+		next, full := assign(have, wanted, alive, k.ranges)
 		if len(full) > 0 {
 			k.log.Error("no port is left: kubectl cannot reach these nodes; give gateway.direct more ports",
 				zap.Int("nodes", len(full)), zap.String("node", full[0]))
 		}
-		if len(full) == len(wanted) {
+		if maps.Equal(next, have) && !missing {
 			k.read(cm) // what is not known here yet
 			return nil
 		}
 		cm.Data = format(next)
 		if missing {
-			cm, err = maps.Create(ctx, cm, metav1.CreateOptions{})
+			cm, err = configMaps.Create(ctx, cm, metav1.CreateOptions{})
 			if apierrors.IsAlreadyExists(err) {
 				return apierrors.NewConflict(corev1.Resource("configmaps"), name, err)
 			}
 		} else {
-			cm, err = maps.Update(ctx, cm, metav1.UpdateOptions{})
+			cm, err = configMaps.Update(ctx, cm, metav1.UpdateOptions{})
 		}
 		if err != nil {
 			return err
