@@ -36,6 +36,7 @@ var ranks = map[string]int{
 	"controllers/holds":    2,
 	"controllers/autonomy": 2,
 	"controllers/nodes":    2,
+	"controllers/ports":    2,
 	"controllers/reports":  2,
 	"controllers/scopes":   2,
 	"edged":                2,

@@ -118,6 +118,9 @@ func (c *Cloud) assemble(ctx context.Context, nc, writer, tunnels *nats.Conn, kv
 	if err != nil {
 		return nil, fmt.Errorf("cache: %w", err)
 	}
+	if err := indexNodes(ctx, objects); err != nil {
+		return nil, fmt.Errorf("cache: %w", err)
+	}
 	metrics := streams.NewMetrics(c.metrics)
 	members := NewMembers(c.cfg.ID, kv, c.log.Named("members"))
 	publisher, err := streams.NewPublisher(writer, metrics)
@@ -191,6 +194,10 @@ func (c *Cloud) upward(nc, tunnels *nats.Conn, objects cache.Cache, members *Mem
 	if err != nil {
 		return nil, err
 	}
+	called, ports, err := c.direct(nc, objects, clients, members, way)
+	if err != nil {
+		return nil, err
+	}
 	beats, err := streams.NewBeats(nc, func(_ context.Context, node string, beat wire.Beat) {
 		if !twins.hear(node, beat, time.Now()) {
 			return
@@ -211,7 +218,7 @@ func (c *Cloud) upward(nc, tunnels *nats.Conn, objects cache.Cache, members *Mem
 	if err != nil {
 		return nil, err
 	}
-	handled, err := c.reports(nc, objects, metrics)
+	handled, err := c.reports(nc, objects, called, metrics)
 	if err != nil {
 		return nil, err
 	}
@@ -225,7 +232,7 @@ func (c *Cloud) upward(nc, tunnels *nats.Conn, objects cache.Cache, members *Mem
 		{Name: "unwell", Start: lost.Start},
 		{Name: "beats", Start: beats.Start},
 		{Name: "calls", Start: calls.Start},
-	}, slices.Concat(ways, handled, inspection)...), nil
+	}, slices.Concat(ways, ports, handled, inspection)...), nil
 }
 
 // calls makes the server of what nodes ask.
@@ -258,8 +265,8 @@ func (c *Cloud) calls(nc *nats.Conn, objects cache.Cache, engine *desired.Engine
 	}, metrics, c.log.Named("calls"))
 }
 
-// reports makes the readers of what nodes report.
-func (c *Cloud) reports(nc *nats.Conn, objects cache.Cache, metrics *streams.Metrics) ([]lifecycle.Part, error) {
+// reports makes the readers of what nodes report; called says how the cloud reaches nodes.
+func (c *Cloud) reports(nc *nats.Conn, objects cache.Cache, called reports.Ways, metrics *streams.Metrics) ([]lifecycle.Part, error) {
 	readers := make(map[streams.Plane]*streams.Reports, 2)
 	later := newAgain(func(node string, key wire.Key) error { return streams.Nudge(nc, node, key) }, c.log.Named("again"))
 	gaveUp := map[streams.Plane]func(wire.Message){streams.Report: later.later} // an event is not a state to ask for
@@ -272,7 +279,7 @@ func (c *Cloud) reports(nc *nats.Conn, objects cache.Cache, metrics *streams.Met
 			}
 		}
 		registerer := prometheus.WrapRegistererWith(prometheus.Labels{"plane": string(plane)}, c.metrics)
-		applier, err := reports.New(reports.Config{Overtaken: overtaken, Metrics: registerer},
+		applier, err := reports.New(reports.Config{Overtaken: overtaken, Ways: called, Metrics: registerer},
 			c.rest, objects, stillLast, c.log.Named(string(plane)))
 		if err != nil {
 			return nil, err

@@ -88,7 +88,7 @@ type turn struct {
 // stages in the order they run.
 func stages(s Size) []stage {
 	spec := func(edges int, runtime devcluster.Runtime) devcluster.Spec {
-		return devcluster.Spec{Edges: edges, Cloudcores: 2, Hubs: 3, Runtime: runtime}
+		return devcluster.Spec{Edges: edges, Cloudcores: 2, Hubs: 3, Runtime: runtime, NoMetrics: true}
 	}
 	return []stage{
 		{name: "containerd", spec: spec(1, devcluster.Containerd), turns: []turn{

@@ -62,6 +62,10 @@ type Gateway struct {
 	Address string `json:"address,omitempty"`
 	// ScrapeAddress is host:port for HTTPS requests of nodes' metrics, with bearer tokens of Kubernetes.
 	ScrapeAddress string `json:"scrapeAddress,omitempty"`
+	// MetricsHost is the host by which metrics-server reaches ScrapeAddress; "" tells it nothing of edge nodes.
+	MetricsHost string `json:"metricsHost,omitempty"`
+	// Direct is the way of kube-apiserver without a proxy.
+	Direct Direct `json:"direct,omitzero"`
 	// ReusePort lets several cloudcores of one user on one host listen on the same addresses.
 	ReusePort bool `json:"reusePort,omitempty"`
 	// CertFile and KeyFile serve both addresses. Certificate files are read again for each connection.
@@ -214,7 +218,7 @@ func (g Gateway) validate() error {
 		"gateway.certFile": g.CertFile, "gateway.keyFile": g.KeyFile, "gateway.kubeletCAFile": g.KubeletCAFile,
 		"gateway.kubeletCertFile": g.KubeletCertFile, "gateway.kubeletKeyFile": g.KubeletKeyFile,
 	})
-	return errors.Join(faults...)
+	return errors.Join(append(faults, g.Direct.validate())...)
 }
 
 // ParseEdgeCore reads and completes a configuration file of edgecore.

@@ -1,7 +1,7 @@
 // Command kube is a Kubernetes control plane in one file, for development and tests.
 //
 // It is a multi-call program: the base name of its first word, or else its first argument, chooses among etcd,
-// kube-apiserver, kube-controller-manager, kube-scheduler and kubectl. Each is upstream's command, unchanged, so every
+// kube-apiserver, kube-controller-manager, kube-scheduler, kubectl and metrics-server. Each is upstream's command, unchanged, so every
 // flag and exit code is upstream's. Symlinks with those names serve as KUBEBUILDER_ASSETS.
 //
 // The components cannot share one process through their commands (each installs the process-wide signal handler), so
@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 
 	"go.etcd.io/etcd/server/v3/etcdmain"
+	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/component-base/cli"
 	_ "k8s.io/component-base/logs/json/register"          // --logging-format=json
 	_ "k8s.io/component-base/metrics/prometheus/clientgo" // client and work queue metrics on /metrics
@@ -22,9 +23,10 @@ import (
 	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
 	controllermanager "k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
+	metricsserver "sigs.k8s.io/metrics-server/cmd/metrics-server/app"
 )
 
-const usage = "usage: kube {etcd|kube-apiserver|kube-controller-manager|kube-scheduler|kubectl} [flags]"
+const usage = "usage: kube {etcd|kube-apiserver|kube-controller-manager|kube-scheduler|kubectl|metrics-server} [flags]"
 
 func main() { os.Exit(run(os.Args)) }
 
@@ -45,7 +47,7 @@ func run(args []string) int {
 
 func known(name string) bool {
 	switch name {
-	case "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl":
+	case "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "metrics-server":
 		return true
 	}
 	return false
@@ -62,6 +64,8 @@ func call(name string) int {
 		return cli.Run(controllermanager.NewControllerManagerCommand())
 	case "kube-scheduler":
 		return cli.Run(scheduler.NewSchedulerCommand())
+	case "metrics-server":
+		return cli.Run(metricsserver.NewMetricsServerCommand(genericapiserver.SetupSignalHandler()))
 	default:
 		if err := cli.RunNoErrOutput(cmd.NewDefaultKubectlCommand()); err != nil {
 			return 1 // kubectl has printed it
