@@ -58,6 +58,13 @@ func SilentSubject(node, replica string) string {
 // Verdict is what is told.
 func Verdict() []byte { return Raw{Kind: KindReset, Payload: ReasonPayload(CodeSilent, "")}.Bytes() }
 
+// WindowSize is how many bytes the peer may send ahead of the reader.
+func (c *Conn) WindowSize() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.window.size
+}
+
 // Window is the tuner of windows.
 type Window struct{ w window }
 
