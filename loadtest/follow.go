@@ -57,8 +57,7 @@ func (s *Follow) Prepare(ctx context.Context, w *World) (err error) {
 		return err
 	}
 	if s.readers < s.Readers {
-		w.say("%s: %d readers of %d: fs.inotify.max_user_instances allows no more on one machine, and a kubelet needs one for each",
-			s.Name(), s.readers, s.Readers)
+		w.say("%s: %d readers of %d: fs.inotify.max_user_instances allows no more on one machine", s.Name(), s.readers, s.Readers)
 	}
 	s.open = w.logs
 	if s.Direct {

@@ -3,33 +3,38 @@ package loadtest
 import (
 	"context"
 	"fmt"
-	"os"
-	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 const (
-	// instances other than those of followed logs: what twenty gateways, the control plane and the machine itself use.
-	otherInstances = 64
-	inotifyLimit   = "/proc/sys/fs/inotify/max_user_instances"
+	// spareInstances of inotify are left to everybody else on this machine.
+	spareInstances = 16
 	// comeAndGo are goroutines that have nothing to do with streams: they come and go all the time.
 	comeAndGo = 20
 )
 
-// followers is how many logs can be followed on this machine, at most as many as wanted.
+// followers is how many logs can be followed on this machine now, at most as many as wanted: a kubelet takes an instance of
+// inotify for each, and all gateways of a cluster run as one user, for whom fs.inotify.max_user_instances counts.
 func followers(wanted int) (int, error) {
-	text, err := os.ReadFile(inotifyLimit)
-	if err != nil {
-		return 0, fmt.Errorf("read the limit of followers: %w", err)
+	var open []int
+	defer func() {
+		for _, fd := range open {
+			_ = unix.Close(fd) // it was never used
+		}
+	}()
+	for len(open) < wanted+spareInstances {
+		fd, err := unix.InotifyInit1(unix.IN_CLOEXEC)
+		if err != nil {
+			break // there are no more
+		}
+		open = append(open, fd)
 	}
-	limit, err := strconv.Atoi(strings.TrimSpace(string(text)))
-	if err != nil {
-		return 0, fmt.Errorf("read the limit of followers: %w", err)
+	if len(open) <= spareInstances {
+		return 0, fmt.Errorf("logs cannot be followed: %d instances of inotify are left (fs.inotify.max_user_instances)", len(open))
 	}
-	if limit <= otherInstances {
-		return 0, fmt.Errorf("%s is %d: at least %d more are needed", inotifyLimit, limit, otherInstances+1-limit)
-	}
-	return min(wanted, limit-otherInstances), nil
+	return len(open) - spareInstances, nil
 }
 
 // holding is what streams cost a process while they last.
