@@ -142,7 +142,8 @@ func (n *Node) open(ctx context.Context, nc *nats.Conn) (*store.Store, *streams.
 		return nil, nil, fmt.Errorf("prepare the leaf: %w", err)
 	}
 	st, err := store.Open(ctx, js, store.Config{
-		Merge: localapi.MergeFor(n.cfg.Node), Mark: filepath.Join(n.cfg.Dir, "store.mark"), Refuse: full(n.leaf.Space),
+		Merge: localapi.MergeFor(n.cfg.Node), Mark: filepath.Join(n.cfg.Dir, "store.mark"),
+		Copy: filepath.Join(n.cfg.Dir, "store.copy"), Refuse: full(n.leaf.Space),
 		Metrics: n.metrics,
 	}, n.log)
 	if err != nil {
@@ -203,6 +204,7 @@ func (n *Node) wire(nc *nats.Conn, st *store.Store, outbox *streams.Outbox, sour
 		{Name: "nudges", Start: nudges.Start},
 		{Name: "storage", Start: disk.Start},
 		{Name: "orders", Start: orders.Start},
+		{Name: "copy", Start: (&copier{save: st.SaveCopy, log: n.log.Named("copy")}).Start},
 	}, n.scoped(nc, source, gate)...), nil
 }
 
