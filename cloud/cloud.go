@@ -186,6 +186,7 @@ func (c *Cloud) upward(nc, tunnels *nats.Conn, objects cache.Cache, members *Mem
 	calm := autonomy.New(clients, objects, members, alarms.warn, c.metrics, c.log.Named("autonomy"))
 	lost := newUnwell(objects, members.Owns, func(node string) error { return streams.Order(nc, node, streams.VerbReports, nil) },
 		c.log.Named("unwell"))
+	watch := c.deaths(nc, objects, members)
 	view, inspection, err := c.inspection(nc, objects, members)
 	if err != nil {
 		return nil, err
@@ -230,6 +231,7 @@ func (c *Cloud) upward(nc, tunnels *nats.Conn, objects cache.Cache, members *Mem
 		{Name: "alarms", Start: alarms.Start},
 		{Name: "autonomy", Start: calm.Start},
 		{Name: "unwell", Start: lost.Start},
+		{Name: "deaths", Start: watch.Start},
 		{Name: "beats", Start: beats.Start},
 		{Name: "calls", Start: calls.Start},
 	}, slices.Concat(ways, ports, handled, inspection)...), nil

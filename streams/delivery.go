@@ -52,7 +52,9 @@ type Delivery struct {
 	first    atomic.Pointer[time.Time]
 	// resync, full with one token, asks for everything anew.
 	resync chan struct{}
-	pace   *pace
+	// died, with room for one, tells of servers of the hub that are gone.
+	died chan string
+	pace *pace
 	// saving, full with one token, admits one change of the store and of backlog together.
 	saving chan struct{}
 	// early are the payloads that an attach fetches before it ends; only the one attach of the moment uses it.
@@ -78,6 +80,7 @@ func NewDelivery(node string, nc *nats.Conn, store Store, link Link, metrics *Me
 	return &Delivery{
 		node: node, nc: nc, js: js, store: store, link: link, codec: codec, metrics: metrics, log: log,
 		instance: rand.Text(), resync: make(chan struct{}, 1), // one waiting wish is as good as many
+		died: make(chan string, 1),
 		pace: newPace(metrics.take.WithLabelValues(string(Desired))), saving: make(chan struct{}, 1), changed: make(chan struct{}),
 		dead: &deadLetters{js: js, from: node, metrics: metrics, log: log},
 	}, nil
@@ -112,9 +115,9 @@ func (d *Delivery) deliver(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // we were asked to stop
 		}
-		if errors.Is(err, errTooLarge) && d.state().reached > before {
+		if errors.Is(err, errServerDied) || errors.Is(err, errTooLarge) && d.state().reached > before {
 			retry = newRetry()
-			continue // the attach brings it as a mark
+			continue // the next attach makes another consumer, and brings what is large as a mark
 		}
 		if time.Since(began) > settled {
 			retry = newRetry()

@@ -21,9 +21,9 @@ import (
 	"github.com/frond-edge/frond/streams/streamstest"
 )
 
-// large is an object whose payload has at least so many bytes on the wire: noise does not compress.
+// large is an object of so many bytes which do not compress well.
 func large(name, version string, bytes int) wire.Message {
-	noise := make([]byte, bytes)
+	noise := make([]byte, bytes/4*3)
 	source := rand.NewChaCha8([32]byte{})
 	_, _ = source.Read(noise) // never fails
 	m := apply(name, version)
@@ -74,7 +74,7 @@ func version(object string) string {
 // A large object on a slow link keeps no small one waiting, comes in spite of a cut with what came before it, and costs the
 // link little more than its size. Until it is there the cursor does not claim it.
 func TestALargeObjectComesInPieces(t *testing.T) {
-	const size, rate = 500 << 10, 100 << 10
+	const size, rate = 700 << 10, 100 << 10
 	hub := streamstest.Hub(t)
 	cloud := startCloud(t, hub, false)
 	store, link := newMemory(), newLink()

@@ -39,6 +39,10 @@ func (d *Delivery) pull(ctx context.Context, attached wire.AttachReply) error {
 	if start := consumer.CachedInfo().Config.OptStartSeq; start > d.state().reached+1 {
 		return fmt.Errorf("consumer %s starts at %d, made for another attach", attached.Consumer, start)
 	}
+	home := ""
+	if cluster := consumer.CachedInfo().Cluster; cluster != nil {
+		home = cluster.Leader
+	}
 	incoming := make(chan *nats.Msg, attached.Window+pullSpare) // the server sends no more than the window before an ack
 	p := &pulling{d: d, inbox: d.nc.NewInbox(), window: attached.Window}
 	p.next = "$JS." + HubDomain + ".API.CONSUMER.MSG.NEXT." + attached.Stream + "." + attached.Consumer
@@ -57,6 +61,10 @@ func (d *Delivery) pull(ctx context.Context, attached wire.AttachReply) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
+		case server := <-d.died:
+			if server == home {
+				return fmt.Errorf("pull from %s: %w", attached.Consumer, errServerDied)
+			}
 		case <-quiet.C:
 			return fmt.Errorf("pull from %s: %w", attached.Consumer, jetstream.ErrNoHeartbeat)
 		case first := <-incoming:

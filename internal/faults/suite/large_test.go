@@ -17,9 +17,9 @@ import (
 	"github.com/frond-edge/frond/internal/faults"
 )
 
-// noise is text that has at least so many bytes when it is compressed.
+// noise is text of so many bytes that does not compress well.
 func noise(bytes int, seed byte) string {
-	data := make([]byte, bytes)
+	data := make([]byte, bytes/4*3)
 	source := rand.NewChaCha8([32]byte{seed})
 	_, _ = source.Read(data) // never fails
 	return base64.StdEncoding.EncodeToString(data)
@@ -30,7 +30,7 @@ func noise(bytes int, seed byte) string {
 // waiting until it is there, and none of another gateway at all.
 func TestAHugeObjectOnASlowLink(t *testing.T) {
 	shared.settle(t)
-	const node, other, size = "edge-1", "edge-2", 675 << 10
+	const node, other, size = "edge-1", "edge-2", 900 << 10
 	rate := setting(t, "LARGE_RATE", 125_000)
 	shared.must(t, func(c *devcluster.Cluster) error { return c.Shape(t.Context(), node, wan.Shape{Rate: int(rate)}) })
 	huge := faults.Name(node, "map", 3)
@@ -63,7 +63,7 @@ func TestAHugeObjectOnASlowLink(t *testing.T) {
 	took, came := time.Since(began), shared.down(t, node)-before
 	t.Logf("the huge object took %s and %.2f times its bytes, a small one behind it %s, one after a reset %s, one of another gateway %s",
 		took.Round(time.Millisecond), float64(came)/size, small.Round(time.Millisecond), after.Round(time.Millisecond), elsewhere.Round(time.Millisecond))
-	if most := size*13/10 + 2*int64(rate); came > most { // a piece of up to 2 s comes again after the reset
+	if most := size*12/10 + 2*int64(rate); came > most { // a piece of up to 2 s comes again after the reset
 		t.Errorf("%d bytes came for an object of %d, more than %d", came, size, most)
 	}
 	shared.settle(t)
@@ -104,7 +104,7 @@ func (w *workload) bulk(ctx context.Context) error {
 		}
 		name := faults.Name(nodes[i%len(nodes)], "map", 0)
 		sctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stepTimeout)
-		patch := fmt.Appendf(nil, `{"data":{"n":"%d","pad":%q}}`, w.n.Add(1), noise(400<<10, byte(i)))
+		patch := fmt.Appendf(nil, `{"data":{"n":"%d","pad":%q}}`, w.n.Add(1), noise(500<<10, byte(i)))
 		_, err := w.rig.kube.CoreV1().ConfigMaps(faults.Namespace).Patch(sctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
 		cancel()
 		if err != nil {
