@@ -24,6 +24,8 @@ import (
 const (
 	// aggregated is the form of discovery that tells everything in two answers.
 	aggregated = runtime.ContentTypeJSON + ";g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+	// openAPIProto is the binary form of OpenAPI v3.
+	openAPIProto = "application/com.github.proto-openapi.spec.v3.v1.0+protobuf"
 	// catalogFresh is how long an answer of the cloud about its kinds is taken for the present state, while nobody looks for
 	// one that it lacks: clients read all of it again each time they start.
 	catalogFresh = 30 * time.Second
@@ -232,7 +234,11 @@ func (s *Server) describe(w http.ResponseWriter, req *http.Request, path string)
 		return false
 	}
 	if strings.HasPrefix(path, "/openapi/v3") {
-		reply, err := s.recall(req.Context(), path, req.URL.RawQuery, req.Header.Get("Accept"))
+		accept := runtime.ContentTypeJSON // of the forms that there are, not of all that can be asked for: answers are kept
+		if strings.Contains(req.Header.Get("Accept"), openAPIProto) {
+			accept = openAPIProto
+		}
+		reply, err := s.recall(req.Context(), path, req.URL.RawQuery, accept)
 		if err != nil {
 			fail(w, req, err)
 			return true

@@ -59,7 +59,8 @@ type podServer struct {
 // listening is one open listener; done is closed when its server has ended.
 type listening struct {
 	server *http.Server
-	at     netip.AddrPort // with the port that was given for 0
+	at     netip.AddrPort     // with the port that was given for 0
+	end    context.CancelFunc // ends the watches
 	done   chan struct{}
 }
 
@@ -103,7 +104,7 @@ func (p *podServer) wanted() []netip.AddrPort {
 
 // run follows the Service until ctx ends, and then closes all listeners.
 func (p *podServer) run(ctx context.Context) error {
-	defer p.closeAll()
+	defer p.closeAll(ctx)
 	for ctx.Err() == nil {
 		key := kubernetesService()
 		changes, err := p.s.store.Watch(key.Group, key.Resource, key.Namespace, p.s.store.Revision())
@@ -158,7 +159,7 @@ func (p *podServer) adjust(ctx context.Context) bool {
 	}
 	p.mu.Unlock()
 	for _, l := range old {
-		l.close()
+		l.close(ctx)
 	}
 	return ok
 }
@@ -198,7 +199,8 @@ func (p *podServer) listen(ctx context.Context, address netip.AddrPort) bool {
 		return false
 	}
 	delete(p.failed, address)
-	l := &listening{server: p.s.newHTTP(through(ctx, nobody)), at: address, done: make(chan struct{})}
+	ctx, end := context.WithCancel(ctx)
+	l := &listening{server: p.s.newHTTP(through(ctx, nobody)), at: address, end: end, done: make(chan struct{})}
 	if tcp, ok := listener.Addr().(*net.TCPAddr); ok {
 		l.at = netip.AddrPortFrom(address.Addr(), tcp.AddrPort().Port())
 	}
@@ -237,18 +239,24 @@ func (p *podServer) claim(ctx context.Context, address netip.AddrPort) (net.List
 	return newFair(listener), nil
 }
 
-func (l *listening) close() {
-	_ = l.server.Close() // requests of pods are tried again by their clients
+// close ends watches, lets requests end, and waits for all of them.
+func (l *listening) close(ctx context.Context) {
+	l.end()
+	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
+	defer cancel()
+	if l.server.Shutdown(grace) != nil {
+		_ = l.server.Close()
+	}
 	<-l.done
 }
 
-func (p *podServer) closeAll() {
+func (p *podServer) closeAll(ctx context.Context) {
 	p.mu.Lock()
 	open := p.open
 	p.open = map[netip.AddrPort]*listening{}
 	p.mu.Unlock()
 	for _, l := range open {
-		l.close()
+		l.close(ctx)
 	}
 	p.served.Wait()
 }

@@ -28,6 +28,8 @@ const (
 	scopeWait = 15 * time.Second
 	// refusalFresh is how long the cloud's no is passed on without asking again.
 	refusalFresh = 10 * time.Second
+	// maxUserScopes bounds what one user follows, so that it leaves something of wire.MaxScopes to others.
+	maxUserScopes = 64
 	// wantResource holds in the store what was asked for, so that a gateway that boots offline still answers it.
 	wantResource = "wants"
 	scopeMarks   = "scopes"
@@ -145,6 +147,13 @@ func (s *scopes) hold(ctx context.Context, scope wire.Scope, user string) (relea
 	}
 	i := users[user]
 	fresh := i == nil
+	if fresh && s.countOf(user) >= maxUserScopes {
+		if len(users) == 0 {
+			delete(s.wants, scope)
+		}
+		s.mu.Unlock()
+		return nil, apierrors.NewTooManyRequests(fmt.Sprintf("%s follows %d kinds already", user, maxUserScopes), laterSeconds)
+	}
 	if fresh && len(users) >= wire.MaxScopeUsers {
 		s.mu.Unlock()
 		return nil, apierrors.NewTooManyRequests(fmt.Sprintf("%d users of this gateway follow %s already", wire.MaxScopeUsers, scope), laterSeconds)
@@ -172,6 +181,17 @@ func (s *scopes) hold(ctx context.Context, scope wire.Scope, user string) (relea
 		i.open--
 		i.since = time.Now()
 	}), nil
+}
+
+// countOf says how many scopes a user wants. It is called with mu held.
+func (s *scopes) countOf(user string) int {
+	n := 0
+	for _, users := range s.wants {
+		if users[user] != nil {
+			n++
+		}
+	}
+	return n
 }
 
 // remember writes down who wants a scope. What cannot be written is wanted all the same until the process ends.

@@ -112,6 +112,7 @@ type Server struct {
 	scopes   *scopes
 	catalog  *catalog
 	limits   *limits
+	asking   chan struct{} // a token for each call of a program that is not the node
 	metrics  *metrics
 	ready    chan struct{}
 
@@ -138,6 +139,7 @@ func New(cfg Config, st *store.Store, up Upstream, rep Reporter, log *zap.Logger
 		tokens:   &tokens{store: st, log: log},
 		locks:    newLocks(),
 		limits:   newLimits(),
+		asking:   make(chan struct{}, maxAsking),
 		pipe:     bufconn.Listen(pipeBytes),
 		ready:    make(chan struct{}),
 	}

@@ -28,6 +28,9 @@ type Upstream interface {
 // longer would do better to try again.
 const callTimeout = 20 * time.Second
 
+// maxAsking is how many calls of programs may wait for the cloud at once. It takes 64 of a node, and the kubelet has its own.
+const maxAsking = 32
+
 // unreachable says that the cloud could not be asked. To clients it is a 503, in words that name the cause.
 type unreachable struct {
 	cause  error
@@ -59,6 +62,12 @@ func (s *Server) do(ctx context.Context, request wire.KubeRequest) (wire.KubeRep
 	}
 	if !who.trusted {
 		request.Token = who.token
+		select {
+		case s.asking <- struct{}{}:
+			defer func() { <-s.asking }()
+		case <-ctx.Done():
+			return wire.KubeReply{}, newUnreachable(ctx.Err())
+		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
