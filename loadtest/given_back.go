@@ -10,7 +10,7 @@ import (
 
 const (
 	// spareInstances of inotify are left to everybody else on this machine.
-	spareInstances = 16
+	spareInstances = 8
 	// comeAndGo are goroutines that have nothing to do with streams: they come and go all the time.
 	comeAndGo = 20
 )
