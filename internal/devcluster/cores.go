@@ -121,6 +121,11 @@ func writeCores(l layout, s state) error {
 		if err := writeYAML(e.config(), edgecoreConfig(l, s, name, i+1)); err != nil {
 			return err
 		}
+		if s.Spec.KubeProxy {
+			if err := writeProxy(l, s, ca, name); err != nil {
+				return err
+			}
+		}
 		if s.Spec.Runtime == Containerd {
 			if err := writeContainerd(e, s.Programs); err != nil {
 				return err
@@ -159,7 +164,7 @@ func linkPrograms(l layout, s state) error {
 		return fmt.Errorf("make bin: %w", err)
 	}
 	links := map[string]string{"frond": s.Programs.Frond, "nats-server": s.Programs.NatsServer, "ctr": s.Programs.Ctr}
-	for _, name := range []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl"} {
+	for _, name := range []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kubelet", "kube-proxy"} {
 		links[name] = s.Programs.Kube
 	}
 	for name, target := range links {

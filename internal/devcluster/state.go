@@ -40,6 +40,9 @@ type Spec struct {
 	Runtime    Runtime `json:"runtime"`
 	// History has each gateway write down what its store did (package history), beside its data; chosen once.
 	History bool `json:"history,omitempty"`
+	// KubeProxy runs upstream's kube-proxy beside each edgecore, with the gateway's own API. It can be added, and needs
+	// Containerd and the program nft.
+	KubeProxy bool `json:"kubeProxy,omitempty"`
 }
 
 // state is state.json.
@@ -118,6 +121,8 @@ func grow(have, want Spec, root bool) (Spec, error) {
 	default:
 		have.Runtime = want.Runtime
 	}
+	have.KubeProxy = have.KubeProxy || want.KubeProxy
+	errs = append(errs, have.needNft())
 	if have.Hubs != 1 && have.Hubs != 3 {
 		errs = append(errs, fmt.Errorf("hubs: %d servers make no useful quorum: choose 1 or 3", have.Hubs))
 	}

@@ -17,3 +17,8 @@ func Nudged(node string, st *store.Store, to reporter, hold holder, log *zap.Log
 	r := &resync{node: node, store: st, to: to, hold: hold, log: log}
 	return r.nudged
 }
+
+// KeepEndpoints runs the part that keeps endpoint slices right.
+func KeepEndpoints(ctx context.Context, node string, st *store.Store, log *zap.Logger) error {
+	return (&endpoints{node: node, store: st, log: log}).Start(ctx)
+}

@@ -109,6 +109,9 @@ func (b *builder) ensure(ctx context.Context, req Request) (Paths, error) {
 		}
 		maps.Copy(entries, built)
 	}
+	if req.Node {
+		b.wantNft(ctx)
+	}
 	return pathsOf(entries), nil
 }
 
