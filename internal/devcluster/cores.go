@@ -115,14 +115,15 @@ func writeCores(l layout, s state) error {
 			}
 		}
 		hosts := []string{"127.0.0.1", "localhost", name, wan.Address(i + 1)}
-		if _, err := ca.IssueIn(e.dir, "serving", pki.Subject{Name: "system:node:" + name, Groups: []string{"system:nodes"}, Hosts: hosts}); err != nil {
+		serving, err := ca.IssueIn(e.dir, "serving", pki.Subject{Name: "system:node:" + name, Groups: []string{"system:nodes"}, Hosts: hosts})
+		if err != nil {
 			return err
 		}
 		if err := writeYAML(e.config(), edgecoreConfig(l, s, name, i+1)); err != nil {
 			return err
 		}
 		if s.Spec.KubeProxy {
-			if err := writeProxy(l, s, ca, name); err != nil {
+			if err := writeProxy(l, s, ca.Cert, name, serving); err != nil {
 				return err
 			}
 		}

@@ -50,16 +50,12 @@ func (c *Cluster) proxy(edge string, i int) part {
 
 func (c *Cluster) proxyOf(edge string) string { return "proxy-" + strings.TrimPrefix(edge, "edge-") }
 
-// writeProxy writes what a gateway's kube-proxy needs: an identity that Kubernetes' default roles know, towards the local API.
-// All gateways' pods have addresses of one subnet, so only replies that come back through the node find their way: masqueradeAll.
+// writeProxy writes what a gateway's kube-proxy needs. As a process of the machine it shows the local API the node's own certificate;
+// in a pod it would have a token. All gateways' pods have addresses of one subnet, so only replies that come back through the node find their way: masqueradeAll.
 // Connection tracking belongs to the host and is left as it is.
-func writeProxy(l layout, s state, ca *pki.Authority, edge string) error {
+func writeProxy(l layout, s state, clusterCA, edge string, serving pki.Pair) error {
 	e := l.edge(edge)
-	pair, err := ca.IssueIn(e.dir, "kube-proxy", pki.Subject{Name: "system:kube-proxy"})
-	if err != nil {
-		return err
-	}
-	if err := writeKubeconfig(e.proxyKubeconfig(), "https://"+loopback(s.Ports[edge+"-api"]), ca.Cert, pair); err != nil {
+	if err := writeKubeconfig(e.proxyKubeconfig(), "https://"+loopback(s.Ports[edge+"-api"]), clusterCA, serving); err != nil {
 		return err
 	}
 	return writeFile(e.proxyConfig(), fmt.Appendf(nil, `apiVersion: kubeproxy.config.k8s.io/v1alpha1

@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
+	"time"
 
 	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
@@ -19,6 +21,10 @@ import (
 
 // endpointsManager marks the slices that Kubernetes makes of a Service's selector; what others write is not ours to change.
 const endpointsManager = "endpointslice-controller.k8s.io"
+
+// endpointsSettle is how long changes are gathered before slices are written: a pod that starts changes some times at once, and
+// each write of a slice is synced to the disk.
+const endpointsSettle = 100 * time.Millisecond
 
 // endpoints keeps what the node's endpoint slices say of its own pods as the pods are. A gateway that boots without a link
 // gives its pods new addresses, and the cloud, whose slices are on its disk, cannot learn of them; and a pod that falls ill while the
@@ -56,10 +62,14 @@ func (e *endpoints) follow(ctx context.Context) error {
 		return fmt.Errorf("watch pods: %w", err)
 	}
 	defer pods.Stop()
+	due := map[wire.Key]bool{}
 	for _, entry := range list {
-		e.keep(ctx, entry.Key)
+		due[entry.Key] = true
 	}
 	slicesChanged, podsChanged := from.Events(), pods.Events()
+	settled := time.NewTimer(0)
+	defer settled.Stop()
+	waiting := true // settled will fire
 	for {
 		select {
 		case <-ctx.Done():
@@ -68,14 +78,22 @@ func (e *endpoints) follow(ctx context.Context) error {
 			if !ok {
 				return from.Err()
 			}
-			e.keep(ctx, event.Entry.Key)
+			due[event.Entry.Key] = true
 		case event, ok := <-podsChanged:
 			if !ok {
 				return pods.Err()
 			}
-			for key := range e.named[event.Entry.Key] {
+			maps.Copy(due, e.named[event.Entry.Key])
+		case <-settled.C:
+			for key := range due {
 				e.keep(ctx, key)
 			}
+			clear(due)
+			waiting = false
+		}
+		if len(due) > 0 && !waiting {
+			settled.Reset(endpointsSettle)
+			waiting = true
 		}
 	}
 }
