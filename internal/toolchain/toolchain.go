@@ -12,7 +12,7 @@ import (
 
 // Request says what the caller is going to run.
 type Request struct {
-	Kube  bool // etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubectl
+	Kube  bool // etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubectl, kubelet, kube-proxy
 	Node  bool // containerd, shim, ctr, runc, CNI plugins, images
 	Nats  bool // nats-server
 	Frond bool // cloudcore, edgecore, frond, from the present state of the tree
