@@ -107,6 +107,9 @@ type Runtime struct {
 
 // Kubelet is what a gateway may set of its kubelet; a zero field means the kubelet's own default.
 type Kubelet struct {
+	// External says that a stock kubelet of this machine uses the local API, at LocalAPI.Address: edgecore then runs none. Of the
+	// settings below only Address and Port count, as the place where that one listens.
+	External bool `json:"external,omitempty"`
 	// CgroupDriver is cgroupfs or systemd; the default is cgroupfs.
 	CgroupDriver string `json:"cgroupDriver,omitempty"`
 	// CgroupRoot is the cgroup below which pods are put.
@@ -255,7 +258,9 @@ func (c EdgeCore) Validate() error {
 	if c.Kubelet.Port == EdgeMetricsPort {
 		faults = append(faults, fmt.Errorf("kubelet.port: %d is edgecore's own in the tunnel", EdgeMetricsPort))
 	}
-	if c.Runtime.Endpoint == "" && !c.Runtime.Hollow {
+	if c.Kubelet.External {
+		faults = append(faults, required("localAPI.address", c.LocalAPI.Address))
+	} else if c.Runtime.Endpoint == "" && !c.Runtime.Hollow {
 		faults = append(faults, errors.New("runtime.endpoint: required unless runtime.hollow is true"))
 	}
 	if c.LocalAPI.Address != "" {

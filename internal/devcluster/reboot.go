@@ -101,7 +101,7 @@ func (c *Cluster) powerOff(ctx context.Context, edge string) error {
 	if err := e.killCgroups(ctx); err != nil {
 		return err
 	}
-	for _, name := range []string{edge, c.containerdOf(edge), c.holderOf(edge)} {
+	for _, name := range []string{edge, c.proxyOf(edge), c.containerdOf(edge), c.holderOf(edge)} {
 		if err := c.state.Processes[name].Kill(ctx); err != nil {
 			return err
 		}
@@ -141,7 +141,14 @@ func (c *Cluster) powerOn(ctx context.Context, edge string) error {
 	if err := c.awaitPorts(ctx, agent); err != nil {
 		return err
 	}
-	return c.start(agent)
+	if err := c.start(agent); err != nil || !c.state.Spec.KubeProxy {
+		return err
+	}
+	proxy, err := c.find(c.proxyOf(edge))
+	if err != nil {
+		return err
+	}
+	return c.start(proxy)
 }
 
 func (c *Cluster) containerdOf(edge string) string {

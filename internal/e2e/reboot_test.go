@@ -44,13 +44,18 @@ metadata: {name: boot}
 spec: {accessModes: [ReadWriteOnce], storageClassName: boot, resources: {requests: {storage: 1Gi}}}
 ---
 apiVersion: v1
+kind: Service
+metadata: {name: boot}
+spec: {clusterIP: 10.96.0.77, internalTrafficPolicy: Local, selector: {set: boot}, ports: [{port: 80, targetPort: 8080}]}
+---
+apiVersion: v1
 kind: Pod
 metadata: {name: boot-disk, labels: {app: boot}}
 spec:
   nodeSelector: {kubernetes.io/hostname: edge-2}
   terminationGracePeriodSeconds: 1
   containers:
-  - {name: main, image: localhost/frond/tools:dev, imagePullPolicy: Never, command: [sh, -c, "echo boot >> /disk/boots; sleep 36000"], volumeMounts: [{name: disk, mountPath: /disk}]}
+  - {name: main, image: localhost/frond/tools:dev, imagePullPolicy: Never, command: [sh, -c, %[2]q], volumeMounts: [{name: disk, mountPath: /disk}]}
   volumes: [{name: disk, persistentVolumeClaim: {claimName: boot}}]
 ---
 apiVersion: apps/v1
@@ -85,6 +90,14 @@ spec:
           - downwardAPI: {items: [{path: name, fieldRef: {fieldPath: metadata.name}}]}
 `
 
+// bootClient writes down that it has started, and what it hears from two Services, of which the second is late.
+const bootClient = `echo boot >> /disk/boots
+while true; do
+  wget -qO- -T 1 http://10.96.0.77/hostname >> /disk/answers; echo >> /disk/answers
+  wget -qO- -T 1 http://10.96.0.78/hostname >> /disk/late; echo >> /disk/late
+  sleep 0.2
+done`
+
 const bootManifest = `
 apiVersion: v1
 kind: Pod
@@ -105,7 +118,7 @@ func startFleet(t *testing.T) []corev1.Pod {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.Remove(static) })
-	apply(t, fmt.Sprintf(fleet, disk))
+	apply(t, fmt.Sprintf(fleet, disk, bootClient))
 	apply(t, many("flow", "edge-2", 20))
 	running(t, "app=flow", 1)
 	return running(t, "app=boot", 10)
@@ -179,6 +192,7 @@ func rebooted(t *testing.T, before []corev1.Pod, o devcluster.Reboot) map[string
 		t.Errorf("%d pods ran before, want %d at least", result.Pods, len(before))
 	}
 	mounted(t, before)
+	answered(t, "answers")
 	if n := bootsOf(t); n != boots+1 {
 		t.Errorf("the pod with the claim has written %d starts, want %d", n, boots+1)
 	}
@@ -240,6 +254,7 @@ func TestAnOfflineRebootBringsEverythingBack(t *testing.T) {
 	needContainers(t)
 	before := startFleet(t)
 	mounted(t, before)
+	answered(t, "answers")
 	t.Cleanup(func() {
 		if err := shared.Heal(context.WithoutCancel(t.Context()), "edge-2"); err != nil {
 			t.Error(err)
@@ -264,7 +279,9 @@ func TestAnOfflineRebootBringsEverythingBack(t *testing.T) {
 		away.evicts(t)
 	})
 	step("healed", func(t *testing.T) {
+		apply(whole, lateService)
 		healed(t, before, offline)
+		answered(t, "late")
 		wantTokens(t, before, fresh)
 	})
 	step("in the midst of writes", func(t *testing.T) {

@@ -106,7 +106,7 @@ func (n *Node) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	kubelet, runtime, err := n.kubelet(api) //nolint:contextcheck // New starts nothing
+	ready, running, err := n.kubelet(api) //nolint:contextcheck // New starts nothing
 	if err != nil {
 		return err
 	}
@@ -114,7 +114,7 @@ func (n *Node) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	moving, err := n.wire(nc, st, outbox, api, api.Hold, &pulse{renewed: api.LeaseRenewed, ready: kubelet.Ready()}, disk)
+	moving, err := n.wire(nc, st, outbox, api, api.Hold, &pulse{renewed: api.LeaseRenewed, ready: ready}, disk)
 	if err != nil {
 		return err
 	}
@@ -128,8 +128,7 @@ func (n *Node) serve(ctx context.Context) error {
 		return err
 	}
 	parts := append([]lifecycle.Part{{Name: "localapi", Start: api.Start, Ready: api.Ready()}, ways}, moving...)
-	parts = append(parts, runtime...)
-	return lifecycle.Run(ctx, n.log, append(parts, lifecycle.Part{Name: "kubelet", Start: kubelet.Start, Ready: kubelet.Ready()})...)
+	return lifecycle.Run(ctx, n.log, append(parts, running...)...)
 }
 
 // open makes the node's own streams and opens the store.
@@ -204,6 +203,7 @@ func (n *Node) wire(nc *nats.Conn, st *store.Store, outbox *streams.Outbox, sour
 		{Name: "nudges", Start: nudges.Start},
 		{Name: "storage", Start: disk.Start},
 		{Name: "orders", Start: orders.Start},
+		{Name: "endpoints", Start: (&endpoints{node: n.cfg.Node, store: st, log: n.log.Named("endpoints")}).Start},
 		{Name: "copy", Start: (&copier{save: st.SaveCopy, log: n.log.Named("copy")}).Start},
 	}, n.scoped(nc, source, gate)...), nil
 }
@@ -213,9 +213,12 @@ func (n *Node) wire(nc *nats.Conn, st *store.Store, outbox *streams.Outbox, sour
 // kubelet asks the local API, 0.1 ms away, when it needs an object, where watching 1,000 of them costs 50 MB.
 const dropIn = "syncFrequency: 10s\nconfigMapAndSecretChangeDetectionStrategy: Get\n"
 
-// kubelet makes the kubelet, and the hollow runtime's part where there are no containers.
-func (n *Node) kubelet(api *localapi.Server) (*edged.Kubelet, []lifecycle.Part, error) {
-	var parts []lifecycle.Part
+// kubelet makes the kubelet's part, behind the hollow runtime's where there are no containers, and tells when the kubelet is
+// ready. There is neither where another kubelet uses the local API: it is known by the lease that it renews.
+func (n *Node) kubelet(api *localapi.Server) (ready <-chan struct{}, parts []lifecycle.Part, err error) {
+	if n.cfg.Kubelet.External {
+		return nil, nil, nil
+	}
 	endpoint := n.cfg.Runtime.Endpoint
 	if n.cfg.Runtime.Hollow && endpoint == "" {
 		runtime, err := hollow.New(hollow.Config{Socket: n.socket("cri.sock"), Dir: n.cfg.Dir}, n.log.Named("hollow"))
@@ -232,13 +235,16 @@ func (n *Node) kubelet(api *localapi.Server) (*edged.Kubelet, []lifecycle.Part, 
 		StaticPodPath: k.StaticPodPath, Address: k.Address, Port: int(k.Port),
 		CertFile: k.CertFile, KeyFile: k.KeyFile, ClientCAFile: k.ClientCAFile, DropIn: []byte(dropIn),
 	}, api.ClientConfig(), n.log)
-	return kubelet, parts, err
+	if err != nil {
+		return nil, nil, err
+	}
+	return kubelet.Ready(), append(parts, lifecycle.Part{Name: "kubelet", Start: kubelet.Start, Ready: kubelet.Ready()}), nil
 }
 
 // pulse tells whether the kubelet lives.
 type pulse struct {
 	renewed func() time.Time
-	ready   <-chan struct{}
+	ready   <-chan struct{} // nil for a kubelet that tells nothing but its lease
 	once    sync.Once
 	first   time.Time // guarded by once; when ready was first seen closed
 }

@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -9,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/leaf/leaftest"
@@ -197,4 +200,30 @@ func (h *history) claims(t *testing.T, n *node, copied wire.Cursor) {
 			t.Errorf("%s is old, marked %v, at %+v", e.Key.Name, e.LastGood, cursor)
 		}
 	}
+}
+
+// Copies that are made while the store is written to are each of one moment: the last one mends what was there at its time.
+func TestACopyAmidWrites(t *testing.T) {
+	n := copiedStore(t)
+	ctx, stop := context.WithCancel(t.Context())
+	var g errgroup.Group
+	g.Go(func() error {
+		for ctx.Err() == nil {
+			if err := n.SaveCopy(ctx); err != nil && ctx.Err() == nil {
+				return err
+			}
+		}
+		return nil
+	})
+	for seq := uint64(51); seq < 150; seq++ {
+		name := fmt.Sprintf("o%02d", seq%10) // o33 keeps its place
+		must(t, n.Apply(t.Context(), []wire.Message{apply(seq, name, "u"+strings.TrimLeft(name[1:], "0"), fmt.Sprint("at-", seq))}, seq))
+	}
+	stop()
+	must(t, g.Wait())
+	must(t, n.SaveCopy(t.Context()))
+	n = n.reopened(true, "content-of-33")
+	n.wantCursor("s1", 149)
+	n.wantData("o33", "content-of-33")
+	n.wantData("o09", "at-149")
 }
