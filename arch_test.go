@@ -72,6 +72,8 @@ var homes = map[string][]string{
 	"k8s.io/kubernetes":                      {"edged"},
 	"k8s.io/cri-api":                         {"edged", "edged/hollow"},
 	"k8s.io/cri-client":                      {"edged", "edged/hollow"},
+	"k8s.io/kubectl":                         {"cmd/frond"},
+	"k8s.io/cli-runtime":                     {"cmd/frond"},
 	"github.com/vishvananda":                 {"internal/devcluster"},
 	"github.com/hanwen/go-fuse":              {"internal/powercut"},
 	"github.com/google/go-containerregistry": {"tools"},

@@ -102,6 +102,7 @@ func (n *Node) serve(ctx context.Context) error {
 	api, err := localapi.New(localapi.Config{
 		Node: n.cfg.Node, UnixSocket: n.cfg.LocalAPI.Socket, Address: n.cfg.LocalAPI.Address,
 		CertFile: n.cfg.LocalAPI.CertFile, KeyFile: n.cfg.LocalAPI.KeyFile, ClientCAFile: n.cfg.LocalAPI.ClientCAFile,
+		Kubelet: n.kubeletPort(), Stopper: edged.Stopper{Endpoint: n.runtimeEndpoint()},
 	}, st, upstream{node: n.cfg.Node, nc: nc}, guardedOutbox{outbox, full(n.leaf.Space)}, n.log)
 	if err != nil {
 		return err

@@ -141,7 +141,14 @@ func (rs *routes) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		rs.plain(w, req)
 		return
 	}
-	rs.resource(info)(w, req)
+	switch {
+	case rs.s.kubelet.reaches(info, req):
+		rs.s.podStream(w, req)
+	case ofOwnUser(info):
+		rs.s.reviewed(rs.resource(info))(w, req)
+	default:
+		rs.resource(info)(w, req)
+	}
 }
 
 func fail(w http.ResponseWriter, req *http.Request, err error) {
@@ -219,6 +226,10 @@ func (rs *routes) plain(w http.ResponseWriter, req *http.Request) {
 		}
 		rs.s.showStore(w)
 	default:
+		if req.TLS == nil && rs.s.cfg.Stopper != nil && strings.HasPrefix(path, RestartPath) {
+			rs.s.restart(w, req)
+			return
+		}
 		rs.discovery.serve(w, req, path)
 	}
 }
