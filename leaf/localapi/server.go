@@ -100,6 +100,7 @@ type Server struct {
 	tokens   *tokens
 	locks    *locks
 	kubelet  *kubeletWay
+	pages    pages
 	routes   *routes
 	pipe     *bufconn.Listener
 	client   *http.Transport
