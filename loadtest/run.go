@@ -110,6 +110,9 @@ func stages(s Size) []stage {
 			{&Catchup{Objects: s.CatchUp}, min(s.Rounds, 3)},
 			{&Attached{Nodes: s.Attached, Settle: s.Settle}, 1},
 		}},
+		{name: "away", grows: true, spec: spec(2, devcluster.Hollow), turns: []turn{
+			{&Catchup{Objects: s.CatchUp / 10, Times: 10}, min(s.Rounds, 3)},
+		}},
 		{name: "fan-out", grows: true, spec: spec(s.FanNodes, devcluster.Hollow), turns: []turn{
 			{&Fanout{Nodes: s.FanNodes, Objects: s.FanOut}, s.Rounds},
 			{&Arrival{Nodes: s.FanNodes, Objects: s.FanOut, Peer: fanoutPeer, Aim: fanoutAim}, s.Rounds},

@@ -171,7 +171,7 @@ func longAgo(t *testing.T, dir string) {
 				}},
 				Volumes: []corev1.Volume{{Name: "token", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
 					DefaultMode: &mode,
-					Sources: []corev1.VolumeProjection{{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token", ExpirationSeconds: &hour}}},
+					Sources:     []corev1.VolumeProjection{{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token", ExpirationSeconds: &hour}}},
 				}}}},
 			},
 			Status: corev1.PodStatus{Phase: corev1.PodRunning, StartTime: &then},
