@@ -117,6 +117,9 @@ func stages(s Size) []stage {
 		{name: "attached", grows: true, spec: spec(2, devcluster.Hollow), turns: []turn{
 			{&Attached{Nodes: s.Attached, Settle: s.Settle}, 1},
 		}},
+		{name: "away", grows: true, spec: spec(2, devcluster.Hollow), turns: []turn{
+			{&Catchup{Objects: s.CatchUp / 10, Times: 10}, min(s.Rounds, 3)},
+		}},
 		{name: "tunnel", grows: true, spec: spec(s.LogNodes, devcluster.Hollow), turns: []turn{
 			{&Follow{Readers: s.Readers, Length: s.LogLines, First: s.First}, 1},
 			{&Follow{Readers: s.Readers, Length: s.LogLines, First: s.First, Direct: true}, 1},

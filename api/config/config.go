@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"sigs.k8s.io/yaml"
@@ -135,6 +136,9 @@ type Kubelet struct {
 type LocalAPI struct {
 	// Socket is the path of a unix socket, mode 0600; "" means api.sock below Dir.
 	Socket string `json:"socket,omitempty"`
+	// SocketGroup is a group, by name or number, whose members may open the socket too, and so have all of the gateway in their
+	// hands; "" is nobody. The socket then needs a folder of its own, outside of Dir.
+	SocketGroup string `json:"socketGroup,omitempty"`
 	// Address is a loopback host:port for TLS with client certificates or tokens; "" opens none.
 	Address      string `json:"address,omitempty"`
 	CertFile     string `json:"certFile,omitempty"`
@@ -262,6 +266,9 @@ func (c EdgeCore) Validate() error {
 		faults = append(faults, required("localAPI.address", c.LocalAPI.Address))
 	} else if c.Runtime.Endpoint == "" && !c.Runtime.Hollow {
 		faults = append(faults, errors.New("runtime.endpoint: required unless runtime.hollow is true"))
+	}
+	if c.LocalAPI.SocketGroup != "" && strings.HasPrefix(c.LocalAPI.Socket, filepath.Clean(c.Dir)+"/") {
+		faults = append(faults, fmt.Errorf("localAPI.socketGroup: %s is in dir, which is edgecore's alone: set localAPI.socket to a folder of its own", c.LocalAPI.Socket))
 	}
 	if c.LocalAPI.Address != "" {
 		faults = append(faults,

@@ -57,12 +57,16 @@ func New(cfg config.EdgeCore, metrics *prometheus.Registry, log *zap.Logger) (*N
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	for _, dir := range []string{cfg.Dir, kubeletDir(cfg), cfg.Kubelet.StaticPodPath, filepath.Dir(cfg.LocalAPI.Socket)} {
+	n := &Node{cfg: cfg, metrics: metrics, log: log, probe: make(chan *nats.Conn, 1)}
+	for _, dir := range []string{cfg.Dir, kubeletDir(cfg), cfg.Kubelet.StaticPodPath} {
 		if err := os.MkdirAll(dir, dirMode); err != nil {
 			return nil, fmt.Errorf("make the node's folders: %w", err)
 		}
 	}
-	return &Node{cfg: cfg, metrics: metrics, log: log, probe: make(chan *nats.Conn, 1)}, nil
+	if err := os.MkdirAll(filepath.Dir(cfg.LocalAPI.Socket), n.socketDirMode()); err != nil {
+		return nil, fmt.Errorf("make the node's folders: %w", err)
+	}
+	return n, nil
 }
 
 // socket places a socket beside the local API's: that folder is short enough for a socket's path.
@@ -127,7 +131,7 @@ func (n *Node) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	parts := append([]lifecycle.Part{{Name: "localapi", Start: api.Start, Ready: api.Ready()}, ways}, moving...)
+	parts := append([]lifecycle.Part{{Name: "localapi", Start: api.Start, Ready: api.Ready()}, n.openSocket(), ways}, moving...)
 	return lifecycle.Run(ctx, n.log, append(parts, running...)...)
 }
 
