@@ -130,6 +130,8 @@ type Kubelet struct {
 	KeyFile  string `json:"keyFile,omitempty"`
 	// ClientCAFile is the CA of who may call the kubelet's API.
 	ClientCAFile string `json:"clientCAFile,omitempty"`
+	// Settings are fields of a KubeletConfiguration (kubelet.config.k8s.io/v1beta1); they replace what edgecore would set.
+	Settings map[string]any `json:"settings,omitempty"`
 }
 
 // LocalAPI opens the node's Kubernetes API to other programs of the gateway. In memory it always serves the kubelet.

@@ -97,6 +97,10 @@ func edgecoreConfig(l layout, s state, name string, i int) config.EdgeCore {
 	c.Kubelet.NodeIP = wan.Address(i)
 	c.Kubelet.CgroupDriver = "cgroupfs"
 	c.Kubelet.CgroupRoot = e.podCgroup()
+	c.Kubelet.Settings = map[string]any{ // the disk is the developer's, and may be nearly full
+		"evictionHard":                map[string]any{"nodefs.available": "0%", "imagefs.available": "0%", "nodefs.inodesFree": "0%"},
+		"imageGCHighThresholdPercent": 100,
+	}
 	return c
 }
 

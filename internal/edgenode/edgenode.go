@@ -6,7 +6,9 @@ package edgenode
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"sync"
@@ -212,10 +214,18 @@ func (n *Node) wire(nc *nats.Conn, st *store.Store, outbox *streams.Outbox, sour
 	}, n.scoped(nc, source, gate)...), nil
 }
 
-// dropIn is what a gateway wants otherwise than the kubelet's defaults. A changed ConfigMap reaches its volumes at a pod's
-// next sync: with the few pods of a gateway, one each 10 s instead of 60 s costs nothing that can be measured. And the
-// kubelet asks the local API, 0.1 ms away, when it needs an object, where watching 1,000 of them costs 50 MB.
-const dropIn = "syncFrequency: 10s\nconfigMapAndSecretChangeDetectionStrategy: Get\n"
+// dropIn is what a gateway wants otherwise than the kubelet's defaults, and then what the operator wants. A changed ConfigMap
+// reaches its volumes at a pod's next sync: with the few pods of a gateway, one each 10 s instead of 60 s costs nothing that can
+// be measured. And the kubelet asks the local API, 0.1 ms away, when it needs an object, where watching 1,000 of them costs 50 MB.
+func (n *Node) dropIn() ([]byte, error) {
+	settings := map[string]any{"syncFrequency": "10s", "configMapAndSecretChangeDetectionStrategy": "Get"}
+	maps.Copy(settings, n.cfg.Kubelet.Settings)
+	data, err := json.Marshal(settings)
+	if err != nil {
+		return nil, fmt.Errorf("kubelet.settings: %w", err)
+	}
+	return data, nil
+}
 
 // kubelet makes the kubelet's part, behind the hollow runtime's where there are no containers, and tells when the kubelet is
 // ready. There is neither where another kubelet uses the local API: it is known by the lease that it renews.
@@ -232,12 +242,16 @@ func (n *Node) kubelet(api *localapi.Server) (ready <-chan struct{}, parts []lif
 		endpoint = runtime.Endpoint()
 		parts = append(parts, lifecycle.Part{Name: "hollow", Start: runtime.Start, Ready: runtime.Ready()})
 	}
+	settings, err := n.dropIn()
+	if err != nil {
+		return nil, nil, err
+	}
 	k := n.cfg.Kubelet
 	kubelet, err := edged.New(edged.Config{
 		Node: n.cfg.Node, Dir: kubeletDir(n.cfg), RuntimeEndpoint: endpoint, Hollow: n.cfg.Runtime.Hollow,
 		NodeIP: k.NodeIP, Labels: k.Labels, MaxPods: int(k.MaxPods), CgroupDriver: k.CgroupDriver, CgroupRoot: k.CgroupRoot,
 		StaticPodPath: k.StaticPodPath, Address: k.Address, Port: int(k.Port),
-		CertFile: k.CertFile, KeyFile: k.KeyFile, ClientCAFile: k.ClientCAFile, DropIn: []byte(dropIn),
+		CertFile: k.CertFile, KeyFile: k.KeyFile, ClientCAFile: k.ClientCAFile, DropIn: settings,
 	}, api.ClientConfig(), n.log)
 	if err != nil {
 		return nil, nil, err
