@@ -188,7 +188,8 @@ func consumerOf(info *jetstream.ConsumerInfo) *inspect.Consumer {
 	}
 	c := &inspect.Consumer{
 		Stream: info.Stream, Name: info.Name, Delivered: info.Delivered.Stream, AckFloor: info.AckFloor.Stream,
-		Acked: info.AckFloor.Consumer != 0, AckPending: info.NumAckPending, Pending: info.NumPending,
+		// A node that lacks payloads of messages before its consumer acks what comes after them all the same.
+		Acked: info.AckFloor.Consumer != 0 && info.Config.Metadata[streams.MetadataAwaits] == "", AckPending: info.NumAckPending, Pending: info.NumPending,
 	}
 	if info.AckFloor.Last != nil {
 		c.LastAck = info.AckFloor.Last.UTC()

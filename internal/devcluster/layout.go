@@ -54,6 +54,7 @@ type edgeLayout struct{ dir, run, cgroup string }
 
 func (e edgeLayout) config() string     { return filepath.Join(e.dir, "edgecore.yaml") }
 func (e edgeLayout) store() string      { return filepath.Join(e.dir, "data") }
+func (e edgeLayout) streams() string    { return filepath.Join(e.store(), "nats") }
 func (e edgeLayout) history() string    { return filepath.Join(e.dir, "history.jsonl") }
 func (e edgeLayout) seed() string       { return filepath.Join(e.dir, "node.nk") }
 func (e edgeLayout) manifests() string  { return filepath.Join(e.dir, "manifests") }

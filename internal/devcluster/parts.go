@@ -74,6 +74,9 @@ func (c *Cluster) parts() []part {
 		}
 	}
 	parts = append(parts, c.controlParts()...)
+	if !s.Spec.NoMetrics {
+		parts = append(parts, c.metricsServer())
+	}
 	if s.Programs.Edgecore != "" { // see controlParts
 		parts = append(parts, c.edgeParts()...)
 	}
@@ -111,8 +114,9 @@ func (c *Cluster) controlParts() []part {
 	parts := []part{
 		{
 			name: "apiserver", stage: stageAPI, grace: 10 * time.Second, ports: []string{"apiserver"},
-			command: daemon.Command{Path: l.bin("kube-apiserver"), Args: apiserverFlags(l, s.Ports)},
+			command: daemon.Command{Path: l.bin("kube-apiserver"), Args: apiserverFlags(l, s)},
 			ready:   func(ctx context.Context) error { return c.get(ctx, kubeClient, "apiserver", "/readyz", nil) },
+			after:   c.installMetricsServer,
 		},
 		{
 			name: "controller-manager", stage: stageControl, grace: 5 * time.Second,

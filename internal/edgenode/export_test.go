@@ -12,6 +12,9 @@ import (
 // NewStorage gives tests the answer to a full disk.
 var NewStorage = newStorage
 
+// ShareSocket gives tests the opening of the socket.
+var ShareSocket = shareSocket
+
 // Nudged returns what a node does when the cloud asks it to report an object.
 func Nudged(node string, st *store.Store, to reporter, hold holder, log *zap.Logger) func(context.Context, wire.Key) error {
 	r := &resync{node: node, store: st, to: to, hold: hold, log: log}
