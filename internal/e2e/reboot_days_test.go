@@ -307,10 +307,10 @@ func fill(path string) (err error) {
 	}
 }
 
-// wantStorage waits until the gateway's own Node says so of its disk.
-func wantStorage(t *testing.T, want corev1.ConditionStatus) {
+// wantLowDisk waits until the gateway's own Node says that there is no space.
+func wantLowDisk(t *testing.T) {
 	t.Helper()
-	eventually(t, "EdgeStorage is "+string(want), func(ctx context.Context) string {
+	eventually(t, "EdgeStorage is False", func(ctx context.Context) string {
 		raw, err := shared.StoreGet(ctx, "edge-2", wire.Key{Resource: "nodes", Name: "edge-2"})
 		if err != nil {
 			return err.Error()
@@ -321,7 +321,7 @@ func wantStorage(t *testing.T, want corev1.ConditionStatus) {
 		}
 		for _, c := range node.Status.Conditions {
 			if c.Type == "EdgeStorage" {
-				if c.Status == want {
+				if c.Status == corev1.ConditionFalse {
 					return ""
 				}
 				return fmt.Sprintf("%s: %s", c.Status, c.Message)

@@ -263,43 +263,39 @@ func TestAnOfflineRebootBringsEverythingBack(t *testing.T) {
 	whole := t
 	var offline map[string]string
 	away := newAway(t)
-	step := func(name string, do func(t *testing.T)) { // each begins with what the one before has left
-		if !t.Run(name, do) {
-			t.FailNow()
-		}
-	}
-	step("cut off", func(t *testing.T) {
+	// Each begins with what the one before has left.
+	_ = t.Run("cut off", func(t *testing.T) {
 		offline = rebooted(t, before, devcluster.Reboot{Offline: true})
-	})
-	step("with tokens older than an hour", func(t *testing.T) {
-		offline = rebooted(t, before, devcluster.Reboot{Offline: true, Dark: ageTokens(t)})
-		wantTokens(t, before, expired)
-	})
-	step("and nobody is evicted", func(t *testing.T) {
-		away.evicts(t)
-	})
-	step("healed", func(t *testing.T) {
-		apply(whole, lateService)
-		healed(t, before, offline)
-		answered(t, "late")
-		wantTokens(t, before, fresh)
-	})
-	step("in the midst of writes", func(t *testing.T) {
-		offline = rebootedAmidWrites(t, before)
-	})
-	step("with a full disk", func(t *testing.T) {
-		full := fillDisk(whole)
-		offline = rebooted(t, before, devcluster.Reboot{Offline: true, Dark: full})
-		wantStorage(t, "False")
-	})
-	step("healed with a full disk", func(t *testing.T) {
-		kubectl(t, "delete", "pod", "boot-disk", "--wait=false")
-		healed(t, before, offline, "boot-disk")
-		if err := set(t.Context(), clients(t), "flow-0", "full"); err != nil {
-			t.Fatal(err)
-		}
-		arrives(t, "flow-0", "full", "edge-2") // control state has its reserve
-	})
+	}) &&
+		t.Run("with tokens older than an hour", func(t *testing.T) {
+			offline = rebooted(t, before, devcluster.Reboot{Offline: true, Dark: ageTokens(t)})
+			wantTokens(t, before, expired)
+		}) &&
+		t.Run("and nobody is evicted", func(t *testing.T) {
+			away.evicts(t)
+		}) &&
+		t.Run("healed", func(t *testing.T) {
+			apply(whole, lateService)
+			healed(t, before, offline)
+			answered(t, "late")
+			wantTokens(t, before, fresh)
+		}) &&
+		t.Run("in the midst of writes", func(t *testing.T) {
+			offline = rebootedAmidWrites(t, before)
+		}) &&
+		t.Run("with a full disk", func(t *testing.T) {
+			full := fillDisk(whole)
+			offline = rebooted(t, before, devcluster.Reboot{Offline: true, Dark: full})
+			wantLowDisk(t)
+		}) &&
+		t.Run("healed with a full disk", func(t *testing.T) {
+			kubectl(t, "delete", "pod", "boot-disk", "--wait=false")
+			healed(t, before, offline, "boot-disk")
+			if err := set(t.Context(), clients(t), "flow-0", "full"); err != nil {
+				t.Fatal(err)
+			}
+			arrives(t, "flow-0", "full", "edge-2") // control state has its reserve
+		})
 }
 
 // TestARebootWithLink is the same with the link up.
