@@ -93,7 +93,7 @@ type turn struct {
 // stages in the order they run.
 func stages(s Size) []stage {
 	spec := func(edges int, runtime devcluster.Runtime) devcluster.Spec {
-		return devcluster.Spec{Edges: edges, Cloudcores: 2, Hubs: 3, Runtime: runtime}
+		return devcluster.Spec{Edges: edges, Cloudcores: 2, Hubs: 3, Runtime: runtime, NoMetrics: true}
 	}
 	return []stage{
 		{name: "containerd", spec: spec(1, devcluster.Containerd), turns: []turn{
@@ -113,7 +113,12 @@ func stages(s Size) []stage {
 			{&Slow{Scenario: &Burst{Objects: s.Slow}, RoundTrip: slowRoundTrip, Peer: slowPeer, Aim: slowAim}, s.Rounds},
 			{&Slow{Scenario: &Arrival{Nodes: 1, Objects: s.Burst}, RoundTrip: slowRoundTrip, Peer: slowPeer, Aim: slowAim}, s.Rounds},
 			{&Catchup{Objects: s.CatchUp}, min(s.Rounds, 3)},
+		}},
+		{name: "attached", grows: true, spec: spec(2, devcluster.Hollow), turns: []turn{
 			{&Attached{Nodes: s.Attached, Settle: s.Settle}, 1},
+		}},
+		{name: "away", grows: true, spec: spec(2, devcluster.Hollow), turns: []turn{
+			{&Catchup{Objects: s.CatchUp / 10, Times: 10}, min(s.Rounds, 3)},
 		}},
 		{name: "tunnel", grows: true, spec: spec(s.LogNodes, devcluster.Hollow), turns: []turn{
 			{&Follow{Readers: s.Readers, Length: s.LogLines, First: s.First}, 1},
