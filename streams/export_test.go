@@ -23,6 +23,9 @@ func (k *Keeper) Look(ctx context.Context) error {
 	return k.look(ctx, &ensured)
 }
 
+// Note gives a Keeper one look at the stream.
+func (k *Keeper) Note(epoch string, last uint64) { k.note(epoch, last) }
+
 // PieceRequest is how a cloudcore reads what a node asks for.
 func PieceRequest(node string, data []byte) (wire.PieceRequest, error) {
 	return readPieceRequest(node, data)

@@ -23,6 +23,8 @@ const (
 	pumpWindow = 32
 	// pumpTimeout is how long a report waits for the hub's ack before it is sent again: longer than a leader election.
 	pumpTimeout = 12 * time.Second
+	// backTimeout bounds the return of what was read ahead: it lies in memory.
+	backTimeout = time.Second
 	// depthPeriod is how often the outbox's depth is read for the metrics.
 	depthPeriod = 5 * time.Second
 )
@@ -159,7 +161,6 @@ func (p *Pump) move(ctx context.Context, linkChanged <-chan struct{}) (moved boo
 	sent := make(chan inFlight, pumpWindow) // as many as may be in flight
 	room := &room{pace: p.pace, left: make(chan struct{}, 1)}
 	g.Go(func() error {
-		defer incoming.Stop()
 		select {
 		case <-gctx.Done():
 		case <-linkChanged:
@@ -185,10 +186,28 @@ func (p *Pump) move(ctx context.Context, linkChanged <-chan struct{}) (moved boo
 		}
 		return nil
 	})
-	if err := g.Wait(); !errors.Is(err, context.Canceled) {
+	err = g.Wait()
+	giveBack(incoming, sent)
+	if !errors.Is(err, context.Canceled) {
 		return moved, err
 	}
 	return moved, nil
+}
+
+// giveBack ends the reading of an outbox and has what was read and not settled offered again at once: else it would wait for
+// ackWait, as the outbox cannot know that nobody works on it.
+func giveBack(incoming jetstream.MessagesContext, sent <-chan inFlight) {
+	incoming.Drain()
+	for f := range sent {
+		_ = f.msg.Nak() // else it comes a little later
+	}
+	for {
+		msg, err := incoming.Next(jetstream.NextMaxWait(backTimeout))
+		if err != nil {
+			return // there is no more
+		}
+		_ = msg.Nak() // the same
+	}
 }
 
 // inFlight is a report between the outbox and the hub.

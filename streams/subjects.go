@@ -23,6 +23,7 @@ const (
 	VerbPiece  = "piece"  // wire.PieceRequest, bytes
 	VerbKube   = "kube"   // wire.KubeRequest, wire.KubeReply
 	VerbPing   = "ping"   // empty, empty: proves the whole path
+	VerbScopes = "scopes" // wire.ScopesRequest, wire.ScopesReply
 )
 
 const (

@@ -18,7 +18,7 @@ const (
 	EventStream   = "EVENT-0"
 	DeadStream    = "DEAD"
 	MembersBucket = "members"
-	// RegistryBucket holds what must outlive every cloudcore: so far how far the Kubernetes history had come.
+	// RegistryBucket holds what must outlive every cloudcore: how far the Kubernetes history had come, and what nodes want.
 	RegistryBucket = "registry"
 
 	OutboxStream       = "OUTBOX"

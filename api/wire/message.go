@@ -140,6 +140,9 @@ type KubeRequest struct {
 	ContentType string `json:"contentType,omitempty"`
 	Accept      string `json:"accept,omitempty"`
 	Body        []byte `json:"body,omitempty"`
+	// Token is the bearer token of the program at the node that asks; Kubernetes then judges it and nobody else. "" asks as
+	// the node.
+	Token string `json:"token,omitempty"`
 }
 
 // KubeReply answers a KubeRequest with what the apiserver answered. Code 0 means it could not be asked; see Error.

@@ -143,6 +143,7 @@ func (v *View) node(ctx context.Context, object *corev1.Node, epoch string) insp
 	n := inspect.Node{
 		Name: object.Name, Link: string(corev1.ConditionUnknown), Owner: v.members.Owner(object.Name),
 		Heard: v.beats.last(object.Name), Kubelet: object.Status.NodeInfo.KubeletVersion,
+		Autonomy: object.Annotations[wire.AutonomyAnnotation],
 	}
 	for _, c := range object.Status.Conditions {
 		if c.Type == linkCondition {
