@@ -34,6 +34,20 @@ func plainHub(t *testing.T, name string, port int) *server.Server {
 	return s
 }
 
+// watch runs a watch until the test ends.
+func watch(t *testing.T, d *deaths) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	var g errgroup.Group
+	g.Go(func() error { return d.Start(ctx) })
+	t.Cleanup(func() {
+		cancel()
+		if err := g.Wait(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // The nodes hear of a server that dies, once, also when another process takes its place, and not of one whose connections are
 // only cut.
 func TestNodesHearOfTheDeathOfAHubServer(t *testing.T) {
@@ -51,15 +65,7 @@ func TestNodesHearOfTheDeathOfAHubServer(t *testing.T) {
 		},
 		grace: 2 * time.Second, log: zaptest.NewLogger(t),
 	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	var g errgroup.Group
-	g.Go(func() error { return d.Start(ctx) })
-	t.Cleanup(func() {
-		cancel()
-		if err := g.Wait(); err != nil {
-			t.Error(err)
-		}
-	})
+	watch(t, d)
 	told := func(what string, want int32, count *atomic.Int32) {
 		t.Helper()
 		kubetest.Eventually(t, time.Minute, func() error {

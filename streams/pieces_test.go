@@ -269,13 +269,10 @@ func TestLargeGarbageIsDeadLettered(t *testing.T) {
 	}
 }
 
-// A node gets pieces of what is its own, and an answer to garbage that says so.
-func TestANodeGetsPiecesOfItsOwnOnly(t *testing.T) {
-	hub := streamstest.Hub(t)
-	cloud := startCloud(t, hub, false)
-	sequence := cloud.publish(t, large("huge", "1", 100<<10))
-	nc := streamstest.Connect(t, hub)
-	js, err := jetstream.New(nc)
+// message returns what the stream holds at a sequence, and the stream's epoch.
+func message(t *testing.T, hub *server.Server, sequence uint64) (stored *jetstream.RawStreamMsg, epoch string) {
+	t.Helper()
+	js, err := jetstream.New(streamstest.Connect(t, hub))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -283,14 +280,19 @@ func TestANodeGetsPiecesOfItsOwnOnly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stored, err := stream.GetMsg(t.Context(), sequence)
-	if err != nil {
+	if stored, err = stream.GetMsg(t.Context(), sequence); err != nil {
 		t.Fatal(err)
 	}
-	good := wire.PieceRequest{
-		StreamEpoch: stream.CachedInfo().Created.UTC().Format("20060102T150405.000000000Z"), Subject: stored.Subject, Sequence: sequence,
-		Offset: 1000, Length: 2000,
-	}
+	return stored, stream.CachedInfo().Created.UTC().Format("20060102T150405.000000000Z")
+}
+
+// A node gets pieces of what is its own, and an answer to garbage that says so.
+func TestANodeGetsPiecesOfItsOwnOnly(t *testing.T) {
+	hub := streamstest.Hub(t)
+	cloud := startCloud(t, hub, false)
+	sequence := cloud.publish(t, large("huge", "1", 100<<10))
+	stored, epoch := message(t, hub, sequence)
+	good := wire.PieceRequest{StreamEpoch: epoch, Subject: stored.Subject, Sequence: sequence, Offset: 1000, Length: 2000}
 	with := func(change func(*wire.PieceRequest)) wire.PieceRequest {
 		req := good
 		change(&req)

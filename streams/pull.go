@@ -36,44 +36,53 @@ func (d *Delivery) pull(ctx context.Context, attached wire.AttachReply) error {
 	if err != nil {
 		return fmt.Errorf("consumer %s: %w", attached.Consumer, err)
 	}
-	if start := consumer.CachedInfo().Config.OptStartSeq; start > d.state().reached+1 {
+	info := consumer.CachedInfo()
+	if start := info.Config.OptStartSeq; start > d.state().reached+1 {
 		return fmt.Errorf("consumer %s starts at %d, made for another attach", attached.Consumer, start)
 	}
-	home := ""
-	if cluster := consumer.CachedInfo().Cluster; cluster != nil {
-		home = cluster.Leader
+	p := &pulling{d: d, inbox: d.nc.NewInbox(), window: attached.Window}
+	p.subject = "$JS." + HubDomain + ".API.CONSUMER.MSG.NEXT." + attached.Stream + "." + attached.Consumer
+	if info.Cluster != nil {
+		p.home = info.Cluster.Leader
 	}
 	incoming := make(chan *nats.Msg, attached.Window+pullSpare) // the server sends no more than the window before an ack
-	p := &pulling{d: d, inbox: d.nc.NewInbox(), window: attached.Window}
-	p.next = "$JS." + HubDomain + ".API.CONSUMER.MSG.NEXT." + attached.Stream + "." + attached.Consumer
 	sub, err := d.nc.ChanSubscribe(p.inbox, incoming)
 	if err != nil {
 		return fmt.Errorf("pull from %s: %w", attached.Consumer, err)
 	}
 	defer func() { _ = sub.Unsubscribe() }() // fails only when the connection is gone; it ends the open pull, too
+	if err := p.run(ctx, incoming); err != nil {
+		return fmt.Errorf("pull from %s: %w", attached.Consumer, err)
+	}
+	return nil
+}
+
+// run takes what comes.
+func (p *pulling) run(ctx context.Context, incoming <-chan *nats.Msg) error {
 	quiet := time.NewTimer(2 * pullHeartbeat)
 	defer quiet.Stop()
 	next := uint64(1)
 	for {
 		if err := p.open(); err != nil {
-			return fmt.Errorf("pull from %s: %w", attached.Consumer, err)
+			return err
 		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case server := <-d.died:
-			if server == home {
-				return fmt.Errorf("pull from %s: %w", attached.Consumer, errServerDied)
+		case server := <-p.d.died:
+			if server == p.home {
+				return errServerDied
 			}
 		case <-quiet.C:
-			return fmt.Errorf("pull from %s: %w", attached.Consumer, jetstream.ErrNoHeartbeat)
+			return jetstream.ErrNoHeartbeat
 		case first := <-incoming:
 			batch, odd := p.sort(gather(first, incoming))
-			if next, err = d.take(ctx, batch, next); err != nil {
+			var err error
+			if next, err = p.d.take(ctx, batch, next); err != nil {
 				return err
 			}
 			if odd != nil {
-				return fmt.Errorf("pull from %s: %w", attached.Consumer, odd)
+				return odd
 			}
 			quiet.Reset(2 * pullHeartbeat)
 		}
@@ -83,9 +92,10 @@ func (d *Delivery) pull(ctx context.Context, attached wire.AttachReply) error {
 // pulling is the one open pull of a session. Its budget is in bytes, so that what is on its way to the node is never more than
 // the link carries in a moment.
 type pulling struct {
-	d           *Delivery
-	next, inbox string
-	window      int
+	d *Delivery
+	// subject asks for the next messages; home is the server of the hub that the consumer lives in.
+	subject, inbox, home string
+	window               int
 	// budget is what was asked for; left of it, and of the messages, is still to come. 0: no pull is open.
 	budget, left, messages int
 	// since is when the first message of the pull came, flowed how many bytes came after it.
@@ -112,7 +122,7 @@ func (p *pulling) open() error {
 	if err != nil {
 		return err
 	}
-	return p.d.nc.PublishRequest(p.next, p.inbox, body)
+	return p.d.nc.PublishRequest(p.subject, p.inbox, body)
 }
 
 // sort parts messages from what the server says of the pull. What ends the session comes after the messages before it.
