@@ -232,13 +232,13 @@ func (p *Pump) send(ctx context.Context, incoming jetstream.MessagesContext, sen
 		// No retry of the library's: it would come after what was sent meanwhile, and an older state would end on top.
 		ack, err := p.js.PublishMsgAsync(out, jetstream.WithMsgID(id), jetstream.WithRetryAttempts(0))
 		if err != nil {
-			return fmt.Errorf("send to the hub: %w", err)
+			return errors.Join(fmt.Errorf("send to the hub: %w", err), msg.Nak())
 		}
 		crash.At("pump.sent")
 		select {
 		case sent <- inFlight{msg: msg, ack: ack}:
 		case <-ctx.Done():
-			return ctx.Err()
+			return errors.Join(ctx.Err(), msg.Nak())
 		}
 	}
 }
