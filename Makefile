@@ -85,6 +85,7 @@ tools: ## Build the control plane, containerd and the rest once into the cache
 bench: ## Print the numbers of the README, measured here and now
 	$(GO) run ./cmd/loadtest
 	$(GO) test -run '^$$' -bench . -benchtime 2s ./streams/tunnel
+	REQUIRE=kube $(GO) test -run '^$$' -bench AgainstAPIServer -benchtime 2s ./leaf/localapi
 
 .PHONY: verify
 verify: ## Fail if a file is not formatted or a go.mod not tidy

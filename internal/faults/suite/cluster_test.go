@@ -49,7 +49,7 @@ func run(m *testing.M) int {
 	}
 	cluster, err := devcluster.Up(ctx, devcluster.Options{
 		Dir: dir, Talk: os.Stderr, Timeout: 5 * time.Minute,
-		Spec: devcluster.Spec{Edges: len(nodes), Cloudcores: 2, Hubs: 3, Runtime: devcluster.Hollow, History: true},
+		Spec: devcluster.Spec{Edges: len(nodes), Cloudcores: 2, Hubs: 3, Runtime: devcluster.Hollow, History: true, NoMetrics: true},
 		Programs: func(ctx context.Context, _ devcluster.Spec) (toolchain.Paths, error) {
 			return toolchain.Ensure(ctx, toolchain.Request{Kube: true, Nats: true, Frond: true}, os.Stderr)
 		},
