@@ -23,8 +23,8 @@ const (
 	pumpWindow = 32
 	// pumpTimeout is how long a report waits for the hub's ack before it is sent again: longer than a leader election.
 	pumpTimeout = 12 * time.Second
-	// backTimeout bounds the return of what was read ahead: it lies in memory.
-	backTimeout = time.Second
+	// backTimeout bounds the wait for the last of what was read ahead: the leaf is in this process.
+	backTimeout = 5 * time.Second
 	// depthPeriod is how often the outbox's depth is read for the metrics.
 	depthPeriod = 5 * time.Second
 )
@@ -197,16 +197,21 @@ func (p *Pump) move(ctx context.Context, linkChanged <-chan struct{}) (moved boo
 // giveBack ends the reading of an outbox and has what was read and not settled offered again at once: else it would wait for
 // ackWait, as the outbox cannot know that nobody works on it.
 func giveBack(incoming jetstream.MessagesContext, sent <-chan inFlight) {
-	incoming.Drain()
+	var back []jetstream.Msg
 	for f := range sent {
-		_ = f.msg.Nak() // else it comes a little later
+		back = append(back, f.msg)
 	}
+	incoming.Drain()
 	for {
 		msg, err := incoming.Next(jetstream.NextMaxWait(backTimeout))
 		if err != nil {
-			return // there is no more
+			break // there is no more
 		}
-		_ = msg.Nak() // the same
+		back = append(back, msg)
+	}
+	// Not before: what is given back is offered to whoever asks, and until here that was incoming.
+	for _, msg := range back {
+		_ = msg.Nak() // else it comes a little later
 	}
 }
 
@@ -241,14 +246,14 @@ func (p *Pump) send(ctx context.Context, incoming jetstream.MessagesContext, roo
 		// No retry of the library's: it would come after what was sent meanwhile, and an older state would end on top.
 		ack, err := p.js.PublishMsgAsync(out, jetstream.WithMsgID(id), jetstream.WithRetryAttempts(0))
 		if err != nil {
-			return fmt.Errorf("send to the hub: %w", err)
+			return errors.Join(fmt.Errorf("send to the hub: %w", err), msg.Nak())
 		}
 		crash.At("pump.sent")
 		f.msg, f.ack = msg, ack
 		select {
 		case sent <- f:
 		case <-ctx.Done():
-			return ctx.Err()
+			return errors.Join(ctx.Err(), msg.Nak())
 		}
 	}
 }

@@ -155,6 +155,10 @@ func TestReportsOnTheirWayAreOfferedAgainAtOnce(t *testing.T) {
 	if err := streams.Ensure(t.Context(), js, streams.Hub(1)); err != nil {
 		t.Fatal(err)
 	}
+	defer func() {
+		now, err := consumer.Info(context.WithoutCancel(t.Context()))
+		t.Logf("the outbox: %+v, %v", now, err)
+	}()
 	streamstest.Eventually(t, "all reports", func() bool {
 		for i := range many {
 			if a.last(fmt.Sprint("o", i)) == "" {

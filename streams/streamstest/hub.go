@@ -55,7 +55,7 @@ func Connect(t testing.TB, s *server.Server, opts ...nats.Option) *nats.Conn {
 	return nc
 }
 
-// Eventually waits for a condition and fails the test when it does not come true within ten seconds.
+// Eventually waits for a condition and fails the test when it does not come true within a minute.
 func Eventually(t testing.TB, what string, condition func() bool) {
 	t.Helper()
 	deadline := time.NewTimer(time.Minute)
