@@ -45,13 +45,17 @@ func TestANodeIsCalledWhereTheCloudSays(t *testing.T) {
 	}{
 		"metrics": {reports.Ways{MetricsHost: "m"}, "gw-1", []corev1.NodeAddress{own, outside, address(corev1.NodeHostName, "gw-1"), tunnel, address(wire.AddressMetrics, "m")}, 10350},
 		"direct": {
-			reports.Ways{DirectHost: "10.9.9.9", Port: port}, "gw-1",
-			[]corev1.NodeAddress{address(corev1.NodeInternalIP, "10.9.9.9"), own, address(corev1.NodeHostName, "10.9.9.9"), tunnel}, 30001,
+			reports.Ways{DirectHost: "10.9.9.9", Port: port},
+			"gw-1",
+			[]corev1.NodeAddress{address(corev1.NodeInternalIP, "10.9.9.9"), own, address(corev1.NodeHostName, "10.9.9.9"), tunnel},
+			30001,
 		},
 		"direct by a name": {reports.Ways{DirectHost: "nodes.test", Port: port}, "gw-1", []corev1.NodeAddress{address(corev1.NodeHostName, "nodes.test"), tunnel}, 30001},
 		"no port yet": {
-			reports.Ways{DirectHost: "10.9.9.9", Port: port}, "gw-2",
-			[]corev1.NodeAddress{address(wire.AddressTunnel, wire.TunnelAddress("gw-2").String())}, 0,
+			reports.Ways{DirectHost: "10.9.9.9", Port: port},
+			"gw-2",
+			[]corev1.NodeAddress{address(wire.AddressTunnel, wire.TunnelAddress("gw-2").String())},
+			0,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
