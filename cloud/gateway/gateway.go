@@ -22,9 +22,6 @@ import (
 )
 
 const (
-	// openTimeout bounds the opening of a stream to a node, as the tunnel itself does: a user of an offline node waits less
-	// than 3 s, and a link of 1.5 s round trip still works.
-	openTimeout = 2500 * time.Millisecond
 	// passTimeout bounds the dial of any other target.
 	passTimeout = 10 * time.Second
 	// headerTimeout cuts clients that open a connection and say nothing.
@@ -189,14 +186,13 @@ type refusal struct {
 
 func (r *refusal) Error() string { return r.text }
 
-// open opens a stream to a node. An error is a *refusal.
+// open opens a stream to a node. An error is a *refusal. The tunnel bounds the time and tells other cloudcores when a node is
+// silent, which it cannot know if it is given up before.
 func (g *Gateway) open(ctx context.Context, who, name string, node Node, port uint16) (net.Conn, error) {
 	began := time.Now()
 	if g.givenTo(port) == name {
 		port = config.EdgeKubeletPort // what its Node says is its port in the cloud
 	}
-	ctx, cancel := context.WithTimeout(ctx, openTimeout)
-	defer cancel()
 	conn, err := g.tunnels.Dial(tunnel.WithLabel(ctx, who), name, port)
 	if err != nil {
 		return nil, g.why(ctx, err, name, node)

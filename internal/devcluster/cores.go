@@ -130,11 +130,17 @@ func writeCores(l layout, s state) error {
 		if s.Spec.Direct {
 			hosts = append(hosts, directHost())
 		}
-		if _, err := ca.IssueIn(e.dir, "serving", pki.Subject{Name: "system:node:" + name, Groups: []string{"system:nodes"}, Hosts: hosts}); err != nil {
+		serving, err := ca.IssueIn(e.dir, "serving", pki.Subject{Name: "system:node:" + name, Groups: []string{"system:nodes"}, Hosts: hosts})
+		if err != nil {
 			return err
 		}
 		if err := writeYAML(e.config(), edgecoreConfig(l, s, name, i+1)); err != nil {
 			return err
+		}
+		if s.Spec.KubeProxy {
+			if err := writeProxy(l, s, ca.Cert, name, serving); err != nil {
+				return err
+			}
 		}
 		if s.Spec.Runtime == Containerd {
 			if err := writeContainerd(e, s.Programs); err != nil {
@@ -174,7 +180,7 @@ func linkPrograms(l layout, s state) error {
 		return fmt.Errorf("make bin: %w", err)
 	}
 	links := map[string]string{"frond": s.Programs.Frond, "nats-server": s.Programs.NatsServer, "ctr": s.Programs.Ctr}
-	for _, name := range []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "metrics-server"} {
+	for _, name := range []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kubelet", "kube-proxy", "metrics-server"} {
 		links[name] = s.Programs.Kube
 	}
 	for name, target := range links {

@@ -88,7 +88,7 @@ func (c *Cluster) parts() []part {
 func (c *Cluster) edgeParts() []part {
 	l, s := c.layout, c.state
 	var parts []part
-	for _, e := range numbered("edge", s.Spec.Edges) {
+	for i, e := range numbered("edge", s.Spec.Edges) {
 		p := part{
 			name: e, stage: stageEdge, grace: 15 * time.Second,
 			command: daemon.Command{Path: s.Programs.Edgecore, Args: []string{"--config", l.edge(e).config()}},
@@ -101,6 +101,9 @@ func (c *Cluster) edgeParts() []part {
 			p.ports = []string{e, e + "-api", e + "-kubelet"}
 		}
 		parts = append(parts, p)
+		if s.Spec.KubeProxy {
+			parts = append(parts, c.proxy(e, i+1))
+		}
 	}
 	return parts
 }

@@ -44,6 +44,9 @@ type Spec struct {
 	Direct bool `json:"direct,omitempty"`
 	// NoMetrics leaves out metrics-server; chosen once.
 	NoMetrics bool `json:"noMetrics,omitempty"`
+	// KubeProxy runs upstream's kube-proxy beside each edgecore, with the gateway's own API. It can be added, and needs
+	// Containerd and the program nft.
+	KubeProxy bool `json:"kubeProxy,omitempty"`
 }
 
 // state is state.json.
@@ -122,6 +125,8 @@ func grow(have, want Spec, root bool) (Spec, error) {
 	default:
 		have.Runtime = want.Runtime
 	}
+	have.KubeProxy = have.KubeProxy || want.KubeProxy
+	errs = append(errs, have.needNft())
 	if have.Hubs != 1 && have.Hubs != 3 {
 		errs = append(errs, fmt.Errorf("hubs: %d servers make no useful quorum: choose 1 or 3", have.Hubs))
 	}

@@ -12,7 +12,7 @@ import (
 
 // Request says what the caller is going to run.
 type Request struct {
-	Kube  bool // etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubectl, metrics-server
+	Kube  bool // etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubectl, kubelet, kube-proxy, metrics-server
 	Node  bool // containerd, shim, ctr, runc, CNI plugins, images
 	Nats  bool // nats-server
 	Frond bool // cloudcore, edgecore, frond, from the present state of the tree
@@ -108,6 +108,9 @@ func (b *builder) ensure(ctx context.Context, req Request) (Paths, error) {
 			return Paths{}, err
 		}
 		maps.Copy(entries, built)
+	}
+	if req.Node {
+		b.wantNft(ctx)
 	}
 	return pathsOf(entries), nil
 }

@@ -1,14 +1,15 @@
-// Command kube is a Kubernetes control plane in one file, for development and tests.
+// Command kube is Kubernetes in one file, for development and tests: the control plane, and what a node may have of its own.
 //
-// It is a multi-call program: the base name of its first word, or else its first argument, chooses among etcd,
-// kube-apiserver, kube-controller-manager, kube-scheduler, kubectl and metrics-server. Each is upstream's command, unchanged, so every
-// flag and exit code is upstream's. Symlinks with those names serve as KUBEBUILDER_ASSETS.
+// It is a multi-call program: the base name of its first word, or else its first argument, chooses among etcd, kube-apiserver,
+// kube-controller-manager, kube-scheduler, kubectl, kubelet, kube-proxy and metrics-server. Each is upstream's command,
+// unchanged, so every flag and exit code is upstream's. Symlinks with those names serve as KUBEBUILDER_ASSETS.
 //
 // The components cannot share one process through their commands (each installs the process-wide signal handler), so
 // the caller starts one process for each.
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -22,11 +23,13 @@ import (
 	"k8s.io/kubectl/pkg/cmd"
 	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
 	controllermanager "k8s.io/kubernetes/cmd/kube-controller-manager/app"
+	proxy "k8s.io/kubernetes/cmd/kube-proxy/app"
 	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
+	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
 	metricsserver "sigs.k8s.io/metrics-server/cmd/metrics-server/app"
 )
 
-const usage = "usage: kube {etcd|kube-apiserver|kube-controller-manager|kube-scheduler|kubectl|metrics-server} [flags]"
+const usage = "usage: kube {etcd|kube-apiserver|kube-controller-manager|kube-scheduler|kubectl|kubelet|kube-proxy|metrics-server} [flags]"
 
 func main() { os.Exit(run(os.Args)) }
 
@@ -47,7 +50,7 @@ func run(args []string) int {
 
 func known(name string) bool {
 	switch name {
-	case "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "metrics-server":
+	case "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kubelet", "kube-proxy", "metrics-server":
 		return true
 	}
 	return false
@@ -66,6 +69,10 @@ func call(name string) int {
 		return cli.Run(scheduler.NewSchedulerCommand())
 	case "metrics-server":
 		return cli.Run(metricsserver.NewMetricsServerCommand(genericapiserver.SetupSignalHandler()))
+	case "kubelet":
+		return cli.Run(kubelet.NewKubeletCommand(context.Background()))
+	case "kube-proxy":
+		return cli.Run(proxy.NewProxyCommand())
 	default:
 		if err := cli.RunNoErrOutput(cmd.NewDefaultKubectlCommand()); err != nil {
 			return 1 // kubectl has printed it
