@@ -227,6 +227,9 @@ func (g Gateway) validate() error {
 		"gateway.certFile": g.CertFile, "gateway.keyFile": g.KeyFile, "gateway.kubeletCAFile": g.KubeletCAFile,
 		"gateway.kubeletCertFile": g.KubeletCertFile, "gateway.kubeletKeyFile": g.KubeletKeyFile,
 	})
+	if g.MetricsHost != "" {
+		faults = append(faults, required("gateway.scrapeAddress", g.ScrapeAddress))
+	}
 	return errors.Join(append(faults, g.Direct.validate())...)
 }
 

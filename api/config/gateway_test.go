@@ -26,7 +26,8 @@ func TestGatewayNeedsTheFilesOfItsAddresses(t *testing.T) {
 		"scrapes": {"{scrapeAddress: 'a:1', certFile: c, keyFile: k}", []string{
 			"gateway.kubeletCAFile: required", "gateway.kubeletCertFile: required", "gateway.kubeletKeyFile: required",
 		}},
-		"ports": {"{direct: {host: a, ports: ['30000-30010', '5']}}", nil},
+		"nothing for metrics-server": {"{metricsHost: a}", []string{"gateway.scrapeAddress: required"}},
+		"ports":                      {"{direct: {host: a, ports: ['30000-30010', '5']}}", nil},
 		"no ports": {"{direct: {host: a, from: [b], listen: c, keyFile: d}}", []string{
 			"gateway.direct.ports: required", "gateway.direct.from: netip.ParsePrefix(\"b\"): no '/'",
 			"gateway.direct.listen: ParseAddr(\"c\"): unable to parse IP", "gateway.direct: certFile and keyFile come together",

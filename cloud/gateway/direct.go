@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -35,6 +36,8 @@ type Direct struct {
 const (
 	// listenAgain is when a port that could not be opened is tried again.
 	listenAgain = 5 * time.Second
+	// acceptAgain is when the next connection is taken after one could not be.
+	acceptAgain = 100 * time.Millisecond
 	// tellTimeout bounds telling a caller why; most of the 3 s of a user have passed.
 	tellTimeout = 2 * time.Second
 )
@@ -110,20 +113,35 @@ func (g *Gateway) relisten(ctx context.Context, open map[uint16]net.Listener, co
 		}
 		open[port] = l
 		conns.Go(func() error {
-			for {
-				conn, err := l.Accept()
-				if err != nil {
-					return nil //nolint:nilerr // it was closed
-				}
-				conns.Go(func() error {
-					g.serveDirect(ctx, conn, port)
-					return nil
-				})
-			}
+			g.accept(ctx, l, port, conns)
+			return nil
 		})
 	}
 	g.metrics.ports.Set(float64(len(open)))
 	return again
+}
+
+// accept serves what comes to a port until it is closed.
+func (g *Gateway) accept(ctx context.Context, l net.Listener, port uint16, conns *errgroup.Group) {
+	for {
+		conn, err := l.Accept()
+		switch {
+		case err == nil:
+			conns.Go(func() error {
+				g.serveDirect(ctx, conn, port)
+				return nil
+			})
+			continue
+		case errors.Is(err, net.ErrClosed):
+			return
+		}
+		g.log.Error("connection to a port of a node not taken", zap.Uint16("port", port), zap.Error(err)) // too many open files, for one
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(acceptAgain):
+		}
+	}
 }
 
 // hello is a connection of which the first bytes have been looked at.

@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/frond-edge/frond/cloud/gateway"
 	"github.com/frond-edge/frond/internal/devcluster/pki"
 	"github.com/frond-edge/frond/streams/tunnel"
@@ -43,11 +45,11 @@ func directWorld(t *testing.T, change func(*gateway.Config)) (w *world, g *gatew
 	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(out http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(out, "from the kubelet")
 	})}
-	done := make(chan error, 1) // of one: Serve ends once
-	go func() { done <- server.Serve(l) }()
+	var group errgroup.Group
+	group.Go(func() error { return server.Serve(l) })
 	t.Cleanup(func() {
 		_ = server.Close()
-		<-done
+		_ = group.Wait() // http.ErrServerClosed
 	})
 	w = &world{nodes: map[string]gateway.Node{"edge-1": {UID: "one", Edge: true}}, servers: map[string]string{"edge-1:10250": l.Addr().String()}}
 	g, port = start(t, cfg, w, nil), portOf(t)

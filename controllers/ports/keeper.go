@@ -17,6 +17,7 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/frond-edge/frond/api/config"
 )
@@ -26,8 +27,9 @@ const (
 	namespace, name = "kube-system", "frond-node-ports"
 	// edgeLabel is what package nodes writes (peers do not import each other).
 	edgeLabel = "node-role.kubernetes.io/edge"
-	// pause is between two looks at all nodes, so that many new nodes make one write; every is the longest one.
-	pause, every = 200 * time.Millisecond, 30 * time.Second
+	// pause is between two looks at all nodes, so that many new nodes make one write; every is the longest one, after which
+	// another's nodes have become ours, or one that was asked to report itself has not heard it.
+	pause, every = 200 * time.Millisecond, 5 * time.Second
 	// writeTimeout bounds one look.
 	writeTimeout = 10 * time.Second
 )
@@ -36,14 +38,15 @@ const (
 func Rules() []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{
 		{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get", "list", "watch"}},
-		{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"get", "list", "watch", "create", "update"}},
+		{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"get", "list", "watch", "create"}},
+		{APIGroups: []string{""}, Resources: []string{"configmaps"}, ResourceNames: []string{name}, Verbs: []string{"update"}},
 	}
 }
 
 // Keeper gives out ports. Make it with New, run it once with Start; it may be asked at any time.
 type Keeper struct {
 	ranges  []config.PortRange
-	client  kubernetes.Interface
+	kube    kubernetes.Interface
 	objects cache.Cache
 	owns    func(node string) bool
 	// changed is told who has which port, at each change.
@@ -61,11 +64,11 @@ type Keeper struct {
 }
 
 // New makes a Keeper. Nodes for which owns is true are its to serve. changed and tell must not block.
-func New(ranges []config.PortRange, client kubernetes.Interface, objects cache.Cache, owns func(node string) bool,
+func New(ranges []config.PortRange, kube kubernetes.Interface, objects cache.Cache, owns func(node string) bool,
 	changed func(nodes map[uint16]string), tell func(node string), log *zap.Logger,
 ) *Keeper {
 	return &Keeper{
-		ranges: ranges, client: client, objects: objects, owns: owns, changed: changed, tell: tell, log: log,
+		ranges: ranges, kube: kube, objects: objects, owns: owns, changed: changed, tell: tell, log: log,
 		kick: make(chan struct{}, 1), ports: map[string]uint16{},
 	}
 }
@@ -206,8 +209,7 @@ func (k *Keeper) settled(node *corev1.Node) bool {
 	return has && within(port, k.ranges) && node.Status.DaemonEndpoints.KubeletEndpoint.Port == int32(port)
 }
 
-// read takes over what a version of the ConfigMap says. A version that is older than the last one does no harm: the next
-// comes.
+// read takes over what a version of the ConfigMap says.
 func (k *Keeper) read(cm *corev1.ConfigMap) {
 	have := parse(cm.Data)
 	k.mu.Lock()
@@ -230,7 +232,7 @@ func (k *Keeper) look(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	var list corev1.NodeList
-	if err := k.objects.List(ctx, &list); err != nil {
+	if err := k.objects.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
 		return err
 	}
 	alive := make(map[string]bool, len(list.Items))
@@ -260,7 +262,7 @@ func (k *Keeper) look(ctx context.Context) error {
 
 // give writes ports for nodes that have none.
 func (k *Keeper) give(ctx context.Context, wanted []string, alive func(node string) bool) error {
-	configMaps := k.client.CoreV1().ConfigMaps(namespace)
+	configMaps := k.kube.CoreV1().ConfigMaps(namespace)
 	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		cm, err := configMaps.Get(ctx, name, metav1.GetOptions{})
 		missing := apierrors.IsNotFound(err)
@@ -279,23 +281,21 @@ func (k *Keeper) give(ctx context.Context, wanted []string, alive func(node stri
 				zap.Int("nodes", len(full)), zap.String("node", full[0]))
 		}
 		if maps.Equal(next, have) && !missing {
-			k.read(cm) // what is not known here yet
-			return nil
+			return nil // it is on its way here
 		}
 		cm.Data = format(next)
 		if missing {
-			cm, err = configMaps.Create(ctx, cm, metav1.CreateOptions{})
+			_, err = configMaps.Create(ctx, cm, metav1.CreateOptions{})
 			if apierrors.IsAlreadyExists(err) {
 				return apierrors.NewConflict(corev1.Resource("configmaps"), name, err)
 			}
 		} else {
-			cm, err = configMaps.Update(ctx, cm, metav1.UpdateOptions{})
+			_, err = configMaps.Update(ctx, cm, metav1.UpdateOptions{})
 		}
 		if err != nil {
 			return err
 		}
 		k.log.Info("ports given to nodes", zap.Int("nodes", len(wanted)-len(full)), zap.Int("ports", len(next)))
-		k.read(cm)
-		return nil
+		return nil // and it comes back by the watch, in the order of versions
 	})
 }

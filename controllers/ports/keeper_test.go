@@ -72,6 +72,12 @@ func keep(t *testing.T, owns func(string) bool, asked func(node string)) *replic
 func TestNoTwoNodesHaveOnePort(t *testing.T) {
 	cluster := shared.Cluster(t)
 	client, prefix := cluster.Client(t), cluster.Namespace(t)
+	t.Cleanup(func() { // when the keepers have ended
+		err := client.CoreV1().ConfigMaps("kube-system").Delete(context.WithoutCancel(t.Context()), "frond-node-ports", metav1.DeleteOptions{})
+		if err != nil {
+			t.Error(err)
+		}
+	})
 	var mu sync.Mutex
 	asked := map[string]int{}
 	ask := func(node string) {

@@ -62,8 +62,10 @@ func (w Ways) endpoints(node string, reported corev1.NodeDaemonEndpoints) corev1
 	if w.DirectHost == "" {
 		return reported
 	}
-	port, _ := w.Port(node) // without one it is 0, which means the usual one: nobody listens there
-	reported.KubeletEndpoint.Port = int32(port)
+	reported.KubeletEndpoint.Port = 0 // unknown; then it has no address either
+	if port, has := w.Port(node); has {
+		reported.KubeletEndpoint.Port = int32(port)
+	}
 	return reported
 }
 

@@ -29,3 +29,59 @@ func TestANodeHasItsOwnNameOnly(t *testing.T) {
 		})
 	}
 }
+
+func TestANodeIsCalledWhereTheCloudSays(t *testing.T) {
+	address := func(kind corev1.NodeAddressType, a string) corev1.NodeAddress {
+		return corev1.NodeAddress{Type: kind, Address: a}
+	}
+	own, outside := address(corev1.NodeInternalIP, "10.0.0.1"), address(corev1.NodeExternalIP, "192.0.2.7")
+	tunnel := address(wire.AddressTunnel, wire.TunnelAddress("gw-1").String())
+	port := func(node string) (uint16, bool) { return 30001, node == "gw-1" }
+	for name, tt := range map[string]struct {
+		ways reports.Ways
+		node string
+		want []corev1.NodeAddress
+		port int32
+	}{
+		"metrics": {reports.Ways{MetricsHost: "m"}, "gw-1", []corev1.NodeAddress{own, outside, address(corev1.NodeHostName, "gw-1"), tunnel, address(wire.AddressMetrics, "m")}, 10350},
+		"direct": {
+			reports.Ways{DirectHost: "10.9.9.9", Port: port},
+			"gw-1",
+			[]corev1.NodeAddress{address(corev1.NodeInternalIP, "10.9.9.9"), own, address(corev1.NodeHostName, "10.9.9.9"), tunnel},
+			30001,
+		},
+		"direct by a name": {reports.Ways{DirectHost: "nodes.test", Port: port}, "gw-1", []corev1.NodeAddress{address(corev1.NodeHostName, "nodes.test"), tunnel}, 30001},
+		"no port yet": {
+			reports.Ways{DirectHost: "10.9.9.9", Port: port},
+			"gw-2",
+			[]corev1.NodeAddress{address(wire.AddressTunnel, wire.TunnelAddress("gw-2").String())},
+			0,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(tt.want, reports.OwnAddresses(tt.ways, tt.node, []corev1.NodeAddress{own, outside})); diff != "" {
+				t.Errorf("addresses (-want +got):\n%s", diff)
+			}
+			var reported corev1.NodeDaemonEndpoints
+			reported.KubeletEndpoint.Port = 10350
+			if got := reports.OwnEndpoints(tt.ways, tt.node, reported); got.KubeletEndpoint.Port != tt.port {
+				t.Errorf("port %d, want %d", got.KubeletEndpoint.Port, tt.port)
+			}
+		})
+	}
+}
+
+func TestMetricsServerIsToldThePath(t *testing.T) {
+	on, off := reports.Ways{MetricsHost: "m"}, reports.Ways{}
+	const path = "/nodes/gw-1/kubelet/metrics/resource"
+	said := reports.OwnAnnotations(on, "gw-1", map[string]string{"a": "b", wire.MetricsPathAnnotation: "/nodes/gw-2/kubelet/metrics/resource"})
+	if diff := cmp.Diff(map[string]string{"a": "b", wire.MetricsPathAnnotation: path}, said); diff != "" {
+		t.Errorf("annotations (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(map[string]string{"a": "b"}, reports.OwnAnnotations(off, "gw-1", said)); diff != "" {
+		t.Errorf("switched off (-want +got):\n%s", diff)
+	}
+	if len(said) != 2 {
+		t.Errorf("the Node of the cache was changed: %v", said)
+	}
+}

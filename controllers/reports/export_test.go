@@ -1,4 +1,8 @@
 package reports
 
-// OwnAddresses for the tests.
-var OwnAddresses = Ways.addresses
+// For the tests.
+var (
+	OwnAddresses   = Ways.addresses
+	OwnAnnotations = Ways.annotations
+	OwnEndpoints   = Ways.endpoints
+)

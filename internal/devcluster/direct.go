@@ -11,7 +11,10 @@ import (
 )
 
 // directPorts names the ports of gateways at the cloudcores. Which gateway has which is the cloudcores' affair.
-func directPorts(s Spec) []string { return numbered("direct", s.Edges) }
+func directPorts(s Spec) []string { return numbered("direct", max(s.Edges, someEdges)) }
+
+// someEdges can be added later: cloudcore reads its configuration when it starts.
+const someEdges = 8
 
 // directHost is an address of this machine that kube-apiserver calls for nodes/proxy, too, which loopback is not; loopback
 // where there is no other.
