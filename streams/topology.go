@@ -199,6 +199,10 @@ func nodeConsumer(name, filter string, sequence uint64, window int) jetstream.Co
 	}
 }
 
+// MetadataAwaits is the key of a mark on a node's consumer: when it was made, the node lacked payloads of messages before its
+// start, so its acks alone do not say that everything up to them is on the node's disk; the node's cursor does.
+const MetadataAwaits = "frond-awaits"
+
 // nodeInactive is how long the consumer of a node that does not pull is kept; afterwards it attaches anew anyway.
 const nodeInactive = time.Hour
 
