@@ -45,6 +45,11 @@ func accountSubjects(namespace, name string) []wire.Key {
 	}
 }
 
+// accountNeeds are a service account's pull secrets and all by which a binding can name it.
+func accountNeeds(o client.Object) []wire.Key {
+	return append(accountRefs(o.(*corev1.ServiceAccount)), accountSubjects(o.GetNamespace(), o.GetName())...)
+}
+
 // boundBy are whom a binding names; one in a namespace gives an account without a namespace its own.
 func boundBy(namespace string, subjects []rbacv1.Subject) []string {
 	var names []string

@@ -34,8 +34,7 @@ func (k *kind) key(namespace, name string) wire.Key {
 
 // kinds is the table of all that reaches nodes by itself. Other kinds come only in scopes: see follow.go.
 func kinds(services bool) []*kind {
-	core := corev1.SchemeGroupVersion.WithKind
-	storage := storagev1.SchemeGroupVersion.WithKind
+	core, storage := corev1.SchemeGroupVersion.WithKind, storagev1.SchemeGroupVersion.WithKind
 	all := []*kind{
 		{
 			gvk: core("Pod"), resource: "pods", object: func() client.Object { return &corev1.Pod{} },
@@ -51,9 +50,7 @@ func kinds(services bool) []*kind {
 		{
 			gvk: core("ServiceAccount"), resource: "serviceaccounts",
 			object: func() client.Object { return &corev1.ServiceAccount{} },
-			refs: func(o client.Object) []wire.Key {
-				return append(accountRefs(o.(*corev1.ServiceAccount)), accountSubjects(o.GetNamespace(), o.GetName())...)
-			},
+			refs:   accountNeeds,
 		},
 		{
 			gvk: core("PersistentVolumeClaim"), resource: "persistentvolumeclaims",
