@@ -36,6 +36,7 @@ var ranks = map[string]int{
 	"controllers/holds":    2,
 	"controllers/autonomy": 2,
 	"controllers/nodes":    2,
+	"controllers/ports":    2,
 	"controllers/reports":  2,
 	"controllers/scopes":   2,
 	"edged":                2,
@@ -72,11 +73,13 @@ var homes = map[string][]string{
 	"github.com/nats-io/nats-server":         {"leaf", "leaf/leaftest", "streams/streamstest"},
 	"github.com/nats-io/nats.go":             {"streams", "leaf", "leaf/store", "leaf/leaftest", "streams/streamstest", "cloud", "internal/edgenode", "internal/devcluster", "loadtest"},
 	"github.com/nats-io/jsm.go":              {"streams", "internal/devcluster", "loadtest"},
-	"sigs.k8s.io/controller-runtime":         {"controllers", "cloud", "cmd/cloudcore"},                      // cmd hands it the logger
+	"sigs.k8s.io/controller-runtime":         {"controllers", "cloud", "cmd/cloudcore"},                                     // cmd hands it the logger
 	"k8s.io/apiserver":                       {"leaf/localapi", "leaf/access", "internal/health", "edged", "cloud/gateway"}, // edged: the feature gate that the kubelet wants
-	"k8s.io/kubernetes":                      {"edged", "leaf/access"}, // leaf/access: five packages, the judge of roles (docs/design/0010)
+	"k8s.io/kubernetes":                      {"edged", "leaf/access"},                                                      // leaf/access: five packages, the judge of roles (docs/design/0010)
 	"k8s.io/cri-api":                         {"edged", "edged/hollow"},
 	"k8s.io/cri-client":                      {"edged", "edged/hollow"},
+	"k8s.io/kubectl":                         {"cmd/frond"},
+	"k8s.io/cli-runtime":                     {"cmd/frond"},
 	"github.com/vishvananda":                 {"internal/devcluster", "internal/hostaddr"},
 	"github.com/go-jose/go-jose":             {"leaf/access"},
 	"github.com/hanwen/go-fuse":              {"internal/powercut"},

@@ -114,8 +114,11 @@ func ensureHub(ctx context.Context, nc *nats.Conn, replicas int, log *zap.Logger
 
 // assemble makes the parts in the order in which they start.
 func (c *Cloud) assemble(ctx context.Context, nc, writer, tunnels *nats.Conn, kv jetstream.KeyValue) ([]lifecycle.Part, error) {
-	objects, err := cache.New(c.rest, desired.CacheOptions())
+	objects, err := cache.New(patiently(c.rest), desired.CacheOptions())
 	if err != nil {
+		return nil, fmt.Errorf("cache: %w", err)
+	}
+	if err := indexNodes(ctx, objects); err != nil {
 		return nil, fmt.Errorf("cache: %w", err)
 	}
 	metrics := streams.NewMetrics(c.metrics)
@@ -183,11 +186,16 @@ func (c *Cloud) upward(nc, tunnels *nats.Conn, objects cache.Cache, members *Mem
 	calm := autonomy.New(clients, objects, members, alarms.warn, c.metrics, c.log.Named("autonomy"))
 	lost := newUnwell(objects, members.Owns, func(node string) error { return streams.Order(nc, node, streams.VerbReports, nil) },
 		c.log.Named("unwell"))
+	watch := c.deaths(nc, objects, members)
 	view, inspection, err := c.inspection(nc, objects, members)
 	if err != nil {
 		return nil, err
 	}
 	way, ways, err := c.ways(tunnels, objects, clients)
+	if err != nil {
+		return nil, err
+	}
+	called, ports, err := c.direct(nc, objects, clients, members, way)
 	if err != nil {
 		return nil, err
 	}
@@ -211,7 +219,7 @@ func (c *Cloud) upward(nc, tunnels *nats.Conn, objects cache.Cache, members *Mem
 	if err != nil {
 		return nil, err
 	}
-	handled, err := c.reports(nc, objects, metrics)
+	handled, err := c.reports(nc, objects, called, metrics)
 	if err != nil {
 		return nil, err
 	}
@@ -223,9 +231,10 @@ func (c *Cloud) upward(nc, tunnels *nats.Conn, objects cache.Cache, members *Mem
 		{Name: "alarms", Start: alarms.Start},
 		{Name: "autonomy", Start: calm.Start},
 		{Name: "unwell", Start: lost.Start},
+		{Name: "deaths", Start: watch.Start},
 		{Name: "beats", Start: beats.Start},
 		{Name: "calls", Start: calls.Start},
-	}, slices.Concat(ways, handled, inspection)...), nil
+	}, slices.Concat(ways, ports, handled, inspection)...), nil
 }
 
 // calls makes the server of what nodes ask.
@@ -238,6 +247,10 @@ func (c *Cloud) calls(nc *nats.Conn, objects cache.Cache, engine *desired.Engine
 	if err != nil {
 		return nil, err
 	}
+	pieces, err := streams.NewPieces(nc, c.log.Named("pieces"))
+	if err != nil {
+		return nil, err
+	}
 	kube, err := newKubeCalls(c.rest)
 	if err != nil {
 		return nil, err
@@ -247,14 +260,15 @@ func (c *Cloud) calls(nc *nats.Conn, objects cache.Cache, engine *desired.Engine
 			engine.Serve(node)
 			return attacher.Handle(ctx, node, request)
 		},
+		streams.VerbPiece:  pieces.Handle,
 		streams.VerbKube:   kube.Handle,
 		streams.VerbScopes: wants(asked),
 		streams.VerbPing:   func(context.Context, string, []byte) (any, error) { return struct{}{}, nil },
 	}, metrics, c.log.Named("calls"))
 }
 
-// reports makes the readers of what nodes report.
-func (c *Cloud) reports(nc *nats.Conn, objects cache.Cache, metrics *streams.Metrics) ([]lifecycle.Part, error) {
+// reports makes the readers of what nodes report; called says how the cloud reaches nodes.
+func (c *Cloud) reports(nc *nats.Conn, objects cache.Cache, called reports.Ways, metrics *streams.Metrics) ([]lifecycle.Part, error) {
 	readers := make(map[streams.Plane]*streams.Reports, 2)
 	later := newAgain(func(node string, key wire.Key) error { return streams.Nudge(nc, node, key) }, c.log.Named("again"))
 	gaveUp := map[streams.Plane]func(wire.Message){streams.Report: later.later} // an event is not a state to ask for
@@ -267,7 +281,7 @@ func (c *Cloud) reports(nc *nats.Conn, objects cache.Cache, metrics *streams.Met
 			}
 		}
 		registerer := prometheus.WrapRegistererWith(prometheus.Labels{"plane": string(plane)}, c.metrics)
-		applier, err := reports.New(reports.Config{Overtaken: overtaken, Metrics: registerer},
+		applier, err := reports.New(reports.Config{Overtaken: overtaken, Ways: called, Metrics: registerer},
 			c.rest, objects, stillLast, c.log.Named(string(plane)))
 		if err != nil {
 			return nil, err

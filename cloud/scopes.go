@@ -10,12 +10,10 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
-	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers/desired"
@@ -43,21 +41,18 @@ func (c *Cloud) scopes(ctx context.Context, nc *nats.Conn, objects cache.Cache, 
 		return nil, fmt.Errorf("registry: %w", err)
 	}
 	s := c.cfg.Scopes
-	return scopes.New(scopes.Config{
+	return newScopes(scopes.Config{
 		PerNode: s.PerNode, Objects: s.Objects, JudgeEvery: time.Duration(s.JudgeEvery), Users: s.Users, Metrics: c.metrics,
-	}, clients, objects, meta, registry{kv}, scopes.Node{
-		Owned: members.Owns,
-		Known: func(node string) bool { return known(ctx, objects, node) }, //nolint:contextcheck // it reads memory
-		Runs:  func(node, namespace, account string) bool { return engine().Runs(node, namespace, account) },
-		Changed: func(node string) {
-			engine().Rescope(node)
-		},
-	}, c.log.Named("scopes"))
+	}, clients, meta, objects, kv, members, engine, c.log.Named("scopes"))
 }
 
-// known reports whether there is a Node object.
-func known(ctx context.Context, objects cache.Cache, node string) bool {
-	return objects.Get(context.WithoutCancel(ctx), client.ObjectKey{Name: node}, &corev1.Node{}) == nil
+func newScopes(cfg scopes.Config, kube kubernetes.Interface, meta metadata.Interface, objects cache.Cache, kv jetstream.KeyValue, members *Members, engine func() *desired.Engine, log *zap.Logger) (*scopes.Keeper, error) {
+	return scopes.New(cfg, kube, objects, meta, registry{kv}, scopes.Node{
+		Owned:   members.Owns,
+		Known:   func(node string) bool { return engine().Knows(node) },
+		Runs:    func(node, namespace, account string) bool { return engine().Runs(node, namespace, account) },
+		Changed: func(node string) { engine().Rescope(node) },
+	}, log)
 }
 
 // wants is the streams.CallHandler of streams.VerbScopes.

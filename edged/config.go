@@ -81,3 +81,8 @@ func (c Config) Validate() error {
 	}
 	return errors.Join(errs...)
 }
+
+// ServingCert is the file of the certificate that the kubelet's port shows.
+func (c Config) ServingCert() string {
+	return orDefault(c.CertFile, filepath.Join(c.Dir, "pki", "kubelet.crt"))
+}

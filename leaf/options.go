@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nkeys"
@@ -122,6 +123,11 @@ func readSecrets(cfg Config) (secrets, error) {
 			cert, err := tls.LoadX509KeyPair(cfg.CertFile, cfg.KeyFile)
 			if err != nil {
 				return nil, fmt.Errorf("load certificate: %w", err)
+			}
+			// The hub would only close the connection.
+			if now := time.Now(); now.After(cert.Leaf.NotAfter) {
+				return nil, fmt.Errorf("this gateway's certificate %s expired on %s: replace it, and the link comes up by itself",
+					cfg.CertFile, cert.Leaf.NotAfter.UTC().Format(time.DateOnly))
 			}
 			return &cert, nil
 		},

@@ -69,9 +69,14 @@ func (a *authority) write(name, kind string, der []byte) {
 // issue writes name.pem and name.key.
 func (a *authority) issue(name string, serial int64) {
 	a.t.Helper()
+	a.issueUntil(name, serial, time.Now().Add(time.Hour))
+}
+
+func (a *authority) issueUntil(name string, serial int64, end time.Time) {
+	a.t.Helper()
 	k := a.newKey()
 	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
-		SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: name}, NotAfter: time.Now().Add(time.Hour),
+		SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: name}, NotAfter: end,
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}, a.cert, k.Public(), a.key)

@@ -17,8 +17,10 @@ import (
 type Catchup struct {
 	// Objects of the gateway.
 	Objects int
+	// Times is how often each of them changes meanwhile; 0 is once.
+	Times int
 
-	seconds, down, up []float64
+	seconds, down, up, restarts []float64
 }
 
 const (
@@ -69,9 +71,15 @@ func (s *Catchup) Once(ctx context.Context, w *World) (err error) {
 			err = errors.Join(err, w.cluster.Heal(context.WithoutCancel(ctx), edge))
 		}
 	}()
-	versions, err := w.putAll(ctx, w.update, names(catchupConfig, s.Objects))
+	ran, err := w.starts(ctx, "app="+catchupPod)
 	if err != nil {
 		return err
+	}
+	var versions map[wire.Key]string
+	for range max(s.Times, 1) {
+		if versions, err = w.putAll(ctx, w.update, names(catchupConfig, s.Objects)); err != nil {
+			return err
+		}
 	}
 	if err := w.published(ctx, edge, versions); err != nil {
 		return err
@@ -97,6 +105,11 @@ func (s *Catchup) Once(ctx context.Context, w *World) (err error) {
 	if whole, err := w.stores(ctx, versionsByName(versions)); err != nil || !whole {
 		return errors.Join(errors.New("the gateway does not hold each object's last version"), err)
 	}
+	runs, err := w.starts(ctx, "app="+catchupPod)
+	if err != nil {
+		return err
+	}
+	s.restarts = append(s.restarts, float64(different(ran, runs)))
 	const mb = 1e6
 	s.seconds = append(s.seconds, milliseconds(took))
 	s.down = append(s.down, float64(after.DownBytes-before.DownBytes)/mb)
@@ -111,10 +124,18 @@ const appliedMetric = "frond_store_applied_total"
 // Lines of the report.
 func (s *Catchup) Lines() []Line {
 	return []Line{
-		{Scenario: s.Name(), Measure: fmt.Sprintf("link healed → %d changed ConfigMaps on disk", s.Objects), Unit: unitTime, Summary: Summarize(s.seconds)},
+		{Scenario: s.Name(), Measure: fmt.Sprintf("link healed → %s on disk", s.what()), Unit: unitTime, Summary: Summarize(s.seconds)},
 		{Scenario: s.Name(), Measure: "  over the link, down", Unit: unitMemory, Summary: Summarize(s.down)},
 		{Scenario: s.Name(), Measure: "  over the link, up", Unit: unitMemory, Summary: Summarize(s.up)},
+		{Scenario: s.Name(), Measure: "  containers restarted or pods made anew", Summary: Summarize(s.restarts)},
 	}
+}
+
+func (s *Catchup) what() string {
+	if s.Times < 2 {
+		return fmt.Sprintf("%d changed ConfigMaps", s.Objects)
+	}
+	return fmt.Sprintf("%d changes of %d ConfigMaps", s.Objects*s.Times, s.Objects)
 }
 
 // Close removes pods and objects.

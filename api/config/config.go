@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"sigs.k8s.io/yaml"
@@ -62,6 +63,10 @@ type Gateway struct {
 	Address string `json:"address,omitempty"`
 	// ScrapeAddress is host:port for HTTPS requests of nodes' metrics, with bearer tokens of Kubernetes.
 	ScrapeAddress string `json:"scrapeAddress,omitempty"`
+	// MetricsHost is the host by which metrics-server reaches ScrapeAddress; "" tells it nothing of edge nodes.
+	MetricsHost string `json:"metricsHost,omitempty"`
+	// Direct is the way of kube-apiserver without a proxy.
+	Direct Direct `json:"direct,omitzero"`
 	// ReusePort lets several cloudcores of one user on one host listen on the same addresses.
 	ReusePort bool `json:"reusePort,omitempty"`
 	// CertFile and KeyFile serve both addresses. Certificate files are read again for each connection.
@@ -103,6 +108,9 @@ type Runtime struct {
 
 // Kubelet is what a gateway may set of its kubelet; a zero field means the kubelet's own default.
 type Kubelet struct {
+	// External says that a stock kubelet of this machine uses the local API, at LocalAPI.Address: edgecore then runs none. Of the
+	// settings below only Address and Port count, as the place where that one listens.
+	External bool `json:"external,omitempty"`
 	// CgroupDriver is cgroupfs or systemd; the default is cgroupfs.
 	CgroupDriver string `json:"cgroupDriver,omitempty"`
 	// CgroupRoot is the cgroup below which pods are put.
@@ -128,6 +136,9 @@ type Kubelet struct {
 type LocalAPI struct {
 	// Socket is the path of a unix socket, mode 0600; "" means api.sock below Dir.
 	Socket string `json:"socket,omitempty"`
+	// SocketGroup is a group, by name or number, whose members may open the socket too, and so have all of the gateway in their
+	// hands; "" is nobody. The socket then needs a folder of its own, outside of Dir.
+	SocketGroup string `json:"socketGroup,omitempty"`
 	// Address is a loopback host:port for TLS with client certificates or tokens; "" opens none.
 	Address      string `json:"address,omitempty"`
 	CertFile     string `json:"certFile,omitempty"`
@@ -214,7 +225,7 @@ func (g Gateway) validate() error {
 		"gateway.certFile": g.CertFile, "gateway.keyFile": g.KeyFile, "gateway.kubeletCAFile": g.KubeletCAFile,
 		"gateway.kubeletCertFile": g.KubeletCertFile, "gateway.kubeletKeyFile": g.KubeletKeyFile,
 	})
-	return errors.Join(faults...)
+	return errors.Join(append(faults, g.Direct.validate())...)
 }
 
 // ParseEdgeCore reads and completes a configuration file of edgecore.
@@ -251,8 +262,13 @@ func (c EdgeCore) Validate() error {
 	if c.Kubelet.Port == EdgeMetricsPort {
 		faults = append(faults, fmt.Errorf("kubelet.port: %d is edgecore's own in the tunnel", EdgeMetricsPort))
 	}
-	if c.Runtime.Endpoint == "" && !c.Runtime.Hollow {
+	if c.Kubelet.External {
+		faults = append(faults, required("localAPI.address", c.LocalAPI.Address))
+	} else if c.Runtime.Endpoint == "" && !c.Runtime.Hollow {
 		faults = append(faults, errors.New("runtime.endpoint: required unless runtime.hollow is true"))
+	}
+	if c.LocalAPI.SocketGroup != "" && strings.HasPrefix(c.LocalAPI.Socket, filepath.Clean(c.Dir)+"/") {
+		faults = append(faults, fmt.Errorf("localAPI.socketGroup: %s is in dir, which is edgecore's alone: set localAPI.socket to a folder of its own", c.LocalAPI.Socket))
 	}
 	if c.LocalAPI.Address != "" {
 		faults = append(faults,

@@ -35,7 +35,7 @@ With root, each gateway has containerd and a network namespace of its own; witho
 	}
 	cmd.PersistentFlags().StringVar(&shared.dir, "dir", ".frond", "folder of the cluster")
 	cmd.AddCommand(newUp(shared), newDown(shared), newStatus(shared), newCut(shared), newHeal(shared), newKill(shared),
-		newStart(shared), newReboot(shared), newLogs(shared), newStore(shared), newDemo(shared), newWan())
+		newStart(shared), newReboot(shared), newLogs(shared), newStore(shared), newExec(shared), newDemo(shared), newWan())
 	return cmd
 }
 

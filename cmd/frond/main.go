@@ -1,5 +1,5 @@
-// Command frond is the command line for people: how far gateways are (frond status, frond sync), and development clusters
-// (frond dev).
+// Command frond is the command line for people: how far gateways are (frond status, frond sync), the gateway it runs on
+// (frond edge), and development clusters (frond dev).
 package main
 
 import (
@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -32,11 +33,17 @@ func run(args []string, stdout, stderr io.Writer) int {
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	root.AddCommand(newNodeStatus(), newSync(), newConfirm(), newDev(), newVersion())
+	root.AddCommand(newNodeStatus(), newSync(), newConfirm(), newEdge(), newDev(), newVersion())
 	if err := root.ExecuteContext(ctx); err != nil {
 		if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 			_, _ = fmt.Fprintln(stderr, "interrupted")
 			return 130
+		}
+		if failed, ok := errors.AsType[*failure](err); ok { // it is worded already, and has a code of its own
+			if failed.message != "" {
+				_, _ = fmt.Fprintln(stderr, strings.TrimSuffix(failed.message, "\n"))
+			}
+			return failed.code
 		}
 		_, _ = fmt.Fprintln(stderr, "error:", err)
 		return 1

@@ -160,3 +160,6 @@ func (e *Engine) Runs(node, namespace, account string) bool {
 			pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed
 	})
 }
+
+// Knows reports whether a node has a Node object. The engine must be Ready.
+func (e *Engine) Knows(node string) bool { return e.exists(wire.Key{Resource: "nodes", Name: node}) }

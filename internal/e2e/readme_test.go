@@ -27,6 +27,7 @@ func readmeCommands() []struct{ command, how string } {
 		{"frond dev status", script},
 		{"frond dev store edge-1 list", script},
 		{"frond dev cut edge-1", script},
+		{"frond dev exec edge-1 -- frond edge get pods -A", script},
 		{"frond dev heal edge-1", script},
 		{"make down", makefile}, // really run, it would end the cluster of all tests
 		{"make", here},
@@ -87,7 +88,7 @@ func TestReadmeLookAround(t *testing.T) {
 		command := strings.ReplaceAll(c.command, ".frond/", shared.Dir()+"/")
 		switch {
 		case strings.HasPrefix(command, "frond dev "):
-			command += " --dir " + shared.Dir()
+			command = strings.Replace(command, "frond dev ", "frond dev --dir "+shared.Dir()+" ", 1)
 		case strings.HasPrefix(command, "make"):
 			continue
 		}

@@ -43,6 +43,8 @@ const childOrder = "FROND_EDGENODE_CHILD"
 type order struct {
 	Dir, Endpoint string
 	Port          int
+	// Token is what the cloud answers when it is asked for a token; "" for a gateway without link.
+	Token string
 }
 
 func TestMain(m *testing.M) {
@@ -98,7 +100,7 @@ func agent(text string) error {
 	if err != nil {
 		return err
 	}
-	api, err := localapi.New(localapi.Config{Node: "edge-1"}, st, offline{}, outbox, log)
+	api, err := localapi.New(localapi.Config{Node: "edge-1"}, st, tokensOnly(o.Token), outbox, log)
 	if err != nil {
 		return err
 	}
@@ -242,11 +244,16 @@ func (n *notes) has(text string) error {
 // startAgent runs an agent until the test ends, or until it is killed.
 func startAgent(t *testing.T, dir, endpoint string, log io.Writer) (kill func()) {
 	t.Helper()
+	return startAgentAs(t, order{Dir: dir, Endpoint: endpoint}, log)
+}
+
+func startAgentAs(t *testing.T, o order, log io.Writer) (kill func()) {
+	t.Helper()
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	must(t, err)
-	port := listener.Addr().(*net.TCPAddr).Port
+	o.Port = listener.Addr().(*net.TCPAddr).Port
 	must(t, listener.Close())
-	text, err := json.Marshal(order{Dir: dir, Endpoint: endpoint, Port: port})
+	text, err := json.Marshal(o)
 	must(t, err)
 	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), os.Args[0])
 	cmd.Env = append(os.Environ(), childOrder+"="+string(text))

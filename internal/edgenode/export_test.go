@@ -12,8 +12,21 @@ import (
 // NewStorage gives tests the answer to a full disk.
 var NewStorage = newStorage
 
+// ShareSocket gives tests the opening of the socket.
+var ShareSocket = shareSocket
+
 // Nudged returns what a node does when the cloud asks it to report an object.
 func Nudged(node string, st *store.Store, to reporter, hold holder, log *zap.Logger) func(context.Context, wire.Key) error {
 	r := &resync{node: node, store: st, to: to, hold: hold, log: log}
 	return r.nudged
+}
+
+// KeepEndpoints runs the part that keeps endpoint slices right.
+func KeepEndpoints(ctx context.Context, node string, st *store.Store, log *zap.Logger) error {
+	return (&endpoints{node: node, store: st, log: log}).Start(ctx)
+}
+
+// SaveCopies runs the part that saves the last-good copy.
+func SaveCopies(ctx context.Context, save func(context.Context) error, log *zap.Logger) error {
+	return (&copier{save: save, log: log}).Start(ctx)
 }

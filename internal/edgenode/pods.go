@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/frond-edge/frond/edged"
 	"github.com/frond-edge/frond/internal/hostaddr"
 	"github.com/frond-edge/frond/leaf/localapi"
 )
@@ -18,6 +19,12 @@ func (n *Node) localAPI() localapi.Config {
 			up, _ := link{n.leaf}.State()
 			return up
 		},
+	}
+	if !n.cfg.Kubelet.External {
+		cfg.Kubelet = n.kubeletPort()
+	}
+	if endpoint := n.runtimeEndpoint(); endpoint != "" {
+		cfg.Stopper = edged.Stopper{Endpoint: endpoint}
 	}
 	if address, err := netip.ParseAddrPort(c.Pods.Address); err == nil && !c.Pods.Off { // it was validated
 		cfg.Pods = localapi.Pods{Dir: n.cfg.Dir, Address: address, Claim: hostaddr.Claim, Expired: time.Duration(c.Pods.ExpiredTokens)}

@@ -64,7 +64,7 @@ func (r *resource) tableOf(obj runtime.Object, headers bool) (*metav1.Table, err
 		return nil, err
 	}
 	if m, err := meta.ListAccessor(obj); err == nil {
-		table.ResourceVersion = m.GetResourceVersion()
+		table.ResourceVersion, table.Continue, table.RemainingItemCount = m.GetResourceVersion(), m.GetContinue(), m.GetRemainingItemCount()
 	} else if m, err := meta.CommonAccessor(obj); err == nil {
 		table.ResourceVersion = m.GetResourceVersion()
 	}

@@ -9,15 +9,12 @@ import (
 	"crypto/x509/pkix"
 	"encoding/json"
 	"encoding/pem"
-	"fmt"
 	"io"
 	"math/big"
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -148,56 +145,5 @@ func TestUnixSocket(t *testing.T) {
 	g.stop()
 	if _, err := os.Stat(path); !os.IsNotExist(err) {
 		t.Errorf("the socket's file is still there: %v", err)
-	}
-}
-
-// TestKubectl drives the real kubectl against the TLS listener.
-func TestKubectl(t *testing.T) {
-	const multicall = "/tmp/kb/kube"
-	if info, err := os.Stat(multicall); err != nil || info.IsDir() {
-		t.Skipf("no kubectl at %s: build tools/kube", multicall)
-	}
-	p := newPKI(t)
-	g := newGateway(t, true, withTLS(p))
-	running := pod("web", "u1", "1")
-	running.Status.Phase = "Running"
-	g.deliver(running, configMap("conf", "1"), newNode())
-	kubectl := func(args ...string) string {
-		t.Helper()
-		args = append([]string{
-			"kubectl", "--kubeconfig", os.DevNull, "--cache-dir", t.TempDir(), "--server", "https://" + g.api.Addr(), "--certificate-authority", p.file("ca.crt"),
-			"--client-certificate", p.file("client.crt"), "--client-key", p.file("client.key"),
-		}, args...)
-		out, err := exec.CommandContext(t.Context(), multicall, args...).CombinedOutput()
-		if err != nil {
-			return fmt.Sprintf("%v: %s", err, out)
-		}
-		return string(out)
-	}
-	for command, want := range map[string][]string{
-		"get pods -A -o wide": {"NAMESPACE", "READY", "default", "web", "0/1", "Running", "edge-1"},
-		"get nodes":           {"NAME", "STATUS", "ROLES", "edge-1", "NotReady"},
-		"get cm conf -o yaml": {"kind: ConfigMap", "key: \"1\""},
-		"get pods --field-selector spec.nodeName=edge-1": {"web"},
-		"get pods -l app=none":                           {"No resources found"},
-		"describe pod web":                               {"Name:", "web", "busybox"},
-		"api-resources":                                  {"pods", "configmaps", "csidrivers", "storage.k8s.io/v1"},
-		"version":                                        {"Server Version: v1.37.1"},
-		"get pod none":                                   {"NotFound"},
-		"get secret none":                                {"cannot ask the cloud"},
-		"get deployments":                                {"doesn't have a resource type"},
-		"annotate node edge-1 a=b":                       {"annotated"},
-		"get pods,cm -o name":                            {"pod/web", "configmap/conf"},
-		"wait pod/web --for=jsonpath={.status.phase}=Running": {"condition met"},
-	} {
-		out := kubectl(strings.Fields(command)...)
-		for _, w := range want {
-			if !strings.Contains(out, w) {
-				t.Errorf("kubectl %s: no %q in:\n%s", command, w, out)
-			}
-		}
-		if testing.Verbose() {
-			t.Logf("$ kubectl %s\n%s", command, out)
-		}
 	}
 }

@@ -105,6 +105,9 @@ func (e *endpoint) fetch(ctx context.Context, key wire.Key) (runtime.Object, err
 
 // List answers from the store.
 func (e *endpoint) List(ctx context.Context, opts *metainternalversion.ListOptions) (runtime.Object, error) {
+	if opts != nil && opts.Continue != "" {
+		return e.nextPage(ctx, opts)
+	}
 	f := newFilter(e.r, opts)
 	after, err := e.start(opts)
 	if err != nil {
@@ -120,7 +123,7 @@ func (e *endpoint) List(ctx context.Context, opts *metainternalversion.ListOptio
 	if err := e.still(ctx, opts); err != nil {
 		return nil, err
 	}
-	return e.r.listOf(items, revision)
+	return e.firstPage(ctx, opts, items, revision)
 }
 
 // snapshot returns what matches now and the revision at which it does.

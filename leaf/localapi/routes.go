@@ -196,6 +196,10 @@ func (rs *routes) answer(w http.ResponseWriter, req *http.Request, info *request
 		rs.plain(w, req)
 	case !who.trusted:
 		rs.other(info)(w, req)
+	case rs.s.kubelet.reaches(info, req):
+		rs.s.podStream(w, req)
+	case ofOwnUser(info):
+		rs.s.reviewed(rs.resource(info))(w, req)
 	default:
 		rs.resource(info)(w, req)
 	}
@@ -278,6 +282,10 @@ func (rs *routes) plain(w http.ResponseWriter, req *http.Request) {
 		}
 		rs.s.showStore(w)
 	default:
+		if req.TLS == nil && rs.s.cfg.Stopper != nil && strings.HasPrefix(path, RestartPath) {
+			rs.s.restart(w, req)
+			return
+		}
 		if !rs.s.describe(w, req, path) {
 			rs.discovery.serve(w, req, path)
 		}

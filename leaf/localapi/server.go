@@ -66,6 +66,10 @@ type Config struct {
 	MaxRequestBytes int64
 	// BookmarkEvery is how often an idle watch is told how far the store is, with up to as much again at random; 0 is 1 min.
 	BookmarkEvery time.Duration
+	// Kubelet is the node's own kubelet, for logs and commands on the unix socket.
+	Kubelet KubeletPort
+	// Stopper restarts containers on the unix socket; nil: refused.
+	Stopper Stopper
 }
 
 // Validate names each field that cannot work.
@@ -102,6 +106,8 @@ type Server struct {
 	absences *absences
 	tokens   *tokens
 	locks    *locks
+	kubelet  *kubeletWay
+	pages    pages
 	routes   *routes
 	pipe     *bufconn.Listener
 	client   *http.Transport
@@ -140,6 +146,7 @@ func New(cfg Config, st *store.Store, up Upstream, rep Reporter, log *zap.Logger
 		locks:    newLocks(),
 		limits:   newLimits(),
 		asking:   make(chan struct{}, maxAsking),
+		kubelet:  newKubeletWay(cfg.Kubelet, log),
 		pipe:     bufconn.Listen(pipeBytes),
 		ready:    make(chan struct{}),
 	}

@@ -117,17 +117,21 @@ func refusal(reply wire.KubeReply) error {
 	return apierrors.NewGenericServerResponse(reply.Code, "", schema.GroupResource{}, "", string(reply.Body), 0, true)
 }
 
-// forward passes a request to the cloud and its answer back, both untouched: any encoding works that Kubernetes speaks.
+// forward passes a request to the cloud and its answer back, both untouched but for versions (see versions.go): any encoding
+// works that Kubernetes speaks.
 func (s *Server) forward(w http.ResponseWriter, req *http.Request) {
 	body, ok := s.body(w, req)
 	if !ok {
 		return
 	}
-	reply, err := s.do(req.Context(), kubeRequest(req, body))
+	request := kubeRequest(req, body)
+	s.toCloud(req, &request)
+	reply, err := s.do(req.Context(), request)
 	if err != nil {
 		fail(w, req, err)
 		return
 	}
+	s.toLocal(req, &reply)
 	writeReply(w, reply)
 }
 

@@ -1,0 +1,192 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/discovery/cached/memory"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/restmapper"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/kubectl/pkg/cmd/describe"
+	"k8s.io/kubectl/pkg/cmd/get"
+	kubectllogs "k8s.io/kubectl/pkg/cmd/logs"
+	cmdutil "k8s.io/kubectl/pkg/cmd/util"
+)
+
+const (
+	envSocket = "FROND_SOCKET"
+	// defaultSocket is the local API's with the documented folder of edgecore.
+	defaultSocket = "/var/lib/frond/api.sock"
+	// localHost stands for the gateway in URLs and in messages; nobody resolves it.
+	localHost = "http://gateway"
+	// socketTimeout bounds the first dial: a socket answers at once or not at all.
+	socketTimeout = 5 * time.Second
+)
+
+// edge is the local API of the gateway that the command runs on, as kubectl's own commands want a cluster.
+type edge struct {
+	socket, namespace string
+	discovered        discovery.CachedDiscoveryInterface
+}
+
+func newEdge() *cobra.Command {
+	e := &edge{}
+	cmd := &cobra.Command{
+		Use:   "edge",
+		Short: "Look after the gateway that this runs on, without the cloud",
+		Long: `Look after the gateway that this runs on, without the cloud. edgecore answers on its unix socket, also while the link is
+down: what the gateway holds, what its pods log, a shell in them, and a new start of their containers. The flags are kubectl's.
+
+Whoever may open the socket is master of the gateway and its Secrets. Without an entry localAPI.socketGroup in edgecore's
+configuration that is root alone. $` + envSocket + ` names another socket than ` + defaultSocket + `.`,
+		Example: `  frond edge get pods -A -o wide
+  frond edge describe pod -n shop web-5d9c7
+  frond edge logs -n shop web-5d9c7 --tail=20 -f
+  frond edge exec -n shop web-5d9c7 -it -- sh
+  frond edge restart -n shop web-5d9c7 -c main`,
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return e.answers(cmd.Context()) },
+	}
+	cmd.PersistentFlags().StringVar(&e.socket, "socket", cmp.Or(os.Getenv(envSocket), defaultSocket), "edgecore's unix socket")
+	cmd.PersistentFlags().StringVarP(&e.namespace, "namespace", "n", "default", "namespace of what is asked for")
+	f := cmdutil.NewFactory(e)
+	// kubectl's commands end the process with their message; here they end the command with it.
+	cmdutil.BehaviorOnFatal(func(message string, code int) { panic(&failure{message, code}) })
+	upstream := func(make func(genericiooptions.IOStreams) *cobra.Command) *cobra.Command {
+		streams := genericiooptions.IOStreams{In: os.Stdin, Out: &later{cmd.OutOrStdout}, ErrOut: &later{cmd.ErrOrStderr}}
+		return ours(make(streams))
+	}
+	cmd.AddCommand(
+		upstream(func(s genericiooptions.IOStreams) *cobra.Command { return get.NewCmdGet("frond edge", f, s) }),
+		upstream(func(s genericiooptions.IOStreams) *cobra.Command { return describe.NewCmdDescribe("frond edge", f, s) }),
+		upstream(func(s genericiooptions.IOStreams) *cobra.Command { return kubectllogs.NewCmdLogs(f, s) }),
+		upstream(func(s genericiooptions.IOStreams) *cobra.Command { return newEdgeExec(e, f, s) }),
+		newEdgeRestart(e, f),
+	)
+	return cmd
+}
+
+// later writes to a stream that is known when the command runs.
+type later struct{ to func() io.Writer }
+
+func (l *later) Write(p []byte) (int, error) { return l.to().Write(p) }
+
+// failure is how one of kubectl's commands ended: what it would have printed, and its exit code.
+type failure struct {
+	message string
+	code    int
+}
+
+func (f *failure) Error() string { return f.message }
+
+// ours makes a command of kubectl one of this program: it returns its failures, and ends with the context.
+func ours(cmd *cobra.Command) *cobra.Command {
+	run := cmd.Run
+	cmd.Run = nil
+	cmd.Example = strings.ReplaceAll(cmd.Example, "kubectl ", "frond edge ")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		done := make(chan error, 1) // room for the end that comes after an interrupt
+		go func() {
+			defer func() {
+				switch p := recover().(type) {
+				case nil:
+					done <- nil
+				case *failure:
+					done <- p
+				default:
+					panic(p)
+				}
+			}()
+			run(cmd, args)
+		}()
+		select {
+		case err := <-done:
+			return err
+		case <-cmd.Context().Done(): // kubectl's commands know no context; the process ends now
+			return cmd.Context().Err()
+		}
+	}
+	return cmd
+}
+
+// answers says in words for people why the socket cannot be used, before kubectl's own words hide it.
+func (e *edge) answers(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, socketTimeout)
+	defer cancel()
+	conn, err := e.dial(ctx, "", "")
+	switch {
+	case err == nil:
+		return conn.Close()
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("you may not open %s: become root, or a member of the group that edgecore's localAPI.socketGroup names", e.socket)
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("there is no socket %s: edgecore does not run here, or its localAPI.socket is another one (--socket, $%s)", e.socket, envSocket)
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return fmt.Errorf("nobody answers at %s: edgecore is down", e.socket)
+	default:
+		return fmt.Errorf("open %s: %w", e.socket, err)
+	}
+}
+
+func (e *edge) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+	return new(net.Dialer).DialContext(ctx, "unix", e.socket)
+}
+
+// ToRESTConfig is the way to the API. The socket's file mode is all the authentication there is.
+func (e *edge) ToRESTConfig() (*rest.Config, error) {
+	cfg := &rest.Config{Host: localHost, Dial: e.dial, QPS: -1, APIPath: "/api"} // as kubectl's own: of the core group
+	cfg.GroupVersion, cfg.NegotiatedSerializer = &corev1.SchemeGroupVersion, scheme.Codecs.WithoutConversion()
+	return cfg, rest.SetKubernetesDefaults(cfg)
+}
+
+// ToDiscoveryClient asks once what is served.
+func (e *edge) ToDiscoveryClient() (discovery.CachedDiscoveryInterface, error) {
+	if e.discovered != nil {
+		return e.discovered, nil
+	}
+	cfg, err := e.ToRESTConfig()
+	if err != nil {
+		return nil, err
+	}
+	client, err := discovery.NewDiscoveryClientForConfig(cfg)
+	if err != nil {
+		return nil, err
+	}
+	e.discovered = memory.NewMemCacheClient(client)
+	return e.discovered, nil
+}
+
+// ToRESTMapper finds resources by the names that people use.
+func (e *edge) ToRESTMapper() (meta.RESTMapper, error) {
+	client, err := e.ToDiscoveryClient()
+	if err != nil {
+		return nil, err
+	}
+	return restmapper.NewShortcutExpander(restmapper.NewDeferredDiscoveryRESTMapper(client), client, nil), nil
+}
+
+// ToRawKubeConfigLoader is a kubeconfig of the gateway alone; the user's own is not read.
+func (e *edge) ToRawKubeConfigLoader() clientcmd.ClientConfig {
+	const name = "gateway"
+	cfg := clientcmdapi.NewConfig()
+	cfg.Clusters[name] = &clientcmdapi.Cluster{Server: localHost}
+	cfg.Contexts[name] = &clientcmdapi.Context{Cluster: name, Namespace: e.namespace}
+	cfg.CurrentContext = name
+	return clientcmd.NewDefaultClientConfig(*cfg, &clientcmd.ConfigOverrides{})
+}

@@ -1,0 +1,27 @@
+package devcluster
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+)
+
+// Command makes a command that runs as on a gateway: in its network and mount namespaces where it has some, with the
+// cluster's programs before all others and with frond edge led to its edgecore.
+func (c *Cluster) Command(ctx context.Context, edge string, args ...string) (*exec.Cmd, error) {
+	if err := c.mustBeEdge(edge); err != nil {
+		return nil, err
+	}
+	if c.state.Spec.Runtime == Containerd {
+		holder := c.state.Processes[c.holderOf(edge)]
+		if !holder.Alive() {
+			return nil, fmt.Errorf("the holder of the namespaces of %s is gone: run frond dev up", edge)
+		}
+		args = append([]string{"nsenter", "--target=" + strconv.Itoa(holder.PID), "--net", "--mount", "--wdns=/", "--"}, args...)
+	}
+	// The program is looked for in the new PATH, by env: exec.Command would look in this process's.
+	env := []string{"PATH=" + c.layout.in("bin") + ":" + os.Getenv("PATH"), "FROND_SOCKET=" + c.layout.edge(edge).api()}
+	return exec.CommandContext(ctx, "env", append(env, args...)...), nil
+}

@@ -1,0 +1,72 @@
+package edgenode
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/user"
+	"strconv"
+
+	"github.com/frond-edge/frond/edged"
+	"github.com/frond-edge/frond/internal/lifecycle"
+	"github.com/frond-edge/frond/leaf/localapi"
+)
+
+// kubeletPort is where the local API finds the kubelet that runs in this process.
+func (n *Node) kubeletPort() localapi.KubeletPort {
+	k := n.cfg.Kubelet
+	return localapi.KubeletPort{
+		Address:  onThisMachine(net.JoinHostPort(k.Address, strconv.Itoa(int(k.Port)))),
+		CertFile: edged.Config{Dir: kubeletDir(n.cfg), CertFile: k.CertFile}.ServingCert(),
+	}
+}
+
+// runtimeEndpoint is the runtime's CRI socket: the configured one, or the hollow runtime's.
+func (n *Node) runtimeEndpoint() string {
+	if n.cfg.Runtime.Hollow && n.cfg.Runtime.Endpoint == "" {
+		return "unix://" + n.socket("cri.sock")
+	}
+	return n.cfg.Runtime.Endpoint
+}
+
+// openSocket makes the part that lets a group open the local API's socket. It runs when the socket is there, mode 0600, so
+// nobody else can ever open it.
+func (n *Node) openSocket() lifecycle.Part {
+	ready := make(chan struct{})
+	return lifecycle.Part{Name: "socket", Ready: ready, Start: func(ctx context.Context) error {
+		if group := n.cfg.LocalAPI.SocketGroup; group != "" {
+			if err := shareSocket(n.cfg.LocalAPI.Socket, group); err != nil {
+				return fmt.Errorf("localAPI.socketGroup: %w", err)
+			}
+		}
+		close(ready)
+		<-ctx.Done()
+		return nil
+	}}
+}
+
+const sharedSocket = 0o660
+
+// socketDirMode is that of the socket's folder where New makes it: others must pass through it, if they may open the socket.
+func (n *Node) socketDirMode() os.FileMode {
+	if n.cfg.LocalAPI.SocketGroup != "" {
+		return 0o711
+	}
+	return dirMode
+}
+
+func shareSocket(path, group string) error {
+	id, err := strconv.Atoi(group)
+	if err != nil {
+		found, err := user.LookupGroup(group)
+		if err != nil {
+			return err
+		}
+		if id, err = strconv.Atoi(found.Gid); err != nil {
+			return fmt.Errorf("group %s: %w", group, err)
+		}
+	}
+	return errors.Join(os.Chown(path, -1, id), os.Chmod(path, sharedSocket))
+}

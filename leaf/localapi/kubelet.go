@@ -1,0 +1,236 @@
+package localapi
+
+import (
+	"bytes"
+	"crypto/rand"
+	"crypto/subtle"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"strings"
+
+	"go.uber.org/zap"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/client-go/kubernetes/scheme"
+
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/leaf/store"
+)
+
+// localUser is who the kubelet sees when someone on the unix socket reads a log or runs a command.
+const localUser = "frond:local"
+
+// KubeletPort says where the node's own kubelet serves, for logs and commands asked for on the unix socket.
+type KubeletPort struct {
+	// Address is the host:port of its API; "" refuses logs and commands.
+	Address string
+	// CertFile holds its serving certificate, which must be the one that is shown; its dates do not matter, because a
+	// gateway that is away for months must still be looked after. It is read again for each connection.
+	CertFile string
+}
+
+// kubeletWay leads from the unix socket to the kubelet's port, without the cloud.
+//
+// A kubelet asks its API who the bearer of a token is and what it may do, and its API is this server. So the token is made
+// here, lives in this process's memory, and both questions about it are answered here; all others are answered as ever.
+type kubeletWay struct {
+	port  KubeletPort
+	token string
+	uid   string // of the user; only the kubelet learns it, so nobody else can ask what this user may do
+	proxy *httputil.ReverseProxy
+}
+
+func newKubeletWay(port KubeletPort, log *zap.Logger) *kubeletWay {
+	k := &kubeletWay{port: port, token: "frond-local-" + rand.Text(), uid: rand.Text()}
+	// Its idle connections are closed by newHTTP's owner, as those of the in-memory client.
+	transport := &http.Transport{
+		DisableCompression: true, DisableKeepAlives: true, // rare, and by hand: nothing to keep open
+		TLSClientConfig: &tls.Config{
+			InsecureSkipVerify: true, //nolint:gosec // VerifyConnection is stricter: it wants the very certificate
+			VerifyConnection:   k.verify, MinVersion: tls.VersionTLS12,
+		},
+	}
+	k.proxy = &httputil.ReverseProxy{
+		Transport: transport, FlushInterval: -1, // a followed log is shown line by line
+		ErrorLog: zap.NewStdLog(log.WithOptions(zap.IncreaseLevel(zap.ErrorLevel))),
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.Out.Header.Del("Cookie")
+			r.Out.Header.Set("Authorization", "Bearer "+k.token)
+		},
+		ErrorHandler: func(w http.ResponseWriter, req *http.Request, err error) {
+			fail(w, req, apierrors.NewServiceUnavailable(fmt.Sprintf("the kubelet of this gateway does not answer: %v", err)))
+		},
+	}
+	return k
+}
+
+func (k *kubeletWay) verify(state tls.ConnectionState) error {
+	data, err := os.ReadFile(k.port.CertFile)
+	if err != nil {
+		return fmt.Errorf("kubelet's certificate: %w", err)
+	}
+	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
+		if block.Type != "CERTIFICATE" {
+			continue
+		}
+		own, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return fmt.Errorf("kubelet's certificate: %w", err)
+		}
+		if len(state.PeerCertificates) > 0 && own.Equal(state.PeerCertificates[0]) {
+			return nil
+		}
+		break // the first is the serving one
+	}
+	return errors.New("who answers at the kubelet's port is not the kubelet of this process")
+}
+
+// reaches says whether a request is for the kubelet: a log or a command, asked for on the unix socket or in memory.
+func (k *kubeletWay) reaches(info *request.RequestInfo, req *http.Request) bool {
+	if info.APIGroup != "" || info.Resource != "pods" || req.TLS != nil || k.port.Address == "" {
+		return false
+	}
+	switch info.Subresource {
+	case "log":
+		return info.Verb == "get"
+	case "exec", "attach":
+		return true
+	default:
+		return false
+	}
+}
+
+// podStream serves the log of a container, and commands in it, from the node's own kubelet.
+func (s *Server) podStream(w http.ResponseWriter, req *http.Request) {
+	info, _ := request.RequestInfoFrom(req.Context())
+	pod, err := s.ownPod(info.Namespace, info.Name)
+	if err != nil {
+		fail(w, req, err)
+		return
+	}
+	query := req.URL.Query()
+	container, err := chosen(pod, query.Get("container"))
+	if err != nil {
+		fail(w, req, err)
+		return
+	}
+	query.Del("container")
+	verb := info.Subresource
+	if verb == "log" {
+		verb = "containerLogs"
+	} else {
+		renameStreams(query)
+	}
+	out := req.Clone(req.Context())
+	out.URL = &url.URL{
+		Scheme: "https", Host: s.kubelet.port.Address, RawQuery: query.Encode(),
+		Path: "/" + verb + "/" + pod.Namespace + "/" + pod.Name + "/" + container,
+	}
+	out.Host = s.kubelet.port.Address
+	s.kubelet.proxy.ServeHTTP(w, out)
+}
+
+// ownPod is a pod that this node runs.
+func (s *Server) ownPod(namespace, name string) (*corev1.Pod, error) {
+	entry, err := s.store.Get(wire.Key{Resource: "pods", Namespace: namespace, Name: name})
+	if errors.Is(err, store.ErrNotFound) {
+		return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, name)
+	}
+	pod := &corev1.Pod{}
+	if err == nil {
+		err = json.Unmarshal(entry.Object, pod)
+	}
+	return pod, err
+}
+
+// chosen is the container that is meant: the named one, or the only one.
+func chosen(pod *corev1.Pod, name string) (string, error) {
+	var names []string
+	for _, c := range pod.Spec.InitContainers {
+		names = append(names, c.Name)
+	}
+	for _, c := range pod.Spec.Containers {
+		names = append(names, c.Name)
+	}
+	for _, c := range pod.Spec.EphemeralContainers {
+		names = append(names, c.Name)
+	}
+	for _, n := range names {
+		if n == name || name == "" && len(names) == 1 {
+			return n, nil
+		}
+	}
+	if name == "" {
+		return "", apierrors.NewBadRequest(fmt.Sprintf("a container name must be specified for pod %s, choose one of: %v", pod.Name, names))
+	}
+	return "", apierrors.NewBadRequest(fmt.Sprintf("container %s is not valid for pod %s", name, pod.Name))
+}
+
+// renameStreams turns the API's names of a command's streams into the kubelet's, as an apiserver does.
+func renameStreams(query url.Values) {
+	for api, kubelet := range map[string]string{"stdin": "input", "stdout": "output", "stderr": "error", "tty": "tty"} {
+		wanted := query.Get(api)
+		query.Del(api)
+		if strings.EqualFold(wanted, "true") || wanted == "1" {
+			query.Set(kubelet, "1")
+		}
+	}
+}
+
+// reviewed answers the kubelet's questions about the user of kubeletWay, and passes all others on.
+func (s *Server) reviewed(next http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, req *http.Request) {
+		body, ok := s.body(w, req)
+		if !ok {
+			return
+		}
+		if answer, gv := s.kubelet.review(body); answer != nil {
+			responsewriters.WriteObjectNegotiated(scheme.Codecs, negotiation.DefaultEndpointRestrictions, gv, w, req, http.StatusCreated, answer, false)
+			return
+		}
+		req.Body = io.NopCloser(bytes.NewReader(body))
+		next(w, req)
+	}
+}
+
+// review returns nil for a question about anyone else.
+func (k *kubeletWay) review(body []byte) (runtime.Object, schema.GroupVersion) {
+	if r, ok := decodeAs[*authenticationv1.TokenReview](body); ok {
+		if subtle.ConstantTimeCompare([]byte(r.Spec.Token), []byte(k.token)) != 1 {
+			return nil, schema.GroupVersion{}
+		}
+		r.Status = authenticationv1.TokenReviewStatus{
+			Authenticated: true, User: authenticationv1.UserInfo{Username: localUser, UID: k.uid},
+		}
+		return r, authenticationv1.SchemeGroupVersion
+	}
+	r, ok := decodeAs[*authorizationv1.SubjectAccessReview](body)
+	if !ok || r.Spec.User != localUser || subtle.ConstantTimeCompare([]byte(r.Spec.UID), []byte(k.uid)) != 1 {
+		return nil, schema.GroupVersion{}
+	}
+	r.Status = authorizationv1.SubjectAccessReviewStatus{Allowed: true, Reason: "someone who may open the gateway's unix socket"}
+	return r, authorizationv1.SchemeGroupVersion
+}
+
+// ofOwnUser says whether a request may be one of the kubelet's questions about the user of kubeletWay.
+func ofOwnUser(info *request.RequestInfo) bool {
+	return info.Verb == "create" && info.Subresource == "" &&
+		(info.APIGroup == authenticationv1.GroupName && info.Resource == "tokenreviews" ||
+			info.APIGroup == authorizationv1.GroupName && info.Resource == "subjectaccessreviews")
+}

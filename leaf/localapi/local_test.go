@@ -1,0 +1,197 @@
+package localapi_test
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/frond-edge/frond/leaf/localapi"
+)
+
+// kubeletPort is a kubelet's port: it asks its own API who comes and what he may do, and says what it was asked for.
+type kubeletPort struct {
+	t   *testing.T
+	api kubernetes.Interface
+}
+
+func (k *kubeletPort) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	token, _ := strings.CutPrefix(req.Header.Get("Authorization"), "Bearer ")
+	who, err := k.api.AuthenticationV1().TokenReviews().Create(req.Context(), &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}, metav1.CreateOptions{})
+	if err != nil || !who.Status.Authenticated {
+		http.Error(w, fmt.Sprint("Unauthorized: ", err), http.StatusUnauthorized)
+		return
+	}
+	review := func(uid string) (*authorizationv1.SubjectAccessReview, error) {
+		return k.api.AuthorizationV1().SubjectAccessReviews().Create(req.Context(), &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+			User: who.Status.User.Username, UID: uid,
+			ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: "get", Resource: "nodes", Subresource: "proxy", Name: node},
+		}}, metav1.CreateOptions{})
+	}
+	if may, err := review(who.Status.User.UID); err != nil || !may.Status.Allowed {
+		http.Error(w, fmt.Sprint("Forbidden: ", err), http.StatusForbidden)
+		return
+	}
+	if may, err := review("guessed"); err == nil && may.Status.Allowed {
+		k.t.Error("anyone who names that user may use the kubelet")
+	}
+	_, _ = fmt.Fprintf(w, "%s %s?%s", req.Method, req.URL.Path, req.URL.RawQuery)
+}
+
+// withKubelet gives a gateway a kubelet's port, whose certificate expired long ago and is for another name: it is the
+// kubelet's own all the same.
+func withKubelet(t *testing.T) (option, *kubeletPort, string) {
+	t.Helper()
+	k := &kubeletPort{t: t}
+	server := httptest.NewUnstartedServer(k)
+	server.Config.ErrorLog = log.New(io.Discard, "", 0) // refused handshakes
+	server.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	file := filepath.Join(t.TempDir(), "kubelet.crt")
+	write := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	if err := os.WriteFile(file, write, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	port := localapi.KubeletPort{Address: server.Listener.Addr().String(), CertFile: file}
+	return func(c *localapi.Config) { c.Kubelet = port }, k, file
+}
+
+func TestLogsComeFromTheNodesOwnKubelet(t *testing.T) {
+	kubelet, port, file := withKubelet(t)
+	g := newGateway(t, true, kubelet)
+	port.api = g.client(true)
+	two := pod("two", "u2", "2")
+	two.Spec.Containers = append(two.Spec.Containers, corev1.Container{Name: "side"})
+	g.deliver(pod("web", "u1", "1"), two)
+	tail := int64(3)
+	for name, tt := range map[string]struct {
+		pod  string
+		opts corev1.PodLogOptions
+		want string // the path, or a part of the error
+	}{
+		"the only container":      {"web", corev1.PodLogOptions{TailLines: &tail}, "GET /containerLogs/default/web/main?tailLines=3"},
+		"a named one":             {"two", corev1.PodLogOptions{Container: "side", Follow: true}, "GET /containerLogs/default/two/side?follow=true"},
+		"none is named":           {"two", corev1.PodLogOptions{}, "a container name must be specified for pod two, choose one of: [main side]"},
+		"a container it has not":  {"web", corev1.PodLogOptions{Container: "x"}, "container x is not valid for pod web"},
+		"a pod that is not there": {"none", corev1.PodLogOptions{}, `"reason":"NotFound"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := g.client(false).CoreV1().Pods("default").GetLogs(tt.pod, &tt.opts).DoRaw(t.Context())
+			if text := string(got); err == nil && text != tt.want || !strings.Contains(text, tt.want) {
+				t.Errorf("%q, %v; want %q", text, err, tt.want)
+			}
+		})
+	}
+	t.Run("another program has the port", func(t *testing.T) {
+		p := newPKI(t)
+		other, err := os.ReadFile(p.file("server.crt"))
+		if err == nil {
+			err = os.WriteFile(file, other, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := g.client(false).CoreV1().Pods("default").GetLogs("web", &corev1.PodLogOptions{}).DoRaw(t.Context())
+		if !apierrors.IsServiceUnavailable(err) || !strings.Contains(string(got), "not the kubelet of this process") {
+			t.Errorf("the token went to a stranger: %s, %v", got, err)
+		}
+	})
+}
+
+// stopper notes what it was asked to stop.
+type stopper struct{ stopped []string }
+
+func (s *stopper) Stop(_ context.Context, namespace, pod, container string, grace int64) (string, error) {
+	s.stopped = append(s.stopped, fmt.Sprintf("%s/%s/%s %d", namespace, pod, container, grace))
+	return "id-" + container, nil
+}
+
+func TestRestart(t *testing.T) {
+	always, grace := corev1.ContainerRestartPolicyAlways, int64(7)
+	base := func(name string, policy corev1.RestartPolicy) *corev1.Pod {
+		p := pod(name, "u-"+name, "1")
+		p.Spec.RestartPolicy, p.Spec.TerminationGracePeriodSeconds = policy, &grace
+		p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: "second"})
+		p.Spec.InitContainers = []corev1.Container{{Name: "first"}, {Name: "sidecar", RestartPolicy: &always}}
+		return p
+	}
+	leaving := base("leaving", corev1.RestartPolicyAlways)
+	leaving.DeletionTimestamp = &metav1.Time{Time: leaving.CreationTimestamp.Time}
+	for name, tt := range map[string]struct {
+		pod, query string
+		code       int
+		stopped    []string
+	}{
+		"all that run all the time":         {"always", "", 200, []string{"default/always/main 7", "default/always/second 7"}},
+		"a named one":                       {"always", "?container=second", 200, []string{"default/always/second 7"}},
+		"a sidecar":                         {"never", "?container=sidecar", 200, []string{"default/never/sidecar 7"}},
+		"one twice":                         {"always", "?container=main&container=main", 200, []string{"default/always/main 7"}},
+		"what must not end in order":        {"failure", "?container=main", 200, []string{"default/failure/main 0"}},
+		"what would not come back":          {"never", "", 400, nil},
+		"an init container":                 {"always", "?container=first", 400, nil},
+		"a container it has not":            {"always", "?container=x", 400, nil},
+		"one good and one it has not":       {"always", "?container=main&container=x", 400, nil},
+		"a pod that is being deleted":       {"leaving", "", 400, nil},
+		"a pod that is not there":           {"none", "", 404, nil},
+		"something that is not a container": {"always/x", "", 400, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &stopper{}
+			g := newGateway(t, true, func(c *localapi.Config) { c.Stopper = s })
+			g.deliver(base("always", corev1.RestartPolicyAlways), base("failure", corev1.RestartPolicyOnFailure), base("never", corev1.RestartPolicyNever), leaving)
+			code, answer := ask(t, g.api.ClientConfig(), request{method: "POST", path: localapi.RestartPath + "default/" + tt.pod + "/restart" + tt.query})
+			if diff := cmp.Diff(tt.stopped, s.stopped); diff != "" || code != tt.code {
+				t.Errorf("code %d, want %d: %v (-want +got):\n%s", code, tt.code, answer, diff)
+			}
+		})
+	}
+}
+
+// Programs that come over TLS, as pods do, reach neither: field staff come over the unix socket.
+func TestLocalHelpIsNotForTLS(t *testing.T) {
+	p := newPKI(t)
+	kubelet, port, _ := withKubelet(t)
+	s := &stopper{}
+	g := newGateway(t, true, withTLS(p), kubelet, func(c *localapi.Config) { c.Stopper = s })
+	port.api = g.client(true)
+	g.deliver(pod("web", "u1", "1"))
+	client, err := rest.HTTPClientFor(&rest.Config{Host: "https://" + g.api.Addr(), TLSClientConfig: rest.TLSClientConfig{
+		CAFile: p.file("ca.crt"), CertFile: p.file("client.crt"), KeyFile: p.file("client.key"),
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.CloseIdleConnections()
+	for path, method := range map[string]string{"/api/v1/namespaces/default/pods/web/log": "GET", localapi.RestartPath + "default/web/restart": "POST"} {
+		req, err := http.NewRequestWithContext(t.Context(), method, "https://"+g.api.Addr()+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		if resp.StatusCode < 400 || len(s.stopped) > 0 {
+			t.Errorf("%s %s: %d, %v", method, path, resp.StatusCode, s.stopped)
+		}
+	}
+}

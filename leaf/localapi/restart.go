@@ -1,0 +1,106 @@
+package localapi
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// RestartPath is where POST restarts a pod's containers, on the unix socket only:
+// /frond/pods/NAMESPACE/NAME/restart?container=NAME, with a container of several, or none for all that run all the time.
+const RestartPath = "/frond/pods/"
+
+// Stopper ends one running container; the kubelet starts it again as its restart policy says.
+type Stopper interface {
+	// Stop returns the container's id, or "" if it does not run. It gives the container the grace time in seconds, and with
+	// 0 kills it. Concurrent calls are fine.
+	Stop(ctx context.Context, namespace, pod, container string, grace int64) (id string, err error)
+}
+
+// Stopped is one container that a restart has ended.
+type Stopped struct {
+	Container string `json:"container"`
+	// ID is the runtime's, without its scheme; "" if the container did not run.
+	ID string `json:"id,omitempty"`
+	// Killed says that it got no grace: under the policy OnFailure an end in good order would be final.
+	Killed bool `json:"killed,omitempty"`
+}
+
+// restart ends containers so that the kubelet starts them again. The pod, its address and its volumes stay.
+func (s *Server) restart(w http.ResponseWriter, req *http.Request) {
+	parts := strings.Split(strings.TrimPrefix(req.URL.Path, RestartPath), "/")
+	if req.Method != http.MethodPost || len(parts) != 3 || parts[2] != "restart" {
+		fail(w, req, apierrors.NewBadRequest("POST "+RestartPath+"NAMESPACE/NAME/restart is all there is"))
+		return
+	}
+	pod, err := s.ownPod(parts[0], parts[1])
+	var plan []Stopped
+	if err == nil {
+		plan, err = restartPlan(pod, req.URL.Query()["container"])
+	}
+	if err != nil {
+		fail(w, req, err)
+		return
+	}
+	grace := int64(corev1.DefaultTerminationGracePeriodSeconds)
+	if pod.Spec.TerminationGracePeriodSeconds != nil {
+		grace = max(*pod.Spec.TerminationGracePeriodSeconds, 1)
+	}
+	for i := range plan {
+		seconds := grace
+		if plan[i].Killed {
+			seconds = 0
+		}
+		if plan[i].ID, err = s.cfg.Stopper.Stop(req.Context(), pod.Namespace, pod.Name, plan[i].Container, seconds); err != nil {
+			fail(w, req, apierrors.NewInternalError(fmt.Errorf("stop container %s: %w", plan[i].Container, err)))
+			return
+		}
+	}
+	w.Header().Set("Content-Type", runtime.ContentTypeJSON)
+	_ = json.NewEncoder(w).Encode(plan) // the client has gone away
+}
+
+// restartPlan says which containers to end, and how; it refuses what would not come back.
+func restartPlan(pod *corev1.Pod, names []string) ([]Stopped, error) {
+	policies := map[string]corev1.RestartPolicy{}
+	for _, c := range pod.Spec.InitContainers {
+		if c.RestartPolicy != nil {
+			policies[c.Name] = corev1.RestartPolicy(*c.RestartPolicy) // a sidecar; the others have ended, and are not started again
+		}
+	}
+	var regular []string
+	for _, c := range pod.Spec.Containers {
+		regular = append(regular, c.Name)
+		policies[c.Name] = pod.Spec.RestartPolicy
+		if c.RestartPolicy != nil {
+			policies[c.Name] = corev1.RestartPolicy(*c.RestartPolicy)
+		}
+	}
+	if len(names) == 0 {
+		names = regular
+	}
+	var plan []Stopped
+	for _, name := range names {
+		policy, known := policies[name]
+		switch {
+		case !known:
+			return nil, apierrors.NewBadRequest(fmt.Sprintf("pod %s has no container %s that can be restarted; it has %s",
+				pod.Name, name, strings.Join(regular, ", ")))
+		case pod.DeletionTimestamp != nil:
+			return nil, apierrors.NewBadRequest(fmt.Sprintf("pod %s is being deleted", pod.Name))
+		case policy == corev1.RestartPolicyNever:
+			return nil, apierrors.NewBadRequest(fmt.Sprintf(
+				"container %s of pod %s has the restart policy Never: it would end and not come back; nothing was done", name, pod.Name))
+		case !slices.ContainsFunc(plan, func(s Stopped) bool { return s.Container == name }):
+			plan = append(plan, Stopped{Container: name, Killed: policy == corev1.RestartPolicyOnFailure})
+		}
+	}
+	return plan, nil
+}

@@ -1,0 +1,118 @@
+package localapi
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"strconv"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/client-go/kubernetes/scheme"
+
+	"github.com/frond-edge/frond/api/wire"
+)
+
+// A client that reads an object here, changes it and writes it back names the version that it read, which is the store's.
+// The write goes to the cloud, where that version means nothing: the cloud's own of the same state takes its place. A version
+// that is no longer the object's passes as it is, and the cloud finds a conflict, as it should. Answers are led back where
+// the state is the one that is held here: a client that compares what it read with a dry run sees no difference in versions.
+
+// pair is the two names of one state of an object.
+type pair struct{ local, cloud string }
+
+// pairOf finds the object that a request is for, as it is held here.
+func (s *Server) pairOf(req *http.Request) (pair, bool) {
+	info, ok := request.RequestInfoFrom(req.Context())
+	if !ok || !info.IsResourceRequest || info.Name == "" {
+		return pair{}, false
+	}
+	namespace := info.Namespace
+	if info.Resource == "namespaces" {
+		namespace = "" // to RequestInfo a namespace lies in itself
+	}
+	e, err := s.store.Get(wire.Key{Group: info.APIGroup, Resource: info.Resource, Namespace: namespace, Name: info.Name})
+	if err != nil {
+		return pair{}, false
+	}
+	return pair{local: strconv.FormatUint(e.Revision, 10), cloud: e.Version}, e.Version != ""
+}
+
+// toCloud names the cloud's version in a request that names the one held here.
+func (s *Server) toCloud(req *http.Request, r *wire.KubeRequest) {
+	p, ok := s.pairOf(req)
+	if !ok || len(r.Body) == 0 || !bytes.Contains(r.Body, []byte(p.local)) {
+		return
+	}
+	switch r.ContentType {
+	case string(types.JSONPatchType):
+		var steps []map[string]any
+		if decodeNumbers(r.Body, &steps) != nil {
+			return
+		}
+		for _, step := range steps {
+			if step["path"] == "/metadata/resourceVersion" && step["value"] == p.local {
+				step["value"] = p.cloud
+			}
+		}
+		r.Body = encoded(steps, r.Body)
+	case runtime.ContentTypeProtobuf:
+		obj, _, err := scheme.Codecs.UniversalDeserializer().Decode(r.Body, nil, nil)
+		if err != nil {
+			return // a kind that this program does not know comes in JSON
+		}
+		data, err := runtime.Encode(unversioned(), obj)
+		if body, changed := renamed(data, p.local, p.cloud); err == nil && changed {
+			r.Body, r.ContentType = body, runtime.ContentTypeJSON
+		}
+	default:
+		r.Body, _ = renamed(r.Body, p.local, p.cloud)
+	}
+}
+
+// unversioned writes JSON of objects that say of which version they are.
+func unversioned() runtime.Encoder {
+	info, _ := runtime.SerializerInfoForMediaType(scheme.Codecs.SupportedMediaTypes(), runtime.ContentTypeJSON)
+	return info.Serializer
+}
+
+// toLocal names the version held here in an answer that is of the same state.
+func (s *Server) toLocal(req *http.Request, r *wire.KubeReply) {
+	if p, ok := s.pairOf(req); ok && r.Code < http.StatusMultipleChoices && bytes.Contains(r.Body, []byte(p.cloud)) {
+		r.Body, _ = renamed(r.Body, p.cloud, p.local)
+	}
+}
+
+// renamed replaces an object's version, or that of a deletion's precondition. What is not JSON stays as it is.
+func renamed(data []byte, from, to string) ([]byte, bool) {
+	var obj map[string]any
+	if decodeNumbers(data, &obj) != nil {
+		return data, false
+	}
+	changed := false
+	for _, holder := range []string{"metadata", "preconditions"} {
+		if m, ok := obj[holder].(map[string]any); ok && m["resourceVersion"] == from {
+			m["resourceVersion"] = to
+			changed = true
+		}
+	}
+	if !changed {
+		return data, false
+	}
+	return encoded(obj, data), true
+}
+
+func decodeNumbers(data []byte, v any) error {
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.UseNumber() // a large integer must not become a float
+	return d.Decode(v)
+}
+
+func encoded(v any, otherwise []byte) []byte {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return otherwise // it was JSON a moment ago
+	}
+	return data
+}

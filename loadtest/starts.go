@@ -1,0 +1,35 @@
+package loadtest
+
+import (
+	"context"
+	"fmt"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// starts names, for each container of pods, the very run of it that Kubernetes knows of.
+func (w *World) starts(ctx context.Context, selector string) (map[string]string, error) {
+	list, err := w.kube.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
+	if err != nil {
+		return nil, fmt.Errorf("list pods: %w", err)
+	}
+	runs := map[string]string{}
+	for i := range list.Items {
+		p := &list.Items[i]
+		for _, c := range p.Status.ContainerStatuses {
+			runs[p.Name+"/"+c.Name] = fmt.Sprint(p.UID, " ", c.ContainerID, " ", c.RestartCount)
+		}
+	}
+	return runs, nil
+}
+
+// different counts the containers that are not what they were.
+func different(before, after map[string]string) int {
+	n := 0
+	for name, run := range before {
+		if after[name] != run {
+			n++
+		}
+	}
+	return n
+}

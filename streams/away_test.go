@@ -1,0 +1,118 @@
+package streams_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap/zaptest"
+
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/streamstest"
+)
+
+// A gateway is away for 60 days: no clock of the hub's has to run for that, as all that time does to it is that its consumer
+// goes. 10,000 changes later it gets each object's last state once, what was deleted goes and stays away, and what did not
+// change costs nothing.
+func TestCatchUpIsOfWhatChanged(t *testing.T) {
+	hub := streamstest.Hub(t)
+	cloud := startCloud(t, hub, false)
+	w := &writer{t: t, cloud: cloud, last: map[string]uint64{}}
+	const objects = 300
+	for i := range objects {
+		w.put(apply(fmt.Sprint("o", i), "1"))
+	}
+	nc := streamstest.Connect(t, hub, nats.CustomInboxPrefix(streams.InboxPrefix("edge.1")))
+	store, link := newMemory(), newLink()
+	delivery, err := streams.NewDelivery("edge.1", nc, store, link, streams.NewMetrics(prometheus.NewRegistry()), zaptest.NewLogger(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(t, delivery.Start)
+	streamstest.Eventually(t, "first snapshot", func() bool { return store.size() == objects })
+	whole := nc.Stats().InBytes
+	js, err := jetstream.New(streamstest.Connect(t, hub))
+	if err != nil {
+		t.Fatal(err)
+	}
+	deleted := 0
+	for _, tt := range []struct{ changed, changes, deletions int }{{10, 5000, 5}, {200, 5000, 20}} {
+		link.set(false)
+		sixtyDays(t, js)
+		for i := range tt.changes {
+			w.put(apply(fmt.Sprint("o", i%tt.changed), fmt.Sprint("v", i)))
+		}
+		for i := range tt.deletions {
+			w.put(tombstone(fmt.Sprint("o", objects-1-deleted-i)))
+		}
+		deleted += tt.deletions
+		again := apply("o0", "new") // deleted, and made anew with its name
+		again.UID = "uid-new"
+		w.put(tombstone("o0"))
+		last := w.put(again)
+		before := nc.Stats().InBytes
+		store.mu.Lock()
+		store.applied = 0
+		store.mu.Unlock()
+		link.set(true)
+		streamstest.Eventually(t, "caught up", func() bool { return store.Cursor().Sequence == last })
+		bytes := nc.Stats().InBytes - before
+		store.mu.Lock()
+		if store.applied != tt.changed+tt.deletions || store.replaced != 1 {
+			t.Errorf("%d objects changed and %d were deleted; %d messages were applied and %d snapshots taken, want one each and the first",
+				tt.changed, tt.deletions, store.applied, store.replaced)
+		}
+		for key, m := range store.objects {
+			if m.Sequence != w.last[key.Name] {
+				t.Errorf("%s is of sequence %d, want %d", key.Name, m.Sequence, w.last[key.Name])
+			}
+		}
+		store.mu.Unlock()
+		if store.size() != objects-deleted || store.get(fmt.Sprint("o", objects-1)) != "" {
+			t.Errorf("the store has %d objects, want %d", store.size(), objects-deleted)
+		}
+		t.Logf("%d changes of %d objects, %d deletions: %d bytes; all %d objects: %d bytes", tt.changes, tt.changed, tt.deletions, bytes, objects, whole)
+		if most := whole * uint64(2*(tt.changed+tt.deletions)) / objects; bytes > most+whole/10 { //nolint:gosec // small numbers
+			t.Errorf("%d bytes came for %d changed objects of %d, whose first snapshot took %d", bytes, tt.changed+tt.deletions, objects, whole)
+		}
+	}
+}
+
+// sixtyDays does to a hub what time does while a gateway is away: the server forgets its consumer after an hour.
+func sixtyDays(t *testing.T, js jetstream.JetStream) {
+	t.Helper()
+	if err := js.DeleteConsumer(t.Context(), streams.DesiredStream, "edge_1"); err != nil {
+		t.Fatal(err)
+	}
+	s, err := js.Stream(t.Context(), streams.DesiredStream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c := s.CachedInfo().Config; c.MaxAge != 0 || c.Retention != jetstream.LimitsPolicy || c.MaxMsgs > 0 || c.MaxBytes > 0 {
+		t.Errorf("time or size takes what a gateway has not got: %+v", c)
+	}
+}
+
+// writer publishes as one cloudcore that knows what it published last.
+type writer struct {
+	t     *testing.T
+	cloud cloud
+	last  map[string]uint64
+}
+
+func (w *writer) put(m wire.Message) uint64 {
+	w.t.Helper()
+	m.Object = []byte(strings.Replace(string(m.Object), "{", `{"padding":"`+strings.Repeat("x", 800)+`",`, 1))
+	m.Time = time.Now()
+	sequence, err := w.cloud.publisher.Publish(w.t.Context(), m, w.last[m.Key.Name])
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.last[m.Key.Name] = sequence
+	return sequence
+}
