@@ -106,9 +106,9 @@ func (s *Server) memorize(ctx context.Context, key wire.Key, reply wire.KubeRepl
 	if err != nil || len(reply.Body) > maxMemo {
 		return
 	}
-	if last, err := s.store.Get(key); err == nil && string(last.Object) == string(data) {
-		return
-	} else if held, _ := s.store.List(frondGroup, memoResource, ""); err != nil && len(held) >= maxMemos {
+	last, err := s.store.Get(key)
+	held, _ := s.store.List(frondGroup, memoResource, "")
+	if err == nil && string(last.Object) == string(data) || err != nil && len(held) >= maxMemos {
 		return
 	}
 	if _, err := s.store.Put(ctx, key, data, nil); err != nil {

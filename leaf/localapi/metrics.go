@@ -21,8 +21,8 @@ func newMetrics(reg prometheus.Registerer, scopes, ways func() float64) (*metric
 	}
 	m := &metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts(opts("requests_total",
-			"Requests and watches of programs other than the kubelet that have ended, by kind of identity and status.")), []string{"identity", "code"}),
-		watches: prometheus.NewGaugeVec(prometheus.GaugeOpts(opts("watches", "Watches of such programs.")), []string{"identity"}),
+			"Requests and watches over TLS that have ended, by kind of identity and status.")), []string{"identity", "code"}),
+		watches: prometheus.NewGaugeVec(prometheus.GaugeOpts(opts("watches", "Open watches over TLS.")), []string{"identity"}),
 		scopes:  prometheus.NewGaugeFunc(prometheus.GaugeOpts(opts("scopes", "Kinds that the cloud is asked to keep complete here.")), scopes),
 		ways:    prometheus.NewGaugeFunc(prometheus.GaugeOpts(opts("pod_listeners", "Addresses at which pods are served.")), ways),
 	}

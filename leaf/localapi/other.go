@@ -4,11 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
-	"strconv"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metainternalversion "k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -136,7 +134,7 @@ func (e *endpoint) holds(namespace string, opts *metainternalversion.ListOptions
 }
 
 // find answers a get: what is held is kept up to date, what is not does not exist if the gateway holds all of its kind, and
-// else is the cloud's to say.
+// else is the cloud's to say. That answer keeps the cloud's version, as its reader may want to write: a Lease, for one.
 func (e *endpoint) find(ctx context.Context, key wire.Key) (runtime.Object, error) {
 	entry, err := e.objects.Get(key)
 	if err == nil && e.inVersion(entry) {
@@ -150,12 +148,6 @@ func (e *endpoint) find(ctx context.Context, key wire.Key) (runtime.Object, erro
 	if err := e.s.call(ctx, http.MethodGet, e.r.path(key), nil, obj); err != nil {
 		return nil, err
 	}
-	m, err := meta.Accessor(obj)
-	if err != nil {
-		return nil, err
-	}
-	// The cloud's version means nothing to a watch here.
-	m.SetResourceVersion(strconv.FormatUint(e.objects.Revision(), 10))
 	if e.r.adorn != nil {
 		e.r.adorn(obj)
 	}

@@ -18,6 +18,7 @@ import (
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -361,5 +362,38 @@ func TestTheServiceLeadsHere(t *testing.T) {
 	slices, err := s.client(true).DiscoveryV1().EndpointSlices("default").List(t.Context(), metav1.ListOptions{})
 	if err != nil || len(slices.Items) != 1 || len(slices.Items[0].Endpoints) != 1 || slices.Items[0].Endpoints[0].Addresses[0] != "127.0.0.1" {
 		t.Errorf("the Service's endpoints: %v, %+v", err, slices)
+	}
+}
+
+// TestLeadersAreElected: what is not held here is read with the cloud's version, so that it can be written; and a Lease of a
+// program is never one of those that the kubelet has in this process alone.
+func TestLeadersAreElected(t *testing.T) {
+	s := newSite(t)
+	s.allow("default", rbacv1.PolicyRule{Verbs: []string{"*"}, APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}})
+	holder := "somebody"
+	s.cloud.online(func(w http.ResponseWriter, r *http.Request) {
+		lease := &coordinationv1.Lease{
+			TypeMeta:   metav1.TypeMeta{Kind: "Lease", APIVersion: "coordination.k8s.io/v1"},
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "leader", ResourceVersion: "4711"},
+			Spec:       coordinationv1.LeaseSpec{HolderIdentity: &holder},
+		}
+		if r.Method == http.MethodPut {
+			if err := json.NewDecoder(r.Body).Decode(lease); err != nil || lease.ResourceVersion != "4711" {
+				answerStatus(w, http.StatusConflict, metav1.StatusReasonConflict)
+				return
+			}
+		}
+		answer(w, http.StatusOK, lease)
+	})
+	cfg := s.as(s.issuer.Token(claims()))
+	leases := clientFor(t, cfg).CoordinationV1().Leases("default")
+	lease, err := leases.Get(t.Context(), "leader", metav1.GetOptions{})
+	if err != nil || *lease.Spec.HolderIdentity != "somebody" {
+		t.Fatalf("%v, %+v", err, lease)
+	}
+	me := "me"
+	lease.Spec.HolderIdentity = &me
+	if lease, err = leases.Update(t.Context(), lease, metav1.UpdateOptions{}); err != nil || *lease.Spec.HolderIdentity != me {
+		t.Errorf("%v, %+v", err, lease)
 	}
 }

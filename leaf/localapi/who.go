@@ -27,7 +27,7 @@ type identity string
 const (
 	nobody      identity = "none"
 	kubelet     identity = "kubelet"     // in memory
-	staff       identity = "socket"      // the unix socket, which only root and the agent's user can open
+	staff       identity = "socket"      // the unix socket: the agent's user, and a group if one is configured
 	certificate identity = "certificate" // a program of this gateway with a client certificate
 	account     identity = "account"     // a service account's token
 )
