@@ -61,7 +61,7 @@ test: tools check ## Everything: unit tests, then a real control plane, then the
 # Where the fault suite notes a broken promise, so that no second run passes for the first.
 BREACH := $(CURDIR)/.breach
 .PHONY: test-faults
-test-faults: ## Break a cluster in every way there is, for some 4 minutes (docs/operations/faults.md)
+test-faults: ## Break a cluster in every way there is, for some 6 minutes (docs/operations/faults.md)
 	@rm -f $(BREACH)
 	FROND_FAULTS_BREACH=$(BREACH) $(GO) $(SUM) ./internal/faults/suite/... --format testname -- -timeout 20m
 	@! test -e $(BREACH) || { echo "a promise was broken; a second run does not undo that:"; cat $(BREACH); exit 1; }
@@ -73,7 +73,7 @@ ROUNDS   ?= 1000000
 DURATION ?= 1h
 .PHONY: soak
 soak: export FROND_FAULTS_KEEP ?= soak-$(SEED)
-soak: ## Break a cluster at random for hours: SEED, FIRST, ROUNDS, DURATION; OLD=HEAD~1 upgrades from a commit first
+soak: ## Break a cluster at random for hours: SEED, FIRST, ROUNDS, DURATION; OLD=COMMIT is upgraded from first
 	PASSES=3 SEED=$(SEED) FIRST=$(FIRST) ROUNDS=$(ROUNDS) DURATION=$(DURATION) OLD=$(OLD) \
 		$(GO) test ./internal/faults/suite -run 'TestUpgrade|TestCrashPoints|TestRounds' -count=1 -v -timeout 0
 

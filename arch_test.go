@@ -27,6 +27,7 @@ var ranks = map[string]int{
 	"internal/kubetest":    1,
 	"leaf":                 1,
 	"leaf/store":           1,
+	"leaf/access":          1,
 	"leaf/localapi":        1,
 	"streams":              1,
 	"cloud/inspect":        2,
@@ -35,7 +36,9 @@ var ranks = map[string]int{
 	"controllers/holds":    2,
 	"controllers/autonomy": 2,
 	"controllers/nodes":    2,
+	"controllers/ports":    2,
 	"controllers/reports":  2,
+	"controllers/scopes":   2,
 	"edged":                2,
 	"edged/hollow":         2,
 	"cloud":                3,
@@ -49,6 +52,7 @@ var ranks = map[string]int{
 	"internal/splice":      0,
 	"cloud/gateway":        2,
 	"internal/crash":       0,
+	"internal/hostaddr":    0,
 	"internal/history":     1,
 	"internal/faults":      4,
 }
@@ -56,6 +60,8 @@ var ranks = map[string]int{
 // neighbours are imports within one rank that the house allows.
 var neighbours = []string{
 	"leaf/localapi -> leaf/store",
+	"leaf/localapi -> leaf/access",
+	"leaf/access -> leaf/store",
 	"edged -> edged/hollow",
 	"internal/e2e -> internal/devcluster",
 	"internal/faults -> internal/devcluster",
@@ -67,14 +73,15 @@ var homes = map[string][]string{
 	"github.com/nats-io/nats-server":         {"leaf", "leaf/leaftest", "streams/streamstest"},
 	"github.com/nats-io/nats.go":             {"streams", "leaf", "leaf/store", "leaf/leaftest", "streams/streamstest", "cloud", "internal/edgenode", "internal/devcluster", "loadtest"},
 	"github.com/nats-io/jsm.go":              {"streams", "internal/devcluster", "loadtest"},
-	"sigs.k8s.io/controller-runtime":         {"controllers", "cloud", "cmd/cloudcore"},                      // cmd hands it the logger
-	"k8s.io/apiserver":                       {"leaf/localapi", "internal/health", "edged", "cloud/gateway"}, // edged: the feature gate that the kubelet wants
-	"k8s.io/kubernetes":                      {"edged"},
+	"sigs.k8s.io/controller-runtime":         {"controllers", "cloud", "cmd/cloudcore"},                                     // cmd hands it the logger
+	"k8s.io/apiserver":                       {"leaf/localapi", "leaf/access", "internal/health", "edged", "cloud/gateway"}, // edged: the feature gate that the kubelet wants
+	"k8s.io/kubernetes":                      {"edged", "leaf/access"},                                                      // leaf/access: five packages, the judge of roles (docs/design/0010)
 	"k8s.io/cri-api":                         {"edged", "edged/hollow"},
 	"k8s.io/cri-client":                      {"edged", "edged/hollow"},
 	"k8s.io/kubectl":                         {"cmd/frond"},
 	"k8s.io/cli-runtime":                     {"cmd/frond"},
-	"github.com/vishvananda":                 {"internal/devcluster"},
+	"github.com/vishvananda":                 {"internal/devcluster", "internal/hostaddr"},
+	"github.com/go-jose/go-jose":             {"leaf/access"},
 	"github.com/hanwen/go-fuse":              {"internal/powercut"},
 	"github.com/google/go-containerregistry": {"tools"},
 }

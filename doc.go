@@ -10,12 +10,12 @@
 // streams/tunnel carries byte streams from the cloud to a node: a dialer and a net.Listener over NATS subjects.
 //
 // leaf is the NATS server inside a node and its link to the hub. leaf/store keeps the node's objects in the leaf's own
-// JetStream; leaf/localapi serves them as a Kubernetes API.
+// JetStream; leaf/localapi serves them as a Kubernetes API, to the kubelet and to pods; leaf/access judges who may what.
 //
 // edged is the upstream kubelet, pointed at the local API. edged/hollow is a container runtime without containers.
 //
 // controllers/desired publishes what each node should have, controllers/reports applies what nodes say,
-// controllers/nodes keeps their leases.
+// controllers/nodes keeps their leases, controllers/scopes decides what components at a node may watch.
 //
 // cloud/gateway is the apiserver's and Prometheus' way to nodes: HTTP CONNECT and a few paths of metrics, over tunnels.
 //
@@ -23,7 +23,8 @@
 //
 // internal/devcluster makes all of it real on one machine, for `frond dev` and for internal/e2e; internal/toolchain
 // builds the Kubernetes control plane, containerd and the rest from modules (tools/…); internal/kubetest starts a
-// control plane for tests. internal/lifecycle, internal/splice, internal/health and internal/buildinfo are small and shared.
+// control plane for tests. internal/lifecycle, internal/splice, internal/health, internal/hostaddr and internal/buildinfo are
+// small and shared.
 //
 // internal/faults breaks a devcluster by a seeded plan and judges what each node went through, from what internal/history
 // wrote down; internal/crash kills a process between two steps.

@@ -24,6 +24,7 @@ import (
 	"github.com/frond-edge/frond/controllers/desired"
 	"github.com/frond-edge/frond/controllers/nodes"
 	"github.com/frond-edge/frond/controllers/reports"
+	"github.com/frond-edge/frond/controllers/scopes"
 	"github.com/frond-edge/frond/internal/health"
 	"github.com/frond-edge/frond/internal/lifecycle"
 	"github.com/frond-edge/frond/streams"
@@ -113,8 +114,11 @@ func ensureHub(ctx context.Context, nc *nats.Conn, replicas int, log *zap.Logger
 
 // assemble makes the parts in the order in which they start.
 func (c *Cloud) assemble(ctx context.Context, nc, writer, tunnels *nats.Conn, kv jetstream.KeyValue) ([]lifecycle.Part, error) {
-	objects, err := cache.New(c.rest, desired.CacheOptions())
+	objects, err := cache.New(patiently(c.rest), desired.CacheOptions())
 	if err != nil {
+		return nil, fmt.Errorf("cache: %w", err)
+	}
+	if err := indexNodes(ctx, objects); err != nil {
 		return nil, fmt.Errorf("cache: %w", err)
 	}
 	metrics := streams.NewMetrics(c.metrics)
@@ -131,15 +135,21 @@ func (c *Cloud) assemble(ctx context.Context, nc, writer, tunnels *nats.Conn, kv
 	if err != nil {
 		return nil, err
 	}
-	engine, err := desired.New(c.desired(history, teller), objects, publisher, members, c.log.Named("desired"))
+	var engine *desired.Engine
+	asked, err := c.scopes(ctx, nc, objects, members, func() *desired.Engine { return engine })
 	if err != nil {
+		return nil, err
+	}
+	cfg := c.desired(history, teller)
+	cfg.Scopes = asked.Granted
+	if engine, err = desired.New(cfg, objects, publisher, members, c.log.Named("desired")); err != nil {
 		return nil, err
 	}
 	keeper, err := streams.NewKeeper(nc, streams.Hub(c.cfg.Replicas), func() { engine.Reload() }, c.log.Named("keeper"))
 	if err != nil {
 		return nil, err
 	}
-	up, err := c.upward(nc, tunnels, objects, members, engine, keeper, metrics)
+	up, err := c.upward(nc, tunnels, objects, members, engine, asked, keeper, metrics)
 	if err != nil {
 		return nil, err
 	}
@@ -160,7 +170,7 @@ func (c *Cloud) assemble(ctx context.Context, nc, writer, tunnels *nats.Conn, kv
 }
 
 // upward makes the parts that answer nodes.
-func (c *Cloud) upward(nc, tunnels *nats.Conn, objects cache.Cache, members *Members, engine *desired.Engine, keeper *streams.Keeper, metrics *streams.Metrics) ([]lifecycle.Part, error) {
+func (c *Cloud) upward(nc, tunnels *nats.Conn, objects cache.Cache, members *Members, engine *desired.Engine, asked *scopes.Keeper, keeper *streams.Keeper, metrics *streams.Metrics) ([]lifecycle.Part, error) {
 	clients, err := kubernetes.NewForConfig(c.rest)
 	if err != nil {
 		return nil, fmt.Errorf("kubernetes: %w", err)
@@ -176,11 +186,16 @@ func (c *Cloud) upward(nc, tunnels *nats.Conn, objects cache.Cache, members *Mem
 	calm := autonomy.New(clients, objects, members, alarms.warn, c.metrics, c.log.Named("autonomy"))
 	lost := newUnwell(objects, members.Owns, func(node string) error { return streams.Order(nc, node, streams.VerbReports, nil) },
 		c.log.Named("unwell"))
+	watch := c.deaths(nc, objects, members)
 	view, inspection, err := c.inspection(nc, objects, members)
 	if err != nil {
 		return nil, err
 	}
 	way, ways, err := c.ways(tunnels, objects, clients)
+	if err != nil {
+		return nil, err
+	}
+	called, ports, err := c.direct(nc, objects, clients, members, way)
 	if err != nil {
 		return nil, err
 	}
@@ -200,31 +215,39 @@ func (c *Cloud) upward(nc, tunnels *nats.Conn, objects cache.Cache, members *Mem
 	if err != nil {
 		return nil, err
 	}
-	calls, err := c.calls(nc, objects, engine, twins, metrics)
+	calls, err := c.calls(nc, objects, engine, twins, asked, metrics)
 	if err != nil {
 		return nil, err
 	}
-	handled, err := c.reports(nc, objects, metrics)
+	handled, err := c.reports(nc, objects, called, metrics)
 	if err != nil {
 		return nil, err
 	}
+	keys := &tokenKeys{kube: clients, audiences: c.cfg.Scopes.TokenAudiences, provide: engine.Provide, log: c.log.Named("keys")}
 	return append([]lifecycle.Part{
+		{Name: "scopes", Start: asked.Start},
+		{Name: "keys", Start: keys.Start},
 		{Name: "nodes", Start: monitor.Start},
 		{Name: "alarms", Start: alarms.Start},
 		{Name: "autonomy", Start: calm.Start},
 		{Name: "unwell", Start: lost.Start},
+		{Name: "deaths", Start: watch.Start},
 		{Name: "beats", Start: beats.Start},
 		{Name: "calls", Start: calls.Start},
-	}, slices.Concat(ways, handled, inspection)...), nil
+	}, slices.Concat(ways, ports, handled, inspection)...), nil
 }
 
 // calls makes the server of what nodes ask.
-func (c *Cloud) calls(nc *nats.Conn, objects cache.Cache, engine *desired.Engine, twins *twins, metrics *streams.Metrics) (*streams.Calls, error) {
+func (c *Cloud) calls(nc *nats.Conn, objects cache.Cache, engine *desired.Engine, twins *twins, asked *scopes.Keeper, metrics *streams.Metrics) (*streams.Calls, error) {
 	known := func(ctx context.Context, node string) bool {
 		return objects.Get(ctx, client.ObjectKey{Name: node}, &corev1.Node{}) == nil
 	}
 	attached := func(node, instance string) { twins.attached(node, instance, time.Now()) }
 	attacher, err := streams.NewAttacher(nc, known, attached, metrics, c.log.Named("attach"))
+	if err != nil {
+		return nil, err
+	}
+	pieces, err := streams.NewPieces(nc, c.log.Named("pieces"))
 	if err != nil {
 		return nil, err
 	}
@@ -237,13 +260,15 @@ func (c *Cloud) calls(nc *nats.Conn, objects cache.Cache, engine *desired.Engine
 			engine.Serve(node)
 			return attacher.Handle(ctx, node, request)
 		},
-		streams.VerbKube: kube.Handle,
-		streams.VerbPing: func(context.Context, string, []byte) (any, error) { return struct{}{}, nil },
+		streams.VerbPiece:  pieces.Handle,
+		streams.VerbKube:   kube.Handle,
+		streams.VerbScopes: wants(asked),
+		streams.VerbPing:   func(context.Context, string, []byte) (any, error) { return struct{}{}, nil },
 	}, metrics, c.log.Named("calls"))
 }
 
-// reports makes the readers of what nodes report.
-func (c *Cloud) reports(nc *nats.Conn, objects cache.Cache, metrics *streams.Metrics) ([]lifecycle.Part, error) {
+// reports makes the readers of what nodes report; called says how the cloud reaches nodes.
+func (c *Cloud) reports(nc *nats.Conn, objects cache.Cache, called reports.Ways, metrics *streams.Metrics) ([]lifecycle.Part, error) {
 	readers := make(map[streams.Plane]*streams.Reports, 2)
 	later := newAgain(func(node string, key wire.Key) error { return streams.Nudge(nc, node, key) }, c.log.Named("again"))
 	gaveUp := map[streams.Plane]func(wire.Message){streams.Report: later.later} // an event is not a state to ask for
@@ -256,7 +281,7 @@ func (c *Cloud) reports(nc *nats.Conn, objects cache.Cache, metrics *streams.Met
 			}
 		}
 		registerer := prometheus.WrapRegistererWith(prometheus.Labels{"plane": string(plane)}, c.metrics)
-		applier, err := reports.New(reports.Config{Overtaken: overtaken, Metrics: registerer},
+		applier, err := reports.New(reports.Config{Overtaken: overtaken, Ways: called, Metrics: registerer},
 			c.rest, objects, stillLast, c.log.Named(string(plane)))
 		if err != nil {
 			return nil, err

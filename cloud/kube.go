@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"path"
+	"slices"
 	"strings"
 
 	"k8s.io/client-go/rest"
@@ -22,10 +23,12 @@ import (
 const maxKubeReply = 3 << 20
 
 // kubeCalls performs a node's Kubernetes requests as that node, so that the Node authorizer and NodeRestriction judge
-// them. cloudcore's own rights are never lent.
+// them, or with the token that came along, so that its bearer is judged. cloudcore's own rights are never lent.
 type kubeCalls struct {
 	base   *url.URL
 	client *http.Client
+	// bare brings no credentials of its own: a client certificate would count before the token.
+	bare *http.Client
 }
 
 func newKubeCalls(cfg *rest.Config) (*kubeCalls, error) {
@@ -37,9 +40,14 @@ func newKubeCalls(cfg *rest.Config) (*kubeCalls, error) {
 	if err != nil {
 		return nil, fmt.Errorf("calls for nodes: %w", err)
 	}
-	// An answer is passed on as it is: a redirect could lead the impersonated request elsewhere.
-	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	return &kubeCalls{base: base, client: client}, nil
+	bare, err := rest.HTTPClientFor(rest.AnonymousClientConfig(cfg))
+	if err != nil {
+		return nil, fmt.Errorf("calls for pods: %w", err)
+	}
+	// An answer is passed on as it is: a redirect could lead the request, with what it proves, elsewhere.
+	asIs := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	client.CheckRedirect, bare.CheckRedirect = asIs, asIs
+	return &kubeCalls{base: base, client: client, bare: bare}, nil
 }
 
 // Handle is the streams.CallHandler of streams.VerbKube.
@@ -62,7 +70,12 @@ func (k *kubeCalls) Handle(ctx context.Context, node string, request []byte) (an
 			out.Header.Set(name, value)
 		}
 	}
-	resp, err := k.client.Do(out)
+	client := k.client
+	if req.Token != "" {
+		client = k.bare
+		out.Header.Set("Authorization", "Bearer "+req.Token)
+	}
+	resp, err := client.Do(out)
 	if err != nil {
 		return wire.KubeReply{Error: "ask the apiserver: " + err.Error()}, nil
 	}
@@ -84,7 +97,9 @@ func permitted(req wire.KubeRequest) error {
 	default:
 		return fmt.Errorf("method %.20q is not for calls", req.Method)
 	}
-	if !strings.HasPrefix(req.Path, "/api/") && !strings.HasPrefix(req.Path, "/apis/") || path.Clean(req.Path) != req.Path {
+	if path.Clean(req.Path) != req.Path || !slices.ContainsFunc(callPaths(), func(p string) bool {
+		return req.Path == p || strings.HasPrefix(req.Path, p+"/")
+	}) {
 		return fmt.Errorf("path %.200q is not a Kubernetes API path", req.Path)
 	}
 	query, err := url.ParseQuery(req.Query)
@@ -101,6 +116,9 @@ func permitted(req wire.KubeRequest) error {
 	}
 	return nil
 }
+
+// callPaths are the trees of a Kubernetes API and of what describes it.
+func callPaths() []string { return []string{"/api", "/apis", "/openapi/v3", "/version"} }
 
 // streamOf returns the subresource of a path if it is one that carries a stream; what follows /proxy is the target's own.
 func streamOf(requested string) string {

@@ -49,12 +49,12 @@ func (u *unwell) Start(ctx context.Context) error {
 			}
 		},
 		UpdateFunc: func(before, after any) {
-			was, node := readiness(before.(*corev1.Node)), after.(*corev1.Node)
-			is := readiness(node)
-			if was == corev1.ConditionUnknown || is == corev1.ConditionUnknown && was != is {
+			node := after.(*corev1.Node)
+			now, later := asks(readiness(before.(*corev1.Node)), readiness(node))
+			if now {
 				u.queue.Add(node.Name)
 			}
-			if was == corev1.ConditionUnknown && was != is {
+			if later {
 				u.queue.AddAfter(node.Name, u.again)
 			}
 		},
@@ -80,6 +80,13 @@ func (u *unwell) Start(ctx context.Context) error {
 		}
 	})
 	return g.Wait()
+}
+
+// asks says whether a node is asked when its readiness was one and is another: when Kubernetes loses it, for as long as it is
+// lost, and when it is found, then twice.
+func asks(was, is corev1.ConditionStatus) (now, later bool) {
+	const lost = corev1.ConditionUnknown
+	return was == lost || is == lost, was == lost && is != lost
 }
 
 // look asks a node, and looks again as long as Kubernetes does not know how it is.

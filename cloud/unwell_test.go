@@ -16,22 +16,56 @@ import (
 	"github.com/frond-edge/frond/internal/kubetest"
 )
 
-// TestANodeThatKubernetesLostIsAskedAgain: while Kubernetes does not know how a node is, the node is asked again and again,
-// and once more after it is well; then never.
+func TestWhenANodeIsAsked(t *testing.T) {
+	const well, ill, lost, none = corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionUnknown, corev1.ConditionStatus("")
+	for change, want := range map[[2]corev1.ConditionStatus][2]bool{
+		{well, well}: {}, {well, ill}: {}, {ill, well}: {}, {none, well}: {}, {none, none}: {},
+		{well, lost}: {true, false}, {ill, lost}: {true, false}, {none, lost}: {true, false}, {lost, lost}: {true, false},
+		{lost, well}: {true, true}, {lost, ill}: {true, true},
+	} {
+		if now, later := asks(change[0], change[1]); now != want[0] || later != want[1] {
+			t.Errorf("%q: now %v, later %v", change, now, later)
+		}
+	}
+}
+
+// TestANodeThatKubernetesLostIsAskedAgain: while Kubernetes does not know how a node is, the node is asked again and again, also if
+// that was so when the replica started, and again after it is well; then never. Another replica's node is not asked.
 func TestANodeThatKubernetesLostIsAskedAgain(t *testing.T) {
 	cluster := shared.Cluster(t)
 	nodes := cluster.Client(t).CoreV1().Nodes()
-	node, err := nodes.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{GenerateName: "unwell-"}}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
+	made := func() string {
+		node, err := nodes.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{GenerateName: "unwell-"}}, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = nodes.Delete(context.WithoutCancel(t.Context()), node.Name, metav1.DeleteOptions{}) })
+		return node.Name
 	}
-	t.Cleanup(func() { _ = nodes.Delete(context.WithoutCancel(t.Context()), node.Name, metav1.DeleteOptions{}) })
+	own, other := made(), made()
+	say := func(node string, status corev1.ConditionStatus) {
+		t.Helper()
+		kubetest.Eventually(t, time.Minute, func() error {
+			now, err := nodes.Get(t.Context(), node, metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			now.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: status}}
+			_, err = nodes.UpdateStatus(t.Context(), now, metav1.UpdateOptions{})
+			return err
+		})
+	}
+	say(own, corev1.ConditionUnknown)
+	say(other, corev1.ConditionUnknown)
 	objects, err := cache.New(cluster.Config(), cache.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	var asked atomic.Int64
-	u := newUnwell(objects, func(name string) bool { return name == node.Name }, func(string) error {
+	var asked, wrong atomic.Int64
+	u := newUnwell(objects, func(name string) bool { return name == own }, func(name string) error {
+		if name != own {
+			wrong.Add(1)
+		}
 		asked.Add(1)
 		return nil
 	}, zaptest.NewLogger(t))
@@ -46,18 +80,6 @@ func TestANodeThatKubernetesLostIsAskedAgain(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	say := func(status corev1.ConditionStatus) {
-		t.Helper()
-		kubetest.Eventually(t, time.Minute, func() error {
-			now, err := nodes.Get(t.Context(), node.Name, metav1.GetOptions{})
-			if err != nil {
-				return err
-			}
-			now.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: status}}
-			_, err = nodes.UpdateStatus(t.Context(), now, metav1.UpdateOptions{})
-			return err
-		})
-	}
 	more := func(n int64) {
 		t.Helper()
 		before := asked.Load()
@@ -68,20 +90,27 @@ func TestANodeThatKubernetesLostIsAskedAgain(t *testing.T) {
 			return nil
 		})
 	}
-	say(corev1.ConditionTrue)
-	say(corev1.ConditionUnknown)
+	quiet := func() { // much longer than it would take to be asked again, nobody asks
+		t.Helper()
+		kubetest.Eventually(t, time.Minute, func() error {
+			before := asked.Load()
+			still := time.NewTimer(10 * u.again)
+			defer still.Stop()
+			<-still.C
+			if asked.Load() != before {
+				return errors.New("asked for ever")
+			}
+			return nil
+		})
+	}
 	more(3)
-	say(corev1.ConditionTrue)
-	more(1)
-	// It ends: twice as long as it would take to be asked again, nobody asks.
-	kubetest.Eventually(t, time.Minute, func() error {
-		before := asked.Load()
-		quiet := time.NewTimer(10 * u.again)
-		defer quiet.Stop()
-		<-quiet.C
-		if asked.Load() != before {
-			return errors.New("asked for ever")
-		}
-		return nil
-	})
+	say(own, corev1.ConditionTrue)
+	quiet()
+	say(own, corev1.ConditionUnknown)
+	more(3)
+	say(own, corev1.ConditionTrue)
+	quiet()
+	if n := wrong.Load(); n != 0 {
+		t.Errorf("another replica's node was asked %d times", n)
+	}
 }

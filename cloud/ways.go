@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/netip"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -13,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/cloud/gateway"
 	"github.com/frond-edge/frond/internal/lifecycle"
 	"github.com/frond-edge/frond/streams/tunnel"
@@ -31,9 +33,13 @@ func (c *Cloud) ways(nc *nats.Conn, objects cache.Cache, clients kubernetes.Inte
 	if err != nil {
 		return nil, nil, fmt.Errorf("gateway: %w", err)
 	}
+	direct, err := c.directWay()
+	if err != nil {
+		return nil, nil, err
+	}
 	g := c.cfg.Gateway
 	way, err := gateway.New(gateway.Config{
-		Socket: g.Socket, Address: g.Address, ScrapeAddress: g.ScrapeAddress, ReusePort: g.ReusePort,
+		Socket: g.Socket, Address: g.Address, ScrapeAddress: g.ScrapeAddress, ReusePort: g.ReusePort, Direct: direct,
 		CertFile: g.CertFile, KeyFile: g.KeyFile, ClientCAFile: g.ClientCAFile,
 		KubeletCAFile: g.KubeletCAFile, KubeletCertFile: g.KubeletCertFile, KubeletKeyFile: g.KubeletKeyFile,
 	}, nodeCache{objects}, tunnels{dialer}, judge, c.metrics, c.log.Named("gateway"))
@@ -70,6 +76,26 @@ func (n nodeCache) Node(ctx context.Context, name string) (gateway.Node, bool) {
 		return gateway.Node{}, false
 	}
 	return gateway.NodeOf(object), true
+}
+
+// byTunnelAddress names the index of Nodes by their wire.TunnelAddress.
+const byTunnelAddress = "tunnelAddress"
+
+// indexNodes must be called before the cache starts.
+func indexNodes(ctx context.Context, objects cache.Cache) error {
+	return objects.IndexField(ctx, &corev1.Node{}, byTunnelAddress, func(node client.Object) []string {
+		return []string{wire.TunnelAddress(node.GetName()).String()}
+	})
+}
+
+func (n nodeCache) ByTunnelAddress(ctx context.Context, address netip.Addr) (string, bool) {
+	ctx, cancel := context.WithTimeout(ctx, lookup)
+	defer cancel()
+	var list corev1.NodeList
+	if err := n.objects.List(ctx, &list, client.MatchingFields{byTunnelAddress: address.String()}); err != nil || len(list.Items) != 1 {
+		return "", false
+	}
+	return list.Items[0].Name, true
 }
 
 // watchNodes tells of each change of a Node until ctx ends.

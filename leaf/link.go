@@ -58,6 +58,8 @@ func (s *Server) setLink(l LinkState) {
 type remoteControl interface {
 	// connection returns the id of the present link; 0 for none.
 	connection() uint64
+	// received is how many messages came over a link; partly received ones do not count.
+	received(id uint64) int64
 	// drop closes a link.
 	drop(id uint64)
 	// redial ends whatever the server does about the remote and dials at once.
@@ -163,7 +165,9 @@ func (s *supervisor) gained(now time.Time, id uint64) {
 	s.probing <- id // the only sender, and the place is empty
 }
 
-// probe makes round trips over each link that comes up and drops the link when they fail for too long.
+// probe makes round trips over each link that comes up and drops the link when they fail for too long and nothing else
+// comes either: an answer may be late because it stands behind something large. That what is sent does not arrive, the
+// server's own pings find.
 func (s *supervisor) probe(ctx context.Context) error {
 	for {
 		select {
@@ -176,7 +180,7 @@ func (s *supervisor) probe(ctx context.Context) error {
 }
 
 func (s *supervisor) probeLink(ctx context.Context, id uint64) {
-	good := time.Now()
+	good, came := time.Now(), s.remote.received(id)
 	t := time.NewTicker(s.cfg.ProbeInterval)
 	defer t.Stop()
 	for {
@@ -189,8 +193,8 @@ func (s *supervisor) probeLink(ctx context.Context, id uint64) {
 			return
 		}
 		err := s.probeOnce(ctx, min(left, s.cfg.ProbeInterval))
-		if err == nil {
-			good = time.Now()
+		if now := s.remote.received(id); err == nil || now != came {
+			good, came = time.Now(), now
 		}
 		select {
 		case <-ctx.Done():

@@ -123,6 +123,38 @@ func TestWatchdogDropsLinkWithoutAnswers(t *testing.T) {
 	eventually(t, "round trip after the drop", func() error { return roundTrip(nc) })
 }
 
+// What comes over a link is life, though the answers to probes do not come in time.
+func TestALinkThatIsBusyIsNotDropped(t *testing.T) {
+	answers := make(chan struct{})
+	hub, _, l, nc := linked(t, leaf.Config{
+		ProbeInterval: 50 * time.Millisecond, ProbeTimeout: 2 * time.Second,
+		Probe: func(ctx context.Context) error {
+			select {
+			case <-answers:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		},
+	})
+	messages, err := nc.SubscribeSync("large")
+	if err != nil {
+		t.Fatal(err)
+	}
+	link, sender := l.WaitLink(true), hub.Conn()
+	began := time.Now()
+	for time.Since(began) < 5*time.Second { // a silent link lives for 2 s
+		if err := sender.Publish("large", make([]byte, 100)); err != nil {
+			t.Fatal(err)
+		}
+		_, _ = messages.NextMsg(20 * time.Millisecond) // the first ones come before the hub knows of the subscription
+	}
+	if now := l.Link(); now != link {
+		t.Errorf("the link was %+v, now %+v", link, now)
+	}
+	close(answers)
+}
+
 func TestHubRestartAndLateHub(t *testing.T) {
 	hub, _, l, nc := linked(t, leaf.Config{})
 	hub.Stop()

@@ -42,6 +42,20 @@ func (d *dialer) connection() uint64 {
 	return id
 }
 
+// received is how many messages came over a link; 0 for one that is gone.
+func (d *dialer) received(id uint64) int64 {
+	z, err := d.nats.Leafz(nil)
+	if err != nil {
+		return 0
+	}
+	for _, l := range z.Leafs {
+		if l.ID == id {
+			return l.InMsgs
+		}
+	}
+	return 0
+}
+
 // drop closes a link. An error means that it is gone already.
 func (d *dialer) drop(id uint64) { _ = d.nats.DisconnectClientByID(id) }
 

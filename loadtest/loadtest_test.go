@@ -42,7 +42,8 @@ func TestShortRun(t *testing.T) {
 	}
 	for _, want := range []string{
 		"hollow: one update", "hollow: burst", "hollow: arrival", "hollow: pod start", "fan-out: fan-out", "fan-out: arrival",
-		"delivery: idle", "delivery: takeover", "delivery: first delivery", "delivery: burst over a slow link", "delivery: catch-up", "delivery: attached nodes", "away: catch-up",
+		"delivery: idle", "delivery: takeover", "delivery: first delivery", "delivery: burst over a slow link", "delivery: catch-up", "attached: attached nodes",
+		"away: catch-up", "tunnel: logs -f", "tunnel: logs -f, a tunnel each",
 	} {
 		if !scenarios[want] {
 			t.Errorf("%s is not in the report", want)

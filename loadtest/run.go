@@ -50,6 +50,9 @@ type Size struct {
 	CatchUp   int           // objects changed while a gateway is away
 	Window    time.Duration // in which the bytes of an idle link are counted
 	Attached  []int         // nodes attached to one hub, simulated at the protocol
+	Readers   int           // that follow logs at once
+	LogLines  int           // of each log
+	LogNodes  int           // gateways whose logs are followed
 	QuietTime time.Duration // before each stage: what starting a cluster stirred up settles
 }
 
@@ -59,6 +62,7 @@ func Full() Size {
 		Updates: 300, Burst: 1000, Rounds: 5, FanNodes: 20, FanOut: 200, Pods: 30,
 		Resident: 10, Held: 1000, Settle: 20 * time.Second, Samples: 5, QuietTime: 15 * time.Second,
 		Kills: 10, Slow: 200, First: 100, CatchUp: 10_000, Window: time.Minute, Attached: []int{1000, 5000},
+		Readers: 1000, LogLines: 500, LogNodes: 10,
 	}
 }
 
@@ -67,6 +71,7 @@ func Short() Size {
 	return Size{
 		Updates: 10, Burst: 40, Rounds: 1, FanNodes: 2, FanOut: 10, Pods: 2, Resident: 2, Held: 20, Samples: 1,
 		Kills: 1, Slow: 10, First: 3, CatchUp: 50, Window: 2 * time.Second, Attached: []int{20, 50},
+		Readers: 40, LogLines: 40, LogNodes: 2,
 	}
 }
 
@@ -88,7 +93,7 @@ type turn struct {
 // stages in the order they run.
 func stages(s Size) []stage {
 	spec := func(edges int, runtime devcluster.Runtime) devcluster.Spec {
-		return devcluster.Spec{Edges: edges, Cloudcores: 2, Hubs: 3, Runtime: runtime}
+		return devcluster.Spec{Edges: edges, Cloudcores: 2, Hubs: 3, Runtime: runtime, NoMetrics: true}
 	}
 	return []stage{
 		{name: "containerd", spec: spec(1, devcluster.Containerd), turns: []turn{
@@ -108,10 +113,16 @@ func stages(s Size) []stage {
 			{&Slow{Scenario: &Burst{Objects: s.Slow}, RoundTrip: slowRoundTrip, Peer: slowPeer, Aim: slowAim}, s.Rounds},
 			{&Slow{Scenario: &Arrival{Nodes: 1, Objects: s.Burst}, RoundTrip: slowRoundTrip, Peer: slowPeer, Aim: slowAim}, s.Rounds},
 			{&Catchup{Objects: s.CatchUp}, min(s.Rounds, 3)},
+		}},
+		{name: "attached", grows: true, spec: spec(2, devcluster.Hollow), turns: []turn{
 			{&Attached{Nodes: s.Attached, Settle: s.Settle}, 1},
 		}},
 		{name: "away", grows: true, spec: spec(2, devcluster.Hollow), turns: []turn{
 			{&Catchup{Objects: s.CatchUp / 10, Times: 10}, min(s.Rounds, 3)},
+		}},
+		{name: "tunnel", grows: true, spec: spec(s.LogNodes, devcluster.Hollow), turns: []turn{
+			{&Follow{Readers: s.Readers, Length: s.LogLines, First: s.First}, 1},
+			{&Follow{Readers: s.Readers, Length: s.LogLines, First: s.First, Direct: true}, 1},
 		}},
 		{name: "fan-out", grows: true, spec: spec(s.FanNodes, devcluster.Hollow), turns: []turn{
 			{&Fanout{Nodes: s.FanNodes, Objects: s.FanOut}, s.Rounds},

@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// callTimeout is how long a node waits for the answer to a call; a slow link gets one page of 512 KiB through.
+	// callTimeout is how long a node waits for the answer to a call. Pages and pieces are made to take about 1 s.
 	callTimeout = 15 * time.Second
 	// forgetTimeout bounds the removal of a node's old consumer; if its server is down nobody answers at all.
 	forgetTimeout = time.Second
@@ -83,11 +83,14 @@ func (a *Attacher) attach(ctx context.Context, node string, req wire.AttachReque
 	if req.Continue != 0 {
 		start = req.Continue
 	}
-	p, err := a.page(ctx, node, start, max(req.UpTo, info.State.LastSeq), reply.Full)
+	p, err := a.page(ctx, node, start, max(req.UpTo, info.State.LastSeq), reply.Full, req.Take)
 	if err != nil {
 		return wire.AttachReply{}, fmt.Errorf("attach %s: %w", node, err)
 	}
 	crash.At("attach.paged")
+	if req.Take > 0 {
+		p = p.fit(req.Take)
+	}
 	reply.Objects, reply.UpTo = p.messages, p.upTo
 	if p.more && len(p.messages) != 0 {
 		reply.Continue = p.last + 1
@@ -102,7 +105,7 @@ func (a *Attacher) attach(ctx context.Context, node string, req wire.AttachReque
 	}
 	// The pages together reach as far as the replica that gave the last one: what it had not seen, the consumer delivers.
 	reply.UpTo = max(p.upTo, start-1)
-	if err := a.consumer(ctx, node, &reply); err != nil {
+	if err := a.consumer(ctx, node, &reply, req.Awaits || p.lacks()); err != nil {
 		return reply, err
 	}
 	a.told(node, req.Instance)
@@ -112,15 +115,18 @@ func (a *Attacher) attach(ctx context.Context, node string, req wire.AttachReque
 // page reads one page of a snapshot. What changes lack, the consumer delivers, so any replica may give them. What a full
 // snapshot lacks is deleted at the node: it must come from a replica that has seen as much as the leader, and each page as
 // much as the one before. Beyond 1,024 objects there is no such proof, and the node counts.
-func (a *Attacher) page(ctx context.Context, node string, start, atLeast uint64, full bool) (page, error) {
-	filter := Filter(Desired, node)
+func (a *Attacher) page(ctx context.Context, node string, start, atLeast uint64, full bool, take int) (page, error) {
+	filter, bytes := Filter(Desired, node), pageBytes
+	if take > 0 {
+		bytes = min(bytes, max(2*take, leastRead)) // what does not fit is read again for the next page
+	}
 	if full {
-		p, err := a.reader.proven(ctx, []string{filter}, start, pageMessages, pageBytes, atLeast)
+		p, err := a.reader.proven(ctx, []string{filter}, start, pageMessages, bytes, atLeast)
 		if !errors.Is(err, errTooManySubjects) {
 			return p, err
 		}
 	}
-	return a.reader.page(ctx, filter, start, pageMessages, pageBytes)
+	return a.reader.page(ctx, filter, start, pageMessages, bytes)
 }
 
 // prepared refuses a full snapshot while it may be incomplete, so that an emptied stream never reads as "delete all". It
@@ -144,9 +150,13 @@ func (a *Attacher) prepared(ctx context.Context, stream jetstream.Stream, node s
 var ErrPreparing = errors.New("the desired state of this node is being prepared")
 
 // consumer makes the node's consumer start after the snapshot. An existing one cannot be moved, so it is made anew.
-func (a *Attacher) consumer(ctx context.Context, node string, reply *wire.AttachReply) error {
+// awaits says that the node lacks payloads before that start.
+func (a *Attacher) consumer(ctx context.Context, node string, reply *wire.AttachReply, awaits bool) error {
 	name := wire.Escape(node)
 	cfg := nodeConsumer(name, Filter(Desired, node), reply.UpTo, window)
+	if awaits {
+		cfg.Metadata = map[string]string{MetadataAwaits: "true"}
+	}
 	create := func() error {
 		sctx, cancel := context.WithTimeout(ctx, stepTimeout)
 		defer cancel()

@@ -147,6 +147,12 @@ func (c *Calls) serve(ctx context.Context, msg *nats.Msg) {
 	c.respond(msg, reply)
 }
 
+// rawReply is an answer that is sent as it is. Its headers tell it from a callError.
+type rawReply struct {
+	header nats.Header
+	data   []byte
+}
+
 // callError is what every reply can say instead of its own fields.
 type callError struct {
 	Error string `json:"error"`
@@ -165,9 +171,15 @@ func (c *Calls) refuse(ctx context.Context, msg *nats.Msg, reason error) {
 }
 
 func (c *Calls) respond(msg *nats.Msg, reply any) {
-	body, err := json.Marshal(reply)
-	if err == nil {
-		err = msg.Respond(body)
+	var err error
+	switch r := reply.(type) {
+	case rawReply:
+		err = msg.RespondMsg(&nats.Msg{Header: r.header, Data: r.data})
+	default:
+		var body []byte
+		if body, err = json.Marshal(reply); err == nil {
+			err = msg.Respond(body)
+		}
 	}
 	if err != nil {
 		c.log.Warn("call not answered", zap.String("subject", msg.Subject), zap.Error(err))

@@ -5,31 +5,25 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/frond-edge/frond/api/wire"
-	"github.com/frond-edge/frond/internal/crash"
-)
-
-const (
-	// pullHeartbeat finds a consumer that died with its server: the library reports it after two missing ones. Each is some
-	// 100 bytes, so 3 s cost an idle link 3 MB a day.
-	pullHeartbeat = 3 * time.Second
-	// pullExpiry is how long one pull stays open.
-	pullExpiry = 30 * time.Second
 )
 
 // Store is where a node keeps its desired state. A method that returned nil has synced to disk.
 type Store interface {
 	Cursor() wire.Cursor
-	// Apply saves messages in the given order, then moves the cursor to sequence. What is not newer than the cursor is
-	// ignored.
+	// Apply saves messages in the given order, then moves the cursor to sequence. What is not newer than the cursor, or than
+	// what it holds of that key, is ignored. Messages beyond sequence may be among them.
 	Apply(ctx context.Context, messages []wire.Message, sequence uint64) error
 	// Replace saves a full snapshot: every desired object that is not in it is deleted, and the cursor starts anew in
 	// the given stream epoch. A message without operation keeps the object that the store has.
@@ -58,6 +52,19 @@ type Delivery struct {
 	first    atomic.Pointer[time.Time]
 	// resync, full with one token, asks for everything anew.
 	resync chan struct{}
+	// died, with room for one, tells of servers of the hub that are gone.
+	died chan string
+	pace *pace
+	// saving, full with one token, admits one change of the store and of backlog together.
+	saving chan struct{}
+	// early are the payloads that an attach fetches before it ends; only the one attach of the moment uses it.
+	early map[wire.Key]*mark
+
+	mu sync.Mutex
+	// backlog is what the store's cursor does not say; guarded by mu, changed with the token of saving only.
+	backlog backlog
+	// changed closes when backlog changes; guarded by mu.
+	changed chan struct{}
 }
 
 // NewDelivery makes the delivery of a node over its own in-process connection.
@@ -73,6 +80,8 @@ func NewDelivery(node string, nc *nats.Conn, store Store, link Link, metrics *Me
 	return &Delivery{
 		node: node, nc: nc, js: js, store: store, link: link, codec: codec, metrics: metrics, log: log,
 		instance: rand.Text(), resync: make(chan struct{}, 1), // one waiting wish is as good as many
+		died: make(chan string, 1),
+		pace: newPace(metrics.take.WithLabelValues(string(Desired))), saving: make(chan struct{}, 1), changed: make(chan struct{}),
 		dead: &deadLetters{js: js, from: node, metrics: metrics, log: log},
 	}, nil
 }
@@ -80,6 +89,14 @@ func NewDelivery(node string, nc *nats.Conn, store Store, link Link, metrics *Me
 // Start delivers until ctx ends and then returns nil. Every fault ends in a new attach from the store's cursor, so
 // nothing it does has to be remembered.
 func (d *Delivery) Start(ctx context.Context) error {
+	var g errgroup.Group
+	g.Go(func() error { return d.deliver(ctx) })
+	g.Go(func() error { return d.fetch(ctx) })
+	return g.Wait()
+}
+
+// deliver attaches and pulls.
+func (d *Delivery) deliver(ctx context.Context) error {
 	retry := newRetry()
 	everything := false
 	for ctx.Err() == nil {
@@ -92,11 +109,15 @@ func (d *Delivery) Start(ctx context.Context) error {
 			}
 			continue
 		}
-		began := time.Now()
+		began, before := time.Now(), d.state().reached
 		everything = d.asked() || everything
 		err := d.session(ctx, changed, &everything)
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // we were asked to stop
+		}
+		if errors.Is(err, errServerDied) || errors.Is(err, errTooLarge) && d.state().reached > before {
+			retry = newRetry()
+			continue // the next attach makes another consumer, and brings what is large as a mark
 		}
 		if time.Since(began) > settled {
 			retry = newRetry()
@@ -121,226 +142,53 @@ func newRetry() *wait.Backoff {
 	return &wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 7, Cap: 10 * time.Second}
 }
 
-// attach lists: it brings the store to the snapshot's end and returns the last page.
-func (d *Delivery) attach(ctx context.Context, everything bool) (wire.AttachReply, error) {
-	request := wire.AttachRequest{Cursor: d.store.Cursor(), Full: everything, Instance: d.instance}
-	var first *wire.AttachReply
-	var full []wire.Message
-	marked, seen := false, map[string]struct{}{}
-	for {
-		reply, err := d.page(ctx, request)
-		if err != nil {
-			return reply, err
-		}
-		if first == nil {
-			first = &reply
-		}
-		if reply.StreamEpoch != first.StreamEpoch || reply.Full != first.Full {
-			return reply, errors.New("the stream began a new life between two pages")
-		}
-		crash.At("attach.answered")
-		messages, held, err := d.decodePage(ctx, reply)
-		if err != nil {
-			return reply, err
-		}
-		marked = marked || held
-		sequence := reply.UpTo
-		if reply.Continue != 0 {
-			sequence = reply.Continue - 1
-		}
-		if reply.Full {
-			full = append(full, messages...)
-		} else if err := d.apply(ctx, messages, sequence); err != nil {
-			return reply, err
-		}
-		for _, object := range reply.Objects {
-			seen[object.Subject] = struct{}{}
-		}
-		if reply.Continue != 0 {
-			request.Continue, request.UpTo = reply.Continue, max(request.UpTo, reply.UpTo)
-			continue
-		}
-		if reply.Full {
-			if err := d.replace(ctx, reply, full, len(seen), marked); err != nil {
-				return reply, err
-			}
-		}
-		d.log.Info("attached", zap.Bool("full", reply.Full), zap.Uint64("seq", reply.UpTo))
-		return reply, nil
+// save brings a haul to disk, and with it the cursor as far as it may go.
+func (d *Delivery) save(ctx context.Context, h haul) error {
+	if err := d.claim(ctx); err != nil {
+		return err
 	}
+	defer d.yield()
+	return d.commit(ctx, h)
 }
 
-// replace saves a full snapshot that holds all it must.
-func (d *Delivery) replace(ctx context.Context, last wire.AttachReply, full []wire.Message, subjects int, marked bool) error {
-	switch {
-	case subjects < last.Subjects:
-		return fmt.Errorf("the snapshot has %d objects of %d: it comes from a replica that lags behind", subjects, last.Subjects)
-	case last.Marked && !marked:
-		return errors.New("the snapshot comes from a replica that lags behind")
-	}
-	if err := d.store.Replace(ctx, full, last.StreamEpoch, last.UpTo); err != nil {
-		return fmt.Errorf("save snapshot: %w", err)
-	}
-	crash.At("attach.replaced")
-	d.count(full)
-	return nil
-}
-
-// page asks for one page of the snapshot.
-func (d *Delivery) page(ctx context.Context, request wire.AttachRequest) (wire.AttachReply, error) {
-	var reply wire.AttachReply
-	if err := Call(ctx, d.nc, d.node, VerbAttach, request, &reply); err != nil {
-		return reply, err
-	}
-	if reply.Error != "" {
-		return reply, fmt.Errorf("attach refused: %s", reply.Error)
-	}
-	return reply, nil
-}
-
-// decodePage reads a page and tells whether the snapshot marker is in it. Garbage goes to the dead letters and stays in
-// the page without operation.
-func (d *Delivery) decodePage(ctx context.Context, reply wire.AttachReply) (messages []wire.Message, marked bool, err error) {
-	messages = make([]wire.Message, 0, len(reply.Objects))
-	for _, object := range reply.Objects {
-		d.metrics.delivered.Inc()
-		m, err := d.codec.decode(object.Subject, object.Header, object.Data)
-		if err == nil && m.Node != d.node {
-			err = permanent("message of node %.120q", m.Node)
-		}
-		if err != nil {
-			if err := d.dead.put(ctx, Desired, object.Subject, object.Header, object.Data, err); err != nil {
-				return nil, false, err
-			}
-			m = wire.Message{Node: d.node, Key: m.Key}
-		}
-		m.Sequence = object.Sequence
-		if m.Key == wire.SnapshotMarker() {
-			marked = m.Op == wire.Apply
-			continue
-		}
-		messages = append(messages, m)
-	}
-	return messages, marked, nil
-}
-
-// pull watches: it takes what the node's consumer delivers, in order and without a gap, until something is odd.
-func (d *Delivery) pull(ctx context.Context, attached wire.AttachReply) error {
-	consumer, err := d.js.Consumer(ctx, attached.Stream, attached.Consumer)
-	if err != nil {
-		return fmt.Errorf("consumer %s: %w", attached.Consumer, err)
-	}
-	if start := consumer.CachedInfo().Config.OptStartSeq; start > d.store.Cursor().Sequence+1 {
-		return fmt.Errorf("consumer %s starts at %d, made for another attach", attached.Consumer, start)
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	incoming := make(chan jetstream.Msg, attached.Window) // the server sends no more than that before an ack
-	faults := make(chan error, 1)                         // the first fault ends the session
-	consuming, err := consumer.Consume(
-		func(msg jetstream.Msg) {
-			select {
-			case incoming <- msg:
-			case <-ctx.Done():
-			}
-		},
-		jetstream.PullMaxMessages(attached.Window), jetstream.PullHeartbeat(pullHeartbeat), jetstream.PullExpiry(pullExpiry),
-		jetstream.ConsumeErrHandler(func(_ jetstream.ConsumeContext, err error) {
-			select {
-			case faults <- err:
-			default:
-			}
-		}))
-	if err != nil {
-		cancel()
-		return fmt.Errorf("pull from %s: %w", attached.Consumer, err)
-	}
-	defer func() {
-		cancel() // a callback that waits for room ends with it
-		consuming.Stop()
-		<-consuming.Closed()
-	}()
-	next := uint64(1)
-	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case err := <-faults:
-			return fmt.Errorf("pull from %s: %w", attached.Consumer, err)
-		case first := <-incoming:
-			if next, err = d.take(ctx, gather(first, incoming), next); err != nil {
-				return err
-			}
-		}
-	}
-}
-
-// gather takes what has already arrived, so that one sync to disk serves many messages.
-func gather(first jetstream.Msg, incoming <-chan jetstream.Msg) []jetstream.Msg {
-	batch := []jetstream.Msg{first}
-	for {
-		select {
-		case msg := <-incoming:
-			batch = append(batch, msg)
-		default:
-			return batch
-		}
-	}
-}
-
-// take saves a batch and acks it. next is the consumer sequence that must come first; a gap means that a delivery was
-// lost on the way, or that the consumer was made anew, and the node attaches again.
-func (d *Delivery) take(ctx context.Context, batch []jetstream.Msg, next uint64) (uint64, error) {
-	messages := make([]wire.Message, 0, len(batch))
-	last := d.store.Cursor().Sequence
-	for _, msg := range batch {
-		d.metrics.delivered.Inc()
-		meta, err := msg.Metadata()
-		if err != nil {
-			return next, fmt.Errorf("delivery without coordinates: %w", err)
-		}
-		if meta.Sequence.Consumer != next {
-			return next, fmt.Errorf("delivery %d came where %d was due", meta.Sequence.Consumer, next)
-		}
-		next++
-		if meta.Sequence.Stream <= last {
-			d.metrics.ignored.Inc()
-			continue
-		}
-		last = meta.Sequence.Stream
-		m, err := d.codec.decode(msg.Subject(), msg.Headers(), msg.Data())
-		if err != nil {
-			if err := d.dead.put(ctx, Desired, msg.Subject(), msg.Headers(), msg.Data(), err); err != nil {
-				return next, err
-			}
-			continue
-		}
-		m.Sequence = last
-		if m.Key != wire.SnapshotMarker() {
-			messages = append(messages, m)
-		}
-	}
-	crash.At("deliver.pulled")
-	if err := d.apply(ctx, messages, last); err != nil {
-		return next, err
-	}
-	crash.At("deliver.saved")
-	observeAck(d.store, last)
-	for _, msg := range batch {
-		if err := msg.Ack(); err != nil {
-			return next, fmt.Errorf("ack: %w", err)
-		}
-		d.metrics.acked.Inc()
-	}
-	crash.At("deliver.acked")
-	return next, nil
-}
-
-func (d *Delivery) apply(ctx context.Context, messages []wire.Message, sequence uint64) error {
-	if err := d.store.Apply(ctx, messages, sequence); err != nil {
+// commit is save for who holds the token.
+func (d *Delivery) commit(ctx context.Context, h haul) error {
+	next := d.state().after(h)
+	spoken := slices.DeleteFunc(slices.Clone(h.messages), func(m wire.Message) bool { return m.Op == "" })
+	if err := d.store.Apply(ctx, spoken, next.low()); err != nil {
 		return fmt.Errorf("save: %w", err)
 	}
-	d.count(messages)
+	d.become(next)
+	d.count(spoken)
 	return nil
+}
+
+// claim takes the token of saving.
+func (d *Delivery) claim(ctx context.Context) error {
+	select {
+	case d.saving <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (d *Delivery) yield() { <-d.saving }
+
+func (d *Delivery) state() backlog {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.backlog
+}
+
+// become makes a backlog the present one. The caller holds the token.
+func (d *Delivery) become(b backlog) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.backlog = b
+	close(d.changed)
+	d.changed = make(chan struct{})
+	d.metrics.awaited.Set(float64(len(b.marks)))
 }
 
 // count observes how long messages that are now on disk took.

@@ -165,7 +165,11 @@ func startCloud(t *testing.T, hub *server.Server, known bool) cloud {
 	if err != nil {
 		t.Fatal(err)
 	}
-	calls, err := streams.NewCalls(nc, map[string]streams.CallHandler{streams.VerbAttach: attacher.Handle}, metrics, log)
+	pieces, err := streams.NewPieces(nc, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	calls, err := streams.NewCalls(nc, map[string]streams.CallHandler{streams.VerbAttach: attacher.Handle, streams.VerbPiece: pieces.Handle}, metrics, log)
 	if err != nil {
 		t.Fatal(err)
 	}

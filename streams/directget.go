@@ -16,9 +16,11 @@ import (
 )
 
 const (
-	// pageMessages and pageBytes bound one page of a snapshot on the link: 512 KiB is 2 s at 2 Mbit/s.
+	// pageMessages and pageBytes bound one page of a snapshot, for nodes that do not say what they can take.
 	pageMessages = 256
 	pageBytes    = 512 << 10
+	// leastRead is the least that is read from the hub for a page, however small it is to be.
+	leastRead = 64 << 10
 	// heldBytes and heldMessages are for readers inside the data centre.
 	heldBytes    = 4 * mib
 	heldMessages = 1000

@@ -3,6 +3,10 @@ package streams
 import (
 	"context"
 	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/frond-edge/frond/api/wire"
 )
 
 // Refusals is what Reports remembers of refused reports.
@@ -17,4 +21,44 @@ func (r Refusals) Settle(node, subject string)                    { r.settle(nod
 func (k *Keeper) Look(ctx context.Context) error {
 	ensured := true
 	return k.look(ctx, &ensured)
+}
+
+// Note gives a Keeper one look at the stream.
+func (k *Keeper) Note(epoch string, last uint64) { k.note(epoch, last) }
+
+// PieceRequest is how a cloudcore reads what a node asks for.
+func PieceRequest(node string, data []byte) (wire.PieceRequest, error) {
+	return readPieceRequest(node, data)
+}
+
+// PieceOf is how a node reads the answer when it has so many bytes of a payload of size, and asked for take.
+func PieceOf(msg *nats.Msg, have, size, take int) ([]byte, error) {
+	return pieceOf(msg, &mark{size: size, have: make([]byte, have)}, take)
+}
+
+// Backlog is a backlog whose marks and messages are told by name.
+type Backlog struct{ backlog }
+
+// After brings messages, and marks of others, of the given sequences.
+func (b Backlog) After(messages, marks map[string]uint64, sequence uint64) Backlog {
+	h := haul{sequence: sequence}
+	for name, sequence := range messages {
+		h.messages = append(h.messages, wire.Message{Key: wire.Key{Name: name}, Sequence: sequence})
+	}
+	for name, sequence := range marks {
+		h.marks = append(h.marks, &mark{key: wire.Key{Name: name}, sequence: sequence})
+	}
+	return Backlog{b.after(h)}
+}
+
+func (b Backlog) Low() uint64     { return b.low() }
+func (b Backlog) Reached() uint64 { return b.reached }
+
+// Marks are the sequences of the marks.
+func (b Backlog) Marks() map[string]uint64 {
+	marks := map[string]uint64{}
+	for key, m := range b.marks {
+		marks[key.Name] = m.sequence
+	}
+	return marks
 }

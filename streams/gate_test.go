@@ -1,7 +1,9 @@
 package streams_test
 
 import (
+	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/zap/zaptest"
@@ -17,15 +19,23 @@ func TestAGateIsOpenWhereTheLinkIsUpAndNoFence(t *testing.T) {
 	if open() {
 		t.Error("open before it runs")
 	}
+	told := func(changed <-chan struct{}) {
+		t.Helper()
+		select {
+		case <-changed:
+		case <-time.After(time.Minute):
+			t.Fatal("no word of a change")
+		}
+	}
 	_, changed := gate.State()
 	run(t, gate.Start)
-	<-changed
+	told(changed)
 	if !open() {
 		t.Error("shut though the link is up")
 	}
 	_, changed = gate.State()
 	link.set(false)
-	<-changed
+	told(changed)
 	if open() {
 		t.Error("open though the link is down")
 	}
@@ -33,7 +43,7 @@ func TestAGateIsOpenWhereTheLinkIsUpAndNoFence(t *testing.T) {
 	streamstest.Eventually(t, "open again", open)
 	_, changed = gate.State()
 	gate.Fence(time.Second)
-	<-changed
+	told(changed)
 	if open() {
 		t.Error("open in spite of a fence")
 	}
@@ -42,4 +52,34 @@ func TestAGateIsOpenWhereTheLinkIsUpAndNoFence(t *testing.T) {
 		t.Error("no fence")
 	}
 	streamstest.Eventually(t, "open after the fence", func() bool { return open() && !gate.Fenced() })
+}
+
+// A fence that is renewed holds from then on, and the gate opens by itself at its end.
+func TestAFenceIsRenewed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		gate := streams.NewGate(newLink(), zaptest.NewLogger(t))
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1) // the one result
+		go func() { done <- gate.Start(ctx) }()
+		is := func(when string, want bool) {
+			t.Helper()
+			synctest.Wait()
+			if open, _ := gate.State(); open != want || gate.Fenced() == want {
+				t.Errorf("%s: open %v, fenced %v", when, open, gate.Fenced())
+			}
+		}
+		is("at first", true)
+		gate.Fence(time.Minute)
+		is("fenced", false)
+		<-time.After(50 * time.Second)
+		gate.Fence(time.Minute)
+		<-time.After(59 * time.Second)
+		is("renewed", false)
+		<-time.After(2 * time.Second)
+		is("after it", true)
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
 }

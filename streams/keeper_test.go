@@ -107,3 +107,67 @@ func copied(t *testing.T, s *server.Server, from, to string) {
 		t.Fatal(err)
 	}
 }
+
+// One look at a replica that lags proves nothing; two in a row do, and a new life does at once.
+func TestKeeperBelievesTwoLooksInARow(t *testing.T) {
+	renewed := 0
+	keeper, err := streams.NewKeeper(streamstest.Connect(t, streamstest.Hub(t)), streams.Hub(1), func() { renewed++ }, zaptest.NewLogger(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, look := range []struct {
+		epoch string
+		last  uint64
+		want  int
+	}{
+		{"a", 10, 0},
+		{"a", 9, 0}, {"a", 11, 0}, {"a", 10, 0}, {"a", 12, 0}, // one that lagged, twice
+		{"a", 7, 0}, {"a", 7, 1}, {"a", 7, 1}, {"a", 7, 1}, {"a", 7, 1}, // went back: told once
+		{"a", 8, 1}, {"a", 7, 1}, {"a", 7, 2}, // and again
+		{"b", 1, 3}, {"b", 1, 3}, // another life
+	} {
+		if keeper.Note(look.epoch, look.last); renewed != look.want {
+			t.Errorf("look %d, %s at %d: told %d times, want %d", i, look.epoch, look.last, renewed, look.want)
+			renewed = look.want
+		}
+	}
+}
+
+// A stream that somebody deletes is made again, and if it held desired state that is published again.
+func TestKeeperMakesWhatIsMissing(t *testing.T) {
+	nc := streamstest.Connect(t, streamstest.Hub(t))
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := streams.Ensure(t.Context(), js, streams.Hub(1)); err != nil {
+		t.Fatal(err)
+	}
+	renewed := 0
+	keeper, err := streams.NewKeeper(nc, streams.Hub(1), func() { renewed++ }, zaptest.NewLogger(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, tt := range []struct {
+		stream string
+		want   int
+	}{{"", 0}, {streams.ReportStream, 0}, {streams.DesiredStream, 1}} {
+		if tt.stream != "" {
+			if err := js.DeleteStream(t.Context(), tt.stream); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := keeper.Look(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if renewed != tt.want {
+			t.Errorf("%d: told %d times, want %d", i, renewed, tt.want)
+		}
+		if tt.stream == "" {
+			continue
+		}
+		if _, err := js.Stream(t.Context(), tt.stream); err != nil {
+			t.Errorf("stream %s: %v", tt.stream, err)
+		}
+	}
+}

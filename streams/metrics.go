@@ -17,6 +17,10 @@ type Metrics struct {
 	outboxAge   *prometheus.GaugeVec
 	reports     *prometheus.CounterVec
 	calls       *prometheus.CounterVec
+	awaited     prometheus.Gauge
+	lacking     prometheus.Gauge
+	pieces      *prometheus.CounterVec
+	take        *prometheus.GaugeVec
 }
 
 // NewMetrics makes the metrics and registers them; a nil registerer leaves them unregistered.
@@ -29,6 +33,9 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	}
 	gauges := func(name, help string, labels ...string) *prometheus.GaugeVec {
 		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "frond", Name: name, Help: help}, labels)
+	}
+	gauge := func(name, help string) prometheus.Gauge {
+		return prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "frond", Name: name, Help: help})
 	}
 	m := &Metrics{
 		published: counters("published_total", "Messages stored by a stream, by plane and operation.", "plane", "op"),
@@ -47,10 +54,14 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		outboxAge:   gauges("outbox_oldest_seconds", "Age of the oldest waiting message, by class.", "class"),
 		reports:     counters("reports_total", "Reports taken from the hub, by plane and result.", "plane", "result"),
 		calls:       counters("calls_total", "Calls answered for nodes, by verb and result.", "verb", "result"),
+		awaited:     gauge("delivery_awaited_objects", "Large objects that this node fetches in pieces and does not have whole yet."),
+		lacking:     gauge("delivery_awaited_bytes", "Bytes of them that are still to come."),
+		pieces:      counters("pieces_total", "Pieces of large objects asked for by this node, by result.", "result"),
+		take:        gauges("link_take_bytes", "What this node's link is believed to carry in about a second, by plane: no more is on its way at a time.", "plane"),
 	}
 	if reg != nil {
 		reg.MustRegister(m.published, m.conflicts, m.delivered, m.acked, m.ignored, m.dead, m.unburied, m.attaches, m.latency,
-			m.outboxDepth, m.outboxAge, m.reports, m.calls)
+			m.outboxDepth, m.outboxAge, m.reports, m.calls, m.awaited, m.lacking, m.pieces, m.take)
 	}
 	return m
 }

@@ -23,6 +23,8 @@ const (
 	pumpWindow = 32
 	// pumpTimeout is how long a report waits for the hub's ack before it is sent again: longer than a leader election.
 	pumpTimeout = 12 * time.Second
+	// backTimeout bounds the return of what was read ahead: it lies in memory.
+	backTimeout = time.Second
 	// depthPeriod is how often the outbox's depth is read for the metrics.
 	depthPeriod = 5 * time.Second
 )
@@ -79,6 +81,7 @@ type Pump struct {
 	stream  string
 	js      jetstream.JetStream
 	link    Link
+	pace    *pace
 	waiting atomic.Uint64
 	metrics *Metrics
 	log     *zap.Logger
@@ -97,7 +100,7 @@ func NewPump(plane Plane, nc *nats.Conn, link Link, metrics *Metrics, log *zap.L
 	if plane == Event {
 		stream = OutboxEventsStream
 	}
-	return &Pump{plane: plane, stream: stream, js: js, link: link, metrics: metrics, log: log}, nil
+	return &Pump{plane: plane, stream: stream, js: js, link: link, pace: newPace(metrics.take.WithLabelValues(string(plane))), metrics: metrics, log: log}, nil
 }
 
 // Start pumps until ctx ends and then returns nil.
@@ -156,8 +159,8 @@ func (p *Pump) move(ctx context.Context, linkChanged <-chan struct{}) (moved boo
 	defer cancel()
 	g, gctx := errgroup.WithContext(sctx)
 	sent := make(chan inFlight, pumpWindow) // as many as may be in flight
+	room := &room{pace: p.pace, left: make(chan struct{}, 1)}
 	g.Go(func() error {
-		defer incoming.Stop()
 		select {
 		case <-gctx.Done():
 		case <-linkChanged:
@@ -167,30 +170,56 @@ func (p *Pump) move(ctx context.Context, linkChanged <-chan struct{}) (moved boo
 	})
 	g.Go(func() error {
 		defer close(sent)
-		return p.send(gctx, incoming, sent)
+		return p.send(gctx, incoming, room, sent)
 	})
 	g.Go(func() error {
 		for f := range sent {
-			if err := p.settle(gctx, f); err != nil {
+			err := p.settle(gctx, f)
+			room.leave(f, err == nil)
+			if errors.Is(err, jetstream.ErrAsyncPublishTimeout) {
+				p.pace.unanswered()
+			}
+			if err != nil {
 				return err
 			}
 			moved = true
 		}
 		return nil
 	})
-	if err := g.Wait(); !errors.Is(err, context.Canceled) {
+	err = g.Wait()
+	giveBack(incoming, sent)
+	if !errors.Is(err, context.Canceled) {
 		return moved, err
 	}
 	return moved, nil
+}
+
+// giveBack ends the reading of an outbox and has what was read and not settled offered again at once: else it would wait for
+// ackWait, as the outbox cannot know that nobody works on it.
+func giveBack(incoming jetstream.MessagesContext, sent <-chan inFlight) {
+	incoming.Drain()
+	for f := range sent {
+		_ = f.msg.Nak() // else it comes a little later
+	}
+	for {
+		msg, err := incoming.Next(jetstream.NextMaxWait(backTimeout))
+		if err != nil {
+			return // there is no more
+		}
+		_ = msg.Nak() // the same
+	}
 }
 
 // inFlight is a report between the outbox and the hub.
 type inFlight struct {
 	msg jetstream.Msg
 	ack jetstream.PubAckFuture
+	// size is what it takes on the link, queue what was on its way when it had been sent, itself included, and at is when.
+	size, queue int
+	at          time.Time
 }
 
-func (p *Pump) send(ctx context.Context, incoming jetstream.MessagesContext, sent chan<- inFlight) error {
+func (p *Pump) send(ctx context.Context, incoming jetstream.MessagesContext, room *room, sent chan<- inFlight) error {
 	for {
 		msg, err := incoming.Next(jetstream.NextContext(ctx))
 		if err != nil {
@@ -205,14 +234,19 @@ func (p *Pump) send(ctx context.Context, incoming jetstream.MessagesContext, sen
 		maps.Copy(out.Header, msg.Headers())
 		out.Header[headerOrder] = []string{fmt.Sprint(meta.Sequence.Stream)}
 		id := out.Header.Get(headerStore) + "/" + p.stream + "/" + out.Header.Get(headerOrder)
+		f, err := room.enter(ctx, out.Size())
+		if err != nil {
+			return err
+		}
 		// No retry of the library's: it would come after what was sent meanwhile, and an older state would end on top.
 		ack, err := p.js.PublishMsgAsync(out, jetstream.WithMsgID(id), jetstream.WithRetryAttempts(0))
 		if err != nil {
 			return fmt.Errorf("send to the hub: %w", err)
 		}
 		crash.At("pump.sent")
+		f.msg, f.ack = msg, ack
 		select {
-		case sent <- inFlight{msg: msg, ack: ack}:
+		case sent <- f:
 		case <-ctx.Done():
 			return ctx.Err()
 		}

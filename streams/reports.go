@@ -21,6 +21,9 @@ const (
 	reportWorkers = 64
 	// handleTimeout bounds one report: an API call with its retries.
 	handleTimeout = 25 * time.Second
+	// askTimeout bounds a question to the stream: one that was lost with its server is asked again soon, and not at the end of
+	// handleTimeout.
+	askTimeout = 4 * time.Second
 	// reportPull is how many reports are asked for ahead.
 	reportPull = 256
 	// reportsMost is how many reports one process has in hand at most, reportsPerNode how many of them are one node's: more
@@ -82,6 +85,8 @@ func NewReports(plane Plane, nc *nats.Conn, handle ReportHandler, gaveUp func(m 
 // another cloudcore has handled, is not. A message that is not there proves neither: the consumer's server may deliver
 // it before the one that answers has it. So "no" needs a server that has passed it; without one the error says to ask again.
 func (r *Reports) StillLast(ctx context.Context, m wire.Message) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
 	stream, err := r.js.Stream(ctx, r.stream)
 	if err != nil {
 		return false, fmt.Errorf("still last: %w", err)

@@ -107,6 +107,64 @@ func TestReportsMadeOfflineArriveOnceWithTheLastValue(t *testing.T) {
 	}
 }
 
+// Reports that were on their way when the hub stopped taking any are offered again as soon as it takes them, and not when the
+// outbox gives up on them.
+func TestReportsOnTheirWayAreOfferedAgainAtOnce(t *testing.T) {
+	hub := streamstest.Hub(t)
+	js, err := jetstream.New(streamstest.Connect(t, hub))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := streams.Ensure(t.Context(), js, streams.Leaf()); err != nil {
+		t.Fatal(err)
+	}
+	consumer, err := js.Consumer(t.Context(), streams.OutboxStream, "pump")
+	if err != nil {
+		t.Fatal(err)
+	}
+	patient := consumer.CachedInfo().Config
+	patient.AckWait = time.Hour
+	a := &applied{messages: map[wire.Key][]wire.Message{}}
+	link := newLink()
+	link.set(false)
+	outbox, _, _ := startUp(t, hub, link, a)
+	if _, err := js.UpdateConsumer(t.Context(), streams.OutboxStream, patient); err != nil {
+		t.Fatal(err)
+	}
+	const many = 100
+	for i := range many {
+		if err := outbox.Report(t.Context(), status(fmt.Sprint("o", i), "x")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	config, err := js.Stream(t.Context(), streams.ReportStream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := js.DeleteStream(t.Context(), streams.ReportStream); err != nil {
+		t.Fatal(err)
+	}
+	link.set(true)
+	streamstest.Eventually(t, "reports that were read ahead and given back", func() bool {
+		now, err := consumer.Info(t.Context())
+		return err == nil && now.Delivered.Consumer > 2*32 // a window, and again
+	})
+	if _, err := js.CreateStream(t.Context(), config.CachedInfo().Config); err != nil {
+		t.Fatal(err)
+	}
+	if err := streams.Ensure(t.Context(), js, streams.Hub(1)); err != nil {
+		t.Fatal(err)
+	}
+	streamstest.Eventually(t, "all reports", func() bool {
+		for i := range many {
+			if a.last(fmt.Sprint("o", i)) == "" {
+				return false
+			}
+		}
+		return true
+	})
+}
+
 func TestReportsAreTriedAgainAndGarbageIsNot(t *testing.T) {
 	hub := streamstest.Hub(t)
 	a := &applied{messages: map[wire.Key][]wire.Message{}, err: errors.New("apiserver is away")}

@@ -26,6 +26,15 @@ func (d *Delivery) Resync() {
 	}
 }
 
+// ServerDied ends the present pull if its consumer lived in that server of the hub, so that the node attaches again at once. It
+// does not block; where it is not heard, missing heartbeats say the same, some seconds later.
+func (d *Delivery) ServerDied(server string) {
+	select {
+	case d.died <- server:
+	default:
+	}
+}
+
 // session is one attach and the pulls after it. It ends with an error, or nil when the link changed.
 // everything, when set, asks for a full attach, and is cleared by the first attach that succeeds.
 func (d *Delivery) session(ctx context.Context, linkChanged <-chan struct{}, everything *bool) error {
@@ -85,6 +94,7 @@ func (d *Delivery) asked() bool {
 }
 
 var (
+	errServerDied  = errors.New("the hub's server with the consumer is gone")
 	errLinkChanged = errors.New("the link changed")
 	errResync      = errors.New("the cloud asks to attach for everything")
 )

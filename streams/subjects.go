@@ -20,8 +20,10 @@ const (
 // The verbs of call.cloud.<node>.<verb>.
 const (
 	VerbAttach = "attach" // wire.AttachRequest, wire.AttachReply
+	VerbPiece  = "piece"  // wire.PieceRequest, bytes
 	VerbKube   = "kube"   // wire.KubeRequest, wire.KubeReply
 	VerbPing   = "ping"   // empty, empty: proves the whole path
+	VerbScopes = "scopes" // wire.ScopesRequest, wire.ScopesReply
 )
 
 const (

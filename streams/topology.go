@@ -18,7 +18,7 @@ const (
 	EventStream   = "EVENT-0"
 	DeadStream    = "DEAD"
 	MembersBucket = "members"
-	// RegistryBucket holds what must outlive every cloudcore: so far how far the Kubernetes history had come.
+	// RegistryBucket holds what must outlive every cloudcore: how far the Kubernetes history had come, and what nodes want.
 	RegistryBucket = "registry"
 
 	OutboxStream       = "OUTBOX"
@@ -198,6 +198,10 @@ func nodeConsumer(name, filter string, sequence uint64, window int) jetstream.Co
 		Replicas: 1, MemoryStorage: true, InactiveThreshold: nodeInactive,
 	}
 }
+
+// MetadataAwaits is the key of a mark on a node's consumer: when it was made, the node lacked payloads of messages before its
+// start, so its acks alone do not say that everything up to them is on the node's disk; the node's cursor does.
+const MetadataAwaits = "frond-awaits"
 
 // nodeInactive is how long the consumer of a node that does not pull is kept; afterwards it attaches anew anyway.
 const nodeInactive = time.Hour

@@ -51,6 +51,8 @@ type CloudCore struct {
 	LogLevel string `json:"logLevel,omitempty"`
 	// Gateway leads kube-apiserver and Prometheus to the nodes.
 	Gateway Gateway `json:"gateway,omitzero"`
+	// Scopes bounds what components at the gateways may have sent.
+	Scopes Scopes `json:"scopes,omitzero"`
 }
 
 // Gateway is the way of kube-apiserver and Prometheus to the nodes; what has no address is off.
@@ -61,6 +63,10 @@ type Gateway struct {
 	Address string `json:"address,omitempty"`
 	// ScrapeAddress is host:port for HTTPS requests of nodes' metrics, with bearer tokens of Kubernetes.
 	ScrapeAddress string `json:"scrapeAddress,omitempty"`
+	// MetricsHost is the host by which metrics-server reaches ScrapeAddress; "" tells it nothing of edge nodes.
+	MetricsHost string `json:"metricsHost,omitempty"`
+	// Direct is the way of kube-apiserver without a proxy.
+	Direct Direct `json:"direct,omitzero"`
 	// ReusePort lets several cloudcores of one user on one host listen on the same addresses.
 	ReusePort bool `json:"reusePort,omitempty"`
 	// CertFile and KeyFile serve both addresses. Certificate files are read again for each connection.
@@ -102,6 +108,9 @@ type Runtime struct {
 
 // Kubelet is what a gateway may set of its kubelet; a zero field means the kubelet's own default.
 type Kubelet struct {
+	// External says that a stock kubelet of this machine uses the local API, at LocalAPI.Address: edgecore then runs none. Of the
+	// settings below only Address and Port count, as the place where that one listens.
+	External bool `json:"external,omitempty"`
 	// CgroupDriver is cgroupfs or systemd; the default is cgroupfs.
 	CgroupDriver string `json:"cgroupDriver,omitempty"`
 	// CgroupRoot is the cgroup below which pods are put.
@@ -130,11 +139,13 @@ type LocalAPI struct {
 	// SocketGroup is a group, by name or number, whose members may open the socket too, and so have all of the gateway in their
 	// hands; "" is nobody. The socket then needs a folder of its own, outside of Dir.
 	SocketGroup string `json:"socketGroup,omitempty"`
-	// Address is a loopback host:port for TLS with client certificates; "" opens none.
+	// Address is a loopback host:port for TLS with client certificates or tokens; "" opens none.
 	Address      string `json:"address,omitempty"`
 	CertFile     string `json:"certFile,omitempty"`
 	KeyFile      string `json:"keyFile,omitempty"`
 	ClientCAFile string `json:"clientCAFile,omitempty"`
+	// Pods lets the gateway's pods in.
+	Pods Pods `json:"pods,omitzero"`
 }
 
 // The default addresses of the processes' own listeners: next to each other and to none of Kubernetes' own.
@@ -182,6 +193,7 @@ func (c CloudCore) Validate() error {
 		c.Restore.validate(),
 		c.Inspect.validate(),
 		c.Gateway.validate(),
+		c.Scopes.validate(),
 	)
 }
 
@@ -213,7 +225,7 @@ func (g Gateway) validate() error {
 		"gateway.certFile": g.CertFile, "gateway.keyFile": g.KeyFile, "gateway.kubeletCAFile": g.KubeletCAFile,
 		"gateway.kubeletCertFile": g.KubeletCertFile, "gateway.kubeletKeyFile": g.KubeletKeyFile,
 	})
-	return errors.Join(faults...)
+	return errors.Join(append(faults, g.Direct.validate())...)
 }
 
 // ParseEdgeCore reads and completes a configuration file of edgecore.
@@ -228,6 +240,7 @@ func ParseEdgeCore(data []byte) (EdgeCore, error) {
 	if c.LocalAPI.Socket == "" {
 		c.LocalAPI.Socket = filepath.Join(c.Dir, "api.sock")
 	}
+	c.LocalAPI.Pods.complete(c.Runtime.Hollow)
 	if c.Kubelet.StaticPodPath == "" {
 		c.Kubelet.StaticPodPath = filepath.Join(c.Dir, "manifests")
 	}
@@ -249,7 +262,9 @@ func (c EdgeCore) Validate() error {
 	if c.Kubelet.Port == EdgeMetricsPort {
 		faults = append(faults, fmt.Errorf("kubelet.port: %d is edgecore's own in the tunnel", EdgeMetricsPort))
 	}
-	if c.Runtime.Endpoint == "" && !c.Runtime.Hollow {
+	if c.Kubelet.External {
+		faults = append(faults, required("localAPI.address", c.LocalAPI.Address))
+	} else if c.Runtime.Endpoint == "" && !c.Runtime.Hollow {
 		faults = append(faults, errors.New("runtime.endpoint: required unless runtime.hollow is true"))
 	}
 	if c.LocalAPI.SocketGroup != "" && strings.HasPrefix(c.LocalAPI.Socket, filepath.Clean(c.Dir)+"/") {
@@ -262,6 +277,7 @@ func (c EdgeCore) Validate() error {
 			required("localAPI.keyFile", c.LocalAPI.KeyFile),
 			required("localAPI.clientCAFile", c.LocalAPI.ClientCAFile))
 	}
+	faults = append(faults, c.LocalAPI.Pods.validate())
 	return errors.Join(faults...)
 }
 

@@ -26,6 +26,13 @@ func TestGatewayNeedsTheFilesOfItsAddresses(t *testing.T) {
 		"scrapes": {"{scrapeAddress: 'a:1', certFile: c, keyFile: k}", []string{
 			"gateway.kubeletCAFile: required", "gateway.kubeletCertFile: required", "gateway.kubeletKeyFile: required",
 		}},
+		"ports": {"{direct: {host: a, ports: ['30000-30010', '5']}}", nil},
+		"no ports": {"{direct: {host: a, from: [b], listen: c, keyFile: d}}", []string{
+			"gateway.direct.ports: required", "gateway.direct.from: netip.ParsePrefix(\"b\"): no '/'",
+			"gateway.direct.listen: ParseAddr(\"c\"): unable to parse IP", "gateway.direct: certFile and keyFile come together",
+		}},
+		"a range backwards": {"{direct: {host: a, ports: ['9-8']}}", []string{`gateway.direct.ports: "9-8" is no range of ports`}},
+		"no port":           {"{direct: {host: a, ports: ['70000']}}", []string{`gateway.direct.ports: "70000" is no range of ports`}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := config.ParseCloudCore([]byte(cloudCore+tt.gateway), "host")

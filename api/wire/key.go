@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strconv"
@@ -45,6 +46,12 @@ func (k Key) Human() string {
 		return resource + " " + k.Name
 	}
 	return resource + " " + k.Namespace + "/" + k.Name
+}
+
+// Compare orders keys by group, resource, namespace and name.
+func (k Key) Compare(o Key) int {
+	return cmp.Or(strings.Compare(k.Group, o.Group), strings.Compare(k.Resource, o.Resource),
+		strings.Compare(k.Namespace, o.Namespace), strings.Compare(k.Name, o.Name))
 }
 
 // ParseKey undoes Key.String. It refuses any text that String cannot have made, wrapped in ErrToken, so that one

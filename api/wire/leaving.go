@@ -14,6 +14,8 @@ const (
 	Ended Leaving = "ended"
 	// AtOnce: the pod asks for no grace period, or another program than Kubernetes keeps it, so it never says that it goes.
 	AtOnce Leaving = "at-once"
+	// Copy: another node's pod, here only for those who look at it, so its going ends nothing.
+	Copy Leaving = "copy"
 )
 
 const confirmed = "confirmed:"

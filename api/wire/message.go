@@ -62,6 +62,11 @@ type AttachRequest struct {
 	Continue uint64 `json:"continue,omitempty"`
 	// UpTo is how much of the stream those had seen that gave the pages so far; 0 with Continue 0.
 	UpTo uint64 `json:"upTo,omitempty"`
+	// Take is how many bytes the node can take at a time: about the size of a page, and what is larger by itself comes
+	// without its payload, to be asked for in pieces. 0 takes everything.
+	Take int `json:"take,omitempty"`
+	// Awaits says that the node has not got all payloads yet that earlier answers left out.
+	Awaits bool `json:"awaits,omitempty"`
 }
 
 // AttachReply answers an AttachRequest. Either Error is set, or the rest.
@@ -99,6 +104,8 @@ type SnapshotObject struct {
 	Sequence uint64              `json:"seq"`
 	Header   map[string][]string `json:"header,omitempty"`
 	Data     []byte              `json:"data,omitempty"`
+	// Size, if not 0, is the length of a payload that was left out for being larger than what the node takes at a time.
+	Size int `json:"size,omitempty"`
 }
 
 // Beat is a node's heartbeat on beat.<node>. It is lossy: only the newest counts.
@@ -133,6 +140,9 @@ type KubeRequest struct {
 	ContentType string `json:"contentType,omitempty"`
 	Accept      string `json:"accept,omitempty"`
 	Body        []byte `json:"body,omitempty"`
+	// Token is the bearer token of the program at the node that asks; Kubernetes then judges it and nobody else. "" asks as
+	// the node.
+	Token string `json:"token,omitempty"`
 }
 
 // KubeReply answers a KubeRequest with what the apiserver answered. Code 0 means it could not be asked; see Error.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/netip"
 	"strconv"
 	"sync"
 	"time"
@@ -14,14 +15,13 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/frond-edge/frond/api/config"
+	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/internal/splice"
 	"github.com/frond-edge/frond/streams/tunnel"
 )
 
 const (
-	// openTimeout bounds the opening of a stream to a node, as the tunnel itself does: a user of an offline node waits less
-	// than 3 s, and a link of 1.5 s round trip still works.
-	openTimeout = 2500 * time.Millisecond
 	// passTimeout bounds the dial of any other target.
 	passTimeout = 10 * time.Second
 	// headerTimeout cuts clients that open a connection and say nothing.
@@ -42,6 +42,8 @@ type Tunnels interface {
 type Nodes interface {
 	// Node looks a Node up by its name.
 	Node(ctx context.Context, name string) (Node, bool)
+	// ByTunnelAddress finds the name of the edge node whose wire.TunnelAddress this is.
+	ByTunnelAddress(ctx context.Context, address netip.Addr) (name string, known bool)
 }
 
 // Gateway serves streams to nodes. Make it with New, run it once with Start.
@@ -55,11 +57,14 @@ type Gateway struct {
 	ready   chan struct{}
 	// inHand are the requests being served: the HTTP server does not wait for them.
 	inHand sync.WaitGroup
+	// regiven, of 1, says that given was changed.
+	regiven chan struct{}
 
 	mu sync.Mutex
 	// Guarded by mu. heard is when the last heartbeat of each node came; once stopped is set, no request is begun.
 	heard   map[string]time.Time
 	stopped bool
+	given   map[uint16]string // nodes by their ports
 }
 
 // New makes a gateway. judge decides who may read metrics; it may be nil if cfg.ScrapeAddress is empty.
@@ -69,7 +74,7 @@ func New(cfg Config, nodes Nodes, tunnels Tunnels, judge Judge, registerer prome
 	}
 	return &Gateway{
 		cfg: cfg, nodes: nodes, tunnels: tunnels, judge: judge, metrics: newMetrics(registerer), log: log,
-		ready: make(chan struct{}), heard: map[string]time.Time{},
+		ready: make(chan struct{}), heard: map[string]time.Time{}, regiven: make(chan struct{}, 1),
 	}, nil
 }
 
@@ -84,6 +89,7 @@ func (g *Gateway) Start(ctx context.Context) error {
 	}
 	close(g.ready)
 	group, gctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return g.direct(gctx) })
 	for _, f := range fronts {
 		server := &http.Server{
 			Handler: g.counted(f.handler), ReadHeaderTimeout: headerTimeout, MaxHeaderBytes: maxHeader, ErrorLog: zap.NewStdLog(g.log),
@@ -180,11 +186,13 @@ type refusal struct {
 
 func (r *refusal) Error() string { return r.text }
 
-// open opens a stream to a node. An error is a *refusal.
+// open opens a stream to a node. An error is a *refusal. The tunnel bounds the time and tells other cloudcores when a node is
+// silent, which it cannot know if it is given up before.
 func (g *Gateway) open(ctx context.Context, who, name string, node Node, port uint16) (net.Conn, error) {
 	began := time.Now()
-	ctx, cancel := context.WithTimeout(ctx, openTimeout)
-	defer cancel()
+	if g.givenTo(port) == name {
+		port = config.EdgeKubeletPort // what its Node says is its port in the cloud
+	}
 	conn, err := g.tunnels.Dial(tunnel.WithLabel(ctx, who), name, port)
 	if err != nil {
 		return nil, g.why(ctx, err, name, node)
@@ -219,6 +227,13 @@ func (g *Gateway) reach(ctx context.Context, who, target string) (conn net.Conn,
 	port, perr := strconv.ParseUint(portText, 10, 16)
 	if err != nil || perr != nil || host == "" || port == 0 {
 		return nil, false, &refusal{label: refusedRequest, text: fmt.Sprintf("%.100q is not host:port", target)}
+	}
+	if address, err := netip.ParseAddr(host); err == nil && wire.IsTunnelAddress(address) {
+		name, known := g.nodes.ByTunnelAddress(ctx, address)
+		if !known {
+			return nil, false, &refusal{label: refusedDial, text: fmt.Sprintf("no edge node has the address %s", address)}
+		}
+		host = name
 	}
 	node, known := g.nodes.Node(ctx, host)
 	if known && node.Edge {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -19,6 +20,7 @@ import (
 	"go.uber.org/zap/zaptest"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/cloud/gateway"
 	"github.com/frond-edge/frond/streams/tunnel"
 )
@@ -41,6 +43,17 @@ func (w *world) Node(_ context.Context, name string) (gateway.Node, bool) {
 	defer w.mu.Unlock()
 	n, ok := w.nodes[name]
 	return n, ok
+}
+
+func (w *world) ByTunnelAddress(_ context.Context, address netip.Addr) (string, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for name, n := range w.nodes {
+		if n.Edge && wire.TunnelAddress(name) == address {
+			return name, true
+		}
+	}
+	return "", false
 }
 
 func (w *world) set(name string, n gateway.Node) {
@@ -229,6 +242,12 @@ func TestANodeIsReachedByItsNameAndOthersByTheirAddress(t *testing.T) {
 		t.Errorf("after the end: %q, %v", rest, err)
 	}
 
+	conn = dialUnix(t, socket)
+	if r, refused = connect(t, conn, net.JoinHostPort(wire.TunnelAddress("edge-1").String(), "10250")); refused != "" {
+		t.Fatal(refused)
+	}
+	say(t, conn, r, "to the node by its address in the tunnel")
+
 	outside := echo(t, "")
 	conn = dialUnix(t, socket)
 	if r, refused = connect(t, conn, outside); refused != "" {
@@ -271,6 +290,7 @@ func TestARefusalSaysWhy(t *testing.T) {
 	holds(refused("edge-1:10250"), "503", "node edge-1 is offline since "+since.UTC().Format(time.RFC3339))
 	w.fail(errors.New("strange\r\nX-Evil: 1\r\n\r\n\x00"))
 	holds(refused("edge-1:10250"), "503", "strange  X-Evil: 1")
+	holds(refused(net.JoinHostPort(wire.TunnelAddress("edge-7").String(), "10250")), "502", "no edge node has the address fd66:726f:6e64:")
 	holds(refused("edge-1"), "400")
 	holds(refused("edge-1:99999"), "400")
 	holds(refused("127.0.0.1:1"), "502", "refused")

@@ -23,7 +23,9 @@ type Config struct {
 	Address string
 	// ScrapeAddress is host:port for HTTPS requests of metrics, with bearer tokens.
 	ScrapeAddress string
-	// ReusePort lets several gateways of one user on one host share both addresses.
+	// Direct serves nodes at ports of their own.
+	Direct Direct
+	// ReusePort lets several gateways of one user on one host share all addresses.
 	ReusePort bool
 	// CertFile and KeyFile serve both addresses. All certificate files are read again for each connection.
 	CertFile, KeyFile, ClientCAFile string
@@ -92,11 +94,7 @@ func (g *Gateway) listenTLS(ctx context.Context, address string, config func() (
 	if _, err := config(); err != nil {
 		return nil, err // now, and not at the first connection
 	}
-	var lc net.ListenConfig
-	if g.cfg.ReusePort {
-		lc.Control = reusePort
-	}
-	l, err := lc.Listen(ctx, "tcp", address)
+	l, err := g.listenTCP(ctx, address)
 	if err != nil {
 		return nil, err
 	}
@@ -104,6 +102,14 @@ func (g *Gateway) listenTLS(ctx context.Context, address string, config func() (
 		MinVersion:         tls.VersionTLS13,
 		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return config() },
 	}), nil
+}
+
+func (g *Gateway) listenTCP(ctx context.Context, address string) (net.Listener, error) {
+	var lc net.ListenConfig
+	if g.cfg.ReusePort {
+		lc.Control = reusePort
+	}
+	return lc.Listen(ctx, "tcp", address)
 }
 
 func reusePort(_, _ string, raw syscall.RawConn) error {

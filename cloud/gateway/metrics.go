@@ -8,6 +8,7 @@ type metrics struct {
 	passed  prometheus.Counter
 	passing prometheus.Gauge
 	opening prometheus.Histogram
+	ports   prometheus.Gauge
 }
 
 // The reasons of refusals, as labels.
@@ -28,13 +29,14 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts(opts("refused_total", "Requests refused, by reason.")), []string{"reason"}),
 		passed:  prometheus.NewCounter(prometheus.CounterOpts(opts("passed_total", "Connections to targets that are not edge nodes."))),
 		passing: prometheus.NewGauge(prometheus.GaugeOpts(opts("passing", "Connections that are open to targets that are not edge nodes."))),
+		ports:   prometheus.NewGauge(prometheus.GaugeOpts(opts("ports", "Ports of nodes that are open, for an apiserver that knows no proxy."))),
 		opening: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Namespace: "frond", Subsystem: "gateway", Name: "open_seconds", Help: "From asking for a stream until the node has accepted it.",
 			Buckets: prometheus.ExponentialBuckets(0.001, 2, 12),
 		}),
 	}
 	if reg != nil {
-		reg.MustRegister(m.refused, m.passed, m.passing, m.opening)
+		reg.MustRegister(m.refused, m.passed, m.passing, m.opening, m.ports)
 	}
 	return m
 }

@@ -143,6 +143,7 @@ func (v *View) node(ctx context.Context, object *corev1.Node, epoch string) insp
 	n := inspect.Node{
 		Name: object.Name, Link: string(corev1.ConditionUnknown), Owner: v.members.Owner(object.Name),
 		Heard: v.beats.last(object.Name), Kubelet: object.Status.NodeInfo.KubeletVersion,
+		Autonomy: object.Annotations[wire.AutonomyAnnotation],
 	}
 	for _, c := range object.Status.Conditions {
 		if c.Type == linkCondition {
@@ -187,7 +188,8 @@ func consumerOf(info *jetstream.ConsumerInfo) *inspect.Consumer {
 	}
 	c := &inspect.Consumer{
 		Stream: info.Stream, Name: info.Name, Delivered: info.Delivered.Stream, AckFloor: info.AckFloor.Stream,
-		Acked: info.AckFloor.Consumer != 0, AckPending: info.NumAckPending, Pending: info.NumPending,
+		// A node that lacks payloads of messages before its consumer acks what comes after them all the same.
+		Acked: info.AckFloor.Consumer != 0 && info.Config.Metadata[streams.MetadataAwaits] == "", AckPending: info.NumAckPending, Pending: info.NumPending,
 	}
 	if info.AckFloor.Last != nil {
 		c.LastAck = info.AckFloor.Last.UTC()

@@ -35,7 +35,7 @@ func newNodeStatus() *cobra.Command {
 
 DESIRED counts the objects that the gateway should hold or delete, DELIVERED those of them that were sent to it, APPLIED those
 that are on its disk; a ? is not known yet. BEHIND is the age of the oldest change that is not on its disk. OUTBOX counts the
-reports that wait at the gateway. Needs the right to list nodes, or to get the one that is named.`,
+reports that wait at the gateway. AUTONOMY is how long its pods stay while its link is down (annotation frond.io/autonomy). Needs the right to list nodes, or to get the one that is named.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return s.Run(cmd.Context(), strings.Join(args, ""), cmd.OutOrStdout())
@@ -97,7 +97,7 @@ func (s *nodeStatus) once(ctx context.Context, node string, asJSON bool, out io.
 
 func printNodes(out io.Writer, nodes []inspect.Node, now time.Time) error {
 	t := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
-	fmt.Fprintln(t, "NODE\tLINK\tSINCE\tOWNER\tDESIRED\tDELIVERED\tAPPLIED\tBEHIND\tOUTBOX\tEDGECORE\tKUBELET")
+	fmt.Fprintln(t, "NODE\tLINK\tSINCE\tAUTONOMY\tOWNER\tDESIRED\tDELIVERED\tAPPLIED\tBEHIND\tOUTBOX\tEDGECORE\tKUBELET")
 	for i := range nodes {
 		n := &nodes[i]
 		desired, delivered, applied, behind := "?", "?", "?", "?"
@@ -114,7 +114,7 @@ func printNodes(out io.Writer, nodes []inspect.Node, now time.Time) error {
 		if n.Heard != nil {
 			outbox, version = strconv.FormatUint(n.Heard.Outbox, 10), orDash(n.Heard.Version)
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", n.Name, linkWord(n.Link), age(n.LinkSince, now), orDash(n.Owner),
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", n.Name, linkWord(n.Link), age(n.LinkSince, now), orDash(n.Autonomy), orDash(n.Owner),
 			desired, delivered, applied, behind, outbox, version, orDash(n.Kubelet))
 	}
 	if err := t.Flush(); err != nil {

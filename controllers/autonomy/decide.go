@@ -8,13 +8,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
+
+	"github.com/frond-edge/frond/api/wire"
 )
 
 const (
-	// Annotation of a Node: how long its pods stay while it is unreachable. A Go duration, or Forever.
-	Annotation = "frond.io/autonomy"
-	// Forever is the value of Annotation for pods that always stay.
-	Forever = "forever"
+	// Annotation and Forever are wire's, for short.
+	Annotation, Forever = wire.AutonomyAnnotation, wire.AutonomyForever
 	// beforeAnnotation of a pod holds the seconds it tolerated before, by taint.
 	beforeAnnotation = "frond.io/tolerated-before"
 	// defaultSeconds is what the apiserver gives a pod (DefaultTolerationSeconds).

@@ -19,8 +19,14 @@ import (
 	"github.com/frond-edge/frond/internal/kubetest"
 )
 
-// shared fills new namespaces with the service account that a pod needs.
-var shared = kubetest.Shared{Options: kubetest.Options{Controllers: []string{"serviceaccount-controller"}}}
+// shared fills new namespaces with the service account that a pod needs, and evicts pods as Kubernetes does, only sooner.
+var shared = kubetest.Shared{Options: kubetest.Options{
+	Controllers:     []string{"serviceaccount-controller", "node-lifecycle-controller", "taint-eviction-controller"},
+	ControllerFlags: []string{"--node-monitor-period=500ms", "--node-eviction-rate=10", "--node-monitor-grace-period=" + grace.String()},
+}}
+
+// grace is how old the lease of a Node may be.
+const grace = 6 * time.Second
 
 func TestMain(m *testing.M) { shared.Verify(m) }
 
@@ -75,11 +81,11 @@ func (w *world) node(suffix string) string {
 	return n.Name
 }
 
-// pod makes a pod that tolerates an unreachable node for a second.
-func (w *world) pod(name, node string) {
+// pod makes a pod that tolerates an unreachable node for so many seconds.
+func (w *world) pod(name, node string, seconds int64) {
 	w.Helper()
 	toleration := corev1.Toleration{
-		Key: corev1.TaintNodeUnreachable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: ptr.To[int64](1),
+		Key: corev1.TaintNodeUnreachable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: &seconds,
 	}
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -124,18 +130,19 @@ func (w *world) annotate(name, value string) {
 func TestPodsGetTheTimeOfTheirNode(t *testing.T) {
 	w := newWorld(t)
 	calm, usual := w.node("calm"), w.node("usual")
-	w.pod("early", calm)
-	w.pod("other", usual)
+	const hour = 3600
+	w.pod("early", calm, hour)
+	w.pod("other", usual, hour)
 	w.annotate(calm, `"forever"`)
 	kubetest.Eventually(w, time.Minute, w.tolerates("early", nil))
-	w.pod("late", calm)
+	w.pod("late", calm, hour)
 	kubetest.Eventually(w, time.Minute, w.tolerates("late", nil))
-	if err := w.tolerates("other", ptr.To[int64](1))(); err != nil {
+	if err := w.tolerates("other", ptr.To[int64](hour))(); err != nil {
 		t.Errorf("a pod of another node: %v", err)
 	}
 	w.annotate(calm, `"12h"`)
 	kubetest.Eventually(w, time.Minute, w.tolerates("early", ptr.To[int64](12*3600)))
 	w.annotate(calm, "null")
-	kubetest.Eventually(w, time.Minute, w.tolerates("early", ptr.To[int64](1)))
-	kubetest.Eventually(w, time.Minute, w.tolerates("late", ptr.To[int64](1)))
+	kubetest.Eventually(w, time.Minute, w.tolerates("early", ptr.To[int64](hour)))
+	kubetest.Eventually(w, time.Minute, w.tolerates("late", ptr.To[int64](hour)))
 }

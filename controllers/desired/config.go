@@ -61,6 +61,8 @@ type Config struct {
 	// Unbroken reports whether the Kubernetes history was seen to be unbroken after a moment, and sees to it that it soon will
 	// be if not. No pod that vanished is taken from its node before; nil: nobody looks. It must neither block nor call the engine.
 	Unbroken func(after time.Time) bool
+	// Scopes says what components at the nodes asked for and were granted; nil: nobody asks.
+	Scopes ScopeSource
 	// OnHold is told what is held back for an owned node, nil for nothing, at its first look and at each change; nil: nobody is
 	// told. It must neither block nor call the engine.
 	OnHold func(node string, hold *wire.Hold)
@@ -114,7 +116,8 @@ func CacheOptions() cache.Options {
 	return cache.Options{DefaultTransform: cache.TransformStripManagedFields()}
 }
 
-// Rules are the rights that cloudcore needs for this package: to read what may reach a node. It never writes.
+// Rules are the rights that cloudcore needs for this package: to read what may reach a node. It never writes. Scopes on other
+// kinds need the right to list and watch these.
 func Rules() []rbacv1.PolicyRule {
 	rule := func(group string, resources ...string) rbacv1.PolicyRule {
 		return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: resources, Verbs: []string{"get", "list", "watch"}}
@@ -124,5 +127,6 @@ func Rules() []rbacv1.PolicyRule {
 		rule("storage.k8s.io", "csinodes", "csidrivers", "volumeattachments"),
 		rule("node.k8s.io", "runtimeclasses"),
 		rule("discovery.k8s.io", "endpointslices"),
+		rule(rbacv1.GroupName, "clusterroles", "clusterrolebindings", "roles", "rolebindings"),
 	}
 }

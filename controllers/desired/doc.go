@@ -2,7 +2,8 @@
 // the hub's stream holds for the node, and publishes the difference.
 //
 // want(node) is its pods, all that these reference by any path, its own Node, CSINode and VolumeAttachments, and the
-// objects that every node gets (services, endpoint slices, runtime classes, CSI drivers). A graph of "who needs what"
+// objects that every node gets (services, endpoint slices, runtime classes, CSI drivers), the RBAC of its service accounts, and
+// the scopes that it was granted (Config.Scopes), each with a marker that is published only while all of it is. A graph of "who needs what"
 // follows the informers' events, so a change costs what it touches, never a scan over pods or nodes. An edge node is
 // one whose Node carries EdgeLabel, or one that has proved itself to the cloud (Engine.Serve).
 //
@@ -13,8 +14,8 @@
 // published from a complete view (all informers synced), and neither while the Node object is missing for less than
 // Config.Grace nor while Config.Guard holds it back.
 //
-// The package is long for a room: kinds.go and refs.go are tables of what Kubernetes objects name, and the graph and the
-// publishing would share their locks if they were apart.
+// The package is long for a room: kinds.go, refs.go and access.go are tables of what Kubernetes objects name, and the graph, the
+// scopes and the publishing would share their locks if they were apart.
 //
 // It does not deliver: package streams does, and says through Engine.Acked what a node has on disk.
 package desired

@@ -28,6 +28,9 @@ type Engine struct {
 	kinds     map[groupResource]*kind
 	encoded   *encodings
 	ready     chan struct{}
+	followed  followed
+	// wake has room for one word to runFollowers, which covers all before it is taken.
+	wake chan struct{}
 	// stores are the informers' own, complete since before the first read; they lock themselves.
 	stores map[*kind]toolscache.Indexer
 
@@ -37,6 +40,13 @@ type Engine struct {
 	graph *graph
 	// everywhere are the objects that each node gets.
 	everywhere map[wire.Key]struct{}
+	// provided are those of them that Provide gave.
+	provided map[wire.Key]payload
+	// audiences are the sites with scopes, followers the kinds that only these want.
+	audiences audiences
+	followers map[groupResource]*follower
+	// fills counts how often a scope was filled.
+	fills uint64
 	// queue is nil before Start.
 	queue workqueue.TypedRateLimitingInterface[item]
 }
@@ -56,13 +66,18 @@ func New(cfg Config, objects cache.Cache, publisher Publisher, owner Ownership, 
 	e := &Engine{
 		cfg: cfg.withDefaults(), cache: objects, publisher: publisher, owner: owner, log: log,
 		kinds: map[groupResource]*kind{}, stores: map[*kind]toolscache.Indexer{}, encoded: newEncodings(encodedLimit), ready: make(chan struct{}),
-		sites: map[string]*site{}, everywhere: map[wire.Key]struct{}{},
+		sites: map[string]*site{}, everywhere: map[wire.Key]struct{}{}, provided: map[wire.Key]payload{},
+		audiences: audiences{}, followers: map[groupResource]*follower{}, wake: make(chan struct{}, 1),
+		followed: followed{kinds: map[groupResource]*kind{}, stores: map[groupResource]toolscache.Indexer{}},
 	}
 	for _, k := range kinds(!cfg.NoServices) {
 		e.kinds[kindOf(k.key("", ""))] = k
 	}
 	e.graph = newGraph(e.expand, e.enqueue)
-	e.metrics = newMetrics(cfg.Metrics, e.countLoaded, e.countQueued, e.countHeldNodes, e.countHeld)
+	e.metrics = newMetrics(cfg.Metrics, counts{
+		nodes: e.countLoaded, queue: e.countQueued, heldNodes: e.countHeldNodes, held: e.countHeld,
+		filling: e.countScopes(false), complete: e.countScopes(true), followed: e.countFollowed,
+	})
 	return e, nil
 }
 
@@ -98,6 +113,7 @@ func (e *Engine) Start(ctx context.Context) error {
 		e.compare(gctx)
 		return nil
 	})
+	g.Go(func() error { return e.runFollowers(gctx) })
 	for range e.cfg.Workers {
 		g.Go(func() error {
 			for e.work(gctx, queue) {
@@ -174,12 +190,18 @@ func (e *Engine) informer(ctx context.Context, k *kind) (toolscache.SharedIndexI
 	if !ok {
 		return nil, fmt.Errorf("informer is a %T: the cache must not be split by namespaces", found)
 	}
-	if _, indexed := informer.GetIndexer().GetIndexers()[homeIndex]; k.home == nil || indexed {
-		return informer, nil
+	indexers := toolscache.Indexers{}
+	if k.home != nil {
+		indexers[homeIndex] = func(o any) ([]string, error) { return []string{k.home(o.(client.Object))}, nil }
 	}
-	index := func(o any) ([]string, error) { return []string{k.home(o.(client.Object))}, nil }
-	if err := informer.AddIndexers(toolscache.Indexers{homeIndex: index}); err != nil {
-		return nil, fmt.Errorf("index by node: %w", err)
+	if k.binds != nil {
+		indexers[subjectIndex] = func(o any) ([]string, error) { return k.binds(o.(client.Object)), nil }
+	}
+	for name := range informer.GetIndexer().GetIndexers() {
+		delete(indexers, name) // another engine of this process was first
+	}
+	if err := informer.AddIndexers(indexers); err != nil {
+		return nil, fmt.Errorf("index: %w", err)
 	}
 	return informer, nil
 }
@@ -195,6 +217,13 @@ func (e *Engine) handler(k *kind) toolscache.ResourceEventHandler {
 		}
 		if o, ok := object.(client.Object); ok {
 			e.refresh(k, o.GetNamespace(), o.GetName())
+		}
+	}
+	if k.binds != nil {
+		return toolscache.ResourceEventHandlerFuncs{
+			AddFunc:    func(object any) { handle(object); e.rebind(k, object) },
+			UpdateFunc: func(old, object any) { handle(object); e.rebind(k, old, object) },
+			DeleteFunc: func(object any) { handle(object); e.rebind(k, object) },
 		}
 	}
 	return toolscache.ResourceEventHandlerFuncs{
@@ -225,7 +254,7 @@ func (e *Engine) watchOwnership(ctx context.Context) {
 func (e *Engine) adopt(s *site) {
 	switch term := e.owner.Term(s.name); {
 	case term == 0:
-		s.release()
+		e.drop(s)
 	case !s.renew(term):
 		e.add(item{node: s.name})
 	}
@@ -240,7 +269,7 @@ func (e *Engine) add(it item) {
 
 // enqueue asks for one object at one node, if the node is ours. The caller holds mu.
 func (e *Engine) enqueue(s *site, key wire.Key) {
-	if s.loaded() {
+	if s.loaded() && !isSubject(key) {
 		e.add(item{node: s.name, key: key})
 	}
 }

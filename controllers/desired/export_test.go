@@ -29,7 +29,7 @@ func GuardReason(g Guard, missing, foreign, recent, live int) wire.HoldReason {
 
 // Digest returns what summarize makes of an object, and the JSON that would be sent.
 func Digest(o client.Object) (digest string, object []byte, err error) {
-	p, err := summarize(o.DeepCopyObject().(client.Object))
+	p, err := summarize(o.DeepCopyObject().(client.Object), false)
 	if err == nil {
 		err = p.encode()
 	}
@@ -90,6 +90,21 @@ func (g *Graph) Wants(node string) map[wire.Key]bool {
 }
 
 func (g *Graph) Size() int { return len(slices.Collect(maps.Keys(g.graph.vertices))) }
+
+// Audience is an Engine with so many nodes that have scopes on one kind each, and returns what an event of an object costs.
+func Audience(nodes int, scope func(node int) wire.Scope) (event func(wire.Key)) {
+	e := &Engine{audiences: audiences{}}
+	for n := range nodes {
+		s := newSite("", time.Now())
+		s.held = map[wire.Key]record{}
+		e.audiences.add(idOf(scope(n)), s)
+	}
+	return func(key wire.Key) {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.tell(key)
+	}
+}
 
 // Holding is an Engine that believes the stream to hold these messages for a node.
 func Holding(node string, held map[wire.Key]wire.Message) *Engine {

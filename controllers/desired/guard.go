@@ -341,6 +341,9 @@ func (s *site) partingWord(held record) wire.Leaving {
 
 func isPod(key wire.Key) bool { return key.Group == "" && key.Resource == "pods" }
 
+// isOwnPod tells the pods that run at the node from those that somebody there only looks at.
+func (r record) isOwnPod(key wire.Key) bool { return isPod(key) && r.leaving != wire.Copy }
+
 // mirrorAnnotation is on the API's copy of a static pod; the kubelet makes and removes it at once.
 const mirrorAnnotation = "kubernetes.io/config.mirror"
 

@@ -22,13 +22,17 @@ type kind struct {
 	refs func(client.Object) []wire.Key
 	// everywhere: every edge node gets each object.
 	everywhere bool
+	// binds says whom a binding names; nil for all but bindings.
+	binds func(client.Object) []string
+	// scopedOnly: nodes get it only because a component there asked; such kinds are not in the table.
+	scopedOnly bool
 }
 
 func (k *kind) key(namespace, name string) wire.Key {
 	return wire.Key{Group: k.gvk.Group, Resource: k.resource, Namespace: namespace, Name: name}
 }
 
-// kinds is the table of all that can reach a node. Kinds that are not here (leases, endpoints, jobs …) never do.
+// kinds is the table of all that reaches nodes by itself. Other kinds come only in scopes: see follow.go.
 func kinds(services bool) []*kind {
 	core := corev1.SchemeGroupVersion.WithKind
 	storage := storagev1.SchemeGroupVersion.WithKind
@@ -47,7 +51,9 @@ func kinds(services bool) []*kind {
 		{
 			gvk: core("ServiceAccount"), resource: "serviceaccounts",
 			object: func() client.Object { return &corev1.ServiceAccount{} },
-			refs:   func(o client.Object) []wire.Key { return accountRefs(o.(*corev1.ServiceAccount)) },
+			refs: func(o client.Object) []wire.Key {
+				return append(accountRefs(o.(*corev1.ServiceAccount)), accountSubjects(o.GetNamespace(), o.GetName())...)
+			},
 		},
 		{
 			gvk: core("PersistentVolumeClaim"), resource: "persistentvolumeclaims",
@@ -77,6 +83,7 @@ func kinds(services bool) []*kind {
 			object: func() client.Object { return &nodev1.RuntimeClass{} },
 		},
 	}
+	all = append(all, accessKinds()...)
 	if !services {
 		return all
 	}

@@ -19,9 +19,15 @@ type metrics struct {
 	queue     prometheus.GaugeFunc
 	heldNodes prometheus.GaugeFunc
 	held      prometheus.GaugeFunc
+	filling   prometheus.GaugeFunc
+	complete  prometheus.GaugeFunc
+	followed  prometheus.GaugeFunc
 }
 
-func newMetrics(reg prometheus.Registerer, nodes, queue, heldNodes, held func() float64) *metrics {
+// counts are what gauges read.
+type counts struct{ nodes, queue, heldNodes, held, filling, complete, followed func() float64 }
+
+func newMetrics(reg prometheus.Registerer, c counts) *metrics {
 	f := promauto.With(reg)
 	counter := func(name, help string) prometheus.Counter {
 		return f.NewCounter(prometheus.CounterOpts{Name: "frond_desired_" + name, Help: help})
@@ -43,15 +49,26 @@ func newMetrics(reg prometheus.Registerer, nodes, queue, heldNodes, held func() 
 		}),
 		nodes: f.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "frond_desired_nodes", Help: "Edge nodes whose desired state this replica publishes.",
-		}, nodes),
+		}, c.nodes),
 		queue: f.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "frond_desired_queue", Help: "Objects waiting to be compared or published.",
-		}, queue),
+		}, c.queue),
 		heldNodes: f.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "frond_desired_held_nodes", Help: "Nodes whose deletions this replica holds back until somebody confirms.",
-		}, heldNodes),
+		}, c.heldNodes),
 		held: f.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "frond_desired_held_deletions", Help: "Objects whose deletion this replica holds back.",
-		}, held),
+		}, c.held),
+		filling: f.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "frond_desired_scopes", Help: "Granted scopes of this replica's nodes, by whether all their objects have been published.",
+			ConstLabels: prometheus.Labels{"state": "filling"},
+		}, c.filling),
+		complete: f.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "frond_desired_scopes", Help: "Granted scopes of this replica's nodes, by whether all their objects have been published.",
+			ConstLabels: prometheus.Labels{"state": "complete"},
+		}, c.complete),
+		followed: f.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "frond_desired_followed_kinds", Help: "Kinds that this replica keeps in its cache for scopes alone.",
+		}, c.followed),
 	}
 }

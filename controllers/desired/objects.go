@@ -3,11 +3,13 @@ package desired
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"time"
 
 	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/frond-edge/frond/api/wire"
@@ -16,22 +18,28 @@ import (
 // errAbsent says that the cache holds no such object.
 var errAbsent = errors.New("no such object")
 
+// errUnfollowed says that the cache does not hold the objects of that kind, or not yet.
+var errUnfollowed = errors.New("kind is not followed")
+
 // read returns a shallow copy of an object in the cache, its type stamped on it. What its fields point to is the cache's.
 func (e *Engine) read(key wire.Key) (client.Object, error) {
-	k := e.kinds[kindOf(key)]
-	if k == nil {
-		return nil, errAbsent
+	k, store := e.lookup(kindOf(key))
+	if store == nil {
+		return nil, errUnfollowed
 	}
 	name := key.Name
 	if key.Namespace != "" {
 		name = key.Namespace + "/" + key.Name
 	}
-	found, exists, err := e.stores[k].GetByKey(name)
+	found, exists, err := store.GetByKey(name)
 	if err != nil {
 		return nil, fmt.Errorf("read %s from the cache: %w", key.Human(), err)
 	}
 	if !exists {
 		return nil, errAbsent
+	}
+	if u, ok := found.(*unstructured.Unstructured); ok {
+		return shallowCopy(u), nil
 	}
 	cached := reflect.ValueOf(found).Elem()
 	shallow := reflect.New(cached.Type())
@@ -39,6 +47,15 @@ func (e *Engine) read(key wire.Key) (client.Object, error) {
 	o := shallow.Interface().(client.Object)
 	o.GetObjectKind().SetGroupVersionKind(k.gvk)
 	return o, nil
+}
+
+// shallowCopy returns an object whose metadata fields may be set.
+func shallowCopy(u *unstructured.Unstructured) *unstructured.Unstructured {
+	object := maps.Clone(u.Object)
+	if m, ok := object["metadata"].(map[string]any); ok {
+		object["metadata"] = maps.Clone(m)
+	}
+	return &unstructured.Unstructured{Object: object}
 }
 
 // exists reports whether the cache holds an object.
@@ -49,6 +66,9 @@ func (e *Engine) exists(key wire.Key) bool {
 
 // expand says what an object needs now, for the graph.
 func (e *Engine) expand(key wire.Key) []wire.Key {
+	if isSubject(key) {
+		return e.bindings(key.Name)
+	}
 	k := e.kinds[kindOf(key)]
 	if k == nil || k.refs == nil {
 		return nil
@@ -65,6 +85,10 @@ func (e *Engine) refresh(k *kind, namespace, name string) {
 	key := k.key(namespace, name)
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	e.tell(key)
+	if k.scopedOnly {
+		return
+	}
 	o, err := e.read(key)
 	if err != nil && !errors.Is(err, errAbsent) {
 		e.log.Error("object not readable", zap.String("object", key.Human()), zap.Error(err))

@@ -8,6 +8,7 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/frond-edge/frond/api/wire"
@@ -29,18 +30,28 @@ type payload struct {
 // and status fields may be set, what they point to is the cache's and must not change.
 //
 // Versions and managedFields do not matter. Of a pod's status only that matters which others than the kubelet write, so
-// that the node's own reports do not come back to it; of a Node's status only the attached volumes.
-func summarize(o client.Object) (payload, error) {
+// that the node's own reports do not come back to it; of a Node's status only the attached volumes. For another node than
+// their own (abroad), which only looks at them, all of it matters.
+func summarize(o client.Object, abroad bool) (payload, error) {
 	p := payload{uid: string(o.GetUID()), version: o.GetResourceVersion()}
 	o.SetManagedFields(nil)
 	reduced := o
 	switch o := o.(type) {
+	case *unstructured.Unstructured:
+		reduced = shallowCopy(o)
 	case *corev1.Pod:
+		if abroad {
+			p.leaving = wire.Copy
+			break
+		}
 		pod := *o
 		pod.Status = cloudStatus(&o.Status)
 		p.leaving, p.forced = leaving(o), forced(o)
 		reduced = &pod
 	case *corev1.Node:
+		if abroad {
+			break
+		}
 		node := *o
 		node.Status = corev1.NodeStatus{VolumesAttached: o.Status.VolumesAttached}
 		reduced = &node

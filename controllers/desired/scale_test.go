@@ -53,6 +53,32 @@ func BenchmarkGraph(b *testing.B) {
 	}
 }
 
+// What an event of a scoped kind costs under the engine's lock, where ten nodes have a scope on it and all others on another
+// kind or namespace: it must not grow with the others.
+func BenchmarkScopedEvent(b *testing.B) {
+	for _, nodes := range []int{1_000, 100_000} {
+		b.Run(fmt.Sprint(nodes, "-nodes"), func(b *testing.B) {
+			event := desired.Audience(nodes, func(node int) wire.Scope {
+				s := wire.Scope{Group: "example.com", Version: "v1", Resource: "widgets", Namespace: "shop"}
+				switch {
+				case node < 5:
+				case node < 10:
+					s.Namespace = ""
+				case node%2 == 0:
+					s.Namespace = fmt.Sprint("ns-", node%100)
+				default:
+					s.Resource, s.Namespace = "gadgets", ""
+				}
+				return s
+			})
+			k := wire.Key{Group: "example.com", Resource: "widgets", Namespace: "shop", Name: "w"}
+			for b.Loop() {
+				event(k)
+			}
+		})
+	}
+}
+
 func heap() uint64 {
 	runtime.GC()
 	var m runtime.MemStats

@@ -21,6 +21,9 @@ type site struct {
 	admitted bool
 	// deleted: its Node object was there and is gone. Heartbeats do not hold up the grace of such a node.
 	deleted bool
+	// scopes are what components at the node were granted, and told is whether it is known what they asked for.
+	scopes map[scopeID]*scope
+	told   bool
 	// absentSince is when the Node object was last known, or when a node that never had one was last heard.
 	absentSince time.Time
 
@@ -31,7 +34,9 @@ type site struct {
 	held map[wire.Key]record
 	// tombs are the keys in held that are tombstones, each waiting for the node's ack.
 	tombs map[wire.Key]struct{}
-	// pods are the keys in held that are pods.
+	// markers counts the scopes' markers in held, tombstones included.
+	markers int
+	// pods are the keys in held that are the node's own pods.
 	pods  map[wire.Key]struct{}
 	guard guarded
 	// stamp counts the changes of held; stamps says at which count a key changed since the last load began.
@@ -126,13 +131,17 @@ func (s *site) endLoad(since uint64, read map[wire.Key]wire.Message, cluster str
 		}
 	}
 	s.held, s.stamps, s.tombs, s.pods = held, nil, map[wire.Key]struct{}{}, map[wire.Key]struct{}{}
+	s.markers = 0
 	s.first = map[wire.Key]struct{}{wire.SnapshotMarker(): {}} // not complete before expect
 	for key, r := range held {
 		if r.deleted {
 			s.tombs[key] = struct{}{}
 		}
-		if isPod(key) {
+		if r.isOwnPod(key) {
 			s.pods[key] = struct{}{}
+		}
+		if _, ok := wire.ScopeOf(key); ok {
+			s.markers++
 		}
 	}
 }
@@ -179,13 +188,15 @@ func (s *site) note(key wire.Key, r record, top uint64) bool {
 		return true // released meanwhile
 	}
 	delete(s.tombs, key)
+	s.count(key, r.sequence != 0)
 	switch r.sequence {
 	case 0:
 		delete(s.held, key)
 		delete(s.pods, key)
 	default:
 		s.held[key] = r
-		if isPod(key) {
+		delete(s.pods, key)
+		if r.isOwnPod(key) {
 			s.pods[key] = struct{}{}
 		}
 		if r.deleted {
@@ -194,6 +205,20 @@ func (s *site) note(key wire.Key, r record, top uint64) bool {
 	}
 	s.top = max(s.top, r.sequence)
 	return true
+}
+
+// count keeps markers right before held changes. The caller holds mu.
+func (s *site) count(key wire.Key, holds bool) {
+	if _, ok := wire.ScopeOf(key); !ok {
+		return
+	}
+	_, held := s.held[key]
+	switch {
+	case holds && !held:
+		s.markers++
+	case !holds && held:
+		s.markers--
+	}
 }
 
 // ack moves the acked sequence and returns the tombstones that it covers and that were made before a time.

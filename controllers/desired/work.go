@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"runtime/debug"
 	"time"
 
@@ -16,6 +17,12 @@ import (
 
 // errAway says that this replica cannot tell whether it still owns its nodes.
 var errAway = errors.New("this replica was not heard of lately, another may own the node")
+
+// errUnpublishable says that an object can never be published. It was told and is not tried again.
+var errUnpublishable = errors.New("object can never be published")
+
+// errScopesUnknown says that nobody can tell yet what a node was granted.
+var errScopesUnknown = errors.New("scopes are not known")
 
 // errRepeated says that the stream took a new message for a repetition of an old one.
 var errRepeated = errors.New("stream stored nothing, it took the message for a repetition")
@@ -31,7 +38,7 @@ func (e *Engine) work(ctx context.Context, queue workqueue.TypedRateLimitingInte
 	case err == nil:
 		queue.Forget(it)
 	case ctx.Err() != nil:
-	case errors.Is(err, errAway):
+	case errors.Is(err, errAway), errors.Is(err, errScopesUnknown):
 		queue.AddRateLimited(it)
 	case errors.Is(err, wire.ErrConflict):
 		e.metrics.conflicts.Inc()
@@ -59,14 +66,16 @@ func (e *Engine) do(ctx context.Context, it item) (err error) {
 		}
 	}()
 	e.mu.Lock()
-	s := e.sites[it.node]
+	s, fills := e.sites[it.node], e.fills
 	e.mu.Unlock()
 	if s == nil {
 		return nil
 	}
 	term := e.owner.Term(it.node)
 	if term == 0 {
-		s.release()
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.drop(s)
 		return nil
 	}
 	loaded := s.renew(term)
@@ -89,7 +98,12 @@ func (e *Engine) do(ctx context.Context, it item) (err error) {
 	if !known {
 		return nil // released meanwhile
 	}
-	if err := e.settle(ctx, s, it.key, now); err != nil {
+	err = e.settle(ctx, s, it.key, now)
+	switch {
+	case err == nil:
+		e.seen(s, it.key, fills)
+	case errors.Is(err, errUnpublishable), errors.Is(err, errUnfollowed): // told; or asked for again when the kind is followed
+	default:
 		return err
 	}
 	e.review(s, it.key)
@@ -105,6 +119,7 @@ func (e *Engine) do(ctx context.Context, it item) (err error) {
 func (e *Engine) load(ctx context.Context, s *site, term uint64) error {
 	e.metrics.loads.Inc()
 	crash.At("takeover.begun")
+	resumed := !s.loaded()
 	since := s.beginLoad()
 	held, err := e.publisher.Held(ctx, s.name)
 	if err != nil {
@@ -116,6 +131,10 @@ func (e *Engine) load(ctx context.Context, s *site, term uint64) error {
 
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if err := e.rescope(s, resumed); err != nil {
+		s.release()
+		return err
+	}
 	keys := make(map[wire.Key]struct{}, len(held)+len(s.wants)+len(e.everywhere))
 	gone := e.gone(s)
 	alive := false
@@ -127,10 +146,17 @@ func (e *Engine) load(ctx context.Context, s *site, term uint64) error {
 		e.retire(s, alive)
 	} else {
 		for v := range s.wants {
-			keys[v.key] = struct{}{}
+			if !isSubject(v.key) {
+				keys[v.key] = struct{}{}
+			}
 		}
 		for key := range e.everywhere {
 			keys[key] = struct{}{}
+		}
+		for id, sc := range s.scopes {
+			e.fill(s, id, sc)
+			keys[id.scope().Marker()] = struct{}{}
+			maps.Copy(keys, sc.waiting)
 		}
 	}
 	delete(keys, wire.SnapshotMarker())
@@ -162,7 +188,7 @@ func (e *Engine) retire(s *site, alive bool) {
 		e.queue.AddAfter(item{node: s.name}, e.cfg.Grace) // look again
 		return
 	}
-	s.release()
+	e.drop(s)
 	delete(e.sites, s.name)
 }
 
@@ -211,20 +237,29 @@ func (e *Engine) wanted(s *site, key wire.Key, message *wire.Message) (want *pay
 	e.mu.Lock()
 	gone := e.gone(s)
 	keep = !s.present && !gone
-	needed := e.needs(s, key)
+	needed := e.needs(s, key) || s.scoped(key)
 	if _, all := e.everywhere[key]; all {
 		needed = true
 	}
+	own, keepOwn, err := e.ownState(s, key)
 	e.mu.Unlock()
+	keep = keep || keepOwn
+	if err != nil {
+		return nil, true, err
+	}
+	if own != nil {
+		message.Version, message.Digest = own.version, own.digest
+		return own, keep, nil
+	}
 	if key == wire.SnapshotMarker() && !gone {
 		*message = marker(s.name)
 		message.ClusterEpoch, message.Time = e.cfg.ClusterEpoch, time.Now()
 		return &payload{version: message.Version, digest: message.Digest, object: message.Object}, keep, nil
 	}
 	if !needed || gone {
-		return nil, keep, nil
+		return nil, keep || s.marked(key), nil
 	}
-	p, err := e.payload(key)
+	p, err := e.payload(s, key)
 	if errors.Is(err, errAbsent) {
 		return nil, keep, nil
 	}
@@ -235,20 +270,40 @@ func (e *Engine) wanted(s *site, key wire.Key, message *wire.Message) (want *pay
 	return p, keep, nil
 }
 
+// ownState says what a node should have of what Frond itself makes: nothing for any other key. The caller holds mu.
+func (e *Engine) ownState(s *site, key wire.Key) (want *payload, keep bool, err error) {
+	if of, ok := wire.ScopeOf(key); ok {
+		return e.markerState(s, of)
+	}
+	if !isProvided(key) || e.gone(s) {
+		return nil, false, nil
+	}
+	p, ok := e.provided[key]
+	if !ok {
+		return nil, true, nil
+	}
+	return &p, false, nil
+}
+
 // payload reads an object and digests it. Objects that several nodes share are encoded once.
-func (e *Engine) payload(key wire.Key) (*payload, error) {
+func (e *Engine) payload(s *site, key wire.Key) (*payload, error) {
 	o, err := e.read(key)
 	if err != nil {
 		return nil, err
 	}
-	if p, ok := e.encoded.get(key, string(o.GetUID()), o.GetResourceVersion()); ok {
+	k, _ := e.lookup(kindOf(key))
+	home := k != nil && k.home != nil && k.home(o) == s.name
+	if p, ok := e.encoded.get(key, string(o.GetUID()), o.GetResourceVersion()); ok && !home {
 		return &p, nil
 	}
-	p, err := summarize(o)
+	p, err := summarize(o, !home)
+	if err == nil && k != nil && k.scopedOnly {
+		err = p.encode()
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", key.Human(), err)
 	}
-	if p.source == nil {
+	if p.source == nil && !home {
 		e.encoded.put(key, p)
 	}
 	return &p, nil
@@ -268,7 +323,7 @@ func (e *Engine) publish(ctx context.Context, s *site, m wire.Message, over view
 		e.metrics.refused.Inc()
 		e.log.Error("object can never be published, its node goes without it",
 			zap.String("node", m.Node), zap.String("object", m.Key.Human()), zap.Error(err))
-		return nil
+		return errUnpublishable
 	}
 	if err != nil {
 		return err

@@ -19,6 +19,7 @@ import (
 	"go.uber.org/zap/zaptest"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
@@ -283,13 +284,13 @@ func (w *world) held(node string) map[wire.Key]wire.Message {
 	return held
 }
 
-// lists names the live objects of a node, the node's own Node, the marker and the cluster's Service left out.
+// lists names the live objects of a node, the node's own Node, the marker, RBAC and the cluster's Service left out.
 func (w *world) lists(node string) []string {
 	w.Helper()
 	var found []string
 	for key, m := range w.held(node) {
 		switch {
-		case m.Op == wire.Delete, key.Resource == "nodes", key == wire.SnapshotMarker(), key.Namespace == "default":
+		case m.Op == wire.Delete, key.Resource == "nodes", key == wire.SnapshotMarker(), key.Namespace == "default", key.Group == rbacv1.GroupName:
 		default:
 			found = append(found, strings.Replace(key.Human(), w.ns+"/", "", 1))
 		}

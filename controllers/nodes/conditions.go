@@ -11,6 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/frond-edge/frond/api/wire"
 )
 
 const (
@@ -111,8 +113,11 @@ func (m *Monitor) changes(n *node, object *corev1.Node, now time.Time) []change 
 			list = append(list, change{kind: kind, want: want, was: was, message: message})
 		}
 	}
-	link := n.wantLink()
-	add(Connected, link, linkMessage(link))
+	link, autonomy := n.wantLink(), object.Annotations[wire.AutonomyAnnotation]
+	if n.lost && autonomy != "" {
+		link.reason = "Autonomous"
+	}
+	add(Connected, link, linkMessage(link, autonomy))
 	progress := n.wantProgress(present(object, UpToDate), m.pace, now)
 	add(UpToDate, progress, progressMessage(progress, n.progress))
 	return list
@@ -125,14 +130,18 @@ type change struct {
 	message   string
 }
 
-func linkMessage(s state) string {
+// linkMessage tells of the link, and of a lost one what becomes of the pods: Kubernetes itself knows nothing of that.
+func linkMessage(s state, autonomy string) string {
 	switch s.reason {
 	case "HeartbeatsArrive":
 		return "heartbeats arrive over the link"
 	case "KubeletUnwell":
 		return "heartbeats arrive over the link, but the kubelet has not renewed its lease"
 	}
-	return "no heartbeat; the gateway goes on by itself with what it has"
+	if s.reason != "Autonomous" {
+		return "no heartbeat; the gateway goes on by itself with what it has, and Kubernetes evicts its pods as of any node"
+	}
+	return fmt.Sprintf("no heartbeat; the gateway goes on by itself with what it has, and keeps its pods (%s: %s)", wire.AutonomyAnnotation, autonomy)
 }
 
 func progressMessage(s state, p Progress) string {

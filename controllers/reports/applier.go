@@ -27,6 +27,8 @@ type Config struct {
 	// Overtaken is told of a report that was written though a newer one of its object had come meanwhile. The newer one may
 	// have found nothing to write, as Kubernetes still held what it says, so somebody must ask the node again. nil: nobody.
 	Overtaken func(m wire.Message)
+	// Ways are how the cloud reaches nodes.
+	Ways Ways
 	// Metrics registers the metrics; nil: they are kept and not shown.
 	Metrics prometheus.Registerer
 }
@@ -39,6 +41,7 @@ type Applier struct {
 	own, node kubernetes.Interface
 	stillLast StillLast
 	overtaken func(m wire.Message)
+	ways      Ways
 	log       *zap.Logger
 	applied   *prometheus.CounterVec
 	dropped   *prometheus.CounterVec
@@ -62,7 +65,7 @@ func New(cfg Config, config *rest.Config, cached client.Reader, stillLast StillL
 		return c
 	}
 	return &Applier{
-		cached: cached, own: own, node: node, stillLast: stillLast, overtaken: cfg.Overtaken, log: log,
+		cached: cached, own: own, node: node, stillLast: stillLast, overtaken: cfg.Overtaken, ways: cfg.Ways, log: log,
 		applied: f("applied_total", "Reports applied to Kubernetes, by resource and what was done.", "resource", "action"),
 		dropped: f("dropped_total", "Reports rightly not applied, by resource and reason.", "resource", "reason"),
 	}, nil

@@ -213,7 +213,7 @@ func TestANodeRegistersAndReports(t *testing.T) {
 	for _, c := range got.Status.Conditions {
 		conditions[c.Type] = c
 	}
-	if a := got.Status.Addresses; len(a) != 3 || a[1].Address != "fd00::2" || a[2] != (corev1.NodeAddress{Type: corev1.NodeHostName, Address: name}) {
+	if a := got.Status.Addresses; len(a) != 4 || a[1].Address != "fd00::2" || a[2] != (corev1.NodeAddress{Type: corev1.NodeHostName, Address: name}) {
 		t.Errorf("addresses %v", got.Status.Addresses)
 	}
 	if conditions["EdgeConnected"].Status != corev1.ConditionTrue || conditions["EdgeUpToDate"].Status != corev1.ConditionTrue || len(conditions) != 4 || conditions[corev1.NodeReady].LastHeartbeatTime.Unix() != 1700000000 {

@@ -1,4 +1,4 @@
 package reports
 
 // OwnAddresses for the tests.
-var OwnAddresses = ownAddresses
+var OwnAddresses = Ways.addresses

@@ -89,16 +89,16 @@ func kubeletOwns(kind corev1.PodConditionType) bool {
 
 // nodeStatusPatch is podStatusPatch for a Node. A kubelet's own labels and annotations are part of it, as the apiserver
 // takes them with the status.
-func nodeStatusPatch(node, reported *corev1.Node) ([]byte, error) {
+func (w Ways) nodeStatusPatch(node, reported *corev1.Node) ([]byte, error) {
 	before := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Labels: node.Labels, Annotations: node.Annotations}, Status: node.Status,
 	}
 	after := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{
 			Labels:      overlay(node.Labels, reported.Labels, kubeletLabels()),
-			Annotations: overlay(node.Annotations, reported.Annotations, kubeletAnnotations()),
+			Annotations: w.annotations(node.Name, overlay(node.Annotations, reported.Annotations, kubeletAnnotations())),
 		},
-		Status: mergeNodeStatus(node.Name, node.Status, reported.Status),
+		Status: w.mergeNodeStatus(node.Name, node.Status, reported.Status),
 	}
 	if apiequality.Semantic.DeepEqual(before, after) {
 		return nil, nil
@@ -135,10 +135,11 @@ func replaceAddresses(patch []byte, addresses []corev1.NodeAddress) ([]byte, err
 }
 
 // mergeNodeStatus is the reported status with what the cloud owns taken from the present one: attached volumes, and the
-// conditions that the report does not have. Of its names a node has its own only.
-func mergeNodeStatus(node string, present, reported corev1.NodeStatus) corev1.NodeStatus {
+// conditions that the report does not have. Its addresses are those of Ways.
+func (w Ways) mergeNodeStatus(node string, present, reported corev1.NodeStatus) corev1.NodeStatus {
 	merged := *reported.DeepCopy()
-	merged.Addresses = ownAddresses(node, reported.Addresses)
+	merged.Addresses = w.addresses(node, reported.Addresses)
+	merged.DaemonEndpoints = w.endpoints(node, reported.DaemonEndpoints)
 	merged.VolumesAttached = present.VolumesAttached
 	merged.Phase = present.Phase
 	has := map[corev1.NodeConditionType]bool{}

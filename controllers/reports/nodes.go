@@ -40,7 +40,7 @@ func (a *Applier) nodeStatus(ctx context.Context, m wire.Message) error {
 		case m.UID != "" && m.UID != string(node.UID):
 			return a.drop(m, otherUID)
 		}
-		patch, err := nodeStatusPatch(node, reported)
+		patch, err := a.ways.nodeStatusPatch(node, reported)
 		if err != nil {
 			return err
 		}
@@ -79,11 +79,12 @@ func (a *Applier) register(ctx context.Context, m wire.Message, reported *corev1
 		return a.drop(m, replaced)
 	}
 	node := &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: m.Node, Labels: allowedLabels(reported.Labels), Annotations: reported.Annotations},
+		ObjectMeta: metav1.ObjectMeta{Name: m.Node, Labels: allowedLabels(reported.Labels), Annotations: a.ways.annotations(m.Node, reported.Annotations)},
 		Spec:       corev1.NodeSpec{Taints: reported.Spec.Taints, Unschedulable: reported.Spec.Unschedulable},
 		Status:     reported.Status,
 	}
-	node.Status.Addresses = ownAddresses(m.Node, reported.Status.Addresses)
+	node.Status.Addresses = a.ways.addresses(m.Node, reported.Status.Addresses)
+	node.Status.DaemonEndpoints = a.ways.endpoints(m.Node, reported.Status.DaemonEndpoints)
 	if _, err := a.node.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{}); err != nil {
 		return err
 	}

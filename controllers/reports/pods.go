@@ -43,7 +43,7 @@ func (a *Applier) podStatus(ctx context.Context, m wire.Message) error {
 		}
 		_, err = a.node.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
 		if apierrors.IsNotFound(err) {
-			return a.drop(m, gone)
+			return errUnseen
 		}
 		if err != nil {
 			return err
@@ -51,6 +51,10 @@ func (a *Applier) podStatus(ctx context.Context, m wire.Message) error {
 		return a.wrote(ctx, m)
 	})
 }
+
+// errUnseen is a write's "not found". It proves nothing: NodeRestriction answers so from a memory of its own, which an apiserver
+// that has just started fills while it serves. The next try reads the pod live.
+var errUnseen = fmt.Errorf("a write did not find the pod: %w", errStale)
 
 // pod returns the pod of a report, or why there is none for this node. What the cache says against a report is asked
 // again live: the pod may be newer than the cache.
@@ -124,7 +128,7 @@ func (a *Applier) podEnd(ctx context.Context, m wire.Message) error {
 		options.Preconditions = metav1.NewUIDPreconditions(m.UID)
 		err = a.node.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, *options)
 		if apierrors.IsNotFound(err) {
-			return a.drop(m, gone)
+			return errUnseen
 		}
 		if err != nil {
 			return err

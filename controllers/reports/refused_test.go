@@ -1,13 +1,23 @@
 package reports_test
 
 import (
+	"bytes"
+	"context"
+	"encoding/json"
 	"errors"
+	"io"
+	"net/http"
+	"sync/atomic"
 	"testing"
 
+	"go.uber.org/zap/zaptest"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/controllers/reports"
 )
 
 // Where nobody can say whether a report is the last, it is neither written nor dropped.
@@ -45,5 +55,55 @@ func TestWhatKubernetesRefusesIsMarked(t *testing.T) {
 	m := w.message(node, wire.Apply, "events", event)
 	if err := w.applier.Handle(t.Context(), m); !errors.Is(err, wire.ErrRefused) || errors.Is(err, wire.ErrPermanent) {
 		t.Errorf("error %v, want refused", err)
+	}
+}
+
+// unseeing is an apiserver that has just started: it answers deletions of pods with "not found".
+type unseeing struct {
+	next http.RoundTripper
+	left *atomic.Int64
+}
+
+func (u unseeing) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Method != http.MethodDelete || u.left.Add(-1) < 0 {
+		return u.next.RoundTrip(r)
+	}
+	said := apierrors.NewNotFound(corev1.Resource("pods"), "one").Status()
+	body, err := json.Marshal(said)
+	if err != nil {
+		return nil, err
+	}
+	return &http.Response{
+		StatusCode: int(said.Code), Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(bytes.NewReader(body)), Request: r,
+	}, nil
+}
+
+// The end of a pod is not dropped because an apiserver that has just started does not find the pod: then it would be
+// Terminating for ever.
+func TestAStartingApiserverDoesNotLoseAPodsEnd(t *testing.T) {
+	w := newWorld(t)
+	node := w.node("a")
+	pod := w.pod("one", node.Name)
+	if err := w.client.CoreV1().Pods(w.ns).Delete(t.Context(), "one", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	left := &atomic.Int64{}
+	config := rest.CopyConfig(w.user)
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return unseeing{next, left} })
+	applier, err := reports.New(reports.Config{}, config, w.cached, func(context.Context, wire.Message) (bool, error) { return true, nil }, zaptest.NewLogger(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	end := end2(w.message(node.Name, wire.Delete, "pods", pod))
+	left.Store(1000)
+	if err := applier.Handle(t.Context(), end); err == nil || errors.Is(err, wire.ErrPermanent) || errors.Is(err, wire.ErrRefused) {
+		t.Errorf("error %v while the apiserver does not find the pod, want one that is tried again for ever", err)
+	}
+	left.Store(1)
+	if err := applier.Handle(t.Context(), end); err != nil {
+		t.Error(err)
+	}
+	if _, err := w.client.CoreV1().Pods(w.ns).Get(t.Context(), "one", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("the pod is still there: %v", err)
 	}
 }

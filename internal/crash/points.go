@@ -13,6 +13,8 @@ func Points() map[string][]string {
 			"takeover.begun", "takeover.read", "takeover.asked",
 			// attach, the cloud's side
 			"attach.asked", "attach.paged", "attach.forgotten", "attach.ready",
+			// a piece of a large object
+			"piece.read",
 			// a report on its way into Kubernetes
 			"report.taken", "report.applied",
 		},
@@ -21,6 +23,8 @@ func Points() map[string][]string {
 			"attach.answered", "attach.replaced",
 			// deliver
 			"deliver.pulled", "deliver.saved", "deliver.acked",
+			// fetch: a large object comes in pieces
+			"piece.fetched", "piece.last", "piece.saved",
 			// save: the store's commit
 			"save.begun", "save.sent", "save.batched", "save.synced",
 			// ack: the cursor goes to the cloud

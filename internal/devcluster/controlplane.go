@@ -8,6 +8,7 @@ import (
 	"github.com/google/renameio/v2"
 	"sigs.k8s.io/yaml"
 
+	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/internal/devcluster/pki"
 )
 
@@ -37,9 +38,9 @@ func etcdFlags(l layout, ports map[string]int) []string {
 	}
 }
 
-func apiserverFlags(l layout, ports map[string]int) []string {
-	p := l.pki()
-	return []string{
+func apiserverFlags(l layout, s state) []string {
+	p, ports := l.pki(), s.Ports
+	return append([]string{
 		"--etcd-servers=https://" + loopback(ports["etcd"]),
 		"--etcd-cafile=" + p + "/etcd-ca.crt",
 		"--etcd-certfile=" + p + "/apiserver-etcd.crt", "--etcd-keyfile=" + p + "/apiserver-etcd.key",
@@ -57,15 +58,24 @@ func apiserverFlags(l layout, ports map[string]int) []string {
 		"--enable-bootstrap-token-auth",
 		"--kubelet-client-certificate=" + p + "/kubelet-client.crt", "--kubelet-client-key=" + p + "/kubelet-client.key",
 		"--kubelet-certificate-authority=" + p + "/ca.crt",
-		// Two gateways may have the same address, so that nodes are called by their names, and only cloudcores know the way.
-		"--kubelet-preferred-address-types=Hostname,InternalIP",
-		"--egress-selector-config-file=" + l.egress(),
 		"--requestheader-client-ca-file=" + p + "/front-proxy-ca.crt",
 		"--requestheader-allowed-names=front-proxy-client",
 		"--requestheader-username-headers=X-Remote-User",
 		"--requestheader-group-headers=X-Remote-Group",
 		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
 		"--proxy-client-cert-file=" + p + "/front-proxy-client.crt", "--proxy-client-key-file=" + p + "/front-proxy-client.key",
+	}, wayFlags(l, s)...)
+}
+
+// wayFlags are the apiserver's way to nodes. Two gateways may have the same address, so that nodes are called by one of their
+// own, and only cloudcores know the way. The direct way needs no flag.
+func wayFlags(l layout, s state) []string {
+	if s.Spec.Direct {
+		return nil
+	}
+	return []string{
+		"--kubelet-preferred-address-types=" + wire.AddressTunnel + ",Hostname,InternalIP",
+		"--egress-selector-config-file=" + l.egress(),
 	}
 }
 
@@ -203,13 +213,22 @@ type namedContext struct {
 type namedAuthInfo struct {
 	Name string `json:"name"`
 	User struct {
-		Cert string `json:"client-certificate-data"`
-		Key  string `json:"client-key-data"`
+		Cert string `json:"client-certificate-data,omitempty"`
+		Key  string `json:"client-key-data,omitempty"`
+		// TokenFile is instead of both.
+		TokenFile string `json:"tokenFile,omitempty"`
 	} `json:"user"`
 }
 
 // writeKubeconfig writes a kubeconfig that holds its certificates itself, so that it may be copied.
 func writeKubeconfig(path, server, caFile string, pair pki.Pair) error {
+	k := newKubeconfig(server)
+	return k.write(path, map[string]*string{
+		caFile: &k.Clusters[0].Cluster.CA, pair.Cert: &k.Users[0].User.Cert, pair.Key: &k.Users[0].User.Key,
+	})
+}
+
+func newKubeconfig(server string) kubeconfig {
 	const name = "frond-dev"
 	k := kubeconfig{APIVersion: "v1", Kind: "Config", CurrentContext: name}
 	k.Clusters = []namedCluster{{Name: name}}
@@ -217,11 +236,12 @@ func writeKubeconfig(path, server, caFile string, pair pki.Pair) error {
 	k.Users = []namedAuthInfo{{Name: name}}
 	k.Clusters[0].Cluster.Server = server
 	k.Contexts[0].Context.Cluster, k.Contexts[0].Context.User = name, name
-	for file, field := range map[string]*string{
-		caFile:    &k.Clusters[0].Cluster.CA,
-		pair.Cert: &k.Users[0].User.Cert,
-		pair.Key:  &k.Users[0].User.Key,
-	} {
+	return k
+}
+
+// write fills fields with what files hold, and writes the whole.
+func (k *kubeconfig) write(path string, files map[string]*string) error {
+	for file, field := range files {
 		data, err := os.ReadFile(file)
 		if err != nil {
 			return fmt.Errorf("read for kubeconfig: %w", err)

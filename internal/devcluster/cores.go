@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/frond-edge/frond/api/config"
+	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/internal/devcluster/pki"
 	"github.com/frond-edge/frond/internal/devcluster/wan"
 )
@@ -37,6 +38,12 @@ func cloudcoreConfig(l layout, s state, name string) config.CloudCore {
 			KubeletCAFile:   filepath.Join(l.pki(), "ca.crt"),
 			KubeletCertFile: filepath.Join(l.pki(), "kubelet-scrape.crt"), KubeletKeyFile: filepath.Join(l.pki(), "kubelet-scrape.key"),
 		},
+	}
+	if s.Spec.Direct {
+		c.Gateway.Direct = directConfig(l, s)
+	}
+	if !s.Spec.NoMetrics {
+		c.Gateway.MetricsHost = "127.0.0.1"
 	}
 	if s.Spec.History {
 		c.TombstoneAge = config.Duration(testTombstoneAge)
@@ -99,6 +106,11 @@ func writeCores(l layout, s state) error {
 	if err != nil {
 		return err
 	}
+	if s.Spec.Direct {
+		if err := issueDirect(ca); err != nil {
+			return err
+		}
+	}
 	for _, name := range numbered("cloudcore", s.Spec.Cloudcores) {
 		if err := issueInspect(ca, l, name); err != nil {
 			return err
@@ -114,12 +126,21 @@ func writeCores(l layout, s state) error {
 				return fmt.Errorf("make folder of %s: %w", name, err)
 			}
 		}
-		hosts := []string{"127.0.0.1", "localhost", name, wan.Address(i + 1)}
-		if _, err := ca.IssueIn(e.dir, "serving", pki.Subject{Name: "system:node:" + name, Groups: []string{"system:nodes"}, Hosts: hosts}); err != nil {
+		hosts := []string{"127.0.0.1", "localhost", name, wan.Address(i + 1), wire.TunnelAddress(name).String()}
+		if s.Spec.Direct {
+			hosts = append(hosts, directHost())
+		}
+		serving, err := ca.IssueIn(e.dir, "serving", pki.Subject{Name: "system:node:" + name, Groups: []string{"system:nodes"}, Hosts: hosts})
+		if err != nil {
 			return err
 		}
 		if err := writeYAML(e.config(), edgecoreConfig(l, s, name, i+1)); err != nil {
 			return err
+		}
+		if s.Spec.KubeProxy {
+			if err := writeProxy(l, s, ca.Cert, name, serving); err != nil {
+				return err
+			}
 		}
 		if s.Spec.Runtime == Containerd {
 			if err := writeContainerd(e, s.Programs); err != nil {
@@ -159,7 +180,7 @@ func linkPrograms(l layout, s state) error {
 		return fmt.Errorf("make bin: %w", err)
 	}
 	links := map[string]string{"frond": s.Programs.Frond, "nats-server": s.Programs.NatsServer, "ctr": s.Programs.Ctr}
-	for _, name := range []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl"} {
+	for _, name := range []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kubelet", "kube-proxy", "metrics-server"} {
 		links[name] = s.Programs.Kube
 	}
 	for name, target := range links {

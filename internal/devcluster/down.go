@@ -40,7 +40,7 @@ func (c *Cluster) Down(ctx context.Context, keepLogs bool) error {
 // need the stages below, and the apiserver must not outlive its etcd.
 func (c *Cluster) stopAll(ctx context.Context) []error {
 	parts := c.parts()
-	var errs []error
+	errs := []error{c.killClones(ctx)}
 	for stage := stageEdge; stage >= stageBase; stage-- {
 		var g errgroup.Group
 		for _, p := range parts {
@@ -98,6 +98,7 @@ func (c *Cluster) removeFiles(keepLogs bool) error {
 	for kind, n := range map[string]int{"hub": s.Spec.Hubs, "cloudcore": s.Spec.Cloudcores, "edge": s.Spec.Edges} {
 		names = append(names, numbered(kind, n)...)
 	}
+	names = append(names, clones(s.Spec)...)
 	if !keepLogs {
 		names = append(names, "logs")
 	}

@@ -29,6 +29,9 @@ func Rendered(dir, run string, spec Spec, programs toolchain.Paths) error {
 	if err := writeControlPlane(l, ports); err != nil {
 		return err
 	}
+	if err := writeMetricsServer(l, s); err != nil {
+		return err
+	}
 	if _, err := writeHub(l, s); err != nil {
 		return err
 	}
@@ -44,10 +47,11 @@ func Rendered(dir, run string, spec Spec, programs toolchain.Paths) error {
 // Flags are the command lines of the control plane.
 func Flags(dir string) map[string][]string {
 	l := layout{dir: dir, run: "/run/x"}
-	ports := map[string]int{"etcd": 20000, "etcd-peer": 20001, "apiserver": 20002}
+	ports := map[string]int{"etcd": 20000, "etcd-peer": 20001, "apiserver": 20002, "scrape": 20003, "metrics-server": 20004}
 	return map[string][]string{
-		"etcd": etcdFlags(l, ports), "kube-apiserver": apiserverFlags(l, ports),
+		"etcd": etcdFlags(l, ports), "kube-apiserver": apiserverFlags(l, state{Ports: ports}),
 		"kube-controller-manager": controllerManagerFlags(l), "kube-scheduler": schedulerFlags(l),
+		"metrics-server": metricsServerFlags(l, ports),
 	}
 }
 

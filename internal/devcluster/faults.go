@@ -88,15 +88,19 @@ func (c *Cluster) Cut(ctx context.Context, edge string, loud bool) error {
 		if err := c.mustBeEdge(edge); err != nil {
 			return err
 		}
-		if c.state.Spec.Runtime == Containerd {
-			return c.network().Cut(ctx, edge, loud)
-		}
-		path := "/links/" + edge + "/cut"
-		if loud {
-			path += "?loud=1"
-		}
-		return c.unix(ctx, c.layout.wanSocket(), http.MethodPost, path, nil)
+		return c.cut(ctx, edge, loud)
 	})
+}
+
+func (c *Cluster) cut(ctx context.Context, edge string, loud bool) error {
+	if c.state.Spec.Runtime == Containerd {
+		return c.network().Cut(ctx, edge, loud)
+	}
+	path := "/links/" + edge + "/cut"
+	if loud {
+		path += "?loud=1"
+	}
+	return c.unix(ctx, c.layout.wanSocket(), http.MethodPost, path, nil)
 }
 
 // Heal undoes Cut.

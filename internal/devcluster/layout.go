@@ -54,6 +54,7 @@ type edgeLayout struct{ dir, run, cgroup string }
 
 func (e edgeLayout) config() string     { return filepath.Join(e.dir, "edgecore.yaml") }
 func (e edgeLayout) store() string      { return filepath.Join(e.dir, "data") }
+func (e edgeLayout) streams() string    { return filepath.Join(e.store(), "nats") }
 func (e edgeLayout) history() string    { return filepath.Join(e.dir, "history.jsonl") }
 func (e edgeLayout) seed() string       { return filepath.Join(e.dir, "node.nk") }
 func (e edgeLayout) manifests() string  { return filepath.Join(e.dir, "manifests") }
@@ -62,7 +63,9 @@ func (e edgeLayout) containerd() string { return filepath.Join(e.run, "container
 func (e edgeLayout) containerdConfig() string {
 	return filepath.Join(e.dir, "containerd", "config.toml")
 }
-func (e edgeLayout) held() string { return filepath.Join(e.run, "held") }
+func (e edgeLayout) proxyConfig() string     { return filepath.Join(e.dir, "kube-proxy.yaml") }
+func (e edgeLayout) proxyKubeconfig() string { return filepath.Join(e.dir, "kube-proxy.kubeconfig") }
+func (e edgeLayout) held() string            { return filepath.Join(e.run, "held") }
 
 // privates are the host folders that each gateway sees as its own: upstream programs have their paths built in.
 func (e edgeLayout) privates() map[string]string {

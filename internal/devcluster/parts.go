@@ -74,6 +74,9 @@ func (c *Cluster) parts() []part {
 		}
 	}
 	parts = append(parts, c.controlParts()...)
+	if !s.Spec.NoMetrics {
+		parts = append(parts, c.metricsServer())
+	}
 	if s.Programs.Edgecore != "" { // see controlParts
 		parts = append(parts, c.edgeParts()...)
 	}
@@ -85,7 +88,7 @@ func (c *Cluster) parts() []part {
 func (c *Cluster) edgeParts() []part {
 	l, s := c.layout, c.state
 	var parts []part
-	for _, e := range numbered("edge", s.Spec.Edges) {
+	for i, e := range numbered("edge", s.Spec.Edges) {
 		p := part{
 			name: e, stage: stageEdge, grace: 15 * time.Second,
 			command: daemon.Command{Path: s.Programs.Edgecore, Args: []string{"--config", l.edge(e).config()}},
@@ -98,6 +101,9 @@ func (c *Cluster) edgeParts() []part {
 			p.ports = []string{e, e + "-api", e + "-kubelet"}
 		}
 		parts = append(parts, p)
+		if s.Spec.KubeProxy {
+			parts = append(parts, c.proxy(e, i+1))
+		}
 	}
 	return parts
 }
@@ -108,8 +114,9 @@ func (c *Cluster) controlParts() []part {
 	parts := []part{
 		{
 			name: "apiserver", stage: stageAPI, grace: 10 * time.Second, ports: []string{"apiserver"},
-			command: daemon.Command{Path: l.bin("kube-apiserver"), Args: apiserverFlags(l, s.Ports)},
+			command: daemon.Command{Path: l.bin("kube-apiserver"), Args: apiserverFlags(l, s)},
 			ready:   func(ctx context.Context) error { return c.get(ctx, kubeClient, "apiserver", "/readyz", nil) },
+			after:   c.installMetricsServer,
 		},
 		{
 			name: "controller-manager", stage: stageControl, grace: 5 * time.Second,

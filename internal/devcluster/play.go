@@ -189,10 +189,15 @@ func (c *Cluster) FreeDisk(edge string) error {
 	return nil
 }
 
-// releaseDisk takes away a small disk, with all that is on it, if there is one.
+// releaseDisk takes away what was mounted as a gateway's disk, with all that is on it, if there is something.
 func (c *Cluster) releaseDisk(edge string) {
-	_ = unix.Unmount(c.layout.edge(edge).store(), unix.MNT_DETACH) // fails where nothing is mounted: nothing to take away
+	for _, dir := range []string{c.StreamsDir(edge), c.layout.edge(edge).store()} {
+		_ = unix.Unmount(dir, unix.MNT_DETACH) // fails where nothing is mounted: nothing to take away
+	}
 }
+
+// StreamsDir is where a gateway has its store and its outbox. A test may mount something there while the gateway stands.
+func (c *Cluster) StreamsDir(edge string) string { return c.layout.edge(edge).streams() }
 
 // History is the file of a gateway's history; see Spec.History.
 func (c *Cluster) History(edge string) string { return c.layout.edge(edge).history() }

@@ -17,7 +17,9 @@ import (
 type Reboot struct {
 	// Offline cuts the link before the power goes, and leaves it cut.
 	Offline bool
-	// Dark runs while everything of the gateway is off; nil: nothing.
+	// Sudden takes the power first: the gateway dies in the midst of whatever it does with the link, and boots without one.
+	Sudden bool
+	// Dark runs while everything of the gateway is off; nil: nothing. It must not call the cluster.
 	Dark func(context.Context) error
 	// Timeout bounds the wait for the pods; 0 means 3 min.
 	Timeout time.Duration
@@ -45,7 +47,7 @@ const rebootPoll = 50 * time.Millisecond
 // with them go its mounts, sockets, cgroups, network and everything below its run folder. Then the runtime and edgecore
 // start. It returns when the containers of all pods that ran before run again, as new ones.
 func (c *Cluster) Reboot(ctx context.Context, edge string, o Reboot) (Rebooted, error) {
-	result := Rebooted{Edge: edge, Offline: o.Offline}
+	result := Rebooted{Edge: edge, Offline: o.Offline || o.Sudden}
 	if err := c.mustBeEdge(edge); err != nil {
 		return result, err
 	}
@@ -54,7 +56,7 @@ func (c *Cluster) Reboot(ctx context.Context, edge string, o Reboot) (Rebooted, 
 		return result, fmt.Errorf("ask %s for its pods: %w", edge, err)
 	}
 	result.Pods = len(before)
-	if o.Offline {
+	if o.Offline && !o.Sudden {
 		if err := c.Cut(ctx, edge, false); err != nil {
 			return result, err
 		}
@@ -64,6 +66,11 @@ func (c *Cluster) Reboot(ctx context.Context, edge string, o Reboot) (Rebooted, 
 			return fmt.Errorf("power off %s: %w", edge, err)
 		}
 		c.say("%s is off", edge)
+		if o.Sudden {
+			if err := c.cut(ctx, edge, false); err != nil {
+				return err
+			}
+		}
 		if o.Dark != nil {
 			if err := o.Dark(ctx); err != nil {
 				return err
@@ -94,7 +101,7 @@ func (c *Cluster) powerOff(ctx context.Context, edge string) error {
 	if err := e.killCgroups(ctx); err != nil {
 		return err
 	}
-	for _, name := range []string{edge, c.containerdOf(edge), c.holderOf(edge)} {
+	for _, name := range []string{edge, c.proxyOf(edge), c.containerdOf(edge), c.holderOf(edge)} {
 		if err := c.state.Processes[name].Kill(ctx); err != nil {
 			return err
 		}
@@ -134,7 +141,14 @@ func (c *Cluster) powerOn(ctx context.Context, edge string) error {
 	if err := c.awaitPorts(ctx, agent); err != nil {
 		return err
 	}
-	return c.start(agent)
+	if err := c.start(agent); err != nil || !c.state.Spec.KubeProxy {
+		return err
+	}
+	proxy, err := c.find(c.proxyOf(edge))
+	if err != nil {
+		return err
+	}
+	return c.start(proxy)
 }
 
 func (c *Cluster) containerdOf(edge string) string {

@@ -67,7 +67,7 @@ func TestGolden(t *testing.T) {
 	})
 	t.Run("flags", func(t *testing.T) {
 		var b strings.Builder
-		for _, program := range []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"} {
+		for _, program := range []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "metrics-server"} {
 			_, _ = fmt.Fprintf(&b, "%s\n  %s\n", program, strings.Join(devcluster.Flags("/dir")[program], "\n  "))
 		}
 		golden(t, "flags.txt", b.String())

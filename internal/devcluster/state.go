@@ -40,6 +40,13 @@ type Spec struct {
 	Runtime    Runtime `json:"runtime"`
 	// History has each gateway write down what its store did (package history), beside its data; chosen once.
 	History bool `json:"history,omitempty"`
+	// Direct has the apiserver call nodes at ports of the cloudcores, without a proxy; chosen once.
+	Direct bool `json:"direct,omitempty"`
+	// NoMetrics leaves out metrics-server; chosen once.
+	NoMetrics bool `json:"noMetrics,omitempty"`
+	// KubeProxy runs upstream's kube-proxy beside each edgecore, with the gateway's own API. It can be added, and needs
+	// Containerd and the program nft.
+	KubeProxy bool `json:"kubeProxy,omitempty"`
 }
 
 // state is state.json.
@@ -87,7 +94,7 @@ func (s state) save(path string) error {
 func grow(have, want Spec, root bool) (Spec, error) {
 	fresh := have == Spec{}
 	if fresh {
-		have = Spec{Edges: 2, Cloudcores: 2, Hubs: 3, Runtime: Hollow, History: want.History}
+		have = Spec{Edges: 2, Cloudcores: 2, Hubs: 3, Runtime: Hollow, History: want.History, NoMetrics: want.NoMetrics, Direct: want.Direct}
 		if root {
 			have.Runtime = Containerd
 		}
@@ -118,6 +125,8 @@ func grow(have, want Spec, root bool) (Spec, error) {
 	default:
 		have.Runtime = want.Runtime
 	}
+	have.KubeProxy = have.KubeProxy || want.KubeProxy
+	errs = append(errs, have.needNft())
 	if have.Hubs != 1 && have.Hubs != 3 {
 		errs = append(errs, fmt.Errorf("hubs: %d servers make no useful quorum: choose 1 or 3", have.Hubs))
 	}
@@ -142,7 +151,14 @@ func portNames(s Spec) []string {
 			}
 		}
 	}
-	return append(names, "egress", "scrape") // of all cloudcores together
+	names = append(names, "egress", "scrape") // of all cloudcores together
+	if s.Direct {
+		names = append(names, directPorts(s)...)
+	}
+	if !s.NoMetrics {
+		names = append(names, metricsServer)
+	}
+	return names
 }
 
 // choosePorts gives each name that has no port yet a free one. seed spreads clusters over the range.

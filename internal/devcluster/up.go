@@ -184,6 +184,9 @@ func (c *Cluster) write(ctx context.Context) error {
 	if err := writeControlPlane(l, s.Ports); err != nil {
 		return err
 	}
+	if err := writeMetricsServer(l, s); err != nil {
+		return err
+	}
 	changed, err := writeHub(l, s)
 	if err != nil {
 		return err

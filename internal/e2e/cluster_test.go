@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -59,8 +60,10 @@ func run(m *testing.M) int {
 }
 
 func up(ctx context.Context, dir string) (*devcluster.Cluster, error) {
+	_, noNft := exec.LookPath("nft")
 	return devcluster.Up(ctx, devcluster.Options{
-		Dir: dir, Talk: os.Stderr, Timeout: 5 * time.Minute,
+		Spec: devcluster.Spec{KubeProxy: os.Geteuid() == 0 && noNft == nil && os.Getenv("FROND_E2E_DIR") == ""},
+		Dir:  dir, Talk: os.Stderr, Timeout: 5 * time.Minute,
 		Programs: func(ctx context.Context, spec devcluster.Spec) (toolchain.Paths, error) {
 			return toolchain.Ensure(ctx, toolchain.Request{Kube: true, Nats: true, Frond: true, Node: spec.Runtime == devcluster.Containerd}, os.Stderr)
 		},

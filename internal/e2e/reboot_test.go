@@ -44,13 +44,18 @@ metadata: {name: boot}
 spec: {accessModes: [ReadWriteOnce], storageClassName: boot, resources: {requests: {storage: 1Gi}}}
 ---
 apiVersion: v1
+kind: Service
+metadata: {name: boot}
+spec: {clusterIP: 10.96.0.77, internalTrafficPolicy: Local, selector: {set: boot}, ports: [{port: 80, targetPort: 8080}]}
+---
+apiVersion: v1
 kind: Pod
 metadata: {name: boot-disk, labels: {app: boot}}
 spec:
   nodeSelector: {kubernetes.io/hostname: edge-2}
   terminationGracePeriodSeconds: 1
   containers:
-  - {name: main, image: localhost/frond/tools:dev, imagePullPolicy: Never, command: [sh, -c, "echo boot >> /disk/boots; sleep 36000"], volumeMounts: [{name: disk, mountPath: /disk}]}
+  - {name: main, image: localhost/frond/tools:dev, imagePullPolicy: Never, command: [sh, -c, %[2]q], volumeMounts: [{name: disk, mountPath: /disk}]}
   volumes: [{name: disk, persistentVolumeClaim: {claimName: boot}}]
 ---
 apiVersion: apps/v1
@@ -66,6 +71,7 @@ spec:
     spec:
       nodeSelector: {kubernetes.io/hostname: edge-2}
       terminationGracePeriodSeconds: 1
+      tolerations: [{key: node.kubernetes.io/unreachable, operator: Exists, effect: NoExecute, tolerationSeconds: 2}]
       containers:
       - name: web
         image: localhost/frond/http:dev
@@ -83,6 +89,14 @@ spec:
           - serviceAccountToken: {path: token, expirationSeconds: 3600}
           - downwardAPI: {items: [{path: name, fieldRef: {fieldPath: metadata.name}}]}
 `
+
+// bootClient writes down that it has started, and what it hears from two Services, of which the second is late.
+const bootClient = `echo boot >> /disk/boots
+while true; do
+  wget -qO- -T 1 http://10.96.0.77/hostname >> /disk/answers; echo >> /disk/answers
+  wget -qO- -T 1 http://10.96.0.78/hostname >> /disk/late; echo >> /disk/late
+  sleep 0.2
+done`
 
 const bootManifest = `
 apiVersion: v1
@@ -104,7 +118,9 @@ func startFleet(t *testing.T) []corev1.Pod {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.Remove(static) })
-	apply(t, fmt.Sprintf(fleet, disk))
+	apply(t, fmt.Sprintf(fleet, disk, bootClient))
+	apply(t, many("flow", "edge-2", 20))
+	running(t, "app=flow", 1)
 	return running(t, "app=boot", 10)
 }
 
@@ -161,41 +177,48 @@ func ids(ctx context.Context, edge string, list []corev1.Pod) (map[string]string
 	return found, nil
 }
 
-// TestAnOfflineRebootBringsEverythingBack takes the power from a gateway with ten pods and no link, and gives it back
-// while the cloud cannot be reached. Then the link heals, and nothing is restarted by that.
-func TestAnOfflineRebootBringsEverythingBack(t *testing.T) {
-	needContainers(t)
-	before := startFleet(t)
-	mounted(t, before)
+// rebooted takes the power from edge-2 and gives it back, and checks that all pods have what they had before. It returns
+// their containers.
+func rebooted(t *testing.T, before []corev1.Pod, o devcluster.Reboot) map[string]string {
+	t.Helper()
 	boots := bootsOf(t)
-	t.Cleanup(func() {
-		if err := shared.Heal(context.WithoutCancel(t.Context()), "edge-2"); err != nil {
-			t.Error(err)
-		}
-	})
-	result, err := shared.Reboot(t.Context(), "edge-2", devcluster.Reboot{Offline: true, Timeout: patience})
+	o.Timeout = patience
+	result, err := shared.Reboot(t.Context(), "edge-2", o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("offline: local API after %.1f s, %d pods Running after %.1f s", result.Agent, result.Pods, result.Running)
-	if result.Pods < 10 {
-		t.Errorf("%d pods ran before, want 10 at least", result.Pods)
+	t.Logf("offline %v: local API after %.1f s, %d pods Running after %.1f s", result.Offline, result.Agent, result.Pods, result.Running)
+	if result.Pods < len(before) {
+		t.Errorf("%d pods ran before, want %d at least", result.Pods, len(before))
 	}
 	mounted(t, before)
+	answered(t, "answers")
 	if n := bootsOf(t); n != boots+1 {
 		t.Errorf("the pod with the claim has written %d starts, want %d", n, boots+1)
 	}
-	offline, err := ids(t.Context(), "edge-2", before)
+	now, err := ids(t.Context(), "edge-2", before)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return now
+}
+
+// healed heals the link of edge-2 and checks that nothing but what was deleted meanwhile is stopped, started or made again
+// by that.
+func healed(t *testing.T, before []corev1.Pod, offline map[string]string, deleted ...string) {
+	t.Helper()
+	boots := bootsOf(t)
 	if err := shared.Heal(t.Context(), "edge-2"); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the node is Ready", nodeReady("edge-2"))
-	for i, p := range running(t, "app=boot", 10) {
-		if p.Labels["set"] != "" && p.UID != before[i].UID {
-			t.Errorf("pod %s was replaced", p.Name)
+	for _, name := range deleted {
+		gone(t, "edge-2", wire.Key{Resource: "pods", Namespace: "default", Name: name})
+	}
+	uids := map[string]string{}
+	for i := range before {
+		if before[i].Labels["set"] != "" { // a mirror pod is made again by its kubelet
+			uids[before[i].Name] = string(before[i].UID)
 		}
 	}
 	eventually(t, "Kubernetes shows the containers that the gateway started offline", func(ctx context.Context) string {
@@ -203,18 +226,80 @@ func TestAnOfflineRebootBringsEverythingBack(t *testing.T) {
 		if err != nil {
 			return err.Error()
 		}
+		if len(list) != len(before)-len(deleted) {
+			return fmt.Sprintf("%d pods, want %d less %d", len(list), len(before), len(deleted))
+		}
 		for i := range list {
 			for _, c := range list[i].Status.ContainerStatuses {
 				if want := offline[list[i].Name+"/"+c.Name]; c.ContainerID != want {
 					return fmt.Sprintf("%s/%s is %s, want %s", list[i].Name, c.Name, c.ContainerID, want)
 				}
 			}
+			if uid := uids[list[i].Name]; uid != "" && uid != string(list[i].UID) {
+				t.Errorf("pod %s was replaced", list[i].Name)
+				delete(uids, list[i].Name)
+			}
 		}
 		return ""
 	})
-	if n := bootsOf(t); n != boots+1 {
-		t.Errorf("the heal restarted the pod with the claim: %d starts, want %d", n, boots+1)
+	if n := bootsOf(t); n != boots {
+		t.Errorf("the heal restarted the pod with the claim: %d starts, want %d", n, boots)
 	}
+}
+
+// TestAnOfflineRebootBringsEverythingBack takes the power from a gateway with ten pods and no link, and gives it back
+// while the cloud cannot be reached; then on worse and worse days. When the link heals, nothing is restarted by that, and what
+// was deleted meanwhile goes.
+func TestAnOfflineRebootBringsEverythingBack(t *testing.T) {
+	needContainers(t)
+	before := startFleet(t)
+	mounted(t, before)
+	answered(t, "answers")
+	t.Cleanup(func() {
+		if err := shared.Heal(context.WithoutCancel(t.Context()), "edge-2"); err != nil {
+			t.Error(err)
+		}
+	})
+	whole := t
+	var offline map[string]string
+	away := newAway(t)
+	step := func(name string, do func(t *testing.T)) { // each begins with what the one before has left
+		if !t.Run(name, do) {
+			t.FailNow()
+		}
+	}
+	step("cut off", func(t *testing.T) {
+		offline = rebooted(t, before, devcluster.Reboot{Offline: true})
+	})
+	step("with tokens older than an hour", func(t *testing.T) {
+		offline = rebooted(t, before, devcluster.Reboot{Offline: true, Dark: ageTokens(t)})
+		wantTokens(t, before, expired)
+	})
+	step("and nobody is evicted", func(t *testing.T) {
+		away.evicts(t)
+	})
+	step("healed", func(t *testing.T) {
+		apply(whole, lateService)
+		healed(t, before, offline)
+		answered(t, "late")
+		wantTokens(t, before, fresh)
+	})
+	step("in the midst of writes", func(t *testing.T) {
+		offline = rebootedAmidWrites(t, before)
+	})
+	step("with a full disk", func(t *testing.T) {
+		full := fillDisk(whole)
+		offline = rebooted(t, before, devcluster.Reboot{Offline: true, Dark: full})
+		wantStorage(t, "False")
+	})
+	step("healed with a full disk", func(t *testing.T) {
+		kubectl(t, "delete", "pod", "boot-disk", "--wait=false")
+		healed(t, before, offline, "boot-disk")
+		if err := set(t.Context(), clients(t), "flow-0", "full"); err != nil {
+			t.Fatal(err)
+		}
+		arrives(t, "flow-0", "full", "edge-2") // control state has its reserve
+	})
 }
 
 // TestARebootWithLink is the same with the link up.

@@ -133,6 +133,26 @@ func TestExecInAGatewaysPod(t *testing.T) {
 	}
 }
 
+// TestExecByEitherProtocol speaks WebSocket, as kubectl does first, and SPDY, as older ones do.
+func TestExecByEitherProtocol(t *testing.T) {
+	needContainers(t)
+	apply(t, scripted("protocols", "edge-2", "sleep 36000"))
+	running(t, "app=protocols", 1)
+	data := bytes.Repeat([]byte{0, 1, 2, 0xff, '\r', '\n', 0x1b, 4}, 128<<10) // 1 MiB
+	for websockets, upgrade := range map[string]string{"true": "Upgrade: websocket", "false": "Upgrade: SPDY/3.1"} {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		cmd := command(ctx, "exec", "-i", "-v=8", "protocols", "--", "sh", "-c", "cat; echo done >&2; exit 42")
+		cmd.Env = append(cmd.Env, "KUBECTL_REMOTE_COMMAND_WEBSOCKETS="+websockets)
+		var out, errs bytes.Buffer
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(data), &out, &errs
+		code := exitCode(cmd.Run())
+		if code != 42 || !bytes.Equal(out.Bytes(), data) || !strings.Contains(errs.String(), "done\n") || !strings.Contains(errs.String(), upgrade) {
+			t.Errorf("websockets %s: code %d, %d bytes, %s", websockets, code, out.Len(), errs.String())
+		}
+	}
+}
+
 func TestCopyATreeThereAndBack(t *testing.T) {
 	needContainers(t)
 	apply(t, scripted("copy", "edge-2", "mkdir -p /tmp; sleep 36000"))

@@ -17,10 +17,11 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// forwarded starts kubectl port-forward and returns the address on this machine.
-func forwarded(ctx context.Context, t *testing.T, target, port string) string {
+// forwarded starts kubectl port-forward, with more in its environment, and returns the address on this machine.
+func forwarded(ctx context.Context, t *testing.T, target, port string, env ...string) string {
 	t.Helper()
 	cmd := command(ctx, "port-forward", target, ":"+port)
+	cmd.Env = append(cmd.Env, env...)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -47,7 +48,7 @@ func forwarded(ctx context.Context, t *testing.T, target, port string) string {
 }
 
 // size of the file that is fetched through a port-forward.
-const fileMiB = 64
+const fileMiB = 256
 
 func TestPortForwardBringsABigFile(t *testing.T) {
 	needContainers(t)
@@ -72,36 +73,43 @@ spec:
 	running(t, "app=files", 1)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	address := forwarded(ctx, t, "pod/files", "8080")
-	want := sha256.Sum256(bytes.Repeat([]byte(line+"\n"), fileMiB<<10))
+	sum := sha256.New()
+	for range fileMiB << 10 {
+		_, _ = io.WriteString(sum, line+"\n") // never fails
+	}
+	want := hex.EncodeToString(sum.Sum(nil))
 	var g errgroup.Group
-	for range 2 { // at the same time, over one connection of the apiserver
+	for _, websockets := range []string{"true", "false"} { // at the same time; without it is SPDY
+		address := forwarded(ctx, t, "pod/files", "8080", "KUBECTL_PORT_FORWARD_WEBSOCKETS="+websockets)
 		g.Go(func() error {
-			request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/big", nil)
-			if err != nil {
-				return err
-			}
 			began := time.Now()
-			reply, err := http.DefaultClient.Do(request)
-			if err != nil {
-				return err
+			got, n, err := fetched(ctx, "http://"+address+"/big")
+			if err == nil && got != want {
+				err = fmt.Errorf("%d bytes with another checksum: %s", n, got)
 			}
-			defer func() { _ = reply.Body.Close() }()
-			sum := sha256.New()
-			n, err := io.Copy(sum, reply.Body)
-			if err != nil {
-				return err
-			}
-			if got := hex.EncodeToString(sum.Sum(nil)); got != hex.EncodeToString(want[:]) {
-				return fmt.Errorf("%d bytes with another checksum: %s", n, got)
-			}
-			t.Logf("%d MiB in %s", n>>20, time.Since(began).Round(time.Millisecond))
-			return nil
+			t.Logf("websockets %s: %d MiB in %s", websockets, n>>20, time.Since(began).Round(time.Millisecond))
+			return err
 		})
 	}
 	if err := g.Wait(); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// fetched gets a page and returns its checksum and size.
+func fetched(ctx context.Context, url string) (sum string, size int64, err error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return "", 0, err
+	}
+	reply, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return "", 0, err
+	}
+	defer func() { _ = reply.Body.Close() }()
+	hash := sha256.New()
+	size, err = io.Copy(hash, reply.Body)
+	return hex.EncodeToString(hash.Sum(nil)), size, err
 }
 
 // follower is a running kubectl logs -f.
@@ -137,7 +145,7 @@ func (f *follower) until(prefix string) error {
 	return fmt.Errorf("the log ended before %q: %w", prefix, io.ErrUnexpectedEOF)
 }
 
-// TestAStalledReaderHoldsUpNobody follows a log that grows by megabytes with ten kubectls, one of which does not read. The
+// TestAStalledReaderHoldsUpNobody follows a log that grows by megabytes with twenty kubectls, one of which does not read. The
 // log is more than the two windows of 4 MiB on its way, and less than the 10 MiB at which the kubelet begins a new file.
 func TestAStalledReaderHoldsUpNobody(t *testing.T) {
 	needContainers(t)
@@ -147,7 +155,7 @@ func TestAStalledReaderHoldsUpNobody(t *testing.T) {
 	defer cancel()
 	follow(ctx, t, "stalled", "--pod-running-timeout=1m") // nobody reads what it says
 	var readers []*follower
-	for range 9 {
+	for range 19 {
 		readers = append(readers, follow(ctx, t, "stalled"))
 	}
 	kubectl(t, "exec", "stalled", "--", "touch", "/go")
@@ -180,10 +188,18 @@ func TestAnOfflineGatewaySaysSo(t *testing.T) {
 		t.Fatal(err)
 	}
 	cut := time.Now()
-	t.Cleanup(func() {
-		if err := shared.Heal(context.WithoutCancel(t.Context()), "edge-1"); err != nil {
-			t.Error(err)
+	// kubectl exec asks by WebSocket, then by SPDY, maybe two cloudcores. Its user waits for the first and is told by the second.
+	eventually(t, "exec that waits once", func(ctx context.Context) string {
+		began := time.Now()
+		_, err := shared.Kubectl(ctx, "", "exec", "offline", "--", "true")
+		if err == nil {
+			return "answered"
 		}
+		t.Logf("exec ended after %s: %v", time.Since(began).Round(time.Millisecond), err)
+		if !strings.Contains(err.Error(), "node edge-1 ") || !strings.Contains(err.Error(), "a moment ago") {
+			return err.Error()
+		}
+		return ""
 	})
 	_ = following.Wait() // that it ends is the point; kubectl takes the end of a stream for the end of the log
 	t.Logf("logs -f ended %s after the cut", time.Since(cut).Round(time.Millisecond))

@@ -66,6 +66,12 @@ func (a *audited) Replace(ctx context.Context, messages []wire.Message, streamEp
 	return nil
 }
 
+// Holds tells whether the store has what a message brings, from the same place of the stream.
+func (a *audited) Holds(m wire.Message) bool {
+	e, err := a.Get(m.Key)
+	return err == nil && e.Sequence == m.Sequence && e.UID == m.UID && e.Version == m.Version && e.ClusterEpoch == m.ClusterEpoch
+}
+
 // count puts the census into a beat.
 func (a *audited) count(beat *wire.Beat) {
 	cursor, census, deleted := a.Census()

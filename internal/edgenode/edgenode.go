@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -47,6 +48,8 @@ type Node struct {
 	log     *zap.Logger
 	leaf    *leaf.Server
 	probe   chan *nats.Conn
+	// delivery is what asks for desired state, once it is made.
+	delivery atomic.Pointer[streams.Delivery]
 }
 
 // New checks the configuration and makes the node's folders. metrics is served on /metrics.
@@ -103,15 +106,11 @@ func (n *Node) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	api, err := localapi.New(localapi.Config{
-		Node: n.cfg.Node, UnixSocket: n.cfg.LocalAPI.Socket, Address: n.cfg.LocalAPI.Address,
-		CertFile: n.cfg.LocalAPI.CertFile, KeyFile: n.cfg.LocalAPI.KeyFile, ClientCAFile: n.cfg.LocalAPI.ClientCAFile,
-		Kubelet: n.kubeletPort(), Stopper: edged.Stopper{Endpoint: n.runtimeEndpoint()},
-	}, st, upstream{node: n.cfg.Node, nc: nc}, guardedOutbox{outbox, full(n.leaf.Space)}, n.log)
+	api, err := localapi.New(n.localAPI(), st, upstream{node: n.cfg.Node, nc: nc, delivery: &n.delivery}, guardedOutbox{outbox, full(n.leaf.Space)}, n.log)
 	if err != nil {
 		return err
 	}
-	kubelet, runtime, err := n.kubelet(api) //nolint:contextcheck // New starts nothing
+	ready, running, err := n.kubelet(api) //nolint:contextcheck // New starts nothing
 	if err != nil {
 		return err
 	}
@@ -119,7 +118,7 @@ func (n *Node) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	moving, err := n.wire(nc, st, outbox, api.Hold, &pulse{renewed: api.LeaseRenewed, ready: kubelet.Ready()}, disk)
+	moving, err := n.wire(nc, st, outbox, api, api.Hold, &pulse{renewed: api.LeaseRenewed, ready: ready}, disk)
 	if err != nil {
 		return err
 	}
@@ -133,8 +132,7 @@ func (n *Node) serve(ctx context.Context) error {
 		return err
 	}
 	parts := append([]lifecycle.Part{{Name: "localapi", Start: api.Start, Ready: api.Ready()}, n.openSocket(), ways}, moving...)
-	parts = append(parts, runtime...)
-	return lifecycle.Run(ctx, n.log, append(parts, lifecycle.Part{Name: "kubelet", Start: kubelet.Start, Ready: kubelet.Ready()})...)
+	return lifecycle.Run(ctx, n.log, append(parts, running...)...)
 }
 
 // open makes the node's own streams and opens the store.
@@ -147,7 +145,8 @@ func (n *Node) open(ctx context.Context, nc *nats.Conn) (*store.Store, *streams.
 		return nil, nil, fmt.Errorf("prepare the leaf: %w", err)
 	}
 	st, err := store.Open(ctx, js, store.Config{
-		Merge: localapi.MergeDesired, Mark: filepath.Join(n.cfg.Dir, "store.mark"), Refuse: full(n.leaf.Space),
+		Merge: localapi.MergeFor(n.cfg.Node), Mark: filepath.Join(n.cfg.Dir, "store.mark"),
+		Copy: filepath.Join(n.cfg.Dir, "store.copy"), Refuse: full(n.leaf.Space),
 		Metrics: n.metrics,
 	}, n.log)
 	if err != nil {
@@ -158,7 +157,7 @@ func (n *Node) open(ctx context.Context, nc *nats.Conn) (*store.Store, *streams.
 }
 
 // wire makes the parts that move messages, and the node's own health.
-func (n *Node) wire(nc *nats.Conn, st *store.Store, outbox *streams.Outbox, hold holder, kubelet *pulse, disk *storage) ([]lifecycle.Part, error) {
+func (n *Node) wire(nc *nats.Conn, st *store.Store, outbox *streams.Outbox, source scopeSource, hold holder, kubelet *pulse, disk *storage) ([]lifecycle.Part, error) {
 	metrics := streams.NewMetrics(n.metrics)
 	link := link{n.leaf}
 	gate := streams.NewGate(link, n.log.Named("gate"))
@@ -171,6 +170,7 @@ func (n *Node) wire(nc *nats.Conn, st *store.Store, outbox *streams.Outbox, hold
 	if err != nil {
 		return nil, err
 	}
+	n.delivery.Store(delivery)
 	reports, err := streams.NewPump(streams.Report, nc, gate, metrics, n.log.Named("pump"))
 	if err != nil {
 		return nil, err
@@ -196,7 +196,7 @@ func (n *Node) wire(nc *nats.Conn, st *store.Store, outbox *streams.Outbox, hold
 	orders := streams.NewOrders(n.cfg.Node, nc, obey(delivery, again, beater, gate), n.log.Named("orders"))
 	nudges := streams.NewNudges(n.cfg.Node, nc, again.nudged, metrics, n.log.Named("nudges"))
 	server := health.New(n.cfg.Listen, n.metrics, checks(st, disk, kubelet, gate)...)
-	return []lifecycle.Part{
+	return append([]lifecycle.Part{
 		{Name: "health", Start: server.Start, Ready: server.Ready()},
 		{Name: "gate", Start: gate.Start},
 		{Name: "delivery", Start: delivery.Start},
@@ -207,7 +207,9 @@ func (n *Node) wire(nc *nats.Conn, st *store.Store, outbox *streams.Outbox, hold
 		{Name: "nudges", Start: nudges.Start},
 		{Name: "storage", Start: disk.Start},
 		{Name: "orders", Start: orders.Start},
-	}, nil
+		{Name: "endpoints", Start: (&endpoints{node: n.cfg.Node, store: st, log: n.log.Named("endpoints")}).Start},
+		{Name: "copy", Start: (&copier{save: st.SaveCopy, log: n.log.Named("copy")}).Start},
+	}, n.scoped(nc, source, gate)...), nil
 }
 
 // dropIn is what a gateway wants otherwise than the kubelet's defaults. A changed ConfigMap reaches its volumes at a pod's
@@ -215,9 +217,12 @@ func (n *Node) wire(nc *nats.Conn, st *store.Store, outbox *streams.Outbox, hold
 // kubelet asks the local API, 0.1 ms away, when it needs an object, where watching 1,000 of them costs 50 MB.
 const dropIn = "syncFrequency: 10s\nconfigMapAndSecretChangeDetectionStrategy: Get\n"
 
-// kubelet makes the kubelet, and the hollow runtime's part where there are no containers.
-func (n *Node) kubelet(api *localapi.Server) (*edged.Kubelet, []lifecycle.Part, error) {
-	var parts []lifecycle.Part
+// kubelet makes the kubelet's part, behind the hollow runtime's where there are no containers, and tells when the kubelet is
+// ready. There is neither where another kubelet uses the local API: it is known by the lease that it renews.
+func (n *Node) kubelet(api *localapi.Server) (ready <-chan struct{}, parts []lifecycle.Part, err error) {
+	if n.cfg.Kubelet.External {
+		return nil, nil, nil
+	}
 	endpoint := n.cfg.Runtime.Endpoint
 	if n.cfg.Runtime.Hollow && endpoint == "" {
 		runtime, err := hollow.New(hollow.Config{Socket: n.socket("cri.sock"), Dir: n.cfg.Dir}, n.log.Named("hollow"))
@@ -234,13 +239,16 @@ func (n *Node) kubelet(api *localapi.Server) (*edged.Kubelet, []lifecycle.Part, 
 		StaticPodPath: k.StaticPodPath, Address: k.Address, Port: int(k.Port),
 		CertFile: k.CertFile, KeyFile: k.KeyFile, ClientCAFile: k.ClientCAFile, DropIn: []byte(dropIn),
 	}, api.ClientConfig(), n.log)
-	return kubelet, parts, err
+	if err != nil {
+		return nil, nil, err
+	}
+	return kubelet.Ready(), append(parts, lifecycle.Part{Name: "kubelet", Start: kubelet.Start, Ready: kubelet.Ready()}), nil
 }
 
 // pulse tells whether the kubelet lives.
 type pulse struct {
 	renewed func() time.Time
-	ready   <-chan struct{}
+	ready   <-chan struct{} // nil for a kubelet that tells nothing but its lease
 	once    sync.Once
 	first   time.Time // guarded by once; when ready was first seen closed
 }
@@ -280,21 +288,4 @@ type link struct{ leaf *leaf.Server }
 func (l link) State() (bool, <-chan struct{}) {
 	state, changed := l.leaf.WatchLink()
 	return state.Up, changed
-}
-
-// upstream asks the cloud for what the local API cannot answer.
-type upstream struct {
-	node string
-	nc   *nats.Conn
-}
-
-func (u upstream) Do(ctx context.Context, request wire.KubeRequest) (wire.KubeReply, error) {
-	var reply wire.KubeReply
-	if err := streams.Call(ctx, u.nc, u.node, streams.VerbKube, request, &reply); err != nil {
-		return reply, err
-	}
-	if reply.Code == 0 {
-		return reply, fmt.Errorf("%w: %s", wire.ErrOffline, reply.Error)
-	}
-	return reply, nil
 }

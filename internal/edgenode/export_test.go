@@ -20,3 +20,13 @@ func Nudged(node string, st *store.Store, to reporter, hold holder, log *zap.Log
 	r := &resync{node: node, store: st, to: to, hold: hold, log: log}
 	return r.nudged
 }
+
+// KeepEndpoints runs the part that keeps endpoint slices right.
+func KeepEndpoints(ctx context.Context, node string, st *store.Store, log *zap.Logger) error {
+	return (&endpoints{node: node, store: st, log: log}).Start(ctx)
+}
+
+// SaveCopies runs the part that saves the last-good copy.
+func SaveCopies(ctx context.Context, save func(context.Context) error, log *zap.Logger) error {
+	return (&copier{save: save, log: log}).Start(ctx)
+}

@@ -19,6 +19,7 @@ func identify(beat *wire.Beat, delivery *streams.Delivery, gate *streams.Gate) {
 func obey(delivery *streams.Delivery, again *resync, beater *streams.Beater, gate *streams.Gate) map[string]func([]byte) {
 	return map[string]func([]byte){
 		streams.VerbResync:  func([]byte) { delivery.Resync() },
+		streams.VerbDied:    func(server []byte) { delivery.ServerDied(string(server)) },
 		streams.VerbReports: func([]byte) { again.ask() },
 		streams.VerbWho:     beater.Answer,
 		streams.VerbFence: func(instance []byte) {

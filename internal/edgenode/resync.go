@@ -2,6 +2,7 @@ package edgenode
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -110,7 +111,20 @@ func (r *resync) one(ctx context.Context, key wire.Key) error {
 	if err != nil {
 		return err
 	}
+	if key.Resource == "pods" && !runsOn(entry.Object, r.node) {
+		return nil // another node's, here only for those who look at it
+	}
 	return r.to.Report(ctx, wire.Message{Key: key, Op: wire.Apply, UID: entry.UID, Version: entry.Version, Time: time.Now(), Object: entry.Object})
+}
+
+// runsOn reports whether a pod is bound to a node.
+func runsOn(pod []byte, node string) bool {
+	var bound struct {
+		Spec struct {
+			NodeName string `json:"nodeName"`
+		} `json:"spec"`
+	}
+	return json.Unmarshal(pod, &bound) == nil && bound.Spec.NodeName == node
 }
 
 // ended reports the end of an object, unless another one has its name by now.

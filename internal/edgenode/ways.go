@@ -31,7 +31,9 @@ func (n *Node) ways(nc *nats.Conn) (lifecycle.Part, error) {
 	kubelet := net.JoinHostPort(n.cfg.Kubelet.Address, strconv.Itoa(int(n.cfg.Kubelet.Port)))
 	var listeners []*tunnel.Listener
 	var targets []string
-	for port, target := range map[uint16]string{uint16(n.cfg.Kubelet.Port): kubelet, config.EdgeMetricsPort: n.cfg.Listen} {
+	for port, target := range map[uint16]string{
+		uint16(n.cfg.Kubelet.Port): kubelet, config.EdgeKubeletPort: kubelet, config.EdgeMetricsPort: n.cfg.Listen,
+	} {
 		l, err := server.Listen(port)
 		if err != nil {
 			return lifecycle.Part{}, fmt.Errorf("tunnels to port %d: %w", port, err)

@@ -87,6 +87,9 @@ func NewJudge(node string, deletions *Deletions) *Judge {
 // Wiped allows the node one more new store.
 func (j *Judge) Wiped() { j.wiped++ }
 
+// Restored tells that Kubernetes went back in time: versions count again from there.
+func (j *Judge) Restored() { clear(j.life.top) }
+
 // Read judges the next lines of the history and returns every breach, in the words of the promise that is broken.
 func (j *Judge) Read(lines []history.Line) []string {
 	j.found = nil

@@ -159,13 +159,15 @@ func TestJudge(t *testing.T) {
 
 func TestPlanIsAFunctionOfSeedAndRound(t *testing.T) {
 	rig := faults.Rig{
-		Edges: []string{"edge-1", "edge-2", "edge-3"}, SmallDisks: []string{"edge-3"},
+		Edges: []string{"edge-1", "edge-2", "edge-3"}, SmallDisks: []string{"edge-3"}, Sockets: []string{"edge-2"},
 		Parts:  []string{"cloudcore-1", "cloudcore-2", "hub-1", "hub-2", "hub-3", "apiserver", "etcd"},
 		Groups: [][]string{{"cloudcore-1", "cloudcore-2"}, {"hub-1", "hub-2", "hub-3"}},
 	}
-	const length = 8 * time.Second
+	lengths := map[time.Duration]int{}
 	seen := map[faults.Kind]int{}
 	for round := range uint64(500) {
+		length := faults.Length(faults.Random(7, round))
+		lengths[length]++
 		plan := faults.Plan(faults.Random(7, round), rig, length)
 		if again := faults.Plan(faults.Random(7, round), rig, length); !reflect.DeepEqual(plan, again) {
 			t.Fatalf("round %d: %v, then %v", round, plan, again)
@@ -182,9 +184,13 @@ func TestPlanIsAFunctionOfSeedAndRound(t *testing.T) {
 			t.Errorf("round %d: %v is done in %v", round, plan, steps)
 		}
 	}
-	if len(seen) != 10 {
+	if len(seen) != 12 {
 		t.Errorf("kinds played: %v", seen)
 	}
+	if len(lengths) != 2 {
+		t.Errorf("lengths played: %v", lengths)
+	}
+	const length = 8 * time.Second
 	if reflect.DeepEqual(faults.Plan(faults.Random(7, 1), rig, length), faults.Plan(faults.Random(8, 1), rig, length)) {
 		t.Error("two seeds, one plan")
 	}

@@ -26,6 +26,8 @@ const (
 	Slow   Kind = "slow"     // see Fault.Shape
 	Wipe   Kind = "wipe"     // killed, its disk emptied, started again at the end
 	Full   Kind = "full"     // its disk is full
+	Clone  Kind = "clone"    // restarted, while a second agent runs on a copy of its disk; the copy ends, and it is restarted again
+	Power  Kind = "power"    // it loses its power: killed, and of its store only what was synced is there when it starts again
 
 	// longest is how long a fault lasts at most: longer than it takes to notice a dead peer.
 	longest = 6 * time.Second
@@ -51,8 +53,8 @@ func (f Fault) String() string {
 
 // Rig is what a plan may break.
 type Rig struct {
-	// Edges are the gateways, SmallDisks those of them whose disk can be filled.
-	Edges, SmallDisks []string
+	// Edges are the gateways; SmallDisks are those of them whose disk can be filled, and Sockets those whose power can be cut.
+	Edges, SmallDisks, Sockets []string
 	// Parts are the other processes.
 	Parts []string
 	// Groups are parts that may fail all at once, such as the servers of the hub; each part is in one of them at most.
@@ -61,6 +63,15 @@ type Rig struct {
 
 // Random returns the source of one round: the same seed and number give the same values, whatever other rounds did.
 func Random(seed, round uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, round)) }
+
+// Length is how long the faults of a round are played: short as a rule, so that there can be many rounds, and now and then
+// longer than anything needs to notice a dead peer.
+func Length(random *rand.Rand) time.Duration {
+	if random.IntN(5) == 0 {
+		return 9 * time.Second
+	}
+	return 4 * time.Second
+}
 
 // Plan returns what happens in a round, by the time it begins: one to four faults of different targets.
 func Plan(random *rand.Rand, rig Rig, length time.Duration) []Fault {
@@ -108,14 +119,17 @@ func companions(rig Rig, f Fault, taken map[string]bool) []Fault {
 }
 
 func kinds(rig Rig, target string) []Kind {
-	switch {
-	case slices.Contains(rig.SmallDisks, target):
-		return []Kind{Kill, Kill, Pause, Silent, Loud, OnlyUp, OnlyDn, Reset, Slow, Slow, Wipe, Full, Full}
-	case slices.Contains(rig.Edges, target):
-		return []Kind{Kill, Kill, Kill, Pause, Silent, Loud, OnlyUp, OnlyDn, Reset, Slow, Slow, Wipe}
-	default:
+	if !slices.Contains(rig.Edges, target) {
 		return []Kind{Kill, Kill, Pause}
 	}
+	all := []Kind{Kill, Kill, Kill, Pause, Silent, Loud, OnlyUp, OnlyDn, Reset, Slow, Slow, Wipe, Clone}
+	if slices.Contains(rig.SmallDisks, target) {
+		all = append(all, Full, Full, Full)
+	}
+	if slices.Contains(rig.Sockets, target) {
+		all = append(all, Power, Power, Power)
+	}
+	return all
 }
 
 // shapes are the bad links: a satellite, a modem, a crowded radio, and all of it in milder form.

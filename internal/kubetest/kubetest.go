@@ -37,6 +37,8 @@ type Options struct {
 	// Controllers are the names for kube-controller-manager's --controllers; nil: it does not run.
 	// "serviceaccount-controller" and "root-ca-certificate-publisher-controller" fill new namespaces.
 	Controllers []string
+	// ControllerFlags are further flags of kube-controller-manager.
+	ControllerFlags []string
 	// Scheduler runs kube-scheduler.
 	Scheduler bool
 }

@@ -65,7 +65,7 @@ func start(ctx context.Context, binary string, options Options) (c *Cluster, err
 		return nil, err
 	}
 	if len(options.Controllers) > 0 {
-		if err := c.controllers(binary, options.Controllers); err != nil {
+		if err := c.controllers(binary, options); err != nil {
 			return nil, err
 		}
 	}
@@ -102,16 +102,17 @@ func (c *Cluster) apiserverFlags(etcd int) []string {
 	}
 }
 
-func (c *Cluster) controllers(binary string, names []string) error {
+func (c *Cluster) controllers(binary string, options Options) error {
 	kubeconfig, err := c.kubeconfig("system:kube-controller-manager", "system:masters")
 	if err != nil {
 		return err
 	}
-	return c.run(binary, "kube-controller-manager",
-		"--kubeconfig="+kubeconfig, "--leader-elect=false", "--secure-port=0",
+	return c.run(binary, "kube-controller-manager", append([]string{
+		"--kubeconfig=" + kubeconfig, "--leader-elect=false", "--secure-port=0",
 		"--kube-api-qps=1000", "--kube-api-burst=2000", // the defaults delay all controllers by 5 s (dev-cluster.md §5)
-		"--service-account-private-key-file="+c.path("sa.key"), "--root-ca-file="+c.path("ca.crt"),
-		"--controllers="+strings.Join(names, ","))
+		"--service-account-private-key-file=" + c.path("sa.key"), "--root-ca-file=" + c.path("ca.crt"),
+		"--controllers=" + strings.Join(options.Controllers, ","),
+	}, options.ControllerFlags...)...)
 }
 
 func (c *Cluster) scheduler(binary string) error {

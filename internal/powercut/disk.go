@@ -18,6 +18,7 @@ type disk struct {
 	root    *folder
 	journal []func() // changes of names that are not on the medium yet, in order
 	syncs   int
+	off     bool // the power is gone
 }
 
 // file is a file's bytes.
@@ -86,6 +87,16 @@ func (f *file) sync() {
 		copy(f.held[f.lo:], f.seen[f.lo:f.hi])
 	}
 	f.lo, f.hi, f.size = 0, 0, false
+}
+
+// sync puts all that names lead to onto the medium.
+func (f *folder) sync() {
+	for _, file := range f.files {
+		file.sync()
+	}
+	for _, folder := range f.folders {
+		folder.sync()
+	}
 }
 
 // cut returns the bytes after a power cut: each page that was written and not synced may be on the medium or not, and so

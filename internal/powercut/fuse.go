@@ -2,11 +2,14 @@ package powercut
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"runtime"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/hanwen/go-fuse/v2/fs"
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -15,46 +18,100 @@ import (
 // FS is a mounted file system.
 type FS struct {
 	// Dir is where it is mounted.
-	Dir  string
-	tb   testing.TB
-	disk *disk
+	Dir    string
+	tb     testing.TB // nil if it was mounted with At
+	disk   *disk
+	server *fuse.Server
 }
 
 // Mount mounts an empty file system until the test ends. Where that is not possible (another system than Linux, or not
 // root), the test is skipped and says so; with REQUIRE=root in the environment it fails.
 func Mount(tb testing.TB) *FS {
 	tb.Helper()
-	f := &FS{Dir: tb.TempDir(), tb: tb, disk: &disk{root: newFolder()}}
+	f, err := At(tb.TempDir(), "")
+	if err != nil {
+		if os.Getenv("REQUIRE") != "" && runtime.GOOS == "linux" && os.Getuid() == 0 {
+			tb.Fatal(err)
+		}
+		tb.Skip(err)
+	}
+	f.tb = tb
+	tb.Cleanup(func() {
+		if err := f.Unmount(); err != nil {
+			tb.Error(err)
+		}
+	})
+	return f
+}
+
+// At mounts a file system on a folder. With from, another folder, it begins with what that one holds, all of it on the medium.
+// The caller unmounts it.
+func At(dir, from string) (*FS, error) {
+	f := &FS{Dir: dir, disk: &disk{root: newFolder()}}
 	root := &dirNode{disk: f.disk, held: f.disk.root}
-	server, err := fs.Mount(f.Dir, root, &fs.Options{MountOptions: fuse.MountOptions{
+	var err error
+	f.server, err = fs.Mount(dir, root, &fs.Options{MountOptions: fuse.MountOptions{
 		DirectMountStrict: true, FsName: "powercut", Name: "powercut", MaxWrite: 1 << 20,
 	}})
 	if err != nil {
-		text := "cannot mount a FUSE file system (needs root and /dev/fuse): " + err.Error()
-		if os.Getenv("REQUIRE") != "" && runtime.GOOS == "linux" && os.Getuid() == 0 {
-			tb.Fatal(text)
-		}
-		tb.Skip(text)
+		return nil, fmt.Errorf("cannot mount a FUSE file system (needs root and /dev/fuse): %w", err)
 	}
-	tb.Cleanup(func() {
-		if err := server.Unmount(); err != nil {
-			tb.Errorf("unmount: %v", err)
+	if from == "" {
+		return f, nil
+	}
+	if err := os.CopyFS(dir, os.DirFS(from)); err != nil {
+		return nil, errors.Join(fmt.Errorf("fill the file system: %w", err), f.Unmount())
+	}
+	f.disk.mu.Lock()
+	defer f.disk.mu.Unlock()
+	f.disk.commit()
+	f.disk.root.sync()
+	return f, nil
+}
+
+// unmountPatience is how long a process that was just killed may still hold its files.
+const unmountPatience = 10 * time.Second
+
+// Unmount ends the file system. Nobody who lives may have a file of it open.
+func (f *FS) Unmount() error {
+	limit := time.After(unmountPatience)
+	for {
+		err := f.server.Unmount()
+		if err == nil {
+			f.server.Wait()
+			return nil
 		}
-		server.Wait()
-	})
-	return f
+		select {
+		case <-limit:
+			return fmt.Errorf("unmount: %w", err)
+		case <-time.After(50 * time.Millisecond): // nothing tells when the last file is closed
+		}
+	}
+}
+
+// Cut takes the power: every change and sync from now on is refused, so that nobody can be told that something is on disk which
+// is not, and what the medium holds is written into a folder. seed is as for Image.
+func (f *FS) Cut(to string, seed uint64) error {
+	f.disk.mu.Lock()
+	f.disk.off = true
+	f.disk.mu.Unlock()
+	return f.disk.image(to, luck(seed))
+}
+
+// luck is the chance that a seed gives, nil for none.
+func luck(seed uint64) *rand.Rand {
+	if seed == 0 {
+		return nil
+	}
+	return rand.New(rand.NewPCG(seed, seed))
 }
 
 // Image writes into a new folder of the test what a power cut at this moment leaves, and returns it. Writers need not stop: what
 // they are told after this moment is not in it. seed decides which unsynced bytes are there too; 0: none.
 func (f *FS) Image(seed uint64) string {
 	f.tb.Helper()
-	var chance *rand.Rand
-	if seed != 0 {
-		chance = rand.New(rand.NewPCG(seed, seed))
-	}
 	to := f.tb.TempDir()
-	if err := f.disk.image(to, chance); err != nil {
+	if err := f.disk.image(to, luck(seed)); err != nil {
 		f.tb.Fatal(err)
 	}
 	return to
@@ -104,9 +161,20 @@ func (d *dirNode) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut)
 	return 0
 }
 
+// Statfs says that there is space.
+func (d *dirNode) Statfs(_ context.Context, out *fuse.StatfsOut) syscall.Errno {
+	const blocks = 1 << 20
+	out.Bsize, out.Frsize, out.NameLen = page, page, 255
+	out.Blocks, out.Bfree, out.Bavail = blocks, blocks, blocks
+	return 0
+}
+
 func (d *dirNode) Mkdir(ctx context.Context, name string, _ uint32, out *fuse.EntryOut) (*fs.Inode, syscall.Errno) {
 	d.disk.mu.Lock()
 	defer d.disk.mu.Unlock()
+	if d.disk.off {
+		return nil, syscall.EIO
+	}
 	n := &dirNode{disk: d.disk, held: newFolder()}
 	d.disk.later(func() { d.held.folders[name] = n.held })
 	out.Mode = folderMode
@@ -116,6 +184,9 @@ func (d *dirNode) Mkdir(ctx context.Context, name string, _ uint32, out *fuse.En
 func (d *dirNode) Create(ctx context.Context, name string, flags, _ uint32, out *fuse.EntryOut) (*fs.Inode, fs.FileHandle, uint32, syscall.Errno) {
 	d.disk.mu.Lock()
 	defer d.disk.mu.Unlock()
+	if d.disk.off {
+		return nil, nil, 0, syscall.EIO
+	}
 	n := &fileNode{disk: d.disk, file: &file{}}
 	d.disk.later(func() { d.held.files[name] = n.file })
 	out.Mode = fileMode
@@ -125,6 +196,9 @@ func (d *dirNode) Create(ctx context.Context, name string, flags, _ uint32, out 
 func (d *dirNode) Unlink(_ context.Context, name string) syscall.Errno {
 	d.disk.mu.Lock()
 	defer d.disk.mu.Unlock()
+	if d.disk.off {
+		return syscall.EIO
+	}
 	d.disk.later(func() { delete(d.held.files, name) })
 	return 0
 }
@@ -135,6 +209,9 @@ func (d *dirNode) Rmdir(_ context.Context, name string) syscall.Errno {
 	}
 	d.disk.mu.Lock()
 	defer d.disk.mu.Unlock()
+	if d.disk.off {
+		return syscall.EIO
+	}
 	d.disk.later(func() { delete(d.held.folders, name) })
 	return 0
 }
@@ -146,6 +223,9 @@ func (d *dirNode) Rename(_ context.Context, name string, to fs.InodeEmbedder, ne
 	}
 	d.disk.mu.Lock()
 	defer d.disk.mu.Unlock()
+	if d.disk.off {
+		return syscall.EIO
+	}
 	switch c := d.child(name).(type) {
 	case *fileNode:
 		d.disk.later(func() {
@@ -166,6 +246,9 @@ func (d *dirNode) Rename(_ context.Context, name string, to fs.InodeEmbedder, ne
 func (d *dirNode) Fsync(context.Context, fs.FileHandle, uint32) syscall.Errno {
 	d.disk.mu.Lock()
 	defer d.disk.mu.Unlock()
+	if d.disk.off {
+		return syscall.EIO
+	}
 	d.disk.commit()
 	return 0
 }
@@ -184,6 +267,9 @@ func (n *fileNode) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut
 func (n *fileNode) Setattr(_ context.Context, _ fs.FileHandle, in *fuse.SetAttrIn, out *fuse.AttrOut) syscall.Errno {
 	n.disk.mu.Lock()
 	defer n.disk.mu.Unlock()
+	if n.disk.off {
+		return syscall.EIO
+	}
 	if size, ok := in.GetSize(); ok {
 		n.file.resize(int(size)) //nolint:gosec // a test's file
 	}
@@ -202,6 +288,9 @@ func (n *fileNode) Read(_ context.Context, _ fs.FileHandle, dest []byte, off int
 func (n *fileNode) Write(_ context.Context, fh fs.FileHandle, data []byte, off int64) (uint32, syscall.Errno) {
 	n.disk.mu.Lock()
 	defer n.disk.mu.Unlock()
+	if n.disk.off {
+		return 0, syscall.EIO
+	}
 	n.file.write(data, int(off))
 	if h, ok := fh.(*handle); ok && h.sync {
 		n.file.sync()
@@ -213,6 +302,9 @@ func (n *fileNode) Write(_ context.Context, fh fs.FileHandle, data []byte, off i
 func (n *fileNode) Fsync(context.Context, fs.FileHandle, uint32) syscall.Errno {
 	n.disk.mu.Lock()
 	defer n.disk.mu.Unlock()
+	if n.disk.off {
+		return syscall.EIO
+	}
 	n.file.sync()
 	n.disk.commit()
 	return 0

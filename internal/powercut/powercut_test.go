@@ -95,3 +95,38 @@ func TestChance(t *testing.T) {
 		t.Errorf("after cuts: %v, want old and new", seen)
 	}
 }
+
+// A disk that lost its power takes nothing any more, and the next one begins with what the medium held.
+func TestPowerGoesAndComesBack(t *testing.T) {
+	dir, image := t.TempDir(), t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	m, err := powercut.At(dir, "")
+	if err != nil {
+		t.Skip(err)
+	}
+	must(t, os.Mkdir(at("d"), 0o700))
+	put(t, at("d/f"), "kept", 0, true)
+	put(t, at("d/f"), "lost", 0, false)
+	must(t, m.Cut(image, 0))
+	if err := os.WriteFile(at("d/late"), []byte("late"), 0o600); err == nil {
+		t.Error("written without power")
+	}
+	holds(t, at("d/f"), "lost")
+	must(t, m.Unmount())
+
+	m, err = powercut.At(dir, image)
+	must(t, err)
+	holds(t, at("d/f"), "kept")
+	holds(t, at("d/late"), "")
+	put(t, at("d/f"), "lost", 0, false)
+	holds(t, filepath.Join(imageOf(t, m), "d/f"), "kept")
+	must(t, m.Unmount())
+}
+
+// imageOf cuts the power without luck.
+func imageOf(t *testing.T, m *powercut.FS) string {
+	t.Helper()
+	to := t.TempDir()
+	must(t, m.Cut(to, 0))
+	return to
+}

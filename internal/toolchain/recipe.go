@@ -35,7 +35,7 @@ type recipe struct {
 
 func kubeRecipe() recipe {
 	links := map[string]string{}
-	for _, name := range []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl"} {
+	for _, name := range []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kubelet", "kube-proxy", "metrics-server"} {
 		links[name] = "kube"
 	}
 	return recipe{

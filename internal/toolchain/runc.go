@@ -22,7 +22,7 @@ func (b *builder) needC(ctx context.Context) error {
 	if missing == "" {
 		return nil
 	}
-	fault := b.installPackages(ctx)
+	fault := b.install(ctx, "runc", runcPackages)
 	if missing = missingForC(ctx); missing == "" {
 		return nil
 	}
@@ -50,16 +50,16 @@ func missingForC(ctx context.Context) string {
 	return ""
 }
 
-// installPackages runs apt-get where that is ours to do: as root, where there is apt-get. It returns why not, or why it went wrong.
-func (b *builder) installPackages(ctx context.Context) error {
+// install runs apt-get where that is ours to do: as root, where there is apt-get. It returns why not, or why it went wrong.
+func (b *builder) install(ctx context.Context, why, packages string) error {
 	if os.Geteuid() != 0 {
 		return errors.New("packages are installed only as root")
 	}
 	if _, err := exec.LookPath("apt-get"); err != nil {
 		return errors.New("packages are installed only by apt-get, which is not here")
 	}
-	fmt.Fprintf(b.out, "runc: installing %s with apt-get\n", runcPackages)
-	install := append([]string{"install", "-y", "--no-install-recommends", "--no-upgrade"}, strings.Fields(runcPackages)...)
+	fmt.Fprintf(b.out, "%s: installing %s with apt-get\n", why, packages)
+	install := append([]string{"install", "-y", "--no-install-recommends", "--no-upgrade"}, strings.Fields(packages)...)
 	err := apt(ctx, install...)
 	if err != nil && ctx.Err() == nil { // a fresh machine has no package lists yet, or old ones
 		if err = apt(ctx, "update"); err == nil {

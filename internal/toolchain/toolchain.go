@@ -12,7 +12,7 @@ import (
 
 // Request says what the caller is going to run.
 type Request struct {
-	Kube  bool // etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubectl
+	Kube  bool // etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubectl, kubelet, kube-proxy, metrics-server
 	Node  bool // containerd, shim, ctr, runc, CNI plugins, images
 	Nats  bool // nats-server
 	Frond bool // cloudcore, edgecore, frond, from the present state of the tree
@@ -25,7 +25,7 @@ type Request struct {
 
 // Paths are absolute. What was not asked for is empty.
 type Paths struct {
-	Kube       string // the multi-call program; links with the five names lie beside it (KUBEBUILDER_ASSETS)
+	Kube       string // the multi-call program; links with the six names lie beside it (KUBEBUILDER_ASSETS)
 	Containerd string
 	Shim       string // containerd-shim-runc-v2
 	Ctr        string
@@ -108,6 +108,9 @@ func (b *builder) ensure(ctx context.Context, req Request) (Paths, error) {
 			return Paths{}, err
 		}
 		maps.Copy(entries, built)
+	}
+	if req.Node {
+		b.wantNft(ctx)
 	}
 	return pathsOf(entries), nil
 }

@@ -18,8 +18,7 @@ import (
 // kubeVersion is the Kubernetes whose API this is; it must be the version of the k8s.io modules in go.mod.
 const kubeVersion = "v1.37.1"
 
-// discovery tells clients what is served here. What the cloud serves beyond it can be asked for, but is not listed: a
-// listing must also be true while the link is down.
+// discovery tells clients what is served. Before the cloud has ever said what kinds it has (see catalog), that is the table.
 type discovery struct {
 	documents map[string]runtime.Object // by path
 }
@@ -50,11 +49,15 @@ func newDiscovery(table []*resource) *discovery {
 		list.APIResources = append(list.APIResources, r.described()...)
 	}
 	d.documents["/apis"] = &groups
-	d.documents["/api"] = &metav1.APIVersions{
+	d.documents["/api"] = coreVersions()
+	return d
+}
+
+func coreVersions() *metav1.APIVersions {
+	return &metav1.APIVersions{
 		TypeMeta: metav1.TypeMeta{Kind: "APIVersions"}, Versions: []string{"v1"},
 		ServerAddressByClientCIDRs: []metav1.ServerAddressByClientCIDR{},
 	}
-	return d
 }
 
 // described lists the resource and its subresources with their verbs; writes that go to the cloud are verbs too.

@@ -42,7 +42,7 @@ func newPKI(t *testing.T) pki {
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}, ca, caKey)
 	p.issue(t, "client", &x509.Certificate{
-		SerialNumber: big.NewInt(3), Subject: pkix.Name{CommonName: "operator"}, NotAfter: time.Now().Add(time.Hour),
+		SerialNumber: big.NewInt(3), Subject: pkix.Name{CommonName: "operator", Organization: []string{"system:masters"}}, NotAfter: time.Now().Add(time.Hour),
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}, ca, caKey)
 	return p

@@ -12,6 +12,26 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
+// MergeFor is MergeDesired for the objects of this node, and takes those of other nodes as the cloud gives them.
+func MergeFor(node string) func(key wire.Key, local, desired []byte) ([]byte, error) {
+	return func(key wire.Key, local, desired []byte) ([]byte, error) {
+		switch {
+		case key.Group == "" && key.Resource == "pods":
+			var pod struct {
+				Spec struct {
+					NodeName string `json:"nodeName"`
+				} `json:"spec"`
+			}
+			if json.Unmarshal(desired, &pod) == nil && pod.Spec.NodeName != node {
+				return desired, nil
+			}
+		case (key.Group == "" && key.Resource == "nodes" || key.Group == "storage.k8s.io" && key.Resource == "csinodes") && key.Name != node:
+			return desired, nil
+		}
+		return MergeDesired(key, local, desired)
+	}
+}
+
 // MergeDesired joins what the node holds of an object with a newer state from the cloud, for store.Config.Merge. Both have
 // the same UID, or the local one has none yet.
 //

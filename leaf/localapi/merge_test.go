@@ -2,6 +2,7 @@ package localapi_test
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -115,4 +116,27 @@ func FuzzMergeDesired(f *testing.F) {
 			t.Errorf("%v\n%s\n%s", err, once, twice)
 		}
 	})
+}
+
+// TestMergeForeign: of what lives on other nodes the cloud's word is all there is.
+func TestMergeForeign(t *testing.T) {
+	const local, desired = `{"spec":{"nodeName":"NODE"},"status":{"phase":"Running","startTime":"2026-01-01T00:00:00Z"}}`,
+		`{"spec":{"nodeName":"NODE"},"status":{"phase":"Failed","startTime":"2026-01-01T00:00:00Z","message":"cloud"}}`
+	for where, cloud := range map[string]bool{node: false, "edge-2": true} {
+		at := func(text string) []byte { return []byte(strings.ReplaceAll(text, "NODE", where)) }
+		merged, err := localapi.MergeFor(node)(wire.Key{Resource: "pods", Namespace: "default", Name: "a"}, at(local), at(desired))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := string(merged) == string(at(desired)); got != cloud {
+			t.Errorf("a pod of %s: %s", where, merged)
+		}
+		merged, err = localapi.MergeFor(node)(wire.Key{Resource: "nodes", Name: where}, at(local), at(desired))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := string(merged) == string(at(desired)); got != cloud {
+			t.Errorf("node %s: %s", where, merged)
+		}
+	}
 }

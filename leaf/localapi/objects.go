@@ -70,7 +70,12 @@ func (r *resource) decode(e store.Entry) (runtime.Object, stamp, error) {
 		m.SetUID(provisional(e.Key))
 	}
 	m.SetManagedFields(nil)
-	obj.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{}) // the encoder sets it where clients expect it
+	if !r.schemaless {
+		obj.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{}) // the encoder sets it where clients expect it
+	}
+	if r.adorn != nil {
+		r.adorn(obj)
+	}
 	return obj, v, nil
 }
 

@@ -23,6 +23,8 @@ type endpoint struct {
 	r           *resource
 	objects     objects
 	subresource string
+	// follows: it is for programs that are not the node, and tells of a kind what the cloud keeps complete here.
+	follows bool
 }
 
 func (e *endpoint) New() runtime.Object     { return e.r.object() }
@@ -43,6 +45,9 @@ func (e *endpoint) ConvertToTable(_ context.Context, obj, options runtime.Object
 // Get answers from the store, and for what is not there asks who can know.
 func (e *endpoint) Get(ctx context.Context, name string, _ *metav1.GetOptions) (runtime.Object, error) {
 	key := e.r.key(request.NamespaceValue(ctx), name)
+	if e.follows {
+		return e.find(ctx, key)
+	}
 	entry, err := e.objects.Get(key)
 	switch {
 	case err == nil:
@@ -86,6 +91,9 @@ func (e *endpoint) fetch(ctx context.Context, key wire.Key) (runtime.Object, err
 		m.SetManagedFields(nil)
 		// The cloud's version means nothing here; the present revision lets a watch from it see the delivery.
 		m.SetResourceVersion(strconv.FormatUint(e.objects.Revision(), 10))
+		if e.r.adorn != nil {
+			e.r.adorn(obj)
+		}
 		return obj, nil
 	case apierrors.IsNotFound(err) && e.r.knowledge == partial:
 		e.s.absences.remember(ctx, key)
@@ -110,6 +118,9 @@ func (e *endpoint) List(ctx context.Context, opts *metainternalversion.ListOptio
 	}
 	items, revision, err := e.snapshot(ctx, &f)
 	if err != nil {
+		return nil, err
+	}
+	if err := e.still(ctx, opts); err != nil {
 		return nil, err
 	}
 	return e.firstPage(ctx, opts, items, revision)
@@ -145,7 +156,7 @@ func (e *endpoint) snapshot(ctx context.Context, f *filter) ([]runtime.Object, u
 // ready waits until a list can tell the truth: until the store has attached, or for a list by name of what is delivered
 // only as far as pods need it, until that object is known one way or the other. It returns the object if the cloud gave it.
 func (e *endpoint) ready(ctx context.Context, namespace string, f *filter) (runtime.Object, error) {
-	if e.r.home == inMemory {
+	if e.r.home == inMemory || e.follows { // what is followed has been waited for before
 		return nil, nil
 	}
 	if e.r.knowledge == partial {
@@ -167,6 +178,14 @@ func (e *endpoint) ready(ctx context.Context, namespace string, f *filter) (runt
 			"%s are not known: this gateway has not been in step with the cloud since its store was made or found damaged", e.r.gvr.Resource))
 	}
 	return nil, nil
+}
+
+// still makes sure that what was read is all there is: a scope may end at any time, its marker before its objects.
+func (e *endpoint) still(ctx context.Context, opts *metainternalversion.ListOptions) error {
+	if e.follows && !e.holds(request.NamespaceValue(ctx), opts) {
+		return apierrors.NewResourceExpired("the cloud has stopped sending " + e.r.gvr.Resource + " to this gateway: list again")
+	}
+	return nil
 }
 
 // start reads a list's or watch's resourceVersion. One from the future belongs to a store that is gone.

@@ -71,6 +71,10 @@ type resource struct {
 	conditions func(runtime.Object) []metav1.TableRowCondition
 	// keep restores in the new object what a write to the (sub)resource must not change.
 	keep func(next, last runtime.Object, subresource string)
+	// adorn changes an object on its way to clients; nil for none. Such a resource is never written here.
+	adorn func(runtime.Object)
+	// schemaless objects have no Go type here.
+	schemaless bool
 }
 
 func (r *resource) gvk() schema.GroupVersionKind { return r.gvr.GroupVersion().WithKind(r.kind) }

@@ -7,6 +7,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -19,7 +20,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/audit"
-	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/handlers"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	"k8s.io/apiserver/pkg/endpoints/request"
@@ -37,6 +37,9 @@ type routes struct {
 	info      *request.RequestInfoFactory
 	served    map[schema.GroupVersionResource]map[string]*route // by subresource
 	discovery *discovery
+
+	mu     sync.Mutex // guards all below
+	others map[schema.GroupVersionResource]*route
 }
 
 // route is one resource or subresource with what the endpoint handlers need to know of it.
@@ -54,8 +57,10 @@ func (s *Server) newRoutes() (*routes, error) {
 		},
 		served:    map[schema.GroupVersionResource]map[string]*route{},
 		discovery: newDiscovery(table),
+		others:    map[schema.GroupVersionResource]*route{},
 	}
 	for _, r := range table {
+		r.adorn = s.adorned(r)
 		var where objects = stored{s.store}
 		if r.home == inMemory {
 			where = newMemory(r.gvr.Resource)
@@ -88,15 +93,23 @@ func (r *resource) subresources() []string {
 // resources, so no internal types and no conversions are needed.
 func newScope(e *endpoint, maxBytes int64) (*handlers.RequestScope, error) {
 	r := e.r
-	// Field managers are recorded only for objects that were ever applied; the gateway takes no server-side apply.
-	fieldManager, err := managedfields.NewDefaultFieldManager(managedfields.NewDeducedTypeConverter(),
-		scheme.Scheme, scheme.Scheme, scheme.Scheme, r.gvk(), r.gvr.GroupVersion(), e.subresource, nil)
+	serializer := runtime.NegotiatedSerializer(scheme.Codecs)
+	if r.schemaless {
+		serializer = newSchemaless()
+	}
+	var fieldManager *managedfields.FieldManager
+	var err error
+	if len(r.local) > 0 {
+		// Field managers are recorded only for objects that were ever applied; the gateway takes no server-side apply.
+		fieldManager, err = managedfields.NewDefaultFieldManager(managedfields.NewDeducedTypeConverter(),
+			scheme.Scheme, scheme.Scheme, scheme.Scheme, r.gvk(), r.gvr.GroupVersion(), e.subresource, nil)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("field manager: %w", err)
 	}
 	return &handlers.RequestScope{
 		Namer:                    handlers.ContextBasedNaming{Namer: runtime.Namer(meta.NewAccessor()), ClusterScoped: !r.namespaced},
-		Serializer:               scheme.Codecs,
+		Serializer:               serializer,
 		ParameterCodec:           scheme.ParameterCodec,
 		Creater:                  scheme.Scheme, //nolint:misspell // upstream's word
 		Convertor:                convertor{scheme.Scheme, r},
@@ -132,16 +145,57 @@ func (rs *routes) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		fail(w, req, apierrors.NewBadRequest(err.Error()))
 		return
 	}
-	ctx := request.WithRequestInfo(req.Context(), info)
-	ctx = request.WithUser(ctx, rs.who(req))
-	ctx = request.WithReceivedTimestamp(ctx, time.Now())
-	ctx = audit.WithAuditContext(ctx) // the patch handler wants one, though nothing is audited here
-	req = req.WithContext(ctx)
-	if !info.IsResourceRequest {
+	if !info.IsResourceRequest && health(info.Path) {
 		rs.plain(w, req)
 		return
 	}
+	ctx := request.WithRequestInfo(req.Context(), info)
+	ctx = request.WithReceivedTimestamp(ctx, time.Now())
+	ctx = audit.WithAuditContext(ctx) // the patch handler wants one, though nothing is audited here
+	who, err := rs.s.identify(req)
+	if who.kind == kubelet {
+		rs.answer(w, req.WithContext(asCaller(ctx, who)), info, who)
+		return
+	}
+	slow := newPatient(w)
+	defer func() { rs.s.metrics.ended(who.kind, slow.code) }()
+	if err != nil {
+		fail(slow, req, err)
+		return
+	}
+	rs.outside(slow, req.WithContext(asCaller(ctx, who)), info, who)
+}
+
+// outside answers a program that is not the kubelet: within limits, and as far as it may.
+func (rs *routes) outside(w *patient, req *http.Request, info *request.RequestInfo, who caller) {
+	req.Body = &hurried{ReadCloser: req.Body, rc: w.rc}
+	if !rs.s.judge(w, req, who) {
+		return
+	}
+	watching := info.Verb == "watch"
+	if !who.trusted { // a stock kubelet watches each ConfigMap and Secret of its pods
+		leave, err := rs.s.limits.enter(who, watching)
+		if err != nil {
+			fail(w, req, err)
+			return
+		}
+		defer leave()
+	}
+	if watching {
+		open := rs.s.metrics.watches.WithLabelValues(string(who.kind))
+		open.Inc()
+		defer open.Dec()
+	}
+	rs.answer(w, req, info, who)
+}
+
+// answer finds who answers, after all that could be said against it.
+func (rs *routes) answer(w http.ResponseWriter, req *http.Request, info *request.RequestInfo, who caller) {
 	switch {
+	case !info.IsResourceRequest:
+		rs.plain(w, req)
+	case !who.trusted:
+		rs.other(info)(w, req)
 	case rs.s.kubelet.reaches(info, req):
 		rs.s.podStream(w, req)
 	case ofOwnUser(info):
@@ -153,15 +207,6 @@ func (rs *routes) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 
 func fail(w http.ResponseWriter, req *http.Request, err error) {
 	responsewriters.ErrorNegotiated(err, scheme.Codecs, schema.GroupVersion{Version: "v1"}, w, req)
-}
-
-// who is the client: the subject of its certificate, and on the ways that only this user can take, the node.
-func (rs *routes) who(req *http.Request) user.Info {
-	if req.TLS != nil && len(req.TLS.PeerCertificates) > 0 {
-		subject := req.TLS.PeerCertificates[0].Subject
-		return &user.DefaultInfo{Name: subject.CommonName, Groups: append(slices.Clone(subject.Organization), user.AllAuthenticated)}
-	}
-	return &user.DefaultInfo{Name: "system:node:" + rs.s.cfg.Node, Groups: []string{user.NodesGroup, user.AllAuthenticated}}
 }
 
 // patchTypes are the patches applied here. Server-side apply is not among them: it needs all schemas in memory.
@@ -181,6 +226,8 @@ func (rs *routes) resource(info *request.RequestInfo) http.HandlerFunc {
 		}
 	case info.Verb == "create" && gvr.Group == "" && info.Resource == "serviceaccounts" && info.Subresource == "token":
 		return rs.s.token
+	case info.Verb == "create" && isReview(info):
+		return rs.s.review
 	case rt == nil, info.Namespace != "" && !rt.endpoint.r.namespaced, len(info.Parts) > 3:
 		return rs.s.forward
 	}
@@ -213,6 +260,15 @@ func (rs *routes) resource(info *request.RequestInfo) http.HandlerFunc {
 	}
 }
 
+// health says whether a path is one that tells nothing but that the server is there.
+func health(path string) bool {
+	switch strings.TrimRight(path, "/") {
+	case "/livez", "/readyz", "/healthz":
+		return true
+	}
+	return false
+}
+
 // plain serves what is not a resource.
 func (rs *routes) plain(w http.ResponseWriter, req *http.Request) {
 	switch path := strings.TrimRight(req.URL.Path, "/"); path {
@@ -230,7 +286,9 @@ func (rs *routes) plain(w http.ResponseWriter, req *http.Request) {
 			rs.s.restart(w, req)
 			return
 		}
-		rs.discovery.serve(w, req, path)
+		if !rs.s.describe(w, req, path) {
+			rs.discovery.serve(w, req, path)
+		}
 	}
 }
 

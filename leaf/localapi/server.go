@@ -3,22 +3,21 @@ package localapi
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
-	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc/test/bufconn"
 	"k8s.io/client-go/rest"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/leaf/access"
 	"github.com/frond-edge/frond/leaf/store"
 )
 
@@ -51,10 +50,18 @@ type Config struct {
 	Node string
 	// UnixSocket is the path of a socket for programs of the same user; "" for none. Its folder must exist.
 	UnixSocket string
-	// Address is a loopback address with port for TLS with client certificates; "" for none.
+	// Address is a loopback address with port for TLS with client certificates or tokens; "" for none.
 	Address string
 	// CertFile, KeyFile and ClientCAFile are PEM files for Address, read at New.
 	CertFile, KeyFile, ClientCAFile string
+	// Pods lets the pods of this gateway in.
+	Pods Pods
+	// Metrics gets this package's metrics; nil for none.
+	Metrics prometheus.Registerer
+	// Online tells whether the cloud can be asked at all; nil: perhaps. It must not block.
+	Online func() bool
+	// ScopeGrace is how long a kind is followed after the last program that asked for it has left; 0 is 10 min.
+	ScopeGrace time.Duration
 	// MaxRequestBytes limits a request's body; 0 is 3 MiB, as in an apiserver.
 	MaxRequestBytes int64
 	// BookmarkEvery is how often an idle watch is told how far the store is, with up to as much again at random; 0 is 1 min.
@@ -105,6 +112,14 @@ type Server struct {
 	pipe     *bufconn.Listener
 	client   *http.Transport
 	tls      *tls.Config // nil without Address
+	accounts *access.Tokens
+	rules    *access.Rules
+	pods     *podServer // nil if none are served
+	scopes   *scopes
+	catalog  *catalog
+	limits   *limits
+	asking   chan struct{} // a token for each call of a program that is not the node
+	metrics  *metrics
 	ready    chan struct{}
 
 	mu      sync.Mutex // guards all below
@@ -129,13 +144,19 @@ func New(cfg Config, st *store.Store, up Upstream, rep Reporter, log *zap.Logger
 		absences: newAbsences(st, log),
 		tokens:   &tokens{store: st, log: log},
 		locks:    newLocks(),
+		limits:   newLimits(),
+		asking:   make(chan struct{}, maxAsking),
 		kubelet:  newKubeletWay(cfg.Kubelet, log),
 		pipe:     bufconn.Listen(pipeBytes),
 		ready:    make(chan struct{}),
 	}
 	s.client = s.newTransport()
+	s.accounts = access.NewTokens(access.Config{Node: cfg.Node, Expired: cfg.Pods.Expired, Newest: s.tokens.newest}, st)
+	s.rules = access.NewRules(cfg.Node, st, s.knowsKeys)
+	s.scopes = newScopes(st, cfg.ScopeGrace, log)
+	s.catalog = newCatalog(s)
 	var err error
-	if s.routes, err = s.newRoutes(); err != nil {
+	if s.metrics, err = newMetrics(cfg.Metrics, s.countScopes, func() float64 { return float64(len(s.PodAddresses())) }); err != nil {
 		return nil, fmt.Errorf("local api: %w", err)
 	}
 	if cfg.Address != "" {
@@ -143,26 +164,15 @@ func New(cfg Config, st *store.Store, up Upstream, rep Reporter, log *zap.Logger
 			return nil, fmt.Errorf("local api: %w", err)
 		}
 	}
+	if cfg.Pods.Dir != "" {
+		if s.pods, err = newPodServer(s); err != nil {
+			return nil, fmt.Errorf("local api: %w", err)
+		}
+	}
+	if s.routes, err = s.newRoutes(); err != nil {
+		return nil, fmt.Errorf("local api: %w", err)
+	}
 	return s, nil
-}
-
-func tlsConfig(cfg Config) (*tls.Config, error) {
-	cert, err := tls.LoadX509KeyPair(cfg.CertFile, cfg.KeyFile)
-	if err != nil {
-		return nil, fmt.Errorf("load serving certificate: %w", err)
-	}
-	ca, err := os.ReadFile(cfg.ClientCAFile)
-	if err != nil {
-		return nil, fmt.Errorf("load client CA: %w", err)
-	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(ca) {
-		return nil, fmt.Errorf("load client CA: no certificate in %s", cfg.ClientCAFile)
-	}
-	return &tls.Config{
-		Certificates: []tls.Certificate{cert}, ClientCAs: pool,
-		ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS13,
-	}, nil
 }
 
 // Ready is closed when every listener is open.
@@ -172,7 +182,7 @@ func (s *Server) Ready() <-chan struct{} { return s.ready }
 func (s *Server) Start(ctx context.Context) error {
 	g, gctx := errgroup.WithContext(ctx)
 	defer s.client.CloseIdleConnections()
-	memory := s.newHTTP(gctx)
+	memory := s.newHTTP(through(gctx, kubelet))
 	memory.Protocols = new(http.Protocols)
 	memory.Protocols.SetUnencryptedHTTP2(true)
 	memory.Protocols.SetHTTP1(true)
@@ -187,6 +197,11 @@ func (s *Server) Start(ctx context.Context) error {
 		_ = s.pipe.Close()
 		return err
 	}
+	g.Go(func() error { return s.scopes.run(gctx) })
+	if s.pods != nil {
+		s.pods.adjust(gctx) // before any pod starts; what fails is tried again and again by run
+		g.Go(func() error { return s.pods.run(gctx) })
+	}
 	close(s.ready)
 	s.log.Info("local api ready", zap.String("socket", s.cfg.UnixSocket), zap.String("address", s.Addr()))
 	err := g.Wait()
@@ -194,120 +209,6 @@ func (s *Server) Start(ctx context.Context) error {
 		return nil
 	}
 	return err
-}
-
-func (s *Server) listenUnix(ctx context.Context, g *errgroup.Group) error {
-	if s.cfg.UnixSocket == "" {
-		return nil
-	}
-	// A socket file left by a killed process keeps its name taken; nobody else may own this one.
-	if err := os.Remove(s.cfg.UnixSocket); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("remove old socket: %w", err)
-	}
-	listener, err := listenPrivate(ctx, s.cfg.UnixSocket)
-	if err != nil {
-		return fmt.Errorf("listen on socket: %w", err)
-	}
-	serve(ctx, g, s.newHTTP(ctx), listener)
-	return nil
-}
-
-// listenPrivate opens the socket under a name in a folder that only we can enter, narrows its mode, and then moves it to
-// its place: nobody else can connect in between.
-func listenPrivate(ctx context.Context, path string) (net.Listener, error) {
-	dir, err := os.MkdirTemp(filepath.Dir(path), ".s")
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = os.RemoveAll(dir) }()
-	temporary := filepath.Join(dir, "s")
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "unix", temporary)
-	if err != nil {
-		return nil, err
-	}
-	listener.(*net.UnixListener).SetUnlinkOnClose(false)
-	if err := errors.Join(os.Chmod(temporary, 0o600), os.Rename(temporary, path)); err != nil {
-		return nil, errors.Join(err, listener.Close())
-	}
-	return &socket{Listener: listener, path: path}, nil
-}
-
-// socket removes its file when it closes.
-type socket struct {
-	net.Listener
-	path string
-}
-
-func (s *socket) Close() error {
-	_ = os.Remove(s.path)
-	return s.Listener.Close()
-}
-
-func (s *Server) listenTLS(ctx context.Context, g *errgroup.Group) error {
-	if s.tls == nil {
-		return nil
-	}
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.cfg.Address)
-	if err != nil {
-		return fmt.Errorf("listen: %w", err)
-	}
-	s.mu.Lock()
-	s.tlsAddr = listener.Addr().String()
-	s.mu.Unlock()
-	server := s.newHTTP(ctx)
-	server.TLSConfig = s.tls
-	g.Go(func() error {
-		if err := server.ServeTLS(listener, "", ""); !errors.Is(err, http.ErrServerClosed) {
-			return fmt.Errorf("serve %s: %w", listener.Addr(), err)
-		}
-		return nil
-	})
-	closeWith(ctx, g, server)
-	return nil
-}
-
-// Addr is where the TLS listener listens; "" without one or before Ready. With port 0 in Config.Address it tells the port.
-func (s *Server) Addr() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.tlsAddr
-}
-
-func (s *Server) newHTTP(ctx context.Context) *http.Server {
-	return &http.Server{
-		Handler:           s.routes,
-		MaxHeaderBytes:    maxHeaderBytes,
-		ReadHeaderTimeout: headerTimeout,
-		IdleTimeout:       idleTimeout,
-		ErrorLog:          zap.NewStdLog(s.log.WithOptions(zap.IncreaseLevel(zap.WarnLevel))),
-		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
-		BaseContext:       func(net.Listener) context.Context { return ctx },
-	}
-}
-
-func serve(ctx context.Context, g *errgroup.Group, server *http.Server, listener net.Listener) {
-	g.Go(func() error {
-		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			return fmt.Errorf("serve %s: %w", listener.Addr(), err)
-		}
-		return nil
-	})
-	closeWith(ctx, g, server)
-}
-
-// shutdownTimeout is for requests that still write to the store; watches end at once with their context.
-const shutdownTimeout = 5 * time.Second
-
-func closeWith(ctx context.Context, g *errgroup.Group, server *http.Server) {
-	g.Go(func() error {
-		<-ctx.Done()
-		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
-		defer cancel()
-		if err := server.Shutdown(grace); err != nil {
-			return server.Close()
-		}
-		return nil
-	})
 }
 
 // newTransport makes the in-memory way to the server. All watches of a client share one connection, so that a watch costs
@@ -351,6 +252,14 @@ func (s *Server) leaseSaved(key wire.Key) {
 	defer s.mu.Unlock()
 	s.renewed = time.Now()
 }
+
+// knowsKeys says whether the cloud has ever told this gateway who may do what: keys and roles come together.
+func (s *Server) knowsKeys() bool {
+	_, err := s.store.Get(wire.TokenKeysKey())
+	return err == nil
+}
+
+func (s *Server) online() bool { return s.cfg.Online == nil || s.cfg.Online() }
 
 // attached says whether the store has ever been in step with the cloud: from then on absence means something.
 func (s *Server) attached() bool { return s.store.Cursor().StreamEpoch != "" }

@@ -110,6 +110,20 @@ func (t *tokens) last(key wire.Key) (*authenticationv1.TokenRequest, bool) {
 	return &answer, true
 }
 
+// newest says whether a token is the last one that came for a pod, in any of its volumes.
+func (t *tokens) newest(pod wire.Key, uid, token string) bool {
+	entries, _ := t.store.List(frondGroup, tokenResource, pod.Namespace)
+	for _, e := range entries {
+		var record tokenRecord
+		var answer authenticationv1.TokenRequest
+		if json.Unmarshal(e.Object, &record) == nil && record.Pod == pod && record.PodUID == uid &&
+			json.Unmarshal(record.Answer, &answer) == nil && answer.Status.Token == token {
+			return true
+		}
+	}
+	return false
+}
+
 // token serves serviceaccounts/token: a call to the cloud, and while that cannot be asked the last answer.
 func (s *Server) token(w http.ResponseWriter, req *http.Request) {
 	body, ok := s.body(w, req)

@@ -28,6 +28,9 @@ type Upstream interface {
 // longer would do better to try again.
 const callTimeout = 20 * time.Second
 
+// maxAsking is how many calls of programs may wait for the cloud at once. It takes 64 of a node, and the kubelet has its own.
+const maxAsking = 32
+
 // unreachable says that the cloud could not be asked. To clients it is a 503, in words that name the cause.
 type unreachable struct {
 	cause  error
@@ -48,8 +51,24 @@ func isOffline(err error) bool {
 	return errors.As(err, &u)
 }
 
-// do performs a call; its error is an *unreachable.
+// errNoProof is for programs that the gateway knows by their certificate: the cloud has only the gateway's word for them.
+var errNoProof = errors.New("the cloud takes requests of a program at a gateway only with a token, and this one came with a certificate")
+
+// do performs a call for the caller of ctx: with its token, or as the node. Its error is an *unreachable, or a refusal.
 func (s *Server) do(ctx context.Context, request wire.KubeRequest) (wire.KubeReply, error) {
+	who := callerOf(ctx)
+	if !who.trusted && who.token == "" {
+		return wire.KubeReply{}, apierrors.NewForbidden(schema.GroupResource{}, "", errNoProof)
+	}
+	if !who.trusted {
+		request.Token = who.token
+		select {
+		case s.asking <- struct{}{}:
+			defer func() { <-s.asking }()
+		case <-ctx.Done():
+			return wire.KubeReply{}, newUnreachable(ctx.Err())
+		}
+	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	reply, err := s.upstream.Do(ctx, request)

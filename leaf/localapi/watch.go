@@ -45,8 +45,13 @@ func (e *endpoint) Watch(ctx context.Context, opts *metainternalversion.ListOpti
 	case err != nil:
 		return nil, err
 	}
+	still := func() error { return e.still(ctx, opts) }
+	if err := still(); err != nil {
+		in.Stop()
+		return nil, err
+	}
 	ctx, cancel := context.WithCancel(ctx)
-	w := &watcher{e: e, in: in, filter: f, revision: after, bookmarks: bookmarks, cancel: cancel, out: make(chan watch.Event)}
+	w := &watcher{e: e, in: in, filter: f, revision: after, bookmarks: bookmarks, still: still, cancel: cancel, out: make(chan watch.Event)}
 	var end runtime.Object
 	if bookmarks && opts.SendInitialEvents != nil && *opts.SendInitialEvents {
 		end = e.r.bookmark(after, true)
@@ -70,6 +75,7 @@ type watcher struct {
 	filter    filter
 	revision  uint64 // up to which the client has been told
 	bookmarks bool
+	still     func() error // says when the watch must end, because it would tell of a scope's end as of deletions
 	cancel    context.CancelFunc
 	out       chan watch.Event // closed when the watch has ended
 	done      sync.WaitGroup
@@ -152,6 +158,11 @@ func (w *watcher) send(ctx context.Context, kind watch.EventType, obj runtime.Ob
 // event passes one change on, as this watch's filter sees it. It reports whether the watch goes on.
 func (w *watcher) event(ctx context.Context, event store.Event) bool {
 	w.revision = event.Entry.Revision
+	if err := w.still(); err != nil {
+		status := err.(apierrors.APIStatus).Status() //nolint:errorlint // still makes it
+		w.send(ctx, watch.Error, &status)
+		return false
+	}
 	if !w.filter.mayMatch(event.Entry.Key.Namespace, event.Entry.Key.Name) {
 		return true
 	}

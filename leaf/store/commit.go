@@ -94,7 +94,7 @@ func (s *Store) commit(ctx context.Context, changes []change) error {
 		cursor := s.Cursor()
 		changes = append(changes, change{cursor: &cursor})
 	}
-	messages, sum, err := s.encode(changes)
+	messages, sum, names, err := s.encode(changes)
 	if err != nil {
 		return err
 	}
@@ -115,7 +115,7 @@ func (s *Store) commit(ctx context.Context, changes []change) error {
 	}
 	crash.At("save.synced")
 	s.doubt, s.refused, s.suspects = false, false, nil
-	s.sum = sum
+	s.sum, s.names = sum, names
 	s.metrics.sync.Observe(time.Since(begun).Seconds())
 
 	s.mu.Lock()
@@ -127,18 +127,17 @@ func (s *Store) commit(ctx context.Context, changes []change) error {
 	return nil
 }
 
-// encode makes the messages and the sum after them.
-func (s *Store) encode(changes []change) ([]*nats.Msg, uint64, error) {
-	sum := s.sum
-	messages := make([]*nats.Msg, 0, len(changes))
+// encode makes the messages and the sums after them.
+func (s *Store) encode(changes []change) (messages []*nats.Msg, sum, names uint64, err error) {
+	sum, names = s.sum, s.names
+	messages = make([]*nats.Msg, 0, len(changes))
 	earlier := map[wire.Key]*record{}
 	for _, c := range changes {
 		m := c.raw
 		switch {
 		case c.cursor != nil:
-			var err error
 			if m, err = cursorMessage(*c.cursor); err != nil {
-				return nil, 0, err
+				return nil, 0, 0, err
 			}
 		case c.record != nil:
 			m = c.record.message(s.cfg.TombstoneTTL)
@@ -147,12 +146,14 @@ func (s *Store) encode(changes []change) ([]*nats.Msg, uint64, error) {
 				old = s.record(c.record.Key)
 			}
 			sum += c.record.weight() - old.weight()
+			names += c.record.name() - old.name()
 			earlier[c.record.Key] = c.record
 		}
 		set(m, headerSum, strconv.FormatUint(sum, 16))
+		set(m, headerNames, strconv.FormatUint(names, 16))
 		messages = append(messages, m)
 	}
-	return messages, sum, nil
+	return messages, sum, names, nil
 }
 
 // send publishes messages so that they get the sequences after base, in order, or that none after a refused one is stored.

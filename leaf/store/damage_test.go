@@ -91,7 +91,7 @@ func TestBitRotUnderOpenStore(t *testing.T) {
 	n.wantData("own", "mine")
 }
 
-func flip(t *testing.T, dir, text string) {
+func flip(t testing.TB, dir, text string) {
 	t.Helper()
 	blocks, err := filepath.Glob(filepath.Join(dir, "jetstream/*/streams/KV_store/msgs/*.blk"))
 	must(t, err)
@@ -107,7 +107,7 @@ func flip(t *testing.T, dir, text string) {
 	t.Fatalf("%q is in none of %d blocks", text, len(blocks))
 }
 
-func only(t *testing.T, pattern string) string {
+func only(t testing.TB, pattern string) string {
 	t.Helper()
 	found, err := filepath.Glob(pattern)
 	must(t, err)

@@ -58,8 +58,8 @@ type found struct {
 	changes []foundChange
 	bad     []badRecord
 	// last and sum are the sequence and sum header of the last message read.
-	last uint64
-	sum  string
+	last       uint64
+	sum, names string
 	// unreadable says that the server cannot read some record. It cannot write over it either: the bucket must be made anew.
 	unreadable bool
 }
@@ -71,6 +71,7 @@ type foundChange struct {
 
 type badRecord struct {
 	subject  string
+	header   nats.Header
 	data     []byte
 	revision uint64
 	reason   error
@@ -101,20 +102,20 @@ func (s *Store) load(ctx context.Context) error {
 	s.revision = end
 	s.events = window{floor: end} // what happened before is no event
 	s.mu.Unlock()
-	s.sum = s.total()
+	s.sum, s.names = s.total()
 	s.doubt = false
 	return s.repair(ctx, got, end)
 }
 
-// total computes the sum over all records anew.
-func (s *Store) total() uint64 {
+// total computes the sums over all records and over their names anew.
+func (s *Store) total() (sum, names uint64) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	var sum uint64
 	for _, r := range s.records {
 		sum += r.weight()
+		names += r.name()
 	}
-	return sum
+	return sum, names
 }
 
 // read returns the bucket's last sequence and all messages from a sequence on.
@@ -213,7 +214,7 @@ func (f *found) fetch(ctx context.Context, consumer jetstream.Consumer) (pending
 
 // add takes one message of the bucket.
 func (f *found) add(subject string, header nats.Header, data []byte, revision uint64) {
-	f.last, f.sum = revision, header.Get(headerSum)
+	f.last, f.sum, f.names = revision, header.Get(headerSum), header.Get(headerNames)
 	var c change
 	var err error
 	switch {
@@ -229,7 +230,7 @@ func (f *found) add(subject string, header nats.Header, data []byte, revision ui
 		err = errors.New("not a key of the store")
 	}
 	if err != nil {
-		f.bad = append(f.bad, badRecord{subject, data, revision, err})
+		f.bad = append(f.bad, badRecord{subject, header, data, revision, err})
 		return
 	}
 	f.changes = append(f.changes, foundChange{c, revision})

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -8,12 +9,29 @@ import (
 	"strconv"
 
 	"go.uber.org/zap"
+
+	"github.com/frond-edge/frond/api/wire"
 )
 
-// markSize is the length of a mark: a line of text with revision, store epoch and a checksum over both.
-const markSize = 128
+// markSize is the length of a mark: a line of JSON, padded. The longest is some 290 bytes.
+const markSize = 512
 
 const markMode = 0o600
+
+// mark is what a store was after its last commit.
+type mark struct {
+	Revision uint64      `json:"revision"`
+	Sum      uint64      `json:"sum"`
+	Names    uint64      `json:"names"`
+	Cursor   wire.Cursor `json:"cursor"`
+	Check    string      `json:"check"`
+}
+
+func (m *mark) checksum() string {
+	check := checksum(strconv.FormatUint(m.Revision, 10), strconv.FormatUint(m.Sum, 10), strconv.FormatUint(m.Names, 10),
+		m.Cursor.StoreEpoch, m.Cursor.StreamEpoch, strconv.FormatUint(m.Cursor.Sequence, 10))
+	return fmt.Sprintf("%x", check)
+}
 
 // writeMark remembers outside the bucket how far it has come. At a damaged record nats-server cuts off the rest of a block, and
 // what is left looks like an older store that is whole; the mark shows that it is not. It is written over in place after
@@ -29,42 +47,43 @@ func (s *Store) writeMark(revision uint64) {
 }
 
 func (s *Store) putMark(revision uint64) (err error) {
+	m := mark{Revision: revision, Sum: s.sum, Names: s.names, Cursor: s.Cursor()}
+	m.Check = m.checksum()
+	data, err := json.Marshal(m)
+	if err != nil {
+		return err
+	}
 	f, err := os.OpenFile(s.cfg.Mark, os.O_CREATE|os.O_WRONLY, markMode)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	_, err = f.WriteAt(encodeMark(revision, s.Cursor().StoreEpoch), 0)
+	_, err = f.WriteAt(fmt.Appendf(nil, "%-*s\n", markSize-1, data), 0)
 	return err
 }
 
-func encodeMark(revision uint64, epoch string) []byte {
-	check := checksum(strconv.FormatUint(revision, 10), epoch)
-	return fmt.Appendf(nil, "%-*s\n", markSize-1, fmt.Sprintf("%d %s %x", revision, epoch, check))
-}
-
-// readMark returns the revision that was acked last in the life of the store named by epoch; 0 for unknown.
-func (s *Store) readMark(epoch string) uint64 {
+// readMark returns what the store was at the last commit that was acked; nil for unknown. A mark of another store than
+// the one named by epoch counts for nothing; with epoch "" any is taken.
+func (s *Store) readMark(epoch string) *mark {
 	if s.cfg.Mark == "" {
-		return 0
+		return nil
 	}
 	f, err := os.Open(s.cfg.Mark)
 	if err != nil {
-		return 0 // it is made with the first commit
+		return nil // it is made with the first commit
 	}
 	defer func() { _ = f.Close() }() // only read
 	data, err := io.ReadAll(io.LimitReader(f, markSize))
-	var of string
-	var revision uint64
+	var m mark
 	if err == nil {
-		_, err = fmt.Sscan(string(data), &revision, &of)
+		err = json.Unmarshal(data, &m)
 	}
-	if err != nil || string(encodeMark(revision, of)) != string(data) {
+	if err != nil || m.Check != m.checksum() {
 		s.log.Warn("mark of the store unreadable, going on without", zap.Error(err))
-		return 0
+		return nil
 	}
-	if of != epoch {
-		return 0
+	if epoch != "" && m.Cursor.StoreEpoch != epoch {
+		return nil
 	}
-	return revision
+	return &m
 }

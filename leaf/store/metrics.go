@@ -12,6 +12,9 @@ type metrics struct {
 	quarantined prometheus.Counter
 	damaged     prometheus.Counter
 	rebuilt     prometheus.Counter
+	restored    *prometheus.CounterVec
+	copied      prometheus.Gauge
+	copyBytes   prometheus.Counter
 	applied     prometheus.Counter
 	ignored     *prometheus.CounterVec
 	mergeErrors prometheus.Counter
@@ -28,7 +31,11 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		quarantined: prometheus.NewCounter(prometheus.CounterOpts(opts("quarantined_total", "Damaged or foreign records put aside."))),
 		damaged:     prometheus.NewCounter(prometheus.CounterOpts(opts("damaged_total", "Openings that found damage and cleared the cursor."))),
 		rebuilt:     prometheus.NewCounter(prometheus.CounterOpts(opts("rebuilt_total", "Buckets made anew because a record could not be read."))),
-		applied:     prometheus.NewCounter(prometheus.CounterOpts(opts("applied_total", "Messages of the hub that changed the store."))),
+		restored: prometheus.NewCounterVec(prometheus.CounterOpts(opts("restored_total", "Damaged or lost records taken from the copy, by whether they are the newest.")),
+			[]string{"version"}),
+		copied:    prometheus.NewGauge(prometheus.GaugeOpts(opts("copy_timestamp_seconds", "When the last-good copy was written; 0 for not since the start."))),
+		copyBytes: prometheus.NewCounter(prometheus.CounterOpts(opts("copy_written_bytes_total", "Bytes written for the last-good copy."))),
+		applied:   prometheus.NewCounter(prometheus.CounterOpts(opts("applied_total", "Messages of the hub that changed the store."))),
 		ignored: prometheus.NewCounterVec(prometheus.CounterOpts(opts("ignored_total", "Messages of the hub that changed nothing.")),
 			[]string{"reason"}),
 		mergeErrors: prometheus.NewCounter(prometheus.CounterOpts(opts("merge_errors_total", "Merges that failed; the cloud's object was kept."))),
@@ -44,6 +51,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	}
 	return m, errors.Join(
 		register(reg, &m.objects), register(reg, &m.bytes), register(reg, &m.quarantined), register(reg, &m.damaged), register(reg, &m.rebuilt),
+		register(reg, &m.restored), register(reg, &m.copied), register(reg, &m.copyBytes),
 		register(reg, &m.applied), register(reg, &m.ignored), register(reg, &m.mergeErrors), register(reg, &m.sync))
 }
 

@@ -156,6 +156,6 @@ func (p *plan) join(old, r *record) {
 
 // same reports whether a snapshot brings nothing new for an object, so that it need not be written again.
 func same(old, r *record) bool {
-	return old.desired && old.UID == r.UID && old.Version == r.Version && old.ClusterEpoch == r.ClusterEpoch &&
+	return old.LastGood.IsZero() && old.desired && old.UID == r.UID && old.Version == r.Version && old.ClusterEpoch == r.ClusterEpoch &&
 		string(old.Object) == string(r.Object)
 }

@@ -41,6 +41,8 @@ const (
 	headerSum      = "Frond-Sum"
 	headerSubject  = "Frond-Subject"
 	headerReason   = "Frond-Reason"
+	headerNames    = "Frond-Names"
+	headerLastGood = "Frond-Last-Good"
 	headerKV       = "KV-Operation"
 	headerTTL      = "Nats-TTL"
 	kvDelete       = "DEL"
@@ -68,6 +70,8 @@ type record struct {
 	epoch string
 	// check is the checksum of the record as written, set by seal.
 	check [16]byte
+	// named is the record's part of the sum over all names, set by seal.
+	named uint64
 }
 
 // kept reports whether the record must be on disk for ever: such records make up the sum that proves none was lost.
@@ -82,8 +86,19 @@ func (r *record) weight() uint64 {
 	return binary.BigEndian.Uint64(r.check[:8])
 }
 
-// seal computes the checksum over all that the record says, except the revision, which the server gives.
+// name is the record's part of the sum over all names: that an object with this key and UID is held, or was deleted here, in
+// whatever version.
+func (r *record) name() uint64 {
+	if !r.kept() {
+		return 0
+	}
+	return r.named
+}
+
+// seal computes the checksum over all that the record says, except the revision, which the server gives, and LastGood.
 func (r *record) seal() {
+	name := checksum(r.Key.String(), string(r.state), r.UID)
+	r.named = binary.BigEndian.Uint64(name[:8])
 	r.check = checksum(r.Key.String(), string(r.state), r.UID, r.Version, r.ClusterEpoch, r.epoch,
 		strconv.FormatUint(r.floor, 10), strconv.FormatBool(r.desired), string(r.Object))
 }
@@ -114,6 +129,9 @@ func (r *record) message(ttl time.Duration) *nats.Msg {
 		set(m, headerOrigin, "desired")
 	}
 	set(m, headerChecksum, hex.EncodeToString(r.check[:]))
+	if !r.LastGood.IsZero() {
+		set(m, headerLastGood, r.LastGood.UTC().Format(time.RFC3339))
+	}
 	if r.state == live {
 		m.Data = r.Object
 		return m
@@ -159,6 +177,11 @@ func parseRecord(subject string, header nats.Header, data []byte, sequence uint6
 	case gone, tombstone:
 	default:
 		return nil, fmt.Errorf("state %q: %w", r.state, errChecksum)
+	}
+	if v := header.Get(headerLastGood); v != "" {
+		if r.LastGood, err = time.Parse(time.RFC3339, v); err != nil {
+			return nil, fmt.Errorf("header %s: %w", headerLastGood, err)
+		}
 	}
 	r.seal()
 	if header.Get(headerChecksum) != hex.EncodeToString(r.check[:]) {

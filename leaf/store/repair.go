@@ -19,20 +19,29 @@ import (
 func (s *Store) repair(ctx context.Context, got found, end uint64) error {
 	cursor := s.Cursor()
 	damage := s.damage(got, end)
-	if len(damage) > 0 {
-		s.metrics.damaged.Inc()
-		s.log.Error("store damaged, it needs a full attach", zap.Strings("damage", damage))
-		cursor = wire.Cursor{StoreEpoch: cursor.StoreEpoch}
-	}
-	if cursor.StoreEpoch == "" {
-		cursor.StoreEpoch = uuid.NewString()
-	}
 	var changes []change
+	if len(damage) > 0 {
+		// First, so that a crash in between leaves a store that claims nothing.
+		unsure := wire.Cursor{StoreEpoch: cursor.StoreEpoch}
+		if unsure.StoreEpoch == "" {
+			unsure.StoreEpoch = uuid.NewString()
+		}
+		changes = append(changes, change{cursor: &unsure})
+		cursor = unsure
+	}
 	for _, b := range got.bad {
 		s.metrics.quarantined.Inc()
 		if b.data != nil {
 			changes = append(changes, change{raw: quarantined(b)}, change{raw: void(b)})
 		}
+	}
+	if len(damage) > 0 {
+		var restored []change
+		restored, cursor = s.restore(got, end, cursor, damage)
+		changes = append(changes, restored...)
+	}
+	if cursor.StoreEpoch == "" {
+		cursor.StoreEpoch = uuid.NewString()
 	}
 	if got.unreadable {
 		return s.rebuild(ctx, changes, cursor)
@@ -103,7 +112,12 @@ func (s *Store) damage(got found, end uint64) []string {
 	if end == 0 {
 		return list
 	}
-	marked := s.readMark(s.Cursor().StoreEpoch)
+	marked := uint64(0)
+	if epoch := s.Cursor().StoreEpoch; epoch != "" {
+		if m := s.readMark(epoch); m != nil {
+			marked = m.Revision
+		}
+	}
 	switch want := strconv.FormatUint(s.sum, 16); {
 	case s.Cursor().StoreEpoch == "":
 		list = append(list, "no cursor")
@@ -159,7 +173,7 @@ func (s *Store) catchUp(ctx context.Context) error {
 	}
 	s.revision = end
 	s.mu.Unlock()
-	s.sum = s.total()
+	s.sum, s.names = s.total()
 	s.doubt = false
 	var undo []change
 	for _, b := range got.bad {

@@ -46,8 +46,21 @@ func (h *history) note(n *node) {
 // returns two images of its folder: as kill -9 leaves it, and as an orderly end does.
 func worn(t *testing.T) (killed, ended string, h *history) {
 	t.Helper()
-	h = &history{contents: map[string]bool{}}
 	n := marked(t, t.TempDir())
+	h = live(t, n, func(int) {})
+	// Every write is synced, so a copy of the idle folder is what a kill leaves.
+	killed, ended = t.TempDir(), t.TempDir()
+	must(t, os.CopyFS(killed, os.DirFS(n.dir)))
+	n.js.Conn().Close()
+	n.leaf.Stop()
+	must(t, os.CopyFS(ended, os.DirFS(n.dir)))
+	return killed, ended, h
+}
+
+// live gives a store its life, and calls after each step of it.
+func live(t *testing.T, n *node, after func(step int)) *history {
+	t.Helper()
+	h := &history{contents: map[string]bool{}}
 	var snapshot []wire.Message
 	for i := range uint64(30) {
 		snapshot = append(snapshot, apply(i+1, fmt.Sprintf("o%02d", i), fmt.Sprint("u", i), fmt.Sprintf("content-of-%02d", i)))
@@ -70,17 +83,13 @@ func worn(t *testing.T) (killed, ended string, h *history) {
 			h.all = append(h.all, m)
 		}
 		h.note(n)
+		after(int(i))
 	}
 	_, err := n.Put(t.Context(), key("own"), object("own", "mine"), nil)
 	must(t, err)
 	h.note(n)
-	// Every write is synced, so a copy of the idle folder is what a kill leaves.
-	killed, ended = t.TempDir(), t.TempDir()
-	must(t, os.CopyFS(killed, os.DirFS(n.dir)))
-	n.js.Conn().Close()
-	n.leaf.Stop()
-	must(t, os.CopyFS(ended, os.DirFS(n.dir)))
-	return killed, ended, h
+	after(30)
+	return h
 }
 
 // Whatever a disk does to one of the store's files: the node starts; what it holds is something that was once written;

@@ -59,6 +59,9 @@ type Config struct {
 	// Mark is a file outside JetStream's folder that remembers the newest revision, so that a bucket which lost its newest
 	// records to a bad disk is not taken for whole; "" for none. The folder must exist.
 	Mark string
+	// Copy is a file outside JetStream's folder for the last-good copy that SaveCopy writes, and that damaged records are
+	// taken from; "" for none. The folder must exist.
+	Copy string
 	// Refuse says why nothing can be written now, such as a full disk, and must not block; a write then gets ErrFull at once, and not after
 	// SyncTimeout. nil never refuses.
 	Refuse func() error
@@ -95,6 +98,8 @@ type Entry struct {
 	Sequence uint64
 	// Revision is the bucket's sequence of this state: the local resourceVersion.
 	Revision uint64
+	// LastGood is not zero for an object whose newest state was damaged: this is an older one, from a copy of that time.
+	LastGood time.Time
 	// Object is the object's JSON as its writer gave it, metadata.resourceVersion included. Read only.
 	Object []byte
 }
@@ -118,6 +123,10 @@ type Store struct {
 	suspects []wire.Key
 	// sum is the sum over all records, held with writer; see record.weight.
 	sum uint64
+	// names is the sum over all names, held with writer; see record.name.
+	names uint64
+	// copied, held with writer, is the revision of the last copy that this process made.
+	copied uint64
 
 	mu sync.RWMutex // guards all below; never held across I/O
 	// records holds live objects, objects deleted here, and tombstones ahead of the cursor.

@@ -58,7 +58,7 @@ func Connect(t testing.TB, s *server.Server, opts ...nats.Option) *nats.Conn {
 // Eventually waits for a condition and fails the test when it does not come true within ten seconds.
 func Eventually(t testing.TB, what string, condition func() bool) {
 	t.Helper()
-	deadline := time.NewTimer(10 * time.Second)
+	deadline := time.NewTimer(time.Minute)
 	defer deadline.Stop()
 	ticker := time.NewTicker(10 * time.Millisecond)
 	defer ticker.Stop()

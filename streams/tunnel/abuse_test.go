@@ -225,6 +225,28 @@ func TestNodeRefusesWhatIsNoFrame(t *testing.T) {
 	}
 }
 
+// What was still on its way when a stream ended is no sign of anything, and opens nothing.
+func TestFramesOfAnEndedStreamAreTold(t *testing.T) {
+	e := pair(t, tunnel.Config{}, tunnel.Config{})
+	cloud, atNode := e.dial(t)
+	down, _ := cloud.Subjects()
+	_, _ = cloud.Close(), atNode.Close()
+	eventually(t, "the node forgets the stream", func() bool { return count(t, e.nodeSays, "frond_tunnel_streams", "") == 0 })
+	unknown := count(t, e.nodeSays, "frond_tunnel_refused_total", "unknown")
+	for _, late := range []tunnel.Raw{
+		{Kind: tunnel.KindData, Payload: []byte("x")}, {Kind: tunnel.KindOpen, Payload: tunnel.OpenPayload(port, "")},
+	} {
+		before := count(t, e.nodeSays, "frond_tunnel_refused_total", "stale")
+		if err := e.cloudNC.Publish(down, late.Bytes()); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "it is refused as stale", func() bool { return count(t, e.nodeSays, "frond_tunnel_refused_total", "stale") > before })
+	}
+	if n := count(t, e.nodeSays, "frond_tunnel_refused_total", "unknown"); n != unknown {
+		t.Errorf("%v messages of unknown streams", n-unknown)
+	}
+}
+
 // Endless opens end at the backlog, and the port is free again once they have waited in vain.
 func TestEndlessOpens(t *testing.T) {
 	e := pair(t, tunnel.Config{}, tunnel.Config{Backlog: 8, MaxStreams: 16, OpenTimeout: 2 * time.Second, KeepAlive: time.Second})

@@ -276,7 +276,7 @@ func TestDropAndStop(t *testing.T) {
 
 // A dial that is given up leaves nothing at either end.
 func TestCancelledDialLeavesNothing(t *testing.T) {
-	e := pair(t, tunnel.Config{}, tunnel.Config{})
+	e := pair(t, tunnel.Config{}, tunnel.Config{OpenTimeout: 10 * patience}) // the node must be told
 	ctx, cancel := context.WithCancel(t.Context())
 	waiting := make(chan error, 1)
 	go func() {

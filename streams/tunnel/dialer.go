@@ -12,10 +12,6 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// silentFor is how long a node that did not answer is believed to be silent: kubectl exec tries again at once with
-// another protocol, and its user should not wait twice.
-const silentFor = 2 * time.Second
-
 // Dialer opens streams to nodes. Make it with NewDialer, run it with Start, once.
 type Dialer struct {
 	*mux
@@ -34,7 +30,7 @@ func NewDialer(nc *nats.Conn, cfg Config, metrics *Metrics, log *zap.Logger) (*D
 
 // Start serves until ctx ends, then breaks all streams and returns nil.
 func (d *Dialer) Start(ctx context.Context) error {
-	return d.run(ctx, upPrefix+"*."+d.replica+".*", d.handle)
+	return d.run(ctx, serves{upPrefix + "*." + d.replica + ".*", d.handle}, serves{silentPrefix + "*.*", d.told})
 }
 
 // Ready closes when Dial may be called.
@@ -103,17 +99,19 @@ func (d *Dialer) dial(ctx context.Context, node string, port uint16, label strin
 	}
 	timer := time.NewTimer(d.cfg.OpenTimeout)
 	defer timer.Stop()
+	shared := false
 	select {
 	case <-c.answered:
 	case <-silent:
+		shared = true
 	case <-timer.C:
 	case <-ctx.Done():
 	}
-	return d.outcome(ctx, c, node)
+	return d.outcome(ctx, c, node, shared)
 }
 
-// outcome says what became of a dial that is answered or given up.
-func (d *Dialer) outcome(ctx context.Context, c *Conn, node string) (*Conn, error) {
+// outcome says what became of a dial that is answered or given up; with shared another dial found the node silent.
+func (d *Dialer) outcome(ctx context.Context, c *Conn, node string, shared bool) (*Conn, error) {
 	c.mu.Lock()
 	open := c.open && c.err == nil
 	c.mu.Unlock()
@@ -130,6 +128,8 @@ func (d *Dialer) outcome(ctx context.Context, c *Conn, node string) (*Conn, erro
 			return nil, ctx.Err()
 		case !d.nc.IsConnected():
 			return nil, errors.New("the hub is not reachable")
+		case shared:
+			return nil, errSilent
 		case c.peer.heard.Load() < c.begun.UnixNano():
 			d.silence(c.peer)
 		}
@@ -148,29 +148,6 @@ func (d *Dialer) outcome(ctx context.Context, c *Conn, node string) (*Conn, erro
 		return nil, ErrNotServing
 	}
 	return nil, broken
-}
-
-// verdict returns ErrOffline if the node was silent a moment ago, and else a channel that closes when it is found to be.
-func (d *Dialer) verdict(token string) (<-chan struct{}, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	p := d.peers[token]
-	switch {
-	case p == nil:
-		return nil, nil
-	case time.Now().Before(p.silentUntil):
-		return nil, fmt.Errorf("%w: it did not answer a moment ago", ErrOffline)
-	}
-	return p.silent, nil
-}
-
-// silence makes a verdict that other dials to the node share.
-func (d *Dialer) silence(p *peer) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	p.silentUntil = time.Now().Add(silentFor)
-	close(p.silent)
-	p.silent = make(chan struct{})
 }
 
 // ask sends the request to open.

@@ -1,6 +1,10 @@
 package tunnel
 
-import "time"
+import (
+	"time"
+
+	"github.com/frond-edge/frond/api/wire"
+)
 
 // Raw is a frame as a test writes it.
 type Raw struct {
@@ -45,6 +49,21 @@ var (
 
 // ParseDown reads a subject towards a node.
 func ParseDown(subject string) (token, key string, ok bool) { return parseSubject(downPrefix, subject) }
+
+// SilentSubject and Verdict are how a Dialer tells others of a silent node.
+func SilentSubject(node, replica string) string {
+	return silentPrefix + wire.Escape(node) + "." + replica
+}
+
+// Verdict is what is told.
+func Verdict() []byte { return Raw{Kind: KindReset, Payload: ReasonPayload(CodeSilent, "")}.Bytes() }
+
+// WindowSize is how many bytes the peer may send ahead of the reader.
+func (c *Conn) WindowSize() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.window.size
+}
 
 // Window is the tuner of windows.
 type Window struct{ w window }

@@ -3,9 +3,11 @@ package tunnel_test
 import (
 	"errors"
 	"io"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/frond-edge/frond/leaf/leaftest"
@@ -43,6 +45,66 @@ func TestDialsToSilentNodeShareTheVerdict(t *testing.T) {
 	t.Logf("silence was told after %v, then after %v", first, time.Since(again))
 	if waited := time.Since(again); waited > time.Second {
 		t.Errorf("the second try waited %v as well", waited)
+	}
+}
+
+// The second try of kubectl exec may come through another cloudcore: its Dialer knows what the first one found out.
+func TestDialersTellEachOtherOfASilentNode(t *testing.T) {
+	t.Parallel()
+	e := pair(t, tunnel.Config{OpenTimeout: time.Second}, tunnel.Config{})
+	registry := prometheus.NewRegistry()
+	nc := cloudConn(t, e.hub.ClientURL())
+	other, err := tunnel.NewDialer(nc, tunnel.Config{OpenTimeout: 10 * patience}, tunnel.NewMetrics(registry), logger(t, "other"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	start(t, other.Start)
+	<-other.Ready()
+	e.link.Silence()
+	waiting := make(chan error, 1)
+	go func() {
+		_, err := other.Dial(t.Context(), node, port)
+		waiting <- err
+	}()
+	eventually(t, "the other dial waits", func() bool { return count(t, registry, "frond_tunnel_streams", "") == 1 })
+	if _, err := e.dialer.Dial(t.Context(), node, port); !errors.Is(err, tunnel.ErrOffline) {
+		t.Fatalf("%v, want ErrOffline", err)
+	}
+	if err := await(t, "the other dial", waiting); !errors.Is(err, tunnel.ErrOffline) {
+		t.Errorf("%v, want ErrOffline", err)
+	}
+}
+
+// A verdict of another Dialer is believed of a node that was not heard a moment ago, and what is no verdict of nobody.
+func TestVerdictsAreBelievedOfNodesThatAreNotHeard(t *testing.T) {
+	e := pair(t, tunnel.Config{OpenTimeout: patience}, tunnel.Config{}) // what was heard in that time counts
+	cloud, atNode := e.dial(t)
+	replica := tunnel.Random(6)
+	tell := func(node string, verdict []byte) {
+		t.Helper()
+		if err := e.cloudNC.Publish(tunnel.SilentSubject(node, replica), verdict); err != nil {
+			t.Fatal(err)
+		}
+	}
+	echoes(t, atNode, cloud)
+	garbage := count(t, e.cloudSays, "frond_tunnel_refused_total", "garbage")
+	eventually(t, "another node is believed to be silent", func() bool {
+		tell(node, tunnel.Verdict())
+		tell("gw-18", []byte(`{"kind":"Pod"}`))
+		tell("gw-18", tunnel.Verdict())
+		_, err := e.dialer.Dial(t.Context(), "gw-18", port) // it is not linked
+		return err != nil && strings.Contains(err.Error(), "a moment ago")
+	})
+	if _, _, err := e.open(t.Context()); err != nil {
+		t.Errorf("a node that was heard a moment ago: %v", err)
+	}
+	if count(t, e.cloudSays, "frond_tunnel_refused_total", "garbage") == garbage {
+		t.Error("what is no verdict was not counted")
+	}
+	tell("gw-19", []byte(`{"kind":"Pod"}`))
+	echoes(t, atNode, cloud)
+	if _, err := e.dialer.Dial(t.Context(), "gw-19", port); err == nil || strings.Contains(err.Error(), "a moment ago") {
+		t.Errorf("garbage was taken for a verdict: %v", err)
 	}
 }
 

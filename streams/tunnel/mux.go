@@ -60,6 +60,8 @@ type peer struct {
 	silent      chan struct{} // closed and replaced when a Dial found the node silent; guarded by mux.mu
 }
 
+func newPeer(token string) *peer { return &peer{token: token, silent: make(chan struct{})} }
+
 // lateFrame is a frame that the dispatcher wants sent.
 type lateFrame struct {
 	subject string
@@ -78,16 +80,36 @@ func newMux(nc *nats.Conn, cfg Config, out, in string, metrics *Metrics, log *za
 	}, nil
 }
 
-// run serves the subscription until ctx ends, then breaks all streams and tells their peers.
-func (m *mux) run(ctx context.Context, subject string, handle nats.MsgHandler) error {
-	done := make(chan struct{})
-	sub, err := m.nc.Subscribe(subject, handle)
-	if err != nil {
-		return fmt.Errorf("serve tunnels on %s: %w", subject, err)
-	}
-	sub.SetClosedHandler(func(string) { close(done) })
-	if err := sub.SetPendingLimits(-1, pendingBytes); err != nil {
-		return fmt.Errorf("serve tunnels: %w", err)
+// serves is a subject and who takes what comes there.
+type serves struct {
+	subject string
+	handle  nats.MsgHandler
+}
+
+// run serves the subscriptions until ctx ends, then breaks all streams and tells their peers.
+func (m *mux) run(ctx context.Context, all ...serves) error {
+	var subs []*nats.Subscription
+	var ended sync.WaitGroup // until the last handler has returned
+	defer func() {
+		for _, sub := range subs {
+			if sub.Unsubscribe() != nil {
+				return // the connection was closed, and the subscriptions with it
+			}
+		}
+		ended.Wait()
+		_ = m.nc.FlushTimeout(partingTime) // without a link nobody hears the last words
+	}()
+	for _, s := range all {
+		sub, err := m.nc.Subscribe(s.subject, s.handle)
+		if err != nil {
+			return fmt.Errorf("serve tunnels on %s: %w", s.subject, err)
+		}
+		ended.Add(1)
+		sub.SetClosedHandler(func(string) { ended.Done() })
+		subs = append(subs, sub)
+		if err := sub.SetPendingLimits(-1, pendingBytes); err != nil {
+			return fmt.Errorf("serve tunnels: %w", err)
+		}
 	}
 	m.settle(ctx)
 	m.mu.Lock()
@@ -103,11 +125,6 @@ func (m *mux) run(ctx context.Context, subject string, handle nats.MsgHandler) e
 		c.fail(&BrokenError{Code: CodeStopping, Text: "the other end stops"}, true)
 	}
 	m.sendLate()
-	if err := sub.Unsubscribe(); err != nil {
-		return nil //nolint:nilerr // the connection was closed, and the subscription with it
-	}
-	<-done
-	_ = m.nc.FlushTimeout(partingTime) // without a link nobody hears the last words
 	return nil
 }
 
@@ -203,7 +220,7 @@ func (m *mux) add(key string, target Addr, token, label string, dialed bool) (*C
 	now := time.Now()
 	p := m.peers[token]
 	if p == nil {
-		p = &peer{token: token, silent: make(chan struct{})}
+		p = newPeer(token)
 		m.peers[token] = p
 	}
 	switch {

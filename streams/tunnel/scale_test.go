@@ -57,6 +57,45 @@ func TestThousandStreams(t *testing.T) {
 	t.Logf("%d KiB more than before", (heapInUse()-heap)>>10)
 }
 
+// What windows grow by comes from a pool for each node and one for all, and goes back with the stream.
+func TestWindowsGrowFromAPool(t *testing.T) {
+	const start = 64 << 10
+	for name, cfg := range map[string]tunnel.Config{"of the node": {NodePool: start}, "of all": {Pool: start}} {
+		t.Run(name, func(t *testing.T) {
+			e := pair(t, cfg, tunnel.Config{})
+			first, from := e.dial(t)
+			second, from2 := e.dial(t)
+			eventually(t, "the first window has grown", func() bool { return pumped(t, first, from) == 2*start })
+			for range 8 {
+				if size := pumped(t, second, from2); size != start {
+					t.Fatalf("the second window has %d bytes, and the pool had none", size)
+				}
+				if size := pumped(t, first, from); size != 2*start {
+					t.Fatalf("the first window has %d bytes", size)
+				}
+			}
+			_ = first.Close()
+			_ = from.Close()
+			eventually(t, "the second window has grown", func() bool { return pumped(t, second, from2) == 2*start })
+		})
+	}
+}
+
+// pumped moves some bytes to a fast reader and returns its window.
+func pumped(t *testing.T, to, from *tunnel.Conn) int {
+	t.Helper()
+	const bytes = 1 << 20
+	var g errgroup.Group
+	g.Go(func() error { return send(from, bytes) })
+	if _, err := io.CopyN(io.Discard, to, bytes); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	return to.WindowSize()
+}
+
 func heapInUse() int64 {
 	runtime.GC()
 	var m runtime.MemStats

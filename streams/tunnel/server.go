@@ -39,7 +39,7 @@ func NewServer(node string, nc *nats.Conn, cfg Config, metrics *Metrics, log *za
 // Start serves until ctx ends, then breaks all streams, closes the Listeners and returns nil.
 func (s *Server) Start(ctx context.Context) error {
 	_, subject := Permissions(s.node)
-	err := s.run(ctx, subject, s.handle)
+	err := s.run(ctx, serves{subject, s.handle})
 	s.portsMu.Lock()
 	all := make([]*Listener, 0, len(s.ports))
 	for _, l := range s.ports {

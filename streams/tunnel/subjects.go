@@ -14,6 +14,8 @@ import (
 const (
 	downPrefix = "tunnel."
 	upPrefix   = "tunnelup."
+	// silentPrefix is where a Dialer tells the others of a node that does not answer: tunnelsilent.<node>.<replica>.
+	silentPrefix = "tunnelsilent."
 
 	replicaBytes = 6  // 8 letters: enough that two live Dialers differ
 	idBytes      = 16 // 22 letters: nobody guesses it
@@ -42,6 +44,13 @@ func parseSubject(prefix, subject string) (token, key string, ok bool) {
 	token, key, ok = strings.Cut(rest, ".")
 	replica, id, two := strings.Cut(key, ".")
 	return token, key, ok && two && isRandom(replica, replicaBytes) && isRandom(id, idBytes)
+}
+
+// parseSilent splits the subject of a verdict.
+func parseSilent(subject string) (token, replica string, ok bool) {
+	rest, ok := strings.CutPrefix(subject, silentPrefix)
+	token, replica, two := strings.Cut(rest, ".")
+	return token, replica, ok && two && isRandom(replica, replicaBytes)
 }
 
 // isRandom tells whether random can have made a token.

@@ -24,7 +24,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	var req toolchain.Request
 	flags := flag.NewFlagSet("ensure", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	flags.BoolVar(&req.Kube, "kube", false, "etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubectl")
+	flags.BoolVar(&req.Kube, "kube", false, "etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubectl, kubelet, kube-proxy")
 	flags.BoolVar(&req.Node, "node", false, "containerd, runc, CNI plugins, images")
 	flags.BoolVar(&req.Nats, "nats", false, "nats-server")
 	flags.BoolVar(&req.Frond, "frond", false, "cloudcore, edgecore, frond")

@@ -21,6 +21,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/google/renameio/v2"
@@ -96,10 +97,24 @@ func NewAuthority(dir, name string) (*Authority, error) {
 // Issue makes the certificate called name in the authority's folder if it is not there yet.
 func (a *Authority) Issue(name string, s Subject) (Pair, error) { return a.IssueIn(a.dir, name, s) }
 
+// answersAs tells whether there is a certificate with all of these names.
+func answersAs(file string, hosts []string) bool {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return false
+	}
+	block, _ := pem.Decode(data)
+	if block == nil {
+		return false
+	}
+	cert, err := x509.ParseCertificate(block.Bytes)
+	return err == nil && !slices.ContainsFunc(hosts, func(host string) bool { return cert.VerifyHostname(host) != nil })
+}
+
 // IssueIn is Issue for another folder.
 func (a *Authority) IssueIn(dir, name string, s Subject) (Pair, error) {
 	p := at(dir, name)
-	if present(p.Cert) && present(p.Key) {
+	if present(p.Key) && answersAs(p.Cert, s.Hosts) {
 		return p, nil
 	}
 	template, err := newTemplate(s)

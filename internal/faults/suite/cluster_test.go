@@ -19,6 +19,7 @@ import (
 	"github.com/frond-edge/frond/internal/devcluster"
 	"github.com/frond-edge/frond/internal/faults"
 	"github.com/frond-edge/frond/internal/history"
+	"github.com/frond-edge/frond/internal/powercut"
 	"github.com/frond-edge/frond/internal/toolchain"
 	"github.com/frond-edge/frond/streams"
 )
@@ -48,7 +49,7 @@ func run(m *testing.M) int {
 	}
 	cluster, err := devcluster.Up(ctx, devcluster.Options{
 		Dir: dir, Talk: os.Stderr, Timeout: 5 * time.Minute,
-		Spec: devcluster.Spec{Edges: len(nodes), Cloudcores: 2, Hubs: 3, Runtime: devcluster.Hollow, History: true},
+		Spec: devcluster.Spec{Edges: len(nodes), Cloudcores: 2, Hubs: 3, Runtime: devcluster.Hollow, History: true, NoMetrics: true},
 		Programs: func(ctx context.Context, _ devcluster.Spec) (toolchain.Paths, error) {
 			return toolchain.Ensure(ctx, toolchain.Request{Kube: true, Nats: true, Frond: true}, os.Stderr)
 		},
@@ -68,6 +69,11 @@ func run(m *testing.M) int {
 		return 1
 	}
 	defer shared.nc.Close()
+	defer func() {
+		if err := shared.unplug(ctx); err != nil {
+			fmt.Fprintln(os.Stderr, "unplug:", err)
+		}
+	}()
 	code := m.Run()
 	if keep := os.Getenv("FROND_FAULTS_KEEP"); code != 0 && keep != "" {
 		if err := shared.keepEvidence(ctx, keep); err != nil {
@@ -88,8 +94,11 @@ type rig struct {
 	deletions faults.Deletions
 	judges    map[string]*faults.Judge
 	read      map[string]int64 // how far each history was judged
-	// small are the nodes whose disk can be filled.
-	small []string
+	// small are the nodes whose disk can be filled; sockets are the disks of those whose power can be cut.
+	small   []string
+	sockets map[string]*powercut.FS
+	// breaches are those of copies of gateways, until they are told; guarded by mu.
+	breaches []string
 }
 
 func newRig(ctx context.Context, cluster *devcluster.Cluster) (*rig, error) {
@@ -114,45 +123,13 @@ func newRig(ctx context.Context, cluster *devcluster.Cluster) (*rig, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &rig{cluster: cluster, kube: kube, nc: nc, held: held, judges: map[string]*faults.Judge{}, read: map[string]int64{}}
+	r := &rig{cluster: cluster, kube: kube, nc: nc, held: held, judges: map[string]*faults.Judge{}, read: map[string]int64{}, sockets: map[string]*powercut.FS{}}
 	for _, node := range nodes {
 		if err := r.recruit(ctx, node); err != nil {
 			return nil, err
 		}
 	}
 	return r, r.populate(ctx)
-}
-
-// smallDisk holds what a gateway here keeps many times over, and is soon full.
-const smallDisk = 192 << 20
-
-// recruit gives a node its judge, where there are histories, and the last one a disk that can be filled, where SMALL_DISK
-// asks for it and root may mount it.
-func (r *rig) recruit(ctx context.Context, node string) error {
-	if !r.cluster.Spec().History {
-		return nil
-	}
-	r.judges[node] = faults.NewJudge(node, &r.deletions)
-	small := node == nodes[len(nodes)-1] && os.Getenv("SMALL_DISK") != "" && os.Geteuid() == 0
-	if os.Getenv("FROND_FAULTS_DIR") == "" && !small {
-		return nil
-	}
-	if err := r.cluster.Kill(ctx, node); err != nil {
-		return err
-	}
-	if small {
-		r.small = append(r.small, node)
-		if err := r.cluster.SmallDisk(ctx, node, smallDisk); err != nil {
-			return err
-		}
-	}
-	// What earlier runs deleted is not known any more; the restart begins the history anew.
-	_, end, err := history.Read(r.cluster.History(node), 0)
-	if err != nil {
-		return err
-	}
-	r.read[node] = end
-	return r.cluster.Start(ctx, node)
 }
 
 // do runs one call of the cluster.
@@ -174,14 +151,6 @@ func (r *rig) must(t *testing.T, call func(c *devcluster.Cluster) error) {
 	if err := r.do(call); err != nil {
 		t.Fatal(err)
 	}
-}
-
-// wipe empties the disk of a gateway that does not run, and tells its judge.
-func (r *rig) wipe(ctx context.Context, node string) error {
-	return r.do(func(c *devcluster.Cluster) error {
-		r.judges[node].Wiped()
-		return c.Wipe(ctx, node)
-	})
 }
 
 // relaunch starts whatever does not run, as an operator's supervisor would.
@@ -265,16 +234,21 @@ func (r *rig) eventually(t *testing.T, what string, limit time.Duration, missing
 // judge reads what the gateways wrote down since the last time and fails the test for each breach of a promise.
 func (r *rig) judge(t *testing.T) {
 	t.Helper()
+	r.mu.Lock()
+	breaches := r.breaches
+	r.breaches = nil
+	r.mu.Unlock()
 	for node := range r.judges {
 		lines, next, err := history.Read(r.cluster.History(node), r.read[node])
 		if err != nil {
 			t.Fatal(err)
 		}
 		r.read[node] = next
-		for _, breach := range r.judges[node].Read(lines) {
-			t.Error(breach)
-			noteBreach(t, fmt.Sprintf("%s: %s", t.Name(), breach))
-		}
+		breaches = append(breaches, r.judges[node].Read(lines)...)
+	}
+	for _, breach := range breaches {
+		t.Error(breach)
+		noteBreach(t, fmt.Sprintf("%s: %s", t.Name(), breach))
 	}
 }
 
@@ -303,19 +277,33 @@ func (r *rig) settle(t *testing.T) {
 	defer cancel()
 	defer r.judge(t) // also if the wait fails: a history may tell why
 	r.heal(ctx, t)
+	began, told := time.Now(), time.Now()
 	r.eventually(t, "everything is as it should be", patience, func(ctx context.Context) string {
 		r.relaunch(ctx, t)
-		if missing := r.agreement(ctx); missing != "" {
-			return missing
+		missing := r.unsettled(ctx)
+		if missing != "" && time.Since(told) > tellEvery {
+			told = time.Now()
+			t.Logf("not settled after %.0fs: %.500s", time.Since(began).Seconds(), missing)
 		}
-		var faulty []string
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		for _, part := range r.cluster.Parts() {
-			if err := r.cluster.Ready(ctx, part); err != nil {
-				faulty = append(faulty, err.Error())
-			}
-		}
-		return strings.Join(faulty, "; ")
+		return missing
 	})
+}
+
+// tellEvery is how often settle says what it waits for.
+const tellEvery = 5 * time.Second
+
+// unsettled says what is not as it should be.
+func (r *rig) unsettled(ctx context.Context) string {
+	if missing := r.agreement(ctx); missing != "" {
+		return missing
+	}
+	var faulty []string
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, part := range r.cluster.Parts() {
+		if err := r.cluster.Ready(ctx, part); err != nil {
+			faulty = append(faulty, err.Error())
+		}
+	}
+	return strings.Join(faulty, "; ")
 }

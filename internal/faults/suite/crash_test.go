@@ -40,6 +40,8 @@ func TestCrashPoints(t *testing.T) {
 	g.Go(func() error { return w.run(ctx) })
 	shed := &workload{rig: shared, random: faults.Random(setting(t, "SEED", 1), 1<<33)}
 	g.Go(func() error { return shed.shed(ctx) })
+	large := &workload{rig: shared}
+	g.Go(func() error { return large.bulk(ctx) })
 	g.Go(func() error { return shared.stir(ctx) })
 	for pass := range setting(t, "PASSES", 1) {
 		shared.crashes(t, 1+2*pass)

@@ -2,11 +2,9 @@ package suite_test
 
 import (
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -256,34 +254,6 @@ func TestAStuckNodeDelaysNoOther(t *testing.T) {
 	if limit := well[updates/2] + time.Second; ill[updates/2] > limit {
 		t.Errorf("the median change took %s beside a stuck gateway, %s without", ill[updates/2], well[updates/2])
 	}
-	shared.settle(t)
-}
-
-// TestAHugeObjectOnASlowLink: an object of 900 KB on its way to a gateway at 1 Mbit/s keeps no small one of that gateway away for
-// longer than itself takes, and none of another gateway at all.
-func TestAHugeObjectOnASlowLink(t *testing.T) {
-	shared.settle(t)
-	const node, other = "edge-1", "edge-2"
-	shared.must(t, func(c *devcluster.Cluster) error { return c.Shape(t.Context(), node, wan.Shape{Rate: 125_000}) })
-	noise := make([]byte, 675<<10)
-	source := rand.NewChaCha8([32]byte{})
-	if _, err := source.Read(noise); err != nil {
-		t.Fatal(err)
-	}
-	huge := faults.Name(node, "map", 3)
-	patch := fmt.Appendf(nil, `{"data":{"n":"huge","noise":%q}}`, base64.StdEncoding.EncodeToString(noise)) // which does not compress
-	if err := shared.put(t.Context(), huge, "small"); err != nil {
-		t.Fatal(err)
-	}
-	began := time.Now()
-	if _, err := shared.kube.CoreV1().ConfigMaps(faults.Namespace).Patch(t.Context(), huge, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	elsewhere := shared.takes(t, other, faults.Name(other, "map", 4), "beside")
-	small := shared.takes(t, node, faults.Name(node, "map", 4), "behind")
-	shared.arrives(t, node, huge, "huge")
-	t.Logf("the huge object took %s, a small one behind it %s, one of another gateway %s",
-		time.Since(began).Round(time.Millisecond), small.Round(time.Millisecond), elsewhere.Round(time.Millisecond))
 	shared.settle(t)
 }
 

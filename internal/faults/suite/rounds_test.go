@@ -3,6 +3,7 @@ package suite_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -15,9 +16,6 @@ import (
 	"github.com/frond-edge/frond/internal/devcluster"
 	"github.com/frond-edge/frond/internal/faults"
 )
-
-// roundLength is how long faults are played before everything is healed.
-const roundLength = 8 * time.Second
 
 // setting is one variable of `make soak`.
 func setting(t *testing.T, name string, or uint64) uint64 {
@@ -47,7 +45,7 @@ func TestRounds(t *testing.T) {
 		deadline = time.Now().Add(d)
 	}
 	shared.settle(t)
-	played := 0
+	began, played := time.Now(), 0
 	for n := first; n < first+rounds && time.Now().Before(deadline); n++ {
 		ok := t.Run(strconv.FormatUint(n, 10), func(t *testing.T) {
 			defer func() {
@@ -63,13 +61,14 @@ func TestRounds(t *testing.T) {
 			break
 		}
 	}
-	t.Logf("%d rounds of seed %d from %d", played, seed, first)
+	t.Logf("%d rounds of seed %d from %d in %s", played, seed, first, time.Since(began).Round(time.Second))
 }
 
 func (r *rig) round(t *testing.T, seed, n uint64) {
 	t.Helper()
 	random := faults.Random(seed, n)
-	plan := faults.Plan(random, r.targets(), roundLength)
+	length := faults.Length(random)
+	plan := faults.Plan(random, r.targets(), length)
 	var words []string
 	for _, f := range plan {
 		words = append(words, f.String())
@@ -87,14 +86,15 @@ func (r *rig) round(t *testing.T, seed, n uint64) {
 			t.Logf("%s: %v", step.Fault, err) // such as a process that has ended by itself meanwhile
 		}
 	}
-	until(begin.Add(roundLength))
+	until(begin.Add(length))
 	cancel()
 	if err := g.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	healed := time.Now()
+	done := time.Now()
 	r.settle(t)
-	t.Logf("%d changes, %d not confirmed; settled after %.1fs", w.n.Load(), w.failed.Load(), time.Since(healed).Seconds())
+	t.Logf("%d changes, %d not confirmed; %.1fs of faults, settled after %.1fs",
+		w.n.Load(), w.failed.Load(), done.Sub(begin).Seconds(), time.Since(done).Seconds())
 }
 
 // until waits for a moment of the plan.
@@ -102,7 +102,7 @@ func until(moment time.Time) { <-time.After(time.Until(moment)) }
 
 // targets are what a round may break.
 func (r *rig) targets() faults.Rig {
-	rig := faults.Rig{Edges: nodes, SmallDisks: r.small}
+	rig := faults.Rig{Edges: nodes, SmallDisks: r.small, Sockets: slices.Sorted(maps.Keys(r.sockets))}
 	for _, part := range r.cluster.Parts() {
 		if !slices.Contains(nodes, part) {
 			rig.Parts = append(rig.Parts, part)
@@ -125,7 +125,14 @@ func (r *rig) play(ctx context.Context, step faults.Step) error {
 	ctx, cancel := context.WithTimeout(ctx, stepTimeout) // the forwarder may be paused
 	defer cancel()
 	f := step.Fault
-	if f.Kind == faults.Wipe && !step.Ends {
+	switch {
+	case f.Kind == faults.Power && !step.Ends:
+		return r.powerOff(ctx, f.Target)
+	case f.Kind == faults.Clone && !step.Ends:
+		return r.clone(ctx, f.Target)
+	case f.Kind == faults.Clone:
+		return r.endClone(ctx, f.Target)
+	case f.Kind == faults.Wipe && !step.Ends:
 		if err := r.do(func(c *devcluster.Cluster) error { return c.Kill(ctx, f.Target) }); err != nil {
 			return err
 		}
@@ -166,7 +173,7 @@ func start(ctx context.Context, c *devcluster.Cluster, f faults.Fault) error {
 
 func end(ctx context.Context, c *devcluster.Cluster, f faults.Fault) error {
 	switch f.Kind {
-	case faults.Kill, faults.Wipe:
+	case faults.Kill, faults.Wipe, faults.Power:
 		return c.Launch(ctx, f.Target)
 	case faults.Pause:
 		return c.Resume(ctx, f.Target)

@@ -1,0 +1,50 @@
+package cloud
+
+import (
+	"fmt"
+
+	"github.com/nats-io/nats.go"
+	"go.uber.org/zap"
+	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/cloud/gateway"
+	"github.com/frond-edge/frond/controllers/ports"
+	"github.com/frond-edge/frond/controllers/reports"
+	"github.com/frond-edge/frond/internal/lifecycle"
+	"github.com/frond-edge/frond/streams"
+)
+
+// direct makes the part that gives nodes ports, where the apiserver knows no proxy, and says by which addresses nodes are
+// called.
+func (c *Cloud) direct(nc *nats.Conn, objects cache.Cache, clients kubernetes.Interface, members *Members, way *gateway.Gateway) (reports.Ways, []lifecycle.Part, error) {
+	cfg := c.cfg.Gateway
+	ways := reports.Ways{MetricsHost: cfg.MetricsHost}
+	if cfg.Direct.Host == "" {
+		return ways, nil, nil
+	}
+	ranges, err := cfg.Direct.Ranges()
+	if err != nil {
+		return ways, nil, fmt.Errorf("ports of nodes: %w", err)
+	}
+	log := c.log.Named("ports")
+	tell := func(node string) {
+		if err := streams.Nudge(nc, node, wire.Key{Resource: "nodes", Name: node}); err != nil {
+			log.Warn("node not asked to report itself", zap.String("node", node), zap.Error(err))
+		}
+	}
+	keeper := ports.New(ranges, clients, objects, members.Owns, way.Give, tell, log)
+	ways.DirectHost, ways.Port = cfg.Direct.Host, keeper.Port
+	return ways, []lifecycle.Part{{Name: "ports", Start: keeper.Start}}, nil
+}
+
+// directWay is the gateway's part of it.
+func (c *Cloud) directWay() (gateway.Direct, error) {
+	d := c.cfg.Gateway.Direct
+	networks, err := d.Networks()
+	if err != nil {
+		return gateway.Direct{}, fmt.Errorf("gateway: %w", err)
+	}
+	return gateway.Direct{On: d.Host != "", Listen: d.Listen, From: networks, CertFile: d.CertFile, KeyFile: d.KeyFile}, nil
+}

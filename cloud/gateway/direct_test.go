@@ -1,0 +1,200 @@
+package gateway_test
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/frond-edge/frond/cloud/gateway"
+	"github.com/frond-edge/frond/internal/devcluster/pki"
+	"github.com/frond-edge/frond/streams/tunnel"
+)
+
+// portOf is the port of a free address.
+func portOf(t *testing.T) uint16 {
+	t.Helper()
+	return netip.MustParseAddrPort(free(t)).Port()
+}
+
+// directWorld is a gateway at whose port there is one edge node, with a kubelet that has the gateway's name.
+func directWorld(t *testing.T, change func(*gateway.Config)) (w *world, g *gateway.Gateway, port uint16, caller *tls.Config) {
+	t.Helper()
+	cfg, ca, caller := keys(t)
+	cfg.ReusePort = true
+	cfg.Direct = gateway.Direct{On: true, Listen: "127.0.0.1", CertFile: cfg.CertFile, KeyFile: cfg.KeyFile}
+	if change != nil {
+		change(&cfg)
+	}
+	pair := issue(t, ca, pki.Subject{Name: "kubelet", Hosts: []string{"127.0.0.1"}})
+	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{load(t, pair)}, MinVersion: tls.VersionTLS12})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(out http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(out, "from the kubelet")
+	})}
+	done := make(chan error, 1) // of one: Serve ends once
+	go func() { done <- server.Serve(l) }()
+	t.Cleanup(func() {
+		_ = server.Close()
+		<-done
+	})
+	w = &world{nodes: map[string]gateway.Node{"edge-1": {UID: "one", Edge: true}}, servers: map[string]string{"edge-1:10250": l.Addr().String()}}
+	g, port = start(t, cfg, w, nil), portOf(t)
+	return w, g, port, caller
+}
+
+// ask calls a port as kube-apiserver calls a kubelet, until the port is open.
+func ask(t *testing.T, port uint16, config *tls.Config) (code int, body string, err error) {
+	t.Helper()
+	transport := &http.Transport{TLSClientConfig: config.Clone(), DisableKeepAlives: true}
+	client := &http.Client{Transport: transport, Timeout: time.Minute}
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://127.0.0.1:"+strconv.Itoa(int(port))+"/containerLogs", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	reply, err := client.Do(request)
+	if err != nil {
+		return 0, "", err
+	}
+	defer func() { _ = reply.Body.Close() }()
+	data, err := io.ReadAll(reply.Body)
+	return reply.StatusCode, string(data), err
+}
+
+// opened waits until a port is as it should be.
+func opened(t *testing.T, port uint16, want bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		conn, err := new(net.Dialer).DialContext(ctx, "tcp", "127.0.0.1:"+strconv.Itoa(int(port)))
+		if err == nil {
+			_ = conn.Close() // it was only a look
+		}
+		if (err == nil) == want {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("port %d open: %t, want %t", port, err == nil, want)
+		case <-tick.C:
+		}
+	}
+}
+
+func TestANodeIsReachedAtItsPort(t *testing.T) {
+	w, g, port, caller := directWorld(t, nil)
+	g.Give(map[uint16]string{port: "edge-1"})
+	opened(t, port, true)
+	if code, body, err := ask(t, port, caller); err != nil || code != http.StatusOK || body != "from the kubelet" {
+		t.Fatalf("%d %q %v", code, body, err)
+	}
+	// A refusal is told in the place of the kubelet, in the words of the other ways.
+	w.fail(tunnel.ErrOffline)
+	w.set("edge-1", gateway.Node{UID: "one", Edge: true, Offline: true, Since: time.Unix(1700000000, 0)})
+	began := time.Now()
+	if code, body, err := ask(t, port, caller); err != nil || code != http.StatusBadGateway || !strings.Contains(body, "node edge-1 is offline since 2023-11-14T22:13:20Z") {
+		t.Errorf("%d %q %v", code, body, err)
+	}
+	t.Logf("told after %s", time.Since(began))
+	w.remove("edge-1")
+	if code, body, err := ask(t, port, caller); err != nil || code != http.StatusBadGateway || !strings.Contains(body, fmt.Sprintf("port %d is no node's", port)) {
+		t.Errorf("%d %q %v", code, body, err)
+	}
+	// A port that is taken back is closed; the next one is opened.
+	next := portOf(t)
+	g.Give(map[uint16]string{next: "edge-1"})
+	opened(t, next, true)
+	opened(t, port, false)
+}
+
+// TestThePortInTheNodeIsTheKubelets: what asks by the Node's status says the port that the cloud has put there.
+func TestThePortInTheNodeIsTheKubelets(t *testing.T) {
+	w, _, _ := socketWorld(t)
+	socket := socketPath(t)
+	g := start(t, gateway.Config{Socket: socket}, w, nil)
+	g.Give(map[uint16]string{30001: "edge-1", 30002: "edge-2"})
+	r, refused := connect(t, dialUnix(t, socket), "edge-1:30001")
+	if refused != "" || r == nil {
+		t.Fatal(refused)
+	}
+	if _, refused := connect(t, dialUnix(t, socket), "edge-1:30002"); !strings.Contains(refused, "nobody listens") {
+		t.Errorf("another's port: %q", refused)
+	}
+}
+
+func TestWhatIsNotForAKubeletCostsNoTunnel(t *testing.T) {
+	for name, tt := range map[string]struct {
+		change func(*gateway.Config)
+		say    string
+	}{
+		"no TLS":         {nil, "GET / HTTP/1.1\r\n\r\n"},
+		"not from there": {func(c *gateway.Config) { c.Direct.From = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")} }, "\x16\x03\x01"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, g, port, _ := directWorld(t, tt.change)
+			w.whileDialling = func() { t.Error("a tunnel was asked for") }
+			g.Give(map[uint16]string{port: "edge-1"})
+			opened(t, port, true)
+			conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", "127.0.0.1:"+strconv.Itoa(int(port)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = conn.Close() }()
+			_ = conn.SetDeadline(time.Now().Add(time.Minute))
+			_, _ = io.WriteString(conn, tt.say) // it may be closed already
+			if data, err := io.ReadAll(conn); len(data) > 0 || errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Errorf("answer %q, %v", data, err)
+			}
+		})
+	}
+}
+
+func TestDirectStreamsEndWithTheirNode(t *testing.T) {
+	_, g, port, caller := directWorld(t, nil)
+	g.Give(map[uint16]string{port: "edge-1"})
+	opened(t, port, true)
+	conn, err := (&tls.Dialer{Config: caller}).DialContext(t.Context(), "tcp", "127.0.0.1:"+strconv.Itoa(int(port)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	_ = conn.SetDeadline(time.Now().Add(time.Minute))
+	g.Changed("edge-1", gateway.Node{UID: "one", Edge: true}, nil)
+	if _, err := io.ReadAll(conn); errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Error("the stream goes on without its node")
+	}
+}
+
+func TestDirectStreamsEndWithTheGateway(t *testing.T) {
+	w := &world{nodes: map[string]gateway.Node{"edge-1": {UID: "one", Edge: true}}, servers: map[string]string{"edge-1:10250": echo(t, "")}}
+	g, stop := startStop(t, gateway.Config{Direct: gateway.Direct{On: true, Listen: "127.0.0.1"}}, w, nil)
+	port := portOf(t)
+	g.Give(map[uint16]string{port: "edge-1"})
+	opened(t, port, true)
+	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", "127.0.0.1:"+strconv.Itoa(int(port)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	_ = conn.SetDeadline(time.Now().Add(time.Minute))
+	say(t, conn, conn, "\x16\x03 as a handshake begins")
+	stop()
+	if _, err := io.ReadAll(conn); errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Error("the stream goes on without the gateway")
+	}
+	opened(t, port, false)
+}

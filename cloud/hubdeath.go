@@ -1,0 +1,168 @@
+package cloud
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/frond-edge/frond/streams"
+)
+
+const (
+	// deathGrace is how long a server may be away and be the same: a connection was cut, and the server lives.
+	deathGrace = 300 * time.Millisecond
+	// deathChunk of nodes are told at a time, and then deathPause is waited for, so that a large fleet does not attach at once.
+	deathChunk = 500
+	deathPause = 200 * time.Millisecond
+)
+
+// deaths keeps a connection to each server of the hub, only to see it break: the consumers of a server live in its memory, so
+// the nodes whose consumer was there must attach again. They would find out by missing heartbeats, after 6 to 9 s.
+type deaths struct {
+	// servers are the configured URLs of the hub; one that is not among them is not watched.
+	servers []string
+	dial    func(url string) (*nats.Conn, error)
+	// nodes lists those that this cloudcore owns.
+	nodes func(ctx context.Context) ([]string, error)
+	// tell says to a node which server died. It must not block.
+	tell  func(node, server string) error
+	grace time.Duration
+	log   *zap.Logger
+}
+
+// deaths makes the watch of the hub's servers.
+func (c *Cloud) deaths(nc *nats.Conn, objects cache.Cache, members *Members) *deaths {
+	return &deaths{
+		servers: c.cfg.Hub.URLs,
+		dial: func(url string) (*nats.Conn, error) {
+			cfg := c.cfg.Hub
+			cfg.URLs = []string{url}
+			// These connections carry nothing; that one is lost is said once, by announce.
+			return dialHub(cfg, "cloudcore "+c.cfg.ID+" watch", prometheus.NewCounter(prometheus.CounterOpts{}), zap.NewNop(), nats.IgnoreDiscoveredServers())
+		},
+		nodes: func(ctx context.Context) ([]string, error) {
+			var list corev1.NodeList
+			if err := objects.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+				return nil, err
+			}
+			var own []string
+			for i := range list.Items {
+				if name := list.Items[i].Name; members.Owns(name) {
+					own = append(own, name)
+				}
+			}
+			return own, nil
+		},
+		tell:  func(node, server string) error { return streams.Order(nc, node, streams.VerbDied, []byte(server)) },
+		grace: deathGrace, log: c.log.Named("deaths"),
+	}
+}
+
+// Start watches until ctx ends and then returns nil.
+func (d *deaths) Start(ctx context.Context) error {
+	g, gctx := errgroup.WithContext(ctx)
+	died := make(chan string)
+	for _, url := range d.servers {
+		nc, err := d.dial(url)
+		if err != nil {
+			d.log.Warn("hub server not watched", zap.String("url", url), zap.Error(err))
+			continue
+		}
+		g.Go(func() error {
+			defer nc.Close()
+			return watchServer(gctx, nc, d.grace, died)
+		})
+	}
+	g.Go(func() error { return d.announce(gctx, died) })
+	return g.Wait()
+}
+
+// watchServer says when the server behind a connection is gone, or another process than before.
+func watchServer(ctx context.Context, nc *nats.Conn, patience time.Duration, died chan<- string) error {
+	changes := nc.StatusChanged(nats.CONNECTED, nats.RECONNECTING)
+	defer nc.RemoveStatusListener(changes)
+	grace := time.NewTimer(patience)
+	defer grace.Stop()
+	name, id := nc.ConnectedServerName(), nc.ConnectedServerId()
+	dead := func() bool {
+		select {
+		case died <- name:
+			id = "" // once
+			return true
+		case <-ctx.Done():
+			return false
+		}
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case status := <-changes:
+			if status != nats.CONNECTED {
+				grace.Reset(patience)
+				continue
+			}
+			if now := nc.ConnectedServerId(); now != id {
+				if id != "" && !dead() {
+					return nil
+				}
+				name, id = nc.ConnectedServerName(), now
+			}
+		case <-grace.C:
+			if nc.IsConnected() || id == "" {
+				continue
+			}
+			if !dead() {
+				return nil
+			}
+		}
+	}
+}
+
+// announce tells the nodes of this cloudcore of each death.
+func (d *deaths) announce(ctx context.Context, died <-chan string) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case server := <-died:
+			nodes, err := d.nodes(ctx)
+			if err != nil {
+				d.log.Warn("nodes not told of the death of a hub server", zap.String("server", server), zap.Error(err))
+				continue
+			}
+			d.log.Info("hub server died, telling nodes", zap.String("server", server), zap.Int("nodes", len(nodes)))
+			if err := d.tellAll(ctx, server, nodes); err != nil {
+				d.log.Warn("nodes not told of the death of a hub server", zap.String("server", server), zap.Error(err))
+			}
+		}
+	}
+}
+
+func (d *deaths) tellAll(ctx context.Context, server string, nodes []string) error {
+	for some := range slices.Chunk(nodes, deathChunk) {
+		for _, node := range some {
+			if err := d.tell(node, server); err != nil {
+				return fmt.Errorf("tell %s: %w", node, err)
+			}
+		}
+		if len(nodes) <= deathChunk {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(deathPause):
+		}
+	}
+	return nil
+}

@@ -1,0 +1,112 @@
+package cloud
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/frond-edge/frond/api/wire"
+)
+
+const (
+	// scopesPrefix is followed by the node in the registry's keys.
+	scopesPrefix = "scopes."
+	// registryTimeout bounds one request of the registry.
+	registryTimeout = 5 * time.Second
+	// registryWatch is how long one watch of the registry lasts. It lives on one server of the hub and may end with it without
+	// a word, so each is followed by another, which tells of everything again.
+	registryWatch = time.Minute
+)
+
+// registry keeps what nodes want in the hub's bucket; it is a scopes.Registry.
+type registry struct{ kv jetstream.KeyValue }
+
+func scopesKey(node string) string { return scopesPrefix + wire.Escape(node) }
+
+func (r registry) Get(ctx context.Context, node string) (value []byte, revision uint64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, registryTimeout)
+	defer cancel()
+	entry, err := r.kv.Get(ctx, scopesKey(node))
+	switch {
+	case errors.Is(err, jetstream.ErrKeyNotFound):
+		return nil, 0, nil
+	case err != nil:
+		return nil, 0, err
+	}
+	return entry.Value(), entry.Revision(), nil
+}
+
+func (r registry) Put(ctx context.Context, node string, value []byte, revision uint64) error {
+	ctx, cancel := context.WithTimeout(ctx, registryTimeout)
+	defer cancel()
+	var err error
+	if revision == 0 {
+		_, err = r.kv.Create(ctx, scopesKey(node), value)
+	} else {
+		_, err = r.kv.Update(ctx, scopesKey(node), value, revision)
+	}
+	return conflict(err)
+}
+
+func (r registry) Delete(ctx context.Context, node string, revision uint64) error {
+	ctx, cancel := context.WithTimeout(ctx, registryTimeout)
+	defer cancel()
+	return conflict(r.kv.Delete(ctx, scopesKey(node), jetstream.LastRevision(revision)))
+}
+
+func conflict(err error) error {
+	if errors.Is(err, jetstream.ErrKeyExists) || errors.Is(err, jetstream.ErrKeyRevisionMismatch) {
+		return fmt.Errorf("%w: %w", wire.ErrConflict, err)
+	}
+	return err
+}
+
+func (r registry) Watch(ctx context.Context, each func(node string, value []byte), all func()) error {
+	watcher, err := r.kv.Watch(ctx, scopesPrefix+"*")
+	if err != nil {
+		return fmt.Errorf("watch the registry: %w", err)
+	}
+	defer func() { _ = watcher.Stop() }() // fails only when the connection is gone
+	ticker := time.NewTicker(registryWatch)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+			next, err := r.kv.Watch(ctx, scopesPrefix+"*")
+			if err != nil {
+				return fmt.Errorf("watch the registry: %w", err)
+			}
+			_ = watcher.Stop() // the same
+			watcher = next
+		case entry, ok := <-watcher.Updates():
+			switch {
+			case !ok:
+				return errors.New("the watch of the registry ended")
+			case entry == nil:
+				all()
+			default:
+				heard(entry, each)
+			}
+		}
+	}
+}
+
+// heard tells of one entry, unless it is not of a node.
+func heard(entry jetstream.KeyValueEntry, each func(node string, value []byte)) {
+	token, ok := strings.CutPrefix(entry.Key(), scopesPrefix)
+	node, err := wire.Unescape(token)
+	if !ok || err != nil || node == "" {
+		return
+	}
+	if entry.Operation() != jetstream.KeyValuePut {
+		each(node, nil)
+		return
+	}
+	each(node, entry.Value())
+}

@@ -1,0 +1,150 @@
+package cloud
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/controllers/desired"
+	"github.com/frond-edge/frond/controllers/scopes"
+	"github.com/frond-edge/frond/streams"
+)
+
+// scopes makes the keeper of what nodes asked for. The engine is made with it and told by it, so it comes as a function; the
+// keeper must not be started before the engine is ready.
+func (c *Cloud) scopes(ctx context.Context, nc *nats.Conn, objects cache.Cache, members *Members, engine func() *desired.Engine) (*scopes.Keeper, error) {
+	clients, err := kubernetes.NewForConfig(c.rest)
+	if err != nil {
+		return nil, fmt.Errorf("kubernetes: %w", err)
+	}
+	meta, err := metadata.NewForConfig(c.rest)
+	if err != nil {
+		return nil, fmt.Errorf("kubernetes: %w", err)
+	}
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return nil, fmt.Errorf("registry: %w", err)
+	}
+	kv, err := js.KeyValue(ctx, streams.RegistryBucket)
+	if err != nil {
+		return nil, fmt.Errorf("registry: %w", err)
+	}
+	s := c.cfg.Scopes
+	return newScopes(scopes.Config{
+		PerNode: s.PerNode, Objects: s.Objects, JudgeEvery: time.Duration(s.JudgeEvery), Users: s.Users, Metrics: c.metrics,
+	}, clients, meta, objects, kv, members, engine, c.log.Named("scopes"))
+}
+
+func newScopes(cfg scopes.Config, kube kubernetes.Interface, meta metadata.Interface, objects cache.Cache, kv jetstream.KeyValue, members *Members, engine func() *desired.Engine, log *zap.Logger) (*scopes.Keeper, error) {
+	return scopes.New(cfg, kube, objects, meta, registry{kv}, scopes.Node{
+		Owned:   members.Owns,
+		Known:   func(node string) bool { return engine().Knows(node) },
+		Runs:    func(node, namespace, account string) bool { return engine().Runs(node, namespace, account) },
+		Changed: func(node string) { engine().Rescope(node) },
+	}, log)
+}
+
+// wants is the streams.CallHandler of streams.VerbScopes.
+func wants(keeper *scopes.Keeper) streams.CallHandler {
+	return func(ctx context.Context, node string, request []byte) (any, error) {
+		var req wire.ScopesRequest
+		if err := streams.DecodeRequest(request, &req); err != nil {
+			return nil, err
+		}
+		return keeper.Want(ctx, node, req)
+	}
+}
+
+const (
+	// keysEvery is how often the apiserver is asked for the keys of tokens. Rotation keeps old keys for at least as long as
+	// tokens of theirs are valid, so a new key only has to come before many tokens of it do.
+	keysEvery = time.Minute
+	// keysTimeout bounds the asking.
+	keysTimeout = 10 * time.Second
+	// keysRetry is the pause after a try that failed.
+	keysRetry = 5 * time.Second
+)
+
+// tokenKeys brings what checks service-account tokens to every node.
+type tokenKeys struct {
+	kube kubernetes.Interface
+	// audiences of valid tokens; none: the issuer.
+	audiences []string
+	provide   func(key wire.Key, object []byte)
+	log       *zap.Logger
+}
+
+// keysRules are the rights that tokenKeys needs.
+func keysRules() []rbacv1.PolicyRule {
+	return []rbacv1.PolicyRule{{
+		NonResourceURLs: []string{"/.well-known/openid-configuration", "/openid/v1/jwks"}, Verbs: []string{"get"},
+	}}
+}
+
+// Start asks until ctx ends and then returns nil. What was learnt once stays while the apiserver cannot be asked.
+func (k *tokenKeys) Start(ctx context.Context) error {
+	for {
+		pause := keysEvery
+		switch object, err := k.fetch(ctx); {
+		case err == nil:
+			k.provide(wire.TokenKeysKey(), object)
+		case ctx.Err() == nil:
+			pause = keysRetry
+			k.log.Warn("keys of tokens not read, gateways keep those they have", zap.Error(err))
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(pause):
+		}
+	}
+}
+
+func (k *tokenKeys) fetch(ctx context.Context) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, keysTimeout)
+	defer cancel()
+	get := k.kube.Discovery().RESTClient().Get
+	about, err := get().AbsPath("/.well-known/openid-configuration").DoRaw(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read the issuer: %w", err)
+	}
+	var issuer struct {
+		Issuer string `json:"issuer"`
+	}
+	if err := json.Unmarshal(about, &issuer); err != nil || issuer.Issuer == "" {
+		return nil, fmt.Errorf("read the issuer: %w", errors.Join(err, errors.New("no issuer in the apiserver's answer")))
+	}
+	set, err := get().AbsPath("/openid/v1/jwks").DoRaw(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read the keys: %w", err)
+	}
+	var keys struct {
+		Keys []json.RawMessage `json:"keys"`
+	}
+	if err := json.Unmarshal(set, &keys); err != nil || len(keys.Keys) == 0 {
+		return nil, fmt.Errorf("read the keys: %w", errors.Join(err, errors.New("no key in the apiserver's answer")))
+	}
+	audiences := k.audiences
+	if len(audiences) == 0 {
+		audiences = []string{issuer.Issuer}
+	}
+	object, err := json.Marshal(wire.TokenKeys{
+		APIVersion: "frond.io/v1", Kind: "TokenKeys", Metadata: wire.ScopeMarkMeta{Name: wire.TokenKeysKey().Name},
+		Issuer: issuer.Issuer, Audiences: audiences, JWKS: set,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("encode the keys: %w", err)
+	}
+	return object, nil
+}

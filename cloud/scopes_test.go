@@ -1,0 +1,467 @@
+package cloud
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap/zaptest"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/controllers/scopes"
+	"github.com/frond-edge/frond/internal/kubetest"
+	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/streamstest"
+)
+
+func TestAScopeReachesTheNodeThatAskedOnceAndNoOther(t *testing.T) {
+	c := newCountry(t)
+	core := c.cloudcore("one", scopes.Config{})
+	a, b := c.node("a"), c.node("b")
+	first, second := c.pod("first", a, "first"), c.pod("second", a, "second")
+	c.pod("other", b, "other")
+	c.grant("first", "first", widgets.Group, widgets.Resource)
+	c.grant("second", "second", widgets.Group, widgets.Resource)
+	scope := c.widgetScope()
+	for i := range 20 {
+		c.widget(fmt.Sprint("w-", i), "small")
+	}
+	reply := c.ask(a, 1, wish(scope, first), wish(scope, second))
+	if len(reply.Verdicts) != 2 || reply.Verdicts[0].Reason != "" || reply.Verdicts[1].Reason != "" || reply.Order != 1 {
+		t.Fatalf("answer %+v", reply)
+	}
+	var names []string
+	for i := range 20 {
+		names = append(names, fmt.Sprint("w-", i))
+	}
+	c.eventually(core, a, scope, true, names...)
+	// Once per node, whoever asked, and the marker last.
+	all := c.published(a, scope)
+	if len(all) != 21 || all[20].Key != scope.Marker() {
+		t.Errorf("%d messages, the last of %s; want 20 widgets and their marker", len(all), all[len(all)-1].Key.Human())
+	}
+	var mark wire.ScopeMark
+	if err := json.Unmarshal(all[20].Object, &mark); err != nil || mark.Spec.Kind != "Widget" || !mark.Spec.Namespaced || mark.Spec.Scope != scope {
+		t.Errorf("marker %s, %v", all[20].Object, err)
+	}
+
+	c.widget("w-3", "large")
+	c.widget("w-new", "small")
+	c.deleteWidget("w-4")
+	names = append(append(names[:4:4], names[5:]...), "w-new")
+	c.eventually(core, a, scope, true, names...)
+	kubetest.Eventually(t, settles, func() error {
+		for _, m := range c.published(a, scope) {
+			if m.Key.Name != "w-3" || !strings.Contains(string(m.Object), "large") {
+				continue
+			}
+			var w struct {
+				Metadata metav1.ObjectMeta
+				Data     struct{ Metadata map[string]string }
+			}
+			if err := json.Unmarshal(m.Object, &w); err != nil || w.Metadata.ResourceVersion == "" || w.Metadata.ManagedFields != nil || len(w.Data.Metadata) != 1 {
+				t.Fatalf("published %s, %v", m.Object, err)
+			}
+			return nil
+		}
+		return fmt.Errorf("the change of w-3 is not there")
+	})
+
+	c.ask(a, 2)
+	c.eventually(core, a, scope, false)
+	c.markerFirst(a, scope)
+	if got := c.published(b, scope); len(got) != 0 {
+		t.Errorf("the other node got %d messages", len(got))
+	}
+}
+
+// markerFirst checks that no object of an ended scope went before its marker.
+func (c *country) markerFirst(node string, scope wire.Scope) {
+	c.Helper()
+	all, ended := c.published(node, scope), false
+	deleted := map[string]bool{}
+	for _, m := range all {
+		if m.Key == scope.Marker() {
+			if ended = m.Op == wire.Delete; ended {
+				deleted = map[string]bool{}
+			}
+			continue
+		}
+		if deleted[m.Key.Name] = m.Op == wire.Delete; deleted[m.Key.Name] && !ended && c.exists(m.Key) {
+			c.Errorf("%s went while the marker said that all is there", m.Key.Human())
+		}
+	}
+}
+
+func (c *country) exists(key wire.Key) bool {
+	_, err := c.dynamic.Resource(widgets).Namespace(key.Namespace).Get(c.Context(), key.Name, metav1.GetOptions{})
+	return err == nil
+}
+
+func TestScopesAreRefused(t *testing.T) {
+	c := newCountry(t)
+	core := c.cloudcore("one", scopes.Config{PerNode: 7, Objects: 3, Users: []string{"static"}})
+	a, b := c.node("a"), c.node("b")
+	here, there := c.pod("here", a, "here"), c.pod("there", b, "there")
+	c.grant("there", "there", widgets.Group, widgets.Resource)
+	c.grant("here", "here", widgets.Group, "*")
+	c.grant("core", "here", "", "*")
+	scope := c.widgetScope()
+	for i := range 4 {
+		c.widget(fmt.Sprint("w-", i), "small")
+	}
+	everywhere, beta, secrets, events, gadgets := scope, scope, scope, scope, scope
+	everywhere.Namespace, beta.Version, gadgets.Resource = "", "v1beta1", "gadgets"
+	secrets.Group, secrets.Resource = "", "secrets"
+	events.Group, events.Resource = "", "events"
+	asked := map[string]struct {
+		want wire.ScopeWant
+		why  wire.ScopeReason
+	}{
+		"a service account of another node": {wish(scope, there), wire.ScopeForeign},
+		"another node":                      {wish(scope, "system:node:"+b), wire.ScopeForeign},
+		"an administrator":                  {wish(scope, "kubernetes-admin"), wire.ScopeForeign},
+		"garbled account":                   {wish(scope, "system:serviceaccount:"+c.ns+":here:x"), wire.ScopeForeign},
+		"the node, which may not":           {wish(scope, "system:node:"+a), wire.ScopeForbidden},
+		"allowed user, who may not":         {wish(scope, "static"), wire.ScopeForbidden},
+		"all namespaces":                    {wish(everywhere, here), wire.ScopeForbidden},
+		"another version":                   {wish(beta, here), wire.ScopeNotServed},
+		"no such resource":                  {wish(gadgets, here), wire.ScopeNotServed},
+		"events":                            {wish(events, here), wire.ScopeUnsuitable},
+		"too many objects":                  {wish(scope, here), wire.ScopeTooLarge},
+	}
+	order := uint64(0)
+	for name, tt := range asked {
+		order++
+		reply := c.ask(a, order, tt.want)
+		if len(reply.Verdicts) != 1 || reply.Verdicts[0].Reason != tt.why || reply.Verdicts[0].Message == "" {
+			t.Errorf("%s: %+v, want %s", name, reply, tt.why)
+		}
+	}
+	order++
+	many := make([]wire.ScopeWant, 0, 8)
+	for i := range 8 {
+		s := secrets
+		s.Namespace = fmt.Sprint(c.ns, "-", i)
+		many = append(many, wish(s, here))
+	}
+	if reply := c.ask(a, order, many...); reply.Verdicts[7].Reason != wire.ScopeTooLarge || reply.Verdicts[6].Reason != wire.ScopeForbidden {
+		t.Errorf("eight scopes, where seven are allowed: %+v", reply)
+	}
+	for _, s := range []wire.Scope{scope, everywhere, secrets} {
+		if got := c.published(a, s); len(got) != 0 {
+			t.Errorf("%d messages of %s were published", len(got), s)
+		}
+	}
+	c.eventually(core, a, scope, false)
+}
+
+func TestGarbageOnTheCallIsAnError(t *testing.T) {
+	c := newCountry(t)
+	c.cloudcore("one", scopes.Config{})
+	a := c.node("a")
+	nc := streamstest.Connect(t, c.hub, nats.CustomInboxPrefix(streams.InboxPrefix(a)))
+	long := strings.Repeat("x", 300)
+	for name, body := range map[string]string{
+		"nothing":       "",
+		"no JSON":       "\x00\xff",
+		"a list":        "[]",
+		"other types":   `{"order":"x","wants":7}`,
+		"no resource":   `{"order":1,"wants":[{"version":"v1","users":["u"]}]}`,
+		"no user":       `{"order":1,"wants":[{"version":"v1","resource":"pods","users":[]}]}`,
+		"strange name":  `{"order":1,"wants":[{"version":"v1","resource":"pods/log","users":["u"]}]}`,
+		"our own group": `{"order":1,"wants":[{"group":"frond.io","version":"v1","resource":"scopes","users":["u"]}]}`,
+		"long name":     `{"order":1,"wants":[{"version":"v1","resource":"` + long + `","users":["u"]}]}`,
+		"too many":      `{"order":1,"wants":[` + strings.Repeat(`{"version":"v1","resource":"pods","users":["u"]},`, 256) + `{"version":"v1","resource":"pods","users":["u"]}]}`,
+	} {
+		var reply wire.ScopesReply
+		kubetest.Eventually(t, settles, func() error {
+			m, err := nc.Request(streams.CallSubject(a, streams.VerbScopes), []byte(body), 10*time.Second)
+			if err != nil {
+				return err
+			}
+			return json.Unmarshal(m.Data, &reply)
+		})
+		if reply.Error == "" {
+			t.Errorf("%s: %+v, want an error", name, reply)
+		}
+	}
+	if reply := c.ask(a, 1); reply.Error != "" || reply.Order != 1 {
+		t.Errorf("an empty set after garbage: %+v", reply)
+	}
+}
+
+func TestAScopeEndsWithTheRightAndWithThePod(t *testing.T) {
+	c := newCountry(t)
+	core := c.cloudcore("one", scopes.Config{})
+	a, b := c.node("a"), c.node("b")
+	user := c.pod("op", a, "op")
+	c.grant("widgets", "op", widgets.Group, widgets.Resource)
+	c.grant("pods", "op", "", "pods")
+	var names []string
+	for i := range 10 {
+		name := fmt.Sprint("far-", i)
+		c.pod(name, b, "far")
+		names = append(names, name)
+	}
+	pods := wire.Scope{Version: "v1", Resource: "pods", Namespace: c.ns}
+	c.widget("w", "small")
+	if reply := c.ask(a, 1, wish(c.widgetScope(), user), wish(pods, user)); reply.Verdicts[0].Reason != "" || reply.Verdicts[1].Reason != "" {
+		t.Fatalf("answer %+v", reply)
+	}
+	c.eventually(core, a, c.widgetScope(), true, "w")
+	c.eventually(core, a, pods, true, append(names, "op")...)
+
+	// What another node's kubelet says of a pod comes to those who look at it; of the own it does not come back.
+	c.podIP("far-0", "10.9.9.9")
+	kubetest.Eventually(t, settles, func() error {
+		for _, m := range c.published(a, pods) {
+			if m.Key.Name == "far-0" && strings.Contains(string(m.Object), "10.9.9.9") {
+				return nil
+			}
+		}
+		return fmt.Errorf("the address of far-0 is not there")
+	})
+
+	// Ten pods go at once without a word, which is no mass delete: none of them runs here.
+	c.revoke("pods")
+	c.eventually(core, a, pods, false, "op")
+	c.eventually(core, a, c.widgetScope(), true, "w")
+
+	if err := c.kube.CoreV1().Pods(c.ns).Delete(t.Context(), "op", *metav1.NewDeleteOptions(0)); err != nil {
+		t.Fatal(err)
+	}
+	c.eventually(core, a, c.widgetScope(), false)
+	c.markerFirst(a, c.widgetScope())
+
+	// It comes back, and so does what it had asked for: the node has not changed its mind.
+	c.pod("op", a, "op")
+	c.eventually(core, a, c.widgetScope(), true, "w")
+}
+
+func (c *country) podIP(name, ip string) {
+	c.Helper()
+	patch := fmt.Appendf(nil, `{"status":{"podIP":%q,"podIPs":[{"ip":%q}]}}`, ip, ip)
+	if _, err := c.kube.CoreV1().Pods(c.ns).Patch(c.Context(), name, "application/merge-patch+json", patch, metav1.PatchOptions{}, "status"); err != nil {
+		c.Fatal(err)
+	}
+}
+
+func TestAnotherReplicaGoesOnWithAScope(t *testing.T) {
+	c := newCountry(t)
+	one, two := c.cloudcore("one", scopes.Config{}), c.cloudcore("two", scopes.Config{})
+	a := c.node("a")
+	user := c.pod("op", a, "op")
+	c.grant("widgets", "op", widgets.Group, widgets.Resource)
+	for i := range 5 {
+		c.widget(fmt.Sprint("w-", i), "small")
+	}
+	streamstest.Eventually(t, "two members", func() bool { return len(one.members.Live()) == 2 && len(two.members.Live()) == 2 })
+	scope := c.widgetScope()
+	if reply := c.ask(a, 1, wish(scope, user)); reply.Verdicts[0].Reason != "" {
+		t.Fatalf("answer %+v", reply)
+	}
+	c.eventually(one, a, scope, true, "w-0", "w-1", "w-2", "w-3", "w-4")
+	owner, heir := one, two
+	if two.members.Owns(a) {
+		owner, heir = two, one
+	}
+	// Times of creation are whole seconds: what is as old as the marker by them would make the heir doubt it.
+	marked := c.held(heir, a)[scope.Marker()].Time
+	kubetest.Eventually(t, settles, func() error {
+		if time.Now().Truncate(time.Second).After(marked) {
+			return nil
+		}
+		return fmt.Errorf("the second of the marker is not over")
+	})
+	before := len(c.published(a, scope))
+	owner.nc.Close() // it lives, and nobody hears of it
+	began := time.Now()
+	c.widget("w-5", "small")
+	c.deleteWidget("w-0")
+	c.eventually(heir, a, scope, true, "w-1", "w-2", "w-3", "w-4", "w-5")
+	t.Logf("taken over after %s", time.Since(began).Round(time.Millisecond))
+	owner.stop()
+	for _, m := range c.published(a, scope)[before:] {
+		if m.Key.Name != "w-5" && m.Key.Name != "w-0" {
+			t.Errorf("%s %s was published though nothing of it changed", m.Op, m.Key.Human())
+		}
+	}
+	if reply := c.ask(a, 2); len(reply.Verdicts) != 0 {
+		t.Fatalf("answer %+v", reply)
+	}
+	c.eventually(heir, a, scope, false)
+}
+
+func TestTheMarkerNeverClaimsWhatTheStreamHasLost(t *testing.T) {
+	c := newCountry(t)
+	core := c.cloudcore("one", scopes.Config{})
+	a := c.node("a")
+	user := c.pod("op", a, "op")
+	c.grant("widgets", "op", widgets.Group, widgets.Resource)
+	scope := c.widgetScope()
+	names := []string{"w-0", "w-1", "w-2"}
+	for _, name := range names {
+		c.widget(name, "small")
+	}
+	c.ask(a, 1, wish(scope, user))
+	c.eventually(core, a, scope, true, names...)
+	js, err := jetstream.New(core.nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream, err := js.Stream(t.Context(), streams.DesiredStream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for round, lost := range map[string]string{
+		"one object": streams.Subject(streams.Desired, a, wire.Key{Group: widgets.Group, Resource: widgets.Resource, Namespace: c.ns, Name: "w-1"}),
+		"everything": streams.Filter(streams.Desired, a),
+	} {
+		before := len(c.published(a, scope))
+		if err := stream.Purge(t.Context(), jetstream.WithPurgeSubject(lost)); err != nil {
+			t.Fatal(err)
+		}
+		core.engine.Reload(a)
+		kubetest.Eventually(t, settles, func() error {
+			if now := c.published(a, scope)[before:]; len(now) == 0 || now[len(now)-1].Key != scope.Marker() || now[len(now)-1].Op != wire.Apply {
+				return fmt.Errorf("%s: %d messages, none of them a new marker", round, len(now))
+			}
+			return nil
+		})
+		c.eventually(core, a, scope, true, names...)
+		for i, m := range c.published(a, scope)[before:] {
+			if m.Key == scope.Marker() && m.Op == wire.Apply && i < len(c.published(a, scope)[before:])-1 {
+				t.Errorf("%s: the marker came before %d other messages", round, len(c.published(a, scope)[before:])-1-i)
+			}
+		}
+	}
+}
+
+func TestALateRequestChangesNothing(t *testing.T) {
+	c := newCountry(t)
+	core := c.cloudcore("one", scopes.Config{})
+	a := c.node("a")
+	user := c.pod("op", a, "op")
+	c.grant("widgets", "op", widgets.Group, widgets.Resource)
+	c.widget("w", "small")
+	scope := c.widgetScope()
+	c.ask(a, 5, wish(scope, user))
+	c.eventually(core, a, scope, true, "w")
+	if reply := c.ask(a, 4); reply.Order != 5 || len(reply.Verdicts) != 0 {
+		t.Errorf("a late request: %+v", reply)
+	}
+	if reply := c.ask(a, 5); reply.Order != 5 || len(reply.Verdicts) != 0 {
+		t.Errorf("another set with the same order: %+v", reply)
+	}
+	if reply := c.ask(a, 5, wish(scope, user)); len(reply.Verdicts) != 1 {
+		t.Errorf("the same once more: %+v", reply)
+	}
+	c.eventually(core, a, scope, true, "w")
+}
+
+func TestANodeGetsTheAccessOfItsAccountsAndTheKeysOfTokens(t *testing.T) {
+	c := newCountry(t)
+	core := c.cloudcore("one", scopes.Config{})
+	a := c.node("a")
+	c.pod("op", a, "op")
+	c.grant("mine", "op", widgets.Group, widgets.Resource)
+	c.grant("foreign", "somebody", widgets.Group, widgets.Resource)
+	key := func(resource, name string) wire.Key {
+		return wire.Key{Group: rbacv1.GroupName, Resource: resource, Namespace: c.ns, Name: name}
+	}
+	has := func(k wire.Key) func() bool { return func() bool { return c.held(core, a)[k].Op == wire.Apply } }
+	eventually := func(what string, condition func() bool) {
+		t.Helper()
+		kubetest.Eventually(t, settles, func() error {
+			if !condition() {
+				return fmt.Errorf("not so: %s", what)
+			}
+			return nil
+		})
+	}
+	eventually("the binding is there", has(key("rolebindings", "mine")))
+	eventually("the role is there", has(key("roles", "mine")))
+	eventually("what all authenticated users may", has(wire.Key{Group: rbacv1.GroupName, Resource: "clusterrolebindings", Name: "system:discovery"}))
+	if has(key("rolebindings", "foreign"))() || has(key("roles", "foreign"))() || has(wire.Key{Group: rbacv1.GroupName, Resource: "clusterroles", Name: "cluster-admin"})() {
+		t.Error("the node got what does not concern its accounts")
+	}
+	// The binding of somebody else is changed to name the account as a user, and back.
+	for _, subject := range []rbacv1.Subject{
+		{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: "system:serviceaccount:" + c.ns + ":op"},
+		{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: "system:serviceaccounts:" + c.ns},
+	} {
+		c.rebind("foreign", subject)
+		eventually("it names the account as "+subject.Kind, has(key("roles", "foreign")))
+		c.rebind("foreign", rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: c.ns, Name: "somebody"})
+		eventually("and no more", func() bool { return !has(key("rolebindings", "foreign"))() && !has(key("roles", "foreign"))() })
+	}
+	c.revoke("mine")
+	eventually("revoked", func() bool { return !has(key("rolebindings", "mine"))() && !has(key("roles", "mine"))() })
+
+	c.keys(core, a)
+}
+
+func (c *country) rebind(name string, subject rbacv1.Subject) {
+	c.Helper()
+	binding, err := c.kube.RbacV1().RoleBindings(c.ns).Get(c.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		c.Fatal(err)
+	}
+	binding.Subjects = []rbacv1.Subject{subject}
+	if _, err := c.kube.RbacV1().RoleBindings(c.ns).Update(c.Context(), binding, metav1.UpdateOptions{}); err != nil {
+		c.Fatal(err)
+	}
+}
+
+// keys checks that the keys reach a node, and that one of them signs the tokens of the cluster.
+func (c *country) keys(core *province, node string) {
+	c.Helper()
+	kube, err := kubernetes.NewForConfig(c.cluster.Limited(c, "frond-scopes-test", cloudRules()))
+	if err != nil {
+		c.Fatal(err)
+	}
+	keys := &tokenKeys{kube: kube, provide: core.engine.Provide, log: zaptest.NewLogger(c)}
+	start(c.T, keys.Start)
+	token, err := c.kube.CoreV1().ServiceAccounts(c.ns).CreateToken(c.Context(), "op", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	if err != nil {
+		c.Fatal(err)
+	}
+	var header struct{ Kid string }
+	var claims struct {
+		Iss string
+		Aud []string
+	}
+	parts := strings.Split(token.Status.Token, ".")
+	for i, into := range []any{&header, &claims} {
+		data, err := base64.RawURLEncoding.DecodeString(parts[i])
+		if err != nil {
+			c.Fatal(err)
+		}
+		if err := json.Unmarshal(data, into); err != nil {
+			c.Fatal(err)
+		}
+	}
+	kubetest.Eventually(c, settles, func() error {
+		for _, m := range c.published(node, wire.Scope{Group: "frond.io", Resource: "keys"}) {
+			var keys wire.TokenKeys
+			if err := json.Unmarshal(m.Object, &keys); err != nil {
+				c.Fatalf("%s: %v", m.Object, err)
+			}
+			if keys.Issuer != claims.Iss || fmt.Sprint(keys.Audiences) != fmt.Sprint(claims.Aud) || !strings.Contains(string(keys.JWKS), header.Kid) {
+				c.Fatalf("keys %s do not fit a token with %+v %+v", m.Object, header, claims)
+			}
+			return nil
+		}
+		return fmt.Errorf("no keys")
+	})
+}

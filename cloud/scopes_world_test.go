@@ -1,0 +1,339 @@
+package cloud
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/controllers/desired"
+	"github.com/frond-edge/frond/controllers/scopes"
+	"github.com/frond-edge/frond/internal/kubetest"
+	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/streamstest"
+)
+
+// settles bounds the waits of these tests, which share two cores with others.
+const settles = 60 * time.Second
+
+var widgets = schema.GroupVersionResource{Group: "frond.test", Version: "v1", Resource: "widgets"}
+
+// country is a cluster with a kind of its own, a hub, and nodes whose half of the wire a test plays.
+type country struct {
+	*testing.T
+	cluster *kubetest.Cluster
+	kube    kubernetes.Interface
+	dynamic dynamic.Interface
+	hub     *server.Server
+	ns      string
+
+	mu  sync.Mutex
+	log map[string][]wire.Message // guarded by mu; all that was ever published, by node
+}
+
+func newCountry(t *testing.T) *country {
+	t.Helper()
+	c := &country{T: t, cluster: shared.Cluster(t), hub: streamstest.Hub(t), log: map[string][]wire.Message{}}
+	c.kube, c.ns = c.cluster.Client(t), c.cluster.Namespace(t)
+	var err error
+	if c.dynamic, err = dynamic.NewForConfig(c.cluster.Config()); err != nil {
+		t.Fatal(err)
+	}
+	c.defineWidgets()
+	nc := streamstest.Connect(t, c.hub)
+	sub, err := nc.Subscribe(string(streams.Desired)+".>", c.saw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = sub.Unsubscribe() })
+	if err := nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func (c *country) saw(m *nats.Msg) {
+	_, node, key, err := streams.ParseSubject(m.Subject)
+	if err != nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.log[node] = append(c.log[node], wire.Message{Node: node, Key: key, Op: wire.Operation(m.Header.Get("Frond-Op")), Object: m.Data})
+}
+
+// published is all that was ever published for a node of the keys that a scope covers, and its marker, in order.
+func (c *country) published(node string, of wire.Scope) []wire.Message {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(c.log[node]), func(m wire.Message) bool { return !of.Covers(m.Key) && m.Key != of.Marker() })
+}
+
+// defineWidgets makes a CRD; tests of one binary share it.
+func (c *country) defineWidgets() {
+	c.Helper()
+	crd := &unstructured.Unstructured{}
+	definition := `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"widgets.frond.test"},
+		"spec":{"group":"frond.test","scope":"Namespaced","names":{"plural":"widgets","singular":"widget","kind":"Widget","listKind":"WidgetList"},
+		"versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object","x-kubernetes-preserve-unknown-fields":true}}},
+			{"name":"v1beta1","served":true,"storage":false,"schema":{"openAPIV3Schema":{"type":"object","x-kubernetes-preserve-unknown-fields":true}}}]}}`
+	if err := json.Unmarshal([]byte(definition), crd); err != nil {
+		c.Fatal(err)
+	}
+	crds := c.dynamic.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+	if _, err := crds.Create(c.Context(), crd, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+		c.Fatal(err)
+	}
+	kubetest.Eventually(c, settles, func() error {
+		_, err := c.dynamic.Resource(widgets).Namespace(c.ns).List(c.Context(), metav1.ListOptions{})
+		return err
+	})
+}
+
+func (c *country) widget(name, size string) {
+	c.Helper()
+	w := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "frond.test/v1", "kind": "Widget", "metadata": map[string]any{"name": name},
+		"data": map[string]any{"metadata": map[string]any{"size": size}}, // a trap for who looks for the first "metadata"
+	}}
+	api := c.dynamic.Resource(widgets).Namespace(c.ns)
+	_, err := api.Create(c.Context(), w, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		w.SetResourceVersion("")
+		_, err = api.Patch(c.Context(), name, "application/merge-patch+json", fmt.Appendf(nil, `{"data":{"metadata":{"size":%q}}}`, size), metav1.PatchOptions{})
+	}
+	if err != nil {
+		c.Fatal(err)
+	}
+}
+
+func (c *country) deleteWidget(name string) {
+	c.Helper()
+	if err := c.dynamic.Resource(widgets).Namespace(c.ns).Delete(c.Context(), name, metav1.DeleteOptions{}); err != nil {
+		c.Fatal(err)
+	}
+}
+
+// node makes an edge node of the test's own.
+func (c *country) node(suffix string) string {
+	c.Helper()
+	name := c.ns + "-" + suffix
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{desired.EdgeLabel: ""}}}
+	if _, err := c.kube.CoreV1().Nodes().Create(c.Context(), node, metav1.CreateOptions{}); err != nil {
+		c.Fatal(err)
+	}
+	c.Cleanup(func() {
+		_ = c.kube.CoreV1().Nodes().Delete(context.WithoutCancel(c.Context()), name, metav1.DeleteOptions{})
+	})
+	return name
+}
+
+// pod makes a pod with a service account on a node, and returns the account's user name.
+func (c *country) pod(name, node, account string) string {
+	c.Helper()
+	_, err := c.kube.CoreV1().ServiceAccounts(c.ns).Create(c.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: account}}, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		c.Fatal(err)
+	}
+	off := false
+	_, err = c.kube.CoreV1().Pods(c.ns).Create(c.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{
+		NodeName: node, ServiceAccountName: account, AutomountServiceAccountToken: &off, Containers: []corev1.Container{{Name: "c", Image: "i"}},
+	}}, metav1.CreateOptions{})
+	if err != nil {
+		c.Fatal(err)
+	}
+	return "system:serviceaccount:" + c.ns + ":" + account
+}
+
+// grant lets an account list and watch a resource in the namespace, by a role and a binding of the same name.
+func (c *country) grant(name, account, group, resource string) {
+	c.Helper()
+	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: []rbacv1.PolicyRule{
+		{APIGroups: []string{group}, Resources: []string{resource}, Verbs: []string{"get", "list", "watch"}},
+	}}
+	binding := &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name},
+		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: c.ns, Name: account}},
+	}
+	if _, err := c.kube.RbacV1().Roles(c.ns).Create(c.Context(), role, metav1.CreateOptions{}); err != nil {
+		c.Fatal(err)
+	}
+	if _, err := c.kube.RbacV1().RoleBindings(c.ns).Create(c.Context(), binding, metav1.CreateOptions{}); err != nil {
+		c.Fatal(err)
+	}
+}
+
+func (c *country) revoke(name string) {
+	c.Helper()
+	if err := c.kube.RbacV1().RoleBindings(c.ns).Delete(c.Context(), name, metav1.DeleteOptions{}); err != nil {
+		c.Fatal(err)
+	}
+}
+
+// province is one cloudcore as far as scopes go.
+type province struct {
+	nc      *nats.Conn
+	members *Members
+	engine  *desired.Engine
+	keeper  *scopes.Keeper
+	stop    func()
+}
+
+// cloudRules are the rights that operations/scopes.md lists, and the test's own kind.
+func cloudRules() []rbacv1.PolicyRule {
+	return slices.Concat(desired.Rules(), scopes.Rules(), keysRules(), []rbacv1.PolicyRule{
+		{APIGroups: []string{widgets.Group}, Resources: []string{widgets.Resource}, Verbs: []string{"list", "watch"}},
+	})
+}
+
+func (c *country) cloudcore(id string, cfg scopes.Config) *province {
+	c.Helper()
+	rest := c.cluster.Limited(c, "frond-scopes-test", cloudRules())
+	log := zaptest.NewLogger(c, zaptest.WrapOptions(zap.IncreaseLevel(zap.WarnLevel)))
+	p := &province{nc: streamstest.Connect(c, c.hub)}
+	js, err := jetstream.New(p.nc)
+	if err != nil {
+		c.Fatal(err)
+	}
+	bucket := func(name string) jetstream.KeyValue {
+		kv, err := js.KeyValue(c.Context(), name)
+		if err != nil {
+			c.Fatal(err)
+		}
+		return kv
+	}
+	objects, err := cache.New(rest, desired.CacheOptions())
+	if err != nil {
+		c.Fatal(err)
+	}
+	kube, err := kubernetes.NewForConfig(rest)
+	if err != nil {
+		c.Fatal(err)
+	}
+	meta, err := metadata.NewForConfig(rest)
+	if err != nil {
+		c.Fatal(err)
+	}
+	metrics := streams.NewMetrics(nil)
+	publisher, err := streams.NewPublisher(p.nc, metrics)
+	if err != nil {
+		c.Fatal(err)
+	}
+	p.members = NewMembers(id, bucket(streams.MembersBucket), log)
+	if p.keeper, err = newScopes(cfg, kube, meta, objects, bucket(streams.RegistryBucket), p.members, func() *desired.Engine { return p.engine }, log); err != nil {
+		c.Fatal(err)
+	}
+	p.engine, err = desired.New(desired.Config{
+		NoServices: true, Scopes: p.keeper.Granted, TombstoneAge: time.Minute, Guard: desired.Guard{Share: 0.5, Minimum: 5},
+	}, objects, publisher, p.members, log)
+	if err != nil {
+		c.Fatal(err)
+	}
+	calls, err := streams.NewCalls(p.nc, map[string]streams.CallHandler{streams.VerbScopes: wants(p.keeper)}, metrics, log)
+	if err != nil {
+		c.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(c.Context()))
+	var g errgroup.Group
+	for _, start := range []func(context.Context) error{p.members.Start, objects.Start, p.engine.Start} {
+		g.Go(func() error { return start(ctx) })
+	}
+	p.stop = sync.OnceFunc(func() {
+		cancel()
+		_ = g.Wait() // one whose connection was cut ends with that error
+	})
+	c.Cleanup(p.stop)
+	select {
+	case <-p.engine.Ready():
+	case <-time.After(settles):
+		c.Fatal("engine not ready")
+	}
+	for _, start := range []func(context.Context) error{p.keeper.Start, calls.Start} {
+		g.Go(func() error { return start(ctx) })
+	}
+	return p
+}
+
+// ask is what a node's agent does.
+func (c *country) ask(node string, order uint64, wants ...wire.ScopeWant) wire.ScopesReply {
+	c.Helper()
+	nc := streamstest.Connect(c, c.hub, nats.CustomInboxPrefix(streams.InboxPrefix(node)))
+	defer nc.Close()
+	var reply wire.ScopesReply
+	kubetest.Eventually(c, settles, func() error { // as an agent, again while nobody answers or something is not judged
+		if err := streams.Call(c.Context(), nc, node, streams.VerbScopes, wire.ScopesRequest{Order: order, Wants: wants}, &reply); err != nil {
+			return err
+		}
+		for _, v := range reply.Verdicts {
+			if v.Reason == wire.ScopeUnjudged {
+				return fmt.Errorf("%+v", v)
+			}
+		}
+		return nil
+	})
+	return reply
+}
+
+// wish is a scope for one user.
+func wish(scope wire.Scope, users ...string) wire.ScopeWant {
+	return wire.ScopeWant{Scope: scope, Users: users}
+}
+
+func (c *country) widgetScope() wire.Scope {
+	return wire.Scope{Group: widgets.Group, Version: widgets.Version, Resource: widgets.Resource, Namespace: c.ns}
+}
+
+// held is what the stream holds for a node.
+func (c *country) held(p *province, node string) map[wire.Key]wire.Message {
+	c.Helper()
+	publisher, err := streams.NewPublisher(p.nc, streams.NewMetrics(nil))
+	if err != nil {
+		c.Fatal(err)
+	}
+	held, err := publisher.Held(c.Context(), node)
+	if err != nil {
+		c.Fatal(err)
+	}
+	return held
+}
+
+// eventually waits until the stream holds exactly these objects of a scope for a node, and its marker or not.
+func (c *country) eventually(p *province, node string, scope wire.Scope, marked bool, names ...string) {
+	c.Helper()
+	names = slices.Sorted(slices.Values(names))
+	kubetest.Eventually(c, settles, func() error {
+		var found []string
+		held := c.held(p, node)
+		for key, m := range held {
+			if scope.Covers(key) && m.Op == wire.Apply {
+				found = append(found, key.Name)
+			}
+		}
+		slices.Sort(found)
+		if mark := held[scope.Marker()]; !slices.Equal(found, names) || (mark.Op == wire.Apply) != marked {
+			return fmt.Errorf("%s has %q, marker %q; want %q, marked %v", node, found, mark.Op, names, marked)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,120 @@
+package autonomy_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/frond-edge/frond/internal/kubetest"
+)
+
+// alive makes a Node that is Ready and renews its lease until it is told to go away.
+func (w *world) alive(suffix string) (name string, away *atomic.Bool) {
+	w.Helper()
+	name, away = w.node(suffix), new(atomic.Bool)
+	leases := w.client.CoordinationV1().Leases(corev1.NamespaceNodeLease)
+	lease, err := leases.Create(w.Context(), &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: coordinationv1.LeaseSpec{HolderIdentity: &name, RenewTime: ptr.To(metav1.NowMicro())},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		w.Fatal(err)
+	}
+	ready := []byte(`{"status":{"conditions":[{"type":"Ready","status":"True","reason":"Test","message":"ready"}]}}`)
+	if _, err := w.client.CoreV1().Nodes().PatchStatus(w.Context(), name, ready); err != nil {
+		w.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(w.Context()))
+	var g errgroup.Group
+	g.Go(func() error {
+		tick := time.NewTicker(grace / 12)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-tick.C:
+			}
+			if away.Load() {
+				continue
+			}
+			lease.Spec.RenewTime = ptr.To(metav1.NowMicro())
+			next, err := leases.Update(ctx, lease, metav1.UpdateOptions{})
+			if err != nil && ctx.Err() == nil {
+				return err
+			}
+			lease = next
+		}
+	})
+	w.Cleanup(func() {
+		cancel()
+		if err := g.Wait(); err != nil {
+			w.Errorf("renew the lease of %s: %v", name, err)
+		}
+	})
+	return name, away
+}
+
+// unreachableFor fails until Kubernetes has taken a Node for unreachable, and would evict its pods, for so long.
+func (w *world) unreachableFor(node string, least time.Duration) error {
+	n, err := w.client.CoreV1().Nodes().Get(w.Context(), node, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	for _, taint := range n.Spec.Taints {
+		if taint.Key != corev1.TaintNodeUnreachable || taint.Effect != corev1.TaintEffectNoExecute {
+			continue
+		}
+		if taint.TimeAdded == nil || time.Since(taint.TimeAdded.Time) < least {
+			return fmt.Errorf("unreachable since %v", taint.TimeAdded)
+		}
+		return nil
+	}
+	return errors.New("not unreachable")
+}
+
+// evicted fails until a pod is gone.
+func (w *world) evicted(pod string) error {
+	p, err := w.client.CoreV1().Pods(w.namespace).Get(w.Context(), pod, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return err
+	}
+	return fmt.Errorf("%s is there: deleted %v, tolerates %v", pod, p.DeletionTimestamp, p.Spec.Tolerations)
+}
+
+// TestAnAutonomousNodeKeepsItsPods has Kubernetes' own controllers evict: two nodes go silent, each with a pod that
+// tolerates that for a second. The pod of the autonomous one stays, until the node is autonomous no longer. The third Node
+// must be there: while no Node at all is Ready, Kubernetes takes itself for what is cut off, and evicts nobody.
+func TestAnAutonomousNodeKeepsItsPods(t *testing.T) {
+	const limit, short = 2 * time.Minute, 1
+	w := newWorld(t)
+	w.alive("third")
+	usual, usualAway := w.alive("usual")
+	calm, calmAway := w.alive("calm")
+	w.annotate(calm, `"forever"`)
+	w.pod("goes", usual, short)
+	w.pod("stays", calm, short)
+	kubetest.Eventually(t, limit, w.tolerates("stays", nil))
+	usualAway.Store(true)
+	calmAway.Store(true)
+	kubetest.Eventually(t, limit, func() error { return w.evicted("goes") })
+	kubetest.Eventually(t, limit, func() error { return w.unreachableFor(calm, 5*short*time.Second) })
+	p, err := w.client.CoreV1().Pods(w.namespace).Get(t.Context(), "stays", metav1.GetOptions{})
+	if err != nil || p.DeletionTimestamp != nil {
+		t.Fatalf("the pod of the autonomous node: %v, deleted %v", err, p.DeletionTimestamp)
+	}
+	w.annotate(calm, "null")
+	kubetest.Eventually(t, limit, func() error { return w.evicted("stays") })
+}

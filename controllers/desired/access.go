@@ -1,0 +1,165 @@
+package desired
+
+import (
+	"slices"
+
+	"go.uber.org/zap"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/frond-edge/frond/api/wire"
+)
+
+// A node judges what its pods may do, also without a link. So each service account there brings the bindings that name it or
+// its groups, and these bring their roles. Between an account and its bindings stand vertices of the graph that are never
+// published: who is bound. An event of a binding asks for these alone.
+
+// subjectsResource is the resource of such a vertex.
+const subjectsResource = "subjects"
+
+// subjectIndex is the name of the cache's index of bindings by whom they name.
+const subjectIndex = "frond.io/subject"
+
+func subjectKey(subject string) wire.Key {
+	return wire.Key{Group: "frond.io", Resource: subjectsResource, Name: subject}
+}
+
+func isSubject(key wire.Key) bool { return key.Group == "frond.io" && key.Resource == subjectsResource }
+
+func asUser(name string) string  { return "user " + name }
+func asGroup(name string) string { return "group " + name }
+
+func accountUser(namespace, name string) string {
+	return "system:serviceaccount:" + namespace + ":" + name
+}
+
+// accountSubjects are all by which a binding can name a service account.
+func accountSubjects(namespace, name string) []wire.Key {
+	return []wire.Key{
+		subjectKey(asUser(accountUser(namespace, name))),
+		subjectKey(asGroup("system:serviceaccounts")),
+		subjectKey(asGroup("system:serviceaccounts:" + namespace)),
+		subjectKey(asGroup("system:authenticated")),
+	}
+}
+
+// boundBy are whom a binding names; one in a namespace gives an account without a namespace its own.
+func boundBy(namespace string, subjects []rbacv1.Subject) []string {
+	var names []string
+	for _, s := range subjects {
+		name := ""
+		switch s.Kind {
+		case rbacv1.UserKind:
+			name = asUser(s.Name)
+		case rbacv1.GroupKind:
+			name = asGroup(s.Name)
+		case rbacv1.ServiceAccountKind:
+			in := s.Namespace
+			if in == "" {
+				in = namespace
+			}
+			name = asUser(accountUser(in, s.Name))
+		default:
+			continue
+		}
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// roleRefs is the role of a binding.
+func roleRefs(namespace string, ref rbacv1.RoleRef) []wire.Key {
+	switch {
+	case ref.Name == "":
+		return nil
+	case ref.Kind == "ClusterRole":
+		return []wire.Key{{Group: rbacv1.GroupName, Resource: "clusterroles", Name: ref.Name}}
+	case ref.Kind == "Role" && namespace != "":
+		return []wire.Key{{Group: rbacv1.GroupName, Resource: "roles", Namespace: namespace, Name: ref.Name}}
+	}
+	return nil
+}
+
+// accessKinds are the kinds of RBAC.
+func accessKinds() []*kind {
+	rbac := rbacv1.SchemeGroupVersion.WithKind
+	return []*kind{
+		{gvk: rbac("ClusterRole"), resource: "clusterroles", object: func() client.Object { return &rbacv1.ClusterRole{} }},
+		{gvk: rbac("Role"), resource: "roles", object: func() client.Object { return &rbacv1.Role{} }},
+		{
+			gvk: rbac("ClusterRoleBinding"), resource: "clusterrolebindings",
+			object: func() client.Object { return &rbacv1.ClusterRoleBinding{} },
+			refs:   func(o client.Object) []wire.Key { return roleRefs("", o.(*rbacv1.ClusterRoleBinding).RoleRef) },
+			binds:  func(o client.Object) []string { return boundBy("", o.(*rbacv1.ClusterRoleBinding).Subjects) },
+		},
+		{
+			gvk: rbac("RoleBinding"), resource: "rolebindings", object: func() client.Object { return &rbacv1.RoleBinding{} },
+			refs: func(o client.Object) []wire.Key { return roleRefs(o.GetNamespace(), o.(*rbacv1.RoleBinding).RoleRef) },
+			binds: func(o client.Object) []string {
+				return boundBy(o.GetNamespace(), o.(*rbacv1.RoleBinding).Subjects)
+			},
+		},
+	}
+}
+
+// bindings are the bindings that name a subject, sorted.
+func (e *Engine) bindings(subject string) []wire.Key {
+	var keys []wire.Key
+	for k, store := range e.stores {
+		if k.binds == nil {
+			continue
+		}
+		found, err := store.ByIndex(subjectIndex, subject)
+		if err != nil {
+			e.log.Error("bindings not listed", zap.String("subject", subject), zap.Error(err))
+			continue
+		}
+		for _, o := range found {
+			o := o.(client.Object)
+			keys = append(keys, k.key(o.GetNamespace(), o.GetName()))
+		}
+	}
+	slices.SortFunc(keys, wire.Key.Compare)
+	return keys
+}
+
+// rebind brings the graph up to date with whom a binding names now, and named before.
+func (e *Engine) rebind(k *kind, objects ...any) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, object := range objects {
+		if last, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
+			object = last.Obj
+		}
+		if o, ok := object.(client.Object); ok {
+			for _, subject := range k.binds(o) {
+				e.graph.refresh(subjectKey(subject))
+			}
+		}
+	}
+}
+
+// Runs reports whether a pod that has not ended runs on a node with a service account.
+// The engine must be Ready.
+func (e *Engine) Runs(node, namespace, account string) bool {
+	_, store := e.lookup(groupResource{resource: "pods"})
+	if store == nil {
+		return false
+	}
+	found, err := store.ByIndex(homeIndex, node)
+	if err != nil {
+		e.log.Error("pods of node not listed", zap.String("node", node), zap.Error(err))
+	}
+	return slices.ContainsFunc(found, func(o any) bool {
+		pod, ok := o.(*corev1.Pod)
+		return ok && pod.Namespace == namespace && pod.Spec.ServiceAccountName == account &&
+			pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed
+	})
+}
+
+// Knows reports whether a node has a Node object. The engine must be Ready.
+func (e *Engine) Knows(node string) bool { return e.exists(wire.Key{Resource: "nodes", Name: node}) }

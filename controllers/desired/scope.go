@@ -1,0 +1,356 @@
+package desired
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/frond-edge/frond/api/wire"
+)
+
+// ScopeSource says what a node asked for and was granted. told is false for a node that has not said what it wants as far as
+// anybody remembers: what it has is kept. An error means that nobody can tell yet: nothing of the node is decided. It must
+// neither block nor call the engine.
+type ScopeSource func(node string) (granted []wire.ScopeKind, told bool, err error)
+
+// scopeID tells the scopes of one site apart.
+type scopeID struct {
+	groupResource
+	namespace string
+}
+
+func idOf(s wire.Scope) scopeID {
+	return scopeID{groupResource{s.Group, s.Resource}, s.Namespace}
+}
+
+func (id scopeID) scope() wire.Scope {
+	return wire.Scope{Group: id.group, Resource: id.resource, Namespace: id.namespace}
+}
+
+// covering are the two scopes that an object may belong to.
+func covering(key wire.Key) [2]scopeID {
+	return [2]scopeID{{kindOf(key), ""}, {kindOf(key), key.Namespace}}
+}
+
+// scope is one that a site was granted. Its marker may be in the stream only while every object that was there when it was
+// granted is. Guarded by Engine.mu.
+type scope struct {
+	kind wire.ScopeKind
+	// filled: waiting is made of what the cache holds. Not so while the kind is not followed yet.
+	filled bool
+	// waiting are the objects still to be seen to before the marker.
+	waiting map[wire.Key]struct{}
+	// fill is which filling that was; work that began before it says nothing.
+	fill uint64
+	// withdrawn: the marker that the stream may hold is not to be believed, and goes until nothing waits.
+	withdrawn bool
+}
+
+func (sc *scope) complete() bool { return sc.filled && len(sc.waiting) == 0 }
+
+// audiences are the sites with a scope, by kind and namespace, so that an event costs what it touches.
+type audiences map[groupResource]map[string]map[*site]struct{}
+
+func (a audiences) add(id scopeID, s *site) {
+	byNamespace := a[id.groupResource]
+	if byNamespace == nil {
+		byNamespace = map[string]map[*site]struct{}{}
+		a[id.groupResource] = byNamespace
+	}
+	if byNamespace[id.namespace] == nil {
+		byNamespace[id.namespace] = map[*site]struct{}{}
+	}
+	byNamespace[id.namespace][s] = struct{}{}
+}
+
+func (a audiences) remove(id scopeID, s *site) {
+	byNamespace := a[id.groupResource]
+	delete(byNamespace[id.namespace], s)
+	if len(byNamespace[id.namespace]) == 0 {
+		delete(byNamespace, id.namespace)
+	}
+	if len(byNamespace) == 0 {
+		delete(a, id.groupResource)
+	}
+}
+
+// Rescope asks for a look at what a node was granted: that has changed. It does not block.
+func (e *Engine) Rescope(node string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	s := e.sites[node]
+	if s == nil || !s.loaded() {
+		return // the load looks by itself
+	}
+	if err := e.rescope(s, false); err != nil {
+		e.log.Warn("scopes not known", zap.String("node", node), zap.Error(err))
+	}
+}
+
+// rescope brings a site's scopes up to date. resumed: another replica or term had the node before, so a marker in the stream
+// is believed unless something speaks against it. The caller holds mu.
+func (e *Engine) rescope(s *site, resumed bool) error {
+	if e.cfg.Scopes == nil {
+		s.told = true
+		return nil
+	}
+	granted, told, err := e.cfg.Scopes(s.name)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errScopesUnknown, err)
+	}
+	if s.told = s.told || told; !told {
+		return nil
+	}
+	next := make(map[scopeID]wire.ScopeKind, len(granted))
+	for _, kind := range granted {
+		next[idOf(kind.Scope)] = kind
+	}
+	for id, sc := range s.scopes {
+		if kind, ok := next[id]; !ok || kind != sc.kind {
+			e.endScope(s, id)
+			e.enqueue(s, id.scope().Marker()) // what the scope brought goes after it: see swept
+		}
+	}
+	for id, kind := range next {
+		if s.scopes[id] == nil {
+			e.beginScope(s, id, kind, resumed)
+		}
+	}
+	return nil
+}
+
+func (e *Engine) beginScope(s *site, id scopeID, kind wire.ScopeKind, resumed bool) {
+	if s.scopes == nil {
+		s.scopes = map[scopeID]*scope{}
+	}
+	sc := &scope{kind: kind, withdrawn: !resumed}
+	s.scopes[id] = sc
+	e.audiences.add(id, s)
+	e.wantKind(kind)
+	if !resumed { // else the load asks for all
+		e.enqueue(s, id.scope().Marker())
+		e.fill(s, id, sc)
+	}
+}
+
+func (e *Engine) endScope(s *site, id scopeID) {
+	delete(s.scopes, id)
+	e.audiences.remove(id, s)
+	e.unwantKind(id.groupResource)
+}
+
+// drop forgets what the stream holds for a node and what the node was granted: another replica sees to it. The caller holds
+// mu.
+func (e *Engine) drop(s *site) {
+	s.release()
+	for id := range s.scopes {
+		e.endScope(s, id)
+	}
+	s.told = false
+}
+
+// fill asks for each object of a scope, and notes that the marker waits for them. The caller holds mu.
+func (e *Engine) fill(s *site, id scopeID, sc *scope) {
+	sc.filled, sc.waiting = false, nil
+	found, ok := e.objectsOf(id)
+	if !ok {
+		return // when the kind is followed, refill comes
+	}
+	sc.waiting = make(map[wire.Key]struct{}, len(found))
+	born := make(map[wire.Key]time.Time, len(found))
+	for _, object := range found {
+		o, ok := object.(client.Object)
+		if !ok {
+			continue
+		}
+		key := wire.Key{Group: id.group, Resource: id.resource, Namespace: o.GetNamespace(), Name: o.GetName()}
+		sc.waiting[key] = struct{}{}
+		born[key] = o.GetCreationTimestamp().Time
+	}
+	e.fills++
+	sc.filled, sc.fill = true, e.fills
+	marker := id.scope().Marker()
+	if s.misled(marker, born) {
+		sc.withdrawn = true
+		e.enqueue(s, marker)
+	}
+	for key := range sc.waiting {
+		e.enqueue(s, key)
+	}
+	if len(sc.waiting) == 0 {
+		e.enqueue(s, marker)
+	}
+}
+
+// objectsOf lists a scope's objects in the cache; ok is false while its kind is not followed.
+func (e *Engine) objectsOf(id scopeID) (found []any, ok bool) {
+	_, store := e.lookup(id.groupResource)
+	if store == nil {
+		return nil, false
+	}
+	if id.namespace == "" {
+		return store.List(), true
+	}
+	found, err := store.ByIndex(toolscache.NamespaceIndex, id.namespace)
+	if err != nil {
+		e.log.Error("objects of scope not listed", zap.String("scope", id.scope().String()), zap.Error(err))
+		return nil, false
+	}
+	return found, true
+}
+
+// refill fills the scopes of a kind that is followed since now.
+func (e *Engine) refill(kind groupResource) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for namespace, sites := range e.audiences[kind] {
+		id := scopeID{kind, namespace}
+		for s := range sites {
+			e.fill(s, id, s.scopes[id])
+		}
+	}
+}
+
+// tell asks for an object at each site that has a scope on it. The caller holds mu.
+func (e *Engine) tell(key wire.Key) {
+	byNamespace := e.audiences[kindOf(key)]
+	for s := range byNamespace[""] {
+		e.enqueue(s, key)
+	}
+	if key.Namespace == "" {
+		return
+	}
+	for s := range byNamespace[key.Namespace] {
+		e.enqueue(s, key)
+	}
+}
+
+// scoped reports whether a site was granted a scope with an object. The caller holds mu.
+func (s *site) scoped(key wire.Key) bool {
+	for _, id := range covering(key) {
+		if s.scopes[id] != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// seen notes that the stream holds what a node should have of an object, or of a marker, as decided after so many fillings.
+func (e *Engine) seen(s *site, key wire.Key, fills uint64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if marked, ok := wire.ScopeOf(key); ok {
+		e.swept(s, marked)
+		return
+	}
+	for _, id := range covering(key) {
+		sc := s.scopes[id]
+		if sc == nil || sc.fill > fills {
+			continue
+		}
+		if _, waits := sc.waiting[key]; !waits {
+			continue
+		}
+		if delete(sc.waiting, key); sc.complete() {
+			e.enqueue(s, id.scope().Marker())
+		}
+	}
+}
+
+// swept asks for the objects of a scope that has ended, once its marker is gone: a node must never take the rest for the
+// whole. The caller holds mu.
+func (e *Engine) swept(s *site, ended wire.Scope) {
+	if s.scopes[idOf(ended)] != nil && !e.gone(s) {
+		return
+	}
+	for _, key := range s.remains(ended) {
+		e.enqueue(s, key)
+	}
+}
+
+// markerState says what a scope's marker should be: a payload, or nothing, unless keep. The caller holds mu.
+func (e *Engine) markerState(s *site, of wire.Scope) (want *payload, keep bool, err error) {
+	sc := s.scopes[idOf(of)]
+	switch {
+	case e.gone(s):
+		return nil, false, nil
+	case sc == nil:
+		return nil, !s.told, nil
+	case !sc.complete():
+		return nil, !sc.withdrawn, nil
+	}
+	sc.withdrawn = false
+	object, err := json.Marshal(sc.kind.Mark())
+	if err != nil {
+		return nil, true, fmt.Errorf("encode the marker of %s: %w", sc.kind.String(), err)
+	}
+	return &payload{version: "1", digest: "1-" + sc.kind.Version + "-" + sc.kind.Kind, object: object}, false, nil
+}
+
+// misled reports whether the stream holds a scope's marker and lacks objects that are older: it has lost them.
+func (s *site) misled(marker wire.Key, born map[wire.Key]time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	mark, ok := s.held[marker]
+	if !ok || mark.deleted {
+		return false
+	}
+	for key, at := range born {
+		if r, ok := s.held[key]; (!ok || r.deleted) && at.Before(mark.at) {
+			return true
+		}
+	}
+	return false
+}
+
+// marked reports whether the stream holds the marker of a scope that an object belongs to.
+func (s *site) marked(key wire.Key) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.markers == 0 {
+		return false
+	}
+	for _, id := range covering(key) {
+		if r, ok := s.held[id.scope().Marker()]; ok && !r.deleted {
+			return true
+		}
+	}
+	return false
+}
+
+// remains are the objects of a scope that the stream holds, if its marker is gone.
+func (s *site) remains(ended wire.Scope) []wire.Key {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r, ok := s.held[ended.Marker()]; ok && !r.deleted {
+		return nil
+	}
+	var keys []wire.Key
+	for key, r := range s.held {
+		if !r.deleted && ended.Covers(key) {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+// countScopes counts the granted scopes at sites of this replica, those whose marker is out and the others.
+func (e *Engine) countScopes(complete bool) func() float64 {
+	return func() float64 {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		n := 0
+		for _, s := range e.sites {
+			for _, sc := range s.scopes {
+				if sc.complete() == complete {
+					n++
+				}
+			}
+		}
+		return float64(n)
+	}
+}

@@ -1,0 +1,7 @@
+package ports
+
+// For the tests.
+var (
+	Assign = assign
+	Parse  = parse
+)

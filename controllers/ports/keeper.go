@@ -1,0 +1,301 @@
+package ports
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/retry"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+
+	"github.com/frond-edge/frond/api/config"
+)
+
+const (
+	// namespace and name are those of the ConfigMap.
+	namespace, name = "kube-system", "frond-node-ports"
+	// edgeLabel is what package nodes writes (peers do not import each other).
+	edgeLabel = "node-role.kubernetes.io/edge"
+	// pause is between two looks at all nodes, so that many new nodes make one write; every is the longest one.
+	pause, every = 200 * time.Millisecond, 30 * time.Second
+	// writeTimeout bounds one look.
+	writeTimeout = 10 * time.Second
+)
+
+// Rules are the rights that cloudcore needs for this package.
+func Rules() []rbacv1.PolicyRule {
+	return []rbacv1.PolicyRule{
+		{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get", "list", "watch"}},
+		{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"get", "list", "watch", "create", "update"}},
+	}
+}
+
+// Keeper gives out ports. Make it with New, run it once with Start; it may be asked at any time.
+type Keeper struct {
+	ranges  []config.PortRange
+	client  kubernetes.Interface
+	objects cache.Cache
+	owns    func(node string) bool
+	// changed is told who has which port, at each change.
+	changed func(nodes map[uint16]string)
+	// tell asks a node to report itself: its Node does not say its port yet.
+	tell func(node string)
+	log  *zap.Logger
+	kick chan struct{} // of 1: one look is due, or none
+
+	mu sync.Mutex
+	// Guarded by mu.
+	ports map[string]uint16
+	// lost says that somebody has deleted the ConfigMap: it is made again as it was.
+	lost bool
+}
+
+// New makes a Keeper. Nodes for which owns is true are its to serve. changed and tell must not block.
+func New(ranges []config.PortRange, client kubernetes.Interface, objects cache.Cache, owns func(node string) bool,
+	changed func(nodes map[uint16]string), tell func(node string), log *zap.Logger,
+) *Keeper {
+	return &Keeper{
+		ranges: ranges, client: client, objects: objects, owns: owns, changed: changed, tell: tell, log: log,
+		kick: make(chan struct{}, 1), ports: map[string]uint16{},
+	}
+}
+
+// Port tells the port of a node.
+func (k *Keeper) Port(node string) (port uint16, has bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	port, has = k.ports[node]
+	return port, has
+}
+
+func (k *Keeper) known() map[string]uint16 {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return maps.Clone(k.ports)
+}
+
+// Start gives out ports until ctx ends.
+func (k *Keeper) Start(ctx context.Context) error {
+	stop, err := k.watch(ctx)
+	if err != nil {
+		return fmt.Errorf("ports of nodes: %w", err)
+	}
+	defer stop()
+	for {
+		began := time.Now()
+		if err := k.look(ctx); err != nil && ctx.Err() == nil {
+			k.log.Warn("ports of nodes not written, trying again", zap.Duration("took", time.Since(began)), zap.Error(err))
+			k.poke()
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(pause):
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-k.kick:
+		case <-time.After(every):
+		}
+	}
+}
+
+func (k *Keeper) poke() {
+	select {
+	case k.kick <- struct{}{}:
+	default:
+	}
+}
+
+// watch follows the ConfigMap, and the nodes that have no port or do not say it.
+func (k *Keeper) watch(ctx context.Context) (stop func(), err error) {
+	var undo []func()
+	stop = func() {
+		for _, f := range undo {
+			f()
+		}
+	}
+	for _, w := range []struct {
+		kind          any
+		handler, gone func(object any)
+	}{
+		{&corev1.ConfigMap{}, func(object any) {
+			if isOurs(object) {
+				k.read(object.(*corev1.ConfigMap))
+			}
+		}, func(object any) {
+			if isOurs(object) {
+				k.lose()
+			}
+		}},
+		{&corev1.Node{}, func(object any) {
+			if node, ok := object.(*corev1.Node); ok && !k.settled(node) {
+				k.poke()
+			}
+		}, func(any) {}},
+	} {
+		informer, err := k.informer(ctx, w.kind)
+		if err != nil {
+			stop()
+			return nil, err
+		}
+		registration, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+			AddFunc: w.handler, UpdateFunc: func(_, after any) { w.handler(after) }, DeleteFunc: w.gone,
+		})
+		if err != nil {
+			stop()
+			return nil, err
+		}
+		undo = append(undo, func() { _ = informer.RemoveEventHandler(registration) }) // an informer that has ended needs none
+	}
+	return stop, nil
+}
+
+func isOurs(object any) bool {
+	if missed, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
+		object = missed.Obj
+	}
+	cm, ok := object.(*corev1.ConfigMap)
+	return ok && cm.Namespace == namespace && cm.Name == name
+}
+
+func (k *Keeper) lose() {
+	k.mu.Lock()
+	k.lost = true
+	k.mu.Unlock()
+	k.log.Warn("ports of nodes deleted, making them again")
+	k.poke()
+}
+
+// isLost also forgets it.
+func (k *Keeper) isLost() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	lost := k.lost
+	k.lost = false
+	return lost
+}
+
+func (k *Keeper) informer(ctx context.Context, kind any) (cache.Informer, error) {
+	switch kind := kind.(type) {
+	case *corev1.ConfigMap:
+		return k.objects.GetInformer(ctx, kind)
+	case *corev1.Node:
+		return k.objects.GetInformer(ctx, kind)
+	}
+	return nil, errors.New("nothing to watch")
+}
+
+// settled tells whether nothing is to be done for a node.
+func (k *Keeper) settled(node *corev1.Node) bool {
+	if _, edge := node.Labels[edgeLabel]; !edge || node.DeletionTimestamp != nil || !k.owns(node.Name) {
+		return true
+	}
+	port, has := k.Port(node.Name)
+	return has && within(port, k.ranges) && node.Status.DaemonEndpoints.KubeletEndpoint.Port == int32(port)
+}
+
+// read takes over what a version of the ConfigMap says. A version that is older than the last one does no harm: the next
+// comes.
+func (k *Keeper) read(cm *corev1.ConfigMap) {
+	have := parse(cm.Data)
+	k.mu.Lock()
+	same := maps.Equal(have, k.ports)
+	k.ports = have
+	k.mu.Unlock()
+	if same {
+		return
+	}
+	nodes := make(map[uint16]string, len(have))
+	for node, port := range have {
+		nodes[port] = node
+	}
+	k.changed(nodes)
+	k.poke()
+}
+
+// look serves all nodes that need something.
+func (k *Keeper) look(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	var list corev1.NodeList
+	if err := k.objects.List(ctx, &list); err != nil {
+		return err
+	}
+	alive := make(map[string]bool, len(list.Items))
+	var wanted []string
+	for i := range list.Items {
+		node := &list.Items[i]
+		alive[node.Name] = true
+		if k.settled(node) {
+			continue
+		}
+		if port, has := k.Port(node.Name); has && within(port, k.ranges) {
+			k.tell(node.Name)
+			continue
+		}
+		wanted = append(wanted, node.Name)
+	}
+	lost := k.isLost()
+	if len(wanted) == 0 && !lost {
+		return nil
+	}
+	err := k.give(ctx, wanted, func(node string) bool { return alive[node] })
+	if err != nil && lost {
+		k.lose()
+	}
+	return err
+}
+
+// give writes ports for nodes that have none.
+func (k *Keeper) give(ctx context.Context, wanted []string, alive func(node string) bool) error {
+	configMaps := k.client.CoreV1().ConfigMaps(namespace)
+	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		cm, err := configMaps.Get(ctx, name, metav1.GetOptions{})
+		missing := apierrors.IsNotFound(err)
+		if missing {
+			cm = &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+		} else if err != nil {
+			return err
+		}
+		have := parse(cm.Data)
+		if missing {
+			have = k.known()
+		}
+		next, full := assign(have, wanted, alive, k.ranges)
+		if len(full) > 0 {
+			k.log.Error("no port is left: kubectl cannot reach these nodes; give gateway.direct more ports",
+				zap.Int("nodes", len(full)), zap.String("node", full[0]))
+		}
+		if maps.Equal(next, have) && !missing {
+			k.read(cm) // what is not known here yet
+			return nil
+		}
+		cm.Data = format(next)
+		if missing {
+			cm, err = configMaps.Create(ctx, cm, metav1.CreateOptions{})
+			if apierrors.IsAlreadyExists(err) {
+				return apierrors.NewConflict(corev1.Resource("configmaps"), name, err)
+			}
+		} else {
+			cm, err = configMaps.Update(ctx, cm, metav1.UpdateOptions{})
+		}
+		if err != nil {
+			return err
+		}
+		k.log.Info("ports given to nodes", zap.Int("nodes", len(wanted)-len(full)), zap.Int("ports", len(next)))
+		k.read(cm)
+		return nil
+	})
+}

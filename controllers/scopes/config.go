@@ -1,0 +1,130 @@
+package scopes
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+	rbacv1 "k8s.io/api/rbac/v1"
+
+	"github.com/frond-edge/frond/api/wire"
+)
+
+// Registry keeps one value a node for all replicas. Calls may be concurrent.
+type Registry interface {
+	// Get returns the last value; revision 0: there is none.
+	Get(ctx context.Context, node string) (value []byte, revision uint64, err error)
+	// Put stores a value in place of the one of a revision. If there is another by now, the error wraps wire.ErrConflict.
+	Put(ctx context.Context, node string, value []byte, revision uint64) error
+	// Delete removes the value of a revision, with the same error.
+	Delete(ctx context.Context, node string, revision uint64) error
+	// Watch tells of each value there is, then calls all, then tells of each change, until ctx ends. A value of nil: it was
+	// removed. It may tell of older values again.
+	Watch(ctx context.Context, each func(node string, value []byte), all func()) error
+}
+
+// Node is what the rest of the cloud knows of the nodes. Calls may be concurrent and must not block.
+type Node struct {
+	// Owned: this replica serves the node.
+	Owned func(node string) bool
+	// Known: there is a Node object.
+	Known func(node string) bool
+	// Runs: a pod of that service account is bound to the node and has not ended.
+	Runs func(node, namespace, account string) bool
+	// Changed is told when what Granted says of a node has changed.
+	Changed func(node string)
+}
+
+// Config of a Keeper. The zero value works.
+type Config struct {
+	// PerNode is how many scopes one node may have; 0: 64.
+	PerNode int
+	// Objects is how many objects one scope may hold when it is granted and judged again; 0: 20,000.
+	Objects int
+	// JudgeEvery is how often each node's scopes are judged again; 0: 2 minutes. RBAC and pods are followed, so this finds what
+	// other authorizers say, how large a scope is by now, and what the API no longer serves.
+	JudgeEvery time.Duration
+	// Users are users that every node may speak for, beside its own pods' accounts and itself.
+	Users []string
+	// Metrics registers the keeper's metrics; nil: they are kept and not shown.
+	Metrics prometheus.Registerer
+}
+
+const (
+	defaultPerNode    = 64
+	defaultObjects    = 20_000
+	defaultJudgeEvery = 2 * time.Minute
+)
+
+func (c Config) withDefaults() Config {
+	if c.PerNode == 0 {
+		c.PerNode = defaultPerNode
+	}
+	if c.Objects == 0 {
+		c.Objects = defaultObjects
+	}
+	if c.JudgeEvery == 0 {
+		c.JudgeEvery = defaultJudgeEvery
+	}
+	return c
+}
+
+// Validate joins all faults.
+func (c Config) Validate() error {
+	var faults []error
+	if c.PerNode < 0 || c.PerNode > wire.MaxScopes {
+		faults = append(faults, errors.New("scopes: the number of a node's scopes is out of range"))
+	}
+	if c.Objects < 0 || c.JudgeEvery < 0 {
+		faults = append(faults, errors.New("scopes: objects or judge every is negative"))
+	}
+	return errors.Join(faults...)
+}
+
+// Rules are the rights that cloudcore needs for this package. What nodes may have scopes on, cloudcore must be able to list and
+// watch besides.
+func Rules() []rbacv1.PolicyRule {
+	return []rbacv1.PolicyRule{
+		{APIGroups: []string{"authorization.k8s.io"}, Resources: []string{"subjectaccessreviews"}, Verbs: []string{"create"}},
+		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get", "list", "watch"}},
+		{
+			APIGroups: []string{rbacv1.GroupName}, Verbs: []string{"get", "list", "watch"},
+			Resources: []string{"clusterroles", "clusterrolebindings", "roles", "rolebindings"},
+		},
+	}
+}
+
+type metrics struct {
+	reviews   prometheus.Counter
+	judged    prometheus.Counter
+	errors    prometheus.Counter
+	calls     *prometheus.CounterVec
+	granted   prometheus.GaugeFunc
+	refusals  *prometheus.CounterVec
+	remembers prometheus.GaugeFunc
+}
+
+func newMetrics(reg prometheus.Registerer, granted, nodes func() float64) *metrics {
+	f := promauto.With(reg)
+	counter := func(name, help string) prometheus.Counter {
+		return f.NewCounter(prometheus.CounterOpts{Name: "frond_scopes_" + name, Help: help})
+	}
+	vec := func(name, help, label string) *prometheus.CounterVec {
+		return f.NewCounterVec(prometheus.CounterOpts{Name: "frond_scopes_" + name, Help: help}, []string{label})
+	}
+	return &metrics{
+		reviews:  counter("reviews_total", "SubjectAccessReviews made to judge what nodes' components want."),
+		judged:   counter("judged_total", "Times that a node's scopes were judged."),
+		errors:   counter("errors_total", "Judgements that could not be stored and are tried again."),
+		calls:    vec("requests_total", "Requests of nodes, by what came of them: changed, same, stale.", "result"),
+		refusals: vec("refusals_total", "Verdicts on the wishes of nodes that were no, by reason.", "reason"),
+		granted: f.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "frond_scopes_granted", Help: "Scopes granted to the nodes that this replica owns.",
+		}, granted),
+		remembers: f.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "frond_scopes_nodes", Help: "Nodes of the cluster that ever said what they want.",
+		}, nodes),
+	}
+}

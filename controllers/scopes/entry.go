@@ -1,0 +1,103 @@
+package scopes
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/frond-edge/frond/api/wire"
+)
+
+// entry is what the registry holds of a node.
+type entry struct {
+	// Written counts up with each writing and is near the time in milliseconds, so that a later entry is known as such also
+	// after the registry was lost.
+	Written int64 `json:"written"`
+	// Order is the node's own, of the request that Wants came with.
+	Order   uint64           `json:"order"`
+	Wants   []wire.ScopeWant `json:"wants"`
+	Granted []grant          `json:"granted"`
+}
+
+// grant is a scope and who may have it.
+type grant struct {
+	wire.ScopeKind
+	Users []string `json:"users"`
+}
+
+func (e entry) encode() ([]byte, error) {
+	data, err := json.Marshal(e)
+	if err != nil {
+		return nil, fmt.Errorf("encode for the registry: %w", err)
+	}
+	return data, nil
+}
+
+func decode(value []byte) (entry, error) {
+	var e entry
+	if err := json.Unmarshal(value, &e); err != nil {
+		return entry{}, fmt.Errorf("entry of the registry: %w", err)
+	}
+	return e, nil
+}
+
+// next is the entry that takes the place of e.
+func (e entry) next(order uint64, wants []wire.ScopeWant, granted []grant, now time.Time) entry {
+	return entry{Written: max(e.Written+1, now.UnixMilli()), Order: order, Wants: wants, Granted: granted}
+}
+
+// tidy sorts what a node wants, each scope once and each user once in it.
+func tidy(wants []wire.ScopeWant) []wire.ScopeWant {
+	users := map[wire.Scope][]string{}
+	for _, w := range wants {
+		users[w.Scope] = append(users[w.Scope], w.Users...)
+	}
+	out := make([]wire.ScopeWant, 0, len(users))
+	for scope, names := range users {
+		slices.Sort(names)
+		out = append(out, wire.ScopeWant{Scope: scope, Users: slices.Compact(names)})
+	}
+	slices.SortFunc(out, func(a, b wire.ScopeWant) int { return compare(a.Scope, b.Scope) })
+	return out
+}
+
+func compare(a, b wire.Scope) int {
+	return cmp.Or(strings.Compare(a.Group, b.Group), strings.Compare(a.Resource, b.Resource),
+		strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Version, b.Version))
+}
+
+func sameWants(a, b []wire.ScopeWant) bool {
+	return slices.EqualFunc(a, b, func(x, y wire.ScopeWant) bool { return x.Scope == y.Scope && slices.Equal(x.Users, y.Users) })
+}
+
+func sameGrants(a, b []grant) bool {
+	return slices.EqualFunc(a, b, func(x, y grant) bool { return x.ScopeKind == y.ScopeKind && slices.Equal(x.Users, y.Users) })
+}
+
+// grants are what verdicts amount to. What could not be judged stays as it was.
+func grants(verdicts []verdict, before []grant) []grant {
+	out := []grant{}
+	taken := map[wire.Key]bool{}
+	for _, v := range verdicts {
+		at := slices.IndexFunc(before, func(g grant) bool { return g.Scope == v.kind.Scope })
+		g := grant{ScopeKind: v.kind}
+		for _, u := range v.users {
+			had := at >= 0 && slices.Contains(before[at].Users, u.User)
+			if u.Reason == "" || u.Reason == wire.ScopeUnjudged && had {
+				g.Users = append(g.Users, u.User)
+			}
+		}
+		if g.Kind == "" && at >= 0 {
+			g.ScopeKind = before[at].ScopeKind
+		}
+		// Two versions of one resource cannot both be the one that is delivered, but one may be of old.
+		if marker := g.Marker(); len(g.Users) > 0 && g.Kind != "" && !taken[marker] {
+			taken[marker] = true
+			out = append(out, g)
+		}
+	}
+	return out
+}

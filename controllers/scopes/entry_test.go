@@ -1,0 +1,78 @@
+package scopes
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+
+	"github.com/frond-edge/frond/api/wire"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var widgets = wire.Scope{Group: "example.com", Version: "v1", Resource: "widgets", Namespace: "shop"}
+
+func TestWishesAreTidied(t *testing.T) {
+	gadgets := widgets
+	gadgets.Resource = "gadgets"
+	got := tidy([]wire.ScopeWant{
+		{Scope: widgets, Users: []string{"b"}}, {Scope: gadgets, Users: []string{"a"}}, {Scope: widgets, Users: []string{"b", "a"}},
+	})
+	want := []wire.ScopeWant{{Scope: gadgets, Users: []string{"a"}}, {Scope: widgets, Users: []string{"a", "b"}}}
+	if diff := cmp.Diff(want, got); diff != "" || !sameWants(want, got) {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestWhatIsGranted(t *testing.T) {
+	kind := wire.ScopeKind{Scope: widgets, Kind: "Widget", Namespaced: true}
+	old := widgets
+	old.Version = "v1beta1"
+	said := func(kind wire.ScopeKind, reasons ...wire.ScopeReason) verdict {
+		v := verdict{kind: kind}
+		for i, reason := range reasons {
+			v.users = append(v.users, wire.ScopeVerdict{Scope: kind.Scope, User: string(rune('a' + i)), Reason: reason})
+		}
+		return v
+	}
+	unknown := wire.ScopeKind{Scope: widgets}
+	had := []grant{{kind, []string{"a"}}}
+	for name, tt := range map[string]struct {
+		verdicts []verdict
+		before   []grant
+		want     []grant
+	}{
+		"one of two":                         {[]verdict{said(kind, wire.ScopeForbidden, "")}, nil, []grant{{kind, []string{"b"}}}},
+		"nobody":                             {[]verdict{said(kind, wire.ScopeForbidden)}, had, []grant{}},
+		"wanted no more":                     {nil, had, []grant{}},
+		"not judged, was granted":            {[]verdict{said(unknown, wire.ScopeUnjudged)}, had, had},
+		"not judged, was not granted":        {[]verdict{said(unknown, wire.ScopeForbidden, wire.ScopeUnjudged)}, had, []grant{}},
+		"not judged, never granted":          {[]verdict{said(unknown, wire.ScopeUnjudged)}, nil, []grant{}},
+		"no longer served":                   {[]verdict{said(unknown, wire.ScopeNotServed)}, had, []grant{}},
+		"another version that was not known": {[]verdict{said(kind, ""), said(wire.ScopeKind{Scope: old, Kind: "Widget"}, "")}, nil, had},
+	} {
+		got := grants(tt.verdicts, tt.before)
+		if diff := cmp.Diff(tt.want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+func TestALaterEntryIsKnownAsSuch(t *testing.T) {
+	now := time.UnixMilli(1_000)
+	first := entry{}.next(1, nil, nil, now)
+	second := first.next(2, nil, nil, now) // in the same millisecond
+	third := second.next(3, nil, nil, now.Add(-time.Hour))
+	if first.Written != 1_000 || second.Written <= first.Written || third.Written <= second.Written {
+		t.Errorf("written %d, %d, %d", first.Written, second.Written, third.Written)
+	}
+	anew := entry{}.next(1, nil, nil, now.Add(time.Second)) // the registry was lost
+	if anew.Written <= third.Written {
+		t.Errorf("after the loss %d, before %d", anew.Written, third.Written)
+	}
+	if _, err := decode([]byte("garbage")); err == nil {
+		t.Error("garbage is an entry")
+	}
+}

@@ -1,0 +1,177 @@
+package scopes
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/frond-edge/frond/api/wire"
+)
+
+const (
+	// remembered bounds the answers that are kept: users and scopes are few and the same at many nodes.
+	remembered = 8192
+	// judgeTimeout bounds the questions about one node.
+	judgeTimeout = 10 * time.Second
+)
+
+// judge asks Kubernetes. Its answers are kept for a time, so a DaemonSet costs as much as one pod.
+type judge struct {
+	kube    kubernetes.Interface
+	catalog *catalog
+	// runs reports whether a pod of a service account lives on a node.
+	runs func(node, namespace, account string) bool
+	// allowed are users that every node may speak for.
+	allowed []string
+	// perNode is how many scopes a node may have.
+	perNode int
+	keep    time.Duration
+	metrics *metrics
+
+	mu      sync.Mutex
+	answers map[question]answer // guarded by mu
+}
+
+type question struct {
+	user  string
+	scope wire.Scope
+}
+
+type answer struct {
+	reason  wire.ScopeReason
+	message string
+	until   time.Time
+}
+
+// forget drops what was answered: roles have changed.
+func (j *judge) forget() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	clear(j.answers)
+}
+
+// verdict is what is said of one scope.
+type verdict struct {
+	kind  wire.ScopeKind
+	users []wire.ScopeVerdict
+}
+
+// granted reports whether anybody may have it.
+func (v verdict) granted() bool {
+	return slices.ContainsFunc(v.users, func(u wire.ScopeVerdict) bool { return u.Reason == "" })
+}
+
+// refuse takes it from all who were granted it.
+func (v verdict) refuse(reason wire.ScopeReason, message string) {
+	for i := range v.users {
+		if v.users[i].Reason == "" {
+			v.users[i].Reason, v.users[i].Message = reason, message
+		}
+	}
+}
+
+// all judges what a node wants.
+func (j *judge) all(ctx context.Context, node string, wants []wire.ScopeWant) []verdict {
+	ctx, cancel := context.WithTimeout(ctx, judgeTimeout)
+	defer cancel()
+	verdicts := make([]verdict, 0, len(wants))
+	for i, want := range wants {
+		v := verdict{kind: wire.ScopeKind{Scope: want.Scope}}
+		for _, user := range want.Users {
+			reason, message := wire.ScopeTooLarge, fmt.Sprintf("a node has at most %d scopes", j.perNode)
+			if i < j.perNode {
+				reason, message = j.one(ctx, node, user, want.Scope)
+			}
+			v.users = append(v.users, wire.ScopeVerdict{Scope: want.Scope, User: user, Reason: reason, Message: message})
+		}
+		// What the API has is told to those only who may look at it.
+		if v.granted() {
+			var reason wire.ScopeReason
+			var message string
+			if v.kind, reason, message = j.catalog.look(ctx, want.Scope); reason != "" {
+				v.refuse(reason, message)
+			}
+		}
+		verdicts = append(verdicts, v)
+	}
+	return verdicts
+}
+
+// one judges whether a node may ask for a user, and the user for the scope.
+func (j *judge) one(ctx context.Context, node, user string, scope wire.Scope) (wire.ScopeReason, string) {
+	groups, reason, message := j.identity(node, user)
+	if reason != "" {
+		return reason, message
+	}
+	q := question{user: user, scope: scope}
+	now := time.Now()
+	j.mu.Lock()
+	a, ok := j.answers[q]
+	j.mu.Unlock()
+	if ok && now.Before(a.until) {
+		return a.reason, a.message
+	}
+	for _, verb := range []string{"list", "watch"} {
+		if reason, message = j.review(ctx, user, groups, verb, scope); reason != "" {
+			break
+		}
+	}
+	if reason != wire.ScopeUnjudged {
+		j.mu.Lock()
+		if len(j.answers) >= remembered {
+			clear(j.answers)
+		}
+		j.answers[q] = answer{reason: reason, message: message, until: now.Add(j.keep)}
+		j.mu.Unlock()
+	}
+	return reason, message
+}
+
+const (
+	accountPrefix = "system:serviceaccount:"
+	nodePrefix    = "system:node:"
+)
+
+// identity tells whom a user name means, and refuses those that the node may not speak for.
+func (j *judge) identity(node, user string) (groups []string, reason wire.ScopeReason, message string) {
+	if account, ok := strings.CutPrefix(user, accountPrefix); ok {
+		namespace, name, ok := strings.Cut(account, ":")
+		if !ok || namespace == "" || name == "" || strings.Contains(name, ":") || !j.runs(node, namespace, name) {
+			return nil, wire.ScopeForeign, fmt.Sprintf("no pod of %.200q runs on node %s", user, node)
+		}
+		return []string{"system:serviceaccounts", "system:serviceaccounts:" + namespace, "system:authenticated"}, "", ""
+	}
+	switch {
+	case user == nodePrefix+node:
+		return []string{"system:nodes", "system:authenticated"}, "", ""
+	case slices.Contains(j.allowed, user) && !strings.HasPrefix(user, nodePrefix):
+		return []string{"system:authenticated"}, "", ""
+	}
+	return nil, wire.ScopeForeign, fmt.Sprintf("node %s may not ask for %.200q", node, user)
+}
+
+func (j *judge) review(ctx context.Context, user string, groups []string, verb string, scope wire.Scope) (wire.ScopeReason, string) {
+	j.metrics.reviews.Inc()
+	review, err := j.kube.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{
+		Spec: authorizationv1.SubjectAccessReviewSpec{User: user, Groups: groups, ResourceAttributes: &authorizationv1.ResourceAttributes{
+			Verb: verb, Group: scope.Group, Version: scope.Version, Resource: scope.Resource, Namespace: scope.Namespace,
+		}},
+	}, metav1.CreateOptions{})
+	switch {
+	case apierrors.IsForbidden(err):
+		return wire.ScopeUnjudged, "cloudcore may not create subjectaccessreviews: grant it that right"
+	case err != nil:
+		return wire.ScopeUnjudged, "Kubernetes could not be asked: " + err.Error()
+	case !review.Status.Allowed:
+		return wire.ScopeForbidden, fmt.Sprintf("%s may not %s %s", user, verb, scope.String())
+	}
+	return "", ""
+}

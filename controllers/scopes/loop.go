@@ -1,0 +1,279 @@
+package scopes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"slices"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/frond-edge/frond/api/wire"
+)
+
+const (
+	// workers judge nodes at a time.
+	workers = 4
+	// settle is how long changes of RBAC are gathered: a role and its binding come together.
+	settle = 500 * time.Millisecond
+	// sweepTick is how finely judging again is spread over Config.JudgeEvery.
+	sweepTick = time.Second
+	// forgetAfter is how long the entry of a node without Node object is kept after it was last written.
+	forgetAfter = time.Hour
+	// watchPause is the pause after a watch of the registry that failed.
+	watchPause = time.Second
+)
+
+// Start keeps the entries and judges them again until ctx ends, and then returns nil. The registry's watch and the cache must
+// be usable.
+func (k *Keeper) Start(ctx context.Context) error {
+	defer k.queue.ShutDown()
+	stop, err := k.follow(ctx)
+	defer stop()
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return k.watch(gctx) })
+	g.Go(func() error { return k.sweep(gctx) })
+	g.Go(func() error { return k.rolesChanged(gctx) })
+	g.Go(func() error {
+		<-gctx.Done()
+		k.queue.ShutDown() // lets the workers end
+		return nil
+	})
+	for range workers {
+		g.Go(func() error {
+			for k.work(gctx) {
+			}
+			return nil
+		})
+	}
+	return g.Wait()
+}
+
+// watch hears of the registry. A watch may end with its server without a word, which the registry sees to.
+func (k *Keeper) watch(ctx context.Context) error {
+	for ctx.Err() == nil {
+		if err := k.registry.Watch(ctx, k.heard, k.allRead); err != nil && ctx.Err() == nil {
+			k.log.Warn("registry not watched, trying again", zap.Error(err))
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(watchPause):
+		}
+	}
+	return nil
+}
+
+// follow hears of RBAC and pods. The returned function is never nil.
+func (k *Keeper) follow(ctx context.Context) (stop func(), err error) {
+	var undo []func()
+	stop = func() {
+		for _, f := range undo {
+			f()
+		}
+	}
+	add := func(object client.Object, handler toolscache.ResourceEventHandler) error {
+		informer, err := k.cache.GetInformer(ctx, object, cache.BlockUntilSynced(false))
+		if err != nil {
+			return fmt.Errorf("follow %T: %w", object, err)
+		}
+		registration, err := informer.AddEventHandler(handler)
+		if err != nil {
+			return fmt.Errorf("follow %T: %w", object, err)
+		}
+		undo = append(undo, func() { _ = informer.RemoveEventHandler(registration) }) // fails only for another's handler
+		return nil
+	}
+	roles := toolscache.ResourceEventHandlerFuncs{
+		AddFunc:    func(any) { k.askRoles() },
+		UpdateFunc: func(any, any) { k.askRoles() },
+		DeleteFunc: func(any) { k.askRoles() },
+	}
+	pods := toolscache.ResourceEventHandlerFuncs{
+		AddFunc:    func(o any) { k.podChanged(nil, o) },
+		UpdateFunc: k.podChanged,
+		DeleteFunc: func(o any) { k.podChanged(o, nil) },
+	}
+	for _, object := range []client.Object{&rbacv1.ClusterRole{}, &rbacv1.ClusterRoleBinding{}, &rbacv1.Role{}, &rbacv1.RoleBinding{}} {
+		if err := add(object, roles); err != nil {
+			return stop, err
+		}
+	}
+	return stop, add(&corev1.Pod{}, pods)
+}
+
+func (k *Keeper) askRoles() {
+	select {
+	case k.roles <- struct{}{}:
+	default:
+	}
+}
+
+// rolesChanged judges all nodes again after RBAC has changed.
+func (k *Keeper) rolesChanged(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-k.roles:
+		}
+		select { // what comes together is judged once
+		case <-ctx.Done():
+			return nil
+		case <-time.After(settle):
+		}
+		select {
+		case <-k.roles:
+		default:
+		}
+		k.judge.forget()
+		for _, node := range k.wanting() {
+			k.queue.Add(node)
+		}
+	}
+}
+
+// podChanged judges a node again when a service account may have come to it or left it.
+func (k *Keeper) podChanged(before, after any) {
+	was, is := lives(before), lives(after)
+	if was == is {
+		return
+	}
+	for _, l := range []life{was, is} {
+		k.mu.Lock()
+		_, wants := k.entries[l.node]
+		k.mu.Unlock()
+		if wants {
+			k.queue.Add(l.node)
+		}
+	}
+}
+
+// life is who lives where by one pod; the zero life: nobody.
+type life struct{ node, namespace, account string }
+
+func lives(object any) life {
+	if last, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
+		object = last.Obj
+	}
+	pod, ok := object.(*corev1.Pod)
+	if !ok || pod.Spec.NodeName == "" || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+		return life{}
+	}
+	return life{pod.Spec.NodeName, pod.Namespace, pod.Spec.ServiceAccountName}
+}
+
+// wanting names this replica's nodes that have an entry, sorted.
+func (k *Keeper) wanting() []string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var nodes []string
+	for node := range k.entries {
+		if k.node.Owned(node) {
+			nodes = append(nodes, node)
+		}
+	}
+	slices.Sort(nodes)
+	return nodes
+}
+
+// sweep judges each node again every Config.JudgeEvery, spread over that time.
+func (k *Keeper) sweep(ctx context.Context) error {
+	tick := min(sweepTick, k.cfg.JudgeEvery)
+	ticker := time.NewTicker(tick)
+	defer ticker.Stop()
+	var left []string
+	share := 0
+	for {
+		if len(left) == 0 {
+			left = k.wanting()
+			share = 1 + len(left)*int(tick)/int(k.cfg.JudgeEvery)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+		n := min(share, len(left))
+		for _, node := range left[:n] {
+			k.queue.Add(node)
+		}
+		left = left[n:]
+	}
+}
+
+func (k *Keeper) work(ctx context.Context) bool {
+	node, end := k.queue.Get()
+	if end || ctx.Err() != nil {
+		return false
+	}
+	defer k.queue.Done(node)
+	switch err := k.again(ctx, node); {
+	case err == nil:
+		k.queue.Forget(node)
+	case ctx.Err() != nil:
+	default:
+		if !errors.Is(err, wire.ErrConflict) {
+			k.metrics.errors.Inc()
+			k.log.Warn("scopes not judged again, trying later", zap.String("node", node), zap.Error(err))
+		}
+		k.queue.AddRateLimited(node)
+	}
+	return true
+}
+
+// again judges a node's scopes once more, if it is ours.
+func (k *Keeper) again(ctx context.Context, node string) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("panic: %v\n%s", r, debug.Stack())
+		}
+	}()
+	k.mu.Lock()
+	last, ok := k.entries[node]
+	k.mu.Unlock()
+	if !ok || !k.node.Owned(node) {
+		return nil
+	}
+	if !k.node.Known(node) && time.Since(time.UnixMilli(last.Written)) > forgetAfter {
+		_, revision, err := k.load(ctx, node)
+		if err != nil || revision == 0 {
+			return err
+		}
+		return k.registry.Delete(ctx, node, revision)
+	}
+	verdicts := k.judge.all(ctx, node, last.Wants)
+	k.metrics.judged.Inc()
+	granted := grants(verdicts, last.Granted)
+	if sameGrants(granted, last.Granted) {
+		return nil
+	}
+	now, revision, err := k.load(ctx, node)
+	if err != nil {
+		return err
+	}
+	if revision == 0 || now.Written != last.Written {
+		if revision != 0 {
+			k.note(node, now)
+		}
+		return fmt.Errorf("%w: the registry of %s has another entry", wire.ErrConflict, node)
+	}
+	if err := k.store(ctx, node, now.next(now.Order, now.Wants, granted, time.Now()), revision); err != nil {
+		return err
+	}
+	k.tell(node, verdicts)
+	return nil
+}

@@ -1,0 +1,48 @@
+package devcluster
+
+import (
+	"net"
+	"net/netip"
+	"path/filepath"
+	"strconv"
+
+	"github.com/frond-edge/frond/api/config"
+	"github.com/frond-edge/frond/internal/devcluster/pki"
+)
+
+// directPorts names the ports of gateways at the cloudcores. Which gateway has which is the cloudcores' affair.
+func directPorts(s Spec) []string { return numbered("direct", s.Edges) }
+
+// directHost is an address of this machine that kube-apiserver calls for nodes/proxy, too, which loopback is not; loopback
+// where there is no other.
+func directHost() string {
+	addresses, err := net.InterfaceAddrs()
+	if err != nil {
+		return "127.0.0.1"
+	}
+	for _, a := range addresses {
+		if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().Is4() && p.Addr().IsGlobalUnicast() {
+			return p.Addr().String()
+		}
+	}
+	return "127.0.0.1"
+}
+
+// directConfig lets this machine alone connect.
+func directConfig(l layout, s state) config.Direct {
+	host := directHost()
+	d := config.Direct{
+		Host: host, Listen: host, From: []string{host + "/32", "127.0.0.0/8"},
+		CertFile: filepath.Join(l.pki(), "direct.crt"), KeyFile: filepath.Join(l.pki(), "direct.key"),
+	}
+	for _, name := range directPorts(s.Spec) {
+		d.Ports = append(d.Ports, strconv.Itoa(s.Ports[name]))
+	}
+	return d
+}
+
+// issueDirect makes what a cloudcore shows in place of a gateway that is not reached.
+func issueDirect(ca *pki.Authority) error {
+	_, err := ca.Issue("direct", pki.Subject{Name: "frond-gateway", Hosts: []string{directHost()}})
+	return err
+}

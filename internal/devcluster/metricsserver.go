@@ -1,0 +1,94 @@
+package devcluster
+
+import (
+	"context"
+	_ "embed" // the manifest
+	"encoding/base64"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/internal/devcluster/daemon"
+	"github.com/frond-edge/frond/internal/devcluster/pki"
+)
+
+// metricsServer names the process, its port and its files.
+const metricsServer = "metrics-server"
+
+// metricsServerManifest has the rules of upstream's manifests; the Service leads to the process on this host.
+//
+//go:embed metrics-server.yaml
+var metricsServerManifest string
+
+// metricsServerFlags: all nodes are gateways here, so it asks the cloudcores for each.
+func metricsServerFlags(l layout, ports map[string]int) []string {
+	p, kubeconfig := l.pki(), l.in(metricsServer+".kubeconfig")
+	return []string{
+		"--kubeconfig=" + kubeconfig, "--authentication-kubeconfig=" + kubeconfig, "--authorization-kubeconfig=" + kubeconfig,
+		"--bind-address=127.0.0.1", "--secure-port=" + strconv.Itoa(ports[metricsServer]),
+		"--tls-cert-file=" + p + "/metrics-server.crt", "--tls-private-key-file=" + p + "/metrics-server.key",
+		"--kubelet-preferred-address-types=" + wire.AddressMetrics,
+		"--kubelet-port=" + strconv.Itoa(ports["scrape"]),
+		"--kubelet-certificate-authority=" + p + "/egress-ca.crt",
+		"--kubelet-request-timeout=5s",
+		"--metric-resolution=10s", // the least it takes
+	}
+}
+
+// metricsServer is upstream's, with a token of its service account as in a pod.
+func (c *Cluster) metricsServer() part {
+	return part{
+		name: metricsServer, stage: stageControl, grace: 5 * time.Second, ports: []string{metricsServer},
+		command: daemon.Command{Path: c.layout.bin(metricsServer), Args: metricsServerFlags(c.layout, c.state.Ports)},
+		ready:   func(ctx context.Context) error { return c.get(ctx, kubeClient, metricsServer, "/livez", nil) },
+	}
+}
+
+// writeMetricsServer makes what metrics-server reads and what Kubernetes has to know of it.
+func writeMetricsServer(l layout, s state) error {
+	if s.Spec.NoMetrics {
+		return nil
+	}
+	ca, err := pki.NewAuthority(l.pki(), "ca")
+	if err != nil {
+		return err
+	}
+	if _, err := ca.Issue(metricsServer, pki.Subject{Name: metricsServer, Hosts: []string{"127.0.0.1", "metrics-server.kube-system.svc"}}); err != nil {
+		return err
+	}
+	pem, err := os.ReadFile(ca.Cert)
+	if err != nil {
+		return fmt.Errorf("read authority: %w", err)
+	}
+	manifest := strings.NewReplacer("CA_BUNDLE", base64.StdEncoding.EncodeToString(pem), "PORT", strconv.Itoa(s.Ports[metricsServer])).
+		Replace(metricsServerManifest)
+	if err := writeFile(l.in(metricsServer+".yaml"), []byte(manifest), 0o600); err != nil {
+		return err
+	}
+	k := newKubeconfig("https://" + loopback(s.Ports["apiserver"]))
+	k.Users[0].User.TokenFile = l.in(metricsServer + ".token")
+	return k.write(l.in(metricsServer+".kubeconfig"), map[string]*string{ca.Cert: &k.Clusters[0].Cluster.CA})
+}
+
+// installMetricsServer tells Kubernetes of metrics-server and fetches its token.
+func (c *Cluster) installMetricsServer(ctx context.Context) error {
+	if c.state.Spec.NoMetrics {
+		return nil
+	}
+	manifest, err := os.ReadFile(c.layout.in(metricsServer + ".yaml"))
+	if err != nil {
+		return fmt.Errorf("install metrics-server: %w", err)
+	}
+	if _, err := c.Kubectl(ctx, string(manifest), "apply", "--server-side", "--force-conflicts", "--validate=false", "-f", "-"); err != nil {
+		return fmt.Errorf("install metrics-server: %w", err)
+	}
+	token, err := c.Kubectl(ctx, "", "create", "token", metricsServer, "--namespace=kube-system", "--duration=87600h") // like the certificates
+	if err != nil {
+		return fmt.Errorf("install metrics-server: %w", err)
+	}
+	return writeFile(filepath.Clean(c.layout.in(metricsServer+".token")), []byte(strings.TrimSpace(token)), 0o600)
+}

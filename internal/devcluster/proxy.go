@@ -1,0 +1,71 @@
+package devcluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+	"time"
+
+	"github.com/frond-edge/frond/internal/devcluster/daemon"
+	"github.com/frond-edge/frond/internal/devcluster/pki"
+	"github.com/frond-edge/frond/internal/devcluster/wan"
+)
+
+// proxyHealth is where a kube-proxy answers for itself, inside its gateway; upstream's port.
+const proxyHealth = "127.0.0.1:10256"
+
+// ErrNoNft says what kube-proxy lacks on this machine.
+var ErrNoNft = errors.New("kube-proxy needs the program nft: apt-get install nftables")
+
+// needNft looks for what kube-proxy calls, if there is to be one.
+func (s Spec) needNft() error {
+	if !s.KubeProxy {
+		return nil
+	}
+	if s.Runtime != Containerd {
+		return errors.New("kube-proxy needs gateways with a network of their own, so containerd as their runtime")
+	}
+	if _, err := exec.LookPath("nft"); err != nil {
+		return ErrNoNft
+	}
+	return nil
+}
+
+// proxy is the kube-proxy of a gateway: upstream's, which knows no other API than the gateway's own.
+func (c *Cluster) proxy(edge string, i int) part {
+	return part{
+		name: fmt.Sprintf("proxy-%d", i), stage: stageEdge, edge: edge, held: true, grace: 2 * time.Second,
+		command: daemon.Command{Path: c.layout.bin("kube-proxy"), Args: []string{"--config=" + c.layout.edge(edge).proxyConfig()}},
+		ready: func(ctx context.Context) error {
+			conn, err := wan.Dial(ctx, c.network().Namespace(edge), proxyHealth)
+			if err != nil {
+				return err
+			}
+			return conn.Close()
+		},
+	}
+}
+
+func (c *Cluster) proxyOf(edge string) string { return "proxy-" + strings.TrimPrefix(edge, "edge-") }
+
+// writeProxy writes what a gateway's kube-proxy needs. As a process of the machine it shows the local API the node's own certificate;
+// in a pod it would have a token. All gateways' pods have addresses of one subnet, so only replies that come back through the node find their way: masqueradeAll.
+// Connection tracking belongs to the host and is left as it is.
+func writeProxy(l layout, s state, clusterCA, edge string, serving pki.Pair) error {
+	e := l.edge(edge)
+	if err := writeKubeconfig(e.proxyKubeconfig(), "https://"+loopback(s.Ports[edge+"-api"]), clusterCA, serving); err != nil {
+		return err
+	}
+	return writeFile(e.proxyConfig(), fmt.Appendf(nil, `apiVersion: kubeproxy.config.k8s.io/v1alpha1
+kind: KubeProxyConfiguration
+mode: nftables
+hostnameOverride: %s
+clientConnection: {kubeconfig: %q}
+healthzBindAddress: %s
+metricsBindAddress: 127.0.0.1:10249
+nftables: {masqueradeAll: true}
+conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}
+`, edge, e.proxyKubeconfig(), proxyHealth), 0o600)
+}

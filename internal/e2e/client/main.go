@@ -1,0 +1,179 @@
+// Command client is a small program for a pod on a gateway: it follows ConfigMaps and widgets of its namespace with client-go,
+// as any operator does, writes an object from time to time, tries what it must not be given, and says in a file how all of
+// that went.
+//
+// It knows nothing of Frond: only what every pod is told about Kubernetes.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"net/http"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/dynamic/dynamicinformer"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+)
+
+// State is what the program says in its file.
+type State struct {
+	Started    time.Time         `json:"started"`
+	Synced     bool              `json:"synced"`
+	ConfigMaps map[string]string `json:"configMaps"` // data.key by name
+	Widgets    map[string]int64  `json:"widgets"`    // spec.size by name
+	Writes     int               `json:"writes"`     // that went well
+	WriteError string            `json:"writeError"` // of the last one
+	Tries      map[string]int    `json:"tries"`      // status of what must fail
+}
+
+// attempt bounds one request; period is the pause between rounds.
+const (
+	attempt = 10 * time.Second
+	period  = time.Second
+)
+
+func main() {
+	out := flag.String("out", "/out", "folder of the file state.json")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT) //nolint:forbidigo // it is a program
+	err := run(ctx, *out)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "client:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, out string) error {
+	cfg, err := rest.InClusterConfig()
+	if err != nil {
+		return err
+	}
+	namespace, err := os.ReadFile("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+	if err != nil {
+		return err
+	}
+	c, err := dynamic.NewForConfig(cfg)
+	if err != nil {
+		return err
+	}
+	maps := schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
+	widgets := schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}
+	factory := dynamicinformer.NewFilteredDynamicSharedInformerFactory(c, 0, string(namespace), nil)
+	mapsSeen, widgetsSeen := factory.ForResource(maps).Informer(), factory.ForResource(widgets).Informer()
+	factory.Start(ctx.Done())
+	defer factory.Shutdown()
+	state := State{Started: time.Now()}
+	writer := c.Resource(maps).Namespace(string(namespace))
+	for ctx.Err() == nil {
+		state.Synced = mapsSeen.HasSynced() && widgetsSeen.HasSynced()
+		state.ConfigMaps, state.Widgets = map[string]string{}, map[string]int64{}
+		each(mapsSeen.GetStore(), func(u *unstructured.Unstructured) {
+			state.ConfigMaps[u.GetName()], _, _ = unstructured.NestedString(u.Object, "data", "key")
+		})
+		each(widgetsSeen.GetStore(), func(u *unstructured.Unstructured) {
+			state.Widgets[u.GetName()], _, _ = unstructured.NestedInt64(u.Object, "spec", "size")
+		})
+		if err := write(ctx, writer, state.Writes+1); err != nil {
+			state.WriteError = err.Error()
+		} else {
+			state.Writes, state.WriteError = state.Writes+1, ""
+		}
+		state.Tries = try(ctx, cfg)
+		if err := save(out, state); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(period):
+		}
+	}
+	return nil
+}
+
+func each(s cache.Store, f func(*unstructured.Unstructured)) {
+	for _, o := range s.List() {
+		if u, ok := o.(*unstructured.Unstructured); ok {
+			f(u)
+		}
+	}
+}
+
+// write applies a ConfigMap, server-side.
+func write(ctx context.Context, c dynamic.ResourceInterface, n int) error {
+	ctx, cancel := context.WithTimeout(ctx, attempt)
+	defer cancel()
+	_, err := c.Apply(ctx, "echo", &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "echo"}, "data": map[string]any{"count": fmt.Sprint(n)},
+	}}, metav1.ApplyOptions{FieldManager: "client", Force: true})
+	return err
+}
+
+// try asks for what no pod may have, and returns the answers' codes.
+func try(ctx context.Context, cfg *rest.Config) map[string]int {
+	answers := map[string]int{}
+	mine, err := os.ReadFile(cfg.BearerTokenFile)
+	if err != nil {
+		return answers
+	}
+	token := strings.TrimSpace(string(mine))
+	forged := token[:strings.LastIndexByte(token, '.')+1] + "c3dvcmRmaXNo"
+	bare := rest.AnonymousClientConfig(cfg)
+	client, err := rest.HTTPClientFor(bare)
+	if err != nil {
+		return answers
+	}
+	for name, t := range map[string]struct{ path, token string }{
+		"others' secrets": {"/api/v1/namespaces/kube-system/secrets", token},
+		"all secrets":     {"/api/v1/secrets", token},
+		"the store":       {"/frond/store", token},
+		"others' tokens":  {"/apis/frond.io/v1/tokens", token},
+		"forged":          {"/api/v1/namespaces/default/configmaps", forged},
+		"nobody":          {"/api/v1/namespaces/default/configmaps", ""},
+	} {
+		answers[name] = ask(ctx, client, cfg.Host+t.path, t.token)
+	}
+	return answers
+}
+
+func ask(ctx context.Context, client *http.Client, url, token string) int {
+	ctx, cancel := context.WithTimeout(ctx, attempt)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return 0
+	}
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return 0
+	}
+	_ = resp.Body.Close()
+	return resp.StatusCode
+}
+
+func save(out string, state State) error {
+	data, err := json.Marshal(state)
+	if err != nil {
+		return err
+	}
+	temporary := filepath.Join(out, ".state.json")
+	if err := os.WriteFile(temporary, data, 0o644); err != nil {
+		return err
+	}
+	return os.Rename(temporary, filepath.Join(out, "state.json"))
+}

@@ -1,0 +1,199 @@
+package e2e_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/ptr"
+
+	"github.com/frond-edge/frond/api/inspect"
+	"github.com/frond-edge/frond/api/wire"
+)
+
+// leaver is a pod on edge-1 that Kubernetes evicts soon after it takes the node for unreachable.
+const leaver = `
+apiVersion: v1
+kind: Pod
+metadata: {name: leaver, labels: {app: leaver}}
+spec:
+  nodeSelector: {kubernetes.io/hostname: edge-1}
+  terminationGracePeriodSeconds: 1
+  tolerations: [{key: node.kubernetes.io/unreachable, operator: Exists, effect: NoExecute, tolerationSeconds: 2}]
+  containers:
+  - {name: main, image: localhost/frond/tools:dev, imagePullPolicy: Never, command: [sleep, "36000"]}
+`
+
+// away is two gateways that are cut off at the same time: edge-2 is autonomous, edge-1 is not.
+type away struct {
+	kube kubernetes.Interface
+}
+
+// newAway makes edge-2 autonomous and cuts edge-1. It takes a minute until Kubernetes minds.
+func newAway(t *testing.T) away {
+	t.Helper()
+	a := away{kube: clients(t)}
+	kubectl(t, "annotate", "node", "edge-2", "--overwrite", wire.AutonomyAnnotation+"="+wire.AutonomyForever)
+	t.Cleanup(func() {
+		if _, err := shared.Kubectl(context.WithoutCancel(t.Context()), "", "annotate", "node", "edge-2", wire.AutonomyAnnotation+"-"); err != nil {
+			t.Error(err)
+		}
+	})
+	a.keepThird(t)
+	apply(t, leaver)
+	running(t, "app=leaver", 1)
+	eventually(t, "the pods of edge-2 tolerate that it is away", func(ctx context.Context) string {
+		list, err := pods(ctx, "app=boot,set=boot")
+		if err != nil {
+			return err.Error()
+		}
+		for i := range list {
+			for _, toleration := range list[i].Spec.Tolerations {
+				if toleration.Key == corev1.TaintNodeUnreachable && toleration.TolerationSeconds != nil {
+					return fmt.Sprintf("%s tolerates it for %d s", list[i].Name, *toleration.TolerationSeconds)
+				}
+			}
+		}
+		return ""
+	})
+	t.Cleanup(func() {
+		if err := shared.Heal(context.WithoutCancel(t.Context()), "edge-1"); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := shared.Cut(t.Context(), "edge-1", false); err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// keepThird keeps a third Node Ready: while none is, Kubernetes takes itself for what is cut off, and evicts nobody.
+func (a away) keepThird(t *testing.T) {
+	t.Helper()
+	const name, every = "third", 5 * time.Second
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	var g errgroup.Group
+	t.Cleanup(func() {
+		cancel()
+		_ = g.Wait()
+		if err := a.kube.CoreV1().Nodes().Delete(context.WithoutCancel(ctx), name, metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NodeSpec{Unschedulable: true}}
+	if _, err := a.kube.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	ready := []byte(`{"status":{"conditions":[{"type":"Ready","status":"True","reason":"Test","message":"ready"}]}}`)
+	if _, err := a.kube.CoreV1().Nodes().PatchStatus(ctx, name, ready); err != nil {
+		t.Fatal(err)
+	}
+	leases := a.kube.CoordinationV1().Leases(corev1.NamespaceNodeLease)
+	lease, err := leases.Create(ctx, &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: coordinationv1.LeaseSpec{HolderIdentity: ptr.To(name), RenewTime: ptr.To(metav1.NowMicro())},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = leases.Delete(context.WithoutCancel(ctx), name, metav1.DeleteOptions{}) })
+	g.Go(func() error {
+		tick := time.NewTicker(every)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-tick.C:
+			}
+			lease.Spec.RenewTime = ptr.To(metav1.NowMicro())
+			if next, err := leases.Update(ctx, lease, metav1.UpdateOptions{}); err == nil { // or with the next tick
+				lease = next
+			}
+		}
+	})
+}
+
+// evicts waits until Kubernetes has evicted the pod of edge-1, and checks that it has left those of edge-2 alone, though it
+// takes that one for unreachable too, and that everybody is told so. Then edge-1 comes back and its pod goes.
+func (a away) evicts(t *testing.T) {
+	t.Helper()
+	eventually(t, "the pod of edge-1 is evicted", func(ctx context.Context) string {
+		list, err := pods(ctx, "app=leaver")
+		if err != nil {
+			return err.Error()
+		}
+		if len(list) != 1 || list[0].DeletionTimestamp == nil {
+			return describe(list)
+		}
+		return ""
+	})
+	eventually(t, "edge-2 is unreachable for some time", func(ctx context.Context) string {
+		node, err := a.kube.CoreV1().Nodes().Get(ctx, "edge-2", metav1.GetOptions{})
+		if err != nil {
+			return err.Error()
+		}
+		for _, taint := range node.Spec.Taints {
+			if taint.Key == corev1.TaintNodeUnreachable && taint.Effect == corev1.TaintEffectNoExecute && time.Since(taint.TimeAdded.Time) > 6*time.Second {
+				return ""
+			}
+		}
+		return fmt.Sprint(node.Spec.Taints)
+	})
+	list, err := pods(t.Context(), "app=boot")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range list {
+		if list[i].DeletionTimestamp != nil {
+			t.Errorf("%s of the autonomous node is evicted", list[i].Name)
+		}
+	}
+	a.told(t)
+	if err := shared.Heal(t.Context(), "edge-1"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the evicted pod is gone", func(ctx context.Context) string {
+		list, err := pods(ctx, "app=leaver")
+		if err != nil {
+			return err.Error()
+		}
+		return describe(list)
+	})
+}
+
+// told checks that the Node and frond status say that edge-2 is away, on its own, since when, and how far behind.
+func (a away) told(t *testing.T) {
+	t.Helper()
+	if err := set(t.Context(), a.kube, "flow-0", "changed while away"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the Node tells", func(ctx context.Context) string {
+		node, err := a.kube.CoreV1().Nodes().Get(ctx, "edge-2", metav1.GetOptions{})
+		if err != nil {
+			return err.Error()
+		}
+		for _, c := range node.Status.Conditions {
+			if c.Type == "EdgeConnected" && c.Status == corev1.ConditionFalse && c.Reason == "Autonomous" && !c.LastTransitionTime.IsZero() {
+				return ""
+			}
+		}
+		return fmt.Sprint(node.Status.Conditions)
+	})
+	eventually(t, "frond status tells", func(ctx context.Context) string {
+		var n inspect.Node
+		if err := frondJSON(ctx, &n, "status", "edge-2"); err != nil {
+			return err.Error()
+		}
+		p := n.Progress
+		if n.Link != "False" || n.Autonomy != wire.AutonomyForever || n.LinkSince.IsZero() || p == nil || p.Applied == nil || *p.Applied >= p.Desired || p.Oldest.IsZero() {
+			return fmt.Sprintf("%+v, %+v", n, p)
+		}
+		return ""
+	})
+}

@@ -1,0 +1,205 @@
+package edgenode
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"go.uber.org/zap"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/leaf/store"
+)
+
+// endpointsManager marks the slices that Kubernetes makes of a Service's selector; what others write is not ours to change.
+const endpointsManager = "endpointslice-controller.k8s.io"
+
+// endpointsSettle is how long changes are gathered before slices are written: a pod that starts changes some times at once, and
+// each write of a slice is synced to the disk.
+const endpointsSettle = 100 * time.Millisecond
+
+// endpoints keeps what the node's endpoint slices say of its own pods as the pods are. A gateway that boots without a link
+// gives its pods new addresses, and the cloud, whose slices are on its disk, cannot learn of them; and a pod that falls ill while the
+// link is down would stay in its Service. The node knows its own pods first, so it is always right about them: what the cloud
+// delivers says the same, a little later. Only the node's copy changes; nothing of it is reported.
+type endpoints struct {
+	node  string
+	store *store.Store
+	log   *zap.Logger
+	// named holds, for each own pod that a slice names, those slices. One goroutine uses it.
+	named map[wire.Key]map[wire.Key]bool
+}
+
+// Start keeps until ctx ends and then returns nil.
+func (e *endpoints) Start(ctx context.Context) error {
+	for ctx.Err() == nil {
+		if err := e.follow(ctx); err != nil && ctx.Err() == nil {
+			e.log.Warn("endpoints of own pods not followed, beginning anew", zap.Error(err))
+		}
+	}
+	return nil
+}
+
+// follow works until ctx ends or it was too slow for the store's events.
+func (e *endpoints) follow(ctx context.Context) error {
+	e.named = map[wire.Key]map[wire.Key]bool{}
+	list, revision := e.store.List(discoveryv1.GroupName, "endpointslices", "")
+	from, err := e.store.Watch(discoveryv1.GroupName, "endpointslices", "", revision)
+	if err != nil {
+		return fmt.Errorf("watch endpoint slices: %w", err)
+	}
+	defer from.Stop()
+	pods, err := e.store.Watch("", "pods", "", revision)
+	if err != nil {
+		return fmt.Errorf("watch pods: %w", err)
+	}
+	defer pods.Stop()
+	due := map[wire.Key]bool{}
+	for _, entry := range list {
+		due[entry.Key] = true
+	}
+	slicesChanged, podsChanged := from.Events(), pods.Events()
+	settled := time.NewTimer(0)
+	defer settled.Stop()
+	waiting := true // settled will fire
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case event, ok := <-slicesChanged:
+			if !ok {
+				return from.Err()
+			}
+			due[event.Entry.Key] = true
+		case event, ok := <-podsChanged:
+			if !ok {
+				return pods.Err()
+			}
+			maps.Copy(due, e.named[event.Entry.Key])
+		case <-settled.C:
+			for key := range due {
+				e.keep(ctx, key)
+			}
+			clear(due)
+			waiting = false
+		}
+		if len(due) > 0 && !waiting {
+			settled.Reset(endpointsSettle)
+			waiting = true
+		}
+	}
+}
+
+// keep makes one slice right. What it could not write now, because somebody else did, comes back as that one's event.
+func (e *endpoints) keep(ctx context.Context, key wire.Key) {
+	for _, in := range e.named {
+		delete(in, key)
+	}
+	entry, err := e.store.Get(key)
+	if err != nil {
+		return // deleted
+	}
+	var slice discoveryv1.EndpointSlice
+	if err := json.Unmarshal(entry.Object, &slice); err != nil {
+		e.log.Warn("endpoint slice not read", zap.Stringer("key", key), zap.Error(err))
+		return
+	}
+	if slice.Labels[discoveryv1.LabelManagedBy] != endpointsManager {
+		return
+	}
+	if !e.correct(&slice, key) {
+		return
+	}
+	object, err := json.Marshal(slice)
+	if err == nil {
+		_, err = e.store.Put(ctx, key, object, &entry.Revision)
+	}
+	if err != nil && !errors.Is(err, store.ErrConflict) && !errors.Is(err, store.ErrNotFound) && ctx.Err() == nil {
+		e.log.Warn("endpoint slice not written", zap.Stringer("key", key), zap.Error(err))
+	}
+}
+
+// correct changes what a slice says of this node's pods, notes that it names them, and reports whether anything changed.
+func (e *endpoints) correct(slice *discoveryv1.EndpointSlice, key wire.Key) (changed bool) {
+	service := e.service(slice)
+	for i := range slice.Endpoints {
+		endpoint := &slice.Endpoints[i]
+		ref := endpoint.TargetRef
+		if ref == nil || ref.Kind != "Pod" || ptr.Deref(endpoint.NodeName, "") != e.node {
+			continue
+		}
+		of := wire.Key{Resource: "pods", Namespace: slice.Namespace, Name: ref.Name}
+		if e.named[of] == nil {
+			e.named[of] = map[wire.Key]bool{}
+		}
+		e.named[of][key] = true
+		var pod corev1.Pod
+		entry, err := e.store.Get(of)
+		if err != nil || entry.UID != string(ref.UID) || json.Unmarshal(entry.Object, &pod) != nil {
+			continue // not known here: the cloud's word stays
+		}
+		if correctEndpoint(endpoint, slice.AddressType, &pod, service != nil && service.Spec.PublishNotReadyAddresses) {
+			changed = true
+		}
+	}
+	return changed
+}
+
+func (e *endpoints) service(slice *discoveryv1.EndpointSlice) *corev1.Service {
+	entry, err := e.store.Get(wire.Key{Resource: "services", Namespace: slice.Namespace, Name: slice.Labels[discoveryv1.LabelServiceName]})
+	if err != nil {
+		return nil
+	}
+	var service corev1.Service
+	if err := json.Unmarshal(entry.Object, &service); err != nil {
+		return nil
+	}
+	return &service
+}
+
+// correctEndpoint gives an endpoint the address and the conditions of its pod, by the rules of Kubernetes' own controller.
+func correctEndpoint(endpoint *discoveryv1.Endpoint, family discoveryv1.AddressType, pod *corev1.Pod, publishNotReady bool) (changed bool) {
+	var addresses []string
+	for _, ip := range pod.Status.PodIPs {
+		if ipFamily(ip.IP) == family {
+			addresses = append(addresses, ip.IP)
+		}
+	}
+	terminating := pod.DeletionTimestamp != nil
+	serving := len(addresses) > 0 && ready(pod)
+	conditions := discoveryv1.EndpointConditions{
+		Ready: ptr.To(len(addresses) > 0 && publishNotReady || serving && !terminating), Serving: &serving, Terminating: &terminating,
+	}
+	if len(addresses) > 0 {
+		addresses = addresses[:1] // as Kubernetes has it: one address each
+	} else {
+		addresses = endpoint.Addresses // there must be one
+	}
+	if slices.Equal(addresses, endpoint.Addresses) && ptr.Equal(conditions.Ready, endpoint.Conditions.Ready) &&
+		ptr.Equal(conditions.Serving, endpoint.Conditions.Serving) && ptr.Equal(conditions.Terminating, endpoint.Conditions.Terminating) {
+		return false
+	}
+	endpoint.Addresses, endpoint.Conditions = addresses, conditions
+	return true
+}
+
+func ipFamily(text string) discoveryv1.AddressType {
+	if ip, err := netip.ParseAddr(text); err == nil && ip.Is4() {
+		return discoveryv1.AddressTypeIPv4
+	}
+	return discoveryv1.AddressTypeIPv6
+}
+
+func ready(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+}

@@ -1,0 +1,174 @@
+package edgenode_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap/zaptest"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/internal/edgenode"
+	"github.com/frond-edge/frond/leaf"
+	"github.com/frond-edge/frond/leaf/leaftest"
+	"github.com/frond-edge/frond/leaf/store"
+)
+
+// endpointsWorld is a store with the slice of a Service, and the part that keeps it right.
+type endpointsWorld struct {
+	*testing.T
+	store *store.Store
+	slice wire.Key
+}
+
+func newEndpointsWorld(t *testing.T) *endpointsWorld {
+	t.Helper()
+	js, err := jetstream.New(leaftest.StartLeaf(t, leaf.Config{}).Client())
+	if err != nil {
+		t.Fatal(err)
+	}
+	st, err := store.Open(t.Context(), js, store.Config{}, zaptest.NewLogger(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &endpointsWorld{T: t, store: st, slice: wire.Key{Group: discoveryv1.GroupName, Resource: "endpointslices", Namespace: "default", Name: "web-1"}}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	var g errgroup.Group
+	g.Go(func() error { return edgenode.KeepEndpoints(ctx, "edge-1", st, zaptest.NewLogger(t)) })
+	t.Cleanup(func() {
+		cancel()
+		if err := g.Wait(); err != nil {
+			t.Error(err)
+		}
+	})
+	return w
+}
+
+func (w *endpointsWorld) put(key wire.Key, object any) {
+	w.Helper()
+	data, err := json.Marshal(object)
+	if err != nil {
+		w.Fatal(err)
+	}
+	if _, err := w.store.Put(w.Context(), key, data, nil); err != nil {
+		w.Fatal(err)
+	}
+}
+
+// pod puts a pod of this node; ip "" is one that has not started.
+func (w *endpointsWorld) pod(name, uid, ip string, ready bool) {
+	w.Helper()
+	p := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(uid)}}
+	if ip != "" {
+		p.Status.PodIPs = []corev1.PodIP{{IP: ip}, {IP: "fd00::1"}}
+	}
+	if ready {
+		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+	}
+	w.put(wire.Key{Resource: "pods", Namespace: "default", Name: name}, p)
+}
+
+// deliver puts the slice as the cloud has it: one pod of this node, one of another, and an address that is no pod's.
+func (w *endpointsWorld) deliver(manager string) {
+	w.Helper()
+	endpoint := func(address, node, pod, uid string) discoveryv1.Endpoint {
+		return discoveryv1.Endpoint{
+			Addresses: []string{address}, NodeName: &node, Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(true)},
+			TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: "default", Name: pod, UID: types.UID(uid)},
+		}
+	}
+	w.put(w.slice, discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web-1", UID: "s", ResourceVersion: "7", Labels: map[string]string{
+			discoveryv1.LabelServiceName: "web", discoveryv1.LabelManagedBy: manager,
+		}},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Endpoints: []discoveryv1.Endpoint{
+			endpoint("10.42.0.2", "edge-1", "web-a", "a"), endpoint("10.42.0.3", "edge-2", "web-b", "b"), endpoint("10.42.0.4", "edge-1", "web-c", "old"),
+			{Addresses: []string{"192.0.2.1"}},
+		},
+	})
+}
+
+// says waits until the slice says this of its endpoints: address, and whether ready and serving.
+func (w *endpointsWorld) says(want ...string) {
+	w.Helper()
+	ctx, cancel := context.WithTimeout(w.Context(), 30*time.Second)
+	defer cancel()
+	events, err := w.store.Watch(w.slice.Group, w.slice.Resource, "", w.store.Revision())
+	if err != nil {
+		w.Fatal(err)
+	}
+	defer events.Stop()
+	for {
+		var got []string
+		if entry, err := w.store.Get(w.slice); err == nil {
+			var slice discoveryv1.EndpointSlice
+			if err := json.Unmarshal(entry.Object, &slice); err != nil {
+				w.Fatal(err)
+			}
+			for _, e := range slice.Endpoints {
+				got = append(got, fmt.Sprint(e.Addresses[0], " ", ptr.Deref(e.Conditions.Ready, true), " ", ptr.Deref(e.Conditions.Serving, true)))
+			}
+			if slice.ResourceVersion != "7" {
+				w.Errorf("the cloud's version became %q", slice.ResourceVersion)
+			}
+		}
+		diff := cmp.Diff(want, got)
+		if diff == "" {
+			return
+		}
+		if _, err := events.Next(ctx); err != nil {
+			w.Fatalf("endpoints (-want +got):\n%s%v", diff, err)
+		}
+	}
+}
+
+const others = "10.42.0.3 true true"
+
+// TestEndpointsFollowTheNodesOwnPods: what a slice says of the node's pods is what these are, whatever the cloud says and whenever;
+// what it says of others stays.
+func TestEndpointsFollowTheNodesOwnPods(t *testing.T) {
+	const manager = "endpointslice-controller.k8s.io"
+	w := newEndpointsWorld(t)
+	w.pod("web-c", "new", "10.42.0.99", true) // the slice speaks of an earlier pod of that name
+	w.deliver(manager)
+	w.says("10.42.0.2 true true", others, "10.42.0.4 true true", "192.0.2.1 true true")
+	w.pod("web-a", "a", "10.42.0.7", true) // after a reboot
+	w.says("10.42.0.7 true true", others, "10.42.0.4 true true", "192.0.2.1 true true")
+	w.pod("web-a", "a", "10.42.0.7", false)
+	w.says("10.42.0.7 false false", others, "10.42.0.4 true true", "192.0.2.1 true true")
+	w.deliver(manager) // the cloud is behind
+	w.says("10.42.0.7 false false", others, "10.42.0.4 true true", "192.0.2.1 true true")
+	w.pod("web-a", "a", "", false) // it starts again
+	w.deliver(manager)
+	w.says("10.42.0.2 false false", others, "10.42.0.4 true true", "192.0.2.1 true true")
+	w.put(wire.Key{Resource: "services", Namespace: "default", Name: "web"}, corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"}, Spec: corev1.ServiceSpec{PublishNotReadyAddresses: true},
+	})
+	w.pod("web-a", "a", "10.42.0.8", false)
+	w.says("10.42.0.8 true false", others, "10.42.0.4 true true", "192.0.2.1 true true")
+}
+
+// TestForeignEndpointsAreLeftAlone: slices that people or other controllers write are theirs.
+func TestForeignEndpointsAreLeftAlone(t *testing.T) {
+	w := newEndpointsWorld(t)
+	w.pod("web-a", "a", "10.42.0.7", true)
+	w.deliver("somebody")
+	before := w.store.Revision()
+	w.pod("web-a", "a", "10.42.0.8", false)
+	w.deliver("endpointslice-controller.k8s.io")
+	w.says("10.42.0.8 false false", others, "10.42.0.4 true true", "192.0.2.1 true true")
+	if n := w.store.Revision() - before; n != 3 {
+		t.Errorf("%d writes, want the pod, the slice and its correction", n)
+	}
+}

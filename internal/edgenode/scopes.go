@@ -1,0 +1,148 @@
+package edgenode
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"go.uber.org/zap"
+
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/internal/lifecycle"
+	"github.com/frond-edge/frond/streams"
+)
+
+const (
+	// scopesSettle is how long changes are gathered: a component begins with several lists.
+	scopesSettle = 200 * time.Millisecond
+	// scopesAgain is how often the cloud is asked though nothing changed, half of it added at random: it repairs a registry
+	// that was lost. The same set costs the cloud no write.
+	scopesAgain = 5 * time.Minute
+	// scopesFirst is the pause after something was refused, or nobody answered; it doubles up to scopesAgain.
+	scopesFirst = 5 * time.Second
+)
+
+// scopeSource knows what components at this node list and watch.
+type scopeSource interface {
+	// Scopes returns all that is wanted now, and a channel that closes at the next change.
+	Scopes() (wants []wire.ScopeWant, changed <-chan struct{})
+	// Judged is told what the cloud said of what was sent. It must not block.
+	Judged(verdicts []wire.ScopeVerdict)
+}
+
+// linked tells whether the cloud can be reached, as streams.Gate does.
+type linked interface {
+	State() (up bool, changed <-chan struct{})
+}
+
+// wishes tells the cloud what components here want, whenever that or the link changes.
+type wishes struct {
+	source scopeSource
+	link   linked
+	ask    func(ctx context.Context, request wire.ScopesRequest) (wire.ScopesReply, error)
+	log    *zap.Logger
+
+	// Of the loop alone.
+
+	order uint64
+	sent  []wire.ScopeWant
+	known bool // sent is what the cloud has, with order
+	pause time.Duration
+}
+
+// scoped makes the part that tells the cloud of scopes, if there is a source of them.
+func (n *Node) scoped(nc *nats.Conn, source scopeSource, link linked) []lifecycle.Part {
+	if source == nil {
+		return nil
+	}
+	w := &wishes{source: source, link: link, log: n.log.Named("scopes"), ask: func(ctx context.Context, request wire.ScopesRequest) (wire.ScopesReply, error) {
+		var reply wire.ScopesReply
+		if err := streams.Call(ctx, nc, n.cfg.Node, streams.VerbScopes, request, &reply); err != nil {
+			return reply, err
+		}
+		if reply.Error != "" {
+			return reply, errors.New(reply.Error)
+		}
+		return reply, nil
+	}}
+	return []lifecycle.Part{{Name: "scopes", Start: w.Start}}
+}
+
+// Start tells until ctx ends and then returns nil.
+func (w *wishes) Start(ctx context.Context) error {
+	for {
+		wants, changed := w.source.Scopes()
+		up, relinked := w.link.State()
+		var again <-chan time.Time
+		if up {
+			again = time.After(w.tell(ctx, tidy(wants)))
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-relinked:
+			w.pause = 0
+		case <-again:
+		case <-changed:
+			w.pause = 0
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-time.After(scopesSettle):
+			}
+		}
+	}
+}
+
+// tell sends the set once, and says after which pause to send it again.
+func (w *wishes) tell(ctx context.Context, wants []wire.ScopeWant) time.Duration {
+	if !w.known || !same(wants, w.sent) {
+		w.order++
+		w.sent, w.known = wants, true
+	}
+	reply, err := w.ask(ctx, wire.ScopesRequest{Order: w.order, Wants: wants})
+	switch {
+	case ctx.Err() != nil:
+		return scopesAgain
+	case err != nil, reply.Order < w.order:
+		w.log.Info("cloud not told what components here watch, trying again", zap.Error(err))
+		return w.later()
+	case reply.Order != w.order: // of another life of this node, or of a request that came late
+		w.order, w.known = max(w.order, reply.Order), false
+		return 0
+	}
+	w.source.Judged(reply.Verdicts)
+	if slices.ContainsFunc(reply.Verdicts, func(v wire.ScopeVerdict) bool { return v.Reason != "" }) {
+		return w.later()
+	}
+	w.pause = 0
+	return scopesAgain + rand.N(scopesAgain/2) //nolint:gosec // not a secret
+}
+
+// later is the next pause after a failure.
+func (w *wishes) later() time.Duration {
+	w.pause = min(max(2*w.pause, scopesFirst), scopesAgain)
+	return w.pause
+}
+
+// tidy sorts a set, so that the same one reads the same.
+func tidy(wants []wire.ScopeWant) []wire.ScopeWant {
+	out := make([]wire.ScopeWant, 0, len(wants))
+	for _, want := range wants {
+		out = append(out, wire.ScopeWant{Scope: want.Scope, Users: slices.Sorted(slices.Values(want.Users))})
+	}
+	slices.SortFunc(out, func(a, b wire.ScopeWant) int {
+		return cmp.Or(strings.Compare(a.Group, b.Group), strings.Compare(a.Resource, b.Resource),
+			strings.Compare(a.Version, b.Version), strings.Compare(a.Namespace, b.Namespace))
+	})
+	return out
+}
+
+func same(a, b []wire.ScopeWant) bool {
+	return slices.EqualFunc(a, b, func(x, y wire.ScopeWant) bool { return x.Scope == y.Scope && slices.Equal(x.Users, y.Users) })
+}

@@ -1,0 +1,165 @@
+package edgenode
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/zap/zaptest"
+
+	"github.com/frond-edge/frond/api/wire"
+)
+
+// local stands for the local API: what it wants is set by the test.
+type local struct {
+	mu      sync.Mutex
+	wants   []wire.ScopeWant
+	changed chan struct{}
+	judged  int
+}
+
+func (l *local) Scopes() ([]wire.ScopeWant, <-chan struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.wants), l.changed
+}
+
+func (l *local) Judged([]wire.ScopeVerdict) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.judged++
+}
+
+func (l *local) want(scopes ...string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.wants = nil
+	for _, s := range scopes {
+		l.wants = append(l.wants, wire.ScopeWant{Scope: wire.Scope{Version: "v1", Resource: s}, Users: []string{"u"}})
+	}
+	close(l.changed)
+	l.changed = make(chan struct{})
+}
+
+// cable is a link that a test cuts and heals.
+type cable struct {
+	mu      sync.Mutex
+	up      bool
+	changed chan struct{}
+}
+
+func (c *cable) State() (bool, <-chan struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.up, c.changed
+}
+
+func (c *cable) set(up bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.up = up
+	close(c.changed)
+	c.changed = make(chan struct{})
+}
+
+// cloudStub keeps the rule of the cloud: a request that is not newer changes nothing.
+type cloudStub struct {
+	mu     sync.Mutex
+	order  uint64
+	asked  int
+	wants  []wire.ScopeWant
+	refuse wire.ScopeReason
+	fail   error
+}
+
+func (c *cloudStub) ask(_ context.Context, r wire.ScopesRequest) (wire.ScopesReply, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.asked++
+	if c.fail != nil {
+		return wire.ScopesReply{}, c.fail
+	}
+	if r.Order < c.order || r.Order == c.order && !same(tidy(r.Wants), tidy(c.wants)) {
+		return wire.ScopesReply{Order: c.order}, nil
+	}
+	c.order, c.wants = r.Order, r.Wants
+	reply := wire.ScopesReply{Order: r.Order}
+	for _, w := range r.Wants {
+		reply.Verdicts = append(reply.Verdicts, wire.ScopeVerdict{Scope: w.Scope, User: "u", Reason: c.refuse})
+	}
+	return reply, nil
+}
+
+func (c *cloudStub) knows() (order uint64, asked int, names []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, w := range c.wants {
+		names = append(names, w.Resource)
+	}
+	return c.order, c.asked, names
+}
+
+func TestTheCloudLearnsWhatIsWanted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, c, link := &local{changed: make(chan struct{})}, &cloudStub{order: 40}, &cable{changed: make(chan struct{})}
+		w := &wishes{source: l, link: link, ask: c.ask, log: zaptest.NewLogger(t)}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- w.Start(ctx) }()
+		expect := func(what string, wantOrder uint64, wantAsked int, wantNames ...string) {
+			t.Helper()
+			synctest.Wait()
+			order, asked, names := c.knows()
+			if order != wantOrder || asked != wantAsked || !cmp.Equal(names, wantNames) {
+				t.Fatalf("%s: order %d, asked %d times, %q; want %d, %d, %q", what, order, asked, names, wantOrder, wantAsked, wantNames)
+			}
+		}
+		l.want("b", "a")
+		expect("offline", 40, 0)
+		link.set(true)
+		time.Sleep(time.Second)
+		expect("a new process after an old one, whose order is higher", 41, 2, "a", "b")
+		l.want("a", "b")
+		time.Sleep(time.Second)
+		expect("the same in another order", 41, 3, "a", "b")
+		l.want("a")
+		l.want("a", "c")
+		time.Sleep(time.Second)
+		expect("two changes at once are told once", 42, 4, "a", "c")
+		time.Sleep(2 * scopesAgain)
+		expect("and again now and then, which changes nothing", 42, 5, "a", "c")
+
+		c.mu.Lock()
+		c.fail = errors.New("offline")
+		c.mu.Unlock()
+		l.want("d")
+		time.Sleep(time.Second)
+		expect("nobody answers", 42, 6, "a", "c")
+		c.mu.Lock()
+		c.fail, c.refuse = nil, wire.ScopeForeign
+		c.mu.Unlock()
+		time.Sleep(scopesFirst)
+		expect("asked again soon", 43, 7, "d")
+		time.Sleep(2*scopesFirst + time.Second)
+		expect("and again, as it is refused", 43, 8, "d")
+		link.set(false)
+		l.want()
+		time.Sleep(time.Hour)
+		expect("offline again", 43, 8, "d")
+		link.set(true)
+		time.Sleep(time.Second)
+		expect("back", 44, 9)
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		if l.judged == 0 {
+			t.Error("the local API was told no verdict")
+		}
+	})
+}

@@ -1,0 +1,62 @@
+package edgenode
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync/atomic"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/streams"
+)
+
+// upstream asks the cloud for what the local API cannot answer.
+type upstream struct {
+	node string
+	nc   *nats.Conn
+	// delivery knows what is on its way; nil before it is made.
+	delivery *atomic.Pointer[streams.Delivery]
+}
+
+// Do asks. An object that is being fetched in pieces is not asked for: it would come in one, and keep all else on the link
+// waiting for as long as that takes.
+func (u upstream) Do(ctx context.Context, request wire.KubeRequest) (wire.KubeReply, error) {
+	var reply wire.KubeReply
+	if d := u.delivery.Load(); d != nil && request.Method == http.MethodGet {
+		if key, ok := keyAt(request.Path); ok && d.Awaited(key) {
+			return reply, fmt.Errorf("%w: %s is large and on its way", wire.ErrOffline, key.Human())
+		}
+	}
+	if err := streams.Call(ctx, u.nc, u.node, streams.VerbKube, request, &reply); err != nil {
+		return reply, err
+	}
+	if reply.Code == 0 {
+		return reply, fmt.Errorf("%w: %s", wire.ErrOffline, reply.Error)
+	}
+	return reply, nil
+}
+
+// keyAt reads the path of one object in the Kubernetes API. A subresource or a collection is none.
+func keyAt(path string) (wire.Key, bool) {
+	parts := strings.Split(strings.Trim(path, "/"), "/")
+	var key wire.Key
+	switch {
+	case len(parts) > 2 && parts[0] == "api":
+		parts = parts[2:] // api, version
+	case len(parts) > 3 && parts[0] == "apis":
+		key.Group, parts = parts[1], parts[3:] // apis, group, version
+	default:
+		return key, false
+	}
+	if len(parts) == 4 && parts[0] == "namespaces" {
+		key.Namespace, parts = parts[1], parts[2:]
+	}
+	if len(parts) != 2 { //nolint:mnd // resource and name
+		return key, false
+	}
+	key.Resource, key.Name = parts[0], parts[1]
+	return key, true
+}

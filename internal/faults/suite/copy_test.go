@@ -1,0 +1,100 @@
+package suite_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/internal/devcluster"
+	"github.com/frond-edge/frond/internal/faults"
+	"github.com/frond-edge/frond/internal/history"
+)
+
+// TestACopiedDiskIsReportedAndFenced: with the peer two agents of one name take each other's connection by turns. Here the gateway
+// that was there first goes on as ever; the copy is told of and gets nothing. When it is gone, the cloud knows the truth again.
+func TestACopiedDiskIsReportedAndFenced(t *testing.T) {
+	const node = "edge-1"
+	shared.settle(t)
+	began := metav1.Now()
+	shared.must(t, func(c *devcluster.Cluster) error {
+		return errors.Join(c.Kill(t.Context(), node), c.CopyDisk(t.Context(), node), c.Start(t.Context(), node))
+	})
+	shared.must(t, func(c *devcluster.Cluster) error { return c.LaunchClone(t.Context(), node) })
+	t.Cleanup(func() {
+		if err := shared.do(func(c *devcluster.Cluster) error { return c.KillClone(context.WithoutCancel(t.Context()), node) }); err != nil {
+			t.Error(err)
+		}
+	})
+	launched := time.Now()
+	shared.eventually(t, "the copy is fenced", patience, func(ctx context.Context) string {
+		err := shared.do(func(c *devcluster.Cluster) error { return c.CloneReady(ctx, node) })
+		if err == nil || !strings.Contains(err.Error(), "[-]identity failed") {
+			return fmt.Sprint("it says ", err)
+		}
+		return ""
+	})
+	t.Logf("the copy is fenced %.1fs after it was started", time.Since(launched).Seconds())
+	shared.eventually(t, "the Node tells of it", patience, func(ctx context.Context) string {
+		events, err := shared.kube.CoreV1().Events("").List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=" + node + ",reason=DuplicateNode"})
+		if err != nil {
+			return err.Error()
+		}
+		if !slices.ContainsFunc(events.Items, func(e corev1.Event) bool {
+			return !e.LastTimestamp.Before(&began) || !e.EventTime.Time.Before(began.Time)
+		}) {
+			return fmt.Sprintf("no event DuplicateNode since %s among %d", began, len(events.Items))
+		}
+		return ""
+	})
+	before := shared.cloneHas(t, node)
+	name := faults.Name(node, "map", 5)
+	for i := range 20 {
+		shared.takes(t, node, name, fmt.Sprint("beside a copy ", i))
+	}
+	shared.settle(t) // the gateway itself is well meanwhile
+	if after := shared.cloneHas(t, node); after != before {
+		t.Errorf("the copy took what was the gateway's: its store went from %d to %d", before, after)
+	}
+	shared.must(t, func(c *devcluster.Cluster) error { return c.KillClone(t.Context(), node) })
+	shared.settle(t)
+	pod := faults.Name(node, "anchor", 0)
+	shared.eventually(t, "the cloud shows the gateway's own container", patience, func(ctx context.Context) string {
+		var own corev1.Pod
+		if err := shared.has(ctx, node, "pods", pod, &own); err != nil {
+			return err.Error()
+		}
+		shown, err := shared.kube.CoreV1().Pods(faults.Namespace).Get(ctx, pod, metav1.GetOptions{})
+		if err != nil {
+			return err.Error()
+		}
+		if a, b := own.Status.ContainerStatuses, shown.Status.ContainerStatuses; len(a) != 1 || len(b) != 1 || a[0].ContainerID != b[0].ContainerID {
+			return fmt.Sprintf("the gateway has %+v, the cloud shows %+v", a, b)
+		}
+		return ""
+	})
+}
+
+// cloneHas is how far the store of a gateway's copy has come, by its history.
+func (r *rig) cloneHas(t *testing.T, node string) (sequence uint64) {
+	t.Helper()
+	lines, _, err := history.Read(r.cluster.CloneHistory(node), 0)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	var cursor wire.Cursor
+	for _, line := range lines {
+		if line.Op != history.Acked {
+			cursor = line.Cursor
+		}
+	}
+	return cursor.Sequence
+}

@@ -1,0 +1,163 @@
+package suite_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+
+	"github.com/frond-edge/frond/internal/devcluster"
+	"github.com/frond-edge/frond/internal/faults"
+	"github.com/frond-edge/frond/internal/history"
+	"github.com/frond-edge/frond/internal/powercut"
+)
+
+// What is done to disks. The last gateway has a small one, and the one before a disk that knows what was synced, where root may
+// mount them; both stay for the whole run.
+
+// smallDisk holds what a gateway here keeps many times over, and is soon full.
+const smallDisk = 192 << 20
+
+// recruit gives a node its judge, where there are histories, and its disk.
+func (r *rig) recruit(ctx context.Context, node string) error {
+	if !r.cluster.Spec().History {
+		return nil
+	}
+	r.judges[node] = faults.NewJudge(node, &r.deletions)
+	i := slices.Index(nodes, node)
+	special := os.Geteuid() == 0 && i >= len(nodes)-2
+	if os.Getenv("FROND_FAULTS_DIR") == "" && !special {
+		return nil
+	}
+	if err := r.cluster.Kill(ctx, node); err != nil {
+		return err
+	}
+	if special {
+		if err := r.furnish(ctx, node, i == len(nodes)-1); err != nil {
+			fmt.Fprintf(os.Stderr, "rounds without a full disk or a power cut of %s: %v\n", node, err)
+		}
+	}
+	// What earlier runs deleted is not known any more; the restart begins the history anew.
+	_, end, err := history.Read(r.cluster.History(node), 0)
+	if err != nil {
+		return err
+	}
+	r.read[node] = end
+	return r.cluster.Start(ctx, node)
+}
+
+// furnish gives a gateway that stands a small disk, or one whose power can be cut.
+func (r *rig) furnish(ctx context.Context, node string, small bool) error {
+	if small {
+		if err := r.cluster.SmallDisk(ctx, node, smallDisk); err != nil {
+			return err
+		}
+		r.small = append(r.small, node)
+		return nil
+	}
+	if err := r.cluster.Wipe(ctx, node); err != nil {
+		return err
+	}
+	return r.plug(node, "")
+}
+
+// plug mounts a gateway's disk that knows what was synced, with what a folder holds.
+func (r *rig) plug(node, from string) error {
+	dir := r.cluster.StreamsDir(node)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	disk, err := powercut.At(dir, from)
+	if err != nil {
+		return err
+	}
+	r.sockets[node] = disk
+	return nil
+}
+
+// unplug takes such disks away at the end of a run.
+func (r *rig) unplug(ctx context.Context) error {
+	var errs []error
+	for node, disk := range r.sockets {
+		if r.cluster.PID(node) != 0 {
+			errs = append(errs, r.cluster.Kill(ctx, node))
+		}
+		errs = append(errs, disk.Unmount())
+	}
+	return errors.Join(errs...)
+}
+
+// wipe empties the disk of a gateway that does not run, and tells its judge.
+func (r *rig) wipe(ctx context.Context, node string) error {
+	return r.do(func(c *devcluster.Cluster) error {
+		if disk := r.sockets[node]; disk != nil {
+			if err := disk.Unmount(); err != nil {
+				return err
+			}
+		}
+		r.judges[node].Wiped()
+		if err := c.Wipe(ctx, node); err != nil {
+			return err
+		}
+		if r.sockets[node] != nil {
+			return r.plug(node, "")
+		}
+		return nil
+	})
+}
+
+// powerOff takes the power from a gateway: of its store only that is left which was synced, and of other bytes any.
+func (r *rig) powerOff(ctx context.Context, node string) error {
+	image, err := os.MkdirTemp("", "fp-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(image) }()
+	return r.do(func(c *devcluster.Cluster) error {
+		disk := r.sockets[node]
+		if err := disk.Cut(image, rand.Uint64N(4)*rand.Uint64()); err != nil { // each fourth with nothing that was not synced
+			return err
+		}
+		killed := c.Kill(ctx, node) // it may not have run
+		if err := disk.Unmount(); err != nil {
+			return errors.Join(killed, err)
+		}
+		return errors.Join(killed, r.plug(node, image))
+	})
+}
+
+// clone restarts a gateway and runs a second agent on a copy of its disk beside it.
+func (r *rig) clone(ctx context.Context, node string) error {
+	return r.do(func(c *devcluster.Cluster) error {
+		if err := c.Kill(ctx, node); err != nil {
+			return err
+		}
+		if err := c.CopyDisk(ctx, node); err != nil {
+			return err
+		}
+		if err := os.Remove(c.CloneHistory(node)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+		return errors.Join(c.Launch(ctx, node), c.LaunchClone(ctx, node))
+	})
+}
+
+// endClone does what an operator does: the copy goes, and the gateway, which may be the one that was fenced, is started again. What
+// the copy did is judged like any gateway's deeds.
+func (r *rig) endClone(ctx context.Context, node string) error {
+	return r.do(func(c *devcluster.Cluster) error {
+		if err := c.KillClone(ctx, node); err != nil {
+			return err
+		}
+		lines, _, err := history.Read(c.CloneHistory(node), 0)
+		if err != nil && !errors.Is(err, os.ErrNotExist) { // it may have been killed before it had opened its store
+			return err
+		}
+		for _, breach := range faults.NewJudge(node, &r.deletions).Read(lines) {
+			r.breaches = append(r.breaches, "a copy of "+breach)
+		}
+		return errors.Join(c.Kill(ctx, node), c.Launch(ctx, node))
+	})
+}

@@ -1,0 +1,68 @@
+// Package hostaddr makes addresses a machine's own, so that a program can listen on them and containers reach it there.
+//
+// The addresses go to the loopback interface, each alone in its subnet: nothing outside of the machine is led to them, and no
+// kernel module is needed. They belong to the network namespace of the process, need CAP_NET_ADMIN, and stay until somebody
+// removes them or the machine starts anew: a restart of the program must not take its clients' way.
+package hostaddr
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+const loopback = "lo"
+
+// Claim gives this machine an address. One that it has already, on whatever interface, is left as it is.
+func Claim(_ context.Context, address netip.Addr) error {
+	owned, err := Owned(address)
+	if err != nil || owned {
+		return err
+	}
+	link, err := netlink.LinkByName(loopback)
+	if err != nil {
+		return fmt.Errorf("find interface %s: %w", loopback, err)
+	}
+	if err := netlink.AddrAdd(link, alone(address)); err != nil && !errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("add %s to %s: %w", address, loopback, err)
+	}
+	return nil
+}
+
+// Release takes an address that Claim gave.
+func Release(_ context.Context, address netip.Addr) error {
+	link, err := netlink.LinkByName(loopback)
+	if err != nil {
+		return fmt.Errorf("find interface %s: %w", loopback, err)
+	}
+	if err := netlink.AddrDel(link, alone(address)); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
+		return fmt.Errorf("remove %s from %s: %w", address, loopback, err)
+	}
+	return nil
+}
+
+// Owned tells whether this machine has an address.
+func Owned(address netip.Addr) (bool, error) {
+	addresses, err := net.InterfaceAddrs()
+	if err != nil {
+		return false, fmt.Errorf("list addresses: %w", err)
+	}
+	for _, a := range addresses {
+		if n, ok := a.(*net.IPNet); ok {
+			if ip, ok := netip.AddrFromSlice(n.IP); ok && ip.Unmap() == address.Unmap() {
+				return true, nil
+			}
+		}
+	}
+	return false, nil
+}
+
+func alone(address netip.Addr) *netlink.Addr {
+	ip := address.Unmap()
+	return &netlink.Addr{IPNet: &net.IPNet{IP: ip.AsSlice(), Mask: net.CIDRMask(ip.BitLen(), ip.BitLen())}, Scope: unix.RT_SCOPE_HOST}
+}

@@ -1,0 +1,265 @@
+package localapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+	apidiscovery "k8s.io/api/apidiscovery/v2"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	clientdiscovery "k8s.io/client-go/discovery"
+
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/leaf/store"
+)
+
+const (
+	// aggregated is the form of discovery that tells everything in two answers.
+	aggregated = runtime.ContentTypeJSON + ";g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+	// openAPIProto is the binary form of OpenAPI v3.
+	openAPIProto = "application/com.github.proto-openapi.spec.v3.v1.0+protobuf"
+	// catalogFresh is how long an answer of the cloud about its kinds is taken for the present state, while nobody looks for
+	// one that it lacks: clients read all of it again each time they start.
+	catalogFresh = 30 * time.Second
+	// catalogAgain is how soon the cloud is asked again for a kind that was not there.
+	catalogAgain = 2 * time.Second
+	// memoResource holds answers of the cloud that describe its API.
+	memoResource = "memos"
+	// maxMemo and maxMemos bound them: the largest document of a Kubernetes API is some 1.3 MB, and it has about 60.
+	maxMemo  = 2 << 20
+	maxMemos = 128
+)
+
+// memo is an answer of the cloud in the store.
+type memo struct {
+	Metadata struct {
+		Name string `json:"name"`
+	} `json:"metadata"`
+	ContentType string `json:"contentType"`
+	Body        []byte `json:"body"`
+}
+
+// catalog knows which kinds the cluster has: as it says now, or as it last said.
+type catalog struct {
+	s    *Server
+	turn chan struct{} // one token: its holder asks the cloud
+
+	mu     sync.Mutex // guards all below
+	asked  time.Time
+	kinds  map[schema.GroupVersionResource]metav1.APIResource
+	browse *discovery // nil before the cloud has ever said anything
+	raw    map[string][]byte
+}
+
+func newCatalog(s *Server) *catalog {
+	c := &catalog{s: s, turn: make(chan struct{}, 1), raw: map[string][]byte{}}
+	if err := c.load(); err != nil && !errors.Is(err, store.ErrNotFound) {
+		s.log.Warn("the remembered catalog of kinds is unreadable", zap.Error(err))
+	}
+	return c
+}
+
+// memoKey names an answer by its question.
+func memoKey(path, accept string) wire.Key {
+	return wire.Key{Group: frondGroup, Resource: memoResource, Name: path + " " + accept}
+}
+
+// recall asks the cloud for a description of its API, as the node, and gives what it last said if it cannot be asked.
+func (s *Server) recall(ctx context.Context, path, query, accept string) (wire.KubeReply, error) {
+	key := memoKey(path, accept)
+	ctx = context.WithValue(ctx, callerKey{}, caller{kind: kubelet, trusted: true}) // what describes the API is no secret among its users
+	var reply wire.KubeReply
+	err := error(newUnreachable(wire.ErrOffline))
+	if s.online() {
+		reply, err = s.do(ctx, wire.KubeRequest{Method: http.MethodGet, Path: path, Query: query, Accept: accept})
+	}
+	if err == nil && reply.Code < http.StatusInternalServerError {
+		if reply.Code == http.StatusOK {
+			s.memorize(ctx, key, reply)
+		}
+		return reply, nil
+	}
+	if entry, getErr := s.store.Get(key); getErr == nil {
+		var m memo
+		if json.Unmarshal(entry.Object, &m) == nil {
+			return wire.KubeReply{Code: http.StatusOK, ContentType: m.ContentType, Body: m.Body}, nil
+		}
+	}
+	if err == nil {
+		return reply, nil
+	}
+	return reply, err
+}
+
+func (s *Server) memorize(ctx context.Context, key wire.Key, reply wire.KubeReply) {
+	m := memo{ContentType: reply.ContentType, Body: reply.Body}
+	m.Metadata.Name = key.Name
+	data, err := json.Marshal(m)
+	if err != nil || len(reply.Body) > maxMemo {
+		return
+	}
+	if last, err := s.store.Get(key); err == nil && string(last.Object) == string(data) {
+		return
+	} else if held, _ := s.store.List(frondGroup, memoResource, ""); err != nil && len(held) >= maxMemos {
+		return
+	}
+	if _, err := s.store.Put(ctx, key, data, nil); err != nil {
+		s.log.Warn("a description of the API is not kept over a restart", zap.String("path", key.Name), zap.Error(err))
+	}
+}
+
+// refresh asks the cloud for all kinds, unless somebody has just done so. It leaves what was known if nobody can be asked.
+func (c *catalog) refresh(ctx context.Context, fresh time.Duration) {
+	select {
+	case c.turn <- struct{}{}:
+		defer func() { <-c.turn }()
+	case <-ctx.Done():
+		return
+	}
+	c.mu.Lock()
+	recent := !c.asked.IsZero() && time.Since(c.asked) < fresh
+	c.mu.Unlock()
+	if recent || !c.s.online() {
+		return
+	}
+	c.mu.Lock()
+	c.asked = time.Now()
+	c.mu.Unlock()
+	for _, path := range []string{"/api", "/apis"} {
+		if _, err := c.s.recall(ctx, path, "", aggregated); err != nil {
+			return
+		}
+	}
+	if err := c.load(); err != nil {
+		c.s.log.Warn("the catalog of kinds is unreadable", zap.Error(err))
+	}
+}
+
+// load reads the catalog from the store.
+func (c *catalog) load() error {
+	var all apidiscovery.APIGroupDiscoveryList
+	raw := map[string][]byte{}
+	for _, path := range []string{"/api", "/apis"} {
+		entry, err := c.s.store.Get(memoKey(path, aggregated))
+		if err != nil {
+			return err
+		}
+		var m memo
+		var list apidiscovery.APIGroupDiscoveryList
+		if err := json.Unmarshal(entry.Object, &m); err != nil {
+			return fmt.Errorf("read %s: %w", path, err)
+		}
+		if err := json.Unmarshal(m.Body, &list); err != nil {
+			return fmt.Errorf("read %s: %w", path, err)
+		}
+		if list.Kind != "APIGroupDiscoveryList" {
+			return fmt.Errorf("read %s: it is a %q", path, list.Kind)
+		}
+		all.Items = append(all.Items, list.Items...)
+		raw[path] = m.Body
+	}
+	groups, lists, _ := clientdiscovery.SplitGroupsAndResources(all)
+	kinds := map[schema.GroupVersionResource]metav1.APIResource{}
+	for gv, list := range lists {
+		for _, r := range list.APIResources {
+			if !strings.Contains(r.Name, "/") {
+				kinds[gv.WithResource(r.Name)] = r
+			}
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.kinds, c.raw, c.browse = kinds, raw, discoveryOf(groups, lists)
+	return nil
+}
+
+// find describes a kind; nil if the cluster has none such. The error says that it is not known.
+func (c *catalog) find(ctx context.Context, gvr schema.GroupVersionResource) (*metav1.APIResource, error) {
+	look := func() (*metav1.APIResource, bool) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if r, ok := c.kinds[gvr]; ok {
+			return &r, true
+		}
+		return nil, c.browse != nil
+	}
+	if r, _ := look(); r != nil {
+		return r, nil
+	}
+	c.refresh(ctx, catalogAgain)
+	r, known := look()
+	if r == nil && (!known || !c.s.online()) {
+		return nil, later(fmt.Sprintf("this gateway does not know %s and cannot ask the cloud", gvr.GroupResource()))
+	}
+	return r, nil
+}
+
+// discoveryOf makes the documents of discovery's older form.
+func discoveryOf(groups *metav1.APIGroupList, lists map[schema.GroupVersion]*metav1.APIResourceList) *discovery {
+	d := &discovery{documents: map[string]runtime.Object{}}
+	named := metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}}
+	for _, g := range groups.Groups {
+		if g.Name == "" {
+			continue // it has a document of its own form
+		}
+		g.TypeMeta = metav1.TypeMeta{}
+		named.Groups = append(named.Groups, g)
+		g.TypeMeta = metav1.TypeMeta{Kind: "APIGroup", APIVersion: "v1"}
+		d.documents["/apis/"+g.Name] = &g
+	}
+	for gv, list := range lists {
+		list.TypeMeta = metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}
+		if list.GroupVersion = gv.String(); gv.Group == "" {
+			d.documents["/api/"+gv.Version] = list
+		} else {
+			d.documents["/apis/"+gv.String()] = list
+		}
+	}
+	d.documents["/apis"] = &named
+	d.documents["/api"] = coreVersions()
+	return d
+}
+
+// describe answers what discovery and OpenAPI tell of the cluster; false if this gateway has never heard of it.
+func (s *Server) describe(w http.ResponseWriter, req *http.Request, path string) bool {
+	if req.Method != http.MethodGet && req.Method != http.MethodHead {
+		return false
+	}
+	if strings.HasPrefix(path, "/openapi/v3") {
+		accept := runtime.ContentTypeJSON // of the forms that there are, not of all that can be asked for: answers are kept
+		if strings.Contains(req.Header.Get("Accept"), openAPIProto) {
+			accept = openAPIProto
+		}
+		reply, err := s.recall(req.Context(), path, req.URL.RawQuery, accept)
+		if err != nil {
+			fail(w, req, err)
+			return true
+		}
+		writeReply(w, reply)
+		return true
+	}
+	s.catalog.refresh(req.Context(), catalogFresh)
+	s.catalog.mu.Lock()
+	browse, raw := s.catalog.browse, s.catalog.raw[path]
+	s.catalog.mu.Unlock()
+	if browse == nil {
+		return false
+	}
+	if raw != nil && strings.Contains(strings.ReplaceAll(req.Header.Get("Accept"), " ", ""), "v=v2;as=APIGroupDiscoveryList") {
+		writeReply(w, wire.KubeReply{Code: http.StatusOK, ContentType: aggregated, Body: raw})
+		return true
+	}
+	if browse.documents[path] == nil {
+		return false
+	}
+	browse.serve(w, req, path)
+	return true
+}

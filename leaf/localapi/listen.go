@@ -1,0 +1,150 @@
+package localapi
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+)
+
+func (s *Server) listenUnix(ctx context.Context, g *errgroup.Group) error {
+	if s.cfg.UnixSocket == "" {
+		return nil
+	}
+	// A socket file left by a killed process keeps its name taken; nobody else may own this one.
+	if err := os.Remove(s.cfg.UnixSocket); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("remove old socket: %w", err)
+	}
+	listener, err := listenPrivate(ctx, s.cfg.UnixSocket)
+	if err != nil {
+		return fmt.Errorf("listen on socket: %w", err)
+	}
+	serve(ctx, g, s.newHTTP(through(ctx, staff)), listener)
+	return nil
+}
+
+// listenPrivate opens the socket under a name in a folder that only we can enter, narrows its mode, and then moves it to
+// its place: nobody else can connect in between.
+func listenPrivate(ctx context.Context, path string) (net.Listener, error) {
+	dir, err := os.MkdirTemp(filepath.Dir(path), ".s")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	temporary := filepath.Join(dir, "s")
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "unix", temporary)
+	if err != nil {
+		return nil, err
+	}
+	listener.(*net.UnixListener).SetUnlinkOnClose(false)
+	if err := errors.Join(os.Chmod(temporary, 0o600), os.Rename(temporary, path)); err != nil {
+		return nil, errors.Join(err, listener.Close())
+	}
+	return &socket{Listener: listener, path: path}, nil
+}
+
+// socket removes its file when it closes.
+type socket struct {
+	net.Listener
+	path string
+}
+
+func (s *socket) Close() error {
+	_ = os.Remove(s.path)
+	return s.Listener.Close()
+}
+
+func (s *Server) listenTLS(ctx context.Context, g *errgroup.Group) error {
+	if s.tls == nil {
+		return nil
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.cfg.Address)
+	if err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	s.mu.Lock()
+	s.tlsAddr = listener.Addr().String()
+	s.mu.Unlock()
+	server := s.newHTTP(through(ctx, nobody))
+	server.TLSConfig = s.tls
+	g.Go(func() error {
+		if err := server.ServeTLS(listener, "", ""); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("serve %s: %w", listener.Addr(), err)
+		}
+		return nil
+	})
+	closeWith(ctx, g, server)
+	return nil
+}
+
+// Addr is where the TLS listener listens; "" without one or before Ready. With port 0 in Config.Address it tells the port.
+func (s *Server) Addr() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.tlsAddr
+}
+
+func (s *Server) newHTTP(ctx context.Context) *http.Server {
+	return &http.Server{
+		Handler:           s.routes,
+		MaxHeaderBytes:    maxHeaderBytes,
+		ReadHeaderTimeout: headerTimeout,
+		IdleTimeout:       idleTimeout,
+		ErrorLog:          zap.NewStdLog(s.log.WithOptions(zap.IncreaseLevel(zap.WarnLevel))),
+		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
+		BaseContext:       func(net.Listener) context.Context { return ctx },
+	}
+}
+
+func serve(ctx context.Context, g *errgroup.Group, server *http.Server, listener net.Listener) {
+	g.Go(func() error {
+		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("serve %s: %w", listener.Addr(), err)
+		}
+		return nil
+	})
+	closeWith(ctx, g, server)
+}
+
+// shutdownTimeout is for requests that still write to the store; watches end at once with their context.
+const shutdownTimeout = 5 * time.Second
+
+func closeWith(ctx context.Context, g *errgroup.Group, server *http.Server) {
+	g.Go(func() error {
+		<-ctx.Done()
+		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
+		defer cancel()
+		if err := server.Shutdown(grace); err != nil {
+			return server.Close()
+		}
+		return nil
+	})
+}
+
+func tlsConfig(cfg Config) (*tls.Config, error) {
+	cert, err := tls.LoadX509KeyPair(cfg.CertFile, cfg.KeyFile)
+	if err != nil {
+		return nil, fmt.Errorf("load serving certificate: %w", err)
+	}
+	ca, err := os.ReadFile(cfg.ClientCAFile)
+	if err != nil {
+		return nil, fmt.Errorf("load client CA: %w", err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(ca) {
+		return nil, fmt.Errorf("load client CA: no certificate in %s", cfg.ClientCAFile)
+	}
+	return &tls.Config{
+		Certificates: []tls.Certificate{cert}, ClientCAs: pool,
+		ClientAuth: tls.VerifyClientCertIfGiven, MinVersion: tls.VersionTLS13,
+	}, nil
+}

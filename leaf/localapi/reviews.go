@@ -1,0 +1,162 @@
+package localapi
+
+import (
+	"context"
+	"errors"
+	"net/http"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/client-go/kubernetes/scheme"
+
+	"github.com/frond-edge/frond/leaf/access"
+)
+
+// isReview says whether a request asks who somebody is or what they may do.
+func isReview(info *request.RequestInfo) bool {
+	if info.APIVersion != "v1" || info.Subresource != "" {
+		return false
+	}
+	switch info.APIGroup + "/" + info.Resource {
+	case "authorization.k8s.io/selfsubjectaccessreviews", "authorization.k8s.io/subjectaccessreviews",
+		"authorization.k8s.io/localsubjectaccessreviews", "authorization.k8s.io/selfsubjectrulesreviews",
+		"authentication.k8s.io/selfsubjectreviews", "authentication.k8s.io/tokenreviews":
+		return true
+	}
+	return false
+}
+
+// review lets the cloud answer, and while it cannot be asked answers by the keys and roles that the store holds.
+func (s *Server) review(w http.ResponseWriter, req *http.Request) {
+	body, ok := s.body(w, req)
+	if !ok {
+		return
+	}
+	reply, err := s.do(req.Context(), kubeRequest(req, body))
+	if err == nil && reply.Code < http.StatusInternalServerError {
+		writeReply(w, reply)
+		return
+	}
+	if err != nil && !isOffline(err) {
+		fail(w, req, err)
+		return
+	}
+	obj, _, err := scheme.Codecs.UniversalDeserializer().Decode(body, nil, nil)
+	if err != nil {
+		fail(w, req, apierrors.NewBadRequest(err.Error()))
+		return
+	}
+	if err := s.answer(req.Context(), obj); err != nil {
+		fail(w, req, err)
+		return
+	}
+	gvk := obj.GetObjectKind().GroupVersionKind()
+	responsewriters.WriteObjectNegotiated(scheme.Codecs, negotiation.DefaultEndpointRestrictions, gvk.GroupVersion(), w, req,
+		http.StatusCreated, obj, false)
+}
+
+// answer fills in the status of a review.
+func (s *Server) answer(ctx context.Context, obj runtime.Object) error {
+	who := callerOf(ctx).user
+	switch r := obj.(type) {
+	case *authenticationv1.SelfSubjectReview:
+		r.Status.UserInfo = userInfo(who)
+	case *authenticationv1.TokenReview:
+		u, err := s.accounts.Check(ctx, r.Spec.Token)
+		if r.Status = (authenticationv1.TokenReviewStatus{}); err != nil {
+			r.Status.Error = err.Error()
+			return nil
+		}
+		r.Status.Authenticated, r.Status.User, r.Status.Audiences = true, userInfo(u), r.Spec.Audiences
+	case *authorizationv1.SelfSubjectAccessReview:
+		return s.mayThey(ctx, who, r.Spec.ResourceAttributes, r.Spec.NonResourceAttributes, &r.Status)
+	case *authorizationv1.SubjectAccessReview:
+		return s.mayThey(ctx, subject(&r.Spec), r.Spec.ResourceAttributes, r.Spec.NonResourceAttributes, &r.Status)
+	case *authorizationv1.LocalSubjectAccessReview:
+		if a := r.Spec.ResourceAttributes; a == nil || a.Namespace != r.Namespace {
+			return apierrors.NewBadRequest("spec.resourceAttributes.namespace must match metadata.namespace")
+		}
+		return s.mayThey(ctx, subject(&r.Spec), r.Spec.ResourceAttributes, nil, &r.Status)
+	case *authorizationv1.SelfSubjectRulesReview:
+		return s.rulesReview(ctx, who, r)
+	default:
+		return apierrors.NewBadRequest("the body is no review")
+	}
+	return nil
+}
+
+func userInfo(u user.Info) authenticationv1.UserInfo {
+	info := authenticationv1.UserInfo{Username: u.GetName(), UID: u.GetUID(), Groups: u.GetGroups()}
+	for key, values := range u.GetExtra() {
+		if info.Extra == nil {
+			info.Extra = map[string]authenticationv1.ExtraValue{}
+		}
+		info.Extra[key] = values
+	}
+	return info
+}
+
+func subject(spec *authorizationv1.SubjectAccessReviewSpec) user.Info {
+	u := &user.DefaultInfo{Name: spec.User, UID: spec.UID, Groups: spec.Groups, Extra: map[string][]string{}}
+	for key, values := range spec.Extra {
+		u.Extra[key] = values
+	}
+	return u
+}
+
+// mayThey judges as a request would be judged.
+func (s *Server) mayThey(ctx context.Context, u user.Info, r *authorizationv1.ResourceAttributes, n *authorizationv1.NonResourceAttributes,
+	status *authorizationv1.SubjectAccessReviewStatus,
+) error {
+	a := authorizer.AttributesRecord{User: u}
+	switch {
+	case (r == nil) == (n == nil):
+		return apierrors.NewInvalid(schema.GroupKind{Group: authorizationv1.GroupName, Kind: "SubjectAccessReview"}, "", nil)
+	case r != nil:
+		a.ResourceRequest, a.Verb, a.Namespace, a.Name = true, r.Verb, r.Namespace, r.Name
+		a.APIGroup, a.APIVersion, a.Resource, a.Subresource = r.Group, r.Version, r.Resource, r.Subresource
+	default:
+		a.Verb, a.Path = n.Verb, n.Path
+	}
+	allowed, reason, err := s.rules.Authorize(ctx, a)
+	if errors.Is(err, access.ErrUnknown) {
+		return later(err.Error())
+	}
+	*status = authorizationv1.SubjectAccessReviewStatus{Allowed: allowed, Reason: reason}
+	if err != nil {
+		status.EvaluationError = err.Error()
+	}
+	return nil
+}
+
+func (s *Server) rulesReview(ctx context.Context, u user.Info, r *authorizationv1.SelfSubjectRulesReview) error {
+	if r.Spec.Namespace == "" {
+		return apierrors.NewBadRequest("no namespace on request")
+	}
+	resources, others, incomplete, err := s.rules.RulesFor(ctx, u, r.Spec.Namespace)
+	r.Status = authorizationv1.SubjectRulesReviewStatus{
+		Incomplete: incomplete, ResourceRules: []authorizationv1.ResourceRule{}, NonResourceRules: []authorizationv1.NonResourceRule{},
+	}
+	if err != nil {
+		r.Status.EvaluationError = err.Error()
+	}
+	for _, rule := range resources {
+		r.Status.ResourceRules = append(r.Status.ResourceRules, authorizationv1.ResourceRule{
+			Verbs: rule.GetVerbs(), APIGroups: rule.GetAPIGroups(), Resources: rule.GetResources(), ResourceNames: rule.GetResourceNames(),
+		})
+	}
+	for _, rule := range others {
+		r.Status.NonResourceRules = append(r.Status.NonResourceRules, authorizationv1.NonResourceRule{
+			Verbs: rule.GetVerbs(), NonResourceURLs: rule.GetNonResourceURLs(),
+		})
+	}
+	return nil
+}

@@ -1,0 +1,290 @@
+package localapi_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	apidiscovery "k8s.io/api/apidiscovery/v2"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/dynamic/dynamicinformer"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/leaf/localapi"
+)
+
+func widgets() schema.GroupVersionResource {
+	return schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}
+}
+
+func widgetScope() wire.Scope {
+	return wire.Scope{Group: "example.com", Version: "v1", Resource: "widgets", Namespace: "default"}
+}
+
+const robot = "system:serviceaccount:default:robot"
+
+// describing plays a cluster's discovery: core v1 with ConfigMaps, and widgets.
+func describing(w http.ResponseWriter, r *http.Request) {
+	kind := func(kind, resource string) apidiscovery.APIResourceDiscovery {
+		return apidiscovery.APIResourceDiscovery{
+			Resource: resource, Scope: apidiscovery.ScopeNamespace, SingularResource: resource[:len(resource)-1],
+			ResponseKind: &metav1.GroupVersionKind{Kind: kind}, Verbs: []string{"get", "list", "watch", "create"},
+		}
+	}
+	group := func(name string, list ...apidiscovery.APIResourceDiscovery) apidiscovery.APIGroupDiscoveryList {
+		return apidiscovery.APIGroupDiscoveryList{
+			TypeMeta: metav1.TypeMeta{Kind: "APIGroupDiscoveryList", APIVersion: "apidiscovery.k8s.io/v2"},
+			Items: []apidiscovery.APIGroupDiscovery{{ObjectMeta: metav1.ObjectMeta{Name: name}, Versions: []apidiscovery.APIVersionDiscovery{
+				{Version: "v1", Resources: list, Freshness: apidiscovery.DiscoveryFreshnessCurrent},
+			}}},
+		}
+	}
+	switch r.URL.Path {
+	case "/api":
+		answer(w, http.StatusOK, group("", kind("ConfigMap", "configmaps"), kind("LimitRange", "limitranges")))
+	case "/apis":
+		answer(w, http.StatusOK, group("example.com", kind("Widget", "widgets")))
+	default:
+		notFound(w, r)
+	}
+}
+
+func (s *site) widget(name string, size int) {
+	s.t.Helper()
+	s.put(wire.Key{Group: "example.com", Resource: "widgets", Namespace: "default", Name: name}, map[string]any{
+		"apiVersion": "example.com/v1", "kind": "Widget", "spec": map[string]any{"size": size},
+		"metadata": map[string]any{"name": name, "namespace": "default", "uid": "w-" + name, "labels": map[string]any{"size": fmt.Sprint(size)}},
+	})
+}
+
+func (s *site) mark(scope wire.Scope, kind string) {
+	s.t.Helper()
+	s.put(scope.Marker(), wire.ScopeKind{Scope: scope, Kind: kind, Namespaced: true}.Mark())
+}
+
+// once is a configuration whose clients take the first answer: client-go tries ten times for a 503 otherwise.
+func once(cfg *rest.Config) *rest.Config {
+	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return tripper(func(r *http.Request) (*http.Response, error) {
+			resp, err := next.RoundTrip(r)
+			if err == nil {
+				resp.Header.Del("Retry-After")
+			}
+			return resp, err
+		})
+	})
+	return cfg
+}
+
+type tripper func(*http.Request) (*http.Response, error)
+
+func (t tripper) RoundTrip(r *http.Request) (*http.Response, error) { return t(r) }
+
+func dynamicFor(t *testing.T, cfg *rest.Config) dynamic.ResourceInterface {
+	t.Helper()
+	c, err := dynamic.NewForConfig(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c.Resource(widgets()).Namespace("default")
+}
+
+// TestAnyKindIsFollowed: a custom resource that a pod asks for is asked of the cloud, and served when all of it is here; then
+// without a link, and after a reboot without a link.
+func TestAnyKindIsFollowed(t *testing.T) {
+	online := true
+	var mu sync.Mutex
+	link := func(c *localapi.Config) {
+		c.Online = func() bool { mu.Lock(); defer mu.Unlock(); return online }
+	}
+	s := newSite(t, link)
+	s.cloud.online(describing)
+	token := s.issuer.Token(claims())
+	c, err := dynamic.NewForConfig(s.as(token))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, changed := s.api.Scopes()
+	informer := dynamicinformer.NewFilteredDynamicInformer(c, widgets(), "default", 0, cache.Indexers{}, nil).Informer()
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() { informer.RunWithContext(ctx) })
+	defer func() { cancel(); wg.Wait() }()
+	<-changed
+	wants, _ := s.api.Scopes()
+	if len(wants) != 1 || wants[0].Scope != widgetScope() || !slices.Equal(wants[0].Users, []string{robot}) {
+		t.Fatalf("the cloud is asked for %+v", wants)
+	}
+	s.widget("a", 1)
+	if informer.HasSynced() {
+		t.Error("a list was answered before all of it was here")
+	}
+	s.mark(widgetScope(), "Widget")
+	eventually(t, "the informer has synced", informer.HasSynced)
+	s.widget("b", 2)
+	eventually(t, "the informer follows", func() bool { return len(informer.GetStore().ListKeys()) == 2 })
+
+	mu.Lock()
+	online = false
+	mu.Unlock()
+	s.cloud.offline()
+	s.widget("b", 3) // what was on its way
+	eventually(t, "the informer goes on without a link", func() bool {
+		o, ok, _ := informer.GetStore().GetByKey("default/b")
+		size, _, _ := unstructured.NestedInt64(o.(*unstructured.Unstructured).Object, "spec", "size")
+		return ok && size == 3
+	})
+	cancel()
+	wg.Wait()
+
+	s.stop()
+	s.start(link, func(c *localapi.Config) { c.Pods = s.pods })
+	if wants, _ = s.api.Scopes(); len(wants) != 1 || wants[0].Scope != widgetScope() || !slices.Equal(wants[0].Users, []string{robot}) {
+		t.Errorf("after a restart the cloud is asked for %+v", wants)
+	}
+	list, err := dynamicFor(t, once(s.as(token))).List(t.Context(), metav1.ListOptions{LabelSelector: "size=3"})
+	if err != nil || len(list.Items) != 1 || list.Items[0].GetKind() != "Widget" || list.GetKind() != "WidgetList" || list.GetResourceVersion() == "" {
+		t.Errorf("after a restart without a link: %v, %+v", err, list)
+	}
+	if _, err := dynamicFor(t, once(s.as(token))).Get(t.Context(), "none", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("what is not in a complete kind: %v", err)
+	}
+	if _, err := clientFor(t, once(s.as(token))).CoreV1().ConfigMaps("default").List(t.Context(), metav1.ListOptions{}); !apierrors.IsServiceUnavailable(err) {
+		t.Errorf("a kind that was never asked for: %v", err)
+	}
+	d, err := discovery.NewDiscoveryClientForConfig(s.as(token))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.browse()
+	if kinds, err := d.ServerResourcesForGroupVersion("example.com/v1"); err != nil || len(kinds.APIResources) != 1 {
+		t.Errorf("discovery after a restart without a link: %v, %+v", err, kinds)
+	}
+	if _, all, err := d.ServerGroupsAndResources(); err != nil || len(all) != 2 {
+		t.Errorf("aggregated discovery: %v, %+v", err, all)
+	}
+}
+
+// TestTheEndOfAScopeIsNoDeletion: when the cloud stops sending a kind, a watch ends, and nothing is told to be deleted.
+func TestTheEndOfAScopeIsNoDeletion(t *testing.T) {
+	s := newSite(t)
+	s.cloud.online(describing)
+	s.widget("a", 1)
+	s.mark(widgetScope(), "Widget")
+	c := dynamicFor(t, once(s.as(s.issuer.Token(claims()))))
+	list, err := c.List(t.Context(), metav1.ListOptions{})
+	if err != nil || len(list.Items) != 1 {
+		t.Fatalf("%v, %+v", err, list)
+	}
+	w, err := c.Watch(t.Context(), metav1.ListOptions{ResourceVersion: list.GetResourceVersion()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Stop()
+	s.raw(widgetScope().Marker(), nil)
+	s.raw(wire.Key{Group: "example.com", Resource: "widgets", Namespace: "default", Name: "a"}, nil)
+	e, ok := <-w.ResultChan()
+	if !ok || e.Type != watch.Error || !apierrors.IsResourceExpired(apierrors.FromObject(e.Object)) {
+		t.Fatalf("the watch said %v %+v", e.Type, e.Object)
+	}
+	s.api.Judged([]wire.ScopeVerdict{{Scope: widgetScope(), User: robot, Reason: wire.ScopeForbidden, Message: "the role is gone"}})
+	if _, err := c.Watch(t.Context(), metav1.ListOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("a watch of what the cloud refuses: %v", err)
+	}
+}
+
+// TestWhatCannotBeFollowed is asked of the cloud with the pod's token.
+func TestWhatCannotBeFollowed(t *testing.T) {
+	s := newSite(t)
+	s.cloud.online(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/apis/example.com/v1/namespaces/default/widgets" {
+			describing(w, r)
+			return
+		}
+		answer(w, http.StatusOK, map[string]any{"apiVersion": "example.com/v1", "kind": "WidgetList", "metadata": map[string]any{}, "items": []any{}})
+	})
+	s.api.Judged([]wire.ScopeVerdict{{Scope: widgetScope(), User: robot, Reason: wire.ScopeTooLarge, Message: "a million"}})
+	token := s.issuer.Token(claims())
+	c := dynamicFor(t, once(s.as(token)))
+	if _, err := c.List(t.Context(), metav1.ListOptions{}); err != nil {
+		t.Error(err)
+	}
+	if asked := s.cloud.asked(); asked[len(asked)-1].Token != token {
+		t.Errorf("the cloud was asked %+v", asked[len(asked)-1])
+	}
+	if _, err := c.Watch(t.Context(), metav1.ListOptions{}); !apierrors.IsMethodNotSupported(err) {
+		t.Errorf("a watch: %v", err)
+	}
+}
+
+// TestScopesEnd: after the last list and the grace nothing is wanted, also not after a restart.
+func TestScopesEnd(t *testing.T) {
+	short := func(c *localapi.Config) { c.ScopeGrace = 50 * time.Millisecond }
+	s := newSite(t, short)
+	s.cloud.online(describing)
+	s.mark(widgetScope(), "Widget")
+	if _, err := dynamicFor(t, once(s.as(s.issuer.Token(claims())))).List(t.Context(), metav1.ListOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "nothing is wanted", func() bool { wants, _ := s.api.Scopes(); return len(wants) == 0 })
+	eventually(t, "no wish is kept", func() bool { kept, _ := s.store.List("frond.io", "wants", ""); return len(kept) == 0 })
+}
+
+// TestNobodyTakesAll: a pod with too many watches open gets 429, and others are served.
+func TestNobodyTakesAll(t *testing.T) {
+	s := newSite(t)
+	s.cloud.online(describing)
+	s.mark(widgetScope(), "Widget")
+	c := dynamicFor(t, once(s.as(s.issuer.Token(claims()))))
+	var refused error
+	open := 0
+	for ; refused == nil && open < 200; open++ {
+		w, err := c.Watch(t.Context(), metav1.ListOptions{})
+		if refused = err; err == nil {
+			defer w.Stop()
+		}
+	}
+	if !apierrors.IsTooManyRequests(refused) || open != 129 {
+		t.Errorf("watch %d: %v", open, refused)
+	}
+	if _, err := c.List(t.Context(), metav1.ListOptions{}); err != nil {
+		t.Errorf("a list beside: %v", err)
+	}
+	unbound := claims()
+	unbound.Pod = ""
+	w, err := dynamicFor(t, once(s.as(s.issuer.Token(unbound)))).Watch(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatalf("another's watch: %v", err)
+	}
+	w.Stop()
+}
+
+// browse lets the pod's account read discovery, as the cluster's own role does.
+func (s *site) browse() {
+	s.t.Helper()
+	var role, binding any
+	for name, text := range map[*any]string{
+		&role: `{"metadata":{"name":"browse"},"rules":[{"verbs":["get"],"nonResourceURLs":["/api","/api/*","/apis","/apis/*","/openapi/*"]}]}`,
+		&binding: `{"metadata":{"name":"browse"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"browse"},
+			"subjects":[{"kind":"Group","apiGroup":"rbac.authorization.k8s.io","name":"system:authenticated"}]}`,
+	} {
+		if err := json.Unmarshal([]byte(text), name); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	s.put(wire.Key{Group: "rbac.authorization.k8s.io", Resource: "clusterroles", Name: "browse"}, role)
+	s.put(wire.Key{Group: "rbac.authorization.k8s.io", Resource: "clusterrolebindings", Name: "browse"}, binding)
+}

@@ -1,0 +1,165 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/google/renameio/v2"
+	"github.com/klauspost/compress/zstd"
+	"go.uber.org/zap"
+
+	"github.com/frond-edge/frond/api/wire"
+)
+
+const (
+	copyMode = 0o600
+	// copyLine bounds one record when a copy is read: an object of 4 MiB, as base64, and its names.
+	copyLine = 8 << 20
+)
+
+// copyHead is the first line of a copy.
+type copyHead struct {
+	Saved    time.Time   `json:"saved"`
+	Revision uint64      `json:"revision"`
+	Cursor   wire.Cursor `json:"cursor"`
+}
+
+// copyRecord is each other line. Its checksum is that of the bucket's record.
+type copyRecord struct {
+	Key      string    `json:"key"`
+	State    state     `json:"state"`
+	UID      string    `json:"uid,omitempty"`
+	Version  string    `json:"version,omitempty"`
+	Cluster  string    `json:"cluster,omitempty"`
+	Stream   string    `json:"stream,omitempty"`
+	Floor    uint64    `json:"floor,omitempty"`
+	Desired  bool      `json:"desired,omitempty"`
+	LastGood time.Time `json:"lastGood,omitzero"`
+	Object   []byte    `json:"object,omitempty"`
+	Check    []byte    `json:"check"`
+}
+
+// SaveCopy writes all records to Config.Copy, compressed and synced, unless nothing has changed since this process did so
+// last. A copy replaces the one before as a whole. Writers wait for it; readers do not.
+func (s *Store) SaveCopy(ctx context.Context) error {
+	if s.cfg.Copy == "" {
+		return nil
+	}
+	if err := acquire(ctx, s.writer); err != nil {
+		return fmt.Errorf("save the copy: %w", err)
+	}
+	defer release(s.writer)
+	s.mu.RLock()
+	head := copyHead{Saved: time.Now().UTC().Truncate(time.Second), Revision: s.revision, Cursor: s.cursor}
+	records := make([]*record, 0, len(s.records))
+	for _, r := range s.records {
+		if r.kept() {
+			records = append(records, r)
+		}
+	}
+	s.mu.RUnlock()
+	if s.doubt || head.Revision == s.copied || head.Cursor.StreamEpoch == "" { // a damaged store is nobody's copy
+		return nil
+	}
+	if s.cfg.Refuse != nil {
+		if err := s.cfg.Refuse(); err != nil {
+			return fmt.Errorf("save the copy: %w: %w", ErrFull, err)
+		}
+	}
+	n, err := writeCopy(s.cfg.Copy, head, records)
+	if err != nil {
+		return fmt.Errorf("save the copy: %w", err)
+	}
+	s.copied = head.Revision
+	s.metrics.copied.Set(float64(head.Saved.Unix()))
+	s.metrics.copyBytes.Add(float64(n))
+	return nil
+}
+
+func writeCopy(path string, head copyHead, records []*record) (size int64, err error) {
+	f, err := renameio.NewPendingFile(path, renameio.WithPermissions(copyMode))
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = f.Cleanup() }() // does nothing after the file has taken its place
+	z, err := zstd.NewWriter(f, zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(1<<20))
+	if err != nil {
+		return 0, err
+	}
+	lines := json.NewEncoder(z)
+	err = lines.Encode(head)
+	for _, r := range records {
+		if err == nil {
+			err = lines.Encode(copyRecord{
+				Key: r.Key.String(), State: r.state, UID: r.UID, Version: r.Version, Cluster: r.ClusterEpoch, Stream: r.epoch,
+				Floor: r.floor, Desired: r.desired, LastGood: r.LastGood, Object: r.Object, Check: r.check[:],
+			})
+		}
+	}
+	if err := errors.Join(err, z.Close()); err != nil {
+		return 0, err
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return 0, err
+	}
+	return info.Size(), f.CloseAtomicallyReplace()
+}
+
+// readCopy returns the copy's head and those of its records that are as they were written; nil without a copy.
+func (s *Store) readCopy() (copyHead, map[wire.Key]*record) {
+	f, err := os.Open(s.cfg.Copy)
+	if err != nil {
+		if s.cfg.Copy != "" {
+			s.log.Warn("no copy of the store to restore from", zap.Error(err))
+		}
+		return copyHead{}, nil
+	}
+	defer func() { _ = f.Close() }() // only read
+	z, err := zstd.NewReader(f, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(copyLine))
+	if err != nil {
+		s.log.Error("copy of the store not read", zap.Error(err))
+		return copyHead{}, nil
+	}
+	defer z.Close()
+	lines := json.NewDecoder(z)
+	var head copyHead
+	records := map[wire.Key]*record{}
+	err = lines.Decode(&head)
+	for err == nil {
+		var c copyRecord
+		if err = lines.Decode(&c); err != nil {
+			break
+		}
+		if r := c.record(); r != nil {
+			records[r.Key] = r
+		}
+	}
+	if !errors.Is(err, io.EOF) {
+		s.log.Warn("copy of the store is damaged, taking what comes before", zap.Int("records", len(records)), zap.Error(err))
+	}
+	return head, records
+}
+
+// record undoes writeCopy; nil for one that is not as it was written.
+func (c *copyRecord) record() *record {
+	key, err := wire.ParseKey(c.Key)
+	if err != nil {
+		return nil
+	}
+	r := &record{
+		Entry: Entry{Key: key, UID: c.UID, Version: c.Version, ClusterEpoch: c.Cluster, LastGood: c.LastGood, Object: c.Object},
+		state: c.State, desired: c.Desired, floor: c.Floor, epoch: c.Stream,
+	}
+	r.Sequence = r.sequence()
+	r.seal()
+	if string(r.check[:]) != string(c.Check) || !r.kept() {
+		return nil
+	}
+	return r
+}

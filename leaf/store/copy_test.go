@@ -1,0 +1,229 @@
+package store_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/leaf/leaftest"
+	"github.com/frond-edge/frond/leaf/store"
+)
+
+// copying is a store with a mark and a copy.
+func copying(dir string) store.Config {
+	return store.Config{Mark: filepath.Join(dir, "store.mark"), Copy: filepath.Join(dir, "store.copy")}
+}
+
+// copiedStore is a store with 50 objects from the hub and one of its own, and a copy of that.
+func copiedStore(t *testing.T) *node {
+	t.Helper()
+	dir := t.TempDir()
+	n := openNode(t, dir, copying(dir))
+	var all []wire.Message
+	for i := range uint64(50) {
+		all = append(all, apply(i+1, fmt.Sprintf("o%02d", i), fmt.Sprint("u", i), fmt.Sprintf("content-of-%02d", i)))
+	}
+	must(t, n.Replace(t.Context(), all, "s1", 50))
+	_, err := n.Put(t.Context(), key("own"), object("own", "mine"), nil)
+	must(t, err)
+	must(t, n.SaveCopy(t.Context()))
+	return n
+}
+
+// reopened damages the store's blocks by flipping a bit of each text, and opens it again. Without its index the server cuts off
+// what follows the first.
+func (n *node) reopened(index bool, texts ...string) *node {
+	n.t.Helper()
+	return n.restart(copying(n.dir), func() {
+		for _, text := range texts {
+			flip(n.t, n.dir, text)
+		}
+		if !index {
+			must(n.t, os.RemoveAll(only(n.t, filepath.Join(n.dir, "jetstream/*/streams/KV_store/msgs/index.db"))))
+		}
+	})
+}
+
+// With a copy of the newest state a flipped bit costs nothing: no full attach, and without a link every list is as before.
+func TestACopyMendsWhatItHolds(t *testing.T) {
+	for name, index := range map[string]bool{"a record": true, "a block": false} {
+		t.Run(name, func(t *testing.T) {
+			n := copiedStore(t)
+			epoch := n.Cursor().StoreEpoch
+			n = n.reopened(index, "content-of-33")
+			if c := n.Cursor(); c != (wire.Cursor{StoreEpoch: epoch, StreamEpoch: "s1", Sequence: 50}) {
+				t.Errorf("cursor %+v", c)
+			}
+			for i := range 50 {
+				n.wantData(fmt.Sprintf("o%02d", i), fmt.Sprintf("content-of-%02d", i))
+			}
+			n.wantData("own", "mine")
+			for _, e := range first(n.All()) {
+				if !e.LastGood.IsZero() {
+					t.Errorf("%s is called old, since %v", e.Key, e.LastGood)
+				}
+			}
+			n = n.restart(copying(n.dir), nil)
+			n.wantCursor("s1", 50)
+			n.wantData("o33", "content-of-33")
+		})
+	}
+}
+
+// An object that changed after the copy comes back as it was then, and says so. The cursor goes back to the copy's, so the store
+// does not claim the newest, and an ordinary attach brings that. What was deleted after the copy stays deleted.
+func TestAnOlderCopyIsMarked(t *testing.T) {
+	n := copiedStore(t)
+	must(t, n.Apply(t.Context(), []wire.Message{apply(51, "o33", "u33", "newer-than-copy"), tombstone(52, "o10", "u10")}, 52))
+	_, err := n.Delete(t.Context(), key("o11"), "u11", nil)
+	must(t, err)
+	n = n.reopened(true, "newer-than-copy")
+	n.wantCursor("s1", 50)
+	n.wantData("o33", "content-of-33")
+	n.wantData("o10", "")
+	n.wantData("o11", "")
+	e, err := n.Get(key("o33"))
+	must(t, err)
+	if e.LastGood.IsZero() || e.Version != "v34" {
+		t.Errorf("version %s, last good %v: want the copy's, and marked", e.Version, e.LastGood)
+	}
+	n = n.restart(copying(n.dir), nil) // the mark of the object outlives that
+	if e, err := n.Get(key("o33")); err != nil || e.LastGood.IsZero() {
+		t.Errorf("after another start: %v, %v", e.LastGood, err)
+	}
+	must(t, n.Apply(t.Context(), []wire.Message{apply(51, "o33", "u33", "newer-than-copy")}, 52))
+	n.wantData("o33", "newer-than-copy")
+	if e, err := n.Get(key("o33")); err != nil || !e.LastGood.IsZero() {
+		t.Errorf("after the attach: %v, %v", e.LastGood, err)
+	}
+}
+
+// What the copy has under the same name, but is another object, never comes back.
+func TestACopyBringsNobodyBack(t *testing.T) {
+	n := copiedStore(t)
+	must(t, n.Apply(t.Context(), []wire.Message{apply(51, "o33", "another", "reborn")}, 51))
+	n = n.reopened(true, "reborn")
+	if c := n.Cursor(); c.StreamEpoch != "" {
+		t.Errorf("cursor %+v: the store lacks an object and says nothing", c)
+	}
+	n.wantData("o33", "")
+}
+
+// A wiped disk is a new node's, whatever lies beside it; a damaged copy harms nobody.
+func TestACopyAloneIsNoStore(t *testing.T) {
+	n := copiedStore(t)
+	epoch := n.Cursor().StoreEpoch
+	n = n.restart(copying(n.dir), func() { must(t, os.RemoveAll(filepath.Join(n.dir, "jetstream"))) })
+	if c := n.Cursor(); c.StoreEpoch == epoch || c.StreamEpoch != "" || len(first(n.All())) != 0 {
+		t.Errorf("cursor %+v and %d objects on a wiped disk", c, len(first(n.All())))
+	}
+}
+
+func TestACopyOnAFullDisk(t *testing.T) {
+	dir := t.TempDir()
+	cfg := copying(dir)
+	full := errors.New("full")
+	cfg.Refuse = func() error { return full }
+	n := openNode(t, dir, store.Config{Mark: cfg.Mark})
+	must(t, n.Replace(t.Context(), []wire.Message{apply(1, "a", "u", "x")}, "s1", 1))
+	n = n.restart(cfg, nil)
+	wantErr(t, n.SaveCopy(t.Context()), store.ErrFull)
+}
+
+// Rot with a copy: as TestRot, and what the store claims holds for each object. A copy of the newest state and one from the
+// middle of its life are tried.
+func TestRotWithACopy(t *testing.T) {
+	for name, at := range map[string]int{"newest": -1, "middle": 15} {
+		killed, h, copied := wornWithCopy(t, at)
+		for _, file := range leaftest.Files(t, killed) {
+			for _, damage := range leaftest.Damages() {
+				t.Run(strings.Join([]string{name, filepath.Base(file), damage.Name}, "/"), func(t *testing.T) {
+					t.Parallel()
+					dir := t.TempDir()
+					must(t, os.CopyFS(dir, os.DirFS(killed)))
+					damage.Apply(t, filepath.Join(dir, file))
+					n := openNode(t, dir, copying(dir))
+					h.claims(t, n, copied)
+					must(t, n.Replace(t.Context(), h.all, "s1", 60))
+					h.healed(t, n)
+				})
+			}
+		}
+	}
+}
+
+// wornWithCopy is worn's store as kill -9 leaves it, with a copy of its life's newest moment or of the step at.
+func wornWithCopy(t *testing.T, at int) (killed string, h *history, copied wire.Cursor) {
+	t.Helper()
+	dir := t.TempDir()
+	n := openNode(t, dir, copying(dir))
+	h = live(t, n, func(step int) {
+		if step == at || at < 0 {
+			must(t, n.SaveCopy(t.Context()))
+			copied = n.Cursor()
+		}
+	})
+	killed = t.TempDir()
+	must(t, os.CopyFS(killed, os.DirFS(dir)))
+	return killed, h, copied
+}
+
+// claims checks what a store says after damage: everything it holds was once written, and with a stream epoch it holds
+// exactly the objects of its last moment, each in that state or, from a cursor no newer than the copy's, marked as old.
+func (h *history) claims(t *testing.T, n *node, copied wire.Cursor) {
+	t.Helper()
+	got, last := content(n), h.states[len(h.states)-1]
+	for name, object := range got {
+		if !h.contents[object] {
+			t.Errorf("%s holds %q, which nobody wrote", name, object)
+		}
+	}
+	cursor := n.Cursor()
+	if cursor.StreamEpoch == "" {
+		return
+	}
+	if want, have := slices.Sorted(maps.Keys(last)), slices.Sorted(maps.Keys(got)); !slices.Equal(want, have) {
+		t.Errorf("claims to know its objects at %+v: %v, want %v", cursor, have, want)
+	}
+	for _, e := range first(n.All()) {
+		old := string(e.Object) != last[e.Key.Name]
+		if old && (e.LastGood.IsZero() || cursor.Sequence > copied.Sequence) {
+			t.Errorf("%s is old, marked %v, at %+v", e.Key.Name, e.LastGood, cursor)
+		}
+	}
+}
+
+// Copies that are made while the store is written to are each of one moment: the last one mends what was there at its time.
+func TestACopyAmidWrites(t *testing.T) {
+	n := copiedStore(t)
+	ctx, stop := context.WithCancel(t.Context())
+	var g errgroup.Group
+	g.Go(func() error {
+		for ctx.Err() == nil {
+			if err := n.SaveCopy(ctx); err != nil && ctx.Err() == nil {
+				return err
+			}
+		}
+		return nil
+	})
+	for seq := uint64(51); seq < 150; seq++ {
+		name := fmt.Sprintf("o%02d", seq%10) // o33 keeps its place
+		must(t, n.Apply(t.Context(), []wire.Message{apply(seq, name, "u"+strings.TrimLeft(name[1:], "0"), fmt.Sprint("at-", seq))}, seq))
+	}
+	stop()
+	must(t, g.Wait())
+	must(t, n.SaveCopy(t.Context()))
+	n = n.reopened(true, "content-of-33")
+	n.wantCursor("s1", 149)
+	n.wantData("o33", "content-of-33")
+	n.wantData("o09", "at-149")
+}

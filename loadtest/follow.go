@@ -1,0 +1,238 @@
+package loadtest
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Follow follows the logs of one pod on each gateway by many readers at once. Each reader must get every line in its order,
+// and when all are gone, cloudcores and gateways must have as few streams and goroutines as before.
+type Follow struct {
+	// Readers in all, and Length of each log in lines.
+	Readers, Length int
+	// Direct opens a tunnel for each reader, as the apiserver does for exec. Otherwise the apiserver is asked, which has
+	// the logs of one node share a connection.
+	Direct bool
+	// First is how many logs are asked for one after the other, before.
+	First int
+
+	open    func(ctx context.Context, pod string) (io.ReadCloser, error)
+	readers int
+	first   []float64 // ms
+	opened  []float64 // ms
+	rates   []float64 // lines per second
+	memory  followMemory
+}
+
+const (
+	followPod = "follow"
+	// linePause spaces lines, so that readers wait for most of them.
+	linePause = 50 * time.Millisecond
+	lineBytes = 100
+)
+
+// Name of the scenario.
+func (s *Follow) Name() string {
+	if s.Direct {
+		return "logs -f, a tunnel each"
+	}
+	return "logs -f"
+}
+
+// Prepare looks how many readers this machine allows.
+func (s *Follow) Prepare(ctx context.Context, w *World) (err error) {
+	if s.readers, err = followers(s.Readers); err != nil {
+		return err
+	}
+	if s.readers < s.Readers {
+		w.say("%s: %d readers of %d: fs.inotify.max_user_instances allows no more on one machine", s.Name(), s.readers, s.Readers)
+	}
+	s.open = w.logs
+	if s.Direct {
+		s.open, err = w.kubeletLogs(ctx)
+	}
+	return err
+}
+
+// line is what a log says.
+func line(i int) string {
+	number := fmt.Sprintf("%06d ", i)
+	return number + strings.Repeat("x", lineBytes-len(number))
+}
+
+// pods has one pod a gateway, whose container writes the lines and goes on.
+func (s *Follow) pods(w *World) (list []*corev1.Pod) {
+	var script strings.Builder
+	for i := range s.Length {
+		fmt.Fprintf(&script, "echo %s; sleep %g; ", line(i), linePause.Seconds())
+	}
+	script.WriteString("sleep infinity")
+	for _, edge := range w.edges() {
+		p := pod(followPod+"-"+edge, edge, nil)
+		p.Labels["app"] = followPod
+		p.Spec.Containers[0].Command = []string{"sh", "-c", script.String()}
+		list = append(list, p)
+	}
+	return list
+}
+
+// Once starts the pods, reads, and waits until all is given back.
+func (s *Follow) Once(ctx context.Context, w *World) error {
+	pods := s.pods(w)
+	if err := w.launch(ctx, pods...); err != nil {
+		return err
+	}
+	for i := range max(s.First, len(pods)) { // the apiserver keeps a connection to each node from now on
+		began := time.Now()
+		body, err := s.open(ctx, pods[i%len(pods)].Name)
+		if err != nil {
+			return err
+		}
+		_, err = io.ReadFull(body, make([]byte, 1))
+		if err = errors.Join(err, body.Close()); err != nil {
+			return err
+		}
+		s.first = append(s.first, milliseconds(time.Since(began)))
+	}
+	before, err := w.holdings(ctx)
+	if err != nil {
+		return err
+	}
+	if err := s.memory.sample(w, memoryBefore); err != nil {
+		return err
+	}
+	if err := s.followAll(ctx, w, pods); err != nil {
+		return err
+	}
+	if err := w.givenBack(ctx, before); err != nil {
+		return err
+	}
+	if err := s.memory.sample(w, memoryAfter); err != nil {
+		return err
+	}
+	return s.Close(ctx, w)
+}
+
+// followAll has all readers read all lines; none leaves before the last has read its last.
+func (s *Follow) followAll(ctx context.Context, w *World, pods []*corev1.Pod) error {
+	var mu sync.Mutex // guards s.opened
+	var read sync.WaitGroup
+	all := make(chan struct{}) // closes when all have read all, or one has failed
+	g, gctx := errgroup.WithContext(ctx)
+	began := time.Now()
+	read.Add(s.readers)
+	for i := range s.readers {
+		g.Go(func() error {
+			asked := time.Now()
+			body, err := s.open(gctx, pods[i%len(pods)].Name)
+			if err == nil {
+				defer func() { _ = body.Close() }() // given up
+				err = readLines(body, s.Length, func() {
+					mu.Lock()
+					defer mu.Unlock()
+					s.opened = append(s.opened, milliseconds(time.Since(asked)))
+				})
+			}
+			read.Done()
+			if err != nil {
+				return fmt.Errorf("reader %d of %s: %w", i, pods[i%len(pods)].Name, err)
+			}
+			select {
+			case <-all:
+			case <-gctx.Done():
+			}
+			return nil
+		})
+	}
+	g.Go(func() error {
+		defer close(all)
+		read.Wait()
+		s.rates = append(s.rates, float64(s.readers*s.Length)/time.Since(began).Seconds())
+		return s.memory.sample(w, memoryWith)
+	})
+	return g.Wait()
+}
+
+// readLines reads a whole log and calls opened after its first line.
+func readLines(body io.Reader, lines int, opened func()) error {
+	scanner := bufio.NewScanner(body)
+	for i := range lines {
+		if !scanner.Scan() {
+			return fmt.Errorf("line %d of %d: %w", i, lines, errors.Join(io.ErrUnexpectedEOF, scanner.Err()))
+		}
+		if got := scanner.Text(); got != line(i) {
+			return fmt.Errorf("line %d is %.20q", i, got)
+		}
+		if i == 0 {
+			opened()
+		}
+	}
+	return nil
+}
+
+// logs follows the log of a pod through the apiserver.
+func (w *World) logs(ctx context.Context, pod string) (io.ReadCloser, error) {
+	return w.kube.CoreV1().Pods(namespace).GetLogs(pod, &corev1.PodLogOptions{Follow: true}).Stream(ctx)
+}
+
+// kubeletLogs follows the log of a pod as the apiserver would, but each over a tunnel of its own.
+func (w *World) kubeletLogs(ctx context.Context) (func(ctx context.Context, pod string) (io.ReadCloser, error), error) {
+	egress, secret, err := w.cluster.Egress()
+	if err != nil {
+		return nil, err
+	}
+	kubelets := map[string]string{}
+	for _, edge := range w.edges() {
+		node, err := w.kube.CoreV1().Nodes().Get(ctx, edge, metav1.GetOptions{})
+		if err != nil {
+			return nil, fmt.Errorf("find the kubelet of %s: %w", edge, err)
+		}
+		kubelets[followPod+"-"+edge] = fmt.Sprintf("https://%s:%d", edge, node.Status.DaemonEndpoints.KubeletEndpoint.Port)
+	}
+	client := &http.Client{Transport: &http.Transport{
+		Proxy: func(*http.Request) (*url.URL, error) { return url.Parse(egress) }, TLSClientConfig: secret, DisableKeepAlives: true,
+	}} // without ForceAttemptHTTP2 it speaks HTTP/1.1
+	return func(ctx context.Context, pod string) (io.ReadCloser, error) {
+		path := fmt.Sprintf("%s/containerLogs/%s/%s/pause?follow=true", kubelets[pod], namespace, pod)
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, path, nil)
+		if err != nil {
+			return nil, err
+		}
+		response, err := client.Do(request)
+		if err != nil {
+			return nil, err
+		}
+		if response.StatusCode != http.StatusOK {
+			return nil, errors.Join(fmt.Errorf("%s answers %s", path, response.Status), response.Body.Close())
+		}
+		return response.Body, nil
+	}, nil
+}
+
+// Lines of the report.
+func (s *Follow) Lines() []Line {
+	name := fmt.Sprintf("%d readers on %d gateways", s.readers, s.memory.gateways)
+	lines := []Line{
+		{Scenario: s.Name(), Measure: "asked for → first byte, one after the other", Unit: unitTime, Summary: Summarize(s.first)},
+		{Scenario: s.Name(), Measure: name + ": asked for all at once → first line of each", Unit: unitTime, Summary: Summarize(s.opened)},
+		{Scenario: s.Name(), Measure: fmt.Sprintf("  lines of %d bytes to all, as fast as they were written", lineBytes), Unit: unitRate, Summary: Summarize(s.rates)},
+	}
+	return append(lines, s.memory.lines(s.Name())...)
+}
+
+// Close removes the pods.
+func (*Follow) Close(ctx context.Context, w *World) error {
+	return w.clear(ctx, "app="+followPod, nil)
+}

@@ -1,0 +1,226 @@
+package streams
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/internal/crash"
+)
+
+// attach lists: it brings the store to the snapshot's end, but for what is to be fetched in pieces, and returns the last
+// page.
+func (d *Delivery) attach(ctx context.Context, everything bool) (wire.AttachReply, error) {
+	cursor, err := d.resume(ctx)
+	if err != nil {
+		return wire.AttachReply{}, err
+	}
+	request := wire.AttachRequest{Cursor: cursor, Full: everything, Instance: d.instance}
+	var first *wire.AttachReply
+	var full haul
+	marked, seen := false, map[string]struct{}{}
+	for {
+		request.Take, request.Awaits = d.pace.take(), len(full.marks)+len(d.state().marks) > 0
+		reply, err := d.page(ctx, request)
+		if err != nil {
+			return reply, err
+		}
+		if first == nil {
+			first = &reply
+		}
+		if reply.StreamEpoch != first.StreamEpoch || reply.Full != first.Full {
+			return reply, errors.New("the stream began a new life between two pages")
+		}
+		crash.At("attach.answered")
+		page, held, err := d.readPage(ctx, reply)
+		if err != nil {
+			return reply, err
+		}
+		marked = marked || held
+		if reply.Full {
+			full.messages, full.marks = append(full.messages, page.messages...), append(full.marks, page.marks...)
+		} else if err := d.save(ctx, page); err != nil {
+			return reply, err
+		}
+		for _, object := range reply.Objects {
+			seen[object.Subject] = struct{}{}
+		}
+		if reply.Continue != 0 {
+			request.Continue, request.UpTo = reply.Continue, max(request.UpTo, reply.UpTo)
+			continue
+		}
+		if reply.Full {
+			if err := d.replace(ctx, reply, full, len(seen), marked); err != nil {
+				return reply, err
+			}
+		}
+		d.log.Info("attached", zap.Bool("full", reply.Full), zap.Uint64("seq", reply.UpTo), zap.Int("awaited", len(d.state().marks)))
+		return reply, nil
+	}
+}
+
+// resume returns from where to list. If the store is not where it was left, it is believed: it may have found damage.
+func (d *Delivery) resume(ctx context.Context) (wire.Cursor, error) {
+	if err := d.claim(ctx); err != nil {
+		return wire.Cursor{}, err
+	}
+	defer d.yield()
+	cursor, b := d.store.Cursor(), d.state()
+	if b.epoch != cursor.StreamEpoch || b.low() != cursor.Sequence {
+		b = backlog{epoch: cursor.StreamEpoch, reached: cursor.Sequence}
+		d.become(b)
+	}
+	cursor.Sequence = b.reached
+	return cursor, nil
+}
+
+// replace saves a full snapshot that holds all it must.
+func (d *Delivery) replace(ctx context.Context, last wire.AttachReply, full haul, subjects int, marked bool) error {
+	switch {
+	case subjects < last.Subjects:
+		return fmt.Errorf("the snapshot has %d objects of %d: it comes from a replica that lags behind", subjects, last.Subjects)
+	case last.Marked && !marked:
+		return errors.New("the snapshot comes from a replica that lags behind")
+	}
+	if err := d.claim(ctx); err != nil {
+		return err
+	}
+	defer d.yield()
+	full.sequence = last.UpTo
+	next := backlog{epoch: last.StreamEpoch}.after(full)
+	messages := full.messages
+	for _, m := range next.marks { // what the store has of them stays until they are there
+		messages = append(messages, wire.Message{Node: d.node, Key: m.key, Sequence: m.sequence})
+	}
+	if err := d.store.Replace(ctx, messages, last.StreamEpoch, next.low()); err != nil {
+		return fmt.Errorf("save snapshot: %w", err)
+	}
+	d.become(next)
+	d.early = nil
+	crash.At("attach.replaced")
+	d.count(full.messages)
+	return nil
+}
+
+// page asks for one page of the snapshot.
+func (d *Delivery) page(ctx context.Context, request wire.AttachRequest) (wire.AttachReply, error) {
+	var reply wire.AttachReply
+	asked := time.Now()
+	if err := Call(ctx, d.nc, d.node, VerbAttach, request, &reply); err != nil {
+		if errors.Is(err, context.DeadlineExceeded) {
+			d.pace.unanswered()
+		}
+		return reply, err
+	}
+	if reply.Error != "" {
+		return reply, fmt.Errorf("attach refused: %s", reply.Error)
+	}
+	size := 0
+	for _, object := range reply.Objects {
+		size += onLink(object)
+	}
+	d.pace.answered(size, time.Since(asked))
+	return reply, nil
+}
+
+// readPage reads a page and tells whether the snapshot marker is in it. Garbage goes to the dead letters and stays in
+// the page without operation.
+func (d *Delivery) readPage(ctx context.Context, reply wire.AttachReply) (h haul, marked bool, err error) {
+	h.sequence = reply.UpTo
+	if reply.Continue != 0 {
+		h.sequence = reply.Continue - 1
+	}
+	for _, object := range reply.Objects {
+		d.metrics.delivered.Inc()
+		m, awaited, err := d.readObject(ctx, reply, object)
+		switch {
+		case err != nil:
+			return haul{}, false, err
+		case m.Key == wire.SnapshotMarker():
+			marked = m.Op == wire.Apply
+		case awaited != nil:
+			h.marks = append(h.marks, awaited)
+		default:
+			h.messages = append(h.messages, m)
+		}
+	}
+	return h, marked, nil
+}
+
+// readObject reads one object of a page. It returns a mark if the payload is to be fetched later, and a message without
+// operation for garbage and for what the store is known to have.
+func (d *Delivery) readObject(ctx context.Context, reply wire.AttachReply, object wire.SnapshotObject) (wire.Message, *mark, error) {
+	var m wire.Message
+	var err error
+	if object.Size > 0 {
+		m, err = decodeHeader(object.Subject, object.Header)
+		if err == nil && object.Size > maxMessage {
+			err = permanent("payload of %d bytes, at most %d", object.Size, maxMessage)
+		}
+	} else {
+		m, err = d.codec.decode(object.Subject, object.Header, object.Data)
+	}
+	if err == nil && m.Node != d.node {
+		err = permanent("message of node %.120q", m.Node)
+	}
+	m.Sequence = object.Sequence
+	if err != nil {
+		if err := d.dead.put(ctx, Desired, object.Subject, object.Header, object.Data, err); err != nil {
+			return m, nil, err
+		}
+		return wire.Message{Node: d.node, Key: m.Key, Sequence: m.Sequence}, nil, nil
+	}
+	if object.Size == 0 {
+		return m, nil, nil
+	}
+	same := reply.StreamEpoch == d.store.Cursor().StreamEpoch
+	if same && holds(d.store, m) {
+		return wire.Message{Node: d.node, Key: m.Key, Sequence: m.Sequence}, nil, nil
+	}
+	awaited := &mark{
+		epoch: reply.StreamEpoch, subject: object.Subject, key: m.Key, sequence: m.Sequence, header: object.Header, size: object.Size,
+	}
+	if old := d.state().marks[m.Key]; old != nil && old.epoch == awaited.epoch && old.sequence == awaited.sequence {
+		return m, old, nil
+	}
+	if d.store.Cursor().StreamEpoch == "" && proves(m.Key) {
+		m, err := d.fetchEarly(ctx, awaited)
+		return m, nil, err
+	}
+	return m, awaited, nil
+}
+
+// proves tells whether the node takes the absence of such an object for a proof that it does not exist: a kubelet ends the
+// pods that its API does not list. A store that has just become whole must hold them.
+func proves(key wire.Key) bool {
+	return key.Group == "" && (key.Resource == "pods" || key.Resource == "nodes")
+}
+
+// fetchEarly fetches a payload before the attach ends. What came of it before a fault stays for the next attach.
+func (d *Delivery) fetchEarly(ctx context.Context, m *mark) (wire.Message, error) {
+	if old := d.early[m.key]; old != nil && old.epoch == m.epoch && old.sequence == m.sequence {
+		m = old
+	}
+	if d.early == nil {
+		d.early = map[wire.Key]*mark{}
+	}
+	d.early[m.key] = m
+	for m.lacks() > 0 {
+		if err := d.piece(ctx, m); err != nil {
+			return wire.Message{}, err
+		}
+	}
+	return d.whole(ctx, m)
+}
+
+// holder is a Store that can tell whether it has exactly what a message brings, so that it need not come again.
+type holder interface{ Holds(m wire.Message) bool }
+
+func holds(store Store, m wire.Message) bool {
+	h, ok := store.(holder)
+	return ok && h.Holds(m)
+}

@@ -1,0 +1,231 @@
+package streams
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/internal/crash"
+)
+
+const (
+	// pullHeartbeat finds a consumer that died with its server, after two missing ones. Each is some 100 bytes, so 3 s cost
+	// an idle link 3 MB a day.
+	pullHeartbeat = 3 * time.Second
+	// pullExpiry is how long one pull stays open.
+	pullExpiry = 30 * time.Second
+	// pullOverhead is what the server counts of a message beside its payload: subjects and headers.
+	pullOverhead = 4 << 10
+	// pullSpare is room for what the server says of a pull, beside the messages.
+	pullSpare = 64
+)
+
+// errTooLarge ends a session: the next message alone is more than the node takes at a time. An attach brings it as a mark.
+var errTooLarge = errors.New("the next message is larger than what the link takes at a time")
+
+// pull watches: it takes what the node's consumer delivers, in order and without a gap, until something is odd.
+func (d *Delivery) pull(ctx context.Context, attached wire.AttachReply) error {
+	consumer, err := d.js.Consumer(ctx, attached.Stream, attached.Consumer)
+	if err != nil {
+		return fmt.Errorf("consumer %s: %w", attached.Consumer, err)
+	}
+	if start := consumer.CachedInfo().Config.OptStartSeq; start > d.state().reached+1 {
+		return fmt.Errorf("consumer %s starts at %d, made for another attach", attached.Consumer, start)
+	}
+	home := ""
+	if cluster := consumer.CachedInfo().Cluster; cluster != nil {
+		home = cluster.Leader
+	}
+	incoming := make(chan *nats.Msg, attached.Window+pullSpare) // the server sends no more than the window before an ack
+	p := &pulling{d: d, inbox: d.nc.NewInbox(), window: attached.Window}
+	p.next = "$JS." + HubDomain + ".API.CONSUMER.MSG.NEXT." + attached.Stream + "." + attached.Consumer
+	sub, err := d.nc.ChanSubscribe(p.inbox, incoming)
+	if err != nil {
+		return fmt.Errorf("pull from %s: %w", attached.Consumer, err)
+	}
+	defer func() { _ = sub.Unsubscribe() }() // fails only when the connection is gone; it ends the open pull, too
+	quiet := time.NewTimer(2 * pullHeartbeat)
+	defer quiet.Stop()
+	next := uint64(1)
+	for {
+		if err := p.open(); err != nil {
+			return fmt.Errorf("pull from %s: %w", attached.Consumer, err)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case server := <-d.died:
+			if server == home {
+				return fmt.Errorf("pull from %s: %w", attached.Consumer, errServerDied)
+			}
+		case <-quiet.C:
+			return fmt.Errorf("pull from %s: %w", attached.Consumer, jetstream.ErrNoHeartbeat)
+		case first := <-incoming:
+			batch, odd := p.sort(gather(first, incoming))
+			if next, err = d.take(ctx, batch, next); err != nil {
+				return err
+			}
+			if odd != nil {
+				return fmt.Errorf("pull from %s: %w", attached.Consumer, odd)
+			}
+			quiet.Reset(2 * pullHeartbeat)
+		}
+	}
+}
+
+// pulling is the one open pull of a session. Its budget is in bytes, so that what is on its way to the node is never more than
+// the link carries in a moment.
+type pulling struct {
+	d           *Delivery
+	next, inbox string
+	window      int
+	// budget is what was asked for; left of it, and of the messages, is still to come. 0: no pull is open.
+	budget, left, messages int
+	// since is when the first message of the pull came, flowed how many bytes came after it.
+	since  time.Time
+	flowed int
+}
+
+// pullRequest is the JetStream request for next messages.
+type pullRequest struct {
+	Expires   time.Duration `json:"expires"`
+	Batch     int           `json:"batch"`
+	MaxBytes  int           `json:"max_bytes"`
+	Heartbeat time.Duration `json:"idle_heartbeat"`
+}
+
+// open asks for more, unless a pull is open.
+func (p *pulling) open() error {
+	if p.left > 0 && p.messages > 0 {
+		return nil
+	}
+	p.budget = p.d.pace.take() + pullOverhead
+	p.left, p.messages, p.since, p.flowed = p.budget, p.window, time.Time{}, 0
+	body, err := json.Marshal(pullRequest{Expires: pullExpiry, Batch: p.messages, MaxBytes: p.budget, Heartbeat: pullHeartbeat})
+	if err != nil {
+		return err
+	}
+	return p.d.nc.PublishRequest(p.next, p.inbox, body)
+}
+
+// sort parts messages from what the server says of the pull. What ends the session comes after the messages before it.
+func (p *pulling) sort(came []*nats.Msg) (messages []*nats.Msg, odd error) {
+	for _, msg := range came {
+		if msg.Reply != "" { // where its ack goes
+			p.count(msg)
+			messages = append(messages, msg)
+			continue
+		}
+		if err := p.status(msg.Header); err != nil {
+			return messages, err
+		}
+	}
+	return messages, nil
+}
+
+// count notes a message as the server does.
+func (p *pulling) count(msg *nats.Msg) {
+	size := msg.Size()
+	p.left -= size
+	p.messages--
+	if p.since.IsZero() {
+		p.since = time.Now()
+		return
+	}
+	p.flowed += size
+	if p.flowed >= p.budget/2 {
+		p.d.pace.flowed(p.flowed, time.Since(p.since))
+	}
+}
+
+// status reads what the server says of the open pull.
+func (p *pulling) status(header nats.Header) error {
+	const heartbeat, nothing, expired, conflict = "100", "404", "408", "409"
+	status, description := header.Get("Status"), header.Get("Description")
+	switch {
+	case status == heartbeat:
+		return nil
+	case status == nothing, status == expired:
+		p.left = 0
+		return nil
+	case status == conflict && strings.Contains(description, "MaxBytes"):
+		whole := header.Get("Nats-Pending-Bytes") == fmt.Sprint(p.budget)
+		p.left = 0
+		if whole {
+			return errTooLarge
+		}
+		return nil
+	default:
+		return fmt.Errorf("status %s %s", status, description)
+	}
+}
+
+// gather takes what has already arrived, so that one sync to disk serves many messages.
+func gather(first *nats.Msg, incoming <-chan *nats.Msg) []*nats.Msg {
+	batch := []*nats.Msg{first}
+	for {
+		select {
+		case msg := <-incoming:
+			batch = append(batch, msg)
+		default:
+			return batch
+		}
+	}
+}
+
+// take saves a batch and acks it. next is the consumer sequence that must come first; a gap means that a delivery was
+// lost on the way, or that the consumer was made anew, and the node attaches again.
+func (d *Delivery) take(ctx context.Context, batch []*nats.Msg, next uint64) (uint64, error) {
+	if len(batch) == 0 {
+		return next, nil
+	}
+	h := haul{messages: make([]wire.Message, 0, len(batch)), sequence: d.state().reached}
+	for _, msg := range batch {
+		d.metrics.delivered.Inc()
+		meta, err := msg.Metadata()
+		if err != nil {
+			return next, fmt.Errorf("delivery without coordinates: %w", err)
+		}
+		if meta.Sequence.Consumer != next {
+			return next, fmt.Errorf("delivery %d came where %d was due", meta.Sequence.Consumer, next)
+		}
+		next++
+		if meta.Sequence.Stream <= h.sequence {
+			d.metrics.ignored.Inc()
+			continue
+		}
+		h.sequence = meta.Sequence.Stream
+		m, err := d.codec.decode(msg.Subject, msg.Header, msg.Data)
+		if err != nil {
+			if err := d.dead.put(ctx, Desired, msg.Subject, msg.Header, msg.Data, err); err != nil {
+				return next, err
+			}
+			m = wire.Message{Node: d.node, Key: m.Key}
+		}
+		m.Sequence = h.sequence
+		if m.Key != wire.SnapshotMarker() {
+			h.messages = append(h.messages, m)
+		}
+	}
+	crash.At("deliver.pulled")
+	if err := d.save(ctx, h); err != nil {
+		return next, err
+	}
+	crash.At("deliver.saved")
+	observeAck(d.store, d.store.Cursor().Sequence)
+	for _, msg := range batch {
+		if err := msg.Ack(); err != nil {
+			return next, fmt.Errorf("ack: %w", err)
+		}
+		d.metrics.acked.Inc()
+	}
+	crash.At("deliver.acked")
+	return next, nil
+}
