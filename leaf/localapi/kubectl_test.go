@@ -140,6 +140,7 @@ func TestKubectlLikeAnAPIServer(t *testing.T) {
 
 // kubectlWatches follows one object with kubectl.
 func kubectlWatches(t *testing.T, g *gateway, k kubectlAt, ns string) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	cmd := k.command(ctx, "-n", ns, "get", "cm", "-w", "--output-watch-events", "--no-headers", "--field-selector=metadata.name=conf")
 	out, err := cmd.StdoutPipe()
