@@ -47,7 +47,7 @@ type executor struct{ edge *edge }
 
 // Execute is ExecuteWithContext for callers without a context.
 func (x executor) Execute(target *url.URL, cfg *rest.Config, in io.Reader, out, errs io.Writer, tty bool, sizes remotecommand.TerminalSizeQueue) error {
-	//nolint:forbidigo // kubectl calls this one; the process ends when the command is interrupted
+	// kubectl calls this one; the process ends when the command is interrupted.
 	return x.ExecuteWithContext(context.Background(), target, cfg, in, out, errs, tty, sizes)
 }
 

@@ -116,6 +116,12 @@ func TestKubectlLikeAnAPIServer(t *testing.T) {
 		"wait pod/web --for=condition=Ready --timeout=20s":                                     "",
 		"apply --server-side --dry-run=server --force-conflicts --validate=false -f -":         conf,
 		"apply --server-side --dry-run=server --validate=false -f -":                           conf,
+		"apply --server-side --dry-run=server --force-conflicts -f -":                          conf,
+		"apply --server-side --dry-run=server -o yaml -f -":                                    conf,
+		"apply --dry-run=server -f -":                                                          strings.Replace(conf, "conf", "unheard", 1),
+		"diff --server-side --force-conflicts -f -":                                            conf,
+		"explain pods.spec.containers.resources":                                               "",
+		"explain deployments.spec.strategy":                                                    "",
 		"label cm conf a=b --dry-run=server":                                                   "",
 		"delete pod web --dry-run=server":                                                      "",
 		"auth can-i list secrets":                                                              "",
@@ -134,6 +140,7 @@ func TestKubectlLikeAnAPIServer(t *testing.T) {
 
 // kubectlWatches follows one object with kubectl.
 func kubectlWatches(t *testing.T, g *gateway, k kubectlAt, ns string) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	cmd := k.command(ctx, "-n", ns, "get", "cm", "-w", "--output-watch-events", "--no-headers", "--field-selector=metadata.name=conf")
 	out, err := cmd.StdoutPipe()

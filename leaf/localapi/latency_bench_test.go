@@ -115,6 +115,7 @@ func report(b *testing.B, took []time.Duration) {
 
 // watchLatency measures from the end of a write to its event. An event that is there before the write has returned took 0.
 func watchLatency(b *testing.B, c kubernetes.Interface, ns, name string, write func(context.Context, string) error) {
+	b.Helper()
 	in, err := c.CoreV1().ConfigMaps(ns).Watch(b.Context(), metav1.ListOptions{FieldSelector: "metadata.name=" + name})
 	if err != nil {
 		b.Fatal(err)

@@ -18,6 +18,9 @@ import (
 // The write goes to the cloud, where that version means nothing: the cloud's own of the same state takes its place. A version
 // that is no longer the object's passes as it is, and the cloud finds a conflict, as it should. Answers are led back where
 // the state is the one that is held here: a client that compares what it read with a dry run sees no difference in versions.
+//
+// Both versions are numbers. A client that keeps the version of an earlier answer of the cloud, which by chance is the store's
+// number of the object's present state, would overwrite that state instead of finding a conflict.
 
 // pair is the two names of one state of an object.
 type pair struct{ local, cloud string }
