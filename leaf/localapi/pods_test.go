@@ -386,6 +386,7 @@ func TestLeadersAreElected(t *testing.T) {
 		answer(w, http.StatusOK, lease)
 	})
 	cfg := s.as(s.issuer.Token(claims()))
+	cfg.ContentType = "application/json" // which the cloud that is played here reads
 	leases := clientFor(t, cfg).CoordinationV1().Leases("default")
 	lease, err := leases.Get(t.Context(), "leader", metav1.GetOptions{})
 	if err != nil || *lease.Spec.HolderIdentity != "somebody" {
