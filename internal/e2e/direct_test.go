@@ -51,10 +51,12 @@ func TestDirectMode(t *testing.T) {
 			out, err := c.Kubectl(ctx, "", args...)
 			if err != nil {
 				out += " " + err.Error()
-				t.Logf("%s: after %s: %s", what, time.Since(began).Round(time.Millisecond), out)
 			}
 			if !strings.Contains(out, want) {
 				return fmt.Sprintf("%s after %s", out, time.Since(began).Round(time.Millisecond))
+			}
+			if err != nil {
+				t.Logf("%s: after %s: %s", what, time.Since(began).Round(time.Millisecond), out)
 			}
 			return ""
 		})
