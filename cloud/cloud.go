@@ -149,7 +149,14 @@ func (c *Cloud) assemble(ctx context.Context, nc, writer, tunnels *nats.Conn, kv
 	if err != nil {
 		return nil, err
 	}
-	up, err := c.upward(nc, tunnels, objects, members, engine, asked, keeper, metrics)
+	clients, err := kubernetes.NewForConfig(c.rest)
+	if err != nil {
+		return nil, fmt.Errorf("kubernetes: %w", err)
+	}
+	up, err := c.upward(core{
+		nc: nc, tunnels: tunnels, objects: objects, clients: clients, members: members,
+		engine: engine, asked: asked, keeper: keeper, metrics: metrics,
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -169,72 +176,91 @@ func (c *Cloud) assemble(ctx context.Context, nc, writer, tunnels *nats.Conn, kv
 	return append(parts, up...), nil
 }
 
+// core is what all that answers nodes stands on.
+type core struct {
+	nc, tunnels *nats.Conn
+	objects     cache.Cache
+	clients     kubernetes.Interface
+	members     *Members
+	engine      *desired.Engine
+	asked       *scopes.Keeper
+	keeper      *streams.Keeper
+	metrics     *streams.Metrics
+}
+
 // upward makes the parts that answer nodes.
-func (c *Cloud) upward(nc, tunnels *nats.Conn, objects cache.Cache, members *Members, engine *desired.Engine, asked *scopes.Keeper, keeper *streams.Keeper, metrics *streams.Metrics) ([]lifecycle.Part, error) {
-	clients, err := kubernetes.NewForConfig(c.rest)
+func (c *Cloud) upward(k core) ([]lifecycle.Part, error) {
+	view, inspection, err := c.inspection(k.nc, k.objects, k.members)
 	if err != nil {
-		return nil, fmt.Errorf("kubernetes: %w", err)
+		return nil, err
 	}
-	monitor := nodes.New(clients, objects, members, c.metrics, c.log.Named("nodes"))
+	way, ways, err := c.ways(k.tunnels, k.objects, k.clients)
+	if err != nil {
+		return nil, err
+	}
+	called, ports, err := c.direct(k.nc, k.objects, k.clients, k.members, way)
+	if err != nil {
+		return nil, err
+	}
+	heard, watchers, err := c.watchers(k, func(node string, beat wire.Beat) {
+		view.Beat(node, beat)
+		way.Heard(node)
+	})
+	if err != nil {
+		return nil, err
+	}
+	calls, err := c.calls(k.nc, k.objects, k.engine, heard, k.asked, k.metrics)
+	if err != nil {
+		return nil, err
+	}
+	handled, err := c.reports(k.nc, k.objects, called, k.metrics)
+	if err != nil {
+		return nil, err
+	}
+	keys := &tokenKeys{kube: k.clients, audiences: c.cfg.Scopes.TokenAudiences, provide: k.engine.Provide, log: c.log.Named("keys")}
+	return append([]lifecycle.Part{
+		{Name: "scopes", Start: k.asked.Start},
+		{Name: "keys", Start: keys.Start},
+	}, slices.Concat(watchers, []lifecycle.Part{{Name: "calls", Start: calls.Start}}, ways, ports, handled, inspection)...), nil
+}
+
+// watchers makes the parts that hear the nodes' beats, or miss them. also hears each beat that is no clone's.
+func (c *Cloud) watchers(k core, also func(node string, beat wire.Beat)) (*twins, []lifecycle.Part, error) {
+	monitor := nodes.New(k.clients, k.objects, k.members, c.metrics, c.log.Named("nodes"))
 	order := func(verb string) func(node, text string) error {
-		return func(node, text string) error { return streams.Order(nc, node, verb, []byte(text)) }
+		return func(node, text string) error { return streams.Order(k.nc, node, verb, []byte(text)) }
 	}
-	alarms := newAlarms(c.cfg.ID, clients, c.log.Named("alarms"))
-	twins := newTwins(members.Owns, order(streams.VerbWho), order(streams.VerbFence), alarms.warn, rand.Text, c.metrics, c.log.Named("twins"))
-	auditor := newAudit(members.Owns, engine, func(node string) error { return order(streams.VerbResync)(node, "") },
+	alarms := newAlarms(c.cfg.ID, k.clients, c.log.Named("alarms"))
+	twins := newTwins(k.members.Owns, order(streams.VerbWho), order(streams.VerbFence), alarms.warn, rand.Text, c.metrics, c.log.Named("twins"))
+	auditor := newAudit(k.members.Owns, k.engine, func(node string) error { return order(streams.VerbResync)(node, "") },
 		alarms.warn, c.metrics, c.log.Named("audit"))
-	calm := autonomy.New(clients, objects, members, alarms.warn, c.metrics, c.log.Named("autonomy"))
-	lost := newUnwell(objects, members.Owns, func(node string) error { return streams.Order(nc, node, streams.VerbReports, nil) },
+	calm := autonomy.New(k.clients, k.objects, k.members, alarms.warn, c.metrics, c.log.Named("autonomy"))
+	lost := newUnwell(k.objects, k.members.Owns, func(node string) error { return streams.Order(k.nc, node, streams.VerbReports, nil) },
 		c.log.Named("unwell"))
-	watch := c.deaths(nc, objects, members)
-	view, inspection, err := c.inspection(nc, objects, members)
-	if err != nil {
-		return nil, err
-	}
-	way, ways, err := c.ways(tunnels, objects, clients)
-	if err != nil {
-		return nil, err
-	}
-	called, ports, err := c.direct(nc, objects, clients, members, way)
-	if err != nil {
-		return nil, err
-	}
-	beats, err := streams.NewBeats(nc, func(_ context.Context, node string, beat wire.Beat) {
+	watch := c.deaths(k.nc, k.objects, k.members)
+	beats, err := streams.NewBeats(k.nc, func(_ context.Context, node string, beat wire.Beat) {
 		if !twins.hear(node, beat, time.Now()) {
 			return
 		}
-		monitor.Beat(node, beat, progressOf(engine, keeper, node, beat))
-		view.Beat(node, beat)
-		way.Heard(node)
-		engine.Serve(node)
-		auditor.beat(node, beat, keeper.Epoch(), time.Now())
-		if beat.StreamEpoch == keeper.Epoch() {
-			engine.Acked(node, beat.Sequence)
+		monitor.Beat(node, beat, progressOf(k.engine, k.keeper, node, beat))
+		also(node, beat)
+		k.engine.Serve(node)
+		auditor.beat(node, beat, k.keeper.Epoch(), time.Now())
+		if beat.StreamEpoch == k.keeper.Epoch() {
+			k.engine.Acked(node, beat.Sequence)
 		}
-	}, metrics, c.log.Named("beats"))
+	}, k.metrics, c.log.Named("beats"))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	calls, err := c.calls(nc, objects, engine, twins, asked, metrics)
-	if err != nil {
-		return nil, err
-	}
-	handled, err := c.reports(nc, objects, called, metrics)
-	if err != nil {
-		return nil, err
-	}
-	keys := &tokenKeys{kube: clients, audiences: c.cfg.Scopes.TokenAudiences, provide: engine.Provide, log: c.log.Named("keys")}
-	return append([]lifecycle.Part{
-		{Name: "scopes", Start: asked.Start},
-		{Name: "keys", Start: keys.Start},
+	return twins, []lifecycle.Part{
 		{Name: "nodes", Start: monitor.Start},
 		{Name: "alarms", Start: alarms.Start},
 		{Name: "autonomy", Start: calm.Start},
 		{Name: "unwell", Start: lost.Start},
 		{Name: "deaths", Start: watch.Start},
 		{Name: "beats", Start: beats.Start},
-		{Name: "calls", Start: calls.Start},
-	}, slices.Concat(ways, ports, handled, inspection)...), nil
+	}, nil
 }
 
 // calls makes the server of what nodes ask.

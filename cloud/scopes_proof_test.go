@@ -3,6 +3,7 @@ package cloud
 import (
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -148,16 +149,17 @@ func (c *country) keys(core *province, node string) {
 		}
 	}
 	kubetest.Eventually(c, settles, func() error {
-		for _, m := range c.published(node, wire.Scope{Group: "frond.io", Resource: "keys"}) {
-			var keys wire.TokenKeys
-			if err := json.Unmarshal(m.Object, &keys); err != nil {
-				c.Fatalf("%s: %v", m.Object, err)
-			}
-			if keys.Issuer != claims.Iss || fmt.Sprint(keys.Audiences) != fmt.Sprint(claims.Aud) || !strings.Contains(string(keys.JWKS), header.Kid) {
-				c.Fatalf("keys %s do not fit a token with %+v %+v", m.Object, header, claims)
-			}
-			return nil
+		delivered := c.published(node, wire.Scope{Group: "frond.io", Resource: "keys"})
+		if len(delivered) == 0 {
+			return errors.New("no keys")
 		}
-		return fmt.Errorf("no keys")
+		var keys wire.TokenKeys
+		if err := json.Unmarshal(delivered[0].Object, &keys); err != nil {
+			c.Fatalf("%s: %v", delivered[0].Object, err)
+		}
+		if keys.Issuer != claims.Iss || fmt.Sprint(keys.Audiences) != fmt.Sprint(claims.Aud) || !strings.Contains(string(keys.JWKS), header.Kid) {
+			c.Fatalf("keys %s do not fit a token with %+v %+v", delivered[0].Object, header, claims)
+		}
+		return nil
 	})
 }

@@ -121,10 +121,20 @@ func TestKeeperBelievesTwoLooksInARow(t *testing.T) {
 		want  int
 	}{
 		{"a", 10, 0},
-		{"a", 9, 0}, {"a", 11, 0}, {"a", 10, 0}, {"a", 12, 0}, // one that lagged, twice
-		{"a", 7, 0}, {"a", 7, 1}, {"a", 7, 1}, {"a", 7, 1}, {"a", 7, 1}, // went back: told once
-		{"a", 8, 1}, {"a", 7, 1}, {"a", 7, 2}, // and again
-		{"b", 1, 3}, {"b", 1, 3}, // another life
+		{"a", 9, 0},
+		{"a", 11, 0},
+		{"a", 10, 0},
+		{"a", 12, 0}, // one that lagged, twice
+		{"a", 7, 0},
+		{"a", 7, 1},
+		{"a", 7, 1},
+		{"a", 7, 1},
+		{"a", 7, 1}, // went back: told once
+		{"a", 8, 1},
+		{"a", 7, 1},
+		{"a", 7, 2}, // and again
+		{"b", 1, 3},
+		{"b", 1, 3}, // another life
 	} {
 		if keeper.Note(look.epoch, look.last); renewed != look.want {
 			t.Errorf("look %d, %s at %d: told %d times, want %d", i, look.epoch, look.last, renewed, look.want)

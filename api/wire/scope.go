@@ -109,11 +109,11 @@ func (r ScopesRequest) Validate() error {
 			faults = append(faults, err)
 		}
 		if len(w.Users) == 0 || len(w.Users) > MaxScopeUsers {
-			faults = append(faults, fmt.Errorf("scope %.120q: %d users, 1 to %d are possible", w.Scope.String(), len(w.Users), MaxScopeUsers))
+			faults = append(faults, fmt.Errorf("scope %.120q: %d users, 1 to %d are possible", w.String(), len(w.Users), MaxScopeUsers))
 		}
 		for _, user := range w.Users {
 			if user == "" || len(user) > 2*maxNameToken {
-				faults = append(faults, fmt.Errorf("scope %.120q: user %.120q", w.Scope.String(), user))
+				faults = append(faults, fmt.Errorf("scope %.120q: user %.120q", w.String(), user))
 			}
 		}
 	}

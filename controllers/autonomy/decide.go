@@ -13,8 +13,10 @@ import (
 )
 
 const (
-	// Annotation and Forever are wire's, for short.
-	Annotation, Forever = wire.AutonomyAnnotation, wire.AutonomyForever
+	// Annotation is wire's, for short.
+	Annotation = wire.AutonomyAnnotation
+	// Forever is wire's, for short.
+	Forever = wire.AutonomyForever
 	// beforeAnnotation of a pod holds the seconds it tolerated before, by taint.
 	beforeAnnotation = "frond.io/tolerated-before"
 	// defaultSeconds is what the apiserver gives a pod (DefaultTolerationSeconds).

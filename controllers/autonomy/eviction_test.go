@@ -13,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 
 	"github.com/frond-edge/frond/internal/kubetest"
 )
@@ -24,7 +23,7 @@ func (w *world) alive(suffix string) (name string, away *atomic.Bool) {
 	name, away = w.node(suffix), new(atomic.Bool)
 	leases := w.client.CoordinationV1().Leases(corev1.NamespaceNodeLease)
 	lease, err := leases.Create(w.Context(), &coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: coordinationv1.LeaseSpec{HolderIdentity: &name, RenewTime: ptr.To(metav1.NowMicro())},
+		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: coordinationv1.LeaseSpec{HolderIdentity: &name, RenewTime: new(metav1.NowMicro())},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		w.Fatal(err)
@@ -47,7 +46,7 @@ func (w *world) alive(suffix string) (name string, away *atomic.Bool) {
 			if away.Load() {
 				continue
 			}
-			lease.Spec.RenewTime = ptr.To(metav1.NowMicro())
+			lease.Spec.RenewTime = new(metav1.NowMicro())
 			next, err := leases.Update(ctx, lease, metav1.UpdateOptions{})
 			if err != nil && ctx.Err() == nil {
 				return err

@@ -134,11 +134,11 @@ func (k *Keeper) tell(node string, verdicts []verdict) {
 	for _, v := range verdicts {
 		for _, u := range v.users {
 			if u.Reason == "" {
-				k.log.Info("scope granted", zap.String("node", node), zap.String("scope", u.Scope.String()), zap.String("user", u.User))
+				k.log.Info("scope granted", zap.String("node", node), zap.String("scope", u.String()), zap.String("user", u.User))
 				continue
 			}
 			k.metrics.refusals.WithLabelValues(string(u.Reason)).Inc()
-			k.log.Info("scope refused", zap.String("node", node), zap.String("scope", u.Scope.String()), zap.String("user", u.User),
+			k.log.Info("scope refused", zap.String("node", node), zap.String("scope", u.String()), zap.String("user", u.User),
 				zap.String("reason", string(u.Reason)), zap.String("message", u.Message))
 		}
 	}

@@ -124,33 +124,39 @@ func writeCores(l layout, s state) error {
 		}
 	}
 	for i, name := range numbered("edge", s.Spec.Edges) {
-		e := l.edge(name)
-		for _, dir := range []string{e.store(), e.manifests(), e.run} {
-			if err := os.MkdirAll(dir, 0o755); err != nil {
-				return fmt.Errorf("make folder of %s: %w", name, err)
-			}
-		}
-		hosts := []string{"127.0.0.1", "localhost", name, wan.Address(i + 1), wire.TunnelAddress(name).String()}
-		if s.Spec.Direct {
-			hosts = append(hosts, directHost())
-		}
-		serving, err := ca.IssueIn(e.dir, "serving", pki.Subject{Name: "system:node:" + name, Groups: []string{"system:nodes"}, Hosts: hosts})
-		if err != nil {
+		if err := writeEdge(l, s, ca, name, i+1); err != nil {
 			return err
 		}
-		if err := writeYAML(e.config(), edgecoreConfig(l, s, name, i+1)); err != nil {
+	}
+	return nil
+}
+
+// writeEdge writes the configuration of one gateway, and of what runs beside its edgecore, and makes its folders.
+func writeEdge(l layout, s state, ca *pki.Authority, name string, i int) error {
+	e := l.edge(name)
+	for _, dir := range []string{e.store(), e.manifests(), e.run} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return fmt.Errorf("make folder of %s: %w", name, err)
+		}
+	}
+	hosts := []string{"127.0.0.1", "localhost", name, wan.Address(i), wire.TunnelAddress(name).String()}
+	if s.Spec.Direct {
+		hosts = append(hosts, directHost())
+	}
+	serving, err := ca.IssueIn(e.dir, "serving", pki.Subject{Name: "system:node:" + name, Groups: []string{"system:nodes"}, Hosts: hosts})
+	if err != nil {
+		return err
+	}
+	if err := writeYAML(e.config(), edgecoreConfig(l, s, name, i)); err != nil {
+		return err
+	}
+	if s.Spec.KubeProxy {
+		if err := writeProxy(l, s, ca.Cert, name, serving); err != nil {
 			return err
 		}
-		if s.Spec.KubeProxy {
-			if err := writeProxy(l, s, ca.Cert, name, serving); err != nil {
-				return err
-			}
-		}
-		if s.Spec.Runtime == Containerd {
-			if err := writeContainerd(e, s.Programs); err != nil {
-				return err
-			}
-		}
+	}
+	if s.Spec.Runtime == Containerd {
+		return writeContainerd(e, s.Programs)
 	}
 	return nil
 }

@@ -11,7 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/utils/ptr"
 
 	"github.com/frond-edge/frond/api/inspect"
 	"github.com/frond-edge/frond/api/wire"
@@ -96,7 +95,7 @@ func (a away) keepThird(t *testing.T) {
 	}
 	leases := a.kube.CoordinationV1().Leases(corev1.NamespaceNodeLease)
 	lease, err := leases.Create(ctx, &coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: coordinationv1.LeaseSpec{HolderIdentity: ptr.To(name), RenewTime: ptr.To(metav1.NowMicro())},
+		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: coordinationv1.LeaseSpec{HolderIdentity: new(name), RenewTime: new(metav1.NowMicro())},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -111,7 +110,7 @@ func (a away) keepThird(t *testing.T) {
 				return nil
 			case <-tick.C:
 			}
-			lease.Spec.RenewTime = ptr.To(metav1.NowMicro())
+			lease.Spec.RenewTime = new(metav1.NowMicro())
 			if next, err := leases.Update(ctx, lease, metav1.UpdateOptions{}); err == nil { // or with the next tick
 				lease = next
 			}

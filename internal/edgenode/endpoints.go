@@ -176,7 +176,7 @@ func correctEndpoint(endpoint *discoveryv1.Endpoint, family discoveryv1.AddressT
 	terminating := pod.DeletionTimestamp != nil
 	serving := len(addresses) > 0 && ready(pod)
 	conditions := discoveryv1.EndpointConditions{
-		Ready: ptr.To(len(addresses) > 0 && publishNotReady || serving && !terminating), Serving: &serving, Terminating: &terminating,
+		Ready: new(len(addresses) > 0 && publishNotReady || serving && !terminating), Serving: &serving, Terminating: &terminating,
 	}
 	if len(addresses) > 0 {
 		addresses = addresses[:1] // as Kubernetes has it: one address each

@@ -83,7 +83,7 @@ func (w *endpointsWorld) deliver(manager string) {
 	w.Helper()
 	endpoint := func(address, node, pod, uid string) discoveryv1.Endpoint {
 		return discoveryv1.Endpoint{
-			Addresses: []string{address}, NodeName: &node, Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(true)},
+			Addresses: []string{address}, NodeName: &node, Conditions: discoveryv1.EndpointConditions{Ready: new(true)},
 			TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: "default", Name: pod, UID: types.UID(uid)},
 		}
 	}

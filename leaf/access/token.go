@@ -40,7 +40,7 @@ func (e *ExpiredError) Error() string {
 }
 
 // Is makes an ExpiredError an ErrNobody.
-func (e *ExpiredError) Is(target error) bool { return target == ErrNobody } //nolint:errorlint // that is what Is compares
+func (e *ExpiredError) Is(target error) bool { return target == ErrNobody }
 
 // Objects is the store as far as it is needed here. Concurrent calls are fine.
 type Objects interface {

@@ -87,46 +87,53 @@ func TestKubectlLikeAnAPIServer(t *testing.T) {
 	ns := populate(t, apiserver.Client(t), apiserver.Namespace(t), g)
 	real, local := newKubectl(t, apiserver.Config()), newKubectl(t, g.api.ClientConfig())
 	const conf = `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"conf"},"data":{"key":"2"}}`
-	for command, stdin := range map[string]string{
-		"get pods":         "",
-		"get pods -o wide": "",
-		"get pods -o wide --show-labels --no-headers":                                          "",
-		"get pods --chunk-size=1":                                                              "",
-		"get pods --chunk-size=2 -o name":                                                      "",
-		"get pods --chunk-size=1 -l app -o name":                                               "",
-		"get pods -l app=web":                                                                  "",
-		"get pods -l app!=web":                                                                 "",
-		"get pods -l app=none":                                                                 "",
-		"get pods --field-selector=status.phase=Running -o name":                               "",
-		"get pods --field-selector=metadata.name=web,spec.nodeName=edge-1 -o name":             "",
-		"get pods --field-selector=spec.nothing=1":                                             "",
-		"get pods --sort-by=.metadata.name -o custom-columns=N:.metadata.name,P:.status.phase": "",
-		"get pods -o jsonpath={.items[*].spec.containers[*].image}":                            "",
-		"get pod web -o yaml":                                                                  "",
-		"get pod/web svc/svc cm/conf -o name":                                                  "",
-		"get po,svc -o name":                                                                   "",
-		"get pod none":                                                                         "",
-		"get pod none --ignore-not-found":                                                      "",
-		"get svc -o wide":                                                                      "",
-		"get cm conf -o json":                                                                  "",
-		"get node edge-1 -o wide":                                                              "",
-		"describe pod web":                                                                     "",
-		"describe cm conf":                                                                     "",
-		"wait pod/web --for=jsonpath={.status.phase}=Running":                                  "",
-		"wait pod/web --for=condition=Ready --timeout=20s":                                     "",
-		"apply --server-side --dry-run=server --force-conflicts --validate=false -f -":         conf,
-		"apply --server-side --dry-run=server --validate=false -f -":                           conf,
-		"apply --server-side --dry-run=server --force-conflicts -f -":                          conf,
-		"apply --server-side --dry-run=server -o yaml -f -":                                    conf,
-		"apply --dry-run=server -f -":                                                          strings.Replace(conf, "conf", "unheard", 1),
-		"diff --server-side --force-conflicts -f -":                                            conf,
-		"explain pods.spec.containers.resources":                                               "",
-		"explain deployments.spec.strategy":                                                    "",
-		"label cm conf a=b --dry-run=server":                                                   "",
-		"delete pod web --dry-run=server":                                                      "",
-		"auth can-i list secrets":                                                              "",
+	for _, command := range []string{
+		"get pods",
+		"get pods -o wide",
+		"get pods -o wide --show-labels --no-headers",
+		"get pods --chunk-size=1",
+		"get pods --chunk-size=2 -o name",
+		"get pods --chunk-size=1 -l app -o name",
+		"get pods -l app=web",
+		"get pods -l app!=web",
+		"get pods -l app=none",
+		"get pods --field-selector=status.phase=Running -o name",
+		"get pods --field-selector=metadata.name=web,spec.nodeName=edge-1 -o name",
+		"get pods --field-selector=spec.nothing=1",
+		"get pods --sort-by=.metadata.name -o custom-columns=N:.metadata.name,P:.status.phase",
+		"get pods -o jsonpath={.items[*].spec.containers[*].image}",
+		"get pod web -o yaml",
+		"get pod/web svc/svc cm/conf -o name",
+		"get po,svc -o name",
+		"get pod none",
+		"get pod none --ignore-not-found",
+		"get svc -o wide",
+		"get cm conf -o json",
+		"get node edge-1 -o wide",
+		"describe pod web",
+		"describe cm conf",
+		"wait pod/web --for=jsonpath={.status.phase}=Running",
+		"wait pod/web --for=condition=Ready --timeout=20s",
+		"apply --server-side --dry-run=server --force-conflicts --validate=false -f -",
+		"apply --server-side --dry-run=server --validate=false -f -",
+		"apply --server-side --dry-run=server --force-conflicts -f -",
+		"apply --server-side --dry-run=server -o yaml -f -",
+		"apply --dry-run=server -f -",
+		"diff --server-side --force-conflicts -f -",
+		"explain pods.spec.containers.resources",
+		"explain deployments.spec.strategy",
+		"label cm conf a=b --dry-run=server",
+		"delete pod web --dry-run=server",
+		"auth can-i list secrets",
 	} {
 		t.Run(command, func(t *testing.T) {
+			stdin := ""
+			if strings.HasSuffix(command, "-f -") {
+				stdin = conf
+			}
+			if command == "apply --dry-run=server -f -" {
+				stdin = strings.Replace(conf, "conf", "unheard", 1)
+			}
 			args := append([]string{"-n", ns}, strings.Fields(command)...)
 			want := unequal.ReplaceAllString(real.run(t, stdin, args...), "…")
 			got := unequal.ReplaceAllString(local.run(t, stdin, args...), "…")

@@ -63,6 +63,15 @@ func (s *Server) review(w http.ResponseWriter, req *http.Request) {
 		http.StatusCreated, obj, false)
 }
 
+// checked says whose a token is. What is wrong with one is part of the answer.
+func (s *Server) checked(ctx context.Context, asked authenticationv1.TokenReviewSpec) authenticationv1.TokenReviewStatus {
+	u, err := s.accounts.Check(ctx, asked.Token)
+	if err != nil {
+		return authenticationv1.TokenReviewStatus{Error: err.Error()}
+	}
+	return authenticationv1.TokenReviewStatus{Authenticated: true, User: userInfo(u), Audiences: asked.Audiences}
+}
+
 // answer fills in the status of a review.
 func (s *Server) answer(ctx context.Context, obj runtime.Object) error {
 	who := callerOf(ctx).user
@@ -70,12 +79,7 @@ func (s *Server) answer(ctx context.Context, obj runtime.Object) error {
 	case *authenticationv1.SelfSubjectReview:
 		r.Status.UserInfo = userInfo(who)
 	case *authenticationv1.TokenReview:
-		u, err := s.accounts.Check(ctx, r.Spec.Token)
-		if r.Status = (authenticationv1.TokenReviewStatus{}); err != nil {
-			r.Status.Error = err.Error()
-			return nil
-		}
-		r.Status.Authenticated, r.Status.User, r.Status.Audiences = true, userInfo(u), r.Spec.Audiences
+		r.Status = s.checked(ctx, r.Spec)
 	case *authorizationv1.SelfSubjectAccessReview:
 		return s.mayThey(ctx, who, r.Spec.ResourceAttributes, r.Spec.NonResourceAttributes, &r.Status)
 	case *authorizationv1.SubjectAccessReview:

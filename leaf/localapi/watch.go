@@ -159,7 +159,7 @@ func (w *watcher) send(ctx context.Context, kind watch.EventType, obj runtime.Ob
 func (w *watcher) event(ctx context.Context, event store.Event) bool {
 	w.revision = event.Entry.Revision
 	if err := w.still(); err != nil {
-		status := err.(apierrors.APIStatus).Status() //nolint:errorlint // still makes it
+		status := err.(apierrors.APIStatus).Status()
 		w.send(ctx, watch.Error, &status)
 		return false
 	}

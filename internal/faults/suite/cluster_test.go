@@ -184,7 +184,6 @@ func (r *rig) heal(ctx context.Context, t *testing.T) {
 		note(r.do(func(c *devcluster.Cluster) error { return c.FreeDisk(node) }))
 	}
 	for _, node := range nodes {
-		//nolint:contextcheck // it waits on the test's own context
 		r.eventually(t, "the forwarder takes orders", time.Minute, func(ctx context.Context) string {
 			if err := r.do(func(c *devcluster.Cluster) error { return c.Heal(ctx, node) }); err != nil {
 				return err.Error()
