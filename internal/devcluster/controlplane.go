@@ -44,7 +44,8 @@ func apiserverFlags(l layout, s state) []string {
 		"--etcd-servers=https://" + loopback(ports["etcd"]),
 		"--etcd-cafile=" + p + "/etcd-ca.crt",
 		"--etcd-certfile=" + p + "/apiserver-etcd.crt", "--etcd-keyfile=" + p + "/apiserver-etcd.key",
-		"--bind-address=127.0.0.1", "--advertise-address=127.0.0.1",
+		// Nobody calls the advertised address; but a loopback one would leave the Service default/kubernetes without endpoints.
+		"--bind-address=127.0.0.1", "--advertise-address=192.0.2.1",
 		fmt.Sprintf("--secure-port=%d", ports["apiserver"]),
 		"--endpoint-reconciler-type=none",
 		"--service-cluster-ip-range=" + serviceCIDR,
