@@ -116,6 +116,7 @@ func (d *Delivery) deliver(ctx context.Context) error {
 			return nil //nolint:nilerr // we were asked to stop
 		}
 		if errors.Is(err, errServerDied) || errors.Is(err, errTooLarge) && d.state().reached > before {
+			d.log.Info("attaching again at once", zap.NamedError("because", err))
 			retry = newRetry()
 			continue // the next attach makes another consumer, and brings what is large as a mark
 		}
