@@ -47,7 +47,6 @@ func apiserverFlags(l layout, s state) []string {
 		// Nobody calls the advertised address; but a loopback one would leave the Service default/kubernetes without endpoints.
 		"--bind-address=127.0.0.1", "--advertise-address=192.0.2.1",
 		fmt.Sprintf("--secure-port=%d", ports["apiserver"]),
-		"--endpoint-reconciler-type=none",
 		"--service-cluster-ip-range=" + serviceCIDR,
 		"--tls-cert-file=" + p + "/apiserver.crt", "--tls-private-key-file=" + p + "/apiserver.key",
 		"--client-ca-file=" + p + "/ca.crt",
