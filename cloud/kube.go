@@ -3,6 +3,7 @@ package cloud
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +13,8 @@ import (
 	"slices"
 	"strings"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 
 	"github.com/frond-edge/frond/api/wire"
@@ -57,13 +60,13 @@ func (k *kubeCalls) Handle(ctx context.Context, node string, request []byte) (an
 		return nil, err
 	}
 	if err := permitted(req); err != nil {
-		return nil, fmt.Errorf("%w: %w", wire.ErrPermanent, err)
+		return refused(err), nil // not garbage: any program at the node may ask for it
 	}
 	target := *k.base
 	target.Path, target.RawQuery = req.Path, req.Query
 	out, err := http.NewRequestWithContext(reports.WithNode(ctx, node), req.Method, target.String(), bytes.NewReader(req.Body))
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", wire.ErrPermanent, err)
+		return refused(err), nil
 	}
 	for name, value := range map[string]string{"Accept": req.Accept, "Content-Type": req.ContentType} {
 		if value != "" {
@@ -90,6 +93,17 @@ func (k *kubeCalls) Handle(ctx context.Context, node string, request []byte) (an
 	return wire.KubeReply{Code: resp.StatusCode, ContentType: resp.Header.Get("Content-Type"), Body: body}, nil
 }
 
+// refused is the answer to a request that no call can carry.
+func refused(reason error) wire.KubeReply {
+	status := apierrors.NewBadRequest(reason.Error()).Status()
+	status.Kind, status.APIVersion = "Status", "v1"
+	body, err := json.Marshal(status)
+	if err != nil {
+		return wire.KubeReply{Error: reason.Error()}
+	}
+	return wire.KubeReply{Code: http.StatusBadRequest, ContentType: runtime.ContentTypeJSON, Body: body}
+}
+
 // permitted refuses what a single request and reply cannot carry, and paths that are not what they seem.
 func permitted(req wire.KubeRequest) error {
 	switch req.Method {
@@ -106,9 +120,13 @@ func permitted(req wire.KubeRequest) error {
 	if err != nil {
 		return fmt.Errorf("query: %w", err)
 	}
-	switch query.Get("watch") {
-	case "", "0", "false":
-	default:
+	for _, watch := range query["watch"] {
+		if watch != "0" && watch != "false" { // to an apiserver an empty one says true
+			return errors.New("a watch does not fit in one call")
+		}
+	}
+	if segments := strings.Split(req.Path, "/"); len(segments) > 3 && segments[1] == "api" && segments[3] == "watch" ||
+		len(segments) > 4 && segments[1] == "apis" && segments[4] == "watch" {
 		return errors.New("a watch does not fit in one call")
 	}
 	if stream := streamOf(req.Path); stream != "" {

@@ -2,6 +2,7 @@ package streams
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -162,7 +163,12 @@ type callError struct {
 // cannot be stored is only logged.
 func (c *Calls) refuse(ctx context.Context, msg *nats.Msg, reason error) {
 	c.metrics.calls.WithLabelValues("", "garbage").Inc()
-	if err := c.dead.put(ctx, planeCall, msg.Subject, msg.Header, msg.Data, reason); err != nil {
+	data := msg.Data
+	if strings.HasSuffix(msg.Subject, "."+VerbKube) {
+		// It may hold a token or a Secret, which have no place in a stream that many read.
+		data = fmt.Appendf(nil, "withheld: %d bytes, sha256 %x", len(data), sha256.Sum256(data))
+	}
+	if err := c.dead.put(ctx, planeCall, msg.Subject, msg.Header, data, reason); err != nil {
 		c.log.Warn("call refused", zap.NamedError("reason", reason), zap.Error(err))
 	}
 	if node, err := parseCall(msg.Subject); err == nil && strings.HasPrefix(msg.Reply, InboxPrefix(node)+".") {

@@ -70,6 +70,47 @@ func TestANodeThatCallsWithoutEndDelaysNoOther(t *testing.T) {
 	}
 }
 
+// A call to Kubernetes may hold a token or a Secret; the stream of dead letters is read by many.
+func TestARefusedKubeCallIsNotKeptWord(t *testing.T) {
+	hub := streamstest.Hub(t)
+	nc := streamstest.Connect(t, hub)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := streams.Ensure(t.Context(), js, streams.Hub(1)); err != nil {
+		t.Fatal(err)
+	}
+	calls, err := streams.NewCalls(nc, map[string]streams.CallHandler{
+		streams.VerbKube: func(_ context.Context, _ string, request []byte) (any, error) {
+			return nil, streams.DecodeRequest(request, &struct{}{})
+		},
+	}, streams.NewMetrics(prometheus.NewRegistry()), zaptest.NewLogger(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(t, calls.Start)
+	var letter string
+	streamstest.Eventually(t, "the dead letter", func() bool {
+		err := nc.PublishRequest(streams.CallSubject("a", streams.VerbKube), streams.InboxPrefix("a")+".x", []byte(`["token swordfish"]`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		stream, err := js.Stream(t.Context(), "DEAD")
+		if err != nil {
+			return false
+		}
+		msg, err := stream.GetLastMsgForSubject(t.Context(), "dead.>")
+		if err == nil {
+			letter = string(msg.Data)
+		}
+		return err == nil
+	})
+	if strings.Contains(letter, "swordfish") || !strings.Contains(letter, "withheld: 19 bytes") {
+		t.Errorf("the dead letter is %q", letter)
+	}
+}
+
 // counted sums the counters of a name that have a label of that value.
 func counted(t *testing.T, reg *prometheus.Registry, name, value string) (sum float64) {
 	t.Helper()

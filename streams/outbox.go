@@ -232,7 +232,7 @@ func (p *Pump) send(ctx context.Context, incoming jetstream.MessagesContext, roo
 		}
 		meta, err := msg.Metadata()
 		if err != nil {
-			return fmt.Errorf("outbox: %w", err)
+			return errors.Join(fmt.Errorf("outbox: %w", err), msg.Nak())
 		}
 		crash.At("pump.taken")
 		out := &nats.Msg{Subject: strings.TrimPrefix(msg.Subject(), outboxPrefix), Data: msg.Data(), Header: nats.Header{}}
@@ -241,7 +241,7 @@ func (p *Pump) send(ctx context.Context, incoming jetstream.MessagesContext, roo
 		id := out.Header.Get(headerStore) + "/" + p.stream + "/" + out.Header.Get(headerOrder)
 		f, err := room.enter(ctx, out.Size())
 		if err != nil {
-			return err
+			return errors.Join(err, msg.Nak())
 		}
 		// No retry of the library's: it would come after what was sent meanwhile, and an older state would end on top.
 		ack, err := p.js.PublishMsgAsync(out, jetstream.WithMsgID(id), jetstream.WithRetryAttempts(0))

@@ -100,8 +100,10 @@ func (e *endpoints) follow(ctx context.Context) error {
 
 // keep makes one slice right. What it could not write now, because somebody else did, comes back as that one's event.
 func (e *endpoints) keep(ctx context.Context, key wire.Key) {
-	for _, in := range e.named {
-		delete(in, key)
+	for pod, in := range e.named {
+		if delete(in, key); len(in) == 0 {
+			delete(e.named, pod)
+		}
 	}
 	entry, err := e.store.Get(key)
 	if err != nil {

@@ -105,24 +105,46 @@ type private struct {
 }
 
 // Check says whose token it is. Its error is ErrNobody, ErrUnknown when the keys were never delivered, or an *ExpiredError.
-func (t *Tokens) Check(_ context.Context, token string) (user.Info, error) {
+func (t *Tokens) Check(ctx context.Context, token string) (user.Info, error) {
+	u, _, err := t.For(ctx, token, nil)
+	return u, err
+}
+
+// For is Check for other audiences than the apiserver's; none are its own. It returns those that the token is meant for.
+func (t *Tokens) For(_ context.Context, token string, audiences []string) (u user.Info, meant []string, err error) {
 	keys, err := t.current()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
+	}
+	if len(audiences) == 0 {
+		audiences = keys.audiences
 	}
 	parsed, err := jwt.ParseSigned(token, algorithms())
 	if err != nil {
-		return nil, nobody("it is no signed token: %w", err)
+		return nil, nil, nobody("it is no signed token: %w", err)
 	}
 	public, claims, err := keys.verify(parsed)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
+	for _, a := range audiences {
+		if slices.Contains(public.Audience, a) {
+			meant = append(meant, a)
+		}
+	}
+	if len(meant) == 0 {
+		return nil, nil, nobody("audience %q is none of %q", public.Audience, audiences)
+	}
+	if u, err = t.whose(token, keys, public, claims); err != nil {
+		return nil, nil, err
+	}
+	return u, meant, nil
+}
+
+// whose judges all of a token that is signed but its audience.
+func (t *Tokens) whose(token string, keys keys, public *jwt.Claims, claims *private) (user.Info, error) {
 	if !slices.Contains(keys.issuers, public.Issuer) {
 		return nil, nobody("issuer %q is not the cluster's", public.Issuer)
-	}
-	if !slices.ContainsFunc(public.Audience, func(a string) bool { return slices.Contains(keys.audiences, a) }) {
-		return nil, nobody("audience %q is not an apiserver", public.Audience)
 	}
 	if want := serviceaccount.MakeUsername(claims.Kubernetes.Namespace, claims.Kubernetes.Account.Name); public.Subject != want {
 		return nil, nobody("subject %q is not %q", public.Subject, want)

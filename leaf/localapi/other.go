@@ -41,7 +41,7 @@ func (rs *routes) other(info *request.RequestInfo) http.HandlerFunc {
 			fail(w, req, err)
 		case rt == nil:
 			missing(w, req)
-		case info.Namespace != "" && !rt.endpoint.r.namespaced && gvr != v1("namespaces"):
+		case info.Namespace != "" && !rt.endpoint.r.namespaced && (gvr != v1("namespaces") || info.Name != info.Namespace):
 			missing(w, req)
 		case info.Verb == "get":
 			handlers.GetResource(rt.endpoint, rt.scope)(w, req)

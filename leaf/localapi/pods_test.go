@@ -24,6 +24,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
 	"github.com/frond-edge/frond/api/wire"
@@ -242,6 +243,36 @@ func TestHostilePod(t *testing.T) {
 	})
 }
 
+// TestARoleInANamespaceIsNoneOfNamespaces: a path that names one namespace in another is judged in the latter.
+func TestARoleInANamespaceIsNoneOfNamespaces(t *testing.T) {
+	s := newSite(t)
+	s.cloud.online(describing)
+	s.allow("default", rbacv1.PolicyRule{Verbs: []string{"*"}, APIGroups: []string{""}, Resources: []string{"namespaces"}})
+	all := wire.Scope{Version: "v1", Resource: "namespaces"}
+	s.put(all.Marker(), wire.ScopeKind{Scope: all, Kind: "Namespace"}.Mark())
+	for _, name := range []string{"default", "bank"} {
+		s.put(wire.Key{Resource: "namespaces", Name: name}, &corev1.Namespace{
+			TypeMeta: metav1.TypeMeta{Kind: "Namespace", APIVersion: "v1"}, ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)},
+		})
+	}
+	client, err := rest.HTTPClientFor(s.as(s.issuer.Token(claims())))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.CloseIdleConnections()
+	for path, want := range map[string]int{
+		"/api/v1/namespaces/default":                    http.StatusOK,
+		"/api/v1/namespaces/bank":                       http.StatusForbidden,
+		"/api/v1/namespaces/default/namespaces/bank":    http.StatusNotFound,
+		"/api/v1/namespaces/default/namespaces":         http.StatusNotFound,
+		"/api/v1/namespaces/default/namespaces?watch=1": http.StatusNotFound,
+	} {
+		if code, body := get(t, client, "https://"+s.podAddress()+path); code != want {
+			t.Errorf("%s: %d, want %d: %s", path, code, want, body)
+		}
+	}
+}
+
 // TestWritesCarryTheToken: Kubernetes judges a pod's write by the pod's own token, never as the node's.
 func TestWritesCarryTheToken(t *testing.T) {
 	s := newSite(t)
@@ -307,6 +338,22 @@ func TestReviewsOffline(t *testing.T) {
 	}, metav1.CreateOptions{})
 	if err != nil || !seen.Status.Authenticated || seen.Status.User.UID != "a1" {
 		t.Errorf("whose token: %v, %+v", err, seen)
+	}
+	elsewhere, err := c.AuthenticationV1().TokenReviews().Create(t.Context(), &authenticationv1.TokenReview{
+		Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: []string{"vault"}},
+	}, metav1.CreateOptions{})
+	if err != nil || elsewhere.Status.Authenticated || len(elsewhere.Status.Audiences) != 0 {
+		t.Errorf("a token for the API shown to another program: %v, %+v", err, elsewhere)
+	}
+	// Everybody may ask for himself, by the path; what he asks must not be another thing.
+	other := &authorizationv1.SubjectAccessReview{
+		TypeMeta: metav1.TypeMeta{Kind: "SubjectAccessReview", APIVersion: "authorization.k8s.io/v1"},
+		Spec: authorizationv1.SubjectAccessReviewSpec{
+			User: "somebody", ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: "list", Resource: "secrets"},
+		},
+	}
+	if err := c.AuthorizationV1().RESTClient().Post().Resource("selfsubjectaccessreviews").Body(other).Do(t.Context()).Error(); !apierrors.IsBadRequest(err) {
+		t.Errorf("a question about somebody else in place of one about oneself: %v", err)
 	}
 }
 

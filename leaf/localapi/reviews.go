@@ -3,7 +3,9 @@ package localapi
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
+	"strings"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -49,9 +51,19 @@ func (s *Server) review(w http.ResponseWriter, req *http.Request) {
 		fail(w, req, err)
 		return
 	}
-	obj, _, err := scheme.Codecs.UniversalDeserializer().Decode(body, nil, nil)
+	obj, kind, err := scheme.Codecs.UniversalDeserializer().Decode(body, nil, nil)
 	if err != nil {
 		fail(w, req, apierrors.NewBadRequest(err.Error()))
+		return
+	}
+	// What the caller may ask was judged by the path, so the path says what is answered.
+	info, _ := request.RequestInfoFrom(req.Context())
+	if kind.Group != info.APIGroup || kind.Version != info.APIVersion || strings.ToLower(kind.Kind)+"s" != info.Resource {
+		fail(w, req, apierrors.NewBadRequest(fmt.Sprintf("the body is a %s, not one of %s", kind.Kind, info.Resource)))
+		return
+	}
+	if local, ok := obj.(*authorizationv1.LocalSubjectAccessReview); ok && local.Namespace != info.Namespace {
+		fail(w, req, apierrors.NewBadRequest("metadata.namespace must match the namespace of the request"))
 		return
 	}
 	if err := s.answer(req.Context(), obj); err != nil {
@@ -65,11 +77,11 @@ func (s *Server) review(w http.ResponseWriter, req *http.Request) {
 
 // checked says whose a token is. What is wrong with one is part of the answer.
 func (s *Server) checked(ctx context.Context, asked authenticationv1.TokenReviewSpec) authenticationv1.TokenReviewStatus {
-	u, err := s.accounts.Check(ctx, asked.Token)
+	u, audiences, err := s.accounts.For(ctx, asked.Token, asked.Audiences)
 	if err != nil {
 		return authenticationv1.TokenReviewStatus{Error: err.Error()}
 	}
-	return authenticationv1.TokenReviewStatus{Authenticated: true, User: userInfo(u), Audiences: asked.Audiences}
+	return authenticationv1.TokenReviewStatus{Authenticated: true, User: userInfo(u), Audiences: audiences}
 }
 
 // answer fills in the status of a review.

@@ -36,7 +36,7 @@ func widgetScope() wire.Scope {
 
 const robot = "system:serviceaccount:default:robot"
 
-// describing plays a cluster's discovery: core v1 with ConfigMaps, and widgets.
+// describing plays a cluster's discovery: core v1 with ConfigMaps and Namespaces, and widgets.
 func describing(w http.ResponseWriter, r *http.Request) {
 	kind := func(kind, resource string) apidiscovery.APIResourceDiscovery {
 		return apidiscovery.APIResourceDiscovery{
@@ -54,7 +54,9 @@ func describing(w http.ResponseWriter, r *http.Request) {
 	}
 	switch r.URL.Path {
 	case "/api":
-		answer(w, http.StatusOK, group("", kind("ConfigMap", "configmaps"), kind("LimitRange", "limitranges")))
+		namespaces := kind("Namespace", "namespaces")
+		namespaces.Scope = apidiscovery.ScopeCluster
+		answer(w, http.StatusOK, group("", kind("ConfigMap", "configmaps"), kind("LimitRange", "limitranges"), namespaces))
 	case "/apis":
 		answer(w, http.StatusOK, group("example.com", kind("Widget", "widgets")))
 	default:

@@ -62,12 +62,11 @@ func (s *Server) do(ctx context.Context, request wire.KubeRequest) (wire.KubeRep
 	}
 	if !who.trusted {
 		request.Token = who.token
-		select {
-		case s.asking <- struct{}{}:
-			defer func() { <-s.asking }()
-		case <-ctx.Done():
-			return wire.KubeReply{}, newUnreachable(ctx.Err())
+		leave, err := s.ask(ctx)
+		if err != nil {
+			return wire.KubeReply{}, err
 		}
+		defer leave()
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -81,6 +80,16 @@ func (s *Server) do(ctx context.Context, request wire.KubeRequest) (wire.KubeRep
 		return reply, newUnreachable(fmt.Errorf("reply with code %d", reply.Code))
 	}
 	return reply, nil
+}
+
+// ask waits for a program's turn to ask the cloud; the kubelet never waits for programs. leave ends the turn.
+func (s *Server) ask(ctx context.Context) (leave func(), err error) {
+	select {
+	case s.asking <- struct{}{}:
+		return func() { <-s.asking }, nil
+	case <-ctx.Done():
+		return nil, newUnreachable(ctx.Err())
+	}
 }
 
 // call performs a request in JSON and decodes the answer into out; a refusal comes back as Kubernetes' status error.
