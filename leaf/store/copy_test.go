@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nats-io/nats.go"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/frond-edge/frond/api/wire"
@@ -226,4 +227,34 @@ func TestACopyAmidWrites(t *testing.T) {
 	n.wantCursor("s1", 149)
 	n.wantData("o33", "content-of-33")
 	n.wantData("o09", "at-149")
+}
+
+// A bucket that is made anew from memory gets what the copy brings, not the older state that memory still has.
+func TestABucketMadeAnewHasTheCopysRecords(t *testing.T) {
+	n := copiedStore(t)
+	stream, err := n.js.Stream(t.Context(), "KV_store")
+	must(t, err)
+	old, err := stream.GetLastMsgForSubject(t.Context(), subject+"o20")
+	must(t, err)
+	must(t, n.Apply(t.Context(), []wire.Message{apply(51, "o20", "u20", "newer")}, 51))
+	must(t, n.SaveCopy(t.Context()))
+	last, err := stream.GetLastMsgForSubject(t.Context(), "$KV.store.meta.cursor")
+	must(t, err)
+	// The older record is back, with the sums of the newest commit, as after a loss that the mark does not show.
+	again := &nats.Msg{Subject: old.Subject, Data: old.Data, Header: nats.Header{}}
+	for h := range old.Header {
+		if strings.HasPrefix(h, "Frond-") {
+			again.Header[h] = old.Header[h]
+		}
+	}
+	again.Header["Frond-Sum"], again.Header["Frond-Names"] = last.Header["Frond-Sum"], last.Header["Frond-Names"]
+	_, err = n.js.PublishMsg(t.Context(), again)
+	must(t, err)
+	n = n.reopened(true, "content-of-33") // which the server cannot read, nor write over
+	for range 2 {
+		n.wantCursor("s1", 51)
+		n.wantData("o20", "newer")
+		n.wantData("o33", "content-of-33")
+		n = n.restart(copying(n.dir), nil)
+	}
 }
