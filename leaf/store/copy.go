@@ -111,7 +111,8 @@ func writeCopy(path string, head copyHead, records []*record) (size int64, err e
 	return info.Size(), f.CloseAtomicallyReplace()
 }
 
-// readCopy returns the copy's head and those of its records that are as they were written; nil without a copy.
+// readCopy returns the copy's head and those of its records that are as they were written; nil without a copy. Without a stream
+// epoch the head's cursor is not to be used.
 func (s *Store) readCopy() (copyHead, map[wire.Key]*record) {
 	f, err := os.Open(s.cfg.Copy)
 	if err != nil {
@@ -142,6 +143,7 @@ func (s *Store) readCopy() (copyHead, map[wire.Key]*record) {
 	}
 	if !errors.Is(err, io.EOF) {
 		s.log.Warn("copy of the store is damaged, taking what comes before", zap.Int("records", len(records)), zap.Error(err))
+		head.Cursor.StreamEpoch = "" // each record has a checksum of its own, but not the head
 	}
 	return head, records
 }
