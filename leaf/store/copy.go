@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/google/renameio/v2"
@@ -109,6 +111,32 @@ func writeCopy(path string, head copyHead, records []*record) (size int64, err e
 		return 0, err
 	}
 	return info.Size(), f.CloseAtomicallyReplace()
+}
+
+// dropCopy removes the copy, durably, so that it is never used again. The caller holds writer.
+func (s *Store) dropCopy() {
+	s.copied = 0
+	if s.cfg.Copy == "" {
+		return
+	}
+	err := os.Remove(s.cfg.Copy)
+	if errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	if err == nil {
+		err = syncFolder(filepath.Dir(s.cfg.Copy))
+	}
+	if err != nil {
+		s.log.Error("old copy of the store not removed", zap.Error(err))
+	}
+}
+
+func syncFolder(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
 }
 
 // readCopy returns the copy's head and those of its records that are as they were written; nil without a copy. Without a stream

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -287,4 +288,19 @@ func TestTheCursorOfADamagedCopy(t *testing.T) {
 		t.Errorf("cursor %+v, from a copy that is damaged", c)
 	}
 	n.wantData("o10", "x")
+}
+
+// After a full attach the copy from before it is gone: the hub may have gone back to before its cursor, or have put right what it
+// holds.
+func TestAFullAttachEndsTheCopy(t *testing.T) {
+	n := copiedStore(t)
+	path := copying(n.dir).Copy
+	must(t, n.Replace(t.Context(), []wire.Message{apply(7, "o33", "u33", "after-roll-back")}, "s1", 40))
+	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the copy from before the full attach: %v", err)
+	}
+	must(t, n.SaveCopy(t.Context()))
+	n = n.reopened(true, "after-roll-back")
+	n.wantCursor("s1", 40)
+	n.wantData("o33", "after-roll-back")
 }
