@@ -9,6 +9,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/google/renameio/v2"
@@ -84,7 +86,7 @@ func (s *Store) SaveCopy(ctx context.Context) error {
 }
 
 func writeCopy(path string, head copyHead, records []*record) (size int64, err error) {
-	f, err := renameio.NewPendingFile(path, renameio.WithPermissions(copyMode))
+	f, err := renameio.NewPendingFile(path, renameio.WithTempDir(filepath.Dir(path)), renameio.WithPermissions(copyMode))
 	if err != nil {
 		return 0, err
 	}
@@ -137,6 +139,24 @@ func syncFolder(path string) error {
 		return err
 	}
 	return errors.Join(f.Sync(), f.Close())
+}
+
+// cleanCopies removes what copies left behind that a kill ended midway: renameio's files, "." and the name and a number.
+func (s *Store) cleanCopies() {
+	if s.cfg.Copy == "" {
+		return
+	}
+	folder, name := filepath.Split(s.cfg.Copy)
+	files, err := os.ReadDir(filepath.Clean(folder))
+	for _, f := range files {
+		number, ok := strings.CutPrefix(f.Name(), "."+name)
+		if _, no := strconv.ParseUint(number, 10, 64); ok && no == nil && f.Type().IsRegular() {
+			err = errors.Join(err, os.Remove(filepath.Join(folder, f.Name())))
+		}
+	}
+	if err != nil {
+		s.log.Warn("unfinished copies of the store not removed", zap.Error(err))
+	}
 }
 
 // readCopy returns the copy's head and those of its records that are as they were written; nil without a copy. Without a stream

@@ -304,3 +304,22 @@ func TestAFullAttachEndsTheCopy(t *testing.T) {
 	n.wantCursor("s1", 40)
 	n.wantData("o33", "after-roll-back")
 }
+
+// What a copy left that was killed midway does not stay, and nothing else is touched.
+func TestUnfinishedCopiesAreRemoved(t *testing.T) {
+	n := copiedStore(t)
+	path := copying(n.dir).Copy
+	stale, other := filepath.Join(n.dir, ".store.copy8674665223082153551"), filepath.Join(n.dir, ".store.copy.old")
+	n = n.restart(copying(n.dir), func() {
+		must(t, errors.Join(os.WriteFile(stale, []byte("x"), 0o600), os.WriteFile(other, []byte("x"), 0o600)))
+	})
+	if _, err := os.Stat(stale); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("an unfinished copy is still there: %v", err)
+	}
+	for _, kept := range []string{path, other} {
+		if _, err := os.Stat(kept); err != nil {
+			t.Error(err)
+		}
+	}
+	n.wantCursor("s1", 50)
+}

@@ -164,6 +164,7 @@ func Open(ctx context.Context, js jetstream.JetStream, cfg Config, log *zap.Logg
 	if s.metrics, err = newMetrics(cfg.Metrics); err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
+	s.cleanCopies()
 	if err := s.load(ctx); err != nil {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
