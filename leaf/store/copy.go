@@ -6,7 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/google/renameio/v2"
@@ -82,7 +86,7 @@ func (s *Store) SaveCopy(ctx context.Context) error {
 }
 
 func writeCopy(path string, head copyHead, records []*record) (size int64, err error) {
-	f, err := renameio.NewPendingFile(path, renameio.WithPermissions(copyMode))
+	f, err := renameio.NewPendingFile(path, renameio.WithTempDir(filepath.Dir(path)), renameio.WithPermissions(copyMode))
 	if err != nil {
 		return 0, err
 	}
@@ -111,7 +115,52 @@ func writeCopy(path string, head copyHead, records []*record) (size int64, err e
 	return info.Size(), f.CloseAtomicallyReplace()
 }
 
-// readCopy returns the copy's head and those of its records that are as they were written; nil without a copy.
+// dropCopy removes the copy, durably, so that it is never used again. The caller holds writer.
+func (s *Store) dropCopy() {
+	s.copied = 0
+	if s.cfg.Copy == "" {
+		return
+	}
+	err := os.Remove(s.cfg.Copy)
+	if errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	if err == nil {
+		err = syncFolder(filepath.Dir(s.cfg.Copy))
+	}
+	if err != nil {
+		s.log.Error("old copy of the store not removed", zap.Error(err))
+	}
+}
+
+func syncFolder(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+// cleanCopies removes what copies left behind that a kill ended midway: renameio's files, "." and the name and a number.
+func (s *Store) cleanCopies() {
+	if s.cfg.Copy == "" {
+		return
+	}
+	folder, name := filepath.Split(s.cfg.Copy)
+	files, err := os.ReadDir(filepath.Clean(folder))
+	for _, f := range files {
+		number, ok := strings.CutPrefix(f.Name(), "."+name)
+		if _, no := strconv.ParseUint(number, 10, 64); ok && no == nil && f.Type().IsRegular() {
+			err = errors.Join(err, os.Remove(filepath.Join(folder, f.Name())))
+		}
+	}
+	if err != nil {
+		s.log.Warn("unfinished copies of the store not removed", zap.Error(err))
+	}
+}
+
+// readCopy returns the copy's head and those of its records that are as they were written; nil without a copy. Without a stream
+// epoch the head's cursor is not to be used.
 func (s *Store) readCopy() (copyHead, map[wire.Key]*record) {
 	f, err := os.Open(s.cfg.Copy)
 	if err != nil {
@@ -142,6 +191,7 @@ func (s *Store) readCopy() (copyHead, map[wire.Key]*record) {
 	}
 	if !errors.Is(err, io.EOF) {
 		s.log.Warn("copy of the store is damaged, taking what comes before", zap.Int("records", len(records)), zap.Error(err))
+		head.Cursor.StreamEpoch = "" // each record has a checksum of its own, but not the head
 	}
 	return head, records
 }

@@ -1,9 +1,11 @@
 package store_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -11,6 +13,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/klauspost/compress/zstd"
+	"github.com/nats-io/nats.go"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/frond-edge/frond/api/wire"
@@ -226,4 +230,96 @@ func TestACopyAmidWrites(t *testing.T) {
 	n.wantCursor("s1", 149)
 	n.wantData("o33", "content-of-33")
 	n.wantData("o09", "at-149")
+}
+
+// A bucket that is made anew from memory gets what the copy brings, not the older state that memory still has.
+func TestABucketMadeAnewHasTheCopysRecords(t *testing.T) {
+	n := copiedStore(t)
+	stream, err := n.js.Stream(t.Context(), "KV_store")
+	must(t, err)
+	old, err := stream.GetLastMsgForSubject(t.Context(), subject+"o20")
+	must(t, err)
+	must(t, n.Apply(t.Context(), []wire.Message{apply(51, "o20", "u20", "newer")}, 51))
+	must(t, n.SaveCopy(t.Context()))
+	last, err := stream.GetLastMsgForSubject(t.Context(), "$KV.store.meta.cursor")
+	must(t, err)
+	// The older record is back, with the sums of the newest commit, as after a loss that the mark does not show.
+	again := &nats.Msg{Subject: old.Subject, Data: old.Data, Header: nats.Header{}}
+	for h := range old.Header {
+		if strings.HasPrefix(h, "Frond-") {
+			again.Header[h] = old.Header[h]
+		}
+	}
+	again.Header["Frond-Sum"], again.Header["Frond-Names"] = last.Header["Frond-Sum"], last.Header["Frond-Names"]
+	_, err = n.js.PublishMsg(t.Context(), again)
+	must(t, err)
+	n = n.reopened(true, "content-of-33") // which the server cannot read, nor write over
+	for range 2 {
+		n.wantCursor("s1", 51)
+		n.wantData("o20", "newer")
+		n.wantData("o33", "content-of-33")
+		n = n.restart(copying(n.dir), nil)
+	}
+}
+
+// A damaged copy may still be read to its end: a flipped bit in its head shows only there. Its cursor counts for nothing then.
+func TestTheCursorOfADamagedCopy(t *testing.T) {
+	n := copiedStore(t)
+	must(t, n.Apply(t.Context(), []wire.Message{apply(51, "o33", "u33", "newer-than-copy"), apply(59, "o10", "u10", "x")}, 59))
+	path := copying(n.dir).Copy
+	data, err := os.ReadFile(path)
+	must(t, err)
+	dec, err := zstd.NewReader(nil)
+	must(t, err)
+	defer dec.Close()
+	plain, err := dec.DecodeAll(data, nil)
+	must(t, err)
+	enc, err := zstd.NewWriter(nil)
+	must(t, err)
+	flipped := bytes.Replace(plain, []byte(`"sequence":50}`), []byte(`"sequence":58}`), 1)
+	if bytes.Equal(flipped, plain) {
+		t.Fatalf("no cursor in the copy's head: %.300s", plain)
+	}
+	flipped = enc.EncodeAll(append(flipped, bytes.Repeat([]byte(" "), 1<<20)...), nil) // so the end is not read with the head
+	copy(flipped[len(flipped)-4:], data[len(data)-4:])                                 // the checksum is the last
+	must(t, os.WriteFile(path, flipped, 0o600))
+	n = n.reopened(true, "newer-than-copy")
+	if c := n.Cursor(); c.StreamEpoch != "" {
+		t.Errorf("cursor %+v, from a copy that is damaged", c)
+	}
+	n.wantData("o10", "x")
+}
+
+// After a full attach the copy from before it is gone: the hub may have gone back to before its cursor, or have put right what it
+// holds.
+func TestAFullAttachEndsTheCopy(t *testing.T) {
+	n := copiedStore(t)
+	path := copying(n.dir).Copy
+	must(t, n.Replace(t.Context(), []wire.Message{apply(7, "o33", "u33", "after-roll-back")}, "s1", 40))
+	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the copy from before the full attach: %v", err)
+	}
+	must(t, n.SaveCopy(t.Context()))
+	n = n.reopened(true, "after-roll-back")
+	n.wantCursor("s1", 40)
+	n.wantData("o33", "after-roll-back")
+}
+
+// What a copy left that was killed midway does not stay, and nothing else is touched.
+func TestUnfinishedCopiesAreRemoved(t *testing.T) {
+	n := copiedStore(t)
+	path := copying(n.dir).Copy
+	stale, other := filepath.Join(n.dir, ".store.copy8674665223082153551"), filepath.Join(n.dir, ".store.copy.old")
+	n = n.restart(copying(n.dir), func() {
+		must(t, errors.Join(os.WriteFile(stale, []byte("x"), 0o600), os.WriteFile(other, []byte("x"), 0o600)))
+	})
+	if _, err := os.Stat(stale); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("an unfinished copy is still there: %v", err)
+	}
+	for _, kept := range []string{path, other} {
+		if _, err := os.Stat(kept); err != nil {
+			t.Error(err)
+		}
+	}
+	n.wantCursor("s1", 50)
 }

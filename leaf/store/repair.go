@@ -77,16 +77,29 @@ func (s *Store) rebuild(ctx context.Context, changes []change, cursor wire.Curso
 	if err := stream.Purge(ctx, jetstream.WithPurgeSequence(s.Revision()+1)); err != nil {
 		return fmt.Errorf("rebuild: set sequence: %w", err)
 	}
-	s.mu.RLock()
-	for _, r := range s.records {
-		again := *r
-		changes = append(changes, change{record: &again})
-	}
-	s.mu.RUnlock()
-	if err := s.commitAll(ctx, append(changes, change{cursor: &cursor})); err != nil {
+	if err := s.commitAll(ctx, append(s.remembered(changes), change{cursor: &cursor})); err != nil {
 		return fmt.Errorf("rebuild: %w", err)
 	}
 	return nil
+}
+
+// remembered adds to changes what memory holds of all other objects: a change may not be in memory yet.
+func (s *Store) remembered(changes []change) []change {
+	changed := map[wire.Key]bool{}
+	for _, c := range changes {
+		if c.record != nil {
+			changed[c.record.Key] = true
+		}
+	}
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for key, r := range s.records {
+		if !changed[key] {
+			again := *r
+			changes = append(changes, change{record: &again})
+		}
+	}
+	return changes
 }
 
 // commitAll commits changes in chunks.

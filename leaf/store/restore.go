@@ -1,6 +1,7 @@
 package store
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -41,7 +42,8 @@ func (s *Store) truth(got found, end uint64) (truth, bool) {
 // restore takes from the copy what is damaged or missing, and returns the cursor that this allows. In order of what can be proved:
 //   - Some of the copy's records make the sum over all records right: these are the newest, and nothing was lost.
 //   - Some make the sum over all names right: nothing but these objects exists, but some are older than they were. They are
-//     marked, and the cursor goes back to the copy's, so that the hub sends what came after it once more.
+//     marked, with those that the store has in a state older still, and the cursor goes back to the copy's, so that the hub
+//     sends what came after it once more.
 //   - Else a damaged record is replaced by the copy's only if what is left of it names the same live object, and the cursor
 //     stays unsure: a full attach is needed.
 func (s *Store) restore(got found, end uint64, unsure wire.Cursor, damage []string) ([]change, wire.Cursor) {
@@ -54,10 +56,11 @@ func (s *Store) restore(got found, end uint64, unsure wire.Cursor, damage []stri
 		}
 		absent := onlyAbsent(differ)
 		list, ok := choose(absent, truth.names-s.names, func(d difference) uint64 { return d.name })
-		if ok && truth.named && head.Cursor.StreamEpoch == truth.cursor.StreamEpoch {
+		outdated, sure := s.outdated(differ, copied, head.Revision)
+		if ok && sure && truth.named && head.Cursor.StreamEpoch == truth.cursor.StreamEpoch {
 			cursor := truth.cursor
 			cursor.Sequence = min(cursor.Sequence, head.Cursor.Sequence)
-			return s.restored(list, head.Saved, damage), cursor
+			return s.restored(slices.Concat(list, outdated), head.Saved, damage), cursor
 		}
 	}
 	s.metrics.damaged.Inc()
@@ -79,9 +82,8 @@ func (s *Store) restore(got found, end uint64, unsure wire.Cursor, damage []stri
 // difference is a record of the copy that the store has not, or not so, and what the sums over all records and over all
 // names would gain by it.
 type difference struct {
-	record       *record
+	record, old  *record // old is the store's, nil for none
 	weight, name uint64
-	absent       bool
 }
 
 // differing lists what the copy has otherwise than the store. What the store knows to be deleted by the cloud stays so.
@@ -94,7 +96,7 @@ func (s *Store) differing(copied map[wire.Key]*record) []difference {
 		if old != nil && !old.kept() || old.weight() == r.weight() {
 			continue
 		}
-		list = append(list, difference{r, r.weight() - old.weight(), r.name() - old.name(), old == nil})
+		list = append(list, difference{r, old, r.weight() - old.weight(), r.name() - old.name()})
 	}
 	return list
 }
@@ -102,11 +104,46 @@ func (s *Store) differing(copied map[wire.Key]*record) []difference {
 func onlyAbsent(all []difference) []difference {
 	var list []difference
 	for _, d := range all {
-		if d.absent {
+		if d.old == nil {
 			list = append(list, d)
 		}
 	}
 	return list
+}
+
+// outdated lists what the store has in an older state than the copy, which is of a revision. A record that takes an older
+// one's place leaves no trace when it is lost: the older one is there again, and the copy's cursor does not speak for it. It
+// is not sure if the older one is not the object that the copy has, or the copy has none.
+func (s *Store) outdated(all []difference, copied map[wire.Key]*record, revision uint64) (list []difference, sure bool) {
+	for _, d := range all {
+		switch {
+		case d.old == nil || !d.outdated(revision):
+		case d.name != 0:
+			return nil, false
+		default:
+			list = append(list, d)
+		}
+	}
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for key, r := range s.records {
+		if r.kept() && r.Revision <= revision && copied[key] == nil {
+			return nil, false
+		}
+	}
+	return list, true
+}
+
+// outdated reports whether the store's record is from before the copy's, or may be. The hub's sequence tells; between two
+// states of the node's own making it is the copy's that was the newest at its revision.
+func (d difference) outdated(revision uint64) bool {
+	if d.old.epoch != d.record.epoch {
+		return true
+	}
+	if d.old.floor != d.record.floor {
+		return d.old.floor < d.record.floor
+	}
+	return d.old.Revision <= revision
 }
 
 // choose finds those of list whose parts sum up to missing: all, or with few enough any of them.

@@ -60,7 +60,7 @@ type Config struct {
 	// records to a bad disk is not taken for whole; "" for none. The folder must exist.
 	Mark string
 	// Copy is a file outside JetStream's folder for the last-good copy that SaveCopy writes, and that damaged records are
-	// taken from; "" for none. The folder must exist.
+	// taken from; "" for none. The folder must exist. Replace removes the file.
 	Copy string
 	// Refuse says why nothing can be written now, such as a full disk, and must not block; a write then gets ErrFull at once, and not after
 	// SyncTimeout. nil never refuses.
@@ -164,6 +164,7 @@ func Open(ctx context.Context, js jetstream.JetStream, cfg Config, log *zap.Logg
 	if s.metrics, err = newMetrics(cfg.Metrics); err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
+	s.cleanCopies()
 	if err := s.load(ctx); err != nil {
 		return nil, fmt.Errorf("open store: %w", err)
 	}

@@ -168,7 +168,8 @@ func (s *Store) Apply(ctx context.Context, messages []wire.Message, sequence uin
 
 // Replace makes the store equal to a full snapshot of the hub's stream: every message is stored, whatever came from the
 // hub and is not among them is deleted, and then the cursor is set. Objects that only this node knows stay. The memory
-// of objects deleted here stays for those that the snapshot still holds. A crash before the end leaves the old cursor.
+// of objects deleted here stays for those that the snapshot still holds. A crash before the end leaves the old cursor. The
+// last-good copy is removed: what it holds may be what the snapshot has just put right.
 func (s *Store) Replace(ctx context.Context, messages []wire.Message, streamEpoch string, sequence uint64) error {
 	if err := acquire(ctx, s.feed); err != nil {
 		return fmt.Errorf("replace: %w", err)
@@ -238,6 +239,7 @@ func (s *Store) sweep(ctx context.Context, held map[wire.Key]struct{}, final wir
 			var changes []change
 			changes, done = s.unheld(held, final)
 			if done {
+				s.dropCopy()
 				changes = append(changes, change{cursor: &final})
 			}
 			return changes, nil

@@ -1,0 +1,90 @@
+package store_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/frond-edge/frond/api/wire"
+)
+
+// A bucket that lost its newest records has, of each object, the one before, as if it were the newest. After the copy come only
+// updates, so the names are right all the same. What the copy has newer is taken from it, marked; the cursor is the copy's.
+func TestWhatComesBackOlderThanTheCopy(t *testing.T) {
+	n := copiedStore(t)
+	must(t, n.Apply(t.Context(), []wire.Message{apply(51, "o33", "u33", "first")}, 51))
+	n.rots(52)
+	must(t, n.Apply(t.Context(), []wire.Message{apply(60, "o33", "u33", "second")}, 60))
+	n.status("own", "ready at the copy")
+	must(t, n.SaveCopy(t.Context()))
+	for i := range 5 {
+		n.status("own", fmt.Sprint("ready ", i))
+	}
+	must(t, n.Apply(t.Context(), []wire.Message{apply(70, "o12", "u12", "after the copy")}, 70))
+	n = n.reopened(false, "rotten")
+	n.wantCursor("s1", 60)
+	for name, data := range map[string]string{"o33": "second", "own": "ready at the copy", "o40": "rotten"} {
+		n.wantData(name, data)
+		if e, err := n.Get(key(name)); err != nil || e.LastGood.IsZero() {
+			t.Errorf("%s is older than it was and not marked: %v, %v", name, e.LastGood, err)
+		}
+	}
+	if e, err := n.Get(key("o20")); err != nil || !e.LastGood.IsZero() {
+		t.Errorf("o20 never changed and is called old: %v, %v", e.LastGood, err)
+	}
+	must(t, n.Apply(t.Context(), []wire.Message{apply(70, "o12", "u12", "after the copy")}, 70))
+	n.wantData("o12", "after the copy")
+}
+
+// An object that was not there, or was deleted, at the copy's time, is there again in a state from before it: nothing is certain.
+func TestWhatTheCopyKnowsToBeGone(t *testing.T) {
+	for name, c := range map[string]struct{ before, after func(n *node) }{
+		"no record": {
+			func(n *node) { n.deleted("extra", "") },
+			func(n *node) { n.status("extra", "again") },
+		},
+		"deleted here": {
+			func(n *node) { n.deleted("o33", "u33") },
+			func(n *node) {
+				must(n.t, n.Forget(n.t.Context(), key("o33")))
+				must(n.t, n.Apply(n.t.Context(), []wire.Message{apply(70, "o33", "u33", "again")}, 70))
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := copiedStore(t)
+			n.status("extra", "first")
+			n.rots(52)
+			c.before(n)
+			must(t, n.SaveCopy(t.Context()))
+			c.after(n)
+			n.status("own", "ready")
+			n = n.reopened(false, "rotten")
+			if c := n.Cursor(); c.StreamEpoch != "" {
+				t.Errorf("cursor %+v: the store has what was not there at its copy's time", c)
+			}
+		})
+	}
+}
+
+// rots writes the record that will be flipped: what comes after it in the block is cut off with it.
+func (n *node) rots(seq uint64) {
+	n.t.Helper()
+	must(n.t, n.Apply(n.t.Context(), []wire.Message{apply(seq, "o40", "u40", "rotten")}, seq))
+}
+
+// status is the node's own write to an object of its own.
+func (n *node) status(name, data string) {
+	n.t.Helper()
+	uid := ""
+	if name == "own" {
+		uid = name
+	}
+	_, err := n.Put(n.t.Context(), key(name), object(uid, data), nil)
+	must(n.t, err)
+}
+
+func (n *node) deleted(name, uid string) {
+	n.t.Helper()
+	_, err := n.Delete(n.t.Context(), key(name), uid, nil)
+	must(n.t, err)
+}
