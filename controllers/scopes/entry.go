@@ -77,16 +77,23 @@ func sameGrants(a, b []grant) bool {
 	return slices.EqualFunc(a, b, func(x, y grant) bool { return x.ScopeKind == y.ScopeKind && slices.Equal(x.Users, y.Users) })
 }
 
-// grants are what verdicts amount to. What could not be judged stays as it was.
+func indexOf(grants []grant, scope wire.Scope) int {
+	return slices.IndexFunc(grants, func(g grant) bool { return g.Scope == scope })
+}
+
+// grants are what verdicts amount to. What could not be judged stays as it was, for a while.
 func grants(verdicts []verdict, before []grant) []grant {
 	out := []grant{}
 	taken := map[wire.Key]bool{}
 	for _, v := range verdicts {
-		at := slices.IndexFunc(before, func(g grant) bool { return g.Scope == v.kind.Scope })
+		at := indexOf(before, v.kind.Scope)
+		var held []string
+		if at >= 0 {
+			held = before[at].Users
+		}
 		g := grant{ScopeKind: v.kind}
 		for _, u := range v.users {
-			had := at >= 0 && slices.Contains(before[at].Users, u.User)
-			if u.Reason == "" || u.Reason == wire.ScopeUnjudged && had {
+			if v.keeps(u, held) {
 				g.Users = append(g.Users, u.User)
 			}
 		}

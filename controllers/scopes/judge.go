@@ -1,6 +1,7 @@
 package scopes
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -19,8 +20,9 @@ import (
 const (
 	// remembered bounds the answers that are kept: users and scopes are few and the same at many nodes.
 	remembered = 8192
-	// judgeTimeout bounds the questions about one node.
-	judgeTimeout = 10 * time.Second
+	// judgeTimeout bounds the questions about one node, and so how long one that asks for much holds up a worker. What was not
+	// judged in it is later, from what was judged before and is remembered.
+	judgeTimeout = 5 * time.Second
 )
 
 // judge asks Kubernetes. Its answers are kept for a time, so a DaemonSet costs as much as one pod.
@@ -31,10 +33,11 @@ type judge struct {
 	runs func(node, namespace, account string) bool
 	// allowed are users that every node may speak for.
 	allowed []string
-	// perNode is how many scopes a node may have.
+	// perNode is how many scopes a node may have. Those that it is refused do not count.
 	perNode int
 	keep    time.Duration
 	metrics *metrics
+	doubts  *doubts
 
 	mu      sync.Mutex
 	answers map[question]answer // guarded by mu
@@ -62,6 +65,8 @@ func (j *judge) forget() {
 type verdict struct {
 	kind  wire.ScopeKind
 	users []wire.ScopeVerdict
+	// lapsed are users who could not be judged for so long that they do not keep what they had.
+	lapsed []string
 }
 
 // granted reports whether anybody may have it.
@@ -78,31 +83,90 @@ func (v verdict) refuse(reason wire.ScopeReason, message string) {
 	}
 }
 
-// all judges what a node wants.
-func (j *judge) all(ctx context.Context, node string, wants []wire.ScopeWant) []verdict {
+// all judges what a node wants: first what it holds, so that no wish for more keeps that from being judged or takes its place.
+// The verdicts come in the order of wants.
+func (j *judge) all(ctx context.Context, node string, wants []wire.ScopeWant, before []grant) []verdict {
 	ctx, cancel := context.WithTimeout(ctx, judgeTimeout)
 	defer cancel()
-	verdicts := make([]verdict, 0, len(wants))
-	for i, want := range wants {
-		v := verdict{kind: wire.ScopeKind{Scope: want.Scope}}
-		for _, user := range want.Users {
-			reason, message := wire.ScopeTooLarge, fmt.Sprintf("a node has at most %d scopes", j.perNode)
-			if i < j.perNode {
-				reason, message = j.one(ctx, node, user, want.Scope)
-			}
-			v.users = append(v.users, wire.ScopeVerdict{Scope: want.Scope, User: user, Reason: reason, Message: message})
+	j.doubts.keepOnly(node, before)
+	verdicts := make([]verdict, len(wants))
+	taken := 0
+	for _, i := range j.order(node, wants, before) {
+		var held []string
+		if at := indexOf(before, wants[i].Scope); at >= 0 {
+			held = before[at].Users
 		}
-		// What the API has is told to those only who may look at it.
-		if v.granted() {
-			var reason wire.ScopeReason
-			var message string
-			if v.kind, reason, message = j.catalog.look(ctx, want.Scope); reason != "" {
-				v.refuse(reason, message)
-			}
+		verdicts[i] = j.scope(ctx, node, wants[i], held, taken < j.perNode)
+		if verdicts[i].stands(held) {
+			taken++
 		}
-		verdicts = append(verdicts, v)
 	}
 	return verdicts
+}
+
+// order says in which order wants are judged: first those held, of these first what has waited longest for an answer.
+func (j *judge) order(node string, wants []wire.ScopeWant, before []grant) []int {
+	since := j.doubts.oldest(node)
+	rank := func(i int) (int, int64) {
+		oldest, waits := since[wants[i].Scope]
+		switch {
+		case indexOf(before, wants[i].Scope) < 0:
+			return 2, 0
+		case waits:
+			return 0, oldest.UnixNano()
+		}
+		return 1, 0
+	}
+	order := make([]int, len(wants))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(a, b int) int {
+		rankA, sinceA := rank(a)
+		rankB, sinceB := rank(b)
+		return cmp.Or(cmp.Compare(rankA, rankB), cmp.Compare(sinceA, sinceB))
+	})
+	return order
+}
+
+// scope judges one scope for all who want it, the users who hold it first. room: the node may have one more.
+func (j *judge) scope(ctx context.Context, node string, want wire.ScopeWant, held []string, room bool) verdict {
+	v := verdict{kind: wire.ScopeKind{Scope: want.Scope}, users: make([]wire.ScopeVerdict, len(want.Users))}
+	for _, holds := range []bool{true, false} {
+		for i, user := range want.Users {
+			if slices.Contains(held, user) != holds {
+				continue
+			}
+			reason, message := wire.ScopeTooLarge, fmt.Sprintf("a node has at most %d scopes", j.perNode)
+			if room {
+				reason, message = j.one(ctx, node, user, want.Scope)
+			}
+			v.users[i] = wire.ScopeVerdict{Scope: want.Scope, User: user, Reason: reason, Message: message}
+			if holds && j.doubts.tell(node, question{user: user, scope: want.Scope}, reason == wire.ScopeUnjudged, time.Now()) {
+				v.lapsed = append(v.lapsed, user)
+			}
+		}
+	}
+	// What the API has is told to those only who may look at it.
+	if v.granted() {
+		var reason wire.ScopeReason
+		var message string
+		if v.kind, reason, message = j.catalog.look(ctx, want.Scope); reason != "" {
+			v.refuse(reason, message)
+		}
+	}
+	return v
+}
+
+// stands reports whether the node has the scope after this verdict, if these users had it before.
+func (v verdict) stands(held []string) bool {
+	return slices.ContainsFunc(v.users, func(u wire.ScopeVerdict) bool { return v.keeps(u, held) })
+}
+
+// keeps reports whether a user has the scope: it is granted, or it was and that could not be judged for a while.
+func (v verdict) keeps(u wire.ScopeVerdict, held []string) bool {
+	had := slices.Contains(held, u.User) && !slices.Contains(v.lapsed, u.User)
+	return u.Reason == "" || u.Reason == wire.ScopeUnjudged && had
 }
 
 // one judges whether a node may ask for a user, and the user for the scope.
@@ -165,6 +229,9 @@ func (j *judge) review(ctx context.Context, user string, groups []string, verb s
 			Verb: verb, Group: scope.Group, Version: scope.Version, Resource: scope.Resource, Namespace: scope.Namespace,
 		}},
 	}, metav1.CreateOptions{})
+	if err == nil || apierrors.IsForbidden(err) {
+		j.doubts.answered(time.Now())
+	}
 	switch {
 	case apierrors.IsForbidden(err):
 		return wire.ScopeUnjudged, "cloudcore may not create subjectaccessreviews: grant it that right"

@@ -52,6 +52,7 @@ func New(cfg Config, kube kubernetes.Interface, objects cache.Cache, meta metada
 	keep := cfg.JudgeEvery / 2
 	k.judge = &judge{
 		kube: kube, runs: node.Runs, allowed: cfg.Users, keep: keep, metrics: k.metrics, perNode: cfg.PerNode, answers: map[question]answer{},
+		doubts: newDoubts(),
 		catalog: &catalog{
 			discovery: discovery.ToDiscoveryInterfaceWithContext(kube.Discovery()), objects: meta, most: cfg.Objects, keep: keep,
 			pages: map[wire.Scope]page{},
@@ -109,7 +110,7 @@ func (k *Keeper) want(ctx context.Context, node string, order uint64, wants []wi
 		k.metrics.calls.WithLabelValues("stale").Inc()
 		return wire.ScopesReply{Order: last.Order}, nil
 	}
-	verdicts := k.judge.all(ctx, node, wants)
+	verdicts := k.judge.all(ctx, node, wants, last.Granted)
 	k.metrics.judged.Inc()
 	reply := wire.ScopesReply{Order: order}
 	for _, v := range verdicts {

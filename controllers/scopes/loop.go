@@ -253,9 +253,10 @@ func (k *Keeper) again(ctx context.Context, node string) (err error) {
 		if err != nil || revision == 0 {
 			return err
 		}
+		k.judge.doubts.keepOnly(node, nil)
 		return k.registry.Delete(ctx, node, revision)
 	}
-	verdicts := k.judge.all(ctx, node, last.Wants)
+	verdicts := k.judge.all(ctx, node, last.Wants, last.Granted)
 	k.metrics.judged.Inc()
 	granted := grants(verdicts, last.Granted)
 	if sameGrants(granted, last.Granted) {

@@ -1,6 +1,7 @@
 package localapi
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -19,6 +20,9 @@ const (
 	// 30 watches, and lists them all when it starts.
 	maxRequests = 64
 	maxWatches  = 128
+	// maxReading is how many lists are read from the store and decoded at once for programs that are not the node: each takes
+	// memory for all its objects, and more at once are not faster on a gateway's few cores.
+	maxReading = 8
 	// maxConnections bounds one address' connections to a listener for pods: HTTP/2 needs one of each client.
 	maxConnections = 128
 	// slowest is how long one write to a client may take, and all of a request's body. The kernel's buffers and HTTP/2's window
@@ -36,12 +40,33 @@ type usage struct{ requests, watches int }
 
 func newLimits() *limits { return &limits{usage: map[string]*usage{}} }
 
+// account is whom a caller's use counts for: its pod, or its user if that has none; "" for the node itself.
+func (c caller) account() string {
+	if c.user == nil {
+		return ""
+	}
+	if pod := c.user.GetExtra()[serviceaccount.PodUIDKey]; len(pod) == 1 {
+		return pod[0]
+	}
+	return c.user.GetName()
+}
+
+// read admits the making of a list until done, and waits if there are too many. The node does not wait for others.
+func (s *Server) read(ctx context.Context) (done func(), err error) {
+	if callerOf(ctx).trusted {
+		return func() {}, nil
+	}
+	select {
+	case s.reading <- struct{}{}:
+		return func() { <-s.reading }, nil
+	case <-ctx.Done():
+		return nil, later("too many lists are being read on this gateway")
+	}
+}
+
 // enter admits a request until leave, or says why not.
 func (l *limits) enter(c caller, watching bool) (leave func(), err error) {
-	key := c.user.GetName()
-	if pod := c.user.GetExtra()[serviceaccount.PodUIDKey]; len(pod) == 1 {
-		key = pod[0]
-	}
+	key := c.account()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	u := l.usage[key]

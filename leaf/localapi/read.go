@@ -133,6 +133,11 @@ func (e *endpoint) snapshot(ctx context.Context, f *filter) ([]runtime.Object, u
 	if err != nil {
 		return nil, 0, err
 	}
+	done, err := e.s.read(ctx)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer done()
 	entries, revision := e.objects.List(e.r.gvr.Group, e.r.gvr.Resource, namespace)
 	items := make([]runtime.Object, 0, len(entries))
 	for _, entry := range entries {

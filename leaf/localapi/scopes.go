@@ -28,8 +28,9 @@ const (
 	scopeWait = 15 * time.Second
 	// refusalFresh is how long the cloud's no is passed on without asking again.
 	refusalFresh = 10 * time.Second
-	// maxUserScopes bounds what one user follows, so that it leaves something of wire.MaxScopes to others.
-	maxUserScopes = 64
+	// maxUserScopes bounds what one user follows, so that it leaves something of wire.MaxScopes to others, and of the 64 that the
+	// cloud grants a node.
+	maxUserScopes = 16
 	// wantResource holds in the store what was asked for, so that a gateway that boots offline still answers it.
 	wantResource = "wants"
 	scopeMarks   = "scopes"

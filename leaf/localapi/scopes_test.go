@@ -11,6 +11,7 @@ import (
 	"time"
 
 	apidiscovery "k8s.io/api/apidiscovery/v2"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -272,6 +273,27 @@ func TestNobodyTakesAll(t *testing.T) {
 		t.Fatalf("another's watch: %v", err)
 	}
 	w.Stop()
+}
+
+// TestOneUserLeavesScopesToOthers: an account that lists in many namespaces leaves most of what a node is granted to others.
+func TestOneUserLeavesScopesToOthers(t *testing.T) {
+	s := newSite(t)
+	s.cloud.online(describing)
+	c, err := dynamic.NewForConfig(once(s.as(s.issuer.Token(claims()))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var refused error
+	for i := 0; refused == nil && i < 64; i++ {
+		scope := widgetScope()
+		scope.Namespace = fmt.Sprint("invented-", i)
+		s.allow(scope.Namespace, rbacv1.PolicyRule{Verbs: []string{"list"}, APIGroups: []string{scope.Group}, Resources: []string{scope.Resource}})
+		s.mark(scope, "Widget")
+		_, refused = c.Resource(widgets()).Namespace(scope.Namespace).List(t.Context(), metav1.ListOptions{})
+	}
+	if wants, _ := s.api.Scopes(); !apierrors.IsTooManyRequests(refused) || len(wants) != 16 {
+		t.Errorf("%d kinds are followed, and then %v", len(wants), refused)
+	}
 }
 
 // browse lets the pod's account read discovery, as the cluster's own role does.

@@ -119,6 +119,7 @@ type Server struct {
 	catalog  *catalog
 	limits   *limits
 	asking   chan struct{} // a token for each call of a program that is not the node
+	reading  chan struct{} // a token for each list that is made for a program that is not the node
 	metrics  *metrics
 	ready    chan struct{}
 
@@ -146,6 +147,7 @@ func New(cfg Config, st *store.Store, up Upstream, rep Reporter, log *zap.Logger
 		locks:    newLocks(),
 		limits:   newLimits(),
 		asking:   make(chan struct{}, maxAsking),
+		reading:  make(chan struct{}, maxReading),
 		kubelet:  newKubeletWay(cfg.Kubelet, log),
 		pipe:     bufconn.Listen(pipeBytes),
 		ready:    make(chan struct{}),
