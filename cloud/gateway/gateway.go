@@ -36,6 +36,8 @@ type Tunnels interface {
 	Dial(ctx context.Context, node string, port uint16) (net.Conn, error)
 	// Drop breaks all streams to a node and counts them.
 	Drop(node, reason string) int
+	// Heard says that a node lives, so that it is asked again.
+	Heard(node string)
 }
 
 // Nodes tells what Kubernetes knows, without waiting for it.
@@ -138,8 +140,9 @@ func (g *Gateway) counted(next http.Handler) http.Handler {
 // Heard notes a heartbeat of a node. It does not block.
 func (g *Gateway) Heard(node string) {
 	g.mu.Lock()
-	defer g.mu.Unlock()
 	g.heard[node] = time.Now()
+	g.mu.Unlock()
+	g.tunnels.Heard(node)
 }
 
 func (g *Gateway) lastHeard(node string) time.Time {

@@ -96,6 +96,8 @@ func (w *world) Dial(ctx context.Context, node string, port uint16) (net.Conn, e
 	return conn, err
 }
 
+func (w *world) Heard(string) {}
+
 func (w *world) Drop(_, _ string) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()

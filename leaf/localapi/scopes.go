@@ -30,7 +30,7 @@ const (
 	refusalFresh = 10 * time.Second
 	// maxUserScopes bounds what one user follows, so that it leaves something of wire.MaxScopes to others, and of the 64 that the
 	// cloud grants a node.
-	maxUserScopes = 16
+	maxUserScopes = 32
 	// wantResource holds in the store what was asked for, so that a gateway that boots offline still answers it.
 	wantResource = "wants"
 	scopeMarks   = "scopes"

@@ -98,6 +98,10 @@ func TestVerdictsAreBelievedOfNodesThatAreNotHeard(t *testing.T) {
 	if _, _, err := e.open(t.Context()); err != nil {
 		t.Errorf("a node that was heard a moment ago: %v", err)
 	}
+	e.dialer.Heard("gw-18")
+	if _, err := e.dialer.Dial(t.Context(), "gw-18", port); err == nil || strings.Contains(err.Error(), "a moment ago") {
+		t.Errorf("a node whose heartbeat came is not asked: %v", err)
+	}
 	if count(t, e.cloudSays, "frond_tunnel_refused_total", "garbage") == garbage {
 		t.Error("what is no verdict was not counted")
 	}

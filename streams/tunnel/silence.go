@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/frond-edge/frond/api/wire"
 )
 
 // silentFor is how long a node that did not answer is believed to be silent: kubectl exec tries again at once with
@@ -42,6 +44,16 @@ func (d *Dialer) silenced(p *peer) {
 	p.silentUntil = time.Now().Add(silentFor)
 	close(p.silent)
 	p.silent = make(chan struct{})
+}
+
+// Heard says that a node lives: the next dial asks it, whatever an earlier one found. It is for news that the Dialer cannot
+// have itself, such as a heartbeat.
+func (d *Dialer) Heard(node string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if p := d.peers[wire.Escape(node)]; p != nil {
+		p.silentUntil = time.Time{}
+	}
 }
 
 // told takes the verdict of another Dialer, unless the node has been heard here meanwhile.
