@@ -18,7 +18,7 @@ type Direct struct {
 	Ports []string `json:"ports,omitempty"`
 	// Listen is the IP address that cloudcore listens on; the default is all.
 	Listen string `json:"listen,omitempty"`
-	// From are the networks that may connect, such as 10.0.0.0/8; the default is all.
+	// From are the networks that may connect, such as 10.0.0.0/8; required.
 	From []string `json:"from,omitempty"`
 	// CertFile and KeyFile are what kube-apiserver is shown when a node cannot be reached, to be told why. Without them the
 	// connection ends without a word.
@@ -76,6 +76,8 @@ func (d Direct) validate() error {
 	}
 	if _, err := d.Networks(); err != nil {
 		faults = append(faults, fmt.Errorf("gateway.direct.from: %w", err))
+	} else if len(d.From) == 0 {
+		faults = append(faults, errors.New("gateway.direct.from: required: the networks of the apiservers, such as 10.1.0.0/16"))
 	}
 	if d.Listen != "" {
 		if _, err := netip.ParseAddr(d.Listen); err != nil {

@@ -27,13 +27,16 @@ func TestGatewayNeedsTheFilesOfItsAddresses(t *testing.T) {
 			"gateway.kubeletCAFile: required", "gateway.kubeletCertFile: required", "gateway.kubeletKeyFile: required",
 		}},
 		"nothing for metrics-server": {"{metricsHost: a}", []string{"gateway.scrapeAddress: required"}},
-		"ports":                      {"{direct: {host: a, ports: ['30000-30010', '5']}}", nil},
+		"ports":                      {"{direct: {host: a, ports: ['30000-30010', '5'], from: [10.1.0.0/16]}}", nil},
+		"ports for everybody": {"{direct: {host: a, ports: ['5']}}", []string{
+			"gateway.direct.from: required: the networks of the apiservers, such as 10.1.0.0/16",
+		}},
 		"no ports": {"{direct: {host: a, from: [b], listen: c, keyFile: d}}", []string{
 			"gateway.direct.ports: required", "gateway.direct.from: netip.ParsePrefix(\"b\"): no '/'",
 			"gateway.direct.listen: ParseAddr(\"c\"): unable to parse IP", "gateway.direct: certFile and keyFile come together",
 		}},
-		"a range backwards": {"{direct: {host: a, ports: ['9-8']}}", []string{`gateway.direct.ports: "9-8" is no range of ports`}},
-		"no port":           {"{direct: {host: a, ports: ['70000']}}", []string{`gateway.direct.ports: "70000" is no range of ports`}},
+		"a range backwards": {"{direct: {host: a, ports: ['9-8'], from: [10.1.0.0/16]}}", []string{`gateway.direct.ports: "9-8" is no range of ports`}},
+		"no port":           {"{direct: {host: a, ports: ['70000'], from: [10.1.0.0/16]}}", []string{`gateway.direct.ports: "70000" is no range of ports`}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := config.ParseCloudCore([]byte(cloudCore+tt.gateway), "host")

@@ -11,8 +11,10 @@ type Pods struct {
 	// Off leaves them with the way that the cluster has for everybody: the address of the Service default/kubernetes.
 	Off bool `json:"off,omitempty"`
 	// Address is host:port where the local API listens for them beside that Service's own addresses; proxies of Services lead
-	// there. The default is 169.254.64.1:6443; both are addresses of this machine alone.
+	// there. The default is 169.254.64.1:6443.
 	Address string `json:"address,omitempty"`
+	// Outside lets peers of other machines connect, too: for pods that have a network card of their own.
+	Outside bool `json:"outside,omitempty"`
 	// ExpiredTokens is how long after its end a token is accepted that nobody could renew; 0 means 90 days. Below 0: never.
 	ExpiredTokens Duration `json:"expiredTokens,omitzero"`
 	// ScopeGrace is how long a kind is kept up to date after the last program that asked for it has left; 0 means 10 min.

@@ -27,7 +27,7 @@ type Direct struct {
 	On bool
 	// Listen is the IP address; "" means all.
 	Listen string
-	// From are the networks that may connect; nil means all. Whoever may still has to convince the kubelet.
+	// From are the networks that may connect; nil means none. Whoever may still has to convince the kubelet.
 	From []netip.Prefix
 	// CertFile and KeyFile serve the reason why a node is not reached; "": nobody is told.
 	CertFile, KeyFile string
@@ -158,10 +158,17 @@ func (h hello) CloseWrite() error { return h.Conn.(*net.TCPConn).CloseWrite() }
 func (g *Gateway) serveDirect(ctx context.Context, raw net.Conn, port uint16) {
 	defer context.AfterFunc(ctx, func() { _ = raw.Close() })() // given up
 	near, by, target := hello{raw, bufio.NewReader(raw)}, raw.RemoteAddr().String(), "port "+strconv.Itoa(int(port))
+	leave, err := g.admit(by, port)
+	if err != nil {
+		g.refuse(by, target, err)
+		_ = raw.Close() // without a word, which would cost a handshake
+		return
+	}
+	defer leave()
 	far, err := g.reachDirect(ctx, near, by, port)
 	if err != nil {
 		g.refuse(by, target, err)
-		if why, ok := err.(*refusal); ok && why.label != refusedForbidden && why.label != refusedRequest { //nolint:errorlint // made by the line above
+		if why, ok := err.(*refusal); ok && why.label != refusedRequest { //nolint:errorlint // made by the line above
 			g.tellWhy(ctx, near, why)
 		}
 		_ = raw.Close() // nothing is left to say
@@ -173,9 +180,6 @@ func (g *Gateway) serveDirect(ctx context.Context, raw net.Conn, port uint16) {
 // reachDirect opens a stream to the node that has a port. What does not begin as TLS does is not for a kubelet, and costs
 // its link nothing. An error is a *refusal.
 func (g *Gateway) reachDirect(ctx context.Context, near hello, by string, port uint16) (net.Conn, error) {
-	if from, err := netip.ParseAddrPort(by); err != nil || !g.mayConnect(from.Addr().Unmap()) {
-		return nil, &refusal{label: refusedForbidden, text: "not from there"}
-	}
 	if err := near.SetReadDeadline(time.Now().Add(headerTimeout)); err != nil {
 		return nil, &refusal{label: refusedRequest, text: err.Error()}
 	}
@@ -194,9 +198,21 @@ func (g *Gateway) reachDirect(ctx context.Context, near hello, by string, port u
 	return g.open(ctx, by, name, node, config.EdgeKubeletPort)
 }
 
+// admit counts a connection to a port until leave, unless it may not come or too many are there. An error is a *refusal.
+func (g *Gateway) admit(by string, port uint16) (leave func(), err error) {
+	from, err := netip.ParseAddrPort(by)
+	if err != nil || !g.mayConnect(from.Addr().Unmap()) {
+		return nil, &refusal{label: refusedForbidden, text: "not from there"}
+	}
+	leave, ok := g.crowd.enter(from.Addr().Unmap(), port)
+	if !ok {
+		return nil, &refusal{label: refusedTooMany, text: "too many connections to this port"}
+	}
+	return leave, nil
+}
+
 func (g *Gateway) mayConnect(from netip.Addr) bool {
-	return len(g.cfg.Direct.From) == 0 ||
-		slices.ContainsFunc(g.cfg.Direct.From, func(network netip.Prefix) bool { return network.Contains(from) })
+	return slices.ContainsFunc(g.cfg.Direct.From, func(network netip.Prefix) bool { return network.Contains(from) })
 }
 
 // tellWhy answers in place of a kubelet that is not reached. Of what kubelets answer, kube-apiserver shows the text of 502 to

@@ -28,12 +28,14 @@ func portOf(t *testing.T) uint16 {
 	return netip.MustParseAddrPort(free(t)).Port()
 }
 
+func loopback() []netip.Prefix { return []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")} }
+
 // directWorld is a gateway at whose port there is one edge node, with a kubelet that has the gateway's name.
 func directWorld(t *testing.T, change func(*gateway.Config)) (w *world, g *gateway.Gateway, port uint16, caller *tls.Config) {
 	t.Helper()
 	cfg, ca, caller := keys(t)
 	cfg.ReusePort = true
-	cfg.Direct = gateway.Direct{On: true, Listen: "127.0.0.1", CertFile: cfg.CertFile, KeyFile: cfg.KeyFile}
+	cfg.Direct = gateway.Direct{On: true, Listen: "127.0.0.1", From: loopback(), CertFile: cfg.CertFile, KeyFile: cfg.KeyFile}
 	if change != nil {
 		change(&cfg)
 	}
@@ -144,6 +146,7 @@ func TestWhatIsNotForAKubeletCostsNoTunnel(t *testing.T) {
 		say    string
 	}{
 		"no TLS":         {nil, "GET / HTTP/1.1\r\n\r\n"},
+		"from nowhere":   {func(c *gateway.Config) { c.Direct.From = nil }, "\x16\x03\x01"},
 		"not from there": {func(c *gateway.Config) { c.Direct.From = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")} }, "\x16\x03\x01"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -183,7 +186,7 @@ func TestDirectStreamsEndWithTheirNode(t *testing.T) {
 
 func TestDirectStreamsEndWithTheGateway(t *testing.T) {
 	w := &world{nodes: map[string]gateway.Node{"edge-1": {UID: "one", Edge: true}}, servers: map[string]string{"edge-1:10250": echo(t, "")}}
-	g, stop := startStop(t, gateway.Config{Direct: gateway.Direct{On: true, Listen: "127.0.0.1"}}, w, nil)
+	g, stop := startStop(t, gateway.Config{Direct: gateway.Direct{On: true, Listen: "127.0.0.1", From: loopback()}}, w, nil)
 	port := portOf(t)
 	g.Give(map[uint16]string{port: "edge-1"})
 	opened(t, port, true)

@@ -61,6 +61,7 @@ type Gateway struct {
 	inHand sync.WaitGroup
 	// regiven, of 1, says that given was changed.
 	regiven chan struct{}
+	crowd   *crowd
 
 	mu sync.Mutex
 	// Guarded by mu. heard is when the last heartbeat of each node came; once stopped is set, no request is begun.
@@ -76,7 +77,7 @@ func New(cfg Config, nodes Nodes, tunnels Tunnels, judge Judge, registerer prome
 	}
 	return &Gateway{
 		cfg: cfg, nodes: nodes, tunnels: tunnels, judge: judge, metrics: newMetrics(registerer), log: log,
-		ready: make(chan struct{}), heard: map[string]time.Time{}, regiven: make(chan struct{}, 1),
+		ready: make(chan struct{}), heard: map[string]time.Time{}, regiven: make(chan struct{}, 1), crowd: newCrowd(),
 	}, nil
 }
 

@@ -28,6 +28,9 @@ func (n *Node) localAPI() localapi.Config {
 	}
 	if address, err := netip.ParseAddrPort(c.Pods.Address); err == nil && !c.Pods.Off { // it was validated
 		cfg.Pods = localapi.Pods{Dir: n.cfg.Dir, Address: address, Claim: hostaddr.Claim, Expired: time.Duration(c.Pods.ExpiredTokens)}
+		if !c.Pods.Outside {
+			cfg.Pods.Outside = hostaddr.Outside
+		}
 	}
 	return cfg
 }

@@ -1,7 +1,8 @@
 // Package hostaddr makes addresses a machine's own, so that a program can listen on them and containers reach it there.
 //
-// The addresses go to the loopback interface, each alone in its subnet: nothing outside of the machine is led to them, and no
-// kernel module is needed. They belong to the network namespace of the process, need CAP_NET_ADMIN, and stay until somebody
+// The addresses go to the loopback interface, each alone in its subnet, and no kernel module is needed. Nobody outside of the
+// machine is told of them, but Linux answers for them on every interface: a neighbour with a route to them reaches them, and
+// who listens there asks Outside about each peer. They belong to the network namespace of the process, need CAP_NET_ADMIN, and stay until somebody
 // removes them or the machine starts anew: a restart of the program must not take its clients' way.
 package hostaddr
 

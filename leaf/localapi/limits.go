@@ -146,14 +146,17 @@ func (h *hurried) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// fair is a listener that takes only so many connections of one address.
+// fair is a listener that takes only so many connections of one address, and none of those that are refused.
 type fair struct {
 	net.Listener
-	mu   sync.Mutex // guards open
-	open map[netip.Addr]int
+	refused func(peer netip.Addr) bool
+	mu      sync.Mutex // guards open
+	open    map[netip.Addr]int
 }
 
-func newFair(l net.Listener) *fair { return &fair{Listener: l, open: map[netip.Addr]int{}} }
+func newFair(l net.Listener, refused func(peer netip.Addr) bool) *fair {
+	return &fair{Listener: l, refused: refused, open: map[netip.Addr]int{}}
+}
 
 func (f *fair) Accept() (net.Conn, error) {
 	for {
@@ -164,6 +167,10 @@ func (f *fair) Accept() (net.Conn, error) {
 		from := netip.Addr{}
 		if at, err := netip.ParseAddrPort(conn.RemoteAddr().String()); err == nil {
 			from = at.Addr()
+		}
+		if f.refused(from) {
+			_ = conn.Close() // before a byte is read of it
+			continue
 		}
 		f.mu.Lock()
 		full := f.open[from] >= maxConnections

@@ -28,6 +28,9 @@ type Pods struct {
 	Dir string
 	// Claim makes an address one of this machine's own. It is called again for the same address and must not mind.
 	Claim func(ctx context.Context, address netip.Addr) error
+	// Outside tells whether a peer is on another machine: such a one is no pod of this gateway, and is refused whatever token it
+	// has. A peer that it has no answer for is taken. nil takes all.
+	Outside func(peer netip.Addr) (bool, error)
 	// Address is where the API listens for them beside the Service's own addresses; a proxy of Services is told that this is
 	// the Service's one endpoint. The zero value is none.
 	Address netip.AddrPort
@@ -54,6 +57,7 @@ type podServer struct {
 	cert   *tls.Certificate
 	open   map[netip.AddrPort]*listening
 	failed map[netip.AddrPort]string // last told, so that a fault is logged once
+	told   time.Time                 // when a refused peer was last logged
 }
 
 // listening is one open listener; done is closed when its server has ended.
@@ -236,7 +240,32 @@ func (p *podServer) claim(ctx context.Context, address netip.AddrPort) (net.List
 	if err != nil {
 		return nil, err
 	}
-	return newFair(listener), nil
+	return newFair(listener, p.refused), nil
+}
+
+// tellRefused is how often a refused peer is logged: anybody on the network can be one.
+const tellRefused = time.Minute
+
+// refused tells whether a peer may not even speak.
+func (p *podServer) refused(peer netip.Addr) bool {
+	if p.s.cfg.Pods.Outside == nil {
+		return false
+	}
+	outside, err := p.s.cfg.Pods.Outside(peer)
+	if err != nil {
+		p.s.log.Debug("not known whether a peer is on this machine; taken", zap.Stringer("peer", peer), zap.Error(err))
+		return false
+	}
+	if !outside {
+		return false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if now := time.Now(); now.Sub(p.told) >= tellRefused {
+		p.told = now
+		p.s.log.Warn("a peer outside of this machine refused where pods are served; told once a minute", zap.Stringer("peer", peer))
+	}
+	return true
 }
 
 // close ends watches, lets requests end, and waits for all of them.

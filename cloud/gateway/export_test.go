@@ -1,0 +1,12 @@
+package gateway
+
+import "net/netip"
+
+// MaxFromOne and MaxToPort are for tests.
+const (
+	MaxFromOne = maxFromOne
+	MaxToPort  = maxToPort
+)
+
+// Enter is a new crowd's.
+func Enter() func(from netip.Addr, port uint16) (leave func(), ok bool) { return newCrowd().enter }

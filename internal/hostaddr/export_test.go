@@ -1,0 +1,4 @@
+package hostaddr
+
+// LeadsAway is for tests.
+var LeadsAway = leadsAway
