@@ -291,7 +291,7 @@ func TestOneUserLeavesScopesToOthers(t *testing.T) {
 		s.mark(scope, "Widget")
 		_, refused = c.Resource(widgets()).Namespace(scope.Namespace).List(t.Context(), metav1.ListOptions{})
 	}
-	if wants, _ := s.api.Scopes(); !apierrors.IsTooManyRequests(refused) || len(wants) != 16 {
+	if wants, _ := s.api.Scopes(); !apierrors.IsTooManyRequests(refused) || len(wants) != 32 {
 		t.Errorf("%d kinds are followed, and then %v", len(wants), refused)
 	}
 }
