@@ -90,9 +90,7 @@ func TestStolenNodeHurtsItsOwnStreamOnly(t *testing.T) {
 				var broken *tunnel.BrokenError
 				return errors.As(err, &broken) && broken.Code == tt.code && !broken.ByPeer
 			})
-			if n := count(t, e.cloudSays, "frond_tunnel_broken_total", string(tt.code)); n == 0 {
-				t.Error("not counted")
-			}
+			eventually(t, "it is counted", func() bool { return count(t, e.cloudSays, "frond_tunnel_broken_total", string(tt.code)) > 0 })
 			echoes(t, cloud, node)
 			echoes(t, node, cloud)
 		})

@@ -125,13 +125,16 @@ func TestWipedDiskGetsEverythingBack(t *testing.T) {
 	began := time.Now()
 	shared.settle(t)
 	t.Logf("everything was back %.1fs after the start", time.Since(began).Seconds())
-	for _, p := range shared.podsOf(t.Context(), t, node) {
-		for _, s := range p.Status.ContainerStatuses {
-			if s.State.Running == nil || s.State.Running.StartedAt.Time.Before(wiped.Truncate(time.Second)) {
-				t.Errorf("%s is shown to run since before its gateway was wiped at %s: %+v", p.Name, wiped, s.State)
+	shared.eventually(t, "every container is shown as started after the wipe", patience, func(ctx context.Context) string {
+		for _, p := range shared.podsOf(ctx, t, node) {
+			for _, s := range p.Status.ContainerStatuses {
+				if s.State.Running == nil || s.State.Running.StartedAt.Time.Before(wiped.Truncate(time.Second)) {
+					return fmt.Sprintf("%s is shown to run since before its gateway was wiped at %s: %+v", p.Name, wiped, s.State)
+				}
 			}
 		}
-	}
+		return ""
+	})
 }
 
 func (r *rig) podsOf(ctx context.Context, t *testing.T, node string) []corev1.Pod {
