@@ -111,12 +111,24 @@ func (id Identity) Alive() bool {
 	if err != nil || ticks != id.Ticks {
 		return false
 	}
+	if state == 'Z' && threads(id.PID) > 1 {
+		return true // the first thread has ended, and others still hold the files and ports
+	}
 	if state == 'Z' || state == 'X' {
 		var status unix.WaitStatus
 		_, _ = unix.Wait4(id.PID, &status, unix.WNOHANG, nil) // ECHILD: somebody else's child
 		return false
 	}
 	return true
+}
+
+// threads counts those of a process that have not ended, and its first one, ended or not, until the process is reaped.
+func threads(pid int) int {
+	tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+	if err != nil {
+		return 0 // it has gone
+	}
+	return len(tasks)
 }
 
 // Signal sends a signal to exactly this process, or returns ErrGone.
