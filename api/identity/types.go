@@ -1,0 +1,48 @@
+package identity
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// The kind's names in the Kubernetes API.
+const (
+	Group    = "identity.frond.io"
+	Version  = "v1alpha1"
+	Kind     = "NodeIdentity"
+	Resource = "nodeidentities"
+)
+
+// Namespace holds the Secrets that frond init makes, and what cloudcore shares.
+const Namespace = "frond-system"
+
+// GroupVersionResource is where NodeIdentities are.
+func GroupVersionResource() schema.GroupVersionResource {
+	return schema.GroupVersionResource{Group: Group, Version: Version, Resource: Resource}
+}
+
+// NodeIdentity says which keys are a gateway. It has no namespace, and the name of the Node. cloudcore alone writes it, and
+// `frond node revoke`.
+type NodeIdentity struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Spec NodeIdentitySpec `json:"spec"`
+}
+
+// NodeIdentitySpec is who may come in as the node.
+type NodeIdentitySpec struct {
+	// Key is the public nkey, "U…", that is the node now; "" is nobody.
+	Key string `json:"key,omitempty"`
+	// Previous is the key that Key replaced: it is the node, too, until Key was seen on a link, so that a gateway whose answer was
+	// lost is not locked out.
+	Previous string `json:"previous,omitempty"`
+	// Issued is when Key was recorded.
+	Issued metav1.Time `json:"issued,omitzero"`
+	// Expires is when Key stops being enough for the link; within the policy's window after that it may still be renewed.
+	Expires metav1.Time `json:"expires,omitzero"`
+	// Revoked are keys that are nobody for ever, under any name. Keys of a node that was revoked are added here.
+	Revoked []string `json:"revoked,omitempty"`
+	// RevokedAt is when the node was revoked; it stays out until somebody gives out a token for its very name.
+	RevokedAt *metav1.Time `json:"revokedAt,omitempty"`
+}
