@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"go.uber.org/zap"
 
 	"github.com/frond-edge/frond/api/wire"
 )
@@ -61,4 +62,9 @@ func (b Backlog) Marks() map[string]uint64 {
 		marks[key.Name] = m.sequence
 	}
 	return marks
+}
+
+// NewPatientPump is NewPump with a pump that waits for an hour for the hub's answers.
+func NewPatientPump(plane Plane, nc *nats.Conn, link Link, metrics *Metrics, log *zap.Logger) (*Pump, error) {
+	return newPump(plane, nc, link, time.Hour, metrics, log)
 }
