@@ -68,3 +68,6 @@ func (b Backlog) Marks() map[string]uint64 {
 func NewPatientPump(plane Plane, nc *nats.Conn, link Link, metrics *Metrics, log *zap.Logger) (*Pump, error) {
 	return newPump(plane, nc, link, time.Hour, metrics, log)
 }
+
+// Obeyed tells that no death of a server waits to be looked at.
+func (d *Delivery) Obeyed() bool { return len(d.died) == 0 }
