@@ -153,10 +153,14 @@ type cloud struct {
 
 func startCloud(t *testing.T, hub *server.Server, known bool) cloud {
 	t.Helper()
+	return startCloudOver(t, streamstest.Connect(t, hub), known)
+}
+
+func startCloudOver(t *testing.T, nc *nats.Conn, known bool) cloud {
+	t.Helper()
 	reg := prometheus.NewRegistry()
 	metrics := streams.NewMetrics(reg)
 	log := zaptest.NewLogger(t)
-	nc := streamstest.Connect(t, hub)
 	publisher, err := streams.NewPublisher(nc, metrics)
 	if err != nil {
 		t.Fatal(err)
