@@ -277,6 +277,10 @@ func (c *Cloud) calls(nc *nats.Conn, objects cache.Cache, engine *desired.Engine
 	if err != nil {
 		return nil, err
 	}
+	parts, err := streams.NewParts(nc, c.log.Named("parts"))
+	if err != nil {
+		return nil, err
+	}
 	kube, err := newKubeCalls(c.rest)
 	if err != nil {
 		return nil, err
@@ -287,6 +291,7 @@ func (c *Cloud) calls(nc *nats.Conn, objects cache.Cache, engine *desired.Engine
 			return attacher.Handle(ctx, node, request)
 		},
 		streams.VerbPiece:  pieces.Handle,
+		streams.VerbPart:   parts.Handle,
 		streams.VerbKube:   kube.Handle,
 		streams.VerbScopes: wants(asked),
 		streams.VerbPing:   func(context.Context, string, []byte) (any, error) { return struct{}{}, nil },
