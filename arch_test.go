@@ -18,6 +18,7 @@ const module = "github.com/frond-edge/frond"
 var ranks = map[string]int{
 	"":                     0,
 	"api":                  0,
+	"deploy/rbac":          0,
 	"internal/buildinfo":   0,
 	"internal/health":      0,
 	"internal/lifecycle":   0,
@@ -32,6 +33,7 @@ var ranks = map[string]int{
 	"streams":              1,
 	"cloud/inspect":        2,
 	"controllers":          2,
+	"controllers/csrs":     2,
 	"controllers/desired":  2,
 	"controllers/holds":    2,
 	"controllers/autonomy": 2,
