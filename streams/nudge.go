@@ -14,7 +14,7 @@ import (
 const nudgeQueue = 256
 
 // nudgeSubject carries the key of an object that a node shall report again.
-func nudgeSubject(node string) string { return "call.node." + wire.Escape(node) + ".report" }
+func nudgeSubject(node string) string { return orderSubject(node, "report") }
 
 // Nudge asks a node to report the present state of one of its objects again. It is lossy and needs no answer: a node that
 // does not hear it has no link, and reports everything again when the link is back.

@@ -22,8 +22,11 @@ const (
 // orderQueue holds orders that come while one is obeyed; more are dropped, as the cloud repeats them.
 const orderQueue = 16
 
+// orderPrefix is before the node in an order.
+const orderPrefix = "call.node."
+
 // orderSubject carries an order of the cloud to a node. No node may send on it.
-func orderSubject(node, verb string) string { return "call.node." + wire.Escape(node) + "." + verb }
+func orderSubject(node, verb string) string { return orderPrefix + wire.Escape(node) + "." + verb }
 
 // Order tells a node to do something. It is lossy and needs no answer: whoever gives an order sees in the node's beats
 // whether it has come.
