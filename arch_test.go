@@ -55,6 +55,7 @@ var ranks = map[string]int{
 	"internal/hostaddr":    0,
 	"internal/history":     1,
 	"internal/faults":      4,
+	"internal/install":     3,
 }
 
 // neighbours are imports within one rank that the house allows.
