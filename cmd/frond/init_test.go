@@ -271,4 +271,3 @@ func TestInitsAtOnceAgree(t *testing.T) {
 		t.Errorf("another run wrote (-before +after):\n%s", diff)
 	}
 }
-
