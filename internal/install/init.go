@@ -103,6 +103,11 @@ func (w *writer) once(ctx context.Context, asked Settings) (Report, error) {
 	if err != nil {
 		return Report{}, err
 	}
+	configured, err := files.configure(have, settings)
+	if err != nil {
+		return Report{}, err
+	}
+	changes = append(changes, configured...)
 	if settings.CAHash, err = CAHash(files[FolderCA+"/"+EntryBundle]); err != nil {
 		return Report{}, err
 	}

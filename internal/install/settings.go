@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/url"
 	"slices"
 	"strconv"
@@ -16,6 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/internal/hubconf"
 )
 
 // SettingsName is the ConfigMap that says what was installed. Nothing in it is secret.
@@ -35,9 +35,9 @@ type Settings struct {
 	CAHash string `json:"caHash,omitempty"`
 }
 
-// The defaults of Settings: a cell holds a few hundred gateways, so that these are enough for some 20,000.
+// The defaults of Settings.
 const (
-	DefaultCells      = 64
+	DefaultCells      = hubconf.DefaultCells
 	DefaultHubServers = 3
 	mostCells         = 1000 // three digits in the names of their accounts
 )
@@ -143,10 +143,12 @@ func (s Settings) validate() error {
 	return errors.Join(faults...)
 }
 
-// servers of the hub in the cluster: pods frond-hub-N of a StatefulSet with a Service of the same name. Gateways and the outside
-// know them by the hosts of the URLs.
+// hubService is the StatefulSet of the hub's servers and its Service.
+const hubService = "frond-hub"
+
+// servers of the hub in the cluster: pods of a StatefulSet with a Service of the same name. Gateways and the outside know them
+// by the hosts of the URLs.
 func (s Settings) servers() []Server {
-	const hub = "frond-hub"
 	common := append([]string{"localhost", "127.0.0.1", "::1"}, s.HubHosts...) // of probes and port-forward
 	for _, address := range s.HubURLs {
 		if u, err := url.Parse(address); err == nil {
@@ -155,21 +157,12 @@ func (s Settings) servers() []Server {
 	}
 	var servers []Server
 	for i := range s.HubServers {
-		name := hub + "-" + strconv.Itoa(i)
+		name := hubService + "-" + strconv.Itoa(i)
 		own := slices.Clone(common)
-		for _, host := range []string{hub, name + "." + hub} {
+		for _, host := range []string{hubService, name + "." + hubService} {
 			own = append(own, host, host+"."+identity.Namespace, host+"."+identity.Namespace+".svc", host+"."+identity.Namespace+".svc.cluster.local")
 		}
 		servers = append(servers, Server{Name: name, Hosts: own})
 	}
 	return servers
-}
-
-// clientURLs are where cloudcores reach the hub's servers.
-func (s Settings) clientURLs(port string) []string {
-	var urls []string
-	for _, server := range s.servers() {
-		urls = append(urls, "nats://"+net.JoinHostPort(server.Name+".frond-hub."+identity.Namespace+".svc", port))
-	}
-	return urls
 }
