@@ -21,6 +21,8 @@
 //
 // cloud is cloudcore put together, internal/edgenode is edgecore put together; cmd holds the programs.
 //
+// internal/install makes the keys, certificates and configuration of a cluster, for `frond init`, and tokens to join with.
+//
 // internal/devcluster makes all of it real on one machine, for `frond dev` and for internal/e2e; internal/toolchain
 // builds the Kubernetes control plane, containerd and the rest from modules (tools/…); internal/kubetest starts a
 // control plane for tests. internal/lifecycle, internal/splice, internal/health, internal/hostaddr and internal/buildinfo are

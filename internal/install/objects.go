@@ -1,0 +1,115 @@
+package install
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/yaml"
+
+	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/deploy/crd"
+)
+
+// BundleName is the ConfigMap with the authorities of the hub, for those who check its certificates.
+const BundleName = "frond-hub-ca"
+
+// labels are on all that is made here.
+func labels() map[string]string {
+	return map[string]string{"app.kubernetes.io/part-of": "frond", "app.kubernetes.io/managed-by": FieldOwner}
+}
+
+func namespace() *corev1.Namespace {
+	return &corev1.Namespace{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
+		ObjectMeta: metav1.ObjectMeta{Name: identity.Namespace, Labels: labels()},
+	}
+}
+
+func configMap(name string, data map[string]string) *corev1.ConfigMap {
+	return &corev1.ConfigMap{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: identity.Namespace, Name: name, Labels: labels()},
+		Data:       data,
+	}
+}
+
+func secret(name string, data map[string][]byte) *corev1.Secret {
+	return &corev1.Secret{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: identity.Namespace, Name: name, Labels: labels()},
+		Type:       corev1.SecretTypeOpaque,
+		Data:       data,
+	}
+}
+
+// folders are the Secrets that files are kept in. The authority's is the first: who loses a race for it begins anew.
+func (f Files) folders() []string {
+	folders := []string{FolderCA}
+	for file := range f {
+		if folder, _, _ := strings.Cut(file, "/"); !slices.Contains(folders, folder) {
+			folders = append(folders, folder)
+		}
+	}
+	slices.Sort(folders[1:])
+	return folders
+}
+
+// in are the entries of a folder.
+func (f Files) in(folder string) map[string][]byte {
+	entries := map[string][]byte{}
+	for file, data := range f {
+		if in, entry, _ := strings.Cut(file, "/"); in == folder {
+			entries[entry] = data
+		}
+	}
+	return entries
+}
+
+// put adds what a Secret holds.
+func (f Files) put(folder string, entries map[string][]byte) {
+	for entry, data := range entries {
+		f[folder+"/"+entry] = data
+	}
+}
+
+// kinds are the definitions of Frond's kinds.
+func kinds() ([]*unstructured.Unstructured, error) {
+	definitions, err := crd.Definitions()
+	if err != nil {
+		return nil, err
+	}
+	var all []*unstructured.Unstructured
+	for _, data := range definitions {
+		o := &unstructured.Unstructured{}
+		if err := yaml.Unmarshal(data, &o.Object); err != nil {
+			return nil, fmt.Errorf("understand the definition of a kind: %w", err)
+		}
+		all = append(all, o)
+	}
+	return all, nil
+}
+
+// loose turns an object into what is applied: no field that the caller did not set.
+func loose(o runtime.Object) (*unstructured.Unstructured, error) {
+	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
+	if err != nil {
+		return nil, fmt.Errorf("encode: %w", err)
+	}
+	unstructured.RemoveNestedField(fields, "metadata", "creationTimestamp")
+	unstructured.RemoveNestedField(fields, "status")
+	unstructured.RemoveNestedField(fields, "spec") // of the Namespace alone, and empty
+	return &unstructured.Unstructured{Object: fields}, nil
+}
+
+// resource is where objects of a kind are. The kinds here have regular names.
+func resource(kind schema.GroupVersionKind) schema.GroupVersionResource {
+	plural, _ := meta.UnsafeGuessKindToResource(kind)
+	return plural
+}
