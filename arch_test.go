@@ -18,6 +18,7 @@ const module = "github.com/frond-edge/frond"
 var ranks = map[string]int{
 	"":                     0,
 	"api":                  0,
+	"deploy":               0,
 	"internal/buildinfo":   0,
 	"internal/health":      0,
 	"internal/lifecycle":   0,
@@ -30,6 +31,7 @@ var ranks = map[string]int{
 	"leaf/access":          1,
 	"leaf/localapi":        1,
 	"streams":              1,
+	"cloud/identity":       2,
 	"cloud/inspect":        2,
 	"controllers":          2,
 	"controllers/desired":  2,

@@ -65,11 +65,14 @@ func refuse(reason Reason, format string, values ...any) error {
 	return &refusal{reason, fmt.Sprintf(format, values...)}
 }
 
+// garbage is no dead letter: what cannot be read may hold a token.
+func garbage(err error) error { return refuse(ReasonGarbage, "the request cannot be read: %v", err) }
+
 // Enrol is the streams.CallHandler of identity.VerbEnrol.
 func (r *Registrar) Enrol(ctx context.Context, caller string, request []byte) (any, error) {
 	var req identity.EnrolRequest
 	if err := streams.DecodeRequest(request, &req); err != nil {
-		return nil, err
+		return r.reply(ctx, identity.VerbEnrol, "", "", time.Time{}, garbage(err))
 	}
 	expires, err := r.enrol(ctx, caller, req)
 	return r.reply(ctx, identity.VerbEnrol, req.Node, req.Key, expires, err)
@@ -79,7 +82,7 @@ func (r *Registrar) Enrol(ctx context.Context, caller string, request []byte) (a
 func (r *Registrar) Renew(ctx context.Context, caller string, request []byte) (any, error) {
 	var req identity.RenewRequest
 	if err := streams.DecodeRequest(request, &req); err != nil {
-		return nil, err
+		return r.reply(ctx, identity.VerbRenew, "", "", time.Time{}, garbage(err))
 	}
 	expires, err := r.renew(ctx, caller, req)
 	return r.reply(ctx, identity.VerbRenew, req.Node, req.Key, expires, err)
@@ -98,20 +101,25 @@ func (r *Registrar) reply(ctx context.Context, verb, node, key string, expires t
 		return nil, err
 	}
 	answer := identity.Enrolment{Expires: expires, Now: r.now(), HubURLs: r.trust.HubURLs}
-	for file, into := range map[string]*string{r.trust.HubCAFile: &answer.HubCA, r.trust.ClusterCAFile: &answer.ClusterCA} {
-		if file == "" {
-			continue
-		}
-		data, err := os.ReadFile(file)
-		if err != nil {
-			return nil, fmt.Errorf("read what gateways trust: %w", err)
-		}
-		*into = string(data)
+	var faults [2]error
+	answer.HubCA, faults[0] = read(r.trust.HubCAFile)
+	answer.ClusterCA, faults[1] = read(r.trust.ClusterCAFile)
+	if err := errors.Join(faults[:]...); err != nil {
+		return nil, fmt.Errorf("read what gateways trust: %w", err)
 	}
 	wctx, cancel := context.WithTimeout(ctx, awaitRecord)
 	defer cancel()
 	r.records.Await(wctx, node, key)
 	return answer, nil
+}
+
+// read returns a file's text; no file has none.
+func read(file string) (string, error) {
+	if file == "" {
+		return "", nil
+	}
+	data, err := os.ReadFile(file)
+	return string(data), err
 }
 
 // enrol records a key for a node, if a token says so.
