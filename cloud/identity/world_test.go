@@ -462,3 +462,17 @@ func (g *gateway) known() {
 		g.Fatal(err)
 	}
 }
+
+func eventually(t *testing.T, condition func() bool, what string) {
+	t.Helper()
+	kubetest.Eventually(t, limit, func() error {
+		if !condition() {
+			return errors.New(what)
+		}
+		return nil
+	})
+}
+
+func deleteNode(w *world, name string) {
+	_ = w.kube.CoreV1().Nodes().Delete(context.WithoutCancel(w.Context()), name, metav1.DeleteOptions{}) // -count runs it again
+}
