@@ -18,6 +18,7 @@ const module = "github.com/frond-edge/frond"
 var ranks = map[string]int{
 	"":                     0,
 	"api":                  0,
+	"deploy/crd":           0,
 	"internal/buildinfo":   0,
 	"internal/health":      0,
 	"internal/lifecycle":   0,

@@ -9,6 +9,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
@@ -37,6 +38,7 @@ type Options struct {
 // Report says what was done, or would be.
 type Report struct {
 	Settings
+	Rollover  Rollover  `json:"rollover,omitzero"`
 	Namespace string    `json:"namespace"`
 	Objects   []Applied `json:"objects"`
 	// Files are those that were made, "Secret/entry".
@@ -111,7 +113,11 @@ func (w *writer) once(ctx context.Context, asked Settings) (Report, error) {
 	if settings.CAHash, err = CAHash(files[FolderCA+"/"+EntryBundle]); err != nil {
 		return Report{}, err
 	}
-	r := Report{Settings: settings, Namespace: identity.Namespace, Files: changes, Objects: []Applied{}, Warnings: warnings(settings, files, w.now)}
+	rollover, err := RolloverOf(files)
+	if err != nil {
+		return Report{}, err
+	}
+	r := Report{Settings: settings, Rollover: rollover, Namespace: identity.Namespace, Files: changes, Objects: []Applied{}, Warnings: warnings(settings, files, w.now)}
 	if err := w.applyAll(ctx, &r, []runtime.Object{namespace()}); err != nil {
 		return r, err
 	}
@@ -201,10 +207,32 @@ func (w *writer) folder(ctx context.Context, name string, have, want map[string]
 			return done, err
 		}
 	}
-	if done, err = w.apply(ctx, o); err == nil && !there {
+	done, now, err := w.applied(ctx, o)
+	if err != nil {
+		return done, err
+	}
+	if !there {
 		done.Action = created
 	}
-	return done, err
+	return done, surplus(name, want, now)
+}
+
+// surplus finds entries that should be gone: server-side apply leaves those that somebody else wrote, too.
+func surplus(name string, want map[string][]byte, now *unstructured.Unstructured) error {
+	if now == nil {
+		return nil
+	}
+	data, _, err := unstructured.NestedMap(now.Object, "data")
+	if err != nil {
+		return fmt.Errorf("read Secret %s: %w", name, err)
+	}
+	for entry := range data {
+		if _, wanted := want[entry]; !wanted {
+			return fmt.Errorf("entry %s of Secret %s must go, and somebody else keeps it there: delete it (kubectl -n %s edit secret %s), and run this again",
+				entry, name, identity.Namespace, name)
+		}
+	}
+	return nil
 }
 
 func warnings(s Settings, files Files, now time.Time) []string {
