@@ -53,6 +53,8 @@ type CloudCore struct {
 	Gateway Gateway `json:"gateway,omitzero"`
 	// Scopes bounds what components at the gateways may have sent.
 	Scopes Scopes `json:"scopes,omitzero"`
+	// Identity lets gateways in.
+	Identity Identity `json:"identity,omitzero"`
 }
 
 // Gateway is the way of kube-apiserver and Prometheus to the nodes; what has no address is off.
@@ -180,6 +182,7 @@ func ParseCloudCore(data []byte, hostname string) (CloudCore, error) {
 	}
 	c.DeletionGuard.complete()
 	c.Restore.complete()
+	c.Identity.complete(c.Hub)
 	return c, c.Validate()
 }
 
@@ -196,6 +199,7 @@ func (c CloudCore) Validate() error {
 		c.Inspect.validate(),
 		c.Gateway.validate(),
 		c.Scopes.validate(),
+		c.Identity.validate(),
 	)
 }
 

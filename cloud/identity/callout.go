@@ -2,9 +2,6 @@ package identity
 
 import (
 	"context"
-	"encoding/base64"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"runtime"
 	"strings"
@@ -28,9 +25,8 @@ const (
 	calloutGroup = "cloudcore"
 	// calloutQueue holds questions that wait. One takes about 0.3 ms, so more than the hub waits for never stand in it.
 	calloutQueue = 1 << 15
-	// maxQuestion and maxCredential bound what is read. A credential is some 200 bytes, and a question repeats it.
-	maxQuestion   = 64 << 10
-	maxCredential = 2 << 10
+	// maxQuestion bounds what is read: a question repeats the CONNECT, which the hub takes up to 4 KiB.
+	maxQuestion = 64 << 10
 	// leafKind is what the hub calls a leaf in a question.
 	leafKind = "Leafnode"
 )
@@ -167,40 +163,22 @@ func (c *Callout) read(data []byte) (attempt, Reason) {
 	if question.ClientInformation.Kind != leafKind {
 		return a, ReasonConnection
 	}
-	shown := question.ConnectOptions.JWT
-	switch {
-	case shown == "":
+	if question.ConnectOptions.SignedNonce == "" {
 		return a, ReasonNoCredential
-	case len(shown) > maxCredential:
+	}
+	who, signature, err := identity.Shown(question.ConnectOptions.SignedNonce)
+	if err != nil || !nkeys.IsValidPublicUserKey(who.Key) {
 		return a, ReasonGarbage
 	}
-	if err := json.Unmarshal([]byte(shown), &a.who); err != nil || !nkeys.IsValidPublicUserKey(a.who.Key) {
-		a.who = identity.Credential{}
-		return a, ReasonGarbage
-	}
-	if !nameable(a.who.Node) {
+	if a.who = who; !nameable(who.Node) {
 		return a, ReasonNodeName
 	}
-	if err := signed(question, a.who.Key); err != nil {
+	// The hub does not look at the signature when it asks.
+	nonce := question.ClientInformation.Nonce
+	if nonce == "" || !proven(who.Key, []byte(nonce), signature) {
 		return a, ReasonSignature
 	}
 	return a, ""
-}
-
-// signed proves that a key has signed the nonce of the connection. The hub does not look at it when it asks.
-func signed(question *jwt.AuthorizationRequestClaims, key string) error {
-	if question.ClientInformation.Nonce == "" {
-		return errors.New("no nonce")
-	}
-	signature, err := base64.RawURLEncoding.DecodeString(question.ConnectOptions.SignedNonce)
-	if err != nil {
-		return err
-	}
-	public, err := nkeys.FromPublicKey(key)
-	if err != nil {
-		return err
-	}
-	return public.Verify([]byte(question.ClientInformation.Nonce), signature)
 }
 
 // judge asks the records.

@@ -26,7 +26,9 @@ const (
 
 // again are the times after a revocation when the cell is looked at once more: a link may be between the hub's question and its
 // place, and a replica may hear of the revocation later.
-func again() []time.Duration { return []time.Duration{0, time.Second, 3 * time.Second, 10 * time.Second} }
+func again() []time.Duration {
+	return []time.Duration{0, time.Second, 3 * time.Second, 10 * time.Second}
+}
 
 // Told hears what becomes of nodes. Its methods must not block.
 type Told interface {

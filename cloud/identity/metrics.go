@@ -42,11 +42,11 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	return m
 }
 
-func (m *Metrics) answer(result string)  { m.answers.WithLabelValues(result).Inc() }
-func (m *Metrics) refuse(reason Reason)  { m.refusals.WithLabelValues(string(reason)).Inc() }
-func (m *Metrics) locked(by string)      { m.lockouts.WithLabelValues(by).Inc() }
-func (m *Metrics) kick(reason Reason)    { m.kicks.WithLabelValues(string(reason)).Inc() }
-func (m *Metrics) recorded(what string)  { m.changes.WithLabelValues(what).Inc() }
+func (m *Metrics) answer(result string) { m.answers.WithLabelValues(result).Inc() }
+func (m *Metrics) refuse(reason Reason) { m.refusals.WithLabelValues(string(reason)).Inc() }
+func (m *Metrics) locked(by string)     { m.lockouts.WithLabelValues(by).Inc() }
+func (m *Metrics) kick(reason Reason)   { m.kicks.WithLabelValues(string(reason)).Inc() }
+func (m *Metrics) recorded(what string) { m.changes.WithLabelValues(what).Inc() }
 func (m *Metrics) answered(where place, took time.Duration) {
 	m.answer(string(where))
 	m.took.Observe(took.Seconds())

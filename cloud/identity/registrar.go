@@ -262,7 +262,9 @@ func (r *Registrar) revoked(object *identity.NodeIdentity, key string) bool {
 }
 
 // renewable says that a key with this end is enough, or may still be renewed.
-func (r *Registrar) renewable(expires time.Time) bool { return r.now().Before(expires.Add(r.policy.RenewWindow)) }
+func (r *Registrar) renewable(expires time.Time) bool {
+	return r.now().Before(expires.Add(r.policy.RenewWindow))
+}
 
 // use notes a use of the token before anything is recorded, under the version that was checked: of two gateways with the last use
 // one gets it.
