@@ -110,7 +110,7 @@ func (c *caRotate) learned(ctx context.Context) error {
 	if err != nil || rollover.Next == "" {
 		return err // the step itself says what is missing
 	}
-	list := nodeList{kube: c.kube, window: renewWindow}
+	list := nodeList{kube: c.kube}
 	nodes, err := list.list(ctx, time.Now())
 	if err != nil {
 		return err

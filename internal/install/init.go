@@ -7,6 +7,7 @@ import (
 	"maps"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -94,6 +95,8 @@ type writer struct {
 	fill     filling
 	now      time.Time
 	versions map[string]string // of the Secrets that were read
+	// configuration is cloudcore's ConfigMap as it was read; empty if there is none.
+	configuration corev1.ConfigMap
 }
 
 func (w *writer) once(ctx context.Context, asked Settings) (Report, error) {
@@ -139,7 +142,14 @@ func (w *writer) once(ctx context.Context, asked Settings) (Report, error) {
 		}
 		r.Objects = append(r.Objects, done)
 	}
+	configuration, err := settings.configuration(w.configuration.Data[cloudcoreConfig])
+	if err != nil {
+		return r, err
+	}
+	cloudcore := configMap(CloudcoreName, map[string]string{cloudcoreConfig: configuration})
+	cloudcore.ResourceVersion = w.configuration.ResourceVersion // what people wrote meanwhile is not lost
 	return r, w.applyAll(ctx, &r, []runtime.Object{
+		cloudcore,
 		configMap(BundleName, map[string]string{EntryBundle: string(files.Bundle())}),
 		settings.object(), // last: with it everything is there
 	})
@@ -187,6 +197,11 @@ func (w *writer) read(ctx context.Context, asked Settings) (Settings, Files, err
 		w.versions[folder] = o.ResourceVersion
 		have.put(folder, o.Data)
 	}
+	o, err := w.client.CoreV1().ConfigMaps(identity.Namespace).Get(ctx, CloudcoreName, metav1.GetOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return settings, nil, fmt.Errorf("read ConfigMap %s: %w", CloudcoreName, err)
+	}
+	w.configuration = *o
 	return settings, have, nil
 }
 
