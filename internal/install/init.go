@@ -121,14 +121,11 @@ func (w *writer) once(ctx context.Context, asked Settings) (Report, error) {
 		return Report{}, err
 	}
 	r := Report{Settings: settings, Rollover: rollover, Namespace: identity.Namespace, Files: changes, Objects: []Applied{}, Warnings: warnings(settings, files, w.now)}
-	if err := w.applyAll(ctx, &r, []runtime.Object{namespace()}); err != nil {
-		return r, err
-	}
-	definitions, err := kinds()
+	fixed, err := manifests()
 	if err != nil {
 		return r, err
 	}
-	for _, o := range definitions {
+	for _, o := range fixed {
 		done, err := w.apply(ctx, o)
 		if err != nil {
 			return r, err
