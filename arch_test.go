@@ -18,7 +18,8 @@ const module = "github.com/frond-edge/frond"
 var ranks = map[string]int{
 	"":                     0,
 	"api":                  0,
-	"deploy":               0,
+	"deploy/crd":           0,
+	"deploy/rbac":          0,
 	"internal/buildinfo":   0,
 	"internal/health":      0,
 	"internal/lifecycle":   0,
@@ -34,6 +35,7 @@ var ranks = map[string]int{
 	"cloud/identity":       2,
 	"cloud/inspect":        2,
 	"controllers":          2,
+	"controllers/csrs":     2,
 	"controllers/desired":  2,
 	"controllers/holds":    2,
 	"controllers/autonomy": 2,

@@ -15,7 +15,8 @@
 // edged is the upstream kubelet, pointed at the local API. edged/hollow is a container runtime without containers.
 //
 // controllers/desired publishes what each node should have, controllers/reports applies what nodes say,
-// controllers/nodes keeps their leases, controllers/scopes decides what components at a node may watch.
+// controllers/nodes keeps their leases, controllers/scopes decides what components at a node may watch,
+// controllers/csrs which certificates a node gets. deploy/rbac is what cloudcore may do.
 //
 // cloud/gateway is the apiserver's and Prometheus' way to nodes: HTTP CONNECT and a few paths of metrics, over tunnels.
 //

@@ -21,6 +21,7 @@ import (
 	"github.com/frond-edge/frond/api/config"
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers/autonomy"
+	"github.com/frond-edge/frond/controllers/csrs"
 	"github.com/frond-edge/frond/controllers/desired"
 	"github.com/frond-edge/frond/controllers/nodes"
 	"github.com/frond-edge/frond/controllers/reports"
@@ -250,6 +251,12 @@ func (c *Cloud) watchers(k core, also func(node string, beat wire.Beat)) (*twins
 	twins := newTwins(k.members.Owns, order(streams.VerbWho), order(streams.VerbFence), alarms.warn, rand.Text, c.metrics, c.log.Named("twins"))
 	auditor := newAudit(k.members.Owns, k.engine, func(node string) error { return order(streams.VerbResync)(node, "") },
 		alarms.warn, c.metrics, c.log.Named("audit"))
+	networks, err := c.cfg.Certificates.Prefixes()
+	if err != nil {
+		return nil, nil, err
+	}
+	names := csrs.Names{DirectHost: c.cfg.Gateway.Direct.Host, Networks: networks}
+	signed := csrs.New(names, k.clients, k.objects, k.members.Owns, alarms.warn, c.metrics, c.log.Named("csrs"))
 	calm := autonomy.New(k.clients, k.objects, k.members, alarms.warn, c.metrics, c.log.Named("autonomy"))
 	lost := newUnwell(k.objects, k.members.Owns, func(node string) error { return streams.Order(k.nc, node, streams.VerbReports, nil) },
 		c.log.Named("unwell"))
@@ -273,6 +280,7 @@ func (c *Cloud) watchers(k core, also func(node string, beat wire.Beat)) (*twins
 		{Name: "nodes", Start: monitor.Start},
 		{Name: "alarms", Start: alarms.Start},
 		{Name: "autonomy", Start: calm.Start},
+		{Name: "csrs", Start: signed.Start},
 		{Name: "unwell", Start: lost.Start},
 		{Name: "deaths", Start: watch.Start},
 		{Name: "beats", Start: beats.Start},
@@ -293,7 +301,7 @@ func (c *Cloud) calls(k core, twins *twins) (*streams.Calls, error) {
 	if err != nil {
 		return nil, err
 	}
-	kube, err := newKubeCalls(c.rest)
+	kube, err := newKubeCalls(c.rest, c.log.Named("calls"))
 	if err != nil {
 		return nil, err
 	}

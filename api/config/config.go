@@ -55,6 +55,8 @@ type CloudCore struct {
 	Scopes Scopes `json:"scopes,omitzero"`
 	// Identity lets gateways in.
 	Identity Identity `json:"identity,omitzero"`
+	// Certificates says which names gateways may have in their certificates.
+	Certificates Certificates `json:"certificates,omitzero"`
 }
 
 // Gateway is the way of kube-apiserver and Prometheus to the nodes; what has no address is off.
@@ -127,7 +129,7 @@ type Kubelet struct {
 	// Address that the kubelet's API listens on; the default is 127.0.0.1: the cloud comes in through the tunnel.
 	Address string `json:"address,omitempty"`
 	MaxPods int32  `json:"maxPods,omitempty"`
-	// CertFile and KeyFile are the kubelet's serving certificate; without them it makes one that it signs itself.
+	// CertFile and KeyFile are the kubelet's serving certificate; without them it asks the cluster for one, and for the next.
 	CertFile string `json:"certFile,omitempty"`
 	KeyFile  string `json:"keyFile,omitempty"`
 	// ClientCAFile is the CA of who may call the kubelet's API.
@@ -200,6 +202,7 @@ func (c CloudCore) Validate() error {
 		c.Gateway.validate(),
 		c.Scopes.validate(),
 		c.Identity.validate(),
+		c.Certificates.validate(),
 	)
 }
 

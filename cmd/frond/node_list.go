@@ -14,10 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/internal/install"
 )
-
-// renewWindow is cloudcore's default for how long after its end a key may be renewed.
-const renewWindow = 90 * 24 * time.Hour
 
 // shownKey is how much of a key a table shows: enough to tell keys apart.
 const shownKey = 12
@@ -25,7 +23,6 @@ const shownKey = 12
 type nodeList struct {
 	kube
 	output string
-	window time.Duration
 }
 
 // listedNode is the output for machines.
@@ -57,7 +54,6 @@ itself; "expired" when it needs a new token; "revoked" when frond node revoke sh
 	}
 	n.add(cmd)
 	cmd.Flags().StringVarP(&n.output, "output", "o", "", `"wide" for whole keys, "json" for machines`)
-	cmd.Flags().DurationVar(&n.window, "renew-window", renewWindow, "how long after its end cloudcore lets a key be renewed, if it was configured otherwise")
 	return cmd
 }
 
@@ -96,6 +92,10 @@ func (n *nodeList) list(ctx context.Context, now time.Time) ([]listedNode, error
 	if err := uninstalled(err, "list the identities"); err != nil {
 		return nil, err
 	}
+	window, err := install.RenewWindow(ctx, client)
+	if err != nil {
+		return nil, err
+	}
 	leases, err := client.CoordinationV1().Leases(corev1.NamespaceNodeLease).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("list the leases of nodes: %w", err)
@@ -113,7 +113,7 @@ func (n *nodeList) list(ctx context.Context, now time.Time) ([]listedNode, error
 			return nil, err
 		}
 		node := listedNode{
-			Node: id.Name, State: nodeState(id.Spec, now, n.window), Key: id.Spec.Key, Issued: id.Spec.Issued.Time, Expires: id.Spec.Expires.Time,
+			Node: id.Name, State: nodeState(id.Spec, now, window), Key: id.Spec.Key, Issued: id.Spec.Issued.Time, Expires: id.Spec.Expires.Time,
 			LastSeen: seen[id.Name], RevokedKeys: id.Spec.Revoked,
 		}
 		if id.Spec.RevokedAt != nil {

@@ -47,23 +47,29 @@ func (a applier) at(o *unstructured.Unstructured) dynamic.ResourceInterface {
 // apply makes the object be like o in what o says, and leaves the rest of it to others. A resourceVersion in o must still be the
 // one in the cluster.
 func (a applier) apply(ctx context.Context, o *unstructured.Unstructured) (Applied, error) {
-	done := Applied{Kind: o.GetKind(), Namespace: o.GetNamespace(), Name: o.GetName()}
+	done, _, err := a.applied(ctx, o)
+	return done, err
+}
+
+// applied is apply that returns the object, too; nil where a dry run would make it.
+func (a applier) applied(ctx context.Context, o *unstructured.Unstructured) (done Applied, now *unstructured.Unstructured, err error) {
+	done = Applied{Kind: o.GetKind(), Namespace: o.GetNamespace(), Name: o.GetName()}
 	old, err := a.at(o).Get(ctx, o.GetName(), metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
 		if done.Action = created; a.dry {
-			return done, nil
+			return done, nil, nil
 		}
 	case err != nil:
-		return done, fmt.Errorf("read %s %s: %w", o.GetKind(), o.GetName(), err)
+		return done, nil, fmt.Errorf("read %s %s: %w", o.GetKind(), o.GetName(), err)
 	}
 	options := metav1.ApplyOptions{FieldManager: FieldOwner, Force: true}
 	if a.dry {
 		options.DryRun = []string{metav1.DryRunAll}
 	}
-	now, err := a.at(o).Apply(ctx, o.GetName(), o, options)
+	now, err = a.at(o).Apply(ctx, o.GetName(), o, options)
 	if err != nil {
-		return done, fmt.Errorf("apply %s %s: %w", o.GetKind(), o.GetName(), err)
+		return done, nil, fmt.Errorf("apply %s %s: %w", o.GetKind(), o.GetName(), err)
 	}
 	if done.Action == "" {
 		done.Action = unchanged
@@ -71,7 +77,7 @@ func (a applier) apply(ctx context.Context, o *unstructured.Unstructured) (Appli
 			done.Action = configured
 		}
 	}
-	return done, nil
+	return done, now, nil
 }
 
 // same compares what people write: a dry run has no new resourceVersion to compare.

@@ -7,8 +7,10 @@ import (
 	"maps"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
@@ -37,6 +39,7 @@ type Options struct {
 // Report says what was done, or would be.
 type Report struct {
 	Settings
+	Rollover  Rollover  `json:"rollover,omitzero"`
 	Namespace string    `json:"namespace"`
 	Objects   []Applied `json:"objects"`
 	// Files are those that were made, "Secret/entry".
@@ -92,6 +95,8 @@ type writer struct {
 	fill     filling
 	now      time.Time
 	versions map[string]string // of the Secrets that were read
+	// configuration is cloudcore's ConfigMap as it was read; empty if there is none.
+	configuration corev1.ConfigMap
 }
 
 func (w *writer) once(ctx context.Context, asked Settings) (Report, error) {
@@ -111,15 +116,16 @@ func (w *writer) once(ctx context.Context, asked Settings) (Report, error) {
 	if settings.CAHash, err = CAHash(files[FolderCA+"/"+EntryBundle]); err != nil {
 		return Report{}, err
 	}
-	r := Report{Settings: settings, Namespace: identity.Namespace, Files: changes, Objects: []Applied{}, Warnings: warnings(settings, files, w.now)}
-	if err := w.applyAll(ctx, &r, []runtime.Object{namespace()}); err != nil {
-		return r, err
+	rollover, err := RolloverOf(files)
+	if err != nil {
+		return Report{}, err
 	}
-	definitions, err := kinds()
+	r := Report{Settings: settings, Rollover: rollover, Namespace: identity.Namespace, Files: changes, Objects: []Applied{}, Warnings: warnings(settings, files, w.now)}
+	fixed, err := manifests()
 	if err != nil {
 		return r, err
 	}
-	for _, o := range definitions {
+	for _, o := range fixed {
 		done, err := w.apply(ctx, o)
 		if err != nil {
 			return r, err
@@ -133,7 +139,14 @@ func (w *writer) once(ctx context.Context, asked Settings) (Report, error) {
 		}
 		r.Objects = append(r.Objects, done)
 	}
+	configuration, err := settings.configuration(w.configuration.Data[cloudcoreConfig])
+	if err != nil {
+		return r, err
+	}
+	cloudcore := configMap(CloudcoreName, map[string]string{cloudcoreConfig: configuration})
+	cloudcore.ResourceVersion = w.configuration.ResourceVersion // what people wrote meanwhile is not lost
 	return r, w.applyAll(ctx, &r, []runtime.Object{
+		cloudcore,
 		configMap(BundleName, map[string]string{EntryBundle: string(files.Bundle())}),
 		settings.object(), // last: with it everything is there
 	})
@@ -181,6 +194,11 @@ func (w *writer) read(ctx context.Context, asked Settings) (Settings, Files, err
 		w.versions[folder] = o.ResourceVersion
 		have.put(folder, o.Data)
 	}
+	o, err := w.client.CoreV1().ConfigMaps(identity.Namespace).Get(ctx, CloudcoreName, metav1.GetOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return settings, nil, fmt.Errorf("read ConfigMap %s: %w", CloudcoreName, err)
+	}
+	w.configuration = *o
 	return settings, have, nil
 }
 
@@ -201,10 +219,32 @@ func (w *writer) folder(ctx context.Context, name string, have, want map[string]
 			return done, err
 		}
 	}
-	if done, err = w.apply(ctx, o); err == nil && !there {
+	done, now, err := w.applied(ctx, o)
+	if err != nil {
+		return done, err
+	}
+	if !there {
 		done.Action = created
 	}
-	return done, err
+	return done, surplus(name, want, now)
+}
+
+// surplus finds entries that should be gone: server-side apply leaves those that somebody else wrote, too.
+func surplus(name string, want map[string][]byte, now *unstructured.Unstructured) error {
+	if now == nil {
+		return nil
+	}
+	data, _, err := unstructured.NestedMap(now.Object, "data")
+	if err != nil {
+		return fmt.Errorf("read Secret %s: %w", name, err)
+	}
+	for entry := range data {
+		if _, wanted := want[entry]; !wanted {
+			return fmt.Errorf("entry %s of Secret %s must go, and somebody else keeps it there: delete it (kubectl -n %s edit secret %s), and run this again",
+				entry, name, identity.Namespace, name)
+		}
+	}
+	return nil
 }
 
 func warnings(s Settings, files Files, now time.Time) []string {

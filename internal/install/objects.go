@@ -1,7 +1,10 @@
 package install
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 
@@ -11,10 +14,11 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"sigs.k8s.io/yaml"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 
 	"github.com/frond-edge/frond/api/identity"
 	"github.com/frond-edge/frond/deploy/crd"
+	"github.com/frond-edge/frond/deploy/rbac"
 )
 
 // BundleName is the ConfigMap with the authorities of the hub, for those who check its certificates.
@@ -23,13 +27,6 @@ const BundleName = "frond-hub-ca"
 // labels are on all that is made here.
 func labels() map[string]string {
 	return map[string]string{"app.kubernetes.io/part-of": "frond", "app.kubernetes.io/managed-by": FieldOwner}
-}
-
-func namespace() *corev1.Namespace {
-	return &corev1.Namespace{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
-		ObjectMeta: metav1.ObjectMeta{Name: identity.Namespace, Labels: labels()},
-	}
 }
 
 func configMap(name string, data map[string]string) *corev1.ConfigMap {
@@ -79,22 +76,33 @@ func (f Files) put(folder string, entries map[string][]byte) {
 	}
 }
 
-// kinds are the definitions of Frond's kinds.
-func kinds() ([]*unstructured.Unstructured, error) {
+// manifests are the namespace, cloudcore's rights and Frond's kinds, in this order.
+func manifests() ([]*unstructured.Unstructured, error) {
 	definitions, err := crd.Definitions()
 	if err != nil {
 		return nil, err
 	}
 	var all []*unstructured.Unstructured
-	for _, data := range definitions {
-		o := &unstructured.Unstructured{}
-		if err := yaml.Unmarshal(data, &o.Object); err != nil {
-			return nil, fmt.Errorf("understand the definition of a kind: %w", err)
+	for _, text := range append([][]byte{[]byte(rbac.Cloudcore())}, definitions...) {
+		for decoder := utilyaml.NewYAMLOrJSONDecoder(bytes.NewReader(text), decoderBuffer); ; {
+			o := &unstructured.Unstructured{}
+			err := decoder.Decode(&o.Object)
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				return nil, fmt.Errorf("understand a manifest: %w", err)
+			}
+			if len(o.Object) > 0 {
+				all = append(all, o)
+			}
 		}
-		all = append(all, o)
 	}
 	return all, nil
 }
+
+// decoderBuffer is what the decoder looks at to tell YAML from JSON.
+const decoderBuffer = 4096
 
 // loose turns an object into what is applied: no field that the caller did not set.
 func loose(o runtime.Object) (*unstructured.Unstructured, error) {
@@ -103,8 +111,6 @@ func loose(o runtime.Object) (*unstructured.Unstructured, error) {
 		return nil, fmt.Errorf("encode: %w", err)
 	}
 	unstructured.RemoveNestedField(fields, "metadata", "creationTimestamp")
-	unstructured.RemoveNestedField(fields, "status")
-	unstructured.RemoveNestedField(fields, "spec") // of the Namespace alone, and empty
 	return &unstructured.Unstructured{Object: fields}, nil
 }
 
