@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/retry"
@@ -246,12 +247,13 @@ func (r *Registrar) mayTake(ctx context.Context, object *identity.NodeIdentity, 
 	}
 	advice := fmt.Sprintf("; if this gateway shall be it, make a token that says so: `frond token create --node %s`", req.Node)
 	if object == nil {
-		_, err := r.kube.CoreV1().Nodes().Get(ctx, req.Node, metav1.GetOptions{})
+		name := fields.OneTermEqualSelector(metav1.ObjectNameField, req.Node).String()
+		nodes, err := r.kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{FieldSelector: name})
 		switch {
-		case apierrors.IsNotFound(err):
-			return nil
 		case err != nil:
 			return fmt.Errorf("read node %s: %w", req.Node, err)
+		case len(nodes.Items) == 0:
+			return nil
 		}
 		return refuse(ReasonTaken, "Kubernetes has a node %s already%s", req.Node, advice)
 	}
