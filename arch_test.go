@@ -18,6 +18,7 @@ const module = "github.com/frond-edge/frond"
 var ranks = map[string]int{
 	"":                     0,
 	"api":                  0,
+	"deploy/crd":           0,
 	"deploy/rbac":          0,
 	"internal/buildinfo":   0,
 	"internal/health":      0,
@@ -31,6 +32,7 @@ var ranks = map[string]int{
 	"leaf/access":          1,
 	"leaf/localapi":        1,
 	"streams":              1,
+	"cloud/identity":       2,
 	"cloud/inspect":        2,
 	"controllers":          2,
 	"controllers/csrs":     2,
@@ -58,6 +60,7 @@ var ranks = map[string]int{
 	"internal/hostaddr":    0,
 	"internal/history":     1,
 	"internal/faults":      4,
+	"internal/install":     3,
 	"internal/hubconf":     2,
 	// What certificates and keys are made of knows no cluster.
 	"internal/devcluster/pki": 0,
