@@ -32,6 +32,7 @@ var ranks = map[string]int{
 	"leaf/access":          1,
 	"leaf/localapi":        1,
 	"streams":              1,
+	"cloud/identity":       2,
 	"cloud/inspect":        2,
 	"controllers":          2,
 	"controllers/csrs":     2,

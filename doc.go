@@ -20,6 +20,9 @@
 //
 // cloud/gateway is the apiserver's and Prometheus' way to nodes: HTTP CONNECT and a few paths of metrics, over tunnels.
 //
+// cloud/identity decides who comes in: it answers the hub about links, records gateways' keys, and closes the links of who may
+// not stay.
+//
 // cloud is cloudcore put together, internal/edgenode is edgecore put together; cmd holds the programs.
 //
 // internal/install makes the keys, certificates and configuration of a cluster, for `frond init`, and tokens to join with.

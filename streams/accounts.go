@@ -60,7 +60,9 @@ const (
 )
 
 // consumerSubject is what a node asks its own consumer on: next, info or ack.<where>.
-func consumerSubject(node, what string) string { return consumerPrefix + wire.Escape(node) + "." + what }
+func consumerSubject(node, what string) string {
+	return consumerPrefix + wire.Escape(node) + "." + what
+}
 
 // Crossings are all crossings of a hub with so many cells.
 //

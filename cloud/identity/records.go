@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
@@ -59,6 +60,15 @@ type Records struct {
 	// news is closed with each change, and made anew; guarded by mu.
 	news chan struct{}
 	full bool // guarded by mu; synced is closed
+}
+
+// Rules are the rights that cloudcore needs for this package. Those on Secrets are for bootstrap tokens, in identity.TokenNamespace.
+func Rules() []rbacv1.PolicyRule {
+	return []rbacv1.PolicyRule{
+		{APIGroups: []string{identity.Group}, Resources: []string{identity.Resource}, Verbs: []string{"get", "list", "watch", "create", "update"}},
+		{APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: []string{"get", "update"}},
+		{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"list"}},
+	}
 }
 
 // NewClient makes a client of NodeIdentities.

@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/retry"
@@ -65,11 +66,14 @@ func refuse(reason Reason, format string, values ...any) error {
 	return &refusal{reason, fmt.Sprintf(format, values...)}
 }
 
+// garbage is no dead letter: what cannot be read may hold a token.
+func garbage(err error) error { return refuse(ReasonGarbage, "the request cannot be read: %v", err) }
+
 // Enrol is the streams.CallHandler of identity.VerbEnrol.
 func (r *Registrar) Enrol(ctx context.Context, caller string, request []byte) (any, error) {
 	var req identity.EnrolRequest
 	if err := streams.DecodeRequest(request, &req); err != nil {
-		return nil, err
+		return r.reply(ctx, identity.VerbEnrol, "", "", time.Time{}, garbage(err))
 	}
 	expires, err := r.enrol(ctx, caller, req)
 	return r.reply(ctx, identity.VerbEnrol, req.Node, req.Key, expires, err)
@@ -79,7 +83,7 @@ func (r *Registrar) Enrol(ctx context.Context, caller string, request []byte) (a
 func (r *Registrar) Renew(ctx context.Context, caller string, request []byte) (any, error) {
 	var req identity.RenewRequest
 	if err := streams.DecodeRequest(request, &req); err != nil {
-		return nil, err
+		return r.reply(ctx, identity.VerbRenew, "", "", time.Time{}, garbage(err))
 	}
 	expires, err := r.renew(ctx, caller, req)
 	return r.reply(ctx, identity.VerbRenew, req.Node, req.Key, expires, err)
@@ -98,20 +102,25 @@ func (r *Registrar) reply(ctx context.Context, verb, node, key string, expires t
 		return nil, err
 	}
 	answer := identity.Enrolment{Expires: expires, Now: r.now(), HubURLs: r.trust.HubURLs}
-	for file, into := range map[string]*string{r.trust.HubCAFile: &answer.HubCA, r.trust.ClusterCAFile: &answer.ClusterCA} {
-		if file == "" {
-			continue
-		}
-		data, err := os.ReadFile(file)
-		if err != nil {
-			return nil, fmt.Errorf("read what gateways trust: %w", err)
-		}
-		*into = string(data)
+	var faults [2]error
+	answer.HubCA, faults[0] = read(r.trust.HubCAFile)
+	answer.ClusterCA, faults[1] = read(r.trust.ClusterCAFile)
+	if err := errors.Join(faults[:]...); err != nil {
+		return nil, fmt.Errorf("read what gateways trust: %w", err)
 	}
 	wctx, cancel := context.WithTimeout(ctx, awaitRecord)
 	defer cancel()
 	r.records.Await(wctx, node, key)
 	return answer, nil
+}
+
+// read returns a file's text; no file has none.
+func read(file string) (string, error) {
+	if file == "" {
+		return "", nil
+	}
+	data, err := os.ReadFile(file)
+	return string(data), err
 }
 
 // enrol records a key for a node, if a token says so.
@@ -238,12 +247,13 @@ func (r *Registrar) mayTake(ctx context.Context, object *identity.NodeIdentity, 
 	}
 	advice := fmt.Sprintf("; if this gateway shall be it, make a token that says so: `frond token create --node %s`", req.Node)
 	if object == nil {
-		_, err := r.kube.CoreV1().Nodes().Get(ctx, req.Node, metav1.GetOptions{})
+		name := fields.OneTermEqualSelector(metav1.ObjectNameField, req.Node).String()
+		nodes, err := r.kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{FieldSelector: name})
 		switch {
-		case apierrors.IsNotFound(err):
-			return nil
 		case err != nil:
 			return fmt.Errorf("read node %s: %w", req.Node, err)
+		case len(nodes.Items) == 0:
+			return nil
 		}
 		return refuse(ReasonTaken, "Kubernetes has a node %s already%s", req.Node, advice)
 	}
