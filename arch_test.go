@@ -55,6 +55,7 @@ var ranks = map[string]int{
 	"streams/tunnel":       1,
 	"internal/splice":      0,
 	"cloud/gateway":        2,
+	"internal/certs":       0,
 	"internal/crash":       0,
 	"internal/hostaddr":    0,
 	"internal/history":     1,

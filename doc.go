@@ -29,7 +29,7 @@
 //
 // internal/devcluster makes all of it real on one machine, for `frond dev` and for internal/e2e; internal/toolchain
 // builds the Kubernetes control plane, containerd and the rest from modules (tools/…); internal/kubetest starts a
-// control plane for tests. internal/lifecycle, internal/splice, internal/health, internal/hostaddr and internal/buildinfo are
+// control plane for tests. internal/lifecycle, internal/splice, internal/health, internal/certs, internal/hostaddr and internal/buildinfo are
 // small and shared.
 //
 // internal/faults breaks a devcluster by a seeded plan and judges what each node went through, from what internal/history

@@ -26,6 +26,7 @@ import (
 	"github.com/frond-edge/frond/controllers/nodes"
 	"github.com/frond-edge/frond/controllers/reports"
 	"github.com/frond-edge/frond/controllers/scopes"
+	"github.com/frond-edge/frond/internal/certs"
 	"github.com/frond-edge/frond/internal/health"
 	"github.com/frond-edge/frond/internal/lifecycle"
 	"github.com/frond-edge/frond/streams"
@@ -61,6 +62,9 @@ func (c *Cloud) Start(ctx context.Context) error {
 	})
 	if err := c.metrics.Register(reconnects); err != nil {
 		return fmt.Errorf("hub: %w", err)
+	}
+	if err := c.metrics.Register(certs.NewExpiry(certs.Files(c.certificates()))); err != nil {
+		return fmt.Errorf("certificates: %w", err)
 	}
 	nc, err := dialHub(c.cfg.Hub, "cloudcore "+c.cfg.ID, reconnects, c.log.Named("hub"))
 	if err != nil {

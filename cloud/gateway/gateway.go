@@ -26,6 +26,8 @@ const (
 	passTimeout = 10 * time.Second
 	// headerTimeout cuts clients that open a connection and say nothing.
 	headerTimeout = 10 * time.Second
+	// idleTimeout ends connections that a client left open between two requests.
+	idleTimeout = 2 * time.Minute
 	// maxHeader is ten times what the longest node name needs.
 	maxHeader = 16 << 10
 )
@@ -95,7 +97,7 @@ func (g *Gateway) Start(ctx context.Context) error {
 	group.Go(func() error { return g.direct(gctx) })
 	for _, f := range fronts {
 		server := &http.Server{
-			Handler: g.counted(f.handler), ReadHeaderTimeout: headerTimeout, MaxHeaderBytes: maxHeader, ErrorLog: zap.NewStdLog(g.log),
+			Handler: g.counted(f.handler), ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader, ErrorLog: zap.NewStdLog(g.log),
 			BaseContext: func(net.Listener) context.Context { return gctx },
 		}
 		group.Go(func() error {

@@ -82,7 +82,10 @@ func kubeletDir(cfg config.EdgeCore) string { return filepath.Join(cfg.Dir, "kub
 
 // Start runs the node until ctx ends, then stops it and returns nil. Containers are left running.
 func (n *Node) Start(ctx context.Context) error {
-	var err error
+	err := n.metrics.Register(n.expiry())
+	if err != nil {
+		return fmt.Errorf("certificates: %w", err)
+	}
 	n.leaf, err = leaf.New(leaf.Config{
 		Node: n.cfg.Node, Dir: filepath.Join(n.cfg.Dir, "nats"), Hub: n.cfg.Hub.URLs,
 		CAFile: n.cfg.Hub.CAFile, CertFile: n.cfg.Hub.CertFile, KeyFile: n.cfg.Hub.KeyFile, NkeyFile: n.cfg.Hub.NkeyFile,
