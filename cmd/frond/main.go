@@ -1,5 +1,6 @@
-// Command frond is the command line for people: how far gateways are (frond status, frond sync), the gateway it runs on
-// (frond edge), and development clusters (frond dev).
+// Command frond is the command line for people: what a cluster needs (frond init), who may come in (frond token, frond node,
+// frond ca), how far gateways are (frond status, frond sync), the gateway it runs on (frond edge), and development clusters
+// (frond dev).
 package main
 
 import (
