@@ -305,7 +305,7 @@ func (c *Cloud) calls(k core, twins *twins) (*streams.Calls, error) {
 	if err != nil {
 		return nil, err
 	}
-	parts, err := streams.NewParts(nc, c.log.Named("parts"))
+	parts, err := streams.NewParts(k.nc, c.log.Named("parts"))
 	if err != nil {
 		return nil, err
 	}
