@@ -21,6 +21,7 @@ import (
 	"github.com/frond-edge/frond/api/config"
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers/autonomy"
+	"github.com/frond-edge/frond/controllers/csrs"
 	"github.com/frond-edge/frond/controllers/desired"
 	"github.com/frond-edge/frond/controllers/nodes"
 	"github.com/frond-edge/frond/controllers/reports"
@@ -234,6 +235,12 @@ func (c *Cloud) watchers(k core, also func(node string, beat wire.Beat)) (*twins
 	twins := newTwins(k.members.Owns, order(streams.VerbWho), order(streams.VerbFence), alarms.warn, rand.Text, c.metrics, c.log.Named("twins"))
 	auditor := newAudit(k.members.Owns, k.engine, func(node string) error { return order(streams.VerbResync)(node, "") },
 		alarms.warn, c.metrics, c.log.Named("audit"))
+	networks, err := c.cfg.Certificates.Prefixes()
+	if err != nil {
+		return nil, nil, err
+	}
+	names := csrs.Names{DirectHost: c.cfg.Gateway.Direct.Host, Networks: networks}
+	signed := csrs.New(names, k.clients, k.objects, k.members.Owns, alarms.warn, c.metrics, c.log.Named("csrs"))
 	calm := autonomy.New(k.clients, k.objects, k.members, alarms.warn, c.metrics, c.log.Named("autonomy"))
 	lost := newUnwell(k.objects, k.members.Owns, func(node string) error { return streams.Order(k.nc, node, streams.VerbReports, nil) },
 		c.log.Named("unwell"))
@@ -257,6 +264,7 @@ func (c *Cloud) watchers(k core, also func(node string, beat wire.Beat)) (*twins
 		{Name: "nodes", Start: monitor.Start},
 		{Name: "alarms", Start: alarms.Start},
 		{Name: "autonomy", Start: calm.Start},
+		{Name: "csrs", Start: signed.Start},
 		{Name: "unwell", Start: lost.Start},
 		{Name: "deaths", Start: watch.Start},
 		{Name: "beats", Start: beats.Start},
@@ -277,7 +285,11 @@ func (c *Cloud) calls(nc *nats.Conn, objects cache.Cache, engine *desired.Engine
 	if err != nil {
 		return nil, err
 	}
-	kube, err := newKubeCalls(c.rest)
+	parts, err := streams.NewParts(nc, c.log.Named("parts"))
+	if err != nil {
+		return nil, err
+	}
+	kube, err := newKubeCalls(c.rest, c.log.Named("calls"))
 	if err != nil {
 		return nil, err
 	}
@@ -287,6 +299,7 @@ func (c *Cloud) calls(nc *nats.Conn, objects cache.Cache, engine *desired.Engine
 			return attacher.Handle(ctx, node, request)
 		},
 		streams.VerbPiece:  pieces.Handle,
+		streams.VerbPart:   parts.Handle,
 		streams.VerbKube:   kube.Handle,
 		streams.VerbScopes: wants(asked),
 		streams.VerbPing:   func(context.Context, string, []byte) (any, error) { return struct{}{}, nil },
