@@ -55,6 +55,7 @@ var ranks = map[string]int{
 	"internal/hostaddr":    0,
 	"internal/history":     1,
 	"internal/faults":      4,
+	"internal/enrol":       2,
 }
 
 // neighbours are imports within one rank that the house allows.
@@ -71,7 +72,7 @@ var neighbours = []string{
 // homes says which rooms may import an outside module; everybody else asks one of them.
 var homes = map[string][]string{
 	"github.com/nats-io/nats-server":         {"leaf", "leaf/leaftest", "streams/streamstest"},
-	"github.com/nats-io/nats.go":             {"streams", "leaf", "leaf/store", "leaf/leaftest", "streams/streamstest", "cloud", "internal/edgenode", "internal/devcluster", "loadtest"},
+	"github.com/nats-io/nats.go":             {"streams", "leaf", "leaf/store", "leaf/leaftest", "streams/streamstest", "cloud", "internal/edgenode", "internal/enrol", "internal/devcluster", "loadtest"},
 	"github.com/nats-io/jsm.go":              {"streams", "internal/devcluster", "loadtest"},
 	"sigs.k8s.io/controller-runtime":         {"controllers", "cloud", "cmd/cloudcore"},                                     // cmd hands it the logger
 	"k8s.io/apiserver":                       {"leaf/localapi", "leaf/access", "internal/health", "edged", "cloud/gateway"}, // edged: the feature gate that the kubelet wants
