@@ -92,7 +92,13 @@ func (p *Pump) Waiting() uint64 { return p.waiting.Load() }
 
 // NewPump makes the pump of a plane, Report or Event.
 func NewPump(plane Plane, nc *nats.Conn, link Link, metrics *Metrics, log *zap.Logger) (*Pump, error) {
-	js, err := jetstream.New(nc, jetstream.WithPublishAsyncTimeout(pumpTimeout), jetstream.WithPublishAsyncMaxPending(pumpWindow))
+	return newPump(plane, nc, link, pumpTimeout, metrics, log)
+}
+
+func newPump(plane Plane, nc *nats.Conn, link Link, timeout time.Duration, metrics *Metrics, log *zap.Logger) (*Pump, error) {
+	// What may be in flight is limited by move, for each link anew: what a lost one never answered stays with the library until its
+	// time is over, and its own limit would count that.
+	js, err := jetstream.New(nc, jetstream.WithPublishAsyncTimeout(timeout))
 	if err != nil {
 		return nil, fmt.Errorf("pump: %w", err)
 	}
