@@ -16,25 +16,17 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/frond-edge/frond/api/identity"
 )
 
 // lookTimeout bounds a look at a hub's certificates.
 const lookTimeout = 10 * time.Second
 
-// HashPrefix is how a CA's hash begins: it is that of the certificate's SubjectPublicKeyInfo, as kubeadm has it.
-const HashPrefix = "sha256:"
-
-// ValidHash tells whether text looks like the hash of a CA.
-func ValidHash(text string) bool {
-	sum, found := strings.CutPrefix(strings.ToLower(text), HashPrefix)
-	raw, err := hex.DecodeString(sum)
-	return found && err == nil && len(raw) == sha256.Size
-}
-
 // Hash is the hash of a certificate's public key.
 func Hash(cert *x509.Certificate) string {
 	sum := sha256.Sum256(cert.RawSubjectPublicKeyInfo)
-	return HashPrefix + hex.EncodeToString(sum[:])
+	return identity.HashPrefix + hex.EncodeToString(sum[:])
 }
 
 // A CAError says that a server was found, and that it is not the one that was meant.
