@@ -56,6 +56,8 @@ var ranks = map[string]int{
 	"internal/history":     1,
 	"internal/faults":      4,
 	"internal/enrol":       2,
+	"internal/machine":     2,
+	"deploy/systemd":       0,
 }
 
 // neighbours are imports within one rank that the house allows.
@@ -77,7 +79,7 @@ var homes = map[string][]string{
 	"sigs.k8s.io/controller-runtime":         {"controllers", "cloud", "cmd/cloudcore"},                                     // cmd hands it the logger
 	"k8s.io/apiserver":                       {"leaf/localapi", "leaf/access", "internal/health", "edged", "cloud/gateway"}, // edged: the feature gate that the kubelet wants
 	"k8s.io/kubernetes":                      {"edged", "leaf/access"},                                                      // leaf/access: five packages, the judge of roles (docs/design/0010)
-	"k8s.io/cri-api":                         {"edged", "edged/hollow"},
+	"k8s.io/cri-api":                         {"edged", "edged/hollow", "internal/machine"},
 	"k8s.io/cri-client":                      {"edged", "edged/hollow"},
 	"k8s.io/kubectl":                         {"cmd/frond"},
 	"k8s.io/cli-runtime":                     {"cmd/frond"},
