@@ -33,7 +33,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	root.AddCommand(newNodeStatus(), newSync(), newConfirm(), newEdge(), newJoin(), newReset(), newDev(), newVersion())
+	root.AddCommand(newInit(), newToken(), newNode(), newCA(), newNodeStatus(), newSync(), newConfirm(), newEdge(), newJoin(), newReset(), newDev(), newVersion())
 	if err := root.ExecuteContext(ctx); err != nil {
 		if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 			_, _ = fmt.Fprintln(stderr, "interrupted")
