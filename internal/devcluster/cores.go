@@ -63,7 +63,7 @@ func edgecoreConfig(l layout, s state, name string, i int) config.EdgeCore {
 		Node:   name,
 		Dir:    e.store(),
 		Listen: loopback(s.Ports[name]),
-		Hub: config.Hub{
+		Hub: config.EdgeHub{
 			URLs:     leafURLs(s, name),
 			NkeyFile: e.seed(),
 			CAFile:   l.in("nats", "ca.crt"),
