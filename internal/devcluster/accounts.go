@@ -2,14 +2,18 @@ package devcluster
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
+	"github.com/frond-edge/frond/deploy/crd"
 	"github.com/frond-edge/frond/deploy/rbac"
 	"github.com/frond-edge/frond/internal/devcluster/pki"
+	"github.com/frond-edge/frond/internal/install"
 )
 
 // cloudcoreToken is the file with the token of cloudcore's service account.
@@ -22,9 +26,51 @@ func writeCloudcore(l layout, ports map[string]int, ca *pki.Authority) error {
 	return k.write(l.in("cloudcore.kubeconfig"), map[string]*string{ca.Cert: &k.Clusters[0].Cluster.CA})
 }
 
+// installKinds tells Kubernetes of Frond's kinds.
+func (c *Cluster) installKinds(ctx context.Context) error {
+	definitions, err := crd.Definitions()
+	if err != nil {
+		return err
+	}
+	for _, definition := range definitions {
+		if _, err := c.Kubectl(ctx, string(definition), "apply", "--server-side", "--force-conflicts", "--validate=false", "-f", "-"); err != nil {
+			return fmt.Errorf("install Frond's kinds: %w", err)
+		}
+	}
+	return nil
+}
+
+// tokenLife is that of the certificates here.
+const tokenLife = 10 * 365 * 24 * time.Hour
+
+// writeTokens gives each gateway a token to join with, for its own name and as often as its disk is wiped.
+func (c *Cluster) writeTokens(ctx context.Context) error {
+	for _, edge := range numbered("edge", c.state.Spec.Edges) {
+		file := c.layout.edge(edge).token()
+		if _, err := os.Stat(file); err == nil {
+			continue
+		}
+		token, secret, err := install.NewToken(install.TokenOptions{TTL: tokenLife, Node: edge, Description: "frond dev"}, time.Now())
+		if err != nil {
+			return err
+		}
+		manifest, err := json.Marshal(secret)
+		if err != nil {
+			return fmt.Errorf("token of %s: %w", edge, err)
+		}
+		if _, err := c.Kubectl(ctx, string(manifest), "create", "-f", "-"); err != nil {
+			return fmt.Errorf("token of %s: %w", edge, err)
+		}
+		if err := writeFile(file, []byte(token), 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // installAccounts tells Kubernetes of the service accounts of what runs beside it, and fetches their tokens.
 func (c *Cluster) installAccounts(ctx context.Context) error {
-	return errors.Join(c.installMetricsServer(ctx),
+	return errors.Join(c.installMetricsServer(ctx), c.installKinds(ctx),
 		c.install(ctx, rbac.Cloudcore(), "cloudcore", "frond-system", cloudcoreToken(c.layout)))
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/internal/devcluster/pki"
 	"github.com/frond-edge/frond/internal/devcluster/wan"
+	"github.com/frond-edge/frond/internal/install"
 )
 
 // cloudcoreConfig is the configuration file of one cloudcore.
@@ -39,6 +40,10 @@ func cloudcoreConfig(l layout, s state, name string) config.CloudCore {
 			KubeletCertFile: filepath.Join(l.pki(), "kubelet-scrape.crt"), KubeletKeyFile: filepath.Join(l.pki(), "kubelet-scrape.key"),
 		},
 	}
+	c.Identity = config.Identity{
+		IssuerSeedFile: l.seed("issuer"), AuthNkeyFile: l.seed(calloutUser), SysNkeyFile: l.seed(kickerUser),
+		Cells: cells, ClusterCAFile: filepath.Join(l.pki(), "ca.crt"),
+	}
 	if s.Spec.Direct {
 		c.Gateway.Direct = directConfig(l, s)
 	}
@@ -55,20 +60,14 @@ func cloudcoreConfig(l layout, s state, name string) config.CloudCore {
 const testTombstoneAge = 20 * time.Second
 
 // edgecoreConfig is the configuration file of gateway number i, counted from 1.
-func edgecoreConfig(l layout, s state, name string, i int) config.EdgeCore {
+func edgecoreConfig(l layout, s state, hubHash, name string, i int) config.EdgeCore {
 	e := l.edge(name)
 	clusterCA := filepath.Join(l.pki(), "ca.crt")
 	c := config.EdgeCore{
 		Node:   name,
 		Dir:    e.store(),
 		Listen: loopback(s.Ports[name]),
-		Hub: config.Hub{
-			URLs:     leafURLs(s, name),
-			NkeyFile: e.seed(),
-			CAFile:   l.in("nats", "ca.crt"),
-			CertFile: filepath.Join(e.dir, "node.crt"),
-			KeyFile:  filepath.Join(e.dir, "node.key"),
-		},
+		Hub:    config.EdgeHub{URLs: leafURLs(s, name), TokenFile: e.token(), CAHashes: []string{hubHash}},
 		Kubelet: config.Kubelet{
 			Labels:        map[string]string{"frond.io/gateway": "true"},
 			StaticPodPath: e.manifests(),
@@ -141,11 +140,19 @@ func writeEdge(l layout, s state, ca *pki.Authority, name string, i int) error {
 	if s.Spec.Direct {
 		hosts = append(hosts, directHost())
 	}
+	hub, err := os.ReadFile(l.in("nats", "ca.crt"))
+	if err != nil {
+		return fmt.Errorf("read the hub's CA: %w", err)
+	}
+	hubHash, err := install.CAHash(hub)
+	if err != nil {
+		return fmt.Errorf("read the hub's CA: %w", err)
+	}
 	serving, err := ca.IssueIn(e.dir, "serving", pki.Subject{Name: "system:node:" + name, Groups: []string{"system:nodes"}, Hosts: hosts})
 	if err != nil {
 		return err
 	}
-	if err := writeYAML(e.config(), edgecoreConfig(l, s, name, i)); err != nil {
+	if err := writeYAML(e.config(), edgecoreConfig(l, s, hubHash, name, i)); err != nil {
 		return err
 	}
 	if s.Spec.KubeProxy {
