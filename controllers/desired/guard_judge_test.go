@@ -144,6 +144,11 @@ func TestJudgeCountsTheRightPods(t *testing.T) {
 			}
 		})
 	}
+	t.Run("nothing is waited for when it is off", func(t *testing.T) {
+		if isHeld, later := guarded(off, 8, 8).Judge(now); isHeld || later != 0 {
+			t.Errorf("held %t, again in %s", isHeld, later)
+		}
+	})
 	t.Run("taken by force", func(t *testing.T) {
 		g := guarded(judged(), 8, 0)
 		for n := range 6 {
