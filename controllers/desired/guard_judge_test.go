@@ -306,7 +306,9 @@ func TestAWordLetsGoWhatItNames(t *testing.T) {
 	}
 
 	// Another replica begins when two of the six are gone already.
-	messages := []wire.Message{went(0, wire.Confirmed(is), now), went(1, wire.Confirmed(is), now)}
+	messages := []wire.Message{
+		went(0, wire.Confirmed(is), now), went(1, wire.Confirmed(is), now), went(30, wire.Terminating, now), went(31, wire.Confirmed("0123456789"), now),
+	}
 	for n := 2; n < 11; n++ {
 		messages = append(messages, held(n))
 	}
