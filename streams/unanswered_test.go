@@ -8,6 +8,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap/zaptest"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/frond-edge/frond/streams"
@@ -85,22 +86,43 @@ func TestWhatALeaderlessStreamWasAskedIsAskedAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	var g errgroup.Group
-	g.Go(func() error {
-		defer cancel()
-		_, err := publisher.Held(ctx, "edge-1")
-		return err
-	})
-	for range 3 {
-		select {
-		case <-asked:
-		case <-ctx.Done():
-			t.Error("not asked again")
-		}
+	known := func(context.Context, string) bool { return true }
+	attacher, err := streams.NewAttacher(nc, known, func(string, string) {}, streams.NewMetrics(nil), zaptest.NewLogger(t))
+	if err != nil {
+		t.Fatal(err)
 	}
-	cancel()
-	if err := g.Wait(); err == nil {
-		t.Error("nobody answered, and there is no error")
+	for name, ask := range map[string]func(context.Context) error{
+		"what it holds": func(ctx context.Context) error {
+			_, err := publisher.Held(ctx, "edge-1")
+			return err
+		},
+		"an attach": func(ctx context.Context) error {
+			_, err := attacher.Handle(ctx, "edge-1", []byte(`{}`))
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			var g errgroup.Group
+			g.Go(func() error {
+				defer cancel()
+				return ask(ctx)
+			})
+			for range 2 {
+				select {
+				case <-asked:
+				case <-ctx.Done():
+					t.Error("not asked again")
+				}
+			}
+			cancel()
+			if err := g.Wait(); err == nil {
+				t.Error("nobody answered, and there is no error")
+			}
+			for len(asked) > 0 {
+				<-asked
+			}
+		})
 	}
 }
