@@ -19,8 +19,8 @@ const (
 	callTimeout = 15 * time.Second
 	// forgetTimeout bounds the removal of a node's old consumer; if its server is down nobody answers at all.
 	forgetTimeout = time.Second
-	// stepTimeout bounds each other step of an attach: what a hub without a leader does not answer, it does not answer
-	// later either, and the node should ask again rather than wait.
+	// stepTimeout bounds each other step of an attach, which asks again within it: what a hub without a leader does not answer, it does
+	// not answer later either. Then the node should ask again rather than wait.
 	stepTimeout = 2500 * time.Millisecond
 	// window is the number of messages in flight to one node. 256 fills a link of 100 ms round trip at 2,500/s.
 	window = 256
@@ -64,7 +64,7 @@ func (a *Attacher) Handle(ctx context.Context, node string, request []byte) (any
 func (a *Attacher) attach(ctx context.Context, node string, req wire.AttachRequest) (wire.AttachReply, error) {
 	sctx, cancel := context.WithTimeout(ctx, stepTimeout)
 	defer cancel()
-	stream, err := a.js.Stream(sctx, DesiredStream)
+	stream, err := asked(sctx, a.js, DesiredStream)
 	if err != nil {
 		return wire.AttachReply{}, fmt.Errorf("attach %s: %w", node, err)
 	}
@@ -160,8 +160,10 @@ func (a *Attacher) consumer(ctx context.Context, node string, reply *wire.Attach
 	create := func() error {
 		sctx, cancel := context.WithTimeout(ctx, stepTimeout)
 		defer cancel()
-		_, err := a.js.CreateConsumer(sctx, DesiredStream, cfg)
-		return err
+		return persist(sctx, func(ctx context.Context) error {
+			_, err := a.js.CreateConsumer(ctx, DesiredStream, cfg)
+			return err
+		})
 	}
 	if err := create(); err != nil {
 		// It exists with another start, or its server is down. In the second case nobody confirms the removal.

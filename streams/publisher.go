@@ -51,7 +51,7 @@ func (p *Publisher) Publish(ctx context.Context, m wire.Message, expectLast uint
 	}
 	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
 	defer cancel()
-	ack, err := p.js.PublishMsg(ctx, msg,
+	ack, err := p.publish(ctx, msg,
 		// The id tells this attempt from all others: the same version may rightly come back after a tombstone was purged, and
 		// the server would drop it for two minutes as a repetition. The library's own retries keep the id.
 		jetstream.WithMsgID(subject+"/"+m.UID+"/"+m.Version+"/"+string(m.Op)+"/"+strconv.FormatInt(m.Time.UnixNano(), 36)),
@@ -75,6 +75,33 @@ const (
 	publishRetryWait = 250 * time.Millisecond
 )
 
+// publishTry is how long the answer to a publish is waited for. One that was lost with its server is never answered, and one that is
+// stored after all is recognised by its id when it comes again.
+const publishTry = 4 * time.Second
+
+// publish sends a message until it is answered or ctx ends.
+func (p *Publisher) publish(ctx context.Context, msg *nats.Msg, opts ...jetstream.PublishOpt) (*jetstream.PubAck, error) {
+	for {
+		tctx, cancel := context.WithTimeout(ctx, publishTry)
+		ack, err := p.js.PublishMsg(tctx, msg, opts...)
+		cancel()
+		if (err == nil || !errors.Is(err, context.DeadlineExceeded) && !isInFlight(err)) || ctx.Err() != nil {
+			return ack, err
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(publishRetryWait):
+		}
+	}
+}
+
+// isInFlight tells that the message is being stored since it was sent before.
+func isInFlight(err error) bool {
+	const duplicateInProcess = 10158 // of nats-server, which nats.go does not name
+	var api *jetstream.APIError
+	return errors.As(err, &api) && api.ErrorCode == duplicateInProcess
+}
+
 // isWrongLastSequence tells a lost race. The clustered server answers with its own code while another publish of the
 // subject is still in flight.
 func isWrongLastSequence(err error) bool {
@@ -94,7 +121,7 @@ func (p *Publisher) Held(ctx context.Context, node string) (map[wire.Key]wire.Me
 }
 
 func (p *Publisher) held(ctx context.Context, node string) (map[wire.Key]wire.Message, error) {
-	stream, err := p.reader.js.Stream(ctx, DesiredStream)
+	stream, err := asked(ctx, p.reader.js, DesiredStream)
 	if err != nil {
 		return nil, err
 	}
@@ -141,6 +168,17 @@ func (p *Publisher) pages(ctx context.Context, filters []string, atLeast uint64,
 		// A page that begins where another ended must not know less: what moved to a higher sequence is missing in both then.
 		next, atLeast = page.last+1, max(atLeast, page.upTo)
 	}
+}
+
+// asked is a stream as its leader knows it. Without a leader nobody answers, also not when there is one again, so it is asked anew.
+func asked(ctx context.Context, js jetstream.JetStream, name string) (stream jetstream.Stream, err error) {
+	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
+	defer cancel()
+	err = persist(ctx, func(ctx context.Context) error {
+		stream, err = js.Stream(ctx, name)
+		return err
+	})
+	return stream, err
 }
 
 // Purge removes the messages of one object up to a sequence; a newer one stays.

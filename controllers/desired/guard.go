@@ -246,13 +246,13 @@ func (s *site) confirms(word string, missing []lost) bool {
 	if word == "" {
 		return false
 	}
-	all := slices.Clone(missing)
+	all := slices.Clone(missing) // before the first has gone, they alone
 	for key := range s.pods {
 		if r := s.held[key]; r.leaving.Confirmation() == word {
 			all = append(all, lost{key: key, uid: r.uid})
 		}
 	}
-	return token(missing) == word || token(all) == word
+	return token(all) == word
 }
 
 // release lets the missing pods go. The caller holds e.mu and s.mu.

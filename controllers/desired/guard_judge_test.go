@@ -144,6 +144,11 @@ func TestJudgeCountsTheRightPods(t *testing.T) {
 			}
 		})
 	}
+	t.Run("nothing is waited for when it is off", func(t *testing.T) {
+		if isHeld, later := guarded(off, 8, 8).Judge(now); isHeld || later != 0 {
+			t.Errorf("held %t, again in %s", isHeld, later)
+		}
+	})
 	t.Run("taken by force", func(t *testing.T) {
 		g := guarded(judged(), 8, 0)
 		for n := range 6 {
@@ -301,7 +306,9 @@ func TestAWordLetsGoWhatItNames(t *testing.T) {
 	}
 
 	// Another replica begins when two of the six are gone already.
-	messages := []wire.Message{went(0, wire.Confirmed(is), now), went(1, wire.Confirmed(is), now)}
+	messages := []wire.Message{
+		went(0, wire.Confirmed(is), now), went(1, wire.Confirmed(is), now), went(30, wire.Terminating, now), went(31, wire.Confirmed("0123456789"), now),
+	}
 	for n := 2; n < 11; n++ {
 		messages = append(messages, held(n))
 	}

@@ -1,0 +1,128 @@
+package streams_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap/zaptest"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/streamstest"
+)
+
+// A publish that was lost with the server that led the stream is sent again while it may, and not waited for until it may not.
+func TestAPublishThatNobodyAnsweredIsSentAgain(t *testing.T) {
+	hub := streamstest.Hub(t)
+	nc := streamstest.Connect(t, hub)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream, err := js.Stream(t.Context(), streams.DesiredStream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := js.DeleteStream(t.Context(), streams.DesiredStream); err != nil {
+		t.Fatal(err)
+	}
+	lost := make(chan *nats.Msg, 64) // more than comes
+	grave, err := nc.ChanSubscribe("desired.>", lost)
+	if err != nil {
+		t.Fatal(err)
+	}
+	publisher, err := streams.NewPublisher(streamstest.Connect(t, hub), streams.NewMetrics(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var g errgroup.Group
+	g.Go(func() error {
+		_, err := publisher.Publish(t.Context(), apply("a", "1"), 0)
+		return err
+	})
+	<-lost
+	if _, err := js.CreateStream(t.Context(), stream.CachedInfo().Config); err != nil {
+		t.Fatal(err)
+	}
+	if err := grave.Unsubscribe(); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Wait(); err != nil {
+		t.Errorf("the stream is there again: %v", err)
+	}
+	again, err := js.Stream(t.Context(), streams.DesiredStream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := again.CachedInfo().State.LastSeq; n != 1 {
+		t.Errorf("it was stored %d times", n)
+	}
+}
+
+// What a stream without a leader is asked nobody answers, also not when it has one again: it is asked anew while there is time.
+func TestWhatALeaderlessStreamWasAskedIsAskedAgain(t *testing.T) {
+	deaf, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	deaf.Start()
+	t.Cleanup(func() {
+		deaf.Shutdown()
+		deaf.WaitForShutdown()
+	})
+	if !deaf.ReadyForConnections(time.Minute) {
+		t.Fatal("server not ready")
+	}
+	nc := streamstest.Connect(t, deaf)
+	asked := make(chan *nats.Msg, 64) // more than comes
+	if _, err := nc.ChanSubscribe("$JS.API.STREAM.INFO.DESIRED-0", asked); err != nil {
+		t.Fatal(err)
+	}
+	publisher, err := streams.NewPublisher(nc, streams.NewMetrics(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := func(context.Context, string) bool { return true }
+	attacher, err := streams.NewAttacher(nc, known, func(string, string) {}, streams.NewMetrics(nil), zaptest.NewLogger(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, ask := range map[string]func(context.Context) error{
+		"what it holds": func(ctx context.Context) error {
+			_, err := publisher.Held(ctx, "edge-1")
+			return err
+		},
+		"an attach": func(ctx context.Context) error {
+			_, err := attacher.Handle(ctx, "edge-1", []byte(`{}`))
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			var g errgroup.Group
+			g.Go(func() error {
+				defer cancel()
+				return ask(ctx)
+			})
+			for range 2 {
+				select {
+				case <-asked:
+				case <-ctx.Done():
+					t.Error("not asked again")
+				}
+			}
+			cancel()
+			if err := g.Wait(); err == nil {
+				t.Error("nobody answered, and there is no error")
+			}
+			for len(asked) > 0 {
+				<-asked
+			}
+		})
+	}
+}
