@@ -10,7 +10,7 @@
 // streams/tunnel carries byte streams from the cloud to a node: a dialer and a net.Listener over NATS subjects.
 //
 // leaf is the NATS server inside a node and its link to the hub. leaf/store keeps the node's objects in the leaf's own
-// JetStream; leaf/localapi serves them as a Kubernetes API, to the kubelet and to pods; leaf/access judges who may what.
+// JetStream, sealed by leaf/store/seal where they are secret; leaf/localapi serves them as a Kubernetes API, to the kubelet and to pods; leaf/access judges who may what.
 //
 // edged is the upstream kubelet, pointed at the local API. edged/hollow is a container runtime without containers.
 //
@@ -20,7 +20,12 @@
 //
 // cloud/gateway is the apiserver's and Prometheus' way to nodes: HTTP CONNECT and a few paths of metrics, over tunnels.
 //
+// cloud/identity decides who comes in: it answers the hub about links, records gateways' keys, and closes the links of who may
+// not stay.
+//
 // cloud is cloudcore put together, internal/edgenode is edgecore put together; cmd holds the programs.
+//
+// internal/install makes the keys, certificates and configuration of a cluster, for `frond init`, and tokens to join with.
 //
 // internal/devcluster makes all of it real on one machine, for `frond dev` and for internal/e2e; internal/toolchain
 // builds the Kubernetes control plane, containerd and the rest from modules (tools/…); internal/kubetest starts a

@@ -196,7 +196,7 @@ func (c cloud) publish(t *testing.T, m wire.Message) uint64 {
 
 func startNode(t *testing.T, hub *server.Server, store streams.Store, link streams.Link) *prometheus.Registry {
 	t.Helper()
-	nc := streamstest.Connect(t, hub, nats.CustomInboxPrefix(streams.InboxPrefix("edge.1")))
+	nc := streamstest.Node(t, hub, "edge.1")
 	reg := prometheus.NewRegistry()
 	delivery, err := streams.NewDelivery("edge.1", nc, store, link, streams.NewMetrics(reg), zaptest.NewLogger(t))
 	if err != nil {

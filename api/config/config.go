@@ -53,6 +53,8 @@ type CloudCore struct {
 	Gateway Gateway `json:"gateway,omitzero"`
 	// Scopes bounds what components at the gateways may have sent.
 	Scopes Scopes `json:"scopes,omitzero"`
+	// Identity lets gateways in.
+	Identity Identity `json:"identity,omitzero"`
 	// Certificates says which names gateways may have in their certificates.
 	Certificates Certificates `json:"certificates,omitzero"`
 }
@@ -182,6 +184,7 @@ func ParseCloudCore(data []byte, hostname string) (CloudCore, error) {
 	}
 	c.DeletionGuard.complete()
 	c.Restore.complete()
+	c.Identity.complete(c.Hub)
 	return c, c.Validate()
 }
 
@@ -198,6 +201,7 @@ func (c CloudCore) Validate() error {
 		c.Inspect.validate(),
 		c.Gateway.validate(),
 		c.Scopes.validate(),
+		c.Identity.validate(),
 		c.Certificates.validate(),
 	)
 }

@@ -169,6 +169,9 @@ func (g *Gateway) Changed(name string, was Node, is *Node) {
 	g.tunnels.Drop(name, why)
 }
 
+// Cut breaks all streams to a node that may not be connected any more. It does not block.
+func (g *Gateway) Cut(name, why string) { g.tunnels.Drop(name, why) }
+
 // verdict says why streams to a node may not go on; "" if they may.
 func verdict(was Node, is *Node) string {
 	switch {
