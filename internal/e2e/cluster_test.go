@@ -33,6 +33,9 @@ func TestMain(m *testing.M) {
 
 func run(m *testing.M) int {
 	ctx := context.Background() //nolint:forbidigo // a TestMain has no other
+	if address := os.Getenv(oldTLS); address != "" {
+		return speakOldTLS(ctx, address)
+	}
 	dir := os.Getenv("FROND_E2E_DIR")
 	keep := dir != ""
 	if !keep {

@@ -1,0 +1,81 @@
+package cloud
+
+import (
+	"bytes"
+	"net/http"
+	"strings"
+	"testing"
+
+	"golang.org/x/time/rate"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/scheme"
+
+	"github.com/frond-edge/frond/api/wire"
+)
+
+// signingCall is a request for a certificate as a client encodes it.
+func signingCall(t *testing.T, mediaType, signer string, data []byte) wire.KubeRequest {
+	t.Helper()
+	info, _ := runtime.SerializerInfoForMediaType(scheme.Codecs.SupportedMediaTypes(), mediaType)
+	csr := &certificatesv1.CertificateSigningRequest{
+		TypeMeta: metav1.TypeMeta{Kind: "CertificateSigningRequest", APIVersion: "certificates.k8s.io/v1"},
+		Spec:     certificatesv1.CertificateSigningRequestSpec{SignerName: signer, Request: data},
+	}
+	var body bytes.Buffer
+	if err := info.Serializer.Encode(csr, &body); err != nil {
+		t.Fatal(err)
+	}
+	return wire.KubeRequest{
+		Method: http.MethodPost, Path: "/apis/certificates.k8s.io/v1/certificatesigningrequests", ContentType: mediaType, Body: body.Bytes(),
+	}
+}
+
+func TestWhatNodesMayHaveSigned(t *testing.T) {
+	const serving, client = certificatesv1.KubeletServingSignerName, certificatesv1.KubeAPIServerClientKubeletSignerName
+	for _, mediaType := range []string{runtime.ContentTypeJSON, runtime.ContentTypeProtobuf, runtime.ContentTypeYAML} {
+		s := &signing{budgets: map[string]*rate.Limiter{}}
+		if err := s.admit("gw-1", signingCall(t, mediaType, client, nil)); !apierrors.IsForbidden(err) {
+			t.Errorf("%s: a client's certificate: %v", mediaType, err)
+		}
+		if err := s.admit("gw-1", signingCall(t, mediaType, serving, make([]byte, 1<<20))); !apierrors.IsRequestEntityTooLargeError(err) {
+			t.Errorf("%s: a huge request: %v", mediaType, err)
+		}
+		for n := range signings + 1 {
+			if err := s.admit("gw-1", signingCall(t, mediaType, serving, nil)); (n == signings) != apierrors.IsTooManyRequests(err) {
+				t.Errorf("%s: request %d: %v", mediaType, n, err)
+			}
+		}
+		if err := s.admit("gw-2", signingCall(t, mediaType, serving, nil)); err != nil {
+			t.Errorf("%s: another node: %v", mediaType, err)
+		}
+	}
+	s := &signing{budgets: map[string]*rate.Limiter{}}
+	for name, change := range map[string]func(*wire.KubeRequest){
+		"an older version": func(r *wire.KubeRequest) {
+			r.Body = bytes.ReplaceAll(r.Body, []byte("certificates.k8s.io/v1"), []byte("certificates.k8s.io/v1beta1"))
+		},
+		"another kind": func(r *wire.KubeRequest) { r.Body = []byte(`{"kind":"Pod","apiVersion":"v1"}`) },
+		"garbage":      func(r *wire.KubeRequest) { r.Body = []byte("x") },
+	} {
+		req := signingCall(t, runtime.ContentTypeJSON, serving, nil)
+		change(&req)
+		if err := s.admit("gw-1", req); !apierrors.IsBadRequest(err) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for _, other := range []wire.KubeRequest{
+		{Method: http.MethodGet, Path: "/apis/certificates.k8s.io/v1/certificatesigningrequests"},
+		{Method: http.MethodPost, Path: "/api/v1/namespaces/default/pods"},
+	} {
+		if err := s.admit("gw-1", other); err != nil {
+			t.Errorf("%s: %v", other.Path, err)
+		}
+	}
+	reply := denied(apierrors.NewTooManyRequests("enough", 30))
+	if body := string(reply.Body); reply.Code != http.StatusTooManyRequests || !strings.Contains(body, `"kind":"Status"`) || !strings.Contains(body, "enough") {
+		t.Errorf("%d %s", reply.Code, body)
+	}
+}

@@ -1,0 +1,310 @@
+package e2e_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/frond-edge/frond/api/config"
+)
+
+// oldTLS makes this program a client that speaks TLS 1.2 at most to the address in it, and says what came of it.
+const oldTLS = "FROND_E2E_OLD_TLS"
+
+func speakOldTLS(ctx context.Context, address string) int {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	dialer := tls.Dialer{Config: &tls.Config{MinVersion: tls.VersionTLS12, MaxVersion: tls.VersionTLS12, ServerName: "any"}}
+	conn, err := dialer.DialContext(ctx, "tcp", address)
+	if err == nil {
+		err = conn.Close()
+	}
+	fmt.Println(err)
+	return 0
+}
+
+func edgeConfig(t *testing.T, name string) config.EdgeCore {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(shared.Dir(), name, "edgecore.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := config.ParseEdgeCore(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cfg
+}
+
+// Whoever speaks TLS 1.2 hears from every listener of cloudcore and edgecore that he is too old. (The hub has a test of its own.)
+func TestEveryListenerWantsTLS13(t *testing.T) {
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(filepath.Join(shared.Dir(), "cloudcore-1", "cloudcore.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cloud, err := config.ParseCloudCore(data, "host")
+	if err != nil {
+		t.Fatal(err)
+	}
+	edge := edgeConfig(t, "edge-1")
+	listeners := map[string]struct {
+		address string
+		here    bool // on this host and not on the gateway
+	}{
+		"inspect": {cloud.Inspect.Address, true}, "gateway": {cloud.Gateway.Address, true}, "scrape": {cloud.Gateway.ScrapeAddress, true},
+		"local API": {edge.LocalAPI.Address, false},
+		"kubelet":   {net.JoinHostPort(edge.Kubelet.Address, strconv.Itoa(int(edge.Kubelet.Port))), false},
+	}
+	if !edge.LocalAPI.Pods.Off {
+		listeners["local API for pods"] = struct {
+			address string
+			here    bool
+		}{edge.LocalAPI.Pods.Address, false}
+	}
+	for name, l := range listeners {
+		t.Run(name, func(t *testing.T) {
+			if l.address == "" {
+				t.Fatal("it is off")
+			}
+			cmd, err := shared.Command(t.Context(), "edge-1", program)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if l.here {
+				cmd = exec.CommandContext(t.Context(), program)
+			}
+			cmd.Env = append(os.Environ(), oldTLS+"="+l.address)
+			out, err := cmd.Output()
+			if err != nil || !strings.Contains(string(out), "protocol version not supported") {
+				t.Errorf("%s says %q, %v", l.address, out, err)
+			}
+		})
+	}
+}
+
+// signing makes a request as edgecore does, for a node and names.
+func signing(t *testing.T, node, signer string, names ...string) *certificatesv1.CertificateSigningRequest {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{
+		Subject: pkix.Name{CommonName: "system:node:" + node, Organization: []string{"system:nodes"}}, DNSNames: names,
+	}, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	usage := certificatesv1.UsageServerAuth
+	if signer != certificatesv1.KubeletServingSignerName {
+		usage = certificatesv1.UsageClientAuth
+	}
+	return &certificatesv1.CertificateSigningRequest{
+		TypeMeta:   metav1.TypeMeta{Kind: "CertificateSigningRequest", APIVersion: "certificates.k8s.io/v1"},
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "attack-"},
+		Spec: certificatesv1.CertificateSigningRequestSpec{
+			Request: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}), SignerName: signer,
+			Usages: []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, usage},
+		},
+	}
+}
+
+// asNode sends a request with all that a gateway has: its link, and its local API's word that it is the node.
+func asNode(t *testing.T, edge string, csr *certificatesv1.CertificateSigningRequest) (code int, made certificatesv1.CertificateSigningRequest, said string) {
+	t.Helper()
+	socket := edgeConfig(t, edge).LocalAPI.Socket
+	var d net.Dialer
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return d.DialContext(ctx, "unix", socket) }}
+	defer transport.CloseIdleConnections()
+	data, err := json.Marshal(csr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://edge/apis/certificates.k8s.io/v1/certificatesigningrequests", bytes.NewReader(data))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := transport.RoundTrip(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if resp.StatusCode == http.StatusCreated {
+		if err := json.Unmarshal(body, &made); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return resp.StatusCode, made, string(body)
+}
+
+// A gateway in hostile hands asks for certificates through the real cloudcore, and gets none but its own.
+func TestAStolenGatewayGetsNoOtherCertificate(t *testing.T) {
+	const serving, client = certificatesv1.KubeletServingSignerName, certificatesv1.KubeAPIServerClientKubeletSignerName
+	huge := signing(t, "edge-2", serving, "edge-2")
+	huge.Spec.Request = append(huge.Spec.Request, make([]byte, 20<<10)...)
+	masters := signing(t, "edge-2", serving, "edge-2")
+	masters.Spec.SignerName = certificatesv1.KubeAPIServerClientSignerName
+	for name, tt := range map[string]struct {
+		csr  *certificatesv1.CertificateSigningRequest
+		code int
+		said string
+	}{
+		"to be a client":             {signing(t, "edge-2", client), http.StatusForbidden, "a gateway gets certificates of the signer"},
+		"another signer":             {masters, http.StatusForbidden, "a gateway gets certificates of the signer"},
+		"in the name of another":     {signing(t, "edge-1", serving, "edge-1"), http.StatusForbidden, "can only create a node CSR with CN=system:node:edge-2"},
+		"more than a request can be": {huge, http.StatusRequestEntityTooLarge, "limit"},
+	} {
+		if code, _, said := asNode(t, "edge-2", tt.csr); code != tt.code || !strings.Contains(said, tt.said) {
+			t.Errorf("%s: %d %s", name, code, said)
+		}
+	}
+	code, made, said := asNode(t, "edge-2", signing(t, "edge-2", serving, "edge-2", "kubernetes.default.svc"))
+	if code != http.StatusCreated {
+		t.Fatalf("%d %s", code, said)
+	}
+	eventually(t, "the request with a foreign name is denied", func(ctx context.Context) string {
+		csr, err := clients(t).CertificatesV1().CertificateSigningRequests().Get(ctx, made.Name, metav1.GetOptions{})
+		if err != nil || len(csr.Status.Conditions) != 1 {
+			return fmt.Sprint(csr.Status.Conditions, err)
+		}
+		c := csr.Status.Conditions[0]
+		if c.Type != certificatesv1.CertificateDenied || !strings.Contains(c.Message, `"kubernetes.default.svc" is not this node's`) || len(csr.Status.Certificate) > 0 {
+			return fmt.Sprint(c)
+		}
+		return ""
+	})
+	eventually(t, "people are told", func(context.Context) string {
+		if out := kubectl(t, "get", "events", "--field-selector=reason=CertificateDenied,involvedObject.name=edge-2", "-o", "name"); out == "" {
+			return "no event"
+		}
+		return ""
+	})
+	many := 0
+	for ; many < 100; many++ {
+		if code, _, _ = asNode(t, "edge-2", signing(t, "edge-2", serving, "*")); code != http.StatusCreated {
+			break
+		}
+	}
+	if code != http.StatusTooManyRequests {
+		t.Errorf("after %d requests: %d", many, code)
+	}
+	t.Logf("%d requests were taken", many)
+}
+
+// serving is when the certificate that a gateway's kubelet shows ends, by the gateway's own metric.
+func serving(ctx context.Context, edge string) (time.Time, error) {
+	ends, err := shared.Metric(ctx, edge, "frond_certificate_expiry_seconds", "certificate=kubelet")
+	return time.Unix(int64(ends), 0), err
+}
+
+// A gateway whose serving certificate expired while it was off starts without a link, and gets the next one when it has one, by
+// itself.
+func TestAnExpiredServingCertificate(t *testing.T) {
+	pki := filepath.Join(edgeConfig(t, "edge-1").Dir, "kubelet", "pki")
+	eventually(t, "edge-1 has a certificate", func(ctx context.Context) string {
+		if ends, err := serving(ctx, "edge-1"); err != nil || ends.Before(time.Now()) {
+			return fmt.Sprint(ends, err)
+		}
+		return ""
+	})
+	t.Cleanup(func() {
+		ctx := context.WithoutCancel(t.Context())
+		err := shared.Heal(ctx, "edge-1")
+		if shared.PID("edge-1") == 0 {
+			err = errors.Join(err, shared.Start(ctx, "edge-1"))
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	if err := errors.Join(shared.Kill(t.Context(), "edge-1"), shared.Cut(t.Context(), "edge-1", false)); err != nil {
+		t.Fatal(err)
+	}
+	expired := time.Now().Add(-time.Hour).Truncate(time.Second)
+	if err := os.Remove(filepath.Join(pki, "kubelet-server-current.pem")); err != nil {
+		t.Fatal(err)
+	}
+	expire(t, filepath.Join(pki, "kubelet-server-current.pem"), expired)
+	if err := shared.Start(t.Context(), "edge-1"); err != nil {
+		t.Fatal(err)
+	}
+	if ends, err := serving(t.Context(), "edge-1"); err != nil || !ends.Equal(expired) {
+		t.Errorf("without a link the certificate ends %v, %v; it ended %v", ends, err, expired)
+	}
+	process := shared.PID("edge-1")
+	if err := shared.Heal(t.Context(), "edge-1"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "edge-1 has another certificate", func(ctx context.Context) string {
+		if ends, err := serving(ctx, "edge-1"); err != nil || ends.Before(time.Now()) {
+			return fmt.Sprint(ends, err)
+		}
+		return ""
+	})
+	eventually(t, "the apiserver believes it", func(ctx context.Context) string {
+		if out, err := shared.Kubectl(ctx, "", "get", "--raw", "/api/v1/nodes/edge-1/proxy/healthz"); err != nil || out != "ok" {
+			return fmt.Sprint(out, err)
+		}
+		return ""
+	})
+	if now := shared.PID("edge-1"); now != process {
+		t.Errorf("it took another process: %d, not %d", now, process)
+	}
+}
+
+// expire writes a certificate with its key that is over.
+func expire(t *testing.T, file string, ended time.Time) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "system:node:edge-1", Organization: []string{"system:nodes"}},
+		DNSNames: []string{"edge-1"}, NotBefore: ended.Add(-time.Hour), NotAfter: ended,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data := append(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})...)
+	if err := os.WriteFile(file, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
