@@ -204,7 +204,7 @@ func (rs *routes) kindOf(ctx context.Context, gvr schema.GroupVersionResource) (
 	}
 	kind, list := r.gvk(), gvr.GroupVersion().WithKind(described.Kind+"List")
 	if scheme.Scheme.Recognizes(kind) && scheme.Scheme.Recognizes(list) {
-		r.object, r.list = typedAs(kind), typedAs(list)
+		r.object, r.list, r.seen = typedAs(kind), typedAs(list), &seen{}
 		return r, nil
 	}
 	r.schemaless = true

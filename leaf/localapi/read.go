@@ -126,7 +126,7 @@ func (e *endpoint) List(ctx context.Context, opts *metainternalversion.ListOptio
 	return e.firstPage(ctx, opts, items, revision)
 }
 
-// snapshot returns what matches now and the revision at which it does.
+// snapshot returns what matches now and the revision at which it does. The objects are others' too: see view.
 func (e *endpoint) snapshot(ctx context.Context, f *filter) ([]runtime.Object, uint64, error) {
 	namespace := request.NamespaceValue(ctx)
 	extra, err := e.ready(ctx, namespace, f)
@@ -144,7 +144,7 @@ func (e *endpoint) snapshot(ctx context.Context, f *filter) ([]runtime.Object, u
 		if !f.mayMatch(entry.Key.Namespace, entry.Key.Name) {
 			continue
 		}
-		obj, _, err := e.r.decode(entry)
+		obj, err := e.r.view(entry)
 		if err != nil {
 			return nil, 0, err
 		}

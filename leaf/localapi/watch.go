@@ -90,7 +90,7 @@ func (w *watcher) Stop() {
 
 func (w *watcher) initial(ctx context.Context, items []runtime.Object, end runtime.Object) bool {
 	for _, obj := range items {
-		if !w.send(ctx, watch.Added, obj) {
+		if !w.send(ctx, watch.Added, ownCopy(obj)) {
 			return false
 		}
 	}
