@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -90,7 +89,7 @@ func (e *endpoint) fetch(ctx context.Context, key wire.Key) (runtime.Object, err
 		}
 		m.SetManagedFields(nil)
 		// The cloud's version means nothing here; the present revision lets a watch from it see the delivery.
-		m.SetResourceVersion(strconv.FormatUint(e.objects.Revision(), 10))
+		m.SetResourceVersion(localVersion(e.objects.Revision()))
 		if e.r.adorn != nil {
 			e.r.adorn(obj)
 		}
@@ -195,12 +194,12 @@ func (e *endpoint) still(ctx context.Context, opts *metainternalversion.ListOpti
 
 // start reads a list's or watch's resourceVersion. One from the future belongs to a store that is gone.
 func (e *endpoint) start(opts *metainternalversion.ListOptions) (uint64, error) {
-	if opts == nil || opts.ResourceVersion == "" {
+	if opts == nil {
 		return 0, nil
 	}
-	after, err := strconv.ParseUint(opts.ResourceVersion, 10, 64)
+	after, err := revisionOf(opts.ResourceVersion)
 	if err != nil {
-		return 0, apierrors.NewBadRequest(fmt.Sprintf("invalid resource version %q", opts.ResourceVersion))
+		return 0, err
 	}
 	if after > e.objects.Revision() {
 		return 0, apierrors.NewResourceExpired("the resource version is newer than this store: list again")

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
-	"strconv"
 	"sync"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -207,7 +206,7 @@ func (w *watcher) translate(event store.Event) (watch.EventType, runtime.Object,
 			return "", nil, err
 		}
 		// A deletion is an event of its own: its version is the deletion's, or a client would resume before it.
-		m.SetResourceVersion(strconv.FormatUint(event.Entry.Revision, 10))
+		m.SetResourceVersion(localVersion(event.Entry.Revision))
 		return watch.Deleted, last, nil
 	default:
 		return "", nil, nil
