@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap/zaptest"
@@ -114,7 +113,7 @@ func newGateway(t *testing.T) *audited {
 // deliver starts the node's delivery.
 func (g *audited) deliver() {
 	g.Helper()
-	nc := streamstest.Connect(g.T, g.hub, nats.CustomInboxPrefix(streams.InboxPrefix(edge)))
+	nc := streamstest.Node(g.T, g.hub, edge)
 	delivery, err := streams.NewDelivery(edge, nc, g.store, alwaysUp{make(chan struct{})}, streams.NewMetrics(nil), zaptest.NewLogger(g.T))
 	if err != nil {
 		g.Fatal(err)

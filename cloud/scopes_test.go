@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/frond-edge/frond/api/wire"
@@ -169,7 +168,7 @@ func TestGarbageOnTheCallIsAnError(t *testing.T) {
 	c := newCountry(t)
 	c.cloudcore("one", scopes.Config{})
 	a := c.node("a")
-	nc := streamstest.Connect(t, c.hub, nats.CustomInboxPrefix(streams.InboxPrefix(a)))
+	nc := streamstest.Node(t, c.hub, a)
 	long := strings.Repeat("x", 300)
 	for name, body := range map[string]string{
 		"nothing":       "",

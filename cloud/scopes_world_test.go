@@ -278,7 +278,7 @@ func (c *country) cloudcore(id string, cfg scopes.Config) *province {
 // ask is what a node's agent does.
 func (c *country) ask(node string, order uint64, wants ...wire.ScopeWant) wire.ScopesReply {
 	c.Helper()
-	nc := streamstest.Connect(c, c.hub, nats.CustomInboxPrefix(streams.InboxPrefix(node)))
+	nc := streamstest.Node(c, c.hub, node)
 	defer nc.Close()
 	var reply wire.ScopesReply
 	kubetest.Eventually(c, settles, func() error { // as an agent, again while nobody answers or something is not judged

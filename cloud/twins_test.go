@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap/zaptest"
@@ -34,7 +33,7 @@ type agent struct {
 func newAgent(t *testing.T, hub *server.Server, st *store.Store) *agent {
 	t.Helper()
 	log := zaptest.NewLogger(t)
-	nc := streamstest.Connect(t, hub, nats.CustomInboxPrefix(streams.InboxPrefix(edge)))
+	nc := streamstest.Node(t, hub, edge)
 	a := &agent{gate: streams.NewGate(alwaysUp{make(chan struct{})}, log), store: st}
 	var err error
 	if a.delivery, err = streams.NewDelivery(edge, nc, st, a.gate, streams.NewMetrics(nil), log); err != nil {

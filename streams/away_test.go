@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap/zaptest"
@@ -27,7 +26,7 @@ func TestCatchUpIsOfWhatChanged(t *testing.T) {
 	for i := range objects {
 		w.put(apply(fmt.Sprint("o", i), "1"))
 	}
-	nc := streamstest.Connect(t, hub, nats.CustomInboxPrefix(streams.InboxPrefix("edge.1")))
+	nc := streamstest.Node(t, hub, "edge.1")
 	store, link := newMemory(), newLink()
 	delivery, err := streams.NewDelivery("edge.1", nc, store, link, streams.NewMetrics(prometheus.NewRegistry()), zaptest.NewLogger(t))
 	if err != nil {

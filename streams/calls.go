@@ -228,7 +228,7 @@ func Call(ctx context.Context, nc *nats.Conn, node, verb string, request, reply 
 // Probe makes one round trip to the hub's JetStream on a subject that the node may use. Any answer proves the path in both
 // directions, also that its consumer is unknown.
 func Probe(ctx context.Context, nc *nats.Conn, node string) error {
-	_, err := nc.RequestWithContext(ctx, "$JS."+HubDomain+".API.CONSUMER.INFO."+DesiredStream+"."+wire.Escape(node), nil)
+	_, err := nc.RequestWithContext(ctx, consumerSubject(node, "info"), nil)
 	if errors.Is(err, nats.ErrNoResponders) {
 		return nil // the link is there, JetStream behind it is not: dialling again would not help
 	}

@@ -38,7 +38,7 @@ func TestANodeThatCallsWithoutEndDelaysNoOther(t *testing.T) {
 	}
 	run(t, calls.Start)
 	defer close(release)
-	good := streamstest.Connect(t, hub, nats.CustomInboxPrefix(streams.InboxPrefix("good")))
+	good := streamstest.Node(t, hub, "good")
 	ping := func() bool {
 		var reply struct{ Error string }
 		return streams.Call(t.Context(), good, "good", streams.VerbPing, struct{}{}, &reply) == nil && reply.Error == ""

@@ -40,7 +40,6 @@ type Link interface {
 type Delivery struct {
 	node    string
 	nc      *nats.Conn
-	js      jetstream.JetStream
 	store   Store
 	link    Link
 	codec   *codec
@@ -69,7 +68,7 @@ type Delivery struct {
 
 // NewDelivery makes the delivery of a node over its own in-process connection.
 func NewDelivery(node string, nc *nats.Conn, store Store, link Link, metrics *Metrics, log *zap.Logger) (*Delivery, error) {
-	js, err := jetstream.NewWithDomain(nc, HubDomain)
+	js, err := jetstream.New(nc)
 	if err != nil {
 		return nil, fmt.Errorf("delivery: %w", err)
 	}
@@ -78,7 +77,7 @@ func NewDelivery(node string, nc *nats.Conn, store Store, link Link, metrics *Me
 		return nil, err
 	}
 	return &Delivery{
-		node: node, nc: nc, js: js, store: store, link: link, codec: codec, metrics: metrics, log: log,
+		node: node, nc: nc, store: store, link: link, codec: codec, metrics: metrics, log: log,
 		instance: rand.Text(), resync: make(chan struct{}, 1), // one waiting wish is as good as many
 		died: make(chan string, 1),
 		pace: newPace(metrics.take.WithLabelValues(string(Desired))), saving: make(chan struct{}, 1), changed: make(chan struct{}),

@@ -13,16 +13,13 @@ import (
 // nudgeQueue holds nudges that come while one is served; more than that are dropped, as a nudge only repeats.
 const nudgeQueue = 256
 
-// nudgeSubject carries the key of an object that a node shall report again.
-func nudgeSubject(node string) string { return "call.node." + wire.Escape(node) + ".report" }
+// verbReport is the order with the key of an object that a node shall report again.
+const verbReport = "report"
 
 // Nudge asks a node to report the present state of one of its objects again. It is lossy and needs no answer: a node that
 // does not hear it has no link, and reports everything again when the link is back.
 func Nudge(nc *nats.Conn, node string, key wire.Key) error {
-	if err := nc.Publish(nudgeSubject(node), []byte(key.String())); err != nil {
-		return fmt.Errorf("nudge %s: %w", node, err)
-	}
-	return nil
+	return Order(nc, node, verbReport, []byte(key.String()))
 }
 
 // Nudges hears on a node which objects to report again.
@@ -42,7 +39,7 @@ func NewNudges(node string, nc *nats.Conn, handle func(ctx context.Context, key 
 // Start listens until ctx ends and then returns nil.
 func (n *Nudges) Start(ctx context.Context) error {
 	incoming := make(chan *nats.Msg, nudgeQueue)
-	sub, err := n.nc.ChanSubscribe(nudgeSubject(n.node), incoming)
+	sub, err := n.nc.ChanSubscribe(orderSubject(n.node, verbReport), incoming)
 	if err != nil {
 		return fmt.Errorf("hear nudges: %w", err)
 	}
@@ -52,9 +49,13 @@ func (n *Nudges) Start(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case msg := <-incoming:
+			if !genuine(msg, n.log) {
+				n.metrics.dead.WithLabelValues(string(planeCall)).Inc()
+				continue
+			}
+			// Nothing is lost with what is refused, and the hub's dead letters are not reached without the link: count and say it.
 			key, err := wire.ParseKey(string(msg.Data))
 			if err != nil {
-				// Nothing is lost with it, and the hub's dead letters are not reached without the link: count and say it.
 				n.metrics.dead.WithLabelValues(string(planeCall)).Inc()
 				n.log.Warn("nudge refused", zap.Error(err))
 				continue

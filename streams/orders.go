@@ -22,16 +22,33 @@ const (
 // orderQueue holds orders that come while one is obeyed; more are dropped, as the cloud repeats them.
 const orderQueue = 16
 
+const (
+	// orderPrefix is before the node in an order.
+	orderPrefix = "call.node."
+	// headerCloud marks what a cloudcore tells a node. Another node of the same cell can name this node's subjects as where
+	// JetStream shall answer it; no answer has this header, nor has anything that is stored.
+	headerCloud = "Frond-Cloud"
+)
+
 // orderSubject carries an order of the cloud to a node. No node may send on it.
-func orderSubject(node, verb string) string { return "call.node." + wire.Escape(node) + "." + verb }
+func orderSubject(node, verb string) string { return orderPrefix + wire.Escape(node) + "." + verb }
 
 // Order tells a node to do something. It is lossy and needs no answer: whoever gives an order sees in the node's beats
 // whether it has come.
 func Order(nc *nats.Conn, node, verb string, payload []byte) error {
-	if err := nc.Publish(orderSubject(node, verb), payload); err != nil {
+	if err := nc.PublishMsg(&nats.Msg{Subject: orderSubject(node, verb), Header: nats.Header{headerCloud: {"1"}}, Data: payload}); err != nil {
 		return fmt.Errorf("order %s to %s: %w", verb, node, err)
 	}
 	return nil
+}
+
+// genuine tells whether a cloudcore has sent an order.
+func genuine(msg *nats.Msg, log *zap.Logger) bool {
+	if msg.Header.Get(headerCloud) != "" {
+		return true
+	}
+	log.Warn("order refused: no cloudcore has sent it", zap.String("subject", printable(msg.Subject)), zap.Int("bytes", len(msg.Data)))
+	return false
 }
 
 // Orders hears on a node what the cloud tells it to do.
@@ -66,7 +83,7 @@ func (o *Orders) Start(ctx context.Context) error {
 			return nil
 		case msg := <-incoming:
 			o.log.Debug("order", zap.String("subject", msg.Subject))
-			if handle := obey[msg.Subject]; handle != nil {
+			if handle := obey[msg.Subject]; handle != nil && genuine(msg, o.log) {
 				handle(msg.Data)
 			}
 		}

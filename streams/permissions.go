@@ -5,12 +5,11 @@ import (
 	"github.com/frond-edge/frond/streams/tunnel"
 )
 
-// NodePermissions lists all that a node's NATS user may publish to and subscribe to on the hub, and nothing more: its
+// NodePermissions lists all that a node's NATS user may publish to and subscribe to in its cell, and nothing more: its
 // own subjects, its own consumer and its own inbox. Allow lists only; nothing relies on a deny.
 func NodePermissions(node string) (publish, subscribe []string) {
 	n := wire.Escape(node)
 	tunnelOut, tunnelIn := tunnel.Permissions(node)
-	stream := DesiredStream
 	publish = []string{
 		Filter(Report, node),
 		Filter(Event, node),
@@ -18,18 +17,20 @@ func NodePermissions(node string) (publish, subscribe []string) {
 		// Not ".*": nats-server 2.15.2 then never tells the leaf that cloudcore listens on call.cloud.*.* (the last
 		// wildcard of an allow list does not match the last wildcard of a subscription).
 		callPrefix + n + ".>",
-		deadPrefix + n + ".*",
-		"$JS." + HubDomain + ".API.CONSUMER.MSG.NEXT." + stream + "." + n,
-		"$JS.API.CONSUMER.MSG.NEXT." + stream + "." + n,
-		"$JS." + HubDomain + ".API.CONSUMER.INFO." + stream + "." + n,
-		"$JS.API.CONSUMER.INFO." + stream + "." + n,
-		"$JS.ACK." + stream + "." + n + ".>",
+		deadPrefix + n + ".>",
+		consumerPrefix + n + ".>",
 		tunnelOut,
 	}
 	subscribe = []string{
-		"call.node." + n + ".*",
+		orderPrefix + n + ".*",
 		tunnelIn,
 		InboxPrefix(node) + ".>",
 	}
 	return publish, subscribe
+}
+
+// LobbyPermissions lists what a link may do that has shown a key without a place: ask for one, and hear the answer. key is its
+// public nkey, which stands where a node's name would.
+func LobbyPermissions(key string) (publish, subscribe []string) {
+	return []string{callPrefix + wire.Escape(key) + ".>"}, []string{InboxPrefix(key) + ".>"}
 }

@@ -35,7 +35,7 @@ func large(name, version string, bytes int) wire.Message {
 func slowNode(t *testing.T, hub *server.Server, store streams.Store, link streams.Link, rate int) (*streamstest.Slow, *nats.Conn, *prometheus.Registry) {
 	t.Helper()
 	slow := streamstest.NewSlow(t, hub.Addr().String(), rate)
-	nc, err := nats.Connect("nats://"+slow.Addr(), nats.CustomInboxPrefix(streams.InboxPrefix("edge.1")), nats.MaxReconnects(-1),
+	nc, err := nats.Connect("nats://"+slow.Addr(), nats.UserInfo("edge.1", ""), nats.CustomInboxPrefix(streams.InboxPrefix("edge.1")), nats.MaxReconnects(-1),
 		nats.ReconnectWait(50*time.Millisecond), nats.ReconnectJitter(0, 0), nats.Timeout(10*time.Second))
 	if err != nil {
 		t.Fatal(err)
@@ -209,7 +209,7 @@ func TestARestartForgetsNoLargeObject(t *testing.T) {
 	}
 	slow := streamstest.NewSlow(t, hub.Addr().String(), 100<<10)
 	start := func() (stop func(), reg *prometheus.Registry) {
-		nc, err := nats.Connect("nats://"+slow.Addr(), nats.CustomInboxPrefix(streams.InboxPrefix("edge.1")))
+		nc, err := nats.Connect("nats://"+slow.Addr(), nats.UserInfo("edge.1", ""), nats.CustomInboxPrefix(streams.InboxPrefix("edge.1")))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -316,7 +316,7 @@ func TestANodeGetsPiecesOfItsOwnOnly(t *testing.T) {
 		"all that are it": {"edge.1", with(func(r *wire.PieceRequest) { r.Subject = "desired.edge_1.>" }), "refused"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			asker := streamstest.Connect(t, hub, nats.CustomInboxPrefix(streams.InboxPrefix(tt.node)))
+			asker := streamstest.Node(t, hub, tt.node)
 			body, err := json.Marshal(tt.req)
 			if err != nil {
 				t.Fatal(err)

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/frond-edge/frond/api/wire"
@@ -92,7 +91,7 @@ func TestCallsAnswerOnlyTheAskersInbox(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	node := streamstest.Connect(t, hub, nats.CustomInboxPrefix(streams.InboxPrefix("edge.1")))
+	node := streamstest.Node(t, hub, "edge.1")
 	var reply wire.AttachReply
 	// Before the cloud listens, the server itself answers that nobody does, and to any subject.
 	streamstest.Eventually(t, "the cloud answers", func() bool {

@@ -23,6 +23,8 @@ const (
 	pullExpiry = 30 * time.Second
 	// pullOverhead is what the server counts of a message beside its payload: subjects and headers.
 	pullOverhead = 4 << 10
+	// infoTimeout bounds the question about the consumer: it was just made, so there is a leader to answer.
+	infoTimeout = 5 * time.Second
 	// pullSpare is room for what the server says of a pull, beside the messages.
 	pullSpare = 64
 )
@@ -32,16 +34,15 @@ var errTooLarge = errors.New("the next message is larger than what the link take
 
 // pull watches: it takes what the node's consumer delivers, in order and without a gap, until something is odd.
 func (d *Delivery) pull(ctx context.Context, attached wire.AttachReply) error {
-	consumer, err := d.js.Consumer(ctx, attached.Stream, attached.Consumer)
+	info, err := d.info(ctx)
 	if err != nil {
 		return fmt.Errorf("consumer %s: %w", attached.Consumer, err)
 	}
-	info := consumer.CachedInfo()
 	if start := info.Config.OptStartSeq; start > d.state().reached+1 {
 		return fmt.Errorf("consumer %s starts at %d, made for another attach", attached.Consumer, start)
 	}
 	p := &pulling{d: d, inbox: d.nc.NewInbox(), window: attached.Window}
-	p.subject = "$JS." + HubDomain + ".API.CONSUMER.MSG.NEXT." + attached.Stream + "." + attached.Consumer
+	p.subject = consumerSubject(d.node, "next")
 	if info.Cluster != nil {
 		p.home = info.Cluster.Leader
 	}
@@ -55,6 +56,36 @@ func (d *Delivery) pull(ctx context.Context, attached wire.AttachReply) error {
 		return fmt.Errorf("pull from %s: %w", attached.Consumer, err)
 	}
 	return nil
+}
+
+// info asks the hub about the node's consumer.
+func (d *Delivery) info(ctx context.Context) (*jetstream.ConsumerInfo, error) {
+	ctx, cancel := context.WithTimeout(ctx, infoTimeout)
+	defer cancel()
+	msg, err := d.nc.RequestWithContext(ctx, consumerSubject(d.node, "info"), nil)
+	if err != nil {
+		return nil, err
+	}
+	var reply struct {
+		jetstream.ConsumerInfo
+		Error *jetstream.APIError `json:"error"`
+	}
+	if err := json.Unmarshal(msg.Data, &reply); err != nil {
+		return nil, fmt.Errorf("answer: %w", err)
+	}
+	if reply.Error != nil {
+		return nil, reply.Error
+	}
+	return &reply.ConsumerInfo, nil
+}
+
+// ack tells the node's consumer that a message is on disk. The message says where, in words that do not leave the cell.
+func (d *Delivery) ack(msg *nats.Msg) error {
+	where, ok := strings.CutPrefix(msg.Reply, ackPrefix+wire.Escape(d.node)+".")
+	if !ok {
+		return fmt.Errorf("no consumer of this node delivered it: %s", printable(msg.Reply))
+	}
+	return d.nc.Publish(consumerSubject(d.node, "ack."+where), []byte("+ACK"))
 }
 
 // run takes what comes.
@@ -172,6 +203,8 @@ func (p *pulling) status(header nats.Header) error {
 			return errTooLarge
 		}
 		return nil
+	case status == conflict && strings.Contains(description, "Batch Completed"):
+		return nil // of a pull whose messages have all come, though not its bytes; another one may be open by now
 	default:
 		return fmt.Errorf("status %s %s", status, description)
 	}
@@ -231,7 +264,7 @@ func (d *Delivery) take(ctx context.Context, batch []*nats.Msg, next uint64) (ui
 	crash.At("deliver.saved")
 	observeAck(d.store, d.store.Cursor().Sequence)
 	for _, msg := range batch {
-		if err := msg.Ack(); err != nil {
+		if err := d.ack(msg); err != nil {
 			return next, fmt.Errorf("ack: %w", err)
 		}
 		d.metrics.acked.Inc()

@@ -2,8 +2,8 @@ package identity
 
 import "time"
 
-// Credential is what a gateway shows the hub beside its signature of the server's nonce: its JSON is the field jwt of the
-// leaf's CONNECT. Without Token, Key must be recorded for Node.
+// Credential is what a gateway shows the hub beside its signature of the server's nonce; see Show. Without Token, Key must be
+// recorded for Node.
 type Credential struct {
 	Node string `json:"node"`
 	// Key is the public nkey that has signed the nonce.

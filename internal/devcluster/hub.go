@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"text/template"
 	"time"
 
 	"github.com/google/renameio/v2"
@@ -20,113 +19,23 @@ import (
 
 	"github.com/frond-edge/frond/internal/devcluster/pki"
 	"github.com/frond-edge/frond/internal/devcluster/wan"
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/internal/hubconf"
 )
 
-// The users of the hub beside the nodes. sysUser belongs to account SYS, the others to account FROND.
+// The users of the hub beside the nodes: hubconf.Users.
 const (
-	cloudUser = "cloudcore"
-	adminUser = "admin"
-	sysUser   = "sys"
+	cloudUser   = "cloudcore"
+	adminUser   = "admin"
+	sysUser     = "sys"
+	calloutUser = "callout"
+	kickerUser  = "kicker"
 )
 
 // contextName is the name of the nats CLI's context.
 const contextName = "frond-dev"
 
-// hubConf is what the template of a server's configuration file is filled with.
-type hubConf struct {
-	Name, Store           string
-	Client, Cluster, Leaf string
-	Routes                []string
-	CA, Cert, Key         string
-	Sys, Cloudcore, Admin string // public nkeys
-	Nodes                 []nodeUser
-}
-
-type nodeUser struct {
-	Node, Nkey         string
-	Publish, Subscribe []string
-}
-
-// hubText is the template of a server's configuration: every listener wants a client certificate and every user an nkey, so nobody is anonymous. Nodes may come
-// in over leaf links only. Without compression and with isolated interest a leaf costs the hub 91 KB instead of
-// megabytes; with pings each 5 s both ends find a half-open link in under 20 s. sync_interval always: an acked message
-// is on disk. The servers of a cluster talk over loopback, so they do not compress either.
-const hubText = `# Made by "frond dev up"; written again by each of them.
-server_name: {{printf "%q" .Name}}
-listen: {{printf "%q" .Client}}
-max_payload: 8MB
-ping_interval: "5s"
-ping_max: 2
-write_deadline: "10s"
-tls { {{template "tls" .}} }
-
-jetstream {
-  store_dir: {{printf "%q" .Store}}
-  domain: "hub"
-  sync_interval: always
-  max_memory_store: 256MB
-  max_file_store: 4GB
-}
-{{if .Routes}}
-cluster {
-  name: "hub"
-  listen: {{printf "%q" .Cluster}}
-  no_advertise: true
-  compression: off
-  routes: [{{list .Routes}}]
-  tls { {{template "tls" .}} }
-}
-{{end}}
-leafnodes {
-  listen: {{printf "%q" .Leaf}}
-  no_advertise: true
-  compression: off
-  isolate_leafnode_interest: true
-  tls { {{template "tls" .}} }
-}
-
-system_account: SYS
-accounts {
-  SYS: { users: [ { nkey: {{.Sys}} } ] }
-  FROND: {
-    jetstream: enabled
-    users: [
-      { nkey: {{.Cloudcore}}, allowed_connection_types: ["STANDARD"] } # cloudcore
-      { nkey: {{.Admin}}, allowed_connection_types: ["STANDARD"] } # people
-{{- range .Nodes}}
-      { # {{.Node}}
-        nkey: {{.Nkey}}, allowed_connection_types: ["LEAFNODE"]
-        permissions: {
-          publish: { allow: [{{list .Publish}}] }
-          subscribe: { allow: [{{list .Subscribe}}] }
-        }
-      }
-{{- end}}
-    ]
-  }
-}
-{{define "tls"}}ca_file: {{printf "%q" .CA}}, cert_file: {{printf "%q" .Cert}}, key_file: {{printf "%q" .Key}}, verify: true, timeout: 5{{end}}`
-
-func quotedList(words []string) string {
-	quoted := make([]string, len(words))
-	for i, w := range words {
-		quoted[i] = fmt.Sprintf("%q", w)
-	}
-	return strings.Join(quoted, ", ")
-}
-
-func (h hubConf) render() ([]byte, error) {
-	t, err := template.New("nats-server.conf").Funcs(template.FuncMap{"list": quotedList}).Parse(hubText)
-	if err != nil {
-		return nil, fmt.Errorf("parse template: %w", err)
-	}
-	var b bytes.Buffer
-	if err := t.Execute(&b, h); err != nil {
-		return nil, fmt.Errorf("render configuration of %s: %w", h.Name, err)
-	}
-	return b.Bytes(), nil
-}
+// cells is how many accounts nodes are spread over: two nodes may share one, or not.
+const cells = 4
 
 // writeHub makes the certificates, nkeys and configuration files of the hub's servers and of all that connect to them.
 // It returns the names of the servers whose file has changed.
@@ -136,25 +45,30 @@ func writeHub(l layout, s state) (changed []string, err error) {
 		return nil, err
 	}
 	hubs := numbered("hub", s.Spec.Hubs)
-	base := hubConf{CA: ca.Cert}
-	for user, public := range map[string]*string{sysUser: &base.Sys, cloudUser: &base.Cloudcore, adminUser: &base.Admin} {
-		if *public, err = seed(l.seed(user)); err != nil {
+	base := hubconf.Config{CA: ca.Cert, Cells: cells, Nodes: map[string]string{}}
+	for user, public := range map[string]*string{
+		sysUser: &base.Users.System, cloudUser: &base.Users.Cloudcore, adminUser: &base.Users.Admin,
+		calloutUser: &base.Users.Callout, kickerUser: &base.Users.Kicker,
+	} {
+		if *public, err = seed(l.seed(user), nkeys.CreateUser); err != nil {
 			return nil, err
 		}
 		if _, err := ca.Issue(user, pki.Subject{Name: user}); err != nil {
 			return nil, err
 		}
 	}
+	if base.Issuer, err = seed(l.seed("issuer"), nkeys.CreateAccount); err != nil {
+		return nil, err
+	}
 	for _, edge := range numbered("edge", s.Spec.Edges) {
-		public, err := seed(l.edge(edge).seed())
+		public, err := seed(l.edge(edge).seed(), nkeys.CreateUser)
 		if err != nil {
 			return nil, err
 		}
 		if _, err := ca.IssueIn(l.edge(edge).dir, "node", pki.Subject{Name: edge}); err != nil {
 			return nil, err
 		}
-		publish, subscribe := streams.NodePermissions(edge)
-		base.Nodes = append(base.Nodes, nodeUser{Node: edge, Nkey: public, Publish: publish, Subscribe: subscribe})
+		base.Nodes[public] = edge
 	}
 	if len(hubs) > 1 {
 		for _, h := range hubs {
@@ -162,18 +76,20 @@ func writeHub(l layout, s state) (changed []string, err error) {
 		}
 	}
 	for _, h := range hubs {
-		pair, err := ca.Issue(h, pki.Subject{Name: h, Hosts: []string{"127.0.0.1", "::1", "localhost", h, wan.Gateway}})
-		if err != nil {
-			return nil, err
-		}
 		conf := base
-		conf.Name, conf.Store, conf.Cert, conf.Key = h, l.in(h, "data"), pair.Cert, pair.Key
-		conf.Client = loopback(s.Ports[h])
-		conf.Cluster, conf.Leaf = loopback(s.Ports[h+"-cluster"]), loopback(s.Ports[h+"-leaf"])
-		data, err := conf.render()
+		conf.Name, conf.Store = h, l.in(h, "data")
+		if conf.Cert, conf.Key, err = hubCertificate(l, ca, h); err != nil {
+			return nil, err
+		}
+		conf.Client, conf.Leaf = loopback(s.Ports[h]), loopback(s.Ports[h+"-leaf"])
+		if len(hubs) > 1 {
+			conf.Cluster = loopback(s.Ports[h+"-cluster"])
+		}
+		data, err := conf.Render()
 		if err != nil {
 			return nil, err
 		}
+		data = append([]byte("# Made by \"frond dev up\"; written again by each of them.\n"), data...)
 		if old, err := os.ReadFile(l.hubConfig(h)); err == nil && bytes.Equal(old, data) {
 			continue
 		}
@@ -183,6 +99,24 @@ func writeHub(l layout, s state) (changed []string, err error) {
 		changed = append(changed, h)
 	}
 	return changed, writeContexts(l, s)
+}
+
+// hubCertificate makes the certificate of a server and the file of it that ends with the authority's.
+func hubCertificate(l layout, ca *pki.Authority, hub string) (chain, key string, err error) {
+	pair, err := ca.Issue(hub, pki.Subject{Name: hub, Hosts: []string{"127.0.0.1", "::1", "localhost", hub, wan.Gateway}})
+	if err != nil {
+		return "", "", err
+	}
+	var data []byte
+	for _, file := range []string{pair.Cert, ca.Cert} {
+		part, err := os.ReadFile(file)
+		if err != nil {
+			return "", "", fmt.Errorf("read certificate: %w", err)
+		}
+		data = append(data, part...)
+	}
+	chain = filepath.Join(l.hubPKI(), hub+".chain.crt")
+	return chain, pair.Key, writeFile(chain, data, 0o644)
 }
 
 // writeContexts writes contexts for the nats CLI where XDG_CONFIG_HOME=DIR makes it look, and the admin's once more as
@@ -225,15 +159,15 @@ func hubURLs(s state) []string {
 	return urls
 }
 
-// seed reads the nkey seed of a user, or makes it, and returns the public key.
-func seed(path string) (public string, err error) {
+// seed reads an nkey seed, or makes it, and returns the public key.
+func seed(path string, create func() (nkeys.KeyPair, error)) (public string, err error) {
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		user, err := nkeys.CreateUser()
+		pair, err := create()
 		if err != nil {
 			return "", fmt.Errorf("make nkey: %w", err)
 		}
-		if data, err = user.Seed(); err != nil {
+		if data, err = pair.Seed(); err != nil {
 			return "", fmt.Errorf("make nkey: %w", err)
 		}
 		if err := writeFile(path, data, 0o600); err != nil {
@@ -242,11 +176,11 @@ func seed(path string) (public string, err error) {
 	} else if err != nil {
 		return "", fmt.Errorf("read nkey: %w", err)
 	}
-	user, err := nkeys.FromSeed(bytes.TrimSpace(data))
+	pair, err := nkeys.FromSeed(bytes.TrimSpace(data))
 	if err != nil {
 		return "", fmt.Errorf("read nkey %s: %w", path, err)
 	}
-	return user.PublicKey()
+	return pair.PublicKey()
 }
 
 // dialHub connects to one server of the hub as sysUser or adminUser.

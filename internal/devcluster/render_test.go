@@ -17,6 +17,7 @@ import (
 
 	"github.com/frond-edge/frond/internal/devcluster"
 	"github.com/frond-edge/frond/internal/toolchain"
+	"github.com/frond-edge/frond/streams"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -74,7 +75,7 @@ func TestGolden(t *testing.T) {
 	})
 }
 
-var nkey = regexp.MustCompile(`\bU[A-Z2-7]{55}\b`)
+var nkey = regexp.MustCompile(`\b[AU][A-Z2-7]{55}\b`)
 
 // scrub replaces what differs from run to run: folders and keys, and the names made of folders.
 func scrub(s, dir, run string) string {
@@ -114,17 +115,23 @@ func TestHubConfigurationIsClosed(t *testing.T) {
 	if o.NoAuthUser != "" || o.TLSMap || o.HTTPPort != 0 || o.Websocket.Port != 0 || o.MQTT.Port != 0 {
 		t.Error("a listener or user nobody asked for")
 	}
-	for name, c := range map[string]*tls.Config{"client": o.TLSConfig, "cluster": o.Cluster.TLSConfig, "leaf": o.LeafNode.TLSConfig} {
-		if c == nil || c.ClientAuth != tls.RequireAndVerifyClientCert {
-			t.Errorf("the %s listener has no mutual TLS", name)
+	for name, c := range map[string]*tls.Config{"client": o.TLSConfig, "cluster": o.Cluster.TLSConfig} {
+		if c == nil || c.ClientAuth != tls.RequireAndVerifyClientCert || c.MinVersion != tls.VersionTLS13 {
+			t.Errorf("the %s listener has no mutual TLS 1.3", name)
 		}
+	}
+	if c := o.LeafNode.TLSConfig; c == nil || c.MinVersion != tls.VersionTLS13 || !o.LeafNode.TLSHandshakeFirst {
+		t.Error("the leaf listener does not begin with TLS 1.3")
+	}
+	if o.AuthCallout == nil || len(o.AuthCallout.AuthUsers) != len(o.Nkeys) {
+		t.Errorf("the callout: %+v", o.AuthCallout)
 	}
 	if !o.SyncAlways || o.MaxPayload != 8<<20 || o.JetStreamDomain != "hub" || o.LeafNode.Compression.Mode != server.CompressionOff {
 		t.Errorf("sync always %t, max payload %d, domain %q, leaf compression %q", o.SyncAlways, o.MaxPayload, o.JetStreamDomain, o.LeafNode.Compression.Mode)
 	}
 	restricted := 0
 	for _, u := range o.Nkeys {
-		if u.Permissions == nil {
+		if u.Account.Name == streams.SystemAccount || u.Permissions == nil {
 			continue
 		}
 		restricted++
@@ -140,7 +147,7 @@ func TestHubConfigurationIsClosed(t *testing.T) {
 			}
 		}
 	}
-	if restricted != spec.Edges || len(o.Nkeys) != spec.Edges+3 {
+	if restricted != spec.Edges || len(o.Nkeys) != spec.Edges+5 {
 		t.Errorf("%d users, %d of them nodes", len(o.Nkeys), restricted)
 	}
 }

@@ -1,5 +1,5 @@
 // Package streamstest starts a real hub for tests: one NATS server with JetStream in the domain of the hub, on a free
-// loopback port, with Frond's topology in place.
+// loopback port, with Frond's accounts and topology in place.
 package streamstest
 
 import (
@@ -16,16 +16,51 @@ import (
 // startTimeout is generous: an embedded server is up in some 10 ms on an idle machine.
 const startTimeout = 20 * time.Second
 
-// Hub starts a hub server that ends with the test.
-func Hub(t testing.TB) *server.Server {
+// cells is how many accounts the hub spreads nodes over: enough for two nodes to be in one, and for two not to be.
+const cells = 2
+
+// door says who is who: a user name is a node's, without one it is a cloudcore.
+type door struct{ s *server.Server }
+
+// Check is for the server.
+func (d *door) Check(c server.ClientAuthentication) bool {
+	user, account := &server.User{}, streams.FrondAccount
+	if node := c.GetOpts().Username; node != "" {
+		account = streams.CellAccount(node, cells)
+		publish, subscribe := streams.NodePermissions(node)
+		user.Permissions = &server.Permissions{
+			Publish: &server.SubjectPermission{Allow: publish}, Subscribe: &server.SubjectPermission{Allow: subscribe},
+		}
+	}
+	var err error
+	if user.Account, err = d.s.LookupAccount(account); err == nil {
+		c.RegisterUser(user)
+	}
+	return err == nil
+}
+
+// Options are those of a server with Frond's accounts, in which a user name, with any password, makes somebody that node. Start
+// it with Run.
+func Options(t testing.TB, name string) *server.Options {
 	t.Helper()
-	s, err := server.NewServer(&server.Options{
-		ServerName: "hub", Host: "127.0.0.1", Port: server.RANDOM_PORT, JetStream: true, JetStreamDomain: streams.HubDomain,
-		StoreDir: t.TempDir(), NoSigs: true, NoLog: true, MaxPayload: 8 << 20,
-	})
+	o := &server.Options{}
+	if err := o.ProcessConfigString("system_account: SYS\n" + streams.AccountsConfig(cells, nil)); err != nil {
+		t.Fatalf("hub accounts: %v", err)
+	}
+	o.ServerName, o.Host, o.Port, o.NoSigs, o.NoLog, o.MaxPayload = name, "127.0.0.1", server.RANDOM_PORT, true, true, 8<<20
+	return o
+}
+
+// Run starts a server of Options that ends with the test.
+func Run(t testing.TB, o *server.Options) *server.Server {
+	t.Helper()
+	who := &door{}
+	o.CustomClientAuthentication = who
+	s, err := server.NewServer(o)
 	if err != nil {
 		t.Fatalf("hub: %v", err)
 	}
+	who.s = s
 	s.Start()
 	t.Cleanup(func() {
 		s.Shutdown()
@@ -34,6 +69,15 @@ func Hub(t testing.TB) *server.Server {
 	if !s.ReadyForConnections(startTimeout) {
 		t.Fatal("hub not ready")
 	}
+	return s
+}
+
+// Hub starts a hub server with Frond's topology that ends with the test.
+func Hub(t testing.TB) *server.Server {
+	t.Helper()
+	o := Options(t, "hub")
+	o.JetStream, o.JetStreamDomain, o.StoreDir = true, streams.HubDomain, t.TempDir()
+	s := Run(t, o)
 	js, err := jetstream.New(Connect(t, s))
 	if err != nil {
 		t.Fatalf("hub: %v", err)
@@ -44,7 +88,13 @@ func Hub(t testing.TB) *server.Server {
 	return s
 }
 
-// Connect opens a client connection that closes with the test.
+// Node opens a connection as a node has it: in its cell, with its rights and its inbox. It closes with the test.
+func Node(t testing.TB, s *server.Server, node string, opts ...nats.Option) *nats.Conn {
+	t.Helper()
+	return Connect(t, s, append(opts, nats.UserInfo(node, ""), nats.CustomInboxPrefix(streams.InboxPrefix(node)))...)
+}
+
+// Connect opens a cloudcore's connection that closes with the test.
 func Connect(t testing.TB, s *server.Server, opts ...nats.Option) *nats.Conn {
 	t.Helper()
 	nc, err := nats.Connect(s.ClientURL(), opts...)

@@ -21,6 +21,12 @@ const (
 	idBytes      = 16 // 22 letters: nobody guesses it
 )
 
+// UpSubjects are all subjects from nodes to Dialers, DownSubjects those from Dialers to nodes.
+const (
+	UpSubjects   = upPrefix + "*.*.*"
+	DownSubjects = downPrefix + "*.*.*"
+)
+
 // Permissions are the subjects that a node's user may publish to and subscribe to for its tunnels, and nothing more.
 func Permissions(node string) (publish, subscribe string) {
 	token := wire.Escape(node)

@@ -1,0 +1,230 @@
+// Package hubconf writes the configuration file of a server of the hub.
+//
+// It is text from plain values, for whoever installs a hub: no file is read and no key is made. The accounts and what crosses
+// between them are those of streams. What a running server takes by a reload, without a link lost, is said at Config.
+package hubconf
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"text/template"
+
+	"github.com/frond-edge/frond/streams"
+)
+
+const (
+	// DefaultCells is how many accounts nodes are spread over: 250 nodes each at 16,000 (measured: above 500 what a link costs
+	// the hub grows with the square).
+	DefaultCells = 64
+
+	defaultMemoryStore = "256MB"
+	defaultFileStore   = "4GB"
+	// answerTimeout is how long the hub waits for a cloudcore to say whether a link may come in: one that has died must not
+	// hold the others' turn, and a gateway dials again by itself.
+	answerTimeout = 3
+	// leafTimeout is how long a link may take to log in, the answer included.
+	leafTimeout = 10
+)
+
+// Config is one server of a hub. All but Name, Store, the addresses of listeners and Cells may change under a running server:
+// write the file, send SIGHUP. Files are read again then, too, so a renewed certificate takes no more than that.
+type Config struct {
+	// Name is the server's; Store the folder of its streams.
+	Name, Store string
+	// Client, Cluster, Leaf and Websocket are where it listens: host:port. No Cluster: a hub of one server. No Websocket: none.
+	Client, Cluster, Leaf, Websocket string
+	// Routes are URLs of the hub's servers, all of them: nats-route://host:port.
+	Routes []string
+	// CA is the file with the authorities of who may connect as a client or a server.
+	CA string
+	// Cert and Key are the files of the server's own certificate. Cert ends with the authority's, so that who joins can compare
+	// that one's hash before it trusts it.
+	Cert, Key string
+	// Cells is how many accounts nodes are spread over; fixed when the hub is installed. 0 is DefaultCells.
+	Cells int
+	// Issuer is the public account nkey that signs what the hub is told of a link.
+	Issuer string
+	// Users have a place of their own; everybody else is asked about.
+	Users Users
+	// Nodes are let in without being asked about, from their public nkeys to their names: a hub without cloudcores, for tests.
+	Nodes map[string]string
+	// MemoryStore and FileStore bound the streams, as 256MB and 4GB, the defaults.
+	MemoryStore, FileStore string
+}
+
+// Users are the public nkeys of those who log in as clients. They show a client certificate, too.
+type Users struct {
+	// Cloudcore has the streams; Callout is told of each link and says who it is; Kicker lists links and closes them. All three
+	// are cloudcores, in three accounts.
+	Cloudcore, Callout, Kicker string
+	// Admin is for people, with the same rights as a cloudcore. System sees the servers themselves.
+	Admin, System string
+}
+
+// Validate names every fault.
+func (c Config) Validate() error {
+	var errs []error
+	for name, value := range map[string]string{
+		"name": c.Name, "store": c.Store, "client": c.Client, "leaf": c.Leaf, "ca": c.CA, "cert": c.Cert, "key": c.Key,
+	} {
+		if value == "" {
+			errs = append(errs, fmt.Errorf("%s: is empty", name))
+		}
+	}
+	for name, key := range map[string]string{
+		"users.cloudcore": c.Users.Cloudcore, "users.callout": c.Users.Callout, "users.kicker": c.Users.Kicker,
+		"users.admin": c.Users.Admin, "users.system": c.Users.System,
+	} {
+		if !strings.HasPrefix(key, "U") {
+			errs = append(errs, fmt.Errorf("%s: is no public nkey of a user", name))
+		}
+	}
+	if !strings.HasPrefix(c.Issuer, "A") {
+		errs = append(errs, errors.New("issuer: is no public nkey of an account"))
+	}
+	if c.Cells < 0 {
+		errs = append(errs, errors.New("cells: is less than 0"))
+	}
+	return errors.Join(errs...)
+}
+
+// Render writes the file.
+//
+// Every listener speaks TLS 1.3. Clients and servers show certificates; leafs show none, hear nothing before TLS, and are
+// somebody only when a cloudcore says so. Without compression and with isolated interest a leaf costs little; with pings each
+// 5 s both ends find a half-open link in under 20 s. sync_interval always: an acked message is on disk. The servers talk
+// in one data centre, so they do not compress either.
+func (c Config) Render() ([]byte, error) {
+	if err := c.Validate(); err != nil {
+		return nil, fmt.Errorf("configuration of %s: %w", c.Name, err)
+	}
+	for field, value := range map[*string]string{&c.MemoryStore: defaultMemoryStore, &c.FileStore: defaultFileStore} {
+		if *field == "" {
+			*field = value
+		}
+	}
+	if c.Cells == 0 {
+		c.Cells = DefaultCells
+	}
+	t, err := template.New("nats-server.conf").Funcs(template.FuncMap{"list": quotedList}).Parse(text)
+	if err != nil {
+		return nil, fmt.Errorf("parse template: %w", err)
+	}
+	var b bytes.Buffer
+	if err := t.Execute(&b, c); err != nil {
+		return nil, fmt.Errorf("configuration of %s: %w", c.Name, err)
+	}
+	return b.Bytes(), nil
+}
+
+// AnswerTimeout and LeafTimeout are answerTimeout and leafTimeout for the template.
+func (Config) AnswerTimeout() int { return answerTimeout }
+func (Config) LeafTimeout() int   { return leafTimeout }
+
+// Accounts is the block of that name.
+func (c Config) Accounts() string {
+	standard := func(key, more string) string {
+		return fmt.Sprintf(`{ nkey: %s, allowed_connection_types: ["STANDARD"]%s }`, key, more)
+	}
+	publish, subscribe := KickerPermissions()
+	kicker := fmt.Sprintf(", permissions: { publish: { allow: [%s] }, subscribe: { allow: [%s] } }", quotedList(publish), quotedList(subscribe))
+	users := map[string][]string{
+		streams.SystemAccount: {standard(c.Users.System, ""), standard(c.Users.Kicker, kicker)},
+		streams.AuthAccount:   {standard(c.Users.Callout, "")},
+		streams.FrondAccount:  {standard(c.Users.Cloudcore, ""), standard(c.Users.Admin, "")},
+	}
+	for _, key := range c.keys() {
+		cell := streams.CellAccount(c.Nodes[key], c.Cells)
+		publish, subscribe := streams.NodePermissions(c.Nodes[key])
+		users[cell] = append(users[cell], fmt.Sprintf(
+			`{ nkey: %s, allowed_connection_types: ["LEAFNODE"], permissions: { publish: { allow: [%s] }, subscribe: { allow: [%s] } } }`,
+			key, quotedList(publish), quotedList(subscribe)))
+	}
+	return streams.AccountsConfig(c.Cells, users)
+}
+
+// Known are the keys that nobody is asked about.
+func (c Config) Known() string {
+	known := append([]string{c.Users.Cloudcore, c.Users.Callout, c.Users.Kicker, c.Users.Admin, c.Users.System}, c.keys()...)
+	return strings.Join(known, ", ")
+}
+
+// keys are those of Nodes, in the order of the nodes' names.
+func (c Config) keys() []string {
+	return slices.SortedFunc(maps.Keys(c.Nodes), func(a, b string) int { return strings.Compare(c.Nodes[a], c.Nodes[b]) })
+}
+
+// KickerPermissions are what a cloudcore needs of the servers themselves: which links there are, and to close one. Answers go to
+// its inbox.
+func KickerPermissions() (publish, subscribe []string) {
+	return []string{"$SYS.REQ.SERVER.*.LEAFZ", "$SYS.REQ.SERVER.*.KICK"}, []string{"_INBOX.>"}
+}
+
+func quotedList(words []string) string {
+	quoted := make([]string, len(words))
+	for i, w := range words {
+		quoted[i] = fmt.Sprintf("%q", w)
+	}
+	return strings.Join(quoted, ", ")
+}
+
+const text = `server_name: {{printf "%q" .Name}}
+listen: {{printf "%q" .Client}}
+max_payload: 8MB
+ping_interval: "5s"
+ping_max: 2
+write_deadline: "10s"
+tls { {{template "mutual" .}} }
+
+jetstream {
+  store_dir: {{printf "%q" .Store}}
+  domain: "hub"
+  sync_interval: always
+  max_memory_store: {{.MemoryStore}}
+  max_file_store: {{.FileStore}}
+}
+{{if .Cluster}}
+cluster {
+  name: "hub"
+  listen: {{printf "%q" .Cluster}}
+  no_advertise: true
+  compression: off
+  routes: [{{list .Routes}}]
+  tls { {{template "mutual" .}} }
+}
+{{end}}
+leafnodes {
+  listen: {{printf "%q" .Leaf}}
+  no_advertise: true
+  compression: off
+  isolate_leafnode_interest: true
+  authorization { timeout: {{.LeafTimeout}} }
+  tls { {{template "server" .}}, handshake_first: {{if .Nodes}}auto{{else}}true{{end}} }
+}
+{{if .Websocket}}
+websocket { # for leafs that have no other way out
+  listen: {{printf "%q" .Websocket}}
+  compression: false
+  handshake_timeout: "5s"
+  authorization { timeout: {{.LeafTimeout}} }
+  tls { {{template "server" .}} }
+}
+{{end}}
+# Whoever has no place below is asked about on $SYS.REQ.USER.AUTH of AUTH, which a cloudcore answers.
+authorization {
+  timeout: {{.AnswerTimeout}}
+  auth_callout {
+    issuer: {{.Issuer}}
+    account: AUTH
+    auth_users: [{{.Known}}]
+  }
+}
+
+system_account: SYS
+{{.Accounts}}
+{{- define "server"}}cert_file: {{printf "%q" .Cert}}, key_file: {{printf "%q" .Key}}, min_version: "1.3", timeout: 5{{end}}
+{{- define "mutual"}}ca_file: {{printf "%q" .CA}}, {{template "server" .}}, verify: true{{end}}`

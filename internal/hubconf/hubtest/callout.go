@@ -1,0 +1,77 @@
+package hubtest
+
+import (
+	"fmt"
+
+	"github.com/nats-io/jwt/v2"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nkeys"
+
+	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/streams"
+)
+
+// Answer lets in who shows a credential with a key of the list, which is from public nkeys to nodes: to the node's cell, and any
+// other key to the lobby. It checks the signature, as the hub does not. It answers from one server of the hub until the
+// connection that it returns is closed.
+func (h *Hub) Answer(i int, nodes map[string]string) *nats.Conn {
+	h.tb.Helper()
+	nc := h.Connect(i, "callout")
+	_, err := nc.QueueSubscribe("$SYS.REQ.USER.AUTH", "cloudcore", func(msg *nats.Msg) {
+		answer, err := h.answer(string(msg.Data), nodes)
+		if err != nil {
+			h.tb.Logf("callout: %v", err)
+			return
+		}
+		_ = msg.Respond([]byte(answer)) // whoever asked waits no longer, or asks again
+	})
+	if err == nil {
+		err = nc.Flush()
+	}
+	if err != nil {
+		h.tb.Fatalf("answer the callout: %v", err)
+	}
+	return nc
+}
+
+func (h *Hub) answer(request string, nodes map[string]string) (string, error) {
+	asked, err := jwt.DecodeAuthorizationRequestClaims(request)
+	if err != nil {
+		return "", fmt.Errorf("request: %w", err)
+	}
+	claims := jwt.NewAuthorizationResponseClaims(asked.UserNkey)
+	claims.Audience = asked.Server.ID
+	user, err := h.admit(asked, nodes)
+	if err == nil {
+		claims.Jwt, err = user.Encode(h.Issuer)
+	}
+	if err != nil {
+		claims.Error = err.Error()
+	}
+	return claims.Encode(h.Issuer)
+}
+
+func (h *Hub) admit(asked *jwt.AuthorizationRequestClaims, nodes map[string]string) (*jwt.UserClaims, error) {
+	shown, signature, err := identity.Shown(asked.ConnectOptions.SignedNonce)
+	if err != nil {
+		return nil, err
+	}
+	key, err := nkeys.FromPublicKey(shown.Key)
+	if err != nil {
+		return nil, fmt.Errorf("key: %w", err)
+	}
+	if err := key.Verify([]byte(asked.ClientInformation.Nonce), signature); err != nil {
+		return nil, fmt.Errorf("signature: %w", err)
+	}
+	user := jwt.NewUserClaims(asked.UserNkey)
+	user.Name, user.Audience = shown.Key, streams.LobbyAccount
+	user.AllowedConnectionTypes.Add(jwt.ConnectionTypeLeafnode, jwt.ConnectionTypeLeafnodeWS)
+	user.Pub.Allow, user.Sub.Allow = permit(streams.LobbyPermissions(shown.Key))
+	if node := nodes[shown.Key]; node != "" {
+		user.Audience = streams.CellAccount(node, h.Cells)
+		user.Pub.Allow, user.Sub.Allow = permit(streams.NodePermissions(node))
+	}
+	return user, nil
+}
+
+func permit(publish, subscribe []string) (jwt.StringList, jwt.StringList) { return publish, subscribe }
