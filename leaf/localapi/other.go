@@ -91,6 +91,10 @@ func (s *Server) unfollowedList(w http.ResponseWriter, req *http.Request, watchi
 		fail(w, req, refusal)
 		return
 	}
+	if revision, err := revisionOf(req.URL.Query().Get("resourceVersion")); err == nil && revision > 0 {
+		fail(w, req, apierrors.NewResourceExpired("the cloud has stopped sending this to the gateway, and knows no version of it: list again"))
+		return
+	}
 	s.forward(w, req)
 }
 
