@@ -161,9 +161,13 @@ func (e *Engine) Runs(node, namespace, account string) bool {
 	}
 	return slices.ContainsFunc(found, func(o any) bool {
 		pod, ok := o.(*corev1.Pod)
-		return ok && pod.Namespace == namespace && pod.Spec.ServiceAccountName == account &&
-			pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed
+		return ok && pod.Namespace == namespace && runsAs(pod, account)
 	})
+}
+
+// runsAs reports whether a pod is a proof that its node may act as a service account. A mirror pod is the node's own word.
+func runsAs(pod *corev1.Pod, account string) bool {
+	return !isMirror(pod) && pod.Spec.ServiceAccountName == account && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed
 }
 
 // Knows reports whether a node has a Node object. The engine must be Ready.

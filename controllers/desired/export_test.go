@@ -16,6 +16,7 @@ var (
 	ClaimRefs   = claimRefs
 	VolumeRefs  = volumeRefs
 	Leaving     = leaving
+	RunsAs      = runsAs
 )
 
 // GuardReason judges a node with so many missing, foreign missing, recently gone and live pods.

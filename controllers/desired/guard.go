@@ -347,6 +347,11 @@ func (r record) isOwnPod(key wire.Key) bool { return isPod(key) && r.leaving != 
 // mirrorAnnotation is on the API's copy of a static pod; the kubelet makes and removes it at once.
 const mirrorAnnotation = "kubernetes.io/config.mirror"
 
+func isMirror(pod *corev1.Pod) bool {
+	_, ok := pod.Annotations[mirrorAnnotation]
+	return ok
+}
+
 // forced reports whether a pod is on its way out without any time to end: by force, or as the last step of an orderly end.
 // Between that and its disappearance the API shows it for a moment, or for as long as it has finalizers; a node that sees it
 // so kills it.
@@ -356,7 +361,7 @@ func forced(pod *corev1.Pod) bool {
 
 // leaving says why a pod's removal would be no surprise.
 func leaving(pod *corev1.Pod) wire.Leaving {
-	_, mirror := pod.Annotations[mirrorAnnotation]
+	mirror := isMirror(pod)
 	grace := pod.Spec.TerminationGracePeriodSeconds
 	switch {
 	case pod.DeletionTimestamp != nil && !forced(pod):

@@ -295,3 +295,25 @@ func TestGraphTellsWhatIsNeededFirst(t *testing.T) {
 		t.Errorf("order (-want +got):\n%s", diff)
 	}
 }
+
+// A mirror pod is the node's own word: whatever it names, it gives the node nothing. kube-apiserver refuses one that names a service
+// account or a Secret, as long as its admission plugins are as they come.
+func TestAMirrorPodIsNoProof(t *testing.T) {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "n"}}
+	pod.Spec.ServiceAccountName = "admin"
+	pod.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "pull"}}
+	if !desired.RunsAs(pod, "admin") || desired.RunsAs(pod, "other") || len(desired.PodRefs(pod)) != 2 {
+		t.Errorf("a pod of the cloud's brings %v", desired.PodRefs(pod))
+	}
+	ended := pod.DeepCopy()
+	if ended.Status.Phase = corev1.PodSucceeded; desired.RunsAs(ended, "admin") {
+		t.Error("a pod that has ended counts")
+	}
+	pod.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"}
+	if desired.RunsAs(pod, "admin") {
+		t.Error("it counts as one that runs as the account it names")
+	}
+	if refs := desired.PodRefs(pod); len(refs) != 0 {
+		t.Errorf("it brings %v", refs)
+	}
+}

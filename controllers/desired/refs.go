@@ -49,8 +49,12 @@ func (r *references) foreign(ref *corev1.SecretReference) {
 }
 
 // podRefs returns what a kubelet needs to run the pod. The CA bundle kube-root-ca.crt is among a pod's projected volumes
-// when it wants a token. What these objects need in turn is accountRefs, claimRefs and volumeRefs.
+// when it wants a token. What these objects need in turn is accountRefs, claimRefs and volumeRefs. A mirror pod, which the node has made
+// itself, needs nothing of the cloud's; Kubernetes' Node authorizer judges it so too.
 func podRefs(pod *corev1.Pod) []wire.Key {
+	if isMirror(pod) {
+		return nil
+	}
 	r := referencesIn(pod.Namespace)
 	r.add("serviceaccounts", pod.Namespace, pod.Spec.ServiceAccountName)
 	for i := range pod.Spec.ImagePullSecrets {

@@ -18,7 +18,7 @@ import (
 // Stored is what a gateway's store holds, as edgecore tells it on its unix socket.
 type Stored struct {
 	Cursor wire.Cursor `json:"cursor"`
-	// Revision is the store's own version: what a resourceVersion means on the gateway.
+	// Revision is the store's own version: a resourceVersion of the gateway's API, less 10^18.
 	Revision uint64         `json:"revision"`
 	Objects  []StoredObject `json:"objects"`
 }

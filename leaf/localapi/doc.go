@@ -6,7 +6,7 @@
 // this package supplies one REST storage for all resources in the table of resources.go.
 //
 // What it guarantees:
-//   - A resourceVersion is the store's revision: it grows with each change and survives a restart.
+//   - A resourceVersion is the store's revision plus 10^18, so none is ever one of the cloud's: it grows with each change and survives a restart.
 //   - "Not known" is never "not there". 404 is answered only for what the node has proof about: its own pods and
 //     itself once the store has attached, or what the cloud said is absent. Everything else that is unknown while the
 //     link is down is 503.

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"strconv"
 
 	"github.com/google/uuid"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -65,7 +64,7 @@ func (r *resource) decode(e store.Entry) (runtime.Object, stamp, error) {
 		return nil, stamp{}, fmt.Errorf("decode %s: %w", e.Key.Human(), err)
 	}
 	v := stamp{revision: e.Revision, cloud: m.GetResourceVersion()}
-	m.SetResourceVersion(strconv.FormatUint(e.Revision, 10))
+	m.SetResourceVersion(localVersion(e.Revision))
 	if m.GetUID() == "" {
 		m.SetUID(provisional(e.Key))
 	}
@@ -126,7 +125,7 @@ func (r *resource) listOf(items []runtime.Object, revision uint64) (runtime.Obje
 	if err != nil {
 		return nil, fmt.Errorf("list of %s: %w", r.gvr.Resource, err)
 	}
-	m.SetResourceVersion(strconv.FormatUint(revision, 10))
+	m.SetResourceVersion(localVersion(revision))
 	return list, nil
 }
 
@@ -134,7 +133,7 @@ func (r *resource) listOf(items []runtime.Object, revision uint64) (runtime.Obje
 func (r *resource) bookmark(revision uint64, initialEnd bool) runtime.Object {
 	obj := r.object()
 	if m, err := meta.Accessor(obj); err == nil {
-		m.SetResourceVersion(strconv.FormatUint(revision, 10))
+		m.SetResourceVersion(localVersion(revision))
 		if initialEnd {
 			m.SetAnnotations(map[string]string{metav1.InitialEventsAnnotationKey: "true"})
 		}

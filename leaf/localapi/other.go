@@ -91,6 +91,10 @@ func (s *Server) unfollowedList(w http.ResponseWriter, req *http.Request, watchi
 		fail(w, req, refusal)
 		return
 	}
+	if revision, err := revisionOf(req.URL.Query().Get("resourceVersion")); err == nil && revision > 0 {
+		fail(w, req, apierrors.NewResourceExpired("the cloud has stopped sending this to the gateway, and knows no version of it: list again"))
+		return
+	}
 	s.forward(w, req)
 }
 
@@ -204,7 +208,7 @@ func (rs *routes) kindOf(ctx context.Context, gvr schema.GroupVersionResource) (
 	}
 	kind, list := r.gvk(), gvr.GroupVersion().WithKind(described.Kind+"List")
 	if scheme.Scheme.Recognizes(kind) && scheme.Scheme.Recognizes(list) {
-		r.object, r.list = typedAs(kind), typedAs(list)
+		r.object, r.list, r.seen = typedAs(kind), typedAs(list), &seen{}
 		return r, nil
 	}
 	r.schemaless = true

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -90,7 +89,7 @@ func (e *endpoint) fetch(ctx context.Context, key wire.Key) (runtime.Object, err
 		}
 		m.SetManagedFields(nil)
 		// The cloud's version means nothing here; the present revision lets a watch from it see the delivery.
-		m.SetResourceVersion(strconv.FormatUint(e.objects.Revision(), 10))
+		m.SetResourceVersion(localVersion(e.objects.Revision()))
 		if e.r.adorn != nil {
 			e.r.adorn(obj)
 		}
@@ -126,7 +125,7 @@ func (e *endpoint) List(ctx context.Context, opts *metainternalversion.ListOptio
 	return e.firstPage(ctx, opts, items, revision)
 }
 
-// snapshot returns what matches now and the revision at which it does.
+// snapshot returns what matches now and the revision at which it does. The objects are others' too: see view.
 func (e *endpoint) snapshot(ctx context.Context, f *filter) ([]runtime.Object, uint64, error) {
 	namespace := request.NamespaceValue(ctx)
 	extra, err := e.ready(ctx, namespace, f)
@@ -144,7 +143,7 @@ func (e *endpoint) snapshot(ctx context.Context, f *filter) ([]runtime.Object, u
 		if !f.mayMatch(entry.Key.Namespace, entry.Key.Name) {
 			continue
 		}
-		obj, _, err := e.r.decode(entry)
+		obj, err := e.r.view(entry)
 		if err != nil {
 			return nil, 0, err
 		}
@@ -195,12 +194,12 @@ func (e *endpoint) still(ctx context.Context, opts *metainternalversion.ListOpti
 
 // start reads a list's or watch's resourceVersion. One from the future belongs to a store that is gone.
 func (e *endpoint) start(opts *metainternalversion.ListOptions) (uint64, error) {
-	if opts == nil || opts.ResourceVersion == "" {
+	if opts == nil {
 		return 0, nil
 	}
-	after, err := strconv.ParseUint(opts.ResourceVersion, 10, 64)
+	after, err := revisionOf(opts.ResourceVersion)
 	if err != nil {
-		return 0, apierrors.NewBadRequest(fmt.Sprintf("invalid resource version %q", opts.ResourceVersion))
+		return 0, err
 	}
 	if after > e.objects.Revision() {
 		return 0, apierrors.NewResourceExpired("the resource version is newer than this store: list again")

@@ -194,7 +194,7 @@ func TestBookmarks(t *testing.T) {
 	}
 	g.deliver(configMap("a", "1")) // of another resource
 	e = <-w.ResultChan()
-	if want := fmt.Sprint(g.store.Revision()); e.Type != watch.Bookmark || e.Object.(*corev1.Secret).ResourceVersion != want {
+	if want := fmt.Sprint(uint64(1e18) + g.store.Revision()); e.Type != watch.Bookmark || e.Object.(*corev1.Secret).ResourceVersion != want {
 		t.Fatalf("bookmark: %+v, want version %s", e, want)
 	}
 }

@@ -75,6 +75,7 @@ type resource struct {
 	adorn func(runtime.Object)
 	// schemaless objects have no Go type here.
 	schemaless bool
+	seen       *seen // shared by copies of the resource
 }
 
 func (r *resource) gvk() schema.GroupVersionKind { return r.gvr.GroupVersion().WithKind(r.kind) }

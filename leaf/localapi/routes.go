@@ -60,7 +60,7 @@ func (s *Server) newRoutes() (*routes, error) {
 		others:    map[schema.GroupVersionResource]*route{},
 	}
 	for _, r := range table {
-		r.adorn = s.adorned(r)
+		r.adorn, r.seen = s.adorned(r), &seen{}
 		var where objects = stored{s.store}
 		if r.home == inMemory {
 			where = newMemory(r.gvr.Resource)

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"net/http"
-	"strconv"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -19,8 +18,8 @@ import (
 // that is no longer the object's passes as it is, and the cloud finds a conflict, as it should. Answers are led back where
 // the state is the one that is held here: a client that compares what it read with a dry run sees no difference in versions.
 //
-// Both versions are numbers. A client that keeps the version of an earlier answer of the cloud, which by chance is the store's
-// number of the object's present state, would overwrite that state instead of finding a conflict.
+// Both versions are numbers, of ranges that do not meet (localBase). So a client that keeps the version of an earlier answer of the
+// cloud finds a conflict and overwrites nothing, whatever the store counts.
 
 // pair is the two names of one state of an object.
 type pair struct{ local, cloud string }
@@ -39,7 +38,7 @@ func (s *Server) pairOf(req *http.Request) (pair, bool) {
 	if err != nil {
 		return pair{}, false
 	}
-	return pair{local: strconv.FormatUint(e.Revision, 10), cloud: e.Version}, e.Version != ""
+	return pair{local: localVersion(e.Revision), cloud: e.Version}, e.Version != ""
 }
 
 // toCloud names the cloud's version in a request that names the one held here.

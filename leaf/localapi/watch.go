@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
-	"strconv"
 	"sync"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -90,7 +89,7 @@ func (w *watcher) Stop() {
 
 func (w *watcher) initial(ctx context.Context, items []runtime.Object, end runtime.Object) bool {
 	for _, obj := range items {
-		if !w.send(ctx, watch.Added, obj) {
+		if !w.send(ctx, watch.Added, ownCopy(obj)) {
 			return false
 		}
 	}
@@ -207,7 +206,7 @@ func (w *watcher) translate(event store.Event) (watch.EventType, runtime.Object,
 			return "", nil, err
 		}
 		// A deletion is an event of its own: its version is the deletion's, or a client would resume before it.
-		m.SetResourceVersion(strconv.FormatUint(event.Entry.Revision, 10))
+		m.SetResourceVersion(localVersion(event.Entry.Revision))
 		return watch.Deleted, last, nil
 	default:
 		return "", nil, nil

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/google/uuid"
@@ -319,7 +318,7 @@ func (e *endpoint) Delete(ctx context.Context, name string, _ rest.ValidateObjec
 		if p.UID != nil && *p.UID != m.GetUID() {
 			return nil, false, e.otherUID(name, *p.UID, m.GetUID())
 		}
-		if p.ResourceVersion != nil && *p.ResourceVersion != strconv.FormatUint(entry.Revision, 10) {
+		if p.ResourceVersion != nil && *p.ResourceVersion != localVersion(entry.Revision) {
 			return nil, false, apierrors.NewConflict(e.r.gvr.GroupResource(), name, errChanged)
 		}
 	}

@@ -1,0 +1,68 @@
+package localapi_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/frond-edge/frond/api/wire"
+)
+
+// TestVersionsOfTwoHistoriesAreNotMixedUp: a program that writes what it read here names the cloud's version of that state. One that
+// kept a version which the cloud gave it in an answer, and which by chance is the number that the store has for the newest state, means the
+// cloud's: the cloud sees it as it is, and refuses what is not the newest.
+func TestVersionsOfTwoHistoriesAreNotMixedUp(t *testing.T) {
+	s := newSite(t)
+	s.allow("default", rbacv1.PolicyRule{Verbs: []string{"*"}, APIGroups: []string{"*"}, Resources: []string{"*"}})
+	cm := configMap("a", "1")
+	cm.ResourceVersion = "4711"
+	s.deliver(cm)
+	s.cloud.online(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodPut {
+			answer(w, http.StatusOK, cm)
+			return
+		}
+		var sent corev1.ConfigMap
+		if err := json.NewDecoder(r.Body).Decode(&sent); err != nil || sent.ResourceVersion != "4711" {
+			answerStatus(w, http.StatusConflict, metav1.StatusReasonConflict)
+			return
+		}
+		answer(w, http.StatusOK, &sent)
+	})
+	cfg := s.as(s.issuer.Token(claims()))
+	cfg.ContentType = "application/json" // which the cloud that is played here reads
+	c := clientFor(t, cfg).CoreV1().ConfigMaps("default")
+	read, err := c.Get(t.Context(), "a", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Update(t.Context(), read, metav1.UpdateOptions{}); err != nil {
+		t.Errorf("a write of what was read: %v", err)
+	}
+	e, err := s.store.Get(wire.Key{Resource: "configmaps", Namespace: "default", Name: "a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, version := range map[string]string{"the store's number": fmt.Sprint(e.Revision), "an older state here": fmt.Sprint(uint64(1e18) + e.Revision - 1)} {
+		stale := read.DeepCopy()
+		stale.ResourceVersion = version
+		if _, err := c.Update(t.Context(), stale, metav1.UpdateOptions{}); !apierrors.IsConflict(err) {
+			t.Errorf("%s as the cloud's version: %v, want a conflict", name, err)
+		}
+	}
+	// A list that only the cloud can give is not asked of it by a version of this gateway.
+	leases := clientFor(t, cfg).CoordinationV1().Leases("default")
+	if _, err := leases.List(t.Context(), metav1.ListOptions{ResourceVersion: fmt.Sprint(uint64(1e18) + 5)}); !apierrors.IsResourceExpired(err) {
+		t.Errorf("list of the cloud's from a version here: %v", err)
+	}
+	// And a watch or list from one of the cloud's versions begins anew.
+	if _, err := s.client(true).CoreV1().ConfigMaps("default").Watch(t.Context(), metav1.ListOptions{ResourceVersion: "1"}); !apierrors.IsResourceExpired(err) {
+		t.Errorf("watch from a version of the cloud: %v", err)
+	}
+}
