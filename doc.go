@@ -10,7 +10,7 @@
 // streams/tunnel carries byte streams from the cloud to a node: a dialer and a net.Listener over NATS subjects.
 //
 // leaf is the NATS server inside a node and its link to the hub. leaf/store keeps the node's objects in the leaf's own
-// JetStream; leaf/localapi serves them as a Kubernetes API, to the kubelet and to pods; leaf/access judges who may what.
+// JetStream, sealed by leaf/store/seal where they are secret; leaf/localapi serves them as a Kubernetes API, to the kubelet and to pods; leaf/access judges who may what.
 //
 // edged is the upstream kubelet, pointed at the local API. edged/hollow is a container runtime without containers.
 //

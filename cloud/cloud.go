@@ -301,6 +301,10 @@ func (c *Cloud) calls(k core, twins *twins) (*streams.Calls, error) {
 	if err != nil {
 		return nil, err
 	}
+	parts, err := streams.NewParts(k.nc, c.log.Named("parts"))
+	if err != nil {
+		return nil, err
+	}
 	kube, err := newKubeCalls(c.rest, c.log.Named("calls"))
 	if err != nil {
 		return nil, err
@@ -311,6 +315,7 @@ func (c *Cloud) calls(k core, twins *twins) (*streams.Calls, error) {
 			return attacher.Handle(ctx, node, request)
 		},
 		streams.VerbPiece:  pieces.Handle,
+		streams.VerbPart:   parts.Handle,
 		streams.VerbKube:   kube.Handle,
 		streams.VerbScopes: wants(k.asked),
 		streams.VerbPing:   func(context.Context, string, []byte) (any, error) { return struct{}{}, nil },

@@ -71,3 +71,6 @@ func NewPatientPump(plane Plane, nc *nats.Conn, link Link, metrics *Metrics, log
 
 // Obeyed tells that no death of a server waits to be looked at.
 func (d *Delivery) Obeyed() bool { return len(d.died) == 0 }
+
+// IDOfParts names a payload with its place in the outbox.
+func IDOfParts(order, payload string) string { return idOfParts(order, []byte(payload)) }

@@ -30,6 +30,7 @@ import (
 	"github.com/frond-edge/frond/leaf"
 	"github.com/frond-edge/frond/leaf/localapi"
 	"github.com/frond-edge/frond/leaf/store"
+	"github.com/frond-edge/frond/leaf/store/seal"
 	"github.com/frond-edge/frond/streams"
 )
 
@@ -40,7 +41,6 @@ const (
 	probeTimeout = 5 * time.Second
 	// openTimeout bounds opening the store: 500 objects take 4 ms on the measured disk (ux-and-libraries §5).
 	openTimeout = 2 * time.Minute
-	dirMode     = 0o700
 )
 
 // Node is one gateway's agent.
@@ -62,7 +62,12 @@ func New(cfg config.EdgeCore, metrics *prometheus.Registry, log *zap.Logger) (*N
 		return nil, err
 	}
 	n := &Node{cfg: cfg, metrics: metrics, log: log, probe: make(chan *nats.Conn, 1)}
-	for _, dir := range []string{cfg.Dir, kubeletDir(cfg), cfg.Kubelet.StaticPodPath} {
+	for _, dir := range []string{cfg.Dir, identityDir(cfg)} {
+		if err := private(dir, log); err != nil {
+			return nil, fmt.Errorf("make the node's folders: %w", err)
+		}
+	}
+	for _, dir := range []string{kubeletDir(cfg), cfg.Kubelet.StaticPodPath} {
 		if err := os.MkdirAll(dir, dirMode); err != nil {
 			return nil, fmt.Errorf("make the node's folders: %w", err)
 		}
@@ -77,8 +82,6 @@ func New(cfg config.EdgeCore, metrics *prometheus.Registry, log *zap.Logger) (*N
 func (n *Node) socket(name string) string {
 	return filepath.Join(filepath.Dir(n.cfg.LocalAPI.Socket), name)
 }
-
-func kubeletDir(cfg config.EdgeCore) string { return filepath.Join(cfg.Dir, "kubelet") }
 
 // Start runs the node until ctx ends, then stops it and returns nil. Containers are left running.
 func (n *Node) Start(ctx context.Context) error {
@@ -149,7 +152,12 @@ func (n *Node) open(ctx context.Context, nc *nats.Conn) (*store.Store, *streams.
 	if err := streams.EnsureLeaf(ctx, js, n.log.Named("streams")); err != nil {
 		return nil, nil, fmt.Errorf("prepare the leaf: %w", err)
 	}
+	sealer, err := seal.Load(filepath.Join(identityDir(n.cfg), "store.key"), n.log.Named("seal"))
+	if err != nil {
+		return nil, nil, err
+	}
 	st, err := store.Open(ctx, js, store.Config{
+		Sealer: sealer, Secret: localapi.Secret,
 		Merge: localapi.MergeFor(n.cfg.Node), Mark: filepath.Join(n.cfg.Dir, "store.mark"),
 		Copy: filepath.Join(n.cfg.Dir, "store.copy"), Refuse: full(n.leaf.Space),
 		Metrics: n.metrics,
