@@ -23,6 +23,7 @@ func cloudcoreConfig(l layout, s state, name string) config.CloudCore {
 		Listen:     loopback(s.Ports[name]),
 		Replicas:   s.Spec.Hubs,
 		Inspect:    inspectConfig(l, s, name),
+		Identity:   identityConfig(l),
 		Hub: config.Hub{
 			URLs:     hubURLs(s),
 			NkeyFile: l.seed(cloudUser),
