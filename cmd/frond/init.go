@@ -41,7 +41,7 @@ of its life is renewed. What was chosen before need not be given again.`,
 	i.output.add(cmd)
 	f := cmd.Flags()
 	f.BoolVar(&i.options.DryRun, "dry-run", false, "only say what would be done")
-	f.StringSliceVar(&i.options.Settings.HubURLs, "hub-url", nil, "where gateways reach the hub: tls://HOST:PORT, wss://HOST:PORT")
+	f.StringSliceVar(&i.options.Settings.HubURLs, "hub-url", nil, "where gateways reach the hub: tls://HOST:PORT, wss://HOST")
 	f.StringSliceVar(&i.options.Settings.HubHosts, "hub-host", nil, "further names and addresses for the certificates of the hub's servers")
 	f.IntVar(&i.options.Settings.Cells, "cells", 0, fmt.Sprintf("accounts that gateways are spread over, a few hundred in each; chosen once (default %d)", install.DefaultCells))
 	f.IntVar(&i.options.Settings.HubServers, "hub-servers", 0, fmt.Sprintf("servers of the hub: 1, 3 or 5 (default %d)", install.DefaultHubServers))

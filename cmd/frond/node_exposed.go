@@ -90,7 +90,8 @@ func (e exposed) print(out io.Writer, node string) error {
 		what  string
 		names []string
 	}{
-		{"Secrets to change", e.Secrets}, {"ConfigMaps that were there", e.ConfigMaps},
+		{"Secrets to change", e.Secrets},
+		{"ConfigMaps that were there", e.ConfigMaps},
 		{"service accounts whose tokens were there (they end with their pods: kubectl delete pod)", e.ServiceAccounts},
 	} {
 		if len(part.names) == 0 {

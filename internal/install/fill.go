@@ -39,11 +39,10 @@ const (
 	entryNextKey      = "next.key"
 	entryPrevious     = "previous.crt"
 
-	// The seeds of NATS users: cloudcore's in the accounts FROND, AUTH and SYS, and people's.
-	EntryHubSeed   = "hub.nk"
-	EntryAuthSeed  = "auth.nk"
-	EntrySysSeed   = "sys.nk"
-	EntryAdminSeed = "admin.nk"
+	EntryHubSeed   = "hub.nk"   // of cloudcore's user in the account FROND
+	EntryAuthSeed  = "auth.nk"  // of cloudcore's in AUTH
+	EntrySysSeed   = "sys.nk"   // in SYS: cloudcore's, or people's
+	EntryAdminSeed = "admin.nk" // of people's user in FROND
 	// EntryIssuerSeed is that of the account which signs what cloudcore answers the hub about gateways.
 	EntryIssuerSeed = "issuer.nk"
 )

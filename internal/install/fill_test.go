@@ -175,10 +175,9 @@ func TestCertificatesServe(t *testing.T) {
 		"by another's name": {"frond-hub-0", "frond-admin", "example.com", false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a, b := net.Pipe()
+			a, b := sockets(t)
 			server := tls.Server(a, &tls.Config{Certificates: []tls.Certificate{pair(tt.server)}, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS13})
 			client := tls.Client(b, &tls.Config{Certificates: []tls.Certificate{pair(tt.client)}, RootCAs: pool, ServerName: tt.host, MinVersion: tls.VersionTLS13})
-			defer func() { _, _ = a.Close(), b.Close() }()
 			served := make(chan error, 1)
 			go func() { served <- server.HandshakeContext(t.Context()) }()
 			err := client.HandshakeContext(t.Context())
@@ -200,4 +199,29 @@ func TestCertificatesServe(t *testing.T) {
 			}
 		})
 	}
+}
+
+// sockets are the two ends of a connection; a pipe would let both wait for each other's alert.
+func sockets(t *testing.T) (net.Conn, net.Conn) {
+	t.Helper()
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	a, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = a.Close(), b.Close() })
+	for _, c := range []net.Conn{a, b} {
+		if err := c.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return a, b
 }

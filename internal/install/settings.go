@@ -136,8 +136,8 @@ func (s Settings) validate() error {
 		faults = append(faults, fmt.Errorf("--hub-servers %d: choose 1, 3 or 5", s.HubServers))
 	}
 	for _, address := range s.HubURLs {
-		if u, err := url.Parse(address); err != nil || u.Scheme != "tls" && u.Scheme != "wss" || u.Hostname() == "" || u.Port() == "" {
-			faults = append(faults, fmt.Errorf("--hub-url %q: write tls://HOST:PORT, or wss://HOST:PORT for WebSocket", address))
+		if u, err := url.Parse(address); err != nil || u.Hostname() == "" || u.Scheme != "wss" && (u.Scheme != "tls" || u.Port() == "") {
+			faults = append(faults, fmt.Errorf("--hub-url %q: write tls://HOST:PORT, or wss://HOST for WebSocket", address))
 		}
 	}
 	return errors.Join(faults...)

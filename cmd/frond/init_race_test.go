@@ -1,0 +1,78 @@
+package main
+
+import (
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/internal/install"
+)
+
+// overtaken does something right before the first request that its words describe is sent.
+type overtaken struct {
+	http.RoundTripper
+	method, path string
+	once         *sync.Once
+	by           func()
+}
+
+func (o overtaken) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Method == o.method && strings.HasSuffix(r.URL.Path, o.path) {
+		o.once.Do(o.by)
+	}
+	return o.RoundTripper.RoundTrip(r)
+}
+
+// TestInitThatIsOvertakenKeepsTheOthersKeys lets another whole run go by between what one reads and what it writes.
+func TestInitThatIsOvertakenKeepsTheOthersKeys(t *testing.T) {
+	for name, tt := range map[string]struct {
+		method, path string
+		lost         string // an entry of Secret frond-cloudcore; "" is everything
+	}{
+		"before it makes the first Secret":    {method: http.MethodPost, path: "/secrets"},
+		"before it fills the first Secret":    {method: http.MethodPatch, path: "/secrets/frond-ca"},
+		"before it completes a Secret":        {method: http.MethodPatch, path: "/secrets/frond-cloudcore", lost: install.EntryHubSeed},
+		"before it makes a Secret further on": {method: http.MethodPatch, path: "/secrets/frond-hub-0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			i := newInstallation(t)
+			if tt.lost != "" {
+				i.must("init", "--hub-servers", "1")
+				secrets := i.client.CoreV1().Secrets(identity.Namespace)
+				o, err := secrets.Get(t.Context(), install.FolderCloudcore, metav1.GetOptions{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				delete(o.Data, tt.lost)
+				if _, err := secrets.Update(t.Context(), o, metav1.UpdateOptions{}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var others install.Files
+			cfg := shared.Cluster(t).Config()
+			cfg.Wrap(func(below http.RoundTripper) http.RoundTripper {
+				return overtaken{RoundTripper: below, method: tt.method, path: tt.path, once: new(sync.Once), by: func() {
+					if code, _, errs := i.run("init", "--hub-servers", "1"); code != 0 {
+						t.Errorf("the other run: %s", errs)
+					}
+					others = i.files()
+				}}
+			})
+			if _, err := install.Init(t.Context(), rest.CopyConfig(cfg), install.Options{Settings: install.Settings{HubServers: 1}}, time.Now()); err != nil {
+				t.Fatal(err)
+			}
+			if len(others) == 0 {
+				t.Fatal("no run came between")
+			}
+			if got := changed(others, i.files()); len(got) > 0 {
+				t.Errorf("it replaced what the other one made: %v", got)
+			}
+		})
+	}
+}
