@@ -19,6 +19,8 @@
 //
 // cloud/gateway is the apiserver's and Prometheus' way to nodes: HTTP CONNECT and a few paths of metrics, over tunnels.
 //
+// internal/hubconf writes the configuration of the hub's servers; internal/hubconf/hubtest runs such a hub in a test.
+//
 // cloud is cloudcore put together, internal/edgenode is edgecore put together; cmd holds the programs.
 //
 // internal/devcluster makes all of it real on one machine, for `frond dev` and for internal/e2e; internal/toolchain
