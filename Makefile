@@ -14,7 +14,7 @@ CODE  := tools/images tools/kube
 # CONTRIBUTING.md for why.
 SUM   := tool -modfile=$(CURDIR)/tools/gotestsum/go.mod gotestsum --format pkgname-and-test-fails --format-hide-empty-pkg --hide-summary=skipped \
 	--rerun-fails=1 --rerun-fails-max-failures=3 --rerun-fails-run-root-test --rerun-fails-abort-on-data-race --packages
-MODS  := . $(CODE) tools/lint tools/gotestsum tools/node/containerd tools/node/cni tools/node/runc
+MODS  := . $(CODE) tools/coredns tools/lint tools/gotestsum tools/node/containerd tools/node/cni tools/node/runc
 # The kubelet takes minutes to compile with -race, so edged and what imports it are tested without, by `make test`.
 FAST  = $(shell go list ./... | grep -v -e /internal/e2e -e /internal/faults/suite -e /internal/kubetest -e '/edged$$' -e /internal/edgenode -e /cmd/ -e /controllers/ -e /loadtest)
 KUBE  = ./controllers/... ./internal/kubetest/...

@@ -10,22 +10,28 @@
 // streams/tunnel carries byte streams from the cloud to a node: a dialer and a net.Listener over NATS subjects.
 //
 // leaf is the NATS server inside a node and its link to the hub. leaf/store keeps the node's objects in the leaf's own
-// JetStream; leaf/localapi serves them as a Kubernetes API, to the kubelet and to pods; leaf/access judges who may what.
+// JetStream, sealed by leaf/store/seal where they are secret; leaf/localapi serves them as a Kubernetes API, to the kubelet and to pods; leaf/access judges who may what.
 //
 // edged is the upstream kubelet, pointed at the local API. edged/hollow is a container runtime without containers.
 //
 // controllers/desired publishes what each node should have, controllers/reports applies what nodes say,
-// controllers/nodes keeps their leases, controllers/scopes decides what components at a node may watch.
+// controllers/nodes keeps their leases, controllers/scopes decides what components at a node may watch,
+// controllers/csrs which certificates a node gets. deploy/rbac is what cloudcore may do.
 //
 // cloud/gateway is the apiserver's and Prometheus' way to nodes: HTTP CONNECT and a few paths of metrics, over tunnels.
+//
+// cloud/identity decides who comes in: it answers the hub about links, records gateways' keys, and closes the links of who may
+// not stay.
 //
 // internal/hubconf writes the configuration of the hub's servers; internal/hubconf/hubtest runs such a hub in a test.
 //
 // cloud is cloudcore put together, internal/edgenode is edgecore put together; cmd holds the programs.
 //
+// internal/install makes the keys, certificates and configuration of a cluster, for `frond init`, and tokens to join with.
+//
 // internal/devcluster makes all of it real on one machine, for `frond dev` and for internal/e2e; internal/toolchain
 // builds the Kubernetes control plane, containerd and the rest from modules (tools/…); internal/kubetest starts a
-// control plane for tests. internal/lifecycle, internal/splice, internal/health, internal/hostaddr and internal/buildinfo are
+// control plane for tests. internal/lifecycle, internal/splice, internal/health, internal/certs, internal/hostaddr and internal/buildinfo are
 // small and shared.
 //
 // internal/faults breaks a devcluster by a seeded plan and judges what each node went through, from what internal/history

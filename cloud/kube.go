@@ -3,7 +3,6 @@ package cloud
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,8 +12,8 @@ import (
 	"slices"
 	"strings"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/runtime"
+	"go.uber.org/zap"
+	"golang.org/x/time/rate"
 	"k8s.io/client-go/rest"
 
 	"github.com/frond-edge/frond/api/wire"
@@ -31,10 +30,12 @@ type kubeCalls struct {
 	base   *url.URL
 	client *http.Client
 	// bare brings no credentials of its own: a client certificate would count before the token.
-	bare *http.Client
+	bare    *http.Client
+	signing *signing
+	log     *zap.Logger
 }
 
-func newKubeCalls(cfg *rest.Config) (*kubeCalls, error) {
+func newKubeCalls(cfg *rest.Config, log *zap.Logger) (*kubeCalls, error) {
 	client, err := rest.HTTPClientFor(reports.Impersonating(cfg, false))
 	if err != nil {
 		return nil, fmt.Errorf("calls for nodes: %w", err)
@@ -50,7 +51,7 @@ func newKubeCalls(cfg *rest.Config) (*kubeCalls, error) {
 	// An answer is passed on as it is: a redirect could lead the request, with what it proves, elsewhere.
 	asIs := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	client.CheckRedirect, bare.CheckRedirect = asIs, asIs
-	return &kubeCalls{base: base, client: client, bare: bare}, nil
+	return &kubeCalls{base: base, client: client, bare: bare, signing: &signing{budgets: map[string]*rate.Limiter{}}, log: log}, nil
 }
 
 // Handle is the streams.CallHandler of streams.VerbKube.
@@ -60,13 +61,19 @@ func (k *kubeCalls) Handle(ctx context.Context, node string, request []byte) (an
 		return nil, err
 	}
 	if err := permitted(req); err != nil {
-		return refused(err), nil // not garbage: any program at the node may ask for it
+		return denied(err), nil // not garbage: any program at the node may ask for it
+	}
+	if req.Token == "" { // else it is not the node that asks
+		if err := k.signing.admit(node, req); err != nil {
+			k.log.Warn("request for a certificate refused", zap.String("node", node), zap.Error(err))
+			return denied(err), nil
+		}
 	}
 	target := *k.base
 	target.Path, target.RawQuery = req.Path, req.Query
 	out, err := http.NewRequestWithContext(reports.WithNode(ctx, node), req.Method, target.String(), bytes.NewReader(req.Body))
 	if err != nil {
-		return refused(err), nil
+		return denied(err), nil
 	}
 	for name, value := range map[string]string{"Accept": req.Accept, "Content-Type": req.ContentType} {
 		if value != "" {
@@ -91,17 +98,6 @@ func (k *kubeCalls) Handle(ctx context.Context, node string, request []byte) (an
 		return wire.KubeReply{Error: fmt.Sprintf("the answer is longer than %d bytes; ask for less, with limit or a selector", maxKubeReply)}, nil
 	}
 	return wire.KubeReply{Code: resp.StatusCode, ContentType: resp.Header.Get("Content-Type"), Body: body}, nil
-}
-
-// refused is the answer to a request that no call can carry.
-func refused(reason error) wire.KubeReply {
-	status := apierrors.NewBadRequest(reason.Error()).Status()
-	status.Kind, status.APIVersion = "Status", "v1"
-	body, err := json.Marshal(status)
-	if err != nil {
-		return wire.KubeReply{Error: reason.Error()}
-	}
-	return wire.KubeReply{Code: http.StatusBadRequest, ContentType: runtime.ContentTypeJSON, Body: body}
 }
 
 // permitted refuses what a single request and reply cannot carry, and paths that are not what they seem.

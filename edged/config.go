@@ -32,9 +32,14 @@ type Config struct {
 
 	Address      string // the kubelet listens here; default all addresses
 	Port         int    // default 10250
-	CertFile     string // serving certificate; default: one signed by itself, in Dir/pki
+	CertFile     string // serving certificate, read for each connection; default: one that is asked for, in Dir/pki
 	KeyFile      string // its key
 	ClientCAFile string // who may connect by certificate; default nobody, only tokens
+
+	// Names are what the cloud calls this node, for its serving certificate: one is asked for (signer kubernetes.io/kubelet-serving)
+	// when there are some, when they change, and before it expires. It must not block, and gives the same order for the same
+	// names. nil: none is asked for. Not used with CertFile.
+	Names func() []string
 
 	ClusterDNS    []string // for pods with dnsPolicy ClusterFirst; default none
 	ClusterDomain string   // default none
@@ -80,9 +85,4 @@ func (c Config) Validate() error {
 		fault("cgroupRoot", "%q does not begin with /", c.CgroupRoot)
 	}
 	return errors.Join(errs...)
-}
-
-// ServingCert is the file of the certificate that the kubelet's port shows.
-func (c Config) ServingCert() string {
-	return orDefault(c.CertFile, filepath.Join(c.Dir, "pki", "kubelet.crt"))
 }

@@ -26,6 +26,8 @@ type Kubelet struct {
 	client *rest.Config
 	log    *zap.Logger
 	ready  chan struct{} // closed by Start when the Node is Ready
+	// serving chooses what the kubelet's port shows.
+	serving *serving
 }
 
 // started keeps a second kubelet out of this process: upstream registers its metrics in NewMainKubelet, and panics the
@@ -47,7 +49,12 @@ func New(cfg Config, client *rest.Config, log *zap.Logger) (*Kubelet, error) {
 	if _, err := kubeletServer(context.TODO(), cfg, powers{}); err != nil {
 		return nil, err
 	}
-	return &Kubelet{cfg: cfg, client: rest.CopyConfig(client), log: log.Named("edged"), ready: make(chan struct{})}, nil
+	log = log.Named("edged")
+	serving, err := newServing(cfg, log)
+	if err != nil {
+		return nil, err
+	}
+	return &Kubelet{cfg: cfg, client: rest.CopyConfig(client), log: log, ready: make(chan struct{}), serving: serving}, nil
 }
 
 // Ready is closed when the API shows the Node Ready, in words of this kubelet and not of an earlier one.
@@ -93,6 +100,7 @@ func (k *Kubelet) Start(ctx context.Context) error {
 		return err
 	}
 	defer stopEvents()
+	k.serving.start(gctx, clients.kube)
 	g.Go(func() error { return app.Run(gctx, server, deps, utilfeature.DefaultFeatureGate) })
 	g.Go(func() error { return k.watchReady(gctx, clients.kube, began) })
 	if err := g.Wait(); ctx.Err() == nil {
@@ -108,6 +116,7 @@ func (k *Kubelet) dependencies(ctx context.Context, server *options.KubeletServe
 		return nil, nil, fmt.Errorf("make kubelet dependencies: %w", err)
 	}
 	deps.KubeClient, deps.HeartbeatClient, deps.EventClient = c.kube, c.heartbeat, c.events
+	deps.TLSConfig, deps.TLSOptions = k.serving.config(deps.TLSOptions), nil // without options, upstream takes the config as it is
 	stop = func() {}
 	if k.cfg.Hollow {
 		hollowOut(deps, k.cfg)

@@ -48,6 +48,7 @@ func settings(cfg Config, may powers) (map[string]any, error) {
 		"oomScoreAdj":              0,
 		"nodeStatusMaxImages":      nodeStatusMaxImages,
 		"enableProfilingHandler":   false,
+		"tlsMinVersion":            "VersionTLS13",
 	}
 	if may.resources && !cfg.Hollow {
 		own["oomScoreAdj"] = oomScoreAdj
@@ -63,6 +64,7 @@ func settings(cfg Config, may powers) (map[string]any, error) {
 	set(own, "cgroupRoot", cfg.CgroupRoot)
 	set(own, "tlsCertFile", cfg.CertFile)
 	set(own, "tlsPrivateKeyFile", cfg.KeyFile)
+	own["serverTLSBootstrap"] = cfg.CertFile == "" // see serving
 	set(own, "clusterDomain", cfg.ClusterDomain)
 	if len(cfg.ClusterDNS) > 0 {
 		own["clusterDNS"] = cfg.ClusterDNS

@@ -27,6 +27,9 @@ type Follow struct {
 	Direct bool
 	// First is how many logs are asked for one after the other, before.
 	First int
+	// Collected waits at the end until the garbage of every process was collected, which one at rest does every 2 min, and
+	// then none may have more on its heap than before.
+	Collected bool
 
 	open    func(ctx context.Context, pod string) (io.ReadCloser, error)
 	readers int
@@ -110,7 +113,7 @@ func (s *Follow) Once(ctx context.Context, w *World) error {
 	if err != nil {
 		return err
 	}
-	if err := s.memory.sample(w, memoryBefore); err != nil {
+	if err := s.memory.sample(ctx, w, memoryBefore); err != nil {
 		return err
 	}
 	if err := s.followAll(ctx, w, pods); err != nil {
@@ -119,7 +122,12 @@ func (s *Follow) Once(ctx context.Context, w *World) error {
 	if err := w.givenBack(ctx, before); err != nil {
 		return err
 	}
-	if err := s.memory.sample(w, memoryAfter); err != nil {
+	if s.Collected {
+		if err := w.collected(ctx, before); err != nil {
+			return err
+		}
+	}
+	if err := s.memory.sample(ctx, w, memoryAfter); err != nil {
 		return err
 	}
 	return s.Close(ctx, w)
@@ -160,7 +168,7 @@ func (s *Follow) followAll(ctx context.Context, w *World, pods []*corev1.Pod) er
 		defer close(all)
 		read.Wait()
 		s.rates = append(s.rates, float64(s.readers*s.Length)/time.Since(began).Seconds())
-		return s.memory.sample(w, memoryWith)
+		return s.memory.sample(gctx, w, memoryWith)
 	})
 	return g.Wait()
 }

@@ -3,7 +3,9 @@ package loadtest
 import (
 	"context"
 	"fmt"
+	"maps"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -13,6 +15,8 @@ const (
 	spareInstances = 8
 	// comeAndGo are goroutines that have nothing to do with streams: they come and go all the time.
 	comeAndGo = 20
+	// heapComesAndGoes is heap that has nothing to do with streams, in bytes.
+	heapComesAndGoes = 8e6
 )
 
 // followers is how many logs can be followed on this machine now, at most as many as wanted: a kubelet takes an instance of
@@ -37,8 +41,8 @@ func followers(wanted int) (int, error) {
 	return len(open) - spareInstances, nil
 }
 
-// holding is what streams cost a process while they last.
-type holding struct{ streams, goroutines float64 }
+// holding is what streams cost a process while they last; heap in bytes, garbage included.
+type holding struct{ streams, goroutines, heap float64 }
 
 // holdings reads what cloudcores and gateways hold.
 func (w *World) holdings(ctx context.Context) (map[string]holding, error) {
@@ -52,7 +56,11 @@ func (w *World) holdings(ctx context.Context) (map[string]holding, error) {
 		if err != nil {
 			return nil, err
 		}
-		all[part] = holding{streams: streams, goroutines: goroutines}
+		heap, err := w.cluster.Metric(ctx, part, heapMetric)
+		if err != nil {
+			return nil, err
+		}
+		all[part] = holding{streams: streams, goroutines: goroutines, heap: heap}
 	}
 	return all, nil
 }
@@ -88,6 +96,42 @@ func (w *World) givenBack(ctx context.Context, before map[string]holding) error 
 	return nil
 }
 
+const (
+	heapMetric = "go_memstats_heap_alloc_bytes"
+	// collectMetric is when garbage was collected last, in seconds since 1970.
+	collectMetric = "go_memstats_last_gc_time_seconds"
+)
+
+// collected waits until each process has collected its garbage since now, and then has no more on its heap than before.
+func (w *World) collected(ctx context.Context, before map[string]holding) error {
+	since := float64(time.Now().UnixNano()) / 1e9
+	left := maps.Clone(before)
+	var missing string
+	err := until(ctx, "heaps are as small as before", func(ctx context.Context) (bool, error) {
+		missing = ""
+		for part, had := range left {
+			last, err := w.cluster.Metric(ctx, part, collectMetric)
+			if err != nil {
+				return false, err
+			}
+			heap, err := w.cluster.Metric(ctx, part, heapMetric)
+			if err != nil {
+				return false, err
+			}
+			if last > since && heap <= had.heap+heapComesAndGoes {
+				delete(left, part)
+				continue
+			}
+			missing += fmt.Sprintf(" %s had %.1f MB and has %.1f;", part, had.heap/1e6, heap/1e6)
+		}
+		return len(left) == 0, nil
+	})
+	if err != nil {
+		return fmt.Errorf("%w:%s", err, missing)
+	}
+	return nil
+}
+
 // The moments at which memory is read.
 const (
 	memoryBefore = "before"
@@ -95,16 +139,24 @@ const (
 	memoryAfter  = "after"
 )
 
-// followMemory is the resident memory of each kind of process at each moment, in MB.
+// followMemory is the memory of each kind of process at each moment, in MB: resident, and of those at the ends the heap too.
 type followMemory struct {
-	gateways int
-	rss      map[string][]float64
+	gateways  int
+	rss, heap map[string][]float64
 }
 
 // sample reads the memory of all processes at the ends and in the middle.
-func (m *followMemory) sample(w *World, moment string) error {
+func (m *followMemory) sample(ctx context.Context, w *World, moment string) error {
 	if m.rss == nil {
-		m.rss, m.gateways = map[string][]float64{}, len(w.edges())
+		m.rss, m.heap, m.gateways = map[string][]float64{}, map[string][]float64{}, len(w.edges())
+	}
+	ends, err := w.holdings(ctx)
+	if err != nil {
+		return err
+	}
+	for part, now := range ends {
+		kind, _, _ := strings.Cut(part, "-")
+		m.heap[kind+moment] = append(m.heap[kind+moment], now.heap/1e6)
 	}
 	parts := w.ends()
 	for i := range w.cluster.Spec().Hubs {
@@ -124,7 +176,11 @@ func (m *followMemory) sample(w *World, moment string) error {
 func (m *followMemory) lines(scenario string) (lines []Line) {
 	for _, kind := range []string{"cloudcore", "hub", "edge"} {
 		for _, moment := range []string{memoryBefore, memoryWith, memoryAfter} {
-			lines = append(lines, Line{Scenario: scenario, Measure: "each " + kind + " " + moment + ": RSS", Unit: unitMemory, Summary: Summarize(m.rss[kind+moment])})
+			name := "each " + kind + " " + moment
+			lines = append(lines, Line{Scenario: scenario, Measure: name + ": RSS", Unit: unitMemory, Summary: Summarize(m.rss[kind+moment])})
+			if heap := m.heap[kind+moment]; len(heap) > 0 {
+				lines = append(lines, Line{Scenario: scenario, Measure: name + ": heap", Unit: unitMemory, Summary: Summarize(heap)})
+			}
 		}
 	}
 	return lines

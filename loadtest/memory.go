@@ -15,9 +15,7 @@ type Memory struct {
 	Settle  time.Duration
 	Samples int
 
-	order []string
-	rss   map[string][]float64
-	anon  map[string][]float64
+	taken memorySamples
 }
 
 const (
@@ -38,14 +36,14 @@ func (*Memory) Name() string { return "memory" }
 
 // Prepare does nothing: the first state is an idle gateway.
 func (s *Memory) Prepare(context.Context, *World) error {
-	s.rss, s.anon = map[string][]float64{}, map[string][]float64{}
+	s.taken = memorySamples{settle: s.Settle, each: s.Samples}
 	return nil
 }
 
 // Once goes through the states.
 func (s *Memory) Once(ctx context.Context, w *World) error {
 	node := w.edges()[0]
-	if err := s.sample(ctx, w, node, stateIdle); err != nil {
+	if err := s.taken.later(ctx, w, node, stateIdle); err != nil {
 		return err
 	}
 	for _, name := range names(memoryPod, s.Pods) {
@@ -55,7 +53,7 @@ func (s *Memory) Once(ctx context.Context, w *World) error {
 			return err
 		}
 	}
-	if err := s.sample(ctx, w, node, statePods); err != nil {
+	if err := s.taken.later(ctx, w, node, statePods); err != nil {
 		return err
 	}
 	list := names(memoryConfigs, s.ConfigMaps)
@@ -72,7 +70,7 @@ func (s *Memory) Once(ctx context.Context, w *World) error {
 	if _, err := w.settled(ctx, []string{node}, versions); err != nil {
 		return err
 	}
-	if err := s.sample(ctx, w, node, fmt.Sprintf("edgecore with %d ConfigMaps as well", s.ConfigMaps)); err != nil {
+	if err := s.taken.later(ctx, w, node, fmt.Sprintf("edgecore with %d ConfigMaps as well", s.ConfigMaps)); err != nil {
 		return err
 	}
 	if err := s.sampleAll(ctx, w, stateCloud, "cloudcore-", w.cluster.Spec().Cloudcores); err != nil {
@@ -84,35 +82,10 @@ func (s *Memory) Once(ctx context.Context, w *World) error {
 	return s.Close(ctx, w)
 }
 
-func (s *Memory) sample(ctx context.Context, w *World, part, state string) error {
-	if err := rest(ctx, s.Settle); err != nil {
-		return err
-	}
-	return s.sampleNow(ctx, w, part, state)
-}
-
 // sampleAll samples every replica of a kind: only one owns the node, only one leads the stream.
 func (s *Memory) sampleAll(ctx context.Context, w *World, state, kind string, n int) error {
 	for i := range n {
-		if err := s.sampleNow(ctx, w, fmt.Sprintf("%s%d", kind, i+1), state); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (s *Memory) sampleNow(ctx context.Context, w *World, part, state string) error {
-	if _, known := s.rss[state]; !known {
-		s.order = append(s.order, state)
-	}
-	for range s.Samples {
-		m, err := readMemory(w.cluster.PID(part))
-		if err != nil {
-			return fmt.Errorf("memory of %s: %w", part, err)
-		}
-		const mb = 1e6
-		s.rss[state], s.anon[state] = append(s.rss[state], float64(m.rss)/mb), append(s.anon[state], float64(m.anonymous)/mb)
-		if err := rest(ctx, time.Second); err != nil {
+		if err := s.taken.now(ctx, w, fmt.Sprintf("%s%d", kind, i+1), state); err != nil {
 			return err
 		}
 	}
@@ -135,14 +108,7 @@ func peerMemory(state string) (rss, anon string) {
 
 // Lines of the report.
 func (s *Memory) Lines() []Line {
-	var lines []Line
-	for _, state := range s.order {
-		rss, anon := peerMemory(state)
-		lines = append(lines,
-			Line{Scenario: s.Name(), Measure: s.label(state) + ": RSS", Unit: unitMemory, Summary: Summarize(s.rss[state]), Peer: rss},
-			Line{Scenario: s.Name(), Measure: s.label(state) + ": RssAnon", Unit: unitMemory, Summary: Summarize(s.anon[state]), Peer: anon})
-	}
-	return lines
+	return s.taken.lines(s.Name(), s.label, peerMemory)
 }
 
 func (s *Memory) label(state string) string {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"time"
@@ -42,6 +43,7 @@ type Size struct {
 	Pods      int // started one at a time
 	Resident  int // pods that run while memory is read
 	Held      int // ConfigMaps that are there while memory is read
+	Services  int // that kube-proxy watches while memory is read
 	Settle    time.Duration
 	Samples   int
 	Kills     int           // of the owner of a node
@@ -53,6 +55,7 @@ type Size struct {
 	Readers   int           // that follow logs at once
 	LogLines  int           // of each log
 	LogNodes  int           // gateways whose logs are followed
+	Collected bool          // whether to wait until their readers' garbage was collected
 	QuietTime time.Duration // before each stage: what starting a cluster stirred up settles
 }
 
@@ -60,16 +63,16 @@ type Size struct {
 func Full() Size {
 	return Size{
 		Updates: 300, Burst: 1000, Rounds: 5, FanNodes: 20, FanOut: 200, Pods: 30,
-		Resident: 10, Held: 1000, Settle: 20 * time.Second, Samples: 5, QuietTime: 15 * time.Second,
+		Resident: 10, Held: 1000, Services: 1000, Settle: 20 * time.Second, Samples: 5, QuietTime: 15 * time.Second,
 		Kills: 10, Slow: 200, First: 100, CatchUp: 10_000, Window: time.Minute, Attached: []int{1000, 5000},
-		Readers: 1000, LogLines: 500, LogNodes: 10,
+		Readers: 1000, LogLines: 500, LogNodes: 10, Collected: true,
 	}
 }
 
 // Short proves that each scenario works; its numbers mean nothing.
 func Short() Size {
 	return Size{
-		Updates: 10, Burst: 40, Rounds: 1, FanNodes: 2, FanOut: 10, Pods: 2, Resident: 2, Held: 20, Samples: 1,
+		Updates: 10, Burst: 40, Rounds: 1, FanNodes: 2, FanOut: 10, Pods: 2, Resident: 2, Held: 20, Services: 20, Samples: 1,
 		Kills: 1, Slow: 10, First: 3, CatchUp: 50, Window: 2 * time.Second, Attached: []int{20, 50},
 		Readers: 40, LogLines: 40, LogNodes: 2,
 	}
@@ -95,10 +98,15 @@ func stages(s Size) []stage {
 	spec := func(edges int, runtime devcluster.Runtime) devcluster.Spec {
 		return devcluster.Spec{Edges: edges, Cloudcores: 2, Hubs: 3, Runtime: runtime, NoMetrics: true}
 	}
+	proxied := spec(1, devcluster.Containerd)
+	proxied.KubeProxy = true
 	return []stage{
 		{name: "containerd", spec: spec(1, devcluster.Containerd), turns: []turn{
 			{&Memory{Pods: s.Resident, ConfigMaps: s.Held, Settle: s.Settle, Samples: s.Samples}, 1},
 			{&Startup{Pods: s.Pods}, 1},
+		}},
+		{name: "services", grows: true, spec: proxied, turns: []turn{
+			{&Services{Services: s.Services, Settle: s.Settle, Samples: s.Samples}, 1},
 		}},
 		{name: "hollow", spec: spec(2, devcluster.Hollow), turns: []turn{
 			{&Single{Updates: s.Updates}, 1},
@@ -121,8 +129,8 @@ func stages(s Size) []stage {
 			{&Catchup{Objects: s.CatchUp / 10, Times: 10}, min(s.Rounds, 3)},
 		}},
 		{name: "tunnel", grows: true, spec: spec(s.LogNodes, devcluster.Hollow), turns: []turn{
-			{&Follow{Readers: s.Readers, Length: s.LogLines, First: s.First}, 1},
-			{&Follow{Readers: s.Readers, Length: s.LogLines, First: s.First, Direct: true}, 1},
+			{&Follow{Readers: s.Readers, Length: s.LogLines, First: s.First, Collected: s.Collected}, 1},
+			{&Follow{Readers: s.Readers, Length: s.LogLines, First: s.First, Direct: true, Collected: s.Collected}, 1},
 		}},
 		{name: "fan-out", grows: true, spec: spec(s.FanNodes, devcluster.Hollow), turns: []turn{
 			{&Fanout{Nodes: s.FanNodes, Objects: s.FanOut}, s.Rounds},
@@ -157,12 +165,20 @@ func Run(ctx context.Context, o Options) (report Report, err error) {
 		case st.spec.Runtime == devcluster.Containerd && os.Geteuid() != 0:
 			fmt.Fprintf(o.Talk, "%s: skipped, real containers need root\n", st.name)
 			continue
+		case st.spec.KubeProxy && !installed("nft"):
+			fmt.Fprintf(o.Talk, "%s: skipped: %v\n", st.name, devcluster.ErrNoNft)
+			continue
 		}
 		if err := b.stage(ctx, st); err != nil {
 			return report, fmt.Errorf("%s: %w", st.name, err)
 		}
 	}
 	return report, nil
+}
+
+func installed(program string) bool {
+	_, err := exec.LookPath(program)
+	return err == nil
 }
 
 // bench is one Run.

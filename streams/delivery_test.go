@@ -153,10 +153,14 @@ type cloud struct {
 
 func startCloud(t *testing.T, hub *server.Server, known bool) cloud {
 	t.Helper()
+	return startCloudOver(t, streamstest.Connect(t, hub), known)
+}
+
+func startCloudOver(t *testing.T, nc *nats.Conn, known bool) cloud {
+	t.Helper()
 	reg := prometheus.NewRegistry()
 	metrics := streams.NewMetrics(reg)
 	log := zaptest.NewLogger(t)
-	nc := streamstest.Connect(t, hub)
 	publisher, err := streams.NewPublisher(nc, metrics)
 	if err != nil {
 		t.Fatal(err)
@@ -265,6 +269,35 @@ func TestDeliveryResumesFromItsCursor(t *testing.T) {
 	defer store.mu.Unlock()
 	if store.applied != 2 || store.replaced != 1 {
 		t.Errorf("after the cut %d messages were applied and %d snapshots taken, want 2 and 1", store.applied, store.replaced)
+	}
+}
+
+// The server says of a pull whose messages have come that some of its bytes have not; by then the next pull is open.
+func TestABurstOfSmallMessagesNeedsNoAttach(t *testing.T) {
+	const burst = 1500 // more than a few pulls hold
+	hub := streamstest.Hub(t)
+	cloud := startCloud(t, hub, false)
+	store := newMemory()
+	cloud.publish(t, apply("first", "1"))
+	startNode(t, hub, store, newLink())
+	streamstest.Eventually(t, "attached", func() bool { return store.size() == 1 })
+	for round := range 3 { // the link is believed to carry more with each
+		store.mu.Lock() // all of them wait, so that pulls are full
+		var sequence uint64
+		for i := range burst {
+			m := apply(fmt.Sprint("o", round, "-", i), "1")
+			var err error
+			if sequence, err = cloud.publisher.Publish(t.Context(), m, 0); err != nil {
+				t.Error(err)
+			}
+		}
+		store.mu.Unlock()
+		streamstest.Eventually(t, "the burst", func() bool { return store.Cursor().Sequence == sequence })
+	}
+	store.mu.Lock()
+	defer store.mu.Unlock()
+	if again := counted(t, cloud.metrics, "frond_attaches_total", "changes"); again != 0 || store.applied != 1+3*burst {
+		t.Errorf("attached %v times again for %d messages, want 0 and %d", again, store.applied, 1+3*burst)
 	}
 }
 

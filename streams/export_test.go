@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"go.uber.org/zap"
 
 	"github.com/frond-edge/frond/api/wire"
 )
@@ -62,3 +63,14 @@ func (b Backlog) Marks() map[string]uint64 {
 	}
 	return marks
 }
+
+// NewPatientPump is NewPump with a pump that waits for an hour for the hub's answers.
+func NewPatientPump(plane Plane, nc *nats.Conn, link Link, metrics *Metrics, log *zap.Logger) (*Pump, error) {
+	return newPump(plane, nc, link, time.Hour, metrics, log)
+}
+
+// Obeyed tells that no death of a server waits to be looked at.
+func (d *Delivery) Obeyed() bool { return len(d.died) == 0 }
+
+// IDOfParts names a payload with its place in the outbox.
+func IDOfParts(order, payload string) string { return idOfParts(order, []byte(payload)) }

@@ -20,6 +20,7 @@ type Metrics struct {
 	awaited     prometheus.Gauge
 	lacking     prometheus.Gauge
 	pieces      *prometheus.CounterVec
+	parts       *prometheus.CounterVec
 	take        *prometheus.GaugeVec
 }
 
@@ -57,11 +58,12 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		awaited:     gauge("delivery_awaited_objects", "Large objects that this node fetches in pieces and does not have whole yet."),
 		lacking:     gauge("delivery_awaited_bytes", "Bytes of them that are still to come."),
 		pieces:      counters("pieces_total", "Pieces of large objects asked for by this node, by result.", "result"),
+		parts:       counters("parts_total", "Parts of large reports sent by this node, by result.", "result"),
 		take:        gauges("link_take_bytes", "What this node's link is believed to carry in about a second, by plane: no more is on its way at a time.", "plane"),
 	}
 	if reg != nil {
 		reg.MustRegister(m.published, m.conflicts, m.delivered, m.acked, m.ignored, m.dead, m.unburied, m.attaches, m.latency,
-			m.outboxDepth, m.outboxAge, m.reports, m.calls, m.awaited, m.lacking, m.pieces, m.take)
+			m.outboxDepth, m.outboxAge, m.reports, m.calls, m.awaited, m.lacking, m.pieces, m.parts, m.take)
 	}
 	return m
 }

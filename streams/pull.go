@@ -203,6 +203,8 @@ func (p *pulling) status(header nats.Header) error {
 			return errTooLarge
 		}
 		return nil
+	case status == conflict && strings.Contains(description, "Batch Completed"):
+		return nil // of a pull whose messages have all come, though not its bytes; another one may be open by now
 	default:
 		return fmt.Errorf("status %s %s", status, description)
 	}

@@ -54,6 +54,7 @@ type Reports struct {
 	gaveUp   func(m wire.Message)
 	refusals *refusals
 	codec    *codec
+	parts    *Parts
 	dead     *deadLetters
 	metrics  *Metrics
 	log      *zap.Logger
@@ -76,7 +77,7 @@ func NewReports(plane Plane, nc *nats.Conn, handle ReportHandler, gaveUp func(m 
 	}
 	return &Reports{
 		plane: plane, stream: stream, js: js, handle: handle, gaveUp: gaveUp, refusals: newRefusals(most),
-		codec: codec, metrics: metrics, log: log,
+		codec: codec, parts: &Parts{js: js, log: log}, metrics: metrics, log: log,
 		dead: &deadLetters{js: js, from: cloudFrom, metrics: metrics, log: log},
 	}, nil
 }
@@ -238,6 +239,8 @@ func (r *Reports) serve(ctx context.Context, held *hands[jetstream.Msg], msg jet
 	r.metrics.reports.WithLabelValues(string(r.plane), result).Inc()
 	if err := settle(); err != nil {
 		r.log.Warn("report not settled", zap.String("subject", msg.Subject()), zap.String("result", result), zap.Error(err))
+	} else if result != "retry" {
+		r.parts.forget(ctx, msg)
 	}
 }
 
@@ -248,7 +251,7 @@ func (r *Reports) judge(ctx context.Context, msg jetstream.Msg) (result string, 
 		return "garbage", msg.Term
 	}
 	again := func() error { return msg.NakWithDelay(nakDelay(meta.NumDelivered)) }
-	m, err := r.codec.decode(msg.Subject(), msg.Headers(), msg.Data())
+	m, err := r.read(ctx, msg, meta.NumDelivered)
 	if err == nil {
 		m.Sequence = meta.Sequence.Stream
 		crash.At("report.taken")
@@ -259,6 +262,9 @@ func (r *Reports) judge(ctx context.Context, msg jetstream.Msg) (result string, 
 	switch {
 	case err == nil:
 		r.refusals.settle(m.Node, msg.Subject())
+		if msg.Headers().Get(headerParts) != "" {
+			return "ok", func() error { return msg.DoubleAck(ctx) } // its parts go only after it
+		}
 		return "ok", msg.Ack
 	case errors.Is(err, wire.ErrPermanent):
 		r.refusals.settle(m.Node, msg.Subject())
@@ -276,10 +282,26 @@ func (r *Reports) judge(ctx context.Context, msg jetstream.Msg) (result string, 
 		r.log.Warn("dead letter not stored", zap.String("subject", msg.Subject()), zap.Error(err))
 		return "retry", again
 	}
-	if result == "refused" && r.gaveUp != nil {
+	if (result == "refused" || errors.Is(err, errLacking)) && r.gaveUp != nil {
 		r.gaveUp(m)
 	}
 	return result, msg.Term
+}
+
+// read decodes a report. One whose payload stays away was lost with its parts.
+func (r *Reports) read(ctx context.Context, msg jetstream.Msg, attempt uint64) (wire.Message, error) {
+	payload, err := r.parts.payloadOf(ctx, msg)
+	if err == nil {
+		return r.codec.decode(msg.Subject(), msg.Headers(), payload)
+	}
+	m, garbage := decodeHeader(msg.Subject(), msg.Headers())
+	switch {
+	case garbage != nil:
+		return m, garbage
+	case errors.Is(err, errLacking) && attempt >= lackingAttempts:
+		return m, fmt.Errorf("%w: %w", wire.ErrPermanent, err)
+	}
+	return m, err
 }
 
 // nakDelay grows from 200 ms to 30 s with the attempts.

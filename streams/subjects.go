@@ -21,6 +21,7 @@ const (
 const (
 	VerbAttach = "attach" // wire.AttachRequest, wire.AttachReply
 	VerbPiece  = "piece"  // wire.PieceRequest, bytes
+	VerbPart   = "part"   // wire.PartRequest and bytes, wire.PartReply
 	VerbKube   = "kube"   // wire.KubeRequest, wire.KubeReply
 	VerbPing   = "ping"   // empty, empty: proves the whole path
 	VerbScopes = "scopes" // wire.ScopesRequest, wire.ScopesReply
@@ -32,6 +33,7 @@ const (
 	callPrefix   = "call.cloud."
 	deadPrefix   = "dead."
 	outboxPrefix = "outbox."
+	partPrefix   = "part."
 )
 
 // Subject builds the subject of one object of a node.

@@ -16,6 +16,8 @@ const (
 	DesiredStream = "DESIRED-0"
 	ReportStream  = "REPORT-0"
 	EventStream   = "EVENT-0"
+	// PartStream holds the payloads of large reports, in parts, until the reports are handled.
+	PartStream    = "PART-0"
 	DeadStream    = "DEAD"
 	MembersBucket = "members"
 	// RegistryBucket holds what must outlive every cloudcore: how far the Kubernetes history had come, and what nodes want.
@@ -47,6 +49,9 @@ const (
 	// eventBytes and outboxEventBytes bound telemetry; the oldest goes first.
 	eventBytes       = 512 * mib
 	outboxEventBytes = 8 * mib
+	// partAge and partBytes bound parts whose report never came, or waits for so long that its node is asked for it again.
+	partAge   = 24 * time.Hour
+	partBytes = 256 * mib
 	// outboxBytes bounds the reports of one node: last values only, so it is a guard against a defect, not a window.
 	outboxBytes = 256 * mib
 	// ackWait is how long a message that was delivered may be unacked before it is delivered again: a slow disk.
@@ -90,6 +95,11 @@ func Hub(replicas int) Topology {
 				Name: EventStream, Description: "Kubernetes events of the nodes, not yet handled",
 				Subjects: []string{string(Event) + ".>"}, Retention: jetstream.WorkQueuePolicy, Storage: jetstream.FileStorage, Replicas: replicas,
 				MaxMsgsPerSubject: 1, MaxMsgSize: mib, MaxAge: eventAge, MaxBytes: eventBytes, Duplicates: dedupe,
+			},
+			{
+				Name: PartStream, Description: "Payloads of large reports, in parts, until the reports are handled",
+				Subjects: []string{partPrefix + ">"}, Retention: jetstream.LimitsPolicy, Storage: jetstream.FileStorage, Replicas: replicas,
+				MaxMsgsPerSubject: 1, MaxMsgSize: mib, MaxAge: partAge, MaxBytes: partBytes, Duplicates: dedupe,
 			},
 			{
 				Name: DeadStream, Description: "Messages that can never be handled, with the reason",

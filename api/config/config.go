@@ -53,6 +53,10 @@ type CloudCore struct {
 	Gateway Gateway `json:"gateway,omitzero"`
 	// Scopes bounds what components at the gateways may have sent.
 	Scopes Scopes `json:"scopes,omitzero"`
+	// Identity lets gateways in.
+	Identity Identity `json:"identity,omitzero"`
+	// Certificates says which names gateways may have in their certificates.
+	Certificates Certificates `json:"certificates,omitzero"`
 }
 
 // Gateway is the way of kube-apiserver and Prometheus to the nodes; what has no address is off.
@@ -125,7 +129,7 @@ type Kubelet struct {
 	// Address that the kubelet's API listens on; the default is 127.0.0.1: the cloud comes in through the tunnel.
 	Address string `json:"address,omitempty"`
 	MaxPods int32  `json:"maxPods,omitempty"`
-	// CertFile and KeyFile are the kubelet's serving certificate; without them it makes one that it signs itself.
+	// CertFile and KeyFile are the kubelet's serving certificate; without them it asks the cluster for one, and for the next.
 	CertFile string `json:"certFile,omitempty"`
 	KeyFile  string `json:"keyFile,omitempty"`
 	// ClientCAFile is the CA of who may call the kubelet's API.
@@ -180,6 +184,7 @@ func ParseCloudCore(data []byte, hostname string) (CloudCore, error) {
 	}
 	c.DeletionGuard.complete()
 	c.Restore.complete()
+	c.Identity.complete(c.Hub)
 	return c, c.Validate()
 }
 
@@ -196,6 +201,8 @@ func (c CloudCore) Validate() error {
 		c.Inspect.validate(),
 		c.Gateway.validate(),
 		c.Scopes.validate(),
+		c.Identity.validate(),
+		c.Certificates.validate(),
 	)
 }
 

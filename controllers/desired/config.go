@@ -120,7 +120,7 @@ func CacheOptions() cache.Options {
 // kinds need the right to list and watch these.
 func Rules() []rbacv1.PolicyRule {
 	rule := func(group string, resources ...string) rbacv1.PolicyRule {
-		return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: resources, Verbs: []string{"get", "list", "watch"}}
+		return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: resources, Verbs: []string{"list", "watch"}}
 	}
 	return []rbacv1.PolicyRule{
 		rule("", "pods", "nodes", "configmaps", "secrets", "serviceaccounts", "persistentvolumeclaims", "persistentvolumes", "services"),

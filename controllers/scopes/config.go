@@ -88,9 +88,9 @@ func (c Config) Validate() error {
 func Rules() []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{
 		{APIGroups: []string{"authorization.k8s.io"}, Resources: []string{"subjectaccessreviews"}, Verbs: []string{"create"}},
-		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get", "list", "watch"}},
+		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"list", "watch"}},
 		{
-			APIGroups: []string{rbacv1.GroupName}, Verbs: []string{"get", "list", "watch"},
+			APIGroups: []string{rbacv1.GroupName}, Verbs: []string{"list", "watch"},
 			Resources: []string{"clusterroles", "clusterrolebindings", "roles", "rolebindings"},
 		},
 	}

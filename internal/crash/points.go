@@ -15,6 +15,8 @@ func Points() map[string][]string {
 			"attach.asked", "attach.paged", "attach.forgotten", "attach.ready",
 			// a piece of a large object
 			"piece.read",
+			// a part of a large report, and the report when all are there
+			"part.stored", "part.joined", "part.settled",
 			// a report on its way into Kubernetes
 			"report.taken", "report.applied",
 		},
@@ -31,6 +33,8 @@ func Points() map[string][]string {
 			"ack.beaten",
 			// pump: reports leave the outbox
 			"pump.stored", "pump.taken", "pump.sent", "pump.acked", "pump.removed",
+			// a large report goes in parts before it
+			"part.sent", "part.last",
 		},
 	}
 }

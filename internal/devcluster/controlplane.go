@@ -136,7 +136,7 @@ func writeControlPlane(l layout, ports map[string]int) error {
 		{frontProxy, "front-proxy-client", pki.Subject{Name: "front-proxy-client"}},
 		{egress, "apiserver-egress", pki.Subject{Name: "kube-apiserver"}},
 		{egress, "gateway", pki.Subject{Name: "frond-gateway", Hosts: here}},
-		{cluster, "kubelet-scrape", pki.Subject{Name: "frond:gateway", Groups: []string{"system:masters"}}}, // a role comes with deploy/rbac
+		{cluster, "kubelet-scrape", pki.Subject{Name: "frond:gateway"}}, // deploy/rbac has its role
 	} {
 		if _, err := c.by.Issue(c.name, c.Subject); err != nil {
 			return err
@@ -152,8 +152,6 @@ func writeControlPlane(l layout, ports map[string]int) error {
 		{"kubeconfig", pki.Subject{Name: "kubernetes-admin", Groups: []string{"system:masters"}}},
 		{"controller-manager.kubeconfig", pki.Subject{Name: "system:kube-controller-manager"}},
 		{"scheduler.kubeconfig", pki.Subject{Name: "system:kube-scheduler"}},
-		// cloudcore acts as nodes by impersonation; a role of its own comes with deploy/rbac.
-		{"cloudcore.kubeconfig", pki.Subject{Name: "frond:cloudcore", Groups: []string{"system:masters"}}},
 	} {
 		pair, err := cluster.Issue("client-"+k.file, k.Subject)
 		if err != nil {
@@ -163,7 +161,7 @@ func writeControlPlane(l layout, ports map[string]int) error {
 			return err
 		}
 	}
-	return nil
+	return writeCloudcore(l, ports, cluster)
 }
 
 // egressConfig sends what the apiserver asks nodes, pods and services through the gateway of the cloudcores.

@@ -72,8 +72,6 @@ func edgecoreConfig(l layout, s state, name string, i int) config.EdgeCore {
 		Kubelet: config.Kubelet{
 			Labels:        map[string]string{"frond.io/gateway": "true"},
 			StaticPodPath: e.manifests(),
-			CertFile:      filepath.Join(e.dir, "serving.crt"),
-			KeyFile:       filepath.Join(e.dir, "serving.key"),
 			ClientCAFile:  clusterCA,
 			Address:       "127.0.0.1",
 		},
@@ -139,7 +137,7 @@ func writeEdge(l layout, s state, ca *pki.Authority, name string, i int) error {
 			return fmt.Errorf("make folder of %s: %w", name, err)
 		}
 	}
-	hosts := []string{"127.0.0.1", "localhost", name, wan.Address(i), wire.TunnelAddress(name).String()}
+	hosts := []string{"127.0.0.1", "localhost", name, wan.Address(i), wire.TunnelAddress(name).String()} // the last for a stock kubelet
 	if s.Spec.Direct {
 		hosts = append(hosts, directHost())
 	}

@@ -6,7 +6,6 @@ import (
 	"encoding/base64"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -72,23 +71,4 @@ func writeMetricsServer(l layout, s state) error {
 	k := newKubeconfig("https://" + loopback(s.Ports["apiserver"]))
 	k.Users[0].User.TokenFile = l.in(metricsServer + ".token")
 	return k.write(l.in(metricsServer+".kubeconfig"), map[string]*string{ca.Cert: &k.Clusters[0].Cluster.CA})
-}
-
-// installMetricsServer tells Kubernetes of metrics-server and fetches its token.
-func (c *Cluster) installMetricsServer(ctx context.Context) error {
-	if c.state.Spec.NoMetrics {
-		return nil
-	}
-	manifest, err := os.ReadFile(c.layout.in(metricsServer + ".yaml"))
-	if err != nil {
-		return fmt.Errorf("install metrics-server: %w", err)
-	}
-	if _, err := c.Kubectl(ctx, string(manifest), "apply", "--server-side", "--force-conflicts", "--validate=false", "-f", "-"); err != nil {
-		return fmt.Errorf("install metrics-server: %w", err)
-	}
-	token, err := c.Kubectl(ctx, "", "create", "token", metricsServer, "--namespace=kube-system", "--duration=87600h") // like the certificates
-	if err != nil {
-		return fmt.Errorf("install metrics-server: %w", err)
-	}
-	return writeFile(filepath.Clean(c.layout.in(metricsServer+".token")), []byte(strings.TrimSpace(token)), 0o600)
 }

@@ -116,7 +116,7 @@ func (c *Cluster) controlParts() []part {
 			name: "apiserver", stage: stageAPI, grace: 10 * time.Second, ports: []string{"apiserver"},
 			command: daemon.Command{Path: l.bin("kube-apiserver"), Args: apiserverFlags(l, s)},
 			ready:   func(ctx context.Context) error { return c.get(ctx, kubeClient, "apiserver", "/readyz", nil) },
-			after:   c.installMetricsServer,
+			after:   c.installAccounts,
 		},
 		{
 			name: "controller-manager", stage: stageControl, grace: 5 * time.Second,

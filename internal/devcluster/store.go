@@ -5,9 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/url"
 	"slices"
+
+	"k8s.io/client-go/rest"
 
 	"github.com/frond-edge/frond/api/wire"
 )
@@ -62,6 +65,13 @@ func (c *Cluster) StoreGet(ctx context.Context, edge string, key wire.Key) (json
 	}
 	var object json.RawMessage
 	return object, c.unix(ctx, c.layout.edge(edge).api(), http.MethodGet, apiPath(key), &object)
+}
+
+// EdgeAPI is how to reach the local API of a gateway: on its socket, as who may open that.
+func (c *Cluster) EdgeAPI(edge string) *rest.Config {
+	return &rest.Config{Host: "http://localhost", Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", c.layout.edge(edge).api())
+	}}
 }
 
 // apiPath is where a Kubernetes API serves an object. Groups other than the core one are asked for as v1: all that a

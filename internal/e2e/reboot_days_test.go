@@ -32,7 +32,9 @@ import (
 	"github.com/frond-edge/frond/internal/devcluster"
 	"github.com/frond-edge/frond/leaf"
 	"github.com/frond-edge/frond/leaf/leaftest"
+	"github.com/frond-edge/frond/leaf/localapi"
 	"github.com/frond-edge/frond/leaf/store"
+	"github.com/frond-edge/frond/leaf/store/seal"
 )
 
 // data is a folder below edge-2's own.
@@ -53,7 +55,11 @@ func ageTokens(t *testing.T) func(context.Context) error {
 		if err != nil {
 			return err
 		}
-		s, err := store.Open(ctx, js, store.Config{Mark: data("store.mark")}, zaptest.NewLogger(t))
+		keys, err := seal.Load(data("identity", "store.key"), zaptest.NewLogger(t))
+		if err != nil {
+			return err
+		}
+		s, err := store.Open(ctx, js, store.Config{Mark: data("store.mark"), Sealer: keys, Secret: localapi.Secret}, zaptest.NewLogger(t))
 		if err != nil {
 			return err
 		}

@@ -33,6 +33,7 @@ type stock struct {
 // newStock writes the files of a kubelet that is to take over from the one in edgecore: kubeconfig and configuration.
 func newStock(t *testing.T, cfg config.EdgeCore) *stock {
 	t.Helper()
+	cfg.Kubelet.CertFile, cfg.Kubelet.KeyFile = cfg.LocalAPI.CertFile, cfg.LocalAPI.KeyFile // edgecore's own asks for one
 	s := &stock{cfg: cfg, namespace: shared.PID("containerd-1"), dir: t.TempDir()}
 	file := clientcmdapi.NewConfig()
 	file.Clusters["local"] = &clientcmdapi.Cluster{Server: "https://" + cfg.LocalAPI.Address, CertificateAuthority: cfg.LocalAPI.ClientCAFile}

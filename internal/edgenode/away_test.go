@@ -184,7 +184,7 @@ func longAgo(t *testing.T, dir string) {
 	}
 }
 
-// expiredServing is the certificate that the kubelet made for itself, a month too old.
+// expiredServing is the certificate that the kubelet once got, a month too old.
 func expiredServing(t *testing.T, dir string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -197,7 +197,6 @@ func expiredServing(t *testing.T, dir string) {
 	private, err := x509.MarshalPKCS8PrivateKey(key)
 	must(t, err)
 	must(t, os.MkdirAll(dir, 0o700))
-	for name, block := range map[string]*pem.Block{"kubelet.crt": {Type: "CERTIFICATE", Bytes: der}, "kubelet.key": {Type: "PRIVATE KEY", Bytes: private}} {
-		must(t, os.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(block), 0o600))
-	}
+	both := append(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})...)
+	must(t, os.WriteFile(filepath.Join(dir, "kubelet-server-current.pem"), both, 0o600))
 }

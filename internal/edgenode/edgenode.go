@@ -30,6 +30,7 @@ import (
 	"github.com/frond-edge/frond/leaf"
 	"github.com/frond-edge/frond/leaf/localapi"
 	"github.com/frond-edge/frond/leaf/store"
+	"github.com/frond-edge/frond/leaf/store/seal"
 	"github.com/frond-edge/frond/streams"
 )
 
@@ -40,7 +41,6 @@ const (
 	probeTimeout = 5 * time.Second
 	// openTimeout bounds opening the store: 500 objects take 4 ms on the measured disk (ux-and-libraries §5).
 	openTimeout = 2 * time.Minute
-	dirMode     = 0o700
 )
 
 // Node is one gateway's agent.
@@ -52,6 +52,8 @@ type Node struct {
 	probe   chan *nats.Conn
 	// delivery is what asks for desired state, once it is made.
 	delivery atomic.Pointer[streams.Delivery]
+	// kubeletHere is the kubelet of this process, once it is made.
+	kubeletHere atomic.Pointer[edged.Kubelet]
 }
 
 // New checks the configuration and makes the node's folders. metrics is served on /metrics.
@@ -60,7 +62,12 @@ func New(cfg config.EdgeCore, metrics *prometheus.Registry, log *zap.Logger) (*N
 		return nil, err
 	}
 	n := &Node{cfg: cfg, metrics: metrics, log: log, probe: make(chan *nats.Conn, 1)}
-	for _, dir := range []string{cfg.Dir, kubeletDir(cfg), cfg.Kubelet.StaticPodPath} {
+	for _, dir := range []string{cfg.Dir, identityDir(cfg)} {
+		if err := private(dir, log); err != nil {
+			return nil, fmt.Errorf("make the node's folders: %w", err)
+		}
+	}
+	for _, dir := range []string{kubeletDir(cfg), cfg.Kubelet.StaticPodPath} {
 		if err := os.MkdirAll(dir, dirMode); err != nil {
 			return nil, fmt.Errorf("make the node's folders: %w", err)
 		}
@@ -76,11 +83,12 @@ func (n *Node) socket(name string) string {
 	return filepath.Join(filepath.Dir(n.cfg.LocalAPI.Socket), name)
 }
 
-func kubeletDir(cfg config.EdgeCore) string { return filepath.Join(cfg.Dir, "kubelet") }
-
 // Start runs the node until ctx ends, then stops it and returns nil. Containers are left running.
 func (n *Node) Start(ctx context.Context) error {
-	var err error
+	err := n.metrics.Register(n.expiry())
+	if err != nil {
+		return fmt.Errorf("certificates: %w", err)
+	}
 	n.leaf, err = leaf.New(leaf.Config{
 		Node: n.cfg.Node, Dir: filepath.Join(n.cfg.Dir, "nats"), Hub: n.cfg.Hub.URLs,
 		CAFile: n.cfg.Hub.CAFile, CertFile: n.cfg.Hub.CertFile, KeyFile: n.cfg.Hub.KeyFile, NkeyFile: n.cfg.Hub.NkeyFile,
@@ -108,11 +116,12 @@ func (n *Node) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	api, err := localapi.New(n.localAPI(), st, upstream{node: n.cfg.Node, nc: nc, delivery: &n.delivery}, guardedOutbox{outbox, full(n.leaf.Space)}, n.log)
+	up := upstream{node: n.cfg.Node, nc: nc, delivery: &n.delivery}
+	api, err := localapi.New(n.localAPI(), st, up, guardedOutbox{outbox, full(n.leaf.Space)}, n.log)
 	if err != nil {
 		return err
 	}
-	ready, running, err := n.kubelet(api) //nolint:contextcheck // New starts nothing
+	ready, running, err := n.kubelet(api, up) //nolint:contextcheck // New starts nothing
 	if err != nil {
 		return err
 	}
@@ -146,7 +155,12 @@ func (n *Node) open(ctx context.Context, nc *nats.Conn) (*store.Store, *streams.
 	if err := streams.EnsureLeaf(ctx, js, n.log.Named("streams")); err != nil {
 		return nil, nil, fmt.Errorf("prepare the leaf: %w", err)
 	}
+	sealer, err := seal.Load(filepath.Join(identityDir(n.cfg), "store.key"), n.log.Named("seal"))
+	if err != nil {
+		return nil, nil, err
+	}
 	st, err := store.Open(ctx, js, store.Config{
+		Sealer: sealer, Secret: localapi.Secret,
 		Merge: localapi.MergeFor(n.cfg.Node), Mark: filepath.Join(n.cfg.Dir, "store.mark"),
 		Copy: filepath.Join(n.cfg.Dir, "store.copy"), Refuse: full(n.leaf.Space),
 		Metrics: n.metrics,
@@ -229,7 +243,7 @@ func (n *Node) dropIn() ([]byte, error) {
 
 // kubelet makes the kubelet's part, behind the hollow runtime's where there are no containers, and tells when the kubelet is
 // ready. There is neither where another kubelet uses the local API: it is known by the lease that it renews.
-func (n *Node) kubelet(api *localapi.Server) (ready <-chan struct{}, parts []lifecycle.Part, err error) {
+func (n *Node) kubelet(api *localapi.Server, up upstream) (ready <-chan struct{}, parts []lifecycle.Part, err error) {
 	if n.cfg.Kubelet.External {
 		return nil, nil, nil
 	}
@@ -247,16 +261,20 @@ func (n *Node) kubelet(api *localapi.Server) (ready <-chan struct{}, parts []lif
 		return nil, nil, err
 	}
 	k := n.cfg.Kubelet
+	called := &names{node: n.cfg.Node, ask: up.Do, link: link{n.leaf}.State, log: n.log.Named("names")}
 	kubelet, err := edged.New(edged.Config{
 		Node: n.cfg.Node, Dir: kubeletDir(n.cfg), RuntimeEndpoint: endpoint, Hollow: n.cfg.Runtime.Hollow,
 		NodeIP: k.NodeIP, Labels: k.Labels, MaxPods: int(k.MaxPods), CgroupDriver: k.CgroupDriver, CgroupRoot: k.CgroupRoot,
 		StaticPodPath: k.StaticPodPath, Address: k.Address, Port: int(k.Port),
 		CertFile: k.CertFile, KeyFile: k.KeyFile, ClientCAFile: k.ClientCAFile, DropIn: settings,
+		Names: called.list,
 	}, api.ClientConfig(), n.log)
 	if err != nil {
 		return nil, nil, err
 	}
-	return kubelet.Ready(), append(parts, lifecycle.Part{Name: "kubelet", Start: kubelet.Start, Ready: kubelet.Ready()}), nil
+	n.kubeletHere.Store(kubelet)
+	return kubelet.Ready(), append(parts, lifecycle.Part{Name: "names", Start: called.Start},
+		lifecycle.Part{Name: "kubelet", Start: kubelet.Start, Ready: kubelet.Ready()}), nil
 }
 
 // pulse tells whether the kubelet lives.

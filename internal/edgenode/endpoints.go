@@ -26,6 +26,9 @@ const endpointsManager = "endpointslice-controller.k8s.io"
 // each write of a slice is synced to the disk.
 const endpointsSettle = 100 * time.Millisecond
 
+// endpointsRetry is how long after a refused write, by a full disk, it is tried again.
+const endpointsRetry = time.Second
+
 // endpoints keeps what the node's endpoint slices say of its own pods as the pods are. A gateway that boots without a link
 // gives its pods new addresses, and the cloud, whose slices are on its disk, cannot learn of them; and a pod that falls ill while the
 // link is down would stay in its Service. The node knows its own pods first, so it is always right about them: what the cloud
@@ -67,9 +70,11 @@ func (e *endpoints) follow(ctx context.Context) error {
 		due[entry.Key] = true
 	}
 	slicesChanged, podsChanged := from.Events(), pods.Events()
-	settled := time.NewTimer(0)
+	settled, retry := time.NewTimer(0), time.NewTimer(0)
 	defer settled.Stop()
-	waiting := true // settled will fire
+	defer retry.Stop()
+	waiting := true                // settled will fire
+	refused := map[wire.Key]bool{} // tried again when retry fires
 	for {
 		select {
 		case <-ctx.Done():
@@ -86,10 +91,15 @@ func (e *endpoints) follow(ctx context.Context) error {
 			maps.Copy(due, e.named[event.Entry.Key])
 		case <-settled.C:
 			for key := range due {
-				e.keep(ctx, key)
+				e.keep(ctx, key, refused)
 			}
 			clear(due)
 			waiting = false
+			if len(refused) > 0 {
+				retry.Reset(endpointsRetry)
+			}
+		case <-retry.C:
+			maps.Copy(due, refused)
 		}
 		if len(due) > 0 && !waiting {
 			settled.Reset(endpointsSettle)
@@ -98,8 +108,11 @@ func (e *endpoints) follow(ctx context.Context) error {
 	}
 }
 
-// keep makes one slice right. What it could not write now, because somebody else did, comes back as that one's event.
-func (e *endpoints) keep(ctx context.Context, key wire.Key) {
+// keep makes one slice right. What it could not write now, because somebody else did, comes back as that one's event; what the disk
+// refused is among the refused from then on, and only then.
+func (e *endpoints) keep(ctx context.Context, key wire.Key, refused map[wire.Key]bool) {
+	again := refused[key]
+	delete(refused, key)
 	for pod, in := range e.named {
 		if delete(in, key); len(in) == 0 {
 			delete(e.named, pod)
@@ -124,8 +137,12 @@ func (e *endpoints) keep(ctx context.Context, key wire.Key) {
 	if err == nil {
 		_, err = e.store.Put(ctx, key, object, &entry.Revision)
 	}
-	if err != nil && !errors.Is(err, store.ErrConflict) && !errors.Is(err, store.ErrNotFound) && ctx.Err() == nil {
-		e.log.Warn("endpoint slice not written", zap.Stringer("key", key), zap.Error(err))
+	if err == nil || errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrNotFound) || ctx.Err() != nil {
+		return
+	}
+	refused[key] = true
+	if !again {
+		e.log.Warn("endpoint slice not written, trying again", zap.Stringer("key", key), zap.Duration("retry", endpointsRetry), zap.Error(err))
 	}
 }
 

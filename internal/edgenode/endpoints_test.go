@@ -3,7 +3,9 @@ package edgenode_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -31,13 +33,13 @@ type endpointsWorld struct {
 	slice wire.Key
 }
 
-func newEndpointsWorld(t *testing.T) *endpointsWorld {
+func newEndpointsWorld(t *testing.T, cfg store.Config) *endpointsWorld {
 	t.Helper()
 	js, err := jetstream.New(leaftest.StartLeaf(t, leaf.Config{}).Client())
 	if err != nil {
 		t.Fatal(err)
 	}
-	st, err := store.Open(t.Context(), js, store.Config{}, zaptest.NewLogger(t))
+	st, err := store.Open(t.Context(), js, cfg, zaptest.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +141,7 @@ const others = "10.42.0.3 true true"
 // what it says of others stays.
 func TestEndpointsFollowTheNodesOwnPods(t *testing.T) {
 	const manager = "endpointslice-controller.k8s.io"
-	w := newEndpointsWorld(t)
+	w := newEndpointsWorld(t, store.Config{})
 	w.pod("web-c", "new", "10.42.0.99", true) // the slice speaks of an earlier pod of that name
 	w.deliver(manager)
 	w.says("10.42.0.2 true true", others, "10.42.0.4 true true", "192.0.2.1 true true")
@@ -161,7 +163,7 @@ func TestEndpointsFollowTheNodesOwnPods(t *testing.T) {
 
 // TestForeignEndpointsAreLeftAlone: slices that people or other controllers write are theirs.
 func TestForeignEndpointsAreLeftAlone(t *testing.T) {
-	w := newEndpointsWorld(t)
+	w := newEndpointsWorld(t, store.Config{})
 	w.pod("web-a", "a", "10.42.0.7", true)
 	w.deliver("somebody")
 	before := w.store.Revision()
@@ -171,4 +173,38 @@ func TestForeignEndpointsAreLeftAlone(t *testing.T) {
 	if n := w.store.Revision() - before; n != 3 {
 		t.Errorf("%d writes, want the pod, the slice and its correction", n)
 	}
+}
+
+// TestEndpointsThatAFullDiskRefusedAreTriedAgain: a gateway whose disk was full for a moment does not send to a pod that is ill until
+// something happens to it again.
+func TestEndpointsThatAFullDiskRefusedAreTriedAgain(t *testing.T) {
+	const room = 1000
+	var left, refused atomic.Int64 // writes that the disk still takes
+	left.Store(room)
+	w := newEndpointsWorld(t, store.Config{Refuse: func() error {
+		if left.Add(-1) < 0 {
+			refused.Add(1)
+			return errors.New("full")
+		}
+		return nil
+	}})
+	before := w.store.Revision()
+	w.pod("web-a", "a", "10.42.0.2", true)
+	w.deliver("endpointslice-controller.k8s.io")
+	within(t, "corrected", func() error {
+		if n := w.store.Revision() - before; n != 3 {
+			return fmt.Errorf("%d writes, want the pod, the slice and its correction", n)
+		}
+		return nil
+	})
+	left.Store(1) // for the pod alone
+	w.pod("web-a", "a", "10.42.0.2", false)
+	within(t, "tried again", func() error {
+		if n := refused.Load(); n < 2 {
+			return fmt.Errorf("%d writes were refused", n)
+		}
+		return nil
+	})
+	left.Store(room)
+	w.says("10.42.0.2 false false", others, "10.42.0.4 true true", "192.0.2.1 true true")
 }

@@ -2,6 +2,7 @@ package edgenode
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -9,18 +10,32 @@ import (
 	"os/user"
 	"strconv"
 
-	"github.com/frond-edge/frond/edged"
+	"github.com/frond-edge/frond/internal/certs"
 	"github.com/frond-edge/frond/internal/lifecycle"
 	"github.com/frond-edge/frond/leaf/localapi"
 )
 
-// kubeletPort is where the local API finds the kubelet that runs in this process.
+// kubeletPort is where the local API finds the kubelet: the one that runs in this process, or a stock one.
 func (n *Node) kubeletPort() localapi.KubeletPort {
 	k := n.cfg.Kubelet
 	return localapi.KubeletPort{
-		Address:  onThisMachine(net.JoinHostPort(k.Address, strconv.Itoa(int(k.Port)))),
-		CertFile: edged.Config{Dir: kubeletDir(n.cfg), CertFile: k.CertFile}.ServingCert(),
+		Address:     onThisMachine(net.JoinHostPort(k.Address, strconv.Itoa(int(k.Port)))),
+		Certificate: n.kubeletCertificate,
 	}
+}
+
+// kubeletCertificate is the one that the kubelet shows programs of this machine.
+func (n *Node) kubeletCertificate() (*x509.Certificate, error) {
+	if kubelet := n.kubeletHere.Load(); kubelet != nil {
+		return kubelet.LocalCertificate(), nil
+	}
+	if !n.cfg.Kubelet.External {
+		return nil, errors.New("the kubelet is still to be started")
+	}
+	if n.cfg.Kubelet.CertFile == "" {
+		return nil, errors.New("kubelet.certFile is not set, so a stock kubelet cannot be told from another program")
+	}
+	return certs.Read(n.cfg.Kubelet.CertFile)
 }
 
 // runtimeEndpoint is the runtime's CRI socket: the configured one, or the hollow runtime's.

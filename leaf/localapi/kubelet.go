@@ -2,20 +2,21 @@ package localapi
 
 import (
 	"bytes"
+	"context"
 	"crypto/rand"
 	"crypto/subtle"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
-	"os"
 	"strings"
+	"time"
 
 	"go.uber.org/zap"
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -40,9 +41,9 @@ const localUser = "frond:local"
 type KubeletPort struct {
 	// Address is the host:port of its API; "" refuses logs and commands.
 	Address string
-	// CertFile holds its serving certificate, which must be the one that is shown; its dates do not matter, because a
-	// gateway that is away for months must still be looked after. It is read again for each connection.
-	CertFile string
+	// Certificate gives the certificate that it must show to whoever asks for one of its names; its dates do not matter, because a
+	// gateway that is away for months must still be looked after. It is asked for each connection.
+	Certificate func() (*x509.Certificate, error)
 }
 
 // kubeletWay leads from the unix socket to the kubelet's port, without the cloud.
@@ -58,13 +59,9 @@ type kubeletWay struct {
 
 func newKubeletWay(port KubeletPort, log *zap.Logger) *kubeletWay {
 	k := &kubeletWay{port: port, token: "frond-local-" + rand.Text(), uid: rand.Text()}
-	// Its idle connections are closed by newHTTP's owner, as those of the in-memory client.
 	transport := &http.Transport{
 		DisableCompression: true, DisableKeepAlives: true, // rare, and by hand: nothing to keep open
-		TLSClientConfig: &tls.Config{
-			InsecureSkipVerify: true, //nolint:gosec // VerifyConnection is stricter: it wants the very certificate
-			VerifyConnection:   k.verify, MinVersion: tls.VersionTLS12,
-		},
+		DialTLSContext: k.dial,
 	}
 	k.proxy = &httputil.ReverseProxy{
 		Transport: transport, FlushInterval: -1, // a followed log is shown line by line
@@ -80,25 +77,37 @@ func newKubeletWay(port KubeletPort, log *zap.Logger) *kubeletWay {
 	return k
 }
 
-func (k *kubeletWay) verify(state tls.ConnectionState) error {
-	data, err := os.ReadFile(k.port.CertFile)
+// dial connects to the kubelet and to nobody else: one certificate is trusted, by one of its own names, at the time it was made.
+func (k *kubeletWay) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	cert, err := k.port.Certificate()
 	if err != nil {
-		return fmt.Errorf("kubelet's certificate: %w", err)
+		return nil, fmt.Errorf("kubelet's certificate: %w", err)
 	}
-	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
-		if block.Type != "CERTIFICATE" {
-			continue
-		}
-		own, err := x509.ParseCertificate(block.Bytes)
-		if err != nil {
-			return fmt.Errorf("kubelet's certificate: %w", err)
-		}
-		if len(state.PeerCertificates) > 0 && own.Equal(state.PeerCertificates[0]) {
-			return nil
-		}
-		break // the first is the serving one
+	name, err := nameOf(cert)
+	if err != nil {
+		return nil, fmt.Errorf("kubelet's certificate: %w", err)
 	}
-	return errors.New("who answers at the kubelet's port is not the kubelet of this process")
+	roots := x509.NewCertPool()
+	roots.AddCert(cert)
+	dialer := tls.Dialer{Config: &tls.Config{
+		RootCAs: roots, ServerName: name, MinVersion: tls.VersionTLS13, Time: func() time.Time { return cert.NotBefore },
+	}}
+	conn, err := dialer.DialContext(ctx, network, address)
+	if _, unknown := errors.AsType[*tls.CertificateVerificationError](err); unknown {
+		return nil, fmt.Errorf("who answers at the kubelet's port is not the kubelet of this gateway: %w", err)
+	}
+	return conn, err
+}
+
+// nameOf is a name that a certificate is for.
+func nameOf(cert *x509.Certificate) (string, error) {
+	switch {
+	case len(cert.DNSNames) > 0:
+		return cert.DNSNames[0], nil
+	case len(cert.IPAddresses) > 0:
+		return cert.IPAddresses[0].String(), nil
+	}
+	return "", errors.New("it is for no name")
 }
 
 // reaches says whether a request is for the kubelet: a log or a command, asked for on the unix socket or in memory.

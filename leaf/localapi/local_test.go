@@ -3,6 +3,7 @@ package localapi_test
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"encoding/pem"
 	"fmt"
 	"io"
@@ -62,7 +63,7 @@ func withKubelet(t *testing.T) (option, *kubeletPort, string) {
 	k := &kubeletPort{t: t}
 	server := httptest.NewUnstartedServer(k)
 	server.Config.ErrorLog = log.New(io.Discard, "", 0) // refused handshakes
-	server.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
+	server.TLS = &tls.Config{MinVersion: tls.VersionTLS13}
 	server.StartTLS()
 	t.Cleanup(server.Close)
 	file := filepath.Join(t.TempDir(), "kubelet.crt")
@@ -70,7 +71,14 @@ func withKubelet(t *testing.T) (option, *kubeletPort, string) {
 	if err := os.WriteFile(file, write, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	port := localapi.KubeletPort{Address: server.Listener.Addr().String(), CertFile: file}
+	port := localapi.KubeletPort{Address: server.Listener.Addr().String(), Certificate: func() (*x509.Certificate, error) {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		block, _ := pem.Decode(data)
+		return x509.ParseCertificate(block.Bytes)
+	}}
 	return func(c *localapi.Config) { c.Kubelet = port }, k, file
 }
 
@@ -110,7 +118,7 @@ func TestLogsComeFromTheNodesOwnKubelet(t *testing.T) {
 			t.Fatal(err)
 		}
 		got, err := g.client(false).CoreV1().Pods("default").GetLogs("web", &corev1.PodLogOptions{}).DoRaw(t.Context())
-		if !apierrors.IsServiceUnavailable(err) || !strings.Contains(string(got), "not the kubelet of this process") {
+		if !apierrors.IsServiceUnavailable(err) || !strings.Contains(string(got), "not the kubelet of this gateway") {
 			t.Errorf("the token went to a stranger: %s, %v", got, err)
 		}
 	})

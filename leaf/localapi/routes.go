@@ -220,6 +220,8 @@ func (rs *routes) resource(info *request.RequestInfo) http.HandlerFunc {
 	rt := rs.served[gvr][info.Subresource]
 	watching := info.Verb == "watch"
 	switch {
+	case watching && gvr == certificateRequests() && info.Subresource == "":
+		return newCertificates(rs.s).watch
 	case rt == nil && watching:
 		return func(w http.ResponseWriter, req *http.Request) {
 			fail(w, req, apierrors.NewMethodNotSupported(gvr.GroupResource(), "watch"))

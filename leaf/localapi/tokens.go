@@ -24,6 +24,11 @@ import (
 
 const tokenResource = "tokens"
 
+// Secret says which objects of the store nobody may read from a disk: Secrets, and the tokens of service accounts.
+func Secret(key wire.Key) bool {
+	return key.Group == "" && key.Resource == "secrets" || key.Group == frondGroup && key.Resource == tokenResource
+}
+
 // tokens keeps the last token of each projected volume in the store. A gateway that reboots offline mounts it again, even
 // expired: its pod can reach no apiserver anyhow, and must run.
 type tokens struct {

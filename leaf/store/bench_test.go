@@ -78,3 +78,35 @@ func BenchmarkSaveCopy(b *testing.B) {
 	must(b, err)
 	b.ReportMetric(float64(info.Size()), "bytes")
 }
+
+// BenchmarkSecrets saves and loads 1,000 Secrets of 2 KiB, as they are and sealed.
+func BenchmarkSecrets(b *testing.B) {
+	for _, sealed := range []bool{false, true} {
+		name := map[bool]string{false: "plain", true: "sealed"}[sealed]
+		dir := b.TempDir()
+		cfg := copying(dir)
+		if sealed {
+			cfg = sealing(b, dir)
+		}
+		n := openNode(b, dir, cfg)
+		must(b, n.Replace(b.Context(), nil, "s1", 0))
+		seq := uint64(0)
+		b.Run("save/"+name, func(b *testing.B) {
+			for b.Loop() {
+				var batch []wire.Message
+				for i := range 1000 {
+					seq++
+					m := apply(seq, "", "u", strings.Repeat("x", 2000))
+					m.Key = secret(fmt.Sprint("s", i))
+					batch = append(batch, m)
+				}
+				must(b, n.Apply(b.Context(), batch, seq))
+			}
+		})
+		b.Run("load/"+name, func(b *testing.B) {
+			for b.Loop() {
+				n.open(cfg)
+			}
+		})
+	}
+}

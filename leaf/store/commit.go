@@ -139,8 +139,13 @@ func (s *Store) encode(changes []change) (messages []*nats.Msg, sum, names uint6
 			if m, err = cursorMessage(*c.cursor); err != nil {
 				return nil, 0, 0, err
 			}
+			if s.clean {
+				set(m, headerSealed, isSealed)
+			}
 		case c.record != nil:
-			m = c.record.message(s.cfg.TombstoneTTL)
+			if m, err = s.message(c.record); err != nil {
+				return nil, 0, 0, err
+			}
 			old, ok := earlier[c.record.Key]
 			if !ok {
 				old = s.record(c.record.Key)

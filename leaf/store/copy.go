@@ -31,6 +31,8 @@ type copyHead struct {
 	Saved    time.Time   `json:"saved"`
 	Revision uint64      `json:"revision"`
 	Cursor   wire.Cursor `json:"cursor"`
+	// Sole says that the bucket is being made anew from this file, so that it alone counts.
+	Sole bool `json:"sole,omitempty"`
 }
 
 // copyRecord is each other line. Its checksum is that of the bucket's record.
@@ -45,7 +47,9 @@ type copyRecord struct {
 	Desired  bool      `json:"desired,omitempty"`
 	LastGood time.Time `json:"lastGood,omitzero"`
 	Object   []byte    `json:"object,omitempty"`
-	Check    []byte    `json:"check"`
+	// Sealed takes the place of Object.
+	Sealed json.RawMessage `json:"sealed,omitempty"`
+	Check  []byte          `json:"check"`
 }
 
 // SaveCopy writes all records to Config.Copy, compressed and synced, unless nothing has changed since this process did so
@@ -58,15 +62,7 @@ func (s *Store) SaveCopy(ctx context.Context) error {
 		return fmt.Errorf("save the copy: %w", err)
 	}
 	defer release(s.writer)
-	s.mu.RLock()
-	head := copyHead{Saved: time.Now().UTC().Truncate(time.Second), Revision: s.revision, Cursor: s.cursor}
-	records := make([]*record, 0, len(s.records))
-	for _, r := range s.records {
-		if r.kept() {
-			records = append(records, r)
-		}
-	}
-	s.mu.RUnlock()
+	head, records := s.snapshot((*record).kept)
 	if s.doubt || head.Revision == s.copied || head.Cursor.StreamEpoch == "" { // a damaged store is nobody's copy
 		return nil
 	}
@@ -75,7 +71,7 @@ func (s *Store) SaveCopy(ctx context.Context) error {
 			return fmt.Errorf("save the copy: %w: %w", ErrFull, err)
 		}
 	}
-	n, err := writeCopy(s.cfg.Copy, head, records)
+	n, err := s.writeCopy(head, records)
 	if err != nil {
 		return fmt.Errorf("save the copy: %w", err)
 	}
@@ -85,7 +81,22 @@ func (s *Store) SaveCopy(ctx context.Context) error {
 	return nil
 }
 
-func writeCopy(path string, head copyHead, records []*record) (size int64, err error) {
+// snapshot returns those records that a copy is to hold.
+func (s *Store) snapshot(holds func(*record) bool) (copyHead, []*record) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	head := copyHead{Saved: time.Now().UTC().Truncate(time.Second), Revision: s.revision, Cursor: s.cursor}
+	records := make([]*record, 0, len(s.records))
+	for _, r := range s.records {
+		if holds(r) {
+			records = append(records, r)
+		}
+	}
+	return head, records
+}
+
+func (s *Store) writeCopy(head copyHead, records []*record) (size int64, err error) {
+	path := s.cfg.Copy
 	f, err := renameio.NewPendingFile(path, renameio.WithTempDir(filepath.Dir(path)), renameio.WithPermissions(copyMode))
 	if err != nil {
 		return 0, err
@@ -98,11 +109,12 @@ func writeCopy(path string, head copyHead, records []*record) (size int64, err e
 	lines := json.NewEncoder(z)
 	err = lines.Encode(head)
 	for _, r := range records {
+		var line copyRecord
 		if err == nil {
-			err = lines.Encode(copyRecord{
-				Key: r.Key.String(), State: r.state, UID: r.UID, Version: r.Version, Cluster: r.ClusterEpoch, Stream: r.epoch,
-				Floor: r.floor, Desired: r.desired, LastGood: r.LastGood, Object: r.Object, Check: r.check[:],
-			})
+			line, err = s.line(r)
+		}
+		if err == nil {
+			err = lines.Encode(line)
 		}
 	}
 	if err := errors.Join(err, z.Close()); err != nil {
@@ -159,56 +171,95 @@ func (s *Store) cleanCopies() {
 	}
 }
 
-// readCopy returns the copy's head and those of its records that are as they were written; nil without a copy. Without a stream
-// epoch the head's cursor is not to be used.
-func (s *Store) readCopy() (copyHead, map[wire.Key]*record) {
+// openCopy starts to read the copy. Whoever called it calls close, also after an error.
+func (s *Store) openCopy() (lines *json.Decoder, head copyHead, end func(), err error) {
 	f, err := os.Open(s.cfg.Copy)
 	if err != nil {
+		return nil, head, func() {}, err
+	}
+	z, err := zstd.NewReader(f, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(copyLine))
+	if err != nil {
+		return nil, head, func() { _ = f.Close() }, err // only read
+	}
+	lines = json.NewDecoder(z)
+	err = lines.Decode(&head)
+	return lines, head, func() { z.Close(); _ = f.Close() }, err
+}
+
+// soleCopy reports whether the copy was written to make the bucket anew from it.
+func (s *Store) soleCopy() bool {
+	_, head, end, err := s.openCopy()
+	end()
+	return err == nil && head.Sole
+}
+
+// readCopy returns the copy's head and those of its records that are as they were written; nil without a copy. Without a stream
+// epoch the head's cursor is not to be used; it is Sole only if the copy is whole.
+func (s *Store) readCopy() (copyHead, map[wire.Key]*record) {
+	lines, head, end, err := s.openCopy()
+	defer end()
+	if lines == nil {
 		if s.cfg.Copy != "" {
 			s.log.Warn("no copy of the store to restore from", zap.Error(err))
 		}
 		return copyHead{}, nil
 	}
-	defer func() { _ = f.Close() }() // only read
-	z, err := zstd.NewReader(f, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(copyLine))
-	if err != nil {
-		s.log.Error("copy of the store not read", zap.Error(err))
-		return copyHead{}, nil
-	}
-	defer z.Close()
-	lines := json.NewDecoder(z)
-	var head copyHead
 	records := map[wire.Key]*record{}
-	err = lines.Decode(&head)
 	for err == nil {
 		var c copyRecord
 		if err = lines.Decode(&c); err != nil {
 			break
 		}
-		if r := c.record(); r != nil {
+		if r := s.unline(&c); r != nil && (r.kept() || head.Sole) {
 			records[r.Key] = r
+		} else {
+			head.Sole = false
 		}
 	}
 	if !errors.Is(err, io.EOF) {
 		s.log.Warn("copy of the store is damaged, taking what comes before", zap.Int("records", len(records)), zap.Error(err))
-		head.Cursor.StreamEpoch = "" // each record has a checksum of its own, but not the head
+		head.Cursor.StreamEpoch, head.Sole = "", false // each record has a checksum of its own, but not the head
 	}
 	return head, records
 }
 
-// record undoes writeCopy; nil for one that is not as it was written.
-func (c *copyRecord) record() *record {
+// line is a record as a copy holds it.
+func (s *Store) line(r *record) (copyRecord, error) {
+	c := copyRecord{
+		Key: r.Key.String(), State: r.state, UID: r.UID, Version: r.Version, Cluster: r.ClusterEpoch, Stream: r.epoch,
+		Floor: r.floor, Desired: r.desired, LastGood: r.LastGood, Check: r.check[:],
+	}
+	if r.state != live || r.salt == nil && !s.hides(r.Key) {
+		c.Object = r.Object
+		return c, nil
+	}
+	sealed, err := s.sealed(r)
+	c.Sealed = sealed
+	return c, err
+}
+
+// unline undoes line; nil for a record that is not as it was written.
+func (s *Store) unline(c *copyRecord) *record {
 	key, err := wire.ParseKey(c.Key)
 	if err != nil {
 		return nil
 	}
 	r := &record{
-		Entry: Entry{Key: key, UID: c.UID, Version: c.Version, ClusterEpoch: c.Cluster, LastGood: c.LastGood, Object: c.Object},
+		Entry: Entry{Key: key, UID: c.UID, Version: c.Version, ClusterEpoch: c.Cluster, LastGood: c.LastGood},
 		state: c.State, desired: c.Desired, floor: c.Floor, epoch: c.Stream,
 	}
+	data := c.Object
+	if c.Sealed != nil {
+		data = c.Sealed
+	}
+	if r.state == live {
+		if err := s.uncover(r, c.Sealed != nil, data); err != nil {
+			return nil
+		}
+	}
 	r.Sequence = r.sequence()
-	r.seal()
-	if string(r.check[:]) != string(c.Check) || !r.kept() {
+	r.stamp()
+	if string(r.check[:]) != string(c.Check) {
 		return nil
 	}
 	return r

@@ -55,6 +55,7 @@ func bucketConfig(maxBytes int64) jetstream.StreamConfig {
 
 // found is what a reading of the bucket brought.
 type found struct {
+	store   *Store
 	changes []foundChange
 	bad     []badRecord
 	// last and sum are the sequence and sum header of the last message read.
@@ -62,6 +63,8 @@ type found struct {
 	sum, names string
 	// unreadable says that the server cannot read some record. It cannot write over it either: the bucket must be made anew.
 	unreadable bool
+	// clean says that the bucket has never held what is secret as plain text.
+	clean bool
 }
 
 type foundChange struct {
@@ -84,12 +87,16 @@ func (s *Store) load(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("ensure bucket %s: %w", streamName, err)
 	}
-	end, got, err := read(ctx, stream, 1)
+	s.metrics.objects.Set(0)
+	s.metrics.bytes.Set(0)
+	if resumed, err := s.resume(ctx, stream); resumed || err != nil {
+		return err
+	}
+	end, got, err := s.read(ctx, stream, 1)
 	if err != nil {
 		return err
 	}
-	s.metrics.objects.Set(0)
-	s.metrics.bytes.Set(0)
+	s.clean = s.cfg.Sealer != nil && (end == 0 || got.clean)
 	s.mu.Lock()
 	for _, c := range got.changes {
 		if c.cursor != nil {
@@ -104,7 +111,10 @@ func (s *Store) load(ctx context.Context) error {
 	s.mu.Unlock()
 	s.sum, s.names = s.total()
 	s.doubt = false
-	return s.repair(ctx, got, end)
+	if err := s.repair(ctx, got, end); err != nil {
+		return err
+	}
+	return s.renew(ctx)
 }
 
 // total computes the sums over all records and over their names anew.
@@ -119,7 +129,8 @@ func (s *Store) total() (sum, names uint64) {
 }
 
 // read returns the bucket's last sequence and all messages from a sequence on.
-func read(ctx context.Context, stream jetstream.Stream, from uint64) (end uint64, got found, err error) {
+func (s *Store) read(ctx context.Context, stream jetstream.Stream, from uint64) (end uint64, got found, err error) {
+	got.store = s
 	info, err := stream.Info(ctx)
 	if err != nil {
 		return 0, found{}, fmt.Errorf("bucket info: %w", err)
@@ -140,7 +151,7 @@ func read(ctx context.Context, stream jetstream.Stream, from uint64) (end uint64
 		pending, err = got.fetch(ctx, consumer)
 	}
 	if errors.Is(err, errStuck) {
-		got, err = readEach(ctx, stream, from)
+		got, err = s.readEach(ctx, stream, from)
 	}
 	if err != nil {
 		return 0, found{}, fmt.Errorf("read bucket: %w", err)
@@ -156,12 +167,12 @@ func read(ctx context.Context, stream jetstream.Stream, from uint64) (end uint64
 var errStuck = errors.New("reading stopped at a damaged record")
 
 // readEach reads the bucket record by record, in spite of damaged ones. It is slow and needs the server's index only.
-func readEach(ctx context.Context, stream jetstream.Stream, from uint64) (found, error) {
+func (s *Store) readEach(ctx context.Context, stream jetstream.Stream, from uint64) (found, error) {
 	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(">"))
 	if err != nil {
 		return found{}, fmt.Errorf("list subjects: %w", err)
 	}
-	var got found
+	got := found{store: s}
 	var messages []*jetstream.RawStreamMsg
 	for subject := range info.State.Subjects {
 		m, err := stream.GetLastMsgForSubject(ctx, subject)
@@ -223,9 +234,9 @@ func (f *found) add(subject string, header nats.Header, data []byte, revision ui
 	case subject == cursorSubject:
 		var cursor wire.Cursor
 		cursor, err = parseCursor(header, data)
-		c.cursor = &cursor
+		c.cursor, f.clean = &cursor, header.Get(headerSealed) != ""
 	case strings.HasPrefix(subject, objectPrefix):
-		c.record, err = parseRecord(subject, header, data, revision)
+		c.record, err = f.store.parseRecord(subject, header, data, revision)
 	default:
 		err = errors.New("not a key of the store")
 	}

@@ -41,7 +41,7 @@ func (p *plan) current(key wire.Key) *record {
 }
 
 func (p *plan) write(r *record) {
-	r.seal()
+	r.stamp()
 	p.made[r.Key] = r
 	p.writes = append(p.writes, r)
 }

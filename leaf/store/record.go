@@ -1,7 +1,6 @@
 package store
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
@@ -43,6 +42,7 @@ const (
 	headerReason   = "Frond-Reason"
 	headerNames    = "Frond-Names"
 	headerLastGood = "Frond-Last-Good"
+	headerSealed   = "Frond-Sealed"
 	headerKV       = "KV-Operation"
 	headerTTL      = "Nats-TTL"
 	kvDelete       = "DEL"
@@ -68,9 +68,14 @@ type record struct {
 	// floor is the sequence of the newest hub message for the key, within the stream epoch. Older ones are ignored.
 	floor uint64
 	epoch string
-	// check is the checksum of the record as written, set by seal.
+	// salt goes into the checksum of what is sealed, and is sealed with it: else who guesses a Secret could see by the checksum that
+	// he is right. nil for what is not sealed.
+	salt []byte
+	// worn says that the record was read as plain text, or sealed with an older key, and is to be sealed.
+	worn bool
+	// check is the checksum of the record as written, set by stamp.
 	check [16]byte
-	// named is the record's part of the sum over all names, set by seal.
+	// named is the record's part of the sum over all names, set by stamp.
 	named uint64
 }
 
@@ -95,12 +100,16 @@ func (r *record) name() uint64 {
 	return r.named
 }
 
-// seal computes the checksum over all that the record says, except the revision, which the server gives, and LastGood.
-func (r *record) seal() {
+// stamp computes the checksum over all that the record says, except the revision, which the server gives, and LastGood.
+func (r *record) stamp() {
 	name := checksum(r.Key.String(), string(r.state), r.UID)
 	r.named = binary.BigEndian.Uint64(name[:8])
+	content := string(r.Object)
+	if r.salt != nil {
+		content = string(r.salt) + content
+	}
 	r.check = checksum(r.Key.String(), string(r.state), r.UID, r.Version, r.ClusterEpoch, r.epoch,
-		strconv.FormatUint(r.floor, 10), strconv.FormatBool(r.desired), string(r.Object))
+		strconv.FormatUint(r.floor, 10), strconv.FormatBool(r.desired), content)
 }
 
 func checksum(fields ...string) [16]byte {
@@ -114,8 +123,9 @@ func checksum(fields ...string) [16]byte {
 	return [16]byte(h.Sum(nil))
 }
 
-// message encodes a sealed record.
-func (r *record) message(ttl time.Duration) *nats.Msg {
+// message encodes a stamped record, sealed if it is to be.
+func (s *Store) message(r *record) (*nats.Msg, error) {
+	s.cover(r)
 	m := nats.NewMsg(objectPrefix + r.Key.String())
 	set(m, headerState, string(r.state))
 	set(m, headerUID, r.UID)
@@ -132,15 +142,23 @@ func (r *record) message(ttl time.Duration) *nats.Msg {
 	if !r.LastGood.IsZero() {
 		set(m, headerLastGood, r.LastGood.UTC().Format(time.RFC3339))
 	}
-	if r.state == live {
+	switch {
+	case r.state != live:
+		set(m, headerKV, kvDelete)
+		if r.state == tombstone {
+			set(m, headerTTL, s.cfg.TombstoneTTL.String())
+		}
+	case r.salt == nil:
 		m.Data = r.Object
-		return m
+	default:
+		data, err := s.sealed(r)
+		if err != nil {
+			return nil, err
+		}
+		m.Data, r.worn = data, false
+		set(m, headerSealed, isSealed)
 	}
-	set(m, headerKV, kvDelete)
-	if r.state == tombstone {
-		set(m, headerTTL, ttl.String())
-	}
-	return m
+	return m, nil
 }
 
 func set(m *nats.Msg, header, value string) {
@@ -151,8 +169,8 @@ func set(m *nats.Msg, header, value string) {
 
 var errChecksum = errors.New("checksum does not match")
 
-// parseRecord undoes message; sequence becomes the revision.
-func parseRecord(subject string, header nats.Header, data []byte, sequence uint64) (*record, error) {
+// parseRecord undoes message and, with open, cover; sequence becomes the revision.
+func (s *Store) parseRecord(subject string, header nats.Header, data []byte, sequence uint64) (*record, error) {
 	key, err := wire.ParseKey(strings.TrimPrefix(subject, objectPrefix))
 	if err != nil {
 		return nil, err
@@ -173,7 +191,9 @@ func parseRecord(subject string, header nats.Header, data []byte, sequence uint6
 	}
 	switch r.state {
 	case live:
-		r.Object = bytes.Clone(data) // data may be a slice of a larger network buffer
+		if err := s.uncover(r, header.Get(headerSealed) != "", data); err != nil {
+			return nil, err
+		}
 	case gone, tombstone:
 	default:
 		return nil, fmt.Errorf("state %q: %w", r.state, errChecksum)
@@ -183,7 +203,7 @@ func parseRecord(subject string, header nats.Header, data []byte, sequence uint6
 			return nil, fmt.Errorf("header %s: %w", headerLastGood, err)
 		}
 	}
-	r.seal()
+	r.stamp()
 	if header.Get(headerChecksum) != hex.EncodeToString(r.check[:]) {
 		return nil, errChecksum
 	}

@@ -31,9 +31,14 @@ func (s *Store) repair(ctx context.Context, got found, end uint64) error {
 	}
 	for _, b := range got.bad {
 		s.metrics.quarantined.Inc()
-		if b.data != nil {
-			changes = append(changes, change{raw: quarantined(b)}, change{raw: void(b)})
+		if b.data == nil {
+			continue
 		}
+		kept, err := s.quarantined(b)
+		if err != nil {
+			return err
+		}
+		changes = append(changes, change{raw: kept}, change{raw: void(b)})
 	}
 	if len(damage) > 0 {
 		var restored []change
@@ -44,7 +49,7 @@ func (s *Store) repair(ctx context.Context, got found, end uint64) error {
 		cursor.StoreEpoch = uuid.NewString()
 	}
 	if got.unreadable {
-		return s.rebuild(ctx, changes, cursor)
+		return s.replace(ctx, changes, cursor)
 	}
 	if len(changes) > 0 || cursor != s.Cursor() {
 		changes = append(changes, change{cursor: &cursor})
@@ -52,17 +57,22 @@ func (s *Store) repair(ctx context.Context, got found, end uint64) error {
 	err := s.commitAll(ctx, changes)
 	if errors.Is(err, errForeign) {
 		// Nobody else writes now: the server's own books are wrong, so that it refuses each write.
-		return s.rebuild(ctx, changes, cursor)
+		return s.replace(ctx, changes, cursor)
 	}
 	return err
 }
 
-// rebuild makes the bucket anew from memory. nats-server refuses every write to a stream after it met a record whose bytes
-// fail its checksum, so there is no milder cure. A crash in the midst leaves an empty or partial store, which the next
-// opening takes for new or damaged, and the next attach fills. Revisions go on from where they were.
-func (s *Store) rebuild(ctx context.Context, changes []change, cursor wire.Cursor) error {
+// replace makes the bucket anew because the server cannot read a record: it then refuses every write to the stream, so there is no
+// milder cure.
+func (s *Store) replace(ctx context.Context, changes []change, cursor wire.Cursor) error {
 	s.log.Error("bucket holds records that cannot be read, making it anew", zap.Uint64("revision", s.Revision()))
 	s.metrics.rebuilt.Inc()
+	return s.rebuild(ctx, changes, cursor)
+}
+
+// rebuild makes the bucket anew from memory. A crash in the midst leaves an empty or partial store, which the next
+// opening takes for new or damaged, and the next attach fills. Revisions go on from where they were.
+func (s *Store) rebuild(ctx context.Context, changes []change, cursor wire.Cursor) error {
 	if err := s.js.DeleteStream(ctx, streamName); err != nil {
 		return fmt.Errorf("rebuild: delete bucket: %w", err)
 	}
@@ -169,11 +179,11 @@ func (s *Store) catchUp(ctx context.Context) error {
 		return fmt.Errorf("look up bucket: %w", err)
 	}
 	if s.unwritable(ctx, stream) {
-		if err := s.rebuild(ctx, nil, s.Cursor()); err != nil {
+		if err := s.replace(ctx, nil, s.Cursor()); err != nil {
 			return err
 		}
 	}
-	end, got, err := read(ctx, stream, s.Revision()+1)
+	end, got, err := s.read(ctx, stream, s.Revision()+1)
 	if err != nil {
 		return err
 	}
@@ -192,7 +202,11 @@ func (s *Store) catchUp(ctx context.Context) error {
 	for _, b := range got.bad {
 		s.metrics.quarantined.Inc()
 		s.log.Error("foreign record in the bucket, put aside", zap.String("subject", b.subject), zap.Error(b.reason))
-		undo = append(undo, change{raw: quarantined(b)}, s.undo(b))
+		kept, err := s.quarantined(b)
+		if err != nil {
+			return err
+		}
+		undo = append(undo, change{raw: kept}, s.undo(b))
 	}
 	if len(undo) == 0 {
 		return nil

@@ -62,6 +62,11 @@ type Config struct {
 	// Copy is a file outside JetStream's folder for the last-good copy that SaveCopy writes, and that damaged records are
 	// taken from; "" for none. The folder must exist. Replace removes the file.
 	Copy string
+	// Sealer encrypts what Secret names before it is written, to the bucket and to the copy; nil writes all as it is. What an earlier store
+	// has written as plain text, or a Sealer with another key, is sealed at the opening, given a Copy. What cannot be opened is damage.
+	Sealer Sealer
+	// Secret tells which objects are sealed; nil is all of them.
+	Secret func(wire.Key) bool
 	// Refuse says why nothing can be written now, such as a full disk, and must not block; a write then gets ErrFull at once, and not after
 	// SyncTimeout. nil never refuses.
 	Refuse func() error
@@ -125,6 +130,8 @@ type Store struct {
 	sum uint64
 	// names is the sum over all names, held with writer; see record.name.
 	names uint64
+	// clean, held with writer, says that the bucket has never held as plain text what is secret.
+	clean bool
 	// copied, held with writer, is the revision of the last copy that this process made.
 	copied uint64
 

@@ -70,7 +70,7 @@ func putRecord(old *record, key wire.Key, uid string, object []byte, ifRevision 
 		r.Version, r.ClusterEpoch, r.desired = old.Version, old.ClusterEpoch, old.desired
 	}
 	r.Sequence = r.sequence()
-	r.seal()
+	r.stamp()
 	return r, nil
 }
 
@@ -83,7 +83,7 @@ func (s *Store) replaceOther(old, r *record) []change {
 		Entry: Entry{Key: r.Key, UID: old.UID, Version: old.Version, ClusterEpoch: old.ClusterEpoch},
 		state: tombstone, floor: old.floor, epoch: old.epoch,
 	}
-	t.seal()
+	t.stamp()
 	return []change{{record: t}, {record: r}}
 }
 
@@ -112,7 +112,7 @@ func (s *Store) Delete(ctx context.Context, key wire.Key, uid string, ifRevision
 			r.state = tombstone // the cloud has never named it, so no message can mean it
 		}
 		r.Sequence = r.sequence()
-		r.seal()
+		r.stamp()
 		return []change{{record: r}}, nil
 	})
 	if err != nil {
@@ -141,7 +141,7 @@ func (s *Store) Forget(ctx context.Context, key wire.Key) error {
 // forgotten is a tombstone without a floor: it hides nothing.
 func forgotten(old *record) *record {
 	r := &record{Entry: Entry{Key: old.Key, UID: old.UID}, state: tombstone}
-	r.seal()
+	r.stamp()
 	return r
 }
 
@@ -268,7 +268,7 @@ func (s *Store) unheld(held map[wire.Key]struct{}, final wire.Cursor) ([]change,
 			Entry: Entry{Key: key, UID: r.UID, Version: r.Version, ClusterEpoch: r.ClusterEpoch},
 			state: tombstone, floor: final.Sequence, epoch: final.StreamEpoch, desired: true,
 		}
-		t.seal()
+		t.stamp()
 		changes = append(changes, change{record: t})
 	}
 	return changes, true

@@ -16,7 +16,7 @@ type Slow struct {
 	rate     int
 	listener net.Listener
 	wg       sync.WaitGroup
-	down     atomic.Int64
+	down, up atomic.Int64
 
 	mu    sync.Mutex
 	conns []net.Conn // guarded by mu
@@ -49,6 +49,9 @@ func (s *Slow) Addr() string { return s.listener.Addr().String() }
 // Down is how many bytes came from the target so far.
 func (s *Slow) Down() int64 { return s.down.Load() }
 
+// Up is how many bytes went to the target so far.
+func (s *Slow) Up() int64 { return s.up.Load() }
+
 // Cut resets all connections; new ones are taken.
 func (s *Slow) Cut() {
 	s.mu.Lock()
@@ -77,7 +80,7 @@ func (s *Slow) accept() {
 		}
 		s.conns = append(s.conns, near, far)
 		s.mu.Unlock()
-		s.wg.Go(func() { s.relay(near, far, nil) })
+		s.wg.Go(func() { s.relay(near, far, &s.up) })
 		s.wg.Go(func() { s.relay(far, near, &s.down) })
 	}
 }
@@ -97,9 +100,7 @@ func (s *Slow) relay(from, to net.Conn, count *atomic.Int64) {
 		}
 		due = due.Add(time.Duration(n) * time.Second / time.Duration(s.rate))
 		<-time.After(time.Until(due))
-		if count != nil {
-			count.Add(int64(n))
-		}
+		count.Add(int64(n))
 		if _, err := io.Writer(to).Write(buffer[:n]); err != nil {
 			return
 		}

@@ -42,6 +42,7 @@ func TestCrashPoints(t *testing.T) {
 	g.Go(func() error { return shed.shed(ctx) })
 	large := &workload{rig: shared}
 	g.Go(func() error { return large.bulk(ctx) })
+	g.Go(func() error { return large.boast(ctx) })
 	g.Go(func() error { return shared.stir(ctx) })
 	for pass := range setting(t, "PASSES", 1) {
 		shared.crashes(t, 1+2*pass)

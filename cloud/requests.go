@@ -1,0 +1,90 @@
+package cloud
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes/scheme"
+
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/controllers/csrs"
+)
+
+const (
+	// maxSigning bounds a CertificateSigningRequest as it comes: base64 makes a third more of the request in it.
+	maxSigning = csrs.MaxRequest*4/3 + 4<<10
+	// A node may make so many requests at once and then one every signingEvery, of each replica. A kubelet that is denied asks
+	// again every 32 s at the soonest.
+	signings     = 10
+	signingEvery = 30 * time.Second
+)
+
+// signing bounds what nodes may ask Kubernetes to sign: certificates that their kubelets show, and no others. A certificate for a
+// client would be a second identity, which works without Frond and outlives a revocation, and in many clusters Kubernetes
+// approves it by itself.
+type signing struct {
+	mu      sync.Mutex
+	budgets map[string]*rate.Limiter // by node; guarded by mu
+}
+
+// admit refuses a request of a node, or returns nil.
+func (s *signing) admit(node string, req wire.KubeRequest) error {
+	if req.Method != http.MethodPost || !strings.HasPrefix(req.Path, "/apis/"+certificatesv1.GroupName+"/") ||
+		!strings.HasSuffix(req.Path, "/certificatesigningrequests") {
+		return nil
+	}
+	if len(req.Body) > maxSigning {
+		return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d bytes", maxSigning))
+	}
+	what := schema.GroupResource{Group: certificatesv1.GroupName, Resource: "certificatesigningrequests"}
+	obj, _, err := scheme.Codecs.UniversalDeserializer().Decode(req.Body, nil, nil)
+	if err != nil {
+		return apierrors.NewBadRequest(err.Error())
+	}
+	csr, ok := obj.(*certificatesv1.CertificateSigningRequest)
+	if !ok {
+		return apierrors.NewBadRequest(fmt.Sprintf("not a CertificateSigningRequest of %s", certificatesv1.SchemeGroupVersion))
+	}
+	if csr.Spec.SignerName != certificatesv1.KubeletServingSignerName {
+		return apierrors.NewForbidden(what, csr.Name, fmt.Errorf("a gateway gets certificates of the signer %s alone, not of %.80q",
+			certificatesv1.KubeletServingSignerName, csr.Spec.SignerName))
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	b := s.budgets[node]
+	if b == nil {
+		b = rate.NewLimiter(rate.Every(signingEvery), signings)
+		s.budgets[node] = b
+	}
+	if !b.Allow() {
+		return apierrors.NewTooManyRequests("this gateway has asked for too many certificates", int(signingEvery/time.Second))
+	}
+	return nil
+}
+
+// denied is the apiserver's kind of answer to a request that never gets there.
+func denied(reason error) wire.KubeReply {
+	var failure apierrors.APIStatus
+	if s, ok := reason.(apierrors.APIStatus); ok { //nolint:errorlint // made by admit
+		failure = s
+	} else {
+		failure = apierrors.NewBadRequest(reason.Error())
+	}
+	status := failure.Status()
+	status.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
+	body, err := json.Marshal(status)
+	if err != nil {
+		return wire.KubeReply{Error: reason.Error()}
+	}
+	return wire.KubeReply{Code: int(status.Code), ContentType: runtime.ContentTypeJSON, Body: body}
+}

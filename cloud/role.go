@@ -1,0 +1,26 @@
+package cloud
+
+import (
+	"slices"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+
+	"github.com/frond-edge/frond/cloud/identity"
+	"github.com/frond-edge/frond/cloud/inspect"
+	"github.com/frond-edge/frond/controllers/autonomy"
+	"github.com/frond-edge/frond/controllers/csrs"
+	"github.com/frond-edge/frond/controllers/desired"
+	"github.com/frond-edge/frond/controllers/holds"
+	"github.com/frond-edge/frond/controllers/nodes"
+	"github.com/frond-edge/frond/controllers/ports"
+	"github.com/frond-edge/frond/controllers/reports"
+	"github.com/frond-edge/frond/controllers/scopes"
+)
+
+// Rules are all rights that cloudcore needs, as far as no gateway asks for more (package scopes). What is granted in an
+// installation is deploy/rbac, which says why, and narrows some of them to namespaces.
+func Rules() []rbacv1.PolicyRule {
+	return slices.Concat(desired.Rules(), reports.Rules(), reports.CallRules(), nodes.Rules(), holds.Rules(), autonomy.Rules(),
+		scopes.Rules(), ports.Rules(), csrs.Rules(), identity.Rules(), inspect.Rules(), // whose reviews cloud/gateway makes, too
+		historyRules(), alarmRules(), keysRules())
+}

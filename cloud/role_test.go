@@ -1,0 +1,85 @@
+package cloud_test
+
+import (
+	"errors"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/util/yaml"
+
+	"github.com/frond-edge/frond/cloud"
+	"github.com/frond-edge/frond/deploy/rbac"
+)
+
+// rights spells rules out: one line for each verb on each resource.
+func rights(rules []rbacv1.PolicyRule) map[string]bool {
+	out := map[string]bool{}
+	for _, r := range rules {
+		names := r.ResourceNames
+		if len(names) == 0 {
+			names = []string{""}
+		}
+		for _, verb := range r.Verbs {
+			for _, url := range r.NonResourceURLs {
+				out[verb+" "+url] = true
+			}
+			for _, group := range r.APIGroups {
+				for _, resource := range r.Resources {
+					for _, name := range names {
+						out[strings.TrimSpace(verb+" "+strings.TrimPrefix(group+"/"+resource, "/")+" "+name)] = true
+					}
+				}
+			}
+		}
+	}
+	return out
+}
+
+// roles reads the manifest: the rules of the named roles, in whatever namespace.
+func roles(t *testing.T, skip ...string) []rbacv1.PolicyRule {
+	t.Helper()
+	var rules []rbacv1.PolicyRule
+	for decoder := yaml.NewYAMLOrJSONDecoder(strings.NewReader(rbac.Cloudcore()), 1<<10); ; {
+		var role rbacv1.ClusterRole // a Role has the same fields
+		switch err := decoder.Decode(&role); {
+		case errors.Is(err, io.EOF):
+			return rules
+		case err != nil:
+			t.Fatal(err)
+		}
+		if strings.HasSuffix(role.Kind, "Role") && !slices.Contains(skip, role.Name) {
+			rules = append(rules, role.Rules...)
+		}
+	}
+}
+
+// The manifest grants what the code needs and no verb more, so that each line of it has a reader.
+func TestTheRoleIsWhatTheCodeNeeds(t *testing.T) {
+	need := rights(cloud.Rules())
+	maps.DeleteFunc(need, func(right string, _ bool) bool { // within what frond-cloudcore-as-node has of everything
+		return strings.HasPrefix(right, "impersonate-on:") && !strings.HasSuffix(right, "*")
+	})
+	granted := rights(roles(t, "frond-cloudcore-scopes-network", "frond-scrape"))
+	if diff := cmp.Diff(slices.Sorted(maps.Keys(need)), slices.Sorted(maps.Keys(granted))); diff != "" {
+		t.Errorf("rights (-the code's +the manifest's):\n%s", diff)
+	}
+}
+
+func TestTheRoleImpersonatesNodesAlone(t *testing.T) {
+	for right := range rights(roles(t)) {
+		verb, what, _ := strings.Cut(right, " ")
+		switch {
+		case verb == "*" || verb == "impersonate" || verb == "escalate" || verb == "bind":
+			t.Errorf("the manifest grants %s", right)
+		case strings.HasPrefix(verb, "impersonate:") && right != "impersonate:arbitrary-node authentication.k8s.io/nodes":
+			t.Errorf("the manifest grants %s", right)
+		case strings.Contains(what, "*") && !strings.HasPrefix(verb, "impersonate-on:arbitrary-node:"):
+			t.Errorf("the manifest grants %s", right)
+		}
+	}
+}

@@ -1,0 +1,225 @@
+package csrs
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/time/rate"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+const (
+	// workers is how many decisions are written at once.
+	workers               = 4
+	retryFirst, retryMost = 100 * time.Millisecond, 10 * time.Second
+	writeTimeout          = 10 * time.Second
+	// lookAgain is when what was left or taken over is looked at again: a node that was not heard of yet, for one.
+	lookAgain = 5 * time.Second
+	// A node gets so many certificates at once and then one every budgetEvery: a kubelet asks at its first start, when its names
+	// change, and once in 70 to 90 % of a certificate's life, which is a year unless the signer says less.
+	budget      = 8
+	budgetEvery = 10 * time.Minute
+
+	fieldManager = "frond-cloudcore"
+	reasonOwn    = "FrondGatewayServing"
+	reasonDenied = "FrondNotTheNodesOwn"
+)
+
+// Rules are the rights that cloudcore needs for this package.
+func Rules() []rbacv1.PolicyRule {
+	certificates := []string{certificatesv1.GroupName}
+	return []rbacv1.PolicyRule{
+		{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"list", "watch"}},
+		{APIGroups: certificates, Resources: []string{"certificatesigningrequests"}, Verbs: []string{"list", "watch"}},
+		{APIGroups: certificates, Resources: []string{"certificatesigningrequests/approval"}, Verbs: []string{"update"}},
+		{
+			APIGroups: certificates, Resources: []string{"signers"}, Verbs: []string{"approve"},
+			ResourceNames: []string{certificatesv1.KubeletServingSignerName},
+		},
+	}
+}
+
+// Approver decides on the requests of gateways.
+type Approver struct {
+	names     Names
+	kube      kubernetes.Interface
+	objects   cache.Cache
+	owns      func(node string) bool
+	warn      func(node, reason, message string)
+	decisions *prometheus.CounterVec
+	log       *zap.Logger
+	queue     workqueue.TypedRateLimitingInterface[string]
+
+	mu      sync.Mutex
+	budgets map[string]*rate.Limiter // by node; guarded by mu
+}
+
+// New makes an Approver. Objects must serve Nodes and CertificateSigningRequests; warn tells people of a node and must not
+// block; metrics may be nil.
+func New(names Names, kube kubernetes.Interface, objects cache.Cache, owns func(node string) bool,
+	warn func(node, reason, message string), metrics prometheus.Registerer, log *zap.Logger,
+) *Approver {
+	a := &Approver{
+		names: names, kube: kube, objects: objects, owns: owns, warn: warn, log: log, budgets: map[string]*rate.Limiter{},
+		decisions: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "frond_csr_decisions_total",
+			Help: "Requests of gateways for a serving certificate, by what came of them: approved, denied; delayed when the node asks too often.",
+		}, []string{"decision"}),
+	}
+	if metrics != nil {
+		metrics.MustRegister(a.decisions)
+	}
+	return a
+}
+
+// Start decides until ctx ends and then returns nil. The cache must be started by the caller.
+func (a *Approver) Start(ctx context.Context) error {
+	a.queue = workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](retryFirst, retryMost))
+	defer a.queue.ShutDown()
+	informer, err := a.objects.GetInformer(ctx, &certificatesv1.CertificateSigningRequest{})
+	if err != nil {
+		return ended(ctx, fmt.Errorf("follow certificate requests: %w", err))
+	}
+	take := func(object any) {
+		if csr, ok := object.(*certificatesv1.CertificateSigningRequest); ok && requestor(csr) != "" {
+			a.queue.Add(csr.Name)
+		}
+	}
+	handler, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{AddFunc: take, UpdateFunc: func(_, o any) { take(o) }})
+	if err != nil {
+		return ended(ctx, fmt.Errorf("follow certificate requests: %w", err))
+	}
+	defer func() { _ = informer.RemoveEventHandler(handler) }()
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		<-gctx.Done()
+		a.queue.ShutDown() // lets the workers end
+		return nil
+	})
+	for range workers {
+		g.Go(func() error {
+			for a.work(gctx) {
+			}
+			return nil
+		})
+	}
+	return ended(ctx, g.Wait())
+}
+
+func ended(ctx context.Context, err error) error {
+	if ctx.Err() == nil {
+		return err
+	}
+	return nil
+}
+
+func (a *Approver) work(ctx context.Context) bool {
+	name, end := a.queue.Get()
+	if end || ctx.Err() != nil {
+		return false
+	}
+	defer a.queue.Done(name)
+	switch again, err := a.look(ctx, name); {
+	case err == nil:
+		a.queue.Forget(name)
+		if again > 0 {
+			a.queue.AddAfter(name, again)
+		}
+	case ctx.Err() != nil:
+	default:
+		a.log.Warn("certificate request not decided, trying again", zap.String("request", name), zap.Error(err))
+		a.queue.AddRateLimited(name)
+	}
+	return true
+}
+
+// look decides on one request, or says when to look again; 0: it is not for this replica any more.
+func (a *Approver) look(ctx context.Context, name string) (again time.Duration, err error) {
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	csr := &certificatesv1.CertificateSigningRequest{}
+	if err := a.objects.Get(ctx, client.ObjectKey{Name: name}, csr); err != nil {
+		return 0, client.IgnoreNotFound(err)
+	}
+	owner := requestor(csr)
+	switch {
+	case owner == "":
+		return 0, nil
+	case !a.owns(owner):
+		return lookAgain, nil // its owner may go before it has decided
+	}
+	node := &corev1.Node{}
+	switch err := a.objects.Get(ctx, client.ObjectKey{Name: owner}, node); {
+	case apierrors.IsNotFound(err):
+		node = nil
+	case err != nil:
+		return 0, err
+	}
+	what, why := decide(csr, owner, node, a.names)
+	if what == leave {
+		return lookAgain, nil
+	}
+	if what == approve {
+		if wait := a.spend(owner); wait > 0 {
+			a.decisions.WithLabelValues("delayed").Inc()
+			return wait, nil
+		}
+	}
+	return 0, a.write(ctx, csr, owner, what, why)
+}
+
+// spend takes one certificate from a node's budget, or tells when there may be one.
+func (a *Approver) spend(node string) (wait time.Duration) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	b := a.budgets[node]
+	if b == nil {
+		b = rate.NewLimiter(rate.Every(budgetEvery), budget)
+		a.budgets[node] = b
+	}
+	if b.Allow() {
+		return 0
+	}
+	return budgetEvery
+}
+
+func (a *Approver) write(ctx context.Context, csr *certificatesv1.CertificateSigningRequest, node string, what action, why error) error {
+	csr = csr.DeepCopy()
+	condition := certificatesv1.CertificateSigningRequestCondition{
+		Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue, LastUpdateTime: metav1.Now(),
+		Reason: reasonOwn, Message: "for names of node " + node + " alone",
+	}
+	if what == deny {
+		condition.Type, condition.Reason, condition.Message = certificatesv1.CertificateDenied, reasonDenied, why.Error()
+	}
+	csr.Status.Conditions = append(csr.Status.Conditions, condition)
+	_, err := a.kube.CertificatesV1().CertificateSigningRequests().UpdateApproval(ctx, csr.Name, csr, metav1.UpdateOptions{FieldManager: fieldManager})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("write the decision: %w", err)
+	}
+	a.decisions.WithLabelValues(string(what)).Inc()
+	if what == approve {
+		a.log.Info("certificate approved", zap.String("node", node), zap.String("request", csr.Name))
+		return nil
+	}
+	a.log.Warn("certificate denied", zap.String("node", node), zap.String("request", csr.Name), zap.Error(why))
+	a.warn(node, "CertificateDenied", "its request "+csr.Name+" was denied: "+why.Error())
+	return nil
+}

@@ -1,0 +1,175 @@
+package csrs
+
+import (
+	"crypto/x509"
+	"encoding/asn1"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/frond-edge/frond/api/wire"
+)
+
+const (
+	// MaxRequest is the most bytes of a request's PEM: one with an RSA key of 4096 bits and ten names has 2 KiB.
+	MaxRequest = 8 << 10
+
+	userPrefix = "system:node:"
+	nodesGroup = "system:nodes"
+	// edgeLabel is what package nodes writes (peers do not import each other); a node cannot give it to itself.
+	edgeLabel = "node-role.kubernetes.io/edge"
+)
+
+// Names are what a gateway may be called in its certificate beside its name and its tunnel address.
+type Names struct {
+	// DirectHost is the host of gateway.direct; "" for none.
+	DirectHost string
+	// Networks are those whose addresses a gateway may have because its Node reports them; none: it may have no such address.
+	Networks []netip.Prefix
+}
+
+// action is what is to be done with a request.
+type action string
+
+const (
+	leave   action = "left"
+	approve action = "approved"
+	deny    action = "denied"
+)
+
+// requestor returns the node that made a request; "" if it is not for us to decide on, or not any more.
+func requestor(csr *certificatesv1.CertificateSigningRequest) string {
+	node, isNode := strings.CutPrefix(csr.Spec.Username, userPrefix)
+	if csr.Spec.SignerName != certificatesv1.KubeletServingSignerName || !isNode || !slices.Contains(csr.Spec.Groups, nodesGroup) {
+		return ""
+	}
+	if len(csr.Status.Certificate) > 0 || slices.ContainsFunc(csr.Status.Conditions, func(c certificatesv1.CertificateSigningRequestCondition) bool {
+		return c.Type == certificatesv1.CertificateApproved || c.Type == certificatesv1.CertificateDenied || c.Type == certificatesv1.CertificateFailed
+	}) {
+		return ""
+	}
+	return node
+}
+
+// decide judges the request of a node for itself. Node is its Node as Kubernetes has it, nil if there is none. A denial says why.
+func decide(csr *certificatesv1.CertificateSigningRequest, name string, node *corev1.Node, names Names) (action, error) {
+	if node == nil {
+		return leave, nil
+	}
+	if _, edge := node.Labels[edgeLabel]; !edge {
+		return leave, nil // another kind of node, or one that has not been heard of yet
+	}
+	request, err := parse(csr.Spec.Request)
+	if err != nil {
+		return deny, err
+	}
+	for _, check := range []func() error{
+		func() error { return subject(request, csr.Spec.Username) },
+		func() error { return usages(csr.Spec.Usages) },
+		func() error { return names.check(request, name, node) },
+	} {
+		if err := check(); err != nil {
+			return deny, err
+		}
+	}
+	return approve, nil
+}
+
+// parse reads a request that is nothing else beside, and whose sender holds the key.
+func parse(data []byte) (*x509.CertificateRequest, error) {
+	if len(data) > MaxRequest {
+		return nil, fmt.Errorf("the request has %d bytes, %d are enough", len(data), MaxRequest)
+	}
+	block, rest := pem.Decode(data)
+	if block == nil || block.Type != "CERTIFICATE REQUEST" || len(rest) > 0 {
+		return nil, errors.New("the request is not one PEM block of type CERTIFICATE REQUEST")
+	}
+	request, err := x509.ParseCertificateRequest(block.Bytes)
+	if err != nil {
+		return nil, fmt.Errorf("the request cannot be read: %w", err)
+	}
+	if err := request.CheckSignature(); err != nil {
+		return nil, fmt.Errorf("the request's signature: %w", err)
+	}
+	return request, nil
+}
+
+// subject wants the requestor's own name and group, and no word more.
+func subject(request *x509.CertificateRequest, username string) error {
+	s := request.Subject
+	switch {
+	case s.CommonName != username:
+		return fmt.Errorf("the common name is %.80q, and the requestor %s", s.CommonName, username)
+	case !slices.Equal(s.Organization, []string{nodesGroup}):
+		return fmt.Errorf("the organization is %.80q, not %s alone", s.Organization, nodesGroup)
+	case len(s.Names) != 2: //nolint:mnd // the two above
+		return errors.New("the subject has more than a common name and an organization")
+	}
+	return nil
+}
+
+// usages wants exactly what a serving certificate is used for. RSA keys encipher, too.
+func usages(have []certificatesv1.KeyUsage) error {
+	want := []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth}
+	sorted := slices.Sorted(slices.Values(have))
+	if slices.Equal(sorted, want) || slices.Equal(sorted, slices.Sorted(slices.Values(append(want, certificatesv1.UsageKeyEncipherment)))) {
+		return nil
+	}
+	return fmt.Errorf("the usages are %.200q, not %q", have, want)
+}
+
+// check wants no name that does not lead to this very node.
+func (n Names) check(request *x509.CertificateRequest, name string, node *corev1.Node) error {
+	if len(request.EmailAddresses)+len(request.URIs) > 0 {
+		return errors.New("e-mail addresses and URIs are not names of a node")
+	}
+	if len(request.DNSNames)+len(request.IPAddresses) == 0 {
+		return errors.New("the request names no host")
+	}
+	alternatives := asn1.ObjectIdentifier{2, 5, 29, 17} // RFC 5280 §4.2.1.6
+	for _, e := range request.Extensions {
+		if !e.Id.Equal(alternatives) {
+			return fmt.Errorf("the extension %s is not for a node", e.Id)
+		}
+	}
+	for _, host := range request.DNSNames {
+		if host != name && host != n.DirectHost {
+			return fmt.Errorf("the DNS name %.80q is not this node's", host)
+		}
+	}
+	for _, ip := range request.IPAddresses {
+		if !n.owns(ip, name, node) {
+			return fmt.Errorf("the IP address %s is not this node's: beside that of its tunnel, %s, it may have what its Node reports within the networks of certificates.networks",
+				ip, wire.TunnelAddress(name))
+		}
+	}
+	return nil
+}
+
+func (n Names) owns(ip net.IP, name string, node *corev1.Node) bool {
+	address, ok := netip.AddrFromSlice(ip)
+	address = address.Unmap()
+	switch {
+	case !ok:
+		return false
+	case address == wire.TunnelAddress(name):
+		return true
+	}
+	if direct, err := netip.ParseAddr(n.DirectHost); err == nil && direct == address {
+		return true
+	}
+	if !slices.ContainsFunc(n.Networks, func(p netip.Prefix) bool { return p.Contains(address) }) {
+		return false
+	}
+	return slices.ContainsFunc(node.Status.Addresses, func(a corev1.NodeAddress) bool {
+		reported, err := netip.ParseAddr(a.Address)
+		return err == nil && reported.Unmap() == address && (a.Type == corev1.NodeInternalIP || a.Type == corev1.NodeExternalIP)
+	})
+}

@@ -1,0 +1,193 @@
+package edged
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"fmt"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/util/certificate"
+	"k8s.io/kubernetes/pkg/kubelet/server"
+)
+
+// LocalName is the server name by which the kubelet's port shows Kubelet.LocalCertificate.
+const LocalName = "kubelet.frond.internal"
+
+// serving chooses the certificate that the kubelet's port shows. It is ours and not the kubelet's own choice for three reasons:
+// the cloud calls a node by names that the kubelet does not know of; a certificate that expired while the gateway was away is
+// better shown than none; and programs of the gateway need one that does not depend on the cloud.
+type serving struct {
+	cfg   Config
+	local tls.Certificate
+	log   *zap.Logger
+
+	mu sync.Mutex
+	// Guarded by mu: where Config or its drop-in name files, the files and what was in them last.
+	certFile, keyFile string
+	last              *tls.Certificate
+	// Guarded by mu: the store and the manager of certificates that were asked for; nil with files, and before start.
+	store   certificate.Store
+	manager certificate.Manager
+}
+
+func newServing(cfg Config, log *zap.Logger) (*serving, error) {
+	local, err := selfSigned(LocalName)
+	if err != nil {
+		return nil, fmt.Errorf("make the kubelet's certificate for this machine: %w", err)
+	}
+	return &serving{cfg: cfg, local: local, log: log}, nil
+}
+
+// selfSigned lives in memory only, as long as the process. Its dates do not matter: a clock without a battery may say anything.
+func selfSigned(name string) (tls.Certificate, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name},
+		NotBefore: time.Unix(0, 0), NotAfter: time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC),
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	leaf, err := x509.ParseCertificate(der)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}, err
+}
+
+// config is the TLS side of the kubelet's port, from what upstream has made of the settings. Callers' certificates are judged by
+// the kubelet's authenticator.
+func (s *serving) config(o *server.TLSOptions) *tls.Config {
+	s.mu.Lock()
+	s.certFile, s.keyFile = o.CertFile, o.KeyFile
+	s.mu.Unlock()
+	c := &tls.Config{
+		MinVersion: max(tls.VersionTLS13, o.MinVersion), CurvePreferences: o.CurvePreferences, // 1.3 chooses its suites itself
+		GetCertificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+			if hello.ServerName == LocalName {
+				return &s.local, nil
+			}
+			return s.current(), nil
+		},
+	}
+	if o.ClientCAFile != "" {
+		c.ClientAuth = tls.RequestClientCert
+	}
+	return c
+}
+
+// current is the best there is: the one that was asked for, even if it expired; before there is one, the local one.
+func (s *serving) current() *tls.Certificate {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.certFile != "" {
+		pair, err := tls.LoadX509KeyPair(s.certFile, s.keyFile)
+		if err == nil {
+			s.last = &pair
+		}
+	} else if s.manager != nil {
+		if now := s.manager.Current(); now != nil {
+			return now
+		}
+		if expired, err := s.store.Current(); err == nil {
+			s.last = expired
+		}
+	}
+	if s.last != nil {
+		return s.last
+	}
+	return &s.local
+}
+
+// start begins to ask for certificates, unless there are files, and goes on until ctx ends. Without a certificate, and without
+// any way to keep one, pods run as ever.
+func (s *serving) start(ctx context.Context, kube kubernetes.Interface) {
+	if s.certFile != "" || s.cfg.Names == nil {
+		return
+	}
+	dir := filepath.Join(s.cfg.Dir, "pki")
+	manager, store, err := s.newManager(ctx, dir, kube)
+	if err != nil {
+		s.log.Error("no certificate for callers of the kubelet can be kept", zap.String("dir", dir), zap.Error(err))
+		return
+	}
+	s.mu.Lock()
+	s.manager, s.store = manager, store
+	s.mu.Unlock()
+	manager.Start()
+}
+
+func (s *serving) newManager(ctx context.Context, dir string, kube kubernetes.Interface) (certificate.Manager, certificate.Store, error) {
+	const dirMode = 0o700
+	if err := os.MkdirAll(dir, dirMode); err != nil {
+		return nil, nil, err
+	}
+	files, err := certificate.NewFileStore("kubelet-server", dir, dir, "", "")
+	if err != nil {
+		return nil, nil, err
+	}
+	store := forgiving{files}
+	manager, err := certificate.NewManager(&certificate.Config{
+		ClientsetFn:      func(*tls.Certificate) (kubernetes.Interface, error) { return kube, nil },
+		GetTemplate:      func() *x509.CertificateRequest { return template(s.cfg.Node, s.cfg.Names()) },
+		SignerName:       certificatesv1.KubeletServingSignerName,
+		GetUsages:        certificate.DefaultKubeletServingGetUsages,
+		CertificateStore: store, Ctx: &ctx,
+	})
+	return manager, store, err
+}
+
+// forgiving takes a file that a power cut left damaged for one that is not there.
+type forgiving struct{ certificate.Store }
+
+func (f forgiving) Current() (*tls.Certificate, error) {
+	cert, err := f.Store.Current()
+	if err == nil {
+		return cert, nil
+	}
+	missing := certificate.NoCertKeyError(err.Error())
+	return nil, &missing
+}
+
+// template is what is asked for; nil: nothing yet, as nobody knows the node's names.
+func template(node string, names []string) *x509.CertificateRequest {
+	if len(names) == 0 {
+		return nil
+	}
+	t := &x509.CertificateRequest{Subject: pkix.Name{CommonName: "system:node:" + node, Organization: []string{"system:nodes"}}}
+	for _, name := range names {
+		if ip := net.ParseIP(name); ip != nil {
+			t.IPAddresses = append(t.IPAddresses, ip)
+		} else {
+			t.DNSNames = append(t.DNSNames, name)
+		}
+	}
+	return t
+}
+
+// LocalCertificate is what the kubelet's port shows a caller that asks for LocalName, for as long as this process lives.
+func (k *Kubelet) LocalCertificate() *x509.Certificate { return k.serving.local.Leaf }
+
+// ServingCertificate is what the kubelet's port shows all others; nil before there is one that was asked for, or files.
+func (k *Kubelet) ServingCertificate() *x509.Certificate {
+	now := k.serving.current()
+	if now == &k.serving.local {
+		return nil
+	}
+	return now.Leaf
+}

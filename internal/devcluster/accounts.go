@@ -1,0 +1,53 @@
+package devcluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/frond-edge/frond/deploy/rbac"
+	"github.com/frond-edge/frond/internal/devcluster/pki"
+)
+
+// cloudcoreToken is the file with the token of cloudcore's service account.
+func cloudcoreToken(l layout) string { return l.in("cloudcore.token") }
+
+// writeCloudcore writes the kubeconfig of the cloudcores: what they may do is deploy/rbac's, as anywhere.
+func writeCloudcore(l layout, ports map[string]int, ca *pki.Authority) error {
+	k := newKubeconfig("https://" + loopback(ports["apiserver"]))
+	k.Users[0].User.TokenFile = cloudcoreToken(l)
+	return k.write(l.in("cloudcore.kubeconfig"), map[string]*string{ca.Cert: &k.Clusters[0].Cluster.CA})
+}
+
+// installAccounts tells Kubernetes of the service accounts of what runs beside it, and fetches their tokens.
+func (c *Cluster) installAccounts(ctx context.Context) error {
+	return errors.Join(c.installMetricsServer(ctx),
+		c.install(ctx, rbac.Cloudcore(), "cloudcore", "frond-system", cloudcoreToken(c.layout)))
+}
+
+// install applies a manifest and writes a token of one of its service accounts.
+func (c *Cluster) install(ctx context.Context, manifest, account, namespace, tokenFile string) error {
+	if _, err := c.Kubectl(ctx, manifest, "apply", "--server-side", "--force-conflicts", "--validate=false", "-f", "-"); err != nil {
+		return fmt.Errorf("install %s: %w", account, err)
+	}
+	token, err := c.Kubectl(ctx, "", "create", "token", account, "--namespace="+namespace, "--duration=87600h") // like the certificates
+	if err != nil {
+		return fmt.Errorf("install %s: %w", account, err)
+	}
+	return writeFile(filepath.Clean(tokenFile), []byte(strings.TrimSpace(token)), 0o600)
+}
+
+// installMetricsServer tells Kubernetes of metrics-server and fetches its token.
+func (c *Cluster) installMetricsServer(ctx context.Context) error {
+	if c.state.Spec.NoMetrics {
+		return nil
+	}
+	manifest, err := os.ReadFile(c.layout.in(metricsServer + ".yaml"))
+	if err != nil {
+		return fmt.Errorf("install metrics-server: %w", err)
+	}
+	return c.install(ctx, string(manifest), metricsServer, "kube-system", c.layout.in(metricsServer+".token"))
+}

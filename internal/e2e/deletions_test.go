@@ -1,0 +1,131 @@
+package e2e_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/frond-edge/frond/api/wire"
+)
+
+// deletionsHeld reads the condition of a Node that says whether deletions are held back: its status and its reason.
+func deletionsHeld(ctx context.Context, node string) (status corev1.ConditionStatus, reason string, err error) {
+	out, err := shared.Kubectl(ctx, "", "get", "node", node, "-o", "json")
+	if err != nil {
+		return "", "", err
+	}
+	var n corev1.Node
+	if err := json.Unmarshal([]byte(out), &n); err != nil {
+		return "", "", err
+	}
+	for _, c := range n.Status.Conditions {
+		if c.Type == "EdgeDeletionsHeld" {
+			return c.Status, c.Reason, nil
+		}
+	}
+	return corev1.ConditionFalse, "", nil
+}
+
+// forcedAway deletes pods from Kubernetes with one sweep and without their termination.
+func forcedAway(t *testing.T, list []corev1.Pod) {
+	t.Helper()
+	args := []string{"delete", "pod", "--force", "--grace-period=0"}
+	for i := range list {
+		args = append(args, list[i].Name)
+	}
+	kubectl(t, args...)
+}
+
+// TestDeletionsMadeWhileAway: what is deleted while a gateway is away goes as soon as the link is back, without a word if it is
+// little. If it is most of what the gateway runs, and by force, everything else arrives and the pods run on until somebody
+// confirms.
+func TestDeletionsMadeWhileAway(t *testing.T) {
+	const edge, swept = "edge-1", 8
+	var manifests []string
+	for i := range swept {
+		p := scripted(fmt.Sprintf("swept-%d", i), edge, "sleep 36000")
+		manifests = append(manifests, strings.Replace(p, fmt.Sprintf("{app: swept-%d}", i), "{app: swept}", 1))
+	}
+	apply(t, strings.Join(manifests, "---"))
+	apply(t, many("kept", edge, 1))
+	list := running(t, "app=swept", swept)
+	running(t, "app=kept", 1)
+	arrives(t, "kept-0", "0", edge)
+	t.Cleanup(func() {
+		if err := shared.Heal(context.WithoutCancel(t.Context()), edge); err != nil {
+			t.Error(err)
+		}
+	})
+
+	away := func(deleted []corev1.Pod, word string) {
+		t.Helper()
+		if err := shared.Cut(t.Context(), edge, false); err != nil {
+			t.Fatal(err)
+		}
+		forcedAway(t, deleted)
+		if err := set(t.Context(), clients(t), "kept-0", word); err != nil {
+			t.Fatal(err)
+		}
+		if err := shared.Heal(t.Context(), edge); err != nil {
+			t.Fatal(err)
+		}
+		arrives(t, "kept-0", word, edge)
+	}
+	leave := func(deleted []corev1.Pod) {
+		t.Helper()
+		for i := range deleted {
+			gone(t, edge, wire.Key{Resource: "pods", Namespace: "default", Name: deleted[i].Name})
+		}
+	}
+
+	few, most := list[:1], list[1:]
+	before := localContainers(t, edge, most)
+	away(few, "few")
+	leave(few)
+	if status, reason, err := deletionsHeld(t.Context(), edge); err != nil || status != corev1.ConditionFalse {
+		t.Errorf("one pod of %d: EdgeDeletionsHeld is %s, %s, %v", swept, status, reason, err)
+	}
+
+	away(most, "most")
+	eventually(t, "the deletions are held", func(ctx context.Context) string {
+		status, reason, err := deletionsHeld(ctx, edge)
+		if err != nil || status != corev1.ConditionTrue || reason != string(wire.HoldMassDelete) {
+			return fmt.Sprint(status, " ", reason, " ", err)
+		}
+		return ""
+	})
+	if after := localContainers(t, edge, most); !maps.Equal(before, after) {
+		t.Errorf("held pods changed:\n%v\n%v", before, after)
+	}
+	var done []struct{ Node string }
+	if err := frondJSON(t.Context(), &done, "confirm", edge); err != nil || len(done) != 1 || done[0].Node != edge {
+		t.Fatalf("frond confirm: %v, %v", done, err)
+	}
+	leave(most)
+	eventually(t, "nothing is held any more", func(ctx context.Context) string {
+		status, reason, err := deletionsHeld(ctx, edge)
+		if err != nil || status != corev1.ConditionFalse {
+			return fmt.Sprint(status, " ", reason, " ", err)
+		}
+		return ""
+	})
+	running(t, "app=kept", 1)
+}
+
+// localContainers maps the containers of pods to their ids as their gateway sees them.
+func localContainers(t *testing.T, edge string, list []corev1.Pod) map[string]string {
+	t.Helper()
+	found, err := ids(t.Context(), edge, list)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(found) != len(list) {
+		t.Fatalf("%s runs %v, want the containers of %d pods", edge, found, len(list))
+	}
+	return found
+}

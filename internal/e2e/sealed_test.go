@@ -1,0 +1,151 @@
+package e2e_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/klauspost/compress/zstd"
+	"golang.org/x/sys/unix"
+
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/internal/devcluster/daemon"
+)
+
+// jwt is how every token of the cluster begins: {"alg":"RS256","kid":"
+const jwt = "eyJhbGciOiJSUzI1NiIsImtpZCI6I"
+
+// TestNoSecretOnAGatewaysDisk gives a gateway a Secret, changes it, and ends the gateway's agent in order, so that it has written
+// all that it writes. No file of the agent then holds the Secret, its older content or a token; `frond dev store` showed it.
+func TestNoSecretOnAGatewaysDisk(t *testing.T) {
+	first, second := uuid.NewString(), uuid.NewString()
+	manifest := func(text string) string {
+		return `
+apiVersion: v1
+kind: Secret
+metadata: {name: sealed, namespace: default}
+stringData: {word: ` + text + `}
+`
+	}
+	apply(t, manifest(first)+`---
+apiVersion: v1
+kind: Pod
+metadata: {name: sealed, namespace: default, labels: {app: sealed}}
+spec:
+  nodeSelector: {kubernetes.io/hostname: edge-1}
+  terminationGracePeriodSeconds: 1
+  containers:
+  - name: main
+    image: localhost/frond/tools:dev
+    imagePullPolicy: Never
+    command: [sleep, "36000"]
+    volumeMounts: [{name: word, mountPath: /word}]
+  volumes: [{name: word, secret: {secretName: sealed}}]
+`)
+	running(t, "app=sealed", 1)
+	if _, err := shared.Kubectl(t.Context(), manifest(second), "apply", "-f", "-"); err != nil {
+		t.Fatal(err)
+	}
+	key := wire.Key{Resource: "secrets", Namespace: "default", Name: "sealed"}
+	eventually(t, "the gateway has the changed Secret", func(ctx context.Context) string {
+		object, err := shared.StoreGet(ctx, "edge-1", key)
+		switch {
+		case err != nil:
+			return err.Error()
+		case !bytes.Contains(object, []byte(base64.StdEncoding.EncodeToString([]byte(second)))):
+			return string(object)
+		}
+		return ""
+	})
+	agent, err := daemon.Identify(shared.PID("edge-1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := agent.Signal(unix.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := shared.Start(context.WithoutCancel(t.Context()), "edge-1"); err != nil {
+			t.Error(err)
+		}
+	})
+	eventually(t, "the agent ends", func(context.Context) string {
+		if agent.Alive() {
+			return "it runs"
+		}
+		return ""
+	})
+	dir := filepath.Join(shared.Dir(), "edge-1", "data")
+	read := 0
+	if err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if path == filepath.Join(dir, "kubelet", "pods") {
+			return filepath.SkipDir // what pods mount: in memory, but for the hollow runtime
+		}
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		read++
+		for _, text := range []string{first, second, base64.StdEncoding.EncodeToString([]byte(first)), base64.StdEncoding.EncodeToString([]byte(second)), jwt} {
+			if hidesIn(t, data, text) {
+				t.Errorf("%s holds %q", path, text)
+			}
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range []string{"store.copy", "identity/store.key"} {
+		if _, err := os.Stat(filepath.Join(dir, file)); err != nil {
+			t.Errorf("the agent has not written all: %v", err)
+		}
+	}
+	t.Logf("%d files read", read)
+}
+
+// hidesIn looks for a text in a file, as it is, in base64 at any of its three offsets, and in whatever zstd has compressed there.
+func hidesIn(t *testing.T, data []byte, text string) bool {
+	t.Helper()
+	if contains(data, text) {
+		return true
+	}
+	magic := []byte{0x28, 0xb5, 0x2f, 0xfd}
+	for rest := data; ; rest = rest[1:] {
+		i := bytes.Index(rest, magic)
+		if i < 0 {
+			return false
+		}
+		rest = rest[i:]
+		z, err := zstd.NewReader(bytes.NewReader(rest), zstd.WithDecoderConcurrency(1), zstd.IgnoreChecksum(true))
+		if err != nil {
+			t.Fatal(err)
+		}
+		plain, _ := io.ReadAll(z) // what comes before something that is not zstd
+		z.Close()
+		if contains(plain, text) {
+			return true
+		}
+	}
+}
+
+func contains(data []byte, text string) bool {
+	if bytes.Contains(data, []byte(text)) {
+		return true
+	}
+	for offset := range 3 {
+		encoded := base64.StdEncoding.EncodeToString(append(make([]byte, offset), text...))
+		if bytes.Contains(data, []byte(encoded[4:len(encoded)-4])) { // less what its neighbours have a part in
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,37 @@
+package edgenode_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap/zaptest"
+
+	"github.com/frond-edge/frond/api/config"
+	"github.com/frond-edge/frond/internal/edgenode"
+)
+
+// A gateway's keys are in folders that nobody else may enter, also where somebody had opened them.
+func TestFoldersWithKeysAreClosed(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	cfg := config.EdgeCore{Node: "edge-1", Dir: dir, Listen: "127.0.0.1:0"}
+	cfg.Hub = config.Hub{URLs: []string{"tls://hub:7422"}, NkeyFile: "a", CAFile: "b", CertFile: "c", KeyFile: "d"}
+	cfg.Runtime.Hollow = true
+	cfg.LocalAPI.Socket = filepath.Join(dir, "api.sock")
+	cfg.Kubelet.StaticPodPath = filepath.Join(dir, "manifests")
+	folders := []string{dir, filepath.Join(dir, "identity")}
+	for _, opened := range append([]string{""}, folders...) {
+		if opened != "" {
+			must(t, os.Chmod(opened, 0o755)) //nolint:gosec // that is what is tested
+		}
+		if _, err := edgenode.New(cfg, prometheus.NewRegistry(), zaptest.NewLogger(t)); err != nil {
+			t.Fatal(err)
+		}
+		for _, folder := range folders {
+			if info, err := os.Stat(folder); err != nil || info.Mode().Perm() != 0o700 {
+				t.Errorf("%s: mode %v, %v; want 0700", folder, info.Mode(), err)
+			}
+		}
+	}
+}

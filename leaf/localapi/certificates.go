@@ -1,0 +1,169 @@
+package localapi
+
+import (
+	"context"
+	"math/rand/v2"
+	"net/http"
+	"sync"
+	"time"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metainternalversion "k8s.io/apimachinery/pkg/apis/meta/internalversion"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/endpoints/handlers"
+
+	"github.com/frond-edge/frond/api/wire"
+)
+
+const (
+	// A watched request is asked for soon, as it is signed within a second where all is well, and then less and less often.
+	askFirst, askMost = 250 * time.Millisecond, 20 * time.Second
+	askFactor         = 1.5
+)
+
+func certificateRequests() schema.GroupVersionResource {
+	return certificatesv1.SchemeGroupVersion.WithResource("certificatesigningrequests")
+}
+
+// certificates lets a kubelet wait for its certificate: a watch of one CertificateSigningRequest, by name. The gateway does not hold
+// any, and a call carries no watch, so the cloud is asked for it again and again, while the link is up.
+type certificates struct {
+	*endpoint
+	first time.Duration // before the second question
+}
+
+func newCertificates(s *Server) certificates {
+	return certificates{first: askFirst, endpoint: &endpoint{s: s, r: &resource{
+		gvr: certificateRequests(), kind: "CertificateSigningRequest", singular: "certificatesigningrequest", short: []string{"csr"},
+		object: func() runtime.Object { return &certificatesv1.CertificateSigningRequest{} },
+		list:   func() runtime.Object { return &certificatesv1.CertificateSigningRequestList{} },
+	}}}
+}
+
+// watch serves a watch of a request.
+func (r certificates) watch(w http.ResponseWriter, req *http.Request) {
+	scope, err := newScope(r.endpoint, r.s.cfg.MaxRequestBytes)
+	if err != nil {
+		fail(w, req, apierrors.NewInternalError(err))
+		return
+	}
+	handlers.ListResource(r, r, scope, true, minWatchTime)(w, req)
+}
+
+// Watch begins with the present state, also for a client that knows it: it is one object, and seen twice does no harm.
+func (r certificates) Watch(ctx context.Context, opts *metainternalversion.ListOptions) (watch.Interface, error) {
+	name, ok := "", false
+	if opts != nil && opts.FieldSelector != nil {
+		name, ok = opts.FieldSelector.RequiresExactMatch(fieldName)
+	}
+	if !ok {
+		return nil, apierrors.NewMethodNotSupported(r.r.gvr.GroupResource(), "watch of more than one name")
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	a := &asked{
+		certificates: r, key: r.r.key("", name), cancel: cancel, out: make(chan watch.Event),
+		mark: opts.AllowWatchBookmarks && opts.SendInitialEvents != nil && *opts.SendInitialEvents,
+	}
+	a.done.Go(func() {
+		defer close(a.out)
+		a.run(ctx)
+	})
+	return a, nil
+}
+
+// asked is one such watch. Its goroutine ends with Stop, which waits for it.
+type asked struct {
+	certificates
+	key    wire.Key
+	mark   bool // a bookmark is due after the first state
+	last   runtime.Object
+	cancel context.CancelFunc
+	out    chan watch.Event // closed when the watch has ended
+	done   sync.WaitGroup
+}
+
+func (a *asked) ResultChan() <-chan watch.Event { return a.out }
+
+func (a *asked) Stop() {
+	a.cancel()
+	a.done.Wait()
+}
+
+func (a *asked) run(ctx context.Context) {
+	for pause := a.first; ; {
+		if a.s.online() && !a.look(ctx) {
+			return
+		}
+		timer := time.NewTimer(pause + rand.N(pause/4+1))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-timer.C:
+		}
+		pause = min(time.Duration(askFactor*float64(pause)), askMost)
+	}
+}
+
+// look asks once and passes on what changed. It reports whether the watch goes on.
+func (a *asked) look(ctx context.Context) bool {
+	obj := a.r.object()
+	err := a.s.call(ctx, http.MethodGet, a.r.path(a.key), nil, obj)
+	switch {
+	case err == nil:
+		return a.tell(ctx, obj)
+	case apierrors.IsNotFound(err) && a.last != nil:
+		a.send(ctx, watch.Deleted, a.last)
+		return false
+	case apierrors.IsNotFound(err) && !a.mark:
+		// The client may know it from a list; only another list tells it that there is none.
+		status := apierrors.NewResourceExpired("the request is gone: list again").Status()
+		a.send(ctx, watch.Error, &status)
+		return false
+	}
+	return true // unreachable, or refused for now
+}
+
+// tell passes a state on that differs from the last.
+func (a *asked) tell(ctx context.Context, obj runtime.Object) bool {
+	kind := watch.Modified
+	if a.last == nil {
+		kind = watch.Added
+	} else if versionOf(a.last) == versionOf(obj) {
+		return true
+	}
+	a.last = obj
+	if !a.send(ctx, kind, obj.DeepCopyObject()) {
+		return false
+	}
+	if !a.mark {
+		return true
+	}
+	a.mark = false
+	end := a.r.bookmark(0, true)
+	if m, err := meta.Accessor(end); err == nil {
+		m.SetResourceVersion(versionOf(obj))
+	}
+	return a.send(ctx, watch.Bookmark, end)
+}
+
+func (a *asked) send(ctx context.Context, kind watch.EventType, obj runtime.Object) bool {
+	select {
+	case a.out <- watch.Event{Type: kind, Object: obj}:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func versionOf(obj runtime.Object) string {
+	m, err := meta.Accessor(obj)
+	if err != nil {
+		return ""
+	}
+	return m.GetResourceVersion()
+}

@@ -1,0 +1,131 @@
+package seal_test
+
+import (
+	"bytes"
+	"encoding/base64"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"go.uber.org/zap/zaptest"
+
+	"github.com/frond-edge/frond/leaf/store/seal"
+)
+
+func load(t *testing.T, path string) *seal.Ring {
+	t.Helper()
+	r, err := seal.Load(path, zaptest.NewLogger(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func sealed(t *testing.T, r *seal.Ring, name, plain string) []byte {
+	t.Helper()
+	data, err := r.Seal(name, []byte(plain))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+// opens checks what comes out of an envelope.
+func opens(t *testing.T, r *seal.Ring, name string, data []byte, want string, wantCurrent bool) {
+	t.Helper()
+	plain, current, err := r.Open(name, data)
+	if err != nil || string(plain) != want || current != wantCurrent {
+		t.Errorf("opened %q, current %v, %v; want %q, %v", plain, current, err, want, wantCurrent)
+	}
+}
+
+func TestWhatIsSealedOpensByItsNameOnly(t *testing.T) {
+	r := load(t, filepath.Join(t.TempDir(), "store.key"))
+	data := sealed(t, r, "a", "hidden")
+	opens(t, r, "a", data, "hidden", true)
+	if bytes.Equal(data, sealed(t, r, "a", "hidden")) {
+		t.Error("the same text gives the same envelope")
+	}
+	broken := bytes.Replace(data, []byte(`"data":"`), []byte(`"data":"AAAA`), 1)
+	for name, try := range map[string]struct {
+		name string
+		data []byte
+	}{
+		"another name": {"b", data}, "damaged": {"a", broken}, "no envelope": {"a", []byte("hidden")},
+		"too short": {"a", []byte(`{"sealed":"xchacha20poly1305","key":"","data":"AA=="}`)}, "another way": {"a", []byte(`{"sealed":"rot13"}`)},
+	} {
+		if plain, _, err := r.Open(try.name, try.data); err == nil {
+			t.Errorf("%s: opened %q", name, plain)
+		}
+	}
+}
+
+func TestTheFileIsTheKey(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "store.key")
+	data := sealed(t, load(t, path), "a", "hidden")
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("mode %v, %v", info.Mode(), err)
+	}
+	opens(t, load(t, path), "a", data, "hidden", true)
+	if err := os.Chmod(path, 0o644); err != nil { //nolint:gosec // that is what is tested
+		t.Fatal(err)
+	}
+	opens(t, load(t, path), "a", data, "hidden", true)
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("mode %v, %v, after others could read it", info.Mode(), err)
+	}
+}
+
+// An operator puts a key of his own before the others, as the documentation says, and removes them later.
+func TestKeysRotate(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "store.key")
+	data := sealed(t, load(t, path), "a", "hidden")
+	old, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	line := base64.StdEncoding.EncodeToString(bytes.Repeat([]byte{7}, seal.KeySize)) + "\n"
+	write(t, path, line+string(old))
+	both := load(t, path)
+	opens(t, both, "a", data, "hidden", false)
+	again := sealed(t, both, "a", "hidden")
+	write(t, path, line)
+	opens(t, load(t, path), "a", again, "hidden", true)
+	if _, _, err := load(t, path).Open("a", data); !errors.Is(err, seal.ErrKey) {
+		t.Errorf("error %v without the old key, want %v", err, seal.ErrKey)
+	}
+}
+
+// A gateway must start with a key that its disk has damaged; what remains of it is kept.
+func TestADamagedKeyIsPutAside(t *testing.T) {
+	for name, damage := range map[string]func([]byte) []byte{
+		"a bit":   func(b []byte) []byte { b[30] ^= 1; return b },
+		"its end": func(b []byte) []byte { return b[:40] },
+		"all":     func([]byte) []byte { return nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "store.key")
+			data := sealed(t, load(t, path), "a", "hidden")
+			file, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			damaged := damage(bytes.Clone(file))
+			write(t, path, string(damaged))
+			if plain, _, err := load(t, path).Open("a", data); !errors.Is(err, seal.ErrKey) {
+				t.Errorf("%q, %v; want %v", plain, err, seal.ErrKey)
+			}
+			if kept, err := os.ReadFile(path + ".damaged"); err != nil || !bytes.Equal(kept, damaged) {
+				t.Errorf("put aside: %q, %v", kept, err)
+			}
+		})
+	}
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,57 @@
+package loadtest
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// memorySamples is the memory of processes in states that come one after the other.
+type memorySamples struct {
+	// settle is how long a state is left alone before it is sampled, and each how many samples are taken, a second apart.
+	settle time.Duration
+	each   int
+
+	order     []string
+	rss, anon map[string][]float64 // MB
+}
+
+// later samples a part after the state has settled.
+func (m *memorySamples) later(ctx context.Context, w *World, part, state string) error {
+	if err := rest(ctx, m.settle); err != nil {
+		return err
+	}
+	return m.now(ctx, w, part, state)
+}
+
+func (m *memorySamples) now(ctx context.Context, w *World, part, state string) error {
+	if m.rss == nil {
+		m.rss, m.anon = map[string][]float64{}, map[string][]float64{}
+	}
+	if _, known := m.rss[state]; !known {
+		m.order = append(m.order, state)
+	}
+	for range m.each {
+		now, err := readMemory(w.cluster.PID(part))
+		if err != nil {
+			return fmt.Errorf("memory of %s: %w", part, err)
+		}
+		const mb = 1e6
+		m.rss[state], m.anon[state] = append(m.rss[state], float64(now.rss)/mb), append(m.anon[state], float64(now.anonymous)/mb)
+		if err := rest(ctx, time.Second); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// lines of a report, in the order of the states. label says what a state is called there, peer what the peer takes in it.
+func (m *memorySamples) lines(scenario string, label func(state string) string, peer func(state string) (rss, anon string)) (lines []Line) {
+	for _, state := range m.order {
+		rss, anon := peer(state)
+		lines = append(lines,
+			Line{Scenario: scenario, Measure: label(state) + ": RSS", Unit: unitMemory, Summary: Summarize(m.rss[state]), Peer: rss},
+			Line{Scenario: scenario, Measure: label(state) + ": RssAnon", Unit: unitMemory, Summary: Summarize(m.anon[state]), Peer: anon})
+	}
+	return lines
+}

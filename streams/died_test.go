@@ -1,0 +1,102 @@
+package streams_test
+
+import (
+	"fmt"
+	"sync/atomic"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+	"go.uber.org/zap/zaptest"
+
+	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/streamstest"
+)
+
+// A node that is told that the server with its consumer is gone attaches again, each time; the death of any other server is nothing
+// to it. Here all servers live, so nothing but the order makes the node do so.
+func TestANodeAttachesAgainWhenItsServerDied(t *testing.T) {
+	js, _ := hub3(t, t.TempDir(), false)
+	ensured(t, js)
+	url := js.Conn().ConnectedUrl()
+	connect := func(opts ...nats.Option) *nats.Conn {
+		t.Helper()
+		nc, err := nats.Connect(url, opts...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(nc.Close)
+		return nc
+	}
+	nc := connect()
+	cloud := startCloudOver(t, nc, false)
+	var attaches, heard atomic.Int64
+	if _, err := nc.Subscribe(streams.CallSubject("edge.1", streams.VerbAttach), func(*nats.Msg) { attaches.Add(1) }); err != nil {
+		t.Fatal(err)
+	}
+	if err := nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	store, node := newMemory(), connect(nats.CustomInboxPrefix(streams.InboxPrefix("edge.1")))
+	delivery, err := streams.NewDelivery("edge.1", node, store, newLink(), streams.NewMetrics(nil), zaptest.NewLogger(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	orders := streams.NewOrders("edge.1", node, map[string]func([]byte){streams.VerbDied: func(server []byte) {
+		delivery.ServerDied(string(server))
+		heard.Add(1)
+	}}, zaptest.NewLogger(t))
+	run(t, orders.Start)
+	run(t, delivery.Start)
+	version := 0
+	// pulled lets two states arrive, the second by a pull that has looked at what was ordered before.
+	pulled := func() {
+		t.Helper()
+		for range 2 {
+			version++
+			want := apply("a", fmt.Sprint(version))
+			cloud.publish(t, want)
+			streamstest.Eventually(t, "version "+want.Version, func() bool { return store.get("a") == string(want.Object) })
+		}
+	}
+	home := func() string {
+		t.Helper()
+		consumer, err := js.Consumer(t.Context(), streams.DesiredStream, "edge_1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return consumer.CachedInfo().Cluster.Leader
+	}
+	order := func(server string) {
+		t.Helper()
+		before := heard.Load()
+		streamstest.Eventually(t, "the order is heard", func() bool {
+			if err := streams.Order(nc, "edge.1", streams.VerbDied, []byte(server)); err != nil {
+				t.Fatal(err)
+			}
+			return heard.Load() > before
+		})
+		streamstest.Eventually(t, "the order is obeyed", delivery.Obeyed)
+	}
+	pulled()
+	undisturbed := false
+	for range 5 { // a machine that stood still makes nodes attach, too
+		before, other := attaches.Load(), "hub-0"
+		if other == home() {
+			other = "hub-1"
+		}
+		order(other)
+		pulled()
+		if undisturbed = attaches.Load() == before; undisturbed {
+			break
+		}
+	}
+	if !undisturbed {
+		t.Error("the death of a server without the consumer makes the node attach again")
+	}
+	for range 2 {
+		before := attaches.Load()
+		order(home())
+		streamstest.Eventually(t, "another attach", func() bool { return attaches.Load() > before })
+		pulled()
+	}
+}

@@ -1,0 +1,81 @@
+package streams_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap/zaptest"
+
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/streamstest"
+)
+
+// What was on its way when the link broke is not answered any more. It must not stand in the way of what goes over the next
+// link until its time is over, as every link that breaks leaves some.
+func TestWhatALostLinkNeverAnsweredHoldsUpNothing(t *testing.T) {
+	hub := streamstest.Hub(t)
+	nc, link := streamstest.Connect(t, hub), newLink()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := streams.Ensure(t.Context(), js, streams.Leaf()); err != nil {
+		t.Fatal(err)
+	}
+	outbox, err := streams.NewOutbox("edge.1", "s1", nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const many = 40 // more than a window
+	for i := range many {
+		if err := outbox.Report(t.Context(), status(fmt.Sprint("o", i), "x")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	config, err := js.Stream(t.Context(), streams.ReportStream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := js.DeleteStream(t.Context(), streams.ReportStream); err != nil {
+		t.Fatal(err)
+	}
+	taken := make(chan *nats.Msg, 1024) // more than comes
+	silent, err := streamstest.Connect(t, hub).ChanSubscribe("report.>", taken)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pump, err := streams.NewPatientPump(streams.Report, nc, link, streams.NewMetrics(nil), zaptest.NewLogger(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(t, pump.Start)
+	streamstest.Eventually(t, "a window of reports on its way", func() bool { return len(taken) >= 32 })
+	link.set(false)
+	if err := silent.Unsubscribe(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := js.CreateStream(t.Context(), config.CachedInfo().Config); err != nil {
+		t.Fatal(err)
+	}
+	if err := streams.Ensure(t.Context(), js, streams.Hub(1)); err != nil {
+		t.Fatal(err)
+	}
+	a := &applied{messages: map[wire.Key][]wire.Message{}}
+	reports, err := streams.NewReports(streams.Report, nc, a.handle, nil, streams.NewMetrics(nil), zaptest.NewLogger(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(t, reports.Start)
+	link.set(true)
+	streamstest.Eventually(t, "all reports over the next link", func() bool {
+		for i := range many {
+			if a.last(fmt.Sprint("o", i)) == "" {
+				return false
+			}
+		}
+		return true
+	})
+}
