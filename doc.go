@@ -23,6 +23,8 @@
 // cloud/identity decides who comes in: it answers the hub about links, records gateways' keys, and closes the links of who may
 // not stay.
 //
+// internal/hubconf writes the configuration of the hub's servers; internal/hubconf/hubtest runs such a hub in a test.
+//
 // cloud is cloudcore put together, internal/edgenode is edgecore put together; cmd holds the programs.
 //
 // internal/install makes the keys, certificates and configuration of a cluster, for `frond init`, and tokens to join with.

@@ -22,14 +22,15 @@ import (
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/internal/devcluster/pki"
+	"github.com/frond-edge/frond/internal/hubconf"
 	"github.com/frond-edge/frond/internal/toolchain"
 	"github.com/frond-edge/frond/streams"
 )
 
 func nodeName(i int) string { return fmt.Sprintf("gw-%05d", i) }
 
-// hubServer is a hub of one server, configured as those of a cluster are (internal/devcluster/hub.go) but for users with
-// passwords in place of nkeys.
+// hubServer is a hub of one server with the accounts of any (internal/hubconf), but nodes are users with passwords, so that no
+// answer of a cloudcore's is measured.
 type hubServer struct {
 	// ctx ends with the server; leafs are the connections of nodes.
 	ctx    context.Context //nolint:containedctx // it is the life of a process that outlasts the call that starts it
@@ -115,15 +116,16 @@ write_deadline: "10s"
 %s
 jetstream { store_dir: %q, domain: "hub", sync_interval: always, max_memory_store: 2GB, max_file_store: 8GB }
 leafnodes { listen: %q, no_advertise: true, compression: off, isolate_leafnode_interest: true, %s }
-accounts { FROND: { jetstream: enabled, users: [
-  { user: "cloud", password: %q }
-`, h.address, secure, filepath.Join(h.dir, "data"), h.leaf, secure, hubPassword)
+system_account: SYS
+`, h.address, secure, filepath.Join(h.dir, "data"), h.leaf, secure)
+	users := map[string][]string{streams.FrondAccount: {fmt.Sprintf("{ user: cloud, password: %q }", hubPassword)}}
 	for i := range nodes {
 		publish, subscribe := streams.NodePermissions(nodeName(i))
-		fmt.Fprintf(&conf, "  { user: %q, password: %q, permissions: { publish: { allow: [%s] }, subscribe: { allow: [%s] } } }\n",
-			wire.Escape(nodeName(i)), hubPassword, quoted(publish), quoted(subscribe))
+		cell := streams.CellAccount(nodeName(i), hubconf.DefaultCells)
+		users[cell] = append(users[cell], fmt.Sprintf("{ user: %q, password: %q, permissions: { publish: { allow: [%s] }, subscribe: { allow: [%s] } } }",
+			wire.Escape(nodeName(i)), hubPassword, quoted(publish), quoted(subscribe)))
 	}
-	conf.WriteString("] } }\n")
+	conf.WriteString(streams.AccountsConfig(hubconf.DefaultCells, users))
 	if err := os.WriteFile(filepath.Join(h.dir, "hub.conf"), []byte(conf.String()), 0o600); err != nil {
 		return fmt.Errorf("configure the hub: %w", err)
 	}

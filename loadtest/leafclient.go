@@ -144,7 +144,7 @@ func (l *leafClient) skip(arguments string) error {
 func (l *leafClient) pull() error {
 	n := wire.Escape(l.node)
 	body := fmt.Sprintf(`{"batch":256,"expires":%d,"idle_heartbeat":%d}`, pullOpen.Nanoseconds(), idleBeat.Nanoseconds())
-	subject := "$JS." + streams.HubDomain + ".API.CONSUMER.MSG.NEXT." + streams.DesiredStream + "." + n
+	subject := "consumer." + n + ".next"
 	_, err := fmt.Fprintf(l.conn, "LMSG %s %s %d\r\n%s\r\n", subject, streams.InboxPrefix(l.node)+".pull", len(body), body)
 	return err
 }

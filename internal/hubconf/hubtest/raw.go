@@ -1,0 +1,149 @@
+package hubtest
+
+import (
+	"bufio"
+	"crypto/tls"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/nats-io/nkeys"
+
+	"github.com/frond-edge/frond/api/identity"
+)
+
+// Raw is a leaf connection without a server behind it: it sends what a test wants, also what no server would.
+type Raw struct {
+	conn *tls.Conn
+	in   *bufio.Reader
+	done sync.WaitGroup
+
+	mu sync.Mutex
+	// heard are the messages that came, "subject payload"; refused is the hub's error; both guarded by mu.
+	heard   []string
+	refused string
+}
+
+// Raw logs a node in at a server's leaf listener. The connection ends with the test.
+func (h *Hub) Raw(i int, node string, key nkeys.KeyPair) *Raw {
+	h.tb.Helper()
+	r, err := h.raw(i, node, key)
+	if err != nil {
+		h.tb.Fatalf("leaf %s: %v", node, err)
+	}
+	h.tb.Cleanup(func() {
+		_ = r.conn.Close()
+		r.done.Wait()
+	})
+	return r
+}
+
+func (h *Hub) raw(i int, node string, key nkeys.KeyPair) (*Raw, error) {
+	conn, err := tls.Dial("tcp", h.Leaf(i), h.TLS()) //nolint:noctx // to this process
+	if err != nil {
+		return nil, err
+	}
+	r := &Raw{conn: conn, in: bufio.NewReader(conn)}
+	info, err := r.in.ReadString('\n')
+	if err != nil {
+		return nil, err
+	}
+	var server struct {
+		Nonce string `json:"nonce"`
+	}
+	if err := json.Unmarshal([]byte(strings.TrimPrefix(info, "INFO ")), &server); err != nil {
+		return nil, err
+	}
+	public, err := key.PublicKey()
+	if err != nil {
+		return nil, err
+	}
+	signature, err := key.Sign([]byte(server.Nonce))
+	if err != nil {
+		return nil, err
+	}
+	show, err := identity.Show(identity.Credential{Node: node, Key: public}, signature)
+	if err != nil {
+		return nil, err
+	}
+	connect, err := json.Marshal(map[string]any{
+		"server_id": "N-" + node, "name": node, "version": "2.15.2", "headers": true, "sig": base64.RawURLEncoding.EncodeToString(show),
+	})
+	if err != nil {
+		return nil, err
+	}
+	r.Send("CONNECT " + string(connect))
+	r.Send("PING")
+	for {
+		line, err := r.in.ReadString('\n')
+		switch {
+		case err != nil:
+			return nil, err
+		case strings.HasPrefix(line, "-ERR"):
+			return nil, fmt.Errorf("%s", line)
+		case strings.HasPrefix(line, "PONG"):
+			r.done.Go(r.read)
+			return r, nil
+		}
+	}
+}
+
+// Send sends one line. A hub that has closed the connection does not matter.
+func (r *Raw) Send(line string) { _, _ = r.conn.Write([]byte(line + "\r\n")) }
+
+// Publish sends a message; reply may be empty.
+func (r *Raw) Publish(subject, reply, payload string) {
+	r.Send(strings.Join(strings.Fields(fmt.Sprint("LMSG ", subject, " ", reply, " ", len(payload))), " ") + "\r\n" + payload)
+}
+
+// Heard are the messages that came so far, "subject payload".
+func (r *Raw) Heard() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]string(nil), r.heard...)
+}
+
+// Refused is the error that the hub closed the connection with, or "".
+func (r *Raw) Refused() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.refused
+}
+
+// Wait returns when the connection is closed.
+func (r *Raw) Wait() { r.done.Wait() }
+
+func (r *Raw) read() {
+	for {
+		line, err := r.in.ReadString('\n')
+		if err != nil {
+			return
+		}
+		verb, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
+		switch verb {
+		case "PING":
+			r.Send("PONG")
+		case "-ERR":
+			r.mu.Lock()
+			r.refused = rest
+			r.mu.Unlock()
+		case "LMSG", "HMSG":
+			fields := strings.Fields(rest)
+			size, err := strconv.Atoi(fields[len(fields)-1])
+			if err != nil {
+				return
+			}
+			payload := make([]byte, size+2)
+			if _, err := io.ReadFull(r.in, payload); err != nil {
+				return
+			}
+			r.mu.Lock()
+			r.heard = append(r.heard, fields[0]+" "+strings.TrimSpace(string(payload)))
+			r.mu.Unlock()
+		}
+	}
+}

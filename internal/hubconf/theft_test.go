@@ -1,0 +1,243 @@
+package hubconf_test
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/frond-edge/frond/internal/hubconf/hubtest"
+	"github.com/frond-edge/frond/streams"
+)
+
+// foreign are subjects of another gateway, and of nobody, that a stolen key is good for nothing on.
+func foreign(node string) []string {
+	var all []string
+	for _, s := range []string{
+		"report.%s.core.pods.default.p", "event.%s.core.events.default.e", "beat.%s", "call.cloud.%s.attach", "call.cloud.%s.kube",
+		"dead.%s.report", "consumer.%s.next", "consumer.%s.info", "consumer.%s.ack.1.1.1.1.0", "tunnelup.%s.replica.id",
+		"call.node.%s.resync", "tunnel.%s.replica.id", "_INBOX.%s.x", "desired.%s.core.secrets.default.s",
+		"$JS.API.CONSUMER.MSG.NEXT.DESIRED-0.%s", "$JS.hub.API.CONSUMER.MSG.NEXT.DESIRED-0.%s", "$JS.API.CONSUMER.INFO.DESIRED-0.%s",
+		"$JS.API.CONSUMER.DELETE.DESIRED-0.%s", "$JS.hub.API.CONSUMER.DELETE.DESIRED-0.%s",
+		"$JS.API.DIRECT.GET.DESIRED-0.desired.%s.core.secrets.default.s", "$JS.hub.API.DIRECT.GET.DESIRED-0.desired.%s.core.secrets.default.s",
+		"$JS.ACK.DESIRED-0.%s.1.1.1.1.0", "$KV.registry.scopes.%s",
+	} {
+		all = append(all, fmt.Sprintf(s, node))
+	}
+	return all
+}
+
+var everybodys = []string{
+	"desired." + thief + ".core.pods.default.p", "call.node." + thief + ".resync", "tunnel." + thief + ".replica.id", "consumer." + thief + ".delete",
+	"$JS.API.INFO", "$JS.hub.API.INFO", "$JS.API.STREAM.NAMES", "$JS.hub.API.STREAM.NAMES", "$JS.API.STREAM.DELETE.DESIRED-0",
+	"$JS.hub.API.STREAM.PURGE.DESIRED-0", "$JS.hub.API.STREAM.MSG.GET.DESIRED-0", "$JS.API.DIRECT.GET.DESIRED-0",
+	"$JS.hub.API.DIRECT.GET.DESIRED-0", "$JS.hub.API.CONSUMER.CREATE.DESIRED-0.evil", "$JS.hub.API.STREAM.CREATE.EVIL",
+	"$SYS.REQ.SERVER.PING", "$SYS.REQ.USER.AUTH", "$SYS.REQ.USER.INFO", "$SYS.REQ.SERVER.PING.KICK", "tunnelsilent.x.y", "_R_.abcdef.ghi", "$KV.members.x",
+}
+
+// A stolen key, on a connection that keeps no rule, sends and asks on every subject that is not its gateway's own.
+func TestAStolenKeySpeaksForOneGateway(t *testing.T) {
+	w := newTown(t)
+	w.listen()
+	same, other := neighbours()
+	subjects := append(append(append([]string{}, everybodys...), foreign(same)...), foreign(other)...)
+	heard := map[string]*[]string{}
+	for node, nc := range w.honest {
+		heard[node] = w.all(nc, node)
+	}
+	obeyed := w.orders(same)
+	before := w.state()
+	links := map[string]*hubtest.Raw{}
+	for i, subject := range subjects {
+		r := w.hub.Raw(i%3, thief, w.key)
+		r.Send("LS+ " + streams.InboxPrefix(thief) + ".>")
+		r.Publish(subject, streams.InboxPrefix(thief)+".answer", "evil")
+		r.Send("PING")
+		links[subject] = r
+	}
+	// What may be sent arrives after all that may not.
+	last := w.hub.Raw(0, thief, w.key)
+	last.Publish("beat."+thief, "", "honest")
+	w.eventually("the beat", func() bool { return len(w.saw("honest")) == 1 })
+	settle()
+	for subject, r := range links {
+		if got := r.Heard(); len(got) != 0 {
+			t.Errorf("%s is answered: %q", subject, got)
+		}
+		quiet := strings.HasPrefix(subject, "$JS.ACK.") || strings.HasPrefix(subject, "_R_.") || subject == "consumer."+thief+".delete"
+		if r.Refused() == "" && !quiet {
+			t.Errorf("%s: the link was not closed", subject)
+		}
+	}
+	if got := w.saw("evil"); len(got) != 0 {
+		t.Errorf("FROND has heard %q", got)
+	}
+	for node := range heard {
+		if got := *heard[node]; len(got) != 0 {
+			t.Errorf("%s has heard %q", node, got)
+		}
+	}
+	if after := w.state(); after != before {
+		t.Errorf("the hub holds\n%s\nwhere it held\n%s", after, before)
+	}
+	if obeyed() != 0 {
+		t.Error("an order was obeyed")
+	}
+}
+
+// The same connection listens to what others say, alone and in queue groups.
+func TestAStolenKeyHearsOneGateway(t *testing.T) {
+	w := newTown(t)
+	same, other := neighbours()
+	listen := []string{
+		">", "*.>", "desired.>", "report.>", "event.>", "beat.*", "call.>", "call.cloud.*.*", "call.node.*.*", "tunnel.>", "tunnelup.>", "dead.>",
+		"_INBOX.>", "_INBOX.*.>", "consumer.>", "$JS.>", "$JS.API.>", "$JS.hub.API.>", "$SYS.>", "$KV.>", "_R_.>", "$JS.ACK.>", "call.node." + thief + ".>.x",
+	}
+	for _, node := range []string{same, other} {
+		listen = append(listen, "desired."+node+".>", "report."+node+".>", "_INBOX."+node+".>", "call.node."+node+".*", "call.cloud."+node+".>",
+			"tunnel."+node+".>", "consumer."+node+".>", "beat."+node)
+	}
+	links := map[string]*hubtest.Raw{}
+	for i, subject := range listen {
+		for _, queue := range []string{"", " cloudcore 1", " evil 1"} {
+			r := w.hub.Raw(i%3, thief, w.key)
+			r.Send("LS+ " + subject + queue)
+			r.Send("PING")
+			links[subject+queue] = r
+		}
+	}
+	settle()
+	answer, err := w.cloud.QueueSubscribe("call.cloud.*.*", "cloudcore", func(m *nats.Msg) { _ = m.Respond([]byte("answer")) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = answer.Unsubscribe() }()
+	for node, nc := range w.honest {
+		obeyed := w.orders(node)
+		w.eventually("an order", func() bool {
+			if err := streams.Order(w.cloud, node, streams.VerbResync, nil); err != nil {
+				t.Fatal(err)
+			}
+			return obeyed() > 0
+		})
+		w.eventually("an answer", func() bool {
+			_, err := nc.Request("call.cloud."+node+".ping", []byte("question"), time.Second)
+			return err == nil
+		})
+		w.eventually("a report", func() bool {
+			_, err := nc.Request("report."+node+".core.pods.default.p", []byte("status"), time.Second)
+			return err == nil
+		})
+		w.eventually("a delivery", func() bool {
+			m, err := nc.Request("consumer."+node+".next", []byte(`{"batch":1,"expires":1000000000}`), 2*time.Second)
+			return err == nil && string(m.Data) == "secret of "+node
+		})
+		if err := nc.Publish("beat."+node, []byte("beat")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	settle()
+	for subject, r := range links {
+		if got := r.Heard(); len(got) != 0 {
+			t.Errorf("who listens to %q hears %q", subject, got)
+		}
+	}
+}
+
+// A request that a stolen key may send names somebody else's subject for the answer.
+func TestAnAnswerGoesToWhoAskedOrNowhere(t *testing.T) {
+	w := newTown(t)
+	before := w.state()
+	w.listen()
+	same, other := neighbours()
+	heard, obeyed := map[string]*[]string{}, map[string]func() int{}
+	for node, nc := range w.honest {
+		heard[node], obeyed[node] = w.all(nc, node), w.orders(node)
+	}
+	r := w.hub.Raw(2, thief, w.key)
+	sent := 0
+	for _, node := range []string{same, other} {
+		for _, reply := range append(foreign(node), everybodys...) {
+			for _, subject := range []string{"call.cloud." + thief + ".ping", "consumer." + thief + ".info"} {
+				r.Publish(subject, reply, "")
+			}
+			sent++
+			r.Publish("report."+thief+".core.pods.default.p", reply, fmt.Sprint("status ", sent))
+			r.Publish("consumer."+thief+".next", reply, `{"batch":1,"expires":100000000}`)
+		}
+	}
+	w.eventually("the last report", func() bool { return len(w.saw(fmt.Sprint("status ", sent))) == 1 })
+	settle()
+	for node := range heard {
+		if obeyed[node]() != 0 {
+			t.Errorf("%s has obeyed an answer", node)
+		}
+	}
+	if got := *heard[other]; len(got) != 0 {
+		t.Errorf("a gateway of another cell has heard %q", got)
+	}
+	t.Logf("a gateway of the same cell was sent %d answers, none of which it takes", len(*heard[same]))
+	for _, s := range w.saw("") {
+		own := strings.Contains(s, "."+thief+".") || strings.Contains(s, "."+thief+" ") || strings.HasPrefix(s, "_R_.") || strings.HasPrefix(s, "$JS.EVENT.")
+		// An answer to consumer.<node>.next in the cell is mapped by its own subject, so to a consumer that is nobody's.
+		nobodys := strings.HasPrefix(s, "$JS.API.CONSUMER.") && !strings.Contains(s, same) && !strings.Contains(s, other)
+		// nats-server leaves a reply subject that looks like an ack as it is, so that pulls work between accounts.
+		if !own && !nobodys && !strings.HasPrefix(s, "$JS.ACK.") {
+			t.Errorf("FROND has heard %q", s)
+		}
+	}
+	reports := fmt.Sprintf("%s: 1 messages, the last is %d", streams.ReportStream, sent)
+	if want := strings.Replace(before, streams.ReportStream+": 0 messages, the last is 0", reports, 1); w.state() != want {
+		t.Errorf("the hub holds\n%s\nand should hold\n%s", w.state(), want)
+	}
+}
+
+// all notes what comes to a gateway on all that it may listen to.
+func (w *town) all(nc *nats.Conn, node string) *[]string {
+	w.Helper()
+	got := &[]string{}
+	_, listen := streams.NodePermissions(node)
+	for _, subject := range listen {
+		_, err := nc.Subscribe(subject, func(m *nats.Msg) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			*got = append(*got, m.Subject+" "+string(m.Data))
+		})
+		if err != nil {
+			w.Fatal(err)
+		}
+	}
+	if err := nc.Flush(); err != nil {
+		w.Fatal(err)
+	}
+	return got
+}
+
+// state is what a thief would change: the streams, and the consumers of the honest.
+func (w *town) state() string {
+	w.Helper()
+	var b strings.Builder
+	for _, name := range []string{streams.DesiredStream, streams.ReportStream, streams.EventStream, streams.DeadStream} {
+		s, err := w.js.Stream(w.Context(), name)
+		if err != nil {
+			w.Fatal(err)
+		}
+		_, _ = fmt.Fprintf(&b, "%s: %d messages, the last is %d\n", name, s.CachedInfo().State.Msgs, s.CachedInfo().State.LastSeq)
+	}
+	for _, node := range slices.Sorted(maps.Keys(w.honest)) {
+		c, err := w.js.Consumer(w.Context(), streams.DesiredStream, node)
+		if err != nil {
+			w.Fatal(err)
+		}
+		i := c.CachedInfo()
+		_, _ = fmt.Fprintf(&b, "%s: delivered %d, acked %d, pending %d\n", node, i.Delivered.Consumer, i.AckFloor.Consumer, i.NumPending)
+	}
+	return b.String()
+}
+
+// settle gives what must not come the time to come.
+func settle() { <-time.After(500 * time.Millisecond) }
