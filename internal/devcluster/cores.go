@@ -56,7 +56,8 @@ func cloudcoreConfig(l layout, s state, name string) config.CloudCore {
 const testTombstoneAge = 20 * time.Second
 
 // edgecoreConfig is the configuration file of gateway number i, counted from 1.
-func edgecoreConfig(l layout, s state, name string, i int) config.EdgeCore {
+// hash is that of the hub's CA.
+func edgecoreConfig(l layout, s state, name string, i int, hash string) config.EdgeCore {
 	e := l.edge(name)
 	clusterCA := filepath.Join(l.pki(), "ca.crt")
 	c := config.EdgeCore{
@@ -64,17 +65,14 @@ func edgecoreConfig(l layout, s state, name string, i int) config.EdgeCore {
 		Dir:    e.store(),
 		Listen: loopback(s.Ports[name]),
 		Hub: config.EdgeHub{
-			URLs:     leafURLs(s, name),
-			NkeyFile: e.seed(),
-			CAFile:   l.in("nats", "ca.crt"),
-			CertFile: filepath.Join(e.dir, "node.crt"),
-			KeyFile:  filepath.Join(e.dir, "node.key"),
+			URLs:      leafURLs(s, name),
+			TokenFile: e.token(),
+			CAHashes:  []string{hash},
 		},
 		Kubelet: config.Kubelet{
 			Labels:        map[string]string{"frond.io/gateway": "true"},
 			StaticPodPath: e.manifests(),
-			ClientCAFile:  clusterCA,
-			Address:       "127.0.0.1",
+			Address:       "127.0.0.1", // its ClientCAFile comes with the enrolment
 		},
 		LocalAPI: config.LocalAPI{
 			Socket:       e.api(),
@@ -146,7 +144,14 @@ func writeEdge(l layout, s state, ca *pki.Authority, name string, i int) error {
 	if err != nil {
 		return err
 	}
-	if err := writeYAML(e.config(), edgecoreConfig(l, s, name, i)); err != nil {
+	if err := joinToken(e); err != nil {
+		return err
+	}
+	hash, err := hubHash(l)
+	if err != nil {
+		return err
+	}
+	if err := writeYAML(e.config(), edgecoreConfig(l, s, name, i, hash)); err != nil {
 		return err
 	}
 	if s.Spec.KubeProxy {
