@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 
@@ -75,13 +74,16 @@ func TestGolden(t *testing.T) {
 	})
 }
 
-var nkey = regexp.MustCompile(`\b[AU][A-Z2-7]{55}\b`)
+var (
+	nkey   = regexp.MustCompile(`\b[AU][A-Z2-7]{55}\b`)
+	caHash = regexp.MustCompile(`sha256:[0-9a-f]{64}`)
+)
 
 // scrub replaces what differs from run to run: folders and keys, and the names made of folders.
 func scrub(s, dir, run string) string {
 	s = strings.ReplaceAll(s, devcluster.ClusterID(dir), "CLUSTER")
 	s = strings.ReplaceAll(strings.ReplaceAll(s, dir, "DIR"), run, "RUN")
-	return nkey.ReplaceAllString(s, "NKEY")
+	return caHash.ReplaceAllString(nkey.ReplaceAllString(s, "NKEY"), "sha256:HASH")
 }
 
 func golden(t *testing.T, name, got string) {
@@ -129,26 +131,14 @@ func TestHubConfigurationIsClosed(t *testing.T) {
 	if !o.SyncAlways || o.MaxPayload != 8<<20 || o.JetStreamDomain != "hub" || o.LeafNode.Compression.Mode != server.CompressionOff {
 		t.Errorf("sync always %t, max payload %d, domain %q, leaf compression %q", o.SyncAlways, o.MaxPayload, o.JetStreamDomain, o.LeafNode.Compression.Mode)
 	}
-	restricted := 0
+	// The five that stand in the file are cloudcores and people; gateways are let in by the callout alone.
 	for _, u := range o.Nkeys {
-		if u.Account.Name == streams.SystemAccount || u.Permissions == nil {
-			continue
-		}
-		restricted++
-		if len(u.Permissions.Publish.Allow) == 0 || len(u.Permissions.Subscribe.Allow) == 0 {
-			t.Errorf("a node without allow lists: %+v", u.Permissions)
-		}
-		if len(u.AllowedConnectionTypes) != 1 {
-			t.Errorf("a node may connect as %v", u.AllowedConnectionTypes)
-		}
-		for _, subject := range slices.Concat(u.Permissions.Publish.Allow, u.Permissions.Subscribe.Allow) {
-			if !strings.Contains(subject, "edge-1") && !strings.Contains(subject, "edge-2") {
-				t.Errorf("a node may use %q, which does not name it", subject)
-			}
+		if _, leaf := u.AllowedConnectionTypes["LEAFNODE"]; leaf || len(u.AllowedConnectionTypes) == 0 && u.Account.Name != streams.SystemAccount {
+			t.Errorf("a user of %s may come in as a leaf: %v", u.Account.Name, u.AllowedConnectionTypes)
 		}
 	}
-	if restricted != spec.Edges || len(o.Nkeys) != spec.Edges+5 {
-		t.Errorf("%d users, %d of them nodes", len(o.Nkeys), restricted)
+	if len(o.Nkeys) != 5 {
+		t.Errorf("%d users", len(o.Nkeys))
 	}
 }
 
@@ -185,7 +175,7 @@ func TestRenderingTwiceKeepsKeys(t *testing.T) {
 			t.Fatal(err)
 		}
 		var all strings.Builder
-		for _, f := range []string{"kubeconfig", "hub-1/nats-server.conf", "nats/ca.crt", "edge-1/node.crt"} {
+		for _, f := range []string{"kubeconfig", "hub-1/nats-server.conf", "nats/ca.crt", "edge-1/token"} {
 			data, err := os.ReadFile(filepath.Join(dir, f))
 			if err != nil {
 				t.Fatal(err)

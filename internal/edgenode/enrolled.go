@@ -21,7 +21,8 @@ import (
 const (
 	// identityCondition tells on the Node how long the gateway's key is good.
 	identityCondition = "EdgeIdentity"
-	identityPeriod    = time.Minute
+	// A node that has just registered has its condition after one more of these; it costs a comparison.
+	identityPeriod = 10 * time.Second
 )
 
 // identified is the leaf's way to the hub: by the node's own key, or as a user that the hub knows by its configuration. A node whose
