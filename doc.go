@@ -34,6 +34,9 @@
 // control plane for tests. internal/lifecycle, internal/splice, internal/health, internal/certs, internal/hostaddr and internal/buildinfo are
 // small and shared.
 //
+// internal/enrol is a gateway's side of its identity: key, enrolment, renewal, time. internal/machine checks a machine and makes it a
+// gateway, for `frond join`; deploy/systemd has its unit.
+//
 // internal/faults breaks a devcluster by a seeded plan and judges what each node went through, from what internal/history
 // wrote down; internal/crash kills a process between two steps.
 package frond

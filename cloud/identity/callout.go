@@ -23,8 +23,9 @@ const (
 	calloutAudience = "nats-authorization-request"
 	// calloutGroup is the queue group of all cloudcores: one of them answers.
 	calloutGroup = "cloudcore"
-	// calloutQueue holds questions that wait. One takes about 0.3 ms, so more than the hub waits for never stand in it.
-	calloutQueue = 1 << 15
+	// calloutQueue holds questions that wait. One takes about 1 ms of a core (BenchmarkAnswer), so these are more than the hub
+	// waits for; what it has given up is dropped.
+	calloutQueue = 1 << 13
 	// maxQuestion bounds what is read: a question repeats the CONNECT, which the hub takes up to 4 KiB.
 	maxQuestion = 64 << 10
 	// leafKind is what the hub calls a leaf in a question.

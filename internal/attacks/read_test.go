@@ -1,0 +1,132 @@
+package attacks_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/frond-edge/frond/streams"
+)
+
+// wishes are what a thief would like to hear.
+func wishes() []string {
+	list := []string{
+		">", "*", "*.>", "*.*", "*.*.>", "*.*.*.>", "$SYS.>", "$SYS.ACCOUNT.>", "$SYS.REQ.>", "$SYS.REQ.USER.AUTH", "$JS.>", "$JS.API.>", "$JS.hub.API.>",
+		"$JS.API.CONSUMER.MSG.NEXT.>", "$JS.ACK.>", "$JS.EVENT.>", "$JSC.>", "$NRG.>", "$KV.>", "$O.>", "$G.>", "$LDS.>", "$GR.>", "_GR_.>", "_R_.>", "_INBOX.>", "_INBOX.*.>",
+		"call.>", "call.cloud.>", "call.cloud.*.*", "call.cloud.*.kube", "call.cloud.*.enrol", "call.node.>", "call.node.*.report", "tunnel.>", "tunnelup.>",
+		"tunnelsilent.>", "consumer.>", "consumer.*.next", "desired.>", "report.>", "event.>", "beat.>", "dead.>", "outbox.>",
+	}
+	for _, form := range []string{
+		"desired.%s.>", "desired.%s.core.secrets.default.*", "report.%s.>", "event.%s.>", "beat.%s", "call.cloud.%s.>", "call.cloud.%s.kube", "call.node.%s.>",
+		"call.node.%s.report", "tunnel.%s.>", "tunnelup.%s.>", "_INBOX.%s.>", "_INBOX.%s.x", "consumer.%s.>", "dead.%s.>", "$JS.ACK.DESIRED-0.%s.>",
+	} {
+		list = append(list, fmt.Sprintf(form, victim))
+	}
+	return list
+}
+
+// TestAThiefHearsNothing subscribes to everything there is, with and without a queue group, as a leaf and as one that says it were a
+// hub, and listens while the victim gets its secret.
+func TestAThiefHearsNothing(t *testing.T) {
+	l := steal(t, stolen)
+	for name, more := range map[string]map[string]any{
+		"as a leaf": nil, "as a hub": {"is_hub": true}, "as a cluster": {"cluster": "thieves"}, "isolated": {"isolate": true},
+	} {
+		for _, queue := range []string{"", "cloudcore"} {
+			t.Run(name+" "+queue, func(t *testing.T) {
+				deaf(t, l, more, queue)
+			})
+		}
+	}
+}
+
+func deaf(t *testing.T, l loot, more map[string]any, queue string) {
+	t.Helper()
+	type ear struct {
+		subject string
+		thief   *thief
+	}
+	var ears []ear
+	for _, subject := range wishes() {
+		th := l.breakIn(t, more)
+		th.subscribe(subject, queue)
+		if said := th.flush(t.Context()); said == "" {
+			ears = append(ears, ear{subject, th})
+		}
+	}
+	stir(t)
+	if heard := answered(t, honest); heard != honest {
+		t.Errorf("%d of the victim's %d calls were answered", heard, honest)
+	}
+	for _, e := range ears {
+		if said := e.thief.flush(t.Context()); said != "" {
+			t.Logf("%s: the link was closed: %s", e.subject, said)
+		}
+		for _, m := range e.thief.received("") {
+			if !own(m.subject) {
+				t.Errorf("on %s, %s was heard (reply %q, %d bytes: %.120q)", e.subject, m.subject, m.reply, len(m.data), m.data)
+			}
+		}
+	}
+	t.Logf("%d of %d wishes were refused", len(wishes())-len(ears), len(wishes()))
+}
+
+// own tells whether a subject is the stolen gateway's: what is said to that one the thief may hear.
+func own(subject string) bool {
+	for _, prefix := range []string{"_INBOX.", "call.node.", "tunnel."} {
+		if strings.HasPrefix(subject, prefix+stolen+".") {
+			return true
+		}
+	}
+	return false
+}
+
+// honest is how many calls the victim makes.
+const honest = 30
+
+// answered has the victim call the cloud n times, over a link of its own to each server of the hub, and counts the answers.
+func answered(t *testing.T, n int) int {
+	t.Helper()
+	l := steal(t, victim)
+	var calling []*thief
+	for range l.addresses {
+		conn, err := l.tryIn(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			_ = conn.conn.Close()
+			<-conn.over
+		}()
+		conn.subscribe(conn.inbox(), "")
+		calling = append(calling, conn)
+	}
+	heard := 0
+	for i := range n {
+		conn := calling[i%len(calling)]
+		before := len(conn.received(conn.inbox()))
+		conn.publish(streams.CallSubject(victim, streams.VerbPing), conn.inbox(), []byte("{}"))
+		if within(t.Context(), 5*time.Second, func() bool { return len(conn.received(conn.inbox())) > before }) {
+			heard++
+		}
+	}
+	return heard
+}
+
+// within waits for a condition, and tells whether it came.
+func within(ctx context.Context, limit time.Duration, holds func() bool) bool {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	ticker := time.NewTicker(5 * time.Millisecond)
+	defer ticker.Stop()
+	for !holds() {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-ticker.C:
+		}
+	}
+	return true
+}
