@@ -36,7 +36,7 @@ func TestANodeAttachesAgainWhenItsServerDied(t *testing.T) {
 	if err := nc.Flush(); err != nil {
 		t.Fatal(err)
 	}
-	store, node := newMemory(), connect(nats.CustomInboxPrefix(streams.InboxPrefix("edge.1")))
+	store, node := newMemory(), connect(nats.UserInfo("edge.1", ""), nats.CustomInboxPrefix(streams.InboxPrefix("edge.1")))
 	delivery, err := streams.NewDelivery("edge.1", node, store, newLink(), streams.NewMetrics(nil), zaptest.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)

@@ -212,7 +212,7 @@ func TestPartsOfAPayload(t *testing.T) {
 		t.Fatal(err)
 	}
 	run(t, calls.Start)
-	node := streamstest.Connect(t, hub, nats.CustomInboxPrefix(streams.InboxPrefix("edge.1")))
+	node := streamstest.Node(t, hub, "edge.1")
 	const k = 1 << 10
 	payload := strings.Repeat("0123456789abcdef", 2*k) // 32 KiB
 	id := streams.IDOfParts("7", payload)

@@ -19,6 +19,7 @@ import (
 
 	"github.com/frond-edge/frond/internal/powercut"
 	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/streamstest"
 )
 
 const (
@@ -37,23 +38,13 @@ func hub3(tb testing.TB, dir string, always bool) (js jetstream.JetStream, stop 
 	}
 	for i := range 3 {
 		name := "hub-" + strconv.Itoa(i)
-		o := &server.Options{
-			ServerName: name, Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true, MaxPayload: 8 << 20,
-			JetStream: true, JetStreamDomain: streams.HubDomain, StoreDir: filepath.Join(dir, name), JetStreamMaxStore: 1 << 30, SyncAlways: always,
-			Cluster: server.ClusterOpts{Name: "hub", Host: "127.0.0.1", Port: ports[i]},
-			Routes:  server.RoutesFromStr(strings.Join(routes, ",")),
-		}
-		s, err := server.NewServer(o)
-		if err != nil {
-			tb.Fatal(err)
-		}
-		s.Start()
-		all = append(all, s)
+		o := streamstest.Options(tb, name)
+		o.JetStream, o.JetStreamDomain, o.StoreDir, o.JetStreamMaxStore, o.SyncAlways = true, streams.HubDomain, filepath.Join(dir, name), 1<<30, always
+		o.Cluster = server.ClusterOpts{Name: "hub", Host: "127.0.0.1", Port: ports[i]}
+		o.Routes = server.RoutesFromStr(strings.Join(routes, ","))
+		all = append(all, streamstest.Run(tb, o))
 	}
 	for _, s := range all {
-		if !s.ReadyForConnections(time.Minute) {
-			tb.Fatal("hub server not ready")
-		}
 		urls = append(urls, s.ClientURL())
 	}
 	nc, err := nats.Connect(strings.Join(urls, ","), nats.MaxReconnects(-1))
