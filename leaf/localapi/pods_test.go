@@ -444,4 +444,22 @@ func TestLeadersAreElected(t *testing.T) {
 	if lease, err = leases.Update(t.Context(), lease, metav1.UpdateOptions{}); err != nil || *lease.Spec.HolderIdentity != me {
 		t.Errorf("%v, %+v", err, lease)
 	}
+	if _, err := leases.Create(t.Context(), lease, metav1.CreateOptions{}); err != nil {
+		t.Errorf("create: %v", err)
+	}
+	for _, asked := range s.cloud.asked() {
+		if asked.Method != http.MethodGet && asked.Token == "" {
+			t.Errorf("%s %s went as the node", asked.Method, asked.Path)
+		}
+	}
+	// Without a link nobody leads, and learns so at once: a lease that only this gateway knows would make two leaders.
+	s.cloud.offline()
+	_, got := leases.Get(t.Context(), "leader", metav1.GetOptions{})
+	_, updated := leases.Update(t.Context(), lease, metav1.UpdateOptions{})
+	_, created := leases.Create(t.Context(), lease, metav1.CreateOptions{})
+	for verb, err := range map[string]error{"get": got, "update": updated, "create": created} {
+		if !apierrors.IsServiceUnavailable(err) || !strings.Contains(err.Error(), "cannot ask the cloud") {
+			t.Errorf("%s without a link: %v", verb, err)
+		}
+	}
 }
