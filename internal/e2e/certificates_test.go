@@ -253,10 +253,11 @@ func TestAnExpiredServingCertificate(t *testing.T) {
 		t.Fatal(err)
 	}
 	expired := time.Now().Add(-time.Hour).Truncate(time.Second)
-	if err := os.Remove(filepath.Join(pki, "kubelet-server-current.pem")); err != nil {
+	current, old := filepath.Join(pki, "kubelet-server-current.pem"), filepath.Join(pki, "kubelet-server-old.pem")
+	expire(t, old, expired)
+	if err := errors.Join(os.Remove(current), os.Symlink(old, current)); err != nil { // as the manager keeps them
 		t.Fatal(err)
 	}
-	expire(t, filepath.Join(pki, "kubelet-server-current.pem"), expired)
 	if err := shared.Start(t.Context(), "edge-1"); err != nil {
 		t.Fatal(err)
 	}
