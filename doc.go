@@ -28,5 +28,5 @@
 // small and shared.
 //
 // internal/faults breaks a devcluster by a seeded plan and judges what each node went through, from what internal/history
-// wrote down; internal/crash kills a process between two steps.
+// wrote down; internal/crash kills a process between two steps. internal/attacks tries what a stolen gateway may try.
 package frond

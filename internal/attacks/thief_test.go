@@ -141,13 +141,13 @@ func (l loot) tryIn(ctx context.Context, more map[string]any) (th *thief, err er
 		}
 	}()
 	_ = plain.SetDeadline(time.Now().Add(loginLimit))
-	info, err := readLine(plain)
-	if err != nil {
-		return nil, fmt.Errorf("INFO: %w", err)
-	}
 	conn := tls.Client(plain, l.secret)
 	if err := conn.HandshakeContext(ctx); err != nil {
 		return nil, err
+	}
+	info, err := readLine(conn)
+	if err != nil {
+		return nil, fmt.Errorf("INFO: %w", err)
 	}
 	hello, err := l.hello(name, info, more)
 	if err != nil {
@@ -194,7 +194,7 @@ func (l loot) hello(name, info string, more map[string]any) ([]byte, error) {
 	return fmt.Appendf(nil, "CONNECT %s\r\n", connect), err
 }
 
-// readLine reads byte by byte, so that nothing of the TLS handshake that follows is taken.
+// readLine reads byte by byte, so that nothing of what follows is taken.
 func readLine(r io.Reader) (string, error) {
 	var line []byte
 	one := make([]byte, 1)
@@ -296,17 +296,19 @@ func (th *thief) subscribe(subject, queue string) {
 	th.say("LS+ %s%s\r\n", subject, queue)
 }
 
-// publish sends a message; headers are whole lines.
+// publish sends a message to everybody who listens, and to one of the cloudcores' queue group: a leaf names the groups itself. Headers
+// are whole lines.
 func (th *thief) publish(subject, reply string, data []byte, headers ...string) {
+	to := "| cloudcore"
 	if reply != "" {
-		reply = " " + reply
+		to = "+ " + reply + " cloudcore"
 	}
 	if len(headers) == 0 {
-		th.say("LMSG %s%s %d\r\n%s\r\n", subject, reply, len(data), data)
+		th.say("LMSG %s %s %d\r\n%s\r\n", subject, to, len(data), data)
 		return
 	}
 	head := "NATS/1.0\r\n" + strings.Join(headers, "\r\n") + "\r\n\r\n"
-	th.say("HMSG %s%s %d %d\r\n%s%s\r\n", subject, reply, len(head), len(head)+len(data), head, data)
+	th.say("HMSG %s %s %d %d\r\n%s%s\r\n", subject, to, len(head), len(head)+len(data), head, data)
 }
 
 // flush waits until the hub has taken all that was said. It returns what the hub said when it closed the link, "" if it did not.
