@@ -14,7 +14,7 @@ CODE  := tools/images tools/kube
 # CONTRIBUTING.md for why.
 SUM   := tool -modfile=$(CURDIR)/tools/gotestsum/go.mod gotestsum --format pkgname-and-test-fails --format-hide-empty-pkg --hide-summary=skipped \
 	--rerun-fails=1 --rerun-fails-max-failures=3 --rerun-fails-run-root-test --rerun-fails-abort-on-data-race --packages
-MODS  := . $(CODE) tools/coredns tools/lint tools/gotestsum tools/node/containerd tools/node/cni tools/node/runc
+MODS  := . $(CODE) tools/coredns tools/lint tools/generate tools/gotestsum tools/node/containerd tools/node/cni tools/node/runc
 # The kubelet takes minutes to compile with -race, so edged and what imports it are tested without, by `make test`.
 FAST  = $(shell go list ./... | grep -v -e /internal/e2e -e /internal/attacks -e /internal/faults/suite -e /internal/kubetest -e '/edged$$' -e /internal/edgenode -e /cmd/ -e /controllers/ -e /loadtest)
 KUBE  = ./controllers/... ./internal/kubetest/...
@@ -92,6 +92,10 @@ bench: ## Print the numbers of the README, measured here and now
 verify: ## Fail if a file is not formatted or a go.mod not tidy
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "not formatted, run make fmt:"; gofmt -l $$(git ls-files '*.go'); exit 1; }
 	@for m in $(MODS); do $(GO) -C $$m mod tidy -diff || exit 1; done
+
+.PHONY: generate
+generate: ## Make deploy/crd and the deep copies of the kinds again, from api
+	$(GO) tool -modfile=$(CURDIR)/tools/generate/go.mod controller-gen object paths=./api/identity crd:crdVersions=v1 output:crd:dir=deploy/crd
 
 .PHONY: fmt
 fmt: ## Format all Go files

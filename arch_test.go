@@ -18,6 +18,7 @@ const module = "github.com/frond-edge/frond"
 var ranks = map[string]int{
 	"":                     0,
 	"api":                  0,
+	"deploy/crd":           0,
 	"deploy/rbac":          0,
 	"internal/buildinfo":   0,
 	"internal/health":      0,
@@ -31,6 +32,7 @@ var ranks = map[string]int{
 	"leaf/access":          1,
 	"leaf/localapi":        1,
 	"streams":              1,
+	"cloud/identity":       2,
 	"cloud/inspect":        2,
 	"controllers":          2,
 	"controllers/csrs":     2,
@@ -54,10 +56,15 @@ var ranks = map[string]int{
 	"streams/tunnel":       1,
 	"internal/splice":      0,
 	"cloud/gateway":        2,
+	"internal/certs":       0,
 	"internal/crash":       0,
 	"internal/hostaddr":    0,
 	"internal/history":     1,
 	"internal/faults":      4,
+	"internal/enrol":       2,
+	"internal/machine":     2,
+	"deploy/systemd":       0,
+	"internal/install":     3,
 	"internal/hubconf":     2,
 	// What certificates and keys are made of knows no cluster.
 	"internal/devcluster/pki": 0,
@@ -78,12 +85,12 @@ var neighbours = []string{
 // homes says which rooms may import an outside module; everybody else asks one of them.
 var homes = map[string][]string{
 	"github.com/nats-io/nats-server":         {"leaf", "leaf/leaftest", "streams/streamstest", "internal/hubconf/hubtest"},
-	"github.com/nats-io/nats.go":             {"streams", "leaf", "leaf/store", "leaf/leaftest", "streams/streamstest", "cloud", "internal/edgenode", "internal/devcluster", "internal/hubconf/hubtest", "loadtest"},
+	"github.com/nats-io/nats.go":             {"streams", "leaf", "leaf/store", "leaf/leaftest", "streams/streamstest", "cloud", "internal/edgenode", "internal/enrol", "internal/devcluster", "internal/hubconf/hubtest", "loadtest"},
 	"github.com/nats-io/jsm.go":              {"streams", "internal/devcluster", "loadtest"},
 	"sigs.k8s.io/controller-runtime":         {"controllers", "cloud", "cmd/cloudcore"},                                     // cmd hands it the logger
 	"k8s.io/apiserver":                       {"leaf/localapi", "leaf/access", "internal/health", "edged", "cloud/gateway"}, // edged: the feature gate that the kubelet wants
 	"k8s.io/kubernetes":                      {"edged", "leaf/access"},                                                      // leaf/access: five packages, the judge of roles (docs/design/0010)
-	"k8s.io/cri-api":                         {"edged", "edged/hollow"},
+	"k8s.io/cri-api":                         {"edged", "edged/hollow", "internal/machine"},
 	"k8s.io/cri-client":                      {"edged", "edged/hollow"},
 	"k8s.io/kubectl":                         {"cmd/frond"},
 	"k8s.io/cli-runtime":                     {"cmd/frond"},

@@ -20,12 +20,20 @@
 //
 // cloud/gateway is the apiserver's and Prometheus' way to nodes: HTTP CONNECT and a few paths of metrics, over tunnels.
 //
+// cloud/identity decides who comes in: it answers the hub about links, records gateways' keys, and closes the links of who may
+// not stay.
+//
 // cloud is cloudcore put together, internal/edgenode is edgecore put together; cmd holds the programs.
+//
+// internal/install makes the keys, certificates and configuration of a cluster, for `frond init`, and tokens to join with.
 //
 // internal/devcluster makes all of it real on one machine, for `frond dev` and for internal/e2e; internal/toolchain
 // builds the Kubernetes control plane, containerd and the rest from modules (tools/…); internal/kubetest starts a
-// control plane for tests. internal/lifecycle, internal/splice, internal/health, internal/hostaddr and internal/buildinfo are
+// control plane for tests. internal/lifecycle, internal/splice, internal/health, internal/certs, internal/hostaddr and internal/buildinfo are
 // small and shared.
+//
+// internal/enrol is a gateway's side of its identity: key, enrolment, renewal, time. internal/machine checks a machine and makes it a
+// gateway, for `frond join`; deploy/systemd has its unit.
 //
 // internal/faults breaks a devcluster by a seeded plan and judges what each node went through, from what internal/history
 // wrote down; internal/crash kills a process between two steps. internal/attacks tries what a stolen gateway may try.

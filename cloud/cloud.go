@@ -26,6 +26,7 @@ import (
 	"github.com/frond-edge/frond/controllers/nodes"
 	"github.com/frond-edge/frond/controllers/reports"
 	"github.com/frond-edge/frond/controllers/scopes"
+	"github.com/frond-edge/frond/internal/certs"
 	"github.com/frond-edge/frond/internal/health"
 	"github.com/frond-edge/frond/internal/lifecycle"
 	"github.com/frond-edge/frond/streams"
@@ -62,6 +63,9 @@ func (c *Cloud) Start(ctx context.Context) error {
 	if err := c.metrics.Register(reconnects); err != nil {
 		return fmt.Errorf("hub: %w", err)
 	}
+	if err := c.metrics.Register(certs.NewExpiry(certs.Files(c.certificates()))); err != nil {
+		return fmt.Errorf("certificates: %w", err)
+	}
 	nc, err := dialHub(c.cfg.Hub, "cloudcore "+c.cfg.ID, reconnects, c.log.Named("hub"))
 	if err != nil {
 		return err
@@ -78,13 +82,18 @@ func (c *Cloud) Start(ctx context.Context) error {
 		return err
 	}
 	defer tunnels.Close()
+	ids, err := c.identity(reconnects)
+	if err != nil {
+		return err
+	}
+	defer ids.close()
 	sctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	kv, err := ensureHub(sctx, nc, c.cfg.Replicas, c.log)
 	if err != nil {
 		return fmt.Errorf("prepare the hub: %w", err)
 	}
-	parts, err := c.assemble(sctx, nc, writer, tunnels, kv)
+	parts, err := c.assemble(sctx, nc, writer, tunnels, ids, kv)
 	if err != nil {
 		return err
 	}
@@ -114,7 +123,7 @@ func ensureHub(ctx context.Context, nc *nats.Conn, replicas int, log *zap.Logger
 }
 
 // assemble makes the parts in the order in which they start.
-func (c *Cloud) assemble(ctx context.Context, nc, writer, tunnels *nats.Conn, kv jetstream.KeyValue) ([]lifecycle.Part, error) {
+func (c *Cloud) assemble(ctx context.Context, nc, writer, tunnels *nats.Conn, ids *identities, kv jetstream.KeyValue) ([]lifecycle.Part, error) {
 	objects, err := cache.New(patiently(c.rest), desired.CacheOptions())
 	if err != nil {
 		return nil, fmt.Errorf("cache: %w", err)
@@ -154,9 +163,14 @@ func (c *Cloud) assemble(ctx context.Context, nc, writer, tunnels *nats.Conn, kv
 	if err != nil {
 		return nil, fmt.Errorf("kubernetes: %w", err)
 	}
+	alarms := newAlarms(c.cfg.ID, clients, c.log.Named("alarms"))
+	letIn, err := ids.parts(c, objects, clients, members, alarms)
+	if err != nil {
+		return nil, err
+	}
 	up, err := c.upward(core{
-		nc: nc, tunnels: tunnels, objects: objects, clients: clients, members: members,
-		engine: engine, asked: asked, keeper: keeper, metrics: metrics,
+		nc: nc, tunnels: tunnels, ids: ids, objects: objects, clients: clients, members: members,
+		engine: engine, asked: asked, keeper: keeper, metrics: metrics, alarms: alarms,
 	})
 	if err != nil {
 		return nil, err
@@ -167,19 +181,23 @@ func (c *Cloud) assemble(ctx context.Context, nc, writer, tunnels *nats.Conn, kv
 		health.Check{Name: "kubernetes", Ready: closed(engine.Ready(), "the objects of the cluster are not all read")})
 	parts := []lifecycle.Part{
 		{Name: "health", Start: server.Start, Ready: server.Ready()},
+	}
+	// Who is known comes in before all else is read.
+	parts = append(append(parts, letIn...), []lifecycle.Part{
 		{Name: "keeper", Start: keeper.Start, Ready: keeper.Ready()},
 		{Name: "members", Start: members.Start},
 		{Name: "history", Start: history.Start},
 		{Name: "cache", Start: objects.Start},
 		{Name: "holds", Start: teller.Start},
 		{Name: "desired", Start: engine.Start, Ready: engine.Ready()},
-	}
+	}...)
 	return append(parts, up...), nil
 }
 
 // core is what all that answers nodes stands on.
 type core struct {
 	nc, tunnels *nats.Conn
+	ids         *identities
 	objects     cache.Cache
 	clients     kubernetes.Interface
 	members     *Members
@@ -187,6 +205,7 @@ type core struct {
 	asked       *scopes.Keeper
 	keeper      *streams.Keeper
 	metrics     *streams.Metrics
+	alarms      *alarms
 }
 
 // upward makes the parts that answer nodes.
@@ -199,6 +218,7 @@ func (c *Cloud) upward(k core) ([]lifecycle.Part, error) {
 	if err != nil {
 		return nil, err
 	}
+	k.ids.cut(way.Cut)
 	called, ports, err := c.direct(k.nc, k.objects, k.clients, k.members, way)
 	if err != nil {
 		return nil, err
@@ -210,7 +230,7 @@ func (c *Cloud) upward(k core) ([]lifecycle.Part, error) {
 	if err != nil {
 		return nil, err
 	}
-	calls, err := c.calls(k.nc, k.objects, k.engine, heard, k.asked, k.metrics)
+	calls, err := c.calls(k, heard)
 	if err != nil {
 		return nil, err
 	}
@@ -231,7 +251,7 @@ func (c *Cloud) watchers(k core, also func(node string, beat wire.Beat)) (*twins
 	order := func(verb string) func(node, text string) error {
 		return func(node, text string) error { return streams.Order(k.nc, node, verb, []byte(text)) }
 	}
-	alarms := newAlarms(c.cfg.ID, k.clients, c.log.Named("alarms"))
+	alarms := k.alarms
 	twins := newTwins(k.members.Owns, order(streams.VerbWho), order(streams.VerbFence), alarms.warn, rand.Text, c.metrics, c.log.Named("twins"))
 	auditor := newAudit(k.members.Owns, k.engine, func(node string) error { return order(streams.VerbResync)(node, "") },
 		alarms.warn, c.metrics, c.log.Named("audit"))
@@ -272,20 +292,20 @@ func (c *Cloud) watchers(k core, also func(node string, beat wire.Beat)) (*twins
 }
 
 // calls makes the server of what nodes ask.
-func (c *Cloud) calls(nc *nats.Conn, objects cache.Cache, engine *desired.Engine, twins *twins, asked *scopes.Keeper, metrics *streams.Metrics) (*streams.Calls, error) {
+func (c *Cloud) calls(k core, twins *twins) (*streams.Calls, error) {
 	known := func(ctx context.Context, node string) bool {
-		return objects.Get(ctx, client.ObjectKey{Name: node}, &corev1.Node{}) == nil
+		return k.objects.Get(ctx, client.ObjectKey{Name: node}, &corev1.Node{}) == nil
 	}
 	attached := func(node, instance string) { twins.attached(node, instance, time.Now()) }
-	attacher, err := streams.NewAttacher(nc, known, attached, metrics, c.log.Named("attach"))
+	attacher, err := streams.NewAttacher(k.nc, known, attached, k.metrics, c.log.Named("attach"))
 	if err != nil {
 		return nil, err
 	}
-	pieces, err := streams.NewPieces(nc, c.log.Named("pieces"))
+	pieces, err := streams.NewPieces(k.nc, c.log.Named("pieces"))
 	if err != nil {
 		return nil, err
 	}
-	parts, err := streams.NewParts(nc, c.log.Named("parts"))
+	parts, err := streams.NewParts(k.nc, c.log.Named("parts"))
 	if err != nil {
 		return nil, err
 	}
@@ -293,17 +313,17 @@ func (c *Cloud) calls(nc *nats.Conn, objects cache.Cache, engine *desired.Engine
 	if err != nil {
 		return nil, err
 	}
-	return streams.NewCalls(nc, map[string]streams.CallHandler{
+	return streams.NewCalls(k.nc, k.ids.handlers(map[string]streams.CallHandler{
 		streams.VerbAttach: func(ctx context.Context, node string, request []byte) (any, error) {
-			engine.Serve(node)
+			k.engine.Serve(node)
 			return attacher.Handle(ctx, node, request)
 		},
 		streams.VerbPiece:  pieces.Handle,
 		streams.VerbPart:   parts.Handle,
 		streams.VerbKube:   kube.Handle,
-		streams.VerbScopes: wants(asked),
+		streams.VerbScopes: wants(k.asked),
 		streams.VerbPing:   func(context.Context, string, []byte) (any, error) { return struct{}{}, nil },
-	}, metrics, c.log.Named("calls"))
+	}), k.metrics, c.log.Named("calls"))
 }
 
 // reports makes the readers of what nodes report; called says how the cloud reaches nodes.

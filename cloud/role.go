@@ -5,6 +5,7 @@ import (
 
 	rbacv1 "k8s.io/api/rbac/v1"
 
+	"github.com/frond-edge/frond/cloud/identity"
 	"github.com/frond-edge/frond/cloud/inspect"
 	"github.com/frond-edge/frond/controllers/autonomy"
 	"github.com/frond-edge/frond/controllers/csrs"
@@ -20,6 +21,6 @@ import (
 // installation is deploy/rbac, which says why, and narrows some of them to namespaces.
 func Rules() []rbacv1.PolicyRule {
 	return slices.Concat(desired.Rules(), reports.Rules(), reports.CallRules(), nodes.Rules(), holds.Rules(), autonomy.Rules(),
-		scopes.Rules(), ports.Rules(), csrs.Rules(), inspect.Rules(), // whose reviews cloud/gateway makes, too
+		scopes.Rules(), ports.Rules(), csrs.Rules(), identity.Rules(), inspect.Rules(), // whose reviews cloud/gateway makes, too
 		historyRules(), alarmRules(), keysRules())
 }

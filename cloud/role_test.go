@@ -65,20 +65,10 @@ func TestTheRoleIsWhatTheCodeNeeds(t *testing.T) {
 		return strings.HasPrefix(right, "impersonate-on:") && !strings.HasSuffix(right, "*")
 	})
 	granted := rights(roles(t, "frond-cloudcore-scopes-network", "frond-scrape"))
-	maps.DeleteFunc(granted, func(right string, _ bool) bool { return identitys[right] })
 	if diff := cmp.Diff(slices.Sorted(maps.Keys(need)), slices.Sorted(maps.Keys(granted))); diff != "" {
 		t.Errorf("rights (-the code's +the manifest's):\n%s", diff)
 	}
 }
-
-// identitys are the rights by which gateways get in, and stay in.
-var identitys = rights([]rbacv1.PolicyRule{
-	{
-		APIGroups: []string{"identity.frond.io"}, Resources: []string{"nodeidentities"},
-		Verbs: []string{"get", "list", "watch", "create", "update", "patch"},
-	},
-	{APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: []string{"get", "update", "patch", "delete"}},
-})
 
 func TestTheRoleImpersonatesNodesAlone(t *testing.T) {
 	for right := range rights(roles(t)) {

@@ -77,7 +77,7 @@ func (s *serving) config(o *server.TLSOptions) *tls.Config {
 	s.certFile, s.keyFile = o.CertFile, o.KeyFile
 	s.mu.Unlock()
 	c := &tls.Config{
-		MinVersion: o.MinVersion, CipherSuites: o.CipherSuites, CurvePreferences: o.CurvePreferences, //nolint:gosec // tlsMinVersion of settings
+		MinVersion: max(tls.VersionTLS13, o.MinVersion), CurvePreferences: o.CurvePreferences, // 1.3 chooses its suites itself
 		GetCertificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 			if hello.ServerName == LocalName {
 				return &s.local, nil

@@ -40,11 +40,22 @@ type Config struct {
 	// Hub lists the hub's leaf listeners: tls://host:port or wss://host:port, and on loopback nats-leaf:// or ws://.
 	// Empty: a node without a link.
 	Hub []string
-	// CAFile, CertFile and KeyFile are the mTLS files, all or none; none only towards loopback, for tests. The
-	// certificate is read again for each connection, so a renewed one needs no restart.
-	CAFile, CertFile, KeyFile string
-	// NkeyFile holds the seed of the node's NATS user; "" for none.
+	// Hubs, if it knows any, replaces Hub. It is asked before each dial.
+	Hubs func() []string
+	// CAFile holds the CAs that sign the hub's certificates. It is read again for each dial, so that they can change without
+	// a restart; while it is missing the hub is not dialled. "" is only for loopback.
+	CAFile string
+	// CertFile and KeyFile are a client certificate for hubs that want one, both or none, read again for each connection.
+	CertFile, KeyFile string
+	// Credential is who the node is: it answers the hub's nonce with what identity.Show makes of it. It is called for each
+	// connection, by any goroutine. With it TLS begins with the first byte. nil is for hubs that ask nobody.
+	Credential func(nonce []byte) ([]byte, error)
+	// NkeyFile holds the seed of a NATS user that the hub knows by its configuration; "" for none. Not with Credential.
 	NkeyFile string
+	// Proxy finds the HTTP proxy, http:// or https://, that leads to a hub; nil, or a nil URL, is none.
+	Proxy func(hub *url.URL) (*url.URL, error)
+	// Time is what the hub's certificate is judged by; nil is the machine's clock.
+	Time func() time.Time
 
 	// PingInterval is the time between pings on the link and in the process; 0 is 5 s.
 	PingInterval time.Duration
@@ -103,17 +114,14 @@ func (c Config) Validate() error {
 	if c.Dir == "" {
 		errs = append(errs, errors.New("dir: is empty"))
 	}
-	files := 0
-	for _, f := range []string{c.CAFile, c.CertFile, c.KeyFile} {
-		if f != "" {
-			files++
-		}
+	if (c.CertFile == "") != (c.KeyFile == "") {
+		errs = append(errs, errors.New("certFile, keyFile: give both or none"))
 	}
-	if files != 0 && files != 3 {
-		errs = append(errs, errors.New("caFile, certFile, keyFile: give all or none"))
+	if c.Credential != nil && c.NkeyFile != "" {
+		errs = append(errs, errors.New("nkeyFile: not with a credential"))
 	}
 	for _, h := range c.Hub {
-		if err := validateHub(h, files == 3); err != nil {
+		if err := validateHub(h, c.CAFile != ""); err != nil {
 			errs = append(errs, fmt.Errorf("hub %q: %w", h, err))
 		}
 	}
@@ -131,7 +139,7 @@ func validateHub(text string, secure bool) error {
 	switch u.Scheme {
 	case "tls", "wss":
 		if !secure {
-			return errors.New("needs caFile, certFile and keyFile")
+			return errors.New("needs caFile")
 		}
 	case "nats-leaf", "nats", "ws":
 		if !loopback(u.Hostname()) {

@@ -2,10 +2,11 @@ package leaf
 
 import "time"
 
-// Options shows the pure function to the golden test.
-func Options(cfg Config, seed string) (any, error) {
-	o, err := options(cfg.withDefaults(), secrets{seed: seed})
-	return o, err
+// Options shows the pure functions to the golden test: the server's options, and those of its link's second turn.
+func Options(cfg Config) (any, any, error) {
+	cfg = cfg.withDefaults()
+	r, err := remote(cfg, 1)
+	return options(cfg), r, err
 }
 
 // RedialTimes runs the redial plan through outages. Positive steps are outages, negative ones links; it returns the pauses
@@ -33,17 +34,4 @@ func RedialTimes(jitter float64, steps ...time.Duration) [][]time.Duration {
 		all = append(all, pauses)
 	}
 	return all
-}
-
-// Turn makes the dialer of a running server replace its remote, as it does when the server refuses a redial for long.
-func (s *Server) Turn() error {
-	sec, err := readSecrets(s.cfg)
-	if err != nil {
-		return err
-	}
-	s.mu.Lock()
-	d := newDialer(s.nats, s.cfg, sec)
-	s.mu.Unlock()
-	d.refused = giveUp
-	return d.redial()
 }

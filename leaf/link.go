@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -46,10 +47,45 @@ func (s *Server) WatchLink() (LinkState, <-chan struct{}) {
 	return s.link, s.change
 }
 
+// ErrRefused says that the hub does not let this node in with what it shows.
+var ErrRefused = errors.New("the hub refuses this gateway's credential")
+
+// Problem is why there is no link, as far as is known: the last fault since there was one, or nil. It wraps ErrRefused when the
+// hub answered so, which it also does while nobody is there to judge.
+func (s *Server) Problem() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.problem
+}
+
+// setProblem keeps what nats-server says: it has no other way to tell. Its text is judged here and nowhere else.
+func (s *Server) setProblem(text string) {
+	err := errors.New(text)
+	if strings.Contains(text, "Authorization Violation") || strings.Contains(text, "Authentication Timeout") {
+		err = ErrRefused
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.link.Up {
+		s.problem = err
+	}
+}
+
+// Redial gives up the link there is, if any, and dials at once.
+func (s *Server) Redial() {
+	select {
+	case s.again <- struct{}{}:
+	default:
+	}
+}
+
 func (s *Server) setLink(l LinkState) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.link = l
+	if l.Up {
+		s.problem = nil
+	}
 	close(s.change)
 	s.change = make(chan struct{})
 }
@@ -62,7 +98,7 @@ type remoteControl interface {
 	received(id uint64) int64
 	// drop closes a link.
 	drop(id uint64)
-	// redial ends whatever the server does about the remote and dials at once.
+	// redial ends whatever the server does about the remote, and the link there is, and dials at once.
 	redial() error
 }
 
@@ -70,7 +106,7 @@ type remoteControl interface {
 type supervisor struct {
 	cfg     Config
 	remote  remoteControl
-	publish func(LinkState)
+	server  *Server
 	metrics *metrics
 	log     *zap.Logger
 	plan    redialPlan
@@ -78,11 +114,12 @@ type supervisor struct {
 	seen    uint64 // id of the connection at the last look
 	current uint64 // id of the connection that counts as the link
 	probing chan uint64
+	said    string // why the last dial was not even begun
 }
 
-func newSupervisor(cfg Config, r remoteControl, publish func(LinkState), m *metrics, log *zap.Logger) *supervisor {
+func newSupervisor(cfg Config, r remoteControl, server *Server, m *metrics, log *zap.Logger) *supervisor {
 	return &supervisor{
-		cfg: cfg, remote: r, publish: publish, metrics: m, log: log.Named("link"),
+		cfg: cfg, remote: r, server: server, metrics: m, log: log.Named("link"),
 		plan: redialPlan{min: cfg.RedialMin, max: cfg.RedialMax, jitter: rand.Float64},
 		// One place: only the newest link is worth a probe.
 		probing: make(chan uint64, 1),
@@ -102,10 +139,13 @@ func (s *supervisor) watch(ctx context.Context) error {
 	t := time.NewTicker(tick)
 	defer t.Stop()
 	s.plan.down(time.Now())
+	s.dial(time.Now())
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-s.server.again:
+			s.dial(time.Now())
 		case now := <-t.C:
 			s.look(now)
 		}
@@ -124,15 +164,24 @@ func (s *supervisor) look(now time.Time) {
 	case s.current == 0 && confirmed:
 		s.gained(now, id)
 	}
-	if id != 0 || !s.plan.due(now) {
-		return
+	if id == 0 && s.plan.due(now) {
+		s.metrics.redials.Inc()
+		s.dial(now)
 	}
-	if err := s.remote.redial(); err != nil {
-		// Mostly a dial that is still in progress.
-		s.log.Debug("redial refused, trying again", zap.Error(err))
-	}
-	s.metrics.redials.Inc()
+}
+
+// dial says once what keeps it from dialling.
+func (s *supervisor) dial(now time.Time) {
 	s.plan.dialled(now)
+	err := s.remote.redial()
+	switch {
+	case err == nil:
+		s.said = ""
+	case err.Error() != s.said:
+		s.said = err.Error()
+		s.server.setProblem(s.said)
+		s.log.Warn("the hub cannot be dialled yet", zap.Error(err))
+	}
 }
 
 func (s *supervisor) lost(now time.Time) {
@@ -141,7 +190,7 @@ func (s *supervisor) lost(now time.Time) {
 	s.plan.down(now)
 	s.state = LinkState{Since: now, Reconnects: s.state.Reconnects}
 	s.metrics.up.Set(0)
-	s.publish(s.state)
+	s.server.setLink(s.state)
 }
 
 func (s *supervisor) gained(now time.Time, id uint64) {
@@ -157,7 +206,7 @@ func (s *supervisor) gained(now time.Time, id uint64) {
 	}
 	s.state = LinkState{Up: true, Since: now, Reconnects: n}
 	s.metrics.up.Set(1)
-	s.publish(s.state)
+	s.server.setLink(s.state)
 	select {
 	case <-s.probing:
 	default:

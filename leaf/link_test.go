@@ -2,6 +2,7 @@ package leaf_test
 
 import (
 	"context"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -179,14 +180,18 @@ func TestSecondHubURL(t *testing.T) {
 	l.WaitLink(true)
 }
 
-// The library believes for ever that a dial is in progress: the remote is replaced by another one.
-func TestStuckRemoteIsReplaced(t *testing.T) {
+// A wish for another link gives up the one there is.
+func TestRedialReplacesTheLink(t *testing.T) {
 	_, proxy, l, nc := linked(t, leaf.Config{})
-	if err := l.Turn(); err != nil {
-		t.Fatal(err)
-	}
+	before := l.Link()
+	l.Redial()
+	eventually(t, "another link", func() error {
+		if now := l.Link(); !now.Up || now.Reconnects != before.Reconnects+1 {
+			return fmt.Errorf("link %+v", now)
+		}
+		return nil
+	})
 	eventually(t, "round trip over the new remote", func() error { return roundTrip(nc) })
-	l.WaitLink(true)
 	proxy.Cut()
 	l.WaitLink(false)
 	proxy.Heal()

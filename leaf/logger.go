@@ -11,6 +11,8 @@ import (
 type logger struct {
 	log   *zap.Logger
 	fatal chan error // holds the first one
+	// failed is told of each error.
+	failed func(text string)
 }
 
 func (l *logger) Noticef(format string, v ...any) { l.log.Debug(fmt.Sprintf(format, v...)) }
@@ -19,7 +21,11 @@ func (l *logger) Tracef(format string, v ...any)  { l.log.Debug(fmt.Sprintf(form
 func (l *logger) Warnf(format string, v ...any)   { l.log.Warn(fmt.Sprintf(format, v...)) }
 
 // Errorf is Warn: what the server could not do by itself, the supervisor or a client's error decides about.
-func (l *logger) Errorf(format string, v ...any) { l.log.Warn(fmt.Sprintf(format, v...)) }
+func (l *logger) Errorf(format string, v ...any) {
+	text := fmt.Sprintf(format, v...)
+	l.log.Warn(text)
+	l.failed(text)
+}
 
 // Fatalf does not end the process, as the server expects, but Start.
 func (l *logger) Fatalf(format string, v ...any) {

@@ -3,6 +3,7 @@ package leaf_test
 import (
 	"encoding/json"
 	"flag"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -19,18 +20,15 @@ import (
 var update = flag.Bool("update", false, "rewrite golden files")
 
 func TestOptionsGolden(t *testing.T) {
-	got, err := leaf.Options(leaf.Config{
-		Node: "gw.17", Dir: "/var/lib/frond/leaf", Hub: []string{"tls://hub-1.example:7422", "tls://hub-2.example:7422"},
-	}, "SU-SEED")
+	opts, way, err := leaf.Options(leaf.Config{
+		Node: "gw.17", Dir: "/var/lib/frond/leaf", Hub: []string{"tls://hub-1.example:7422", "wss://hub-2.example"},
+		Credential: func([]byte) ([]byte, error) { return nil, nil },
+		Proxy:      func(*url.URL) (*url.URL, error) { return url.Parse("http://me:secret@proxy.example:3128") },
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := got.(*server.Options)
-	r := o.LeafNode.Remotes[0]
-	urls := make([]string, 0, len(r.URLs))
-	for _, u := range r.URLs {
-		urls = append(urls, u.String())
-	}
+	o, r := opts.(*server.Options), way.(*server.RemoteLeafOpts)
 	// Only what we set: server.Options hides most of it from JSON.
 	view := map[string]any{
 		"server_name": o.ServerName, "dont_listen": o.DontListen, "no_sigs": o.NoSigs, "port": o.Port, "leaf_port": o.LeafNode.Port,
@@ -39,7 +37,8 @@ func TestOptionsGolden(t *testing.T) {
 		"ios": o.JetStreamConcurrentIOs, "store_dir": o.StoreDir, "sync_always": o.SyncAlways,
 		"leaf_compression": o.LeafNode.Compression.Mode, "reconnect": o.LeafNode.ReconnectInterval.String(), "dial": o.LeafNode.DialTimeout.String(),
 		"remote": map[string]any{
-			"urls": urls, "nkey": r.Nkey, "compression": r.Compression.Mode, "ignore_discovered": r.IgnoreDiscoveredServers,
+			"url": r.URLs[0].String(), "signs": r.SignatureCB != nil, "proxy": r.Proxy.URL, "proxy_user": r.Proxy.Username + ":" + r.Proxy.Password,
+			"compression": r.Compression.Mode, "ignore_discovered": r.IgnoreDiscoveredServers,
 			"dial": r.DialTimeout.String(), "first_info": r.FirstInfoTimeout.String(), "tls_timeout": r.TLSTimeout, "account": r.LocalAccount,
 		},
 	}
@@ -77,7 +76,7 @@ func TestConfigFaults(t *testing.T) {
 		"loopback":           {func(c *leaf.Config) { c.Hub = []string{"nats-leaf://127.0.0.1:1"} }, ""},
 		"no node":            {func(c *leaf.Config) { c.Node = "" }, "node: is empty"},
 		"no dir":             {func(c *leaf.Config) { c.Dir = "" }, "dir: is empty"},
-		"half of the files":  {func(c *leaf.Config) { c.CAFile = "x" }, "all or none"},
+		"half of the files":  {func(c *leaf.Config) { c.CertFile = "x" }, "both or none"},
 		"tls without files":  {func(c *leaf.Config) { c.Hub = []string{"tls://hub:7422"} }, "needs caFile"},
 		"plain to elsewhere": {func(c *leaf.Config) { c.Hub = []string{"nats-leaf://10.0.0.1:7422"} }, "only tls"},
 		"other scheme":       {func(c *leaf.Config) { c.Hub = []string{"http://hub"} }, "scheme"},

@@ -1,8 +1,8 @@
 package leaf
 
 import (
-	"errors"
 	"fmt"
+	"math/rand/v2"
 
 	"github.com/nats-io/nats-server/v2/server"
 )
@@ -11,19 +11,15 @@ import (
 type dialer struct {
 	nats *server.Server
 	cfg  Config
-	sec  secrets
-	// refused counts redials in a row that the server refused.
-	refused int
-	// turn makes another remote of the same URLs; see redial.
-	turn int
+	// turn numbers the remotes. It begins anywhere, so that gateways that start together spread over the hub's servers.
+	turn uint64
 }
 
-// giveUp is how many refused redials show that the server's remote is stuck: each waits 1 s for a dial in progress, and
-// a dial lasts 5 s by default.
-const giveUp = 8
+// offsets is more than any hub has servers.
+const offsets = 1 << 10
 
-func newDialer(ns *server.Server, cfg Config, sec secrets) *dialer {
-	return &dialer{nats: ns, cfg: cfg, sec: sec}
+func newDialer(ns *server.Server, cfg Config) *dialer {
+	return &dialer{nats: ns, cfg: cfg, turn: rand.Uint64N(offsets)}
 }
 
 // connection returns the newest link's id.
@@ -59,43 +55,21 @@ func (d *dialer) received(id uint64) int64 {
 // drop closes a link. An error means that it is gone already.
 func (d *dialer) drop(id uint64) { _ = d.nats.DisconnectClientByID(id) }
 
-// redial disables the remote and enables it again, which ends the server's own waiting and begins with a dial to the
-// next URL. That also frees a remote that has stopped dialling (nats-server issue 7615). If the server refuses because
-// it believes for too long that a dial is in progress, the remote is replaced by another one with the same URLs.
+// redial replaces the remote by another one, to the next of the hub's servers and with files as they are now. That closes the
+// link there is, ends the server's own waiting, and frees a remote that has stopped dialling (nats-server issue 7615), or that
+// believes for ever that a dial is in progress (one that was disabled while the hub's auth callout waited). Disabling and
+// enabling the same one is not possible anyhow with a credential: nats-server compares remotes by DeepEqual, and no function
+// equals another.
 func (d *dialer) redial() error {
-	if d.refused >= giveUp {
-		d.refused = 0
-		d.turn++
-		return d.reload(false)
-	}
-	err := d.reload(true)
-	if err == nil {
-		err = d.reload(false)
-	}
-	if err != nil {
-		d.refused++
-		return err
-	}
-	d.refused = 0
-	return nil
-}
-
-func (d *dialer) reload(disabled bool) error {
-	o, err := options(d.cfg, d.sec)
+	d.turn++
+	r, err := remote(d.cfg, d.turn)
 	if err != nil {
 		return err
 	}
-	if len(o.LeafNode.Remotes) == 0 {
-		return errors.New("no remote")
-	}
-	r := o.LeafNode.Remotes[0]
-	r.Disabled = disabled
-	// The server knows a remote by its list of URLs, in order: one more repetition of the first makes it a new one.
-	for range d.turn {
-		r.URLs = append(r.URLs, r.URLs[0])
-	}
+	o := options(d.cfg)
+	o.LeafNode.Remotes = []*server.RemoteLeafOpts{r}
 	if err := d.nats.ReloadOptions(o); err != nil {
-		return fmt.Errorf("reload remote (disabled %t): %w", disabled, err)
+		return fmt.Errorf("replace the remote: %w", err)
 	}
 	return nil
 }

@@ -33,12 +33,16 @@ type Server struct {
 	metrics *metrics
 	ready   chan struct{}
 	once    sync.Once // closes ready
+	// again holds a wish for a new link.
+	again chan struct{}
 
 	mu     sync.Mutex // guards all below
 	nats   *server.Server
 	link   LinkState
 	change chan struct{} // closed and replaced at each change of link
-	space  Space
+	// problem is why there is no link, as far as is known.
+	problem error
+	space   Space
 }
 
 // New checks the configuration. It starts and opens nothing.
@@ -52,7 +56,7 @@ func New(cfg Config, log *zap.Logger) (*Server, error) {
 	}
 	return &Server{
 		cfg: cfg.withDefaults(), log: log.Named("leaf"), metrics: m,
-		ready: make(chan struct{}), change: make(chan struct{}),
+		ready: make(chan struct{}), change: make(chan struct{}), again: make(chan struct{}, 1), // one wish is as good as many
 	}, nil
 }
 
@@ -63,14 +67,6 @@ func (s *Server) Ready() <-chan struct{} { return s.ready }
 // could not start or keep its store. When JetStream met a full disk and there is space again, the server is started anew; clients
 // connect again by themselves.
 func (s *Server) Start(ctx context.Context) error {
-	sec, err := readSecrets(s.cfg)
-	if err != nil {
-		return err
-	}
-	opts, err := options(s.cfg, sec)
-	if err != nil {
-		return err
-	}
 	if err := os.MkdirAll(s.cfg.Dir, dirMode); err != nil {
 		return fmt.Errorf("store folder: %w", err)
 	}
@@ -81,7 +77,7 @@ func (s *Server) Start(ctx context.Context) error {
 		} else {
 			s.setSpace(space)
 		}
-		err := s.live(ctx, opts.Clone(), sec)
+		err := s.live(ctx, options(s.cfg))
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // we were asked to stop
 		}
@@ -94,12 +90,12 @@ func (s *Server) Start(ctx context.Context) error {
 }
 
 // live runs one nats-server.
-func (s *Server) live(ctx context.Context, opts *server.Options, sec secrets) error {
+func (s *Server) live(ctx context.Context, opts *server.Options) error {
 	ns, err := server.NewServer(opts)
 	if err != nil {
 		return fmt.Errorf("make nats-server: %w", err)
 	}
-	bridge := &logger{log: s.log.Named("nats"), fatal: make(chan error, 1)}
+	bridge := &logger{log: s.log.Named("nats"), fatal: make(chan error, 1), failed: s.setProblem}
 	ns.SetLoggerV2(bridge, false, false, false)
 	ns.Start() // does not block without a listener
 	defer func() {
@@ -128,8 +124,8 @@ func (s *Server) live(ctx context.Context, opts *server.Options, sec secrets) er
 		}
 	})
 	g.Go(func() error { return s.watchSpace(gctx, ns) })
-	if len(s.cfg.Hub) > 0 {
-		sup := newSupervisor(s.cfg, newDialer(ns, s.cfg, sec), s.setLink, s.metrics, s.log)
+	if len(s.cfg.Hub) > 0 || s.cfg.Hubs != nil {
+		sup := newSupervisor(s.cfg, newDialer(ns, s.cfg), s, s.metrics, s.log)
 		sup.state = s.Link() // of the server before this one
 		g.Go(func() error { return sup.run(gctx) })
 	}

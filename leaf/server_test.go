@@ -1,9 +1,9 @@
 package leaf_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -101,25 +101,41 @@ func TestStartSaysWhatIsWrong(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for name, cfg := range map[string]leaf.Config{
-		"store is a file": {Node: "n", Dir: file},
-		"no seed":         {Node: "n", Dir: t.TempDir(), NkeyFile: file + "-missing"},
-		"bad seed":        {Node: "n", Dir: t.TempDir(), NkeyFile: file},
-		"no CA": {
-			Node: "n", Dir: t.TempDir(), CAFile: file, CertFile: file, KeyFile: file,
-			Hub: []string{"tls://127.0.0.1:1"},
-		},
+	s, err := leaf.New(leaf.Config{Node: "n", Dir: file}, zaptest.NewLogger(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Start(t.Context()); err == nil {
+		t.Error("a store that is a file is no error")
+	}
+}
+
+// What is wrong with the link's files keeps nobody from the store. The server says it, and goes on when it is mended.
+func TestWithoutItsFilesALeafServesAndSaysWhy(t *testing.T) {
+	dir := t.TempDir()
+	broken := filepath.Join(dir, "broken")
+	if err := os.WriteFile(broken, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, tt := range map[string]struct {
+		cfg  leaf.Config
+		want string
+	}{
+		"no seed":   {leaf.Config{NkeyFile: filepath.Join(dir, "none")}, "read nkey seed"},
+		"bad seed":  {leaf.Config{NkeyFile: broken}, "nkey seed in"},
+		"no CA":     {leaf.Config{CAFile: filepath.Join(dir, "none")}, "read the hub's CA"},
+		"empty CA":  {leaf.Config{CAFile: broken}, "holds no certificate"},
+		"bad proxy": {leaf.Config{Proxy: func(*url.URL) (*url.URL, error) { return nil, errors.New("odd") }}, "find the proxy"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, err := leaf.New(cfg, zaptest.NewLogger(t))
-			if err != nil {
-				t.Fatal(err)
-			}
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-			defer cancel()
-			if err := s.Start(ctx); err == nil {
-				t.Error("Start returned no error")
-			}
+			tt.cfg.Hub = []string{"nats-leaf://127.0.0.1:1"}
+			l := leaftest.StartLeaf(t, tt.cfg)
+			eventually(t, tt.want, func() error {
+				if err := l.Problem(); err == nil || !strings.Contains(err.Error(), tt.want) {
+					return fmt.Errorf("problem: %w", err)
+				}
+				return nil
+			})
 		})
 	}
 }

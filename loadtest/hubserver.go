@@ -149,7 +149,7 @@ func clientTLS(authority string, pair pki.Pair) (*tls.Config, error) {
 	}
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(pem)
-	return &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12, ServerName: "127.0.0.1"}, nil
+	return &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS13, ServerName: "127.0.0.1"}, nil
 }
 
 func freeAddress(ctx context.Context) (string, error) {

@@ -16,9 +16,9 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Hub is how a process reaches the hub. All of the TLS files are needed; there is no unauthenticated hub.
+// Hub is how cloudcore reaches the hub. All of the TLS files are needed; there is no unauthenticated hub.
 type Hub struct {
-	// URLs of the hub's servers: nats://host:port for cloudcore, tls://host:port of the leaf listeners for edgecore.
+	// URLs of the hub's servers: nats://host:port.
 	URLs []string `json:"urls"`
 	// NkeyFile holds the seed of the process's NATS user, mode 0600.
 	NkeyFile string `json:"nkeyFile"`
@@ -53,6 +53,8 @@ type CloudCore struct {
 	Gateway Gateway `json:"gateway,omitzero"`
 	// Scopes bounds what components at the gateways may have sent.
 	Scopes Scopes `json:"scopes,omitzero"`
+	// Identity lets gateways in.
+	Identity Identity `json:"identity,omitzero"`
 	// Certificates says which names gateways may have in their certificates.
 	Certificates Certificates `json:"certificates,omitzero"`
 }
@@ -88,7 +90,7 @@ type EdgeCore struct {
 	Node string `json:"node"`
 	// Dir is where everything of the node is kept; it must survive a reboot.
 	Dir      string   `json:"dir"`
-	Hub      Hub      `json:"hub"`
+	Hub      EdgeHub  `json:"hub"`
 	Runtime  Runtime  `json:"runtime"`
 	Kubelet  Kubelet  `json:"kubelet"`
 	LocalAPI LocalAPI `json:"localAPI"`
@@ -182,6 +184,7 @@ func ParseCloudCore(data []byte, hostname string) (CloudCore, error) {
 	}
 	c.DeletionGuard.complete()
 	c.Restore.complete()
+	c.Identity.complete(c.Hub)
 	return c, c.Validate()
 }
 
@@ -198,6 +201,7 @@ func (c CloudCore) Validate() error {
 		c.Inspect.validate(),
 		c.Gateway.validate(),
 		c.Scopes.validate(),
+		c.Identity.validate(),
 		c.Certificates.validate(),
 	)
 }
@@ -290,14 +294,18 @@ func (c EdgeCore) Validate() error {
 }
 
 func (h Hub) validate() error {
-	faults := []error{
+	return errors.Join(
 		required("hub.nkeyFile", h.NkeyFile), required("hub.caFile", h.CAFile),
 		required("hub.certFile", h.CertFile), required("hub.keyFile", h.KeyFile),
-	}
-	if len(h.URLs) == 0 {
+		validateURLs(h.URLs))
+}
+
+func validateURLs(urls []string) error {
+	var faults []error
+	if len(urls) == 0 {
 		faults = append(faults, errors.New("hub.urls: at least one is required"))
 	}
-	for i, u := range h.URLs {
+	for i, u := range urls {
 		if parsed, err := url.Parse(u); err != nil || parsed.Host == "" {
 			faults = append(faults, fmt.Errorf("hub.urls[%d]: %q is not scheme://host:port", i, u))
 		}

@@ -13,10 +13,6 @@ func ExampleParseEdgeCore() {
 	_, err = config.ParseEdgeCore([]byte("node: gw-17\ncolour: green\n"))
 	fmt.Println(err)
 	// Output:
-	// hub.nkeyFile: required
-	// hub.caFile: required
-	// hub.certFile: required
-	// hub.keyFile: required
 	// hub.urls[0]: "hub-1" is not scheme://host:port
 	// dir: "data" is not an absolute path
 	// runtime.endpoint: required unless runtime.hollow is true

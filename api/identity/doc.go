@@ -4,4 +4,7 @@
 // A gateway makes its key pair (a NATS user nkey) itself; the seed never leaves it. Kubernetes holds one NodeIdentity for
 // each gateway, by the name of its Node: without it, or with another key, nobody is that node. The hub asks a cloudcore
 // about each link (auth callout), and gets an account and a list of subjects, or a refusal.
+//
+// +groupName=identity.frond.io
+// +versionName=v1alpha1
 package identity

@@ -23,6 +23,13 @@ func GroupVersionResource() schema.GroupVersionResource {
 
 // NodeIdentity says which keys are a gateway. It has no namespace, and the name of the Node. cloudcore alone writes it, and
 // `frond node revoke`.
+//
+// +kubebuilder:object:generate=true
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:scope=Cluster,shortName=nid
+// +kubebuilder:printcolumn:name="Key",type=string,JSONPath=`.spec.key`
+// +kubebuilder:printcolumn:name="Expires",type=string,JSONPath=`.spec.expires`
+// +kubebuilder:printcolumn:name="Revoked",type=string,JSONPath=`.spec.revokedAt`
 type NodeIdentity struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -31,18 +38,39 @@ type NodeIdentity struct {
 }
 
 // NodeIdentitySpec is who may come in as the node.
+//
+// +kubebuilder:object:generate=true
 type NodeIdentitySpec struct {
 	// Key is the public nkey, "U…", that is the node now; "" is nobody.
+	//
+	// +kubebuilder:validation:Pattern=`^(U[A-Z2-7]{55})?$`
 	Key string `json:"key,omitempty"`
 	// Previous is the key that Key replaced: it is the node, too, until Key was seen on a link, so that a gateway whose answer was
 	// lost is not locked out.
+	//
+	// +kubebuilder:validation:Pattern=`^(U[A-Z2-7]{55})?$`
 	Previous string `json:"previous,omitempty"`
 	// Issued is when Key was recorded.
 	Issued metav1.Time `json:"issued,omitzero"`
 	// Expires is when Key stops being enough for the link; within the policy's window after that it may still be renewed.
 	Expires metav1.Time `json:"expires,omitzero"`
 	// Revoked are keys that are nobody for ever, under any name. Keys of a node that was revoked are added here.
+	//
+	// +kubebuilder:validation:MaxItems=1024
+	// +kubebuilder:validation:items:Pattern=`^U[A-Z2-7]{55}$`
+	// +listType=set
 	Revoked []string `json:"revoked,omitempty"`
 	// RevokedAt is when the node was revoked; it stays out until somebody gives out a token for its very name.
 	RevokedAt *metav1.Time `json:"revokedAt,omitempty"`
+}
+
+// NodeIdentityList is what a list of them is in the Kubernetes API.
+//
+// +kubebuilder:object:generate=true
+// +kubebuilder:object:root=true
+type NodeIdentityList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+
+	Items []NodeIdentity `json:"items"`
 }

@@ -228,7 +228,7 @@ func (g *Gateway) tellWhy(ctx context.Context, near net.Conn, why error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, tellTimeout)
 	defer cancel()
-	conn := tls.Server(near, &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{cert}, NextProtos: []string{"http/1.1"}})
+	conn := tls.Server(near, &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{cert}, NextProtos: []string{"http/1.1"}})
 	if err := conn.SetDeadline(time.Now().Add(tellTimeout)); err != nil {
 		return
 	}

@@ -26,6 +26,8 @@ const (
 	passTimeout = 10 * time.Second
 	// headerTimeout cuts clients that open a connection and say nothing.
 	headerTimeout = 10 * time.Second
+	// idleTimeout ends connections that a client left open between two requests.
+	idleTimeout = 2 * time.Minute
 	// maxHeader is ten times what the longest node name needs.
 	maxHeader = 16 << 10
 )
@@ -95,7 +97,7 @@ func (g *Gateway) Start(ctx context.Context) error {
 	group.Go(func() error { return g.direct(gctx) })
 	for _, f := range fronts {
 		server := &http.Server{
-			Handler: g.counted(f.handler), ReadHeaderTimeout: headerTimeout, MaxHeaderBytes: maxHeader, ErrorLog: zap.NewStdLog(g.log),
+			Handler: g.counted(f.handler), ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader, ErrorLog: zap.NewStdLog(g.log),
 			BaseContext: func(net.Listener) context.Context { return gctx },
 		}
 		group.Go(func() error {
@@ -166,6 +168,9 @@ func (g *Gateway) Changed(name string, was Node, is *Node) {
 	}
 	g.tunnels.Drop(name, why)
 }
+
+// Cut breaks all streams to a node that may not be connected any more. It does not block.
+func (g *Gateway) Cut(name, why string) { g.tunnels.Drop(name, why) }
 
 // verdict says why streams to a node may not go on; "" if they may.
 func verdict(was Node, is *Node) string {

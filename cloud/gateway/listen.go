@@ -3,7 +3,6 @@ package gateway
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,6 +12,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/frond-edge/frond/internal/certs"
 )
 
 // Config of a Gateway. What has no address is off.
@@ -57,14 +58,14 @@ func (g *Gateway) listen(ctx context.Context) (fronts []front, err error) {
 		fronts = append(fronts, front{listener: l, handler: http.HandlerFunc(g.connect)})
 	}
 	if g.cfg.Address != "" {
-		l, err := g.listenTLS(ctx, g.cfg.Address, g.mutual)
+		l, err := g.listenTLS(ctx, g.cfg.Address, g.cfg.ClientCAFile)
 		if err != nil {
 			return fronts, fmt.Errorf("gateway address: %w", err)
 		}
 		fronts = append(fronts, front{listener: l, handler: http.HandlerFunc(g.connect)})
 	}
 	if g.cfg.ScrapeAddress != "" {
-		l, err := g.listenTLS(ctx, g.cfg.ScrapeAddress, g.serving)
+		l, err := g.listenTLS(ctx, g.cfg.ScrapeAddress, "")
 		if err != nil {
 			return fronts, fmt.Errorf("gateway scrape address: %w", err)
 		}
@@ -90,18 +91,19 @@ func listenUnix(ctx context.Context, path string) (net.Listener, error) {
 	return l, nil
 }
 
-func (g *Gateway) listenTLS(ctx context.Context, address string, config func() (*tls.Config, error)) (net.Listener, error) {
-	if _, err := config(); err != nil {
-		return nil, err // now, and not at the first connection
+// listenTLS wants certificates of clients where there are authorities for them.
+func (g *Gateway) listenTLS(ctx context.Context, address, clients string) (net.Listener, error) {
+	config, err := certs.Listener{
+		CertFile: g.cfg.CertFile, KeyFile: g.cfg.KeyFile, ClientCAFile: clients, Auth: tls.RequireAndVerifyClientCert,
+	}.Config()
+	if err != nil {
+		return nil, err
 	}
 	l, err := g.listenTCP(ctx, address)
 	if err != nil {
 		return nil, err
 	}
-	return tls.NewListener(l, &tls.Config{
-		MinVersion:         tls.VersionTLS13,
-		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return config() },
-	}), nil
+	return tls.NewListener(l, config), nil
 }
 
 func (g *Gateway) listenTCP(ctx context.Context, address string) (net.Listener, error) {
@@ -118,37 +120,4 @@ func reusePort(_, _ string, raw syscall.RawConn) error {
 		failure = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)
 	})
 	return errors.Join(err, failure)
-}
-
-// serving reads the gateway's own certificate.
-func (g *Gateway) serving() (*tls.Config, error) {
-	cert, err := tls.LoadX509KeyPair(g.cfg.CertFile, g.cfg.KeyFile)
-	if err != nil {
-		return nil, err
-	}
-	return &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{cert}}, nil
-}
-
-// mutual also asks for the caller's certificate.
-func (g *Gateway) mutual() (*tls.Config, error) {
-	config, err := g.serving()
-	if err != nil {
-		return nil, err
-	}
-	config.ClientAuth = tls.RequireAndVerifyClientCert
-	config.ClientCAs, err = pool(g.cfg.ClientCAFile)
-	return config, err
-}
-
-// pool reads a file of authorities.
-func pool(file string) (*x509.CertPool, error) {
-	data, err := os.ReadFile(file)
-	if err != nil {
-		return nil, err
-	}
-	p := x509.NewCertPool()
-	if !p.AppendCertsFromPEM(data) {
-		return nil, fmt.Errorf("%s holds no certificate", file)
-	}
-	return p, nil
 }

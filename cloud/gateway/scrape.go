@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/frond-edge/frond/api/config"
+	"github.com/frond-edge/frond/internal/certs"
 )
 
 const (
@@ -151,7 +152,7 @@ func (g *Gateway) handshake(ctx context.Context, raw net.Conn, target string) (n
 	if err != nil {
 		return nil, err
 	}
-	roots, err := pool(g.cfg.KubeletCAFile)
+	roots, err := certs.Pool(g.cfg.KubeletCAFile)
 	if err != nil {
 		return nil, fmt.Errorf("authority of kubelets: %w", err)
 	}
@@ -160,7 +161,7 @@ func (g *Gateway) handshake(ctx context.Context, raw net.Conn, target string) (n
 		return nil, fmt.Errorf("certificate for kubelets: %w", err)
 	}
 	conn := tls.Client(raw, &tls.Config{
-		MinVersion: tls.VersionTLS12, RootCAs: roots, ServerName: host, Certificates: []tls.Certificate{own},
+		MinVersion: tls.VersionTLS13, RootCAs: roots, ServerName: host, Certificates: []tls.Certificate{own},
 	})
 	if err := conn.HandshakeContext(ctx); err != nil {
 		return nil, fmt.Errorf("node %s: %w", host, err)

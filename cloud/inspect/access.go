@@ -2,12 +2,9 @@ package inspect
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
 	"strings"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -84,30 +81,4 @@ func (a access) may(ctx context.Context, user authenticationv1.UserInfo, verb, n
 		resource += "/" + subresource
 	}
 	return fmt.Errorf("%w: user %q may not %s %s", errMayNot, user.Username, verb, strings.TrimSpace(resource+" "+node))
-}
-
-// tlsConfig reads the files anew for each connection, so that certificates may be renewed while cloudcore runs.
-func (c Config) tlsConfig() *tls.Config {
-	return &tls.Config{
-		MinVersion: tls.VersionTLS12,
-		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
-			pair, err := tls.LoadX509KeyPair(c.CertFile, c.KeyFile)
-			if err != nil {
-				return nil, fmt.Errorf("read certificate: %w", err)
-			}
-			now := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}, NextProtos: []string{"h2", "http/1.1"}}
-			if c.ClientCAFile == "" {
-				return now, nil // tokens only
-			}
-			authorities, err := os.ReadFile(c.ClientCAFile)
-			if err != nil {
-				return nil, fmt.Errorf("read authorities: %w", err)
-			}
-			now.ClientCAs, now.ClientAuth = x509.NewCertPool(), tls.VerifyClientCertIfGiven
-			if !now.ClientCAs.AppendCertsFromPEM(authorities) {
-				return nil, fmt.Errorf("read authorities: no certificate in %s", c.ClientCAFile)
-			}
-			return now, nil
-		},
-	}
 }

@@ -2,6 +2,7 @@ package inspect
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,11 +17,14 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/frond-edge/frond/api/inspect"
+	"github.com/frond-edge/frond/internal/certs"
 )
 
 const (
 	// headerTimeout cuts clients that open a connection and say nothing.
 	headerTimeout = 5 * time.Second
+	// idleTimeout ends connections that a client left open.
+	idleTimeout = 2 * time.Minute
 	// answerTimeout bounds one answer: some 1 ms a node, sixteen at a time, and a hub without a leader does not answer.
 	answerTimeout = 30 * time.Second
 	// stopTimeout lets an answer end.
@@ -57,8 +61,16 @@ func (s *Server) Start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("logger: %w", err)
 	}
+	config, err := certs.Listener{
+		CertFile: s.cfg.CertFile, KeyFile: s.cfg.KeyFile, ClientCAFile: s.cfg.ClientCAFile, // without it tokens only
+		Auth: tls.VerifyClientCertIfGiven, Protocols: []string{"h2", "http/1.1"},
+	}.Config()
+	if err != nil {
+		return fmt.Errorf("listen for questions: %w", err)
+	}
 	server := &http.Server{
-		Handler: s.Handler(), TLSConfig: s.cfg.tlsConfig(), ReadHeaderTimeout: headerTimeout, ErrorLog: faults,
+		Handler: s.Handler(), TLSConfig: config, ReadHeaderTimeout: headerTimeout, ErrorLog: faults,
+		WriteTimeout: answerTimeout + headerTimeout, IdleTimeout: idleTimeout,
 		BaseContext: func(net.Listener) context.Context { return ctx },
 	}
 	close(s.ready)

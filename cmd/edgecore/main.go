@@ -14,10 +14,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
+	"golang.org/x/net/http/httpproxy"
 
 	"github.com/frond-edge/frond/api/config"
 	"github.com/frond-edge/frond/internal/buildinfo"
 	"github.com/frond-edge/frond/internal/edgenode"
+	"github.com/frond-edge/frond/internal/enrol"
 	"github.com/frond-edge/frond/internal/logging"
 )
 
@@ -75,7 +77,7 @@ func serve(ctx context.Context, file string) error {
 	}
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	node, err := edgenode.New(cfg, metrics, log)
+	node, err := edgenode.New(cfg, enrol.Proxy(cfg.Hub.Proxy, httpproxy.FromEnvironment()), metrics, log)
 	if err != nil {
 		return fmt.Errorf("configuration %s: %w", file, err)
 	}

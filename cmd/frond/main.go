@@ -1,5 +1,6 @@
-// Command frond is the command line for people: how far gateways are (frond status, frond sync), the gateway it runs on
-// (frond edge), and development clusters (frond dev).
+// Command frond is the command line for people: what a cluster needs (frond init), who may come in (frond token, frond node,
+// frond ca), how far gateways are (frond status, frond sync), the gateway it runs on (frond edge, frond join, frond reset), and
+// development clusters (frond dev).
 package main
 
 import (
@@ -33,7 +34,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	root.AddCommand(newNodeStatus(), newSync(), newConfirm(), newEdge(), newDev(), newVersion())
+	root.AddCommand(newInit(), newToken(), newNode(), newCA(), newNodeStatus(), newSync(), newConfirm(), newEdge(), newJoin(), newReset(), newDev(), newVersion())
 	if err := root.ExecuteContext(ctx); err != nil {
 		if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 			_, _ = fmt.Fprintln(stderr, "interrupted")

@@ -140,7 +140,7 @@ func (n Names) check(request *x509.CertificateRequest, name string, node *corev1
 		}
 	}
 	for _, host := range request.DNSNames {
-		if host != name && host != n.DirectHost {
+		if host != name && (host != n.DirectHost || host == "") {
 			return fmt.Errorf("the DNS name %.80q is not this node's", host)
 		}
 	}

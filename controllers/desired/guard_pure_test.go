@@ -18,6 +18,9 @@ func TestLeaving(t *testing.T) {
 	}{
 		"running":     {corev1.Pod{Spec: corev1.PodSpec{TerminationGracePeriodSeconds: &some}}, ""},
 		"terminating": {corev1.Pod{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &now}}, wire.Terminating},
+		"forced":      {corev1.Pod{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &now, DeletionGracePeriodSeconds: &none}}, ""},
+		"with grace":  {corev1.Pod{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &now, DeletionGracePeriodSeconds: &some}}, wire.Terminating},
+		"succeeded":   {corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodSucceeded}}, wire.Ended},
 		"failed":      {corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodFailed}}, wire.Ended},
 		"no grace":    {corev1.Pod{Spec: corev1.PodSpec{TerminationGracePeriodSeconds: &none}}, wire.AtOnce},
 		"static":      {corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"kubernetes.io/config.mirror": "x"}}}, wire.AtOnce},
@@ -41,6 +44,7 @@ func TestGuardReason(t *testing.T) {
 		"all of few":              {share: 0.5, missing: 4, live: 4},
 		"five of five":            {share: 0.5, missing: 5, live: 5, want: wire.HoldMassDelete},
 		"with those before":       {share: 0.5, missing: 1, recent: 4, live: 3, want: wire.HoldMassDelete},
+		"those before were live":  {share: 0.5, missing: 1, recent: 4, live: 8},
 		"only those before":       {share: 0.5, recent: 6, live: 1},
 		"off":                     {missing: 10, live: 10},
 		"all are never above all": {share: 1, missing: 10, live: 10},

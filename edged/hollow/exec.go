@@ -103,7 +103,7 @@ func (r *Runtime) listenStreams(ctx context.Context) (net.Listener, error) {
 }
 
 func (r *Runtime) serveStreams(ctx context.Context, listener net.Listener) error {
-	server := &http.Server{Handler: r.streams, ReadHeaderTimeout: headerTimeout, BaseContext: func(net.Listener) context.Context { return ctx }}
+	server := &http.Server{Handler: r.streams, ReadHeaderTimeout: headerTimeout, IdleTimeout: headerTimeout, BaseContext: func(net.Listener) context.Context { return ctx }}
 	g := errgroup.Group{}
 	g.Go(func() error {
 		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {

@@ -26,6 +26,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/frond-edge/frond/api/config"
+	"github.com/frond-edge/frond/api/identity"
 	"github.com/frond-edge/frond/streams"
 )
 
@@ -57,24 +58,20 @@ func steal(t *testing.T, node string) loot {
 		}
 		l.addresses, host = append(l.addresses, u.Host), u.Hostname()
 	}
-	seed, err := os.ReadFile(c.Hub.NkeyFile)
+	seed, err := os.ReadFile(filepath.Join(c.Dir, "identity", "node.nk"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if l.key, err = nkeys.FromSeed(bytes.TrimSpace(seed)); err != nil {
 		t.Fatal(err)
 	}
-	pem, err := os.ReadFile(c.Hub.CAFile)
+	pem, err := os.ReadFile(filepath.Join(c.Dir, "identity", "hub-ca.crt"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(pem)
-	cert, err := tls.LoadX509KeyPair(c.Hub.CertFile, c.Hub.KeyFile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.secret = &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS13, ServerName: host}
+	l.secret = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS13, ServerName: host}
 	return l
 }
 
@@ -183,8 +180,11 @@ func (l loot) hello(name, info string, more map[string]any) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	if sig, err = identity.Show(identity.Credential{Node: l.node, Key: public}, sig); err != nil {
+		return nil, err
+	}
 	says := map[string]any{
-		"server_id": name, "name": name, "nkey": public, "sig": base64.RawURLEncoding.EncodeToString(sig), "version": "2.15.2",
+		"server_id": name, "name": name, "sig": base64.RawURLEncoding.EncodeToString(sig), "version": "2.15.2",
 		"headers": true, "jetstream": true, "domain": name, "tls_required": true,
 	}
 	for key, value := range more {

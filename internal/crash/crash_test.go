@@ -53,7 +53,7 @@ func TestPointsAreWhatTheCodeHas(t *testing.T) {
 		listed = append(listed, points...)
 	}
 	call := regexp.MustCompile(`crash\.At\("([^"]+)"\)`)
-	for _, room := range []string{"streams", "leaf", "controllers", "cloud", "internal/edgenode"} {
+	for _, room := range []string{"streams", "leaf", "controllers", "cloud", "internal/edgenode", "internal/enrol"} {
 		err := filepath.WalkDir(filepath.Join("..", "..", room), func(path string, _ os.DirEntry, err error) error {
 			if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
 				return err

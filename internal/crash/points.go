@@ -36,5 +36,12 @@ func Points() map[string][]string {
 			// a large report goes in parts before it
 			"part.sent", "part.last",
 		},
+		// A gateway's identity, before there is anything to deliver and once in a key's life: internal/enrol has its own test.
+		"enrolment": {
+			// enrol: the key is made, the CA found, the cloud has answered, the CAs are written, then the record
+			"enrol.key", "enrol.pinned", "enrol.answered", "enrol.trusted", "enrol.recorded",
+			// renew: another key is made, the cloud has answered, the old key was put away
+			"renew.key", "renew.answered", "enrol.kept",
+		},
 	}
 }

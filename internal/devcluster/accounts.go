@@ -24,7 +24,7 @@ func writeCloudcore(l layout, ports map[string]int, ca *pki.Authority) error {
 
 // installAccounts tells Kubernetes of the service accounts of what runs beside it, and fetches their tokens.
 func (c *Cluster) installAccounts(ctx context.Context) error {
-	return errors.Join(c.installMetricsServer(ctx),
+	return errors.Join(c.installKinds(ctx), c.installMetricsServer(ctx),
 		c.install(ctx, rbac.Cloudcore(), "cloudcore", "frond-system", cloudcoreToken(c.layout)))
 }
 

@@ -59,7 +59,11 @@ func (c *Cluster) LaunchClone(ctx context.Context, edge string) error {
 			return err
 		}
 		e := c.layout.edge(name)
-		cfg := edgecoreConfig(c.layout, c.state, edge, i+1)
+		hash, err := hubHash(c.layout)
+		if err != nil {
+			return err
+		}
+		cfg := edgecoreConfig(c.layout, c.state, hash, edge, i+1)
 		cfg.Dir, cfg.Listen, cfg.History = e.store(), loopback(c.state.Ports[name]), e.history()
 		cfg.Kubelet.StaticPodPath, cfg.Kubelet.Port = e.manifests(), int32(c.state.Ports[name+"-kubelet"])
 		cfg.LocalAPI.Socket, cfg.LocalAPI.Address = e.api(), loopback(c.state.Ports[name+"-api"])

@@ -23,6 +23,7 @@ func cloudcoreConfig(l layout, s state, name string) config.CloudCore {
 		Listen:     loopback(s.Ports[name]),
 		Replicas:   s.Spec.Hubs,
 		Inspect:    inspectConfig(l, s, name),
+		Identity:   identityConfig(l),
 		Hub: config.Hub{
 			URLs:     hubURLs(s),
 			NkeyFile: l.seed(cloudUser),
@@ -55,20 +56,14 @@ func cloudcoreConfig(l layout, s state, name string) config.CloudCore {
 const testTombstoneAge = 20 * time.Second
 
 // edgecoreConfig is the configuration file of gateway number i, counted from 1.
-func edgecoreConfig(l layout, s state, name string, i int) config.EdgeCore {
+func edgecoreConfig(l layout, s state, hash, name string, i int) config.EdgeCore {
 	e := l.edge(name)
 	clusterCA := filepath.Join(l.pki(), "ca.crt")
 	c := config.EdgeCore{
 		Node:   name,
 		Dir:    e.store(),
 		Listen: loopback(s.Ports[name]),
-		Hub: config.Hub{
-			URLs:     leafURLs(s, name),
-			NkeyFile: e.seed(),
-			CAFile:   l.in("nats", "ca.crt"),
-			CertFile: filepath.Join(e.dir, "node.crt"),
-			KeyFile:  filepath.Join(e.dir, "node.key"),
-		},
+		Hub:    config.EdgeHub{URLs: leafURLs(s, name), TokenFile: e.token(), CAHashes: []string{hash}},
 		Kubelet: config.Kubelet{
 			Labels:        map[string]string{"frond.io/gateway": "true"},
 			StaticPodPath: e.manifests(),
@@ -141,11 +136,15 @@ func writeEdge(l layout, s state, ca *pki.Authority, name string, i int) error {
 	if s.Spec.Direct {
 		hosts = append(hosts, directHost())
 	}
+	hash, err := hubHash(l)
+	if err != nil {
+		return err
+	}
 	serving, err := ca.IssueIn(e.dir, "serving", pki.Subject{Name: "system:node:" + name, Groups: []string{"system:nodes"}, Hosts: hosts})
 	if err != nil {
 		return err
 	}
-	if err := writeYAML(e.config(), edgecoreConfig(l, s, name, i)); err != nil {
+	if err := writeYAML(e.config(), edgecoreConfig(l, s, hash, name, i)); err != nil {
 		return err
 	}
 	if s.Spec.KubeProxy {

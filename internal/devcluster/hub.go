@@ -45,7 +45,7 @@ func writeHub(l layout, s state) (changed []string, err error) {
 		return nil, err
 	}
 	hubs := numbered("hub", s.Spec.Hubs)
-	base := hubconf.Config{CA: ca.Cert, Cells: cells, Nodes: map[string]string{}}
+	base := hubconf.Config{CA: ca.Cert, Cells: cells}
 	for user, public := range map[string]*string{
 		sysUser: &base.Users.System, cloudUser: &base.Users.Cloudcore, adminUser: &base.Users.Admin,
 		calloutUser: &base.Users.Callout, kickerUser: &base.Users.Kicker,
@@ -59,16 +59,6 @@ func writeHub(l layout, s state) (changed []string, err error) {
 	}
 	if base.Issuer, err = seed(l.seed("issuer"), nkeys.CreateAccount); err != nil {
 		return nil, err
-	}
-	for _, edge := range numbered("edge", s.Spec.Edges) {
-		public, err := seed(l.edge(edge).seed(), nkeys.CreateUser)
-		if err != nil {
-			return nil, err
-		}
-		if _, err := ca.IssueIn(l.edge(edge).dir, "node", pki.Subject{Name: edge}); err != nil {
-			return nil, err
-		}
-		base.Nodes[public] = edge
 	}
 	if len(hubs) > 1 {
 		for _, h := range hubs {

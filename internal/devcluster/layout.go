@@ -56,7 +56,7 @@ func (e edgeLayout) config() string     { return filepath.Join(e.dir, "edgecore.
 func (e edgeLayout) store() string      { return filepath.Join(e.dir, "data") }
 func (e edgeLayout) streams() string    { return filepath.Join(e.store(), "nats") }
 func (e edgeLayout) history() string    { return filepath.Join(e.dir, "history.jsonl") }
-func (e edgeLayout) seed() string       { return filepath.Join(e.dir, "node.nk") }
+func (e edgeLayout) token() string      { return filepath.Join(e.dir, "join.token") }
 func (e edgeLayout) manifests() string  { return filepath.Join(e.dir, "manifests") }
 func (e edgeLayout) api() string        { return filepath.Join(e.run, "api.sock") }
 func (e edgeLayout) containerd() string { return filepath.Join(e.run, "containerd.sock") }

@@ -121,6 +121,11 @@ func (c *Cluster) up(ctx context.Context) error {
 	var stage []part
 	for i, p := range parts {
 		stage = append(stage, p)
+		if p.stage == stageEdge && (i == 0 || parts[i-1].stage != stageEdge) {
+			if err := c.writeTokens(ctx); err != nil {
+				return err
+			}
+		}
 		if i+1 == len(parts) || parts[i+1].stage != p.stage {
 			if err := c.raise(ctx, stage); err != nil {
 				return err

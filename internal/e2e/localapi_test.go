@@ -51,6 +51,12 @@ metadata: {name: robot, namespace: robots}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: robot}
 subjects: [{kind: ServiceAccount, name: robot, namespace: robots}]
 ---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: frond-cloudcore-widgets, labels: {frond.io/aggregate-to-cloudcore: "true"}}
+rules:
+- {apiGroups: [example.com], resources: [widgets], verbs: [list, watch]}
+---
 apiVersion: v1
 kind: ConfigMap
 metadata: {name: robot, namespace: robots}

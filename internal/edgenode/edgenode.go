@@ -5,10 +5,12 @@
 package edgenode
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
+	"net/url"
 	"os"
 	"path/filepath"
 	"sync"
@@ -25,6 +27,7 @@ import (
 	"github.com/frond-edge/frond/edged"
 	"github.com/frond-edge/frond/edged/hollow"
 	"github.com/frond-edge/frond/internal/buildinfo"
+	"github.com/frond-edge/frond/internal/enrol"
 	"github.com/frond-edge/frond/internal/health"
 	"github.com/frond-edge/frond/internal/lifecycle"
 	"github.com/frond-edge/frond/leaf"
@@ -46,22 +49,25 @@ const (
 // Node is one gateway's agent.
 type Node struct {
 	cfg     config.EdgeCore
+	proxy   func(*url.URL) (*url.URL, error)
 	metrics *prometheus.Registry
 	log     *zap.Logger
 	leaf    *leaf.Server
-	probe   chan *nats.Conn
+	// keeper keeps the node's identity; nil for a user that the hub knows by its configuration.
+	keeper *enrol.Keeper
+	probe  chan *nats.Conn
 	// delivery is what asks for desired state, once it is made.
 	delivery atomic.Pointer[streams.Delivery]
 	// kubeletHere is the kubelet of this process, once it is made.
 	kubeletHere atomic.Pointer[edged.Kubelet]
 }
 
-// New checks the configuration and makes the node's folders. metrics is served on /metrics.
-func New(cfg config.EdgeCore, metrics *prometheus.Registry, log *zap.Logger) (*Node, error) {
+// New checks the configuration and makes the node's folders. proxy finds the HTTP proxy to a hub; metrics is served on /metrics.
+func New(cfg config.EdgeCore, proxy func(*url.URL) (*url.URL, error), metrics *prometheus.Registry, log *zap.Logger) (*Node, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	n := &Node{cfg: cfg, metrics: metrics, log: log, probe: make(chan *nats.Conn, 1)}
+	n := &Node{cfg: cfg, proxy: proxy, metrics: metrics, log: log, probe: make(chan *nats.Conn, 1)}
 	for _, dir := range []string{cfg.Dir, identityDir(cfg)} {
 		if err := private(dir, log); err != nil {
 			return nil, fmt.Errorf("make the node's folders: %w", err)
@@ -83,20 +89,27 @@ func (n *Node) socket(name string) string {
 	return filepath.Join(filepath.Dir(n.cfg.LocalAPI.Socket), name)
 }
 
+// markFile is there when the node has had a store.
+func (n *Node) markFile() string { return filepath.Join(n.cfg.Dir, "store.mark") }
+
 // Start runs the node until ctx ends, then stops it and returns nil. Containers are left running.
 func (n *Node) Start(ctx context.Context) error {
-	var err error
-	n.leaf, err = leaf.New(leaf.Config{
-		Node: n.cfg.Node, Dir: filepath.Join(n.cfg.Dir, "nats"), Hub: n.cfg.Hub.URLs,
-		CAFile: n.cfg.Hub.CAFile, CertFile: n.cfg.Hub.CertFile, KeyFile: n.cfg.Hub.KeyFile, NkeyFile: n.cfg.Hub.NkeyFile,
-		Probe: n.roundTrip, Metrics: n.metrics,
-	}, n.log)
+	if err := n.metrics.Register(n.expiry()); err != nil {
+		return fmt.Errorf("certificates: %w", err)
+	}
+	way, err := n.identified()
 	if err != nil {
 		return err
 	}
-	return lifecycle.Run(ctx, n.log,
-		lifecycle.Part{Name: "leaf", Start: n.leaf.Start, Ready: n.leaf.Ready()},
-		lifecycle.Part{Name: "node", Start: n.serve})
+	way.Node, way.Dir, way.Probe, way.Metrics = n.cfg.Node, filepath.Join(n.cfg.Dir, "nats"), n.roundTrip, n.metrics
+	if n.leaf, err = leaf.New(way, n.log); err != nil {
+		return err
+	}
+	parts := []lifecycle.Part{{Name: "leaf", Start: n.leaf.Start, Ready: n.leaf.Ready()}}
+	if n.keeper != nil {
+		parts = append(parts, n.identity())
+	}
+	return lifecycle.Run(ctx, n.log, append(parts, lifecycle.Part{Name: "node", Start: n.serve})...)
 }
 
 // serve runs all that stands on the leaf server.
@@ -126,6 +139,7 @@ func (n *Node) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	said := n.sayIdentity(disk.client)
 	moving, err := n.wire(nc, st, outbox, api, api.Hold, &pulse{renewed: api.LeaseRenewed, ready: ready}, disk)
 	if err != nil {
 		return err
@@ -139,7 +153,7 @@ func (n *Node) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	parts := append([]lifecycle.Part{{Name: "localapi", Start: api.Start, Ready: api.Ready()}, n.openSocket(), ways}, moving...)
+	parts := append([]lifecycle.Part{{Name: "localapi", Start: api.Start, Ready: api.Ready()}, n.openSocket(), ways}, append(moving, said...)...)
 	return lifecycle.Run(ctx, n.log, append(parts, running...)...)
 }
 
@@ -158,7 +172,7 @@ func (n *Node) open(ctx context.Context, nc *nats.Conn) (*store.Store, *streams.
 	}
 	st, err := store.Open(ctx, js, store.Config{
 		Sealer: sealer, Secret: localapi.Secret,
-		Merge: localapi.MergeFor(n.cfg.Node), Mark: filepath.Join(n.cfg.Dir, "store.mark"),
+		Merge: localapi.MergeFor(n.cfg.Node), Mark: n.markFile(),
 		Copy: filepath.Join(n.cfg.Dir, "store.copy"), Refuse: full(n.leaf.Space),
 		Metrics: n.metrics,
 	}, n.log)
@@ -208,7 +222,7 @@ func (n *Node) wire(nc *nats.Conn, st *store.Store, outbox *streams.Outbox, sour
 	}
 	orders := streams.NewOrders(n.cfg.Node, nc, obey(delivery, again, beater, gate), n.log.Named("orders"))
 	nudges := streams.NewNudges(n.cfg.Node, nc, again.nudged, metrics, n.log.Named("nudges"))
-	server := health.New(n.cfg.Listen, n.metrics, checks(st, disk, kubelet, gate)...)
+	server := health.New(n.cfg.Listen, n.metrics, append(checks(st, disk, kubelet, gate), n.enrolment()...)...)
 	return append([]lifecycle.Part{
 		{Name: "health", Start: server.Start, Ready: server.Ready()},
 		{Name: "gate", Start: gate.Start},
@@ -263,7 +277,7 @@ func (n *Node) kubelet(api *localapi.Server, up upstream) (ready <-chan struct{}
 		Node: n.cfg.Node, Dir: kubeletDir(n.cfg), RuntimeEndpoint: endpoint, Hollow: n.cfg.Runtime.Hollow,
 		NodeIP: k.NodeIP, Labels: k.Labels, MaxPods: int(k.MaxPods), CgroupDriver: k.CgroupDriver, CgroupRoot: k.CgroupRoot,
 		StaticPodPath: k.StaticPodPath, Address: k.Address, Port: int(k.Port),
-		CertFile: k.CertFile, KeyFile: k.KeyFile, ClientCAFile: k.ClientCAFile, DropIn: settings,
+		CertFile: k.CertFile, KeyFile: k.KeyFile, ClientCAFile: cmp.Or(k.ClientCAFile, n.clusterCA()), DropIn: settings,
 		Names: called.list,
 	}, api.ClientConfig(), n.log)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 func TestFoldersWithKeysAreClosed(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	cfg := config.EdgeCore{Node: "edge-1", Dir: dir, Listen: "127.0.0.1:0"}
-	cfg.Hub = config.Hub{URLs: []string{"tls://hub:7422"}, NkeyFile: "a", CAFile: "b", CertFile: "c", KeyFile: "d"}
+	cfg.Hub = config.EdgeHub{URLs: []string{"tls://hub:7422"}}
 	cfg.Runtime.Hollow = true
 	cfg.LocalAPI.Socket = filepath.Join(dir, "api.sock")
 	cfg.Kubelet.StaticPodPath = filepath.Join(dir, "manifests")
@@ -25,7 +25,7 @@ func TestFoldersWithKeysAreClosed(t *testing.T) {
 		if opened != "" {
 			must(t, os.Chmod(opened, 0o755)) //nolint:gosec // that is what is tested
 		}
-		if _, err := edgenode.New(cfg, prometheus.NewRegistry(), zaptest.NewLogger(t)); err != nil {
+		if _, err := edgenode.New(cfg, nil, prometheus.NewRegistry(), zaptest.NewLogger(t)); err != nil {
 			t.Fatal(err)
 		}
 		for _, folder := range folders {

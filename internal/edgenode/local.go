@@ -3,7 +3,6 @@ package edgenode
 import (
 	"context"
 	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"net"
@@ -11,6 +10,7 @@ import (
 	"os/user"
 	"strconv"
 
+	"github.com/frond-edge/frond/internal/certs"
 	"github.com/frond-edge/frond/internal/lifecycle"
 	"github.com/frond-edge/frond/leaf/localapi"
 )
@@ -35,16 +35,7 @@ func (n *Node) kubeletCertificate() (*x509.Certificate, error) {
 	if n.cfg.Kubelet.CertFile == "" {
 		return nil, errors.New("kubelet.certFile is not set, so a stock kubelet cannot be told from another program")
 	}
-	data, err := os.ReadFile(n.cfg.Kubelet.CertFile)
-	if err != nil {
-		return nil, err
-	}
-	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
-		if block.Type == "CERTIFICATE" {
-			return x509.ParseCertificate(block.Bytes) // the first is the serving one
-		}
-	}
-	return nil, fmt.Errorf("no certificate in %s", n.cfg.Kubelet.CertFile)
+	return certs.Read(n.cfg.Kubelet.CertFile)
 }
 
 // runtimeEndpoint is the runtime's CRI socket: the configured one, or the hollow runtime's.

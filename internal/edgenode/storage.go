@@ -151,17 +151,21 @@ func (s *storage) trim(ctx context.Context, space leaf.Space) {
 	}
 }
 
-// say writes the condition as any client of the local API: it reaches the store and, by a report, the cloud.
 func (s *storage) say(ctx context.Context, status corev1.ConditionStatus, reason, message string) error {
+	return writeCondition(ctx, s.client, s.node, storageCondition, status, reason, message)
+}
+
+// writeCondition writes one as any client of the local API: it reaches the store and, by a report, the cloud.
+func writeCondition(ctx context.Context, client kubernetes.Interface, node string, kind corev1.NodeConditionType, status corev1.ConditionStatus, reason, message string) error {
 	ctx, cancel := context.WithTimeout(ctx, storageTimeout)
 	defer cancel()
 	now := metav1.Now()
 	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []corev1.NodeCondition{{
-		Type: storageCondition, Status: status, Reason: reason, Message: message, LastHeartbeatTime: now, LastTransitionTime: now,
+		Type: kind, Status: status, Reason: reason, Message: message, LastHeartbeatTime: now, LastTransitionTime: now,
 	}}}})
 	if err != nil {
 		return err
 	}
-	_, err = s.client.CoreV1().Nodes().PatchStatus(ctx, s.node, patch)
+	_, err = client.CoreV1().Nodes().PatchStatus(ctx, node, patch)
 	return err
 }

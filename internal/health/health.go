@@ -18,6 +18,9 @@ import (
 const (
 	// headerTimeout cuts clients that open a connection and say nothing.
 	headerTimeout = 5 * time.Second
+	// answerTimeout bounds one answer; a scrape gives up after 10 s unless told otherwise. idleTimeout ends connections that a
+	// client left open; Prometheus comes once a minute.
+	answerTimeout, idleTimeout = time.Minute, 2 * time.Minute
 	// stopTimeout lets a scrape end.
 	stopTimeout = 2 * time.Second
 )
@@ -58,7 +61,7 @@ func (s *Server) Start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("listen for metrics and health: %w", err)
 	}
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: headerTimeout}
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: headerTimeout, WriteTimeout: answerTimeout, IdleTimeout: idleTimeout}
 	close(s.ready)
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error {

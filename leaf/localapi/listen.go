@@ -3,7 +3,6 @@ package localapi
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -14,6 +13,8 @@ import (
 
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/frond-edge/frond/internal/certs"
 )
 
 func (s *Server) listenUnix(ctx context.Context, g *errgroup.Group) error {
@@ -131,20 +132,8 @@ func closeWith(ctx context.Context, g *errgroup.Group, server *http.Server) {
 }
 
 func tlsConfig(cfg Config) (*tls.Config, error) {
-	cert, err := tls.LoadX509KeyPair(cfg.CertFile, cfg.KeyFile)
-	if err != nil {
-		return nil, fmt.Errorf("load serving certificate: %w", err)
-	}
-	ca, err := os.ReadFile(cfg.ClientCAFile)
-	if err != nil {
-		return nil, fmt.Errorf("load client CA: %w", err)
-	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(ca) {
-		return nil, fmt.Errorf("load client CA: no certificate in %s", cfg.ClientCAFile)
-	}
-	return &tls.Config{
-		Certificates: []tls.Certificate{cert}, ClientCAs: pool,
-		ClientAuth: tls.VerifyClientCertIfGiven, MinVersion: tls.VersionTLS13,
-	}, nil
+	return certs.Listener{
+		CertFile: cfg.CertFile, KeyFile: cfg.KeyFile, ClientCAFile: cfg.ClientCAFile, Auth: tls.VerifyClientCertIfGiven,
+		Protocols: []string{"h2", "http/1.1"},
+	}.Config()
 }

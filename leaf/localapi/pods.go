@@ -209,7 +209,7 @@ func (p *podServer) listen(ctx context.Context, address netip.AddrPort) bool {
 		l.at = netip.AddrPortFrom(address.Addr(), tcp.AddrPort().Port())
 	}
 	l.server.TLSConfig = &tls.Config{
-		MinVersion: tls.VersionTLS12, // the oldest that a Kubernetes client of the last years may be left with
+		MinVersion: tls.VersionTLS13, // which the clients of pods have had since Go 1.13 and OpenSSL 1.1.1
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 			p.mu.Lock()
 			defer p.mu.Unlock()

@@ -52,7 +52,7 @@ type Config struct {
 	UnixSocket string
 	// Address is a loopback address with port for TLS with client certificates or tokens; "" for none.
 	Address string
-	// CertFile, KeyFile and ClientCAFile are PEM files for Address, read at New.
+	// CertFile, KeyFile and ClientCAFile are PEM files for Address, read again for each connection.
 	CertFile, KeyFile, ClientCAFile string
 	// Pods lets the pods of this gateway in.
 	Pods Pods

@@ -93,7 +93,7 @@ func (f *Forwarder) Start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("listen for orders: %w", err)
 	}
-	server := &http.Server{Handler: f.handler(), ReadHeaderTimeout: dialTimeout}
+	server := &http.Server{Handler: f.handler(), ReadHeaderTimeout: dialTimeout, IdleTimeout: time.Minute}
 	g.Go(func() error {
 		if err := server.Serve(control); !errors.Is(err, http.ErrServerClosed) {
 			return err

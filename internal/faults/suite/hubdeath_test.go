@@ -1,14 +1,19 @@
 package suite_test
 
 import (
+	"context"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
+
 	"github.com/frond-edge/frond/internal/devcluster"
 	"github.com/frond-edge/frond/internal/faults"
+	"github.com/frond-edge/frond/streams"
 )
 
 // TestDeathOfAHubServer kills each hub server in turn, HUB_DEATHS times, and says how long the next change of each gateway takes
@@ -22,8 +27,10 @@ func TestDeathOfAHubServer(t *testing.T) {
 	var all []time.Duration
 	for round := range rounds {
 		for _, hub := range []string{"hub-1", "hub-2", "hub-3"} {
+			led := shared.leads(t, hub)
 			shared.must(t, func(c *devcluster.Cluster) error { return c.Kill(t.Context(), hub) })
 			began := time.Now()
+			answers := shared.answers(t, began)
 			value := hub + "-" + strconv.FormatUint(round, 10)
 			times := make([]time.Duration, len(nodes))
 			var g sync.WaitGroup
@@ -38,7 +45,7 @@ func TestDeathOfAHubServer(t *testing.T) {
 				})
 			}
 			g.Wait()
-			t.Logf("%s died: the next changes took %s", hub, times)
+			t.Logf("%s died, which led %v: these answered after %v; the next changes took %s", hub, led, answers(), times)
 			all = append(all, times...)
 			shared.must(t, func(c *devcluster.Cluster) error { return c.Launch(t.Context(), hub) })
 			shared.settle(t)
@@ -46,4 +53,57 @@ func TestDeathOfAHubServer(t *testing.T) {
 	}
 	slices.Sort(all)
 	t.Logf("of %d changes: p50 %s, worst %s", len(all), all[len(all)/2].Round(time.Millisecond), all[len(all)-1].Round(time.Millisecond))
+}
+
+// asked are questions to the hub that only the leader of something answers: the stream, the members, and JetStream itself.
+var asked = map[string]string{
+	"stream": "STREAM.INFO." + streams.DesiredStream, "members": "STREAM.INFO.KV_" + streams.MembersBucket, "JetStream": "STREAM.LIST",
+}
+
+// leads tells what a hub server leads.
+func (r *rig) leads(t *testing.T, hub string) (led []string) {
+	t.Helper()
+	js, err := jetstream.New(r.nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, stream := range map[string]string{"stream": streams.DesiredStream, "members": "KV_" + streams.MembersBucket} {
+		s, err := js.Stream(t.Context(), stream)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c := s.CachedInfo().Cluster; c != nil && c.Leader == hub {
+			led = append(led, name)
+		}
+	}
+	slices.Sort(led)
+	return led
+}
+
+// answers begins to ask, and returns what says how long after a time each answered for the first time.
+func (r *rig) answers(t *testing.T, began time.Time) (wait func() map[string]time.Duration) {
+	t.Helper()
+	var mu sync.Mutex
+	var g sync.WaitGroup
+	took := map[string]time.Duration{}
+	for name, subject := range asked {
+		g.Go(func() {
+			for t.Context().Err() == nil {
+				ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+				msg, err := r.nc.RequestWithContext(ctx, "$JS.API."+subject, nil)
+				cancel()
+				if err == nil && !strings.Contains(string(msg.Data), `"error"`) {
+					mu.Lock()
+					took[name] = time.Since(began).Round(100 * time.Millisecond)
+					mu.Unlock()
+					return
+				}
+				<-time.After(50 * time.Millisecond)
+			}
+		})
+	}
+	return func() map[string]time.Duration {
+		g.Wait()
+		return took
+	}
 }

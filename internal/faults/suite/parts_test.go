@@ -3,6 +3,8 @@ package suite_test
 import (
 	"context"
 	"fmt"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -111,28 +113,35 @@ func TestAHugeEventOnASlowLink(t *testing.T) {
 	shared.settle(t)
 }
 
-// sent is how many bytes went from a gateway so far, links how many connections it made.
-func (r *rig) sent(t *testing.T, node string) int64 {
-	t.Helper()
-	sent, _ := r.wan(t, node)
-	return sent
-}
-
-func (r *rig) links(t *testing.T, node string) int64 {
-	t.Helper()
-	_, links := r.wan(t, node)
-	return links
-}
-
-func (r *rig) wan(t *testing.T, node string) (sent, links int64) {
+// sent is how many bytes went from a gateway so far.
+func (r *rig) sent(t *testing.T, node string) (bytes int64) {
 	t.Helper()
 	r.must(t, func(c *devcluster.Cluster) error {
 		for _, e := range c.Status(t.Context()).Edges {
 			if e.Name == node {
-				sent, links = e.UpBytes, int64(e.Connections)
+				bytes = e.UpBytes
 			}
 		}
 		return nil
 	})
-	return sent, links
+	return bytes
+}
+
+// links is how many links a gateway has made after the first of its life.
+func (r *rig) links(t *testing.T, node string) (number int) {
+	t.Helper()
+	r.must(t, func(c *devcluster.Cluster) error {
+		metrics, err := c.EdgeMetrics(t.Context(), node)
+		if err != nil {
+			return err
+		}
+		for line := range strings.Lines(metrics) {
+			if value, ok := strings.CutPrefix(line, "frond_link_reconnects_total"); ok {
+				_, value, _ = strings.Cut(value, " ")
+				number, err = strconv.Atoi(strings.TrimSpace(value))
+			}
+		}
+		return err
+	})
+	return number
 }

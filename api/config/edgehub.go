@@ -1,0 +1,48 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+
+	"github.com/frond-edge/frond/api/identity"
+)
+
+// EdgeHub is how a gateway reaches the hub, and how it gets in for the first time. What it needs from then on is in the folder
+// identity below Dir.
+type EdgeHub struct {
+	// URLs of the hub's leaf listeners, until the cloud has named others: tls://host:port, or wss://host:port.
+	URLs []string `json:"urls"`
+	// TokenFile holds the token that the gateway enrols with when it has no key that the cloud knows, mode 0600.
+	TokenFile string `json:"tokenFile,omitempty"`
+	// CAHashes are those of the hub's CA, "sha256:" and the hash of its public key; needed with a token.
+	CAHashes []string `json:"caHashes,omitempty"`
+	// Proxy is an HTTP proxy on the way, http://host:port or https://host:port, with user and password if need be; "" asks the
+	// environment: HTTPS_PROXY and NO_PROXY.
+	Proxy string `json:"proxy,omitempty"`
+	// NkeyFile, CAFile, CertFile and KeyFile, all four, are a user that the hub knows by its own configuration. Then there is no
+	// enrolment.
+	NkeyFile string `json:"nkeyFile,omitempty"`
+	CAFile   string `json:"caFile,omitempty"`
+	CertFile string `json:"certFile,omitempty"`
+	KeyFile  string `json:"keyFile,omitempty"`
+}
+
+func (h EdgeHub) validate() error {
+	faults := []error{validateURLs(h.URLs)}
+	if h.TokenFile != "" && len(h.CAHashes) == 0 {
+		faults = append(faults, errors.New("hub.caHashes: required with hub.tokenFile: a token is shown to the right hub only"))
+	}
+	if u, err := url.Parse(h.Proxy); h.Proxy != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
+		faults = append(faults, errors.New("hub.proxy: not http://host:port or https://host:port")) // it may hold a password
+	}
+	for i, hash := range h.CAHashes {
+		if !identity.ValidHash(hash) {
+			faults = append(faults, fmt.Errorf("hub.caHashes[%d]: %q is not sha256: and 64 hexadecimal digits", i, hash))
+		}
+	}
+	if h.NkeyFile != "" {
+		faults = append(faults, required("hub.caFile", h.CAFile), required("hub.certFile", h.CertFile), required("hub.keyFile", h.KeyFile))
+	}
+	return errors.Join(faults...)
+}

@@ -1,0 +1,163 @@
+package identity
+
+import (
+	"encoding/base64"
+	"fmt"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/nats-io/jwt/v2"
+	"github.com/nats-io/nkeys"
+	"go.uber.org/zap"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/streams"
+)
+
+// BenchmarkRecords says what a node costs in memory when there are 100,000.
+func BenchmarkRecords(b *testing.B) {
+	const nodes = 100_000
+	heap := func() float64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return float64(m.HeapAlloc)
+	}
+	for b.Loop() {
+		before := heap()
+		r := NewRecords(nil, func(_, _ *Record) {})
+		for i := range nodes {
+			o := &identity.NodeIdentity{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("gateway-%06d", i)}}
+			o.Spec.Key = fmt.Sprintf("U%055d", i)
+			o.Spec.Expires = metav1.Now()
+			if err := (store{r}).Add(o); err != nil {
+				b.Fatal(err)
+			}
+		}
+		b.ReportMetric((heap()-before)/nodes, "B/node")
+		runtime.KeepAlive(r)
+	}
+}
+
+// question is one of the hub about a leaf of this key.
+func question(tb testing.TB, hub, key nkeys.KeyPair, issuer string, change func(*jwt.AuthorizationRequestClaims)) string {
+	tb.Helper()
+	const nonce = "abcdefghijklmnopqrstuv"
+	public := func(pair nkeys.KeyPair) string {
+		text, err := pair.PublicKey()
+		if err != nil {
+			tb.Fatal(err)
+		}
+		return text
+	}
+	signature, err := key.Sign([]byte(nonce))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	shown, err := identity.Show(identity.Credential{Node: "gw-1", Key: public(key)}, signature)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	claims := jwt.NewAuthorizationRequestClaims(issuer)
+	claims.Audience = calloutAudience
+	claims.UserNkey = public(key)
+	claims.Server.ID = public(hub)
+	claims.ClientInformation = jwt.ClientInformation{Host: "10.0.0.1", Kind: leafKind, Nonce: nonce}
+	claims.ConnectOptions.SignedNonce = base64.RawURLEncoding.EncodeToString(shown)
+	if change != nil {
+		change(claims)
+	}
+	text, err := claims.Encode(hub)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return text
+}
+
+func pair(tb testing.TB, kind nkeys.PrefixByte) nkeys.KeyPair {
+	tb.Helper()
+	made, err := nkeys.CreatePair(kind)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return made
+}
+
+// judged is a Callout that knows one node, without a hub.
+func judged(tb testing.TB, issuer nkeys.KeyPair) *Callout {
+	tb.Helper()
+	records := NewRecords(nil, func(_, _ *Record) {})
+	c, err := NewCallout(nil, issuer, Policy{Cells: 4}, records, nil, nil, nil, NewMetrics(nil), zap.NewNop())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return c
+}
+
+// BenchmarkAnswer is what one core does for a link that is let in: it proves two signatures and makes two.
+func BenchmarkAnswer(b *testing.B) {
+	issuer, hub, key := pair(b, nkeys.PrefixByteAccount), pair(b, nkeys.PrefixByteServer), pair(b, nkeys.PrefixByteUser)
+	c := judged(b, issuer)
+	public, err := key.PublicKey()
+	if err != nil {
+		b.Fatal(err)
+	}
+	c.records.put("gw-1", &Record{Node: "gw-1", Key: public, Expires: time.Now().Add(time.Hour)})
+	data := []byte(question(b, hub, key, c.self, nil))
+	for b.Loop() {
+		a, reason := c.read(data)
+		where, _ := c.judge(b.Context(), a, time.Now())
+		if reason != "" || where != cell {
+			b.Fatal(reason, where)
+		}
+		publish, subscribe := streams.NodePermissions(a.who.Node)
+		user, err := c.user(a.question.UserNkey, a.who.Node, "CELL-000", publish, subscribe)
+		if err != nil {
+			b.Fatal(err)
+		}
+		response := jwt.NewAuthorizationResponseClaims(a.question.UserNkey)
+		response.Audience, response.Jwt = a.question.Server.ID, user
+		if _, err := response.Encode(issuer); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func TestOnlyQuestionsOfTheHubAboutProvenLeafsAreRead(t *testing.T) {
+	issuer, hub, key := pair(t, nkeys.PrefixByteAccount), pair(t, nkeys.PrefixByteServer), pair(t, nkeys.PrefixByteUser)
+	c := judged(t, issuer)
+	for name, tt := range map[string]struct {
+		change func(*jwt.AuthorizationRequestClaims)
+		raw    func(string) string
+		want   Reason
+	}{
+		"a leaf":             {nil, nil, ""},
+		"garbage":            {nil, func(string) string { return "x" }, ReasonGarbage},
+		"cut":                {nil, func(s string) string { return s[:len(s)-10] }, ReasonGarbage},
+		"oversized":          {nil, func(s string) string { return s + string(make([]byte, maxQuestion)) }, ReasonGarbage},
+		"of another server":  {func(q *jwt.AuthorizationRequestClaims) { q.Server.ID = "NOTHER" }, nil, ReasonGarbage},
+		"for another issuer": {func(q *jwt.AuthorizationRequestClaims) { q.Subject = "AOTHER" }, nil, ReasonGarbage},
+		"for another use":    {func(q *jwt.AuthorizationRequestClaims) { q.Audience = "" }, nil, ReasonGarbage},
+		"a client":           {func(q *jwt.AuthorizationRequestClaims) { q.ClientInformation.Kind = "Client" }, nil, ReasonConnection},
+		"no credential":      {func(q *jwt.AuthorizationRequestClaims) { q.ConnectOptions.SignedNonce = "" }, nil, ReasonNoCredential},
+		"a password":         {func(q *jwt.AuthorizationRequestClaims) { q.ConnectOptions.SignedNonce = "secret!" }, nil, ReasonGarbage},
+		"a long credential": {func(q *jwt.AuthorizationRequestClaims) {
+			q.ConnectOptions.SignedNonce = string(make([]byte, identity.MaxShown+1))
+		}, nil, ReasonGarbage},
+		"the nonce of another":   {func(q *jwt.AuthorizationRequestClaims) { q.ClientInformation.Nonce = "other" }, nil, ReasonSignature},
+		"no nonce":               {func(q *jwt.AuthorizationRequestClaims) { q.ClientInformation.Nonce = "" }, nil, ReasonSignature},
+		"a user that is no user": {func(q *jwt.AuthorizationRequestClaims) { q.UserNkey = "AX" }, nil, ReasonGarbage},
+	} {
+		t.Run(name, func(t *testing.T) {
+			text := question(t, hub, key, c.self, tt.change)
+			if tt.raw != nil {
+				text = tt.raw(text)
+			}
+			if _, got := c.read([]byte(text)); got != tt.want {
+				t.Errorf("%q, want %q", got, tt.want)
+			}
+		})
+	}
+}

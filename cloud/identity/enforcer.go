@@ -1,0 +1,338 @@
+package identity
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/frond-edge/frond/streams"
+)
+
+const (
+	// sweepEvery is how often all is looked at, beside each change of a record.
+	sweepEvery = time.Minute
+	// recent is how long a revocation is looked at again in each round: a replica that had not heard of it may let one in.
+	recent = 10 * time.Minute
+	// lobbyStay is how long a link may be in the lobby. What it may do there takes a second.
+	lobbyStay = 5 * time.Minute
+)
+
+// again are the times after a revocation when the cell is looked at once more: a link may be between the hub's question and its
+// place, and a replica may hear of the revocation later.
+func again() []time.Duration {
+	return []time.Duration{0, time.Second, 3 * time.Second, 10 * time.Second}
+}
+
+// Told hears what becomes of nodes. Its methods must not block.
+type Told interface {
+	// Cut says that a node may not be connected any more: what goes over its links should end.
+	Cut(node, why string)
+	// Revoked says that somebody has just revoked it.
+	Revoked(node string)
+}
+
+// Enforcer closes the links of who may not stay: each replica does, and twice is harmless.
+type Enforcer struct {
+	system  system
+	policy  Policy
+	records *Records
+	links   *Links
+	told    Told
+	metrics *Metrics
+	log     *zap.Logger
+
+	mu sync.Mutex
+	// nodes to look at, and cells to look at when; guarded by mu.
+	nodes map[string]bool
+	cells map[string][]time.Time
+
+	nodesRing, cellsRing chan struct{} // each holds one: something was added
+
+	lobby map[link]time.Time // since when; of watchCells alone
+}
+
+// NewEnforcer makes an Enforcer. sys belongs to the hub's system account. Tell it of changes with Changed and Admitted.
+func NewEnforcer(sys *nats.Conn, policy Policy, told Told, metrics *Metrics, log *zap.Logger) *Enforcer {
+	return &Enforcer{
+		system: system{sys}, policy: policy, told: told, metrics: metrics, log: log,
+		nodes: make(map[string]bool), cells: make(map[string][]time.Time), nodesRing: make(chan struct{}, 1), cellsRing: make(chan struct{}, 1),
+		lobby: make(map[link]time.Time),
+	}
+}
+
+// Use says where the records and links are; once, before Start.
+func (e *Enforcer) Use(records *Records, links *Links) { e.records, e.links = records, links }
+
+// Changed is what Records calls.
+func (e *Enforcer) Changed(was, is *Record) {
+	switch {
+	case is == nil:
+		e.look(was.Node)
+		e.sweep(e.account(was.Node), again())
+		return
+	case was == nil && is.RevokedAt.IsZero() && len(is.Revoked) == 0:
+		return // it begins
+	}
+	e.look(is.Node)
+	if !is.RevokedAt.IsZero() && (was == nil || was.RevokedAt.IsZero()) || was != nil && len(is.Revoked) > len(was.Revoked) {
+		e.sweep(e.account(is.Node), again())
+	}
+	if was != nil && was.RevokedAt.IsZero() && !is.RevokedAt.IsZero() {
+		e.told.Revoked(is.Node)
+	}
+}
+
+// Admitted is what Links calls. A replica that has not heard of a revocation may have let somebody in who must not stay; one that
+// has not heard of an enrolment yet is no judge, so only what is known to be revoked counts, and not before long.
+func (e *Enforcer) Admitted(node string) {
+	if record := e.records.Of(node); record != nil && (!record.RevokedAt.IsZero() || len(record.Revoked) > 0) {
+		e.sweep(e.account(node), []time.Duration{recheck})
+	}
+}
+
+// Why links are closed beside what a standing says.
+const (
+	reasonNobodyKnows Reason = "nobody-knows"
+	reasonLobby       Reason = "lobby"
+)
+
+// recheck is longer than an informer usually lags.
+const recheck = 2 * time.Second
+
+// account is the cell of a node.
+func (e *Enforcer) account(node string) string { return streams.CellAccount(node, e.policy.Cells) }
+
+// look asks for the links of a node to be judged.
+func (e *Enforcer) look(node string) {
+	e.mu.Lock()
+	e.nodes[node] = true
+	e.mu.Unlock()
+	ring(e.nodesRing)
+}
+
+// sweep asks for a cell to be looked through, after each of these times.
+func (e *Enforcer) sweep(account string, after []time.Duration) {
+	now := time.Now()
+	e.mu.Lock()
+	for _, d := range after {
+		e.cells[account] = append(e.cells[account], now.Add(d))
+	}
+	e.mu.Unlock()
+	ring(e.cellsRing)
+}
+
+func ring(bell chan struct{}) {
+	select {
+	case bell <- struct{}{}:
+	default:
+	}
+}
+
+// take returns the nodes to look at.
+func (e *Enforcer) take() []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	nodes := slices.Collect(maps.Keys(e.nodes))
+	clear(e.nodes)
+	return nodes
+}
+
+// due returns the cell whose turn has come last, so that a revocation does not wait behind others, or how long none is due.
+func (e *Enforcer) due(now time.Time) (account string, wait time.Duration) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	wait = sweepEvery
+	var last time.Time
+	for name, times := range e.cells {
+		for _, at := range times {
+			switch {
+			case at.After(now):
+				wait = min(wait, at.Sub(now))
+			case at.After(last):
+				account, last = name, at
+			}
+		}
+	}
+	if account != "" {
+		e.cells[account] = slices.DeleteFunc(e.cells[account], func(at time.Time) bool { return !at.After(now) })
+		if len(e.cells[account]) == 0 {
+			delete(e.cells, account)
+		}
+	}
+	return account, wait
+}
+
+// Start enforces until ctx ends, and then returns nil.
+func (e *Enforcer) Start(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-e.records.Synced():
+	}
+	var g errgroup.Group
+	g.Go(func() error { return e.watchNodes(ctx) })
+	g.Go(func() error { return e.watchCells(ctx) })
+	return g.Wait()
+}
+
+// watchNodes closes the links that are known to be of a node, which takes a round trip.
+func (e *Enforcer) watchNodes(ctx context.Context) error {
+	ticker := time.NewTicker(sweepEvery)
+	defer ticker.Stop()
+	e.round(ctx)
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+			e.round(ctx)
+		case <-e.nodesRing:
+		}
+		for _, node := range e.take() {
+			e.judgeNode(ctx, node)
+		}
+	}
+}
+
+// watchCells asks the hub's servers what links there are.
+func (e *Enforcer) watchCells(ctx context.Context) error {
+	ticker := time.NewTicker(sweepEvery)
+	defer ticker.Stop()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+			if err := e.judgeLobby(ctx, time.Now()); err != nil && ctx.Err() == nil {
+				e.log.Warn("lobby not looked through, tried again in a minute", zap.Error(err))
+			}
+		case <-e.cellsRing:
+		case <-timer.C:
+		}
+		account, wait := e.due(time.Now())
+		if account == "" {
+			timer.Reset(wait)
+			continue
+		}
+		if err := e.judgeCell(ctx, account); err != nil && ctx.Err() == nil {
+			e.log.Warn("cell not looked through, tried again", zap.String("account", account), zap.Error(err))
+			e.sweep(account, []time.Duration{time.Second})
+		}
+		timer.Reset(0)
+	}
+}
+
+// round judges every known link by memory alone, and looks again at what was revoked lately.
+func (e *Enforcer) round(ctx context.Context) {
+	now, records := time.Now(), e.records.All()
+	e.metrics.nodes(records, now)
+	for _, record := range records {
+		if !record.RevokedAt.IsZero() && now.Sub(record.RevokedAt) < recent {
+			e.sweep(e.account(record.Node), []time.Duration{0})
+		}
+	}
+	for _, node := range e.links.nodes() {
+		if ctx.Err() != nil {
+			return
+		}
+		e.judgeNode(ctx, node)
+	}
+}
+
+// judgeNode closes those known links of a node whose key is not the node any more.
+func (e *Enforcer) judgeNode(ctx context.Context, node string) {
+	now := time.Now()
+	for _, h := range e.links.of(node) {
+		e.judge(ctx, h, now)
+	}
+	record := e.records.Of(node)
+	if why := standing(record, keyOf(record), e.records.Revoked(keyOf(record)), now); why != "" {
+		e.told.Cut(node, "its identity is not valid: "+string(why))
+	}
+}
+
+func keyOf(record *Record) string {
+	if record == nil {
+		return ""
+	}
+	return record.Key
+}
+
+// judge closes a link whose key is not its node. A record that may not have reached this replica yet is waited for.
+func (e *Enforcer) judge(ctx context.Context, h held, now time.Time) {
+	why := standing(e.records.Of(h.Node), h.Key, e.records.Revoked(h.Key), now)
+	switch {
+	case why == "":
+	case (why == ReasonUnknown || why == ReasonOtherKey) && now.Sub(h.at) < recheck:
+		e.sweep(e.account(h.Node), []time.Duration{recheck})
+	default:
+		e.close(ctx, h.admission, e.account(h.Node), why)
+	}
+}
+
+// close closes a link and forgets it.
+func (e *Enforcer) close(ctx context.Context, a admission, account string, why Reason) {
+	there, err := e.system.kick(ctx, a.link())
+	switch {
+	case errors.Is(err, nats.ErrNoResponders): // the server is gone, and the link with it
+	case err != nil:
+		e.log.Warn("link not closed, tried again", zap.String("node", a.Node), zap.String("key", a.Key), zap.Error(err))
+		e.sweep(account, []time.Duration{time.Second})
+		return
+	case there:
+		e.metrics.kick(why)
+		e.log.Info("link closed", zap.String("node", a.Node), zap.String("key", a.Key), zap.String("reason", string(why)))
+	}
+	e.links.forget(a)
+}
+
+// judgeCell lists the links of an account and closes those whose holder may not be there, and those whose holder nobody knows:
+// they were let in before any replica of today began, and come back as somebody within seconds.
+func (e *Enforcer) judgeCell(ctx context.Context, account string) error {
+	links, err := e.system.leafs(ctx, account)
+	if err != nil || len(links) == 0 {
+		return err
+	}
+	whose, err := e.links.whose(ctx, links)
+	if err != nil {
+		return err
+	}
+	now := time.Now()
+	for _, one := range links {
+		if h, known := whose[one]; known {
+			e.judge(ctx, h, now)
+		} else {
+			e.close(ctx, admission{Server: one.Server, CID: one.CID}, account, reasonNobodyKnows)
+		}
+	}
+	return nil
+}
+
+// judgeLobby closes links that have been in the lobby for long.
+func (e *Enforcer) judgeLobby(ctx context.Context, now time.Time) error {
+	links, err := e.system.leafs(ctx, streams.LobbyAccount)
+	if err != nil {
+		return err
+	}
+	since := make(map[link]time.Time, len(links))
+	for _, one := range links {
+		begun, there := e.lobby[one]
+		if !there {
+			begun = now
+		}
+		if since[one] = begun; now.Sub(begun) >= lobbyStay {
+			e.close(ctx, admission{Server: one.Server, CID: one.CID}, streams.LobbyAccount, reasonLobby)
+		}
+	}
+	e.lobby = since
+	return nil
+}

@@ -1,0 +1,101 @@
+package identity_test
+
+import (
+	"fmt"
+	"net/url"
+	"testing"
+	"time"
+
+	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/internal/kubetest"
+	"github.com/frond-edge/frond/streams"
+)
+
+func urls(t *testing.T, text string) []*url.URL {
+	t.Helper()
+	u, err := url.Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return []*url.URL{u}
+}
+
+func TestAGatewayJoinsByATokenAndComesBackByItsKey(t *testing.T) {
+	w := newWorld(t, 1)
+	r := w.replica("a", 0)
+	g := w.gateway("join-1", "")
+	g.dial(0)
+	kubetest.Eventually(t, limit, func() error {
+		if n := r.counted(t, "frond_identity_refusals_total", "unknown"); n == 0 {
+			return fmt.Errorf("a stranger was not refused")
+		}
+		return nil
+	})
+	if in := g.account(0); in != "" {
+		t.Fatalf("a stranger is in %s", in)
+	}
+
+	g.mu.Lock()
+	g.token = w.token("join01", nil)
+	g.mu.Unlock()
+	g.awaitAccount(0, streams.LobbyAccount)
+	var answer identity.Enrolment
+	for range 2 { // the first answer may get lost
+		g.call(g.key, identity.VerbEnrol, g.enrolment(), &answer)
+		if answer.Reason != "" || time.Until(answer.Expires) < w.policy.KeyLifetime-time.Minute || answer.HubCA == "" || answer.ClusterCA == "" ||
+			len(answer.HubURLs) != 1 || time.Since(answer.Now).Abs() > time.Minute {
+			t.Fatalf("answer: %+v", answer)
+		}
+	}
+	if used := w.uses("join01"); len(used) != 1 || used[0] != g.node+"="+g.key {
+		t.Errorf("the token was used by %v", used)
+	}
+	if spec := g.spec(); spec.Key != g.key || !spec.Expires.Time.Equal(answer.Expires) {
+		t.Errorf("recorded: %+v", spec)
+	}
+
+	g.hangUp() // with its token, and its key recorded
+	g.dial(0)
+	g.awaitAccount(0, g.home())
+	var empty struct{}
+	g.call(g.node, streams.VerbPing, empty, &empty)
+}
+
+func TestALinkIsWhoItProvesToBe(t *testing.T) {
+	w := newWorld(t, 1)
+	r := w.replica("a", 0)
+	victim, thief := w.gateway("prove-1", ""), w.gateway("prove-1", "")
+	victim.known()
+	for name, tt := range map[string]struct {
+		reason string
+		change func()
+	}{
+		"another key, the victim's name":  {"other-key", func() {}},
+		"the victim's key, not its seed":  {"signature", func() { thief.key = victim.key }},
+		"a name that is no node's":        {"node-name", func() { thief.node = "Prove_1" }},
+		"a name that is a pattern":        {"node-name", func() { thief.node = "*" }},
+		"a key that is none":              {"garbage", func() { thief.key = "U" }},
+		"a token that nobody has made":    {"token-unknown", func() { thief.node, thief.token = "prove-2", "zzzzzz."+tokenSecret }},
+		"a token of another form":         {"token-unknown", func() { thief.node, thief.token = "prove-2", "what" }},
+		"a token with a made up end":      {"token-wrong", func() { thief.node, thief.token = "prove-2", w.token("prove1", nil)[:7]+"zzzzzzzzzzzzzzzz" }},
+		"a token of kubeadm's other uses": {"token-unknown", func() { thief.node, thief.token = "prove-2", "kubead."+tokenSecret }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			thief.T, thief.node, thief.token = t, "prove-1", ""
+			thief.newKey()
+			tt.change()
+			before := r.counted(t, "frond_identity_refusals_total", tt.reason)
+			thief.dial(0)
+			kubetest.Eventually(t, limit, func() error {
+				if r.counted(t, "frond_identity_refusals_total", tt.reason) == before {
+					return fmt.Errorf("not refused for %s", tt.reason)
+				}
+				return nil
+			})
+			if in := thief.account(0); in != "" {
+				t.Errorf("in %s", in)
+			}
+			thief.hangUp()
+		})
+	}
+}

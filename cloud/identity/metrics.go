@@ -1,0 +1,77 @@
+package identity
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Metrics counts who comes in and who does not.
+type Metrics struct {
+	answers  *prometheus.CounterVec
+	refusals *prometheus.CounterVec
+	lockouts *prometheus.CounterVec
+	kicks    *prometheus.CounterVec
+	changes  *prometheus.CounterVec
+	took     prometheus.Histogram
+	left     *prometheus.GaugeVec
+}
+
+// NewMetrics makes the metrics and registers them; a nil registerer leaves them unregistered.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	counters := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "frond", Subsystem: "identity", Name: name, Help: help}, labels)
+	}
+	m := &Metrics{
+		answers:  counters("answers_total", "Answers to the hub about links.", "result"),
+		refusals: counters("refusals_total", "Links, enrolments and renewals refused.", "reason"),
+		lockouts: counters("lockouts_total", "Times that wrong tokens locked somebody out for the rest of a minute.", "by"),
+		kicks:    counters("kicks_total", "Links closed.", "reason"),
+		changes:  counters("changes_total", "Keys recorded.", "what"),
+		took: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Namespace: "frond", Subsystem: "identity", Name: "answer_seconds", Help: "From the hub's question to the answer.",
+			Buckets: prometheus.ExponentialBuckets(0.0001, 2, 14),
+		}),
+		left: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Namespace: "frond", Subsystem: "identity", Name: "nodes", Help: "Nodes by how long their key is still enough.",
+		}, []string{"left"}),
+	}
+	if reg != nil {
+		reg.MustRegister(m.answers, m.refusals, m.lockouts, m.kicks, m.changes, m.took, m.left)
+	}
+	return m
+}
+
+func (m *Metrics) answer(result string) { m.answers.WithLabelValues(result).Inc() }
+func (m *Metrics) refuse(reason Reason) { m.refusals.WithLabelValues(string(reason)).Inc() }
+func (m *Metrics) locked(by string)     { m.lockouts.WithLabelValues(by).Inc() }
+func (m *Metrics) kick(reason Reason)   { m.kicks.WithLabelValues(string(reason)).Inc() }
+func (m *Metrics) recorded(what string) { m.changes.WithLabelValues(what).Inc() }
+func (m *Metrics) answered(where place, took time.Duration) {
+	m.answer(string(where))
+	m.took.Observe(took.Seconds())
+}
+
+// nodes counts the records by what is left of them.
+func (m *Metrics) nodes(records []*Record, now time.Time) {
+	const day = 24 * time.Hour
+	count := map[string]int{"revoked": 0, "expired": 0, "day": 0, "week": 0, "more": 0}
+	for _, r := range records {
+		left := r.Expires.Sub(now)
+		switch {
+		case !r.RevokedAt.IsZero() || r.Key == "":
+			count["revoked"]++
+		case left <= 0:
+			count["expired"]++
+		case left <= day:
+			count["day"]++
+		case left <= 7*day:
+			count["week"]++
+		default:
+			count["more"]++
+		}
+	}
+	for left, n := range count {
+		m.left.WithLabelValues(left).Set(float64(n))
+	}
+}

@@ -1,0 +1,239 @@
+package identity
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/frond-edge/frond/api/identity"
+)
+
+// Record is what is kept of a NodeIdentity: some 300 bytes a node. It never changes; a newer one takes its place.
+type Record struct {
+	Node          string
+	Key, Previous string
+	Expires       time.Time
+	Revoked       []string
+	// RevokedAt is zero for a node that is not.
+	RevokedAt time.Time
+}
+
+func recordOf(o *identity.NodeIdentity) *Record {
+	r := &Record{
+		Node: o.Name, Key: o.Spec.Key, Previous: o.Spec.Previous, Expires: o.Spec.Expires.Time, Revoked: slices.Clone(o.Spec.Revoked),
+	}
+	if o.Spec.RevokedAt != nil {
+		r.RevokedAt = o.Spec.RevokedAt.Time
+	}
+	return r
+}
+
+// keys are those that are the node.
+func (r *Record) keys() []string {
+	return slices.DeleteFunc([]string{r.Key, r.Previous}, func(key string) bool { return key == "" })
+}
+
+// Records is all that is known of nodes' keys. Make it with NewRecords and run Start.
+type Records struct {
+	objects client.WithWatch
+	// changed hears of each change after it is known here; nil is a record that is not there.
+	changed func(was, is *Record)
+	synced  chan struct{}
+
+	mu     sync.RWMutex
+	byNode map[string]*Record // guarded by mu
+	// holders are the nodes of keys that are somebody; guarded by mu.
+	holders map[string]string
+	// revoked counts the records that say a key is nobody; guarded by mu.
+	revoked map[string]int
+	// news is closed with each change, and made anew; guarded by mu.
+	news chan struct{}
+	full bool // guarded by mu; synced is closed
+}
+
+// Rules are the rights that cloudcore needs for this package. Those on Secrets are for bootstrap tokens, in identity.TokenNamespace.
+func Rules() []rbacv1.PolicyRule {
+	return []rbacv1.PolicyRule{
+		{APIGroups: []string{identity.Group}, Resources: []string{identity.Resource}, Verbs: []string{"get", "list", "watch", "create", "update"}},
+		{APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: []string{"get", "update"}},
+		{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"list"}},
+	}
+}
+
+// NewClient makes a client of NodeIdentities.
+func NewClient(config *rest.Config) (client.WithWatch, error) {
+	scheme := runtime.NewScheme()
+	if err := identity.AddToScheme(scheme); err != nil {
+		return nil, err
+	}
+	return client.NewWithWatch(config, client.Options{Scheme: scheme})
+}
+
+// NewRecords makes an empty collection. changed must not block.
+func NewRecords(objects client.WithWatch, changed func(was, is *Record)) *Records {
+	return &Records{
+		objects: objects, changed: changed, synced: make(chan struct{}), news: make(chan struct{}),
+		byNode: make(map[string]*Record), holders: make(map[string]string), revoked: make(map[string]int),
+	}
+}
+
+// Synced closes when all records were read once.
+func (r *Records) Synced() <-chan struct{} { return r.synced }
+
+// Start follows Kubernetes until ctx ends and then returns nil.
+func (r *Records) Start(ctx context.Context) error {
+	lw := &toolscache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+			var list identity.NodeIdentityList
+			err := r.objects.List(ctx, &list, &client.ListOptions{Raw: &options})
+			return &list, err
+		},
+		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+			return r.objects.Watch(ctx, &identity.NodeIdentityList{}, &client.ListOptions{Raw: &options})
+		},
+	}
+	toolscache.NewReflectorWithOptions(lw, &identity.NodeIdentity{}, store{r},
+		toolscache.ReflectorOptions{Name: "identities"}).RunWithContext(ctx)
+	return nil
+}
+
+// Of returns the record of a node, or nil.
+func (r *Records) Of(node string) *Record {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.byNode[node]
+}
+
+// Holder is the node that a key is, or "".
+func (r *Records) Holder(key string) string {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.holders[key]
+}
+
+// Revoked says that a key is nobody for ever.
+func (r *Records) Revoked(key string) bool {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.revoked[key] > 0
+}
+
+// All returns each record, in no order.
+func (r *Records) All() []*Record {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return slices.Collect(maps.Values(r.byNode))
+}
+
+// Await waits until a key is known here as a node, or ctx ends.
+func (r *Records) Await(ctx context.Context, node, key string) {
+	for {
+		r.mu.RLock()
+		news, known := r.news, r.holders[key] == node
+		r.mu.RUnlock()
+		if known {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-news:
+		}
+	}
+}
+
+// put takes the newer state of a node; nil for is removes it.
+func (r *Records) put(node string, is *Record) (was *Record) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	was = r.byNode[node]
+	if was != nil {
+		for _, key := range was.keys() {
+			if r.holders[key] == node {
+				delete(r.holders, key)
+			}
+		}
+		for _, key := range was.Revoked {
+			if r.revoked[key]--; r.revoked[key] == 0 {
+				delete(r.revoked, key)
+			}
+		}
+		delete(r.byNode, node)
+	}
+	if is != nil {
+		r.byNode[node] = is
+		for _, key := range is.keys() {
+			r.holders[key] = node
+		}
+		for _, key := range is.Revoked {
+			r.revoked[key]++
+		}
+	}
+	close(r.news)
+	r.news = make(chan struct{})
+	return was
+}
+
+// store is the records as client-go's reflector fills them.
+type store struct{ *Records }
+
+func (s store) Add(object any) error {
+	o, ok := object.(*identity.NodeIdentity)
+	if !ok {
+		return fmt.Errorf("a %T among the identities", object)
+	}
+	is := recordOf(o)
+	s.changed(s.put(is.Node, is), is)
+	return nil
+}
+
+func (s store) Update(object any) error { return s.Add(object) }
+
+func (s store) Delete(object any) error {
+	if missed, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
+		object = missed.Obj
+	}
+	o, ok := object.(*identity.NodeIdentity)
+	if !ok {
+		return fmt.Errorf("a %T among the identities", object)
+	}
+	if was := s.put(o.Name, nil); was != nil {
+		s.changed(was, nil)
+	}
+	return nil
+}
+
+func (s store) Replace(objects []any, _ string) error {
+	there := make(map[string]bool, len(objects))
+	for _, object := range objects {
+		if err := s.Add(object); err != nil {
+			return err
+		}
+		there[object.(*identity.NodeIdentity).Name] = true
+	}
+	for _, record := range s.All() {
+		if !there[record.Node] {
+			s.changed(s.put(record.Node, nil), nil)
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.full {
+		s.full = true
+		close(s.synced)
+	}
+	return nil
+}
+
+func (store) Resync() error { return nil }

@@ -1,0 +1,332 @@
+package identity
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/nats-io/nkeys"
+	"go.uber.org/zap"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/util/retry"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/streams"
+)
+
+// Trust is what a gateway is told beside its key. The files are read for each answer, so that they may change.
+type Trust struct {
+	HubURLs                  []string
+	HubCAFile, ClusterCAFile string
+}
+
+// Registrar records keys: it answers enrol and renew. All that it knows it reads from Kubernetes at that moment, and writes
+// under the version that it read, so any number of replicas may answer the same gateway at once.
+type Registrar struct {
+	objects client.Client
+	kube    kubernetes.Interface
+	records *Records
+	policy  Policy
+	trust   Trust
+	guesses *guesses
+	now     func() time.Time
+	metrics *Metrics
+	log     *zap.Logger
+}
+
+// NewRegistrar makes a Registrar.
+func NewRegistrar(objects client.Client, kube kubernetes.Interface, records *Records, policy Policy, trust Trust, metrics *Metrics, log *zap.Logger) *Registrar {
+	return &Registrar{
+		objects: objects, kube: kube, records: records, policy: policy, trust: trust,
+		guesses: newGuesses(time.Now, metrics.locked), now: time.Now, metrics: metrics, log: log,
+	}
+}
+
+// awaitRecord is how long an answer waits for this replica's own records to have it: other replicas have it then, too, or soon.
+const awaitRecord = 2 * time.Second
+
+// refusal is a request that is not granted; its text is for who runs the gateway.
+type refusal struct {
+	reason Reason
+	text   string
+}
+
+func (r *refusal) Error() string { return r.text }
+
+func refuse(reason Reason, format string, values ...any) error {
+	return &refusal{reason, fmt.Sprintf(format, values...)}
+}
+
+// garbage is no dead letter: what cannot be read may hold a token.
+func garbage(err error) error { return refuse(ReasonGarbage, "the request cannot be read: %v", err) }
+
+// Enrol is the streams.CallHandler of identity.VerbEnrol.
+func (r *Registrar) Enrol(ctx context.Context, caller string, request []byte) (any, error) {
+	var req identity.EnrolRequest
+	if err := streams.DecodeRequest(request, &req); err != nil {
+		return r.reply(ctx, identity.VerbEnrol, "", "", time.Time{}, garbage(err))
+	}
+	expires, err := r.enrol(ctx, caller, req)
+	return r.reply(ctx, identity.VerbEnrol, req.Node, req.Key, expires, err)
+}
+
+// Renew is the streams.CallHandler of identity.VerbRenew.
+func (r *Registrar) Renew(ctx context.Context, caller string, request []byte) (any, error) {
+	var req identity.RenewRequest
+	if err := streams.DecodeRequest(request, &req); err != nil {
+		return r.reply(ctx, identity.VerbRenew, "", "", time.Time{}, garbage(err))
+	}
+	expires, err := r.renew(ctx, caller, req)
+	return r.reply(ctx, identity.VerbRenew, req.Node, req.Key, expires, err)
+}
+
+// reply makes the answer of what was decided.
+func (r *Registrar) reply(ctx context.Context, verb, node, key string, expires time.Time, err error) (any, error) {
+	var refused *refusal
+	switch {
+	case errors.As(err, &refused):
+		r.metrics.refuse(refused.reason)
+		r.log.Warn("identity refused", zap.String("verb", verb), zap.String("node", printable(node)), zap.String("key", printable(key)),
+			zap.String("reason", string(refused.reason)))
+		return identity.Enrolment{Reason: refused.text, Now: r.now()}, nil
+	case err != nil:
+		return nil, err
+	}
+	answer := identity.Enrolment{Expires: expires, Now: r.now(), HubURLs: r.trust.HubURLs}
+	var faults [2]error
+	answer.HubCA, faults[0] = read(r.trust.HubCAFile)
+	answer.ClusterCA, faults[1] = read(r.trust.ClusterCAFile)
+	if err := errors.Join(faults[:]...); err != nil {
+		return nil, fmt.Errorf("read what gateways trust: %w", err)
+	}
+	wctx, cancel := context.WithTimeout(ctx, awaitRecord)
+	defer cancel()
+	r.records.Await(wctx, node, key)
+	return answer, nil
+}
+
+// read returns a file's text; no file has none.
+func read(file string) (string, error) {
+	if file == "" {
+		return "", nil
+	}
+	data, err := os.ReadFile(file)
+	return string(data), err
+}
+
+// enrol records a key for a node, if a token says so.
+func (r *Registrar) enrol(ctx context.Context, caller string, req identity.EnrolRequest) (time.Time, error) {
+	if err := claim(identity.VerbEnrol, caller, req.Node, req.Key, req.Key, req.Signature); err != nil {
+		return time.Time{}, err
+	}
+	var expires time.Time
+	err := retry.OnError(races(), raced, func() error {
+		object, err := r.object(ctx, req.Node)
+		if err != nil {
+			return err
+		}
+		if object != nil && standing(recordOf(object), req.Key, r.revoked(object, req.Key), r.now()) == "" {
+			expires = object.Spec.Expires.Time // asked again: the first answer was lost
+			return nil
+		}
+		secret, token, err := r.token(ctx, caller, req)
+		if err != nil {
+			return err
+		}
+		if err := r.mayTake(ctx, object, token, req); err != nil {
+			return err
+		}
+		if err := r.use(ctx, secret, token, req); err != nil {
+			return err
+		}
+		expires, err = r.record(ctx, object, req)
+		return err
+	})
+	return expires, err
+}
+
+// races is how often is read again: some hundred gateways may come at once by one token.
+func races() wait.Backoff {
+	return wait.Backoff{Steps: 12, Duration: 10 * time.Millisecond, Factor: 1.6, Jitter: 1, Cap: time.Second}
+}
+
+// raced says that another replica, or a person, was first: what was read must be read again.
+func raced(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
+
+// claim checks that a request is the caller's own, and that its key has signed it. In the lobby the caller is the link's key.
+func claim(verb, caller, node, own, key string, signature []byte) error {
+	switch {
+	case own != caller:
+		return refuse(ReasonCaller, "the key in the request is not the one of this link")
+	case !nameable(node):
+		return refuse(ReasonNodeName, "%.64q cannot be the name of a Node: it takes lower case letters, digits, '-' and '.'", node)
+	case !proven(key, identity.Proof(verb, node, key), signature):
+		return refuse(ReasonProof, "the key in the request has not signed it")
+	}
+	return nil
+}
+
+func proven(key string, data, signature []byte) bool {
+	if !nkeys.IsValidPublicUserKey(key) {
+		return false
+	}
+	public, err := nkeys.FromPublicKey(key)
+	return err == nil && public.Verify(data, signature) == nil
+}
+
+// object reads the NodeIdentity of a node from Kubernetes itself; nil is that there is none.
+func (r *Registrar) object(ctx context.Context, node string) (*identity.NodeIdentity, error) {
+	object := &identity.NodeIdentity{}
+	err := r.objects.Get(ctx, client.ObjectKey{Name: node}, object)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil //nolint:nilnil // nothing there is an answer
+	case err != nil:
+		return nil, fmt.Errorf("read the identity of %s: %w", node, err)
+	}
+	return object, nil
+}
+
+// token reads and checks the request's token.
+func (r *Registrar) token(ctx context.Context, caller string, req identity.EnrolRequest) (*corev1.Secret, *identity.Token, error) {
+	const another = "; make another one with `frond token create`"
+	id, secret, ok := identity.SplitToken(req.Token)
+	if !ok {
+		return nil, nil, refuse(ReasonTokenUnknown, "what was given is no token: it is six letters or digits, a dot, and sixteen of them")
+	}
+	if !r.guesses.allowed(caller, id) {
+		return nil, nil, refuse(ReasonLocked, "too many wrong tokens; try again in a minute")
+	}
+	object, err := r.kube.CoreV1().Secrets(identity.TokenNamespace).Get(ctx, identity.TokenName(id), metav1.GetOptions{})
+	var token *identity.Token
+	switch {
+	case apierrors.IsNotFound(err):
+	case err != nil:
+		return nil, nil, fmt.Errorf("read token %s: %w", id, err)
+	default:
+		if read, err := identity.TokenOf(object); err == nil {
+			token = &read
+		} else {
+			r.log.Warn("token not usable", zap.Error(err))
+		}
+	}
+	switch reason := admits(token, secret, req.Node, req.Key, r.now()); reason {
+	case "":
+		return object, token, nil
+	case ReasonTokenExpired:
+		return nil, nil, refuse(reason, "token %s has expired%s", id, another)
+	case ReasonTokenUsed:
+		return nil, nil, refuse(reason, "token %s is used up%s", id, another)
+	case ReasonTokenNode:
+		return nil, nil, refuse(reason, "token %s is for another node%s", id, another)
+	default: // no word about which half is wrong
+		r.guesses.count(caller, id)
+		return nil, nil, refuse(reason, "the token is not known%s", another)
+	}
+}
+
+// mayTake says whether a good token lets this key be the node.
+func (r *Registrar) mayTake(ctx context.Context, object *identity.NodeIdentity, token *identity.Token, req identity.EnrolRequest) error {
+	if r.revoked(object, req.Key) {
+		return refuse(ReasonRevokedKey, "this key was revoked; run `frond reset` on the gateway, which makes another one")
+	}
+	if holder := r.records.Holder(req.Key); holder != "" && holder != req.Node {
+		return refuse(ReasonForeignKey, "this key is node %s; run `frond reset` on the gateway, which makes another one", holder)
+	}
+	if token.Node == req.Node {
+		return nil
+	}
+	advice := fmt.Sprintf("; if this gateway shall be it, make a token that says so: `frond token create --node %s`", req.Node)
+	if object == nil {
+		name := fields.OneTermEqualSelector(metav1.ObjectNameField, req.Node).String()
+		nodes, err := r.kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{FieldSelector: name})
+		switch {
+		case err != nil:
+			return fmt.Errorf("read node %s: %w", req.Node, err)
+		case len(nodes.Items) == 0:
+			return nil
+		}
+		return refuse(ReasonTaken, "Kubernetes has a node %s already%s", req.Node, advice)
+	}
+	switch record := recordOf(object); {
+	case !record.RevokedAt.IsZero():
+		return refuse(ReasonRevokedNode, "node %s was revoked%s", req.Node, advice)
+	case record.Key != "" && record.Key != req.Key && r.renewable(record.Expires):
+		return refuse(ReasonTaken, "node %s has another key%s", req.Node, advice)
+	}
+	return nil
+}
+
+// revoked says that a key is nobody for ever: by all records as they are known here, and by this one as it is.
+func (r *Registrar) revoked(object *identity.NodeIdentity, key string) bool {
+	return r.records.Revoked(key) || object != nil && slices.Contains(object.Spec.Revoked, key)
+}
+
+// renewable says that a key with this end is enough, or may still be renewed.
+func (r *Registrar) renewable(expires time.Time) bool {
+	return r.now().Before(expires.Add(r.policy.RenewWindow))
+}
+
+// use notes a use of the token before anything is recorded, under the version that was checked: of two gateways with the last use
+// one gets it.
+func (r *Registrar) use(ctx context.Context, secret *corev1.Secret, token *identity.Token, req identity.EnrolRequest) error {
+	if token.UsedBy(req.Node, req.Key) {
+		return nil
+	}
+	identity.MarkUsed(secret, req.Node, req.Key)
+	if _, err := r.kube.CoreV1().Secrets(secret.Namespace).Update(ctx, secret, metav1.UpdateOptions{}); err != nil {
+		return fmt.Errorf("note the use of token %s: %w", token.ID, err)
+	}
+	return nil
+}
+
+// record writes the key. The keys of a node that was revoked are nobody for ever.
+func (r *Registrar) record(ctx context.Context, object *identity.NodeIdentity, req identity.EnrolRequest) (time.Time, error) {
+	fresh := object == nil
+	if fresh {
+		object = &identity.NodeIdentity{ObjectMeta: metav1.ObjectMeta{Name: req.Node}}
+	}
+	if object.Spec.RevokedAt != nil {
+		for _, old := range recordOf(object).keys() {
+			object.Spec.Revoked = appendNew(object.Spec.Revoked, old)
+		}
+	}
+	object.Spec.Key, object.Spec.Previous, object.Spec.RevokedAt = req.Key, "", nil
+	r.stamp(&object.Spec)
+	write := func() error { return r.objects.Update(ctx, object) }
+	if fresh {
+		write = func() error { return r.objects.Create(ctx, object) }
+	}
+	if err := write(); err != nil {
+		return time.Time{}, fmt.Errorf("record the key of %s: %w", req.Node, err)
+	}
+	r.metrics.recorded(identity.VerbEnrol)
+	r.log.Info("node enrolled", zap.String("node", req.Node), zap.String("key", req.Key))
+	return object.Spec.Expires.Time, nil
+}
+
+// stamp gives a key its time.
+func (r *Registrar) stamp(spec *identity.NodeIdentitySpec) {
+	now := r.now().Truncate(time.Second)
+	spec.Issued, spec.Expires = metav1.NewTime(now), metav1.NewTime(now.Add(r.policy.KeyLifetime))
+}
+
+// maxRevoked bounds what a record remembers; the oldest go first.
+const maxRevoked = 256
+
+func appendNew(keys []string, key string) []string {
+	if slices.Contains(keys, key) {
+		return keys
+	}
+	keys = append(keys, key)
+	return keys[max(0, len(keys)-maxRevoked):]
+}

@@ -1,0 +1,157 @@
+package identity
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+	"k8s.io/client-go/util/retry"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/frond-edge/frond/api/identity"
+)
+
+const (
+	// renewShare is the part of its lifetime that a key must have spent before more is written down for it; before that the answer
+	// says what is recorded.
+	renewShare = 10
+	// renewPause is how soon a node may change its key again.
+	renewPause = 10 * time.Second
+)
+
+// renew gives a key more time, or records another one that the present one approves of.
+func (r *Registrar) renew(ctx context.Context, caller string, req identity.RenewRequest) (time.Time, error) {
+	own := req.Node
+	if !nameable(caller) { // from the lobby
+		own = req.Current
+	}
+	if err := claim(identity.VerbRenew, caller, req.Node, own, req.Key, req.Signature); err != nil {
+		return time.Time{}, err
+	}
+	if !proven(req.Current, identity.Proof(identity.VerbRenew, req.Node, req.Key), req.Approval) {
+		return time.Time{}, refuse(ReasonProof, "the present key has not approved of the request")
+	}
+	var expires time.Time
+	err := retry.OnError(races(), raced, func() error {
+		object, err := r.object(ctx, req.Node)
+		if err != nil {
+			return err
+		}
+		if err := r.mayRenew(object, req); err != nil {
+			return err
+		}
+		now, spec := r.now(), &object.Spec
+		spent := now.Sub(spec.Issued.Time)
+		again := req.Key == spec.Key
+		switch {
+		case again && now.Before(spec.Expires.Time) && spent < r.policy.KeyLifetime/renewShare:
+			expires = spec.Expires.Time
+			return nil
+		case !again && spent < min(renewPause, r.policy.KeyLifetime/renewShare):
+			return refuse(ReasonSoon, "the key of %s was changed %s ago; try again in %s", req.Node, spent.Round(time.Second), renewPause)
+		case !again:
+			// Who asks with the previous key has lost the answer with the present one.
+			spec.Key, spec.Previous = req.Key, req.Current
+		}
+		r.stamp(spec)
+		if err := r.objects.Update(ctx, object); err != nil {
+			return fmt.Errorf("record the key of %s: %w", req.Node, err)
+		}
+		expires = spec.Expires.Time
+		r.metrics.recorded(identity.VerbRenew)
+		r.log.Info("key renewed", zap.String("node", req.Node), zap.String("key", req.Key), zap.Bool("same", again))
+		return nil
+	})
+	return expires, err
+}
+
+// mayRenew says whether the present key may.
+func (r *Registrar) mayRenew(object *identity.NodeIdentity, req identity.RenewRequest) error {
+	advice := fmt.Sprintf("make a token with `frond token create --node %s`, and run `frond reset` and `frond join` with it on the gateway", req.Node)
+	if object == nil {
+		return refuse(ReasonUnknown, "node %s has no identity; %s", req.Node, advice)
+	}
+	record := recordOf(object)
+	switch reason := standing(record, req.Current, r.revoked(object, req.Current), r.now()); reason {
+	case "":
+	case ReasonExpired:
+		if !r.renewable(record.Expires) {
+			return refuse(reason, "the key of %s expired on %s, and may be renewed until %s after that; %s", req.Node,
+				record.Expires.UTC().Format(time.RFC3339), r.policy.RenewWindow, advice)
+		}
+	default:
+		return refuse(reason, "the present key is not node %s (%s); %s", req.Node, reason, advice)
+	}
+	if r.revoked(object, req.Key) {
+		return refuse(ReasonRevokedKey, "the new key was revoked; make another one")
+	}
+	if holder := r.records.Holder(req.Key); holder != "" && holder != req.Node {
+		return refuse(ReasonForeignKey, "the new key is node %s; make another one", holder)
+	}
+	return nil
+}
+
+// Settler ends the time of previous keys: once a node came with its newest key, no other is it any more. It writes once a change
+// of keys.
+type Settler struct {
+	objects client.Client
+	records *Records
+	log     *zap.Logger
+
+	mu      sync.Mutex
+	pending map[string]bool // guarded by mu
+	ring    chan struct{}   // holds one: something was added
+}
+
+// NewSettler makes a Settler.
+func NewSettler(objects client.Client, records *Records, log *zap.Logger) *Settler {
+	return &Settler{objects: objects, records: records, log: log, pending: make(map[string]bool), ring: make(chan struct{}, 1)}
+}
+
+// Seen notes that a node came with its newest key. It does not block.
+func (s *Settler) Seen(node string) {
+	s.mu.Lock()
+	s.pending[node] = true
+	s.mu.Unlock()
+	ring(s.ring)
+}
+
+// Start writes until ctx ends, and then returns nil. What cannot be written is written at the next link.
+func (s *Settler) Start(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-s.ring:
+		}
+		s.mu.Lock()
+		pending := s.pending
+		s.pending = make(map[string]bool)
+		s.mu.Unlock()
+		for node := range pending {
+			if err := s.settle(ctx, node); err != nil && ctx.Err() == nil {
+				s.log.Warn("previous key not ended, tried again at the next link", zap.String("node", node), zap.Error(err))
+			}
+		}
+	}
+}
+
+// settleTimeout bounds one write.
+const settleTimeout = 10 * time.Second
+
+func (s *Settler) settle(ctx context.Context, node string) error {
+	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
+	defer cancel()
+	seen := s.records.Of(node)
+	object := &identity.NodeIdentity{}
+	if err := s.objects.Get(ctx, client.ObjectKey{Name: node}, object); err != nil {
+		return err
+	}
+	if seen == nil || object.Spec.Key != seen.Key || object.Spec.Previous == "" {
+		return nil // another key by now
+	}
+	object.Spec.Previous = ""
+	return s.objects.Update(ctx, object)
+}

@@ -1,0 +1,76 @@
+package identity
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+const (
+	// leafsWait is how long the hub's servers are waited for after the last answer of one.
+	leafsWait = 300 * time.Millisecond
+	// kickTimeout bounds one kick.
+	kickTimeout = 2 * time.Second
+)
+
+// system is the hub's own account: which links there are, and how to close one.
+type system struct{ nc *nats.Conn }
+
+// leafs lists the links of an account on all servers that answer.
+func (s system) leafs(ctx context.Context, account string) ([]link, error) {
+	request, err := json.Marshal(map[string]string{"account": account})
+	if err != nil {
+		return nil, err
+	}
+	replies, err := gather(ctx, s.nc, "$SYS.REQ.SERVER.PING.LEAFZ", request, leafsWait)
+	if err != nil {
+		return nil, fmt.Errorf("list the links of %s: %w", account, err)
+	}
+	var links []link
+	for _, reply := range replies {
+		var z struct {
+			Server struct {
+				ID string `json:"id"`
+			} `json:"server"`
+			Data struct {
+				Leafs []struct {
+					ID uint64 `json:"id"`
+				} `json:"leafs"`
+			} `json:"data"`
+		}
+		if err := json.Unmarshal(reply, &z); err != nil {
+			return nil, fmt.Errorf("list the links of %s: %w", account, err)
+		}
+		for _, leaf := range z.Data.Leafs {
+			links = append(links, link{Server: z.Server.ID, CID: leaf.ID})
+		}
+	}
+	return links, nil
+}
+
+// kick closes a link. It says whether there was one.
+func (s system) kick(ctx context.Context, l link) (bool, error) {
+	request, err := json.Marshal(map[string]uint64{"cid": l.CID})
+	if err != nil {
+		return false, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, kickTimeout)
+	defer cancel()
+	// The hub does nothing without a reply subject.
+	msg, err := s.nc.RequestWithContext(ctx, "$SYS.REQ.SERVER."+l.Server+".KICK", request)
+	if err != nil {
+		return false, fmt.Errorf("close link %d of server %s: %w", l.CID, l.Server, err)
+	}
+	var reply struct {
+		Error *struct {
+			Description string `json:"description"`
+		} `json:"error"`
+	}
+	if err := json.Unmarshal(msg.Data, &reply); err != nil {
+		return false, fmt.Errorf("close link %d of server %s: %w", l.CID, l.Server, err)
+	}
+	return reply.Error == nil, nil // an error is that it is gone
+}

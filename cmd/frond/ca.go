@@ -1,0 +1,135 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/frond-edge/frond/internal/install"
+)
+
+func newCA() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "ca",
+		Short: "Replace the authority that signs the hub's certificates",
+	}
+	rotate := &cobra.Command{
+		Use:   "rotate",
+		Short: "Replace the authority in three steps: add, switch, drop",
+		Long: `Replace the authority that signs the hub's certificates, with no link lost. Each step may be run again.
+
+  add      makes the next authority. Gateways learn of it when they renew their keys, so give them time.
+  switch   makes all certificates again, signed by the next authority; both are believed.
+  drop     ends belief in the one before; before switch, it gives the change up.
+
+After each step the hub's servers must read their files again (SIGHUP), once Kubernetes has brought these to them. cloudcores do
+by themselves.`,
+	}
+	rotate.AddCommand(
+		newCARotate(install.StepAdd, "Make the next authority, and tell gateways to believe both"),
+		newCARotate(install.StepSwitch, "Let the next authority sign, and make all certificates again"),
+		newCARotate(install.StepDrop, "Believe the authority before this one no more"),
+	)
+	cmd.AddCommand(rotate)
+	return cmd
+}
+
+type caRotate struct {
+	kube
+	step    install.Step
+	options install.Options
+	force   bool
+	output  output
+}
+
+func newCARotate(step install.Step, short string) *cobra.Command {
+	c := &caRotate{step: step}
+	cmd := &cobra.Command{
+		Use:   string(step),
+		Short: short,
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return c.Run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	c.add(cmd)
+	c.output.add(cmd)
+	cmd.Flags().BoolVar(&c.options.DryRun, "dry-run", false, "only say what would be done")
+	if step == install.StepSwitch {
+		cmd.Flags().BoolVar(&c.force, "force", false, "also if gateways have not learned of the next authority; they will have to join again")
+	}
+	return cmd
+}
+
+// Run takes the step.
+func (c *caRotate) Run(ctx context.Context, out, talk io.Writer) error {
+	asJSON, err := c.output.json()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, initTimeout)
+	defer cancel()
+	cfg, err := c.config()
+	if err != nil {
+		return err
+	}
+	if c.step == install.StepSwitch && !c.force {
+		if err := c.learned(ctx); err != nil {
+			return err
+		}
+	}
+	report, err := install.Rotate(ctx, cfg, c.step, c.options, time.Now())
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		return printJSON(out, report)
+	}
+	if err := printReport(report, c.options.DryRun, out, talk); err != nil || report.Changed() == 0 || c.options.DryRun {
+		return err
+	}
+	fmt.Fprintln(talk, map[install.Step]string{
+		install.StepAdd:    "next: let the hub's servers read their files again; when gateways have renewed their keys, frond ca rotate switch",
+		install.StepSwitch: "next: let the hub's servers read their files again; when all links are back, frond ca rotate drop. Join commands from before name another authority: make new tokens",
+		install.StepDrop:   "next: let the hub's servers read their files again",
+	}[c.step])
+	return nil
+}
+
+// learned refuses to go on while there are gateways that would not believe the next authority.
+func (c *caRotate) learned(ctx context.Context) error {
+	client, err := c.client()
+	if err != nil {
+		return err
+	}
+	rollover, err := install.ReadRollover(ctx, client)
+	if err != nil || rollover.Next == "" {
+		return err // the step itself says what is missing
+	}
+	list := nodeList{kube: c.kube}
+	nodes, err := list.list(ctx, time.Now())
+	if err != nil {
+		return err
+	}
+	var late []string
+	for _, node := range nodes {
+		if (node.State == "valid" || node.State == "renewable") && node.Issued.Before(rollover.Added) {
+			late = append(late, node.Node)
+		}
+	}
+	if len(late) > 0 {
+		const shown = 10
+		names := strings.Join(late[:min(shown, len(late))], ", ")
+		if len(late) > shown {
+			names += ", …"
+		}
+		return fmt.Errorf("%d gateways have not renewed their keys since %s, and may not know the next authority: %s\n"+
+			"  wait until they have (frond node list), or add --force: they will then need a token to join again",
+			len(late), rollover.Added.UTC().Format(time.RFC3339), names)
+	}
+	return nil
+}

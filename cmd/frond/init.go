@@ -1,0 +1,98 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/frond-edge/frond/internal/install"
+)
+
+// initTimeout bounds frond init: some twenty requests, also over a slow link.
+const initTimeout = 2 * time.Minute
+
+type initialize struct {
+	kube
+	options install.Options
+	output  output
+}
+
+func newInit() *cobra.Command {
+	i := &initialize{}
+	cmd := &cobra.Command{
+		Use:   "init",
+		Short: "Make what Frond needs in a cluster: authority, keys, certificates, configuration, kinds",
+		Long: `Make what Frond needs in a cluster: the authority of the hub, the keys and certificates of its servers and of cloudcore,
+their configuration, and Frond's kinds. All of it is in the namespace frond-system but the kinds.
+
+Run it again at any time: a key that exists stays as it is, what is missing is made, and a certificate that has used up two thirds
+of its life is renewed. What was chosen before need not be given again.`,
+		Example: "  frond init --hub-url tls://hub.example.com:7422\n  frond init --dry-run",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return i.Run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	i.add(cmd)
+	i.output.add(cmd)
+	f := cmd.Flags()
+	f.BoolVar(&i.options.DryRun, "dry-run", false, "only say what would be done")
+	f.StringSliceVar(&i.options.Settings.HubURLs, "hub-url", nil, "where gateways reach the hub: tls://HOST:PORT, wss://HOST:PORT")
+	f.StringSliceVar(&i.options.Settings.HubHosts, "hub-host", nil, "further names and addresses for the certificates of the hub's servers")
+	f.IntVar(&i.options.Settings.Cells, "cells", 0, fmt.Sprintf("accounts that gateways are spread over, a few hundred in each; chosen once (default %d)", install.DefaultCells))
+	f.IntVar(&i.options.Settings.HubServers, "hub-servers", 0, fmt.Sprintf("servers of the hub: 1, 3 or 5 (default %d)", install.DefaultHubServers))
+	f.BoolVar(&i.options.Rotate, "rotate-certificates", false, "make the certificates of the hub, of cloudcore and of people again, with new keys")
+	return cmd
+}
+
+// Run makes what is missing.
+func (i *initialize) Run(ctx context.Context, out, talk io.Writer) error {
+	asJSON, err := i.output.json()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, initTimeout)
+	defer cancel()
+	cfg, err := i.config()
+	if err != nil {
+		return err
+	}
+	report, err := install.Init(ctx, cfg, i.options, time.Now())
+	if err != nil {
+		return fmt.Errorf("%w\n  what was done stays: run frond init again", err)
+	}
+	if asJSON {
+		return printJSON(out, report)
+	}
+	return printReport(report, i.options.DryRun, out, talk)
+}
+
+func printReport(r install.Report, dry bool, out, talk io.Writer) error {
+	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(w, "KIND\tNAME\tACTION")
+	for _, o := range r.Objects {
+		fmt.Fprintf(w, "%s\t%s\t%s\n", o.Kind, o.Name, o.Action)
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	for _, file := range r.Files {
+		fmt.Fprintf(out, "%s: %s\n", file.File, file.Reason)
+	}
+	for _, warning := range r.Warnings {
+		fmt.Fprintln(talk, "warning:", warning)
+	}
+	switch n := r.Changed(); {
+	case n == 0:
+		fmt.Fprintln(out, "nothing to change")
+	case dry:
+		fmt.Fprintf(out, "%d objects would be written; nothing was\n", n)
+	default:
+		fmt.Fprintf(out, "%d objects written; the authority is %s\n", n, r.CAHash)
+	}
+	return nil
+}

@@ -1,0 +1,273 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/internal/install"
+	"github.com/frond-edge/frond/internal/kubetest"
+)
+
+// shared is the control plane of the tests of commands that only need that.
+var shared kubetest.Shared
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	shared.Cleanup()
+	os.Exit(code)
+}
+
+// kubeconfigOf writes a kubeconfig.
+func kubeconfigOf(t *testing.T, cfg *rest.Config) string {
+	t.Helper()
+	c := clientcmdapi.NewConfig()
+	c.Clusters["c"] = &clientcmdapi.Cluster{Server: cfg.Host, CertificateAuthorityData: cfg.CAData}
+	c.AuthInfos["c"] = &clientcmdapi.AuthInfo{ClientCertificateData: cfg.CertData, ClientKeyData: cfg.KeyData}
+	c.Contexts["c"] = &clientcmdapi.Context{Cluster: "c", AuthInfo: "c"}
+	c.CurrentContext = "c"
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := clientcmd.WriteToFile(*c, file); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// installation runs commands against the cluster of all tests, without what earlier tests installed there.
+type installation struct {
+	t      *testing.T
+	client kubernetes.Interface
+	file   string
+}
+
+func newInstallation(t *testing.T) *installation {
+	t.Helper()
+	c := shared.Cluster(t)
+	i := &installation{t: t, client: c.Client(t), file: kubeconfigOf(t, c.Config())}
+	i.clear()
+	return i
+}
+
+// clear leaves the namespace, which takes a controller to delete.
+func (i *installation) clear() {
+	i.t.Helper()
+	ctx, all := i.t.Context(), metav1.ListOptions{}
+	for _, err := range []error{
+		i.client.CoreV1().Secrets(identity.Namespace).DeleteCollection(ctx, metav1.DeleteOptions{}, all),
+		i.client.CoreV1().ConfigMaps(identity.Namespace).DeleteCollection(ctx, metav1.DeleteOptions{}, all),
+		i.client.CoreV1().Secrets(identity.TokenNamespace).DeleteCollection(ctx, metav1.DeleteOptions{}, all),
+	} {
+		if err != nil {
+			i.t.Fatal(err)
+		}
+	}
+}
+
+// must runs a command that must succeed, and returns what it prints.
+func (i *installation) must(args ...string) string {
+	i.t.Helper()
+	code, out, errs := i.run(args...)
+	if code != 0 {
+		i.t.Fatalf("frond %s: code %d, %s", strings.Join(args, " "), code, errs)
+	}
+	return out
+}
+
+func (i *installation) run(args ...string) (code int, out, errs string) {
+	return frond(append(args, "--kubeconfig", i.file)...)
+}
+
+// files are all entries of all Secrets of the namespace.
+func (i *installation) files() install.Files {
+	i.t.Helper()
+	list, err := i.client.CoreV1().Secrets(identity.Namespace).List(i.t.Context(), metav1.ListOptions{})
+	if err != nil {
+		i.t.Fatal(err)
+	}
+	files := install.Files{}
+	for _, o := range list.Items {
+		for entry, data := range o.Data {
+			files[o.Name+"/"+entry] = data
+		}
+	}
+	return files
+}
+
+// versions are the resourceVersions of all that frond init writes.
+func (i *installation) versions() map[string]string {
+	i.t.Helper()
+	versions := map[string]string{}
+	secrets, err := i.client.CoreV1().Secrets(identity.Namespace).List(i.t.Context(), metav1.ListOptions{})
+	if err != nil {
+		i.t.Fatal(err)
+	}
+	for _, o := range secrets.Items {
+		versions["secret "+o.Name] = o.ResourceVersion
+	}
+	maps, err := i.client.CoreV1().ConfigMaps(identity.Namespace).List(i.t.Context(), metav1.ListOptions{})
+	if err != nil {
+		i.t.Fatal(err)
+	}
+	for _, o := range maps.Items {
+		versions["configmap "+o.Name] = o.ResourceVersion
+	}
+	ns, err := i.client.CoreV1().Namespaces().Get(i.t.Context(), identity.Namespace, metav1.GetOptions{})
+	if err != nil {
+		i.t.Fatal(err)
+	}
+	versions["namespace"] = ns.ResourceVersion
+	return versions
+}
+
+// report understands frond init -o json.
+func report(t *testing.T, out string) install.Report {
+	t.Helper()
+	var r install.Report
+	if err := json.Unmarshal([]byte(out), &r); err != nil {
+		t.Fatalf("understand %q: %v", out, err)
+	}
+	return r
+}
+
+func changed(a, b install.Files) []string {
+	var names []string
+	for name := range maps.Keys(b) {
+		if string(a[name]) != string(b[name]) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+func TestInitIsDoneOnce(t *testing.T) {
+	i := newInstallation(t)
+	if out := i.must("init", "--dry-run"); !strings.Contains(out, "would be written; nothing was") {
+		t.Errorf("dry run prints %s", out)
+	}
+	if files := i.files(); len(files) > 0 {
+		t.Fatalf("a dry run wrote %d files", len(files))
+	}
+	first := report(t, i.must("init", "--hub-servers", "1", "--hub-url", "tls://hub.example.com:7422", "-o", "json"))
+	if first.Changed() == 0 || !strings.HasPrefix(first.CAHash, "sha256:") || first.Cells != install.DefaultCells || len(first.Warnings) > 0 {
+		t.Errorf("the first run reports %+v", first)
+	}
+	files, versions := i.files(), i.versions()
+	if out := i.must("init"); !strings.Contains(out, "nothing to change") || strings.Contains(out, "created") || strings.Contains(out, "configured") {
+		t.Errorf("the second run prints %s", out)
+	}
+	if out := i.must("init", "--dry-run"); !strings.Contains(out, "nothing to change") {
+		t.Errorf("a dry run then prints %s", out)
+	}
+	if diff := cmp.Diff(versions, i.versions()); diff != "" {
+		t.Errorf("the second run wrote (-before +after):\n%s", diff)
+	}
+	second := report(t, i.must("init", "--hub-url", "tls://hub.example.org:7422", "-o", "json"))
+	if second.CAHash != first.CAHash || second.HubServers != 1 {
+		t.Errorf("another address changed more: %+v", second)
+	}
+	if diff := cmp.Diff([]string{"frond-hub-0/tls.crt"}, changed(files, i.files())); diff != "" {
+		t.Errorf("another address changed (-want +got):\n%s", diff)
+	}
+	for _, tt := range [][]string{{"--cells", "4"}, {"--hub-servers", "2"}, {"--hub-url", "hub:1"}} {
+		if code, _, errs := i.run(append([]string{"init"}, tt...)...); code != 1 || !strings.Contains(errs, tt[0]) {
+			t.Errorf("%v: code %d, %s", tt, code, errs)
+		}
+	}
+}
+
+func TestInitCompletesWhatIsHalfDone(t *testing.T) {
+	i := newInstallation(t)
+	i.must("init", "--hub-servers", "3")
+	whole := i.files()
+	secrets := i.client.CoreV1().Secrets(identity.Namespace)
+	if err := secrets.Delete(t.Context(), install.FolderHub(1), metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := i.client.CoreV1().ConfigMaps(identity.Namespace).Delete(t.Context(), install.SettingsName, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	cloudcore, err := secrets.Get(t.Context(), install.FolderCloudcore, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	delete(cloudcore.Data, install.EntryKey)
+	if _, err := secrets.Update(t.Context(), cloudcore, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	i.must("init")
+	now := i.files()
+	if len(now) != len(whole) {
+		t.Errorf("%d files, want %d", len(now), len(whole))
+	}
+	for _, name := range changed(whole, now) {
+		if !strings.HasPrefix(name, "frond-hub-1/tls.") && !strings.HasPrefix(name, "frond-cloudcore/tls.") {
+			t.Errorf("%s was there, and is another one now", name)
+		}
+	}
+	cloudcore.Data[install.EntryHubSeed], cloudcore.ResourceVersion = []byte("torn"), ""
+	if _, err := secrets.Update(t.Context(), cloudcore, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if code, _, errs := i.run("init"); code != 1 || !strings.Contains(errs, "frond-cloudcore/hub.nk") || !strings.Contains(errs, "backup") {
+		t.Errorf("a torn key: code %d, %s", code, errs)
+	}
+	if got := string(i.files()["frond-cloudcore/hub.nk"]); got != "torn" {
+		t.Error("a key that cannot be read was replaced")
+	}
+}
+
+// TestInitsAtOnceAgree runs several at once: all of them succeed, and what is there in the end belongs together.
+func TestInitsAtOnceAgree(t *testing.T) {
+	i := newInstallation(t)
+	const many = 4
+	var hashes [many]string
+	var faults [many]string
+	var wg sync.WaitGroup
+	for n := range many {
+		wg.Go(func() {
+			code, out, errs := i.run("init", "--hub-servers", "3", "-o", "json")
+			if code != 0 {
+				faults[n] = fmt.Sprintf("code %d, %s", code, errs)
+				return
+			}
+			var r install.Report
+			_ = json.Unmarshal([]byte(out), &r) // an empty hash fails below
+			hashes[n] = r.CAHash
+		})
+	}
+	wg.Wait()
+	files := i.files()
+	hash, err := install.CAHash(files["frond-ca/ca.crt"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := range many {
+		if faults[n] != "" || hashes[n] != hash {
+			t.Errorf("run %d: %s; authority %s, want %s", n, faults[n], hashes[n], hash)
+		}
+	}
+	settings, err := install.ReadSettings(t.Context(), i.client)
+	if err != nil || settings.CAHash != hash {
+		t.Errorf("settings %+v, %v", settings, err)
+	}
+	versions := i.versions()
+	if out := i.must("init"); !strings.Contains(out, "nothing to change") {
+		t.Errorf("they left something to do: %s", out)
+	}
+	if diff := cmp.Diff(versions, i.versions()); diff != "" {
+		t.Errorf("another run wrote (-before +after):\n%s", diff)
+	}
+}

@@ -1,0 +1,282 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"go.uber.org/zap"
+	"golang.org/x/net/http/httpproxy"
+
+	"github.com/frond-edge/frond/api/config"
+	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/internal/enrol"
+	"github.com/frond-edge/frond/internal/machine"
+)
+
+const (
+	defaultConfig  = "/etc/frond/edgecore.yaml"
+	defaultDir     = "/var/lib/frond"
+	defaultUnits   = "/etc/systemd/system"
+	defaultRuntime = "unix:///run/containerd/containerd.sock"
+	// preflightFailed is the exit code when the machine is not fit.
+	preflightFailed = 2
+)
+
+type join struct {
+	machine.Machine
+	node, token, tokenFile, output string
+	hashes, ignored                []string
+	timeout                        time.Duration
+}
+
+func newJoin() *cobra.Command {
+	j := &join{}
+	cmd := &cobra.Command{
+		Use:   "join CLOUD:PORT --token TOKEN --ca-hash sha256:HASH",
+		Short: "Make this machine a gateway of a cluster",
+		Long: `Make this machine a gateway of a cluster. CLOUD:PORT is the hub's leaf listener, or wss://CLOUD its WebSocket one, also
+behind an HTTP proxy (HTTPS_PROXY). frond token create --print-join-command, in the cloud, prints the whole line.
+
+The machine is checked first. The gateway's key is made here and never leaves; the token is sent when the CA has the hash, and
+not before. A second time changes nothing; what a crash has cut short is continued. frond reset undoes it.`,
+		Example: `  frond join hub.example.com:7422 --token abcdef.0123456789abcdef --ca-hash sha256:4f2a…
+  HTTPS_PROXY=http://proxy:3128 frond join wss://hub.example.com --token-file token --ca-hash sha256:4f2a… --node-name pump-7`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return j.Run(cmd.Context(), args[0], cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&j.token, "token", "", "bootstrap token of the cluster")
+	f.StringVar(&j.tokenFile, "token-file", "", "file that holds the token, where others may see the command line")
+	f.StringSliceVar(&j.hashes, "ca-hash", nil, "hash of the hub's CA, sha256:…; may be given more than once")
+	f.StringVar(&j.node, "node-name", "", "name of the Node (default: the host's name)")
+	f.StringSliceVar(&j.ignored, "ignore-preflight-errors", nil, "checks whose failure only warns, by id, or all")
+	f.DurationVar(&j.timeout, "timeout", 5*time.Minute, "how long to wait for the cloud, and until the gateway is ready")
+	f.BoolVar(&j.NoStart, "no-start", false, "do not start edgecore; print how to")
+	f.StringVarP(&j.output, "output", "o", "", "json")
+	machineFlags(cmd, &j.Machine)
+	return cmd
+}
+
+func machineFlags(cmd *cobra.Command, m *machine.Machine) {
+	f := cmd.Flags()
+	f.StringVar(&m.Dir, "dir", defaultDir, "where edgecore keeps what it has")
+	f.StringVar(&m.Config, "config", defaultConfig, "edgecore's configuration file")
+	f.StringVar(&m.Runtime, "runtime-endpoint", defaultRuntime, "socket of the container runtime")
+	f.StringVar(&m.UnitDir, "unit-dir", defaultUnits, "where systemd finds units")
+	_ = f.MarkHidden("unit-dir") // fails only for an unknown flag
+}
+
+// joined is what -o json prints.
+type joined struct {
+	Node    string    `json:"node"`
+	Cloud   string    `json:"cloud"`
+	Key     string    `json:"key"`
+	Expires time.Time `json:"expires"`
+	// Already says that nothing was to be done; Started that edgecore runs and is ready.
+	Already bool `json:"already"`
+	Started bool `json:"started"`
+}
+
+// Run joins.
+func (j *join) Run(ctx context.Context, cloud string, out, talk io.Writer) error {
+	hub, err := j.complete(cloud)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, j.timeout, fmt.Errorf("gave up after %s", j.timeout))
+	defer cancel()
+	proxy := enrol.Proxy("", httpproxy.FromEnvironment())
+	cfg := enrol.Config{
+		Node: j.node, Dir: j.Identity(), Hub: []string{hub}, Token: j.token, TokenFile: j.tokenFile, CAHashes: j.hashes, Proxy: proxy,
+	}
+	was, before, err := j.before()
+	if err != nil {
+		return err
+	}
+	if !before {
+		if err := j.preflight(ctx, cfg, talk); err != nil {
+			return err
+		}
+	}
+	phase(talk, "enrol", "as %s at %s", j.node, hub)
+	record, err := enrol.Join(ctx, cfg, quiet())
+	if err != nil {
+		return fmt.Errorf("enrol %s: %w", j.node, err)
+	}
+	result := joined{Node: record.Node, Cloud: hub, Key: record.Key, Expires: record.Expires, Already: before}
+	if before {
+		phase(talk, "done", "this machine is already joined as %s; frond reset undoes it", record.Node)
+		return j.print(out, result)
+	}
+	found, err := proxyURL(proxy, hub)
+	if err != nil {
+		return err
+	}
+	phase(talk, "configure", "%s", j.Config)
+	if err := j.Configure(ctx, j.node, config.EdgeHub{URLs: []string{hub}, CAHashes: j.hashes, Proxy: found}); err != nil {
+		return err
+	}
+	if was, _, err = j.Installed(); err != nil {
+		return err
+	}
+	if result.Started, err = j.start(ctx, was, talk); err != nil {
+		return err
+	}
+	return j.print(out, result)
+}
+
+// complete fills what is not given and finds all faults of what is.
+func (j *join) complete(cloud string) (hub string, err error) {
+	if j.node == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			return "", fmt.Errorf("name of this machine: %w", err)
+		}
+		j.node = strings.ToLower(host)
+	}
+	var faults []error
+	if (j.token == "") == (j.tokenFile == "") {
+		faults = append(faults, errors.New("give one of --token and --token-file"))
+	}
+	if len(j.hashes) == 0 {
+		faults = append(faults, errors.New("give --ca-hash: without it anybody could answer in the cloud's place"))
+	}
+	for _, hash := range j.hashes {
+		if !identity.ValidHash(hash) {
+			faults = append(faults, fmt.Errorf("--ca-hash %s: want sha256: and 64 hexadecimal digits", hash))
+		}
+	}
+	if j.output != "" && j.output != "json" {
+		faults = append(faults, fmt.Errorf("output %q: choose json", j.output))
+	}
+	hub = cloud
+	if !strings.Contains(cloud, "://") {
+		hub = "tls://" + cloud
+	}
+	u, parseErr := url.Parse(hub)
+	switch {
+	case parseErr != nil || u.Hostname() == "" || u.Scheme != "tls" && u.Scheme != "wss":
+		faults = append(faults, fmt.Errorf("%q: want CLOUD:PORT or wss://CLOUD", cloud))
+	case u.Scheme == "tls" && u.Port() == "":
+		faults = append(faults, fmt.Errorf("%q: the port is missing", cloud))
+	}
+	return hub, errors.Join(faults...)
+}
+
+// before tells whether this machine has joined to its end: it has a record and a configuration.
+func (j *join) before() (config.EdgeCore, bool, error) {
+	was, there, err := j.Installed()
+	if err != nil || !there {
+		return was, false, err
+	}
+	if was.Node != j.node {
+		return was, false, fmt.Errorf("this machine is configured as %s in %s: run frond reset first, or give --node-name %s", was.Node, j.Config, was.Node)
+	}
+	keeper, err := enrol.New(enrol.Config{Node: j.node, Dir: j.Identity()}, quiet())
+	if err != nil {
+		return was, false, err
+	}
+	return was, keeper.Record().Key != "", nil
+}
+
+func (j *join) preflight(ctx context.Context, cfg enrol.Config, talk io.Writer) error {
+	phase(talk, "preflight", "is this machine fit")
+	cloud := machine.Check{
+		ID: "cloud", Hint: "compare address, port and hash with what frond token create printed; is a proxy needed (HTTPS_PROXY)?",
+		Run: func(ctx context.Context) error { return enrol.Check(ctx, cfg.Hub[0], cfg.CAHashes, cfg.Proxy) },
+	}
+	failed := 0
+	for _, check := range j.Checks(j.node, []string{"127.0.0.1:10250", "127.0.0.1:10281"}, cloud) {
+		err := check.Run(ctx)
+		switch {
+		case err == nil:
+		case slices.Contains(j.ignored, check.ID), slices.Contains(j.ignored, "all"):
+			_, _ = fmt.Fprintf(talk, "  warning  %s: %v\n", check.ID, err)
+		default:
+			failed++
+			_, _ = fmt.Fprintf(talk, "  FAILED   %s: %v\n           %s\n", check.ID, err, check.Hint)
+		}
+	}
+	if failed > 0 {
+		return &failure{fmt.Sprintf("%d checks failed; nothing was changed. --ignore-preflight-errors=ID goes on in spite of one", failed), preflightFailed}
+	}
+	return nil
+}
+
+// start has edgecore started and waits until the gateway is ready, or says how to start it.
+func (j *join) start(ctx context.Context, cfg config.EdgeCore, talk io.Writer) (bool, error) {
+	edgecore, err := machine.Edgecore()
+	if err != nil {
+		edgecore = "edgecore"
+	}
+	if j.NoStart || !machine.Systemd() {
+		phase(talk, "start", "left to you:\n  %s --config %s", edgecore, j.Config)
+		return false, nil
+	}
+	phase(talk, "start", "edgecore, by systemd")
+	if err := j.Install(edgecore); err != nil {
+		return false, err
+	}
+	if err := j.Start(ctx); err != nil {
+		return false, err
+	}
+	phase(talk, "wait", "until the gateway is ready")
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		err := machine.Ready(ctx, cfg.Listen)
+		if err == nil {
+			phase(talk, "done", "%s is a gateway: kubectl get node %s", j.node, j.node)
+			return true, nil
+		}
+		select {
+		case <-ctx.Done():
+			return false, fmt.Errorf("%w: %w; edgecore goes on by itself, journalctl -u edgecore says more", context.Cause(ctx), err)
+		case <-tick.C:
+		}
+	}
+}
+
+func (j *join) print(out io.Writer, result joined) error {
+	if j.output != "json" {
+		return nil
+	}
+	enc := json.NewEncoder(out)
+	enc.SetIndent("", "  ")
+	return enc.Encode(result)
+}
+
+func phase(talk io.Writer, name, format string, args ...any) {
+	_, _ = fmt.Fprintf(talk, "%-10s %s\n", name, fmt.Sprintf(format, args...))
+}
+
+// quiet is a log for people who are told in other words.
+func quiet() *zap.Logger { return zap.NewNop() }
+
+// proxyURL is the proxy of this shell's environment, which a service does not have.
+func proxyURL(find func(*url.URL) (*url.URL, error), hub string) (string, error) {
+	u, err := url.Parse(hub)
+	if err != nil {
+		return "", err
+	}
+	if u.Port() == "" {
+		u.Host = net.JoinHostPort(u.Hostname(), "443")
+	}
+	found, err := find(u)
+	if err != nil || found == nil {
+		return "", err
+	}
+	return found.String(), nil
+}

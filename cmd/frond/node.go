@@ -1,0 +1,52 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/internal/install"
+)
+
+func newNode() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "node",
+		Short: "See which gateways have joined, and shut one out",
+	}
+	cmd.AddCommand(newNodeList(), newNodeRevoke())
+	return cmd
+}
+
+// identities are the NodeIdentities of the cluster.
+func (k *kube) identities() (dynamic.ResourceInterface, error) {
+	client, err := k.dynamic()
+	if err != nil {
+		return nil, err
+	}
+	return client.Resource(identity.GroupVersionResource()), nil
+}
+
+// identityOf reads an object as it is in the cluster.
+func identityOf(o *unstructured.Unstructured) (n identity.NodeIdentity, err error) {
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &n); err != nil {
+		return n, fmt.Errorf("understand NodeIdentity %s: %w", o.GetName(), err)
+	}
+	return n, nil
+}
+
+// uninstalled makes an error of a cluster that does not know the kind one for people.
+func uninstalled(err error, doing string) error {
+	if apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
+		return install.ErrNotInstalled
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", doing, err)
+	}
+	return nil
+}

@@ -1,0 +1,159 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/internal/install"
+)
+
+// shownKey is how much of a key a table shows: enough to tell keys apart.
+const shownKey = 12
+
+type nodeList struct {
+	kube
+	output string
+}
+
+// listedNode is the output for machines.
+type listedNode struct {
+	Node string `json:"node"`
+	// State is "valid"; "renewable": the key has expired, and the gateway may still renew it; "expired"; or "revoked".
+	State   string    `json:"state"`
+	Key     string    `json:"key,omitempty"`
+	Issued  time.Time `json:"issued,omitzero"`
+	Expires time.Time `json:"expires,omitzero"`
+	// LastSeen is the last renewal of the Node's Lease.
+	LastSeen  time.Time `json:"lastSeen,omitzero"`
+	RevokedAt time.Time `json:"revokedAt,omitzero"`
+	// RevokedKeys are nobody for ever.
+	RevokedKeys []string `json:"revokedKeys,omitempty"`
+}
+
+func newNodeList() *cobra.Command {
+	n := &nodeList{}
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List the gateways that have joined: their keys, until when these are valid, and when each was last seen",
+		Long: `List the gateways that have joined. STATE is "valid"; "renewable" when the key has expired and the gateway may still renew it by
+itself; "expired" when it needs a new token; "revoked" when frond node revoke shut it out.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return n.Run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	n.add(cmd)
+	cmd.Flags().StringVarP(&n.output, "output", "o", "", `"wide" for whole keys, "json" for machines`)
+	return cmd
+}
+
+// Run lists the gateways.
+func (n *nodeList) Run(ctx context.Context, out, talk io.Writer) error {
+	if !slices.Contains([]string{"", "wide", "json"}, n.output) {
+		return fmt.Errorf("--output %q: choose wide or json, or leave it out", n.output)
+	}
+	ctx, cancel := context.WithTimeout(ctx, kubeTimeout)
+	defer cancel()
+	now := time.Now()
+	nodes, err := n.list(ctx, now)
+	if err != nil {
+		return err
+	}
+	if n.output == "json" {
+		return printJSON(out, nodes)
+	}
+	if len(nodes) == 0 {
+		fmt.Fprintln(talk, "no gateway has joined: frond token create --print-join-command tells how one does")
+		return nil
+	}
+	return n.print(nodes, now, out)
+}
+
+func (n *nodeList) list(ctx context.Context, now time.Time) ([]listedNode, error) {
+	client, err := n.client()
+	if err != nil {
+		return nil, err
+	}
+	identities, err := n.identities()
+	if err != nil {
+		return nil, err
+	}
+	list, err := identities.List(ctx, metav1.ListOptions{})
+	if err := uninstalled(err, "list the identities"); err != nil {
+		return nil, err
+	}
+	window, err := install.RenewWindow(ctx, client)
+	if err != nil {
+		return nil, err
+	}
+	leases, err := client.CoordinationV1().Leases(corev1.NamespaceNodeLease).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("list the leases of nodes: %w", err)
+	}
+	seen := make(map[string]time.Time, len(leases.Items))
+	for i := range leases.Items {
+		if at := leases.Items[i].Spec.RenewTime; at != nil {
+			seen[leases.Items[i].Name] = at.Time
+		}
+	}
+	nodes := []listedNode{}
+	for i := range list.Items {
+		id, err := identityOf(&list.Items[i])
+		if err != nil {
+			return nil, err
+		}
+		node := listedNode{
+			Node: id.Name, State: nodeState(id.Spec, now, window), Key: id.Spec.Key, Issued: id.Spec.Issued.Time, Expires: id.Spec.Expires.Time,
+			LastSeen: seen[id.Name], RevokedKeys: id.Spec.Revoked,
+		}
+		if id.Spec.RevokedAt != nil {
+			node.RevokedAt = id.Spec.RevokedAt.Time
+		}
+		nodes = append(nodes, node)
+	}
+	slices.SortFunc(nodes, func(a, b listedNode) int { return strings.Compare(a.Node, b.Node) })
+	return nodes, nil
+}
+
+// nodeState is what an identity is good for now.
+func nodeState(spec identity.NodeIdentitySpec, now time.Time, window time.Duration) string {
+	switch {
+	case spec.RevokedAt != nil || spec.Key == "":
+		return "revoked"
+	case now.Before(spec.Expires.Time):
+		return "valid"
+	case now.Before(spec.Expires.Add(window)):
+		return "renewable"
+	}
+	return "expired"
+}
+
+func (n *nodeList) print(nodes []listedNode, now time.Time, out io.Writer) error {
+	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(w, "NODE\tSTATE\tKEY\tISSUED\tEXPIRES\tLAST SEEN")
+	for _, node := range nodes {
+		key := orDash(node.Key)
+		if n.output != "wide" && len(key) > shownKey {
+			key = key[:shownKey] + "…"
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", node.Node, node.State, key, date(node.Issued), date(node.Expires), age(node.LastSeen, now))
+	}
+	return w.Flush()
+}
+
+func date(t time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return t.UTC().Format(time.RFC3339)
+}

@@ -1,0 +1,205 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	watchtools "k8s.io/client-go/tools/watch"
+	"k8s.io/client-go/util/retry"
+
+	"github.com/frond-edge/frond/api/identity"
+)
+
+const (
+	// revokeTimeout is how long it may take until the Node shows that its link is gone: it shows that no beat came for some time.
+	revokeTimeout = time.Minute
+	// linkCondition is the Node's condition that says whether its gateway is heard.
+	linkCondition corev1.NodeConditionType = "EdgeConnected"
+)
+
+type nodeRevoke struct {
+	kube
+	output  output
+	yes     bool
+	timeout time.Duration
+}
+
+// revoked is the output for machines.
+type revoked struct {
+	Node      string    `json:"node"`
+	RevokedAt time.Time `json:"revokedAt"`
+	Keys      []string  `json:"keys"`
+	// LinkClosed says that the Node shows it.
+	LinkClosed bool `json:"linkClosed"`
+	exposed
+}
+
+func newNodeRevoke() *cobra.Command {
+	n := &nodeRevoke{}
+	cmd := &cobra.Command{
+		Use:   "revoke NODE",
+		Short: "Shut a gateway out: its key is nobody for ever, its link is closed, and what it could read is listed",
+		Long: `Shut a gateway out, because it was stolen or is not trusted any more. Its keys are nobody for ever, under any name; cloudcore
+closes its link; it stays out until somebody makes a token for its very name (frond token create --node). Pods stay bound to the
+Node: delete it, or drain it, as you like.
+
+What pods that are bound to the node refer to is listed, for whoever holds the gateway has had it: change these Secrets. What pods
+had that are gone is not known any more.`,
+		Example: "  frond node revoke gw-17 --yes",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return n.Run(cmd.Context(), args[0], cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	n.add(cmd)
+	n.output.add(cmd)
+	cmd.Flags().BoolVar(&n.yes, "yes", false, "do it; there is no way back but another token")
+	cmd.Flags().DurationVar(&n.timeout, "timeout", revokeTimeout, "how long to wait until the link is seen closed")
+	return cmd
+}
+
+// Run shuts a gateway out.
+func (n *nodeRevoke) Run(ctx context.Context, node string, out, talk io.Writer) error {
+	asJSON, err := n.output.json()
+	if err != nil {
+		return err
+	}
+	if !n.yes {
+		return fmt.Errorf("this shuts %s out until it gets a token of its own again: add --yes", node)
+	}
+	ctx, cancel := context.WithTimeout(ctx, kubeTimeout+n.timeout)
+	defer cancel()
+	client, err := n.client()
+	if err != nil {
+		return err
+	}
+	identities, err := n.identities()
+	if err != nil {
+		return err
+	}
+	spec, err := revoke(ctx, identities, client, node, time.Now())
+	if err != nil {
+		return err
+	}
+	done := revoked{Node: node, RevokedAt: spec.RevokedAt.Time, Keys: spec.Revoked}
+	if !asJSON {
+		fmt.Fprintf(talk, "the keys of %s are nobody now; waiting for its link to close\n", node)
+	}
+	var faults [2]error
+	faults[0] = n.closed(ctx, client, node)
+	done.LinkClosed = faults[0] == nil
+	done.exposed, faults[1] = exposedBy(ctx, client, node)
+	if asJSON {
+		return errors.Join(append(faults[:], printJSON(out, done))...)
+	}
+	if done.LinkClosed {
+		fmt.Fprintf(talk, "%s is not connected\n", node)
+	}
+	return errors.Join(append(faults[:], done.print(out, node))...)
+}
+
+// revoke writes down that a node is nobody, and returns what is written then. Who is revoked already stays so.
+func revoke(ctx context.Context, identities dynamic.ResourceInterface, client kubernetes.Interface, node string, now time.Time) (spec identity.NodeIdentitySpec, err error) {
+	err = retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		o, err := identities.Get(ctx, node, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			spec, err = revokeUnknown(ctx, identities, client, node, now)
+			return err
+		}
+		if err != nil {
+			return err
+		}
+		id, err := identityOf(o)
+		if err != nil {
+			return err
+		}
+		spec = withoutKeys(id.Spec, now)
+		o, err = identityObject(id, spec)
+		if err == nil {
+			_, err = identities.Update(ctx, o, metav1.UpdateOptions{FieldManager: fieldOwner})
+		}
+		return err
+	})
+	if err != nil {
+		return spec, fmt.Errorf("revoke %s: %w", node, err)
+	}
+	return spec, nil
+}
+
+// revokeUnknown keeps a Node out that has no identity: nobody can take its name before it has a token for it.
+func revokeUnknown(ctx context.Context, identities dynamic.ResourceInterface, client kubernetes.Interface, node string, now time.Time) (spec identity.NodeIdentitySpec, err error) {
+	if _, err := client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{}); err != nil {
+		if apierrors.IsNotFound(err) {
+			return spec, errors.New("there is no such gateway: frond node list shows them")
+		}
+		return spec, err
+	}
+	id := identity.NodeIdentity{ObjectMeta: metav1.ObjectMeta{Name: node}}
+	id.APIVersion, id.Kind = identity.GroupVersionResource().GroupVersion().String(), identity.Kind
+	spec = withoutKeys(id.Spec, now)
+	o, err := identityObject(id, spec)
+	if err != nil {
+		return spec, err
+	}
+	_, err = identities.Create(ctx, o, metav1.CreateOptions{FieldManager: fieldOwner})
+	return spec, uninstalled(err, "write the identity")
+}
+
+func identityObject(id identity.NodeIdentity, spec identity.NodeIdentitySpec) (*unstructured.Unstructured, error) {
+	id.Spec = spec
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&id)
+	return &unstructured.Unstructured{Object: content}, err
+}
+
+// withoutKeys is an identity after its revocation.
+func withoutKeys(spec identity.NodeIdentitySpec, now time.Time) identity.NodeIdentitySpec {
+	spec.Revoked = slices.Clone(spec.Revoked)
+	for _, key := range []string{spec.Key, spec.Previous} {
+		if key != "" && !slices.Contains(spec.Revoked, key) {
+			spec.Revoked = append(spec.Revoked, key)
+		}
+	}
+	spec.Key, spec.Previous = "", ""
+	if spec.RevokedAt == nil {
+		spec.RevokedAt = &metav1.Time{Time: now.UTC().Truncate(time.Second)}
+	}
+	return spec
+}
+
+// closed waits until the Node says that its gateway is not heard.
+func (n *nodeRevoke) closed(ctx context.Context, client kubernetes.Interface, node string) error {
+	ctx, cancel := context.WithTimeout(ctx, n.timeout)
+	defer cancel()
+	nodes := cache.NewListWatchFromClient(client.CoreV1().RESTClient(), "nodes", "", fields.OneTermEqualSelector("metadata.name", node))
+	gone := func(store cache.Store) (bool, error) { return len(store.ListKeys()) == 0, nil }
+	_, err := watchtools.UntilWithSync(ctx, nodes, &corev1.Node{}, gone, func(e watch.Event) (bool, error) {
+		object, ok := e.Object.(*corev1.Node)
+		return e.Type == watch.Deleted || ok && !connected(object), nil
+	})
+	if err != nil {
+		return fmt.Errorf("the key of %s is nobody, but the Node did not show within %s that its link is closed: "+
+			"cloudcore closes it, so see that one runs (kubectl -n %s get pods); %w", node, n.timeout, identity.Namespace, err)
+	}
+	return nil
+}
+
+func connected(node *corev1.Node) bool {
+	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == linkCondition && c.Status == corev1.ConditionTrue
+	})
+}

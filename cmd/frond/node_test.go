@@ -1,0 +1,275 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/internal/kubetest"
+)
+
+// key is a public nkey of a user, as far as the kind's definition looks at it.
+func key(letter string) string { return "U" + strings.Repeat(letter, 55) }
+
+// join makes a gateway: its Node, which is connected, its Lease and its identity.
+func (i *installation) join(name string, spec identity.NodeIdentitySpec) {
+	i.t.Helper()
+	ctx := i.t.Context()
+	node, err := i.client.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+	if err != nil {
+		i.t.Fatal(err)
+	}
+	i.t.Cleanup(func() { // the test's context is over
+		clean := installation{t: i.t, client: i.client}
+		clean.leave(name)
+	})
+	i.link(node.Name, corev1.ConditionTrue)
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: coordinationv1.LeaseSpec{RenewTime: &metav1.MicroTime{Time: time.Now().Add(-time.Minute)}}}
+	if _, err := i.client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Create(ctx, lease, metav1.CreateOptions{}); err != nil {
+		i.t.Fatal(err)
+	}
+	id := identity.NodeIdentity{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	id.APIVersion, id.Kind = identity.GroupVersionResource().GroupVersion().String(), identity.Kind
+	o, err := identityObject(id, spec)
+	if err != nil {
+		i.t.Fatal(err)
+	}
+	kubetest.Eventually(i.t, 30*time.Second, func() error { // the kind may be new
+		_, err := i.identities().Create(ctx, o, metav1.CreateOptions{})
+		return err
+	})
+}
+
+func (i *installation) identities() dynamic.ResourceInterface {
+	i.t.Helper()
+	client, err := dynamic.NewForConfig(shared.Cluster(i.t).Config())
+	if err != nil {
+		i.t.Fatal(err)
+	}
+	return client.Resource(identity.GroupVersionResource())
+}
+
+// link sets what a Node says of its link.
+func (i *installation) link(name string, status corev1.ConditionStatus) {
+	i.t.Helper()
+	patch := `{"status":{"conditions":[{"type":"EdgeConnected","status":"` + string(status) + `"}]}}`
+	if _, err := i.client.CoreV1().Nodes().PatchStatus(i.t.Context(), name, []byte(patch)); err != nil {
+		i.t.Fatal(err)
+	}
+}
+
+func (i *installation) spec(name string) identity.NodeIdentitySpec {
+	i.t.Helper()
+	o, err := i.identities().Get(i.t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		i.t.Fatal(err)
+	}
+	id, err := identityOf(o)
+	if err != nil {
+		i.t.Fatal(err)
+	}
+	return id.Spec
+}
+
+func TestNodesAreListed(t *testing.T) {
+	i := newInstallation(t)
+	i.must("init")
+	now, day := time.Now(), 24*time.Hour
+	at := func(d time.Duration) metav1.Time { return metav1.Time{Time: now.Add(d).UTC().Truncate(time.Second)} }
+	revoked := at(-time.Hour)
+	for name, spec := range map[string]identity.NodeIdentitySpec{
+		"valid":     {Key: key("A"), Issued: at(-day), Expires: at(day)},
+		"renewable": {Key: key("B"), Issued: at(-9 * day), Expires: at(-day)},
+		"expired":   {Key: key("C"), Issued: at(-200 * day), Expires: at(-100 * day)},
+		"revoked":   {Revoked: []string{key("D")}, RevokedAt: &revoked},
+	} {
+		i.join(name, spec)
+	}
+	var listed []listedNode
+	if err := json.Unmarshal([]byte(i.must("node", "list", "-o", "json")), &listed); err != nil {
+		t.Fatal(err)
+	}
+	states := map[string]string{}
+	for _, node := range listed {
+		states[node.Node] = node.State
+		if seen := now.Sub(node.LastSeen); seen < 30*time.Second || seen > 10*time.Minute {
+			t.Errorf("%s was last seen %s ago, want about a minute", node.Node, seen)
+		}
+	}
+	if diff := cmp.Diff(map[string]string{"valid": "valid", "renewable": "renewable", "expired": "expired", "revoked": "revoked"}, states); diff != "" {
+		t.Errorf("states (-want +got):\n%s", diff)
+	}
+	if out := i.must("node", "list"); !strings.Contains(out, "LAST SEEN") || strings.Contains(out, key("A")) || !strings.Contains(out, key("A")[:12]) {
+		t.Errorf("list prints\n%s", out)
+	}
+	if out := i.must("node", "list", "-o", "wide"); !strings.Contains(out, key("A")) {
+		t.Errorf("wide prints\n%s", out)
+	}
+}
+
+func TestANodeIsRevoked(t *testing.T) {
+	i := newInstallation(t)
+	i.must("init")
+	i.join("stolen", identity.NodeIdentitySpec{Key: key("E"), Previous: key("F"), Revoked: []string{key("G")}, Expires: metav1.Time{Time: time.Now().Add(time.Hour)}})
+	ns := shared.Cluster(t).Namespace(t)
+	i.pod(ns, "stolen")
+	if code, _, errs := i.run("node", "revoke", "stolen"); code != 1 || !strings.Contains(errs, "--yes") || i.spec("stolen").RevokedAt != nil {
+		t.Errorf("without --yes: code %d, %s", code, errs)
+	}
+	type end struct {
+		code      int
+		out, errs string
+	}
+	ended := make(chan end, 1)
+	go func() {
+		code, out, errs := i.run("node", "revoke", "stolen", "--yes", "-o", "json")
+		ended <- end{code, out, errs}
+	}()
+	kubetest.Eventually(t, time.Minute, func() error {
+		if i.spec("stolen").RevokedAt == nil {
+			return errors.New("not revoked")
+		}
+		return nil
+	})
+	select {
+	case e := <-ended:
+		t.Fatalf("it did not wait until the link is closed: %+v", e)
+	default:
+	}
+	i.link("stolen", corev1.ConditionFalse) // as cloudcore does when it has closed the link
+	e := <-ended
+	var done revoked
+	if err := json.Unmarshal([]byte(e.out), &done); err != nil || e.code != 0 {
+		t.Fatalf("%+v: %v", e, err)
+	}
+	spec := i.spec("stolen")
+	if spec.Key != "" || spec.Previous != "" || spec.RevokedAt == nil {
+		t.Errorf("it may still come in: %+v", spec)
+	}
+	if diff := cmp.Diff([]string{key("G"), key("E"), key("F")}, spec.Revoked); diff != "" {
+		t.Errorf("revoked keys (-want +got):\n%s", diff)
+	}
+	want := exposed{
+		Secrets:    []string{ns + "/env", ns + "/mounted", ns + "/pull", ns + "/volume"},
+		ConfigMaps: []string{ns + "/kube-root-ca.crt", ns + "/settings"}, ServiceAccounts: []string{ns + "/default"},
+	}
+	if diff := cmp.Diff(want, done.exposed); diff != "" || !done.LinkClosed {
+		t.Errorf("closed %t; exposed (-want +got):\n%s", done.LinkClosed, diff)
+	}
+	if out := i.must("node", "revoke", "stolen", "--yes"); !strings.Contains(out, "Secrets to change:\n  "+ns+"/env") {
+		t.Errorf("a second time it prints\n%s", out)
+	}
+	if again := i.spec("stolen"); !again.RevokedAt.Equal(spec.RevokedAt) {
+		t.Errorf("a second time it is revoked at %s, was %s", again.RevokedAt, spec.RevokedAt)
+	}
+	if out := i.must("node", "list"); !strings.Contains(out, "revoked") {
+		t.Errorf("list prints\n%s", out)
+	}
+}
+
+func TestARevocationSaysWhatItDidNotSee(t *testing.T) {
+	i := newInstallation(t)
+	i.must("init")
+	i.join("linked", identity.NodeIdentitySpec{Key: key("H")})
+	code, out, errs := i.run("node", "revoke", "linked", "--yes", "--timeout", "1s")
+	if code != 1 || !strings.Contains(errs, "did not show within 1s") || !strings.Contains(out, "no pod is bound to linked") {
+		t.Errorf("code %d, %s, %s", code, out, errs)
+	}
+	if spec := i.spec("linked"); spec.RevokedAt == nil || spec.Key != "" {
+		t.Errorf("it may still come in: %+v", spec)
+	}
+	if code, _, errs := i.run("node", "revoke", "nobody", "--yes"); code != 1 || !strings.Contains(errs, "no such gateway") {
+		t.Errorf("nobody: code %d, %s", code, errs)
+	}
+	// A Node without an identity is kept out, too.
+	if _, err := i.client.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "bare"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { (&installation{t: t, client: i.client}).leave("bare") })
+	i.must("node", "revoke", "bare", "--yes")
+	if spec := i.spec("bare"); spec.RevokedAt == nil {
+		t.Errorf("it may come in: %+v", spec)
+	}
+}
+
+// leave undoes join.
+func (i *installation) leave(name string) {
+	i.t.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(i.t.Context()), 30*time.Second)
+	defer cancel()
+	for _, err := range []error{
+		i.client.CoreV1().Nodes().Delete(ctx, name, metav1.DeleteOptions{}),
+		i.client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Delete(ctx, name, metav1.DeleteOptions{}),
+		i.identities().Delete(ctx, name, metav1.DeleteOptions{}),
+	} {
+		if err != nil && !apierrors.IsNotFound(err) {
+			i.t.Errorf("clean up: %v", err)
+		}
+	}
+}
+
+// pod binds one to a node that refers to Secrets in each way that there is: by itself, by its account, and by its volume.
+func (i *installation) pod(ns, node string) {
+	i.t.Helper()
+	ctx, core := i.t.Context(), i.client.CoreV1()
+	volume := &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: ns},
+		Spec: corev1.PersistentVolumeSpec{
+			Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			ClaimRef: &corev1.ObjectReference{Namespace: ns, Name: "data"},
+			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
+				Driver: "d", VolumeHandle: "h", NodeStageSecretRef: &corev1.SecretReference{Namespace: ns, Name: "volume"},
+			}},
+		},
+	}
+	claim := &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Name: "data"},
+		Spec: corev1.PersistentVolumeClaimSpec{
+			VolumeName: ns, AccessModes: volume.Spec.AccessModes, Resources: corev1.VolumeResourceRequirements{Requests: volume.Spec.Capacity},
+		},
+	}
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}, ImagePullSecrets: []corev1.LocalObjectReference{{Name: "pull"}}}
+	local := func(name string) corev1.LocalObjectReference { return corev1.LocalObjectReference{Name: name} }
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "p"},
+		Spec: corev1.PodSpec{
+			NodeName: node,
+			Containers: []corev1.Container{{Name: "c", Image: "i", EnvFrom: []corev1.EnvFromSource{
+				{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: local("env")}}, {ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: local("settings")}},
+			}}},
+			Volumes: []corev1.Volume{
+				{Name: "s", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "mounted"}}},
+				{Name: "d", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}},
+			},
+		},
+	}
+	_, err := core.ServiceAccounts(ns).Create(ctx, account, metav1.CreateOptions{})
+	if err == nil {
+		_, err = core.PersistentVolumes().Create(ctx, volume, metav1.CreateOptions{})
+	}
+	if err == nil {
+		claim, err = core.PersistentVolumeClaims(ns).Create(ctx, claim, metav1.CreateOptions{})
+	}
+	if err == nil {
+		claim.Status.Phase = corev1.ClaimBound
+		_, err = core.PersistentVolumeClaims(ns).UpdateStatus(ctx, claim, metav1.UpdateOptions{})
+	}
+	if err == nil {
+		_, err = core.Pods(ns).Create(ctx, pod, metav1.CreateOptions{})
+	}
+	if err != nil {
+		i.t.Fatal(err)
+	}
+}

@@ -1,0 +1,21 @@
+package main
+
+import (
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// kubeTimeout bounds a command that asks the cluster for a few things.
+const kubeTimeout = 30 * time.Second
+
+func newToken() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "token",
+		Short: "Make, list and delete the tokens that gateways join with",
+		Long: `Make, list and delete the tokens that gateways join with. They are Kubernetes bootstrap tokens of the group
+system:bootstrappers:frond: kubeadm token list shows them, and Kubernetes' token cleaner deletes them when they have expired.`,
+	}
+	cmd.AddCommand(newTokenCreate(), newTokenList(), newTokenDelete())
+	return cmd
+}

@@ -1,0 +1,101 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/frond-edge/frond/internal/install"
+)
+
+// tokenTTL is kubeadm's own.
+const tokenTTL = 24 * time.Hour
+
+type tokenCreate struct {
+	kube
+	options install.TokenOptions
+	join    bool
+	output  output
+}
+
+// createdToken is the output for machines: the one place where the whole token is.
+type createdToken struct {
+	Token   string    `json:"token"`
+	Expires time.Time `json:"expires"`
+	Node    string    `json:"node,omitempty"`
+	Uses    int       `json:"uses"`
+	CAHash  string    `json:"caHash,omitempty"`
+	// JoinCommand is missing where frond init was not told the hub's address.
+	JoinCommand string `json:"joinCommand,omitempty"`
+}
+
+func newTokenCreate() *cobra.Command {
+	t := &tokenCreate{}
+	cmd := &cobra.Command{
+		Use:   "create",
+		Short: "Make a token and print it; nobody can see it a second time",
+		Long: `Make a token and print it; nobody can see it a second time. A token for one node (--node) also lets in a node
+that was revoked, or that has lost its key; any other token lets in new nodes only. It needs the right to create Secrets in
+kube-system.`,
+		Example: "  frond token create --print-join-command\n  frond token create --node gw-17 --ttl 1h\n  frond token create --uses 0 --ttl 2h --description 'batch of May'",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return t.Run(cmd.Context(), cmd.OutOrStdout())
+		},
+	}
+	t.add(cmd)
+	t.output.add(cmd)
+	f := cmd.Flags()
+	f.DurationVar(&t.options.TTL, "ttl", tokenTTL, "how long it is valid")
+	f.IntVar(&t.options.Uses, "uses", 1, "how many gateways may join with it; 0 is any number")
+	f.StringVar(&t.options.Node, "node", "", "the only node that may join with it")
+	f.StringVar(&t.options.Description, "description", "", "what it is for, for those who list it")
+	f.BoolVar(&t.join, "print-join-command", false, "print the command to run on the gateway")
+	return cmd
+}
+
+// Run makes the token.
+func (t *tokenCreate) Run(ctx context.Context, out io.Writer) error {
+	asJSON, err := t.output.json()
+	if err != nil {
+		return err
+	}
+	now := time.Now()
+	token, secret, err := install.NewToken(t.options, now)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, kubeTimeout)
+	defer cancel()
+	client, err := t.client()
+	if err != nil {
+		return err
+	}
+	created := createdToken{Token: token, Expires: now.Add(t.options.TTL).UTC().Truncate(time.Second), Node: t.options.Node, Uses: t.options.Uses}
+	if t.join || asJSON { // before the token is made: one that nobody sees helps nobody
+		settings, err := install.ReadSettings(ctx, client)
+		if err == nil {
+			created.CAHash = settings.CAHash
+			created.JoinCommand, err = settings.JoinCommand(token, t.options.Node)
+		}
+		if err != nil && t.join {
+			return err
+		}
+	}
+	if _, err := client.CoreV1().Secrets(secret.Namespace).Create(ctx, secret, metav1.CreateOptions{FieldManager: fieldOwner}); err != nil {
+		return fmt.Errorf("store the token: %w", err)
+	}
+	switch {
+	case asJSON:
+		return printJSON(out, created)
+	case t.join:
+		_, err = fmt.Fprintln(out, created.JoinCommand)
+	default:
+		_, err = fmt.Fprintln(out, created.Token)
+	}
+	return err
+}

@@ -1,0 +1,90 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	bootstraputil "k8s.io/cluster-bootstrap/token/util"
+
+	"github.com/frond-edge/frond/api/identity"
+)
+
+type tokenDelete struct {
+	kube
+	output output
+}
+
+func newTokenDelete() *cobra.Command {
+	t := &tokenDelete{}
+	cmd := &cobra.Command{
+		Use:   "delete ID …",
+		Short: "Delete tokens: nobody joins with them any more; who did stays",
+		Args:  cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return t.Run(cmd.Context(), args, cmd.OutOrStdout())
+		},
+	}
+	t.add(cmd)
+	t.output.add(cmd)
+	return cmd
+}
+
+// Run deletes each token that is named by its id, or in whole.
+func (t *tokenDelete) Run(ctx context.Context, names []string, out io.Writer) error {
+	asJSON, err := t.output.json()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, kubeTimeout)
+	defer cancel()
+	client, err := t.client()
+	if err != nil {
+		return err
+	}
+	deleted, faults := []string{}, []error{}
+	for _, name := range names {
+		id, _, _ := strings.Cut(name, ".")
+		if err := deleteToken(ctx, client, id); err != nil {
+			faults = append(faults, err)
+			continue
+		}
+		deleted = append(deleted, id)
+	}
+	if asJSON {
+		return errors.Join(append(faults, printJSON(out, deleted))...)
+	}
+	for _, id := range deleted {
+		fmt.Fprintf(out, "token %s deleted\n", id)
+	}
+	return errors.Join(faults...)
+}
+
+func deleteToken(ctx context.Context, client kubernetes.Interface, id string) error {
+	if !bootstraputil.IsValidBootstrapTokenID(id) {
+		return errors.New("a token is named by its id, the six letters and digits before the point: frond token list shows them")
+	}
+	secrets := client.CoreV1().Secrets(identity.TokenNamespace)
+	o, err := secrets.Get(ctx, bootstraputil.BootstrapTokenSecretName(id), metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return fmt.Errorf("there is no token %s", id)
+	}
+	if err != nil {
+		return fmt.Errorf("read token %s: %w", id, err)
+	}
+	if _, err := identity.TokenOf(o); err != nil {
+		return fmt.Errorf("%w: kubeadm token delete ends it", err)
+	}
+	// Not another one of the same name.
+	err = secrets.Delete(ctx, o.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &o.UID}})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("delete token %s: %w", id, err)
+	}
+	return nil
+}

@@ -1,0 +1,102 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strconv"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/duration"
+	bootstrapapi "k8s.io/cluster-bootstrap/token/api"
+
+	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/internal/install"
+)
+
+type tokenList struct {
+	kube
+	output output
+}
+
+// listedToken is the output for machines.
+type listedToken struct {
+	ID          string    `json:"id"`
+	State       string    `json:"state"`
+	Expires     time.Time `json:"expires,omitzero"`
+	Node        string    `json:"node,omitempty"`
+	Uses        int       `json:"uses"` // 0: any number
+	Used        []string  `json:"used,omitempty"`
+	Description string    `json:"description,omitempty"`
+}
+
+func newTokenList() *cobra.Command {
+	t := &tokenList{}
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List the tokens that gateways may join with, without what is secret of them",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return t.Run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	t.add(cmd)
+	t.output.add(cmd)
+	return cmd
+}
+
+// Run lists the tokens.
+func (t *tokenList) Run(ctx context.Context, out, talk io.Writer) error {
+	asJSON, err := t.output.json()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, kubeTimeout)
+	defer cancel()
+	client, err := t.client()
+	if err != nil {
+		return err
+	}
+	list, err := client.CoreV1().Secrets(identity.TokenNamespace).List(ctx, metav1.ListOptions{
+		FieldSelector: "type=" + string(bootstrapapi.SecretTypeBootstrapToken),
+	})
+	if err != nil {
+		return fmt.Errorf("list the tokens: %w", err)
+	}
+	now, tokens := time.Now(), []listedToken{}
+	for i := range list.Items {
+		secret := &list.Items[i]
+		token, err := identity.TokenOf(secret)
+		if err != nil {
+			continue // kubeadm's, or nobody's: it lets no gateway in
+		}
+		tokens = append(tokens, listedToken{
+			ID: token.ID, State: install.TokenState(token, now), Expires: token.Expires, Node: token.Node, Uses: token.Uses, Used: token.Used,
+			Description: string(secret.Data[bootstrapapi.BootstrapTokenDescriptionKey]),
+		})
+	}
+	if asJSON {
+		return printJSON(out, tokens)
+	}
+	if len(tokens) == 0 {
+		fmt.Fprintln(talk, "there are no tokens: frond token create makes one")
+		return nil
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(w, "ID\tSTATE\tENDS IN\tUSES\tNODE\tDESCRIPTION")
+	for _, token := range tokens {
+		uses := strconv.Itoa(len(token.Used))
+		if token.Uses > 0 {
+			uses += " of " + strconv.Itoa(token.Uses)
+		}
+		ends := "never"
+		if !token.Expires.IsZero() {
+			ends = duration.HumanDuration(max(0, token.Expires.Sub(now)))
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", token.ID, token.State, ends, uses, orDash(token.Node), orDash(token.Description))
+	}
+	return w.Flush()
+}

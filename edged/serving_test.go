@@ -1,0 +1,130 @@
+package edged_test
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"go.uber.org/zap/zaptest"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/frond-edge/frond/edged"
+)
+
+// shows returns the certificate that a port shows who asks for a name, as that of a server that is trusted for it alone.
+func shows(t *testing.T, config *tls.Config, name string) *x509.Certificate {
+	t.Helper()
+	near, far := net.Pipe()
+	var shown *x509.Certificate
+	var g errgroup.Group
+	g.Go(func() error { return tls.Server(far, config).HandshakeContext(t.Context()) })
+	client := tls.Client(near, &tls.Config{ServerName: name, MinVersion: tls.VersionTLS13, RootCAs: x509.NewCertPool()})
+	err := client.HandshakeContext(t.Context())
+	if refused, ok := err.(*tls.CertificateVerificationError); ok { //nolint:errorlint // as crypto/tls gives it
+		shown = refused.UnverifiedCertificates[0]
+	}
+	_, _ = near.Close(), g.Wait() // the client has refused
+	return shown
+}
+
+// pairFile writes a certificate with its key into one file, as a certificate manager keeps it.
+func pairFile(t *testing.T, file, name string, ends time.Time) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name},
+		NotBefore: ends.Add(-time.Hour), NotAfter: ends,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data := append(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})...)
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The port shows the best there is, and never nothing: a gateway that was away for long is still to be reached.
+func TestWhatTheKubeletsPortShows(t *testing.T) {
+	now := time.Now()
+	for name, tt := range map[string]struct {
+		prepare func(file string)
+		want    string
+	}{
+		"none yet":       {func(string) {}, edged.LocalName},
+		"a good one":     {func(file string) { pairFile(t, file, "good", now.Add(time.Hour)) }, "good"},
+		"an expired one": {func(file string) { pairFile(t, file, "expired", now.Add(-time.Minute)) }, "expired"},
+		"a damaged one": {func(file string) {
+			pairFile(t, file, "damaged", now.Add(time.Hour))
+			if err := os.Truncate(file, 200); err != nil {
+				t.Fatal(err)
+			}
+		}, edged.LocalName},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			tt.prepare(filepath.Join(dir, "pki", "kubelet-server-current.pem"))
+			config, local := serve(t, edged.Config{Node: "gw-1", Dir: dir, Names: func() []string { return nil }}, "")
+			if shown := shows(t, config, "gw-1"); shown == nil || shown.Subject.CommonName != tt.want {
+				t.Errorf("callers are shown %v, want %s", shown, tt.want)
+			}
+			if shown := shows(t, config, edged.LocalName); shown == nil || !shown.Equal(local) {
+				t.Error("a program of this machine is shown another certificate")
+			}
+		})
+	}
+	t.Run("files that are replaced", func(t *testing.T) {
+		file := filepath.Join(t.TempDir(), "both.pem")
+		pairFile(t, file, "first", now.Add(time.Hour))
+		config, _ := serve(t, edged.Config{Node: "gw-1", Dir: t.TempDir()}, file)
+		for _, want := range []string{"first", "second"} {
+			pairFile(t, file, want, now.Add(time.Hour))
+			if shown := shows(t, config, "gw-1"); shown == nil || shown.Subject.CommonName != want {
+				t.Errorf("callers are shown %v, want %s", shown, want)
+			}
+		}
+		if err := os.WriteFile(file, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if shown := shows(t, config, "gw-1"); shown == nil || shown.Subject.CommonName != "second" {
+			t.Errorf("while the file is being written, callers are shown %v", shown)
+		}
+	})
+}
+
+// serve begins to serve with a certificate that is asked for at an API that does not answer, or with a file.
+func serve(t *testing.T, cfg edged.Config, file string) (*tls.Config, *x509.Certificate) {
+	t.Helper()
+	kube, err := kubernetes.NewForConfig(&rest.Config{Host: "127.0.0.1:1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, local, err := edged.Serve(t.Context(), cfg, file, kube, zaptest.NewLogger(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return config, local
+}

@@ -1,0 +1,125 @@
+package edgenode
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"go.uber.org/zap"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/frond-edge/frond/internal/enrol"
+	"github.com/frond-edge/frond/internal/health"
+	"github.com/frond-edge/frond/internal/lifecycle"
+	"github.com/frond-edge/frond/leaf"
+)
+
+const (
+	// identityCondition tells on the Node how long the gateway's key is good.
+	identityCondition = "EdgeIdentity"
+	identityPeriod    = time.Minute
+)
+
+// identified is the leaf's way to the hub: by the node's own key, or as a user that the hub knows by its configuration. A node whose
+// identity is damaged runs without a link what its store holds.
+func (n *Node) identified() (leaf.Config, error) {
+	hub := n.cfg.Hub
+	if hub.NkeyFile != "" {
+		return leaf.Config{
+			Hub: hub.URLs, CAFile: hub.CAFile, CertFile: hub.CertFile, KeyFile: hub.KeyFile, NkeyFile: hub.NkeyFile, Proxy: n.proxy,
+		}, nil
+	}
+	keeper, err := enrol.New(enrol.Config{
+		Node: n.cfg.Node, Dir: filepath.Join(n.cfg.Dir, "identity"), Hub: hub.URLs, TokenFile: hub.TokenFile, CAHashes: hub.CAHashes,
+		Proxy: n.proxy, Metrics: n.metrics,
+	}, n.log)
+	switch {
+	case errors.Is(err, enrol.ErrOtherNode):
+		return leaf.Config{}, err
+	case err != nil:
+		n.log.Error("this gateway has lost its identity, and runs without a link", zap.Error(err))
+		return leaf.Config{}, nil
+	}
+	var way leaf.Config
+	n.keeper = keeper
+	keeper.Wire(&way)
+	return way, nil
+}
+
+// identity is the part that enrols the node and renews its key. Others wait for the enrolment only on a node that has nothing to
+// run yet.
+func (n *Node) identity() lifecycle.Part {
+	part := lifecycle.Part{Name: "identity", Start: func(ctx context.Context) error { return n.keeper.Start(ctx, n.leaf) }}
+	if _, err := os.Stat(n.markFile()); err != nil {
+		part.Ready = n.keeper.Enrolled()
+	}
+	return part
+}
+
+// clusterCA is who may call the kubelet, as the cloud said; "" before it has.
+func (n *Node) clusterCA() string {
+	if n.keeper == nil {
+		return ""
+	}
+	if _, err := os.Stat(n.keeper.ClusterCA()); err != nil {
+		return ""
+	}
+	return n.keeper.ClusterCA()
+}
+
+// enrolment is the check of /readyz.
+func (n *Node) enrolment() []health.Check {
+	if n.keeper == nil {
+		return nil
+	}
+	return []health.Check{{Name: "enrolment", Ready: func() error {
+		if status, _, message := keyVerdict(n.keeper.Record(), n.keeper.Now()); status != corev1.ConditionTrue {
+			return errors.New(message)
+		}
+		return nil
+	}}}
+}
+
+// keyVerdict is what the condition says.
+func keyVerdict(r enrol.Record, now time.Time) (status corev1.ConditionStatus, reason, message string) {
+	until := r.Expires.UTC().Format(time.RFC3339)
+	switch {
+	case r.Key == "":
+		return corev1.ConditionFalse, "NotEnrolled", "this gateway is not enrolled: frond join, or a token in hub.tokenFile"
+	case now.After(r.Expires):
+		return corev1.ConditionFalse, "KeyExpired", fmt.Sprintf("the key expired on %s; it is renewed with the next link, within the cloud's window", until)
+	default:
+		return corev1.ConditionTrue, "KeyValid", fmt.Sprintf("the key is good until %s and renewed before", until)
+	}
+}
+
+// sayIdentity is the part that keeps the condition, if there is an identity.
+func (n *Node) sayIdentity(client kubernetes.Interface) []lifecycle.Part {
+	if n.keeper == nil {
+		return nil
+	}
+	log := n.log.Named("identity")
+	return []lifecycle.Part{{Name: "identity condition", Start: func(ctx context.Context) error {
+		tick := time.NewTicker(identityPeriod)
+		defer tick.Stop()
+		said := ""
+		for {
+			if status, reason, message := keyVerdict(n.keeper.Record(), n.keeper.Now()); message != said {
+				if err := writeCondition(ctx, client, n.cfg.Node, identityCondition, status, reason, message); err != nil {
+					log.Debug("condition not written", zap.String("reason", reason), zap.Error(err))
+				} else {
+					said = message
+				}
+			}
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-tick.C:
+			}
+		}
+	}}}
+}

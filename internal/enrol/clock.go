@@ -1,0 +1,94 @@
+package enrol
+
+import (
+	"sync"
+	"time"
+)
+
+const (
+	// plausible is how far after the last known time a machine's clock is believed: a gateway that was off for longer needs
+	// somebody's hand anyhow, as its key has expired beyond the window.
+	plausible = 365 * 24 * time.Hour
+	// floorEvery is how often the known time is written down: it bounds what a boot without a clock is behind.
+	floorEvery = time.Hour
+)
+
+// clock is the time as this gateway knows it.
+type clock struct {
+	wall  func() time.Time
+	began time.Time // its monotonic reading counts
+
+	mu sync.Mutex // guards all below
+	// floor is the newest time that somebody trusted has vouched for; it survives restarts.
+	floor time.Time
+	// anchor is the cloud's time as of anchored.
+	anchor, anchored time.Time
+	// assumed is what the hub's certificate says at least, as of anchored too; used while the machine's clock is not plausible.
+	assumed, assumedAt time.Time
+}
+
+func newClock(wall func() time.Time, floor time.Time) *clock {
+	if wall == nil {
+		wall = time.Now
+	}
+	return &clock{wall: wall, began: time.Now(), floor: floor}
+}
+
+// now is the time, and whether the machine's clock was left aside for it without the cloud's word.
+func (c *clock) now() (t time.Time, doubtful bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.anchor.IsZero() {
+		return c.anchor.Add(time.Since(c.anchored)), false
+	}
+	wall := c.wall()
+	if c.floor.IsZero() || believable(wall, c.floor) {
+		return wall, false
+	}
+	if !c.assumed.IsZero() {
+		return c.assumed.Add(time.Since(c.assumedAt)), true
+	}
+	return c.floor.Add(time.Since(c.began)), true
+}
+
+// believable judges a clock by a time that has certainly passed.
+func believable(wall, floor time.Time) bool {
+	return !wall.Before(floor) && wall.Before(floor.Add(plausible))
+}
+
+// told takes the cloud's word, and returns how far the machine's clock is ahead of it.
+func (c *clock) told(cloud time.Time) (ahead time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.anchor, c.anchored, c.floor = cloud, time.Now(), cloud
+	return c.wall().Sub(cloud)
+}
+
+// atLeast takes a time that has certainly passed.
+func (c *clock) atLeast(t time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if t.After(c.floor) {
+		c.floor = t
+	}
+}
+
+// assume takes what the hub's certificate allows, for a machine whose clock is not plausible.
+func (c *clock) assume(t time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.assumed, c.assumedAt = t, time.Now()
+}
+
+// known is the newest time that was vouched for.
+func (c *clock) known() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.anchor.IsZero() {
+		return c.anchor.Add(time.Since(c.anchored))
+	}
+	return c.floor
+}
+
+// machine is what the machine's own clock says.
+func (c *clock) machine() time.Time { return c.wall() }

@@ -1,0 +1,245 @@
+package enrol
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/google/renameio/v2"
+	"github.com/nats-io/nkeys"
+
+	"github.com/frond-edge/frond/internal/crash"
+)
+
+// The files of the folder.
+const (
+	seedFile      = "node.nk"      // the key that this gateway is
+	nextFile      = "node.nk.next" // the one that it wants to be
+	oldFile       = "node.nk.old"  // the one that it was, until a link came up with the new one
+	hubCAFile     = "hub-ca.crt"
+	clusterCAFile = "cluster-ca.crt"
+	recordFile    = "enrolment.json"
+	clockFile     = "clock.json"
+
+	secretMode = 0o600
+	dirMode    = 0o700
+)
+
+// ErrOtherNode says that the folder belongs to another node.
+var ErrOtherNode = errors.New("this machine is enrolled under another name")
+
+// Record is what the cloud said when it recorded the key.
+type Record struct {
+	Node string `json:"node"`
+	// Key is the public key that is recorded; "" is none.
+	Key     string    `json:"key"`
+	Issued  time.Time `json:"issued,omitzero"`
+	Expires time.Time `json:"expires,omitzero"`
+	HubURLs []string  `json:"hubURLs,omitempty"`
+}
+
+// key is a key pair and its public half.
+type key struct {
+	nkeys.KeyPair
+	public string
+}
+
+// folder is the state on disk and a copy in memory; the keeper guards it.
+type folder struct {
+	dir    string
+	record Record
+	// current is nil only before the first enrolment; next and old mostly are.
+	current, next, old *key
+}
+
+// open reads the folder and ends what a crash cut short.
+func open(dir, node string) (*folder, error) {
+	if err := os.MkdirAll(dir, dirMode); err != nil {
+		return nil, fmt.Errorf("make the folder of the identity: %w", err)
+	}
+	if err := os.Chmod(dir, dirMode); err != nil {
+		return nil, fmt.Errorf("protect the folder of the identity: %w", err)
+	}
+	f := &folder{dir: dir}
+	if err := f.readJSON(recordFile, &f.record); err != nil {
+		return nil, err
+	}
+	if f.record.Node != "" && f.record.Node != node {
+		return nil, fmt.Errorf("%w: %s says %q, not %q: run frond reset first, or use that name", ErrOtherNode, f.path(recordFile), f.record.Node, node)
+	}
+	var err error
+	for name, k := range map[string]**key{seedFile: &f.current, nextFile: &f.next, oldFile: &f.old} {
+		if *k, err = f.readKey(name); err != nil {
+			return nil, err
+		}
+	}
+	if f.next != nil && f.next.public == f.record.Key {
+		if err := f.promote(); err != nil {
+			return nil, err
+		}
+	}
+	if f.record.Key != "" && (f.current == nil || f.current.public != f.record.Key) {
+		return nil, fmt.Errorf("the key in %s is not the one in %s: bring back that file, or run frond reset and join with a new token",
+			f.path(seedFile), f.path(recordFile))
+	}
+	return f, nil
+}
+
+func (f *folder) path(name string) string { return filepath.Join(f.dir, name) }
+
+// readJSON leaves v as it is when there is no such file.
+func (f *folder) readJSON(name string, v any) error {
+	data, err := os.ReadFile(f.path(name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		err = json.Unmarshal(data, v)
+	}
+	if err != nil {
+		return fmt.Errorf("read %s: %w", f.path(name), err)
+	}
+	return nil
+}
+
+func (f *folder) writeJSON(name string, v any) error {
+	data, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode %s: %w", name, err)
+	}
+	return f.write(name, append(data, '\n'))
+}
+
+// write replaces a file whole; when it returns, the new one is on disk.
+func (f *folder) write(name string, data []byte) error {
+	if err := renameio.WriteFile(f.path(name), data, secretMode); err != nil {
+		return fmt.Errorf("write %s: %w", f.path(name), err)
+	}
+	return f.sync()
+}
+
+func (f *folder) sync() error {
+	d, err := os.Open(f.dir)
+	if err != nil {
+		return fmt.Errorf("sync the folder of the identity: %w", err)
+	}
+	defer func() { _ = d.Close() }() // opened for reading
+	if err := d.Sync(); err != nil {
+		return fmt.Errorf("sync the folder of the identity: %w", err)
+	}
+	return nil
+}
+
+func (f *folder) remove(name string) error {
+	if err := os.Remove(f.path(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove %s: %w", f.path(name), err)
+	}
+	return f.sync()
+}
+
+// readKey returns nil when there is no such file.
+func (f *folder) readKey(name string) (*key, error) {
+	data, err := os.ReadFile(f.path(name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil //nolint:nilnil // no key is a state of its own
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the key: %w", err)
+	}
+	pair, err := nkeys.FromSeed([]byte(strings.TrimSpace(string(data))))
+	if err != nil {
+		return nil, fmt.Errorf("the key in %s: %w", f.path(name), err)
+	}
+	return named(pair)
+}
+
+func named(pair nkeys.KeyPair) (*key, error) {
+	public, err := pair.PublicKey()
+	if err != nil {
+		return nil, fmt.Errorf("public half of the key: %w", err)
+	}
+	return &key{pair, public}, nil
+}
+
+// fresh makes a key and puts it on disk.
+func (f *folder) fresh(name string) (*key, error) {
+	pair, err := nkeys.CreateUser()
+	if err != nil {
+		return nil, fmt.Errorf("make a key: %w", err)
+	}
+	k, err := named(pair)
+	if err != nil {
+		return nil, err
+	}
+	return k, f.writeKey(name, k)
+}
+
+func (f *folder) writeKey(name string, k *key) error {
+	seed, err := k.Seed()
+	if err != nil {
+		return fmt.Errorf("seed of the key: %w", err)
+	}
+	return f.write(name, seed)
+}
+
+// keep writes down what the cloud answered for a key, current or next. The record is the moment of the change: before it the
+// gateway is what it was, after it what it wanted to be.
+func (f *folder) keep(r Record) error {
+	if err := f.writeJSON(recordFile, r); err != nil {
+		return err
+	}
+	f.record = r
+	crash.At("enrol.recorded")
+	if f.next == nil || f.next.public != r.Key {
+		return nil
+	}
+	return f.promote()
+}
+
+// promote makes the next key the current one, and keeps that as the old one. It may be run again.
+func (f *folder) promote() error {
+	if f.current != nil && f.current.public != f.next.public {
+		if err := f.writeKey(oldFile, f.current); err != nil {
+			return err
+		}
+		f.old = f.current
+	}
+	crash.At("enrol.kept")
+	if err := os.Rename(f.path(nextFile), f.path(seedFile)); err != nil {
+		return fmt.Errorf("take the new key: %w", err)
+	}
+	f.current, f.next = f.next, nil
+	return f.sync()
+}
+
+// revert makes the old key the current one again, and the current one the next: the hub knows the old one only.
+func (f *folder) revert() error {
+	r := f.record
+	r.Key = f.old.public
+	if err := f.writeKey(nextFile, f.current); err != nil {
+		return err
+	}
+	f.next = f.current
+	// A crash after this leaves a record of one key beside the file of the other: the record comes last, and the key file
+	// before it is what open mends by promoting the next key once more.
+	if err := f.writeKey(seedFile, f.old); err != nil {
+		return err
+	}
+	f.current = f.old
+	if err := f.writeJSON(recordFile, r); err != nil {
+		return err
+	}
+	f.record = r
+	return f.forgetOld()
+}
+
+// forgetOld removes the key that this gateway was.
+func (f *folder) forgetOld() error {
+	f.old = nil
+	return f.remove(oldFile)
+}

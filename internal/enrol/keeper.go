@@ -1,0 +1,167 @@
+package enrol
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/leaf"
+)
+
+// Config says who the gateway wants to be, and how it finds the cloud.
+type Config struct {
+	// Node is the name of its Kubernetes Node.
+	Node string
+	// Dir is the folder of the identity.
+	Dir string
+	// Hub are the hub's leaf listeners, until the cloud names others.
+	Hub []string
+	// Token is what it joins with, or TokenFile holds it; both may be empty for a gateway that is enrolled.
+	Token, TokenFile string
+	// CAHashes are those of the hub's CA, one or more, "sha256:" and the hash of the public key; needed with a token.
+	CAHashes []string
+	// Proxy finds the HTTP proxy to a hub; nil is none.
+	Proxy func(hub *url.URL) (*url.URL, error)
+	// Wall is the machine's clock; nil is time.Now.
+	Wall func() time.Time
+	// Once makes Start end with the reason when the cloud refuses the gateway, instead of asking again.
+	Once bool
+	// Metrics takes the metrics; nil drops them.
+	Metrics prometheus.Registerer
+}
+
+// Link is the leaf that the gateway is linked by.
+type Link interface {
+	WatchLink() (leaf.LinkState, <-chan struct{})
+	Problem() error
+	Redial()
+	Conn(name string, opts ...nats.Option) (*nats.Conn, error)
+}
+
+// Keeper keeps a gateway's identity.
+type Keeper struct {
+	cfg     Config
+	log     *zap.Logger
+	metrics *metrics
+	clock   *clock
+	// enrolled closes when there is a record.
+	enrolled chan struct{}
+
+	mu     sync.Mutex // guards all below
+	folder *folder
+	// shown is the key of the last connection, dials how many there were since the last link.
+	shown *key
+	dials int
+
+	// Of Start alone:
+	link    Link
+	nc      *nats.Conn
+	said    string
+	tries   patience
+	settled time.Time // the link's Since when it was found to be the node's own
+	after   time.Time // who is due waits until then; zero while it is not due
+	floored time.Time // when the known time was last written
+}
+
+// New reads the folder, or makes it. It asks nobody.
+func New(cfg Config, log *zap.Logger) (*Keeper, error) {
+	f, err := open(cfg.Dir, cfg.Node)
+	if err != nil {
+		return nil, err
+	}
+	var floor struct {
+		Floor time.Time `json:"floor"`
+	}
+	if err := f.readJSON(clockFile, &floor); err != nil {
+		log.Warn("the last known time is lost, the machine's clock is believed", zap.Error(err))
+	}
+	k := &Keeper{cfg: cfg, log: log.Named("enrol"), folder: f, clock: newClock(cfg.Wall, floor.Floor), enrolled: make(chan struct{})}
+	if k.metrics, err = newMetrics(cfg.Metrics); err != nil {
+		return nil, err
+	}
+	if f.record.Key != "" {
+		k.metrics.expires.Set(float64(f.record.Expires.Unix()))
+		close(k.enrolled)
+	}
+	return k, nil
+}
+
+// Enrolled closes when the cloud has recorded this gateway.
+func (k *Keeper) Enrolled() <-chan struct{} { return k.enrolled }
+
+// Record is what the cloud said last; zero before it has.
+func (k *Keeper) Record() Record {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.folder.record
+}
+
+// HubCA and ClusterCA are the files of the CAs; before the enrolment they do not exist.
+func (k *Keeper) HubCA() string { return k.folder.path(hubCAFile) }
+
+// ClusterCA is the file with the CAs of the Kubernetes cluster.
+func (k *Keeper) ClusterCA() string { return k.folder.path(clusterCAFile) }
+
+// Hubs are the hub's leaf listeners.
+func (k *Keeper) Hubs() []string {
+	if known := k.Record().HubURLs; len(known) > 0 {
+		return known
+	}
+	return k.cfg.Hub
+}
+
+// Now is the time as the cloud has it, as far as is known.
+func (k *Keeper) Now() time.Time {
+	now, _ := k.clock.now()
+	return now
+}
+
+// Credential answers a hub's nonce, for leaf.Config.
+func (k *Keeper) Credential(nonce []byte) ([]byte, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	f := k.folder
+	if f.current == nil {
+		return nil, errors.New("this gateway has no key yet")
+	}
+	k.shown = f.current
+	// The hub may know the old key only, when the cloud has lost what it answered.
+	const patient = 3
+	if f.old != nil && k.dials >= patient && k.dials%2 == 1 {
+		k.shown = f.old
+	}
+	k.dials++
+	c := identity.Credential{Node: k.cfg.Node, Key: k.shown.public}
+	if f.record.Key == "" {
+		token, err := k.token()
+		if err != nil {
+			return nil, err
+		}
+		c.Token = token
+	}
+	signature, err := k.shown.Sign(nonce)
+	if err != nil {
+		return nil, fmt.Errorf("sign the hub's nonce: %w", err)
+	}
+	return identity.Show(c, signature)
+}
+
+func (k *Keeper) token() (string, error) {
+	if k.cfg.Token != "" || k.cfg.TokenFile == "" {
+		return k.cfg.Token, nil
+	}
+	data, err := os.ReadFile(k.cfg.TokenFile)
+	if err != nil {
+		return "", fmt.Errorf("read the token: %w", err)
+	}
+	return string(bytes.TrimSpace(data)), nil
+}

@@ -1,0 +1,60 @@
+package enrol_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"go.uber.org/zap"
+
+	"github.com/frond-edge/frond/internal/enrol"
+)
+
+// childOrder, set, makes the test binary a gateway that joins and keeps its key until it is killed.
+const childOrder = "FROND_ENROL_CHILD"
+
+func TestMain(m *testing.M) {
+	if text := os.Getenv(childOrder); text != "" {
+		if err := child(text); err != nil {
+			_, _ = fmt.Fprintln(os.Stderr, "child:", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// order is what the child is told.
+type order struct {
+	Dir, Hub, Hash string
+	// Renew keeps the key until it was renewed; without it the child ends when it has joined.
+	Renew bool
+}
+
+func child(text string) error {
+	var o order
+	if err := json.Unmarshal([]byte(text), &o); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute) //nolint:forbidigo // the main function of a child process
+	defer cancel()
+	cfg := enrol.Config{Node: node, Dir: o.Dir, Hub: []string{o.Hub}, Token: token, CAHashes: []string{o.Hash}}
+	log := zap.NewNop()
+	before, err := enrol.Join(ctx, cfg, log)
+	if err != nil || !o.Renew {
+		return err
+	}
+	g, err := start(ctx, cfg, o.Dir+"-leaf", log)
+	if err != nil {
+		return err
+	}
+	for g.keeper.Record().Key == before.Key && ctx.Err() == nil {
+		<-time.After(10 * time.Millisecond)
+	}
+	g.stop()
+	return ctx.Err()
+}

@@ -1,0 +1,183 @@
+package enrol_test
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/frond-edge/frond/internal/crash"
+	"github.com/frond-edge/frond/internal/enrol"
+	"github.com/frond-edge/frond/leaf"
+)
+
+// gateway is a leaf and the keeper of its identity, as edgecore has them.
+type gateway struct {
+	keeper *enrol.Keeper
+	leaf   *leaf.Server
+	stop   func()
+}
+
+func start(ctx context.Context, cfg enrol.Config, dir string, log *zap.Logger) (*gateway, error) {
+	k, err := enrol.New(cfg, log)
+	if err != nil {
+		return nil, err
+	}
+	way := leaf.Config{Node: cfg.Node, Dir: dir, Reserve: -1, RedialMin: 100 * time.Millisecond, RedialMax: 500 * time.Millisecond}
+	k.Wire(&way)
+	l, err := leaf.New(way, log)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var g errgroup.Group
+	g.Go(func() error { return l.Start(ctx) })
+	g.Go(func() error {
+		select {
+		case <-l.Ready():
+			return k.Start(ctx, l)
+		case <-ctx.Done():
+			return nil
+		}
+	})
+	return &gateway{k, l, func() {
+		cancel()
+		_ = g.Wait()
+	}}, nil
+}
+
+func run(t *testing.T, cfg enrol.Config) *gateway {
+	t.Helper()
+	g, err := start(context.WithoutCancel(t.Context()), cfg, t.TempDir(), zaptest.NewLogger(t))
+	must(t, err)
+	t.Cleanup(g.stop)
+	return g
+}
+
+func within(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(time.Minute)
+	for !holds() {
+		if time.Now().After(deadline) {
+			t.Fatal("never: ", what)
+		}
+		<-time.After(20 * time.Millisecond)
+	}
+}
+
+// A gateway that only knows a token enrols by itself, renews its key in time, again and again, without losing its link for it, and is
+// let in with the newest one.
+func TestAKeyIsRenewedInTime(t *testing.T) {
+	c := newCloud(t)
+	c.set(func() { c.life = 6 * time.Second })
+	g := run(t, c.config(filepath.Join(t.TempDir(), "identity")))
+	within(t, "enrolled", func() bool { return g.keeper.Record().Key != "" })
+	within(t, "a link of its own", func() bool { return g.leaf.Link().Up })
+	within(t, "two renewals", func() bool { return read(c, &c.changes) >= 3 })
+	if n := read(c, &c.enrolled); n != 1 {
+		t.Errorf("the token was used %d times", n)
+	}
+	shown := read(c, &c.tokens)
+	c.door.Kick()
+	within(t, "a link with the newest key", func() bool { return g.leaf.Link().Up && g.keeper.Record().Key == read(c, &c.key) })
+	if read(c, &c.tokens) != shown {
+		t.Error("an enrolled gateway has shown its token again")
+	}
+}
+
+// One that was away until its key had expired comes back by itself, within the window; after that it says what to do.
+func TestAnExpiredKeyComesBack(t *testing.T) {
+	for name, window := range map[string]time.Duration{"within the window": time.Hour, "after it": 0} {
+		t.Run(name, func(t *testing.T) {
+			c := newCloud(t)
+			cfg := c.config(filepath.Join(t.TempDir(), "identity"))
+			_, err := join(t, cfg)
+			must(t, err)
+			c.set(func() { c.expires, c.window = time.Now().Add(-time.Minute), window })
+			g := run(t, cfg)
+			if window == 0 {
+				within(t, "it stays out", func() bool { return g.leaf.Link().Up })
+				<-time.After(time.Second)
+				if read(c, &c.expires).After(time.Now()) {
+					t.Error("it was renewed")
+				}
+				return
+			}
+			within(t, "renewed", func() bool { return g.keeper.Record().Expires.After(time.Now()) && g.leaf.Link().Up })
+			if n := read(c, &c.enrolled); n != 1 {
+				t.Errorf("the token was used %d times", n)
+			}
+		})
+	}
+}
+
+// A gateway that is enrolled boots with a clock that is ten years off, either way, or begins in 1970, the hub having another
+// certificate meanwhile: it links, and renews nothing for it.
+func TestAWrongClockKeepsNobodyOut(t *testing.T) {
+	for name, wall := range map[string]func() time.Time{
+		"behind": shifted(-10), "ahead": shifted(10), "1970": func() time.Time { return time.Unix(100, 0) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCloud(t)
+			cfg := c.config(filepath.Join(t.TempDir(), "identity"))
+			_, err := join(t, cfg)
+			must(t, err)
+			c.set(func() { c.cert = c.ca.Serving(time.Now().Add(-time.Second), time.Now().Add(time.Hour)) })
+			cfg.Wall = wall
+			g := run(t, cfg)
+			within(t, "a link", func() bool { return g.leaf.Link().Up })
+			if d := time.Until(g.keeper.Now()); d > time.Hour || d < -time.Hour {
+				t.Errorf("it takes the time to be %s", g.keeper.Now())
+			}
+			if n := read(c, &c.changes); n != 1 {
+				t.Errorf("%d keys were recorded", n)
+			}
+		})
+	}
+}
+
+// A gateway is killed between any two steps of its enrolment and of a renewal. It goes on from there; its token is used once, and
+// it is never locked out.
+func TestKilledBetweenAnyTwoSteps(t *testing.T) {
+	for _, point := range crash.Points()["enrolment"] {
+		t.Run(point, func(t *testing.T) {
+			t.Parallel()
+			c := newCloud(t)
+			c.set(func() { c.life = 4 * time.Second })
+			o := order{Dir: filepath.Join(t.TempDir(), "identity"), Hub: "tls://" + c.door.Addr(), Hash: c.ca.Hash(), Renew: true}
+			out := c.run(t, o, point)
+			if !strings.Contains(out, crash.Said+point) {
+				t.Fatalf("it did not die there: %s", out)
+			}
+			if out := c.run(t, o, ""); out != "" {
+				t.Errorf("the next one: %s", out)
+			}
+			if n := read(c, &c.enrolled); n != 1 {
+				t.Errorf("the token was used %d times", n)
+			}
+			private(t, o.Dir)
+		})
+	}
+}
+
+// run runs a child to its end, and returns what it said.
+func (c *cloud) run(t *testing.T, o order, point string) string {
+	t.Helper()
+	text, err := json.Marshal(o)
+	must(t, err)
+	cmd := exec.CommandContext(t.Context(), os.Args[0])
+	cmd.Env = append(os.Environ(), childOrder+"="+string(text), crash.Env+"="+point)
+	out, err := cmd.CombinedOutput()
+	if point == "" && err != nil {
+		t.Errorf("child: %v", err)
+	}
+	return string(out)
+}

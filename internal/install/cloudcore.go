@@ -1,0 +1,102 @@
+package install
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"path"
+	"reflect"
+	"strconv"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/yaml"
+
+	"github.com/frond-edge/frond/api/config"
+	"github.com/frond-edge/frond/api/identity"
+)
+
+const (
+	// CloudcoreName is the ConfigMap with cloudcore's configuration, and the key of the file in it.
+	CloudcoreName   = "frond-cloudcore"
+	cloudcoreConfig = "cloudcore.yaml"
+	// cloudcoreFolder is where cloudcore's Secret is in its pod.
+	cloudcoreFolder = "/etc/frond"
+	// clusterCA is where each pod finds the authorities of its cluster.
+	clusterCA = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
+)
+
+// cloudcore is the part of cloudcore's configuration that follows from what was installed.
+func (s Settings) cloudcore() config.CloudCore {
+	in := func(entry string) string { return path.Join(cloudcoreFolder, entry) }
+	c := config.CloudCore{
+		Hub: config.Hub{NkeyFile: in(EntryHubSeed), CAFile: in(EntryBundle), CertFile: in(EntryCert), KeyFile: in(EntryKey)},
+		Identity: config.Identity{
+			IssuerSeedFile: in(EntryIssuerSeed), AuthNkeyFile: in(EntryAuthSeed), SysNkeyFile: in(EntrySysSeed),
+			Cells: s.Cells, HubURLs: s.HubURLs, ClusterCAFile: clusterCA,
+		},
+		Replicas: s.HubServers,
+	}
+	for _, server := range s.servers() {
+		c.Hub.URLs = append(c.Hub.URLs, "nats://"+inCluster(server.Name)+":"+strconv.Itoa(portClient))
+	}
+	return c
+}
+
+// configuration puts what follows from what was installed into cloudcore's configuration, and leaves what an administrator wrote
+// there. A file that says it already is returned as it is.
+func (s Settings) configuration(old string) (string, error) {
+	data, err := json.Marshal(s.cloudcore())
+	if err != nil {
+		return "", fmt.Errorf("encode cloudcore's configuration: %w", err)
+	}
+	var ours, present, merged map[string]any
+	if err := json.Unmarshal(data, &ours); err != nil {
+		return "", fmt.Errorf("encode cloudcore's configuration: %w", err)
+	}
+	for _, into := range []*map[string]any{&present, &merged} {
+		if err := yaml.Unmarshal([]byte(old), into); err != nil {
+			return "", fmt.Errorf("understand %s in ConfigMap %s: %w", cloudcoreConfig, CloudcoreName, err)
+		}
+	}
+	if merged == nil {
+		merged = map[string]any{}
+	}
+	merge(merged, ours)
+	if reflect.DeepEqual(present, merged) {
+		return old, nil
+	}
+	text, err := yaml.Marshal(merged)
+	return string(text), err
+}
+
+// merge writes the fields of from over those of into.
+func merge(into, from map[string]any) {
+	for field, value := range from {
+		below, isMap := value.(map[string]any)
+		there, wasMap := into[field].(map[string]any)
+		if isMap && wasMap {
+			merge(there, below)
+			continue
+		}
+		into[field] = value
+	}
+}
+
+// RenewWindow is how long after its end cloudcore lets a key be renewed, as far as ConfigMap frond-cloudcore says.
+func RenewWindow(ctx context.Context, client kubernetes.Interface) (time.Duration, error) {
+	o, err := client.CoreV1().ConfigMaps(identity.Namespace).Get(ctx, CloudcoreName, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return 0, ErrNotInstalled
+	}
+	if err != nil {
+		return 0, fmt.Errorf("read cloudcore's configuration: %w", err)
+	}
+	c, err := config.ParseCloudCore([]byte(o.Data[cloudcoreConfig]), CloudcoreName)
+	if err != nil {
+		return 0, fmt.Errorf("understand %s in ConfigMap %s: %w", cloudcoreConfig, CloudcoreName, err)
+	}
+	return time.Duration(*c.Identity.RenewWindow), nil
+}

@@ -1,0 +1,270 @@
+package install
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/ecdsa"
+	"fmt"
+	"maps"
+	"net"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nkeys"
+)
+
+// Files are by their name, "folder/entry"; a folder is a Secret of the cluster.
+type Files map[string][]byte
+
+// The folders, each for one reader, who needs no other.
+const (
+	FolderCA        = "frond-ca"        // the authority with its key: nobody needs it but the commands of package install
+	FolderCloudcore = "frond-cloudcore" // what every cloudcore reads
+	FolderAdmin     = "frond-admin"     // people with the nats tool
+)
+
+// FolderHub is what hub server number i reads, counted from 0.
+func FolderHub(i int) string { return fmt.Sprintf("frond-hub-%d", i) }
+
+// The entries of folders.
+const (
+	EntryCert   = "tls.crt" // ends with the authority's
+	EntryKey    = "tls.key"
+	EntryBundle = "ca.crt" // all authorities that count now; in FolderCA the one that signs
+	EntryConfig = "nats-server.conf"
+
+	entryAuthorityKey = "ca.key"
+	entryNext         = "next.crt"
+	entryNextKey      = "next.key"
+	entryPrevious     = "previous.crt"
+
+	// The seeds of NATS users: cloudcore's in the accounts FROND, AUTH and SYS, and people's.
+	EntryHubSeed   = "hub.nk"
+	EntryAuthSeed  = "auth.nk"
+	EntrySysSeed   = "sys.nk"
+	EntryAdminSeed = "admin.nk"
+	// EntryIssuerSeed is that of the account which signs what cloudcore answers the hub about gateways.
+	EntryIssuerSeed = "issuer.nk"
+)
+
+// Server is one server of the hub.
+type Server struct {
+	Name string
+	// Hosts are the addresses and DNS names by which gateways, cloudcores and its peers reach it.
+	Hosts []string
+}
+
+// Spec is what the files are for.
+type Spec struct {
+	// Servers of the hub; number i has FolderHub(i).
+	Servers []Server
+	// Rotate makes all certificates again, with new keys. The authority and the keys of NATS users stay.
+	Rotate bool
+}
+
+// Change is a file that Fill made.
+type Change struct {
+	File   string `json:"file"`
+	Reason string `json:"reason"`
+}
+
+// Fill returns all files that must be, those of have that are good among them, and says which it made. It changes neither of its
+// arguments. A key in have that cannot be read is an error, for a new one in its place would lock others out.
+func Fill(have Files, spec Spec, now time.Time) (Files, []Change, error) {
+	f := &filler{have: have, files: maps.Clone(have), rotate: spec.Rotate, now: now}
+	if f.files == nil {
+		f.files = Files{}
+	}
+	signer, err := f.authority()
+	if err != nil {
+		return nil, nil, err
+	}
+	bundle := have.bundle(signer.pem)
+	for i, server := range spec.Servers {
+		s := subject{name: server.Name, hosts: hosts(server.Hosts)}
+		if err := f.certificate(FolderHub(i), signer, s, bundle); err != nil {
+			return nil, nil, err
+		}
+	}
+	for folder, name := range map[string]string{FolderCloudcore: "cloudcore", FolderAdmin: "admin"} {
+		if err := f.certificate(folder, signer, subject{name: name}, bundle); err != nil {
+			return nil, nil, err
+		}
+	}
+	for _, seed := range seeds() {
+		if err := f.seed(seed.file, seed.kind); err != nil {
+			return nil, nil, err
+		}
+	}
+	slices.SortFunc(f.changes, func(a, b Change) int { return strings.Compare(a.File, b.File) })
+	return f.files, f.changes, nil
+}
+
+type seedFile struct {
+	file string
+	kind nkeys.PrefixByte
+}
+
+func seeds() []seedFile {
+	return []seedFile{
+		{FolderCloudcore + "/" + EntryHubSeed, nkeys.PrefixByteUser},
+		{FolderCloudcore + "/" + EntryAuthSeed, nkeys.PrefixByteUser},
+		{FolderCloudcore + "/" + EntrySysSeed, nkeys.PrefixByteUser},
+		{FolderCloudcore + "/" + EntryIssuerSeed, nkeys.PrefixByteAccount},
+		{FolderAdmin + "/" + EntryAdminSeed, nkeys.PrefixByteUser},
+		{FolderAdmin + "/" + EntrySysSeed, nkeys.PrefixByteUser},
+	}
+}
+
+// PublicKey is the public nkey of a seed file.
+func (f Files) PublicKey(file string) (string, error) {
+	pair, err := nkeys.FromSeed(bytes.TrimSpace(f[file]))
+	if err != nil {
+		return "", fmt.Errorf("%s holds no seed of an nkey: %w", file, err)
+	}
+	return pair.PublicKey()
+}
+
+// Bundle are the certificates of all authorities that count now. The one that signs is the first.
+func (f Files) Bundle() []byte { return f.bundle(f[FolderCA+"/"+EntryBundle]) }
+
+func (f Files) bundle(current []byte) []byte {
+	bundle := bytes.Clone(current)
+	for _, entry := range []string{entryNext, entryPrevious} {
+		if other := f[FolderCA+"/"+entry]; len(other) > 0 && !bytes.Equal(other, current) {
+			bundle = append(bundle, other...)
+		}
+	}
+	return bundle
+}
+
+// hosts are sorted, without repeats, and IP addresses in their one form.
+func hosts(names []string) []string {
+	var all []string
+	for _, name := range names {
+		if ip := net.ParseIP(name); ip != nil {
+			name = ip.String()
+		}
+		all = append(all, name)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+type filler struct {
+	have, files Files
+	changes     []Change
+	rotate      bool
+	now         time.Time
+}
+
+func (f *filler) set(file string, data []byte, reason string) {
+	f.files[file] = data
+	f.changes = append(f.changes, Change{File: file, Reason: reason})
+}
+
+// authority reads the one that signs, or makes it.
+func (f *filler) authority() (authority, error) {
+	certFile, keyFile := FolderCA+"/"+EntryBundle, FolderCA+"/"+entryAuthorityKey
+	key, made, err := f.key(keyFile, false)
+	switch {
+	case err != nil:
+		return authority{}, err
+	case made && len(f.have[certFile]) > 0:
+		return authority{}, fmt.Errorf("%s is there, but not its key %s: nothing can be signed without it. Put it back from a backup", certFile, keyFile)
+	case len(f.have[certFile]) == 0:
+		cert, err := signAuthority(key, f.now)
+		if err != nil {
+			return authority{}, err
+		}
+		f.set(certFile, cert, "it was missing")
+	}
+	return readAuthority(f.files[certFile], f.files[keyFile])
+}
+
+func readAuthority(certPEM, keyPEM []byte) (authority, error) {
+	const file = FolderCA + "/" + EntryBundle
+	cert, err := parseCertificate(certPEM)
+	if err != nil {
+		return authority{}, fmt.Errorf("read %s: %w", file, err)
+	}
+	key, err := parseKey(keyPEM)
+	if err != nil {
+		return authority{}, fmt.Errorf("read the key of %s: %w", file, err)
+	}
+	if own, ok := cert.PublicKey.(*ecdsa.PublicKey); !ok || !own.Equal(key.Public()) {
+		return authority{}, fmt.Errorf("%s and its key do not belong together: put both back from one backup", file)
+	}
+	return authority{cert: cert, pem: certPEM, key: key}, nil
+}
+
+// key reads a private key, or makes it where it is missing or wanted anew.
+func (f *filler) key(file string, anew bool) (key crypto.Signer, made bool, err error) {
+	if data := f.have[file]; len(data) > 0 && !anew {
+		if key, err = parseKey(data); err != nil {
+			return nil, false, fmt.Errorf("read %s: %w. Put it back from a backup, or delete the entry to have a new one made", file, err)
+		}
+		return key, false, nil
+	}
+	key, data, err := newKey()
+	if err != nil {
+		return nil, false, err
+	}
+	reason := "it was missing"
+	if anew {
+		reason = "rotated"
+	}
+	f.set(file, data, reason)
+	return key, true, nil
+}
+
+// certificate looks after the pair of a folder and the authorities beside it.
+func (f *filler) certificate(folder string, signer authority, s subject, bundle []byte) error {
+	certFile, keyFile, bundleFile := folder+"/"+EntryCert, folder+"/"+EntryKey, folder+"/"+EntryBundle
+	key, _, err := f.key(keyFile, f.rotate)
+	if err != nil {
+		return err
+	}
+	reason := "it was missing"
+	switch chain := f.have[certFile]; {
+	case f.rotate:
+		reason = "rotated"
+	case len(chain) > 0:
+		reason = signer.unfit(chain, s, key.Public(), f.now)
+	}
+	if reason != "" {
+		chain, err := signer.issue(s, key.Public(), f.now)
+		if err != nil {
+			return err
+		}
+		f.set(certFile, chain, reason)
+	}
+	switch old := f.have[bundleFile]; {
+	case len(old) == 0:
+		f.set(bundleFile, bundle, "it was missing")
+	case !bytes.Equal(old, bundle):
+		f.set(bundleFile, bundle, "the authorities changed")
+	}
+	return nil
+}
+
+// seed looks after the nkey of a user or an account.
+func (f *filler) seed(file string, kind nkeys.PrefixByte) error {
+	if data := bytes.TrimSpace(f.have[file]); len(data) > 0 {
+		if prefix, _, err := nkeys.DecodeSeed(data); err != nil || prefix != kind {
+			return fmt.Errorf("%s holds no seed of a NATS %s: put it back from a backup, or delete the entry to have a new one made", file, kind)
+		}
+		return nil
+	}
+	pair, err := nkeys.CreatePair(kind)
+	if err != nil {
+		return fmt.Errorf("make %s: %w", file, err)
+	}
+	data, err := pair.Seed()
+	if err != nil {
+		return fmt.Errorf("make %s: %w", file, err)
+	}
+	f.set(file, data, "it was missing")
+	return nil
+}

@@ -1,0 +1,86 @@
+package install
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"strconv"
+
+	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/internal/hubconf"
+)
+
+// Where the Secret of a hub server is in its pod, and its volume.
+const (
+	hubFolder = "/etc/frond"
+	hubStore  = "/data"
+)
+
+// The ports of the hub in the cluster; NATS' own, but for WebSocket, which has none.
+const (
+	portClient    = 4222
+	portCluster   = 6222
+	portLeaf      = 7422
+	portWebsocket = 7443
+)
+
+// HubKeys are the public keys that the hub's configuration names: who signs what cloudcore answers, and the users.
+func (f Files) HubKeys() (issuer string, users hubconf.Users, err error) {
+	var faults []error
+	for file, public := range map[string]*string{
+		FolderCloudcore + "/" + EntryIssuerSeed: &issuer,
+		FolderCloudcore + "/" + EntryHubSeed:    &users.Cloudcore,
+		FolderCloudcore + "/" + EntryAuthSeed:   &users.Callout,
+		FolderCloudcore + "/" + EntrySysSeed:    &users.Kicker,
+		FolderAdmin + "/" + EntryAdminSeed:      &users.Admin,
+		FolderAdmin + "/" + EntrySysSeed:        &users.System,
+	} {
+		var fault error
+		*public, fault = f.PublicKey(file)
+		faults = append(faults, fault)
+	}
+	return issuer, users, errors.Join(faults...)
+}
+
+// configure renders the configuration of each server of the hub into its folder, and says which changed.
+func (f Files) configure(have Files, s Settings) ([]Change, error) {
+	issuer, users, err := f.HubKeys()
+	if err != nil {
+		return nil, err
+	}
+	var changes []Change
+	servers := s.servers()
+	for i, server := range servers {
+		conf := hubconf.Config{
+			Name: server.Name, Store: hubStore, Cells: s.Cells, Issuer: issuer, Users: users,
+			Client: everywhere(portClient), Leaf: everywhere(portLeaf), Websocket: everywhere(portWebsocket),
+			CA: path.Join(hubFolder, EntryBundle), Cert: path.Join(hubFolder, EntryCert), Key: path.Join(hubFolder, EntryKey),
+		}
+		if len(servers) > 1 {
+			conf.Cluster = everywhere(portCluster)
+			for _, peer := range servers {
+				conf.Routes = append(conf.Routes, "nats-route://"+inCluster(peer.Name)+":"+strconv.Itoa(portCluster))
+			}
+		}
+		text, err := conf.Render()
+		if err != nil {
+			return nil, err
+		}
+		file := FolderHub(i) + "/" + EntryConfig
+		switch old := have[file]; {
+		case len(old) == 0:
+			changes = append(changes, Change{file, "it was missing"})
+		case string(old) != string(text):
+			changes = append(changes, Change{file, "the hub changed"})
+		}
+		f[file] = text
+	}
+	return changes, nil
+}
+
+func everywhere(port int) string { return "0.0.0.0:" + strconv.Itoa(port) }
+
+// inCluster is the name of a server of the hub for others in the cluster.
+func inCluster(server string) string {
+	return fmt.Sprintf("%s.%s.%s.svc", server, hubService, identity.Namespace)
+}

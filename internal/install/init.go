@@ -1,0 +1,259 @@
+package install
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/frond-edge/frond/api/identity"
+)
+
+// races bounds how often Init begins anew because somebody else wrote the same Secrets meanwhile. Each time the other one got on.
+const races = 10
+
+// authorityWarning is how long before the end of the authority people are told: gateways that are offline for months must learn
+// of the next one.
+const authorityWarning = 2 * 365 * day
+
+// Options are what an administrator asks for.
+type Options struct {
+	// Settings replace what was chosen before where they are not zero; CAHash is not asked for.
+	Settings Settings
+	// Rotate makes all certificates again, with new keys.
+	Rotate bool
+	// DryRun only says what would be done.
+	DryRun bool
+}
+
+// Report says what was done, or would be.
+type Report struct {
+	Settings
+	Rollover  Rollover  `json:"rollover,omitzero"`
+	Namespace string    `json:"namespace"`
+	Objects   []Applied `json:"objects"`
+	// Files are those that were made, "Secret/entry".
+	Files    []Change `json:"files"`
+	Warnings []string `json:"warnings,omitempty"`
+}
+
+// Changed counts the objects that were written.
+func (r Report) Changed() int {
+	n := 0
+	for _, o := range r.Objects {
+		if o.Action != unchanged {
+			n++
+		}
+	}
+	return n
+}
+
+// Init makes all that Frond needs in a cluster and is not there. It may be interrupted at any point and run again.
+func Init(ctx context.Context, cfg *rest.Config, o Options, now time.Time) (Report, error) {
+	return write(ctx, cfg, o, func(have Files, s Settings) (Files, []Change, error) {
+		return Fill(have, Spec{Servers: s.servers(), Rotate: o.Rotate}, now)
+	}, now)
+}
+
+// filling says which files must be, of those that are.
+type filling func(have Files, s Settings) (Files, []Change, error)
+
+func write(ctx context.Context, cfg *rest.Config, o Options, fill filling, now time.Time) (Report, error) {
+	client, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return Report{}, fmt.Errorf("reach the cluster: %w", err)
+	}
+	objects, err := dynamic.NewForConfig(cfg)
+	if err != nil {
+		return Report{}, fmt.Errorf("reach the cluster: %w", err)
+	}
+	for attempt := range races {
+		var r Report
+		w := writer{client: client, applier: applier{client: objects, dry: o.DryRun}, fill: fill, now: now}
+		r, err = w.once(ctx, o.Settings)
+		if attempt+1 < races && (apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err)) {
+			continue // somebody else got there first: what they made counts
+		}
+		return r, err
+	}
+	return Report{}, err
+}
+
+type writer struct {
+	applier
+	client   kubernetes.Interface
+	fill     filling
+	now      time.Time
+	versions map[string]string // of the Secrets that were read
+	// configuration is cloudcore's ConfigMap as it was read; empty if there is none.
+	configuration corev1.ConfigMap
+}
+
+func (w *writer) once(ctx context.Context, asked Settings) (Report, error) {
+	settings, have, err := w.read(ctx, asked)
+	if err != nil {
+		return Report{}, err
+	}
+	files, changes, err := w.fill(have, settings)
+	if err != nil {
+		return Report{}, err
+	}
+	configured, err := files.configure(have, settings)
+	if err != nil {
+		return Report{}, err
+	}
+	changes = append(changes, configured...)
+	if settings.CAHash, err = CAHash(files[FolderCA+"/"+EntryBundle]); err != nil {
+		return Report{}, err
+	}
+	rollover, err := RolloverOf(files)
+	if err != nil {
+		return Report{}, err
+	}
+	r := Report{Settings: settings, Rollover: rollover, Namespace: identity.Namespace, Files: changes, Objects: []Applied{}, Warnings: warnings(settings, files, w.now)}
+	fixed, err := manifests()
+	if err != nil {
+		return r, err
+	}
+	for _, o := range fixed {
+		done, err := w.apply(ctx, o)
+		if err != nil {
+			return r, err
+		}
+		r.Objects = append(r.Objects, done)
+	}
+	for _, folder := range files.folders() {
+		done, err := w.folder(ctx, folder, have.in(folder), files.in(folder))
+		if err != nil {
+			return r, err
+		}
+		r.Objects = append(r.Objects, done)
+	}
+	configuration, err := settings.configuration(w.configuration.Data[cloudcoreConfig])
+	if err != nil {
+		return r, err
+	}
+	cloudcore := configMap(CloudcoreName, map[string]string{cloudcoreConfig: configuration})
+	cloudcore.ResourceVersion = w.configuration.ResourceVersion // what people wrote meanwhile is not lost
+	return r, w.applyAll(ctx, &r, []runtime.Object{
+		cloudcore,
+		configMap(BundleName, map[string]string{EntryBundle: string(files.Bundle())}),
+		settings.object(), // last: with it everything is there
+	})
+}
+
+func (w *writer) applyAll(ctx context.Context, r *Report, objects []runtime.Object) error {
+	for _, object := range objects {
+		o, err := loose(object)
+		if err != nil {
+			return err
+		}
+		done, err := w.apply(ctx, o)
+		if err != nil {
+			return err
+		}
+		r.Objects = append(r.Objects, done)
+	}
+	return nil
+}
+
+// read returns what was chosen, with what is asked for now, and all files.
+func (w *writer) read(ctx context.Context, asked Settings) (Settings, Files, error) {
+	chosen, err := ReadSettings(ctx, w.client)
+	if err != nil && !errors.Is(err, ErrNotInstalled) {
+		return chosen, nil, err
+	}
+	settings, err := chosen.with(asked)
+	if err != nil {
+		return settings, nil, err
+	}
+	have := Files{}
+	w.versions = map[string]string{}
+	folders := []string{FolderCA, FolderCloudcore, FolderAdmin}
+	for i := range settings.HubServers {
+		folders = append(folders, FolderHub(i))
+	}
+	for _, folder := range folders {
+		o, err := w.client.CoreV1().Secrets(identity.Namespace).Get(ctx, folder, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return settings, nil, fmt.Errorf("read Secret %s: %w", folder, err)
+		}
+		w.versions[folder] = o.ResourceVersion
+		have.put(folder, o.Data)
+	}
+	o, err := w.client.CoreV1().ConfigMaps(identity.Namespace).Get(ctx, CloudcoreName, metav1.GetOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return settings, nil, fmt.Errorf("read ConfigMap %s: %w", CloudcoreName, err)
+	}
+	w.configuration = *o
+	return settings, have, nil
+}
+
+// folder writes a Secret if it is not what it must be, and only over what was read.
+func (w *writer) folder(ctx context.Context, name string, have, want map[string][]byte) (Applied, error) {
+	done := Applied{Kind: "Secret", Namespace: identity.Namespace, Name: name, Action: unchanged}
+	version, there := w.versions[name]
+	if there && maps.EqualFunc(have, want, func(a, b []byte) bool { return string(a) == string(b) }) {
+		return done, nil
+	}
+	o, err := loose(secret(name, want))
+	if err != nil {
+		return done, err
+	}
+	o.SetResourceVersion(version)
+	if !there && !w.dry {
+		if err := w.reserve(ctx, o); err != nil {
+			return done, err
+		}
+	}
+	done, now, err := w.applied(ctx, o)
+	if err != nil {
+		return done, err
+	}
+	if !there {
+		done.Action = created
+	}
+	return done, surplus(name, want, now)
+}
+
+// surplus finds entries that should be gone: server-side apply leaves those that somebody else wrote, too.
+func surplus(name string, want map[string][]byte, now *unstructured.Unstructured) error {
+	if now == nil {
+		return nil
+	}
+	data, _, err := unstructured.NestedMap(now.Object, "data")
+	if err != nil {
+		return fmt.Errorf("read Secret %s: %w", name, err)
+	}
+	for entry := range data {
+		if _, wanted := want[entry]; !wanted {
+			return fmt.Errorf("entry %s of Secret %s must go, and somebody else keeps it there: delete it (kubectl -n %s edit secret %s), and run this again",
+				entry, name, identity.Namespace, name)
+		}
+	}
+	return nil
+}
+
+func warnings(s Settings, files Files, now time.Time) []string {
+	var all []string
+	if len(s.HubURLs) == 0 {
+		all = append(all, "gateways do not know where the hub is: run frond init --hub-url tls://HOST:PORT before you make tokens")
+	}
+	if cert, err := parseCertificate(files[FolderCA+"/"+EntryBundle]); err == nil && cert.NotAfter.Sub(now) < authorityWarning {
+		all = append(all, fmt.Sprintf("the authority ends on %s: begin frond ca rotate", cert.NotAfter.UTC().Format(time.DateOnly)))
+	}
+	return all
+}

@@ -1,0 +1,121 @@
+package install
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+
+	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/deploy/crd"
+	"github.com/frond-edge/frond/deploy/rbac"
+)
+
+// BundleName is the ConfigMap with the authorities of the hub, for those who check its certificates.
+const BundleName = "frond-hub-ca"
+
+// labels are on all that is made here.
+func labels() map[string]string {
+	return map[string]string{"app.kubernetes.io/part-of": "frond", "app.kubernetes.io/managed-by": FieldOwner}
+}
+
+func configMap(name string, data map[string]string) *corev1.ConfigMap {
+	return &corev1.ConfigMap{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: identity.Namespace, Name: name, Labels: labels()},
+		Data:       data,
+	}
+}
+
+func secret(name string, data map[string][]byte) *corev1.Secret {
+	return &corev1.Secret{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: identity.Namespace, Name: name, Labels: labels()},
+		Type:       corev1.SecretTypeOpaque,
+		Data:       data,
+	}
+}
+
+// folders are the Secrets that files are kept in. The authority's is the first: who loses a race for it begins anew.
+func (f Files) folders() []string {
+	folders := []string{FolderCA}
+	for file := range f {
+		if folder, _, _ := strings.Cut(file, "/"); !slices.Contains(folders, folder) {
+			folders = append(folders, folder)
+		}
+	}
+	slices.Sort(folders[1:])
+	return folders
+}
+
+// in are the entries of a folder.
+func (f Files) in(folder string) map[string][]byte {
+	entries := map[string][]byte{}
+	for file, data := range f {
+		if in, entry, _ := strings.Cut(file, "/"); in == folder {
+			entries[entry] = data
+		}
+	}
+	return entries
+}
+
+// put adds what a Secret holds.
+func (f Files) put(folder string, entries map[string][]byte) {
+	for entry, data := range entries {
+		f[folder+"/"+entry] = data
+	}
+}
+
+// manifests are the namespace, cloudcore's rights and Frond's kinds, in this order.
+func manifests() ([]*unstructured.Unstructured, error) {
+	definitions, err := crd.Definitions()
+	if err != nil {
+		return nil, err
+	}
+	var all []*unstructured.Unstructured
+	for _, text := range append([][]byte{[]byte(rbac.Cloudcore())}, definitions...) {
+		for decoder := utilyaml.NewYAMLOrJSONDecoder(bytes.NewReader(text), decoderBuffer); ; {
+			o := &unstructured.Unstructured{}
+			err := decoder.Decode(&o.Object)
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				return nil, fmt.Errorf("understand a manifest: %w", err)
+			}
+			if len(o.Object) > 0 {
+				all = append(all, o)
+			}
+		}
+	}
+	return all, nil
+}
+
+// decoderBuffer is what the decoder looks at to tell YAML from JSON.
+const decoderBuffer = 4096
+
+// loose turns an object into what is applied: no field that the caller did not set.
+func loose(o runtime.Object) (*unstructured.Unstructured, error) {
+	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
+	if err != nil {
+		return nil, fmt.Errorf("encode: %w", err)
+	}
+	unstructured.RemoveNestedField(fields, "metadata", "creationTimestamp")
+	return &unstructured.Unstructured{Object: fields}, nil
+}
+
+// resource is where objects of a kind are. The kinds here have regular names.
+func resource(kind schema.GroupVersionKind) schema.GroupVersionResource {
+	plural, _ := meta.UnsafeGuessKindToResource(kind)
+	return plural
+}

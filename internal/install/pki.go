@@ -1,0 +1,193 @@
+package install
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/hex"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/big"
+	"net"
+	"slices"
+	"time"
+)
+
+const (
+	// authorityLife is long, for gateways must learn of the next authority before this one ends; leafLife is short enough that
+	// a lost key ends by itself, and long enough for a yearly look at the cluster.
+	authorityLife = 10 * 365 * day
+	leafLife      = 365 * day
+	// skew tolerates machines whose clock is behind the one that signs.
+	skew = time.Hour
+	day  = 24 * time.Hour
+
+	// renewShare of a certificate's life is left when the next run makes it again.
+	renewShare = 3
+
+	typeCertificate = "CERTIFICATE"
+	typeKey         = "PRIVATE KEY"
+)
+
+// subject says whom a certificate is for. With hosts it may serve; without, it is a client's only.
+type subject struct {
+	name  string
+	hosts []string
+}
+
+// authority is a certificate authority with its key at hand.
+type authority struct {
+	cert *x509.Certificate
+	pem  []byte
+	key  crypto.Signer
+}
+
+// CAHash is how people name an authority: "sha256:" and the hash of its public key, as kubeadm does. pem is its certificate, or
+// several, of which the first counts.
+func CAHash(pem []byte) (string, error) {
+	cert, err := parseCertificate(pem)
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(cert.RawSubjectPublicKeyInfo)
+	return "sha256:" + hex.EncodeToString(sum[:]), nil
+}
+
+// newKey makes a private key.
+func newKey() (crypto.Signer, []byte, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, nil, fmt.Errorf("make key: %w", err)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return nil, nil, fmt.Errorf("encode key: %w", err)
+	}
+	return key, pem.EncodeToMemory(&pem.Block{Type: typeKey, Bytes: der}), nil
+}
+
+// signAuthority makes the certificate of an authority for a key. Each has a name of its own, so that nobody takes a new one for
+// an old one.
+func signAuthority(key crypto.Signer, now time.Time) ([]byte, error) {
+	serial, err := newSerial()
+	if err != nil {
+		return nil, err
+	}
+	template := &x509.Certificate{
+		SerialNumber:          serial,
+		Subject:               pkix.Name{CommonName: "frond-ca-" + serial.Text(16)[:8]},
+		NotBefore:             now.Add(-skew),
+		NotAfter:              now.Add(authorityLife),
+		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
+		BasicConstraintsValid: true,
+		IsCA:                  true,
+		MaxPathLenZero:        true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		return nil, fmt.Errorf("sign authority: %w", err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: typeCertificate, Bytes: der}), nil
+}
+
+// issue signs a certificate. What it returns ends with the authority's own, so that who knows only its hash can compare.
+func (a authority) issue(s subject, public crypto.PublicKey, now time.Time) ([]byte, error) {
+	serial, err := newSerial()
+	if err != nil {
+		return nil, err
+	}
+	template := &x509.Certificate{
+		SerialNumber: serial,
+		Subject:      pkix.Name{CommonName: s.name},
+		NotBefore:    now.Add(-skew),
+		NotAfter:     now.Add(leafLife),
+		KeyUsage:     x509.KeyUsageDigitalSignature,
+		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, // of servers too: they call each other
+	}
+	if template.NotAfter.After(a.cert.NotAfter) {
+		template.NotAfter = a.cert.NotAfter
+	}
+	for _, h := range s.hosts {
+		if ip := net.ParseIP(h); ip != nil {
+			template.IPAddresses = append(template.IPAddresses, ip)
+		} else {
+			template.DNSNames = append(template.DNSNames, h)
+		}
+	}
+	if len(s.hosts) > 0 {
+		template.ExtKeyUsage = append(template.ExtKeyUsage, x509.ExtKeyUsageServerAuth)
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, public, a.key)
+	if err != nil {
+		return nil, fmt.Errorf("sign %s: %w", s.name, err)
+	}
+	return append(pem.EncodeToMemory(&pem.Block{Type: typeCertificate, Bytes: der}), a.pem...), nil
+}
+
+// unfit says why a certificate must be made again; "" if it is good.
+func (a authority) unfit(chain []byte, s subject, public crypto.PublicKey, now time.Time) string {
+	cert, err := parseCertificate(chain)
+	if err != nil {
+		return "it could not be read"
+	}
+	own, ok := cert.PublicKey.(*ecdsa.PublicKey)
+	names := slices.Clone(cert.DNSNames)
+	for _, ip := range cert.IPAddresses {
+		names = append(names, ip.String())
+	}
+	want := slices.Clone(s.hosts)
+	slices.Sort(names)
+	slices.Sort(want)
+	switch left, life := cert.NotAfter.Sub(now), cert.NotAfter.Sub(cert.NotBefore); {
+	case cert.CheckSignatureFrom(a.cert) != nil || !bytes.HasSuffix(chain, a.pem):
+		return "the authority is another one"
+	case !ok || !own.Equal(public):
+		return "its key is another one"
+	case left <= 0:
+		return "it ended on " + cert.NotAfter.UTC().Format(time.DateOnly)
+	case left < life/renewShare && cert.NotAfter.Before(a.cert.NotAfter):
+		return "it ends on " + cert.NotAfter.UTC().Format(time.DateOnly)
+	case !slices.Equal(names, want):
+		return "its names changed"
+	}
+	return ""
+}
+
+func newSerial() (*big.Int, error) {
+	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
+	if err != nil {
+		return nil, fmt.Errorf("choose serial number: %w", err)
+	}
+	return serial.SetBit(serial, 126, 1), nil // never short
+}
+
+// parseCertificate reads the first certificate.
+func parseCertificate(data []byte) (*x509.Certificate, error) {
+	block, _ := pem.Decode(data)
+	if block == nil || block.Type != typeCertificate {
+		return nil, errors.New("it holds no certificate in PEM")
+	}
+	return x509.ParseCertificate(block.Bytes)
+}
+
+func parseKey(data []byte) (crypto.Signer, error) {
+	block, _ := pem.Decode(data)
+	if block == nil || block.Type != typeKey {
+		return nil, errors.New("it holds no private key in PEM")
+	}
+	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	if err != nil {
+		return nil, err
+	}
+	signer, ok := key.(*ecdsa.PrivateKey)
+	if !ok {
+		return nil, fmt.Errorf("it holds a %T, not an ECDSA key", key)
+	}
+	return signer, nil
+}

@@ -1,0 +1,132 @@
+package install
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/frond-edge/frond/api/identity"
+)
+
+// An authority is replaced in three steps, with time between them for gateways to learn:
+//
+//	add     the next one is made, and everybody is told to believe both
+//	switch  the next one signs; all certificates are made again by it
+//	drop    the one before is believed no more
+//
+// What is not asked for again is where the last step left it.
+
+// Step is one of a rollover.
+type Step string
+
+// The steps.
+const (
+	StepAdd    Step = "add"
+	StepSwitch Step = "switch"
+	StepDrop   Step = "drop"
+)
+
+// Rollover says how far the change of the authority is.
+type Rollover struct {
+	// Next is the hash of the authority that will sign, Previous of the one that did; "" is none.
+	Next     string `json:"next,omitempty"`
+	Previous string `json:"previous,omitempty"`
+	// Added is when Next was made: who learned of the authorities since knows it.
+	Added time.Time `json:"added,omitzero"`
+}
+
+// RolloverOf reads the files.
+func RolloverOf(files Files) (r Rollover, err error) {
+	current := files[FolderCA+"/"+EntryBundle]
+	for entry, hash := range map[string]*string{entryNext: &r.Next, entryPrevious: &r.Previous} {
+		data := files[FolderCA+"/"+entry]
+		if len(data) == 0 || bytes.Equal(data, current) {
+			continue
+		}
+		if *hash, err = CAHash(data); err != nil {
+			return r, fmt.Errorf("read %s/%s: %w", FolderCA, entry, err)
+		}
+		if entry == entryNext {
+			cert, err := parseCertificate(data)
+			if err != nil {
+				return r, err
+			}
+			r.Added = cert.NotBefore.Add(skew)
+		}
+	}
+	return r, nil
+}
+
+// advance takes one step in the files. A step that was taken already changes nothing.
+func advance(have Files, step Step, now time.Time) (Files, []Change, error) {
+	r, err := RolloverOf(have)
+	if err != nil {
+		return nil, nil, err
+	}
+	f := &filler{have: have, files: maps.Clone(have), now: now}
+	in := func(entry string) string { return FolderCA + "/" + entry }
+	switch {
+	case len(have[in(EntryBundle)]) == 0:
+		return nil, nil, ErrNotInstalled
+	case step == StepAdd && r.Previous != "":
+		return nil, nil, fmt.Errorf("the change before this one is not at its end: the authority %s is still believed. Run frond ca rotate drop first", r.Previous)
+	case step == StepAdd && r.Next == "":
+		key, data, err := newKey()
+		if err != nil {
+			return nil, nil, err
+		}
+		cert, err := signAuthority(key, now)
+		if err != nil {
+			return nil, nil, err
+		}
+		f.set(in(entryNext), cert, "the next authority")
+		f.set(in(entryNextKey), data, "the next authority")
+	case step == StepSwitch && r.Next == "" && r.Previous == "":
+		return nil, nil, errors.New("there is no next authority: run frond ca rotate add first")
+	case step == StepSwitch && r.Next != "":
+		f.set(in(entryPrevious), have[in(EntryBundle)], "the authority until now")
+		f.set(in(EntryBundle), have[in(entryNext)], "the next authority signs")
+		f.set(in(entryAuthorityKey), have[in(entryNextKey)], "the next authority signs")
+		delete(f.files, in(entryNext))
+		delete(f.files, in(entryNextKey))
+	case step == StepDrop:
+		for _, entry := range []string{entryNext, entryNextKey, entryPrevious} {
+			delete(f.files, in(entry))
+		}
+	}
+	return f.files, f.changes, nil
+}
+
+// Rotate takes one step of a change of the authority, and makes the certificates and bundles that follow from it.
+func Rotate(ctx context.Context, cfg *rest.Config, step Step, o Options, now time.Time) (Report, error) {
+	return write(ctx, cfg, o, func(have Files, s Settings) (Files, []Change, error) {
+		files, changes, err := advance(have, step, now)
+		if err != nil {
+			return nil, nil, err
+		}
+		filled, further, err := Fill(files, Spec{Servers: s.servers()}, now)
+		return filled, append(changes, further...), err
+	}, now)
+}
+
+// ReadRollover asks the cluster.
+func ReadRollover(ctx context.Context, client kubernetes.Interface) (Rollover, error) {
+	o, err := client.CoreV1().Secrets(identity.Namespace).Get(ctx, FolderCA, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return Rollover{}, ErrNotInstalled
+	}
+	if err != nil {
+		return Rollover{}, fmt.Errorf("read Secret %s: %w", FolderCA, err)
+	}
+	files := Files{}
+	files.put(FolderCA, o.Data)
+	return RolloverOf(files)
+}

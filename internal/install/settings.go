@@ -1,0 +1,168 @@
+package install
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/internal/hubconf"
+)
+
+// SettingsName is the ConfigMap that says what was installed. Nothing in it is secret.
+const SettingsName = "frond"
+
+// Settings are what an administrator chose once, and what follows from it.
+type Settings struct {
+	// HubURLs are the hub's listeners for gateways, as gateways reach them.
+	HubURLs []string `json:"hubURLs,omitempty"`
+	// Cells are the accounts that gateways are spread over; they never change.
+	Cells int `json:"cells"`
+	// HubServers is how many servers the hub has.
+	HubServers int `json:"hubServers"`
+	// HubHosts are further addresses and names in the certificates of the hub's servers.
+	HubHosts []string `json:"hubHosts,omitempty"`
+	// CAHash names the authority that signs the hub's certificates.
+	CAHash string `json:"caHash,omitempty"`
+}
+
+// The defaults of Settings.
+const (
+	DefaultCells      = hubconf.DefaultCells
+	DefaultHubServers = 3
+	mostCells         = 1000 // three digits in the names of their accounts
+)
+
+// The keys of the ConfigMap.
+const (
+	keyHubURLs    = "hubURLs"
+	keyHubHosts   = "hubHosts"
+	keyCells      = "cells"
+	keyHubServers = "hubServers"
+	keyCAHash     = "caHash"
+)
+
+// ErrNotInstalled says that frond init was never run in the cluster.
+var ErrNotInstalled = errors.New("Frond is not installed in this cluster: run frond init") //nolint:staticcheck // a name
+
+// ReadSettings asks the cluster.
+func ReadSettings(ctx context.Context, client kubernetes.Interface) (Settings, error) {
+	o, err := client.CoreV1().ConfigMaps(identity.Namespace).Get(ctx, SettingsName, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return Settings{}, ErrNotInstalled
+	}
+	if err != nil {
+		return Settings{}, fmt.Errorf("read what was installed: %w", err)
+	}
+	return parseSettings(o.Data)
+}
+
+func parseSettings(data map[string]string) (s Settings, err error) {
+	var faults [2]error
+	s = Settings{HubURLs: words(data[keyHubURLs]), HubHosts: words(data[keyHubHosts]), CAHash: data[keyCAHash]}
+	s.Cells, faults[0] = strconv.Atoi(data[keyCells])
+	s.HubServers, faults[1] = strconv.Atoi(data[keyHubServers])
+	if err := errors.Join(faults[:]...); err != nil {
+		return s, fmt.Errorf("understand ConfigMap %s/%s: %w", identity.Namespace, SettingsName, err)
+	}
+	return s, nil
+}
+
+func words(text string) []string {
+	return strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' || r == '\n' })
+}
+
+func (s Settings) object() *corev1.ConfigMap {
+	return configMap(SettingsName, map[string]string{
+		keyHubURLs: strings.Join(s.HubURLs, ","), keyHubHosts: strings.Join(s.HubHosts, ","),
+		keyCells: strconv.Itoa(s.Cells), keyHubServers: strconv.Itoa(s.HubServers), keyCAHash: s.CAHash,
+	})
+}
+
+// JoinCommand is what to run on the gateway.
+func (s Settings) JoinCommand(token, node string) (string, error) {
+	if len(s.HubURLs) == 0 {
+		return "", errors.New("the hub's address for gateways is not known: run frond init --hub-url tls://HOST:PORT")
+	}
+	command := fmt.Sprintf("frond join %s --token %s --ca-hash %s", strings.TrimPrefix(s.HubURLs[0], "tls://"), token, s.CAHash)
+	if node != "" {
+		command += " --node-name " + node
+	}
+	return command, nil
+}
+
+// with puts what is asked for now over what was chosen before, and completes it.
+func (s Settings) with(asked Settings) (Settings, error) {
+	if asked.Cells != 0 && s.Cells != 0 && asked.Cells != s.Cells {
+		return s, fmt.Errorf("--cells %d: this cluster has %d, and each gateway's account follows from that; it stays", asked.Cells, s.Cells)
+	}
+	if asked.HubServers != 0 && asked.HubServers < s.HubServers {
+		return s, fmt.Errorf("--hub-servers %d: the hub has %d, and its streams have copies on them; it may grow only", asked.HubServers, s.HubServers)
+	}
+	for _, over := range []struct{ at, asked, otherwise *int }{
+		{&s.Cells, &asked.Cells, new(DefaultCells)}, {&s.HubServers, &asked.HubServers, new(DefaultHubServers)},
+	} {
+		switch {
+		case *over.asked != 0:
+			*over.at = *over.asked
+		case *over.at == 0:
+			*over.at = *over.otherwise
+		}
+	}
+	if len(asked.HubURLs) > 0 {
+		s.HubURLs = asked.HubURLs
+	}
+	if len(asked.HubHosts) > 0 {
+		s.HubHosts = asked.HubHosts
+	}
+	return s, s.validate()
+}
+
+func (s Settings) validate() error {
+	var faults []error
+	if s.Cells < 1 || s.Cells > mostCells {
+		faults = append(faults, fmt.Errorf("--cells %d: choose 1 to %d", s.Cells, mostCells))
+	}
+	if !slices.Contains([]int{1, 3, 5}, s.HubServers) {
+		faults = append(faults, fmt.Errorf("--hub-servers %d: choose 1, 3 or 5", s.HubServers))
+	}
+	for _, address := range s.HubURLs {
+		if u, err := url.Parse(address); err != nil || u.Scheme != "tls" && u.Scheme != "wss" || u.Hostname() == "" || u.Port() == "" {
+			faults = append(faults, fmt.Errorf("--hub-url %q: write tls://HOST:PORT, or wss://HOST:PORT for WebSocket", address))
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// hubService is the StatefulSet of the hub's servers and its Service.
+const hubService = "frond-hub"
+
+// servers of the hub in the cluster: pods of a StatefulSet with a Service of the same name. Gateways and the outside know them
+// by the hosts of the URLs.
+func (s Settings) servers() []Server {
+	common := append([]string{"localhost", "127.0.0.1", "::1"}, s.HubHosts...) // of probes and port-forward
+	for _, address := range s.HubURLs {
+		if u, err := url.Parse(address); err == nil {
+			common = append(common, u.Hostname())
+		}
+	}
+	var servers []Server
+	for i := range s.HubServers {
+		name := hubService + "-" + strconv.Itoa(i)
+		own := slices.Clone(common)
+		for _, host := range []string{hubService, name + "." + hubService} {
+			own = append(own, host, host+"."+identity.Namespace, host+"."+identity.Namespace+".svc", host+"."+identity.Namespace+".svc.cluster.local")
+		}
+		servers = append(servers, Server{Name: name, Hosts: own})
+	}
+	return servers
+}

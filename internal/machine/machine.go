@@ -1,0 +1,157 @@
+package machine
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"text/template"
+	"time"
+
+	"github.com/google/renameio/v2"
+	"sigs.k8s.io/yaml"
+
+	"github.com/frond-edge/frond/api/config"
+	"github.com/frond-edge/frond/deploy/systemd"
+)
+
+// Hollow, in the place of a runtime's endpoint, is a gateway that runs no containers.
+const Hollow = "hollow"
+
+// Machine says what is where.
+type Machine struct {
+	// Config is edgecore's configuration file, Dir where it keeps what it has, UnitDir where systemd finds units.
+	Config, Dir, UnitDir string
+	// Runtime is the endpoint of the container runtime, unix:///path, or Hollow.
+	Runtime string
+	// NoStart leaves the start to somebody else.
+	NoStart bool
+}
+
+// Identity is the folder of the gateway's identity.
+func (m Machine) Identity() string { return filepath.Join(m.Dir, "identity") }
+
+func (m Machine) unit() string { return filepath.Join(m.UnitDir, systemd.Name) }
+
+// Systemd tells whether systemd runs this machine.
+func Systemd() bool {
+	_, err := os.Stat("/run/systemd/system") // sd_booted(3)
+	return err == nil
+}
+
+// Edgecore finds the program: beside this one, or in the PATH.
+func Edgecore() (string, error) {
+	self, err := os.Executable()
+	if err == nil {
+		beside := filepath.Join(filepath.Dir(self), "edgecore")
+		if info, err := os.Stat(beside); err == nil && info.Mode().IsRegular() {
+			return beside, nil
+		}
+	}
+	return exec.LookPath("edgecore")
+}
+
+// Installed reads the configuration that is here; it returns false when there is none.
+func (m Machine) Installed() (config.EdgeCore, bool, error) {
+	data, err := os.ReadFile(m.Config)
+	if errors.Is(err, fs.ErrNotExist) {
+		return config.EdgeCore{}, false, nil
+	}
+	if err != nil {
+		return config.EdgeCore{}, false, fmt.Errorf("read the configuration: %w", err)
+	}
+	c, err := config.ParseEdgeCore(data)
+	if err != nil {
+		return c, true, fmt.Errorf("configuration %s: %w", m.Config, err)
+	}
+	return c, true, nil
+}
+
+// Configure writes edgecore's configuration: what is needed, and defaults for the rest. One that is there is kept: people may
+// have written into it.
+func (m Machine) Configure(ctx context.Context, node string, hub config.EdgeHub) error {
+	if _, there, err := m.Installed(); there || err != nil {
+		return err
+	}
+	runtime := map[string]any{"endpoint": m.Runtime}
+	kubelet := map[string]any{}
+	if m.Runtime == Hollow {
+		runtime = map[string]any{"hollow": true}
+	} else if driver := cgroupDriver(ctx, m.Runtime); driver != "" {
+		kubelet["cgroupDriver"] = driver
+	}
+	data, err := yaml.Marshal(map[string]any{"node": node, "dir": m.Dir, "hub": hub, "runtime": runtime, "kubelet": kubelet})
+	if err != nil {
+		return fmt.Errorf("encode the configuration: %w", err)
+	}
+	return write(m.Config, append([]byte("# Written by frond join. docs/operations/configuration.md has all fields.\n"), data...), 0o600)
+}
+
+// write replaces a file whole.
+func write(path string, data []byte, mode fs.FileMode) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return fmt.Errorf("make folder: %w", err)
+	}
+	if err := renameio.WriteFile(path, data, mode); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	return nil
+}
+
+// Install writes the unit for a program.
+func (m Machine) Install(edgecore string) error {
+	t, err := template.New(systemd.Name).Parse(systemd.Unit)
+	if err != nil {
+		return fmt.Errorf("unit: %w", err)
+	}
+	var unit bytes.Buffer
+	if err := t.Execute(&unit, map[string]string{"Edgecore": edgecore, "Config": m.Config}); err != nil {
+		return fmt.Errorf("unit: %w", err)
+	}
+	return write(m.unit(), unit.Bytes(), 0o644)
+}
+
+// Start has systemd start edgecore, now and at each boot.
+func (m Machine) Start(ctx context.Context) error {
+	if err := systemctl(ctx, "daemon-reload"); err != nil {
+		return err
+	}
+	return systemctl(ctx, "enable", "--now", systemd.Name)
+}
+
+func systemctl(ctx context.Context, args ...string) error {
+	if out, err := exec.CommandContext(ctx, "systemctl", args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("systemctl %v: %w: %s", args, err, bytes.TrimSpace(out))
+	}
+	return nil
+}
+
+// Ready asks edgecore whether the gateway is ready; the error says what is missing.
+func Ready(ctx context.Context, listen string) error {
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+listen+"/readyz?verbose", nil)
+	if err != nil {
+		return fmt.Errorf("ask edgecore: %w", err)
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return fmt.Errorf("edgecore does not answer: %w", err)
+	}
+	defer func() { _ = response.Body.Close() }() // read to its end or given up
+	if response.StatusCode == http.StatusOK {
+		return nil
+	}
+	const most = 4 << 10
+	text := make([]byte, most)
+	n, _ := response.Body.Read(text) // what is read is said
+	return fmt.Errorf("edgecore is not ready:\n%s", bytes.TrimSpace(text[:n]))
+}
+
+// readyTimeout bounds one question, which edgecore answers from memory.
+const readyTimeout = 5 * time.Second

@@ -1,0 +1,151 @@
+package leaf
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nkeys"
+)
+
+// hubs are the hub's listeners as of now.
+func (c Config) hubs() []string {
+	if c.Hubs != nil {
+		if now := c.Hubs(); len(now) > 0 {
+			return now
+		}
+	}
+	return c.Hub
+}
+
+// remote is the way to one of the hub's servers, for one dial and those that nats-server makes by itself when that one fails. Its
+// files are read now. The server tells remotes apart by their URLs, so turn makes each a new one; see dialer.redial.
+func remote(cfg Config, turn uint64) (*server.RemoteLeafOpts, error) {
+	hubs := cfg.hubs()
+	if len(hubs) == 0 {
+		return nil, errors.New("no hub is known")
+	}
+	hub, err := url.Parse(hubs[turn%uint64(len(hubs))])
+	if err != nil {
+		return nil, errors.New("a hub's URL is none") // the cause repeats the text, which may hold a password
+	}
+	r := &server.RemoteLeafOpts{
+		TLSTimeout:       cfg.DialTimeout.Seconds(),
+		DialTimeout:      cfg.DialTimeout,
+		FirstInfoTimeout: cfg.DialTimeout,
+		// The configured list is the truth: what hub servers say of each other may be unreachable from here.
+		IgnoreDiscoveredServers: true,
+	}
+	r.Compression.Mode = server.CompressionOff
+	if err := useProxy(r, cfg, hub); err != nil {
+		return nil, err
+	}
+	if r.TLSConfig, err = tlsConfig(cfg); err != nil {
+		return nil, err
+	}
+	r.TLS = r.TLSConfig != nil
+	if cfg.Credential != nil {
+		r.SignatureCB = func(nonce []byte) (string, []byte, error) {
+			answer, err := cfg.Credential(nonce)
+			return "", answer, err // a jwt would be thrown away: identity.Show
+		}
+		r.TLSHandshakeFirst = r.TLS
+	} else if r.Nkey, err = readSeed(cfg.NkeyFile); err != nil {
+		return nil, err
+	}
+	named := *hub
+	if hub.Scheme == "wss" && hub.Port() == "" {
+		named.Host = net.JoinHostPort(hub.Hostname(), "443") // nats-server would take its own
+	}
+	named.Fragment = strconv.FormatUint(turn, 10) // no part of any dial or request
+	r.URLs = []*url.URL{&named}
+	return r, nil
+}
+
+func useProxy(r *server.RemoteLeafOpts, cfg Config, hub *url.URL) error {
+	if cfg.Proxy == nil {
+		return nil
+	}
+	proxy, err := cfg.Proxy(hub)
+	if err != nil {
+		return fmt.Errorf("find the proxy to %s: %w", hub.Host, err)
+	}
+	if proxy == nil {
+		return nil
+	}
+	bare := *proxy
+	bare.User = nil
+	r.Proxy.URL = bare.String()
+	r.Proxy.Timeout = cfg.DialTimeout
+	if user := proxy.User; user != nil {
+		r.Proxy.Username = user.Username()
+		r.Proxy.Password, _ = user.Password()
+	}
+	return nil
+}
+
+// tlsConfig is nil where Config has no CA, which New allows towards loopback only.
+func tlsConfig(cfg Config) (*tls.Config, error) {
+	if cfg.CAFile == "" {
+		return nil, nil //nolint:nilnil // no TLS is no fault
+	}
+	ca, err := os.ReadFile(cfg.CAFile)
+	if err != nil {
+		return nil, fmt.Errorf("read the hub's CA: %w", err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(ca) {
+		return nil, fmt.Errorf("the hub's CA %s holds no certificate", cfg.CAFile)
+	}
+	t := &tls.Config{
+		MinVersion: tls.VersionTLS13, // both ends are ours
+		RootCAs:    pool,
+		Time:       cfg.Time,
+	}
+	if cfg.CertFile != "" {
+		t.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return clientCertificate(cfg) }
+	}
+	return t, nil
+}
+
+func clientCertificate(cfg Config) (*tls.Certificate, error) {
+	cert, err := tls.LoadX509KeyPair(cfg.CertFile, cfg.KeyFile)
+	if err != nil {
+		return nil, fmt.Errorf("load certificate: %w", err)
+	}
+	now := time.Now()
+	if cfg.Time != nil {
+		now = cfg.Time()
+	}
+	// The hub would only close the connection.
+	if now.After(cert.Leaf.NotAfter) {
+		return nil, fmt.Errorf("this gateway's certificate %s expired on %s: replace it, and the link comes up by itself",
+			cfg.CertFile, cert.Leaf.NotAfter.UTC().Format(time.DateOnly))
+	}
+	return &cert, nil
+}
+
+func readSeed(path string) (string, error) {
+	if path == "" {
+		return "", nil
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return "", fmt.Errorf("read nkey seed: %w", err)
+	}
+	seed := strings.TrimSpace(string(data))
+	kp, err := nkeys.FromSeed([]byte(seed))
+	if err != nil {
+		return "", fmt.Errorf("nkey seed in %s: %w", path, err)
+	}
+	kp.Wipe()
+	return seed, nil
+}

@@ -1,0 +1,153 @@
+package leaftest
+
+import (
+	"crypto/tls"
+	"fmt"
+	"testing"
+
+	"github.com/nats-io/jwt/v2"
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nkeys"
+
+	"github.com/frond-edge/frond/api/identity"
+)
+
+// The accounts of a Door. A client of it is in one of them.
+const (
+	Lobby = "LOBBY"
+	Cell  = "CELL"
+	auth  = "AUTH"
+)
+
+// Pass says where a gateway gets in, and to which subjects.
+type Pass struct {
+	Account            string
+	Publish, Subscribe []string
+}
+
+// Door is a hub that asks a test who may come in: with TLS 1.3 from the first byte, or WebSocket, and an auth callout.
+type Door struct {
+	tb   testing.TB
+	nats *server.Server
+	opts *server.Options
+}
+
+// NewDoor starts a hub that shows cert to whom it meets. judge gets what a gateway shows, after its signature was checked, and
+// returns nil to refuse it; it is called one at a time.
+func NewDoor(tb testing.TB, cert func() tls.Certificate, judge func(identity.Credential) *Pass) *Door {
+	tb.Helper()
+	issuer, err := nkeys.CreateAccount()
+	must(tb, err)
+	public, err := issuer.PublicKey()
+	must(tb, err)
+	secure := &tls.Config{MinVersion: tls.VersionTLS13, GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+		shown := cert()
+		return &shown, nil
+	}}
+	d := &Door{tb: tb, opts: &server.Options{ServerName: "door", DontListen: true, NoLog: true, NoSigs: true, MaxPayload: 8 << 20}}
+	d.opts.LeafNode.Host, d.opts.LeafNode.Port = "127.0.0.1", server.RANDOM_PORT
+	d.opts.LeafNode.TLSConfig, d.opts.LeafNode.TLSTimeout, d.opts.LeafNode.TLSHandshakeFirst = secure, 5, true
+	d.opts.LeafNode.Compression.Mode = server.CompressionOff
+	d.opts.Websocket.Host, d.opts.Websocket.Port, d.opts.Websocket.TLSConfig = "127.0.0.1", server.RANDOM_PORT, secure
+	d.opts.AuthCallout = &server.AuthCallout{Issuer: public, Account: auth}
+	for _, name := range []string{auth, Lobby, Cell} {
+		account := server.NewAccount(name)
+		d.opts.Accounts = append(d.opts.Accounts, account)
+		d.opts.Users = append(d.opts.Users, &server.User{Username: name, Password: name, Account: account})
+		d.opts.AuthCallout.AuthUsers = append(d.opts.AuthCallout.AuthUsers, name)
+	}
+	d.nats, err = server.NewServer(d.opts)
+	must(tb, err)
+	d.nats.Start()
+	tb.Cleanup(func() {
+		d.nats.Shutdown()
+		d.nats.WaitForShutdown()
+	})
+	if !d.nats.ReadyForConnections(wait) {
+		tb.Fatal("door not ready")
+	}
+	_, err = d.Client(auth).Subscribe(server.AuthCalloutSubject, func(m *nats.Msg) {
+		answer, err := decide(m.Data, issuer, judge)
+		if err == nil {
+			err = m.Respond([]byte(answer))
+		}
+		if err != nil {
+			tb.Errorf("answer a callout: %v", err)
+		}
+	})
+	must(tb, err)
+	return d
+}
+
+func decide(request []byte, issuer nkeys.KeyPair, judge func(identity.Credential) *Pass) (string, error) {
+	asked, err := jwt.DecodeAuthorizationRequestClaims(string(request))
+	if err != nil {
+		return "", err
+	}
+	answer := jwt.NewAuthorizationResponseClaims(asked.UserNkey)
+	answer.Audience = asked.Server.ID
+	pass, why := admit(asked, judge)
+	if pass == nil {
+		answer.Error = why
+		return answer.Encode(issuer)
+	}
+	user := jwt.NewUserClaims(asked.UserNkey)
+	user.Audience = pass.Account
+	user.Pub.Allow, user.Sub.Allow = pass.Publish, pass.Subscribe
+	if answer.Jwt, err = user.Encode(issuer); err != nil {
+		return "", err
+	}
+	return answer.Encode(issuer)
+}
+
+// admit checks that the key a gateway names has signed the server's nonce.
+func admit(asked *jwt.AuthorizationRequestClaims, judge func(identity.Credential) *Pass) (pass *Pass, why string) {
+	shown, signature, err := identity.Shown(asked.ConnectOptions.SignedNonce)
+	if err != nil {
+		return nil, err.Error()
+	}
+	key, err := nkeys.FromPublicKey(shown.Key)
+	if err != nil {
+		return nil, fmt.Sprint("key: ", err)
+	}
+	if err := key.Verify([]byte(asked.ClientInformation.Nonce), signature); err != nil {
+		return nil, fmt.Sprint("signature: ", err)
+	}
+	if pass = judge(shown); pass == nil {
+		why = "not let in"
+	}
+	return pass, why
+}
+
+// Addr is the leaf listener's address, and WebSocketAddr the other one's.
+func (d *Door) Addr() string { return fmt.Sprintf("127.0.0.1:%d", d.opts.LeafNode.Port) }
+
+// WebSocketAddr is where leafs come in over WebSocket.
+func (d *Door) WebSocketAddr() string { return fmt.Sprintf("127.0.0.1:%d", d.opts.Websocket.Port) }
+
+// Client is a client in an account of the door; it ends with the test.
+func (d *Door) Client(account string) *nats.Conn {
+	d.tb.Helper()
+	nc, err := nats.Connect("", nats.InProcessServer(d.nats), nats.UserInfo(account, account))
+	must(d.tb, err)
+	d.tb.Cleanup(nc.Close)
+	return nc
+}
+
+// Kick closes all links.
+func (d *Door) Kick() {
+	d.tb.Helper()
+	all, err := d.nats.Leafz(nil)
+	must(d.tb, err)
+	for _, l := range all.Leafs {
+		_ = d.nats.DisconnectClientByID(l.ID) // gone meanwhile
+	}
+}
+
+func must(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
+}
