@@ -33,7 +33,7 @@ const (
 )
 
 // shared is the one cluster of all tests, and kube its admin's client.
-var ( //nolint:gochecknoglobals // it takes many seconds to start
+var (
 	shared *devcluster.Cluster
 	kube   kubernetes.Interface
 )
@@ -150,7 +150,7 @@ func eventually(t *testing.T, what string, missing func(ctx context.Context) str
 	}
 }
 
-var stirs atomic.Int64 //nolint:gochecknoglobals // one victim
+var stirs atomic.Int64
 
 // stir changes the victim's secret and its pod, so that there is something to overhear, and waits until the gateway has the one and
 // the cloud the other's new state: whatever is done to them, it works.

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/url"
 	"os"
@@ -97,7 +98,7 @@ type thief struct {
 }
 
 // links numbers links: they go to one server of the hub after the other, and one of two with the same name is closed as a doublet.
-var links struct { //nolint:gochecknoglobals // one cluster, one thief
+var links struct {
 	sync.Mutex
 	n int
 }
@@ -187,9 +188,7 @@ func (l loot) hello(name, info string, more map[string]any) ([]byte, error) {
 		"server_id": name, "name": name, "sig": base64.RawURLEncoding.EncodeToString(sig), "version": "2.15.2",
 		"headers": true, "jetstream": true, "domain": name, "tls_required": true,
 	}
-	for key, value := range more {
-		says[key] = value
-	}
+	maps.Copy(says, more)
 	connect, err := json.Marshal(says)
 	return fmt.Appendf(nil, "CONNECT %s\r\n", connect), err
 }
@@ -321,7 +320,7 @@ func (th *thief) flush(ctx context.Context) string {
 	defer ticker.Stop()
 	for {
 		th.mu.Lock()
-		pongs, said := th.pongs, strings.Join(th.errs, "; ")
+		pongs := th.pongs
 		th.mu.Unlock()
 		if pongs >= th.pings {
 			return ""
@@ -330,10 +329,10 @@ func (th *thief) flush(ctx context.Context) string {
 		case <-th.over:
 			th.mu.Lock()
 			defer th.mu.Unlock()
-			if said = strings.Join(th.errs, "; "); said == "" {
-				said = "closed without a word"
+			if len(th.errs) == 0 {
+				return "closed without a word"
 			}
-			return said
+			return strings.Join(th.errs, "; ")
 		case <-ctx.Done():
 			return "the hub answers no ping"
 		case <-ticker.C:
