@@ -16,7 +16,7 @@ SUM   := tool -modfile=$(CURDIR)/tools/gotestsum/go.mod gotestsum --format pkgna
 	--rerun-fails=1 --rerun-fails-max-failures=3 --rerun-fails-run-root-test --rerun-fails-abort-on-data-race --packages
 MODS  := . $(CODE) tools/coredns tools/generate tools/lint tools/gotestsum tools/node/containerd tools/node/cni tools/node/runc
 # The kubelet takes minutes to compile with -race, so edged and what imports it are tested without, by `make test`.
-FAST  = $(shell go list ./... | grep -v -e /internal/e2e -e /internal/faults/suite -e /internal/kubetest -e '/edged$$' -e /internal/edgenode -e /cmd/ -e /controllers/ -e /loadtest)
+FAST  = $(shell go list ./... | grep -v -e /internal/e2e -e /internal/attacks -e /internal/faults/suite -e /internal/kubetest -e '/edged$$' -e /internal/edgenode -e /cmd/ -e /controllers/ -e /loadtest)
 KUBE  = ./controllers/... ./internal/kubetest/...
 SLOW  = ./edged/... ./internal/edgenode/... ./cmd/...
 # Where the dev cluster of `make demo` lives; `make demo DIR=/elsewhere` moves it.
@@ -56,6 +56,7 @@ test: tools check ## Everything: unit tests, then a real control plane, then the
 	$(GO) $(SUM) "$(SLOW)" -- -shuffle=on -timeout 20m -p 1
 	$(GO) $(SUM) ./loadtest/... -- -timeout 20m
 	$(GO) $(SUM) ./internal/e2e/... --format testname -- -timeout 40m
+	$(GO) $(SUM) ./internal/attacks/... --format testname -- -timeout 20m
 	$(MAKE) test-faults
 
 # Where the fault suite notes a broken promise, so that no second run passes for the first.

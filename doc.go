@@ -38,5 +38,5 @@
 // gateway, for `frond join`; deploy/systemd has its unit.
 //
 // internal/faults breaks a devcluster by a seeded plan and judges what each node went through, from what internal/history
-// wrote down; internal/crash kills a process between two steps.
+// wrote down; internal/crash kills a process between two steps. internal/attacks tries what a stolen gateway may try.
 package frond

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/url"
 	"os"
@@ -26,6 +27,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/frond-edge/frond/api/config"
+	"github.com/frond-edge/frond/api/identity"
 	"github.com/frond-edge/frond/streams"
 )
 
@@ -57,24 +59,20 @@ func steal(t *testing.T, node string) loot {
 		}
 		l.addresses, host = append(l.addresses, u.Host), u.Hostname()
 	}
-	seed, err := os.ReadFile(c.Hub.NkeyFile)
+	seed, err := os.ReadFile(filepath.Join(c.Dir, "identity", "node.nk"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if l.key, err = nkeys.FromSeed(bytes.TrimSpace(seed)); err != nil {
 		t.Fatal(err)
 	}
-	pem, err := os.ReadFile(c.Hub.CAFile)
+	pem, err := os.ReadFile(filepath.Join(c.Dir, "identity", "hub-ca.crt"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(pem)
-	cert, err := tls.LoadX509KeyPair(c.Hub.CertFile, c.Hub.KeyFile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.secret = &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS13, ServerName: host}
+	l.secret = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS13, ServerName: host}
 	return l
 }
 
@@ -100,7 +98,7 @@ type thief struct {
 }
 
 // links numbers links: they go to one server of the hub after the other, and one of two with the same name is closed as a doublet.
-var links struct { //nolint:gochecknoglobals // one cluster, one thief
+var links struct {
 	sync.Mutex
 	n int
 }
@@ -141,13 +139,13 @@ func (l loot) tryIn(ctx context.Context, more map[string]any) (th *thief, err er
 		}
 	}()
 	_ = plain.SetDeadline(time.Now().Add(loginLimit))
-	info, err := readLine(plain)
-	if err != nil {
-		return nil, fmt.Errorf("INFO: %w", err)
-	}
 	conn := tls.Client(plain, l.secret)
 	if err := conn.HandshakeContext(ctx); err != nil {
 		return nil, err
+	}
+	info, err := readLine(conn)
+	if err != nil {
+		return nil, fmt.Errorf("INFO: %w", err)
 	}
 	hello, err := l.hello(name, info, more)
 	if err != nil {
@@ -183,18 +181,19 @@ func (l loot) hello(name, info string, more map[string]any) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	if sig, err = identity.Show(identity.Credential{Node: l.node, Key: public}, sig); err != nil {
+		return nil, err
+	}
 	says := map[string]any{
-		"server_id": name, "name": name, "nkey": public, "sig": base64.RawURLEncoding.EncodeToString(sig), "version": "2.15.2",
+		"server_id": name, "name": name, "sig": base64.RawURLEncoding.EncodeToString(sig), "version": "2.15.2",
 		"headers": true, "jetstream": true, "domain": name, "tls_required": true,
 	}
-	for key, value := range more {
-		says[key] = value
-	}
+	maps.Copy(says, more)
 	connect, err := json.Marshal(says)
 	return fmt.Appendf(nil, "CONNECT %s\r\n", connect), err
 }
 
-// readLine reads byte by byte, so that nothing of the TLS handshake that follows is taken.
+// readLine reads byte by byte, so that nothing of what follows is taken.
 func readLine(r io.Reader) (string, error) {
 	var line []byte
 	one := make([]byte, 1)
@@ -296,17 +295,19 @@ func (th *thief) subscribe(subject, queue string) {
 	th.say("LS+ %s%s\r\n", subject, queue)
 }
 
-// publish sends a message; headers are whole lines.
+// publish sends a message to everybody who listens, and to one of the cloudcores' queue group: a leaf names the groups itself. Headers
+// are whole lines.
 func (th *thief) publish(subject, reply string, data []byte, headers ...string) {
+	to := "| cloudcore"
 	if reply != "" {
-		reply = " " + reply
+		to = "+ " + reply + " cloudcore"
 	}
 	if len(headers) == 0 {
-		th.say("LMSG %s%s %d\r\n%s\r\n", subject, reply, len(data), data)
+		th.say("LMSG %s %s %d\r\n%s\r\n", subject, to, len(data), data)
 		return
 	}
 	head := "NATS/1.0\r\n" + strings.Join(headers, "\r\n") + "\r\n\r\n"
-	th.say("HMSG %s%s %d %d\r\n%s%s\r\n", subject, reply, len(head), len(head)+len(data), head, data)
+	th.say("HMSG %s %s %d %d\r\n%s%s\r\n", subject, to, len(head), len(head)+len(data), head, data)
 }
 
 // flush waits until the hub has taken all that was said. It returns what the hub said when it closed the link, "" if it did not.
@@ -319,7 +320,7 @@ func (th *thief) flush(ctx context.Context) string {
 	defer ticker.Stop()
 	for {
 		th.mu.Lock()
-		pongs, said := th.pongs, strings.Join(th.errs, "; ")
+		pongs := th.pongs
 		th.mu.Unlock()
 		if pongs >= th.pings {
 			return ""
@@ -328,10 +329,10 @@ func (th *thief) flush(ctx context.Context) string {
 		case <-th.over:
 			th.mu.Lock()
 			defer th.mu.Unlock()
-			if said = strings.Join(th.errs, "; "); said == "" {
-				said = "closed without a word"
+			if len(th.errs) == 0 {
+				return "closed without a word"
 			}
-			return said
+			return strings.Join(th.errs, "; ")
 		case <-ctx.Done():
 			return "the hub answers no ping"
 		case <-ticker.C:

@@ -1,0 +1,46 @@
+package attacks_test
+
+import (
+	"errors"
+	"io"
+	"net"
+	"os"
+	"testing"
+	"time"
+)
+
+// TestHalfOpenLinksDisturbNobody opens many connections to the leaf port that never go on: silent, amid the handshake, and after it. Others
+// come in meanwhile, and the hub closes all of them.
+func TestHalfOpenLinksDisturbNobody(t *testing.T) {
+	const each = 60
+	l := steal(t, stolen)
+	var open []net.Conn
+	for i := range 3 * each {
+		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", l.addresses[i%len(l.addresses)])
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }()
+		open = append(open, conn)
+		switch i % 3 {
+		case 1: // the beginning of a ClientHello
+			_, err = conn.Write([]byte{22, 3, 1, 2, 0, 1, 0, 1, 252, 3, 3})
+		case 2: // half a CONNECT, in the clear
+			_, err = conn.Write([]byte("CONNECT {"))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	stir(t)
+	if heard := answered(t, honest); heard != honest {
+		t.Errorf("%d of the victim's %d calls were answered", heard, honest)
+	}
+	deadline := time.Now().Add(patience)
+	for i, conn := range open {
+		_ = conn.SetReadDeadline(deadline)
+		if _, err := io.Copy(io.Discard, conn); errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Fatalf("connection %d is still open", i)
+		}
+	}
+}

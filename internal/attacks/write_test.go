@@ -1,0 +1,133 @@
+package attacks_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/nats-io/jsm.go/natscontext"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/frond-edge/frond/streams"
+)
+
+// TestTheThiefIsANeighbour: what a cell keeps apart is not what is tried here.
+func TestTheThiefIsANeighbour(t *testing.T) {
+	const cells = 4 // of the development cluster
+	if a, b := streams.CellAccount(victim, cells), streams.CellAccount(stolen, cells); a != b {
+		t.Errorf("%s is in %s, %s in %s", victim, a, stolen, b)
+	}
+}
+
+// orders are subjects on which something would happen, or somebody would say something, were they open to a thief.
+func orders() []string {
+	list := []string{
+		"$SYS.REQ.SERVER.PING", "$SYS.REQ.SERVER.PING.CONNZ", "$SYS.REQ.ACCOUNT.FROND.CONNZ", "$SYS.REQ.ACCOUNT.PING.STATZ", "$SYS.REQ.USER.INFO",
+		"$SYS.REQ.CLAIMS.UPDATE", "$SYS.REQ.USER.AUTH", "$SYS.DEBUG.SUBSCRIBERS",
+		"$KV.x.y", "$O.x.C.y", "$NRG.V.x.y", "$JSC.x", "$LDS.x", "$GR.x.y", "_R_.x", "call.node.x", "desired.x", "tunnelsilent." + victim + ".x",
+		"call.cloud." + victim + ".enrol", "call.cloud.x.kube", "call.cloud..kube", "dead.cloud.desired",
+	}
+	for _, api := range []string{"$JS.API.", "$JS.hub.API.", "$JS.thief.API."} {
+		for _, what := range []string{
+			"INFO", "STREAM.NAMES", "STREAM.LIST", "STREAM.INFO.DESIRED-0", "STREAM.DELETE.DESIRED-0", "STREAM.PURGE.DESIRED-0", "STREAM.UPDATE.DESIRED-0",
+			"STREAM.CREATE.THIEF", "STREAM.MSG.GET.DESIRED-0", "STREAM.MSG.DELETE.DESIRED-0", "STREAM.SNAPSHOT.DESIRED-0", "STREAM.LEADER.STEPDOWN.DESIRED-0",
+			"STREAM.PEER.REMOVE.DESIRED-0", "META.LEADER.STEPDOWN", "SERVER.REMOVE", "ACCOUNT.PURGE.FROND", "DIRECT.GET.DESIRED-0",
+			"DIRECT.GET.DESIRED-0.desired." + victim + ".core.secrets.default.of-" + victim, "CONSUMER.NAMES.DESIRED-0", "CONSUMER.LIST.DESIRED-0",
+			"CONSUMER.INFO.DESIRED-0." + victim, "CONSUMER.MSG.NEXT.DESIRED-0." + victim, "CONSUMER.CREATE.DESIRED-0", "CONSUMER.CREATE.DESIRED-0.thief",
+			"CONSUMER.CREATE.DESIRED-0.thief.desired." + victim + ".>", "CONSUMER.DURABLE.CREATE.DESIRED-0.thief", "CONSUMER.DELETE.DESIRED-0." + victim,
+			"CONSUMER.PAUSE.DESIRED-0." + victim, "CONSUMER.RESET.DESIRED-0." + victim, "CONSUMER.UNPIN.DESIRED-0." + victim,
+		} {
+			list = append(list, api+what)
+		}
+	}
+	for _, form := range []string{
+		"desired.%s.core.secrets.default.of-" + victim, "report.%s.core.pods.default.on-" + victim, "event.%s.core.events.default.x", "beat.%s", "dead.%s.report",
+		"call.cloud.%s.attach", "call.cloud.%s.kube", "call.cloud.%s.scopes", "call.cloud.%s.piece", "call.cloud.%s.ping", "call.cloud.%s.renew",
+		"call.node.%s.report", "call.node.%s.resync", "call.node.%s.reports", "call.node.%s.who", "call.node.%s.fence", "call.node.%s.died",
+		"consumer.%s.next", "consumer.%s.info", "consumer.%s.ack.1.1.1.1.1", "$JS.ACK.DESIRED-0.%s.1.1.1.1.1", "tunnel.%s.AAAAAAAAAA.BBBBBBBBBB", "tunnelup.%s.AAAAAAAAAA.BBBBBBBBBB", "_INBOX.%s.x",
+	} {
+		list = append(list, fmt.Sprintf(form, victim))
+	}
+	return list
+}
+
+// order is what is sent with them: it suits several.
+func order() []byte {
+	return fmt.Appendf(nil, `{"name":"thief","stream_name":"DESIRED-0","last_by_subj":"desired.%[1]s.core.secrets.default.of-%[1]s","batch":100,"seq":1,
+		"config":{"name":"thief","durable_name":"thief","filter_subject":"desired.%[1]s.>","deliver_subject":"_INBOX.%[2]s.loot","ack_policy":"none"},"subjects":["desired.>"]}`, victim, stolen)
+}
+
+// TestAThiefMovesNothing sends to whatever must not listen to it, as a leaf and as one that says it were a hub.
+func TestAThiefMovesNothing(t *testing.T) {
+	l := steal(t, stolen)
+	for name, more := range map[string]map[string]any{"as a leaf": nil, "as a hub": {"is_hub": true}} {
+		t.Run(name, func(t *testing.T) {
+			before := topology(t)
+			unharmed(t, func() {
+				refused := 0
+				for _, subject := range orders() {
+					th := l.breakIn(t, more)
+					th.subscribe(th.inbox(), "")
+					if said := th.flush(t.Context()); said != "" {
+						t.Errorf("the thief's own inbox: %s", said)
+					}
+					th.publish(subject, th.inbox(), order())
+					th.publish(subject, "", order(), "Frond-Version: 1", "Frond-Op: delete", "Frond-Cloud: 1", "Nats-Rollup: all")
+					if said := th.flush(t.Context()); said != "" {
+						refused++
+					}
+					for _, m := range th.received("") {
+						if !harmless(m) {
+							t.Errorf("%s was answered on %s: %.300q %.300q", subject, m.subject, m.header, m.data)
+						}
+					}
+				}
+				t.Logf("%d of %d were refused", refused, len(orders()))
+			})
+			if after := topology(t); !slices.Equal(before, after) {
+				t.Errorf("the hub's streams changed:\n%v\n%v", before, after)
+			}
+		})
+	}
+}
+
+// harmless tells answers that say nothing but that nobody listens, or no.
+func harmless(m message) bool {
+	return strings.Contains(string(m.header), " 503") || strings.Contains(string(m.data), `"error"`) && !strings.Contains(string(m.data), `"config"`)
+}
+
+// topology lists the streams of the hub and their consumers.
+func topology(t *testing.T) (list []string) {
+	t.Helper()
+	c, err := natscontext.NewFromFile(shared.NATSContext())
+	if err != nil {
+		t.Fatal(err)
+	}
+	nc, err := c.Connect(nats.MaxReconnects(-1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	streams := js.ListStreams(t.Context())
+	for s := range streams.Info() {
+		list = append(list, fmt.Sprint(s.Config.Name, " made ", s.Created, " ", s.Config.Subjects))
+		stream, err := js.Stream(t.Context(), s.Config.Name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name := range stream.ConsumerNames(t.Context()).Name() {
+			list = append(list, s.Config.Name+" for "+name)
+		}
+	}
+	if err := streams.Err(); err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(list)
+	return list
+}
