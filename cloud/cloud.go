@@ -175,23 +175,23 @@ func (c *Cloud) assemble(ctx context.Context, nc, writer, tunnels *nats.Conn, id
 	if err != nil {
 		return nil, err
 	}
-	server := health.New(c.cfg.Listen, c.metrics,
-		health.Check{Name: "hub", Ready: connected(nc)},
-		health.Check{Name: "hub-streams", Ready: closed(keeper.Ready(), "the streams are not in place")},
-		health.Check{Name: "kubernetes", Ready: closed(engine.Ready(), "the objects of the cluster are not all read")})
-	parts := []lifecycle.Part{
-		{Name: "health", Start: server.Start, Ready: server.Ready()},
-	}
+	server := c.health(nc, keeper, engine)
 	// Who is known comes in before all else is read.
-	parts = append(append(parts, letIn...), []lifecycle.Part{
+	return slices.Concat([]lifecycle.Part{{Name: "health", Start: server.Start, Ready: server.Ready()}}, letIn, []lifecycle.Part{
 		{Name: "keeper", Start: keeper.Start, Ready: keeper.Ready()},
 		{Name: "members", Start: members.Start},
 		{Name: "history", Start: history.Start},
 		{Name: "cache", Start: objects.Start},
 		{Name: "holds", Start: teller.Start},
 		{Name: "desired", Start: engine.Start, Ready: engine.Ready()},
-	}...)
-	return append(parts, up...), nil
+	}, up), nil
+}
+
+func (c *Cloud) health(nc *nats.Conn, keeper *streams.Keeper, engine *desired.Engine) *health.Server {
+	return health.New(c.cfg.Listen, c.metrics,
+		health.Check{Name: "hub", Ready: connected(nc)},
+		health.Check{Name: "hub-streams", Ready: closed(keeper.Ready(), "the streams are not in place")},
+		health.Check{Name: "kubernetes", Ready: closed(engine.Ready(), "the objects of the cluster are not all read")})
 }
 
 // core is what all that answers nodes stands on.

@@ -75,7 +75,7 @@ func (s *signing) admit(node string, req wire.KubeRequest) error {
 // denied is the apiserver's kind of answer to a request that never gets there.
 func denied(reason error) wire.KubeReply {
 	var failure apierrors.APIStatus
-	if s, ok := reason.(apierrors.APIStatus); ok { //nolint:errorlint // made by admit
+	if s, ok := reason.(apierrors.APIStatus); ok {
 		failure = s
 	} else {
 		failure = apierrors.NewBadRequest(reason.Error())

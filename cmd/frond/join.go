@@ -101,7 +101,7 @@ func (j *join) Run(ctx context.Context, cloud string, out, talk io.Writer) error
 	cfg := enrol.Config{
 		Node: j.node, Dir: j.Identity(), Hub: []string{hub}, Token: j.token, TokenFile: j.tokenFile, CAHashes: j.hashes, Proxy: proxy,
 	}
-	was, before, err := j.before()
+	before, err := j.before()
 	if err != nil {
 		return err
 	}
@@ -128,7 +128,8 @@ func (j *join) Run(ctx context.Context, cloud string, out, talk io.Writer) error
 	if err := j.Configure(ctx, j.node, config.EdgeHub{URLs: []string{hub}, CAHashes: j.hashes, Proxy: found}); err != nil {
 		return err
 	}
-	if was, _, err = j.Installed(); err != nil {
+	was, _, err := j.Installed()
+	if err != nil {
 		return err
 	}
 	if result.Started, err = j.start(ctx, was, talk); err != nil {
@@ -176,19 +177,19 @@ func (j *join) complete(cloud string) (hub string, err error) {
 }
 
 // before tells whether this machine has joined to its end: it has a record and a configuration.
-func (j *join) before() (config.EdgeCore, bool, error) {
+func (j *join) before() (bool, error) {
 	was, there, err := j.Installed()
 	if err != nil || !there {
-		return was, false, err
+		return false, err
 	}
 	if was.Node != j.node {
-		return was, false, fmt.Errorf("this machine is configured as %s in %s: run frond reset first, or give --node-name %s", was.Node, j.Config, was.Node)
+		return false, fmt.Errorf("this machine is configured as %s in %s: run frond reset first, or give --node-name %s", was.Node, j.Config, was.Node)
 	}
 	keeper, err := enrol.New(enrol.Config{Node: j.node, Dir: j.Identity()}, quiet())
 	if err != nil {
-		return was, false, err
+		return false, err
 	}
-	return was, keeper.Record().Key != "", nil
+	return keeper.Record().Key != "", nil
 }
 
 func (j *join) preflight(ctx context.Context, cfg enrol.Config, talk io.Writer) error {

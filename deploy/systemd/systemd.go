@@ -11,4 +11,4 @@ const Name = "edgecore.service"
 // Unit is the template of its file; it is filled with Edgecore and Config, the paths of the program and of its configuration.
 //
 //go:embed edgecore.service
-var Unit string //nolint:gochecknoglobals // embedding wants a variable
+var Unit string

@@ -27,7 +27,7 @@ func (k *Keeper) Start(ctx context.Context, link Link) error {
 		state, changed := link.WatchLink()
 		wait, err := k.step(ctx, state)
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // we were asked to stop
+			return nil
 		}
 		if err != nil {
 			return err

@@ -53,6 +53,7 @@ func neighbours() (same, other string) {
 }
 
 func newTown(t *testing.T) *town {
+	t.Helper()
 	w := &town{T: t, hub: hubtest.Start(t, 3, cells), honest: map[string]*nats.Conn{}}
 	keys := map[string]string{}
 	var public string

@@ -121,9 +121,11 @@ func (c Config) Render() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// AnswerTimeout and LeafTimeout are answerTimeout and leafTimeout for the template.
+// AnswerTimeout is answerTimeout, for the template.
 func (Config) AnswerTimeout() int { return answerTimeout }
-func (Config) LeafTimeout() int   { return leafTimeout }
+
+// LeafTimeout is leafTimeout, for the template.
+func (Config) LeafTimeout() int { return leafTimeout }
 
 // Accounts is the block of that name.
 func (c Config) Accounts() string {

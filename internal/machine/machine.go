@@ -20,7 +20,7 @@ import (
 	"github.com/frond-edge/frond/deploy/systemd"
 )
 
-// Hollow, in the place of a runtime's endpoint, is a gateway that runs no containers.
+// Hollow in the place of a runtime's endpoint says that it is a gateway that runs no containers.
 const Hollow = "hollow"
 
 // Machine says what is where.

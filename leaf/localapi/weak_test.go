@@ -15,16 +15,17 @@ import (
 func TestListsKeepNothing(t *testing.T) {
 	s := &seen{}
 	e := store.Entry{Key: wire.Key{Resource: "configmaps", Name: "a"}, Revision: 1}
-	obj := &corev1.ConfigMap{}
-	s.remember(e, obj)
-	if s.look(e) != obj {
-		t.Error("not there")
-	}
+	func() {
+		obj := &corev1.ConfigMap{}
+		s.remember(e, obj)
+		if s.look(e) != obj {
+			t.Error("not there")
+		}
+	}()
 	newer := e
 	if newer.Revision++; s.look(newer) != nil {
 		t.Error("an older state is taken for the newest")
 	}
-	obj = nil
 	for deadline := time.Now().Add(time.Minute); s.look(e) != nil; {
 		if runtime.GC(); time.Now().After(deadline) {
 			t.Fatal("still there after a minute of collections")

@@ -167,9 +167,9 @@ func TestASealedRecordIsReadableButForItsContent(t *testing.T) {
 // deleted, and no copy that was sealed with the lost key is believed.
 func TestALostKey(t *testing.T) {
 	for name, other := range map[string]func(*testing.T, *store.Config){
-		"another key":  func(t *testing.T, c *store.Config) { c.Sealer = ring(t, 9) },
+		"another key":  func(_ *testing.T, c *store.Config) { c.Sealer = ring(t, 9) },
 		"a downgrade":  func(_ *testing.T, c *store.Config) { c.Sealer = nil },
-		"without copy": func(t *testing.T, c *store.Config) { c.Sealer, c.Copy = ring(t, 9), "" },
+		"without copy": func(_ *testing.T, c *store.Config) { c.Sealer, c.Copy = ring(t, 9), "" },
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
