@@ -28,10 +28,12 @@ type Identity struct {
 	ClusterCAFile string `json:"clusterCAFile,omitempty"`
 }
 
+// DefaultRenewWindow is how long after its end a key may be renewed, unless Identity.RenewWindow says otherwise.
+const DefaultRenewWindow = 90 * 24 * time.Hour
+
 const (
 	defaultCells       = 64
 	defaultKeyLifetime = 30 * 24 * Duration(time.Hour)
-	defaultRenewWindow = 90 * 24 * Duration(time.Hour)
 	// leastKeyLifetime keeps renewals from being all that a gateway does.
 	leastKeyLifetime = 10 * time.Second
 )
@@ -47,7 +49,7 @@ func (i *Identity) complete(hub Hub) {
 		i.KeyLifetime = defaultKeyLifetime
 	}
 	if i.RenewWindow == nil {
-		window := defaultRenewWindow
+		window := Duration(DefaultRenewWindow)
 		i.RenewWindow = &window
 	}
 	if i.HubCAFile == "" {

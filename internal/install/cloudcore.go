@@ -85,11 +85,12 @@ func merge(into, from map[string]any) {
 	}
 }
 
-// RenewWindow is how long after its end cloudcore lets a key be renewed, as far as ConfigMap frond-cloudcore says.
+// RenewWindow is how long after its end cloudcore lets a key be renewed, as far as ConfigMap frond-cloudcore says. Where frond
+// init has made none, as in development clusters, it is the default.
 func RenewWindow(ctx context.Context, client kubernetes.Interface) (time.Duration, error) {
 	o, err := client.CoreV1().ConfigMaps(identity.Namespace).Get(ctx, CloudcoreName, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		return 0, ErrNotInstalled
+		return config.DefaultRenewWindow, nil
 	}
 	if err != nil {
 		return 0, fmt.Errorf("read cloudcore's configuration: %w", err)
