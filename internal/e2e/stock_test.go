@@ -51,6 +51,7 @@ func newStock(t *testing.T, cfg config.EdgeCore) *stock {
 		"authentication": map[string]any{"x509": map[string]any{"clientCAFile": cfg.Kubelet.ClientCAFile}},
 		"podLogsDir":     filepath.Join(cfg.Dir, "kubelet", "pod-logs"), "failCgroupV1": false, "failSwapOn": false,
 		"oomScoreAdj": 0, "makeIPTablesUtilChains": false,
+		"evictionHard": cfg.Kubelet.Settings["evictionHard"], "imageGCHighThresholdPercent": 100, // the disk may be nearly full
 	})
 	if err != nil {
 		t.Fatal(err)
