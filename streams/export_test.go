@@ -78,5 +78,5 @@ func IDOfParts(order, payload string) string { return idOfParts(order, []byte(pa
 
 // HiddenConsumer finds the consumer that all cloudcores share.
 func HiddenConsumer(ctx context.Context, js jetstream.JetStream, stream string) (jetstream.Consumer, error) {
-	return hiddenConsumer(ctx, js, stream, cloudConsumer)
+	return cloudConsumerOf(ctx, js, stream)
 }

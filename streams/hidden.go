@@ -64,13 +64,13 @@ func putHidden(ctx context.Context, js jetstream.JetStream, c Consumer) error {
 	return err
 }
 
-// hiddenConsumer finds a hidden consumer that somebody has made.
-func hiddenConsumer(ctx context.Context, js jetstream.JetStream, stream, prefix string) (jetstream.Consumer, error) {
+// cloudConsumerOf finds the consumer that all cloudcores share on a stream.
+func cloudConsumerOf(ctx context.Context, js jetstream.JetStream, stream string) (jetstream.Consumer, error) {
 	names, err := consumerNames(ctx, js, stream)
 	if err != nil {
 		return nil, err
 	}
-	name := hiddenIn(names, prefix)
+	name := hiddenIn(names, cloudConsumer)
 	if name == "" {
 		return nil, jetstream.ErrConsumerNotFound
 	}

@@ -23,13 +23,10 @@ func shared(t *testing.T, js jetstream.JetStream, stream string) []string {
 		t.Fatal(err)
 	}
 	lister := s.ConsumerNames(t.Context())
-	names := slices.Collect(func(yield func(string) bool) {
-		for name := range lister.Name() {
-			if !yield(name) {
-				return
-			}
-		}
-	})
+	var names []string
+	for name := range lister.Name() {
+		names = append(names, name)
+	}
 	if lister.Err() != nil {
 		t.Fatal(lister.Err())
 	}

@@ -145,7 +145,7 @@ func (r *Reports) Start(ctx context.Context) error {
 }
 
 func (r *Reports) session(ctx context.Context) error {
-	consumer, err := hiddenConsumer(ctx, r.js, r.stream, cloudConsumer)
+	consumer, err := cloudConsumerOf(ctx, r.js, r.stream)
 	if err != nil {
 		return fmt.Errorf("consumer of %s: %w", r.stream, err)
 	}
