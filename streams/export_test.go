@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
 
 	"github.com/frond-edge/frond/api/wire"
@@ -74,3 +75,8 @@ func (d *Delivery) Obeyed() bool { return len(d.died) == 0 }
 
 // IDOfParts names a payload with its place in the outbox.
 func IDOfParts(order, payload string) string { return idOfParts(order, []byte(payload)) }
+
+// HiddenConsumer finds the consumer that all cloudcores share.
+func HiddenConsumer(ctx context.Context, js jetstream.JetStream, stream string) (jetstream.Consumer, error) {
+	return cloudConsumerOf(ctx, js, stream)
+}

@@ -157,7 +157,7 @@ func TestRefusalsAreForgivenForAWhile(t *testing.T) {
 // impatient makes the hub wait less for an ack.
 func impatient(t *testing.T, js jetstream.JetStream, unacked time.Duration) jetstream.Consumer {
 	t.Helper()
-	consumer, err := js.Consumer(t.Context(), streams.ReportStream, "cloudcore")
+	consumer, err := streams.HiddenConsumer(t.Context(), js, streams.ReportStream)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -73,12 +74,14 @@ func (k *Keeper) look(ctx context.Context, ensured *bool) error {
 	defer cancel()
 	missing := !*ensured
 	for _, cfg := range k.topology.Streams {
-		_, err := k.js.Stream(ctx, cfg.Name)
+		stream, err := k.js.Stream(ctx, cfg.Name)
 		switch {
 		case errors.Is(err, jetstream.ErrStreamNotFound):
 			missing = true
 		case err != nil:
 			return fmt.Errorf("look at stream %s: %w", cfg.Name, err)
+		case stream.CachedInfo().State.Consumers == 0 && k.consumed(cfg.Name):
+			missing = true // deleted by hand, maybe for another hidden name
 		}
 	}
 	if missing {
@@ -93,6 +96,11 @@ func (k *Keeper) look(ctx context.Context, ensured *bool) error {
 	}
 	k.note(streamEpoch(stream.CachedInfo()), stream.CachedInfo().State.LastSeq)
 	return nil
+}
+
+// consumed tells whether the topology has a consumer of a stream.
+func (k *Keeper) consumed(stream string) bool {
+	return slices.ContainsFunc(k.topology.Consumers, func(c Consumer) bool { return c.Stream == stream })
 }
 
 // wentBack is how many looks in a row must see a sequence below one seen before: a leader that was just elected may lag.

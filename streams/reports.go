@@ -145,9 +145,9 @@ func (r *Reports) Start(ctx context.Context) error {
 }
 
 func (r *Reports) session(ctx context.Context) error {
-	consumer, err := r.js.Consumer(ctx, r.stream, cloudConsumer)
+	consumer, err := cloudConsumerOf(ctx, r.js, r.stream)
 	if err != nil {
-		return fmt.Errorf("consumer %s: %w", cloudConsumer, err)
+		return fmt.Errorf("consumer of %s: %w", r.stream, err)
 	}
 	held := newHands[jetstream.Msg](reportsMost, reportsPerNode, reportWorkersPerNode)
 	faults := make(chan error, 1) // the first fault ends the session

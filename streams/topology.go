@@ -26,7 +26,7 @@ const (
 	OutboxStream       = "OUTBOX"
 	OutboxEventsStream = "OUTBOX-EVENTS"
 
-	// cloudConsumer is the durable consumer that all cloudcores share on REPORT-0 and EVENT-0.
+	// cloudConsumer begins the name of the durable consumer that all cloudcores share on REPORT-0, and of that on EVENT-0.
 	cloudConsumer = "cloudcore"
 	// pumpConsumer is the durable consumer of the pump on each outbox stream.
 	pumpConsumer = "pump"
@@ -75,6 +75,9 @@ type Topology struct {
 type Consumer struct {
 	Stream string
 	Config jetstream.ConsumerConfig
+	// Hidden says that the name in Config is only how the real one begins. The rest is random and made with the consumer, so
+	// that no node can name it: a node can have answers of JetStream sent as acks ($JS.ACK.<stream>.<consumer>.…).
+	Hidden bool
 }
 
 // Hub is the topology of the hub. replicas is 3, or 1 where the hub is a single server.
@@ -108,8 +111,8 @@ func Hub(replicas int) Topology {
 			},
 		},
 		Consumers: []Consumer{
-			{Stream: ReportStream, Config: shared(cloudConsumer, replicas, reportWindow, reportAckWait)},
-			{Stream: EventStream, Config: shared(cloudConsumer, replicas, eventWindow, reportAckWait)},
+			{Stream: ReportStream, Config: shared(cloudConsumer, replicas, reportWindow, reportAckWait), Hidden: true},
+			{Stream: EventStream, Config: shared(cloudConsumer, replicas, eventWindow, reportAckWait), Hidden: true},
 		},
 		Buckets: []jetstream.KeyValueConfig{
 			{Bucket: MembersBucket, Description: "Live cloudcores", Storage: jetstream.MemoryStorage, Replicas: replicas, TTL: memberTTL},
@@ -148,8 +151,8 @@ func shared(name string, replicas, window int, wait time.Duration) jetstream.Con
 	}
 }
 
-// Ensure makes the server hold the topology and may be run again, by several processes at once. It creates and updates;
-// it never deletes.
+// Ensure makes the server hold the topology and may be run again, by several processes at once. It creates and updates; it
+// deletes nothing but a consumer of an older version in the place of a hidden one.
 func Ensure(ctx context.Context, js jetstream.JetStream, t Topology) error {
 	for _, cfg := range t.Streams {
 		err := persist(ctx, func(ctx context.Context) error {
@@ -161,11 +164,7 @@ func Ensure(ctx context.Context, js jetstream.JetStream, t Topology) error {
 		}
 	}
 	for _, c := range t.Consumers {
-		err := persist(ctx, func(ctx context.Context) error {
-			_, err := js.CreateOrUpdateConsumer(ctx, c.Stream, c.Config)
-			return err
-		})
-		if err != nil {
+		if err := ensureConsumer(ctx, js, c); err != nil {
 			return fmt.Errorf("ensure consumer %s of stream %s: %w", c.Config.Durable, c.Stream, err)
 		}
 	}
@@ -179,6 +178,16 @@ func Ensure(ctx context.Context, js jetstream.JetStream, t Topology) error {
 		}
 	}
 	return nil
+}
+
+func ensureConsumer(ctx context.Context, js jetstream.JetStream, c Consumer) error {
+	if c.Hidden {
+		return ensureHidden(ctx, js, c)
+	}
+	return persist(ctx, func(ctx context.Context) error {
+		_, err := js.CreateOrUpdateConsumer(ctx, c.Stream, c.Config)
+		return err
+	})
 }
 
 // ensureTimeout bounds one request of Ensure. When two processes create the same stream at the same moment, the server

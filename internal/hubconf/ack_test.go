@@ -1,0 +1,86 @@
+package hubconf_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/frond-edge/frond/internal/hubconf/hubtest"
+	"github.com/frond-edge/frond/streams"
+)
+
+// forge has the hub answer a stolen key's pulls, which find nothing, as acks of the first messages of a consumer.
+func (w *town) forge(r *hubtest.Raw, stream, consumer string) {
+	w.Helper()
+	w.eventually("an ack of "+consumer, func() bool {
+		for seq := range 4 {
+			ack := fmt.Sprintf("$JS.ACK.%s.%s.1.%d.%d.1.0", stream, consumer, seq+1, seq+1)
+			r.Publish("consumer."+thief+".next", ack, `{"batch":1,"no_wait":true}`)
+		}
+		return len(w.saw("$JS.ACK."+stream+"."+consumer+".1.4.")) > 1 // the first may be a delivery, and not empty
+	})
+}
+
+// held is what waits in a stream.
+func (w *town) held(stream string) uint64 {
+	w.Helper()
+	s, err := w.js.Stream(w.Context(), stream)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return s.CachedInfo().State.Msgs
+}
+
+// hidden returns a stream's only consumer.
+func (w *town) hidden(stream string) jetstream.Consumer {
+	w.Helper()
+	s, err := w.js.Stream(w.Context(), stream)
+	if err != nil {
+		w.Fatal(err)
+	}
+	for name := range s.ConsumerNames(w.Context()).Name() {
+		c, err := s.Consumer(w.Context(), name)
+		if err != nil {
+			w.Fatal(err)
+		}
+		return c
+	}
+	w.Fatalf("%s has no consumer", stream)
+	return nil
+}
+
+// nats-server sends an answer whose subject begins with $JS.ACK as it is from one account to another, so a stolen key can ack
+// what others wait for, if it can name the consumer. Nobody can name the one that cloudcores share.
+func TestAStolenKeyAcksNobodysReports(t *testing.T) {
+	w := newTown(t)
+	w.listen()
+	_, other := neighbours()
+	r := w.hub.Raw(2, thief, w.key)
+	r.Send("LS+ " + streams.InboxPrefix(thief) + ".>")
+	for stream, subject := range map[string]string{
+		streams.ReportStream: "report." + other + ".core.pods.default.p",
+		streams.EventStream:  "event." + other + ".core.events.default.e",
+	} {
+		w.eventually("a report", func() bool {
+			_, err := w.honest[other].Request(subject, []byte("status"), time.Second)
+			return err == nil
+		})
+		consumer := w.hidden(stream)
+		w.eventually("a delivery", func() bool { // in the hands of a cloudcore, and never acked by it
+			_, err := consumer.Next(jetstream.FetchMaxWait(2 * time.Second))
+			return err == nil
+		})
+		for _, guess := range []string{"cloudcore", "cloudcore-", "*", "cloudcore-*", ">", thief, other} {
+			w.forge(r, stream, guess)
+		}
+		settle()
+		if w.held(stream) != 1 {
+			t.Errorf("a report of another gateway has vanished from %s", stream)
+		}
+		// Who knows the name can do it. Should this fail, nats-server has closed the hole, and names need not be hidden.
+		w.forge(r, stream, consumer.CachedInfo().Name)
+		w.eventually("nothing waits in "+stream, func() bool { return w.held(stream) == 0 })
+	}
+}

@@ -1,0 +1,66 @@
+package streams_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/streamstest"
+)
+
+// failing is a store whose disk fails once, when it is told to; it says when it is about to.
+type failing struct {
+	*memory
+	armed       atomic.Bool
+	began, fail chan struct{}
+}
+
+func (s *failing) Apply(ctx context.Context, messages []wire.Message, sequence uint64) error {
+	if s.armed.CompareAndSwap(true, false) {
+		close(s.began)
+		select {
+		case <-s.fail:
+		case <-ctx.Done():
+		}
+		return errors.New("disk full")
+	}
+	return s.memory.Apply(ctx, messages, sequence)
+}
+
+// A gateway's consumer has a name that everybody knows, so a stolen key can ack what is on its way to another gateway. The
+// cursor at the gateway decides, not the ack: what it has not saved comes again.
+func TestAForgedAckLosesNoDelivery(t *testing.T) {
+	hub := streamstest.Hub(t)
+	cloud := startCloud(t, hub, false)
+	store := &failing{memory: newMemory(), began: make(chan struct{}), fail: make(chan struct{})}
+	startNode(t, hub, store, newLink())
+	cloud.publish(t, apply("a", "1"))
+	streamstest.Eventually(t, "first", func() bool { return store.get("a") == `{"v":"1"}` })
+	store.armed.Store(true)
+	sequence := cloud.publish(t, apply("a", "2"))
+	select {
+	case <-store.began:
+	case <-t.Context().Done():
+		t.Fatal("never delivered")
+	}
+	nc := streamstest.Connect(t, hub)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	streamstest.Eventually(t, "the hub takes the forged ack", func() bool {
+		if err := nc.Publish(fmt.Sprintf("$JS.ACK.%s.edge_1.1.%d.1.1.0", streams.DesiredStream, sequence), nil); err != nil {
+			t.Fatal(err)
+		}
+		c, err := js.Consumer(t.Context(), streams.DesiredStream, "edge_1")
+		return err == nil && c.CachedInfo().NumAckPending == 0 && c.CachedInfo().AckFloor.Stream >= sequence
+	})
+	close(store.fail)
+	streamstest.Eventually(t, "what was not saved", func() bool { return store.get("a") == `{"v":"2"}` })
+}

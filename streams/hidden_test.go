@@ -1,0 +1,169 @@
+package streams_test
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap/zaptest"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/streamstest"
+)
+
+// shared returns the names of the consumers of a stream.
+func shared(t *testing.T, js jetstream.JetStream, stream string) []string {
+	t.Helper()
+	s, err := js.Stream(t.Context(), stream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lister := s.ConsumerNames(t.Context())
+	var names []string
+	for name := range lister.Name() {
+		names = append(names, name)
+	}
+	if lister.Err() != nil {
+		t.Fatal(lister.Err())
+	}
+	return names
+}
+
+// hidden fails unless a stream has one consumer, with a name that nobody guesses, and returns that.
+func hidden(t *testing.T, js jetstream.JetStream, stream string) string {
+	t.Helper()
+	names := shared(t, js, stream)
+	if len(names) != 1 || !strings.HasPrefix(names[0], "cloudcore-") || len(names[0]) < len("cloudcore-")+22 {
+		t.Fatalf("%s has the consumers %q", stream, names)
+	}
+	return names[0]
+}
+
+// without deletes the consumers of a stream.
+func without(t *testing.T, js jetstream.JetStream, stream string) {
+	t.Helper()
+	for _, name := range shared(t, js, stream) {
+		if err := js.DeleteConsumer(t.Context(), stream, name); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Replicas that start at once, on a hub of an older version or none, agree on one consumer a stream; it stays the same.
+func TestReplicasAgreeOnOneHiddenConsumer(t *testing.T) {
+	hub := streamstest.Hub(t)
+	js, err := jetstream.New(streamstest.Connect(t, hub))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var conns []jetstream.JetStream
+	for range 4 {
+		other, err := jetstream.New(streamstest.Connect(t, hub))
+		if err != nil {
+			t.Fatal(err)
+		}
+		conns = append(conns, other)
+	}
+	known := map[string]bool{}
+	for round := range 6 {
+		for _, stream := range []string{streams.ReportStream, streams.EventStream} {
+			without(t, js, stream)
+			if round%2 == 1 {
+				old := jetstream.ConsumerConfig{Durable: "cloudcore", AckPolicy: jetstream.AckExplicitPolicy}
+				if _, err := js.CreateConsumer(t.Context(), stream, old); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		var g errgroup.Group
+		for _, other := range conns {
+			g.Go(func() error { return streams.Ensure(t.Context(), other, streams.Hub(1)) })
+		}
+		if err := g.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		for _, stream := range []string{streams.ReportStream, streams.EventStream} {
+			name := hidden(t, js, stream)
+			if known[name] {
+				t.Errorf("the name %s is not new", name)
+			}
+			known[name] = true
+			if err := streams.Ensure(t.Context(), js, streams.Hub(1)); err != nil {
+				t.Fatal(err)
+			}
+			if again := hidden(t, js, stream); again != name {
+				t.Errorf("%s became %s", name, again)
+			}
+		}
+	}
+}
+
+// A consumer of somebody else is not deleted, and named.
+func TestAConsumerInTheWayIsNamed(t *testing.T) {
+	js, err := jetstream.New(streamstest.Connect(t, streamstest.Hub(t)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	without(t, js, streams.ReportStream)
+	if _, err := js.CreateConsumer(t.Context(), streams.ReportStream, jetstream.ConsumerConfig{Durable: "mine", AckPolicy: jetstream.AckExplicitPolicy}); err != nil {
+		t.Fatal(err)
+	}
+	if err := streams.Ensure(t.Context(), js, streams.Hub(1)); err == nil || !strings.Contains(err.Error(), "consumer mine") {
+		t.Errorf("error %v", err)
+	}
+	if names := shared(t, js, streams.ReportStream); !slices.Equal(names, []string{"mine"}) {
+		t.Errorf("consumers %q", names)
+	}
+}
+
+// A reader goes on when the consumer is replaced under it: after an upgrade, and when somebody deletes it by hand. What was
+// delivered and not acked is delivered again.
+func TestReportsOutliveTheirConsumer(t *testing.T) {
+	nc := streamstest.Connect(t, streamstest.Hub(t))
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	without(t, js, streams.ReportStream)
+	old, err := js.CreateConsumer(t.Context(), streams.ReportStream, jetstream.ConsumerConfig{Durable: "cloudcore", AckPolicy: jetstream.AckExplicitPolicy})
+	if err != nil {
+		t.Fatal(err)
+	}
+	putReports(t, nc, "edge.1", 0, 1)
+	if _, err := old.Next(); err != nil { // in the hands of an older version, for 30 s
+		t.Fatal(err)
+	}
+	keeper, err := streams.NewKeeper(nc, streams.Hub(1), func() {}, zaptest.NewLogger(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(t, keeper.Start)
+	taken := make(chan string, 100)
+	startReports(t, nc, func(_ context.Context, m wire.Message) error {
+		taken <- m.Key.Name
+		return nil
+	}, nil)
+	await := func(want string) {
+		t.Helper()
+		streamstest.Eventually(t, "report "+want, func() bool {
+			select {
+			case name := <-taken:
+				return name == want
+			default:
+				return false
+			}
+		})
+	}
+	await("o0")
+	name := hidden(t, js, streams.ReportStream)
+	without(t, js, streams.ReportStream)
+	putReports(t, nc, "edge.1", 1, 1)
+	await("o1")
+	if again := hidden(t, js, streams.ReportStream); again == name {
+		t.Errorf("the name %s is back", name)
+	}
+}
