@@ -28,6 +28,7 @@ func TestACopiedDiskIsReportedAndFenced(t *testing.T) {
 	shared.must(t, func(c *devcluster.Cluster) error {
 		return errors.Join(c.Kill(t.Context(), node), c.CopyDisk(t.Context(), node), c.Start(t.Context(), node))
 	})
+	shared.settle(t) // it is served: of two that come at once either may stay
 	shared.must(t, func(c *devcluster.Cluster) error { return c.LaunchClone(t.Context(), node) })
 	t.Cleanup(func() {
 		if err := shared.do(func(c *devcluster.Cluster) error { return c.KillClone(context.WithoutCancel(t.Context()), node) }); err != nil {
