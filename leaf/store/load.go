@@ -89,10 +89,10 @@ func (s *Store) load(ctx context.Context) error {
 	}
 	s.metrics.objects.Set(0)
 	s.metrics.bytes.Set(0)
-	if resumed, err := s.resume(ctx, stream); resumed || err != nil {
+	end, got, err := s.read(ctx, stream, 1)
+	if resumed, err := s.resume(ctx, stream, got, end); resumed || err != nil {
 		return err
 	}
-	end, got, err := s.read(ctx, stream, 1)
 	if err != nil {
 		return err
 	}

@@ -18,7 +18,7 @@ import (
 // repair puts bad records aside, and clears the cursor if an object or the cursor itself was damaged or is missing.
 func (s *Store) repair(ctx context.Context, got found, end uint64) error {
 	cursor := s.Cursor()
-	damage := s.damage(got, end)
+	damage := s.damage(got, end, cursor.StoreEpoch, s.sum)
 	var changes []change
 	if len(damage) > 0 {
 		// First, so that a crash in between leaves a store that claims nothing.
@@ -124,8 +124,9 @@ func (s *Store) commitAll(ctx context.Context, changes []change) error {
 	return nil
 }
 
-// damage lists what shows that records were lost or changed; nothing for a store that is new or whole.
-func (s *Store) damage(got found, end uint64) []string {
+// damage lists what shows that records were lost or changed; nothing for a store that is new or whole. epoch and total are those of
+// what was found.
+func (s *Store) damage(got found, end uint64, epoch string, total uint64) []string {
 	var list []string
 	for _, b := range got.bad {
 		if strings.HasPrefix(b.subject, objectPrefix) || b.subject == cursorSubject {
@@ -136,13 +137,13 @@ func (s *Store) damage(got found, end uint64) []string {
 		return list
 	}
 	marked := uint64(0)
-	if epoch := s.Cursor().StoreEpoch; epoch != "" {
+	if epoch != "" {
 		if m := s.readMark(epoch); m != nil {
 			marked = m.Revision
 		}
 	}
-	switch want := strconv.FormatUint(s.sum, 16); {
-	case s.Cursor().StoreEpoch == "":
+	switch want := strconv.FormatUint(total, 16); {
+	case epoch == "":
 		list = append(list, "no cursor")
 	case got.last != end:
 		list = append(list, fmt.Sprintf("last record is %d, the bucket had %d", got.last, end))

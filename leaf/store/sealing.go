@@ -153,12 +153,18 @@ func (s *Store) startOver(ctx context.Context) error {
 	return nil
 }
 
-// resume goes on with what renew has begun, and reports whether it had. Whatever the bucket holds is a part of it.
-func (s *Store) resume(ctx context.Context, stream jetstream.Stream) (bool, error) {
+// resume goes on with what renew has begun, and reports whether it had. What was found in the bucket is a part of it, unless the
+// bucket is whole: then renew came to its end, or has not taken the bucket away yet, and a power cut brought back the copy.
+func (s *Store) resume(ctx context.Context, stream jetstream.Stream, got found, end uint64) (bool, error) {
 	if !s.soleCopy() {
 		return false, nil
 	}
 	head, records := s.readCopy()
+	if s.whole(got, end, head.Cursor.StoreEpoch) {
+		s.log.Warn("store is whole, removing the copy that it was made anew from", zap.Uint64("revision", end), zap.Uint64("copy", head.Revision))
+		s.dropCopy()
+		return false, nil
+	}
 	if !head.Sole {
 		return false, nil // damaged
 	}
@@ -167,7 +173,7 @@ func (s *Store) resume(ctx context.Context, stream jetstream.Stream) (bool, erro
 		return false, fmt.Errorf("bucket info: %w", err)
 	}
 	s.log.Warn("store was being made anew, doing it again", zap.Int("objects", len(records)))
-	end := max(info.State.LastSeq, head.Revision)
+	end = max(info.State.LastSeq, head.Revision)
 	s.mu.Lock()
 	s.cursor = head.Cursor
 	for _, r := range records {
@@ -178,4 +184,18 @@ func (s *Store) resume(ctx context.Context, stream jetstream.Stream) (bool, erro
 	s.sum, s.names = s.total()
 	s.doubt = false
 	return true, s.startOver(ctx)
+}
+
+// whole reports whether all was found that a bucket of this epoch is to hold, with its secrets sealed. One that is being made anew is not: its
+// cursor comes last.
+func (s *Store) whole(got found, end uint64, epoch string) bool {
+	var cursor wire.Cursor
+	var sum uint64
+	for _, c := range got.changes {
+		if c.cursor != nil {
+			cursor = *c.cursor
+		}
+		sum += c.record.weight()
+	}
+	return got.clean && epoch != "" && cursor.StoreEpoch == epoch && len(s.damage(got, end, epoch, sum)) == 0
 }
