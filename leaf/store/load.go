@@ -195,6 +195,16 @@ func (s *Store) readEach(ctx context.Context, stream jetstream.Stream, from uint
 	return got, nil
 }
 
+// cursor returns the bucket's; its zero value for none.
+func (f *found) cursor() (cursor wire.Cursor) {
+	for _, c := range f.changes {
+		if c.change.cursor != nil {
+			cursor = *c.change.cursor
+		}
+	}
+	return cursor
+}
+
 // fetch reads one batch and returns how many messages are left.
 func (f *found) fetch(ctx context.Context, consumer jetstream.Consumer) (pending uint64, err error) {
 	batch, err := consumer.FetchNoWait(readBatch)

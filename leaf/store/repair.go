@@ -93,7 +93,8 @@ func (s *Store) rebuild(ctx context.Context, changes []change, cursor wire.Curso
 	return nil
 }
 
-// remembered adds to changes what memory holds of all other objects: a change may not be in memory yet.
+// remembered adds to changes what memory holds of all other objects: a change may not be in memory yet. Tombstones come first: a commit that
+// ends in one has a cursor, and a bucket that holds but a part must have none that fits.
 func (s *Store) remembered(changes []change) []change {
 	changed := map[wire.Key]bool{}
 	for _, c := range changes {
@@ -103,10 +104,12 @@ func (s *Store) remembered(changes []change) []change {
 	}
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	for key, r := range s.records {
-		if !changed[key] {
-			again := *r
-			changes = append(changes, change{record: &again})
+	for _, kept := range []bool{false, true} {
+		for key, r := range s.records {
+			if !changed[key] && r.kept() == kept {
+				again := *r
+				changes = append(changes, change{record: &again})
+			}
 		}
 	}
 	return changes

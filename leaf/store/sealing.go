@@ -2,12 +2,14 @@ package store
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
 	"strings"
 
+	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
@@ -146,6 +148,10 @@ func (s *Store) startOver(ctx context.Context) error {
 		return err
 	}
 	head, records := s.snapshot((*record).kept)
+	if head.Cursor.StreamEpoch == "" { // a damaged store is nobody's copy
+		s.dropCopy()
+		return nil
+	}
 	if _, err := s.writeCopy(head, records); err != nil {
 		return fmt.Errorf("end of making the store anew: %w", err)
 	}
@@ -165,37 +171,49 @@ func (s *Store) resume(ctx context.Context, stream jetstream.Stream, got found, 
 		s.dropCopy()
 		return false, nil
 	}
-	if !head.Sole {
-		return false, nil // damaged
+	if !head.Sole && (len(records) == 0 || got.cursor().StoreEpoch != "") {
+		return false, nil // damaged, and the bucket has not been taken away
 	}
 	info, err := stream.Info(ctx)
 	if err != nil {
 		return false, fmt.Errorf("bucket info: %w", err)
 	}
-	s.log.Warn("store was being made anew, doing it again", zap.Int("objects", len(records)))
 	end = max(info.State.LastSeq, head.Revision)
 	s.mu.Lock()
 	s.cursor = head.Cursor
 	for _, r := range records {
 		s.ingest(change{record: r}, end)
 	}
+	if !head.Sole {
+		s.salvage(head, got, end)
+	}
 	s.revision, s.events = end, window{floor: end}
 	s.mu.Unlock()
+	s.log.Warn("store was being made anew, doing it again", zap.Int("objects", len(records)), zap.Bool("whole", head.Sole))
 	s.sum, s.names = s.total()
 	s.doubt = false
 	return true, s.startOver(ctx)
 }
 
+// salvage adds to what could be read of a damaged copy what the bucket has got already, and asks for a full attach: what the cloud gave comes
+// again, what only the node had is here as far as it could be read. Called with mu held.
+func (s *Store) salvage(head copyHead, got found, end uint64) {
+	for _, c := range got.changes {
+		if c.record != nil {
+			s.ingest(c.change, end)
+		}
+	}
+	s.cursor = wire.Cursor{StoreEpoch: cmp.Or(head.Cursor.StoreEpoch, uuid.NewString())}
+	s.metrics.damaged.Inc()
+	s.log.Error("store was being made anew from a copy that is damaged, it needs a full attach")
+}
+
 // whole reports whether all was found that a bucket of this epoch is to hold, with its secrets sealed. One that is being made anew is not: its
 // cursor comes last.
 func (s *Store) whole(got found, end uint64, epoch string) bool {
-	var cursor wire.Cursor
 	var sum uint64
 	for _, c := range got.changes {
-		if c.cursor != nil {
-			cursor = *c.cursor
-		}
 		sum += c.record.weight()
 	}
-	return got.clean && epoch != "" && cursor.StoreEpoch == epoch && len(s.damage(got, end, epoch, sum)) == 0
+	return got.clean && epoch != "" && got.cursor().StoreEpoch == epoch && len(s.damage(got, end, epoch, sum)) == 0
 }

@@ -3,7 +3,6 @@ package store_test
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -359,51 +358,4 @@ func everySecond(t *testing.T, images []string) (left []string) {
 		must(t, os.RemoveAll(image))
 	}
 	return left
-}
-
-// anOldSoleCopy makes a store that was sealed and written to, and returns the copy that it was made anew from.
-func anOldSoleCopy(t *testing.T, dir string) (n *node, sole []byte) {
-	t.Helper()
-	plainStore(t, dir, 20)
-	path := copying(dir).Copy
-	n = openNode(t, dir, sealing(t, dir))
-	must(t, n.SaveCopy(t.Context()))
-	return n, soleCopy(t, path)
-}
-
-// soleCopy returns a copy as the beginning of making the store anew writes it.
-func soleCopy(t *testing.T, path string) []byte {
-	t.Helper()
-	data, err := os.ReadFile(path)
-	must(t, err)
-	dec, err := zstd.NewReader(nil)
-	must(t, err)
-	defer dec.Close()
-	plain, err := dec.DecodeAll(data, nil)
-	must(t, err)
-	enc, err := zstd.NewWriter(nil)
-	must(t, err)
-	return enc.EncodeAll(bytes.Replace(plain, []byte("}\n"), []byte(`,"sole":true}`+"\n"), 1), nil)
-}
-
-// A file system may bring back, after a power cut, the copy that the store was made anew from. The bucket is newer, and whole.
-func TestAnOldSoleCopyIsNotTheStore(t *testing.T) {
-	dir := t.TempDir()
-	n, sole := anOldSoleCopy(t, dir)
-	must(t, n.Apply(t.Context(), []wire.Message{apply(22, "open", "u0", "newer")}, 22))
-	_, err := n.Put(t.Context(), key("own"), object("own", "mine"), nil)
-	must(t, err)
-	path := copying(dir).Copy
-	n = n.restart(sealing(t, dir), func() { must(t, os.WriteFile(path, sole, 0o600)) })
-	n.wantCursor("s1", 22)
-	n.wantData("open", "newer")
-	n.wantData("own", "mine")
-	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the old copy is still there: %v", err)
-	}
-	n = n.restart(sealing(t, dir), func() { // without its bucket it is the store
-		must(t, errors.Join(os.WriteFile(path, sole, 0o600), os.RemoveAll(filepath.Join(dir, "jetstream"))))
-	})
-	n.wantCursor("s1", 21)
-	n.wantData("open", "for-everybody")
 }
