@@ -11,6 +11,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/leaf/store"
 )
 
 // anOldSoleCopy makes a store that was sealed and written to, and returns the copy that it was made anew from.
@@ -87,5 +88,57 @@ func TestALostKeyWhileTheStoreIsMadeAnew(t *testing.T) {
 	}
 	all := secrets(20)
 	must(t, n.Replace(t.Context(), all, "s1", 21))
+	n.wantSecrets(all)
+}
+
+// A disk with little space left is not asked for a second store; the first opening with space seals.
+func TestALowDiskIsNotMadeAnew(t *testing.T) {
+	dir := t.TempDir()
+	all := plainStore(t, dir, 20)
+	cfg := sealing(t, dir)
+	cfg.Low = func() bool { return true }
+	n := openNode(t, dir, cfg)
+	n.wantSecrets(all)
+	revision := n.Revision()
+	n = n.restart(sealing(t, dir), func() {
+		if len(onDisk(t, dir, "hidden-001")) == 0 {
+			t.Error("sealed though the disk was low")
+		}
+	})
+	n.wantSecrets(all)
+	if n.Revision() == revision {
+		t.Error("never made anew")
+	}
+}
+
+// noCopy seals, and at one time makes the copy's place one that no file can take.
+type noCopy struct {
+	store.Sealer
+	path string
+	left int
+}
+
+func (c *noCopy) Seal(name string, plain []byte) ([]byte, error) {
+	if c.left--; c.left == 0 {
+		if err := errors.Join(os.Remove(c.path), os.MkdirAll(c.path, 0o700)); err != nil {
+			return nil, err
+		}
+	}
+	return c.Sealer.Seal(name, plain)
+}
+
+// The store is whole before its copy is written again: that this fails is no reason not to serve, and the older copy goes.
+func TestACopyThatFailsAtTheEnd(t *testing.T) {
+	dir := t.TempDir()
+	all := plainStore(t, dir, 20)
+	cfg := sealing(t, dir)
+	cfg.Sealer = &noCopy{Sealer: cfg.Sealer, path: cfg.Copy, left: 21} // 20 in the sole copy, and one in the bucket
+	n := openNode(t, dir, cfg)
+	n.wantSecrets(all)
+	if _, err := os.Stat(cfg.Copy); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the copy is still there: %v", err)
+	}
+	must(t, n.SaveCopy(t.Context()))
+	n = n.restart(sealing(t, dir), nil)
 	n.wantSecrets(all)
 }

@@ -31,7 +31,10 @@ const (
 	isSealed = "yes"
 )
 
-var errSealed = errors.New("sealed, and it cannot be opened")
+var (
+	errSealed = errors.New("sealed, and it cannot be opened")
+	errLow    = errors.New("the disk is almost full")
+)
 
 // hides says whether the payload of an object is sealed.
 func (s *Store) hides(key wire.Key) bool {
@@ -102,29 +105,43 @@ func (s *Store) quarantined(b badRecord) (*nats.Msg, error) {
 
 // renew makes the bucket anew if it holds secrets as plain text, or sealed with an older key: to write over them would leave the old
 // bytes in the files. Until the new bucket is whole the copy is the store, so that a crash in between loses nothing. What cannot be done now, on
-// a full disk or with damage not mended yet, is left to the next opening.
+// a full or almost full disk or with damage not mended yet, is left to the next opening.
 func (s *Store) renew(ctx context.Context) error {
 	cursor := s.Cursor()
 	if s.cfg.Sealer == nil || s.cfg.Copy == "" || s.clean && s.wornOut() == 0 || cursor.StreamEpoch == "" {
 		return nil
 	}
-	if s.cfg.Refuse != nil {
-		if err := s.cfg.Refuse(); err != nil {
-			s.log.Warn("secrets in the store are not sealed yet", zap.Error(err))
-			return nil
-		}
+	if err := s.tight(); err != nil {
+		s.log.Warn("secrets in the store are not sealed yet", zap.Error(err))
+		return nil
 	}
 	worn := s.wornOut()
 	head, records := s.snapshot(func(*record) bool { return true })
 	head.Sole = true
 	if _, err := s.writeCopy(head, records); err != nil {
 		s.log.Warn("secrets in the store are not sealed yet", zap.Error(err))
+		if s.soleCopy() { // it is there, but perhaps not for long, and the bucket goes on
+			s.dropCopy()
+		}
 		return nil
 	}
 	if err := s.startOver(ctx); err != nil {
 		return err
 	}
 	s.log.Info("store made anew, with its secrets sealed", zap.Int("objects", len(records)), zap.Int("secrets", worn))
+	return nil
+}
+
+// tight says why the disk has no space for a second store beside this one.
+func (s *Store) tight() error {
+	if s.cfg.Refuse != nil {
+		if err := s.cfg.Refuse(); err != nil {
+			return err
+		}
+	}
+	if s.cfg.Low != nil && s.cfg.Low() {
+		return errLow
+	}
 	return nil
 }
 
@@ -153,7 +170,9 @@ func (s *Store) startOver(ctx context.Context) error {
 		return nil
 	}
 	if _, err := s.writeCopy(head, records); err != nil {
-		return fmt.Errorf("end of making the store anew: %w", err)
+		s.log.Warn("last-good copy of the store not saved after it was made anew", zap.Error(err))
+		s.dropCopy()
+		return nil
 	}
 	s.copied = head.Revision
 	return nil
