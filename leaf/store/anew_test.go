@@ -6,9 +6,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/klauspost/compress/zstd"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/leaf/store"
@@ -141,4 +144,48 @@ func TestACopyThatFailsAtTheEnd(t *testing.T) {
 	must(t, n.SaveCopy(t.Context()))
 	n = n.restart(sealing(t, dir), nil)
 	n.wantSecrets(all)
+}
+
+// What was put aside stays for its time, and what an older version put aside as it was is sealed.
+func TestQuarantineOutlivesItsBucket(t *testing.T) {
+	dir := t.TempDir()
+	n := openNode(t, dir, copying(dir))
+	all := secrets(20)
+	must(t, n.Replace(t.Context(), all, "s1", 21))
+	for subject, data := range map[string]string{"secrets.default.s001": "hidden-foreign", "configmaps.default.open": "foreign-to-all"} {
+		_, err := n.js.Publish(t.Context(), "$KV.store.object.core."+subject, []byte(data))
+		must(t, err)
+	}
+	n.open(copying(dir))
+	must(t, n.Replace(t.Context(), all, "s1", 21))
+	n = n.restart(sealing(t, dir), nil)
+	n.wantSecrets(all)
+	if files := onDisk(t, dir, "hidden-"); len(files) > 0 {
+		t.Errorf("a Secret is in %v", files)
+	}
+	stream, err := n.js.Stream(t.Context(), "KV_store")
+	must(t, err)
+	info, err := stream.Info(t.Context(), jetstream.WithSubjectFilter("$KV.store.quarantine.>"))
+	must(t, err)
+	if len(info.State.Subjects) != 2 {
+		t.Errorf("%v in quarantine, want two", info.State.Subjects)
+	}
+	for subject := range info.State.Subjects {
+		m, err := stream.GetLastMsgForSubject(t.Context(), subject)
+		must(t, err)
+		ttl, err := time.ParseDuration(m.Header.Get("Nats-TTL"))
+		if err != nil || ttl <= 0 || ttl > 7*24*time.Hour || m.Header.Get("Frond-Reason") == "" {
+			t.Errorf("%s: %v, %v", subject, m.Header, err)
+		}
+		sealed := m.Header.Get("Frond-Sealed") == "yes"
+		if !sealed && string(m.Data) != "foreign-to-all" || sealed && !strings.HasSuffix(m.Header.Get("Frond-Subject"), "s001") {
+			t.Errorf("%s: %v %s", subject, m.Header, m.Data)
+		}
+	}
+	revision := n.Revision()
+	n = n.restart(sealing(t, dir), nil)
+	n.wantSecrets(all)
+	if n.Revision() != revision {
+		t.Errorf("revision %d, then %d: made anew again", revision, n.Revision())
+	}
 }

@@ -70,9 +70,10 @@ func (s *Store) replace(ctx context.Context, changes []change, cursor wire.Curso
 	return s.rebuild(ctx, changes, cursor)
 }
 
-// rebuild makes the bucket anew from memory. A crash in the midst leaves an empty or partial store, which the next
+// rebuild makes the bucket anew from memory, with what is in quarantine. A crash in the midst leaves an empty or partial store, which the next
 // opening takes for new or damaged, and the next attach fills. Revisions go on from where they were.
 func (s *Store) rebuild(ctx context.Context, changes []change, cursor wire.Cursor) error {
+	changes = append(changes, s.carried(ctx)...)
 	if err := s.js.DeleteStream(ctx, streamName); err != nil {
 		return fmt.Errorf("rebuild: delete bucket: %w", err)
 	}
