@@ -173,7 +173,7 @@ func (n *Node) open(ctx context.Context, nc *nats.Conn) (*store.Store, *streams.
 	st, err := store.Open(ctx, js, store.Config{
 		Sealer: sealer, Secret: localapi.Secret,
 		Merge: localapi.MergeFor(n.cfg.Node), Mark: n.markFile(),
-		Copy: filepath.Join(n.cfg.Dir, "store.copy"), Refuse: full(n.leaf.Space),
+		Copy: filepath.Join(n.cfg.Dir, "store.copy"), Refuse: full(n.leaf.Space), Low: func() bool { return n.leaf.Space().Low },
 		Metrics: n.metrics,
 	}, n.log)
 	if err != nil {

@@ -95,6 +95,7 @@ func (s *Store) snapshot(holds func(*record) bool) (copyHead, []*record) {
 	return head, records
 }
 
+// writeCopy replaces the copy, durably. After an error either copy may be in place.
 func (s *Store) writeCopy(head copyHead, records []*record) (size int64, err error) {
 	path := s.cfg.Copy
 	f, err := renameio.NewPendingFile(path, renameio.WithTempDir(filepath.Dir(path)), renameio.WithPermissions(copyMode))
@@ -124,7 +125,10 @@ func (s *Store) writeCopy(head copyHead, records []*record) (size int64, err err
 	if err != nil {
 		return 0, err
 	}
-	return info.Size(), f.CloseAtomicallyReplace()
+	if err := f.CloseAtomicallyReplace(); err != nil {
+		return 0, err
+	}
+	return info.Size(), syncFolder(filepath.Dir(path)) // else a power cut may bring back the copy before
 }
 
 // dropCopy removes the copy, durably, so that it is never used again. The caller holds writer.

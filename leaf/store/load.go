@@ -89,10 +89,10 @@ func (s *Store) load(ctx context.Context) error {
 	}
 	s.metrics.objects.Set(0)
 	s.metrics.bytes.Set(0)
-	if resumed, err := s.resume(ctx, stream); resumed || err != nil {
+	end, got, err := s.read(ctx, stream, 1)
+	if resumed, err := s.resume(ctx, stream, got, end); resumed || err != nil {
 		return err
 	}
-	end, got, err := s.read(ctx, stream, 1)
 	if err != nil {
 		return err
 	}
@@ -193,6 +193,16 @@ func (s *Store) readEach(ctx context.Context, stream jetstream.Stream, from uint
 		got.add(m.Subject, m.Header, m.Data, m.Sequence)
 	}
 	return got, nil
+}
+
+// cursor returns the bucket's; its zero value for none.
+func (f *found) cursor() (cursor wire.Cursor) {
+	for _, c := range f.changes {
+		if c.change.cursor != nil {
+			cursor = *c.change.cursor
+		}
+	}
+	return cursor
 }
 
 // fetch reads one batch and returns how many messages are left.

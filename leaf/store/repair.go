@@ -18,7 +18,7 @@ import (
 // repair puts bad records aside, and clears the cursor if an object or the cursor itself was damaged or is missing.
 func (s *Store) repair(ctx context.Context, got found, end uint64) error {
 	cursor := s.Cursor()
-	damage := s.damage(got, end)
+	damage := s.damage(got, end, cursor.StoreEpoch, s.sum)
 	var changes []change
 	if len(damage) > 0 {
 		// First, so that a crash in between leaves a store that claims nothing.
@@ -70,9 +70,10 @@ func (s *Store) replace(ctx context.Context, changes []change, cursor wire.Curso
 	return s.rebuild(ctx, changes, cursor)
 }
 
-// rebuild makes the bucket anew from memory. A crash in the midst leaves an empty or partial store, which the next
+// rebuild makes the bucket anew from memory, with what is in quarantine. A crash in the midst leaves an empty or partial store, which the next
 // opening takes for new or damaged, and the next attach fills. Revisions go on from where they were.
 func (s *Store) rebuild(ctx context.Context, changes []change, cursor wire.Cursor) error {
+	changes = append(changes, s.carried(ctx)...)
 	if err := s.js.DeleteStream(ctx, streamName); err != nil {
 		return fmt.Errorf("rebuild: delete bucket: %w", err)
 	}
@@ -93,7 +94,8 @@ func (s *Store) rebuild(ctx context.Context, changes []change, cursor wire.Curso
 	return nil
 }
 
-// remembered adds to changes what memory holds of all other objects: a change may not be in memory yet.
+// remembered adds to changes what memory holds of all other objects: a change may not be in memory yet. Tombstones come first: a commit that
+// ends in one has a cursor, and a bucket that holds but a part must have none that fits.
 func (s *Store) remembered(changes []change) []change {
 	changed := map[wire.Key]bool{}
 	for _, c := range changes {
@@ -103,10 +105,12 @@ func (s *Store) remembered(changes []change) []change {
 	}
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	for key, r := range s.records {
-		if !changed[key] {
-			again := *r
-			changes = append(changes, change{record: &again})
+	for _, kept := range []bool{false, true} {
+		for key, r := range s.records {
+			if !changed[key] && r.kept() == kept {
+				again := *r
+				changes = append(changes, change{record: &again})
+			}
 		}
 	}
 	return changes
@@ -124,8 +128,9 @@ func (s *Store) commitAll(ctx context.Context, changes []change) error {
 	return nil
 }
 
-// damage lists what shows that records were lost or changed; nothing for a store that is new or whole.
-func (s *Store) damage(got found, end uint64) []string {
+// damage lists what shows that records were lost or changed; nothing for a store that is new or whole. epoch and total are those of
+// what was found.
+func (s *Store) damage(got found, end uint64, epoch string, total uint64) []string {
 	var list []string
 	for _, b := range got.bad {
 		if strings.HasPrefix(b.subject, objectPrefix) || b.subject == cursorSubject {
@@ -136,13 +141,13 @@ func (s *Store) damage(got found, end uint64) []string {
 		return list
 	}
 	marked := uint64(0)
-	if epoch := s.Cursor().StoreEpoch; epoch != "" {
+	if epoch != "" {
 		if m := s.readMark(epoch); m != nil {
 			marked = m.Revision
 		}
 	}
-	switch want := strconv.FormatUint(s.sum, 16); {
-	case s.Cursor().StoreEpoch == "":
+	switch want := strconv.FormatUint(total, 16); {
+	case epoch == "":
 		list = append(list, "no cursor")
 	case got.last != end:
 		list = append(list, fmt.Sprintf("last record is %d, the bucket had %d", got.last, end))

@@ -2,12 +2,14 @@ package store
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
 	"strings"
 
+	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
@@ -29,7 +31,10 @@ const (
 	isSealed = "yes"
 )
 
-var errSealed = errors.New("sealed, and it cannot be opened")
+var (
+	errSealed = errors.New("sealed, and it cannot be opened")
+	errLow    = errors.New("the disk is almost full")
+)
 
 // hides says whether the payload of an object is sealed.
 func (s *Store) hides(key wire.Key) bool {
@@ -100,29 +105,43 @@ func (s *Store) quarantined(b badRecord) (*nats.Msg, error) {
 
 // renew makes the bucket anew if it holds secrets as plain text, or sealed with an older key: to write over them would leave the old
 // bytes in the files. Until the new bucket is whole the copy is the store, so that a crash in between loses nothing. What cannot be done now, on
-// a full disk or with damage not mended yet, is left to the next opening.
+// a full or almost full disk or with damage not mended yet, is left to the next opening.
 func (s *Store) renew(ctx context.Context) error {
 	cursor := s.Cursor()
 	if s.cfg.Sealer == nil || s.cfg.Copy == "" || s.clean && s.wornOut() == 0 || cursor.StreamEpoch == "" {
 		return nil
 	}
-	if s.cfg.Refuse != nil {
-		if err := s.cfg.Refuse(); err != nil {
-			s.log.Warn("secrets in the store are not sealed yet", zap.Error(err))
-			return nil
-		}
+	if err := s.tight(); err != nil {
+		s.log.Warn("secrets in the store are not sealed yet", zap.Error(err))
+		return nil
 	}
 	worn := s.wornOut()
 	head, records := s.snapshot(func(*record) bool { return true })
 	head.Sole = true
 	if _, err := s.writeCopy(head, records); err != nil {
 		s.log.Warn("secrets in the store are not sealed yet", zap.Error(err))
+		if s.soleCopy() { // it is there, but perhaps not for long, and the bucket goes on
+			s.dropCopy()
+		}
 		return nil
 	}
 	if err := s.startOver(ctx); err != nil {
 		return err
 	}
 	s.log.Info("store made anew, with its secrets sealed", zap.Int("objects", len(records)), zap.Int("secrets", worn))
+	return nil
+}
+
+// tight says why the disk has no space for a second store beside this one.
+func (s *Store) tight() error {
+	if s.cfg.Refuse != nil {
+		if err := s.cfg.Refuse(); err != nil {
+			return err
+		}
+	}
+	if s.cfg.Low != nil && s.cfg.Low() {
+		return errLow
+	}
 	return nil
 }
 
@@ -146,36 +165,74 @@ func (s *Store) startOver(ctx context.Context) error {
 		return err
 	}
 	head, records := s.snapshot((*record).kept)
+	if head.Cursor.StreamEpoch == "" { // a damaged store is nobody's copy
+		s.dropCopy()
+		return nil
+	}
 	if _, err := s.writeCopy(head, records); err != nil {
-		return fmt.Errorf("end of making the store anew: %w", err)
+		s.log.Warn("last-good copy of the store not saved after it was made anew", zap.Error(err))
+		s.dropCopy()
+		return nil
 	}
 	s.copied = head.Revision
 	return nil
 }
 
-// resume goes on with what renew has begun, and reports whether it had. Whatever the bucket holds is a part of it.
-func (s *Store) resume(ctx context.Context, stream jetstream.Stream) (bool, error) {
+// resume goes on with what renew has begun, and reports whether it had. What was found in the bucket is a part of it, unless the
+// bucket is whole: then renew came to its end, or has not taken the bucket away yet, and a power cut brought back the copy.
+func (s *Store) resume(ctx context.Context, stream jetstream.Stream, got found, end uint64) (bool, error) {
 	if !s.soleCopy() {
 		return false, nil
 	}
 	head, records := s.readCopy()
-	if !head.Sole {
-		return false, nil // damaged
+	if s.whole(got, end, head.Cursor.StoreEpoch) {
+		s.log.Warn("store is whole, removing the copy that it was made anew from", zap.Uint64("revision", end), zap.Uint64("copy", head.Revision))
+		s.dropCopy()
+		return false, nil
+	}
+	if !head.Sole && (len(records) == 0 || got.cursor().StoreEpoch != "") {
+		return false, nil // damaged, and the bucket has not been taken away
 	}
 	info, err := stream.Info(ctx)
 	if err != nil {
 		return false, fmt.Errorf("bucket info: %w", err)
 	}
-	s.log.Warn("store was being made anew, doing it again", zap.Int("objects", len(records)))
-	end := max(info.State.LastSeq, head.Revision)
+	end = max(info.State.LastSeq, head.Revision)
 	s.mu.Lock()
 	s.cursor = head.Cursor
 	for _, r := range records {
 		s.ingest(change{record: r}, end)
 	}
+	if !head.Sole {
+		s.salvage(head, got, end)
+	}
 	s.revision, s.events = end, window{floor: end}
 	s.mu.Unlock()
+	s.log.Warn("store was being made anew, doing it again", zap.Int("objects", len(records)), zap.Bool("whole", head.Sole))
 	s.sum, s.names = s.total()
 	s.doubt = false
 	return true, s.startOver(ctx)
+}
+
+// salvage adds to what could be read of a damaged copy what the bucket has got already, and asks for a full attach: what the cloud gave comes
+// again, what only the node had is here as far as it could be read. Called with mu held.
+func (s *Store) salvage(head copyHead, got found, end uint64) {
+	for _, c := range got.changes {
+		if c.record != nil {
+			s.ingest(c.change, end)
+		}
+	}
+	s.cursor = wire.Cursor{StoreEpoch: cmp.Or(head.Cursor.StoreEpoch, uuid.NewString())}
+	s.metrics.damaged.Inc()
+	s.log.Error("store was being made anew from a copy that is damaged, it needs a full attach")
+}
+
+// whole reports whether all was found that a bucket of this epoch is to hold, with its secrets sealed. One that is being made anew is not: its
+// cursor comes last.
+func (s *Store) whole(got found, end uint64, epoch string) bool {
+	var sum uint64
+	for _, c := range got.changes {
+		sum += c.record.weight()
+	}
+	return got.clean && epoch != "" && got.cursor().StoreEpoch == epoch && len(s.damage(got, end, epoch, sum)) == 0
 }

@@ -70,6 +70,8 @@ type Config struct {
 	// Refuse says why nothing can be written now, such as a full disk, and must not block; a write then gets ErrFull at once, and not after
 	// SyncTimeout. nil never refuses.
 	Refuse func() error
+	// Low reports that there is little space left, and must not block: an older store is then sealed at a later opening. nil is never.
+	Low func() bool
 	// Metrics takes the store's metrics; nil drops them. A node that shares a registry wraps it with its own labels.
 	Metrics prometheus.Registerer
 }

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"github.com/google/renameio/v2"
@@ -28,9 +29,10 @@ const (
 var errDamaged = errors.New("not a file of keys")
 
 // Load reads the ring in a file: a line for each key, the newest first; the key's id, which proves that the line is whole, may be
-// missing. A missing file is made with a new key; it is on disk, with its
-// name, when Load returns. A damaged one is put aside under its name and ".damaged" and made anew: what it has sealed is lost then, and
-// an agent that does not start would lose more. A file that others may read is closed to them. The folder must exist.
+// missing. Blank lines count for nothing; damaged ones are logged, and the others used. A missing file is made with a new key; it is on
+// disk, with its name, when Load returns. One without a whole line is put aside under its name and ".damaged", with a number if there is one
+// already, and made anew: what it has sealed is lost then, and an agent that does not start would lose more. A file that others may read is
+// closed to them. The folder must exist.
 func Load(path string, log *zap.Logger) (*Ring, error) {
 	secrets, err := read(path, log)
 	switch {
@@ -39,7 +41,7 @@ func Load(path string, log *zap.Logger) (*Ring, error) {
 		return create(path)
 	case errors.Is(err, errDamaged):
 		log.Error("key for Secrets is damaged, making another one; what it has sealed must come from the cloud again", zap.String("file", path), zap.Error(err))
-		if err := os.Rename(path, path+damagedSuffix); err != nil {
+		if err := putAside(path); err != nil {
 			return nil, fmt.Errorf("put the damaged key aside: %w", err)
 		}
 		return create(path)
@@ -67,22 +69,50 @@ func read(path string, log *zap.Logger) ([][]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	var secrets [][]byte
-	for line := range strings.Lines(string(data)) {
-		id, text, named := strings.Cut(strings.TrimSpace(line), " ")
-		if !named {
-			text = id // written by hand
+	secrets, bad := parse(string(data))
+	if len(secrets) == 0 {
+		return nil, fmt.Errorf("%w: no whole line", errDamaged)
+	}
+	if len(bad) > 0 {
+		log.Error("lines in the file of keys for Secrets are damaged, going on with the others", zap.String("file", path),
+			zap.Ints("lines", bad), zap.Int("keys", len(secrets)))
+	}
+	return secrets, nil
+}
+
+// parse returns the keys of the lines that are whole, and the numbers of those that are neither whole nor blank.
+func parse(text string) (secrets [][]byte, bad []int) {
+	number := 0
+	for line := range strings.Lines(text) {
+		number++
+		words := strings.Fields(line)
+		if len(words) == 0 {
+			continue
 		}
-		secret, err := base64.StdEncoding.DecodeString(text)
-		if err != nil || len(secret) != KeySize || named && idOf(secret) != id {
-			return nil, fmt.Errorf("%w: line %d", errDamaged, len(secrets)+1)
+		secret, err := base64.StdEncoding.DecodeString(words[len(words)-1])
+		named := len(words) > 1 // it is not if it was written by hand
+		if err != nil || len(secret) != KeySize || len(words) > 2 || named && idOf(secret) != words[0] {
+			bad = append(bad, number)
+			continue
 		}
 		secrets = append(secrets, secret)
 	}
-	if len(secrets) == 0 {
-		return nil, fmt.Errorf("%w: empty", errDamaged)
+	return secrets, bad
+}
+
+// putAside renames a file so that it takes no other's place.
+func putAside(path string) error {
+	to := path + damagedSuffix
+	for n := 1; ; n++ {
+		_, err := os.Lstat(to)
+		if errors.Is(err, fs.ErrNotExist) {
+			return os.Rename(path, to)
+		}
+		if err != nil {
+			return err
+		}
+		to = path + damagedSuffix + "." + strconv.Itoa(n)
 	}
-	return secrets, nil
 }
 
 func create(path string) (*Ring, error) {

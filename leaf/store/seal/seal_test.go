@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/base64"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -127,5 +128,45 @@ func write(t *testing.T, path, text string) {
 	t.Helper()
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// One line that the disk or an editor has spoilt costs that key only, and the file stays as it is.
+func TestABadLineCostsOneKey(t *testing.T) {
+	for name, text := range map[string]string{
+		"a blank line":  "\n%s\n\n",
+		"an empty end":  "%s  \r\n \t\n",
+		"a bad line":    "0123456789abcdef AAAA\n%s",
+		"a cut off end": "%s0123456789abcdef AAA",
+		"a remark":      "# the key of 2026, by hand\n%s",
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "store.key")
+			data := sealed(t, load(t, path), "a", "hidden")
+			file, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			text := fmt.Sprintf(text, file)
+			write(t, path, text)
+			opens(t, load(t, path), "a", data, "hidden", true)
+			if kept, err := os.ReadFile(path); err != nil || string(kept) != text {
+				t.Errorf("the file is %q now, %v", kept, err)
+			}
+		})
+	}
+}
+
+// What was put aside once is not overwritten by the next: it may be the one that an operator can mend.
+func TestDamagedKeysAreAllKept(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "store.key")
+	for _, text := range []string{"first", "second", "third"} {
+		write(t, path, text)
+		load(t, path)
+	}
+	for suffix, text := range map[string]string{".damaged": "first", ".damaged.1": "second", ".damaged.2": "third"} {
+		if kept, err := os.ReadFile(path + suffix); err != nil || string(kept) != text {
+			t.Errorf("%s: %q, %v", suffix, kept, err)
+		}
 	}
 }

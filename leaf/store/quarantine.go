@@ -1,0 +1,86 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap"
+
+	"github.com/frond-edge/frond/api/wire"
+)
+
+// carried are the records in quarantine, for the bucket that takes this one's place, for as long as each was to be kept. What cannot be
+// read is left behind: they serve to look into a fault and nothing else.
+func (s *Store) carried(ctx context.Context) []change {
+	list, err := s.inQuarantine(ctx)
+	if err != nil {
+		s.log.Warn("records in quarantine are lost with the bucket that is made anew", zap.Error(err))
+		return nil
+	}
+	changes := make([]change, 0, len(list))
+	for _, old := range list {
+		m, err := s.again(old)
+		if err != nil {
+			s.log.Warn("a record in quarantine is lost with the bucket that is made anew", zap.String("subject", old.Subject), zap.Error(err))
+			continue
+		}
+		if m != nil {
+			changes = append(changes, change{raw: m})
+		}
+	}
+	return changes
+}
+
+// inQuarantine reads them one by one: the server may be unable to read what lies between.
+func (s *Store) inQuarantine(ctx context.Context) ([]*jetstream.RawStreamMsg, error) {
+	stream, err := s.js.Stream(ctx, streamName)
+	if err != nil {
+		return nil, fmt.Errorf("look up bucket: %w", err)
+	}
+	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(quarantinePrefix+">"))
+	if err != nil {
+		return nil, fmt.Errorf("list quarantine: %w", err)
+	}
+	var list []*jetstream.RawStreamMsg
+	for subject := range info.State.Subjects {
+		m, err := stream.GetLastMsgForSubject(ctx, subject)
+		if err != nil {
+			s.log.Warn("a record in quarantine cannot be read", zap.String("subject", subject), zap.Error(err))
+			continue
+		}
+		list = append(list, m)
+	}
+	return list, nil
+}
+
+// again is a record in quarantine as it is written once more, sealed if it came from before there was a key; nil after its time.
+func (s *Store) again(old *jetstream.RawStreamMsg) (*nats.Msg, error) {
+	left := quarantineTTL
+	if ttl, err := time.ParseDuration(old.Header.Get(headerTTL)); err == nil {
+		left = min(ttl, left)
+	}
+	left -= max(0, time.Since(old.Time)).Truncate(time.Second) // the clock may have gone back
+	if left < time.Second {
+		return nil, nil
+	}
+	m := nats.NewMsg(old.Subject)
+	m.Data = old.Data
+	for _, h := range []string{headerSubject, headerReason, headerSealed} {
+		set(m, h, old.Header.Get(h))
+	}
+	set(m, headerTTL, left.String())
+	key, err := wire.ParseKey(strings.TrimPrefix(old.Header.Get(headerSubject), objectPrefix))
+	if err == nil && m.Header.Get(headerSealed) == "" && s.hides(key) {
+		sealed, err := s.cfg.Sealer.Seal(m.Subject, old.Data)
+		if err != nil {
+			return nil, fmt.Errorf("seal: %w", err)
+		}
+		m.Data = sealed
+		set(m, headerSealed, isSealed)
+	}
+	return m, nil
+}
