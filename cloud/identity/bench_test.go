@@ -65,6 +65,7 @@ func question(tb testing.TB, hub, key nkeys.KeyPair, issuer string, change func(
 	claims.UserNkey = public(key)
 	claims.Server.ID = public(hub)
 	claims.ClientInformation = jwt.ClientInformation{Host: "10.0.0.1", Kind: leafKind, Nonce: nonce}
+	claims.ConnectOptions.Name = "gw-1"
 	claims.ConnectOptions.SignedNonce = base64.RawURLEncoding.EncodeToString(shown)
 	if change != nil {
 		change(claims)
@@ -147,6 +148,8 @@ func TestOnlyQuestionsOfTheHubAboutProvenLeafsAreRead(t *testing.T) {
 			q.ConnectOptions.SignedNonce = string(make([]byte, identity.MaxShown+1))
 		}, nil, ReasonGarbage},
 		"the nonce of another":   {func(q *jwt.AuthorizationRequestClaims) { q.ClientInformation.Nonce = "other" }, nil, ReasonSignature},
+		"the name of another":    {func(q *jwt.AuthorizationRequestClaims) { q.ConnectOptions.Name = "gw-2" }, nil, ReasonServerName},
+		"no name":                {func(q *jwt.AuthorizationRequestClaims) { q.ConnectOptions.Name = "" }, nil, ReasonServerName},
 		"no nonce":               {func(q *jwt.AuthorizationRequestClaims) { q.ClientInformation.Nonce = "" }, nil, ReasonSignature},
 		"a user that is no user": {func(q *jwt.AuthorizationRequestClaims) { q.UserNkey = "AX" }, nil, ReasonGarbage},
 	} {

@@ -174,6 +174,9 @@ func (c *Callout) read(data []byte) (attempt, Reason) {
 	if a.who = who; !nameable(who.Node) {
 		return a, ReasonNodeName
 	}
+	if question.ConnectOptions.Name != who.Node {
+		return a, ReasonServerName
+	}
 	// The hub does not look at the signature when it asks.
 	nonce := question.ClientInformation.Nonce
 	if nonce == "" || !proven(who.Key, []byte(nonce), signature) {
