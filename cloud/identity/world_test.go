@@ -305,6 +305,16 @@ func (w *world) gateway(node, token string) *gateway {
 	return g
 }
 
+// neighbour is another gateway of the same cell.
+func (g *gateway) neighbour() *gateway {
+	g.Helper()
+	for i := 0; ; i++ {
+		if name := fmt.Sprintf("%s-%d", g.node, i); streams.CellAccount(name, cells) == g.home() {
+			return g.gateway(name, "")
+		}
+	}
+}
+
 // newKey makes another key, and returns the one before.
 func (g *gateway) newKey() (before nkeys.KeyPair) {
 	g.Helper()
