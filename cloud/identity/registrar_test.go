@@ -126,6 +126,22 @@ func TestANodeIsNotTakenOver(t *testing.T) {
 	refusedFor(t, w.gateway("take-vm", open).enrols(r), "already", "--node take-vm")
 }
 
+func TestAKeyThatWasReplacedDoesNotComeBackByItsToken(t *testing.T) {
+	w := kubeWorld(t)
+	r := w.registrar()
+	name := map[string]string{identity.AnnotationNode: "back-1"}
+	old := w.gateway("back-1", w.token("back01", name))
+	granted(t, old.enrols(r))
+	again := w.gateway("back-1", w.token("back02", name))
+	granted(t, again.enrols(r))
+	refusedFor(t, old.enrols(r), "this key was revoked")
+	again.change(func(s *identity.NodeIdentitySpec) { s.Expires = metav1.Now() })
+	granted(t, again.enrols(r))
+	if spec := again.spec(); spec.Key != again.key || len(spec.Revoked) != 1 || spec.Revoked[0] != old.key {
+		t.Errorf("recorded: %+v", spec)
+	}
+}
+
 func TestAKeyIsOneNode(t *testing.T) {
 	w := kubeWorld(t)
 	r := w.registrar()
