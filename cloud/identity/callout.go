@@ -190,6 +190,9 @@ func (c *Callout) judge(ctx context.Context, a attempt, now time.Time) (place, R
 	in := input{ready: true, now: now, who: a.who, record: c.records.Of(a.who.Node), revoked: c.records.Revoked(a.who.Key)}
 	from := a.question.ClientInformation.Host
 	id, secret, isToken := identity.SplitToken(a.who.Token)
+	if !isToken {
+		id = "" // a stranger's text is no key of a map
+	}
 	if a.who.Token != "" {
 		if in.locked = !c.guesses.allowed(from, id); !in.locked && isToken {
 			in.token, in.ready = c.tokens(ctx, id)
