@@ -126,6 +126,17 @@ func BenchmarkAnswer(b *testing.B) {
 	}
 }
 
+func TestAQuestionIsLateByTheTimeItWasHere(t *testing.T) {
+	question := &jwt.AuthorizationRequestClaims{}
+	if late(question, time.Hour) {
+		t.Error("late without an end")
+	}
+	question.IssuedAt, question.Expires = 1000, 1005 // by a clock that is far off
+	if late(question, 5*time.Second) || !late(question, 6*time.Second) {
+		t.Error("not by the time that the hub waits")
+	}
+}
+
 func TestOnlyQuestionsOfTheHubAboutProvenLeafsAreRead(t *testing.T) {
 	issuer, hub, key := pair(t, nkeys.PrefixByteAccount), pair(t, nkeys.PrefixByteServer), pair(t, nkeys.PrefixByteUser)
 	c := judged(t, issuer)

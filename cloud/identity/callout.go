@@ -82,8 +82,14 @@ func (c *Callout) Start(ctx context.Context) error {
 		return nil
 	case <-c.records.Synced():
 	}
-	incoming := make(chan *nats.Msg, calloutQueue)
-	sub, err := c.nc.ChanQueueSubscribe(calloutSubject, calloutGroup, incoming)
+	incoming := make(chan asked, calloutQueue)
+	sub, err := c.nc.QueueSubscribe(calloutSubject, calloutGroup, func(msg *nats.Msg) {
+		select {
+		case incoming <- asked{msg, time.Now()}:
+		default:
+			c.metrics.answer("late") // the hub will have given up long before its turn
+		}
+	})
 	if err != nil {
 		return fmt.Errorf("answer the hub: %w", err)
 	}
@@ -96,13 +102,19 @@ func (c *Callout) Start(ctx context.Context) error {
 				select {
 				case <-ctx.Done():
 					return nil
-				case msg := <-incoming:
-					c.serve(ctx, msg)
+				case question := <-incoming:
+					c.serve(ctx, question)
 				}
 			}
 		})
 	}
 	return g.Wait()
+}
+
+// asked is a question and when it came.
+type asked struct {
+	*nats.Msg
+	at time.Time
 }
 
 // attempt is what is known of a link that wants in.
@@ -121,7 +133,7 @@ func (a attempt) fields() []zap.Field {
 	}
 }
 
-func (c *Callout) serve(ctx context.Context, msg *nats.Msg) {
+func (c *Callout) serve(ctx context.Context, msg asked) {
 	began := time.Now()
 	a, reason := c.read(msg.Data)
 	if a.question == nil {
@@ -129,7 +141,7 @@ func (c *Callout) serve(ctx context.Context, msg *nats.Msg) {
 		c.log.Warn("not a question of the hub", zap.String("reason", string(reason)))
 		return
 	}
-	if a.question.Expires != 0 && began.Unix() > a.question.Expires {
+	if late(a.question, began.Sub(msg.at)) {
 		c.metrics.answer("late") // the hub has refused it
 		return
 	}
@@ -143,11 +155,17 @@ func (c *Callout) serve(ctx context.Context, msg *nats.Msg) {
 			c.log.Warn("link refused", append(a.fields(), zap.String("reason", string(reason)))...)
 		}
 	}
-	if err := c.answer(msg, a, where, reason); err != nil {
+	if err := c.answer(msg.Msg, a, where, reason); err != nil {
 		c.log.Warn("hub not answered", append(a.fields(), zap.Error(err))...)
 		return
 	}
 	c.metrics.answered(where, time.Since(began))
+}
+
+// late says that the hub no longer waits for the answer to a question that was here for so long. The hub's clock is not compared
+// with this machine's.
+func late(question *jwt.AuthorizationRequestClaims, here time.Duration) bool {
+	return question.Expires != 0 && here > time.Duration(question.Expires-question.IssuedAt)*time.Second
 }
 
 // read takes a question apart, and proves that its key has signed. What comes with a nil question is no question.
