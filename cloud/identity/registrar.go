@@ -277,9 +277,9 @@ func (r *Registrar) renewable(expires time.Time) bool {
 }
 
 // use notes a use of the token before anything is recorded, under the version that was checked: of two gateways with the last use
-// one gets it.
+// one gets it. Those of a token for any number are not noted: they would grow without end.
 func (r *Registrar) use(ctx context.Context, secret *corev1.Secret, token *identity.Token, req identity.EnrolRequest) error {
-	if token.UsedBy(req.Node, req.Key) {
+	if token.Uses == 0 || token.UsedBy(req.Node, req.Key) {
 		return nil
 	}
 	identity.MarkUsed(secret, req.Node, req.Key)

@@ -95,6 +95,9 @@ func TestANodeIsNotTakenOver(t *testing.T) {
 	owner, thief := w.gateway("take-1", open), w.gateway("take-1", open)
 	granted(t, owner.enrols(r))
 	granted(t, owner.enrols(r))
+	if used := w.uses("take01"); len(used) != 0 {
+		t.Errorf("a token for any number notes %v", used)
+	}
 	refusedFor(t, thief.enrols(r), "has another key", "--node take-1")
 	if spec := owner.spec(); spec.Key != owner.key {
 		t.Fatalf("recorded: %+v", spec)
