@@ -9,6 +9,6 @@ const (
 	AnnotationUses = "frond.io/uses"
 	// AnnotationNode is the only node that it is for; it then lets in a node that was revoked or has another key.
 	AnnotationNode = "frond.io/node"
-	// AnnotationUsed are the nodes that joined with it, by name, separated by commas. cloudcore alone writes it.
+	// AnnotationUsed are the uses, "NODE=KEY", separated by commas; none of a token for any number. cloudcore alone writes it.
 	AnnotationUsed = "frond.io/used"
 )

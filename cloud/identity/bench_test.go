@@ -65,6 +65,7 @@ func question(tb testing.TB, hub, key nkeys.KeyPair, issuer string, change func(
 	claims.UserNkey = public(key)
 	claims.Server.ID = public(hub)
 	claims.ClientInformation = jwt.ClientInformation{Host: "10.0.0.1", Kind: leafKind, Nonce: nonce}
+	claims.ConnectOptions.Name = "gw-1"
 	claims.ConnectOptions.SignedNonce = base64.RawURLEncoding.EncodeToString(shown)
 	if change != nil {
 		change(claims)
@@ -125,6 +126,17 @@ func BenchmarkAnswer(b *testing.B) {
 	}
 }
 
+func TestAQuestionIsLateByTheTimeItWasHere(t *testing.T) {
+	question := &jwt.AuthorizationRequestClaims{}
+	if late(question, time.Hour) {
+		t.Error("late without an end")
+	}
+	question.IssuedAt, question.Expires = 1000, 1005 // by a clock that is far off
+	if late(question, 5*time.Second) || !late(question, 6*time.Second) {
+		t.Error("not by the time that the hub waits")
+	}
+}
+
 func TestOnlyQuestionsOfTheHubAboutProvenLeafsAreRead(t *testing.T) {
 	issuer, hub, key := pair(t, nkeys.PrefixByteAccount), pair(t, nkeys.PrefixByteServer), pair(t, nkeys.PrefixByteUser)
 	c := judged(t, issuer)
@@ -147,6 +159,8 @@ func TestOnlyQuestionsOfTheHubAboutProvenLeafsAreRead(t *testing.T) {
 			q.ConnectOptions.SignedNonce = string(make([]byte, identity.MaxShown+1))
 		}, nil, ReasonGarbage},
 		"the nonce of another":   {func(q *jwt.AuthorizationRequestClaims) { q.ClientInformation.Nonce = "other" }, nil, ReasonSignature},
+		"the name of another":    {func(q *jwt.AuthorizationRequestClaims) { q.ConnectOptions.Name = "gw-2" }, nil, ReasonServerName},
+		"no name":                {func(q *jwt.AuthorizationRequestClaims) { q.ConnectOptions.Name = "" }, nil, ReasonServerName},
 		"no nonce":               {func(q *jwt.AuthorizationRequestClaims) { q.ClientInformation.Nonce = "" }, nil, ReasonSignature},
 		"a user that is no user": {func(q *jwt.AuthorizationRequestClaims) { q.UserNkey = "AX" }, nil, ReasonGarbage},
 	} {

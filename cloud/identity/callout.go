@@ -82,8 +82,14 @@ func (c *Callout) Start(ctx context.Context) error {
 		return nil
 	case <-c.records.Synced():
 	}
-	incoming := make(chan *nats.Msg, calloutQueue)
-	sub, err := c.nc.ChanQueueSubscribe(calloutSubject, calloutGroup, incoming)
+	incoming := make(chan asked, calloutQueue)
+	sub, err := c.nc.QueueSubscribe(calloutSubject, calloutGroup, func(msg *nats.Msg) {
+		select {
+		case incoming <- asked{msg, time.Now()}:
+		default:
+			c.metrics.answer("late") // the hub will have given up long before its turn
+		}
+	})
 	if err != nil {
 		return fmt.Errorf("answer the hub: %w", err)
 	}
@@ -96,13 +102,19 @@ func (c *Callout) Start(ctx context.Context) error {
 				select {
 				case <-ctx.Done():
 					return nil
-				case msg := <-incoming:
-					c.serve(ctx, msg)
+				case question := <-incoming:
+					c.serve(ctx, question)
 				}
 			}
 		})
 	}
 	return g.Wait()
+}
+
+// asked is a question and when it came.
+type asked struct {
+	*nats.Msg
+	at time.Time
 }
 
 // attempt is what is known of a link that wants in.
@@ -121,7 +133,7 @@ func (a attempt) fields() []zap.Field {
 	}
 }
 
-func (c *Callout) serve(ctx context.Context, msg *nats.Msg) {
+func (c *Callout) serve(ctx context.Context, msg asked) {
 	began := time.Now()
 	a, reason := c.read(msg.Data)
 	if a.question == nil {
@@ -129,7 +141,7 @@ func (c *Callout) serve(ctx context.Context, msg *nats.Msg) {
 		c.log.Warn("not a question of the hub", zap.String("reason", string(reason)))
 		return
 	}
-	if a.question.Expires != 0 && began.Unix() > a.question.Expires {
+	if late(a.question, began.Sub(msg.at)) {
 		c.metrics.answer("late") // the hub has refused it
 		return
 	}
@@ -143,11 +155,17 @@ func (c *Callout) serve(ctx context.Context, msg *nats.Msg) {
 			c.log.Warn("link refused", append(a.fields(), zap.String("reason", string(reason)))...)
 		}
 	}
-	if err := c.answer(msg, a, where, reason); err != nil {
+	if err := c.answer(msg.Msg, a, where, reason); err != nil {
 		c.log.Warn("hub not answered", append(a.fields(), zap.Error(err))...)
 		return
 	}
 	c.metrics.answered(where, time.Since(began))
+}
+
+// late says that the hub no longer waits for the answer to a question that was here for so long. The hub's clock is not compared
+// with this machine's.
+func late(question *jwt.AuthorizationRequestClaims, here time.Duration) bool {
+	return question.Expires != 0 && here > time.Duration(question.Expires-question.IssuedAt)*time.Second
 }
 
 // read takes a question apart, and proves that its key has signed. What comes with a nil question is no question.
@@ -174,6 +192,9 @@ func (c *Callout) read(data []byte) (attempt, Reason) {
 	if a.who = who; !nameable(who.Node) {
 		return a, ReasonNodeName
 	}
+	if question.ConnectOptions.Name != who.Node {
+		return a, ReasonServerName
+	}
 	// The hub does not look at the signature when it asks.
 	nonce := question.ClientInformation.Nonce
 	if nonce == "" || !proven(who.Key, []byte(nonce), signature) {
@@ -187,6 +208,9 @@ func (c *Callout) judge(ctx context.Context, a attempt, now time.Time) (place, R
 	in := input{ready: true, now: now, who: a.who, record: c.records.Of(a.who.Node), revoked: c.records.Revoked(a.who.Key)}
 	from := a.question.ClientInformation.Host
 	id, secret, isToken := identity.SplitToken(a.who.Token)
+	if !isToken {
+		id = "" // a stranger's text is no key of a map
+	}
 	if a.who.Token != "" {
 		if in.locked = !c.guesses.allowed(from, id); !in.locked && isToken {
 			in.token, in.ready = c.tokens(ctx, id)

@@ -19,6 +19,8 @@ const (
 	ReasonNoCredential Reason = "no-credential"
 	ReasonSignature    Reason = "signature" // the key did not sign the server's nonce
 	ReasonNodeName     Reason = "node-name" // not what a Node can be called
+	// ReasonServerName: the leaf calls itself other than its node. The hub closes the older of two links of one name.
+	ReasonServerName Reason = "server-name"
 
 	ReasonRevokedKey  Reason = "revoked-key"
 	ReasonRevokedNode Reason = "revoked-node"

@@ -77,23 +77,38 @@ func (e *Enforcer) Changed(was, is *Record) {
 		e.look(was.Node)
 		e.sweep(e.account(was.Node), again())
 		return
-	case was == nil && is.RevokedAt.IsZero() && len(is.Revoked) == 0:
-		return // it begins
+	case was == nil: // it begins, or this replica does: links of before may be left
+		if suspect(is, time.Now()) {
+			e.look(is.Node)
+			e.sweep(e.account(is.Node), []time.Duration{0})
+		}
+		return
 	}
 	e.look(is.Node)
-	if !is.RevokedAt.IsZero() && (was == nil || was.RevokedAt.IsZero()) || was != nil && len(is.Revoked) > len(was.Revoked) {
+	revoked := was.RevokedAt.IsZero() && !is.RevokedAt.IsZero()
+	if revoked || slices.ContainsFunc(is.Revoked, func(key string) bool { return !slices.Contains(was.Revoked, key) }) {
 		e.sweep(e.account(is.Node), again())
 	}
-	if was != nil && was.RevokedAt.IsZero() && !is.RevokedAt.IsZero() {
+	if revoked {
 		e.told.Revoked(is.Node)
 	}
 }
 
+// suspect says that a link of the node may be one that must not stay.
+func suspect(record *Record, now time.Time) bool {
+	return record == nil || !record.RevokedAt.IsZero() || len(record.Revoked) > 0 || !now.Before(record.Expires)
+}
+
 // Admitted is what Links calls. A replica that has not heard of a revocation may have let somebody in who must not stay; one that
-// has not heard of an enrolment yet is no judge, so only what is known to be revoked counts, and not before long.
+// has not heard of an enrolment yet is no judge, so only what is known to be revoked counts, and not before long: a link that is
+// not in its place yet cannot be closed.
 func (e *Enforcer) Admitted(node string) {
-	if record := e.records.Of(node); record != nil && (!record.RevokedAt.IsZero() || len(record.Revoked) > 0) {
-		e.sweep(e.account(node), []time.Duration{recheck})
+	now, record := time.Now(), e.records.Of(node)
+	for _, h := range e.links.of(node) {
+		if why := standing(record, h.Key, e.records.Revoked(h.Key), now); why == ReasonRevokedKey || why == ReasonRevokedNode {
+			e.sweep(e.account(node), []time.Duration{recheck})
+			return
+		}
 	}
 }
 
@@ -231,12 +246,13 @@ func (e *Enforcer) watchCells(ctx context.Context) error {
 	}
 }
 
-// round judges every known link by memory alone, and looks again at what was revoked lately.
+// round judges every known link by memory alone, and looks again at what was revoked or has expired lately.
 func (e *Enforcer) round(ctx context.Context) {
 	now, records := time.Now(), e.records.All()
 	e.metrics.nodes(records, now)
 	for _, record := range records {
-		if !record.RevokedAt.IsZero() && now.Sub(record.RevokedAt) < recent {
+		ago := now.Sub(record.Expires)
+		if !record.RevokedAt.IsZero() && now.Sub(record.RevokedAt) < recent || 0 <= ago && ago < 2*sweepEvery {
 			e.sweep(e.account(record.Node), []time.Duration{0})
 		}
 	}
@@ -295,23 +311,24 @@ func (e *Enforcer) close(ctx context.Context, a admission, account string, why R
 	e.links.forget(a)
 }
 
-// judgeCell lists the links of an account and closes those whose holder may not be there, and those whose holder nobody knows:
-// they were let in before any replica of today began, and come back as somebody within seconds.
+// judgeCell lists the links of an account and closes those whose holder may not be there. Of links that nobody knows, let in before
+// any replica of today began, it closes those of nodes that are suspect: who may come in is back within seconds. No leaf gets in
+// under another name than its node's.
 func (e *Enforcer) judgeCell(ctx context.Context, account string) error {
 	links, err := e.system.leafs(ctx, account)
 	if err != nil || len(links) == 0 {
 		return err
 	}
-	whose, err := e.links.whose(ctx, links)
+	whose, err := e.links.whose(ctx, slices.Collect(maps.Keys(links)))
 	if err != nil {
 		return err
 	}
 	now := time.Now()
-	for _, one := range links {
+	for one, node := range links {
 		if h, known := whose[one]; known {
 			e.judge(ctx, h, now)
-		} else {
-			e.close(ctx, admission{Server: one.Server, CID: one.CID}, account, reasonNobodyKnows)
+		} else if suspect(e.records.Of(node), now) {
+			e.close(ctx, admission{Server: one.Server, CID: one.CID, Node: node}, account, reasonNobodyKnows)
 		}
 	}
 	return nil
@@ -324,7 +341,7 @@ func (e *Enforcer) judgeLobby(ctx context.Context, now time.Time) error {
 		return err
 	}
 	since := make(map[link]time.Time, len(links))
-	for _, one := range links {
+	for one := range links {
 		begun, there := e.lobby[one]
 		if !there {
 			begun = now

@@ -61,6 +61,25 @@ func TestAGatewayJoinsByATokenAndComesBackByItsKey(t *testing.T) {
 	g.call(g.node, streams.VerbPing, empty, &empty)
 }
 
+// The hub closes the older of two links that call themselves the same.
+func TestALinkThatCallsItselfAnotherNodeIsRefused(t *testing.T) {
+	w := newWorld(t, 1)
+	r := w.replica("a", 0)
+	victim := w.gateway("called", "")
+	thief := victim.neighbour()
+	victim.known()
+	thief.known()
+	victim.dial(0)
+	victim.awaitAccount(0, victim.home())
+	before := victim.connection(0)
+	thief.called = victim.node
+	thief.dial(0)
+	eventually(t, func() bool { return r.counted(t, "frond_identity_refusals_total", "server-name") >= 3 }, "not refused")
+	if after := victim.connection(0); after != before {
+		t.Errorf("the victim's link was %d, and is %d", before, after)
+	}
+}
+
 func TestALinkIsWhoItProvesToBe(t *testing.T) {
 	w := newWorld(t, 1)
 	r := w.replica("a", 0)

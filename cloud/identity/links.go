@@ -15,11 +15,14 @@ import (
 )
 
 const (
-	// admittedSubject tells every replica whose link one has let in; whoseSubject asks them about links.
+	// admittedSubject tells every replica whose link one has let in.
 	admittedSubject = "frond.identity.admitted"
-	whoseSubject    = "frond.identity.whose"
+	// whoseSubject asks them about links, with an empty list about all.
+	whoseSubject = "frond.identity.whose"
 	// linksPerNode is how many of a node's links are remembered. It has one; the others are gone, or clones.
 	linksPerNode = 8
+	// linksPerReply bounds a message: an admission has 450 bytes at most.
+	linksPerReply = 1000
 	// whoseWait is how long the other replicas are waited for.
 	whoseWait = 300 * time.Millisecond
 )
@@ -53,7 +56,7 @@ type Links struct {
 	byNode map[string][]held // guarded by mu; the newest last
 }
 
-// held is an admission and when it was heard of.
+// held is an admission and when it was heard of; zero is before.
 type held struct {
 	admission
 	at time.Time
@@ -72,35 +75,48 @@ func (l *Links) Start(ctx context.Context) error {
 			l.log.Warn("admission not understood", zap.Error(err))
 			return
 		}
-		l.note(a)
+		l.note(held{a, time.Now()})
 	})
 	if err != nil {
 		return fmt.Errorf("hear of links: %w", err)
 	}
-	asked, err := l.nc.Subscribe(whoseSubject, func(msg *nats.Msg) {
-		var links []link
-		if err := json.Unmarshal(msg.Data, &links); err != nil {
-			return
-		}
-		told := make([]admission, 0, len(links))
-		for _, h := range l.known(links) {
-			told = append(told, h.admission)
-		}
-		reply, err := json.Marshal(told)
-		if err == nil {
-			err = msg.Respond(reply)
-		}
-		if err != nil {
-			l.log.Warn("replica not answered", zap.Error(err))
-		}
-	})
+	asked, err := l.nc.Subscribe(whoseSubject, l.tell)
 	if err != nil {
 		return fmt.Errorf("tell of links: %w", err)
+	}
+	// What is not learned now is asked for when it matters.
+	if _, err := l.ask(ctx, []link{}); err != nil && ctx.Err() == nil {
+		l.log.Warn("other replicas not asked for their links", zap.Error(err))
 	}
 	<-ctx.Done()
 	_ = heard.Unsubscribe() // both fail only when the connection is gone
 	_ = asked.Unsubscribe()
 	return nil
+}
+
+// tell answers another replica.
+func (l *Links) tell(msg *nats.Msg) {
+	var links []link
+	if err := json.Unmarshal(msg.Data, &links); err != nil {
+		return
+	}
+	var told []admission
+	if len(links) == 0 {
+		told = l.all()
+	}
+	for _, h := range l.known(links) {
+		told = append(told, h.admission)
+	}
+	for some := range slices.Chunk(told, linksPerReply) {
+		reply, err := json.Marshal(some)
+		if err == nil {
+			err = msg.Respond(reply)
+		}
+		if err != nil {
+			l.log.Warn("replica not answered", zap.Error(err))
+			return
+		}
+	}
 }
 
 // announce tells all replicas, this one too.
@@ -109,21 +125,34 @@ func (l *Links) announce(a admission) error {
 	if err != nil {
 		return err
 	}
-	l.note(a)
+	l.note(held{a, time.Now()})
 	return l.nc.Publish(admittedSubject, data)
 }
 
-func (l *Links) note(a admission) {
+func (l *Links) note(one held) {
 	l.mu.Lock()
-	known := slices.ContainsFunc(l.byNode[a.Node], func(h held) bool { return h.admission == a })
+	known := slices.ContainsFunc(l.byNode[one.Node], func(h held) bool { return h.admission == one.admission })
 	if !known {
-		links := append(l.byNode[a.Node], held{a, time.Now()})
-		l.byNode[a.Node] = slices.Clip(links[max(0, len(links)-linksPerNode):])
+		links := append(l.byNode[one.Node], one)
+		slices.SortStableFunc(links, func(a, b held) int { return a.at.Compare(b.at) })
+		l.byNode[one.Node] = slices.Clip(links[max(0, len(links)-linksPerNode):])
 	}
 	l.mu.Unlock()
 	if !known {
-		l.admitted(a.Node)
+		l.admitted(one.Node)
 	}
+}
+
+// all returns every link.
+func (l *Links) all() (every []admission) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, some := range l.byNode {
+		for _, h := range some {
+			every = append(every, h.admission)
+		}
+	}
+	return every
 }
 
 // of returns the links of a node, and nodes all nodes that have some.
@@ -176,7 +205,19 @@ func (l *Links) whose(ctx context.Context, links []link) (map[link]held, error) 
 	if len(missing) == 0 {
 		return found, nil
 	}
-	request, err := json.Marshal(missing)
+	told, err := l.ask(ctx, missing)
+	if err != nil {
+		return nil, err
+	}
+	for _, h := range told {
+		found[h.link()] = h
+	}
+	return found, nil
+}
+
+// ask asks the other replicas, and remembers what they say.
+func (l *Links) ask(ctx context.Context, links []link) ([]held, error) {
+	request, err := json.Marshal(links)
 	if err != nil {
 		return nil, err
 	}
@@ -184,18 +225,22 @@ func (l *Links) whose(ctx context.Context, links []link) (map[link]held, error) 
 	if err != nil {
 		return nil, err
 	}
+	var learned []held
 	for _, reply := range replies {
 		var told []admission
 		if err := json.Unmarshal(reply, &told); err != nil {
 			return nil, fmt.Errorf("a replica's links: %w", err)
 		}
 		for _, a := range told {
-			if slices.Contains(missing, a.link()) {
-				found[a.link()] = held{a, time.Time{}}
+			if nameable(a.Node) {
+				learned = append(learned, held{admission: a})
 			}
 		}
 	}
-	return found, nil
+	for _, h := range learned {
+		l.note(h)
+	}
+	return learned, nil
 }
 
 // gather asks and takes answers until none has come for wait.

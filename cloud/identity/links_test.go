@@ -2,10 +2,14 @@ package identity_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/internal/hubconf/hubtest"
 	"github.com/frond-edge/frond/internal/kubetest"
 	"github.com/frond-edge/frond/streams"
 )
@@ -60,18 +64,74 @@ func TestARevokedNodeIsClosedOnEachServerAndStaysOut(t *testing.T) {
 func TestALinkOfBeforeAllReplicasIsClosedToo(t *testing.T) {
 	w := newWorld(t, 1)
 	first := w.replica("first", 0)
-	g, other := w.gateway("older-1", ""), w.gateway("older-2", "")
+	g := w.gateway("older", "")
+	other := g.neighbour()
 	for _, one := range []*gateway{g, other} {
 		one.known()
 		one.dial(0)
 		one.awaitAccount(0, one.home())
 	}
+	stays := other.connection(0)
 	first.stop()
-	w.replica("second", 0)
-	// What it calls itself is worth nothing, so that the links of its cell are asked to come again.
-	g.revoke()
+	g.revoke() // nobody sees it happen
+	second := w.replica("second", 0)
 	g.awaitAccount(0, "")
+	eventually(t, func() bool { return second.counted(t, "frond_identity_refusals_total", "revoked-key") > 0 }, "it does not dial again")
+	if got := other.connection(0); got != stays {
+		t.Errorf("the link of who was not revoked was %d, and is %d", stays, got)
+	}
+	other.revoke()
+	other.awaitAccount(0, "")
+}
+
+func TestAReplicaLearnsWhatTheOthersKnow(t *testing.T) {
+	w := newWorld(t, 1)
+	first := w.replica("first", 0)
+	g := w.gateway("learnt", "")
+	other := g.neighbour()
+	g.known()
+	other.known()
+	_, old := hubtest.Key(t)
+	g.change(func(s *identity.NodeIdentitySpec) { s.Revoked = []string{old} }) // it was revoked, and joined again
+	g.dial(0)
+	g.awaitAccount(0, g.home())
+	before := g.connection(0)
+	second := w.replica("second", 0)
+	asker := w.hub.Connect(0, "callout")
+	eventually(t, func() bool { return w.tellers(asker, g.node) == 2 }, "the second replica has not learnt")
+	first.stop()
+
+	other.dial(0)
 	other.awaitAccount(0, other.home())
+	other.revoke()
+	other.awaitAccount(0, "")
+	eventually(t, func() bool { return second.counted(t, "frond_identity_refusals_total", "revoked-key") > 0 }, "it does not dial again")
+	if n := second.counted(t, "frond_identity_kicks_total", "nobody-knows"); n != 0 || g.connection(0) != before {
+		t.Errorf("a link that both replicas knew was closed when the first one went: %v", n)
+	}
+}
+
+// tellers counts the replicas that know a link of the node.
+func (w *world) tellers(nc *nats.Conn, node string) (n int) {
+	w.Helper()
+	inbox := nc.NewInbox()
+	sub, err := nc.SubscribeSync(inbox)
+	if err != nil {
+		w.Fatal(err)
+	}
+	defer func() { _ = sub.Unsubscribe() }() // the connection is the test's
+	if err := nc.PublishRequest("frond.identity.whose", inbox, []byte("[]")); err != nil {
+		w.Fatal(err)
+	}
+	for {
+		msg, err := sub.NextMsg(time.Second)
+		if err != nil {
+			return n
+		}
+		if strings.Contains(string(msg.Data), `"`+node+`"`) {
+			n++
+		}
+	}
 }
 
 func TestAnyReplicaAnswersAndKnownNodesComeBackAfterAll(t *testing.T) {

@@ -236,7 +236,7 @@ func (r *Registrar) token(ctx context.Context, caller string, req identity.Enrol
 
 // mayTake says whether a good token lets this key be the node.
 func (r *Registrar) mayTake(ctx context.Context, object *identity.NodeIdentity, token *identity.Token, req identity.EnrolRequest) error {
-	if r.revoked(object, req.Key) {
+	if r.revoked(object, req.Key) || object != nil && object.Spec.RevokedAt != nil && slices.Contains(recordOf(object).keys(), req.Key) {
 		return refuse(ReasonRevokedKey, "this key was revoked; run `frond reset` on the gateway, which makes another one")
 	}
 	if holder := r.records.Holder(req.Key); holder != "" && holder != req.Node {
@@ -277,9 +277,9 @@ func (r *Registrar) renewable(expires time.Time) bool {
 }
 
 // use notes a use of the token before anything is recorded, under the version that was checked: of two gateways with the last use
-// one gets it.
+// one gets it. Those of a token for any number are not noted: they would grow without end.
 func (r *Registrar) use(ctx context.Context, secret *corev1.Secret, token *identity.Token, req identity.EnrolRequest) error {
-	if token.UsedBy(req.Node, req.Key) {
+	if token.Uses == 0 || token.UsedBy(req.Node, req.Key) {
 		return nil
 	}
 	identity.MarkUsed(secret, req.Node, req.Key)
@@ -289,14 +289,15 @@ func (r *Registrar) use(ctx context.Context, secret *corev1.Secret, token *ident
 	return nil
 }
 
-// record writes the key. The keys of a node that was revoked are nobody for ever.
+// record writes the key. The keys that it takes the place of are nobody for ever, else a token that they have used would bring them
+// back.
 func (r *Registrar) record(ctx context.Context, object *identity.NodeIdentity, req identity.EnrolRequest) (time.Time, error) {
 	fresh := object == nil
 	if fresh {
 		object = &identity.NodeIdentity{ObjectMeta: metav1.ObjectMeta{Name: req.Node}}
 	}
-	if object.Spec.RevokedAt != nil {
-		for _, old := range recordOf(object).keys() {
+	if olds := recordOf(object).keys(); !slices.Contains(olds, req.Key) {
+		for _, old := range olds {
 			object.Spec.Revoked = appendNew(object.Spec.Revoked, old)
 		}
 	}

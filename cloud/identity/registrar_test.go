@@ -95,6 +95,9 @@ func TestANodeIsNotTakenOver(t *testing.T) {
 	owner, thief := w.gateway("take-1", open), w.gateway("take-1", open)
 	granted(t, owner.enrols(r))
 	granted(t, owner.enrols(r))
+	if used := w.uses("take01"); len(used) != 0 {
+		t.Errorf("a token for any number notes %v", used)
+	}
 	refusedFor(t, thief.enrols(r), "has another key", "--node take-1")
 	if spec := owner.spec(); spec.Key != owner.key {
 		t.Fatalf("recorded: %+v", spec)
@@ -124,6 +127,22 @@ func TestANodeIsNotTakenOver(t *testing.T) {
 	}
 	t.Cleanup(func() { deleteNode(w, "take-vm") })
 	refusedFor(t, w.gateway("take-vm", open).enrols(r), "already", "--node take-vm")
+}
+
+func TestAKeyThatWasReplacedDoesNotComeBackByItsToken(t *testing.T) {
+	w := kubeWorld(t)
+	r := w.registrar()
+	name := map[string]string{identity.AnnotationNode: "back-1"}
+	old := w.gateway("back-1", w.token("back01", name))
+	granted(t, old.enrols(r))
+	again := w.gateway("back-1", w.token("back02", name))
+	granted(t, again.enrols(r))
+	refusedFor(t, old.enrols(r), "this key was revoked")
+	again.change(func(s *identity.NodeIdentitySpec) { s.Expires = metav1.Now() })
+	granted(t, again.enrols(r))
+	if spec := again.spec(); spec.Key != again.key || len(spec.Revoked) != 1 || spec.Revoked[0] != old.key {
+		t.Errorf("recorded: %+v", spec)
+	}
 }
 
 func TestAKeyIsOneNode(t *testing.T) {

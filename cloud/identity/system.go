@@ -19,8 +19,8 @@ const (
 // system is the hub's own account: which links there are, and how to close one.
 type system struct{ nc *nats.Conn }
 
-// leafs lists the links of an account on all servers that answer.
-func (s system) leafs(ctx context.Context, account string) ([]link, error) {
+// leafs lists the links of an account on all servers that answer, with what the leafs call themselves.
+func (s system) leafs(ctx context.Context, account string) (map[link]string, error) {
 	request, err := json.Marshal(map[string]string{"account": account})
 	if err != nil {
 		return nil, err
@@ -29,7 +29,7 @@ func (s system) leafs(ctx context.Context, account string) ([]link, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list the links of %s: %w", account, err)
 	}
-	var links []link
+	links := make(map[link]string)
 	for _, reply := range replies {
 		var z struct {
 			Server struct {
@@ -37,7 +37,8 @@ func (s system) leafs(ctx context.Context, account string) ([]link, error) {
 			} `json:"server"`
 			Data struct {
 				Leafs []struct {
-					ID uint64 `json:"id"`
+					ID   uint64 `json:"id"`
+					Name string `json:"name"`
 				} `json:"leafs"`
 			} `json:"data"`
 		}
@@ -45,7 +46,7 @@ func (s system) leafs(ctx context.Context, account string) ([]link, error) {
 			return nil, fmt.Errorf("list the links of %s: %w", account, err)
 		}
 		for _, leaf := range z.Data.Leafs {
-			links = append(links, link{Server: z.Server.ID, CID: leaf.ID})
+			links[link{Server: z.Server.ID, CID: leaf.ID}] = leaf.Name
 		}
 	}
 	return links, nil

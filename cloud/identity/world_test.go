@@ -1,6 +1,7 @@
 package identity_test
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -287,7 +288,9 @@ type gateway struct {
 	pair nkeys.KeyPair
 	key  string
 	leaf *server.Server
-	mu   sync.Mutex
+	// called is what the leaf calls itself, if not by the node.
+	called string
+	mu     sync.Mutex
 	// token that is shown; guarded by mu.
 	token string
 }
@@ -300,6 +303,16 @@ func (w *world) gateway(node, token string) *gateway {
 		_ = w.objects.Delete(context.WithoutCancel(w.Context()), &api.NodeIdentity{ObjectMeta: metav1.ObjectMeta{Name: node}})
 	})
 	return g
+}
+
+// neighbour is another gateway of the same cell.
+func (g *gateway) neighbour() *gateway {
+	g.Helper()
+	for i := 0; ; i++ {
+		if name := fmt.Sprintf("%s-%d", g.node, i); streams.CellAccount(name, cells) == g.home() {
+			return g.gateway(name, "")
+		}
+	}
 }
 
 // newKey makes another key, and returns the one before.
@@ -340,7 +353,7 @@ func (g *gateway) dial(on int) {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(ca)
 	o := &server.Options{
-		ServerName: "leaf-" + g.node, DontListen: true, NoSigs: true, NoLog: true,
+		ServerName: cmp.Or(g.called, g.node), DontListen: true, NoSigs: true, NoLog: true,
 		LeafNode: server.LeafNodeOpts{ReconnectInterval: 100 * time.Millisecond, Remotes: []*server.RemoteLeafOpts{{
 			URLs: urls(g.T, "tls://"+g.hub.Leaf(on)), TLS: true, TLSHandshakeFirst: true,
 			TLSConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS13}, SignatureCB: g.show,
@@ -366,11 +379,26 @@ func (g *gateway) account(on int) string {
 		g.Fatal(err)
 	}
 	for _, leaf := range z.Leafs {
-		if leaf.Name == "leaf-"+g.node {
+		if leaf.Name == g.node {
 			return leaf.Account
 		}
 	}
 	return ""
+}
+
+// connection is the id of the gateway's link; 0 is none.
+func (g *gateway) connection(on int) uint64 {
+	g.Helper()
+	z, err := g.hub.Server(on).Leafz(nil)
+	if err != nil {
+		g.Fatal(err)
+	}
+	for _, leaf := range z.Leafs {
+		if leaf.Name == g.node {
+			return leaf.ID
+		}
+	}
+	return 0
 }
 
 func (g *gateway) home() string { return streams.CellAccount(g.node, cells) }
