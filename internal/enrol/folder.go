@@ -166,7 +166,7 @@ func named(pair nkeys.KeyPair) (*key, error) {
 	return &key{pair, public}, nil
 }
 
-// fresh makes a key and puts it on disk.
+// fresh makes a key and puts it on disk. What is not there certainly is nil: nobody may come to know such a key.
 func (f *folder) fresh(name string) (*key, error) {
 	pair, err := nkeys.CreateUser()
 	if err != nil {
@@ -176,7 +176,10 @@ func (f *folder) fresh(name string) (*key, error) {
 	if err != nil {
 		return nil, err
 	}
-	return k, f.writeKey(name, k)
+	if err := f.writeKey(name, k); err != nil {
+		return nil, err
+	}
+	return k, nil
 }
 
 func (f *folder) writeKey(name string, k *key) error {

@@ -73,8 +73,11 @@ func (k *Keeper) makeKey() error {
 		return nil
 	}
 	made, err := k.folder.fresh(seedFile)
+	if err != nil {
+		return err
+	}
 	k.folder.current = made
-	return err
+	return nil
 }
 
 // trusts tells whether the CA of an earlier try is here, and is one that is meant.

@@ -183,17 +183,11 @@ func (k *Keeper) renewInTime(ctx context.Context) time.Duration {
 
 // renew makes a new key and has it recorded. The link stays; the next one is with the new key.
 func (k *Keeper) renew(ctx context.Context) error {
-	k.mu.Lock()
-	var err error
-	if k.folder.next == nil {
-		k.folder.next, err = k.folder.fresh(nextFile)
-	}
-	k.mu.Unlock()
+	wanted, err := k.makeNext()
 	if err != nil {
 		return err
 	}
 	crash.At("renew.key")
-	wanted := k.folder.next.public
 	answer, err := k.renewAs(ctx, own, wanted)
 	if err != nil {
 		return err
@@ -207,6 +201,20 @@ func (k *Keeper) renew(ctx context.Context) error {
 	}
 	k.log.Info("key renewed", zap.String("key", wanted), zap.Time("expires", answer.Expires))
 	return nil
+}
+
+// makeNext returns the key that this gateway wants to be; its seed is on disk.
+func (k *Keeper) makeNext() (string, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.folder.next == nil {
+		made, err := k.folder.fresh(nextFile)
+		if err != nil {
+			return "", err
+		}
+		k.folder.next = made
+	}
+	return k.folder.next.public, nil
 }
 
 // accept writes down an answer for a key; the record comes last.

@@ -1,0 +1,35 @@
+package enrol
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"go.uber.org/zap"
+)
+
+// A key that cannot be written is none: a gateway that asked with it would be locked out by its next start.
+func TestAKeyThatIsNotOnDiskIsNone(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "identity")
+	k, err := New(Config{Node: "edge-1", Dir: dir}, zap.NewNop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(dir); err != nil { // as a full disk: nothing can be written
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := k.makeKey(); err == nil || k.folder.current != nil {
+			t.Errorf("the first key: %v, %v", k.folder.current, err)
+		}
+		if public, err := k.makeNext(); err == nil || public != "" || k.folder.next != nil {
+			t.Errorf("the next key: %q, %v", public, err)
+		}
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if public, err := k.makeNext(); err != nil || public == "" {
+		t.Errorf("with room again: %q, %v", public, err)
+	}
+}
