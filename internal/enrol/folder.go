@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -239,6 +240,18 @@ func (f *folder) revert() error {
 	}
 	f.record = r
 	return f.forgetOld()
+}
+
+// advance makes the next key the current one, without the cloud's word: the hub lets it in.
+func (f *folder) advance() error {
+	r := f.record
+	r.Key = f.next.public
+	return f.keep(r)
+}
+
+// keys are those that the hub may know, the current one first.
+func (f *folder) keys() []*key {
+	return slices.DeleteFunc([]*key{f.current, f.old, f.next}, func(k *key) bool { return k == nil })
 }
 
 // forgetOld removes the key that this gateway was.

@@ -111,24 +111,13 @@ func (k *Keeper) away(ctx context.Context) time.Duration {
 // settle finds out, once for each link, where it leads: to the node's own cell, or, for a key that the cloud calls expired,
 // to the lobby, where it may be renewed.
 func (k *Keeper) settle(ctx context.Context, state leaf.LinkState) time.Duration {
-	if err := k.ping(ctx); err == nil {
+	home := k.ping(ctx) == nil
+	if err := k.adopt(home); err != nil {
+		k.say("keys not put in order", err)
+	}
+	if home {
 		k.settled = state.Since
 		k.tries.reset()
-		k.mu.Lock()
-		defer k.mu.Unlock()
-		k.dials = 0
-		f := k.folder
-		switch {
-		case f.old == nil:
-		case k.shown == f.old:
-			k.log.Warn("the hub knows this gateway's old key only, going back to it and renewing again")
-			err = f.revert()
-		default:
-			err = f.forgetOld()
-		}
-		if err != nil {
-			k.say("old key not put away", err)
-		}
 		return 0
 	}
 	answer, err := k.renewAs(ctx, lobby, k.Record().Key)
@@ -146,10 +135,41 @@ func (k *Keeper) settle(ctx context.Context, state leaf.LinkState) time.Duration
 		k.metrics.renewals.WithLabelValues("renewed").Inc()
 		k.log.Info("key renewed after it had expired", zap.Time("expires", answer.Expires))
 		k.tries.reset()
+		k.mu.Lock()
+		k.dials = 0
+		k.mu.Unlock()
 		k.link.Redial()
 		return idle
 	}
 	return k.tries.wait()
+}
+
+// adopt makes the key that the hub has let in the current one. At home the one before has had its time.
+func (k *Keeper) adopt(home bool) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	f := k.folder
+	switch k.shown {
+	case nil, f.current:
+	case f.old:
+		k.log.Warn("the hub knows this gateway's old key only, going back to it and renewing again")
+		if err := f.revert(); err != nil {
+			return err
+		}
+	case f.next:
+		k.log.Warn("the hub knows this gateway's next key only, whose answer was lost: taking it")
+		if err := f.advance(); err != nil {
+			return err
+		}
+	}
+	if !home {
+		return nil
+	}
+	k.dials = 0
+	if f.old == nil {
+		return nil
+	}
+	return f.forgetOld()
 }
 
 // renewInTime changes the key when most of its life is over.
