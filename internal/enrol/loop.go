@@ -186,6 +186,11 @@ func (k *Keeper) renewInTime(ctx context.Context) time.Duration {
 	if left := time.Until(k.after); left > 0 {
 		return left
 	}
+	if k.outdated() {
+		k.log.Info("the link is with the key before, dialling again before the next renewal")
+		k.link.Redial()
+		return k.tries.wait()
+	}
 	if err := k.renew(ctx); err != nil {
 		result := "failed"
 		if _, refused := errors.AsType[*RefusedError](err); refused {
@@ -199,6 +204,14 @@ func (k *Keeper) renewInTime(ctx context.Context) time.Duration {
 	k.tries.reset()
 	k.after = time.Time{}
 	return 0
+}
+
+// outdated tells whether the link was made with another key than the current one. The cloud ends such a link with the next change of
+// keys, and the answer with it: it knows no more than two.
+func (k *Keeper) outdated() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.shown != k.folder.current
 }
 
 // renew makes a new key and has it recorded. The link stays; the next one is with the new key.

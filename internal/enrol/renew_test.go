@@ -74,8 +74,8 @@ func within(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-// A gateway that only knows a token enrols by itself, renews its key in time, again and again, without losing its link for it, and is
-// let in with the newest one.
+// A gateway that only knows a token enrols by itself, renews its key in time, again and again, losing no link for it that it does
+// not give up itself, and is let in with the newest one.
 func TestAKeyIsRenewedInTime(t *testing.T) {
 	c := newCloud(t)
 	c.set(func() { c.life = 6 * time.Second })
@@ -85,6 +85,9 @@ func TestAKeyIsRenewedInTime(t *testing.T) {
 	within(t, "two renewals", func() bool { return read(c, &c.changes) >= 3 })
 	if n := read(c, &c.enrolled); n != 1 {
 		t.Errorf("the token was used %d times", n)
+	}
+	if n := read(c, &c.lost); n != 0 {
+		t.Errorf("%d answers were lost with their link", n)
 	}
 	shown := read(c, &c.tokens)
 	c.door.Kick()
