@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"go.uber.org/zap"
 )
 
@@ -31,5 +32,19 @@ func TestAKeyThatIsNotOnDiskIsNone(t *testing.T) {
 	}
 	if public, err := k.makeNext(); err != nil || public == "" {
 		t.Errorf("with room again: %q, %v", public, err)
+	}
+}
+
+// The hubs of the configuration are there also when the cloud has named others, each once.
+func TestTheHubsOfTheConfigurationStay(t *testing.T) {
+	k := &Keeper{cfg: Config{Hub: []string{"tls://a:1", "tls://b:1"}}, folder: &folder{}}
+	for _, tt := range []struct{ told, want []string }{
+		{nil, []string{"tls://a:1", "tls://b:1"}},
+		{[]string{"tls://b:1", "tls://c:1"}, []string{"tls://b:1", "tls://c:1", "tls://a:1"}},
+	} {
+		k.folder.record.HubURLs = tt.told
+		if diff := cmp.Diff(tt.want, k.Hubs()); diff != "" {
+			t.Errorf("told %v (-want +got):\n%s", tt.told, diff)
+		}
 	}
 }
