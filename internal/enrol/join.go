@@ -49,7 +49,7 @@ func (k *Keeper) join(ctx context.Context, state leaf.LinkState) (time.Duration,
 		return k.tries.wait(), k.once(true, err)
 	}
 	crash.At("enrol.answered")
-	if err := k.accept(answer, k.folder.current.public); err != nil {
+	if err := k.accept(ctx, answer, k.folder.current.public); err != nil {
 		return 0, err
 	}
 	k.tries.reset()

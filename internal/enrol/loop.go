@@ -128,7 +128,7 @@ func (k *Keeper) settle(ctx context.Context, state leaf.LinkState) time.Duration
 		k.metrics.renewals.WithLabelValues("refused").Inc()
 		k.say("this gateway's key has expired and is not renewed", &RefusedError{Reason: answer.Reason})
 	default:
-		if err := k.accept(answer, k.Record().Key); err != nil {
+		if err := k.accept(ctx, answer, k.Record().Key); err != nil {
 			k.say("renewed key not written down", err)
 			break
 		}
@@ -229,7 +229,7 @@ func (k *Keeper) renew(ctx context.Context) error {
 		return &RefusedError{Reason: answer.Reason}
 	}
 	crash.At("renew.answered")
-	if err := k.accept(answer, wanted); err != nil {
+	if err := k.accept(ctx, answer, wanted); err != nil {
 		return err
 	}
 	k.log.Info("key renewed", zap.String("key", wanted), zap.Time("expires", answer.Expires))
@@ -251,9 +251,8 @@ func (k *Keeper) makeNext() (string, error) {
 }
 
 // accept writes down an answer for a key; the record comes last.
-func (k *Keeper) accept(answer identity.Enrolment, public string) error {
-	ahead := k.clock.told(answer.Now)
-	k.metrics.ahead.Set(ahead.Seconds())
+func (k *Keeper) accept(ctx context.Context, answer identity.Enrolment, public string) error {
+	k.sift(ctx, &answer)
 	k.floored = time.Time{}
 	k.remember()
 	k.mu.Lock()
