@@ -117,7 +117,7 @@ func (c *caRotate) learned(ctx context.Context) error {
 	}
 	var late []string
 	for _, node := range nodes {
-		if (node.State == "valid" || node.State == "renewable") && node.Issued.Before(rollover.Added) {
+		if (node.State == "valid" || node.State == "renewable") && node.Issued.Before(rollover.Told()) {
 			late = append(late, node.Node)
 		}
 	}
@@ -129,7 +129,7 @@ func (c *caRotate) learned(ctx context.Context) error {
 		}
 		return fmt.Errorf("%d gateways have not renewed their keys since %s, and may not know the next authority: %s\n"+
 			"  wait until they have (frond node list), or add --force: they will then need a token to join again",
-			len(late), rollover.Added.UTC().Format(time.RFC3339), names)
+			len(late), rollover.Told().UTC().Format(time.RFC3339), names)
 	}
 	return nil
 }

@@ -58,6 +58,11 @@ func TestTheAuthorityIsReplaced(t *testing.T) {
 	i.join("late", identity.NodeIdentitySpec{
 		Key: key("J"), Issued: metav1.Time{Time: time.Now().Add(-time.Hour)}, Expires: metav1.Time{Time: time.Now().Add(time.Hour)},
 	})
+	for name, after := range map[string]time.Duration{"early": 10 * time.Minute, "knows": 20 * time.Minute} {
+		i.join(name, identity.NodeIdentitySpec{
+			Key: key(strings.ToUpper(name[:1])), Issued: metav1.Time{Time: time.Now().Add(after)}, Expires: metav1.Time{Time: time.Now().Add(time.Hour)},
+		})
+	}
 	added := report(t, i.must("ca", "rotate", "add", "-o", "json"))
 	second := added.Rollover.Next
 	if added.CAHash != first || second == "" || second == first {
@@ -74,7 +79,8 @@ func TestTheAuthorityIsReplaced(t *testing.T) {
 			t.Errorf("%v then prints %s", again, out)
 		}
 	}
-	if code, _, errs := i.run("ca", "rotate", "switch"); code != 1 || !strings.Contains(errs, "1 gateways have not renewed") || !strings.Contains(errs, "late") {
+	if code, _, errs := i.run("ca", "rotate", "switch"); code != 1 || !strings.Contains(errs, "2 gateways have not renewed") ||
+		!strings.Contains(errs, "early, late") {
 		t.Errorf("switch too early: code %d, %s", code, errs)
 	}
 	i.must("ca", "rotate", "switch", "--force")

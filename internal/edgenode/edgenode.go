@@ -55,7 +55,9 @@ type Node struct {
 	leaf    *leaf.Server
 	// keeper keeps the node's identity; nil for a user that the hub knows by its configuration.
 	keeper *enrol.Keeper
-	probe  chan *nats.Conn
+	// lost is why a node that has an identity runs without it.
+	lost  error
+	probe chan *nats.Conn
 	// delivery is what asks for desired state, once it is made.
 	delivery atomic.Pointer[streams.Delivery]
 	// kubeletHere is the kubelet of this process, once it is made.

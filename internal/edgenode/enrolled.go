@@ -39,11 +39,12 @@ func (n *Node) identified() (leaf.Config, error) {
 		Proxy: n.proxy, Metrics: n.metrics,
 	}, n.log)
 	switch {
-	case errors.Is(err, enrol.ErrOtherNode):
-		return leaf.Config{}, err
-	case err != nil:
+	case errors.Is(err, enrol.ErrDamaged):
 		n.log.Error("this gateway has lost its identity, and runs without a link", zap.Error(err))
+		n.lost = err
 		return leaf.Config{}, nil
+	case err != nil: // another name, or a fault that may be over at the next start
+		return leaf.Config{}, err
 	}
 	var way leaf.Config
 	n.keeper = keeper
@@ -74,6 +75,9 @@ func (n *Node) clusterCA() string {
 
 // enrolment is the check of /readyz.
 func (n *Node) enrolment() []health.Check {
+	if n.lost != nil {
+		return []health.Check{{Name: "enrolment", Ready: func() error { return n.lost }}}
+	}
 	if n.keeper == nil {
 		return nil
 	}

@@ -3,8 +3,10 @@ package edgenode
 import (
 	"context"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
+	"github.com/frond-edge/frond/api/config"
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/leaf/store"
 )
@@ -29,4 +31,13 @@ func KeepEndpoints(ctx context.Context, node string, st *store.Store, log *zap.L
 // SaveCopies runs the part that saves the last-good copy.
 func SaveCopies(ctx context.Context, save func(context.Context) error, log *zap.Logger) error {
 	return (&copier{save: save, log: log}).Start(ctx)
+}
+
+// Identified reads the identity of a node, and returns what /readyz then says of it.
+func Identified(cfg config.EdgeCore, log *zap.Logger) (ready, err error) {
+	n := &Node{cfg: cfg, metrics: prometheus.NewRegistry(), log: log}
+	if _, err := n.identified(); err != nil {
+		return nil, err
+	}
+	return n.enrolment()[0].Ready(), nil
 }

@@ -33,9 +33,11 @@ type cloud struct {
 	expires        time.Time
 	life           time.Duration
 	window         time.Duration
-	enrolled       int // how often a token was used
-	changes        int // how often a key was recorded
-	tokens         int // how often one was shown
+	enrolled       int    // how often a token was used
+	changes        int    // how often a key was recorded
+	tokens         int    // how often one was shown
+	linked         string // the key of the newest link
+	lost           int    // how often an answer was lost with the link, as its key was nobody's any more
 	mute           bool
 	ahead          time.Duration // of the cloud's clock, as it says
 	hubCA, cluster string
@@ -101,6 +103,7 @@ func (c *cloud) judge(shown identity.Credential) *leaftest.Pass {
 	default:
 		return nil
 	}
+	c.linked = shown.Key
 	return &leaftest.Pass{
 		Account: account, Publish: []string{"call.cloud." + name + ".>"}, Subscribe: []string{streams.InboxPrefix(name) + ".>"},
 	}
@@ -123,6 +126,11 @@ func (c *cloud) answer(m *nats.Msg) {
 		var r identity.RenewRequest
 		must(c.t, json.Unmarshal(m.Data, &r))
 		answer = c.renew(r)
+		if c.linked != c.key && c.linked != c.previous {
+			c.lost++
+			c.door.Kick()
+			return
+		}
 	}
 	data, err := json.Marshal(answer)
 	must(c.t, err)

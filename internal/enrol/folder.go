@@ -7,7 +7,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/google/renameio/v2"
@@ -32,6 +34,9 @@ const (
 
 // ErrOtherNode says that the folder belongs to another node.
 var ErrOtherNode = errors.New("this machine is enrolled under another name")
+
+// ErrDamaged says that the folder does not hold what a gateway needs to be itself, and will not by itself. All other faults may pass.
+var ErrDamaged = errors.New("the identity is damaged")
 
 // Record is what the cloud said when it recorded the key.
 type Record struct {
@@ -84,8 +89,8 @@ func open(dir, node string) (*folder, error) {
 		}
 	}
 	if f.record.Key != "" && (f.current == nil || f.current.public != f.record.Key) {
-		return nil, fmt.Errorf("the key in %s is not the one in %s: bring back that file, or run frond reset and join with a new token",
-			f.path(seedFile), f.path(recordFile))
+		return nil, fmt.Errorf("%w: the key in %s is not the one in %s: bring back that file, or run frond reset and join with a new token",
+			ErrDamaged, f.path(seedFile), f.path(recordFile))
 	}
 	return f, nil
 }
@@ -98,13 +103,21 @@ func (f *folder) readJSON(name string, v any) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	if err == nil {
-		err = json.Unmarshal(data, v)
-	}
 	if err != nil {
-		return fmt.Errorf("read %s: %w", f.path(name), err)
+		return unread(err)
+	}
+	if err := json.Unmarshal(data, v); err != nil {
+		return fmt.Errorf("%w: read %s: %w", ErrDamaged, f.path(name), err)
 	}
 	return nil
+}
+
+// unread tells a bad disk from a fault that may pass.
+func unread(err error) error {
+	if errors.Is(err, syscall.EIO) || errors.Is(err, syscall.EISDIR) {
+		return fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
+	return fmt.Errorf("read the identity: %w", err)
 }
 
 func (f *folder) writeJSON(name string, v any) error {
@@ -149,11 +162,11 @@ func (f *folder) readKey(name string) (*key, error) {
 		return nil, nil //nolint:nilnil // no key is a state of its own
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read the key: %w", err)
+		return nil, unread(err)
 	}
 	pair, err := nkeys.FromSeed([]byte(strings.TrimSpace(string(data))))
 	if err != nil {
-		return nil, fmt.Errorf("the key in %s: %w", f.path(name), err)
+		return nil, fmt.Errorf("%w: the key in %s: %w", ErrDamaged, f.path(name), err)
 	}
 	return named(pair)
 }
@@ -166,7 +179,7 @@ func named(pair nkeys.KeyPair) (*key, error) {
 	return &key{pair, public}, nil
 }
 
-// fresh makes a key and puts it on disk.
+// fresh makes a key and puts it on disk. What is not there certainly is nil: nobody may come to know such a key.
 func (f *folder) fresh(name string) (*key, error) {
 	pair, err := nkeys.CreateUser()
 	if err != nil {
@@ -176,7 +189,10 @@ func (f *folder) fresh(name string) (*key, error) {
 	if err != nil {
 		return nil, err
 	}
-	return k, f.writeKey(name, k)
+	if err := f.writeKey(name, k); err != nil {
+		return nil, err
+	}
+	return k, nil
 }
 
 func (f *folder) writeKey(name string, k *key) error {
@@ -236,6 +252,18 @@ func (f *folder) revert() error {
 	}
 	f.record = r
 	return f.forgetOld()
+}
+
+// advance makes the next key the current one, without the cloud's word: the hub lets it in.
+func (f *folder) advance() error {
+	r := f.record
+	r.Key = f.next.public
+	return f.keep(r)
+}
+
+// keys are those that the hub may know, the current one first.
+func (f *folder) keys() []*key {
+	return slices.DeleteFunc([]*key{f.current, f.old, f.next}, func(k *key) bool { return k == nil })
 }
 
 // forgetOld removes the key that this gateway was.

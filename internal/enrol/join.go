@@ -49,7 +49,7 @@ func (k *Keeper) join(ctx context.Context, state leaf.LinkState) (time.Duration,
 		return k.tries.wait(), k.once(true, err)
 	}
 	crash.At("enrol.answered")
-	if err := k.accept(answer, k.folder.current.public); err != nil {
+	if err := k.accept(ctx, answer, k.folder.current.public); err != nil {
 		return 0, err
 	}
 	k.tries.reset()
@@ -73,8 +73,11 @@ func (k *Keeper) makeKey() error {
 		return nil
 	}
 	made, err := k.folder.fresh(seedFile)
+	if err != nil {
+		return err
+	}
 	k.folder.current = made
-	return err
+	return nil
 }
 
 // trusts tells whether the CA of an earlier try is here, and is one that is meant.

@@ -73,6 +73,23 @@ func TestJoin(t *testing.T) {
 	}
 }
 
+// A cloud whose clock is years ahead, and that sends a CA which is not the hub's, keeps no gateway out.
+func TestAWrongAnswerKeepsNobodyOut(t *testing.T) {
+	c := newCloud(t)
+	c.set(func() { c.ahead, c.hubCA = 5*365*24*time.Hour, string(leaftest.NewCA(t).PEM()) })
+	cfg := c.config(filepath.Join(t.TempDir(), "identity"))
+	_, err := join(t, cfg)
+	must(t, err)
+	if data, err := os.ReadFile(filepath.Join(cfg.Dir, "hub-ca.crt")); err != nil || string(data) != string(c.ca.PEM()) {
+		t.Errorf("the hub's CA is %q, %v", data, err)
+	}
+	g := run(t, cfg)
+	within(t, "a link", func() bool { return g.leaf.Link().Up })
+	if d := time.Until(g.keeper.Now()); d > time.Hour || d < -time.Hour {
+		t.Errorf("it takes the time to be %s", g.keeper.Now())
+	}
+}
+
 func shifted(years int) func() time.Time {
 	return func() time.Time { return time.Now().AddDate(years, 0, 0) }
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -23,7 +24,7 @@ type Config struct {
 	Node string
 	// Dir is the folder of the identity.
 	Dir string
-	// Hub are the hub's leaf listeners, until the cloud names others.
+	// Hub are the hub's leaf listeners; those that the cloud names come before them.
 	Hub []string
 	// Token is what it joins with, or TokenFile holds it; both may be empty for a gateway that is enrolled.
 	Token, TokenFile string
@@ -111,12 +112,16 @@ func (k *Keeper) HubCA() string { return k.folder.path(hubCAFile) }
 // ClusterCA is the file with the CAs of the Kubernetes cluster.
 func (k *Keeper) ClusterCA() string { return k.folder.path(clusterCAFile) }
 
-// Hubs are the hub's leaf listeners.
+// Hubs are the hub's leaf listeners: those that the cloud named, then those of the configuration. What the cloud says wrongly must
+// not keep a gateway out.
 func (k *Keeper) Hubs() []string {
-	if known := k.Record().HubURLs; len(known) > 0 {
-		return known
+	var all []string
+	for _, hub := range slices.Concat(k.Record().HubURLs, k.cfg.Hub) {
+		if !slices.Contains(all, hub) {
+			all = append(all, hub)
+		}
 	}
-	return k.cfg.Hub
+	return all
 }
 
 // Now is the time as the cloud has it, as far as is known.
@@ -134,10 +139,10 @@ func (k *Keeper) Credential(nonce []byte) ([]byte, error) {
 		return nil, errors.New("this gateway has no key yet")
 	}
 	k.shown = f.current
-	// The hub may know the old key only, when the cloud has lost what it answered.
+	// The hub may know the old key only, when the cloud has lost what it answered, or the next one only, when that was seen once.
 	const patient = 3
-	if f.old != nil && k.dials >= patient && k.dials%2 == 1 {
-		k.shown = f.old
+	if all := f.keys(); k.dials >= patient {
+		k.shown = all[(k.dials-patient+1)%len(all)]
 	}
 	k.dials++
 	c := identity.Credential{Node: k.cfg.Node, Key: k.shown.public}

@@ -111,24 +111,13 @@ func (k *Keeper) away(ctx context.Context) time.Duration {
 // settle finds out, once for each link, where it leads: to the node's own cell, or, for a key that the cloud calls expired,
 // to the lobby, where it may be renewed.
 func (k *Keeper) settle(ctx context.Context, state leaf.LinkState) time.Duration {
-	if err := k.ping(ctx); err == nil {
+	home := k.ping(ctx) == nil
+	if err := k.adopt(home); err != nil {
+		k.say("keys not put in order", err)
+	}
+	if home {
 		k.settled = state.Since
 		k.tries.reset()
-		k.mu.Lock()
-		defer k.mu.Unlock()
-		k.dials = 0
-		f := k.folder
-		switch {
-		case f.old == nil:
-		case k.shown == f.old:
-			k.log.Warn("the hub knows this gateway's old key only, going back to it and renewing again")
-			err = f.revert()
-		default:
-			err = f.forgetOld()
-		}
-		if err != nil {
-			k.say("old key not put away", err)
-		}
 		return 0
 	}
 	answer, err := k.renewAs(ctx, lobby, k.Record().Key)
@@ -139,17 +128,48 @@ func (k *Keeper) settle(ctx context.Context, state leaf.LinkState) time.Duration
 		k.metrics.renewals.WithLabelValues("refused").Inc()
 		k.say("this gateway's key has expired and is not renewed", &RefusedError{Reason: answer.Reason})
 	default:
-		if err := k.accept(answer, k.Record().Key); err != nil {
+		if err := k.accept(ctx, answer, k.Record().Key); err != nil {
 			k.say("renewed key not written down", err)
 			break
 		}
 		k.metrics.renewals.WithLabelValues("renewed").Inc()
 		k.log.Info("key renewed after it had expired", zap.Time("expires", answer.Expires))
 		k.tries.reset()
+		k.mu.Lock()
+		k.dials = 0
+		k.mu.Unlock()
 		k.link.Redial()
 		return idle
 	}
 	return k.tries.wait()
+}
+
+// adopt makes the key that the hub has let in the current one. At home the one before has had its time.
+func (k *Keeper) adopt(home bool) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	f := k.folder
+	switch k.shown {
+	case nil, f.current:
+	case f.old:
+		k.log.Warn("the hub knows this gateway's old key only, going back to it and renewing again")
+		if err := f.revert(); err != nil {
+			return err
+		}
+	case f.next:
+		k.log.Warn("the hub knows this gateway's next key only, whose answer was lost: taking it")
+		if err := f.advance(); err != nil {
+			return err
+		}
+	}
+	if !home {
+		return nil
+	}
+	k.dials = 0
+	if f.old == nil {
+		return nil
+	}
+	return f.forgetOld()
 }
 
 // renewInTime changes the key when most of its life is over.
@@ -166,6 +186,11 @@ func (k *Keeper) renewInTime(ctx context.Context) time.Duration {
 	if left := time.Until(k.after); left > 0 {
 		return left
 	}
+	if k.outdated() {
+		k.log.Info("the link is with the key before, dialling again before the next renewal")
+		k.link.Redial()
+		return k.tries.wait()
+	}
 	if err := k.renew(ctx); err != nil {
 		result := "failed"
 		if _, refused := errors.AsType[*RefusedError](err); refused {
@@ -181,19 +206,21 @@ func (k *Keeper) renewInTime(ctx context.Context) time.Duration {
 	return 0
 }
 
+// outdated tells whether the link was made with another key than the current one. The cloud ends such a link with the next change of
+// keys, and the answer with it: it knows no more than two.
+func (k *Keeper) outdated() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.shown != k.folder.current
+}
+
 // renew makes a new key and has it recorded. The link stays; the next one is with the new key.
 func (k *Keeper) renew(ctx context.Context) error {
-	k.mu.Lock()
-	var err error
-	if k.folder.next == nil {
-		k.folder.next, err = k.folder.fresh(nextFile)
-	}
-	k.mu.Unlock()
+	wanted, err := k.makeNext()
 	if err != nil {
 		return err
 	}
 	crash.At("renew.key")
-	wanted := k.folder.next.public
 	answer, err := k.renewAs(ctx, own, wanted)
 	if err != nil {
 		return err
@@ -202,17 +229,30 @@ func (k *Keeper) renew(ctx context.Context) error {
 		return &RefusedError{Reason: answer.Reason}
 	}
 	crash.At("renew.answered")
-	if err := k.accept(answer, wanted); err != nil {
+	if err := k.accept(ctx, answer, wanted); err != nil {
 		return err
 	}
 	k.log.Info("key renewed", zap.String("key", wanted), zap.Time("expires", answer.Expires))
 	return nil
 }
 
+// makeNext returns the key that this gateway wants to be; its seed is on disk.
+func (k *Keeper) makeNext() (string, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.folder.next == nil {
+		made, err := k.folder.fresh(nextFile)
+		if err != nil {
+			return "", err
+		}
+		k.folder.next = made
+	}
+	return k.folder.next.public, nil
+}
+
 // accept writes down an answer for a key; the record comes last.
-func (k *Keeper) accept(answer identity.Enrolment, public string) error {
-	ahead := k.clock.told(answer.Now)
-	k.metrics.ahead.Set(ahead.Seconds())
+func (k *Keeper) accept(ctx context.Context, answer identity.Enrolment, public string) error {
+	k.sift(ctx, &answer)
 	k.floored = time.Time{}
 	k.remember()
 	k.mu.Lock()

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nkeys"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest"
 	"golang.org/x/sync/errgroup"
@@ -73,8 +74,8 @@ func within(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-// A gateway that only knows a token enrols by itself, renews its key in time, again and again, without losing its link for it, and is
-// let in with the newest one.
+// A gateway that only knows a token enrols by itself, renews its key in time, again and again, losing no link for it that it does
+// not give up itself, and is let in with the newest one.
 func TestAKeyIsRenewedInTime(t *testing.T) {
 	c := newCloud(t)
 	c.set(func() { c.life = 6 * time.Second })
@@ -85,11 +86,43 @@ func TestAKeyIsRenewedInTime(t *testing.T) {
 	if n := read(c, &c.enrolled); n != 1 {
 		t.Errorf("the token was used %d times", n)
 	}
+	if n := read(c, &c.lost); n != 0 {
+		t.Errorf("%d answers were lost with their link", n)
+	}
 	shown := read(c, &c.tokens)
 	c.door.Kick()
 	within(t, "a link with the newest key", func() bool { return g.leaf.Link().Up && g.keeper.Record().Key == read(c, &c.key) })
 	if read(c, &c.tokens) != shown {
 		t.Error("an enrolled gateway has shown its token again")
+	}
+}
+
+// The cloud knows the key alone that a gateway asked for and never heard of again: the gateway shows it, also when it has expired,
+// and is itself again.
+func TestTheNextKeyIsShownWhenNoOtherIsLetIn(t *testing.T) {
+	for name, life := range map[string]time.Duration{"good": time.Hour, "expired": -time.Minute} {
+		t.Run(name, func(t *testing.T) {
+			c := newCloud(t)
+			cfg := c.config(filepath.Join(t.TempDir(), "identity"))
+			_, err := join(t, cfg)
+			must(t, err)
+			pair, err := nkeys.CreateUser()
+			must(t, err)
+			seed, err := pair.Seed()
+			must(t, err)
+			next, err := pair.PublicKey()
+			must(t, err)
+			must(t, os.WriteFile(filepath.Join(cfg.Dir, "node.nk.next"), seed, 0o600))
+			c.set(func() { c.key, c.previous, c.expires = next, "", time.Now().Add(life) })
+			g := run(t, cfg)
+			within(t, "it is the next key", func() bool { return g.keeper.Record().Key == next })
+			within(t, "its key is good", func() bool { return read(c, &c.expires).After(time.Now()) })
+			c.door.Kick()
+			within(t, "a link of its own", func() bool { return g.leaf.Link().Up })
+			if n := read(c, &c.enrolled); n != 1 {
+				t.Errorf("the token was used %d times", n)
+			}
+		})
 	}
 }
 

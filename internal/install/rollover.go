@@ -39,9 +39,16 @@ type Rollover struct {
 	// Next is the hash of the authority that will sign, Previous of the one that did; "" is none.
 	Next     string `json:"next,omitempty"`
 	Previous string `json:"previous,omitempty"`
-	// Added is when Next was made: who learned of the authorities since knows it.
+	// Added is when Next was made.
 	Added time.Time `json:"added,omitzero"`
 }
+
+// spreading is how long after it was made an authority may be unknown to a cloudcore: Kubernetes takes a minute or two to bring a
+// changed Secret to a pod, more on a busy node, and cloudcore reads it again now and then. Clocks differ, too.
+const spreading = 15 * time.Minute
+
+// Told is from when on every cloudcore certainly tells gateways of Next: who renewed its key since knows it.
+func (r Rollover) Told() time.Time { return r.Added.Add(spreading) }
 
 // RolloverOf reads the files.
 func RolloverOf(files Files) (r Rollover, err error) {
