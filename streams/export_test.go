@@ -74,3 +74,17 @@ func (d *Delivery) Obeyed() bool { return len(d.died) == 0 }
 
 // IDOfParts names a payload with its place in the outbox.
 func IDOfParts(order, payload string) string { return idOfParts(order, []byte(payload)) }
+
+// Queued tells how many large reports wait for a carrier that takes none, after so many states of one object.
+func Queued(states int) int {
+	var queue []*parcel
+	var last *parcel
+	for range states {
+		if last != nil {
+			last.replaced.Store(true)
+		}
+		last = &parcel{}
+		queue = queued(queue, last)
+	}
+	return len(queue)
+}

@@ -182,6 +182,13 @@ func TestALargeReportOnItsWayIsReplaced(t *testing.T) {
 	}
 }
 
+// States that were replaced while another large report is carried do not pile up.
+func TestReplacedLargeReportsDoNotWait(t *testing.T) {
+	if n := streams.Queued(100); n != 1 {
+		t.Errorf("%d of 100 states of one object wait", n)
+	}
+}
+
 // ask is what a cloudcore answers to a part.
 func ask(t *testing.T, nc *nats.Conn, req wire.PartRequest, data string) (reply wire.PartReply) {
 	t.Helper()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -145,11 +146,10 @@ func (s *sending) send(ctx context.Context) error {
 			return ctx.Err()
 		case msg := <-taken:
 			var large *parcel
-			if large, err = s.forward(ctx, msg); large != nil {
-				queue = append(queue, large)
-			}
+			large, err = s.forward(ctx, msg)
+			queue = queued(queue, large)
 		case boxed <- next:
-			queue = queue[1:]
+			queue = slices.Delete(queue, 0, 1)
 		case done := <-s.whole:
 			err = s.deliver(ctx, done)
 		case <-ticker.C:
@@ -161,6 +161,16 @@ func (s *sending) send(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+// queued is the queue without those that were replaced, whose payloads nobody needs, and with one more unless that is nil. So it
+// is no longer than last.
+func queued(queue []*parcel, large *parcel) []*parcel {
+	queue = slices.DeleteFunc(queue, func(p *parcel) bool { return p.replaced.Load() })
+	if large != nil {
+		queue = append(queue, large)
+	}
+	return queue
 }
 
 // forward sends a report, or returns it as a parcel if it is larger than what the link takes at a time.
