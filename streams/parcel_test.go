@@ -55,6 +55,12 @@ func (u *upward) last(name string) string {
 // newUpward links a gateway at so many bytes a second. Both ends drop a link that is silent for some 2 s.
 func newUpward(t *testing.T, rate int) *upward {
 	t.Helper()
+	return upwardTo(t, rate, streams.VerbPart)
+}
+
+// upwardTo links a gateway to a cloudcore that takes parts on a verb.
+func upwardTo(t *testing.T, rate int, verb string) *upward {
+	t.Helper()
 	hub := leaftest.NewHub(t)
 	u := &upward{T: t}
 	nc := hub.Conn()
@@ -70,7 +76,7 @@ func newUpward(t *testing.T, rate int) *upward {
 	if err != nil {
 		t.Fatal(err)
 	}
-	calls, err := streams.NewCalls(nc, map[string]streams.CallHandler{streams.VerbPart: parts.Handle}, metrics, log)
+	calls, err := streams.NewCalls(nc, map[string]streams.CallHandler{verb: parts.Handle}, metrics, log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -186,6 +192,26 @@ func TestALargeReportOnItsWayIsReplaced(t *testing.T) {
 func TestReplacedLargeReportsDoNotWait(t *testing.T) {
 	if n := streams.Queued(100); n != 1 {
 		t.Errorf("%d of 100 states of one object wait", n)
+	}
+}
+
+// To a cloudcore that does not know of parts a large report goes whole, as it did.
+func TestALargeReportToAnOlderCloudcore(t *testing.T) {
+	u := upwardTo(t, 1<<20, "another")
+	whole := u.report(u.outbox.Report, "huge", "1", 100<<10)
+	within(t, time.Minute, "the report", func() bool { return u.last("huge") == whole })
+	if n := u.partsLeft(); n != 0 {
+		t.Errorf("%d parts", n)
+	}
+}
+
+// With a new link the last part of a payload is sent again, as its report may have been handled and the parts be gone.
+func TestAWholePayloadIsProvedAgain(t *testing.T) {
+	if at := streams.ProveAgain(100, 70, 100); at != 70 {
+		t.Errorf("a whole payload goes on at %d", at)
+	}
+	if at := streams.ProveAgain(70, 40, 100); at != 70 {
+		t.Errorf("half a payload goes on at %d", at)
 	}
 }
 

@@ -53,6 +53,7 @@ func (p *Pump) move(ctx context.Context, linkChanged <-chan struct{}) (moved boo
 	if err != nil {
 		return false, fmt.Errorf("outbox: %w", err)
 	}
+	proveAgain(p.sent)
 	sctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	g, gctx := errgroup.WithContext(sctx)
@@ -201,7 +202,7 @@ func (s *sending) deliver(ctx context.Context, done *parcel) error {
 	}
 	delete(s.last, done.out.Subject)
 	crash.At("part.last")
-	return s.publish(ctx, done.msg, done.pointer())
+	return s.publish(ctx, done.msg, done.report())
 }
 
 func (s *sending) publish(ctx context.Context, msg jetstream.Msg, out *nats.Msg) error {
