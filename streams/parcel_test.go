@@ -280,3 +280,48 @@ func TestPartsOfAPayload(t *testing.T) {
 		}
 	}
 }
+
+// However many parts a node sends, those of another stay, and its own newest.
+func TestPartsOfOneNodeAreBounded(t *testing.T) {
+	nc := streamstest.Connect(t, streamstest.Hub(t))
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := streams.Ensure(t.Context(), js, streams.Hub(1)); err != nil {
+		t.Fatal(err)
+	}
+	parts, err := streams.NewParts(nc, zaptest.NewLogger(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	payload := strings.Repeat("0123456789abcdef", 32<<10) // 512 KiB
+	put := func(node, order string, offset int) wire.PartReply {
+		t.Helper()
+		body, err := json.Marshal(wire.PartRequest{ID: streams.IDOfParts(order, payload), Offset: offset, Size: len(payload)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		reply, err := parts.Handle(t.Context(), node, append(append(body, '\n'), payload[offset:offset+len(payload)/2]...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return reply.(wire.PartReply)
+	}
+	put("good", "1", 0)
+	const most = 40 << 20
+	for i := range 2 * most / (len(payload) / 2) {
+		put("bad", fmt.Sprint(i), 0)
+	}
+	put("bad", "7000", 0)
+	if put("bad", "7000", len(payload)/2).Lacking || put("good", "1", len(payload)/2).Lacking {
+		t.Error("a payload is lacking")
+	}
+	stream, err := js.Stream(t.Context(), streams.PartStream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := stream.CachedInfo().State.Bytes; n > most {
+		t.Errorf("%d bytes are kept", n)
+	}
+}
