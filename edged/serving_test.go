@@ -8,6 +8,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"math/big"
 	"net"
 	"os"
@@ -26,16 +27,26 @@ import (
 // shows returns the certificate that a port shows who asks for a name, as that of a server that is trusted for it alone.
 func shows(t *testing.T, config *tls.Config, name string) *x509.Certificate {
 	t.Helper()
-	near, far := net.Pipe()
-	var shown *x509.Certificate
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
 	var g errgroup.Group
-	g.Go(func() error { return tls.Server(far, config).HandshakeContext(t.Context()) })
-	client := tls.Client(near, &tls.Config{ServerName: name, MinVersion: tls.VersionTLS13, RootCAs: x509.NewCertPool()})
-	err := client.HandshakeContext(t.Context())
-	if refused, ok := err.(*tls.CertificateVerificationError); ok { //nolint:errorlint // as crypto/tls gives it
+	g.Go(func() error {
+		far, err := listener.Accept()
+		if err != nil {
+			return err
+		}
+		defer func() { _ = far.Close() }() // the client has refused
+		return tls.Server(far, config).HandshakeContext(t.Context())
+	})
+	dialer := tls.Dialer{Config: &tls.Config{ServerName: name, MinVersion: tls.VersionTLS13, RootCAs: x509.NewCertPool()}}
+	_, err = dialer.DialContext(t.Context(), "tcp", listener.Addr().String())
+	var shown *x509.Certificate
+	if refused := (*tls.CertificateVerificationError)(nil); errors.As(err, &refused) {
 		shown = refused.UnverifiedCertificates[0]
 	}
-	_, _ = near.Close(), g.Wait() // the client has refused
+	_, _ = listener.Close(), g.Wait() // as above
 	return shown
 }
 

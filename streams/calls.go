@@ -30,6 +30,9 @@ const (
 	// cloudQueue is the queue group of all cloudcores: one of them answers.
 	cloudQueue = "cloudcore"
 
+	// unknownVerb is what a cloudcore answers that is older than who asks.
+	unknownVerb = "verb %.40q is unknown"
+
 	planeCall Plane = "call"
 	planeBeat Plane = "beat"
 )
@@ -121,7 +124,7 @@ func (c *Calls) serve(ctx context.Context, msg *nats.Msg) {
 	handle, known := c.handlers[verb]
 	switch {
 	case !known:
-		c.refuse(ctx, msg, permanent("verb %.40q is unknown", verb))
+		c.refuse(ctx, msg, permanent(unknownVerb, verb))
 		return
 	case !strings.HasPrefix(msg.Reply, InboxPrefix(node)+"."):
 		c.metrics.calls.WithLabelValues(verb, "foreign-reply").Inc()
@@ -164,8 +167,10 @@ type callError struct {
 func (c *Calls) refuse(ctx context.Context, msg *nats.Msg, reason error) {
 	c.metrics.calls.WithLabelValues("", "garbage").Inc()
 	data := msg.Data
-	if strings.HasSuffix(msg.Subject, "."+VerbKube) {
-		// It may hold a token or a Secret, which have no place in a stream that many read.
+	switch msg.Subject[strings.LastIndexByte(msg.Subject, '.')+1:] {
+	case VerbAttach, VerbPiece, VerbPing, VerbScopes:
+	default:
+		// It may hold a token, a key, a Secret or a part of one, which have no place in a stream that many read.
 		data = fmt.Appendf(nil, "withheld: %d bytes, sha256 %x", len(data), sha256.Sum256(data))
 	}
 	if err := c.dead.put(ctx, planeCall, msg.Subject, msg.Header, data, reason); err != nil {

@@ -90,24 +90,26 @@ func TestARefusedKubeCallIsNotKeptWord(t *testing.T) {
 		t.Fatal(err)
 	}
 	run(t, calls.Start)
-	var letter string
-	streamstest.Eventually(t, "the dead letter", func() bool {
-		err := nc.PublishRequest(streams.CallSubject("a", streams.VerbKube), streams.InboxPrefix("a")+".x", []byte(`["token swordfish"]`))
-		if err != nil {
-			t.Fatal(err)
+	stream, err := js.Stream(t.Context(), streams.DeadStream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, verb := range []string{streams.VerbKube, streams.VerbPart, "renew"} {
+		var letter string
+		streamstest.Eventually(t, "the dead letter", func() bool {
+			subject := streams.CallSubject("a", verb)
+			if err := nc.PublishRequest(subject, streams.InboxPrefix("a")+".x", []byte(`["token swordfish"]`)); err != nil {
+				t.Fatal(err)
+			}
+			msg, err := stream.GetLastMsgForSubject(t.Context(), "dead.>")
+			if err == nil {
+				letter = string(msg.Data)
+			}
+			return err == nil && msg.Header.Get("Frond-Subject") == subject
+		})
+		if strings.Contains(letter, "swordfish") || !strings.Contains(letter, "withheld: 19 bytes") {
+			t.Errorf("the dead letter of %s is %q", verb, letter)
 		}
-		stream, err := js.Stream(t.Context(), "DEAD")
-		if err != nil {
-			return false
-		}
-		msg, err := stream.GetLastMsgForSubject(t.Context(), "dead.>")
-		if err == nil {
-			letter = string(msg.Data)
-		}
-		return err == nil
-	})
-	if strings.Contains(letter, "swordfish") || !strings.Contains(letter, "withheld: 19 bytes") {
-		t.Errorf("the dead letter is %q", letter)
 	}
 }
 

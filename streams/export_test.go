@@ -80,3 +80,24 @@ func IDOfParts(order, payload string) string { return idOfParts(order, []byte(pa
 func HiddenConsumer(ctx context.Context, js jetstream.JetStream, stream string) (jetstream.Consumer, error) {
 	return cloudConsumerOf(ctx, js, stream)
 }
+
+// Queued tells how many large reports wait for a carrier that takes none, after so many states of one object.
+func Queued(states int) int {
+	var queue []*parcel
+	var last *parcel
+	for range states {
+		if last != nil {
+			last.replaced.Store(true)
+		}
+		last = &parcel{}
+		queue = queued(queue, last)
+	}
+	return len(queue)
+}
+
+// ProveAgain is where the sending of a payload goes on with a new link.
+func ProveAgain(have, last, size int) int {
+	sent := map[string]progress{"": {have: have, last: last, size: size}}
+	proveAgain(sent)
+	return sent[""].have
+}

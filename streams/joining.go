@@ -2,13 +2,18 @@ package streams
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"math"
 	"regexp"
+	"slices"
 	"strconv"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -25,8 +30,16 @@ const (
 	// lackingAttempts is how often a report is offered whose parts are not found, about 3 minutes, before it is given up: by then
 	// no server lags behind any more.
 	lackingAttempts = 12
-	// joinAgain is the pause before parts are looked for once more that were stored just now.
-	joinAgain = 100 * time.Millisecond
+	// joinAgain is the pause before parts are looked for once more, which is done once, that were stored just now.
+	joinAgain = 500 * time.Millisecond
+	// joinTimeout bounds putting a payload together: with storing its last part it ends before a pump gives up.
+	joinTimeout = pumpTimeout - stepTimeout
+	// joinSurplus is how many times its size is read for a payload: attempts with parts of other sizes leave some.
+	joinSurplus = 4
+	// nodeParts is how many bytes of one node's parts the hub keeps, eight of the largest payloads, and partsLook after how many
+	// that one cloudcore took they are counted. So one node cannot push out the parts of others.
+	nodeParts = 32 * mib
+	partsLook = nodeParts / 8
 	// headerParts is on a report whose payload was sent in parts before it: their id. Its headerSize says how long that is.
 	headerParts = "Frond-Parts"
 	// partDigest is how many hex digits of the payload's SHA-256 are in an id.
@@ -39,8 +52,22 @@ var partID = regexp.MustCompile(`^[0-9]{1,20}-[0-9a-f]{32}$`)
 var errLacking = errors.New("parts of the payload are lacking")
 
 // partSubject is where a part of a node's payload lies in the hub. No node may publish or read there.
-func partSubject(node, id, offset string) string {
-	return partPrefix + wire.Escape(node) + "." + id + "." + offset
+func partSubject(node, id string, offset, length int) string {
+	return partFilter(node, id) + strconv.Itoa(offset) + "." + strconv.Itoa(length)
+}
+
+// partFilter is what the subjects of all parts of a payload begin with.
+func partFilter(node, id string) string { return partPrefix + wire.Escape(node) + "." + id + "." }
+
+// placeOf is what a part's subject ends with.
+func placeOf(subject string) (offset, length int, ok bool) {
+	tokens := strings.Split(subject, ".")
+	if len(tokens) != 5 {
+		return 0, 0, false
+	}
+	offset, err := strconv.Atoi(tokens[3])
+	length, lerr := strconv.Atoi(tokens[4])
+	return offset, length, err == nil && lerr == nil && offset >= 0
 }
 
 // idOfParts names a payload that has a place in the outbox.
@@ -52,8 +79,12 @@ func idOfParts(order string, payload []byte) string {
 // Parts takes the payloads of large reports in parts, keeps them until the report itself comes, and puts them together. Any
 // cloudcore takes any part, and any puts them together.
 type Parts struct {
-	js  jetstream.JetStream
-	log *zap.Logger
+	js     jetstream.JetStream
+	reader *reader
+	log    *zap.Logger
+
+	mu    sync.Mutex
+	taken map[string]int // by node: bytes since they were counted in the hub. Guarded by mu.
 }
 
 // NewParts makes a Parts over a connection to the hub.
@@ -62,7 +93,7 @@ func NewParts(nc *nats.Conn, log *zap.Logger) (*Parts, error) {
 	if err != nil {
 		return nil, fmt.Errorf("parts: %w", err)
 	}
-	return &Parts{js: js, log: log}, nil
+	return &Parts{js: js, reader: &reader{nc: nc, js: js, stream: PartStream}, log: log, taken: map[string]int{}}, nil
 }
 
 // Handle is the CallHandler of VerbPart.
@@ -73,29 +104,79 @@ func (p *Parts) Handle(ctx context.Context, node string, request []byte) (any, e
 	}
 	sctx, cancel := context.WithTimeout(ctx, stepTimeout)
 	defer cancel()
-	if _, err := p.js.Publish(sctx, partSubject(node, req.ID, strconv.Itoa(req.Offset)), data); err != nil {
+	if err := p.admit(sctx, node, len(data)); err != nil {
+		return nil, fmt.Errorf("part of %s: %w", req.ID, err)
+	}
+	ack, err := p.js.Publish(sctx, partSubject(node, req.ID, req.Offset, len(data)), data)
+	if err != nil {
 		return nil, fmt.Errorf("part of %s: %w", req.ID, err)
 	}
 	crash.At("part.stored")
 	if req.Offset+len(data) < req.Size {
 		return wire.PartReply{}, nil
 	}
-	for lacking := false; ; lacking = true {
-		_, err := p.join(sctx, node, req.ID, req.Size)
-		switch {
-		case err == nil:
-			return wire.PartReply{}, nil
-		case lacking && sctx.Err() != nil:
-			return wire.PartReply{Lacking: true}, nil
-		case !errors.Is(err, errLacking):
-			return nil, fmt.Errorf("payload %s: %w", req.ID, err)
-		}
+	jctx, cancel := context.WithTimeout(ctx, joinTimeout)
+	defer cancel()
+	_, upTo, err := p.join(jctx, node, req.ID, req.Size)
+	if errors.Is(err, errLacking) && upTo < ack.Sequence {
 		select {
-		case <-time.After(joinAgain): // the one that answered may lag behind
-		case <-sctx.Done():
-			return wire.PartReply{Lacking: true}, nil
+		case <-time.After(joinAgain):
+			_, upTo, err = p.join(jctx, node, req.ID, req.Size)
+		case <-jctx.Done():
 		}
 	}
+	switch {
+	case err == nil:
+		return wire.PartReply{}, nil
+	case !errors.Is(err, errLacking):
+		return nil, fmt.Errorf("payload %s: %w", req.ID, err)
+	case upTo < ack.Sequence:
+		return nil, fmt.Errorf("payload %s: %w", req.ID, errLagging) // the last part comes again
+	}
+	if err := p.purge(jctx, partFilter(node, req.ID)+">"); err != nil {
+		return nil, fmt.Errorf("payload %s: %w", req.ID, err)
+	}
+	return wire.PartReply{Lacking: true}, nil
+}
+
+// admit counts what a node has in the hub from time to time, and removes the older half of its parts if that is too much: payloads
+// whose report never came, or ones that nobody handles, which their node is asked for again.
+func (p *Parts) admit(ctx context.Context, node string, bytes int) error {
+	p.mu.Lock()
+	p.taken[node] += max(bytes, leastPart)
+	look := p.taken[node] > partsLook
+	p.mu.Unlock()
+	if !look {
+		return nil
+	}
+	filter := partPrefix + wire.Escape(node) + ".>"
+	subjects, _, err := p.reader.subjects(ctx, filter)
+	if err != nil {
+		return err
+	}
+	held := 0
+	for _, subject := range subjects {
+		_, length, _ := placeOf(subject)
+		held += max(length, leastPart) // small ones cost the hub more than their bytes
+	}
+	if held > nodeParts {
+		p.log.Warn("too many parts of one node", zap.String("node", node), zap.Int("bytes", held), zap.Int("parts", len(subjects)))
+		if err := p.purge(ctx, filter, jetstream.WithPurgeKeep(uint64(len(subjects)/2))); err != nil {
+			return err
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.taken, node)
+	return nil
+}
+
+func (p *Parts) purge(ctx context.Context, filter string, opts ...jetstream.StreamPurgeOpt) error {
+	stream, err := p.js.Stream(ctx, PartStream)
+	if err != nil {
+		return err
+	}
+	return stream.Purge(ctx, append(opts, jetstream.WithPurgeSubject(filter))...)
 }
 
 // readPart refuses what no pump sends.
@@ -110,34 +191,51 @@ func readPart(request []byte) (req wire.PartRequest, data []byte, err error) {
 		return req, nil, permanent("%.80q names no payload", req.ID)
 	case req.Size <= 0 || req.Size > maxMessage || req.Offset < 0 || req.Offset > req.Size || end > req.Size:
 		return req, nil, permanent("%d bytes at %d of %d are no part", len(data), req.Offset, req.Size)
-	case len(data) == 0 || len(data) < leastPart && end != req.Size:
-		return req, nil, permanent("a part of %d bytes, at least %d", len(data), leastPart)
+	case len(data) == 0 || len(data) < leastPart && end != req.Size || len(data) > mostTake:
+		return req, nil, permanent("a part of %d bytes, %d to %d", len(data), leastPart, mostTake)
 	}
 	return req, data, nil
 }
 
-// join puts a payload together. An earlier attempt with parts of other sizes may have left some that are passed over.
-func (p *Parts) join(ctx context.Context, node, id string, size int) ([]byte, error) {
-	stream, err := p.js.Stream(ctx, PartStream)
-	if err != nil {
-		return nil, err
-	}
-	payload := make([]byte, 0, size)
-	for len(payload) < size {
-		part, err := stream.GetLastMsgForSubject(ctx, partSubject(node, id, strconv.Itoa(len(payload))))
-		switch {
-		case errNotFound(err), err == nil && len(part.Data) == 0:
-			return nil, fmt.Errorf("%w: at %d of %d", errLacking, len(payload), size)
-		case err != nil:
-			return nil, err
+// join puts a payload together, whatever the sizes of its parts. upTo is how far the server was that answered.
+func (p *Parts) join(ctx context.Context, node, id string, size int) (payload []byte, upTo uint64, err error) {
+	payload = make([]byte, size)
+	type span struct{ from, to int }
+	var spans []span
+	read := 0
+	for next := uint64(0); ; {
+		page, err := p.reader.page(ctx, partFilter(node, id)+">", next, pageMessages, pageBytes)
+		if err != nil {
+			return nil, 0, err
 		}
-		payload = append(payload, part.Data...)
+		for _, part := range page.messages {
+			read += len(part.Data)
+			if offset, _, ok := placeOf(part.Subject); ok && offset < size {
+				spans = append(spans, span{offset, offset + copy(payload[offset:], part.Data)})
+			}
+		}
+		if read > joinSurplus*size+mostTake {
+			return nil, math.MaxUint64, fmt.Errorf("%w: among %d bytes for one of %d", errLacking, read, size)
+		}
+		upTo, next = page.upTo, page.last+1
+		if !page.more {
+			break
+		}
 	}
-	order, _, _ := bytes.Cut([]byte(id), []byte("-"))
-	if len(payload) != size || idOfParts(string(order), payload) != id {
-		return nil, fmt.Errorf("%w: what is there is another payload", errLacking)
+	slices.SortFunc(spans, func(a, b span) int { return cmp.Compare(a.from, b.from) })
+	have := 0
+	for _, s := range spans {
+		if s.from <= have {
+			have = max(have, s.to)
+		}
 	}
-	return payload, nil
+	if have < size {
+		return nil, upTo, fmt.Errorf("%w: at %d of %d", errLacking, have, size)
+	}
+	if order, _, _ := strings.Cut(id, "-"); idOfParts(order, payload) != id {
+		return nil, upTo, fmt.Errorf("%w: what is there is another payload", errLacking)
+	}
+	return payload, upTo, nil
 }
 
 // payloadOf returns the payload of a report, however it came.
@@ -154,9 +252,9 @@ func (p *Parts) payloadOf(ctx context.Context, msg jetstream.Msg) (payload []byt
 	if err != nil || size <= 0 || size > maxMessage || !partID.MatchString(id) {
 		return nil, permanent("%.80q of %.20q bytes names no payload", id, msg.Headers().Get(headerSize))
 	}
-	jctx, cancel := context.WithTimeout(ctx, stepTimeout)
+	jctx, cancel := context.WithTimeout(ctx, joinTimeout)
 	defer cancel()
-	if payload, err = p.join(jctx, node, id, size); err != nil {
+	if payload, _, err = p.join(jctx, node, id, size); err != nil {
 		return nil, err
 	}
 	crash.At("part.joined")
@@ -171,11 +269,7 @@ func (p *Parts) forget(ctx context.Context, msg jetstream.Msg) {
 		return
 	}
 	crash.At("part.settled")
-	stream, err := p.js.Stream(ctx, PartStream)
-	if err == nil {
-		err = stream.Purge(ctx, jetstream.WithPurgeSubject(partSubject(node, id, allNodes)))
-	}
-	if err != nil {
+	if err := p.purge(ctx, partFilter(node, id)+">"); err != nil {
 		p.log.Info("parts of a settled report left to expire", zap.String("subject", msg.Subject()), zap.Error(err))
 	}
 }

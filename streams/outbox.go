@@ -82,7 +82,7 @@ type Pump struct {
 	pace   *pace
 	// sent is how much of a payload that goes in parts the hub has, by its id. It outlives a link, but not the process; only the one
 	// carrier of the moment uses it.
-	sent    map[string]int
+	sent    map[string]progress
 	waiting atomic.Uint64
 	metrics *Metrics
 	log     *zap.Logger
@@ -107,7 +107,7 @@ func newPump(plane Plane, nc *nats.Conn, link Link, timeout time.Duration, metri
 	if plane == Event {
 		stream = OutboxEventsStream
 	}
-	return &Pump{plane: plane, stream: stream, nc: nc, js: js, sent: map[string]int{}, link: link, pace: newPace(metrics.take.WithLabelValues(string(plane))), metrics: metrics, log: log}, nil
+	return &Pump{plane: plane, stream: stream, nc: nc, js: js, sent: map[string]progress{}, link: link, pace: newPace(metrics.take.WithLabelValues(string(plane))), metrics: metrics, log: log}, nil
 }
 
 // Start pumps until ctx ends and then returns nil.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -30,10 +31,32 @@ type parcel struct {
 	id  string
 	// replaced: there is a newer state of the object.
 	replaced atomic.Bool
+	// undivided: the cloudcore that answered is older than parts. The carrier sets it before it gives the parcel back.
+	undivided bool
 }
 
-// pointer is the report without its payload, and where that is.
-func (p *parcel) pointer() *nats.Msg {
+// progress is how much of a payload of size the hub has, and where the last part that it took begins.
+type progress struct{ have, last, size int }
+
+// errUndivided says that a cloudcore does not know of parts.
+var errUndivided = errors.New("the cloudcore is older than parts")
+
+// proveAgain lets the last part of each payload that was through be sent once more before its pointer is: the cloud may have handled
+// the report meanwhile and forgotten the parts, and says so.
+func proveAgain(sent map[string]progress) {
+	for id, p := range sent {
+		if p.have == p.size {
+			p.have = p.last
+			sent[id] = p
+		}
+	}
+}
+
+// report is the report without its payload, and where that is; or all of it for a cloudcore that is older than parts.
+func (p *parcel) report() *nats.Msg {
+	if p.undivided {
+		return p.out
+	}
 	header := maps.Clone(p.out.Header)
 	header[headerParts], header[headerSize] = []string{p.id}, []string{strconv.Itoa(len(p.out.Data))}
 	return &nats.Msg{Subject: p.out.Subject, Header: header}
@@ -68,7 +91,7 @@ func (s *sending) upload(ctx context.Context, next *parcel) error {
 	if len(s.p.sent) > 4*mostParcels { // most of them are through
 		clear(s.p.sent)
 	}
-	for s.p.sent[next.id] < len(next.out.Data) && !next.replaced.Load() {
+	for s.p.sent[next.id].have < len(next.out.Data) && !next.replaced.Load() {
 		err := s.part(ctx, next)
 		switch {
 		case ctx.Err() != nil:
@@ -77,6 +100,9 @@ func (s *sending) upload(ctx context.Context, next *parcel) error {
 			retry = newRetry()
 			s.p.metrics.parts.WithLabelValues("ok").Inc()
 			continue
+		case errors.Is(err, errUndivided):
+			next.undivided = true
+			return nil
 		}
 		s.p.metrics.parts.WithLabelValues("error").Inc()
 		s.p.log.Debug("part not taken", zap.String("subject", next.out.Subject), zap.Error(err))
@@ -91,7 +117,7 @@ func (s *sending) upload(ctx context.Context, next *parcel) error {
 
 // part brings the next part to the hub.
 func (s *sending) part(ctx context.Context, next *parcel) error {
-	have, size := s.p.sent[next.id], len(next.out.Data)
+	have, size := s.p.sent[next.id].have, len(next.out.Data)
 	body, err := json.Marshal(wire.PartRequest{ID: next.id, Offset: have, Size: size})
 	if err != nil {
 		return err
@@ -117,12 +143,14 @@ func (s *sending) part(ctx context.Context, next *parcel) error {
 	switch err := json.Unmarshal(msg.Data, &reply); {
 	case err != nil:
 		return fmt.Errorf("answer: %w", err)
+	case strings.HasSuffix(reply.Error, fmt.Sprintf(unknownVerb, VerbPart)):
+		return errUndivided
 	case reply.Error != "":
 		return errors.New(reply.Error)
 	case reply.Lacking:
-		s.p.sent[next.id] = 0
+		delete(s.p.sent, next.id)
 		return errLacking
 	}
-	s.p.sent[next.id] = end
+	s.p.sent[next.id] = progress{have: end, last: have, size: size}
 	return nil
 }

@@ -55,6 +55,12 @@ func (u *upward) last(name string) string {
 // newUpward links a gateway at so many bytes a second. Both ends drop a link that is silent for some 2 s.
 func newUpward(t *testing.T, rate int) *upward {
 	t.Helper()
+	return upwardTo(t, rate, streams.VerbPart)
+}
+
+// upwardTo links a gateway to a cloudcore that takes parts on a verb.
+func upwardTo(t *testing.T, rate int, verb string) *upward {
+	t.Helper()
 	hub := leaftest.NewHub(t)
 	u := &upward{T: t}
 	nc := hub.Conn()
@@ -70,7 +76,7 @@ func newUpward(t *testing.T, rate int) *upward {
 	if err != nil {
 		t.Fatal(err)
 	}
-	calls, err := streams.NewCalls(nc, map[string]streams.CallHandler{streams.VerbPart: parts.Handle}, metrics, log)
+	calls, err := streams.NewCalls(nc, map[string]streams.CallHandler{verb: parts.Handle}, metrics, log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -182,6 +188,33 @@ func TestALargeReportOnItsWayIsReplaced(t *testing.T) {
 	}
 }
 
+// States that were replaced while another large report is carried do not pile up.
+func TestReplacedLargeReportsDoNotWait(t *testing.T) {
+	if n := streams.Queued(100); n != 1 {
+		t.Errorf("%d of 100 states of one object wait", n)
+	}
+}
+
+// To a cloudcore that does not know of parts a large report goes whole, as it did.
+func TestALargeReportToAnOlderCloudcore(t *testing.T) {
+	u := upwardTo(t, 1<<20, "another")
+	whole := u.report(u.outbox.Report, "huge", "1", 100<<10)
+	within(t, time.Minute, "the report", func() bool { return u.last("huge") == whole })
+	if n := u.partsLeft(); n != 0 {
+		t.Errorf("%d parts", n)
+	}
+}
+
+// With a new link the last part of a payload is sent again, as its report may have been handled and the parts be gone.
+func TestAWholePayloadIsProvedAgain(t *testing.T) {
+	if at := streams.ProveAgain(100, 70, 100); at != 70 {
+		t.Errorf("a whole payload goes on at %d", at)
+	}
+	if at := streams.ProveAgain(70, 40, 100); at != 70 {
+		t.Errorf("half a payload goes on at %d", at)
+	}
+}
+
 // ask is what a cloudcore answers to a part.
 func ask(t *testing.T, nc *nats.Conn, req wire.PartRequest, data string) (reply wire.PartReply) {
 	t.Helper()
@@ -245,5 +278,50 @@ func TestPartsOfAPayload(t *testing.T) {
 		if got := ask(t, node, step.req, step.data); got.Lacking != step.lacking || (got.Error != "") != step.refused {
 			t.Errorf("%s: %+v", step.name, got)
 		}
+	}
+}
+
+// However many parts a node sends, those of another stay, and its own newest.
+func TestPartsOfOneNodeAreBounded(t *testing.T) {
+	nc := streamstest.Connect(t, streamstest.Hub(t))
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := streams.Ensure(t.Context(), js, streams.Hub(1)); err != nil {
+		t.Fatal(err)
+	}
+	parts, err := streams.NewParts(nc, zaptest.NewLogger(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	payload := strings.Repeat("0123456789abcdef", 32<<10) // 512 KiB
+	put := func(node, order string, offset int) wire.PartReply {
+		t.Helper()
+		body, err := json.Marshal(wire.PartRequest{ID: streams.IDOfParts(order, payload), Offset: offset, Size: len(payload)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		reply, err := parts.Handle(t.Context(), node, append(append(body, '\n'), payload[offset:offset+len(payload)/2]...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return reply.(wire.PartReply)
+	}
+	put("good", "1", 0)
+	const most = 40 << 20
+	for i := range 2 * most / (len(payload) / 2) {
+		put("bad", fmt.Sprint(i), 0)
+	}
+	put("bad", "7000", 0)
+	if put("bad", "7000", len(payload)/2).Lacking || put("good", "1", len(payload)/2).Lacking {
+		t.Error("a payload is lacking")
+	}
+	stream, err := js.Stream(t.Context(), streams.PartStream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := stream.CachedInfo().State.Bytes; n > most {
+		t.Errorf("%d bytes are kept", n)
 	}
 }

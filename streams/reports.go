@@ -71,13 +71,17 @@ func NewReports(plane Plane, nc *nats.Conn, handle ReportHandler, gaveUp func(m 
 	if err != nil {
 		return nil, err
 	}
+	parts, err := NewParts(nc, log)
+	if err != nil {
+		return nil, err
+	}
 	stream, most := ReportStream, reportWindow/4
 	if plane == Event {
 		stream, most = EventStream, eventWindow/4
 	}
 	return &Reports{
 		plane: plane, stream: stream, js: js, handle: handle, gaveUp: gaveUp, refusals: newRefusals(most),
-		codec: codec, parts: &Parts{js: js, log: log}, metrics: metrics, log: log,
+		codec: codec, parts: parts, metrics: metrics, log: log,
 		dead: &deadLetters{js: js, from: cloudFrom, metrics: metrics, log: log},
 	}, nil
 }

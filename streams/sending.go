@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -52,6 +53,7 @@ func (p *Pump) move(ctx context.Context, linkChanged <-chan struct{}) (moved boo
 	if err != nil {
 		return false, fmt.Errorf("outbox: %w", err)
 	}
+	proveAgain(p.sent)
 	sctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	g, gctx := errgroup.WithContext(sctx)
@@ -145,11 +147,10 @@ func (s *sending) send(ctx context.Context) error {
 			return ctx.Err()
 		case msg := <-taken:
 			var large *parcel
-			if large, err = s.forward(ctx, msg); large != nil {
-				queue = append(queue, large)
-			}
+			large, err = s.forward(ctx, msg)
+			queue = queued(queue, large)
 		case boxed <- next:
-			queue = queue[1:]
+			queue = slices.Delete(queue, 0, 1)
 		case done := <-s.whole:
 			err = s.deliver(ctx, done)
 		case <-ticker.C:
@@ -161,6 +162,16 @@ func (s *sending) send(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+// queued is the queue without those that were replaced, whose payloads nobody needs, and with one more unless that is nil. So it
+// is no longer than last.
+func queued(queue []*parcel, large *parcel) []*parcel {
+	queue = slices.DeleteFunc(queue, func(p *parcel) bool { return p.replaced.Load() })
+	if large != nil {
+		queue = append(queue, large)
+	}
+	return queue
 }
 
 // forward sends a report, or returns it as a parcel if it is larger than what the link takes at a time.
@@ -191,7 +202,7 @@ func (s *sending) deliver(ctx context.Context, done *parcel) error {
 	}
 	delete(s.last, done.out.Subject)
 	crash.At("part.last")
-	return s.publish(ctx, done.msg, done.pointer())
+	return s.publish(ctx, done.msg, done.report())
 }
 
 func (s *sending) publish(ctx context.Context, msg jetstream.Msg, out *nats.Msg) error {

@@ -102,7 +102,7 @@ func Hub(replicas int) Topology {
 			{
 				Name: PartStream, Description: "Payloads of large reports, in parts, until the reports are handled",
 				Subjects: []string{partPrefix + ">"}, Retention: jetstream.LimitsPolicy, Storage: jetstream.FileStorage, Replicas: replicas,
-				MaxMsgsPerSubject: 1, MaxMsgSize: mib, MaxAge: partAge, MaxBytes: partBytes, Duplicates: dedupe,
+				MaxMsgsPerSubject: 1, MaxMsgSize: mib, MaxAge: partAge, MaxBytes: partBytes, Duplicates: dedupe, AllowDirect: true,
 			},
 			{
 				Name: DeadStream, Description: "Messages that can never be handled, with the reason",
