@@ -94,6 +94,9 @@ func (s *Shared) Verify(m *testing.M) {
 		}),
 		// The children outlive the tests; Cleanup waits for them.
 		goleak.IgnoreAnyFunction("github.com/frond-edge/frond/internal/kubetest.(*child).wait"),
+		// A certificate manager of client-go waits for its next rotation, whatever its context says.
+		goleak.IgnoreAnyFunction("k8s.io/client-go/util/certificate.(*manager).run"),
+		goleak.IgnoreAnyFunction("k8s.io/client-go/util/certificate.(*manager).run.func1"),
 		// client-go keeps one pool of idle connections a process, for ever.
 		goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"),
 		goleak.IgnoreAnyFunction("net/http.(*persistConn).readLoop"),
