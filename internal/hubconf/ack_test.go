@@ -40,15 +40,15 @@ func (w *town) hidden(stream string) jetstream.Consumer {
 	if err != nil {
 		w.Fatal(err)
 	}
-	for name := range s.ConsumerNames(w.Context()).Name() {
-		c, err := s.Consumer(w.Context(), name)
-		if err != nil {
-			w.Fatal(err)
-		}
-		return c
+	name, found := <-s.ConsumerNames(w.Context()).Name()
+	if !found {
+		w.Fatalf("%s has no consumer", stream)
 	}
-	w.Fatalf("%s has no consumer", stream)
-	return nil
+	c, err := s.Consumer(w.Context(), name)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return c
 }
 
 // nats-server sends an answer whose subject begins with $JS.ACK as it is from one account to another, so a stolen key can ack

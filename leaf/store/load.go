@@ -198,8 +198,8 @@ func (s *Store) readEach(ctx context.Context, stream jetstream.Stream, from uint
 // cursor returns the bucket's; its zero value for none.
 func (f *found) cursor() (cursor wire.Cursor) {
 	for _, c := range f.changes {
-		if c.change.cursor != nil {
-			cursor = *c.change.cursor
+		if c.cursor != nil {
+			cursor = *c.cursor
 		}
 	}
 	return cursor
