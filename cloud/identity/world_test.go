@@ -139,7 +139,7 @@ func (t *told) of(node string) (cut, revoked int) {
 func (w *world) registrar() *identity.Registrar {
 	w.Helper()
 	records := identity.NewRecords(w.objects, func(_, _ *identity.Record) {})
-	registrar := identity.NewRegistrar(w.objects, w.kube, records, w.policy, w.trust(), identity.NewMetrics(nil), zaptest.NewLogger(w))
+	registrar := identity.NewRegistrar(w.objects, w.kube, records, w.policy, w.trust(), identity.NewMetrics(nil), zaptest.NewLogger(w.T))
 	w.run(lifecycle.Part{Name: "records", Start: records.Start})
 	w.await(records.Synced(), "the records are not read")
 	return registrar
@@ -166,7 +166,7 @@ func (w *world) run(parts ...lifecycle.Part) (stop func()) {
 	w.Helper()
 	ctx, cancel := context.WithCancel(w.Context())
 	var g errgroup.Group
-	g.Go(func() error { return lifecycle.Run(ctx, zaptest.NewLogger(w), parts...) })
+	g.Go(func() error { return lifecycle.Run(ctx, zaptest.NewLogger(w.T), parts...) })
 	stop = sync.OnceFunc(func() {
 		cancel()
 		if err := g.Wait(); err != nil {
@@ -181,7 +181,7 @@ func (w *world) run(parts ...lifecycle.Part) (stop func()) {
 func (w *world) replica(name string, on int) *replica {
 	w.Helper()
 	r := &replica{metrics: prometheus.NewRegistry(), told: &told{cut: map[string]int{}, revoked: map[string]int{}}}
-	log := zaptest.NewLogger(w).Named(name)
+	log := zaptest.NewLogger(w.T).Named(name)
 	auth, sys, nc := w.hub.Connect(on, "callout"), w.hub.Connect(on, "kicker"), w.hub.Connect(on, "cloudcore")
 	metrics := identity.NewMetrics(r.metrics)
 	enforcer := identity.NewEnforcer(sys, w.policy, r.told, metrics, log)
