@@ -19,6 +19,7 @@ import (
 	"go.uber.org/zap"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	"k8s.io/client-go/kubernetes"
+	certutil "k8s.io/client-go/util/cert"
 	"k8s.io/client-go/util/certificate"
 	"k8s.io/kubernetes/pkg/kubelet/server"
 )
@@ -87,6 +88,9 @@ func (s *serving) config(o *server.TLSOptions) *tls.Config {
 	}
 	if o.ClientCAFile != "" {
 		c.ClientAuth = tls.RequestClientCert
+		if named, err := certutil.NewPool(o.ClientCAFile); err == nil { // if not, the authenticator has said so
+			c.ClientCAs = named // tells callers which of their certificates is meant
+		}
 	}
 	return c
 }

@@ -185,7 +185,8 @@ func (l loot) hello(name, info string, more map[string]any) ([]byte, error) {
 		return nil, err
 	}
 	says := map[string]any{
-		"server_id": name, "name": name, "sig": base64.RawURLEncoding.EncodeToString(sig), "version": "2.15.2",
+		// A leaf is called as its node, or is let in nowhere; as another cluster's it takes no link of that name's place.
+		"server_id": name, "name": l.node, "cluster": name, "sig": base64.RawURLEncoding.EncodeToString(sig), "version": "2.15.2",
 		"headers": true, "jetstream": true, "domain": name, "tls_required": true,
 	}
 	maps.Copy(says, more)
