@@ -59,6 +59,7 @@ var ranks = map[string]int{
 	"internal/certs":       0,
 	"internal/crash":       0,
 	"internal/hostaddr":    0,
+	"internal/program":     1,
 	"internal/history":     1,
 	"internal/faults":      4,
 	"internal/enrol":       2,
