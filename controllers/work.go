@@ -52,8 +52,8 @@ func next[T comparable](ctx context.Context, queue Queue[T], do func(context.Con
 
 // Ended is the error of a part, or nil if it was asked to stop.
 func Ended(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return nil
+	if ctx.Err() == nil {
+		return err
 	}
-	return err
+	return nil
 }
