@@ -31,7 +31,7 @@ type Program struct {
 func (p Program) Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	root := p.command()
+	root := p.command() //nolint:contextcheck // cobra hands it on
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
