@@ -42,8 +42,8 @@ func (c *cloudcore) add(cmd *cobra.Command) {
 
 var errNoServer = errors.New(`no cloudcore to ask: give --server or set ` + envCloudcore + `
   development cluster:  . .frond/env
-  in a cluster:         kubectl --namespace frond-system port-forward deployment/cloudcore 10282
-                        and --server https://127.0.0.1:10282`)
+  in a cluster:         kubectl --namespace frond-system port-forward deployment/cloudcore 10284
+                        and --server https://127.0.0.1:10284`)
 
 // ask gets a path from the first cloudcore that answers; any one will do.
 func (c *cloudcore) ask(ctx context.Context, path string, into any) error {
