@@ -92,7 +92,7 @@ func (s *nodeStatus) once(ctx context.Context, node string, asJSON bool, out io.
 		return printJSON(out, all)
 	}
 	if len(all.Nodes) == 0 {
-		return errors.New("there are no gateways: no Node has the label node-role.kubernetes.io/edge")
+		return errors.New("there are no gateways: no Node has the label node-role.kubernetes.io/edge. frond token create --print-join-command tells how one joins")
 	}
 	return printNodes(out, all.Nodes, time.Now())
 }
