@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/frond-edge/frond/api/config"
 )
 
 // sources is the code below a folder, without tests.
@@ -129,5 +131,23 @@ func TestAlertsLeadToAPage(t *testing.T) {
 	}
 	if rules == 0 || !json.Valid([]byte(read(t, "deploy/prometheus/dashboard.json"))) {
 		t.Errorf("%d alerts, or a dashboard that is no JSON", rules)
+	}
+}
+
+// TestExamplesOfConfigurationAreRead reads each YAML example for operators that is no Kubernetes object, as strictly as the programs do.
+func TestExamplesOfConfigurationAreRead(t *testing.T) {
+	read := 0
+	for _, block := range regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(handbook(t), -1) {
+		if strings.Contains(block[1], "apiVersion:") || strings.HasPrefix(block[1], "spec:") {
+			continue
+		}
+		read++
+		cloud, edge := yaml.UnmarshalStrict([]byte(block[1]), &config.CloudCore{}), yaml.UnmarshalStrict([]byte(block[1]), &config.EdgeCore{})
+		if cloud != nil && edge != nil {
+			t.Errorf("neither cloudcore (%v) nor edgecore (%v) reads\n%s", cloud, edge, block[1])
+		}
+	}
+	if read < 5 {
+		t.Errorf("only %d examples were found", read)
 	}
 }
