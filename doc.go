@@ -1,8 +1,8 @@
 // Package frond is Kubernetes for gateways behind bad networks, carried by NATS JetStream. It holds no code: this is the
 // tour, one paragraph a room. DESIGN.md in docs/ is the whole story.
 //
-// api holds what others may rely on: wire (object keys, messages, payloads of calls) and config (the files of cloudcore
-// and edgecore).
+// api holds what others may rely on: wire (object keys, messages, payloads of calls), config (the files of cloudcore
+// and edgecore), identity (the NodeIdentity, tokens, what a link shows) and inspect (what frond status prints).
 //
 // streams is the wire: subjects, streams, consumers, the envelope, and the loops that publish, deliver and report. It
 // alone knows NATS subjects.
@@ -16,12 +16,14 @@
 //
 // controllers/desired publishes what each node should have, controllers/reports applies what nodes say,
 // controllers/nodes keeps their leases, controllers/scopes decides what components at a node may watch,
-// controllers/csrs which certificates a node gets. deploy/rbac is what cloudcore may do.
+// controllers/csrs which certificates a node gets. controllers/holds waits for a word before what looks like a mass delete,
+// controllers/autonomy keeps pods of a node that is away, controllers/ports gives each node a port. deploy/rbac is what cloudcore
+// may do, deploy/crd are the kinds.
 //
 // cloud/gateway is the apiserver's and Prometheus' way to nodes: HTTP CONNECT and a few paths of metrics, over tunnels.
 //
 // cloud/identity decides who comes in: it answers the hub about links, records gateways' keys, and closes the links of who may
-// not stay.
+// not stay. cloud/inspect answers frond status and frond sync.
 //
 // internal/hubconf writes the configuration of the hub's servers; internal/hubconf/hubtest runs such a hub in a test.
 //
@@ -31,12 +33,14 @@
 //
 // internal/devcluster makes all of it real on one machine, for `frond dev` and for internal/e2e; internal/toolchain
 // builds the Kubernetes control plane, containerd and the rest from modules (tools/…); internal/kubetest starts a
-// control plane for tests. internal/lifecycle, internal/splice, internal/health, internal/certs, internal/hostaddr and internal/buildinfo are
-// small and shared.
+// control plane for tests; internal/devcluster/pki makes certificates for tests. loadtest measures. internal/lifecycle,
+// internal/program, internal/logging, internal/splice, internal/health, internal/certs, internal/hostaddr and internal/buildinfo
+// are small and shared.
 //
 // internal/enrol is a gateway's side of its identity: key, enrolment, renewal, time. internal/machine checks a machine and makes it a
 // gateway, for `frond join`; deploy/systemd has its unit.
 //
 // internal/faults breaks a devcluster by a seeded plan and judges what each node went through, from what internal/history
-// wrote down; internal/crash kills a process between two steps. internal/attacks tries what a stolen gateway may try.
+// wrote down; internal/crash kills a process between two steps, internal/powercut is a
+// disk that loses what was not synced. internal/attacks tries what a stolen gateway may try.
 package frond

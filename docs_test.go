@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -50,19 +51,35 @@ func TestReadmeIsShort(t *testing.T) {
 	}
 }
 
-// TestLinksOfDocuments follows every relative link.
+// TestLinksOfDocuments follows every relative link, to its heading.
 func TestLinksOfDocuments(t *testing.T) {
-	link := regexp.MustCompile(`\]\(([^)#]+)(#[^)]*)?\)`)
+	link := regexp.MustCompile(`\]\(([^)#]*)#?([^)]*)\)`)
 	for _, document := range documents(t) {
 		for _, match := range link.FindAllStringSubmatch(read(t, document), -1) {
 			if strings.Contains(match[1], "://") {
 				continue
 			}
-			if _, err := os.Stat(filepath.Join(filepath.Dir(document), match[1])); err != nil {
+			page := document
+			if match[1] != "" {
+				page = filepath.Join(filepath.Dir(document), match[1])
+			}
+			if _, err := os.Stat(page); err != nil {
 				t.Errorf("%s links to %s: %v", document, match[1], err)
+			} else if match[2] != "" && !slices.Contains(anchors(read(t, page)), match[2]) {
+				t.Errorf("%s links to %s, which has no heading %s", document, page, match[2])
 			}
 		}
 	}
+}
+
+// anchors are the names by which the headings of a page can be linked to.
+func anchors(page string) []string {
+	var names []string
+	mark := regexp.MustCompile(`[^\p{L}\p{N} _-]`)
+	for _, heading := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(page, -1) {
+		names = append(names, strings.ReplaceAll(mark.ReplaceAllString(strings.ToLower(heading[1]), ""), " ", "-"))
+	}
+	return names
 }
 
 // TestDocumentsNameTargetsThatExist looks up every `make TARGET` in the Makefile.
@@ -104,6 +121,9 @@ func TestConfigurationIsDocumented(t *testing.T) {
 		for _, field := range fields("", reflect.TypeOf(file)) {
 			if !strings.Contains(document, "`"+field+"`") {
 				t.Errorf("docs/operations/configuration.md does not explain %s of %T", field, file)
+			}
+			if slices.Contains([]string{"y", "n", "yes", "no", "on", "off"}, field[strings.LastIndex(field, ".")+1:]) {
+				t.Errorf("%s of %T is a truth value to YAML, and no key", field, file)
 			}
 		}
 	}

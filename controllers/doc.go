@@ -4,7 +4,7 @@
 //	what                                              writer
 //	stream DESIRED: messages and purges               desired.Engine of the node's owner
 //	pod status, end of a pod, mirror pods             reports.Applier, as the node
-//	Node: creation, status (but for two conditions)   reports.Applier, as the node
+//	Node: creation, status (but for three conditions) reports.Applier, as the node
 //	Node: the conditions of its link and progress     nodes, of the node's owner
 //	Events of a Node's link and progress              nodes, of the node's owner
 //	Node: the labels of a gateway (set, not removed)  nodes, of the node's owner
@@ -12,8 +12,9 @@
 //	ConfigMap frond-node-ports                        ports, of the owner of the node that gets one
 //	pods: two tolerations and their annotation        autonomy, of the node's owner
 //	CertificateSigningRequests of nodes: approval     csrs, of the node's owner
-//	registry: what nodes want and were granted       scopes, of any replica, by compare and set
+//	registry: what nodes want and were granted        scopes, of any replica, by compare and set
 //	Leases in kube-node-lease of edge nodes           nodes, of the node's owner
+//	NodeIdentities; uses of tokens                    cloud/identity, of any replica; frond node revoke
 //	Events of nodes                                   reports.Applier, as the node
 //
 // "Owner" is the one live replica that a node hashes to. Two owners at a time, as at a takeover, do no harm: publishes

@@ -4,6 +4,6 @@
 // clients come from Server.Conn, inside the process. They work while the link is down, and what was acked to them is
 // synced to disk and survives a kill.
 //
-// A dead or half-open link is found within 30 s and dialled again for ever: at once, then at growing, jittered intervals.
+// A dead or half-open link is found within 30 s and dialled again for ever: within 2 s, then at growing, jittered intervals.
 // Stop every client before ending Start.
 package leaf

@@ -8,8 +8,8 @@ import (
 
 // Pods says whether and how the pods of a gateway reach its local API.
 type Pods struct {
-	// Off leaves them with the way that the cluster has for everybody: the address of the Service default/kubernetes.
-	Off bool `json:"off,omitempty"`
+	// Disabled leaves them with the way that the cluster has for everybody: the address of the Service default/kubernetes.
+	Disabled bool `json:"disabled,omitempty"`
 	// Address is host:port where the local API listens for them beside that Service's own addresses; proxies of Services lead
 	// there. The default is 169.254.64.1:6443.
 	Address string `json:"address,omitempty"`
@@ -28,7 +28,7 @@ const defaultPodAddress = "169.254.64.1:6443"
 // complete fills in defaults. A runtime without containers has no pods that could ask.
 func (p *Pods) complete(hollow bool) {
 	if hollow && p.Address == "" {
-		p.Off = true
+		p.Disabled = true
 	}
 	if p.Address == "" {
 		p.Address = defaultPodAddress
@@ -36,7 +36,7 @@ func (p *Pods) complete(hollow bool) {
 }
 
 func (p Pods) validate() error {
-	if p.Off || p.Address == "" {
+	if p.Disabled || p.Address == "" {
 		return nil
 	}
 	var faults []error

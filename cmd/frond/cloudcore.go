@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,10 +13,14 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/frond-edge/frond/api/identity"
 	"github.com/frond-edge/frond/api/inspect"
+	"github.com/frond-edge/frond/internal/install"
 )
 
 const (
@@ -30,6 +35,8 @@ const (
 // cloudcore is how a command reaches a cloudcore: as the user of the kubeconfig.
 type cloudcore struct {
 	server, kubeconfig, context, authority string
+	// hub are the hub's authorities, once they were asked for.
+	hub []byte
 }
 
 func (c *cloudcore) add(cmd *cobra.Command) {
@@ -37,13 +44,13 @@ func (c *cloudcore) add(cmd *cobra.Command) {
 	flags.StringVar(&c.server, "server", "", "cloudcores to ask, https://host:port, separated by commas (default $"+envCloudcore+")")
 	flags.StringVar(&c.kubeconfig, "kubeconfig", "", "kubeconfig whose user asks (default $KUBECONFIG, then ~/.kube/config)")
 	flags.StringVar(&c.context, "context", "", "context of the kubeconfig")
-	flags.StringVar(&c.authority, "certificate-authority", "", "CA of cloudcore's certificate (default the cluster's)")
+	flags.StringVar(&c.authority, "certificate-authority", "", "CA of cloudcore's certificate (default the cluster's, then the hub's as frond init made it)")
 }
 
 var errNoServer = errors.New(`no cloudcore to ask: give --server or set ` + envCloudcore + `
   development cluster:  . .frond/env
-  in a cluster:         kubectl --namespace frond-system port-forward deployment/cloudcore 10282
-                        and --server https://127.0.0.1:10282`)
+  in a cluster:         kubectl --namespace frond-system port-forward deployment/cloudcore 10284
+                        and --server https://127.0.0.1:10284`)
 
 // ask gets a path from the first cloudcore that answers; any one will do.
 func (c *cloudcore) ask(ctx context.Context, path string, into any) error {
@@ -56,7 +63,11 @@ func (c *cloudcore) ask(ctx context.Context, path string, into any) error {
 	}
 	var faults []error
 	for server := range strings.SplitSeq(servers, ",") {
-		err := c.askOne(ctx, strings.TrimRight(strings.TrimSpace(server), "/"), path, into)
+		server = strings.TrimRight(strings.TrimSpace(server), "/")
+		err := c.askOne(ctx, server, path, into)
+		if unknown := (x509.UnknownAuthorityError{}); errors.As(err, &unknown) && c.askAuthority(ctx) {
+			err = c.askOne(ctx, server, path, into)
+		}
 		if err == nil || ctx.Err() != nil {
 			return err
 		}
@@ -126,16 +137,51 @@ func (c *cloudcore) config(server string) (*rest.Config, error) {
 	if !strings.HasPrefix(server, "https://") {
 		return nil, fmt.Errorf("--server %q: want https://host:port", server)
 	}
+	cfg, err := c.cluster()
+	if err != nil {
+		return nil, err
+	}
+	cfg.Host, cfg.ServerName, cfg.Insecure = server, inspect.ServerName, false
+	switch {
+	case c.authority != "":
+		cfg.CAFile, cfg.CAData = c.authority, nil
+	case c.hub != nil:
+		cfg.CAFile, cfg.CAData = "", c.hub
+	}
+	return cfg, nil
+}
+
+// cluster is the kubeconfig's user.
+func (c *cloudcore) cluster() (*rest.Config, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = c.kubeconfig
 	cfg, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: c.context}).ClientConfig()
 	if err != nil {
 		return nil, fmt.Errorf("kubeconfig: %w", err)
 	}
-	cfg = rest.CopyConfig(cfg)
-	cfg.Host, cfg.ServerName, cfg.Insecure = server, inspect.ServerName, false
-	if c.authority != "" {
-		cfg.CAFile, cfg.CAData = c.authority, nil
+	return rest.CopyConfig(cfg), nil
+}
+
+// askAuthority asks the cluster once for the authority that signs cloudcore's certificate after frond init. Who may not read it, or
+// has named another, stays with what the certificate's fault was.
+func (c *cloudcore) askAuthority(ctx context.Context) bool {
+	if c.authority != "" || c.hub != nil {
+		return false
 	}
-	return cfg, nil
+	cfg, err := c.cluster()
+	if err != nil {
+		return false
+	}
+	client, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, oneServer)
+	defer cancel()
+	bundle, err := client.CoreV1().ConfigMaps(identity.Namespace).Get(ctx, install.BundleName, metav1.GetOptions{})
+	if err != nil {
+		return false
+	}
+	c.hub = []byte(bundle.Data[install.EntryBundle])
+	return len(c.hub) > 0
 }

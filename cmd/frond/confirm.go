@@ -14,7 +14,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/frond-edge/frond/api/wire"
 )
@@ -23,9 +22,9 @@ import (
 const confirmTimeout = 30 * time.Second
 
 type confirm struct {
-	kubeconfig string
-	all        bool
-	output     output
+	kube
+	all    bool
+	output output
 }
 
 // confirmed is one line of the output.
@@ -47,7 +46,7 @@ what may be missed later. It needs the right to patch the Node.`,
 			return c.Run(cmd.Context(), args, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	cmd.Flags().StringVar(&c.kubeconfig, "kubeconfig", "", "file that says how to reach the cluster; kubectl's by default")
+	c.add(cmd)
 	cmd.Flags().BoolVar(&c.all, "all-held", false, "confirm for every gateway that waits")
 	c.output.add(cmd)
 	return cmd
@@ -83,27 +82,13 @@ func (c *confirm) Run(ctx context.Context, names []string, out, talk io.Writer) 
 			continue
 		}
 		patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, wire.ConfirmAnnotation, hold.Token)
-		if _, err := client.CoreV1().Nodes().Patch(ctx, node.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: "frond"}); err != nil {
+		if _, err := client.CoreV1().Nodes().Patch(ctx, node.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: fieldOwner}); err != nil {
 			faults = append(faults, fmt.Errorf("confirm for %s: %w", node.Name, err))
 			continue
 		}
 		done = append(done, confirmed{Node: node.Name, Hold: hold})
 	}
 	return errors.Join(append(faults, c.print(done, asJSON, out, talk))...)
-}
-
-func (c *confirm) client() (kubernetes.Interface, error) {
-	rules := clientcmd.NewDefaultClientConfigLoadingRules() // as kubectl: $KUBECONFIG, then ~/.kube/config
-	rules.ExplicitPath = c.kubeconfig
-	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
-	if err != nil {
-		return nil, fmt.Errorf("find the cluster: %w", err)
-	}
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return nil, fmt.Errorf("reach the cluster: %w", err)
-	}
-	return client, nil
 }
 
 func (c *confirm) nodes(ctx context.Context, client kubernetes.Interface, names []string) ([]corev1.Node, error) {
@@ -118,7 +103,7 @@ func (c *confirm) nodes(ctx context.Context, client kubernetes.Interface, names 
 	for _, name := range names {
 		node, err := client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
-			return nil, fmt.Errorf("there is no node %s", name)
+			return nil, fmt.Errorf("there is no node %s: kubectl get nodes shows them", name)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("read node %s: %w", name, err)

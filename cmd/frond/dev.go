@@ -71,6 +71,7 @@ type output string
 
 func (o *output) add(cmd *cobra.Command) {
 	cmd.Flags().StringVarP((*string)(o), "output", "o", "", `"json" for machines`)
+	completeOutput(cmd, "json")
 }
 
 func (o output) json() (bool, error) {

@@ -16,6 +16,8 @@ func newExec(c *cluster) *cobra.Command {
 frond and with frond edge talking to it.`,
 		Example: "  frond dev exec edge-1 -- frond edge get pods -A\n  frond dev exec edge-1 -- ip route",
 		Args:    cobra.MinimumNArgs(2),
+
+		ValidArgsFunction: c.complete,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			dev, err := c.open(cmd.ErrOrStderr())
 			if err != nil {

@@ -26,7 +26,7 @@ func (f *fault) Run(ctx context.Context, what string, talk io.Writer) error {
 
 func (f *fault) command(use, short string) *cobra.Command {
 	return &cobra.Command{
-		Use: use, Short: short, Args: cobra.ExactArgs(1),
+		Use: use, Short: short, Args: cobra.ExactArgs(1), ValidArgsFunction: f.complete,
 		RunE: func(cmd *cobra.Command, args []string) error { return f.Run(cmd.Context(), args[0], cmd.ErrOrStderr()) },
 	}
 }

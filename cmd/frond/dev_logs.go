@@ -20,6 +20,8 @@ func newLogs(c *cluster) *cobra.Command {
 		Use:   "logs PART",
 		Short: "Print the log of a part",
 		Args:  cobra.ExactArgs(1),
+
+		ValidArgsFunction: c.complete,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return l.Run(cmd.Context(), args[0], cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},

@@ -25,6 +25,8 @@ func newReboot(c *cluster) *cobra.Command {
 loses in a reboot is lost: mounts, sockets, cgroups, network namespaces. The time counts from the runtime being ready.
 With --offline the link is cut before and stays cut: frond dev heal brings it back.`,
 		Args: cobra.ExactArgs(1),
+
+		ValidArgsFunction: c.complete,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return r.Run(cmd.Context(), args[0], cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},

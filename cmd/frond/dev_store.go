@@ -27,6 +27,8 @@ func newStore(c *cluster) *cobra.Command {
 RESOURCE is plural or singular, with its group if it has one: configmap, pods, endpointslices.discovery.k8s.io.`,
 		Example: "  frond dev store edge-1 list\n  frond dev store edge-1 get configmap default/web -o json",
 		Args:    cobra.RangeArgs(2, 4),
+
+		ValidArgsFunction: c.complete,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return s.Run(cmd.Context(), args, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},

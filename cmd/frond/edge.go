@@ -138,7 +138,7 @@ func (e *edge) answers(ctx context.Context) error {
 	case errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("there is no socket %s: edgecore does not run here, or its localAPI.socket is another one (--socket, $%s)", e.socket, envSocket)
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return fmt.Errorf("nobody answers at %s: edgecore is down", e.socket)
+		return fmt.Errorf("nobody answers at %s: edgecore is down (systemctl status edgecore)", e.socket)
 	default:
 		return fmt.Errorf("open %s: %w", e.socket, err)
 	}

@@ -64,7 +64,8 @@ not before. A second time changes nothing; what a crash has cut short is continu
 	f.StringSliceVar(&j.ignored, "ignore-preflight-errors", nil, "checks whose failure only warns, by id, or all")
 	f.DurationVar(&j.timeout, "timeout", 5*time.Minute, "how long to wait for the cloud, and until the gateway is ready")
 	f.BoolVar(&j.NoStart, "no-start", false, "do not start edgecore; print how to")
-	f.StringVarP(&j.output, "output", "o", "", "json")
+	f.StringVarP(&j.output, "output", "o", "", `"json" for machines`)
+	completeOutput(cmd, "json")
 	machineFlags(cmd, &j.Machine)
 	return cmd
 }

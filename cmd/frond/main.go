@@ -24,18 +24,15 @@ func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 func run(args []string, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	root := &cobra.Command{
-		Use:               "frond",
-		Short:             "Frond carries Kubernetes to gateways behind bad networks",
-		SilenceUsage:      true,
-		SilenceErrors:     true,
-		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
-	}
+	root := newRoot()
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	root.AddCommand(newInit(), newToken(), newNode(), newCA(), newNodeStatus(), newSync(), newConfirm(), newEdge(), newJoin(), newReset(), newDev(), newVersion())
-	if err := root.ExecuteContext(ctx); err != nil {
+	err := mistyped(root, args)
+	if err == nil {
+		err = root.ExecuteContext(ctx)
+	}
+	if err != nil {
 		if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 			_, _ = fmt.Fprintln(stderr, "interrupted")
 			return 130
@@ -52,14 +49,78 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
+// newRoot is the whole tree of commands.
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "frond",
+		Short: "Frond carries Kubernetes to gateways behind bad networks",
+		Long: `Frond carries Kubernetes to gateways behind bad networks.
+
+Results go to stdout, talk to stderr. Exit codes: 0 done; 1 an error, which says what to do; 2 (join) the machine is not fit, and
+nothing was changed; 130 interrupted. frond edge and frond dev exec end with the code of what they run.`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	for _, group := range []struct {
+		title    string
+		commands []*cobra.Command
+	}{
+		{"A cluster, and who may come in:", []*cobra.Command{newInit(), newToken(), newNode(), newCA()}},
+		{"All gateways, seen from the cloud:", []*cobra.Command{newNodeStatus(), newSync(), newConfirm()}},
+		{"The gateway that this runs on:", []*cobra.Command{newJoin(), newEdge(), newReset()}},
+		{"Development:", []*cobra.Command{newDev()}},
+	} {
+		root.AddGroup(&cobra.Group{ID: group.title, Title: group.title})
+		for _, cmd := range group.commands {
+			cmd.GroupID = group.title
+			root.AddCommand(cmd)
+		}
+	}
+	root.AddCommand(newVersion())
+	return root
+}
+
+// mistyped finds a word that is no command of its group; cobra looks at the first word only, and shows help for the others.
+func mistyped(root *cobra.Command, args []string) error {
+	cmd, rest, err := root.Find(args)
+	if err != nil || cmd.Runnable() || cmd.ParseFlags(rest) != nil { // cobra says what is wrong
+		return nil
+	}
+	words := cmd.Flags().Args()
+	if len(words) == 0 || words[0] == "help" {
+		return nil
+	}
+	hint := fmt.Sprintf("%s --help lists them", cmd.CommandPath())
+	cmd.SuggestionsMinimumDistance = 2
+	if near := cmd.SuggestionsFor(words[0]); len(near) > 0 {
+		hint = "is it " + strings.Join(near, ", ") + "?"
+	}
+	return fmt.Errorf("unknown command %q for %q: %s", words[0], cmd.CommandPath(), hint)
+}
+
+// version is the output of frond version for machines.
+type version struct {
+	Version string `json:"version"`
+}
+
 func newVersion() *cobra.Command {
-	return &cobra.Command{
+	var o output
+	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintln(cmd.OutOrStdout(), buildinfo.Version())
+			asJSON, err := o.json()
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return printJSON(cmd.OutOrStdout(), version{buildinfo.Version()})
+			}
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), buildinfo.Version())
 			return err
 		},
 	}
+	o.add(cmd)
+	return cmd
 }

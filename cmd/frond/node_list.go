@@ -54,6 +54,7 @@ itself; "expired" when it needs a new token; "revoked" when frond node revoke sh
 	}
 	n.add(cmd)
 	cmd.Flags().StringVarP(&n.output, "output", "o", "", `"wide" for whole keys, "json" for machines`)
+	completeOutput(cmd, "wide", "json")
 	return cmd
 }
 

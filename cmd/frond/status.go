@@ -35,7 +35,9 @@ func newNodeStatus() *cobra.Command {
 
 DESIRED counts the objects that the gateway should hold or delete, DELIVERED those of them that were sent to it, APPLIED those
 that are on its disk; a ? is not known yet. BEHIND is the age of the oldest change that is not on its disk. OUTBOX counts the
-reports that wait at the gateway. AUTONOMY is how long its pods stay while its link is down (annotation frond.io/autonomy). Needs the right to list nodes, or to get the one that is named.`,
+reports that wait at the gateway. AUTONOMY is how long its pods stay while its link is down (annotation frond.io/autonomy).
+
+It needs the right to list nodes, or to get the one that is named.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return s.Run(cmd.Context(), strings.Join(args, ""), cmd.OutOrStdout())
@@ -90,7 +92,7 @@ func (s *nodeStatus) once(ctx context.Context, node string, asJSON bool, out io.
 		return printJSON(out, all)
 	}
 	if len(all.Nodes) == 0 {
-		return errors.New("there are no gateways: no Node has the label node-role.kubernetes.io/edge")
+		return errors.New("there are no gateways: no Node has the label node-role.kubernetes.io/edge. frond token create --print-join-command tells how one joins")
 	}
 	return printNodes(out, all.Nodes, time.Now())
 }

@@ -73,7 +73,7 @@ func deleteToken(ctx context.Context, client kubernetes.Interface, id string) er
 	secrets := client.CoreV1().Secrets(identity.TokenNamespace)
 	o, err := secrets.Get(ctx, bootstraputil.BootstrapTokenSecretName(id), metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		return fmt.Errorf("there is no token %s", id)
+		return fmt.Errorf("there is no token %s: frond token list shows them", id)
 	}
 	if err != nil {
 		return fmt.Errorf("read token %s: %w", id, err)

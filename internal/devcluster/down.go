@@ -94,6 +94,7 @@ func (c *Cluster) removeFiles(keepLogs bool) error {
 	names := []string{
 		"bin", "pki", "nats", "etcd", "env", "wan.json", "egress.yaml", "kubeconfig",
 		"controller-manager.kubeconfig", "scheduler.kubeconfig", "cloudcore.kubeconfig", "cloudcore.token",
+		"metrics-server.kubeconfig", "metrics-server.token", "metrics-server.yaml",
 	}
 	for kind, n := range map[string]int{"hub": s.Spec.Hubs, "cloudcore": s.Spec.Cloudcores, "edge": s.Spec.Edges} {
 		names = append(names, numbered(kind, n)...)

@@ -82,7 +82,7 @@ func TestEveryListenerWantsTLS13(t *testing.T) {
 		"local API": {edge.LocalAPI.Address, false},
 		"kubelet":   {net.JoinHostPort(edge.Kubelet.Address, strconv.Itoa(int(edge.Kubelet.Port))), false},
 	}
-	if !edge.LocalAPI.Pods.Off {
+	if !edge.LocalAPI.Pods.Disabled {
 		listeners["local API for pods"] = struct {
 			address string
 			here    bool

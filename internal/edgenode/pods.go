@@ -26,7 +26,7 @@ func (n *Node) localAPI() localapi.Config {
 	if endpoint := n.runtimeEndpoint(); endpoint != "" {
 		cfg.Stopper = edged.Stopper{Endpoint: endpoint}
 	}
-	if address, err := netip.ParseAddrPort(c.Pods.Address); err == nil && !c.Pods.Off { // it was validated
+	if address, err := netip.ParseAddrPort(c.Pods.Address); err == nil && !c.Pods.Disabled { // it was validated
 		cfg.Pods = localapi.Pods{Dir: n.cfg.Dir, Address: address, Claim: hostaddr.Claim, Expired: time.Duration(c.Pods.ExpiredTokens)}
 		if !c.Pods.Outside {
 			cfg.Pods.Outside = hostaddr.Outside

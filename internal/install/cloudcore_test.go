@@ -21,6 +21,9 @@ func TestCloudcoreIsConfigured(t *testing.T) {
 	if len(c.Hub.URLs) != 3 || c.Replicas != 3 || c.Identity.Cells != 4 || !c.Identity.Enabled() || c.Identity.HubURLs[0] != settings.HubURLs[0] {
 		t.Errorf("configuration %+v", c)
 	}
+	if c.Inspect.Address != "127.0.0.1:10284" || c.Inspect.ClientCAFile == "" {
+		t.Errorf("frond status is answered at %+v", c.Inspect)
+	}
 	own := "# ours\nlogLevel: debug\nidentity:\n  renewWindow: 1h\n" + fresh[strings.Index(fresh, "identity:\n")+len("identity:\n"):] + fresh[:strings.Index(fresh, "identity:\n")]
 	for name, tt := range map[string]struct {
 		settings  install.Settings

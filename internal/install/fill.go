@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nkeys"
+
+	"github.com/frond-edge/frond/api/inspect"
 )
 
 // Files are by their name, "folder/entry"; a folder is a Secret of the cluster.
@@ -86,8 +88,11 @@ func Fill(have Files, spec Spec, now time.Time) (Files, []Change, error) {
 			return nil, nil, err
 		}
 	}
-	for folder, name := range map[string]string{FolderCloudcore: "cloudcore", FolderAdmin: "admin"} {
-		if err := f.certificate(folder, signer, subject{name: name}, bundle); err != nil {
+	for folder, s := range map[string]subject{
+		FolderCloudcore: {name: "cloudcore", hosts: []string{inspect.ServerName}}, // it answers frond status with it
+		FolderAdmin:     {name: "admin"},
+	} {
+		if err := f.certificate(folder, signer, s, bundle); err != nil {
 			return nil, nil, err
 		}
 	}
