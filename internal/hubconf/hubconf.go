@@ -37,6 +37,8 @@ type Config struct {
 	Name, Store string
 	// Client, Cluster, Leaf and Websocket are where it listens: host:port. No Cluster: a hub of one server. No Websocket: none.
 	Client, Cluster, Leaf, Websocket string
+	// Health is where /healthz answers probes, over TLS, to whoever asks, and with it all that the server says about itself. "": nowhere.
+	Health string
 	// Routes are URLs of the hub's servers, all of them: nats-route://host:port.
 	Routes []string
 	// CA is the file with the authorities of who may connect as a client or a server.
@@ -176,6 +178,8 @@ func quotedList(words []string) string {
 
 const text = `server_name: {{printf "%q" .Name}}
 listen: {{printf "%q" .Client}}
+{{- if .Health}}
+https: {{printf "%q" .Health}}{{end}}
 max_payload: 8MB
 ping_interval: "5s"
 ping_max: 2

@@ -26,6 +26,8 @@ const (
 	cloudcoreFolder = "/etc/frond"
 	// clusterCA is where each pod finds the authorities of its cluster.
 	clusterCA = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
+	// portCloudcore is cloudcore's own default, and that of deploy/cloud.
+	portCloudcore = 10280
 )
 
 // cloudcore is the part of cloudcore's configuration that follows from what was installed.
@@ -38,6 +40,7 @@ func (s Settings) cloudcore() config.CloudCore {
 			Cells: s.Cells, HubURLs: s.HubURLs, ClusterCAFile: clusterCA,
 		},
 		Replicas: s.HubServers,
+		Listen:   everywhere(portCloudcore), // of probes, and of who collects metrics
 	}
 	for _, server := range s.servers() {
 		c.Hub.URLs = append(c.Hub.URLs, "nats://"+inCluster(server.Name)+":"+strconv.Itoa(portClient))
