@@ -41,6 +41,8 @@ type Config struct {
 	Health string
 	// Routes are URLs of the hub's servers, all of them: nats-route://host:port.
 	Routes []string
+	// Advertise is what its peers tell each other of it, host:port with a name of its certificate. "": the address that it calls from.
+	Advertise string
 	// CA is the file with the authorities of who may connect as a client or a server.
 	CA string
 	// Cert and Key are the files of the server's own certificate. Cert ends with the authority's, so that who joins can compare
@@ -198,6 +200,8 @@ cluster {
   name: "hub"
   listen: {{printf "%q" .Cluster}}
   no_advertise: true
+  {{- if .Advertise}}
+  advertise: {{printf "%q" .Advertise}}{{end}}
   compression: off
   routes: [{{list .Routes}}]
   tls { {{template "mutual" .}} }

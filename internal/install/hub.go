@@ -59,9 +59,10 @@ func (f Files) configure(have Files, s Settings) ([]Change, error) {
 			Health: everywhere(portHealth), CA: in(EntryBundle), Cert: in(EntryCert), Key: in(EntryKey),
 		}
 		if len(servers) > 1 {
-			conf.Cluster = everywhere(portCluster)
+			at := func(server string) string { return inCluster(server) + ":" + strconv.Itoa(portCluster) }
+			conf.Cluster, conf.Advertise = everywhere(portCluster), at(server.Name)
 			for _, peer := range servers {
-				conf.Routes = append(conf.Routes, "nats-route://"+inCluster(peer.Name)+":"+strconv.Itoa(portCluster))
+				conf.Routes = append(conf.Routes, "nats-route://"+at(peer.Name))
 			}
 		}
 		text, err := conf.Render()
