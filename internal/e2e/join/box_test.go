@@ -70,7 +70,12 @@ type process struct {
 	cmd  *exec.Cmd
 	log  string
 	done chan struct{}
+	// grace is how long it may take to end; a machine has none.
+	grace time.Duration
 }
+
+// podGrace is what Kubernetes gives a pod.
+const podGrace = 30 * time.Second
 
 // start runs a program in the box until the test ends, or stop.
 func (b box) start(t *testing.T, args ...string) *process {
@@ -79,7 +84,8 @@ func (b box) start(t *testing.T, args ...string) *process {
 	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	must(t, err)
 	enter := []string{"--net=/run/netns/" + b.netns, "--", "unshare", "--mount", "--propagation", "private", "--uts"}
-	if b.init {
+	if p.grace = podGrace; b.init {
+		p.grace = 0
 		enter = append(enter, "--pid", "--fork", "--kill-child", "--ipc", "--cgroup")
 	}
 	enter = append(enter, "--", "sh", "-c", b.script(), "sh")
@@ -102,16 +108,19 @@ func (b box) start(t *testing.T, args ...string) *process {
 	return p
 }
 
-// stop asks the process to end, and kills it if it does not.
+// stop asks the process to end, and kills it if it does not. A machine loses its power.
 func (p *process) stop(t *testing.T) {
 	t.Helper()
-	_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may be gone
-	limit := time.NewTimer(20 * time.Second)
-	defer limit.Stop()
-	select {
-	case <-p.done:
-		return
-	case <-limit.C:
+	if p.grace > 0 {
+		_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may be gone
+		limit := time.NewTimer(p.grace)
+		defer limit.Stop()
+		select {
+		case <-p.done:
+			return
+		case <-limit.C:
+			t.Errorf("it did not end within %s: %s", p.grace, tail(p.log))
+		}
 	}
 	_ = p.cmd.Process.Kill()
 	<-p.done

@@ -14,6 +14,8 @@ import (
 	"io"
 	"math/big"
 	"net"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -54,7 +56,7 @@ func (c *cloud) throughTheLeafPort(t *testing.T, d doors) {
 	c.gateway(node, "10.201.0.101", 7422)
 	m := c.machine(t, node)
 	c.shut(t, node, front+":443", front+":3128", front+":22", "10.201.0.1:7422")
-	clean := m.files(t)
+	clean, n := m.files(t), d.leaf.count()
 	command := strings.TrimSpace(c.frond(t, "token", "create", "--node", node, "--print-join-command"))
 	secret := strings.Fields(command)[4]
 
@@ -67,7 +69,7 @@ func (c *cloud) throughTheLeafPort(t *testing.T, d doors) {
 	if want := []string{"etc/frond/edgecore.yaml", "etc/systemd/system/edgecore.service", "etc/systemd/system/multi-user.target.wants/edgecore.service"}; !slices.Equal(ours, want) {
 		t.Errorf("it made %q, want %q", ours, want)
 	}
-	for _, call := range d.leaf.since(0) {
+	for _, call := range d.leaf.since(n) {
 		if host, _, _ := net.SplitHostPort(call.from); host != "10.201.0.101" || silent(call.all(), secret) != nil {
 			t.Errorf("from %s was said %v", call.from, silent(call.all(), secret))
 		}
@@ -84,8 +86,10 @@ func (c *cloud) throughTheLeafPort(t *testing.T, d doors) {
 		t.Errorf("a second time changes the cloud (-before +after):\n%s", diff)
 	}
 
-	m.down()
+	t.Log("the second time is over: power off")
+	m.stop(t)
 	m.boot(t)
+	t.Log("it has booted")
 	eventually(t, "edgecore runs after a reboot", func(ctx context.Context) error {
 		out, err := m.command(ctx, "wget -qO- http://127.0.0.1:10281/readyz || curl -fsS http://127.0.0.1:10281/readyz").CombinedOutput()
 		if err != nil {
@@ -93,10 +97,12 @@ func (c *cloud) throughTheLeafPort(t *testing.T, d doors) {
 		}
 		return nil
 	})
+	t.Log("edgecore is ready again")
 	if out := m.shell(t, "systemctl stop edgecore && "+command+hollow); out.code != 0 || !strings.Contains(out.talk, node+" is a gateway") {
 		t.Errorf("what was stopped is started: exit %d, %s", out.code, out.talk)
 	}
 
+	t.Log("it is stopped and joined a third time")
 	c.leave(t, m, node, clean)
 }
 
@@ -111,6 +117,9 @@ func (c *cloud) leave(t *testing.T, m *machine, node string, clean map[string]st
 	if left := m.ours(t, clean); len(left) > 0 {
 		t.Errorf("frond reset leaves %v", left)
 	}
+	if _, err := os.Stat(filepath.Join(m.dir, "lib", "frond")); err == nil {
+		t.Error("frond reset leaves /var/lib/frond")
+	}
 	if running := m.programs(t); strings.Contains(running, "edgecore") {
 		t.Errorf("frond reset leaves processes:\n%s", running)
 	}
@@ -121,7 +130,10 @@ func (c *cloud) leave(t *testing.T, m *machine, node string, clean map[string]st
 	if result := decoded[undone](t, again.out); again.code != 0 || !result.Already {
 		t.Errorf("frond reset once more: exit %d, %+v, %s", again.code, result, again.talk)
 	}
-	c.joined(t, node) // the cloud keeps what it has
+	if _, err := c.kube.CoreV1().Nodes().Get(t.Context(), node, metav1.GetOptions{}); err != nil {
+		t.Errorf("frond reset reaches the cloud: %v", err)
+	}
+	t.Log("it is reset")
 	for _, line := range result.Cloud {
 		words := strings.Fields(line)
 		if words[0] == "frond" {
@@ -130,6 +142,7 @@ func (c *cloud) leave(t *testing.T, m *machine, node string, clean map[string]st
 			c.kubectl(t, words[1:]...)
 		}
 	}
+	t.Log("it is revoked, and its Node deleted")
 	nodes := decoded[[]listed](t, c.frond(t, "node", "list", "-o", "json"))
 	if i := slices.IndexFunc(nodes, func(n listed) bool { return n.Node == node }); i < 0 || nodes[i].State != "revoked" {
 		t.Errorf("revoked in the cloud, and it lists %+v", nodes)
@@ -219,9 +232,6 @@ func (c *cloud) impostor(t *testing.T, m *machine, made token) {
 	t.Helper()
 	cert := selfSigned(t)
 	heard := make(chan []byte, 100) // more than there are tries
-	l, err := wan.Listen(c.network.name("cloud"), elsewhere+":7422")
-	must(t, err)
-	must(t, l.Close()) // the address is free
 	r := listen(t, c.network.name("cloud"), elsewhere+":7422", func(ctx context.Context, conn net.Conn, call *call) {
 		inside := tls.Server(tee{conn, call}, &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{cert}})
 		_ = inside.SetDeadline(time.Now().Add(patience))
@@ -351,11 +361,11 @@ func (c *cloud) joined(t *testing.T, name string) map[string]any {
 	return map[string]any{"uid": node.UID, "labels": node.Labels, "spec": node.Spec, "key": nodes[i].Key}
 }
 
-// ours are the files on the machine's disk that were not there, without those of /var/lib/frond.
+// ours are the files on the machine's disk that were not there, outside of /var/lib/frond.
 func (m *machine) ours(t *testing.T, clean map[string]string) (names []string) {
 	t.Helper()
 	for name := range m.files(t) {
-		if _, was := clean[name]; !was && !strings.HasPrefix(name, "lib/frond/identity/") {
+		if _, was := clean[name]; !was && !strings.HasPrefix(name, "lib/frond/") {
 			names = append(names, name)
 		}
 	}
