@@ -134,6 +134,7 @@ func (c *cloud) leave(t *testing.T, m *machine, node string, clean map[string]st
 		t.Errorf("frond reset reaches the cloud: %v", err)
 	}
 	t.Log("it is reset")
+	slices.Reverse(result.Cloud) // a Node that is gone has no link to wait for
 	for _, line := range result.Cloud {
 		words := strings.Fields(line)
 		if words[0] == "frond" {
