@@ -52,8 +52,7 @@ func newCloud(t *testing.T) *cloud {
 	programs, err := toolchain.Ensure(t.Context(), toolchain.Request{Kube: true, Nats: true, Frond: true}, os.Stderr)
 	must(t, err)
 	dir := t.TempDir()
-	must(t, os.Chmod(filepath.Dir(dir), 0o755)) //nolint:gosec // pods are other users
-	must(t, os.Chmod(dir, 0o755))               //nolint:gosec // the same
+	must(t, errors.Join(os.Chmod(filepath.Dir(dir), 0o755), os.Chmod(dir, 0o755))) // pods are other users
 	c := &cloud{network: newNetwork(t), programs: programs, kube: k.Client(t), config: k.Config(), dir: dir}
 	file := clientcmdapi.NewConfig()
 	file.Clusters["c"] = &clientcmdapi.Cluster{Server: c.config.Host, CertificateAuthorityData: c.config.CAData}

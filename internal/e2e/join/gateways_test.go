@@ -52,6 +52,7 @@ type (
 
 // throughTheLeafPort is the life of a gateway: the printed command, once more, a reboot, a reset, and once more.
 func (c *cloud) throughTheLeafPort(t *testing.T, d doors) {
+	t.Helper()
 	const node = "pump-7"
 	c.gateway(node, "10.201.0.101", 7422)
 	m := c.machine(t, node)
@@ -152,6 +153,7 @@ func (c *cloud) leave(t *testing.T, m *machine, node string, clean map[string]st
 
 // throughAProxy joins where the only way out is an HTTP proxy, which lets nobody but to port 443.
 func (c *cloud) throughAProxy(t *testing.T, d doors) {
+	t.Helper()
 	const node = "pump-8"
 	c.gateway(node, "10.201.0.102", 3128)
 	m := c.machine(t, node)
@@ -187,6 +189,7 @@ func (c *cloud) throughAProxy(t *testing.T, d doors) {
 
 // wrongHash tries to join with a hash that is not the hub's, and with somebody else in the hub's place. Neither hears of the token.
 func (c *cloud) wrongHash(t *testing.T, d doors) {
+	t.Helper()
 	const node = "pump-9"
 	c.gateway(node, "10.201.0.103", 7422)
 	m := c.machine(t, node)
@@ -233,7 +236,7 @@ func (c *cloud) impostor(t *testing.T, m *machine, made token) {
 	t.Helper()
 	cert := selfSigned(t)
 	heard := make(chan []byte, 100) // more than there are tries
-	r := listen(t, c.network.name("cloud"), elsewhere+":7422", func(ctx context.Context, conn net.Conn, call *call) {
+	r := listen(t, c.name("cloud"), elsewhere+":7422", func(ctx context.Context, conn net.Conn, call *call) {
 		inside := tls.Server(tee{conn, call}, &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{cert}})
 		_ = inside.SetDeadline(time.Now().Add(patience))
 		shaken := inside.HandshakeContext(ctx)
@@ -244,8 +247,8 @@ func (c *cloud) impostor(t *testing.T, m *machine, made token) {
 		heard <- said
 	})
 	// The name leads elsewhere now, through the same router and port.
-	c.network.within(m.name+"-r", fmt.Sprintf("add rule ip hide through iifname \"in\" ip daddr %s tcp dport 7422 accept\n", elsewhere), "nft", "-f", "-")
-	c.network.within(m.name, fmt.Sprintf("add rule inet only out ip daddr %s tcp dport 7422 accept\n", elsewhere), "nft", "-f", "-")
+	c.within(m.name+"-r", fmt.Sprintf("add rule ip hide through iifname \"in\" ip daddr %s tcp dport 7422 accept\n", elsewhere), "nft", "-f", "-")
+	c.within(m.name, fmt.Sprintf("add rule inet only out ip daddr %s tcp dport 7422 accept\n", elsewhere), "nft", "-f", "-")
 	if out := m.shell(t, "sed -i s/"+front+"/"+elsewhere+"/ /etc/hosts"); out.code != 0 {
 		t.Fatal(out.talk)
 	}
@@ -331,7 +334,7 @@ func (c *cloud) shut(t *testing.T, part string, addresses ...string) {
 	t.Helper()
 	for _, address := range addresses {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		if conn, err := wan.Dial(ctx, c.network.name(part), address); err == nil {
+		if conn, err := wan.Dial(ctx, c.name(part), address); err == nil {
 			_ = conn.Close()
 			t.Errorf("%s gets through to %s", part, address)
 		}

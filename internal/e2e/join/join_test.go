@@ -89,7 +89,7 @@ type doors struct {
 func (c *cloud) doors(t *testing.T) doors {
 	t.Helper()
 	const websocket = front + ":443"
-	cloud := c.network.name("cloud")
+	cloud := c.name("cloud")
 	return doors{
 		leaf:      listen(t, cloud, front+":7422", pass(cloud, "10.201.0.1:7422", "10.201.0.2:7422", "10.201.0.3:7422")),
 		websocket: listen(t, cloud, websocket, pass(cloud, "10.201.0.1:7443", "10.201.0.2:7443", "10.201.0.3:7443")),

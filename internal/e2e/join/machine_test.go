@@ -52,7 +52,7 @@ func (c *cloud) machine(t *testing.T, name string) *machine {
 	must(t, os.WriteFile(filepath.Join(etc, "hosts"), []byte("127.0.0.1 localhost\n"+front+" hub.example.com\n"), 0o644))
 	must(t, os.WriteFile(filepath.Join(etc, "hostname"), []byte(name+"\n"), 0o644))
 	m := &machine{box: box{
-		name: name, netns: c.network.name(name), dir: dir, init: true, env: []string{"container=frond"},
+		name: name, netns: c.name(name), dir: dir, init: true, env: []string{"container=frond"},
 		binds: map[string]string{
 			"/etc": etc, "/var/lib": lib, "/usr/lib/systemd/system": units, "/usr/lib/systemd/system-generators": empty,
 			"/usr/local/bin/frond": c.programs.Frond, "/usr/local/bin/edgecore": c.programs.Edgecore,
@@ -110,7 +110,7 @@ func leave(t *testing.T, root string) {
 // boot starts the machine, and waits until its units are started.
 func (m *machine) boot(t *testing.T) {
 	t.Helper()
-	m.process = m.box.start(t, "/lib/systemd/systemd", "--system", "--unit=multi-user.target", "--log-target=console", "--show-status=no")
+	m.process = m.start(t, "/lib/systemd/systemd", "--system", "--unit=multi-user.target", "--log-target=console", "--show-status=no")
 	eventually(t, m.name+" boots", func(ctx context.Context) error {
 		if err := m.alive(); err != nil {
 			return &endedError{err}
