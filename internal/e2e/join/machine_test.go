@@ -134,7 +134,7 @@ func (m *machine) boot(t *testing.T) {
 // command is a line in a root shell of the machine.
 func (m *machine) command(ctx context.Context, line string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "nsenter", "--target", strconv.Itoa(m.pid), "--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup",
-		"--root", "--wd=/", "--", "/bin/sh", "-c", line)
+		"--root", "--wd", "--", "/bin/sh", "-c", line)
 	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root"}
 	return cmd
 }
