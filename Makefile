@@ -55,7 +55,7 @@ test: tools check ## Everything: unit tests, then a real control plane, then the
 	$(RACE) $(SUM) "$(KUBE)" -- -race -shuffle=on -timeout 20m -p 1
 	$(GO) $(SUM) "$(SLOW)" -- -shuffle=on -timeout 20m -p 1
 	$(GO) $(SUM) ./loadtest/... -- -timeout 20m
-	$(GO) $(SUM) ./internal/e2e/... --format testname -- -timeout 40m
+	$(GO) $(SUM) ./internal/e2e/... --format testname -- -timeout 40m -p 1
 	$(GO) $(SUM) ./internal/attacks/... --format testname -- -timeout 20m
 	$(MAKE) test-faults
 

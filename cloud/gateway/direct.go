@@ -63,6 +63,7 @@ func (g *Gateway) givenTo(port uint16) string {
 // direct listens on the ports that are given, until ctx ends; then it ends all streams.
 func (g *Gateway) direct(ctx context.Context) error {
 	if !g.cfg.Direct.On {
+		<-ctx.Done() // a gateway that has no address at all stays, too
 		return nil
 	}
 	open := map[uint16]net.Listener{}

@@ -18,9 +18,9 @@ func TestWhatInitMakesIsAHub(t *testing.T) {
 	dir := t.TempDir()
 	for file, data := range i.files() {
 		// As in the pod, but in this folder and on ports that are free.
-		text := strings.ReplaceAll(string(data), "/etc/frond", filepath.Join(dir, "frond-hub-0"))
+		text := strings.ReplaceAll(string(data), "/etc/frond", dir)
 		text = strings.ReplaceAll(text, `"/data"`, `"`+filepath.Join(dir, "data")+`"`)
-		for _, port := range []string{"4222", "7422", "7443"} {
+		for _, port := range []string{"4222", "7422", "7443", "8222"} {
 			text = strings.ReplaceAll(text, `"0.0.0.0:`+port+`"`, `"127.0.0.1:-1"`)
 		}
 		path := filepath.Join(dir, file)

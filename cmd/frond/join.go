@@ -116,8 +116,9 @@ func (j *join) Run(ctx context.Context, cloud string, out, talk io.Writer) error
 	if err != nil {
 		return fmt.Errorf("enrol %s: %w", j.node, err)
 	}
-	result := joined{Node: record.Node, Cloud: hub, Key: record.Key, Expires: record.Expires, Already: before}
-	if before {
+	result := joined{Node: record.Node, Cloud: hub, Key: record.Key, Expires: record.Expires}
+	if before && j.runs(ctx) {
+		result.Already = true
 		phase(talk, "done", "this machine is already joined as %s; frond reset undoes it", record.Node)
 		return j.print(out, result)
 	}
@@ -177,7 +178,7 @@ func (j *join) complete(cloud string) (hub string, err error) {
 	return hub, errors.Join(faults...)
 }
 
-// before tells whether this machine has joined to its end: it has a record and a configuration.
+// before tells whether this machine is known in the cloud and configured: what is left then is the start.
 func (j *join) before() (bool, error) {
 	was, there, err := j.Installed()
 	if err != nil || !there {
@@ -215,6 +216,15 @@ func (j *join) preflight(ctx context.Context, cfg enrol.Config, talk io.Writer) 
 		return &failure{fmt.Sprintf("%d checks failed; nothing was changed. --ignore-preflight-errors=ID goes on in spite of one", failed), preflightFailed}
 	}
 	return nil
+}
+
+// runs tells whether the start is done, or nobody's here to do.
+func (j *join) runs(ctx context.Context) bool {
+	if j.NoStart || !machine.Systemd() {
+		return true
+	}
+	edgecore, err := machine.Edgecore()
+	return err == nil && j.Started(ctx, edgecore)
 }
 
 // start has edgecore started and waits until the gateway is ready, or says how to start it.

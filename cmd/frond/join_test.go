@@ -105,11 +105,13 @@ func TestJoinTwiceAndReset(t *testing.T) {
 	// Whoever does not say yes keeps all.
 	r := &reset{Machine: machine.Machine{Dir: filepath.Join(dir, "data"), Config: filepath.Join(dir, "edgecore.yaml"), UnitDir: dir}}
 	var talk bytes.Buffer
-	if err := r.Run(t.Context(), strings.NewReader("\n"), &talk); err == nil || !strings.Contains(talk.String(), "[y/N]") {
+	if err := r.Run(t.Context(), strings.NewReader("\n"), &talk, &talk); err == nil || !strings.Contains(talk.String(), "[y/N]") {
 		t.Errorf("reset without a yes: %v, %s", err, talk.String())
 	}
-	if code, _, talk := frond(append([]string{"reset", "--yes"}, files(dir)...)...); code != 0 || !strings.Contains(talk, "frond node revoke gw-1") {
-		t.Errorf("reset: exit %d, %s", code, talk)
+	code, out, words := frond(append([]string{"reset", "--yes", "-o", "json"}, files(dir)...)...)
+	var result undone
+	if err := json.Unmarshal([]byte(out), &result); err != nil || code != 0 || !strings.Contains(words, "frond node revoke gw-1") || result.Node != "gw-1" {
+		t.Errorf("reset: exit %d, %s, %q, %v", code, words, out, err)
 	}
 	left, err := os.ReadDir(dir)
 	if err != nil || len(left) > 0 {

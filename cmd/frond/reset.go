@@ -16,6 +16,22 @@ import (
 type reset struct {
 	machine.Machine
 	yes, keepPods bool
+	output        output
+}
+
+// undone is what -o json prints.
+type undone struct {
+	// Node is what this machine was; "" if its configuration could not be read, or it was none.
+	Node string `json:"node,omitempty"`
+	// Already says that there was nothing to undo.
+	Already bool `json:"already"`
+	// Pods is how many were ended, PodsLeft why some were not.
+	Pods     int    `json:"pods"`
+	PodsLeft string `json:"podsLeft,omitempty"`
+	// Removed are files and folders.
+	Removed []string `json:"removed"`
+	// Cloud are commands for what is left there.
+	Cloud []string `json:"cloud"`
 }
 
 func newReset() *cobra.Command {
@@ -28,22 +44,77 @@ all that it has stored are removed. What remains: images and the container runti
 and in the cloud the Node and its identity (kubectl delete node; frond node revoke).`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return r.Run(cmd.Context(), cmd.InOrStdin(), cmd.ErrOrStderr())
+			return r.Run(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	cmd.Flags().BoolVar(&r.yes, "yes", false, "do not ask")
 	cmd.Flags().BoolVar(&r.keepPods, "keep-pods", false, "leave containers running; their mounts may keep the folder from being removed")
+	r.output.add(cmd)
 	machineFlags(cmd, &r.Machine)
 	return cmd
 }
 
 // Run resets.
-func (r *reset) Run(ctx context.Context, in io.Reader, talk io.Writer) error {
+func (r *reset) Run(ctx context.Context, in io.Reader, out, talk io.Writer) error {
+	asJSON, err := r.output.json()
+	if err != nil {
+		return err
+	}
+	result, err := r.undo(ctx, in, talk)
+	if err != nil || !asJSON {
+		return err
+	}
+	return printJSON(out, result)
+}
+
+func (r *reset) undo(ctx context.Context, in io.Reader, talk io.Writer) (undone, error) {
+	result := undone{Removed: []string{}, Cloud: []string{}}
+	if !r.find(&result, talk) {
+		phase(talk, "done", "this machine is no gateway: neither %s nor %s is there", r.Config, r.Dir)
+		result.Already = true
+		return result, nil
+	}
+	name := result.Node
+	if name == "" {
+		name = "NAME"
+	}
+	if !r.yes {
+		_, _ = fmt.Fprintf(talk, "This ends the pods of gateway %s and removes its key, %s and %s. Go on? [y/N] ", name, r.Config, r.Dir)
+		answer, _ := bufio.NewReader(in).ReadString('\n') // an end of input is no
+		if word := strings.ToLower(strings.TrimSpace(answer)); word != "y" && word != "yes" {
+			return result, &failure{"nothing was changed", 1}
+		}
+	}
+	phase(talk, "stop", "edgecore")
+	if err := r.Stop(ctx); err != nil {
+		return result, err
+	}
+	if !r.keepPods {
+		n, err := r.EndPods(ctx)
+		if err != nil {
+			result.PodsLeft = err.Error()
+			phase(talk, "warning", "pods are left: %v", err)
+		}
+		result.Pods = n
+		phase(talk, "pods", "%d ended", n)
+	}
+	phase(talk, "remove", "%s, %s", r.Dir, r.Config)
+	if err := r.Remove(); err != nil {
+		return result, err
+	}
+	result.Removed = []string{r.Dir, r.Config}
+	result.Cloud = []string{"frond node revoke " + name, "kubectl delete node " + name}
+	phase(talk, "done", "images, the container runtime and volumes elsewhere are left as they are; in the cloud: %s", strings.Join(result.Cloud, ", "))
+	return result, nil
+}
+
+// find looks for what there is to undo, where its configuration says that it is.
+func (r *reset) find(result *undone, talk io.Writer) bool {
 	was, there, err := r.Installed()
 	if err != nil {
 		phase(talk, "note", "%v", err) // a file that cannot be read is no reason to keep it
 	}
-	node := was.Node
+	result.Node = was.Node
 	if was.Dir != "" {
 		r.Dir = was.Dir
 	}
@@ -53,32 +124,6 @@ func (r *reset) Run(ctx context.Context, in io.Reader, talk io.Writer) error {
 	if was.Runtime.Hollow {
 		r.Runtime = machine.Hollow
 	}
-	if _, err := os.Stat(r.Dir); err != nil && !there {
-		phase(talk, "done", "this machine is no gateway: neither %s nor %s is there", r.Config, r.Dir)
-		return nil
-	}
-	if !r.yes {
-		_, _ = fmt.Fprintf(talk, "This ends the pods of gateway %s and removes its key, %s and %s. Go on? [y/N] ", node, r.Config, r.Dir)
-		answer, _ := bufio.NewReader(in).ReadString('\n') // an end of input is no
-		if word := strings.ToLower(strings.TrimSpace(answer)); word != "y" && word != "yes" {
-			return &failure{"nothing was changed", 1}
-		}
-	}
-	phase(talk, "stop", "edgecore")
-	if err := r.Stop(ctx); err != nil {
-		return err
-	}
-	if !r.keepPods {
-		n, err := r.EndPods(ctx)
-		if err != nil {
-			phase(talk, "warning", "pods are left: %v", err)
-		}
-		phase(talk, "pods", "%d ended", n)
-	}
-	phase(talk, "remove", "%s, %s", r.Dir, r.Config)
-	if err := r.Remove(); err != nil {
-		return err
-	}
-	phase(talk, "done", "images, the container runtime and volumes elsewhere are left as they are; in the cloud: frond node revoke %[1]s, kubectl delete node %[1]s", node)
-	return nil
+	_, err = os.Stat(r.Dir)
+	return there || err == nil
 }

@@ -35,8 +35,12 @@ type Config struct {
 	Name, Store string
 	// Client, Cluster, Leaf and Websocket are where it listens: host:port. No Cluster: a hub of one server. No Websocket: none.
 	Client, Cluster, Leaf, Websocket string
+	// Health is where /healthz answers probes, over TLS, to whoever asks, and with it all that the server says about itself. "": nowhere.
+	Health string
 	// Routes are URLs of the hub's servers, all of them: nats-route://host:port.
 	Routes []string
+	// Advertise is what its peers tell each other of it, host:port with a name of its certificate. "": the address that it calls from.
+	Advertise string
 	// CA is the file with the authorities of who may connect as a client or a server.
 	CA string
 	// Cert and Key are the files of the server's own certificate. Cert ends with the authority's, so that who joins can compare
@@ -159,6 +163,8 @@ func quotedList(words []string) string {
 
 const text = `server_name: {{printf "%q" .Name}}
 listen: {{printf "%q" .Client}}
+{{- if .Health}}
+https: {{printf "%q" .Health}}{{end}}
 max_payload: 8MB
 ping_interval: "5s"
 ping_max: 2
@@ -177,6 +183,8 @@ cluster {
   name: "hub"
   listen: {{printf "%q" .Cluster}}
   no_advertise: true
+  {{- if .Advertise}}
+  advertise: {{printf "%q" .Advertise}}{{end}}
   compression: off
   routes: [{{list .Routes}}]
   tls { {{template "mutual" .}} }

@@ -28,6 +28,8 @@ const (
 	clusterCA = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
 	// inspectAddress is next to those of cloudcore's other listeners.
 	inspectAddress = "127.0.0.1:10284"
+	// portCloudcore is cloudcore's own default, and that of deploy/cloud.
+	portCloudcore = 10280
 )
 
 // cloudcore is the part of cloudcore's configuration that follows from what was installed.
@@ -40,6 +42,7 @@ func (s Settings) cloudcore() config.CloudCore {
 			Cells: s.Cells, HubURLs: s.HubURLs, ClusterCAFile: clusterCA,
 		},
 		Replicas: s.HubServers,
+		Listen:   everywhere(portCloudcore), // of probes, and of who collects metrics
 	}
 	for _, server := range s.servers() {
 		c.Hub.URLs = append(c.Hub.URLs, "nats://"+inCluster(server.Name)+":"+strconv.Itoa(portClient))

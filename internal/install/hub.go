@@ -10,18 +10,19 @@ import (
 	"github.com/frond-edge/frond/internal/hubconf"
 )
 
-// Where the Secret of a hub server is in its pod, and its volume.
+// Where the Secrets of the hub's servers are in their pods, each in a folder of its name, and the volume.
 const (
-	hubFolder = "/etc/frond"
-	hubStore  = "/data"
+	hubFolders = "/etc/frond"
+	hubStore   = "/data"
 )
 
-// The ports of the hub in the cluster; NATS' own, but for WebSocket, which has none.
+// The ports of the hub in the cluster, as deploy/cloud has them; NATS' own, but for WebSocket, which has none.
 const (
 	portClient    = 4222
 	portCluster   = 6222
 	portLeaf      = 7422
 	portWebsocket = 7443
+	portHealth    = 8222
 )
 
 // HubKeys are the public keys that the hub's configuration names: who signs what cloudcore answers, and the users.
@@ -51,15 +52,17 @@ func (f Files) configure(have Files, s Settings) ([]Change, error) {
 	var changes []Change
 	servers := s.servers()
 	for i, server := range servers {
+		in := func(entry string) string { return path.Join(hubFolders, FolderHub(i), entry) }
 		conf := hubconf.Config{
 			Name: server.Name, Store: hubStore, Cells: s.Cells, Issuer: issuer, Users: users,
 			Client: everywhere(portClient), Leaf: everywhere(portLeaf), Websocket: everywhere(portWebsocket),
-			CA: path.Join(hubFolder, EntryBundle), Cert: path.Join(hubFolder, EntryCert), Key: path.Join(hubFolder, EntryKey),
+			Health: everywhere(portHealth), CA: in(EntryBundle), Cert: in(EntryCert), Key: in(EntryKey),
 		}
 		if len(servers) > 1 {
-			conf.Cluster = everywhere(portCluster)
+			at := func(server string) string { return inCluster(server) + ":" + strconv.Itoa(portCluster) }
+			conf.Cluster, conf.Advertise = everywhere(portCluster), at(server.Name)
 			for _, peer := range servers {
-				conf.Routes = append(conf.Routes, "nats-route://"+inCluster(peer.Name)+":"+strconv.Itoa(portCluster))
+				conf.Routes = append(conf.Routes, "nats-route://"+at(peer.Name))
 			}
 		}
 		text, err := conf.Render()

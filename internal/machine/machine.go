@@ -105,15 +105,34 @@ func write(path string, data []byte, mode fs.FileMode) error {
 
 // Install writes the unit for a program.
 func (m Machine) Install(edgecore string) error {
+	unit, err := m.render(edgecore)
+	if err != nil {
+		return err
+	}
+	return write(m.unit(), unit, 0o644)
+}
+
+func (m Machine) render(edgecore string) ([]byte, error) {
 	t, err := template.New(systemd.Name).Parse(systemd.Unit)
 	if err != nil {
-		return fmt.Errorf("unit: %w", err)
+		return nil, fmt.Errorf("unit: %w", err)
 	}
 	var unit bytes.Buffer
 	if err := t.Execute(&unit, map[string]string{"Edgecore": edgecore, "Config": m.Config}); err != nil {
-		return fmt.Errorf("unit: %w", err)
+		return nil, fmt.Errorf("unit: %w", err)
 	}
-	return write(m.unit(), unit.Bytes(), 0o644)
+	return unit.Bytes(), nil
+}
+
+// Started tells whether Install and Start have nothing to do.
+func (m Machine) Started(ctx context.Context, edgecore string) bool {
+	want, err := m.render(edgecore)
+	if err != nil {
+		return false
+	}
+	have, err := os.ReadFile(m.unit())
+	return err == nil && bytes.Equal(have, want) &&
+		systemctl(ctx, "is-enabled", "--quiet", systemd.Name) == nil && systemctl(ctx, "is-active", "--quiet", systemd.Name) == nil
 }
 
 // Start has systemd start edgecore, now and at each boot.

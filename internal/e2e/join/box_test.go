@@ -1,0 +1,152 @@
+package join_test
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// box is what a process sees: this machine's files, below what is bound over them, and a network namespace. What it writes
+// elsewhere than to bound folders is gone with it.
+type box struct {
+	name, netns string
+	// dir is a folder for it.
+	dir string
+	// binds are files and folders of this machine by their place in the box.
+	binds map[string]string
+	// user is "UID:GID"; "" is root. readOnly forbids to write elsewhere than to bound folders.
+	user     string
+	readOnly bool
+	// init has its own processes, and prepare is done before the first.
+	init    bool
+	prepare string
+	env     []string
+}
+
+// script makes the box in fresh namespaces and goes in. Whoever runs it becomes the process in the box.
+func (b box) script() string {
+	var s strings.Builder
+	root := filepath.Join(b.dir, "root")
+	fmt.Fprintf(&s, "set -e\nroot=%s\nmkdir -p $root %s/rw\nhostname %s\n", root, b.dir, b.name)
+	fmt.Fprintf(&s, `mount -t tmpfs tmpfs %[1]s/rw
+mkdir %[1]s/rw/up %[1]s/rw/work
+mount -t overlay overlay -o lowerdir=/,upperdir=%[1]s/rw/up,workdir=%[1]s/rw/work $root
+mount -t sysfs sysfs $root/sys
+mount --rbind /dev $root/dev
+mount -t tmpfs tmpfs $root/run
+`, b.dir)
+	if b.init {
+		s.WriteString("mount -t proc proc $root/proc\n")
+	} else {
+		s.WriteString("mount --rbind /proc $root/proc\n")
+	}
+	for _, at := range slices.Sorted(maps.Keys(b.binds)) {
+		from := b.binds[at]
+		fmt.Fprintf(&s, "if [ -d %[1]s ]; then mkdir -p $root%[2]s; else mkdir -p $root%[3]s; : >> $root%[2]s; fi\nmount --bind %[1]s $root%[2]s\n",
+			from, at, filepath.Dir(at))
+	}
+	s.WriteString(b.prepare)
+	if b.readOnly {
+		s.WriteString("mount -o remount,bind,ro $root\n")
+	}
+	if b.user != "" {
+		fmt.Fprintf(&s, "exec chroot --userspec=%s --groups= $root \"$@\"\n", b.user)
+	} else {
+		s.WriteString("exec chroot $root \"$@\"\n")
+	}
+	return s.String()
+}
+
+// process is one that the test has started.
+type process struct {
+	cmd  *exec.Cmd
+	log  string
+	done chan struct{}
+	// grace is how long it may take to end; a machine has none.
+	grace time.Duration
+}
+
+// podGrace is what Kubernetes gives a pod.
+const podGrace = 30 * time.Second
+
+// start runs a program in the box until the test ends, or stop.
+func (b box) start(t *testing.T, args ...string) *process {
+	t.Helper()
+	p := &process{log: filepath.Join(b.dir, "log"), done: make(chan struct{})}
+	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	must(t, err)
+	enter := []string{"--net=/run/netns/" + b.netns, "--", "unshare", "--mount", "--propagation", "private", "--uts"}
+	if p.grace = podGrace; b.init {
+		p.grace = 0
+		enter = append(enter, "--pid", "--fork", "--kill-child", "--ipc", "--cgroup")
+	}
+	enter = append(enter, "--", "sh", "-c", b.script(), "sh")
+	p.cmd = exec.Command("nsenter", append(enter, args...)...) //nolint:noctx // stop ends it
+	p.cmd.Stdout, p.cmd.Stderr = log, log
+	p.cmd.Env = append([]string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/"}, b.env...)
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	must(t, p.cmd.Start())
+	go func() {
+		_ = p.cmd.Wait() // how it ended is in its log
+		_ = log.Close()
+		close(p.done)
+	}()
+	t.Cleanup(func() {
+		p.stop(t)
+		if t.Failed() {
+			t.Logf("%s: …%s", b.name, tail(p.log))
+		}
+	})
+	return p
+}
+
+// stop asks the process to end, and kills it if it does not. A machine loses its power.
+func (p *process) stop(t *testing.T) {
+	t.Helper()
+	if p.grace > 0 {
+		_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may be gone
+		limit := time.NewTimer(p.grace)
+		defer limit.Stop()
+		select {
+		case <-p.done:
+			return
+		case <-limit.C:
+			t.Errorf("it did not end within %s: %s", p.grace, tail(p.log))
+		}
+	}
+	_ = p.cmd.Process.Kill()
+	<-p.done
+}
+
+func (p *process) alive() error {
+	select {
+	case <-p.done:
+		return errors.New("it has ended: " + tail(p.log))
+	default:
+		return nil
+	}
+}
+
+func tail(file string) string {
+	const most = 3000
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return err.Error()
+	}
+	return string(data[max(0, len(data)-most):])
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,159 @@
+package join_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/frond-edge/frond/internal/kubetest"
+	"github.com/frond-edge/frond/internal/toolchain"
+)
+
+// patience is how long a test waits for what should take seconds: the machines are shared and slow at times.
+const patience = 2 * time.Minute
+
+// cloud is a bare cluster, an administrator's shell, and the network that the pods are in.
+type cloud struct {
+	*network
+	programs   toolchain.Paths
+	kube       kubernetes.Interface
+	config     *rest.Config
+	kubeconfig string
+	dir        string
+}
+
+func newCloud(t *testing.T) *cloud {
+	t.Helper()
+	need(t)
+	bare := &kubetest.Shared{} // nothing was ever installed there
+	t.Cleanup(bare.Cleanup)
+	k := bare.Cluster(t)
+	programs, err := toolchain.Ensure(t.Context(), toolchain.Request{Kube: true, Nats: true, Frond: true}, os.Stderr)
+	must(t, err)
+	dir := t.TempDir()
+	must(t, errors.Join(os.Chmod(filepath.Dir(dir), 0o755), os.Chmod(dir, 0o755))) // pods are other users
+	c := &cloud{network: newNetwork(t), programs: programs, kube: k.Client(t), config: k.Config(), dir: dir}
+	file := clientcmdapi.NewConfig()
+	file.Clusters["c"] = &clientcmdapi.Cluster{Server: c.config.Host, CertificateAuthorityData: c.config.CAData}
+	file.AuthInfos["c"] = &clientcmdapi.AuthInfo{ClientCertificateData: c.config.CertData, ClientKeyData: c.config.KeyData}
+	file.Contexts["c"] = &clientcmdapi.Context{Cluster: "c", AuthInfo: "c"}
+	file.CurrentContext = "c"
+	c.kubeconfig = filepath.Join(dir, "kubeconfig")
+	must(t, clientcmd.WriteToFile(*file, c.kubeconfig))
+	return c
+}
+
+// need says what is missing on this machine.
+func need(t *testing.T) {
+	t.Helper()
+	var missing []string
+	for _, program := range []string{"nft", "ip", "nsenter", "unshare", "systemctl", "/lib/systemd/systemd"} {
+		if _, err := exec.LookPath(program); err != nil {
+			missing = append(missing, program)
+		}
+	}
+	if os.Geteuid() != 0 {
+		missing = append(missing, "root")
+	}
+	if len(missing) == 0 {
+		return
+	}
+	if slices.Contains(strings.Split(os.Getenv("REQUIRE"), ","), "root") {
+		t.Fatalf("REQUIRE names root, and here is no %v", missing)
+	}
+	t.Skipf("gateways are machines of their own here, which takes %v", missing)
+}
+
+// run runs a program as the administrator does and returns what it prints; the test ends if it fails.
+func (c *cloud) run(t *testing.T, program string, args ...string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.kubeconfig)
+	var talk bytes.Buffer
+	cmd.Stderr = &talk
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%s %s: %v: %s%s", filepath.Base(program), strings.Join(args, " "), err, out, talk.String())
+	}
+	return string(out)
+}
+
+func (c *cloud) frond(t *testing.T, args ...string) string {
+	t.Helper()
+	return c.run(t, c.programs.Frond, args...)
+}
+
+func (c *cloud) kubectl(t *testing.T, args ...string) string {
+	t.Helper()
+	return c.run(t, filepath.Join(filepath.Dir(c.programs.Kube), "kubectl"), args...)
+}
+
+// versions are those of all Secrets and ConfigMaps of frond-system.
+func (c *cloud) versions(t *testing.T) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	secrets, err := c.kube.CoreV1().Secrets(namespace).List(t.Context(), metav1.ListOptions{})
+	must(t, err)
+	for _, o := range secrets.Items {
+		all["secret "+o.Name] = o.ResourceVersion
+	}
+	maps, err := c.kube.CoreV1().ConfigMaps(namespace).List(t.Context(), metav1.ListOptions{})
+	must(t, err)
+	for _, o := range maps.Items {
+		all["configmap "+o.Name] = o.ResourceVersion
+	}
+	return all
+}
+
+// decoded is what a command said with -o json.
+func decoded[T any](t *testing.T, out string) (v T) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(out), &v); err != nil {
+		t.Errorf("%v in %q", err, out) // what else the command said is in the caller's words
+	}
+	return v
+}
+
+// eventually waits until a condition holds; it says what is missing.
+func eventually(t *testing.T, what string, missing func(ctx context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := missing(ctx)
+		if err == nil {
+			return
+		}
+		if ended := (*endedError)(nil); errors.As(err, &ended) {
+			t.Fatalf("%s: %v", what, err)
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("%s: not within %s: %v", what, patience, err)
+		case <-tick.C:
+		}
+	}
+}
+
+// endedError says that there is nothing to wait for any more.
+type endedError struct{ error }
+
+func (e *endedError) Unwrap() error { return e.error }

@@ -1,0 +1,216 @@
+package join_test
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/frond-edge/frond/internal/devcluster/wan"
+)
+
+const (
+	namespace = "frond-system"
+	// accountFolder is where each pod finds its cluster: what is /run here is /var/run, too.
+	accountFolder = "/run/secrets/kubernetes.io/serviceaccount"
+)
+
+// pod is one of a StatefulSet or Deployment, as a process.
+type pod struct {
+	*process
+	name, address string
+	spec          corev1.PodSpec
+}
+
+// pods runs all pods of a template. The first one has the address 10.201.0.FROM.
+func (c *cloud) pods(t *testing.T, program, name string, from int, replicas int32, template corev1.PodTemplateSpec, hosts string) []*pod {
+	t.Helper()
+	var all []*pod
+	for i := range int(replicas) {
+		p := &pod{name: name + "-" + strconv.Itoa(i), address: fmt.Sprintf("10.201.0.%d", from+i), spec: template.Spec}
+		part := "p" + strconv.Itoa(from+i)
+		c.pod(part, p.address)
+		c.start(t, p, c.name(part), program, hosts)
+		all = append(all, p)
+	}
+	return all
+}
+
+// start runs the one container of a pod: the program is what its image begins with.
+func (c *cloud) start(t *testing.T, p *pod, netns, program, hosts string) {
+	t.Helper()
+	dir := filepath.Join(c.dir, p.name)
+	must(t, os.MkdirAll(dir, 0o755))
+	hostsFile := filepath.Join(dir, "hosts")
+	must(t, os.WriteFile(hostsFile, []byte("127.0.0.1 localhost\n"+hosts), 0o644))
+	container, security := p.spec.Containers[0], p.spec.SecurityContext
+	b := box{
+		name: p.name, netns: netns, dir: dir, binds: map[string]string{"/etc/hosts": hostsFile, "/entrypoint": program},
+		user: fmt.Sprintf("%d:%d", *security.RunAsUser, *security.RunAsGroup), readOnly: *container.SecurityContext.ReadOnlyRootFilesystem,
+	}
+	for _, mount := range container.VolumeMounts {
+		b.binds[mount.MountPath] = c.volume(t, p, mount.Name)
+	}
+	if account := p.spec.ServiceAccountName; account != "" {
+		b.binds[accountFolder] = c.account(t, p, account)
+		b.env = append(b.env, c.reach(t, netns)...)
+	}
+	var values []string // in pairs, as strings.NewReplacer wants them
+	for _, e := range container.Env {
+		value := e.Value
+		if e.ValueFrom != nil {
+			if e.ValueFrom.FieldRef == nil || e.ValueFrom.FieldRef.FieldPath != "metadata.name" {
+				t.Fatalf("the variable %s is from somewhere else than the pod's name", e.Name)
+			}
+			value = p.name
+		}
+		b.env = append(b.env, e.Name+"="+value)
+		values = append(values, "$("+e.Name+")", value)
+	}
+	args := []string{"/entrypoint"}
+	for _, arg := range container.Args {
+		args = append(args, strings.NewReplacer(values...).Replace(arg))
+	}
+	p.process = b.start(t, args...)
+}
+
+// volume makes the folder of a volume, as a kubelet does: root's, and the group's to read.
+func (c *cloud) volume(t *testing.T, p *pod, name string) string {
+	t.Helper()
+	dir := filepath.Join(c.dir, p.name, "volumes", name)
+	must(t, os.MkdirAll(dir, 0o755))
+	group := int(*p.spec.SecurityContext.FSGroup)
+	for _, v := range p.spec.Volumes {
+		if v.Name != name {
+			continue
+		}
+		for file, data := range c.projected(t, v.Projected) {
+			file = filepath.Join(dir, file)
+			must(t, os.MkdirAll(filepath.Dir(file), 0o755))
+			must(t, os.WriteFile(file, data, os.FileMode(*v.Projected.DefaultMode)))
+			must(t, os.Chown(file, 0, group))
+		}
+		return dir
+	}
+	must(t, os.Chown(dir, 0, group)) // it is of a claim
+	must(t, os.Chmod(dir, 0o770|os.ModeSetgid))
+	return dir
+}
+
+// projected are the files of a projected volume.
+func (c *cloud) projected(t *testing.T, v *corev1.ProjectedVolumeSource) map[string][]byte {
+	t.Helper()
+	files := map[string][]byte{}
+	for _, source := range v.Sources {
+		data, items := map[string][]byte{}, []corev1.KeyToPath(nil)
+		switch {
+		case source.Secret != nil:
+			o, err := c.kube.CoreV1().Secrets(namespace).Get(t.Context(), source.Secret.Name, metav1.GetOptions{})
+			if apierrors.IsNotFound(err) && source.Secret.Optional != nil && *source.Secret.Optional {
+				continue
+			}
+			must(t, err)
+			data, items = o.Data, source.Secret.Items
+		case source.ConfigMap != nil:
+			o, err := c.kube.CoreV1().ConfigMaps(namespace).Get(t.Context(), source.ConfigMap.Name, metav1.GetOptions{})
+			must(t, err)
+			for key, value := range o.Data {
+				data[key] = []byte(value)
+			}
+			items = source.ConfigMap.Items
+		default:
+			t.Fatalf("a source that this test does not know: %v", source)
+		}
+		if len(items) == 0 {
+			for key := range data {
+				items = append(items, corev1.KeyToPath{Key: key, Path: key})
+			}
+		}
+		for _, item := range items {
+			if _, there := data[item.Key]; !there {
+				t.Fatalf("there is no %s for %s: no kubelet would start this pod", item.Key, item.Path)
+			}
+			files[path.Clean(item.Path)] = data[item.Key]
+		}
+	}
+	return files
+}
+
+// account makes the folder with a token of a service account.
+func (c *cloud) account(t *testing.T, p *pod, account string) string {
+	t.Helper()
+	token, err := c.kube.CoreV1().ServiceAccounts(namespace).CreateToken(t.Context(), account, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	must(t, err)
+	dir := filepath.Join(c.dir, p.name, "account")
+	must(t, os.MkdirAll(dir, 0o755))
+	for file, data := range map[string][]byte{"token": []byte(token.Status.Token), "ca.crt": c.config.CAData, "namespace": []byte(namespace)} {
+		must(t, os.WriteFile(filepath.Join(dir, file), data, 0o644))
+	}
+	return dir
+}
+
+// reach leads from a namespace to the apiserver, and returns the variables that say where it is.
+func (c *cloud) reach(t *testing.T, netns string) []string {
+	t.Helper()
+	address := strings.TrimPrefix(c.config.Host, "https://")
+	listen(t, netns, address, pass("", address))
+	host, port, err := net.SplitHostPort(address)
+	must(t, err)
+	return []string{"KUBERNETES_SERVICE_HOST=" + host, "KUBERNETES_SERVICE_PORT=" + port}
+}
+
+// ready asks a pod as the kubelet of its node would.
+func (c *cloud) ready(ctx context.Context, p *pod) error {
+	if err := p.alive(); err != nil {
+		return &endedError{fmt.Errorf("%s: %w", p.name, err)}
+	}
+	container := p.spec.Containers[0]
+	probe, port := container.ReadinessProbe.HTTPGet, 0
+	for _, named := range container.Ports {
+		if named.Name == probe.Port.StrVal {
+			port = int(named.ContainerPort)
+		}
+	}
+	bundle, err := c.kube.CoreV1().ConfigMaps(namespace).Get(ctx, "frond-hub-ca", metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	roots := x509.NewCertPool() // a kubelet asks for less
+	roots.AppendCertsFromPEM([]byte(bundle.Data["ca.crt"]))
+	transport := &http.Transport{
+		DisableKeepAlives: true,
+		TLSClientConfig:   &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: roots, ServerName: p.name + ".frond-hub"},
+		DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
+			return wan.Dial(ctx, c.name("cloud"), address)
+		},
+	}
+	url := fmt.Sprintf("%s://%s:%d%s", strings.ToLower(string(probe.Scheme)), p.address, port, probe.Path)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	response, err := transport.RoundTrip(request)
+	if err != nil {
+		return fmt.Errorf("%s: %w", p.name, err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	if response.StatusCode != http.StatusOK {
+		body, _ := io.ReadAll(response.Body)
+		return fmt.Errorf("%s: %d %s", p.name, response.StatusCode, body)
+	}
+	return nil
+}
