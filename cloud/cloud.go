@@ -321,6 +321,7 @@ func (c *Cloud) calls(k core, twins *twins) (*streams.Calls, error) {
 		streams.VerbPiece:  pieces.Handle,
 		streams.VerbPart:   parts.Handle,
 		streams.VerbKube:   kube.Handle,
+		streams.VerbWatch:  kube.Watch,
 		streams.VerbScopes: wants(k.asked),
 		streams.VerbPing:   func(context.Context, string, []byte) (any, error) { return struct{}{}, nil },
 	}), k.metrics, c.log.Named("calls"))
