@@ -214,7 +214,7 @@ func (c *Cloud) upward(k core) ([]lifecycle.Part, error) {
 	if err != nil {
 		return nil, err
 	}
-	way, ways, err := c.ways(k.tunnels, k.objects, k.clients)
+	way, ways, err := c.ways(k.tunnels, k.objects, k.clients, k.ids.shut)
 	if err != nil {
 		return nil, err
 	}
