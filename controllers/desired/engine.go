@@ -47,6 +47,8 @@ type Engine struct {
 	followers map[groupResource]*follower
 	// fills counts how often a scope was filled.
 	fills uint64
+	// away paces what waits until this replica is heard of again; it locks itself.
+	away workqueue.TypedRateLimiter[item]
 	// queue is nil before Start.
 	queue workqueue.TypedRateLimitingInterface[item]
 }
@@ -68,6 +70,7 @@ func New(cfg Config, objects cache.Cache, publisher Publisher, owner Ownership, 
 		kinds: map[groupResource]*kind{}, stores: map[*kind]toolscache.Indexer{}, encoded: newEncodings(encodedLimit), ready: make(chan struct{}),
 		sites: map[string]*site{}, everywhere: map[wire.Key]struct{}{}, provided: map[wire.Key]payload{},
 		audiences: audiences{}, followers: map[groupResource]*follower{}, wake: make(chan struct{}, 1),
+		away:     workqueue.NewTypedItemExponentialFailureRateLimiter[item](retryFirst, awayMost),
 		followed: followed{kinds: map[groupResource]*kind{}, stores: map[groupResource]toolscache.Indexer{}},
 	}
 	for _, k := range kinds(!cfg.NoServices) {
@@ -128,6 +131,9 @@ const (
 	// A lost race is decided after one more round trip; a hub without a leader needs seconds (nats.md §1).
 	retryFirst = 20 * time.Millisecond
 	retryMost  = 5 * time.Second
+	// awayMost bounds the pause of what waits for the members alone: nobody is asked meanwhile, and an election that took seconds
+	// should not be felt for seconds more.
+	awayMost = time.Second
 )
 
 // ended turns the error of a part that was asked to stop into nil.

@@ -37,8 +37,11 @@ func (e *Engine) work(ctx context.Context, queue workqueue.TypedRateLimitingInte
 	switch err := e.do(ctx, it); {
 	case err == nil:
 		queue.Forget(it)
+		e.away.Forget(it)
 	case ctx.Err() != nil:
-	case errors.Is(err, errAway), errors.Is(err, errScopesUnknown):
+	case errors.Is(err, errAway):
+		queue.AddAfter(it, e.away.When(it))
+	case errors.Is(err, errScopesUnknown):
 		queue.AddRateLimited(it)
 	case errors.Is(err, wire.ErrConflict):
 		e.metrics.conflicts.Inc()
