@@ -214,7 +214,7 @@ func (c *Cloud) upward(k core) ([]lifecycle.Part, error) {
 	if err != nil {
 		return nil, err
 	}
-	way, ways, err := c.ways(k.tunnels, k.objects, k.clients)
+	way, ways, err := c.ways(k.tunnels, k.objects, k.clients, k.ids.shut)
 	if err != nil {
 		return nil, err
 	}
@@ -321,6 +321,7 @@ func (c *Cloud) calls(k core, twins *twins) (*streams.Calls, error) {
 		streams.VerbPiece:  pieces.Handle,
 		streams.VerbPart:   parts.Handle,
 		streams.VerbKube:   kube.Handle,
+		streams.VerbWatch:  kube.Watch,
 		streams.VerbScopes: wants(k.asked),
 		streams.VerbPing:   func(context.Context, string, []byte) (any, error) { return struct{}{}, nil },
 	}), k.metrics, c.log.Named("calls"))

@@ -33,6 +33,8 @@ type identities struct {
 	owns func(node string) bool
 	warn func(node, reason, message string)
 	drop func(node, why string)
+	// records are nil before parts, and without identities.
+	records *identity.Records
 }
 
 // identity opens the connections: they belong to other accounts of the hub than all else.
@@ -79,6 +81,14 @@ func (i *identities) cut(drop func(node, why string)) { i.drop = drop }
 // Cut is identity.Told.
 func (i *identities) Cut(node, why string) { i.drop(node, why) }
 
+// shut is gateway.Config.Shut.
+func (i *identities) shut(node string) string {
+	if i.records == nil {
+		return ""
+	}
+	return i.records.Shut(node, time.Now())
+}
+
 // Revoked is identity.Told.
 func (i *identities) Revoked(node string) {
 	if i.owns(node) {
@@ -102,6 +112,7 @@ func (i *identities) parts(c *Cloud, objects cache.Cache, clients kubernetes.Int
 	metrics := identity.NewMetrics(c.metrics)
 	enforcer := identity.NewEnforcer(i.sys, policy, i, metrics, log)
 	records := identity.NewRecords(kube, enforcer.Changed)
+	i.records = records
 	links := identity.NewLinks(i.auth, enforcer.Admitted, log)
 	enforcer.Use(records, links)
 	settler := identity.NewSettler(kube, records, log)

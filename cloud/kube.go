@@ -69,23 +69,7 @@ func (k *kubeCalls) Handle(ctx context.Context, node string, request []byte) (an
 			return denied(err), nil
 		}
 	}
-	target := *k.base
-	target.Path, target.RawQuery = req.Path, req.Query
-	out, err := http.NewRequestWithContext(reports.WithNode(ctx, node), req.Method, target.String(), bytes.NewReader(req.Body))
-	if err != nil {
-		return denied(err), nil
-	}
-	for name, value := range map[string]string{"Accept": req.Accept, "Content-Type": req.ContentType} {
-		if value != "" {
-			out.Header.Set(name, value)
-		}
-	}
-	client := k.client
-	if req.Token != "" {
-		client = k.bare
-		out.Header.Set("Authorization", "Bearer "+req.Token)
-	}
-	resp, err := client.Do(out)
+	resp, err := k.open(ctx, node, req)
 	if err != nil {
 		return wire.KubeReply{Error: "ask the apiserver: " + err.Error()}, nil
 	}
@@ -98,6 +82,27 @@ func (k *kubeCalls) Handle(ctx context.Context, node string, request []byte) (an
 		return wire.KubeReply{Error: fmt.Sprintf("the answer is longer than %d bytes; ask for less, with limit or a selector", maxKubeReply)}, nil
 	}
 	return wire.KubeReply{Code: resp.StatusCode, ContentType: resp.Header.Get("Content-Type"), Body: body}, nil
+}
+
+// open makes a request that is permitted; who calls it closes the body of the answer.
+func (k *kubeCalls) open(ctx context.Context, node string, req wire.KubeRequest) (*http.Response, error) {
+	target := *k.base
+	target.Path, target.RawQuery = req.Path, req.Query
+	out, err := http.NewRequestWithContext(reports.WithNode(ctx, node), req.Method, target.String(), bytes.NewReader(req.Body))
+	if err != nil {
+		return nil, err
+	}
+	for name, value := range map[string]string{"Accept": req.Accept, "Content-Type": req.ContentType} {
+		if value != "" {
+			out.Header.Set(name, value)
+		}
+	}
+	client := k.client
+	if req.Token != "" {
+		client = k.bare
+		out.Header.Set("Authorization", "Bearer "+req.Token)
+	}
+	return client.Do(out)
 }
 
 // permitted refuses what a single request and reply cannot carry, and paths that are not what they seem.

@@ -22,6 +22,8 @@ const (
 	memberJudge = 100 * time.Millisecond
 	// watchPatience is when a watch that is silent counts as dead: longer than one refresh may take.
 	watchPatience = 3 * time.Second
+	// watchAgain bounds the beginning of a watch.
+	watchAgain = time.Second
 	// memberPut bounds one refresh; during a leader election refreshes fail and the view stays as it is.
 	memberPut = 2 * time.Second
 	// memberViews is how many changes of the live set are remembered; a node that was owned all along gets a new term with each
@@ -187,7 +189,8 @@ func (m *Members) refresh(ctx context.Context) error {
 func (m *Members) watch(ctx context.Context, watcher jetstream.KeyWatcher) error {
 	ticker := time.NewTicker(memberJudge)
 	defer ticker.Stop()
-	began := time.Now()
+	began, end := time.Now(), context.CancelFunc(func() {})
+	defer func() { end() }()
 	for {
 		select {
 		case <-ctx.Done():
@@ -199,13 +202,14 @@ func (m *Members) watch(ctx context.Context, watcher jetstream.KeyWatcher) error
 				continue
 			}
 			began = time.Now()
-			next, err := m.kv.WatchAll(ctx)
+			next, leave, err := m.watchAnew(ctx)
 			if err != nil {
 				m.log.Debug("members not watched anew", zap.Error(err))
 				continue
 			}
 			_ = watcher.Stop() // the same
-			watcher = next
+			end()
+			watcher, end = next, leave
 		case entry, ok := <-watcher.Updates():
 			if !ok {
 				return errors.New("the watch of the members ended")
@@ -219,6 +223,22 @@ func (m *Members) watch(ctx context.Context, watcher jetstream.KeyWatcher) error
 			}
 		}
 	}
+}
+
+// watchAnew begins another watch, which lives until end. While the hub elects a leader nobody answers, and the question is lost: so
+// it is given up soon, and asked again.
+func (m *Members) watchAnew(ctx context.Context) (watcher jetstream.KeyWatcher, end context.CancelFunc, err error) {
+	ctx, end = context.WithCancel(ctx)
+	late := time.AfterFunc(watchAgain, end)
+	if watcher, err = m.kv.WatchAll(ctx); err == nil && !late.Stop() {
+		err = context.DeadlineExceeded
+		_ = watcher.Stop() // it ends with its context anyhow
+	}
+	if err != nil {
+		end()
+		return nil, nil, err
+	}
+	return watcher, end, nil
 }
 
 // deaf reports whether a watch that began at a time has been silent for too long.

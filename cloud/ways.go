@@ -24,7 +24,7 @@ import (
 const lookup = 2 * time.Second
 
 // ways makes the parts that lead to nodes: the dialer of tunnels, and the gateway in front of it.
-func (c *Cloud) ways(nc *nats.Conn, objects cache.Cache, clients kubernetes.Interface) (*gateway.Gateway, []lifecycle.Part, error) {
+func (c *Cloud) ways(nc *nats.Conn, objects cache.Cache, clients kubernetes.Interface, shut func(node string) string) (*gateway.Gateway, []lifecycle.Part, error) {
 	dialer, err := tunnel.NewDialer(nc, tunnel.Config{}, tunnel.NewMetrics(c.metrics), c.log)
 	if err != nil {
 		return nil, nil, fmt.Errorf("tunnels: %w", err)
@@ -42,6 +42,7 @@ func (c *Cloud) ways(nc *nats.Conn, objects cache.Cache, clients kubernetes.Inte
 		Socket: g.Socket, Address: g.Address, ScrapeAddress: g.ScrapeAddress, ReusePort: g.ReusePort, Direct: direct,
 		CertFile: g.CertFile, KeyFile: g.KeyFile, ClientCAFile: g.ClientCAFile,
 		KubeletCAFile: g.KubeletCAFile, KubeletCertFile: g.KubeletCertFile, KubeletKeyFile: g.KubeletKeyFile,
+		Shut: shut,
 	}, nodeCache{objects}, tunnels{dialer}, judge, c.metrics, c.log.Named("gateway"))
 	if err != nil {
 		return nil, nil, err

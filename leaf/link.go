@@ -19,9 +19,10 @@ const tick = 100 * time.Millisecond
 // later than it could be, and long outages cost the hub few dials.
 const outageShare = 4
 
-// stable is how long a link must have been up for the next outage to start with short intervals again. A hub that
-// accepts and drops us is thus not dialled every second.
-const stable = 30 * time.Second
+// forgiven is how much outage a link makes up for, in times of its own length: one that was soon lost does not shorten the
+// pauses much, so a hub that accepts and drops us is not dialled every second; one that worked does, so that hub servers that
+// are restarted one after the other do not cost more each time.
+const forgiven = 4
 
 // LinkState is what is known of the link to the hub.
 type LinkState struct {
@@ -276,10 +277,13 @@ type redialPlan struct {
 	next   time.Time // when to dial next
 }
 
-// down begins an outage; after a link that was short-lived it continues the one before.
+// down begins an outage. What its links have not made up for of the ones before counts as its beginning.
 func (p *redialPlan) down(now time.Time) {
-	if p.outage.IsZero() || !p.linked.IsZero() && now.Sub(p.linked) >= stable {
+	if p.linked.IsZero() {
 		p.outage = now
+	} else {
+		before := min(p.linked.Sub(p.outage), outageShare*p.max) // more makes no pause longer
+		p.outage = now.Add(-max(0, before-forgiven*now.Sub(p.linked)))
 	}
 	p.linked = time.Time{}
 	p.dialled(now)

@@ -108,13 +108,28 @@ func TestRedialPlan(t *testing.T) {
 			t.Errorf("pause of %v, want 1 to 15 s", p)
 		}
 	}
-	// A link of 5 s does not shorten the pauses of a long outage; one of a minute does.
-	all = leaf.RedialTimes(0, 2*time.Minute, -5*time.Second, 20*time.Second, -time.Minute, 20*time.Second)
+	// A link of a second does not shorten the pauses of a long outage much; one of a minute does.
+	all = leaf.RedialTimes(0, 2*time.Minute, -time.Second, 20*time.Second, -time.Minute, 20*time.Second)
 	if p := all[1][0]; p < 8*time.Second {
 		t.Errorf("after a short link the first dial came after %v, want the pause of a long outage", p)
 	}
 	if p := all[2][0]; p > 2*time.Second {
 		t.Errorf("after a stable link the first dial came after %v, want at most 2 s", p)
+	}
+	// A hub that drops us after a moment, again and again, is dialled less and less; one whose servers die one after the other
+	// is dialled as soon each time.
+	flapping, deaths := []time.Duration{}, []time.Duration{}
+	for range 40 {
+		flapping = append(flapping, 20*time.Second, -300*time.Millisecond)
+		deaths = append(deaths, 3*time.Second, -6*time.Second)
+	}
+	all = leaf.RedialTimes(0, flapping...)
+	if p := all[39][0]; p < 8*time.Second {
+		t.Errorf("a hub that drops us was dialled %v after it had", p)
+	}
+	all = leaf.RedialTimes(0.9, deaths...)
+	if p := all[39][0]; p > 2*time.Second {
+		t.Errorf("after 40 deaths of servers the first dial came after %v, want at most 2 s", p)
 	}
 	if a, b := leaf.RedialTimes(0, time.Minute), leaf.RedialTimes(0.9, time.Minute); cmp.Equal(a, b) {
 		t.Error("jitter changes nothing")

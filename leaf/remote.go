@@ -55,13 +55,14 @@ func (d *dialer) received(id uint64) int64 {
 // drop closes a link. An error means that it is gone already.
 func (d *dialer) drop(id uint64) { _ = d.nats.DisconnectClientByID(id) }
 
-// redial replaces the remote by another one, to the next of the hub's servers and with files as they are now. That closes the
+// redial replaces the remote by another one, to another of the hub's servers and with files as they are now. That closes the
 // link there is, ends the server's own waiting, and frees a remote that has stopped dialling (nats-server issue 7615), or that
 // believes for ever that a dial is in progress (one that was disabled while the hub's auth callout waited). Disabling and
 // enabling the same one is not possible anyhow with a credential: nats-server compares remotes by DeepEqual, and no function
 // equals another.
 func (d *dialer) redial() error {
-	d.turn++
+	// Any of the others: if all that a dead server had went to the same one, that would have to take them in at once.
+	d.turn += 1 + rand.Uint64N(max(1, uint64(len(d.cfg.hubs()))-1))
 	r, err := remote(d.cfg, d.turn)
 	if err != nil {
 		return err

@@ -17,7 +17,8 @@ import (
 const (
 	// callTimeout is how long a node waits for the answer to a call. Pages and pieces are made to take about 1 s.
 	callTimeout = 15 * time.Second
-	// forgetTimeout bounds the removal of a node's old consumer; if its server is down nobody answers at all.
+	// forgetTimeout bounds the removal of a node's old consumer, and the attempt to make one in its place; if its server is down nobody
+	// answers either.
 	forgetTimeout = time.Second
 	// stepTimeout bounds each other step of an attach, which asks again within it: what a hub without a leader does not answer, it does
 	// not answer later either. Then the node should ask again rather than wait.
@@ -157,21 +158,21 @@ func (a *Attacher) consumer(ctx context.Context, node string, reply *wire.Attach
 	if awaits {
 		cfg.Metadata = map[string]string{MetadataAwaits: "true"}
 	}
-	create := func() error {
-		sctx, cancel := context.WithTimeout(ctx, stepTimeout)
+	create := func(timeout time.Duration) error {
+		sctx, cancel := context.WithTimeout(ctx, timeout)
 		defer cancel()
 		return persist(sctx, func(ctx context.Context) error {
 			_, err := a.js.CreateConsumer(ctx, DesiredStream, cfg)
 			return err
 		})
 	}
-	if err := create(); err != nil {
+	if err := create(forgetTimeout); err != nil {
 		// It exists with another start, or its server is down. In the second case nobody confirms the removal.
 		fctx, cancel := context.WithTimeout(ctx, forgetTimeout)
 		forgotten := a.js.DeleteConsumer(fctx, DesiredStream, name)
 		cancel()
 		crash.At("attach.forgotten")
-		if again := create(); again != nil {
+		if again := create(stepTimeout); again != nil {
 			return fmt.Errorf("make the consumer of %s: %w", node, errors.Join(err, forgotten, again))
 		}
 	}

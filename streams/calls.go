@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -25,6 +27,10 @@ const (
 	// them are served at a time.
 	callsPerNode       = 64
 	callWorkersPerNode = 8
+	// longCalls and longCallsPerNode are how many calls of VerbWatch one cloudcore serves at once, in all and of one node. Each is
+	// a goroutine and a stream of the connection to the apiserver, some 20 kB, and no worker: it waits.
+	longCalls        = 4096
+	longCallsPerNode = 32
 	// maxRequest bounds a call: a Kubernetes request body is at most 3 MiB, base64 in JSON makes it a third longer.
 	maxRequest = 5 * mib
 	// cloudQueue is the queue group of all cloudcores: one of them answers.
@@ -32,6 +38,10 @@ const (
 
 	// unknownVerb is what a cloudcore answers that is older than who asks.
 	unknownVerb = "verb %.40q is unknown"
+
+	// LongCall is how long a node waits for the answer to a call of VerbWatch, and the longest wait that it may ask for is well
+	// below: a node whose cloudcore was killed learns it by this alone.
+	LongCall = 25 * time.Second
 
 	planeCall Plane = "call"
 	planeBeat Plane = "beat"
@@ -74,6 +84,7 @@ func (c *Calls) Start(ctx context.Context) error {
 	}
 	defer func() { _ = sub.Unsubscribe() }() // fails only when the connection is gone
 	g, gctx := errgroup.WithContext(ctx)
+	long := &seats{most: longCalls, perNode: longCallsPerNode, taken: map[string]int{}}
 	held := newHands[*nats.Msg](callQueue, callsPerNode, callWorkersPerNode)
 	stop := context.AfterFunc(gctx, held.end)
 	defer stop()
@@ -83,8 +94,20 @@ func (c *Calls) Start(ctx context.Context) error {
 			case <-gctx.Done():
 				return nil
 			case msg := <-incoming:
-				if !held.put(place{node: token(msg.Subject, 2)}, msg) {
-					c.busy(msg)
+				node := token(msg.Subject, 2)
+				switch {
+				case verbOf(msg) != VerbWatch:
+					if !held.put(place{node: node}, msg) {
+						c.busy(msg, callsPerNode)
+					}
+				case long.enter(node):
+					g.Go(func() error {
+						defer long.leave(node)
+						c.serve(gctx, msg)
+						return nil
+					})
+				default:
+					c.busy(msg, longCallsPerNode)
 				}
 			}
 		}
@@ -104,11 +127,43 @@ func (c *Calls) Start(ctx context.Context) error {
 	return g.Wait()
 }
 
+// seats count calls that are no worker's.
+type seats struct {
+	most, perNode int
+
+	mu    sync.Mutex     // guards all below
+	taken map[string]int // by node
+	all   int
+}
+
+func (s *seats) enter(node string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.all >= s.most || s.taken[node] >= s.perNode {
+		return false
+	}
+	s.all++
+	s.taken[node]++
+	return true
+}
+
+func (s *seats) leave(node string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all--
+	if s.taken[node]--; s.taken[node] == 0 {
+		delete(s.taken, node)
+	}
+}
+
+// verbOf is the last token of a call's subject.
+func verbOf(msg *nats.Msg) string { return msg.Subject[strings.LastIndexByte(msg.Subject, '.')+1:] }
+
 // busy answers a call of a node that has too many.
-func (c *Calls) busy(msg *nats.Msg) {
+func (c *Calls) busy(msg *nats.Msg, most int) {
 	c.metrics.calls.WithLabelValues("", "busy").Inc()
 	if node, err := parseCall(msg.Subject); err == nil && strings.HasPrefix(msg.Reply, InboxPrefix(node)+".") {
-		c.respond(msg, callError{Error: fmt.Sprintf("%d calls of this node wait already", callsPerNode)})
+		c.respond(msg, callError{Error: fmt.Sprintf("%d calls of this node wait already", most)})
 	}
 }
 
@@ -120,7 +175,7 @@ func (c *Calls) serve(ctx context.Context, msg *nats.Msg) {
 		c.refuse(ctx, msg, permanent("%v", err))
 		return
 	}
-	verb := msg.Subject[strings.LastIndexByte(msg.Subject, '.')+1:]
+	verb := verbOf(msg)
 	handle, known := c.handlers[verb]
 	switch {
 	case !known:
@@ -134,7 +189,11 @@ func (c *Calls) serve(ctx context.Context, msg *nats.Msg) {
 		c.refuse(ctx, msg, permanent("request of %d bytes, at most %d", len(msg.Data), maxRequest))
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	timeout := callTimeout
+	if verb == VerbWatch {
+		timeout = LongCall
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	reply, err := handle(ctx, node, msg.Data)
 	if err != nil {
@@ -167,7 +226,7 @@ type callError struct {
 func (c *Calls) refuse(ctx context.Context, msg *nats.Msg, reason error) {
 	c.metrics.calls.WithLabelValues("", "garbage").Inc()
 	data := msg.Data
-	switch msg.Subject[strings.LastIndexByte(msg.Subject, '.')+1:] {
+	switch verbOf(msg) {
 	case VerbAttach, VerbPiece, VerbPing, VerbScopes:
 	default:
 		// It may hold a token, a key, a Secret or a part of one, which have no place in a stream that many read.
@@ -215,7 +274,11 @@ func Call(ctx context.Context, nc *nats.Conn, node, verb string, request, reply 
 	if err != nil {
 		return fmt.Errorf("call %s: %w", verb, err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	timeout := callTimeout
+	if verb == VerbWatch {
+		timeout = LongCall
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	msg, err := nc.RequestWithContext(ctx, CallSubject(node, verb), body)
 	switch {

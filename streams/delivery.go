@@ -137,9 +137,10 @@ func (d *Delivery) deliver(ctx context.Context) error {
 // settled is how long a session must have lasted for the next fault to be a new one.
 const settled = 30 * time.Second
 
-// newRetry is the pace of attempts while the link is up: quick at first, as most faults are a leader election.
+// newRetry is the pace of attempts while the link is up: quick at first, as most faults are a leader election, and never much
+// slower than one takes; an attempt waits for some seconds itself while there is no leader.
 func newRetry() *wait.Backoff {
-	return &wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 7, Cap: 10 * time.Second}
+	return &wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 7, Cap: 4 * time.Second}
 }
 
 // save brings a haul to disk, and with it the cursor as far as it may go.

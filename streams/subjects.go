@@ -23,6 +23,7 @@ const (
 	VerbPiece  = "piece"  // wire.PieceRequest, bytes
 	VerbPart   = "part"   // wire.PartRequest and bytes, wire.PartReply
 	VerbKube   = "kube"   // wire.KubeRequest, wire.KubeReply
+	VerbWatch  = "watch"  // wire.KubeRequest, wire.KubeReply: waits for something to happen; see LongCall
 	VerbPing   = "ping"   // empty, empty: proves the whole path
 	VerbScopes = "scopes" // wire.ScopesRequest, wire.ScopesReply
 )

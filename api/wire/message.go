@@ -143,6 +143,9 @@ type KubeRequest struct {
 	// Token is the bearer token of the program at the node that asks; Kubernetes then judges it and nobody else. "" asks as
 	// the node.
 	Token string `json:"token,omitempty"`
+	// Wait is for how many milliseconds a watch may wait for its first change, on call.cloud.<node>.watch alone: Path is a
+	// collection, Query has its resourceVersion, and the reply's body is the changes so far, one JSON document each, maybe none.
+	Wait int64 `json:"wait,omitempty"`
 }
 
 // KubeReply answers a KubeRequest with what the apiserver answered. Code 0 means it could not be asked; see Error.

@@ -202,11 +202,18 @@ func (g *Gateway) open(ctx context.Context, who, name string, node Node, port ui
 	if g.givenTo(port) == name {
 		port = config.EdgeKubeletPort // what its Node says is its port in the cloud
 	}
+	if err := g.shut(name); err != nil {
+		return nil, err
+	}
 	conn, err := g.tunnels.Dial(tunnel.WithLabel(ctx, who), name, port)
 	if err != nil {
 		return nil, g.why(ctx, err, name, node)
 	}
-	// Drop reaches streams that are there: what was said of the node before this one was is looked up.
+	// Drop and Cut reach streams that are there: what was said of the node before this one was is looked up.
+	if err := g.shut(name); err != nil {
+		_ = conn.Close() // given up
+		return nil, err
+	}
 	if now, known := g.nodes.Node(ctx, name); !known || now.UID != node.UID {
 		_ = conn.Close() // given up
 		return nil, &refusal{label: refusedDial, text: fmt.Sprintf("node %s is deleted", name)}
@@ -215,8 +222,22 @@ func (g *Gateway) open(ctx context.Context, who, name string, node Node, port ui
 	return conn, nil
 }
 
+// shut refuses a node that may not be connected: nobody has to wait until it is found silent. nil: it may.
+func (g *Gateway) shut(name string) error {
+	if g.cfg.Shut == nil {
+		return nil
+	}
+	if why := g.cfg.Shut(name); why != "" {
+		return &refusal{label: refusedShut, text: fmt.Sprintf("node %s is shut out: %s", name, why)}
+	}
+	return nil
+}
+
 // why makes a refusal of a failed dial.
 func (g *Gateway) why(ctx context.Context, err error, name string, node Node) *refusal {
+	if shut, ok := errors.AsType[*refusal](g.shut(name)); ok {
+		return shut // while it was being dialled
+	}
 	if _, ok := errors.AsType[*tunnel.RefusedError](err); ok {
 		return &refusal{label: refusedByNode, text: err.Error(), logged: true}
 	}

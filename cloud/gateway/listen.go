@@ -32,6 +32,8 @@ type Config struct {
 	CertFile, KeyFile, ClientCAFile string
 	// KubeletCertFile and KubeletKeyFile show kubelets who reads their metrics; KubeletCAFile signs their certificates.
 	KubeletCAFile, KubeletCertFile, KubeletKeyFile string
+	// Shut says in words why a node may not be connected now, "" if it may; nil: every node may. It must not block.
+	Shut func(node string) string
 }
 
 // front is one address with what it serves.

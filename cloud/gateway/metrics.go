@@ -14,6 +14,7 @@ type metrics struct {
 // The reasons of refusals, as labels.
 const (
 	refusedSilent    = "silent"
+	refusedShut      = "shut-out"
 	refusedByNode    = "by-node"
 	refusedTooMany   = "too-many"
 	refusedDial      = "not-reachable"

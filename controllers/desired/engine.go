@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -47,6 +48,8 @@ type Engine struct {
 	followers map[groupResource]*follower
 	// fills counts how often a scope was filled.
 	fills uint64
+	// away paces what waits until this replica is heard of again; it locks itself.
+	away workqueue.TypedRateLimiter[item]
 	// queue is nil before Start.
 	queue controllers.Queue[item]
 }
@@ -68,6 +71,7 @@ func New(cfg Config, objects cache.Cache, publisher Publisher, owner Ownership, 
 		kinds: map[groupResource]*kind{}, stores: map[*kind]toolscache.Indexer{}, encoded: newEncodings(encodedLimit), ready: make(chan struct{}),
 		sites: map[string]*site{}, everywhere: map[wire.Key]struct{}{}, provided: map[wire.Key]payload{},
 		audiences: audiences{}, followers: map[groupResource]*follower{}, wake: make(chan struct{}, 1),
+		away:     workqueue.NewTypedItemExponentialFailureRateLimiter[item](retryFirst, awayMost),
 		followed: followed{kinds: map[groupResource]*kind{}, stores: map[groupResource]toolscache.Indexer{}},
 	}
 	for _, k := range kinds(!cfg.NoServices) {
@@ -120,6 +124,9 @@ const (
 	// A lost race is decided after one more round trip; a hub without a leader needs seconds (nats.md §1).
 	retryFirst = 20 * time.Millisecond
 	retryMost  = 5 * time.Second
+	// awayMost bounds the pause of what waits for the members alone: nobody is asked meanwhile, and an election that took seconds
+	// should not be felt for seconds more.
+	awayMost = time.Second
 )
 
 // follow subscribes to all kinds and returns when each handler has seen every object there is: before that, absence

@@ -153,7 +153,7 @@ func (e *Engine) drop(s *site) {
 	s.told = false
 }
 
-// fill asks for each object of a scope, and notes that the marker waits for them. The caller holds mu.
+// fill asks for each object of a scope, and for each that the stream holds of it, and notes that the marker waits for them. The caller holds mu.
 func (e *Engine) fill(s *site, id scopeID, sc *scope) {
 	sc.filled, sc.waiting = false, nil
 	found, ok := e.objectsOf(id)
@@ -180,6 +180,12 @@ func (e *Engine) fill(s *site, id scopeID, sc *scope) {
 	}
 	for key := range sc.waiting {
 		e.enqueue(s, key)
+	}
+	// What is gone while nobody followed the kind is in no cache: it shows in what the stream holds.
+	for _, key := range s.holds(sc.kind.Scope) {
+		if _, there := sc.waiting[key]; !there {
+			e.enqueue(s, key)
+		}
 	}
 	if len(sc.waiting) == 0 {
 		e.enqueue(s, marker)
@@ -325,13 +331,21 @@ func (s *site) marked(key wire.Key) bool {
 // remains are the objects of a scope that the stream holds, if its marker is gone.
 func (s *site) remains(ended wire.Scope) []wire.Key {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if r, ok := s.held[ended.Marker()]; ok && !r.deleted {
+	r, ok := s.held[ended.Marker()]
+	s.mu.Unlock()
+	if ok && !r.deleted {
 		return nil
 	}
+	return s.holds(ended)
+}
+
+// holds are the objects of a scope that the stream holds.
+func (s *site) holds(of wire.Scope) []wire.Key {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	var keys []wire.Key
 	for key, r := range s.held {
-		if !r.deleted && ended.Covers(key) {
+		if !r.deleted && of.Covers(key) {
 			keys = append(keys, key)
 		}
 	}

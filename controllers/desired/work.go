@@ -27,11 +27,16 @@ var errScopesUnknown = errors.New("scopes are not known")
 // errRepeated says that the stream took a new message for a repetition of an old one.
 var errRepeated = errors.New("stream stored nothing, it took the message for a repetition")
 
-// work does one item and reports whether there may be another.
+// work does one item; an error is that it comes again.
 func (e *Engine) work(ctx context.Context, queue controllers.Queue[item], it item) error {
 	err := e.do(ctx, it)
 	switch {
-	case err == nil, ctx.Err() != nil, errors.Is(err, errAway), errors.Is(err, errScopesUnknown):
+	case err == nil:
+		e.away.Forget(it)
+	case ctx.Err() != nil, errors.Is(err, errScopesUnknown):
+	case errors.Is(err, errAway):
+		queue.AddAfter(it, e.away.When(it))
+		return nil
 	case errors.Is(err, wire.ErrConflict):
 		e.metrics.conflicts.Inc()
 		queue.AddRateLimited(item{node: it.node}) // read what the stream holds; it asks for the object again

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -44,6 +45,8 @@ metadata: {name: robot, namespace: robots}
 rules:
 - {apiGroups: [""], resources: [configmaps], verbs: [get, list, watch, create, patch]}
 - {apiGroups: [example.com], resources: [widgets], verbs: [get, list, watch]}
+- {apiGroups: [coordination.k8s.io], resources: [leases], verbs: [get, list, watch, create, update]}
+- {apiGroups: [""], resources: [events], verbs: [get, list, watch]}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: RoleBinding
@@ -96,6 +99,37 @@ type robotState struct {
 	Writes     int               `json:"writes"`
 	WriteError string            `json:"writeError"`
 	Tries      map[string]int    `json:"tries"`
+	Leads      bool              `json:"leads"`
+	Holders    map[string]string `json:"holders"`
+	Heard      map[string]int    `json:"heard"`
+}
+
+// heard is an event of nobody's, and a lease of somebody else.
+const heard = `
+apiVersion: v1
+kind: Event
+metadata: {generateName: proof-, namespace: robots}
+involvedObject: {kind: Pod, namespace: robots, name: robot}
+reason: Proof
+message: of an event that is followed
+type: Normal
+---
+apiVersion: coordination.k8s.io/v1
+kind: Lease
+metadata: {generateName: other-, namespace: robots}
+spec: {holderIdentity: %s}
+`
+
+// follows makes the program see an event and a lease that were made just now.
+func follows(t *testing.T, file, holder string) {
+	t.Helper()
+	before := fares(t, file, "the pod follows events", func(s robotState) bool { return len(s.Heard) > 0 }).Heard["Proof"]
+	if _, err := shared.Kubectl(t.Context(), fmt.Sprintf(heard, holder), "create", "-f", "-"); err != nil {
+		t.Fatal(err)
+	}
+	fares(t, file, "the pod leads, and sees leases and events", func(s robotState) bool {
+		return s.Leads && s.Holders["leader"] == "robot" && slices.Contains(slices.Collect(maps.Values(s.Holders)), holder) && s.Heard["Proof"] > before
+	})
 }
 
 // startRobot builds the program and starts its pod. It returns the file where the program says how it fares.
@@ -162,6 +196,7 @@ func TestAPodHasItsKubernetes(t *testing.T) {
 	kubectl(t, "-n", "robots", "patch", "widget", "valve", "--type=merge", "-p", `{"spec":{"size":8}}`)
 	fares(t, file, "the pod sees changes", func(s robotState) bool { return s.ConfigMaps["robot"] == "second" && s.Widgets["valve"] == 8 })
 
+	follows(t, file, "before")
 	t.Cleanup(func() {
 		if err := shared.Heal(context.WithoutCancel(t.Context()), "edge-1"); err != nil {
 			t.Error(err)
@@ -170,7 +205,9 @@ func TestAPodHasItsKubernetes(t *testing.T) {
 	if err := shared.Cut(t.Context(), "edge-1", false); err != nil {
 		t.Fatal(err)
 	}
-	fares(t, file, "a write fails in clear words", func(s robotState) bool { return strings.Contains(s.WriteError, "cannot ask the cloud") })
+	fares(t, file, "a write fails in clear words, and nobody leads", func(s robotState) bool {
+		return strings.Contains(s.WriteError, "cannot ask the cloud") && !s.Leads
+	})
 	result, err := shared.Reboot(t.Context(), "edge-1", devcluster.Reboot{Offline: true, Timeout: patience})
 	if err != nil {
 		t.Fatal(err)
@@ -185,4 +222,5 @@ func TestAPodHasItsKubernetes(t *testing.T) {
 		t.Fatal(err)
 	}
 	fares(t, file, "the pod is back with the link", func(s robotState) bool { return s.ConfigMaps["robot"] == "third" && s.WriteError == "" && s.Writes > 0 })
+	follows(t, file, "after")
 }

@@ -30,7 +30,11 @@ func (u upstream) Do(ctx context.Context, request wire.KubeRequest) (wire.KubeRe
 			return reply, fmt.Errorf("%w: %s is large and on its way", wire.ErrOffline, key.Human())
 		}
 	}
-	if err := streams.Call(ctx, u.nc, u.node, streams.VerbKube, request, &reply); err != nil {
+	verb := streams.VerbKube
+	if request.Wait > 0 {
+		verb = streams.VerbWatch
+	}
+	if err := streams.Call(ctx, u.nc, u.node, verb, request, &reply); err != nil {
 		return reply, err
 	}
 	if reply.Code == 0 {

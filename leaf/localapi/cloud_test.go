@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 
@@ -27,9 +28,13 @@ func (c *cloud) Do(ctx context.Context, r wire.KubeRequest) (wire.KubeReply, err
 	if r.Query != "" {
 		target += "?" + r.Query
 	}
+	if r.Wait > 0 {
+		target += fmt.Sprintf("&watch=true&wait=%d", r.Wait)
+	}
 	req := httptest.NewRequestWithContext(ctx, r.Method, target, bytes.NewReader(r.Body))
 	req.Header.Set("Content-Type", r.ContentType)
 	req.Header.Set("Accept", r.Accept)
+	req.Header.Set("Authorization", "Bearer "+r.Token)
 	w := httptest.NewRecorder()
 	h(w, req)
 	return wire.KubeReply{Code: w.Code, ContentType: w.Header().Get("Content-Type"), Body: w.Body.Bytes()}, nil

@@ -13,6 +13,7 @@ type metrics struct {
 	watches  *prometheus.GaugeVec
 	scopes   prometheus.GaugeFunc
 	ways     prometheus.GaugeFunc
+	ends     prometheus.Counter
 }
 
 func newMetrics(reg prometheus.Registerer, scopes, ways func() float64) (*metrics, error) {
@@ -25,11 +26,12 @@ func newMetrics(reg prometheus.Registerer, scopes, ways func() float64) (*metric
 		watches: prometheus.NewGaugeVec(prometheus.GaugeOpts(opts("watches", "Open watches over TLS.")), []string{"identity"}),
 		scopes:  prometheus.NewGaugeFunc(prometheus.GaugeOpts(opts("scopes", "Kinds that the cloud is asked to keep complete here.")), scopes),
 		ways:    prometheus.NewGaugeFunc(prometheus.GaugeOpts(opts("pod_listeners", "Addresses at which pods are served.")), ways),
+		ends:    prometheus.NewCounter(prometheus.CounterOpts(opts("watches_withdrawn_total", "Open watches that were ended as roles no longer allow them."))),
 	}
 	if reg == nil {
 		return m, nil
 	}
-	return m, errors.Join(reg.Register(m.requests), reg.Register(m.watches), reg.Register(m.scopes), reg.Register(m.ways))
+	return m, errors.Join(reg.Register(m.requests), reg.Register(m.watches), reg.Register(m.scopes), reg.Register(m.ways), reg.Register(m.ends))
 }
 
 func (m *metrics) ended(kind identity, code int) {

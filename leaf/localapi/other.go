@@ -63,8 +63,12 @@ func (s *Server) list(w http.ResponseWriter, req *http.Request, info *request.Re
 		serve(w, req)
 		return
 	}
-	if e.r.home == inMemory { // leases and events
-		s.unfollowedList(w, req, watching, apierrors.NewMethodNotSupported(e.r.gvr.GroupResource(), "watch"))
+	switch {
+	case e.relayed() && watching:
+		serve(w, req)
+		return
+	case e.relayed():
+		s.forward(w, req)
 		return
 	}
 	user := callerOf(req.Context()).user.GetName()
@@ -196,7 +200,7 @@ func (rs *routes) another(ctx context.Context, gvr schema.GroupVersionResource) 
 func (rs *routes) kindOf(ctx context.Context, gvr schema.GroupVersionResource) (*resource, error) {
 	if own := rs.served[gvr][""]; own != nil {
 		r := *own.endpoint.r
-		r.local, r.sink = nil, toNobody
+		r.local, r.sink, r.anyLabel = nil, toNobody, r.home == inMemory
 		return &r, nil
 	}
 	described, err := rs.s.catalog.find(ctx, gvr)

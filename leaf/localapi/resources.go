@@ -65,8 +65,10 @@ type resource struct {
 	local []string
 	// selectable gives the values of field labels beyond metadata.name and metadata.namespace.
 	selectable func(runtime.Object) fields.Set
-	columns    []metav1.TableColumnDefinition
-	cells      func(runtime.Object) []any
+	// anyLabel: the cloud judges field labels, as it does what is asked with them.
+	anyLabel bool
+	columns  []metav1.TableColumnDefinition
+	cells    func(runtime.Object) []any
 	// conditions of a table's row, such as "completed" for a finished pod, which kubectl prints differently.
 	conditions func(runtime.Object) []metav1.TableRowCondition
 	// keep restores in the new object what a write to the (sub)resource must not change.

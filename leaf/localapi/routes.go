@@ -169,10 +169,15 @@ func (rs *routes) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 // outside answers a program that came over TLS: within limits, and as far as it may.
 func (rs *routes) outside(w *patient, req *http.Request, info *request.RequestInfo, who caller) {
 	req.Body = &hurried{ReadCloser: req.Body, rc: w.rc}
+	watching := info.Verb == "watch"
+	if watching && !who.trusted {
+		watched, leave := rs.s.open.enter(req.Context()) // before it is judged, so that no change of roles falls between
+		defer leave()
+		req = req.WithContext(watched)
+	}
 	if !rs.s.judge(w, req, who) {
 		return
 	}
-	watching := info.Verb == "watch"
 	if !who.trusted { // a stock kubelet watches each ConfigMap and Secret of its pods
 		leave, err := rs.s.limits.enter(who, watching)
 		if err != nil {

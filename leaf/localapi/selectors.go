@@ -82,7 +82,7 @@ type convertor struct {
 }
 
 func (c convertor) ConvertFieldLabel(gvk schema.GroupVersionKind, label, value string) (string, string, error) {
-	if label == fieldName || label == fieldNamespace {
+	if label == fieldName || label == fieldNamespace || c.r.anyLabel {
 		return label, value, nil
 	}
 	if c.r.selectable != nil {

@@ -120,6 +120,8 @@ type Server struct {
 	limits   *limits
 	asking   chan struct{} // a token for each call of a program that is not the node
 	reading  chan struct{} // a token for each list that is made for a program that is not the node
+	relays   chan struct{} // a token for each relayed watch
+	open     *openWatches
 	metrics  *metrics
 	ready    chan struct{}
 
@@ -148,6 +150,8 @@ func New(cfg Config, st *store.Store, up Upstream, rep Reporter, log *zap.Logger
 		limits:   newLimits(),
 		asking:   make(chan struct{}, maxAsking),
 		reading:  make(chan struct{}, maxReading),
+		relays:   make(chan struct{}, maxRelays),
+		open:     newOpenWatches(),
 		kubelet:  newKubeletWay(cfg.Kubelet, log),
 		pipe:     bufconn.Listen(pipeBytes),
 		ready:    make(chan struct{}),
@@ -200,6 +204,7 @@ func (s *Server) Start(ctx context.Context) error {
 		return err
 	}
 	g.Go(func() error { return s.scopes.run(gctx) })
+	g.Go(func() error { return s.rejudge(gctx) })
 	if s.pods != nil {
 		s.pods.adjust(gctx) // before any pod starts; what fails is tried again and again by run
 		g.Go(func() error { return s.pods.run(gctx) })

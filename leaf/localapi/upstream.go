@@ -54,21 +54,27 @@ func isOffline(err error) bool {
 // errNoProof is for programs that the gateway knows by their certificate: the cloud has only the gateway's word for them.
 var errNoProof = errors.New("the cloud takes requests of a program at a gateway only with a token, and this one came with a certificate")
 
-// do performs a call for the caller of ctx: with its token, or as the node. Its error is an *unreachable, or a refusal.
+// do performs a call for the caller of ctx, in its turn. Its error is an *unreachable, or a refusal.
 func (s *Server) do(ctx context.Context, request wire.KubeRequest) (wire.KubeReply, error) {
-	who := callerOf(ctx)
-	if !who.trusted && who.token == "" {
-		return wire.KubeReply{}, apierrors.NewForbidden(schema.GroupResource{}, "", errNoProof)
-	}
-	if !who.trusted {
-		request.Token = who.token
+	if !callerOf(ctx).trusted {
 		leave, err := s.ask(ctx)
 		if err != nil {
 			return wire.KubeReply{}, err
 		}
 		defer leave()
 	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	return s.perform(ctx, request, callTimeout)
+}
+
+// perform makes a request with the token of the caller of ctx, or as the node.
+func (s *Server) perform(ctx context.Context, request wire.KubeRequest, timeout time.Duration) (wire.KubeReply, error) {
+	if who := callerOf(ctx); !who.trusted {
+		if who.token == "" {
+			return wire.KubeReply{}, apierrors.NewForbidden(schema.GroupResource{}, "", errNoProof)
+		}
+		request.Token = who.token
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	reply, err := s.upstream.Do(ctx, request)
 	switch {
@@ -102,6 +108,15 @@ func (s *Server) call(ctx context.Context, method, path string, body any, out ru
 		}
 		request.Body, request.ContentType = data, runtime.ContentTypeJSON
 	}
+	return s.decoded(ctx, request, out)
+}
+
+// callQuery is a GET with a query.
+func (s *Server) callQuery(ctx context.Context, path, query string, out runtime.Object) error {
+	return s.decoded(ctx, wire.KubeRequest{Method: http.MethodGet, Path: path, Query: query, Accept: runtime.ContentTypeJSON}, out)
+}
+
+func (s *Server) decoded(ctx context.Context, request wire.KubeRequest, out runtime.Object) error {
 	reply, err := s.do(ctx, request)
 	if err != nil {
 		return err

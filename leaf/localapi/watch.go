@@ -18,6 +18,9 @@ import (
 
 // Watch follows the resource from a version on, or from the present state sent first.
 func (e *endpoint) Watch(ctx context.Context, opts *metainternalversion.ListOptions) (watch.Interface, error) {
+	if e.relayed() {
+		return e.relay(ctx, opts)
+	}
 	f := newFilter(e.r, opts)
 	after, err := e.start(opts)
 	if err != nil {

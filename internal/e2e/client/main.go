@@ -1,6 +1,6 @@
-// Command client is a small program for a pod on a gateway: it follows ConfigMaps and widgets of its namespace with client-go,
-// as any operator does, writes an object from time to time, tries what it must not be given, and says in a file how all of
-// that went.
+// Command client is a small program for a pod on a gateway: it follows ConfigMaps, widgets, leases and events of its namespace with
+// client-go, as any operator does, is elected leader, writes an object from time to time, tries what it must not be given, and says
+// in a file how all of that went.
 //
 // It knows nothing of Frond: only what every pod is told about Kubernetes.
 package main
@@ -15,6 +15,8 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -23,8 +25,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/dynamic/dynamicinformer"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
 // State is what the program says in its file.
@@ -36,6 +41,9 @@ type State struct {
 	Writes     int               `json:"writes"`     // that went well
 	WriteError string            `json:"writeError"` // of the last one
 	Tries      map[string]int    `json:"tries"`      // status of what must fail
+	Leads      bool              `json:"leads"`
+	Holders    map[string]string `json:"holders"` // of leases, as they are followed
+	Heard      map[string]int    `json:"heard"`   // events by reason, as they are followed
 }
 
 // attempt bounds one request; period is the pause between rounds.
@@ -73,12 +81,26 @@ func run(ctx context.Context, out string) error {
 	widgets := schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}
 	factory := dynamicinformer.NewFilteredDynamicSharedInformerFactory(c, 0, string(namespace), nil)
 	mapsSeen, widgetsSeen := factory.ForResource(maps).Informer(), factory.ForResource(widgets).Informer()
+	leasesSeen := factory.ForResource(schema.GroupVersionResource{Group: "coordination.k8s.io", Version: "v1", Resource: "leases"}).Informer()
+	eventsSeen := factory.ForResource(schema.GroupVersionResource{Version: "v1", Resource: "events"}).Informer()
 	factory.Start(ctx.Done())
 	defer factory.Shutdown()
+	var leads atomic.Bool
+	var elections sync.WaitGroup
+	defer elections.Wait()
+	elections.Go(func() { elect(ctx, cfg, string(namespace), &leads) })
 	state := State{Started: time.Now()}
 	writer := c.Resource(maps).Namespace(string(namespace))
 	for ctx.Err() == nil {
 		state.Synced = mapsSeen.HasSynced() && widgetsSeen.HasSynced()
+		state.Leads, state.Holders, state.Heard = leads.Load(), map[string]string{}, map[string]int{}
+		each(leasesSeen.GetStore(), func(u *unstructured.Unstructured) {
+			state.Holders[u.GetName()], _, _ = unstructured.NestedString(u.Object, "spec", "holderIdentity")
+		})
+		each(eventsSeen.GetStore(), func(u *unstructured.Unstructured) {
+			reason, _, _ := unstructured.NestedString(u.Object, "reason")
+			state.Heard[reason]++
+		})
 		state.ConfigMaps, state.Widgets = map[string]string{}, map[string]int64{}
 		each(mapsSeen.GetStore(), func(u *unstructured.Unstructured) {
 			state.ConfigMaps[u.GetName()], _, _ = unstructured.NestedString(u.Object, "data", "key")
@@ -108,6 +130,28 @@ func each(s cache.Store, f func(*unstructured.Unstructured)) {
 		if u, ok := o.(*unstructured.Unstructured); ok {
 			f(u)
 		}
+	}
+}
+
+// elect stands for election again and again.
+func elect(ctx context.Context, cfg *rest.Config, namespace string, leads *atomic.Bool) {
+	c, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "client:", err)
+		return
+	}
+	lock := &resourcelock.LeaseLock{
+		LeaseMeta: metav1.ObjectMeta{Namespace: namespace, Name: "leader"}, Client: c.CoordinationV1(),
+		LockConfig: resourcelock.ResourceLockConfig{Identity: "robot"},
+	}
+	for ctx.Err() == nil {
+		leaderelection.RunOrDie(ctx, leaderelection.LeaderElectionConfig{
+			Lock: lock, LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second,
+			Callbacks: leaderelection.LeaderCallbacks{
+				OnStartedLeading: func(context.Context) { leads.Store(true) },
+				OnStoppedLeading: func() { leads.Store(false) },
+			},
+		})
 	}
 }
 

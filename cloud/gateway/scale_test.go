@@ -1,0 +1,170 @@
+package gateway_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/frond-edge/frond/cloud/gateway"
+	"github.com/frond-edge/frond/streams/streamstest"
+	"github.com/frond-edge/frond/streams/tunnel"
+)
+
+const (
+	// followers is how many logs are followed at once, of crowdNodes nodes; each has chunk bytes that nobody reads for a while.
+	followers, crowdNodes = 1000, 10
+	chunk                 = 10 << 10
+	// kept is what of the heap may stay when all have gone: buffers of the hub and the leafs, which are in this process, too.
+	kept = 16 << 20
+	// each is what one unread log may cost, with the caller's own end, the node's and what lies between them in this process.
+	each = 128 << 10
+)
+
+// realTunnels are gateway.Tunnels as in cloudcore.
+type realTunnels struct{ *tunnel.Dialer }
+
+func (r realTunnels) Dial(ctx context.Context, node string, port uint16) (net.Conn, error) {
+	conn, err := r.Dialer.Dial(ctx, node, port)
+	if err != nil {
+		return nil, err
+	}
+	return conn, nil
+}
+
+// logs writes a chunk to whoever comes, and another each time it is asked, until the reader goes.
+func logs(l *tunnel.Listener) error {
+	var g errgroup.Group
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			return g.Wait() //nolint:nilerr // the node has ended
+		}
+		g.Go(func() error {
+			defer func() { _ = conn.Close() }() // it is over
+			line, more := make([]byte, chunk), make([]byte, 1)
+			for {
+				if _, err := conn.Write(line); err != nil {
+					return nil //nolint:nilerr // the reader has gone
+				}
+				if _, err := conn.Read(more); err != nil {
+					return nil //nolint:nilerr // the same
+				}
+			}
+		})
+	}
+}
+
+// crowdWorld is a gateway in front of real tunnels to nodes that write logs.
+func crowdWorld(t *testing.T) (socket string) {
+	t.Helper()
+	log := zaptest.NewLogger(t, zaptest.Level(zap.WarnLevel))
+	hub := streamstest.Hub(t)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	var g errgroup.Group
+	t.Cleanup(func() {
+		cancel()
+		if err := g.Wait(); err != nil {
+			t.Error(err)
+		}
+	})
+	w := &world{nodes: map[string]gateway.Node{}}
+	for i := range crowdNodes {
+		name := fmt.Sprint("edge-", i)
+		w.nodes[name] = gateway.Node{Edge: true, Kubelet: 10250}
+		s, err := tunnel.NewServer(name, streamstest.Node(t, hub, name), tunnel.Config{}, tunnel.NewMetrics(nil), log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := s.Listen(10250)
+		if err != nil {
+			t.Fatal(err)
+		}
+		g.Go(func() error { return s.Start(ctx) })
+		g.Go(func() error { return logs(l) })
+	}
+	d, err := tunnel.NewDialer(streamstest.Connect(t, hub), tunnel.Config{}, tunnel.NewMetrics(nil), log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.Go(func() error { return d.Start(ctx) })
+	<-d.Ready()
+	socket = socketPath(t)
+	way, err := gateway.New(gateway.Config{Socket: socket}, w, realTunnels{d}, nil, nil, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.Go(func() error { return way.Start(ctx) })
+	<-way.Ready()
+	return socket
+}
+
+// TestAThousandFollowedLogsGiveBackWhatTheyTake: memory is bounded while nobody reads, and back when all have gone.
+func TestAThousandFollowedLogsGiveBackWhatTheyTake(t *testing.T) {
+	socket := crowdWorld(t)
+	open := func(i int) (net.Conn, io.Reader) {
+		conn := dialUnix(t, socket)
+		r, refused := connect(t, conn, fmt.Sprintf("edge-%d:10250", i%crowdNodes))
+		for begun := time.Now(); refused != "" && time.Since(begun) < time.Minute; { // until the hub has told that the node listens
+			conn = dialUnix(t, socket)
+			r, refused = connect(t, conn, fmt.Sprintf("edge-%d:10250", i%crowdNodes))
+		}
+		if refused != "" {
+			t.Fatal(refused)
+		}
+		return conn, r
+	}
+	for i := range crowdNodes { // what the first stream of a node leaves behind is no stream's
+		conn, _ := open(i)
+		_ = conn.Close()
+	}
+	heap, goroutines := heapInUse(), runtime.NumGoroutine()
+	conns, readers := make([]net.Conn, followers), make([]io.Reader, followers)
+	for i := range followers {
+		conns[i], readers[i] = open(i)
+	}
+	if took := heapInUse() - heap; took > followers*each {
+		t.Errorf("%d unread logs take %d MiB", followers, took>>20)
+	} else {
+		t.Logf("%d unread logs take %d KiB each, with both ends and all between them", followers, took/followers>>10)
+	}
+	for range 3 {
+		var g sync.WaitGroup
+		for i := range followers {
+			g.Go(func() {
+				if _, err := io.ReadFull(readers[i], make([]byte, chunk)); err != nil {
+					t.Errorf("log %d: %v", i, err)
+				}
+				if _, err := conns[i].Write([]byte{'m'}); err != nil {
+					t.Errorf("log %d: %v", i, err)
+				}
+			})
+		}
+		g.Wait()
+	}
+	for i := range followers {
+		_ = conns[i].Close()
+	}
+	clear(conns)
+	clear(readers)
+	streamstest.Eventually(t, "memory and goroutines come back", func() bool {
+		left, more := heapInUse()-heap, runtime.NumGoroutine()-goroutines
+		t.Logf("%d KiB and %d goroutines more than before", left>>10, more)
+		return left < kept && more < 50
+	})
+}
+
+func heapInUse() int {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int(m.HeapAlloc)
+}

@@ -1,0 +1,27 @@
+package identity
+
+import (
+	"fmt"
+	"time"
+)
+
+// Shut says in words for users why a node may not be connected now; "" if it may, or if nobody has said that it may not: a node of
+// which this replica has no record may be one that it has not read yet.
+func (r *Records) Shut(node string, now time.Time) string {
+	record := r.Of(node)
+	if record == nil {
+		return ""
+	}
+	why := standing(record, record.Key, r.Revoked(record.Key), now)
+	switch {
+	case why == "":
+		return ""
+	case !record.RevokedAt.IsZero(): // it has no key then
+		return fmt.Sprintf("it was revoked at %s", record.RevokedAt.UTC().Format(time.RFC3339))
+	case why == ReasonRevokedKey:
+		return "its key is revoked"
+	case why == ReasonExpired:
+		return fmt.Sprintf("its key expired at %s and was not renewed", record.Expires.UTC().Format(time.RFC3339))
+	}
+	return ""
+}

@@ -1,0 +1,33 @@
+package identity
+
+import (
+	"testing"
+	"time"
+)
+
+// TestShutSaysWhyInWords: what a user of kubectl is told of a node that may not be connected, and nothing where it may, or where nobody
+// knows.
+func TestShutSaysWhyInWords(t *testing.T) {
+	now := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
+	r := NewRecords(nil, func(_, _ *Record) {})
+	for _, record := range []*Record{
+		{Node: "good", Key: "A", Expires: now.Add(time.Hour)},
+		{Node: "expired", Key: "B", Expires: now.Add(-time.Hour)},
+		{Node: "revoked", Revoked: []string{"C"}, RevokedAt: now.Add(-time.Minute), Expires: now.Add(time.Hour)},
+		{Node: "copied", Key: "C", Expires: now.Add(time.Hour)},
+		{Node: "back", Key: "D", Revoked: []string{"E"}, Expires: now.Add(time.Hour)},
+		{Node: "waiting"},
+	} {
+		r.put(record.Node, record)
+	}
+	for node, want := range map[string]string{
+		"good": "", "back": "", "waiting": "", "unknown": "",
+		"expired": "its key expired at 2030-01-02T02:04:05Z and was not renewed",
+		"revoked": "it was revoked at 2030-01-02T03:03:05Z",
+		"copied":  "its key is revoked",
+	} {
+		if got := r.Shut(node, now); got != want {
+			t.Errorf("%s: %q, want %q", node, got, want)
+		}
+	}
+}

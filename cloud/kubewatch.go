@@ -1,0 +1,112 @@
+package cloud
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/streams"
+)
+
+const (
+	// watchGather is for how long a watch goes on after its first change: what comes together goes in one answer, and a node asks
+	// ten times a second at most.
+	watchGather = 100 * time.Millisecond
+	// watchLongest is the longest that a watch waits for its first change; the answer has a few seconds more to reach the node.
+	watchLongest = streams.LongCall - 5*time.Second
+	// watchBytes is what one answer holds, but for one change more: the next call goes on after the last one in it.
+	watchBytes = 256 << 10
+	// watchGrace is how long an apiserver may take to begin a watch, before the wait counts.
+	watchGrace = 3 * time.Second
+)
+
+// Watch is the streams.CallHandler of streams.VerbWatch: what changes in a collection next, as the bearer of the request's token may
+// see it. Each call is judged by Kubernetes anew, so a right that is taken away ends a watch with its next call.
+func (k *kubeCalls) Watch(ctx context.Context, node string, request []byte) (any, error) {
+	var req wire.KubeRequest
+	if err := streams.DecodeRequest(request, &req); err != nil {
+		return nil, err
+	}
+	if err := watchable(req); err != nil {
+		return denied(err), nil
+	}
+	query, err := url.ParseQuery(req.Query)
+	if err != nil {
+		return denied(err), nil
+	}
+	wait := min(time.Duration(max(req.Wait, 0))*time.Millisecond, watchLongest)
+	query.Set("watch", "true")
+	query.Set("allowWatchBookmarks", "true")
+	// Two seconds before its end the apiserver sends a bookmark, so that a quiet watch makes progress, too.
+	query.Set("timeoutSeconds", strconv.Itoa(int(wait/time.Second)+2))
+	req.Query, req.Accept = query.Encode(), runtime.ContentTypeJSON
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	begun := time.AfterFunc(watchGrace+wait, cancel)
+	defer begun.Stop()
+	resp, err := k.open(ctx, node, req)
+	if err != nil {
+		return wire.KubeReply{Error: "ask the apiserver: " + err.Error()}, nil
+	}
+	defer func() { _ = resp.Body.Close() }() // it is given up
+	reply := wire.KubeReply{Code: resp.StatusCode, ContentType: resp.Header.Get("Content-Type")}
+	if resp.StatusCode != http.StatusOK {
+		reply.Body, err = io.ReadAll(io.LimitReader(resp.Body, watchBytes))
+		if err != nil {
+			return wire.KubeReply{Error: "read the apiserver's answer: " + err.Error()}, nil
+		}
+		return reply, nil
+	}
+	begun.Reset(wait)
+	reply.Body, err = changes(resp.Body, func() { begun.Reset(watchGather) })
+	if err != nil && ctx.Err() == nil && len(reply.Body) == 0 {
+		return wire.KubeReply{Error: "read the apiserver's watch: " + err.Error()}, nil
+	}
+	return reply, nil
+}
+
+// changes reads whole events until the watch is ended or enough are here; first is called after the first one.
+func changes(watch io.Reader, first func()) ([]byte, error) {
+	limited := &io.LimitedReader{R: watch, N: maxKubeReply}
+	from := json.NewDecoder(limited)
+	var all bytes.Buffer
+	for all.Len() < watchBytes {
+		var event json.RawMessage
+		err := from.Decode(&event)
+		switch {
+		case errors.Is(err, io.EOF):
+			return all.Bytes(), nil
+		case err != nil && limited.N <= 0:
+			return all.Bytes(), fmt.Errorf("a change is longer than %d bytes", maxKubeReply)
+		case err != nil:
+			return all.Bytes(), err
+		}
+		if all.Len() == 0 {
+			first()
+		}
+		all.Write(event)
+		all.WriteByte('\n')
+	}
+	return all.Bytes(), nil
+}
+
+// watchable refuses what is no watch of a program at a node.
+func watchable(req wire.KubeRequest) error {
+	switch {
+	case req.Method != http.MethodGet || len(req.Body) > 0:
+		return fmt.Errorf("a watch is a GET without a body, not %.20q", req.Method)
+	case req.Token == "":
+		return errors.New("a watch without a token: nodes have what they watch in their store")
+	}
+	return permitted(req)
+}

@@ -1,0 +1,126 @@
+package localapi
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apiserver/pkg/endpoints/filters"
+
+	"github.com/frond-edge/frond/leaf/store"
+)
+
+const (
+	// rejudgeEvery is how often open watches are judged again if no role has changed.
+	rejudgeEvery = time.Minute
+	// rejudgePause is between two rounds: roles mostly change several at a time.
+	rejudgePause = 200 * time.Millisecond
+)
+
+// openWatches are the watches of programs that are not the node. A request is judged when it comes; a watch lives on for an hour, so it
+// is judged again whenever the roles known here have changed.
+type openWatches struct {
+	mu   sync.Mutex // guards list
+	list map[*openWatch]struct{}
+}
+
+type openWatch struct {
+	ctx context.Context //nolint:containedctx // of the request: it says who asks, and for what
+	end context.CancelFunc
+}
+
+func newOpenWatches() *openWatches { return &openWatches{list: map[*openWatch]struct{}{}} }
+
+// enter adds the watch of a request. It is served with the context that is returned, until leave.
+func (o *openWatches) enter(ctx context.Context) (watched context.Context, leave func()) {
+	w := &openWatch{}
+	w.ctx, w.end = context.WithCancel(ctx)
+	o.mu.Lock()
+	o.list[w] = struct{}{}
+	o.mu.Unlock()
+	return w.ctx, func() {
+		o.mu.Lock()
+		delete(o.list, w)
+		o.mu.Unlock()
+		w.end()
+	}
+}
+
+func (o *openWatches) all() []*openWatch {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.Collect(maps.Keys(o.list))
+}
+
+// rejudge ends open watches that roles no longer allow, until ctx ends. The program that comes back is then told why.
+func (s *Server) rejudge(ctx context.Context) error {
+	changed := make(chan struct{}, 1) // holds that some role has changed
+	var follows sync.WaitGroup
+	defer follows.Wait()
+	for _, resource := range []string{"roles", "rolebindings", "clusterroles", "clusterrolebindings"} {
+		follows.Go(func() { s.followRoles(ctx, resource, changed) })
+	}
+	often := time.NewTicker(rejudgeEvery)
+	defer often.Stop()
+	pause := time.NewTimer(0)
+	defer pause.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-pause.C:
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+		case <-often.C:
+		}
+		for _, w := range s.open.all() {
+			s.judgeAgain(w)
+		}
+		pause.Reset(rejudgePause)
+	}
+}
+
+// followRoles tells changed of each change of one kind.
+func (s *Server) followRoles(ctx context.Context, resource string, changed chan<- struct{}) {
+	tell := func() {
+		select {
+		case changed <- struct{}{}:
+		default: // it is told already
+		}
+	}
+	for ctx.Err() == nil {
+		roles, err := s.store.Watch(rbacv1.GroupName, resource, "", s.store.Revision())
+		if err != nil {
+			continue // the revision has moved on meanwhile
+		}
+		tell() // what came between two watches
+		for err == nil {
+			if _, err = roles.Next(ctx); err == nil || errors.Is(err, store.ErrGone) {
+				tell()
+			}
+		}
+		roles.Stop()
+	}
+}
+
+// judgeAgain ends a watch that is refused for good; what cannot be said now leaves it open.
+func (s *Server) judgeAgain(w *openWatch) {
+	attributes, err := filters.GetAuthorizerAttributes(w.ctx)
+	if err != nil || w.ctx.Err() != nil {
+		return
+	}
+	if allowed, _, err := s.rules.Authorize(w.ctx, attributes); allowed || err != nil {
+		return
+	}
+	w.end()
+	s.metrics.ends.Inc()
+	s.log.Info("a watch ended: roles no longer allow it", zap.String("user", attributes.GetUser().GetName()), zap.String("path", attributes.GetPath()))
+}

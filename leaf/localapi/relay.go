@@ -1,0 +1,264 @@
+package localapi
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"strconv"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metainternalversion "k8s.io/apimachinery/pkg/apis/meta/internalversion"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/endpoints/request"
+
+	"github.com/frond-edge/frond/api/wire"
+)
+
+// Leases and events change all the time, and an old one is of no use to anybody: a leader that was is worse than none known. To keep
+// them in the store would cost a synced write for each renewal, so a watch of them is relayed: the cloud is asked for what comes
+// next, with the program's own token, again and again. Kubernetes judges each question. Without a link there is nothing to tell.
+
+const (
+	// relayWait is how long the cloud may wait for a change before it answers all the same; relayFirst, that it may watch at all.
+	relayWait, relayFirst = 20 * time.Second, 50 * time.Millisecond
+	// relayTimeout bounds one question; streams.LongCall is sooner.
+	relayTimeout = 30 * time.Second
+	// relayPatience is for how long a watch is kept through questions that were not answered: a short cut ends no watch.
+	relayPatience = 30 * time.Second
+	// relayPause, at most relayPauseMost, is between two questions if one told nothing before its time, twice as long each time.
+	relayPause, relayPauseMost = 200 * time.Millisecond, 5 * time.Second
+	// maxRelays is how many watches of a gateway are relayed; the cloud serves as many of one node.
+	maxRelays = 32
+	// relayPage is how many objects the list that a watch begins with asks for at a time: some 500 kB of events.
+	relayPage = 500
+)
+
+// relayed says whether watches of programs that are not the node are relayed.
+func (e *endpoint) relayed() bool { return e.follows && e.r.home == inMemory }
+
+// relay begins a relayed watch. Its error is a status: Kubernetes' own, or that the cloud cannot be asked.
+func (e *endpoint) relay(ctx context.Context, opts *metainternalversion.ListOptions) (watch.Interface, error) {
+	if !e.s.online() {
+		return nil, newUnreachable(wire.ErrOffline)
+	}
+	select {
+	case e.s.relays <- struct{}{}:
+	default:
+		return nil, apierrors.NewTooManyRequests(fmt.Sprintf("%d watches of this gateway are relayed already", maxRelays), laterSeconds)
+	}
+	free := sync.OnceFunc(func() { <-e.s.relays })
+	w := &relay{
+		e: e, path: e.r.path(wire.Key{Namespace: request.NamespaceValue(ctx)}), query: relayQuery(opts),
+		version: opts.ResourceVersion, bookmarks: opts.AllowWatchBookmarks, out: make(chan watch.Event),
+	}
+	if n, err := strconv.ParseUint(w.version, 10, 64); err == nil && n >= localBase {
+		free()
+		return nil, apierrors.NewResourceExpired("the resource version is the gateway's own, and the cloud's is wanted: list again")
+	}
+	known := w.version != "" && w.version != "0"
+	initial := !known
+	if opts.SendInitialEvents != nil {
+		initial = *opts.SendInitialEvents
+	}
+	var first []watch.Event
+	var err error
+	if initial || !known {
+		first, err = w.list(ctx, initial, initial && opts.SendInitialEvents != nil && w.bookmarks)
+	}
+	if err == nil {
+		var next []watch.Event
+		next, err = w.ask(ctx, relayFirst) // Kubernetes says here what it has against it
+		first = append(first, next...)
+	}
+	if err != nil {
+		free()
+		return nil, err
+	}
+	ctx, w.cancel = context.WithCancel(ctx)
+	w.done.Go(func() {
+		defer free()
+		defer close(w.out)
+		w.run(ctx, first)
+	})
+	return w, nil
+}
+
+func relayQuery(opts *metainternalversion.ListOptions) url.Values {
+	query := url.Values{}
+	if opts.LabelSelector != nil && !opts.LabelSelector.Empty() {
+		query.Set("labelSelector", opts.LabelSelector.String())
+	}
+	if opts.FieldSelector != nil && !opts.FieldSelector.Empty() {
+		query.Set("fieldSelector", opts.FieldSelector.String())
+	}
+	return query
+}
+
+// relay is one such watch. Its goroutine ends with Stop, which waits for it.
+type relay struct {
+	e         *endpoint
+	path      string
+	query     url.Values
+	version   string // the cloud's, of the last change told
+	bookmarks bool
+	cancel    context.CancelFunc
+	out       chan watch.Event // closed when the watch has ended
+	done      sync.WaitGroup
+}
+
+func (w *relay) ResultChan() <-chan watch.Event { return w.out }
+
+func (w *relay) Stop() {
+	w.cancel()
+	w.done.Wait()
+}
+
+// run passes on what the cloud says until somebody ends it. A watch whose token has expired ends without a word: the program
+// comes back with its newer one.
+func (w *relay) run(ctx context.Context, first []watch.Event) {
+	answered, pause := time.Now(), relayPause
+	for events := first; w.pass(ctx, events); {
+		begun, version := time.Now(), w.version
+		var err error
+		events, err = w.ask(ctx, relayWait)
+		switch {
+		case ctx.Err() != nil || apierrors.IsUnauthorized(err):
+			return
+		case err == nil:
+			answered = time.Now()
+		case !passes(err) || time.Since(answered) > relayPatience:
+			w.fail(ctx, err)
+			return
+		}
+		if w.version != version || time.Since(begun) > relayWait/2 {
+			pause = relayPause
+			continue
+		}
+		timer := time.NewTimer(pause + rand.N(pause))
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		}
+		timer.Stop()
+		pause = min(2*pause, relayPauseMost)
+	}
+}
+
+// passes says whether the same question may be answered later.
+func passes(err error) bool {
+	return isOffline(err) || apierrors.IsServiceUnavailable(err) || apierrors.IsTooManyRequests(err) || apierrors.IsServerTimeout(err) ||
+		apierrors.IsTimeout(err) || apierrors.IsInternalError(err)
+}
+
+func (w *relay) pass(ctx context.Context, events []watch.Event) bool {
+	for _, event := range events {
+		if event.Type == watch.Bookmark && !w.bookmarks {
+			continue
+		}
+		select {
+		case w.out <- event:
+		case <-ctx.Done():
+			return false
+		}
+		if event.Type == watch.Error {
+			return false
+		}
+	}
+	return ctx.Err() == nil
+}
+
+func (w *relay) fail(ctx context.Context, err error) {
+	status := apierrors.NewInternalError(err).Status()
+	if known := apierrors.APIStatus(nil); errors.As(err, &known) {
+		status = known.Status()
+	}
+	w.pass(ctx, []watch.Event{{Type: watch.Error, Object: &status}})
+}
+
+// list makes the events that a watch from the present state begins with, and sets the version to go on from.
+func (w *relay) list(ctx context.Context, initial, end bool) ([]watch.Event, error) {
+	var events []watch.Event
+	query := url.Values{"limit": {strconv.Itoa(relayPage)}}
+	for key, values := range w.query {
+		query[key] = values
+	}
+	for {
+		list := w.e.r.list()
+		if err := w.e.s.callQuery(ctx, w.path, query.Encode(), list); err != nil {
+			return nil, err
+		}
+		m, err := meta.ListAccessor(list)
+		if err != nil {
+			return nil, apierrors.NewInternalError(err)
+		}
+		w.version = m.GetResourceVersion()
+		if !initial {
+			return nil, nil // only the version was wanted
+		}
+		err = meta.EachListItem(list, func(obj runtime.Object) error {
+			obj.GetObjectKind().SetGroupVersionKind(w.e.r.gvk())
+			events = append(events, watch.Event{Type: watch.Added, Object: obj})
+			return nil
+		})
+		if err != nil {
+			return nil, apierrors.NewInternalError(err)
+		}
+		if m.GetContinue() == "" {
+			break
+		}
+		query.Set("continue", m.GetContinue())
+	}
+	if end {
+		mark := w.e.r.bookmark(0, true)
+		if m, err := meta.Accessor(mark); err == nil {
+			m.SetResourceVersion(w.version)
+		}
+		events = append(events, watch.Event{Type: watch.Bookmark, Object: mark})
+	}
+	return events, nil
+}
+
+// ask asks the cloud once for what came after the version, and moves it.
+func (w *relay) ask(ctx context.Context, wait time.Duration) ([]watch.Event, error) {
+	w.query.Set("resourceVersion", w.version)
+	ask := wire.KubeRequest{Method: http.MethodGet, Path: w.path, Query: w.query.Encode(), Wait: wait.Milliseconds()}
+	w.query.Del("resourceVersion")
+	reply, err := w.e.s.perform(ctx, ask, relayTimeout)
+	if err != nil {
+		return nil, err
+	}
+	if reply.Code != http.StatusOK {
+		return nil, refusal(reply)
+	}
+	var events []watch.Event
+	for from := json.NewDecoder(bytes.NewReader(reply.Body)); ; {
+		var frame metav1.WatchEvent
+		if err := from.Decode(&frame); errors.Is(err, io.EOF) {
+			return events, nil
+		} else if err != nil {
+			return nil, newUnreachable(fmt.Errorf("decode change: %w", err))
+		}
+		event := watch.Event{Type: watch.EventType(frame.Type), Object: w.e.r.object()}
+		if event.Type == watch.Error {
+			event.Object = &metav1.Status{}
+		}
+		if err := json.Unmarshal(frame.Object.Raw, event.Object); err != nil {
+			return nil, newUnreachable(fmt.Errorf("decode change: %w", err))
+		}
+		events = append(events, event)
+		if event.Type != watch.Error {
+			w.version = versionOf(event.Object)
+		}
+	}
+}

@@ -1,0 +1,293 @@
+package localapi_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/frond-edge/frond/leaf/localapi"
+)
+
+// leases plays the cloud's leases of a namespace: lists, and what changed since a version.
+type leases struct {
+	mu      sync.Mutex // guards all below
+	version int
+	objects map[string]coordinationv1.Lease
+	history []frame
+	moved   chan struct{} // closed and replaced with each change
+	refused int           // the code of each answer; 0: none is refused
+	watches int           // that were asked for
+	tokens  map[string]bool
+}
+
+type frame struct {
+	Type    watch.EventType      `json:"type"`
+	Object  coordinationv1.Lease `json:"object"`
+	version int
+}
+
+func newLeases() *leases {
+	return &leases{version: 4711, objects: map[string]coordinationv1.Lease{}, moved: make(chan struct{}), tokens: map[string]bool{}}
+}
+
+func (l *leases) set(name, holder string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	kind := watch.Added
+	if _, there := l.objects[name]; there {
+		kind = watch.Modified
+	}
+	l.version++
+	o := coordinationv1.Lease{
+		TypeMeta:   metav1.TypeMeta{Kind: "Lease", APIVersion: "coordination.k8s.io/v1"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, ResourceVersion: strconv.Itoa(l.version)},
+		Spec:       coordinationv1.LeaseSpec{HolderIdentity: &holder},
+	}
+	l.objects[name] = o
+	l.history = append(l.history, frame{kind, o, l.version})
+	close(l.moved)
+	l.moved = make(chan struct{})
+}
+
+func (l *leases) refuse(code int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.refused = code
+	close(l.moved)
+	l.moved = make(chan struct{})
+}
+
+func (l *leases) seen() (watches int, tokens []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for token := range l.tokens {
+		tokens = append(tokens, token)
+	}
+	return l.watches, tokens
+}
+
+func (l *leases) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if !strings.HasSuffix(r.URL.Path, "/leases") {
+		describing(w, r)
+		return
+	}
+	query := r.URL.Query()
+	after, _ := strconv.Atoi(query.Get("resourceVersion"))
+	wait, _ := strconv.Atoi(query.Get("wait"))
+	until := time.After(time.Duration(wait) * time.Millisecond)
+	for {
+		l.mu.Lock()
+		l.tokens[r.Header.Get("Authorization")] = true
+		refused, moved, items := l.refused, l.moved, []coordinationv1.Lease{}
+		for _, o := range l.objects {
+			items = append(items, o)
+		}
+		list := coordinationv1.LeaseList{
+			TypeMeta: metav1.TypeMeta{Kind: "LeaseList", APIVersion: "coordination.k8s.io/v1"},
+			ListMeta: metav1.ListMeta{ResourceVersion: strconv.Itoa(l.version)}, Items: items,
+		}
+		at := slices.IndexFunc(l.history, func(f frame) bool { return f.version > after })
+		var next []frame
+		if at >= 0 {
+			next = slices.Clone(l.history[at:])
+		}
+		l.mu.Unlock()
+		switch {
+		case refused != 0:
+			answerStatus(w, int32(refused), metav1.StatusReason(http.StatusText(refused)))
+			return
+		case query.Get("watch") == "":
+			answer(w, http.StatusOK, list)
+			return
+		case len(next) > 0:
+			l.mu.Lock()
+			l.watches++
+			l.mu.Unlock()
+			for _, f := range next {
+				answer(w, http.StatusOK, f)
+			}
+			return
+		}
+		select {
+		case <-moved:
+		case <-until:
+			w.WriteHeader(http.StatusOK)
+			return
+		case <-r.Context().Done():
+			return
+		}
+	}
+}
+
+// follower is a site whose pod may do all with leases, and the cloud that has them; off takes the link away.
+func follower(t *testing.T) (s *site, l *leases, off func()) {
+	t.Helper()
+	var mu sync.Mutex
+	online := true
+	s = newSite(t, func(c *localapi.Config) {
+		c.Online = func() bool { mu.Lock(); defer mu.Unlock(); return online }
+	})
+	s.allow("default", rbacv1.PolicyRule{Verbs: []string{"*"}, APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}})
+	l = newLeases()
+	s.cloud.online(l.ServeHTTP)
+	return s, l, func() {
+		mu.Lock()
+		online = false
+		mu.Unlock()
+		s.cloud.offline()
+	}
+}
+
+// inJSON is what the cloud that is played here reads.
+func inJSON(cfg *rest.Config) *rest.Config {
+	cfg.ContentType = runtime.ContentTypeJSON
+	return cfg
+}
+
+// TestInformersFollowLeases: a program's informer on leases lists and follows them, by questions to the cloud with its own token, and
+// goes on after a short cut of the link.
+func TestInformersFollowLeases(t *testing.T) {
+	s, l, _ := follower(t)
+	l.set("a", "one")
+	token := s.issuer.Token(claims())
+	factory := informers.NewSharedInformerFactoryWithOptions(clientFor(t, inJSON(s.as(token))), 0, informers.WithNamespace("default"))
+	seen := factory.Coordination().V1().Leases()
+	informer := seen.Informer()
+	ctx, cancel := context.WithCancel(t.Context())
+	factory.Start(ctx.Done())
+	defer func() { cancel(); factory.Shutdown() }()
+	holds := func(name, holder string) func() bool {
+		return func() bool {
+			lease, err := seen.Lister().Leases("default").Get(name)
+			return err == nil && *lease.Spec.HolderIdentity == holder
+		}
+	}
+	eventually(t, "the informer has synced", func() bool { return informer.HasSynced() && holds("a", "one")() })
+	l.set("a", "two")
+	l.set("b", "one")
+	eventually(t, "the informer follows", func() bool { return holds("a", "two")() && holds("b", "one")() })
+
+	s.cloud.offline()
+	l.set("a", "three")
+	l.refuse(0) // the question that is on its way is answered
+	s.cloud.online(l.ServeHTTP)
+	eventually(t, "the informer goes on with the link", holds("a", "three"))
+	if _, tokens := l.seen(); !slices.Equal(tokens, []string{"Bearer " + token}) {
+		t.Errorf("the cloud was asked as %q", tokens)
+	}
+	if s.api.Relays() != 1 {
+		t.Errorf("%d watches are relayed, want 1", s.api.Relays())
+	}
+	cancel()
+	eventually(t, "the watch has ended", func() bool { return s.api.Relays() == 0 })
+}
+
+// TestAWatchThatTheCloudRefusesSaysSo: what Kubernetes has against a relayed watch is told as it says it, at its beginning and in its middle.
+func TestAWatchThatTheCloudRefusesSaysSo(t *testing.T) {
+	s, l, off := follower(t)
+	c := clientFor(t, inJSON(once(s.as(s.issuer.Token(claims())))))
+	l.set("a", "one")
+	follow := func(version string) (watch.Interface, error) {
+		return c.CoordinationV1().Leases("default").Watch(t.Context(), metav1.ListOptions{ResourceVersion: version})
+	}
+	if _, err := follow("1000000000000000009"); !apierrors.IsResourceExpired(err) {
+		t.Errorf("from a version of the gateway: %v", err)
+	}
+	for code, is := range map[int]func(error) bool{http.StatusForbidden: apierrors.IsForbidden, http.StatusGone: apierrors.IsGone} {
+		l.refuse(code)
+		if _, err := follow("4711"); !is(err) {
+			t.Errorf("at the beginning: %v, want code %d", err, code)
+		}
+		l.refuse(0)
+		w, err := follow("4711")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e := <-w.ResultChan(); e.Type != watch.Added {
+			t.Fatalf("first event %+v", e)
+		}
+		l.refuse(code)
+		if e := <-w.ResultChan(); e.Type != watch.Error || !is(apierrors.FromObject(e.Object)) {
+			t.Errorf("in the middle: %+v, want code %d", e, code)
+		}
+		w.Stop()
+		l.refuse(0)
+	}
+	w, err := follow("4711")
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-w.ResultChan()
+	l.refuse(http.StatusUnauthorized) // its token is too old by now
+	for e := range w.ResultChan() {
+		t.Errorf("a watch whose token expired ended with %+v", e)
+	}
+	eventually(t, "all watches have ended", func() bool { return s.api.Relays() == 0 })
+	off()
+	for what, try := range map[string]func() error{
+		"watch": func() error { _, err := follow("4711"); return err },
+		"list": func() error {
+			_, err := c.CoordinationV1().Leases("default").List(t.Context(), metav1.ListOptions{})
+			return err
+		},
+	} {
+		if err := try(); !apierrors.IsServiceUnavailable(err) || !strings.Contains(err.Error(), "cannot ask the cloud") {
+			t.Errorf("%s without a link: %v", what, err)
+		}
+	}
+}
+
+// TestRelayedWatchesAreFew: a gateway's programs cannot ask for more of them than the cloud serves of one node.
+func TestRelayedWatchesAreFew(t *testing.T) {
+	s, l, _ := follower(t)
+	c := clientFor(t, inJSON(once(s.as(s.issuer.Token(claims())))))
+	l.set("a", "one")
+	var all []watch.Interface
+	defer func() {
+		for _, w := range all {
+			w.Stop()
+		}
+	}()
+	for n := range localapi.MaxRelays + 1 {
+		w, err := relayFrom(t, c, "4711")
+		if err == nil {
+			all = append(all, w)
+		}
+		if (n == localapi.MaxRelays) != apierrors.IsTooManyRequests(err) {
+			t.Fatalf("watch %d: %v", n, err)
+		}
+	}
+	all[0].Stop()
+	eventually(t, "there is room again", func() bool {
+		w, err := relayFrom(t, c, "4711")
+		if err == nil {
+			all = append(all, w)
+		}
+		return err == nil
+	})
+}
+
+func relayFrom(t *testing.T, c kubernetes.Interface, version string) (watch.Interface, error) {
+	t.Helper()
+	w, err := c.CoordinationV1().Leases("default").Watch(t.Context(), metav1.ListOptions{ResourceVersion: version})
+	if err != nil {
+		return nil, fmt.Errorf("watch: %w", err)
+	}
+	return w, nil
+}
