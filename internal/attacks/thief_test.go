@@ -106,6 +106,8 @@ type thief struct {
 	errs  []string     // guarded by mu: what the hub said before it closed the link
 	pongs int          // guarded by mu
 	pings int          // of ours; used by one goroutine
+	// listening says that call listens; used by one goroutine.
+	listening bool
 }
 
 // links numbers links: they go to one server of the hub after the other, and one of two with the same name is closed as a doublet.
