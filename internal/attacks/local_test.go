@@ -113,13 +113,12 @@ func TestAGatewaysOwnListeners(t *testing.T) {
 // asker is a program on the gateway.
 type asker struct {
 	token string
-	shown []tls.Certificate
 }
 
-// gets asks a listener of the gateway. Certificates of servers are believed by the cluster's authority and those that the gateway made.
-func (a asker) gets(ctx context.Context, url string, roots *x509.CertPool) (code int, body []byte, err error) {
+// gets asks a listener of the gateway, whose certificate names host.
+func (a asker) gets(ctx context.Context, host, url string, roots *x509.CertPool) (code int, body []byte, err error) {
 	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
-		DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: roots, Certificates: a.shown, MinVersion: tls.VersionTLS13},
+		DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: roots, ServerName: host, MinVersion: tls.VersionTLS13},
 	}}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -193,7 +192,11 @@ func TestAPodGetsNothingOfTheGateway(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, url := range all {
-				code, body, err := a.gets(t.Context(), url, roots)
+				host := victim
+				if !strings.HasPrefix(url, kubelet) {
+					host = ""
+				}
+				code, body, err := a.gets(t.Context(), host, url, roots)
 				if untrusted, is := errors.AsType[*tls.CertificateVerificationError](err); is {
 					t.Fatalf("%s shows a certificate of nobody: %v", url, untrusted)
 				}
@@ -208,7 +211,7 @@ func TestAPodGetsNothingOfTheGateway(t *testing.T) {
 	}
 	// What the gateway says of itself to all has nobody's secret in it, and no way further.
 	for _, path := range []string{"/metrics", "/readyz?verbose", "/debug/pprof/heap", "/debug/pprof/", "/frond/store"} {
-		code, body, err := asker{}.gets(t.Context(), "http://"+c.Listen+path, roots)
+		code, body, err := asker{}.gets(t.Context(), "", "http://"+c.Listen+path, roots)
 		if err != nil || bytes.Contains(body, []byte(canary)) || code == http.StatusOK && !strings.HasPrefix(path, "/metrics") && !strings.HasPrefix(path, "/readyz") {
 			t.Errorf("%s: %d %.200q %v", path, code, body, err)
 		}
