@@ -201,16 +201,3 @@ func TestTheGatewaysClockIsNotBelieved(t *testing.T) {
 		t.Errorf("its lease was renewed at %s", renewed)
 	}
 }
-
-// topologySizes says how much the hub's streams hold.
-func topologySizes(t *testing.T) (list []string) {
-	t.Helper()
-	js, err := jetstream.New(admin(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for s := range js.ListStreams(t.Context()).Info() {
-		list = append(list, fmt.Sprintf("%s %d messages %d MB", s.Config.Name, s.State.Msgs, s.State.Bytes>>20))
-	}
-	return list
-}
