@@ -309,7 +309,7 @@ func (c *Cloud) calls(k core, twins *twins) (*streams.Calls, error) {
 	if err != nil {
 		return nil, err
 	}
-	kube, err := newKubeCalls(c.rest, c.log.Named("calls"))
+	kube, err := newKubeCalls(c.rest, c.metrics, c.log.Named("calls"))
 	if err != nil {
 		return nil, err
 	}

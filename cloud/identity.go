@@ -97,6 +97,12 @@ func (i *identities) Revoked(node string) {
 	}
 }
 
+// offended is what identity.Offences tells.
+func (i *identities) offended(node, what string) {
+	i.warn(node, "LinkClosed", "The hub closed the gateway's link for what came over it ("+what+"): the gateway is in foreign hands, or its "+
+		"program is not ours. If it is stolen: frond node revoke "+node)
+}
+
 // parts makes what lets gateways in.
 func (i *identities) parts(c *Cloud, objects cache.Cache, clients kubernetes.Interface, members *Members, alarms *alarms) ([]lifecycle.Part, error) {
 	if i.auth == nil {
@@ -115,6 +121,7 @@ func (i *identities) parts(c *Cloud, objects cache.Cache, clients kubernetes.Int
 	i.records = records
 	links := identity.NewLinks(i.auth, enforcer.Admitted, log)
 	enforcer.Use(records, links)
+	offences := identity.NewOffences(i.sys, policy, i.offended, metrics, log)
 	settler := identity.NewSettler(kube, records, log)
 	callout, err := identity.NewCallout(i.auth, i.issuer, policy, records, bootstrapTokens(objects, log), links, settler.Seen, metrics, log)
 	if err != nil {
@@ -128,6 +135,7 @@ func (i *identities) parts(c *Cloud, objects cache.Cache, clients kubernetes.Int
 		{Name: "links", Start: links.Start},
 		{Name: "settler", Start: settler.Start},
 		{Name: "enforcer", Start: enforcer.Start},
+		{Name: "offences", Start: offences.Start},
 		{Name: "callout", Start: callout.Start},
 	}, nil
 }

@@ -10,8 +10,11 @@ import (
 	"net/url"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 	"golang.org/x/time/rate"
 	"k8s.io/client-go/rest"
@@ -32,10 +35,16 @@ type kubeCalls struct {
 	// bare brings no credentials of its own: a client certificate would count before the token.
 	bare    *http.Client
 	signing *signing
+	// refused counts what was not granted, by the code of the answer; told is when that is logged.
+	refused *prometheus.CounterVec
+	told    rate.Sometimes
 	log     *zap.Logger
 }
 
-func newKubeCalls(cfg *rest.Config, log *zap.Logger) (*kubeCalls, error) {
+// refusalsLogged is how often what Kubernetes does not grant is logged at most, of all nodes: a metric has each.
+const refusalsLogged = time.Second
+
+func newKubeCalls(cfg *rest.Config, metrics prometheus.Registerer, log *zap.Logger) (*kubeCalls, error) {
 	client, err := rest.HTTPClientFor(reports.Impersonating(cfg, false))
 	if err != nil {
 		return nil, fmt.Errorf("calls for nodes: %w", err)
@@ -51,11 +60,34 @@ func newKubeCalls(cfg *rest.Config, log *zap.Logger) (*kubeCalls, error) {
 	// An answer is passed on as it is: a redirect could lead the request, with what it proves, elsewhere.
 	asIs := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	client.CheckRedirect, bare.CheckRedirect = asIs, asIs
-	return &kubeCalls{base: base, client: client, bare: bare, signing: &signing{budgets: map[string]*rate.Limiter{}}, log: log}, nil
+	k := &kubeCalls{
+		base: base, client: client, bare: bare, signing: &signing{budgets: map[string]*rate.Limiter{}}, told: rate.Sometimes{Interval: refusalsLogged}, log: log,
+		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: "frond", Subsystem: "kube", Name: "refused_total", Help: "Kubernetes requests of nodes that were not granted, by the code of the answer.",
+		}, []string{"code"}),
+	}
+	metrics.MustRegister(k.refused)
+	return k, nil
 }
 
 // Handle is the streams.CallHandler of streams.VerbKube.
 func (k *kubeCalls) Handle(ctx context.Context, node string, request []byte) (any, error) {
+	answer, err := k.handle(ctx, node, request)
+	reply, ok := answer.(wire.KubeReply)
+	if !ok {
+		return answer, err
+	}
+	switch reply.Code {
+	case http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden, http.StatusRequestEntityTooLarge, http.StatusTooManyRequests:
+		k.refused.WithLabelValues(strconv.Itoa(reply.Code)).Inc()
+		k.told.Do(func() {
+			k.log.Info("request of a node not granted", zap.String("node", node), zap.Int("code", reply.Code), zap.ByteString("answer", reply.Body[:min(len(reply.Body), 300)]))
+		})
+	}
+	return answer, err
+}
+
+func (k *kubeCalls) handle(ctx context.Context, node string, request []byte) (any, error) {
 	var req wire.KubeRequest
 	if err := streams.DecodeRequest(request, &req); err != nil {
 		return nil, err

@@ -83,6 +83,29 @@ func TestReportsThatHangDelayNoOtherNode(t *testing.T) {
 	}
 }
 
+// A node that has filled the stream with reports delays no other node for long, though theirs come behind.
+func TestAFloodOfReportsIsStemmed(t *testing.T) {
+	nc := streamstest.Connect(t, streamstest.Hub(t))
+	var good atomic.Int32
+	handle := func(_ context.Context, m wire.Message) error {
+		if m.Node == "bad" {
+			time.Sleep(50 * time.Millisecond) //nolint:forbidigo // as slow as an API may be
+			return nil
+		}
+		good.Add(1)
+		return nil
+	}
+	putReports(t, nc, "bad", 0, 20_000)
+	putReports(t, nc, "good", 0, 50)
+	reg, _ := startReports(t, nc, handle, nil)
+	began := time.Now()
+	streamstest.Eventually(t, "the good node's reports", func() bool { return good.Load() >= 50 })
+	t.Logf("after %s, %v reports were removed", time.Since(began).Round(time.Millisecond), counted(t, reg, "frond_reports_total", "flooded"))
+	if counted(t, reg, "frond_reports_total", "flooded") < 10_000 {
+		t.Error("they are not counted")
+	}
+}
+
 // What Kubernetes refuses does not wait for ever in the window that all nodes share: too many of one node, and those
 // that were refused for too long, are put away, and the node is asked again later.
 func TestRefusedReportsAreGivenUpAndToldOf(t *testing.T) {

@@ -45,10 +45,12 @@ type ReportHandler func(ctx context.Context, m wire.Message) error
 
 // Reports hands what nodes report to a handler. All cloudcores share one consumer a stream, so each report goes to one of
 // them; reports of one object that reach this process are handled one after the other. No node has more than 128 reports in
-// one process's hands, nor more than four of its workers.
+// one process's hands, nor more than four of its workers, nor for long more than 2,048 reports or 4,096 events in the stream: its
+// oldest are removed.
 type Reports struct {
 	plane    Plane
 	stream   string
+	kept     int // messages of one node that may wait in the stream
 	js       jetstream.JetStream
 	handle   ReportHandler
 	gaveUp   func(m wire.Message)
@@ -75,12 +77,12 @@ func NewReports(plane Plane, nc *nats.Conn, handle ReportHandler, gaveUp func(m 
 	if err != nil {
 		return nil, err
 	}
-	stream, most := ReportStream, reportWindow/4
+	stream, most, kept := ReportStream, reportWindow/4, reportsKept
 	if plane == Event {
-		stream, most = EventStream, eventWindow/4
+		stream, most, kept = EventStream, eventWindow/4, eventsKept
 	}
 	return &Reports{
-		plane: plane, stream: stream, js: js, handle: handle, gaveUp: gaveUp, refusals: newRefusals(most),
+		plane: plane, stream: stream, kept: kept, js: js, handle: handle, gaveUp: gaveUp, refusals: newRefusals(most),
 		codec: codec, parts: parts, metrics: metrics, log: log,
 		dead: &deadLetters{js: js, from: cloudFrom, metrics: metrics, log: log},
 	}, nil
@@ -154,10 +156,12 @@ func (r *Reports) session(ctx context.Context) error {
 		return fmt.Errorf("consumer of %s: %w", r.stream, err)
 	}
 	held := newHands[jetstream.Msg](reportsMost, reportsPerNode, reportWorkersPerNode)
+	flood := newFlood()
 	faults := make(chan error, 1) // the first fault ends the session
 	consuming, err := consumer.Consume(
 		func(msg jetstream.Msg) {
-			if !held.put(place{token(msg.Subject(), 1), msg.Subject()}, msg) {
+			if node := token(msg.Subject(), 1); !held.put(place{node, msg.Subject()}, msg) {
+				flood.note(node)
 				r.putOff(msg)
 			}
 		},
@@ -178,6 +182,10 @@ func (r *Reports) session(ctx context.Context) error {
 	defer stop()
 	g.Go(func() error {
 		keepAlive(gctx, held)
+		return nil
+	})
+	g.Go(func() error {
+		r.stem(gctx, flood)
 		return nil
 	})
 	for range reportWorkers {

@@ -49,9 +49,10 @@ type Enforcer struct {
 	log     *zap.Logger
 
 	mu sync.Mutex
-	// nodes to look at, and cells to look at when; guarded by mu.
+	// nodes to look at, cells to look at when, and cells that have newcomers to look at when nothing else is to do; guarded by mu.
 	nodes map[string]bool
 	cells map[string][]time.Time
+	fresh map[string]time.Time
 
 	nodesRing, cellsRing chan struct{} // each holds one: something was added
 
@@ -62,7 +63,7 @@ type Enforcer struct {
 func NewEnforcer(sys *nats.Conn, policy Policy, told Told, metrics *Metrics, log *zap.Logger) *Enforcer {
 	return &Enforcer{
 		system: system{sys}, policy: policy, told: told, metrics: metrics, log: log,
-		nodes: make(map[string]bool), cells: make(map[string][]time.Time), nodesRing: make(chan struct{}, 1), cellsRing: make(chan struct{}, 1),
+		nodes: make(map[string]bool), cells: make(map[string][]time.Time), fresh: make(map[string]time.Time), nodesRing: make(chan struct{}, 1), cellsRing: make(chan struct{}, 1),
 		lobby: make(map[link]time.Time),
 	}
 }
@@ -101,8 +102,11 @@ func suspect(record *Record, now time.Time) bool {
 
 // Admitted is what Links calls. A replica that has not heard of a revocation may have let somebody in who must not stay; one that
 // has not heard of an enrolment yet is no judge, so only what is known to be revoked counts, and not before long: a link that is
-// not in its place yet cannot be closed.
-func (e *Enforcer) Admitted(node string) {
+// not in its place yet cannot be closed. The replica that let it in, here, sees what it says of itself to the hub.
+func (e *Enforcer) Admitted(node string, here bool) {
+	if here {
+		e.expect(e.account(node))
+	}
 	now, record := time.Now(), e.records.Of(node)
 	for _, h := range e.links.of(node) {
 		if why := standing(record, h.Key, e.records.Revoked(h.Key), now); why == ReasonRevokedKey || why == ReasonRevokedNode {
@@ -116,73 +120,17 @@ func (e *Enforcer) Admitted(node string) {
 const (
 	reasonNobodyKnows Reason = "nobody-knows"
 	reasonLobby       Reason = "lobby"
+	reasonClaimsHub   Reason = "claims-hub"
 )
+
+// freshAfter is how long after a link a cell is looked through: it is in its place then, and all that came meanwhile cost one look.
+const freshAfter = 5 * time.Second
 
 // recheck is longer than an informer usually lags.
 const recheck = 2 * time.Second
 
 // account is the cell of a node.
 func (e *Enforcer) account(node string) string { return streams.CellAccount(node, e.policy.Cells) }
-
-// look asks for the links of a node to be judged.
-func (e *Enforcer) look(node string) {
-	e.mu.Lock()
-	e.nodes[node] = true
-	e.mu.Unlock()
-	ring(e.nodesRing)
-}
-
-// sweep asks for a cell to be looked through, after each of these times.
-func (e *Enforcer) sweep(account string, after []time.Duration) {
-	now := time.Now()
-	e.mu.Lock()
-	for _, d := range after {
-		e.cells[account] = append(e.cells[account], now.Add(d))
-	}
-	e.mu.Unlock()
-	ring(e.cellsRing)
-}
-
-func ring(bell chan struct{}) {
-	select {
-	case bell <- struct{}{}:
-	default:
-	}
-}
-
-// take returns the nodes to look at.
-func (e *Enforcer) take() []string {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	nodes := slices.Collect(maps.Keys(e.nodes))
-	clear(e.nodes)
-	return nodes
-}
-
-// due returns the cell whose turn has come last, so that a revocation does not wait behind others, or how long none is due.
-func (e *Enforcer) due(now time.Time) (account string, wait time.Duration) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	wait = sweepEvery
-	var last time.Time
-	for name, times := range e.cells {
-		for _, at := range times {
-			switch {
-			case at.After(now):
-				wait = min(wait, at.Sub(now))
-			case at.After(last):
-				account, last = name, at
-			}
-		}
-	}
-	if account != "" {
-		e.cells[account] = slices.DeleteFunc(e.cells[account], func(at time.Time) bool { return !at.After(now) })
-		if len(e.cells[account]) == 0 {
-			delete(e.cells, account)
-		}
-	}
-	return account, wait
-}
 
 // Start enforces until ctx ends, and then returns nil.
 func (e *Enforcer) Start(ctx context.Context) error {
@@ -324,11 +272,15 @@ func (e *Enforcer) judgeCell(ctx context.Context, account string) error {
 		return err
 	}
 	now := time.Now()
-	for one, node := range links {
-		if h, known := whose[one]; known {
+	for one, leaf := range links {
+		h, known := whose[one]
+		switch {
+		case leaf.Hub:
+			e.close(ctx, admission{Server: one.Server, CID: one.CID, Node: leaf.Name, Key: h.Key}, account, reasonClaimsHub)
+		case known:
 			e.judge(ctx, h, now)
-		} else if suspect(e.records.Of(node), now) {
-			e.close(ctx, admission{Server: one.Server, CID: one.CID, Node: node}, account, reasonNobodyKnows)
+		case suspect(e.records.Of(leaf.Name), now):
+			e.close(ctx, admission{Server: one.Server, CID: one.CID, Node: leaf.Name}, account, reasonNobodyKnows)
 		}
 	}
 	return nil
@@ -341,7 +293,11 @@ func (e *Enforcer) judgeLobby(ctx context.Context, now time.Time) error {
 		return err
 	}
 	since := make(map[link]time.Time, len(links))
-	for one := range links {
+	for one, leaf := range links {
+		if leaf.Hub {
+			e.close(ctx, admission{Server: one.Server, CID: one.CID}, streams.LobbyAccount, reasonClaimsHub)
+			continue
+		}
 		begun, there := e.lobby[one]
 		if !there {
 			begun = now

@@ -48,8 +48,8 @@ func (a admission) link() link { return link{a.Server, a.CID} }
 // knows was let in before all of them.
 type Links struct {
 	nc *nats.Conn
-	// admitted hears of each admission, by whomever; it must not block.
-	admitted func(node string)
+	// admitted hears of each admission, and whether it was by this replica; it must not block.
+	admitted func(node string, here bool)
 	log      *zap.Logger
 
 	mu     sync.Mutex
@@ -63,7 +63,7 @@ type held struct {
 }
 
 // NewLinks makes the memory. nc belongs to the account of the callout.
-func NewLinks(nc *nats.Conn, admitted func(node string), log *zap.Logger) *Links {
+func NewLinks(nc *nats.Conn, admitted func(node string, here bool), log *zap.Logger) *Links {
 	return &Links{nc: nc, admitted: admitted, log: log, byNode: make(map[string][]held)}
 }
 
@@ -75,7 +75,7 @@ func (l *Links) Start(ctx context.Context) error {
 			l.log.Warn("admission not understood", zap.Error(err))
 			return
 		}
-		l.note(held{a, time.Now()})
+		l.note(held{a, time.Now()}, false)
 	})
 	if err != nil {
 		return fmt.Errorf("hear of links: %w", err)
@@ -125,11 +125,11 @@ func (l *Links) announce(a admission) error {
 	if err != nil {
 		return err
 	}
-	l.note(held{a, time.Now()})
+	l.note(held{a, time.Now()}, true)
 	return l.nc.Publish(admittedSubject, data)
 }
 
-func (l *Links) note(one held) {
+func (l *Links) note(one held, here bool) {
 	l.mu.Lock()
 	known := slices.ContainsFunc(l.byNode[one.Node], func(h held) bool { return h.admission == one.admission })
 	if !known {
@@ -139,7 +139,7 @@ func (l *Links) note(one held) {
 	}
 	l.mu.Unlock()
 	if !known {
-		l.admitted(one.Node)
+		l.admitted(one.Node, here)
 	}
 }
 
@@ -238,7 +238,7 @@ func (l *Links) ask(ctx context.Context, links []link) ([]held, error) {
 		}
 	}
 	for _, h := range learned {
-		l.note(h)
+		l.note(h, false)
 	}
 	return learned, nil
 }

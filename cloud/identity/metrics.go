@@ -12,6 +12,7 @@ type Metrics struct {
 	refusals *prometheus.CounterVec
 	lockouts *prometheus.CounterVec
 	kicks    *prometheus.CounterVec
+	offences *prometheus.CounterVec
 	changes  *prometheus.CounterVec
 	took     prometheus.Histogram
 	left     *prometheus.GaugeVec
@@ -27,6 +28,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		refusals: counters("refusals_total", "Links, enrolments and renewals refused.", "reason"),
 		lockouts: counters("lockouts_total", "Times that wrong tokens locked somebody out for the rest of a minute.", "by"),
 		kicks:    counters("kicks_total", "Links closed.", "reason"),
+		offences: counters("offences_total", "Links that the hub closed for what came over them; without a node: in the lobby.", "node", "reason"),
 		changes:  counters("changes_total", "Keys recorded.", "what"),
 		took: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Namespace: "frond", Subsystem: "identity", Name: "answer_seconds", Help: "From the hub's question to the answer.",
@@ -37,7 +39,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		}, []string{"left"}),
 	}
 	if reg != nil {
-		reg.MustRegister(m.answers, m.refusals, m.lockouts, m.kicks, m.changes, m.took, m.left)
+		reg.MustRegister(m.answers, m.refusals, m.lockouts, m.kicks, m.offences, m.changes, m.took, m.left)
 	}
 	return m
 }
@@ -46,6 +48,9 @@ func (m *Metrics) answer(result string) { m.answers.WithLabelValues(result).Inc(
 func (m *Metrics) refuse(reason Reason) { m.refusals.WithLabelValues(string(reason)).Inc() }
 func (m *Metrics) locked(by string)     { m.lockouts.WithLabelValues(by).Inc() }
 func (m *Metrics) kick(reason Reason)   { m.kicks.WithLabelValues(string(reason)).Inc() }
+func (m *Metrics) offend(node, reason string) {
+	m.offences.WithLabelValues(node, reason).Inc()
+}
 func (m *Metrics) recorded(what string) { m.changes.WithLabelValues(what).Inc() }
 func (m *Metrics) answered(where place, took time.Duration) {
 	m.answer(string(where))

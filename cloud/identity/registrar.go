@@ -38,6 +38,7 @@ type Registrar struct {
 	policy  Policy
 	trust   Trust
 	guesses *guesses
+	quiet   *quiet
 	now     func() time.Time
 	metrics *Metrics
 	log     *zap.Logger
@@ -47,7 +48,7 @@ type Registrar struct {
 func NewRegistrar(objects client.Client, kube kubernetes.Interface, records *Records, policy Policy, trust Trust, metrics *Metrics, log *zap.Logger) *Registrar {
 	return &Registrar{
 		objects: objects, kube: kube, records: records, policy: policy, trust: trust,
-		guesses: newGuesses(time.Now, metrics.locked), now: time.Now, metrics: metrics, log: log,
+		guesses: newGuesses(time.Now, metrics.locked), quiet: newQuiet(time.Now), now: time.Now, metrics: metrics, log: log,
 	}
 }
 
@@ -73,30 +74,32 @@ func garbage(err error) error { return refuse(ReasonGarbage, "the request cannot
 func (r *Registrar) Enrol(ctx context.Context, caller string, request []byte) (any, error) {
 	var req identity.EnrolRequest
 	if err := streams.DecodeRequest(request, &req); err != nil {
-		return r.reply(ctx, identity.VerbEnrol, "", "", time.Time{}, garbage(err))
+		return r.reply(ctx, caller, identity.VerbEnrol, "", "", time.Time{}, garbage(err))
 	}
 	expires, err := r.enrol(ctx, caller, req)
-	return r.reply(ctx, identity.VerbEnrol, req.Node, req.Key, expires, err)
+	return r.reply(ctx, caller, identity.VerbEnrol, req.Node, req.Key, expires, err)
 }
 
 // Renew is the streams.CallHandler of identity.VerbRenew.
 func (r *Registrar) Renew(ctx context.Context, caller string, request []byte) (any, error) {
 	var req identity.RenewRequest
 	if err := streams.DecodeRequest(request, &req); err != nil {
-		return r.reply(ctx, identity.VerbRenew, "", "", time.Time{}, garbage(err))
+		return r.reply(ctx, caller, identity.VerbRenew, "", "", time.Time{}, garbage(err))
 	}
 	expires, err := r.renew(ctx, caller, req)
-	return r.reply(ctx, identity.VerbRenew, req.Node, req.Key, expires, err)
+	return r.reply(ctx, caller, identity.VerbRenew, req.Node, req.Key, expires, err)
 }
 
-// reply makes the answer of what was decided.
-func (r *Registrar) reply(ctx context.Context, verb, node, key string, expires time.Time, err error) (any, error) {
+// reply makes the answer of what was decided. The same refusal of the same caller is logged once in a while.
+func (r *Registrar) reply(ctx context.Context, caller, verb, node, key string, expires time.Time, err error) (any, error) {
 	var refused *refusal
 	switch {
 	case errors.As(err, &refused):
 		r.metrics.refuse(refused.reason)
-		r.log.Warn("identity refused", zap.String("verb", verb), zap.String("node", printable(node)), zap.String("key", printable(key)),
-			zap.String("reason", string(refused.reason)))
+		if r.quiet.first(verb + " " + string(refused.reason) + " " + caller) {
+			r.log.Warn("identity refused", zap.String("caller", caller), zap.String("verb", verb), zap.String("node", printable(node)),
+				zap.String("key", printable(key)), zap.String("reason", string(refused.reason)))
+		}
 		return identity.Enrolment{Reason: refused.text, Now: r.now()}, nil
 	case err != nil:
 		return nil, err

@@ -19,8 +19,17 @@ const (
 // system is the hub's own account: which links there are, and how to close one.
 type system struct{ nc *nats.Conn }
 
-// leafs lists the links of an account on all servers that answer, with what the leafs call themselves.
-func (s system) leafs(ctx context.Context, account string) (map[link]string, error) {
+// leaf is what the hub says of a link.
+type leaf struct {
+	// Name is what it calls itself.
+	Name string
+	// Hub says that it has declared itself the hub. Then the server drops what the other end may not send without a word, and keeps
+	// the link. No gateway of ours does that.
+	Hub bool
+}
+
+// leafs lists the links of an account on all servers that answer.
+func (s system) leafs(ctx context.Context, account string) (map[link]leaf, error) {
 	request, err := json.Marshal(map[string]string{"account": account})
 	if err != nil {
 		return nil, err
@@ -29,7 +38,7 @@ func (s system) leafs(ctx context.Context, account string) (map[link]string, err
 	if err != nil {
 		return nil, fmt.Errorf("list the links of %s: %w", account, err)
 	}
-	links := make(map[link]string)
+	links := make(map[link]leaf)
 	for _, reply := range replies {
 		var z struct {
 			Server struct {
@@ -37,16 +46,17 @@ func (s system) leafs(ctx context.Context, account string) (map[link]string, err
 			} `json:"server"`
 			Data struct {
 				Leafs []struct {
-					ID   uint64 `json:"id"`
-					Name string `json:"name"`
+					ID    uint64 `json:"id"`
+					Name  string `json:"name"`
+					Spoke bool   `json:"is_spoke"` // the server to this leaf
 				} `json:"leafs"`
 			} `json:"data"`
 		}
 		if err := json.Unmarshal(reply, &z); err != nil {
 			return nil, fmt.Errorf("list the links of %s: %w", account, err)
 		}
-		for _, leaf := range z.Data.Leafs {
-			links[link{Server: z.Server.ID, CID: leaf.ID}] = leaf.Name
+		for _, l := range z.Data.Leafs {
+			links[link{Server: z.Server.ID, CID: l.ID}] = leaf{Name: l.Name, Hub: l.Spoke}
 		}
 	}
 	return links, nil

@@ -113,8 +113,8 @@ type replica struct {
 
 // told is identity.Told.
 type told struct {
-	mu           sync.Mutex
-	cut, revoked map[string]int // guarded by mu
+	mu                     sync.Mutex
+	cut, revoked, offended map[string]int // guarded by mu
 }
 
 func (t *told) Cut(node, _ string) {
@@ -127,6 +127,19 @@ func (t *told) Revoked(node string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.revoked[node]++
+}
+
+// Offended is for identity.Offences.
+func (t *told) Offended(node, what string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.offended[node+" "+what]++
+}
+
+func (t *told) offences(node, what string) int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.offended[node+" "+what]
 }
 
 func (t *told) of(node string) (cut, revoked int) {
@@ -180,7 +193,7 @@ func (w *world) run(parts ...lifecycle.Part) (stop func()) {
 // replica starts one that is connected to a server of the hub.
 func (w *world) replica(name string, on int) *replica {
 	w.Helper()
-	r := &replica{metrics: prometheus.NewRegistry(), told: &told{cut: map[string]int{}, revoked: map[string]int{}}}
+	r := &replica{metrics: prometheus.NewRegistry(), told: &told{cut: map[string]int{}, revoked: map[string]int{}, offended: map[string]int{}}}
 	log := zaptest.NewLogger(w.T).Named(name)
 	auth, sys, nc := w.hub.Connect(on, "callout"), w.hub.Connect(on, "kicker"), w.hub.Connect(on, "cloudcore")
 	metrics := identity.NewMetrics(r.metrics)
@@ -189,6 +202,7 @@ func (w *world) replica(name string, on int) *replica {
 	links := identity.NewLinks(auth, enforcer.Admitted, log)
 	enforcer.Use(r.records, links)
 	settler := identity.NewSettler(w.objects, r.records, log)
+	offences := identity.NewOffences(sys, w.policy, r.told.Offended, metrics, log)
 	callout, err := identity.NewCallout(auth, w.hub.Issuer, w.policy, r.records, w.tokens, links, settler.Seen, metrics, log)
 	if err != nil {
 		w.Fatal(err)
@@ -205,6 +219,7 @@ func (w *world) replica(name string, on int) *replica {
 		lifecycle.Part{Name: "records", Start: r.records.Start}, lifecycle.Part{Name: "links", Start: links.Start},
 		lifecycle.Part{Name: "settler", Start: settler.Start}, lifecycle.Part{Name: "enforcer", Start: enforcer.Start},
 		lifecycle.Part{Name: "callout", Start: callout.Start}, lifecycle.Part{Name: "calls", Start: calls.Start},
+		lifecycle.Part{Name: "offences", Start: offences.Start},
 	)
 	r.stop = func() {
 		stop()
@@ -290,6 +305,8 @@ type gateway struct {
 	leaf *server.Server
 	// called is what the leaf calls itself, if not by the node.
 	called string
+	// claims makes the leaf say that it were the hub.
+	claims bool
 	mu     sync.Mutex
 	// token that is shown; guarded by mu.
 	token string
@@ -355,7 +372,7 @@ func (g *gateway) dial(on int) {
 	o := &server.Options{
 		ServerName: cmp.Or(g.called, g.node), DontListen: true, NoSigs: true, NoLog: true,
 		LeafNode: server.LeafNodeOpts{ReconnectInterval: 100 * time.Millisecond, Remotes: []*server.RemoteLeafOpts{{
-			URLs: urls(g.T, "tls://"+g.hub.Leaf(on)), TLS: true, TLSHandshakeFirst: true,
+			URLs: urls(g.T, "tls://"+g.hub.Leaf(on)), TLS: true, TLSHandshakeFirst: true, Hub: g.claims,
 			TLSConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS13}, SignatureCB: g.show,
 		}}},
 	}

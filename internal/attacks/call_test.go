@@ -41,14 +41,23 @@ func TestAThiefGetsNothingFromKubernetes(t *testing.T) {
 	if r := th.ask(t, wire.KubeRequest{Method: http.MethodGet, Path: "/api/v1/namespaces/default/secrets/of-" + stolen}); r.Code != http.StatusOK {
 		t.Fatalf("the stolen node's own secret: %d %s %s", r.Code, r.Error, r.Body) // or what follows proves nothing
 	}
+	risen, refused := meter(t, "frond_kube_refused_total"), 0.0
 	unharmed(t, func() {
 		for name, r := range requests(t) {
 			r := th.ask(t, r)
 			if r.Code/100 == 2 {
 				t.Errorf("%s: %d %.300s", name, r.Code, r.Body)
 			}
+			switch r.Code {
+			case http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden:
+				refused++
+			default:
+				t.Logf("%s: %d %s", name, r.Code, r.Error)
+			}
 		}
 	})
+	rises(t, "what is not granted", risen, refused)
+	logged(t, "request of a node not granted", stolen)
 }
 
 // Where the stolen node and the other are.

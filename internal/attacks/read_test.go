@@ -65,7 +65,7 @@ func deaf(t *testing.T, l loot, more map[string]any, queue string) {
 			t.Logf("%s: the link was closed: %s", e.subject, said)
 		}
 		for _, m := range e.thief.received("") {
-			if !own(m.subject) {
+			if !own(e.thief.node, m.subject) {
 				t.Errorf("on %s, %s was heard (reply %q, %d bytes: %.120q)", e.subject, m.subject, m.reply, len(m.data), m.data)
 			}
 		}
@@ -73,10 +73,10 @@ func deaf(t *testing.T, l loot, more map[string]any, queue string) {
 	t.Logf("%d of %d wishes were refused", len(wishes())-len(ears), len(wishes()))
 }
 
-// own tells whether a subject is the stolen gateway's: what is said to that one the thief may hear.
-func own(subject string) bool {
+// own tells whether a subject is the link's own: what is said there it may hear.
+func own(node, subject string) bool {
 	for _, prefix := range []string{"_INBOX.", "call.node.", "tunnel."} {
-		if strings.HasPrefix(subject, prefix+stolen+".") {
+		if strings.HasPrefix(subject, prefix+node+".") {
 			return true
 		}
 	}

@@ -1,6 +1,7 @@
 package attacks_test
 
 import (
+	"crypto/tls"
 	"errors"
 	"io"
 	"net"
@@ -9,28 +10,34 @@ import (
 	"time"
 )
 
-// TestHalfOpenLinksDisturbNobody opens many connections to the leaf port that never go on: silent, amid the handshake, and after it. Others
-// come in meanwhile, and the hub closes all of them.
+// TestHalfOpenLinksDisturbNobody opens many connections to the leaf port that never go on: silent, amid the handshake, in the clear, after the
+// handshake, and amid the login. Others come in meanwhile, and the hub closes all of them.
 func TestHalfOpenLinksDisturbNobody(t *testing.T) {
-	const each = 60
+	const each, kinds = 60, 5
 	l := steal(t, stolen)
 	var open []net.Conn
-	for i := range 3 * each {
+	for i := range kinds * each {
 		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", l.addresses[i%len(l.addresses)])
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer func() { _ = conn.Close() }()
-		open = append(open, conn)
-		switch i % 3 {
+		switch i % kinds {
 		case 1: // the beginning of a ClientHello
 			_, err = conn.Write([]byte{22, 3, 1, 2, 0, 1, 0, 1, 252, 3, 3})
 		case 2: // half a CONNECT, in the clear
 			_, err = conn.Write([]byte("CONNECT {"))
+		case 3, 4:
+			within := tls.Client(conn, l.secret)
+			if err = within.HandshakeContext(t.Context()); err == nil && i%kinds == 4 {
+				_, err = within.Write([]byte("CONNECT {"))
+			}
+			conn = within
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
+		open = append(open, conn)
 	}
 	stir(t)
 	if heard := answered(t, honest); heard != honest {

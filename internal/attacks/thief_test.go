@@ -37,6 +37,17 @@ type loot struct {
 	addresses []string // of the hub's servers
 	secret    *tls.Config
 	key       nkeys.KeyPair
+	token     string // shown beside the key, if there is one
+	from      string // the address that it comes from, if that matters
+}
+
+// public is the key's public half.
+func (l loot) public() string {
+	public, err := l.key.PublicKey()
+	if err != nil {
+		panic(err) // a pair that was made or read here
+	}
+	return public
 }
 
 // steal reads it.
@@ -95,6 +106,8 @@ type thief struct {
 	errs  []string     // guarded by mu: what the hub said before it closed the link
 	pongs int          // guarded by mu
 	pings int          // of ours; used by one goroutine
+	// listening says that call listens; used by one goroutine.
+	listening bool
 }
 
 // links numbers links: they go to one server of the hub after the other, and one of two with the same name is closed as a doublet.
@@ -129,7 +142,7 @@ func (l loot) tryIn(ctx context.Context, more map[string]any) (th *thief, err er
 	links.n++
 	address, name := l.addresses[links.n%len(l.addresses)], fmt.Sprintf("thief-%d", links.n)
 	links.Unlock()
-	plain, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+	plain, err := l.dial(ctx, address)
 	if err != nil {
 		return nil, err
 	}
@@ -156,6 +169,9 @@ func (l loot) tryIn(ctx context.Context, more map[string]any) (th *thief, err er
 	}
 	_ = plain.SetDeadline(time.Time{})
 	th = &thief{node: l.node, conn: conn, over: make(chan struct{})}
+	if l.token != "" {
+		th.node = l.public() // what it is called in the lobby
+	}
 	go th.listen()
 	if said := th.flush(ctx); said != "" {
 		_ = conn.Close()
@@ -163,6 +179,15 @@ func (l loot) tryIn(ctx context.Context, more map[string]any) (th *thief, err er
 		return nil, errors.New(said)
 	}
 	return th, nil
+}
+
+// dial opens a connection, from where the thief is.
+func (l loot) dial(ctx context.Context, address string) (net.Conn, error) {
+	var d net.Dialer
+	if l.from != "" {
+		d.LocalAddr = &net.TCPAddr{IP: net.ParseIP(l.from)}
+	}
+	return d.DialContext(ctx, "tcp", address)
 }
 
 // hello is the CONNECT of a leaf.
@@ -177,11 +202,7 @@ func (l loot) hello(name, info string, more map[string]any) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	public, err := l.key.PublicKey()
-	if err != nil {
-		return nil, err
-	}
-	if sig, err = identity.Show(identity.Credential{Node: l.node, Key: public}, sig); err != nil {
+	if sig, err = identity.Show(identity.Credential{Node: l.node, Key: l.public(), Token: l.token}, sig); err != nil {
 		return nil, err
 	}
 	says := map[string]any{

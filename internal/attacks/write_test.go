@@ -65,32 +65,52 @@ func TestAThiefMovesNothing(t *testing.T) {
 	for name, more := range map[string]map[string]any{"as a leaf": nil, "as a hub": {"is_hub": true}} {
 		t.Run(name, func(t *testing.T) {
 			before := topology(t)
+			risen := meter(t, "frond_identity_offences_total", "reason=violation", "node="+stolen)
+			claims := meter(t, "frond_identity_kicks_total", "reason=claims-hub")
 			unharmed(t, func() {
-				refused := 0
-				for _, subject := range orders() {
-					th := l.breakIn(t, more)
-					th.subscribe(th.inbox(), "")
-					if said := th.flush(t.Context()); said != "" {
-						t.Errorf("the thief's own inbox: %s", said)
-					}
-					th.publish(subject, th.inbox(), order())
-					th.publish(subject, "", order(), "Frond-Version: 1", "Frond-Op: delete", "Frond-Cloud: 1", "Nats-Rollup: all")
-					if said := th.flush(t.Context()); said != "" {
-						refused++
-					}
-					for _, m := range th.received("") {
-						if !harmless(m) {
-							t.Errorf("%s was answered on %s: %.300q %.300q", subject, m.subject, m.header, m.data)
-						}
-					}
-				}
+				refused := moved(t, l, more, orders())
 				t.Logf("%d of %d were refused", refused, len(orders()))
+				if more == nil {
+					rises(t, "what the hub refused", risen, float64(refused))
+					logged(t, "the hub closed a link for what came over it", stolen)
+					return
+				}
+				// The hub refuses without a word. Whoever stays is found out.
+				th := l.breakIn(t, more)
+				if !within(t.Context(), patience, func() bool { return over(th) }) {
+					t.Error("the link of a leaf that says it were the hub stays")
+				}
+				rises(t, "a leaf that says it were the hub", claims, 1)
+				logged(t, "link closed", "claims-hub")
 			})
 			if after := topology(t); !slices.Equal(before, after) {
 				t.Errorf("the hub's streams changed:\n%v\n%v", before, after)
 			}
 		})
 	}
+}
+
+// moved sends to each subject over a link of its own, and counts those that the hub closed for it.
+func moved(t *testing.T, l loot, more map[string]any, subjects []string) (refused int) {
+	t.Helper()
+	for _, subject := range subjects {
+		th := l.breakIn(t, more)
+		th.subscribe(th.inbox(), "")
+		if said := th.flush(t.Context()); said != "" && more == nil {
+			t.Errorf("the thief's own inbox: %s", said)
+		}
+		th.publish(subject, th.inbox(), order())
+		th.publish(subject, "", order(), "Frond-Version: 1", "Frond-Op: delete", "Frond-Cloud: 1", "Nats-Rollup: all")
+		if said := th.flush(t.Context()); said != "" {
+			refused++
+		}
+		for _, m := range th.received("") {
+			if !harmless(m) {
+				t.Errorf("%s was answered on %s: %.300q %.300q", subject, m.subject, m.header, m.data)
+			}
+		}
+	}
+	return refused
 }
 
 // harmless tells answers that say nothing but that nobody listens, or no.

@@ -58,7 +58,7 @@ type Config struct {
 
 // Users are the public nkeys of those who log in as clients. They show a client certificate, too.
 type Users struct {
-	// Cloudcore has the streams; Callout is told of each link and says who it is; Kicker lists links and closes them. All three
+	// Cloudcore has the streams; Callout is told of each link and says who it is; Kicker lists links, closes them and hears why one ended. All three
 	// are cloudcores, in three accounts.
 	Cloudcore, Callout, Kicker string
 	// Admin is for people, with the same rights as a cloudcore. System sees the servers themselves.
@@ -147,10 +147,10 @@ func (c Config) Known() string {
 	return strings.Join([]string{c.Users.Cloudcore, c.Users.Callout, c.Users.Kicker, c.Users.Admin, c.Users.System}, ", ")
 }
 
-// KickerPermissions are what a cloudcore needs of the servers themselves: which links there are, and to close one. Answers go to
-// its inbox.
+// KickerPermissions are what a cloudcore needs of the servers themselves: which links there are, why one ended, and to close one.
+// Answers go to its inbox.
 func KickerPermissions() (publish, subscribe []string) {
-	return []string{"$SYS.REQ.SERVER.*.LEAFZ", "$SYS.REQ.SERVER.*.KICK"}, []string{"_INBOX.>"}
+	return []string{"$SYS.REQ.SERVER.*.LEAFZ", "$SYS.REQ.SERVER.*.KICK"}, []string{"_INBOX.>", "$SYS.ACCOUNT.*.DISCONNECT"}
 }
 
 func quotedList(words []string) string {

@@ -114,6 +114,9 @@ func (r *Raw) Refused() string {
 	return r.refused
 }
 
+// Close ends the connection as the other end of it may.
+func (r *Raw) Close() { _ = r.conn.Close() }
+
 // Wait returns when the connection is closed.
 func (r *Raw) Wait() { r.done.Wait() }
 

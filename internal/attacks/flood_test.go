@@ -1,0 +1,140 @@
+package attacks_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/frond-edge/frond/streams"
+)
+
+const (
+	// floodTime is how long each flood lasts.
+	floodTime = 2 * time.Second
+	// budget is what a cloudcore's memory may grow to, whatever a gateway sends; some 100 MB were seen.
+	budget = 512 << 20
+)
+
+// floods are messages that a gateway may send, as fast as its link takes them.
+func floods(t *testing.T) map[string]func(th *thief, i int) {
+	t.Helper()
+	report := func(i int) string { return fmt.Sprintf("report.%s.core.pods.default.flood-%d", stolen, i) }
+	headers := func(i int, more ...string) []string {
+		return append([]string{
+			"Frond-Version: 1", "Frond-Op: apply", fmt.Sprintf("Frond-UID: %d", i), "Frond-Store: thief", fmt.Sprintf("Frond-Order: %d", i),
+			"Frond-Time: " + time.Now().UTC().Format(time.RFC3339Nano),
+		}, more...)
+	}
+	large := []byte(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"x"},"x":"` + strings.Repeat("x", 900<<10) + `"}`)
+	deep, packed := []byte(nested(10_000)), bomb(t)
+	many := make([]string, 2000)
+	for i := range many {
+		many[i] = fmt.Sprintf("X-%d: %s", i, strings.Repeat("y", 500))
+	}
+	return map[string]func(th *thief, i int){
+		"tiny reports":       func(th *thief, i int) { th.publish(report(i), "", []byte("{}"), headers(i)...) },
+		"large reports":      func(th *thief, i int) { th.publish(report(i%100), "", large, headers(i)...) },
+		"deep reports":       func(th *thief, i int) { th.publish(report(i), "", deep, headers(i)...) },
+		"null reports":       func(th *thief, i int) { th.publish(report(i), "", []byte("null"), headers(i)...) },
+		"reports of headers": func(th *thief, i int) { th.publish(report(i%100), "", []byte("{}"), headers(i, many...)...) },
+		"bombs":              func(th *thief, i int) { th.publish(report(i%100), "", packed, headers(i, "Content-Encoding: zstd")...) },
+		"beats": func(th *thief, _ int) {
+			th.publish(streams.BeatSubject(stolen), "", []byte(`{"storeEpoch":"thief","healthy":true}`))
+		},
+		"beats that are none": func(th *thief, _ int) { th.publish(streams.BeatSubject(stolen), "", []byte("null")) },
+		"calls": func(th *thief, _ int) {
+			th.publish(streams.CallSubject(stolen, streams.VerbPing), th.inbox(), []byte("{}"))
+		},
+		"calls that are none": func(th *thief, _ int) { th.publish(streams.CallSubject(stolen, "x"), th.inbox(), deep) },
+		"questions to the API": func(th *thief, _ int) {
+			th.publish(streams.CallSubject(stolen, streams.VerbKube), th.inbox(), []byte(`{"method":"GET","path":"/api/v1/secrets"}`))
+		},
+	}
+}
+
+// TestAFloodDrownsNobody has the thief send as fast as it can, and looks at the others and at cloudcore's memory meanwhile.
+func TestAFloodDrownsNobody(t *testing.T) {
+	l := steal(t, stolen)
+	flooded := meter(t, "frond_reports_total", "result=flooded")
+	for name, send := range floods(t) {
+		t.Run(name, func(t *testing.T) {
+			th := l.breakIn(t, nil)
+			ctx, cancel := context.WithTimeout(t.Context(), floodTime)
+			defer cancel()
+			sent := make(chan int, 1)
+			go func() {
+				n := 0
+				for ; ctx.Err() == nil && !over(th); n++ {
+					send(th, n)
+				}
+				sent <- n
+			}()
+			began := time.Now()
+			stir(t)
+			down := time.Since(began)
+			tells(t)
+			up := time.Since(began) - down
+			<-ctx.Done()
+			most := 0.0
+			for _, part := range []string{"cloudcore-1", "cloudcore-2"} {
+				rss, err := shared.Metric(t.Context(), part, "process_resident_memory_bytes")
+				if err != nil {
+					t.Errorf("%s does not answer: %v", part, err)
+				}
+				most = max(most, rss)
+			}
+			if most > budget {
+				t.Errorf("a cloudcore takes %.0f MB", most/1e6)
+			}
+			_ = th.conn.Close()
+			<-th.over
+			t.Logf("%d messages, the victim had its change after %s and the cloud the victim's after %s, cloudcore has %.0f MB",
+				<-sent, down.Round(time.Millisecond), up.Round(time.Millisecond), most/1e6)
+		})
+	}
+	rises(t, "what was removed", flooded, 1)
+	logged(t, "a node floods the stream", stolen)
+	served(t)
+	t.Logf("afterwards: %v", sizes(t))
+}
+
+// tells has the victim start a pod, and waits until Kubernetes has heard that it runs.
+func tells(t *testing.T) {
+	t.Helper()
+	name := newName()
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{
+		NodeName: victim, TerminationGracePeriodSeconds: new(int64), Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
+		Containers: []corev1.Container{{Name: "c", Image: "localhost/frond/tools:dev", ImagePullPolicy: corev1.PullNever, Command: []string{"sleep", "36000"}}},
+	}}
+	pods := kube.CoreV1().Pods("default")
+	if _, err := pods.Create(t.Context(), p, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = pods.Delete(context.WithoutCancel(t.Context()), name, metav1.DeleteOptions{}) }() // the cluster ends with the tests
+	eventually(t, "Kubernetes hears of the victim's pod", func(ctx context.Context) string {
+		now, err := pods.Get(ctx, name, metav1.GetOptions{})
+		if err != nil || now.Status.Phase != corev1.PodRunning {
+			return fmt.Sprint("it is ", now.Status.Phase, err)
+		}
+		return ""
+	})
+}
+
+// sizes says how much the hub's streams hold.
+func sizes(t *testing.T) (list []string) {
+	t.Helper()
+	js, err := jetstream.New(admin(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for s := range js.ListStreams(t.Context()).Info() {
+		list = append(list, fmt.Sprintf("%s %d messages %d MB", s.Config.Name, s.State.Msgs, s.State.Bytes>>20))
+	}
+	return list
+}

@@ -1,0 +1,217 @@
+package attacks_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nkeys"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/internal/install"
+	"github.com/frond-edge/frond/streams"
+)
+
+// issue makes a bootstrap token as of some moment. Cloudcores know of it a little later.
+func issue(t *testing.T, o install.TokenOptions, at time.Time) (token string) {
+	t.Helper()
+	if o.TTL == 0 {
+		o.TTL = time.Hour
+	}
+	token, secret, err := install.NewToken(o, at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secrets := kube.CoreV1().Secrets(identity.TokenNamespace)
+	if _, err := secrets.Create(t.Context(), secret, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = secrets.Delete(context.WithoutCancel(t.Context()), secret.Name, metav1.DeleteOptions{}) // gone is as good
+	})
+	return token
+}
+
+// numbers make names and addresses that no other test has.
+var numbers atomic.Int64
+
+// newName is a Node's that nobody has.
+func newName() string { return fmt.Sprintf("stranger-%d-%d", time.Now().Unix(), numbers.Add(1)) }
+
+// elsewhere is an address that nothing came from yet.
+func elsewhere() string {
+	n := numbers.Add(1)
+	return fmt.Sprintf("127.%d.%d.%d", 1+n/62500%200, 1+n/250%250, 1+n%250)
+}
+
+// stranger is a machine with a key of its own and maybe a token. It talks to the hub's servers themselves, from an address of its own.
+func stranger(t *testing.T, node, token string) loot {
+	t.Helper()
+	key, err := nkeys.CreateUser()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return loot{node: node, token: token, key: key, from: elsewhere(), addresses: hubs(t), secret: steal(t, stolen).secret}
+}
+
+// hubs are the leaf listeners of the hub's servers.
+func hubs(t *testing.T) (all []string) {
+	t.Helper()
+	for i := range shared.Spec().Hubs {
+		raw, err := os.ReadFile(filepath.Join(shared.Dir(), fmt.Sprintf("hub-%d", i+1), "nats-server.conf"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		listen := regexp.MustCompile(`leafnodes \{\s+listen: "([^"]+)"`).FindSubmatch(raw)
+		if listen == nil {
+			t.Fatalf("hub-%d has no leaf listener", i+1)
+		}
+		all = append(all, string(listen[1]))
+	}
+	return all
+}
+
+// enter brings a stranger in, from ever new addresses: a token that cloudcore does not know yet counts as guessed.
+func enter(t *testing.T, l loot) *thief {
+	t.Helper()
+	var th *thief
+	eventually(t, "a stranger with a good token comes in", func(context.Context) string {
+		l.from = elsewhere()
+		var err error
+		if th, err = l.tryIn(t.Context(), nil); err != nil {
+			return err.Error()
+		}
+		return ""
+	})
+	t.Cleanup(func() {
+		_ = th.conn.Close()
+		<-th.over
+		th.mu.Lock()
+		defer th.mu.Unlock()
+		searched(t, th.wire.Bytes())
+	})
+	return th
+}
+
+// call asks a cloudcore on the link's own subject, again where no answer comes, and returns the answer.
+func (th *thief) call(t *testing.T, verb string, request []byte) (answer []byte) {
+	t.Helper()
+	if !th.listening {
+		th.subscribe(streams.InboxPrefix(th.node)+".>", "")
+		th.listening = true
+	}
+	at := ""
+	if !within(t.Context(), patience, func() bool {
+		at = fmt.Sprintf("%s.a%d", streams.InboxPrefix(th.node), numbers.Add(1))
+		th.publish(streams.CallSubject(th.node, verb), at, request)
+		return within(t.Context(), 3*time.Second, func() bool { return len(th.received(at)) > 0 })
+	}) {
+		t.Fatalf("%s: no answer", verb)
+	}
+	return th.received(at)[0].data
+}
+
+// enrolment is the request of a key for a node, signed.
+func (l loot) enrolment(t *testing.T) []byte {
+	t.Helper()
+	signature, err := l.key.Sign(identity.Proof(identity.VerbEnrol, l.node, l.public()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return encoded(t, identity.EnrolRequest{Node: l.node, Key: l.public(), Token: l.token, Signature: signature})
+}
+
+// renewal is the request for more time for the key.
+func (l loot) renewal(t *testing.T) []byte {
+	t.Helper()
+	signature, err := l.key.Sign(identity.Proof(identity.VerbRenew, l.node, l.public()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return encoded(t, identity.RenewRequest{Node: l.node, Key: l.public(), Current: l.public(), Approval: signature, Signature: signature})
+}
+
+func encoded(t *testing.T, v any) []byte {
+	t.Helper()
+	data, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+// verdict is an answer to enrol or renew.
+func verdict(t *testing.T, answer []byte) (e identity.Enrolment) {
+	t.Helper()
+	var failed struct {
+		Error string `json:"error"`
+	}
+	if err := errors.Join(json.Unmarshal(answer, &e), json.Unmarshal(answer, &failed)); err != nil {
+		t.Fatalf("%.200q: %v", answer, err)
+	}
+	if failed.Error != "" {
+		e.Reason = failed.Error
+	}
+	return e
+}
+
+// recorded is who a node is, as Kubernetes has it.
+func recorded(ctx context.Context, t *testing.T, node string) identity.NodeIdentitySpec {
+	t.Helper()
+	text, err := shared.Kubectl(ctx, "", "get", "nodeidentity", node, "-o", "json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var object identity.NodeIdentity
+	if err := json.Unmarshal([]byte(text), &object); err != nil {
+		t.Fatal(err)
+	}
+	return object.Spec
+}
+
+// meter returns by how much a counter of all cloudcores has risen since now.
+func meter(t *testing.T, name string, labels ...string) func() float64 {
+	t.Helper()
+	before := counted(t.Context(), name, labels...)
+	return func() float64 { return counted(t.Context(), name, labels...) - before }
+}
+
+// rises waits until a counter has risen by so much.
+func rises(t *testing.T, what string, risen func() float64, by float64) {
+	t.Helper()
+	eventually(t, what+" is counted", func(context.Context) string {
+		if n := risen(); n < by {
+			return fmt.Sprintf("%v of %v", n, by)
+		}
+		return ""
+	})
+}
+
+// logged waits until a cloudcore has logged a line that holds all the words.
+func logged(t *testing.T, words ...string) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("%q is logged", words), func(context.Context) string {
+		for i := range shared.Spec().Cloudcores {
+			text, err := os.ReadFile(filepath.Join(shared.Dir(), "logs", fmt.Sprintf("cloudcore-%d.log", i+1)))
+			if err != nil {
+				return err.Error()
+			}
+			for line := range strings.Lines(string(text)) {
+				if !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(line, w) }) {
+					return ""
+				}
+			}
+		}
+		return "it is not"
+	})
+}

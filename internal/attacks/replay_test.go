@@ -1,0 +1,203 @@
+package attacks_test
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/jsm.go/natscontext"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/internal/install"
+	"github.com/frond-edge/frond/streams"
+)
+
+// admin connects to the hub as its people do.
+func admin(t *testing.T) *nats.Conn {
+	t.Helper()
+	c, err := natscontext.NewFromFile(shared.NATSContext())
+	if err != nil {
+		t.Fatal(err)
+	}
+	nc, err := c.Connect(nats.MaxReconnects(-1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	return nc
+}
+
+// desired is the message that the hub holds for the victim's secret.
+func desired(t *testing.T, nc *nats.Conn) *jetstream.RawStreamMsg {
+	t.Helper()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream, err := js.Stream(t.Context(), streams.DesiredStream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	subject := streams.Subject(streams.Desired, victim, wire.Key{Resource: "secrets", Namespace: "default", Name: "of-" + victim})
+	msg, err := stream.GetLastMsgForSubject(t.Context(), subject)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return msg
+}
+
+// lines are headers as a thief sends them.
+func lines(h nats.Header) (all []string) {
+	for name, values := range h {
+		all = append(all, name+": "+values[0])
+	}
+	return all
+}
+
+// TestYesterdaysDesiredStateStaysYesterdays replays a message that the hub once delivered, to the gateway it was for, to the thief's own,
+// and wherever a gateway listens. It was overheard by whoever: the thief never gets it.
+func TestYesterdaysDesiredStateStaysYesterdays(t *testing.T) {
+	nc := admin(t)
+	stir(t)
+	old := desired(t, nc)
+	stir(t)
+	// The newest is not always at once what each server of the hub answers with.
+	eventually(t, "the hub has the next", func(context.Context) string {
+		if now := desired(t, nc); now.Sequence <= old.Sequence {
+			return "it has the same"
+		}
+		return ""
+	})
+	now := desired(t, nc)
+	l := steal(t, stolen)
+	targets := []string{
+		old.Subject, strings.Replace(old.Subject, victim, stolen, 1), "report." + strings.TrimPrefix(old.Subject, "desired."), "call.node." + victim + ".report",
+		streams.InboxPrefix(victim) + ".x", "$JS.API.CONSUMER.MSG.NEXT.DESIRED-0." + victim, "consumer." + victim + ".next",
+		"$JS.hub.API.CONSUMER.MSG.NEXT.DESIRED-0." + victim, "outbox." + old.Subject, "tunnel." + victim + ".AAAAAAAA.BBBBBBBBBBBBBBBBBBBBBB",
+	}
+	risen := meter(t, "frond_identity_offences_total", "reason=violation", "node="+stolen)
+	for _, subject := range targets {
+		for _, epoch := range []string{old.Header.Get("Frond-Cluster"), "another"} {
+			header := nats.Header{}
+			for name, values := range old.Header {
+				header[name] = values
+			}
+			header.Set("Frond-Cluster", epoch)
+			th := l.breakIn(t, nil)
+			// What the hub says of the message to a consumer is in the reply subject: a late stream sequence makes it look new.
+			th.publish(subject, fmt.Sprintf("$JS.ACK.DESIRED-0.%s.1.%d.1.1.0", victim, now.Sequence+100), old.Data, lines(header)...)
+			if said := th.flush(t.Context()); said == "" {
+				t.Errorf("%s was taken", subject)
+			}
+		}
+	}
+	rises(t, "a replay", risen, float64(2*len(targets)))
+	if last := desired(t, nc); last.Sequence != now.Sequence {
+		t.Errorf("the hub holds message %d for the victim, and %d before", last.Sequence, now.Sequence)
+	}
+	var want corev1.Secret
+	if err := json.Unmarshal(now.Data, &want); err != nil {
+		t.Fatal(err)
+	}
+	raw, err := shared.StoreGet(t.Context(), victim, wire.Key{Resource: "secrets", Namespace: "default", Name: "of-" + victim})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var held corev1.Secret
+	if err := json.Unmarshal(raw, &held); err != nil || string(held.Data["word"]) != string(want.Data["word"]) {
+		t.Errorf("the victim holds %q, %v", base64.StdEncoding.EncodeToString(held.Data["word"]), err)
+	}
+	stir(t)
+}
+
+// TestWhoAskedBeforeIsNotWhoAsksNow replays what gateways ask about their keys, and what they are answered, over a link of another key.
+func TestWhoAskedBeforeIsNotWhoAsksNow(t *testing.T) {
+	before := recorded(t.Context(), t, victim)
+	token := issue(t, install.TokenOptions{Uses: 3}, time.Now())
+	first := stranger(t, newName(), token)
+	answer := enter(t, first).call(t, identity.VerbEnrol, first.enrolment(t))
+	if e := verdict(t, answer); e.Reason != "" {
+		t.Fatal(e.Reason)
+	}
+	honest := steal(t, victim) // to make what it would send
+	other := stranger(t, newName(), token)
+	inLobby, inCell := enter(t, other), steal(t, stolen).breakIn(t, nil)
+	for name, tt := range map[string]struct {
+		th      *thief
+		verb    string
+		request []byte
+		reason  string
+	}{
+		"an enrolment in the lobby":    {inLobby, identity.VerbEnrol, first.enrolment(t), "caller"},
+		"a renewal in the lobby":       {inLobby, identity.VerbRenew, first.renewal(t), "caller"},
+		"the victim's in the lobby":    {inLobby, identity.VerbRenew, honest.renewal(t), "caller"},
+		"an enrolment from a cell":     {inCell, identity.VerbEnrol, first.enrolment(t), "caller"},
+		"the victim's from a cell":     {inCell, identity.VerbRenew, honest.renewal(t), "caller"},
+		"the answer as a question":     {inCell, identity.VerbRenew, answer, "caller"},
+		"an enrolment as a renewal":    {inLobby, identity.VerbRenew, other.enrolment(t), "caller"},
+		"a renewal as an enrolment":    {inLobby, identity.VerbEnrol, other.renewal(t), "proof"},
+		"its own renewal, not one yet": {inLobby, identity.VerbRenew, other.renewal(t), "unknown"},
+	} {
+		t.Run(name, func(t *testing.T) { denies(t, tt.th, tt.verb, tt.request, tt.reason) })
+	}
+	// An answer that was heard once, to who asks now.
+	risen := meter(t, "frond_identity_offences_total", "reason=violation")
+	for _, subject := range []string{streams.InboxPrefix(victim) + ".x", streams.InboxPrefix(other.public()) + ".x", streams.InboxPrefix(stolen) + ".x"} {
+		th := steal(t, stolen).breakIn(t, nil)
+		th.publish(subject, "", answer)
+		if said := th.flush(t.Context()); said == "" {
+			t.Errorf("an answer on %s was taken", subject)
+		}
+	}
+	rises(t, "a forged answer", risen, 3)
+	if after := recorded(t.Context(), t, victim); after.Key != before.Key || !after.Expires.Equal(&before.Expires) || !after.Issued.Equal(&before.Issued) {
+		t.Errorf("the victim is another: %+v, %+v", before, after)
+	}
+}
+
+// TestTheGatewaysClockIsNotBelieved says years that are not, in all that has a time, and looks at what the cloud writes of it.
+func TestTheGatewaysClockIsNotBelieved(t *testing.T) {
+	l := steal(t, stolen)
+	th := l.breakIn(t, nil)
+	key := recorded(t.Context(), t, stolen)
+	began := time.Now()
+	unharmed(t, func() {
+		for _, years := range []int{-10, 10} {
+			said := began.AddDate(years, 0, 0).UTC()
+			stamp := said.Format(time.RFC3339Nano)
+			th.publish(streams.BeatSubject(stolen), "", fmt.Appendf(nil,
+				`{"storeEpoch":"thief","sequence":1,"healthy":true,"since":%d,"time":%q}`, said.UnixMilli(), stamp), "Frond-Time: "+stamp)
+			th.publish("report."+stolen+".coordination_k8s_io.leases.kube-node-lease."+stolen, "", fmt.Appendf(nil,
+				`{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{"name":%q,"namespace":"kube-node-lease"},"spec":{"renewTime":%q}}`, stolen, stamp),
+				"Frond-Version: 1", "Frond-Op: apply", "Frond-Store: thief", "Frond-Order: 9", "Frond-Time: "+stamp)
+			request := strings.Replace(string(l.renewal(t)), "{", fmt.Sprintf(`{"now":%q,"expires":%q,"issued":%q,`, stamp, stamp, stamp), 1)
+			e := verdict(t, th.call(t, identity.VerbRenew, []byte(request)))
+			if e.Reason != "" || e.Expires.Before(key.Expires.Time) || e.Now.Sub(began).Abs() > time.Hour {
+				t.Errorf("asked %d years off, the answer is %+v", years, e)
+			}
+		}
+		if said := th.flush(t.Context()); said != "" {
+			t.Fatal(said)
+		}
+	})
+	now := recorded(t.Context(), t, stolen)
+	if now.Key != key.Key || now.Expires.Sub(key.Expires.Time).Abs() > time.Hour || now.Issued.Sub(key.Issued.Time).Abs() > time.Hour {
+		t.Errorf("its key was %+v and is %+v", key, now)
+	}
+	lease, err := kube.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(t.Context(), stolen, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if renewed := lease.Spec.RenewTime.Time; time.Since(renewed).Abs() > time.Hour {
+		t.Errorf("its lease was renewed at %s", renewed)
+	}
+}

@@ -1,0 +1,245 @@
+package attacks_test
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// The kinds of frames, as streams/tunnel has them.
+const (
+	kindData   = 1
+	kindOpen   = 2
+	kindAccept = 3
+	kindRefuse = 4
+	kindReset  = 5
+
+	flagFin = 1
+	// largest is what fits into a frame, and more than the window that a stream begins with has frames of it.
+	largest = 16 << 10
+)
+
+// frame is one message of a stream.
+func frame(kind, flags byte, offset, consumed uint64, payload []byte) []byte {
+	b := []byte{0xF5, 1, kind, flags}
+	b = binary.BigEndian.AppendUint64(b, offset)
+	b = binary.BigEndian.AppendUint64(b, consumed)
+	b = binary.BigEndian.AppendUint32(b, 1<<31)
+	return append(b, payload...)
+}
+
+// kubelets asks the kubelet of a node through the tunnel, as kube-apiserver does.
+func kubelets(t *testing.T) func(ctx context.Context, node string) error {
+	t.Helper()
+	egress, secret, err := shared.Egress()
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := &http.Client{Transport: &http.Transport{
+		Proxy: func(*http.Request) (*url.URL, error) { return url.Parse(egress) }, TLSClientConfig: secret, DisableKeepAlives: true,
+	}}
+	ports := map[string]int32{}
+	for _, name := range []string{victim, stolen} {
+		node, err := kube.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ports[name] = node.Status.DaemonEndpoints.KubeletEndpoint.Port
+	}
+	return func(ctx context.Context, node string) error {
+		ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
+		defer cancel()
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("https://%s:%d/healthz", node, ports[node]), nil)
+		if err != nil {
+			return err
+		}
+		response, err := client.Do(request)
+		if err != nil {
+			return err
+		}
+		_, err = io.Copy(io.Discard, response.Body)
+		if _ = response.Body.Close(); err == nil && response.StatusCode != http.StatusOK {
+			err = fmt.Errorf("answered %s", response.Status)
+		}
+		return err
+	}
+}
+
+// opened waits until the cloud opens a stream to the thief that was not there before, and returns the subject to answer on.
+func (th *thief) opened(ctx context.Context, seen int) (back string, ok bool) {
+	prefix := "tunnel." + th.node + "."
+	ok = within(ctx, 10*time.Second, func() bool {
+		n := 0
+		for _, m := range th.received("") {
+			if key, is := strings.CutPrefix(m.subject, prefix); is && len(m.data) > 2 && m.data[2] == kindOpen {
+				if n++; n > seen {
+					back = "tunnelup." + th.node + "." + key
+					return true
+				}
+			}
+		}
+		return false
+	})
+	return back, ok
+}
+
+// opens are the streams that the cloud has opened to the thief.
+func (th *thief) opens() (n int) {
+	for _, m := range th.received("") {
+		if strings.HasPrefix(m.subject, "tunnel."+th.node+".") && len(m.data) > 2 && m.data[2] == kindOpen {
+			n++
+		}
+	}
+	return n
+}
+
+// tricks are what a gateway may answer with that was asked for a stream.
+func tricks() map[string]struct {
+	code   string
+	frames [][]byte
+} {
+	type trick = struct {
+		code   string
+		frames [][]byte
+	}
+	yes := frame(kindAccept, 0, 0, 0, nil)
+	overrun := [][]byte{yes}
+	for i := range uint64(2048) {
+		overrun = append(overrun, frame(kindData, 0, i*largest, 0, make([]byte, largest)))
+	}
+	return map[string]trick{
+		"says yes twice":        {"protocol", [][]byte{yes, yes}},
+		"takes its yes back":    {"protocol", [][]byte{yes, frame(kindRefuse, 0, 0, 0, []byte("port\x00no"))}},
+		"opens one itself":      {"protocol", [][]byte{yes, frame(kindOpen, 0, 0, 0, []byte{0x28, 0x0a})}},
+		"leaves a gap":          {"lost", [][]byte{yes, frame(kindData, 0, 3, 0, []byte("x"))}},
+		"says all twice":        {"lost", [][]byte{yes, frame(kindData, 0, 0, 0, []byte("x")), frame(kindData, 0, 0, 0, []byte("x"))}},
+		"goes on after its end": {"protocol", [][]byte{yes, frame(kindData, flagFin, 0, 0, nil), frame(kindData, 0, 0, 0, []byte("x"))}},
+		"reads what is not":     {"protocol", [][]byte{yes, frame(kindData, 0, 0, 1<<60, nil)}},
+		"sends without end":     {"overrun", overrun},
+		"sends a huge frame":    {"protocol", [][]byte{yes, frame(kindData, 0, 0, 0, make([]byte, 1<<20))}},
+		"speaks another tongue": {"protocol", [][]byte{yes, []byte(`{"kind":"Pod"}`)}},
+		"resets with a lie":     {"other", [][]byte{yes, frame(kindReset, 0, 0, 0, []byte("invented\x00\x1b[2J\n"+strings.Repeat("x", 9000)))}},
+	}
+}
+
+// TestAHostileEndOfTheTunnel answers for the stolen gateway's kubelet.
+func TestAHostileEndOfTheTunnel(t *testing.T) {
+	ask := kubelets(t)
+	for name, tt := range tricks() {
+		t.Run(name, func(t *testing.T) {
+			th := steal(t, stolen).breakIn(t, nil)
+			th.subscribe("tunnel."+stolen+".>", "")
+			if said := th.flush(t.Context()); said != "" {
+				t.Fatal(said)
+			}
+			risen := meter(t, "frond_tunnel_broken_total", "reason="+tt.code)
+			eventually(t, "the stream breaks as "+tt.code, func(ctx context.Context) string {
+				asked, seen := make(chan error, 1), th.opens()
+				go func() { asked <- ask(ctx, stolen) }()
+				back, ok := th.opened(ctx, seen)
+				if ok {
+					for _, f := range tt.frames {
+						th.publish(back, "", f)
+					}
+				}
+				if err := <-asked; err == nil {
+					t.Fatal("a thief is taken for a kubelet")
+				}
+				if !within(ctx, 2*time.Second, func() bool { return risen() > 0 }) {
+					return "it is not counted" // the hub may not have known of the link yet
+				}
+				return ""
+			})
+			if err := ask(t.Context(), victim); err != nil {
+				t.Errorf("the victim's kubelet: %v", err)
+			}
+		})
+	}
+}
+
+// TestNobodyAnswersForAnother: the thief knows the id of a stream to the victim, though nobody can know it, and opens what it likes.
+func TestNobodyAnswersForAnother(t *testing.T) {
+	ask, nc := kubelets(t), admin(t)
+	ids := make(chan string, 1024)
+	sub, err := nc.Subscribe("tunnel."+victim+".>", func(msg *nats.Msg) {
+		select {
+		case ids <- strings.TrimPrefix(msg.Subject, "tunnel."+victim+"."):
+		default:
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = sub.Unsubscribe() }() // the connection is the test's
+	if err := nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	th := steal(t, stolen).breakIn(t, nil)
+	foreign := meter(t, "frond_tunnel_refused_total", "reason=foreign")
+	end := make(chan struct{})
+	injected, last := make(chan int, 1), make(chan string, 1)
+	go func() {
+		n := 0
+		defer func() { injected <- n }()
+		for {
+			select {
+			case <-end:
+				return
+			case id := <-ids:
+				if n++; n == 1 {
+					last <- id
+				}
+				for _, f := range [][]byte{frame(kindAccept, 0, 0, 0, nil), frame(kindReset, 0, 0, 0, []byte("reset\x00")), frame(kindData, 0, 0, 0, []byte("evil"))} {
+					th.publish("tunnelup."+stolen+"."+id, "", f)
+				}
+			}
+		}
+	}()
+	eventually(t, "an answer for another is counted", func(ctx context.Context) string {
+		if err := ask(ctx, victim); err != nil {
+			t.Fatalf("the victim's kubelet: %v", err)
+		}
+		if foreign() == 0 {
+			return "it is not"
+		}
+		return ""
+	})
+	close(end)
+	t.Logf("%d frames of the victim's streams were answered for it", <-injected)
+	logged(t, "a node sent to another node's stream", stolen)
+
+	// Endless opens, of streams that there are not, and such that cannot be, at a replica that is.
+	replica, _, _ := strings.Cut(<-last, ".")
+	for code, id := range map[string]string{"unknown": "%022d", "garbage": "%d"} {
+		refused := meter(t, "frond_tunnel_refused_total", "reason="+code)
+		for i := range 5000 {
+			th.publish(fmt.Sprintf("tunnelup."+stolen+"."+replica+"."+id, i), "", frame(kindOpen, 0, 0, 0, []byte{0x28, 0x0a}))
+		}
+		rises(t, code+" streams", refused, 1000)
+	}
+	if said := th.flush(t.Context()); said != "" {
+		t.Errorf("the link was closed: %s", said)
+	}
+	// In its own name towards a gateway, and in another's towards the cloud, it may not speak at all.
+	risen := meter(t, "frond_identity_offences_total", "reason=violation", "node="+stolen)
+	for _, subject := range []string{"tunnel." + victim, "tunnel." + stolen, "tunnelup." + victim} {
+		th := steal(t, stolen).breakIn(t, nil)
+		th.publish(subject+"."+replica+".BBBBBBBBBBBBBBBBBBBBBB", "", frame(kindOpen, 0, 0, 0, []byte{0x28, 0x0a}))
+		if said := th.flush(t.Context()); said == "" {
+			t.Errorf("%s was taken", subject)
+		}
+	}
+	rises(t, "a foreign stream", risen, 3)
+	if err := ask(t.Context(), victim); err != nil {
+		t.Errorf("the victim's kubelet: %v", err)
+	}
+}
