@@ -14,6 +14,8 @@ import (
 
 	"go.uber.org/zap/zaptest"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/internal/kubetest"
 )
@@ -22,7 +24,7 @@ import (
 // it names; a quiet watch makes progress; and a right that is taken away ends it with the next question.
 func TestNodesWatchByQuestions(t *testing.T) {
 	c := newCountry(t)
-	calls, err := newKubeCalls(c.cluster.Config(), zaptest.NewLogger(t))
+	calls, err := newKubeCalls(c.cluster.Config(), prometheus.NewRegistry(), zaptest.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}
