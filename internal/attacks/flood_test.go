@@ -98,7 +98,7 @@ func TestAFloodDrownsNobody(t *testing.T) {
 				<-sent, down.Round(time.Millisecond), up.Round(time.Millisecond), most/1e6)
 		})
 	}
-	rises(t, "what was removed", flooded, 1)
+	rises(t, "what was dropped", flooded, 1)
 	logged(t, "a node floods the stream", stolen)
 	served(t)
 	t.Logf("afterwards: %v", sizes(t))
