@@ -100,9 +100,9 @@ func TestAFloodOfReportsIsStemmed(t *testing.T) {
 	reg, _ := startReports(t, nc, handle, nil)
 	began := time.Now()
 	streamstest.Eventually(t, "the good node's reports", func() bool { return good.Load() >= 50 })
-	t.Logf("after %s, %v reports were removed", time.Since(began).Round(time.Millisecond), counted(t, reg, "frond_reports_total", "flooded"))
+	t.Logf("after %s, %v reports were dropped", time.Since(began).Round(time.Millisecond), counted(t, reg, "frond_reports_total", "flooded"))
 	if counted(t, reg, "frond_reports_total", "flooded") < 10_000 {
-		t.Error("they are not counted")
+		t.Error("what is dropped is not counted")
 	}
 }
 

@@ -1,105 +1,64 @@
 package streams
 
 import (
-	"context"
-	"encoding/json"
-	"fmt"
 	"sync"
 	"time"
-
-	"go.uber.org/zap"
 )
 
 const (
-	// reportsKept and eventsKept are how many reports and events of one node may wait in the stream: far more than a gateway has
-	// pods. A stream gives its messages out in order, so what one node has in it all others wait for.
-	reportsKept = 2048
-	eventsKept  = 4096
-	// floodAfter is how many of a node's messages must have been put off within floodEvery before the stream is looked at. With what
-	// is in hand, a gateway with 300 pods that reports all of them at once stays below.
-	floodAfter = 256
-	floodEvery = time.Second
+	// reportsWaiting and eventsWaiting are of how many objects of one node, and how many of its events, may be put off: far more than a
+	// gateway has pods, and more than its outbox has events of the usual size. A stream gives its messages out in order, and only so
+	// many at a time, so all others wait behind those of a node that has more.
+	reportsWaiting = 2048
+	eventsWaiting  = 16384
+	// floodOver is how long nothing must have been put off before a node counts as any other again. What is put off comes again after
+	// a second.
+	floodOver = 5 * time.Second
 )
 
-// flood counts the messages that were put off, by the token of their node.
-type flood struct {
+// floods remembers which messages of which node were put off, to tell a node that has much to say from one that floods the stream.
+//
+// The oldest messages of a node cannot simply be purged from the stream: nats-server 2.15.2 then forgets messages of others that
+// wait for another delivery.
+type floods struct {
+	most int
+
 	mu    sync.Mutex
-	nodes map[string]int // guarded by mu
+	nodes map[string]*crowd // guarded by mu; by the token of the node
+	swept time.Time         // guarded by mu
 }
 
-func newFlood() *flood { return &flood{nodes: map[string]int{}} }
+// crowd is what one node had put off.
+type crowd struct {
+	subjects map[string]struct{}
+	last     time.Time
+	told     bool
+}
 
-func (f *flood) note(node string) {
+func newFloods(most int) *floods { return &floods{most: most, nodes: map[string]*crowd{}} }
+
+// note takes down that a message is to be put off. over says that it is one too many, and first that no other was before.
+func (f *floods) note(node, subject string, now time.Time) (over, first bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.nodes[node]++
-}
-
-// take returns the nodes that have too many, and begins anew.
-func (f *flood) take() (nodes []string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for node, n := range f.nodes {
-		if n >= floodAfter {
-			nodes = append(nodes, node)
-		}
-	}
-	clear(f.nodes)
-	return nodes
-}
-
-// stem removes the oldest messages of nodes that flood the stream, until ctx ends.
-func (r *Reports) stem(ctx context.Context, f *flood) {
-	ticker := time.NewTicker(floodEvery)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
-		for _, node := range f.take() {
-			removed, err := r.removeOldest(ctx, node)
-			if ctx.Err() != nil {
-				return
-			}
-			if err != nil {
-				r.log.Warn("a node's messages not removed, tried again", zap.String("node", node), zap.Error(err))
-				continue
-			}
-			if removed > 0 {
-				r.metrics.reports.WithLabelValues(string(r.plane), "flooded").Add(float64(removed))
-				r.log.Warn("a node floods the stream, its oldest messages are removed", zap.String("node", node), zap.String("stream", r.stream),
-					zap.Uint64("removed", removed), zap.Int("kept", r.kept))
+	if now.Sub(f.swept) >= time.Second {
+		f.swept = now
+		for name, c := range f.nodes {
+			if now.Sub(c.last) >= floodOver {
+				delete(f.nodes, name)
 			}
 		}
 	}
-}
-
-// removeOldest leaves of a node what may wait in the stream, and says how many messages that was not.
-func (r *Reports) removeOldest(ctx context.Context, node string) (uint64, error) {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	request, err := json.Marshal(map[string]any{"filter": string(r.plane) + "." + node + ".>", "keep": r.kept})
-	if err != nil {
-		return 0, err
+	c := f.nodes[node]
+	if c == nil {
+		c = &crowd{subjects: map[string]struct{}{}}
+		f.nodes[node] = c
 	}
-	// The library's own does not say how many there were.
-	msg, err := r.js.Conn().RequestWithContext(ctx, "$JS.API.STREAM.PURGE."+r.stream, request)
-	if err != nil {
-		return 0, fmt.Errorf("purge: %w", err)
+	c.last = now
+	if len(c.subjects) < f.most {
+		c.subjects[subject] = struct{}{}
+		return false, false
 	}
-	var reply struct {
-		Purged uint64 `json:"purged"`
-		Error  *struct {
-			Description string `json:"description"`
-		} `json:"error"`
-	}
-	if err := json.Unmarshal(msg.Data, &reply); err != nil {
-		return 0, fmt.Errorf("purge: %w", err)
-	}
-	if reply.Error != nil {
-		return 0, fmt.Errorf("purge: %s", reply.Error.Description)
-	}
-	return reply.Purged, nil
+	first, c.told = !c.told, true
+	return true, first
 }

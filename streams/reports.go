@@ -45,12 +45,12 @@ type ReportHandler func(ctx context.Context, m wire.Message) error
 
 // Reports hands what nodes report to a handler. All cloudcores share one consumer a stream, so each report goes to one of
 // them; reports of one object that reach this process are handled one after the other. No node has more than 128 reports in
-// one process's hands, nor more than four of its workers, nor for long more than 2,048 reports or 4,096 events in the stream: its
-// oldest are removed.
+// one process's hands, nor more than four of its workers, nor more than 2,048 objects or 16,384 events put off: what is
+// more is dropped.
 type Reports struct {
 	plane    Plane
 	stream   string
-	kept     int // messages of one node that may wait in the stream
+	floods   *floods
 	js       jetstream.JetStream
 	handle   ReportHandler
 	gaveUp   func(m wire.Message)
@@ -77,12 +77,12 @@ func NewReports(plane Plane, nc *nats.Conn, handle ReportHandler, gaveUp func(m 
 	if err != nil {
 		return nil, err
 	}
-	stream, most, kept := ReportStream, reportWindow/4, reportsKept
+	stream, most, waiting := ReportStream, reportWindow/4, reportsWaiting
 	if plane == Event {
-		stream, most, kept = EventStream, eventWindow/4, eventsKept
+		stream, most, waiting = EventStream, eventWindow/4, eventsWaiting
 	}
 	return &Reports{
-		plane: plane, stream: stream, kept: kept, js: js, handle: handle, gaveUp: gaveUp, refusals: newRefusals(most),
+		plane: plane, stream: stream, floods: newFloods(waiting), js: js, handle: handle, gaveUp: gaveUp, refusals: newRefusals(most),
 		codec: codec, parts: parts, metrics: metrics, log: log,
 		dead: &deadLetters{js: js, from: cloudFrom, metrics: metrics, log: log},
 	}, nil
@@ -156,13 +156,11 @@ func (r *Reports) session(ctx context.Context) error {
 		return fmt.Errorf("consumer of %s: %w", r.stream, err)
 	}
 	held := newHands[jetstream.Msg](reportsMost, reportsPerNode, reportWorkersPerNode)
-	flood := newFlood()
 	faults := make(chan error, 1) // the first fault ends the session
 	consuming, err := consumer.Consume(
 		func(msg jetstream.Msg) {
 			if node := token(msg.Subject(), 1); !held.put(place{node, msg.Subject()}, msg) {
-				flood.note(node)
-				r.putOff(msg)
+				r.putOff(node, msg)
 			}
 		},
 		jetstream.PullMaxMessages(reportPull), jetstream.PullHeartbeat(pullHeartbeat), jetstream.PullExpiry(pullExpiry),
@@ -182,10 +180,6 @@ func (r *Reports) session(ctx context.Context) error {
 	defer stop()
 	g.Go(func() error {
 		keepAlive(gctx, held)
-		return nil
-	})
-	g.Go(func() error {
-		r.stem(gctx, flood)
 		return nil
 	})
 	for range reportWorkers {
@@ -234,10 +228,18 @@ func keepAlive(ctx context.Context, held *hands[jetstream.Msg]) {
 	}
 }
 
-// putOff gives a report back for a moment, as its node has enough in hand.
-func (r *Reports) putOff(msg jetstream.Msg) {
-	r.metrics.reports.WithLabelValues(string(r.plane), "crowded").Inc()
-	if err := msg.NakWithDelay(crowded); err != nil {
+// putOff gives a report back for a moment, as its node has enough in hand, or drops it, as the node floods the stream.
+func (r *Reports) putOff(node string, msg jetstream.Msg) {
+	result, settle := "crowded", func() error { return msg.NakWithDelay(crowded) }
+	over, first := r.floods.note(node, msg.Subject(), time.Now())
+	if over {
+		result, settle = "flooded", msg.Term
+	}
+	if first {
+		r.log.Warn("a node floods the stream, what is too much is dropped", zap.String("node", node), zap.String("stream", r.stream))
+	}
+	r.metrics.reports.WithLabelValues(string(r.plane), result).Inc()
+	if err := settle(); err != nil {
 		r.log.Warn("report not put off", zap.String("subject", msg.Subject()), zap.Error(err))
 	}
 }

@@ -53,9 +53,7 @@ func TestTokensAreNotGuessed(t *testing.T) {
 		t.Fatalf("from another address the token is not enough: %+v", e)
 	}
 	hold("from many addresses", meter(t, "frond_identity_lockouts_total", "by=token"), elsewhere)
-	if heard := answered(t, honest); heard != honest {
-		t.Errorf("%d of the victim's %d calls were answered", heard, honest)
-	}
+	served(t)
 }
 
 // TestATokenIsGoodForWhatItSays shows tokens that are used up, expired, deleted, or another node's.

@@ -71,7 +71,7 @@ func TestAThiefMovesNothing(t *testing.T) {
 				refused := moved(t, l, more, orders())
 				t.Logf("%d of %d were refused", refused, len(orders()))
 				if more == nil {
-					rises(t, "what the hub refused", risen, float64(refused))
+					rises(t, "what the hub refused", risen, float64(refused)/2)
 					logged(t, "the hub closed a link for what came over it", stolen)
 					return
 				}
@@ -137,6 +137,9 @@ func topology(t *testing.T) (list []string) {
 	streams := js.ListStreams(t.Context())
 	for s := range streams.Info() {
 		list = append(list, fmt.Sprint(s.Config.Name, " made ", s.Created, " ", s.Config.Subjects))
+		if strings.HasPrefix(s.Config.Name, "KV_") {
+			continue // who watches a bucket makes another consumer when it has heard nothing for a while
+		}
 		stream, err := js.Stream(t.Context(), s.Config.Name)
 		if err != nil {
 			t.Fatal(err)
