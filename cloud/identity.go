@@ -111,7 +111,7 @@ func (i *identities) parts(c *Cloud, objects cache.Cache, clients kubernetes.Int
 	}
 	i.registrar = identity.NewRegistrar(kube, clients, records, policy, identity.Trust{
 		HubURLs: cfg.HubURLs, HubCAFile: cfg.HubCAFile, ClusterCAFile: cfg.ClusterCAFile,
-	}, metrics, log)
+	}, links, settler.Seen, metrics, log)
 	return []lifecycle.Part{
 		{Name: "identities", Start: records.Start},
 		{Name: "links", Start: links.Start},

@@ -52,6 +52,8 @@ type Enforcer struct {
 	// nodes to look at, and cells to look at when; guarded by mu.
 	nodes map[string]bool
 	cells map[string][]time.Time
+	// strict says until when links of a node are closed that nobody knows; guarded by mu.
+	strict map[string]time.Time
 
 	nodesRing, cellsRing chan struct{} // each holds one: something was added
 
@@ -62,7 +64,7 @@ type Enforcer struct {
 func NewEnforcer(sys *nats.Conn, policy Policy, told Told, metrics *Metrics, log *zap.Logger) *Enforcer {
 	return &Enforcer{
 		system: system{sys}, policy: policy, told: told, metrics: metrics, log: log,
-		nodes: make(map[string]bool), cells: make(map[string][]time.Time), nodesRing: make(chan struct{}, 1), cellsRing: make(chan struct{}, 1),
+		nodes: make(map[string]bool), cells: make(map[string][]time.Time), strict: make(map[string]time.Time), nodesRing: make(chan struct{}, 1), cellsRing: make(chan struct{}, 1),
 		lobby: make(map[link]time.Time),
 	}
 }
@@ -89,9 +91,30 @@ func (e *Enforcer) Changed(was, is *Record) {
 	if revoked || slices.ContainsFunc(is.Revoked, func(key string) bool { return !slices.Contains(was.Revoked, key) }) {
 		e.sweep(e.account(is.Node), again())
 	}
+	if gone := func(key string) bool { return !slices.Contains(is.keys(), key) }; slices.ContainsFunc(was.keys(), gone) {
+		e.outdated(is.Node)
+	}
 	if revoked {
 		e.told.Revoked(is.Node)
 	}
+}
+
+// outdated asks for the links of a node to be closed that nobody knows: they may be of a key that another has replaced. Its own link is
+// known: a gateway has none but that which it asked for its key by, or one that it made with the key.
+func (e *Enforcer) outdated(node string) {
+	now := time.Now()
+	e.mu.Lock()
+	maps.DeleteFunc(e.strict, func(_ string, until time.Time) bool { return now.After(until) })
+	e.strict[node] = now.Add(strictFor)
+	e.mu.Unlock()
+	e.sweep(e.account(node), []time.Duration{recheck})
+}
+
+// isStrict says whether the links of a node are closed now that nobody knows.
+func (e *Enforcer) isStrict(node string, now time.Time) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return now.Before(e.strict[node])
 }
 
 // suspect says that a link of the node may be one that must not stay.
@@ -118,8 +141,12 @@ const (
 	reasonLobby       Reason = "lobby"
 )
 
-// recheck is longer than an informer usually lags.
-const recheck = 2 * time.Second
+const (
+	// recheck is longer than an informer usually lags.
+	recheck = 2 * time.Second
+	// strictFor is more than a cell may wait for its turn to be looked through.
+	strictFor = time.Minute
+)
 
 // account is the cell of a node.
 func (e *Enforcer) account(node string) string { return streams.CellAccount(node, e.policy.Cells) }
@@ -327,7 +354,7 @@ func (e *Enforcer) judgeCell(ctx context.Context, account string) error {
 	for one, node := range links {
 		if h, known := whose[one]; known {
 			e.judge(ctx, h, now)
-		} else if suspect(e.records.Of(node), now) {
+		} else if suspect(e.records.Of(node), now) || e.isStrict(node, now) {
 			e.close(ctx, admission{Server: one.Server, CID: one.CID, Node: node}, account, reasonNobodyKnows)
 		}
 	}

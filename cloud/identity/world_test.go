@@ -139,7 +139,8 @@ func (t *told) of(node string) (cut, revoked int) {
 func (w *world) registrar() *identity.Registrar {
 	w.Helper()
 	records := identity.NewRecords(w.objects, func(_, _ *identity.Record) {})
-	registrar := identity.NewRegistrar(w.objects, w.kube, records, w.policy, w.trust(), identity.NewMetrics(nil), zaptest.NewLogger(w.T))
+	links := identity.NewLinks(nil, func(string) {}, zaptest.NewLogger(w.T))
+	registrar := identity.NewRegistrar(w.objects, w.kube, records, w.policy, w.trust(), links, func(string) {}, identity.NewMetrics(nil), zaptest.NewLogger(w.T))
 	w.run(lifecycle.Part{Name: "records", Start: records.Start})
 	w.await(records.Synced(), "the records are not read")
 	return registrar
@@ -193,7 +194,7 @@ func (w *world) replica(name string, on int) *replica {
 	if err != nil {
 		w.Fatal(err)
 	}
-	r.registrar = identity.NewRegistrar(w.objects, w.kube, r.records, w.policy, w.trust(), metrics, log)
+	r.registrar = identity.NewRegistrar(w.objects, w.kube, r.records, w.policy, w.trust(), links, settler.Seen, metrics, log)
 	calls, err := streams.NewCalls(nc, map[string]streams.CallHandler{
 		api.VerbEnrol: r.registrar.Enrol, api.VerbRenew: r.registrar.Renew,
 		streams.VerbPing: func(context.Context, string, []byte) (any, error) { return struct{}{}, nil },
@@ -291,8 +292,8 @@ type gateway struct {
 	// called is what the leaf calls itself, if not by the node.
 	called string
 	mu     sync.Mutex
-	// token that is shown; guarded by mu.
-	token string
+	// token that is shown, and the nonce of the last dial; guarded by mu.
+	token, nonce string
 }
 
 func (w *world) gateway(node, token string) *gateway {
@@ -339,6 +340,7 @@ func (g *gateway) show(nonce []byte) (string, []byte, error) {
 	if err != nil {
 		return "", nil, err
 	}
+	g.nonce = string(nonce)
 	shown, err := api.Show(api.Credential{Node: g.node, Key: g.key, Token: g.token}, signature)
 	return "", shown, err
 }
@@ -445,6 +447,34 @@ func (g *gateway) renewal(current nkeys.KeyPair) api.RenewRequest {
 		g.Fatal(err)
 	}
 	return api.RenewRequest{Node: g.node, Key: g.key, Current: key, Approval: approval, Signature: signature}
+}
+
+// carrying is a renewal that asks for its link to be carried over.
+func (g *gateway) carrying(current nkeys.KeyPair) api.RenewRequest {
+	g.Helper()
+	r := g.renewal(current)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	link, err := g.pair.Sign([]byte(g.nonce))
+	if err != nil {
+		g.Fatal(err)
+	}
+	r.Nonce, r.Link = g.nonce, link
+	return r
+}
+
+// renews changes the key over the link, and tells that the answer has come.
+func (g *gateway) renews() (carried bool) {
+	g.Helper()
+	g.change(func(s *api.NodeIdentitySpec) { s.Issued.Time = s.Issued.Add(-g.policy.KeyLifetime / 2) }) // long enough ago
+	before := g.newKey()
+	for _, current := range []nkeys.KeyPair{before, g.pair} {
+		var answer api.Enrolment
+		g.call(g.node, api.VerbRenew, g.carrying(current), &answer)
+		granted(g.T, answer)
+		carried = answer.Carried
+	}
+	return carried
 }
 
 // spec reads the record of the node.

@@ -59,8 +59,10 @@ type Keeper struct {
 
 	mu     sync.Mutex // guards all below
 	folder *folder
-	// shown is the key of the last connection, dials how many there were since the last link.
+	// shown is the key that the link stands for: the one of the last connection, or the one that it was carried over to. nonce is the
+	// hub's of that connection, and dials is how many there were since the last link.
 	shown *key
+	nonce string
 	dials int
 
 	// Of Start alone:
@@ -138,7 +140,7 @@ func (k *Keeper) Credential(nonce []byte) ([]byte, error) {
 	if f.current == nil {
 		return nil, errors.New("this gateway has no key yet")
 	}
-	k.shown = f.current
+	k.shown, k.nonce = f.current, string(nonce)
 	// The hub may know the old key only, when the cloud has lost what it answered, or the next one only, when that was seen once.
 	const patient = 3
 	if all := f.keys(); k.dials >= patient {

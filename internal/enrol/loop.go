@@ -206,7 +206,8 @@ func (k *Keeper) renewInTime(ctx context.Context) time.Duration {
 	return 0
 }
 
-// outdated tells whether the link was made with another key than the current one. The cloud ends such a link with the next change of
+// outdated tells whether the link stands for another key than the current one: the cloud did not know it, as all cloudcores had been
+// away since it was made. The cloud ends such a link with the next change of
 // keys, and the answer with it: it knows no more than two.
 func (k *Keeper) outdated() bool {
 	k.mu.Lock()
@@ -232,8 +233,27 @@ func (k *Keeper) renew(ctx context.Context) error {
 	if err := k.accept(ctx, answer, wanted); err != nil {
 		return err
 	}
-	k.log.Info("key renewed", zap.String("key", wanted), zap.Time("expires", answer.Expires))
+	k.log.Info("key renewed", zap.String("key", wanted), zap.Time("expires", answer.Expires), zap.Bool("sameLink", answer.Carried))
+	if answer.Carried {
+		k.confirm(ctx, wanted)
+	}
 	return nil
+}
+
+// confirm tells the cloud that its answer has come, which ends the time of the key before. Where that fails, the next link does it.
+func (k *Keeper) confirm(ctx context.Context, public string) {
+	answer, err := k.renewAs(ctx, own, public)
+	if err != nil || answer.Reason != "" || !answer.Carried {
+		return
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.folder.old == nil {
+		return
+	}
+	if err := k.folder.forgetOld(); err != nil {
+		k.log.Warn("the key before is kept", zap.Error(err))
+	}
 }
 
 // makeNext returns the key that this gateway wants to be; its seed is on disk.

@@ -3,6 +3,8 @@ package enrol_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -74,15 +76,35 @@ func within(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-// A gateway that only knows a token enrols by itself, renews its key in time, again and again, losing no link for it that it does
-// not give up itself, and is let in with the newest one.
+// A gateway that only knows a token enrols by itself, renews its key in time, again and again, and is let in with the newest one. Its
+// link stays, and the key before is forgotten; where the cloud has forgotten whose the link is, the gateway gives it up itself before
+// the next renewal, and no answer is lost with it.
 func TestAKeyIsRenewedInTime(t *testing.T) {
+	for name, forgetful := range map[string]bool{"link carried over": false, "link forgotten": true} {
+		t.Run(name, func(t *testing.T) { renewedInTime(t, forgetful) })
+	}
+}
+
+func renewedInTime(t *testing.T, forgetful bool) {
+	t.Helper()
 	c := newCloud(t)
-	c.set(func() { c.life = 6 * time.Second })
-	g := run(t, c.config(filepath.Join(t.TempDir(), "identity")))
+	c.set(func() { c.life, c.forgetful = 6*time.Second, forgetful })
+	cfg := c.config(filepath.Join(t.TempDir(), "identity"))
+	g := run(t, cfg)
 	within(t, "enrolled", func() bool { return g.keeper.Record().Key != "" })
-	within(t, "a link of its own", func() bool { return g.leaf.Link().Up })
-	within(t, "two renewals", func() bool { return read(c, &c.changes) >= 3 })
+	within(t, "a renewal", func() bool { return read(c, &c.changes) >= 2 })
+	links := g.leaf.Link().Reconnects
+	within(t, "another renewal", func() bool { return read(c, &c.changes) >= 3 })
+	if again := g.leaf.Link().Reconnects - links; again > 0 != forgetful {
+		t.Errorf("%d links were made anew", again)
+	}
+	if !forgetful {
+		within(t, "the cloud hears that its answer came", func() bool { return read(c, &c.confirmed) > 0 })
+		within(t, "the key before is forgotten", func() bool {
+			_, err := os.Stat(filepath.Join(cfg.Dir, "node.nk.old"))
+			return errors.Is(err, fs.ErrNotExist)
+		})
+	}
 	if n := read(c, &c.enrolled); n != 1 {
 		t.Errorf("the token was used %d times", n)
 	}
