@@ -29,6 +29,8 @@ type identities struct {
 	auth, sys *nats.Conn
 	issuer    nkeys.KeyPair
 	registrar *identity.Registrar
+	// learnt closes when this replica knows of the links that the others have let in.
+	learnt <-chan struct{}
 	// owns and warn are for what one replica does of all.
 	owns func(node string) bool
 	warn func(node, reason, message string)
@@ -104,6 +106,7 @@ func (i *identities) parts(c *Cloud, objects cache.Cache, clients kubernetes.Int
 	records := identity.NewRecords(kube, enforcer.Changed)
 	links := identity.NewLinks(i.auth, enforcer.Admitted, log)
 	enforcer.Use(records, links)
+	i.learnt = links.Learnt()
 	settler := identity.NewSettler(kube, records, log)
 	callout, err := identity.NewCallout(i.auth, i.issuer, policy, records, bootstrapTokens(objects, log), links, settler.Seen, metrics, log)
 	if err != nil {

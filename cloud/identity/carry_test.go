@@ -10,14 +10,51 @@ import (
 	"github.com/frond-edge/frond/internal/kubetest"
 )
 
+// carrying is a renewal that asks for its link to be carried over.
+func (g *gateway) carrying(current nkeys.KeyPair) identity.RenewRequest {
+	g.Helper()
+	r := g.renewal(current)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	link, err := g.pair.Sign([]byte(g.nonce))
+	if err != nil {
+		g.Fatal(err)
+	}
+	r.Nonce, r.Link = g.nonce, link
+	return r
+}
+
+// renews changes the key over the link, and tells that the answer has come.
+func (g *gateway) renews() (carried bool) {
+	g.Helper()
+	g.change(func(s *identity.NodeIdentitySpec) { s.Issued.Time = s.Issued.Add(-g.policy.KeyLifetime / 2) }) // long enough ago
+	before := g.newKey()
+	for _, current := range []nkeys.KeyPair{before, g.pair} {
+		var answer identity.Enrolment
+		g.call(g.node, identity.VerbRenew, g.carrying(current), &answer)
+		granted(g.T, answer)
+		carried = answer.Carried
+	}
+	return carried
+}
+
 // A link is carried over from key to key, at whichever replica, and the key before is nobody as soon as the answer has come.
 func TestALinkOutlivesItsKeys(t *testing.T) {
 	w := newWorld(t, 1)
 	replicas := []*replica{w.replica("a", 0), w.replica("b", 0)}
 	g := w.gateway("carry-1", "")
 	g.known()
+	bystander := w.hub.Connect(0, "callout")
+	heard, err := bystander.SubscribeSync("frond.identity.admitted")
+	if err != nil {
+		t.Fatal(err)
+	}
 	g.dial(0)
 	g.awaitAccount(0, g.home())
+	first, err := heard.NextMsg(limit)
+	if err != nil {
+		t.Fatal(err)
+	}
 	link := g.connection(0)
 	clone := w.gateway("carry-1", "") // of the disk as it was
 	clone.pair, clone.key = g.pair, g.key
@@ -26,6 +63,9 @@ func TestALinkOutlivesItsKeys(t *testing.T) {
 			t.Fatal("the link is not carried over")
 		}
 		eventually(t, func() bool { return g.spec().Previous == "" }, "the previous key goes on, though the answer has come")
+		if err := bystander.PublishMsg(first); err != nil { // a replica that has not heard of it tells what it knows
+			t.Fatal(err)
+		}
 	}
 	clone.called = g.node
 	refused := func() float64 {

@@ -54,6 +54,7 @@ type Links struct {
 	nc *nats.Conn
 	// admitted hears of each admission, by whomever; it must not block.
 	admitted func(node string)
+	learnt   chan struct{}
 	log      *zap.Logger
 
 	mu     sync.Mutex
@@ -68,8 +69,11 @@ type held struct {
 
 // NewLinks makes the memory. nc belongs to the account of the callout.
 func NewLinks(nc *nats.Conn, admitted func(node string), log *zap.Logger) *Links {
-	return &Links{nc: nc, admitted: admitted, log: log, byNode: make(map[string][]held)}
+	return &Links{nc: nc, admitted: admitted, log: log, learnt: make(chan struct{}), byNode: make(map[string][]held)}
 }
+
+// Learnt closes when the other replicas were asked for their links: before that they should not go.
+func (l *Links) Learnt() <-chan struct{} { return l.learnt }
 
 // Start listens until ctx ends, and then returns nil.
 func (l *Links) Start(ctx context.Context) error {
@@ -88,14 +92,29 @@ func (l *Links) Start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("tell of links: %w", err)
 	}
-	// What is not learned now is asked for when it matters.
-	if _, err := l.ask(ctx, []link{}); err != nil && ctx.Err() == nil {
-		l.log.Warn("other replicas not asked for their links", zap.Error(err))
-	}
+	l.learn(ctx)
 	<-ctx.Done()
 	_ = heard.Unsubscribe() // both fail only when the connection is gone
 	_ = asked.Unsubscribe()
 	return nil
+}
+
+// learn asks the other replicas for all their links, once there is a connection to ask over.
+func (l *Links) learn(ctx context.Context) {
+	defer close(l.learnt)
+	connected := l.nc.StatusChanged(nats.CONNECTED)
+	defer l.nc.RemoveStatusListener(connected)
+	for !l.nc.IsConnected() {
+		select {
+		case <-ctx.Done():
+			return
+		case <-connected:
+		}
+	}
+	// What is not learned now is asked for when it matters.
+	if _, err := l.ask(ctx, []link{}); err != nil && ctx.Err() == nil {
+		l.log.Warn("other replicas not asked for their links", zap.Error(err))
+	}
 }
 
 // tell answers another replica.

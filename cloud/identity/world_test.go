@@ -449,34 +449,6 @@ func (g *gateway) renewal(current nkeys.KeyPair) api.RenewRequest {
 	return api.RenewRequest{Node: g.node, Key: g.key, Current: key, Approval: approval, Signature: signature}
 }
 
-// carrying is a renewal that asks for its link to be carried over.
-func (g *gateway) carrying(current nkeys.KeyPair) api.RenewRequest {
-	g.Helper()
-	r := g.renewal(current)
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	link, err := g.pair.Sign([]byte(g.nonce))
-	if err != nil {
-		g.Fatal(err)
-	}
-	r.Nonce, r.Link = g.nonce, link
-	return r
-}
-
-// renews changes the key over the link, and tells that the answer has come.
-func (g *gateway) renews() (carried bool) {
-	g.Helper()
-	g.change(func(s *api.NodeIdentitySpec) { s.Issued.Time = s.Issued.Add(-g.policy.KeyLifetime / 2) }) // long enough ago
-	before := g.newKey()
-	for _, current := range []nkeys.KeyPair{before, g.pair} {
-		var answer api.Enrolment
-		g.call(g.node, api.VerbRenew, g.carrying(current), &answer)
-		granted(g.T, answer)
-		carried = answer.Carried
-	}
-	return carried
-}
-
 // spec reads the record of the node.
 func (g *gateway) spec() api.NodeIdentitySpec {
 	g.Helper()
