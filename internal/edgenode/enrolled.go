@@ -82,19 +82,21 @@ func (n *Node) enrolment() []health.Check {
 		return nil
 	}
 	return []health.Check{{Name: "enrolment", Ready: func() error {
-		if status, _, message := keyVerdict(n.keeper.Record(), n.keeper.Now()); status != corev1.ConditionTrue {
+		if status, _, message := keyVerdict(n.keeper.Record(), n.keeper.Refused(), n.keeper.Now()); status != corev1.ConditionTrue {
 			return errors.New(message)
 		}
 		return nil
 	}}}
 }
 
-// keyVerdict is what the condition says.
-func keyVerdict(r enrol.Record, now time.Time) (status corev1.ConditionStatus, reason, message string) {
+// keyVerdict is what the condition says. refused is why the cloud does not renew the key, if it said so.
+func keyVerdict(r enrol.Record, refused string, now time.Time) (status corev1.ConditionStatus, reason, message string) {
 	until := r.Expires.UTC().Format(time.RFC3339)
 	switch {
 	case r.Key == "":
 		return corev1.ConditionFalse, "NotEnrolled", "this gateway is not enrolled: frond join, or a token in hub.tokenFile"
+	case now.After(r.Expires) && refused != "":
+		return corev1.ConditionFalse, "KeyNotRenewed", refused
 	case now.After(r.Expires):
 		return corev1.ConditionFalse, "KeyExpired", fmt.Sprintf("the key expired on %s; it is renewed with the next link, within the cloud's window", until)
 	default:
@@ -113,7 +115,7 @@ func (n *Node) sayIdentity(client kubernetes.Interface) []lifecycle.Part {
 		defer tick.Stop()
 		said := ""
 		for {
-			if status, reason, message := keyVerdict(n.keeper.Record(), n.keeper.Now()); message != said {
+			if status, reason, message := keyVerdict(n.keeper.Record(), n.keeper.Refused(), n.keeper.Now()); message != said {
 				if err := writeCondition(ctx, client, n.cfg.Node, identityCondition, status, reason, message); err != nil {
 					log.Debug("condition not written", zap.String("reason", reason), zap.Error(err))
 				} else {

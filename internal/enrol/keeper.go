@@ -64,6 +64,8 @@ type Keeper struct {
 	shown *key
 	nonce string
 	dials int
+	// refused is why the cloud does not renew the key; "" if it may.
+	refused string
 
 	// Of Start alone:
 	link    Link
@@ -106,6 +108,19 @@ func (k *Keeper) Record() Record {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.folder.record
+}
+
+// Refused is why the cloud does not renew this gateway's key, and what to do; "" is that it has not said so.
+func (k *Keeper) Refused() string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.refused
+}
+
+func (k *Keeper) refuse(reason string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.refused = reason
 }
 
 // HubCA and ClusterCA are the files of the CAs; before the enrolment they do not exist.

@@ -126,6 +126,7 @@ func (k *Keeper) settle(ctx context.Context, state leaf.LinkState) time.Duration
 		k.say("the link is up, but nobody answers there", err)
 	case answer.Reason != "":
 		k.metrics.renewals.WithLabelValues("refused").Inc()
+		k.refuse(answer.Reason)
 		k.say("this gateway's key has expired and is not renewed", &RefusedError{Reason: answer.Reason})
 	default:
 		if err := k.accept(ctx, answer, k.Record().Key); err != nil {
@@ -227,6 +228,7 @@ func (k *Keeper) renew(ctx context.Context) error {
 		return err
 	}
 	if answer.Reason != "" {
+		k.refuse(answer.Reason)
 		return &RefusedError{Reason: answer.Reason}
 	}
 	crash.At("renew.answered")
@@ -290,6 +292,7 @@ func (k *Keeper) accept(ctx context.Context, answer identity.Enrolment, public s
 		}
 	}
 	crash.At("enrol.trusted")
+	k.refused = ""
 	k.metrics.expires.Set(float64(answer.Expires.Unix()))
 	return k.folder.keep(Record{
 		Node: k.cfg.Node, Key: public, Issued: answer.Now, Expires: answer.Expires, HubURLs: slices.Clone(answer.HubURLs),

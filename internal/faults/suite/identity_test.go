@@ -1,29 +1,22 @@
 package suite_test
 
 import (
+	"bytes"
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
-	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 	"sigs.k8s.io/yaml"
 
-	"github.com/frond-edge/frond/internal/certs"
 	"github.com/frond-edge/frond/internal/devcluster"
-	"github.com/frond-edge/frond/internal/devcluster/pki"
 	"github.com/frond-edge/frond/internal/faults"
 )
 
@@ -42,18 +35,8 @@ func TestIdentitiesRotateUnderLoad(t *testing.T) {
 	w := &workload{rig: shared, random: faults.Random(setting(t, "SEED", 1), 1<<34)}
 	var load errgroup.Group
 	load.Go(func() error { return w.run(ctx) })
-	t.Cleanup(func() { shared.lives(t, 0) })
-	shared.lives(t, shortLife)
-	for _, node := range nodes {
-		shared.nearItsEnd(t, node)
-	}
-	for _, node := range nodes {
-		shared.renewed(t, node, 1)
-	}
-	links := map[string]float64{}
-	for _, node := range stay {
-		links[node] = shared.metric(t, node, "frond_link_reconnects_total")
-	}
+	shared.shortLives(t, nodes...)
+	links := shared.relinks(t, stay...)
 
 	var revoking errgroup.Group
 	began := time.Now()
@@ -62,13 +45,15 @@ func TestIdentitiesRotateUnderLoad(t *testing.T) {
 	t.Logf("the link of %s is down %.1fs after its revocation was begun", thief, time.Since(began).Seconds())
 	shared.replaceCertificates(t)
 	for _, part := range []string{"cloudcore-1", "cloudcore-2"} {
-		shared.must(t, func(c *devcluster.Cluster) error { return errors.Join(c.Kill(t.Context(), part), c.Start(t.Context(), part)) })
+		shared.must(t, func(c *devcluster.Cluster) error {
+			return errors.Join(c.Kill(t.Context(), part), c.Start(t.Context(), part))
+		})
 	}
 	for _, node := range stay {
 		shared.renewed(t, node, 3)
-		if again := shared.metric(t, node, "frond_link_reconnects_total") - links[node]; again != 0 {
-			t.Errorf("%s has made its link anew %v times", node, again)
-		}
+	}
+	if now := shared.relinks(t, stay...); !maps.Equal(now, links) {
+		t.Errorf("links were made anew: %v times, and %v before", now, links)
 	}
 	if err := revoking.Wait(); err != nil {
 		t.Error(err)
@@ -83,15 +68,7 @@ func TestIdentitiesRotateUnderLoad(t *testing.T) {
 	shared.must(t, func(c *devcluster.Cluster) error { return c.Launch(t.Context(), thief) })
 	shared.linked(t, thief, true)
 
-	shared.lives(t, 0)
-	for _, node := range nodes {
-		shared.eventually(t, "the key of "+node+" lives long again", patience, func(context.Context) string {
-			if ends, err := shared.reads(t.Context(), node, "frond_identity_expires_timestamp_seconds"); err != nil || ends < float64(time.Now().Add(time.Hour).Unix()) {
-				return fmt.Sprintf("until %v, %v", ends, err)
-			}
-			return ""
-		})
-	}
+	shared.longLives(t)
 	cancel()
 	if err := load.Wait(); err != nil {
 		t.Fatal(err)
@@ -100,46 +77,80 @@ func TestIdentitiesRotateUnderLoad(t *testing.T) {
 	t.Logf("%d changes, %d not confirmed", w.n.Load(), w.failed.Load())
 }
 
-// lives has cloudcores give keys so much time, 0 what they do by themselves; one cloudcore dies after the other for it.
-func (r *rig) lives(t *testing.T, life time.Duration) {
+// edit changes a part's configuration file, and says whether that changed anything. The part reads it when it starts.
+func (r *rig) edit(t *testing.T, part, file string, change func(cfg map[string]any)) bool {
+	t.Helper()
+	file = filepath.Join(r.cluster.Dir(), part, file)
+	before, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := map[string]any{}
+	if err := yaml.Unmarshal(before, &cfg); err != nil {
+		t.Fatal(err)
+	}
+	was, err := yaml.Marshal(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	change(cfg)
+	after, err := yaml.Marshal(cfg)
+	if err == nil && !bytes.Equal(was, after) {
+		err = os.WriteFile(file, after, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return !bytes.Equal(was, after)
+}
+
+// policy has cloudcores judge keys by other numbers than their own; "" is their own. One cloudcore after the other dies for it.
+func (r *rig) policy(t *testing.T, life, window string) {
 	t.Helper()
 	for _, part := range []string{"cloudcore-1", "cloudcore-2"} {
-		file := filepath.Join(r.cluster.Dir(), part, "cloudcore.yaml")
-		cfg := map[string]any{}
-		data, err := os.ReadFile(file)
-		if err == nil {
-			err = yaml.Unmarshal(data, &cfg)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		identity := cfg["identity"].(map[string]any)
-		before, _ := identity["keyLifetime"].(string)
-		after := ""
-		if delete(identity, "keyLifetime"); life > 0 {
-			after = life.String()
-			identity["keyLifetime"] = after
-		}
-		if before == after {
+		changed := r.edit(t, part, "cloudcore.yaml", func(cfg map[string]any) {
+			identity := cfg["identity"].(map[string]any)
+			for name, value := range map[string]string{"keyLifetime": life, "renewWindow": window} {
+				if delete(identity, name); value != "" {
+					identity[name] = value
+				}
+			}
+		})
+		if !changed {
 			continue
 		}
-		if data, err = yaml.Marshal(cfg); err == nil {
-			err = os.WriteFile(file, data, 0o600)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
 		ctx := context.WithoutCancel(t.Context()) // also when the test has failed
-		if err := r.do(func(c *devcluster.Cluster) error { return errors.Join(c.Kill(ctx, part), c.Start(ctx, part)) }); err != nil {
+		err := r.do(func(c *devcluster.Cluster) error {
+			if c.PID(part) != 0 {
+				if err := c.Kill(ctx, part); err != nil {
+					return err
+				}
+			}
+			return c.Start(ctx, part)
+		})
+		if err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
-// nearItsEnd restarts a gateway whose key has lived two thirds of a short life.
+// longLives waits until the keys of all gateways live long again.
+func (r *rig) longLives(t *testing.T) {
+	t.Helper()
+	r.policy(t, "", "")
+	for _, node := range nodes {
+		r.eventually(t, "the key of "+node+" lives long again", patience, func(ctx context.Context) string {
+			if ends, err := r.reads(ctx, node, "frond_identity_expires_timestamp_seconds"); err != nil || ends < float64(time.Now().Add(time.Hour).Unix()) {
+				return fmt.Sprintf("until %v, %v", ends, err)
+			}
+			return ""
+		})
+	}
+}
+
+// nearItsEnd makes the key of a gateway, which does not run, one that has lived most of a short life.
 func (r *rig) nearItsEnd(t *testing.T, node string) {
 	t.Helper()
-	r.must(t, func(c *devcluster.Cluster) error { return c.Kill(t.Context(), node) })
 	file := filepath.Join(r.cluster.Dir(), node, "data", "identity", "enrolment.json")
 	record := map[string]any{}
 	data, err := os.ReadFile(file)
@@ -157,7 +168,31 @@ func (r *rig) nearItsEnd(t *testing.T, node string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.must(t, func(c *devcluster.Cluster) error { return c.Launch(t.Context(), node) })
+}
+
+// shortLives restarts gateways with keys that are soon renewed, again and again, and waits until each was once.
+func (r *rig) shortLives(t *testing.T, nodes ...string) {
+	t.Helper()
+	t.Cleanup(func() { r.policy(t, "", "") })
+	r.policy(t, shortLife.String(), "")
+	for _, node := range nodes {
+		r.must(t, func(c *devcluster.Cluster) error { return c.Kill(t.Context(), node) })
+		r.nearItsEnd(t, node)
+		r.must(t, func(c *devcluster.Cluster) error { return c.Launch(t.Context(), node) })
+	}
+	for _, node := range nodes {
+		r.renewed(t, node, 1)
+	}
+}
+
+// relinks are the links that gateways have made anew since they began.
+func (r *rig) relinks(t *testing.T, nodes ...string) map[string]float64 {
+	t.Helper()
+	links := map[string]float64{}
+	for _, node := range nodes {
+		links[node] = r.metric(t, node, "frond_link_reconnects_total")
+	}
+	return links
 }
 
 // reads reads a metric of a part.
@@ -210,106 +245,4 @@ func (r *rig) command(ctx context.Context, args ...string) error {
 		return fmt.Errorf("frond %v: %w: %s", args, err, out)
 	}
 	return nil
-}
-
-// replaceCertificates makes anew what the hub and the cloudcores show, and waits until they show it.
-func (r *rig) replaceCertificates(t *testing.T) {
-	t.Helper()
-	in := func(elem ...string) string { return filepath.Join(append([]string{r.cluster.Dir()}, elem...)...) }
-	for _, hub := range []string{"hub-1", "hub-2", "hub-3"} {
-		fresh := reissue(t, in("nats"), "ca", in("nats"), hub)
-		chain, err := os.ReadFile(in("nats", hub+".crt"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		ca, err := os.ReadFile(in("nats", "ca.crt"))
-		if err == nil {
-			err = os.WriteFile(in("nats", hub+".chain.crt"), slices.Concat(chain, ca), 0o600)
-		}
-		if err == nil {
-			err = syscall.Kill(r.cluster.PID(hub), syscall.SIGHUP)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.shows(t, listener(t, in(hub, "nats-server.conf")), fresh)
-	}
-	reissue(t, in("nats"), "ca", in("nats"), "cloudcore") // as a client: shown at the next connection
-	fresh := reissue(t, in("pki"), "egress-ca", in("pki"), "gateway")
-	url, _, err := r.cluster.Egress()
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.shows(t, strings.TrimPrefix(url, "https://"), fresh)
-	for i, url := range strings.Split(r.cluster.Cloudcores(), ",") {
-		fresh := reissue(t, in("pki"), "ca", in(fmt.Sprint("cloudcore-", i+1)), "serving")
-		r.shows(t, strings.TrimPrefix(url, "https://"), fresh)
-	}
-}
-
-// listener is the leaf listener in a hub's configuration.
-func listener(t *testing.T, file string) string {
-	t.Helper()
-	data, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, leafs, _ := strings.Cut(string(data), "leafnodes {")
-	_, address, found := strings.Cut(leafs, `listen: "`)
-	if address, _, _ = strings.Cut(address, `"`); !found {
-		t.Fatalf("no leaf listener in %s", file)
-	}
-	return address
-}
-
-// reissue makes a certificate and its key anew, with the same names, and returns it.
-func reissue(t *testing.T, authorities, authority, dir, name string) *x509.Certificate {
-	t.Helper()
-	ca, err := pki.NewAuthority(authorities, authority)
-	if err != nil {
-		t.Fatal(err)
-	}
-	old, err := certs.Read(filepath.Join(dir, name+".crt"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	hosts := slices.Clone(old.DNSNames)
-	for _, ip := range old.IPAddresses {
-		hosts = append(hosts, ip.String())
-	}
-	aside := filepath.Join(dir, "next")
-	pair, err := ca.IssueIn(aside, name, pki.Subject{Name: old.Subject.CommonName, Groups: old.Subject.Organization, Hosts: hosts})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for from, to := range map[string]string{pair.Key: name + ".key", pair.Cert: name + ".crt"} {
-		if err := os.Rename(from, filepath.Join(dir, to)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	fresh, err := certs.Read(filepath.Join(dir, name+".crt"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return fresh
-}
-
-// shows waits until a listener shows a certificate. It is looked at by a handshake that trusts nobody.
-func (r *rig) shows(t *testing.T, address string, want *x509.Certificate) {
-	t.Helper()
-	r.eventually(t, address+" shows its new certificate", patience, func(ctx context.Context) string {
-		dialer := tls.Dialer{NetDialer: &net.Dialer{}, Config: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: x509.NewCertPool(), ServerName: "any"}}
-		conn, err := dialer.DialContext(ctx, "tcp", address)
-		if err == nil {
-			return "a handshake that trusts nobody has succeeded: " + said(conn.(io.Closer).Close())
-		}
-		var seen *tls.CertificateVerificationError
-		if !errors.As(err, &seen) {
-			return err.Error()
-		}
-		if shown := seen.UnverifiedCertificates[0]; !shown.Equal(want) {
-			return "it shows that of " + shown.NotBefore.String()
-		}
-		return ""
-	})
 }
