@@ -253,7 +253,8 @@ func (c *Cloud) upward(k core) ([]lifecycle.Part, error) {
 
 // watchers makes the parts that hear the nodes' beats, or miss them. also hears each beat that is no clone's.
 func (c *Cloud) watchers(k core, also func(node string, beat wire.Beat)) (*twins, []lifecycle.Part, error) {
-	monitor := nodes.New(k.clients, k.objects, k.members, c.metrics, c.log.Named("nodes"))
+	monitor := nodes.New(k.clients, k.objects, k.members, k.ids.revoked, c.metrics, c.log.Named("nodes"))
+	k.ids.look = monitor.Look
 	order := func(verb string) func(node, text string) error {
 		return func(node, text string) error { return streams.Order(k.nc, node, verb, []byte(text)) }
 	}

@@ -35,6 +35,9 @@ type identities struct {
 	owns func(node string) bool
 	warn func(node, reason, message string)
 	drop func(node, why string)
+	// look has the Node say what became of it; records is nil until the parts are made.
+	look    func(node string)
+	records *identity.Records
 }
 
 // identity opens the connections: they belong to other accounts of the hub than all else.
@@ -87,6 +90,16 @@ func (i *identities) Revoked(node string) {
 		i.warn(node, "IdentityRevoked", "The node was revoked: its keys are nobody for ever, and its links are closed. It stays out "+
 			"until it joins with a token that names it (frond token create --node).")
 	}
+	i.look(node)
+}
+
+// revoked says whose gateway was shut out.
+func (i *identities) revoked(node string) bool {
+	if i.records == nil {
+		return false
+	}
+	record := i.records.Of(node)
+	return record != nil && !record.RevokedAt.IsZero()
 }
 
 // parts makes what lets gateways in.
@@ -106,7 +119,7 @@ func (i *identities) parts(c *Cloud, objects cache.Cache, clients kubernetes.Int
 	records := identity.NewRecords(kube, enforcer.Changed)
 	links := identity.NewLinks(i.auth, enforcer.Admitted, log)
 	enforcer.Use(records, links)
-	i.learnt = links.Learnt()
+	i.learnt, i.records = links.Learnt(), records
 	settler := identity.NewSettler(kube, records, log)
 	callout, err := identity.NewCallout(i.auth, i.issuer, policy, records, bootstrapTokens(objects, log), links, settler.Seen, metrics, log)
 	if err != nil {

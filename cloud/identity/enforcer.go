@@ -54,6 +54,8 @@ type Enforcer struct {
 	cells map[string][]time.Time
 	// strict says until when links of a node are closed that nobody knows; guarded by mu.
 	strict map[string]time.Time
+	// fresh are nodes that were just revoked; guarded by mu.
+	fresh map[string]bool
 
 	nodesRing, cellsRing chan struct{} // each holds one: something was added
 
@@ -64,7 +66,7 @@ type Enforcer struct {
 func NewEnforcer(sys *nats.Conn, policy Policy, told Told, metrics *Metrics, log *zap.Logger) *Enforcer {
 	return &Enforcer{
 		system: system{sys}, policy: policy, told: told, metrics: metrics, log: log,
-		nodes: make(map[string]bool), cells: make(map[string][]time.Time), strict: make(map[string]time.Time), nodesRing: make(chan struct{}, 1), cellsRing: make(chan struct{}, 1),
+		nodes: make(map[string]bool), cells: make(map[string][]time.Time), strict: make(map[string]time.Time), fresh: make(map[string]bool), nodesRing: make(chan struct{}, 1), cellsRing: make(chan struct{}, 1),
 		lobby: make(map[link]time.Time),
 	}
 }
@@ -86,16 +88,18 @@ func (e *Enforcer) Changed(was, is *Record) {
 		}
 		return
 	}
-	e.look(is.Node)
 	revoked := was.RevokedAt.IsZero() && !is.RevokedAt.IsZero()
+	if revoked {
+		e.mu.Lock()
+		e.fresh[is.Node] = true
+		e.mu.Unlock()
+	}
+	e.look(is.Node)
 	if revoked || slices.ContainsFunc(is.Revoked, func(key string) bool { return !slices.Contains(was.Revoked, key) }) {
 		e.sweep(e.account(is.Node), again())
 	}
 	if gone := func(key string) bool { return !slices.Contains(is.keys(), key) }; slices.ContainsFunc(was.keys(), gone) {
 		e.outdated(is.Node)
-	}
-	if revoked {
-		e.told.Revoked(is.Node)
 	}
 }
 
@@ -177,12 +181,16 @@ func ring(bell chan struct{}) {
 	}
 }
 
-// take returns the nodes to look at.
-func (e *Enforcer) take() []string {
+// take returns the nodes to look at, and whether each was just revoked.
+func (e *Enforcer) take() map[string]bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	nodes := slices.Collect(maps.Keys(e.nodes))
+	nodes := make(map[string]bool, len(e.nodes))
+	for node := range e.nodes {
+		nodes[node] = e.fresh[node]
+	}
 	clear(e.nodes)
+	clear(e.fresh)
 	return nodes
 }
 
@@ -237,8 +245,10 @@ func (e *Enforcer) watchNodes(ctx context.Context) error {
 			e.round(ctx)
 		case <-e.nodesRing:
 		}
-		for _, node := range e.take() {
-			e.judgeNode(ctx, node)
+		for node, revoked := range e.take() {
+			if e.judgeNode(ctx, node); revoked { // its known links are closed now
+				e.told.Revoked(node)
+			}
 		}
 	}
 }

@@ -39,6 +39,7 @@ type cloud struct {
 	linked         string // the key of the newest link
 	lost           int    // how often an answer was lost with the link, as its key was nobody's any more
 	forgetful      bool   // no link is carried over to another key
+	refused        int    // how often it was too late
 	confirmed      int    // how often a gateway said that it has its new key
 	mute           bool
 	ahead          time.Duration // of the cloud's clock, as it says
@@ -175,6 +176,7 @@ func (c *cloud) renew(r identity.RenewRequest) identity.Enrolment {
 	case r.Current != c.key && r.Current != c.previous:
 		return identity.Enrolment{Reason: "unknown key"}
 	case time.Now().After(c.expires.Add(c.window)):
+		c.refused++
 		return identity.Enrolment{Reason: "expired too long ago: make a token for it"}
 	case r.Key != c.key:
 		c.previous, c.key = r.Current, r.Key

@@ -34,6 +34,8 @@ type Config struct {
 	Proxy func(hub *url.URL) (*url.URL, error)
 	// Wall is the machine's clock; nil is time.Now.
 	Wall func() time.Time
+	// Up is how long the machine has run, asleep or not; nil asks the kernel.
+	Up func() time.Duration
 	// Once makes Start end with the reason when the cloud refuses the gateway, instead of asking again.
 	Once bool
 	// Metrics takes the metrics; nil drops them.
@@ -89,7 +91,7 @@ func New(cfg Config, log *zap.Logger) (*Keeper, error) {
 	if err := f.readJSON(clockFile, &floor); err != nil {
 		log.Warn("the last known time is lost, the machine's clock is believed", zap.Error(err))
 	}
-	k := &Keeper{cfg: cfg, log: log.Named("enrol"), folder: f, clock: newClock(cfg.Wall, floor.Floor), enrolled: make(chan struct{})}
+	k := &Keeper{cfg: cfg, log: log.Named("enrol"), folder: f, clock: newClock(cfg.Wall, cfg.Up, floor.Floor), enrolled: make(chan struct{})}
 	if k.metrics, err = newMetrics(cfg.Metrics); err != nil {
 		return nil, err
 	}

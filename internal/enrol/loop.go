@@ -228,7 +228,6 @@ func (k *Keeper) renew(ctx context.Context) error {
 		return err
 	}
 	if answer.Reason != "" {
-		k.refuse(answer.Reason)
 		return &RefusedError{Reason: answer.Reason}
 	}
 	crash.At("renew.answered")

@@ -10,10 +10,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/frond-edge/frond/internal/devcluster"
@@ -58,6 +60,7 @@ func TestIdentitiesRotateUnderLoad(t *testing.T) {
 	if err := revoking.Wait(); err != nil {
 		t.Error(err)
 	}
+	shared.nodeSays(t, thief, "EdgeConnected", "Revoked", "joins with a token that names it")
 	if up := shared.metric(t, thief, "frond_link_up"); up != 0 {
 		t.Error("the revoked gateway is linked")
 	}
@@ -183,6 +186,23 @@ func (r *rig) shortLives(t *testing.T, nodes ...string) {
 	for _, node := range nodes {
 		r.renewed(t, node, 1)
 	}
+}
+
+// nodeSays waits until a Node has a condition for a reason, with some words.
+func (r *rig) nodeSays(t *testing.T, node, kind, reason, words string) {
+	t.Helper()
+	r.eventually(t, node+" says "+reason, patience, func(ctx context.Context) string {
+		object, err := r.kube.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
+		if err != nil {
+			return err.Error()
+		}
+		for _, c := range object.Status.Conditions {
+			if string(c.Type) == kind && c.Reason == reason && strings.Contains(c.Message, words) {
+				return ""
+			}
+		}
+		return fmt.Sprintf("%+v", object.Status.Conditions)
+	})
 }
 
 // relinks are the links that gateways have made anew since they began.
