@@ -145,7 +145,7 @@ func (k *Keeper) settle(ctx context.Context, state leaf.LinkState) time.Duration
 	return k.tries.wait()
 }
 
-// adopt makes the key that the hub has let in the current one. At home the one before has had its time.
+// adopt makes the key that the hub has let in the current one.
 func (k *Keeper) adopt(home bool) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -163,14 +163,10 @@ func (k *Keeper) adopt(home bool) error {
 			return err
 		}
 	}
-	if !home {
-		return nil
+	if home {
+		k.dials = 0
 	}
-	k.dials = 0
-	if f.old == nil {
-		return nil
-	}
-	return f.forgetOld()
+	return nil
 }
 
 // renewInTime changes the key when most of its life is over.
@@ -235,26 +231,10 @@ func (k *Keeper) renew(ctx context.Context) error {
 		return err
 	}
 	k.log.Info("key renewed", zap.String("key", wanted), zap.Time("expires", answer.Expires), zap.Bool("sameLink", answer.Carried))
-	if answer.Carried {
-		k.confirm(ctx, wanted)
+	if answer.Carried { // the answer has come: that ends the time of the key before. Where this fails, the next link does it.
+		_, _ = k.renewAs(ctx, own, wanted)
 	}
 	return nil
-}
-
-// confirm tells the cloud that its answer has come, which ends the time of the key before. Where that fails, the next link does it.
-func (k *Keeper) confirm(ctx context.Context, public string) {
-	answer, err := k.renewAs(ctx, own, public)
-	if err != nil || answer.Reason != "" || !answer.Carried {
-		return
-	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.folder.old == nil {
-		return
-	}
-	if err := k.folder.forgetOld(); err != nil {
-		k.log.Warn("the key before is kept", zap.Error(err))
-	}
 }
 
 // makeNext returns the key that this gateway wants to be; its seed is on disk.
