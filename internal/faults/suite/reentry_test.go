@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/internal/devcluster"
 	"github.com/frond-edge/frond/internal/faults"
 	"github.com/frond-edge/frond/internal/install"
@@ -121,10 +122,14 @@ func TestAGatewayThatWasOffTooLong(t *testing.T) {
 				shared.metric(t, "cloudcore-2", "frond_identity_refusals_total", "reason=expired"); n == 0 {
 				t.Error("no cloudcore has counted a refusal")
 			}
-			shared.eventually(t, "/readyz says it", patience, func(ctx context.Context) string {
-				err := shared.do(func(c *devcluster.Cluster) error { return c.Ready(ctx, node) })
-				if err == nil || !strings.Contains(err.Error(), "[-]enrolment") || !strings.Contains(err.Error(), "frond token create --node "+node) {
-					return fmt.Sprint("it says ", err)
+			shared.eventually(t, "/readyz and the gateway's own Node say it", patience, func(ctx context.Context) string {
+				var own json.RawMessage
+				err := shared.do(func(c *devcluster.Cluster) (err error) {
+					own, err = c.StoreGet(ctx, node, wire.Key{Resource: "nodes", Name: node})
+					return errors.Join(err, c.Ready(ctx, node))
+				})
+				if err == nil || !strings.Contains(err.Error(), "[-]enrolment") || !strings.Contains(string(own), "frond token create --node "+node) {
+					return fmt.Sprintf("they say %v, %s", err, own)
 				}
 				return ""
 			})
