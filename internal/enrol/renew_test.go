@@ -294,3 +294,24 @@ func TestTheCloudIsPutBack(t *testing.T) {
 		t.Errorf("the token was used %d times", n)
 	}
 }
+
+// A clock that is half an hour ahead is believed by a gateway to which the cloud has not said the time since it began. That brings one
+// renewal, with whose answer the time is the cloud's.
+func TestAJumpBringsOneRenewal(t *testing.T) {
+	t.Parallel()
+	c := newCloud(t)
+	c.set(func() { c.life = time.Minute }) // who finds itself due waits for 3 s at most
+	cfg := c.config(filepath.Join(t.TempDir(), "identity"))
+	_, err := join(t, cfg)
+	must(t, err)
+	cfg.Wall = func() time.Time { return time.Now().Add(30 * time.Minute) } // the hub's certificate is good for an hour
+	g := run(t, cfg)
+	within(t, "a renewal", func() bool { return read(c, &c.changes) == 2 })
+	<-time.After(8 * time.Second)
+	if n := read(c, &c.changes); n != 2 {
+		t.Errorf("%d keys were recorded", n)
+	}
+	if d := time.Until(g.keeper.Now()).Abs(); d > time.Minute {
+		t.Errorf("it takes the time to be %s", g.keeper.Now())
+	}
+}
