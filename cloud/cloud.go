@@ -175,7 +175,7 @@ func (c *Cloud) assemble(ctx context.Context, nc, writer, tunnels *nats.Conn, id
 	if err != nil {
 		return nil, err
 	}
-	server := c.health(nc, keeper, engine)
+	server := c.health(nc, keeper, engine, ids.learnt)
 	// Who is known comes in before all else is read.
 	return slices.Concat([]lifecycle.Part{{Name: "health", Start: server.Start, Ready: server.Ready()}}, letIn, []lifecycle.Part{
 		{Name: "keeper", Start: keeper.Start, Ready: keeper.Ready()},
@@ -187,11 +187,17 @@ func (c *Cloud) assemble(ctx context.Context, nc, writer, tunnels *nats.Conn, id
 	}, up), nil
 }
 
-func (c *Cloud) health(nc *nats.Conn, keeper *streams.Keeper, engine *desired.Engine) *health.Server {
-	return health.New(c.cfg.Listen, c.metrics,
-		health.Check{Name: "hub", Ready: connected(nc)},
-		health.Check{Name: "hub-streams", Ready: closed(keeper.Ready(), "the streams are not in place")},
-		health.Check{Name: "kubernetes", Ready: closed(engine.Ready(), "the objects of the cluster are not all read")})
+// health serves what says that this replica is ready: then the one before may go. learnt is nil where it lets nobody in.
+func (c *Cloud) health(nc *nats.Conn, keeper *streams.Keeper, engine *desired.Engine, learnt <-chan struct{}) *health.Server {
+	checks := []health.Check{
+		{Name: "hub", Ready: connected(nc)},
+		{Name: "hub-streams", Ready: closed(keeper.Ready(), "the streams are not in place")},
+		{Name: "kubernetes", Ready: closed(engine.Ready(), "the objects of the cluster are not all read")},
+	}
+	if learnt != nil {
+		checks = append(checks, health.Check{Name: "links", Ready: closed(learnt, "the other cloudcores were not asked yet whose links there are")})
+	}
+	return health.New(c.cfg.Listen, c.metrics, checks...)
 }
 
 // core is what all that answers nodes stands on.
@@ -247,7 +253,8 @@ func (c *Cloud) upward(k core) ([]lifecycle.Part, error) {
 
 // watchers makes the parts that hear the nodes' beats, or miss them. also hears each beat that is no clone's.
 func (c *Cloud) watchers(k core, also func(node string, beat wire.Beat)) (*twins, []lifecycle.Part, error) {
-	monitor := nodes.New(k.clients, k.objects, k.members, c.metrics, c.log.Named("nodes"))
+	monitor := nodes.New(k.clients, k.objects, k.members, k.ids.revoked, c.metrics, c.log.Named("nodes"))
+	k.ids.look = monitor.Look
 	order := func(verb string) func(node, text string) error {
 		return func(node, text string) error { return streams.Order(k.nc, node, verb, []byte(text)) }
 	}

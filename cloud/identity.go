@@ -29,11 +29,14 @@ type identities struct {
 	auth, sys *nats.Conn
 	issuer    nkeys.KeyPair
 	registrar *identity.Registrar
+	// learnt closes when this replica knows of the links that the others have let in.
+	learnt <-chan struct{}
 	// owns and warn are for what one replica does of all.
 	owns func(node string) bool
 	warn func(node, reason, message string)
 	drop func(node, why string)
-	// records are nil before parts, and without identities.
+	// look has the Node say what became of it; records is nil until the parts are made.
+	look    func(node string)
 	records *identity.Records
 }
 
@@ -95,6 +98,16 @@ func (i *identities) Revoked(node string) {
 		i.warn(node, "IdentityRevoked", "The node was revoked: its keys are nobody for ever, and its links are closed. It stays out "+
 			"until it joins with a token that names it (frond token create --node).")
 	}
+	i.look(node)
+}
+
+// revoked says whose gateway was shut out.
+func (i *identities) revoked(node string) bool {
+	if i.records == nil {
+		return false
+	}
+	record := i.records.Of(node)
+	return record != nil && !record.RevokedAt.IsZero()
 }
 
 // offended is what identity.Offences tells.
@@ -122,6 +135,7 @@ func (i *identities) parts(c *Cloud, objects cache.Cache, clients kubernetes.Int
 	links := identity.NewLinks(i.auth, enforcer.Admitted, log)
 	enforcer.Use(records, links)
 	offences := identity.NewOffences(i.sys, policy, i.offended, metrics, log)
+	i.learnt = links.Learnt()
 	settler := identity.NewSettler(kube, records, log)
 	callout, err := identity.NewCallout(i.auth, i.issuer, policy, records, bootstrapTokens(objects, log), links, settler.Seen, metrics, log)
 	if err != nil {
@@ -129,7 +143,7 @@ func (i *identities) parts(c *Cloud, objects cache.Cache, clients kubernetes.Int
 	}
 	i.registrar = identity.NewRegistrar(kube, clients, records, policy, identity.Trust{
 		HubURLs: cfg.HubURLs, HubCAFile: cfg.HubCAFile, ClusterCAFile: cfg.ClusterCAFile,
-	}, metrics, log)
+	}, links, settler.Seen, metrics, log)
 	return []lifecycle.Part{
 		{Name: "identities", Start: records.Start},
 		{Name: "links", Start: links.Start},

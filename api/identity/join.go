@@ -38,6 +38,10 @@ type RenewRequest struct {
 	Approval []byte `json:"approval"`
 	// Signature is that of Proof(VerbRenew, Node, Key) by Key.
 	Signature []byte `json:"signature"`
+	// Nonce is the hub's, of the link that asks, and Link is Key's signature of it: what Key would have shown there. The link then
+	// is Key's from now on, and needs not be made anew. Both may be empty.
+	Nonce string `json:"nonce,omitempty"`
+	Link  []byte `json:"link,omitempty"`
 }
 
 // Enrolment is the answer to both: what a gateway needs to know beside its key. A refusal has Reason alone.
@@ -47,6 +51,8 @@ type Enrolment struct {
 	// Expires is until when the key is enough; Now is the cloud's time.
 	Expires time.Time `json:"expires,omitzero"`
 	Now     time.Time `json:"now,omitzero"`
+	// Carried says that the link that asked is known as the key's, as if it had been made with it.
+	Carried bool `json:"carried,omitempty"`
 	// HubCA are the certificates (PEM) that sign the hub's, more than one while they change.
 	HubCA string `json:"hubCA,omitempty"`
 	// HubURLs are the hub's leaf listeners; empty: those that the gateway has.

@@ -237,6 +237,7 @@ func (c *Callout) answer(msg *nats.Msg, a attempt, where place, reason Reason) e
 		publish, subscribe := streams.NodePermissions(a.who.Node)
 		if err := c.links.announce(admission{
 			Server: a.question.Server.ID, CID: a.question.ClientInformation.ID, Node: a.who.Node, Key: a.who.Key,
+			Nonce: a.question.ClientInformation.Nonce,
 		}); err != nil {
 			return err
 		}

@@ -1,7 +1,6 @@
 package identity
 
 import (
-	"maps"
 	"slices"
 	"time"
 )
@@ -28,9 +27,9 @@ func (e *Enforcer) sweep(account string, after []time.Duration) {
 // expect asks for a cell to be looked through for newcomers.
 func (e *Enforcer) expect(account string) {
 	e.mu.Lock()
-	_, there := e.fresh[account]
+	_, there := e.joined[account]
 	if !there {
-		e.fresh[account] = time.Now().Add(freshAfter)
+		e.joined[account] = time.Now().Add(joinedAfter)
 	}
 	e.mu.Unlock()
 	if !there {
@@ -45,12 +44,16 @@ func ring(bell chan struct{}) {
 	}
 }
 
-// take returns the nodes to look at.
-func (e *Enforcer) take() []string {
+// take returns the nodes to look at, and whether each was just revoked.
+func (e *Enforcer) take() map[string]bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	nodes := slices.Collect(maps.Keys(e.nodes))
+	nodes := make(map[string]bool, len(e.nodes))
+	for node := range e.nodes {
+		nodes[node] = e.fresh[node]
+	}
 	clear(e.nodes)
+	clear(e.fresh)
 	return nodes
 }
 
@@ -83,7 +86,7 @@ func (e *Enforcer) due(now time.Time) (account string, wait time.Duration) {
 // newcomers is due for the cells that have some, the first one first; with mu held.
 func (e *Enforcer) newcomers(now time.Time, wait time.Duration) (account string, until time.Duration) {
 	var first time.Time
-	for name, at := range e.fresh {
+	for name, at := range e.joined {
 		switch {
 		case at.After(now):
 			wait = min(wait, at.Sub(now))
@@ -91,6 +94,6 @@ func (e *Enforcer) newcomers(now time.Time, wait time.Duration) (account string,
 			account, first = name, at
 		}
 	}
-	delete(e.fresh, account)
+	delete(e.joined, account)
 	return account, wait
 }

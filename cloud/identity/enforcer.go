@@ -49,10 +49,15 @@ type Enforcer struct {
 	log     *zap.Logger
 
 	mu sync.Mutex
-	// nodes to look at, cells to look at when, and cells that have newcomers to look at when nothing else is to do; guarded by mu.
+	// nodes to look at, and cells to look at when; guarded by mu.
 	nodes map[string]bool
 	cells map[string][]time.Time
-	fresh map[string]time.Time
+	// joined are cells that have newcomers, and when to look at them; guarded by mu.
+	joined map[string]time.Time
+	// strict says until when links of a node are closed that nobody knows; guarded by mu.
+	strict map[string]time.Time
+	// fresh are nodes that were just revoked; guarded by mu.
+	fresh map[string]bool
 
 	nodesRing, cellsRing chan struct{} // each holds one: something was added
 
@@ -63,7 +68,8 @@ type Enforcer struct {
 func NewEnforcer(sys *nats.Conn, policy Policy, told Told, metrics *Metrics, log *zap.Logger) *Enforcer {
 	return &Enforcer{
 		system: system{sys}, policy: policy, told: told, metrics: metrics, log: log,
-		nodes: make(map[string]bool), cells: make(map[string][]time.Time), fresh: make(map[string]time.Time), nodesRing: make(chan struct{}, 1), cellsRing: make(chan struct{}, 1),
+		nodes: make(map[string]bool), cells: make(map[string][]time.Time), joined: make(map[string]time.Time),
+		strict: make(map[string]time.Time), fresh: make(map[string]bool), nodesRing: make(chan struct{}, 1), cellsRing: make(chan struct{}, 1),
 		lobby: make(map[link]time.Time),
 	}
 }
@@ -85,14 +91,37 @@ func (e *Enforcer) Changed(was, is *Record) {
 		}
 		return
 	}
-	e.look(is.Node)
 	revoked := was.RevokedAt.IsZero() && !is.RevokedAt.IsZero()
+	if revoked {
+		e.mu.Lock()
+		e.fresh[is.Node] = true
+		e.mu.Unlock()
+	}
+	e.look(is.Node)
 	if revoked || slices.ContainsFunc(is.Revoked, func(key string) bool { return !slices.Contains(was.Revoked, key) }) {
 		e.sweep(e.account(is.Node), again())
 	}
-	if revoked {
-		e.told.Revoked(is.Node)
+	if gone := func(key string) bool { return !slices.Contains(is.keys(), key) }; slices.ContainsFunc(was.keys(), gone) {
+		e.outdated(is.Node)
 	}
+}
+
+// outdated asks for the links of a node to be closed that nobody knows: they may be of a key that another has replaced. Its own link is
+// known: a gateway has none but that which it asked for its key by, or one that it made with the key.
+func (e *Enforcer) outdated(node string) {
+	now := time.Now()
+	e.mu.Lock()
+	maps.DeleteFunc(e.strict, func(_ string, until time.Time) bool { return now.After(until) })
+	e.strict[node] = now.Add(strictFor)
+	e.mu.Unlock()
+	e.sweep(e.account(node), []time.Duration{recheck})
+}
+
+// isStrict says whether the links of a node are closed now that nobody knows.
+func (e *Enforcer) isStrict(node string, now time.Time) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return now.Before(e.strict[node])
 }
 
 // suspect says that a link of the node may be one that must not stay.
@@ -123,11 +152,14 @@ const (
 	reasonClaimsHub   Reason = "claims-hub"
 )
 
-// freshAfter is how long after a link a cell is looked through: it is in its place then, and all that came meanwhile cost one look.
-const freshAfter = 5 * time.Second
-
-// recheck is longer than an informer usually lags.
-const recheck = 2 * time.Second
+const (
+	// joinedAfter is how long after a link a cell is looked through: it is in its place then, and all that came meanwhile cost one look.
+	joinedAfter = 5 * time.Second
+	// recheck is longer than an informer usually lags.
+	recheck = 2 * time.Second
+	// strictFor is more than a cell may wait for its turn to be looked through.
+	strictFor = time.Minute
+)
 
 // account is the cell of a node.
 func (e *Enforcer) account(node string) string { return streams.CellAccount(node, e.policy.Cells) }
@@ -158,8 +190,10 @@ func (e *Enforcer) watchNodes(ctx context.Context) error {
 			e.round(ctx)
 		case <-e.nodesRing:
 		}
-		for _, node := range e.take() {
-			e.judgeNode(ctx, node)
+		for node, revoked := range e.take() {
+			if e.judgeNode(ctx, node); revoked { // its known links are closed now
+				e.told.Revoked(node)
+			}
 		}
 	}
 }
@@ -279,7 +313,7 @@ func (e *Enforcer) judgeCell(ctx context.Context, account string) error {
 			e.close(ctx, admission{Server: one.Server, CID: one.CID, Node: leaf.Name, Key: h.Key}, account, reasonClaimsHub)
 		case known:
 			e.judge(ctx, h, now)
-		case suspect(e.records.Of(leaf.Name), now):
+		case suspect(e.records.Of(leaf.Name), now) || e.isStrict(leaf.Name, now):
 			e.close(ctx, admission{Server: one.Server, CID: one.CID, Node: leaf.Name}, account, reasonNobodyKnows)
 		}
 	}

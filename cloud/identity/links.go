@@ -21,10 +21,10 @@ const (
 	whoseSubject = "frond.identity.whose"
 	// linksPerNode is how many of a node's links are remembered. It has one; the others are gone, or clones.
 	linksPerNode = 8
-	// linksPerReply bounds a message: an admission has 450 bytes at most.
+	// linksPerReply bounds a message: an admission has 500 bytes at most.
 	linksPerReply = 1000
 	// whoseWait is how long the other replicas are waited for.
-	whoseWait = 300 * time.Millisecond
+	whoseWait = time.Second
 )
 
 // link is one leaf connection of the hub. Both together never come again.
@@ -40,6 +40,10 @@ type admission struct {
 	CID    uint64 `json:"cid"`
 	Node   string `json:"node"`
 	Key    string `json:"key"`
+	// Nonce is what the key has signed. Nobody but the server and the two ends knows it.
+	Nonce string `json:"nonce,omitempty"`
+	// Turn counts the keys that the link was carried over to; of two sayings about a link the one with more turns is newer.
+	Turn int `json:"turn,omitempty"`
 }
 
 func (a admission) link() link { return link{a.Server, a.CID} }
@@ -50,6 +54,7 @@ type Links struct {
 	nc *nats.Conn
 	// admitted hears of each admission, and whether it was by this replica; it must not block.
 	admitted func(node string, here bool)
+	learnt   chan struct{}
 	log      *zap.Logger
 
 	mu     sync.Mutex
@@ -64,8 +69,11 @@ type held struct {
 
 // NewLinks makes the memory. nc belongs to the account of the callout.
 func NewLinks(nc *nats.Conn, admitted func(node string, here bool), log *zap.Logger) *Links {
-	return &Links{nc: nc, admitted: admitted, log: log, byNode: make(map[string][]held)}
+	return &Links{nc: nc, admitted: admitted, log: log, learnt: make(chan struct{}), byNode: make(map[string][]held)}
 }
+
+// Learnt closes when the other replicas were asked for their links: before that they should not go.
+func (l *Links) Learnt() <-chan struct{} { return l.learnt }
 
 // Start listens until ctx ends, and then returns nil.
 func (l *Links) Start(ctx context.Context) error {
@@ -84,14 +92,29 @@ func (l *Links) Start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("tell of links: %w", err)
 	}
-	// What is not learned now is asked for when it matters.
-	if _, err := l.ask(ctx, []link{}); err != nil && ctx.Err() == nil {
-		l.log.Warn("other replicas not asked for their links", zap.Error(err))
-	}
+	l.learn(ctx)
 	<-ctx.Done()
 	_ = heard.Unsubscribe() // both fail only when the connection is gone
 	_ = asked.Unsubscribe()
 	return nil
+}
+
+// learn asks the other replicas for all their links, once there is a connection to ask over.
+func (l *Links) learn(ctx context.Context) {
+	defer close(l.learnt)
+	connected := l.nc.StatusChanged(nats.CONNECTED)
+	defer l.nc.RemoveStatusListener(connected)
+	for !l.nc.IsConnected() {
+		select {
+		case <-ctx.Done():
+			return
+		case <-connected:
+		}
+	}
+	// What is not learned now is asked for when it matters.
+	if _, err := l.ask(ctx, []link{}); err != nil && ctx.Err() == nil {
+		l.log.Warn("other replicas not asked for their links", zap.Error(err))
+	}
 }
 
 // tell answers another replica.
@@ -130,17 +153,51 @@ func (l *Links) announce(a admission) error {
 }
 
 func (l *Links) note(one held, here bool) {
-	l.mu.Lock()
-	known := slices.ContainsFunc(l.byNode[one.Node], func(h held) bool { return h.admission == one.admission })
-	if !known {
-		links := append(l.byNode[one.Node], one)
-		slices.SortStableFunc(links, func(a, b held) int { return a.at.Compare(b.at) })
-		l.byNode[one.Node] = slices.Clip(links[max(0, len(links)-linksPerNode):])
-	}
-	l.mu.Unlock()
-	if !known {
+	if l.keep(one) {
 		l.admitted(one.Node, here)
 	}
+}
+
+// keep says whether that was news.
+func (l *Links) keep(one held) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	links := l.byNode[one.Node]
+	if i := slices.IndexFunc(links, func(h held) bool { return h.link() == one.link() }); i >= 0 {
+		if one.Turn <= links[i].Turn {
+			return false
+		}
+		links = slices.Delete(links, i, i+1)
+	}
+	links = append(links, one)
+	slices.SortStableFunc(links, func(a, b held) int { return a.at.Compare(b.at) })
+	l.byNode[one.Node] = slices.Clip(links[max(0, len(links)-linksPerNode):])
+	return true
+}
+
+// carry makes a link another key's: that of its node whose signature of the link's nonce is at hand. It says whether it is known
+// as that key's now; a link that nobody knows is not.
+func (l *Links) carry(node, key, nonce string, signature []byte) bool {
+	if nonce == "" || !proven(key, []byte(nonce), signature) {
+		return false
+	}
+	for _, h := range l.of(node) {
+		if h.Nonce != nonce {
+			continue
+		}
+		if h.Key == key {
+			return true
+		}
+		carried := h.admission
+		carried.Key = key
+		carried.Turn++
+		if err := l.announce(carried); err != nil {
+			l.log.Warn("link not carried over to its node's next key", zap.String("node", node), zap.Error(err))
+			return false
+		}
+		return true
+	}
+	return false
 }
 
 // all returns every link.
@@ -172,7 +229,7 @@ func (l *Links) nodes() []string {
 func (l *Links) forget(a admission) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if rest := slices.DeleteFunc(l.byNode[a.Node], func(h held) bool { return h.admission == a }); len(rest) > 0 {
+	if rest := slices.DeleteFunc(l.byNode[a.Node], func(h held) bool { return h.link() == a.link() }); len(rest) > 0 {
 		l.byNode[a.Node] = rest
 	} else {
 		delete(l.byNode, a.Node)

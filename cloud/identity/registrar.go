@@ -37,6 +37,8 @@ type Registrar struct {
 	records *Records
 	policy  Policy
 	trust   Trust
+	links   *Links
+	seen    func(node string)
 	guesses *guesses
 	quiet   *quiet
 	now     func() time.Time
@@ -44,10 +46,12 @@ type Registrar struct {
 	log     *zap.Logger
 }
 
-// NewRegistrar makes a Registrar.
-func NewRegistrar(objects client.Client, kube kubernetes.Interface, records *Records, policy Policy, trust Trust, metrics *Metrics, log *zap.Logger) *Registrar {
+// NewRegistrar makes a Registrar. seen hears that a node's newest key is in use; it must not block.
+func NewRegistrar(objects client.Client, kube kubernetes.Interface, records *Records, policy Policy, trust Trust,
+	links *Links, seen func(node string), metrics *Metrics, log *zap.Logger,
+) *Registrar {
 	return &Registrar{
-		objects: objects, kube: kube, records: records, policy: policy, trust: trust,
+		objects: objects, kube: kube, records: records, policy: policy, trust: trust, links: links, seen: seen,
 		guesses: newGuesses(time.Now, metrics.locked), quiet: newQuiet(time.Now), now: time.Now, metrics: metrics, log: log,
 	}
 }
@@ -87,7 +91,16 @@ func (r *Registrar) Renew(ctx context.Context, caller string, request []byte) (a
 		return r.reply(ctx, caller, identity.VerbRenew, "", "", time.Time{}, garbage(err))
 	}
 	expires, err := r.renew(ctx, caller, req)
-	return r.reply(ctx, caller, identity.VerbRenew, req.Node, req.Key, expires, err)
+	carried := err == nil && caller == req.Node && r.links.carry(req.Node, req.Key, req.Nonce, req.Link)
+	if carried && req.Key == req.Current {
+		r.seen(req.Node) // it has heard the answer that made this its key
+	}
+	reply, err := r.reply(ctx, caller, identity.VerbRenew, req.Node, req.Key, expires, err)
+	if answer, ok := reply.(identity.Enrolment); ok && answer.Reason == "" {
+		answer.Carried = carried
+		return answer, err
+	}
+	return reply, err
 }
 
 // reply makes the answer of what was decided. The same refusal of the same caller is logged once in a while.

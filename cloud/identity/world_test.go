@@ -152,7 +152,8 @@ func (t *told) of(node string) (cut, revoked int) {
 func (w *world) registrar() *identity.Registrar {
 	w.Helper()
 	records := identity.NewRecords(w.objects, func(_, _ *identity.Record) {})
-	registrar := identity.NewRegistrar(w.objects, w.kube, records, w.policy, w.trust(), identity.NewMetrics(nil), zaptest.NewLogger(w.T))
+	links := identity.NewLinks(nil, func(string, bool) {}, zaptest.NewLogger(w.T))
+	registrar := identity.NewRegistrar(w.objects, w.kube, records, w.policy, w.trust(), links, func(string) {}, identity.NewMetrics(nil), zaptest.NewLogger(w.T))
 	w.run(lifecycle.Part{Name: "records", Start: records.Start})
 	w.await(records.Synced(), "the records are not read")
 	return registrar
@@ -207,7 +208,7 @@ func (w *world) replica(name string, on int) *replica {
 	if err != nil {
 		w.Fatal(err)
 	}
-	r.registrar = identity.NewRegistrar(w.objects, w.kube, r.records, w.policy, w.trust(), metrics, log)
+	r.registrar = identity.NewRegistrar(w.objects, w.kube, r.records, w.policy, w.trust(), links, settler.Seen, metrics, log)
 	calls, err := streams.NewCalls(nc, map[string]streams.CallHandler{
 		api.VerbEnrol: r.registrar.Enrol, api.VerbRenew: r.registrar.Renew,
 		streams.VerbPing: func(context.Context, string, []byte) (any, error) { return struct{}{}, nil },
@@ -308,8 +309,8 @@ type gateway struct {
 	// claims makes the leaf say that it were the hub.
 	claims bool
 	mu     sync.Mutex
-	// token that is shown; guarded by mu.
-	token string
+	// token that is shown, and the nonce of the last dial; guarded by mu.
+	token, nonce string
 }
 
 func (w *world) gateway(node, token string) *gateway {
@@ -356,6 +357,7 @@ func (g *gateway) show(nonce []byte) (string, []byte, error) {
 	if err != nil {
 		return "", nil, err
 	}
+	g.nonce = string(nonce)
 	shown, err := api.Show(api.Credential{Node: g.node, Key: g.key, Token: g.token}, signature)
 	return "", shown, err
 }

@@ -60,7 +60,7 @@ func newCARotate(step install.Step, short string) *cobra.Command {
 	c.output.add(cmd)
 	cmd.Flags().BoolVar(&c.options.DryRun, "dry-run", false, "only say what would be done")
 	if step == install.StepSwitch {
-		cmd.Flags().BoolVar(&c.force, "force", false, "also if gateways have not learned of the next authority; they will have to join again")
+		cmd.Flags().BoolVar(&c.force, "force", false, "also if gateways have not learned of the next authority")
 	}
 	return cmd
 }
@@ -128,7 +128,8 @@ func (c *caRotate) learned(ctx context.Context) error {
 			names += ", …"
 		}
 		return fmt.Errorf("%d gateways have not renewed their keys since %s, and may not know the next authority: %s\n"+
-			"  wait until they have (frond node list), or add --force: they will then need a token to join again",
+			"  wait until they have (frond node list), or add --force: the authority before vouches\n"+
+			"  for the next as long as it is good itself, so they come back; one that was made by an earlier Frond cannot, and they will need a token",
 			len(late), rollover.Told().UTC().Format(time.RFC3339), names)
 	}
 	return nil

@@ -42,7 +42,45 @@ func signs(t *testing.T, chain []byte, hash string) bool {
 	if _, err := certificate.Verify(x509.VerifyOptions{Roots: pool, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}}); err != nil {
 		t.Errorf("verify: %v", err)
 	}
-	return slices.Equal(believed(t, rest), []string{hash})
+	return slices.Equal(slices.Compact(believed(t, rest)), []string{hash})
+}
+
+// bridges says whether who believes but these authorities believes the first certificate of a chain, shown with the others.
+func bridges(t *testing.T, chain, believed []byte) bool {
+	t.Helper()
+	leaf, rest := pem.Decode(chain)
+	certificate, err := x509.ParseCertificate(leaf.Bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots, between := x509.NewCertPool(), x509.NewCertPool()
+	roots.AppendCertsFromPEM(believed)
+	between.AppendCertsFromPEM(rest)
+	_, err = certificate.Verify(x509.VerifyOptions{Roots: roots, Intermediates: between})
+	return err == nil
+}
+
+// Who has only ever heard of the first authority believes the hub after all changes of it, and who believes the last one does not
+// believe what the first one signs now.
+func TestAnAuthorityVouchesForTheNext(t *testing.T) {
+	i := newInstallation(t)
+	i.must("init", "--hub-servers", "1")
+	const shown = "frond-hub-0/tls.crt"
+	first := i.files()
+	for range 2 {
+		for _, step := range []string{"add", "switch", "drop"} {
+			i.must("ca", "rotate", step)
+			if !bridges(t, i.files()[shown], first["frond-ca/ca.crt"]) {
+				t.Errorf("after %s the first authority does not lead to the hub", step)
+			}
+		}
+	}
+	if bridges(t, first[shown], i.files()["frond-hub-0/ca.crt"]) {
+		t.Error("the first authority is believed")
+	}
+	if out := i.must("init"); !strings.Contains(out, "nothing to change") {
+		t.Errorf("init then prints %s", out)
+	}
 }
 
 func TestTheAuthorityIsReplaced(t *testing.T) {

@@ -42,6 +42,9 @@ type Progress struct {
 	Oldest time.Time
 }
 
+// reasonRevoked is that of a Connected that is False by somebody's word.
+const reasonRevoked = "Revoked"
+
 // state is what a condition says.
 type state struct {
 	status corev1.ConditionStatus
@@ -58,9 +61,12 @@ func present(object *corev1.Node, kind corev1.NodeConditionType) state {
 	return state{}
 }
 
-// wantLink is what Connected should say; the zero state where it is too early to say anything.
-func (n *node) wantLink() state {
+// wantLink is what Connected should say; the zero state where it is too early to say anything. Who is revoked has no link, or not
+// for long.
+func (n *node) wantLink(revoked bool) state {
 	switch {
+	case revoked:
+		return state{corev1.ConditionFalse, reasonRevoked}
 	case n.connected && n.healthy:
 		return state{corev1.ConditionTrue, "HeartbeatsArrive"}
 	case n.connected:
@@ -113,8 +119,8 @@ func (m *Monitor) changes(n *node, object *corev1.Node, now time.Time) []change 
 			list = append(list, change{kind: kind, want: want, was: was, message: message})
 		}
 	}
-	link, autonomy := n.wantLink(), object.Annotations[wire.AutonomyAnnotation]
-	if n.lost && autonomy != "" {
+	link, autonomy := n.wantLink(m.revoked(n.name)), object.Annotations[wire.AutonomyAnnotation]
+	if n.lost && autonomy != "" && link.reason != reasonRevoked {
 		link.reason = "Autonomous"
 	}
 	add(Connected, link, linkMessage(link, autonomy))
@@ -135,6 +141,8 @@ func linkMessage(s state, autonomy string) string {
 	switch s.reason {
 	case "HeartbeatsArrive":
 		return "heartbeats arrive over the link"
+	case reasonRevoked:
+		return "the gateway was revoked: its keys are nobody for ever and its links are closed; it stays out until it joins with a token that names it"
 	case "KubeletUnwell":
 		return "heartbeats arrive over the link, but the kubelet has not renewed its lease"
 	}

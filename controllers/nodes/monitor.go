@@ -49,6 +49,7 @@ type Monitor struct {
 	kube    kubernetes.Interface
 	objects cache.Cache
 	owner   Ownership
+	revoked func(node string) bool
 	writes  *prometheus.CounterVec
 	log     *zap.Logger
 	// renewEvery, silence and pace are the constants, but in tests.
@@ -86,10 +87,10 @@ type node struct {
 	renewing bool
 }
 
-// New makes a Monitor. objects must serve Nodes. metrics may be nil.
-func New(kube kubernetes.Interface, objects cache.Cache, owner Ownership, metrics prometheus.Registerer, log *zap.Logger) *Monitor {
+// New makes a Monitor. objects must serve Nodes. revoked says whose gateway was shut out, and Look when that changes. metrics may be nil.
+func New(kube kubernetes.Interface, objects cache.Cache, owner Ownership, revoked func(node string) bool, metrics prometheus.Registerer, log *zap.Logger) *Monitor {
 	m := &Monitor{
-		kube: kube, objects: objects, owner: owner, log: log, renewEvery: renewEvery, silence: silence, nodes: map[string]*node{},
+		kube: kube, objects: objects, owner: owner, revoked: revoked, log: log, renewEvery: renewEvery, silence: silence, nodes: map[string]*node{},
 		pace: pace{behindAfter: behindAfter, caughtUp: caughtUp, tellEvery: tellEvery},
 		writes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "frond_nodes_writes_total", Help: "Writes to Kubernetes that heartbeats caused, by what was written.",
@@ -121,6 +122,19 @@ func (m *Monitor) Beat(name string, beat wire.Beat, progress func() Progress) {
 	if m.queue != nil && (changed || due || !m.settled(n)) {
 		m.queue.Add(name)
 	}
+}
+
+// Look has the conditions of a node put right now. It does not block.
+func (m *Monitor) Look(name string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.owner.Owns(name) || m.queue == nil {
+		return // who owns it looks when it begins, or takes the node over
+	}
+	if m.nodes[name] == nil {
+		m.touch(name)
+	}
+	m.queue.Add(name)
 }
 
 // touch moves a node to the end of the line, and takes it up if it is new. The caller holds mu.

@@ -31,6 +31,19 @@ type owner struct {
 	mu      sync.Mutex
 	none    bool          // guarded by mu
 	changed chan struct{} // guarded by mu
+	revoked bool          // guarded by mu
+}
+
+func (o *owner) isRevoked(string) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.revoked
+}
+
+func (o *owner) revoke(is bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.revoked = is
 }
 
 func owning(all bool) *owner { return &owner{none: !all, changed: make(chan struct{})} }
@@ -89,7 +102,7 @@ func (w *world) monitorWith(o *owner, metrics prometheus.Registerer, prepare fun
 	if err != nil {
 		w.Fatal(err)
 	}
-	monitor := nodes.New(client, objects, o, metrics, zaptest.NewLogger(w))
+	monitor := nodes.New(client, objects, o, o.isRevoked, metrics, zaptest.NewLogger(w))
 	prepare(monitor)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(w.Context()))
 	g, gctx := errgroup.WithContext(ctx)
@@ -212,6 +225,20 @@ func TestANewOwnerNoticesASilentNode(t *testing.T) {
 	first.turn()
 	second.turn()
 	kubetest.Eventually(t, 10*time.Second, w.says(corev1.ConditionFalse, "NoHeartbeat"))
+}
+
+// A revoked node shows at once that it is, and so it stays though nobody is heard of it; when it has joined anew, it shows that it is
+// connected.
+func TestARevokedNodeSaysSo(t *testing.T) {
+	w, o := newWorld(t), owning(true)
+	w.create()
+	m := w.monitorWith(o, nil, func(*nodes.Monitor) {}) // 30 s of silence do not come to pass
+	w.beat(m, true, w.says(corev1.ConditionTrue, "HeartbeatsArrive"))
+	o.revoke(true)
+	m.Look(w.name)
+	kubetest.Eventually(t, 20*time.Second, w.says(corev1.ConditionFalse, "Revoked"))
+	o.revoke(false)
+	w.beat(m, true, w.says(corev1.ConditionTrue, "HeartbeatsArrive"))
 }
 
 // The owner before, paused perhaps, has its last word after the takeover: the node counts as silent all the same.

@@ -10,6 +10,7 @@ import (
 
 	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/frond-edge/frond/internal/enrol"
@@ -85,19 +86,21 @@ func (n *Node) enrolment() []health.Check {
 		return nil
 	}
 	return []health.Check{{Name: "enrolment", Ready: func() error {
-		if status, _, message := keyVerdict(n.keeper.Record(), n.keeper.Now()); status != corev1.ConditionTrue {
+		if status, _, message := keyVerdict(n.keeper.Record(), n.keeper.Refused(), n.keeper.Now()); status != corev1.ConditionTrue {
 			return errors.New(message)
 		}
 		return nil
 	}}}
 }
 
-// keyVerdict is what the condition says.
-func keyVerdict(r enrol.Record, now time.Time) (status corev1.ConditionStatus, reason, message string) {
+// keyVerdict is what the condition says. refused is why the cloud does not renew the key, if it said so.
+func keyVerdict(r enrol.Record, refused string, now time.Time) (status corev1.ConditionStatus, reason, message string) {
 	until := r.Expires.UTC().Format(time.RFC3339)
 	switch {
 	case r.Key == "":
 		return corev1.ConditionFalse, "NotEnrolled", "this gateway is not enrolled: frond join, or a token in hub.tokenFile"
+	case refused != "":
+		return corev1.ConditionFalse, "KeyNotRenewed", refused
 	case now.After(r.Expires):
 		return corev1.ConditionFalse, "KeyExpired", fmt.Sprintf("the key expired on %s; it is renewed with the next link, within the cloud's window", until)
 	default:
@@ -114,14 +117,10 @@ func (n *Node) sayIdentity(client kubernetes.Interface) []lifecycle.Part {
 	return []lifecycle.Part{{Name: "identity condition", Start: func(ctx context.Context) error {
 		tick := time.NewTicker(identityPeriod)
 		defer tick.Stop()
-		said := ""
 		for {
-			if status, reason, message := keyVerdict(n.keeper.Record(), n.keeper.Now()); message != said {
-				if err := writeCondition(ctx, client, n.cfg.Node, identityCondition, status, reason, message); err != nil {
-					log.Debug("condition not written", zap.String("reason", reason), zap.Error(err))
-				} else {
-					said = message
-				}
+			status, reason, message := keyVerdict(n.keeper.Record(), n.keeper.Refused(), n.keeper.Now())
+			if err := haveCondition(ctx, client, n.cfg.Node, identityCondition, status, reason, message); err != nil {
+				log.Debug("condition not written", zap.String("reason", reason), zap.Error(err))
 			}
 			select {
 			case <-ctx.Done():
@@ -130,4 +129,18 @@ func (n *Node) sayIdentity(client kubernetes.Interface) []lifecycle.Part {
 			}
 		}
 	}}}
+}
+
+// haveCondition writes a condition unless the Node, which may have been made anew, has it.
+func haveCondition(ctx context.Context, client kubernetes.Interface, node string, kind corev1.NodeConditionType, status corev1.ConditionStatus, reason, message string) error {
+	object, err := client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	for _, c := range object.Status.Conditions {
+		if c.Type == kind && c.Status == status && c.Reason == reason && c.Message == message {
+			return nil
+		}
+	}
+	return writeCondition(ctx, client, node, kind, status, reason, message)
 }

@@ -61,12 +61,12 @@ func (k *Keeper) enrol(ctx context.Context) (identity.Enrolment, error) {
 // renewAs asks for more time for a key, the current or the next one.
 func (k *Keeper) renewAs(ctx context.Context, at place, public string) (identity.Enrolment, error) {
 	k.mu.Lock()
-	wanted, current := k.folder.current, k.folder.current
+	wanted, current, nonce := k.folder.current, k.folder.current, k.nonce
 	if k.folder.next != nil && k.folder.next.public == public {
 		wanted = k.folder.next
 	}
 	k.mu.Unlock()
-	request := identity.RenewRequest{Node: k.cfg.Node, Key: wanted.public, Current: current.public}
+	request := identity.RenewRequest{Node: k.cfg.Node, Key: wanted.public, Current: current.public, Nonce: nonce}
 	proof := identity.Proof(identity.VerbRenew, k.cfg.Node, wanted.public)
 	var answer identity.Enrolment
 	var err error
@@ -76,8 +76,23 @@ func (k *Keeper) renewAs(ctx context.Context, at place, public string) (identity
 	if request.Approval, err = current.Sign(proof); err != nil {
 		return answer, fmt.Errorf("sign: %w", err)
 	}
+	if request.Link, err = wanted.Sign([]byte(nonce)); err != nil {
+		return answer, fmt.Errorf("sign: %w", err)
+	}
 	err = k.ask(ctx, at, identity.VerbRenew, request, &answer)
+	answer.Carried = answer.Carried && k.carry(nonce, wanted)
 	return understood(answer, err)
+}
+
+// carry notes that the link stands for another key now, if it still is the one with that nonce.
+func (k *Keeper) carry(nonce string, to *key) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.nonce != nonce {
+		return false
+	}
+	k.shown = to
+	return true
 }
 
 // ping proves that this link is the node's own.

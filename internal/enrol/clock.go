@@ -3,6 +3,8 @@ package enrol
 import (
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -15,23 +17,39 @@ const (
 
 // clock is the time as this gateway knows it.
 type clock struct {
-	wall  func() time.Time
-	began time.Time // its monotonic reading counts
+	wall func() time.Time
+	// up is how long the machine has run, asleep or not, whatever is set; began is what it was at first.
+	up    func() time.Duration
+	began time.Duration
 
 	mu sync.Mutex // guards all below
 	// floor is the newest time that somebody trusted has vouched for; it survives restarts.
 	floor time.Time
 	// anchor is the cloud's time as of anchored.
-	anchor, anchored time.Time
-	// assumed is what the hub's certificate says at least, as of anchored too; used while the machine's clock is not plausible.
-	assumed, assumedAt time.Time
+	anchor   time.Time
+	anchored time.Duration
+	// assumed is what the hub's certificate says at least, as of assumedAt; used while the machine's clock is not plausible.
+	assumed   time.Time
+	assumedAt time.Duration
 }
 
-func newClock(wall func() time.Time, floor time.Time) *clock {
+func newClock(wall func() time.Time, up func() time.Duration, floor time.Time) *clock {
 	if wall == nil {
 		wall = time.Now
 	}
-	return &clock{wall: wall, began: time.Now(), floor: floor}
+	if up == nil {
+		up = uptime
+	}
+	return &clock{wall: wall, up: up, began: up(), floor: floor}
+}
+
+// uptime goes on while the machine is suspended, which the clock behind time.Since does not.
+func uptime() time.Duration {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t); err != nil {
+		panic(err) // a kernel before 2.6.39
+	}
+	return time.Duration(t.Nano())
 }
 
 // now is the time, and whether the machine's clock was left aside for it without the cloud's word.
@@ -39,16 +57,16 @@ func (c *clock) now() (t time.Time, doubtful bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.anchor.IsZero() {
-		return c.anchor.Add(time.Since(c.anchored)), false
+		return c.anchor.Add(c.up() - c.anchored), false
 	}
 	wall := c.wall()
 	if c.floor.IsZero() || believable(wall, c.floor) {
 		return wall, false
 	}
 	if !c.assumed.IsZero() {
-		return c.assumed.Add(time.Since(c.assumedAt)), true
+		return c.assumed.Add(c.up() - c.assumedAt), true
 	}
-	return c.floor.Add(time.Since(c.began)), true
+	return c.floor.Add(c.up() - c.began), true
 }
 
 // believable judges a clock by a time that has certainly passed.
@@ -60,7 +78,7 @@ func believable(wall, floor time.Time) bool {
 func (c *clock) told(cloud time.Time) (ahead time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.anchor, c.anchored, c.floor = cloud, time.Now(), cloud
+	c.anchor, c.anchored, c.floor = cloud, c.up(), cloud
 	return c.wall().Sub(cloud)
 }
 
@@ -77,7 +95,7 @@ func (c *clock) atLeast(t time.Time) {
 func (c *clock) assume(t time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.assumed, c.assumedAt = t, time.Now()
+	c.assumed, c.assumedAt = t, c.up()
 }
 
 // known is the newest time that was vouched for.
@@ -85,7 +103,7 @@ func (c *clock) known() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.anchor.IsZero() {
-		return c.anchor.Add(time.Since(c.anchored))
+		return c.anchor.Add(c.up() - c.anchored)
 	}
 	return c.floor
 }

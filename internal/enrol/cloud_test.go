@@ -38,6 +38,9 @@ type cloud struct {
 	tokens         int    // how often one was shown
 	linked         string // the key of the newest link
 	lost           int    // how often an answer was lost with the link, as its key was nobody's any more
+	forgetful      bool   // no link is carried over to another key
+	refused        int    // how often it was too late
+	confirmed      int    // how often a gateway said that it has its new key
 	mute           bool
 	ahead          time.Duration // of the cloud's clock, as it says
 	hubCA, cluster string
@@ -125,7 +128,15 @@ func (c *cloud) answer(m *nats.Msg) {
 	case identity.VerbRenew:
 		var r identity.RenewRequest
 		must(c.t, json.Unmarshal(m.Data, &r))
-		answer = c.renew(r)
+		renewed := c.renew(r)
+		if r.Link != nil && renewed.Reason == "" && !c.forgetful && signed(c.t, r.Key, identity.VerbRenew, []byte(r.Nonce), r.Link) {
+			c.linked, renewed.Carried = r.Key, true
+			if r.Key == r.Current {
+				c.confirmed++
+				c.previous = ""
+			}
+		}
+		answer = renewed
 		if c.linked != c.key && c.linked != c.previous {
 			c.lost++
 			c.door.Kick()
@@ -165,6 +176,7 @@ func (c *cloud) renew(r identity.RenewRequest) identity.Enrolment {
 	case r.Current != c.key && r.Current != c.previous:
 		return identity.Enrolment{Reason: "unknown key"}
 	case time.Now().After(c.expires.Add(c.window)):
+		c.refused++
 		return identity.Enrolment{Reason: "expired too long ago: make a token for it"}
 	case r.Key != c.key:
 		c.previous, c.key = r.Current, r.Key

@@ -22,7 +22,7 @@ import (
 const (
 	seedFile      = "node.nk"      // the key that this gateway is
 	nextFile      = "node.nk.next" // the one that it wants to be
-	oldFile       = "node.nk.old"  // the one that it was, until a link came up with the new one
+	oldFile       = "node.nk.old"  // the one that it was before; the cloud knows it again when it was put back to an older copy
 	hubCAFile     = "hub-ca.crt"
 	clusterCAFile = "cluster-ca.crt"
 	recordFile    = "enrolment.json"
@@ -233,10 +233,12 @@ func (f *folder) promote() error {
 	return f.sync()
 }
 
-// revert makes the old key the current one again, and the current one the next: the hub knows the old one only.
+// revert makes the old key the current one again, and the current one the next: the hub knows the old one only. Its times are not
+// known any more; as those of a life before it is due at once.
 func (f *folder) revert() error {
 	r := f.record
-	r.Key = f.old.public
+	life := r.Expires.Sub(r.Issued)
+	r.Key, r.Issued, r.Expires = f.old.public, r.Issued.Add(-life), r.Expires.Add(-life)
 	if err := f.writeKey(nextFile, f.current); err != nil {
 		return err
 	}
@@ -261,9 +263,9 @@ func (f *folder) advance() error {
 	return f.keep(r)
 }
 
-// keys are those that the hub may know, the current one first.
-func (f *folder) keys() []*key {
-	return slices.DeleteFunc([]*key{f.current, f.old, f.next}, func(k *key) bool { return k == nil })
+// others are the keys beside the current one that the hub may know.
+func (f *folder) others() []*key {
+	return slices.DeleteFunc([]*key{f.old, f.next}, func(k *key) bool { return k == nil })
 }
 
 // forgetOld removes the key that this gateway was.

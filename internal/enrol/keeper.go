@@ -34,6 +34,8 @@ type Config struct {
 	Proxy func(hub *url.URL) (*url.URL, error)
 	// Wall is the machine's clock; nil is time.Now.
 	Wall func() time.Time
+	// Up is how long the machine has run, asleep or not; nil asks the kernel.
+	Up func() time.Duration
 	// Once makes Start end with the reason when the cloud refuses the gateway, instead of asking again.
 	Once bool
 	// Metrics takes the metrics; nil drops them.
@@ -59,9 +61,13 @@ type Keeper struct {
 
 	mu     sync.Mutex // guards all below
 	folder *folder
-	// shown is the key of the last connection, dials how many there were since the last link.
+	// shown is the key that the link stands for: the one of the last connection, or the one that it was carried over to. nonce is the
+	// hub's of that connection, and dials is how many there were since the last link.
 	shown *key
+	nonce string
 	dials int
+	// refused is why the cloud does not renew the key; "" if it may.
+	refused string
 
 	// Of Start alone:
 	link    Link
@@ -85,7 +91,7 @@ func New(cfg Config, log *zap.Logger) (*Keeper, error) {
 	if err := f.readJSON(clockFile, &floor); err != nil {
 		log.Warn("the last known time is lost, the machine's clock is believed", zap.Error(err))
 	}
-	k := &Keeper{cfg: cfg, log: log.Named("enrol"), folder: f, clock: newClock(cfg.Wall, floor.Floor), enrolled: make(chan struct{})}
+	k := &Keeper{cfg: cfg, log: log.Named("enrol"), folder: f, clock: newClock(cfg.Wall, cfg.Up, floor.Floor), enrolled: make(chan struct{})}
 	if k.metrics, err = newMetrics(cfg.Metrics); err != nil {
 		return nil, err
 	}
@@ -104,6 +110,19 @@ func (k *Keeper) Record() Record {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.folder.record
+}
+
+// Refused is why the cloud does not renew this gateway's key, and what to do; "" is that it has not said so.
+func (k *Keeper) Refused() string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.refused
+}
+
+func (k *Keeper) refuse(reason string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.refused = reason
 }
 
 // HubCA and ClusterCA are the files of the CAs; before the enrolment they do not exist.
@@ -138,11 +157,12 @@ func (k *Keeper) Credential(nonce []byte) ([]byte, error) {
 	if f.current == nil {
 		return nil, errors.New("this gateway has no key yet")
 	}
-	k.shown = f.current
-	// The hub may know the old key only, when the cloud has lost what it answered, or the next one only, when that was seen once.
-	const patient = 3
-	if all := f.keys(); k.dials >= patient {
-		k.shown = all[(k.dials-patient+1)%len(all)]
+	k.shown, k.nonce = f.current, string(nonce)
+	// The cloud may know the old key only, when it has lost what it answered or was put back to an older copy, or the next one only,
+	// when that was seen once. Mostly there is nobody to judge, so the others have each fourth turn.
+	const patient, turn = 3, 4
+	if others := f.others(); k.dials >= patient && (k.dials-patient)%turn == 0 && len(others) > 0 {
+		k.shown = others[(k.dials-patient)/turn%len(others)]
 	}
 	k.dials++
 	c := identity.Credential{Node: k.cfg.Node, Key: k.shown.public}

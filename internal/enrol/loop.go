@@ -126,6 +126,7 @@ func (k *Keeper) settle(ctx context.Context, state leaf.LinkState) time.Duration
 		k.say("the link is up, but nobody answers there", err)
 	case answer.Reason != "":
 		k.metrics.renewals.WithLabelValues("refused").Inc()
+		k.refuse(answer.Reason)
 		k.say("this gateway's key has expired and is not renewed", &RefusedError{Reason: answer.Reason})
 	default:
 		if err := k.accept(ctx, answer, k.Record().Key); err != nil {
@@ -144,7 +145,7 @@ func (k *Keeper) settle(ctx context.Context, state leaf.LinkState) time.Duration
 	return k.tries.wait()
 }
 
-// adopt makes the key that the hub has let in the current one. At home the one before has had its time.
+// adopt makes the key that the hub has let in the current one.
 func (k *Keeper) adopt(home bool) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -162,14 +163,10 @@ func (k *Keeper) adopt(home bool) error {
 			return err
 		}
 	}
-	if !home {
-		return nil
+	if home {
+		k.dials = 0
 	}
-	k.dials = 0
-	if f.old == nil {
-		return nil
-	}
-	return f.forgetOld()
+	return nil
 }
 
 // renewInTime changes the key when most of its life is over.
@@ -206,7 +203,8 @@ func (k *Keeper) renewInTime(ctx context.Context) time.Duration {
 	return 0
 }
 
-// outdated tells whether the link was made with another key than the current one. The cloud ends such a link with the next change of
+// outdated tells whether the link stands for another key than the current one: the cloud did not know it, as all cloudcores had been
+// away since it was made. The cloud ends such a link with the next change of
 // keys, and the answer with it: it knows no more than two.
 func (k *Keeper) outdated() bool {
 	k.mu.Lock()
@@ -232,7 +230,10 @@ func (k *Keeper) renew(ctx context.Context) error {
 	if err := k.accept(ctx, answer, wanted); err != nil {
 		return err
 	}
-	k.log.Info("key renewed", zap.String("key", wanted), zap.Time("expires", answer.Expires))
+	k.log.Info("key renewed", zap.String("key", wanted), zap.Time("expires", answer.Expires), zap.Bool("sameLink", answer.Carried))
+	if answer.Carried { // the answer has come: that ends the time of the key before. Where this fails, the next link does it.
+		_, _ = k.renewAs(ctx, own, wanted)
+	}
 	return nil
 }
 
@@ -270,6 +271,7 @@ func (k *Keeper) accept(ctx context.Context, answer identity.Enrolment, public s
 		}
 	}
 	crash.At("enrol.trusted")
+	k.refused = ""
 	k.metrics.expires.Set(float64(answer.Expires.Unix()))
 	return k.folder.keep(Record{
 		Node: k.cfg.Node, Key: public, Issued: answer.Now, Expires: answer.Expires, HubURLs: slices.Clone(answer.HubURLs),

@@ -83,7 +83,7 @@ func look(ctx context.Context, hub string, proxy func(*url.URL) (*url.URL, error
 // pinned finds the CA with one of the hashes in a chain.
 func pinned(chain []*x509.Certificate, hub string, hashes []string) (*x509.Certificate, error) {
 	wrong := &CAError{Hub: hub, Want: hashes}
-	for _, cert := range chain {
+	for _, cert := range slices.Backward(chain) { // the authority's own is the last; before it, one may vouch for it
 		if !cert.IsCA {
 			continue
 		}

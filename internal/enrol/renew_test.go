@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -74,15 +75,31 @@ func within(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-// A gateway that only knows a token enrols by itself, renews its key in time, again and again, losing no link for it that it does
-// not give up itself, and is let in with the newest one.
+// A gateway that only knows a token enrols by itself, renews its key in time, again and again, and is let in with the newest one. Its
+// link stays, and the cloud hears that it has the key; where the cloud has forgotten whose the link is, the gateway gives it up itself before
+// the next renewal, and no answer is lost with it.
 func TestAKeyIsRenewedInTime(t *testing.T) {
+	for name, forgetful := range map[string]bool{"link carried over": false, "link forgotten": true} {
+		t.Run(name, func(t *testing.T) { renewedInTime(t, forgetful) })
+	}
+}
+
+func renewedInTime(t *testing.T, forgetful bool) {
+	t.Helper()
 	c := newCloud(t)
-	c.set(func() { c.life = 6 * time.Second })
-	g := run(t, c.config(filepath.Join(t.TempDir(), "identity")))
+	c.set(func() { c.life, c.forgetful = 6*time.Second, forgetful })
+	cfg := c.config(filepath.Join(t.TempDir(), "identity"))
+	g := run(t, cfg)
 	within(t, "enrolled", func() bool { return g.keeper.Record().Key != "" })
-	within(t, "a link of its own", func() bool { return g.leaf.Link().Up })
-	within(t, "two renewals", func() bool { return read(c, &c.changes) >= 3 })
+	within(t, "a renewal", func() bool { return read(c, &c.changes) >= 2 })
+	links := g.leaf.Link().Reconnects
+	within(t, "another renewal", func() bool { return read(c, &c.changes) >= 3 })
+	if again := g.leaf.Link().Reconnects - links; again > 0 != forgetful {
+		t.Errorf("%d links were made anew", again)
+	}
+	if !forgetful {
+		within(t, "the cloud hears that its answer came", func() bool { return read(c, &c.confirmed) > 0 })
+	}
 	if n := read(c, &c.enrolled); n != 1 {
 		t.Errorf("the token was used %d times", n)
 	}
@@ -137,14 +154,16 @@ func TestAnExpiredKeyComesBack(t *testing.T) {
 			c.set(func() { c.expires, c.window = time.Now().Add(-time.Minute), window })
 			g := run(t, cfg)
 			if window == 0 {
-				within(t, "it stays out", func() bool { return g.leaf.Link().Up })
-				<-time.After(time.Second)
-				if read(c, &c.expires).After(time.Now()) {
+				within(t, "it has asked twice", func() bool { return read(c, &c.refused) >= 2 })
+				if read(c, &c.expires).After(time.Now()) || read(c, &c.changes) != 1 {
 					t.Error("it was renewed")
 				}
-				return
+				within(t, "it says why", func() bool { return strings.Contains(g.keeper.Refused(), "make a token for it") })
+				// The window is made longer by whoever runs the cloud: it comes back without a hand at the gateway.
+				c.set(func() { c.window = time.Hour })
 			}
-			within(t, "renewed", func() bool { return g.keeper.Record().Expires.After(time.Now()) && g.leaf.Link().Up })
+			within(t, "renewed", func() bool { return read(c, &c.expires).After(time.Now()) && g.leaf.Link().Up })
+			within(t, "it says no more that it is refused", func() bool { return g.keeper.Refused() == "" })
 			if n := read(c, &c.enrolled); n != 1 {
 				t.Errorf("the token was used %d times", n)
 			}
@@ -153,25 +172,32 @@ func TestAnExpiredKeyComesBack(t *testing.T) {
 }
 
 // A gateway that is enrolled boots with a clock that is ten years off, either way, or begins in 1970, the hub having another
-// certificate meanwhile: it links, and renews nothing for it.
+// certificate meanwhile: it links, and renews nothing for it. Nor when its clock is set right, or wrong, while it runs.
 func TestAWrongClockKeepsNobodyOut(t *testing.T) {
 	for name, wall := range map[string]func() time.Time{
 		"behind": shifted(-10), "ahead": shifted(10), "1970": func() time.Time { return time.Unix(100, 0) },
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			c := newCloud(t)
+			c.set(func() { c.life = time.Minute }) // who finds itself due waits for 3 s at most
 			cfg := c.config(filepath.Join(t.TempDir(), "identity"))
-			_, err := join(t, cfg)
+			joined, err := join(t, cfg)
 			must(t, err)
 			c.set(func() { c.cert = c.ca.Serving(time.Now().Add(-time.Second), time.Now().Add(time.Hour)) })
-			cfg.Wall = wall
+			var jumped atomic.Int64
+			cfg.Wall = func() time.Time { return wall().Add(time.Duration(jumped.Load())) }
 			g := run(t, cfg)
 			within(t, "a link", func() bool { return g.leaf.Link().Up })
-			if d := time.Until(g.keeper.Now()); d > time.Hour || d < -time.Hour {
-				t.Errorf("it takes the time to be %s", g.keeper.Now())
-			}
-			if n := read(c, &c.changes); n != 1 {
-				t.Errorf("%d keys were recorded", n)
+			for _, jump := range []time.Duration{0, 20 * 365 * 24 * time.Hour, -20 * 365 * 24 * time.Hour} {
+				jumped.Store(int64(jump))
+				<-time.After(4 * time.Second)
+				if d := time.Until(g.keeper.Now()); d > time.Hour || d < -time.Hour {
+					t.Errorf("it takes the time to be %s", g.keeper.Now())
+				}
+				if n := read(c, &c.changes); n != 1 || time.Since(joined.Issued) > 35*time.Second {
+					t.Errorf("%d keys were recorded, %s after it joined", n, time.Since(joined.Issued))
+				}
 			}
 		})
 	}
@@ -213,4 +239,79 @@ func (c *cloud) run(t *testing.T, o order, point string) string {
 		t.Errorf("child: %v", err)
 	}
 	return string(out)
+}
+
+// A gateway sleeps for longer than its key lives, and its clock sleeps with it: what the cloud said of the time goes on, and the key
+// is renewed when it wakes up.
+func TestTheTimeGoesOnAsleep(t *testing.T) {
+	c := newCloud(t)
+	c.set(func() { c.life = time.Minute })
+	cfg := c.config(filepath.Join(t.TempDir(), "identity"))
+	var slept atomic.Int64
+	began := time.Now()
+	cfg.Up = func() time.Duration { return time.Since(began) + time.Duration(slept.Load()) }
+	cfg.Wall = func() time.Time { return began }
+	g := run(t, cfg)
+	within(t, "enrolled", func() bool { return g.keeper.Record().Key != "" && g.leaf.Link().Up })
+	first := g.keeper.Record().Key
+	slept.Store(int64(50 * time.Second))
+	if d := time.Until(g.keeper.Now()); d < 40*time.Second || d > time.Minute {
+		t.Errorf("after a sleep of 50 s it takes the time to be %s later", d)
+	}
+	g.leaf.Redial() // as it finds its link dead when it wakes up
+	within(t, "its key is renewed", func() bool { return g.keeper.Record().Key != first })
+	known := c.floor(t, cfg.Dir)
+	if known.Before(began) {
+		t.Errorf("the known time on disk is %s", known)
+	}
+}
+
+// floor is the known time on a gateway's disk.
+func (c *cloud) floor(t *testing.T, dir string) time.Time {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(dir, "clock.json"))
+	must(t, err)
+	var known struct{ Floor time.Time }
+	must(t, json.Unmarshal(data, &known))
+	return known.Floor
+}
+
+// The cloud is put back to a copy from before the last renewal: it knows the key before alone. The gateway shows that, too, and renews at
+// once, so that it is what it was.
+func TestTheCloudIsPutBack(t *testing.T) {
+	c := newCloud(t)
+	c.set(func() { c.life = 6 * time.Second })
+	cfg := c.config(filepath.Join(t.TempDir(), "identity"))
+	g := run(t, cfg)
+	within(t, "enrolled", func() bool { return g.keeper.Record().Key != "" })
+	before := g.keeper.Record().Key
+	within(t, "a renewal", func() bool { return g.keeper.Record().Key != before })
+	after := g.keeper.Record().Key
+	c.set(func() { c.life, c.key, c.previous, c.expires = time.Hour, before, "", time.Now().Add(time.Hour) })
+	c.door.Kick()
+	within(t, "its key is known again", func() bool { return read(c, &c.key) == after && g.keeper.Record().Key == after && g.leaf.Link().Up })
+	if n := read(c, &c.enrolled); n != 1 {
+		t.Errorf("the token was used %d times", n)
+	}
+}
+
+// A clock that is half an hour ahead is believed by a gateway to which the cloud has not said the time since it began. That brings one
+// renewal, with whose answer the time is the cloud's.
+func TestAJumpBringsOneRenewal(t *testing.T) {
+	t.Parallel()
+	c := newCloud(t)
+	c.set(func() { c.life = time.Minute }) // who finds itself due waits for 3 s at most
+	cfg := c.config(filepath.Join(t.TempDir(), "identity"))
+	_, err := join(t, cfg)
+	must(t, err)
+	cfg.Wall = func() time.Time { return time.Now().Add(30 * time.Minute) } // the hub's certificate is good for an hour
+	g := run(t, cfg)
+	within(t, "a renewal", func() bool { return read(c, &c.changes) == 2 })
+	<-time.After(8 * time.Second)
+	if n := read(c, &c.changes); n != 2 {
+		t.Errorf("%d keys were recorded", n)
+	}
+	if d := time.Until(g.keeper.Now()).Abs(); d > time.Minute {
+		t.Errorf("it takes the time to be %s", g.keeper.Now())
+	}
 }

@@ -40,6 +40,7 @@ const (
 	entryNext         = "next.crt"
 	entryNextKey      = "next.key"
 	entryPrevious     = "previous.crt"
+	entryVouchers     = "vouchers.crt" // by which authorities before vouch for those after, the newest first
 
 	EntryHubSeed   = "hub.nk"   // of cloudcore's user in the account FROND
 	EntryAuthSeed  = "auth.nk"  // of cloudcore's in AUTH
@@ -184,7 +185,9 @@ func (f *filler) authority() (authority, error) {
 		}
 		f.set(certFile, cert, "it was missing")
 	}
-	return readAuthority(f.files[certFile], f.files[keyFile])
+	a, err := readAuthority(f.files[certFile], f.files[keyFile])
+	a.vouchers = f.have[FolderCA+"/"+entryVouchers]
+	return a, err
 }
 
 func readAuthority(certPEM, keyPEM []byte) (authority, error) {

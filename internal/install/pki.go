@@ -46,6 +46,8 @@ type authority struct {
 	cert *x509.Certificate
 	pem  []byte
 	key  crypto.Signer
+	// vouchers are certificates by which authorities before this one vouch for it; see vouch.
+	vouchers []byte
 }
 
 // CAHash is how people name an authority: "sha256:" and the hash of its public key, as kubeadm does. pem is its certificate, or
@@ -85,9 +87,8 @@ func signAuthority(key crypto.Signer, now time.Time) ([]byte, error) {
 		NotBefore:             now.Add(-skew),
 		NotAfter:              now.Add(authorityLife),
 		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
-		BasicConstraintsValid: true,
+		BasicConstraintsValid: true, // with no bound on the path: the next authority comes below, by vouch
 		IsCA:                  true,
-		MaxPathLenZero:        true,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
@@ -96,7 +97,58 @@ func signAuthority(key crypto.Signer, now time.Time) ([]byte, error) {
 	return pem.EncodeToMemory(&pem.Block{Type: typeCertificate, Bytes: der}), nil
 }
 
-// issue signs a certificate. What it returns ends with the authority's own, so that who knows only its hash can compare.
+// vouch makes the certificate by which an authority vouches for the next one: who only believes the former, as it was away while they
+// changed, believes the latter when it is shown with this. It says no more than what the former may sign anyway. An authority
+// that bounds its path cannot vouch; nil is that.
+func (a authority) vouch(next *x509.Certificate) ([]byte, error) {
+	if a.cert.MaxPathLenZero {
+		return nil, nil
+	}
+	serial, err := newSerial()
+	if err != nil {
+		return nil, err
+	}
+	template := &x509.Certificate{
+		SerialNumber: serial, Subject: next.Subject, SubjectKeyId: next.SubjectKeyId,
+		NotBefore: next.NotBefore, NotAfter: a.cert.NotAfter, KeyUsage: next.KeyUsage, BasicConstraintsValid: true, IsCA: true,
+	}
+	if template.NotAfter.After(next.NotAfter) {
+		template.NotAfter = next.NotAfter
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, next.PublicKey, a.key)
+	if err != nil {
+		return nil, fmt.Errorf("vouch for the next authority: %w", err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: typeCertificate, Bytes: der}), nil
+}
+
+// Vouch is what `frond ca rotate switch` makes of files: the certificate by which the authority before vouches for the next.
+func Vouch(before, key, next []byte) ([]byte, error) {
+	a, err := readAuthority(before, key)
+	if err != nil {
+		return nil, err
+	}
+	cert, err := parseCertificate(next)
+	if err != nil {
+		return nil, err
+	}
+	return a.vouch(cert)
+}
+
+// unexpired are those certificates that are good yet.
+func unexpired(certs []byte, now time.Time) (good []byte) {
+	for block, rest := pem.Decode(certs); block != nil; block, rest = pem.Decode(rest) {
+		if cert, err := x509.ParseCertificate(block.Bytes); err == nil && now.Before(cert.NotAfter) {
+			good = append(good, pem.EncodeToMemory(block)...)
+		}
+	}
+	return good
+}
+
+// tail is what each certificate is shown with: it ends with the authority's own, so that who knows only its hash can compare.
+func (a authority) tail() []byte { return slices.Concat(a.vouchers, a.pem) }
+
+// issue signs a certificate, and returns it with the authority's tail.
 func (a authority) issue(s subject, public crypto.PublicKey, now time.Time) ([]byte, error) {
 	serial, err := newSerial()
 	if err != nil {
@@ -127,7 +179,7 @@ func (a authority) issue(s subject, public crypto.PublicKey, now time.Time) ([]b
 	if err != nil {
 		return nil, fmt.Errorf("sign %s: %w", s.name, err)
 	}
-	return append(pem.EncodeToMemory(&pem.Block{Type: typeCertificate, Bytes: der}), a.pem...), nil
+	return append(pem.EncodeToMemory(&pem.Block{Type: typeCertificate, Bytes: der}), a.tail()...), nil
 }
 
 // unfit says why a certificate must be made again; "" if it is good.
@@ -145,7 +197,7 @@ func (a authority) unfit(chain []byte, s subject, public crypto.PublicKey, now t
 	slices.Sort(names)
 	slices.Sort(want)
 	switch left, life := cert.NotAfter.Sub(now), cert.NotAfter.Sub(cert.NotBefore); {
-	case cert.CheckSignatureFrom(a.cert) != nil || !bytes.HasSuffix(chain, a.pem):
+	case cert.CheckSignatureFrom(a.cert) != nil || !bytes.HasSuffix(chain, a.tail()):
 		return "the authority is another one"
 	case !ok || !own.Equal(public):
 		return "its key is another one"

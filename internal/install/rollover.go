@@ -23,6 +23,9 @@ import (
 //	drop    the one before is believed no more
 //
 // What is not asked for again is where the last step left it.
+//
+// With switch the one before vouches for the next (vouchers.crt), and servers show that for as long as it is good. A gateway that was
+// away during all three steps believes the one before, and so the hub, and learns of the next when it renews its key.
 
 // Step is one of a rollover.
 type Step string
@@ -99,6 +102,13 @@ func advance(have Files, step Step, now time.Time) (Files, []Change, error) {
 	case step == StepSwitch && r.Next == "" && r.Previous == "":
 		return nil, nil, errors.New("there is no next authority: run frond ca rotate add first")
 	case step == StepSwitch && r.Next != "":
+		voucher, err := Vouch(have[in(EntryBundle)], have[in(entryAuthorityKey)], have[in(entryNext)])
+		if err != nil {
+			return nil, nil, err
+		}
+		if vouchers := append(voucher, unexpired(have[in(entryVouchers)], now)...); len(vouchers) > 0 {
+			f.set(in(entryVouchers), vouchers, "the authority until now vouches for the next")
+		}
 		f.set(in(entryPrevious), have[in(EntryBundle)], "the authority until now")
 		f.set(in(EntryBundle), have[in(entryNext)], "the next authority signs")
 		f.set(in(entryAuthorityKey), have[in(entryNextKey)], "the next authority signs")

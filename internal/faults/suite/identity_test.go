@@ -1,0 +1,268 @@
+package suite_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/frond-edge/frond/internal/devcluster"
+	"github.com/frond-edge/frond/internal/faults"
+)
+
+// shortLife is that of keys while they rotate: each is renewed after some 16 s.
+const shortLife = 24 * time.Second
+
+// TestIdentitiesRotateUnderLoad: while objects change, keys of gateways are renewed again and again, all certificates of the hub and of
+// the cloudcores are replaced under them, cloudcores die, and a gateway is revoked and joins anew. No link is made anew for any of it
+// but the revoked one's, and no promise is broken. It takes a minute and a half.
+func TestIdentitiesRotateUnderLoad(t *testing.T) {
+	const thief = "edge-2"
+	stay := []string{"edge-1", "edge-3"}
+	shared.settle(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	w := &workload{rig: shared, random: faults.Random(setting(t, "SEED", 1), 1<<34)}
+	var load errgroup.Group
+	load.Go(func() error { return w.run(ctx) })
+	shared.shortLives(t, nodes...)
+	links := shared.relinks(t, stay...)
+
+	var revoking errgroup.Group
+	began := time.Now()
+	revoking.Go(func() error { return shared.command(ctx, "node", "revoke", thief, "--yes", "--timeout=90s") })
+	shared.linked(t, thief, false)
+	t.Logf("the link of %s is down %.1fs after its revocation was begun", thief, time.Since(began).Seconds())
+	shared.replaceCertificates(t)
+	for _, part := range []string{"cloudcore-1", "cloudcore-2"} {
+		shared.must(t, func(c *devcluster.Cluster) error {
+			return errors.Join(c.Kill(t.Context(), part), c.Start(t.Context(), part))
+		})
+	}
+	for _, node := range stay {
+		shared.renewed(t, node, 3)
+	}
+	if now := shared.relinks(t, stay...); !maps.Equal(now, links) {
+		t.Errorf("links were made anew: %v times, and %v before", now, links)
+	}
+	if err := revoking.Wait(); err != nil {
+		t.Error(err)
+	}
+	shared.nodeSays(t, thief, "EdgeConnected", "Revoked", "joins with a token that names it")
+	if up := shared.metric(t, thief, "frond_link_up"); up != 0 {
+		t.Error("the revoked gateway is linked")
+	}
+	shared.must(t, func(c *devcluster.Cluster) error { return c.Kill(t.Context(), thief) })
+	if err := shared.wipe(t.Context(), thief); err != nil { // what frond reset does; its token names it
+		t.Fatal(err)
+	}
+	shared.must(t, func(c *devcluster.Cluster) error { return c.Launch(t.Context(), thief) })
+	shared.linked(t, thief, true)
+
+	shared.longLives(t)
+	cancel()
+	if err := load.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	shared.settle(t)
+	t.Logf("%d changes, %d not confirmed", w.n.Load(), w.failed.Load())
+}
+
+// edit changes a part's configuration file, and says whether that changed anything. The part reads it when it starts.
+func (r *rig) edit(t *testing.T, part, file string, change func(cfg map[string]any)) bool {
+	t.Helper()
+	file = filepath.Join(r.cluster.Dir(), part, file)
+	before, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := map[string]any{}
+	if err := yaml.Unmarshal(before, &cfg); err != nil {
+		t.Fatal(err)
+	}
+	was, err := yaml.Marshal(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	change(cfg)
+	after, err := yaml.Marshal(cfg)
+	if err == nil && !bytes.Equal(was, after) {
+		err = os.WriteFile(file, after, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return !bytes.Equal(was, after)
+}
+
+// policy has cloudcores judge keys by other numbers than their own; "" is their own. One cloudcore after the other dies for it.
+func (r *rig) policy(t *testing.T, life, window string) {
+	t.Helper()
+	for _, part := range []string{"cloudcore-1", "cloudcore-2"} {
+		changed := r.edit(t, part, "cloudcore.yaml", func(cfg map[string]any) {
+			identity := cfg["identity"].(map[string]any)
+			for name, value := range map[string]string{"keyLifetime": life, "renewWindow": window} {
+				if delete(identity, name); value != "" {
+					identity[name] = value
+				}
+			}
+		})
+		if !changed {
+			continue
+		}
+		ctx := context.WithoutCancel(t.Context()) // also when the test has failed
+		err := r.do(func(c *devcluster.Cluster) error {
+			if c.PID(part) != 0 {
+				if err := c.Kill(ctx, part); err != nil {
+					return err
+				}
+			}
+			return c.Start(ctx, part)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// longLives waits until the keys of all gateways live long again.
+func (r *rig) longLives(t *testing.T) {
+	t.Helper()
+	r.policy(t, "", "")
+	for _, node := range nodes {
+		r.eventually(t, "the key of "+node+" lives long again", patience, func(ctx context.Context) string {
+			if ends, err := r.reads(ctx, node, "frond_identity_expires_timestamp_seconds"); err != nil || ends < float64(time.Now().Add(time.Hour).Unix()) {
+				return fmt.Sprintf("until %v, %v", ends, err)
+			}
+			return ""
+		})
+	}
+}
+
+// nearItsEnd makes the key of a gateway, which does not run, one that has lived most of a short life.
+func (r *rig) nearItsEnd(t *testing.T, node string) {
+	t.Helper()
+	file := filepath.Join(r.cluster.Dir(), node, "data", "identity", "enrolment.json")
+	record := map[string]any{}
+	data, err := os.ReadFile(file)
+	if err == nil {
+		err = json.Unmarshal(data, &record)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	record["issued"], record["expires"] = now.Add(-shortLife), now.Add(shortLife/10)
+	if data, err = json.Marshal(record); err == nil {
+		err = os.WriteFile(file, data, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// shortLives restarts gateways with keys that are soon renewed, again and again, and waits until each was once.
+func (r *rig) shortLives(t *testing.T, nodes ...string) {
+	t.Helper()
+	t.Cleanup(func() { r.policy(t, "", "") })
+	r.policy(t, shortLife.String(), "")
+	for _, node := range nodes {
+		r.must(t, func(c *devcluster.Cluster) error { return c.Kill(t.Context(), node) })
+		r.nearItsEnd(t, node)
+		r.must(t, func(c *devcluster.Cluster) error { return c.Launch(t.Context(), node) })
+	}
+	for _, node := range nodes {
+		r.renewed(t, node, 1)
+	}
+}
+
+// nodeSays waits until a Node has a condition for a reason, with some words.
+func (r *rig) nodeSays(t *testing.T, node, kind, reason, words string) {
+	t.Helper()
+	r.eventually(t, node+" says "+reason, patience, func(ctx context.Context) string {
+		object, err := r.kube.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
+		if err != nil {
+			return err.Error()
+		}
+		for _, c := range object.Status.Conditions {
+			if string(c.Type) == kind && c.Reason == reason && strings.Contains(c.Message, words) {
+				return ""
+			}
+		}
+		return fmt.Sprintf("%+v", object.Status.Conditions)
+	})
+}
+
+// relinks are the links that gateways have made anew since they began.
+func (r *rig) relinks(t *testing.T, nodes ...string) map[string]float64 {
+	t.Helper()
+	links := map[string]float64{}
+	for _, node := range nodes {
+		links[node] = r.metric(t, node, "frond_link_reconnects_total")
+	}
+	return links
+}
+
+// reads reads a metric of a part.
+func (r *rig) reads(ctx context.Context, part, name string, labels ...string) (value float64, err error) {
+	err = r.do(func(c *devcluster.Cluster) error {
+		value, err = c.Metric(ctx, part, name, labels...)
+		return err
+	})
+	return value, err
+}
+
+// metric reads a metric of a part that answers, sooner or later.
+func (r *rig) metric(t *testing.T, part, name string, labels ...string) (value float64) {
+	t.Helper()
+	r.eventually(t, name+" of "+part, patience, func(ctx context.Context) string {
+		var err error
+		value, err = r.reads(ctx, part, name, labels...)
+		return said(err)
+	})
+	return value
+}
+
+// renewed waits until a gateway has renewed its key so often since it began.
+func (r *rig) renewed(t *testing.T, node string, times float64) {
+	t.Helper()
+	r.eventually(t, fmt.Sprintf("%s renews its key %v times", node, times), patience, func(ctx context.Context) string {
+		if n, err := r.reads(ctx, node, "frond_identity_renewals_total", "result=renewed"); err != nil || n < times {
+			return fmt.Sprint(n, " times, ", err)
+		}
+		return ""
+	})
+}
+
+// linked waits until a gateway has a link, or none.
+func (r *rig) linked(t *testing.T, node string, up bool) {
+	t.Helper()
+	r.eventually(t, fmt.Sprintf("%s is linked: %v", node, up), patience, func(ctx context.Context) string {
+		if is, err := r.reads(ctx, node, "frond_link_up"); err != nil || (is == 1) != up {
+			return fmt.Sprint(is, err)
+		}
+		return ""
+	})
+}
+
+// command runs the command for people.
+func (r *rig) command(ctx context.Context, args ...string) error {
+	cmd := exec.CommandContext(ctx, filepath.Join(r.cluster.Dir(), "bin", "frond"), args...)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+r.cluster.Kubeconfig())
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("frond %v: %w: %s", args, err, out)
+	}
+	return nil
+}
