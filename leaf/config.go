@@ -45,13 +45,9 @@ type Config struct {
 	// CAFile holds the CAs that sign the hub's certificates. It is read again for each dial, so that they can change without
 	// a restart; while it is missing the hub is not dialled. "" is only for loopback.
 	CAFile string
-	// CertFile and KeyFile are a client certificate for hubs that want one, both or none, read again for each connection.
-	CertFile, KeyFile string
 	// Credential is who the node is: it answers the hub's nonce with what identity.Show makes of it. It is called for each
-	// connection, by any goroutine. With it TLS begins with the first byte. nil is for hubs that ask nobody.
+	// connection, by any goroutine. nil is for hubs that ask nobody.
 	Credential func(nonce []byte) ([]byte, error)
-	// NkeyFile holds the seed of a NATS user that the hub knows by its configuration; "" for none. Not with Credential.
-	NkeyFile string
 	// Proxy finds the HTTP proxy, http:// or https://, that leads to a hub; nil, or a nil URL, is none.
 	Proxy func(hub *url.URL) (*url.URL, error)
 	// Time is what the hub's certificate is judged by; nil is the machine's clock.
@@ -113,12 +109,6 @@ func (c Config) Validate() error {
 	}
 	if c.Dir == "" {
 		errs = append(errs, errors.New("dir: is empty"))
-	}
-	if (c.CertFile == "") != (c.KeyFile == "") {
-		errs = append(errs, errors.New("certFile, keyFile: give both or none"))
-	}
-	if c.Credential != nil && c.NkeyFile != "" {
-		errs = append(errs, errors.New("nkeyFile: not with a credential"))
 	}
 	for _, h := range c.Hub {
 		if err := validateHub(h, c.CAFile != ""); err != nil {

@@ -158,3 +158,18 @@ func TestTheHubIsJudgedByTheGivenTime(t *testing.T) {
 	ahead.Store(true)
 	l.WaitLink(true)
 }
+
+// waitFor polls for what happens in another goroutine.
+func waitFor(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.After(time.Minute)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		select {
+		case <-deadline:
+			t.Fatalf("never: %s", what)
+		case <-tick.C:
+		}
+	}
+}

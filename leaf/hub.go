@@ -9,11 +9,8 @@ import (
 	"net/url"
 	"os"
 	"strconv"
-	"strings"
-	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
-	"github.com/nats-io/nkeys"
 )
 
 // hubs are the hub's listeners as of now.
@@ -52,14 +49,12 @@ func remote(cfg Config, turn uint64) (*server.RemoteLeafOpts, error) {
 		return nil, err
 	}
 	r.TLS = r.TLSConfig != nil
+	r.TLSHandshakeFirst = r.TLS
 	if cfg.Credential != nil {
 		r.SignatureCB = func(nonce []byte) (string, []byte, error) {
 			answer, err := cfg.Credential(nonce)
 			return "", answer, err // a jwt would be thrown away: identity.Show
 		}
-		r.TLSHandshakeFirst = r.TLS
-	} else if r.Nkey, err = readSeed(cfg.NkeyFile); err != nil {
-		return nil, err
 	}
 	named := *hub
 	if hub.Scheme == "wss" && hub.Port() == "" {
@@ -105,47 +100,9 @@ func tlsConfig(cfg Config) (*tls.Config, error) {
 	if !pool.AppendCertsFromPEM(ca) {
 		return nil, fmt.Errorf("the hub's CA %s holds no certificate", cfg.CAFile)
 	}
-	t := &tls.Config{
+	return &tls.Config{
 		MinVersion: tls.VersionTLS13, // both ends are ours
 		RootCAs:    pool,
 		Time:       cfg.Time,
-	}
-	if cfg.CertFile != "" {
-		t.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return clientCertificate(cfg) }
-	}
-	return t, nil
-}
-
-func clientCertificate(cfg Config) (*tls.Certificate, error) {
-	cert, err := tls.LoadX509KeyPair(cfg.CertFile, cfg.KeyFile)
-	if err != nil {
-		return nil, fmt.Errorf("load certificate: %w", err)
-	}
-	now := time.Now()
-	if cfg.Time != nil {
-		now = cfg.Time()
-	}
-	// The hub would only close the connection.
-	if now.After(cert.Leaf.NotAfter) {
-		return nil, fmt.Errorf("this gateway's certificate %s expired on %s: replace it, and the link comes up by itself",
-			cfg.CertFile, cert.Leaf.NotAfter.UTC().Format(time.DateOnly))
-	}
-	return &cert, nil
-}
-
-func readSeed(path string) (string, error) {
-	if path == "" {
-		return "", nil
-	}
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return "", fmt.Errorf("read nkey seed: %w", err)
-	}
-	seed := strings.TrimSpace(string(data))
-	kp, err := nkeys.FromSeed([]byte(seed))
-	if err != nil {
-		return "", fmt.Errorf("nkey seed in %s: %w", path, err)
-	}
-	kp.Wipe()
-	return seed, nil
+	}, nil
 }

@@ -76,7 +76,6 @@ func TestConfigFaults(t *testing.T) {
 		"loopback":           {func(c *leaf.Config) { c.Hub = []string{"nats-leaf://127.0.0.1:1"} }, ""},
 		"no node":            {func(c *leaf.Config) { c.Node = "" }, "node: is empty"},
 		"no dir":             {func(c *leaf.Config) { c.Dir = "" }, "dir: is empty"},
-		"half of the files":  {func(c *leaf.Config) { c.CertFile = "x" }, "both or none"},
 		"tls without files":  {func(c *leaf.Config) { c.Hub = []string{"tls://hub:7422"} }, "needs caFile"},
 		"plain to elsewhere": {func(c *leaf.Config) { c.Hub = []string{"nats-leaf://10.0.0.1:7422"} }, "only tls"},
 		"other scheme":       {func(c *leaf.Config) { c.Hub = []string{"http://hub"} }, "scheme"},

@@ -110,6 +110,7 @@ func (s *Server) live(ctx context.Context, opts *server.Options) error {
 	if err := s.awaitReady(ctx, ns, bridge.fatal); err != nil {
 		return err
 	}
+	born := broken(ns) // before anybody can make a stream: one that is being made looks broken, too
 	s.setNATS(ns)
 	s.once.Do(func() { close(s.ready) })
 	s.log.Info("leaf server ready", zap.String("dir", s.cfg.Dir), zap.String("domain", opts.JetStreamDomain))
@@ -123,7 +124,7 @@ func (s *Server) live(ctx context.Context, opts *server.Options) error {
 			return nil
 		}
 	})
-	g.Go(func() error { return s.watchSpace(gctx, ns) })
+	g.Go(func() error { return s.watchSpace(gctx, ns, born) })
 	if len(s.cfg.Hub) > 0 || s.cfg.Hubs != nil {
 		sup := newSupervisor(s.cfg, newDialer(ns, s.cfg), s, s.metrics, s.log)
 		sup.state = s.Link() // of the server before this one

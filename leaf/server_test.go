@@ -121,8 +121,6 @@ func TestWithoutItsFilesALeafServesAndSaysWhy(t *testing.T) {
 		cfg  leaf.Config
 		want string
 	}{
-		"no seed":   {leaf.Config{NkeyFile: filepath.Join(dir, "none")}, "read nkey seed"},
-		"bad seed":  {leaf.Config{NkeyFile: broken}, "nkey seed in"},
 		"no CA":     {leaf.Config{CAFile: filepath.Join(dir, "none")}, "read the hub's CA"},
 		"empty CA":  {leaf.Config{CAFile: broken}, "holds no certificate"},
 		"bad proxy": {leaf.Config{Proxy: func(*url.URL) (*url.URL, error) { return nil, errors.New("odd") }}, "find the proxy"},

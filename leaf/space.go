@@ -64,11 +64,11 @@ func (s *Server) Space() Space {
 var errFull = errors.New("JetStream met a full disk")
 
 // watchSpace keeps the reserve and ends with errFull when the server has to be started anew. A server that was broken from its start,
-// by a damaged file perhaps, is given another one only after the disk was low and is no longer.
-func (s *Server) watchSpace(ctx context.Context, ns *server.Server) error {
+// by a damaged file perhaps (born), is given another one only after the disk was low and is no longer.
+func (s *Server) watchSpace(ctx context.Context, ns *server.Server, born bool) error {
 	tick := time.NewTicker(spaceTick)
 	defer tick.Stop()
-	born, low, before := broken(ns), false, false
+	low, before := false, false
 	for {
 		space, err := s.lookAtDisk()
 		if err != nil {

@@ -20,12 +20,6 @@ type EdgeHub struct {
 	// Proxy is an HTTP proxy on the way, http://host:port or https://host:port, with user and password if need be; "" asks the
 	// environment: HTTPS_PROXY and NO_PROXY.
 	Proxy string `json:"proxy,omitempty"`
-	// NkeyFile, CAFile, CertFile and KeyFile, all four, are a user that the hub knows by its own configuration. Then there is no
-	// enrolment.
-	NkeyFile string `json:"nkeyFile,omitempty"`
-	CAFile   string `json:"caFile,omitempty"`
-	CertFile string `json:"certFile,omitempty"`
-	KeyFile  string `json:"keyFile,omitempty"`
 }
 
 func (h EdgeHub) validate() error {
@@ -40,9 +34,6 @@ func (h EdgeHub) validate() error {
 		if !identity.ValidHash(hash) {
 			faults = append(faults, fmt.Errorf("hub.caHashes[%d]: %q is not sha256: and 64 hexadecimal digits", i, hash))
 		}
-	}
-	if h.NkeyFile != "" {
-		faults = append(faults, required("hub.caFile", h.CAFile), required("hub.certFile", h.CertFile), required("hub.keyFile", h.KeyFile))
 	}
 	return errors.Join(faults...)
 }

@@ -52,7 +52,7 @@ func TestGatewayNeedsTheFilesOfItsAddresses(t *testing.T) {
 }
 
 func TestTheKubeletListensOnLoopback(t *testing.T) {
-	edge := "node: a\ndir: /d\nruntime: {hollow: true}\nhub: {urls: ['tls://a:1'], nkeyFile: n, caFile: c, certFile: c, keyFile: k}\n"
+	edge := "node: a\ndir: /d\nruntime: {hollow: true}\nhub: {urls: ['tls://a:1']}\n"
 	c, err := config.ParseEdgeCore([]byte(edge))
 	if err != nil || c.Kubelet.Address != "127.0.0.1" || c.Kubelet.Port != 10250 {
 		t.Errorf("%+v, %v", c.Kubelet, err)

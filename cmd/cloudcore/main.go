@@ -6,14 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"os/signal"
 	"syscall"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/spf13/cobra"
 	"go.uber.org/zap"
 	"k8s.io/client-go/tools/clientcmd"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -22,74 +17,35 @@ import (
 	"github.com/frond-edge/frond/cloud"
 	"github.com/frond-edge/frond/internal/buildinfo"
 	"github.com/frond-edge/frond/internal/logging"
+	"github.com/frond-edge/frond/internal/program"
 )
 
-func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
-
-func run(args []string, stdout, stderr io.Writer) int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	root := command()
-	root.SetArgs(args)
-	root.SetOut(stdout)
-	root.SetErr(stderr)
-	if err := root.ExecuteContext(ctx); err != nil {
-		_, _ = fmt.Fprintln(stderr, "cloudcore:", err) // nowhere else to say it
-		return 1
-	}
-	return 0
+func main() {
+	cloudcore := program.Program{Name: "cloudcore", Short: "The cloud part of Frond", Serve: serve}
+	os.Exit(cloudcore.Run(context.Background(), os.Args[1:], os.Stdout, os.Stderr))
 }
 
-func command() *cobra.Command {
-	var file string
-	cmd := &cobra.Command{
-		Use:           "cloudcore --config FILE",
-		Short:         "The cloud part of Frond",
-		Args:          cobra.NoArgs,
-		SilenceUsage:  true,
-		SilenceErrors: true,
-		RunE:          func(cmd *cobra.Command, _ []string) error { return serve(cmd.Context(), file) },
-	}
-	cmd.Flags().StringVar(&file, "config", "/etc/frond/cloudcore.yaml", "configuration file")
-	cmd.AddCommand(&cobra.Command{
-		Use:   "version",
-		Short: "Print the version",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintln(cmd.OutOrStdout(), buildinfo.Version())
-			return err
-		},
-	})
-	return cmd
-}
-
-func serve(ctx context.Context, file string) error {
-	data, err := os.ReadFile(file)
-	if err != nil {
-		return fmt.Errorf("read configuration: %w", err)
-	}
+func serve(ctx context.Context, data []byte) error {
 	hostname, err := os.Hostname()
 	if err != nil {
 		return fmt.Errorf("find this host's name: %w", err)
 	}
 	cfg, err := config.ParseCloudCore(data, hostname)
 	if err != nil {
-		return fmt.Errorf("configuration %s: %w", file, err)
+		return err
 	}
 	log, err := logging.New(cfg.LogLevel)
 	if err != nil {
-		return fmt.Errorf("configuration %s: %w", file, err)
+		return err
 	}
 	ctrl.SetLogger(logging.Bridge(log.Named("kubernetes")))
 	kube, err := clientcmd.BuildConfigFromFlags("", cfg.Kubeconfig)
 	if err != nil {
 		return fmt.Errorf("kubernetes: %w", err)
 	}
-	metrics := prometheus.NewRegistry()
-	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	c, err := cloud.New(cfg, kube, metrics, log)
+	c, err := cloud.New(cfg, kube, program.Metrics(), log)
 	if err != nil {
-		return fmt.Errorf("configuration %s: %w", file, err)
+		return err
 	}
 	log.Info("cloudcore starting", zap.String("version", buildinfo.Version()), zap.String("id", cfg.ID))
 	err = c.Start(ctx)

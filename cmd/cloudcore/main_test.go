@@ -1,9 +1,6 @@
 package main
 
 import (
-	"bytes"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -15,22 +12,8 @@ func TestAWrongConfigurationIsNamed(t *testing.T) {
 		"replicas":    {"replicas: 2\nhub: {urls: ['nats://h:1'], nkeyFile: a, caFile: b, certFile: c, keyFile: d}\n", "replicas: 2 is not one of"},
 		"log level":   {"logLevel: loud\nhub: {urls: ['nats://h:1'], nkeyFile: a, caFile: b, certFile: c, keyFile: d}\n", "log level"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			file := filepath.Join(t.TempDir(), "cloudcore.yaml")
-			if err := os.WriteFile(file, []byte(tt.content), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			var out, talk bytes.Buffer
-			if code := run([]string{"--config", file}, &out, &talk); code != 1 || !strings.Contains(talk.String(), tt.want) {
-				t.Errorf("exit %d, %q, want 1 and %q", code, talk.String(), tt.want)
-			}
-		})
-	}
-}
-
-func TestVersion(t *testing.T) {
-	var out, talk bytes.Buffer
-	if code := run([]string{"version"}, &out, &talk); code != 0 || strings.TrimSpace(out.String()) == "" {
-		t.Errorf("exit %d, %q, %q", code, out.String(), talk.String())
+		if err := serve(t.Context(), []byte(tt.content)); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %v, want %s", name, err, tt.want)
+		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/controllers"
 )
 
 // Engine publishes the desired state of the nodes that this replica owns. It is a Runnable of a controller-runtime
@@ -50,7 +51,7 @@ type Engine struct {
 	// away paces what waits until this replica is heard of again; it locks itself.
 	away workqueue.TypedRateLimiter[item]
 	// queue is nil before Start.
-	queue workqueue.TypedRateLimitingInterface[item]
+	queue controllers.Queue[item]
 }
 
 // item is one piece of work: an object at a node, or with the zero Key the reading of what the stream holds for it.
@@ -92,8 +93,7 @@ func (e *Engine) Ready() <-chan struct{} { return e.ready }
 
 // Start follows the objects and publishes until ctx ends. The cache must be started by the caller.
 func (e *Engine) Start(ctx context.Context) error {
-	queue := workqueue.NewTypedRateLimitingQueue(
-		workqueue.NewTypedItemExponentialFailureRateLimiter[item](retryFirst, retryMost))
+	queue := controllers.NewQueue[item](retryFirst, retryMost)
 	defer queue.ShutDown()
 	e.mu.Lock()
 	e.queue = queue
@@ -102,14 +102,13 @@ func (e *Engine) Start(ctx context.Context) error {
 	stop, err := e.follow(ctx)
 	defer stop()
 	if err != nil {
-		return ended(ctx, err)
+		return controllers.Ended(ctx, err)
 	}
 	close(e.ready)
 
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		e.watchOwnership(gctx)
-		queue.ShutDown() // lets the workers end
 		return nil
 	})
 	g.Go(func() error {
@@ -117,14 +116,8 @@ func (e *Engine) Start(ctx context.Context) error {
 		return nil
 	})
 	g.Go(func() error { return e.runFollowers(gctx) })
-	for range e.cfg.Workers {
-		g.Go(func() error {
-			for e.work(gctx, queue) {
-			}
-			return nil
-		})
-	}
-	return ended(ctx, g.Wait())
+	controllers.Work(gctx, queue, e.cfg.Workers, func(ctx context.Context, it item) error { return e.work(ctx, queue, it) })
+	return controllers.Ended(ctx, g.Wait())
 }
 
 const (
@@ -135,14 +128,6 @@ const (
 	// should not be felt for seconds more.
 	awayMost = time.Second
 )
-
-// ended turns the error of a part that was asked to stop into nil.
-func ended(ctx context.Context, err error) error {
-	if ctx.Err() == nil {
-		return err
-	}
-	return nil
-}
 
 // follow subscribes to all kinds and returns when each handler has seen every object there is: before that, absence
 // proves nothing. The returned function ends the subscriptions and is never nil.

@@ -10,8 +10,7 @@ import (
 // expiry is the metric of the certificates that this node shows or trusts.
 func (n *Node) expiry() *certs.Expiry {
 	ends := certs.Files(map[string]string{
-		"hub": n.cfg.Hub.CertFile, "hub-ca": n.cfg.Hub.CAFile,
-		"local-api": n.cfg.LocalAPI.CertFile, "local-api-client-ca": n.cfg.LocalAPI.ClientCAFile,
+		"hub-ca": n.hubCA(), "local-api": n.cfg.LocalAPI.CertFile, "local-api-client-ca": n.cfg.LocalAPI.ClientCAFile,
 		"kubelet-client-ca": n.cfg.Kubelet.ClientCAFile,
 	})
 	ends["kubelet"] = func() (time.Time, error) {

@@ -96,12 +96,12 @@ func (n *Node) markFile() string { return filepath.Join(n.cfg.Dir, "store.mark")
 
 // Start runs the node until ctx ends, then stops it and returns nil. Containers are left running.
 func (n *Node) Start(ctx context.Context) error {
-	if err := n.metrics.Register(n.expiry()); err != nil {
-		return fmt.Errorf("certificates: %w", err)
-	}
 	way, err := n.identified()
 	if err != nil {
 		return err
+	}
+	if err := n.metrics.Register(n.expiry()); err != nil {
+		return fmt.Errorf("certificates: %w", err)
 	}
 	way.Node, way.Dir, way.Probe, way.Metrics = n.cfg.Node, filepath.Join(n.cfg.Dir, "nats"), n.roundTrip, n.metrics
 	if n.leaf, err = leaf.New(way, n.log); err != nil {

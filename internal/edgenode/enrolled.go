@@ -25,15 +25,10 @@ const (
 	identityPeriod = 10 * time.Second
 )
 
-// identified is the leaf's way to the hub: by the node's own key, or as a user that the hub knows by its configuration. A node whose
-// identity is damaged runs without a link what its store holds.
+// identified is the leaf's way to the hub, by the node's own key. A node whose identity is damaged runs without a link what its store
+// holds.
 func (n *Node) identified() (leaf.Config, error) {
 	hub := n.cfg.Hub
-	if hub.NkeyFile != "" {
-		return leaf.Config{
-			Hub: hub.URLs, CAFile: hub.CAFile, CertFile: hub.CertFile, KeyFile: hub.KeyFile, NkeyFile: hub.NkeyFile, Proxy: n.proxy,
-		}, nil
-	}
 	keeper, err := enrol.New(enrol.Config{
 		Node: n.cfg.Node, Dir: filepath.Join(n.cfg.Dir, "identity"), Hub: hub.URLs, TokenFile: hub.TokenFile, CAHashes: hub.CAHashes,
 		Proxy: n.proxy, Metrics: n.metrics,
@@ -71,6 +66,14 @@ func (n *Node) clusterCA() string {
 		return ""
 	}
 	return n.keeper.ClusterCA()
+}
+
+// hubCA is where the hub's authorities are, in case they are known.
+func (n *Node) hubCA() string {
+	if n.keeper == nil {
+		return ""
+	}
+	return n.keeper.HubCA()
 }
 
 // enrolment is the check of /readyz.

@@ -8,8 +8,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"text/template"
 
@@ -50,8 +48,6 @@ type Config struct {
 	Issuer string
 	// Users have a place of their own; everybody else is asked about.
 	Users Users
-	// Nodes are let in without being asked about, from their public nkeys to their names: a hub without cloudcores, for tests.
-	Nodes map[string]string
 	// MemoryStore and FileStore bound the streams, as 256MB and 4GB, the defaults.
 	MemoryStore, FileStore string
 }
@@ -139,25 +135,12 @@ func (c Config) Accounts() string {
 		streams.AuthAccount:   {standard(c.Users.Callout, "")},
 		streams.FrondAccount:  {standard(c.Users.Cloudcore, ""), standard(c.Users.Admin, "")},
 	}
-	for _, key := range c.keys() {
-		cell := streams.CellAccount(c.Nodes[key], c.Cells)
-		publish, subscribe := streams.NodePermissions(c.Nodes[key])
-		users[cell] = append(users[cell], fmt.Sprintf(
-			`{ nkey: %s, allowed_connection_types: ["LEAFNODE"], permissions: { publish: { allow: [%s] }, subscribe: { allow: [%s] } } }`,
-			key, quotedList(publish), quotedList(subscribe)))
-	}
 	return streams.AccountsConfig(c.Cells, users)
 }
 
 // Known are the keys that nobody is asked about.
 func (c Config) Known() string {
-	known := append([]string{c.Users.Cloudcore, c.Users.Callout, c.Users.Kicker, c.Users.Admin, c.Users.System}, c.keys()...)
-	return strings.Join(known, ", ")
-}
-
-// keys are those of Nodes, in the order of the nodes' names.
-func (c Config) keys() []string {
-	return slices.SortedFunc(maps.Keys(c.Nodes), func(a, b string) int { return strings.Compare(c.Nodes[a], c.Nodes[b]) })
+	return strings.Join([]string{c.Users.Cloudcore, c.Users.Callout, c.Users.Kicker, c.Users.Admin, c.Users.System}, ", ")
 }
 
 // KickerPermissions are what a cloudcore needs of the servers themselves: which links there are, and to close one. Answers go to
@@ -205,7 +188,7 @@ leafnodes {
   compression: off
   isolate_leafnode_interest: true
   authorization { timeout: {{.LeafTimeout}} }
-  tls { {{template "server" .}}, handshake_first: {{if .Nodes}}auto{{else}}true{{end}} }
+  tls { {{template "server" .}}, handshake_first: true }
 }
 {{if .Websocket}}
 websocket { # for leafs that have no other way out
