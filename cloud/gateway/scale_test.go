@@ -46,17 +46,17 @@ func logs(l *tunnel.Listener) error {
 	for {
 		conn, err := l.Accept()
 		if err != nil {
-			return g.Wait() //nolint:nilerr // the node has ended
+			return g.Wait() // the node has ended
 		}
 		g.Go(func() error {
 			defer func() { _ = conn.Close() }() // it is over
 			line, more := make([]byte, chunk), make([]byte, 1)
 			for {
 				if _, err := conn.Write(line); err != nil {
-					return nil //nolint:nilerr // the reader has gone
+					return nil // the reader has gone
 				}
 				if _, err := conn.Read(more); err != nil {
-					return nil //nolint:nilerr // the same
+					return nil // the same
 				}
 			}
 		})

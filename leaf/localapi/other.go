@@ -68,7 +68,7 @@ func (s *Server) list(w http.ResponseWriter, req *http.Request, info *request.Re
 		serve(w, req)
 		return
 	case e.relayed():
-		s.forward(w, req)
+		s.unfollowedList(w, req, false, nil)
 		return
 	}
 	user := callerOf(req.Context()).user.GetName()

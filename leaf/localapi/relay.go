@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"net/url"
@@ -190,9 +191,7 @@ func (w *relay) fail(ctx context.Context, err error) {
 func (w *relay) list(ctx context.Context, initial, end bool) ([]watch.Event, error) {
 	var events []watch.Event
 	query := url.Values{"limit": {strconv.Itoa(relayPage)}}
-	for key, values := range w.query {
-		query[key] = values
-	}
+	maps.Copy(query, w.query)
 	for {
 		list := w.e.r.list()
 		if err := w.e.s.callQuery(ctx, w.path, query.Encode(), list); err != nil {
