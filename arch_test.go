@@ -34,7 +34,7 @@ var ranks = map[string]int{
 	"streams":              1,
 	"cloud/identity":       2,
 	"cloud/inspect":        2,
-	"controllers":          2,
+	"controllers":          1,
 	"controllers/csrs":     2,
 	"controllers/desired":  2,
 	"controllers/holds":    2,

@@ -1,5 +1,5 @@
-// Package controllers holds cloudcore's controllers, one folder each. Peers never import each other; package cloud puts
-// them together. Each thing has one writer:
+// Package controllers holds cloudcore's controllers, one folder each, and here what they share: Work. Peers never import
+// each other; package cloud puts them together. Each thing has one writer:
 //
 //	what                                              writer
 //	stream DESIRED: messages and purges               desired.Engine of the node's owner

@@ -20,9 +20,10 @@ import (
 	"github.com/frond-edge/frond/internal/program"
 )
 
-var cloudcore = program.Program{Name: "cloudcore", Short: "The cloud part of Frond", Serve: serve}
-
-func main() { os.Exit(cloudcore.Run(os.Args[1:], os.Stdout, os.Stderr)) }
+func main() {
+	cloudcore := program.Program{Name: "cloudcore", Short: "The cloud part of Frond", Serve: serve}
+	os.Exit(cloudcore.Run(context.Background(), os.Args[1:], os.Stdout, os.Stderr))
+}
 
 func serve(ctx context.Context, data []byte) error {
 	hostname, err := os.Hostname()

@@ -17,9 +17,10 @@ import (
 	"github.com/frond-edge/frond/internal/program"
 )
 
-var edgecore = program.Program{Name: "edgecore", Short: "The agent of a gateway", Serve: serve}
-
-func main() { os.Exit(edgecore.Run(os.Args[1:], os.Stdout, os.Stderr)) }
+func main() {
+	edgecore := program.Program{Name: "edgecore", Short: "The agent of a gateway", Serve: serve}
+	os.Exit(edgecore.Run(context.Background(), os.Args[1:], os.Stdout, os.Stderr))
+}
 
 func serve(ctx context.Context, data []byte) error {
 	cfg, err := config.ParseEdgeCore(data)

@@ -17,8 +17,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	toolscache "k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
+
+	"github.com/frond-edge/frond/controllers"
 )
 
 // Ownership says which nodes this replica writes for. Calls may be concurrent and must not block.
@@ -56,7 +57,7 @@ type Keeper struct {
 	warn    func(node, reason, message string)
 	writes  prometheus.Counter
 	log     *zap.Logger
-	queue   workqueue.TypedRateLimitingInterface[types.NamespacedName]
+	queue   controllers.Queue[types.NamespacedName]
 
 	mu sync.Mutex
 	// pods and nodes are the informers' stores, which lock themselves; guarded by mu, nil before Start.
@@ -81,35 +82,20 @@ func New(kube kubernetes.Interface, objects cache.Cache, owner Ownership, warn f
 
 // Start keeps until ctx ends and then returns nil. The cache must be started by the caller.
 func (k *Keeper) Start(ctx context.Context) error {
-	k.queue = workqueue.NewTypedRateLimitingQueue(
-		workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](retryFirst, retryMost))
+	k.queue = controllers.NewQueue[types.NamespacedName](retryFirst, retryMost)
 	defer k.queue.ShutDown()
 	stop, err := k.follow(ctx)
 	defer stop()
 	if err != nil {
-		return ended(ctx, err)
+		return controllers.Ended(ctx, err)
 	}
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		k.watchOwnership(gctx)
-		k.queue.ShutDown() // lets the workers end
 		return nil
 	})
-	for range workers {
-		g.Go(func() error {
-			for k.work(gctx) {
-			}
-			return nil
-		})
-	}
-	return ended(ctx, g.Wait())
-}
-
-func ended(ctx context.Context, err error) error {
-	if ctx.Err() == nil {
-		return err
-	}
-	return nil
+	controllers.Work(gctx, k.queue, workers, k.work)
+	return controllers.Ended(ctx, g.Wait())
 }
 
 // follow subscribes to Nodes and Pods. The returned function ends the subscriptions and is never nil.
@@ -211,21 +197,12 @@ func (k *Keeper) watchOwnership(ctx context.Context) {
 	}
 }
 
-func (k *Keeper) work(ctx context.Context) bool {
-	key, end := k.queue.Get()
-	if end || ctx.Err() != nil {
-		return false
-	}
-	defer k.queue.Done(key)
-	switch err := k.keep(ctx, key); {
-	case err == nil:
-		k.queue.Forget(key)
-	case ctx.Err() != nil:
-	default:
+func (k *Keeper) work(ctx context.Context, key types.NamespacedName) error {
+	err := k.keep(ctx, key)
+	if err != nil && ctx.Err() == nil {
 		k.log.Warn("tolerations not kept, trying again", zap.Stringer("pod", key), zap.Error(err))
-		k.queue.AddRateLimited(key)
 	}
-	return true
+	return err
 }
 
 // keep gives one pod the tolerations that its node asks for.

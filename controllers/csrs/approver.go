@@ -8,7 +8,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
-	"golang.org/x/sync/errgroup"
 	"golang.org/x/time/rate"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -17,9 +16,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	toolscache "k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/frond-edge/frond/controllers"
 )
 
 const (
@@ -62,7 +62,7 @@ type Approver struct {
 	warn      func(node, reason, message string)
 	decisions *prometheus.CounterVec
 	log       *zap.Logger
-	queue     workqueue.TypedRateLimitingInterface[string]
+	queue     controllers.Queue[string]
 
 	mu      sync.Mutex
 	budgets map[string]*rate.Limiter // by node; guarded by mu
@@ -88,11 +88,11 @@ func New(names Names, kube kubernetes.Interface, objects cache.Cache, owns func(
 
 // Start decides until ctx ends and then returns nil. The cache must be started by the caller.
 func (a *Approver) Start(ctx context.Context) error {
-	a.queue = workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](retryFirst, retryMost))
+	a.queue = controllers.NewQueue[string](retryFirst, retryMost)
 	defer a.queue.ShutDown()
 	informer, err := a.objects.GetInformer(ctx, &certificatesv1.CertificateSigningRequest{})
 	if err != nil {
-		return ended(ctx, fmt.Errorf("follow certificate requests: %w", err))
+		return controllers.Ended(ctx, fmt.Errorf("follow certificate requests: %w", err))
 	}
 	take := func(object any) {
 		if csr, ok := object.(*certificatesv1.CertificateSigningRequest); ok && requestor(csr) != "" {
@@ -101,50 +101,22 @@ func (a *Approver) Start(ctx context.Context) error {
 	}
 	handler, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{AddFunc: take, UpdateFunc: func(_, o any) { take(o) }})
 	if err != nil {
-		return ended(ctx, fmt.Errorf("follow certificate requests: %w", err))
+		return controllers.Ended(ctx, fmt.Errorf("follow certificate requests: %w", err))
 	}
 	defer func() { _ = informer.RemoveEventHandler(handler) }()
-	g, gctx := errgroup.WithContext(ctx)
-	g.Go(func() error {
-		<-gctx.Done()
-		a.queue.ShutDown() // lets the workers end
-		return nil
-	})
-	for range workers {
-		g.Go(func() error {
-			for a.work(gctx) {
-			}
-			return nil
-		})
-	}
-	return ended(ctx, g.Wait())
-}
-
-func ended(ctx context.Context, err error) error {
-	if ctx.Err() == nil {
-		return err
-	}
+	controllers.Work(ctx, a.queue, workers, a.work)
 	return nil
 }
 
-func (a *Approver) work(ctx context.Context) bool {
-	name, end := a.queue.Get()
-	if end || ctx.Err() != nil {
-		return false
-	}
-	defer a.queue.Done(name)
-	switch again, err := a.look(ctx, name); {
-	case err == nil:
-		a.queue.Forget(name)
-		if again > 0 {
-			a.queue.AddAfter(name, again)
-		}
-	case ctx.Err() != nil:
-	default:
+func (a *Approver) work(ctx context.Context, name string) error {
+	again, err := a.look(ctx, name)
+	if err != nil && ctx.Err() == nil {
 		a.log.Warn("certificate request not decided, trying again", zap.String("request", name), zap.Error(err))
-		a.queue.AddRateLimited(name)
 	}
-	return true
+	if again > 0 {
+		a.queue.AddAfter(name, again)
+	}
+	return err
 }
 
 // look decides on one request, or says when to look again; 0: it is not for this replica any more.

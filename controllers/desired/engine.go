@@ -9,11 +9,11 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 	toolscache "k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/controllers"
 )
 
 // Engine publishes the desired state of the nodes that this replica owns. It is a Runnable of a controller-runtime
@@ -48,7 +48,7 @@ type Engine struct {
 	// fills counts how often a scope was filled.
 	fills uint64
 	// queue is nil before Start.
-	queue workqueue.TypedRateLimitingInterface[item]
+	queue controllers.Queue[item]
 }
 
 // item is one piece of work: an object at a node, or with the zero Key the reading of what the stream holds for it.
@@ -89,8 +89,7 @@ func (e *Engine) Ready() <-chan struct{} { return e.ready }
 
 // Start follows the objects and publishes until ctx ends. The cache must be started by the caller.
 func (e *Engine) Start(ctx context.Context) error {
-	queue := workqueue.NewTypedRateLimitingQueue(
-		workqueue.NewTypedItemExponentialFailureRateLimiter[item](retryFirst, retryMost))
+	queue := controllers.NewQueue[item](retryFirst, retryMost)
 	defer queue.ShutDown()
 	e.mu.Lock()
 	e.queue = queue
@@ -99,14 +98,13 @@ func (e *Engine) Start(ctx context.Context) error {
 	stop, err := e.follow(ctx)
 	defer stop()
 	if err != nil {
-		return ended(ctx, err)
+		return controllers.Ended(ctx, err)
 	}
 	close(e.ready)
 
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		e.watchOwnership(gctx)
-		queue.ShutDown() // lets the workers end
 		return nil
 	})
 	g.Go(func() error {
@@ -114,14 +112,8 @@ func (e *Engine) Start(ctx context.Context) error {
 		return nil
 	})
 	g.Go(func() error { return e.runFollowers(gctx) })
-	for range e.cfg.Workers {
-		g.Go(func() error {
-			for e.work(gctx, queue) {
-			}
-			return nil
-		})
-	}
-	return ended(ctx, g.Wait())
+	controllers.Work(gctx, queue, e.cfg.Workers, func(ctx context.Context, it item) error { return e.work(ctx, queue, it) })
+	return controllers.Ended(ctx, g.Wait())
 }
 
 const (
@@ -129,14 +121,6 @@ const (
 	retryFirst = 20 * time.Millisecond
 	retryMost  = 5 * time.Second
 )
-
-// ended turns the error of a part that was asked to stop into nil.
-func ended(ctx context.Context, err error) error {
-	if ctx.Err() == nil {
-		return err
-	}
-	return nil
-}
 
 // follow subscribes to all kinds and returns when each handler has seen every object there is: before that, absence
 // proves nothing. The returned function ends the subscriptions and is never nil.

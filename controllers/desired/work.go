@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"go.uber.org/zap"
-	"k8s.io/client-go/util/workqueue"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/controllers"
 	"github.com/frond-edge/frond/internal/crash"
 )
 
@@ -28,32 +28,23 @@ var errScopesUnknown = errors.New("scopes are not known")
 var errRepeated = errors.New("stream stored nothing, it took the message for a repetition")
 
 // work does one item and reports whether there may be another.
-func (e *Engine) work(ctx context.Context, queue workqueue.TypedRateLimitingInterface[item]) bool {
-	it, end := queue.Get()
-	if end || ctx.Err() != nil {
-		return false
-	}
-	defer queue.Done(it)
-	switch err := e.do(ctx, it); {
-	case err == nil:
-		queue.Forget(it)
-	case ctx.Err() != nil:
-	case errors.Is(err, errAway), errors.Is(err, errScopesUnknown):
-		queue.AddRateLimited(it)
+func (e *Engine) work(ctx context.Context, queue controllers.Queue[item], it item) error {
+	err := e.do(ctx, it)
+	switch {
+	case err == nil, ctx.Err() != nil, errors.Is(err, errAway), errors.Is(err, errScopesUnknown):
 	case errors.Is(err, wire.ErrConflict):
 		e.metrics.conflicts.Inc()
-		queue.Forget(it)
 		queue.AddRateLimited(item{node: it.node}) // read what the stream holds; it asks for the object again
+		return nil
 	default:
 		e.metrics.errors.Inc()
 		e.log.Warn("not published, trying again",
 			zap.String("node", it.node), zap.String("object", it.key.Human()), zap.Error(err))
-		queue.AddRateLimited(it)
 		if !errors.Is(err, wire.ErrPermanent) {
 			queue.AddRateLimited(item{node: it.node}) // it may have been stored all the same: read what the stream holds
 		}
 	}
-	return true
+	return err
 }
 
 // decisionAge is how old a decision may be when it is sent; a publish is tried for as long.

@@ -11,18 +11,17 @@ import (
 	"time"
 
 	"go.uber.org/zap"
-	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/controllers"
 )
 
 const (
@@ -54,7 +53,7 @@ type Teller struct {
 	objects cache.Cache
 	owns    func(node string) bool
 	log     *zap.Logger
-	queue   workqueue.TypedRateLimitingInterface[string]
+	queue   controllers.Queue[string]
 
 	mu sync.Mutex
 	// Guarded by mu.
@@ -67,7 +66,7 @@ type Teller struct {
 func New(kube kubernetes.Interface, objects cache.Cache, owns func(node string) bool, log *zap.Logger) *Teller {
 	return &Teller{
 		kube: kube, objects: objects, owns: owns, log: log, last: map[string]*wire.Hold{}, wrote: map[string]bool{},
-		queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](retryFirst, retryMost)),
+		queue: controllers.NewQueue[string](retryFirst, retryMost),
 	}
 }
 
@@ -81,49 +80,29 @@ func (t *Teller) Tell(node string, hold *wire.Hold) {
 
 // Start writes until ctx ends and then returns nil. The cache must be started by the caller.
 func (t *Teller) Start(ctx context.Context) error {
-	g, gctx := errgroup.WithContext(ctx)
-	g.Go(func() error {
-		<-gctx.Done()
-		t.queue.ShutDown() // lets the writers end
-		return nil
-	})
-	for range writers {
-		g.Go(func() error {
-			for t.work(gctx) {
-			}
-			return nil
-		})
-	}
-	if err := g.Wait(); ctx.Err() == nil {
-		return err
-	}
+	controllers.Work(ctx, t.queue, writers, t.work)
 	return nil
 }
 
-func (t *Teller) work(ctx context.Context) bool {
-	node, end := t.queue.Get()
-	if end || ctx.Err() != nil {
-		return false
-	}
-	defer t.queue.Done(node)
+func (t *Teller) work(ctx context.Context, node string) error {
 	t.mu.Lock()
 	hold, known := t.last[node]
 	t.mu.Unlock()
 	if !known || !t.owns(node) {
 		t.forget(node, hold)
-		return true
+		return nil
 	}
 	wctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
-	switch err := t.write(wctx, node, hold); {
+	err := t.write(wctx, node, hold)
+	switch {
 	case err == nil, apierrors.IsNotFound(err): // without a Node there is nobody to tell; a Node that comes back is judged again
-		t.queue.Forget(node)
 		t.forget(node, hold)
+		return nil
 	case ctx.Err() == nil:
 		t.log.Warn("held deletions not told, trying again", zap.String("node", node), zap.Error(err))
-		t.queue.AddRateLimited(node)
 	}
-	return true
+	return err
 }
 
 // forget drops what has been told, unless there is a newer word.

@@ -17,10 +17,10 @@ import (
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
-	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/controllers"
 )
 
 // Ownership says which nodes this replica writes for. Calls may be concurrent and must not block.
@@ -61,7 +61,7 @@ type Monitor struct {
 	// heard holds the nodes in order of their last heartbeat, the most silent first; a lost node is not in it.
 	heard list.List
 	// queue, wake, store and recorder are nil before Start. wake is told when heard has got its first node.
-	queue workqueue.TypedRateLimitingInterface[string]
+	queue controllers.Queue[string]
 	wake  chan struct{}
 	store toolscache.Store
 	// recorder tells people of changes.
@@ -167,14 +167,13 @@ func (m *Monitor) cached(name string) *corev1.Node {
 func (m *Monitor) Start(ctx context.Context) error {
 	informer, err := m.objects.GetInformer(ctx, &corev1.Node{})
 	if err != nil {
-		return ended(ctx, fmt.Errorf("follow nodes: %w", err))
+		return controllers.Ended(ctx, fmt.Errorf("follow nodes: %w", err))
 	}
 	shared, ok := informer.(toolscache.SharedIndexInformer)
 	if !ok {
 		return fmt.Errorf("informer of nodes is a %T: the cache must not be split by namespaces", informer)
 	}
-	queue := workqueue.NewTypedRateLimitingQueue(
-		workqueue.NewTypedItemExponentialFailureRateLimiter[string](retryFirst, retryMost))
+	queue := controllers.NewQueue[string](retryFirst, retryMost)
 	defer queue.ShutDown()
 	broadcaster := record.NewBroadcaster()
 	defer broadcaster.Shutdown()
@@ -187,28 +186,21 @@ func (m *Monitor) Start(ctx context.Context) error {
 		queue.Add(name) // heard before Start
 	}
 	m.mu.Unlock()
+	handler, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		AddFunc: m.noticed, UpdateFunc: func(_, after any) { m.noticed(after) },
+	})
+	if err != nil {
+		return controllers.Ended(ctx, fmt.Errorf("follow nodes: %w", err))
+	}
+	defer func() { _ = informer.RemoveEventHandler(handler) }() // fails only where the informer is gone
 
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		m.watch(gctx, wake)
-		queue.ShutDown() // lets the workers end
 		return nil
 	})
-	for range writers {
-		g.Go(func() error {
-			for m.work(gctx, queue) {
-			}
-			return nil
-		})
-	}
-	return ended(ctx, g.Wait())
-}
-
-func ended(ctx context.Context, err error) error {
-	if ctx.Err() == nil {
-		return err
-	}
-	return nil
+	controllers.Work(gctx, queue, writers, m.work)
+	return controllers.Ended(ctx, g.Wait())
 }
 
 // watch notices nodes that have gone silent, and changes of ownership.
@@ -242,10 +234,29 @@ func (m *Monitor) adopt() {
 		}
 	}
 	for _, found := range m.store.List() {
-		object := found.(*corev1.Node)
-		if m.nodes[object.Name] == nil && present(object, Connected).status == corev1.ConditionTrue && m.owner.Owns(object.Name) {
-			m.touch(object.Name)
-		}
+		m.takeUp(found.(*corev1.Node))
+	}
+}
+
+// noticed hears what another replica says of a node that is ours by now: its word came late, or our cache was behind when we took
+// over. A silent node must not stay connected by it.
+func (m *Monitor) noticed(object any) {
+	node, ok := object.(*corev1.Node)
+	if !ok {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.takeUp(node)
+	if n := m.nodes[node.Name]; n != nil && n.lost && present(node, Connected).status == corev1.ConditionTrue {
+		m.queue.Add(n.name)
+	}
+}
+
+// takeUp is for nodes not heard of yet. The caller holds mu.
+func (m *Monitor) takeUp(object *corev1.Node) {
+	if m.nodes[object.Name] == nil && present(object, Connected).status == corev1.ConditionTrue && m.owner.Owns(object.Name) {
+		m.touch(object.Name)
 	}
 }
 
@@ -273,19 +284,13 @@ func (m *Monitor) expire() time.Duration {
 	return time.Hour // touch wakes us
 }
 
-func (m *Monitor) work(ctx context.Context, queue workqueue.TypedRateLimitingInterface[string]) bool {
-	name, end := queue.Get()
-	if end || ctx.Err() != nil {
-		return false
+func (m *Monitor) work(ctx context.Context, name string) error {
+	err := m.keep(ctx, name)
+	if errors.Is(err, errNoNode) {
+		return nil // the next heartbeat tries again
 	}
-	defer queue.Done(name)
-	switch err := m.keep(ctx, name); {
-	case err == nil, errors.Is(err, errNoNode):
-		queue.Forget(name) // without a Node, the next heartbeat tries again
-	case ctx.Err() != nil:
-	default:
+	if err != nil && ctx.Err() == nil {
 		m.log.Warn("node not kept, trying again", zap.String("node", name), zap.Error(err))
-		queue.AddRateLimited(name)
 	}
-	return true
+	return err
 }

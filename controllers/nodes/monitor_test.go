@@ -213,3 +213,24 @@ func TestANewOwnerNoticesASilentNode(t *testing.T) {
 	second.turn()
 	kubetest.Eventually(t, 10*time.Second, w.says(corev1.ConditionFalse, "NoHeartbeat"))
 }
+
+// The owner before, paused perhaps, has its last word after the takeover: the node counts as silent all the same.
+func TestALateWordOfTheOwnerBefore(t *testing.T) {
+	w := newWorld(t)
+	w.create()
+	m := w.monitor(owning(true))
+	w.beat(m, true, w.says(corev1.ConditionTrue, "HeartbeatsArrive"))
+	kubetest.Eventually(t, 10*time.Second, w.says(corev1.ConditionFalse, "NoHeartbeat"))
+	w.connected()
+	kubetest.Eventually(t, 10*time.Second, w.says(corev1.ConditionFalse, "NoHeartbeat"))
+}
+
+// connected writes that the node is.
+func (w *world) connected() {
+	w.Helper()
+	patch := fmt.Sprintf(`{"status":{"conditions":[{"type":%q,"status":"True","reason":"HeartbeatsArrive","lastTransitionTime":%q}]}}`,
+		nodes.Connected, time.Now().UTC().Format(time.RFC3339))
+	if _, err := w.client.CoreV1().Nodes().PatchStatus(w.Context(), w.name, []byte(patch)); err != nil {
+		w.Fatal(err)
+	}
+}

@@ -11,10 +11,10 @@ import (
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
-	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/controllers"
 )
 
 // Keeper keeps what each node may have of what it wants.
@@ -26,7 +26,7 @@ type Keeper struct {
 	judge    *judge
 	metrics  *metrics
 	log      *zap.Logger
-	queue    workqueue.TypedRateLimitingInterface[string]
+	queue    controllers.Queue[string]
 	// roles has room for one word that RBAC changed, which covers all before it is taken.
 	roles chan struct{}
 
@@ -46,7 +46,7 @@ func New(cfg Config, kube kubernetes.Interface, objects cache.Cache, meta metada
 	cfg = cfg.withDefaults()
 	k := &Keeper{
 		cfg: cfg, registry: registry, node: node, cache: objects, log: log, entries: map[string]entry{}, roles: make(chan struct{}, 1),
-		queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](retryFirst, retryMost)),
+		queue: controllers.NewQueue[string](retryFirst, retryMost),
 	}
 	k.metrics = newMetrics(cfg.Metrics, k.countGranted, k.countNodes)
 	keep := cfg.JudgeEvery / 2

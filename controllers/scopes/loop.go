@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/controllers"
 )
 
 const (
@@ -48,18 +49,7 @@ func (k *Keeper) Start(ctx context.Context) error {
 	g.Go(func() error { return k.watch(gctx) })
 	g.Go(func() error { return k.sweep(gctx) })
 	g.Go(func() error { return k.rolesChanged(gctx) })
-	g.Go(func() error {
-		<-gctx.Done()
-		k.queue.ShutDown() // lets the workers end
-		return nil
-	})
-	for range workers {
-		g.Go(func() error {
-			for k.work(gctx) {
-			}
-			return nil
-		})
-	}
+	controllers.Work(gctx, k.queue, workers, k.work)
 	return g.Wait()
 }
 
@@ -215,24 +205,13 @@ func (k *Keeper) sweep(ctx context.Context) error {
 	}
 }
 
-func (k *Keeper) work(ctx context.Context) bool {
-	node, end := k.queue.Get()
-	if end || ctx.Err() != nil {
-		return false
+func (k *Keeper) work(ctx context.Context, node string) error {
+	err := k.again(ctx, node)
+	if err != nil && ctx.Err() == nil && !errors.Is(err, wire.ErrConflict) {
+		k.metrics.errors.Inc()
+		k.log.Warn("scopes not judged again, trying later", zap.String("node", node), zap.Error(err))
 	}
-	defer k.queue.Done(node)
-	switch err := k.again(ctx, node); {
-	case err == nil:
-		k.queue.Forget(node)
-	case ctx.Err() != nil:
-	default:
-		if !errors.Is(err, wire.ErrConflict) {
-			k.metrics.errors.Inc()
-			k.log.Warn("scopes not judged again, trying later", zap.String("node", node), zap.Error(err))
-		}
-		k.queue.AddRateLimited(node)
-	}
-	return true
+	return err
 }
 
 // again judges a node's scopes once more, if it is ours.

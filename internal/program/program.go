@@ -26,11 +26,12 @@ type Program struct {
 	Serve func(ctx context.Context, config []byte) error
 }
 
-// Run returns the exit code: 0, or 1 with one line on stderr. An interrupt or SIGTERM ends the context of Serve.
-func (p Program) Run(args []string, stdout, stderr io.Writer) int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+// Run returns the exit code: 0, or 1 with one line on stderr. An interrupt or SIGTERM ends the context of Serve, as the end of ctx
+// does.
+func (p Program) Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	root := p.command()
+	root := p.command() //nolint:contextcheck // cobra hands it on
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)

@@ -39,7 +39,7 @@ func TestRun(t *testing.T) {
 				}
 				return tt.fault
 			}}
-			code := p.Run(tt.args, &out, &talk)
+			code := p.Run(t.Context(), tt.args, &out, &talk)
 			if code != tt.code || !strings.Contains(out.String(), tt.out) || !strings.Contains(talk.String(), tt.talk) || (tt.talk == "") != (talk.Len() == 0) {
 				t.Errorf("exit %d, %q, %q, want %+v", code, out.String(), talk.String(), tt)
 			}

@@ -1,0 +1,87 @@
+package controllers_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/frond-edge/frond/controllers"
+)
+
+// What fails comes again, later each time, what is done does not, and the same is never done twice at a time.
+func TestWork(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	queue := controllers.NewQueue[string](time.Millisecond, 4*time.Millisecond)
+	var mu sync.Mutex
+	calls, busy, done := map[string]int{}, map[string]bool{}, make(chan string, 10)
+	do := func(_ context.Context, key string) error {
+		mu.Lock()
+		if busy[key] {
+			t.Errorf("%s is done twice at a time", key)
+		}
+		busy[key] = true
+		calls[key]++
+		n := calls[key]
+		mu.Unlock()
+		defer func() {
+			mu.Lock()
+			busy[key] = false
+			mu.Unlock()
+		}()
+		if key == "hard" && n < 5 {
+			queue.Add(key) // asked for again meanwhile
+			return errors.New("not yet")
+		}
+		done <- key
+		return nil
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		controllers.Work(ctx, queue, 3, do)
+	}()
+	queue.Add("easy")
+	queue.Add("hard")
+	for range 2 {
+		select {
+		case <-done:
+		case <-time.After(time.Minute):
+			t.Fatal("not done")
+		}
+	}
+	cancel()
+	select {
+	case <-ended:
+	case <-time.After(time.Minute):
+		t.Fatal("the workers do not end")
+	}
+	if !queue.ShuttingDown() || calls["easy"] != 1 || calls["hard"] < 5 {
+		t.Errorf("shut down %v, calls %v", queue.ShuttingDown(), calls)
+	}
+}
+
+// What is at work when the end comes is finished, waited for and not repeated; what waits stays.
+func TestWorkEnds(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	queue := controllers.NewQueue[int](time.Millisecond, time.Millisecond)
+	calls := 0
+	for key := range 3 {
+		queue.Add(key)
+	}
+	controllers.Work(ctx, queue, 1, func(context.Context, int) error {
+		calls++
+		cancel()
+		return errors.New("cut short")
+	})
+	if calls != 1 {
+		t.Errorf("%d calls, want 1", calls)
+	}
+	if err := controllers.Ended(ctx, errors.New("cut short")); err != nil {
+		t.Error(err)
+	}
+	if err := controllers.Ended(t.Context(), errors.New("broken")); err == nil {
+		t.Error("a fault is hidden")
+	}
+}
