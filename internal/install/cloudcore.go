@@ -26,8 +26,6 @@ const (
 	cloudcoreFolder = "/etc/frond"
 	// clusterCA is where each pod finds the authorities of its cluster.
 	clusterCA = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
-	// inspectAddress is next to those of cloudcore's other listeners.
-	inspectAddress = "127.0.0.1:10284"
 )
 
 // cloudcore is the part of cloudcore's configuration that follows from what was installed.
@@ -44,8 +42,8 @@ func (s Settings) cloudcore() config.CloudCore {
 	for _, server := range s.servers() {
 		c.Hub.URLs = append(c.Hub.URLs, "nats://"+inCluster(server.Name)+":"+strconv.Itoa(portClient))
 	}
-	// Loopback is enough for kubectl port-forward.
-	c.Inspect = config.Inspect{Address: inspectAddress, CertFile: in(EntryCert), KeyFile: in(EntryKey), ClientCAFile: clusterCA}
+	// The port is next to those of cloudcore's other listeners; loopback is enough for kubectl port-forward.
+	c.Inspect = config.Inspect{Address: "127.0.0.1:10284", CertFile: in(EntryCert), KeyFile: in(EntryKey), ClientCAFile: clusterCA}
 	return c
 }
 
