@@ -82,9 +82,9 @@ nothing was changed; 130 interrupted. frond edge and frond dev exec end with the
 
 // mistyped finds a word that is no command of its group; cobra looks at the first word only, and shows help for the others.
 func mistyped(root *cobra.Command, args []string) error {
-	cmd, rest, err := root.Find(args)
-	if err != nil || cmd.Runnable() || cmd.ParseFlags(rest) != nil { // cobra says what is wrong
-		return nil
+	cmd, rest, unknown := root.Find(args)
+	if unknown != nil || cmd.Runnable() || cmd.ParseFlags(rest) != nil {
+		return nil //nolint:nilerr // cobra says it
 	}
 	words := cmd.Flags().Args()
 	if len(words) == 0 || words[0] == "help" {
