@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -88,9 +89,7 @@ func TestYesterdaysDesiredStateStaysYesterdays(t *testing.T) {
 	for _, subject := range targets {
 		for _, epoch := range []string{old.Header.Get("Frond-Cluster"), "another"} {
 			header := nats.Header{}
-			for name, values := range old.Header {
-				header[name] = values
-			}
+			maps.Copy(header, old.Header)
 			header.Set("Frond-Cluster", epoch)
 			th := l.breakIn(t, nil)
 			// What the hub says of the message to a consumer is in the reply subject: a late stream sequence makes it look new.
