@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers"
@@ -24,6 +25,10 @@ var errUnpublishable = errors.New("object can never be published")
 // errScopesUnknown says that nobody can tell yet what a node was granted.
 var errScopesUnknown = errors.New("scopes are not known")
 
+// errBehind says that another replica has published what this one's cache is still to hear of: an event that is on its way, after
+// an apiserver's restart perhaps. Deciding now would take the node back.
+var errBehind = errors.New("the cache is behind what the stream holds")
+
 // errRepeated says that the stream took a new message for a repetition of an old one.
 var errRepeated = errors.New("stream stored nothing, it took the message for a repetition")
 
@@ -34,7 +39,7 @@ func (e *Engine) work(ctx context.Context, queue controllers.Queue[item], it ite
 	case err == nil:
 		e.away.Forget(it)
 	case ctx.Err() != nil, errors.Is(err, errScopesUnknown):
-	case errors.Is(err, errAway):
+	case errors.Is(err, errAway), errors.Is(err, errBehind):
 		queue.AddAfter(it, e.away.When(it))
 		return nil
 	case errors.Is(err, wire.ErrConflict):
@@ -192,9 +197,13 @@ func (e *Engine) retire(s *site, alive bool) {
 func (e *Engine) settle(ctx context.Context, s *site, key wire.Key, now view) error {
 	in := input{held: now.held, acked: now.acked, ripe: time.Since(now.held.at) >= e.cfg.TombstoneAge}
 	message := wire.Message{Node: s.name, Key: key, ClusterEpoch: e.cfg.ClusterEpoch, Time: time.Now()}
+	heard := e.heard(key) // before the look at the objects, so that they are as new at least
 	var err error
 	if in.want, in.keep, err = e.wanted(s, key, &message); err != nil {
 		return err
+	}
+	if order, err := resourceversion.CompareResourceVersion(heard, now.held.version); err == nil && order < 0 && !now.held.foreign {
+		return errBehind
 	}
 	switch decide(in) {
 	case publish:
@@ -214,6 +223,9 @@ func (e *Engine) settle(ctx context.Context, s *site, key wire.Key, now view) er
 			return nil
 		}
 		message.Op, message.UID, message.Leaving = wire.Delete, now.held.uid, s.partingWord(now.held)
+		if _, err := e.read(key); errors.Is(err, errAbsent) {
+			message.Version = heard // who has heard less does not bring it back
+		}
 		return e.publish(ctx, s, message, now)
 	case purge:
 		crash.At("purge.decided")
@@ -226,6 +238,18 @@ func (e *Engine) settle(ctx context.Context, s *site, key wire.Key, now view) er
 	case nothing:
 	}
 	return nil
+}
+
+// heard is the resourceVersion up to which the cache has heard of the kind of an object; "" where no cache has it.
+func (e *Engine) heard(key wire.Key) string {
+	if isProvided(key) {
+		return ""
+	}
+	_, store := e.lookup(kindOf(key))
+	if store == nil {
+		return ""
+	}
+	return store.LastStoreSyncResourceVersion()
 }
 
 // wanted returns what the node should have of an object, nil for nothing, and fills in the message that would carry it.

@@ -155,7 +155,14 @@ func (w *world) engine(cfg desired.Config, owner desired.Ownership, agent string
 // engineOver is engine with a publisher of its own.
 func (w *world) engineOver(publisher desired.Publisher, cfg desired.Config, owner desired.Ownership, agent string) *desired.Engine {
 	w.Helper()
+	return w.engineHearing(hearing(), publisher, cfg, owner, agent)
+}
+
+// engineHearing is engineOver with watches that may be held back.
+func (w *world) engineHearing(ear *deaf, publisher desired.Publisher, cfg desired.Config, owner desired.Ownership, agent string) *desired.Engine {
+	w.Helper()
 	config := w.cluster.Limited(w, agent, desired.Rules())
+	ear.over(config)
 	objects, err := cache.New(config, desired.CacheOptions())
 	if err != nil {
 		w.Fatal(err)
