@@ -18,7 +18,8 @@ type Message struct {
 	Op   Operation
 	// UID is the object's UID in Kubernetes; "" only where it is not known yet.
 	UID string
-	// Version is the object's resourceVersion where it was written: a label, compared for equality only.
+	// Version is the object's resourceVersion where it was written: a label, compared for equality. Of a deletion downwards it is what
+	// its writer had heard of the kind. A cloudcore whose cache has heard less, of the same history, decides nothing.
 	Version string
 	// ClusterEpoch is the id of the Kubernetes history that Version belongs to; "" upwards.
 	ClusterEpoch string

@@ -10,7 +10,8 @@
 // Guarantees: the last state of each wanted object is published at least once, changes in between may be skipped; per
 // node and object in order; what is no longer wanted ends as a tombstone with the UID that was published. A delivery
 // costs no request to the apiserver. Several engines may serve one node at a time, as each publish names the message it
-// replaces; one that was stopped between decision and send changes nothing (Config.TombstoneAge). A tombstone is only
+// replaces; one that was stopped between decision and send changes nothing (Config.TombstoneAge), and one whose cache has not heard
+// of what the stream holds waits until it has. A tombstone is only
 // published from a complete view (all informers synced), and neither while the Node object is missing for less than
 // Config.Grace nor while Config.Guard holds it back.
 //
