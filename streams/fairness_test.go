@@ -97,12 +97,20 @@ func TestAFloodOfReportsIsStemmed(t *testing.T) {
 	}
 	putReports(t, nc, "bad", 0, 20_000)
 	putReports(t, nc, "good", 0, 50)
-	reg, _ := startReports(t, nc, handle, nil)
+	var asked atomic.Int32
+	reg, _ := startReports(t, nc, handle, func(m wire.Message) {
+		if m.Node == "bad" && m.Key.Name != "" {
+			asked.Add(1)
+		}
+	})
 	began := time.Now()
 	streamstest.Eventually(t, "the good node's reports", func() bool { return good.Load() >= 50 })
 	t.Logf("after %s, %v reports were dropped", time.Since(began).Round(time.Millisecond), counted(t, reg, "frond_reports_total", "flooded"))
 	if counted(t, reg, "frond_reports_total", "flooded") < 10_000 {
 		t.Error("what is dropped is not counted")
+	}
+	if asked.Load() < 10_000 {
+		t.Errorf("the node is asked for %d objects later", asked.Load())
 	}
 }
 

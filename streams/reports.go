@@ -63,7 +63,7 @@ type Reports struct {
 }
 
 // NewReports makes the reader of a plane, Report or Event. gaveUp is told of each report that Kubernetes refused for too
-// long, after it was put to the dead letters: the node should be asked for the object again, later. It must not block.
+// long, after it was put to the dead letters, and of the node and key of each that was dropped from a flood: the node should be asked for the object again, later. It must not block.
 func NewReports(plane Plane, nc *nats.Conn, handle ReportHandler, gaveUp func(m wire.Message), metrics *Metrics, log *zap.Logger) (*Reports, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
@@ -234,6 +234,10 @@ func (r *Reports) putOff(node string, msg jetstream.Msg) {
 	over, first := r.floods.note(node, msg.Subject(), time.Now())
 	if over {
 		result, settle = "flooded", msg.Term
+		// Its node may be honest, with very many objects: it is asked for the present state of this one, later.
+		if _, node, key, err := ParseSubject(msg.Subject()); err == nil && r.gaveUp != nil {
+			r.gaveUp(wire.Message{Node: node, Key: key})
+		}
 	}
 	if first {
 		r.log.Warn("a node floods the stream, what is too much is dropped", zap.String("node", node), zap.String("stream", r.stream))
