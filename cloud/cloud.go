@@ -258,8 +258,9 @@ func (c *Cloud) watchers(k core, also func(node string, beat wire.Beat)) (*twins
 	order := func(verb string) func(node, text string) error {
 		return func(node, text string) error { return streams.Order(k.nc, node, verb, []byte(text)) }
 	}
+	all := func(node string) error { return order(streams.VerbReports)(node, "") }
 	alarms := k.alarms
-	twins := newTwins(k.members.Owns, order(streams.VerbWho), order(streams.VerbFence), alarms.warn, rand.Text, c.metrics, c.log.Named("twins"))
+	twins := newTwins(k.members.Owns, order(streams.VerbWho), order(streams.VerbFence), all, alarms.warn, rand.Text, c.metrics, c.log.Named("twins"))
 	auditor := newAudit(k.members.Owns, k.engine, func(node string) error { return order(streams.VerbResync)(node, "") },
 		alarms.warn, c.metrics, c.log.Named("audit"))
 	networks, err := c.cfg.Certificates.Prefixes()
@@ -269,7 +270,7 @@ func (c *Cloud) watchers(k core, also func(node string, beat wire.Beat)) (*twins
 	names := csrs.Names{DirectHost: c.cfg.Gateway.Direct.Host, Networks: networks}
 	signed := csrs.New(names, k.clients, k.objects, k.members.Owns, alarms.warn, c.metrics, c.log.Named("csrs"))
 	calm := autonomy.New(k.clients, k.objects, k.members, alarms.warn, c.metrics, c.log.Named("autonomy"))
-	lost := newUnwell(k.objects, k.members.Owns, func(node string) error { return streams.Order(k.nc, node, streams.VerbReports, nil) },
+	lost := newUnwell(k.objects, k.members.Owns, all,
 		c.log.Named("unwell"))
 	watch := c.deaths(k.nc, k.objects, k.members)
 	beats, err := streams.NewBeats(k.nc, func(_ context.Context, node string, beat wire.Beat) {

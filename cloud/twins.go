@@ -30,6 +30,8 @@ type twins struct {
 	owns  func(node string) bool
 	ask   func(node, question string) error
 	fence func(node, instance string) error
+	// again asks for all reports: what the fenced one has said meanwhile must not stand.
+	again func(node string) error
 	tell  func(node, reason, message string)
 	// question gives a random text.
 	question func() string
@@ -49,11 +51,11 @@ type agents struct {
 	order   []string                        // of the questions
 }
 
-func newTwins(owns func(string) bool, ask, fence func(node, text string) error, tell func(node, reason, message string),
+func newTwins(owns func(string) bool, ask, fence func(node, text string) error, again func(node string) error, tell func(node, reason, message string),
 	question func() string, metrics prometheus.Registerer, log *zap.Logger,
 ) *twins {
 	w := &twins{
-		owns: owns, ask: ask, fence: fence, tell: tell, question: question, log: log, nodes: map[string]*agents{},
+		owns: owns, ask: ask, fence: fence, again: again, tell: tell, question: question, log: log, nodes: map[string]*agents{},
 		found: prometheus.NewCounter(prometheus.CounterOpts{
 			Namespace: "frond", Name: "duplicate_nodes_total", Help: "Agents fenced, or kept so, as another one of the same identity was there first.",
 		}),
@@ -127,6 +129,9 @@ func (w *twins) part(node string, rivals map[string]wire.Beat, alarm bool) {
 		if err := w.fence(node, instance); err != nil {
 			w.log.Warn("agent not fenced", zap.String("node", node), zap.Error(err))
 		}
+	}
+	if err := w.again(node); err != nil {
+		w.log.Warn("node not asked to report again", zap.String("node", node), zap.Error(err))
 	}
 }
 

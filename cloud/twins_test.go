@@ -93,7 +93,7 @@ func watched(t *testing.T) (hub *server.Server, publisher *streams.Publisher, fe
 			defer mu.Unlock()
 			fences++
 			return streams.Order(nc, node, streams.VerbFence, []byte(instance))
-		}, func(string, string, string) {}, rand.Text, prometheus.NewRegistry(), log)
+		}, func(string) error { return nil }, func(string, string, string) {}, rand.Text, prometheus.NewRegistry(), log)
 	beats, err := streams.NewBeats(nc, func(_ context.Context, node string, beat wire.Beat) { w.hear(node, beat, time.Now()) }, streams.NewMetrics(nil), log)
 	if err != nil {
 		t.Fatal(err)

@@ -24,7 +24,7 @@ import (
 func TestACopiedDiskIsReportedAndFenced(t *testing.T) {
 	const node = "edge-1"
 	shared.settle(t)
-	began := metav1.Now()
+	began := metav1.NewTime(time.Now().Truncate(time.Second)) // as events have it
 	shared.must(t, func(c *devcluster.Cluster) error {
 		return errors.Join(c.Kill(t.Context(), node), c.CopyDisk(t.Context(), node), c.Start(t.Context(), node))
 	})
