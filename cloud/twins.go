@@ -20,6 +20,8 @@ const (
 	twinAlarm = 10 * time.Minute
 	// questionsKept bounds the questions whose answers are remembered of one node.
 	questionsKept = 4
+	// fencedKept bounds the fenced instances that are remembered of one node; all are forgotten when there are more.
+	fencedKept = 8
 )
 
 // twins finds two agents with one identity: a gateway whose disk was copied. Each process of an agent has a random instance.
@@ -30,7 +32,7 @@ type twins struct {
 	owns  func(node string) bool
 	ask   func(node, question string) error
 	fence func(node, instance string) error
-	// again asks for all reports: what the fenced one has said meanwhile must not stand.
+	// again asks for all reports: what an agent has said before it was fenced must not stand.
 	again func(node string) error
 	tell  func(node, reason, message string)
 	// question gives a random text.
@@ -47,6 +49,7 @@ type agents struct {
 	last    string // the instance heard last, fenced ones left out
 	asked   time.Time
 	told    time.Time
+	fenced  map[string]bool // the instances that have said that they are
 	answers map[string]map[string]wire.Beat // by question and instance
 	order   []string                        // of the questions
 }
@@ -83,10 +86,14 @@ func (w *twins) hear(node string, beat wire.Beat, now time.Time) bool {
 	w.mu.Lock()
 	a := w.of(node)
 	rivals := a.answer(beat)
-	ask := false
+	if !beat.Fenced {
+		delete(a.fenced, beat.Instance)
+	}
+	ask, again := false, false
 	switch {
 	case beat.Fenced:
 		ask = w.owns(node) && a.due(now, fenceRenewal)
+		again = w.owns(node) && a.falls(beat.Instance) // from here on it reports nothing
 	case a.last != beat.Instance:
 		ask = a.last != "" && w.owns(node) && a.due(now, askSpacing)
 		a.last = beat.Instance
@@ -97,6 +104,11 @@ func (w *twins) hear(node string, beat wire.Beat, now time.Time) bool {
 	}
 	w.mu.Unlock()
 	w.wonder(node, ask)
+	if again {
+		if err := w.again(node); err != nil {
+			w.log.Warn("node not asked to report again", zap.String("node", node), zap.Error(err))
+		}
+	}
 	if len(rivals) > 1 && w.owns(node) {
 		w.part(node, rivals, alarm)
 	}
@@ -129,9 +141,6 @@ func (w *twins) part(node string, rivals map[string]wire.Beat, alarm bool) {
 		if err := w.fence(node, instance); err != nil {
 			w.log.Warn("agent not fenced", zap.String("node", node), zap.Error(err))
 		}
-	}
-	if err := w.again(node); err != nil {
-		w.log.Warn("node not asked to report again", zap.String("node", node), zap.Error(err))
 	}
 }
 
@@ -167,6 +176,18 @@ func (a *agents) due(now time.Time, spacing time.Duration) bool {
 		return false
 	}
 	a.asked = now
+	return true
+}
+
+// falls notes that an instance is fenced and reports whether that is news.
+func (a *agents) falls(instance string) bool {
+	if a.fenced[instance] {
+		return false
+	}
+	if a.fenced == nil || len(a.fenced) >= fencedKept {
+		a.fenced = map[string]bool{}
+	}
+	a.fenced[instance] = true
 	return true
 }
 

@@ -79,13 +79,20 @@ func disk(t *testing.T) *store.Store {
 }
 
 // watched is a cloud that looks out for twins.
-func watched(t *testing.T) (hub *server.Server, publisher *streams.Publisher, fenced func() int) {
+func watched(t *testing.T) (hub *server.Server, publisher *streams.Publisher, fenced, asked func() int) {
 	t.Helper()
 	hub = streamstest.Hub(t)
 	log := zaptest.NewLogger(t)
 	nc := streamstest.Connect(t, hub)
 	var mu sync.Mutex
-	fences := 0
+	fences, again := 0, 0
+	count := func(n *int) func() int {
+		return func() int {
+			mu.Lock()
+			defer mu.Unlock()
+			return *n
+		}
+	}
 	w := newTwins(func(string) bool { return true },
 		func(node, question string) error { return streams.Order(nc, node, streams.VerbWho, []byte(question)) },
 		func(node, instance string) error {
@@ -93,7 +100,12 @@ func watched(t *testing.T) (hub *server.Server, publisher *streams.Publisher, fe
 			defer mu.Unlock()
 			fences++
 			return streams.Order(nc, node, streams.VerbFence, []byte(instance))
-		}, func(string) error { return nil }, func(string, string, string) {}, rand.Text, prometheus.NewRegistry(), log)
+		}, func(string) error {
+			mu.Lock()
+			defer mu.Unlock()
+			again++
+			return nil
+		}, func(string, string, string) {}, rand.Text, prometheus.NewRegistry(), log)
 	beats, err := streams.NewBeats(nc, func(_ context.Context, node string, beat wire.Beat) { w.hear(node, beat, time.Now()) }, streams.NewMetrics(nil), log)
 	if err != nil {
 		t.Fatal(err)
@@ -112,11 +124,7 @@ func watched(t *testing.T) (hub *server.Server, publisher *streams.Publisher, fe
 	}
 	start(t, beats.Start)
 	start(t, calls.Start)
-	return hub, publisher, func() int {
-		mu.Lock()
-		defer mu.Unlock()
-		return fences
-	}
+	return hub, publisher, count(&fences), count(&again)
 }
 
 // attached waits until an agent was served for a moment.
@@ -129,7 +137,7 @@ func attached(t *testing.T, a *agent) {
 }
 
 func TestTheLaterOfTwoAgentsWithOneIdentityIsFenced(t *testing.T) {
-	hub, publisher, _ := watched(t)
+	hub, publisher, _, asked := watched(t)
 	first := newAgent(t, hub, disk(t))
 	attached(t, first)
 	second := newAgent(t, hub, disk(t))
@@ -138,6 +146,7 @@ func TestTheLaterOfTwoAgentsWithOneIdentityIsFenced(t *testing.T) {
 		t.Fatal("the one that was there first is fenced")
 	}
 	key := thing("a")
+	streamstest.Eventually(t, "what the fenced one has reported is asked for again", func() bool { return asked() > 0 })
 	m := wire.Message{Node: edge, Key: key, Op: wire.Apply, UID: "u", Version: "1", Time: time.Now(), Object: body(key, "u", "1")}
 	if _, err := publisher.Publish(t.Context(), m, 0); err != nil {
 		t.Fatal(err)
@@ -155,7 +164,7 @@ func TestTheLaterOfTwoAgentsWithOneIdentityIsFenced(t *testing.T) {
 
 // A gateway that is restarted, however quickly, is no twin of itself.
 func TestAQuickRestartIsNoTwin(t *testing.T) {
-	hub, _, fenced := watched(t)
+	hub, _, fenced, _ := watched(t)
 	st := disk(t)
 	for range 8 {
 		a := newAgent(t, hub, st)
