@@ -49,7 +49,7 @@ type agents struct {
 	last    string // the instance heard last, fenced ones left out
 	asked   time.Time
 	told    time.Time
-	fenced  map[string]bool // the instances that have said that they are
+	fenced  map[string]bool                 // the instances that have said that they are
 	answers map[string]map[string]wire.Beat // by question and instance
 	order   []string                        // of the questions
 }
