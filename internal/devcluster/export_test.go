@@ -32,7 +32,11 @@ func Rendered(dir, run string, spec Spec, programs toolchain.Paths) error {
 	if err := writeMetricsServer(l, s); err != nil {
 		return err
 	}
-	if _, err := writeHub(l, s); err != nil {
+	files, _, err := makeMaterial(l, s)
+	if err != nil {
+		return err
+	}
+	if _, err := writeHub(l, s, files); err != nil {
 		return err
 	}
 	if _, err := writeWan(l, s); err != nil {

@@ -175,7 +175,7 @@ func TestRenderingTwiceKeepsKeys(t *testing.T) {
 			t.Fatal(err)
 		}
 		var all strings.Builder
-		for _, f := range []string{"kubeconfig", "hub-1/nats-server.conf", "nats/ca.crt", "edge-1/edgecore.yaml"} {
+		for _, f := range []string{"kubeconfig", "hub-1/nats-server.conf", "frond-system/frond-ca/ca.crt", "frond-system/frond-hub-0/tls.crt", "edge-1/edgecore.yaml"} {
 			data, err := os.ReadFile(filepath.Join(dir, f))
 			if err != nil {
 				t.Fatal(err)
