@@ -109,7 +109,7 @@ func inPods(file string) bool { return strings.HasSuffix(file, "/"+install.Entry
 // readMaterial reads all files. What is not there it takes from where an earlier frond had it.
 func readMaterial(l layout) (install.Files, error) {
 	files := install.Files{}
-	found, err := filepath.Glob(filepath.Join(l.material(), "*", "[!.]*"))
+	found, err := filepath.Glob(filepath.Join(l.material(), "*", "[^.]*"))
 	if err != nil {
 		return nil, fmt.Errorf("find keys: %w", err)
 	}

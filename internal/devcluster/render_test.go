@@ -184,7 +184,7 @@ func TestRenderingTwiceKeepsKeys(t *testing.T) {
 		}
 		return all.String()
 	}
-	if first := read(); first != read() {
-		t.Error("files changed")
+	if diff := cmp.Diff(read(), read()); diff != "" {
+		t.Errorf("files changed (-first +second):\n%s", diff)
 	}
 }
