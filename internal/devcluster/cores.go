@@ -103,6 +103,11 @@ func writeCores(l layout, s state) error {
 			return err
 		}
 	}
+	return writeGateways(l, s, ca)
+}
+
+// writeGateways is the part of writeCores that is about gateways.
+func writeGateways(l layout, s state, ca *pki.Authority) error {
 	for i, name := range numbered("edge", s.Spec.Edges) {
 		if err := writeEdge(l, s, ca, name, i+1); err != nil {
 			return err

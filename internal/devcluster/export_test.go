@@ -16,6 +16,7 @@ var (
 	ClusterID   = clusterID
 	Lock        = lock
 	CNIConfig   = cniConfig
+	Formerly    = formerly
 )
 
 // Rendered writes all files of a cluster of this spec in dir and run, with ports counted up from 20000.

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/frond-edge/frond/internal/devcluster/daemon"
+	"github.com/frond-edge/frond/internal/devcluster/pki"
 	"github.com/frond-edge/frond/internal/devcluster/wan"
 	"github.com/frond-edge/frond/internal/install"
 )
@@ -84,7 +85,11 @@ func (c *Cluster) synchronize(ctx context.Context) error {
 	if err := c.reload(numbered("hub", s.Spec.Hubs)); err != nil || before == report.CAHash {
 		return err
 	}
-	return writeCores(l, s) // gateways that are to join are told of the authority's hash
+	ca, err := pki.NewAuthority(l.pki(), "ca")
+	if err != nil {
+		return err
+	}
+	return writeGateways(l, s, ca) // the authority's hash is for those that are to join
 }
 
 // Sync brings to the hub's servers and the cloudcores what frond init and frond ca rotate have written to Kubernetes since Up. Gateways

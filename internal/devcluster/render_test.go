@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -186,5 +187,41 @@ func TestRenderingTwiceKeepsKeys(t *testing.T) {
 	}
 	if diff := cmp.Diff(read(), read()); diff != "" {
 		t.Errorf("files changed (-first +second):\n%s", diff)
+	}
+}
+
+// A cluster whose files have the names that an earlier frond gave them keeps its authority and its keys: gateways have joined there.
+func TestAnEarlierClusterKeepsItsKeys(t *testing.T) {
+	dir, run := t.TempDir(), t.TempDir()
+	spec := devcluster.Spec{Edges: 1, Cloudcores: 1, Hubs: 1, Runtime: devcluster.Hollow}
+	render := func() (keys []string) {
+		t.Helper()
+		if err := devcluster.Rendered(dir, run, spec, paths()); err != nil {
+			t.Fatal(err)
+		}
+		for f, word := range map[string]*regexp.Regexp{"hub-1/nats-server.conf": nkey, "edge-1/edgecore.yaml": caHash} {
+			data, err := os.ReadFile(filepath.Join(dir, f))
+			if err != nil {
+				t.Fatal(err)
+			}
+			keys = append(keys, word.FindAllString(string(data), -1)...)
+		}
+		slices.Sort(keys)
+		return slices.Compact(keys)
+	}
+	before := render()
+	if len(before) != 7 { // an account, five users, an authority
+		t.Fatalf("%d keys", len(before))
+	}
+	for name, file := range devcluster.Formerly {
+		if err := os.Rename(filepath.Join(dir, "frond-system", file), filepath.Join(dir, "nats", name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.RemoveAll(filepath.Join(dir, "frond-system")); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(before, render()); diff != "" {
+		t.Errorf("other keys (-before +after):\n%s", diff)
 	}
 }

@@ -57,7 +57,9 @@ func TestThePrintedCommandJoins(t *testing.T) {
 			"--ignore-preflight-errors", "root,cgroups,ports,disk,clock",
 		})...)
 	}
-	known := func() string { return kubectl(t, "get", "nodeidentity", "--ignore-not-found", node, "-o", "jsonpath={.spec.key}") }
+	known := func() string {
+		return kubectl(t, "get", "nodeidentity", "--ignore-not-found", node, "-o", "jsonpath={.spec.key}")
+	}
 
 	wrong := slices.Clone(words)
 	wrong[hash] = "sha256:" + strings.Repeat("0", 64)

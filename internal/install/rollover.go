@@ -102,7 +102,7 @@ func advance(have Files, step Step, now time.Time) (Files, []Change, error) {
 	case step == StepSwitch && r.Next == "" && r.Previous == "":
 		return nil, nil, errors.New("there is no next authority: run frond ca rotate add first")
 	case step == StepSwitch && r.Next != "":
-		voucher, err := Vouch(have[in(EntryBundle)], have[in(EntryAuthorityKey)], have[in(entryNext)])
+		voucher, err := vouchFor(have[in(EntryBundle)], have[in(EntryAuthorityKey)], have[in(entryNext)])
 		if err != nil {
 			return nil, nil, err
 		}
