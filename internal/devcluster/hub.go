@@ -3,6 +3,8 @@ package devcluster
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,6 +17,7 @@ import (
 	"github.com/google/renameio/v2"
 	"github.com/nats-io/jsm.go/natscontext"
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nkeys"
 
 	"github.com/frond-edge/frond/internal/hubconf"
 	"github.com/frond-edge/frond/internal/install"
@@ -104,13 +107,26 @@ func hubURLs(s state) []string {
 
 // dialHub connects to one server of the hub, to see the servers themselves.
 func dialHub(l layout, url string) (*nats.Conn, error) {
-	in := func(entry string) string { return l.secret(install.FolderAdmin, entry) }
-	key, err := nats.NkeyOptionFromSeed(in(install.EntrySysSeed))
+	files, err := readMaterial(l)
+	if err != nil {
+		return nil, err
+	}
+	in := func(entry string) []byte { return files[install.FolderAdmin+"/"+entry] }
+	key, err := nkeys.FromSeed(bytes.TrimSpace(in(install.EntrySysSeed)))
 	if err != nil {
 		return nil, fmt.Errorf("read nkey: %w", err)
 	}
-	nc, err := nats.Connect(url, key, nats.Name("frond dev"), nats.NoReconnect(), nats.Timeout(2*time.Second),
-		nats.RootCAs(in(install.EntryBundle)), nats.ClientCert(in(install.EntryCert), in(install.EntryKey)))
+	public, err := key.PublicKey()
+	if err != nil {
+		return nil, fmt.Errorf("read nkey: %w", err)
+	}
+	cert, err := tls.X509KeyPair(in(install.EntryCert), in(install.EntryKey))
+	if err != nil {
+		return nil, fmt.Errorf("read certificate: %w", err)
+	}
+	secret := &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: x509.NewCertPool(), Certificates: []tls.Certificate{cert}}
+	secret.RootCAs.AppendCertsFromPEM(in(install.EntryBundle))
+	nc, err := nats.Connect(url, nats.Nkey(public, key.Sign), nats.Secure(secret), nats.Name("frond dev"), nats.NoReconnect(), nats.Timeout(2*time.Second))
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", url, err)
 	}

@@ -215,8 +215,12 @@ func TestAnEarlierClusterKeepsItsKeys(t *testing.T) {
 	if len(before) != 7 { // an account, five users, an authority
 		t.Fatalf("%d keys", len(before))
 	}
-	for name, file := range devcluster.Formerly {
-		if err := os.Rename(filepath.Join(dir, "frond-system", file), filepath.Join(dir, "nats", name)); err != nil {
+	for file, name := range devcluster.Formerly {
+		data, err := os.ReadFile(filepath.Join(dir, "frond-system", file))
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, "nats", name), data, 0o600)
+		}
+		if err != nil {
 			t.Fatal(err)
 		}
 	}
