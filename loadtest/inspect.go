@@ -22,7 +22,7 @@ func (w *World) nodes(ctx context.Context) (inspect.Nodes, error) {
 	if err != nil {
 		return answer, fmt.Errorf("read kubeconfig: %w", err)
 	}
-	cfg.ServerName = inspect.ServerName
+	cfg.ServerName, cfg.CAFile, cfg.CAData = inspect.ServerName, w.cluster.HubCA(), nil
 	transport, err := kuberest.TransportFor(cfg)
 	if err != nil {
 		return answer, fmt.Errorf("read kubeconfig: %w", err)

@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/frond-edge/frond/deploy/rbac"
+	"github.com/frond-edge/frond/api/identity"
 	"github.com/frond-edge/frond/internal/devcluster/pki"
 )
 
@@ -24,18 +24,15 @@ func writeCloudcore(l layout, ports map[string]int, ca *pki.Authority) error {
 
 // installAccounts tells Kubernetes of the service accounts of what runs beside it, and fetches their tokens.
 func (c *Cluster) installAccounts(ctx context.Context) error {
-	return errors.Join(c.installKinds(ctx), c.installMetricsServer(ctx),
-		c.install(ctx, rbac.Cloudcore(), "cloudcore", "frond-system", cloudcoreToken(c.layout)))
+	return errors.Join(c.synchronize(ctx), c.installMetricsServer(ctx),
+		c.writeAccount(ctx, "cloudcore", identity.Namespace, cloudcoreToken(c.layout)))
 }
 
-// install applies a manifest and writes a token of one of its service accounts.
-func (c *Cluster) install(ctx context.Context, manifest, account, namespace, tokenFile string) error {
-	if _, err := c.Kubectl(ctx, manifest, "apply", "--server-side", "--force-conflicts", "--validate=false", "-f", "-"); err != nil {
-		return fmt.Errorf("install %s: %w", account, err)
-	}
+// writeAccount writes a token of a service account.
+func (c *Cluster) writeAccount(ctx context.Context, account, namespace, tokenFile string) error {
 	token, err := c.Kubectl(ctx, "", "create", "token", account, "--namespace="+namespace, "--duration=87600h") // like the certificates
 	if err != nil {
-		return fmt.Errorf("install %s: %w", account, err)
+		return fmt.Errorf("token of %s: %w", account, err)
 	}
 	return writeFile(filepath.Clean(tokenFile), []byte(strings.TrimSpace(token)), 0o600)
 }
@@ -49,5 +46,8 @@ func (c *Cluster) installMetricsServer(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("install metrics-server: %w", err)
 	}
-	return c.install(ctx, string(manifest), metricsServer, "kube-system", c.layout.in(metricsServer+".token"))
+	if _, err := c.Kubectl(ctx, string(manifest), "apply", "--server-side", "--force-conflicts", "--validate=false", "-f", "-"); err != nil {
+		return fmt.Errorf("install metrics-server: %w", err)
+	}
+	return c.writeAccount(ctx, metricsServer, "kube-system", c.layout.in(metricsServer+".token"))
 }

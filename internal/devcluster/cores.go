@@ -13,32 +13,22 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/internal/devcluster/pki"
 	"github.com/frond-edge/frond/internal/devcluster/wan"
+	"github.com/frond-edge/frond/internal/install"
 )
 
 // cloudcoreConfig is the configuration file of one cloudcore.
 func cloudcoreConfig(l layout, s state, name string) config.CloudCore {
-	c := config.CloudCore{
-		ID:         name,
-		Kubeconfig: l.in("cloudcore.kubeconfig"),
-		Listen:     loopback(s.Ports[name]),
-		Replicas:   s.Spec.Hubs,
-		Inspect:    inspectConfig(l, s, name),
-		Identity:   identityConfig(l),
-		Hub: config.Hub{
-			URLs:     hubURLs(s),
-			NkeyFile: l.seed(cloudUser),
-			CAFile:   l.in("nats", "ca.crt"),
-			CertFile: l.in("nats", cloudUser+".crt"),
-			KeyFile:  l.in("nats", cloudUser+".key"),
-		},
-		Gateway: config.Gateway{
-			// The apiserver knows one address. All cloudcores listen on it, and the kernel spreads what comes in.
-			Address: loopback(s.Ports["egress"]), ScrapeAddress: loopback(s.Ports["scrape"]), ReusePort: true,
-			CertFile: filepath.Join(l.pki(), "gateway.crt"), KeyFile: filepath.Join(l.pki(), "gateway.key"),
-			ClientCAFile:    filepath.Join(l.pki(), "egress-ca.crt"),
-			KubeletCAFile:   filepath.Join(l.pki(), "ca.crt"),
-			KubeletCertFile: filepath.Join(l.pki(), "kubelet-scrape.crt"), KubeletKeyFile: filepath.Join(l.pki(), "kubelet-scrape.key"),
-		},
+	// Gateways are told of no URLs: they keep those that they have, which lead through the WAN.
+	c := settings(s).Cloudcore(l.secret(install.FolderCloudcore, ""), filepath.Join(l.pki(), "ca.crt"))
+	c.ID, c.Kubeconfig, c.Listen = name, l.in("cloudcore.kubeconfig"), loopback(s.Ports[name])
+	c.Hub.URLs, c.Inspect.Address = hubURLs(s), loopback(s.Ports[inspectPort(name)])
+	c.Gateway = config.Gateway{
+		// The apiserver knows one address. All cloudcores listen on it, and the kernel spreads what comes in.
+		Address: loopback(s.Ports["egress"]), ScrapeAddress: loopback(s.Ports["scrape"]), ReusePort: true,
+		CertFile: filepath.Join(l.pki(), "gateway.crt"), KeyFile: filepath.Join(l.pki(), "gateway.key"),
+		ClientCAFile:    filepath.Join(l.pki(), "egress-ca.crt"),
+		KubeletCAFile:   filepath.Join(l.pki(), "ca.crt"),
+		KubeletCertFile: filepath.Join(l.pki(), "kubelet-scrape.crt"), KubeletKeyFile: filepath.Join(l.pki(), "kubelet-scrape.key"),
 	}
 	if s.Spec.Direct {
 		c.Gateway.Direct = directConfig(l, s)
@@ -109,13 +99,15 @@ func writeCores(l layout, s state) error {
 		}
 	}
 	for _, name := range numbered("cloudcore", s.Spec.Cloudcores) {
-		if err := issueInspect(ca, l, name); err != nil {
-			return err
-		}
 		if err := writeYAML(l.in(name, "cloudcore.yaml"), cloudcoreConfig(l, s, name)); err != nil {
 			return err
 		}
 	}
+	return writeGateways(l, s, ca)
+}
+
+// writeGateways is the part of writeCores that is about gateways.
+func writeGateways(l layout, s state, ca *pki.Authority) error {
 	for i, name := range numbered("edge", s.Spec.Edges) {
 		if err := writeEdge(l, s, ca, name, i+1); err != nil {
 			return err
@@ -168,6 +160,7 @@ func writeYAML(path string, v any) error {
 
 // writeEnv writes what a shell sources to look around.
 func writeEnv(l layout, s state) error {
+	in := func(entry string) string { return l.secret(install.FolderAdmin, entry) }
 	env := fmt.Sprintf(`# Made by "frond dev up". In a shell: . %[1]s
 export KUBECONFIG=%[2]q
 export PATH=%[3]q:"$PATH"
@@ -176,8 +169,8 @@ export FROND_CLOUDCORE=%[11]q
 # The nats CLI, as admin. With a context instead: XDG_CONFIG_HOME=%[4]q nats --context %[5]s
 export NATS_URL=%[6]q NATS_NKEY=%[7]q
 export NATS_CA=%[8]q NATS_CERT=%[9]q NATS_KEY=%[10]q
-`, l.in("env"), l.kubeconfig(), l.in("bin"), l.dir, contextName, strings.Join(hubURLs(s), ","), l.seed(adminUser),
-		l.in("nats", "ca.crt"), l.in("nats", adminUser+".crt"), l.in("nats", adminUser+".key"), inspectURLs(s))
+`, l.in("env"), l.kubeconfig(), l.in("bin"), l.dir, contextName, strings.Join(hubURLs(s), ","), in(install.EntryAdminSeed),
+		in(install.EntryBundle), in(install.EntryCert), in(install.EntryKey), inspectURLs(s))
 	return writeFile(l.in("env"), []byte(env), 0o644)
 }
 

@@ -8,6 +8,9 @@
 //
 // Without root, or when asked, gateways use edgecore's hollow runtime and share the host's network.
 //
+// What the hub and the cloudcores need is made by internal/install, as by frond init: first in the folder, for the hub runs before
+// Kubernetes does, then in Kubernetes, which has the last word from then on. Only Kubernetes' own certificates are made here.
+//
 // The frond command and the end-to-end tests use this package alike. It is Linux only, and for development: one user's
-// loopback, certificates that live ten years, an etcd that does not sync.
+// loopback, an etcd that does not sync, and certificates of Kubernetes that live ten years.
 package devcluster

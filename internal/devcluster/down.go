@@ -10,6 +10,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
+
+	"github.com/frond-edge/frond/api/identity"
 )
 
 // downTimeout bounds Down; each part has its own, shorter time to end before it is killed.
@@ -92,7 +94,7 @@ func (c *Cluster) removeFiles(keepLogs bool) error {
 		c.releaseDisk(e)
 	}
 	names := []string{
-		"bin", "pki", "nats", "etcd", "env", "wan.json", "egress.yaml", "kubeconfig",
+		"bin", "pki", "nats", identity.Namespace, "etcd", "env", "wan.json", "egress.yaml", "kubeconfig",
 		"controller-manager.kubeconfig", "scheduler.kubeconfig", "cloudcore.kubeconfig", "cloudcore.token",
 		"metrics-server.kubeconfig", "metrics-server.token", "metrics-server.yaml",
 	}

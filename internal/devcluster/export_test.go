@@ -16,6 +16,7 @@ var (
 	ClusterID   = clusterID
 	Lock        = lock
 	CNIConfig   = cniConfig
+	Formerly    = formerly
 )
 
 // Rendered writes all files of a cluster of this spec in dir and run, with ports counted up from 20000.
@@ -32,7 +33,11 @@ func Rendered(dir, run string, spec Spec, programs toolchain.Paths) error {
 	if err := writeMetricsServer(l, s); err != nil {
 		return err
 	}
-	if _, err := writeHub(l, s); err != nil {
+	files, _, err := makeMaterial(l, s)
+	if err != nil {
+		return err
+	}
+	if _, err := writeHub(l, s, files); err != nil {
 		return err
 	}
 	if _, err := writeWan(l, s); err != nil {

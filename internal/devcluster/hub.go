@@ -3,6 +3,8 @@ package devcluster
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,47 +19,19 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nkeys"
 
-	"github.com/frond-edge/frond/internal/devcluster/pki"
-	"github.com/frond-edge/frond/internal/devcluster/wan"
 	"github.com/frond-edge/frond/internal/hubconf"
-)
-
-// The users of the hub beside the nodes: hubconf.Users.
-const (
-	cloudUser   = "cloudcore"
-	adminUser   = "admin"
-	sysUser     = "sys"
-	calloutUser = "callout"
-	kickerUser  = "kicker"
+	"github.com/frond-edge/frond/internal/install"
 )
 
 // contextName is the name of the nats CLI's context.
 const contextName = "frond-dev"
 
-// cells is how many accounts nodes are spread over: two nodes may share one, or not.
-const cells = 4
-
-// writeHub makes the certificates, nkeys and configuration files of the hub's servers and of all that connect to them.
-// It returns the names of the servers whose file has changed.
-func writeHub(l layout, s state) (changed []string, err error) {
-	ca, err := pki.NewAuthority(l.hubPKI(), "ca")
-	if err != nil {
-		return nil, err
-	}
+// writeHub writes the configuration files of the hub's servers and of people who connect to them. It returns the names of the
+// servers whose file has changed.
+func writeHub(l layout, s state, files install.Files) (changed []string, err error) {
 	hubs := numbered("hub", s.Spec.Hubs)
-	base := hubconf.Config{CA: ca.Cert, Cells: cells}
-	for user, public := range map[string]*string{
-		sysUser: &base.Users.System, cloudUser: &base.Users.Cloudcore, adminUser: &base.Users.Admin,
-		calloutUser: &base.Users.Callout, kickerUser: &base.Users.Kicker,
-	} {
-		if *public, err = seed(l.seed(user), nkeys.CreateUser); err != nil {
-			return nil, err
-		}
-		if _, err := ca.Issue(user, pki.Subject{Name: user}); err != nil {
-			return nil, err
-		}
-	}
-	if base.Issuer, err = seed(l.seed("issuer"), nkeys.CreateAccount); err != nil {
+	base := hubconf.Config{Cells: cells}
+	if base.Issuer, base.Users, err = files.HubKeys(); err != nil {
 		return nil, err
 	}
 	if len(hubs) > 1 {
@@ -65,12 +39,11 @@ func writeHub(l layout, s state) (changed []string, err error) {
 			base.Routes = append(base.Routes, "nats-route://"+loopback(s.Ports[h+"-cluster"]))
 		}
 	}
-	for _, h := range hubs {
+	for i, h := range hubs {
+		in := func(entry string) string { return l.secret(install.FolderHub(i), entry) }
 		conf := base
 		conf.Name, conf.Store = h, l.in(h, "data")
-		if conf.Cert, conf.Key, err = hubCertificate(l, ca, h); err != nil {
-			return nil, err
-		}
+		conf.CA, conf.Cert, conf.Key = in(install.EntryBundle), in(install.EntryCert), in(install.EntryKey)
 		conf.Client, conf.Leaf = loopback(s.Ports[h]), loopback(s.Ports[h+"-leaf"])
 		if len(hubs) > 1 {
 			conf.Cluster = loopback(s.Ports[h+"-cluster"])
@@ -91,35 +64,18 @@ func writeHub(l layout, s state) (changed []string, err error) {
 	return changed, writeContexts(l, s)
 }
 
-// hubCertificate makes the certificate of a server and the file of it that ends with the authority's.
-func hubCertificate(l layout, ca *pki.Authority, hub string) (chain, key string, err error) {
-	pair, err := ca.Issue(hub, pki.Subject{Name: hub, Hosts: []string{"127.0.0.1", "::1", "localhost", hub, wan.Gateway}})
-	if err != nil {
-		return "", "", err
-	}
-	var data []byte
-	for _, file := range []string{pair.Cert, ca.Cert} {
-		part, err := os.ReadFile(file)
-		if err != nil {
-			return "", "", fmt.Errorf("read certificate: %w", err)
-		}
-		data = append(data, part...)
-	}
-	chain = filepath.Join(l.hubPKI(), hub+".chain.crt")
-	return chain, pair.Key, writeFile(chain, data, 0o644)
-}
-
 // writeContexts writes contexts for the nats CLI where XDG_CONFIG_HOME=DIR makes it look, and the admin's once more as
 // nats/context.json.
 func writeContexts(l layout, s state) error {
-	for name, user := range map[string]string{contextName: adminUser, contextName + "-sys": sysUser} {
+	in := func(entry string) string { return l.secret(install.FolderAdmin, entry) }
+	for name, seed := range map[string]string{contextName: install.EntryAdminSeed, contextName + "-sys": install.EntrySysSeed} {
 		c, err := natscontext.New(name, false,
 			natscontext.WithServerURL(strings.Join(hubURLs(s), ",")),
-			natscontext.WithDescription("Frond development cluster in "+l.dir+", as "+user),
-			natscontext.WithNKey(l.seed(user)),
-			natscontext.WithCA(l.in("nats", "ca.crt")),
-			natscontext.WithCertificate(l.in("nats", user+".crt")),
-			natscontext.WithKey(l.in("nats", user+".key")))
+			natscontext.WithDescription("Frond development cluster in "+l.dir),
+			natscontext.WithNKey(in(seed)),
+			natscontext.WithCA(in(install.EntryBundle)),
+			natscontext.WithCertificate(in(install.EntryCert)),
+			natscontext.WithKey(in(install.EntryKey)))
 		if err != nil {
 			return fmt.Errorf("make nats context: %w", err)
 		}
@@ -128,7 +84,7 @@ func writeContexts(l layout, s state) error {
 			return fmt.Errorf("encode nats context: %w", err)
 		}
 		paths := []string{l.in("nats", "context", name+".json")}
-		if user == adminUser {
+		if name == contextName {
 			paths = append(paths, l.in("nats", "context.json"))
 		}
 		for _, path := range paths {
@@ -149,40 +105,30 @@ func hubURLs(s state) []string {
 	return urls
 }
 
-// seed reads an nkey seed, or makes it, and returns the public key.
-func seed(path string, create func() (nkeys.KeyPair, error)) (public string, err error) {
-	data, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		pair, err := create()
-		if err != nil {
-			return "", fmt.Errorf("make nkey: %w", err)
-		}
-		if data, err = pair.Seed(); err != nil {
-			return "", fmt.Errorf("make nkey: %w", err)
-		}
-		if err := writeFile(path, data, 0o600); err != nil {
-			return "", err
-		}
-	} else if err != nil {
-		return "", fmt.Errorf("read nkey: %w", err)
-	}
-	pair, err := nkeys.FromSeed(bytes.TrimSpace(data))
+// dialHub connects to one server of the hub, to see the servers themselves.
+func dialHub(l layout, url string) (*nats.Conn, error) {
+	files, err := readMaterial(l)
 	if err != nil {
-		return "", fmt.Errorf("read nkey %s: %w", path, err)
+		return nil, err
 	}
-	return pair.PublicKey()
-}
-
-// dialHub connects to one server of the hub as sysUser or adminUser.
-func dialHub(l layout, url, user string) (*nats.Conn, error) {
-	key, err := nats.NkeyOptionFromSeed(l.seed(user))
+	in := func(entry string) []byte { return files[install.FolderAdmin+"/"+entry] }
+	key, err := nkeys.FromSeed(bytes.TrimSpace(in(install.EntrySysSeed)))
 	if err != nil {
 		return nil, fmt.Errorf("read nkey: %w", err)
 	}
-	nc, err := nats.Connect(url, key, nats.Name("frond dev"), nats.NoReconnect(), nats.Timeout(2*time.Second),
-		nats.RootCAs(l.in("nats", "ca.crt")), nats.ClientCert(l.in("nats", user+".crt"), l.in("nats", user+".key")))
+	public, err := key.PublicKey()
 	if err != nil {
-		return nil, fmt.Errorf("connect to %s as %s: %w", url, user, err)
+		return nil, fmt.Errorf("read nkey: %w", err)
+	}
+	cert, err := tls.X509KeyPair(in(install.EntryCert), in(install.EntryKey))
+	if err != nil {
+		return nil, fmt.Errorf("read certificate: %w", err)
+	}
+	secret := &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: x509.NewCertPool(), Certificates: []tls.Certificate{cert}}
+	secret.RootCAs.AppendCertsFromPEM(in(install.EntryBundle))
+	nc, err := nats.Connect(url, nats.Nkey(public, key.Sign), nats.Secure(secret), nats.Name("frond dev"), nats.NoReconnect(), nats.Timeout(2*time.Second))
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s: %w", url, err)
 	}
 	return nc, nil
 }
@@ -190,7 +136,7 @@ func dialHub(l layout, url, user string) (*nats.Conn, error) {
 // hubReady asks one server about itself. It is ready once it knows the leader of the JetStream cluster and has caught
 // up with it.
 func hubReady(ctx context.Context, l layout, s state, hub string) error {
-	nc, err := dialHub(l, "nats://"+loopback(s.Ports[hub]), sysUser)
+	nc, err := dialHub(l, "nats://"+loopback(s.Ports[hub]))
 	if err != nil {
 		return err
 	}

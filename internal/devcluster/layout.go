@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+
+	"github.com/frond-edge/frond/api/identity"
 )
 
 // layout names each file of a cluster. dir lasts; run holds sockets and mounts, is short and may vanish in a reboot.
@@ -36,14 +38,18 @@ func (l layout) in(elem ...string) string { return filepath.Join(append([]string
 
 func (l layout) bin(name string) string    { return l.in("bin", name) }
 func (l layout) pki() string               { return l.in("pki") }
-func (l layout) hubPKI() string            { return l.in("nats") }
+func (l layout) material() string          { return l.in(identity.Namespace) }
 func (l layout) egress() string            { return l.in("egress.yaml") }
 func (l layout) kubeconfig() string        { return l.in("kubeconfig") }
 func (l layout) log(part string) string    { return l.in("logs", part+".log") }
-func (l layout) seed(user string) string   { return l.in("nats", user+".nk") }
 func (l layout) wanConfig() string         { return l.in("wan.json") }
 func (l layout) wanSocket() string         { return filepath.Join(l.run, "wan.sock") }
 func (l layout) hubConfig(h string) string { return l.in(h, "nats-server.conf") }
+
+// secret is the file of an entry of a Secret that frond init makes.
+func (l layout) secret(folder, entry string) string {
+	return filepath.Join(l.material(), folder, entry)
+}
 
 func (l layout) edge(edge string) edgeLayout {
 	return edgeLayout{dir: l.in(edge), run: filepath.Join(l.run, edge), cgroup: clusterID(l.dir) + "/" + edge}

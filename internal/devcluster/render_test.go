@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -177,7 +178,7 @@ func TestRenderingTwiceKeepsKeys(t *testing.T) {
 			t.Fatal(err)
 		}
 		var all strings.Builder
-		for _, f := range []string{"kubeconfig", "hub-1/nats-server.conf", "nats/ca.crt", "edge-1/edgecore.yaml"} {
+		for _, f := range []string{"kubeconfig", "hub-1/nats-server.conf", "frond-system/frond-ca/ca.crt", "frond-system/frond-hub-0/tls.crt", "edge-1/edgecore.yaml"} {
 			data, err := os.ReadFile(filepath.Join(dir, f))
 			if err != nil {
 				t.Fatal(err)
@@ -186,7 +187,47 @@ func TestRenderingTwiceKeepsKeys(t *testing.T) {
 		}
 		return all.String()
 	}
-	if first := read(); first != read() {
-		t.Error("files changed")
+	if diff := cmp.Diff(read(), read()); diff != "" {
+		t.Errorf("files changed (-first +second):\n%s", diff)
+	}
+}
+
+// A cluster whose files have the names that an earlier frond gave them keeps its authority and its keys: gateways have joined there.
+func TestAnEarlierClusterKeepsItsKeys(t *testing.T) {
+	dir, run := t.TempDir(), t.TempDir()
+	spec := devcluster.Spec{Edges: 1, Cloudcores: 1, Hubs: 1, Runtime: devcluster.Hollow}
+	render := func() (keys []string) {
+		t.Helper()
+		if err := devcluster.Rendered(dir, run, spec, paths()); err != nil {
+			t.Fatal(err)
+		}
+		for f, word := range map[string]*regexp.Regexp{"hub-1/nats-server.conf": nkey, "edge-1/edgecore.yaml": caHash} {
+			data, err := os.ReadFile(filepath.Join(dir, f))
+			if err != nil {
+				t.Fatal(err)
+			}
+			keys = append(keys, word.FindAllString(string(data), -1)...)
+		}
+		slices.Sort(keys)
+		return slices.Compact(keys)
+	}
+	before := render()
+	if len(before) != 7 { // an account, five users, an authority
+		t.Fatalf("%d keys", len(before))
+	}
+	for file, name := range devcluster.Formerly {
+		data, err := os.ReadFile(filepath.Join(dir, "frond-system", file))
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, "nats", name), data, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.RemoveAll(filepath.Join(dir, "frond-system")); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(before, render()); diff != "" {
+		t.Errorf("other keys (-before +after):\n%s", diff)
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"syscall"
 	"time"
 
 	"github.com/frond-edge/frond/internal/devcluster/daemon"
@@ -192,14 +191,19 @@ func (c *Cluster) write(ctx context.Context) error {
 	if err := writeMetricsServer(l, s); err != nil {
 		return err
 	}
-	changed, err := writeHub(l, s)
+	files, renewed, err := makeMaterial(l, s)
 	if err != nil {
 		return err
 	}
-	for _, h := range changed {
-		if err := s.Processes[h].Signal(syscall.SIGHUP); err != nil && !errors.Is(err, daemon.ErrGone) {
-			return fmt.Errorf("reload %s: %w", h, err)
-		}
+	changed, err := writeHub(l, s, files)
+	if err != nil {
+		return err
+	}
+	if renewed {
+		changed = numbered("hub", s.Spec.Hubs)
+	}
+	if err := c.reload(changed); err != nil {
+		return err
 	}
 	if err := writeCores(l, s); err != nil {
 		return err

@@ -32,23 +32,30 @@ const (
 	portCloudcore = 10280
 )
 
-// cloudcore is the part of cloudcore's configuration that follows from what was installed.
-func (s Settings) cloudcore() config.CloudCore {
-	in := func(entry string) string { return path.Join(cloudcoreFolder, entry) }
-	c := config.CloudCore{
+// Cloudcore is the part of cloudcore's configuration that is the same wherever its Secret is: in a folder with an entry a file.
+// clusterCA is the file of the authorities of Kubernetes.
+func (s Settings) Cloudcore(folder, clusterCA string) config.CloudCore {
+	in := func(entry string) string { return path.Join(folder, entry) }
+	return config.CloudCore{
 		Hub: config.Hub{NkeyFile: in(EntryHubSeed), CAFile: in(EntryBundle), CertFile: in(EntryCert), KeyFile: in(EntryKey)},
 		Identity: config.Identity{
 			IssuerSeedFile: in(EntryIssuerSeed), AuthNkeyFile: in(EntryAuthSeed), SysNkeyFile: in(EntrySysSeed),
-			Cells: s.Cells, HubURLs: s.HubURLs, ClusterCAFile: clusterCA,
+			Cells: s.Cells, ClusterCAFile: clusterCA,
 		},
 		Replicas: s.HubServers,
-		Listen:   everywhere(portCloudcore), // of probes, and of who collects metrics
+		Inspect:  config.Inspect{CertFile: in(EntryCert), KeyFile: in(EntryKey), ClientCAFile: clusterCA},
 	}
-	for _, server := range s.servers() {
+}
+
+// cloudcore is the part of cloudcore's configuration that follows from what was installed.
+func (s Settings) cloudcore() config.CloudCore {
+	c := s.Cloudcore(cloudcoreFolder, clusterCA)
+	c.Identity.HubURLs = s.HubURLs
+	c.Listen = everywhere(portCloudcore) // of probes, and of who collects metrics
+	for _, server := range s.Servers() {
 		c.Hub.URLs = append(c.Hub.URLs, "nats://"+inCluster(server.Name)+":"+strconv.Itoa(portClient))
 	}
-	// Loopback is enough for kubectl port-forward.
-	c.Inspect = config.Inspect{Address: inspectAddress, CertFile: in(EntryCert), KeyFile: in(EntryKey), ClientCAFile: clusterCA}
+	c.Inspect.Address = inspectAddress // loopback is enough for kubectl port-forward
 	return c
 }
 
@@ -93,7 +100,7 @@ func merge(into, from map[string]any) {
 }
 
 // RenewWindow is how long after its end cloudcore lets a key be renewed, as far as ConfigMap frond-cloudcore says. Where frond
-// init has made none, as in development clusters, it is the default.
+// init has made none it is the default.
 func RenewWindow(ctx context.Context, client kubernetes.Interface) (time.Duration, error) {
 	o, err := client.CoreV1().ConfigMaps(identity.Namespace).Get(ctx, CloudcoreName, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {

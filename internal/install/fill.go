@@ -35,12 +35,13 @@ const (
 	EntryKey    = "tls.key"
 	EntryBundle = "ca.crt" // all authorities that count now; in FolderCA the one that signs
 	EntryConfig = "nats-server.conf"
+	// EntryAuthorityKey is that of the authority that signs.
+	EntryAuthorityKey = "ca.key"
 
-	entryAuthorityKey = "ca.key"
-	entryNext         = "next.crt"
-	entryNextKey      = "next.key"
-	entryPrevious     = "previous.crt"
-	entryVouchers     = "vouchers.crt" // by which authorities before vouch for those after, the newest first
+	entryNext     = "next.crt"
+	entryNextKey  = "next.key"
+	entryPrevious = "previous.crt"
+	entryVouchers = "vouchers.crt" // by which authorities before vouch for those after, the newest first
 
 	EntryHubSeed   = "hub.nk"   // of cloudcore's user in the account FROND
 	EntryAuthSeed  = "auth.nk"  // of cloudcore's in AUTH
@@ -171,7 +172,7 @@ func (f *filler) set(file string, data []byte, reason string) {
 
 // authority reads the one that signs, or makes it.
 func (f *filler) authority() (authority, error) {
-	certFile, keyFile := FolderCA+"/"+EntryBundle, FolderCA+"/"+entryAuthorityKey
+	certFile, keyFile := FolderCA+"/"+EntryBundle, FolderCA+"/"+EntryAuthorityKey
 	key, made, err := f.key(keyFile, false)
 	switch {
 	case err != nil:

@@ -50,7 +50,7 @@ func (f Files) configure(have Files, s Settings) ([]Change, error) {
 		return nil, err
 	}
 	var changes []Change
-	servers := s.servers()
+	servers := s.Servers()
 	for i, server := range servers {
 		in := func(entry string) string { return path.Join(hubFolders, FolderHub(i), entry) }
 		conf := hubconf.Config{

@@ -34,6 +34,8 @@ type Options struct {
 	Rotate bool
 	// DryRun only says what would be done.
 	DryRun bool
+	// Files are taken for the Secrets that the cluster does not have: a development cluster has them before it has an apiserver.
+	Files Files
 }
 
 // Report says what was done, or would be.
@@ -45,6 +47,8 @@ type Report struct {
 	// Files are those that were made, "Secret/entry".
 	Files    []Change `json:"files"`
 	Warnings []string `json:"warnings,omitempty"`
+	// Material is what the Secrets hold, all keys among it, or would.
+	Material Files `json:"-"`
 }
 
 // Changed counts the objects that were written.
@@ -61,7 +65,7 @@ func (r Report) Changed() int {
 // Init makes all that Frond needs in a cluster and is not there. It may be interrupted at any point and run again.
 func Init(ctx context.Context, cfg *rest.Config, o Options, now time.Time) (Report, error) {
 	return write(ctx, cfg, o, func(have Files, s Settings) (Files, []Change, error) {
-		return Fill(have, Spec{Servers: s.servers(), Rotate: o.Rotate}, now)
+		return Fill(have, Spec{Servers: s.Servers(), Rotate: o.Rotate}, now)
 	}, now)
 }
 
@@ -79,7 +83,7 @@ func write(ctx context.Context, cfg *rest.Config, o Options, fill filling, now t
 	}
 	for attempt := range races {
 		var r Report
-		w := writer{client: client, applier: applier{client: objects, dry: o.DryRun}, fill: fill, now: now}
+		w := writer{client: client, applier: applier{client: objects, dry: o.DryRun}, fill: fill, given: o.Files, now: now}
 		r, err = w.once(ctx, o.Settings)
 		if attempt+1 < races && (apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err)) {
 			continue // somebody else got there first: what they made counts
@@ -93,6 +97,7 @@ type writer struct {
 	applier
 	client   kubernetes.Interface
 	fill     filling
+	given    Files // for Secrets that are not there
 	now      time.Time
 	versions map[string]string // of the Secrets that were read
 	// configuration is cloudcore's ConfigMap as it was read; empty if there is none.
@@ -120,7 +125,7 @@ func (w *writer) once(ctx context.Context, asked Settings) (Report, error) {
 	if err != nil {
 		return Report{}, err
 	}
-	r := Report{Settings: settings, Rollover: rollover, Namespace: identity.Namespace, Files: changes, Objects: []Applied{}, Warnings: warnings(settings, files, w.now)}
+	r := Report{Settings: settings, Rollover: rollover, Namespace: identity.Namespace, Files: changes, Objects: []Applied{}, Warnings: warnings(settings, files, w.now), Material: files}
 	fixed, err := manifests()
 	if err != nil {
 		return r, err
@@ -186,6 +191,7 @@ func (w *writer) read(ctx context.Context, asked Settings) (Settings, Files, err
 	for _, folder := range folders {
 		o, err := w.client.CoreV1().Secrets(identity.Namespace).Get(ctx, folder, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
+			have.put(folder, w.given.in(folder))
 			continue
 		}
 		if err != nil {

@@ -122,8 +122,8 @@ func (a authority) vouch(next *x509.Certificate) ([]byte, error) {
 	return pem.EncodeToMemory(&pem.Block{Type: typeCertificate, Bytes: der}), nil
 }
 
-// Vouch is what `frond ca rotate switch` makes of files: the certificate by which the authority before vouches for the next.
-func Vouch(before, key, next []byte) ([]byte, error) {
+// vouchFor is vouch, of files.
+func vouchFor(before, key, next []byte) ([]byte, error) {
 	a, err := readAuthority(before, key)
 	if err != nil {
 		return nil, err

@@ -102,7 +102,7 @@ func advance(have Files, step Step, now time.Time) (Files, []Change, error) {
 	case step == StepSwitch && r.Next == "" && r.Previous == "":
 		return nil, nil, errors.New("there is no next authority: run frond ca rotate add first")
 	case step == StepSwitch && r.Next != "":
-		voucher, err := Vouch(have[in(EntryBundle)], have[in(entryAuthorityKey)], have[in(entryNext)])
+		voucher, err := vouchFor(have[in(EntryBundle)], have[in(EntryAuthorityKey)], have[in(entryNext)])
 		if err != nil {
 			return nil, nil, err
 		}
@@ -111,7 +111,7 @@ func advance(have Files, step Step, now time.Time) (Files, []Change, error) {
 		}
 		f.set(in(entryPrevious), have[in(EntryBundle)], "the authority until now")
 		f.set(in(EntryBundle), have[in(entryNext)], "the next authority signs")
-		f.set(in(entryAuthorityKey), have[in(entryNextKey)], "the next authority signs")
+		f.set(in(EntryAuthorityKey), have[in(entryNextKey)], "the next authority signs")
 		delete(f.files, in(entryNext))
 		delete(f.files, in(entryNextKey))
 	case step == StepDrop:
@@ -129,7 +129,7 @@ func Rotate(ctx context.Context, cfg *rest.Config, step Step, o Options, now tim
 		if err != nil {
 			return nil, nil, err
 		}
-		filled, further, err := Fill(files, Spec{Servers: s.servers()}, now)
+		filled, further, err := Fill(files, Spec{Servers: s.Servers()}, now)
 		return filled, append(changes, further...), err
 	}, now)
 }

@@ -146,9 +146,9 @@ func (s Settings) validate() error {
 // hubService is the StatefulSet of the hub's servers and its Service.
 const hubService = "frond-hub"
 
-// servers of the hub in the cluster: pods of a StatefulSet with a Service of the same name. Gateways and the outside know them
+// Servers of the hub in the cluster: pods of a StatefulSet with a Service of the same name. Gateways and the outside know them
 // by the hosts of the URLs.
-func (s Settings) servers() []Server {
+func (s Settings) Servers() []Server {
 	common := append([]string{"localhost", "127.0.0.1", "::1"}, s.HubHosts...) // of probes and port-forward
 	for _, address := range s.HubURLs {
 		if u, err := url.Parse(address); err == nil {

@@ -1,4 +1,5 @@
-// Package pki makes the certificates and keys of a development cluster.
+// Package pki makes the certificates and keys of the Kubernetes of a development cluster, as an installer of Kubernetes would; those
+// of Frond are made by internal/install.
 //
 // It owns the two files of each pair it makes and never overwrites one: an authority that exists is read again, so a
 // cluster keeps its identities over restarts. Keys are ECDSA P-256, PEM encoded, readable by their owner only.

@@ -5,20 +5,19 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 
-	"github.com/google/renameio/v2"
-
+	"github.com/frond-edge/frond/api/identity"
 	"github.com/frond-edge/frond/internal/certs"
+	"github.com/frond-edge/frond/internal/devcluster"
 	"github.com/frond-edge/frond/internal/devcluster/pki"
+	"github.com/frond-edge/frond/internal/install"
 )
 
 // in is a file of the cluster.
@@ -29,50 +28,42 @@ func (r *rig) in(elem ...string) string {
 // replaceCertificates makes anew what the hub and the cloudcores show, and waits until they show it.
 func (r *rig) replaceCertificates(t *testing.T) {
 	t.Helper()
-	authority := r.authority(t, r.in("nats"), "ca")
-	r.replaceHubs(t, authority, nil)
-	reissue(t, authority, r.in("nats"), "cloudcore") // as a client: shown at the next connection
-	fresh := reissue(t, r.authority(t, r.in("pki"), "egress-ca"), r.in("pki"), "gateway")
+	r.install(t, "init", "--rotate-certificates")
+	authority, err := pki.NewAuthority(r.in("pki"), "egress-ca") // the administrator's own
+	if err != nil {
+		t.Fatal(err)
+	}
+	fresh := reissue(t, authority, r.in("pki"), "gateway")
 	url, _, err := r.cluster.Egress()
 	if err != nil {
 		t.Fatal(err)
 	}
 	r.shows(t, strings.TrimPrefix(url, "https://"), fresh)
-	for i, url := range strings.Split(r.cluster.Cloudcores(), ",") {
-		fresh := reissue(t, r.authority(t, r.in("pki"), "ca"), r.in(fmt.Sprint("cloudcore-", i+1)), "serving")
-		r.shows(t, strings.TrimPrefix(url, "https://"), fresh)
+}
+
+// install runs a command that writes what the hub and the cloudcores show, brings it to them, and waits until they show it.
+func (r *rig) install(t *testing.T, args ...string) {
+	t.Helper()
+	if err := r.command(t.Context(), args...); err != nil {
+		t.Fatal(err)
+	}
+	r.must(t, func(c *devcluster.Cluster) error { return c.Sync(t.Context()) })
+	for i, hub := range []string{"hub-1", "hub-2", "hub-3"} {
+		r.shows(t, listener(t, r.in(hub, "nats-server.conf")), r.certificate(t, install.FolderHub(i)))
+	}
+	for url := range strings.SplitSeq(r.cluster.Cloudcores(), ",") {
+		r.shows(t, strings.TrimPrefix(url, "https://"), r.certificate(t, install.FolderCloudcore))
 	}
 }
 
-func (*rig) authority(t *testing.T, dir, name string) *pki.Authority {
+// certificate is the one that frond init has made last for a folder.
+func (r *rig) certificate(t *testing.T, folder string) *x509.Certificate {
 	t.Helper()
-	a, err := pki.NewAuthority(dir, name)
+	cert, err := certs.Read(r.in(identity.Namespace, folder, install.EntryCert))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return a
-}
-
-// replaceHubs makes anew what the servers of the hub show, with something between it and the authority, and waits until they do.
-func (r *rig) replaceHubs(t *testing.T, authority *pki.Authority, between []byte) {
-	t.Helper()
-	ca := read(t, authority.Cert)
-	for _, hub := range []string{"hub-1", "hub-2", "hub-3"} {
-		fresh := reissue(t, authority, r.in("nats"), hub)
-		write(t, r.in("nats", hub+".chain.crt"), slices.Concat(read(t, r.in("nats", hub+".crt")), between, ca))
-		r.reload(t, hub)
-		r.shows(t, listener(t, r.in(hub, "nats-server.conf")), fresh)
-	}
-}
-
-// reload has servers of the hub read their files again.
-func (r *rig) reload(t *testing.T, hubs ...string) {
-	t.Helper()
-	for _, hub := range hubs {
-		if err := syscall.Kill(r.cluster.PID(hub), syscall.SIGHUP); err != nil {
-			t.Fatal(err)
-		}
-	}
+	return cert
 }
 
 func read(t *testing.T, file string) []byte {
@@ -82,14 +73,6 @@ func read(t *testing.T, file string) []byte {
 		t.Fatal(err)
 	}
 	return data
-}
-
-// write replaces a file whole.
-func write(t *testing.T, file string, data []byte) {
-	t.Helper()
-	if err := renameio.WriteFile(file, data, 0o600); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // listener is the leaf listener in a hub's configuration.

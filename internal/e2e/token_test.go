@@ -1,0 +1,94 @@
+package e2e_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// frond runs the frond that the cluster was built with, and returns what it printed.
+func frond(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, filepath.Join(shared.Dir(), "bin", "frond"), args...)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+shared.Kubeconfig())
+	var talk strings.Builder
+	cmd.Stderr = &talk
+	out, err := cmd.Output()
+	if err != nil {
+		return string(out), fmt.Errorf("frond %s: %w: %s", strings.Join(args, " "), err, talk.String())
+	}
+	return string(out), nil
+}
+
+// TestThePrintedCommandJoins: the development cluster is one that frond init has made. The command that frond token create prints lets
+// in who runs it, and nobody else: with another hash nothing is asked of the hub.
+func TestThePrintedCommandJoins(t *testing.T) {
+	node := fmt.Sprintf("newcomer-%d", time.Now().UnixNano())
+	printed, err := frond(t, "token", "create", "--node", node, "--print-join-command")
+	if err != nil {
+		t.Fatal(err)
+	}
+	words := strings.Fields(printed)
+	if len(words) < 3 || words[0] != "frond" || words[1] != "join" {
+		t.Fatalf("it printed %q", printed)
+	}
+	hash := slices.Index(words, "--ca-hash") + 1
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
+		defer cancel()
+		if _, err := shared.Kubectl(ctx, "", "delete", "nodeidentity", node, "--ignore-not-found"); err != nil {
+			t.Error(err)
+		}
+	})
+	join := func(words []string) (string, error) {
+		t.Helper()
+		dir := t.TempDir() // a machine of its own; its edgecore is not started, for the ports are the first gateway's
+		return frond(t, slices.Concat(words[1:], []string{
+			"--no-start", "--config", filepath.Join(dir, "edgecore.yaml"), "--dir", filepath.Join(dir, "data"), "--unit-dir", dir,
+			"--runtime-endpoint", "hollow", "--timeout", "90s", "-o", "json",
+			"--ignore-preflight-errors", "root,cgroups,ports,disk,clock",
+		})...)
+	}
+	known := func() string {
+		return kubectl(t, "get", "nodeidentity", "--ignore-not-found", node, "-o", "jsonpath={.spec.key}")
+	}
+
+	wrong := slices.Clone(words)
+	wrong[hash] = "sha256:" + strings.Repeat("0", 64)
+	if out, err := join(wrong); err == nil || !strings.Contains(err.Error(), "cloud") || known() != "" {
+		t.Errorf("with another hash: %s, %v; the cloud knows the key %q", out, err, known())
+	}
+	out, err := join(words)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if key := known(); key == "" || !strings.Contains(out, key) {
+		t.Errorf("it says %s; the cloud knows the key %q", out, key)
+	}
+}
+
+// TestInitChangesNothing: what frond init would make is there, and is what the hub and the cloudcores use.
+func TestInitChangesNothing(t *testing.T) {
+	out, err := frond(t, "init")
+	if err != nil || !strings.Contains(out, "nothing to change") {
+		t.Errorf("%s, %v", out, err)
+	}
+	for secret, entry := range map[string]string{"frond-hub-0": "tls.key", "frond-cloudcore": "hub.nk", "frond-admin": "admin.nk", "frond-ca": "ca.key"} {
+		here, err := os.ReadFile(filepath.Join(shared.Dir(), "frond-system", secret, entry))
+		if err != nil {
+			t.Fatal(err)
+		}
+		there := kubectl(t, "--namespace=frond-system", "get", "secret", secret, "--template={{index .data \""+entry+"\" | base64decode}}")
+		if there != string(here) {
+			t.Errorf("%s of Secret %s is not the file", entry, secret)
+		}
+	}
+}
