@@ -211,7 +211,6 @@ func TestWithoutTheKind(t *testing.T) {
 	const hour = int64(3600)
 	w := bareWorld(t)
 	w.undefine()
-	t.Cleanup(w.define)
 	log, lines := observed(t)
 	w.run("frond-autonomy-test", autonomy.Rules(), log)
 	node, member := w.node("own"), w.node("member")
