@@ -147,6 +147,46 @@ func decide(pod *corev1.Pod, want stay) *patch {
 	return p
 }
 
+// through is how a pod of a node that Kubernetes has lost already gets to p: Kubernetes keeps the time of an eviction that it has
+// planned, whatever other time the pod then tolerates, and forgets it only if the pod tolerates for ever. So p becomes that step;
+// wait says that the pod is there, and is to stay so until Kubernetes has seen it.
+func (p *patch) through(pod *corev1.Pod) (wait bool) {
+	for _, taint := range taints() {
+		i := slices.IndexFunc(pod.Spec.Tolerations, func(t corev1.Toleration) bool { return tolerates(t, taint) })
+		j := p.find(taint)
+		if i < 0 || j < 0 {
+			continue
+		}
+		is, next := pod.Spec.Tolerations[i].TolerationSeconds, p.tolerations[j].TolerationSeconds
+		switch {
+		case next == nil || ptr.Equal(is, next):
+		case is == nil:
+			wait = true
+		default:
+			p.tolerations[j].TolerationSeconds = nil
+			p.before = both(pod.Annotations[beforeAnnotation], ptr.Deref(p.before, "")) // all is still to be given back
+		}
+	}
+	return wait
+}
+
+// both is what two values of beforeAnnotation have together; where they have the same taint, they say the same of it.
+func both(a, b string) *string {
+	before := map[string]*int64{}
+	for _, text := range []string{a, b} {
+		_ = json.Unmarshal([]byte(text), &before) // or there is none
+	}
+	text, _ := json.Marshal(before) // a map of numbers always encodes
+	return ptr.To(string(text))
+}
+
+// lost reports whether Kubernetes plans to evict from a Node.
+func lost(node *corev1.Node) bool {
+	return slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool {
+		return t.Effect == corev1.TaintEffectNoExecute && slices.Contains(taints(), t.Key)
+	})
+}
+
 // extend gives a taint its time and notes in before what was there, if it is the first change. What the pod had before is never
 // cut short.
 func (p *patch) extend(taint string, seconds *int64, before map[string]*int64) {

@@ -87,6 +87,56 @@ func TestDecide(t *testing.T) {
 	}
 }
 
+// TestThrough follows pods of a node that Kubernetes has lost, step by step.
+func TestThrough(t *testing.T) {
+	minutes, day, ever := ptr.To[int64](300), ptr.To[int64](86400), (*int64)(nil)
+	hours := ptr.To[int64](7200)
+	const before = `{"node.kubernetes.io/not-ready":300,"node.kubernetes.io/unreachable":300}`
+	const uneven = `{"node.kubernetes.io/not-ready":300,"node.kubernetes.io/unreachable":7200}`
+	for name, tt := range map[string]struct {
+		has    []corev1.Toleration
+		before string
+		asks   string
+		steps  [][]corev1.Toleration
+	}{
+		"longer":             {tolerations(minutes, minutes), "", "24h", [][]corev1.Toleration{tolerations(ever, ever), tolerations(day, day)}},
+		"for ever":           {tolerations(minutes, minutes), "", "forever", [][]corev1.Toleration{tolerations(ever, ever)}},
+		"shorter":            {tolerations(day, day), before, "2h", [][]corev1.Toleration{tolerations(ever, ever), tolerations(hours, hours)}},
+		"no more":            {tolerations(day, day), before, "", [][]corev1.Toleration{tolerations(ever, ever), tolerations(minutes, minutes)}},
+		"no more for ever":   {tolerations(ever, ever), before, "", [][]corev1.Toleration{tolerations(minutes, minutes)}},
+		"its own for one":    {tolerations(day, day), uneven, "1h", [][]corev1.Toleration{tolerations(ever, ever), tolerations(ptr.To[int64](3600), hours)}},
+		"its own is as long": {tolerations(minutes, minutes), "", "1m", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{}}, Spec: corev1.PodSpec{Tolerations: tt.has}}
+			if tt.before != "" {
+				pod.Annotations[beforeAnnotation] = tt.before
+			}
+			want, err := parse(map[string]string{Annotation: tt.asks})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var steps [][]corev1.Toleration
+			for p := decide(pod, want); p != nil; p = decide(pod, want) {
+				if wait, ever := p.through(pod), pod.Spec.Tolerations[0].TolerationSeconds == nil; wait != ever {
+					t.Errorf("step %d: waits %v", len(steps), wait)
+				}
+				if steps = append(steps, p.tolerations); len(steps) > 3 {
+					t.Fatalf("no end: %v", steps)
+				}
+				pod.Spec.Tolerations = p.tolerations
+				delete(pod.Annotations, beforeAnnotation)
+				if p.before != nil {
+					pod.Annotations[beforeAnnotation] = *p.before
+				}
+			}
+			if diff := cmp.Diff(tt.steps, steps); diff != "" {
+				t.Errorf("steps (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
 func TestChoose(t *testing.T) {
 	named := func(name, value string, nodes ...string) *apps.NodeGroup {
 		return &apps.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{Annotation: value}}, Spec: apps.NodeGroupSpec{Nodes: nodes}}

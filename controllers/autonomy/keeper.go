@@ -37,6 +37,8 @@ const (
 	workers = 8
 	// A refused write is tried again soon, and during an outage of the apiserver not too often.
 	retryFirst, retryMost = 100 * time.Millisecond, 10 * time.Second
+	// settle is how long Kubernetes may take to see that a pod tolerates for ever: that takes it milliseconds, and seconds if it is busy.
+	settle = 10 * time.Second
 	// writeTimeout bounds one write.
 	writeTimeout = 10 * time.Second
 
@@ -51,9 +53,6 @@ func Rules() []rbacv1.PolicyRule {
 		{APIGroups: []string{apps.Group}, Resources: []string{apps.NodeGroupsResource}, Verbs: []string{"list", "watch"}},
 	}
 }
-
-// Warn tells people of an object what is wrong with it. It must not block.
-type Warn func(about corev1.ObjectReference, reason, message string)
 
 // Keeper keeps the tolerations of the pods on annotated Nodes, and on Nodes of annotated NodeGroups.
 type Keeper struct {
@@ -77,25 +76,17 @@ type Keeper struct {
 	groups  map[string]group
 	known   bool
 	refused metav1.StatusReason
+	// seen is since when a pod waits for settle; guarded by mu.
+	seen map[types.NamespacedName]time.Time
 	// faults are the annotations that nobody understands; guarded by mu.
 	faults map[subject]*fault
-}
-
-// subject is an object that may be annotated: a Node or a NodeGroup.
-type subject struct{ kind, name string }
-
-// fault is what is wrong with an annotation.
-type fault struct {
-	about corev1.ObjectReference
-	text  string
-	told  bool
 }
 
 // New makes a Keeper. objects must serve Nodes and Pods; groups is of Groups; metrics may be nil.
 func New(kube kubernetes.Interface, objects cache.Cache, groups toolscache.ListerWatcher, owner Ownership, warn Warn, metrics prometheus.Registerer, log *zap.Logger) *Keeper {
 	k := &Keeper{
 		kube: kube, objects: objects, source: groups, owner: owner, warn: warn, changed: func(string) {}, log: log,
-		asked: map[string]choice{}, groups: map[string]group{}, faults: map[subject]*fault{},
+		asked: map[string]choice{}, groups: map[string]group{}, faults: map[subject]*fault{}, seen: map[types.NamespacedName]time.Time{},
 		writes: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "frond_autonomy_writes_total", Help: "Pods whose tolerations were changed for the sake of their node's autonomy.",
 		}),
@@ -174,7 +165,7 @@ func (k *Keeper) follow(ctx context.Context) (stop func(), err error) {
 		return stop, fmt.Errorf("follow nodes: %w", err)
 	}
 	stop = func() { _ = nodes.RemoveEventHandler(ofNodes) }
-	ofPods, err := pods.AddEventHandler(handler(k.add, func(*corev1.Pod) {}))
+	ofPods, err := pods.AddEventHandler(handler(k.add, func(p *corev1.Pod) { k.unsee(nameOf(p)) }))
 	if err != nil {
 		return stop, fmt.Errorf("follow pods: %w", err)
 	}
@@ -210,11 +201,6 @@ func (k *Keeper) noteNodeGone(node *corev1.Node) {
 	k.review(node.Name)
 }
 
-// aboutNode is as the kubelet's own events have it: `kubectl describe node` finds those whose UID is the node's name.
-func aboutNode(name string) corev1.ObjectReference {
-	return corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: name, UID: types.UID(name)}
-}
-
 // review chooses anew for nodes, and asks for the pods of those for which that made a difference.
 func (k *Keeper) review(names ...string) {
 	changed := map[string]bool{}
@@ -244,37 +230,6 @@ func (k *Keeper) review(names ...string) {
 	}
 }
 
-// judge notes whether an annotation can be understood.
-func (k *Keeper) judge(about corev1.ObjectReference, err error) {
-	key := subject{about.Kind, about.Name}
-	k.mu.Lock()
-	was := k.faults[key]
-	switch {
-	case err == nil:
-		delete(k.faults, key)
-	case was == nil || was.text != err.Error() || was.about.UID != about.UID:
-		k.faults[key] = &fault{about: about, text: err.Error()}
-	}
-	k.mu.Unlock()
-	if err != nil {
-		k.complain()
-	}
-}
-
-// complain tells of each fault once: of a Node's its owner, of a group's who would own a Node of its name.
-func (k *Keeper) complain() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	for _, f := range k.faults {
-		if f.told || !k.owner.Owns(f.about.Name) {
-			continue
-		}
-		f.told = true
-		k.log.Warn("autonomy not understood, as if it were not there", zap.String("kind", f.about.Kind), zap.String("name", f.about.Name), zap.String("fault", f.text))
-		k.warn(f.about, "AutonomyNotUnderstood", f.text+": it counts as absent")
-	}
-}
-
 // addAll asks for the pods of the nodes that match. It looks at each pod of the cluster, which is rare: at a changed
 // annotation, and when replicas come or go.
 func (k *Keeper) addAll(match func(node string) bool) {
@@ -292,8 +247,12 @@ func (k *Keeper) add(pod *corev1.Pod) {
 	k.mu.Unlock()
 	_, changed := pod.Annotations[beforeAnnotation]
 	if pod.Spec.NodeName != "" && (asked || changed) {
-		k.queue.Add(types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name})
+		k.queue.Add(nameOf(pod))
 	}
+}
+
+func nameOf(pod *corev1.Pod) types.NamespacedName {
+	return types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
 }
 
 // watchOwnership looks at all pods and faults again when nodes become ours.
@@ -318,16 +277,40 @@ func (k *Keeper) work(ctx context.Context, key types.NamespacedName) error {
 	return err
 }
 
-// want is how long the pods of a node stay, if it is known.
-func (k *Keeper) want(name string) (want stay, known bool, err error) {
+// want is how long the pods of a node stay, if it is known, and whether Kubernetes has lost the node.
+func (k *Keeper) want(name string) (want stay, gone, known bool, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	node, exists, err := k.nodes.GetByKey(name)
+	found, exists, err := k.nodes.GetByKey(name)
 	if err != nil || !exists {
-		return stay{}, err == nil, err
+		return stay{}, false, err == nil, err
 	}
-	c, known := k.choose(node.(*corev1.Node))
-	return c.stay, known, nil
+	node := found.(*corev1.Node)
+	c, known := k.choose(node)
+	return c.stay, lost(node), known, nil
+}
+
+// settled reports whether Kubernetes has had the time to see a pod as it is; if not, it is looked at again then.
+func (k *Keeper) settled(key types.NamespacedName) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	since, ok := k.seen[key]
+	if !ok {
+		since = time.Now()
+		k.seen[key] = since
+	}
+	left := settle - time.Since(since)
+	if left > 0 {
+		k.queue.AddAfter(key, left)
+	}
+	return left <= 0
+}
+
+// unsee is for pods that were changed or are gone.
+func (k *Keeper) unsee(key types.NamespacedName) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.seen, key)
 }
 
 // keep gives one pod the tolerations that are asked for on its node.
@@ -340,12 +323,12 @@ func (k *Keeper) keep(ctx context.Context, key types.NamespacedName) error {
 	if pod.DeletionTimestamp != nil || !k.owner.Owns(pod.Spec.NodeName) {
 		return nil
 	}
-	want, known, err := k.want(pod.Spec.NodeName)
+	want, lost, known, err := k.want(pod.Spec.NodeName)
 	if err != nil || !known {
 		return err // groupsKnown asks again
 	}
 	change := decide(pod, want)
-	if change == nil {
+	if change == nil || lost && change.through(pod) && !k.settled(key) {
 		return nil
 	}
 	body, err := json.Marshal(map[string]any{
@@ -366,6 +349,7 @@ func (k *Keeper) keep(ctx context.Context, key types.NamespacedName) error {
 	case err != nil:
 		return fmt.Errorf("patch: %w", err)
 	}
+	k.unsee(key)
 	k.writes.Inc()
 	return nil
 }
