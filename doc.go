@@ -2,7 +2,8 @@
 // tour, one paragraph a room. DESIGN.md in docs/ is the whole story.
 //
 // api holds what others may rely on: wire (object keys, messages, payloads of calls), config (the files of cloudcore
-// and edgecore), identity (the NodeIdentity, tokens, what a link shows) and inspect (what frond status prints).
+// and edgecore), identity (the NodeIdentity, tokens, what a link shows), apps (the NodeGroup) and inspect (what frond status
+// prints).
 //
 // streams is the wire: subjects, streams, consumers, the envelope, and the loops that publish, deliver and report. It
 // alone knows NATS subjects.

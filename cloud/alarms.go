@@ -19,7 +19,7 @@ const (
 	alarmTimeout = 10 * time.Second
 )
 
-// alarms writes what an operator should hear of a node as Warning events on its Node.
+// alarms writes what an operator should hear of a node as Warning events on its Node, or of another object without a namespace.
 type alarms struct {
 	kube  kubernetes.Interface
 	self  string
@@ -32,16 +32,25 @@ func alarmRules() []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create"}}}
 }
 
-type alarm struct{ node, reason, message string }
+type alarm struct {
+	about           corev1.ObjectReference
+	reason, message string
+}
 
 func newAlarms(self string, kube kubernetes.Interface, log *zap.Logger) *alarms {
 	return &alarms{kube: kube, self: self, queue: make(chan alarm, alarmQueue), log: log}
 }
 
-// warn raises an alarm. It does not block.
+// warn raises an alarm about a node. It does not block.
 func (a *alarms) warn(node, reason, message string) {
+	// As with the kubelet's own events: `kubectl describe node` finds those whose UID is the node's name.
+	a.raise(corev1.ObjectReference{Kind: "Node", Name: node, UID: types.UID(node), APIVersion: "v1"}, reason, message)
+}
+
+// raise raises an alarm. It does not block.
+func (a *alarms) raise(about corev1.ObjectReference, reason, message string) {
 	select {
-	case a.queue <- alarm{node, reason, message}:
+	case a.queue <- alarm{about, reason, message}:
 	default:
 	}
 }
@@ -54,7 +63,7 @@ func (a *alarms) Start(ctx context.Context) error {
 			return nil
 		case raised := <-a.queue:
 			if err := a.write(ctx, raised); err != nil && ctx.Err() == nil {
-				a.log.Warn("event not written", zap.String("node", raised.node), zap.String("reason", raised.reason), zap.Error(err))
+				a.log.Warn("event not written", zap.String("kind", raised.about.Kind), zap.String("name", raised.about.Name), zap.String("reason", raised.reason), zap.Error(err))
 			}
 		}
 	}
@@ -65,10 +74,8 @@ func (a *alarms) write(ctx context.Context, raised alarm) error {
 	defer cancel()
 	now := metav1.Now()
 	_, err := a.kube.CoreV1().Events(metav1.NamespaceDefault).Create(ctx, &corev1.Event{
-		ObjectMeta: metav1.ObjectMeta{GenerateName: raised.node + ".", Namespace: metav1.NamespaceDefault},
-		// As with the kubelet's own events: `kubectl describe node` finds those whose UID is the node's name.
-		InvolvedObject: corev1.ObjectReference{Kind: "Node", Name: raised.node, UID: types.UID(raised.node), APIVersion: "v1"},
-		Reason:         raised.reason, Message: raised.message, Type: corev1.EventTypeWarning,
+		ObjectMeta:     metav1.ObjectMeta{GenerateName: raised.about.Name + ".", Namespace: metav1.NamespaceDefault},
+		InvolvedObject: raised.about, Reason: raised.reason, Message: raised.message, Type: corev1.EventTypeWarning,
 		Source: corev1.EventSource{Component: "frond-cloudcore", Host: a.self}, FirstTimestamp: now, LastTimestamp: now, Count: 1,
 		ReportingController: "frond.io/cloudcore", ReportingInstance: a.self,
 	}, metav1.CreateOptions{})

@@ -168,9 +168,14 @@ func (c *Cloud) assemble(ctx context.Context, nc, writer, tunnels *nats.Conn, id
 	if err != nil {
 		return nil, err
 	}
+	groups, err := autonomy.Groups(c.rest)
+	if err != nil {
+		return nil, err
+	}
 	up, err := c.upward(core{
 		nc: nc, tunnels: tunnels, ids: ids, objects: objects, clients: clients, members: members,
 		engine: engine, asked: asked, keeper: keeper, metrics: metrics, alarms: alarms,
+		calm: autonomy.New(clients, objects, groups, members, alarms.raise, c.metrics, c.log.Named("autonomy")),
 	})
 	if err != nil {
 		return nil, err
@@ -212,11 +217,12 @@ type core struct {
 	keeper      *streams.Keeper
 	metrics     *streams.Metrics
 	alarms      *alarms
+	calm        *autonomy.Keeper
 }
 
 // upward makes the parts that answer nodes.
 func (c *Cloud) upward(k core) ([]lifecycle.Part, error) {
-	view, inspection, err := c.inspection(k.nc, k.objects, k.members)
+	view, inspection, err := c.inspection(k.nc, k.objects, k.members, k.calm)
 	if err != nil {
 		return nil, err
 	}
@@ -253,8 +259,9 @@ func (c *Cloud) upward(k core) ([]lifecycle.Part, error) {
 
 // watchers makes the parts that hear the nodes' beats, or miss them. also hears each beat that is no clone's.
 func (c *Cloud) watchers(k core, also func(node string, beat wire.Beat)) (*twins, []lifecycle.Part, error) {
-	monitor := nodes.New(k.clients, k.objects, k.members, k.ids.revoked, c.metrics, c.log.Named("nodes"))
+	monitor := nodes.New(k.clients, k.objects, k.members, k.ids.revoked, k.calm.Of, c.metrics, c.log.Named("nodes"))
 	k.ids.look = monitor.Look
+	k.calm.Tell(monitor.Review)
 	order := func(verb string) func(node, text string) error {
 		return func(node, text string) error { return streams.Order(k.nc, node, verb, []byte(text)) }
 	}
@@ -269,7 +276,6 @@ func (c *Cloud) watchers(k core, also func(node string, beat wire.Beat)) (*twins
 	}
 	names := csrs.Names{DirectHost: c.cfg.Gateway.Direct.Host, Networks: networks}
 	signed := csrs.New(names, k.clients, k.objects, k.members.Owns, alarms.warn, c.metrics, c.log.Named("csrs"))
-	calm := autonomy.New(k.clients, k.objects, k.members, alarms.warn, c.metrics, c.log.Named("autonomy"))
 	lost := newUnwell(k.objects, k.members.Owns, all,
 		c.log.Named("unwell"))
 	watch := c.deaths(k.nc, k.objects, k.members)
@@ -291,7 +297,7 @@ func (c *Cloud) watchers(k core, also func(node string, beat wire.Beat)) (*twins
 	return twins, []lifecycle.Part{
 		{Name: "nodes", Start: monitor.Start},
 		{Name: "alarms", Start: alarms.Start},
-		{Name: "autonomy", Start: calm.Start},
+		{Name: "autonomy", Start: k.calm.Start},
 		{Name: "csrs", Start: signed.Start},
 		{Name: "unwell", Start: lost.Start},
 		{Name: "deaths", Start: watch.Start},

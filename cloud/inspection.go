@@ -4,21 +4,26 @@ import (
 	"fmt"
 
 	"github.com/nats-io/nats.go"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
 	"github.com/frond-edge/frond/cloud/inspect"
+	"github.com/frond-edge/frond/controllers/autonomy"
 	"github.com/frond-edge/frond/internal/lifecycle"
 	"github.com/frond-edge/frond/streams"
 )
 
 // inspection makes the view of all nodes, and the part that answers questions about it, if an address is configured.
-func (c *Cloud) inspection(nc *nats.Conn, objects cache.Cache, members *Members) (*inspect.View, []lifecycle.Part, error) {
+func (c *Cloud) inspection(nc *nats.Conn, objects cache.Cache, members *Members, calm *autonomy.Keeper) (*inspect.View, []lifecycle.Part, error) {
 	hub, err := streams.NewViewer(nc)
 	if err != nil {
 		return nil, nil, err
 	}
-	view := inspect.NewView(c.cfg.ID, objects, members, hub)
+	view := inspect.NewView(c.cfg.ID, objects, members, hub, func(node *corev1.Node) (value, group string) {
+		value, group, _ = calm.Of(node)
+		return value, group
+	})
 	if c.cfg.Inspect.Address == "" {
 		return view, nil, nil
 	}

@@ -11,6 +11,7 @@
 //	Node: condition and annotations of held deletions holds, of the node's owner
 //	ConfigMap frond-node-ports                        ports, of the owner of the node that gets one
 //	pods: two tolerations and their annotation        autonomy, of the node's owner
+//	NodeGroups                                        nobody yet: people
 //	CertificateSigningRequests of nodes: approval     csrs, of the node's owner
 //	registry: what nodes want and were granted        scopes, of any replica, by compare and set
 //	Leases in kube-node-lease of edge nodes           nodes, of the node's owner

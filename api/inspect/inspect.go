@@ -36,8 +36,11 @@ type Node struct {
 	// Link is the status of the Node's condition EdgeConnected, and LinkSince when it last changed; Unknown before it was set.
 	Link      string    `json:"link"`
 	LinkSince time.Time `json:"linkSince,omitzero"`
-	// Autonomy is how long the pods stay while the link is down, as the Node's annotation says; "" as Kubernetes has it.
+	// Autonomy is how long the pods stay while the link is down, as the annotation of the Node or of AutonomyGroup says; "" as
+	// Kubernetes has it.
 	Autonomy string `json:"autonomy,omitempty"`
+	// AutonomyGroup is the NodeGroup that says so; "" is the Node itself.
+	AutonomyGroup string `json:"autonomyGroup,omitempty"`
 	// Owner is the cloudcore that publishes for the node.
 	Owner string `json:"owner"`
 	// Progress is nil if the hub could not be asked; Problem then says why.

@@ -36,16 +36,18 @@ type Members interface {
 
 // View puts together how far nodes are.
 type View struct {
-	self    string
-	objects client.Reader
-	members Members
-	hub     *streams.Viewer
-	beats   beats
+	self     string
+	objects  client.Reader
+	members  Members
+	hub      *streams.Viewer
+	autonomy func(*corev1.Node) (value, group string)
+	beats    beats
 }
 
-// NewView makes the view of the replica named self. objects must serve Nodes.
-func NewView(self string, objects client.Reader, members Members, hub *streams.Viewer) *View {
-	return &View{self: self, objects: objects, members: members, hub: hub, beats: beats{nodes: map[string]*heard{}}}
+// NewView makes the view of the replica named self. objects must serve Nodes; autonomy says for how long the pods of a Node stay
+// while it is away, "" being as Kubernetes has it, and which NodeGroup says so, if not the Node itself.
+func NewView(self string, objects client.Reader, members Members, hub *streams.Viewer, autonomy func(*corev1.Node) (value, group string)) *View {
+	return &View{self: self, objects: objects, members: members, hub: hub, autonomy: autonomy, beats: beats{nodes: map[string]*heard{}}}
 }
 
 // Beat notes a heartbeat; the caller has made sure whose it is. It does not block.
@@ -143,8 +145,8 @@ func (v *View) node(ctx context.Context, object *corev1.Node, epoch string) insp
 	n := inspect.Node{
 		Name: object.Name, Link: string(corev1.ConditionUnknown), Owner: v.members.Owner(object.Name),
 		Heard: v.beats.last(object.Name), Kubelet: object.Status.NodeInfo.KubeletVersion,
-		Autonomy: object.Annotations[wire.AutonomyAnnotation],
 	}
+	n.Autonomy, n.AutonomyGroup = v.autonomy(object)
 	for _, c := range object.Status.Conditions {
 		if c.Type == linkCondition {
 			n.Link, n.LinkSince = string(c.Status), c.LastTransitionTime.UTC()

@@ -57,7 +57,7 @@ func newWorld(t *testing.T) *world {
 	if w.hub, err = streams.NewViewer(nc); err != nil {
 		t.Fatal(err)
 	}
-	w.view = inspect.NewView("one", objects, two{}, w.hub)
+	w.view = inspect.NewView("one", objects, two{}, w.hub, func(n *corev1.Node) (value, group string) { return n.Annotations[wire.AutonomyAnnotation], "north" })
 	if w.publisher, err = streams.NewPublisher(nc, streams.NewMetrics(nil)); err != nil {
 		t.Fatal(err)
 	}

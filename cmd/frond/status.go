@@ -35,7 +35,7 @@ func newNodeStatus() *cobra.Command {
 
 DESIRED counts the objects that the gateway should hold or delete, DELIVERED those of them that were sent to it, APPLIED those
 that are on its disk; a ? is not known yet. BEHIND is the age of the oldest change that is not on its disk. OUTBOX counts the
-reports that wait at the gateway. AUTONOMY is how long its pods stay while its link is down (annotation frond.io/autonomy).
+reports that wait at the gateway. AUTONOMY is how long its pods stay while its link is down (annotation frond.io/autonomy of the Node or a NodeGroup).
 
 It needs the right to list nodes, or to get the one that is named.`,
 		Args: cobra.MaximumNArgs(1),

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/frond-edge/frond/api/apps"
 	"github.com/frond-edge/frond/api/wire"
 )
 
@@ -26,19 +27,22 @@ const (
 // taints are those by which Kubernetes evicts the pods of a node that went silent.
 func taints() []string { return []string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable} }
 
-// stay is how long pods stay on an unreachable node. The zero value: as Kubernetes has it.
+// stay is how long pods stay on an unreachable node. The zero value: nobody has said anything.
 type stay struct {
 	asked   bool
 	seconds *int64 // nil: for ever
 }
 
-// parse reads the annotation of a Node.
+// none reports whether pods stay as Kubernetes has it: nobody asks, or not for any time.
+func (s stay) none() bool { return !s.asked || s.seconds != nil && *s.seconds == 0 }
+
+// parse reads the annotation of a Node or a NodeGroup.
 func parse(annotations map[string]string) (stay, error) {
-	value, ok := annotations[Annotation]
-	switch {
-	case !ok:
+	value := annotations[Annotation]
+	switch value {
+	case "":
 		return stay{}, nil
-	case value == Forever:
+	case Forever:
 		return stay{asked: true}, nil
 	}
 	d, err := time.ParseDuration(value)
@@ -47,6 +51,66 @@ func parse(annotations map[string]string) (stay, error) {
 	}
 	seconds := int64(d / time.Second)
 	return stay{asked: true, seconds: &seconds}, nil
+}
+
+// group is a NodeGroup, as far as it matters here.
+type group struct {
+	nodes  map[string]bool
+	labels map[string]string
+	choice choice
+}
+
+// groupOf reads a NodeGroup.
+func groupOf(o *apps.NodeGroup) (group, error) {
+	s, err := parse(o.Annotations)
+	g := group{nodes: make(map[string]bool, len(o.Spec.Nodes)), labels: o.Spec.MatchLabels, choice: choice{stay: s, value: o.Annotations[Annotation], group: o.Name}}
+	for _, name := range o.Spec.Nodes {
+		g.nodes[name] = true
+	}
+	return g, err
+}
+
+// has reports whether a Node is a member.
+func (g group) has(node *corev1.Node) bool {
+	if g.nodes[node.Name] {
+		return true
+	}
+	for key, value := range g.labels {
+		if has, ok := node.Labels[key]; !ok || has != value {
+			return false
+		}
+	}
+	return len(g.labels) > 0
+}
+
+// choice is how long the pods of a Node stay, and by whose word.
+type choice struct {
+	stay
+	// value is the annotation's; group is the NodeGroup that has it, "" for the Node itself.
+	value, group string
+}
+
+// is reports whether two choices are the same word of the same object.
+func (c choice) is(other choice) bool { return c.value == other.value && c.group == other.group }
+
+// choose decides for a Node: what it says itself counts, and be it no time at all. What can't be understood is as if it were not
+// there. Else the longest time of its groups counts, of equals that of the first by name.
+func choose(node *corev1.Node, groups map[string]group) choice {
+	if own, err := parse(node.Annotations); err == nil && own.asked {
+		return choice{stay: own, value: node.Annotations[Annotation]}
+	}
+	var best choice
+	for _, g := range groups {
+		c := g.choice
+		if c.none() || !g.has(node) {
+			continue
+		}
+		equal := ptr.Equal(c.seconds, best.seconds)
+		if best.none() || longer(c.seconds, best.seconds) || equal && c.group < best.group {
+			best = c
+		}
+	}
+	return best
 }
 
 // patch is what a pod should have otherwise than it has.
@@ -65,13 +129,13 @@ func decide(pod *corev1.Pod, want stay) *patch {
 	}
 	p := &patch{tolerations: slices.Clone(pod.Spec.Tolerations)}
 	for _, taint := range taints() {
-		if want.asked {
+		if !want.none() {
 			p.extend(taint, want.seconds, before)
 		} else if original, ours := before[taint]; ours {
 			p.restore(taint, original)
 		}
 	}
-	if want.asked && len(before) > 0 {
+	if !want.none() && len(before) > 0 {
 		text, _ := json.Marshal(before) // a map of numbers always encodes
 		value := string(text)
 		p.before = &value
@@ -83,24 +147,65 @@ func decide(pod *corev1.Pod, want stay) *patch {
 	return p
 }
 
-// extend gives a taint its time and notes in before what was there, if it is the first change.
+// through is how a pod of a node that Kubernetes has lost already gets to p: Kubernetes keeps the time of an eviction that it has
+// planned, whatever other time the pod then tolerates, and forgets it only if the pod tolerates for ever. So p becomes that step;
+// wait says that the pod is there, and is to stay so until Kubernetes has seen it.
+func (p *patch) through(pod *corev1.Pod) (wait bool) {
+	for _, taint := range taints() {
+		i := slices.IndexFunc(pod.Spec.Tolerations, func(t corev1.Toleration) bool { return tolerates(t, taint) })
+		j := p.find(taint)
+		if i < 0 || j < 0 {
+			continue
+		}
+		is, next := pod.Spec.Tolerations[i].TolerationSeconds, p.tolerations[j].TolerationSeconds
+		switch {
+		case next == nil || ptr.Equal(is, next):
+		case is == nil:
+			wait = true
+		default:
+			p.tolerations[j].TolerationSeconds = nil
+			p.before = both(pod.Annotations[beforeAnnotation], ptr.Deref(p.before, "")) // all is still to be given back
+		}
+	}
+	return wait
+}
+
+// both is what two values of beforeAnnotation have together; where they have the same taint, they say the same of it.
+func both(a, b string) *string {
+	before := map[string]*int64{}
+	for _, text := range []string{a, b} {
+		_ = json.Unmarshal([]byte(text), &before) // or there is none
+	}
+	text, _ := json.Marshal(before) // a map of numbers always encodes
+	return ptr.To(string(text))
+}
+
+// lost reports whether Kubernetes plans to evict from a Node.
+func lost(node *corev1.Node) bool {
+	return slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool {
+		return t.Effect == corev1.TaintEffectNoExecute && slices.Contains(taints(), t.Key)
+	})
+}
+
+// extend gives a taint its time and notes in before what was there, if it is the first change. What the pod had before is never
+// cut short.
 func (p *patch) extend(taint string, seconds *int64, before map[string]*int64) {
 	i := p.find(taint)
 	if i < 0 {
-		before[taint] = ptr.To[int64](defaultSeconds)
+		i = len(p.tolerations)
 		p.tolerations = append(p.tolerations, corev1.Toleration{
-			Key: taint, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: seconds,
+			Key: taint, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: ptr.To[int64](defaultSeconds),
 		})
-		return
 	}
 	had := p.tolerations[i].TolerationSeconds
-	if _, ours := before[taint]; !ours {
-		if !longer(seconds, had) {
-			return
-		}
-		before[taint] = had
+	if original, ours := before[taint]; ours {
+		had = original
 	}
-	p.tolerations[i].TolerationSeconds = seconds
+	p.tolerations[i].TolerationSeconds = had
+	delete(before, taint)
+	if longer(seconds, had) {
+		p.tolerations[i].TolerationSeconds, before[taint] = seconds, had
+	}
 }
 
 func (p *patch) restore(taint string, original *int64) {

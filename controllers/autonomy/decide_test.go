@@ -7,6 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+
+	"github.com/frond-edge/frond/api/apps"
 )
 
 func tolerations(notReady, unreachable *int64) []corev1.Toleration {
@@ -33,6 +35,10 @@ func TestDecide(t *testing.T) {
 		"done already":                {has: ever, before: usualBefore, asks: "forever"},
 		"from for ever to a day":      {has: ever, before: usualBefore, asks: "24h", want: day, after: usualBefore},
 		"the pod's own is longer":     {has: ever, asks: "24h"},
+		"to less than it had":         {has: ever, before: usualBefore, asks: "1m", want: usual},
+		"to nothing":                  {has: ever, before: usualBefore, asks: "0s", want: usual},
+		"nothing is asked for":        {asks: "0"},
+		"it had none, for a minute":   {asks: "1m", want: usual},
 		"the annotation went":         {has: ever, before: usualBefore, want: usual},
 		"it had none":                 {asks: "forever", want: ever, after: usualBefore},
 		"not understood":              {has: usual, asks: "soon"},
@@ -76,6 +82,102 @@ func TestDecide(t *testing.T) {
 			}
 			if again := decide(pod, want); again != nil {
 				t.Errorf("decided twice: %+v", again)
+			}
+		})
+	}
+}
+
+// TestThrough follows pods of a node that Kubernetes has lost, step by step.
+func TestThrough(t *testing.T) {
+	minutes, day, ever := ptr.To[int64](300), ptr.To[int64](86400), (*int64)(nil)
+	hours := ptr.To[int64](7200)
+	const before = `{"node.kubernetes.io/not-ready":300,"node.kubernetes.io/unreachable":300}`
+	const uneven = `{"node.kubernetes.io/not-ready":300,"node.kubernetes.io/unreachable":7200}`
+	for name, tt := range map[string]struct {
+		has    []corev1.Toleration
+		before string
+		asks   string
+		steps  [][]corev1.Toleration
+	}{
+		"longer":             {tolerations(minutes, minutes), "", "24h", [][]corev1.Toleration{tolerations(ever, ever), tolerations(day, day)}},
+		"for ever":           {tolerations(minutes, minutes), "", "forever", [][]corev1.Toleration{tolerations(ever, ever)}},
+		"shorter":            {tolerations(day, day), before, "2h", [][]corev1.Toleration{tolerations(ever, ever), tolerations(hours, hours)}},
+		"no more":            {tolerations(day, day), before, "", [][]corev1.Toleration{tolerations(ever, ever), tolerations(minutes, minutes)}},
+		"no more for ever":   {tolerations(ever, ever), before, "", [][]corev1.Toleration{tolerations(minutes, minutes)}},
+		"its own for one":    {tolerations(day, day), uneven, "1h", [][]corev1.Toleration{tolerations(ever, ever), tolerations(ptr.To[int64](3600), hours)}},
+		"its own is as long": {tolerations(minutes, minutes), "", "1m", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{}}, Spec: corev1.PodSpec{Tolerations: tt.has}}
+			if tt.before != "" {
+				pod.Annotations[beforeAnnotation] = tt.before
+			}
+			want, err := parse(map[string]string{Annotation: tt.asks})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var steps [][]corev1.Toleration
+			for p := decide(pod, want); p != nil; p = decide(pod, want) {
+				if wait, ever := p.through(pod), pod.Spec.Tolerations[0].TolerationSeconds == nil; wait != ever {
+					t.Errorf("step %d: waits %v", len(steps), wait)
+				}
+				if steps = append(steps, p.tolerations); len(steps) > 3 {
+					t.Fatalf("no end: %v", steps)
+				}
+				pod.Spec.Tolerations = p.tolerations
+				delete(pod.Annotations, beforeAnnotation)
+				if p.before != nil {
+					pod.Annotations[beforeAnnotation] = *p.before
+				}
+			}
+			if diff := cmp.Diff(tt.steps, steps); diff != "" {
+				t.Errorf("steps (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestChoose(t *testing.T) {
+	named := func(name, value string, nodes ...string) *apps.NodeGroup {
+		return &apps.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{Annotation: value}}, Spec: apps.NodeGroupSpec{Nodes: nodes}}
+	}
+	labelled := func(value string, labels map[string]string) *apps.NodeGroup {
+		g := named("labelled", value)
+		g.Spec.MatchLabels = labels
+		return g
+	}
+	type groups = []*apps.NodeGroup
+	for name, tt := range map[string]struct {
+		own    string
+		groups groups
+		want   string // value and group
+	}{
+		"nobody says anything":             {groups: groups{{Spec: apps.NodeGroupSpec{Nodes: []string{"n"}}}}, want: "@"},
+		"the group that names it":          {groups: groups{named("a", "12h", "m", "n")}, want: "12h@a"},
+		"a group that names others":        {groups: groups{named("a", "12h", "m")}, want: "@"},
+		"all labels of a group":            {groups: groups{labelled("12h", map[string]string{"site": "north", "kind": ""})}, want: "12h@labelled"},
+		"another value of a label":         {groups: groups{labelled("12h", map[string]string{"site": "south"})}, want: "@"},
+		"one label of two":                 {groups: groups{labelled("12h", map[string]string{"site": "north", "floor": ""})}, want: "@"},
+		"no labels select none":            {groups: groups{labelled("12h", map[string]string{})}, want: "@"},
+		"the longest of several":           {groups: groups{named("a", "12h", "n"), named("b", "90m", "n"), labelled("13h", map[string]string{"site": "north"})}, want: "13h@labelled"},
+		"for ever is the longest":          {groups: groups{named("a", "12h", "n"), named("b", "forever", "n"), named("c", "9999h", "n")}, want: "forever@b"},
+		"the first of equals":              {groups: groups{named("b", "1h", "n"), named("c", "1h", "n"), named("a", "60m", "n")}, want: "60m@a"},
+		"the first of those for ever":      {groups: groups{named("b", "forever", "n"), named("a", "forever", "n")}, want: "forever@a"},
+		"the Node's own is shorter":        {own: "1h", groups: groups{named("a", "forever", "n")}, want: "1h@"},
+		"the Node wants none of it":        {own: "0s", groups: groups{named("a", "forever", "n")}, want: "0s@"},
+		"the Node's is not understood":     {own: "soon", groups: groups{named("a", "1h", "n")}, want: "1h@a"},
+		"the group's is not understood":    {groups: groups{named("a", "soon", "n"), named("b", "-1h", "n"), named("c", "1h", "n")}, want: "1h@c"},
+		"a group for no time and one more": {groups: groups{named("a", "0s", "n"), named("b", "1h", "n")}, want: "1h@b"},
+		"a group for no time":              {groups: groups{named("a", "0s", "n")}, want: "@"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"site": "north", "kind": ""}, Annotations: map[string]string{Annotation: tt.own}}}
+			read := map[string]group{}
+			for _, o := range tt.groups {
+				read[o.Name], _ = groupOf(o)
+			}
+			if c := choose(node, read); c.value+"@"+c.group != tt.want {
+				t.Errorf("%s@%s, want %s", c.value, c.group, tt.want)
 			}
 		})
 	}

@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/frond-edge/frond/internal/kubetest"
 )
@@ -93,27 +94,39 @@ func (w *world) evicted(pod string) error {
 	return fmt.Errorf("%s is there: deleted %v, tolerates %v", pod, p.DeletionTimestamp, p.Spec.Tolerations)
 }
 
-// TestAnAutonomousNodeKeepsItsPods has Kubernetes' own controllers evict: two nodes go silent, each with a pod that
-// tolerates that for a second. The pod of the autonomous one stays, until the node is autonomous no longer. The third Node
-// must be there: while no Node at all is Ready, Kubernetes takes itself for what is cut off, and evicts nobody.
+// TestAnAutonomousNodeKeepsItsPods has Kubernetes' own controllers evict: three nodes go silent, each with a pod that
+// tolerates that for a second. The pods of the autonomous one and of that of an autonomous group stay, until they are
+// autonomous no longer. The other Nodes must be there: where more than half of a cluster is silent, Kubernetes takes itself for
+// what is cut off, and evicts nobody.
 func TestAnAutonomousNodeKeepsItsPods(t *testing.T) {
-	const limit, short = 2 * time.Minute, 1
+	const short = 1
 	w := newWorld(t)
-	w.alive("third")
+	for _, other := range []string{"a", "b", "c"} {
+		w.alive(other)
+	}
 	usual, usualAway := w.alive("usual")
 	calm, calmAway := w.alive("calm")
+	member, memberAway := w.alive("member")
 	w.annotate(calm, `"forever"`)
+	w.group("calm", "1h", []string{member}, nil)
 	w.pod("goes", usual, short)
 	w.pod("stays", calm, short)
+	w.pod("stays-too", member, short)
 	kubetest.Eventually(t, limit, w.tolerates("stays", nil))
+	kubetest.Eventually(t, limit, w.tolerates("stays-too", ptr.To[int64](3600)))
 	usualAway.Store(true)
 	calmAway.Store(true)
+	memberAway.Store(true)
 	kubetest.Eventually(t, limit, func() error { return w.evicted("goes") })
-	kubetest.Eventually(t, limit, func() error { return w.unreachableFor(calm, 5*short*time.Second) })
-	p, err := w.client.CoreV1().Pods(w.namespace).Get(t.Context(), "stays", metav1.GetOptions{})
-	if err != nil || p.DeletionTimestamp != nil {
-		t.Fatalf("the pod of the autonomous node: %v, deleted %v", err, p.DeletionTimestamp)
+	for pod, node := range map[string]string{"stays": calm, "stays-too": member} {
+		kubetest.Eventually(t, limit, func() error { return w.unreachableFor(node, 5*short*time.Second) })
+		p, err := w.client.CoreV1().Pods(w.namespace).Get(t.Context(), pod, metav1.GetOptions{})
+		if err != nil || p.DeletionTimestamp != nil {
+			t.Fatalf("the pod of the autonomous node: %v, deleted %v", err, p.DeletionTimestamp)
+		}
 	}
 	w.annotate(calm, "null")
+	w.ungroup("calm") // the hour that Kubernetes has planned for ends, too
 	kubetest.Eventually(t, limit, func() error { return w.evicted("stays") })
+	kubetest.Eventually(t, limit, func() error { return w.evicted("stays-too") })
 }

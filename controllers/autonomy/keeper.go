@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
+	"github.com/frond-edge/frond/api/apps"
 	"github.com/frond-edge/frond/controllers"
 )
 
@@ -35,6 +37,8 @@ const (
 	workers = 8
 	// A refused write is tried again soon, and during an outage of the apiserver not too often.
 	retryFirst, retryMost = 100 * time.Millisecond, 10 * time.Second
+	// settle is how long Kubernetes may take to see that a pod tolerates for ever: that takes it milliseconds, and seconds if it is busy.
+	settle = 10 * time.Second
 	// writeTimeout bounds one write.
 	writeTimeout = 10 * time.Second
 
@@ -46,15 +50,18 @@ func Rules() []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{
 		{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"list", "watch"}},
 		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"list", "watch", "patch"}},
+		{APIGroups: []string{apps.Group}, Resources: []string{apps.NodeGroupsResource}, Verbs: []string{"list", "watch"}},
 	}
 }
 
-// Keeper keeps the tolerations of the pods on annotated Nodes.
+// Keeper keeps the tolerations of the pods on annotated Nodes, and on Nodes of annotated NodeGroups.
 type Keeper struct {
 	kube    kubernetes.Interface
 	objects cache.Cache
+	source  toolscache.ListerWatcher
 	owner   Ownership
-	warn    func(node, reason, message string)
+	warn    Warn
+	changed func(node string)
 	writes  prometheus.Counter
 	log     *zap.Logger
 	queue   controllers.Queue[types.NamespacedName]
@@ -62,14 +69,24 @@ type Keeper struct {
 	mu sync.Mutex
 	// pods and nodes are the informers' stores, which lock themselves; guarded by mu, nil before Start.
 	pods, nodes toolscache.Store
-	// asked is what each Node's annotation said last; guarded by mu.
-	asked map[string]string
+	// asked is what was chosen for each Node last, but for those of which nobody says anything; guarded by mu.
+	asked map[string]choice
+	// groups are the NodeGroups that ask for something; known: there are no others. refused is why they could not be read last.
+	// Guarded by mu.
+	groups  map[string]group
+	known   bool
+	refused metav1.StatusReason
+	// seen is since when a pod waits for settle; guarded by mu.
+	seen map[types.NamespacedName]time.Time
+	// faults are the annotations that nobody understands; guarded by mu.
+	faults map[subject]*fault
 }
 
-// New makes a Keeper. objects must serve Nodes and Pods; warn tells people of a node and must not block; metrics may be nil.
-func New(kube kubernetes.Interface, objects cache.Cache, owner Ownership, warn func(node, reason, message string), metrics prometheus.Registerer, log *zap.Logger) *Keeper {
+// New makes a Keeper. objects must serve Nodes and Pods; groups is of Groups; metrics may be nil.
+func New(kube kubernetes.Interface, objects cache.Cache, groups toolscache.ListerWatcher, owner Ownership, warn Warn, metrics prometheus.Registerer, log *zap.Logger) *Keeper {
 	k := &Keeper{
-		kube: kube, objects: objects, owner: owner, warn: warn, log: log, asked: map[string]string{},
+		kube: kube, objects: objects, source: groups, owner: owner, warn: warn, changed: func(string) {}, log: log,
+		asked: map[string]choice{}, groups: map[string]group{}, faults: map[subject]*fault{}, seen: map[types.NamespacedName]time.Time{},
 		writes: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "frond_autonomy_writes_total", Help: "Pods whose tolerations were changed for the sake of their node's autonomy.",
 		}),
@@ -78,6 +95,31 @@ func New(kube kubernetes.Interface, objects cache.Cache, owner Ownership, warn f
 		metrics.MustRegister(k.writes)
 	}
 	return k
+}
+
+// Tell has changed called with each node for which Of answers otherwise than before. It must not block. Call it before Start.
+func (k *Keeper) Tell(changed func(node string)) { k.changed = changed }
+
+// Of says how long the pods of a Node stay while it is away, as its annotation or its group's has it, and which NodeGroup says so,
+// "" being the Node itself. An empty value is as Kubernetes has it. known is false while a group may say otherwise that was
+// not read yet. It does not block.
+func (k *Keeper) Of(node *corev1.Node) (value, group string, known bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	c, known := k.choose(node)
+	if c.none() {
+		return "", "", known
+	}
+	return c.value, c.group, known
+}
+
+// choose decides for a Node; known is false where it depends on groups that are not all read. The caller holds mu.
+func (k *Keeper) choose(node *corev1.Node) (c choice, known bool) {
+	c = choose(node, k.groups)
+	if !k.known && (!c.asked || c.group != "") {
+		return choice{}, false
+	}
+	return c, true
 }
 
 // Start keeps until ctx ends and then returns nil. The cache must be started by the caller.
@@ -94,6 +136,7 @@ func (k *Keeper) Start(ctx context.Context) error {
 		k.watchOwnership(gctx)
 		return nil
 	})
+	g.Go(func() error { return k.followGroups(gctx) })
 	controllers.Work(gctx, k.queue, workers, k.work)
 	return controllers.Ended(ctx, g.Wait())
 }
@@ -117,12 +160,12 @@ func (k *Keeper) follow(ctx context.Context) (stop func(), err error) {
 	k.mu.Lock()
 	k.nodes, k.pods = sharedNodes.GetStore(), sharedPods.GetStore()
 	k.mu.Unlock()
-	ofNodes, err := nodes.AddEventHandler(handler(func(n *corev1.Node) { k.noteNode(n) }))
+	ofNodes, err := nodes.AddEventHandler(handler(k.noteNode, k.noteNodeGone))
 	if err != nil {
 		return stop, fmt.Errorf("follow nodes: %w", err)
 	}
 	stop = func() { _ = nodes.RemoveEventHandler(ofNodes) }
-	ofPods, err := pods.AddEventHandler(handler(func(p *corev1.Pod) { k.add(p) }))
+	ofPods, err := pods.AddEventHandler(handler(k.add, func(p *corev1.Pod) { k.unsee(nameOf(p)) }))
 	if err != nil {
 		return stop, fmt.Errorf("follow pods: %w", err)
 	}
@@ -132,35 +175,59 @@ func (k *Keeper) follow(ctx context.Context) (stop func(), err error) {
 	}, nil
 }
 
-// handler calls handle for each object that is new or changed.
-func handler[T any](handle func(T)) toolscache.ResourceEventHandler {
-	take := func(object any) {
+// handler calls handle for each object that is new or changed, and gone for each that is not there any more.
+func handler[T any](handle, gone func(T)) toolscache.ResourceEventHandler {
+	take := func(object any, handle func(T)) {
+		if missed, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
+			object = missed.Obj
+		}
 		if o, ok := object.(T); ok {
 			handle(o)
 		}
 	}
-	return toolscache.ResourceEventHandlerFuncs{AddFunc: take, UpdateFunc: func(_, o any) { take(o) }}
+	return toolscache.ResourceEventHandlerFuncs{
+		AddFunc: func(o any) { take(o, handle) }, UpdateFunc: func(_, o any) { take(o, handle) }, DeleteFunc: func(o any) { take(o, gone) },
+	}
 }
 
-// noteNode asks for all pods of a node whose annotation changed.
 func (k *Keeper) noteNode(node *corev1.Node) {
-	value := node.Annotations[Annotation]
+	_, err := parse(node.Annotations)
+	k.judge(aboutNode(node.Name), err)
+	k.review(node.Name)
+}
+
+func (k *Keeper) noteNodeGone(node *corev1.Node) {
+	k.judge(aboutNode(node.Name), nil)
+	k.review(node.Name)
+}
+
+// review chooses anew for nodes, and asks for the pods of those for which that made a difference.
+func (k *Keeper) review(names ...string) {
+	changed := map[string]bool{}
 	k.mu.Lock()
-	before := k.asked[node.Name]
-	if value == "" {
-		delete(k.asked, node.Name)
-	} else {
-		k.asked[node.Name] = value
+	for _, name := range names {
+		var now choice
+		if o, exists, err := k.nodes.GetByKey(name); err == nil && exists {
+			known := false
+			if now, known = k.choose(o.(*corev1.Node)); !known {
+				continue // groupsKnown asks again
+			}
+		}
+		if changed[name] = !now.is(k.asked[name]); now.value == "" {
+			delete(k.asked, name)
+		} else {
+			k.asked[name] = now
+		}
 	}
 	k.mu.Unlock()
-	if value == before {
+	maps.DeleteFunc(changed, func(_ string, is bool) bool { return !is })
+	if len(changed) == 0 {
 		return
 	}
-	if _, err := parse(node.Annotations); err != nil && k.owner.Owns(node.Name) {
-		k.log.Warn("autonomy not understood, Kubernetes' own rules apply", zap.String("node", node.Name), zap.Error(err))
-		k.warn(node.Name, "AutonomyNotUnderstood", err.Error()+": Kubernetes' own rules apply")
+	k.addAll(func(name string) bool { return changed[name] })
+	for name := range changed {
+		k.changed(name)
 	}
-	k.addAll(func(name string) bool { return name == node.Name })
 }
 
 // addAll asks for the pods of the nodes that match. It looks at each pod of the cluster, which is rare: at a changed
@@ -176,19 +243,24 @@ func (k *Keeper) addAll(match func(node string) bool) {
 // add asks for a pod that may need a change.
 func (k *Keeper) add(pod *corev1.Pod) {
 	k.mu.Lock()
-	_, asked := k.asked[pod.Spec.NodeName]
+	asked := !k.asked[pod.Spec.NodeName].none()
 	k.mu.Unlock()
 	_, changed := pod.Annotations[beforeAnnotation]
 	if pod.Spec.NodeName != "" && (asked || changed) {
-		k.queue.Add(types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name})
+		k.queue.Add(nameOf(pod))
 	}
 }
 
-// watchOwnership looks at all pods again when nodes become ours.
+func nameOf(pod *corev1.Pod) types.NamespacedName {
+	return types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
+}
+
+// watchOwnership looks at all pods and faults again when nodes become ours.
 func (k *Keeper) watchOwnership(ctx context.Context) {
 	for {
 		changed := k.owner.Changed() // before the look, so that no change falls between
 		k.addAll(func(string) bool { return true })
+		k.complain()
 		select {
 		case <-changed:
 		case <-ctx.Done():
@@ -205,7 +277,43 @@ func (k *Keeper) work(ctx context.Context, key types.NamespacedName) error {
 	return err
 }
 
-// keep gives one pod the tolerations that its node asks for.
+// want is how long the pods of a node stay, if it is known, and whether Kubernetes has lost the node.
+func (k *Keeper) want(name string) (want stay, gone, known bool, err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	found, exists, err := k.nodes.GetByKey(name)
+	if err != nil || !exists {
+		return stay{}, false, err == nil, err
+	}
+	node := found.(*corev1.Node)
+	c, known := k.choose(node)
+	return c.stay, lost(node), known, nil
+}
+
+// settled reports whether Kubernetes has had the time to see a pod as it is; if not, it is looked at again then.
+func (k *Keeper) settled(key types.NamespacedName) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	since, ok := k.seen[key]
+	if !ok {
+		since = time.Now()
+		k.seen[key] = since
+	}
+	left := settle - time.Since(since)
+	if left > 0 {
+		k.queue.AddAfter(key, left)
+	}
+	return left <= 0
+}
+
+// unsee is for pods that were changed or are gone.
+func (k *Keeper) unsee(key types.NamespacedName) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.seen, key)
+}
+
+// keep gives one pod the tolerations that are asked for on its node.
 func (k *Keeper) keep(ctx context.Context, key types.NamespacedName) error {
 	found, exists, err := k.pods.GetByKey(key.String())
 	if err != nil || !exists {
@@ -215,14 +323,12 @@ func (k *Keeper) keep(ctx context.Context, key types.NamespacedName) error {
 	if pod.DeletionTimestamp != nil || !k.owner.Owns(pod.Spec.NodeName) {
 		return nil
 	}
-	var want stay
-	if node, exists, err := k.nodes.GetByKey(pod.Spec.NodeName); err != nil {
-		return err
-	} else if exists {
-		want, _ = parse(node.(*corev1.Node).Annotations) // noteNode has told
+	want, lost, known, err := k.want(pod.Spec.NodeName)
+	if err != nil || !known {
+		return err // groupsKnown asks again
 	}
 	change := decide(pod, want)
-	if change == nil {
+	if change == nil || lost && change.through(pod) && !k.settled(key) {
 		return nil
 	}
 	body, err := json.Marshal(map[string]any{
@@ -243,6 +349,7 @@ func (k *Keeper) keep(ctx context.Context, key types.NamespacedName) error {
 	case err != nil:
 		return fmt.Errorf("patch: %w", err)
 	}
+	k.unsee(key)
 	k.writes.Inc()
 	return nil
 }

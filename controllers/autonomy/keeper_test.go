@@ -3,14 +3,18 @@ package autonomy_test
 import (
 	"context"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
+	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -39,34 +43,63 @@ func (everything) Changed() <-chan struct{} { return nil }
 type world struct {
 	*testing.T
 	client    kubernetes.Interface
+	kinds     dynamic.Interface
 	namespace string
+	// told are the warnings, by the object's kind and name.
+	told chan string
 }
 
+// newWorld has the kind NodeGroup and a Keeper that runs.
 func newWorld(t *testing.T) *world {
 	t.Helper()
+	w := bareWorld(t)
+	w.define()
+	w.run("frond-autonomy-test", autonomy.Rules(), zaptest.NewLogger(t))
+	return w
+}
+
+func bareWorld(t *testing.T) *world {
+	t.Helper()
 	cluster := shared.Cluster(t)
-	w := &world{T: t, client: cluster.Client(t), namespace: cluster.Namespace(t)}
-	config := cluster.Limited(t, "frond-autonomy-test", autonomy.Rules())
-	objects, err := cache.New(config, cache.Options{})
+	kinds, err := dynamic.NewForConfig(cluster.Config())
 	if err != nil {
 		t.Fatal(err)
+	}
+	return &world{T: t, client: cluster.Client(t), kinds: kinds, namespace: cluster.Namespace(t), told: make(chan string, 100)}
+}
+
+// run runs a Keeper with certain rights until the test ends, or stop is called.
+func (w *world) run(user string, rules []rbacv1.PolicyRule, log *zap.Logger) (keeper *autonomy.Keeper, stop func()) {
+	w.Helper()
+	config := shared.Cluster(w).Limited(w, user, rules)
+	objects, err := cache.New(config, cache.Options{})
+	if err != nil {
+		w.Fatal(err)
 	}
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
-		t.Fatal(err)
+		w.Fatal(err)
 	}
-	keeper := autonomy.New(client, objects, everything{}, func(string, string, string) {}, nil, zaptest.NewLogger(t))
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	groups, err := autonomy.Groups(config)
+	if err != nil {
+		w.Fatal(err)
+	}
+	warn := func(about corev1.ObjectReference, reason, _ string) {
+		w.told <- reason + " " + about.Kind + " " + about.Name + " " + string(about.UID)
+	}
+	keeper = autonomy.New(client, objects, groups, everything{}, warn, nil, log)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(w.Context()))
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return objects.Start(gctx) })
 	g.Go(func() error { return keeper.Start(gctx) })
-	t.Cleanup(func() {
+	stop = sync.OnceFunc(func() {
 		cancel()
 		if err := g.Wait(); err != nil {
-			t.Errorf("keeper: %v", err)
+			w.Errorf("keeper: %v", err)
 		}
 	})
-	return w
+	w.Cleanup(stop)
+	return keeper, stop
 }
 
 func (w *world) node(suffix string) string {

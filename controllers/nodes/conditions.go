@@ -42,8 +42,17 @@ type Progress struct {
 	Oldest time.Time
 }
 
-// reasonRevoked is that of a Connected that is False by somebody's word.
-const reasonRevoked = "Revoked"
+const (
+	// reasonRevoked is that of a Connected that is False by somebody's word.
+	reasonRevoked = "Revoked"
+	// reasonSilent and reasonAutonomous are those of a Connected that is False because no heartbeat comes.
+	reasonSilent, reasonAutonomous = "NoHeartbeat", "Autonomous"
+)
+
+// Autonomy says how long the pods of a Node stay while it is away, as an annotation has it, and which NodeGroup's annotation that
+// is, "" being the Node's own. An empty value is as Kubernetes has it; known is false while nobody can tell yet. Calls may be
+// concurrent and must not block.
+type Autonomy func(node *corev1.Node) (value, group string, known bool)
 
 // state is what a condition says.
 type state struct {
@@ -53,12 +62,17 @@ type state struct {
 
 // present is what a condition says now; the zero state if the Node has none of that type.
 func present(object *corev1.Node, kind corev1.NodeConditionType) state {
+	c := condition(object, kind)
+	return state{c.Status, c.Reason}
+}
+
+func condition(object *corev1.Node, kind corev1.NodeConditionType) corev1.NodeCondition {
 	for _, c := range object.Status.Conditions {
 		if c.Type == kind {
-			return state{c.Status, c.Reason}
+			return c
 		}
 	}
-	return state{}
+	return corev1.NodeCondition{}
 }
 
 // wantLink is what Connected should say; the zero state where it is too early to say anything. Who is revoked has no link, or not
@@ -72,7 +86,7 @@ func (n *node) wantLink(revoked bool) state {
 	case n.connected:
 		return state{corev1.ConditionTrue, "KubeletUnwell"}
 	case n.lost:
-		return state{corev1.ConditionFalse, "NoHeartbeat"}
+		return state{corev1.ConditionFalse, reasonSilent}
 	}
 	return state{}
 }
@@ -119,14 +133,35 @@ func (m *Monitor) changes(n *node, object *corev1.Node, now time.Time) []change 
 			list = append(list, change{kind: kind, want: want, was: was, message: message})
 		}
 	}
-	link, autonomy := n.wantLink(m.revoked(n.name)), object.Annotations[wire.AutonomyAnnotation]
-	if n.lost && autonomy != "" && link.reason != reasonRevoked {
-		link.reason = "Autonomous"
+	link, message := m.link(n, object)
+	if was := condition(object, Connected); link.reason == reasonAutonomous && link == present(object, Connected) && message != was.Message {
+		list = append(list, change{kind: Connected, want: link, was: link, message: message}) // other words of the same
 	}
-	add(Connected, link, linkMessage(link, autonomy))
+	add(Connected, link, message)
 	progress := n.wantProgress(present(object, UpToDate), m.pace, now)
 	add(UpToDate, progress, progressMessage(progress, n.progress))
 	return list
+}
+
+// link is what Connected should say, with its message.
+func (m *Monitor) link(n *node, object *corev1.Node) (state, string) {
+	link := n.wantLink(m.revoked(n.name))
+	if link.reason != reasonSilent {
+		return link, linkMessage(link)
+	}
+	value, group, known := m.autonomy(object)
+	switch was := present(object, Connected); {
+	case !known && was.reason == reasonAutonomous:
+		return state{}, "" // so it was when somebody knew
+	case value == "":
+		return link, linkMessage(link)
+	}
+	link.reason = reasonAutonomous
+	by := wire.AutonomyAnnotation + ": " + value
+	if group != "" {
+		by += " of NodeGroup " + group
+	}
+	return link, fmt.Sprintf("no heartbeat; the gateway goes on by itself with what it has, and keeps its pods (%s)", by)
 }
 
 // change is one condition to be written.
@@ -136,8 +171,8 @@ type change struct {
 	message   string
 }
 
-// linkMessage tells of the link, and of a lost one what becomes of the pods: Kubernetes itself knows nothing of that.
-func linkMessage(s state, autonomy string) string {
+// linkMessage tells of the link, and of a lost one what becomes of the pods, as long as nobody keeps them.
+func linkMessage(s state) string {
 	switch s.reason {
 	case "HeartbeatsArrive":
 		return "heartbeats arrive over the link"
@@ -146,10 +181,7 @@ func linkMessage(s state, autonomy string) string {
 	case "KubeletUnwell":
 		return "heartbeats arrive over the link, but the kubelet has not renewed its lease"
 	}
-	if s.reason != "Autonomous" {
-		return "no heartbeat; the gateway goes on by itself with what it has, and Kubernetes evicts its pods as of any node"
-	}
-	return fmt.Sprintf("no heartbeat; the gateway goes on by itself with what it has, and keeps its pods (%s: %s)", wire.AutonomyAnnotation, autonomy)
+	return "no heartbeat; the gateway goes on by itself with what it has, and Kubernetes evicts its pods as of any node"
 }
 
 func progressMessage(s state, p Progress) string {

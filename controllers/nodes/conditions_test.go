@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers/nodes"
@@ -146,5 +147,66 @@ func TestUpToDateIsKept(t *testing.T) {
 			}
 			return err
 		})
+	}
+}
+
+// linked fails until the condition of the link has these words.
+func (w *world) linked(reason, words string) func() error {
+	return func() error {
+		node, err := w.client.CoreV1().Nodes().Get(w.Context(), w.name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		for _, c := range node.Status.Conditions {
+			if c.Type == nodes.Connected && (c.Reason != reason || !strings.Contains(c.Message, words)) {
+				return fmt.Errorf("%s: %s", c.Reason, c.Message)
+			}
+		}
+		return nil
+	}
+}
+
+// TestASilentNodeSaysWhoKeepsItsPods changes by whose word the pods of a silent node stay. A new owner goes on with it, and leaves it as
+// it is while it does not know of the groups.
+func TestASilentNodeSaysWhoKeepsItsPods(t *testing.T) {
+	const limit = time.Minute
+	w, o := newWorld(t), owning(true)
+	w.create()
+	o.say("")
+	m := w.monitor(o)
+	w.beat(m, true, w.says(corev1.ConditionTrue, "HeartbeatsArrive"))
+	kubetest.Eventually(t, limit, w.linked("NoHeartbeat", "as of any node"))
+	w.annotate(`"12h"`)
+	kubetest.Eventually(t, limit, w.linked("Autonomous", "(frond.io/autonomy: 12h)"))
+	w.annotate("null")
+	kubetest.Eventually(t, limit, w.linked("NoHeartbeat", "as of any node"))
+	for _, value := range []string{"24h", "forever"} {
+		o.say(value)
+		m.Review(w.name)
+		kubetest.Eventually(t, limit, w.linked("Autonomous", "(frond.io/autonomy: "+value+" of NodeGroup north)"))
+	}
+	o.turn()
+	next := owning(true)
+	m = w.monitor(next)
+	w.annotate(`"1h"`) // so that it is seen to be at work
+	kubetest.Eventually(t, limit, w.linked("Autonomous", "(frond.io/autonomy: 1h)"))
+	w.annotate("null")
+	m.Review(w.name)
+	if err := w.linked("Autonomous", "")(); err != nil {
+		t.Error(err)
+	}
+	next.say("")
+	kubetest.Eventually(t, limit, func() error {
+		m.Review(w.name)
+		return w.linked("NoHeartbeat", "as of any node")()
+	})
+}
+
+// annotate sets the Node's annotation to a JSON value.
+func (w *world) annotate(value string) {
+	w.Helper()
+	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%s}}}`, wire.AutonomyAnnotation, value)
+	if _, err := w.client.CoreV1().Nodes().Patch(w.Context(), w.name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+		w.Fatal(err)
 	}
 }

@@ -50,8 +50,10 @@ type Monitor struct {
 	objects cache.Cache
 	owner   Ownership
 	revoked func(node string) bool
-	writes  *prometheus.CounterVec
-	log     *zap.Logger
+	// autonomy says what becomes of the pods of a lost node.
+	autonomy Autonomy
+	writes   *prometheus.CounterVec
+	log      *zap.Logger
 	// renewEvery, silence and pace are the constants, but in tests.
 	renewEvery, silence time.Duration
 	pace                pace
@@ -87,10 +89,11 @@ type node struct {
 	renewing bool
 }
 
-// New makes a Monitor. objects must serve Nodes. revoked says whose gateway was shut out, and Look when that changes. metrics may be nil.
-func New(kube kubernetes.Interface, objects cache.Cache, owner Ownership, revoked func(node string) bool, metrics prometheus.Registerer, log *zap.Logger) *Monitor {
+// New makes a Monitor. objects must serve Nodes. revoked says whose gateway was shut out, and Look when that changes; Review is to
+// be called when autonomy answers otherwise. metrics may be nil.
+func New(kube kubernetes.Interface, objects cache.Cache, owner Ownership, revoked func(node string) bool, autonomy Autonomy, metrics prometheus.Registerer, log *zap.Logger) *Monitor {
 	m := &Monitor{
-		kube: kube, objects: objects, owner: owner, revoked: revoked, log: log, renewEvery: renewEvery, silence: silence, nodes: map[string]*node{},
+		kube: kube, objects: objects, owner: owner, revoked: revoked, autonomy: autonomy, log: log, renewEvery: renewEvery, silence: silence, nodes: map[string]*node{},
 		pace: pace{behindAfter: behindAfter, caughtUp: caughtUp, tellEvery: tellEvery},
 		writes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "frond_nodes_writes_total", Help: "Writes to Kubernetes that heartbeats caused, by what was written.",
@@ -135,6 +138,22 @@ func (m *Monitor) Look(name string) {
 		m.touch(name)
 	}
 	m.queue.Add(name)
+}
+
+// Review has the conditions of a node put right if it is silent. It does not block.
+func (m *Monitor) Review(name string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if object := m.cached(name); object != nil {
+		m.silent(object)
+	}
+}
+
+// silent has the conditions of a silent node put right. The caller holds mu.
+func (m *Monitor) silent(object *corev1.Node) {
+	if n := m.nodes[object.Name]; n != nil && n.lost && !m.settled(n) {
+		m.queue.Add(n.name)
+	}
 }
 
 // touch moves a node to the end of the line, and takes it up if it is new. The caller holds mu.
@@ -237,8 +256,8 @@ func (m *Monitor) watch(ctx context.Context, wake <-chan struct{}) {
 	}
 }
 
-// adopt takes up the owned nodes that Kubernetes believes connected, so that a silent one is noticed, and lets go of
-// those that are not ours.
+// adopt takes up the owned nodes that Kubernetes believes connected, so that a silent one is noticed, and those known to be silent,
+// so that what is said of them stays true; it lets go of those that are not ours.
 func (m *Monitor) adopt() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -249,11 +268,12 @@ func (m *Monitor) adopt() {
 	}
 	for _, found := range m.store.List() {
 		m.takeUp(found.(*corev1.Node))
+		m.silent(found.(*corev1.Node))
 	}
 }
 
 // noticed hears what another replica says of a node that is ours by now: its word came late, or our cache was behind when we took
-// over. A silent node must not stay connected by it.
+// over. A silent node must not stay connected by it. It also hears what people say of a silent node.
 func (m *Monitor) noticed(object any) {
 	node, ok := object.(*corev1.Node)
 	if !ok {
@@ -262,15 +282,19 @@ func (m *Monitor) noticed(object any) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.takeUp(node)
-	if n := m.nodes[node.Name]; n != nil && n.lost && present(node, Connected).status == corev1.ConditionTrue {
-		m.queue.Add(n.name)
-	}
+	m.silent(node)
 }
 
 // takeUp is for nodes not heard of yet. The caller holds mu.
 func (m *Monitor) takeUp(object *corev1.Node) {
-	if m.nodes[object.Name] == nil && present(object, Connected).status == corev1.ConditionTrue && m.owner.Owns(object.Name) {
+	if m.nodes[object.Name] != nil || !m.owner.Owns(object.Name) {
+		return
+	}
+	switch link := present(object, Connected); {
+	case link.status == corev1.ConditionTrue:
 		m.touch(object.Name)
+	case link.reason == reasonSilent || link.reason == reasonAutonomous: // as whoever watched before has found
+		m.nodes[object.Name] = &node{name: object.Name, lost: true}
 	}
 }
 

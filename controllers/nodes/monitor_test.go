@@ -32,6 +32,29 @@ type owner struct {
 	none    bool          // guarded by mu
 	changed chan struct{} // guarded by mu
 	revoked bool          // guarded by mu
+	// group says how long the pods stay, and nothing while it is not known; guarded by mu.
+	group string
+	known bool
+}
+
+// autonomous has what a Node says itself, or else a group.
+func (o *owner) autonomous(node *corev1.Node) (value, group string, known bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if own := node.Annotations[wire.AutonomyAnnotation]; own != "" {
+		return own, "", true
+	}
+	if o.group == "" || !o.known {
+		return "", "", o.known
+	}
+	return o.group, "north", true
+}
+
+// say has the group say something; nobody knows whether there is one before.
+func (o *owner) say(value string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.group, o.known = value, true
 }
 
 func (o *owner) isRevoked(string) bool {
@@ -102,7 +125,7 @@ func (w *world) monitorWith(o *owner, metrics prometheus.Registerer, prepare fun
 	if err != nil {
 		w.Fatal(err)
 	}
-	monitor := nodes.New(client, objects, o, o.isRevoked, metrics, zaptest.NewLogger(w))
+	monitor := nodes.New(client, objects, o, o.isRevoked, o.autonomous, metrics, zaptest.NewLogger(w))
 	prepare(monitor)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(w.Context()))
 	g, gctx := errgroup.WithContext(ctx)

@@ -3,6 +3,7 @@ package e2e_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -29,7 +30,7 @@ spec:
   - {name: main, image: localhost/frond/tools:dev, imagePullPolicy: Never, command: [sleep, "36000"]}
 `
 
-// away is two gateways that are cut off at the same time: edge-2 is autonomous, edge-1 is not.
+// away is two gateways that are cut off at the same time: edge-2 is autonomous, as its group is, edge-1 is not.
 type away struct {
 	kube kubernetes.Interface
 }
@@ -38,29 +39,11 @@ type away struct {
 func newAway(t *testing.T) away {
 	t.Helper()
 	a := away{kube: clients(t)}
-	kubectl(t, "annotate", "node", "edge-2", "--overwrite", wire.AutonomyAnnotation+"="+wire.AutonomyForever)
-	t.Cleanup(func() {
-		if _, err := shared.Kubectl(context.WithoutCancel(t.Context()), "", "annotate", "node", "edge-2", wire.AutonomyAnnotation+"-"); err != nil {
-			t.Error(err)
-		}
-	})
+	apply(t, group("away", "edge-2", wire.AutonomyForever))
 	a.keepThird(t)
 	apply(t, leaver)
 	running(t, "app=leaver", 1)
-	eventually(t, "the pods of edge-2 tolerate that it is away", func(ctx context.Context) string {
-		list, err := pods(ctx, "app=boot,set=boot")
-		if err != nil {
-			return err.Error()
-		}
-		for i := range list {
-			for _, toleration := range list[i].Spec.Tolerations {
-				if toleration.Key == corev1.TaintNodeUnreachable && toleration.TolerationSeconds != nil {
-					return fmt.Sprintf("%s tolerates it for %d s", list[i].Name, *toleration.TolerationSeconds)
-				}
-			}
-		}
-		return ""
-	})
+	eventually(t, "the pods of edge-2 tolerate that it is away", func(ctx context.Context) string { return patient(ctx, "app=boot,set=boot", true) })
 	t.Cleanup(func() {
 		if err := shared.Heal(context.WithoutCancel(t.Context()), "edge-1"); err != nil {
 			t.Error(err)
@@ -172,25 +155,29 @@ func (a away) told(t *testing.T) {
 	if err := set(t.Context(), a.kube, "flow-0", "changed while away"); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the Node tells", func(ctx context.Context) string {
-		node, err := a.kube.CoreV1().Nodes().Get(ctx, "edge-2", metav1.GetOptions{})
-		if err != nil {
-			return err.Error()
-		}
-		for _, c := range node.Status.Conditions {
-			if c.Type == "EdgeConnected" && c.Status == corev1.ConditionFalse && c.Reason == "Autonomous" && !c.LastTransitionTime.IsZero() {
-				return ""
+	for _, value := range []string{wire.AutonomyForever, "9999h"} { // and hears of a change at once
+		kubectl(t, "annotate", "nodegroup", "away", "--overwrite", wire.AutonomyAnnotation+"="+value)
+		eventually(t, "the Node tells", func(ctx context.Context) string {
+			node, err := a.kube.CoreV1().Nodes().Get(ctx, "edge-2", metav1.GetOptions{})
+			if err != nil {
+				return err.Error()
 			}
-		}
-		return fmt.Sprint(node.Status.Conditions)
-	})
+			for _, c := range node.Status.Conditions {
+				if c.Type == "EdgeConnected" && c.Status == corev1.ConditionFalse && c.Reason == "Autonomous" && !c.LastTransitionTime.IsZero() &&
+					strings.Contains(c.Message, value+" of NodeGroup away") {
+					return ""
+				}
+			}
+			return fmt.Sprint(node.Status.Conditions)
+		})
+	}
 	eventually(t, "frond status tells", func(ctx context.Context) string {
 		var n inspect.Node
 		if err := frondJSON(ctx, &n, "status", "edge-2"); err != nil {
 			return err.Error()
 		}
 		p := n.Progress
-		if n.Link != "False" || n.Autonomy != wire.AutonomyForever || n.LinkSince.IsZero() || p == nil || p.Applied == nil || *p.Applied >= p.Desired || p.Oldest.IsZero() {
+		if n.Link != "False" || n.Autonomy != "9999h" || n.AutonomyGroup != "away" || n.LinkSince.IsZero() || p == nil || p.Applied == nil || *p.Applied >= p.Desired || p.Oldest.IsZero() {
 			return fmt.Sprintf("%+v, %+v", n, p)
 		}
 		return ""

@@ -1,0 +1,136 @@
+package autonomy
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
+
+	"github.com/frond-edge/frond/api/apps"
+)
+
+// Groups reads and watches NodeGroups. It asks for the resource itself and not for what kinds there are, so that a 404 is the
+// apiserver's word that there is no such kind.
+func Groups(config *rest.Config) (toolscache.ListerWatcher, error) {
+	scheme := runtime.NewScheme()
+	if err := apps.AddToScheme(scheme); err != nil {
+		return nil, err
+	}
+	version := apps.GroupVersion()
+	config = rest.CopyConfig(config)
+	config.APIPath, config.GroupVersion, config.ContentType = "/apis", &version, runtime.ContentTypeJSON
+	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	client, err := rest.RESTClientFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("client of NodeGroups: %w", err)
+	}
+	return toolscache.NewListWatchFromClient(client, apps.NodeGroupsResource, metav1.NamespaceAll, fields.Everything()), nil
+}
+
+// followGroups follows NodeGroups until ctx ends. What goes wrong is told and tried again, at least once a minute.
+func (k *Keeper) followGroups(ctx context.Context) error {
+	informer := toolscache.NewSharedIndexInformer(k.source, &apps.NodeGroup{}, 0, toolscache.Indexers{})
+	if err := informer.SetTransform(lean); err != nil {
+		return fmt.Errorf("follow groups: %w", err)
+	}
+	if err := informer.SetWatchErrorHandlerWithContext(k.groupsRefused); err != nil {
+		return fmt.Errorf("follow groups: %w", err)
+	}
+	handled, err := informer.AddEventHandler(handler(k.noteGroup, k.noteGroupGone))
+	if err != nil {
+		return fmt.Errorf("follow groups: %w", err)
+	}
+	var g errgroup.Group
+	g.Go(func() error {
+		informer.RunWithContext(ctx)
+		return nil
+	})
+	select {
+	case <-handled.HasSyncedChecker().Done():
+		k.groupsKnown()
+	case <-ctx.Done():
+	}
+	return g.Wait()
+}
+
+// lean drops what is not looked at: a status has an entry a Node.
+func lean(object any) (any, error) {
+	if o, ok := object.(*apps.NodeGroup); ok {
+		o.ManagedFields, o.Status = nil, apps.NodeGroupStatus{}
+	}
+	return object, nil
+}
+
+// groupsRefused tells once why there are no groups, and what to do. Without the kind there are none, and all goes on without.
+// Where they may not be read, nobody knows: then pods keep what they have.
+func (k *Keeper) groupsRefused(ctx context.Context, r *toolscache.Reflector, err error) {
+	reason := apierrors.ReasonForError(err)
+	k.mu.Lock()
+	told := k.refused == reason
+	k.refused = reason
+	k.mu.Unlock()
+	switch {
+	case !apierrors.IsNotFound(err) && !apierrors.IsForbidden(err):
+		toolscache.DefaultWatchErrorHandler(ctx, r, err)
+	case told:
+	case apierrors.IsForbidden(err):
+		k.log.Warn("groups of nodes may not be read: only annotations of Nodes count, and pods of other Nodes stay as they are, until deploy/rbac is applied", zap.Error(err))
+	default:
+		k.log.Warn("kind NodeGroup is not installed: only annotations of Nodes count, until deploy/crd is applied", zap.Error(err))
+	}
+	if apierrors.IsNotFound(err) {
+		k.mu.Lock()
+		clear(k.groups)
+		k.mu.Unlock()
+		k.groupsKnown()
+	}
+}
+
+// groupsKnown looks at everything again once there is nothing more to wait for.
+func (k *Keeper) groupsKnown() {
+	k.mu.Lock()
+	first := !k.known
+	k.known = true
+	k.mu.Unlock()
+	k.review(k.nodes.ListKeys()...)
+	if first {
+		k.addAll(func(string) bool { return true }) // also those whose nodes nobody wants to keep any more
+	}
+}
+
+func (k *Keeper) noteGroup(o *apps.NodeGroup) {
+	g, err := groupOf(o)
+	k.judge(corev1.ObjectReference{
+		APIVersion: apps.GroupVersion().String(), Kind: apps.NodeGroupKind, Name: o.Name, UID: o.UID,
+	}, err)
+	k.mu.Lock()
+	before := k.groups[o.Name]
+	if g.choice.none() {
+		g = group{}
+		delete(k.groups, o.Name)
+	} else {
+		k.groups[o.Name] = g
+	}
+	k.refused = ""
+	changed := k.known && !reflect.DeepEqual(before, g)
+	k.mu.Unlock()
+	if changed {
+		k.review(k.nodes.ListKeys()...)
+	}
+}
+
+func (k *Keeper) noteGroupGone(o *apps.NodeGroup) {
+	gone := o.DeepCopy()
+	gone.Annotations = nil
+	k.noteGroup(gone) // a group that says nothing is as good as none
+}

@@ -1,0 +1,276 @@
+package autonomy_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest"
+	"go.uber.org/zap/zaptest/observer"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/yaml"
+
+	"github.com/frond-edge/frond/api/apps"
+	"github.com/frond-edge/frond/controllers/autonomy"
+	"github.com/frond-edge/frond/deploy/crd"
+	"github.com/frond-edge/frond/internal/kubetest"
+)
+
+// limit is how long a change may take on a busy machine. The kind may be looked for once a minute only.
+const limit = 2 * time.Minute
+
+func (w *world) groups() dynamic.ResourceInterface {
+	return w.kinds.Resource(apps.GroupVersion().WithResource(apps.NodeGroupsResource))
+}
+
+func (w *world) definitions() dynamic.ResourceInterface {
+	return w.kinds.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+}
+
+// define installs the kind and waits until it is served.
+func (w *world) define() {
+	w.Helper()
+	all, err := crd.Definitions()
+	if err != nil {
+		w.Fatal(err)
+	}
+	for _, data := range all {
+		o := &unstructured.Unstructured{}
+		if err := yaml.Unmarshal(data, &o.Object); err != nil {
+			w.Fatal(err)
+		}
+		if o.GetName() != apps.NodeGroupsResource+"."+apps.Group {
+			continue
+		}
+		if _, err := w.definitions().Create(w.Context(), o, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+			w.Fatal(err)
+		}
+	}
+	kubetest.Eventually(w, limit, func() error {
+		_, err := w.groups().List(w.Context(), metav1.ListOptions{})
+		return err
+	})
+}
+
+// undefine removes the kind, as in an older installation.
+func (w *world) undefine() {
+	w.Helper()
+	if err := w.definitions().Delete(w.Context(), apps.NodeGroupsResource+"."+apps.Group, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		w.Fatal(err)
+	}
+	kubetest.Eventually(w, limit, func() error {
+		switch _, err := w.groups().List(w.Context(), metav1.ListOptions{}); {
+		case apierrors.IsNotFound(err):
+			return nil
+		case err != nil:
+			return err
+		}
+		return errors.New("NodeGroups are still served")
+	})
+}
+
+// group makes a NodeGroup, named after the namespace, too.
+func (w *world) group(suffix, value string, nodes []string, labels map[string]string) types.UID {
+	w.Helper()
+	data, err := json.Marshal(&apps.NodeGroup{
+		TypeMeta:   metav1.TypeMeta{APIVersion: apps.GroupVersion().String(), Kind: apps.NodeGroupKind},
+		ObjectMeta: metav1.ObjectMeta{Name: w.namespace + "-" + suffix, Annotations: map[string]string{autonomy.Annotation: value}},
+		Spec:       apps.NodeGroupSpec{Nodes: nodes, MatchLabels: labels},
+	})
+	if err != nil {
+		w.Fatal(err)
+	}
+	o := &unstructured.Unstructured{}
+	if err := o.UnmarshalJSON(data); err != nil {
+		w.Fatal(err)
+	}
+	made, err := w.groups().Create(w.Context(), o, metav1.CreateOptions{})
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.Cleanup(func() { _ = w.groups().Delete(context.WithoutCancel(w.Context()), o.GetName(), metav1.DeleteOptions{}) })
+	return made.GetUID()
+}
+
+func (w *world) ungroup(suffix string) {
+	w.Helper()
+	if err := w.groups().Delete(w.Context(), w.namespace+"-"+suffix, metav1.DeleteOptions{}); err != nil {
+		w.Fatal(err)
+	}
+}
+
+// regroup merges a JSON patch into a group.
+func (w *world) regroup(suffix, patch string) {
+	w.Helper()
+	if _, err := w.groups().Patch(w.Context(), w.namespace+"-"+suffix, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+		w.Fatal(err)
+	}
+}
+
+// annotation is a patch of it.
+func annotation(value string) string {
+	return fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, autonomy.Annotation, value)
+}
+
+// label merges labels into a Node.
+func (w *world) label(node, labels string) {
+	w.Helper()
+	patch := fmt.Sprintf(`{"metadata":{"labels":%s}}`, labels)
+	if _, err := w.client.CoreV1().Nodes().Patch(w.Context(), node, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+		w.Fatal(err)
+	}
+}
+
+// TestPodsGetTheTimeOfTheirGroup follows what groups, their members and the Node itself say.
+func TestPodsGetTheTimeOfTheirGroup(t *testing.T) {
+	const hour = int64(3600)
+	w := newWorld(t)
+	node, other := w.node("in"), w.node("out")
+	w.pod("mine", node, hour)
+	w.pod("other", other, hour)
+	stays := func(what string, seconds *int64) {
+		t.Helper()
+		t.Log(what)
+		kubetest.Eventually(t, limit, w.tolerates("mine", seconds))
+	}
+	w.group("named", "12h", []string{node}, nil)
+	stays("the group that names it", ptr.To(12*hour))
+	uid := w.group("labelled", "forever", nil, map[string]string{"site": w.namespace})
+	w.label(node, fmt.Sprintf(`{"site":%q}`, w.namespace))
+	stays("the longer one, by its new label", nil)
+	w.annotate(node, `"2h"`)
+	stays("its own word", ptr.To(2*hour))
+	w.annotate(node, `"0s"`)
+	stays("its own word, against any group", ptr.To(hour))
+	w.annotate(node, `"soon"`)
+	stays("its own word, but not understood", nil)
+	w.annotate(node, "null")
+	w.regroup("labelled", annotation("13h"))
+	stays("what the group says now", ptr.To(13*hour))
+	w.regroup("labelled", annotation("for ever"))
+	stays("the other group, as this is not understood", ptr.To(12*hour))
+	w.regroup("named", `{"spec":{"nodes":[]}}`)
+	stays("nobody, as the group names it no more", ptr.To(hour))
+	w.regroup("labelled", annotation("13h"))
+	stays("the group, understood again", ptr.To(13*hour))
+	w.label(node, `{"site":null}`)
+	stays("nobody, without the label", ptr.To(hour))
+	w.regroup("named", fmt.Sprintf(`{"spec":{"nodes":[%q]}}`, node))
+	stays("the group that names it again", ptr.To(12*hour))
+	w.ungroup("named")
+	stays("nobody, as the group is gone", ptr.To(hour))
+	if err := w.tolerates("other", ptr.To(hour))(); err != nil {
+		t.Errorf("a pod of another node: %v", err)
+	}
+	told := make([]string, len(w.told))
+	for i := range told {
+		told[i] = <-w.told
+	}
+	group := fmt.Sprintf("AutonomyNotUnderstood NodeGroup %s-labelled %s", w.namespace, uid)
+	if want := []string{"AutonomyNotUnderstood Node " + node + " " + node, group}; !slices.Equal(told, want) {
+		t.Errorf("people are told %q, want %q", told, want)
+	}
+}
+
+// logged runs until a line that begins so was logged.
+func logged(lines *observer.ObservedLogs, beginning string) func() error {
+	return func() error {
+		for _, line := range lines.All() {
+			if strings.HasPrefix(line.Message, beginning) {
+				return nil
+			}
+		}
+		return fmt.Errorf("%q was not logged", beginning)
+	}
+}
+
+// observed is a logger of a test whose warnings can be read.
+func observed(t *testing.T) (*zap.Logger, *observer.ObservedLogs) {
+	core, lines := observer.New(zapcore.WarnLevel)
+	return zaptest.NewLogger(t, zaptest.WrapOptions(zap.WrapCore(func(test zapcore.Core) zapcore.Core { return zapcore.NewTee(test, core) }))), lines
+}
+
+// TestWithoutTheKind is an older installation: Nodes are kept as ever, that there are no groups is told once, and the kind is found
+// when it comes. When it goes, so do the groups.
+func TestWithoutTheKind(t *testing.T) {
+	const hour = int64(3600)
+	w := bareWorld(t)
+	w.undefine()
+	log, lines := observed(t)
+	w.run("frond-autonomy-test", autonomy.Rules(), log)
+	node, member := w.node("own"), w.node("member")
+	w.pod("own", node, hour)
+	w.pod("member", member, hour)
+	w.annotate(node, `"forever"`)
+	kubetest.Eventually(t, limit, w.tolerates("own", nil))
+	kubetest.Eventually(t, limit, logged(lines, "kind NodeGroup is not installed"))
+	w.annotate(node, "null")
+	kubetest.Eventually(t, limit, w.tolerates("own", ptr.To(hour)))
+	w.define()
+	w.group("late", "12h", []string{member}, nil)
+	kubetest.Eventually(t, limit, w.tolerates("member", ptr.To(12*hour)))
+	if n := lines.FilterMessageSnippet("NodeGroup").Len(); n != 1 {
+		t.Errorf("told %d times that the kind is missing", n)
+	}
+	w.undefine()
+	kubetest.Eventually(t, limit, w.tolerates("member", ptr.To(hour)))
+}
+
+// TestGroupsThatMayNotBeRead has a cloudcore with the rights of an older installation come after one that kept a pod for a group: the
+// pod keeps its time, as nobody can say that the group is gone. What Nodes say themselves counts. With the rights comes the truth.
+func TestGroupsThatMayNotBeRead(t *testing.T) {
+	const hour = int64(3600)
+	w := bareWorld(t)
+	user := "old-" + w.namespace
+	w.define()
+	node, member := w.node("own"), w.node("member")
+	w.pod("own", node, hour)
+	w.pod("member", member, hour)
+	w.group("gone", "forever", []string{member}, nil)
+	_, stop := w.run("frond-autonomy-test", autonomy.Rules(), zaptest.NewLogger(t))
+	kubetest.Eventually(t, limit, w.tolerates("member", nil))
+	stop()
+	w.ungroup("gone")
+
+	older := slices.DeleteFunc(autonomy.Rules(), func(r rbacv1.PolicyRule) bool { return slices.Contains(r.APIGroups, apps.Group) })
+	log, lines := observed(t)
+	keeper, _ := w.run(user, older, log)
+	kubetest.Eventually(t, limit, logged(lines, "groups of nodes may not be read"))
+	w.annotate(node, `"12h"`)
+	kubetest.Eventually(t, limit, w.tolerates("own", ptr.To(12*hour)))
+	w.annotate(member, `"24h"`)
+	kubetest.Eventually(t, limit, w.tolerates("member", ptr.To(24*hour)))
+	w.annotate(member, "null")
+	w.annotate(node, `"13h"`) // is noticed later
+	kubetest.Eventually(t, limit, w.tolerates("own", ptr.To(13*hour)))
+	if err := w.tolerates("member", ptr.To(24*hour))(); err != nil {
+		t.Errorf("taken away though a group may want it: %v", err)
+	}
+	if value, group, known := keeper.Of(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: member}}); known {
+		t.Errorf("%q of %q is told of a node that may be in a group", value, group)
+	}
+	role, err := w.client.RbacV1().ClusterRoles().Get(t.Context(), user, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	role.Rules = autonomy.Rules()
+	if _, err := w.client.RbacV1().ClusterRoles().Update(t.Context(), role, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	kubetest.Eventually(t, limit, w.tolerates("member", ptr.To(hour)))
+}

@@ -1,0 +1,82 @@
+package e2e_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/frond-edge/frond/api/inspect"
+	"github.com/frond-edge/frond/api/wire"
+)
+
+// group is a NodeGroup of one node that asks for something.
+func group(name, node, value string) string {
+	return fmt.Sprintf("apiVersion: apps.kubeedge.io/v1alpha1\nkind: NodeGroup\nmetadata: {name: %s, annotations: {%s: %q}}\nspec: {nodes: [%s]}\n",
+		name, wire.AutonomyAnnotation, value, node)
+}
+
+// patient says why the pods of a label do not all tolerate for ever that their node is away, or why one does; "" if they do as wanted.
+func patient(ctx context.Context, selector string, want bool) string {
+	list, err := pods(ctx, selector)
+	if err != nil {
+		return err.Error()
+	}
+	for i := range list {
+		ever := slices.ContainsFunc(list[i].Spec.Tolerations, func(t corev1.Toleration) bool {
+			return t.Key == corev1.TaintNodeUnreachable && t.TolerationSeconds == nil
+		})
+		if ever != want {
+			return fmt.Sprintf("%s tolerates %v", list[i].Name, list[i].Spec.Tolerations)
+		}
+	}
+	return ""
+}
+
+// autonomous fails until frond status says how long the pods of a node stay, and which group says so.
+func autonomous(node, value, group string) func(context.Context) string {
+	return func(ctx context.Context) string {
+		var n inspect.Node
+		if err := frondJSON(ctx, &n, "status", node); err != nil {
+			return err.Error()
+		}
+		if n.Autonomy != value || n.AutonomyGroup != group {
+			return fmt.Sprintf("%q of group %q", n.Autonomy, n.AutonomyGroup)
+		}
+		return ""
+	}
+}
+
+// TestAGroupIsAutonomous has cloudcore, with its own rights, follow a NodeGroup.
+func TestAGroupIsAutonomous(t *testing.T) {
+	apply(t, strings.ReplaceAll(leaver, "leaver", "grouped"))
+	running(t, "app=grouped", 1)
+	apply(t, group("calm", "edge-1", wire.AutonomyForever))
+	eventually(t, "its pod tolerates that it is away", func(ctx context.Context) string { return patient(ctx, "app=grouped", true) })
+	eventually(t, "frond status tells", autonomous("edge-1", wire.AutonomyForever, "calm"))
+	kubectl(t, "annotate", "node", "edge-1", wire.AutonomyAnnotation+"=0s")
+	t.Cleanup(func() {
+		if _, err := shared.Kubectl(context.WithoutCancel(t.Context()), "", "annotate", "node", "edge-1", wire.AutonomyAnnotation+"-"); err != nil {
+			t.Error(err)
+		}
+	})
+	eventually(t, "the Node has opted out", func(ctx context.Context) string { return patient(ctx, "app=grouped", false) })
+	eventually(t, "frond status tells", autonomous("edge-1", "", ""))
+	kubectl(t, "annotate", "node", "edge-1", wire.AutonomyAnnotation+"-")
+	eventually(t, "and in again", func(ctx context.Context) string { return patient(ctx, "app=grouped", true) })
+	kubectl(t, "annotate", "nodegroup", "calm", "--overwrite", wire.AutonomyAnnotation+"=soon")
+	eventually(t, "what is not understood is as if it were not there", func(ctx context.Context) string { return patient(ctx, "app=grouped", false) })
+	eventually(t, "kubectl describe tells what is not understood", func(ctx context.Context) string {
+		text, err := shared.Kubectl(ctx, "", "describe", "ng", "calm")
+		if err != nil {
+			return err.Error()
+		}
+		if !strings.Contains(text, "AutonomyNotUnderstood") {
+			return text
+		}
+		return ""
+	})
+}
