@@ -126,6 +126,9 @@ func restConfig(t testing.TB) *rest.Config {
 	return cfg
 }
 
+// tryTimeout bounds one look, so that one call that hangs is not all that was tried.
+const tryTimeout = 20 * time.Second
+
 // eventually waits until a condition holds; the condition says what is missing, "" when it holds.
 func eventually(t *testing.T, what string, missing func(ctx context.Context) string) {
 	t.Helper()
@@ -133,10 +136,16 @@ func eventually(t *testing.T, what string, missing func(ctx context.Context) str
 	defer cancel()
 	ticker := time.NewTicker(200 * time.Millisecond)
 	defer ticker.Stop()
+	var last string
 	for {
-		last := missing(ctx)
-		if last == "" {
+		try, cancel := context.WithTimeout(ctx, tryTimeout)
+		now := missing(try)
+		cancel()
+		if now == "" {
 			return
+		}
+		if ctx.Err() == nil || last == "" { // the last try was cut short and tells nothing
+			last = now
 		}
 		select {
 		case <-ctx.Done():
