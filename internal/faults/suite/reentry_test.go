@@ -81,7 +81,7 @@ func TestAGatewayThatWasOffTooLong(t *testing.T) {
 		return log
 	}
 	// Off for a real while, until a real end.
-	shared.shortLives(t, node)
+	shared.shortLives(t, 24*time.Second, node)
 	shared.must(t, func(c *devcluster.Cluster) error { return c.Kill(t.Context(), node) })
 	shared.awaitState(t, node, "renewable")
 	shared.policy(t, "", "")
@@ -155,7 +155,7 @@ func TestTheHubsAuthorityIsReplacedWhileAGatewayIsOff(t *testing.T) {
 	var load errgroup.Group
 	load.Go(func() error { return w.run(ctx) })
 	shared.must(t, func(c *devcluster.Cluster) error { return c.Kill(t.Context(), away) })
-	shared.shortLives(t, here...)
+	shared.shortLives(t, shortLife, here...)
 	links := shared.relinks(t, here...)
 
 	bundle, key := shared.in("nats", "ca.crt"), shared.in("nats", "ca.key")
