@@ -155,7 +155,7 @@ func TestTheHubsAuthorityIsReplacedWhileAGatewayIsOff(t *testing.T) {
 	var load errgroup.Group
 	load.Go(func() error { return w.run(ctx) })
 	shared.must(t, func(c *devcluster.Cluster) error { return c.Kill(t.Context(), away) })
-	shared.shortLives(t, shortLife, here...)
+	shared.shortLives(t, 40*time.Second, here...) // who renews a key learns of an authority
 	links := shared.relinks(t, here...)
 
 	bundle, key := shared.in("nats", "ca.crt"), shared.in("nats", "ca.key")
