@@ -66,7 +66,7 @@ test: tools check ## Everything: unit tests, then a real control plane, then the
 # Where the fault suite notes a broken promise, so that no second run passes for the first.
 BREACH := $(CURDIR)/.breach
 .PHONY: test-faults
-test-faults: ## Break a cluster in every way there is, for some 11 minutes (docs/operations/faults.md)
+test-faults: ## Break a cluster in every way there is, for some 12 minutes (docs/operations/faults.md)
 	@rm -f $(BREACH)
 	FROND_FAULTS_BREACH=$(BREACH) $(GO) $(SUM) ./internal/faults/suite/... --format testname -- -timeout 45m
 	@! test -e $(BREACH) || { echo "a promise was broken; a second run does not undo that:"; cat $(BREACH); exit 1; }

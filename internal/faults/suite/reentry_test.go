@@ -144,7 +144,7 @@ func TestAGatewayThatWasOffTooLong(t *testing.T) {
 }
 
 // TestTheHubsAuthorityIsReplacedWhileAGatewayIsOff does what the three steps of `frond ca rotate` do, with a gateway off from before the
-// first until after the last. The others keep their links; it comes back by itself, and learns of the new authority. It takes a minute.
+// first until after the last. The others keep their links; it comes back by itself, and learns of the new authority. It takes two minutes.
 func TestTheHubsAuthorityIsReplacedWhileAGatewayIsOff(t *testing.T) {
 	const away = "edge-3"
 	here := []string{"edge-1", "edge-2"}
