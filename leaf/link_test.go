@@ -96,7 +96,7 @@ func TestWatchdogDropsLinkWithoutAnswers(t *testing.T) {
 	var broken atomic.Bool
 	var client atomic.Pointer[nats.Conn]
 	hub, _, l, nc := linked(t, leaf.Config{
-		ProbeInterval: 100 * time.Millisecond, ProbeTimeout: 500 * time.Millisecond,
+		ProbeInterval: 100 * time.Millisecond, ProbeTimeout: 3 * time.Second,
 		Probe: func(ctx context.Context) error {
 			if broken.Load() {
 				<-ctx.Done()
@@ -116,8 +116,8 @@ func TestWatchdogDropsLinkWithoutAnswers(t *testing.T) {
 	begun := time.Now()
 	broken.Store(true)
 	l.WaitLink(false)
-	if took := time.Since(begun); took > 3*time.Second {
-		t.Errorf("dropped after %v, want about 0.5 s", took)
+	if took := time.Since(begun); took > 20*time.Second {
+		t.Errorf("dropped after %v, want about 3 s", took)
 	}
 	broken.Store(false)
 	l.WaitLink(true)

@@ -24,7 +24,7 @@ import (
 
 const (
 	// patience is how long a test waits for what should take seconds: the machines are shared and slow at times.
-	patience = time.Minute
+	patience = 3 * time.Minute
 	// victim is the gateway whose secret is looked for, stolen the one that the thief has: a neighbour, in the same cell of the hub. A
 	// test holds them to that.
 	victim, stolen = "edge-1", "edge-5"
@@ -130,6 +130,9 @@ spec:
 	return nil
 }
 
+// tryTimeout bounds one look, so that one call that hangs is not all that was tried.
+const tryTimeout = 20 * time.Second
+
 // eventually waits until a condition holds; the condition says what is missing, "" when it holds.
 func eventually(t *testing.T, what string, missing func(ctx context.Context) string) {
 	t.Helper()
@@ -137,10 +140,16 @@ func eventually(t *testing.T, what string, missing func(ctx context.Context) str
 	defer cancel()
 	ticker := time.NewTicker(100 * time.Millisecond)
 	defer ticker.Stop()
+	var last string
 	for {
-		last := missing(ctx)
-		if last == "" {
+		try, cancel := context.WithTimeout(ctx, tryTimeout)
+		now := missing(try)
+		cancel()
+		if now == "" {
 			return
+		}
+		if ctx.Err() == nil || last == "" { // the last try was cut short and tells nothing
+			last = now
 		}
 		select {
 		case <-ctx.Done():

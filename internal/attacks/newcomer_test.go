@@ -197,16 +197,42 @@ func rises(t *testing.T, what string, risen func() float64, by float64) {
 	})
 }
 
-// logged waits until a cloudcore has logged a line that holds all the words.
+// cloudcoreLog is what a cloudcore, counted from 0, has logged.
+func cloudcoreLog(i int) ([]byte, error) {
+	return os.ReadFile(filepath.Join(shared.Dir(), "logs", fmt.Sprintf("cloudcore-%d.log", i+1)))
+}
+
+// logEnds are where the logs of cloudcores end now.
+func logEnds(t *testing.T) []int {
+	t.Helper()
+	ends := make([]int, shared.Spec().Cloudcores)
+	for i := range ends {
+		text, err := cloudcoreLog(i)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ends[i] = len(text)
+	}
+	return ends
+}
+
+// logged waits until a cloudcore has logged a line that holds all the words. As the same is not logged twice in ten minutes, words that
+// only this test brings about tell it from an earlier test's line.
 func logged(t *testing.T, words ...string) {
 	t.Helper()
+	loggedSince(t, make([]int, shared.Spec().Cloudcores), words...)
+}
+
+// loggedSince is logged for what is logged each time: lines before those ends do not count.
+func loggedSince(t *testing.T, ends []int, words ...string) {
+	t.Helper()
 	eventually(t, fmt.Sprintf("%q is logged", words), func(context.Context) string {
-		for i := range shared.Spec().Cloudcores {
-			text, err := os.ReadFile(filepath.Join(shared.Dir(), "logs", fmt.Sprintf("cloudcore-%d.log", i+1)))
+		for i, end := range ends {
+			text, err := cloudcoreLog(i)
 			if err != nil {
 				return err.Error()
 			}
-			for line := range strings.Lines(string(text)) {
+			for line := range strings.Lines(string(text[min(end, len(text)):])) {
 				if !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(line, w) }) {
 					return ""
 				}

@@ -43,7 +43,5 @@ func TestRepliesLeadNowhereElse(t *testing.T) {
 	if after := fmt.Sprint(topology(t)); after != fmt.Sprint(before) {
 		t.Errorf("the hub's streams changed:\n%v\n%v", before, after)
 	}
-	if heard := answered(t, honest); heard != honest {
-		t.Errorf("%d of the victim's %d calls were answered", heard, honest)
-	}
+	served(t)
 }

@@ -40,9 +40,7 @@ func TestHalfOpenLinksDisturbNobody(t *testing.T) {
 		open = append(open, conn)
 	}
 	stir(t)
-	if heard := answered(t, honest); heard != honest {
-		t.Errorf("%d of the victim's %d calls were answered", heard, honest)
-	}
+	served(t)
 	deadline := time.Now().Add(patience)
 	for i, conn := range open {
 		_ = conn.SetReadDeadline(deadline)

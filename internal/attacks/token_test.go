@@ -133,5 +133,5 @@ func denies(t *testing.T, th *thief, verb string, request []byte, reason string)
 		t.Errorf("%s, which should be refused as %s, is answered with %+v", verb, reason, e)
 	}
 	rises(t, reason, risen, 1)
-	logged(t, "identity refused", reason)
+	logged(t, "identity refused", reason, th.node)
 }

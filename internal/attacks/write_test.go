@@ -62,17 +62,22 @@ func order() []byte {
 // TestAThiefMovesNothing sends to whatever must not listen to it, as a leaf and as one that says it were a hub.
 func TestAThiefMovesNothing(t *testing.T) {
 	l := steal(t, stolen)
+	l.addresses = hubs(t)
 	for name, more := range map[string]map[string]any{"as a leaf": nil, "as a hub": {"is_hub": true}} {
 		t.Run(name, func(t *testing.T) {
-			before := topology(t)
+			l.from = elsewhere() // what is refused is logged once for each address
+			before, logs := topology(t), logEnds(t)
 			risen := meter(t, "frond_identity_offences_total", "reason=violation", "node="+stolen)
 			claims := meter(t, "frond_identity_kicks_total", "reason=claims-hub")
 			unharmed(t, func() {
 				refused := moved(t, l, more, orders())
 				t.Logf("%d of %d were refused", refused, len(orders()))
 				if more == nil {
+					if refused == 0 {
+						t.Error("the hub has refused nothing")
+					}
 					rises(t, "what the hub refused", risen, float64(refused)/2)
-					logged(t, "the hub closed a link for what came over it", stolen)
+					logged(t, "the hub closed a link for what came over it", stolen, l.from)
 					return
 				}
 				// The hub refuses without a word. Whoever stays is found out.
@@ -81,7 +86,7 @@ func TestAThiefMovesNothing(t *testing.T) {
 					t.Error("the link of a leaf that says it were the hub stays")
 				}
 				rises(t, "a leaf that says it were the hub", claims, 1)
-				logged(t, "link closed", "claims-hub")
+				loggedSince(t, logs, "link closed", "claims-hub")
 			})
 			if after := topology(t); !slices.Equal(before, after) {
 				t.Errorf("the hub's streams changed:\n%v\n%v", before, after)

@@ -10,5 +10,5 @@
 // kind of result makes a second process wait instead of building the same thing; the kernel drops it when its owner
 // dies. What an interrupted run leaves is removed by the next; what it compiled stays in Go's own build cache.
 //
-// The package runs the go command and, as root and only for runc, apt-get. It starts no component of the cluster.
+// The package runs the go command and, as root where a program of the machine is missing, apt-get. It starts no component of the cluster.
 package toolchain

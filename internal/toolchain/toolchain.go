@@ -16,6 +16,8 @@ type Request struct {
 	Node  bool // containerd, shim, ctr, runc, CNI plugins, images
 	Nats  bool // nats-server
 	Frond bool // cloudcore, edgecore, frond, from the present state of the tree
+	// Machines is systemd, installed by apt-get where it is missing and that is ours to do: nothing is built.
+	Machines bool
 
 	// Tree is Frond's source tree. Empty: $FROND_SOURCE, else the working folder or the first above it that is one.
 	Tree string
@@ -110,7 +112,10 @@ func (b *builder) ensure(ctx context.Context, req Request) (Paths, error) {
 		maps.Copy(entries, built)
 	}
 	if req.Node {
-		b.wantNft(ctx)
+		b.want(ctx, nodeWants())
+	}
+	if req.Machines {
+		b.want(ctx, machineWants())
 	}
 	return pathsOf(entries), nil
 }

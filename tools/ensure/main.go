@@ -26,6 +26,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	flags.SetOutput(stderr)
 	flags.BoolVar(&req.Kube, "kube", false, "etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubectl, kubelet, kube-proxy")
 	flags.BoolVar(&req.Node, "node", false, "containerd, runc, CNI plugins, images")
+	flags.BoolVar(&req.Machines, "machines", false, "what tests with gateways as machines of their own need of this one, by apt-get")
 	flags.BoolVar(&req.Nats, "nats", false, "nats-server")
 	flags.BoolVar(&req.Frond, "frond", false, "cloudcore, edgecore, frond")
 	flags.StringVar(&req.Cache, "cache", "", "where to keep them (default $FROND_CACHE, else frond in your cache folder)")

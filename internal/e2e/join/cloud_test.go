@@ -130,6 +130,9 @@ func decoded[T any](t *testing.T, out string) (v T) {
 	return v
 }
 
+// tryTimeout bounds one look, so that one call that hangs is not all that was tried.
+const tryTimeout = 20 * time.Second
+
 // eventually waits until a condition holds; it says what is missing.
 func eventually(t *testing.T, what string, missing func(ctx context.Context) error) {
 	t.Helper()
@@ -137,17 +140,23 @@ func eventually(t *testing.T, what string, missing func(ctx context.Context) err
 	defer cancel()
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
+	var last error
 	for {
-		err := missing(ctx)
-		if err == nil {
+		try, cancel := context.WithTimeout(ctx, tryTimeout)
+		now := missing(try)
+		cancel()
+		if now == nil {
 			return
 		}
-		if ended := (*endedError)(nil); errors.As(err, &ended) {
-			t.Fatalf("%s: %v", what, err)
+		if ended := (*endedError)(nil); errors.As(now, &ended) {
+			t.Fatalf("%s: %v", what, now)
+		}
+		if ctx.Err() == nil || last == nil { // the last try was cut short and tells nothing
+			last = now
 		}
 		select {
 		case <-ctx.Done():
-			t.Fatalf("%s: not within %s: %v", what, patience, err)
+			t.Fatalf("%s: not within %s: %v", what, patience, last)
 		case <-tick.C:
 		}
 	}

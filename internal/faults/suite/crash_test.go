@@ -18,9 +18,6 @@ import (
 	"github.com/frond-edge/frond/internal/faults"
 )
 
-// pointPatience is how long a process may take to pass a point that it is made to pass.
-const pointPatience = 90 * time.Second
-
 // fromEmpty are the points that only a gateway with an empty disk is sure to pass: a full snapshot of many objects.
 var fromEmpty = []string{"attach.replaced", "save.batched"}
 
@@ -114,7 +111,7 @@ func (r *rig) dieAtEach(t *testing.T, part string, points []string, count uint64
 		log := r.logEnd(t, part)
 		began := time.Now()
 		r.must(t, func(c *devcluster.Cluster) error { return c.Launch(t.Context(), part, crash.Env+"="+fate) })
-		r.eventually(t, part+" dies at "+point, pointPatience, func(context.Context) string {
+		r.eventually(t, part+" dies at "+point, patience, func(context.Context) string {
 			if r.alive(part) {
 				return "it lives"
 			}

@@ -36,6 +36,9 @@ func (r *rig) recruit(ctx context.Context, node string) error {
 	}
 	if special {
 		if err := r.furnish(ctx, node, i == len(nodes)-1); err != nil {
+			if os.Getenv("REQUIRE") != "" { // as powercut.Mount fails then
+				return fmt.Errorf("a disk for %s: %w", node, err)
+			}
 			fmt.Fprintf(os.Stderr, "rounds without a full disk or a power cut of %s: %v\n", node, err)
 		}
 	}

@@ -82,7 +82,7 @@ func TestAGatewayThatWasOffTooLong(t *testing.T) {
 		return log
 	}
 	// Off for a real while, until a real end.
-	shared.shortLives(t, node)
+	shared.shortLives(t, 24*time.Second, node)
 	shared.must(t, func(c *devcluster.Cluster) error { return c.Kill(t.Context(), node) })
 	shared.awaitState(t, node, "renewable")
 	shared.policy(t, "", "")
@@ -145,7 +145,7 @@ func TestAGatewayThatWasOffTooLong(t *testing.T) {
 }
 
 // TestTheHubsAuthorityIsReplacedWhileAGatewayIsOff takes the three steps of `frond ca rotate`, with a gateway off from before the
-// first until after the last. The others keep their links; it comes back by itself, and learns of the new authority. It takes a minute.
+// first until after the last. The others keep their links; it comes back by itself, and learns of the new authority. It takes two minutes.
 func TestTheHubsAuthorityIsReplacedWhileAGatewayIsOff(t *testing.T) {
 	const away = "edge-3"
 	here := []string{"edge-1", "edge-2"}
@@ -156,7 +156,7 @@ func TestTheHubsAuthorityIsReplacedWhileAGatewayIsOff(t *testing.T) {
 	var load errgroup.Group
 	load.Go(func() error { return w.run(ctx) })
 	shared.must(t, func(c *devcluster.Cluster) error { return c.Kill(t.Context(), away) })
-	shared.shortLives(t, here...)
+	shared.shortLives(t, 40*time.Second, here...) // who renews a key learns of an authority
 	links := shared.relinks(t, here...)
 
 	old := read(t, shared.in(identity.Namespace, install.FolderCA, install.EntryBundle))
