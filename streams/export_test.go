@@ -101,3 +101,11 @@ func ProveAgain(have, last, size int) int {
 	proveAgain(sent)
 	return sent[""].have
 }
+
+// Brakes is what Beats knows of how much each node sends.
+type Brakes struct{ *brakes }
+
+func NewBrakes() Brakes { return Brakes{newBrakes()} }
+
+func (b Brakes) Pass(node string, now time.Time) (pass, first bool) { return b.pass(node, now) }
+func (b Brakes) Nodes() int                                         { return len(b.nodes) }
