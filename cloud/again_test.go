@@ -2,6 +2,7 @@ package cloud
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -16,7 +17,7 @@ func TestANodeIsAskedAgainForWhatWasGivenUp(t *testing.T) {
 	a := newAgain(func(node string, key wire.Key) error {
 		asked <- request{node, key}
 		return nil
-	}, zaptest.NewLogger(t))
+	}, nil, zaptest.NewLogger(t))
 	a.after = 50 * time.Millisecond
 	ctx, cancel := context.WithCancel(t.Context())
 	var g errgroup.Group
@@ -30,6 +31,78 @@ func TestANodeIsAskedAgainForWhatWasGivenUp(t *testing.T) {
 		}
 	case <-time.After(30 * time.Second):
 		t.Error("never asked")
+	}
+	cancel()
+	if err := g.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A flood gives up each of its reports. What is remembered of it stays small, and its node, which may be honest, is asked
+// for everything once.
+func TestAFloodLeavesLittleToAskFor(t *testing.T) {
+	asked := make(chan request, 3*askAgainMost)
+	a := newAgain(func(node string, key wire.Key) error {
+		asked <- request{node, key}
+		return nil
+	}, func(node string) error {
+		asked <- request{node: node}
+		return nil
+	}, zaptest.NewLogger(t))
+	a.after = time.Second
+	object := func(i int) wire.Key {
+		return wire.Key{Resource: "pods", Namespace: "default", Name: fmt.Sprint(i)}
+	}
+	remembered := func(node string) (number, all int) {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		for _, of := range a.wanted {
+			all += len(of)
+		}
+		if all != a.total {
+			t.Errorf("%d are remembered, and %d counted", all, a.total)
+		}
+		return len(a.wanted[node]), all
+	}
+	for range 2 {
+		for i := range 10_000 {
+			a.later(wire.Message{Node: "bad", Key: object(i)})
+		}
+	}
+	if n, _ := remembered("bad"); n != askAgainPerNode+1 {
+		t.Errorf("%d are remembered of one node", n)
+	}
+	const more = 100 // nodes
+	for node := range more {
+		for i := range askAgainPerNode {
+			a.later(wire.Message{Node: fmt.Sprint("bad-", node), Key: object(i)})
+		}
+	}
+	a.later(wire.Message{Node: "good", Key: object(0)})
+	if _, n := remembered(""); n > askAgainMost+more+2 {
+		t.Errorf("%d are remembered of all nodes", n)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var g errgroup.Group
+	g.Go(func() error { return a.Start(ctx) })
+	times := map[request]int{}
+	for deadline := time.After(60 * time.Second); times[request{node: "bad"}] == 0 || times[request{node: "good"}] == 0; {
+		select {
+		case r := <-asked:
+			times[r]++
+		case <-deadline:
+			t.Fatal("never asked for everything")
+		}
+	}
+	if n := times[request{node: "bad"}]; n != 1 {
+		t.Errorf("asked %d times for everything", n)
+	}
+	for waiting := 1; waiting > 0; _, waiting = remembered("") {
+		select {
+		case <-asked:
+		case <-time.After(60 * time.Second):
+			t.Fatalf("%d are remembered for ever", waiting)
+		}
 	}
 	cancel()
 	if err := g.Wait(); err != nil {

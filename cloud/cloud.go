@@ -344,7 +344,8 @@ func (c *Cloud) calls(k core, twins *twins) (*streams.Calls, error) {
 // reports makes the readers of what nodes report; called says how the cloud reaches nodes.
 func (c *Cloud) reports(nc *nats.Conn, objects cache.Cache, called reports.Ways, metrics *streams.Metrics) ([]lifecycle.Part, error) {
 	readers := make(map[streams.Plane]*streams.Reports, 2)
-	later := newAgain(func(node string, key wire.Key) error { return streams.Nudge(nc, node, key) }, c.log.Named("again"))
+	later := newAgain(func(node string, key wire.Key) error { return streams.Nudge(nc, node, key) },
+		func(node string) error { return streams.Order(nc, node, streams.VerbReports, nil) }, c.log.Named("again"))
 	gaveUp := map[streams.Plane]func(wire.Message){streams.Report: later.later} // an event is not a state to ask for
 	parts := []lifecycle.Part{{Name: "again", Start: later.Start}}
 	for _, plane := range []streams.Plane{streams.Report, streams.Event} {

@@ -22,6 +22,8 @@ const (
 	beatSpacing = time.Second
 	// maxBeat bounds a beat; it is some 200 bytes.
 	maxBeat = 4096
+	// beatQueue holds beats of all nodes until they are handled.
+	beatQueue = 4096
 )
 
 // Beater sends a node's heartbeat: every 10 s, and within a second after its cursor or health has changed. While the link
@@ -95,7 +97,8 @@ func (b *Beater) send(beat wire.Beat) error {
 	return b.nc.Publish(BeatSubject(b.node), body)
 }
 
-// Beats hears the heartbeats of all nodes. Each cloudcore hears each of them.
+// Beats hears the heartbeats of all nodes. Each cloudcore hears each of them, but for those of a node that sends more than five
+// each second.
 type Beats struct {
 	nc      *nats.Conn
 	handle  func(ctx context.Context, node string, beat wire.Beat)
@@ -115,8 +118,20 @@ func NewBeats(nc *nats.Conn, handle func(ctx context.Context, node string, beat 
 
 // Start listens until ctx ends and then returns nil.
 func (b *Beats) Start(ctx context.Context) error {
-	incoming := make(chan *nats.Msg, callQueue)
-	sub, err := b.nc.ChanSubscribe(beatPrefix+allNodes, incoming)
+	incoming, floods := make(chan *nats.Msg, beatQueue), make(chan string, garbageQueue)
+	brakes := newBrakes()
+	// What is too much is dropped before the queue: there it would leave no room for the beats of others.
+	sub, err := b.nc.Subscribe(beatPrefix+allNodes, func(msg *nats.Msg) {
+		node := token(msg.Subject, 1)
+		switch pass, first := brakes.pass(node, time.Now()); {
+		case pass:
+			offer(incoming, msg)
+			return
+		case first:
+			offer(floods, node)
+		}
+		b.metrics.flooded.Inc()
+	})
 	if err != nil {
 		return fmt.Errorf("hear beats: %w", err)
 	}
@@ -134,6 +149,8 @@ func (b *Beats) Start(ctx context.Context) error {
 				return nil
 			case msg := <-incoming:
 				b.hear(gctx, msg, garbage)
+			case node := <-floods:
+				b.log.Warn("a node sends too many heartbeats, what is too much is dropped", zap.String("node", printable(node)))
 			}
 		}
 	})
@@ -155,10 +172,18 @@ func (b *Beats) hear(ctx context.Context, msg *nats.Msg, garbage chan<- refusedB
 		b.handle(ctx, node, beat)
 		return
 	}
-	select {
-	case garbage <- refusedBeat{msg, err}:
-	default:
+	if !offer(garbage, refusedBeat{msg, err}) {
 		b.metrics.unburied.WithLabelValues(string(planeBeat)).Inc()
+	}
+}
+
+// offer sends unless it would block, and reports whether it did.
+func offer[T any](to chan<- T, item T) bool {
+	select {
+	case to <- item:
+		return true
+	default:
+		return false
 	}
 }
 

@@ -23,8 +23,8 @@ const (
 	callWorkers = 64
 	// callQueue holds calls that arrive while all workers are busy; beyond it they are dropped and the node asks again.
 	callQueue = 4096
-	// callsPerNode is how many calls of one node may wait or be served; another is refused. callWorkersPerNode is how many of
-	// them are served at a time.
+	// callsPerNode is how many calls of one node may wait or be served, of bytesPerNode in all; another is refused.
+	// callWorkersPerNode is how many of them are served at a time.
 	callsPerNode       = 64
 	callWorkersPerNode = 8
 	// longCalls and longCallsPerNode are how many calls of VerbWatch one cloudcore serves at once, in all and of one node. Each is
@@ -33,6 +33,8 @@ const (
 	longCallsPerNode = 32
 	// maxRequest bounds a call: a Kubernetes request body is at most 3 MiB, base64 in JSON makes it a third longer.
 	maxRequest = 5 * mib
+	// maxWatch bounds a call of VerbWatch: a path, a query and a token.
+	maxWatch = 64 << 10
 	// cloudQueue is the queue group of all cloudcores: one of them answers.
 	cloudQueue = "cloudcore"
 
@@ -94,21 +96,7 @@ func (c *Calls) Start(ctx context.Context) error {
 			case <-gctx.Done():
 				return nil
 			case msg := <-incoming:
-				node := token(msg.Subject, 2)
-				switch {
-				case verbOf(msg) != VerbWatch:
-					if !held.put(place{node: node}, msg) {
-						c.busy(msg, callsPerNode)
-					}
-				case long.enter(node):
-					g.Go(func() error {
-						defer long.leave(node)
-						c.serve(gctx, msg)
-						return nil
-					})
-				default:
-					c.busy(msg, longCallsPerNode)
-				}
+				c.admit(gctx, g, msg, held, long)
 			}
 		}
 	})
@@ -125,6 +113,30 @@ func (c *Calls) Start(ctx context.Context) error {
 		})
 	}
 	return g.Wait()
+}
+
+// admit puts a call into the hands of the workers, or has a long one served in g. What is too large, or too much of its node, is
+// refused here, before it takes room.
+func (c *Calls) admit(ctx context.Context, g *errgroup.Group, msg *nats.Msg, held *hands[*nats.Msg], long *seats) {
+	node, size, most := token(msg.Subject, 2), sizeOf(msg.Header, msg.Data), maxRequest
+	lasts := verbOf(msg) == VerbWatch
+	if lasts {
+		most = maxWatch
+	}
+	switch {
+	case size > most:
+		c.reject(msg, "large", fmt.Sprintf("request of %d bytes, at most %d", size, most))
+	case lasts && long.enter(node):
+		g.Go(func() error {
+			defer long.leave(node)
+			c.serve(ctx, msg)
+			return nil
+		})
+	case lasts:
+		c.reject(msg, "busy", fmt.Sprintf(tooMany, longCallsPerNode))
+	case !held.put(place{node: node, size: size}, msg):
+		c.reject(msg, "busy", fmt.Sprintf(tooMany, callsPerNode))
+	}
 }
 
 // seats count calls that are no worker's.
@@ -159,11 +171,14 @@ func (s *seats) leave(node string) {
 // verbOf is the last token of a call's subject.
 func verbOf(msg *nats.Msg) string { return msg.Subject[strings.LastIndexByte(msg.Subject, '.')+1:] }
 
-// busy answers a call of a node that has too many.
-func (c *Calls) busy(msg *nats.Msg, most int) {
-	c.metrics.calls.WithLabelValues("", "busy").Inc()
+// tooMany is the answer to a call of a node that has enough in hand, by number or by bytes.
+const tooMany = "%d calls of this node wait already, or fewer that are large"
+
+// reject answers a call that is not taken in hand.
+func (c *Calls) reject(msg *nats.Msg, result, reason string) {
+	c.metrics.calls.WithLabelValues("", result).Inc()
 	if node, err := parseCall(msg.Subject); err == nil && strings.HasPrefix(msg.Reply, InboxPrefix(node)+".") {
-		c.respond(msg, callError{Error: fmt.Sprintf("%d calls of this node wait already", most)})
+		c.respond(msg, callError{Error: reason})
 	}
 }
 
@@ -184,9 +199,6 @@ func (c *Calls) serve(ctx context.Context, msg *nats.Msg) {
 	case !strings.HasPrefix(msg.Reply, InboxPrefix(node)+"."):
 		c.metrics.calls.WithLabelValues(verb, "foreign-reply").Inc()
 		c.log.Warn("call with a foreign reply subject not answered", zap.String("node", node), zap.String("subject", printable(msg.Subject)))
-		return
-	case len(msg.Data) > maxRequest:
-		c.refuse(ctx, msg, permanent("request of %d bytes, at most %d", len(msg.Data), maxRequest))
 		return
 	}
 	timeout := callTimeout

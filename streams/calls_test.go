@@ -113,7 +113,7 @@ func TestARefusedKubeCallIsNotKeptWord(t *testing.T) {
 	}
 }
 
-// counted sums the counters of a name that have a label of that value.
+// counted sums the counters of a name that have a label of that value, or with "" those without labels.
 func counted(t *testing.T, reg *prometheus.Registry, name, value string) (sum float64) {
 	t.Helper()
 	families, err := reg.Gather()
@@ -122,6 +122,9 @@ func counted(t *testing.T, reg *prometheus.Registry, name, value string) (sum fl
 	}
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
+			if f.GetName() == name && value == "" && len(m.GetLabel()) == 0 {
+				sum += m.GetCounter().GetValue()
+			}
 			for _, label := range m.GetLabel() {
 				if f.GetName() == name && label.GetValue() == value {
 					sum += m.GetCounter().GetValue()
@@ -152,19 +155,19 @@ func TestGarbageBeatsHoldUpNoBeat(t *testing.T) {
 		t.Fatal(err)
 	}
 	run(t, beats.Start)
-	publish := func(sequence uint64) {
+	publish := func(node string, sequence uint64) {
 		t.Helper()
-		if err := nc.Publish(streams.BeatSubject("good"), fmt.Appendf(nil, `{"sequence":%d}`, sequence)); err != nil {
+		if err := nc.Publish(streams.BeatSubject(node), fmt.Appendf(nil, `{"sequence":%d}`, sequence)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	streamstest.Eventually(t, "a beat", func() bool { publish(1); return heard.Load() == 1 })
-	for range 500 {
-		if err := nc.Publish(streams.BeatSubject("bad"), []byte("garbage")); err != nil {
+	streamstest.Eventually(t, "a beat", func() bool { publish("good", 1); return heard.Load() == 1 })
+	for i := range 500 {
+		if err := nc.Publish(streams.BeatSubject(fmt.Sprint("bad-", i)), []byte("garbage")); err != nil {
 			t.Fatal(err)
 		}
 	}
-	publish(2)
+	publish("good-2", 2)
 	streamstest.Eventually(t, "the beat after the garbage", func() bool { return heard.Load() == 2 })
 	if n := counted(t, reg, "frond_garbage_dropped_total", "beat"); n == 0 {
 		t.Error("garbage that was not kept is not counted")

@@ -101,3 +101,21 @@ func ProveAgain(have, last, size int) int {
 	proveAgain(sent)
 	return sent[""].have
 }
+
+// Brakes is what Beats knows of how much each node sends.
+type Brakes struct{ *brakes }
+
+func NewBrakes() Brakes { return Brakes{newBrakes()} }
+
+func (b Brakes) Pass(node string, now time.Time) (pass, first bool) { return b.pass(node, now) }
+func (b Brakes) Nodes() int                                         { return len(b.nodes) }
+
+// Floods is what Reports knows of what is put off.
+type Floods struct{ *floods }
+
+func NewFloods(most int) Floods { return Floods{newFloods(most)} }
+
+func (f Floods) Taken(node, subject string) { f.taken(node, subject) }
+func (f Floods) Note(node, subject string, now time.Time) (over, first bool) {
+	return f.note(node, subject, now)
+}

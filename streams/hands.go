@@ -5,10 +5,13 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"github.com/nats-io/nats.go"
 )
 
 // hands holds items between where they come from and the workers, and gives each node its turn: a node has a limit of
-// items, and of workers at a time, so that one whose items are many or take long leaves the others free.
+// items, of their bytes, and of workers at a time, so that one whose items are many, large, or take long leaves the others
+// free.
 type hands[T comparable] struct {
 	most, perNode, workers int // of items, of one node's items, of workers of one node at a time
 
@@ -21,13 +24,34 @@ type hands[T comparable] struct {
 	ring  []string                 // guarded by mu; whose turn it is next
 }
 
+// bytesPerNode bounds the bytes of one node's items, which may have 4 MiB each, so that cloudcore's memory holds those of some
+// stolen nodes. A single item is always taken.
+const bytesPerNode = 16 * mib
+
 // place says whose an item is, and which object's; items of one object are worked on one after the other. "": of none.
-type place struct{ node, object string }
+type place struct {
+	node, object string
+	size         int // bytes of memory
+}
+
+// sizeOf is what a message takes in memory. A header of a few bytes takes far more than they are.
+func sizeOf(header nats.Header, data []byte) int {
+	const entry = 128 // of a map with slices, by reading
+	size := len(data)
+	for key, values := range header {
+		size += entry + len(key)
+		for _, value := range values {
+			size += entry/4 + len(value)
+		}
+	}
+	return size
+}
 
 // nodeHands is what one node has in hand; guarded by hands.mu.
 type nodeHands[T comparable] struct {
 	waiting []T
 	running int
+	bytes   int
 	busy    map[string]struct{} // objects
 }
 
@@ -68,9 +92,10 @@ func (h *hands[T]) put(at place, item T) bool {
 		h.nodes[at.node] = n
 		h.ring = append(h.ring, at.node)
 	}
-	if len(n.waiting)+n.running >= h.perNode {
+	if number := len(n.waiting) + n.running; number >= h.perNode || number > 0 && n.bytes+at.size > bytesPerNode {
 		return false
 	}
+	n.bytes += at.size
 	n.waiting = append(n.waiting, item)
 	h.all[item] = at
 	h.work.Signal()
@@ -122,6 +147,7 @@ func (h *hands[T]) done(item T) {
 	n := h.nodes[at.node]
 	delete(n.busy, at.object)
 	n.running--
+	n.bytes -= at.size
 	if n.running == 0 && len(n.waiting) == 0 {
 		delete(h.nodes, at.node)
 		h.ring = slices.DeleteFunc(h.ring, func(other string) bool { return other == at.node })

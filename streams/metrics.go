@@ -11,6 +11,7 @@ type Metrics struct {
 	ignored     prometheus.Counter
 	dead        *prometheus.CounterVec
 	unburied    *prometheus.CounterVec
+	flooded     prometheus.Counter
 	attaches    *prometheus.CounterVec
 	latency     prometheus.Histogram
 	outboxDepth *prometheus.GaugeVec
@@ -46,6 +47,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		ignored:   counter("delivery_ignored_total", "Desired messages delivered twice and recognised."),
 		dead:      counters("dead_letters_total", "Messages that can never be handled, by plane.", "plane"),
 		unburied:  counters("garbage_dropped_total", "Messages that cannot be read and were too many to be kept as dead letters, by plane.", "plane"),
+		flooded:   counter("beats_dropped_total", "Heartbeats of nodes that send too many of them."),
 		attaches:  counters("attaches_total", "Attaches by result.", "result"),
 		latency: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Namespace: "frond", Name: "delivery_seconds", Help: "From the change seen in the cloud to the node's disk; holds both clocks' difference.",
@@ -62,7 +64,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		take:        gauges("link_take_bytes", "What this node's link is believed to carry in about a second, by plane: no more is on its way at a time.", "plane"),
 	}
 	if reg != nil {
-		reg.MustRegister(m.published, m.conflicts, m.delivered, m.acked, m.ignored, m.dead, m.unburied, m.attaches, m.latency,
+		reg.MustRegister(m.published, m.conflicts, m.delivered, m.acked, m.ignored, m.dead, m.unburied, m.flooded, m.attaches, m.latency,
 			m.outboxDepth, m.outboxAge, m.reports, m.calls, m.awaited, m.lacking, m.pieces, m.parts, m.take)
 	}
 	return m

@@ -44,8 +44,8 @@ const (
 type ReportHandler func(ctx context.Context, m wire.Message) error
 
 // Reports hands what nodes report to a handler. All cloudcores share one consumer a stream, so each report goes to one of
-// them; reports of one object that reach this process are handled one after the other. No node has more than 128 reports in
-// one process's hands, nor more than four of its workers, nor more than 2,048 objects or 16,384 events put off: what is
+// them; reports of one object that reach this process are handled one after the other. No node has more than 128 reports, or
+// 16 MiB of them, in one process's hands, nor more than four of its workers, nor more than 2,048 objects or 16,384 events put off: what is
 // more is dropped.
 type Reports struct {
 	plane    Plane
@@ -159,7 +159,11 @@ func (r *Reports) session(ctx context.Context) error {
 	faults := make(chan error, 1) // the first fault ends the session
 	consuming, err := consumer.Consume(
 		func(msg jetstream.Msg) {
-			if node := token(msg.Subject(), 1); !held.put(place{node, msg.Subject()}, msg) {
+			subject := msg.Subject()
+			node := token(subject, 1)
+			if held.put(place{node, subject, sizeOf(msg.Headers(), msg.Data())}, msg) {
+				r.floods.taken(node, subject)
+			} else {
 				r.putOff(node, msg)
 			}
 		},
