@@ -16,7 +16,7 @@ import (
 
 // TestAGatewayWhoseClockIsWrong boots a whole gateway ten years off, either way, and has its clock jump while it runs. Each time its link
 // is made anew, it takes a change, and runs a pod and reports it. It stays Ready, renews no key, and does not fill the cluster with
-// requests for certificates. It takes a quarter of a minute each way.
+// requests for certificates. It takes some 10 s each way.
 func TestAGatewayWhoseClockIsWrong(t *testing.T) {
 	const node = "edge-2" // off in all other tests
 	const years = 10 * 365 * 24 * time.Hour
@@ -26,7 +26,7 @@ func TestAGatewayWhoseClockIsWrong(t *testing.T) {
 			first := scheduled(t, node)
 			clock := boot(t, node, began)
 			ready(t, first)
-			for _, ahead := range []time.Duration{began, 0, -began, began} {
+			for _, ahead := range []time.Duration{0, -began, began} {
 				if err := clock.set(ahead); err != nil {
 					t.Fatal(err)
 				}
@@ -49,7 +49,9 @@ func TestAGatewayWhoseClockIsWrong(t *testing.T) {
 			if now := recorded(t.Context(), t, node).Key; now != key {
 				t.Errorf("its key was %s and is %s", key, now)
 			}
-			<-time.After(5 * time.Second) // who takes each certificate for expired has asked five times
+			if began > 0 {
+				<-time.After(5 * time.Second) // who takes each certificate for expired asks once a second
+			}
 			// One for its first certificate; a second one where the first was cut short.
 			if n := signings(t, node) - asked; n > 2 {
 				t.Errorf("%d requests for certificates", n)
