@@ -20,6 +20,11 @@ const (
 	twinAlarm = 10 * time.Minute
 	// questionsKept bounds the questions whose answers are remembered of one node.
 	questionsKept = 4
+	// answersKept bounds the instances whose answers to one question are remembered, and nameMost the length of an instance and of a
+	// question: they are random words of ours, and a stolen gateway may say what it likes.
+	answersKept, nameMost = 8, 64
+	// fencedKept bounds the fenced instances that are remembered of one node; all are forgotten when there are more.
+	fencedKept = 8
 )
 
 // twins finds two agents with one identity: a gateway whose disk was copied. Each process of an agent has a random instance.
@@ -30,7 +35,7 @@ type twins struct {
 	owns  func(node string) bool
 	ask   func(node, question string) error
 	fence func(node, instance string) error
-	// again asks for all reports: what the fenced one has said meanwhile must not stand.
+	// again asks for all reports: what an agent has said before it was fenced must not stand.
 	again func(node string) error
 	tell  func(node, reason, message string)
 	// question gives a random text.
@@ -47,6 +52,7 @@ type agents struct {
 	last    string // the instance heard last, fenced ones left out
 	asked   time.Time
 	told    time.Time
+	fenced  map[string]bool                 // the instances that have said that they are
 	answers map[string]map[string]wire.Beat // by question and instance
 	order   []string                        // of the questions
 }
@@ -77,16 +83,20 @@ func (w *twins) attached(node, instance string, now time.Time) {
 
 // hear takes a heartbeat and reports whether it speaks for the node: that of a fenced agent does not. It does not block.
 func (w *twins) hear(node string, beat wire.Beat, now time.Time) bool {
-	if beat.Instance == "" {
-		return true
+	if beat.Instance == "" || len(beat.Instance) > nameMost || len(beat.Who) > nameMost {
+		return !beat.Fenced
 	}
 	w.mu.Lock()
 	a := w.of(node)
 	rivals := a.answer(beat)
-	ask := false
+	if !beat.Fenced {
+		delete(a.fenced, beat.Instance)
+	}
+	ask, again := false, false
 	switch {
 	case beat.Fenced:
 		ask = w.owns(node) && a.due(now, fenceRenewal)
+		again = w.owns(node) && a.falls(beat.Instance) // from here on it reports nothing
 	case a.last != beat.Instance:
 		ask = a.last != "" && w.owns(node) && a.due(now, askSpacing)
 		a.last = beat.Instance
@@ -97,6 +107,11 @@ func (w *twins) hear(node string, beat wire.Beat, now time.Time) bool {
 	}
 	w.mu.Unlock()
 	w.wonder(node, ask)
+	if again {
+		if err := w.again(node); err != nil {
+			w.log.Warn("node not asked to report again", zap.String("node", node), zap.Error(err))
+		}
+	}
 	if len(rivals) > 1 && w.owns(node) {
 		w.part(node, rivals, alarm)
 	}
@@ -129,9 +144,6 @@ func (w *twins) part(node string, rivals map[string]wire.Beat, alarm bool) {
 		if err := w.fence(node, instance); err != nil {
 			w.log.Warn("agent not fenced", zap.String("node", node), zap.Error(err))
 		}
-	}
-	if err := w.again(node); err != nil {
-		w.log.Warn("node not asked to report again", zap.String("node", node), zap.Error(err))
 	}
 }
 
@@ -170,7 +182,19 @@ func (a *agents) due(now time.Time, spacing time.Duration) bool {
 	return true
 }
 
-// answer notes an answer and returns all to the same question.
+// falls notes that an instance is fenced and reports whether that is news.
+func (a *agents) falls(instance string) bool {
+	if a.fenced[instance] {
+		return false
+	}
+	if a.fenced == nil || len(a.fenced) >= fencedKept {
+		a.fenced = map[string]bool{}
+	}
+	a.fenced[instance] = true
+	return true
+}
+
+// answer notes an answer and returns all to the same question. It returns none for an answer that is one too many.
 func (a *agents) answer(beat wire.Beat) map[string]wire.Beat {
 	if beat.Who == "" {
 		return nil
@@ -183,6 +207,9 @@ func (a *agents) answer(beat wire.Beat) map[string]wire.Beat {
 			delete(a.answers, a.order[0])
 			a.order = a.order[1:]
 		}
+	}
+	if _, known := given[beat.Instance]; !known && len(given) >= answersKept {
+		return nil
 	}
 	given[beat.Instance] = wire.Beat{Fenced: beat.Fenced, Since: beat.Since}
 	return maps.Clone(given)

@@ -3,6 +3,8 @@ package cloud
 import (
 	"context"
 	"crypto/rand"
+	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -18,8 +20,8 @@ import (
 	"github.com/frond-edge/frond/streams/streamstest"
 )
 
-// fence is how long a fence holds here, and beatEvery how often the test lets an agent beat besides.
-const fence = 2 * time.Second
+// fence is how long a fence holds here: longer than the pause between two heartbeats.
+const fence = 12 * time.Second
 
 // agent is one process of a gateway: its delivery behind a gate, its heartbeat and its ear.
 type agent struct {
@@ -79,13 +81,20 @@ func disk(t *testing.T) *store.Store {
 }
 
 // watched is a cloud that looks out for twins.
-func watched(t *testing.T) (hub *server.Server, publisher *streams.Publisher, fenced func() int) {
+func watched(t *testing.T) (hub *server.Server, publisher *streams.Publisher, fenced, asked func() int) {
 	t.Helper()
 	hub = streamstest.Hub(t)
 	log := zaptest.NewLogger(t)
 	nc := streamstest.Connect(t, hub)
 	var mu sync.Mutex
-	fences := 0
+	fences, again := 0, 0
+	count := func(n *int) func() int {
+		return func() int {
+			mu.Lock()
+			defer mu.Unlock()
+			return *n
+		}
+	}
 	w := newTwins(func(string) bool { return true },
 		func(node, question string) error { return streams.Order(nc, node, streams.VerbWho, []byte(question)) },
 		func(node, instance string) error {
@@ -93,7 +102,12 @@ func watched(t *testing.T) (hub *server.Server, publisher *streams.Publisher, fe
 			defer mu.Unlock()
 			fences++
 			return streams.Order(nc, node, streams.VerbFence, []byte(instance))
-		}, func(string) error { return nil }, func(string, string, string) {}, rand.Text, prometheus.NewRegistry(), log)
+		}, func(string) error {
+			mu.Lock()
+			defer mu.Unlock()
+			again++
+			return nil
+		}, func(string, string, string) {}, rand.Text, prometheus.NewRegistry(), log)
 	beats, err := streams.NewBeats(nc, func(_ context.Context, node string, beat wire.Beat) { w.hear(node, beat, time.Now()) }, streams.NewMetrics(nil), log)
 	if err != nil {
 		t.Fatal(err)
@@ -112,11 +126,7 @@ func watched(t *testing.T) (hub *server.Server, publisher *streams.Publisher, fe
 	}
 	start(t, beats.Start)
 	start(t, calls.Start)
-	return hub, publisher, func() int {
-		mu.Lock()
-		defer mu.Unlock()
-		return fences
-	}
+	return hub, publisher, count(&fences), count(&again)
 }
 
 // attached waits until an agent was served for a moment.
@@ -129,15 +139,17 @@ func attached(t *testing.T, a *agent) {
 }
 
 func TestTheLaterOfTwoAgentsWithOneIdentityIsFenced(t *testing.T) {
-	hub, publisher, _ := watched(t)
-	first := newAgent(t, hub, disk(t))
+	hub, publisher, _, asked := watched(t)
+	one, two := disk(t), disk(t)
+	first := newAgent(t, hub, one)
 	attached(t, first)
-	second := newAgent(t, hub, disk(t))
+	second := newAgent(t, hub, two)
 	streamstest.Eventually(t, "the later one is fenced", second.gate.Fenced)
 	if first.gate.Fenced() {
 		t.Fatal("the one that was there first is fenced")
 	}
 	key := thing("a")
+	streamstest.Eventually(t, "what the fenced one has reported is asked for again", func() bool { return asked() > 0 })
 	m := wire.Message{Node: edge, Key: key, Op: wire.Apply, UID: "u", Version: "1", Time: time.Now(), Object: body(key, "u", "1")}
 	if _, err := publisher.Publish(t.Context(), m, 0); err != nil {
 		t.Fatal(err)
@@ -155,7 +167,7 @@ func TestTheLaterOfTwoAgentsWithOneIdentityIsFenced(t *testing.T) {
 
 // A gateway that is restarted, however quickly, is no twin of itself.
 func TestAQuickRestartIsNoTwin(t *testing.T) {
-	hub, _, fenced := watched(t)
+	hub, _, fenced, _ := watched(t)
 	st := disk(t)
 	for range 8 {
 		a := newAgent(t, hub, st)
@@ -166,6 +178,34 @@ func TestAQuickRestartIsNoTwin(t *testing.T) {
 	attached(t, last)
 	if n := fenced(); n != 0 || last.gate.Fenced() {
 		t.Errorf("%d fences", n)
+	}
+}
+
+// A stolen gateway may say what it likes.
+func TestWhatIsRememberedOfANodeIsBounded(t *testing.T) {
+	w := newTwins(func(string) bool { return true }, func(_, _ string) error { return nil }, func(_, _ string) error { return nil },
+		func(string) error { return nil }, func(string, string, string) {}, rand.Text, prometheus.NewRegistry(), zaptest.NewLogger(t))
+	long := strings.Repeat("x", nameMost+1)
+	w.hear(edge, wire.Beat{Instance: long, Who: "q"}, time.Now())
+	w.hear(edge, wire.Beat{Instance: "i", Who: long}, time.Now())
+	if len(w.nodes) > 0 {
+		t.Error("what is too long is remembered")
+	}
+	for i := range 1000 {
+		fenced := i%2 == 0
+		w.hear(edge, wire.Beat{Instance: fmt.Sprint(i), Who: "q", Fenced: fenced}, time.Now())
+		w.hear(edge, wire.Beat{Instance: fmt.Sprint(i), Who: fmt.Sprint(i), Fenced: fenced}, time.Now())
+	}
+	a := w.nodes[edge]
+	if len(a.answers) > questionsKept || len(a.order) > questionsKept || len(a.fenced) > fencedKept {
+		t.Errorf("%d questions, %d fenced", len(a.answers), len(a.fenced))
+	}
+	w.hear(edge, wire.Beat{Instance: "i", Who: "the last"}, time.Now())
+	for i := range 100 {
+		w.hear(edge, wire.Beat{Instance: fmt.Sprint(i), Who: "the last"}, time.Now())
+	}
+	if n := len(a.answers["the last"]); n != answersKept {
+		t.Errorf("%d answers to one question", n)
 	}
 }
 

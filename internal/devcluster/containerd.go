@@ -62,9 +62,9 @@ disabled_plugins = ["io.containerd.snapshotter.v1.blockfile", "io.containerd.sna
 `
 
 // cniConfig is the pod network. Each gateway's pods have the same subnet, for gateways do not reach each other's pods.
-// A bare Debian has no iptables. Without it pods keep their address towards the wan, where nothing answers them anyway,
-// and hostPort does not work.
-func cniConfig(ipam string, iptables bool) ([]byte, error) {
+// A bare Debian has no iptables. Without it pods keep their address towards the wan, where nothing answers them anyway;
+// hostPort does with nft, and does not work where neither is there.
+func cniConfig(ipam string, iptables, nft bool) ([]byte, error) {
 	type object = map[string]any
 	plugins := []object{{
 		"type": "bridge", "bridge": "cni0", "isGateway": true, "hairpinMode": true, "ipMasq": iptables,
@@ -73,7 +73,7 @@ func cniConfig(ipam string, iptables bool) ([]byte, error) {
 			"routes": []object{{"dst": "0.0.0.0/0"}},
 		},
 	}}
-	if iptables {
+	if iptables || nft { // the plugin finds out by itself which of the two
 		plugins = append(plugins, object{"type": "portmap", "capabilities": object{"portMappings": true}, "snat": true})
 	}
 	data, err := json.MarshalIndent(object{"cniVersion": "1.0.0", "name": "edge", "plugins": plugins}, "", "  ")
@@ -103,10 +103,14 @@ func writeContainerd(e edgeLayout, p toolchain.Paths) error {
 		return err
 	}
 	// Addresses are given out below run: after a reboot no pod has one, and the list must be empty too.
-	_, missing := exec.LookPath("iptables")
-	cni, err := cniConfig(filepath.Join(e.run, "ipam"), missing == nil)
+	cni, err := cniConfig(filepath.Join(e.run, "ipam"), installed("iptables"), installed("nft"))
 	if err != nil {
 		return err
 	}
 	return writeFile(filepath.Join(conf.CNIConf, "10-edge.conflist"), cni, 0o644)
+}
+
+func installed(program string) bool {
+	_, err := exec.LookPath(program)
+	return err == nil
 }

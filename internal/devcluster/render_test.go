@@ -57,8 +57,10 @@ func TestGolden(t *testing.T) {
 		})
 	}
 	t.Run("pod network", func(t *testing.T) {
-		for name, iptables := range map[string]bool{"cni.txt": true, "cni-no-iptables.txt": false} {
-			data, err := devcluster.CNIConfig("/run/ipam", iptables)
+		for name, has := range map[string]struct{ iptables, nft bool }{
+			"cni.txt": {true, false}, "cni-nft.txt": {false, true}, "cni-no-iptables.txt": {false, false},
+		} {
+			data, err := devcluster.CNIConfig("/run/ipam", has.iptables, has.nft)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -16,7 +16,7 @@ import (
 )
 
 // fleet is ten pods on edge-2 that need all that a boot has to bring back: ConfigMap, Secret, projected token, downward
-// API, a claim on a local volume, probes. One of the ten is a static pod, which bootManifest makes.
+// API, a claim on a local volume, probes. One of the ten is a static pod, which bootManifest makes; it has a port of the gateway.
 const fleet = `
 apiVersion: v1
 kind: ConfigMap
@@ -55,7 +55,12 @@ spec:
   nodeSelector: {kubernetes.io/hostname: edge-2}
   terminationGracePeriodSeconds: 1
   containers:
-  - {name: main, image: localhost/frond/tools:dev, imagePullPolicy: Never, command: [sh, -c, %[2]q], volumeMounts: [{name: disk, mountPath: /disk}]}
+  - name: main
+    image: localhost/frond/tools:dev
+    imagePullPolicy: Never
+    command: [sh, -c, %[2]q]
+    env: [{name: NODE_ADDRESS, valueFrom: {fieldRef: {fieldPath: status.hostIP}}}]
+    volumeMounts: [{name: disk, mountPath: /disk}]
   volumes: [{name: disk, persistentVolumeClaim: {claimName: boot}}]
 ---
 apiVersion: apps/v1
@@ -90,11 +95,13 @@ spec:
           - downwardAPI: {items: [{path: name, fieldRef: {fieldPath: metadata.name}}]}
 `
 
-// bootClient writes down that it has started, and what it hears from two Services, of which the second is late.
+// bootClient writes down that it has started, and what it hears from two Services, of which the second is late, and at a port of the
+// gateway itself.
 const bootClient = `echo boot >> /disk/boots
 while true; do
   wget -qO- -T 1 http://10.96.0.77/hostname >> /disk/answers; echo >> /disk/answers
   wget -qO- -T 1 http://10.96.0.78/hostname >> /disk/late; echo >> /disk/late
+  wget -qO- -T 1 http://$NODE_ADDRESS:8077/hostname >> /disk/port; echo >> /disk/port
   sleep 0.2
 done`
 
@@ -105,7 +112,7 @@ metadata: {name: lamp, namespace: default, labels: {app: boot}}
 spec:
   terminationGracePeriodSeconds: 1
   containers:
-  - {name: main, image: localhost/frond/tools:dev, imagePullPolicy: Never, command: [sleep, "36000"]}
+  - {name: main, image: localhost/frond/http:dev, imagePullPolicy: Never, ports: [{containerPort: 8080, hostPort: 8077}]}
 `
 
 // startFleet starts the ten pods of edge-2 and waits until Kubernetes sees them run.
@@ -192,7 +199,7 @@ func rebooted(t *testing.T, before []corev1.Pod, o devcluster.Reboot) map[string
 		t.Errorf("%d pods ran before, want %d at least", result.Pods, len(before))
 	}
 	mounted(t, before)
-	answered(t, "answers")
+	answered(t)
 	if n := bootsOf(t); n != boots+1 {
 		t.Errorf("the pod with the claim has written %d starts, want %d", n, boots+1)
 	}
@@ -254,7 +261,7 @@ func TestAnOfflineRebootBringsEverythingBack(t *testing.T) {
 	needContainers(t)
 	before := startFleet(t)
 	mounted(t, before)
-	answered(t, "answers")
+	answered(t)
 	t.Cleanup(func() {
 		if err := shared.Heal(context.WithoutCancel(t.Context()), "edge-2"); err != nil {
 			t.Error(err)
@@ -277,7 +284,7 @@ func TestAnOfflineRebootBringsEverythingBack(t *testing.T) {
 		t.Run("healed", func(t *testing.T) {
 			apply(whole, lateService)
 			healed(t, before, offline)
-			answered(t, "late")
+			late(t)
 			wantTokens(t, before, fresh)
 		}) &&
 		t.Run("in the midst of writes", func(t *testing.T) {

@@ -17,12 +17,26 @@ metadata: {name: boot-late}
 spec: {clusterIP: 10.96.0.78, internalTrafficPolicy: Local, selector: {set: boot}, ports: [{port: 80, targetPort: 8080}]}
 `
 
-// answered waits until half of the eight pods behind a Service have answered the pod with the claim, from now on: kube-proxy has
-// the rules for it, from the gateway's own API, and they lead to where the pods are now.
-func answered(t *testing.T, file string) {
+// answered waits until the pod with the claim hears the others again: through their Service, and at the gateway's port that leads
+// to the static pod.
+func answered(t *testing.T) {
+	t.Helper()
+	hears(t, "answers", "boot-", 4)
+	hears(t, "port", "lamp-edge-2", 1)
+}
+
+// late is the same for the Service that was made while the gateway was away.
+func late(t *testing.T) {
+	t.Helper()
+	hears(t, "late", "boot-", 4)
+}
+
+// hears waits until so many pods have answered the pod with the claim, from now on: there are rules for it on the gateway, and they
+// lead to where the pods are now. A Service's are kube-proxy's, from the gateway's own API; a port's are the pod network's.
+func hears(t *testing.T, file, prefix string, pods int) {
 	t.Helper()
 	if !shared.Spec().KubeProxy {
-		t.Log("Services are not tried: no kube-proxy, it needs root and nft (frond dev up --kube-proxy)")
+		t.Log("not tried: no kube-proxy, it needs root and nft (frond dev up --kube-proxy)")
 		return
 	}
 	path := filepath.Join(shared.Dir(), "edge-2", "disk", file)
@@ -30,18 +44,18 @@ func answered(t *testing.T, file string) {
 	if err != nil && !os.IsNotExist(err) {
 		t.Fatal(err)
 	}
-	eventually(t, "half of the pods answer through their Service", func(context.Context) string {
+	eventually(t, fmt.Sprintf("%d pods answer (%s)", pods, file), func(context.Context) string {
 		all, err := os.ReadFile(path)
 		if err != nil {
 			return err.Error()
 		}
 		heard := map[string]bool{}
 		for line := range strings.Lines(string(all[min(len(old), len(all)):])) {
-			if name := strings.TrimSpace(line); strings.HasPrefix(name, "boot-") {
+			if name := strings.TrimSpace(line); strings.HasPrefix(name, prefix) {
 				heard[name] = true
 			}
 		}
-		if len(heard) < 4 {
+		if len(heard) < pods {
 			return fmt.Sprint("heard ", heard)
 		}
 		return ""

@@ -92,11 +92,7 @@ func (c *cloud) throughTheLeafPort(t *testing.T, d doors) {
 	m.boot(t)
 	t.Log("it has booted")
 	eventually(t, "edgecore runs after a reboot", func(ctx context.Context) error {
-		out, err := m.command(ctx, "wget -qO- http://127.0.0.1:10281/readyz || curl -fsS http://127.0.0.1:10281/readyz").CombinedOutput()
-		if err != nil {
-			return fmt.Errorf("%w: %s", err, out)
-		}
-		return nil
+		return c.answers(ctx, node, "http://127.0.0.1:10281/readyz", nil)
 	})
 	t.Log("edgecore is ready again")
 	if out := m.shell(t, "systemctl stop edgecore && "+command+hollow); out.code != 0 || !strings.Contains(out.talk, node+" is a gateway") {
@@ -110,6 +106,9 @@ func (c *cloud) throughTheLeafPort(t *testing.T, d doors) {
 // leave resets a gateway and looks at what is left, here and in the cloud.
 func (c *cloud) leave(t *testing.T, m *machine, node string, clean map[string]string) {
 	t.Helper()
+	if running := m.programs(t); !strings.Contains(running, "edgecore") {
+		t.Errorf("edgecore does not run:\n%s", running)
+	}
 	gone := m.shell(t, "frond reset --yes -o json")
 	result := decoded[undone](t, gone.out)
 	if gone.code != 0 || result.Node != node || !slices.Contains(result.Cloud, "frond node revoke "+node) || !strings.Contains(gone.talk, "kubectl delete node "+node) {

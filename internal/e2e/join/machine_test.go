@@ -196,5 +196,18 @@ func (m *machine) files(t *testing.T) map[string]string {
 // programs are the command lines of the processes of the machine.
 func (m *machine) programs(t *testing.T) string {
 	t.Helper()
-	return m.shell(t, "ps -e -o args").out
+	own, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", m.pid))
+	must(t, err)
+	processes, err := filepath.Glob("/proc/[0-9]*")
+	must(t, err)
+	var lines []string
+	for _, process := range processes {
+		if space, err := os.Readlink(process + "/ns/pid"); err != nil || space != own {
+			continue // another's, or gone
+		}
+		if line, err := os.ReadFile(process + "/cmdline"); err == nil {
+			lines = append(lines, string(bytes.ReplaceAll(line, []byte{0}, []byte(" "))))
+		}
+	}
+	return strings.Join(lines, "\n")
 }

@@ -191,26 +191,34 @@ func (c *cloud) ready(ctx context.Context, p *pod) error {
 	}
 	roots := x509.NewCertPool() // a kubelet asks for less
 	roots.AppendCertsFromPEM([]byte(bundle.Data["ca.crt"]))
+	url := fmt.Sprintf("%s://%s:%d%s", strings.ToLower(string(probe.Scheme)), p.address, port, probe.Path)
+	secure := &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: roots, ServerName: p.name + ".frond-hub"}
+	if err := c.answers(ctx, "cloud", url, secure); err != nil {
+		return fmt.Errorf("%s: %w", p.name, err)
+	}
+	return nil
+}
+
+// answers asks a URL from inside a part of the network, and says what is wrong if the answer is not 200.
+func (c *cloud) answers(ctx context.Context, part, url string, secure *tls.Config) error {
 	transport := &http.Transport{
-		DisableKeepAlives: true,
-		TLSClientConfig:   &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: roots, ServerName: p.name + ".frond-hub"},
+		DisableKeepAlives: true, TLSClientConfig: secure,
 		DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
-			return wan.Dial(ctx, c.name("cloud"), address)
+			return wan.Dial(ctx, c.name(part), address)
 		},
 	}
-	url := fmt.Sprintf("%s://%s:%d%s", strings.ToLower(string(probe.Scheme)), p.address, port, probe.Path)
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return err
 	}
 	response, err := transport.RoundTrip(request)
 	if err != nil {
-		return fmt.Errorf("%s: %w", p.name, err)
+		return err
 	}
 	defer func() { _ = response.Body.Close() }()
 	if response.StatusCode != http.StatusOK {
 		body, _ := io.ReadAll(response.Body)
-		return fmt.Errorf("%s: %d %s", p.name, response.StatusCode, body)
+		return fmt.Errorf("%d %s", response.StatusCode, body)
 	}
 	return nil
 }
