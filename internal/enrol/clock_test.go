@@ -197,7 +197,7 @@ func TestAClockThatJumps(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c := newCloud(t)
+			c, began := newCloud(t), time.Now()
 			const life = 20 * time.Second // who finds itself due waits for a twentieth at most
 			c.set(func() { c.life = life })
 			if tt.lasting {
@@ -211,7 +211,6 @@ func TestAClockThatJumps(t *testing.T) {
 			var off atomic.Int64
 			off.Store(int64(tt.began))
 			cfg.Wall = func() time.Time { return time.Now().Add(time.Duration(off.Load())) }
-			began := time.Now()
 			g := run(t, cfg)
 			within(t, "enrolled", func() bool { return g.keeper.Record().Key != "" && g.leaf.Link().Up && read(c, &c.pings) > 0 })
 			for _, jump := range tt.jumps {
