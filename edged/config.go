@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/util/validation"
 )
@@ -40,6 +41,8 @@ type Config struct {
 	// when there are some, when they change, and before it expires. It must not block, and gives the same order for the same
 	// names. nil: none is asked for. Not used with CertFile.
 	Names func() []string
+	// Now is the cloud's time, by which such a certificate is renewed; nil is the machine's clock.
+	Now func() time.Time
 
 	ClusterDNS    []string // for pods with dnsPolicy ClusterFirst; default none
 	ClusterDomain string   // default none

@@ -13,7 +13,9 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -145,10 +147,10 @@ func (s *serving) newManager(ctx context.Context, dir string, kube kubernetes.In
 	if err != nil {
 		return nil, nil, err
 	}
-	store := forgiving{files}
+	store := &forgiving{Store: files}
 	manager, err := certificate.NewManager(&certificate.Config{
 		ClientsetFn:      func(*tls.Certificate) (kubernetes.Interface, error) { return kube, nil },
-		GetTemplate:      func() *x509.CertificateRequest { return template(s.cfg.Node, s.cfg.Names()) },
+		GetTemplate:      func() *x509.CertificateRequest { return s.wanted(store.leaf.Load()) },
 		SignerName:       certificatesv1.KubeletServingSignerName,
 		GetUsages:        certificate.DefaultKubeletServingGetUsages,
 		CertificateStore: store, Ctx: &ctx,
@@ -156,16 +158,63 @@ func (s *serving) newManager(ctx context.Context, dir string, kube kubernetes.In
 	return manager, store, err
 }
 
-// forgiving takes a file that a power cut left damaged for one that is not there.
-type forgiving struct{ certificate.Store }
+// renewShare is the part of a certificate's life, by the cloud's time, in which no other is asked for. client-go asks after 70 % at the
+// soonest, by the machine's clock: years ahead, it would take each certificate for expired, and ask for the next at once, for ever.
+const renewShare = 2.0 / 3
 
-func (f forgiving) Current() (*tls.Certificate, error) {
+// wanted is what is to be asked for; nil: nothing, as nobody knows the node's names yet, or have is good.
+func (s *serving) wanted(have *x509.Certificate) *x509.CertificateRequest {
+	t := template(s.cfg.Node, s.cfg.Names())
+	if t == nil || have == nil || !covers(have, t) {
+		return t
+	}
+	now := time.Now
+	if s.cfg.Now != nil {
+		now = s.cfg.Now
+	}
+	if life := have.NotAfter.Sub(have.NotBefore); now().Before(have.NotBefore.Add(time.Duration(float64(life) * renewShare))) {
+		return nil
+	}
+	return t
+}
+
+// covers tells whether a certificate is for all that is asked for.
+func covers(have *x509.Certificate, t *x509.CertificateRequest) bool {
+	for _, name := range t.DNSNames {
+		if !slices.Contains(have.DNSNames, name) {
+			return false
+		}
+	}
+	for _, ip := range t.IPAddresses {
+		if !slices.ContainsFunc(have.IPAddresses, ip.Equal) {
+			return false
+		}
+	}
+	return have.Subject.CommonName == t.Subject.CommonName
+}
+
+// forgiving takes a file that a power cut left damaged for one that is not there, and remembers what is.
+type forgiving struct {
+	certificate.Store
+	leaf atomic.Pointer[x509.Certificate]
+}
+
+func (f *forgiving) Current() (*tls.Certificate, error) {
 	cert, err := f.Store.Current()
 	if err == nil {
+		f.leaf.Store(cert.Leaf)
 		return cert, nil
 	}
 	missing := certificate.NoCertKeyError(err.Error())
 	return nil, &missing
+}
+
+func (f *forgiving) Update(cert, key []byte) (*tls.Certificate, error) {
+	now, err := f.Store.Update(cert, key)
+	if err == nil {
+		f.leaf.Store(now.Leaf)
+	}
+	return now, err
 }
 
 // template is what is asked for; nil: nothing yet, as nobody knows the node's names.

@@ -280,7 +280,7 @@ func (n *Node) kubelet(api *localapi.Server, up upstream) (ready <-chan struct{}
 		NodeIP: k.NodeIP, Labels: k.Labels, MaxPods: int(k.MaxPods), CgroupDriver: k.CgroupDriver, CgroupRoot: k.CgroupRoot,
 		StaticPodPath: k.StaticPodPath, Address: k.Address, Port: int(k.Port),
 		CertFile: k.CertFile, KeyFile: k.KeyFile, ClientCAFile: cmp.Or(k.ClientCAFile, n.clusterCA()), DropIn: settings,
-		Names: called.list,
+		Names: called.list, Now: n.now,
 	}, api.ClientConfig(), n.log)
 	if err != nil {
 		return nil, nil, err

@@ -77,6 +77,14 @@ func (n *Node) hubCA() string {
 	return n.keeper.HubCA()
 }
 
+// now is the cloud's time, as far as this node knows it.
+func (n *Node) now() time.Time {
+	if n.keeper == nil {
+		return time.Now()
+	}
+	return n.keeper.Now()
+}
+
 // enrolment is the check of /readyz.
 func (n *Node) enrolment() []health.Check {
 	if n.lost != nil {

@@ -41,6 +41,7 @@ type cloud struct {
 	forgetful      bool   // no link is carried over to another key
 	refused        int    // how often it was too late
 	confirmed      int    // how often a gateway said that it has its new key
+	pings          int    // how often one has found its link to be its own
 	mute           bool
 	ahead          time.Duration // of the cloud's clock, as it says
 	hubCA, cluster string
@@ -121,6 +122,8 @@ func (c *cloud) answer(m *nats.Msg) {
 	parts := strings.Split(m.Subject, ".")
 	var answer any = struct{}{}
 	switch parts[3] {
+	case streams.VerbPing:
+		c.pings++
 	case identity.VerbEnrol:
 		var r identity.EnrolRequest
 		if !c.understands(json.Unmarshal(m.Data, &r)) {

@@ -64,6 +64,9 @@ func TestJoin(t *testing.T) {
 				t.Errorf("a second time (-first +second):\n%s", diff)
 			}
 			private(t, dir)
+			if off := time.Until(floor(t, dir)).Abs(); off > time.Hour {
+				t.Errorf("the known time on disk is %s", floor(t, dir))
+			}
 			for file, want := range map[string]string{"hub-ca.crt": c.hubCA, "cluster-ca.crt": c.cluster} {
 				if data, err := os.ReadFile(filepath.Join(dir, file)); err != nil || string(data) != want {
 					t.Errorf("%s: %v, %q", file, err, data)

@@ -178,38 +178,6 @@ func TestAnExpiredKeyComesBack(t *testing.T) {
 	}
 }
 
-// A gateway that is enrolled boots with a clock that is ten years off, either way, or begins in 1970, the hub having another
-// certificate meanwhile: it links, and renews nothing for it. Nor when its clock is set right, or wrong, while it runs.
-func TestAWrongClockKeepsNobodyOut(t *testing.T) {
-	for name, wall := range map[string]func() time.Time{
-		"behind": shifted(-10), "ahead": shifted(10), "1970": func() time.Time { return time.Unix(100, 0) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			c := newCloud(t)
-			c.set(func() { c.life = time.Minute }) // who finds itself due waits for 3 s at most
-			cfg := c.config(filepath.Join(t.TempDir(), "identity"))
-			joined, err := join(t, cfg)
-			must(t, err)
-			c.set(func() { c.cert = c.ca.Serving(time.Now().Add(-time.Second), time.Now().Add(time.Hour)) })
-			var jumped atomic.Int64
-			cfg.Wall = func() time.Time { return wall().Add(time.Duration(jumped.Load())) }
-			g := run(t, cfg)
-			within(t, "a link", func() bool { return g.leaf.Link().Up })
-			for _, jump := range []time.Duration{0, 20 * 365 * 24 * time.Hour, -20 * 365 * 24 * time.Hour} {
-				jumped.Store(int64(jump))
-				<-time.After(4 * time.Second)
-				if d := time.Until(g.keeper.Now()); d > time.Hour || d < -time.Hour {
-					t.Errorf("it takes the time to be %s", g.keeper.Now())
-				}
-				if n := read(c, &c.changes); n != 1 || time.Since(joined.Issued) > 35*time.Second {
-					t.Errorf("%d keys were recorded, %s after it joined", n, time.Since(joined.Issued))
-				}
-			}
-		})
-	}
-}
-
 // A gateway is killed between any two steps of its enrolment and of a renewal. It goes on from there; its token is used once, and
 // it is never locked out.
 func TestKilledBetweenAnyTwoSteps(t *testing.T) {
@@ -267,20 +235,10 @@ func TestTheTimeGoesOnAsleep(t *testing.T) {
 	}
 	g.leaf.Redial() // as it finds its link dead when it wakes up
 	within(t, "its key is renewed", func() bool { return g.keeper.Record().Key != first })
-	known := c.floor(t, cfg.Dir)
+	known := floor(t, cfg.Dir)
 	if known.Before(began) {
 		t.Errorf("the known time on disk is %s", known)
 	}
-}
-
-// floor is the known time on a gateway's disk.
-func (c *cloud) floor(t *testing.T, dir string) time.Time {
-	t.Helper()
-	data, err := os.ReadFile(filepath.Join(dir, "clock.json"))
-	must(t, err)
-	var known struct{ Floor time.Time }
-	must(t, json.Unmarshal(data, &known))
-	return known.Floor
 }
 
 // The cloud is put back to a copy from before the last renewal: it knows the key before alone. The gateway shows that, too, and renews at
@@ -299,26 +257,5 @@ func TestTheCloudIsPutBack(t *testing.T) {
 	within(t, "its key is known again", func() bool { return read(c, &c.key) == after && g.keeper.Record().Key == after && g.leaf.Link().Up })
 	if n := read(c, &c.enrolled); n != 1 {
 		t.Errorf("the token was used %d times", n)
-	}
-}
-
-// A clock that is half an hour ahead is believed by a gateway to which the cloud has not said the time since it began. That brings one
-// renewal, with whose answer the time is the cloud's.
-func TestAJumpBringsOneRenewal(t *testing.T) {
-	t.Parallel()
-	c := newCloud(t)
-	c.set(func() { c.life = time.Minute }) // who finds itself due waits for 3 s at most
-	cfg := c.config(filepath.Join(t.TempDir(), "identity"))
-	_, err := join(t, cfg)
-	must(t, err)
-	cfg.Wall = func() time.Time { return time.Now().Add(30 * time.Minute) } // the hub's certificate is good for an hour
-	g := run(t, cfg)
-	within(t, "a renewal", func() bool { return read(c, &c.changes) == 2 })
-	<-time.After(8 * time.Second)
-	if n := read(c, &c.changes); n != 2 {
-		t.Errorf("%d keys were recorded", n)
-	}
-	if d := time.Until(g.keeper.Now()).Abs(); d > time.Minute {
-		t.Errorf("it takes the time to be %s", g.keeper.Now())
 	}
 }
