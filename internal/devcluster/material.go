@@ -123,7 +123,7 @@ func readMaterial(l layout) (install.Files, error) {
 			return nil, err
 		}
 	}
-	for file, name := range formerly {
+	for file, name := range formerly() {
 		if _, there := files[file]; there {
 			continue
 		}
@@ -145,18 +145,20 @@ func readInto(files install.Files, file, path string) error {
 
 // formerly says where files are, in the folder nats, of a cluster that an earlier frond has made: gateways that have joined know its
 // authority, and until Up has been called there is nothing else to ask its hub with.
-var formerly = map[string]string{
-	install.FolderCA + "/" + install.EntryBundle:            "ca.crt",
-	install.FolderCA + "/" + install.EntryAuthorityKey:      "ca.key",
-	install.FolderCloudcore + "/" + install.EntryHubSeed:    "cloudcore.nk",
-	install.FolderCloudcore + "/" + install.EntryAuthSeed:   "callout.nk",
-	install.FolderCloudcore + "/" + install.EntrySysSeed:    "kicker.nk",
-	install.FolderCloudcore + "/" + install.EntryIssuerSeed: "issuer.nk",
-	install.FolderAdmin + "/" + install.EntryAdminSeed:      "admin.nk",
-	install.FolderAdmin + "/" + install.EntrySysSeed:        "sys.nk",
-	install.FolderAdmin + "/" + install.EntryBundle:         "ca.crt",
-	install.FolderAdmin + "/" + install.EntryCert:           "admin.crt",
-	install.FolderAdmin + "/" + install.EntryKey:            "admin.key",
+func formerly() map[string]string {
+	return map[string]string{
+		install.FolderCA + "/" + install.EntryBundle:            "ca.crt",
+		install.FolderCA + "/" + install.EntryAuthorityKey:      "ca.key",
+		install.FolderCloudcore + "/" + install.EntryHubSeed:    "cloudcore.nk",
+		install.FolderCloudcore + "/" + install.EntryAuthSeed:   "callout.nk",
+		install.FolderCloudcore + "/" + install.EntrySysSeed:    "kicker.nk",
+		install.FolderCloudcore + "/" + install.EntryIssuerSeed: "issuer.nk",
+		install.FolderAdmin + "/" + install.EntryAdminSeed:      "admin.nk",
+		install.FolderAdmin + "/" + install.EntrySysSeed:        "sys.nk",
+		install.FolderAdmin + "/" + install.EntryBundle:         "ca.crt",
+		install.FolderAdmin + "/" + install.EntryCert:           "admin.crt",
+		install.FolderAdmin + "/" + install.EntryKey:            "admin.key",
+	}
 }
 
 // writeMaterial makes the folder hold these files and no other; those that are there already are not touched.

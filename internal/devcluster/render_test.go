@@ -215,7 +215,7 @@ func TestAnEarlierClusterKeepsItsKeys(t *testing.T) {
 	if len(before) != 7 { // an account, five users, an authority
 		t.Fatalf("%d keys", len(before))
 	}
-	for file, name := range devcluster.Formerly {
+	for file, name := range devcluster.Formerly() {
 		data, err := os.ReadFile(filepath.Join(dir, "frond-system", file))
 		if err == nil {
 			err = os.WriteFile(filepath.Join(dir, "nats", name), data, 0o600)
