@@ -168,14 +168,9 @@ func (c *Cloud) assemble(ctx context.Context, nc, writer, tunnels *nats.Conn, id
 	if err != nil {
 		return nil, err
 	}
-	groups, err := autonomy.Groups(c.rest)
-	if err != nil {
-		return nil, err
-	}
 	up, err := c.upward(core{
 		nc: nc, tunnels: tunnels, ids: ids, objects: objects, clients: clients, members: members,
 		engine: engine, asked: asked, keeper: keeper, metrics: metrics, alarms: alarms,
-		calm: autonomy.New(clients, objects, groups, members, alarms.raise, c.metrics, c.log.Named("autonomy")),
 	})
 	if err != nil {
 		return nil, err
@@ -217,11 +212,16 @@ type core struct {
 	keeper      *streams.Keeper
 	metrics     *streams.Metrics
 	alarms      *alarms
-	calm        *autonomy.Keeper
+	calm        *autonomy.Keeper // of upward
 }
 
 // upward makes the parts that answer nodes.
 func (c *Cloud) upward(k core) ([]lifecycle.Part, error) {
+	groups, err := autonomy.Groups(c.rest)
+	if err != nil {
+		return nil, err
+	}
+	k.calm = autonomy.New(k.clients, k.objects, groups, k.members, k.alarms.raise, c.metrics, c.log.Named("autonomy"))
 	view, inspection, err := c.inspection(k.nc, k.objects, k.members, k.calm)
 	if err != nil {
 		return nil, err

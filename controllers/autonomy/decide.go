@@ -177,7 +177,7 @@ func both(a, b string) *string {
 		_ = json.Unmarshal([]byte(text), &before) // or there is none
 	}
 	text, _ := json.Marshal(before) // a map of numbers always encodes
-	return ptr.To(string(text))
+	return new(string(text))
 }
 
 // lost reports whether Kubernetes plans to evict from a Node.

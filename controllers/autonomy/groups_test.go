@@ -201,6 +201,7 @@ func logged(lines *observer.ObservedLogs, beginning string) func() error {
 
 // observed is a logger of a test whose warnings can be read.
 func observed(t *testing.T) (*zap.Logger, *observer.ObservedLogs) {
+	t.Helper()
 	core, lines := observer.New(zapcore.WarnLevel)
 	return zaptest.NewLogger(t, zaptest.WrapOptions(zap.WrapCore(func(test zapcore.Core) zapcore.Core { return zapcore.NewTee(test, core) }))), lines
 }
