@@ -7,13 +7,14 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"path"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// Do plays the call over the link and the apiserver behind it.
+// Do plays the call over the link and the apiserver behind it. A path that is not clean is refused, as cloudcore does.
 func (c *cloud) Do(ctx context.Context, r wire.KubeRequest) (wire.KubeReply, error) {
 	c.mu.Lock()
 	h := c.handler
@@ -23,6 +24,11 @@ func (c *cloud) Do(ctx context.Context, r wire.KubeRequest) (wire.KubeReply, err
 	c.mu.Unlock()
 	if h == nil {
 		return wire.KubeReply{}, wire.ErrOffline
+	}
+	if path.Clean(r.Path) != r.Path {
+		refused := httptest.NewRecorder()
+		answerStatus(refused, http.StatusBadRequest, metav1.StatusReasonBadRequest)
+		return wire.KubeReply{Code: refused.Code, Body: refused.Body.Bytes()}, nil
 	}
 	target := r.Path
 	if r.Query != "" {

@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/leaf/localapi"
 )
 
@@ -196,6 +197,38 @@ func TestInformersFollowLeases(t *testing.T) {
 	}
 	cancel()
 	eventually(t, "the watch has ended", func() bool { return s.api.Relays() == 0 })
+}
+
+// TestInformersFollowAllNamespaces: a watch of no namespace in particular is relayed too, at a path that the cloud takes.
+func TestInformersFollowAllNamespaces(t *testing.T) {
+	s, l, _ := follower(t)
+	s.put(wire.Key{Group: rbacv1.GroupName, Resource: "clusterroles", Name: "leases"}, rbacv1.ClusterRole{
+		ObjectMeta: metav1.ObjectMeta{Name: "leases", UID: "r2"},
+		Rules:      []rbacv1.PolicyRule{{Verbs: []string{"*"}, APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}}},
+	})
+	s.put(wire.Key{Group: rbacv1.GroupName, Resource: "clusterrolebindings", Name: "leases"}, rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "leases", UID: "b2"},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: "default", Name: "robot"}},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "leases"},
+	})
+	l.set("a", "one")
+	factory := informers.NewSharedInformerFactory(clientFor(t, inJSON(s.as(s.issuer.Token(claims())))), 0)
+	seen := factory.Coordination().V1().Leases()
+	informer := seen.Informer()
+	ctx, cancel := context.WithCancel(t.Context())
+	factory.Start(ctx.Done())
+	defer func() { cancel(); factory.Shutdown() }()
+	eventually(t, "the informer has synced", informer.HasSynced)
+	l.set("b", "one")
+	eventually(t, "the informer follows", func() bool {
+		_, err := seen.Lister().Leases("default").Get("b")
+		return err == nil
+	})
+	for _, r := range s.cloud.asked() {
+		if r.Wait > 0 && r.Path != "/apis/coordination.k8s.io/v1/leases" {
+			t.Errorf("a watch of %q", r.Path)
+		}
+	}
 }
 
 // TestAWatchThatTheCloudRefusesSaysSo: what Kubernetes has against a relayed watch is told as it says it, at its beginning and in its middle.
