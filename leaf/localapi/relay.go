@@ -228,7 +228,7 @@ func (w *relay) list(ctx context.Context, initial, end bool) ([]watch.Event, err
 	return events, nil
 }
 
-// ask asks the cloud once for what came after the version, and moves it.
+// ask asks the cloud once for what came after the version, and moves it if the whole answer could be read.
 func (w *relay) ask(ctx context.Context, wait time.Duration) ([]watch.Event, error) {
 	w.query.Set("resourceVersion", w.version)
 	ask := wire.KubeRequest{Method: http.MethodGet, Path: w.path, Query: w.query.Encode(), Wait: wait.Milliseconds()}
@@ -241,9 +241,11 @@ func (w *relay) ask(ctx context.Context, wait time.Duration) ([]watch.Event, err
 		return nil, refusal(reply)
 	}
 	var events []watch.Event
+	version := w.version
 	for from := json.NewDecoder(bytes.NewReader(reply.Body)); ; {
 		var frame metav1.WatchEvent
 		if err := from.Decode(&frame); errors.Is(err, io.EOF) {
+			w.version = version
 			return events, nil
 		} else if err != nil {
 			return nil, newUnreachable(fmt.Errorf("decode change: %w", err))
@@ -257,7 +259,7 @@ func (w *relay) ask(ctx context.Context, wait time.Duration) ([]watch.Event, err
 		}
 		events = append(events, event)
 		if event.Type != watch.Error {
-			w.version = versionOf(event.Object)
+			version = versionOf(event.Object)
 		}
 	}
 }

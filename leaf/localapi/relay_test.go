@@ -3,6 +3,7 @@ package localapi_test
 import (
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"strconv"
@@ -35,6 +36,7 @@ type leases struct {
 	refused int           // the code of each answer; 0: none is refused
 	watches int           // that were asked for
 	tokens  map[string]bool
+	broken  int // answers that end within a change
 }
 
 type frame struct {
@@ -119,9 +121,14 @@ func (l *leases) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		case len(next) > 0:
 			l.mu.Lock()
 			l.watches++
+			broken := l.broken > 0
+			l.broken--
 			l.mu.Unlock()
 			for _, f := range next {
 				answer(w, http.StatusOK, f)
+			}
+			if broken {
+				_, _ = io.WriteString(w, `{"type":"MODIFIED","object":{"metadata":`)
 			}
 			return
 		}
@@ -283,6 +290,42 @@ func TestAWatchThatTheCloudRefusesSaysSo(t *testing.T) {
 		if err := try(); !apierrors.IsServiceUnavailable(err) || !strings.Contains(err.Error(), "cannot ask the cloud") {
 			t.Errorf("%s without a link: %v", what, err)
 		}
+	}
+}
+
+// TestABrokenAnswerLosesNoChange: what came whole in an answer that ends within a change is told, once, by the next one at the latest.
+func TestABrokenAnswerLosesNoChange(t *testing.T) {
+	s, l, _ := follower(t)
+	c := clientFor(t, inJSON(once(s.as(s.issuer.Token(claims())))))
+	l.set("a", "one")
+	w, err := relayFrom(t, c, "4711")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Stop()
+	if e := <-w.ResultChan(); e.Type != watch.Added {
+		t.Fatalf("first event %+v", e)
+	}
+	l.mu.Lock()
+	l.broken = 1
+	l.mu.Unlock()
+	l.set("a", "two")
+	l.set("a", "three")
+	var held []string
+	for late := time.After(time.Minute); len(held) == 0 || held[len(held)-1] != "three"; {
+		select {
+		case e := <-w.ResultChan():
+			lease, ok := e.Object.(*coordinationv1.Lease)
+			if !ok {
+				t.Fatalf("after %q: %+v", held, e)
+			}
+			held = append(held, *lease.Spec.HolderIdentity)
+		case <-late:
+			t.Fatalf("told %q and no more", held)
+		}
+	}
+	if !slices.Equal(held, []string{"two", "three"}) {
+		t.Errorf("told %q", held)
 	}
 }
 
