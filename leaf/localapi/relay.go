@@ -61,27 +61,13 @@ func (e *endpoint) relay(ctx context.Context, opts *metainternalversion.ListOpti
 	free := sync.OnceFunc(func() { <-e.s.relays })
 	w := &relay{
 		e: e, path: e.r.path(wire.Key{Namespace: request.NamespaceValue(ctx)}), query: relayQuery(opts),
-		version: opts.ResourceVersion, bookmarks: opts.AllowWatchBookmarks, out: make(chan watch.Event),
+		version: opts.ResourceVersion, bookmarks: opts.AllowWatchBookmarks, limit: relayPage, out: make(chan watch.Event),
 	}
 	if n, err := strconv.ParseUint(w.version, 10, 64); err == nil && n >= localBase {
 		free()
 		return nil, apierrors.NewResourceExpired("the resource version is the gateway's own, and the cloud's is wanted: list again")
 	}
-	known := w.version != "" && w.version != "0"
-	initial := !known
-	if opts.SendInitialEvents != nil {
-		initial = *opts.SendInitialEvents
-	}
-	var first []watch.Event
-	var err error
-	if initial || !known {
-		first, err = w.list(ctx, initial, initial && opts.SendInitialEvents != nil && w.bookmarks)
-	}
-	if err == nil {
-		var next []watch.Event
-		next, err = w.ask(ctx, relayFirst) // Kubernetes says here what it has against it
-		first = append(first, next...)
-	}
+	first, next, err := w.begin(ctx, opts)
 	if err != nil {
 		free()
 		return nil, err
@@ -90,9 +76,36 @@ func (e *endpoint) relay(ctx context.Context, opts *metainternalversion.ListOpti
 	w.done.Go(func() {
 		defer free()
 		defer close(w.out)
-		w.run(ctx, first)
+		if w.listed(ctx, first) {
+			first = nil // its memory is free while the watch goes on
+			w.run(ctx, next)
+		}
 	})
 	return w, nil
+}
+
+// begin asks for the first page of what the watch begins with, if that is wanted, and for what came next: Kubernetes says here what
+// it has against it.
+func (w *relay) begin(ctx context.Context, opts *metainternalversion.ListOptions) (first, next []watch.Event, err error) {
+	known := w.version != "" && w.version != "0"
+	initial := !known
+	if opts.SendInitialEvents != nil {
+		initial = *opts.SendInitialEvents
+		w.mark = initial && w.bookmarks
+	}
+	if initial || !known {
+		if !initial {
+			w.limit = 1 // only the version is wanted
+		}
+		if first, err = w.page(ctx); err != nil {
+			return nil, nil, err
+		}
+		if !initial {
+			first, w.more = nil, ""
+		}
+	}
+	next, err = w.ask(ctx, relayFirst)
+	return first, next, err
 }
 
 func relayQuery(opts *metainternalversion.ListOptions) url.Values {
@@ -111,8 +124,12 @@ type relay struct {
 	e         *endpoint
 	path      string
 	query     url.Values
-	version   string // the cloud's, of the last change told
+	version   string // the cloud's, of the last change that was answered
 	bookmarks bool
+	mark      bool   // a bookmark ends the list that the watch begins with
+	more      string // where the list goes on; "" with its last page
+	limit     int    // objects that the next page of it may have
+	listedAt  string // the list's version
 	cancel    context.CancelFunc
 	out       chan watch.Event // closed when the watch has ended
 	done      sync.WaitGroup
@@ -125,34 +142,50 @@ func (w *relay) Stop() {
 	w.done.Wait()
 }
 
-// run passes on what the cloud says until somebody ends it. A watch whose token has expired ends without a word: the program
-// comes back with its newer one.
+// run passes on what the cloud says until somebody ends it.
 func (w *relay) run(ctx context.Context, first []watch.Event) {
-	answered, pause := time.Now(), relayPause
+	pause := relayPause
 	for events := first; w.pass(ctx, events); {
 		begun, version := time.Now(), w.version
-		var err error
-		events, err = w.ask(ctx, relayWait)
-		switch {
-		case ctx.Err() != nil || apierrors.IsUnauthorized(err):
-			return
-		case err == nil:
-			answered = time.Now()
-		case !passes(err) || time.Since(answered) > relayPatience:
-			w.fail(ctx, err)
+		var ok bool
+		if events, ok = w.answered(ctx, func() ([]watch.Event, error) { return w.ask(ctx, relayWait) }); !ok {
 			return
 		}
 		if w.version != version || time.Since(begun) > relayWait/2 {
 			pause = relayPause
 			continue
 		}
-		timer := time.NewTimer(pause + rand.N(pause))
-		select {
-		case <-ctx.Done():
-		case <-timer.C:
-		}
-		timer.Stop()
+		linger(ctx, pause)
 		pause = min(2*pause, relayPauseMost)
+	}
+}
+
+// answered repeats a question until it is answered, and says whether the watch goes on. One whose token has expired ends without a
+// word: the program comes back with its newer one.
+func (w *relay) answered(ctx context.Context, question func() ([]watch.Event, error)) (events []watch.Event, ok bool) {
+	begun := time.Now()
+	for pause := relayPause; ; pause = min(2*pause, relayPauseMost) {
+		events, err := question()
+		switch {
+		case ctx.Err() != nil || apierrors.IsUnauthorized(err):
+			return nil, false
+		case err == nil:
+			return events, true
+		case !passes(err) || time.Since(begun) > relayPatience:
+			w.fail(ctx, err)
+			return nil, false
+		}
+		linger(ctx, pause)
+	}
+}
+
+// linger waits for a pause, and as much again at random.
+func linger(ctx context.Context, pause time.Duration) {
+	timer := time.NewTimer(pause + rand.N(pause))
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
 	}
 }
 
@@ -187,44 +220,57 @@ func (w *relay) fail(ctx context.Context, err error) {
 	w.pass(ctx, []watch.Event{{Type: watch.Error, Object: &status}})
 }
 
-// list makes the events that a watch from the present state begins with, and sets the version to go on from.
-func (w *relay) list(ctx context.Context, initial, end bool) ([]watch.Event, error) {
-	var events []watch.Event
-	query := url.Values{"limit": {strconv.Itoa(relayPage)}}
+// listed passes on the list that the watch begins with, page by page, and says whether the watch goes on.
+func (w *relay) listed(ctx context.Context, page []watch.Event) bool {
+	for w.pass(ctx, page) {
+		if w.more == "" {
+			return !w.mark || w.pass(ctx, []watch.Event{w.listEnd()})
+		}
+		var ok bool
+		if page, ok = w.answered(ctx, func() ([]watch.Event, error) { return w.page(ctx) }); !ok {
+			return false
+		}
+	}
+	return false
+}
+
+// listEnd is the bookmark that says that all was told that there was.
+func (w *relay) listEnd() watch.Event {
+	mark := w.e.r.bookmark(0, true)
+	if m, err := meta.Accessor(mark); err == nil {
+		m.SetResourceVersion(w.listedAt)
+	}
+	return watch.Event{Type: watch.Bookmark, Object: mark}
+}
+
+// page asks for the next page of the list that the watch begins with; the first one sets the version to go on from.
+func (w *relay) page(ctx context.Context) ([]watch.Event, error) {
+	query := url.Values{"limit": {strconv.Itoa(w.limit)}}
+	if w.more != "" {
+		query.Set("continue", w.more)
+	}
 	maps.Copy(query, w.query)
-	for {
-		list := w.e.r.list()
-		if err := w.e.s.callQuery(ctx, w.path, query.Encode(), list); err != nil {
-			return nil, err
-		}
-		m, err := meta.ListAccessor(list)
-		if err != nil {
-			return nil, apierrors.NewInternalError(err)
-		}
-		w.version = m.GetResourceVersion()
-		if !initial {
-			return nil, nil // only the version was wanted
-		}
-		err = meta.EachListItem(list, func(obj runtime.Object) error {
-			obj.GetObjectKind().SetGroupVersionKind(w.e.r.gvk())
-			events = append(events, watch.Event{Type: watch.Added, Object: obj})
-			return nil
-		})
-		if err != nil {
-			return nil, apierrors.NewInternalError(err)
-		}
-		if m.GetContinue() == "" {
-			break
-		}
-		query.Set("continue", m.GetContinue())
+	list := w.e.r.list()
+	if err := w.e.s.callQuery(ctx, w.path, query.Encode(), list); err != nil {
+		return nil, err
 	}
-	if end {
-		mark := w.e.r.bookmark(0, true)
-		if m, err := meta.Accessor(mark); err == nil {
-			m.SetResourceVersion(w.version)
-		}
-		events = append(events, watch.Event{Type: watch.Bookmark, Object: mark})
+	m, err := meta.ListAccessor(list)
+	if err != nil {
+		return nil, apierrors.NewInternalError(err)
 	}
+	events := make([]watch.Event, 0, meta.LenList(list))
+	err = meta.EachListItem(list, func(obj runtime.Object) error {
+		obj.GetObjectKind().SetGroupVersionKind(w.e.r.gvk())
+		events = append(events, watch.Event{Type: watch.Added, Object: obj})
+		return nil
+	})
+	if err != nil {
+		return nil, apierrors.NewInternalError(err)
+	}
+	if w.listedAt == "" {
+		w.listedAt, w.version = m.GetResourceVersion(), m.GetResourceVersion()
+	}
+	w.more = m.GetContinue()
 	return events, nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -36,7 +37,9 @@ type leases struct {
 	refused int           // the code of each answer; 0: none is refused
 	watches int           // that were asked for
 	tokens  map[string]bool
-	broken  int // answers that end within a change
+	broken  int           // answers that end within a change
+	page    int           // objects in a page, at most; 0: as many as are asked for
+	hold    chan struct{} // if not nil, the last page says there that it was asked for, and waits for a word
 }
 
 type frame struct {
@@ -116,7 +119,7 @@ func (l *leases) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			answerStatus(w, int32(refused), metav1.StatusReason(http.StatusText(refused)))
 			return
 		case query.Get("watch") == "":
-			answer(w, http.StatusOK, list)
+			l.list(r.Context(), w, query, list)
 			return
 		case len(next) > 0:
 			l.mu.Lock()
@@ -141,6 +144,30 @@ func (l *leases) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
+}
+
+// list answers a page in the order of names; the last one waits for a word on hold, if that is wanted.
+func (l *leases) list(ctx context.Context, w http.ResponseWriter, query url.Values, list coordinationv1.LeaseList) {
+	slices.SortFunc(list.Items, func(a, b coordinationv1.Lease) int { return strings.Compare(a.Name, b.Name) })
+	from, _ := strconv.Atoi(query.Get("continue"))
+	limit, _ := strconv.Atoi(query.Get("limit"))
+	l.mu.Lock()
+	most, hold := l.page, l.hold
+	l.mu.Unlock()
+	if most > 0 && (limit == 0 || limit > most) {
+		limit = most
+	}
+	if to := from + limit; limit > 0 && to < len(list.Items) {
+		list.Items, list.Continue = list.Items[:to], strconv.Itoa(to)
+	} else if hold != nil {
+		select {
+		case hold <- struct{}{}:
+			<-hold
+		case <-ctx.Done():
+		}
+	}
+	list.Items = list.Items[from:]
+	answer(w, http.StatusOK, list)
 }
 
 // follower is a site whose pod may do all with leases, and the cloud that has them; off takes the link away.
@@ -289,6 +316,52 @@ func TestAWatchThatTheCloudRefusesSaysSo(t *testing.T) {
 	} {
 		if err := try(); !apierrors.IsServiceUnavailable(err) || !strings.Contains(err.Error(), "cannot ask the cloud") {
 			t.Errorf("%s without a link: %v", what, err)
+		}
+	}
+}
+
+// TestARelayedListComesPageByPage: what a watch begins with is told as it comes, so that a gateway never holds all of it; then the
+// mark, and what changed meanwhile.
+func TestARelayedListComesPageByPage(t *testing.T) {
+	s, l, _ := follower(t)
+	for i := range 5 {
+		l.set(fmt.Sprint("a", i), "one")
+	}
+	l.page, l.hold = 2, make(chan struct{})
+	c := clientFor(t, inJSON(once(s.as(s.issuer.Token(claims())))))
+	yes := true
+	w, err := c.CoordinationV1().Leases("default").Watch(t.Context(), metav1.ListOptions{
+		SendInitialEvents: &yes, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan, AllowWatchBookmarks: true,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Stop()
+	late := time.After(time.Minute)
+	next := func() string {
+		select {
+		case e := <-w.ResultChan():
+			lease, ok := e.Object.(*coordinationv1.Lease)
+			if !ok {
+				t.Fatalf("%+v", e)
+			}
+			return string(e.Type) + " " + lease.Name + " " + lease.Annotations[metav1.InitialEventsAnnotationKey]
+		case <-late:
+			t.Fatal("no more is told")
+			return ""
+		}
+	}
+	for i := range 4 {
+		if got := next(); got != fmt.Sprintf("ADDED a%d ", i) {
+			t.Fatalf("%q while the last page is on its way", got)
+		}
+	}
+	<-l.hold
+	l.set("b", "one")
+	l.hold <- struct{}{}
+	for _, want := range []string{"ADDED a4 ", "BOOKMARK  true", "ADDED b "} {
+		if got := next(); got != want {
+			t.Errorf("%q, want %q", got, want)
 		}
 	}
 }
