@@ -39,7 +39,8 @@ const (
 	relayPatience = 30 * time.Second
 	// relayPause, at most relayPauseMost, is between two questions if one told nothing before its time, twice as long each time.
 	relayPause, relayPauseMost = 200 * time.Millisecond, 5 * time.Second
-	// maxRelays is how many watches of a gateway are relayed; the cloud serves as many of one node.
+	// maxRelays is how many watches of a gateway are relayed. The cloud serves twice as many of one node: a question that nobody waits for
+	// any more keeps its place until its time is over.
 	maxRelays = 32
 	// relayPage is how many objects the list that a watch begins with asks for at a time: some 500 kB of events.
 	relayPage = 500
@@ -53,12 +54,20 @@ func (e *endpoint) relay(ctx context.Context, opts *metainternalversion.ListOpti
 	if !e.s.online() {
 		return nil, newUnreachable(wire.ErrOffline)
 	}
+	leave, err := e.s.limits.relay(callerOf(ctx))
+	if err != nil {
+		return nil, err
+	}
 	select {
 	case e.s.relays <- struct{}{}:
 	default:
+		leave()
 		return nil, apierrors.NewTooManyRequests(fmt.Sprintf("%d watches of this gateway are relayed already", maxRelays), laterSeconds)
 	}
-	free := sync.OnceFunc(func() { <-e.s.relays })
+	free := sync.OnceFunc(func() {
+		<-e.s.relays
+		leave()
+	})
 	w := &relay{
 		e: e, path: e.r.path(wire.Key{Namespace: request.NamespaceValue(ctx)}), query: relayQuery(opts),
 		version: opts.ResourceVersion, bookmarks: opts.AllowWatchBookmarks, limit: relayPage, out: make(chan watch.Event),

@@ -402,10 +402,10 @@ func TestABrokenAnswerLosesNoChange(t *testing.T) {
 	}
 }
 
-// TestRelayedWatchesAreFew: a gateway's programs cannot ask for more of them than the cloud serves of one node.
+// TestRelayedWatchesAreFew: a gateway's programs cannot ask for more of them than the cloud serves of one node, and one program cannot
+// take them all from the others.
 func TestRelayedWatchesAreFew(t *testing.T) {
 	s, l, _ := follower(t)
-	c := clientFor(t, inJSON(once(s.as(s.issuer.Token(claims())))))
 	l.set("a", "one")
 	var all []watch.Interface
 	defer func() {
@@ -413,23 +413,33 @@ func TestRelayedWatchesAreFew(t *testing.T) {
 			w.Stop()
 		}
 	}()
-	for n := range localapi.MaxRelays + 1 {
+	open := func(c kubernetes.Interface) error {
 		w, err := relayFrom(t, c, "4711")
 		if err == nil {
 			all = append(all, w)
 		}
-		if (n == localapi.MaxRelays) != apierrors.IsTooManyRequests(err) {
-			t.Fatalf("watch %d: %v", n, err)
+		return err
+	}
+	var clients []kubernetes.Interface
+	for i := range localapi.MaxRelays/localapi.MaxAccountRelays + 1 {
+		other, of := pod(fmt.Sprint("web-", i), fmt.Sprint("w", i), "1"), claims()
+		other.Spec.ServiceAccountName, of.Pod, of.PodUID = "robot", other.Name, string(other.UID)
+		s.deliver(other)
+		clients = append(clients, clientFor(t, inJSON(once(s.as(s.issuer.Token(of))))))
+	}
+	for i, c := range clients[:len(clients)-1] {
+		for n := range localapi.MaxAccountRelays + 1 {
+			if err := open(c); (n == localapi.MaxAccountRelays) != apierrors.IsTooManyRequests(err) {
+				t.Fatalf("watch %d of program %d: %v", n, i, err)
+			}
 		}
 	}
+	last := clients[len(clients)-1]
+	if err := open(last); !apierrors.IsTooManyRequests(err) {
+		t.Fatalf("with all taken: %v", err)
+	}
 	all[0].Stop()
-	eventually(t, "there is room again", func() bool {
-		w, err := relayFrom(t, c, "4711")
-		if err == nil {
-			all = append(all, w)
-		}
-		return err == nil
-	})
+	eventually(t, "there is room again", func() bool { return open(last) == nil })
 }
 
 func relayFrom(t *testing.T, c kubernetes.Interface, version string) (watch.Interface, error) {
