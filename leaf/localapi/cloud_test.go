@@ -14,7 +14,8 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// Do plays the call over the link and the apiserver behind it. A path that is not clean is refused, as cloudcore does.
+// Do plays the call over the link and the apiserver behind it. A path that is not clean is refused, and a
+// list that is larger than the link takes, as cloudcore does.
 func (c *cloud) Do(ctx context.Context, r wire.KubeRequest) (wire.KubeReply, error) {
 	c.mu.Lock()
 	h := c.handler
@@ -43,6 +44,11 @@ func (c *cloud) Do(ctx context.Context, r wire.KubeRequest) (wire.KubeReply, err
 	req.Header.Set("Authorization", "Bearer "+r.Token)
 	w := httptest.NewRecorder()
 	h(w, req)
+	const whole = 24 << 10
+	if r.Take > 0 && r.Wait == 0 && w.Body.Len() > max(r.Take/4*3, whole) {
+		w = httptest.NewRecorder()
+		answerStatus(w, http.StatusRequestEntityTooLarge, metav1.StatusReasonRequestEntityTooLarge)
+	}
 	return wire.KubeReply{Code: w.Code, ContentType: w.Header().Get("Content-Type"), Body: w.Body.Bytes()}, nil
 }
 

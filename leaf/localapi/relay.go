@@ -42,8 +42,13 @@ const (
 	// maxRelays is how many watches of a gateway are relayed. The cloud serves twice as many of one node: a question that nobody waits for
 	// any more keeps its place until its time is over.
 	maxRelays = 32
-	// relayPage is how many objects the list that a watch begins with asks for at a time: some 500 kB of events.
+	// relayPage is how many objects the list that a watch begins with asks for at a time, at most.
 	relayPage = 500
+	// relayTake is what the link is believed to take at a time if nothing is known. All relays share it, as the answers of all may
+	// come at once; relayTakeLeast is one event.
+	relayTake, relayTakeLeast = 32 << 10, 2 << 10
+	// relayObject is about how long an object of a list is before one has been seen: an event.
+	relayObject = 2 << 10
 )
 
 // relayed says whether watches of programs that are not the node are relayed.
@@ -70,7 +75,7 @@ func (e *endpoint) relay(ctx context.Context, opts *metainternalversion.ListOpti
 	})
 	w := &relay{
 		e: e, path: e.r.path(wire.Key{Namespace: request.NamespaceValue(ctx)}), query: relayQuery(opts),
-		version: opts.ResourceVersion, bookmarks: opts.AllowWatchBookmarks, limit: relayPage, out: make(chan watch.Event),
+		version: opts.ResourceVersion, bookmarks: opts.AllowWatchBookmarks, object: relayObject, out: make(chan watch.Event),
 	}
 	if n, err := strconv.ParseUint(w.version, 10, 64); err == nil && n >= localBase {
 		free()
@@ -103,10 +108,11 @@ func (w *relay) begin(ctx context.Context, opts *metainternalversion.ListOptions
 		w.mark = initial && w.bookmarks
 	}
 	if initial || !known {
+		most := relayPage
 		if !initial {
-			w.limit = 1 // only the version is wanted
+			most = 1 // only the version is wanted
 		}
-		if first, err = w.page(ctx); err != nil {
+		if first, err = w.page(ctx, most); err != nil {
 			return nil, nil, err
 		}
 		if !initial {
@@ -137,7 +143,7 @@ type relay struct {
 	bookmarks bool
 	mark      bool   // a bookmark ends the list that the watch begins with
 	more      string // where the list goes on; "" with its last page
-	limit     int    // objects that the next page of it may have
+	object    int    // bytes that an object of it is long, about
 	listedAt  string // the list's version
 	cancel    context.CancelFunc
 	out       chan watch.Event // closed when the watch has ended
@@ -236,7 +242,7 @@ func (w *relay) listed(ctx context.Context, page []watch.Event) bool {
 			return !w.mark || w.pass(ctx, []watch.Event{w.listEnd()})
 		}
 		var ok bool
-		if page, ok = w.answered(ctx, func() ([]watch.Event, error) { return w.page(ctx) }); !ok {
+		if page, ok = w.answered(ctx, func() ([]watch.Event, error) { return w.page(ctx, relayPage) }); !ok {
 			return false
 		}
 	}
@@ -252,17 +258,61 @@ func (w *relay) listEnd() watch.Event {
 	return watch.Event{Type: watch.Bookmark, Object: mark}
 }
 
-// page asks for the next page of the list that the watch begins with; the first one sets the version to go on from.
-func (w *relay) page(ctx context.Context) ([]watch.Event, error) {
-	query := url.Values{"limit": {strconv.Itoa(w.limit)}}
+// take is what the link takes at a time, and this relay's share of it.
+func (w *relay) take() (share, all int) {
+	if w.e.s.cfg.Take != nil {
+		all = w.e.s.cfg.Take()
+	}
+	if all == 0 {
+		all = relayTake
+	}
+	return max(all/max(len(w.e.s.relays), 1), relayTakeLeast), all
+}
+
+// page asks for the next page of the list that the watch begins with, of most objects at most and no longer than the link takes;
+// the first one sets the version to go on from.
+func (w *relay) page(ctx context.Context, most int) ([]watch.Event, error) {
+	share, all := w.take()
+	limit := min(max(share/4*3/w.object, 1), most) // base64 makes it a third longer
+	list, size, err := w.fetch(ctx, share, limit)
+	for apierrors.IsRequestEntityTooLargeError(err) && limit > 1 {
+		limit /= 2
+		list, size, err = w.fetch(ctx, share, limit)
+	}
+	if apierrors.IsRequestEntityTooLargeError(err) && share < all {
+		list, size, err = w.fetch(ctx, all, limit)
+	}
+	if err != nil {
+		return nil, err
+	}
+	w.object = max(size/max(meta.LenList(list), 1), 1)
+	return w.read(list)
+}
+
+// fetch asks for so many objects of the list, and returns how many bytes the answer has.
+func (w *relay) fetch(ctx context.Context, take, limit int) (list runtime.Object, size int, err error) {
+	query := url.Values{"limit": {strconv.Itoa(limit)}}
 	if w.more != "" {
 		query.Set("continue", w.more)
 	}
 	maps.Copy(query, w.query)
-	list := w.e.r.list()
-	if err := w.e.s.callQuery(ctx, w.path, query.Encode(), list); err != nil {
-		return nil, err
+	request := wire.KubeRequest{Method: http.MethodGet, Path: w.path, Query: query.Encode(), Accept: runtime.ContentTypeJSON, Take: take}
+	reply, err := w.e.s.do(ctx, request)
+	switch {
+	case err != nil:
+		return nil, 0, err
+	case reply.Code >= http.StatusBadRequest:
+		return nil, 0, refusal(reply)
 	}
+	list = w.e.r.list()
+	if err := json.Unmarshal(reply.Body, list); err != nil {
+		return nil, 0, newUnreachable(fmt.Errorf("decode reply: %w", err))
+	}
+	return list, len(reply.Body), nil
+}
+
+// read makes events of a page, and notes where the list goes on.
+func (w *relay) read(list runtime.Object) ([]watch.Event, error) {
 	m, err := meta.ListAccessor(list)
 	if err != nil {
 		return nil, apierrors.NewInternalError(err)
@@ -286,9 +336,14 @@ func (w *relay) page(ctx context.Context) ([]watch.Event, error) {
 // ask asks the cloud once for what came after the version, and moves it if the whole answer could be read.
 func (w *relay) ask(ctx context.Context, wait time.Duration) ([]watch.Event, error) {
 	w.query.Set("resourceVersion", w.version)
-	ask := wire.KubeRequest{Method: http.MethodGet, Path: w.path, Query: w.query.Encode(), Wait: wait.Milliseconds()}
+	share, all := w.take()
+	ask := wire.KubeRequest{Method: http.MethodGet, Path: w.path, Query: w.query.Encode(), Wait: wait.Milliseconds(), Take: share}
 	w.query.Del("resourceVersion")
 	reply, err := w.e.s.perform(ctx, ask, relayTimeout)
+	if err == nil && reply.Code == http.StatusRequestEntityTooLarge && share < all {
+		ask.Take = all
+		reply, err = w.e.s.perform(ctx, ask, relayTimeout)
+	}
 	if err != nil {
 		return nil, err
 	}

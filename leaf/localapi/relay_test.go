@@ -171,13 +171,13 @@ func (l *leases) list(ctx context.Context, w http.ResponseWriter, query url.Valu
 }
 
 // follower is a site whose pod may do all with leases, and the cloud that has them; off takes the link away.
-func follower(t *testing.T) (s *site, l *leases, off func()) {
+func follower(t *testing.T, options ...option) (s *site, l *leases, off func()) {
 	t.Helper()
 	var mu sync.Mutex
 	online := true
-	s = newSite(t, func(c *localapi.Config) {
+	s = newSite(t, append(options, func(c *localapi.Config) {
 		c.Online = func() bool { mu.Lock(); defer mu.Unlock(); return online }
-	})
+	})...)
 	s.allow("default", rbacv1.PolicyRule{Verbs: []string{"*"}, APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}})
 	l = newLeases()
 	s.cloud.online(l.ServeHTTP)
@@ -363,6 +363,48 @@ func TestARelayedListComesPageByPage(t *testing.T) {
 		if got := next(); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
+	}
+}
+
+// TestRelaysTakeWhatTheLinkTakes: on a slow link a relayed list comes in pages that fit, whatever its objects are, all relays share what
+// the link takes, and what cannot be parted is refused in words.
+func TestRelaysTakeWhatTheLinkTakes(t *testing.T) {
+	const take, many = 16 << 10, 12
+	s, l, _ := follower(t, func(c *localapi.Config) { c.Take = func() int { return take } })
+	for i := range many {
+		l.set(fmt.Sprintf("a%02d", i), strings.Repeat("x", 8<<10))
+	}
+	c := clientFor(t, inJSON(once(s.as(s.issuer.Token(claims())))))
+	w, err := relayFrom(t, c, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Stop()
+	late := time.After(time.Minute)
+	for i := range many {
+		select {
+		case e := <-w.ResultChan():
+			if lease, ok := e.Object.(*coordinationv1.Lease); !ok || lease.Name != fmt.Sprintf("a%02d", i) {
+				t.Fatalf("object %d: %+v", i, e)
+			}
+		case <-late:
+			t.Fatalf("%d objects came", i)
+		}
+	}
+	before := len(s.cloud.asked())
+	second, err := relayFrom(t, c, "1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer second.Stop()
+	for i, r := range s.cloud.asked() {
+		if most := take; r.Take <= 0 || r.Take > most || i >= before && r.Wait == 50 && r.Take > most/2 {
+			t.Errorf("question %d, %s?%s, takes %d", i, r.Path, r.Query, r.Take)
+		}
+	}
+	l.set("0", strings.Repeat("x", 30<<10)) // it is on the first page
+	if _, err := relayFrom(t, c, ""); !apierrors.IsRequestEntityTooLargeError(err) {
+		t.Errorf("of what is larger: %v", err)
 	}
 }
 
