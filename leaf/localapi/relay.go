@@ -32,7 +32,7 @@ import (
 
 const (
 	// relayWait is how long the cloud may wait for a change before it answers all the same; relayFirst, that it may watch at all.
-	relayWait, relayFirst = 20 * time.Second, 50 * time.Millisecond
+	relayWait, relayFirst = 18 * time.Second, 50 * time.Millisecond
 	// relayTimeout bounds one question; streams.LongCall is sooner.
 	relayTimeout = 30 * time.Second
 	// relayPatience is for how long a watch is kept through questions that were not answered: a short cut ends no watch.
