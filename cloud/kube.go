@@ -113,6 +113,9 @@ func (k *kubeCalls) handle(ctx context.Context, node string, request []byte) (an
 	case len(body) > maxKubeReply:
 		return wire.KubeReply{Error: fmt.Sprintf("the answer is longer than %d bytes; ask for less, with limit or a selector", maxKubeReply)}, nil
 	}
+	if _, most := room(req.Take); len(body) > most {
+		return denied(tooLarge("an answer", len(body), req.Take)), nil
+	}
 	return wire.KubeReply{Code: resp.StatusCode, ContentType: resp.Header.Get("Content-Type"), Body: body}, nil
 }
 

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/frond-edge/frond/api/wire"
@@ -24,8 +25,12 @@ const (
 	watchGather = 100 * time.Millisecond
 	// watchLongest is the longest that a watch waits for its first change; the answer has a few seconds more to reach the node.
 	watchLongest = streams.LongCall - 5*time.Second
-	// watchBytes is what one answer holds, but for one change more: the next call goes on after the last one in it.
+	// watchBytes is what one answer holds for a node that takes everything: the next call goes on after the last change in it.
 	watchBytes = 256 << 10
+	// wholeBytes is what a node gets in one even if its link takes less at a time: 32 KiB on the link, 5 s at 50 kbit/s.
+	wholeBytes = 24 << 10
+	// watchMark is how long after the wait the apiserver's bookmark may come: up to 1.2 s were seen.
+	watchMark = 1500 * time.Millisecond
 	// watchGrace is how long an apiserver may take to begin a watch, before the wait counts.
 	watchGrace = 3 * time.Second
 )
@@ -47,7 +52,7 @@ func (k *kubeCalls) Watch(ctx context.Context, node string, request []byte) (any
 	wait := min(time.Duration(max(req.Wait, 0))*time.Millisecond, watchLongest)
 	query.Set("watch", "true")
 	query.Set("allowWatchBookmarks", "true")
-	// Two seconds before its end the apiserver sends a bookmark, so that a quiet watch makes progress, too.
+	// Two seconds before its end, or a little later, the apiserver sends a bookmark, so that a quiet watch makes progress, too.
 	query.Set("timeoutSeconds", strconv.Itoa(int(wait/time.Second)+2))
 	req.Query, req.Accept = query.Encode(), runtime.ContentTypeJSON
 	ctx, cancel := context.WithCancel(ctx)
@@ -67,20 +72,42 @@ func (k *kubeCalls) Watch(ctx context.Context, node string, request []byte) (any
 		}
 		return reply, nil
 	}
+	if wait >= time.Second {
+		wait += watchMark
+	}
 	begun.Reset(wait)
-	reply.Body, err = changes(resp.Body, func() { begun.Reset(watchGather) })
+	reply.Body, err = changes(resp.Body, req.Take, func() { begun.Reset(watchGather) })
+	if apierrors.IsRequestEntityTooLargeError(err) {
+		return denied(err), nil
+	}
 	if err != nil && ctx.Err() == nil && len(reply.Body) == 0 {
 		return wire.KubeReply{Error: "read the apiserver's watch: " + err.Error()}, nil
 	}
 	return reply, nil
 }
 
-// changes reads whole events until the watch is ended or enough are here; first is called after the first one.
-func changes(watch io.Reader, first func()) ([]byte, error) {
+// room is how many bytes of an answer are enough for a node that takes so many at a time, and how many it gets at most where that
+// cannot be parted.
+func room(take int) (enough, most int) {
+	if take <= 0 {
+		return watchBytes, maxKubeReply
+	}
+	enough = min(take/4*3, watchBytes) // base64 makes it a third longer
+	return enough, max(enough, wholeBytes)
+}
+
+func tooLarge(what string, size, take int) error {
+	return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("%s of %d bytes is more than the gateway's slow link takes in one (%d at a time)", what, size, take))
+}
+
+// changes reads whole events until the watch is ended or enough are here for a node that takes so many bytes; first is called
+// after the first one. Its error is a status if that one is too large for the node.
+func changes(watch io.Reader, take int, first func()) ([]byte, error) {
+	enough, most := room(take)
 	limited := &io.LimitedReader{R: watch, N: maxKubeReply}
 	from := json.NewDecoder(limited)
 	var all bytes.Buffer
-	for all.Len() < watchBytes {
+	for all.Len() < enough {
 		var event json.RawMessage
 		err := from.Decode(&event)
 		switch {
@@ -91,7 +118,12 @@ func changes(watch io.Reader, first func()) ([]byte, error) {
 		case err != nil:
 			return all.Bytes(), err
 		}
-		if all.Len() == 0 {
+		switch {
+		case all.Len() > 0 && all.Len()+len(event) > enough:
+			return all.Bytes(), nil // the next call brings it
+		case len(event) > most:
+			return nil, tooLarge("a change", len(event), take)
+		case all.Len() == 0:
 			first()
 		}
 		all.Write(event)

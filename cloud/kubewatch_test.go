@@ -5,11 +5,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"go.uber.org/zap/zaptest"
@@ -19,6 +21,36 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/internal/kubetest"
 )
+
+// TestAnAnswerIsWhatTheLinkTakes: changes are told as far as the node takes them at a time, one at least; one that is too large by itself
+// is refused.
+func TestAnAnswerIsWhatTheLinkTakes(t *testing.T) {
+	change := func(size int) string { return `"` + strings.Repeat("x", size-2) + `"` }
+	three := change(5000) + change(5000) + change(5000)
+	for name, tt := range map[string]struct {
+		watch string
+		take  int
+		want  int // changes
+		large bool
+	}{
+		"everything":                {three, 0, 3, false},
+		"two of three":              {three, 16 << 10, 2, false},
+		"one at least":              {three, 2 << 10, 1, false},
+		"one larger that is whole":  {change(20000) + three, 2 << 10, 1, false},
+		"one that is too large":     {change(30000), 16 << 10, 0, true},
+		"what fits before it":       {change(5000) + change(30000), 16 << 10, 1, false},
+		"a large one for all":       {change(300000), 0, 1, false},
+		"a large one on a fast one": {change(100000), 256 << 10, 1, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			told := 0
+			all, err := changes(strings.NewReader(tt.watch), tt.take, func() { told++ })
+			if got := bytes.Count(all, []byte("\n")); got != tt.want || apierrors.IsRequestEntityTooLargeError(err) != tt.large || told != min(got, 1) {
+				t.Errorf("%d changes, %v, told %d times", got, err, told)
+			}
+		})
+	}
+}
 
 // TestNodesWatchByQuestions: what a program at a node watches through the cloud is what the apiserver tells it and nobody else, from the version
 // it names; a quiet watch makes progress; and a right that is taken away ends it with the next question.
@@ -106,17 +138,32 @@ func TestNodesWatchByQuestions(t *testing.T) {
 		t.Fatal(err)
 	}
 	after := func(r *wire.KubeRequest) { r.Query = "resourceVersion=" + all.ResourceVersion }
-	for begun := time.Now(); ; { // what is quiet tells how far it is
+	for begun, asked := time.Now(), 1; ; asked++ { // what is quiet tells how far it is
 		if _, events = ask(after); len(events) > 0 {
 			if events[0].Type != "BOOKMARK" {
 				t.Errorf("%+v where nothing has changed", events)
 			}
+			t.Logf("a quiet watch made progress with question %d, after %.1f s", asked, time.Since(begun).Seconds())
 			break
 		}
 		if time.Since(begun) > settles {
 			t.Fatal("a quiet watch makes no progress")
 		}
 	}
+	large, err := leases.Create(t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
+		GenerateName: "large-", Annotations: map[string]string{"large": strings.Repeat("x", 30<<10)},
+	}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	slow := func(r *wire.KubeRequest) { after(r); r.Take = 16 << 10 }
+	if code, _ := ask(slow); code != http.StatusRequestEntityTooLarge {
+		t.Errorf("a change that is larger than the link takes: code %d", code)
+	}
+	if code, events := ask(after); code != http.StatusOK || len(events) != 1 || events[0].Type != "ADDED" {
+		t.Errorf("for a link that takes all: code %d, %d events", code, len(events))
+	}
+	list = &coordinationv1.LeaseList{ListMeta: metav1.ListMeta{ResourceVersion: large.ResourceVersion}}
 	c.revoke("elects")
 	kubetest.Eventually(t, settles, func() error {
 		if code, _ := ask(func(r *wire.KubeRequest) { r.Wait = 1 }); code != http.StatusForbidden {

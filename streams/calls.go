@@ -30,7 +30,7 @@ const (
 	// longCalls and longCallsPerNode are how many calls of VerbWatch one cloudcore serves at once, in all and of one node. Each is
 	// a goroutine and a stream of the connection to the apiserver, some 20 kB, and no worker: it waits.
 	longCalls        = 4096
-	longCallsPerNode = 32
+	longCallsPerNode = 64
 	// maxRequest bounds a call: a Kubernetes request body is at most 3 MiB, base64 in JSON makes it a third longer.
 	maxRequest = 5 * mib
 	// maxWatch bounds a call of VerbWatch: a path, a query and a token.

@@ -33,7 +33,7 @@ func TestWatchesThatWaitHoldUpNobody(t *testing.T) {
 		t.Fatal(err)
 	}
 	run(t, calls.Start)
-	const most = 32
+	const most = 64
 	a, b := streamstest.Node(t, hub, "a"), streamstest.Node(t, hub, "b")
 	streamstest.Eventually(t, "the cloud answers both", func() bool {
 		return streams.Call(t.Context(), a, "a", streams.VerbPing, struct{}{}, &struct{}{}) == nil &&

@@ -45,6 +45,9 @@ func (p *pace) take() int {
 	return p.size
 }
 
+// Take is how many bytes the link to the cloud is believed to take at a time now.
+func (d *Delivery) Take() int { return d.pace.take() }
+
 // set is called with mu held, or before anybody knows of p.
 func (p *pace) set(size int) {
 	p.size = min(max(size, leastTake), mostTake)

@@ -147,6 +147,9 @@ type KubeRequest struct {
 	// Wait is for how many milliseconds a watch may wait for its first change, on call.cloud.<node>.watch alone: Path is a
 	// collection, Query has its resourceVersion, and the reply's body is the changes so far, one JSON document each, maybe none.
 	Wait int64 `json:"wait,omitempty"`
+	// Take is how many bytes the node can take at a time: a watch is answered with fewer changes, one at least, and what is larger
+	// by itself is refused with 413. 0 takes everything.
+	Take int `json:"take,omitempty"`
 }
 
 // KubeReply answers a KubeRequest with what the apiserver answered. Code 0 means it could not be asked; see Error.

@@ -46,12 +46,23 @@ rules:
 - {apiGroups: [""], resources: [configmaps], verbs: [get, list, watch, create, patch]}
 - {apiGroups: [example.com], resources: [widgets], verbs: [get, list, watch]}
 - {apiGroups: [coordination.k8s.io], resources: [leases], verbs: [get, list, watch, create, update]}
-- {apiGroups: [""], resources: [events], verbs: [get, list, watch]}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: RoleBinding
 metadata: {name: robot, namespace: robots}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: robot}
+subjects: [{kind: ServiceAccount, name: robot, namespace: robots}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: robot-events}
+rules:
+- {apiGroups: [""], resources: [events], verbs: [get, list, watch]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: robot-events}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: robot-events}
 subjects: [{kind: ServiceAccount, name: robot, namespace: robots}]
 ---
 apiVersion: rbac.authorization.k8s.io/v1
@@ -102,6 +113,7 @@ type robotState struct {
 	Leads      bool              `json:"leads"`
 	Holders    map[string]string `json:"holders"`
 	Heard      map[string]int    `json:"heard"`
+	Refused    int64             `json:"refused"`
 }
 
 // heard is an event of nobody's, and a lease of somebody else.
@@ -128,7 +140,7 @@ func follows(t *testing.T, file, holder string) {
 		t.Fatal(err)
 	}
 	fares(t, file, "the pod leads, and sees leases and events", func(s robotState) bool {
-		return s.Leads && s.Holders["leader"] == "robot" && slices.Contains(slices.Collect(maps.Values(s.Holders)), holder) && s.Heard["Proof"] > before
+		return s.Leads && s.Holders["leader"] == "robot" && slices.Contains(slices.Collect(maps.Values(s.Holders)), holder) && s.Heard["Proof"] > before && s.Refused == 0
 	})
 }
 

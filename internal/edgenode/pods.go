@@ -19,6 +19,12 @@ func (n *Node) localAPI() localapi.Config {
 			up, _ := link{n.leaf}.State()
 			return up
 		},
+		Take: func() int {
+			if d := n.delivery.Load(); d != nil {
+				return d.Take()
+			}
+			return 0
+		},
 	}
 	if !n.cfg.Kubelet.External {
 		cfg.Kubelet = n.kubeletPort()

@@ -7,13 +7,15 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"path"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// Do plays the call over the link and the apiserver behind it.
+// Do plays the call over the link and the apiserver behind it. A path that is not clean is refused, and a
+// list that is larger than the link takes, as cloudcore does.
 func (c *cloud) Do(ctx context.Context, r wire.KubeRequest) (wire.KubeReply, error) {
 	c.mu.Lock()
 	h := c.handler
@@ -23,6 +25,11 @@ func (c *cloud) Do(ctx context.Context, r wire.KubeRequest) (wire.KubeReply, err
 	c.mu.Unlock()
 	if h == nil {
 		return wire.KubeReply{}, wire.ErrOffline
+	}
+	if path.Clean(r.Path) != r.Path {
+		refused := httptest.NewRecorder()
+		answerStatus(refused, http.StatusBadRequest, metav1.StatusReasonBadRequest)
+		return wire.KubeReply{Code: refused.Code, Body: refused.Body.Bytes()}, nil
 	}
 	target := r.Path
 	if r.Query != "" {
@@ -37,6 +44,11 @@ func (c *cloud) Do(ctx context.Context, r wire.KubeRequest) (wire.KubeReply, err
 	req.Header.Set("Authorization", "Bearer "+r.Token)
 	w := httptest.NewRecorder()
 	h(w, req)
+	const whole = 24 << 10
+	if r.Take > 0 && r.Wait == 0 && w.Body.Len() > max(r.Take/4*3, whole) {
+		w = httptest.NewRecorder()
+		answerStatus(w, http.StatusRequestEntityTooLarge, metav1.StatusReasonRequestEntityTooLarge)
+	}
 	return wire.KubeReply{Code: w.Code, ContentType: w.Header().Get("Content-Type"), Body: w.Body.Bytes()}, nil
 }
 

@@ -20,6 +20,8 @@ const (
 	// 30 watches, and lists them all when it starts.
 	maxRequests = 64
 	maxWatches  = 128
+	// maxAccountRelays is how many of the gateway's relayed watches one of them has.
+	maxAccountRelays = 8
 	// maxReading is how many lists are read from the store and decoded at once for programs that are not the node: each takes
 	// memory for all its objects, and more at once are not faster on a gateway's few cores.
 	maxReading = 8
@@ -36,7 +38,7 @@ type limits struct {
 	usage map[string]*usage
 }
 
-type usage struct{ requests, watches int }
+type usage struct{ requests, watches, relays int }
 
 func newLimits() *limits { return &limits{usage: map[string]*usage{}} }
 
@@ -66,6 +68,18 @@ func (s *Server) read(ctx context.Context) (done func(), err error) {
 
 // enter admits a request until leave, or says why not.
 func (l *limits) enter(c caller, watching bool) (leave func(), err error) {
+	if watching {
+		return l.count(c, maxWatches, "watches", func(u *usage) *int { return &u.watches })
+	}
+	return l.count(c, maxRequests, "requests", func(u *usage) *int { return &u.requests })
+}
+
+// relay admits a relayed watch until leave, or says why not.
+func (l *limits) relay(c caller) (leave func(), err error) {
+	return l.count(c, maxAccountRelays, "watches that are relayed", func(u *usage) *int { return &u.relays })
+}
+
+func (l *limits) count(c caller, most int, what string, of func(*usage) *int) (leave func(), err error) {
 	key := c.account()
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -74,10 +88,7 @@ func (l *limits) enter(c caller, watching bool) (leave func(), err error) {
 		u = &usage{}
 		l.usage[key] = u
 	}
-	count, most, what := &u.requests, maxRequests, "requests"
-	if watching {
-		count, most, what = &u.watches, maxWatches, "watches"
-	}
+	count := of(u)
 	if *count >= most {
 		return nil, apierrors.NewTooManyRequests(fmt.Sprintf("%d %s are open already", most, what), 1)
 	}

@@ -32,17 +32,23 @@ import (
 
 const (
 	// relayWait is how long the cloud may wait for a change before it answers all the same; relayFirst, that it may watch at all.
-	relayWait, relayFirst = 20 * time.Second, 50 * time.Millisecond
+	relayWait, relayFirst = 18 * time.Second, 50 * time.Millisecond
 	// relayTimeout bounds one question; streams.LongCall is sooner.
 	relayTimeout = 30 * time.Second
 	// relayPatience is for how long a watch is kept through questions that were not answered: a short cut ends no watch.
 	relayPatience = 30 * time.Second
 	// relayPause, at most relayPauseMost, is between two questions if one told nothing before its time, twice as long each time.
 	relayPause, relayPauseMost = 200 * time.Millisecond, 5 * time.Second
-	// maxRelays is how many watches of a gateway are relayed; the cloud serves as many of one node.
+	// maxRelays is how many watches of a gateway are relayed. The cloud serves twice as many of one node: a question that nobody waits for
+	// any more keeps its place until its time is over.
 	maxRelays = 32
-	// relayPage is how many objects the list that a watch begins with asks for at a time: some 500 kB of events.
+	// relayPage is how many objects the list that a watch begins with asks for at a time, at most.
 	relayPage = 500
+	// relayTake is what the link is believed to take at a time if nothing is known. All relays share it, as the answers of all may
+	// come at once; relayTakeLeast is one event.
+	relayTake, relayTakeLeast = 32 << 10, 2 << 10
+	// relayObject is about how long an object of a list is before one has been seen: an event.
+	relayObject = 2 << 10
 )
 
 // relayed says whether watches of programs that are not the node are relayed.
@@ -53,35 +59,29 @@ func (e *endpoint) relay(ctx context.Context, opts *metainternalversion.ListOpti
 	if !e.s.online() {
 		return nil, newUnreachable(wire.ErrOffline)
 	}
+	leave, err := e.s.limits.relay(callerOf(ctx))
+	if err != nil {
+		return nil, err
+	}
 	select {
 	case e.s.relays <- struct{}{}:
 	default:
+		leave()
 		return nil, apierrors.NewTooManyRequests(fmt.Sprintf("%d watches of this gateway are relayed already", maxRelays), laterSeconds)
 	}
-	free := sync.OnceFunc(func() { <-e.s.relays })
+	free := sync.OnceFunc(func() {
+		<-e.s.relays
+		leave()
+	})
 	w := &relay{
 		e: e, path: e.r.path(wire.Key{Namespace: request.NamespaceValue(ctx)}), query: relayQuery(opts),
-		version: opts.ResourceVersion, bookmarks: opts.AllowWatchBookmarks, out: make(chan watch.Event),
+		version: opts.ResourceVersion, bookmarks: opts.AllowWatchBookmarks, object: relayObject, out: make(chan watch.Event),
 	}
 	if n, err := strconv.ParseUint(w.version, 10, 64); err == nil && n >= localBase {
 		free()
 		return nil, apierrors.NewResourceExpired("the resource version is the gateway's own, and the cloud's is wanted: list again")
 	}
-	known := w.version != "" && w.version != "0"
-	initial := !known
-	if opts.SendInitialEvents != nil {
-		initial = *opts.SendInitialEvents
-	}
-	var first []watch.Event
-	var err error
-	if initial || !known {
-		first, err = w.list(ctx, initial, initial && opts.SendInitialEvents != nil && w.bookmarks)
-	}
-	if err == nil {
-		var next []watch.Event
-		next, err = w.ask(ctx, relayFirst) // Kubernetes says here what it has against it
-		first = append(first, next...)
-	}
+	first, next, err := w.begin(ctx, opts)
 	if err != nil {
 		free()
 		return nil, err
@@ -90,9 +90,37 @@ func (e *endpoint) relay(ctx context.Context, opts *metainternalversion.ListOpti
 	w.done.Go(func() {
 		defer free()
 		defer close(w.out)
-		w.run(ctx, first)
+		if w.listed(ctx, first) {
+			first = nil // its memory is free while the watch goes on
+			w.run(ctx, next)
+		}
 	})
 	return w, nil
+}
+
+// begin asks for the first page of what the watch begins with, if that is wanted, and for what came next: Kubernetes says here what
+// it has against it.
+func (w *relay) begin(ctx context.Context, opts *metainternalversion.ListOptions) (first, next []watch.Event, err error) {
+	known := w.version != "" && w.version != "0"
+	initial := !known
+	if opts.SendInitialEvents != nil {
+		initial = *opts.SendInitialEvents
+		w.mark = initial && w.bookmarks
+	}
+	if initial || !known {
+		most := relayPage
+		if !initial {
+			most = 1 // only the version is wanted
+		}
+		if first, err = w.page(ctx, most); err != nil {
+			return nil, nil, err
+		}
+		if !initial {
+			first, w.more = nil, ""
+		}
+	}
+	next, err = w.ask(ctx, relayFirst)
+	return first, next, err
 }
 
 func relayQuery(opts *metainternalversion.ListOptions) url.Values {
@@ -111,8 +139,12 @@ type relay struct {
 	e         *endpoint
 	path      string
 	query     url.Values
-	version   string // the cloud's, of the last change told
+	version   string // the cloud's, of the last change that was answered
 	bookmarks bool
+	mark      bool   // a bookmark ends the list that the watch begins with
+	more      string // where the list goes on; "" with its last page
+	object    int    // bytes that an object of it is long, about
+	listedAt  string // the list's version
 	cancel    context.CancelFunc
 	out       chan watch.Event // closed when the watch has ended
 	done      sync.WaitGroup
@@ -125,34 +157,50 @@ func (w *relay) Stop() {
 	w.done.Wait()
 }
 
-// run passes on what the cloud says until somebody ends it. A watch whose token has expired ends without a word: the program
-// comes back with its newer one.
+// run passes on what the cloud says until somebody ends it.
 func (w *relay) run(ctx context.Context, first []watch.Event) {
-	answered, pause := time.Now(), relayPause
+	pause := relayPause
 	for events := first; w.pass(ctx, events); {
 		begun, version := time.Now(), w.version
-		var err error
-		events, err = w.ask(ctx, relayWait)
-		switch {
-		case ctx.Err() != nil || apierrors.IsUnauthorized(err):
-			return
-		case err == nil:
-			answered = time.Now()
-		case !passes(err) || time.Since(answered) > relayPatience:
-			w.fail(ctx, err)
+		var ok bool
+		if events, ok = w.answered(ctx, func() ([]watch.Event, error) { return w.ask(ctx, relayWait) }); !ok {
 			return
 		}
 		if w.version != version || time.Since(begun) > relayWait/2 {
 			pause = relayPause
 			continue
 		}
-		timer := time.NewTimer(pause + rand.N(pause))
-		select {
-		case <-ctx.Done():
-		case <-timer.C:
-		}
-		timer.Stop()
+		linger(ctx, pause)
 		pause = min(2*pause, relayPauseMost)
+	}
+}
+
+// answered repeats a question until it is answered, and says whether the watch goes on. One whose token has expired ends without a
+// word: the program comes back with its newer one.
+func (w *relay) answered(ctx context.Context, question func() ([]watch.Event, error)) (events []watch.Event, ok bool) {
+	begun := time.Now()
+	for pause := relayPause; ; pause = min(2*pause, relayPauseMost) {
+		events, err := question()
+		switch {
+		case ctx.Err() != nil || apierrors.IsUnauthorized(err):
+			return nil, false
+		case err == nil:
+			return events, true
+		case !passes(err) || time.Since(begun) > relayPatience:
+			w.fail(ctx, err)
+			return nil, false
+		}
+		linger(ctx, pause)
+	}
+}
+
+// linger waits for a pause, and as much again at random.
+func linger(ctx context.Context, pause time.Duration) {
+	timer := time.NewTimer(pause + rand.N(pause))
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
 	}
 }
 
@@ -187,53 +235,115 @@ func (w *relay) fail(ctx context.Context, err error) {
 	w.pass(ctx, []watch.Event{{Type: watch.Error, Object: &status}})
 }
 
-// list makes the events that a watch from the present state begins with, and sets the version to go on from.
-func (w *relay) list(ctx context.Context, initial, end bool) ([]watch.Event, error) {
-	var events []watch.Event
-	query := url.Values{"limit": {strconv.Itoa(relayPage)}}
+// listed passes on the list that the watch begins with, page by page, and says whether the watch goes on.
+func (w *relay) listed(ctx context.Context, page []watch.Event) bool {
+	for w.pass(ctx, page) {
+		if w.more == "" {
+			return !w.mark || w.pass(ctx, []watch.Event{w.listEnd()})
+		}
+		var ok bool
+		if page, ok = w.answered(ctx, func() ([]watch.Event, error) { return w.page(ctx, relayPage) }); !ok {
+			return false
+		}
+	}
+	return false
+}
+
+// listEnd is the bookmark that says that all was told that there was.
+func (w *relay) listEnd() watch.Event {
+	mark := w.e.r.bookmark(0, true)
+	if m, err := meta.Accessor(mark); err == nil {
+		m.SetResourceVersion(w.listedAt)
+	}
+	return watch.Event{Type: watch.Bookmark, Object: mark}
+}
+
+// take is what the link takes at a time, and this relay's share of it.
+func (w *relay) take() (share, all int) {
+	if w.e.s.cfg.Take != nil {
+		all = w.e.s.cfg.Take()
+	}
+	if all == 0 {
+		all = relayTake
+	}
+	return max(all/max(len(w.e.s.relays), 1), relayTakeLeast), all
+}
+
+// page asks for the next page of the list that the watch begins with, of most objects at most and no longer than the link takes;
+// the first one sets the version to go on from.
+func (w *relay) page(ctx context.Context, most int) ([]watch.Event, error) {
+	share, all := w.take()
+	limit := min(max(share/4*3/w.object, 1), most) // base64 makes it a third longer
+	list, size, err := w.fetch(ctx, share, limit)
+	for apierrors.IsRequestEntityTooLargeError(err) && limit > 1 {
+		limit /= 2
+		list, size, err = w.fetch(ctx, share, limit)
+	}
+	if apierrors.IsRequestEntityTooLargeError(err) && share < all {
+		list, size, err = w.fetch(ctx, all, limit)
+	}
+	if err != nil {
+		return nil, err
+	}
+	w.object = max(size/max(meta.LenList(list), 1), 1)
+	return w.read(list)
+}
+
+// fetch asks for so many objects of the list, and returns how many bytes the answer has.
+func (w *relay) fetch(ctx context.Context, take, limit int) (list runtime.Object, size int, err error) {
+	query := url.Values{"limit": {strconv.Itoa(limit)}}
+	if w.more != "" {
+		query.Set("continue", w.more)
+	}
 	maps.Copy(query, w.query)
-	for {
-		list := w.e.r.list()
-		if err := w.e.s.callQuery(ctx, w.path, query.Encode(), list); err != nil {
-			return nil, err
-		}
-		m, err := meta.ListAccessor(list)
-		if err != nil {
-			return nil, apierrors.NewInternalError(err)
-		}
-		w.version = m.GetResourceVersion()
-		if !initial {
-			return nil, nil // only the version was wanted
-		}
-		err = meta.EachListItem(list, func(obj runtime.Object) error {
-			obj.GetObjectKind().SetGroupVersionKind(w.e.r.gvk())
-			events = append(events, watch.Event{Type: watch.Added, Object: obj})
-			return nil
-		})
-		if err != nil {
-			return nil, apierrors.NewInternalError(err)
-		}
-		if m.GetContinue() == "" {
-			break
-		}
-		query.Set("continue", m.GetContinue())
+	request := wire.KubeRequest{Method: http.MethodGet, Path: w.path, Query: query.Encode(), Accept: runtime.ContentTypeJSON, Take: take}
+	reply, err := w.e.s.do(ctx, request)
+	switch {
+	case err != nil:
+		return nil, 0, err
+	case reply.Code >= http.StatusBadRequest:
+		return nil, 0, refusal(reply)
 	}
-	if end {
-		mark := w.e.r.bookmark(0, true)
-		if m, err := meta.Accessor(mark); err == nil {
-			m.SetResourceVersion(w.version)
-		}
-		events = append(events, watch.Event{Type: watch.Bookmark, Object: mark})
+	list = w.e.r.list()
+	if err := json.Unmarshal(reply.Body, list); err != nil {
+		return nil, 0, newUnreachable(fmt.Errorf("decode reply: %w", err))
 	}
+	return list, len(reply.Body), nil
+}
+
+// read makes events of a page, and notes where the list goes on.
+func (w *relay) read(list runtime.Object) ([]watch.Event, error) {
+	m, err := meta.ListAccessor(list)
+	if err != nil {
+		return nil, apierrors.NewInternalError(err)
+	}
+	events := make([]watch.Event, 0, meta.LenList(list))
+	err = meta.EachListItem(list, func(obj runtime.Object) error {
+		obj.GetObjectKind().SetGroupVersionKind(w.e.r.gvk())
+		events = append(events, watch.Event{Type: watch.Added, Object: obj})
+		return nil
+	})
+	if err != nil {
+		return nil, apierrors.NewInternalError(err)
+	}
+	if w.listedAt == "" {
+		w.listedAt, w.version = m.GetResourceVersion(), m.GetResourceVersion()
+	}
+	w.more = m.GetContinue()
 	return events, nil
 }
 
-// ask asks the cloud once for what came after the version, and moves it.
+// ask asks the cloud once for what came after the version, and moves it if the whole answer could be read.
 func (w *relay) ask(ctx context.Context, wait time.Duration) ([]watch.Event, error) {
 	w.query.Set("resourceVersion", w.version)
-	ask := wire.KubeRequest{Method: http.MethodGet, Path: w.path, Query: w.query.Encode(), Wait: wait.Milliseconds()}
+	share, all := w.take()
+	ask := wire.KubeRequest{Method: http.MethodGet, Path: w.path, Query: w.query.Encode(), Wait: wait.Milliseconds(), Take: share}
 	w.query.Del("resourceVersion")
 	reply, err := w.e.s.perform(ctx, ask, relayTimeout)
+	if err == nil && reply.Code == http.StatusRequestEntityTooLarge && share < all {
+		ask.Take = all
+		reply, err = w.e.s.perform(ctx, ask, relayTimeout)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -241,9 +351,11 @@ func (w *relay) ask(ctx context.Context, wait time.Duration) ([]watch.Event, err
 		return nil, refusal(reply)
 	}
 	var events []watch.Event
+	version := w.version
 	for from := json.NewDecoder(bytes.NewReader(reply.Body)); ; {
 		var frame metav1.WatchEvent
 		if err := from.Decode(&frame); errors.Is(err, io.EOF) {
+			w.version = version
 			return events, nil
 		} else if err != nil {
 			return nil, newUnreachable(fmt.Errorf("decode change: %w", err))
@@ -257,7 +369,7 @@ func (w *relay) ask(ctx context.Context, wait time.Duration) ([]watch.Event, err
 		}
 		events = append(events, event)
 		if event.Type != watch.Error {
-			w.version = versionOf(event.Object)
+			version = versionOf(event.Object)
 		}
 	}
 }

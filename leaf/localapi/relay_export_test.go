@@ -1,7 +1,7 @@
 package localapi
 
-// MaxRelays is maxRelays.
-const MaxRelays = maxRelays
+// MaxRelays and MaxAccountRelays are maxRelays and maxAccountRelays.
+const MaxRelays, MaxAccountRelays = maxRelays, maxAccountRelays
 
 // Relays is how many watches are relayed now.
 func (s *Server) Relays() int { return len(s.relays) }

@@ -3,7 +3,9 @@ package localapi_test
 import (
 	"context"
 	"fmt"
+	"io"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,6 +23,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/leaf/localapi"
 )
 
@@ -34,6 +37,9 @@ type leases struct {
 	refused int           // the code of each answer; 0: none is refused
 	watches int           // that were asked for
 	tokens  map[string]bool
+	broken  int           // answers that end within a change
+	page    int           // objects in a page, at most; 0: as many as are asked for
+	hold    chan struct{} // if not nil, the last page says there that it was asked for, and waits for a word
 }
 
 type frame struct {
@@ -113,14 +119,19 @@ func (l *leases) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			answerStatus(w, int32(refused), metav1.StatusReason(http.StatusText(refused)))
 			return
 		case query.Get("watch") == "":
-			answer(w, http.StatusOK, list)
+			l.list(r.Context(), w, query, list)
 			return
 		case len(next) > 0:
 			l.mu.Lock()
 			l.watches++
+			broken := l.broken > 0
+			l.broken--
 			l.mu.Unlock()
 			for _, f := range next {
 				answer(w, http.StatusOK, f)
+			}
+			if broken {
+				_, _ = io.WriteString(w, `{"type":"MODIFIED","object":{"metadata":`)
 			}
 			return
 		}
@@ -135,14 +146,38 @@ func (l *leases) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// list answers a page in the order of names; the last one waits for a word on hold, if that is wanted.
+func (l *leases) list(ctx context.Context, w http.ResponseWriter, query url.Values, list coordinationv1.LeaseList) {
+	slices.SortFunc(list.Items, func(a, b coordinationv1.Lease) int { return strings.Compare(a.Name, b.Name) })
+	from, _ := strconv.Atoi(query.Get("continue"))
+	limit, _ := strconv.Atoi(query.Get("limit"))
+	l.mu.Lock()
+	most, hold := l.page, l.hold
+	l.mu.Unlock()
+	if most > 0 && (limit == 0 || limit > most) {
+		limit = most
+	}
+	if to := from + limit; limit > 0 && to < len(list.Items) {
+		list.Items, list.Continue = list.Items[:to], strconv.Itoa(to)
+	} else if hold != nil {
+		select {
+		case hold <- struct{}{}:
+			<-hold
+		case <-ctx.Done():
+		}
+	}
+	list.Items = list.Items[from:]
+	answer(w, http.StatusOK, list)
+}
+
 // follower is a site whose pod may do all with leases, and the cloud that has them; off takes the link away.
-func follower(t *testing.T) (s *site, l *leases, off func()) {
+func follower(t *testing.T, options ...option) (s *site, l *leases, off func()) {
 	t.Helper()
 	var mu sync.Mutex
 	online := true
-	s = newSite(t, func(c *localapi.Config) {
+	s = newSite(t, append(options, func(c *localapi.Config) {
 		c.Online = func() bool { mu.Lock(); defer mu.Unlock(); return online }
-	})
+	})...)
 	s.allow("default", rbacv1.PolicyRule{Verbs: []string{"*"}, APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}})
 	l = newLeases()
 	s.cloud.online(l.ServeHTTP)
@@ -196,6 +231,38 @@ func TestInformersFollowLeases(t *testing.T) {
 	}
 	cancel()
 	eventually(t, "the watch has ended", func() bool { return s.api.Relays() == 0 })
+}
+
+// TestInformersFollowAllNamespaces: a watch of no namespace in particular is relayed too, at a path that the cloud takes.
+func TestInformersFollowAllNamespaces(t *testing.T) {
+	s, l, _ := follower(t)
+	s.put(wire.Key{Group: rbacv1.GroupName, Resource: "clusterroles", Name: "leases"}, rbacv1.ClusterRole{
+		ObjectMeta: metav1.ObjectMeta{Name: "leases", UID: "r2"},
+		Rules:      []rbacv1.PolicyRule{{Verbs: []string{"*"}, APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}}},
+	})
+	s.put(wire.Key{Group: rbacv1.GroupName, Resource: "clusterrolebindings", Name: "leases"}, rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "leases", UID: "b2"},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: "default", Name: "robot"}},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "leases"},
+	})
+	l.set("a", "one")
+	factory := informers.NewSharedInformerFactory(clientFor(t, inJSON(s.as(s.issuer.Token(claims())))), 0)
+	seen := factory.Coordination().V1().Leases()
+	informer := seen.Informer()
+	ctx, cancel := context.WithCancel(t.Context())
+	factory.Start(ctx.Done())
+	defer func() { cancel(); factory.Shutdown() }()
+	eventually(t, "the informer has synced", informer.HasSynced)
+	l.set("b", "one")
+	eventually(t, "the informer follows", func() bool {
+		_, err := seen.Lister().Leases("default").Get("b")
+		return err == nil
+	})
+	for _, r := range s.cloud.asked() {
+		if r.Wait > 0 && r.Path != "/apis/coordination.k8s.io/v1/leases" {
+			t.Errorf("a watch of %q", r.Path)
+		}
+	}
 }
 
 // TestAWatchThatTheCloudRefusesSaysSo: what Kubernetes has against a relayed watch is told as it says it, at its beginning and in its middle.
@@ -253,10 +320,134 @@ func TestAWatchThatTheCloudRefusesSaysSo(t *testing.T) {
 	}
 }
 
-// TestRelayedWatchesAreFew: a gateway's programs cannot ask for more of them than the cloud serves of one node.
-func TestRelayedWatchesAreFew(t *testing.T) {
+// TestARelayedListComesPageByPage: what a watch begins with is told as it comes, so that a gateway never holds all of it; then the
+// mark, and what changed meanwhile.
+func TestARelayedListComesPageByPage(t *testing.T) {
+	s, l, _ := follower(t)
+	for i := range 5 {
+		l.set(fmt.Sprint("a", i), "one")
+	}
+	l.page, l.hold = 2, make(chan struct{})
+	c := clientFor(t, inJSON(once(s.as(s.issuer.Token(claims())))))
+	yes := true
+	w, err := c.CoordinationV1().Leases("default").Watch(t.Context(), metav1.ListOptions{
+		SendInitialEvents: &yes, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan, AllowWatchBookmarks: true,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Stop()
+	late := time.After(time.Minute)
+	next := func() string {
+		select {
+		case e := <-w.ResultChan():
+			lease, ok := e.Object.(*coordinationv1.Lease)
+			if !ok {
+				t.Fatalf("%+v", e)
+			}
+			return string(e.Type) + " " + lease.Name + " " + lease.Annotations[metav1.InitialEventsAnnotationKey]
+		case <-late:
+			t.Fatal("no more is told")
+			return ""
+		}
+	}
+	for i := range 4 {
+		if got := next(); got != fmt.Sprintf("ADDED a%d ", i) {
+			t.Fatalf("%q while the last page is on its way", got)
+		}
+	}
+	<-l.hold
+	l.set("b", "one")
+	l.hold <- struct{}{}
+	for _, want := range []string{"ADDED a4 ", "BOOKMARK  true", "ADDED b "} {
+		if got := next(); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
+// TestRelaysTakeWhatTheLinkTakes: on a slow link a relayed list comes in pages that fit, whatever its objects are, all relays share what
+// the link takes, and what cannot be parted is refused in words.
+func TestRelaysTakeWhatTheLinkTakes(t *testing.T) {
+	const take, many = 16 << 10, 12
+	s, l, _ := follower(t, func(c *localapi.Config) { c.Take = func() int { return take } })
+	for i := range many {
+		l.set(fmt.Sprintf("a%02d", i), strings.Repeat("x", 8<<10))
+	}
+	c := clientFor(t, inJSON(once(s.as(s.issuer.Token(claims())))))
+	w, err := relayFrom(t, c, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Stop()
+	late := time.After(time.Minute)
+	for i := range many {
+		select {
+		case e := <-w.ResultChan():
+			if lease, ok := e.Object.(*coordinationv1.Lease); !ok || lease.Name != fmt.Sprintf("a%02d", i) {
+				t.Fatalf("object %d: %+v", i, e)
+			}
+		case <-late:
+			t.Fatalf("%d objects came", i)
+		}
+	}
+	before := len(s.cloud.asked())
+	second, err := relayFrom(t, c, "1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer second.Stop()
+	for i, r := range s.cloud.asked() {
+		if most := take; r.Take <= 0 || r.Take > most || i >= before && r.Wait == 50 && r.Take > most/2 {
+			t.Errorf("question %d, %s?%s, takes %d", i, r.Path, r.Query, r.Take)
+		}
+	}
+	l.set("0", strings.Repeat("x", 30<<10)) // it is on the first page
+	if _, err := relayFrom(t, c, ""); !apierrors.IsRequestEntityTooLargeError(err) {
+		t.Errorf("of what is larger: %v", err)
+	}
+}
+
+// TestABrokenAnswerLosesNoChange: what came whole in an answer that ends within a change is told, once, by the next one at the latest.
+func TestABrokenAnswerLosesNoChange(t *testing.T) {
 	s, l, _ := follower(t)
 	c := clientFor(t, inJSON(once(s.as(s.issuer.Token(claims())))))
+	l.set("a", "one")
+	w, err := relayFrom(t, c, "4711")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Stop()
+	if e := <-w.ResultChan(); e.Type != watch.Added {
+		t.Fatalf("first event %+v", e)
+	}
+	l.mu.Lock()
+	l.broken = 1
+	l.mu.Unlock()
+	l.set("a", "two")
+	l.set("a", "three")
+	var held []string
+	for late := time.After(time.Minute); len(held) == 0 || held[len(held)-1] != "three"; {
+		select {
+		case e := <-w.ResultChan():
+			lease, ok := e.Object.(*coordinationv1.Lease)
+			if !ok {
+				t.Fatalf("after %q: %+v", held, e)
+			}
+			held = append(held, *lease.Spec.HolderIdentity)
+		case <-late:
+			t.Fatalf("told %q and no more", held)
+		}
+	}
+	if !slices.Equal(held, []string{"two", "three"}) {
+		t.Errorf("told %q", held)
+	}
+}
+
+// TestRelayedWatchesAreFew: a gateway's programs cannot ask for more of them than the cloud serves of one node, and one program cannot
+// take them all from the others.
+func TestRelayedWatchesAreFew(t *testing.T) {
+	s, l, _ := follower(t)
 	l.set("a", "one")
 	var all []watch.Interface
 	defer func() {
@@ -264,23 +455,33 @@ func TestRelayedWatchesAreFew(t *testing.T) {
 			w.Stop()
 		}
 	}()
-	for n := range localapi.MaxRelays + 1 {
+	open := func(c kubernetes.Interface) error {
 		w, err := relayFrom(t, c, "4711")
 		if err == nil {
 			all = append(all, w)
 		}
-		if (n == localapi.MaxRelays) != apierrors.IsTooManyRequests(err) {
-			t.Fatalf("watch %d: %v", n, err)
+		return err
+	}
+	var clients []kubernetes.Interface
+	for i := range localapi.MaxRelays/localapi.MaxAccountRelays + 1 {
+		other, of := pod(fmt.Sprint("web-", i), fmt.Sprint("w", i), "1"), claims()
+		other.Spec.ServiceAccountName, of.Pod, of.PodUID = "robot", other.Name, string(other.UID)
+		s.deliver(other)
+		clients = append(clients, clientFor(t, inJSON(once(s.as(s.issuer.Token(of))))))
+	}
+	for i, c := range clients[:len(clients)-1] {
+		for n := range localapi.MaxAccountRelays + 1 {
+			if err := open(c); (n == localapi.MaxAccountRelays) != apierrors.IsTooManyRequests(err) {
+				t.Fatalf("watch %d of program %d: %v", n, i, err)
+			}
 		}
 	}
+	last := clients[len(clients)-1]
+	if err := open(last); !apierrors.IsTooManyRequests(err) {
+		t.Fatalf("with all taken: %v", err)
+	}
 	all[0].Stop()
-	eventually(t, "there is room again", func() bool {
-		w, err := relayFrom(t, c, "4711")
-		if err == nil {
-			all = append(all, w)
-		}
-		return err == nil
-	})
+	eventually(t, "there is room again", func() bool { return open(last) == nil })
 }
 
 func relayFrom(t *testing.T, c kubernetes.Interface, version string) (watch.Interface, error) {

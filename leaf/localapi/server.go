@@ -60,6 +60,8 @@ type Config struct {
 	Metrics prometheus.Registerer
 	// Online tells whether the cloud can be asked at all; nil: perhaps. It must not block.
 	Online func() bool
+	// Take is how many bytes the link to the cloud takes at a time; nil, or 0 of it: nothing is known. It must not block.
+	Take func() int
 	// ScopeGrace is how long a kind is followed after the last program that asked for it has left; 0 is 10 min.
 	ScopeGrace time.Duration
 	// MaxRequestBytes limits a request's body; 0 is 3 MiB, as in an apiserver.

@@ -184,14 +184,15 @@ func writeReply(w http.ResponseWriter, reply wire.KubeReply) {
 	_, _ = w.Write(reply.Body) // a client that has gone away is no one's fault
 }
 
-// path is where the cloud serves an object, or with an empty name its collection; unescaped, as in wire.KubeRequest.
+// path is where the cloud serves an object, or with an empty name its collection, and with an empty namespace that of all
+// namespaces; unescaped, as in wire.KubeRequest.
 func (r *resource) path(key wire.Key) string {
 	path := "/apis/" + r.gvr.Group
 	if r.gvr.Group == "" {
 		path = "/api"
 	}
 	path += "/" + r.gvr.Version
-	if r.namespaced {
+	if r.namespaced && key.Namespace != "" {
 		path += "/namespaces/" + key.Namespace
 	}
 	path += "/" + r.gvr.Resource

@@ -20,6 +20,7 @@ import (
 	"syscall"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -43,7 +44,8 @@ type State struct {
 	Tries      map[string]int    `json:"tries"`      // status of what must fail
 	Leads      bool              `json:"leads"`
 	Holders    map[string]string `json:"holders"` // of leases, as they are followed
-	Heard      map[string]int    `json:"heard"`   // events by reason, as they are followed
+	Heard      map[string]int    `json:"heard"`   // events of all namespaces by reason, as they are followed
+	Refused    int64             `json:"refused"` // questions for events that were called bad requests
 }
 
 // attempt bounds one request; period is the pause between rounds.
@@ -82,9 +84,16 @@ func run(ctx context.Context, out string) error {
 	factory := dynamicinformer.NewFilteredDynamicSharedInformerFactory(c, 0, string(namespace), nil)
 	mapsSeen, widgetsSeen := factory.ForResource(maps).Informer(), factory.ForResource(widgets).Informer()
 	leasesSeen := factory.ForResource(schema.GroupVersionResource{Group: "coordination.k8s.io", Version: "v1", Resource: "leases"}).Informer()
-	eventsSeen := factory.ForResource(schema.GroupVersionResource{Version: "v1", Resource: "events"}).Informer()
-	factory.Start(ctx.Done())
-	defer factory.Shutdown()
+	everywhere := dynamicinformer.NewDynamicSharedInformerFactory(c, 0)
+	var refused atomic.Int64
+	eventsSeen, err := events(everywhere, &refused)
+	if err != nil {
+		return err
+	}
+	for _, f := range []dynamicinformer.DynamicSharedInformerFactory{factory, everywhere} {
+		f.Start(ctx.Done())
+		defer f.Shutdown()
+	}
 	var leads atomic.Bool
 	var elections sync.WaitGroup
 	defer elections.Wait()
@@ -93,21 +102,8 @@ func run(ctx context.Context, out string) error {
 	writer := c.Resource(maps).Namespace(string(namespace))
 	for ctx.Err() == nil {
 		state.Synced = mapsSeen.HasSynced() && widgetsSeen.HasSynced()
-		state.Leads, state.Holders, state.Heard = leads.Load(), map[string]string{}, map[string]int{}
-		each(leasesSeen.GetStore(), func(u *unstructured.Unstructured) {
-			state.Holders[u.GetName()], _, _ = unstructured.NestedString(u.Object, "spec", "holderIdentity")
-		})
-		each(eventsSeen.GetStore(), func(u *unstructured.Unstructured) {
-			reason, _, _ := unstructured.NestedString(u.Object, "reason")
-			state.Heard[reason]++
-		})
-		state.ConfigMaps, state.Widgets = map[string]string{}, map[string]int64{}
-		each(mapsSeen.GetStore(), func(u *unstructured.Unstructured) {
-			state.ConfigMaps[u.GetName()], _, _ = unstructured.NestedString(u.Object, "data", "key")
-		})
-		each(widgetsSeen.GetStore(), func(u *unstructured.Unstructured) {
-			state.Widgets[u.GetName()], _, _ = unstructured.NestedInt64(u.Object, "spec", "size")
-		})
+		state.Leads, state.Refused = leads.Load(), refused.Load()
+		state.see(mapsSeen.GetStore(), widgetsSeen.GetStore(), leasesSeen.GetStore(), eventsSeen.GetStore())
 		if err := write(ctx, writer, state.Writes+1); err != nil {
 			state.WriteError = err.Error()
 		} else {
@@ -123,6 +119,34 @@ func run(ctx context.Context, out string) error {
 		}
 	}
 	return nil
+}
+
+// events follows events, and counts the questions for them that were called bad requests.
+func events(all dynamicinformer.DynamicSharedInformerFactory, refused *atomic.Int64) (cache.SharedIndexInformer, error) {
+	seen := all.ForResource(schema.GroupVersionResource{Version: "v1", Resource: "events"}).Informer()
+	return seen, seen.SetWatchErrorHandler(func(_ *cache.Reflector, err error) {
+		if apierrors.IsBadRequest(err) {
+			refused.Add(1)
+		}
+	})
+}
+
+// see notes what the informers hold.
+func (s *State) see(maps, widgets, leases, events cache.Store) {
+	s.ConfigMaps, s.Widgets, s.Holders, s.Heard = map[string]string{}, map[string]int64{}, map[string]string{}, map[string]int{}
+	each(leases, func(u *unstructured.Unstructured) {
+		s.Holders[u.GetName()], _, _ = unstructured.NestedString(u.Object, "spec", "holderIdentity")
+	})
+	each(events, func(u *unstructured.Unstructured) {
+		reason, _, _ := unstructured.NestedString(u.Object, "reason")
+		s.Heard[reason]++
+	})
+	each(maps, func(u *unstructured.Unstructured) {
+		s.ConfigMaps[u.GetName()], _, _ = unstructured.NestedString(u.Object, "data", "key")
+	})
+	each(widgets, func(u *unstructured.Unstructured) {
+		s.Widgets[u.GetName()], _, _ = unstructured.NestedInt64(u.Object, "spec", "size")
+	})
 }
 
 func each(s cache.Store, f func(*unstructured.Unstructured)) {
