@@ -262,7 +262,7 @@ func (r *Registrar) mayTake(ctx context.Context, object *identity.NodeIdentity, 
 		return nil
 	}
 	advice := fmt.Sprintf("; if this gateway shall be it, make a token that says so: `frond token create --node %s`", req.Node)
-	if object == nil {
+	if object == nil || object.Spec.Key == "" && object.Spec.RevokedAt == nil {
 		name := fields.OneTermEqualSelector(metav1.ObjectNameField, req.Node).String()
 		nodes, err := r.kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{FieldSelector: name})
 		switch {
