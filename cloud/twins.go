@@ -20,6 +20,9 @@ const (
 	twinAlarm = 10 * time.Minute
 	// questionsKept bounds the questions whose answers are remembered of one node.
 	questionsKept = 4
+	// answersKept bounds the instances whose answers to one question are remembered, and nameMost the length of an instance and of a
+	// question: they are random words of ours, and a stolen gateway may say what it likes.
+	answersKept, nameMost = 8, 64
 	// fencedKept bounds the fenced instances that are remembered of one node; all are forgotten when there are more.
 	fencedKept = 8
 )
@@ -80,8 +83,8 @@ func (w *twins) attached(node, instance string, now time.Time) {
 
 // hear takes a heartbeat and reports whether it speaks for the node: that of a fenced agent does not. It does not block.
 func (w *twins) hear(node string, beat wire.Beat, now time.Time) bool {
-	if beat.Instance == "" {
-		return true
+	if beat.Instance == "" || len(beat.Instance) > nameMost || len(beat.Who) > nameMost {
+		return !beat.Fenced
 	}
 	w.mu.Lock()
 	a := w.of(node)
@@ -191,7 +194,7 @@ func (a *agents) falls(instance string) bool {
 	return true
 }
 
-// answer notes an answer and returns all to the same question.
+// answer notes an answer and returns all to the same question. It returns none for an answer that is one too many.
 func (a *agents) answer(beat wire.Beat) map[string]wire.Beat {
 	if beat.Who == "" {
 		return nil
@@ -204,6 +207,9 @@ func (a *agents) answer(beat wire.Beat) map[string]wire.Beat {
 			delete(a.answers, a.order[0])
 			a.order = a.order[1:]
 		}
+	}
+	if _, known := given[beat.Instance]; !known && len(given) >= answersKept {
+		return nil
 	}
 	given[beat.Instance] = wire.Beat{Fenced: beat.Fenced, Since: beat.Since}
 	return maps.Clone(given)

@@ -3,6 +3,8 @@ package cloud
 import (
 	"context"
 	"crypto/rand"
+	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -18,8 +20,8 @@ import (
 	"github.com/frond-edge/frond/streams/streamstest"
 )
 
-// fence is how long a fence holds here, and beatEvery how often the test lets an agent beat besides.
-const fence = 2 * time.Second
+// fence is how long a fence holds here: longer than the pause between two heartbeats.
+const fence = 12 * time.Second
 
 // agent is one process of a gateway: its delivery behind a gate, its heartbeat and its ear.
 type agent struct {
@@ -138,9 +140,10 @@ func attached(t *testing.T, a *agent) {
 
 func TestTheLaterOfTwoAgentsWithOneIdentityIsFenced(t *testing.T) {
 	hub, publisher, _, asked := watched(t)
-	first := newAgent(t, hub, disk(t))
+	one, two := disk(t), disk(t)
+	first := newAgent(t, hub, one)
 	attached(t, first)
-	second := newAgent(t, hub, disk(t))
+	second := newAgent(t, hub, two)
 	streamstest.Eventually(t, "the later one is fenced", second.gate.Fenced)
 	if first.gate.Fenced() {
 		t.Fatal("the one that was there first is fenced")
@@ -175,6 +178,34 @@ func TestAQuickRestartIsNoTwin(t *testing.T) {
 	attached(t, last)
 	if n := fenced(); n != 0 || last.gate.Fenced() {
 		t.Errorf("%d fences", n)
+	}
+}
+
+// A stolen gateway may say what it likes.
+func TestWhatIsRememberedOfANodeIsBounded(t *testing.T) {
+	w := newTwins(func(string) bool { return true }, func(_, _ string) error { return nil }, func(_, _ string) error { return nil },
+		func(string) error { return nil }, func(string, string, string) {}, rand.Text, prometheus.NewRegistry(), zaptest.NewLogger(t))
+	long := strings.Repeat("x", nameMost+1)
+	w.hear(edge, wire.Beat{Instance: long, Who: "q"}, time.Now())
+	w.hear(edge, wire.Beat{Instance: "i", Who: long}, time.Now())
+	if len(w.nodes) > 0 {
+		t.Error("what is too long is remembered")
+	}
+	for i := range 1000 {
+		fenced := i%2 == 0
+		w.hear(edge, wire.Beat{Instance: fmt.Sprint(i), Who: "q", Fenced: fenced}, time.Now())
+		w.hear(edge, wire.Beat{Instance: fmt.Sprint(i), Who: fmt.Sprint(i), Fenced: fenced}, time.Now())
+	}
+	a := w.nodes[edge]
+	if len(a.answers) > questionsKept || len(a.order) > questionsKept || len(a.fenced) > fencedKept {
+		t.Errorf("%d questions, %d fenced", len(a.answers), len(a.fenced))
+	}
+	w.hear(edge, wire.Beat{Instance: "i", Who: "the last"}, time.Now())
+	for i := range 100 {
+		w.hear(edge, wire.Beat{Instance: fmt.Sprint(i), Who: "the last"}, time.Now())
+	}
+	if n := len(a.answers["the last"]); n != answersKept {
+		t.Errorf("%d answers to one question", n)
 	}
 }
 

@@ -107,6 +107,34 @@ func TestReportsMadeOfflineArriveOnceWithTheLastValue(t *testing.T) {
 	}
 }
 
+// A copy of a gateway's disk goes on counting where the gateway does. What the one says is no repetition of what the other said.
+func TestWhatACopySaysIsNoRepetition(t *testing.T) {
+	hub, link := streamstest.Hub(t), newLink()
+	a := &applied{messages: map[wire.Key][]wire.Message{}}
+	link.set(true)
+	for _, value := range []string{"the gateway's", "the copy's"} {
+		ok := t.Run(value, func(t *testing.T) {
+			outbox, _, _ := startUp(t, hub, link, a)
+			if err := outbox.Report(t.Context(), status("a", value)); err != nil {
+				t.Fatal(err)
+			}
+			streamstest.Eventually(t, "the report", func() bool { return a.last("a") == fmt.Sprintf(`{"s":%q}`, value) })
+		})
+		if !ok {
+			return
+		}
+		for _, cfg := range streams.Leaf().Streams { // the next one counts from one
+			js, err := jetstream.New(streamstest.Connect(t, hub))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := js.DeleteStream(t.Context(), cfg.Name); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
 // Reports that were on their way when the hub stopped taking any are offered again as soon as it takes them, and not when the
 // outbox gives up on them.
 func TestReportsOnTheirWayAreOfferedAgainAtOnce(t *testing.T) {

@@ -206,7 +206,8 @@ func (s *sending) deliver(ctx context.Context, done *parcel) error {
 }
 
 func (s *sending) publish(ctx context.Context, msg jetstream.Msg, out *nats.Msg) error {
-	id := out.Header.Get(headerStore) + "/" + s.p.stream + "/" + out.Header.Get(headerOrder)
+	// The time tells it from what a copy of this disk says under the same number: the hub would take the later one for a repetition.
+	id := strings.Join([]string{out.Header.Get(headerStore), s.p.stream, out.Header.Get(headerOrder), out.Header.Get(headerTime)}, "/")
 	f, err := s.room.enter(ctx, out.Size())
 	if err != nil {
 		return errors.Join(err, msg.Nak())

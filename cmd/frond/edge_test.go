@@ -127,13 +127,19 @@ func TestEdgeForOthers(t *testing.T) {
 	ask := func() error { return (&edge{socket: socket}).answers(context.WithoutCancel(t.Context())) }
 	errs := make(chan error, 1)
 	go func() {
-		// Root is someone else only for the files that one thread opens; the thread ends with this goroutine.
+		// Root is someone else only for the files that one thread opens. The thread must not end: what it has started would be killed.
 		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
 		if os.Geteuid() == 0 {
 			if err := unix.Setfsuid(65534); err != nil {
 				errs <- fmt.Errorf("become nobody: %w", err)
 				return
 			}
+			defer func() {
+				if err := unix.Setfsuid(0); err != nil {
+					panic(err)
+				}
+			}()
 		} else if err := os.Chmod(socket, 0); err != nil {
 			errs <- err
 			return

@@ -73,18 +73,20 @@ func (h heard) Read(to []byte) (int, error) {
 }
 
 // A replica whose watch is behind takes over a node: what its cache still holds of a changed object, of a deleted one, and the
-// absence of a new one, must not go to the node. When it has heard, there is nothing to do.
+// absence of a new one, must not go to the node; nor what follows from that for objects that have not changed: one that a new pod needs is
+// not taken away, and one that nothing needs any more does not come back. When it has heard, there is nothing to do.
 func TestAReplicaThatIsBehindTakesNothingBack(t *testing.T) {
 	w := newWorld(t)
 	w.account("default")
 	node := w.node("a")
-	for _, name := range []string{"changed", "deleted"} {
+	w.configMap("old", "first")
+	for _, name := range []string{"changed", "deleted", "released"} {
 		w.configMap(name, "first")
 		w.pod("with-"+name, node, mountConfigMap(name))
 	}
 	first, second := &owners{}, &owners{}
 	second.set(node, false)
-	cfg := desired.Config{NoServices: true, TombstoneAge: time.Hour}
+	cfg := desired.Config{NoServices: true, TombstoneAge: time.Hour, Guard: desired.Guard{Settle: 20 * time.Millisecond}}
 	w.engine(cfg, first, "desired-first")
 	ear, mine := hearing(), &counted{Publisher: w.publisher.Publisher, count: map[wire.Key]map[string]int{}}
 	w.engineHearing(ear, mine, cfg, second, "desired-second")
@@ -103,15 +105,20 @@ func TestAReplicaThatIsBehindTakesNothingBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.eventually(node, gone, "deleted", deleted)
+	old, released := key("configmaps", w.ns, "old"), key("configmaps", w.ns, "released")
+	w.pod("with-old", node, mountConfigMap("old"))
+	w.eventually(node, old, "published", applied)
+	w.deletePod("with-released")
+	w.eventually(node, released, "released", deleted)
 	first.set(node, false)
 	second.set(node, true)
 	<-time.After(time.Second) // what is done wrong takes some milliseconds
 	close(ear.now())
-	w.untouched(node, "witness", "pods with-changed", "pods with-deleted", "pods with-added", "configmaps changed", "configmaps added",
-		"serviceaccounts default")
+	w.untouched(node, "witness", "pods with-changed", "pods with-deleted", "pods with-added", "pods with-old", "configmaps changed",
+		"configmaps added", "configmaps old", "serviceaccounts default")
 	mine.mu.Lock()
 	defer mine.mu.Unlock()
-	for _, k := range []wire.Key{changed, gone, added, key("pods", w.ns, "with-added")} {
+	for _, k := range []wire.Key{changed, gone, added, key("pods", w.ns, "with-added"), old, released, key("pods", w.ns, "with-old")} {
 		if n := mine.count[k][node]; n > 0 {
 			t.Errorf("%s was published %d times by who is behind", k.Human(), n)
 		}

@@ -27,6 +27,7 @@ type Engine struct {
 	log       *zap.Logger
 	metrics   *metrics
 	kinds     map[groupResource]*kind
+	needing   []groupResource // those of them whose objects say what else a node needs
 	encoded   *encodings
 	ready     chan struct{}
 	followed  followed
@@ -75,7 +76,11 @@ func New(cfg Config, objects cache.Cache, publisher Publisher, owner Ownership, 
 		followed: followed{kinds: map[groupResource]*kind{}, stores: map[groupResource]toolscache.Indexer{}},
 	}
 	for _, k := range kinds(!cfg.NoServices) {
-		e.kinds[kindOf(k.key("", ""))] = k
+		id := kindOf(k.key("", ""))
+		e.kinds[id] = k
+		if k.refs != nil {
+			e.needing = append(e.needing, id)
+		}
 	}
 	e.graph = newGraph(e.expand, e.enqueue)
 	e.metrics = newMetrics(cfg.Metrics, counts{

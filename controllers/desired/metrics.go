@@ -9,6 +9,7 @@ type metrics struct {
 	published *prometheus.CounterVec
 	bytes     prometheus.Counter
 	conflicts prometheus.Counter
+	behind    prometheus.Counter
 	repeated  prometheus.Counter
 	purged    prometheus.Counter
 	refused   prometheus.Counter
@@ -38,6 +39,7 @@ func newMetrics(reg prometheus.Registerer, c counts) *metrics {
 		}, []string{"op", "resource"}),
 		bytes:     counter("published_bytes_total", "Bytes of JSON published to nodes, before compression."),
 		conflicts: counter("conflicts_total", "Publishes refused because the stream held another message than believed."),
+		behind:    counter("behind_total", "Decisions put off because the cache had heard less of Kubernetes than what the stream held."),
 		repeated:  counter("repeated_total", "Publishes that the stream took for a repetition and did not store."),
 		purged:    counter("purged_total", "Tombstones purged after the node had them on disk."),
 		refused:   counter("refused_total", "Objects that can never be published, such as too large ones."),

@@ -4,6 +4,8 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+
 	"github.com/frond-edge/frond/api/wire"
 )
 
@@ -50,6 +52,8 @@ type site struct {
 	term uint64
 	// top is the highest sequence seen in any subject of the node.
 	top uint64
+	// newest are the newest resourceVersions of each kind among all that was held in this term, of the present Kubernetes history.
+	newest map[groupResource]string
 }
 
 func newSite(name string, now time.Time) *site {
@@ -60,7 +64,7 @@ func newSite(name string, now time.Time) *site {
 func (s *site) release() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.held, s.tombs, s.pods, s.stamps, s.first = nil, nil, nil, nil, nil
+	s.held, s.tombs, s.pods, s.stamps, s.first, s.newest = nil, nil, nil, nil, nil, nil
 	s.guard = guarded{}
 }
 
@@ -131,9 +135,10 @@ func (s *site) endLoad(since uint64, read map[wire.Key]wire.Message, cluster str
 		}
 	}
 	s.held, s.stamps, s.tombs, s.pods = held, nil, map[wire.Key]struct{}{}, map[wire.Key]struct{}{}
-	s.markers = 0
+	s.markers, s.newest = 0, map[groupResource]string{}
 	s.first = map[wire.Key]struct{}{wire.SnapshotMarker(): {}} // not complete before expect
 	for key, r := range held {
+		s.rise(key, r)
 		if r.deleted {
 			s.tombs[key] = struct{}{}
 		}
@@ -195,6 +200,7 @@ func (s *site) note(key wire.Key, r record, top uint64) bool {
 		delete(s.pods, key)
 	default:
 		s.held[key] = r
+		s.rise(key, r)
 		delete(s.pods, key)
 		if r.isOwnPod(key) {
 			s.pods[key] = struct{}{}
@@ -205,6 +211,30 @@ func (s *site) note(key wire.Key, r record, top uint64) bool {
 	}
 	s.top = max(s.top, r.sequence)
 	return true
+}
+
+// rise keeps newest right. The caller holds mu.
+func (s *site) rise(key wire.Key, r record) {
+	kind := kindOf(key)
+	if r.foreign || r.version == "" {
+		return
+	}
+	if was, known := s.newest[kind]; !known || older(was, r.version) {
+		s.newest[kind] = r.version
+	}
+}
+
+// newestOf is how much a cache of a kind must have heard not to be behind what is held; "" where nothing says so.
+func (s *site) newestOf(kind groupResource) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.newest[kind]
+}
+
+// older reports whether one resourceVersion comes before another; one that is none does not.
+func older(a, b string) bool {
+	order, err := resourceversion.CompareResourceVersion(a, b)
+	return err == nil && order < 0
 }
 
 // count keeps markers right before held changes. The caller holds mu.

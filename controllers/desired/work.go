@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"maps"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers"
@@ -40,6 +40,9 @@ func (e *Engine) work(ctx context.Context, queue controllers.Queue[item], it ite
 		e.away.Forget(it)
 	case ctx.Err() != nil, errors.Is(err, errScopesUnknown):
 	case errors.Is(err, errAway), errors.Is(err, errBehind):
+		if errors.Is(err, errBehind) {
+			e.metrics.behind.Inc()
+		}
 		queue.AddAfter(it, e.away.When(it))
 		return nil
 	case errors.Is(err, wire.ErrConflict):
@@ -197,12 +200,13 @@ func (e *Engine) retire(s *site, alive bool) {
 func (e *Engine) settle(ctx context.Context, s *site, key wire.Key, now view) error {
 	in := input{held: now.held, acked: now.acked, ripe: time.Since(now.held.at) >= e.cfg.TombstoneAge}
 	message := wire.Message{Node: s.name, Key: key, ClusterEpoch: e.cfg.ClusterEpoch, Time: time.Now()}
-	heard := e.heard(key) // before the look at the objects, so that they are as new at least
+	heard := e.heard(kindOf(key)) // before the look at the objects, so that they are as new at least
+	behind := e.behind(s, kindOf(key), heard)
 	var err error
 	if in.want, in.keep, err = e.wanted(s, key, &message); err != nil {
 		return err
 	}
-	if order, err := resourceversion.CompareResourceVersion(heard, now.held.version); err == nil && order < 0 && !now.held.foreign {
+	if behind {
 		return errBehind
 	}
 	switch decide(in) {
@@ -240,16 +244,25 @@ func (e *Engine) settle(ctx context.Context, s *site, key wire.Key, now view) er
 	return nil
 }
 
-// heard is the resourceVersion up to which the cache has heard of the kind of an object; "" where no cache has it.
-func (e *Engine) heard(key wire.Key) string {
-	if isProvided(key) {
-		return ""
-	}
-	_, store := e.lookup(kindOf(key))
+// heard is the resourceVersion up to which the cache has heard of a kind; "" where no cache has it.
+func (e *Engine) heard(of groupResource) string {
+	_, store := e.lookup(of)
 	if store == nil {
 		return ""
 	}
 	return store.LastStoreSyncResourceVersion()
+}
+
+// behind reports whether what is decided now for an object of a kind would be decided on less than what the stream holds for the node:
+// of this kind, or of one that says what else the node needs. What is no kind of Kubernetes' is never behind.
+func (e *Engine) behind(s *site, of groupResource, heard string) bool {
+	if heard == "" {
+		return false
+	}
+	if older(heard, s.newestOf(of)) {
+		return true
+	}
+	return slices.ContainsFunc(e.needing, func(k groupResource) bool { return older(e.heard(k), s.newestOf(k)) })
 }
 
 // wanted returns what the node should have of an object, nil for nothing, and fills in the message that would carry it.
