@@ -38,6 +38,8 @@ type identities struct {
 	// look has the Node say what became of it; records is nil until the parts are made.
 	look    func(node string)
 	records *identity.Records
+	// closing says whose links are being closed.
+	closing func(node string) bool
 }
 
 // identity opens the connections: they belong to other accounts of the hub than all else.
@@ -101,13 +103,13 @@ func (i *identities) Revoked(node string) {
 	i.look(node)
 }
 
-// revoked says whose gateway was shut out.
+// revoked says whose gateway was shut out, and has no link any more that is known here.
 func (i *identities) revoked(node string) bool {
 	if i.records == nil {
 		return false
 	}
 	record := i.records.Of(node)
-	return record != nil && !record.RevokedAt.IsZero()
+	return record != nil && !record.RevokedAt.IsZero() && !i.closing(node)
 }
 
 // offended is what identity.Offences tells.
@@ -131,12 +133,12 @@ func (i *identities) parts(c *Cloud, objects cache.Cache, clients kubernetes.Int
 	metrics := identity.NewMetrics(c.metrics)
 	enforcer := identity.NewEnforcer(i.sys, policy, i, metrics, log)
 	records := identity.NewRecords(kube, enforcer.Changed)
-	i.records = records
+	i.records, i.closing = records, enforcer.Closing
 	links := identity.NewLinks(i.auth, enforcer.Admitted, log)
 	enforcer.Use(records, links)
 	offences := identity.NewOffences(i.sys, policy, i.offended, metrics, log)
 	i.learnt = links.Learnt()
-	settler := identity.NewSettler(kube, records, log)
+	settler := identity.NewSettler(kube, log)
 	callout, err := identity.NewCallout(i.auth, i.issuer, policy, records, bootstrapTokens(objects, log), links, settler.Seen, metrics, log)
 	if err != nil {
 		return nil, err

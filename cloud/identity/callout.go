@@ -52,7 +52,7 @@ type Callout struct {
 	records *Records
 	tokens  Tokens
 	links   *Links
-	seen    func(node string)
+	seen    func(node, key string)
 	guesses *guesses
 	quiet   *quiet
 	metrics *Metrics
@@ -62,7 +62,7 @@ type Callout struct {
 // NewCallout makes who answers. nc belongs to the hub's account of the callout, and issuer is the key that the hub believes.
 // seen hears that a node's newest key was seen on a link while the one before it still counts; it must not block.
 func NewCallout(nc *nats.Conn, issuer nkeys.KeyPair, policy Policy, records *Records, tokens Tokens, links *Links,
-	seen func(node string), metrics *Metrics, log *zap.Logger,
+	seen func(node, key string), metrics *Metrics, log *zap.Logger,
 ) (*Callout, error) {
 	self, err := issuer.PublicKey()
 	if err != nil {
@@ -222,7 +222,7 @@ func (c *Callout) judge(ctx context.Context, a attempt, now time.Time) (place, R
 		c.guesses.count(from, id)
 	}
 	if where == cell && in.record.Key == a.who.Key && in.record.Previous != "" {
-		c.seen(a.who.Node)
+		c.seen(a.who.Node, a.who.Key)
 	}
 	return where, reason
 }

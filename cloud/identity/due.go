@@ -5,10 +5,13 @@ import (
 	"time"
 )
 
-// look asks for the links of a node to be judged.
-func (e *Enforcer) look(node string) {
+// look asks for the links of a node to be judged, after some time.
+func (e *Enforcer) look(node string, after time.Duration) {
+	at := time.Now().Add(after)
 	e.mu.Lock()
-	e.nodes[node] = true
+	if was, there := e.nodes[node]; !there || at.Before(was) {
+		e.nodes[node] = at
+	}
 	e.mu.Unlock()
 	ring(e.nodesRing)
 }
@@ -44,32 +47,43 @@ func ring(bell chan struct{}) {
 	}
 }
 
-// take returns the nodes to look at, and whether each was just revoked.
-func (e *Enforcer) take() map[string]bool {
+// take returns the nodes to look at now, those that were just revoked first, and how long no other is due.
+func (e *Enforcer) take(now time.Time) (nodes []string, wait time.Duration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	nodes := make(map[string]bool, len(e.nodes))
-	for node := range e.nodes {
-		nodes[node] = e.fresh[node]
+	wait = sweepEvery
+	for node, at := range e.nodes {
+		if at.After(now) {
+			wait = min(wait, at.Sub(now))
+			continue
+		}
+		nodes = append(nodes, node)
+		delete(e.nodes, node)
 	}
-	clear(e.nodes)
-	clear(e.fresh)
-	return nodes
+	first := func(node string) int {
+		if e.fresh[node] {
+			return 0
+		}
+		return 1
+	}
+	slices.SortFunc(nodes, func(a, b string) int { return first(a) - first(b) })
+	return nodes, wait
 }
 
-// due returns the cell whose turn has come last, so that a revocation does not wait behind others, or how long none is due.
+// due returns the cell that has waited longest for its turn, or how long none is due. No cell is put off for ever; a revocation does not
+// wait here, as links that are known are closed without a look at the cell.
 func (e *Enforcer) due(now time.Time) (account string, wait time.Duration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	wait = sweepEvery
-	var last time.Time
+	var first time.Time
 	for name, times := range e.cells {
 		for _, at := range times {
 			switch {
 			case at.After(now):
 				wait = min(wait, at.Sub(now))
-			case at.After(last):
-				account, last = name, at
+			case account == "" || at.Before(first):
+				account, first = name, at
 			}
 		}
 	}

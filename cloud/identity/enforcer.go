@@ -2,7 +2,8 @@ package identity
 
 import (
 	"context"
-	"errors"
+	"encoding/json"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -34,7 +35,7 @@ func again() []time.Duration {
 type Told interface {
 	// Cut says that a node may not be connected any more: what goes over its links should end.
 	Cut(node, why string)
-	// Revoked says that somebody has just revoked it.
+	// Revoked says that somebody has just revoked it, and that those of its links that this replica knows of are closed.
 	Revoked(node string)
 }
 
@@ -49,14 +50,14 @@ type Enforcer struct {
 	log     *zap.Logger
 
 	mu sync.Mutex
-	// nodes to look at, and cells to look at when; guarded by mu.
-	nodes map[string]bool
+	// nodes and cells to look at, and when; guarded by mu.
+	nodes map[string]time.Time
 	cells map[string][]time.Time
 	// joined are cells that have newcomers, and when to look at them; guarded by mu.
 	joined map[string]time.Time
 	// strict says until when links of a node are closed that nobody knows; guarded by mu.
 	strict map[string]time.Time
-	// fresh are nodes that were just revoked; guarded by mu.
+	// fresh are nodes that were just revoked and whose links are not all closed yet; guarded by mu.
 	fresh map[string]bool
 
 	nodesRing, cellsRing chan struct{} // each holds one: something was added
@@ -68,7 +69,7 @@ type Enforcer struct {
 func NewEnforcer(sys *nats.Conn, policy Policy, told Told, metrics *Metrics, log *zap.Logger) *Enforcer {
 	return &Enforcer{
 		system: system{sys}, policy: policy, told: told, metrics: metrics, log: log,
-		nodes: make(map[string]bool), cells: make(map[string][]time.Time), joined: make(map[string]time.Time),
+		nodes: make(map[string]time.Time), cells: make(map[string][]time.Time), joined: make(map[string]time.Time),
 		strict: make(map[string]time.Time), fresh: make(map[string]bool), nodesRing: make(chan struct{}, 1), cellsRing: make(chan struct{}, 1),
 		lobby: make(map[link]time.Time),
 	}
@@ -81,29 +82,59 @@ func (e *Enforcer) Use(records *Records, links *Links) { e.records, e.links = re
 func (e *Enforcer) Changed(was, is *Record) {
 	switch {
 	case is == nil:
-		e.look(was.Node)
+		e.look(was.Node, 0)
 		e.sweep(e.account(was.Node), again())
 		return
 	case was == nil: // it begins, or this replica does: links of before may be left
-		if suspect(is, time.Now()) {
-			e.look(is.Node)
+		if now := time.Now(); suspect(is, now) {
+			if e.news(is, now) {
+				e.shutting(is.Node)
+			}
+			e.look(is.Node, 0)
 			e.sweep(e.account(is.Node), []time.Duration{0})
 		}
 		return
 	}
 	revoked := was.RevokedAt.IsZero() && !is.RevokedAt.IsZero()
 	if revoked {
-		e.mu.Lock()
-		e.fresh[is.Node] = true
-		e.mu.Unlock()
+		e.shutting(is.Node)
 	}
-	e.look(is.Node)
+	e.look(is.Node, 0)
 	if revoked || slices.ContainsFunc(is.Revoked, func(key string) bool { return !slices.Contains(was.Revoked, key) }) {
 		e.sweep(e.account(is.Node), again())
 	}
 	if gone := func(key string) bool { return !slices.Contains(is.keys(), key) }; slices.ContainsFunc(was.keys(), gone) {
 		e.outdated(is.Node)
 	}
+}
+
+// news says that a record that is new here is of a revocation that nobody may have been told of: of a Node that had no record, or of
+// one while this replica was about to begin.
+func (e *Enforcer) news(is *Record, now time.Time) bool {
+	if is.RevokedAt.IsZero() {
+		return false
+	}
+	span := sweepEvery
+	select {
+	case <-e.records.Synced():
+		span = recent
+	default:
+	}
+	return now.Sub(is.RevokedAt) < span
+}
+
+// shutting notes that a node was just revoked.
+func (e *Enforcer) shutting(node string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.fresh[node] = true
+}
+
+// Closing says that a node was just revoked, and that not all of its links are closed.
+func (e *Enforcer) Closing(node string) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.fresh[node]
 }
 
 // outdated asks for the links of a node to be closed that nobody knows: they may be of a key that another has replaced. Its own link is
@@ -157,6 +188,10 @@ const (
 	joinedAfter = 5 * time.Second
 	// recheck is longer than an informer usually lags.
 	recheck = 2 * time.Second
+	// kickAgain is how soon a link that could not be closed is tried again.
+	kickAgain = time.Second
+	// atOnce is how many nodes are judged, and links closed, at once: a server that does not answer costs kickTimeout.
+	atOnce = 32
 	// strictFor is more than a cell may wait for its turn to be looked through.
 	strictFor = time.Minute
 )
@@ -166,6 +201,11 @@ func (e *Enforcer) account(node string) string { return streams.CellAccount(node
 
 // Start enforces until ctx ends, and then returns nil.
 func (e *Enforcer) Start(ctx context.Context) error {
+	sub, err := e.system.nc.Subscribe(closedSubject, func(msg *nats.Msg) { e.ended(msg.Data) })
+	if err != nil {
+		return fmt.Errorf("hear of links that end: %w", err)
+	}
+	defer func() { _ = sub.Unsubscribe() }() // fails only when the connection is gone
 	select {
 	case <-ctx.Done():
 		return nil
@@ -177,10 +217,20 @@ func (e *Enforcer) Start(ctx context.Context) error {
 	return g.Wait()
 }
 
+// ended forgets a link that is over, so that it is neither closed again nor in the way of one that stands.
+func (e *Enforcer) ended(data []byte) {
+	var c closed
+	if err := json.Unmarshal(data, &c); err == nil && nameable(c.Client.Name) {
+		e.links.forget(admission{Server: c.Server.ID, CID: c.Client.ID, Node: c.Client.Name})
+	}
+}
+
 // watchNodes closes the links that are known to be of a node, which takes a round trip.
 func (e *Enforcer) watchNodes(ctx context.Context) error {
 	ticker := time.NewTicker(sweepEvery)
 	defer ticker.Stop()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
 	e.round(ctx)
 	for {
 		select {
@@ -189,11 +239,41 @@ func (e *Enforcer) watchNodes(ctx context.Context) error {
 		case <-ticker.C:
 			e.round(ctx)
 		case <-e.nodesRing:
+		case <-timer.C:
 		}
-		for node, revoked := range e.take() {
-			if e.judgeNode(ctx, node); revoked { // its known links are closed now
-				e.told.Revoked(node)
-			}
+		timer.Reset(e.serve(ctx))
+	}
+}
+
+// serve judges the nodes that are due, many at once, and returns when the next one is.
+func (e *Enforcer) serve(ctx context.Context) (wait time.Duration) {
+	nodes, wait := e.take(time.Now())
+	var g errgroup.Group
+	g.SetLimit(atOnce)
+	for _, node := range nodes {
+		g.Go(func() error {
+			e.serveNode(ctx, node)
+			return nil
+		})
+	}
+	_ = g.Wait() // none fails
+	return wait
+}
+
+// serveNode judges a node, and tells of its revocation once its links are closed.
+func (e *Enforcer) serveNode(ctx context.Context, node string) {
+	revoked := e.Closing(node) // before it is judged: what it is judged by says so, too
+	over := e.judgeNode(ctx, node, time.Now())
+	switch {
+	case !revoked:
+	case !over:
+		e.look(node, kickAgain)
+	default:
+		e.mu.Lock()
+		delete(e.fresh, node)
+		e.mu.Unlock()
+		if record := e.records.Of(node); record != nil && !record.RevokedAt.IsZero() {
+			e.told.Revoked(node)
 		}
 	}
 }
@@ -222,7 +302,7 @@ func (e *Enforcer) watchCells(ctx context.Context) error {
 		}
 		if err := e.judgeCell(ctx, account); err != nil && ctx.Err() == nil {
 			e.log.Warn("cell not looked through, tried again", zap.String("account", account), zap.Error(err))
-			e.sweep(account, []time.Duration{time.Second})
+			e.sweep(account, []time.Duration{kickAgain})
 		}
 		timer.Reset(0)
 	}
@@ -238,108 +318,17 @@ func (e *Enforcer) round(ctx context.Context) {
 			e.sweep(e.account(record.Node), []time.Duration{0})
 		}
 	}
+	var g errgroup.Group
+	g.SetLimit(atOnce)
 	for _, node := range e.links.nodes() {
 		if ctx.Err() != nil {
-			return
+			break
 		}
-		e.judgeNode(ctx, node)
+		e.serve(ctx) // who was revoked meanwhile does not wait for the end of the round
+		g.Go(func() error {
+			e.judgeNode(ctx, node, now)
+			return nil
+		})
 	}
-}
-
-// judgeNode closes those known links of a node whose key is not the node any more.
-func (e *Enforcer) judgeNode(ctx context.Context, node string) {
-	now := time.Now()
-	for _, h := range e.links.of(node) {
-		e.judge(ctx, h, now)
-	}
-	record := e.records.Of(node)
-	if why := standing(record, keyOf(record), e.records.Revoked(keyOf(record)), now); why != "" {
-		e.told.Cut(node, "its identity is not valid: "+string(why))
-	}
-}
-
-func keyOf(record *Record) string {
-	if record == nil {
-		return ""
-	}
-	return record.Key
-}
-
-// judge closes a link whose key is not its node. A record that may not have reached this replica yet is waited for.
-func (e *Enforcer) judge(ctx context.Context, h held, now time.Time) {
-	why := standing(e.records.Of(h.Node), h.Key, e.records.Revoked(h.Key), now)
-	switch {
-	case why == "":
-	case (why == ReasonUnknown || why == ReasonOtherKey) && now.Sub(h.at) < recheck:
-		e.sweep(e.account(h.Node), []time.Duration{recheck})
-	default:
-		e.close(ctx, h.admission, e.account(h.Node), why)
-	}
-}
-
-// close closes a link and forgets it.
-func (e *Enforcer) close(ctx context.Context, a admission, account string, why Reason) {
-	there, err := e.system.kick(ctx, a.link())
-	switch {
-	case errors.Is(err, nats.ErrNoResponders): // the server is gone, and the link with it
-	case err != nil:
-		e.log.Warn("link not closed, tried again", zap.String("node", a.Node), zap.String("key", a.Key), zap.Error(err))
-		e.sweep(account, []time.Duration{time.Second})
-		return
-	case there:
-		e.metrics.kick(why)
-		e.log.Info("link closed", zap.String("node", a.Node), zap.String("key", a.Key), zap.String("reason", string(why)))
-	}
-	e.links.forget(a)
-}
-
-// judgeCell lists the links of an account and closes those whose holder may not be there. Of links that nobody knows, let in before
-// any replica of today began, it closes those of nodes that are suspect: who may come in is back within seconds. No leaf gets in
-// under another name than its node's.
-func (e *Enforcer) judgeCell(ctx context.Context, account string) error {
-	links, err := e.system.leafs(ctx, account)
-	if err != nil || len(links) == 0 {
-		return err
-	}
-	whose, err := e.links.whose(ctx, slices.Collect(maps.Keys(links)))
-	if err != nil {
-		return err
-	}
-	now := time.Now()
-	for one, leaf := range links {
-		h, known := whose[one]
-		switch {
-		case leaf.Hub:
-			e.close(ctx, admission{Server: one.Server, CID: one.CID, Node: leaf.Name, Key: h.Key}, account, reasonClaimsHub)
-		case known:
-			e.judge(ctx, h, now)
-		case suspect(e.records.Of(leaf.Name), now) || e.isStrict(leaf.Name, now):
-			e.close(ctx, admission{Server: one.Server, CID: one.CID, Node: leaf.Name}, account, reasonNobodyKnows)
-		}
-	}
-	return nil
-}
-
-// judgeLobby closes links that have been in the lobby for long.
-func (e *Enforcer) judgeLobby(ctx context.Context, now time.Time) error {
-	links, err := e.system.leafs(ctx, streams.LobbyAccount)
-	if err != nil {
-		return err
-	}
-	since := make(map[link]time.Time, len(links))
-	for one, leaf := range links {
-		if leaf.Hub {
-			e.close(ctx, admission{Server: one.Server, CID: one.CID}, streams.LobbyAccount, reasonClaimsHub)
-			continue
-		}
-		begun, there := e.lobby[one]
-		if !there {
-			begun = now
-		}
-		if since[one] = begun; now.Sub(begun) >= lobbyStay {
-			e.close(ctx, admission{Server: one.Server, CID: one.CID}, streams.LobbyAccount, reasonLobby)
-		}
-	}
-	e.lobby = since
-	return nil
+	_ = g.Wait() // none fails
 }

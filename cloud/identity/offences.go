@@ -51,8 +51,10 @@ func (o *Offences) Start(ctx context.Context) error {
 type closed struct {
 	Server struct {
 		Name string `json:"name"`
+		ID   string `json:"id"`
 	} `json:"server"`
 	Client struct {
+		ID      uint64 `json:"id"`
 		Host    string `json:"host"`
 		Account string `json:"acc"`
 		// Name is what the leaf calls itself. In a cell that is its node, or it would not be there.

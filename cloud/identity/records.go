@@ -9,6 +9,7 @@ import (
 	"time"
 
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
@@ -113,6 +114,19 @@ func (r *Records) Of(node string) *Record {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return r.byNode[node]
+}
+
+// Read returns the record of a node as Kubernetes has it at this moment, or nil. What is known here may be older.
+func (r *Records) Read(ctx context.Context, node string) (*Record, error) {
+	object := &identity.NodeIdentity{}
+	err := r.objects.Get(ctx, client.ObjectKey{Name: node}, object)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil //nolint:nilnil // nothing there is an answer
+	case err != nil:
+		return nil, fmt.Errorf("read the identity of %s: %w", node, err)
+	}
+	return recordOf(object), nil
 }
 
 // Holder is the node that a key is, or "".

@@ -38,7 +38,7 @@ type Registrar struct {
 	policy  Policy
 	trust   Trust
 	links   *Links
-	seen    func(node string)
+	seen    func(node, key string)
 	guesses *guesses
 	quiet   *quiet
 	now     func() time.Time
@@ -48,7 +48,7 @@ type Registrar struct {
 
 // NewRegistrar makes a Registrar. seen hears that a node's newest key is in use; it must not block.
 func NewRegistrar(objects client.Client, kube kubernetes.Interface, records *Records, policy Policy, trust Trust,
-	links *Links, seen func(node string), metrics *Metrics, log *zap.Logger,
+	links *Links, seen func(node, key string), metrics *Metrics, log *zap.Logger,
 ) *Registrar {
 	return &Registrar{
 		objects: objects, kube: kube, records: records, policy: policy, trust: trust, links: links, seen: seen,
@@ -93,7 +93,7 @@ func (r *Registrar) Renew(ctx context.Context, caller string, request []byte) (a
 	expires, err := r.renew(ctx, caller, req)
 	carried := err == nil && caller == req.Node && r.links.carry(req.Node, req.Key, req.Nonce, req.Link)
 	if carried && req.Key == req.Current {
-		r.seen(req.Node) // it has heard the answer that made this its key
+		r.seen(req.Node, req.Key) // it has heard the answer that made this its key
 	}
 	reply, err := r.reply(ctx, caller, identity.VerbRenew, req.Node, req.Key, expires, err)
 	if answer, ok := reply.(identity.Enrolment); ok && answer.Reason == "" {
@@ -262,7 +262,7 @@ func (r *Registrar) mayTake(ctx context.Context, object *identity.NodeIdentity, 
 		return nil
 	}
 	advice := fmt.Sprintf("; if this gateway shall be it, make a token that says so: `frond token create --node %s`", req.Node)
-	if object == nil {
+	if object == nil || object.Spec.Key == "" && object.Spec.RevokedAt == nil {
 		name := fields.OneTermEqualSelector(metav1.ObjectNameField, req.Node).String()
 		nodes, err := r.kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{FieldSelector: name})
 		switch {
@@ -276,7 +276,7 @@ func (r *Registrar) mayTake(ctx context.Context, object *identity.NodeIdentity, 
 	switch record := recordOf(object); {
 	case !record.RevokedAt.IsZero():
 		return refuse(ReasonRevokedNode, "node %s was revoked%s", req.Node, advice)
-	case record.Key != "" && record.Key != req.Key && r.renewable(record.Expires):
+	case record.Key != "" && record.Key != req.Key: // also one that is over: whoever has a token would be whoever is off
 		return refuse(ReasonTaken, "node %s has another key%s", req.Node, advice)
 	}
 	return nil

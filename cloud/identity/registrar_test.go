@@ -103,11 +103,11 @@ func TestANodeIsNotTakenOver(t *testing.T) {
 		t.Fatalf("recorded: %+v", spec)
 	}
 
-	// Who runs out of the window has nobody any more; before that it may come back.
-	owner.change(func(s *identity.NodeIdentitySpec) {
-		s.Expires = metav1.NewTime(time.Now().Add(-w.policy.RenewWindow / 2))
-	})
-	refusedFor(t, thief.enrols(r), "has another key")
+	// Nor once its key is over, and once that cannot be renewed any more.
+	for _, ago := range []time.Duration{w.policy.RenewWindow / 2, 2 * w.policy.RenewWindow} {
+		owner.change(func(s *identity.NodeIdentitySpec) { s.Expires = metav1.NewTime(time.Now().Add(-ago)) })
+		refusedFor(t, thief.enrols(r), "has another key", "--node take-1")
+	}
 
 	owner.revoke()
 	eventually(t, func() bool { return strings.Contains(thief.enrols(r).Reason, "was revoked") }, "anybody may be a revoked node")

@@ -97,23 +97,23 @@ func (r *Registrar) mayRenew(object *identity.NodeIdentity, req identity.RenewRe
 // of keys.
 type Settler struct {
 	objects client.Client
-	records *Records
 	log     *zap.Logger
 
-	mu      sync.Mutex
-	pending map[string]bool // guarded by mu
-	ring    chan struct{}   // holds one: something was added
+	mu sync.Mutex
+	// pending are nodes and the key that each came with; guarded by mu.
+	pending map[string]string
+	ring    chan struct{} // holds one: something was added
 }
 
 // NewSettler makes a Settler.
-func NewSettler(objects client.Client, records *Records, log *zap.Logger) *Settler {
-	return &Settler{objects: objects, records: records, log: log, pending: make(map[string]bool), ring: make(chan struct{}, 1)}
+func NewSettler(objects client.Client, log *zap.Logger) *Settler {
+	return &Settler{objects: objects, log: log, pending: make(map[string]string), ring: make(chan struct{}, 1)}
 }
 
-// Seen notes that a node came with its newest key. It does not block.
-func (s *Settler) Seen(node string) {
+// Seen notes that a node came with this key, which was its newest one then. It does not block.
+func (s *Settler) Seen(node, key string) {
 	s.mu.Lock()
-	s.pending[node] = true
+	s.pending[node] = key
 	s.mu.Unlock()
 	ring(s.ring)
 }
@@ -128,10 +128,10 @@ func (s *Settler) Start(ctx context.Context) error {
 		}
 		s.mu.Lock()
 		pending := s.pending
-		s.pending = make(map[string]bool)
+		s.pending = make(map[string]string)
 		s.mu.Unlock()
-		for node := range pending {
-			if err := s.settle(ctx, node); err != nil && ctx.Err() == nil {
+		for node, key := range pending {
+			if err := s.settle(ctx, node, key); err != nil && ctx.Err() == nil {
 				s.log.Warn("previous key not ended, tried again at the next link", zap.String("node", node), zap.Error(err))
 			}
 		}
@@ -141,16 +141,15 @@ func (s *Settler) Start(ctx context.Context) error {
 // settleTimeout bounds one write.
 const settleTimeout = 10 * time.Second
 
-func (s *Settler) settle(ctx context.Context, node string) error {
+func (s *Settler) settle(ctx context.Context, node, key string) error {
 	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
-	seen := s.records.Of(node)
 	object := &identity.NodeIdentity{}
 	if err := s.objects.Get(ctx, client.ObjectKey{Name: node}, object); err != nil {
 		return err
 	}
-	if seen == nil || object.Spec.Key != seen.Key || object.Spec.Previous == "" {
-		return nil // another key by now
+	if object.Spec.Key != key || object.Spec.Previous == "" {
+		return nil // another key by now, with which nobody has come yet
 	}
 	object.Spec.Previous = ""
 	return s.objects.Update(ctx, object)

@@ -106,6 +106,7 @@ func (w *world) define() {
 type replica struct {
 	registrar *identity.Registrar
 	records   *identity.Records
+	enforcer  *identity.Enforcer
 	metrics   *prometheus.Registry
 	told      *told
 	stop      func()
@@ -153,7 +154,7 @@ func (w *world) registrar() *identity.Registrar {
 	w.Helper()
 	records := identity.NewRecords(w.objects, func(_, _ *identity.Record) {})
 	links := identity.NewLinks(nil, func(string, bool) {}, zaptest.NewLogger(w.T))
-	registrar := identity.NewRegistrar(w.objects, w.kube, records, w.policy, w.trust(), links, func(string) {}, identity.NewMetrics(nil), zaptest.NewLogger(w.T))
+	registrar := identity.NewRegistrar(w.objects, w.kube, records, w.policy, w.trust(), links, func(string, string) {}, identity.NewMetrics(nil), zaptest.NewLogger(w.T))
 	w.run(lifecycle.Part{Name: "records", Start: records.Start})
 	w.await(records.Synced(), "the records are not read")
 	return registrar
@@ -199,10 +200,11 @@ func (w *world) replica(name string, on int) *replica {
 	auth, sys, nc := w.hub.Connect(on, "callout"), w.hub.Connect(on, "kicker"), w.hub.Connect(on, "cloudcore")
 	metrics := identity.NewMetrics(r.metrics)
 	enforcer := identity.NewEnforcer(sys, w.policy, r.told, metrics, log)
+	r.enforcer = enforcer
 	r.records = identity.NewRecords(w.objects, enforcer.Changed)
 	links := identity.NewLinks(auth, enforcer.Admitted, log)
 	enforcer.Use(r.records, links)
-	settler := identity.NewSettler(w.objects, r.records, log)
+	settler := identity.NewSettler(w.objects, log)
 	offences := identity.NewOffences(sys, w.policy, r.told.Offended, metrics, log)
 	callout, err := identity.NewCallout(auth, w.hub.Issuer, w.policy, r.records, w.tokens, links, settler.Seen, metrics, log)
 	if err != nil {

@@ -26,10 +26,13 @@ import (
 )
 
 const (
-	// revokeTimeout is how long it may take until the Node shows that its link is gone: it shows that no beat came for some time.
+	// revokeTimeout is how long it may take until the Node says that its links are closed: a second, or more where a server of the hub
+	// does not answer.
 	revokeTimeout = time.Minute
 	// linkCondition is the Node's condition that says whether its gateway is heard.
 	linkCondition corev1.NodeConditionType = "EdgeConnected"
+	// reasonRevoked is its reason once cloudcore has closed a revoked gateway's links.
+	reasonRevoked = "Revoked"
 )
 
 type nodeRevoke struct {
@@ -44,7 +47,7 @@ type revoked struct {
 	Node      string    `json:"node"`
 	RevokedAt time.Time `json:"revokedAt"`
 	Keys      []string  `json:"keys"`
-	// LinkClosed says that the Node shows it.
+	// LinkClosed says that cloudcore has closed all links that it knows of. Without a Node nobody says it.
 	LinkClosed bool `json:"linkClosed"`
 	exposed
 }
@@ -69,7 +72,7 @@ had that are gone is not known any more.`,
 	n.add(cmd)
 	n.output.add(cmd)
 	cmd.Flags().BoolVar(&n.yes, "yes", false, "do it; there is no way back but another token")
-	cmd.Flags().DurationVar(&n.timeout, "timeout", revokeTimeout, "how long to wait until the link is seen closed")
+	cmd.Flags().DurationVar(&n.timeout, "timeout", revokeTimeout, "how long to wait until cloudcore says that the links are closed")
 	return cmd
 }
 
@@ -101,14 +104,16 @@ func (n *nodeRevoke) Run(ctx context.Context, node string, out, talk io.Writer) 
 		fmt.Fprintf(talk, "the keys of %s are nobody now; waiting for its link to close\n", node)
 	}
 	var faults [2]error
-	faults[0] = n.closed(ctx, client, node)
-	done.LinkClosed = faults[0] == nil
+	done.LinkClosed, faults[0] = n.closed(ctx, client, node)
 	done.exposed, faults[1] = exposedBy(ctx, client, node)
 	if asJSON {
 		return errors.Join(append(faults[:], printJSON(out, done))...)
 	}
-	if done.LinkClosed {
-		fmt.Fprintf(talk, "%s is not connected\n", node)
+	switch {
+	case done.LinkClosed:
+		fmt.Fprintf(talk, "the links of %s are closed\n", node)
+	case faults[0] == nil:
+		fmt.Fprintf(talk, "there is no Node %s by which cloudcore could say that its links are closed; its log does\n", node)
 	}
 	return errors.Join(append(faults[:], done.print(out, node))...)
 }
@@ -181,25 +186,33 @@ func withoutKeys(spec identity.NodeIdentitySpec, now time.Time) identity.NodeIde
 	return spec
 }
 
-// closed waits until the Node says that its gateway is not heard.
-func (n *nodeRevoke) closed(ctx context.Context, client kubernetes.Interface, node string) error {
+// closed waits until cloudcore says by the Node that it has closed the links: a link that is not heard may stand. It is false
+// without an error where there is no Node to say it by.
+func (n *nodeRevoke) closed(ctx context.Context, client kubernetes.Interface, node string) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, n.timeout)
 	defer cancel()
 	nodes := cache.NewListWatchFromClient(client.CoreV1().RESTClient(), "nodes", "", fields.OneTermEqualSelector("metadata.name", node))
-	gone := func(store cache.Store) (bool, error) { return len(store.ListKeys()) == 0, nil }
+	there, closed := true, false
+	gone := func(store cache.Store) (bool, error) {
+		there = len(store.ListKeys()) > 0
+		return !there, nil
+	}
 	_, err := watchtools.UntilWithSync(ctx, nodes, &corev1.Node{}, gone, func(e watch.Event) (bool, error) {
 		object, ok := e.Object.(*corev1.Node)
-		return e.Type == watch.Deleted || ok && !connected(object), nil
+		there = e.Type != watch.Deleted
+		closed = there && ok && saysRevoked(object)
+		return closed || !there, nil
 	})
 	if err != nil {
-		return fmt.Errorf("the key of %s is nobody, but the Node did not show within %s that its link is closed: "+
-			"cloudcore closes it, so see that one runs (kubectl -n %s get pods); %w", node, n.timeout, identity.Namespace, err)
+		return false, fmt.Errorf("the keys of %s are nobody, but cloudcore did not say within %s that its links are closed, so one may still stand: "+
+			"see that a cloudcore runs and reaches the hub (kubectl -n %s get pods), and run this again; %w", node, n.timeout, identity.Namespace, err)
 	}
-	return nil
+	return closed, nil
 }
 
-func connected(node *corev1.Node) bool {
+// saysRevoked is what cloudcore writes once it has closed the links of a revoked gateway.
+func saysRevoked(node *corev1.Node) bool {
 	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
-		return c.Type == linkCondition && c.Status == corev1.ConditionTrue
+		return c.Type == linkCondition && c.Status == corev1.ConditionFalse && c.Reason == reasonRevoked
 	})
 }

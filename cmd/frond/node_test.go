@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -35,7 +36,7 @@ func (i *installation) join(name string, spec identity.NodeIdentitySpec) {
 		clean := installation{t: i.t, client: i.client}
 		clean.leave(name)
 	})
-	i.link(node.Name, corev1.ConditionTrue)
+	i.link(node.Name, corev1.ConditionTrue, "HeartbeatsArrive")
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: coordinationv1.LeaseSpec{RenewTime: &metav1.MicroTime{Time: time.Now().Add(-time.Minute)}}}
 	if _, err := i.client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Create(ctx, lease, metav1.CreateOptions{}); err != nil {
 		i.t.Fatal(err)
@@ -62,9 +63,9 @@ func (i *installation) identities() dynamic.ResourceInterface {
 }
 
 // link sets what a Node says of its link.
-func (i *installation) link(name string, status corev1.ConditionStatus) {
+func (i *installation) link(name string, status corev1.ConditionStatus, reason string) {
 	i.t.Helper()
-	patch := `{"status":{"conditions":[{"type":"EdgeConnected","status":"` + string(status) + `"}]}}`
+	patch := fmt.Sprintf(`{"status":{"conditions":[{"type":"EdgeConnected","status":%q,"reason":%q}]}}`, status, reason)
 	if _, err := i.client.CoreV1().Nodes().PatchStatus(i.t.Context(), name, []byte(patch)); err != nil {
 		i.t.Fatal(err)
 	}
@@ -148,7 +149,7 @@ func TestANodeIsRevoked(t *testing.T) {
 		t.Fatalf("it did not wait until the link is closed: %+v", e)
 	default:
 	}
-	i.link("stolen", corev1.ConditionFalse) // as cloudcore does when it has closed the link
+	i.link("stolen", corev1.ConditionFalse, "Revoked") // as cloudcore does when it has closed the link
 	e := <-ended
 	var done revoked
 	if err := json.Unmarshal([]byte(e.out), &done); err != nil || e.code != 0 {
@@ -183,8 +184,9 @@ func TestARevocationSaysWhatItDidNotSee(t *testing.T) {
 	i := newInstallation(t)
 	i.must("init")
 	i.join("linked", identity.NodeIdentitySpec{Key: key("H")})
+	i.link("linked", corev1.ConditionFalse, "NoHeartbeat") // who is silent may have a link
 	code, out, errs := i.run("node", "revoke", "linked", "--yes", "--timeout", "1s")
-	if code != 1 || !strings.Contains(errs, "did not show within 1s") || !strings.Contains(out, "no pod is bound to linked") {
+	if code != 1 || !strings.Contains(errs, "did not say within 1s") || !strings.Contains(out, "no pod is bound to linked") {
 		t.Errorf("code %d, %s, %s", code, out, errs)
 	}
 	if spec := i.spec("linked"); spec.RevokedAt == nil || spec.Key != "" {
@@ -198,7 +200,17 @@ func TestARevocationSaysWhatItDidNotSee(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { (&installation{t: t, client: i.client}).leave("bare") })
+	i.link("bare", corev1.ConditionFalse, "Revoked") // as cloudcore does
 	i.must("node", "revoke", "bare", "--yes")
+	// A Node that is gone is not waited for.
+	if err := i.client.CoreV1().Nodes().Delete(t.Context(), "bare", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	code, out, errs = i.run("node", "revoke", "bare", "--yes", "-o", "json")
+	var done revoked
+	if err := json.Unmarshal([]byte(out), &done); err != nil || code != 0 || done.LinkClosed {
+		t.Errorf("a Node that is gone: code %d, %s%s: %v", code, out, errs, err)
+	}
 	if spec := i.spec("bare"); spec.RevokedAt == nil {
 		t.Errorf("it may come in: %+v", spec)
 	}
