@@ -159,8 +159,7 @@ func (r *Reports) session(ctx context.Context) error {
 	faults := make(chan error, 1) // the first fault ends the session
 	consuming, err := consumer.Consume(
 		func(msg jetstream.Msg) {
-			subject := msg.Subject()
-			node := token(subject, 1)
+			subject, node := msg.Subject(), token(msg.Subject(), 1)
 			if held.put(place{node, subject, sizeOf(msg.Headers(), msg.Data())}, msg) {
 				r.floods.taken(node, subject)
 			} else {
