@@ -111,11 +111,6 @@ func (s *Server) call(ctx context.Context, method, path string, body any, out ru
 	return s.decoded(ctx, request, out)
 }
 
-// callQuery is a GET with a query.
-func (s *Server) callQuery(ctx context.Context, path, query string, out runtime.Object) error {
-	return s.decoded(ctx, wire.KubeRequest{Method: http.MethodGet, Path: path, Query: query, Accept: runtime.ContentTypeJSON}, out)
-}
-
 func (s *Server) decoded(ctx context.Context, request wire.KubeRequest, out runtime.Object) error {
 	reply, err := s.do(ctx, request)
 	if err != nil {
