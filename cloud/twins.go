@@ -108,9 +108,7 @@ func (w *twins) hear(node string, beat wire.Beat, now time.Time) bool {
 	w.mu.Unlock()
 	w.wonder(node, ask)
 	if again {
-		if err := w.again(node); err != nil {
-			w.log.Warn("node not asked to report again", zap.String("node", node), zap.Error(err))
-		}
+		w.correct(node)
 	}
 	if len(rivals) > 1 && w.owns(node) {
 		w.part(node, rivals, alarm)
@@ -136,14 +134,26 @@ func (w *twins) part(node string, rivals map[string]wire.Beat, alarm bool) {
 			zap.String("stays", first), zap.Int("agents", len(rivals)))
 		w.tell(node, "DuplicateNode", "Two agents are connected as this node. The one that came later gets nothing and reports nothing. Was a gateway's disk copied?")
 	}
-	for instance := range rivals {
+	news := false
+	for instance, beat := range rivals {
 		if instance == first {
 			continue
 		}
+		news = news || !beat.Fenced
 		w.found.Inc()
 		if err := w.fence(node, instance); err != nil {
 			w.log.Warn("agent not fenced", zap.String("node", node), zap.Error(err))
 		}
+	}
+	if news { // and once more when it says that it is fenced, which it may not live to do
+		w.correct(node)
+	}
+}
+
+// correct asks a node to report again.
+func (w *twins) correct(node string) {
+	if err := w.again(node); err != nil {
+		w.log.Warn("node not asked to report again", zap.String("node", node), zap.Error(err))
 	}
 }
 

@@ -26,7 +26,7 @@ const (
 	beatQueue = 4096
 )
 
-// Beater sends a node's heartbeat: every 10 s, and within a second after its cursor or health has changed. While the link
+// Beater sends a node's heartbeat: every 10 s, and within a second after its cursor or health has changed or it was fenced. While the link
 // is down nobody hears it.
 type Beater struct {
 	node    string
@@ -65,7 +65,7 @@ func (b *Beater) Start(ctx context.Context) error {
 	for {
 		due := time.Since(counted) >= beatPeriod
 		beat := b.compose(due)
-		if due || beat.Cursor != last.Cursor || beat.Healthy != last.Healthy {
+		if due || beat.Cursor != last.Cursor || beat.Healthy != last.Healthy || beat.Fenced != last.Fenced {
 			if err := b.send(beat); err != nil {
 				b.log.Warn("beat not sent", zap.Error(err))
 			}
