@@ -2,6 +2,7 @@ package streams
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"time"
@@ -150,13 +151,16 @@ func (a *Attacher) prepared(ctx context.Context, stream jetstream.Stream, node s
 // ErrPreparing says that a node's desired state is not yet published completely; the node attaches again.
 var ErrPreparing = errors.New("the desired state of this node is being prepared")
 
-// consumer makes the node's consumer start after the snapshot. An existing one cannot be moved, so it is made anew.
-// awaits says that the node lacks payloads before that start.
+// consumer makes the node's consumer start after the snapshot. An existing one is removed, even if it starts there: what was
+// asked of it before ends with it. A pull of an agent that is gone may stay open, as the server cannot see through an import in
+// another one whether anybody listens; what it took would come again only after ackWait. awaits says that the node lacks
+// payloads before that start.
 func (a *Attacher) consumer(ctx context.Context, node string, reply *wire.AttachReply, awaits bool) error {
 	name := wire.Escape(node)
 	cfg := nodeConsumer(name, Filter(Desired, node), reply.UpTo, window)
+	cfg.Metadata = map[string]string{metadataAttach: rand.Text()}
 	if awaits {
-		cfg.Metadata = map[string]string{MetadataAwaits: "true"}
+		cfg.Metadata[MetadataAwaits] = "true"
 	}
 	create := func(timeout time.Duration) error {
 		sctx, cancel := context.WithTimeout(ctx, timeout)
@@ -167,7 +171,7 @@ func (a *Attacher) consumer(ctx context.Context, node string, reply *wire.Attach
 		})
 	}
 	if err := create(forgetTimeout); err != nil {
-		// It exists with another start, or its server is down. In the second case nobody confirms the removal.
+		// There is one of an earlier attach, or its server is down. In the second case nobody confirms the removal.
 		fctx, cancel := context.WithTimeout(ctx, forgetTimeout)
 		forgotten := a.js.DeleteConsumer(fctx, DesiredStream, name)
 		cancel()

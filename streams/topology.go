@@ -222,6 +222,9 @@ func nodeConsumer(name, filter string, sequence uint64, window int) jetstream.Co
 // start, so its acks alone do not say that everything up to them is on the node's disk; the node's cursor does.
 const MetadataAwaits = "frond-awaits"
 
+// metadataAttach is the key of a random text, so that no attach takes the consumer of another one for its own.
+const metadataAttach = "frond-attach"
+
 // nodeInactive is how long the consumer of a node that does not pull is kept; afterwards it attaches anew anyway.
 const nodeInactive = time.Hour
 

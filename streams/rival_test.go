@@ -1,0 +1,88 @@
+package streams_test
+
+import (
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap/zaptest"
+
+	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/streamstest"
+)
+
+// A change arrives at once, although an agent that is gone had asked the hub for it: the one before a crash, or one that ran on a
+// copy of the disk and was fenced. A hub server does not know that nobody is there any more whose link was to another one.
+func TestWhoAskedBeforeTakesNothingAlong(t *testing.T) {
+	t.Parallel()
+	for name, leave := range map[string]func(nc *nats.Conn, stop func()){
+		"fenced": func(_ *nats.Conn, stop func()) { stop() },
+		"killed": func(nc *nats.Conn, stop func()) {
+			nc.Close() // before it can take back what it asked for
+			stop()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			js, _ := hub3(t, t.TempDir(), false)
+			ensured(t, js)
+			cloud := startCloudOver(t, js.Conn(), false)
+			cloud.publish(t, apply("a", "0"))
+			agent := func(url string) (*memory, *nats.Conn, func()) {
+				t.Helper()
+				nc, err := nats.Connect(url, nats.UserInfo("edge.1", ""), nats.CustomInboxPrefix(streams.InboxPrefix("edge.1")))
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(nc.Close)
+				store := newMemory()
+				delivery, err := streams.NewDelivery("edge.1", nc, store, newLink(), streams.NewMetrics(nil), zaptest.NewLogger(t))
+				if err != nil {
+					t.Fatal(err)
+				}
+				stop := run(t, delivery.Start)
+				streamstest.Eventually(t, "the agent is served", func() bool { return store.get("a") != "" })
+				streamstest.Eventually(t, "the agent asks for what comes next", func() bool { return waiting(t, js) > 0 })
+				return store, nc, stop
+			}
+			first, _, _ := agent(js.Conn().ConnectedUrl())
+			_, nc, stop := agent(elsewhere(t, js))
+			leave(nc, stop)
+			// Who asked by turns is served by turns.
+			for i := range 4 {
+				want := apply("a", strconv.Itoa(i+1))
+				cloud.publish(t, want)
+				began := time.Now()
+				streamstest.Eventually(t, "the change arrives", func() bool { return first.get("a") == string(want.Object) })
+				if took := time.Since(began); took > 15*time.Second { // the hub waits for an ack for twice as long
+					t.Errorf("change %d arrived after %s", i, took)
+				}
+			}
+		})
+	}
+}
+
+// waiting is how many pulls are open at the node's consumer.
+func waiting(t *testing.T, js jetstream.JetStream) int {
+	t.Helper()
+	consumer, err := js.Consumer(t.Context(), streams.DesiredStream, "edge_1")
+	if err != nil {
+		return 0 // it is about to be made anew
+	}
+	return consumer.CachedInfo().NumWaiting
+}
+
+// elsewhere is a server of the hub in which the node's consumer does not live.
+func elsewhere(t *testing.T, js jetstream.JetStream) (url string) {
+	t.Helper()
+	consumer, err := js.Consumer(t.Context(), streams.DesiredStream, "edge_1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	home := consumer.CachedInfo().Cluster.Leader
+	servers := js.Conn().Servers() // in the order of hub-0, hub-1, hub-2
+	return servers[(slices.Index([]string{"hub-0", "hub-1", "hub-2"}, home)+1)%len(servers)]
+}
