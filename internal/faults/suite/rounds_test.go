@@ -46,6 +46,7 @@ func TestRounds(t *testing.T) {
 	}
 	shared.settle(t)
 	began, played := time.Now(), 0
+	var waits []time.Duration
 	for n := first; n < first+rounds && time.Now().Before(deadline); n++ {
 		ok := t.Run(strconv.FormatUint(n, 10), func(t *testing.T) {
 			defer func() {
@@ -55,6 +56,7 @@ func TestRounds(t *testing.T) {
 				}
 			}()
 			shared.round(t, seed, n)
+			waits = append(waits, shared.prompt(t, n)...)
 		})
 		played++
 		if !ok && os.Getenv("KEEP_GOING") == "" {
@@ -62,7 +64,34 @@ func TestRounds(t *testing.T) {
 		}
 	}
 	t.Logf("%d rounds of seed %d from %d in %s", played, seed, first, time.Since(began).Round(time.Second))
+	if slices.Sort(waits); len(waits) != 0 {
+		t.Logf("of %d changes after the rounds: p50 %s, p99 %s, worst %s", len(waits),
+			waits[len(waits)/2].Round(time.Millisecond), waits[len(waits)*99/100].Round(time.Millisecond), waits[len(waits)-1].Round(time.Millisecond))
+	}
 }
+
+// prompt makes some changes of each gateway, one after the other, and fails the test if one takes its time: when all is well, nothing
+// that a fault left behind may make a change wait. It returns how long each took to the gateway's disk.
+func (r *rig) prompt(t *testing.T, round uint64) (waits []time.Duration) {
+	t.Helper()
+	for i := range probes {
+		for _, node := range nodes {
+			took := r.takes(t, node, faults.Name(node, "map", 0), fmt.Sprintf("after round %d, %d", round, i))
+			if took > promptly {
+				t.Errorf("change %d of %s after the round took %s, more than %s", i, node, took.Round(time.Millisecond), promptly)
+			}
+			waits = append(waits, took)
+		}
+	}
+	return waits
+}
+
+const (
+	// probes is how many changes prompt makes of each gateway: what two ask for, the hub gives them by turns.
+	probes = 3
+	// promptly is far more than a change takes on a busy machine, and less than anything waits that was given to nobody.
+	promptly = 5 * time.Second
+)
 
 func (r *rig) round(t *testing.T, seed, n uint64) {
 	t.Helper()
