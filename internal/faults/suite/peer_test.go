@@ -60,18 +60,25 @@ func (r *rig) takes(t *testing.T, node, name, value string) time.Duration {
 	return time.Since(began)
 }
 
+// arrives waits until a gateway has a value on its disk.
 func (r *rig) arrives(t *testing.T, node, name, value string) {
 	t.Helper()
+	if err := r.arrived(t.Context(), node, name, value); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (r *rig) arrived(ctx context.Context, node, name, value string) error {
 	tick := time.NewTicker(10 * time.Millisecond) // finer than eventually: it is a measurement too
 	defer tick.Stop()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	for {
 		var o corev1.ConfigMap
 		if err := r.has(ctx, node, "configmaps", name, &o); err == nil && o.Data["n"] == value {
-			return
+			return nil
 		} else if ctx.Err() != nil {
-			t.Fatalf("%s of %s is %q after %s, want %q: %v", name, node, o.Data["n"], patience, value, err)
+			return fmt.Errorf("%s of %s is %q after %s, want %q: %w", name, node, o.Data["n"], patience, value, errors.Join(ctx.Err(), err))
 		}
 		<-tick.C
 	}

@@ -1,0 +1,82 @@
+package suite_test
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/frond-edge/frond/internal/devcluster"
+	"github.com/frond-edge/frond/internal/faults"
+)
+
+// TestNoNodeWaitsForAReplica stops, resumes, kills and adds each cloudcore, and right after each of that changes an object of every
+// gateway again and again: none may wait for longer than a takeover takes. The peer is away for 34 to 39 s. REPLICA_PAUSE is how
+// long a cloudcore is stopped.
+func TestNoNodeWaitsForAReplica(t *testing.T) {
+	pause := 4 * time.Second
+	if value := os.Getenv("REPLICA_PAUSE"); value != "" {
+		var err error
+		if pause, err = time.ParseDuration(value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	shared.settle(t)
+	for _, replica := range []string{"cloudcore-1", "cloudcore-2"} {
+		for _, event := range []struct {
+			name string
+			call func(c *devcluster.Cluster) error
+			last time.Duration
+		}{
+			{"paused", func(c *devcluster.Cluster) error { return c.Pause(t.Context(), replica) }, pause},
+			{"resumed", func(c *devcluster.Cluster) error { return c.Resume(t.Context(), replica) }, 4 * time.Second},
+			{"killed", func(c *devcluster.Cluster) error { return c.Kill(t.Context(), replica) }, 4 * time.Second},
+			{"added", func(c *devcluster.Cluster) error { return c.Launch(t.Context(), replica) }, 4 * time.Second},
+		} {
+			shared.must(t, event.call)
+			waits := shared.keepsChanging(t, replica+event.name, event.last)
+			slices.Sort(waits)
+			worst := waits[len(waits)-1]
+			t.Logf("%s %s: of %d changes p50 %s, worst %s", replica, event.name, len(waits),
+				waits[len(waits)/2].Round(time.Millisecond), worst.Round(time.Millisecond))
+			if worst > felt {
+				t.Errorf("a change waited for %s when %s was %s", worst.Round(time.Millisecond), replica, event.name)
+			}
+		}
+		shared.settle(t)
+	}
+}
+
+// felt is the 2 s of the promise, and as much again for a machine that has other work.
+const felt = 4 * time.Second
+
+// keepsChanging changes one object of each gateway for a time, each change when the one before has arrived, and returns how long each took.
+func (r *rig) keepsChanging(t *testing.T, label string, d time.Duration) []time.Duration {
+	t.Helper()
+	times := make([][]time.Duration, len(nodes))
+	var g errgroup.Group
+	end := time.Now().Add(d)
+	for i, node := range nodes {
+		g.Go(func() error {
+			name := faults.Name(node, "map", 7)
+			for n := 0; n == 0 || time.Now().Before(end); n++ {
+				began, value := time.Now(), fmt.Sprintf("%s-%d", label, n)
+				if err := r.put(t.Context(), name, value); err != nil {
+					return err
+				}
+				if err := r.arrived(t.Context(), node, name, value); err != nil {
+					return err
+				}
+				times[i] = append(times[i], time.Since(began))
+			}
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	return slices.Concat(times...)
+}
