@@ -132,7 +132,7 @@ func (c *Cloud) assemble(ctx context.Context, nc, writer, tunnels *nats.Conn, id
 		return nil, fmt.Errorf("cache: %w", err)
 	}
 	metrics := streams.NewMetrics(c.metrics)
-	members := NewMembers(c.cfg.ID, kv, c.log.Named("members"))
+	members := NewMembers(c.cfg.ID, kv, func() []hubLink { return hubLinks(nc, writer, tunnels, ids.auth, ids.sys) }, c.log.Named("members"))
 	publisher, err := streams.NewPublisher(writer, metrics)
 	if err != nil {
 		return nil, err
@@ -301,6 +301,7 @@ func (c *Cloud) watchers(k core, also func(node string, beat wire.Beat)) (*twins
 		{Name: "csrs", Start: signed.Start},
 		{Name: "unwell", Start: lost.Start},
 		{Name: "deaths", Start: watch.Start},
+		{Name: "replicas", Start: c.severer(k, watch.died).Start},
 		{Name: "beats", Start: beats.Start},
 	}, nil
 }

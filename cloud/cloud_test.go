@@ -46,7 +46,7 @@ func TestOwnerSpreadsAndMovesLittle(t *testing.T) {
 // join runs one replica's view of the members until stop.
 func join(t *testing.T, self string, kv jetstream.KeyValue) (m *Members, stop func()) {
 	t.Helper()
-	m = NewMembers(self, kv, zaptest.NewLogger(t))
+	m = NewMembers(self, kv, nil, zaptest.NewLogger(t))
 	ctx, cancel := context.WithCancel(t.Context())
 	var g errgroup.Group
 	g.Go(func() error { return m.Start(ctx) })

@@ -36,7 +36,9 @@ type deaths struct {
 	// tell says to a node which server died. It must not block.
 	tell  func(node, server string) error
 	grace time.Duration
-	log   *zap.Logger
+	// died are servers that are gone, and cloudcores that are missed: what nodes had asked of either may be lost.
+	died chan string
+	log  *zap.Logger
 }
 
 // deaths makes the watch of the hub's servers.
@@ -63,14 +65,13 @@ func (c *Cloud) deaths(nc *nats.Conn, objects cache.Cache, members *Members) *de
 			return own, nil
 		},
 		tell:  func(node, server string) error { return streams.Order(nc, node, streams.VerbDied, []byte(server)) },
-		grace: deathGrace, log: c.log.Named("deaths"),
+		grace: deathGrace, died: make(chan string), log: c.log.Named("deaths"),
 	}
 }
 
 // Start watches until ctx ends and then returns nil.
 func (d *deaths) Start(ctx context.Context) error {
 	g, gctx := errgroup.WithContext(ctx)
-	died := make(chan string)
 	for _, url := range d.servers {
 		nc, err := d.dial(url)
 		if err != nil {
@@ -79,10 +80,10 @@ func (d *deaths) Start(ctx context.Context) error {
 		}
 		g.Go(func() error {
 			defer nc.Close()
-			return watchServer(gctx, nc, d.grace, died)
+			return watchServer(gctx, nc, d.grace, d.died)
 		})
 	}
-	g.Go(func() error { return d.announce(gctx, died) })
+	g.Go(func() error { return d.announce(gctx, d.died) })
 	return g.Wait()
 }
 
@@ -137,12 +138,12 @@ func (d *deaths) announce(ctx context.Context, died <-chan string) error {
 		case server := <-died:
 			nodes, err := d.nodes(ctx)
 			if err != nil {
-				d.log.Warn("nodes not told of the death of a hub server", zap.String("server", server), zap.Error(err))
+				d.log.Warn("nodes not told who died", zap.String("who", server), zap.Error(err))
 				continue
 			}
-			d.log.Info("hub server died, telling nodes", zap.String("server", server), zap.Int("nodes", len(nodes)))
+			d.log.Info("telling nodes who died", zap.String("who", server), zap.Int("nodes", len(nodes)))
 			if err := d.tellAll(ctx, server, nodes); err != nil {
-				d.log.Warn("nodes not told of the death of a hub server", zap.String("server", server), zap.Error(err))
+				d.log.Warn("nodes not told who died", zap.String("who", server), zap.Error(err))
 			}
 		}
 	}

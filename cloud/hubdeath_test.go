@@ -63,7 +63,7 @@ func TestNodesHearOfTheDeathOfAHubServer(t *testing.T) {
 			map[string]*atomic.Int32{"one": &ones, "two": &twos}[server].Add(1)
 			return nil
 		},
-		grace: 2 * time.Second, log: zaptest.NewLogger(t),
+		grace: 2 * time.Second, died: make(chan string), log: zaptest.NewLogger(t),
 	}
 	watch(t, d)
 	told := func(what string, want int32, count *atomic.Int32) {

@@ -2,6 +2,7 @@ package cloud
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/fnv"
@@ -41,10 +42,15 @@ const (
 type Members struct {
 	self string
 	kv   jetstream.KeyValue
-	log  *zap.Logger
+	// links are our own to the hub; nil: nobody asks.
+	links func() []hubLink
+	log   *zap.Logger
+	// missed tells of replicas that stopped without a word.
+	missed chan missed
 
 	mu      sync.Mutex
 	seen    map[string]time.Time // guarded by mu; last refresh by member
+	entries map[string]string    // guarded by mu; the last value by member
 	own     []refresh            // guarded by mu; the last refreshes of our own that were begun and may still count
 	heard   time.Time            // guarded by mu; when the newest of our own that arrived was begun
 	back    time.Time            // guarded by mu; when we came back last: before that we could not hear the others
@@ -65,9 +71,35 @@ type refresh struct {
 	at    time.Time
 }
 
-// NewMembers makes the view of one replica; until Start has seen its own entry it owns nothing.
-func NewMembers(self string, kv jetstream.KeyValue, log *zap.Logger) *Members {
-	return &Members{self: self, kv: kv, log: log, seen: map[string]time.Time{}, changed: make(chan struct{})}
+// entry is what a replica writes of itself. One of an older version is a time alone.
+type entry struct {
+	At time.Time `json:"at"`
+	// Links are its connections to the hub, for who misses it.
+	Links []hubLink `json:"links,omitempty"`
+}
+
+// hubLink is a client connection as the hub knows it.
+type hubLink struct {
+	Server string `json:"server"`
+	Client uint64 `json:"client"`
+}
+
+// missed is a replica that is not heard any more, though it did not say that it leaves.
+type missed struct {
+	member string
+	links  []hubLink
+}
+
+// missedKept is how many missed replicas may wait to be dealt with; more are not told of.
+const missedKept = 16
+
+// NewMembers makes the view of one replica; until Start has seen its own entry it owns nothing. links are its connections to the
+// hub, which the others learn; nil for none.
+func NewMembers(self string, kv jetstream.KeyValue, links func() []hubLink, log *zap.Logger) *Members {
+	return &Members{
+		self: self, kv: kv, links: links, log: log, missed: make(chan missed, missedKept),
+		seen: map[string]time.Time{}, entries: map[string]string{}, changed: make(chan struct{}),
+	}
 }
 
 // Owns reports whether this replica is the owner of a node by the view it has.
@@ -165,13 +197,15 @@ func (m *Members) refresh(ctx context.Context) error {
 	ticker := time.NewTicker(memberRefresh)
 	defer ticker.Stop()
 	for {
-		now := time.Now()
-		own := refresh{value: now.UTC().Format(time.RFC3339Nano), at: now}
+		own, err := m.next(time.Now())
+		if err != nil {
+			return err
+		}
 		m.mu.Lock()
 		m.begin(own)
 		m.mu.Unlock()
 		pctx, cancel := context.WithTimeout(ctx, memberPut)
-		_, err := m.kv.Put(pctx, m.self, []byte(own.value))
+		_, err = m.kv.Put(pctx, m.self, []byte(own.value))
 		cancel()
 		if err != nil && ctx.Err() == nil {
 			m.log.Debug("member not refreshed", zap.Error(err))
@@ -182,6 +216,16 @@ func (m *Members) refresh(ctx context.Context) error {
 		case <-ticker.C:
 		}
 	}
+}
+
+// next is our own next refresh.
+func (m *Members) next(now time.Time) (refresh, error) {
+	e := entry{At: now.UTC()}
+	if m.links != nil {
+		e.Links = m.links()
+	}
+	value, err := json.Marshal(e)
+	return refresh{value: string(value), at: now}, err
 }
 
 // watch hears the refreshes. A watch lives on one server of the hub and may end with it without a word; so one that has not
@@ -260,7 +304,7 @@ func (m *Members) refreshed(member, value string, now time.Time) {
 		}
 		m.hear(m.own[at].at, now)
 	}
-	m.seen[member] = now
+	m.seen[member], m.entries[member] = now, value
 	known := slices.Contains(m.live, member)
 	m.mu.Unlock()
 	if !known {
@@ -290,6 +334,7 @@ func (m *Members) hear(began, now time.Time) {
 func (m *Members) left(member string, now time.Time) {
 	m.mu.Lock()
 	delete(m.seen, member)
+	delete(m.entries, member)
 	m.mu.Unlock()
 	m.judge(now)
 }
@@ -309,7 +354,7 @@ func (m *Members) judge(now time.Time) {
 		if now.Sub(at) <= memberDead {
 			live = append(live, member)
 		} else {
-			delete(m.seen, member)
+			m.miss(member)
 		}
 	}
 	slices.Sort(live)
@@ -319,6 +364,20 @@ func (m *Members) judge(now time.Time) {
 	m.log.Info("members changed", zap.Strings("live", live))
 	m.live = live
 	m.turn(live)
+}
+
+// miss forgets a replica that stopped without a word, and tells of it. The caller holds mu.
+func (m *Members) miss(member string) {
+	var last entry
+	if json.Unmarshal([]byte(m.entries[member]), &last) != nil {
+		last.Links = nil // of an older version
+	}
+	select {
+	case m.missed <- missed{member: member, links: last.Links}:
+	default:
+	}
+	delete(m.seen, member)
+	delete(m.entries, member)
 }
 
 // turn begins a view. The caller holds mu.

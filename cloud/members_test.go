@@ -1,6 +1,7 @@
 package cloud
 
 import (
+	"encoding/json"
 	"slices"
 	"testing"
 	"time"
@@ -17,7 +18,7 @@ type clock struct {
 
 func newClock(t *testing.T) *clock {
 	t.Helper()
-	return &clock{Members: NewMembers("a", nil, zaptest.NewLogger(t)), now: time.Now()}
+	return &clock{Members: NewMembers("a", nil, nil, zaptest.NewLogger(t)), now: time.Now()}
 }
 
 // hears lets a refresh of each member arrive, our own as the newest that was begun.
@@ -127,5 +128,41 @@ func TestAgeCountsTheLongerClock(t *testing.T) {
 	}
 	if got := age(now.Add(-time.Second), now); got != time.Second {
 		t.Errorf("age %v", got)
+	}
+}
+
+// A replica that stops without a word is told of with the connections that it named last, which may be none; one that leaves is not.
+func TestWhoIsMissedIsToldOfWithItsConnections(t *testing.T) {
+	c := newClock(t)
+	c.links = func() []hubLink { return []hubLink{{Server: "S1", Client: 7}} }
+	own, err := c.next(c.now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, value := range []string{own.value, c.now.Format(time.RFC3339Nano), "{", `{"links":7}`} {
+		c.step("a")
+		c.refreshed("stopped", value, c.now)
+		c.refreshed("leaves", value, c.now)
+		c.left("leaves", c.now)
+		for range 5 {
+			c.step("a")
+		}
+		select {
+		case gone := <-c.missed:
+			var said entry
+			if err := json.Unmarshal([]byte(value), &said); err != nil {
+				said.Links = nil
+			}
+			if gone.member != "stopped" || !slices.Equal(gone.links, said.Links) {
+				t.Errorf("%q: told of %+v", value, gone)
+			}
+		default:
+			t.Errorf("%q: not told of who stopped", value)
+		}
+		select {
+		case gone := <-c.missed:
+			t.Errorf("%q: told of %+v, too", value, gone)
+		default:
+		}
 	}
 }

@@ -240,7 +240,7 @@ func (c *country) cloudcore(id string, cfg scopes.Config) *province {
 	if err != nil {
 		c.Fatal(err)
 	}
-	p.members = NewMembers(id, bucket(streams.MembersBucket), log)
+	p.members = NewMembers(id, bucket(streams.MembersBucket), nil, log)
 	if p.keeper, err = newScopes(cfg, kube, meta, objects, bucket(streams.RegistryBucket), p.members, func() *desired.Engine { return p.engine }, log); err != nil {
 		c.Fatal(err)
 	}

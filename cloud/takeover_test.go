@@ -46,7 +46,7 @@ func startReplica(b *testing.B, s *site, id string) *replica {
 	if err != nil {
 		b.Fatal(err)
 	}
-	r := &replica{nc: nc, members: NewMembers(id, kv, zap.NewNop())}
+	r := &replica{nc: nc, members: NewMembers(id, kv, nil, zap.NewNop())}
 	if r.engine, err = desired.New(desired.Config{NoServices: true}, objects, publisher, r.members, zap.NewNop()); err != nil {
 		b.Fatal(err)
 	}

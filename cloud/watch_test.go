@@ -57,7 +57,7 @@ func TestAWatchThatFellSilentIsGivenUp(t *testing.T) {
 	}
 	bucket := &silent{KeyValue: kv}
 	bucket.muted.Store(1)
-	m := NewMembers("a", bucket, zaptest.NewLogger(t))
+	m := NewMembers("a", bucket, nil, zaptest.NewLogger(t))
 	ctx, cancel := context.WithCancel(t.Context())
 	var g errgroup.Group
 	g.Go(func() error { return m.Start(ctx) })

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"go.uber.org/zap/zaptest"
@@ -98,5 +99,41 @@ func TestANodeAttachesAgainWhenItsServerDied(t *testing.T) {
 		order(home())
 		streamstest.Eventually(t, "another attach", func() bool { return attaches.Load() > before })
 		pulled()
+	}
+}
+
+// A cloudcore that is stopped takes a node's question along. Told of it, the node asks again, and does not wait for the answer.
+func TestANodeAsksAgainWhenACloudcoreDied(t *testing.T) {
+	t.Parallel()
+	hub := streamstest.Hub(t)
+	stopped := streamstest.Connect(t, hub)
+	asked := make(chan struct{}, 100)
+	sub, err := stopped.QueueSubscribe(streams.CallSubject("edge.1", streams.VerbAttach), "cloudcore", func(*nats.Msg) { asked <- struct{}{} })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stopped.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	store, node := newMemory(), streamstest.Node(t, hub, "edge.1")
+	delivery, err := streams.NewDelivery("edge.1", node, store, newLink(), streams.NewMetrics(nil), zaptest.NewLogger(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(t, delivery.Start)
+	<-asked
+	if err := sub.Unsubscribe(); err != nil {
+		t.Fatal(err)
+	}
+	if err := stopped.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	cloud := startCloud(t, hub, false)
+	cloud.publish(t, apply("a", "1"))
+	began := time.Now()
+	delivery.ServerDied("cloudcore-2")
+	streamstest.Eventually(t, "the node is served", func() bool { return store.get("a") != "" })
+	if took := time.Since(began); took > 7*time.Second { // the question itself waits for 15 s
+		t.Errorf("served after %s", took)
 	}
 }

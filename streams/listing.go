@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/internal/crash"
@@ -18,6 +19,10 @@ func (d *Delivery) attach(ctx context.Context, everything bool) (wire.AttachRepl
 	cursor, err := d.resume(ctx)
 	if err != nil {
 		return wire.AttachReply{}, err
+	}
+	select {
+	case <-d.died: // before anything was asked
+	default:
 	}
 	request := wire.AttachRequest{Cursor: cursor, Full: everything, Instance: d.instance}
 	var first *wire.AttachReply
@@ -110,7 +115,7 @@ func (d *Delivery) replace(ctx context.Context, last wire.AttachReply, full haul
 func (d *Delivery) page(ctx context.Context, request wire.AttachRequest) (wire.AttachReply, error) {
 	var reply wire.AttachReply
 	asked := time.Now()
-	if err := Call(ctx, d.nc, d.node, VerbAttach, request, &reply); err != nil {
+	if err := d.ask(ctx, request, &reply); err != nil {
 		if errors.Is(err, context.DeadlineExceeded) {
 			d.pace.unanswered()
 		}
@@ -125,6 +130,32 @@ func (d *Delivery) page(ctx context.Context, request wire.AttachRequest) (wire.A
 	}
 	d.pace.answered(size, time.Since(asked))
 	return reply, nil
+}
+
+// ask is the call of an attach. When a cloudcore or a server of the hub has died, the question may have gone with it: it is asked
+// again, as nobody would answer it.
+func (d *Delivery) ask(ctx context.Context, request wire.AttachRequest, reply *wire.AttachReply) error {
+	for {
+		cctx, cancel := context.WithCancelCause(ctx)
+		var g errgroup.Group
+		g.Go(func() error {
+			select {
+			case <-d.died:
+				cancel(errServerDied)
+			case <-cctx.Done():
+			}
+			return nil
+		})
+		err := Call(cctx, d.nc, d.node, VerbAttach, request, reply)
+		cancel(nil)
+		if wait := g.Wait(); wait != nil {
+			return wait
+		}
+		if err == nil || !errors.Is(context.Cause(cctx), errServerDied) {
+			return err
+		}
+		d.log.Info("asking again", zap.NamedError("because", errServerDied))
+	}
 }
 
 // readPage reads a page and tells whether the snapshot marker is in it. Garbage goes to the dead letters and stays in

@@ -16,7 +16,7 @@ const (
 	VerbReports = "reports" // report the Node and all pods again
 	VerbWho     = "who"     // every agent of this name sends a heartbeat with the payload in it
 	VerbFence   = "fence"   // the instance in the payload is shut out for FenceFor
-	VerbDied    = "died"    // the hub's server of the name in the payload is gone, and the consumers in its memory
+	VerbDied    = "died"    // the hub's server of the name in the payload is gone, and the consumers in its memory; or that cloudcore, and what it was asked
 )
 
 // orderQueue holds orders that come while one is obeyed; more are dropped, as the cloud repeats them.

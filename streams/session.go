@@ -26,8 +26,9 @@ func (d *Delivery) Resync() {
 	}
 }
 
-// ServerDied ends the present pull if its consumer lived in that server of the hub, so that the node attaches again at once. It
-// does not block; where it is not heard, missing heartbeats say the same, some seconds later.
+// ServerDied ends the present pull if its consumer lived in that server of the hub, so that the node attaches again at once. An
+// attach that waits for an answer asks again, whoever died: a server, or a cloudcore. It does not block; where it is not heard,
+// missing heartbeats and a missing answer say the same, some seconds later.
 func (d *Delivery) ServerDied(server string) {
 	select {
 	case d.died <- server:
@@ -94,7 +95,7 @@ func (d *Delivery) asked() bool {
 }
 
 var (
-	errServerDied  = errors.New("the hub's server with the consumer is gone")
+	errServerDied  = errors.New("a server of the hub, or a cloudcore, is gone")
 	errLinkChanged = errors.New("the link changed")
 	errResync      = errors.New("the cloud asks to attach for everything")
 )

@@ -62,6 +62,11 @@ func (s system) leafs(ctx context.Context, account string) (map[link]leaf, error
 	return links, nil
 }
 
+// Kick closes a client's connection to a server of the hub, whose system account sys belongs to. It says whether there was one.
+func Kick(ctx context.Context, sys *nats.Conn, server string, client uint64) (bool, error) {
+	return system{sys}.kick(ctx, link{Server: server, CID: client})
+}
+
 // kick closes a link. It says whether there was one.
 func (s system) kick(ctx context.Context, l link) (bool, error) {
 	request, err := json.Marshal(map[string]uint64{"cid": l.CID})

@@ -80,3 +80,25 @@ func (r *rig) keepsChanging(t *testing.T, label string, d time.Duration) []time.
 	}
 	return slices.Concat(times...)
 }
+
+// TestLinksBreakBesideAPausedReplica: a gateway whose link comes back is let in by any cloudcore, and asks any; to the hub one that
+// is stopped is there for 10 to 15 s, and without the others' help the change waits for 14 to 33 s.
+func TestLinksBreakBesideAPausedReplica(t *testing.T) {
+	for _, replica := range []string{"cloudcore-1", "cloudcore-2"} {
+		shared.settle(t)
+		shared.must(t, func(c *devcluster.Cluster) error { return c.Pause(t.Context(), replica) })
+		for _, node := range nodes {
+			shared.must(t, func(c *devcluster.Cluster) error { return c.Reset(t.Context(), node) })
+		}
+		waits := shared.keepsChanging(t, "beside "+replica, 0)
+		t.Logf("%s stopped and all links reset: the changes took %v", replica, waits)
+		if worst := slices.Max(waits); worst > letIn {
+			t.Errorf("a change waited for %s while %s was stopped", worst.Round(time.Millisecond), replica)
+		}
+	}
+	shared.settle(t)
+}
+
+// letIn is what the worst takes: 1.5 s until the stopped one is missed; or 3 s in which the hub waits for its word on a link, and then
+// up to 2 s until that is dialled again. The rest is for a machine that has other work.
+const letIn = 9 * time.Second

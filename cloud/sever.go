@@ -1,0 +1,92 @@
+package cloud
+
+import (
+	"context"
+
+	"github.com/nats-io/nats.go"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"github.com/frond-edge/frond/cloud/identity"
+)
+
+// severer closes the hub connections of a replica that is missed: one that was stopped, or whose machine is gone. To the hub it is
+// there until it has left two pings unanswered, for 10 to 15 s, and so long it is asked what others should answer: calls of nodes,
+// and whether a link may come in. One that lives after all connects again.
+type severer struct {
+	missed <-chan missed
+	// kick closes a connection and says whether there was one.
+	kick func(ctx context.Context, server string, client uint64) (bool, error)
+	// died tells the nodes, so that they ask again what the replica has not answered.
+	died    chan<- string
+	severed prometheus.Counter
+	log     *zap.Logger
+}
+
+func newSeverer(m <-chan missed, kick func(context.Context, string, uint64) (bool, error), died chan<- string, metrics prometheus.Registerer, log *zap.Logger) *severer {
+	s := &severer{
+		missed: m, kick: kick, died: died, log: log,
+		severed: prometheus.NewCounter(prometheus.CounterOpts{
+			Namespace: "frond", Name: "replica_connections_closed_total", Help: "Hub connections of cloudcores that stopped without a word, closed by this one.",
+		}),
+	}
+	metrics.MustRegister(s.severed)
+	return s
+}
+
+// Start works until ctx ends and then returns nil.
+func (s *severer) Start(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case gone := <-s.missed:
+			s.sever(ctx, gone)
+		}
+	}
+}
+
+// sever closes what there is, and then lets the nodes ask again: each other replica does the same, and twice is harmless.
+func (s *severer) sever(ctx context.Context, gone missed) {
+	closed := 0
+	for _, l := range gone.links {
+		there, err := s.kick(ctx, l.Server, l.Client)
+		if err != nil {
+			s.log.Warn("connection of a missed replica not closed", zap.String("replica", gone.member), zap.Error(err))
+		}
+		if there {
+			closed++
+			s.severed.Inc()
+		}
+	}
+	s.log.Info("a replica is missed", zap.String("replica", gone.member), zap.Int("closed", closed))
+	select {
+	case s.died <- gone.member:
+	case <-ctx.Done():
+	}
+}
+
+// severer makes the closer of what a missed replica has open. Where nobody is let in by cloudcores, it closes nothing.
+func (c *Cloud) severer(k core, died chan<- string) *severer {
+	kick := func(context.Context, string, uint64) (bool, error) { return false, nil }
+	if k.ids.sys != nil {
+		kick = func(ctx context.Context, server string, client uint64) (bool, error) {
+			return identity.Kick(ctx, k.ids.sys, server, client)
+		}
+	}
+	return newSeverer(k.members.missed, kick, died, c.metrics, c.log.Named("replicas"))
+}
+
+// hubLinks are those of the connections that are connected.
+func hubLinks(connections ...*nats.Conn) []hubLink {
+	var links []hubLink
+	for _, nc := range connections {
+		if nc == nil {
+			continue
+		}
+		if client, err := nc.GetClientID(); err == nil && nc.IsConnected() {
+			links = append(links, hubLink{Server: nc.ConnectedServerId(), Client: client})
+		}
+	}
+	return links
+}
