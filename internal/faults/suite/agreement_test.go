@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -106,10 +107,35 @@ func (r *rig) inKubernetes(ctx context.Context) (map[string]state, string) {
 		p := &pods.Items[i]
 		put("pods", p)
 		if p.DeletionTimestamp != nil || !ready(p) {
-			unsettled = append(unsettled, fmt.Sprintf("pod %s is %s, deleted %v", p.Name, p.Status.Phase, p.DeletionTimestamp))
+			unsettled = append(unsettled, waitsFor(p))
 		}
 	}
 	return all, strings.Join(unsettled, "; ")
+}
+
+// waitsFor says how far a pod has come: to a node, to the first word of its gateway, to its containers.
+func waitsFor(p *corev1.Pod) string {
+	says := fmt.Sprintf("pod %s made %s is %s", p.Name, p.CreationTimestamp.Format(time.TimeOnly), p.Status.Phase)
+	if p.DeletionTimestamp != nil {
+		says += ", to be gone by " + p.DeletionTimestamp.Format(time.TimeOnly)
+	}
+	switch {
+	case p.Spec.NodeName == "":
+		says += ", on no node"
+	case len(p.Status.ContainerStatuses) == 0:
+		says += ", its gateway has said nothing of it"
+	}
+	for _, c := range p.Status.ContainerStatuses {
+		switch {
+		case c.State.Waiting != nil:
+			says += ", container waits: " + c.State.Waiting.Reason
+		case c.State.Terminated != nil:
+			says += ", container ended " + c.State.Terminated.FinishedAt.Format(time.TimeOnly)
+		case c.State.Running != nil:
+			says += ", container runs since " + c.State.Running.StartedAt.Format(time.TimeOnly)
+		}
+	}
+	return says
 }
 
 func ready(p *corev1.Pod) bool {
