@@ -122,6 +122,9 @@ func waitsFor(p *corev1.Pod) string {
 	switch {
 	case p.Spec.NodeName == "":
 		says += ", on no node"
+		for _, c := range p.Status.Conditions {
+			says += fmt.Sprintf(" (%s since %s: %s)", c.Reason, c.LastTransitionTime.Format(time.TimeOnly), c.Message)
+		}
 	case len(p.Status.ContainerStatuses) == 0:
 		says += ", its gateway has said nothing of it"
 	}
