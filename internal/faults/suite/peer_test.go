@@ -69,18 +69,31 @@ func (r *rig) arrives(t *testing.T, node, name, value string) {
 }
 
 func (r *rig) arrived(ctx context.Context, node, name, value string) error {
-	tick := time.NewTicker(10 * time.Millisecond) // finer than eventually: it is a measurement too
+	return soon(ctx, func(ctx context.Context) error {
+		var o corev1.ConfigMap
+		if err := r.has(ctx, node, "configmaps", name, &o); err != nil || o.Data["n"] != value {
+			return fmt.Errorf("%s of %s is %q, want %q (%v)", name, node, o.Data["n"], value, err)
+		}
+		return nil
+	})
+}
+
+// soon waits until nothing is missing. It looks more often than eventually, as it is a measurement too.
+func soon(ctx context.Context, missing func(ctx context.Context) error) error {
+	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	for {
-		var o corev1.ConfigMap
-		if err := r.has(ctx, node, "configmaps", name, &o); err == nil && o.Data["n"] == value {
+		err := missing(ctx)
+		if err == nil {
 			return nil
-		} else if ctx.Err() != nil {
-			return fmt.Errorf("%s of %s is %q after %s, want %q: %w", name, node, o.Data["n"], patience, value, errors.Join(ctx.Err(), err))
 		}
-		<-tick.C
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("not within %s: %w", patience, err)
+		case <-tick.C:
+		}
 	}
 }
 

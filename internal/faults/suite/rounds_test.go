@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/frond-edge/frond/internal/devcluster"
 	"github.com/frond-edge/frond/internal/faults"
@@ -46,7 +47,7 @@ func TestRounds(t *testing.T) {
 	}
 	shared.settle(t)
 	began, played := time.Now(), 0
-	var waits []time.Duration
+	var down, up []time.Duration
 	for n := first; n < first+rounds && time.Now().Before(deadline); n++ {
 		ok := t.Run(strconv.FormatUint(n, 10), func(t *testing.T) {
 			defer func() {
@@ -56,7 +57,8 @@ func TestRounds(t *testing.T) {
 				}
 			}()
 			shared.round(t, seed, n)
-			waits = append(waits, shared.prompt(t, n)...)
+			took, heard := shared.prompt(t, n)
+			down, up = append(down, took...), append(up, heard...)
 		})
 		played++
 		if !ok && os.Getenv("KEEP_GOING") == "" {
@@ -64,15 +66,18 @@ func TestRounds(t *testing.T) {
 		}
 	}
 	t.Logf("%d rounds of seed %d from %d in %s", played, seed, first, time.Since(began).Round(time.Second))
-	if slices.Sort(waits); len(waits) != 0 {
-		t.Logf("of %d changes after the rounds: p50 %s, p99 %s, worst %s", len(waits),
-			waits[len(waits)/2].Round(time.Millisecond), waits[len(waits)*99/100].Round(time.Millisecond), waits[len(waits)-1].Round(time.Millisecond))
+	for what, waits := range map[string][]time.Duration{"changes": down, "events": up} {
+		if slices.Sort(waits); len(waits) != 0 {
+			t.Logf("of %d %s after the rounds: p50 %s, p99 %s, worst %s", len(waits), what,
+				waits[len(waits)/2].Round(time.Millisecond), waits[len(waits)*99/100].Round(time.Millisecond), waits[len(waits)-1].Round(time.Millisecond))
+		}
 	}
 }
 
-// prompt makes some changes of each gateway, one after the other, and fails the test if one takes its time: when all is well, nothing
-// that a fault left behind may make a change wait. It returns how long each took to the gateway's disk.
-func (r *rig) prompt(t *testing.T, round uint64) (waits []time.Duration) {
+// prompt makes some changes of each gateway and has it say something, one after the other, and fails the test if one takes its time:
+// when all is well, nothing that a fault left behind may make anything wait. It returns how long each change took to the gateway's
+// disk, and each event to Kubernetes.
+func (r *rig) prompt(t *testing.T, round uint64) (down, up []time.Duration) {
 	t.Helper()
 	for i := range probes {
 		for _, node := range nodes {
@@ -80,16 +85,31 @@ func (r *rig) prompt(t *testing.T, round uint64) (waits []time.Duration) {
 			if took > promptly {
 				t.Errorf("change %d of %s after the round took %s, more than %s", i, node, took.Round(time.Millisecond), promptly)
 			}
-			waits = append(waits, took)
+			down = append(down, took)
+			began, event := time.Now(), fmt.Sprintf("e%d", time.Now().UnixNano())
+			if err := r.says(t.Context(), node, event, 10); err != nil {
+				t.Errorf("%s after the round: %v", node, err)
+				continue
+			}
+			if err := soon(t.Context(), func(ctx context.Context) error {
+				_, err := r.kube.CoreV1().Events(faults.Namespace).Get(ctx, event, metav1.GetOptions{})
+				return err
+			}); err != nil {
+				t.Errorf("event %d of %s after the round: %v", i, node, err)
+			}
+			if took = time.Since(began); took > promptly {
+				t.Errorf("event %d of %s after the round took %s, more than %s", i, node, took.Round(time.Millisecond), promptly)
+			}
+			up = append(up, took)
 		}
 	}
-	return waits
+	return down, up
 }
 
 const (
 	// probes is how many changes prompt makes of each gateway: what two ask for, the hub gives them by turns.
 	probes = 3
-	// promptly is far more than a change takes on a busy machine, and less than anything waits that was given to nobody.
+	// promptly is far more than anything takes on a busy machine, and less than what was given to nobody waits.
 	promptly = 5 * time.Second
 )
 
