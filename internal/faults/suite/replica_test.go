@@ -53,7 +53,8 @@ func TestNoNodeWaitsForAReplica(t *testing.T) {
 // felt is the 2 s of the promise, and as much again for a machine that has other work.
 const felt = 4 * time.Second
 
-// keepsChanging changes one object of each gateway for a time, each change when the one before has arrived, and returns how long each took.
+// keepsChanging changes one object of each gateway for a time, each change soon after the one before has arrived, and returns how long
+// each took.
 func (r *rig) keepsChanging(t *testing.T, label string, d time.Duration) []time.Duration {
 	t.Helper()
 	times := make([][]time.Duration, len(nodes))
@@ -71,6 +72,7 @@ func (r *rig) keepsChanging(t *testing.T, label string, d time.Duration) []time.
 					return err
 				}
 				times[i] = append(times[i], time.Since(began))
+				<-time.After(pace)
 			}
 			return nil
 		})
