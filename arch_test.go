@@ -25,6 +25,7 @@ var ranks = map[string]int{
 	"internal/lifecycle":   0,
 	"internal/logging":     0,
 	"internal/powercut":    0,
+	"internal/await":       0,
 	"internal/toolchain":   0,
 	"internal/kubetest":    1,
 	"leaf":                 1,

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/internal/await"
 	"github.com/frond-edge/frond/internal/devcluster"
 	"github.com/frond-edge/frond/internal/toolchain"
 )
@@ -139,33 +140,10 @@ func restConfig(t testing.TB) *rest.Config {
 	return cfg
 }
 
-// tryTimeout bounds one look, so that one call that hangs is not all that was tried.
-const tryTimeout = 20 * time.Second
-
 // eventually waits until a condition holds; the condition says what is missing, "" when it holds.
 func eventually(t *testing.T, what string, missing func(ctx context.Context) string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	ticker := time.NewTicker(200 * time.Millisecond)
-	defer ticker.Stop()
-	var last string
-	for {
-		try, cancel := context.WithTimeout(ctx, tryTimeout)
-		now := missing(try)
-		cancel()
-		if now == "" {
-			return
-		}
-		if ctx.Err() == nil || last == "" { // the last try was cut short and tells nothing
-			last = now
-		}
-		select {
-		case <-ctx.Done():
-			t.Fatalf("%s: not within %s: %s", what, patience, last)
-		case <-ticker.C:
-		}
-	}
+	await.Until(t, what, patience, 200*time.Millisecond, await.Said(missing))
 }
 
 // pods lists pods by label selector.

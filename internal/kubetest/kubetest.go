@@ -29,6 +29,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/frond-edge/frond/internal/await"
 	"github.com/frond-edge/frond/internal/toolchain"
 )
 
@@ -203,19 +204,5 @@ func (c *Cluster) Limited(t testing.TB, user string, rules []rbacv1.PolicyRule) 
 // Eventually polls a condition until it holds, and fails the test with what the condition last said after the limit.
 func Eventually(t testing.TB, limit time.Duration, condition func() error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), limit)
-	defer cancel()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := condition()
-		if err == nil {
-			return
-		}
-		select {
-		case <-ctx.Done():
-			t.Fatalf("not within %v: %v", limit, err)
-		case <-tick.C:
-		}
-	}
+	await.Until(t, "it does not hold", limit, 20*time.Millisecond, func(context.Context) error { return condition() })
 }

@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
+	"github.com/frond-edge/frond/internal/await"
 	"github.com/frond-edge/frond/internal/kubetest"
 	"github.com/frond-edge/frond/internal/toolchain"
 )
@@ -130,39 +131,8 @@ func decoded[T any](t *testing.T, out string) (v T) {
 	return v
 }
 
-// tryTimeout bounds one look, so that one call that hangs is not all that was tried.
-const tryTimeout = 20 * time.Second
-
 // eventually waits until a condition holds; it says what is missing.
 func eventually(t *testing.T, what string, missing func(ctx context.Context) error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	tick := time.NewTicker(200 * time.Millisecond)
-	defer tick.Stop()
-	var last error
-	for {
-		try, cancel := context.WithTimeout(ctx, tryTimeout)
-		now := missing(try)
-		cancel()
-		if now == nil {
-			return
-		}
-		if ended := (*endedError)(nil); errors.As(now, &ended) {
-			t.Fatalf("%s: %v", what, now)
-		}
-		if ctx.Err() == nil || last == nil { // the last try was cut short and tells nothing
-			last = now
-		}
-		select {
-		case <-ctx.Done():
-			t.Fatalf("%s: not within %s: %v", what, patience, last)
-		case <-tick.C:
-		}
-	}
+	await.Until(t, what, patience, 200*time.Millisecond, missing)
 }
-
-// endedError says that there is nothing to wait for any more.
-type endedError struct{ error }
-
-func (e *endedError) Unwrap() error { return e.error }

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/frond-edge/frond/internal/await"
 )
 
 // machine is a gateway: systemd is its process 1, /etc and /var/lib are its disk. It has the two programs and nothing of Frond's.
@@ -113,7 +115,7 @@ func (m *machine) boot(t *testing.T) {
 	m.process = m.start(t, "/lib/systemd/systemd", "--system", "--unit=multi-user.target", "--log-target=console", "--show-status=no")
 	eventually(t, m.name+" boots", func(ctx context.Context) error {
 		if err := m.alive(); err != nil {
-			return &endedError{err}
+			return await.Never(err)
 		}
 		parent := m.cmd.Process.Pid
 		children, err := os.ReadFile(fmt.Sprintf("/proc/%[1]d/task/%[1]d/children", parent))

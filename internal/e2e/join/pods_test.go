@@ -20,6 +20,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/frond-edge/frond/internal/await"
 	"github.com/frond-edge/frond/internal/devcluster/wan"
 )
 
@@ -176,7 +177,7 @@ func (c *cloud) reach(t *testing.T, netns string) []string {
 // ready asks a pod as the kubelet of its node would.
 func (c *cloud) ready(ctx context.Context, p *pod) error {
 	if err := p.alive(); err != nil {
-		return &endedError{fmt.Errorf("%s: %w", p.name, err)}
+		return await.Never(fmt.Errorf("%s: %w", p.name, err))
 	}
 	container := p.spec.Containers[0]
 	probe, port := container.ReadinessProbe.HTTPGet, 0

@@ -189,6 +189,9 @@ func (r *rig) inStream(ctx context.Context, node string) (state, error) {
 	return s, nil
 }
 
+// noteTimeout bounds the questions of keepEvidence.
+const noteTimeout = 20 * time.Second
+
 // keepEvidence copies logs and histories of a run that failed, and writes down how things stand.
 func (r *rig) keepEvidence(ctx context.Context, dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -207,7 +210,7 @@ func (r *rig) keepEvidence(ctx context.Context, dir string) error {
 	if out, err := exec.CommandContext(ctx, "cp", args...).CombinedOutput(); err != nil {
 		return fmt.Errorf("%w: %s", err, out)
 	}
-	ctx, cancel := context.WithTimeout(ctx, tryTimeout)
+	ctx, cancel := context.WithTimeout(ctx, noteTimeout)
 	defer cancel()
 	notes := map[string]func() (string, error){
 		"pods.yaml": func() (string, error) {

@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/frond-edge/frond/internal/await"
 	"github.com/frond-edge/frond/internal/devcluster"
 	"github.com/frond-edge/frond/internal/faults"
 	"github.com/frond-edge/frond/internal/history"
@@ -193,9 +194,6 @@ func (r *rig) heal(ctx context.Context, t *testing.T) {
 	}
 }
 
-// tryTimeout bounds one look at everything.
-const tryTimeout = 20 * time.Second
-
 // said is an error's text, "" for none.
 func said(err error) string {
 	if err == nil {
@@ -207,27 +205,7 @@ func said(err error) string {
 // eventually waits until a condition holds; the condition says what is missing, "" when it holds.
 func (r *rig) eventually(t *testing.T, what string, limit time.Duration, missing func(ctx context.Context) string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), limit)
-	defer cancel()
-	ticker := time.NewTicker(200 * time.Millisecond)
-	defer ticker.Stop()
-	var last string
-	for {
-		try, cancel := context.WithTimeout(ctx, tryTimeout)
-		now := missing(try)
-		cancel()
-		if now == "" {
-			return
-		}
-		if ctx.Err() == nil || last == "" { // the last try was cut short and tells nothing
-			last = now
-		}
-		select {
-		case <-ctx.Done():
-			t.Fatalf("%s: not within %s: %s", what, limit, last)
-		case <-ticker.C:
-		}
-	}
+	await.Until(t, what, limit, 200*time.Millisecond, await.Said(missing))
 }
 
 // judge reads what the gateways wrote down since the last time and fails the test for each breach of a promise.

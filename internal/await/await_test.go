@@ -1,0 +1,69 @@
+package await_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/frond-edge/frond/internal/await"
+)
+
+// recorder is a test that fails without ending this one.
+type recorder struct {
+	testing.TB
+	said string
+}
+
+func (r *recorder) Helper() {}
+
+func (r *recorder) Fatalf(format string, args ...any) {
+	r.said = fmt.Sprintf(format, args...)
+	runtime.Goexit()
+}
+
+func fails(t *testing.T, limit time.Duration, missing func(ctx context.Context) error) string {
+	t.Helper()
+	r, done := &recorder{TB: t}, make(chan struct{})
+	go func() {
+		defer close(done)
+		await.Until(r, "it", limit, time.Millisecond, missing)
+	}()
+	<-done
+	return r.said
+}
+
+func TestUntil(t *testing.T) {
+	looks := 0
+	third := func(context.Context) error {
+		if looks++; looks < 3 {
+			return errors.New("not yet")
+		}
+		return nil
+	}
+	if said := fails(t, time.Minute, third); said != "" || looks != 3 {
+		t.Errorf("%d looks, %q", looks, said)
+	}
+	last := fails(t, 50*time.Millisecond, await.Said(func(ctx context.Context) string {
+		if ctx.Err() != nil {
+			return "cut short"
+		}
+		return "two of three"
+	}))
+	if !strings.Contains(last, "it: not within 50ms: two of three") {
+		t.Errorf("after the limit: %q", last)
+	}
+	looks = 0
+	if said := fails(t, time.Minute, func(context.Context) error {
+		looks++
+		return fmt.Errorf("about it: %w", await.Never(context.Canceled))
+	}); looks != 1 || said != "it: about it: context canceled" {
+		t.Errorf("%d looks at what never comes, %q", looks, said)
+	}
+	if err := await.Said(func(context.Context) string { return "" })(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
