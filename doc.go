@@ -34,7 +34,7 @@
 //
 // internal/devcluster makes all of it real on one machine, for `frond dev` and for internal/e2e; internal/toolchain
 // builds the Kubernetes control plane, containerd and the rest from modules (tools/…); internal/kubetest starts a
-// control plane for tests; internal/devcluster/pki makes Kubernetes' certificates. loadtest measures. internal/lifecycle,
+// control plane for tests, internal/await waits in them; internal/devcluster/pki makes Kubernetes' certificates. loadtest measures. internal/lifecycle,
 // internal/program, internal/logging, internal/splice, internal/health, internal/certs, internal/hostaddr and internal/buildinfo
 // are small and shared.
 //

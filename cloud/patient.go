@@ -2,6 +2,7 @@ package cloud
 
 import (
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	utilnet "k8s.io/apimachinery/pkg/util/net"
@@ -15,8 +16,8 @@ const (
 	patientFor = 30 * time.Second
 )
 
-// patiently makes reads wait for an apiserver that is away. Without it each informer steps back by itself, up to a minute, and
-// nodes get what changed that much later than the apiserver is back.
+// patiently makes reads wait for an apiserver that is away, or has just started and has no storage or roles yet. Without it each
+// informer steps back by itself, up to a minute, and nodes get what changed that much later than the apiserver is back.
 func patiently(config *rest.Config) *rest.Config {
 	config = rest.CopyConfig(config)
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
@@ -25,10 +26,12 @@ func patiently(config *rest.Config) *rest.Config {
 	return config
 }
 
-// patient repeats reads that nobody took.
+// patient repeats reads that nobody took, or that an apiserver took too early.
 type patient struct {
 	next       http.RoundTripper
 	try, limit time.Duration
+	// served says that a read was answered once: then a right that is missing was there, and comes back.
+	served atomic.Bool
 }
 
 func (p *patient) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -37,15 +40,34 @@ func (p *patient) RoundTrip(r *http.Request) (*http.Response, error) {
 	defer ticker.Stop()
 	for {
 		response, err := p.next.RoundTrip(r)
-		if err == nil || r.Method != http.MethodGet || !away(err) || time.Since(begin) >= p.limit {
+		if r.Method != http.MethodGet || time.Since(begin) >= p.limit || !p.early(response, err) {
 			return response, err
 		}
 		select {
 		case <-r.Context().Done():
-			return nil, err
+			return response, err
 		case <-ticker.C:
 		}
+		if err == nil {
+			_ = response.Body.Close() // not read to its end: the connection may go
+		}
 	}
+}
+
+// early reports whether a read should be tried again, as the apiserver is away or has just started.
+func (p *patient) early(response *http.Response, err error) bool {
+	if err != nil {
+		return away(err)
+	}
+	switch code := response.StatusCode; {
+	case code == http.StatusForbidden:
+		return p.served.Load()
+	case code >= http.StatusInternalServerError:
+		return true
+	case code < http.StatusBadRequest:
+		p.served.Store(true)
+	}
+	return false
 }
 
 // away reports whether nobody was there to take a request, or to answer it.

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -57,6 +59,83 @@ func TestReadsWaitForAnApiserverThatIsAway(t *testing.T) {
 			}
 			if server.tried > tt.tries || tt.want && server.tried != tt.tries {
 				t.Errorf("%d tries, want %d", server.tried, tt.tries)
+			}
+		})
+	}
+}
+
+// answering is an apiserver that answers one after the other; the last answer stays.
+type answering struct {
+	codes  []int
+	asked  int
+	bodies []*answer
+}
+
+// answer tells whether it was closed.
+type answer struct {
+	io.Reader
+	closed bool
+}
+
+func (b *answer) Close() error { b.closed = true; return nil }
+
+func (a *answering) RoundTrip(r *http.Request) (*http.Response, error) {
+	code := a.codes[min(a.asked, len(a.codes)-1)]
+	a.asked++
+	b := &answer{Reader: strings.NewReader("said")}
+	a.bodies = append(a.bodies, b)
+	return &http.Response{StatusCode: code, Body: b, Request: r}, nil
+}
+
+// TestReadsWaitForAnApiserverThatStarts: one that has just started may have no storage yet, and not know the roles; that a right is
+// missing from the beginning is told at once.
+func TestReadsWaitForAnApiserverThatStarts(t *testing.T) {
+	const ok, forbidden, internal, unavailable = http.StatusOK, http.StatusForbidden, http.StatusInternalServerError, http.StatusServiceUnavailable
+	for name, tt := range map[string]struct {
+		method string
+		limit  time.Duration
+		codes  []int // the first is the answer to the read before
+		want   int
+		asked  int
+	}{
+		"roles not read":           {http.MethodGet, time.Minute, []int{ok, forbidden, forbidden, ok}, ok, 4},
+		"storage away":             {http.MethodGet, time.Minute, []int{ok, internal, unavailable, ok}, ok, 4},
+		"never had the right":      {http.MethodGet, time.Minute, []int{forbidden, forbidden, ok}, forbidden, 2},
+		"storage away at a start":  {http.MethodGet, time.Minute, []int{unavailable, ok, ok}, ok, 3},
+		"right taken away":         {http.MethodGet, 0, []int{ok, forbidden}, forbidden, 2},
+		"not found":                {http.MethodGet, time.Minute, []int{ok, http.StatusNotFound}, http.StatusNotFound, 2},
+		"history gone":             {http.MethodGet, time.Minute, []int{ok, http.StatusGone}, http.StatusGone, 2},
+		"a write is not repeated":  {http.MethodPatch, time.Minute, []int{ok, unavailable, ok}, unavailable, 2},
+		"its own pause is for who": {http.MethodGet, time.Minute, []int{ok, http.StatusTooManyRequests}, http.StatusTooManyRequests, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := &answering{codes: tt.codes}
+			p := &patient{next: server, try: time.Millisecond, limit: tt.limit}
+			var got *http.Response
+			for _, method := range []string{http.MethodGet, tt.method} {
+				r, err := http.NewRequestWithContext(t.Context(), method, "http://apiserver", nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got, err = p.RoundTrip(r); err != nil {
+					t.Fatal(err)
+				}
+				defer func() { _ = got.Body.Close() }()
+			}
+			if got.StatusCode != tt.want || server.asked != tt.asked {
+				t.Errorf("%d after %d questions, want %d after %d", got.StatusCode, server.asked, tt.want, tt.asked)
+			}
+			if said, err := io.ReadAll(got.Body); err != nil || string(said) != "said" {
+				t.Errorf("the answer is read already: %q, %v", said, err)
+			}
+			closed := 0
+			for _, b := range server.bodies {
+				if b.closed {
+					closed++
+				}
+			}
+			if closed != server.asked-2 {
+				t.Errorf("%d of %d answers are closed, want all but the two that were given on", closed, server.asked)
 			}
 		})
 	}
