@@ -1,6 +1,7 @@
 package suite_test
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"slices"
@@ -104,3 +105,32 @@ func TestLinksBreakBesideAPausedReplica(t *testing.T) {
 // letIn is what the worst takes: 1.5 s until the stopped one is missed; or 3 s in which the hub waits for its word on a link, and then
 // up to 2 s until that is dialled again. The rest is for a machine that has other work.
 const letIn = 9 * time.Second
+
+// TestChangesComeSoonAfterAnApiserverIsBack: one that has just started answers its first watchers that it has no storage, or does not
+// know their rights. With client-go alone each kind of object is then heard again up to half a minute later, by every cloudcore.
+func TestChangesComeSoonAfterAnApiserverIsBack(t *testing.T) {
+	shared.settle(t)
+	var all []time.Duration
+	for i := range 4 {
+		for _, part := range []string{"etcd", "apiserver"} {
+			shared.must(t, func(c *devcluster.Cluster) error { return c.Kill(t.Context(), part) })
+		}
+		for _, part := range []string{"apiserver", "etcd"} { // the storage comes last
+			shared.must(t, func(c *devcluster.Cluster) error { return c.Launch(t.Context(), part) })
+			<-time.After(time.Second)
+		}
+		shared.eventually(t, "the apiserver is ready", patience, func(ctx context.Context) string {
+			return said(shared.do(func(c *devcluster.Cluster) error { return c.Ready(ctx, "apiserver") }))
+		})
+		waits := shared.keepsChanging(t, fmt.Sprint("back ", i), 2*time.Second) // a watch that lives for less counts as failed
+		t.Logf("after it was ready, of %d changes the slowest took %s", len(waits), slices.Max(waits).Round(time.Millisecond))
+		all = append(all, waits...)
+	}
+	if worst := slices.Max(all); worst > heardAgain {
+		t.Errorf("a change waited for %s after the apiserver was ready", worst.Round(time.Millisecond))
+	}
+	shared.settle(t)
+}
+
+// heardAgain is far more than a watch needs to begin again, and less than the third step back of client-go.
+const heardAgain = 6 * time.Second
