@@ -40,7 +40,14 @@ func (a *Applier) csiNode(ctx context.Context, m wire.Message) error {
 			return a.drop(m, replaced)
 		}
 		if missing {
-			made := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: m.Node, Annotations: reported.Annotations}, Spec: reported.Spec}
+			node, err := a.own.CoreV1().Nodes().Get(ctx, m.Node, metav1.GetOptions{})
+			if err != nil {
+				return fmt.Errorf("read its owner: %w", err)
+			}
+			made := &storagev1.CSINode{Spec: reported.Spec, ObjectMeta: metav1.ObjectMeta{
+				Name: m.Node, Annotations: reported.Annotations,
+				OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}}, // it ends with the Node
+			}}
 			if _, err := a.node.StorageV1().CSINodes().Create(ctx, made, metav1.CreateOptions{}); err != nil {
 				return err
 			}

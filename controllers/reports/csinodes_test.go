@@ -25,6 +25,9 @@ func TestTheDriversOfANodeAreWritten(t *testing.T) {
 	if err != nil || len(got.Spec.Drivers) != 1 {
 		t.Fatalf("made offline: %+v, %v", got, err)
 	}
+	if o := got.OwnerReferences; len(o) != 1 || o[0].Kind != "Node" || o[0].Name != node.Name || o[0].UID != node.UID {
+		t.Errorf("owners %+v, want the Node, with which it ends", o)
+	}
 	next := got.DeepCopy()
 	next.Spec.Drivers = append(next.Spec.Drivers, storagev1.CSINodeDriver{Name: "other.csi.example.com", NodeID: "two"})
 	w.handle(message(next))

@@ -144,6 +144,9 @@ func (j *Judge) opened(line history.Line) {
 		return // a last commit was not written down any more
 	}
 	for key, o := range before {
+		if j.deletions.before(o.UID, line.Time) {
+			continue // of a commit that the death cut short, which has its tombstone and not its cursor
+		}
 		if _, still := l.held[key]; !still && o.UID != "" && key.Resource != "pods" { // a pod may end by the node's own word
 			j.fault(line, "%s, saved at %d, is missing after a restart", key.Human(), o.Sequence)
 		}

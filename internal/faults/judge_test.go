@@ -120,8 +120,11 @@ func TestJudge(t *testing.T) {
 			want:  []string{"acked up to 5"},
 		},
 		"an object lost in a restart": {
+			lines: []history.Line{empty, at(history.Applied, 5, holds(a, "u", 10)), at(history.Opened, 5)},
+			want:  []string{"nobody had deleted", "missing after a restart"},
+		},
+		"a tombstone that was saved before its cursor": {
 			lines: []history.Line{empty, at(history.Applied, 5, holds(a, "u-deleted", 10)), at(history.Opened, 5)},
-			want:  []string{"missing after a restart"},
 		},
 		"the cursor goes back": {
 			lines: []history.Line{empty, at(history.Applied, 5), at(history.Applied, 4)},

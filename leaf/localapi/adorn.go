@@ -5,11 +5,16 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/frond-edge/frond/api/wire"
 )
 
-// Two objects are shown otherwise than the cloud has them, so that what runs here comes to the local API with nothing
-// changed in its manifests. The store and its census keep the cloud's own words.
+// Some objects are shown otherwise than the cloud has them, so that what runs here comes to the local API with nothing
+// changed in its manifests, and finds what it must to be ready. The store and its census keep the cloud's own words.
 
 const (
 	rootCA    = "kube-root-ca.crt"
@@ -18,6 +23,9 @@ const (
 
 // adorned returns the function that changes a resource's objects on their way to clients, or nil.
 func (s *Server) adorned(r *resource) func(runtime.Object) {
+	if r.gvr == storage("csinodes") {
+		return s.ownCSINode
+	}
 	if s.pods == nil {
 		return nil
 	}
@@ -65,4 +73,23 @@ func (s *Server) leadLocal(obj runtime.Object) {
 	for i := range slice.Ports {
 		slice.Ports[i].Port = &port
 	}
+}
+
+// ownCSINode makes the node's own Node the owner of its CSINode, by the UID that it is shown with. A kubelet that finds another owner,
+// or none, removes the CSINode and is not ready meanwhile; and a Node made without a link has another UID later.
+func (s *Server) ownCSINode(obj runtime.Object) {
+	csi := obj.(*storagev1.CSINode)
+	if csi.Name != s.cfg.Node {
+		return
+	}
+	key := wire.Key{Resource: "nodes", Name: s.cfg.Node}
+	entry, err := s.store.Get(key)
+	if err != nil {
+		return
+	}
+	uid := types.UID(entry.UID)
+	if uid == "" {
+		uid = provisional(key)
+	}
+	csi.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: s.cfg.Node, UID: uid}}
 }

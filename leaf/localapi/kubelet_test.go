@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/leaf/store"
 )
 
 // encodings are those that clients speak; a kubelet speaks protobuf.
@@ -280,5 +281,110 @@ func TestEvents(t *testing.T) {
 				t.Fatalf("list: %v, %+v", err, list)
 			}
 		})
+	}
+}
+
+// TestTheNodeOwnsItsCSINode: a kubelet removes a CSINode that another Node owns, and makes its own. So the one on a gateway is always
+// shown as the Node's that is shown: that Node may get its UID only when the link is back, and a kubelet that did not find its own
+// could not become ready.
+func TestTheNodeOwnsItsCSINode(t *testing.T) {
+	owner := func(t *testing.T, g *gateway) (uid, owner types.UID) {
+		t.Helper()
+		n, err := g.client(true).CoreV1().Nodes().Get(t.Context(), node, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		csi, err := g.client(true).StorageV1().CSINodes().Get(t.Context(), n.Name, metav1.GetOptions{})
+		if err != nil || len(csi.OwnerReferences) != 1 || csi.OwnerReferences[0].Kind != "Node" || csi.OwnerReferences[0].Name != n.Name {
+			t.Fatalf("owners %+v, %v", csi.GetOwnerReferences(), err)
+		}
+		return n.UID, csi.OwnerReferences[0].UID
+	}
+	owned := func(by types.UID) *storagev1.CSINode {
+		return &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{
+			Name: node, OwnerReferences: []metav1.OwnerReference{{Kind: "Node", APIVersion: "v1", Name: node, UID: by}},
+		}}
+	}
+	delivered := func(t *testing.T, g *gateway) {
+		t.Helper()
+		given := newNode()
+		given.UID, given.ResourceVersion = "node-uid", "9"
+		g.seq++
+		if err := g.store.Replace(t.Context(), []wire.Message{message(t, given, 5)}, "s", 5); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, made := range map[string]func(t *testing.T, g *gateway){
+		"made here": func(t *testing.T, g *gateway) {
+			n, err := g.client(true).CoreV1().Nodes().Get(t.Context(), node, metav1.GetOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := g.client(true).StorageV1().CSINodes().Create(t.Context(), owned(n.UID), metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"found in the cloud": func(t *testing.T, g *gateway) {
+			g.cloud.online(func(w http.ResponseWriter, r *http.Request) {
+				if r.Method == http.MethodPost {
+					answerStatus(w, http.StatusConflict, metav1.StatusReasonAlreadyExists)
+					return
+				}
+				there := owned("node-uid")
+				there.TypeMeta = metav1.TypeMeta{Kind: "CSINode", APIVersion: "storage.k8s.io/v1"}
+				there.UID, there.ResourceVersion = "csi-uid", "4"
+				answer(w, http.StatusOK, there)
+			})
+			if _, err := g.client(true).StorageV1().CSINodes().Create(t.Context(), owned("any"), metav1.CreateOptions{}); !apierrors.IsAlreadyExists(err) {
+				t.Fatalf("create: %v", err)
+			}
+			g.cloud.offline()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newGateway(t, false)
+			if _, err := g.client(true).CoreV1().Nodes().Create(t.Context(), newNode(), metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			made(t, g)
+			if uid, owner := owner(t, g); owner != uid {
+				t.Errorf("the CSINode is %s's, the Node is %s", owner, uid)
+			}
+			delivered(t, g)
+			if name == "found in the cloud" {
+				return // a full attach without it says that the cloud has none any more
+			}
+			if uid, owner := owner(t, g); uid != "node-uid" || owner != uid {
+				t.Errorf("after delivery the CSINode is %s's, the Node is %s", owner, uid)
+			}
+		})
+	}
+}
+
+// TestWhatTheCloudDoesNotKnowIsRemovedHere: a CSINode made while nobody could be asked can be deleted, with a link and without.
+func TestWhatTheCloudDoesNotKnowIsRemovedHere(t *testing.T) {
+	g := newGateway(t, false)
+	csi := g.client(true).StorageV1().CSINodes()
+	for _, online := range []bool{false, true} {
+		g.cloud.offline()
+		if _, err := csi.Create(t.Context(), &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: node}}, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if online {
+			g.cloud.online(func(w http.ResponseWriter, _ *http.Request) {
+				answerStatus(w, http.StatusNotFound, metav1.StatusReasonNotFound)
+			})
+		}
+		if err := csi.Delete(t.Context(), node, metav1.DeleteOptions{}); err != nil {
+			t.Errorf("online %v: %v", online, err)
+		}
+		if _, err := g.store.Get(wire.Key{Group: "storage.k8s.io", Resource: "csinodes", Name: node}); !errors.Is(err, store.ErrNotFound) {
+			t.Errorf("online %v: it is still here: %v", online, err)
+		}
+	}
+	for _, r := range g.sent.all() {
+		if r.Op == wire.Delete {
+			t.Errorf("the end of what the cloud does not know is reported: %+v", r)
+		}
 	}
 }

@@ -88,10 +88,9 @@ func (r *resource) encode(key wire.Key, obj runtime.Object, v stamp) ([]byte, st
 	if m.GetUID() == provisional(key) {
 		m.SetUID("")
 	}
-	// An owner that the cloud does not know by that UID would make its garbage collector delete the object.
-	m.SetOwnerReferences(slices.DeleteFunc(m.GetOwnerReferences(), func(o metav1.OwnerReference) bool {
-		return o.Kind == "Node" && o.UID == provisional(wire.Key{Resource: "nodes", Name: o.Name})
-	}))
+	if err := r.disown(obj); err != nil {
+		return nil, "", err
+	}
 	m.SetResourceVersion(v.cloud)
 	m.SetManagedFields(nil)
 	obj.GetObjectKind().SetGroupVersionKind(r.gvk())
@@ -100,6 +99,18 @@ func (r *resource) encode(key wire.Key, obj runtime.Object, v stamp) ([]byte, st
 		return nil, "", fmt.Errorf("encode %s: %w", key.Human(), err)
 	}
 	return data, string(m.GetUID()), nil
+}
+
+// disown takes away an owner that the cloud does not know by its UID: its garbage collector would delete the object.
+func (r *resource) disown(obj runtime.Object) error {
+	m, err := meta.Accessor(obj)
+	if err != nil {
+		return fmt.Errorf("disown: %w", err)
+	}
+	m.SetOwnerReferences(slices.DeleteFunc(m.GetOwnerReferences(), func(o metav1.OwnerReference) bool {
+		return o.Kind == "Node" && o.UID == provisional(wire.Key{Resource: "nodes", Name: o.Name})
+	}))
+	return nil
 }
 
 // provisional is the UID shown for an object made here while the cloud could not be asked. It depends on the name alone, so

@@ -254,6 +254,8 @@ func (rs *routes) resource(info *request.RequestInfo) http.HandlerFunc {
 		return handlers.GetResource(e, scope)
 	case info.Verb == "list" || watching:
 		return handlers.ListResource(e, e, scope, watching, minWatchTime)
+	case write == "delete" && e.unborn(e.r.key(info.Namespace, info.Name)):
+		return handlers.DeleteResource(e, true, scope, nil)
 	case !e.r.has(write):
 		return rs.s.forward
 	case info.Verb == "create":

@@ -80,7 +80,11 @@ func (e *endpoint) Create(ctx context.Context, obj runtime.Object, _ rest.Valida
 // life here, is reported, and gets its UID when the cloud delivers it.
 func (e *endpoint) register(ctx context.Context, key wire.Key, obj runtime.Object) (runtime.Object, error) {
 	made := e.r.object()
-	err := e.s.call(ctx, "POST", e.r.path(e.r.key(key.Namespace, "")), e.typed(obj), made)
+	posted := e.typed(obj)
+	if err := e.r.disown(posted); err != nil {
+		return nil, apierrors.NewInternalError(err)
+	}
+	err := e.s.call(ctx, "POST", e.r.path(e.r.key(key.Namespace, "")), posted, made)
 	switch {
 	case err == nil:
 		return e.adopt(ctx, key, made)
@@ -293,7 +297,7 @@ func (e *endpoint) otherUID(name string, wanted, found types.UID) error {
 // deletion of a pod asks for grace, which is for the cloud to give.
 func (e *endpoint) Delete(ctx context.Context, name string, _ rest.ValidateObjectFunc, opts *metav1.DeleteOptions) (runtime.Object, bool, error) {
 	key := e.r.key(request.NamespaceValue(ctx), name)
-	if e.r.home == inStore && (opts.GracePeriodSeconds == nil || *opts.GracePeriodSeconds != 0) {
+	if e.r.home == inStore && (opts.GracePeriodSeconds == nil || *opts.GracePeriodSeconds != 0) && !e.unborn(key) {
 		obj := e.r.object()
 		return obj, false, e.s.call(ctx, "DELETE", e.r.path(key), opts, obj)
 	}
@@ -326,8 +330,10 @@ func (e *endpoint) Delete(ctx context.Context, name string, _ rest.ValidateObjec
 		return obj, true, err
 	}
 	// The end replaces a status that still waits, so it carries the last one: exit codes, for one.
-	if err := e.report(ctx, wire.Message{Key: key, Op: wire.Delete, UID: entry.UID, Version: v.cloud, Object: entry.Object}); err != nil {
-		return nil, false, err
+	if !e.unborn(key) {
+		if err := e.report(ctx, wire.Message{Key: key, Op: wire.Delete, UID: entry.UID, Version: v.cloud, Object: entry.Object}); err != nil {
+			return nil, false, err
+		}
 	}
 	_, err = e.objects.Delete(ctx, key, entry.UID, nil)
 	switch {
@@ -337,6 +343,16 @@ func (e *endpoint) Delete(ctx context.Context, name string, _ rest.ValidateObjec
 		return nil, false, apierrors.NewInternalError(err)
 	}
 	return obj, true, nil
+}
+
+// unborn tells whether an object was registered here while the cloud could not be asked, and the cloud has not delivered it since. If
+// the report of it still makes one in the cloud, that is delivered.
+func (e *endpoint) unborn(key wire.Key) bool {
+	if e.r.home != inStore || e.r.knowledge != own || e.r.namespaced {
+		return false // the node registers its Node and its CSINode
+	}
+	entry, err := e.objects.Get(key)
+	return err == nil && entry.UID == ""
 }
 
 // markDeleted gives the object that a deletion returns what an apiserver writes into it.
