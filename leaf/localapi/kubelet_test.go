@@ -316,6 +316,7 @@ func TestTheNodeOwnsItsCSINode(t *testing.T) {
 	}
 	for name, made := range map[string]func(t *testing.T, g *gateway){
 		"made here": func(t *testing.T, g *gateway) {
+			t.Helper()
 			n, err := g.client(true).CoreV1().Nodes().Get(t.Context(), node, metav1.GetOptions{})
 			if err != nil {
 				t.Fatal(err)
@@ -325,6 +326,7 @@ func TestTheNodeOwnsItsCSINode(t *testing.T) {
 			}
 		},
 		"found in the cloud": func(t *testing.T, g *gateway) {
+			t.Helper()
 			g.cloud.online(func(w http.ResponseWriter, r *http.Request) {
 				if r.Method == http.MethodPost {
 					answerStatus(w, http.StatusConflict, metav1.StatusReasonAlreadyExists)

@@ -71,8 +71,11 @@ func (r *rig) arrives(t *testing.T, node, name, value string) {
 func (r *rig) arrived(ctx context.Context, node, name, value string) error {
 	return soon(ctx, func(ctx context.Context) error {
 		var o corev1.ConfigMap
-		if err := r.has(ctx, node, "configmaps", name, &o); err != nil || o.Data["n"] != value {
-			return fmt.Errorf("%s of %s is %q, want %q (%v)", name, node, o.Data["n"], value, err)
+		if err := r.has(ctx, node, "configmaps", name, &o); err != nil {
+			return fmt.Errorf("%s of %s: %w", name, node, err)
+		}
+		if o.Data["n"] != value {
+			return fmt.Errorf("%s of %s is %q, want %q", name, node, o.Data["n"], value)
 		}
 		return nil
 	})
