@@ -23,6 +23,9 @@ const (
 	memberJudge = 100 * time.Millisecond
 	// watchPatience is when a watch that is silent counts as dead: longer than one refresh may take.
 	watchPatience = 3 * time.Second
+	// memberRest is how long a replica that was stopped stays away while others serve: the watches of Kubernetes that broke meanwhile
+	// begin again with a step back of up to 2 s and a list.
+	memberRest = 10 * time.Second
 	// watchAgain bounds the beginning of a watch.
 	watchAgain = time.Second
 	// memberPut bounds one refresh; during a leader election refreshes fail and the view stays as it is.
@@ -54,6 +57,9 @@ type Members struct {
 	own     []refresh            // guarded by mu; the last refreshes of our own that were begun and may still count
 	heard   time.Time            // guarded by mu; when the newest of our own that arrived was begun
 	back    time.Time            // guarded by mu; when we came back last: before that we could not hear the others
+	ran     time.Time            // guarded by mu; when the refreshing ran last
+	woke    time.Time            // guarded by mu; when it ran again after a stop, zero if it does not rest
+	other   time.Time            // guarded by mu; when another replica was heard last
 	live    []string             // guarded by mu; sorted
 	views   []view               // guarded by mu; the last memberViews, the present one at the end
 	changed chan struct{}        // guarded by mu; closed when views changes
@@ -197,18 +203,10 @@ func (m *Members) refresh(ctx context.Context) error {
 	ticker := time.NewTicker(memberRefresh)
 	defer ticker.Stop()
 	for {
-		own, err := m.next(time.Now())
-		if err != nil {
-			return err
-		}
-		m.mu.Lock()
-		m.begin(own)
-		m.mu.Unlock()
-		pctx, cancel := context.WithTimeout(ctx, memberPut)
-		_, err = m.kv.Put(pctx, m.self, []byte(own.value))
-		cancel()
-		if err != nil && ctx.Err() == nil {
-			m.log.Debug("member not refreshed", zap.Error(err))
+		if !m.rests(time.Now()) {
+			if err := m.put(ctx); err != nil {
+				return err
+			}
 		}
 		select {
 		case <-ctx.Done():
@@ -216,6 +214,49 @@ func (m *Members) refresh(ctx context.Context) error {
 		case <-ticker.C:
 		}
 	}
+}
+
+// put refreshes our own entry.
+func (m *Members) put(ctx context.Context) error {
+	own, err := m.next(time.Now())
+	if err != nil {
+		return err
+	}
+	m.mu.Lock()
+	m.begin(own)
+	m.mu.Unlock()
+	pctx, cancel := context.WithTimeout(ctx, memberPut)
+	defer cancel()
+	if _, err := m.kv.Put(pctx, m.self, []byte(own.value)); err != nil && ctx.Err() == nil {
+		m.log.Debug("member not refreshed", zap.Error(err))
+	}
+	m.mu.Lock()
+	m.ran = time.Now() // how long the hub takes is no stop
+	m.mu.Unlock()
+	return nil
+}
+
+// rests reports whether this replica should stay away for a while, as it was stopped for so long that others have taken its nodes over:
+// what it knows of Kubernetes is old. It rests only while one of the others is heard. Call it before each refresh.
+func (m *Members) rests(now time.Time) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.ran.IsZero() && age(m.ran, now) > memberDead && len(m.live) > 1 {
+		m.log.Warn("was stopped, and rests while others serve", zap.Duration("took", age(m.ran, now)))
+		m.woke = now
+	}
+	m.ran = now
+	if m.woke.IsZero() {
+		return false
+	}
+	last := m.woke
+	if m.other.After(last) {
+		last = m.other
+	}
+	if age(last, now) > memberDead || age(m.woke, now) >= memberRest {
+		m.woke = time.Time{}
+	}
+	return !m.woke.IsZero()
 }
 
 // next is our own next refresh.
@@ -289,8 +330,11 @@ func (m *Members) watchAnew(ctx context.Context) (watcher jetstream.KeyWatcher, 
 func (m *Members) deaf(began time.Time) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	now := time.Now()
-	return now.Sub(began) > watchPatience && age(m.heard, now) > watchPatience
+	now, last := time.Now(), m.heard
+	if !m.woke.IsZero() {
+		last = m.other // there is nothing of ours to hear
+	}
+	return now.Sub(began) > watchPatience && age(last, now) > watchPatience
 }
 
 // refreshed notes a refresh that arrived.
@@ -303,6 +347,8 @@ func (m *Members) refreshed(member, value string, now time.Time) {
 			return // from another life, or so old that it says nothing
 		}
 		m.hear(m.own[at].at, now)
+	} else {
+		m.other = now
 	}
 	m.seen[member], m.entries[member] = now, value
 	known := slices.Contains(m.live, member)

@@ -166,3 +166,48 @@ func TestWhoIsMissedIsToldOfWithItsConnections(t *testing.T) {
 		}
 	}
 }
+
+// A replica that was stopped stays away until it knows Kubernetes again, as long as another one serves; one that was alone, or is left
+// alone, does not, and how long the hub takes for a refresh is no stop.
+func TestAReplicaThatWasStoppedRestsWhileOthersServe(t *testing.T) {
+	woken := func(t *testing.T, members ...string) *clock {
+		t.Helper()
+		c := newClock(t)
+		for range 3 {
+			c.step(members...)
+			if c.rests(c.now) {
+				t.Fatal("rests without a stop")
+			}
+		}
+		c.pass(10 * time.Minute)
+		return c
+	}
+	// left is how long it rests, while the others are heard for a time.
+	left := func(c *clock, heard time.Duration, others ...string) time.Duration {
+		woke := c.now
+		for c.rests(c.now) {
+			c.pass(memberRefresh)
+			if c.now.Sub(woke) <= heard {
+				c.hears(others...)
+			}
+		}
+		return c.now.Sub(woke)
+	}
+	if rest := left(woken(t, "a", "b"), time.Hour, "b"); rest < memberRest || rest > memberRest+memberRefresh {
+		t.Errorf("rests for %s beside another, want %s", rest, memberRest)
+	}
+	if rest := left(woken(t, "a", "b"), 0); rest > memberDead+memberRefresh {
+		t.Errorf("rests for %s though it hears nobody", rest)
+	}
+	if rest := left(woken(t, "a", "b"), 4*time.Second, "b"); rest > 4*time.Second+memberDead+memberRefresh {
+		t.Errorf("rests for %s though the other is silent after 4s", rest)
+	}
+	if rest := left(woken(t, "a"), time.Hour); rest != 0 {
+		t.Errorf("rests for %s though it was alone", rest)
+	}
+	c := woken(t, "a", "b")
+	c.ran = c.now // a refresh that took as long has just ended
+	if rest := left(c, time.Hour, "b"); rest != 0 {
+		t.Errorf("rests for %s after a slow refresh", rest)
+	}
+}
