@@ -34,12 +34,12 @@ func plainHub(t *testing.T, name string, port int) *server.Server {
 	return s
 }
 
-// watch runs a watch until the test ends.
-func watch(t *testing.T, d *deaths) {
+// runs starts a part that ends with the test.
+func runs(t *testing.T, start func(ctx context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	var g errgroup.Group
-	g.Go(func() error { return d.Start(ctx) })
+	g.Go(func() error { return start(ctx) })
 	t.Cleanup(func() {
 		cancel()
 		if err := g.Wait(); err != nil {
@@ -65,7 +65,7 @@ func TestNodesHearOfTheDeathOfAHubServer(t *testing.T) {
 		},
 		grace: 2 * time.Second, died: make(chan string), log: zaptest.NewLogger(t),
 	}
-	watch(t, d)
+	runs(t, d.Start)
 	told := func(what string, want int32, count *atomic.Int32) {
 		t.Helper()
 		kubetest.Eventually(t, time.Minute, func() error {

@@ -2,10 +2,12 @@ package cloud
 
 import (
 	"context"
+	"sync/atomic"
 
 	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/frond-edge/frond/cloud/identity"
 )
@@ -48,18 +50,20 @@ func (s *severer) Start(ctx context.Context) error {
 
 // sever closes what there is, and then lets the nodes ask again: each other replica does the same, and twice is harmless.
 func (s *severer) sever(ctx context.Context, gone missed) {
-	closed := 0
+	var closed atomic.Int32
+	var g errgroup.Group // a server that died with the replica answers nobody
 	for _, l := range gone.links {
-		there, err := s.kick(ctx, l.Server, l.Client)
-		if err != nil {
-			s.log.Warn("connection of a missed replica not closed", zap.String("replica", gone.member), zap.Error(err))
-		}
-		if there {
-			closed++
-			s.severed.Inc()
-		}
+		g.Go(func() error {
+			there, err := s.kick(ctx, l.Server, l.Client)
+			if there {
+				closed.Add(1)
+				s.severed.Inc()
+			}
+			return err
+		})
 	}
-	s.log.Info("a replica is missed", zap.String("replica", gone.member), zap.Int("closed", closed))
+	err := g.Wait()
+	s.log.Info("a replica is missed", zap.String("replica", gone.member), zap.Int32("closed", closed.Load()), zap.Error(err))
 	select {
 	case s.died <- gone.member:
 	case <-ctx.Done():

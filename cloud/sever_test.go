@@ -1,0 +1,54 @@
+package cloud
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"go.uber.org/zap/zaptest"
+)
+
+// All connections of a missed replica are closed at once, though a server that died with it answers nobody; then the nodes are told,
+// whatever came of it.
+func TestNodesAreToldWhenAMissedReplicasConnectionsAreClosed(t *testing.T) {
+	lost, died := make(chan missed), make(chan string)
+	var mu sync.Mutex
+	kicked := map[hubLink]bool{}
+	both := make(chan struct{})
+	kick := func(_ context.Context, server string, client uint64) (bool, error) {
+		mu.Lock()
+		kicked[hubLink{server, client}] = true
+		if len(kicked) == 2 {
+			close(both)
+		}
+		mu.Unlock()
+		<-both // neither waits for the other
+		if server == "dead" {
+			return false, errors.New("no answer")
+		}
+		return true, nil
+	}
+	s := newSeverer(lost, kick, died, prometheus.NewRegistry(), zaptest.NewLogger(t))
+	runs(t, s.Start)
+	lost <- missed{member: "b", links: []hubLink{{"dead", 1}, {"alive", 2}}}
+	for _, want := range []string{"b", "c"} {
+		select {
+		case who := <-died:
+			if who != want {
+				t.Errorf("%s died, want %s", who, want)
+			}
+		case <-time.After(time.Minute):
+			t.Fatalf("nobody is told of %s", want)
+		}
+		if want == "b" {
+			lost <- missed{member: "c"} // of an older version
+		}
+	}
+	if closed := testutil.ToFloat64(s.severed); closed != 1 || !kicked[hubLink{"dead", 1}] {
+		t.Errorf("%v closed of %v", closed, kicked)
+	}
+}
