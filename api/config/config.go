@@ -7,13 +7,18 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"net/netip"
 	"net/url"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/yaml"
+
+	"github.com/frond-edge/frond/api/kubeversion"
 )
 
 // Hub is how cloudcore reaches the hub. All of the TLS files are needed; there is no unauthenticated hub.
@@ -33,7 +38,10 @@ type CloudCore struct {
 	ID string `json:"id,omitempty"`
 	// Kubeconfig of the cluster; "" means the service account of the pod that cloudcore runs in.
 	Kubeconfig string `json:"kubeconfig,omitempty"`
-	Hub        Hub    `json:"hub"`
+	// Impersonation is how cloudcore acts as a node: constrained, the default, or classic for Kubernetes before 1.36, which needs the
+	// rights of deploy/rbac/classic-impersonation.yaml.
+	Impersonation kubeversion.Impersonation `json:"impersonation,omitempty"`
+	Hub           Hub                       `json:"hub"`
 	// Replicas of each stream; 0 means 3. It must not exceed the number of hub servers.
 	Replicas int `json:"replicas,omitempty"`
 	// DeletionGuard holds back deletions that look like a mistake.
@@ -55,6 +63,8 @@ type CloudCore struct {
 	Scopes Scopes `json:"scopes,omitzero"`
 	// Identity lets gateways in.
 	Identity Identity `json:"identity,omitzero"`
+	// ProtectedNamespaces are namespaces, beside frond-system, of which no object is given to a gateway and no pod stays on one.
+	ProtectedNamespaces []string `json:"protectedNamespaces,omitempty"`
 	// Certificates says which names gateways may have in their certificates.
 	Certificates Certificates `json:"certificates,omitzero"`
 }
@@ -69,6 +79,9 @@ type Gateway struct {
 	ScrapeAddress string `json:"scrapeAddress,omitempty"`
 	// MetricsHost is the host by which metrics-server reaches ScrapeAddress; "" tells it nothing of edge nodes.
 	MetricsHost string `json:"metricsHost,omitempty"`
+	// TrustedNetworks are those, such as 10.20.0.0/16, where a gateway's own report decides which addresses its pods and its host have.
+	// They are for pods whose addresses are not of their Node's podCIDR and for pods in the host's network.
+	TrustedNetworks []string `json:"trustedNetworks,omitempty"`
 	// Direct is the way of kube-apiserver without a proxy.
 	Direct Direct `json:"direct,omitzero"`
 	// ReusePort lets several cloudcores of one user on one host listen on the same addresses.
@@ -122,6 +135,8 @@ type Kubelet struct {
 	// NodeIP is the address that the Node reports; it must be on an interface and not loopback.
 	NodeIP string            `json:"nodeIP,omitempty"`
 	Labels map[string]string `json:"labels,omitempty"`
+	// RegisterWithTaints are on the Node from its first write; later changes are the cluster's.
+	RegisterWithTaints []corev1.Taint `json:"registerWithTaints,omitempty"`
 	// StaticPodPath is a folder of pod manifests; the default is the folder manifests below Dir.
 	StaticPodPath string `json:"staticPodPath,omitempty"`
 	// Port of the kubelet's own API, default 10250, also in the tunnel; it has no read-only port.
@@ -203,7 +218,16 @@ func (c CloudCore) Validate() error {
 		c.Scopes.validate(),
 		c.Identity.validate(),
 		c.Certificates.validate(),
+		validateNamespaces("protectedNamespaces", c.ProtectedNamespaces),
+		c.validateImpersonation(),
 	)
+}
+
+func (c CloudCore) validateImpersonation() error {
+	if c.Impersonation != "" && c.Impersonation != kubeversion.Constrained && c.Impersonation != kubeversion.Classic {
+		return fmt.Errorf("impersonation: %q is neither %s nor %s", c.Impersonation, kubeversion.Constrained, kubeversion.Classic)
+	}
+	return nil
 }
 
 // leastTombstoneAge is above the 15 s after which a decision is not sent any more.
@@ -214,6 +238,16 @@ func (c CloudCore) validateTombstoneAge() error {
 		return fmt.Errorf("tombstoneAge: %s is less than %s", age, leastTombstoneAge)
 	}
 	return nil
+}
+
+func validateNamespaces(field string, names []string) error {
+	var faults []error
+	for _, name := range names {
+		for _, fault := range validation.IsDNS1123Label(name) {
+			faults = append(faults, fmt.Errorf("%s: %q: %s", field, name, fault))
+		}
+	}
+	return errors.Join(faults...)
 }
 
 func (g Gateway) validate() error {
@@ -236,6 +270,11 @@ func (g Gateway) validate() error {
 	})
 	if g.MetricsHost != "" {
 		faults = append(faults, required("gateway.scrapeAddress", g.ScrapeAddress))
+	}
+	if networks, err := g.Networks(); err != nil {
+		faults = append(faults, fmt.Errorf("gateway.trustedNetworks: %w", err))
+	} else if slices.ContainsFunc(networks, func(n netip.Prefix) bool { return n.Bits() == 0 }) {
+		faults = append(faults, errors.New("gateway.trustedNetworks: a network of all addresses would let a gateway take any; name the networks of gateways"))
 	}
 	return errors.Join(append(faults, g.Direct.validate())...)
 }
@@ -289,7 +328,7 @@ func (c EdgeCore) Validate() error {
 			required("localAPI.keyFile", c.LocalAPI.KeyFile),
 			required("localAPI.clientCAFile", c.LocalAPI.ClientCAFile))
 	}
-	faults = append(faults, c.LocalAPI.Pods.validate())
+	faults = append(faults, c.LocalAPI.Pods.validate(), validateTaints(c.Kubelet.RegisterWithTaints))
 	return errors.Join(faults...)
 }
 

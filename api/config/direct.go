@@ -50,10 +50,15 @@ func (d Direct) Ranges() ([]PortRange, error) {
 	return ranges, nil
 }
 
+// Networks reads TrustedNetworks.
+func (g Gateway) Networks() ([]netip.Prefix, error) { return parseNetworks(g.TrustedNetworks) }
+
 // Networks reads From.
-func (d Direct) Networks() ([]netip.Prefix, error) {
-	networks := make([]netip.Prefix, 0, len(d.From))
-	for _, text := range d.From {
+func (d Direct) Networks() ([]netip.Prefix, error) { return parseNetworks(d.From) }
+
+func parseNetworks(texts []string) ([]netip.Prefix, error) {
+	networks := make([]netip.Prefix, 0, len(texts))
+	for _, text := range texts {
 		network, err := netip.ParsePrefix(text)
 		if err != nil {
 			return nil, err

@@ -27,7 +27,12 @@ func TestGatewayNeedsTheFilesOfItsAddresses(t *testing.T) {
 			"gateway.kubeletCAFile: required", "gateway.kubeletCertFile: required", "gateway.kubeletKeyFile: required",
 		}},
 		"nothing for metrics-server": {"{metricsHost: a}", []string{"gateway.scrapeAddress: required"}},
-		"ports":                      {"{direct: {host: a, ports: ['30000-30010', '5'], from: [10.1.0.0/16]}}", nil},
+		"trusted networks":           {"{trustedNetworks: [10.20.0.0/16, 'fd00:1::/64']}", nil},
+		"no network":                 {"{trustedNetworks: [b]}", []string{"gateway.trustedNetworks: netip.ParsePrefix(\"b\"): no '/'"}},
+		"all addresses trusted": {"{trustedNetworks: ['::/0']}", []string{
+			"gateway.trustedNetworks: a network of all addresses would let a gateway take any; name the networks of gateways",
+		}},
+		"ports": {"{direct: {host: a, ports: ['30000-30010', '5'], from: [10.1.0.0/16]}}", nil},
 		"ports for everybody": {"{direct: {host: a, ports: ['5']}}", []string{
 			"gateway.direct.from: required: the networks of the apiservers, such as 10.1.0.0/16",
 		}},
