@@ -31,7 +31,7 @@ func putReports(t *testing.T, nc *nats.Conn, node string, first, number int) {
 		ack, err := js.PublishMsgAsync(&nats.Msg{
 			Subject: streams.Subject(streams.Report, node, key(fmt.Sprint("o", first+i))), Data: []byte(`{}`),
 			Header: nats.Header{"Frond-Version": {"1"}, "Frond-Op": {"apply"}, "Frond-Time": {time.Now().Format(time.RFC3339Nano)}},
-		})
+		}, jetstream.WithStallWait(time.Minute)) // a busy machine's disk takes longer than the client's 200 ms
 		if err != nil {
 			t.Fatal(err)
 		}

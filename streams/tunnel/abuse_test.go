@@ -1,10 +1,12 @@
 package tunnel_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"os"
 	"strings"
 	"testing"
@@ -198,7 +200,12 @@ func TestNodeRefusesWhatIsNoFrame(t *testing.T) {
 	elsewhere := stream[:strings.LastIndexByte(stream, '.')+1] + tunnel.Random(16)
 	open := tunnel.Raw{Kind: tunnel.KindOpen, Payload: tunnel.OpenPayload(port, "")}
 	next := open.Bytes()
-	next[1] = 2
+	next[1] = 3
+	address := tunnel.Raw{Kind: tunnel.KindOpenAddress, Payload: tunnel.OpenAddressPayload(netip.MustParseAddrPort("10.1.2.3:80"), "")}
+	short := address
+	short.Payload = short.Payload[:5]
+	long := address
+	long.Payload = append(bytes.Clone(long.Payload), make([]byte, 1000)...)
 	for name, tt := range map[string]struct {
 		subject, code string
 		data          []byte
@@ -208,6 +215,10 @@ func TestNodeRefusesWhatIsNoFrame(t *testing.T) {
 		"open with a short payload":             {elsewhere, "garbage", tunnel.Raw{Kind: tunnel.KindOpen}.Bytes()},
 		"open with a long label":                {elsewhere, "garbage", tunnel.Raw{Kind: tunnel.KindOpen, Payload: make([]byte, 1000)}.Bytes()},
 		"open of a later version":               {elsewhere, "version", next},
+		"open of an address that is too short":  {elsewhere, "garbage", short.Bytes()},
+		"open of an address with a long label":  {elsewhere, "garbage", long.Bytes()},
+		"open of an address, not offered":       {elsewhere, "port", address.Bytes()},
+		"open of an address, of a stream there": {stream, "duplicate", address.Bytes()},
 		"open of a stream that exists":          {stream, "duplicate", open.Bytes()},
 		"data of a stream that does not exist":  {elsewhere, "unknown", tunnel.Raw{Kind: tunnel.KindData, Payload: []byte("x")}.Bytes()},
 		"reset of a stream that does not exist": {elsewhere, "unknown", tunnel.Raw{Kind: tunnel.KindReset}.Bytes()},

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"sync"
 	"time"
@@ -12,16 +13,21 @@ import (
 // Addr is one end of a stream.
 type Addr struct {
 	Node string // "" at the Dialer's end
-	Port uint16
+	// Address is one that the node reaches, such as a pod's; the zero value means that Port is the node's own.
+	Address netip.Addr
+	Port    uint16
 }
 
 // Network returns "frond-tunnel".
 func (Addr) Network() string { return "frond-tunnel" }
 
-// String returns "node:port", or "cloud" for the Dialer's end.
+// String returns "node:port", "node/address:port", or "cloud" for the Dialer's end.
 func (a Addr) String() string {
 	if a.Node == "" {
 		return "cloud"
+	}
+	if a.Address.IsValid() {
+		return a.Node + "/" + netip.AddrPortFrom(a.Address, a.Port).String()
 	}
 	return net.JoinHostPort(a.Node, portText(a.Port))
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -46,14 +47,30 @@ func WithLabel(ctx context.Context, label string) context.Context {
 // Dial opens a stream to a port of a node. It returns ErrOffline, a *RefusedError, ErrTooMany, ErrNotServing or ctx's
 // error, wrapped. It takes one round trip, and at most Config.OpenTimeout.
 func (d *Dialer) Dial(ctx context.Context, node string, port uint16) (*Conn, error) {
+	return d.dialTarget(ctx, Addr{Node: node, Port: port})
+}
+
+// DialAddress opens a stream to an address that a node reaches, if the node lets it (Server.ListenAddresses). The errors are those
+// of Dial; a node that does not know this kind of stream gives a *RefusedError with CodeVersion.
+func (d *Dialer) DialAddress(ctx context.Context, node string, to netip.AddrPort) (*Conn, error) {
+	if !to.IsValid() {
+		return nil, fmt.Errorf("dial node %s: no address", node)
+	}
+	return d.dialTarget(ctx, Addr{Node: node, Address: to.Addr().Unmap().WithZone(""), Port: to.Port()})
+}
+
+func (d *Dialer) dialTarget(ctx context.Context, target Addr) (*Conn, error) {
 	label, _ := ctx.Value(labelKey{}).(string)
 	begun := time.Now()
-	c, err := d.dial(ctx, node, port, clean(label, maxLabel))
+	c, err := d.dial(ctx, target, clean(label, maxLabel))
 	if err != nil {
 		d.metrics.refuse(codeOf(ctx, err))
-		d.log.Info("tunnel not opened", zap.String("node", node), zap.Uint16("port", port), zap.String("user", label),
-			zap.Duration("took", time.Since(begun)), zap.Error(err))
-		return nil, fmt.Errorf("dial node %s port %d: %w", node, port, err)
+		d.log.Info("tunnel not opened", append(target.fields(), zap.String("user", label),
+			zap.Duration("took", time.Since(begun)), zap.Error(err))...)
+		if target.Address.IsValid() {
+			return nil, fmt.Errorf("dial %s at node %s: %w", netip.AddrPortFrom(target.Address, target.Port), target.Node, err)
+		}
+		return nil, fmt.Errorf("dial node %s port %d: %w", target.Node, target.Port, err)
 	}
 	d.metrics.opened.Inc()
 	d.log.Info("tunnel opened", append(c.fields(), zap.Duration("took", time.Since(begun)))...)
@@ -81,20 +98,20 @@ func codeOf(ctx context.Context, err error) Code {
 	return CodeHub
 }
 
-func (d *Dialer) dial(ctx context.Context, node string, port uint16, label string) (*Conn, error) {
-	token := wire.Escape(node)
+func (d *Dialer) dial(ctx context.Context, target Addr, label string) (*Conn, error) {
+	token := wire.Escape(target.Node)
 	silent, err := d.verdict(token)
 	if err != nil {
 		return nil, err
 	}
-	c, err := d.add(d.replica+"."+random(idBytes), Addr{Node: node, Port: port}, token, label, true)
+	c, err := d.add(d.replica+"."+random(idBytes), target, token, label, true)
 	if err != nil {
 		return nil, err
 	}
 	if silent == nil { // the first stream of this node
 		silent, _ = d.verdict(token)
 	}
-	if err := c.ask(openPayload(port, label)); err != nil {
+	if err := c.sendOpen(openFrame(target, label)); err != nil {
 		return nil, err
 	}
 	timer := time.NewTimer(d.cfg.OpenTimeout)
@@ -107,7 +124,7 @@ func (d *Dialer) dial(ctx context.Context, node string, port uint16, label strin
 	case <-timer.C:
 	case <-ctx.Done():
 	}
-	return d.outcome(ctx, c, node, shared)
+	return d.outcome(ctx, c, target.Node, shared)
 }
 
 // outcome says what became of a dial that is answered or given up; with shared another dial found the node silent.
@@ -141,7 +158,7 @@ func (d *Dialer) outcome(ctx context.Context, c *Conn, node string, shared bool)
 	c.mu.Unlock()
 	switch {
 	case broken.ByPeer:
-		return nil, &RefusedError{Node: node, Port: c.target.Port, Code: broken.Code, Text: broken.Text}
+		return nil, &RefusedError{Node: node, Address: c.target.Address, Port: c.target.Port, Code: broken.Code, Text: broken.Text}
 	case broken.Code == CodeOffline:
 		return nil, fmt.Errorf("%w: the hub has no link to %s", ErrOffline, node)
 	case broken.Code == CodeStopping:
@@ -150,10 +167,10 @@ func (d *Dialer) outcome(ctx context.Context, c *Conn, node string, shared bool)
 	return nil, broken
 }
 
-// ask sends the request to open.
-func (c *Conn) ask(payload []byte) error {
+// sendOpen sends the request to open.
+func (c *Conn) sendOpen(k kind, payload []byte) error {
 	c.mu.Lock()
-	f := c.frame(kindOpen, payload)
+	f := c.frame(k, payload)
 	c.asked, c.said = c.begun, c.begun
 	c.mu.Unlock()
 	if err := c.mux.publish(c.out, c.back, f); err != nil {

@@ -8,12 +8,14 @@
 //	conn, err := d.Dial(tunnel.WithLabel(ctx, "jane"), "gw-17", 10250)   // *Conn, a net.Conn
 //	  errors.Is(err, tunnel.ErrOffline)               // the node is not connected: at once, or after 2.5 s of silence
 //	  errors.As(err, new(*tunnel.RefusedError))       // the node said no: its Code and Text say why
+//	conn, err = d.DialAddress(ctx, "gw-17", podAddrPort)  // to an address that the node reaches and lets through
 //	d.Drop("gw-17", "certificate revoked")            // breaks all streams to a node now
 //
 // On the node:
 //
 //	s, err := tunnel.NewServer("gw-17", nc, tunnel.Config{}, tunnel.NewMetrics(registry), log)
 //	l, err := s.Listen(10250)                         // *Listener, a net.Listener; what is not listened on is refused
+//	a, err := s.ListenAddresses()                     // what asks for an address: in.Target(), to be judged before Accept
 //	go s.Start(ctx)
 //	conn, err := l.Accept()                           // a net.Conn; or, to connect onwards before saying yes:
 //	in, err := l.Next()                               // *Incoming: in.Port(), in.Label(), then one of
@@ -26,7 +28,7 @@
 // Guarantees: bytes arrive in order and once, or the stream breaks with a *BrokenError, never silently: also when a
 // message was lost, the peer vanished (both ends notice within 15 s) or broke the protocol. A reader that stalls holds
 // up its own stream only, and at most its window of memory. Only the cloud opens streams, only towards ports that the
-// node listens on. Nothing is stored.
+// node listens on and addresses that it lets through. Nothing is stored.
 //
 // DESIGN.md tells how, and what happens on each fault.
 package tunnel

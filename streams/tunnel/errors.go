@@ -3,6 +3,7 @@ package tunnel
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 )
 
 var (
@@ -31,6 +32,7 @@ const (
 	CodeBusy     Code = "busy"      // the Listener's backlog is full
 	CodeStreams  Code = "streams"   // the node has too many streams
 	CodeDeclined Code = "declined"  // Incoming.Refuse
+	CodeUnready  Code = "unready"   // Incoming.RefuseUnready
 	CodeVersion  Code = "version"   // the two ends do not understand each other
 	CodeStopping Code = "stopping"  // Start has ended
 	CodeExists   Code = "duplicate" // the stream exists already
@@ -62,7 +64,7 @@ const (
 // known bounds what a peer can do to the number of metrics.
 func (c Code) known() Code {
 	switch c {
-	case CodePort, CodeBusy, CodeStreams, CodeDeclined, CodeVersion, CodeStopping, CodeExists, CodeReset, CodeLost, CodeSilent,
+	case CodePort, CodeBusy, CodeStreams, CodeDeclined, CodeUnready, CodeVersion, CodeStopping, CodeExists, CodeReset, CodeLost, CodeSilent,
 		CodeOffline, CodeOverrun, CodeProtocol, CodeUnknown, CodeIdle, CodeDropped, CodeHub, codeGarbage, codeForeign, codeStale, codeOther, codeGivenUp:
 		return c
 	}
@@ -71,14 +73,19 @@ func (c Code) known() Code {
 
 // RefusedError says that a node was reached and refused a new stream.
 type RefusedError struct {
-	Node string
-	Port uint16
-	Code Code
-	Text string // the node's words
+	Node    string
+	Address netip.Addr // zero for a port of the node itself
+	Port    uint16
+	Code    Code
+	Text    string // the node's words
 }
 
 func (e *RefusedError) Error() string {
-	return fmt.Sprintf("node %s refused port %d: %s (%s)", e.Node, e.Port, e.Text, e.Code)
+	what := fmt.Sprintf("port %d", e.Port)
+	if e.Address.IsValid() {
+		what = netip.AddrPortFrom(e.Address, e.Port).String()
+	}
+	return fmt.Sprintf("node %s refused %s: %s (%s)", e.Node, what, e.Text, e.Code)
 }
 
 // BrokenError says why a stream ended without both ends having closed it. What arrived before was in order; more may have

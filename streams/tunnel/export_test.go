@@ -22,6 +22,9 @@ const (
 	KindAccept = byte(kindAccept)
 	KindRefuse = byte(kindRefuse)
 	KindReset  = byte(kindReset)
+
+	KindOpenAddress = byte(kindOpenAddress)
+
 	FlagFin    = flagFin
 	MaxFrame   = maxFrame
 	MaxPayload = maxPayload
@@ -40,8 +43,12 @@ func ParseRaw(b []byte) (Raw, error) {
 
 // OpenPayload, ReasonPayload and their inverses.
 var (
-	OpenPayload   = openPayload
-	ParseOpen     = parseOpen
+	OpenPayload = openPayload
+	ParseOpen   = parseOpen
+
+	OpenAddressPayload = openAddressPayload
+	ParseOpenAddress   = parseOpenAddress
+
 	ReasonPayload = reasonPayload
 	ParseReason   = parseReason
 	Random        = random

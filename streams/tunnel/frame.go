@@ -3,6 +3,7 @@ package tunnel
 import (
 	"encoding/binary"
 	"fmt"
+	"net/netip"
 	"strings"
 	"unicode/utf8"
 )
@@ -10,7 +11,7 @@ import (
 // A frame is one NATS message:
 //
 //	byte  0       0xF5, which begins no JSON and no zstd: a message of another plane is never taken for a frame
-//	byte  1       version
+//	byte  1       version: the first one that has the kind
 //	byte  2       kind
 //	byte  3       flags
 //	bytes 4-11    offset: how many bytes of the stream its sender has sent before this frame
@@ -22,8 +23,11 @@ import (
 // next one, whatever kind that is, and no lost credit stops a stream.
 const (
 	magic      = 0xF5
-	version    = 1
 	headerSize = 24
+	// The versions. An end that does not know a version refuses to open a stream by it, in words, so a kind of a later version needs no
+	// other negotiation.
+	versionFirst     = 1
+	versionAddresses = 2 // adds kindOpenAddress
 )
 
 // kind is what a frame is for.
@@ -35,8 +39,21 @@ const (
 	kindAccept                 // up: answer to open
 	kindRefuse                 // up: answer to open; payload as reset
 	kindReset                  // both ways: payload is a code, a zero byte, and a text
-	kindEnd                    // one more than the last
+	// kindOpenAddress, down: payload is a port (2 bytes), the length of an IP address (1 byte), the address, and a label.
+	kindOpenAddress
+	kindEnd // one more than the last
 )
+
+// version is what frames of a kind carry.
+func (k kind) version() byte {
+	if k == kindOpenAddress {
+		return versionAddresses
+	}
+	return versionFirst
+}
+
+// opens tells whether a kind asks for a new stream.
+func (k kind) opens() bool { return k == kindOpen || k == kindOpenAddress }
 
 const (
 	// flagFin says that its sender will send nothing beyond this frame's last byte.
@@ -57,7 +74,7 @@ type frame struct {
 
 // appendFrame adds the frame's bytes to b.
 func appendFrame(b []byte, f frame) []byte {
-	b = append(b, magic, version, byte(f.kind), f.flags)
+	b = append(b, magic, f.kind.version(), byte(f.kind), f.flags)
 	b = binary.BigEndian.AppendUint64(b, f.offset)
 	b = binary.BigEndian.AppendUint64(b, f.consumed)
 	b = binary.BigEndian.AppendUint32(b, f.window)
@@ -69,7 +86,7 @@ func parseFrame(b []byte) (frame, error) {
 	switch {
 	case len(b) < headerSize || b[0] != magic:
 		return frame{}, errFrame
-	case b[1] != version:
+	case b[1] == 0 || b[1] > versionAddresses:
 		return frame{}, fmt.Errorf("%w: %d", errVersion, b[1])
 	case len(b) > maxFrame:
 		return frame{}, fmt.Errorf("%w: %d bytes, at most %d", errFrame, len(b), maxFrame)
@@ -79,10 +96,47 @@ func parseFrame(b []byte) (frame, error) {
 		offset: binary.BigEndian.Uint64(b[4:]), consumed: binary.BigEndian.Uint64(b[12:]),
 		window: binary.BigEndian.Uint32(b[20:]), payload: b[headerSize:],
 	}
-	if f.kind == 0 || f.kind >= kindEnd || f.flags >= flagEnd {
+	if f.kind == 0 || f.kind >= kindEnd || f.flags >= flagEnd || b[1] != f.kind.version() {
 		return frame{}, fmt.Errorf("%w: kind %d, flags %d", errFrame, b[2], b[3])
 	}
 	return f, nil
+}
+
+// openFrame is what asks a node for a stream to a target.
+func openFrame(target Addr, label string) (kind, []byte) {
+	if target.Address.IsValid() {
+		return kindOpenAddress, openAddressPayload(netip.AddrPortFrom(target.Address, target.Port), label)
+	}
+	return kindOpen, openPayload(target.Port, label)
+}
+
+// parseTarget reads what a frame asks for.
+func parseTarget(f frame) (to netip.AddrPort, label string, ok bool) {
+	if f.kind == kindOpenAddress {
+		return parseOpenAddress(f.payload)
+	}
+	port, label, ok := parseOpen(f.payload)
+	return netip.AddrPortFrom(netip.Addr{}, port), label, ok
+}
+
+// openAddressPayload is the payload of kindOpenAddress.
+func openAddressPayload(to netip.AddrPort, label string) []byte {
+	address := to.Addr().AsSlice()
+	b := append(binary.BigEndian.AppendUint16(nil, to.Port()), byte(len(address)))
+	return append(append(b, address...), clean(label, maxLabel)...)
+}
+
+func parseOpenAddress(payload []byte) (to netip.AddrPort, label string, ok bool) {
+	const fixed = 3
+	if len(payload) < fixed || len(payload) < fixed+int(payload[2]) {
+		return netip.AddrPort{}, "", false
+	}
+	rest := payload[fixed+int(payload[2]):]
+	address, ok := netip.AddrFromSlice(payload[fixed : fixed+int(payload[2])])
+	if !ok || len(rest) > maxLabel {
+		return netip.AddrPort{}, "", false
+	}
+	return netip.AddrPortFrom(address, binary.BigEndian.Uint16(payload)), clean(string(rest), maxLabel), true
 }
 
 // openPayload is the payload of kindOpen.

@@ -3,6 +3,7 @@ package tunnel_test
 import (
 	"bytes"
 	"math/rand/v2"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 func FuzzFrame(f *testing.F) {
 	f.Add(tunnel.Raw{Kind: tunnel.KindData, Offset: 1, Consumed: 2, Window: 3, Payload: []byte("x")}.Bytes())
 	f.Add(tunnel.Raw{Kind: tunnel.KindOpen, Payload: tunnel.OpenPayload(10250, "jane")}.Bytes())
+	f.Add(tunnel.Raw{Kind: tunnel.KindOpenAddress, Payload: tunnel.OpenAddressPayload(netip.MustParseAddrPort("10.1.2.3:80"), "jane")}.Bytes())
 	f.Add(tunnel.Raw{Kind: tunnel.KindReset, Payload: tunnel.ReasonPayload(tunnel.CodeLost, "3 bytes")}.Bytes())
 	f.Add([]byte(`{"kind":"Pod"}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -28,6 +30,11 @@ func FuzzFrame(f *testing.F) {
 				t.Errorf("open of %d %q became %d %q", port, label, p, l)
 			}
 		}
+		if to, label, ok := tunnel.ParseOpenAddress(raw.Payload); ok {
+			if a, l, _ := tunnel.ParseOpenAddress(tunnel.OpenAddressPayload(to, label)); a != to || l != label {
+				t.Errorf("open of %s %q became %s %q", to, label, a, l)
+			}
+		}
 		if _, text := tunnel.ParseReason(raw.Payload); strings.ContainsAny(text, "\n\r\x1b") {
 			t.Errorf("text %q is not fit for a terminal", text)
 		}
@@ -37,13 +44,18 @@ func FuzzFrame(f *testing.F) {
 // What other planes put on a subject by a forged reply is never a frame.
 func TestForeignMessagesAreNoFrames(t *testing.T) {
 	for name, data := range map[string][]byte{
-		"empty":       nil,
-		"json":        []byte(`{"kind":"Pod","metadata":{"name":"a-name-that-is-long-enough"}}`),
-		"zstd":        append([]byte{0x28, 0xb5, 0x2f, 0xfd}, make([]byte, 100)...),
-		"too large":   append(tunnel.Raw{Kind: tunnel.KindData}.Bytes(), make([]byte, tunnel.MaxFrame)...),
-		"short":       tunnel.Raw{Kind: tunnel.KindData}.Bytes()[:23],
-		"no kind":     tunnel.Raw{}.Bytes(),
-		"other kind":  tunnel.Raw{Kind: tunnel.KindReset + 1}.Bytes(),
+		"empty":      nil,
+		"json":       []byte(`{"kind":"Pod","metadata":{"name":"a-name-that-is-long-enough"}}`),
+		"zstd":       append([]byte{0x28, 0xb5, 0x2f, 0xfd}, make([]byte, 100)...),
+		"too large":  append(tunnel.Raw{Kind: tunnel.KindData}.Bytes(), make([]byte, tunnel.MaxFrame)...),
+		"short":      tunnel.Raw{Kind: tunnel.KindData}.Bytes()[:23],
+		"no kind":    tunnel.Raw{}.Bytes(),
+		"other kind": tunnel.Raw{Kind: tunnel.KindOpenAddress + 1}.Bytes(),
+		"other version": func() []byte {
+			b := tunnel.Raw{Kind: tunnel.KindOpenAddress}.Bytes()
+			b[1] = 1 // which does not have the kind
+			return b
+		}(),
 		"other flags": tunnel.Raw{Kind: tunnel.KindData, Flags: 4}.Bytes(),
 	} {
 		if raw, err := tunnel.ParseRaw(data); err == nil {

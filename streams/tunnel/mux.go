@@ -272,9 +272,16 @@ func (m *mux) remove(c *Conn, why *BrokenError) {
 
 // fields name a stream in logs.
 func (c *Conn) fields() []zap.Field {
-	return []zap.Field{
-		zap.String("node", c.target.Node), zap.Uint16("port", c.target.Port), zap.String("user", c.label), zap.String("stream", c.key),
+	return append(c.target.fields(), zap.String("user", c.label), zap.String("stream", c.key))
+}
+
+// fields name a target in logs.
+func (a Addr) fields() []zap.Field {
+	fields := []zap.Field{zap.String("node", a.Node), zap.Uint16("port", a.Port)}
+	if a.Address.IsValid() {
+		fields = append(fields, zap.Stringer("address", a.Address))
 	}
+	return fields
 }
 
 // grow takes up to want bytes from the pools for a window. It takes no lock.

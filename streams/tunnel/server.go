@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -20,8 +21,10 @@ type Server struct {
 	node  string
 	token string
 
-	portsMu sync.Mutex // guards ports; taken before mux.mu
+	portsMu sync.Mutex // guards all below; taken before mux.mu
 	ports   map[uint16]*Listener
+	// addresses takes what asks for an address; nil: none is offered.
+	addresses *Listener
 }
 
 // NewServer makes the end of a node. It starts nothing and offers no port.
@@ -45,6 +48,9 @@ func (s *Server) Start(ctx context.Context) error {
 	for _, l := range s.ports {
 		all = append(all, l)
 	}
+	if s.addresses != nil {
+		all = append(all, s.addresses)
+	}
 	s.portsMu.Unlock()
 	for _, l := range all {
 		_ = l.Close() // closed already by somebody else: as good
@@ -62,13 +68,40 @@ func (s *Server) Listen(port uint16) (*Listener, error) {
 	if s.ports[port] != nil {
 		return nil, fmt.Errorf("listen on tunnel port %d: it has a listener", port)
 	}
-	l := &Listener{
-		server: s, addr: Addr{Node: s.node, Port: port},
+	l := s.newListener(Addr{Node: s.node, Port: port})
+	s.ports[port] = l
+	return l, nil
+}
+
+// ListenAddresses offers streams to addresses (Dialer.DialAddress) until the Listener is closed. Its user must judge each
+// Incoming.Target before it says yes: the cloud may ask for any address. There is one such Listener.
+func (s *Server) ListenAddresses() (*Listener, error) {
+	s.portsMu.Lock()
+	defer s.portsMu.Unlock()
+	if s.addresses != nil {
+		return nil, errors.New("listen on tunnel addresses: they have a listener")
+	}
+	s.addresses = s.newListener(Addr{Node: s.node})
+	return s.addresses, nil
+}
+
+func (s *Server) newListener(addr Addr) *Listener {
+	return &Listener{
+		server: s, addr: addr,
 		waiting: make(chan *Conn, s.cfg.Backlog), // Backlog is what this buffer is
 		closed:  make(chan struct{}),
 	}
-	s.ports[port] = l
-	return l, nil
+}
+
+// remove takes back what a Listener offers.
+func (s *Server) remove(l *Listener) {
+	s.portsMu.Lock()
+	defer s.portsMu.Unlock()
+	if s.addresses == l {
+		s.addresses = nil
+		return
+	}
+	delete(s.ports, l.addr.Port)
 }
 
 // handle takes what the cloud sends.
@@ -81,7 +114,7 @@ func (s *Server) handle(msg *nats.Msg) {
 	c, stale := s.find(key)
 	f, err := parseFrame(msg.Data)
 	switch {
-	case c != nil && (err != nil || f.kind != kindOpen):
+	case c != nil && (err != nil || !f.kind.opens()):
 		c.handle(msg)
 	case c != nil:
 		s.metrics.refuse(CodeExists) // the stream itself is none the worse for it
@@ -89,7 +122,7 @@ func (s *Server) handle(msg *nats.Msg) {
 		s.refuse(key, Addr{Node: s.node}, "", CodeVersion, err.Error())
 	case err != nil:
 		s.metrics.refuse(codeGarbage)
-	case f.kind == kindOpen && !stale:
+	case f.kind.opens() && !stale:
 		s.open(key, f)
 	case f.kind == kindData && !stale: // it was another process's; one that ended lately has had its last word
 		s.metrics.refuse(CodeUnknown)
@@ -108,17 +141,20 @@ func unknown(stale bool) Code {
 
 // open queues a new stream for the port's Listener.
 func (s *Server) open(key string, f frame) {
-	port, label, ok := parseOpen(f.payload)
+	to, label, ok := parseTarget(f)
 	if !ok || f.offset != 0 || f.consumed != 0 || f.flags != 0 {
 		s.metrics.refuse(codeGarbage)
 		return
 	}
-	target := Addr{Node: s.node, Port: port}
+	target := Addr{Node: s.node, Address: to.Addr(), Port: to.Port()}
 	s.portsMu.Lock()
 	defer s.portsMu.Unlock()
-	l := s.ports[port]
+	l, missing := s.ports[to.Port()], fmt.Sprintf("nothing listens on port %d", to.Port())
+	if target.Address.IsValid() {
+		l, missing = s.addresses, "the node offers no addresses"
+	}
 	if l == nil {
-		s.refuse(key, target, label, CodePort, fmt.Sprintf("nothing listens on port %d", port))
+		s.refuse(key, target, label, CodePort, missing)
 		return
 	}
 	c, err := s.add(key, target, s.token, label, false)
@@ -166,8 +202,7 @@ func (l *Listener) queue(c *Conn) bool {
 // refuse answers an open that never became a stream.
 func (s *Server) refuse(key string, target Addr, label string, code Code, text string) {
 	s.metrics.refuse(code)
-	s.log.Info("tunnel refused", zap.String("node", target.Node), zap.Uint16("port", target.Port), zap.String("user", label),
-		zap.String("stream", key), zap.String("reason", text))
+	s.log.Info("tunnel refused", append(target.fields(), zap.String("user", label), zap.String("stream", key), zap.String("reason", text))...)
 	s.later(s.out+s.token+"."+key, frame{kind: kindRefuse, payload: reasonPayload(code, text)})
 }
 
@@ -180,7 +215,7 @@ func (m *mux) decline(c *Conn, code Code, text string) {
 	c.fail(&BrokenError{Code: code, Text: text}, true)
 }
 
-// Listener is a net.Listener on a node's port.
+// Listener is a net.Listener on a node's port, or for addresses.
 type Listener struct {
 	server  *Server
 	addr    Addr
@@ -226,14 +261,12 @@ func (l *Listener) Close() error {
 	err := error(&net.OpError{Op: "close", Net: l.addr.Network(), Addr: l.addr, Err: net.ErrClosed})
 	l.once.Do(func() {
 		err = nil
-		l.server.portsMu.Lock()
-		delete(l.server.ports, l.addr.Port)
-		l.server.portsMu.Unlock()
+		l.server.remove(l)
 		close(l.closed)
 		for {
 			select {
 			case c := <-l.waiting:
-				l.server.decline(c, CodePort, fmt.Sprintf("port %d was closed", l.addr.Port))
+				l.server.decline(c, CodePort, fmt.Sprintf("port %d was closed", c.target.Port))
 			default:
 				return
 			}
@@ -247,6 +280,11 @@ func (l *Listener) Addr() net.Addr { return l.addr }
 
 // Port is what the cloud dialed.
 func (in *Incoming) Port() uint16 { return in.conn.target.Port }
+
+// Target is the address and port that the cloud asks for, of a Listener made by ListenAddresses.
+func (in *Incoming) Target() netip.AddrPort {
+	return netip.AddrPortFrom(in.conn.target.Address, in.conn.target.Port)
+}
 
 // Label is who the stream is for, as the cloud says.
 func (in *Incoming) Label() string { return in.conn.label }
@@ -283,3 +321,6 @@ func (in *Incoming) Accept() (*Conn, error) {
 
 // Refuse says no, and why. The text reaches the caller of Dial.
 func (in *Incoming) Refuse(text string) { in.conn.mux.decline(in.conn, CodeDeclined, text) }
+
+// RefuseUnready says not yet, and why: the caller of Dial may ask again at once.
+func (in *Incoming) RefuseUnready(text string) { in.conn.mux.decline(in.conn, CodeUnready, text) }
