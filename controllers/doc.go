@@ -4,7 +4,9 @@
 //	what                                              writer
 //	stream DESIRED: messages and purges               desired.Engine of the node's owner
 //	pod status, end of a pod, mirror pods             reports.Applier, as the node
-//	Node: creation, status (but for three conditions) reports.Applier, as the node
+//	Node: creation, with the labels of a gateway      reports.Applier, after a dry run as the node
+//	Node: status (but for three conditions)           reports.Applier, as the node
+//	pods of protected namespaces: eviction            evictions, of the node's owner, as the node
 //	Node: the conditions of its link and progress     nodes, of the node's owner
 //	Events of a Node's link and progress              nodes, of the node's owner
 //	Node: the labels of a gateway (set, not removed)  nodes, of the node's owner

@@ -14,6 +14,7 @@ import (
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/frond-edge/frond/api/identity"
 	"github.com/frond-edge/frond/api/wire"
 )
 
@@ -23,8 +24,6 @@ const (
 
 	userPrefix = "system:node:"
 	nodesGroup = "system:nodes"
-	// edgeLabel is what package nodes writes (peers do not import each other); a node cannot give it to itself.
-	edgeLabel = "node-role.kubernetes.io/edge"
 )
 
 // Names are what a gateway may be called in its certificate beside its name and its tunnel address.
@@ -63,7 +62,7 @@ func decide(csr *certificatesv1.CertificateSigningRequest, name string, node *co
 	if node == nil {
 		return leave, nil
 	}
-	if _, edge := node.Labels[edgeLabel]; !edge {
+	if _, edge := node.Labels[identity.EdgeLabel]; !edge {
 		return leave, nil // another kind of node, or one that has not been heard of yet
 	}
 	request, err := parse(csr.Spec.Request)

@@ -125,12 +125,16 @@ func (e *Engine) bindings(subject string) []wire.Key {
 		}
 		for _, o := range found {
 			o := o.(client.Object)
-			keys = append(keys, k.key(o.GetNamespace(), o.GetName()))
+			if !e.cfg.Protected.Contains(o.GetNamespace()) {
+				keys = append(keys, k.key(o.GetNamespace(), o.GetName()))
+			}
 		}
 	}
-	slices.SortFunc(keys, wire.Key.Compare)
+	sortKeys(keys)
 	return keys
 }
+
+func sortKeys(keys []wire.Key) { slices.SortFunc(keys, wire.Key.Compare) }
 
 // rebind brings the graph up to date with whom a binding names now, and named before.
 func (e *Engine) rebind(k *kind, objects ...any) {
@@ -148,9 +152,12 @@ func (e *Engine) rebind(k *kind, objects ...any) {
 	}
 }
 
-// Runs reports whether a pod that has not ended runs on a node with a service account.
-// The engine must be Ready.
+// Runs reports whether a pod that has not ended runs on a node with a service account; none of a protected namespace does, as no node
+// is given such a pod. The engine must be Ready.
 func (e *Engine) Runs(node, namespace, account string) bool {
+	if e.cfg.Protected.Contains(namespace) {
+		return false
+	}
 	_, store := e.lookup(groupResource{resource: "pods"})
 	if store == nil {
 		return false

@@ -7,13 +7,12 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/controllers"
 )
-
-// EdgeLabel marks the Nodes that are gateways; its value is empty, as with KubeEdge.
-const EdgeLabel = "node-role.kubernetes.io/edge"
 
 // Publisher writes into the stream of desired state. Calls may be concurrent; the engine keeps order per node and key.
 type Publisher interface {
@@ -63,6 +62,17 @@ type Config struct {
 	Unbroken func(after time.Time) bool
 	// Scopes says what components at the nodes asked for and were granted; nil: nobody asks.
 	Scopes ScopeSource
+	// Protected are the namespaces of which no object is published, and of which what was published is taken back at once.
+	Protected controllers.ProtectedNamespaces
+	// OnWithheld is told of each object in a protected namespace that an owned node needs, once while the node needs it, with what
+	// there refers to it (the object itself where it is bound to the node); nil: nobody is told. It must neither block nor call
+	// the engine.
+	OnWithheld func(node string, object, referrer wire.Key)
+	// Probe asks the apiserver for a resource, by a list of one object: a status error says that it is not served (404) or may not
+	// be read (403). nil: kinds that not every apiserver serves are not followed, and what nodes have of them stays.
+	Probe func(ctx context.Context, resource schema.GroupVersionResource) error
+	// ProbeEvery is how often that is asked; 0: 1 minute.
+	ProbeEvery time.Duration
 	// OnHold is told what is held back for an owned node, nil for nothing, at its first look and at each change; nil: nobody is
 	// told. It must neither block nor call the engine.
 	OnHold func(node string, hold *wire.Hold)
@@ -78,6 +88,8 @@ const (
 	// next connection: a writer that was stopped for longer than this is refused by that.
 	defaultTombstoneAge = 15 * time.Minute
 	defaultCompareEvery = 5 * time.Minute
+	// A kind appears when an apiserver is upgraded or gets a feature gate: rarely, and somebody waits for it then.
+	defaultProbeEvery = time.Minute
 )
 
 func (c Config) withDefaults() Config {
@@ -93,6 +105,9 @@ func (c Config) withDefaults() Config {
 	if c.CompareEvery == 0 {
 		c.CompareEvery = defaultCompareEvery
 	}
+	if c.ProbeEvery == 0 {
+		c.ProbeEvery = defaultProbeEvery
+	}
 	if c.Guard.Settle == 0 {
 		c.Guard.Settle = defaultSettle
 	}
@@ -105,8 +120,8 @@ func (c Config) Validate() error {
 	if c.Workers < 0 {
 		faults = append(faults, errors.New("workers: negative"))
 	}
-	if c.Grace < 0 || c.TombstoneAge < 0 || c.CompareEvery < 0 {
-		faults = append(faults, errors.New("grace, tombstone age or compare every: negative"))
+	if c.Grace < 0 || c.TombstoneAge < 0 || c.CompareEvery < 0 || c.ProbeEvery < 0 {
+		faults = append(faults, errors.New("grace, tombstone age, compare every or probe every: negative"))
 	}
 	return errors.Join(append(faults, c.Guard.validate())...)
 }
@@ -126,6 +141,8 @@ func Rules() []rbacv1.PolicyRule {
 		rule("", "pods", "nodes", "configmaps", "secrets", "serviceaccounts", "persistentvolumeclaims", "persistentvolumes", "services"),
 		rule("storage.k8s.io", "csinodes", "csidrivers", "volumeattachments"),
 		rule("node.k8s.io", "runtimeclasses"),
+		rule(certificatesGroup, trustBundlesResource, "podcertificaterequests"),
+		rule(resourceGroup, claimsResource, "resourceslices"),
 		rule("discovery.k8s.io", "endpointslices"),
 		rule(rbacv1.GroupName, "clusterroles", "clusterrolebindings", "roles", "rolebindings"),
 	}

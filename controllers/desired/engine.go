@@ -47,6 +47,11 @@ type Engine struct {
 	// audiences are the sites with scopes, followers the kinds that only these want.
 	audiences audiences
 	followers map[groupResource]*follower
+	// optional are the kinds that the apiserver may lack; optionalChanged is closed and replaced when what is known of one changes.
+	optional        map[groupResource]*optionalKind
+	optionalChanged chan struct{}
+	// selections are those of trust bundles that pods of nodes make, by signer.
+	selections map[string]map[wire.Key]struct{}
 	// fills counts how often a scope was filled.
 	fills uint64
 	// away paces what waits until this replica is heard of again; it locks itself.
@@ -71,6 +76,7 @@ func New(cfg Config, objects cache.Cache, publisher Publisher, owner Ownership, 
 		cfg: cfg.withDefaults(), cache: objects, publisher: publisher, owner: owner, log: log,
 		kinds: map[groupResource]*kind{}, stores: map[*kind]toolscache.Indexer{}, encoded: newEncodings(encodedLimit), ready: make(chan struct{}),
 		sites: map[string]*site{}, everywhere: map[wire.Key]struct{}{}, provided: map[wire.Key]payload{},
+		optional: optionalKinds(), optionalChanged: make(chan struct{}), selections: map[string]map[wire.Key]struct{}{},
 		audiences: audiences{}, followers: map[groupResource]*follower{}, wake: make(chan struct{}, 1),
 		away:     workqueue.NewTypedItemExponentialFailureRateLimiter[item](retryFirst, awayMost),
 		followed: followed{kinds: map[groupResource]*kind{}, stores: map[groupResource]toolscache.Indexer{}},
@@ -109,9 +115,12 @@ func (e *Engine) Start(ctx context.Context) error {
 	if err != nil {
 		return controllers.Ended(ctx, err)
 	}
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return e.runFollowers(gctx) })
+	g.Go(func() error { return e.runProbes(gctx) })
+	e.awaitOptional(ctx)
 	close(e.ready)
 
-	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		e.watchOwnership(gctx)
 		return nil
@@ -120,7 +129,6 @@ func (e *Engine) Start(ctx context.Context) error {
 		e.compare(gctx)
 		return nil
 	})
-	g.Go(func() error { return e.runFollowers(gctx) })
 	controllers.Work(gctx, queue, e.cfg.Workers, func(ctx context.Context, it item) error { return e.work(ctx, queue, it) })
 	return controllers.Ended(ctx, g.Wait())
 }
@@ -186,20 +194,7 @@ func (e *Engine) informer(ctx context.Context, k *kind) (toolscache.SharedIndexI
 	if !ok {
 		return nil, fmt.Errorf("informer is a %T: the cache must not be split by namespaces", found)
 	}
-	indexers := toolscache.Indexers{}
-	if k.home != nil {
-		indexers[homeIndex] = func(o any) ([]string, error) { return []string{k.home(o.(client.Object))}, nil }
-	}
-	if k.binds != nil {
-		indexers[subjectIndex] = func(o any) ([]string, error) { return k.binds(o.(client.Object)), nil }
-	}
-	for name := range informer.GetIndexer().GetIndexers() {
-		delete(indexers, name) // another engine of this process was first
-	}
-	if err := informer.AddIndexers(indexers); err != nil {
-		return nil, fmt.Errorf("index: %w", err)
-	}
-	return informer, nil
+	return informer, index(informer, k)
 }
 
 // homeIndex is the name of the cache's index of objects by the node they belong to.
@@ -214,6 +209,9 @@ func (e *Engine) handler(k *kind) toolscache.ResourceEventHandler {
 		if o, ok := object.(client.Object); ok {
 			e.refresh(k, o.GetNamespace(), o.GetName())
 		}
+	}
+	if k.signer != nil {
+		return e.bundleHandler(k, handle)
 	}
 	if k.binds != nil {
 		return toolscache.ResourceEventHandlerFuncs{
@@ -265,7 +263,7 @@ func (e *Engine) add(it item) {
 
 // enqueue asks for one object at one node, if the node is ours. The caller holds mu.
 func (e *Engine) enqueue(s *site, key wire.Key) {
-	if s.loaded() && !isSubject(key) {
+	if s.loaded() && !isVirtual(key) {
 		e.add(item{node: s.name, key: key})
 	}
 }

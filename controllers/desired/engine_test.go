@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/frond-edge/frond/api/identity"
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers/desired"
 	"github.com/frond-edge/frond/internal/kubetest"
@@ -227,7 +228,7 @@ func TestOnlyEdgeNodesAreServed(t *testing.T) {
 	if held := w.held(plain.Name); len(held) != 0 {
 		t.Fatalf("a node of the cloud got %v", held)
 	}
-	label := fmt.Appendf(nil, `{"metadata":{"labels":{%q:""}}}`, desired.EdgeLabel)
+	label := fmt.Appendf(nil, `{"metadata":{"labels":{%q:""}}}`, identity.EdgeLabel)
 	if _, err := w.client.CoreV1().Nodes().Patch(t.Context(), plain.Name, types.MergePatchType, label, metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -259,7 +260,7 @@ func TestADeletedNodeKeepsItsObjectsForTheGrace(t *testing.T) {
 		t.Errorf("tombstone after %v", took)
 	}
 	w.eventually(node, wire.SnapshotMarker(), "marker's tombstone", deleted)
-	again := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node, Labels: map[string]string{desired.EdgeLabel: ""}}}
+	again := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node, Labels: map[string]string{identity.EdgeLabel: ""}}}
 	if _, err := w.client.CoreV1().Nodes().Create(t.Context(), again, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}

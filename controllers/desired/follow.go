@@ -19,10 +19,11 @@ import (
 // followAgain is the pause after a kind could not be followed. Who grants scopes has listed it before, so it is rare.
 const followAgain = 5 * time.Second
 
-// follower keeps a kind in the cache that only scopes want, as long as a node of this replica has one. Guarded by Engine.mu.
+// follower keeps a kind in the cache that is not in the table of kinds: one that only scopes want, as long as a node of this replica
+// has one, or an optional one while it is served. Guarded by Engine.mu.
 type follower struct {
 	kind *kind
-	// wants counts the scopes.
+	// wants counts the scopes, and the apiserver that serves an optional kind.
 	wants   int
 	running bool
 	// stop ends the present following; nil between two.
@@ -65,15 +66,20 @@ func (e *Engine) wantKind(want wire.ScopeKind) {
 	if e.kinds[id] != nil {
 		return
 	}
+	e.wantFollowed(id, schema.GroupVersionKind{Group: want.Group, Version: want.Version, Kind: want.Kind})
+}
+
+// wantFollowed counts who wants a kind followed that is not in the table of kinds. The caller holds mu.
+func (e *Engine) wantFollowed(id groupResource, gvk schema.GroupVersionKind) {
 	f := e.followers[id]
 	if f == nil {
 		f = &follower{}
 		e.followers[id] = f
 	}
 	f.wants++
-	gvk := schema.GroupVersionKind{Group: want.Group, Version: want.Version, Kind: want.Kind}
-	if f.kind == nil || f.kind.gvk != gvk { // the newest word on the version counts
-		f.kind = &kind{gvk: gvk, resource: want.Resource, scopedOnly: true}
+	next := e.followedKind(gvk, id.resource)
+	if f.kind == nil || f.kind.gvk != next.gvk { // the newest word on the version counts
+		f.kind = next
 		if f.stop != nil {
 			f.stop()
 		}
@@ -172,9 +178,15 @@ func (e *Engine) followOne(ctx context.Context, id groupResource, k *kind) error
 	if !toolscache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
 		return fmt.Errorf("fill the cache: %w", context.Cause(ctx))
 	}
+	if err := index(informer, k); err != nil {
+		return err
+	}
+	e.mu.Lock()
 	e.followed.set(id, k, informer.GetIndexer())
+	e.placeKind(id, k, informer.GetIndexer())
+	e.mu.Unlock()
 	defer e.empty(id)
-	e.log.Info("follows a kind for scopes", zap.String("kind", k.gvk.String()))
+	e.log.Info("follows a kind", zap.String("kind", k.gvk.String()))
 	// The handler comes first: what changes after refill's look is told by it.
 	registration, err := informer.AddEventHandlerWithResyncPeriod(e.handler(k), 0)
 	if err != nil {
@@ -182,6 +194,12 @@ func (e *Engine) followOne(ctx context.Context, id groupResource, k *kind) error
 	}
 	defer func() { _ = informer.RemoveEventHandler(registration) }() // fails only for a handler of another informer
 	e.refill(id)
+	if !toolscache.WaitForCacheSync(ctx.Done(), registration.HasSynced) {
+		return fmt.Errorf("follow the objects: %w", context.Cause(ctx))
+	}
+	e.mu.Lock()
+	e.recordFollowed(id, true)
+	e.mu.Unlock()
 	<-ctx.Done()
 	e.log.Info("follows a kind no more", zap.String("kind", k.gvk.String()))
 	return nil
@@ -192,6 +210,7 @@ func (e *Engine) empty(id groupResource) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.followed.unset(id)
+	e.recordFollowed(id, false)
 	for namespace, sites := range e.audiences[id] {
 		for s := range sites {
 			s.scopes[scopeID{id, namespace}].filled = false

@@ -192,6 +192,9 @@ func (e *Engine) losses(s *site, now time.Time) losses {
 	var l losses
 	gone, restored := e.gone(s), now.Before(e.cfg.Restore.until())
 	for key := range s.pods {
+		if e.cfg.Protected.Covers(key) {
+			continue // taken back on purpose
+		}
 		r := s.held[key]
 		_, confirmed := s.guard.confirmed[r.uid]
 		switch {
@@ -310,7 +313,7 @@ func (e *Engine) review(s *site, key wire.Key) {
 
 // may reports whether an object may be taken from the node now. One that may not is asked for again when it may.
 func (e *Engine) may(s *site, key wire.Key, held record) bool {
-	if isPod(key) && held.leaving.Final() {
+	if isPod(key) && held.leaving.Final() || e.cfg.Protected.Covers(key) {
 		return true
 	}
 	v := e.judge(s, time.Now())

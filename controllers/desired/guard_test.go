@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/frond-edge/frond/api/identity"
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers/desired"
 	"github.com/frond-edge/frond/internal/kubetest"
@@ -294,12 +295,12 @@ func TestALostLabelIsAsked(t *testing.T) {
 	cfg.Grace = time.Second
 	w.engine(cfg, &owners{}, "desired")
 	w.eventuallyLists(node, podNames(6)...)
-	label := fmt.Appendf(nil, `{"metadata":{"labels":{%q:null}}}`, desired.EdgeLabel)
+	label := fmt.Appendf(nil, `{"metadata":{"labels":{%q:null}}}`, identity.EdgeLabel)
 	if _, err := w.client.CoreV1().Nodes().Patch(t.Context(), node, types.MergePatchType, label, metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	h.eventually(w, node, 6)
-	label = fmt.Appendf(nil, `{"metadata":{"labels":{%q:""}}}`, desired.EdgeLabel)
+	label = fmt.Appendf(nil, `{"metadata":{"labels":{%q:""}}}`, identity.EdgeLabel)
 	if _, err := w.client.CoreV1().Nodes().Patch(t.Context(), node, types.MergePatchType, label, metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}

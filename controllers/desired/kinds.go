@@ -24,6 +24,8 @@ type kind struct {
 	everywhere bool
 	// binds says whom a binding names; nil for all but bindings.
 	binds func(client.Object) []string
+	// signer names the signer of a trust bundle; nil for all but these.
+	signer func(client.Object) string
 	// scopedOnly: nodes get it only because a component there asked; such kinds are not in the table.
 	scopedOnly bool
 }

@@ -13,6 +13,7 @@ type metrics struct {
 	repeated  prometheus.Counter
 	purged    prometheus.Counter
 	refused   prometheus.Counter
+	withheld  *prometheus.CounterVec
 	errors    prometheus.Counter
 	loads     prometheus.Counter
 	took      prometheus.Histogram
@@ -43,8 +44,11 @@ func newMetrics(reg prometheus.Registerer, c counts) *metrics {
 		repeated:  counter("repeated_total", "Publishes that the stream took for a repetition and did not store."),
 		purged:    counter("purged_total", "Tombstones purged after the node had them on disk."),
 		refused:   counter("refused_total", "Objects that can never be published, such as too large ones."),
-		errors:    counter("errors_total", "Attempts that ended in an error and are tried again."),
-		loads:     counter("loads_total", "Readings of what the stream holds for a node."),
+		withheld: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "frond_desired_withheld_total", Help: "Objects in protected namespaces that a node needed and was not given, by resource.",
+		}, []string{"resource"}),
+		errors: counter("errors_total", "Attempts that ended in an error and are tried again."),
+		loads:  counter("loads_total", "Readings of what the stream holds for a node."),
 		took: f.NewHistogram(prometheus.HistogramOpts{
 			Name: "frond_desired_publish_seconds", Help: "Time of one publish until the stream has stored it.",
 			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 16), // 0.5 ms to 16 s: one round trip to a lost leader's election
@@ -70,7 +74,7 @@ func newMetrics(reg prometheus.Registerer, c counts) *metrics {
 			ConstLabels: prometheus.Labels{"state": "complete"},
 		}, c.complete),
 		followed: f.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "frond_desired_followed_kinds", Help: "Kinds that this replica keeps in its cache for scopes alone.",
+			Name: "frond_desired_followed_kinds", Help: "Kinds that this replica keeps in its cache for scopes, or while the apiserver serves them.",
 		}, c.followed),
 	}
 }

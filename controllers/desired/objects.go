@@ -10,8 +10,10 @@ import (
 	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/frond-edge/frond/api/identity"
 	"github.com/frond-edge/frond/api/wire"
 )
 
@@ -69,6 +71,12 @@ func (e *Engine) expand(key wire.Key) []wire.Key {
 	if isSubject(key) {
 		return e.bindings(key.Name)
 	}
+	if e.cfg.Protected.Covers(key) {
+		return nil // it is withheld, and so is what it alone refers to
+	}
+	if isSelection(key) {
+		return e.selectBundles(key)
+	}
 	k := e.kinds[kindOf(key)]
 	if k == nil || k.refs == nil {
 		return nil
@@ -121,7 +129,7 @@ func (e *Engine) refresh(k *kind, namespace, name string) {
 func (e *Engine) refreshNode(name string, node *corev1.Node) {
 	edge := false
 	if node != nil {
-		_, edge = node.Labels[EdgeLabel]
+		_, edge = node.Labels[identity.EdgeLabel]
 	}
 	s := e.sites[name]
 	switch {
@@ -149,7 +157,7 @@ func (e *Engine) refreshNode(name string, node *corev1.Node) {
 }
 
 func (e *Engine) refreshEverywhere(key wire.Key, exists bool) {
-	if exists {
+	if exists && !e.cfg.Protected.Covers(key) {
 		e.everywhere[key] = struct{}{}
 	} else {
 		delete(e.everywhere, key)
@@ -168,17 +176,27 @@ func (e *Engine) open(node string) *site {
 // gather puts into the graph what belongs to a node and came before the node was known.
 func (e *Engine) gather(s *site) {
 	for _, k := range e.kinds {
-		if k.home == nil {
-			continue
+		e.placeHome(k, e.stores[k], s)
+	}
+	for id := range e.optional {
+		if k, store := e.lookup(id); store != nil {
+			e.placeHome(k, store, s)
 		}
-		found, err := e.stores[k].ByIndex(homeIndex, s.name)
-		if err != nil {
-			e.log.Error("objects of node not listed", zap.String("node", s.name), zap.String("resource", k.resource), zap.Error(err))
-			continue
-		}
-		for _, o := range found {
-			o := o.(client.Object)
-			e.graph.place(k.key(o.GetNamespace(), o.GetName()), s)
-		}
+	}
+}
+
+// placeHome puts into the graph what belongs to a node of one kind. The caller holds mu.
+func (e *Engine) placeHome(k *kind, store toolscache.Indexer, s *site) {
+	if k.home == nil {
+		return
+	}
+	found, err := store.ByIndex(homeIndex, s.name)
+	if err != nil {
+		e.log.Error("objects of node not listed", zap.String("node", s.name), zap.String("resource", k.resource), zap.Error(err))
+		return
+	}
+	for _, o := range found {
+		o := o.(client.Object)
+		e.graph.place(k.key(o.GetNamespace(), o.GetName()), s)
 	}
 }

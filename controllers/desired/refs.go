@@ -18,8 +18,11 @@ func referencesIn(namespace string) *references {
 }
 
 func (r *references) add(resource, namespace, name string) {
-	key := wire.Key{Resource: resource, Namespace: namespace, Name: name}
-	if name == "" || r.seen[key] {
+	r.addKey(wire.Key{Resource: resource, Namespace: namespace, Name: name})
+}
+
+func (r *references) addKey(key wire.Key) {
+	if key.Name == "" || r.seen[key] {
 		return
 	}
 	r.seen[key] = true
@@ -72,6 +75,7 @@ func podRefs(pod *corev1.Pod) []wire.Key {
 	for i := range pod.Spec.Volumes {
 		r.volume(pod.Name, &pod.Spec.Volumes[i])
 	}
+	r.resourceClaims(pod)
 	return r.keys
 }
 
@@ -137,6 +141,9 @@ func (r *references) projected(sources []corev1.VolumeProjection) {
 		}
 		if sources[i].Secret != nil {
 			r.secret(sources[i].Secret.Name)
+		}
+		if sources[i].ClusterTrustBundle != nil {
+			r.trustBundles(sources[i].ClusterTrustBundle)
 		}
 	}
 }

@@ -107,7 +107,9 @@ func (e *Engine) rescope(s *site, resumed bool) error {
 	}
 	next := make(map[scopeID]wire.ScopeKind, len(granted))
 	for _, kind := range granted {
-		next[idOf(kind.Scope)] = kind
+		if !e.cfg.Protected.Contains(kind.Namespace) { // granted before the namespace was protected
+			next[idOf(kind.Scope)] = kind
+		}
 	}
 	for id, sc := range s.scopes {
 		if kind, ok := next[id]; !ok || kind != sc.kind {
@@ -164,7 +166,7 @@ func (e *Engine) fill(s *site, id scopeID, sc *scope) {
 	born := make(map[wire.Key]time.Time, len(found))
 	for _, object := range found {
 		o, ok := object.(client.Object)
-		if !ok {
+		if !ok || e.cfg.Protected.Contains(o.GetNamespace()) {
 			continue
 		}
 		key := wire.Key{Group: id.group, Resource: id.resource, Namespace: o.GetNamespace(), Name: o.GetName()}

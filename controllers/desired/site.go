@@ -26,6 +26,8 @@ type site struct {
 	// scopes are what components at the node were granted, and told is whether it is known what they asked for.
 	scopes map[scopeID]*scope
 	told   bool
+	// withheld are the needed objects that are in protected namespaces, each told of once.
+	withheld map[wire.Key]struct{}
 	// absentSince is when the Node object was last known, or when a node that never had one was last heard.
 	absentSince time.Time
 

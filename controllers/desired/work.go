@@ -150,7 +150,7 @@ func (e *Engine) load(ctx context.Context, s *site, term uint64) error {
 		e.retire(s, alive)
 	} else {
 		for v := range s.wants {
-			if !isSubject(v.key) {
+			if !isVirtual(v.key) {
 				keys[v.key] = struct{}{}
 			}
 		}
@@ -268,12 +268,17 @@ func (e *Engine) behind(s *site, of groupResource, heard string) bool {
 // wanted returns what the node should have of an object, nil for nothing, and fills in the message that would carry it.
 func (e *Engine) wanted(s *site, key wire.Key, message *wire.Message) (want *payload, keep bool, err error) {
 	e.mu.Lock()
+	if e.isUnfollowed(key) {
+		e.mu.Unlock()
+		return nil, true, errUnfollowed
+	}
 	gone := e.gone(s)
 	keep = !s.present && !gone
 	needed := e.needs(s, key) || s.scoped(key)
 	if _, all := e.everywhere[key]; all {
 		needed = true
 	}
+	e.reportWithheld(s, key, e.needs(s, key) && !gone)
 	own, keepOwn, err := e.ownState(s, key)
 	e.mu.Unlock()
 	keep = keep || keepOwn
@@ -288,6 +293,9 @@ func (e *Engine) wanted(s *site, key wire.Key, message *wire.Message) (want *pay
 		*message = marker(s.name)
 		message.ClusterEpoch, message.Time = e.cfg.ClusterEpoch, time.Now()
 		return &payload{version: message.Version, digest: message.Digest, object: message.Object}, keep, nil
+	}
+	if e.cfg.Protected.Covers(key) {
+		return nil, false, nil // also what this replica, or an older one, has published before
 	}
 	if !needed || gone {
 		return nil, keep || s.marked(key), nil
@@ -330,7 +338,7 @@ func (e *Engine) payload(s *site, key wire.Key) (*payload, error) {
 		return &p, nil
 	}
 	p, err := summarize(o, !home)
-	if err == nil && k != nil && k.scopedOnly {
+	if err == nil && p.source != nil && k != nil && e.kinds[kindOf(key)] == nil {
 		err = p.encode()
 	}
 	if err != nil {

@@ -140,6 +140,10 @@ func (m *Monitor) changes(n *node, object *corev1.Node, now time.Time) []change 
 	add(Connected, link, message)
 	progress := n.wantProgress(present(object, UpToDate), m.pace, now)
 	add(UpToDate, progress, progressMessage(progress, n.progress))
+	if n.connected { // a silent Node is not written for an upgrade of Kubernetes
+		version, message := wantVersion(m.version())
+		add(VersionSupported, version, message)
+	}
 	return list
 }
 

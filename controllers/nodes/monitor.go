@@ -52,8 +52,10 @@ type Monitor struct {
 	revoked func(node string) bool
 	// autonomy says what becomes of the pods of a lost node.
 	autonomy Autonomy
-	writes   *prometheus.CounterVec
-	log      *zap.Logger
+	// version is that of the Kubernetes API, "" while it is not known.
+	version func() string
+	writes  *prometheus.CounterVec
+	log     *zap.Logger
 	// renewEvery, silence and pace are the constants, but in tests.
 	renewEvery, silence time.Duration
 	pace                pace
@@ -90,10 +92,10 @@ type node struct {
 }
 
 // New makes a Monitor. objects must serve Nodes. revoked says whose gateway was shut out, and Look when that changes; Review is to
-// be called when autonomy answers otherwise. metrics may be nil.
-func New(kube kubernetes.Interface, objects cache.Cache, owner Ownership, revoked func(node string) bool, autonomy Autonomy, metrics prometheus.Registerer, log *zap.Logger) *Monitor {
+// be called when autonomy answers otherwise. version is that of the Kubernetes API, "" while it is not known. metrics may be nil.
+func New(kube kubernetes.Interface, objects cache.Cache, owner Ownership, revoked func(node string) bool, autonomy Autonomy, version func() string, metrics prometheus.Registerer, log *zap.Logger) *Monitor {
 	m := &Monitor{
-		kube: kube, objects: objects, owner: owner, revoked: revoked, autonomy: autonomy, log: log, renewEvery: renewEvery, silence: silence, nodes: map[string]*node{},
+		kube: kube, objects: objects, owner: owner, revoked: revoked, autonomy: autonomy, version: version, log: log, renewEvery: renewEvery, silence: silence, nodes: map[string]*node{},
 		pace: pace{behindAfter: behindAfter, caughtUp: caughtUp, tellEvery: tellEvery},
 		writes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "frond_nodes_writes_total", Help: "Writes to Kubernetes that heartbeats caused, by what was written.",

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
+	"github.com/frond-edge/frond/api/kubeversion"
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers/nodes"
 	"github.com/frond-edge/frond/internal/kubetest"
@@ -33,8 +34,9 @@ type owner struct {
 	changed chan struct{} // guarded by mu
 	revoked bool          // guarded by mu
 	// group says how long the pods stay, and nothing while it is not known; guarded by mu.
-	group string
-	known bool
+	group   string
+	known   bool
+	version string // of the Kubernetes API; guarded by mu
 }
 
 // autonomous has what a Node says itself, or else a group.
@@ -67,6 +69,18 @@ func (o *owner) revoke(is bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.revoked = is
+}
+
+func (o *owner) kubernetes() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.version
+}
+
+func (o *owner) upgrade(version string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.version = version
 }
 
 func owning(all bool) *owner { return &owner{none: !all, changed: make(chan struct{})} }
@@ -125,7 +139,7 @@ func (w *world) monitorWith(o *owner, metrics prometheus.Registerer, prepare fun
 	if err != nil {
 		w.Fatal(err)
 	}
-	monitor := nodes.New(client, objects, o, o.isRevoked, o.autonomous, metrics, zaptest.NewLogger(w))
+	monitor := nodes.New(client, objects, o, o.isRevoked, o.autonomous, o.kubernetes, metrics, zaptest.NewLogger(w))
 	prepare(monitor)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(w.Context()))
 	g, gctx := errgroup.WithContext(ctx)
@@ -262,6 +276,34 @@ func TestARevokedNodeSaysSo(t *testing.T) {
 	kubetest.Eventually(t, 20*time.Second, w.says(corev1.ConditionFalse, "Revoked"))
 	o.revoke(false)
 	w.beat(m, true, w.says(corev1.ConditionTrue, "HeartbeatsArrive"))
+}
+
+// TestMonitor_NodeTellsOfAnUntestedKubernetes: the condition follows the version of the Kubernetes API.
+func TestMonitor_NodeTellsOfAnUntestedKubernetes(t *testing.T) {
+	w := newWorld(t)
+	w.create()
+	o := owning(true)
+	m := w.monitor(o)
+	says := func(status corev1.ConditionStatus, reason string) {
+		t.Helper()
+		kubetest.Eventually(t, 30*time.Second, func() error {
+			m.Beat(w.name, wire.Beat{Healthy: true}, fine)
+			node, err := w.client.CoreV1().Nodes().Get(t.Context(), w.name, metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			for _, c := range node.Status.Conditions {
+				if c.Type == nodes.VersionSupported && c.Status == status && c.Reason == reason {
+					return nil
+				}
+			}
+			return fmt.Errorf("no condition %s %s of reason %s in %v", nodes.VersionSupported, status, reason, node.Status.Conditions)
+		})
+	}
+	o.upgrade("v1.20.1")
+	says(corev1.ConditionFalse, kubeversion.ReasonOlder)
+	o.upgrade("v1.37.9")
+	says(corev1.ConditionTrue, kubeversion.ReasonTested)
 }
 
 // The owner before, paused perhaps, has its last word after the takeover: the node counts as silent all the same.

@@ -13,14 +13,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/frond-edge/frond/api/identity"
 )
 
 const (
-	// edgeLabel marks the Nodes that are gateways. NodeRestriction forbids a node to set it, so the cloud does, for a node
-	// that has proved who it is by its heartbeat.
-	edgeLabel = "node-role.kubernetes.io/edge"
-	// agentLabel is the second of KubeEdge's two labels; users' manifests name either.
-	agentLabel = "node-role.kubernetes.io/agent"
 	// leaseSeconds is how long a renewal counts, as with a kubelet.
 	leaseSeconds = 40
 	// writeTimeout bounds the writes for one node.
@@ -107,7 +104,7 @@ func (m *Monitor) renew(ctx context.Context, object *corev1.Node, now time.Time)
 }
 
 func (m *Monitor) label(ctx context.Context, name string) error {
-	patch := fmt.Appendf(nil, `{"metadata":{"labels":{%q:"",%q:""}}}`, edgeLabel, agentLabel)
+	patch := fmt.Appendf(nil, `{"metadata":{"labels":{%q:"",%q:""}}}`, identity.EdgeLabel, identity.AgentLabel)
 	_, err := m.kube.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: fieldManager})
 	if err != nil {
 		return fmt.Errorf("label: %w", err)
@@ -117,7 +114,7 @@ func (m *Monitor) label(ctx context.Context, name string) error {
 }
 
 func labelled(object *corev1.Node) bool {
-	_, agent := object.Labels[agentLabel]
-	_, ok := object.Labels[edgeLabel]
+	_, agent := object.Labels[identity.AgentLabel]
+	_, ok := object.Labels[identity.EdgeLabel]
 	return ok && agent
 }

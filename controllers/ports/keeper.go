@@ -20,13 +20,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/frond-edge/frond/api/config"
+	"github.com/frond-edge/frond/api/identity"
 )
 
 const (
 	// namespace and name are those of the ConfigMap.
 	namespace, name = "kube-system", "frond-node-ports"
-	// edgeLabel is what package nodes writes (peers do not import each other).
-	edgeLabel = "node-role.kubernetes.io/edge"
 	// pause is between two looks at all nodes, so that many new nodes make one write; every is the longest one, after which
 	// another's nodes have become ours, or one that was asked to report itself has not heard it.
 	pause, every = 200 * time.Millisecond, 5 * time.Second
@@ -202,7 +201,7 @@ func (k *Keeper) informer(ctx context.Context, kind any) (cache.Informer, error)
 
 // settled tells whether nothing is to be done for a node.
 func (k *Keeper) settled(node *corev1.Node) bool {
-	if _, edge := node.Labels[edgeLabel]; !edge || node.DeletionTimestamp != nil || !k.owns(node.Name) {
+	if _, edge := node.Labels[identity.EdgeLabel]; !edge || node.DeletionTimestamp != nil || !k.owns(node.Name) {
 		return true
 	}
 	port, has := k.Port(node.Name)

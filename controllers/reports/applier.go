@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/controllers"
 )
 
 // StillLast asks the stream's leader whether a report is still the newest of its object.
@@ -22,13 +23,15 @@ type StillLast func(ctx context.Context, m wire.Message) (bool, error)
 
 // Config of an Applier. The zero value works.
 type Config struct {
-	// LegacyGroups impersonates with groups, for Kubernetes before 1.36; see Impersonating.
-	LegacyGroups bool
+	// ClassicImpersonation is for Kubernetes before 1.36; see Impersonating.
+	ClassicImpersonation bool
 	// Overtaken is told of a report that was written though a newer one of its object had come meanwhile. The newer one may
 	// have found nothing to write, as Kubernetes still held what it says, so somebody must ask the node again. nil: nobody.
 	Overtaken func(m wire.Message)
 	// Ways are how the cloud reaches nodes.
 	Ways Ways
+	// Protected are the namespaces in which no mirror pod and no event of a node is created.
+	Protected controllers.ProtectedNamespaces
 	// Metrics registers the metrics; nil: they are kept and not shown.
 	Metrics prometheus.Registerer
 }
@@ -42,6 +45,7 @@ type Applier struct {
 	stillLast StillLast
 	overtaken func(m wire.Message)
 	ways      Ways
+	protected controllers.ProtectedNamespaces
 	log       *zap.Logger
 	applied   *prometheus.CounterVec
 	dropped   *prometheus.CounterVec
@@ -53,7 +57,7 @@ func New(cfg Config, config *rest.Config, cached client.Reader, stillLast StillL
 	if err != nil {
 		return nil, fmt.Errorf("reports: %w", err)
 	}
-	node, err := kubernetes.NewForConfig(Impersonating(config, cfg.LegacyGroups))
+	node, err := kubernetes.NewForConfig(Impersonating(config, cfg.ClassicImpersonation))
 	if err != nil {
 		return nil, fmt.Errorf("reports: %w", err)
 	}
@@ -65,7 +69,7 @@ func New(cfg Config, config *rest.Config, cached client.Reader, stillLast StillL
 		return c
 	}
 	return &Applier{
-		cached: cached, own: own, node: node, stillLast: stillLast, overtaken: cfg.Overtaken, ways: cfg.Ways, log: log,
+		cached: cached, own: own, node: node, stillLast: stillLast, overtaken: cfg.Overtaken, ways: cfg.Ways, protected: cfg.Protected, log: log,
 		applied: f("applied_total", "Reports applied to Kubernetes, by resource and what was done.", "resource", "action"),
 		dropped: f("dropped_total", "Reports rightly not applied, by resource and reason.", "resource", "reason"),
 	}, nil
@@ -80,6 +84,7 @@ const (
 	unchanged   = "unchanged"   // Kubernetes holds it already
 	running     = "running"     // the end of a pod that nobody deleted
 	terminating = "terminating" // an event in a namespace that is being deleted
+	protected   = "protected"   // a mirror pod or an event in a protected namespace
 )
 
 // Handle applies one report. nil: it is applied or rightly dropped. An error that wraps wire.ErrPermanent can never

@@ -8,17 +8,24 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap/zaptest"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
+	"github.com/frond-edge/frond/api/identity"
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/controllers"
 	"github.com/frond-edge/frond/controllers/reports"
+	"github.com/frond-edge/frond/deploy/rbac"
 	"github.com/frond-edge/frond/internal/kubetest"
 )
 
@@ -177,7 +184,7 @@ func TestANodeRegistersAndReports(t *testing.T) {
 	w.removeNode(name)
 	reported := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
-			corev1.LabelHostname: name, "node-role.kubernetes.io/edge": "", "example.com/site": "7",
+			corev1.LabelHostname: name, identity.EdgeLabel: "", "example.com/site": "7",
 			"node-restriction.kubernetes.io/secret": "1",
 		}},
 		Status: corev1.NodeStatus{
@@ -187,13 +194,27 @@ func TestANodeRegistersAndReports(t *testing.T) {
 			}},
 		},
 	}
+	seen, err := w.client.CoreV1().Nodes().Watch(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=" + name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer seen.Stop()
 	w.handle(w.message(name, wire.Apply, "nodes", reported))
 	got, err := w.client.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, edge := got.Labels["node-role.kubernetes.io/edge"]; edge || got.Labels["example.com/site"] != "7" || got.Labels[corev1.LabelHostname] != name {
+	if _, restricted := got.Labels["node-restriction.kubernetes.io/secret"]; restricted || got.Labels["example.com/site"] != "7" || got.Labels[corev1.LabelHostname] != name {
 		t.Errorf("labels %v", got.Labels)
+	}
+	first, ok := (<-seen.ResultChan()).Object.(*corev1.Node) // a scheduler that watches sees no other
+	if !ok {
+		t.Fatal("the watch ended")
+	}
+	for _, label := range []string{identity.EdgeLabel, identity.AgentLabel} {
+		if _, labelled := first.Labels[label]; !labelled {
+			t.Errorf("first seen with labels %v, without %s", first.Labels, label)
+		}
 	}
 	cloud := []byte(`{"status":{"conditions":[{"type":"NetworkUnavailable","status":"False"},{"type":"EdgeConnected","status":"True"},{"type":"EdgeUpToDate","status":"True"}]}}`)
 	if _, err := w.client.CoreV1().Nodes().Patch(t.Context(), name, types.StrategicMergePatchType, cloud, metav1.PatchOptions{}, "status"); err != nil {
@@ -257,6 +278,37 @@ func TestAMirrorPodIsCreatedByItsNode(t *testing.T) {
 	}
 }
 
+// TestApplier_LeavesProtectedNamespacesAlone: a node makes neither a mirror pod nor an event in a protected namespace.
+func TestApplier_LeavesProtectedNamespacesAlone(t *testing.T) {
+	w := newWorld(t)
+	node := w.node("a")
+	w.metrics = prometheus.NewRegistry()
+	applier, err := reports.New(reports.Config{Metrics: w.metrics, Protected: controllers.ProtectNamespaces(w.ns)}, w.user, w.cached,
+		func(context.Context, wire.Message) (bool, error) { return true, nil }, zaptest.NewLogger(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.applier = applier
+	yes := true
+	mirror := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: w.ns, Name: "static-" + node.Name, Annotations: map[string]string{corev1.MirrorPodAnnotationKey: "hash"},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID, Controller: &yes}},
+		},
+		Spec: corev1.PodSpec{NodeName: node.Name, Containers: []corev1.Container{{Name: "c", Image: "i"}}},
+	}
+	w.wantDropped(w.message(node.Name, wire.Apply, "pods", mirror), "protected")
+	event := &corev1.Event{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "one.1"}, Source: corev1.EventSource{Host: node.Name},
+		InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: w.ns, Name: mirror.Name},
+	}
+	w.wantDropped(w.message(node.Name, wire.Apply, "events", event), "protected")
+	pods, err := w.client.CoreV1().Pods(w.ns).List(t.Context(), metav1.ListOptions{})
+	if err != nil || len(pods.Items) > 0 {
+		t.Errorf("pods %v, %v", pods, err)
+	}
+}
+
 func TestEventsAreCreatedAndCounted(t *testing.T) {
 	w := newWorld(t)
 	node, other := w.node("a"), w.node("b")
@@ -310,6 +362,41 @@ func TestGarbageIsPermanent(t *testing.T) {
 				t.Errorf("error %v, want permanent", err)
 			}
 		})
+	}
+}
+
+// What an administrator of Kubernetes before 1.36 applies is enough to act as a node, and not to act as a group of administrators.
+func TestImpersonating_ClassicRightsActAsNodes(t *testing.T) {
+	w := newWorld(t)
+	var role rbacv1.ClusterRole
+	first, _, _ := strings.Cut(rbac.ClassicImpersonation(), "\n---\n")
+	if err := yaml.Unmarshal([]byte(first), &role); err != nil {
+		t.Fatal(err)
+	}
+	limited := w.cluster.Limited(t, "frond-classic-test", role.Rules)
+	client, err := kubernetes.NewForConfig(reports.Impersonating(limited, true))
+	if err != nil {
+		t.Fatal(err)
+	}
+	node := w.node("classic")
+	w.pod("one", node.Name)
+	patch := func(node string) error {
+		_, err := client.CoreV1().Pods(w.ns).Patch(reports.WithNode(t.Context(), node), "one", types.MergePatchType, []byte(`{"status":{"message":"x"}}`), metav1.PatchOptions{}, "status")
+		return err
+	}
+	if err := patch(node.Name); err != nil {
+		t.Errorf("its own pod: %v", err)
+	}
+	if err := patch(w.ns + "-other"); !apierrors.IsForbidden(err) {
+		t.Errorf("another node's pod: %v", err)
+	}
+	config := rest.CopyConfig(limited)
+	config.Impersonate = rest.ImpersonationConfig{UserName: "system:node:x", Groups: []string{"system:masters"}}
+	if client, err = kubernetes.NewForConfig(config); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("as an administrator: %v", err)
 	}
 }
 

@@ -2,7 +2,8 @@
 // mirror pods of static pods, and events.
 //
 // Every write is made as the node itself (system:node:NAME), so the Node authorizer and NodeRestriction judge it, and a
-// report about what is not the node's is dropped and counted before that. Reads go to the cache, and to the apiserver
+// report about what is not the node's is dropped and counted before that. One write is judged so and then made with cloudcore's own
+// rights: the creation of a Node, which has the labels of a gateway from the first moment. Reads go to the cache, and to the apiserver
 // with cloudcore's own rights where the cache may be behind.
 //
 // Any number of replicas may handle any report, late or twice. A write carries the resourceVersion that was read, and

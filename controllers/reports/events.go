@@ -6,30 +6,32 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/frond-edge/frond/api/kubeevent"
 	"github.com/frond-edge/frond/api/wire"
 )
 
 // event creates an event, or brings an existing one up to a higher count. An event is a node's if its source is the node
 // and its pod, as far as the cache knows it, runs there.
 func (a *Applier) event(ctx context.Context, m wire.Message) error {
-	event := &corev1.Event{}
-	if err := decode(m, event); err != nil {
+	event, err := decodeEvent(m)
+	if err != nil {
 		return err
 	}
-	if event.APIVersion != "" && event.APIVersion != "v1" {
-		return fmt.Errorf("%w: event of version %q", wire.ErrPermanent, event.APIVersion)
+	if a.protected.Covers(m.Key) {
+		return a.drop(m, protected)
 	}
 	if a.foreignEvent(ctx, m.Node, event) {
 		return a.drop(m, foreign)
 	}
 	fresh := event.DeepCopy()
 	fresh.UID, fresh.ResourceVersion, fresh.ManagedFields, fresh.CreationTimestamp = "", "", nil, metav1.Time{}
-	_, err := a.node.CoreV1().Events(event.Namespace).CreateWithEventNamespaceWithContext(ctx, fresh)
+	_, err = a.node.CoreV1().Events(event.Namespace).CreateWithEventNamespaceWithContext(ctx, fresh)
 	switch {
 	case err == nil:
 		return a.did(m, "create")
@@ -39,6 +41,28 @@ func (a *Applier) event(ctx context.Context, m wire.Message) error {
 		return err
 	}
 	return again(func(bool) error { return a.repeat(ctx, m, event) })
+}
+
+// decodeEvent reads an event. Nodes send v1; those of earlier versions send what was written through events.k8s.io/v1 as it was.
+func decodeEvent(m wire.Message) (*corev1.Event, error) {
+	if m.Key.Group == eventsv1.GroupName {
+		event := &eventsv1.Event{}
+		if err := decode(m, event); err != nil {
+			return nil, err
+		}
+		if event.APIVersion != eventsv1.SchemeGroupVersion.String() {
+			return nil, fmt.Errorf("%w: event of version %q", wire.ErrPermanent, event.APIVersion)
+		}
+		return kubeevent.ToCore(event), nil
+	}
+	event := &corev1.Event{}
+	if err := decode(m, event); err != nil {
+		return nil, err
+	}
+	if event.APIVersion != "" && event.APIVersion != "v1" {
+		return nil, fmt.Errorf("%w: event of version %q", wire.ErrPermanent, event.APIVersion)
+	}
+	return event, nil
 }
 
 func (a *Applier) foreignEvent(ctx context.Context, node string, event *corev1.Event) bool {

@@ -14,11 +14,11 @@ import (
 // context. A request without a node is refused before it is sent, so the client's own rights cannot leak into it.
 //
 // Only the user name is sent: the apiserver itself then adds the group system:nodes, and cloudcore needs the right to
-// impersonate nodes and nobody else ("constrained impersonation", on by default since Kubernetes 1.36). With groups the
-// older kind is asked for, which needs the right to impersonate every user.
-func Impersonating(config *rest.Config, groups bool) *rest.Config {
+// impersonate nodes and nobody else ("constrained impersonation", on by default since Kubernetes 1.36). Classic impersonation names the
+// group, too, and needs the right to impersonate every user.
+func Impersonating(config *rest.Config, classic bool) *rest.Config {
 	config = rest.CopyConfig(config)
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &asNode{next: next, groups: groups} })
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &asNode{next: next, classic: classic} })
 	return config
 }
 
@@ -31,8 +31,8 @@ type nodeKey struct{}
 
 // asNode is one round tripper for all nodes: a client for each would cost memory and connections.
 type asNode struct {
-	next   http.RoundTripper
-	groups bool
+	next    http.RoundTripper
+	classic bool
 }
 
 var errNoNode = errors.New("request without a node")
@@ -44,7 +44,7 @@ func (a *asNode) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	r = r.Clone(r.Context())
 	r.Header.Set(transport.ImpersonateUserHeader, "system:node:"+node)
-	if a.groups {
+	if a.classic {
 		r.Header.Set(transport.ImpersonateGroupHeader, "system:nodes")
 	}
 	return a.next.RoundTrip(r) //nolint:wrapcheck // a round tripper hands errors on as they are
@@ -61,6 +61,7 @@ func Rules() []rbacv1.PolicyRule {
 	}
 	return []rbacv1.PolicyRule{
 		rule("", []string{"pods", "nodes"}, "get", "list", "watch"),
+		rule("", []string{"nodes"}, "create"),
 		rule("", []string{"events"}, "get"),
 		rule("authentication.k8s.io", []string{"nodes"}, "impersonate:arbitrary-node"),
 		rule("", []string{"pods"}, on("create"), on("delete")),

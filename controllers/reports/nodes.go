@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/frond-edge/frond/api/identity"
 	"github.com/frond-edge/frond/api/wire"
 )
 
@@ -85,10 +86,23 @@ func (a *Applier) register(ctx context.Context, m wire.Message, reported *corev1
 	}
 	node.Status.Addresses = a.ways.addresses(m.Node, reported.Status.Addresses)
 	node.Status.DaemonEndpoints = a.ways.endpoints(m.Node, reported.Status.DaemonEndpoints)
-	if _, err := a.node.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{}); err != nil {
+	if err := a.createNode(ctx, node); err != nil {
 		return err
 	}
 	return a.did(m, "create")
+}
+
+// createNode creates a gateway's Node with the labels of a gateway from the first write on, so that no scheduler ever takes it for
+// another node. NodeRestriction forbids a node to set these labels. So Kubernetes first judges the Node without them, as the node, in
+// a dry run; what it admits is then created by cloudcore itself.
+func (a *Applier) createNode(ctx context.Context, node *corev1.Node) error {
+	if _, err := a.node.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}); err != nil {
+		return err
+	}
+	node = node.DeepCopy()
+	node.Labels = identity.WithGatewayLabels(node.Labels)
+	_, err := a.own.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{})
+	return err
 }
 
 // allowedLabels leaves out what NodeRestriction forbids a node to say of itself; with it, the whole Node would be refused.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -83,6 +84,10 @@ func (a *Applier) pod(ctx context.Context, m wire.Message, live bool) (pod *core
 
 // createMirror makes the API's picture of a static pod. NodeRestriction lets a node make no other pod than this.
 func (a *Applier) createMirror(ctx context.Context, m wire.Message, reported *corev1.Pod) error {
+	if a.protected.Covers(m.Key) {
+		a.log.Warn("mirror pod not created: its namespace is protected", zap.String("node", m.Node), zap.String("pod", m.Key.Namespace+"/"+m.Key.Name))
+		return a.drop(m, protected)
+	}
 	if last, err := a.stillLast(ctx, m); err != nil {
 		return err
 	} else if !last {

@@ -10,6 +10,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/controllers"
 )
 
 // Registry keeps one value a node for all replicas. Calls may be concurrent.
@@ -46,6 +47,8 @@ type Config struct {
 	// JudgeEvery is how often each node's scopes are judged again; 0: 2 minutes. RBAC and pods are followed, so this finds what
 	// other authorizers say, how large a scope is by now, and what the API no longer serves.
 	JudgeEvery time.Duration
+	// Protected are the namespaces on which no scope is granted. A scope on all namespaces leaves them out.
+	Protected controllers.ProtectedNamespaces
 	// Users are users that every node may speak for, beside its own pods' accounts and itself.
 	Users []string
 	// Metrics registers the keeper's metrics; nil: they are kept and not shown.

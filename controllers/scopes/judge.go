@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/controllers"
 )
 
 const (
@@ -33,6 +34,8 @@ type judge struct {
 	runs func(node, namespace, account string) bool
 	// allowed are users that every node may speak for.
 	allowed []string
+	// protected are the namespaces on which nobody is granted a scope.
+	protected controllers.ProtectedNamespaces
 	// perNode is how many scopes a node may have. Those that it is refused do not count.
 	perNode int
 	keep    time.Duration
@@ -171,6 +174,9 @@ func (v verdict) keeps(u wire.ScopeVerdict, held []string) bool {
 
 // one judges whether a node may ask for a user, and the user for the scope.
 func (j *judge) one(ctx context.Context, node, user string, scope wire.Scope) (wire.ScopeReason, string) {
+	if j.protected.Contains(scope.Namespace) {
+		return wire.ScopeForbidden, fmt.Sprintf("namespace %s is protected: none of its objects is given to a gateway", scope.Namespace)
+	}
 	groups, reason, message := j.identity(node, user)
 	if reason != "" {
 		return reason, message

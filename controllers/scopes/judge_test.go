@@ -13,6 +13,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/controllers"
 )
 
 const someone = "someone"
@@ -67,6 +68,18 @@ func TestWhatIsHeldIsJudgedFirst(t *testing.T) {
 	}
 	if got := grants(verdicts, held(last)); len(got) != 0 {
 		t.Errorf("still granted: %+v", got)
+	}
+}
+
+// TestJudge_ProtectedNamespaces: nobody gets a scope on a protected namespace, whatever Kubernetes would allow.
+func TestJudge_ProtectedNamespaces(t *testing.T) {
+	j := newJudge(64, func(string) (bool, error) { return true, nil })
+	j.protected = controllers.ProtectNamespaces("frond-system")
+	for namespace, want := range map[string]wire.ScopeReason{"frond-system": wire.ScopeForbidden, "frond": ""} {
+		reason, message := j.one(t.Context(), "n", someone, wire.Scope{Version: "v1", Resource: "secrets", Namespace: namespace})
+		if reason != want {
+			t.Errorf("%s: %q %s", namespace, reason, message)
+		}
 	}
 }
 

@@ -51,7 +51,7 @@ func New(cfg Config, kube kubernetes.Interface, objects cache.Cache, meta metada
 	k.metrics = newMetrics(cfg.Metrics, k.countGranted, k.countNodes)
 	keep := cfg.JudgeEvery / 2
 	k.judge = &judge{
-		kube: kube, runs: node.Runs, allowed: cfg.Users, keep: keep, metrics: k.metrics, perNode: cfg.PerNode, answers: map[question]answer{},
+		kube: kube, runs: node.Runs, allowed: cfg.Users, protected: cfg.Protected, keep: keep, metrics: k.metrics, perNode: cfg.PerNode, answers: map[question]answer{},
 		doubts: newDoubts(),
 		catalog: &catalog{
 			discovery: discovery.ToDiscoveryInterfaceWithContext(kube.Discovery()), objects: meta, most: cfg.Objects, keep: keep,

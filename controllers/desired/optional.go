@@ -1,0 +1,302 @@
+package desired
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"go.uber.org/zap"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/frond-edge/frond/api/wire"
+)
+
+// Some kinds that a kubelet asks for are not in every Kubernetes: they came with a later version, or a feature gate keeps them
+// away. Each is probed by a request for the resource itself, so that a 404 is the apiserver's word that there is no such kind, and
+// followed by a follower while it is served. What the stream holds of a kind that is not followed stays as it is: nothing about it
+// is known, and "not known" is never "not there". Nodes are told which of these kinds they get (wire.DeliveredKinds).
+
+const (
+	// probeTimeout bounds one probe: a list of one object.
+	probeTimeout = 10 * time.Second
+	// probeMisses is how many probes in a row must find a followed kind missing before it is given up: while several apiservers are
+	// upgraded one after the other, answers differ.
+	probeMisses = 5
+	// optionalPatience is how long the start waits for the optional kinds, which should take as long as the others. A kind that
+	// is not there by then begins later.
+	optionalPatience = 30 * time.Second
+)
+
+// optionalKind is a kind that the apiserver may lack. Guarded by Engine.mu, but for what never changes.
+type optionalKind struct {
+	id groupResource
+	// kind is the API's name of it, and versions those that Frond knows, the preferred first; their fields are the same as far
+	// as Frond or a kubelet reads them.
+	kind     string
+	versions []string
+	// template is the row that a follower follows, without its version.
+	template kind
+
+	// version is the one that is served, "" for none; known says that a probe has told. absence is the reason for none.
+	version string
+	known   bool
+	absence wire.KindAbsence
+	misses  int
+	// followed: its objects are in the cache, and the graph has seen them.
+	followed bool
+}
+
+// optionalKinds is the table of kinds that reach nodes by themselves where the apiserver serves them.
+func optionalKinds() map[groupResource]*optionalKind {
+	table := map[groupResource]*optionalKind{}
+	add := func(group, resource, name string, template kind, versions ...string) {
+		template.resource = resource
+		id := groupResource{group, resource}
+		table[id] = &optionalKind{id: id, kind: name, versions: versions, template: template}
+	}
+	ofNode := func(o client.Object) string { return fieldOf(o, "spec", "nodeName") }
+	add(certificatesGroup, trustBundlesResource, "ClusterTrustBundle", kind{signer: signerOf}, "v1", "v1beta1", "v1alpha1")
+	// A kubelet watches the requests that it makes, with those of its Node; the signer's answer is in their status.
+	add(certificatesGroup, "podcertificaterequests", "PodCertificateRequest", kind{home: ofNode}, "v1")
+	add(resourceGroup, claimsResource, "ResourceClaim", kind{}, "v1")
+	// A driver of a node's devices lists and watches the slices that it publishes, with those of its Node.
+	add(resourceGroup, "resourceslices", "ResourceSlice", kind{home: ofNode}, "v1")
+	return table
+}
+
+// fieldOf reads a string of an object without a type, "" if there is none.
+func fieldOf(o client.Object, path ...string) string {
+	u, ok := o.(*unstructured.Unstructured)
+	if !ok {
+		return ""
+	}
+	value, _, _ := unstructured.NestedString(u.Object, path...)
+	return value
+}
+
+// followedKind is the row of a kind that is followed without being in the table of kinds: an optional one, or one for scopes alone.
+// The caller holds mu.
+func (e *Engine) followedKind(gvk schema.GroupVersionKind, resource string) *kind {
+	o := e.optional[groupResource{gvk.Group, resource}]
+	if o == nil {
+		return &kind{gvk: gvk, resource: resource, scopedOnly: true}
+	}
+	k := o.template
+	if k.gvk = gvk; o.version != "" {
+		k.gvk.Version = o.version
+	}
+	return &k
+}
+
+// isUnfollowed reports whether an object's kind is an optional one that is not followed now: then nothing of it is decided. The
+// caller holds mu.
+func (e *Engine) isUnfollowed(key wire.Key) bool {
+	if e.optional[kindOf(key)] == nil {
+		return false
+	}
+	_, store := e.lookup(kindOf(key))
+	return store == nil
+}
+
+// awaitOptional waits until it is known of each optional kind that its objects are in the cache or that there are none.
+func (e *Engine) awaitOptional(ctx context.Context) {
+	if e.cfg.Probe == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, optionalPatience)
+	defer cancel()
+	for {
+		e.mu.Lock()
+		changed, waiting := e.optionalChanged, []string{}
+		for id, o := range e.optional {
+			if !o.known || o.version != "" && !o.followed {
+				waiting = append(waiting, id.resource)
+			}
+		}
+		e.mu.Unlock()
+		if len(waiting) == 0 {
+			return
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			e.log.Warn("kinds are not followed yet, nodes keep what they have of them", zap.Strings("resources", waiting))
+			return
+		}
+	}
+}
+
+// runProbes looks which optional kinds are served, until ctx ends.
+func (e *Engine) runProbes(ctx context.Context) error {
+	if e.cfg.Probe == nil {
+		return nil
+	}
+	for {
+		all := true
+		for _, o := range e.optional {
+			all = e.probe(ctx, o) && all
+		}
+		pause := e.cfg.ProbeEvery
+		if !all {
+			pause = min(pause, followAgain)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(pause):
+		}
+	}
+}
+
+// probe asks for one kind, first in the version that is followed, and reports whether that could be told.
+func (e *Engine) probe(ctx context.Context, o *optionalKind) bool {
+	e.mu.Lock()
+	versions := slices.Clone(o.versions)
+	if current := o.version; current != "" {
+		versions = append([]string{current}, slices.DeleteFunc(versions, func(v string) bool { return v == current })...)
+	}
+	e.mu.Unlock()
+	for _, version := range versions {
+		err := e.probeVersion(ctx, schema.GroupVersionResource{Group: o.id.group, Version: version, Resource: o.id.resource})
+		switch {
+		case err == nil:
+			e.recordProbe(o, version, "")
+			return true
+		case apierrors.IsForbidden(err):
+			e.recordProbe(o, "", wire.KindForbidden)
+			return true
+		case !apierrors.IsNotFound(err):
+			if ctx.Err() == nil {
+				e.log.Warn("not known whether a kind is served, trying again", zap.String("resource", o.id.resource), zap.Error(err))
+			}
+			return false
+		}
+	}
+	e.recordProbe(o, "", wire.KindNotServed)
+	return true
+}
+
+func (e *Engine) probeVersion(ctx context.Context, resource schema.GroupVersionResource) error {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	return e.cfg.Probe(ctx, resource)
+}
+
+// recordProbe notes what a probe found: in which version a kind is served, or why in none.
+func (e *Engine) recordProbe(o *optionalKind, version string, absence wire.KindAbsence) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if version == "" && o.version != "" {
+		if o.misses++; o.misses < probeMisses {
+			return
+		}
+	}
+	o.misses = 0
+	if o.known && o.version == version && o.absence == absence {
+		return
+	}
+	before := o.version
+	o.known, o.version, o.absence = true, version, absence
+	switch {
+	case version == "" && absence == wire.KindForbidden:
+		e.log.Warn("cloudcore may not read a kind, nodes get none of it: apply deploy/rbac", zap.String("resource", o.id.resource))
+	case version == "":
+		e.log.Info("kind is not served, nodes get none of it", zap.String("resource", o.id.resource))
+	}
+	switch {
+	case before == "" && version != "":
+		e.wantFollowed(o.id, schema.GroupVersionKind{Group: o.id.group, Version: version, Kind: o.kind})
+	case before != "" && version == "":
+		e.unwantKind(o.id)
+	case before != version:
+		e.unwantKind(o.id)
+		e.wantFollowed(o.id, schema.GroupVersionKind{Group: o.id.group, Version: version, Kind: o.kind})
+	}
+	e.notifyOptional()
+}
+
+// placeKind puts into the graph what belongs to nodes of a kind whose objects are in the cache since now, before anything is decided
+// about it, and asks for what the stream holds of it. The caller holds mu.
+func (e *Engine) placeKind(id groupResource, k *kind, store toolscache.Indexer) {
+	o := e.optional[id]
+	if o == nil {
+		return
+	}
+	for _, s := range e.sites {
+		e.placeHome(k, store, s)
+	}
+	if k.signer != nil {
+		for signer := range e.selections {
+			e.refreshSelections(signer)
+		}
+	}
+	for _, s := range e.sites { // what is gone while nobody followed the kind shows in what the stream holds
+		for _, key := range s.holds(wire.Scope{Group: id.group, Resource: id.resource}) {
+			e.enqueue(s, key)
+		}
+	}
+}
+
+// recordFollowed notes that an optional kind is followed, or no more. The caller holds mu.
+func (e *Engine) recordFollowed(id groupResource, followed bool) {
+	o := e.optional[id]
+	if o == nil || o.followed == followed {
+		return
+	}
+	o.followed = followed
+	e.notifyOptional()
+}
+
+// notifyOptional wakes who waits for the optional kinds, and tells nodes which they get. The caller holds mu.
+func (e *Engine) notifyOptional() {
+	close(e.optionalChanged)
+	e.optionalChanged = make(chan struct{})
+	var kinds []wire.DeliveredKind
+	for id, o := range e.optional {
+		if o.known && (o.version == "" || o.followed) {
+			kinds = append(kinds, wire.DeliveredKind{Group: id.group, Resource: id.resource, Version: o.version, Absence: o.absence})
+		}
+	}
+	slices.SortFunc(kinds, func(a, b wire.DeliveredKind) int {
+		return wire.Key{Group: a.Group, Resource: a.Resource}.Compare(wire.Key{Group: b.Group, Resource: b.Resource})
+	})
+	object, err := json.Marshal(wire.NewDeliveredKinds(kinds))
+	if err != nil {
+		e.log.Error("delivered kinds not encoded", zap.Error(err))
+		return
+	}
+	e.provide(wire.DeliveredKindsKey(), object)
+}
+
+// indexersOf are the indexes that the cache of a kind needs.
+func indexersOf(k *kind) toolscache.Indexers {
+	indexers := toolscache.Indexers{}
+	if k.home != nil {
+		indexers[homeIndex] = func(o any) ([]string, error) { return []string{k.home(o.(client.Object))}, nil }
+	}
+	if k.binds != nil {
+		indexers[subjectIndex] = func(o any) ([]string, error) { return k.binds(o.(client.Object)), nil }
+	}
+	if k.signer != nil {
+		indexers[signerIndex] = func(o any) ([]string, error) { return []string{k.signer(o.(client.Object))}, nil }
+	}
+	return indexers
+}
+
+// index adds what is missing of a kind's indexes.
+func index(informer toolscache.SharedIndexInformer, k *kind) error {
+	indexers := indexersOf(k)
+	for name := range informer.GetIndexer().GetIndexers() {
+		delete(indexers, name) // another engine of this process was first
+	}
+	if err := informer.AddIndexers(indexers); err != nil {
+		return fmt.Errorf("index: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,40 @@
+package desired
+
+import (
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/frond-edge/frond/api/wire"
+)
+
+// trustBundles adds what a projection of trust bundles names: one bundle, or a signer with labels. The API allows one of the two.
+func (r *references) trustBundles(p *corev1.ClusterTrustBundleProjection) {
+	if p.Name != nil {
+		r.addKey(wire.Key{Group: certificatesGroup, Resource: trustBundlesResource, Name: *p.Name})
+		return
+	}
+	if p.SignerName == nil {
+		return
+	}
+	if key, ok := selectionKey(*p.SignerName, p.LabelSelector); ok {
+		r.addKey(key)
+	}
+}
+
+// resourceClaims adds the claims of devices that a pod names itself, those that were made for it from templates, and the one that
+// the scheduler made for its extended resources: the same ones that Kubernetes' Node authorizer lets a node of it read.
+func (r *references) resourceClaims(pod *corev1.Pod) {
+	add := func(name *string) {
+		if name != nil {
+			r.addKey(wire.Key{Group: resourceGroup, Resource: claimsResource, Namespace: pod.Namespace, Name: *name})
+		}
+	}
+	for i := range pod.Spec.ResourceClaims {
+		add(pod.Spec.ResourceClaims[i].ResourceClaimName)
+	}
+	for i := range pod.Status.ResourceClaimStatuses {
+		add(pod.Status.ResourceClaimStatuses[i].ResourceClaimName)
+	}
+	if extended := pod.Status.ExtendedResourceClaimStatus; extended != nil {
+		add(&extended.ResourceClaimName)
+	}
+}

@@ -1,0 +1,131 @@
+package evictions
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/controllers"
+)
+
+const (
+	workers               = 2
+	retryFirst, retryMost = 100 * time.Millisecond, 10 * time.Second
+	deleteTimeout         = 10 * time.Second
+	// recheckAfter is when a pod on a node that is no gateway, or not this replica's, is looked at again: the node may become one, or the
+	// replica its owner. Protected namespaces hold few pods, so this costs nothing.
+	recheckAfter = 10 * time.Second
+
+	// reasonEvicted is the reason of the Event on the Node.
+	reasonEvicted = "ProtectedPodEvicted"
+)
+
+// Rules are the rights that cloudcore needs for this package, beside what Delete needs.
+func Rules() []rbacv1.PolicyRule {
+	return []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"pods", "nodes"}, Verbs: []string{"list", "watch"}}}
+}
+
+// Delete deletes exactly this pod, by its UID, without a grace period.
+type Delete func(ctx context.Context, pod *corev1.Pod) error
+
+// Evictor deletes pods of protected namespaces from the gateways that this replica owns.
+type Evictor struct {
+	protected controllers.ProtectedNamespaces
+	objects   cache.Cache
+	owns      func(node string) bool
+	remove    Delete
+	warn      func(node, reason, message string)
+	evicted   prometheus.Counter
+	log       *zap.Logger
+	queue     controllers.Queue[client.ObjectKey]
+}
+
+// New makes an Evictor. Objects must serve Pods and Nodes; warn tells people of a node and must not block; metrics may be nil.
+func New(protected controllers.ProtectedNamespaces, objects cache.Cache, owns func(node string) bool, remove Delete,
+	warn func(node, reason, message string), metrics prometheus.Registerer, log *zap.Logger,
+) *Evictor {
+	e := &Evictor{
+		protected: protected, objects: objects, owns: owns, remove: remove, warn: warn, log: log,
+		evicted: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "frond_protected_pods_evicted_total", Help: "Pods of protected namespaces that were bound to a gateway and have been deleted.",
+		}),
+	}
+	if metrics != nil {
+		metrics.MustRegister(e.evicted)
+	}
+	return e
+}
+
+// Start evicts until ctx ends and then returns nil. The cache must be started by the caller.
+func (e *Evictor) Start(ctx context.Context) error {
+	e.queue = controllers.NewQueue[client.ObjectKey](retryFirst, retryMost)
+	defer e.queue.ShutDown()
+	informer, err := e.objects.GetInformer(ctx, &corev1.Pod{})
+	if err != nil {
+		return controllers.Ended(ctx, fmt.Errorf("follow pods: %w", err))
+	}
+	enqueue := func(object any) {
+		if pod, ok := object.(*corev1.Pod); ok && e.protected.Contains(pod.Namespace) && pod.Spec.NodeName != "" {
+			e.queue.Add(client.ObjectKeyFromObject(pod))
+		}
+	}
+	handler, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{AddFunc: enqueue, UpdateFunc: func(_, o any) { enqueue(o) }})
+	if err != nil {
+		return controllers.Ended(ctx, fmt.Errorf("follow pods: %w", err))
+	}
+	defer func() { _ = informer.RemoveEventHandler(handler) }()
+	controllers.Work(ctx, e.queue, workers, e.reconcile)
+	return nil
+}
+
+// reconcile evicts one pod if it is to go, and asks for another look at one that may have to later.
+func (e *Evictor) reconcile(ctx context.Context, key client.ObjectKey) error {
+	pod := &corev1.Pod{}
+	if err := e.objects.Get(ctx, key, pod); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	if pod.Spec.NodeName == "" || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+		return nil
+	}
+	node := &corev1.Node{}
+	switch err := e.objects.Get(ctx, client.ObjectKey{Name: pod.Spec.NodeName}, node); {
+	case apierrors.IsNotFound(err):
+		e.queue.AddAfter(key, recheckAfter)
+		return nil
+	case err != nil:
+		return fmt.Errorf("read node %s: %w", pod.Spec.NodeName, err)
+	}
+	if _, edge := node.Labels[identity.EdgeLabel]; !edge || !e.owns(node.Name) {
+		e.queue.AddAfter(key, recheckAfter)
+		return nil
+	}
+	return e.evict(ctx, pod)
+}
+
+func (e *Evictor) evict(ctx context.Context, pod *corev1.Pod) error {
+	ctx, cancel := context.WithTimeout(ctx, deleteTimeout)
+	defer cancel()
+	node, name := pod.Spec.NodeName, pod.Namespace+"/"+pod.Name
+	switch err := e.remove(ctx, pod); {
+	case apierrors.IsNotFound(err), apierrors.IsConflict(err): // it is gone, or another pod has its name
+		return nil
+	case err != nil:
+		e.log.Warn("pod of a protected namespace not evicted, trying again", zap.String("node", node), zap.String("pod", name), zap.Error(err))
+		return fmt.Errorf("delete pod %s: %w", name, err)
+	}
+	e.evicted.Inc()
+	e.log.Warn("pod of a protected namespace evicted from a gateway", zap.String("node", node), zap.String("pod", name))
+	e.warn(node, reasonEvicted, fmt.Sprintf("Pod %s was bound to this gateway and has been deleted: pods of namespace %s must not run on gateways. "+
+		"Give its workload the required node affinity %s DoesNotExist.", name, pod.Namespace, identity.EdgeLabel))
+	return nil
+}

@@ -1,0 +1,137 @@
+package evictions_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/zap/zaptest"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+
+	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/controllers"
+	"github.com/frond-edge/frond/controllers/evictions"
+	"github.com/frond-edge/frond/internal/kubetest"
+)
+
+var shared kubetest.Shared
+
+func TestMain(m *testing.M) { shared.Verify(m) }
+
+// world is a namespace that is protected, one that is not, and an evictor that owns the nodes whose names end with "-owned".
+type world struct {
+	*testing.T
+	client           kubernetes.Interface
+	protected, other string
+
+	mu     sync.Mutex
+	warned []string // guarded by mu
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	cluster := shared.Cluster(t)
+	w := &world{T: t, client: cluster.Client(t), protected: cluster.Namespace(t), other: cluster.Namespace(t)}
+	objects, err := cache.New(cluster.Limited(t, "frond-evictions-test", evictions.Rules()), cache.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	remove := func(ctx context.Context, pod *corev1.Pod) error {
+		options := metav1.NewDeleteOptions(0)
+		options.Preconditions = metav1.NewUIDPreconditions(string(pod.UID))
+		return w.client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, *options)
+	}
+	owns := func(node string) bool { return strings.HasSuffix(node, "-owned") }
+	warn := func(node, reason, message string) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.warned = append(w.warned, node+" "+reason+" "+message)
+	}
+	evictor := evictions.New(controllers.ProtectNamespaces(w.protected), objects, owns, remove, warn, nil, zaptest.NewLogger(t))
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	var g errgroup.Group
+	g.Go(func() error { return objects.Start(ctx) })
+	g.Go(func() error { return evictor.Start(ctx) })
+	t.Cleanup(func() {
+		cancel()
+		if err := g.Wait(); err != nil {
+			t.Errorf("evictor: %v", err)
+		}
+	})
+	return w
+}
+
+func (w *world) node(name string, labels map[string]string) string {
+	w.Helper()
+	name = w.other + "-" + name
+	if _, err := w.client.CoreV1().Nodes().Create(w.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}, metav1.CreateOptions{}); err != nil {
+		w.Fatal(err)
+	}
+	w.Cleanup(func() {
+		_ = w.client.CoreV1().Nodes().Delete(context.WithoutCancel(w.Context()), name, metav1.DeleteOptions{})
+	})
+	return name
+}
+
+func (w *world) pod(namespace, name, node string) {
+	w.Helper()
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
+	if _, err := w.client.CoreV1().ServiceAccounts(namespace).Create(w.Context(), account, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+		w.Fatal(err)
+	}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
+	if _, err := w.client.CoreV1().Pods(namespace).Create(w.Context(), pod, metav1.CreateOptions{}); err != nil {
+		w.Fatal(err)
+	}
+}
+
+// TestEvictor_DeletesProtectedPodsFromGateways: pods of a protected namespace go from this replica's gateways, also from one that becomes a
+// gateway later, and no others.
+func TestEvictor_DeletesProtectedPodsFromGateways(t *testing.T) {
+	w := newWorld(t)
+	edge := map[string]string{identity.EdgeLabel: ""}
+	gateway, foreign, server := w.node("gw-owned", edge), w.node("gw", edge), w.node("server-owned", nil)
+	w.pod(w.protected, "evicted", gateway)
+	w.pod(w.protected, "of-another-replica", foreign)
+	w.pod(w.protected, "in-the-cloud", server)
+	w.pod(w.protected, "unbound", "")
+	w.pod(w.other, "not-protected", gateway)
+	kubetest.Eventually(t, 20*time.Second, func() error {
+		_, err := w.client.CoreV1().Pods(w.protected).Get(t.Context(), "evicted", metav1.GetOptions{})
+		if !apierrors.IsNotFound(err) {
+			return errors.Join(errors.New("the pod is there"), err)
+		}
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if len(w.warned) != 1 || !strings.HasPrefix(w.warned[0], gateway+" ProtectedPodEvicted Pod "+w.protected+"/evicted ") {
+			return errors.New("warned " + strings.Join(w.warned, "; "))
+		}
+		return nil
+	})
+	for namespace, names := range map[string][]string{w.protected: {"of-another-replica", "in-the-cloud", "unbound"}, w.other: {"not-protected"}} {
+		for _, name := range names {
+			if pod, err := w.client.CoreV1().Pods(namespace).Get(t.Context(), name, metav1.GetOptions{}); err != nil || pod.DeletionTimestamp != nil {
+				t.Errorf("pod %s: %v", name, err)
+			}
+		}
+	}
+	late := []byte(`{"metadata":{"labels":{"` + identity.EdgeLabel + `":""}}}`)
+	if _, err := w.client.CoreV1().Nodes().Patch(t.Context(), server, "application/merge-patch+json", late, metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	kubetest.Eventually(t, 30*time.Second, func() error {
+		_, err := w.client.CoreV1().Pods(w.protected).Get(t.Context(), "in-the-cloud", metav1.GetOptions{})
+		if !apierrors.IsNotFound(err) {
+			return errors.Join(errors.New("the pod is there"), err)
+		}
+		return nil
+	})
+}

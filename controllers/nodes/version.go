@@ -1,0 +1,23 @@
+package nodes
+
+import (
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/frond-edge/frond/api/kubeversion"
+)
+
+// VersionSupported is the condition that says whether Frond was tested with the version of the Kubernetes API.
+const VersionSupported corev1.NodeConditionType = "KubernetesVersionSupported"
+
+// wantVersion is what VersionSupported should say; the zero state while the version is not known.
+func wantVersion(server string) (state, string) {
+	if server == "" {
+		return state{}, ""
+	}
+	verdict := kubeversion.Evaluate(server)
+	status := corev1.ConditionFalse
+	if verdict.Tested {
+		status = corev1.ConditionTrue
+	}
+	return state{status, verdict.Reason}, verdict.Message
+}
