@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/frond-edge/frond/api/config"
+	"github.com/frond-edge/frond/api/kubeversion"
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers/autonomy"
 	"github.com/frond-edge/frond/controllers/csrs"
@@ -124,11 +125,8 @@ func ensureHub(ctx context.Context, nc *nats.Conn, replicas int, log *zap.Logger
 
 // assemble makes the parts in the order in which they start.
 func (c *Cloud) assemble(ctx context.Context, nc, writer, tunnels *nats.Conn, ids *identities, kv jetstream.KeyValue) ([]lifecycle.Part, error) {
-	objects, err := cache.New(patiently(c.rest), desired.CacheOptions())
+	objects, addresses, err := newCaches(ctx, c.rest)
 	if err != nil {
-		return nil, fmt.Errorf("cache: %w", err)
-	}
-	if err := indexNodes(ctx, objects); err != nil {
 		return nil, fmt.Errorf("cache: %w", err)
 	}
 	metrics := streams.NewMetrics(c.metrics)
@@ -150,7 +148,13 @@ func (c *Cloud) assemble(ctx context.Context, nc, writer, tunnels *nats.Conn, id
 	if err != nil {
 		return nil, err
 	}
-	cfg := c.desired(history, teller)
+	clients, err := kubernetes.NewForConfig(c.rest)
+	if err != nil {
+		return nil, fmt.Errorf("kubernetes: %w", err)
+	}
+	alarms := newAlarms(c.cfg.ID, clients, c.log.Named("alarms"))
+	withheld := newWithheldEvents(alarms.warn)
+	cfg := c.desired(history, teller, withheld)
 	cfg.Scopes = asked.Granted
 	if engine, err = desired.New(cfg, objects, publisher, members, c.log.Named("desired")); err != nil {
 		return nil, err
@@ -159,18 +163,13 @@ func (c *Cloud) assemble(ctx context.Context, nc, writer, tunnels *nats.Conn, id
 	if err != nil {
 		return nil, err
 	}
-	clients, err := kubernetes.NewForConfig(c.rest)
-	if err != nil {
-		return nil, fmt.Errorf("kubernetes: %w", err)
-	}
-	alarms := newAlarms(c.cfg.ID, clients, c.log.Named("alarms"))
 	letIn, err := ids.parts(c, objects, clients, members, alarms)
 	if err != nil {
 		return nil, err
 	}
 	up, err := c.upward(core{
-		nc: nc, tunnels: tunnels, ids: ids, objects: objects, clients: clients, members: members,
-		engine: engine, asked: asked, keeper: keeper, metrics: metrics, alarms: alarms,
+		nc: nc, tunnels: tunnels, ids: ids, objects: objects, addresses: addresses, clients: clients, members: members,
+		engine: engine, asked: asked, keeper: keeper, metrics: metrics, alarms: alarms, withheld: withheld,
 	})
 	if err != nil {
 		return nil, err
@@ -205,6 +204,7 @@ type core struct {
 	nc, tunnels *nats.Conn
 	ids         *identities
 	objects     cache.Cache
+	addresses   addressCache
 	clients     kubernetes.Interface
 	members     *Members
 	engine      *desired.Engine
@@ -212,6 +212,7 @@ type core struct {
 	keeper      *streams.Keeper
 	metrics     *streams.Metrics
 	alarms      *alarms
+	withheld    *withheldEvents
 	calm        *autonomy.Keeper // of upward
 }
 
@@ -226,7 +227,7 @@ func (c *Cloud) upward(k core) ([]lifecycle.Part, error) {
 	if err != nil {
 		return nil, err
 	}
-	way, ways, err := c.ways(k.tunnels, k.objects, k.clients, k.ids.shut)
+	way, ways, err := c.ways(k)
 	if err != nil {
 		return nil, err
 	}
@@ -259,7 +260,8 @@ func (c *Cloud) upward(k core) ([]lifecycle.Part, error) {
 
 // watchers makes the parts that hear the nodes' beats, or miss them. also hears each beat that is no clone's.
 func (c *Cloud) watchers(k core, also func(node string, beat wire.Beat)) (*twins, []lifecycle.Part, error) {
-	monitor := nodes.New(k.clients, k.objects, k.members, k.ids.revoked, k.calm.Of, c.metrics, c.log.Named("nodes"))
+	version := newKubeVersion(k.clients.Discovery(), c.log.Named("kubeversion"))
+	monitor := nodes.New(k.clients, k.objects, k.members, k.ids.revoked, k.calm.Of, version.Get, c.metrics, c.log.Named("nodes"))
 	k.ids.look = monitor.Look
 	k.calm.Tell(monitor.Review)
 	order := func(verb string) func(node, text string) error {
@@ -278,6 +280,10 @@ func (c *Cloud) watchers(k core, also func(node string, beat wire.Beat)) (*twins
 	signed := csrs.New(names, k.clients, k.objects, k.members.Owns, alarms.warn, c.metrics, c.log.Named("csrs"))
 	lost := newUnwell(k.objects, k.members.Owns, all,
 		c.log.Named("unwell"))
+	evictor, err := c.evictor(k.objects, k.members, alarms)
+	if err != nil {
+		return nil, nil, err
+	}
 	watch := c.deaths(k.nc, k.objects, k.members)
 	beats, err := streams.NewBeats(k.nc, func(_ context.Context, node string, beat wire.Beat) {
 		if !twins.hear(node, beat, time.Now()) {
@@ -296,9 +302,11 @@ func (c *Cloud) watchers(k core, also func(node string, beat wire.Beat)) (*twins
 	}
 	return twins, []lifecycle.Part{
 		{Name: "nodes", Start: monitor.Start},
+		{Name: "kubeversion", Start: version.Start},
 		{Name: "alarms", Start: alarms.Start},
 		{Name: "autonomy", Start: k.calm.Start},
 		{Name: "csrs", Start: signed.Start},
+		evictor,
 		{Name: "unwell", Start: lost.Start},
 		{Name: "deaths", Start: watch.Start},
 		{Name: "replicas", Start: c.severer(k, watch.died).Start},
@@ -324,7 +332,11 @@ func (c *Cloud) calls(k core, twins *twins) (*streams.Calls, error) {
 	if err != nil {
 		return nil, err
 	}
-	kube, err := newKubeCalls(c.rest, c.metrics, c.log.Named("calls"))
+	guard, err := newNamespaceGuard(c.protected(), c.rest, k.withheld)
+	if err != nil {
+		return nil, err
+	}
+	kube, err := newKubeCalls(c.rest, c.cfg.Impersonation == kubeversion.Classic, guard, c.metrics, c.log.Named("calls"))
 	if err != nil {
 		return nil, err
 	}
@@ -357,7 +369,9 @@ func (c *Cloud) reports(nc *nats.Conn, objects cache.Cache, called reports.Ways,
 			}
 		}
 		registerer := prometheus.WrapRegistererWith(prometheus.Labels{"plane": string(plane)}, c.metrics)
-		applier, err := reports.New(reports.Config{Overtaken: overtaken, Ways: called, Metrics: registerer},
+		applier, err := reports.New(reports.Config{
+			Overtaken: overtaken, Ways: called, Protected: c.protected(), Metrics: registerer, ClassicImpersonation: c.cfg.Impersonation == kubeversion.Classic,
+		},
 			c.rest, objects, stillLast, c.log.Named(string(plane)))
 		if err != nil {
 			return nil, err

@@ -16,9 +16,10 @@ import (
 )
 
 // desired is the engine's configuration.
-func (c *Cloud) desired(history *History, teller *holds.Teller) desired.Config {
+func (c *Cloud) desired(history *History, teller *holds.Teller, withheld *withheldEvents) desired.Config {
 	cfg := desired.Config{
-		ClusterEpoch: history.Epoch(), Unbroken: history.Unbroken, OnHold: teller.Tell, Metrics: c.metrics,
+		ClusterEpoch: history.Epoch(), Unbroken: history.Unbroken, OnHold: teller.Tell, Metrics: c.metrics, Probe: newProbe(c.rest),
+		Protected: c.protected(), OnWithheld: withheld.needed,
 		TombstoneAge: time.Duration(c.cfg.TombstoneAge),
 		Guard:        desired.Guard{Minimum: c.cfg.DeletionGuard.Minimum, After: time.Duration(c.cfg.DeletionGuard.After)},
 	}

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
 	"github.com/frond-edge/frond/api/config"
+	"github.com/frond-edge/frond/api/identity"
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers/desired"
 	"github.com/frond-edge/frond/controllers/holds"
@@ -108,8 +109,8 @@ func (s *site) cloudcore() (history *History, failed <-chan error, stop func()) 
 		s.Fatal(err)
 	}
 	teller := holds.New(s.kube, objects, func(string) bool { return true }, log)
-	c := &Cloud{cfg: parsed, metrics: prometheus.NewRegistry()}
-	engine, err := desired.New(c.desired(history, teller), objects, publisher, all{}, log)
+	c := &Cloud{cfg: parsed, rest: s.cluster.Config(), metrics: prometheus.NewRegistry()}
+	engine, err := desired.New(c.desired(history, teller, newWithheldEvents(func(string, string, string) {})), objects, publisher, all{}, log)
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -189,7 +190,7 @@ func (s *site) furnish(nodes ...string) {
 		s.Fatal(err)
 	}
 	for _, name := range nodes {
-		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{desired.EdgeLabel: ""}}}
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{identity.EdgeLabel: ""}}}
 		if _, err := core.Nodes().Create(s.Context(), node, metav1.CreateOptions{}); err != nil {
 			s.Fatal(err)
 		}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"path"
@@ -28,13 +27,17 @@ import (
 const maxKubeReply = 3 << 20
 
 // kubeCalls performs a node's Kubernetes requests as that node, so that the Node authorizer and NodeRestriction judge
-// them, or with the token that came along, so that its bearer is judged. cloudcore's own rights are never lent.
+// them, or with the token that came along, so that its bearer is judged. cloudcore's own rights are lent for one thing: to create a Node
+// that was judged so.
 type kubeCalls struct {
 	base   *url.URL
 	client *http.Client
 	// bare brings no credentials of its own: a client certificate would count before the token.
-	bare    *http.Client
+	bare *http.Client
+	// own has cloudcore's rights, for what was judged as the node before.
+	own     *http.Client
 	signing *signing
+	guard   *namespaceGuard
 	// refused counts what was not granted, by the code of the answer; told is when that is logged.
 	refused *prometheus.CounterVec
 	told    rate.Sometimes
@@ -44,8 +47,8 @@ type kubeCalls struct {
 // refusalsLogged is how often what Kubernetes does not grant is logged at most, of all nodes: a metric has each.
 const refusalsLogged = time.Second
 
-func newKubeCalls(cfg *rest.Config, metrics prometheus.Registerer, log *zap.Logger) (*kubeCalls, error) {
-	client, err := rest.HTTPClientFor(reports.Impersonating(cfg, false))
+func newKubeCalls(cfg *rest.Config, classic bool, guard *namespaceGuard, metrics prometheus.Registerer, log *zap.Logger) (*kubeCalls, error) {
+	client, err := rest.HTTPClientFor(reports.Impersonating(cfg, classic))
 	if err != nil {
 		return nil, fmt.Errorf("calls for nodes: %w", err)
 	}
@@ -57,11 +60,15 @@ func newKubeCalls(cfg *rest.Config, metrics prometheus.Registerer, log *zap.Logg
 	if err != nil {
 		return nil, fmt.Errorf("calls for pods: %w", err)
 	}
+	own, err := rest.HTTPClientFor(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("calls for nodes: %w", err)
+	}
 	// An answer is passed on as it is: a redirect could lead the request, with what it proves, elsewhere.
 	asIs := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	client.CheckRedirect, bare.CheckRedirect = asIs, asIs
+	client.CheckRedirect, bare.CheckRedirect, own.CheckRedirect = asIs, asIs, asIs
 	k := &kubeCalls{
-		base: base, client: client, bare: bare, signing: &signing{budgets: map[string]*rate.Limiter{}}, told: rate.Sometimes{Interval: refusalsLogged}, log: log,
+		base: base, client: client, bare: bare, own: own, guard: guard, signing: &signing{budgets: map[string]*rate.Limiter{}}, told: rate.Sometimes{Interval: refusalsLogged}, log: log,
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: "frond", Subsystem: "kube", Name: "refused_total", Help: "Kubernetes requests of nodes that were not granted, by the code of the answer.",
 		}, []string{"code"}),
@@ -95,32 +102,41 @@ func (k *kubeCalls) handle(ctx context.Context, node string, request []byte) (an
 	if err := permitted(req); err != nil {
 		return denied(err), nil // not garbage: any program at the node may ask for it
 	}
+	req, err := k.guard.restrict(node, req)
+	if err != nil {
+		return refusal(err), nil
+	}
 	if req.Token == "" { // else it is not the node that asks
+		if err := refuseNodeWrite(req); err != nil {
+			k.log.Warn("write of a Node refused", zap.String("node", node), zap.Error(err))
+			return denied(err), nil
+		}
 		if err := k.signing.admit(node, req); err != nil {
 			k.log.Warn("request for a certificate refused", zap.String("node", node), zap.Error(err))
 			return denied(err), nil
 		}
 	}
-	resp, err := k.open(ctx, node, req)
-	if err != nil {
-		return wire.KubeReply{Error: "ask the apiserver: " + err.Error()}, nil
+	if registersNode(req) {
+		return k.register(ctx, node, req)
 	}
-	defer func() { _ = resp.Body.Close() }() // it is read to its end or given up
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxKubeReply+1))
-	switch {
-	case err != nil:
-		return wire.KubeReply{Error: "read the apiserver's answer: " + err.Error()}, nil
-	case len(body) > maxKubeReply:
-		return wire.KubeReply{Error: fmt.Sprintf("the answer is longer than %d bytes; ask for less, with limit or a selector", maxKubeReply)}, nil
+	return k.perform(ctx, k.clientFor(req), node, req)
+}
+
+// clientFor acts as the node, or as the bearer of the request's token.
+func (k *kubeCalls) clientFor(req wire.KubeRequest) *http.Client {
+	if req.Token != "" {
+		return k.bare
 	}
-	if _, most := room(req.Take); len(body) > most {
-		return denied(tooLarge("an answer", len(body), req.Take)), nil
-	}
-	return wire.KubeReply{Code: resp.StatusCode, ContentType: resp.Header.Get("Content-Type"), Body: body}, nil
+	return k.client
 }
 
 // open makes a request that is permitted; who calls it closes the body of the answer.
 func (k *kubeCalls) open(ctx context.Context, node string, req wire.KubeRequest) (*http.Response, error) {
+	return k.openWith(ctx, k.clientFor(req), node, req)
+}
+
+// openWith is open with a client of the caller's choice.
+func (k *kubeCalls) openWith(ctx context.Context, client *http.Client, node string, req wire.KubeRequest) (*http.Response, error) {
 	target := *k.base
 	target.Path, target.RawQuery = req.Path, req.Query
 	out, err := http.NewRequestWithContext(reports.WithNode(ctx, node), req.Method, target.String(), bytes.NewReader(req.Body))
@@ -132,9 +148,7 @@ func (k *kubeCalls) open(ctx context.Context, node string, req wire.KubeRequest)
 			out.Header.Set(name, value)
 		}
 	}
-	client := k.client
 	if req.Token != "" {
-		client = k.bare
 		out.Header.Set("Authorization", "Bearer "+req.Token)
 	}
 	return client.Do(out)

@@ -45,6 +45,10 @@ func (k *kubeCalls) Watch(ctx context.Context, node string, request []byte) (any
 	if err := watchable(req); err != nil {
 		return denied(err), nil
 	}
+	req, err := k.guard.restrict(node, req)
+	if err != nil {
+		return refusal(err), nil
+	}
 	query, err := url.ParseQuery(req.Query)
 	if err != nil {
 		return denied(err), nil

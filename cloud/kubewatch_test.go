@@ -56,7 +56,7 @@ func TestAnAnswerIsWhatTheLinkTakes(t *testing.T) {
 // it names; a quiet watch makes progress; and a right that is taken away ends it with the next question.
 func TestNodesWatchByQuestions(t *testing.T) {
 	c := newCountry(t)
-	calls, err := newKubeCalls(c.cluster.Config(), prometheus.NewRegistry(), zaptest.NewLogger(t))
+	calls, err := newKubeCalls(c.cluster.Config(), false, c.guard(), prometheus.NewRegistry(), zaptest.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}

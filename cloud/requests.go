@@ -2,6 +2,7 @@ package cloud
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -10,6 +11,7 @@ import (
 
 	"golang.org/x/time/rate"
 	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -68,6 +70,44 @@ func (s *signing) admit(node string, req wire.KubeRequest) error {
 	}
 	if !b.Allow() {
 		return apierrors.NewTooManyRequests("this gateway has asked for too many certificates", int(signingEvery/time.Second))
+	}
+	return nil
+}
+
+// refusal is the answer to a request that is not made: a status of the apiserver's kind as it is, any other error as a failure to ask.
+func refusal(err error) wire.KubeReply {
+	if apierrors.ReasonForError(err) != metav1.StatusReasonUnknown {
+		return denied(err)
+	}
+	return wire.KubeReply{Error: "ask the apiserver: " + err.Error()}
+}
+
+// refuseNodeWrite refuses requests of a node that write a Node, or returns nil. A node registers itself by a request, without a podCIDR;
+// whatever else changes in its Node it reports, and reports carry no podCIDR either. The apiserver would let a gateway set one on a Node
+// that has none, and so take the addresses of others. A status holds none.
+func refuseNodeWrite(req wire.KubeRequest) error {
+	rest, ok := strings.CutPrefix(req.Path, "/api/v1/nodes")
+	name, subresource, _ := strings.Cut(strings.TrimPrefix(rest, "/"), "/")
+	if !ok || req.Method == http.MethodGet || rest != "" && rest[0] != '/' || subresource != "" {
+		return nil
+	}
+	what := schema.GroupResource{Resource: "nodes"}
+	if req.Method != http.MethodPost {
+		return apierrors.NewForbidden(what, name, errors.New("a gateway reports its Node and does not write it"))
+	}
+	if req.ContentType != runtime.ContentTypeJSON { // or the apiserver might read something else in it
+		return apierrors.NewBadRequest(fmt.Sprintf("a Node is registered in %s, not in %.80q", runtime.ContentTypeJSON, req.ContentType))
+	}
+	obj, _, err := scheme.Codecs.UniversalDeserializer().Decode(req.Body, nil, nil)
+	if err != nil {
+		return apierrors.NewBadRequest(err.Error())
+	}
+	node, ok := obj.(*corev1.Node)
+	if !ok {
+		return apierrors.NewBadRequest("not a Node of v1")
+	}
+	if node.Spec.PodCIDR != "" || len(node.Spec.PodCIDRs) > 0 {
+		return apierrors.NewForbidden(what, node.Name, errors.New("a gateway does not choose its podCIDR"))
 	}
 	return nil
 }

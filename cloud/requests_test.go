@@ -2,6 +2,7 @@ package cloud
 
 import (
 	"bytes"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -77,5 +78,39 @@ func TestWhatNodesMayHaveSigned(t *testing.T) {
 	reply := denied(apierrors.NewTooManyRequests("enough", 30))
 	if body := string(reply.Body); reply.Code != http.StatusTooManyRequests || !strings.Contains(body, `"kind":"Status"`) || !strings.Contains(body, "enough") {
 		t.Errorf("%d %s", reply.Code, body)
+	}
+}
+
+// TestAGatewayDoesNotChooseItsPodCIDR: a Node is registered without one, and by requests nothing else of it is written.
+func TestAGatewayDoesNotChooseItsPodCIDR(t *testing.T) {
+	const node, plain = `{"apiVersion":"v1","kind":"Node","metadata":{"name":"a"},"spec":{%s}}`, runtime.ContentTypeJSON
+	for name, tt := range map[string]struct {
+		method, path, contentType, body string
+		refused                         bool
+	}{
+		"read":                  {http.MethodGet, "/api/v1/nodes/a", "", "", false},
+		"list":                  {http.MethodGet, "/api/v1/nodes", "", "", false},
+		"registered":            {http.MethodPost, "/api/v1/nodes", plain, fmt.Sprintf(node, `"taints":[{"key":"a","effect":"NoSchedule"}]`), false},
+		"with a podCIDR":        {http.MethodPost, "/api/v1/nodes", plain, fmt.Sprintf(node, `"podCIDR":"10.1.0.0/24"`), true},
+		"with podCIDRs":         {http.MethodPost, "/api/v1/nodes", plain, fmt.Sprintf(node, `"podCIDRs":["10.1.0.0/24"]`), true},
+		"with an escaped one":   {http.MethodPost, "/api/v1/nodes", plain, fmt.Sprintf(node, `"podC\u0049DR":"10.1.0.0/24"`), true},
+		"with one and a null":   {http.MethodPost, "/api/v1/nodes", plain, fmt.Sprintf(node, `"podCIDR":"10.1.0.0/24"},"spec":{`), true},
+		"in another encoding":   {http.MethodPost, "/api/v1/nodes", runtime.ContentTypeYAML, fmt.Sprintf(node, ""), true},
+		"in none":               {http.MethodPost, "/api/v1/nodes", "", fmt.Sprintf(node, ""), true},
+		"another kind":          {http.MethodPost, "/api/v1/nodes", plain, `{"apiVersion":"v1","kind":"Pod"}`, true},
+		"garbage":               {http.MethodPost, "/api/v1/nodes", plain, "{", true},
+		"by its name":           {http.MethodPost, "/api/v1/nodes/a", plain, fmt.Sprintf(node, `"podCIDR":"10.1.0.0/24"`), true},
+		"replaced":              {http.MethodPut, "/api/v1/nodes/a", plain, fmt.Sprintf(node, ""), true},
+		"patched":               {http.MethodPatch, "/api/v1/nodes/a", "application/merge-patch+json", `{}`, true},
+		"its status":            {http.MethodPatch, "/api/v1/nodes/a/status", "application/merge-patch+json", `{}`, false},
+		"another kind of path":  {http.MethodPost, "/api/v1/nodesx", plain, "{}", false},
+		"a namespace called so": {http.MethodPost, "/api/v1/namespaces/nodes/pods", plain, "{}", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := refuseNodeWrite(wire.KubeRequest{Method: tt.method, Path: tt.path, ContentType: tt.contentType, Body: []byte(tt.body)})
+			if (err != nil) != tt.refused {
+				t.Errorf("refused: %v, want %v", err, tt.refused)
+			}
+		})
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/frond-edge/frond/controllers/autonomy"
 	"github.com/frond-edge/frond/controllers/csrs"
 	"github.com/frond-edge/frond/controllers/desired"
+	"github.com/frond-edge/frond/controllers/evictions"
 	"github.com/frond-edge/frond/controllers/holds"
 	"github.com/frond-edge/frond/controllers/nodes"
 	"github.com/frond-edge/frond/controllers/ports"
@@ -21,6 +22,6 @@ import (
 // installation is deploy/rbac, which says why, and narrows some of them to namespaces.
 func Rules() []rbacv1.PolicyRule {
 	return slices.Concat(desired.Rules(), reports.Rules(), reports.CallRules(), nodes.Rules(), holds.Rules(), autonomy.Rules(),
-		scopes.Rules(), ports.Rules(), csrs.Rules(), identity.Rules(), inspect.Rules(), // whose reviews cloud/gateway makes, too
+		scopes.Rules(), ports.Rules(), csrs.Rules(), evictions.Rules(), identity.Rules(), inspect.Rules(), // whose reviews cloud/gateway makes, too
 		historyRules(), alarmRules(), keysRules())
 }

@@ -64,7 +64,7 @@ func TestTheRoleIsWhatTheCodeNeeds(t *testing.T) {
 	maps.DeleteFunc(need, func(right string, _ bool) bool { // within what frond-cloudcore-as-node has of everything
 		return strings.HasPrefix(right, "impersonate-on:") && !strings.HasSuffix(right, "*")
 	})
-	granted := rights(roles(t, "frond-cloudcore-scopes-network", "frond-scrape"))
+	granted := rights(roles(t, "frond-cloudcore-scopes-network", "frond-cloudcore-scopes-drivers", "frond-scrape"))
 	if diff := cmp.Diff(slices.Sorted(maps.Keys(need)), slices.Sorted(maps.Keys(granted))); diff != "" {
 		t.Errorf("rights (-the code's +the manifest's):\n%s", diff)
 	}

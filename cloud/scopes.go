@@ -42,7 +42,7 @@ func (c *Cloud) scopes(ctx context.Context, nc *nats.Conn, objects cache.Cache, 
 	}
 	s := c.cfg.Scopes
 	return newScopes(scopes.Config{
-		PerNode: s.PerNode, Objects: s.Objects, JudgeEvery: time.Duration(s.JudgeEvery), Users: s.Users, Metrics: c.metrics,
+		Protected: c.protected(), PerNode: s.PerNode, Objects: s.Objects, JudgeEvery: time.Duration(s.JudgeEvery), Users: s.Users, Metrics: c.metrics,
 	}, clients, meta, objects, kv, members, engine, c.log.Named("scopes"))
 }
 

@@ -26,6 +26,7 @@ import (
 	"k8s.io/client-go/metadata"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
+	"github.com/frond-edge/frond/api/identity"
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers/desired"
 	"github.com/frond-edge/frond/controllers/scopes"
@@ -139,7 +140,7 @@ func (c *country) deleteWidget(name string) {
 func (c *country) node(suffix string) string {
 	c.Helper()
 	name := c.ns + "-" + suffix
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{desired.EdgeLabel: ""}}}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{identity.EdgeLabel: ""}}}
 	if _, err := c.kube.CoreV1().Nodes().Create(c.Context(), node, metav1.CreateOptions{}); err != nil {
 		c.Fatal(err)
 	}

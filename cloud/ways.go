@@ -7,9 +7,7 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/kubernetes"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -24,12 +22,12 @@ import (
 const lookup = 2 * time.Second
 
 // ways makes the parts that lead to nodes: the dialer of tunnels, and the gateway in front of it.
-func (c *Cloud) ways(nc *nats.Conn, objects cache.Cache, clients kubernetes.Interface, shut func(node string) string) (*gateway.Gateway, []lifecycle.Part, error) {
-	dialer, err := tunnel.NewDialer(nc, tunnel.Config{}, tunnel.NewMetrics(c.metrics), c.log)
+func (c *Cloud) ways(k core) (*gateway.Gateway, []lifecycle.Part, error) {
+	dialer, err := tunnel.NewDialer(k.tunnels, tunnel.Config{}, tunnel.NewMetrics(c.metrics), c.log)
 	if err != nil {
 		return nil, nil, fmt.Errorf("tunnels: %w", err)
 	}
-	judge, err := gateway.Kubernetes(clients)
+	judge, err := gateway.Kubernetes(k.clients)
 	if err != nil {
 		return nil, nil, fmt.Errorf("gateway: %w", err)
 	}
@@ -38,16 +36,20 @@ func (c *Cloud) ways(nc *nats.Conn, objects cache.Cache, clients kubernetes.Inte
 		return nil, nil, err
 	}
 	g := c.cfg.Gateway
+	trusted, err := g.Networks()
+	if err != nil {
+		return nil, nil, fmt.Errorf("gateway: %w", err)
+	}
 	way, err := gateway.New(gateway.Config{
-		Socket: g.Socket, Address: g.Address, ScrapeAddress: g.ScrapeAddress, ReusePort: g.ReusePort, Direct: direct,
+		Socket: g.Socket, Address: g.Address, ScrapeAddress: g.ScrapeAddress, ReusePort: g.ReusePort, Direct: direct, TrustedNetworks: trusted,
 		CertFile: g.CertFile, KeyFile: g.KeyFile, ClientCAFile: g.ClientCAFile,
 		KubeletCAFile: g.KubeletCAFile, KubeletCertFile: g.KubeletCertFile, KubeletKeyFile: g.KubeletKeyFile,
-		Shut: shut,
-	}, nodeCache{objects}, tunnels{dialer}, judge, c.metrics, c.log.Named("gateway"))
+		Shut: k.ids.shut,
+	}, nodeCache{k.objects}, k.addresses, tunnels{dialer}, judge, c.metrics, c.log.Named("gateway"))
 	if err != nil {
 		return nil, nil, err
 	}
-	watch := func(ctx context.Context) error { return watchNodes(ctx, objects, way.Changed) }
+	watch := func(ctx context.Context) error { return watchNodes(ctx, k.objects, way.Changed) }
 	return way, []lifecycle.Part{
 		{Name: "tunnels", Start: dialer.Start},
 		{Name: "gateway-nodes", Start: watch},
@@ -62,6 +64,14 @@ func (t tunnels) Dial(ctx context.Context, node string, port uint16) (net.Conn, 
 	conn, err := t.Dialer.Dial(ctx, node, port)
 	if err != nil {
 		return nil, err // and not a nil *tunnel.Conn in an interface
+	}
+	return conn, nil
+}
+
+func (t tunnels) DialAddress(ctx context.Context, node string, to netip.AddrPort) (net.Conn, error) {
+	conn, err := t.Dialer.DialAddress(ctx, node, to)
+	if err != nil {
+		return nil, err
 	}
 	return conn, nil
 }

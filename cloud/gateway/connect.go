@@ -66,7 +66,7 @@ func (g *Gateway) refuse(by, target string, failure error) {
 func code(failure error) int {
 	r, ok := errors.AsType[*refusal](failure)
 	switch {
-	case ok && (r.label == refusedSilent || r.label == refusedShut):
+	case ok && (r.label == refusedSilent || r.label == refusedShut || r.label == refusedConflict):
 		return http.StatusServiceUnavailable
 	case ok && r.label == refusedRequest:
 		return http.StatusBadRequest

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"net/netip"
 	"strconv"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -28,6 +30,11 @@ const (
 	headerTimeout = 10 * time.Second
 	// idleTimeout ends connections that a client left open between two requests.
 	idleTimeout = 2 * time.Minute
+	// unreadyTimeout is how long a node that is not ready yet is asked again. An apiserver without a proxy gives up a TLS handshake after
+	// 10 s, and must be told why before that.
+	unreadyTimeout = 7 * time.Second
+	// unreadyPause is the least time between two questions; the node waits about a second before it answers.
+	unreadyPause = 250 * time.Millisecond
 	// maxHeader is ten times what the longest node name needs.
 	maxHeader = 16 << 10
 )
@@ -36,6 +43,8 @@ const (
 type Tunnels interface {
 	// Dial opens a byte stream to a port of a node, with the errors of package tunnel. It gives up when ctx ends.
 	Dial(ctx context.Context, node string, port uint16) (net.Conn, error)
+	// DialAddress does the same to an address that the node reaches, such as one of its pods'.
+	DialAddress(ctx context.Context, node string, to netip.AddrPort) (net.Conn, error)
 	// Drop breaks all streams to a node and counts them.
 	Drop(node, reason string) int
 	// Heard says that a node lives, so that it is asked again.
@@ -52,13 +61,14 @@ type Nodes interface {
 
 // Gateway serves streams to nodes. Make it with New, run it once with Start.
 type Gateway struct {
-	cfg     Config
-	nodes   Nodes
-	tunnels Tunnels
-	judge   Judge
-	metrics *metrics
-	log     *zap.Logger
-	ready   chan struct{}
+	cfg       Config
+	nodes     Nodes
+	addresses Addresses
+	tunnels   Tunnels
+	judge     Judge
+	metrics   *metrics
+	log       *zap.Logger
+	ready     chan struct{}
 	// inHand are the requests being served: the HTTP server does not wait for them.
 	inHand sync.WaitGroup
 	// regiven, of 1, says that given was changed.
@@ -73,12 +83,12 @@ type Gateway struct {
 }
 
 // New makes a gateway. judge decides who may read metrics; it may be nil if cfg.ScrapeAddress is empty.
-func New(cfg Config, nodes Nodes, tunnels Tunnels, judge Judge, registerer prometheus.Registerer, log *zap.Logger) (*Gateway, error) {
+func New(cfg Config, nodes Nodes, addresses Addresses, tunnels Tunnels, judge Judge, registerer prometheus.Registerer, log *zap.Logger) (*Gateway, error) {
 	if cfg.ScrapeAddress != "" && judge == nil {
 		return nil, errors.New("gateway: nobody judges who may read metrics")
 	}
 	return &Gateway{
-		cfg: cfg, nodes: nodes, tunnels: tunnels, judge: judge, metrics: newMetrics(registerer), log: log,
+		cfg: cfg, nodes: nodes, addresses: addresses, tunnels: tunnels, judge: judge, metrics: newMetrics(registerer), log: log,
 		ready: make(chan struct{}), heard: map[string]time.Time{}, regiven: make(chan struct{}, 1), crowd: newCrowd(),
 	}, nil
 }
@@ -195,17 +205,22 @@ type refusal struct {
 
 func (r *refusal) Error() string { return r.text }
 
-// open opens a stream to a node. An error is a *refusal. The tunnel bounds the time and tells other cloudcores when a node is
-// silent, which it cannot know if it is given up before.
+// open opens a stream to a port of a node. An error is a *refusal.
 func (g *Gateway) open(ctx context.Context, who, name string, node Node, port uint16) (net.Conn, error) {
-	began := time.Now()
 	if g.givenTo(port) == name {
 		port = config.EdgeKubeletPort // what its Node says is its port in the cloud
 	}
+	return g.openStream(ctx, who, name, node, func(ctx context.Context) (net.Conn, error) { return g.tunnels.Dial(ctx, name, port) })
+}
+
+// openStream opens a stream to a node by dial. An error is a *refusal. The tunnel bounds the time and tells other cloudcores when a
+// node is silent, which it cannot know if it is given up before.
+func (g *Gateway) openStream(ctx context.Context, who, name string, node Node, dial func(ctx context.Context) (net.Conn, error)) (net.Conn, error) {
+	began := time.Now()
 	if err := g.shut(name); err != nil {
 		return nil, err
 	}
-	conn, err := g.tunnels.Dial(tunnel.WithLabel(ctx, who), name, port)
+	conn, err := g.dialReady(tunnel.WithLabel(ctx, who), dial)
 	if err != nil {
 		return nil, g.why(ctx, err, name, node)
 	}
@@ -220,6 +235,26 @@ func (g *Gateway) open(ctx context.Context, who, name string, node Node, port ui
 	}
 	g.metrics.opening.Observe(time.Since(began).Seconds())
 	return conn, nil
+}
+
+// dialReady opens a tunnel by dial. While the node answers that it is not ready it is asked again: one that has just joined lacks its kubelet's
+// serving certificate for a second or two.
+func (g *Gateway) dialReady(ctx context.Context, dial func(ctx context.Context) (net.Conn, error)) (net.Conn, error) {
+	timeout := cmp.Or(g.cfg.UnreadyTimeout, unreadyTimeout)
+	for began := time.Now(); ; {
+		conn, err := dial(ctx)
+		refused, ok := errors.AsType[*tunnel.RefusedError](err)
+		if !ok || refused.Code != tunnel.CodeUnready || time.Since(began) > timeout {
+			return conn, err
+		}
+		timer := time.NewTimer(unreadyPause)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return nil, err
+		case <-timer.C:
+		}
+	}
 }
 
 // shut refuses a node that may not be connected: nobody has to wait until it is found silent. nil: it may.
@@ -238,7 +273,10 @@ func (g *Gateway) why(ctx context.Context, err error, name string, node Node) *r
 	if shut, ok := errors.AsType[*refusal](g.shut(name)); ok {
 		return shut // while it was being dialled
 	}
-	if _, ok := errors.AsType[*tunnel.RefusedError](err); ok {
+	if refused, ok := errors.AsType[*tunnel.RefusedError](err); ok && refused.Code == tunnel.CodeVersion && refused.Address.IsValid() {
+		text := fmt.Sprintf("edgecore on node %s is too old for connections to pods, upgrade it: %v", name, err)
+		return &refusal{label: refusedByNode, text: text, logged: true}
+	} else if ok {
 		return &refusal{label: refusedByNode, text: err.Error(), logged: true}
 	}
 	if errors.Is(err, tunnel.ErrTooMany) {
@@ -272,13 +310,26 @@ func (g *Gateway) reach(ctx context.Context, who, target string) (conn net.Conn,
 	}
 	if known && node.Address != "" {
 		host = node.Address // a name of a Node need not be one of DNS
+	} else if address, err := netip.ParseAddr(host); err == nil {
+		to := netip.AddrPortFrom(address.Unmap().WithZone(""), uint16(port))
+		if conn, edge, err = g.reachAddress(ctx, who, to); edge || err != nil {
+			return conn, edge, err
+		}
 	}
 	dialer := net.Dialer{Timeout: passTimeout}
 	conn, err = dialer.DialContext(ctx, "tcp", net.JoinHostPort(host, portText))
 	if err != nil {
-		return nil, false, &refusal{label: refusedDial, text: err.Error()}
+		return nil, false, &refusal{label: refusedDial, text: err.Error() + hint(host, err)}
 	}
 	return conn, false, nil
+}
+
+// hint is what may be amiss where an address of a private network is not reached.
+func hint(host string, failure error) string {
+	if address, err := netip.ParseAddr(host); err != nil || !address.IsPrivate() || errors.Is(failure, syscall.ECONNREFUSED) {
+		return ""
+	}
+	return " (an address of a pod on a gateway is reached if its Node's podCIDR or gateway.trustedNetworks contain it)"
 }
 
 // pass joins a caller to a target that is not an edge node, and writes down what no tunnel does.

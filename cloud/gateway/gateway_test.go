@@ -33,9 +33,13 @@ type world struct {
 	mu            sync.Mutex
 	// Guarded by mu.
 	nodes   map[string]gateway.Node
-	servers map[string]string // node:port to an address
-	failure error             // of each dial
-	open    []net.Conn        // all that were dialled
+	servers map[string]string // node:port or node/address:port to an address
+	// claims are of each address, services of each ClusterIP and port.
+	claims   map[string][]gateway.Claim
+	services map[string][]gateway.Endpoint
+	failure  error      // of each dial
+	asked    func()     // called by each dial, before it fails; nil: nothing
+	open     []net.Conn // all that were dialled
 }
 
 func (w *world) Node(_ context.Context, name string) (gateway.Node, bool) {
@@ -68,16 +72,25 @@ func (w *world) fail(err error) {
 	w.failure = err
 }
 
+func (w *world) whenAsked(call func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.asked = call
+}
+
 func (w *world) remove(name string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.nodes, name)
 }
 
-func (w *world) Dial(ctx context.Context, node string, port uint16) (net.Conn, error) {
+func (w *world) dial(ctx context.Context, to tunnel.Addr) (net.Conn, error) {
 	w.mu.Lock()
-	address, failure := w.servers[fmt.Sprintf("%s:%d", node, port)], w.failure
+	address, failure, asked := w.servers[to.String()], w.failure, w.asked
 	w.mu.Unlock()
+	if asked != nil {
+		asked()
+	}
 	if failure != nil {
 		return nil, failure
 	}
@@ -85,7 +98,7 @@ func (w *world) Dial(ctx context.Context, node string, port uint16) (net.Conn, e
 		w.whileDialling()
 	}
 	if address == "" {
-		return nil, &tunnel.RefusedError{Node: node, Port: port, Code: tunnel.CodePort, Text: "nobody listens"}
+		return nil, &tunnel.RefusedError{Node: to.Node, Address: to.Address, Port: to.Port, Code: tunnel.CodePort, Text: "nobody listens"}
 	}
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
 	if err == nil {
@@ -145,7 +158,7 @@ func start(t *testing.T, cfg gateway.Config, w *world, judge gateway.Judge) *gat
 // startStop also gives a way to stop it earlier.
 func startStop(t *testing.T, cfg gateway.Config, w *world, judge gateway.Judge) (*gateway.Gateway, func()) {
 	t.Helper()
-	g, err := gateway.New(cfg, w, w, judge, nil, zaptest.NewLogger(t))
+	g, err := gateway.New(cfg, w, w, w, judge, nil, zaptest.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -226,6 +239,39 @@ func say(t *testing.T, conn net.Conn, r io.Reader, text string) {
 	got := make([]byte, len(text))
 	if _, err := io.ReadFull(r, got); err != nil || string(got) != text {
 		t.Fatalf("echo of %q: %q, %v", text, got, err)
+	}
+}
+
+// A node that has just become Ready may lack its kubelet's serving certificate: it is asked again until it has one.
+func TestGateway_WaitsForANodeThatIsNotReadyYet(t *testing.T) {
+	unready := &tunnel.RefusedError{Node: "edge-1", Port: 10250, Code: tunnel.CodeUnready, Text: "no certificate yet"}
+	w, _, socket := socketWorld(t)
+	asked := make(chan struct{}, 100) // more than the dials of one call
+	w.fail(unready)
+	w.whenAsked(func() { asked <- struct{}{} })
+	var g errgroup.Group
+	g.Go(func() error {
+		<-asked
+		<-asked
+		w.fail(nil)
+		return nil
+	})
+	conn := dialUnix(t, socket)
+	r, refused := connect(t, conn, "edge-1:10250")
+	if refused != "" {
+		t.Fatal(refused)
+	}
+	say(t, conn, r, "to the node")
+	_ = conn.Close() // said
+	if err := g.Wait(); err != nil {
+		t.Error(err)
+	}
+	// One that stays so is given up, with what it said.
+	limited := socketPath(t)
+	start(t, gateway.Config{Socket: limited, UnreadyTimeout: time.Millisecond}, w, nil)
+	w.fail(unready)
+	if _, refused := connect(t, dialUnix(t, limited), "edge-1:10250"); !strings.Contains(refused, "502") || !strings.Contains(refused, "no certificate yet (unready)") {
+		t.Errorf("the refusal reads %q", refused)
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 
 // One that nobody gave an address, as frond init leaves it, ends when it is told to, and not before: cloudcore would end with it.
 func TestAGatewayWithoutAnyAddressStays(t *testing.T) {
-	g, err := gateway.New(gateway.Config{}, nil, nil, nil, nil, zaptest.NewLogger(t))
+	g, err := gateway.New(gateway.Config{}, nil, nil, nil, nil, nil, zaptest.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}

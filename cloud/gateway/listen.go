@@ -8,8 +8,10 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -24,6 +26,8 @@ type Config struct {
 	Address string
 	// ScrapeAddress is host:port for HTTPS requests of metrics, with bearer tokens.
 	ScrapeAddress string
+	// TrustedNetworks are those where a gateway's own word counts for the addresses that its pods and its host have.
+	TrustedNetworks []netip.Prefix
 	// Direct serves nodes at ports of their own.
 	Direct Direct
 	// ReusePort lets several gateways of one user on one host share all addresses.
@@ -34,6 +38,8 @@ type Config struct {
 	KubeletCAFile, KubeletCertFile, KubeletKeyFile string
 	// Shut says in words why a node may not be connected now, "" if it may; nil: every node may. It must not block.
 	Shut func(node string) string
+	// UnreadyTimeout is how long a node that answers that it is not ready yet is asked again; 0: 7 s.
+	UnreadyTimeout time.Duration
 }
 
 // front is one address with what it serves.

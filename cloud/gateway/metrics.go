@@ -18,6 +18,7 @@ const (
 	refusedByNode    = "by-node"
 	refusedTooMany   = "too-many"
 	refusedDial      = "not-reachable"
+	refusedConflict  = "address-conflict"
 	refusedRequest   = "bad-request"
 	refusedForbidden = "forbidden"
 )

@@ -6,14 +6,14 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/frond-edge/frond/api/identity"
 )
 
-const (
-	// edgeLabel and linkCondition are what package nodes writes (peers do not import each other).
-	edgeLabel                               = "node-role.kubernetes.io/edge"
-	linkCondition  corev1.NodeConditionType = "EdgeConnected"
-	defaultKubelet                          = 10250
-)
+// linkCondition is what package nodes writes (peers do not import each other).
+const linkCondition corev1.NodeConditionType = "EdgeConnected"
+
+const defaultKubelet = 10250
 
 // Node is what the gateway has to know of a Kubernetes Node.
 type Node struct {
@@ -35,7 +35,7 @@ func NodeOf(object *corev1.Node) Node {
 	if port := object.Status.DaemonEndpoints.KubeletEndpoint.Port; port > 0 && port <= 65535 {
 		n.Kubelet = uint16(port)
 	}
-	_, n.Edge = object.Labels[edgeLabel]
+	_, n.Edge = object.Labels[identity.EdgeLabel]
 	for _, c := range object.Status.Conditions {
 		if c.Type == linkCondition {
 			n.Edge = true

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"runtime"
 	"sync"
 	"testing"
@@ -34,6 +35,14 @@ type realTunnels struct{ *tunnel.Dialer }
 
 func (r realTunnels) Dial(ctx context.Context, node string, port uint16) (net.Conn, error) {
 	conn, err := r.Dialer.Dial(ctx, node, port)
+	if err != nil {
+		return nil, err
+	}
+	return conn, nil
+}
+
+func (r realTunnels) DialAddress(ctx context.Context, node string, to netip.AddrPort) (net.Conn, error) {
+	conn, err := r.Dialer.DialAddress(ctx, node, to)
 	if err != nil {
 		return nil, err
 	}
@@ -98,7 +107,7 @@ func crowdWorld(t *testing.T) (socket string) {
 	g.Go(func() error { return d.Start(ctx) })
 	<-d.Ready()
 	socket = socketPath(t)
-	way, err := gateway.New(gateway.Config{Socket: socket}, w, realTunnels{d}, nil, nil, log)
+	way, err := gateway.New(gateway.Config{Socket: socket}, w, w, realTunnels{d}, nil, nil, log)
 	if err != nil {
 		t.Fatal(err)
 	}

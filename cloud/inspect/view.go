@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/frond-edge/frond/api/identity"
 	"github.com/frond-edge/frond/api/inspect"
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/streams"
@@ -20,8 +21,6 @@ import (
 const (
 	// readers is how many nodes are looked at at once.
 	readers = 16
-	// edgeLabel marks the Nodes that are gateways.
-	edgeLabel = "node-role.kubernetes.io/edge"
 	// linkCondition is the condition that controllers/nodes keeps.
 	linkCondition corev1.NodeConditionType = "EdgeConnected"
 )
@@ -56,7 +55,7 @@ func (v *View) Beat(node string, beat wire.Beat) { v.beats.note(node, beat, time
 // Nodes looks at all gateways.
 func (v *View) Nodes(ctx context.Context) (inspect.Nodes, error) {
 	var list corev1.NodeList
-	if err := v.objects.List(ctx, &list, client.HasLabels{edgeLabel}); err != nil {
+	if err := v.objects.List(ctx, &list, client.HasLabels{identity.EdgeLabel}); err != nil {
 		return inspect.Nodes{}, fmt.Errorf("list nodes: %w", err)
 	}
 	epoch, err := v.hub.Epoch(ctx)

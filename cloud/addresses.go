@@ -1,0 +1,277 @@
+package cloud
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/frond-edge/frond/cloud/gateway"
+	"github.com/frond-edge/frond/controllers/desired"
+)
+
+// addressCache is gateway.Addresses, from the objects that are in memory for the nodes anyway.
+type addressCache struct {
+	objects cache.Cache
+	// nodes and pods are the cache's own: nobody may change what is in them, and nothing is copied, as a Service may have an endpoint on
+	// each node. pods has the index podsByAddress. An index of the cache's own would hold each address twice, for all namespaces and for
+	// the pod's: 660 bytes a pod instead of 300.
+	nodes, pods toolscache.Indexer
+}
+
+// The indices of addressCache.
+const (
+	nodesByPodCIDR      = "podCIDR"
+	nodesByHostAddress  = "hostAddress"
+	podsByAddress       = "podAddress"
+	servicesByClusterIP = "clusterIP"
+	slicesByService     = "serviceName"
+)
+
+// newCaches makes the cache of Kubernetes' objects with all its indices.
+func newCaches(ctx context.Context, kube *rest.Config) (cache.Cache, addressCache, error) {
+	objects, err := cache.New(patiently(kube), desired.CacheOptions())
+	if err != nil {
+		return nil, addressCache{}, err
+	}
+	if err := indexNodes(ctx, objects); err != nil {
+		return nil, addressCache{}, err
+	}
+	addresses, err := newAddressCache(ctx, objects)
+	return objects, addresses, err
+}
+
+// newAddressCache must be called before the cache starts.
+func newAddressCache(ctx context.Context, objects cache.Cache) (addressCache, error) {
+	for _, index := range []struct {
+		object client.Object
+		name   string
+		keys   client.IndexerFunc
+	}{
+		{&corev1.Node{}, nodesByPodCIDR, func(o client.Object) []string { return podCIDRs(o.(*corev1.Node)) }},
+		{&corev1.Node{}, nodesByHostAddress, func(o client.Object) []string { return hostAddresses(o.(*corev1.Node)) }},
+		{&corev1.Service{}, servicesByClusterIP, func(o client.Object) []string { return addressTexts(o.(*corev1.Service).Spec.ClusterIPs) }},
+		{&discoveryv1.EndpointSlice{}, slicesByService, func(o client.Object) []string { return []string{o.GetLabels()[discoveryv1.LabelServiceName]} }},
+	} {
+		if err := objects.IndexField(ctx, index.object, index.name, index.keys); err != nil {
+			return addressCache{}, fmt.Errorf("index of %T by %s: %w", index.object, index.name, err)
+		}
+	}
+	nodes, err := indexed(ctx, objects, &corev1.Node{}, nil)
+	if err != nil {
+		return addressCache{}, err
+	}
+	pods, err := indexed(ctx, objects, &corev1.Pod{}, toolscache.Indexers{
+		podsByAddress: func(o any) ([]string, error) { return podAddresses(o.(*corev1.Pod)), nil },
+	})
+	return addressCache{objects: objects, nodes: nodes, pods: pods}, err
+}
+
+// indexed returns the objects of a kind as the cache keeps them, with further indices.
+func indexed(ctx context.Context, objects cache.Cache, kind client.Object, by toolscache.Indexers) (toolscache.Indexer, error) {
+	found, err := objects.GetInformer(ctx, kind, cache.BlockUntilSynced(false))
+	if err != nil {
+		return nil, fmt.Errorf("index of %T: %w", kind, err)
+	}
+	informer, ok := found.(toolscache.SharedIndexInformer)
+	if !ok {
+		return nil, fmt.Errorf("index of %T: informer is a %T", kind, found)
+	}
+	if err := informer.AddIndexers(by); err != nil {
+		return nil, fmt.Errorf("index of %T: %w", kind, err)
+	}
+	return informer.GetIndexer(), nil
+}
+
+// onEdge tells whether a node is one of the edge; known is false without its Node.
+func (a addressCache) onEdge(name string) (edge, known bool) {
+	node, known, err := a.nodes.GetByKey(name)
+	if err != nil || !known {
+		return false, false
+	}
+	return gateway.NodeOf(node.(*corev1.Node)).Edge, true
+}
+
+// podCIDRs are the ranges that Kubernetes has allocated to a Node. No gateway can set them (nodeWrite).
+func podCIDRs(node *corev1.Node) []string {
+	var ranges []string
+	for _, text := range node.Spec.PodCIDRs {
+		if prefix, err := netip.ParsePrefix(text); err == nil {
+			ranges = append(ranges, prefix.Masked().String())
+		}
+	}
+	return ranges
+}
+
+func hostAddresses(node *corev1.Node) []string {
+	var texts []string
+	for _, a := range node.Status.Addresses {
+		if a.Type == corev1.NodeInternalIP || a.Type == corev1.NodeExternalIP {
+			texts = append(texts, a.Address)
+		}
+	}
+	return addressTexts(texts)
+}
+
+// podAddresses are those of a pod that has them for itself, now.
+func podAddresses(pod *corev1.Pod) []string {
+	if pod.Spec.HostNetwork || pod.Spec.NodeName == "" || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+		return nil
+	}
+	texts := make([]string, 0, len(pod.Status.PodIPs))
+	for _, ip := range pod.Status.PodIPs {
+		texts = append(texts, ip.IP)
+	}
+	return addressTexts(texts)
+}
+
+// addressTexts writes each address as netip does, and leaves out what is none, such as the ClusterIP "None".
+func addressTexts(texts []string) []string {
+	var addresses []string
+	for _, text := range texts {
+		if address, err := netip.ParseAddr(text); err == nil {
+			addresses = append(addresses, address.Unmap().String())
+		}
+	}
+	return addresses
+}
+
+func (a addressCache) Claims(ctx context.Context, address netip.Addr) ([]gateway.Claim, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookup)
+	defer cancel()
+	var claims []gateway.Claim
+	for bits := range address.BitLen() + 1 {
+		prefix, err := address.Prefix(bits)
+		if err != nil {
+			return nil, err
+		}
+		if err := a.nodeClaims(ctx, &claims, gateway.ClaimRange, nodesByPodCIDR, prefix.String()); err != nil {
+			return nil, err
+		}
+	}
+	if err := a.nodeClaims(ctx, &claims, gateway.ClaimHost, nodesByHostAddress, address.String()); err != nil {
+		return nil, err
+	}
+	pods, err := a.pods.ByIndex(podsByAddress, address.String())
+	if err != nil {
+		return nil, err
+	}
+	for _, pod := range pods {
+		name := pod.(*corev1.Pod).Spec.NodeName
+		if edge, known := a.onEdge(name); known {
+			claims = append(claims, gateway.Claim{Kind: gateway.ClaimPod, Node: name, Edge: edge})
+		}
+	}
+	return claims, nil
+}
+
+// nodeClaims adds a claim of each Node that an index has.
+func (a addressCache) nodeClaims(ctx context.Context, claims *[]gateway.Claim, kind gateway.ClaimKind, index, key string) error {
+	var nodes corev1.NodeList
+	if err := a.list(ctx, &nodes, index, key); err != nil {
+		return err
+	}
+	for i := range nodes.Items {
+		node := &nodes.Items[i]
+		*claims = append(*claims, gateway.Claim{Kind: kind, Node: node.Name, Edge: gateway.NodeOf(node).Edge})
+	}
+	return nil
+}
+
+// list reads an index. What it returns is the cache's own: nobody may change it.
+func (a addressCache) list(ctx context.Context, into client.ObjectList, index, key string, more ...client.ListOption) error {
+	return a.objects.List(ctx, into, append(more, client.MatchingFields{index: key}, client.UnsafeDisableDeepCopy)...)
+}
+
+func (a addressCache) Endpoints(ctx context.Context, to netip.AddrPort) (string, []gateway.Endpoint, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookup)
+	defer cancel()
+	var services corev1.ServiceList
+	if err := a.list(ctx, &services, servicesByClusterIP, to.Addr().String()); err != nil || len(services.Items) == 0 {
+		return "", nil, err
+	}
+	service := &services.Items[0] // Kubernetes gives a ClusterIP once
+	called := client.ObjectKeyFromObject(service).String()
+	port, ok := servicePort(service, to.Port())
+	if !ok {
+		return called, nil, nil
+	}
+	family := discoveryv1.AddressTypeIPv6
+	if to.Addr().Is4() {
+		family = discoveryv1.AddressTypeIPv4
+	}
+	var slices discoveryv1.EndpointSliceList
+	if err := a.list(ctx, &slices, slicesByService, service.Name, client.InNamespace(service.Namespace)); err != nil {
+		return "", nil, err
+	}
+	var endpoints []gateway.Endpoint
+	for i := range slices.Items {
+		slice := &slices.Items[i]
+		target, ok := slicePort(slice, port)
+		if !ok || slice.AddressType != family {
+			continue
+		}
+		for j := range slice.Endpoints {
+			if e, counts := a.endpoint(slice.Namespace, &slice.Endpoints[j], target); counts {
+				endpoints = append(endpoints, e)
+			}
+		}
+	}
+	return called, endpoints, nil
+}
+
+// endpoint reads one endpoint, and tells whether it counts. A static pod does not count: a gateway makes its mirror pod with labels as it likes, and could put
+// itself into any Service.
+func (a addressCache) endpoint(namespace string, of *discoveryv1.Endpoint, port uint16) (e gateway.Endpoint, counts bool) {
+	if len(of.Addresses) == 0 {
+		return e, false
+	}
+	address, err := netip.ParseAddr(of.Addresses[0])
+	if err != nil {
+		return e, false
+	}
+	e = gateway.Endpoint{Address: netip.AddrPortFrom(address.Unmap(), port), Ready: ptr.Deref(of.Conditions.Ready, true)}
+	name := ptr.Deref(of.NodeName, "")
+	if edge, known := a.onEdge(name); !edge {
+		return e, known || name == "" // what is on a deleted node is nowhere
+	}
+	e.Node = name
+	if of.TargetRef == nil || of.TargetRef.Kind != "Pod" {
+		return e, false
+	}
+	found, known, err := a.pods.GetByKey(namespace + "/" + of.TargetRef.Name)
+	if err != nil || !known {
+		return e, false
+	}
+	pod := found.(*corev1.Pod)
+	_, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]
+	return e, !mirror && pod.Spec.NodeName == name
+}
+
+// servicePort returns the name of a Service's TCP port.
+func servicePort(service *corev1.Service, number uint16) (name string, ok bool) {
+	for _, p := range service.Spec.Ports {
+		if p.Port == int32(number) && (p.Protocol == corev1.ProtocolTCP || p.Protocol == "") {
+			return p.Name, true
+		}
+	}
+	return "", false
+}
+
+// slicePort returns the number that a slice has for a port of its Service.
+func slicePort(slice *discoveryv1.EndpointSlice, name string) (number uint16, ok bool) {
+	for _, p := range slice.Ports {
+		n := ptr.Deref(p.Port, 0)
+		if ptr.Deref(p.Name, "") == name && ptr.Deref(p.Protocol, corev1.ProtocolTCP) == corev1.ProtocolTCP && n > 0 && n <= 65535 {
+			return uint16(n), true
+		}
+	}
+	return 0, false
+}

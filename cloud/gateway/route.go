@@ -1,0 +1,205 @@
+package gateway
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// Addresses says what Kubernetes knows of an IP address. Calls do not wait for Kubernetes; an error says that it cannot be told now.
+type Addresses interface {
+	// Claims returns who claims an address as their own.
+	Claims(ctx context.Context, address netip.Addr) ([]Claim, error)
+	// Endpoints returns the TCP endpoints behind a port of a ClusterIP, with the target port of each; service is "" if no Service has
+	// that address.
+	Endpoints(ctx context.Context, to netip.AddrPort) (service string, endpoints []Endpoint, err error)
+}
+
+// ClaimKind is what makes an address a node's.
+type ClaimKind string
+
+// The kinds of claims. Ranges are allocated by Kubernetes; what pods and hosts claim is what their node reports, true or not.
+const (
+	ClaimRange ClaimKind = "podCIDR" // the Node's podCIDR contains the address
+	ClaimPod   ClaimKind = "pod"     // a pod that runs on the node, with a network of its own, reports the address
+	ClaimHost  ClaimKind = "host"    // the Node's status names the address
+)
+
+// Claim says that an address belongs to a node.
+type Claim struct {
+	Kind ClaimKind
+	Node string
+	// Edge says that the node is reached through a tunnel.
+	Edge bool
+}
+
+// Endpoint is one of a Service.
+type Endpoint struct {
+	// Node is the edge node that it is on; "" for one that is not on an edge node.
+	Node    string
+	Address netip.AddrPort
+	Ready   bool
+}
+
+// routeByClaims decides which edge node an address is reached through; "" means that it is dialled from here. An error is a *refusal.
+// trusted says that the operator lets gateways say themselves which addresses they have, as this is one of gateway.trustedNetworks.
+//
+// A gateway may be stolen, and report any address. Its report alone therefore moves nothing: it neither draws an address of
+// somebody else to itself nor takes it from them.
+func routeByClaims(address netip.Addr, claims []Claim, trusted bool) (node string, err error) {
+	if len(claimants(claims, ClaimHost, false)) > 0 {
+		return "", nil // a host of the cloud
+	}
+	edgeRanges, cloudRanges := claimants(claims, ClaimRange, true), claimants(claims, ClaimRange, false)
+	edgePods, cloudPods := claimants(claims, ClaimPod, true), claimants(claims, ClaimPod, false)
+	switch {
+	case len(edgeRanges) > 0 && len(edgeRanges)+len(cloudRanges) > 1:
+		return "", conflict(address, "the podCIDRs of Nodes %s overlap; give each Node a podCIDR of its own", slices.Concat(edgeRanges, cloudRanges))
+	case len(edgeRanges) == 1 && len(cloudPods) > 0 && slices.Contains(edgePods, edgeRanges[0]):
+		return "", conflict(address, "pods of Nodes %s have it; give pods addresses of their own Node's podCIDR alone", slices.Concat(edgeRanges, cloudPods))
+	case len(cloudRanges) > 0 || len(cloudPods) > 0:
+		return "", nil
+	case len(edgeRanges) == 1:
+		return edgeRanges[0], nil // whatever others report; the node knows which of its pods has the address
+	case !trusted:
+		return "", nil
+	}
+	own := union(edgePods, claimants(claims, ClaimHost, true))
+	switch len(own) {
+	case 0:
+		return "", nil
+	case 1:
+		return own[0], nil
+	}
+	return "", conflict(address, "Nodes %s report it; give gateways podCIDRs and host addresses that do not overlap", own)
+}
+
+// claimants returns the names of the nodes with a claim of one kind, each once, in order.
+func claimants(claims []Claim, kind ClaimKind, edge bool) []string {
+	var nodes []string
+	for _, c := range claims {
+		if c.Kind == kind && c.Edge == edge {
+			nodes = append(nodes, c.Node)
+		}
+	}
+	return union(nodes)
+}
+
+// union returns each name once, in order.
+func union(lists ...[]string) []string {
+	all := slices.Concat(lists...)
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// conflict refuses an address that more than one node has.
+func conflict(address netip.Addr, why string, nodes []string) *refusal {
+	return &refusal{label: refusedConflict, text: fmt.Sprintf("address %s is not unique: "+why, address, listed(nodes))}
+}
+
+// listed names a few nodes.
+func listed(nodes []string) string {
+	const shown = 4
+	if len(nodes) > shown {
+		return fmt.Sprintf("%s and %d more", strings.Join(nodes[:shown], ", "), len(nodes)-shown)
+	}
+	return strings.Join(nodes, ", ")
+}
+
+// routeByEndpoints decides which endpoints of a Service are reached through tunnels: those that are returned, the first few that are ready
+// and on a connected node; none means that the Service is dialled from here. An error is a *refusal. The node of an endpoint is
+// Kubernetes' word, so its address need not be unique.
+func routeByEndpoints(service string, endpoints []Endpoint, connected func(node string) bool) ([]Endpoint, error) {
+	if slices.ContainsFunc(endpoints, func(e Endpoint) bool { return e.Node == "" }) {
+		return nil, nil
+	}
+	var serving []Endpoint
+	var offline []string
+	for _, e := range endpoints {
+		switch {
+		case !e.Ready:
+		case len(serving) == maxTried:
+			return serving, nil
+		case connected(e.Node):
+			serving = append(serving, e)
+		default:
+			offline = append(offline, e.Node)
+		}
+	}
+	switch {
+	case len(endpoints) == 0 || len(serving) > 0:
+		return serving, nil
+	case len(offline) > 0:
+		return nil, &refusal{label: refusedSilent, text: fmt.Sprintf("Service %s has ready endpoints only on gateways that are not connected: %s", service, listed(union(offline)))}
+	}
+	return nil, &refusal{label: refusedSilent, text: fmt.Sprintf("Service %s has no ready endpoint; all its endpoints are on gateways", service)}
+}
+
+// maxTried bounds how many endpoints of a Service are tried for one connection: a silent node costs 2.5 s, and webhooks have 10 s.
+const maxTried = 3
+
+// reachService opens a stream to one of the endpoints.
+func (g *Gateway) reachService(ctx context.Context, who string, endpoints []Endpoint) (conn net.Conn, err error) {
+	for _, e := range endpoints {
+		if conn, err = g.reachPod(ctx, who, e.Node, e.Address); err == nil || ctx.Err() != nil {
+			return conn, err
+		}
+	}
+	return nil, err
+}
+
+// reachPod opens a stream to an address that a node reaches.
+func (g *Gateway) reachPod(ctx context.Context, who, name string, to netip.AddrPort) (net.Conn, error) {
+	node, known := g.nodes.Node(ctx, name)
+	if !known {
+		return nil, &refusal{label: refusedDial, text: fmt.Sprintf("node %s is deleted", name)}
+	}
+	return g.openStream(ctx, who, name, node, func(ctx context.Context) (net.Conn, error) { return g.tunnels.DialAddress(ctx, name, to) })
+}
+
+// reachAddress opens a connection to an IP address that is no tunnel address: through the node whose it is, or else (edge is false and
+// conn is nil) not at all.
+func (g *Gateway) reachAddress(ctx context.Context, who string, to netip.AddrPort) (conn net.Conn, edge bool, err error) {
+	service, endpoints, err := g.addresses.Endpoints(ctx, to)
+	if err != nil {
+		return nil, false, unknownAddress(to, err)
+	}
+	if service != "" {
+		rand.Shuffle(len(endpoints), func(i, j int) { endpoints[i], endpoints[j] = endpoints[j], endpoints[i] })
+		if endpoints, err = routeByEndpoints(service, endpoints, g.connected(ctx)); err != nil || len(endpoints) == 0 {
+			return nil, false, err
+		}
+		conn, err = g.reachService(ctx, who, endpoints)
+		return conn, true, err
+	}
+	claims, err := g.addresses.Claims(ctx, to.Addr())
+	if err != nil {
+		return nil, false, unknownAddress(to, err)
+	}
+	node, err := routeByClaims(to.Addr(), claims, g.trusts(to.Addr()))
+	if err != nil || node == "" {
+		return nil, false, err
+	}
+	conn, err = g.reachPod(ctx, who, node, to)
+	return conn, true, err
+}
+
+func unknownAddress(to netip.AddrPort, err error) *refusal {
+	return &refusal{label: refusedSilent, text: fmt.Sprintf("whose address %s is cannot be told now: %v", to.Addr(), err)}
+}
+
+// connected tells whether a node may be dialled with hope.
+func (g *Gateway) connected(ctx context.Context) func(node string) bool {
+	return func(name string) bool {
+		node, known := g.nodes.Node(ctx, name)
+		return known && !node.Offline && g.shut(name) == nil
+	}
+}
+
+func (g *Gateway) trusts(address netip.Addr) bool {
+	return slices.ContainsFunc(g.cfg.TrustedNetworks, func(network netip.Prefix) bool { return network.Contains(address) })
+}
