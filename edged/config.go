@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
@@ -23,6 +24,7 @@ type Config struct {
 
 	NodeIP  string            // address the Node reports; must be on an interface and not loopback; default: found by the kubelet
 	Labels  map[string]string // of the Node, set on registration; kubernetes.io names only as far as a kubelet may set them
+	Taints  []corev1.Taint    // of the Node, from its first write
 	MaxPods int               // default 110
 
 	CgroupDriver string // for runtimes that do not tell (containerd 1.6): cgroupfs or systemd; default cgroupfs
@@ -43,6 +45,9 @@ type Config struct {
 	Names func() []string
 	// Now is the cloud's time, by which such a certificate is renewed; nil is the machine's clock.
 	Now func() time.Time
+
+	// PodCertificates keeps the certificates of projected volumes over a restart without a link; nil: they are made anew.
+	PodCertificates PodCertificates
 
 	ClusterDNS    []string // for pods with dnsPolicy ClusterFirst; default none
 	ClusterDomain string   // default none

@@ -117,6 +117,9 @@ func (k *Kubelet) dependencies(ctx context.Context, server *options.KubeletServe
 	}
 	deps.KubeClient, deps.HeartbeatClient, deps.EventClient = c.kube, c.heartbeat, c.events
 	deps.TLSConfig, deps.TLSOptions = k.serving.config(deps.TLSOptions), nil // without options, upstream takes the config as it is
+	if err := keepPodCertificates(deps, k.cfg.PodCertificates, k.log); err != nil {
+		return nil, nil, fmt.Errorf("make kubelet dependencies: %w", err)
+	}
 	stop = func() {}
 	if k.cfg.Hollow {
 		hollowOut(deps, k.cfg)

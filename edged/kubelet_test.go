@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -20,6 +21,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -77,7 +79,7 @@ func child(file string) error {
 		return err
 	}
 	client := &rest.Config{Host: o.Host, TLSClientConfig: rest.TLSClientConfig{CAData: o.CA, CertData: o.Cert, KeyData: o.Key}}
-	cfg := edged.Config{Node: o.Node, Dir: filepath.Join(o.Dir, "kubelet"), RuntimeEndpoint: runtime.Endpoint(), Hollow: true, Port: o.Port, DropIn: []byte("syncFrequency: 2s")}
+	cfg := edged.Config{Node: o.Node, Dir: filepath.Join(o.Dir, "kubelet"), RuntimeEndpoint: runtime.Endpoint(), Hollow: true, Port: o.Port, Taints: []corev1.Taint{edgeTaint()}, DropIn: []byte("syncFrequency: 2s")}
 	kubelet, err := edged.New(cfg, client, log)
 	if err != nil {
 		return err
@@ -178,7 +180,13 @@ func TestHollowAsUser(t *testing.T) {
 	c := shared.Cluster(t)
 	client, ns := c.Client(t), c.Namespace(t)
 	const node = "edged-user"
+	nodes, err := client.CoreV1().Nodes().Watch(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=" + node})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nodes.Stop()
 	dir := startChild(t, c, node)
+	registeredWithTaint(t, nodes)
 	kubetest.Eventually(t, patience, func() error {
 		_, err := os.Stat(filepath.Join(dir, "ready"))
 		return err
@@ -214,6 +222,25 @@ func TestHollowAsUser(t *testing.T) {
 		}
 		return err
 	})
+}
+
+// edgeTaint is what the node of every test registers with.
+func edgeTaint() corev1.Taint {
+	return corev1.Taint{Key: "node-role.kubernetes.io/edge", Effect: corev1.TaintEffectNoSchedule}
+}
+
+// registeredWithTaint looks at the first version of the Node: a taint that came later would let a pod in before it.
+func registeredWithTaint(t *testing.T, nodes watch.Interface) {
+	t.Helper()
+	select {
+	case event := <-nodes.ResultChan():
+		object, ok := event.Object.(*corev1.Node)
+		if !ok || event.Type != watch.Added || !slices.Contains(object.Spec.Taints, edgeTaint()) {
+			t.Errorf("the Node's first version: %s %v", event.Type, event.Object)
+		}
+	case <-time.After(patience):
+		t.Fatal("no Node is registered")
+	}
 }
 
 func pod(node, name, image string, command ...string) *corev1.Pod {

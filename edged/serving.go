@@ -44,6 +44,8 @@ type serving struct {
 	// Guarded by mu: the store and the manager of certificates that were asked for; nil with files, and before start.
 	store   certificate.Store
 	manager certificate.Manager
+	// issued, guarded by mu, closes when a certificate that was asked for has come; then there is another channel.
+	issued chan struct{}
 }
 
 func newServing(cfg Config, log *zap.Logger) (*serving, error) {
@@ -51,7 +53,7 @@ func newServing(cfg Config, log *zap.Logger) (*serving, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make the kubelet's certificate for this machine: %w", err)
 	}
-	return &serving{cfg: cfg, local: local, log: log}, nil
+	return &serving{cfg: cfg, local: local, log: log, issued: make(chan struct{})}, nil
 }
 
 // selfSigned lives in memory only, as long as the process. Its dates do not matter: a clock without a battery may say anything.
@@ -123,7 +125,7 @@ func (s *serving) current() *tls.Certificate {
 // start begins to ask for certificates, unless there are files, and goes on until ctx ends. Without a certificate, and without
 // any way to keep one, pods run as ever.
 func (s *serving) start(ctx context.Context, kube kubernetes.Interface) {
-	if s.certFile != "" || s.cfg.Names == nil {
+	if !s.requests() {
 		return
 	}
 	dir := filepath.Join(s.cfg.Dir, "pki")
@@ -138,6 +140,47 @@ func (s *serving) start(ctx context.Context, kube kubernetes.Interface) {
 	manager.Start()
 }
 
+// requests tells whether a certificate is asked for, as there are no files.
+func (s *serving) requests() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.certFile == "" && s.cfg.Names != nil
+}
+
+// await waits until callers can be shown a certificate that they can verify: one that was asked for and has not ended by the cloud's time.
+// With files, which are their owner's affair, and where none is asked for it does not wait. The error is ctx's.
+func (s *serving) await(ctx context.Context) error {
+	for s.requests() {
+		s.mu.Lock()
+		issued := s.issued
+		s.mu.Unlock()
+		if now := s.current(); now != &s.local && s.now().Before(now.Leaf.NotAfter) {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-issued:
+		}
+	}
+	return nil
+}
+
+func (s *serving) notifyIssued() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	close(s.issued)
+	s.issued = make(chan struct{})
+}
+
+// now is the cloud's time, as far as it is known.
+func (s *serving) now() time.Time {
+	if s.cfg.Now != nil {
+		return s.cfg.Now()
+	}
+	return time.Now()
+}
+
 func (s *serving) newManager(ctx context.Context, dir string, kube kubernetes.Interface) (certificate.Manager, certificate.Store, error) {
 	const dirMode = 0o700
 	if err := os.MkdirAll(dir, dirMode); err != nil {
@@ -147,7 +190,7 @@ func (s *serving) newManager(ctx context.Context, dir string, kube kubernetes.In
 	if err != nil {
 		return nil, nil, err
 	}
-	store := &forgiving{Store: files}
+	store := &forgiving{Store: files, updated: s.notifyIssued}
 	manager, err := certificate.NewManager(&certificate.Config{
 		ClientsetFn:      func(*tls.Certificate) (kubernetes.Interface, error) { return kube, nil },
 		GetTemplate:      func() *x509.CertificateRequest { return s.wanted(store.leaf.Load()) },
@@ -168,11 +211,7 @@ func (s *serving) wanted(have *x509.Certificate) *x509.CertificateRequest {
 	if t == nil || have == nil || !covers(have, t) {
 		return t
 	}
-	now := time.Now
-	if s.cfg.Now != nil {
-		now = s.cfg.Now
-	}
-	if life := have.NotAfter.Sub(have.NotBefore); now().Before(have.NotBefore.Add(time.Duration(float64(life) * renewShare))) {
+	if life := have.NotAfter.Sub(have.NotBefore); s.now().Before(have.NotBefore.Add(time.Duration(float64(life) * renewShare))) {
 		return nil
 	}
 	return t
@@ -196,7 +235,8 @@ func covers(have *x509.Certificate, t *x509.CertificateRequest) bool {
 // forgiving takes a file that a power cut left damaged for one that is not there, and remembers what is.
 type forgiving struct {
 	certificate.Store
-	leaf atomic.Pointer[x509.Certificate]
+	leaf    atomic.Pointer[x509.Certificate]
+	updated func() // called after each Update that worked
 }
 
 func (f *forgiving) Current() (*tls.Certificate, error) {
@@ -213,6 +253,7 @@ func (f *forgiving) Update(cert, key []byte) (*tls.Certificate, error) {
 	now, err := f.Store.Update(cert, key)
 	if err == nil {
 		f.leaf.Store(now.Leaf)
+		f.updated()
 	}
 	return now, err
 }
@@ -244,3 +285,7 @@ func (k *Kubelet) ServingCertificate() *x509.Certificate {
 	}
 	return now.Leaf
 }
+
+// AwaitServingCertificate waits until callers from the cloud are shown a certificate that they can verify, as far as that is this
+// kubelet's affair: with files (Config.CertFile) it returns at once. The error is ctx's.
+func (k *Kubelet) AwaitServingCertificate(ctx context.Context) error { return k.serving.await(ctx) }

@@ -1,6 +1,7 @@
 package edged_test
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -122,6 +123,67 @@ func TestWhatTheKubeletsPortShows(t *testing.T) {
 		}
 		if shown := shows(t, config, "gw-1"); shown == nil || shown.Subject.CommonName != "second" {
 			t.Errorf("while the file is being written, callers are shown %v", shown)
+		}
+	})
+}
+
+// The port waits for a certificate that callers can verify, and for nothing where the certificate is a file.
+func TestServing_AwaitsItsCertificate(t *testing.T) {
+	kube, err := kubernetes.NewForConfig(&rest.Config{Host: "127.0.0.1:1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	asked := func(dir string) edged.Config {
+		return edged.Config{Node: "gw-1", Dir: dir, Names: func() []string { return nil }, Now: func() time.Time { return now }}
+	}
+	soon := func(t *testing.T) context.Context {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		t.Cleanup(cancel)
+		return ctx
+	}
+	for name, ends := range map[string]time.Time{"none yet": {}, "an expired one": now.Add(-time.Minute), "a good one": now.Add(time.Hour)} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			if !ends.IsZero() {
+				old := filepath.Join(dir, "pki", "kubelet-server-old.pem")
+				pairFile(t, old, "gw-1", ends)
+				if err := os.Symlink(old, filepath.Join(dir, "pki", "kubelet-server-current.pem")); err != nil { // as the manager keeps them
+					t.Fatal(err)
+				}
+			}
+			await, update, err := edged.AwaitServing(t.Context(), asked(dir), "", kube, zaptest.NewLogger(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := await(soon(t)); (err == nil) != ends.After(now) {
+				t.Errorf("the wait ends with %v", err)
+			}
+			var g errgroup.Group
+			g.Go(func() error { return await(t.Context()) })
+			pair := filepath.Join(t.TempDir(), "next.pem")
+			pairFile(t, pair, "gw-1", now.Add(2*time.Hour))
+			data, err := os.ReadFile(pair)
+			if err != nil {
+				t.Fatal(err)
+			}
+			cert, key := pem.Decode(data)
+			if err := update(pem.EncodeToMemory(cert), key); err != nil {
+				t.Fatal(err)
+			}
+			if err := g.Wait(); err != nil {
+				t.Errorf("with the next certificate the wait ends with %v", err)
+			}
+		})
+	}
+	t.Run("a file", func(t *testing.T) {
+		await, _, err := edged.AwaitServing(t.Context(), asked(t.TempDir()), filepath.Join(t.TempDir(), "missing.pem"), kube, zaptest.NewLogger(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := await(soon(t)); err != nil {
+			t.Errorf("it waits for a file: %v", err)
 		}
 	})
 }

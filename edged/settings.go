@@ -66,6 +66,9 @@ func settings(cfg Config, may powers) (map[string]any, error) {
 	set(own, "tlsPrivateKeyFile", cfg.KeyFile)
 	own["serverTLSBootstrap"] = cfg.CertFile == "" // see serving
 	set(own, "clusterDomain", cfg.ClusterDomain)
+	if len(cfg.Taints) > 0 {
+		own["registerWithTaints"] = cfg.Taints
+	}
 	if len(cfg.ClusterDNS) > 0 {
 		own["clusterDNS"] = cfg.ClusterDNS
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/zap/zaptest"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/yaml"
@@ -25,6 +26,7 @@ func TestSettings(t *testing.T) {
 	base := edged.Config{Node: "edge-1", Dir: "/var/lib/frond/kubelet", RuntimeEndpoint: "unix:///run/containerd/containerd.sock"}
 	full := base
 	full.CgroupDriver, full.CgroupRoot, full.StaticPodPath, full.MaxPods, full.Port = "cgroupfs", "/frond/edge-1", "/etc/frond/pods", 50, 10350
+	full.Taints = []corev1.Taint{edgeTaint()}
 	full.CertFile, full.KeyFile, full.ClientCAFile, full.ClusterDNS, full.ClusterDomain = "/c.crt", "/c.key", "/ca.crt", []string{"10.96.0.10"}, "cluster.local"
 	full.DropIn = []byte("maxPods: 60\nauthentication:\n  anonymous: {enabled: true}\nmakeIPTablesUtilChains: null\n")
 	hollow := base

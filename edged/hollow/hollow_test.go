@@ -121,6 +121,33 @@ func TestFaults(t *testing.T) {
 	}
 }
 
+// The kubelet tells all podCIDRs of a Node in one string.
+func TestRuntime_PodsHaveAddressesOfTheNodesPodCIDR(t *testing.T) {
+	r := start(t, hollow.Config{})
+	bed := hollowtest.Dial(t, r.Endpoint())
+	for podCIDRs, want := range map[string]string{"10.244.7.0/24": "10.244.7.1", "10.244.9.0/24,fd00:9::/64": "10.244.9.1"} {
+		_, err := bed.Runtime.UpdateRuntimeConfig(t.Context(), &runtimeapi.UpdateRuntimeConfigRequest{RuntimeConfig: &runtimeapi.RuntimeConfig{
+			NetworkConfig: &runtimeapi.NetworkConfig{PodCidr: podCIDRs},
+		}})
+		if err != nil {
+			t.Fatalf("%s: %v", podCIDRs, err)
+		}
+		made, err := bed.Runtime.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{
+			Metadata: &runtimeapi.PodSandboxMetadata{Name: "p", Namespace: "default", Uid: podCIDRs},
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		pod, err := bed.Runtime.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: made.GetPodSandboxId()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := pod.GetStatus().GetNetwork().GetIp(); got != want {
+			t.Errorf("%s: the pod has %s, want %s", podCIDRs, got, want)
+		}
+	}
+}
+
 func TestOldSocketIsReplaced(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "cri.sock")
 	if err := os.WriteFile(socket, nil, 0o600); err != nil {

@@ -3,6 +3,7 @@ package hollow
 import (
 	"context"
 	"net/netip"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -41,9 +42,9 @@ func (s *runtimeService) RuntimeConfig(context.Context, *runtimeapi.RuntimeConfi
 	return &runtimeapi.RuntimeConfigResponse{Linux: &runtimeapi.LinuxRuntimeConfiguration{CgroupDriver: runtimeapi.CgroupDriver_CGROUPFS}}, nil
 }
 
-// UpdateRuntimeConfig takes the pod CIDR that the cluster has given to the node.
+// UpdateRuntimeConfig takes the pod CIDR that the cluster has given to the node: the first one, where it has one for each IP family.
 func (s *runtimeService) UpdateRuntimeConfig(_ context.Context, req *runtimeapi.UpdateRuntimeConfigRequest) (*runtimeapi.UpdateRuntimeConfigResponse, error) {
-	cidr := req.GetRuntimeConfig().GetNetworkConfig().GetPodCidr()
+	cidr, _, _ := strings.Cut(req.GetRuntimeConfig().GetNetworkConfig().GetPodCidr(), ",")
 	if cidr == "" {
 		return &runtimeapi.UpdateRuntimeConfigResponse{}, nil
 	}

@@ -133,7 +133,7 @@ func (n *Node) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	ready, running, err := n.kubelet(api, up) //nolint:contextcheck // New starts nothing
+	ready, running, err := n.kubelet(api, st, up) //nolint:contextcheck // New starts nothing
 	if err != nil {
 		return err
 	}
@@ -151,7 +151,7 @@ func (n *Node) serve(ctx context.Context) error {
 		return err
 	}
 	defer bulk.Close()
-	ways, err := n.ways(bulk)
+	ways, err := n.ways(bulk, st)
 	if err != nil {
 		return err
 	}
@@ -256,13 +256,15 @@ func (n *Node) dropIn() ([]byte, error) {
 
 // kubelet makes the kubelet's part, behind the hollow runtime's where there are no containers, and tells when the kubelet is
 // ready. There is neither where another kubelet uses the local API: it is known by the lease that it renews.
-func (n *Node) kubelet(api *localapi.Server, up upstream) (ready <-chan struct{}, parts []lifecycle.Part, err error) {
+func (n *Node) kubelet(api *localapi.Server, st *store.Store, up upstream) (ready <-chan struct{}, parts []lifecycle.Part, err error) {
 	if n.cfg.Kubelet.External {
 		return nil, nil, nil
 	}
 	endpoint := n.cfg.Runtime.Endpoint
 	if n.cfg.Runtime.Hollow && endpoint == "" {
-		runtime, err := hollow.New(hollow.Config{Socket: n.socket("cri.sock"), Dir: n.cfg.Dir}, n.log.Named("hollow"))
+		runtime, err := hollow.New(hollow.Config{
+			Socket: n.socket("cri.sock"), Dir: n.cfg.Dir, PodCIDR: lastPodCIDR(st, n.cfg.Node),
+		}, n.log.Named("hollow"))
 		if err != nil {
 			return nil, nil, err
 		}
@@ -277,10 +279,10 @@ func (n *Node) kubelet(api *localapi.Server, up upstream) (ready <-chan struct{}
 	called := &names{node: n.cfg.Node, ask: up.Do, link: link{n.leaf}.State, log: n.log.Named("names")}
 	kubelet, err := edged.New(edged.Config{
 		Node: n.cfg.Node, Dir: kubeletDir(n.cfg), RuntimeEndpoint: endpoint, Hollow: n.cfg.Runtime.Hollow,
-		NodeIP: k.NodeIP, Labels: k.Labels, MaxPods: int(k.MaxPods), CgroupDriver: k.CgroupDriver, CgroupRoot: k.CgroupRoot,
+		NodeIP: k.NodeIP, Labels: k.Labels, Taints: k.RegisterWithTaints, MaxPods: int(k.MaxPods), CgroupDriver: k.CgroupDriver, CgroupRoot: k.CgroupRoot,
 		StaticPodPath: k.StaticPodPath, Address: k.Address, Port: int(k.Port),
 		CertFile: k.CertFile, KeyFile: k.KeyFile, ClientCAFile: cmp.Or(k.ClientCAFile, n.clusterCA()), DropIn: settings,
-		Names: called.list, Now: n.now,
+		Names: called.list, Now: n.now, PodCertificates: api,
 	}, api.ClientConfig(), n.log)
 	if err != nil {
 		return nil, nil, err

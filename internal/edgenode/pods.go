@@ -1,12 +1,17 @@
 package edgenode
 
 import (
+	"encoding/json"
 	"net/netip"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/edged"
 	"github.com/frond-edge/frond/internal/hostaddr"
 	"github.com/frond-edge/frond/leaf/localapi"
+	"github.com/frond-edge/frond/leaf/store"
 )
 
 // localAPI is the local API's configuration.
@@ -39,4 +44,21 @@ func (n *Node) localAPI() localapi.Config {
 		}
 	}
 	return cfg
+}
+
+// lastPodCIDR is the podCIDR of a node as its store holds it, "" where none is known. The hollow runtime begins with it, for its pods
+// start before the kubelet tells it, and addresses that are not of the node's range may be another node's too.
+func lastPodCIDR(st *store.Store, node string) string {
+	entry, err := st.Get(wire.Key{Resource: "nodes", Name: node})
+	if err != nil {
+		return ""
+	}
+	var n corev1.Node
+	if json.Unmarshal(entry.Object, &n) != nil {
+		return ""
+	}
+	if _, err := netip.ParsePrefix(n.Spec.PodCIDR); err != nil {
+		return ""
+	}
+	return n.Spec.PodCIDR
 }

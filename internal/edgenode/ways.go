@@ -15,40 +15,63 @@ import (
 	"github.com/frond-edge/frond/api/config"
 	"github.com/frond-edge/frond/internal/lifecycle"
 	"github.com/frond-edge/frond/internal/splice"
+	"github.com/frond-edge/frond/leaf/store"
 	"github.com/frond-edge/frond/streams/tunnel"
 )
 
 // localTimeout bounds the dial of a server on this machine.
 const localTimeout = 2 * time.Second
 
-// ways makes the part that leads the cloud's tunnels to this node's own servers: the kubelet's and edgecore's. No other
-// port can be reached.
-func (n *Node) ways(nc *nats.Conn) (lifecycle.Part, error) {
+// ways makes the part that leads the cloud's tunnels to this node's own servers, the kubelet's and edgecore's, and to its pods. Nothing
+// else can be reached.
+func (n *Node) ways(nc *nats.Conn, st *store.Store) (lifecycle.Part, error) {
 	server, err := tunnel.NewServer(n.cfg.Node, nc, tunnel.Config{}, tunnel.NewMetrics(n.metrics), n.log)
 	if err != nil {
 		return lifecycle.Part{}, fmt.Errorf("tunnels: %w", err)
 	}
 	kubelet := net.JoinHostPort(n.cfg.Kubelet.Address, strconv.Itoa(int(n.cfg.Kubelet.Port)))
+	gate := &servingGate{kubelet: func() certificateSource {
+		if kubelet := n.kubeletHere.Load(); kubelet != nil {
+			return kubelet
+		}
+		return nil
+	}}
 	var listeners []*tunnel.Listener
-	var targets []string
-	for port, target := range map[uint16]string{
-		uint16(n.cfg.Kubelet.Port): kubelet, config.EdgeKubeletPort: kubelet, config.EdgeMetricsPort: n.cfg.Listen,
+	var targets []localTarget
+	for port, target := range map[uint16]localTarget{
+		uint16(n.cfg.Kubelet.Port): {kubelet, gate}, config.EdgeKubeletPort: {kubelet, gate}, config.EdgeMetricsPort: {n.cfg.Listen, nil},
 	} {
 		l, err := server.Listen(port)
 		if err != nil {
 			return lifecycle.Part{}, fmt.Errorf("tunnels to port %d: %w", port, err)
 		}
-		listeners, targets = append(listeners, l), append(targets, onThisMachine(target))
+		target.address = onThisMachine(target.address)
+		listeners, targets = append(listeners, l), append(targets, target)
+	}
+	toPods, err := server.ListenAddresses()
+	if err != nil {
+		return lifecycle.Part{}, fmt.Errorf("tunnels to pods: %w", err)
+	}
+	pods := newPodDialer(n.cfg.Node, st, n.runtimeEndpoint())
+	if n.cfg.Runtime.Hollow {
+		pods.given = noPodNetwork
 	}
 	start := func(ctx context.Context) error {
 		g, gctx := errgroup.WithContext(ctx)
 		g.Go(func() error { return server.Start(gctx) })
+		g.Go(func() error { return pods.serve(gctx, toPods) })
 		for i, l := range listeners {
 			g.Go(func() error { return forward(gctx, l, targets[i]) })
 		}
 		return g.Wait()
 	}
 	return lifecycle.Part{Name: "tunnels", Start: start}, nil
+}
+
+// localTarget is a server of this machine that the cloud reaches.
+type localTarget struct {
+	address string
+	gate    *servingGate // nil: nothing is waited for
 }
 
 // onThisMachine is how to reach a server that listens on an address.
@@ -64,7 +87,7 @@ func onThisMachine(address string) string {
 }
 
 // forward joins each stream that comes to a connection to target, until ctx ends.
-func forward(ctx context.Context, l *tunnel.Listener, target string) error {
+func forward(ctx context.Context, l *tunnel.Listener, target localTarget) error {
 	var streams errgroup.Group
 	defer func() { _ = streams.Wait() }() // they return nil
 	for {
@@ -73,7 +96,7 @@ func forward(ctx context.Context, l *tunnel.Listener, target string) error {
 			if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
 				return nil
 			}
-			return fmt.Errorf("tunnels to %s: %w", target, err)
+			return fmt.Errorf("tunnels to %s: %w", target.address, err)
 		}
 		streams.Go(func() error {
 			serveStream(ctx, in, target)
@@ -82,14 +105,21 @@ func forward(ctx context.Context, l *tunnel.Listener, target string) error {
 	}
 }
 
-// serveStream connects onwards before it says yes, so that the cloud learns at once when nobody listens. The tunnel writes
-// down what comes of it.
-func serveStream(ctx context.Context, in *tunnel.Incoming, target string) {
+// serveStream connects onwards before it says yes, so that the cloud learns at once when nobody listens; ctx bounds that. The tunnel
+// writes down what comes of it.
+func serveStream(ctx context.Context, in *tunnel.Incoming, target localTarget) {
 	dialer := net.Dialer{Timeout: localTimeout}
-	near, err := dialer.DialContext(ctx, "tcp", target)
+	near, err := dialer.DialContext(ctx, "tcp", target.address)
 	if err != nil {
-		in.Refuse("nothing answers at " + target + ": " + err.Error())
+		in.Refuse("nothing answers at " + target.address + ": " + err.Error())
 		return
+	}
+	if target.gate != nil {
+		if why := target.gate.pass(ctx); why != "" {
+			_ = near.Close() // nothing was said
+			in.RefuseUnready(why)
+			return
+		}
 	}
 	far, err := in.Accept()
 	if err != nil {

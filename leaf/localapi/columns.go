@@ -1,6 +1,7 @@
 package localapi
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -17,14 +18,14 @@ import (
 
 const none = "<none>"
 
-// columns makes a row of column definitions of type string; those after "|" are shown by `-o wide` only.
+// columns makes a row of column definitions of type string; those after "|" are shown by `-o wide` only, up to another "|".
 // The first column that is called Name gets the format by which kubectl prefixes the kind.
 func columns(names ...string) []metav1.TableColumnDefinition {
 	var out []metav1.TableColumnDefinition
 	var priority int32
 	for _, name := range names {
 		if name == "|" {
-			priority = 1
+			priority = 1 - priority
 			continue
 		}
 		c := metav1.TableColumnDefinition{Name: name, Type: "string", Priority: priority}
@@ -214,8 +215,7 @@ func leaseCells(obj runtime.Object) []any {
 }
 
 func eventColumns() []metav1.TableColumnDefinition {
-	c := columns("Last Seen", "Type", "Reason", "Object", "Message", "|", "Subobject", "Source", "First Seen", "Count", "Name")
-	return c
+	return columns("Last Seen", "Type", "Reason", "Object", "|", "Subobject", "Source", "|", "Message", "|", "First Seen", "Count", "Name")
 }
 
 func eventCells(obj runtime.Object) []any {
@@ -236,12 +236,12 @@ func eventCells(obj runtime.Object) []any {
 	if e.InvolvedObject.Name != "" {
 		target += "/" + e.InvolvedObject.Name
 	}
-	source := e.Source.Component
-	if e.Source.Host != "" {
-		source += ", " + e.Source.Host
+	source := cmp.Or(e.Source.Component, e.ReportingController)
+	if host := cmp.Or(e.Source.Host, e.ReportingInstance); host != "" {
+		source += ", " + host
 	}
 	return []any{
-		age(last), e.Type, e.Reason, target, strings.TrimSpace(e.Message),
-		e.InvolvedObject.FieldPath, source, age(first), int64(count), e.Name,
+		age(last), e.Type, e.Reason, target, e.InvolvedObject.FieldPath, source,
+		strings.TrimSpace(e.Message), age(first), int64(count), e.Name,
 	}
 }

@@ -28,6 +28,9 @@ func newDiscovery(table []*resource) *discovery {
 	groups := metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}}
 	d := &discovery{documents: map[string]runtime.Object{}}
 	for _, r := range table {
+		if r.unlisted {
+			continue
+		}
 		gv := r.gvr.GroupVersion()
 		list := lists[gv]
 		if list == nil {

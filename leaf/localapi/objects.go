@@ -55,8 +55,8 @@ type stamp struct {
 // decode gives the object as clients see it: with the local resourceVersion, and with a UID also while the cloud has not
 // given one yet, as client code takes an object without a UID for one that does not exist.
 func (r *resource) decode(e store.Entry) (runtime.Object, stamp, error) {
-	obj := r.object()
-	if err := utiljson.Unmarshal(e.Object, obj); err != nil {
+	obj, err := r.unmarshal(e.Object)
+	if err != nil {
 		return nil, stamp{}, fmt.Errorf("decode %s: %w", e.Key.Human(), err)
 	}
 	m, err := meta.Accessor(obj)
@@ -78,6 +78,19 @@ func (r *resource) decode(e store.Entry) (runtime.Object, stamp, error) {
 	return obj, v, nil
 }
 
+// unmarshal reads an object in its stored form.
+func (r *resource) unmarshal(data []byte) (runtime.Object, error) {
+	if r.stored == nil {
+		obj := r.object()
+		return obj, utiljson.Unmarshal(data, obj)
+	}
+	obj := r.stored.object()
+	if err := utiljson.Unmarshal(data, obj); err != nil {
+		return nil, err
+	}
+	return r.stored.toServed(obj), nil
+}
+
 // encode undoes decode: the JSON for the store and the report.
 func (r *resource) encode(key wire.Key, obj runtime.Object, v stamp) ([]byte, string, error) {
 	obj = obj.DeepCopyObject()
@@ -93,7 +106,10 @@ func (r *resource) encode(key wire.Key, obj runtime.Object, v stamp) ([]byte, st
 	}
 	m.SetResourceVersion(v.cloud)
 	m.SetManagedFields(nil)
-	obj.GetObjectKind().SetGroupVersionKind(r.gvk())
+	if r.stored != nil {
+		obj = r.stored.toStored(obj)
+	}
+	obj.GetObjectKind().SetGroupVersionKind(r.kept().GroupVersion().WithKind(r.kind))
 	data, err := json.Marshal(obj)
 	if err != nil {
 		return nil, "", fmt.Errorf("encode %s: %w", key.Human(), err)
@@ -123,7 +139,7 @@ func (r *resource) key(namespace, name string) wire.Key {
 	if !r.namespaced {
 		namespace = ""
 	}
-	return wire.Key{Group: r.gvr.Group, Resource: r.gvr.Resource, Namespace: namespace, Name: name}
+	return wire.Key{Group: r.kept().Group, Resource: r.gvr.Resource, Namespace: namespace, Name: name}
 }
 
 // listOf puts objects into a new list of the resource.

@@ -119,11 +119,13 @@ func (e *endpoint) complete(selector string) bool {
 		value, ok := parsed.RequiresExactMatch(field)
 		return ok && value == e.s.cfg.Node
 	}
-	switch e.r.gvr {
-	case v1("pods"):
-		return only("spec.nodeName")
-	case v1("nodes"):
+	switch {
+	case e.r.gvr == v1("pods"):
+		return only(fieldNodeName)
+	case e.r.gvr == v1("nodes"):
 		return only(fieldName)
+	case e.r.ofNode:
+		return only(fieldNodeName) && e.s.deliveredKind(e.r) == nil
 	}
 	return e.r.knowledge == delivered
 }
@@ -201,6 +203,7 @@ func (rs *routes) kindOf(ctx context.Context, gvr schema.GroupVersionResource) (
 	if own := rs.served[gvr][""]; own != nil {
 		r := *own.endpoint.r
 		r.local, r.sink, r.anyLabel = nil, toNobody, r.home == inMemory
+		r.stored, r.validate = nil, nil // what is in memory is the node's; these programs are told what the cloud says
 		return &r, nil
 	}
 	described, err := rs.s.catalog.find(ctx, gvr)

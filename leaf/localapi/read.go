@@ -181,6 +181,9 @@ func (e *endpoint) ready(ctx context.Context, namespace string, f *filter) (runt
 		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf(
 			"%s are not known: this gateway has not been in step with the cloud since its store was made or found damaged", e.r.gvr.Resource))
 	}
+	if e.r.optional {
+		return nil, e.s.deliveredKind(e.r)
+	}
 	return nil, nil
 }
 

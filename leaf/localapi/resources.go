@@ -3,18 +3,16 @@ package localapi
 import (
 	"slices"
 
-	certificatesv1 "k8s.io/api/certificates/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	eventsv1 "k8s.io/api/events/v1"
 	nodev1 "k8s.io/api/node/v1"
-	resourcev1 "k8s.io/api/resource/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
 // knowledge says what the absence of an object from the store proves.
@@ -59,8 +57,14 @@ type resource struct {
 	object     func() runtime.Object
 	list       func() runtime.Object
 	knowledge  knowledge
-	home       home
-	sink       sink
+	// optional: whether the store holds what it should is known by the word of the cloud alone.
+	optional bool
+	// ofNode: the cloud sends all of the kind whose spec.nodeName is this node's.
+	ofNode bool
+	// unlisted: discovery does not tell of it unless the cluster does.
+	unlisted bool
+	home     home
+	sink     sink
 	// local lists the writes done here, as "verb" or "verb/subresource"; every other write is a call to the cloud.
 	local []string
 	// selectable gives the values of field labels beyond metadata.name and metadata.namespace.
@@ -75,6 +79,10 @@ type resource struct {
 	keep func(next, last runtime.Object, subresource string)
 	// adorn changes an object on its way to clients; nil for none. Such a resource is never written here.
 	adorn func(runtime.Object)
+	// validate judges a local write as the cloud will judge its report; last is nil when the object is new. nil: nothing is judged here.
+	validate func(next, last runtime.Object) field.ErrorList
+	// stored is the form of the objects that are kept, and reported; nil: the served one. Resources of one stored form share their objects.
+	stored *storedForm
 	// schemaless objects have no Go type here.
 	schemaless bool
 	seen       *seen // shared by copies of the resource
@@ -82,13 +90,21 @@ type resource struct {
 
 func (r *resource) gvk() schema.GroupVersionKind { return r.gvr.GroupVersion().WithKind(r.kind) }
 
+// kept is the resource under whose name, and in whose form, the objects are kept and reported.
+func (r *resource) kept() schema.GroupVersionResource {
+	if r.stored != nil {
+		return r.stored.gvr
+	}
+	return r.gvr
+}
+
 func (r *resource) has(write string) bool {
 	return slices.Contains(r.local, write)
 }
 
 // resources is the table of what is served from the gateway. A resource that is not in it is asked of the cloud.
 func resources() []*resource {
-	return slices.Concat(ownResources(), memoryResources(), referredResources(), deliveredResources(), otherResources())
+	return slices.Concat(ownResources(), memoryResources(), eventResources(), referredResources(), deliveredResources(), otherResources(), optionalResources())
 }
 
 func v1(name string) schema.GroupVersionResource { return corev1.SchemeGroupVersion.WithResource(name) }
@@ -129,19 +145,6 @@ func memoryResources() []*resource {
 			list:    func() runtime.Object { return &coordinationv1.LeaseList{} },
 			local:   []string{"create", "update", "patch", "delete"},
 			columns: leaseColumns(), cells: leaseCells,
-		},
-		{
-			gvr: v1("events"), kind: "Event", singular: "event", short: []string{"ev"}, namespaced: true,
-			knowledge: own, home: inMemory, sink: toEvents,
-			object: func() runtime.Object { return &corev1.Event{} }, list: func() runtime.Object { return &corev1.EventList{} },
-			local:      []string{"create", "update", "patch"},
-			selectable: eventFields, columns: eventColumns(), cells: eventCells,
-		},
-		{
-			gvr: eventsv1.SchemeGroupVersion.WithResource("events"), kind: "Event", singular: "event", namespaced: true,
-			knowledge: own, home: inMemory, sink: toEvents,
-			object: func() runtime.Object { return &eventsv1.Event{} }, list: func() runtime.Object { return &eventsv1.EventList{} },
-			local: []string{"create", "update", "patch"},
 		},
 	}
 }
@@ -208,7 +211,6 @@ func deliveredResources() []*resource {
 
 // otherResources are those of rarer features of pods; what of them is delivered is served, the rest is asked.
 func otherResources() []*resource {
-	certs := certificatesv1.SchemeGroupVersion.WithResource
 	return []*resource{
 		{
 			gvr: storage("volumeattachments"), kind: "VolumeAttachment", singular: "volumeattachment",
@@ -219,22 +221,6 @@ func otherResources() []*resource {
 			gvr: storage("storageclasses"), kind: "StorageClass", singular: "storageclass", short: []string{"sc"},
 			object: func() runtime.Object { return &storagev1.StorageClass{} },
 			list:   func() runtime.Object { return &storagev1.StorageClassList{} },
-		},
-		{
-			gvr: certs("clustertrustbundles"), kind: "ClusterTrustBundle", singular: "clustertrustbundle",
-			object: func() runtime.Object { return &certificatesv1.ClusterTrustBundle{} },
-			list:   func() runtime.Object { return &certificatesv1.ClusterTrustBundleList{} },
-		},
-		{
-			gvr: certs("podcertificaterequests"), kind: "PodCertificateRequest", singular: "podcertificaterequest", namespaced: true,
-			object:     func() runtime.Object { return &certificatesv1.PodCertificateRequest{} },
-			list:       func() runtime.Object { return &certificatesv1.PodCertificateRequestList{} },
-			selectable: certificateRequestFields,
-		},
-		{
-			gvr: resourcev1.SchemeGroupVersion.WithResource("resourceclaims"), kind: "ResourceClaim", singular: "resourceclaim", namespaced: true,
-			object: func() runtime.Object { return &resourcev1.ResourceClaim{} },
-			list:   func() runtime.Object { return &resourcev1.ResourceClaimList{} },
 		},
 	}
 }

@@ -59,11 +59,15 @@ func (s *Server) newRoutes() (*routes, error) {
 		discovery: newDiscovery(table),
 		others:    map[schema.GroupVersionResource]*route{},
 	}
+	memories := map[schema.GroupVersionResource]*memory{}
 	for _, r := range table {
 		r.adorn, r.seen = s.adorned(r), &seen{}
 		var where objects = stored{s.store}
 		if r.home == inMemory {
-			where = newMemory(r.gvr.Resource)
+			if memories[r.kept()] == nil {
+				memories[r.kept()] = newMemory(r.gvr.Resource)
+			}
+			where = memories[r.kept()]
 		}
 		rs.served[r.gvr] = map[string]*route{}
 		for _, sub := range r.subresources() {
@@ -295,7 +299,7 @@ func (rs *routes) plain(w http.ResponseWriter, req *http.Request) {
 			rs.s.restart(w, req)
 			return
 		}
-		if !rs.s.describe(w, req, path) {
+		if !rs.s.serveIssuer(w, req, path) && !rs.s.describe(w, req, path) {
 			rs.discovery.serve(w, req, path)
 		}
 	}

@@ -126,7 +126,7 @@ func serviceFields(obj runtime.Object) fields.Set {
 }
 
 func certificateRequestFields(obj runtime.Object) fields.Set {
-	return fields.Set{"spec.nodeName": string(obj.(*certificatesv1.PodCertificateRequest).Spec.NodeName)}
+	return fields.Set{fieldNodeName: string(obj.(*certificatesv1.PodCertificateRequest).Spec.NodeName)}
 }
 
 func eventFields(obj runtime.Object) fields.Set {

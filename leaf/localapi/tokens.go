@@ -24,9 +24,13 @@ import (
 
 const tokenResource = "tokens"
 
-// Secret says which objects of the store nobody may read from a disk: Secrets, and the tokens of service accounts.
+// Secret says which objects of the store nobody may read from a disk: Secrets, the tokens of service accounts, and the keys of pods'
+// certificates.
 func Secret(key wire.Key) bool {
-	return key.Group == "" && key.Resource == "secrets" || key.Group == frondGroup && key.Resource == tokenResource
+	if key.Group == frondGroup {
+		return key.Resource == tokenResource || key.Resource == podCertificateResource
+	}
+	return key.Group == "" && key.Resource == "secrets"
 }
 
 // tokens keeps the last token of each projected volume in the store. A gateway that reboots offline mounts it again, even

@@ -55,6 +55,9 @@ func (e *endpoint) Create(ctx context.Context, obj runtime.Object, _ rest.Valida
 		return nil, apierrors.NewForbidden(e.r.gvr.GroupResource(), key.Name,
 			fmt.Errorf("gateway %s may create only its own", e.s.cfg.Node))
 	}
+	if err := e.validate(key, obj, nil); err != nil {
+		return nil, err
+	}
 	release, err := e.s.locks.acquire(ctx, key)
 	if err != nil {
 		return nil, err
@@ -74,6 +77,17 @@ func (e *endpoint) Create(ctx context.Context, obj runtime.Object, _ rest.Valida
 		return e.save(ctx, key, obj, stamp{})
 	}
 	return e.register(ctx, key, obj)
+}
+
+// validate refuses a write that the cloud would refuse as invalid.
+func (e *endpoint) validate(key wire.Key, next, last runtime.Object) error {
+	if e.r.validate == nil {
+		return nil
+	}
+	if errs := e.r.validate(next, last); len(errs) > 0 {
+		return apierrors.NewInvalid(e.r.gvk().GroupKind(), key.Name, errs)
+	}
+	return nil
 }
 
 // register creates the node's own Node or CSINode. The cloud decides when it can be asked; otherwise the object begins its
@@ -266,6 +280,9 @@ func (e *endpoint) change(ctx context.Context, key wire.Key, info rest.UpdatedOb
 		e.r.keep(next, last, e.subresource)
 	}
 	next.GetObjectKind().SetGroupVersionKind(last.GetObjectKind().GroupVersionKind())
+	if err := e.validate(key, next, last); err != nil {
+		return nil, nil, err
+	}
 	if equality.Semantic.DeepEqual(last, next) && e.r.home == inStore {
 		return nil, next, nil
 	}

@@ -1,0 +1,183 @@
+package edgenode
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/frond-edge/frond/edged"
+	"github.com/frond-edge/frond/leaf/store"
+	"github.com/frond-edge/frond/streams/tunnel"
+)
+
+// podDialer connects the cloud's tunnels to pods of this node. Which addresses those are it finds out here: the store says which pods
+// there are, but its content comes from the cloud, so the runtime, or the machine for pods in its network, has to confirm the address.
+// Even a stolen cloudcore so reaches nothing else on the gateway's networks.
+type podDialer struct {
+	node string
+	// pods returns the pods that the store holds, those of other nodes too.
+	pods func() []store.Entry
+	// given returns the addresses that the runtime has given to a running pod.
+	given func(ctx context.Context, podUID string) ([]netip.Addr, error)
+	// host returns the addresses of the machine.
+	host func() ([]net.Addr, error)
+}
+
+// newPodDialer makes the dialer of a node; runtime is the endpoint of its container runtime, "" if that is not known.
+func newPodDialer(node string, st *store.Store, runtime string) *podDialer {
+	p := &podDialer{
+		node: node,
+		pods: func() []store.Entry {
+			list, _ := st.List("", "pods", "")
+			return list
+		},
+		given: edged.Sandboxes{Endpoint: runtime}.Addresses,
+		host:  net.InterfaceAddrs,
+	}
+	if runtime == "" {
+		p.given = func(context.Context, string) ([]netip.Addr, error) {
+			return nil, errors.New("edgecore does not know the container runtime; set runtime.endpoint in its configuration")
+		}
+	}
+	return p
+}
+
+// noPodNetwork answers for the hollow runtime, whose pods have addresses and no network: a dial would leave this machine for whatever has the
+// address there.
+func noPodNetwork(context.Context, string) ([]netip.Addr, error) {
+	return nil, errors.New("the hollow runtime gives its pods no network")
+}
+
+// serve joins each stream that comes to a connection to the pod that it asks for, until ctx ends.
+func (p *podDialer) serve(ctx context.Context, l *tunnel.Listener) error {
+	var streams errgroup.Group
+	defer func() { _ = streams.Wait() }() // they return nil
+	for {
+		in, err := l.Next()
+		if err != nil {
+			if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
+				return nil
+			}
+			return fmt.Errorf("tunnels to pods: %w", err)
+		}
+		streams.Go(func() error {
+			dctx, cancel := context.WithTimeout(ctx, localTimeout)
+			defer cancel()
+			if err := p.admit(dctx, in.Target()); err != nil {
+				in.Refuse(err.Error())
+				return nil
+			}
+			serveStream(dctx, in, localTarget{address: in.Target().String()})
+			return nil
+		})
+	}
+}
+
+// dialedPod is what matters of a pod.
+type dialedPod struct {
+	Metadata struct {
+		UID         string            `json:"uid"`
+		Annotations map[string]string `json:"annotations"`
+	} `json:"metadata"`
+	Spec struct {
+		NodeName       string             `json:"nodeName"`
+		HostNetwork    bool               `json:"hostNetwork"`
+		Containers     []corev1.Container `json:"containers"`
+		InitContainers []corev1.Container `json:"initContainers"`
+	} `json:"spec"`
+	Status struct {
+		Phase  corev1.PodPhase `json:"phase"`
+		PodIPs []corev1.PodIP  `json:"podIPs"`
+	} `json:"status"`
+}
+
+// admit tells whether the cloud may reach an address: nil, or why not. It may reach all ports of a pod that has the address for itself,
+// and the declared TCP ports of a pod in the host's network.
+func (p *podDialer) admit(ctx context.Context, to netip.AddrPort) error {
+	address := to.Addr()
+	if address.IsLoopback() || address.IsLinkLocalUnicast() || address.IsMulticast() || address.IsUnspecified() {
+		return fmt.Errorf("%s is never a pod's address", address)
+	}
+	unfit := fmt.Errorf("no running pod of this node has the address %s", address)
+	text := []byte(address.String())
+	for _, entry := range p.pods() {
+		if !bytes.Contains(entry.Object, text) {
+			continue // most of them, and cheaper than to parse
+		}
+		var pod dialedPod
+		if err := json.Unmarshal(entry.Object, &pod); err != nil || !pod.has(p.node, address) {
+			continue
+		}
+		err := p.confirm(ctx, &pod, to)
+		if err == nil {
+			return nil
+		}
+		unfit = err // several pods in the host's network have its address
+	}
+	return unfit
+}
+
+// confirm asks the runtime, or the machine, whether a pod has the address that the store says.
+func (p *podDialer) confirm(ctx context.Context, pod *dialedPod, to netip.AddrPort) error {
+	if pod.Spec.HostNetwork {
+		own, err := p.host()
+		if err != nil {
+			return fmt.Errorf("addresses of this machine: %w", err)
+		}
+		switch {
+		case !slices.ContainsFunc(own, func(a net.Addr) bool { return addressOf(a) == to.Addr() }):
+			return fmt.Errorf("the address %s of a pod in the host's network is not this machine's", to.Addr())
+		case !pod.declares(to.Port()):
+			return fmt.Errorf("no pod in the host's network declares the TCP port %d; add it to the ports of its container", to.Port())
+		}
+		return nil
+	}
+	uid := pod.Metadata.UID
+	if static := pod.Metadata.Annotations[corev1.MirrorPodAnnotationKey]; static != "" {
+		uid = static // the runtime knows the static pod, not the mirror pod
+	}
+	given, err := p.given(ctx, uid)
+	if err != nil {
+		return fmt.Errorf("pod's address not confirmed by the runtime: %w", err)
+	}
+	if !slices.Contains(given, to.Addr()) {
+		return fmt.Errorf("the container runtime has no running pod with the address %s", to.Addr())
+	}
+	return nil
+}
+
+// addressOf reads an address of an interface.
+func addressOf(a net.Addr) netip.Addr {
+	if network, ok := a.(*net.IPNet); ok {
+		if address, ok := netip.AddrFromSlice(network.IP); ok {
+			return address.Unmap()
+		}
+	}
+	return netip.Addr{}
+}
+
+// has tells whether a pod runs on the node with an address.
+func (p *dialedPod) has(node string, address netip.Addr) bool {
+	return p.Spec.NodeName == node && p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed &&
+		slices.ContainsFunc(p.Status.PodIPs, func(ip corev1.PodIP) bool {
+			parsed, err := netip.ParseAddr(ip.IP)
+			return err == nil && parsed.Unmap() == address
+		})
+}
+
+// declares tells whether a container names a TCP port.
+func (p *dialedPod) declares(port uint16) bool {
+	return slices.ContainsFunc(slices.Concat(p.Spec.Containers, p.Spec.InitContainers), func(c corev1.Container) bool {
+		return slices.ContainsFunc(c.Ports, func(declared corev1.ContainerPort) bool {
+			return declared.ContainerPort == int32(port) && (declared.Protocol == corev1.ProtocolTCP || declared.Protocol == "")
+		})
+	})
+}

@@ -1,0 +1,67 @@
+package edgenode_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/frond-edge/frond/internal/edgenode"
+)
+
+// laterCertificate is a kubelet that gets its serving certificate when issued closes.
+type laterCertificate struct{ issued chan struct{} }
+
+func (c laterCertificate) AwaitServingCertificate(ctx context.Context) error {
+	select {
+	case <-c.issued:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func TestServingGate_WaitsForTheCertificate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		kubelet := laterCertificate{make(chan struct{})}
+		pass := edgenode.ServingGate(kubelet)
+		began := time.Now()
+		if why := pass(t.Context()); !strings.Contains(why, "kubectl get csr") {
+			t.Errorf("without a certificate a call is refused with %q", why)
+		}
+		if took := time.Since(began); took > 2*time.Second {
+			t.Errorf("it was held for %v: cloudcore takes the node for silent", took)
+		}
+		go func() {
+			time.Sleep(500 * time.Millisecond) //nolint:forbidigo // the bubble's clock
+			close(kubelet.issued)
+		}()
+		began = time.Now()
+		if why := pass(t.Context()); why != "" || time.Since(began) != 500*time.Millisecond {
+			t.Errorf("a call during which the certificate comes: %q after %v", why, time.Since(began))
+		}
+	})
+}
+
+// Where nobody signs certificates for kubelets, an apiserver that verifies none reaches them all the same.
+func TestServingGate_LetsThroughWhereNoCertificateComes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pass := edgenode.ServingGate(laterCertificate{make(chan struct{})})
+		began, refused := time.Now(), 0
+		for pass(t.Context()) != "" {
+			if refused++; refused > 100 {
+				t.Fatal("calls are refused for ever")
+			}
+		}
+		if took := time.Since(began); took < 50*time.Second || took > 70*time.Second {
+			t.Errorf("calls are refused for %v, want a minute", took)
+		}
+	})
+}
+
+func TestServingGate_IsOpenWithoutAKubeletHere(t *testing.T) {
+	if why := edgenode.ServingGate(nil)(t.Context()); why != "" {
+		t.Errorf("a call of a stock kubelet is refused: %s", why)
+	}
+}

@@ -1,0 +1,157 @@
+package localapi
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/frond-edge/frond/api/kubeevent"
+)
+
+// eventResources are the two APIs of Kubernetes' one kind of event. They share their objects, as in Kubernetes, and these are kept
+// and reported as v1: every cloudcore knows that form, and it loses nothing of the other.
+func eventResources() []*resource {
+	return []*resource{
+		{
+			gvr: v1("events"), kind: "Event", singular: "event", short: []string{"ev"}, namespaced: true,
+			knowledge: own, home: inMemory, sink: toEvents,
+			object: func() runtime.Object { return &corev1.Event{} }, list: func() runtime.Object { return &corev1.EventList{} },
+			local:      []string{"create", "update", "patch"},
+			selectable: eventFields, columns: eventColumns(), cells: eventCells, validate: validateCoreEvent,
+		},
+		{
+			gvr: eventsv1.SchemeGroupVersion.WithResource("events"), kind: "Event", singular: "event", short: []string{"ev"}, namespaced: true,
+			knowledge: own, home: inMemory, sink: toEvents,
+			object: func() runtime.Object { return &eventsv1.Event{} }, list: func() runtime.Object { return &eventsv1.EventList{} },
+			local:      []string{"create", "update", "patch"},
+			selectable: groupedEventFields, columns: eventColumns(), cells: groupedEventCells, validate: validateGroupedEvent,
+			stored: &storedForm{
+				gvr: v1("events"), object: func() runtime.Object { return &corev1.Event{} },
+				toServed: func(obj runtime.Object) runtime.Object { return kubeevent.FromCore(obj.(*corev1.Event)) },
+				toStored: coreEvent,
+			},
+		},
+	}
+}
+
+// storedForm is the version in which objects of a resource are kept and reported, where it is not the served one. The kind's name
+// is the same in both.
+type storedForm struct {
+	gvr                schema.GroupVersionResource
+	object             func() runtime.Object
+	toServed, toStored func(runtime.Object) runtime.Object
+}
+
+func coreEvent(obj runtime.Object) runtime.Object { return kubeevent.ToCore(obj.(*eventsv1.Event)) }
+
+func groupedEventCells(obj runtime.Object) []any { return eventCells(coreEvent(obj)) }
+
+// groupedEventFields are the field labels of events.k8s.io/v1; metadata is selectable everywhere.
+func groupedEventFields(obj runtime.Object) fields.Set {
+	core := eventFields(coreEvent(obj))
+	set := fields.Set{"reason": core["reason"], "type": core["type"], "reportingController": core["reportingComponent"]}
+	for _, name := range []string{"kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath"} {
+		set["regarding."+name] = core["involvedObject."+name]
+	}
+	return set
+}
+
+// The limits of an event that has an eventTime, as in Kubernetes.
+const (
+	maxEventWord = 128 // of reason, action and reportingInstance
+	maxEventNote = 1024
+)
+
+// validateCoreEvent says what Kubernetes would refuse of an event written through v1. Its program hears it at once, also without a link;
+// in the cloud the report would become a dead letter.
+func validateCoreEvent(obj, _ runtime.Object) field.ErrorList {
+	return validateEvent(obj.(*corev1.Event), "reportingComponent")
+}
+
+func validateEvent(e *corev1.Event, controller string) field.ErrorList {
+	var errs field.ErrorList
+	about := e.InvolvedObject.Namespace
+	clusterScoped := about == "" && e.Namespace == metav1.NamespaceDefault
+	if e.EventTime.IsZero() {
+		if about != e.Namespace && !clusterScoped {
+			errs = append(errs, field.Invalid(field.NewPath("involvedObject", "namespace"), about, "does not match event.namespace"))
+		}
+		return errs
+	}
+	if about == "" && !clusterScoped && e.Namespace != metav1.NamespaceSystem {
+		errs = append(errs, field.Invalid(field.NewPath("involvedObject", "namespace"), about, "does not match event.namespace"))
+	}
+	for _, f := range []struct {
+		name, value string
+		most        int
+		required    bool
+	}{
+		{controller, e.ReportingController, 0, true},
+		{"reportingInstance", e.ReportingInstance, maxEventWord, true},
+		{"action", e.Action, maxEventWord, true},
+		{"reason", e.Reason, maxEventWord, true},
+		{"message", e.Message, maxEventNote, false},
+	} {
+		if f.required && f.value == "" {
+			errs = append(errs, field.Required(field.NewPath(f.name), ""))
+		}
+		if f.most > 0 && len(f.value) > f.most {
+			errs = append(errs, field.Invalid(field.NewPath(f.name), "", fmt.Sprintf("can have at most %d characters", f.most)))
+		}
+	}
+	for _, text := range validation.IsQualifiedName(e.ReportingController) {
+		errs = append(errs, field.Invalid(field.NewPath(controller), e.ReportingController, text))
+	}
+	return errs
+}
+
+// validateGroupedEvent is the stricter judgement of what is written through events.k8s.io/v1; was is nil for a new event.
+func validateGroupedEvent(obj, was runtime.Object) field.ErrorList {
+	e := obj.(*eventsv1.Event)
+	errs := validateEvent(kubeevent.ToCore(e), "reportingController")
+	last, _ := was.(*eventsv1.Event)
+	if s := e.Series; s != nil && (last == nil || !equality.Semantic.DeepEqual(s, last.Series)) {
+		if s.Count < 2 {
+			errs = append(errs, field.Invalid(field.NewPath("series", "count"), s.Count, "should be at least 2"))
+		}
+		if s.LastObservedTime.IsZero() {
+			errs = append(errs, field.Required(field.NewPath("series", "lastObservedTime"), ""))
+		}
+	}
+	if last != nil {
+		return append(errs, validateGroupedEventUpdate(e, last)...)
+	}
+	if e.EventTime.IsZero() {
+		errs = append(errs, field.Required(field.NewPath("eventTime"), ""))
+	}
+	if e.Type != corev1.EventTypeNormal && e.Type != corev1.EventTypeWarning {
+		errs = append(errs, field.Invalid(field.NewPath("type"), e.Type, "is neither Normal nor Warning"))
+	}
+	for name, set := range map[string]bool{
+		"deprecatedFirstTimestamp": !e.DeprecatedFirstTimestamp.IsZero(), "deprecatedLastTimestamp": !e.DeprecatedLastTimestamp.IsZero(),
+		"deprecatedCount": e.DeprecatedCount != 0, "deprecatedSource": e.DeprecatedSource != corev1.EventSource{},
+	} {
+		if set {
+			errs = append(errs, field.Invalid(field.NewPath(name), "", "needs to be unset"))
+		}
+	}
+	return errs
+}
+
+// validateGroupedEventUpdate lets an update change nothing but the metadata and the series.
+func validateGroupedEventUpdate(e, last *eventsv1.Event) field.ErrorList {
+	unchanged := last.DeepCopy()
+	unchanged.TypeMeta, unchanged.ObjectMeta, unchanged.Series = e.TypeMeta, e.ObjectMeta, e.Series
+	if equality.Semantic.DeepEqual(unchanged, e) {
+		return nil
+	}
+	return field.ErrorList{field.Forbidden(field.NewPath(""), "of an event only metadata and series may change")}
+}

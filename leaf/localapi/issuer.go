@@ -1,0 +1,96 @@
+package localapi
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/frond-edge/frond/api/wire"
+)
+
+// The two documents by which a program checks tokens of service accounts by itself (OpenID Connect Discovery 1.0 §4). kube-apiserver
+// serves them at the same paths, and whom the role system:service-account-issuer-discovery is bound to may read them.
+const (
+	issuerPath = "/.well-known/openid-configuration"
+	jwksPath   = "/openid/v1/jwks"
+)
+
+// issuerDocument is the part of the discovery document that kube-apiserver serves.
+type issuerDocument struct {
+	Issuer        string   `json:"issuer"`
+	JWKSURI       string   `json:"jwks_uri"`
+	ResponseTypes []string `json:"response_types_supported"`
+	SubjectTypes  []string `json:"subject_types_supported"`
+	SigningAlgs   []string `json:"id_token_signing_alg_values_supported"`
+}
+
+// serveIssuer answers a request for one of the two documents from the cluster's keys in the store, also without a link, and reports whether it
+// was one. The keys are to be fetched from where the request came to: the address in the apiserver's own document may not be reachable
+// from here.
+func (s *Server) serveIssuer(w http.ResponseWriter, req *http.Request, path string) bool {
+	if path != issuerPath && path != jwksPath {
+		return false
+	}
+	if req.Method != http.MethodGet && req.Method != http.MethodHead {
+		fail(w, req, apierrors.NewMethodNotSupported(schema.GroupResource{}, strings.ToLower(req.Method)))
+		return true
+	}
+	keys, err := s.tokenKeys()
+	if err != nil {
+		fail(w, req, later(err.Error()))
+		return true
+	}
+	if path == jwksPath {
+		w.Header().Set("Content-Type", "application/jwk-set+json")
+		_, _ = w.Write(keys.JWKS) // a client that has gone away is no one's fault
+		return true
+	}
+	document, err := json.Marshal(issuerDocument{
+		Issuer: keys.Issuer, JWKSURI: "https://" + req.Host + jwksPath,
+		ResponseTypes: []string{"id_token"}, SubjectTypes: []string{"public"}, SigningAlgs: signingAlgs(keys.JWKS),
+	})
+	if err != nil {
+		fail(w, req, apierrors.NewInternalError(err))
+		return true
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(document)
+	return true
+}
+
+// tokenKeys reads the cluster's keys from the store.
+func (s *Server) tokenKeys() (keys wire.TokenKeys, err error) {
+	entry, err := s.store.Get(wire.TokenKeysKey())
+	if err != nil {
+		return keys, errors.New("the cluster's keys have not been delivered to this gateway")
+	}
+	if err := json.Unmarshal(entry.Object, &keys); err != nil {
+		return keys, fmt.Errorf("the cluster's keys cannot be read: %w", err)
+	}
+	return keys, nil
+}
+
+// signingAlgs are the algorithms that a key set names, each once, in its order.
+func signingAlgs(jwks json.RawMessage) []string {
+	var set struct {
+		Keys []struct {
+			Alg string `json:"alg"`
+		} `json:"keys"`
+	}
+	algs, seen := []string{}, map[string]bool{}
+	if err := json.Unmarshal(jwks, &set); err != nil {
+		return algs // who fetches the keys will see it
+	}
+	for _, key := range set.Keys {
+		if key.Alg != "" && !seen[key.Alg] {
+			seen[key.Alg] = true
+			algs = append(algs, key.Alg)
+		}
+	}
+	return algs
+}
