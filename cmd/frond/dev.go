@@ -44,7 +44,7 @@ func programs(file string, out io.Writer) func(context.Context, devcluster.Spec)
 	return func(ctx context.Context, spec devcluster.Spec) (toolchain.Paths, error) {
 		if file == "" {
 			return toolchain.Ensure(ctx, toolchain.Request{
-				Kube: true, Nats: true, Frond: true, Node: spec.Runtime == devcluster.Containerd,
+				Kube: true, ControlPlane: spec.Kubernetes, Nats: true, Frond: true, Node: spec.Runtime == devcluster.Containerd, DNS: spec.Services,
 			}, out)
 		}
 		var p toolchain.Paths

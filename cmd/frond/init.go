@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/frond-edge/frond/deploy/policy"
 	"github.com/frond-edge/frond/internal/install"
 )
 
@@ -17,8 +18,9 @@ const initTimeout = 2 * time.Minute
 
 type initialize struct {
 	kube
-	options install.Options
-	output  output
+	options       install.Options
+	taintGateways bool
+	output        output
 }
 
 func newInit() *cobra.Command {
@@ -27,13 +29,17 @@ func newInit() *cobra.Command {
 		Use:   "init",
 		Short: "Make what Frond needs in a cluster: authority, keys, certificates, configuration, kinds",
 		Long: `Make what Frond needs in a cluster: the authority of the hub, the keys and certificates of its servers and of cloudcore,
-their configuration, and Frond's kinds. All of it is in the namespace frond-system but the kinds.
+their configuration, Frond's kinds, and the admission policies that keep its pods off gateways and its keys from being deleted by
+mistake. All of it is in the namespace frond-system but the kinds, the roles and the policies.
 
 Run it again at any time: a key that exists stays as it is, what is missing is made, and a certificate that has used up two thirds
 of its life is renewed. What was chosen before need not be given again.`,
 		Example: "  frond init --hub-url tls://hub.example.com:7422\n  frond init --dry-run",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if cmd.Flags().Changed("taint-gateways") {
+				i.options.Settings.TaintGateways = &i.taintGateways
+			}
 			return i.Run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
@@ -45,6 +51,8 @@ of its life is renewed. What was chosen before need not be given again.`,
 	f.StringSliceVar(&i.options.Settings.HubHosts, "hub-host", nil, "further names and addresses for the certificates of the hub's servers")
 	f.IntVar(&i.options.Settings.Cells, "cells", 0, fmt.Sprintf("accounts that gateways are spread over, a few hundred in each; chosen once (default %d)", install.DefaultCells))
 	f.IntVar(&i.options.Settings.HubServers, "hub-servers", 0, fmt.Sprintf("servers of the hub: 1, 3 or 5 (default %d)", install.DefaultHubServers))
+	f.BoolVar(&i.taintGateways, "taint-gateways", false, "have the printed join command register gateways with the taint "+install.GatewayTaint+", so that only pods that tolerate it run there; =false ends it for gateways that join later")
+	f.StringSliceVar(&i.options.Settings.Schedulers, "scheduler", nil, "users beside "+policy.DefaultScheduler+" that may bind pods of frond-system and of protected namespaces")
 	f.BoolVar(&i.options.Rotate, "rotate-certificates", false, "make the certificates of the hub, of cloudcore and of people again, with new keys")
 	return cmd
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -9,21 +10,27 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/api/protection"
 	"github.com/frond-edge/frond/internal/install"
 	"github.com/frond-edge/frond/internal/kubetest"
 )
 
 // shared is the control plane of the tests of commands that only need that.
-var shared kubetest.Shared
+var shared = kubetest.Shared{Options: kubetest.Options{Controllers: []string{"namespace-controller"}}}
 
 func TestMain(m *testing.M) {
 	code := m.Run()
@@ -61,10 +68,11 @@ func newInstallation(t *testing.T) *installation {
 	return i
 }
 
-// clear leaves the namespace, which takes a controller to delete.
+// clear leaves the namespace, which takes long to delete.
 func (i *installation) clear() {
 	i.t.Helper()
 	ctx, all := i.t.Context(), metav1.ListOptions{}
+	i.confirmAll()
 	for _, err := range []error{
 		i.client.CoreV1().Secrets(identity.Namespace).DeleteCollection(ctx, metav1.DeleteOptions{}, all),
 		i.client.CoreV1().ConfigMaps(identity.Namespace).DeleteCollection(ctx, metav1.DeleteOptions{}, all),
@@ -73,6 +81,54 @@ func (i *installation) clear() {
 		if err != nil {
 			i.t.Fatal(err)
 		}
+	}
+}
+
+// confirmAll lets everything of the namespace be deleted, for the policies of an earlier test may be in force.
+func (i *installation) confirmAll() {
+	i.t.Helper()
+	for _, resource := range []string{"secrets", "configmaps"} {
+		list, err := i.resource(resource, identity.Namespace).List(i.t.Context(), metav1.ListOptions{})
+		if err != nil {
+			i.t.Fatal(err)
+		}
+		for _, o := range list.Items {
+			i.confirm(resource, identity.Namespace, o.GetName(), o.GetName())
+		}
+	}
+}
+
+// resource is where objects are, by the name that kubectl has for them.
+func (i *installation) resource(name, ns string) dynamic.ResourceInterface {
+	i.t.Helper()
+	client, err := dynamic.NewForConfig(shared.Cluster(i.t).Config())
+	if err != nil {
+		i.t.Fatal(err)
+	}
+	gvr := schema.ParseGroupResource(name).WithVersion("v1")
+	if gvr.Group == identity.Group {
+		gvr.Version = identity.Version
+	}
+	if ns == "" {
+		return client.Resource(gvr)
+	}
+	return client.Resource(gvr).Namespace(ns)
+}
+
+// confirm annotates an object as a deletion wants it; "" takes the annotation away.
+func (i *installation) confirm(resource, ns, name, value string) {
+	i.t.Helper()
+	text, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]any{protection.AnnotationConfirmDeletion: value}}})
+	if value == "" {
+		text, err = fmt.Appendf(nil, `{"metadata":{"annotations":{%q:null}}}`, protection.AnnotationConfirmDeletion), nil
+	}
+	if err != nil {
+		i.t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(i.t.Context()), 30*time.Second)
+	defer cancel()
+	if _, err := i.resource(resource, ns).Patch(ctx, name, types.MergePatchType, text, metav1.PatchOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		i.t.Fatal(err)
 	}
 }
 
@@ -188,11 +244,30 @@ func TestInitIsDoneOnce(t *testing.T) {
 	}
 }
 
+// TestInit_TaintGateways follows the choice to the command that a gateway joins with.
+func TestInit_TaintGateways(t *testing.T) {
+	i := newInstallation(t)
+	const taint = " --taint node-role.kubernetes.io/edge:NoSchedule"
+	for _, tt := range []struct {
+		flag string
+		want bool
+	}{{"--hub-servers=1", false}, {"--taint-gateways", true}, {"--cells=64", true}, {"--taint-gateways=false", false}} {
+		i.must("init", "--hub-url", "tls://hub.example.com:7422", tt.flag)
+		if command := i.must("token", "create", "--node", "gw-1", "--print-join-command"); strings.Contains(command, taint) != tt.want || !strings.Contains(command, "--node-name gw-1") {
+			t.Errorf("after frond init %s: %s", tt.flag, command)
+		}
+		if out := i.must("init"); !strings.Contains(out, "nothing to change") {
+			t.Errorf("frond init %s is not kept: %s", tt.flag, out)
+		}
+	}
+}
+
 func TestInitCompletesWhatIsHalfDone(t *testing.T) {
 	i := newInstallation(t)
 	i.must("init", "--hub-servers", "3")
 	whole := i.files()
 	secrets := i.client.CoreV1().Secrets(identity.Namespace)
+	i.confirmAll()
 	if err := secrets.Delete(t.Context(), install.FolderHub(1), metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}

@@ -35,7 +35,7 @@ const (
 type join struct {
 	machine.Machine
 	node, token, tokenFile, output string
-	hashes, ignored                []string
+	hashes, ignored, taints        []string
 	timeout                        time.Duration
 }
 
@@ -61,6 +61,7 @@ not before. A second time changes nothing; what a crash has cut short is continu
 	f.StringVar(&j.tokenFile, "token-file", "", "file that holds the token, where others may see the command line")
 	f.StringSliceVar(&j.hashes, "ca-hash", nil, "hash of the hub's CA, sha256:…; may be given more than once")
 	f.StringVar(&j.node, "node-name", "", "name of the Node (default: the host's name)")
+	f.StringSliceVar(&j.taints, "taint", nil, "taint that the Node is registered with, KEY[=VALUE]:EFFECT; may be given more than once")
 	f.StringSliceVar(&j.ignored, "ignore-preflight-errors", nil, "checks whose failure only warns, by id, or all")
 	f.DurationVar(&j.timeout, "timeout", 5*time.Minute, "how long to wait for the cloud, and until the gateway is ready")
 	f.BoolVar(&j.NoStart, "no-start", false, "do not start edgecore; print how to")
@@ -93,7 +94,8 @@ type joined struct {
 // Run joins.
 func (j *join) Run(ctx context.Context, cloud string, out, talk io.Writer) error {
 	hub, err := j.complete(cloud)
-	if err != nil {
+	taints, taintsErr := config.ParseTaints(j.taints)
+	if err := errors.Join(err, taintsErr); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, j.timeout, fmt.Errorf("gave up after %s", j.timeout))
@@ -127,7 +129,7 @@ func (j *join) Run(ctx context.Context, cloud string, out, talk io.Writer) error
 		return err
 	}
 	phase(talk, "configure", "%s", j.Config)
-	if err := j.Configure(ctx, j.node, config.EdgeHub{URLs: []string{hub}, CAHashes: j.hashes, Proxy: found}); err != nil {
+	if err := j.Configure(ctx, j.node, config.EdgeHub{URLs: []string{hub}, CAHashes: j.hashes, Proxy: found}, taints); err != nil {
 		return err
 	}
 	was, _, err := j.Installed()

@@ -65,7 +65,7 @@ nothing was changed; 130 interrupted. frond edge and frond dev exec end with the
 		title    string
 		commands []*cobra.Command
 	}{
-		{"A cluster, and who may come in:", []*cobra.Command{newInit(), newToken(), newNode(), newCA()}},
+		{"A cluster, and who may come in:", []*cobra.Command{newInit(), newBackup(), newToken(), newNode(), newCA()}},
 		{"All gateways, seen from the cloud:", []*cobra.Command{newNodeStatus(), newSync(), newConfirm()}},
 		{"The gateway that this runs on:", []*cobra.Command{newJoin(), newEdge(), newReset()}},
 		{"Development:", []*cobra.Command{newDev()}},

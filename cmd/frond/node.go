@@ -17,9 +17,9 @@ import (
 func newNode() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "node",
-		Short: "See which gateways have joined, and shut one out",
+		Short: "See which gateways have joined and what they are given, and shut one out",
 	}
-	cmd.AddCommand(newNodeList(), newNodeRevoke())
+	cmd.AddCommand(newNodeExposed(), newNodeList(), newNodeRevoke())
 	return cmd
 }
 

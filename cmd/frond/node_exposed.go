@@ -1,18 +1,22 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
+	"text/tabwriter"
 
+	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/frond-edge/frond/api/identity"
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers/desired"
 )
@@ -25,43 +29,81 @@ type exposed struct {
 	ServiceAccounts []string `json:"serviceAccounts"`
 }
 
-// exposedBy follows what the pods of a node refer to, as what delivers it does.
+// exposedBy is what a node could read.
 func exposedBy(ctx context.Context, kube kubernetes.Interface, node string) (exposed, error) {
 	e := exposed{Secrets: []string{}, ConfigMaps: []string{}, ServiceAccounts: []string{}}
-	pods, err := kube.CoreV1().Pods("").List(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String()})
+	all, err := listExposures(ctx, kube, node)
 	if err != nil {
-		return e, fmt.Errorf("list the pods of %s: %w", node, err)
+		return e, err
 	}
-	var next []wire.Key
-	for i := range pods.Items {
-		next = append(next, desired.References(&pods.Items[i])...)
-	}
-	for done := map[wire.Key]bool{}; len(next) > 0; {
-		key := next[0]
-		next = next[1:]
-		if done[key] {
-			continue
-		}
-		done[key] = true
-		name := key.Namespace + "/" + key.Name
-		switch key.Resource {
-		case "secrets":
+	for _, x := range all {
+		name := x.Namespace + "/" + x.Name
+		switch {
+		case x.Withheld:
+		case x.Kind == "Secret":
 			e.Secrets = append(e.Secrets, name)
-		case "configmaps":
+		case x.Kind == "ConfigMap":
 			e.ConfigMaps = append(e.ConfigMaps, name)
-		case "serviceaccounts":
+		case x.Kind == "ServiceAccount":
 			e.ServiceAccounts = append(e.ServiceAccounts, name)
 		}
-		further, err := refersTo(ctx, kube, key)
-		if err != nil && !apierrors.IsNotFound(err) {
-			return e, fmt.Errorf("read %s %s: %w", key.Resource, name, err)
-		}
-		next = append(next, further...)
-	}
-	for _, names := range [][]string{e.Secrets, e.ConfigMaps, e.ServiceAccounts} {
-		slices.Sort(names)
 	}
 	return e, nil
+}
+
+// exposure is an object that a node is given because something there refers to it.
+type exposure struct {
+	// Kind is Secret, ConfigMap or ServiceAccount; of the last the node can ask for tokens.
+	Kind      string `json:"kind"`
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	// ReferredBy are the objects that refer to it, "RESOURCE NAMESPACE/NAME" each.
+	ReferredBy []string `json:"referredBy"`
+	// Withheld: the namespace is Frond's own, so cloudcore does not give it to the node.
+	Withheld bool `json:"withheld,omitempty"`
+}
+
+// listExposures follows what the pods of a node refer to, as what delivers it does; sorted by kind, namespace and name.
+func listExposures(ctx context.Context, kube kubernetes.Interface, node string) ([]exposure, error) {
+	pods, err := kube.CoreV1().Pods("").List(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String()})
+	if err != nil {
+		return nil, fmt.Errorf("list the pods of %s: %w", node, err)
+	}
+	referrers := map[wire.Key][]string{}
+	var next []wire.Key
+	follow := func(from wire.Key, to []wire.Key) {
+		for _, key := range to {
+			if referrers[key] == nil {
+				next = append(next, key)
+			}
+			referrers[key] = append(referrers[key], from.Human())
+		}
+	}
+	for i := range pods.Items {
+		pod := &pods.Items[i]
+		follow(wire.Key{Resource: "pods", Namespace: pod.Namespace, Name: pod.Name}, desired.References(pod))
+	}
+	for len(next) > 0 {
+		key := next[0]
+		next = next[1:]
+		further, err := refersTo(ctx, kube, key)
+		if err != nil && !apierrors.IsNotFound(err) {
+			return nil, fmt.Errorf("read %s: %w", key.Human(), err)
+		}
+		follow(key, further)
+	}
+	kinds := map[string]string{"secrets": "Secret", "configmaps": "ConfigMap", "serviceaccounts": "ServiceAccount"}
+	all := []exposure{}
+	for key, by := range referrers {
+		if kind := kinds[key.Resource]; kind != "" {
+			slices.Sort(by)
+			all = append(all, exposure{Kind: kind, Namespace: key.Namespace, Name: key.Name, ReferredBy: by, Withheld: key.Namespace == identity.Namespace})
+		}
+	}
+	slices.SortFunc(all, func(a, b exposure) int {
+		return cmp.Or(-cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	return all, nil
 }
 
 // refersTo reads an object that may lead to others.
@@ -105,4 +147,75 @@ func (e exposed) print(out io.Writer, node string) error {
 		fmt.Fprintf(out, "no pod is bound to %s: nothing of the cluster is known to be there\n", node)
 	}
 	return nil
+}
+
+type nodeExposed struct {
+	kube
+	output output
+}
+
+// exposedNode is the output for machines.
+type exposedNode struct {
+	Node    string     `json:"node"`
+	Objects []exposure `json:"objects"`
+}
+
+func newNodeExposed() *cobra.Command {
+	n := &nodeExposed{}
+	cmd := &cobra.Command{
+		Use:   "exposed NODE",
+		Short: "List the Secrets, ConfigMaps and service accounts of the cluster that a gateway is given, and why",
+		Long: `List the Secrets, ConfigMaps and service accounts of the cluster that a gateway is given, and the objects that refer to each.
+Whoever holds the gateway can read these Secrets and act as these accounts. What is marked "withheld" is in Frond's own namespace:
+cloudcore does not give it to any gateway, and evicts the pod that refers to it.`,
+		Example: "  frond node exposed gw-17",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return n.Run(cmd.Context(), args[0], cmd.OutOrStdout())
+		},
+	}
+	n.add(cmd)
+	n.output.add(cmd)
+	return cmd
+}
+
+// Run lists what a gateway is given.
+func (n *nodeExposed) Run(ctx context.Context, node string, out io.Writer) error {
+	asJSON, err := n.output.json()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, kubeTimeout)
+	defer cancel()
+	client, err := n.client()
+	if err != nil {
+		return err
+	}
+	if _, err := client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{}); err != nil {
+		return fmt.Errorf("read the Node: %w", err)
+	}
+	all, err := listExposures(ctx, client, node)
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		return printJSON(out, exposedNode{Node: node, Objects: all})
+	}
+	if len(all) == 0 {
+		fmt.Fprintf(out, "no pod of %s refers to a Secret, a ConfigMap or a service account\n", node)
+		return nil
+	}
+	table := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(table, "KIND\tNAMESPACE\tNAME\tREFERRED BY\tNOTE")
+	for _, x := range all {
+		by, note := x.ReferredBy[0], ""
+		if more := len(x.ReferredBy) - 1; more > 0 {
+			by += fmt.Sprintf(" and %d more", more)
+		}
+		if x.Withheld {
+			note = "withheld"
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", x.Kind, x.Namespace, x.Name, by, note)
+	}
+	return table.Flush()
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -172,6 +173,17 @@ func TestANodeIsRevoked(t *testing.T) {
 	if out := i.must("node", "revoke", "stolen", "--yes"); !strings.Contains(out, "Secrets to change:\n  "+ns+"/env") {
 		t.Errorf("a second time it prints\n%s", out)
 	}
+	var listed exposedNode
+	if err := json.Unmarshal([]byte(i.must("node", "exposed", "stolen", "-o", "json")), &listed); err != nil {
+		t.Fatal(err)
+	}
+	volume := exposure{Kind: "Secret", Namespace: ns, Name: "volume", ReferredBy: []string{"persistentvolumes " + ns}}
+	if !slices.ContainsFunc(listed.Objects, func(x exposure) bool { return cmp.Equal(x, volume) }) || len(listed.Objects) != 7 {
+		t.Errorf("exposed lists %+v", listed.Objects)
+	}
+	if out := i.must("node", "exposed", "stolen"); !strings.Contains(out, "pods "+ns+"/p") {
+		t.Errorf("exposed prints\n%s", out)
+	}
 	if again := i.spec("stolen"); !again.RevokedAt.Equal(spec.RevokedAt) {
 		t.Errorf("a second time it is revoked at %s, was %s", again.RevokedAt, spec.RevokedAt)
 	}
@@ -221,6 +233,7 @@ func (i *installation) leave(name string) {
 	i.t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(i.t.Context()), 30*time.Second)
 	defer cancel()
+	i.confirm(identity.Resource+"."+identity.Group, "", name, name)
 	for _, err := range []error{
 		i.client.CoreV1().Nodes().Delete(ctx, name, metav1.DeleteOptions{}),
 		i.client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Delete(ctx, name, metav1.DeleteOptions{}),

@@ -72,6 +72,9 @@ type Change struct {
 	Reason string `json:"reason"`
 }
 
+// ReasonMissing is the Reason of a file that was not there.
+const ReasonMissing = "it was missing"
+
 // Fill returns all files that must be, those of have that are good among them, and says which it made. It changes neither of its
 // arguments. A key in have that cannot be read is an error, for a new one in its place would lock others out.
 func Fill(have Files, spec Spec, now time.Time) (Files, []Change, error) {
@@ -184,7 +187,7 @@ func (f *filler) authority() (authority, error) {
 		if err != nil {
 			return authority{}, err
 		}
-		f.set(certFile, cert, "it was missing")
+		f.set(certFile, cert, ReasonMissing)
 	}
 	a, err := readAuthority(f.files[certFile], f.files[keyFile])
 	a.vouchers = f.have[FolderCA+"/"+entryVouchers]
@@ -219,7 +222,7 @@ func (f *filler) key(file string, anew bool) (key crypto.Signer, made bool, err 
 	if err != nil {
 		return nil, false, err
 	}
-	reason := "it was missing"
+	reason := ReasonMissing
 	if anew {
 		reason = "rotated"
 	}
@@ -234,7 +237,7 @@ func (f *filler) certificate(folder string, signer authority, s subject, bundle 
 	if err != nil {
 		return err
 	}
-	reason := "it was missing"
+	reason := ReasonMissing
 	switch chain := f.have[certFile]; {
 	case f.rotate:
 		reason = "rotated"
@@ -250,7 +253,7 @@ func (f *filler) certificate(folder string, signer authority, s subject, bundle 
 	}
 	switch old := f.have[bundleFile]; {
 	case len(old) == 0:
-		f.set(bundleFile, bundle, "it was missing")
+		f.set(bundleFile, bundle, ReasonMissing)
 	case !bytes.Equal(old, bundle):
 		f.set(bundleFile, bundle, "the authorities changed")
 	}
@@ -273,6 +276,6 @@ func (f *filler) seed(file string, kind nkeys.PrefixByte) error {
 	if err != nil {
 		return fmt.Errorf("make %s: %w", file, err)
 	}
-	f.set(file, data, "it was missing")
+	f.set(file, data, ReasonMissing)
 	return nil
 }

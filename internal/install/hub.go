@@ -72,7 +72,7 @@ func (f Files) configure(have Files, s Settings) ([]Change, error) {
 		file := FolderHub(i) + "/" + EntryConfig
 		switch old := have[file]; {
 		case len(old) == 0:
-			changes = append(changes, Change{file, "it was missing"})
+			changes = append(changes, Change{file, ReasonMissing})
 		case string(old) != string(text):
 			changes = append(changes, Change{file, "the hub changed"})
 		}

@@ -17,6 +17,8 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/api/kubeversion"
+	"github.com/frond-edge/frond/api/protection"
 )
 
 // races bounds how often Init begins anew because somebody else wrote the same Secrets meanwhile. Each time the other one got on.
@@ -25,6 +27,10 @@ const races = 10
 // authorityWarning is how long before the end of the authority people are told: gateways that are offline for months must learn
 // of the next one.
 const authorityWarning = 2 * 365 * day
+
+// backupWarning is the age of a backup from which people are told: gateways renew their keys within 20 days, and one that renewed twice
+// since the backup is not let in after a restore.
+const backupWarning = 20 * day
 
 // Options are what an administrator asks for.
 type Options struct {
@@ -102,6 +108,8 @@ type writer struct {
 	versions map[string]string // of the Secrets that were read
 	// configuration is cloudcore's ConfigMap as it was read; empty if there is none.
 	configuration corev1.ConfigMap
+	// unsaved says why there should be a backup; "" where there is a young one, or nothing to save yet.
+	unsaved string
 }
 
 func (w *writer) once(ctx context.Context, asked Settings) (Report, error) {
@@ -125,8 +133,19 @@ func (w *writer) once(ctx context.Context, asked Settings) (Report, error) {
 	if err != nil {
 		return Report{}, err
 	}
-	r := Report{Settings: settings, Rollover: rollover, Namespace: identity.Namespace, Files: changes, Objects: []Applied{}, Warnings: warnings(settings, files, w.now), Material: files}
-	fixed, err := manifests()
+	found := warnings(settings, files, w.now)
+	if w.unsaved != "" {
+		found = append(found, w.unsaved)
+	}
+	server, err := w.client.Discovery().ServerVersion()
+	if err != nil {
+		return Report{}, fmt.Errorf("read the version of the cluster: %w", err)
+	}
+	if verdict := kubeversion.Evaluate(server.GitVersion); !verdict.Tested {
+		found = append(found, verdict.Message)
+	}
+	r := Report{Settings: settings, Rollover: rollover, Namespace: identity.Namespace, Files: changes, Objects: []Applied{}, Warnings: found, Material: files}
+	fixed, err := settings.manifests()
 	if err != nil {
 		return r, err
 	}
@@ -178,27 +197,28 @@ func (w *writer) read(ctx context.Context, asked Settings) (Settings, Files, err
 	if err != nil && !errors.Is(err, ErrNotInstalled) {
 		return chosen, nil, err
 	}
+	if err == nil {
+		if w.unsaved, err = w.backupDue(ctx); err != nil {
+			return chosen, nil, err
+		}
+	}
 	settings, err := chosen.with(asked)
 	if err != nil {
 		return settings, nil, err
 	}
 	have := Files{}
 	w.versions = map[string]string{}
-	folders := []string{FolderCA, FolderCloudcore, FolderAdmin}
-	for i := range settings.HubServers {
-		folders = append(folders, FolderHub(i))
-	}
-	for _, folder := range folders {
+	for _, folder := range settings.Folders() {
 		o, err := w.client.CoreV1().Secrets(identity.Namespace).Get(ctx, folder, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
-			have.put(folder, w.given.in(folder))
+			have.Put(folder, w.given.in(folder))
 			continue
 		}
 		if err != nil {
 			return settings, nil, fmt.Errorf("read Secret %s: %w", folder, err)
 		}
 		w.versions[folder] = o.ResourceVersion
-		have.put(folder, o.Data)
+		have.Put(folder, o.Data)
 	}
 	o, err := w.client.CoreV1().ConfigMaps(identity.Namespace).Get(ctx, CloudcoreName, metav1.GetOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
@@ -206,6 +226,27 @@ func (w *writer) read(ctx context.Context, asked Settings) (Settings, Files, err
 	}
 	w.configuration = *o
 	return settings, have, nil
+}
+
+// backupDue says why an installation needs a backup, "" where it has a young one.
+func (w *writer) backupDue(ctx context.Context) (string, error) {
+	ns, err := w.client.CoreV1().Namespaces().Get(ctx, identity.Namespace, metav1.GetOptions{})
+	if err != nil {
+		return "", fmt.Errorf("read the namespace %s: %w", identity.Namespace, err)
+	}
+	switch made := lastBackup(ns); {
+	case made.IsZero():
+		return "there is no backup of the keys: without one, whoever deletes them has all gateways to join again. Run frond backup create", nil
+	case w.now.Sub(made) > backupWarning:
+		return fmt.Sprintf("the last backup is of %s: run frond backup create", made.UTC().Format(time.DateOnly)), nil
+	}
+	return "", nil
+}
+
+// lastBackup is zero where there was none, or nobody can tell when.
+func lastBackup(ns *corev1.Namespace) time.Time {
+	made, _ := time.Parse(time.RFC3339, ns.Annotations[protection.AnnotationLastBackup]) // zero with an error
+	return made
 }
 
 // folder writes a Secret if it is not what it must be, and only over what was read.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/frond-edge/frond/api/identity"
 	"github.com/frond-edge/frond/deploy/crd"
+	"github.com/frond-edge/frond/deploy/policy"
 	"github.com/frond-edge/frond/deploy/rbac"
 )
 
@@ -69,21 +71,60 @@ func (f Files) in(folder string) map[string][]byte {
 	return entries
 }
 
-// put adds what a Secret holds.
-func (f Files) put(folder string, entries map[string][]byte) {
+// Put adds what a Secret holds.
+func (f Files) Put(folder string, entries map[string][]byte) {
 	for entry, data := range entries {
 		f[folder+"/"+entry] = data
 	}
 }
 
-// manifests are the namespace, cloudcore's rights and Frond's kinds, in this order.
-func manifests() ([]*unstructured.Unstructured, error) {
+// manifests are the namespace, cloudcore's rights, Frond's kinds and its admission policies, in this order.
+func (s Settings) manifests() ([]*unstructured.Unstructured, error) {
 	definitions, err := crd.Definitions()
 	if err != nil {
 		return nil, err
 	}
-	var all []*unstructured.Unstructured
-	for _, text := range append([][]byte{[]byte(rbac.Cloudcore())}, definitions...) {
+	texts := append([][]byte{[]byte(rbac.Cloudcore())}, definitions...)
+	for _, text := range policy.Manifests() {
+		texts = append(texts, []byte(text))
+	}
+	all, err := decodeManifests(texts)
+	if err != nil {
+		return nil, err
+	}
+	for _, o := range all {
+		if o.GetKind() == policyKind && o.GetName() == policy.BindingsPolicy {
+			if err := s.setSchedulers(o); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return all, nil
+}
+
+const policyKind = "ValidatingAdmissionPolicy"
+
+// setSchedulers writes into a policy which users may bind pods of protected namespaces.
+func (s Settings) setSchedulers(o *unstructured.Unstructured) error {
+	var quoted []string
+	for _, user := range slices.Compact(slices.Sorted(slices.Values(append([]string{policy.DefaultScheduler}, s.Schedulers...)))) {
+		quoted = append(quoted, strconv.Quote(user))
+	}
+	variables, _, err := unstructured.NestedSlice(o.Object, "spec", "variables")
+	if err != nil {
+		return fmt.Errorf("understand %s %s: %w", o.GetKind(), o.GetName(), err)
+	}
+	for _, v := range variables {
+		if variable, ok := v.(map[string]any); ok && variable["name"] == policy.SchedulersVariable {
+			variable["expression"] = "[" + strings.Join(quoted, ", ") + "]"
+			return unstructured.SetNestedSlice(o.Object, variables, "spec", "variables")
+		}
+	}
+	return fmt.Errorf("%s %s has no variable %s", o.GetKind(), o.GetName(), policy.SchedulersVariable)
+}
+
+func decodeManifests(texts [][]byte) (all []*unstructured.Unstructured, err error) {
+	for _, text := range texts {
 		for decoder := utilyaml.NewYAMLOrJSONDecoder(bytes.NewReader(text), decoderBuffer); ; {
 			o := &unstructured.Unstructured{}
 			err := decoder.Decode(&o.Object)

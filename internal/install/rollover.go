@@ -144,6 +144,6 @@ func ReadRollover(ctx context.Context, client kubernetes.Interface) (Rollover, e
 		return Rollover{}, fmt.Errorf("read Secret %s: %w", FolderCA, err)
 	}
 	files := Files{}
-	files.put(FolderCA, o.Data)
+	files.Put(FolderCA, o.Data)
 	return RolloverOf(files)
 }

@@ -31,6 +31,10 @@ type Settings struct {
 	HubServers int `json:"hubServers"`
 	// HubHosts are further addresses and names in the certificates of the hub's servers.
 	HubHosts []string `json:"hubHosts,omitempty"`
+	// Schedulers are the users, beside kube-scheduler, that may bind pods of protected namespaces to nodes.
+	Schedulers []string `json:"schedulers,omitempty"`
+	// TaintGateways is whether the printed join command has gateways register with the taint of the edge role; nil is no.
+	TaintGateways *bool `json:"taintGateways,omitempty"`
 	// CAHash names the authority that signs the hub's certificates.
 	CAHash string `json:"caHash,omitempty"`
 }
@@ -44,11 +48,13 @@ const (
 
 // The keys of the ConfigMap.
 const (
-	keyHubURLs    = "hubURLs"
-	keyHubHosts   = "hubHosts"
-	keyCells      = "cells"
-	keyHubServers = "hubServers"
-	keyCAHash     = "caHash"
+	keyHubURLs       = "hubURLs"
+	keyHubHosts      = "hubHosts"
+	keyCells         = "cells"
+	keyHubServers    = "hubServers"
+	keySchedulers    = "schedulers"
+	keyTaintGateways = "taintGateways"
+	keyCAHash        = "caHash"
 )
 
 // ErrNotInstalled says that frond init was never run in the cluster.
@@ -67,10 +73,15 @@ func ReadSettings(ctx context.Context, client kubernetes.Interface) (Settings, e
 }
 
 func parseSettings(data map[string]string) (s Settings, err error) {
-	var faults [2]error
-	s = Settings{HubURLs: words(data[keyHubURLs]), HubHosts: words(data[keyHubHosts]), CAHash: data[keyCAHash]}
+	var faults [3]error
+	s = Settings{HubURLs: words(data[keyHubURLs]), HubHosts: words(data[keyHubHosts]), Schedulers: words(data[keySchedulers]), CAHash: data[keyCAHash]}
 	s.Cells, faults[0] = strconv.Atoi(data[keyCells])
 	s.HubServers, faults[1] = strconv.Atoi(data[keyHubServers])
+	if text, set := data[keyTaintGateways]; set {
+		var taint bool
+		taint, faults[2] = strconv.ParseBool(text)
+		s.TaintGateways = &taint
+	}
 	if err := errors.Join(faults[:]...); err != nil {
 		return s, fmt.Errorf("understand ConfigMap %s/%s: %w", identity.Namespace, SettingsName, err)
 	}
@@ -82,11 +93,21 @@ func words(text string) []string {
 }
 
 func (s Settings) object() *corev1.ConfigMap {
-	return configMap(SettingsName, map[string]string{
+	data := map[string]string{
 		keyHubURLs: strings.Join(s.HubURLs, ","), keyHubHosts: strings.Join(s.HubHosts, ","),
 		keyCells: strconv.Itoa(s.Cells), keyHubServers: strconv.Itoa(s.HubServers), keyCAHash: s.CAHash,
-	})
+	}
+	if len(s.Schedulers) > 0 {
+		data[keySchedulers] = strings.Join(s.Schedulers, ",")
+	}
+	if s.TaintGateways != nil {
+		data[keyTaintGateways] = strconv.FormatBool(*s.TaintGateways)
+	}
+	return configMap(SettingsName, data)
 }
+
+// GatewayTaint is what gateways register with where TaintGateways is chosen, as frond join --taint takes it.
+const GatewayTaint = identity.EdgeLabel + ":NoSchedule"
 
 // JoinCommand is what to run on the gateway.
 func (s Settings) JoinCommand(token, node string) (string, error) {
@@ -94,6 +115,9 @@ func (s Settings) JoinCommand(token, node string) (string, error) {
 		return "", errors.New("the hub's address for gateways is not known: run frond init --hub-url tls://HOST:PORT")
 	}
 	command := fmt.Sprintf("frond join %s --token %s --ca-hash %s", strings.TrimPrefix(s.HubURLs[0], "tls://"), token, s.CAHash)
+	if s.TaintGateways != nil && *s.TaintGateways {
+		command += " --taint " + GatewayTaint
+	}
 	if node != "" {
 		command += " --node-name " + node
 	}
@@ -124,6 +148,12 @@ func (s Settings) with(asked Settings) (Settings, error) {
 	if len(asked.HubHosts) > 0 {
 		s.HubHosts = asked.HubHosts
 	}
+	if len(asked.Schedulers) > 0 {
+		s.Schedulers = asked.Schedulers
+	}
+	if asked.TaintGateways != nil {
+		s.TaintGateways = asked.TaintGateways
+	}
 	return s, s.validate()
 }
 
@@ -141,6 +171,15 @@ func (s Settings) validate() error {
 		}
 	}
 	return errors.Join(faults...)
+}
+
+// Folders are the Secrets that an installation has, the authority's first.
+func (s Settings) Folders() []string {
+	folders := []string{FolderCA, FolderCloudcore, FolderAdmin}
+	for i := range s.HubServers {
+		folders = append(folders, FolderHub(i))
+	}
+	return folders
 }
 
 // hubService is the StatefulSet of the hub's servers and its Service.

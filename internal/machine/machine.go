@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/google/renameio/v2"
+	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/frond-edge/frond/api/config"
@@ -73,8 +74,8 @@ func (m Machine) Installed() (config.EdgeCore, bool, error) {
 }
 
 // Configure writes edgecore's configuration: what is needed, and defaults for the rest. One that is there is kept: people may
-// have written into it.
-func (m Machine) Configure(ctx context.Context, node string, hub config.EdgeHub) error {
+// have written into it. The Node is registered with the taints.
+func (m Machine) Configure(ctx context.Context, node string, hub config.EdgeHub, taints []corev1.Taint) error {
 	if _, there, err := m.Installed(); there || err != nil {
 		return err
 	}
@@ -84,6 +85,9 @@ func (m Machine) Configure(ctx context.Context, node string, hub config.EdgeHub)
 		runtime = map[string]any{"hollow": true}
 	} else if driver := cgroupDriver(ctx, m.Runtime); driver != "" {
 		kubelet["cgroupDriver"] = driver
+	}
+	if len(taints) > 0 {
+		kubelet["registerWithTaints"] = taints
 	}
 	data, err := yaml.Marshal(map[string]any{"node": node, "dir": m.Dir, "hub": hub, "runtime": runtime, "kubelet": kubelet})
 	if err != nil {

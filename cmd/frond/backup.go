@@ -1,0 +1,95 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/frond-edge/frond/internal/backup"
+)
+
+const (
+	// backupTimeout is the default: 100,000 gateways are written in some minutes.
+	backupTimeout = 15 * time.Minute
+	// maxKeyFile bounds files with a passphrase or an age identity.
+	maxKeyFile = 64 << 10
+)
+
+func newBackup() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "backup",
+		Short: "Save and restore the authority, the keys and who each gateway is, in one encrypted file",
+	}
+	cmd.AddCommand(newBackupCreate(), newBackupRestore())
+	return cmd
+}
+
+// passphrase is asked for, or read from a file.
+type passphrase struct {
+	file string
+	// in is where people type.
+	in *os.File
+}
+
+func (p *passphrase) add(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&p.file, "passphrase-file", "", "file whose first line is the passphrase; without it, and without a key, it is asked for")
+	p.in = os.Stdin
+}
+
+// key reads the passphrase; confirm asks a second time.
+func (p *passphrase) key(talk io.Writer, confirm bool) (backup.Key, error) {
+	if p.file != "" {
+		line, err := firstLine(p.file)
+		if err != nil {
+			return backup.Key{}, err
+		}
+		return backup.NewPassphrase(line)
+	}
+	terminal := int(p.in.Fd())
+	if !term.IsTerminal(terminal) {
+		return backup.Key{}, errors.New("there is no terminal to ask for the passphrase: give --passphrase-file, or age keys")
+	}
+	ask := func(words string) (string, error) {
+		_, _ = fmt.Fprint(talk, words)
+		text, err := term.ReadPassword(terminal)
+		_, _ = fmt.Fprintln(talk)
+		if err != nil {
+			return "", fmt.Errorf("read the passphrase: %w", err)
+		}
+		return string(text), nil
+	}
+	first, err := ask("Passphrase of the backup: ")
+	if err != nil {
+		return backup.Key{}, err
+	}
+	if confirm {
+		second, err := ask("Once more: ")
+		if err != nil {
+			return backup.Key{}, err
+		}
+		if first != second {
+			return backup.Key{}, errors.New("the two passphrases differ")
+		}
+	}
+	return backup.NewPassphrase(first)
+}
+
+func firstLine(path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", fmt.Errorf("read the passphrase: %w", err)
+	}
+	defer func() { _ = f.Close() }() // opened for reading
+	line, err := bufio.NewReader(io.LimitReader(f, maxKeyFile)).ReadString('\n')
+	if err != nil && !errors.Is(err, io.EOF) {
+		return "", fmt.Errorf("read the passphrase: %w", err)
+	}
+	return strings.TrimRight(line, "\r\n"), nil
+}

@@ -1,0 +1,320 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	agekey "filippo.io/age"
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/api/protection"
+	"github.com/frond-edge/frond/internal/backup"
+	"github.com/frond-edge/frond/internal/install"
+	"github.com/frond-edge/frond/internal/kubetest"
+)
+
+// vault is where a test keeps its backup, and the age key pair to it.
+type vault struct {
+	*installation
+	file, recipient, identityFile string
+}
+
+func newVault(t *testing.T) vault {
+	t.Helper()
+	pair, err := agekey.GenerateX25519Identity()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	v := vault{installation: newInstallation(t), file: filepath.Join(dir, "frond.backup"), recipient: pair.Recipient().String(), identityFile: filepath.Join(dir, "key")}
+	if err := os.WriteFile(v.identityFile, []byte(pair.String()+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	forget := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:null}}}`, protection.AnnotationLastBackup) // of an earlier test
+	if _, err := v.resource("namespaces", "").Patch(t.Context(), identity.Namespace, types.MergePatchType, forget, metav1.PatchOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		t.Fatal(err)
+	}
+	return v
+}
+
+func (v vault) create() createdBackup {
+	v.t.Helper()
+	var done createdBackup
+	if err := json.Unmarshal([]byte(v.must("backup", "create", "--file", v.file, "--recipient", v.recipient, "-o", "json")), &done); err != nil {
+		v.t.Fatal(err)
+	}
+	return done
+}
+
+// restore returns what became of each object of the backup, by kind and name.
+func (v vault) restore(more ...string) map[string]backup.Action {
+	v.t.Helper()
+	var r backup.Report
+	out := v.must(append([]string{"backup", "restore", "--file", v.file, "--identity-file", v.identityFile, "-o", "json"}, more...)...)
+	if err := json.Unmarshal([]byte(out), &r); err != nil {
+		v.t.Fatal(err)
+	}
+	actions := map[string]backup.Action{}
+	for _, o := range r.Objects {
+		actions[o.Kind+" "+o.Name] = o.Action
+	}
+	return actions
+}
+
+// deleteNamespace ends with the namespace gone, as the controller manager leaves it.
+func (v vault) deleteNamespace() {
+	v.t.Helper()
+	v.confirm("namespaces", "", identity.Namespace, identity.Namespace)
+	if err := v.client.CoreV1().Namespaces().Delete(v.t.Context(), identity.Namespace, metav1.DeleteOptions{}); err != nil {
+		v.t.Fatal(err)
+	}
+	kubetest.Eventually(v.t, time.Minute, func() error {
+		_, err := v.client.CoreV1().Namespaces().Get(v.t.Context(), identity.Namespace, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return errors.Join(errors.New("the namespace is still there"), err)
+	})
+}
+
+func TestBackup_RestoresADeletedNamespace(t *testing.T) {
+	v := newVault(t)
+	v.must("init", "--hub-servers", "3", "--hub-url", "tls://hub.example.com:7422", "--cells", "8", "--taint-gateways")
+	spec := func(letter string) identity.NodeIdentitySpec {
+		return identity.NodeIdentitySpec{Key: key(letter), Issued: metav1.NewTime(time.Now().Truncate(time.Second)), Expires: metav1.NewTime(time.Now().Add(time.Hour).Truncate(time.Second))}
+	}
+	v.join("kept", spec("A"))
+	v.join("revoked", spec("B"))
+	v.join("forgotten", spec("C"))
+	v.ports(true)
+	if _, _, errs := v.run("init"); !strings.Contains(errs, "there is no backup of the keys") {
+		t.Errorf("frond init without a backup says %q", errs)
+	}
+	files, settings, kept := v.files(), v.settings(), v.spec("kept")
+	done := v.create()
+	if info, err := os.Stat(v.file); err != nil || info.Mode().Perm() != 0o600 || done.Secrets != 6 || done.Identities != 3 || done.CAHash != settings.CAHash {
+		t.Errorf("%+v, %v, %v", done, info, err)
+	}
+	if _, _, errs := v.run("init"); strings.Contains(errs, "backup") {
+		t.Errorf("frond init does not know of the backup: %s", errs)
+	}
+	if code, _, errs := v.run("backup", "create", "--file", v.file, "--recipient", v.recipient); code != 1 || !strings.Contains(errs, "exists") {
+		t.Errorf("a second backup of the same name: code %d, %s", code, errs)
+	}
+	v.link("revoked", "False", reasonRevoked) // as cloudcore does
+	v.must("node", "revoke", "revoked", "--yes")
+
+	v.deleteNamespace()
+	v.ports(false)
+	v.confirm(identity.Resource+"."+identity.Group, "", "forgotten", "forgotten")
+	if err := v.identities().Delete(t.Context(), "forgotten", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if code, _, errs := v.run("backup", "create", "--file", v.file+"2", "--recipient", v.recipient); code != 1 || !strings.Contains(errs, "frond init") {
+		t.Errorf("a backup of nothing: code %d, %s", code, errs)
+	}
+	want := map[string]backup.Action{
+		"Secret frond-ca": backup.Created, "Secret frond-cloudcore": backup.Created, "Secret frond-admin": backup.Created,
+		"Secret frond-hub-0": backup.Created, "Secret frond-hub-1": backup.Created, "Secret frond-hub-2": backup.Created,
+		"ConfigMap frond": backup.Created, "ConfigMap frond-cloudcore": backup.Created, "ConfigMap frond-hub-ca": backup.Created,
+		"ConfigMap frond-node-ports": backup.Created,
+		"NodeIdentity kept":          backup.Unchanged, "NodeIdentity revoked": backup.Kept, "NodeIdentity forgotten": backup.Created,
+	}
+	if diff := cmp.Diff(want, v.restore("--dry-run")); diff != "" {
+		t.Errorf("a dry run (-want +got):\n%s", diff)
+	}
+	if len(v.files()) > 0 {
+		t.Fatal("a dry run wrote")
+	}
+	if diff := cmp.Diff(want, v.restore()); diff != "" {
+		t.Errorf("restored (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(files, v.files()); diff != "" {
+		t.Errorf("keys (-before +restored):\n%s", diff)
+	}
+	if diff := cmp.Diff(settings, v.settings()); diff != "" {
+		t.Errorf("settings (-before +restored):\n%s", diff)
+	}
+	if diff := cmp.Diff(kept, v.spec("kept")); diff != "" {
+		t.Errorf("a gateway (-before +restored):\n%s", diff)
+	}
+	if got := v.spec("forgotten"); got.Key != key("C") {
+		t.Errorf("a gateway whose identity was deleted: %+v", got)
+	}
+	if got := v.spec("revoked"); got.Key != "" || got.RevokedAt == nil {
+		t.Errorf("a gateway that was revoked after the backup is let in: %+v", got)
+	}
+	if out := v.must("init"); !strings.Contains(out, "nothing to change") {
+		t.Errorf("frond init after that: %s", out)
+	}
+	if out := v.must("backup", "restore", "--file", v.file, "--identity-file", v.identityFile); !strings.Contains(out, "nothing to restore") {
+		t.Errorf("a second time: %s", out)
+	}
+}
+
+// ports makes the ConfigMap with the ports of gateways at the cloudcores, or deletes it.
+func (v vault) ports(there bool) {
+	v.t.Helper()
+	const name = "frond-node-ports"
+	maps := v.client.CoreV1().ConfigMaps("kube-system")
+	if !there {
+		if err := maps.Delete(context.WithoutCancel(v.t.Context()), name, metav1.DeleteOptions{}); err != nil {
+			v.t.Error(err)
+		}
+		return
+	}
+	o := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"kept": "20000"}}
+	if _, err := maps.Create(v.t.Context(), o, metav1.CreateOptions{}); err != nil {
+		v.t.Fatal(err)
+	}
+	v.t.Cleanup(func() { v.ports(false) })
+}
+
+// TestBackup_RestoresTheKind deletes the definition of NodeIdentities, and all of them with it.
+func TestBackup_RestoresTheKind(t *testing.T) {
+	v := newVault(t)
+	v.must("init", "--hub-servers", "1")
+	v.join("gw-7", identity.NodeIdentitySpec{Key: key("G")})
+	v.create()
+	const resource, name = "customresourcedefinitions.apiextensions.k8s.io", identity.Resource + "." + identity.Group
+	v.confirm(resource, "", name, name)
+	if err := v.resource(resource, "").Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	kubetest.Eventually(t, time.Minute, func() error {
+		_, err := v.resource(resource, "").Get(t.Context(), name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return errors.Join(errors.New("the definition is still there"), err)
+	})
+	if got := v.restore(); got["NodeIdentity gw-7"] != backup.Created || v.spec("gw-7").Key != key("G") {
+		t.Errorf("restored: %v", got)
+	}
+}
+
+func (v vault) settings() install.Settings {
+	v.t.Helper()
+	settings, err := install.ReadSettings(v.t.Context(), v.client)
+	if err != nil {
+		v.t.Fatal(err)
+	}
+	return settings
+}
+
+func TestBackup_KeepsNewerKeys(t *testing.T) {
+	v := newVault(t)
+	v.must("init", "--hub-servers", "1")
+	old := v.files()
+	v.create()
+	v.must("init", "--rotate-certificates")
+	rotated := v.files()
+	if got := v.restore(); got["Secret frond-cloudcore"] != backup.Kept || got["Secret frond-ca"] != backup.Unchanged {
+		t.Errorf("certificates that are newer: %v", got)
+	}
+	if diff := cmp.Diff(rotated, v.files()); diff != "" {
+		t.Errorf("newer certificates are overwritten (-before +after):\n%s", diff)
+	}
+	// One Secret is lost: it comes back, and goes with the newer ones.
+	v.confirmAll()
+	if err := v.client.CoreV1().Secrets(identity.Namespace).Delete(t.Context(), install.FolderAdmin, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if got := v.restore(); got["Secret frond-admin"] != backup.Created || !bytes.Equal(v.files()["frond-admin/admin.nk"], old["frond-admin/admin.nk"]) {
+		t.Errorf("a Secret that is lost: %v", got)
+	}
+	if got := v.restore("--replace"); got["Secret frond-cloudcore"] != backup.Replaced {
+		t.Errorf("to be replaced: %v", got)
+	}
+	if diff := cmp.Diff(old, v.files()); diff != "" {
+		t.Errorf("replaced (-backup +got):\n%s", diff)
+	}
+	// The authority was replaced since, and is lost: the one of the backup does not go with the rest.
+	v.must("ca", "rotate", "add")
+	v.must("ca", "rotate", "switch", "--force")
+	v.confirmAll()
+	if err := v.client.CoreV1().Secrets(identity.Namespace).Delete(t.Context(), install.FolderCA, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if code, _, errs := v.run("backup", "restore", "--file", v.file, "--identity-file", v.identityFile); code != 1 || !strings.Contains(errs, "the authority was replaced after this backup") {
+		t.Errorf("the authority of before: code %d, %s", code, errs)
+	}
+	if _, there := v.files()["frond-ca/ca.key"]; there {
+		t.Error("it was restored all the same")
+	}
+	v.restore("--replace")
+	if diff := cmp.Diff(old, v.files()); diff != "" {
+		t.Errorf("replaced (-backup +got):\n%s", diff)
+	}
+}
+
+// TestBackup_OfAnotherCluster takes a backup whose cluster is not this one.
+func TestBackup_OfAnotherCluster(t *testing.T) {
+	v := newVault(t)
+	v.must("init", "--hub-servers", "1")
+	v.create()
+	opened, err := os.Open(v.identityFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	decrypt, err := backup.NewIdentities(opened)
+	data, fault := os.ReadFile(v.file)
+	if err := errors.Join(err, fault, opened.Close()); err != nil {
+		t.Fatal(err)
+	}
+	content, err := backup.Read(bytes.NewReader(data), decrypt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	content.ClusterUID = "another"
+	encrypt, err := backup.NewRecipients([]string{v.recipient})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := writeBackup(v.file, content, encrypt); err != nil {
+		t.Fatal(err)
+	}
+	if code, _, errs := v.run("backup", "restore", "--file", v.file, "--identity-file", v.identityFile); code != 1 || !strings.Contains(errs, "of the cluster another") {
+		t.Errorf("another cluster's: code %d, %s", code, errs)
+	}
+	for name, action := range v.restore("--other-cluster") {
+		if action != backup.Unchanged {
+			t.Errorf("%s: %s", name, action)
+		}
+	}
+}
+
+// TestBackup_NeedsAKey tries what people mistype, and runs without a terminal.
+func TestBackup_NeedsAKey(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "pass")
+	if err := os.WriteFile(file, []byte("short\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for want, args := range map[string][]string{
+		"give --file":                {"backup", "create"},
+		"12 or more":                 {"backup", "create", "--file", "x", "--passphrase-file", file},
+		"--recipient: age encrypts":  {"backup", "create", "--file", "x", "--passphrase-file", file, "--recipient", "age1x"},
+		"understand the recipients":  {"backup", "create", "--file", "x", "--recipient", "age1x"},
+		"--identity-file, not both":  {"backup", "restore", "--file", file, "--passphrase-file", file, "--identity-file", file},
+		"no such file":               {"backup", "restore", "--file", "/nowhere"},
+		"holds no AGE-SECRET-KEY":    {"backup", "restore", "--file", file, "--identity-file", file},
+		"read the passphrase: open ": {"backup", "restore", "--file", file, "--passphrase-file", "/nowhere"},
+	} {
+		if code, _, errs := frond(args...); code != 1 || !strings.Contains(errs, want) {
+			t.Errorf("%v: code %d, %s, want %q", args, code, errs, want)
+		}
+	}
+}

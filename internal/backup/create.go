@@ -1,0 +1,190 @@
+package backup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/pager"
+
+	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/api/protection"
+	"github.com/frond-edge/frond/internal/buildinfo"
+	"github.com/frond-edge/frond/internal/install"
+)
+
+// The ConfigMap of package controllers/ports with the ports of gateways at the cloudcores; not every installation has it.
+const (
+	portsNamespace = "kube-system"
+	portsName      = "frond-node-ports"
+)
+
+// clients reach a cluster without client-side rate limits.
+type clients struct {
+	config     *rest.Config
+	kube       kubernetes.Interface
+	identities dynamic.ResourceInterface
+	objects    dynamic.Interface
+}
+
+func newClients(cfg *rest.Config) (clients, error) {
+	cfg = rest.CopyConfig(cfg)
+	cfg.QPS = -1
+	kube, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return clients{}, fmt.Errorf("reach the cluster: %w", err)
+	}
+	objects, err := dynamic.NewForConfig(cfg)
+	if err != nil {
+		return clients{}, fmt.Errorf("reach the cluster: %w", err)
+	}
+	return clients{config: cfg, kube: kube, objects: objects, identities: objects.Resource(identity.GroupVersionResource())}, nil
+}
+
+// clusterUID tells clusters apart, as cloudcore does.
+func (c clients) clusterUID(ctx context.Context) (string, error) {
+	ns, err := c.kube.CoreV1().Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
+	if err != nil {
+		return "", fmt.Errorf("read which cluster this is: %w", err)
+	}
+	return string(ns.UID), nil
+}
+
+// Create reads all that a backup holds. An installation that lacks a part is an error: a backup of it would restore nothing.
+func Create(ctx context.Context, cfg *rest.Config, now time.Time) (Content, error) {
+	k, err := newClients(cfg)
+	if err != nil {
+		return Content{}, err
+	}
+	settings, err := install.ReadSettings(ctx, k.kube)
+	if err != nil {
+		return Content{}, err
+	}
+	c := Content{Header: Header{APIVersion: APIVersion, Kind: kind, Created: now.UTC().Truncate(time.Second), FrondVersion: buildinfo.Version()}}
+	if c.ClusterUID, err = k.clusterUID(ctx); err != nil {
+		return c, err
+	}
+	if err := k.readKeys(ctx, settings, &c); err != nil {
+		return c, err
+	}
+	if err := c.check(now); err != nil {
+		return c, err
+	}
+	c.CAHash = settings.CAHash
+	c.Identities, err = k.readIdentities(ctx)
+	return c, err
+}
+
+// RecordTime writes down in the cluster when a backup was made, for frond init to tell people how old it is.
+func RecordTime(ctx context.Context, cfg *rest.Config, made time.Time) error {
+	k, err := newClients(cfg)
+	if err != nil {
+		return err
+	}
+	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, protection.AnnotationLastBackup, made.UTC().Format(time.RFC3339))
+	if _, err := k.kube.CoreV1().Namespaces().Patch(ctx, identity.Namespace, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		return fmt.Errorf("write the time of the backup to the namespace %s: %w", identity.Namespace, err)
+	}
+	return nil
+}
+
+func (c clients) readKeys(ctx context.Context, settings install.Settings, into *Content) error {
+	for _, name := range settings.Folders() {
+		o, err := c.kube.CoreV1().Secrets(identity.Namespace).Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return fmt.Errorf("read Secret %s: %w", name, err)
+		}
+		bare := corev1.Secret{ObjectMeta: bareMeta(o.ObjectMeta), Type: o.Type, Data: o.Data}
+		into.Secrets = append(into.Secrets, bare)
+	}
+	for _, at := range []metav1.ObjectMeta{
+		{Namespace: identity.Namespace, Name: install.CloudcoreName},
+		{Namespace: identity.Namespace, Name: install.BundleName},
+		{Namespace: portsNamespace, Name: portsName},
+		{Namespace: identity.Namespace, Name: install.SettingsName}, // last, as frond init writes it: with it everything is there
+	} {
+		o, err := c.kube.CoreV1().ConfigMaps(at.Namespace).Get(ctx, at.Name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) && at.Name == portsName {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("read ConfigMap %s: %w", at.Name, err)
+		}
+		bare := corev1.ConfigMap{ObjectMeta: bareMeta(o.ObjectMeta), Data: o.Data, BinaryData: o.BinaryData}
+		into.ConfigMaps = append(into.ConfigMaps, bare)
+	}
+	return nil
+}
+
+// files are the keys and certificates of a backup, as package install knows them.
+func (c Content) files() install.Files {
+	files := install.Files{}
+	for _, o := range c.Secrets {
+		files.Put(o.Name, o.Data)
+	}
+	return files
+}
+
+// check finds keys that are torn, missing, or do not belong together.
+func (c Content) check(now time.Time) error {
+	_, changes, err := install.Fill(c.files(), install.Spec{}, now)
+	if err != nil {
+		return err
+	}
+	var missing []string
+	for _, change := range changes {
+		if change.Reason == install.ReasonMissing {
+			missing = append(missing, change.File)
+		}
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("the installation lacks %s: frond init makes what is missing anew; if there is a backup that has it, restore that first", strings.Join(missing, ", "))
+	}
+	return nil
+}
+
+// readIdentities lists all gateways. A cluster without the kind has none.
+func (c clients) readIdentities(ctx context.Context) (all []identity.NodeIdentity, err error) {
+	pages := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+		return c.identities.List(ctx, o)
+	})
+	err = pages.EachListItem(ctx, metav1.ListOptions{}, func(o runtime.Object) error {
+		item, ok := o.(*unstructured.Unstructured)
+		if !ok {
+			return errors.New("it is of an unknown type")
+		}
+		var id identity.NodeIdentity
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(item.Object, &id); err != nil {
+			return fmt.Errorf("understand NodeIdentity %s: %w", item.GetName(), err)
+		}
+		id.ObjectMeta, id.TypeMeta = bareMeta(id.ObjectMeta), metav1.TypeMeta{}
+		all = append(all, id)
+		return nil
+	})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return nil, fmt.Errorf("list NodeIdentities: %w", err)
+	}
+	return all, nil
+}
+
+// bareMeta is what people write of an object's metadata. A confirmed deletion is not for an object that comes back.
+func bareMeta(o metav1.ObjectMeta) metav1.ObjectMeta {
+	annotations := maps.Clone(o.Annotations)
+	delete(annotations, protection.AnnotationConfirmDeletion)
+	if len(annotations) == 0 {
+		annotations = nil
+	}
+	return metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name, Labels: o.Labels, Annotations: annotations}
+}

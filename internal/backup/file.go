@@ -1,0 +1,165 @@
+package backup
+
+import (
+	"bufio"
+	"compress/gzip"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"filippo.io/age"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/frond-edge/frond/api/identity"
+)
+
+// APIVersion is the version of the format that this package writes, the only one that it reads.
+const APIVersion = "backup.frond.io/v1"
+
+// kind tells a backup from other JSON.
+const kind = "Backup"
+
+// Header says what a backup is of.
+type Header struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	// Created is when the first object was read.
+	Created time.Time `json:"created"`
+	// ClusterUID is the UID of the namespace kube-system, which tells clusters apart.
+	ClusterUID string `json:"clusterUID"`
+	// FrondVersion is that of the program that wrote it.
+	FrondVersion string `json:"frondVersion"`
+	// CAHash names the authority in it, as gateways know it.
+	CAHash string `json:"caHash"`
+}
+
+// Content is all of a backup. The objects have no metadata that the apiserver writes.
+type Content struct {
+	Header
+	Secrets    []corev1.Secret
+	ConfigMaps []corev1.ConfigMap
+	Identities []identity.NodeIdentity
+}
+
+// objects counts what a backup holds.
+func (c Content) objects() int { return len(c.Secrets) + len(c.ConfigMaps) + len(c.Identities) }
+
+// record is one line after the header; exactly one field is set.
+type record struct {
+	Secret    *corev1.Secret         `json:"secret,omitempty"`
+	ConfigMap *corev1.ConfigMap      `json:"configMap,omitempty"`
+	Identity  *identity.NodeIdentity `json:"identity,omitempty"`
+	// End is the last line: how many objects came before it.
+	End *int `json:"end,omitempty"`
+}
+
+const (
+	// maxPlain bounds what is decompressed: 100,000 identities are some 70 MB.
+	maxPlain = 1 << 30
+	// maxRecord bounds one line: etcd takes objects of 1.5 MiB.
+	maxRecord = 4 << 20
+)
+
+// ErrFormat says that a file was decrypted and is not a backup that this version reads.
+var ErrFormat = errors.New("not a backup that this frond can read")
+
+// Write encrypts a backup into w: JSON lines, compressed.
+func Write(w io.Writer, c Content, key Key) error {
+	encrypted, err := age.Encrypt(w, key.recipients...)
+	if err != nil {
+		return fmt.Errorf("encrypt: %w", err)
+	}
+	compressed := gzip.NewWriter(encrypted)
+	lines := json.NewEncoder(compressed)
+	c.APIVersion, c.Kind = APIVersion, kind
+	if err := lines.Encode(c.Header); err != nil {
+		return fmt.Errorf("write the header: %w", err)
+	}
+	write := func(r record) {
+		if err == nil {
+			err = lines.Encode(r)
+		}
+	}
+	for i := range c.Secrets {
+		write(record{Secret: &c.Secrets[i]})
+	}
+	for i := range c.ConfigMaps {
+		write(record{ConfigMap: &c.ConfigMaps[i]})
+	}
+	for i := range c.Identities {
+		write(record{Identity: &c.Identities[i]})
+	}
+	count := c.objects()
+	write(record{End: &count})
+	if err := errors.Join(err, compressed.Close(), encrypted.Close()); err != nil {
+		return fmt.Errorf("write the backup: %w", err)
+	}
+	return nil
+}
+
+// Read decrypts a backup. One that was cut short, changed, or written by a newer version is an error.
+func Read(r io.Reader, key Key) (Content, error) {
+	plain, err := age.Decrypt(r, key.identities...)
+	if err != nil {
+		if _, wrong := errors.AsType[*age.NoIdentityMatchError](err); wrong {
+			return Content{}, errors.New("the passphrase or the identity does not open this backup")
+		}
+		return Content{}, fmt.Errorf("decrypt the backup: %w", err)
+	}
+	expanded, err := gzip.NewReader(plain)
+	if err != nil {
+		return Content{}, fmt.Errorf("%w: %w", ErrFormat, err)
+	}
+	limited := &io.LimitedReader{R: expanded, N: maxPlain}
+	lines := bufio.NewScanner(limited)
+	lines.Buffer(nil, maxRecord)
+	c, err := readLines(lines)
+	if err != nil && limited.N <= 0 {
+		err = fmt.Errorf("%w: it is larger than %d bytes", ErrFormat, maxPlain)
+	}
+	return c, err
+}
+
+func readLines(lines *bufio.Scanner) (c Content, err error) {
+	if !lines.Scan() {
+		return c, errors.Join(ErrFormat, lines.Err())
+	}
+	if err := json.Unmarshal(lines.Bytes(), &c.Header); err != nil || c.Kind != kind {
+		return c, fmt.Errorf("%w: its first line is no header", ErrFormat)
+	}
+	if c.APIVersion != APIVersion {
+		return c, fmt.Errorf("%w: it is %s, written by frond %s, and this one reads %s", ErrFormat, c.APIVersion, c.FrondVersion, APIVersion)
+	}
+	for lines.Scan() {
+		var r record
+		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
+			return c, fmt.Errorf("%w: object %d: %w", ErrFormat, c.objects()+1, err)
+		}
+		switch {
+		case r.Secret != nil:
+			c.Secrets = append(c.Secrets, *r.Secret)
+		case r.ConfigMap != nil:
+			c.ConfigMaps = append(c.ConfigMaps, *r.ConfigMap)
+		case r.Identity != nil:
+			c.Identities = append(c.Identities, *r.Identity)
+		case r.End != nil && *r.End == c.objects():
+			return c, trailing(lines)
+		default:
+			return c, fmt.Errorf("%w: object %d is of no kind that a backup has", ErrFormat, c.objects()+1)
+		}
+	}
+	return c, fmt.Errorf("%w: it ends after %d objects: %w", ErrFormat, c.objects(), errors.Join(io.ErrUnexpectedEOF, lines.Err()))
+}
+
+// trailing reads to the end, where the checksums of both layers are.
+func trailing(lines *bufio.Scanner) error {
+	if lines.Scan() {
+		return fmt.Errorf("%w: it goes on after its end", ErrFormat)
+	}
+	if err := lines.Err(); err != nil {
+		return fmt.Errorf("%w: %w", ErrFormat, err)
+	}
+	return nil
+}

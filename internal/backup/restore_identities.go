@@ -1,0 +1,123 @@
+package backup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/util/retry"
+
+	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/internal/install"
+)
+
+const (
+	// parallel is how many identities are written at once: 100,000 in minutes, and the apiserver has time for others.
+	parallel = 8
+	// servedPatience is how long the apiserver may take to serve a kind that was just defined; 1 to 3 s are usual.
+	servedPatience = time.Minute
+	servedInterval = 200 * time.Millisecond
+)
+
+// restoreIdentities writes who each gateway is, and says for each what was done.
+func (c clients) restoreIdentities(ctx context.Context, saved []identity.NodeIdentity, dryRun bool) ([]Change, error) {
+	if !dryRun {
+		if err := c.waitServed(ctx); err != nil {
+			return nil, err
+		}
+	}
+	changes := make([]Change, len(saved))
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(parallel)
+	for i := range saved {
+		g.Go(func() error {
+			changes[i] = Change{Kind: identity.Kind, Name: saved[i].Name}
+			err := retry.OnError(retry.DefaultBackoff, lostRace, func() (err error) {
+				changes[i].Action, err = c.restoreIdentity(gctx, saved[i], dryRun)
+				return err
+			})
+			if err != nil {
+				return fmt.Errorf("restore NodeIdentity %s: %w", saved[i].Name, err)
+			}
+			return nil
+		})
+	}
+	return changes, g.Wait()
+}
+
+// lostRace says that cloudcore or a person wrote the same object meanwhile.
+func lostRace(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
+
+// waitServed waits for the kind.
+func (c clients) waitServed(ctx context.Context) error {
+	err := wait.PollUntilContextTimeout(ctx, servedInterval, servedPatience, true, func(ctx context.Context) (bool, error) {
+		_, err := c.identities.List(ctx, metav1.ListOptions{Limit: 1})
+		if apierrors.IsNotFound(err) {
+			return false, nil
+		}
+		return err == nil, err
+	})
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("%w after %s: run this again", errNotServed, servedPatience)
+	}
+	if err != nil {
+		return fmt.Errorf("list NodeIdentities: %w", err)
+	}
+	return nil
+}
+
+func (c clients) restoreIdentity(ctx context.Context, saved identity.NodeIdentity, dryRun bool) (Action, error) {
+	o, err := c.identities.Get(ctx, saved.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		if dryRun {
+			return Created, nil
+		}
+		return Created, c.writeIdentity(ctx, saved, c.createIdentity)
+	}
+	if err != nil {
+		return "", err
+	}
+	var have identity.NodeIdentity
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &have); err != nil {
+		return "", err
+	}
+	merged := have
+	merged.Spec = mergeIdentity(have.Spec, saved.Spec)
+	switch {
+	case equality.Semantic.DeepEqual(merged.Spec, have.Spec) && equality.Semantic.DeepEqual(saved.Spec, have.Spec):
+		return Unchanged, nil
+	case equality.Semantic.DeepEqual(merged.Spec, have.Spec):
+		return Kept, nil
+	case dryRun:
+		return Merged, nil
+	}
+	return Merged, c.writeIdentity(ctx, merged, c.updateIdentity)
+}
+
+func (c clients) writeIdentity(ctx context.Context, id identity.NodeIdentity, write func(context.Context, *unstructured.Unstructured) error) error {
+	id.APIVersion, id.Kind = identity.GroupVersionResource().GroupVersion().String(), identity.Kind
+	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&id)
+	if err != nil {
+		return fmt.Errorf("encode: %w", err)
+	}
+	return write(ctx, &unstructured.Unstructured{Object: fields})
+}
+
+func (c clients) createIdentity(ctx context.Context, o *unstructured.Unstructured) error {
+	_, err := c.identities.Create(ctx, o, metav1.CreateOptions{FieldManager: install.FieldOwner})
+	return err
+}
+
+// updateIdentity fails with a conflict where the object is not the one that was read.
+func (c clients) updateIdentity(ctx context.Context, o *unstructured.Unstructured) error {
+	_, err := c.identities.Update(ctx, o, metav1.UpdateOptions{FieldManager: install.FieldOwner})
+	return err
+}
