@@ -8,13 +8,13 @@ RACE  := CGO_ENABLED=1 go
 # An absolute name, so that it also works from a nested module.
 LINT  := tool -modfile=$(CURDIR)/tools/lint/go.mod golangci-lint
 # The nested modules that hold Go code of ours; those below tools/node, tools/lint and tools/gotestsum only name programs of others.
-CODE  := tools/images tools/kube
+CODE  := tools/images tools/kube tools/conformance/suite
 # A test that fails is run a second time, on its own; if it passes then, the run goes on, and the summary still lists the
 # first failure. A data race, more than three failures, or a promise broken in the fault suite count at once. See
 # CONTRIBUTING.md for why.
 SUM   := tool -modfile=$(CURDIR)/tools/gotestsum/go.mod gotestsum --format pkgname-and-test-fails --format-hide-empty-pkg --hide-summary=skipped \
 	--rerun-fails=1 --rerun-fails-max-failures=3 --rerun-fails-run-root-test --rerun-fails-abort-on-data-race --packages
-MODS  := . $(CODE) tools/coredns tools/generate tools/lint tools/gotestsum tools/node/containerd tools/node/cni tools/node/runc
+MODS  := . $(CODE) tools/kube/1.35 tools/kube/1.36 tools/coredns tools/generate tools/lint tools/gotestsum tools/node/containerd tools/node/cni tools/node/runc
 # The kubelet takes minutes to compile with -race, so edged and what imports it are tested without, by `make test`.
 FAST  = $(shell go list ./... | grep -v -e /internal/e2e -e /internal/attacks -e /internal/faults/suite -e /internal/kubetest -e '/edged$$' -e /internal/edgenode -e /cmd/ -e /controllers/ -e /loadtest)
 KUBE  = ./controllers/... ./internal/kubetest/...
@@ -61,6 +61,7 @@ test: tools check ## Everything: unit tests, then a real control plane, then the
 	$(GO) $(SUM) ./loadtest/... -- -timeout 20m
 	$(GO) $(SUM) ./internal/e2e/... --format testname -- -timeout 40m -p 1
 	$(GO) $(SUM) ./internal/attacks/... --format testname -- -timeout 20m
+	@case "$$REQUIRE" in *root*) $(MAKE) conformance-subset;; *) echo "not tried: conformance tests, which take root";; esac
 	$(MAKE) test-faults
 
 # Where the fault suite notes a broken promise, so that no second run passes for the first.
@@ -82,9 +83,24 @@ soak: ## Break a cluster at random for hours: SEED, FIRST, ROUNDS, DURATION; OLD
 	PASSES=3 SEED=$(SEED) FIRST=$(FIRST) ROUNDS=$(ROUNDS) DURATION=$(DURATION) OLD=$(OLD) \
 		$(GO) test ./internal/faults/suite -run 'TestUpgrade|TestCrashPoints|TestRounds' -count=1 -v -timeout 0
 
+# Where the cluster, the logs and the results of the conformance tests are.
+CONFORMANCE ?= .conformance
+.PHONY: conformance
+conformance: ## Run Kubernetes' conformance tests on a gateway, about an hour (docs/operations/conformance.md); goes on where it was stopped
+	$(GO) run ./tools/conformance -dir $(CONFORMANCE)
+
+.PHONY: conformance-page
+conformance-page: ## Write the page of the documentation from the results of `make conformance`
+	$(GO) run ./tools/conformance -dir $(CONFORMANCE) -page docs/operations/conformance.md
+
+# Some twenty of them, which take two minutes.
+.PHONY: conformance-subset
+conformance-subset:
+	$(GO) run ./tools/conformance -dir $(CONFORMANCE)-subset -subset
+
 .PHONY: tools
 tools: ## Build the control plane, containerd and the rest once into the cache
-	$(GO) run ./tools/ensure -kube -node -nats -frond -machines
+	$(GO) run ./tools/ensure -kube -node -nats -dns -frond -machines -conformance
 
 .PHONY: bench
 bench: ## Print the numbers of the README, measured here and now

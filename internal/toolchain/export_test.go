@@ -56,7 +56,8 @@ func (m Meter) Left(d time.Duration) time.Duration { return m.left(d) }
 func AllRecipes() []Recipe {
 	var all []Recipe
 	for _, r := range []recipe{
-		kubeRecipe(), containerdRecipe(), runcRecipe(), cniRecipe(), imagesRecipe(), natsRecipe(), frondRecipe(),
+		kubeRecipe(), containerdRecipe(), runcRecipe(), cniRecipe(), imagesRecipe(), corednsRecipe(), natsRecipe(), frondRecipe(),
+		suiteRecipe(), testImagesRecipe(), controlPlaneRecipe("1.36"),
 	} {
 		all = append(all, Recipe{r})
 	}

@@ -29,7 +29,7 @@ func (b *builder) prepare(ctx context.Context, r recipe) (job, error) {
 	if err != nil {
 		return job{}, err
 	}
-	files, err := hashFiles(b.tree, r.inputs)
+	files, err := hashFiles(b.tree, r.inputs, r.outside...)
 	if err != nil {
 		return job{}, fmt.Errorf("read the sources of %s: %w", r.name, err)
 	}
@@ -67,7 +67,7 @@ func keyOf(text string) string {
 }
 
 // hashFiles returns "digest path" for each file below the inputs that can change a program, sorted by path.
-func hashFiles(tree string, inputs []string) ([]string, error) {
+func hashFiles(tree string, inputs []string, outside ...string) ([]string, error) {
 	var lines []string
 	for _, input := range inputs {
 		paths, err := sourceFiles(filepath.Join(tree, input))
@@ -75,11 +75,14 @@ func hashFiles(tree string, inputs []string) ([]string, error) {
 			return nil, err
 		}
 		for _, path := range paths {
-			content, err := os.ReadFile(path)
+			rel, err := filepath.Rel(tree, path)
 			if err != nil {
 				return nil, err
 			}
-			rel, err := filepath.Rel(tree, path)
+			if slices.ContainsFunc(outside, func(dir string) bool { return strings.HasPrefix(rel, dir+string(filepath.Separator)) }) {
+				continue
+			}
+			content, err := os.ReadFile(path)
 			if err != nil {
 				return nil, err
 			}

@@ -45,6 +45,10 @@ func TestHashFilesTakesWhatCanChangeAProgram(t *testing.T) {
 		t.Errorf("hashed files (-want +got):\n%s", diff)
 	}
 
+	if apart, err := toolchain.HashFiles(tree, []string{"."}, "room/deep"); err != nil || len(apart) != len(want)-1 {
+		t.Errorf("without a folder: %v, %v", apart, err)
+	}
+
 	write(t, tree, map[string]string{"room/schema.json": `{"a":1}`})
 	after, err := toolchain.HashFiles(tree, []string{"."})
 	if err != nil {
@@ -65,6 +69,35 @@ func TestHashFilesOfNamedFiles(t *testing.T) {
 	if _, err := toolchain.HashFiles(tree, []string{"tools/kube"}); err == nil {
 		t.Error("a missing module went unnoticed")
 	}
+}
+
+// Where the tests and the control plane ask for the same versions, most of what the tests are made of is compiled already.
+func TestSuiteAsksForTheVersionsOfTheControlPlane(t *testing.T) {
+	tree := filepath.Join("..", "..")
+	suite, kube := requirements(t, filepath.Join(tree, "tools/conformance/suite/go.mod")), requirements(t, filepath.Join(tree, "tools/kube/go.mod"))
+	for module, version := range suite {
+		if other, there := kube[module]; there && other != version {
+			t.Errorf("%s: the suite asks for %s, the control plane for %s: go get it in tools/conformance/suite", module, version, other)
+		}
+	}
+	if len(suite) < 100 {
+		t.Errorf("found %d requirements in the suite's go.mod", len(suite))
+	}
+}
+
+func requirements(t *testing.T, file string) map[string]string {
+	t.Helper()
+	content, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]string{}
+	for line := range strings.Lines(string(content)) {
+		if fields := strings.Fields(line); len(fields) >= 2 && strings.HasPrefix(fields[1], "v") && strings.HasPrefix(line, "\t") {
+			found[fields[0]] = fields[1]
+		}
+	}
+	return found
 }
 
 func TestKeysDiffer(t *testing.T) {

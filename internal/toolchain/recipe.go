@@ -7,8 +7,11 @@ const (
 	nameRunc       = "runc"
 	nameCNI        = "cni"
 	nameImages     = "images"
+	nameCoreDNS    = "coredns"
 	nameNats       = "nats"
 	nameFrond      = "frond"
+	nameSuite      = "conformance"
+	nameTestImages = "testimages"
 )
 
 const (
@@ -23,6 +26,7 @@ type recipe struct {
 	name     string
 	module   string   // folder of the Go module, relative to the tree
 	inputs   []string // files and folders that go into the key, relative to the tree; nested modules are left out
+	outside  []string // folders below inputs that no program imports, relative to the tree
 	packages []string
 	ldflags  string
 	stamps   []string // versions that the linker adds: stampKube, stampFrond
@@ -41,6 +45,15 @@ func kubeRecipe() recipe {
 	return recipe{
 		name: nameKube, module: "tools/kube", inputs: []string{"tools/kube"}, packages: []string{"."},
 		ldflags: stripped, stamps: []string{stampKube}, keep: 2, links: links, // 150 MB each
+	}
+}
+
+// controlPlaneRecipe is kube-apiserver, kube-controller-manager and kube-scheduler of an older minor version.
+func controlPlaneRecipe(minor string) recipe {
+	module := "tools/kube/" + minor
+	return recipe{
+		name: nameKube + minor, module: module, inputs: []string{module}, packages: []string{"."}, ldflags: stripped, stamps: []string{stampKube}, keep: 2,
+		links: map[string]string{"kube-apiserver": minor, "kube-controller-manager": minor, "kube-scheduler": minor}, // a module's program has the name of its folder
 	}
 }
 
@@ -84,6 +97,29 @@ func imagesRecipe() recipe {
 	}
 }
 
+// corednsRecipe is the DNS server of gateways' pods.
+func corednsRecipe() recipe {
+	return recipe{
+		name: nameCoreDNS, module: "tools/coredns", inputs: []string{"tools/coredns"}, packages: []string{"."}, ldflags: stripped, keep: 3,
+	}
+}
+
+// suiteRecipe shares most of what it compiles with kubeRecipe: the go.mod of both ask for the same versions, and a test says so.
+func suiteRecipe() recipe {
+	return recipe{
+		name: nameSuite, module: "tools/conformance/suite", inputs: []string{"tools/conformance/suite"}, keep: 2,
+		ldflags: stripped, stamps: []string{stampKube},
+		packages: []string{"./e2e", "k8s.io/kubernetes/test/images/agnhost", "github.com/onsi/ginkgo/v2/ginkgo"},
+	}
+}
+
+func testImagesRecipe() recipe {
+	return recipe{
+		name: nameTestImages, module: "tools/images", inputs: []string{"tools/images"}, ldflags: stripped, keep: 3,
+		packages: []string{"./testimages", "./pause", "./tools"},
+	}
+}
+
 func natsRecipe() recipe {
 	return recipe{
 		name: nameNats, module: ".", inputs: []string{"go.mod", "go.sum"}, ldflags: stripped, keep: 3,
@@ -95,7 +131,7 @@ func natsRecipe() recipe {
 // started from, while its developer builds newer ones.
 func frondRecipe() recipe {
 	return recipe{
-		name: nameFrond, module: ".", inputs: []string{"."}, ldflags: stripped, keep: 6,
+		name: nameFrond, module: ".", inputs: []string{"."}, outside: []string{"tools"}, ldflags: stripped, keep: 6,
 		stamps:   []string{stampKube, stampFrond}, // the kubelet in edgecore tells its version to the Node
 		packages: []string{"./cmd/cloudcore", "./cmd/edgecore", "./cmd/frond"},
 	}

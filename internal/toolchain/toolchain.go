@@ -6,16 +6,23 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"os"
 	"path/filepath"
+	"strings"
 	"time"
 )
 
 // Request says what the caller is going to run.
 type Request struct {
-	Kube  bool // etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubectl, kubelet, kube-proxy, metrics-server
-	Node  bool // containerd, shim, ctr, runc, CNI plugins, images
-	Nats  bool // nats-server
-	Frond bool // cloudcore, edgecore, frond, from the present state of the tree
+	Kube bool // etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubectl, kubelet, kube-proxy, metrics-server
+	// ControlPlane is the minor version, "1.36", of an older control plane that is wanted beside Kube; one that tools/kube has.
+	ControlPlane string
+	Node         bool // containerd, shim, ctr, runc, CNI plugins, images
+	Nats         bool // nats-server
+	DNS          bool // CoreDNS
+	Frond        bool // cloudcore, edgecore, frond, from the present state of the tree
+	// Conformance is Kubernetes' end-to-end tests and what they need beside a cluster.
+	Conformance bool
 	// Machines is systemd, installed by apt-get where it is missing and that is ours to do: nothing is built.
 	Machines bool
 
@@ -27,17 +34,24 @@ type Request struct {
 
 // Paths are absolute. What was not asked for is empty.
 type Paths struct {
-	Kube       string // the multi-call program; links with the six names lie beside it (KUBEBUILDER_ASSETS)
-	Containerd string
-	Shim       string // containerd-shim-runc-v2
-	Ctr        string
-	Runc       string
-	CNIDir     string // bridge, host-local, loopback, portmap and others
-	NatsServer string
-	Cloudcore  string
-	Edgecore   string
-	Frond      string
-	Images     []string // tars for `ctr images import`: ImagePause, ImageTools, ImageHTTP
+	Kube string // the multi-call program; links with the six names lie beside it (KUBEBUILDER_ASSETS)
+	// ControlPlane is the folder of an older kube-apiserver, kube-controller-manager and kube-scheduler.
+	ControlPlane string
+	Containerd   string
+	Shim         string // containerd-shim-runc-v2
+	Ctr          string
+	Runc         string
+	CNIDir       string // bridge, host-local, loopback, portmap and others
+	NatsServer   string
+	CoreDNS      string
+	Cloudcore    string
+	Edgecore     string
+	Frond        string
+	E2E          string   // Kubernetes' end-to-end tests (tools/conformance/suite)
+	Ginkgo       string   // runs them in parallel
+	Agnhost      string   // the program of most test images
+	TestImages   string   // a registry of test images; pause and tools lie beside it
+	Images       []string // tars for `ctr images import`: ImagePause, ImageTools, ImageHTTP
 }
 
 // Names of the images in Paths.Images. Use them with imagePullPolicy IfNotPresent or Never: no registry has them.
@@ -126,14 +140,26 @@ func (b *builder) find(ctx context.Context, req Request) (entries map[string]str
 	if req.Kube {
 		recipes = append(recipes, kubeRecipe())
 	}
+	if req.ControlPlane != "" {
+		if _, err := os.Stat(filepath.Join(b.tree, "tools/kube", req.ControlPlane, "go.mod")); err != nil {
+			return nil, nil, fmt.Errorf("build a control plane of Kubernetes %s: %w: the folders of tools/kube name the versions there are", req.ControlPlane, err)
+		}
+		recipes = append(recipes, controlPlaneRecipe(req.ControlPlane))
+	}
 	if req.Node {
 		recipes = append(recipes, containerdRecipe(), runcRecipe(), cniRecipe(), imagesRecipe())
 	}
 	if req.Nats {
 		recipes = append(recipes, natsRecipe())
 	}
+	if req.DNS {
+		recipes = append(recipes, corednsRecipe())
+	}
 	if req.Frond {
 		recipes = append(recipes, frondRecipe())
+	}
+	if req.Conformance {
+		recipes = append(recipes, suiteRecipe(), testImagesRecipe())
 	}
 	entries = map[string]string{}
 	for _, r := range recipes {
@@ -242,6 +268,11 @@ func pathsOf(entries map[string]string) Paths {
 	if dir, ok := entries[nameKube]; ok {
 		p.Kube = filepath.Join(dir, "kube")
 	}
+	for name, dir := range entries {
+		if strings.HasPrefix(name, nameKube+"1.") {
+			p.ControlPlane = dir
+		}
+	}
 	if dir, ok := entries[nameContainerd]; ok {
 		p.Containerd = filepath.Join(dir, "containerd")
 		p.Shim = filepath.Join(dir, "containerd-shim-runc-v2")
@@ -256,10 +287,21 @@ func pathsOf(entries map[string]string) Paths {
 	if dir, ok := entries[nameNats]; ok {
 		p.NatsServer = filepath.Join(dir, "nats-server")
 	}
+	if dir, ok := entries[nameCoreDNS]; ok {
+		p.CoreDNS = filepath.Join(dir, "coredns")
+	}
 	if dir, ok := entries[nameFrond]; ok {
 		p.Cloudcore = filepath.Join(dir, "cloudcore")
 		p.Edgecore = filepath.Join(dir, "edgecore")
 		p.Frond = filepath.Join(dir, "frond")
+	}
+	if dir, ok := entries[nameSuite]; ok {
+		p.E2E = filepath.Join(dir, "e2e")
+		p.Ginkgo = filepath.Join(dir, "ginkgo")
+		p.Agnhost = filepath.Join(dir, "agnhost")
+	}
+	if dir, ok := entries[nameTestImages]; ok {
+		p.TestImages = filepath.Join(dir, "testimages")
 	}
 	if dir, ok := entries[nameImages]; ok {
 		for _, tar := range []string{"pause.tar", "tools.tar", "http.tar"} {

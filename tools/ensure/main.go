@@ -1,6 +1,6 @@
 // Command ensure builds what a development cluster runs, if it is not in the cache yet, and prints where it is.
 //
-//	go run ./tools/ensure -kube -node -nats -frond
+//	go run ./tools/ensure -kube -node -nats -dns -frond
 //
 // Results go to stdout as JSON, progress to stderr. With -ldflags it prints the linker's flags for Frond and no more.
 package main
@@ -28,7 +28,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 	flags.BoolVar(&req.Node, "node", false, "containerd, runc, CNI plugins, images")
 	flags.BoolVar(&req.Machines, "machines", false, "what tests with gateways as machines of their own need of this one, by apt-get")
 	flags.BoolVar(&req.Nats, "nats", false, "nats-server")
+	flags.BoolVar(&req.DNS, "dns", false, "coredns")
 	flags.BoolVar(&req.Frond, "frond", false, "cloudcore, edgecore, frond")
+	flags.BoolVar(&req.Conformance, "conformance", false, "Kubernetes' end-to-end tests and their images")
 	flags.StringVar(&req.Cache, "cache", "", "where to keep them (default $FROND_CACHE, else frond in your cache folder)")
 	ldflags := flags.Bool("ldflags", false, "print the -ldflags that stamp Frond's programs, build nothing")
 	if err := flags.Parse(args); err != nil {

@@ -125,7 +125,7 @@ func save(c call, file, urlPath string, body io.Reader, quiet bool) (int, error)
 // nc connects to HOST PORT, or with -l waits for one connection on -p PORT or PORT. -z only looks, -w is a timeout in
 // seconds, -u is UDP.
 func nc(c call) (int, error) {
-	opts, args, err := options(c.args, "lzvnu", "wp")
+	opts, args, err := options(c.args, "lzvnut", "wp")
 	if err != nil {
 		return 2, err
 	}
@@ -144,7 +144,7 @@ func nc(c call) (int, error) {
 		}
 	} else {
 		if len(args) != 2 {
-			return 2, errors.New("usage: nc [-zu] [-w SECONDS] HOST PORT | nc -l [-p] PORT")
+			return 2, errors.New("usage: nc [-ztu] [-w SECONDS] HOST PORT | nc -l [-p] PORT")
 		}
 		network := "tcp"
 		if opts['u'] != "" {

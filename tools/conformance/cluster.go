@@ -1,0 +1,145 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/frond-edge/frond/internal/devcluster"
+	"github.com/frond-edge/frond/internal/toolchain"
+)
+
+const (
+	gateway = "edge-1"
+	// registryAddress is on the loopback of the gateway's own network.
+	registryAddress = "127.0.0.1:5000"
+	upstreamImages  = "registry.k8s.io"
+)
+
+// A testbed is a cluster of one gateway, with a registry of test images beside its containerd.
+type testbed struct {
+	*devcluster.Cluster
+	registry *exec.Cmd // nil if it is not this process's to stop
+}
+
+// start returns a testbed also with an error, if part of it is there.
+func (o options) start(ctx context.Context, paths toolchain.Paths, talk io.Writer) (*testbed, error) {
+	cluster, err := devcluster.Up(ctx, devcluster.Options{
+		Dir:  clusterDir(o.dir),
+		Spec: devcluster.Spec{Edges: 1, Cloudcores: 2, Hubs: 1, Runtime: devcluster.Containerd, Services: true, Kubernetes: o.kubernetes},
+		Talk: talk, Programs: func(context.Context, devcluster.Spec) (toolchain.Paths, error) { return paths, nil },
+	})
+	if cluster == nil {
+		return nil, fmt.Errorf("start the cluster: %w", err)
+	}
+	bed := &testbed{Cluster: cluster}
+	if err != nil {
+		return bed, fmt.Errorf("start the cluster: %w", err)
+	}
+	if err := cluster.MirrorRegistry(gateway, upstreamImages, registryAddress); err != nil {
+		return bed, err
+	}
+	bed.registry, err = o.startRegistry(ctx, cluster, paths, talk)
+	return bed, err
+}
+
+// kubernetes is the version of the cluster's API server.
+func (b *testbed) kubernetes(ctx context.Context) (string, error) {
+	out, err := b.Kubectl(ctx, "", "get", "--raw", "/version")
+	if err != nil {
+		return "", fmt.Errorf("ask for the version of the API server: %w", err)
+	}
+	var answer struct {
+		GitVersion string `json:"gitVersion"`
+	}
+	if err := json.Unmarshal([]byte(out), &answer); err != nil {
+		return "", fmt.Errorf("read the version of the API server: %w", err)
+	}
+	return answer.GitVersion, nil
+}
+
+// treeVersion names the state of the sources by their last tag and commit, as the programs are stamped.
+func treeVersion(ctx context.Context) string {
+	out, err := exec.CommandContext(ctx, "git", "describe", "--tags", "--always", "--dirty").Output()
+	if err != nil {
+		return "devel" // an unpacked archive
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// clusterDir is a short name, as the path of a development cluster is limited; the same for the same folder of results.
+func clusterDir(dir string) string {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(dir)) // never fails
+	return filepath.Join(os.TempDir(), fmt.Sprintf("frond-conformance-%08x", h.Sum32()))
+}
+
+// stop also removes a cluster that has not come up.
+func (b *testbed) stop(ctx context.Context, talk io.Writer) {
+	const grace = 2 * time.Minute // containers of a busy gateway take their time
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
+	defer cancel()
+	if b.registry != nil {
+		_ = syscall.Kill(-b.registry.Process.Pid, syscall.SIGTERM) // gone, or about to
+		_ = b.registry.Wait()
+	}
+	if err := b.Down(ctx, true); err != nil {
+		fmt.Fprintln(talk, "conformance: remove the cluster:", err)
+	}
+}
+
+// startRegistry returns when images can be pulled. It runs until the cluster is stopped; what an earlier run has kept is used again.
+func (o options) startRegistry(ctx context.Context, cluster *devcluster.Cluster, paths toolchain.Paths, talk io.Writer) (*exec.Cmd, error) {
+	if _, err := cluster.FromEdge(ctx, gateway, "http://"+registryAddress+"/v2/"); err == nil {
+		return nil, nil
+	}
+	args, err := o.registryCommand(ctx, paths)
+	if err != nil {
+		return nil, err
+	}
+	cmd, err := cluster.Command(context.WithoutCancel(ctx), gateway, args...)
+	if err != nil {
+		return nil, err
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a Ctrl-C is for this process, which stops the cluster in order
+	cmd.Stderr = talk
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, fmt.Errorf("start the registry: %w", err)
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start the registry: %w", err)
+	}
+	if line, err := bufio.NewReader(stdout).ReadString('\n'); err != nil { // it has ended
+		return nil, errors.Join(fmt.Errorf("the registry of test images ended: %q", line), cmd.Wait())
+	}
+	fmt.Fprintln(talk, "test images are ready")
+	return cmd, nil
+}
+
+func (o options) registryCommand(ctx context.Context, paths toolchain.Paths) ([]string, error) {
+	beside := filepath.Dir(paths.TestImages)
+	args := []string{
+		paths.TestImages, "-listen", registryAddress, "-blobs", filepath.Join(o.dir, "images"),
+		"-agnhost", paths.Agnhost, "-pause", filepath.Join(beside, "pause"),
+	}
+	if o.subset {
+		return append(args, "-tools", filepath.Join(beside, "tools")), nil
+	}
+	packages := filepath.Join(o.dir, "packages")
+	if out, err := exec.CommandContext(ctx, paths.TestImages, "-fetch", "-packages", packages).CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("get the packages of test images: %w: %s", err, bytes.TrimSpace(out))
+	}
+	return append(args, "-packages", packages), nil
+}

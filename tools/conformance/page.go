@@ -1,0 +1,117 @@
+package main
+
+import (
+	_ "embed"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"text/template"
+	"time"
+)
+
+//go:embed page.md.tmpl
+var pageText string
+
+// pageData fills the page of the documentation.
+type pageData struct {
+	Info   info
+	Groups []pageGroup
+	Total  count
+	Failed []pageTest
+	// Skipped are tests that found by themselves that they do not apply.
+	Skipped []pageTest
+	Missing []string
+	Reasons []pageReason
+}
+
+type pageGroup struct {
+	Name string
+	Count
+}
+
+// Count is a count with names that a template can read.
+type Count struct{ All, Passed, Failed, Skipped, Missing, NotApplicable int }
+
+type pageTest struct{ Test, Reason string }
+
+type pageReason struct {
+	Reason string
+	Count  int
+}
+
+// writePage writes what runs have found as Markdown, the same for the same results.
+func writePage(file string, store resultStore, r rules) error {
+	i, err := store.info()
+	if err != nil {
+		return fmt.Errorf("%w: run the tests first", err)
+	}
+	results, err := store.load()
+	if err != nil {
+		return err
+	}
+	page, err := template.New("page").Parse(pageText)
+	if err != nil {
+		return fmt.Errorf("read the template of the page: %w", err)
+	}
+	var text strings.Builder
+	if err := page.Execute(&text, newPage(i, results, r)); err != nil {
+		return fmt.Errorf("fill the page: %w", err)
+	}
+	if err := os.WriteFile(file, []byte(text.String()), 0o644); err != nil {
+		return fmt.Errorf("write the page: %w", err)
+	}
+	return nil
+}
+
+func newPage(i info, results map[string]result, r rules) pageData {
+	s := summarize(i.Tests, results, r)
+	p := pageData{Info: i, Missing: s.missing}
+	for _, name := range slices.Sorted(maps.Keys(s.groups)) {
+		c := s.groups[name]
+		if c.all == c.notApplicable {
+			continue
+		}
+		p.Groups = append(p.Groups, pageGroup{Name: name, Count: c.exported()})
+		p.Total.add(*c)
+	}
+	for _, res := range s.failed {
+		reason, known := reasonFor(r.KnownFailures, res.Test)
+		if !known {
+			reason = "not explained yet: " + firstLine(res.Message)
+		}
+		p.Failed = append(p.Failed, pageTest{plain(res.Test), plain(reason)})
+	}
+	for _, res := range s.skipped {
+		p.Skipped = append(p.Skipped, pageTest{plain(res.Test), plain(firstLine(res.Message))})
+	}
+	for _, reason := range slices.Sorted(maps.Keys(s.reasons)) {
+		p.Reasons = append(p.Reasons, pageReason{reason, len(s.reasons[reason])})
+	}
+	return p
+}
+
+func (c count) exported() Count {
+	return Count{c.all, c.passed, c.failed, c.skipped, c.missing, c.notApplicable}
+}
+
+func (c *count) add(other count) {
+	c.all += other.all
+	c.passed += other.passed
+	c.failed += other.failed
+	c.skipped += other.skipped
+	c.missing += other.missing
+	c.notApplicable += other.notApplicable
+}
+
+// Counted is the sum of the groups.
+func (p pageData) Counted() Count { return p.Total.exported() }
+
+// When is the day of the last run.
+func (p pageData) When() string { return p.Info.When.UTC().Format(time.DateOnly) }
+
+// plain leaves out what Markdown would read as its own.
+func plain(s string) string {
+	return strings.NewReplacer("|", `\|`, "*", `\*`, "<", "&lt;", "\n", " ").Replace(s)
+}

@@ -1,0 +1,185 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/frond-edge/frond/internal/toolchain"
+)
+
+// The outcomes of a test, as the end-to-end program writes them.
+const (
+	statePassed  = "passed"
+	stateSkipped = "skipped" // the test itself found that it does not apply
+	stateFailed  = "failed"
+)
+
+// result is one file of the store (tools/conformance/suite/e2e writes it).
+type result struct {
+	Test    string  `json:"test"`
+	State   string  `json:"state"`
+	Seconds float64 `json:"seconds"`
+	Message string  `json:"message,omitempty"`
+	Log     string  `json:"log,omitempty"`
+	file    string
+}
+
+// info says what was tested. Results of other programs do not count.
+type info struct {
+	Kubernetes string    `json:"kubernetes"` // what the API server says of itself
+	Frond      string    `json:"frond"`
+	When       time.Time `json:"when"`
+	Programs   []string  `json:"programs"` // folders of the cache, whose names tell their inputs
+	Machine    string    `json:"machine"`
+	Tests      []string  `json:"tests,omitempty"` // all conformance tests of this version
+}
+
+func runInfo(paths toolchain.Paths, now time.Time) info {
+	machine := fmt.Sprintf("%d cores", runtime.NumCPU())
+	var name unix.Utsname
+	if unix.Uname(&name) == nil {
+		machine += ", Linux " + unix.ByteSliceToString(name.Release[:])
+	}
+	i := info{Machine: machine, When: now}
+	for _, p := range []string{paths.Kube, paths.Frond, paths.Containerd, paths.E2E, paths.TestImages} {
+		i.Programs = append(i.Programs, filepath.Base(filepath.Dir(p)))
+	}
+	if paths.ControlPlane != "" {
+		i.Programs = append(i.Programs, filepath.Base(paths.ControlPlane))
+	}
+	return i
+}
+
+// A resultStore is a folder with one file for each test that has ended, and one that says what was tested.
+type resultStore struct{ dir string }
+
+const infoFile = "info.json"
+
+// open forgets the results of other programs.
+func (s resultStore) open(now info) error {
+	before, err := s.info()
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if fmt.Sprint(before.Programs, before.Machine) != fmt.Sprint(now.Programs, now.Machine) {
+		if err := os.RemoveAll(s.dir); err != nil {
+			return fmt.Errorf("remove the results of other programs: %w", err)
+		}
+	}
+	if err := os.MkdirAll(s.dir, 0o755); err != nil {
+		return fmt.Errorf("make the folder of results: %w", err)
+	}
+	return s.describe(now)
+}
+
+// describe notes what is tested.
+func (s resultStore) describe(now info) error {
+	data, err := json.MarshalIndent(now, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode what is tested: %w", err)
+	}
+	if err := os.WriteFile(filepath.Join(s.dir, infoFile), data, 0o644); err != nil {
+		return fmt.Errorf("note what is tested: %w", err)
+	}
+	return nil
+}
+
+func (s resultStore) info() (info, error) {
+	var i info
+	data, err := os.ReadFile(filepath.Join(s.dir, infoFile))
+	if err != nil {
+		return i, fmt.Errorf("read what was tested: %w", err)
+	}
+	if err := json.Unmarshal(data, &i); err != nil {
+		return i, fmt.Errorf("read what was tested: %w", err)
+	}
+	return i, nil
+}
+
+// load returns all results by the name of the test.
+func (s resultStore) load() (map[string]result, error) {
+	files, err := filepath.Glob(filepath.Join(s.dir, "*.json"))
+	if err != nil {
+		return nil, fmt.Errorf("find results: %w", err)
+	}
+	results := map[string]result{}
+	for _, f := range files {
+		if filepath.Base(f) == infoFile {
+			continue
+		}
+		data, err := os.ReadFile(f)
+		if err != nil {
+			return nil, fmt.Errorf("read a result: %w", err)
+		}
+		r := result{file: f}
+		if err := json.Unmarshal(data, &r); err != nil {
+			return nil, fmt.Errorf("read the result %s: %w", f, err)
+		}
+		results[r.Test] = r
+	}
+	return results, nil
+}
+
+// forget removes the results of these tests: they are run again.
+func (s resultStore) forget(tests []string) error {
+	results, err := s.load()
+	if err != nil {
+		return err
+	}
+	for _, t := range tests {
+		if r, there := results[t]; there {
+			if err := os.Remove(r.file); err != nil {
+				return fmt.Errorf("forget a result: %w", err)
+			}
+		}
+	}
+	return nil
+}
+
+// follow tells about each result that comes until it is stopped.
+func (s resultStore) follow(ctx context.Context, out io.Writer, total int) (stop func()) {
+	const look = 2 * time.Second // a test takes several
+	ctx, cancel := context.WithCancel(ctx)
+	var work sync.WaitGroup
+	before, err := s.load()
+	if err != nil {
+		before = nil // the caller's next look tells
+	}
+	report := func() {
+		now, err := s.load()
+		if err != nil {
+			return
+		}
+		for name, r := range now {
+			if _, there := before[name]; !there {
+				fmt.Fprintf(out, "%4d/%d %-7s %5.0f s  %s\n", len(now), total, r.State, r.Seconds, name)
+			}
+		}
+		before = now
+	}
+	work.Go(func() {
+		tick := time.NewTicker(look)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				report()
+				return
+			case <-tick.C:
+				report()
+			}
+		}
+	})
+	return func() { cancel(); work.Wait() }
+}
