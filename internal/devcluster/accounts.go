@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/api/kubeversion"
+	"github.com/frond-edge/frond/deploy/rbac"
 	"github.com/frond-edge/frond/internal/devcluster/pki"
 )
 
@@ -24,8 +26,19 @@ func writeCloudcore(l layout, ports map[string]int, ca *pki.Authority) error {
 
 // installAccounts tells Kubernetes of the service accounts of what runs beside it, and fetches their tokens.
 func (c *Cluster) installAccounts(ctx context.Context) error {
-	return errors.Join(c.synchronize(ctx), c.installMetricsServer(ctx),
+	return errors.Join(c.synchronize(ctx), c.allowImpersonation(ctx), c.installMetricsServer(ctx), c.installServices(ctx),
 		c.writeAccount(ctx, "cloudcore", identity.Namespace, cloudcoreToken(c.layout)))
+}
+
+// allowImpersonation gives cloudcore the rights that it needs where constrained impersonation is missing.
+func (c *Cluster) allowImpersonation(ctx context.Context) error {
+	if kubeversion.ImpersonationOf(c.state.Spec.Kubernetes) != kubeversion.Classic {
+		return nil
+	}
+	if _, err := c.Kubectl(ctx, rbac.ClassicImpersonation(), "apply", "--server-side", "--force-conflicts", "--validate=false", "-f", "-"); err != nil {
+		return fmt.Errorf("allow impersonation: %w", err)
+	}
+	return nil
 }
 
 // writeAccount writes a token of a service account.

@@ -2,7 +2,6 @@ package devcluster
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"os/exec"
 	"path/filepath"
@@ -12,7 +11,7 @@ import (
 )
 
 // containerdConf is what containerd's configuration is filled with. Root lasts, Run holds sockets and mounts.
-type containerdConf struct{ Root, Run, Shim, Runc, CNI, CNIConf, Sandbox string }
+type containerdConf struct{ Root, Run, Shim, Runc, CNI, CNIConf, CNITemplate, Sandbox, Registries string }
 
 // containerdText is the template of the configuration of containerd 2.4 that is known to work beside others on one machine, without
 // AppArmor and without CAP_SYS_RESOURCE (restrict_oom_score_adj). Snapshotters and services that want what a gateway
@@ -35,6 +34,8 @@ disabled_plugins = ["io.containerd.snapshotter.v1.blockfile", "io.containerd.sna
   snapshotter = "overlayfs"
   [plugins."io.containerd.cri.v1.images".pinned_images]
     sandbox = {{q .Sandbox}}
+  [plugins."io.containerd.cri.v1.images".registry]
+    config_path = {{q .Registries}}
 [plugins."io.containerd.grpc.v1.cri"]
   stream_server_address = "127.0.0.1"
   stream_server_port = "0"
@@ -49,6 +50,7 @@ disabled_plugins = ["io.containerd.snapshotter.v1.blockfile", "io.containerd.sna
   [plugins."io.containerd.cri.v1.runtime".cni]
     bin_dirs = [{{q .CNI}}]
     conf_dir = {{q .CNIConf}}
+    conf_template = {{q .CNITemplate}}
     max_conf_num = 1
   [plugins."io.containerd.cri.v1.runtime".containerd]
     default_runtime_name = "runc"
@@ -61,35 +63,14 @@ disabled_plugins = ["io.containerd.snapshotter.v1.blockfile", "io.containerd.sna
         Root = {{printf "%s/runc" .Run | q}}
 `
 
-// cniConfig is the pod network. Each gateway's pods have the same subnet, for gateways do not reach each other's pods.
-// A bare Debian has no iptables. Without it pods keep their address towards the wan, where nothing answers them anyway;
-// hostPort does with nft, and does not work where neither is there.
-func cniConfig(ipam string, iptables, nft bool) ([]byte, error) {
-	type object = map[string]any
-	plugins := []object{{
-		"type": "bridge", "bridge": "cni0", "isGateway": true, "hairpinMode": true, "ipMasq": iptables,
-		"ipam": object{
-			"type": "host-local", "dataDir": ipam, "ranges": [][]object{{{"subnet": "10.42.0.0/24"}}},
-			"routes": []object{{"dst": "0.0.0.0/0"}},
-		},
-	}}
-	if iptables || nft { // the plugin finds out by itself which of the two
-		plugins = append(plugins, object{"type": "portmap", "capabilities": object{"portMappings": true}, "snat": true})
-	}
-	data, err := json.MarshalIndent(object{"cniVersion": "1.0.0", "name": "edge", "plugins": plugins}, "", "  ")
-	if err != nil {
-		return nil, fmt.Errorf("encode pod network: %w", err)
-	}
-	return append(data, '\n'), nil
-}
-
 func quote(s string) string { return fmt.Sprintf("%q", s) }
 
-// writeContainerd writes the configuration of a gateway's containerd and of its pod network.
+// writeContainerd writes the configuration of a gateway's containerd and the template of its pod network.
 func writeContainerd(e edgeLayout, p toolchain.Paths) error {
 	conf := containerdConf{
 		Root: filepath.Join(e.dir, "containerd", "root"), Run: e.run,
-		Shim: p.Shim, Runc: p.Runc, CNI: p.CNIDir, CNIConf: filepath.Join(e.dir, "containerd", "cni"), Sandbox: toolchain.ImagePause,
+		Shim: p.Shim, Runc: p.Runc, CNI: p.CNIDir, CNIConf: e.podNetworkDir(), CNITemplate: e.podNetworkTemplate(),
+		Sandbox: toolchain.ImagePause, Registries: e.registries(),
 	}
 	t, err := template.New("config.toml").Funcs(template.FuncMap{"q": quote}).Parse(containerdText)
 	if err != nil {
@@ -102,12 +83,7 @@ func writeContainerd(e edgeLayout, p toolchain.Paths) error {
 	if err := writeFile(e.containerdConfig(), b.Bytes(), 0o644); err != nil {
 		return err
 	}
-	// Addresses are given out below run: after a reboot no pod has one, and the list must be empty too.
-	cni, err := cniConfig(filepath.Join(e.run, "ipam"), installed("iptables"), installed("nft"))
-	if err != nil {
-		return err
-	}
-	return writeFile(filepath.Join(conf.CNIConf, "10-edge.conflist"), cni, 0o644)
+	return writePodNetworkTemplate(e)
 }
 
 func installed(program string) bool {

@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/frond-edge/frond/api/config"
+	"github.com/frond-edge/frond/api/kubeversion"
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/internal/devcluster/pki"
 	"github.com/frond-edge/frond/internal/devcluster/wan"
@@ -32,6 +33,9 @@ func cloudcoreConfig(l layout, s state, name string) config.CloudCore {
 	}
 	if s.Spec.Direct {
 		c.Gateway.Direct = directConfig(l, s)
+	}
+	if kubeversion.ImpersonationOf(s.Spec.Kubernetes) == kubeversion.Classic {
+		c.Impersonation = kubeversion.Classic
 	}
 	if !s.Spec.NoMetrics {
 		c.Gateway.MetricsHost = "127.0.0.1"
@@ -83,6 +87,9 @@ func edgecoreConfig(l layout, s state, hash, name string, i int) config.EdgeCore
 	c.Kubelet.Settings = map[string]any{ // the disk is the developer's, and may be nearly full
 		"evictionHard":                map[string]any{"nodefs.available": "0%", "imagefs.available": "0%", "nodefs.inodesFree": "0%"},
 		"imageGCHighThresholdPercent": 100,
+	}
+	if s.Spec.Services {
+		c.Kubelet.Settings["clusterDNS"], c.Kubelet.Settings["clusterDomain"] = []string{clusterDNS}, clusterDomain
 	}
 	return c
 }
@@ -182,6 +189,11 @@ func linkPrograms(l layout, s state) error {
 	links := map[string]string{"frond": s.Programs.Frond, "nats-server": s.Programs.NatsServer, "ctr": s.Programs.Ctr}
 	for _, name := range []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kubelet", "kube-proxy", "metrics-server"} {
 		links[name] = s.Programs.Kube
+	}
+	if older := s.Programs.ControlPlane; older != "" {
+		for _, name := range []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler"} {
+			links[name] = filepath.Join(older, name)
+		}
 	}
 	for name, target := range links {
 		if target == "" {

@@ -2,6 +2,7 @@ package devcluster
 
 import (
 	"context"
+	"path/filepath"
 	"time"
 
 	"github.com/frond-edge/frond/internal/toolchain"
@@ -15,9 +16,20 @@ var (
 	APIPath     = apiPath
 	ClusterID   = clusterID
 	Lock        = lock
-	CNIConfig   = cniConfig
 	Formerly    = formerly
+
+	PodNetworkTemplateText = podNetworkTemplateText
 )
+
+// RemoveStalePodNetwork does as a reboot does, for the gateway edge of a cluster in dir.
+func RemoveStalePodNetwork(dir, edge, podCIDR string) error {
+	return removeStalePodNetwork(layout{dir: dir}.edge(edge), podCIDR)
+}
+
+// PodNetworkPath is where containerd writes the CNI configuration of a gateway.
+func PodNetworkPath(dir, edge string) string {
+	return filepath.Join(layout{dir: dir}.edge(edge).podNetworkDir(), podNetworkFile)
+}
 
 // Rendered writes all files of a cluster of this spec in dir and run, with ports counted up from 20000.
 func Rendered(dir, run string, spec Spec, programs toolchain.Paths) error {

@@ -69,6 +69,14 @@ func (e edgeLayout) containerd() string { return filepath.Join(e.run, "container
 func (e edgeLayout) containerdConfig() string {
 	return filepath.Join(e.dir, "containerd", "config.toml")
 }
+func (e edgeLayout) podNetworkDir() string { return filepath.Join(e.dir, "containerd", "net.d") }
+func (e edgeLayout) podNetworkTemplate() string {
+	return filepath.Join(e.dir, "containerd", "net.conflist.tmpl")
+}
+
+func (e edgeLayout) registries() string {
+	return filepath.Join(e.dir, "containerd", "certs.d")
+}
 func (e edgeLayout) proxyConfig() string     { return filepath.Join(e.dir, "kube-proxy.yaml") }
 func (e edgeLayout) proxyKubeconfig() string { return filepath.Join(e.dir, "kube-proxy.kubeconfig") }
 func (e edgeLayout) held() string            { return filepath.Join(e.run, "held") }

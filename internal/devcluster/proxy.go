@@ -25,7 +25,7 @@ func (s Spec) needNft() error {
 		return nil
 	}
 	if s.Runtime != Containerd {
-		return errors.New("kube-proxy needs gateways with a network of their own, so containerd as their runtime")
+		return errors.New("--services and --kube-proxy need gateways with a network of their own: use --runtime containerd, as root")
 	}
 	if _, err := exec.LookPath("nft"); err != nil {
 		return ErrNoNft
@@ -51,7 +51,7 @@ func (c *Cluster) proxy(edge string, i int) part {
 func (c *Cluster) proxyOf(edge string) string { return "proxy-" + strings.TrimPrefix(edge, "edge-") }
 
 // writeProxy writes what a gateway's kube-proxy needs. As a process of the machine it shows the local API the node's own certificate;
-// in a pod it would have a token. All gateways' pods have addresses of one subnet, so only replies that come back through the node find their way: masqueradeAll.
+// in a pod it would have a token. Pods of a gateway are on one bridge, where a reply would go to the asker past the node: masqueradeAll.
 // Connection tracking belongs to the host and is left as it is.
 func writeProxy(l layout, s state, clusterCA, edge string, serving pki.Pair) error {
 	e := l.edge(edge)

@@ -56,6 +56,10 @@ func (c *Cluster) Reboot(ctx context.Context, edge string, o Reboot) (Rebooted, 
 		return result, fmt.Errorf("ask %s for its pods: %w", edge, err)
 	}
 	result.Pods = len(before)
+	cidr, err := c.podCIDR(ctx, edge)
+	if err != nil {
+		return result, err
+	}
 	if o.Offline && !o.Sudden {
 		if err := c.Cut(ctx, edge, false); err != nil {
 			return result, err
@@ -66,6 +70,9 @@ func (c *Cluster) Reboot(ctx context.Context, edge string, o Reboot) (Rebooted, 
 			return fmt.Errorf("power off %s: %w", edge, err)
 		}
 		c.say("%s is off", edge)
+		if err := removeStalePodNetwork(c.layout.edge(edge), cidr); err != nil {
+			return err
+		}
 		if o.Sudden {
 			if err := c.cut(ctx, edge, false); err != nil {
 				return err

@@ -61,7 +61,7 @@ func TestGolden(t *testing.T) {
 		for name, has := range map[string]struct{ iptables, nft bool }{
 			"cni.txt": {true, false}, "cni-nft.txt": {false, true}, "cni-no-iptables.txt": {false, false},
 		} {
-			data, err := devcluster.CNIConfig("/run/ipam", has.iptables, has.nft)
+			data, err := devcluster.PodNetworkTemplateText("/run/ipam", has.iptables, has.nft)
 			if err != nil {
 				t.Fatal(err)
 			}

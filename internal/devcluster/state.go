@@ -47,6 +47,10 @@ type Spec struct {
 	// KubeProxy runs upstream's kube-proxy beside each edgecore, with the gateway's own API. It can be added, and needs
 	// Containerd and the program nft.
 	KubeProxy bool `json:"kubeProxy,omitempty"`
+	// Services adds to KubeProxy, which it includes, CoreDNS on each gateway and routes between the gateways' pods; chosen once.
+	Services bool `json:"services,omitempty"`
+	// Kubernetes is the minor version of an older control plane, such as "1.36"; empty for the one that Frond is built with. Chosen once.
+	Kubernetes string `json:"kubernetes,omitempty"`
 }
 
 // state is state.json.
@@ -94,7 +98,7 @@ func (s state) save(path string) error {
 func grow(have, want Spec, root bool) (Spec, error) {
 	fresh := have == Spec{}
 	if fresh {
-		have = Spec{Edges: 2, Cloudcores: 2, Hubs: 3, Runtime: Hollow, History: want.History, NoMetrics: want.NoMetrics, Direct: want.Direct}
+		have = Spec{Edges: 2, Cloudcores: 2, Hubs: 3, Runtime: Hollow, History: want.History, NoMetrics: want.NoMetrics, Direct: want.Direct, Services: want.Services, Kubernetes: want.Kubernetes}
 		if root {
 			have.Runtime = Containerd
 		}
@@ -125,7 +129,13 @@ func grow(have, want Spec, root bool) (Spec, error) {
 	default:
 		have.Runtime = want.Runtime
 	}
-	have.KubeProxy = have.KubeProxy || want.KubeProxy
+	if want.Services && !have.Services {
+		errs = append(errs, errors.New("services: the cluster was made without, and its pods know no DNS server: run down first"))
+	}
+	if want.Kubernetes != "" && want.Kubernetes != have.Kubernetes {
+		errs = append(errs, fmt.Errorf("kubernetes: the cluster's control plane cannot become %s: run down first", want.Kubernetes))
+	}
+	have.KubeProxy = have.KubeProxy || want.KubeProxy || have.Services
 	errs = append(errs, have.needNft())
 	if have.Hubs != 1 && have.Hubs != 3 {
 		errs = append(errs, fmt.Errorf("hubs: %d servers make no useful quorum: choose 1 or 3", have.Hubs))

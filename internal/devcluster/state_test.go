@@ -33,7 +33,11 @@ func TestGrow(t *testing.T) {
 		"no root":         {want: devcluster.Spec{Runtime: devcluster.Containerd}, problem: "needs root"},
 		"other runtime":   {have: small, want: devcluster.Spec{Runtime: devcluster.Containerd}, root: true, problem: "cannot become containerd"},
 		"unknown runtime": {want: devcluster.Spec{Runtime: "docker"}, problem: `"docker" is neither`},
-		"negative":        {want: devcluster.Spec{Edges: -1}, problem: "edges: -1"},
+		"services": {
+			want: devcluster.Spec{Services: true, Runtime: devcluster.Hollow}, root: true, problem: "--services and --kube-proxy need gateways with a network",
+		},
+		"services later": {have: small, want: devcluster.Spec{Services: true}, problem: "services: the cluster was made without"},
+		"negative":       {want: devcluster.Spec{Edges: -1}, problem: "edges: -1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := devcluster.Grow(tt.have, tt.want, tt.root)

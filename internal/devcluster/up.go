@@ -132,6 +132,9 @@ func (c *Cluster) up(ctx context.Context) error {
 			stage = nil
 		}
 	}
+	if err := c.awaitServices(ctx); err != nil {
+		return err
+	}
 	c.say("all %d parts are ready", len(parts))
 	return nil
 }

@@ -181,6 +181,27 @@ func (n Network) Heal(ctx context.Context, edge string) error {
 	)
 }
 
+// Route has the wan forward packets between gateways, to these subnets at the addresses of their gateways. Ports stay isolated, so that
+// all of it passes the wan, which answers for the gateways' addresses too, and a gateway that is cut is cut from the others. The kernel
+// would hold back each such ARP answer for a random time of up to 0.8 s (proxy_delay).
+func (n Network) Route(ctx context.Context, gateways map[string]string) error {
+	for setting, value := range map[string]string{
+		"ip_forward": "1", "conf/" + bridge + "/proxy_arp_pvlan": "1", "neigh/" + bridge + "/proxy_delay": "0",
+		"conf/all/send_redirects": "0", "conf/" + bridge + "/send_redirects": "0",
+	} {
+		out, err := exec.CommandContext(ctx, "ip", "netns", "exec", n.Wan(), "sh", "-c", `echo "$1" > "$0"`, "/proc/sys/net/ipv4/"+setting, value).CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("set %s in %s: %w: %s", setting, n.Wan(), err, bytes.TrimSpace(out))
+		}
+	}
+	for subnet, gateway := range gateways {
+		if err := ip(ctx, "-n "+n.Wan()+" route replace "+subnet+" via "+gateway+" dev "+bridge); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // State asks the kernel how a gateway's link is.
 func (n Network) State(ctx context.Context, edge string) State {
 	out, err := exec.CommandContext(ctx, "ip", "-n", n.Wan(), "-o", "link", "show", port(edge)).Output()

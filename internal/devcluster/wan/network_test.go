@@ -119,7 +119,11 @@ func TestGatewaysDoNotReachEachOther(t *testing.T) {
 	}
 	defer func() { _ = l.Close() }()
 	for from, reachable := range map[string]bool{n.Wan(): true, n.Namespace("edge-1"): false} {
-		dctx, cancel := context.WithTimeout(ctx, 4*silence)
+		limit := 4 * silence
+		if reachable {
+			limit = 10 * time.Second
+		}
+		dctx, cancel := context.WithTimeout(ctx, limit)
 		c, err := wan.Dial(dctx, from, l.Addr().String())
 		cancel()
 		if err == nil {
@@ -129,6 +133,59 @@ func TestGatewaysDoNotReachEachOther(t *testing.T) {
 			t.Errorf("from %s: %v, want reachable %t", from, err, reachable)
 		}
 	}
+}
+
+func TestNetwork_RoutedPodsAreReachedUntilTheCut(t *testing.T) {
+	needRoot(t)
+	ctx := t.Context()
+	n := wan.Network{Prefix: fmt.Sprintf("frondtest3-%d", os.Getpid())}
+	t.Cleanup(func() { down(t, n) })
+	if err := n.Up(ctx, []string{"edge-1", "edge-2"}); err != nil {
+		t.Fatal(err)
+	}
+	const pod = "10.244.1.7"
+	out, err := exec.CommandContext(ctx, "ip", "-n", n.Namespace("edge-2"), "addr", "add", pod+"/24", "dev", "lo").CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	l, err := wan.Listen(n.Namespace("edge-2"), ":7000")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	expect := func(when string, reachable bool) {
+		t.Helper()
+		for _, address := range []string{pod, wan.Address(2)} {
+			limit := 4 * silence
+			if reachable {
+				limit = 10 * time.Second
+			}
+			dctx, cancel := context.WithTimeout(ctx, limit)
+			c, err := wan.Dial(dctx, n.Namespace("edge-1"), address+":7000")
+			cancel()
+			if err == nil {
+				_ = c.Close()
+			}
+			if (err == nil) != reachable {
+				t.Errorf("%s, %s from edge-1: %v, want reachable %t", when, address, err, reachable)
+			}
+		}
+	}
+	expect("before", false)
+	for range 2 { // the second time changes nothing
+		if err := n.Route(ctx, map[string]string{"10.244.1.0/24": wan.Address(2)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	expect("routed", true)
+	if err := n.Cut(ctx, "edge-2", false); err != nil {
+		t.Fatal(err)
+	}
+	expect("cut", false)
+	if err := n.Heal(ctx, "edge-2"); err != nil {
+		t.Fatal(err)
+	}
+	expect("healed", true)
 }
 
 // down removes the namespaces also after the test's context has ended.

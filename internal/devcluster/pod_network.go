@@ -1,0 +1,112 @@
+package devcluster
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/frond-edge/frond/api/wire"
+)
+
+// podNetworkFile is the name that containerd gives to the CNI configuration it makes from its template.
+const podNetworkFile = "10-containerd-net.conflist"
+
+// podNetworkTemplateText is the template of a gateway's CNI configuration. containerd fills in the podCIDR of the Node when the kubelet
+// calls UpdateRuntimeConfig, so that the addresses of pods are unique in the cluster.
+// A bare Debian has no iptables. Without it pods keep their address towards the wan, where nothing answers them anyway;
+// hostPort does with nft, and does not work where neither is there.
+func podNetworkTemplateText(ipam string, iptables, nft bool) ([]byte, error) {
+	type object = map[string]any
+	plugins := []object{{
+		"type": "bridge", "bridge": "cni0", "isGateway": true, "hairpinMode": true, "ipMasq": iptables,
+		"ipam": object{
+			"type": "host-local", "dataDir": ipam, "ranges": [][]object{{{"subnet": "{{.PodCIDR}}"}}},
+			"routes": []object{{"dst": "0.0.0.0/0"}},
+		},
+	}}
+	if iptables || nft { // the plugin finds out by itself which of the two
+		plugins = append(plugins, object{"type": "portmap", "capabilities": object{"portMappings": true}, "snat": true})
+	}
+	data, err := json.MarshalIndent(object{"cniVersion": "1.0.0", "name": "edge", "plugins": plugins}, "", "  ")
+	if err != nil {
+		return nil, fmt.Errorf("encode pod network: %w", err)
+	}
+	return append(data, '\n'), nil
+}
+
+// writePodNetworkTemplate writes the template that containerd makes the CNI configuration from. The configuration itself is kept on the
+// gateway's disk: a gateway that boots without a link has its last podCIDR at once.
+func writePodNetworkTemplate(e edgeLayout) error {
+	// Addresses are allocated below run: after a reboot no pod has one, and the allocations must be gone too.
+	text, err := podNetworkTemplateText(filepath.Join(e.run, "ipam"), installed("iptables"), installed("nft"))
+	if err != nil {
+		return err
+	}
+	return writeFile(e.podNetworkTemplate(), text, 0o644)
+}
+
+// podCIDR asks a gateway for the podCIDR of its Node, "" if it has none or holds no Node.
+func (c *Cluster) podCIDR(ctx context.Context, edge string) (string, error) {
+	raw, err := c.StoreGet(ctx, edge, wire.Key{Resource: "nodes", Name: edge})
+	if errors.Is(err, ErrNotHeld) {
+		return "", nil
+	} else if err != nil {
+		return "", fmt.Errorf("ask %s for its Node: %w", edge, err)
+	}
+	var node struct {
+		Spec struct {
+			PodCIDR string `json:"podCIDR"`
+		} `json:"spec"`
+	}
+	if err := json.Unmarshal(raw, &node); err != nil {
+		return "", fmt.Errorf("read the Node of %s: %w", edge, err)
+	}
+	return node.Spec.PodCIDR, nil
+}
+
+// removeStalePodNetwork removes a gateway's CNI configuration if it is for another range than podCIDR, which happens when the Node was
+// deleted and registered again: containerd never replaces a configuration that it can load. Without a Node, "", no range is the gateway's.
+// The gateway's pods must be gone.
+func removeStalePodNetwork(e edgeLayout, podCIDR string) error {
+	path := filepath.Join(e.podNetworkDir(), podNetworkFile)
+	subnet, err := podNetworkSubnet(path)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && subnet == podCIDR {
+		return nil
+	}
+	if err := os.Remove(path); err != nil {
+		return fmt.Errorf("remove stale pod network: %w", err)
+	}
+	return nil
+}
+
+// podNetworkSubnet is the subnet that a CNI configuration made from our template gives addresses from.
+func podNetworkSubnet(path string) (string, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return "", fmt.Errorf("read pod network: %w", err)
+	}
+	var conf struct {
+		Plugins []struct {
+			IPAM struct {
+				Ranges [][]struct {
+					Subnet string `json:"subnet"`
+				} `json:"ranges"`
+			} `json:"ipam"`
+		} `json:"plugins"`
+	}
+	if err := json.Unmarshal(data, &conf); err != nil {
+		return "", fmt.Errorf("read pod network %s: %w", path, err)
+	}
+	for _, plugin := range conf.Plugins {
+		for _, set := range plugin.IPAM.Ranges {
+			for _, r := range set {
+				return r.Subnet, nil
+			}
+		}
+	}
+	return "", fmt.Errorf("read pod network %s: it has no address range", path)
+}
