@@ -23,6 +23,8 @@ const (
 	kindRefuse = 4
 	kindReset  = 5
 
+	kindOpenAddress = 6
+
 	flagFin = 1
 	// largest is what fits into a frame, and more than the window that a stream begins with has frames of it.
 	largest = 16 << 10
@@ -95,7 +97,7 @@ func (th *thief) opened(ctx context.Context, seen int) (back string, ok bool) {
 // opens are the streams that the cloud has opened to the thief.
 func (th *thief) opens() (n int) {
 	for _, m := range th.received("") {
-		if strings.HasPrefix(m.subject, "tunnel."+th.node+".") && len(m.data) > 2 && m.data[2] == kindOpen {
+		if strings.HasPrefix(m.subject, "tunnel."+th.node+".") && len(m.data) > 2 && (m.data[2] == kindOpen || m.data[2] == kindOpenAddress) {
 			n++
 		}
 	}

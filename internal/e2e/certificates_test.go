@@ -285,6 +285,48 @@ func TestAnExpiredServingCertificate(t *testing.T) {
 	}
 }
 
+// A call of a gateway that is Ready and whose serving certificate is not issued yet waits for it. Its user never reads that the
+// certificate shown is wrong.
+func TestServingCertificate_IsWaitedFor(t *testing.T) {
+	const signer = "controller-manager"
+	ctx := context.WithoutCancel(t.Context())
+	t.Cleanup(func() {
+		err := shared.Resume(ctx, signer)
+		if shared.PID("edge-1") == 0 {
+			err = errors.Join(err, shared.Start(ctx, "edge-1"))
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	pki := filepath.Join(edgeConfig(t, "edge-1").Dir, "kubelet", "pki")
+	if err := errors.Join(shared.Pause(ctx, signer), shared.Kill(ctx, "edge-1"), os.RemoveAll(pki), shared.Start(ctx, "edge-1")); err != nil {
+		t.Fatal(err)
+	}
+	ask := func(ctx context.Context) string {
+		out, err := shared.Kubectl(ctx, "", "get", "--raw", "/api/v1/nodes/edge-1/proxy/healthz")
+		switch {
+		case err == nil && out == "ok":
+			return ""
+		case err == nil || strings.Contains(err.Error(), "x509") || strings.Contains(err.Error(), "certificate is valid for"):
+			t.Errorf("the call ended with %q, %v", out, err)
+		}
+		return fmt.Sprint(err)
+	}
+	// The apiserver's connection to the killed process may still be in its pool: a call that meets it ends with its end, and says nothing here.
+	eventually(t, "a call is held at the gateway", func(ctx context.Context) string {
+		said := ask(ctx)
+		if n, err := shared.Metric(ctx, "edge-1", "frond_tunnel_refused_total", "reason=unready"); err != nil || n == 0 {
+			return fmt.Sprint(n, err, said)
+		}
+		return ""
+	})
+	if err := shared.Resume(ctx, signer); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the kubelet answers", ask)
+}
+
 // expire writes a certificate with its key that is over.
 func expire(t *testing.T, file string, ended time.Time) {
 	t.Helper()

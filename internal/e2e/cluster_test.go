@@ -79,10 +79,12 @@ func up(ctx context.Context, dir string) (*devcluster.Cluster, error) {
 		}
 	}
 	return devcluster.Up(ctx, devcluster.Options{
-		Spec: devcluster.Spec{KubeProxy: whole},
+		Spec: devcluster.Spec{Services: whole},
 		Dir:  dir, Talk: os.Stderr, Timeout: 5 * time.Minute,
 		Programs: func(ctx context.Context, spec devcluster.Spec) (toolchain.Paths, error) {
-			return toolchain.Ensure(ctx, toolchain.Request{Kube: true, Nats: true, Frond: true, Node: spec.Runtime == devcluster.Containerd}, os.Stderr)
+			return toolchain.Ensure(ctx, toolchain.Request{
+				Kube: true, Nats: true, Frond: true, Node: spec.Runtime == devcluster.Containerd, DNS: spec.Services,
+			}, os.Stderr)
 		},
 	})
 }

@@ -3,56 +3,23 @@ package e2e_test
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/frond-edge/frond/internal/devcluster"
 )
 
-// names is upstream's CoreDNS on edge-1 with nothing but what every pod is told of Kubernetes, a web server behind a Service, and
-// a pod that asks for it by name all the time.
+// names is a web server on each gateway, each behind a Service, and a pod on edge-1 that asks for them by name all the time, with no
+// more settings than any pod has.
 const names = `
 apiVersion: v1
 kind: Namespace
 metadata: {name: names}
----
-apiVersion: v1
-kind: ServiceAccount
-metadata: {name: coredns, namespace: names}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRole
-metadata: {name: coredns}
-rules:
-- {apiGroups: [""], resources: [services, namespaces], verbs: [list, watch]}
-- {apiGroups: [discovery.k8s.io], resources: [endpointslices], verbs: [list, watch]}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRoleBinding
-metadata: {name: coredns}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: coredns}
-subjects: [{kind: ServiceAccount, name: coredns, namespace: names}]
----
-apiVersion: v1
-kind: ConfigMap
-metadata: {name: coredns, namespace: names}
-data:
-  Corefile: |
-    .:53 {
-      errors
-      health
-      ready
-      cache 1
-      kubernetes cluster.local in-addr.arpa
-    }
----
-apiVersion: v1
-kind: Service
-metadata: {name: dns, namespace: names}
-spec: {clusterIP: 10.96.0.10, internalTrafficPolicy: Local, selector: {app: coredns}, ports: [{name: dns, port: 53, protocol: UDP}, {name: tcp, port: 53}]}
 ---
 apiVersion: v1
 kind: Service
@@ -60,23 +27,9 @@ metadata: {name: web, namespace: names}
 spec: {internalTrafficPolicy: Local, selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}
 ---
 apiVersion: v1
-kind: Pod
-metadata: {name: coredns, namespace: names, labels: {app: coredns}}
-spec:
-  serviceAccountName: coredns
-  nodeSelector: {kubernetes.io/hostname: edge-1}
-  terminationGracePeriodSeconds: 1
-  dnsPolicy: Default
-  containers:
-  - name: coredns
-    image: localhost/frond/tools:dev
-    imagePullPolicy: Never
-    command: [/program/coredns, -conf, /etc/coredns/Corefile]
-    readinessProbe: {httpGet: {path: /ready, port: 8181}, periodSeconds: 1}
-    volumeMounts: [{name: program, mountPath: /program, readOnly: true}, {name: config, mountPath: /etc/coredns, readOnly: true}]
-  volumes:
-  - {name: program, hostPath: {path: %[1]s, type: Directory}}
-  - {name: config, configMap: {name: coredns}}
+kind: Service
+metadata: {name: far, namespace: names}
+spec: {selector: {app: far}, ports: [{port: 80, targetPort: 8080}]}
 ---
 apiVersion: v1
 kind: Pod
@@ -89,20 +42,30 @@ spec:
 ---
 apiVersion: v1
 kind: Pod
+metadata: {name: far, namespace: names, labels: {app: far}}
+spec:
+  nodeSelector: {kubernetes.io/hostname: edge-2}
+  terminationGracePeriodSeconds: 1
+  containers:
+  - {name: web, image: localhost/frond/http:dev, imagePullPolicy: Never}
+---
+apiVersion: v1
+kind: Pod
 metadata: {name: asker, namespace: names, labels: {app: asker}}
 spec:
   nodeSelector: {kubernetes.io/hostname: edge-1}
   terminationGracePeriodSeconds: 1
-  dnsPolicy: None
-  dnsConfig: {nameservers: [10.96.0.10], searches: [names.svc.cluster.local, svc.cluster.local], options: [{name: ndots, value: "5"}]}
   containers:
-  - {name: asker, image: localhost/frond/tools:dev, imagePullPolicy: Never, command: [sh, -c, %[3]q], volumeMounts: [{name: out, mountPath: /out}]}
-  volumes: [{name: out, hostPath: {path: %[2]s, type: DirectoryOrCreate}}]
+  - {name: asker, image: localhost/frond/tools:dev, imagePullPolicy: Never, command: [sh, -c, %[2]q], volumeMounts: [{name: out, mountPath: /out}]}
+  volumes: [{name: out, hostPath: {path: %[1]s, type: DirectoryOrCreate}}]
 `
 
-// askingScript asks by the short name and by another whole one, whose Service is made later.
+// askingScript asks for the apiserver's name, for a Service by its short name, for one whose pod is on the other gateway, and by a whole
+// name for one that is made later.
 const askingScript = `while true; do
+  nslookup kubernetes.default >> /out/kubernetes 2>&1
   wget -qO- -T 2 http://web/hostname >> /out/web; echo >> /out/web
+  wget -qO- -T 2 http://far/hostname >> /out/far; echo >> /out/far
   wget -qO- -T 2 http://later.names.svc.cluster.local/hostname >> /out/later; echo >> /out/later
   sleep 0.2
 done`
@@ -115,22 +78,16 @@ spec: {internalTrafficPolicy: Local, selector: {app: web}, ports: [{port: 80, ta
 `
 
 // TestCoreDNSOnAGateway: the DNS server of a gateway's pods is upstream's, in a pod of the gateway, which has its Services from the gateway's
-// own API. Names are resolved with the link, without it, and after a boot without it.
+// own API. Names are resolved with the link, without it, and after a boot without it. A pod of another gateway is reached with the link.
 func TestCoreDNSOnAGateway(t *testing.T) {
 	needContainers(t)
-	if !shared.Spec().KubeProxy {
-		t.Skip("no kube-proxy, so no Services: it needs root and nft (frond dev up --kube-proxy)")
+	if !shared.Spec().Services {
+		t.Skip("no Services: they need root and nft (frond dev up --services)")
 	}
-	dir := filepath.Join(shared.Dir(), "edge-1", "names")
-	program, out := filepath.Join(dir, "program"), filepath.Join(dir, "out")
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", filepath.Join(program, "coredns"), ".")
-	build.Dir, build.Env = filepath.Join("..", "..", "tools", "coredns"), append(os.Environ(), "CGO_ENABLED=0")
-	if text, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build CoreDNS: %v: %s", err, text)
-	}
-	apply(t, fmt.Sprintf(names, program, out, askingScript))
-	hears := func(file string) {
+	out := filepath.Join(shared.Dir(), "edge-1", "names")
+	t.Cleanup(func() { _ = os.RemoveAll(out) })
+	apply(t, fmt.Sprintf(names, out, askingScript))
+	hears := func(file, answer string) {
 		t.Helper()
 		path := filepath.Join(out, file)
 		old, err := os.ReadFile(path)
@@ -142,29 +99,73 @@ func TestCoreDNSOnAGateway(t *testing.T) {
 			if err != nil {
 				return err.Error()
 			}
-			if heard := strings.TrimSpace(string(all[min(len(old), len(all)):])); !strings.Contains(heard, "web\n") {
+			if heard := strings.TrimSpace(string(all[min(len(old), len(all)):])); !strings.Contains(heard+"\n", answer+"\n") {
 				return fmt.Sprintf("heard %q", heard)
 			}
 			return ""
 		})
 	}
-	hears("web")
+	local := func() {
+		t.Helper()
+		hears("kubernetes", "10.96.0.1")
+		hears("web", "web")
+	}
+	local()
+	hears("far", "far")
+	uniqueAddresses(t)
 	t.Cleanup(func() {
 		if err := shared.Heal(context.WithoutCancel(t.Context()), "edge-1"); err != nil {
 			t.Error(err)
 		}
 	})
+	if err := shared.Cut(t.Context(), "edge-1", false); err != nil {
+		t.Fatal(err)
+	}
+	local()
 	result, err := shared.Reboot(t.Context(), "edge-1", devcluster.Reboot{Offline: true, Timeout: patience})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Logf("offline reboot: %d pods Running after %.1f s", result.Pods, result.Running)
-	hears("web")
+	local()
 	if _, err := shared.Kubectl(t.Context(), laterName, "apply", "-f", "-"); err != nil {
 		t.Fatal(err)
 	}
 	if err := shared.Heal(t.Context(), "edge-1"); err != nil {
 		t.Fatal(err)
 	}
-	hears("later")
+	hears("later", "web")
+	hears("far", "far")
+	uniqueAddresses(t)
+}
+
+// uniqueAddresses fails unless each pod of the test has an address of its Node's podCIDR that no other pod has.
+func uniqueAddresses(t *testing.T) {
+	t.Helper()
+	eventually(t, "each pod has an address of its Node's podCIDR", func(ctx context.Context) string {
+		list, err := clients(t).CoreV1().Pods("names").List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err.Error()
+		}
+		holders := map[string]string{}
+		for i := range list.Items {
+			p := &list.Items[i]
+			node, err := clients(t).CoreV1().Nodes().Get(ctx, p.Spec.NodeName, metav1.GetOptions{})
+			if err != nil {
+				return err.Error()
+			}
+			ip, _ := netip.ParseAddr(p.Status.PodIP) // the zero address is in no range
+			if cidr, err := netip.ParsePrefix(node.Spec.PodCIDR); err != nil || !cidr.Contains(ip) {
+				return fmt.Sprintf("%s on %s has %q, want one of %s", p.Name, node.Name, p.Status.PodIP, node.Spec.PodCIDR)
+			}
+			if other := holders[p.Status.PodIP]; other != "" {
+				return fmt.Sprintf("%s and %s have %s", other, p.Name, p.Status.PodIP)
+			}
+			holders[p.Status.PodIP] = p.Name
+		}
+		if len(holders) != 3 {
+			return fmt.Sprintf("%d pods, want 3", len(holders))
+		}
+		return ""
+	})
 }

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/frond-edge/frond/api/protection"
 )
 
 // frond runs the frond that the cluster was built with, and returns what it printed.
@@ -44,6 +46,9 @@ func TestThePrintedCommandJoins(t *testing.T) {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
 		defer cancel()
+		if _, err := shared.Kubectl(ctx, "", "annotate", "nodeidentity", node, protection.AnnotationConfirmDeletion+"="+node); err != nil {
+			t.Log(err) // it never joined
+		}
 		if _, err := shared.Kubectl(ctx, "", "delete", "nodeidentity", node, "--ignore-not-found"); err != nil {
 			t.Error(err)
 		}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -35,12 +36,13 @@ type cloud struct {
 	config     *rest.Config
 	kubeconfig string
 	dir        string
+	running    []*pod // all of the manifests
 }
 
 func newCloud(t *testing.T) *cloud {
 	t.Helper()
 	need(t)
-	bare := &kubetest.Shared{} // nothing was ever installed there
+	bare := &kubetest.Shared{Options: kubetest.Options{Controllers: []string{"namespace-controller"}}} // nothing was ever installed there
 	t.Cleanup(bare.Cleanup)
 	k := bare.Cluster(t)
 	programs, err := toolchain.Ensure(t.Context(), toolchain.Request{Kube: true, Nats: true, Frond: true}, os.Stderr)
@@ -82,6 +84,16 @@ func need(t *testing.T) {
 // run runs a program as the administrator does and returns what it prints; the test ends if it fails.
 func (c *cloud) run(t *testing.T, program string, args ...string) string {
 	t.Helper()
+	out, err := c.try(t, program, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// try is run for a program that may fail; what it said is in the error.
+func (c *cloud) try(t *testing.T, program string, args ...string) (string, error) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, args...)
@@ -90,9 +102,9 @@ func (c *cloud) run(t *testing.T, program string, args ...string) string {
 	cmd.Stderr = &talk
 	out, err := cmd.Output()
 	if err != nil {
-		t.Fatalf("%s %s: %v: %s%s", filepath.Base(program), strings.Join(args, " "), err, out, talk.String())
+		return string(out), fmt.Errorf("%s %s: %w: %s%s", filepath.Base(program), strings.Join(args, " "), err, out, talk.String())
 	}
-	return string(out)
+	return string(out), nil
 }
 
 func (c *cloud) frond(t *testing.T, args ...string) string {
@@ -102,7 +114,11 @@ func (c *cloud) frond(t *testing.T, args ...string) string {
 
 func (c *cloud) kubectl(t *testing.T, args ...string) string {
 	t.Helper()
-	return c.run(t, filepath.Join(filepath.Dir(c.programs.Kube), "kubectl"), args...)
+	return c.run(t, c.kubectlProgram(), args...)
+}
+
+func (c *cloud) kubectlProgram() string {
+	return filepath.Join(filepath.Dir(c.programs.Kube), "kubectl")
 }
 
 // versions are those of all Secrets and ConfigMaps of frond-system.

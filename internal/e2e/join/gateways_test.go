@@ -66,6 +66,9 @@ func (c *cloud) throughTheLeafPort(t *testing.T, d doors) {
 		t.Fatalf("%s: exit %d, %s%s", command, first.code, first.out, first.talk)
 	}
 	before := c.joined(t, node)
+	if spec, ok := before["spec"].(corev1.NodeSpec); !ok || !slices.Contains(spec.Taints, corev1.Taint{Key: "node-role.kubernetes.io/edge", Effect: corev1.TaintEffectNoSchedule}) {
+		t.Errorf("frond init --taint-gateways, and the Node is %+v", before["spec"])
+	}
 	ours, files := m.ours(t, clean), m.files(t)
 	if want := []string{"etc/frond/edgecore.yaml", "etc/systemd/system/edgecore.service", "etc/systemd/system/multi-user.target.wants/edgecore.service"}; !slices.Equal(ours, want) {
 		t.Errorf("it made %q, want %q", ours, want)
@@ -196,7 +199,7 @@ func (c *cloud) wrongHash(t *testing.T, d doors) {
 	made := decoded[token](t, c.frond(t, "token", "create", "-o", "json"))
 	wrong := "sha256:" + strings.Repeat("0", 64)
 	words := strings.Fields(made.JoinCommand)
-	words[len(words)-1] = wrong
+	words[slices.Index(words, "--ca-hash")+1] = wrong
 	command := strings.Join(words, " ") + hollow
 	for _, tt := range []struct {
 		more string

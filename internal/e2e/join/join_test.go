@@ -29,7 +29,7 @@ func (r report) changed() (all []string) {
 // TestFromNothingToAGatewayAndBack is what docs/operations tell a newcomer to do, in their order.
 func TestFromNothingToAGatewayAndBack(t *testing.T) {
 	c := newCloud(t)
-	args := []string{"init", "--hub-url", "tls://hub.example.com:7422,wss://hub.example.com", "-o", "json"}
+	args := []string{"init", "--hub-url", "tls://hub.example.com:7422,wss://hub.example.com", "--taint-gateways", "-o", "json"}
 	first := decoded[report](t, c.frond(t, args...))
 	before := c.versions(t)
 	if len(before) < 8 || !strings.HasPrefix(first.CAHash, "sha256:") {
@@ -49,12 +49,14 @@ func TestFromNothingToAGatewayAndBack(t *testing.T) {
 	if diff := cmp.Diff(before, c.versions(t)); diff != "" {
 		t.Errorf("gateways that join change what frond init made (-before +after):\n%s", diff)
 	}
+	t.Run("a deleted namespace", c.deletedNamespace)
 }
+
+const manifests = "../../../deploy/cloud"
 
 // install applies the manifests and runs what they say.
 func (c *cloud) install(t *testing.T) {
 	t.Helper()
-	const manifests = "../../../deploy/cloud"
 	c.kubectl(t, "apply", "--server-side", "-k", manifests)
 	before := c.kubectl(t, "get", "-k", manifests, "-o", "jsonpath={.items[*].metadata.resourceVersion}")
 	c.kubectl(t, "apply", "--server-side", "-k", manifests)
@@ -69,11 +71,16 @@ func (c *cloud) install(t *testing.T) {
 	for i := range int(*set.Spec.Replicas) {
 		fmt.Fprintf(&hosts, "10.201.0.%d %[2]s-%[3]d.%[2]s.%[4]s.svc\n", 1+i, set.Spec.ServiceName, i, namespace)
 	}
-	all := c.pods(t, c.programs.NatsServer, set.Name, 1, *set.Spec.Replicas, set.Spec.Template, hosts.String())
-	all = append(all, c.pods(t, c.programs.Cloudcore, deployment.Name, 11, *deployment.Spec.Replicas, deployment.Spec.Template, hosts.String())...)
+	c.running = c.pods(t, c.programs.NatsServer, set.Name, 1, *set.Spec.Replicas, set.Spec.Template, hosts.String())
+	c.running = append(c.running, c.pods(t, c.programs.Cloudcore, deployment.Name, 11, *deployment.Spec.Replicas, deployment.Spec.Template, hosts.String())...)
+	c.podsReady(t)
+}
+
+func (c *cloud) podsReady(t *testing.T) {
+	t.Helper()
 	eventually(t, "all pods are ready", func(ctx context.Context) error {
 		var faults []error
-		for _, p := range all {
+		for _, p := range c.running {
 			faults = append(faults, c.ready(ctx, p))
 		}
 		return errors.Join(faults...)

@@ -53,6 +53,7 @@ func (c *cloud) machine(t *testing.T, name string) *machine {
 	}
 	must(t, os.WriteFile(filepath.Join(etc, "hosts"), []byte("127.0.0.1 localhost\n"+front+" hub.example.com\n"), 0o644))
 	must(t, os.WriteFile(filepath.Join(etc, "hostname"), []byte(name+"\n"), 0o644))
+	must(t, os.WriteFile(filepath.Join(etc, "resolv.conf"), nil, 0o644)) // the kubelet makes those of pods from it
 	m := &machine{box: box{
 		name: name, netns: c.name(name), dir: dir, init: true, env: []string{"container=frond"},
 		binds: map[string]string{

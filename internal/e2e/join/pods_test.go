@@ -35,6 +35,10 @@ type pod struct {
 	*process
 	name, address string
 	spec          corev1.PodSpec
+	netns         string
+	program       string
+	hosts         string   // further lines of /etc/hosts
+	reach         []string // how it finds the apiserver; nil before the first start
 }
 
 // pods runs all pods of a template. The first one has the address 10.201.0.FROM.
@@ -42,25 +46,26 @@ func (c *cloud) pods(t *testing.T, program, name string, from int, replicas int3
 	t.Helper()
 	var all []*pod
 	for i := range int(replicas) {
-		p := &pod{name: name + "-" + strconv.Itoa(i), address: fmt.Sprintf("10.201.0.%d", from+i), spec: template.Spec}
+		p := &pod{name: name + "-" + strconv.Itoa(i), address: fmt.Sprintf("10.201.0.%d", from+i), spec: template.Spec, program: program, hosts: hosts}
 		part := "p" + strconv.Itoa(from+i)
+		p.netns = c.name(part)
 		c.pod(part, p.address)
-		c.start(t, p, c.name(part), program, hosts)
+		c.start(t, p)
 		all = append(all, p)
 	}
 	return all
 }
 
 // start runs the one container of a pod: the program is what its image begins with.
-func (c *cloud) start(t *testing.T, p *pod, netns, program, hosts string) {
+func (c *cloud) start(t *testing.T, p *pod) {
 	t.Helper()
 	dir := filepath.Join(c.dir, p.name)
 	must(t, os.MkdirAll(dir, 0o755))
 	hostsFile := filepath.Join(dir, "hosts")
-	must(t, os.WriteFile(hostsFile, []byte("127.0.0.1 localhost\n"+hosts), 0o644))
+	must(t, os.WriteFile(hostsFile, []byte("127.0.0.1 localhost\n"+p.hosts), 0o644))
 	container, security := p.spec.Containers[0], p.spec.SecurityContext
 	b := box{
-		name: p.name, netns: netns, dir: dir, binds: map[string]string{"/etc/hosts": hostsFile, "/entrypoint": program},
+		name: p.name, netns: p.netns, dir: dir, binds: map[string]string{"/etc/hosts": hostsFile, "/entrypoint": p.program},
 		user: fmt.Sprintf("%d:%d", *security.RunAsUser, *security.RunAsGroup), readOnly: *container.SecurityContext.ReadOnlyRootFilesystem,
 	}
 	for _, mount := range container.VolumeMounts {
@@ -68,7 +73,10 @@ func (c *cloud) start(t *testing.T, p *pod, netns, program, hosts string) {
 	}
 	if account := p.spec.ServiceAccountName; account != "" {
 		b.binds[accountFolder] = c.account(t, p, account)
-		b.env = append(b.env, c.reach(t, netns)...)
+		if p.reach == nil {
+			p.reach = c.reach(t, p.netns)
+		}
+		b.env = append(b.env, p.reach...)
 	}
 	var values []string // in pairs, as strings.NewReplacer wants them
 	for _, e := range container.Env {
@@ -202,6 +210,12 @@ func (c *cloud) ready(ctx context.Context, p *pod) error {
 
 // answers asks a URL from inside a part of the network, and says what is wrong if the answer is not 200.
 func (c *cloud) answers(ctx context.Context, part, url string, secure *tls.Config) error {
+	_, err := c.fetch(ctx, part, url, secure)
+	return err
+}
+
+// fetch is answers that returns the answer.
+func (c *cloud) fetch(ctx context.Context, part, url string, secure *tls.Config) (string, error) {
 	transport := &http.Transport{
 		DisableKeepAlives: true, TLSClientConfig: secure,
 		DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
@@ -210,16 +224,16 @@ func (c *cloud) answers(ctx context.Context, part, url string, secure *tls.Confi
 	}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
-		return err
+		return "", err
 	}
 	response, err := transport.RoundTrip(request)
 	if err != nil {
-		return err
+		return "", err
 	}
 	defer func() { _ = response.Body.Close() }()
+	body, err := io.ReadAll(response.Body)
 	if response.StatusCode != http.StatusOK {
-		body, _ := io.ReadAll(response.Body)
-		return fmt.Errorf("%d %s", response.StatusCode, body)
+		return "", fmt.Errorf("%d %s", response.StatusCode, body)
 	}
-	return nil
+	return string(body), err
 }

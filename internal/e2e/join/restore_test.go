@@ -1,0 +1,110 @@
+package join_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// deletedNamespace loses the namespace of Frond, with all keys and the hub's streams, and restores it from a backup. A gateway that had
+// joined gets its changes again, with the key that it has.
+func (c *cloud) deletedNamespace(t *testing.T) {
+	t.Helper()
+	const node = "pump-10"
+	c.gateway(node, "10.201.0.104", 7422)
+	m := c.machine(t, node)
+	command := strings.TrimSpace(c.frond(t, "token", "create", "--node", node, "--print-join-command"))
+	if out := m.shell(t, command+hollow); out.code != 0 {
+		t.Fatalf("%s: exit %d, %s%s", command, out.code, out.out, out.talk)
+	}
+	before := c.joined(t, node)
+	c.runsAt(t, m, "before")
+	passphrase, file := filepath.Join(c.dir, "passphrase"), filepath.Join(c.dir, "frond.backup")
+	must(t, os.WriteFile(passphrase, []byte("correct horse battery staple\n"), 0o600))
+	c.frond(t, "backup", "create", "--file", file, "--passphrase-file", passphrase)
+
+	c.deleteConfirmed(t)
+	for _, p := range c.running { // nothing is left of them, nor of their volumes
+		p.stop(t)
+		must(t, os.RemoveAll(filepath.Join(c.dir, p.name, "volumes")))
+	}
+	if out, err := c.try(t, c.programs.Frond, "token", "create", "--print-join-command"); err == nil || !strings.Contains(err.Error(), "not installed") {
+		t.Errorf("with nothing left: %s, %v", out, err)
+	}
+	c.linkIs(t, node, 0)
+
+	c.frond(t, "backup", "restore", "--file", file, "--passphrase-file", passphrase)
+	c.kubectl(t, "apply", "--server-side", "-k", manifests)
+	for _, p := range c.running {
+		c.start(t, p)
+	}
+	c.podsReady(t)
+	c.linkIs(t, node, 1)
+	c.runsAt(t, m, "after")
+	if diff := cmp.Diff(before, c.joined(t, node)); diff != "" {
+		t.Errorf("it is not the gateway that it was (-before +restored):\n%s", diff)
+	}
+}
+
+// linkIs waits until a gateway's link is up (1) or down (0), by its own word.
+func (c *cloud) linkIs(t *testing.T, node string, state int) {
+	t.Helper()
+	want := fmt.Sprintf("\nfrond_link_up %d\n", state)
+	eventually(t, node+" says"+strings.TrimSuffix(want, "\n"), func(ctx context.Context) error {
+		metrics, err := c.fetch(ctx, node, "http://127.0.0.1:10281/metrics", nil)
+		if err == nil && !strings.Contains(metrics, want) {
+			return errors.New("it does not")
+		}
+		return err
+	})
+}
+
+// deleteConfirmed deletes the namespace as an administrator does: kubectl says what is to be confirmed, and how.
+func (c *cloud) deleteConfirmed(t *testing.T) {
+	t.Helper()
+	out, err := c.try(t, c.kubectlProgram(), "delete", "namespace", namespace)
+	if err == nil {
+		t.Fatalf("it was deleted without a confirmation: %s", out)
+	}
+	command := regexp.MustCompile(`kubectl annotate \S+ \S+ \S+`).FindString(err.Error())
+	if command == "" {
+		t.Fatalf("it does not say how to confirm: %v", err)
+	}
+	c.kubectl(t, strings.Fields(command)[1:]...)
+	c.kubectl(t, "delete", "namespace", namespace) // waits until it is gone
+}
+
+// runsAt has a pod run on a gateway, which takes that the cloud's change gets there and the gateway's answer back.
+func (c *cloud) runsAt(t *testing.T, m *machine, name string) {
+	t.Helper()
+	defer func() {
+		if t.Failed() {
+			out := m.shell(t, "frond edge get pods; frond edge describe pod "+name)
+			t.Logf("on the gateway: %s%s", out.out, out.talk)
+		}
+	}()
+	no := false
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{
+		NodeName: m.name, AutomountServiceAccountToken: &no, Containers: []corev1.Container{{Name: "c", Image: "pause"}},
+	}}
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
+	_, _ = c.kube.CoreV1().ServiceAccounts(metav1.NamespaceDefault).Create(t.Context(), account, metav1.CreateOptions{}) // the second time it is there
+	_, err := c.kube.CoreV1().Pods(metav1.NamespaceDefault).Create(t.Context(), pod, metav1.CreateOptions{})
+	must(t, err)
+	eventually(t, "pod "+name+" runs", func(ctx context.Context) error {
+		now, err := c.kube.CoreV1().Pods(metav1.NamespaceDefault).Get(ctx, name, metav1.GetOptions{})
+		if err == nil && now.Status.Phase != corev1.PodRunning {
+			return fmt.Errorf("its status is %+v", now.Status)
+		}
+		return err
+	})
+}
