@@ -17,9 +17,9 @@
 //
 // controllers/desired publishes what each node should have, controllers/reports applies what nodes say,
 // controllers/nodes keeps their leases, controllers/scopes decides what components at a node may watch,
-// controllers/csrs which certificates a node gets. controllers/holds waits for a word before what looks like a mass delete,
+// controllers/csrs which certificates a node gets. controllers/evictions deletes pods of protected namespaces from gateways. controllers/holds waits for a word before what looks like a mass delete,
 // controllers/autonomy keeps pods of a node that is away, controllers/ports gives each node a port. deploy/rbac is what cloudcore
-// may do, deploy/crd are the kinds.
+// may do, deploy/crd are the kinds, deploy/policy keeps the control plane off gateways and its keys from being deleted by mistake.
 //
 // cloud/gateway is the apiserver's and Prometheus' way to nodes: HTTP CONNECT and a few paths of metrics, over tunnels.
 //
@@ -30,7 +30,8 @@
 //
 // cloud is cloudcore put together, internal/edgenode is edgecore put together; cmd holds the programs.
 //
-// internal/install makes the keys, certificates and configuration of a cluster, for `frond init`, and tokens to join with.
+// internal/install makes the keys, certificates and configuration of a cluster, for `frond init`, and tokens to join with. internal/backup
+// saves and restores them, for `frond backup`.
 //
 // internal/devcluster makes all of it real on one machine, for `frond dev` and for internal/e2e; internal/toolchain
 // builds the Kubernetes control plane, containerd and the rest from modules (tools/…); internal/kubetest starts a
