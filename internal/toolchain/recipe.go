@@ -109,7 +109,9 @@ func suiteRecipe() recipe {
 	return recipe{
 		name: nameSuite, module: "tools/conformance/suite", inputs: []string{"tools/conformance/suite"}, keep: 2,
 		ldflags: stripped, stamps: []string{stampKube},
-		packages: []string{"./e2e", "k8s.io/kubernetes/test/images/agnhost", "github.com/onsi/ginkgo/v2/ginkgo"},
+		packages: []string{
+			"./e2e", "k8s.io/kubernetes/test/images/agnhost", "k8s.io/sample-apiserver", "github.com/onsi/ginkgo/v2/ginkgo",
+		},
 	}
 }
 

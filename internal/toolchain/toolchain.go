@@ -47,11 +47,13 @@ type Paths struct {
 	Cloudcore    string
 	Edgecore     string
 	Frond        string
-	E2E          string   // Kubernetes' end-to-end tests (tools/conformance/suite)
-	Ginkgo       string   // runs them in parallel
-	Agnhost      string   // the program of most test images
-	TestImages   string   // a registry of test images; pause and tools lie beside it
-	Images       []string // tars for `ctr images import`: ImagePause, ImageTools, ImageHTTP
+	E2E          string // Kubernetes' end-to-end tests (tools/conformance/suite)
+	Ginkgo       string // runs them in parallel
+	Agnhost      string // the program of most test images
+	// SampleAPIServer is upstream's aggregated API for tests.
+	SampleAPIServer string
+	TestImages      string   // a registry of test images; pause and tools lie beside it
+	Images          []string // tars for `ctr images import`: ImagePause, ImageTools, ImageHTTP
 }
 
 // Names of the images in Paths.Images. Use them with imagePullPolicy IfNotPresent or Never: no registry has them.
@@ -299,6 +301,7 @@ func pathsOf(entries map[string]string) Paths {
 		p.E2E = filepath.Join(dir, "e2e")
 		p.Ginkgo = filepath.Join(dir, "ginkgo")
 		p.Agnhost = filepath.Join(dir, "agnhost")
+		p.SampleAPIServer = filepath.Join(dir, "sample-apiserver")
 	}
 	if dir, ok := entries[nameTestImages]; ok {
 		p.TestImages = filepath.Join(dir, "testimages")

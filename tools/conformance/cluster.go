@@ -21,37 +21,44 @@ import (
 )
 
 const (
-	gateway = "edge-1"
-	// registryAddress is on the loopback of the gateway's own network.
+	// registryAddress is on the loopback of each gateway's own network.
 	registryAddress = "127.0.0.1:5000"
 	upstreamImages  = "registry.k8s.io"
 )
 
-// A testbed is a cluster of one gateway, with a registry of test images beside its containerd.
+// A testbed is a cluster of gateways, with a registry of test images beside each one's containerd.
 type testbed struct {
 	*devcluster.Cluster
-	registry *exec.Cmd // nil if it is not this process's to stop
+	registries []*exec.Cmd // those that are this process's to stop
 }
 
-// start returns a testbed also with an error, if part of it is there.
-func (o options) start(ctx context.Context, paths toolchain.Paths, talk io.Writer) (*testbed, error) {
+// grow starts a testbed, or adds gateways to it. With an error part of it may be there.
+func (o options) grow(ctx context.Context, bed *testbed, gateways int, paths toolchain.Paths, talk io.Writer) error {
 	cluster, err := devcluster.Up(ctx, devcluster.Options{
 		Dir:  clusterDir(o.dir),
-		Spec: devcluster.Spec{Edges: 1, Cloudcores: 2, Hubs: 1, Runtime: devcluster.Containerd, Services: true, Kubernetes: o.kubernetes},
+		Spec: devcluster.Spec{Edges: gateways, Cloudcores: 2, Hubs: 1, Runtime: devcluster.Containerd, Services: true, Kubernetes: o.kubernetes},
 		Talk: talk, Programs: func(context.Context, devcluster.Spec) (toolchain.Paths, error) { return paths, nil },
 	})
-	if cluster == nil {
-		return nil, fmt.Errorf("start the cluster: %w", err)
+	if cluster != nil {
+		bed.Cluster = cluster
 	}
-	bed := &testbed{Cluster: cluster}
 	if err != nil {
-		return bed, fmt.Errorf("start the cluster: %w", err)
+		return fmt.Errorf("start the cluster: %w", err)
 	}
-	if err := cluster.MirrorRegistry(gateway, upstreamImages, registryAddress); err != nil {
-		return bed, err
+	for i := range cluster.Spec().Edges { // an earlier run may have kept more than are needed
+		gateway := fmt.Sprintf("edge-%d", i+1)
+		if err := cluster.MirrorRegistry(gateway, upstreamImages, registryAddress); err != nil {
+			return err
+		}
+		registry, err := o.startRegistry(ctx, cluster, gateway, paths, talk)
+		if err != nil {
+			return err
+		}
+		if registry != nil {
+			bed.registries = append(bed.registries, registry)
+		}
 	}
-	bed.registry, err = o.startRegistry(ctx, cluster, paths, talk)
-	return bed, err
+	return nil
 }
 
 // kubernetes is the version of the cluster's API server.
@@ -90,17 +97,20 @@ func (b *testbed) stop(ctx context.Context, talk io.Writer) {
 	const grace = 2 * time.Minute // containers of a busy gateway take their time
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 	defer cancel()
-	if b.registry != nil {
-		_ = syscall.Kill(-b.registry.Process.Pid, syscall.SIGTERM) // gone, or about to
-		_ = b.registry.Wait()
+	for _, registry := range b.registries {
+		_ = syscall.Kill(-registry.Process.Pid, syscall.SIGTERM) // gone, or about to
+		_ = registry.Wait()
+	}
+	if b.Cluster == nil {
+		return
 	}
 	if err := b.Down(ctx, true); err != nil {
 		fmt.Fprintln(talk, "conformance: remove the cluster:", err)
 	}
 }
 
-// startRegistry returns when images can be pulled. It runs until the cluster is stopped; what an earlier run has kept is used again.
-func (o options) startRegistry(ctx context.Context, cluster *devcluster.Cluster, paths toolchain.Paths, talk io.Writer) (*exec.Cmd, error) {
+// startRegistry returns when images can be pulled. It runs until the cluster is stopped; nil: one that an earlier run has kept is used again.
+func (o options) startRegistry(ctx context.Context, cluster *devcluster.Cluster, gateway string, paths toolchain.Paths, talk io.Writer) (*exec.Cmd, error) {
 	if _, err := cluster.FromEdge(ctx, gateway, "http://"+registryAddress+"/v2/"); err == nil {
 		return nil, nil
 	}
@@ -124,7 +134,7 @@ func (o options) startRegistry(ctx context.Context, cluster *devcluster.Cluster,
 	if line, err := bufio.NewReader(stdout).ReadString('\n'); err != nil { // it has ended
 		return nil, errors.Join(fmt.Errorf("the registry of test images ended: %q", line), cmd.Wait())
 	}
-	fmt.Fprintln(talk, "test images are ready")
+	fmt.Fprintln(talk, "test images are ready on", gateway)
 	return cmd, nil
 }
 
@@ -137,6 +147,7 @@ func (o options) registryCommand(ctx context.Context, paths toolchain.Paths) ([]
 	if o.subset {
 		return append(args, "-tools", filepath.Join(beside, "tools")), nil
 	}
+	args = append(args, "-sample-apiserver", paths.SampleAPIServer, "-etcd", paths.Kube)
 	packages := filepath.Join(o.dir, "packages")
 	if out, err := exec.CommandContext(ctx, paths.TestImages, "-fetch", "-packages", packages).CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("get the packages of test images: %w: %s", err, bytes.TrimSpace(out))

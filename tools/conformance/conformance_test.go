@@ -18,8 +18,23 @@ func TestRules_FirstMatchCounts(t *testing.T) {
 	if _, not := reasonFor(r.NotApplicable, "[sig-api-machinery] Watchers should observe [Conformance]"); !not {
 		t.Error("a test of the apiserver alone is to be run on gateways")
 	}
+	if reason, not := reasonFor(r.NotApplicable, "[sig-api-machinery] Aggregator Should be able to [Conformance]"); not {
+		t.Errorf("a test in which the apiserver calls a pod is not run: %s", reason)
+	}
 	if reason, not := reasonFor(r.NotApplicable, "[sig-node] Pods should be updated [Conformance]"); not {
 		t.Errorf("a test of the kubelet is not run: %s", reason)
+	}
+}
+
+func TestRules_PassesBeginWithOneGateway(t *testing.T) {
+	r := rules{TwoGateways: []rule{mustRule(t, "B$")}}
+	got := r.passes([]string{"B", "A", "C"})
+	want := []pass{{gateways: 1, tests: []string{"A", "C"}}, {gateways: 2, tests: []string{"B"}}}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(pass{})); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if got := r.passes([]string{"A"}); len(got) != 1 {
+		t.Errorf("two gateways for tests that need one: %v", got)
 	}
 }
 

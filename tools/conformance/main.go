@@ -92,23 +92,25 @@ func (o options) run(ctx context.Context, stdout, stderr io.Writer) (bool, error
 	if err := store.open(what); err != nil {
 		return false, err
 	}
-	bed, err := o.start(ctx, paths, stderr)
-	if bed != nil && !o.keep {
+	what.Frond = treeVersion(ctx)
+	bed := &testbed{}
+	if !o.keep {
 		defer bed.stop(ctx, stderr)
 	}
-	if err != nil {
-		return false, err
-	}
-	if what.Kubernetes, err = bed.kubernetes(ctx); err != nil {
-		return false, err
-	}
-	what.Frond = treeVersion(ctx)
-	if err := store.describe(what); err != nil {
-		return false, err
-	}
-	s := suite{paths: paths, options: o, store: store, kubeconfig: bed.Kubeconfig(), out: stderr}
-	if err := s.run(ctx, chosen); err != nil {
-		return false, err
+	for _, p := range rules.passes(chosen) {
+		if err := o.grow(ctx, bed, p.gateways, paths, stderr); err != nil {
+			return false, err
+		}
+		if what.Kubernetes, err = bed.kubernetes(ctx); err != nil {
+			return false, err
+		}
+		if err := store.describe(what); err != nil {
+			return false, err
+		}
+		s := suite{paths: paths, options: o, store: store, kubeconfig: bed.Kubeconfig(), out: stderr}
+		if err := s.run(ctx, p.tests); err != nil {
+			return false, err
+		}
 	}
 	return printSummary(stdout, store, rules, tests, chosen)
 }

@@ -24,6 +24,8 @@ type pageData struct {
 	Skipped []pageTest
 	Missing []string
 	Reasons []pageReason
+	// TwoGateways are tests that were run on two.
+	TwoGateways []string
 }
 
 type pageGroup struct {
@@ -88,6 +90,11 @@ func newPage(i info, results map[string]result, r rules) pageData {
 	}
 	for _, reason := range slices.Sorted(maps.Keys(s.reasons)) {
 		p.Reasons = append(p.Reasons, pageReason{reason, len(s.reasons[reason])})
+	}
+	for _, t := range i.Tests {
+		if _, two := reasonFor(r.TwoGateways, t); two {
+			p.TwoGateways = append(p.TwoGateways, plain(t))
+		}
 	}
 	return p
 }

@@ -17,16 +17,24 @@ var applicability []byte
 //go:embed subset.txt
 var subset string
 
-// rules say which tests are not run, and why some of those that are run are expected to fail.
+// rules say which tests are not run, which need two gateways, and why some of those that are run are expected to fail.
 type rules struct {
 	NotApplicable []rule `json:"notApplicable"`
+	TwoGateways   []rule `json:"twoGateways"`
 	KnownFailures []rule `json:"knownFailures"`
 }
 
+// rule is about the tests whose name matches Test and not Except, which may be empty. Both are regular expressions.
 type rule struct {
-	Test    string `json:"test"` // regular expression on the name of a test
-	Reason  string `json:"reason"`
-	pattern *regexp.Regexp
+	Test   string `json:"test"`
+	Except string `json:"except"`
+	Reason string `json:"reason"`
+
+	pattern, exception *regexp.Regexp
+}
+
+func (r rule) matches(test string) bool {
+	return r.pattern.MatchString(test) && (r.exception == nil || !r.exception.MatchString(test))
 }
 
 func loadRules() (rules, error) {
@@ -34,7 +42,7 @@ func loadRules() (rules, error) {
 	if err := yaml.UnmarshalStrict(applicability, &r); err != nil {
 		return r, fmt.Errorf("read applicability.yaml: %w", err)
 	}
-	if err := errors.Join(compileRules(r.NotApplicable), compileRules(r.KnownFailures)); err != nil {
+	if err := errors.Join(compileRules(r.NotApplicable), compileRules(r.TwoGateways), compileRules(r.KnownFailures)); err != nil {
 		return r, fmt.Errorf("read applicability.yaml: %w", err)
 	}
 	return r, nil
@@ -45,6 +53,11 @@ func compileRules(list []rule) error {
 		pattern, err := regexp.Compile(list[i].Test)
 		if err != nil {
 			return err
+		}
+		if list[i].Except != "" {
+			if list[i].exception, err = regexp.Compile(list[i].Except); err != nil {
+				return err
+			}
 		}
 		if list[i].Reason == "" {
 			return fmt.Errorf("%s has no reason", list[i].Test)
@@ -57,7 +70,7 @@ func compileRules(list []rule) error {
 // reasonFor returns the reason of the first rule that a test matches.
 func reasonFor(list []rule, test string) (string, bool) {
 	for _, r := range list {
-		if r.pattern.MatchString(test) {
+		if r.matches(test) {
 			return r.Reason, true
 		}
 	}
@@ -93,4 +106,23 @@ func subsetOf(tests []string) ([]string, error) {
 		chosen = append(chosen, name)
 	}
 	return chosen, nil
+}
+
+// pass is tests that are run on the same number of gateways.
+type pass struct {
+	gateways int
+	tests    []string
+}
+
+// passes splits tests by how many gateways they need, the fewest first.
+func (r rules) passes(tests []string) []pass {
+	one, two := pass{gateways: 1}, pass{gateways: 2}
+	for _, t := range tests {
+		if _, needs := reasonFor(r.TwoGateways, t); needs {
+			two.tests = append(two.tests, t)
+		} else {
+			one.tests = append(one.tests, t)
+		}
+	}
+	return slices.DeleteFunc([]pass{one, two}, func(p pass) bool { return len(p.tests) == 0 })
 }

@@ -216,4 +216,5 @@ exclude (
 tool (
 	github.com/onsi/ginkgo/v2/ginkgo
 	k8s.io/kubernetes/test/images/agnhost
+	k8s.io/sample-apiserver
 )

@@ -88,7 +88,30 @@ func images(ctx context.Context, src sources) ([]image, error) {
 			config: v1.Config{Entrypoint: []string{"/agnhost"}, Cmd: []string{"test-webserver"}, Env: []string{searchPath}},
 		})
 	}
-	return list, nil
+	aggregated, err := aggregatedImages(src)
+	if err != nil {
+		return nil, err
+	}
+	return append(list, aggregated...), nil
+}
+
+// aggregatedImages are an aggregated API and its store, where their programs are named.
+func aggregatedImages(src sources) ([]image, error) {
+	if src.sampleAPIServer == "" {
+		return nil, nil
+	}
+	server, err := layerOf([]file{{name: "sample-apiserver", from: src.sampleAPIServer, mode: 0o755}, {name: "tmp", dir: true, mode: 0o1777}})
+	if err != nil {
+		return nil, err
+	}
+	etcd, err := layerOf([]file{{name: "usr/local/bin/etcd", from: src.etcd, mode: 0o755}, {name: "tmp", dir: true, mode: 0o1777}})
+	if err != nil {
+		return nil, err
+	}
+	return []image{
+		{name: e2e + "sample-apiserver:1.29.2", layers: []v1.Layer{server}, config: v1.Config{Entrypoint: []string{"/sample-apiserver"}, Env: []string{searchPath}}},
+		{name: "etcd:3.7.0-0", layers: []v1.Layer{etcd}, config: v1.Config{Entrypoint: []string{"etcd"}, Env: []string{searchPath}}},
+	}, nil
 }
 
 // agnhostFiles are what tests expect of this image beside its program.

@@ -2,7 +2,7 @@
 //
 //	testimages -listen 127.0.0.1:5000 -blobs DIR -agnhost FILE -pause FILE -packages DIR
 //
-// agnhost is upstream's program, compiled from its module. The programs that tests call in shells (bash, coreutils, curl, dig, …) are
+// agnhost is upstream's program, compiled from its module, as -sample-apiserver and -etcd are. The programs that tests call in shells (bash, coreutils, curl, dig, …) are
 // packages of Debian, which apt-get downloads into DIR once; where that is not wanted, -tools names Frond's own small programs instead.
 // The registry is meant to be a containerd mirror of registry.k8s.io: images have the names and tags that upstream's have. It ends on
 // SIGINT or SIGTERM.
@@ -38,6 +38,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 	flags.StringVar(&src.agnhost, "agnhost", "", "upstream's agnhost")
 	flags.StringVar(&src.pause, "pause", "", "the program pause")
 	flags.StringVar(&src.packages, "packages", "", "folder for Debian packages, downloaded if it is empty")
+	flags.StringVar(&src.sampleAPIServer, "sample-apiserver", "", "upstream's aggregated API for tests; empty: its image and that of etcd are left out")
+	flags.StringVar(&src.etcd, "etcd", "", "a program that is etcd under that name")
 	flags.StringVar(&src.tools, "tools", "", "the program tools, instead of packages")
 	blobs := flags.String("blobs", "", "folder for what images are made of; it is made if need be")
 	fetch := flags.Bool("fetch", false, "download the packages and end")

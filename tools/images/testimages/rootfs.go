@@ -18,7 +18,7 @@ import (
 )
 
 // sources are where images are made of.
-type sources struct{ agnhost, pause, packages, tools string }
+type sources struct{ agnhost, pause, packages, tools, sampleAPIServer, etcd string }
 
 // debianPackages are what tests call in shells. apt-get adds what they depend on.
 func debianPackages() []string {

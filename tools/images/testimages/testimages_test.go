@@ -38,13 +38,15 @@ func TestImages_HaveWhatTestsCall(t *testing.T) {
 	defer server.Close()
 	address := strings.TrimPrefix(server.URL, "http://")
 	pause := filepath.Join(dir, "pause")
-	if err := push(t.Context(), address, sources{agnhost: pause, pause: pause, tools: filepath.Join(dir, "tools")}); err != nil {
+	if err := push(t.Context(), address, sources{agnhost: pause, pause: pause, tools: filepath.Join(dir, "tools"), sampleAPIServer: pause, etcd: pause}); err != nil {
 		t.Fatal(err)
 	}
 	for image, want := range map[string][]string{
-		"e2e-test-images/busybox:1.37.0-2": {"bin -> usr/bin", "usr/bin/sh -> tools"},
-		"e2e-test-images/agnhost:2.66.1":   {"agnhost", "agnhost-2 -> agnhost", "localhost.crt", "etc/group"},
-		"e2e-test-images/kitten:1.8":       {"agnhost", "data.json", "etc/os-release"},
+		"e2e-test-images/busybox:1.37.0-2":        {"bin -> usr/bin", "usr/bin/sh -> tools"},
+		"e2e-test-images/agnhost:2.66.1":          {"agnhost", "agnhost-2 -> agnhost", "localhost.crt", "etc/group"},
+		"e2e-test-images/sample-apiserver:1.29.2": {"sample-apiserver"},
+		"etcd:3.7.0-0":               {"usr/local/bin/etcd"},
+		"e2e-test-images/kitten:1.8": {"agnhost", "data.json", "etc/os-release"},
 	} {
 		have := files(t, address+"/"+image)
 		for _, f := range want {
