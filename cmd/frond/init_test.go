@@ -4,9 +4,15 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"maps"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -260,6 +266,41 @@ func TestInit_TaintGateways(t *testing.T) {
 			t.Errorf("frond init %s is not kept: %s", tt.flag, out)
 		}
 	}
+}
+
+// A cluster that says another version of itself is installed all the same, with a warning.
+func TestInit_WarnsOfAnUntestedKubernetes(t *testing.T) {
+	i := newInstallation(t)
+	if r := report(t, i.must("init", "--dry-run", "--hub-url", "tls://hub.example.com:7422", "-o", "json")); slices.ContainsFunc(r.Warnings, aboutVersion) {
+		t.Errorf("warns of the version that is tested: %q", r.Warnings)
+	}
+	config := shared.Cluster(t).Config()
+	target, err := url.Parse(config.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := httputil.NewSingleHostReverseProxy(target)
+	if proxy.Transport, err = rest.TransportFor(config); err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/version" {
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = io.WriteString(w, `{"major": "1", "minor": "30", "gitVersion": "v1.30.2"}`)
+			return
+		}
+		proxy.ServeHTTP(w, r)
+	}))
+	defer server.Close()
+	i.file = kubeconfigOf(t, &rest.Config{Host: server.URL})
+	r := report(t, i.must("init", "--dry-run", "--hub-url", "tls://hub.example.com:7422", "-o", "json"))
+	if !slices.ContainsFunc(r.Warnings, aboutVersion) {
+		t.Errorf("no warning of Kubernetes 1.30: %q", r.Warnings)
+	}
+}
+
+func aboutVersion(warning string) bool {
+	return strings.Contains(warning, "Frond is tested with Kubernetes")
 }
 
 func TestInitCompletesWhatIsHalfDone(t *testing.T) {
