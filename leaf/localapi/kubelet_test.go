@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -121,10 +122,15 @@ func TestRegister(t *testing.T) {
 	for name, protobuf := range encodings() {
 		t.Run(name, func(t *testing.T) {
 			g := newGateway(t, true)
+			var posts atomic.Int32
 			g.cloud.online(func(w http.ResponseWriter, r *http.Request) {
 				var n corev1.Node
 				if r.Method != http.MethodPost || json.NewDecoder(r.Body).Decode(&n) != nil || n.Kind != "Node" {
 					notFound(w, r)
+					return
+				}
+				if made := posts.Add(1); made > 1 {
+					answerStatus(w, http.StatusConflict, metav1.StatusReasonAlreadyExists)
 					return
 				}
 				n.UID, n.ResourceVersion = "node-uid", "55"
@@ -178,6 +184,50 @@ func TestRegisterAgain(t *testing.T) {
 	l, err := nodes.List(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=" + node})
 	if err != nil || len(l.Items) != 1 {
 		t.Errorf("the node is not listed before the first attach: %v", err)
+	}
+}
+
+// TestRegister_NodeThatWasDeletedInKubernetes: the cloud keeps the objects of a deleted Node for ten minutes, the Node among them, and a
+// gateway that joins again meanwhile gets them. Its kubelet registers once, so the Node must be made then.
+func TestRegister_NodeThatWasDeletedInKubernetes(t *testing.T) {
+	g := newGateway(t, true)
+	kept := newNode()
+	kept.UID, kept.ResourceVersion = "deleted-uid", "3"
+	g.deliver(kept)
+	nodes := g.client(true).CoreV1().Nodes()
+	for when, refuse := range map[string]func(w http.ResponseWriter, r *http.Request){
+		"offline": nil,
+		"the Node is there": func(w http.ResponseWriter, _ *http.Request) {
+			answerStatus(w, http.StatusConflict, metav1.StatusReasonAlreadyExists)
+		},
+	} {
+		if g.cloud.offline(); refuse != nil {
+			g.cloud.online(refuse)
+		}
+		if _, err := nodes.Create(t.Context(), newNode(), metav1.CreateOptions{}); !apierrors.IsAlreadyExists(err) {
+			t.Errorf("%s: %v", when, err)
+		}
+		if got, err := nodes.Get(t.Context(), node, metav1.GetOptions{}); err != nil || got.UID != "deleted-uid" {
+			t.Errorf("%s: %v, %+v", when, err, got)
+		}
+	}
+	g.cloud.online(func(w http.ResponseWriter, r *http.Request) {
+		var n corev1.Node
+		if r.Method != http.MethodPost || json.NewDecoder(r.Body).Decode(&n) != nil {
+			notFound(w, r)
+			return
+		}
+		n.UID, n.ResourceVersion = "new-uid", "55"
+		answer(w, http.StatusCreated, n)
+	})
+	if made, err := nodes.Create(t.Context(), newNode(), metav1.CreateOptions{}); err != nil || made.UID != "new-uid" {
+		t.Fatalf("create: %v, %+v", err, made)
+	}
+	if _, err := nodes.PatchStatus(t.Context(), node, []byte(`{"status":{"conditions":[{"type":"Ready","status":"True"}]}}`)); err != nil {
+		t.Fatal(err)
+	}
+	if r := g.sent.all(); len(r) != 1 || r[0].UID != "new-uid" || r[0].Version != "55" {
+		t.Errorf("reports: %+v", r)
 	}
 }
 

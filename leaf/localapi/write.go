@@ -63,8 +63,12 @@ func (e *endpoint) Create(ctx context.Context, obj runtime.Object, _ rest.Valida
 		return nil, err
 	}
 	defer release()
-	if _, err := e.objects.Get(key); err == nil {
-		return nil, apierrors.NewAlreadyExists(e.r.gvr.GroupResource(), key.Name)
+	var revision uint64
+	if held, err := e.objects.Get(key); err == nil {
+		if e.r.home == inMemory || len(opts.DryRun) > 0 {
+			return nil, apierrors.NewAlreadyExists(e.r.gvr.GroupResource(), key.Name)
+		}
+		revision = held.Revision
 	}
 	if len(opts.DryRun) > 0 {
 		return obj, nil
@@ -76,7 +80,7 @@ func (e *endpoint) Create(ctx context.Context, obj runtime.Object, _ rest.Valida
 		m.SetUID(types.UID(uuid.NewString()))
 		return e.save(ctx, key, obj, stamp{})
 	}
-	return e.register(ctx, key, obj)
+	return e.register(ctx, key, obj, revision)
 }
 
 // validate refuses a write that the cloud would refuse as invalid.
@@ -91,8 +95,9 @@ func (e *endpoint) validate(key wire.Key, next, last runtime.Object) error {
 }
 
 // register creates the node's own Node or CSINode. The cloud decides when it can be asked; otherwise the object begins its
-// life here, is reported, and gets its UID when the cloud delivers it.
-func (e *endpoint) register(ctx context.Context, key wire.Key, obj runtime.Object) (runtime.Object, error) {
+// life here, is reported, and gets its UID when the cloud delivers it. One that the store holds already, at a revision other than 0, may
+// have been deleted in Kubernetes, as the cloud keeps the objects of a deleted Node for a while: only the cloud can replace it.
+func (e *endpoint) register(ctx context.Context, key wire.Key, obj runtime.Object, revision uint64) (runtime.Object, error) {
 	made := e.r.object()
 	posted := e.typed(obj)
 	if err := e.r.disown(posted); err != nil {
@@ -101,12 +106,14 @@ func (e *endpoint) register(ctx context.Context, key wire.Key, obj runtime.Objec
 	err := e.s.call(ctx, "POST", e.r.path(e.r.key(key.Namespace, "")), posted, made)
 	switch {
 	case err == nil:
-		return e.adopt(ctx, key, made)
+		return e.adopt(ctx, key, made, revision)
+	case revision != 0:
+		return nil, apierrors.NewAlreadyExists(e.r.gvr.GroupResource(), key.Name)
 	case apierrors.IsAlreadyExists(err):
 		if getErr := e.s.call(ctx, "GET", e.r.path(key), nil, made); getErr != nil {
 			return nil, getErr
 		}
-		if _, putErr := e.adopt(ctx, key, made); putErr != nil {
+		if _, putErr := e.adopt(ctx, key, made, 0); putErr != nil {
 			return nil, putErr
 		}
 		return nil, err // the client reads it then, and reconciles
@@ -124,7 +131,7 @@ func (e *endpoint) typed(obj runtime.Object) runtime.Object {
 }
 
 // adopt puts what the cloud gave into the store without reporting it back.
-func (e *endpoint) adopt(ctx context.Context, key wire.Key, obj runtime.Object) (runtime.Object, error) {
+func (e *endpoint) adopt(ctx context.Context, key wire.Key, obj runtime.Object, revision uint64) (runtime.Object, error) {
 	m, err := meta.Accessor(obj)
 	if err != nil {
 		return nil, err
@@ -133,8 +140,7 @@ func (e *endpoint) adopt(ctx context.Context, key wire.Key, obj runtime.Object) 
 	if err != nil {
 		return nil, err
 	}
-	none := uint64(0)
-	entry, err := e.objects.Put(ctx, key, data, &none)
+	entry, err := e.objects.Put(ctx, key, data, &revision)
 	if errors.Is(err, store.ErrConflict) { // it has been delivered meanwhile, which is as good
 		entry, err = e.objects.Get(key)
 	}

@@ -50,7 +50,7 @@ type (
 	listed struct{ Node, State, Key string }
 )
 
-// throughTheLeafPort is the life of a gateway: the printed command, once more, a reboot, a reset, and once more.
+// throughTheLeafPort is the life of a gateway: the printed command, once more, a reboot, a reset, once more, and a new start.
 func (c *cloud) throughTheLeafPort(t *testing.T, d doors) {
 	t.Helper()
 	const node = "pump-7"
@@ -104,6 +104,17 @@ func (c *cloud) throughTheLeafPort(t *testing.T, d doors) {
 
 	t.Log("it is stopped and joined a third time")
 	c.leave(t, m, node, clean)
+	c.joinAgain(t, m, node)
+}
+
+// joinAgain joins a gateway whose Node was deleted a moment ago: the cloud still keeps what it had, and its Node is made all the same.
+func (c *cloud) joinAgain(t *testing.T, m *machine, node string) {
+	t.Helper()
+	command := strings.TrimSpace(c.frond(t, "token", "create", "--node", node, "--print-join-command"))
+	if out := m.shell(t, command+hollow); out.code != 0 {
+		t.Fatalf("%s: exit %d, %s%s", command, out.code, out.out, out.talk)
+	}
+	c.joined(t, node)
 }
 
 // leave resets a gateway and looks at what is left, here and in the cloud.
