@@ -3,10 +3,12 @@ package evictions
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
+	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -25,6 +27,9 @@ const (
 	// recheckAfter is when a pod on a node that is no gateway, or not this replica's, is looked at again: the node may become one, or the
 	// replica its owner. Protected namespaces hold few pods, so this costs nothing.
 	recheckAfter = 10 * time.Second
+	// evictBurst pods of a node are evicted at once, then one each evictEvery. The controller of an evicted pod creates another, which the
+	// scheduler may bind to the same gateway again. A pod that waits for its eviction is not published meanwhile.
+	evictBurst, evictEvery = 5, 30 * time.Second
 
 	// reasonEvicted is the reason of the Event on the Node.
 	reasonEvicted = "ProtectedPodEvicted"
@@ -48,6 +53,9 @@ type Evictor struct {
 	evicted   prometheus.Counter
 	log       *zap.Logger
 	queue     controllers.Queue[client.ObjectKey]
+
+	mu       sync.Mutex
+	limiters map[string]*rate.Limiter // guarded by mu; by node, of those that a pod was evicted from
 }
 
 // New makes an Evictor. Objects must serve Pods and Nodes; warn tells people of a node and must not block; metrics may be nil.
@@ -55,7 +63,7 @@ func New(protected controllers.ProtectedNamespaces, objects cache.Cache, owns fu
 	warn func(node, reason, message string), metrics prometheus.Registerer, log *zap.Logger,
 ) *Evictor {
 	e := &Evictor{
-		protected: protected, objects: objects, owns: owns, remove: remove, warn: warn, log: log,
+		protected: protected, objects: objects, owns: owns, remove: remove, warn: warn, log: log, limiters: map[string]*rate.Limiter{},
 		evicted: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "frond_protected_pods_evicted_total", Help: "Pods of protected namespaces that were bound to a gateway and have been deleted.",
 		}),
@@ -109,7 +117,22 @@ func (e *Evictor) reconcile(ctx context.Context, key client.ObjectKey) error {
 		e.queue.AddAfter(key, recheckAfter)
 		return nil
 	}
+	if !e.limiterOf(node.Name).Allow() {
+		e.queue.AddAfter(key, evictEvery)
+		return nil
+	}
 	return e.evict(ctx, pod)
+}
+
+func (e *Evictor) limiterOf(node string) *rate.Limiter {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	limiter := e.limiters[node]
+	if limiter == nil {
+		limiter = rate.NewLimiter(rate.Every(evictEvery), evictBurst)
+		e.limiters[node] = limiter
+	}
+	return limiter
 }
 
 func (e *Evictor) evict(ctx context.Context, pod *corev1.Pod) error {

@@ -3,6 +3,7 @@ package evictions_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -134,4 +135,38 @@ func TestEvictor_DeletesProtectedPodsFromGateways(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// TestEvictor_LimitsTheRateOfANode: whatever creates pods on one gateway again and again, deletions stay few, and other gateways are served.
+func TestEvictor_LimitsTheRateOfANode(t *testing.T) {
+	w := newWorld(t)
+	edge := map[string]string{identity.EdgeLabel: ""}
+	busy, quiet := w.node("busy-owned", edge), w.node("quiet-owned", edge)
+	const pods, burst = 7, 5
+	for i := range pods {
+		w.pod(w.protected, fmt.Sprintf("pod-%d", i), busy)
+	}
+	left := func() int {
+		list, err := w.client.CoreV1().Pods(w.protected).List(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(list.Items)
+	}
+	kubetest.Eventually(t, 20*time.Second, func() error {
+		if n := left(); n != pods-burst {
+			return fmt.Errorf("%d pods are left, want %d", n, pods-burst)
+		}
+		return nil
+	})
+	w.pod(w.protected, "elsewhere", quiet)
+	kubetest.Eventually(t, 20*time.Second, func() error {
+		if _, err := w.client.CoreV1().Pods(w.protected).Get(t.Context(), "elsewhere", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+			return errors.Join(errors.New("the pod of another gateway is there"), err)
+		}
+		return nil
+	})
+	if n := left(); n != pods-burst {
+		t.Errorf("%d pods are left after the burst, want %d", n, pods-burst)
+	}
 }
