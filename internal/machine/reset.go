@@ -87,11 +87,17 @@ func (m Machine) Remove() error {
 			return fmt.Errorf("unmount %s, which a pod may still use: %w", mount, err)
 		}
 	}
-	if err := os.RemoveAll(m.Dir); err != nil {
+	// A folder that is a mount of its own, such as a data partition, stays, empty.
+	if err := os.RemoveAll(m.Dir); err != nil && !(errors.Is(err, unix.EBUSY) && empty(m.Dir)) {
 		return fmt.Errorf("remove %s: %w", m.Dir, err)
 	}
 	if err := os.Remove(m.Config); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove the configuration: %w", err)
 	}
 	return nil
+}
+
+func empty(dir string) bool {
+	entries, err := os.ReadDir(dir)
+	return err == nil && len(entries) == 0
 }
