@@ -1,48 +1,98 @@
-// Package frond is Kubernetes for gateways behind bad networks, carried by NATS JetStream. It holds no code: this is the
-// tour, one paragraph a room. DESIGN.md in docs/ is the whole story.
+// Package frond is Kubernetes for gateways behind NAT and unreliable networks, carried by NATS JetStream. It contains no code:
+// this comment is a tour of the packages, grouped by task. docs/DESIGN.md has the whole design.
 //
-// api holds what others may rely on: wire (object keys, messages, payloads of calls), config (the files of cloudcore
-// and edgecore), identity (the NodeIdentity, tokens, what a link shows), apps (the NodeGroup) and inspect (what frond status
-// prints).
+// # API
 //
-// streams is the wire: subjects, streams, consumers, the envelope, and the loops that publish, deliver and report. It
-// alone knows NATS subjects.
+// The packages below api are what others may rely on.
 //
-// streams/tunnel carries byte streams from the cloud to a node: a dialer and a net.Listener over NATS subjects.
+//   - [github.com/frond-edge/frond/api/wire]: object keys, messages, payloads of calls
+//   - [github.com/frond-edge/frond/api/config]: the configuration files of cloudcore and edgecore
+//   - [github.com/frond-edge/frond/api/identity]: the NodeIdentity, tokens, what a link shows
+//   - [github.com/frond-edge/frond/api/apps]: the NodeGroup
+//   - [github.com/frond-edge/frond/api/inspect]: the output of frond status
 //
-// leaf is the NATS server inside a node and its link to the hub. leaf/store keeps the node's objects in the leaf's own
-// JetStream, sealed by leaf/store/seal where they are secret; leaf/localapi serves them as a Kubernetes API, to the kubelet and to pods; leaf/access judges who may what.
+// # Wire protocol
 //
-// edged is the upstream kubelet, pointed at the local API. edged/hollow is a container runtime without containers.
+//   - [github.com/frond-edge/frond/streams]: subjects, streams, consumers, the envelope, and the loops that publish, deliver
+//     and report; no other package knows NATS subjects
+//   - [github.com/frond-edge/frond/streams/tunnel]: byte streams from the cloud to a node: a dialer and a net.Listener over
+//     NATS subjects
 //
-// controllers/desired publishes what each node should have, controllers/reports applies what nodes say,
-// controllers/nodes keeps their leases, controllers/scopes decides what components at a node may watch,
-// controllers/csrs which certificates a node gets. controllers/evictions deletes pods of protected namespaces from gateways. controllers/holds waits for a word before what looks like a mass delete,
-// controllers/autonomy keeps pods of a node that is away, controllers/ports gives each node a port. deploy/rbac is what cloudcore
-// may do, deploy/crd are the kinds, deploy/policy keeps the control plane off gateways and its keys from being deleted by mistake.
+// # Gateway
 //
-// cloud/gateway is the apiserver's and Prometheus' way to nodes: HTTP CONNECT and a few paths of metrics, over tunnels.
+//   - [github.com/frond-edge/frond/leaf]: the NATS server inside a node, and its link to the hub
+//   - [github.com/frond-edge/frond/leaf/store]: the node's objects, kept in the leaf's own JetStream
+//   - [github.com/frond-edge/frond/leaf/store/seal]: encrypts the secret objects of the store
+//   - [github.com/frond-edge/frond/leaf/localapi]: serves the stored objects as a Kubernetes API, to the kubelet and to pods
+//   - [github.com/frond-edge/frond/leaf/access]: authenticates and authorizes the callers of the local API
+//   - [github.com/frond-edge/frond/edged]: the upstream kubelet, pointed at the local API
+//   - [github.com/frond-edge/frond/edged/hollow]: a container runtime without containers
+//   - [github.com/frond-edge/frond/internal/enrol]: a gateway's side of its identity: key, enrolment, renewal, time
+//   - [github.com/frond-edge/frond/internal/machine]: checks a machine and turns it into a gateway, for frond join;
+//     deploy/systemd has its unit
 //
-// cloud/identity decides who comes in: it answers the hub about links, records gateways' keys, and closes the links of who may
-// not stay. cloud/inspect answers frond status and frond sync.
+// # Controllers
 //
-// internal/hubconf writes the configuration of the hub's servers; internal/hubconf/hubtest runs such a hub in a test.
+//   - [github.com/frond-edge/frond/controllers/desired]: publishes the desired state of each node
+//   - [github.com/frond-edge/frond/controllers/reports]: applies the reports of nodes
+//   - [github.com/frond-edge/frond/controllers/nodes]: renews the leases of nodes
+//   - [github.com/frond-edge/frond/controllers/scopes]: decides which resources the components on a node may watch
+//   - [github.com/frond-edge/frond/controllers/csrs]: decides which certificates a node gets
+//   - [github.com/frond-edge/frond/controllers/evictions]: deletes pods of protected namespaces from gateways
+//   - [github.com/frond-edge/frond/controllers/holds]: reports suspected mass deletions, which wait for confirmation
+//   - [github.com/frond-edge/frond/controllers/autonomy]: keeps the pods of a disconnected node from eviction
+//   - [github.com/frond-edge/frond/controllers/ports]: allocates a port for each node
+//   - [github.com/frond-edge/frond/deploy/rbac]: cloudcore's permissions
+//   - [github.com/frond-edge/frond/deploy/crd]: the custom resource definitions
+//   - [github.com/frond-edge/frond/deploy/policy]: admission policies that keep the control plane off gateways and its keys
+//     from accidental deletion
 //
-// cloud is cloudcore put together, internal/edgenode is edgecore put together; cmd holds the programs.
+// # Cloud
 //
-// internal/install makes the keys, certificates and configuration of a cluster, for `frond init`, and tokens to join with. internal/backup
-// saves and restores them, for `frond backup`.
+//   - [github.com/frond-edge/frond/cloud/identity]: admits gateways: answers the hub about links, records gateways' keys,
+//     closes the links of gateways that are no longer admitted
+//   - [github.com/frond-edge/frond/cloud/gateway]: connects the apiserver and Prometheus to nodes: HTTP CONNECT and a few
+//     metrics paths, over tunnels
+//   - [github.com/frond-edge/frond/cloud/inspect]: answers frond status and frond sync
 //
-// internal/devcluster makes all of it real on one machine, for `frond dev` and for internal/e2e; internal/toolchain
-// builds the Kubernetes control plane, containerd and the rest from modules (tools/…); internal/kubetest starts a
-// control plane for tests, internal/await waits in them; internal/devcluster/pki makes Kubernetes' certificates. loadtest measures. internal/lifecycle,
-// internal/program, internal/logging, internal/splice, internal/health, internal/certs, internal/hostaddr and internal/buildinfo
-// are small and shared.
+// # Programs
 //
-// internal/enrol is a gateway's side of its identity: key, enrolment, renewal, time. internal/machine checks a machine and makes it a
-// gateway, for `frond join`; deploy/systemd has its unit.
+// The programs are in cmd.
 //
-// internal/faults breaks a devcluster by a seeded plan and judges what each node went through, from what internal/history
-// wrote down; internal/crash kills a process between two steps, internal/powercut is a
-// disk that loses what was not synced. internal/attacks tries what a stolen gateway may try.
+//   - [github.com/frond-edge/frond/cloud]: assembles cloudcore
+//   - [github.com/frond-edge/frond/internal/edgenode]: assembles edgecore
+//   - [github.com/frond-edge/frond/internal/install]: makes the keys, certificates and configuration of a cluster for frond
+//     init, and join tokens
+//   - [github.com/frond-edge/frond/internal/backup]: saves and restores them, for frond backup
+//   - [github.com/frond-edge/frond/internal/hubconf]: writes the configuration of the hub's servers
+//   - [github.com/frond-edge/frond/internal/hubconf/hubtest]: runs such a hub in a test
+//
+// Small packages with several users:
+//
+//   - [github.com/frond-edge/frond/internal/lifecycle]: starts and stops parts in order
+//   - [github.com/frond-edge/frond/internal/program]: the command line of cloudcore and edgecore
+//   - [github.com/frond-edge/frond/internal/logging]: the one logger of a process, and the bridge from libraries' loggers
+//   - [github.com/frond-edge/frond/internal/splice]: joins two byte streams
+//   - [github.com/frond-edge/frond/internal/health]: serves /metrics, /livez and /readyz
+//   - [github.com/frond-edge/frond/internal/certs]: the TLS side of Frond's listeners
+//   - [github.com/frond-edge/frond/internal/hostaddr]: adds addresses to the machine, for listeners
+//   - [github.com/frond-edge/frond/internal/buildinfo]: the version of the binary
+//
+// # Development and tests
+//
+//   - [github.com/frond-edge/frond/internal/devcluster]: runs a complete cluster on one machine, for frond dev and the
+//     end-to-end tests
+//   - [github.com/frond-edge/frond/internal/devcluster/pki]: makes the certificates of its Kubernetes
+//   - [github.com/frond-edge/frond/internal/e2e]: the end-to-end tests
+//   - [github.com/frond-edge/frond/internal/toolchain]: builds the Kubernetes control plane, containerd and other tools from
+//     the modules below tools
+//   - [github.com/frond-edge/frond/internal/kubetest]: starts a control plane for tests
+//   - [github.com/frond-edge/frond/internal/await]: waits in tests
+//   - [github.com/frond-edge/frond/loadtest]: measures
+//   - [github.com/frond-edge/frond/internal/faults]: breaks a development cluster by a seeded plan and checks what happened
+//     to each node
+//   - [github.com/frond-edge/frond/internal/history]: the record of each gateway's past that this check reads
+//   - [github.com/frond-edge/frond/internal/crash]: kills a process between two steps
+//   - [github.com/frond-edge/frond/internal/powercut]: a disk that loses what was not synced
+//   - [github.com/frond-edge/frond/internal/attacks]: attempts what a stolen gateway may attempt
 package frond

@@ -14,7 +14,7 @@ import (
 
 // The defaults of Config's durations.
 const (
-	// Three missed pings of 5 s find a half-open link after 13 to 18 s (measured; nats.md §4). Both ends need it.
+	// Three missed pings of 5 s find a half-open link after 13 to 18 s (measured). Both ends need it.
 	defaultPing = 5 * time.Second
 	// A round trip each 5 s that fails for 25 s leaves 5 s of the promised 30 for closing the link.
 	defaultProbeInterval = 5 * time.Second

@@ -32,9 +32,9 @@ func options(cfg Config) *server.Options {
 		JetStreamMaxStore:      cfg.MaxStore,
 		JetStreamConcurrentIOs: ioThreads,
 		StoreDir:               cfg.Dir,
-		SyncAlways:             true, // an ack means that a power cut does not take it back: 0.4 ms here, nats.md §6
+		SyncAlways:             true, // an acked write survives a power cut, at the cost of one sync (measured 0.4 ms)
 	}
-	o.LeafNode.Compression.Mode = server.CompressionOff // advisories: faults-and-attacks.md §4
+	o.LeafNode.Compression.Mode = server.CompressionOff // had a panic before authentication (CVE-2026-29785)
 	o.LeafNode.DialTimeout = cfg.DialTimeout
 	// The link supervisor dials again long before. This is the net below it.
 	o.LeafNode.ReconnectInterval = 2 * cfg.RedialMax

@@ -18,7 +18,7 @@ type Burst struct {
 const (
 	burstPod    = "burst"
 	burstConfig = "burst-config"
-	// burstAim and burstPeer: issue 2 and the reference on the peer.
+	// burstAim and burstPeer are deliveries per second: the target, and what was measured with KubeEdge.
 	burstAim  = 2000
 	burstPeer = "31"
 )

@@ -59,7 +59,7 @@ type Size struct {
 	QuietTime time.Duration // before each stage: what starting a cluster stirred up settles
 }
 
-// Full is what the numbers of issue 2 ask for.
+// Full is the size of the runs in docs/operations/numbers.md.
 func Full() Size {
 	return Size{
 		Updates: 300, Burst: 1000, Rounds: 5, FanNodes: 20, FanOut: 200, Pods: 30,

@@ -182,8 +182,8 @@ func (c *Calls) reject(msg *nats.Msg, result, reason string) {
 	}
 }
 
-// serve answers one call. The subject alone says who asks; the answer goes to that node's own inbox or nowhere, since a
-// reply subject is the asker's free choice (nats.md §5).
+// serve answers one call. The subject alone says who asks; the answer goes to that node's own inbox or nowhere, since the
+// asker chooses the reply subject and nats-server does not check it.
 func (c *Calls) serve(ctx context.Context, msg *nats.Msg) {
 	node, err := parseCall(msg.Subject)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// publishTimeout bounds one publish, its retries included: longer than the election of a stream leader (4–9 s, nats.md).
+// publishTimeout bounds one publish, its retries included: longer than the election of a stream leader (4 to 9 s).
 const publishTimeout = 15 * time.Second
 
 // Publisher writes the desired state of nodes into the hub's stream. It keeps no state; any number may run.

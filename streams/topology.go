@@ -207,8 +207,8 @@ func persist(ctx context.Context, request func(context.Context) error) error {
 }
 
 // nodeConsumer is the consumer that delivers to one node what comes after sequence. It lives in the memory of one
-// server: the truth is the cursor at the edge, so losing it costs one attach (nats.md §1: 75 MB per 1,000 nodes, where a
-// replicated one costs a Raft group each).
+// server: the truth is the cursor at the edge, so losing it costs one attach. 1,000 of them take 75 MB; a
+// replicated one would cost a Raft group each.
 func nodeConsumer(name, filter string, sequence uint64, window int) jetstream.ConsumerConfig {
 	return jetstream.ConsumerConfig{
 		Durable: name, Description: "Delivers the desired state of one node", FilterSubject: filter,

@@ -134,7 +134,7 @@ func (e *Engine) Start(ctx context.Context) error {
 }
 
 const (
-	// A lost race is decided after one more round trip; a hub without a leader needs seconds (nats.md §1).
+	// A lost race is decided after one more round trip; a stream without a leader needs 4 to 9 s to elect one.
 	retryFirst = 20 * time.Millisecond
 	retryMost  = 5 * time.Second
 	// awayMost bounds the pause of what waits for the members alone: nobody is asked meanwhile, and an election that took seconds

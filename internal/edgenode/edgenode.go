@@ -42,7 +42,7 @@ const (
 	healthyLease = 40 * time.Second
 	// probeTimeout bounds one round trip of the link's watchdog.
 	probeTimeout = 5 * time.Second
-	// openTimeout bounds opening the store: 500 objects take 4 ms on the measured disk (ux-and-libraries §5).
+	// openTimeout bounds opening the store: 500 objects take 4 ms on the measured disk.
 	openTimeout = 2 * time.Minute
 )
 

@@ -109,7 +109,7 @@ func (c *Cluster) controllers(binary string, options Options) error {
 	}
 	return c.run(binary, "kube-controller-manager", append([]string{
 		"--kubeconfig=" + kubeconfig, "--leader-elect=false", "--secure-port=0",
-		"--kube-api-qps=1000", "--kube-api-burst=2000", // the defaults delay all controllers by 5 s (dev-cluster.md §5)
+		"--kube-api-qps=1000", "--kube-api-burst=2000", // the defaults delay all controllers by 5 s
 		"--service-account-private-key-file=" + c.path("sa.key"), "--root-ca-file=" + c.path("ca.crt"),
 		"--controllers=" + strings.Join(options.Controllers, ","),
 	}, options.ControllerFlags...)...)

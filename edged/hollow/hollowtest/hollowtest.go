@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	// callTimeout is what containers-here.md §9 asks tests to allow a busy machine.
+	// callTimeout allows for a busy machine on which a real runtime is slow.
 	callTimeout = 30 * time.Second
 	pollEvery   = 20 * time.Millisecond
 )
