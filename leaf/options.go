@@ -34,7 +34,7 @@ func options(cfg Config) *server.Options {
 		StoreDir:               cfg.Dir,
 		SyncAlways:             true, // an acked write survives a power cut, at the cost of one sync (measured 0.4 ms)
 	}
-	o.LeafNode.Compression.Mode = server.CompressionOff // had a panic before authentication (CVE-2026-29785)
+	o.LeafNode.Compression.Mode = server.CompressionOff // its decoder runs before authentication, where it once had a panic
 	o.LeafNode.DialTimeout = cfg.DialTimeout
 	// The link supervisor dials again long before. This is the net below it.
 	o.LeafNode.ReconnectInterval = 2 * cfg.RedialMax
