@@ -274,6 +274,9 @@ func TestPolicies_DeletionNeedsAConfirmation(t *testing.T) {
 	for _, name := range []string{install.SettingsName, install.CloudcoreName, install.BundleName} {
 		objects = append(objects, object{"configmaps", identity.Namespace, name, "-n frond-system "})
 	}
+	if err := expect(p.delete("nodeidentities."+identity.Group, "", "gw-9"), "frond node revoke gw-9"); err != nil {
+		t.Error(err)
+	}
 	for _, tt := range objects {
 		command := "kubectl " + tt.flag + "annotate " + tt.resource + " " + tt.name + " frond.io/confirm-deletion=" + tt.name
 		if err := expect(p.delete(tt.resource, tt.ns, tt.name), command); err != nil {

@@ -3,7 +3,6 @@ package evictions
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -21,7 +20,8 @@ import (
 )
 
 const (
-	workers               = 2
+	// workers is one, so that no two evictions take the same token.
+	workers               = 1
 	retryFirst, retryMost = 100 * time.Millisecond, 10 * time.Second
 	deleteTimeout         = 10 * time.Second
 	// recheckAfter is when a pod on a node that is no gateway, or not this replica's, is looked at again: the node may become one, or the
@@ -53,9 +53,8 @@ type Evictor struct {
 	evicted   prometheus.Counter
 	log       *zap.Logger
 	queue     controllers.Queue[client.ObjectKey]
-
-	mu       sync.Mutex
-	limiters map[string]*rate.Limiter // guarded by mu; by node, of those that a pod was evicted from
+	// limiters are by node, of those that a pod was evicted from. Only the worker uses them.
+	limiters map[string]*rate.Limiter
 }
 
 // New makes an Evictor. Objects must serve Pods and Nodes; warn tells people of a node and must not block; metrics may be nil.
@@ -117,16 +116,15 @@ func (e *Evictor) reconcile(ctx context.Context, key client.ObjectKey) error {
 		e.queue.AddAfter(key, recheckAfter)
 		return nil
 	}
-	if !e.limiterOf(node.Name).Allow() {
+	limiter := e.limiterOf(node.Name)
+	if pod.DeletionTimestamp == nil && limiter.Tokens() < 1 {
 		e.queue.AddAfter(key, evictEvery)
 		return nil
 	}
-	return e.evict(ctx, pod)
+	return e.evict(ctx, pod, limiter)
 }
 
 func (e *Evictor) limiterOf(node string) *rate.Limiter {
-	e.mu.Lock()
-	defer e.mu.Unlock()
 	limiter := e.limiters[node]
 	if limiter == nil {
 		limiter = rate.NewLimiter(rate.Every(evictEvery), evictBurst)
@@ -135,7 +133,8 @@ func (e *Evictor) limiterOf(node string) *rate.Limiter {
 	return limiter
 }
 
-func (e *Evictor) evict(ctx context.Context, pod *corev1.Pod) error {
+// evict deletes a pod. Only a pod that was there, and that nobody had deleted, takes a token: no other comes in its place.
+func (e *Evictor) evict(ctx context.Context, pod *corev1.Pod, limiter *rate.Limiter) error {
 	ctx, cancel := context.WithTimeout(ctx, deleteTimeout)
 	defer cancel()
 	node, name := pod.Spec.NodeName, pod.Namespace+"/"+pod.Name
@@ -145,6 +144,9 @@ func (e *Evictor) evict(ctx context.Context, pod *corev1.Pod) error {
 	case err != nil:
 		e.log.Warn("pod of a protected namespace not evicted, trying again", zap.String("node", node), zap.String("pod", name), zap.Error(err))
 		return fmt.Errorf("delete pod %s: %w", name, err)
+	}
+	if pod.DeletionTimestamp == nil {
+		limiter.Allow()
 	}
 	e.evicted.Inc()
 	e.log.Warn("pod of a protected namespace evicted from a gateway", zap.String("node", node), zap.String("pod", name))

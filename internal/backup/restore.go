@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/api/protection"
 	"github.com/frond-edge/frond/internal/install"
 )
 
@@ -88,7 +89,7 @@ func Restore(ctx context.Context, cfg *rest.Config, c Content, o Options, now ti
 		return r, err
 	}
 	if !o.DryRun {
-		if err := k.ensureNamespace(ctx); err != nil {
+		if err := k.ensureNamespace(ctx, c.Created); err != nil {
 			return r, err
 		}
 	}
@@ -217,8 +218,10 @@ func (c clients) apply(ctx context.Context, o *unstructured.Unstructured) error 
 	return nil
 }
 
-func (c clients) ensureNamespace(ctx context.Context) error {
-	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: identity.Namespace}}
+func (c clients) ensureNamespace(ctx context.Context, saved time.Time) error {
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+		Name: identity.Namespace, Annotations: map[string]string{protection.AnnotationLastBackup: saved.UTC().Format(time.RFC3339)},
+	}}
 	_, err := c.kube.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{FieldManager: install.FieldOwner})
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("make the namespace %s: %w", identity.Namespace, err)
