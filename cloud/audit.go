@@ -56,7 +56,7 @@ func newAudit(owns func(string) bool, truth census, resync func(string) error, t
 	a := &audit{
 		owns: owns, truth: truth, resync: resync, tell: tell, log: log, nodes: map[string]*suspicion{},
 		compared: counter("compared_total", "Heartbeats whose census was compared with what the stream holds."),
-		differed: counter("differences_total", "Nodes found twice in a row to hold other objects than the stream, and told to attach for everything."),
+		differed: counter("differences_total", "Nodes whose objects differed from the stream twice in a row, and that were asked for a full resync."),
 	}
 	metrics.MustRegister(a.compared, a.differed)
 	return a
@@ -86,7 +86,7 @@ func (a *audit) beat(node string, beat wire.Beat, epoch string, now time.Time) {
 	}
 	if a.strike(node, now) {
 		a.differed.Inc()
-		a.log.Warn("node holds other objects than the cloud, told to attach for everything", zap.String("node", node),
+		a.log.Warn("node holds other objects than the cloud, full resync requested", zap.String("node", node),
 			zap.Int("objects", beat.Census.Objects), zap.Int("wanted", want.Objects), zap.Uint64("seq", upTo))
 		a.tell(node, "AuditDifference", "The gateway's store differs from what the cloud holds for it; it is compared object by object and repaired.")
 		if err := a.resync(node); err != nil {

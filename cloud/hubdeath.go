@@ -138,12 +138,12 @@ func (d *deaths) announce(ctx context.Context, died <-chan string) error {
 		case server := <-died:
 			nodes, err := d.nodes(ctx)
 			if err != nil {
-				d.log.Warn("nodes not told who died", zap.String("who", server), zap.Error(err))
+				d.log.Warn("nodes not notified of a failure", zap.String("who", server), zap.Error(err))
 				continue
 			}
-			d.log.Info("telling nodes who died", zap.String("who", server), zap.Int("nodes", len(nodes)))
+			d.log.Info("notifying nodes of a failure", zap.String("who", server), zap.Int("nodes", len(nodes)))
 			if err := d.tellAll(ctx, server, nodes); err != nil {
-				d.log.Warn("nodes not told who died", zap.String("who", server), zap.Error(err))
+				d.log.Warn("nodes not notified of a failure", zap.String("who", server), zap.Error(err))
 			}
 		}
 	}

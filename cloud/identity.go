@@ -97,8 +97,8 @@ func (i *identities) shut(node string) string {
 // Revoked is identity.Told.
 func (i *identities) Revoked(node string) {
 	if i.owns(node) {
-		i.warn(node, "IdentityRevoked", "The node was revoked: its keys are nobody for ever, and its links are closed. It stays out "+
-			"until it joins with a token that names it (frond token create --node).")
+		i.warn(node, "IdentityRevoked", "The node was revoked: its keys are rejected and its links are closed. "+
+			"It can join again with a token issued for this node (frond token create --node).")
 	}
 	i.look(node)
 }
@@ -182,7 +182,7 @@ func (i *identities) handlers(ofNodes map[string]streams.CallHandler) map[string
 	for verb, handle := range ofNodes {
 		all[verb] = func(ctx context.Context, node string, request []byte) (any, error) {
 			if len(validation.IsDNS1123Subdomain(node)) > 0 {
-				return nil, errors.New("this is for nodes: who asks has no identity yet")
+				return nil, errors.New("only nodes can call this: the caller has no identity yet")
 			}
 			return handle(ctx, node, request)
 		}

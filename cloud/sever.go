@@ -29,7 +29,7 @@ func newSeverer(m <-chan missed, kick func(context.Context, string, uint64) (boo
 	s := &severer{
 		missed: m, kick: kick, died: died, log: log,
 		severed: prometheus.NewCounter(prometheus.CounterOpts{
-			Namespace: "frond", Name: "replica_connections_closed_total", Help: "Hub connections of cloudcores that stopped without a word, closed by this one.",
+			Namespace: "frond", Name: "replica_connections_closed_total", Help: "Hub connections of failed cloudcore replicas that this replica closed.",
 		}),
 	}
 	metrics.MustRegister(s.severed)

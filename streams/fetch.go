@@ -82,7 +82,7 @@ func keys(gone map[*mark]time.Time) map[*mark]struct{} {
 func (d *Delivery) impatient(gone map[*mark]time.Time) {
 	for m, since := range gone {
 		if time.Since(since) > goneFor {
-			d.log.Warn("a large object was replaced and its successor did not come, attaching for everything", zap.String("subject", m.subject))
+			d.log.Warn("a large object was replaced and its successor did not come, resyncing", zap.String("subject", m.subject))
 			d.Resync()
 			clear(gone) // asked for once more in a while, if it still stands
 			return

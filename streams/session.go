@@ -97,5 +97,5 @@ func (d *Delivery) asked() bool {
 var (
 	errServerDied  = errors.New("a server of the hub, or a cloudcore, is gone")
 	errLinkChanged = errors.New("the link changed")
-	errResync      = errors.New("the cloud asks to attach for everything")
+	errResync      = errors.New("the cloud requests a full resync")
 )

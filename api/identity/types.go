@@ -60,7 +60,7 @@ type NodeIdentity struct {
 //
 // +kubebuilder:object:generate=true
 type NodeIdentitySpec struct {
-	// Key is the public nkey, "U…", that is the node now; "" is nobody.
+	// Key is the public nkey, "U…", that is the node now; "" is rejected.
 	//
 	// +kubebuilder:validation:Pattern=`^(U[A-Z2-7]{55})?$`
 	Key string `json:"key,omitempty"`
@@ -73,7 +73,7 @@ type NodeIdentitySpec struct {
 	Issued metav1.Time `json:"issued,omitzero"`
 	// Expires is when Key stops being enough for the link; within the policy's window after that it may still be renewed.
 	Expires metav1.Time `json:"expires,omitzero"`
-	// Revoked are keys that are nobody for ever, under any name. Keys of a node that was revoked are added here.
+	// Revoked are keys that are rejected permanently, under any name. Keys of a node that was revoked are added here.
 	//
 	// +kubebuilder:validation:MaxItems=1024
 	// +kubebuilder:validation:items:Pattern=`^U[A-Z2-7]{55}$`

@@ -224,7 +224,7 @@ func (g *Gateway) tellWhy(ctx context.Context, near net.Conn, why error) {
 	}
 	cert, err := tls.LoadX509KeyPair(g.cfg.Direct.CertFile, g.cfg.Direct.KeyFile)
 	if err != nil {
-		g.log.Error("nobody is told why a node is not reached", zap.Error(err))
+		g.log.Error("cannot answer why a node is not reached", zap.Error(err))
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, tellTimeout)

@@ -85,7 +85,7 @@ type Gateway struct {
 // New makes a gateway. judge decides who may read metrics; it may be nil if cfg.ScrapeAddress is empty.
 func New(cfg Config, nodes Nodes, addresses Addresses, tunnels Tunnels, judge Judge, registerer prometheus.Registerer, log *zap.Logger) (*Gateway, error) {
 	if cfg.ScrapeAddress != "" && judge == nil {
-		return nil, errors.New("gateway: nobody judges who may read metrics")
+		return nil, errors.New("gateway: no authorizer for metrics")
 	}
 	return &Gateway{
 		cfg: cfg, nodes: nodes, addresses: addresses, tunnels: tunnels, judge: judge, metrics: newMetrics(registerer), log: log,

@@ -59,7 +59,7 @@ type input struct {
 	who identity.Credential
 	// record of the node; nil is unknown.
 	record *Record
-	// revoked says that the key is nobody for ever.
+	// revoked reports whether the key is rejected permanently.
 	revoked bool
 	// token is the one that was shown, nil if there is none of that id; secret is what was said after the dot.
 	token  *identity.Token

@@ -39,7 +39,7 @@ func (e *Enforcer) court(ctx context.Context, node string, now time.Time) court 
 func (c court) standing(key func(*Record) string) (Reason, error) {
 	record := c.records.Of(c.node)
 	why := standing(record, key(record), c.records.Revoked(key(record)), c.now)
-	if why == "" || why == ReasonRevokedKey { // a key that was revoked is nobody for ever
+	if why == "" || why == ReasonRevokedKey { // a revoked key is rejected permanently
 		return why, nil
 	}
 	is, err := c.live()

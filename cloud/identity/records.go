@@ -136,7 +136,7 @@ func (r *Records) Holder(key string) string {
 	return r.holders[key]
 }
 
-// Revoked says that a key is nobody for ever.
+// Revoked reports whether a key is rejected permanently.
 func (r *Records) Revoked(key string) bool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()

@@ -282,7 +282,7 @@ func (r *Registrar) mayTake(ctx context.Context, object *identity.NodeIdentity, 
 	return nil
 }
 
-// revoked says that a key is nobody for ever: by all records as they are known here, and by this one as it is.
+// revoked reports whether a key is rejected permanently: by all records as they are known here, and by this one as it is.
 func (r *Registrar) revoked(object *identity.NodeIdentity, key string) bool {
 	return r.records.Revoked(key) || object != nil && slices.Contains(object.Spec.Revoked, key)
 }
@@ -305,7 +305,7 @@ func (r *Registrar) use(ctx context.Context, secret *corev1.Secret, token *ident
 	return nil
 }
 
-// record writes the key. The keys that it takes the place of are nobody for ever, else a token that they have used would bring them
+// record writes the key. The keys that it replaces are rejected permanently, else a token that they have used would bring them
 // back.
 func (r *Registrar) record(ctx context.Context, object *identity.NodeIdentity, req identity.EnrolRequest) (time.Time, error) {
 	fresh := object == nil

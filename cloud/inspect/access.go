@@ -27,7 +27,7 @@ func Rules() []rbacv1.PolicyRule {
 type access struct{ kube kubernetes.Interface }
 
 // errWho says that a request shows no valid credentials.
-var errWho = errors.New("who are you? Show a client certificate or a token of this Kubernetes cluster")
+var errWho = errors.New("authentication required: use a client certificate or a token of this Kubernetes cluster")
 
 // errMayNot says that the user lacks a right.
 var errMayNot = errors.New("forbidden")

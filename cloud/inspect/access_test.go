@@ -128,9 +128,9 @@ func TestKubernetesDecidesWhoSeesWhat(t *testing.T) {
 		code int
 		says string
 	}{
-		"nobody":                          {stranger, api.PathNodes, 401, "who are you"},
-		"nobody, an unknown node":         {stranger, api.PathNodes + "/nobody", 401, "who are you"},
-		"a made up token":                 {lie, api.PathNodes, 401, "who are you"},
+		"nobody":                          {stranger, api.PathNodes, 401, "authentication required"},
+		"nobody, an unknown node":         {stranger, api.PathNodes + "/nobody", 401, "authentication required"},
+		"a made up token":                 {lie, api.PathNodes, 401, "authentication required"},
 		"an administrator":                {cluster.Config(), api.PathNodes, 200, w.node},
 		"an administrator, one node":      {cluster.Config(), one, 200, `"owner":"owner of ` + w.node},
 		"an administrator, its objects":   {cluster.Config(), one + api.PathObjects, 200, `"objects":[]`},

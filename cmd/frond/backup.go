@@ -25,7 +25,7 @@ const (
 func newBackup() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "backup",
-		Short: "Save and restore the authority, the keys and who each gateway is, in one encrypted file",
+		Short: "Back up and restore the CA, the keys and the gateways' identities in one encrypted file",
 	}
 	cmd.AddCommand(newBackupCreate(), newBackupRestore())
 	return cmd

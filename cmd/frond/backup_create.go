@@ -38,13 +38,13 @@ func newBackupCreate() *cobra.Command {
 	b := &backupCreate{}
 	cmd := &cobra.Command{
 		Use:   "create --file FILE",
-		Short: "Save the authority, the keys and who each gateway is, in one encrypted file",
-		Long: `Save what frond init cannot make again, in one encrypted file: the authority, the keys and certificates of the hub and of cloudcore,
-what was chosen at installation, and the NodeIdentity of each gateway. Objects of users, bootstrap tokens and the hub's streams are not
-in it.
+		Short: "Back up the CA, the keys and the gateways' identities in one encrypted file",
+		Long: `Back up what frond init cannot recreate, in one encrypted file: the CA, the keys and certificates of the hub and of cloudcore, the
+choices made at installation, and the NodeIdentity of each gateway. It does not contain other objects, bootstrap tokens or the hub's
+streams.
 
-The file is encrypted by age, with a passphrase or for recipients (age-keygen), and can be opened with age itself. Whoever opens it can
-let anybody in as any gateway. It needs the right to read Secrets in frond-system.`,
+The file is encrypted by age, with a passphrase or for recipients (age-keygen), and can be decrypted with age itself. Anyone who can
+decrypt it can authorize any client as any gateway. It needs the right to read Secrets in frond-system.`,
 		Example: "  frond backup create --file frond.backup --passphrase-file /root/backup.pass\n  frond backup create --file frond.backup --recipient age1…",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -27,12 +27,12 @@ func newBackupRestore() *cobra.Command {
 	b := &backupRestore{}
 	cmd := &cobra.Command{
 		Use:   "restore --file FILE",
-		Short: "Restore what a backup has and the cluster lacks",
-		Long: `Restore what a backup has and the cluster lacks: keys, certificates, configuration, then what frond init makes, then the NodeIdentity of
-each gateway. Gateways need not join again.
+		Short: "Restore the objects of a backup that the cluster lacks",
+		Long: `Restore the objects of a backup that the cluster lacks: keys, certificates, configuration, then what frond init installs, then the
+NodeIdentity of each gateway. Gateways need not join again.
 
-A Secret or ConfigMap that exists and differs is kept, unless --replace is given. Of a NodeIdentity on both sides, the key that was
-recorded later counts, and a key or a node that either side knows as revoked stays revoked. Run it again at any time.`,
+A Secret or ConfigMap that exists and differs is kept, unless --replace is given. If a NodeIdentity is on both sides, the key that was
+recorded later counts, and a key or a node that is revoked on either side stays revoked. It is idempotent.`,
 		Example: "  frond backup restore --file frond.backup --dry-run\n  frond backup restore --file frond.backup --identity-file key.txt",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

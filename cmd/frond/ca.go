@@ -15,19 +15,19 @@ import (
 func newCA() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ca",
-		Short: "Replace the authority that signs the hub's certificates",
+		Short: "Replace the CA that signs the hub's certificates",
 	}
 	rotate := &cobra.Command{
 		Use:   "rotate",
-		Short: "Replace the authority in three steps: add, switch, drop",
-		Long: `Replace the authority that signs the hub's certificates, with no link lost. Each step may be run again.
+		Short: "Replace the CA in three steps: add, switch, drop",
+		Long: `Replace the CA that signs the hub's certificates, without closing a link. Each step may be run again.
 
-  add      makes the next authority. Gateways learn of it when they renew their keys, so give them time.
-  switch   makes all certificates again, signed by the next authority; both are believed.
-  drop     ends belief in the one before; before switch, it gives the change up.
+  add      creates the next CA. Gateways receive it when they renew their keys, so allow time for that.
+  switch   reissues all certificates from the next CA; both are trusted.
+  drop     ends the trust in the previous CA; before switch, it cancels the change.
 
-After each step the hub's servers must read their files again (SIGHUP), once Kubernetes has brought these to them. cloudcores do
-by themselves.`,
+After each step the hub's servers must reload their files (SIGHUP), once Kubernetes has updated them. cloudcores reload by
+themselves.`,
 	}
 	rotate.AddCommand(
 		newCARotate(install.StepAdd, "Make the next authority, and tell gateways to believe both"),
@@ -60,7 +60,7 @@ func newCARotate(step install.Step, short string) *cobra.Command {
 	c.output.add(cmd)
 	cmd.Flags().BoolVar(&c.options.DryRun, "dry-run", false, "only say what would be done")
 	if step == install.StepSwitch {
-		cmd.Flags().BoolVar(&c.force, "force", false, "also if gateways have not learned of the next authority")
+		cmd.Flags().BoolVar(&c.force, "force", false, "also if gateways have not received the next CA")
 	}
 	return cmd
 }

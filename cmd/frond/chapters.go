@@ -73,7 +73,7 @@ func (s *story) stores(ctx context.Context) error {
 }
 
 func (s *story) cut(ctx context.Context) (err error) {
-	s.step("Cut the link of %s: every packet is lost from now on, and nobody is told", far)
+	s.step("Cut the link of %s: every packet is dropped from now on, without an error at either end", far)
 	if s.before, err = s.pods(ctx, far); err != nil {
 		return err
 	}

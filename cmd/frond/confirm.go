@@ -37,17 +37,17 @@ func newConfirm() *cobra.Command {
 	c := &confirm{}
 	cmd := &cobra.Command{
 		Use:   "confirm {NODE … | --all-held}",
-		Short: "Let go what the mass-delete guard holds back for a gateway",
-		Long: `Let go what the mass-delete guard holds back for a gateway: the pods that Kubernetes no longer has, and what only they
-needed. What is held stands in the Node's events and in its condition EdgeDeletionsHeld. Only what is held now is confirmed, not
-what may be missed later. It needs the right to patch the Node.`,
+		Short: "Confirm the deletions that the mass-delete guard holds for a gateway",
+		Long: `Confirm the deletions that the mass-delete guard holds for a gateway: pods that no longer exist in Kubernetes, and objects that
+only they needed. The Node's events and its condition EdgeDeletionsHeld list them. Only deletions held now are confirmed, not
+later ones. It needs the right to patch the Node.`,
 		Example: "  frond confirm gw-17\n  frond confirm --all-held -o json",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return c.Run(cmd.Context(), args, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	c.add(cmd)
-	cmd.Flags().BoolVar(&c.all, "all-held", false, "confirm for every gateway that waits")
+	cmd.Flags().BoolVar(&c.all, "all-held", false, "confirm for every gateway with held deletions")
 	c.output.add(cmd)
 	return cmd
 }

@@ -29,8 +29,8 @@ func newDev() *cobra.Command {
 	shared := &cluster{}
 	cmd := &cobra.Command{
 		Use:   "dev",
-		Short: "Run a whole Frond on this machine",
-		Long: `Run a whole Frond on this machine: a Kubernetes control plane, a NATS hub, cloudcores and gateways, each part real.
+		Short: "Run a complete Frond cluster on this machine",
+		Long: `Run a complete Frond cluster on this machine: a Kubernetes control plane, a NATS hub, cloudcores and gateways, each part real.
 With root, each gateway has containerd and a network namespace of its own; without, pods are only acted out.`,
 	}
 	cmd.PersistentFlags().StringVar(&shared.dir, "dir", ".frond", "folder of the cluster")

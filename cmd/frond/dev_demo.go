@@ -18,7 +18,7 @@ func newDemo(c *cluster) *cobra.Command {
 	d := &demo{up: up{cluster: c}}
 	cmd := &cobra.Command{
 		Use:   "demo",
-		Short: "Start a cluster and tell the story of Frond in it, each step checked",
+		Short: "Start a cluster and run a demo that verifies each step",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return d.Run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())

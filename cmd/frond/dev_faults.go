@@ -37,7 +37,7 @@ func newCut(c *cluster) *cobra.Command {
 		return dev.Cut(ctx, what, loud)
 	}}
 	cmd := f.command("cut EDGE", "Lose every packet between a gateway and the cloud")
-	cmd.Flags().BoolVar(&loud, "loud", false, "let both ends see it at once, instead of silence")
+	cmd.Flags().BoolVar(&loud, "loud", false, "let both ends detect it at once, instead of silently")
 	return cmd
 }
 

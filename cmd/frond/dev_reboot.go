@@ -20,8 +20,8 @@ func newReboot(c *cluster) *cobra.Command {
 	r := &reboot{cluster: c}
 	cmd := &cobra.Command{
 		Use:   "reboot EDGE",
-		Short: "Take the power from a gateway and give it back; says when all its pods run again",
-		Long: `Take the power from a gateway and give it back. All its processes are killed, containers included, and what a machine
+		Short: "Simulate a power cycle of a gateway; reports when all its pods run again",
+		Long: `Simulate a power cycle of a gateway. All its processes are killed, containers included, and what a machine
 loses in a reboot is lost: mounts, sockets, cgroups, network namespaces. The time counts from the runtime being ready.
 With --offline the link is cut before and stays cut: frond dev heal brings it back.`,
 		Args: cobra.ExactArgs(1),

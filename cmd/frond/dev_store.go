@@ -22,8 +22,8 @@ func newStore(c *cluster) *cobra.Command {
 	s := &store{cluster: c}
 	cmd := &cobra.Command{
 		Use:   "store EDGE {list | get RESOURCE [NAMESPACE/]NAME}",
-		Short: "Show what a gateway holds",
-		Long: `Show what a gateway holds. The gateway itself is asked, so this also works while its link is cut.
+		Short: "Show the objects on a gateway",
+		Long: `Show the objects on a gateway. The gateway itself answers, also while its link is cut.
 RESOURCE is plural or singular, with its group if it has one: configmap, pods, endpointslices.discovery.k8s.io.`,
 		Example: "  frond dev store edge-1 list\n  frond dev store edge-1 get configmap default/web -o json",
 		Args:    cobra.RangeArgs(2, 4),

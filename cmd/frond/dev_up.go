@@ -24,8 +24,8 @@ func newUp(c *cluster) *cobra.Command {
 	u := &up{cluster: c}
 	cmd := &cobra.Command{
 		Use:   "up",
-		Short: "Start a cluster, or whatever of it does not run",
-		Long: `Start a cluster, or whatever of it does not run. Programs that are missing are built first. Give sizes again only
+		Short: "Start a cluster, or the parts of it that do not run",
+		Long: `Start a cluster, or the parts of it that do not run. Missing programs are built first. Give sizes again only
 to grow a cluster; without them it stays as it is.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

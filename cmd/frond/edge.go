@@ -50,12 +50,12 @@ func newEdge() *cobra.Command {
 	e := &edge{}
 	cmd := &cobra.Command{
 		Use:   "edge",
-		Short: "Look after the gateway that this runs on, without the cloud",
-		Long: `Look after the gateway that this runs on, without the cloud. edgecore answers on its unix socket, also while the link is
-down: what the gateway holds, what its pods log, a shell in them, and a new start of their containers. The flags are kubectl's.
+		Short: "Inspect and operate the gateway that this runs on, without the cloud",
+		Long: `Inspect and operate the gateway that this runs on, without the cloud. edgecore answers on its unix socket, also while the link
+is down: objects on the gateway, logs of pods, commands in containers, restarts of containers. The flags are kubectl's.
 
-Whoever may open the socket is master of the gateway and its Secrets. Without an entry localAPI.socketGroup in edgecore's
-configuration that is root alone. $` + envSocket + ` names another socket than ` + defaultSocket + `.`,
+Access to the socket gives full control of the gateway and its Secrets. Without localAPI.socketGroup in edgecore's
+configuration only root has it. $` + envSocket + ` names another socket than ` + defaultSocket + `.`,
 		Example: `  frond edge get pods -A -o wide
   frond edge describe pod -n shop web-5d9c7
   frond edge logs -n shop web-5d9c7 --tail=20 -f
@@ -138,7 +138,7 @@ func (e *edge) answers(ctx context.Context) error {
 	case errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("there is no socket %s: edgecore does not run here, or its localAPI.socket is another one (--socket, $%s)", e.socket, envSocket)
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return fmt.Errorf("nobody answers at %s: edgecore is down (systemctl status edgecore)", e.socket)
+		return fmt.Errorf("no answer at %s: edgecore does not run (systemctl status edgecore)", e.socket)
 	default:
 		return fmt.Errorf("open %s: %w", e.socket, err)
 	}

@@ -114,7 +114,7 @@ func TestEdgeWithoutEdgecore(t *testing.T) {
 	if err := listener.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := (&edge{socket: path}).answers(t.Context()); err == nil || !strings.Contains(err.Error(), "edgecore is down") {
+	if err := (&edge{socket: path}).answers(t.Context()); err == nil || !strings.Contains(err.Error(), "edgecore does not run") {
 		t.Errorf("a socket that nobody serves: %v", err)
 	}
 }

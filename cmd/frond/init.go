@@ -27,13 +27,13 @@ func newInit() *cobra.Command {
 	i := &initialize{}
 	cmd := &cobra.Command{
 		Use:   "init",
-		Short: "Make what Frond needs in a cluster: authority, keys, certificates, configuration, kinds",
-		Long: `Make what Frond needs in a cluster: the authority of the hub, the keys and certificates of its servers and of cloudcore,
-their configuration, Frond's kinds, and the admission policies that keep its pods off gateways and its keys from being deleted by
-mistake. All of it is in the namespace frond-system but the kinds, the roles and the policies.
+		Short: "Install what Frond needs in a cluster: CA, keys, certificates, configuration, kinds",
+		Long: `Install what Frond needs in a cluster: the hub's CA, the keys and certificates of its servers and of cloudcore, their configuration,
+Frond's kinds, and the admission policies that keep its pods off gateways and protect its keys from accidental deletion. Everything
+is in the namespace frond-system, except the kinds, the roles and the policies.
 
-Run it again at any time: a key that exists stays as it is, what is missing is made, and a certificate that has used up two thirds
-of its life is renewed. What was chosen before need not be given again.`,
+It is idempotent: an existing key is kept, missing objects are created, and a certificate that has used two thirds of its lifetime
+is renewed. Earlier choices need not be repeated.`,
 		Example: "  frond init --hub-url tls://hub.example.com:7422\n  frond init --dry-run",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -53,7 +53,7 @@ of its life is renewed. What was chosen before need not be given again.`,
 	f.IntVar(&i.options.Settings.HubServers, "hub-servers", 0, fmt.Sprintf("servers of the hub: 1, 3 or 5 (default %d)", install.DefaultHubServers))
 	f.BoolVar(&i.taintGateways, "taint-gateways", false, "have the printed join command register gateways with the taint "+install.GatewayTaint+", so that only pods that tolerate it run there; =false ends it for gateways that join later")
 	f.StringSliceVar(&i.options.Settings.Schedulers, "scheduler", nil, "users beside "+policy.DefaultScheduler+" that may bind pods of frond-system and of protected namespaces")
-	f.BoolVar(&i.options.Rotate, "rotate-certificates", false, "make the certificates of the hub, of cloudcore and of people again, with new keys")
+	f.BoolVar(&i.options.Rotate, "rotate-certificates", false, "reissue the certificates of the hub, of cloudcore and of administrators, with new keys")
 	return cmd
 }
 

@@ -47,8 +47,8 @@ func newJoin() *cobra.Command {
 		Long: `Make this machine a gateway of a cluster. CLOUD:PORT is the hub's leaf listener, or wss://CLOUD its WebSocket one, also
 behind an HTTP proxy (HTTPS_PROXY). frond token create --print-join-command, in the cloud, prints the whole line.
 
-The machine is checked first. The gateway's key is made here and never leaves; the token is sent when the CA has the hash, and
-not before. A second time changes nothing; what a crash has cut short is continued. frond reset undoes it.`,
+The machine is checked first. The gateway's key is generated here and never leaves; the token is sent only after the CA's hash was
+verified. It is idempotent, and continues after a crash. frond reset undoes it.`,
 		Example: `  frond join hub.example.com:7422 --token abcdef.0123456789abcdef --ca-hash sha256:4f2a…
   HTTPS_PROXY=http://proxy:3128 frond join wss://hub.example.com --token-file token --ca-hash sha256:4f2a… --node-name pump-7`,
 		Args: cobra.ExactArgs(1),
@@ -58,7 +58,7 @@ not before. A second time changes nothing; what a crash has cut short is continu
 	}
 	f := cmd.Flags()
 	f.StringVar(&j.token, "token", "", "bootstrap token of the cluster")
-	f.StringVar(&j.tokenFile, "token-file", "", "file that holds the token, where others may see the command line")
+	f.StringVar(&j.tokenFile, "token-file", "", "file that holds the token, to keep it out of the command line")
 	f.StringSliceVar(&j.hashes, "ca-hash", nil, "hash of the hub's CA, sha256:…; may be given more than once")
 	f.StringVar(&j.node, "node-name", "", "name of the Node (default: the host's name)")
 	f.StringSliceVar(&j.taints, "taint", nil, "taint that the Node is registered with, KEY[=VALUE]:EFFECT; may be given more than once")
@@ -73,7 +73,7 @@ not before. A second time changes nothing; what a crash has cut short is continu
 
 func machineFlags(cmd *cobra.Command, m *machine.Machine) {
 	f := cmd.Flags()
-	f.StringVar(&m.Dir, "dir", defaultDir, "where edgecore keeps what it has")
+	f.StringVar(&m.Dir, "dir", defaultDir, "folder for edgecore's data")
 	f.StringVar(&m.Config, "config", defaultConfig, "edgecore's configuration file")
 	f.StringVar(&m.Runtime, "runtime-endpoint", defaultRuntime, "socket of the container runtime")
 	f.StringVar(&m.UnitDir, "unit-dir", defaultUnits, "where systemd finds units")
@@ -257,7 +257,7 @@ func (j *join) start(ctx context.Context, cfg config.EdgeCore, talk io.Writer) (
 		}
 		select {
 		case <-ctx.Done():
-			return false, fmt.Errorf("%w: %w; edgecore goes on by itself, journalctl -u edgecore says more", context.Cause(ctx), err)
+			return false, fmt.Errorf("%w: %w; edgecore keeps trying, see journalctl -u edgecore", context.Cause(ctx), err)
 		case <-tick.C:
 		}
 	}

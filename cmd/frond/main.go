@@ -53,8 +53,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "frond",
-		Short: "Frond carries Kubernetes to gateways behind bad networks",
-		Long: `Frond carries Kubernetes to gateways behind bad networks.
+		Short: "Frond runs Kubernetes on gateways behind unreliable networks",
+		Long: `Frond runs Kubernetes on gateways behind unreliable networks.
 
 Results go to stdout, talk to stderr. Exit codes: 0 done; 1 an error, which says what to do; 2 (join) the machine is not fit, and
 nothing was changed; 130 interrupted. frond edge and frond dev exec end with the code of what they run.`,
@@ -65,7 +65,7 @@ nothing was changed; 130 interrupted. frond edge and frond dev exec end with the
 		title    string
 		commands []*cobra.Command
 	}{
-		{"A cluster, and who may come in:", []*cobra.Command{newInit(), newBackup(), newToken(), newNode(), newCA()}},
+		{"Cluster administration:", []*cobra.Command{newInit(), newBackup(), newToken(), newNode(), newCA()}},
 		{"All gateways, seen from the cloud:", []*cobra.Command{newNodeStatus(), newSync(), newConfirm()}},
 		{"The gateway that this runs on:", []*cobra.Command{newJoin(), newEdge(), newReset()}},
 		{"Development:", []*cobra.Command{newDev()}},

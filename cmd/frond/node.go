@@ -17,7 +17,7 @@ import (
 func newNode() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "node",
-		Short: "See which gateways have joined and what they are given, and shut one out",
+		Short: "List the gateways that have joined and what they receive, and revoke one",
 	}
 	cmd.AddCommand(newNodeExposed(), newNodeList(), newNodeRevoke())
 	return cmd

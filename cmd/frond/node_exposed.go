@@ -164,10 +164,10 @@ func newNodeExposed() *cobra.Command {
 	n := &nodeExposed{}
 	cmd := &cobra.Command{
 		Use:   "exposed NODE",
-		Short: "List the Secrets, ConfigMaps and service accounts of the cluster that a gateway is given, and why",
-		Long: `List the Secrets, ConfigMaps and service accounts of the cluster that a gateway is given, and the objects that refer to each.
-Whoever holds the gateway can read these Secrets and act as these accounts. What is marked "withheld" is in Frond's own namespace:
-cloudcore does not give it to any gateway, and evicts the pod that refers to it.`,
+		Short: "List the Secrets, ConfigMaps and service accounts that a gateway receives, and why",
+		Long: `List the Secrets, ConfigMaps and service accounts that a gateway receives, and the objects that refer to each. An attacker who
+controls the gateway can read these Secrets and act as these accounts. Objects marked "withheld" are in Frond's own namespace:
+cloudcore delivers them to no gateway, and evicts the pod that refers to them.`,
 		Example: "  frond node exposed gw-17",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

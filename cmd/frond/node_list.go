@@ -36,7 +36,7 @@ type listedNode struct {
 	// LastSeen is the last renewal of the Node's Lease.
 	LastSeen  time.Time `json:"lastSeen,omitzero"`
 	RevokedAt time.Time `json:"revokedAt,omitzero"`
-	// RevokedKeys are nobody for ever.
+	// RevokedKeys are rejected permanently.
 	RevokedKeys []string `json:"revokedKeys,omitempty"`
 }
 
@@ -44,9 +44,9 @@ func newNodeList() *cobra.Command {
 	n := &nodeList{}
 	cmd := &cobra.Command{
 		Use:   "list",
-		Short: "List the gateways that have joined: their keys, until when these are valid, and when each was last seen",
+		Short: "List the gateways that have joined: their keys, the keys' expiry, and when each gateway was last seen",
 		Long: `List the gateways that have joined. STATE is "valid"; "renewable" when the key has expired and the gateway may still renew it by
-itself; "expired" when it needs a new token; "revoked" when frond node revoke shut it out.`,
+itself; "expired" when it needs a new token; "revoked" after frond node revoke.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return n.Run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())

@@ -56,13 +56,13 @@ func newNodeRevoke() *cobra.Command {
 	n := &nodeRevoke{}
 	cmd := &cobra.Command{
 		Use:   "revoke NODE",
-		Short: "Shut a gateway out: its key is nobody for ever, its link is closed, and what it could read is listed",
-		Long: `Shut a gateway out, because it was stolen or is not trusted any more. Its keys are nobody for ever, under any name; cloudcore
-closes its link; it stays out until somebody makes a token for its very name (frond token create --node). Pods stay bound to the
-Node: delete it, or drain it, as you like.
+		Short: "Revoke a gateway: reject its keys permanently, close its links, list what it could read",
+		Long: `Revoke a gateway that was stolen or is no longer trusted. Its keys are rejected permanently, under any name, and cloudcore closes
+its links. It can join again only with a token for its name (frond token create --node). Pods stay bound to the Node: delete or
+drain it.
 
-What pods that are bound to the node refer to is listed, for whoever holds the gateway has had it: change these Secrets. What pods
-had that are gone is not known any more.`,
+The command lists the objects that pods bound to the Node refer to. They were readable on the gateway: change these Secrets.
+Objects of pods that no longer exist are not listed.`,
 		Example: "  frond node revoke gw-17 --yes",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -71,8 +71,8 @@ had that are gone is not known any more.`,
 	}
 	n.add(cmd)
 	n.output.add(cmd)
-	cmd.Flags().BoolVar(&n.yes, "yes", false, "do it; there is no way back but another token")
-	cmd.Flags().DurationVar(&n.timeout, "timeout", revokeTimeout, "how long to wait until cloudcore says that the links are closed")
+	cmd.Flags().BoolVar(&n.yes, "yes", false, "do not ask for confirmation; undone only by a new token")
+	cmd.Flags().DurationVar(&n.timeout, "timeout", revokeTimeout, "how long to wait until cloudcore confirms that the links are closed")
 	return cmd
 }
 
@@ -101,7 +101,7 @@ func (n *nodeRevoke) Run(ctx context.Context, node string, out, talk io.Writer) 
 	}
 	done := revoked{Node: node, RevokedAt: spec.RevokedAt.Time, Keys: spec.Revoked}
 	if !asJSON {
-		fmt.Fprintf(talk, "the keys of %s are nobody now; waiting for its link to close\n", node)
+		fmt.Fprintf(talk, "the keys of %s are revoked; waiting for its links to close\n", node)
 	}
 	var faults [2]error
 	done.LinkClosed, faults[0] = n.closed(ctx, client, node)
@@ -204,7 +204,7 @@ func (n *nodeRevoke) closed(ctx context.Context, client kubernetes.Interface, no
 		return closed || !there, nil
 	})
 	if err != nil {
-		return false, fmt.Errorf("the keys of %s are nobody, but cloudcore did not say within %s that its links are closed, so one may still stand: "+
+		return false, fmt.Errorf("the keys of %s are revoked, but cloudcore did not confirm within %s that its links are closed, so one may still be open: "+
 			"see that a cloudcore runs and reaches the hub (kubectl -n %s get pods), and run this again; %w", node, n.timeout, identity.Namespace, err)
 	}
 	return closed, nil

@@ -198,7 +198,7 @@ func TestARevocationSaysWhatItDidNotSee(t *testing.T) {
 	i.join("linked", identity.NodeIdentitySpec{Key: key("H")})
 	i.link("linked", corev1.ConditionFalse, "NoHeartbeat") // who is silent may have a link
 	code, out, errs := i.run("node", "revoke", "linked", "--yes", "--timeout", "1s")
-	if code != 1 || !strings.Contains(errs, "did not say within 1s") || !strings.Contains(out, "no pod is bound to linked") {
+	if code != 1 || !strings.Contains(errs, "did not confirm within 1s") || !strings.Contains(out, "no pod is bound to linked") {
 		t.Errorf("code %d, %s, %s", code, out, errs)
 	}
 	if spec := i.spec("linked"); spec.RevokedAt == nil || spec.Key != "" {

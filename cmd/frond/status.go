@@ -30,14 +30,13 @@ func newNodeStatus() *cobra.Command {
 	s := &nodeStatus{}
 	cmd := &cobra.Command{
 		Use:   "status [NODE]",
-		Short: "Show how far each gateway is with what the cloud wants there",
-		Long: `Show how far each gateway is with what the cloud wants there. A cloudcore answers; it may be any one.
+		Short: "Show the sync state of each gateway",
+		Long: `Show the sync state of each gateway. Any cloudcore answers.
 
-DESIRED counts the objects that the gateway should hold or delete, DELIVERED those of them that were sent to it, APPLIED those
-that are on its disk; a ? is not known yet. BEHIND is the age of the oldest change that is not on its disk. OUTBOX counts the
-reports that wait at the gateway. AUTONOMY is how long its pods stay while its link is down (annotation frond.io/autonomy of the Node or a NodeGroup).
+DESIRED counts the objects that the gateway should hold or delete, DELIVERED those sent to it, APPLIED those on its disk; ? means
+unknown. BEHIND is the age of the oldest change that is not on its disk. OUTBOX counts unsent reports on the gateway. AUTONOMY is how long its pods stay while its link is down (annotation frond.io/autonomy of the Node or a NodeGroup).
 
-It needs the right to list nodes, or to get the one that is named.`,
+It needs the right to list nodes, or to get the named one.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return s.Run(cmd.Context(), strings.Join(args, ""), cmd.OutOrStdout())

@@ -22,10 +22,10 @@ func newSync() *cobra.Command {
 	s := &nodeSync{}
 	cmd := &cobra.Command{
 		Use:   "sync NODE",
-		Short: "Show how far each object of a gateway is",
-		Long: `Show how far each object of a gateway is: the version that the cloud wants there, the version known to be on its disk, and
-when each came about. A cloudcore answers, also while the gateway is away. It shows names of objects and none of their
-content, and needs the right to get nodes/sync.`,
+		Short: "Show the sync state of each object of a gateway",
+		Long: `Show the sync state of each object of a gateway: the desired version, the version on the gateway's disk, and the time of each.
+Any cloudcore answers, also while the gateway is offline. It shows names of objects but no content, and needs the right to get
+nodes/sync.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return s.Run(cmd.Context(), args[0], cmd.OutOrStdout()) },
 	}

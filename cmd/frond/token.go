@@ -12,8 +12,8 @@ const kubeTimeout = 30 * time.Second
 func newToken() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "token",
-		Short: "Make, list and delete the tokens that gateways join with",
-		Long: `Make, list and delete the tokens that gateways join with. They are Kubernetes bootstrap tokens of the group
+		Short: "Create, list and delete join tokens",
+		Long: `Create, list and delete join tokens. They are Kubernetes bootstrap tokens of the group
 system:bootstrappers:frond: kubeadm token list shows them, and Kubernetes' token cleaner deletes them when they have expired.`,
 	}
 	cmd.AddCommand(newTokenCreate(), newTokenList(), newTokenDelete())

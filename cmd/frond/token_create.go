@@ -37,9 +37,9 @@ func newTokenCreate() *cobra.Command {
 	t := &tokenCreate{}
 	cmd := &cobra.Command{
 		Use:   "create",
-		Short: "Make a token and print it; nobody can see it a second time",
-		Long: `Make a token and print it; nobody can see it a second time. A token for one node (--node) also lets in a node
-that was revoked, or that has lost its key; any other token lets in new nodes only. It needs the right to create Secrets in
+		Short: "Create a token and print it; it cannot be shown again",
+		Long: `Create a token and print it; it cannot be shown again. A token for one node (--node) also admits a node
+that was revoked or has lost its key; any other token admits new nodes only. It needs the right to create Secrets in
 kube-system.`,
 		Example: "  frond token create --print-join-command\n  frond token create --node gw-17 --ttl 1h\n  frond token create --uses 0 --ttl 2h --description 'batch of May'",
 		Args:    cobra.NoArgs,
@@ -53,7 +53,7 @@ kube-system.`,
 	f.DurationVar(&t.options.TTL, "ttl", tokenTTL, "how long it is valid")
 	f.IntVar(&t.options.Uses, "uses", 1, "how many gateways may join with it; 0 is any number")
 	f.StringVar(&t.options.Node, "node", "", "the only node that may join with it")
-	f.StringVar(&t.options.Description, "description", "", "what it is for, for those who list it")
+	f.StringVar(&t.options.Description, "description", "", "purpose of the token, shown by token list")
 	f.BoolVar(&t.join, "print-join-command", false, "print the command to run on the gateway")
 	return cmd
 }

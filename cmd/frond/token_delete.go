@@ -25,7 +25,7 @@ func newTokenDelete() *cobra.Command {
 	t := &tokenDelete{}
 	cmd := &cobra.Command{
 		Use:   "delete ID …",
-		Short: "Delete tokens: nobody joins with them any more; who did stays",
+		Short: "Delete tokens; gateways that joined with them stay",
 		Args:  cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return t.Run(cmd.Context(), args, cmd.OutOrStdout())

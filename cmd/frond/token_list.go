@@ -37,7 +37,7 @@ func newTokenList() *cobra.Command {
 	t := &tokenList{}
 	cmd := &cobra.Command{
 		Use:   "list",
-		Short: "List the tokens that gateways may join with, without what is secret of them",
+		Short: "List the join tokens, without their secrets",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return t.Run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())

@@ -60,10 +60,10 @@ func newMetrics(reg prometheus.Registerer, c counts) *metrics {
 			Name: "frond_desired_queue", Help: "Objects waiting to be compared or published.",
 		}, c.queue),
 		heldNodes: f.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "frond_desired_held_nodes", Help: "Nodes whose deletions this replica holds back until somebody confirms.",
+			Name: "frond_desired_held_nodes", Help: "Nodes with deletions that this replica holds until an operator confirms them.",
 		}, c.heldNodes),
 		held: f.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "frond_desired_held_deletions", Help: "Objects whose deletion this replica holds back.",
+			Name: "frond_desired_held_deletions", Help: "Objects with held deletions.",
 		}, c.held),
 		filling: f.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "frond_desired_scopes", Help: "Granted scopes of this replica's nodes, by whether all their objects have been published.",

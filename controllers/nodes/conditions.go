@@ -165,7 +165,7 @@ func (m *Monitor) link(n *node, object *corev1.Node) (state, string) {
 	if group != "" {
 		by += " of NodeGroup " + group
 	}
-	return link, fmt.Sprintf("no heartbeat; the gateway goes on by itself with what it has, and keeps its pods (%s)", by)
+	return link, fmt.Sprintf("no heartbeat; the gateway keeps running its current pods, and Kubernetes does not evict them (%s)", by)
 }
 
 // change is one condition to be written.
@@ -181,11 +181,11 @@ func linkMessage(s state) string {
 	case "HeartbeatsArrive":
 		return "heartbeats arrive over the link"
 	case reasonRevoked:
-		return "the gateway was revoked: its keys are nobody for ever and its links are closed; it stays out until it joins with a token that names it"
+		return "the node was revoked: its keys are rejected and its links are closed; it can join again with a token issued for this node"
 	case "KubeletUnwell":
 		return "heartbeats arrive over the link, but the kubelet has not renewed its lease"
 	}
-	return "no heartbeat; the gateway goes on by itself with what it has, and Kubernetes evicts its pods as of any node"
+	return "no heartbeat; the gateway keeps running its current pods, and Kubernetes evicts them as for any unreachable node"
 }
 
 func progressMessage(s state, p Progress) string {
@@ -193,9 +193,9 @@ func progressMessage(s state, p Progress) string {
 	case corev1.ConditionFalse:
 		return fmt.Sprintf("%d changes were not on the gateway's disk when this was written, the oldest since %s", p.Behind, p.Oldest.UTC().Format(time.RFC3339))
 	case corev1.ConditionTrue:
-		return "what the cloud wants is on the gateway's disk"
+		return "all desired objects are on the gateway's disk"
 	default:
-		return "no heartbeat tells how far the gateway is"
+		return "unknown without heartbeats"
 	}
 }
 

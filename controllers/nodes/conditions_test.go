@@ -175,11 +175,11 @@ func TestASilentNodeSaysWhoKeepsItsPods(t *testing.T) {
 	o.say("")
 	m := w.monitor(o)
 	w.beat(m, true, w.says(corev1.ConditionTrue, "HeartbeatsArrive"))
-	kubetest.Eventually(t, limit, w.linked("NoHeartbeat", "as of any node"))
+	kubetest.Eventually(t, limit, w.linked("NoHeartbeat", "as for any unreachable node"))
 	w.annotate(`"12h"`)
 	kubetest.Eventually(t, limit, w.linked("Autonomous", "(frond.io/autonomy: 12h)"))
 	w.annotate("null")
-	kubetest.Eventually(t, limit, w.linked("NoHeartbeat", "as of any node"))
+	kubetest.Eventually(t, limit, w.linked("NoHeartbeat", "as for any unreachable node"))
 	for _, value := range []string{"24h", "forever"} {
 		o.say(value)
 		m.Review(w.name)
@@ -198,7 +198,7 @@ func TestASilentNodeSaysWhoKeepsItsPods(t *testing.T) {
 	next.say("")
 	kubetest.Eventually(t, limit, func() error {
 		m.Review(w.name)
-		return w.linked("NoHeartbeat", "as of any node")()
+		return w.linked("NoHeartbeat", "as for any unreachable node")()
 	})
 }
 

@@ -25,7 +25,7 @@ func mergeIdentity(have, saved identity.NodeIdentitySpec) identity.NodeIdentityS
 	for _, spec := range []identity.NodeIdentitySpec{have, saved} {
 		revoked = append(revoked, spec.Revoked...)
 		if merged.RevokedAt != nil {
-			revoked = append(revoked, spec.Key, spec.Previous) // keys of a revoked node are nobody
+			revoked = append(revoked, spec.Key, spec.Previous) // keys of a revoked node are rejected
 		}
 	}
 	merged.Revoked = distinctKeys(revoked)

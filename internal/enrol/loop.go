@@ -123,7 +123,7 @@ func (k *Keeper) settle(ctx context.Context, state leaf.LinkState) time.Duration
 	answer, err := k.renewAs(ctx, lobby, k.Record().Key)
 	switch {
 	case err != nil:
-		k.say("the link is up, but nobody answers there", err)
+		k.say("the link is up, but no cloudcore answers", err)
 	case answer.Reason != "":
 		k.metrics.renewals.WithLabelValues("refused").Inc()
 		k.refuse(answer.Reason)

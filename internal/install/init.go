@@ -236,7 +236,7 @@ func (w *writer) backupDue(ctx context.Context) (string, error) {
 	}
 	switch made := lastBackup(ns); {
 	case made.IsZero():
-		return "there is no backup of the keys: without one, whoever deletes them has all gateways to join again. Run frond backup create", nil
+		return "there is no backup of the keys: if they are deleted, every gateway must join again. Run frond backup create", nil
 	case w.now.Sub(made) > backupWarning:
 		return fmt.Sprintf("the last backup is of %s: run frond backup create", made.UTC().Format(time.DateOnly)), nil
 	}
@@ -287,7 +287,7 @@ func surplus(name string, want map[string][]byte, now *unstructured.Unstructured
 	}
 	for entry := range data {
 		if _, wanted := want[entry]; !wanted {
-			return fmt.Errorf("entry %s of Secret %s must go, and somebody else keeps it there: delete it (kubectl -n %s edit secret %s), and run this again",
+			return fmt.Errorf("entry %s of Secret %s must go, but another field manager owns it: delete it (kubectl -n %s edit secret %s), and run this again",
 				entry, name, identity.Namespace, name)
 		}
 	}

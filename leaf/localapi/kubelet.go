@@ -94,7 +94,7 @@ func (k *kubeletWay) dial(ctx context.Context, network, address string) (net.Con
 	}}
 	conn, err := dialer.DialContext(ctx, network, address)
 	if _, unknown := errors.AsType[*tls.CertificateVerificationError](err); unknown {
-		return nil, fmt.Errorf("who answers at the kubelet's port is not the kubelet of this gateway: %w", err)
+		return nil, fmt.Errorf("the server at the kubelet's port is not the kubelet of this gateway: %w", err)
 	}
 	return conn, err
 }
@@ -233,7 +233,7 @@ func (k *kubeletWay) review(body []byte) (runtime.Object, schema.GroupVersion) {
 	if !ok || r.Spec.User != localUser || subtle.ConstantTimeCompare([]byte(r.Spec.UID), []byte(k.uid)) != 1 {
 		return nil, schema.GroupVersion{}
 	}
-	r.Status = authorizationv1.SubjectAccessReviewStatus{Allowed: true, Reason: "someone who may open the gateway's unix socket"}
+	r.Status = authorizationv1.SubjectAccessReviewStatus{Allowed: true, Reason: "the caller can open the gateway's unix socket"}
 	return r, authorizationv1.SchemeGroupVersion
 }
 

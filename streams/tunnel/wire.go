@@ -203,7 +203,7 @@ func (c *Conn) tend(now time.Time) {
 	case lost != nil:
 	case !open:
 		if !c.dialed && c.pending() && waiting > cfg.OpenTimeout {
-			c.fail(&BrokenError{Code: CodeBusy, Text: "nobody accepted it in time"}, true)
+			c.fail(&BrokenError{Code: CodeBusy, Text: "not accepted in time"}, true)
 		}
 	case silent >= cfg.PeerTimeout:
 		c.fail(&BrokenError{Code: CodeSilent, Text: fmt.Sprintf("nothing heard of the peer for %v", silent.Round(time.Second))}, true)

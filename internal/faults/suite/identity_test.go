@@ -61,7 +61,7 @@ func TestIdentitiesRotateUnderLoad(t *testing.T) {
 	if err := revoking.Wait(); err != nil {
 		t.Error(err)
 	}
-	shared.nodeSays(t, thief, "EdgeConnected", "Revoked", "joins with a token that names it")
+	shared.nodeSays(t, thief, "EdgeConnected", "Revoked", "join again with a token issued for this node")
 	if up := shared.metric(t, thief, "frond_link_up"); up != 0 {
 		t.Error("the revoked gateway is linked")
 	}
