@@ -88,7 +88,7 @@ func (m Machine) Remove() error {
 		}
 	}
 	// A folder that is a mount of its own, such as a data partition, stays, empty.
-	if err := os.RemoveAll(m.Dir); err != nil && !(errors.Is(err, unix.EBUSY) && empty(m.Dir)) {
+	if err := os.RemoveAll(m.Dir); err != nil && (!errors.Is(err, unix.EBUSY) || !empty(m.Dir)) {
 		return fmt.Errorf("remove %s: %w", m.Dir, err)
 	}
 	if err := os.Remove(m.Config); err != nil && !errors.Is(err, fs.ErrNotExist) {
