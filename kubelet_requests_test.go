@@ -50,7 +50,7 @@ func TestKubeletRequestsAreKnown(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got != string(want) {
-		t.Errorf("%s is not what the code asks for; run with -update, and give each new line a treatment in leaf/localapi/treatments.go\ngot:\n%s", kubeletRequests, got)
+		t.Errorf("%s is not what the code asks for; run with -update, and give each new line a treatment in leaf/localapi/kubeletrequests.go\ngot:\n%s", kubeletRequests, got)
 	}
 }
 

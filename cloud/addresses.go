@@ -37,7 +37,7 @@ const (
 
 // newCaches makes the cache of Kubernetes' objects with all its indices.
 func newCaches(ctx context.Context, kube *rest.Config) (cache.Cache, addressCache, error) {
-	objects, err := cache.New(patiently(kube), desired.CacheOptions())
+	objects, err := cache.New(withReadRetry(kube), desired.CacheOptions())
 	if err != nil {
 		return nil, addressCache{}, err
 	}
@@ -64,18 +64,18 @@ func newAddressCache(ctx context.Context, objects cache.Cache) (addressCache, er
 			return addressCache{}, fmt.Errorf("index of %T by %s: %w", index.object, index.name, err)
 		}
 	}
-	nodes, err := indexed(ctx, objects, &corev1.Node{}, nil)
+	nodes, err := addIndexers(ctx, objects, &corev1.Node{}, nil)
 	if err != nil {
 		return addressCache{}, err
 	}
-	pods, err := indexed(ctx, objects, &corev1.Pod{}, toolscache.Indexers{
+	pods, err := addIndexers(ctx, objects, &corev1.Pod{}, toolscache.Indexers{
 		podsByAddress: func(o any) ([]string, error) { return podAddresses(o.(*corev1.Pod)), nil },
 	})
 	return addressCache{objects: objects, nodes: nodes, pods: pods}, err
 }
 
-// indexed returns the objects of a kind as the cache keeps them, with further indices.
-func indexed(ctx context.Context, objects cache.Cache, kind client.Object, by toolscache.Indexers) (toolscache.Indexer, error) {
+// addIndexers returns the objects of a kind as the cache keeps them, with further indices.
+func addIndexers(ctx context.Context, objects cache.Cache, kind client.Object, by toolscache.Indexers) (toolscache.Indexer, error) {
 	found, err := objects.GetInformer(ctx, kind, cache.BlockUntilSynced(false))
 	if err != nil {
 		return nil, fmt.Errorf("index of %T: %w", kind, err)
@@ -144,7 +144,7 @@ func addressTexts(texts []string) []string {
 }
 
 func (a addressCache) Claims(ctx context.Context, address netip.Addr) ([]gateway.Claim, error) {
-	ctx, cancel := context.WithTimeout(ctx, lookup)
+	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
 	var claims []gateway.Claim
 	for bits := range address.BitLen() + 1 {
@@ -175,7 +175,7 @@ func (a addressCache) Claims(ctx context.Context, address netip.Addr) ([]gateway
 // nodeClaims adds a claim of each Node that an index has.
 func (a addressCache) nodeClaims(ctx context.Context, claims *[]gateway.Claim, kind gateway.ClaimKind, index, key string) error {
 	var nodes corev1.NodeList
-	if err := a.list(ctx, &nodes, index, key); err != nil {
+	if err := a.listByIndex(ctx, &nodes, index, key); err != nil {
 		return err
 	}
 	for i := range nodes.Items {
@@ -185,16 +185,16 @@ func (a addressCache) nodeClaims(ctx context.Context, claims *[]gateway.Claim, k
 	return nil
 }
 
-// list reads an index. What it returns is the cache's own: nobody may change it.
-func (a addressCache) list(ctx context.Context, into client.ObjectList, index, key string, more ...client.ListOption) error {
+// listByIndex reads an index. What it returns is the cache's own: nobody may change it.
+func (a addressCache) listByIndex(ctx context.Context, into client.ObjectList, index, key string, more ...client.ListOption) error {
 	return a.objects.List(ctx, into, append(more, client.MatchingFields{index: key}, client.UnsafeDisableDeepCopy)...)
 }
 
 func (a addressCache) Endpoints(ctx context.Context, to netip.AddrPort) (string, []gateway.Endpoint, error) {
-	ctx, cancel := context.WithTimeout(ctx, lookup)
+	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
 	var services corev1.ServiceList
-	if err := a.list(ctx, &services, servicesByClusterIP, to.Addr().String()); err != nil || len(services.Items) == 0 {
+	if err := a.listByIndex(ctx, &services, servicesByClusterIP, to.Addr().String()); err != nil || len(services.Items) == 0 {
 		return "", nil, err
 	}
 	service := &services.Items[0] // Kubernetes gives a ClusterIP once
@@ -208,7 +208,7 @@ func (a addressCache) Endpoints(ctx context.Context, to netip.AddrPort) (string,
 		family = discoveryv1.AddressTypeIPv4
 	}
 	var slices discoveryv1.EndpointSliceList
-	if err := a.list(ctx, &slices, slicesByService, service.Name, client.InNamespace(service.Namespace)); err != nil {
+	if err := a.listByIndex(ctx, &slices, slicesByService, service.Name, client.InNamespace(service.Namespace)); err != nil {
 		return "", nil, err
 	}
 	var endpoints []gateway.Endpoint
@@ -219,7 +219,7 @@ func (a addressCache) Endpoints(ctx context.Context, to netip.AddrPort) (string,
 			continue
 		}
 		for j := range slice.Endpoints {
-			if e, counts := a.endpoint(slice.Namespace, &slice.Endpoints[j], target); counts {
+			if e, counts := a.resolveEndpoint(slice.Namespace, &slice.Endpoints[j], target); counts {
 				endpoints = append(endpoints, e)
 			}
 		}
@@ -227,9 +227,9 @@ func (a addressCache) Endpoints(ctx context.Context, to netip.AddrPort) (string,
 	return called, endpoints, nil
 }
 
-// endpoint reads one endpoint, and tells whether it counts. A static pod does not count: a gateway makes its mirror pod with labels as it likes, and could put
+// resolveEndpoint reads one endpoint, and tells whether it counts. A static pod does not count: a gateway makes its mirror pod with labels as it likes, and could put
 // itself into any Service.
-func (a addressCache) endpoint(namespace string, of *discoveryv1.Endpoint, port uint16) (e gateway.Endpoint, counts bool) {
+func (a addressCache) resolveEndpoint(namespace string, of *discoveryv1.Endpoint, port uint16) (e gateway.Endpoint, counts bool) {
 	if len(of.Addresses) == 0 {
 		return e, false
 	}

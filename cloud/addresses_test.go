@@ -22,14 +22,14 @@ import (
 	"github.com/frond-edge/frond/internal/kubetest"
 )
 
-// addressWorld fills a cluster with what addresses are looked up in: an edge node and one of the cloud, pods on them, and a Service.
-type addressWorld struct {
+// addressFixture fills a cluster with what addresses are looked up in: an edge node and one of the cloud, pods on them, and a Service.
+type addressFixture struct {
 	kube      kubernetes.Interface
 	namespace string
 }
 
-// node makes a Node; edge nodes have names that begin with "edge".
-func (w addressWorld) node(t *testing.T, name, host string, ranges ...string) {
+// createNode makes a Node; edge nodes have names that begin with "edge".
+func (w addressFixture) createNode(t *testing.T, name, host string, ranges ...string) {
 	t.Helper()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NodeSpec{PodCIDR: ranges[0], PodCIDRs: ranges}}
 	if strings.HasPrefix(name, "edge") {
@@ -44,7 +44,7 @@ func (w addressWorld) node(t *testing.T, name, host string, ranges ...string) {
 	})
 }
 
-func (w addressWorld) pod(t *testing.T, name, node, address string, change func(*corev1.Pod)) {
+func (w addressFixture) createPod(t *testing.T, name, node, address string, change func(*corev1.Pod)) {
 	t.Helper()
 	pods := w.kube.CoreV1().Pods(w.namespace)
 	pod := &corev1.Pod{
@@ -67,8 +67,8 @@ func (w addressWorld) pod(t *testing.T, name, node, address string, change func(
 	}
 }
 
-// service makes a Service with a slice of one endpoint a pod; the name of each is "node/pod", with nothing before the slash for none.
-func (w addressWorld) service(t *testing.T, name, clusterIP string, of map[string]string) {
+// createService makes a Service with a slice of one endpoint a pod; the name of each is "node/pod", with nothing before the slash for none.
+func (w addressFixture) createService(t *testing.T, name, clusterIP string, of map[string]string) {
 	t.Helper()
 	port := func(name string, number int32) corev1.ServicePort {
 		return corev1.ServicePort{Name: name, Port: number}
@@ -97,7 +97,7 @@ func (w addressWorld) service(t *testing.T, name, clusterIP string, of map[strin
 	}
 }
 
-func (w addressWorld) lookups(t *testing.T, cluster *kubetest.Cluster) addressCache {
+func (w addressFixture) startCache(t *testing.T, cluster *kubetest.Cluster) addressCache {
 	t.Helper()
 	objects, err := cache.New(cluster.Config(), desired.CacheOptions())
 	if err != nil {
@@ -125,28 +125,28 @@ func (w addressWorld) lookups(t *testing.T, cluster *kubetest.Cluster) addressCa
 }
 
 func TestAddressCache(t *testing.T) {
-	cluster := shared.Cluster(t)
-	w := addressWorld{kube: cluster.Client(t), namespace: cluster.Namespace(t)}
+	cluster := sharedCluster.Cluster(t)
+	w := addressFixture{kube: cluster.Client(t), namespace: cluster.Namespace(t)}
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}} // no controller makes it here, and pods need it
 	if _, err := w.kube.CoreV1().ServiceAccounts(w.namespace).Create(t.Context(), account, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	w.node(t, "edge-a", "192.168.1.10", "10.201.1.0/24", "fd01:1::/64")
-	w.node(t, "edge-b", "192.168.1.10", "10.201.0.0/16")
-	w.node(t, "cloud-a", "10.9.0.1", "10.202.1.0/24")
-	w.pod(t, "web", "edge-a", "10.201.1.7", nil)
-	w.pod(t, "ended", "edge-b", "10.201.1.7", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded })
-	w.pod(t, "in-host", "edge-b", "10.202.1.7", func(p *corev1.Pod) { p.Spec.HostNetwork = true })
-	w.pod(t, "thief", "edge-b", "10.202.1.7", nil)
-	w.pod(t, "of-cloud", "cloud-a", "10.202.1.7", nil)
-	w.pod(t, "of-nobody", "no-node", "10.203.1.7", nil)
-	w.pod(t, "static", "edge-b", "10.201.2.7", func(p *corev1.Pod) { p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"} })
-	w.service(t, "on-edge", "10.96.200.71", map[string]string{
+	w.createNode(t, "edge-a", "192.168.1.10", "10.201.1.0/24", "fd01:1::/64")
+	w.createNode(t, "edge-b", "192.168.1.10", "10.201.0.0/16")
+	w.createNode(t, "cloud-a", "10.9.0.1", "10.202.1.0/24")
+	w.createPod(t, "web", "edge-a", "10.201.1.7", nil)
+	w.createPod(t, "ended", "edge-b", "10.201.1.7", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded })
+	w.createPod(t, "in-host", "edge-b", "10.202.1.7", func(p *corev1.Pod) { p.Spec.HostNetwork = true })
+	w.createPod(t, "thief", "edge-b", "10.202.1.7", nil)
+	w.createPod(t, "of-cloud", "cloud-a", "10.202.1.7", nil)
+	w.createPod(t, "of-nobody", "no-node", "10.203.1.7", nil)
+	w.createPod(t, "static", "edge-b", "10.201.2.7", func(p *corev1.Pod) { p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"} })
+	w.createService(t, "on-edge", "10.96.200.71", map[string]string{
 		"edge-a/web": "10.201.1.7", "edge-b/static": "10.201.2.7", "edge-b/web": "10.201.2.8", "edge-a/gone": "10.201.1.9", "no-node/of-nobody": "10.203.1.7",
 	})
-	w.service(t, "on-both", "10.96.200.72", map[string]string{"edge-a/web": "10.201.1.7", "cloud-a/of-cloud": "10.202.1.7"})
-	w.service(t, "by-hand", "10.96.200.73", map[string]string{"/": "192.0.2.1"})
-	a := w.lookups(t, cluster)
+	w.createService(t, "on-both", "10.96.200.72", map[string]string{"edge-a/web": "10.201.1.7", "cloud-a/of-cloud": "10.202.1.7"})
+	w.createService(t, "by-hand", "10.96.200.73", map[string]string{"/": "192.0.2.1"})
+	a := w.startCache(t, cluster)
 
 	for address, want := range map[string][]string{
 		"10.201.1.7":   {"pod edge-a true", "podCIDR edge-a true", "podCIDR edge-b true"},

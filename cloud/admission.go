@@ -23,30 +23,30 @@ import (
 )
 
 const (
-	// maxSigning bounds a CertificateSigningRequest as it comes: base64 makes a third more of the request in it.
-	maxSigning = csrs.MaxRequest*4/3 + 4<<10
-	// A node may make so many requests at once and then one every signingEvery, of each replica. A kubelet that is denied asks
+	// maxCSRBytes bounds a CertificateSigningRequest as it comes: base64 makes a third more of the request in it.
+	maxCSRBytes = csrs.MaxRequest*4/3 + 4<<10
+	// A node may make so many requests at once and then one every csrInterval, of each replica. A kubelet that is denied asks
 	// again every 32 s at the soonest.
-	signings     = 10
-	signingEvery = 30 * time.Second
+	csrBurst    = 10
+	csrInterval = 30 * time.Second
 )
 
-// signing bounds what nodes may ask Kubernetes to sign: certificates that their kubelets show, and no others. A certificate for a
+// csrLimiter bounds what nodes may ask Kubernetes to sign: certificates that their kubelets show, and no others. A certificate for a
 // client would be a second identity, which works without Frond and outlives a revocation, and in many clusters Kubernetes
 // approves it by itself.
-type signing struct {
-	mu      sync.Mutex
-	budgets map[string]*rate.Limiter // by node; guarded by mu
+type csrLimiter struct {
+	mu       sync.Mutex
+	limiters map[string]*rate.Limiter // by node; guarded by mu
 }
 
-// admit refuses a request of a node, or returns nil.
-func (s *signing) admit(node string, req wire.KubeRequest) error {
+// admitRequest refuses a request of a node, or returns nil.
+func (s *csrLimiter) admitRequest(node string, req wire.KubeRequest) error {
 	if req.Method != http.MethodPost || !strings.HasPrefix(req.Path, "/apis/"+certificatesv1.GroupName+"/") ||
 		!strings.HasSuffix(req.Path, "/certificatesigningrequests") {
 		return nil
 	}
-	if len(req.Body) > maxSigning {
-		return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d bytes", maxSigning))
+	if len(req.Body) > maxCSRBytes {
+		return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d bytes", maxCSRBytes))
 	}
 	what := schema.GroupResource{Group: certificatesv1.GroupName, Resource: "certificatesigningrequests"}
 	obj, _, err := scheme.Codecs.UniversalDeserializer().Decode(req.Body, nil, nil)
@@ -63,21 +63,21 @@ func (s *signing) admit(node string, req wire.KubeRequest) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	b := s.budgets[node]
+	b := s.limiters[node]
 	if b == nil {
-		b = rate.NewLimiter(rate.Every(signingEvery), signings)
-		s.budgets[node] = b
+		b = rate.NewLimiter(rate.Every(csrInterval), csrBurst)
+		s.limiters[node] = b
 	}
 	if !b.Allow() {
-		return apierrors.NewTooManyRequests("this gateway has asked for too many certificates", int(signingEvery/time.Second))
+		return apierrors.NewTooManyRequests("this gateway has asked for too many certificates", int(csrInterval/time.Second))
 	}
 	return nil
 }
 
-// refusal is the answer to a request that is not made: a status of the apiserver's kind as it is, any other error as a failure to ask.
-func refusal(err error) wire.KubeReply {
+// refusalReply is the answer to a request that is not made: a status of the apiserver's kind as it is, any other error as a failure to ask.
+func refusalReply(err error) wire.KubeReply {
 	if apierrors.ReasonForError(err) != metav1.StatusReasonUnknown {
-		return denied(err)
+		return denialReply(err)
 	}
 	return wire.KubeReply{Error: "ask the apiserver: " + err.Error()}
 }
@@ -112,8 +112,8 @@ func refuseNodeWrite(req wire.KubeRequest) error {
 	return nil
 }
 
-// denied is the apiserver's kind of answer to a request that never gets there.
-func denied(reason error) wire.KubeReply {
+// denialReply is the apiserver's kind of answer to a request that never gets there.
+func denialReply(reason error) wire.KubeReply {
 	var failure apierrors.APIStatus
 	if s, ok := reason.(apierrors.APIStatus); ok {
 		failure = s

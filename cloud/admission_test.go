@@ -17,8 +17,8 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// signingCall is a request for a certificate as a client encodes it.
-func signingCall(t *testing.T, mediaType, signer string, data []byte) wire.KubeRequest {
+// csrRequest is a request for a certificate as a client encodes it.
+func csrRequest(t *testing.T, mediaType, signer string, data []byte) wire.KubeRequest {
 	t.Helper()
 	info, _ := runtime.SerializerInfoForMediaType(scheme.Codecs.SupportedMediaTypes(), mediaType)
 	csr := &certificatesv1.CertificateSigningRequest{
@@ -34,26 +34,26 @@ func signingCall(t *testing.T, mediaType, signer string, data []byte) wire.KubeR
 	}
 }
 
-func TestWhatNodesMayHaveSigned(t *testing.T) {
+func TestCSRLimiter_OnlyServingCertificates(t *testing.T) {
 	const serving, client = certificatesv1.KubeletServingSignerName, certificatesv1.KubeAPIServerClientKubeletSignerName
 	for _, mediaType := range []string{runtime.ContentTypeJSON, runtime.ContentTypeProtobuf, runtime.ContentTypeYAML} {
-		s := &signing{budgets: map[string]*rate.Limiter{}}
-		if err := s.admit("gw-1", signingCall(t, mediaType, client, nil)); !apierrors.IsForbidden(err) {
+		s := &csrLimiter{limiters: map[string]*rate.Limiter{}}
+		if err := s.admitRequest("gw-1", csrRequest(t, mediaType, client, nil)); !apierrors.IsForbidden(err) {
 			t.Errorf("%s: a client's certificate: %v", mediaType, err)
 		}
-		if err := s.admit("gw-1", signingCall(t, mediaType, serving, make([]byte, 1<<20))); !apierrors.IsRequestEntityTooLargeError(err) {
+		if err := s.admitRequest("gw-1", csrRequest(t, mediaType, serving, make([]byte, 1<<20))); !apierrors.IsRequestEntityTooLargeError(err) {
 			t.Errorf("%s: a huge request: %v", mediaType, err)
 		}
-		for n := range signings + 1 {
-			if err := s.admit("gw-1", signingCall(t, mediaType, serving, nil)); (n == signings) != apierrors.IsTooManyRequests(err) {
+		for n := range csrBurst + 1 {
+			if err := s.admitRequest("gw-1", csrRequest(t, mediaType, serving, nil)); (n == csrBurst) != apierrors.IsTooManyRequests(err) {
 				t.Errorf("%s: request %d: %v", mediaType, n, err)
 			}
 		}
-		if err := s.admit("gw-2", signingCall(t, mediaType, serving, nil)); err != nil {
+		if err := s.admitRequest("gw-2", csrRequest(t, mediaType, serving, nil)); err != nil {
 			t.Errorf("%s: another node: %v", mediaType, err)
 		}
 	}
-	s := &signing{budgets: map[string]*rate.Limiter{}}
+	s := &csrLimiter{limiters: map[string]*rate.Limiter{}}
 	for name, change := range map[string]func(*wire.KubeRequest){
 		"an older version": func(r *wire.KubeRequest) {
 			r.Body = bytes.ReplaceAll(r.Body, []byte("certificates.k8s.io/v1"), []byte("certificates.k8s.io/v1beta1"))
@@ -61,9 +61,9 @@ func TestWhatNodesMayHaveSigned(t *testing.T) {
 		"another kind": func(r *wire.KubeRequest) { r.Body = []byte(`{"kind":"Pod","apiVersion":"v1"}`) },
 		"garbage":      func(r *wire.KubeRequest) { r.Body = []byte("x") },
 	} {
-		req := signingCall(t, runtime.ContentTypeJSON, serving, nil)
+		req := csrRequest(t, runtime.ContentTypeJSON, serving, nil)
 		change(&req)
-		if err := s.admit("gw-1", req); !apierrors.IsBadRequest(err) {
+		if err := s.admitRequest("gw-1", req); !apierrors.IsBadRequest(err) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -71,18 +71,18 @@ func TestWhatNodesMayHaveSigned(t *testing.T) {
 		{Method: http.MethodGet, Path: "/apis/certificates.k8s.io/v1/certificatesigningrequests"},
 		{Method: http.MethodPost, Path: "/api/v1/namespaces/default/pods"},
 	} {
-		if err := s.admit("gw-1", other); err != nil {
+		if err := s.admitRequest("gw-1", other); err != nil {
 			t.Errorf("%s: %v", other.Path, err)
 		}
 	}
-	reply := denied(apierrors.NewTooManyRequests("enough", 30))
+	reply := denialReply(apierrors.NewTooManyRequests("enough", 30))
 	if body := string(reply.Body); reply.Code != http.StatusTooManyRequests || !strings.Contains(body, `"kind":"Status"`) || !strings.Contains(body, "enough") {
 		t.Errorf("%d %s", reply.Code, body)
 	}
 }
 
-// TestAGatewayDoesNotChooseItsPodCIDR: a Node is registered without one, and by requests nothing else of it is written.
-func TestAGatewayDoesNotChooseItsPodCIDR(t *testing.T) {
+// TestRefuseNodeWrite_PodCIDRIsNotAccepted: a Node is registered without one, and by requests nothing else of it is written.
+func TestRefuseNodeWrite_PodCIDRIsNotAccepted(t *testing.T) {
 	const node, plain = `{"apiVersion":"v1","kind":"Node","metadata":{"name":"a"},"spec":{%s}}`, runtime.ContentTypeJSON
 	for name, tt := range map[string]struct {
 		method, path, contentType, body string

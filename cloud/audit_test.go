@@ -19,10 +19,10 @@ import (
 	"github.com/frond-edge/frond/streams/streamstest"
 )
 
-const edge = "edge-1"
+const edgeNode = "edge-1"
 
-// start runs a part until the returned function is called, or the test ends.
-func start(t *testing.T, part func(context.Context) error) (stop func()) {
+// startPart runs a part until the returned function is called, or the test ends.
+func startPart(t *testing.T, part func(context.Context) error) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	var g errgroup.Group
@@ -37,13 +37,13 @@ func start(t *testing.T, part func(context.Context) error) (stop func()) {
 	return stop
 }
 
-// held is the truth as the stream has it.
-type held struct {
+// streamInventory is the truth as the stream has it.
+type streamInventory struct {
 	t         *testing.T
 	publisher *streams.Publisher
 }
 
-func (h held) Census(node string, except []wire.Key) (census wire.Census, upTo uint64, known bool) {
+func (h streamInventory) Inventory(node string, except []wire.Key) (census wire.Inventory, upTo uint64, known bool) {
 	all, err := h.publisher.Held(h.t.Context(), node)
 	if err != nil {
 		return census, 0, false
@@ -60,27 +60,27 @@ func (h held) Census(node string, except []wire.Key) (census wire.Census, upTo u
 	return census, upTo, true
 }
 
-func (h held) Reload(...string) {}
+func (h streamInventory) Resync(...string) {}
 
-// audited is a node's half of the wire over a real store, and the audit of it.
-type audited struct {
+// auditFixture is a node's half of the wire over a real store, and the audit of it.
+type auditFixture struct {
 	*testing.T
 	hub       *server.Server
 	publisher *streams.Publisher
 	store     *store.Store
 	stop      func() // of the delivery
-	audit     *audit
+	auditor   *inventoryAuditor
 	js        jetstream.JetStream
 	now       time.Time
 }
 
-type alwaysUp struct{ never chan struct{} }
+type linkAlwaysUp struct{ never chan struct{} }
 
-func (l alwaysUp) State() (bool, <-chan struct{}) { return true, l.never }
+func (l linkAlwaysUp) State() (bool, <-chan struct{}) { return true, l.never }
 
-func newGateway(t *testing.T) *audited {
+func newAuditFixture(t *testing.T) *auditFixture {
 	t.Helper()
-	g := &audited{T: t, hub: streamstest.Hub(t), now: time.Now()}
+	g := &auditFixture{T: t, hub: streamstest.Hub(t), now: time.Now()}
 	log := zaptest.NewLogger(t)
 	nc := streamstest.Connect(t, g.hub)
 	var err error
@@ -94,52 +94,52 @@ func newGateway(t *testing.T) *audited {
 	if err != nil {
 		t.Fatal(err)
 	}
-	calls, err := streams.NewCalls(nc, map[string]streams.CallHandler{streams.VerbAttach: attacher.Handle}, streams.NewMetrics(nil), log)
+	calls, err := streams.NewCallServer(nc, map[string]streams.CallHandler{streams.VerbAttach: attacher.Handle}, streams.NewMetrics(nil), log)
 	if err != nil {
 		t.Fatal(err)
 	}
-	start(t, calls.Start)
+	startPart(t, calls.Start)
 	if g.store, err = store.Open(t.Context(), g.js, store.Config{}, log); err != nil {
 		t.Fatal(err)
 	}
-	g.publish(wire.SnapshotMarker(), "1")
-	g.deliver()
-	g.audit = newAudit(func(string) bool { return true }, held{t, g.publisher},
-		func(node string) error { return streams.Order(nc, node, streams.VerbResync, nil) },
+	g.publishVersion(wire.SnapshotMarker(), "1")
+	g.startDelivery()
+	g.auditor = newInventoryAuditor(func(string) bool { return true }, streamInventory{t, g.publisher},
+		func(node string) error { return streams.SendCommand(nc, node, streams.VerbResync, nil) },
 		func(string, string, string) {}, prometheus.NewRegistry(), log)
 	return g
 }
 
-// deliver starts the node's delivery.
-func (g *audited) deliver() {
+// startDelivery starts the node's delivery.
+func (g *auditFixture) startDelivery() {
 	g.Helper()
-	nc := streamstest.Node(g.T, g.hub, edge)
-	delivery, err := streams.NewDelivery(edge, nc, g.store, alwaysUp{make(chan struct{})}, streams.NewMetrics(nil), zaptest.NewLogger(g.T))
+	nc := streamstest.Node(g.T, g.hub, edgeNode)
+	delivery, err := streams.NewDelivery(edgeNode, nc, g.store, linkAlwaysUp{make(chan struct{})}, streams.NewMetrics(nil), zaptest.NewLogger(g.T))
 	if err != nil {
 		g.Fatal(err)
 	}
-	orders := streams.NewOrders(edge, nc, map[string]func([]byte){streams.VerbResync: func([]byte) { delivery.Resync() }}, zaptest.NewLogger(g.T))
-	first, second := start(g.T, delivery.Start), start(g.T, orders.Start)
+	orders := streams.NewCommandListener(edgeNode, nc, map[string]func([]byte){streams.VerbResync: func([]byte) { delivery.Resync() }}, zaptest.NewLogger(g.T))
+	first, second := startPart(g.T, delivery.Start), startPart(g.T, orders.Start)
 	g.stop = func() { first(); second() }
 }
 
-func thing(name string) wire.Key {
+func configMapKey(name string) wire.Key {
 	return wire.Key{Resource: "configmaps", Namespace: "default", Name: name}
 }
 
-func body(key wire.Key, uid, version string) []byte {
+func objectBody(key wire.Key, uid, version string) []byte {
 	return fmt.Appendf(nil, `{"metadata":{"name":%q,"namespace":%q,"uid":%q,"resourceVersion":%q}}`, key.Name, key.Namespace, uid, version)
 }
 
-// publish stores the next state of an object, version "" for none.
-func (g *audited) publish(key wire.Key, version string) uint64 {
+// publishVersion stores the next state of an object, version "" for none.
+func (g *auditFixture) publishVersion(key wire.Key, version string) uint64 {
 	g.Helper()
-	all, err := g.publisher.Held(g.Context(), edge)
+	all, err := g.publisher.Held(g.Context(), edgeNode)
 	if err != nil {
 		g.Fatal(err)
 	}
 	uid := "uid-" + key.Name
-	m := wire.Message{Node: edge, Key: key, Op: wire.Apply, UID: uid, Version: version, Time: time.Now(), Object: body(key, uid, version)}
+	m := wire.Message{Node: edgeNode, Key: key, Op: wire.Apply, UID: uid, Version: version, Time: time.Now(), Object: objectBody(key, uid, version)}
 	if version == "" {
 		m.Op, m.Object = wire.Delete, nil
 	}
@@ -150,8 +150,8 @@ func (g *audited) publish(key wire.Key, version string) uint64 {
 	return sequence
 }
 
-// version is what the store has of an object.
-func (g *audited) version(key wire.Key) string {
+// storedVersion is what the store has of an object.
+func (g *auditFixture) storedVersion(key wire.Key) string {
 	entry, err := g.store.Get(key)
 	if err != nil {
 		return ""
@@ -159,133 +159,133 @@ func (g *audited) version(key wire.Key) string {
 	return entry.Version
 }
 
-func (g *audited) wait(key wire.Key, version string) {
+func (g *auditFixture) waitVersion(key wire.Key, version string) {
 	g.Helper()
-	streamstest.Eventually(g.T, fmt.Sprintf("%s at version %q", key.Name, version), func() bool { return g.version(key) == version })
+	streamstest.Eventually(g.T, fmt.Sprintf("%s at version %q", key.Name, version), func() bool { return g.storedVersion(key) == version })
 }
 
-// beat lets the audit hear the node as it is now.
-func (g *audited) beat() {
+// sendHeartbeat lets the audit hear the node as it is now.
+func (g *auditFixture) sendHeartbeat() {
 	g.Helper()
 	stream, err := g.js.Stream(g.Context(), streams.DesiredStream)
 	if err != nil {
 		g.Fatal(err)
 	}
-	cursor, census, deleted := g.store.Census()
-	beat := wire.Beat{Cursor: cursor, Census: &census}
+	cursor, census, deleted := g.store.Inventory()
+	beat := wire.Heartbeat{Cursor: cursor, Inventory: &census}
 	for _, key := range deleted {
 		beat.Deleted = append(beat.Deleted, key.String())
 	}
 	g.now = g.now.Add(10 * time.Second)
-	g.audit.beat(edge, beat, stream.CachedInfo().Created.UTC().Format("20060102T150405.000000000Z"), g.now)
+	g.auditor.compareInventory(edgeNode, beat, stream.CachedInfo().Created.UTC().Format("20060102T150405.000000000Z"), g.now)
 }
 
-// heal beats until the object is as the cloud has it.
-func (g *audited) heal(key wire.Key, version string) {
+// waitRepaired beats until the object is as the cloud has it.
+func (g *auditFixture) waitRepaired(key wire.Key, version string) {
 	g.Helper()
 	streamstest.Eventually(g.T, fmt.Sprintf("%s at version %q after the audit", key.Name, version), func() bool {
-		if g.version(key) == version {
+		if g.storedVersion(key) == version {
 			return true
 		}
-		g.beat()
+		g.sendHeartbeat()
 		return false
 	})
 }
 
 // An image of the disk, older than a deletion whose tombstone the node had acked: nothing in the stream speaks of it any more.
-func TestAuditTakesAwayWhatAnOldDiskImageBringsBack(t *testing.T) {
-	g := newGateway(t)
-	gone, kept := thing("gone"), thing("kept")
-	g.publish(gone, "1")
-	g.publish(kept, "1")
-	g.wait(kept, "1")
+func TestInventoryAuditor_RemovesObjectsOfOldDiskImage(t *testing.T) {
+	g := newAuditFixture(t)
+	gone, kept := configMapKey("gone"), configMapKey("kept")
+	g.publishVersion(gone, "1")
+	g.publishVersion(kept, "1")
+	g.waitVersion(kept, "1")
 	g.stop() // the image is of this moment
-	if err := g.publisher.Purge(t.Context(), edge, gone, g.publish(gone, "")); err != nil {
+	if err := g.publisher.Purge(t.Context(), edgeNode, gone, g.publishVersion(gone, "")); err != nil {
 		t.Fatal(err)
 	}
-	g.deliver()
-	g.publish(kept, "2")
-	g.wait(kept, "2")
-	if g.version(gone) != "1" {
+	g.startDelivery()
+	g.publishVersion(kept, "2")
+	g.waitVersion(kept, "2")
+	if g.storedVersion(gone) != "1" {
 		t.Fatal("the deletion came by itself, so nothing is shown")
 	}
-	g.heal(gone, "")
-	g.wait(kept, "2")
+	g.waitRepaired(gone, "")
+	g.waitVersion(kept, "2")
 }
 
 // A hub restored from a backup counts again from there: what is published at a sequence that the node has passed never
 // comes to it.
-func TestAuditHealsARestoredHub(t *testing.T) {
-	g := newGateway(t)
-	lost := thing("lost")
-	g.publish(lost, "1")
-	g.wait(lost, "1")
+func TestInventoryAuditor_RepairsAfterHubRestore(t *testing.T) {
+	g := newAuditFixture(t)
+	lost := configMapKey("lost")
+	g.publishVersion(lost, "1")
+	g.waitVersion(lost, "1")
 	g.stop()
 	if err := g.store.Apply(t.Context(), nil, g.store.Cursor().Sequence+5); err != nil { // as before the restore
 		t.Fatal(err)
 	}
-	g.publish(lost, "2")
-	other := thing("other")
+	g.publishVersion(lost, "2")
+	other := configMapKey("other")
 	for i := range 10 {
-		g.publish(other, fmt.Sprint(i)) // the restored stream grows past the cursor
+		g.publishVersion(other, fmt.Sprint(i)) // the restored stream grows past the cursor
 	}
-	g.deliver()
-	g.wait(other, "9")
-	if g.version(lost) != "1" {
+	g.startDelivery()
+	g.waitVersion(other, "9")
+	if g.storedVersion(lost) != "1" {
 		t.Fatal("the change came by itself, so nothing is shown")
 	}
-	g.heal(lost, "2")
+	g.waitRepaired(lost, "2")
 }
 
-func TestAuditHealsWhatWasChangedByHand(t *testing.T) {
-	g := newGateway(t)
-	changed, lost := thing("changed"), thing("lost")
-	g.publish(changed, "1")
-	g.publish(lost, "1")
-	g.wait(lost, "1")
+func TestInventoryAuditor_RepairsManualChanges(t *testing.T) {
+	g := newAuditFixture(t)
+	changed, lost := configMapKey("changed"), configMapKey("lost")
+	g.publishVersion(changed, "1")
+	g.publishVersion(lost, "1")
+	g.waitVersion(lost, "1")
 	cursor := g.store.Cursor().Sequence
-	forged := wire.Message{Node: edge, Key: changed, Op: wire.Apply, UID: "other", Version: "7", Sequence: cursor + 1, Object: body(changed, "other", "7")}
-	gone := wire.Message{Node: edge, Key: lost, Op: wire.Delete, UID: "uid-lost", Sequence: cursor + 2}
+	forged := wire.Message{Node: edgeNode, Key: changed, Op: wire.Apply, UID: "other", Version: "7", Sequence: cursor + 1, Object: objectBody(changed, "other", "7")}
+	gone := wire.Message{Node: edgeNode, Key: lost, Op: wire.Delete, UID: "uid-lost", Sequence: cursor + 2}
 	if err := g.store.Apply(t.Context(), []wire.Message{forged, gone}, cursor+2); err != nil {
 		t.Fatal(err)
 	}
-	other := thing("other")
+	other := configMapKey("other")
 	for i := range 5 {
-		g.publish(other, fmt.Sprint(i)) // else the cursor is beyond the stream, which an attach notices
+		g.publishVersion(other, fmt.Sprint(i)) // else the cursor is beyond the stream, which an attach notices
 	}
-	g.wait(other, "4")
-	g.heal(changed, "1")
-	g.wait(lost, "1")
+	g.waitVersion(other, "4")
+	g.waitRepaired(changed, "1")
+	g.waitVersion(lost, "1")
 }
 
 // What the node itself writes or deletes is no difference, and one that stays does not cost an attach each time.
-func TestAuditKeepsQuietWhereNothingIsWrong(t *testing.T) {
-	g := newGateway(t)
+func TestInventoryAuditor_IgnoresLocalAndInFlightChanges(t *testing.T) {
+	g := newAuditFixture(t)
 	told := 0
-	g.audit.resync = func(string) error {
+	g.auditor.resync = func(string) error {
 		told++
 		return nil
 	}
-	own, gone := thing("own"), thing("gone")
-	g.publish(own, "1")
-	g.publish(gone, "1")
-	g.wait(gone, "1")
-	if _, err := g.store.Put(t.Context(), own, body(own, "uid-own", "1"), nil); err != nil {
+	own, gone := configMapKey("own"), configMapKey("gone")
+	g.publishVersion(own, "1")
+	g.publishVersion(gone, "1")
+	g.waitVersion(gone, "1")
+	if _, err := g.store.Put(t.Context(), own, objectBody(own, "uid-own", "1"), nil); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := g.store.Delete(t.Context(), gone, "", nil); err != nil {
 		t.Fatal(err)
 	}
 	for range 5 {
-		g.beat()
+		g.sendHeartbeat()
 	}
 	if told != 0 {
 		t.Errorf("told %d times though nothing is wrong", told)
 	}
 	g.stop()
-	g.publish(own, "2")
+	g.publishVersion(own, "2")
 	for range 5 {
-		g.beat()
+		g.sendHeartbeat()
 	}
 	if told != 0 {
 		t.Errorf("told %d times though a change is on its way", told)
@@ -295,7 +295,7 @@ func TestAuditKeepsQuietWhereNothingIsWrong(t *testing.T) {
 	}
 	for range 24 * 60 { // a day
 		g.now = g.now.Add(50 * time.Second)
-		g.beat()
+		g.sendHeartbeat()
 	}
 	if told < 2 || told > 20 {
 		t.Errorf("a difference that stays for a day: told %d times", told)

@@ -1,7 +1,7 @@
 package cloud
 
-// certificates are the files of the certificates that this replica shows or trusts, by the names that its metric has for them.
-func (c *Cloud) certificates() map[string]string {
+// certificateFiles are the files of the certificates that this replica shows or trusts, by the names that its metric has for them.
+func (c *Cloud) certificateFiles() map[string]string {
 	g := c.cfg.Gateway
 	return map[string]string{
 		"hub": c.cfg.Hub.CertFile, "hub-ca": c.cfg.Hub.CAFile,

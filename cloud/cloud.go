@@ -64,7 +64,7 @@ func (c *Cloud) Start(ctx context.Context) error {
 	if err := c.metrics.Register(reconnects); err != nil {
 		return fmt.Errorf("hub: %w", err)
 	}
-	if err := c.metrics.Register(certs.NewExpiry(certs.Files(c.certificates()))); err != nil {
+	if err := c.metrics.Register(certs.NewExpiry(certs.FileExpiries(c.certificateFiles()))); err != nil {
 		return fmt.Errorf("certificates: %w", err)
 	}
 	nc, err := dialHub(c.cfg.Hub, "cloudcore "+c.cfg.ID, reconnects, c.log.Named("hub"))
@@ -83,7 +83,7 @@ func (c *Cloud) Start(ctx context.Context) error {
 		return err
 	}
 	defer tunnels.Close()
-	ids, err := c.identity(reconnects)
+	ids, err := c.dialIdentity(reconnects)
 	if err != nil {
 		return err
 	}
@@ -94,7 +94,7 @@ func (c *Cloud) Start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("prepare the hub: %w", err)
 	}
-	parts, err := c.assemble(sctx, nc, writer, tunnels, ids, kv)
+	parts, err := c.assembleParts(sctx, nc, writer, tunnels, ids, kv)
 	if err != nil {
 		return err
 	}
@@ -110,7 +110,7 @@ func ensureHub(ctx context.Context, nc *nats.Conn, replicas int, log *zap.Logger
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
 	for {
-		err := streams.Ensure(ctx, js, streams.Hub(replicas))
+		err := streams.Ensure(ctx, js, streams.HubTopology(replicas))
 		if err == nil {
 			return js.KeyValue(ctx, streams.MembersBucket)
 		}
@@ -123,8 +123,8 @@ func ensureHub(ctx context.Context, nc *nats.Conn, replicas int, log *zap.Logger
 	}
 }
 
-// assemble makes the parts in the order in which they start.
-func (c *Cloud) assemble(ctx context.Context, nc, writer, tunnels *nats.Conn, ids *identities, kv jetstream.KeyValue) ([]lifecycle.Part, error) {
+// assembleParts makes the parts in the order in which they start.
+func (c *Cloud) assembleParts(ctx context.Context, nc, writer, tunnels *nats.Conn, ids *identityService, kv jetstream.KeyValue) ([]lifecycle.Part, error) {
 	objects, addresses, err := newCaches(ctx, c.rest)
 	if err != nil {
 		return nil, fmt.Errorf("cache: %w", err)
@@ -135,16 +135,16 @@ func (c *Cloud) assemble(ctx context.Context, nc, writer, tunnels *nats.Conn, id
 	if err != nil {
 		return nil, err
 	}
-	history, err := c.history(ctx, nc, members)
+	history, err := c.openEpochTracker(ctx, nc, members)
 	if err != nil {
 		return nil, err
 	}
-	teller, err := c.teller(objects, members)
+	teller, err := c.newHoldWriter(objects, members)
 	if err != nil {
 		return nil, err
 	}
 	var engine *desired.Engine
-	asked, err := c.scopes(ctx, nc, objects, members, func() *desired.Engine { return engine })
+	asked, err := c.buildScopes(ctx, nc, objects, members, func() *desired.Engine { return engine })
 	if err != nil {
 		return nil, err
 	}
@@ -152,29 +152,29 @@ func (c *Cloud) assemble(ctx context.Context, nc, writer, tunnels *nats.Conn, id
 	if err != nil {
 		return nil, fmt.Errorf("kubernetes: %w", err)
 	}
-	alarms := newAlarms(c.cfg.ID, clients, c.log.Named("alarms"))
-	withheld := newWithheldEvents(alarms.warn)
-	cfg := c.desired(history, teller, withheld)
+	alarms := newEventRecorder(c.cfg.ID, clients, c.log.Named("alarms"))
+	withheld := newWithheldEvents(alarms.warnNode)
+	cfg := c.desiredConfig(history, teller, withheld)
 	cfg.Scopes = asked.Granted
 	if engine, err = desired.New(cfg, objects, publisher, members, c.log.Named("desired")); err != nil {
 		return nil, err
 	}
-	keeper, err := streams.NewKeeper(nc, streams.Hub(c.cfg.Replicas), func() { engine.Reload() }, c.log.Named("keeper"))
+	keeper, err := streams.NewTopologyReconciler(nc, streams.HubTopology(c.cfg.Replicas), func() { engine.Resync() }, c.log.Named("keeper"))
 	if err != nil {
 		return nil, err
 	}
-	letIn, err := ids.parts(c, objects, clients, members, alarms)
+	letIn, err := ids.buildParts(c, objects, clients, members, alarms)
 	if err != nil {
 		return nil, err
 	}
-	up, err := c.upward(core{
+	up, err := c.buildNodeServices(components{
 		nc: nc, tunnels: tunnels, ids: ids, objects: objects, addresses: addresses, clients: clients, members: members,
-		engine: engine, asked: asked, keeper: keeper, metrics: metrics, alarms: alarms, withheld: withheld,
+		engine: engine, scopes: asked, topology: keeper, metrics: metrics, events: alarms, withheld: withheld,
 	})
 	if err != nil {
 		return nil, err
 	}
-	server := c.health(nc, keeper, engine, ids.learnt)
+	server := c.newHealthServer(nc, keeper, engine, ids.linksSynced)
 	// Who is known comes in before all else is read.
 	return slices.Concat([]lifecycle.Part{{Name: "health", Start: server.Start, Ready: server.Ready()}}, letIn, []lifecycle.Part{
 		{Name: "keeper", Start: keeper.Start, Ready: keeper.Ready()},
@@ -186,115 +186,115 @@ func (c *Cloud) assemble(ctx context.Context, nc, writer, tunnels *nats.Conn, id
 	}, up), nil
 }
 
-// health serves what says that this replica is ready: then the one before may go. learnt is nil where it lets nobody in.
-func (c *Cloud) health(nc *nats.Conn, keeper *streams.Keeper, engine *desired.Engine, learnt <-chan struct{}) *health.Server {
+// newHealthServer serves what says that this replica is ready: then the one before may go. learnt is nil where it lets nobody in.
+func (c *Cloud) newHealthServer(nc *nats.Conn, keeper *streams.TopologyReconciler, engine *desired.Engine, learnt <-chan struct{}) *health.Server {
 	checks := []health.Check{
-		{Name: "hub", Ready: connected(nc)},
-		{Name: "hub-streams", Ready: closed(keeper.Ready(), "the streams are not in place")},
-		{Name: "kubernetes", Ready: closed(engine.Ready(), "the objects of the cluster are not all read")},
+		{Name: "hub", Ready: checkConnected(nc)},
+		{Name: "hub-streams", Ready: checkClosed(keeper.Ready(), "the streams are not in place")},
+		{Name: "kubernetes", Ready: checkClosed(engine.Ready(), "the objects of the cluster are not all read")},
 	}
 	if learnt != nil {
-		checks = append(checks, health.Check{Name: "links", Ready: closed(learnt, "the other cloudcores were not asked yet whose links there are")})
+		checks = append(checks, health.Check{Name: "links", Ready: checkClosed(learnt, "the other cloudcores were not asked yet whose links there are")})
 	}
 	return health.New(c.cfg.Listen, c.metrics, checks...)
 }
 
-// core is what all that answers nodes stands on.
-type core struct {
+// components is what all that answers nodes stands on.
+type components struct {
 	nc, tunnels *nats.Conn
-	ids         *identities
+	ids         *identityService
 	objects     cache.Cache
 	addresses   addressCache
 	clients     kubernetes.Interface
 	members     *Members
 	engine      *desired.Engine
-	asked       *scopes.Keeper
-	keeper      *streams.Keeper
+	scopes      *scopes.GrantController
+	topology    *streams.TopologyReconciler
 	metrics     *streams.Metrics
-	alarms      *alarms
+	events      *eventRecorder
 	withheld    *withheldEvents
-	calm        *autonomy.Keeper // of upward
+	autonomy    *autonomy.TolerationController // of upward
 }
 
-// upward makes the parts that answer nodes.
-func (c *Cloud) upward(k core) ([]lifecycle.Part, error) {
-	groups, err := autonomy.Groups(c.rest)
+// buildNodeServices makes the parts that answer nodes.
+func (c *Cloud) buildNodeServices(k components) ([]lifecycle.Part, error) {
+	groups, err := autonomy.NewGroupLister(c.rest)
 	if err != nil {
 		return nil, err
 	}
-	k.calm = autonomy.New(k.clients, k.objects, groups, k.members, k.alarms.raise, c.metrics, c.log.Named("autonomy"))
-	view, inspection, err := c.inspection(k.nc, k.objects, k.members, k.calm)
+	k.autonomy = autonomy.New(k.clients, k.objects, groups, k.members, k.events.recordEvent, c.metrics, c.log.Named("autonomy"))
+	view, inspection, err := c.buildInspection(k.nc, k.objects, k.members, k.autonomy)
 	if err != nil {
 		return nil, err
 	}
-	way, ways, err := c.ways(k)
+	way, ways, err := c.buildGateway(k)
 	if err != nil {
 		return nil, err
 	}
-	k.ids.cut(way.Cut)
-	called, ports, err := c.direct(k.nc, k.objects, k.clients, k.members, way)
+	k.ids.setCloseStreams(way.CloseStreams)
+	called, ports, err := c.buildPorts(k.nc, k.objects, k.clients, k.members, way)
 	if err != nil {
 		return nil, err
 	}
-	heard, watchers, err := c.watchers(k, func(node string, beat wire.Beat) {
-		view.Beat(node, beat)
-		way.Heard(node)
+	heard, watchers, err := c.buildWatchers(k, func(node string, beat wire.Heartbeat) {
+		view.RecordHeartbeat(node, beat)
+		way.OnHeartbeat(node)
 	})
 	if err != nil {
 		return nil, err
 	}
-	calls, err := c.calls(k, heard)
+	calls, err := c.newCallServer(k, heard)
 	if err != nil {
 		return nil, err
 	}
-	handled, err := c.reports(k.nc, k.objects, called, k.metrics)
+	handled, err := c.buildReportReaders(k.nc, k.objects, called, k.metrics)
 	if err != nil {
 		return nil, err
 	}
-	keys := &tokenKeys{kube: k.clients, audiences: c.cfg.Scopes.TokenAudiences, provide: k.engine.Provide, log: c.log.Named("keys")}
+	keys := &tokenKeyPublisher{kube: k.clients, audiences: c.cfg.Scopes.TokenAudiences, publish: k.engine.SetStatic, log: c.log.Named("keys")}
 	return append([]lifecycle.Part{
-		{Name: "scopes", Start: k.asked.Start},
+		{Name: "scopes", Start: k.scopes.Start},
 		{Name: "keys", Start: keys.Start},
 	}, slices.Concat(watchers, []lifecycle.Part{{Name: "calls", Start: calls.Start}}, ways, ports, handled, inspection)...), nil
 }
 
-// watchers makes the parts that hear the nodes' beats, or miss them. also hears each beat that is no clone's.
-func (c *Cloud) watchers(k core, also func(node string, beat wire.Beat)) (*twins, []lifecycle.Part, error) {
+// buildWatchers makes the parts that hear the nodes' beats, or miss them. also hears each beat that is no clone's.
+func (c *Cloud) buildWatchers(k components, also func(node string, beat wire.Heartbeat)) (*duplicateDetector, []lifecycle.Part, error) {
 	version := newKubeVersion(k.clients.Discovery(), c.log.Named("kubeversion"))
-	monitor := nodes.New(k.clients, k.objects, k.members, k.ids.revoked, k.calm.Of, version.Get, c.metrics, c.log.Named("nodes"))
-	k.ids.look = monitor.Look
-	k.calm.Tell(monitor.Review)
+	monitor := nodes.New(k.clients, k.objects, k.members, k.ids.isRevoked, k.autonomy.Lookup, version.Version, c.metrics, c.log.Named("nodes"))
+	k.ids.refreshNode = monitor.EnqueueNode
+	k.autonomy.NotifyChanges(monitor.EnqueueIfLost)
 	order := func(verb string) func(node, text string) error {
-		return func(node, text string) error { return streams.Order(k.nc, node, verb, []byte(text)) }
+		return func(node, text string) error { return streams.SendCommand(k.nc, node, verb, []byte(text)) }
 	}
 	all := func(node string) error { return order(streams.VerbReports)(node, "") }
-	alarms := k.alarms
-	twins := newTwins(k.members.Owns, order(streams.VerbWho), order(streams.VerbFence), all, alarms.warn, rand.Text, c.metrics, c.log.Named("twins"))
-	auditor := newAudit(k.members.Owns, k.engine, func(node string) error { return order(streams.VerbResync)(node, "") },
-		alarms.warn, c.metrics, c.log.Named("audit"))
+	alarms := k.events
+	twins := newDuplicateDetector(k.members.Owns, order(streams.VerbWho), order(streams.VerbFence), all, alarms.warnNode, rand.Text, c.metrics, c.log.Named("twins"))
+	auditor := newInventoryAuditor(k.members.Owns, k.engine, func(node string) error { return order(streams.VerbResync)(node, "") },
+		alarms.warnNode, c.metrics, c.log.Named("audit"))
 	networks, err := c.cfg.Certificates.Prefixes()
 	if err != nil {
 		return nil, nil, err
 	}
-	names := csrs.Names{DirectHost: c.cfg.Gateway.Direct.Host, Networks: networks}
-	signed := csrs.New(names, k.clients, k.objects, k.members.Owns, alarms.warn, c.metrics, c.log.Named("csrs"))
-	lost := newUnwell(k.objects, k.members.Owns, all,
+	names := csrs.AllowedNames{DirectHost: c.cfg.Gateway.Direct.Host, Networks: networks}
+	signed := csrs.New(names, k.clients, k.objects, k.members.Owns, alarms.warnNode, c.metrics, c.log.Named("csrs"))
+	lost := newLostNodeResync(k.objects, k.members.Owns, all,
 		c.log.Named("unwell"))
-	evictor, err := c.evictor(k.objects, k.members, alarms)
+	evictor, err := c.newEvictor(k.objects, k.members, alarms)
 	if err != nil {
 		return nil, nil, err
 	}
-	watch := c.deaths(k.nc, k.objects, k.members)
-	beats, err := streams.NewBeats(k.nc, func(_ context.Context, node string, beat wire.Beat) {
-		if !twins.hear(node, beat, time.Now()) {
+	watch := c.newHubWatcher(k.nc, k.objects, k.members)
+	beats, err := streams.NewHeartbeats(k.nc, func(_ context.Context, node string, beat wire.Heartbeat) {
+		if !twins.observeHeartbeat(node, beat, time.Now()) {
 			return
 		}
-		monitor.Beat(node, beat, progressOf(k.engine, k.keeper, node, beat))
+		monitor.RecordHeartbeat(node, beat, nodeProgress(k.engine, k.topology, node, beat))
 		also(node, beat)
-		k.engine.Serve(node)
-		auditor.beat(node, beat, k.keeper.Epoch(), time.Now())
-		if beat.StreamEpoch == k.keeper.Epoch() {
-			k.engine.Acked(node, beat.Sequence)
+		k.engine.AdmitNode(node)
+		auditor.compareInventory(node, beat, k.topology.Epoch(), time.Now())
+		if beat.StreamEpoch == k.topology.Epoch() {
+			k.engine.RecordAck(node, beat.Sequence)
 		}
 	}, k.metrics, c.log.Named("beats"))
 	if err != nil {
@@ -304,35 +304,35 @@ func (c *Cloud) watchers(k core, also func(node string, beat wire.Beat)) (*twins
 		{Name: "nodes", Start: monitor.Start},
 		{Name: "kubeversion", Start: version.Start},
 		{Name: "alarms", Start: alarms.Start},
-		{Name: "autonomy", Start: k.calm.Start},
+		{Name: "autonomy", Start: k.autonomy.Start},
 		{Name: "csrs", Start: signed.Start},
 		evictor,
 		{Name: "unwell", Start: lost.Start},
 		{Name: "deaths", Start: watch.Start},
-		{Name: "replicas", Start: c.severer(k, watch.died).Start},
+		{Name: "replicas", Start: c.buildPeerFencer(k, watch.lost).Start},
 		{Name: "beats", Start: beats.Start},
 	}, nil
 }
 
-// calls makes the server of what nodes ask.
-func (c *Cloud) calls(k core, twins *twins) (*streams.Calls, error) {
+// newCallServer makes the server of what nodes ask.
+func (c *Cloud) newCallServer(k components, twins *duplicateDetector) (*streams.CallServer, error) {
 	known := func(ctx context.Context, node string) bool {
 		return k.objects.Get(ctx, client.ObjectKey{Name: node}, &corev1.Node{}) == nil
 	}
-	attached := func(node, instance string) { twins.attached(node, instance, time.Now()) }
+	attached := func(node, instance string) { twins.probeAttached(node, instance, time.Now()) }
 	attacher, err := streams.NewAttacher(k.nc, known, attached, k.metrics, c.log.Named("attach"))
 	if err != nil {
 		return nil, err
 	}
-	pieces, err := streams.NewPieces(k.nc, c.log.Named("pieces"))
+	pieces, err := streams.NewChunkServer(k.nc, c.log.Named("pieces"))
 	if err != nil {
 		return nil, err
 	}
-	parts, err := streams.NewParts(k.nc, c.log.Named("parts"))
+	parts, err := streams.NewChunkStore(k.nc, c.log.Named("parts"))
 	if err != nil {
 		return nil, err
 	}
-	guard, err := newNamespaceGuard(c.protected(), c.rest, k.withheld)
+	guard, err := newNamespaceGuard(c.protectedNamespaces(), c.rest, k.withheld)
 	if err != nil {
 		return nil, err
 	}
@@ -340,43 +340,43 @@ func (c *Cloud) calls(k core, twins *twins) (*streams.Calls, error) {
 	if err != nil {
 		return nil, err
 	}
-	return streams.NewCalls(k.nc, k.ids.handlers(map[string]streams.CallHandler{
+	return streams.NewCallServer(k.nc, k.ids.callHandlers(map[string]streams.CallHandler{
 		streams.VerbAttach: func(ctx context.Context, node string, request []byte) (any, error) {
-			k.engine.Serve(node)
+			k.engine.AdmitNode(node)
 			return attacher.Handle(ctx, node, request)
 		},
 		streams.VerbPiece:  pieces.Handle,
 		streams.VerbPart:   parts.Handle,
 		streams.VerbKube:   kube.Handle,
 		streams.VerbWatch:  kube.Watch,
-		streams.VerbScopes: wants(k.asked),
+		streams.VerbScopes: scopesHandler(k.scopes),
 		streams.VerbPing:   func(context.Context, string, []byte) (any, error) { return struct{}{}, nil },
 	}), k.metrics, c.log.Named("calls"))
 }
 
-// reports makes the readers of what nodes report; called says how the cloud reaches nodes.
-func (c *Cloud) reports(nc *nats.Conn, objects cache.Cache, called reports.Ways, metrics *streams.Metrics) ([]lifecycle.Part, error) {
-	readers := make(map[streams.Plane]*streams.Reports, 2)
-	later := newAgain(func(node string, key wire.Key) error { return streams.Nudge(nc, node, key) },
-		func(node string) error { return streams.Order(nc, node, streams.VerbReports, nil) }, c.log.Named("again"))
-	gaveUp := map[streams.Plane]func(wire.Message){streams.Report: later.later} // an event is not a state to ask for
+// buildReportReaders makes the readers of what nodes report; called says how the cloud reaches nodes.
+func (c *Cloud) buildReportReaders(nc *nats.Conn, objects cache.Cache, called reports.NodeAddressing, metrics *streams.Metrics) ([]lifecycle.Part, error) {
+	readers := make(map[streams.Plane]*streams.ReportConsumer, 2)
+	later := newRereportQueue(func(node string, key wire.Key) error { return streams.RequestReport(nc, node, key) },
+		func(node string) error { return streams.SendCommand(nc, node, streams.VerbReports, nil) }, c.log.Named("again"))
+	gaveUp := map[streams.Plane]func(wire.Message){streams.Report: later.Schedule} // an event is not a state to ask for
 	parts := []lifecycle.Part{{Name: "again", Start: later.Start}}
 	for _, plane := range []streams.Plane{streams.Report, streams.Event} {
 		stillLast := func(ctx context.Context, m wire.Message) (bool, error) { return readers[plane].StillLast(ctx, m) }
 		overtaken := func(m wire.Message) {
-			if err := streams.Nudge(nc, m.Node, m.Key); err != nil {
+			if err := streams.RequestReport(nc, m.Node, m.Key); err != nil {
 				c.log.Warn("node not asked to report again", zap.String("node", m.Node), zap.Error(err))
 			}
 		}
 		registerer := prometheus.WrapRegistererWith(prometheus.Labels{"plane": string(plane)}, c.metrics)
 		applier, err := reports.New(reports.Config{
-			Overtaken: overtaken, Ways: called, Protected: c.protected(), Metrics: registerer, ClassicImpersonation: c.cfg.Impersonation == kubeversion.Classic,
+			OnOvertaken: overtaken, Addressing: called, Protected: c.protectedNamespaces(), Metrics: registerer, ClassicImpersonation: c.cfg.Impersonation == kubeversion.Classic,
 		},
 			c.rest, objects, stillLast, c.log.Named(string(plane)))
 		if err != nil {
 			return nil, err
 		}
-		if readers[plane], err = streams.NewReports(plane, nc, applier.Handle, gaveUp[plane], metrics, c.log.Named(string(plane))); err != nil {
+		if readers[plane], err = streams.NewReportConsumer(plane, nc, applier.Handle, gaveUp[plane], metrics, c.log.Named(string(plane))); err != nil {
 			return nil, err
 		}
 		parts = append(parts, lifecycle.Part{Name: string(plane) + "s", Start: readers[plane].Start})
@@ -384,7 +384,7 @@ func (c *Cloud) reports(nc *nats.Conn, objects cache.Cache, called reports.Ways,
 	return parts, nil
 }
 
-func connected(nc *nats.Conn) func() error {
+func checkConnected(nc *nats.Conn) func() error {
 	return func() error {
 		if !nc.IsConnected() {
 			return errors.New("no connection to the hub")
@@ -393,8 +393,8 @@ func connected(nc *nats.Conn) func() error {
 	}
 }
 
-// closed is a check that holds once a channel is closed.
-func closed(ready <-chan struct{}, why string) func() error {
+// checkClosed is a check that holds once a channel is closed.
+func checkClosed(ready <-chan struct{}, why string) func() error {
 	return func() error {
 		select {
 		case <-ready:

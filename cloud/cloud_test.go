@@ -17,17 +17,17 @@ import (
 	"github.com/frond-edge/frond/streams/streamstest"
 )
 
-var shared kubetest.Shared
+var sharedCluster kubetest.Shared
 
-func TestMain(m *testing.M) { shared.Verify(m) }
+func TestMain(m *testing.M) { sharedCluster.Verify(m) }
 
-func TestOwnerSpreadsAndMovesLittle(t *testing.T) {
+func TestOwner_SpreadsEvenlyAndMovesLittle(t *testing.T) {
 	three, two := []string{"a", "b", "c"}, []string{"a", "c"}
 	count := map[string]int{}
 	const nodes = 3000
 	for i := range nodes {
 		node := fmt.Sprint("edge-", i)
-		before, after := owner(three, node), owner(two, node)
+		before, after := ownerOf(three, node), ownerOf(two, node)
 		count[before]++
 		if before != "b" && before != after {
 			t.Fatalf("%s moved from %s to %s though its owner lives", node, before, after)
@@ -38,13 +38,13 @@ func TestOwnerSpreadsAndMovesLittle(t *testing.T) {
 			t.Errorf("%s owns %d of %d nodes", member, n, nodes)
 		}
 	}
-	if got := owner(nil, "edge-1"); got != "" {
+	if got := ownerOf(nil, "edge-1"); got != "" {
 		t.Errorf("without members %q owns a node", got)
 	}
 }
 
-// join runs one replica's view of the members until stop.
-func join(t *testing.T, self string, kv jetstream.KeyValue) (m *Members, stop func()) {
+// startMember runs one replica's view of the members until stop.
+func startMember(t *testing.T, self string, kv jetstream.KeyValue) (m *Members, stop func()) {
 	t.Helper()
 	m = NewMembers(self, kv, nil, zaptest.NewLogger(t))
 	ctx, cancel := context.WithCancel(t.Context())
@@ -60,7 +60,7 @@ func join(t *testing.T, self string, kv jetstream.KeyValue) (m *Members, stop fu
 	return m, stop
 }
 
-func TestMembersFindEachOtherAndMissTheDead(t *testing.T) {
+func TestMembers_TakeOverFromLeavingMember(t *testing.T) {
 	hub := streamstest.Hub(t)
 	js, err := jetstream.New(streamstest.Connect(t, hub))
 	if err != nil {
@@ -70,12 +70,12 @@ func TestMembersFindEachOtherAndMissTheDead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, _ := join(t, "a", kv)
-	b, stop := join(t, "b", kv)
+	a, _ := startMember(t, "a", kv)
+	b, stop := startMember(t, "b", kv)
 	for _, m := range []*Members{a, b} {
 		streamstest.Eventually(t, "both are seen", func() bool { return len(m.Live()) == 2 })
 	}
-	node := ownedBy(t, "b")
+	node := nodeOwnedBy(t, "b")
 	if a.Owns(node) || !b.Owns(node) {
 		t.Fatalf("%s: a %v, b %v", node, a.Owns(node), b.Owns(node))
 	}
@@ -87,7 +87,7 @@ func TestMembersFindEachOtherAndMissTheDead(t *testing.T) {
 	case <-time.After(10 * time.Second):
 		t.Fatal("the member that left is not missed")
 	}
-	if took := time.Since(began); took > memberDead {
+	if took := time.Since(began); took > memberExpiry {
 		t.Errorf("noticed after %s, though it left by itself", took)
 	}
 	if !a.Owns(node) {
@@ -96,11 +96,11 @@ func TestMembersFindEachOtherAndMissTheDead(t *testing.T) {
 	t.Logf("taken over after %s", time.Since(began).Round(time.Millisecond))
 }
 
-// ownedBy finds a node that a member of {a, b} owns.
-func ownedBy(t *testing.T, member string) string {
+// nodeOwnedBy finds a node that a member of {a, b} owns.
+func nodeOwnedBy(t *testing.T, member string) string {
 	t.Helper()
 	for i := range 100 {
-		if node := fmt.Sprint("edge-", i); owner([]string{"a", "b"}, node) == member {
+		if node := fmt.Sprint("edge-", i); ownerOf([]string{"a", "b"}, node) == member {
 			return node
 		}
 	}
@@ -108,7 +108,7 @@ func ownedBy(t *testing.T, member string) string {
 	return ""
 }
 
-func TestCallsArePlainRequestsOfTheAPI(t *testing.T) {
+func TestValidateCall_OnlyPlainAPIRequests(t *testing.T) {
 	for name, tt := range map[string]struct {
 		request wire.KubeRequest
 		fine    bool
@@ -135,7 +135,7 @@ func TestCallsArePlainRequestsOfTheAPI(t *testing.T) {
 		"broken query":        {wire.KubeRequest{Method: "GET", Path: "/api/v1/pods", Query: "%zz"}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if err := permitted(tt.request); (err == nil) != tt.fine {
+			if err := validateCall(tt.request); (err == nil) != tt.fine {
 				t.Errorf("permitted(%+v): %v, want fine %v", tt.request, err, tt.fine)
 			}
 		})

@@ -12,127 +12,127 @@ import (
 )
 
 const (
-	// askSpacing is the least time between two questions to one node which agents are there.
-	askSpacing = 2 * time.Second
-	// fenceRenewal is how often a fenced agent's neighbours are asked for again, well within streams.FenceFor.
+	// probeSpacing is the least time between two questions to one node which agents are there.
+	probeSpacing = 2 * time.Second
+	// fenceRenewal is how often a fenced agent's neighbours are asked for again, well within streams.FenceDuration.
 	fenceRenewal = 15 * time.Second
-	// twinAlarm is how often the same trouble is told.
-	twinAlarm = 10 * time.Minute
-	// questionsKept bounds the questions whose answers are remembered of one node.
-	questionsKept = 4
-	// answersKept bounds the instances whose answers to one question are remembered, and nameMost the length of an instance and of a
+	// duplicateEventInterval is how often the same trouble is told.
+	duplicateEventInterval = 10 * time.Minute
+	// maxProbes bounds the questions whose answers are remembered of one node.
+	maxProbes = 4
+	// maxAnswers bounds the instances whose answers to one question are remembered, and maxNameLength the length of an instance and of a
 	// question: they are random words of ours, and a stolen gateway may say what it likes.
-	answersKept, nameMost = 8, 64
-	// fencedKept bounds the fenced instances that are remembered of one node; all are forgotten when there are more.
-	fencedKept = 8
+	maxAnswers, maxNameLength = 8, 64
+	// maxFenced bounds the fenced instances that are remembered of one node; all are forgotten when there are more.
+	maxFenced = 8
 )
 
-// twins finds two agents with one identity: a gateway whose disk was copied. Each process of an agent has a random instance.
+// duplicateDetector finds two agents with one identity: a gateway whose disk was copied. Each process of an agent has a random instance.
 // A node is asked which instances are there at each attach and when its heartbeats come from another instance than the
 // last; each answers with a heartbeat that repeats the question. Two answers to one question prove two living agents; a
 // gateway that was restarted gives one, however quick it was. Each replica hears the answers, the owner acts.
-type twins struct {
-	owns  func(node string) bool
-	ask   func(node, question string) error
-	fence func(node, instance string) error
-	// again asks for all reports: what an agent has said before it was fenced must not stand.
-	again func(node string) error
-	tell  func(node, reason, message string)
-	// question gives a random text.
-	question func() string
-	log      *zap.Logger
-	found    prometheus.Counter
+type duplicateDetector struct {
+	owns       func(node string) bool
+	sendProbe  func(node, question string) error
+	fenceAgent func(node, instance string) error
+	// requestReports asks for all reports: what an agent has said before it was fenced must not stand.
+	requestReports func(node string) error
+	recordEvent    func(node, reason, message string)
+	// newProbeID gives a random text.
+	newProbeID  func() string
+	log         *zap.Logger
+	fencedTotal prometheus.Counter
 
 	mu    sync.Mutex
-	nodes map[string]*agents // guarded by mu
+	nodes map[string]*nodeAgents // guarded by mu
 }
 
-// agents is what is known of one node's; guarded by twins.mu.
-type agents struct {
-	last    string // the instance heard last, fenced ones left out
-	asked   time.Time
-	told    time.Time
-	fenced  map[string]bool                 // the instances that have said that they are
-	answers map[string]map[string]wire.Beat // by question and instance
-	order   []string                        // of the questions
+// nodeAgents is what is known of one node's; guarded by twins.mu.
+type nodeAgents struct {
+	lastInstance string // the instance heard last, fenced ones left out
+	probedAt     time.Time
+	reportedAt   time.Time
+	fenced       map[string]bool                      // the instances that have said that they are
+	answers      map[string]map[string]wire.Heartbeat // by question and instance
+	probeOrder   []string                             // of the questions
 }
 
-func newTwins(owns func(string) bool, ask, fence func(node, text string) error, again func(node string) error, tell func(node, reason, message string),
+func newDuplicateDetector(owns func(string) bool, ask, fence func(node, text string) error, again func(node string) error, tell func(node, reason, message string),
 	question func() string, metrics prometheus.Registerer, log *zap.Logger,
-) *twins {
-	w := &twins{
-		owns: owns, ask: ask, fence: fence, again: again, tell: tell, question: question, log: log, nodes: map[string]*agents{},
-		found: prometheus.NewCounter(prometheus.CounterOpts{
+) *duplicateDetector {
+	w := &duplicateDetector{
+		owns: owns, sendProbe: ask, fenceAgent: fence, requestReports: again, recordEvent: tell, newProbeID: question, log: log, nodes: map[string]*nodeAgents{},
+		fencedTotal: prometheus.NewCounter(prometheus.CounterOpts{
 			Namespace: "frond", Name: "duplicate_nodes_total", Help: "Agents fenced, or kept so, as another one of the same identity was there first.",
 		}),
 	}
-	metrics.MustRegister(w.found)
+	metrics.MustRegister(w.fencedTotal)
 	return w
 }
 
-// attached asks who is there. It does not block.
-func (w *twins) attached(node, instance string, now time.Time) {
+// probeAttached asks who is there. It does not block.
+func (w *duplicateDetector) probeAttached(node, instance string, now time.Time) {
 	if instance == "" {
 		return // an agent of an older version
 	}
 	w.mu.Lock()
-	due := w.of(node).due(now, askSpacing)
+	due := w.agentsOf(node).probeDue(now, probeSpacing)
 	w.mu.Unlock()
-	w.wonder(node, due)
+	w.probeNode(node, due)
 }
 
-// hear takes a heartbeat and reports whether it speaks for the node: that of a fenced agent does not. It does not block.
-func (w *twins) hear(node string, beat wire.Beat, now time.Time) bool {
-	if beat.Instance == "" || len(beat.Instance) > nameMost || len(beat.Who) > nameMost {
+// observeHeartbeat takes a heartbeat and reports whether it speaks for the node: that of a fenced agent does not. It does not block.
+func (w *duplicateDetector) observeHeartbeat(node string, beat wire.Heartbeat, now time.Time) bool {
+	if beat.Instance == "" || len(beat.Instance) > maxNameLength || len(beat.Probe) > maxNameLength {
 		return !beat.Fenced
 	}
 	w.mu.Lock()
-	a := w.of(node)
-	rivals := a.answer(beat)
+	a := w.agentsOf(node)
+	rivals := a.recordAnswer(beat)
 	if !beat.Fenced {
 		delete(a.fenced, beat.Instance)
 	}
 	ask, again := false, false
 	switch {
 	case beat.Fenced:
-		ask = w.owns(node) && a.due(now, fenceRenewal)
-		again = w.owns(node) && a.falls(beat.Instance) // from here on it reports nothing
-	case a.last != beat.Instance:
-		ask = a.last != "" && w.owns(node) && a.due(now, askSpacing)
-		a.last = beat.Instance
+		ask = w.owns(node) && a.probeDue(now, fenceRenewal)
+		again = w.owns(node) && a.markFenced(beat.Instance) // from here on it reports nothing
+	case a.lastInstance != beat.Instance:
+		ask = a.lastInstance != "" && w.owns(node) && a.probeDue(now, probeSpacing)
+		a.lastInstance = beat.Instance
 	}
-	alarm := len(rivals) > 1 && w.owns(node) && now.Sub(a.told) >= twinAlarm
+	alarm := len(rivals) > 1 && w.owns(node) && now.Sub(a.reportedAt) >= duplicateEventInterval
 	if alarm {
-		a.told = now
+		a.reportedAt = now
 	}
 	w.mu.Unlock()
-	w.wonder(node, ask)
+	w.probeNode(node, ask)
 	if again {
-		w.correct(node)
+		w.rereportNode(node)
 	}
 	if len(rivals) > 1 && w.owns(node) {
-		w.part(node, rivals, alarm)
+		w.fenceDuplicates(node, rivals, alarm)
 	}
 	return !beat.Fenced
 }
 
-// wonder asks a node who is there.
-func (w *twins) wonder(node string, ask bool) {
+// probeNode asks a node who is there.
+func (w *duplicateDetector) probeNode(node string, ask bool) {
 	if !ask {
 		return
 	}
-	if err := w.ask(node, w.question()); err != nil {
+	if err := w.sendProbe(node, w.newProbeID()); err != nil {
 		w.log.Warn("node not asked who is there", zap.String("node", node), zap.Error(err))
 	}
 }
 
-// part fences all but the one that was there first.
-func (w *twins) part(node string, rivals map[string]wire.Beat, alarm bool) {
-	first := firstOf(rivals)
+// fenceDuplicates fences all but the one that was there first.
+func (w *duplicateDetector) fenceDuplicates(node string, rivals map[string]wire.Heartbeat, alarm bool) {
+	first := pickSurvivor(rivals)
 	if alarm {
 		w.log.Error("two agents have one node's identity; the later one is fenced", zap.String("node", node),
 			zap.String("stays", first), zap.Int("agents", len(rivals)))
-		w.tell(node, "DuplicateNode", "Two agents are connected as this node. The one that came later gets nothing and reports nothing. Was a gateway's disk copied?")
+		w.recordEvent(node, "DuplicateNode", "Two agents are connected as this node. The one that came later gets nothing and reports nothing. Was a gateway's disk copied?")
 	}
 	news := false
 	for instance, beat := range rivals {
@@ -140,25 +140,25 @@ func (w *twins) part(node string, rivals map[string]wire.Beat, alarm bool) {
 			continue
 		}
 		news = news || !beat.Fenced
-		w.found.Inc()
-		if err := w.fence(node, instance); err != nil {
+		w.fencedTotal.Inc()
+		if err := w.fenceAgent(node, instance); err != nil {
 			w.log.Warn("agent not fenced", zap.String("node", node), zap.Error(err))
 		}
 	}
 	if news { // and once more when it says that it is fenced, which it may not live to do
-		w.correct(node)
+		w.rereportNode(node)
 	}
 }
 
-// correct asks a node to report again.
-func (w *twins) correct(node string) {
-	if err := w.again(node); err != nil {
+// rereportNode asks a node to report again.
+func (w *duplicateDetector) rereportNode(node string) {
+	if err := w.requestReports(node); err != nil {
 		w.log.Warn("node not asked to report again", zap.String("node", node), zap.Error(err))
 	}
 }
 
-// firstOf is the instance that stays: not a fenced one, then the one attached for longest.
-func firstOf(rivals map[string]wire.Beat) string {
+// pickSurvivor is the instance that stays: not a fenced one, then the one attached for longest.
+func pickSurvivor(rivals map[string]wire.Heartbeat) string {
 	best := ""
 	for instance, beat := range rivals {
 		other, found := rivals[best]
@@ -173,54 +173,54 @@ func firstOf(rivals map[string]wire.Beat) string {
 	return best
 }
 
-// of returns what is known of a node. The caller holds mu.
-func (w *twins) of(node string) *agents {
+// agentsOf returns what is known of a node. The caller holds mu.
+func (w *duplicateDetector) agentsOf(node string) *nodeAgents {
 	a := w.nodes[node]
 	if a == nil {
-		a = &agents{answers: map[string]map[string]wire.Beat{}}
+		a = &nodeAgents{answers: map[string]map[string]wire.Heartbeat{}}
 		w.nodes[node] = a
 	}
 	return a
 }
 
-// due reports whether it is time to ask, and notes that it is done.
-func (a *agents) due(now time.Time, spacing time.Duration) bool {
-	if now.Sub(a.asked) < spacing {
+// probeDue reports whether it is time to ask, and notes that it is done.
+func (a *nodeAgents) probeDue(now time.Time, spacing time.Duration) bool {
+	if now.Sub(a.probedAt) < spacing {
 		return false
 	}
-	a.asked = now
+	a.probedAt = now
 	return true
 }
 
-// falls notes that an instance is fenced and reports whether that is news.
-func (a *agents) falls(instance string) bool {
+// markFenced notes that an instance is fenced and reports whether that is news.
+func (a *nodeAgents) markFenced(instance string) bool {
 	if a.fenced[instance] {
 		return false
 	}
-	if a.fenced == nil || len(a.fenced) >= fencedKept {
+	if a.fenced == nil || len(a.fenced) >= maxFenced {
 		a.fenced = map[string]bool{}
 	}
 	a.fenced[instance] = true
 	return true
 }
 
-// answer notes an answer and returns all to the same question. It returns none for an answer that is one too many.
-func (a *agents) answer(beat wire.Beat) map[string]wire.Beat {
-	if beat.Who == "" {
+// recordAnswer notes an answer and returns all to the same question. It returns none for an answer that is one too many.
+func (a *nodeAgents) recordAnswer(beat wire.Heartbeat) map[string]wire.Heartbeat {
+	if beat.Probe == "" {
 		return nil
 	}
-	given := a.answers[beat.Who]
+	given := a.answers[beat.Probe]
 	if given == nil {
-		given = map[string]wire.Beat{}
-		a.answers[beat.Who] = given
-		if a.order = append(a.order, beat.Who); len(a.order) > questionsKept {
-			delete(a.answers, a.order[0])
-			a.order = a.order[1:]
+		given = map[string]wire.Heartbeat{}
+		a.answers[beat.Probe] = given
+		if a.probeOrder = append(a.probeOrder, beat.Probe); len(a.probeOrder) > maxProbes {
+			delete(a.answers, a.probeOrder[0])
+			a.probeOrder = a.probeOrder[1:]
 		}
 	}
-	if _, known := given[beat.Instance]; !known && len(given) >= answersKept {
+	if _, known := given[beat.Instance]; !known && len(given) >= maxAnswers {
 		return nil
 	}
-	given[beat.Instance] = wire.Beat{Fenced: beat.Fenced, Since: beat.Since}
+	given[beat.Instance] = wire.Heartbeat{Fenced: beat.Fenced, Since: beat.Since}
 	return maps.Clone(given)
 }

@@ -20,42 +20,42 @@ import (
 	"github.com/frond-edge/frond/streams/streamstest"
 )
 
-// fence is how long a fence holds here: longer than an agent takes to say that it is fenced.
-const fence = 4 * time.Second
+// fenceTime is how long a fence holds here: longer than an agent takes to say that it is fenced.
+const fenceTime = 4 * time.Second
 
-// agent is one process of a gateway: its delivery behind a gate, its heartbeat and its ear.
-type agent struct {
-	gate     *streams.Gate
+// agentProcess is one process of a gateway: its delivery behind a gate, its heartbeat and its ear.
+type agentProcess struct {
+	link     *streams.FencedLink
 	store    *store.Store
 	delivery *streams.Delivery
 	stop     func()
 }
 
 // newAgent starts an agent of the gateway on a copy of its disk: a store of its own.
-func newAgent(t *testing.T, hub *server.Server, st *store.Store) *agent {
+func newAgent(t *testing.T, hub *server.Server, st *store.Store) *agentProcess {
 	t.Helper()
 	log := zaptest.NewLogger(t)
-	nc := streamstest.Node(t, hub, edge)
-	a := &agent{gate: streams.NewGate(alwaysUp{make(chan struct{})}, log), store: st}
+	nc := streamstest.Node(t, hub, edgeNode)
+	a := &agentProcess{link: streams.NewFencedLink(linkAlwaysUp{make(chan struct{})}, log), store: st}
 	var err error
-	if a.delivery, err = streams.NewDelivery(edge, nc, st, a.gate, streams.NewMetrics(nil), log); err != nil {
+	if a.delivery, err = streams.NewDelivery(edgeNode, nc, st, a.link, streams.NewMetrics(nil), log); err != nil {
 		t.Fatal(err)
 	}
-	beater := streams.NewBeater(edge, nc, func(bool) wire.Beat {
+	beater := streams.NewHeartbeater(edgeNode, nc, func(bool) wire.Heartbeat {
 		instance, since := a.delivery.Identity()
-		return wire.Beat{Cursor: st.Cursor(), Instance: instance, Since: since.Milliseconds(), Fenced: a.gate.Fenced()}
+		return wire.Heartbeat{Cursor: st.Cursor(), Instance: instance, Since: since.Milliseconds(), Fenced: a.link.Fenced()}
 	}, log)
-	orders := streams.NewOrders(edge, nc, map[string]func([]byte){
-		streams.VerbWho: beater.Answer,
+	orders := streams.NewCommandListener(edgeNode, nc, map[string]func([]byte){
+		streams.VerbWho: beater.AnswerProbe,
 		streams.VerbFence: func(instance []byte) {
 			if own, _ := a.delivery.Identity(); own == string(instance) {
-				a.gate.Fence(fence)
+				a.link.Fence(fenceTime)
 			}
 		},
 	}, log)
 	var stops []func()
-	for _, part := range []func(context.Context) error{orders.Start, a.gate.Start, beater.Start, a.delivery.Start} {
-		stops = append(stops, start(t, part))
+	for _, part := range []func(context.Context) error{orders.Start, a.link.Start, beater.Start, a.delivery.Start} {
+		stops = append(stops, startPart(t, part))
 	}
 	a.stop = sync.OnceFunc(func() {
 		for _, stop := range stops {
@@ -66,8 +66,8 @@ func newAgent(t *testing.T, hub *server.Server, st *store.Store) *agent {
 	return a
 }
 
-// disk opens a store on a server of its own.
-func disk(t *testing.T) *store.Store {
+// openStore opens a store on a server of its own.
+func openStore(t *testing.T) *store.Store {
 	t.Helper()
 	js, err := jetstream.New(streamstest.Connect(t, streamstest.Hub(t)))
 	if err != nil {
@@ -80,8 +80,8 @@ func disk(t *testing.T) *store.Store {
 	return st
 }
 
-// watched is a cloud that looks out for twins.
-func watched(t *testing.T) (hub *server.Server, publisher *streams.Publisher, fenced, asked func() int) {
+// startDetector is a cloud that looks out for twins.
+func startDetector(t *testing.T) (hub *server.Server, publisher *streams.Publisher, fenced, asked func() int) {
 	t.Helper()
 	hub = streamstest.Hub(t)
 	log := zaptest.NewLogger(t)
@@ -95,42 +95,44 @@ func watched(t *testing.T) (hub *server.Server, publisher *streams.Publisher, fe
 			return *n
 		}
 	}
-	w := newTwins(func(string) bool { return true },
-		func(node, question string) error { return streams.Order(nc, node, streams.VerbWho, []byte(question)) },
+	w := newDuplicateDetector(func(string) bool { return true },
+		func(node, question string) error {
+			return streams.SendCommand(nc, node, streams.VerbWho, []byte(question))
+		},
 		func(node, instance string) error {
 			mu.Lock()
 			defer mu.Unlock()
 			fences++
-			return streams.Order(nc, node, streams.VerbFence, []byte(instance))
+			return streams.SendCommand(nc, node, streams.VerbFence, []byte(instance))
 		}, func(string) error {
 			mu.Lock()
 			defer mu.Unlock()
 			again++
 			return nil
 		}, func(string, string, string) {}, rand.Text, prometheus.NewRegistry(), log)
-	beats, err := streams.NewBeats(nc, func(_ context.Context, node string, beat wire.Beat) { w.hear(node, beat, time.Now()) }, streams.NewMetrics(nil), log)
+	beats, err := streams.NewHeartbeats(nc, func(_ context.Context, node string, beat wire.Heartbeat) { w.observeHeartbeat(node, beat, time.Now()) }, streams.NewMetrics(nil), log)
 	if err != nil {
 		t.Fatal(err)
 	}
 	attacher, err := streams.NewAttacher(nc, func(context.Context, string) bool { return false },
-		func(node, instance string) { w.attached(node, instance, time.Now()) }, streams.NewMetrics(nil), log)
+		func(node, instance string) { w.probeAttached(node, instance, time.Now()) }, streams.NewMetrics(nil), log)
 	if err != nil {
 		t.Fatal(err)
 	}
-	calls, err := streams.NewCalls(nc, map[string]streams.CallHandler{streams.VerbAttach: attacher.Handle}, streams.NewMetrics(nil), log)
+	calls, err := streams.NewCallServer(nc, map[string]streams.CallHandler{streams.VerbAttach: attacher.Handle}, streams.NewMetrics(nil), log)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if publisher, err = streams.NewPublisher(nc, streams.NewMetrics(nil)); err != nil {
 		t.Fatal(err)
 	}
-	start(t, beats.Start)
-	start(t, calls.Start)
+	startPart(t, beats.Start)
+	startPart(t, calls.Start)
 	return hub, publisher, count(&fences), count(&again)
 }
 
-// attached waits until an agent was served for a moment.
-func attached(t *testing.T, a *agent) {
+// waitAttached waits until an agent was served for a moment.
+func waitAttached(t *testing.T, a *agentProcess) {
 	t.Helper()
 	streamstest.Eventually(t, "the agent is served", func() bool {
 		_, since := a.delivery.Identity()
@@ -138,19 +140,19 @@ func attached(t *testing.T, a *agent) {
 	})
 }
 
-func TestTheLaterOfTwoAgentsWithOneIdentityIsFenced(t *testing.T) {
-	hub, publisher, _, asked := watched(t)
-	one, two := disk(t), disk(t)
+func TestDuplicateDetector_FencesTheLaterAgent(t *testing.T) {
+	hub, publisher, _, asked := startDetector(t)
+	one, two := openStore(t), openStore(t)
 	first := newAgent(t, hub, one)
-	attached(t, first)
+	waitAttached(t, first)
 	second := newAgent(t, hub, two)
-	streamstest.Eventually(t, "the later one is fenced", second.gate.Fenced)
-	if first.gate.Fenced() {
+	streamstest.Eventually(t, "the later one is fenced", second.link.Fenced)
+	if first.link.Fenced() {
 		t.Fatal("the one that was there first is fenced")
 	}
-	key := thing("a")
+	key := configMapKey("a")
 	streamstest.Eventually(t, "all is asked for again when it is fenced, and when it says so", func() bool { return asked() > 1 })
-	m := wire.Message{Node: edge, Key: key, Op: wire.Apply, UID: "u", Version: "1", Time: time.Now(), Object: body(key, "u", "1")}
+	m := wire.Message{Node: edgeNode, Key: key, Op: wire.Apply, UID: "u", Version: "1", Time: time.Now(), Object: objectBody(key, "u", "1")}
 	if _, err := publisher.Publish(t.Context(), m, 0); err != nil {
 		t.Fatal(err)
 	}
@@ -161,67 +163,67 @@ func TestTheLaterOfTwoAgentsWithOneIdentityIsFenced(t *testing.T) {
 	first.stop()
 	streamstest.Eventually(t, "the later one is served when the first is gone", func() bool {
 		_, err := second.store.Get(key)
-		return err == nil && !second.gate.Fenced()
+		return err == nil && !second.link.Fenced()
 	})
 }
 
 // A gateway that is restarted, however quickly, is no twin of itself.
-func TestAQuickRestartIsNoTwin(t *testing.T) {
-	hub, _, fenced, _ := watched(t)
-	st := disk(t)
+func TestDuplicateDetector_QuickRestartIsNoDuplicate(t *testing.T) {
+	hub, _, fenced, _ := startDetector(t)
+	st := openStore(t)
 	for range 8 {
 		a := newAgent(t, hub, st)
-		attached(t, a)
+		waitAttached(t, a)
 		a.stop()
 	}
 	last := newAgent(t, hub, st)
-	attached(t, last)
-	if n := fenced(); n != 0 || last.gate.Fenced() {
+	waitAttached(t, last)
+	if n := fenced(); n != 0 || last.link.Fenced() {
 		t.Errorf("%d fences", n)
 	}
 }
 
 // A stolen gateway may say what it likes.
-func TestWhatIsRememberedOfANodeIsBounded(t *testing.T) {
-	w := newTwins(func(string) bool { return true }, func(_, _ string) error { return nil }, func(_, _ string) error { return nil },
+func TestDuplicateDetector_BoundsMemory(t *testing.T) {
+	w := newDuplicateDetector(func(string) bool { return true }, func(_, _ string) error { return nil }, func(_, _ string) error { return nil },
 		func(string) error { return nil }, func(string, string, string) {}, rand.Text, prometheus.NewRegistry(), zaptest.NewLogger(t))
-	long := strings.Repeat("x", nameMost+1)
-	w.hear(edge, wire.Beat{Instance: long, Who: "q"}, time.Now())
-	w.hear(edge, wire.Beat{Instance: "i", Who: long}, time.Now())
+	long := strings.Repeat("x", maxNameLength+1)
+	w.observeHeartbeat(edgeNode, wire.Heartbeat{Instance: long, Probe: "q"}, time.Now())
+	w.observeHeartbeat(edgeNode, wire.Heartbeat{Instance: "i", Probe: long}, time.Now())
 	if len(w.nodes) > 0 {
 		t.Error("what is too long is remembered")
 	}
 	for i := range 1000 {
 		fenced := i%2 == 0
-		w.hear(edge, wire.Beat{Instance: fmt.Sprint(i), Who: "q", Fenced: fenced}, time.Now())
-		w.hear(edge, wire.Beat{Instance: fmt.Sprint(i), Who: fmt.Sprint(i), Fenced: fenced}, time.Now())
+		w.observeHeartbeat(edgeNode, wire.Heartbeat{Instance: fmt.Sprint(i), Probe: "q", Fenced: fenced}, time.Now())
+		w.observeHeartbeat(edgeNode, wire.Heartbeat{Instance: fmt.Sprint(i), Probe: fmt.Sprint(i), Fenced: fenced}, time.Now())
 	}
-	a := w.nodes[edge]
-	if len(a.answers) > questionsKept || len(a.order) > questionsKept || len(a.fenced) > fencedKept {
+	a := w.nodes[edgeNode]
+	if len(a.answers) > maxProbes || len(a.probeOrder) > maxProbes || len(a.fenced) > maxFenced {
 		t.Errorf("%d questions, %d fenced", len(a.answers), len(a.fenced))
 	}
-	w.hear(edge, wire.Beat{Instance: "i", Who: "the last"}, time.Now())
+	w.observeHeartbeat(edgeNode, wire.Heartbeat{Instance: "i", Probe: "the last"}, time.Now())
 	for i := range 100 {
-		w.hear(edge, wire.Beat{Instance: fmt.Sprint(i), Who: "the last"}, time.Now())
+		w.observeHeartbeat(edgeNode, wire.Heartbeat{Instance: fmt.Sprint(i), Probe: "the last"}, time.Now())
 	}
-	if n := len(a.answers["the last"]); n != answersKept {
+	if n := len(a.answers["the last"]); n != maxAnswers {
 		t.Errorf("%d answers to one question", n)
 	}
 }
 
-func TestFirstOf(t *testing.T) {
+func TestPickSurvivor(t *testing.T) {
 	for name, tt := range map[string]struct {
-		rivals map[string]wire.Beat
+		rivals map[string]wire.Heartbeat
 		want   string
 	}{
-		"the longest":                  {map[string]wire.Beat{"a": {Since: 5}, "b": {Since: 9}, "c": {Since: 1}}, "b"},
-		"not a fenced one":             {map[string]wire.Beat{"a": {Since: 5}, "b": {Since: 9, Fenced: true}}, "a"},
-		"the longest of fenced ones":   {map[string]wire.Beat{"a": {Since: 5, Fenced: true}, "b": {Since: 9, Fenced: true}}, "b"},
-		"by name where all are equal":  {map[string]wire.Beat{"b": {}, "a": {}}, "a"},
-		"a fenced one before it knows": {map[string]wire.Beat{"a": {Since: 0}, "b": {Since: 100, Fenced: true}}, "a"},
+		"the longest":                  {map[string]wire.Heartbeat{"a": {Since: 5}, "b": {Since: 9}, "c": {Since: 1}}, "b"},
+		"not a fenced one":             {map[string]wire.Heartbeat{"a": {Since: 5}, "b": {Since: 9, Fenced: true}}, "a"},
+		"the longest of fenced ones":   {map[string]wire.Heartbeat{"a": {Since: 5, Fenced: true}, "b": {Since: 9, Fenced: true}}, "b"},
+		"by name where all are equal":  {map[string]wire.Heartbeat{"b": {}, "a": {}}, "a"},
+		"a fenced one before it knows": {map[string]wire.Heartbeat{"a": {Since: 0}, "b": {Since: 100, Fenced: true}}, "a"},
 	} {
 		for range 20 { // maps have many orders
-			if got := firstOf(tt.rivals); got != tt.want {
+			if got := pickSurvivor(tt.rivals); got != tt.want {
 				t.Errorf("%s: %s stays, want %s", name, got, tt.want)
 			}
 		}

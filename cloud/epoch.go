@@ -24,30 +24,30 @@ import (
 var ErrRestored = errors.New("the Kubernetes API went back in time: begin anew with another cluster epoch")
 
 const (
-	// historyLease in kube-system counts up, and historyKey of the registry remembers how far: an etcd that is restored
+	// epochLease in kube-system counts up, and epochKey of the registry remembers how far: an etcd that is restored
 	// counts again what was counted before.
-	historyLease = "frond-history"
-	historyKey   = "cluster"
-	// historyEvery is how often the Lease counts, so it is the youngest copy of etcd whose restore is noticed: one write to
+	epochLease = "frond-history"
+	epochKey   = "cluster"
+	// epochInterval is how often the Lease counts, so it is the youngest copy of etcd whose restore is noticed: one write to
 	// Kubernetes and one to the hub per cluster, whatever its size.
-	historyEvery = 10 * time.Second
-	// historyTimeout bounds one look.
-	historyTimeout = 5 * time.Second
-	// historyRetry is the pause between looks that failed, and between looks that are asked for.
-	historyRetry = 300 * time.Millisecond
+	epochInterval = 10 * time.Second
+	// epochTimeout bounds one look.
+	epochTimeout = 5 * time.Second
+	// epochRetry is the pause between looks that failed, and between looks that are asked for.
+	epochRetry = 300 * time.Millisecond
 )
 
-// historyRules are the rights that History needs.
-func historyRules() []rbacv1.PolicyRule {
+// epochRules are the rights that History needs.
+func epochRules() []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{
 		{APIGroups: []string{""}, Resources: []string{"namespaces"}, ResourceNames: []string{metav1.NamespaceSystem}, Verbs: []string{"get"}},
 		{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"create"}},
-		{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, ResourceNames: []string{historyLease}, Verbs: []string{"get", "update"}},
+		{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, ResourceNames: []string{epochLease}, Verbs: []string{"get", "update"}},
 	}
 }
 
-// chapter is what the hub remembers of the Kubernetes history; the value of historyKey.
-type chapter struct {
+// epochRecord is what the hub remembers of the Kubernetes history; the value of epochKey.
+type epochRecord struct {
 	// Cluster is the UID of the namespace kube-system, made with the cluster.
 	Cluster string `json:"cluster"`
 	// Restores counts how often the history went back.
@@ -59,18 +59,18 @@ type chapter struct {
 	Version string `json:"version"`
 }
 
-// epoch is the cluster epoch: the cluster's UID, and after a restore its number.
-func (c chapter) epoch() string {
+// clusterEpoch is the cluster epoch: the cluster's UID, and after a restore its number.
+func (c epochRecord) clusterEpoch() string {
 	if c.Restores == 0 {
 		return c.Cluster
 	}
 	return c.Cluster + "/" + strconv.Itoa(c.Restores)
 }
 
-// next is the chapter after the Lease was seen with a count and version; found is false if it had to be made. The count tells
+// advanceTo is the chapter after the Lease was seen with a count and version; found is false if it had to be made. The count tells
 // of any restore to a copy older than this chapter, also where etcd was made to go on with higher revisions; the version
 // tells where the copy is older than the Lease.
-func (c chapter) next(cluster string, found bool, count int64, version string, now time.Time) (chapter, error) {
+func (c epochRecord) advanceTo(cluster string, found bool, count int64, version string, now time.Time) (epochRecord, error) {
 	n := c
 	n.Cluster, n.Count, n.Version = cluster, count, version
 	if c.Cluster == "" {
@@ -89,56 +89,56 @@ func (c chapter) next(cluster string, found bool, count int64, version string, n
 	return n, nil
 }
 
-// History notices when the Kubernetes API goes back in time, as after a restore of etcd. All replicas share what they saw
+// EpochTracker notices when the Kubernetes API goes back in time, as after a restore of etcd. All replicas share what they saw
 // through the hub.
-type History struct {
-	kube    kubernetes.Interface
-	kv      jetstream.KeyValue
-	counts  func() bool
-	log     *zap.Logger
-	every   time.Duration
-	ask     chan struct{}
-	chapter chapter
+type EpochTracker struct {
+	kube          kubernetes.Interface
+	kv            jetstream.KeyValue
+	isCounter     func() bool
+	log           *zap.Logger
+	interval      time.Duration
+	checkRequests chan struct{}
+	record        epochRecord
 
-	mu   sync.Mutex
-	seen time.Time // guarded by mu; the history was unbroken when a look began then
+	mu         sync.Mutex
+	verifiedAt time.Time // guarded by mu; the history was unbroken when a look began then
 }
 
-// OpenHistory looks for the first time, until it succeeds or ctx ends. counts says whether this replica is the one that
+// OpenEpochTracker looks for the first time, until it succeeds or ctx ends. counts says whether this replica is the one that
 // counts; any number may at a time.
-func OpenHistory(ctx context.Context, kube kubernetes.Interface, kv jetstream.KeyValue, counts func() bool, log *zap.Logger) (*History, error) {
-	h := &History{kube: kube, kv: kv, counts: counts, log: log, every: historyEvery, ask: make(chan struct{}, 1)} // one question waits for all who ask
+func OpenEpochTracker(ctx context.Context, kube kubernetes.Interface, kv jetstream.KeyValue, counts func() bool, log *zap.Logger) (*EpochTracker, error) {
+	h := &EpochTracker{kube: kube, kv: kv, isCounter: counts, log: log, interval: epochInterval, checkRequests: make(chan struct{}, 1)} // one question waits for all who ask
 	for {
 		began := time.Now()
-		c, err := h.look(ctx)
+		c, err := h.updateRecord(ctx)
 		if err == nil {
-			h.chapter, h.seen = c, began
+			h.record, h.verifiedAt = c, began
 			return h, nil
 		}
 		log.Info("history of the cluster not read", zap.Error(err))
 		select {
 		case <-ctx.Done():
 			return nil, fmt.Errorf("history of the cluster: %w", errors.Join(err, ctx.Err()))
-		case <-time.After(historyRetry):
+		case <-time.After(epochRetry):
 		}
 	}
 }
 
 // Epoch is the cluster epoch, which does not change while the process lives.
-func (h *History) Epoch() string { return h.chapter.epoch() }
+func (h *EpochTracker) Epoch() string { return h.record.clusterEpoch() }
 
 // Restored is when the history last went back; zero if it never did.
-func (h *History) Restored() time.Time { return h.chapter.Since }
+func (h *EpochTracker) Restored() time.Time { return h.record.Since }
 
-// Unbroken reports whether the history was seen to be unbroken after a moment, and asks for a look if it was not yet. It
+// VerifiedSince reports whether the history was seen to be unbroken after a moment, and asks for a look if it was not yet. It
 // does not block.
-func (h *History) Unbroken(after time.Time) bool {
+func (h *EpochTracker) VerifiedSince(after time.Time) bool {
 	h.mu.Lock()
-	ok := h.seen.After(after)
+	ok := h.verifiedAt.After(after)
 	h.mu.Unlock()
 	if !ok {
 		select {
-		case h.ask <- struct{}{}:
+		case h.checkRequests <- struct{}{}:
 		default:
 		}
 	}
@@ -146,13 +146,13 @@ func (h *History) Unbroken(after time.Time) bool {
 }
 
 // Start looks on until ctx ends, and then returns nil. It returns ErrRestored when the history went back.
-func (h *History) Start(ctx context.Context) error {
-	watcher, err := h.kv.Watch(ctx, historyKey)
+func (h *EpochTracker) Start(ctx context.Context) error {
+	watcher, err := h.kv.Watch(ctx, epochKey)
 	if err != nil {
 		return fmt.Errorf("watch the history of the cluster: %w", err)
 	}
 	defer func() { _ = watcher.Stop() }() // fails only when the connection is gone
-	ticker := time.NewTicker(h.every)
+	ticker := time.NewTicker(h.interval)
 	defer ticker.Stop()
 	for {
 		asked := false
@@ -163,124 +163,124 @@ func (h *History) Start(ctx context.Context) error {
 			if !ok {
 				return fmt.Errorf("the watch of the history ended: %w", context.Cause(ctx))
 			}
-			if c, known := h.read(entry); known && c.epoch() != h.Epoch() {
-				return h.restored(c)
+			if c, known := h.decodeEntry(entry); known && c.clusterEpoch() != h.Epoch() {
+				return h.restoredError(c)
 			}
 			continue
 		case <-ticker.C:
-		case <-h.ask:
+		case <-h.checkRequests:
 			asked = true
 		}
-		if !asked && !h.counts() {
+		if !asked && !h.isCounter() {
 			continue
 		}
-		if err := h.check(ctx); err != nil {
+		if err := h.checkEpoch(ctx); err != nil {
 			return err
 		}
 		select { // who asks all the time gets one answer for all questions meanwhile
 		case <-ctx.Done():
-		case <-time.After(historyRetry):
+		case <-time.After(epochRetry):
 		}
 	}
 }
 
-// check looks once. Its error is ErrRestored; a look that failed is repeated in time.
-func (h *History) check(ctx context.Context) error {
+// checkEpoch looks once. Its error is ErrRestored; a look that failed is repeated in time.
+func (h *EpochTracker) checkEpoch(ctx context.Context) error {
 	began := time.Now()
-	c, err := h.look(ctx)
+	c, err := h.updateRecord(ctx)
 	switch {
 	case ctx.Err() != nil:
 	case err != nil:
 		h.log.Info("history of the cluster not read", zap.Error(err))
-	case c.epoch() != h.Epoch():
-		return h.restored(c)
+	case c.clusterEpoch() != h.Epoch():
+		return h.restoredError(c)
 	default:
 		h.mu.Lock()
-		h.seen = began
+		h.verifiedAt = began
 		h.mu.Unlock()
 	}
 	return nil //nolint:nilerr // a look that failed is told above and repeated in time
 }
 
-func (h *History) restored(c chapter) error {
-	return fmt.Errorf("cluster epoch %s, before %s: %w", c.epoch(), h.Epoch(), ErrRestored)
+func (h *EpochTracker) restoredError(c epochRecord) error {
+	return fmt.Errorf("cluster epoch %s, before %s: %w", c.clusterEpoch(), h.Epoch(), ErrRestored)
 }
 
-// read decodes an entry of the registry; what is not ours counts as none.
-func (h *History) read(entry jetstream.KeyValueEntry) (c chapter, known bool) {
+// decodeEntry decodes an entry of the registry; what is not ours counts as none.
+func (h *EpochTracker) decodeEntry(entry jetstream.KeyValueEntry) (c epochRecord, known bool) {
 	if entry == nil || entry.Operation() != jetstream.KeyValuePut {
-		return chapter{}, false
+		return epochRecord{}, false
 	}
 	if err := json.Unmarshal(entry.Value(), &c); err != nil {
 		h.log.Error("entry of the registry not readable, it is written anew", zap.Error(err))
-		return chapter{}, false
+		return epochRecord{}, false
 	}
 	return c, c.Cluster != ""
 }
 
-// look lets the Lease count, compares, and remembers. The registry is read before the Lease is, and written after: so in one
+// updateRecord lets the Lease count, compares, and remembers. The registry is read before the Lease is, and written after: so in one
 // history the Lease is never behind it.
-func (h *History) look(ctx context.Context) (chapter, error) {
-	ctx, cancel := context.WithTimeout(ctx, historyTimeout)
+func (h *EpochTracker) updateRecord(ctx context.Context) (epochRecord, error) {
+	ctx, cancel := context.WithTimeout(ctx, epochTimeout)
 	defer cancel()
-	var before chapter
+	var before epochRecord
 	var revision uint64
-	entry, err := h.kv.Get(ctx, historyKey)
+	entry, err := h.kv.Get(ctx, epochKey)
 	switch {
 	case err == nil:
-		before, _ = h.read(entry)
+		before, _ = h.decodeEntry(entry)
 		revision = entry.Revision()
 	case !errors.Is(err, jetstream.ErrKeyNotFound):
-		return chapter{}, fmt.Errorf("read the registry: %w", err)
+		return epochRecord{}, fmt.Errorf("read the registry: %w", err)
 	}
 	if before.Cluster == "" {
-		before = h.chapter // somebody has removed it
+		before = h.record // somebody has removed it
 	}
 	ns, err := h.kube.CoreV1().Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
 	if err != nil {
-		return chapter{}, fmt.Errorf("read the cluster's identity: %w", err)
+		return epochRecord{}, fmt.Errorf("read the cluster's identity: %w", err)
 	}
-	found, lease, err := h.count(ctx)
+	found, lease, err := h.incrementLease(ctx)
 	if err != nil {
-		return chapter{}, err
+		return epochRecord{}, err
 	}
-	after, err := before.next(string(ns.UID), found, int64(*lease.Spec.LeaseTransitions), lease.ResourceVersion, time.Now().UTC())
+	after, err := before.advanceTo(string(ns.UID), found, int64(*lease.Spec.LeaseTransitions), lease.ResourceVersion, time.Now().UTC())
 	if err != nil {
-		return chapter{}, err
+		return epochRecord{}, err
 	}
 	value, err := json.Marshal(after)
 	if err != nil {
-		return chapter{}, fmt.Errorf("encode for the registry: %w", err)
+		return epochRecord{}, fmt.Errorf("encode for the registry: %w", err)
 	}
 	if revision == 0 {
-		_, err = h.kv.Create(ctx, historyKey, value)
+		_, err = h.kv.Create(ctx, epochKey, value)
 	} else {
-		_, err = h.kv.Update(ctx, historyKey, value, revision)
+		_, err = h.kv.Update(ctx, epochKey, value, revision)
 	}
 	if err != nil {
-		return chapter{}, fmt.Errorf("write the registry: %w", err) // another replica was first, or nobody knows: look again
+		return epochRecord{}, fmt.Errorf("write the registry: %w", err) // another replica was first, or nobody knows: look again
 	}
 	return after, nil
 }
 
-// count adds one to the Lease, and makes it where it is missing.
-func (h *History) count(ctx context.Context) (found bool, lease *coordinationv1.Lease, err error) {
+// incrementLease adds one to the Lease, and makes it where it is missing.
+func (h *EpochTracker) incrementLease(ctx context.Context) (found bool, lease *coordinationv1.Lease, err error) {
 	leases := h.kube.CoordinationV1().Leases(metav1.NamespaceSystem)
-	lease, err = leases.Get(ctx, historyLease, metav1.GetOptions{})
+	lease, err = leases.Get(ctx, epochLease, metav1.GetOptions{})
 	now := metav1.NewMicroTime(time.Now())
 	if apierrors.IsNotFound(err) {
 		one := int32(1)
 		lease, err = leases.Create(ctx, &coordinationv1.Lease{
-			ObjectMeta: metav1.ObjectMeta{Name: historyLease, Namespace: metav1.NamespaceSystem},
+			ObjectMeta: metav1.ObjectMeta{Name: epochLease, Namespace: metav1.NamespaceSystem},
 			Spec:       coordinationv1.LeaseSpec{RenewTime: &now, LeaseTransitions: &one},
 		}, metav1.CreateOptions{})
 		if err != nil {
-			return false, nil, fmt.Errorf("make the lease %s: %w", historyLease, err)
+			return false, nil, fmt.Errorf("make the lease %s: %w", epochLease, err)
 		}
 		return false, lease, nil
 	}
 	if err != nil {
-		return false, nil, fmt.Errorf("read the lease %s: %w", historyLease, err)
+		return false, nil, fmt.Errorf("read the lease %s: %w", epochLease, err)
 	}
 	n := int32(1)
 	if last := lease.Spec.LeaseTransitions; last != nil {
@@ -288,7 +288,7 @@ func (h *History) count(ctx context.Context) (found bool, lease *coordinationv1.
 	}
 	lease.Spec.RenewTime, lease.Spec.LeaseTransitions = &now, &n
 	if lease, err = leases.Update(ctx, lease, metav1.UpdateOptions{}); err != nil {
-		return true, nil, fmt.Errorf("count the lease %s: %w", historyLease, err)
+		return true, nil, fmt.Errorf("count the lease %s: %w", epochLease, err)
 	}
 	return true, lease, nil
 }

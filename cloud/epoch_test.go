@@ -29,39 +29,39 @@ import (
 	"github.com/frond-edge/frond/streams/streamstest"
 )
 
-func TestChapters(t *testing.T) {
+func TestEpochRecord_DetectsRestore(t *testing.T) {
 	now := time.Unix(1, 0)
-	was := chapter{Cluster: "a", Count: 7, Version: "100"}
+	was := epochRecord{Cluster: "a", Count: 7, Version: "100"}
 	for name, tt := range map[string]struct {
-		before  chapter
+		before  epochRecord
 		cluster string
 		found   bool
 		count   int64
 		version string
-		want    chapter
+		want    epochRecord
 	}{
-		"the first":                       {chapter{}, "a", false, 1, "5", chapter{Cluster: "a", Count: 1, Version: "5"}},
-		"goes on":                         {was, "a", true, 8, "120", chapter{Cluster: "a", Count: 8, Version: "120"}},
-		"others counted too":              {was, "a", true, 12, "120", chapter{Cluster: "a", Count: 12, Version: "120"}},
-		"restored":                        {was, "a", true, 4, "90", chapter{Cluster: "a", Restores: 1, Since: now, Count: 4, Version: "90"}},
-		"restored with higher revisions":  {was, "a", true, 7, "1000000100", chapter{Cluster: "a", Restores: 1, Since: now, Count: 7, Version: "1000000100"}},
-		"restored to before the lease":    {was, "a", false, 1, "50", chapter{Cluster: "a", Restores: 1, Since: now, Count: 1, Version: "50"}},
-		"somebody has removed the lease":  {was, "a", false, 1, "120", chapter{Cluster: "a", Count: 1, Version: "120"}},
-		"another cluster":                 {chapter{Cluster: "a", Restores: 2, Count: 7, Version: "100"}, "b", false, 1, "50", chapter{Cluster: "b", Since: now, Count: 1, Version: "50"}},
-		"versions are numbers, not texts": {chapter{Cluster: "a", Count: 7, Version: "99"}, "a", true, 8, "100", chapter{Cluster: "a", Count: 8, Version: "100"}},
+		"the first":                       {epochRecord{}, "a", false, 1, "5", epochRecord{Cluster: "a", Count: 1, Version: "5"}},
+		"goes on":                         {was, "a", true, 8, "120", epochRecord{Cluster: "a", Count: 8, Version: "120"}},
+		"others counted too":              {was, "a", true, 12, "120", epochRecord{Cluster: "a", Count: 12, Version: "120"}},
+		"restored":                        {was, "a", true, 4, "90", epochRecord{Cluster: "a", Restores: 1, Since: now, Count: 4, Version: "90"}},
+		"restored with higher revisions":  {was, "a", true, 7, "1000000100", epochRecord{Cluster: "a", Restores: 1, Since: now, Count: 7, Version: "1000000100"}},
+		"restored to before the lease":    {was, "a", false, 1, "50", epochRecord{Cluster: "a", Restores: 1, Since: now, Count: 1, Version: "50"}},
+		"somebody has removed the lease":  {was, "a", false, 1, "120", epochRecord{Cluster: "a", Count: 1, Version: "120"}},
+		"another cluster":                 {epochRecord{Cluster: "a", Restores: 2, Count: 7, Version: "100"}, "b", false, 1, "50", epochRecord{Cluster: "b", Since: now, Count: 1, Version: "50"}},
+		"versions are numbers, not texts": {epochRecord{Cluster: "a", Count: 7, Version: "99"}, "a", true, 8, "100", epochRecord{Cluster: "a", Count: 8, Version: "100"}},
 	} {
-		got, err := tt.before.next(tt.cluster, tt.found, tt.count, tt.version, now)
+		got, err := tt.before.advanceTo(tt.cluster, tt.found, tt.count, tt.version, now)
 		if diff := cmp.Diff(tt.want, got); diff != "" || err != nil {
 			t.Errorf("%s: %v (-want +got):\n%s", name, err, diff)
 		}
 	}
-	if _, err := was.next("a", true, 8, "x", now); err == nil {
+	if _, err := was.advanceTo("a", true, 8, "x", now); err == nil {
 		t.Error("a version that is no number is compared")
 	}
 }
 
-// site is a cluster with one edge node, and a hub.
-type site struct {
+// clusterFixture is a cluster with one edge node, and a hub.
+type clusterFixture struct {
 	testing.TB
 	cluster *kubetest.Cluster
 	kube    kubernetes.Interface
@@ -69,7 +69,7 @@ type site struct {
 	ns      string
 }
 
-func (s *site) history() *History {
+func (s *clusterFixture) openTracker() *EpochTracker {
 	s.Helper()
 	js, err := jetstream.New(streamstest.Connect(s, s.hub))
 	if err != nil {
@@ -79,22 +79,22 @@ func (s *site) history() *History {
 	if err != nil {
 		s.Fatal(err)
 	}
-	client, err := kubernetes.NewForConfig(s.cluster.Limited(s, "frond-history-test", historyRules()))
+	client, err := kubernetes.NewForConfig(s.cluster.ConfigWithRules(s, "frond-history-test", epochRules()))
 	if err != nil {
 		s.Fatal(err)
 	}
-	h, err := OpenHistory(s.Context(), client, kv, func() bool { return true }, zaptest.NewLogger(s))
+	h, err := OpenEpochTracker(s.Context(), client, kv, func() bool { return true }, zaptest.NewLogger(s))
 	if err != nil {
 		s.Fatal(err)
 	}
-	h.every = 200 * time.Millisecond
+	h.interval = 200 * time.Millisecond
 	return h
 }
 
-// cloudcore runs what publishes, from nothing as after the start of a process; failed gives the first error of its parts.
-func (s *site) cloudcore() (history *History, failed <-chan error, stop func()) {
+// startPublisher runs what publishes, from nothing as after the start of a process; failed gives the first error of its parts.
+func (s *clusterFixture) startPublisher() (history *EpochTracker, failed <-chan error, stop func()) {
 	s.Helper()
-	history = s.history()
+	history = s.openTracker()
 	objects, err := cache.New(s.cluster.Config(), desired.CacheOptions())
 	if err != nil {
 		s.Fatal(err)
@@ -110,7 +110,7 @@ func (s *site) cloudcore() (history *History, failed <-chan error, stop func()) 
 	}
 	teller := holds.New(s.kube, objects, func(string) bool { return true }, log)
 	c := &Cloud{cfg: parsed, rest: s.cluster.Config(), metrics: prometheus.NewRegistry()}
-	engine, err := desired.New(c.desired(history, teller, newWithheldEvents(func(string, string, string) {})), objects, publisher, all{}, log)
+	engine, err := desired.New(c.desiredConfig(history, teller, newWithheldEvents(func(string, string, string) {})), objects, publisher, ownsAll{}, log)
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -133,16 +133,16 @@ func (s *site) cloudcore() (history *History, failed <-chan error, stop func()) 
 	return history, ended, stop
 }
 
-// all owns every node.
-type all struct{}
+// ownsAll owns every node.
+type ownsAll struct{}
 
-func (all) Term(string) uint64       { return 1 }
-func (all) Fresh() bool              { return true }
-func (all) Changed() <-chan struct{} { return nil }
+func (ownsAll) Term(string) uint64       { return 1 }
+func (ownsAll) LeaseValid() bool         { return true }
+func (ownsAll) Changed() <-chan struct{} { return nil }
 
-func (s *site) pod(name string) { s.podOn(name, "edge") }
+func (s *clusterFixture) createPod(name string) { s.createPodOn(name, "edge") }
 
-func (s *site) podOn(name, node string) {
+func (s *clusterFixture) createPodOn(name, node string) {
 	s.Helper()
 	_, err := s.kube.CoreV1().Pods(s.ns).Create(s.Context(), &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -153,8 +153,8 @@ func (s *site) podOn(name, node string) {
 	}
 }
 
-// eventually waits until the stream holds exactly these pods for the node, all of one epoch or of none in particular.
-func (s *site) eventually(want map[string]string) {
+// waitForPods waits until the stream holds exactly these pods for the node, all of one epoch or of none in particular.
+func (s *clusterFixture) waitForPods(want map[string]string) {
 	s.Helper()
 	publisher, err := streams.NewPublisher(streamstest.Connect(s, s.hub), streams.NewMetrics(nil))
 	if err != nil {
@@ -178,8 +178,8 @@ func (s *site) eventually(want map[string]string) {
 	})
 }
 
-// furnish makes the namespace, its account and edge nodes.
-func (s *site) furnish(nodes ...string) {
+// createNodes makes the namespace, its account and edge nodes.
+func (s *clusterFixture) createNodes(nodes ...string) {
 	s.Helper()
 	core := s.kube.CoreV1()
 	if _, err := core.Namespaces().Create(s.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.ns}}, metav1.CreateOptions{}); err != nil {
@@ -199,29 +199,29 @@ func (s *site) furnish(nodes ...string) {
 
 // An etcd restored to an older copy: what the API says now is published anew, of another epoch; what it forgot is kept at the
 // node until somebody confirms.
-func TestARestoredCluster(t *testing.T) {
-	s := &site{TB: t, cluster: shared.Cluster(t), hub: streamstest.Hub(t)}
+func TestEpochTracker_RestoredEtcdIsRepublished(t *testing.T) {
+	s := &clusterFixture{TB: t, cluster: sharedCluster.Cluster(t), hub: streamstest.Hub(t)}
 	s.kube = s.cluster.Client(t)
 	s.ns = "restored"
-	s.furnish("edge")
+	s.createNodes("edge")
 	for i := range 4 {
-		s.pod(fmt.Sprint("old", i))
+		s.createPod(fmt.Sprint("old", i))
 	}
-	first, _, stop := s.cloudcore()
+	first, _, stop := s.startPublisher()
 	epoch := first.Epoch()
-	s.eventually(map[string]string{"old0": epoch, "old1": epoch, "old2": epoch, "old3": epoch})
+	s.waitForPods(map[string]string{"old0": epoch, "old1": epoch, "old2": epoch, "old3": epoch})
 	stop()
 	snapshot := s.cluster.Snapshot(t)
 
-	same, failed, stop := s.cloudcore()
+	same, failed, stop := s.startPublisher()
 	if same.Epoch() != epoch || !same.Restored().IsZero() {
 		t.Fatalf("a control plane that was down for a while: epoch %s, before %s", same.Epoch(), epoch)
 	}
-	s.pod("new")
+	s.createPod("new")
 	if err := s.kube.CoreV1().Pods(s.ns).Delete(t.Context(), "old0", *metav1.NewDeleteOptions(0)); err != nil {
 		t.Fatal(err)
 	}
-	s.eventually(map[string]string{"old1": epoch, "old2": epoch, "old3": epoch, "new": epoch})
+	s.waitForPods(map[string]string{"old1": epoch, "old2": epoch, "old3": epoch, "new": epoch})
 
 	s.cluster.Restore(t, snapshot)
 	select {
@@ -234,28 +234,28 @@ func TestARestoredCluster(t *testing.T) {
 	}
 	stop()
 	// Nothing was taken from the node by the replica that did not know yet.
-	s.eventually(map[string]string{"old1": epoch, "old2": epoch, "old3": epoch, "new": epoch})
+	s.waitForPods(map[string]string{"old1": epoch, "old2": epoch, "old3": epoch, "new": epoch})
 
-	restored, _, _ := s.cloudcore()
+	restored, _, _ := s.startPublisher()
 	next := epoch + "/1"
 	if restored.Epoch() != next || restored.Restored().IsZero() {
 		t.Fatalf("epoch %s since %v, want %s", restored.Epoch(), restored.Restored(), next)
 	}
-	s.eventually(map[string]string{"old0": next, "old1": next, "old2": next, "old3": next, "new": epoch})
+	s.waitForPods(map[string]string{"old0": next, "old1": next, "old2": next, "old3": next, "new": epoch})
 	var hold wire.Hold
 	kubetest.Eventually(t, time.Minute, func() error {
 		node, err := s.kube.CoreV1().Nodes().Get(t.Context(), "edge", metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
-		if hold, _ = wire.HoldOf(node.Annotations); hold.Reason != wire.HoldRestored || hold.Missing != 1 {
+		if hold, _ = wire.ParseHold(node.Annotations); hold.Reason != wire.HoldRestored || hold.Missing != 1 {
 			return fmt.Errorf("annotations %v", node.Annotations)
 		}
 		return nil
 	})
-	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, wire.ConfirmAnnotation, hold.Token)
+	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, wire.ConfirmDeletionsAnnotation, hold.Token)
 	if _, err := s.kube.CoreV1().Nodes().Patch(t.Context(), "edge", "application/merge-patch+json", patch, metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	s.eventually(map[string]string{"old0": next, "old1": next, "old2": next, "old3": next})
+	s.waitForPods(map[string]string{"old0": next, "old1": next, "old2": next, "old3": next})
 }

@@ -13,69 +13,69 @@ import (
 )
 
 const (
-	// alarmQueue holds alarms until they are written; more are only logged by whoever raises them.
-	alarmQueue = 64
-	// alarmTimeout bounds the write of one.
-	alarmTimeout = 10 * time.Second
+	// eventQueueSize holds alarms until they are written; more are only logged by whoever raises them.
+	eventQueueSize = 64
+	// eventTimeout bounds the write of one.
+	eventTimeout = 10 * time.Second
 )
 
-// alarms writes what an operator should hear of a node as Warning events on its Node, or of another object without a namespace.
-type alarms struct {
+// eventRecorder writes what an operator should hear of a node as Warning events on its Node, or of another object without a namespace.
+type eventRecorder struct {
 	kube  kubernetes.Interface
 	self  string
-	queue chan alarm
+	queue chan pendingEvent
 	log   *zap.Logger
 }
 
-// alarmRules are the rights that alarms needs.
-func alarmRules() []rbacv1.PolicyRule {
+// eventRules are the rights that alarms needs.
+func eventRules() []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create"}}}
 }
 
-type alarm struct {
-	about           corev1.ObjectReference
+type pendingEvent struct {
+	involvedObject  corev1.ObjectReference
 	reason, message string
 }
 
-func newAlarms(self string, kube kubernetes.Interface, log *zap.Logger) *alarms {
-	return &alarms{kube: kube, self: self, queue: make(chan alarm, alarmQueue), log: log}
+func newEventRecorder(self string, kube kubernetes.Interface, log *zap.Logger) *eventRecorder {
+	return &eventRecorder{kube: kube, self: self, queue: make(chan pendingEvent, eventQueueSize), log: log}
 }
 
-// warn raises an alarm about a node. It does not block.
-func (a *alarms) warn(node, reason, message string) {
+// warnNode raises an alarm about a node. It does not block.
+func (a *eventRecorder) warnNode(node, reason, message string) {
 	// As with the kubelet's own events: `kubectl describe node` finds those whose UID is the node's name.
-	a.raise(corev1.ObjectReference{Kind: "Node", Name: node, UID: types.UID(node), APIVersion: "v1"}, reason, message)
+	a.recordEvent(corev1.ObjectReference{Kind: "Node", Name: node, UID: types.UID(node), APIVersion: "v1"}, reason, message)
 }
 
-// raise raises an alarm. It does not block.
-func (a *alarms) raise(about corev1.ObjectReference, reason, message string) {
+// recordEvent raises an alarm. It does not block.
+func (a *eventRecorder) recordEvent(about corev1.ObjectReference, reason, message string) {
 	select {
-	case a.queue <- alarm{about, reason, message}:
+	case a.queue <- pendingEvent{about, reason, message}:
 	default:
 	}
 }
 
 // Start writes until ctx ends and then returns nil. What cannot be written is dropped: it was logged, and is raised again.
-func (a *alarms) Start(ctx context.Context) error {
+func (a *eventRecorder) Start(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case raised := <-a.queue:
-			if err := a.write(ctx, raised); err != nil && ctx.Err() == nil {
-				a.log.Warn("event not written", zap.String("kind", raised.about.Kind), zap.String("name", raised.about.Name), zap.String("reason", raised.reason), zap.Error(err))
+			if err := a.writeEvent(ctx, raised); err != nil && ctx.Err() == nil {
+				a.log.Warn("event not written", zap.String("kind", raised.involvedObject.Kind), zap.String("name", raised.involvedObject.Name), zap.String("reason", raised.reason), zap.Error(err))
 			}
 		}
 	}
 }
 
-func (a *alarms) write(ctx context.Context, raised alarm) error {
-	ctx, cancel := context.WithTimeout(ctx, alarmTimeout)
+func (a *eventRecorder) writeEvent(ctx context.Context, raised pendingEvent) error {
+	ctx, cancel := context.WithTimeout(ctx, eventTimeout)
 	defer cancel()
 	now := metav1.Now()
 	_, err := a.kube.CoreV1().Events(metav1.NamespaceDefault).Create(ctx, &corev1.Event{
-		ObjectMeta:     metav1.ObjectMeta{GenerateName: raised.about.Name + ".", Namespace: metav1.NamespaceDefault},
-		InvolvedObject: raised.about, Reason: raised.reason, Message: raised.message, Type: corev1.EventTypeWarning,
+		ObjectMeta:     metav1.ObjectMeta{GenerateName: raised.involvedObject.Name + ".", Namespace: metav1.NamespaceDefault},
+		InvolvedObject: raised.involvedObject, Reason: raised.reason, Message: raised.message, Type: corev1.EventTypeWarning,
 		Source: corev1.EventSource{Component: "frond-cloudcore", Host: a.self}, FirstTimestamp: now, LastTimestamp: now, Count: 1,
 		ReportingController: "frond.io/cloudcore", ReportingInstance: a.self,
 	}, metav1.CreateOptions{})

@@ -12,11 +12,11 @@ import (
 )
 
 const (
-	// hubReconnect is how soon the next server is tried; the library's 2 s would be felt by every node.
-	hubReconnect = 100 * time.Millisecond
-	// hubPing and hubPingsOut find a half-open connection within 15 s.
-	hubPing     = 5 * time.Second
-	hubPingsOut = 2
+	// hubReconnectWait is how soon the next server is tried; the library's 2 s would be felt by every node.
+	hubReconnectWait = 100 * time.Millisecond
+	// hubPingInterval and hubMaxPings find a half-open connection within 15 s.
+	hubPingInterval = 5 * time.Second
+	hubMaxPings     = 2
 	// hubTimeout bounds one connection attempt.
 	hubTimeout = 5 * time.Second
 )
@@ -39,8 +39,8 @@ func dialHub(cfg config.Hub, name string, reconnects prometheus.Counter, log *za
 	opts.Servers = cfg.URLs
 	for _, option := range append(more,
 		nats.Name(name), nkey, nats.RootCAs(cfg.CAFile), nats.ClientCert(cfg.CertFile, cfg.KeyFile),
-		nats.MaxReconnects(-1), nats.RetryOnFailedConnect(true), nats.ReconnectWait(hubReconnect), nats.ReconnectJitter(hubReconnect, hubReconnect),
-		nats.PingInterval(hubPing), nats.MaxPingsOutstanding(hubPingsOut), nats.Timeout(hubTimeout),
+		nats.MaxReconnects(-1), nats.RetryOnFailedConnect(true), nats.ReconnectWait(hubReconnectWait), nats.ReconnectJitter(hubReconnectWait, hubReconnectWait),
+		nats.PingInterval(hubPingInterval), nats.MaxPingsOutstanding(hubMaxPings), nats.Timeout(hubTimeout),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { log.Warn("hub connection lost", zap.Error(err)) }),
 		nats.ConnectHandler(func(nc *nats.Conn) { log.Info("hub connected", zap.String("server", nc.ConnectedServerName())) }),
 		nats.ReconnectHandler(func(nc *nats.Conn) {

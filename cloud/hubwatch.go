@@ -18,32 +18,32 @@ import (
 )
 
 const (
-	// deathGrace is how long a server may be away and be the same: a connection was cut, and the server lives.
-	deathGrace = 300 * time.Millisecond
-	// deathChunk of nodes are told at a time, and then deathPause is waited for, so that a large fleet does not attach at once.
-	deathChunk = 500
-	deathPause = 200 * time.Millisecond
+	// serverLossGrace is how long a server may be away and be the same: a connection was cut, and the server lives.
+	serverLossGrace = 300 * time.Millisecond
+	// notifyChunk of nodes are told at a time, and then notifyPause is waited for, so that a large fleet does not attach at once.
+	notifyChunk = 500
+	notifyPause = 200 * time.Millisecond
 )
 
-// deaths keeps a connection to each server of the hub, only to see it break: the consumers of a server live in its memory, so
+// hubWatcher keeps a connection to each server of the hub, only to see it break: the consumers of a server live in its memory, so
 // the nodes whose consumer was there must attach again. They would find out by missing heartbeats, after 6 to 9 s.
-type deaths struct {
+type hubWatcher struct {
 	// servers are the configured URLs of the hub; one that is not among them is not watched.
 	servers []string
 	dial    func(url string) (*nats.Conn, error)
-	// nodes lists those that this cloudcore owns.
-	nodes func(ctx context.Context) ([]string, error)
-	// tell says to a node which server died. It must not block.
-	tell  func(node, server string) error
-	grace time.Duration
-	// died are servers that are gone, and cloudcores that are missed: what nodes had asked of either may be lost.
-	died chan string
+	// ownedNodes lists those that this cloudcore owns.
+	ownedNodes func(ctx context.Context) ([]string, error)
+	// notifyNode says to a node which server died. It must not block.
+	notifyNode func(node, server string) error
+	grace      time.Duration
+	// lost are servers that are gone, and cloudcores that are missed: what nodes had asked of either may be lost.
+	lost chan string
 	log  *zap.Logger
 }
 
-// deaths makes the watch of the hub's servers.
-func (c *Cloud) deaths(nc *nats.Conn, objects cache.Cache, members *Members) *deaths {
-	return &deaths{
+// newHubWatcher makes the watch of the hub's servers.
+func (c *Cloud) newHubWatcher(nc *nats.Conn, objects cache.Cache, members *Members) *hubWatcher {
+	return &hubWatcher{
 		servers: c.cfg.Hub.URLs,
 		dial: func(url string) (*nats.Conn, error) {
 			cfg := c.cfg.Hub
@@ -51,7 +51,7 @@ func (c *Cloud) deaths(nc *nats.Conn, objects cache.Cache, members *Members) *de
 			// These connections carry nothing; that one is lost is said once, by announce.
 			return dialHub(cfg, "cloudcore "+c.cfg.ID+" watch", prometheus.NewCounter(prometheus.CounterOpts{}), zap.NewNop(), nats.IgnoreDiscoveredServers())
 		},
-		nodes: func(ctx context.Context) ([]string, error) {
+		ownedNodes: func(ctx context.Context) ([]string, error) {
 			var list corev1.NodeList
 			if err := objects.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
 				return nil, err
@@ -64,13 +64,15 @@ func (c *Cloud) deaths(nc *nats.Conn, objects cache.Cache, members *Members) *de
 			}
 			return own, nil
 		},
-		tell:  func(node, server string) error { return streams.Order(nc, node, streams.VerbDied, []byte(server)) },
-		grace: deathGrace, died: make(chan string), log: c.log.Named("deaths"),
+		notifyNode: func(node, server string) error {
+			return streams.SendCommand(nc, node, streams.VerbDied, []byte(server))
+		},
+		grace: serverLossGrace, lost: make(chan string), log: c.log.Named("deaths"),
 	}
 }
 
 // Start watches until ctx ends and then returns nil.
-func (d *deaths) Start(ctx context.Context) error {
+func (d *hubWatcher) Start(ctx context.Context) error {
 	g, gctx := errgroup.WithContext(ctx)
 	for _, url := range d.servers {
 		nc, err := d.dial(url)
@@ -80,10 +82,10 @@ func (d *deaths) Start(ctx context.Context) error {
 		}
 		g.Go(func() error {
 			defer nc.Close()
-			return watchServer(gctx, nc, d.grace, d.died)
+			return watchServer(gctx, nc, d.grace, d.lost)
 		})
 	}
-	g.Go(func() error { return d.announce(gctx, d.died) })
+	g.Go(func() error { return d.announceLosses(gctx, d.lost) })
 	return g.Wait()
 }
 
@@ -129,40 +131,40 @@ func watchServer(ctx context.Context, nc *nats.Conn, patience time.Duration, die
 	}
 }
 
-// announce tells the nodes of this cloudcore of each death.
-func (d *deaths) announce(ctx context.Context, died <-chan string) error {
+// announceLosses tells the nodes of this cloudcore of each death.
+func (d *hubWatcher) announceLosses(ctx context.Context, died <-chan string) error {
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case server := <-died:
-			nodes, err := d.nodes(ctx)
+			nodes, err := d.ownedNodes(ctx)
 			if err != nil {
 				d.log.Warn("nodes not notified of a failure", zap.String("who", server), zap.Error(err))
 				continue
 			}
 			d.log.Info("notifying nodes of a failure", zap.String("who", server), zap.Int("nodes", len(nodes)))
-			if err := d.tellAll(ctx, server, nodes); err != nil {
+			if err := d.notifyNodes(ctx, server, nodes); err != nil {
 				d.log.Warn("nodes not notified of a failure", zap.String("who", server), zap.Error(err))
 			}
 		}
 	}
 }
 
-func (d *deaths) tellAll(ctx context.Context, server string, nodes []string) error {
-	for some := range slices.Chunk(nodes, deathChunk) {
+func (d *hubWatcher) notifyNodes(ctx context.Context, server string, nodes []string) error {
+	for some := range slices.Chunk(nodes, notifyChunk) {
 		for _, node := range some {
-			if err := d.tell(node, server); err != nil {
+			if err := d.notifyNode(node, server); err != nil {
 				return fmt.Errorf("tell %s: %w", node, err)
 			}
 		}
-		if len(nodes) <= deathChunk {
+		if len(nodes) <= notifyChunk {
 			return nil
 		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(deathPause):
+		case <-time.After(notifyPause):
 		}
 	}
 	return nil

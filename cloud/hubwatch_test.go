@@ -16,8 +16,8 @@ import (
 	"github.com/frond-edge/frond/internal/kubetest"
 )
 
-// plainHub starts a server of the hub; port -1 is a free one.
-func plainHub(t *testing.T, name string, port int) *server.Server {
+// startHubServer starts a server of the hub; port -1 is a free one.
+func startHubServer(t *testing.T, name string, port int) *server.Server {
 	t.Helper()
 	s, err := server.NewServer(&server.Options{ServerName: name, Host: "127.0.0.1", Port: port, NoSigs: true, NoLog: true})
 	if err != nil {
@@ -34,8 +34,8 @@ func plainHub(t *testing.T, name string, port int) *server.Server {
 	return s
 }
 
-// runs starts a part that ends with the test.
-func runs(t *testing.T, start func(ctx context.Context) error) {
+// runPart starts a part that ends with the test.
+func runPart(t *testing.T, start func(ctx context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	var g errgroup.Group
@@ -50,22 +50,22 @@ func runs(t *testing.T, start func(ctx context.Context) error) {
 
 // The nodes hear of a server that dies, once, also when another process takes its place, and not of one whose connections are
 // only cut.
-func TestNodesHearOfTheDeathOfAHubServer(t *testing.T) {
-	one, two := plainHub(t, "one", server.RANDOM_PORT), plainHub(t, "two", server.RANDOM_PORT)
+func TestHubWatcher_NotifiesNodesOnceOfLostServer(t *testing.T) {
+	one, two := startHubServer(t, "one", server.RANDOM_PORT), startHubServer(t, "two", server.RANDOM_PORT)
 	var ones, twos atomic.Int32
-	d := &deaths{
+	d := &hubWatcher{
 		servers: []string{one.ClientURL(), two.ClientURL()},
 		dial: func(url string) (*nats.Conn, error) {
 			return nats.Connect(url, nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond), nats.ReconnectJitter(0, 0), nats.IgnoreDiscoveredServers())
 		},
-		nodes: func(context.Context) ([]string, error) { return []string{"edge-1", "edge-2"}, nil },
-		tell: func(_, server string) error {
+		ownedNodes: func(context.Context) ([]string, error) { return []string{"edge-1", "edge-2"}, nil },
+		notifyNode: func(_, server string) error {
 			map[string]*atomic.Int32{"one": &ones, "two": &twos}[server].Add(1)
 			return nil
 		},
-		grace: 2 * time.Second, died: make(chan string), log: zaptest.NewLogger(t),
+		grace: 2 * time.Second, lost: make(chan string), log: zaptest.NewLogger(t),
 	}
-	runs(t, d.Start)
+	runPart(t, d.Start)
 	told := func(what string, want int32, count *atomic.Int32) {
 		t.Helper()
 		kubetest.Eventually(t, time.Minute, func() error {
@@ -100,7 +100,7 @@ func TestNodesHearOfTheDeathOfAHubServer(t *testing.T) {
 	one.Shutdown()
 	one.WaitForShutdown()
 	told("it died", 2, &ones)
-	again := plainHub(t, "one", port)
+	again := startHubServer(t, "one", port)
 	watched(again)
 	if got := ones.Load(); got != 2 {
 		t.Errorf("%d were told once it was back", got)

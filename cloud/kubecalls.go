@@ -32,20 +32,20 @@ const maxKubeReply = 3 << 20
 type kubeCalls struct {
 	base   *url.URL
 	client *http.Client
-	// bare brings no credentials of its own: a client certificate would count before the token.
-	bare *http.Client
-	// own has cloudcore's rights, for what was judged as the node before.
-	own     *http.Client
-	signing *signing
-	guard   *namespaceGuard
+	// tokenClient brings no credentials of its own: a client certificate would count before the token.
+	tokenClient *http.Client
+	// ownClient has cloudcore's rights, for what was judged as the node before.
+	ownClient *http.Client
+	csrs      *csrLimiter
+	guard     *namespaceGuard
 	// refused counts what was not granted, by the code of the answer; told is when that is logged.
-	refused *prometheus.CounterVec
-	told    rate.Sometimes
-	log     *zap.Logger
+	refused  *prometheus.CounterVec
+	logLimit rate.Sometimes
+	log      *zap.Logger
 }
 
-// refusalsLogged is how often what Kubernetes does not grant is logged at most, of all nodes: a metric has each.
-const refusalsLogged = time.Second
+// refusalLogInterval is how often what Kubernetes does not grant is logged at most, of all nodes: a metric has each.
+const refusalLogInterval = time.Second
 
 func newKubeCalls(cfg *rest.Config, classic bool, guard *namespaceGuard, metrics prometheus.Registerer, log *zap.Logger) (*kubeCalls, error) {
 	client, err := rest.HTTPClientFor(reports.Impersonating(cfg, classic))
@@ -68,7 +68,7 @@ func newKubeCalls(cfg *rest.Config, classic bool, guard *namespaceGuard, metrics
 	asIs := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	client.CheckRedirect, bare.CheckRedirect, own.CheckRedirect = asIs, asIs, asIs
 	k := &kubeCalls{
-		base: base, client: client, bare: bare, own: own, guard: guard, signing: &signing{budgets: map[string]*rate.Limiter{}}, told: rate.Sometimes{Interval: refusalsLogged}, log: log,
+		base: base, client: client, tokenClient: bare, ownClient: own, guard: guard, csrs: &csrLimiter{limiters: map[string]*rate.Limiter{}}, logLimit: rate.Sometimes{Interval: refusalLogInterval}, log: log,
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: "frond", Subsystem: "kube", Name: "refused_total", Help: "Kubernetes requests of nodes that were not granted, by the code of the answer.",
 		}, []string{"code"}),
@@ -79,7 +79,7 @@ func newKubeCalls(cfg *rest.Config, classic bool, guard *namespaceGuard, metrics
 
 // Handle is the streams.CallHandler of streams.VerbKube.
 func (k *kubeCalls) Handle(ctx context.Context, node string, request []byte) (any, error) {
-	answer, err := k.handle(ctx, node, request)
+	answer, err := k.handleRequest(ctx, node, request)
 	reply, ok := answer.(wire.KubeReply)
 	if !ok {
 		return answer, err
@@ -87,56 +87,56 @@ func (k *kubeCalls) Handle(ctx context.Context, node string, request []byte) (an
 	switch reply.Code {
 	case http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden, http.StatusRequestEntityTooLarge, http.StatusTooManyRequests:
 		k.refused.WithLabelValues(strconv.Itoa(reply.Code)).Inc()
-		k.told.Do(func() {
+		k.logLimit.Do(func() {
 			k.log.Info("request of a node not granted", zap.String("node", node), zap.Int("code", reply.Code), zap.ByteString("answer", reply.Body[:min(len(reply.Body), 300)]))
 		})
 	}
 	return answer, err
 }
 
-func (k *kubeCalls) handle(ctx context.Context, node string, request []byte) (any, error) {
+func (k *kubeCalls) handleRequest(ctx context.Context, node string, request []byte) (any, error) {
 	var req wire.KubeRequest
 	if err := streams.DecodeRequest(request, &req); err != nil {
 		return nil, err
 	}
-	if err := permitted(req); err != nil {
-		return denied(err), nil // not garbage: any program at the node may ask for it
+	if err := validateCall(req); err != nil {
+		return denialReply(err), nil // not garbage: any program at the node may ask for it
 	}
-	req, err := k.guard.restrict(node, req)
+	req, err := k.guard.restrictRequest(node, req)
 	if err != nil {
-		return refusal(err), nil
+		return refusalReply(err), nil
 	}
 	if req.Token == "" { // else it is not the node that asks
 		if err := refuseNodeWrite(req); err != nil {
 			k.log.Warn("write of a Node refused", zap.String("node", node), zap.Error(err))
-			return denied(err), nil
+			return denialReply(err), nil
 		}
-		if err := k.signing.admit(node, req); err != nil {
+		if err := k.csrs.admitRequest(node, req); err != nil {
 			k.log.Warn("request for a certificate refused", zap.String("node", node), zap.Error(err))
-			return denied(err), nil
+			return denialReply(err), nil
 		}
 	}
 	if registersNode(req) {
-		return k.register(ctx, node, req)
+		return k.registerNode(ctx, node, req)
 	}
-	return k.perform(ctx, k.clientFor(req), node, req)
+	return k.performRequest(ctx, k.clientFor(req), node, req)
 }
 
 // clientFor acts as the node, or as the bearer of the request's token.
 func (k *kubeCalls) clientFor(req wire.KubeRequest) *http.Client {
 	if req.Token != "" {
-		return k.bare
+		return k.tokenClient
 	}
 	return k.client
 }
 
-// open makes a request that is permitted; who calls it closes the body of the answer.
-func (k *kubeCalls) open(ctx context.Context, node string, req wire.KubeRequest) (*http.Response, error) {
-	return k.openWith(ctx, k.clientFor(req), node, req)
+// sendRequest makes a request that is permitted; who calls it closes the body of the answer.
+func (k *kubeCalls) sendRequest(ctx context.Context, node string, req wire.KubeRequest) (*http.Response, error) {
+	return k.sendRequestWith(ctx, k.clientFor(req), node, req)
 }
 
-// openWith is open with a client of the caller's choice.
-func (k *kubeCalls) openWith(ctx context.Context, client *http.Client, node string, req wire.KubeRequest) (*http.Response, error) {
+// sendRequestWith is open with a client of the caller's choice.
+func (k *kubeCalls) sendRequestWith(ctx context.Context, client *http.Client, node string, req wire.KubeRequest) (*http.Response, error) {
 	target := *k.base
 	target.Path, target.RawQuery = req.Path, req.Query
 	out, err := http.NewRequestWithContext(reports.WithNode(ctx, node), req.Method, target.String(), bytes.NewReader(req.Body))
@@ -154,8 +154,8 @@ func (k *kubeCalls) openWith(ctx context.Context, client *http.Client, node stri
 	return client.Do(out)
 }
 
-// permitted refuses what a single request and reply cannot carry, and paths that are not what they seem.
-func permitted(req wire.KubeRequest) error {
+// validateCall refuses what a single request and reply cannot carry, and paths that are not what they seem.
+func validateCall(req wire.KubeRequest) error {
 	switch req.Method {
 	case http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete:
 	default:
@@ -179,7 +179,7 @@ func permitted(req wire.KubeRequest) error {
 		len(segments) > 4 && segments[1] == "apis" && segments[4] == "watch" {
 		return errors.New("a watch does not fit in one call")
 	}
-	if stream := streamOf(req.Path); stream != "" {
+	if stream := streamSubresource(req.Path); stream != "" {
 		return fmt.Errorf("%s is a stream, not a call", stream)
 	}
 	return nil
@@ -188,8 +188,8 @@ func permitted(req wire.KubeRequest) error {
 // callPaths are the trees of a Kubernetes API and of what describes it.
 func callPaths() []string { return []string{"/api", "/apis", "/openapi/v3", "/version"} }
 
-// streamOf returns the subresource of a path if it is one that carries a stream; what follows /proxy is the target's own.
-func streamOf(requested string) string {
+// streamSubresource returns the subresource of a path if it is one that carries a stream; what follows /proxy is the target's own.
+func streamSubresource(requested string) string {
 	segments := strings.Split(strings.TrimPrefix(requested, "/"), "/")
 	start := 3 // api, version, resource
 	if segments[0] == "apis" {

@@ -11,24 +11,24 @@ import (
 	"github.com/frond-edge/frond/api/kubeversion"
 )
 
-// versionEvery is how often the version of the Kubernetes API is read: an upgrade takes minutes.
-const versionEvery = 10 * time.Minute
+// versionInterval is how often the version of the Kubernetes API is read: an upgrade takes minutes.
+const versionInterval = 10 * time.Minute
 
 // A kubeVersion knows the version of the Kubernetes API.
 type kubeVersion struct {
-	kube  discovery.ServerVersionInterface
-	every time.Duration
-	found atomic.Pointer[string]
-	log   *zap.Logger
+	kube     discovery.ServerVersionInterface
+	interval time.Duration
+	version  atomic.Pointer[string]
+	log      *zap.Logger
 }
 
 func newKubeVersion(kube discovery.ServerVersionInterface, log *zap.Logger) *kubeVersion {
-	return &kubeVersion{kube: kube, every: versionEvery, log: log}
+	return &kubeVersion{kube: kube, interval: versionInterval, log: log}
 }
 
-// Get returns the version that was last read, "" if none was.
-func (v *kubeVersion) Get() string {
-	if found := v.found.Load(); found != nil {
+// Version returns the version that was last read, "" if none was.
+func (v *kubeVersion) Version() string {
+	if found := v.version.Load(); found != nil {
 		return *found
 	}
 	return ""
@@ -36,10 +36,10 @@ func (v *kubeVersion) Get() string {
 
 // Start reads the version now and then until ctx ends.
 func (v *kubeVersion) Start(ctx context.Context) error {
-	tick := time.NewTicker(v.every)
+	tick := time.NewTicker(v.interval)
 	defer tick.Stop()
 	for {
-		v.read()
+		v.readVersion()
 		select {
 		case <-ctx.Done():
 			return nil
@@ -48,16 +48,16 @@ func (v *kubeVersion) Start(ctx context.Context) error {
 	}
 }
 
-func (v *kubeVersion) read() {
+func (v *kubeVersion) readVersion() {
 	info, err := v.kube.ServerVersion() // bounded by the client's timeout
 	if err != nil {
-		v.log.Warn("version of the Kubernetes API not read; asking again later", zap.Duration("in", v.every), zap.Error(err))
+		v.log.Warn("version of the Kubernetes API not read; asking again later", zap.Duration("in", v.interval), zap.Error(err))
 		return
 	}
-	if v.Get() == info.GitVersion {
+	if v.Version() == info.GitVersion {
 		return
 	}
-	v.found.Store(&info.GitVersion)
+	v.version.Store(&info.GitVersion)
 	if verdict := kubeversion.Evaluate(info.GitVersion); !verdict.Tested {
 		v.log.Warn("version of the Kubernetes API is not one that Frond is tested with", zap.String("version", info.GitVersion), zap.String("verdict", verdict.Message))
 	}

@@ -20,19 +20,19 @@ import (
 )
 
 const (
-	// watchGather is for how long a watch goes on after its first change: what comes together goes in one answer, and a node asks
+	// watchBatchWindow is for how long a watch goes on after its first change: what comes together goes in one answer, and a node asks
 	// ten times a second at most.
-	watchGather = 100 * time.Millisecond
-	// watchLongest is the longest that a watch waits for its first change; the answer has a few seconds more to reach the node.
-	watchLongest = streams.LongCall - 5*time.Second
-	// watchBytes is what one answer holds for a node that takes everything: the next call goes on after the last change in it.
-	watchBytes = 256 << 10
-	// wholeBytes is what a node gets in one even if its link takes less at a time: 32 KiB on the link, 5 s at 50 kbit/s.
-	wholeBytes = 24 << 10
-	// watchMark is how long after the wait the apiserver's bookmark may come: up to 1.2 s were seen.
-	watchMark = 1500 * time.Millisecond
-	// watchGrace is how long an apiserver may take to begin a watch, before the wait counts.
-	watchGrace = 3 * time.Second
+	watchBatchWindow = 100 * time.Millisecond
+	// watchMaxWait is the longest that a watch waits for its first change; the answer has a few seconds more to reach the node.
+	watchMaxWait = streams.WatchCallTimeout - 5*time.Second
+	// watchMaxBytes is what one answer holds for a node that takes everything: the next call goes on after the last change in it.
+	watchMaxBytes = 256 << 10
+	// singleEventBytes is what a node gets in one even if its link takes less at a time: 32 KiB on the link, 5 s at 50 kbit/s.
+	singleEventBytes = 24 << 10
+	// bookmarkWait is how long after the wait the apiserver's bookmark may come: up to 1.2 s were seen.
+	bookmarkWait = 1500 * time.Millisecond
+	// watchStartTimeout is how long an apiserver may take to begin a watch, before the wait counts.
+	watchStartTimeout = 3 * time.Second
 )
 
 // Watch is the streams.CallHandler of streams.VerbWatch: what changes in a collection next, as the bearer of the request's token may
@@ -42,18 +42,18 @@ func (k *kubeCalls) Watch(ctx context.Context, node string, request []byte) (any
 	if err := streams.DecodeRequest(request, &req); err != nil {
 		return nil, err
 	}
-	if err := watchable(req); err != nil {
-		return denied(err), nil
+	if err := validateWatch(req); err != nil {
+		return denialReply(err), nil
 	}
-	req, err := k.guard.restrict(node, req)
+	req, err := k.guard.restrictRequest(node, req)
 	if err != nil {
-		return refusal(err), nil
+		return refusalReply(err), nil
 	}
 	query, err := url.ParseQuery(req.Query)
 	if err != nil {
-		return denied(err), nil
+		return denialReply(err), nil
 	}
-	wait := min(time.Duration(max(req.Wait, 0))*time.Millisecond, watchLongest)
+	wait := min(time.Duration(max(req.Wait, 0))*time.Millisecond, watchMaxWait)
 	query.Set("watch", "true")
 	query.Set("allowWatchBookmarks", "true")
 	// Two seconds before its end, or a little later, the apiserver sends a bookmark, so that a quiet watch makes progress, too.
@@ -61,28 +61,28 @@ func (k *kubeCalls) Watch(ctx context.Context, node string, request []byte) (any
 	req.Query, req.Accept = query.Encode(), runtime.ContentTypeJSON
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	begun := time.AfterFunc(watchGrace+wait, cancel)
+	begun := time.AfterFunc(watchStartTimeout+wait, cancel)
 	defer begun.Stop()
-	resp, err := k.open(ctx, node, req)
+	resp, err := k.sendRequest(ctx, node, req)
 	if err != nil {
 		return wire.KubeReply{Error: "ask the apiserver: " + err.Error()}, nil
 	}
 	defer func() { _ = resp.Body.Close() }() // it is given up
 	reply := wire.KubeReply{Code: resp.StatusCode, ContentType: resp.Header.Get("Content-Type")}
 	if resp.StatusCode != http.StatusOK {
-		reply.Body, err = io.ReadAll(io.LimitReader(resp.Body, watchBytes))
+		reply.Body, err = io.ReadAll(io.LimitReader(resp.Body, watchMaxBytes))
 		if err != nil {
 			return wire.KubeReply{Error: "read the apiserver's answer: " + err.Error()}, nil
 		}
 		return reply, nil
 	}
 	if wait >= time.Second {
-		wait += watchMark
+		wait += bookmarkWait
 	}
 	begun.Reset(wait)
-	reply.Body, err = changes(resp.Body, req.Take, func() { begun.Reset(watchGather) })
+	reply.Body, err = readEvents(resp.Body, req.MaxBytes, func() { begun.Reset(watchBatchWindow) })
 	if apierrors.IsRequestEntityTooLargeError(err) {
-		return denied(err), nil
+		return denialReply(err), nil
 	}
 	if err != nil && ctx.Err() == nil && len(reply.Body) == 0 {
 		return wire.KubeReply{Error: "read the apiserver's watch: " + err.Error()}, nil
@@ -90,24 +90,24 @@ func (k *kubeCalls) Watch(ctx context.Context, node string, request []byte) (any
 	return reply, nil
 }
 
-// room is how many bytes of an answer are enough for a node that takes so many at a time, and how many it gets at most where that
+// replyLimits is how many bytes of an answer are enough for a node that takes so many at a time, and how many it gets at most where that
 // cannot be parted.
-func room(take int) (enough, most int) {
+func replyLimits(take int) (enough, most int) {
 	if take <= 0 {
-		return watchBytes, maxKubeReply
+		return watchMaxBytes, maxKubeReply
 	}
-	enough = min(take/4*3, watchBytes) // base64 makes it a third longer
-	return enough, max(enough, wholeBytes)
+	enough = min(take/4*3, watchMaxBytes) // base64 makes it a third longer
+	return enough, max(enough, singleEventBytes)
 }
 
-func tooLarge(what string, size, take int) error {
+func tooLargeError(what string, size, take int) error {
 	return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("%s of %d bytes is more than the gateway's slow link takes in one (%d at a time)", what, size, take))
 }
 
-// changes reads whole events until the watch is ended or enough are here for a node that takes so many bytes; first is called
+// readEvents reads whole events until the watch is ended or enough are here for a node that takes so many bytes; first is called
 // after the first one. Its error is a status if that one is too large for the node.
-func changes(watch io.Reader, take int, first func()) ([]byte, error) {
-	enough, most := room(take)
+func readEvents(watch io.Reader, take int, first func()) ([]byte, error) {
+	enough, most := replyLimits(take)
 	limited := &io.LimitedReader{R: watch, N: maxKubeReply}
 	from := json.NewDecoder(limited)
 	var all bytes.Buffer
@@ -126,7 +126,7 @@ func changes(watch io.Reader, take int, first func()) ([]byte, error) {
 		case all.Len() > 0 && all.Len()+len(event) > enough:
 			return all.Bytes(), nil // the next call brings it
 		case len(event) > most:
-			return nil, tooLarge("a change", len(event), take)
+			return nil, tooLargeError("a change", len(event), take)
 		case all.Len() == 0:
 			first()
 		}
@@ -136,13 +136,13 @@ func changes(watch io.Reader, take int, first func()) ([]byte, error) {
 	return all.Bytes(), nil
 }
 
-// watchable refuses what is no watch of a program at a node.
-func watchable(req wire.KubeRequest) error {
+// validateWatch refuses what is no watch of a program at a node.
+func validateWatch(req wire.KubeRequest) error {
 	switch {
 	case req.Method != http.MethodGet || len(req.Body) > 0:
 		return fmt.Errorf("a watch is a GET without a body, not %.20q", req.Method)
 	case req.Token == "":
 		return errors.New("a watch without a token: nodes have what they watch in their store")
 	}
-	return permitted(req)
+	return validateCall(req)
 }

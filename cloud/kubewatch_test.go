@@ -22,9 +22,9 @@ import (
 	"github.com/frond-edge/frond/internal/kubetest"
 )
 
-// TestAnAnswerIsWhatTheLinkTakes: changes are told as far as the node takes them at a time, one at least; one that is too large by itself
+// TestReadEvents_FitsTheLink: changes are told as far as the node takes them at a time, one at least; one that is too large by itself
 // is refused.
-func TestAnAnswerIsWhatTheLinkTakes(t *testing.T) {
+func TestReadEvents_FitsTheLink(t *testing.T) {
 	change := func(size int) string { return `"` + strings.Repeat("x", size-2) + `"` }
 	three := change(5000) + change(5000) + change(5000)
 	for name, tt := range map[string]struct {
@@ -44,7 +44,7 @@ func TestAnAnswerIsWhatTheLinkTakes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			told := 0
-			all, err := changes(strings.NewReader(tt.watch), tt.take, func() { told++ })
+			all, err := readEvents(strings.NewReader(tt.watch), tt.take, func() { told++ })
 			if got := bytes.Count(all, []byte("\n")); got != tt.want || apierrors.IsRequestEntityTooLargeError(err) != tt.large || told != min(got, 1) {
 				t.Errorf("%d changes, %v, told %d times", got, err, told)
 			}
@@ -52,15 +52,15 @@ func TestAnAnswerIsWhatTheLinkTakes(t *testing.T) {
 	}
 }
 
-// TestNodesWatchByQuestions: what a program at a node watches through the cloud is what the apiserver tells it and nobody else, from the version
+// TestKubeCalls_WatchByRequests: what a program at a node watches through the cloud is what the apiserver tells it and nobody else, from the version
 // it names; a quiet watch makes progress; and a right that is taken away ends it with the next question.
-func TestNodesWatchByQuestions(t *testing.T) {
-	c := newCountry(t)
-	calls, err := newKubeCalls(c.cluster.Config(), false, c.guard(), prometheus.NewRegistry(), zaptest.NewLogger(t))
+func TestKubeCalls_WatchByRequests(t *testing.T) {
+	c := newScopeFixture(t)
+	calls, err := newKubeCalls(c.cluster.Config(), false, c.newGuard(), prometheus.NewRegistry(), zaptest.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.pod("elects", c.node("a"), "elects")
+	c.createPod("elects", c.createNode("a"), "elects")
 	token, err := c.kube.CoreV1().ServiceAccounts(c.ns).CreateToken(t.Context(), "elects", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -112,8 +112,8 @@ func TestNodesWatchByQuestions(t *testing.T) {
 	if code, _ := ask(func(r *wire.KubeRequest) { r.Token = "forged" }); code != http.StatusUnauthorized {
 		t.Errorf("a forged token: code %d", code)
 	}
-	c.grant("elects", "elects", "coordination.k8s.io", "leases")
-	kubetest.Eventually(t, settles, func() error {
+	c.grantAccess("elects", "elects", "coordination.k8s.io", "leases")
+	kubetest.Eventually(t, settleTimeout, func() error {
 		if code, _ := ask(func(r *wire.KubeRequest) { r.Wait = 1 }); code != http.StatusOK {
 			return fmt.Errorf("code %d", code)
 		}
@@ -146,7 +146,7 @@ func TestNodesWatchByQuestions(t *testing.T) {
 			t.Logf("a quiet watch made progress with question %d, after %.1f s", asked, time.Since(begun).Seconds())
 			break
 		}
-		if time.Since(begun) > settles {
+		if time.Since(begun) > settleTimeout {
 			t.Fatal("a quiet watch makes no progress")
 		}
 	}
@@ -156,7 +156,7 @@ func TestNodesWatchByQuestions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	slow := func(r *wire.KubeRequest) { after(r); r.Take = 16 << 10 }
+	slow := func(r *wire.KubeRequest) { after(r); r.MaxBytes = 16 << 10 }
 	if code, _ := ask(slow); code != http.StatusRequestEntityTooLarge {
 		t.Errorf("a change that is larger than the link takes: code %d", code)
 	}
@@ -164,8 +164,8 @@ func TestNodesWatchByQuestions(t *testing.T) {
 		t.Errorf("for a link that takes all: code %d, %d events", code, len(events))
 	}
 	list = &coordinationv1.LeaseList{ListMeta: metav1.ListMeta{ResourceVersion: large.ResourceVersion}}
-	c.revoke("elects")
-	kubetest.Eventually(t, settles, func() error {
+	c.revokeAccess("elects")
+	kubetest.Eventually(t, settleTimeout, func() error {
 		if code, _ := ask(func(r *wire.KubeRequest) { r.Wait = 1 }); code != http.StatusForbidden {
 			return fmt.Errorf("code %d", code)
 		}

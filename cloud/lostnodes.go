@@ -14,48 +14,48 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// unwellAgain is when a node is asked once more: kube-controller-manager looks at its nodes every 5 s, and may mark the pods
+// lostNodeRepeat is when a node is asked once more: kube-controller-manager looks at its nodes every 5 s, and may mark the pods
 // of one after the first answer.
-const unwellAgain = 10 * time.Second
+const lostNodeRepeat = 10 * time.Second
 
-// unwell asks nodes that Kubernetes took for lost to report everything again. While cloudcores or the hub were away, a Lease
+// lostNodeResync asks nodes that Kubernetes took for lost to report everything again. While cloudcores or the hub were away, a Lease
 // may have run out, and then Kubernetes marks the Node unknown and its pods not ready, though the gateway's own link never
 // fell: it would say nothing new by itself before its hourly report.
-type unwell struct {
-	objects cache.Cache
-	owns    func(node string) bool
-	ask     func(node string) error
-	again   time.Duration
-	queue   workqueue.TypedDelayingInterface[string]
-	log     *zap.Logger
+type lostNodeResync struct {
+	objects        cache.Cache
+	owns           func(node string) bool
+	requestReports func(node string) error
+	repeatAfter    time.Duration
+	queue          workqueue.TypedDelayingInterface[string]
+	log            *zap.Logger
 }
 
-func newUnwell(objects cache.Cache, owns func(node string) bool, ask func(node string) error, log *zap.Logger) *unwell {
-	return &unwell{
-		objects: objects, owns: owns, ask: ask, again: unwellAgain, queue: workqueue.NewTypedDelayingQueue[string](), log: log,
+func newLostNodeResync(objects cache.Cache, owns func(node string) bool, ask func(node string) error, log *zap.Logger) *lostNodeResync {
+	return &lostNodeResync{
+		objects: objects, owns: owns, requestReports: ask, repeatAfter: lostNodeRepeat, queue: workqueue.NewTypedDelayingQueue[string](), log: log,
 	}
 }
 
 // Start asks until ctx ends and then returns nil. The cache must be started by the caller.
-func (u *unwell) Start(ctx context.Context) error {
+func (u *lostNodeResync) Start(ctx context.Context) error {
 	informer, err := u.objects.GetInformer(ctx, &corev1.Node{})
 	if err != nil {
 		return fmt.Errorf("follow nodes: %w", err)
 	}
 	registration, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
 		AddFunc: func(o any) {
-			if node := o.(*corev1.Node); readiness(node) == corev1.ConditionUnknown {
+			if node := o.(*corev1.Node); readyStatus(node) == corev1.ConditionUnknown {
 				u.queue.Add(node.Name)
 			}
 		},
 		UpdateFunc: func(before, after any) {
 			node := after.(*corev1.Node)
-			now, later := asks(readiness(before.(*corev1.Node)), readiness(node))
+			now, later := resyncNeeded(readyStatus(before.(*corev1.Node)), readyStatus(node))
 			if now {
 				u.queue.Add(node.Name)
 			}
 			if later {
-				u.queue.AddAfter(node.Name, u.again)
+				u.queue.AddAfter(node.Name, u.repeatAfter)
 			}
 		},
 	})
@@ -75,38 +75,38 @@ func (u *unwell) Start(ctx context.Context) error {
 			if end {
 				return nil
 			}
-			u.look(gctx, node)
+			u.resyncNode(gctx, node)
 			u.queue.Done(node)
 		}
 	})
 	return g.Wait()
 }
 
-// asks says whether a node is asked when its readiness was one and is another: when Kubernetes loses it, for as long as it is
+// resyncNeeded says whether a node is asked when its readiness was one and is another: when Kubernetes loses it, for as long as it is
 // lost, and when it is found, then twice.
-func asks(was, is corev1.ConditionStatus) (now, later bool) {
+func resyncNeeded(was, is corev1.ConditionStatus) (now, later bool) {
 	const lost = corev1.ConditionUnknown
 	return was == lost || is == lost, was == lost && is != lost
 }
 
-// look asks a node, and looks again as long as Kubernetes does not know how it is.
-func (u *unwell) look(ctx context.Context, name string) {
-	ctx, cancel := context.WithTimeout(ctx, lookup)
+// resyncNode asks a node, and looks again as long as Kubernetes does not know how it is.
+func (u *lostNodeResync) resyncNode(ctx context.Context, name string) {
+	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
 	node := &corev1.Node{}
 	if err := u.objects.Get(ctx, client.ObjectKey{Name: name}, node); err != nil || !u.owns(name) {
 		return // its owner looks
 	}
-	if err := u.ask(name); err != nil {
+	if err := u.requestReports(name); err != nil {
 		u.log.Warn("node not asked to report again", zap.String("node", name), zap.Error(err))
 	}
-	if readiness(node) == corev1.ConditionUnknown {
-		u.queue.AddAfter(name, u.again)
+	if readyStatus(node) == corev1.ConditionUnknown {
+		u.queue.AddAfter(name, u.repeatAfter)
 	}
 }
 
-// readiness is what Kubernetes believes of a node; "" where nobody has said anything yet.
-func readiness(node *corev1.Node) corev1.ConditionStatus {
+// readyStatus is what Kubernetes believes of a node; "" where nobody has said anything yet.
+func readyStatus(node *corev1.Node) corev1.ConditionStatus {
 	for _, c := range node.Status.Conditions {
 		if c.Type == corev1.NodeReady {
 			return c.Status

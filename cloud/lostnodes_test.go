@@ -16,23 +16,23 @@ import (
 	"github.com/frond-edge/frond/internal/kubetest"
 )
 
-func TestWhenANodeIsAsked(t *testing.T) {
+func TestResyncNeeded(t *testing.T) {
 	const well, ill, lost, none = corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionUnknown, corev1.ConditionStatus("")
 	for change, want := range map[[2]corev1.ConditionStatus][2]bool{
 		{well, well}: {}, {well, ill}: {}, {ill, well}: {}, {none, well}: {}, {none, none}: {},
 		{well, lost}: {true, false}, {ill, lost}: {true, false}, {none, lost}: {true, false}, {lost, lost}: {true, false},
 		{lost, well}: {true, true}, {lost, ill}: {true, true},
 	} {
-		if now, later := asks(change[0], change[1]); now != want[0] || later != want[1] {
+		if now, later := resyncNeeded(change[0], change[1]); now != want[0] || later != want[1] {
 			t.Errorf("%q: now %v, later %v", change, now, later)
 		}
 	}
 }
 
-// TestANodeThatKubernetesLostIsAskedAgain: while Kubernetes does not know how a node is, the node is asked again and again, also if
+// TestLostNodeResync_AsksUntilNodeIsReady: while Kubernetes does not know how a node is, the node is asked again and again, also if
 // that was so when the replica started, and again after it is well; then never. Another replica's node is not asked.
-func TestANodeThatKubernetesLostIsAskedAgain(t *testing.T) {
-	cluster := shared.Cluster(t)
+func TestLostNodeResync_AsksUntilNodeIsReady(t *testing.T) {
+	cluster := sharedCluster.Cluster(t)
 	nodes := cluster.Client(t).CoreV1().Nodes()
 	made := func() string {
 		node, err := nodes.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{GenerateName: "unwell-"}}, metav1.CreateOptions{})
@@ -62,14 +62,14 @@ func TestANodeThatKubernetesLostIsAskedAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	var asked, wrong atomic.Int64
-	u := newUnwell(objects, func(name string) bool { return name == own }, func(name string) error {
+	u := newLostNodeResync(objects, func(name string) bool { return name == own }, func(name string) error {
 		if name != own {
 			wrong.Add(1)
 		}
 		asked.Add(1)
 		return nil
 	}, zaptest.NewLogger(t))
-	u.again = 50 * time.Millisecond
+	u.repeatAfter = 50 * time.Millisecond
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return objects.Start(gctx) })
@@ -94,7 +94,7 @@ func TestANodeThatKubernetesLostIsAskedAgain(t *testing.T) {
 		t.Helper()
 		kubetest.Eventually(t, time.Minute, func() error {
 			before := asked.Load()
-			still := time.NewTimer(10 * u.again)
+			still := time.NewTimer(10 * u.repeatAfter)
 			defer still.Stop()
 			<-still.C
 			if asked.Load() != before {

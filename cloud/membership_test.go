@@ -9,50 +9,50 @@ import (
 	"go.uber.org/zap/zaptest"
 )
 
-// clock drives a Members without a hub.
-type clock struct {
+// memberClock drives a Members without a hub.
+type memberClock struct {
 	*Members
 	now time.Time
 	n   int
 }
 
-func newClock(t *testing.T) *clock {
+func newMemberClock(t *testing.T) *memberClock {
 	t.Helper()
-	return &clock{Members: NewMembers("a", nil, nil, zaptest.NewLogger(t)), now: time.Now()}
+	return &memberClock{Members: NewMembers("a", nil, nil, zaptest.NewLogger(t)), now: time.Now()}
 }
 
-// hears lets a refresh of each member arrive, our own as the newest that was begun.
-func (c *clock) hears(members ...string) {
+// deliverRefreshes lets a refresh of each member arrive, our own as the newest that was begun.
+func (c *memberClock) deliverRefreshes(members ...string) {
 	for _, member := range members {
 		value := ""
 		if member == c.self {
 			c.n++
 			value = time.Duration(c.n).String()
-			c.begin(refresh{value: value, at: c.now})
+			c.recordRefresh(ownRefresh{value: value, at: c.now})
 		}
-		c.refreshed(member, value, c.now)
+		c.observeRefresh(member, value, c.now)
 	}
 }
 
-// pass lets time go by without anything happening in this process.
-func (c *clock) pass(d time.Duration) { c.now = c.now.Add(d) }
+// advanceTime lets time go by without anything happening in this process.
+func (c *memberClock) advanceTime(d time.Duration) { c.now = c.now.Add(d) }
 
-func (c *clock) step(members ...string) {
-	c.pass(memberRefresh)
-	c.hears(members...)
-	c.judge(c.now)
+func (c *memberClock) stepMembers(members ...string) {
+	c.advanceTime(memberRefreshInterval)
+	c.deliverRefreshes(members...)
+	c.evaluateLive(c.now)
 }
 
-func TestAStoppedMemberOwnsAnewAndDoesNotThinkItIsAlone(t *testing.T) {
-	c := newClock(t)
-	mine, others := ownedBy(t, "a"), ownedBy(t, "b")
-	c.step("b", "a")
+func TestMembers_StoppedMemberGetsNewTerm(t *testing.T) {
+	c := newMemberClock(t)
+	mine, others := nodeOwnedBy(t, "a"), nodeOwnedBy(t, "b")
+	c.stepMembers("b", "a")
 	first := c.Term(mine)
 	if first == 0 || c.Term(others) != 0 || !slices.Equal(c.Live(), []string{"a", "b"}) {
 		t.Fatalf("term %d, live %v", first, c.Live())
 	}
 	for range 20 {
-		c.step("a", "b")
+		c.stepMembers("a", "b")
 	}
 	if c.Term(mine) != first {
 		t.Error("a new term, though nothing happened")
@@ -60,18 +60,18 @@ func TestAStoppedMemberOwnsAnewAndDoesNotThinkItIsAlone(t *testing.T) {
 
 	// Ten minutes stopped: the view stays, but it is worth nothing.
 	changed := c.Changed()
-	old := c.own[len(c.own)-1].value
-	c.pass(10 * time.Minute)
-	if age(c.heard, c.now) <= memberDead {
+	old := c.ownRefreshes[len(c.ownRefreshes)-1].value
+	c.advanceTime(10 * time.Minute)
+	if elapsedSince(c.lastRenewal, c.now) <= memberExpiry {
 		t.Error("fresh after ten minutes of silence")
 	}
-	c.judge(c.now)
-	c.refreshed("a", old, c.now) // what was in the socket since before
-	c.judge(c.now)
-	if age(c.heard, c.now) <= memberDead {
+	c.evaluateLive(c.now)
+	c.observeRefresh("a", old, c.now) // what was in the socket since before
+	c.evaluateLive(c.now)
+	if elapsedSince(c.lastRenewal, c.now) <= memberExpiry {
 		t.Error("an old refresh of our own counts as new")
 	}
-	c.hears("a")
+	c.deliverRefreshes("a")
 	if got := c.Live(); !slices.Equal(got, []string{"a", "b"}) {
 		t.Errorf("live %v right after waking up: the others had no chance to be heard", got)
 	}
@@ -84,24 +84,24 @@ func TestAStoppedMemberOwnsAnewAndDoesNotThinkItIsAlone(t *testing.T) {
 		t.Error("nobody is told")
 	}
 	for range 5 {
-		c.step("a")
+		c.stepMembers("a")
 	}
 	if got := c.Live(); !slices.Equal(got, []string{"a"}) {
 		t.Errorf("live %v, though b is silent", got)
 	}
 }
 
-func TestOwnershipThatLeftAndCameBackIsANewTerm(t *testing.T) {
-	c := newClock(t)
-	mine, both := ownedBy(t, "b"), ownedBy(t, "a") // "mine" while b is not there
-	c.step("a")
+func TestMembers_RegainedOwnershipIsNewTerm(t *testing.T) {
+	c := newMemberClock(t)
+	mine, both := nodeOwnedBy(t, "b"), nodeOwnedBy(t, "a") // "mine" while b is not there
+	c.stepMembers("a")
 	first, kept := c.Term(mine), c.Term(both)
-	c.step("a", "b")
+	c.stepMembers("a", "b")
 	if c.Term(mine) != 0 || c.Term(both) != kept {
 		t.Fatalf("terms %d, %d with two members", c.Term(mine), c.Term(both))
 	}
 	for range 6 {
-		c.step("a")
+		c.stepMembers("a")
 	}
 	if again := c.Term(mine); again == first || again == 0 {
 		t.Errorf("term %d after another member owned the node, %d before", again, first)
@@ -109,10 +109,10 @@ func TestOwnershipThatLeftAndCameBackIsANewTerm(t *testing.T) {
 	if c.Term(both) != kept {
 		t.Errorf("term %d of a node that was ours all the time, %d before", c.Term(both), kept)
 	}
-	for i := range 3 * memberViews { // b comes and goes: a term is never used again
+	for i := range 3 * maxViews { // b comes and goes: a term is never used again
 		before := c.Term(mine)
-		c.step("a", "b")
-		c.left("b", c.now)
+		c.stepMembers("a", "b")
+		c.removeMember("b", c.now)
 		if again := c.Term(mine); again <= before {
 			t.Fatalf("round %d: term %d after %d", i, again, before)
 		}
@@ -120,36 +120,36 @@ func TestOwnershipThatLeftAndCameBackIsANewTerm(t *testing.T) {
 }
 
 // A sleeping machine's monotonic clock stands still; the other one does not.
-func TestAgeCountsTheLongerClock(t *testing.T) {
+func TestElapsedSince_UsesTheLongerClock(t *testing.T) {
 	now := time.Now()
 	wall := now.Round(0).Add(-time.Hour) // without monotonic reading
-	if got := age(wall, now); got < time.Hour {
+	if got := elapsedSince(wall, now); got < time.Hour {
 		t.Errorf("age %v", got)
 	}
-	if got := age(now.Add(-time.Second), now); got != time.Second {
+	if got := elapsedSince(now.Add(-time.Second), now); got != time.Second {
 		t.Errorf("age %v", got)
 	}
 }
 
 // A replica that stops without a word is told of with the connections that it named last, which may be none; one that leaves is not.
-func TestWhoIsMissedIsToldOfWithItsConnections(t *testing.T) {
-	c := newClock(t)
+func TestMembers_FailedPeerReportedWithConnections(t *testing.T) {
+	c := newMemberClock(t)
 	c.links = func() []hubLink { return []hubLink{{Server: "S1", Client: 7}} }
-	own, err := c.next(c.now)
+	own, err := c.nextRefresh(c.now)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, value := range []string{own.value, c.now.Format(time.RFC3339Nano), "{", `{"links":7}`} {
-		c.step("a")
-		c.refreshed("stopped", value, c.now)
-		c.refreshed("leaves", value, c.now)
-		c.left("leaves", c.now)
+		c.stepMembers("a")
+		c.observeRefresh("stopped", value, c.now)
+		c.observeRefresh("leaves", value, c.now)
+		c.removeMember("leaves", c.now)
 		for range 5 {
-			c.step("a")
+			c.stepMembers("a")
 		}
 		select {
-		case gone := <-c.missed:
-			var said entry
+		case gone := <-c.failedPeers:
+			var said memberEntry
 			if err := json.Unmarshal([]byte(value), &said); err != nil {
 				said.Links = nil
 			}
@@ -160,7 +160,7 @@ func TestWhoIsMissedIsToldOfWithItsConnections(t *testing.T) {
 			t.Errorf("%q: not told of who stopped", value)
 		}
 		select {
-		case gone := <-c.missed:
+		case gone := <-c.failedPeers:
 			t.Errorf("%q: told of %+v, too", value, gone)
 		default:
 		}
@@ -169,44 +169,44 @@ func TestWhoIsMissedIsToldOfWithItsConnections(t *testing.T) {
 
 // A replica that was stopped stays away until it knows Kubernetes again, as long as another one serves; one that was alone, or is left
 // alone, does not, and how long the hub takes for a refresh is no stop.
-func TestAReplicaThatWasStoppedRestsWhileOthersServe(t *testing.T) {
-	woken := func(t *testing.T, members ...string) *clock {
+func TestMembers_StoppedReplicaCoolsDown(t *testing.T) {
+	woken := func(t *testing.T, members ...string) *memberClock {
 		t.Helper()
-		c := newClock(t)
+		c := newMemberClock(t)
 		for range 3 {
-			c.step(members...)
-			if c.rests(c.now) {
+			c.stepMembers(members...)
+			if c.inCooldown(c.now) {
 				t.Fatal("rests without a stop")
 			}
 		}
-		c.pass(10 * time.Minute)
+		c.advanceTime(10 * time.Minute)
 		return c
 	}
 	// left is how long it rests, while the others are heard for a time.
-	left := func(c *clock, heard time.Duration, others ...string) time.Duration {
+	left := func(c *memberClock, heard time.Duration, others ...string) time.Duration {
 		woke := c.now
-		for c.rests(c.now) {
-			c.pass(memberRefresh)
+		for c.inCooldown(c.now) {
+			c.advanceTime(memberRefreshInterval)
 			if c.now.Sub(woke) <= heard {
-				c.hears(others...)
+				c.deliverRefreshes(others...)
 			}
 		}
 		return c.now.Sub(woke)
 	}
-	if rest := left(woken(t, "a", "b"), time.Hour, "b"); rest < memberRest || rest > memberRest+memberRefresh {
-		t.Errorf("rests for %s beside another, want %s", rest, memberRest)
+	if rest := left(woken(t, "a", "b"), time.Hour, "b"); rest < memberCooldown || rest > memberCooldown+memberRefreshInterval {
+		t.Errorf("rests for %s beside another, want %s", rest, memberCooldown)
 	}
-	if rest := left(woken(t, "a", "b"), 0); rest > memberDead+memberRefresh {
+	if rest := left(woken(t, "a", "b"), 0); rest > memberExpiry+memberRefreshInterval {
 		t.Errorf("rests for %s though it hears nobody", rest)
 	}
-	if rest := left(woken(t, "a", "b"), 4*time.Second, "b"); rest > 4*time.Second+memberDead+memberRefresh {
+	if rest := left(woken(t, "a", "b"), 4*time.Second, "b"); rest > 4*time.Second+memberExpiry+memberRefreshInterval {
 		t.Errorf("rests for %s though the other is silent after 4s", rest)
 	}
 	if rest := left(woken(t, "a"), time.Hour); rest != 0 {
 		t.Errorf("rests for %s though it was alone", rest)
 	}
 	c := woken(t, "a", "b")
-	c.ran = c.now // a refresh that took as long has just ended
+	c.lastRunAt = c.now // a refresh that took as long has just ended
 	if rest := left(c, time.Hour, "b"); rest != 0 {
 		t.Errorf("rests for %s after a slow refresh", rest)
 	}

@@ -16,46 +16,46 @@ import (
 	"github.com/frond-edge/frond/streams/streamstest"
 )
 
-// silent is a bucket whose watches so far hear nobody once they are muted, as those do whose server died.
-type silent struct {
+// mutedBucket is a bucket whose watches so far hear nobody once they are muted, as those do whose server died.
+type mutedBucket struct {
 	jetstream.KeyValue
 	watches, muted atomic.Int64
 }
 
-func (s *silent) WatchAll(ctx context.Context, opts ...jetstream.WatchOpt) (jetstream.KeyWatcher, error) {
+func (s *mutedBucket) WatchAll(ctx context.Context, opts ...jetstream.WatchOpt) (jetstream.KeyWatcher, error) {
 	w, err := s.KeyValue.WatchAll(ctx, opts...)
-	return &silentWatch{KeyWatcher: w, of: s, number: s.watches.Add(1)}, err
+	return &mutedWatch{KeyWatcher: w, of: s, number: s.watches.Add(1)}, err
 }
 
-// silentWatch is the watch of a number.
-type silentWatch struct {
+// mutedWatch is the watch of a number.
+type mutedWatch struct {
 	jetstream.KeyWatcher
-	of     *silent
+	of     *mutedBucket
 	number int64
 }
 
-func (w *silentWatch) Updates() <-chan jetstream.KeyValueEntry {
+func (w *mutedWatch) Updates() <-chan jetstream.KeyValueEntry {
 	if w.number <= w.of.muted.Load() {
 		return nil
 	}
 	return w.KeyWatcher.Updates()
 }
 
-// TestAWatchThatFellSilentIsGivenUp: without a new watch the replica would take itself for cut off, and write nothing. The first
+// TestMembers_ReopensStalledWatch: without a new watch the replica would take itself for cut off, and write nothing. The first
 // hears nobody from its beginning, the next ones fall silent after they have heard.
-func TestAWatchThatFellSilentIsGivenUp(t *testing.T) {
+func TestMembers_ReopensStalledWatch(t *testing.T) {
 	js, err := jetstream.New(streamstest.Connect(t, streamstest.Hub(t)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := streams.Ensure(t.Context(), js, streams.Hub(1)); err != nil {
+	if err := streams.Ensure(t.Context(), js, streams.HubTopology(1)); err != nil {
 		t.Fatal(err)
 	}
 	kv, err := js.KeyValue(t.Context(), streams.MembersBucket)
 	if err != nil {
 		t.Fatal(err)
 	}
-	bucket := &silent{KeyValue: kv}
+	bucket := &mutedBucket{KeyValue: kv}
 	bucket.muted.Store(1)
 	m := NewMembers("a", bucket, nil, zaptest.NewLogger(t))
 	ctx, cancel := context.WithCancel(t.Context())
@@ -63,7 +63,7 @@ func TestAWatchThatFellSilentIsGivenUp(t *testing.T) {
 	g.Go(func() error { return m.Start(ctx) })
 	for range 2 {
 		kubetest.Eventually(t, time.Minute, func() error {
-			if !m.Fresh() || !m.Owns("edge-1") {
+			if !m.LeaseValid() || !m.Owns("edge-1") {
 				return errors.New("the replica hears nobody")
 			}
 			return nil

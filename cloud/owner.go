@@ -1,4 +1,4 @@
 package cloud
 
 // Owner returns the live replica that owns a node, "" if none is known.
-func (m *Members) Owner(node string) string { return owner(m.Live(), node) }
+func (m *Members) Owner(node string) string { return ownerOf(m.Live(), node) }

@@ -12,52 +12,52 @@ import (
 	"github.com/frond-edge/frond/cloud/identity"
 )
 
-// severer closes the hub connections of a replica that is missed: one that was stopped, or whose machine is gone. To the hub it is
+// peerFencer closes the hub connections of a replica that is missed: one that was stopped, or whose machine is gone. To the hub it is
 // there until it has left two pings unanswered, for 10 to 15 s, and so long it is asked what others should answer: calls of nodes,
 // and whether a link may come in. One that lives after all connects again.
-type severer struct {
-	missed <-chan missed
-	// kick closes a connection and says whether there was one.
-	kick func(ctx context.Context, server string, client uint64) (bool, error)
-	// died tells the nodes, so that they ask again what the replica has not answered.
-	died    chan<- string
-	severed prometheus.Counter
-	log     *zap.Logger
+type peerFencer struct {
+	failed <-chan failedPeer
+	// closeConn closes a connection and says whether there was one.
+	closeConn func(ctx context.Context, server string, client uint64) (bool, error)
+	// lost tells the nodes, so that they ask again what the replica has not answered.
+	lost        chan<- string
+	closedConns prometheus.Counter
+	log         *zap.Logger
 }
 
-func newSeverer(m <-chan missed, kick func(context.Context, string, uint64) (bool, error), died chan<- string, metrics prometheus.Registerer, log *zap.Logger) *severer {
-	s := &severer{
-		missed: m, kick: kick, died: died, log: log,
-		severed: prometheus.NewCounter(prometheus.CounterOpts{
+func newPeerFencer(m <-chan failedPeer, kick func(context.Context, string, uint64) (bool, error), died chan<- string, metrics prometheus.Registerer, log *zap.Logger) *peerFencer {
+	s := &peerFencer{
+		failed: m, closeConn: kick, lost: died, log: log,
+		closedConns: prometheus.NewCounter(prometheus.CounterOpts{
 			Namespace: "frond", Name: "replica_connections_closed_total", Help: "Hub connections of failed cloudcore replicas that this replica closed.",
 		}),
 	}
-	metrics.MustRegister(s.severed)
+	metrics.MustRegister(s.closedConns)
 	return s
 }
 
 // Start works until ctx ends and then returns nil.
-func (s *severer) Start(ctx context.Context) error {
+func (s *peerFencer) Start(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case gone := <-s.missed:
-			s.sever(ctx, gone)
+		case gone := <-s.failed:
+			s.fencePeer(ctx, gone)
 		}
 	}
 }
 
-// sever closes what there is, and then lets the nodes ask again: each other replica does the same, and twice is harmless.
-func (s *severer) sever(ctx context.Context, gone missed) {
+// fencePeer closes what there is, and then lets the nodes ask again: each other replica does the same, and twice is harmless.
+func (s *peerFencer) fencePeer(ctx context.Context, gone failedPeer) {
 	var closed atomic.Int32
 	var g errgroup.Group // a server that died with the replica answers nobody
 	for _, l := range gone.links {
 		g.Go(func() error {
-			there, err := s.kick(ctx, l.Server, l.Client)
+			there, err := s.closeConn(ctx, l.Server, l.Client)
 			if there {
 				closed.Add(1)
-				s.severed.Inc()
+				s.closedConns.Inc()
 			}
 			return err
 		})
@@ -65,20 +65,20 @@ func (s *severer) sever(ctx context.Context, gone missed) {
 	err := g.Wait()
 	s.log.Info("a replica is missed", zap.String("replica", gone.member), zap.Int32("closed", closed.Load()), zap.Error(err))
 	select {
-	case s.died <- gone.member:
+	case s.lost <- gone.member:
 	case <-ctx.Done():
 	}
 }
 
-// severer makes the closer of what a missed replica has open. Where nobody is let in by cloudcores, it closes nothing.
-func (c *Cloud) severer(k core, died chan<- string) *severer {
+// buildPeerFencer makes the closer of what a missed replica has open. Where nobody is let in by cloudcores, it closes nothing.
+func (c *Cloud) buildPeerFencer(k components, died chan<- string) *peerFencer {
 	kick := func(context.Context, string, uint64) (bool, error) { return false, nil }
 	if k.ids.sys != nil {
 		kick = func(ctx context.Context, server string, client uint64) (bool, error) {
-			return identity.Kick(ctx, k.ids.sys, server, client)
+			return identity.KickClient(ctx, k.ids.sys, server, client)
 		}
 	}
-	return newSeverer(k.members.missed, kick, died, c.metrics, c.log.Named("replicas"))
+	return newPeerFencer(k.members.failedPeers, kick, died, c.metrics, c.log.Named("replicas"))
 }
 
 // hubLinks are those of the connections that are connected.

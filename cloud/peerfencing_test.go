@@ -14,8 +14,8 @@ import (
 
 // All connections of a missed replica are closed at once, though a server that died with it answers nobody; then the nodes are told,
 // whatever came of it.
-func TestNodesAreToldWhenAMissedReplicasConnectionsAreClosed(t *testing.T) {
-	lost, died := make(chan missed), make(chan string)
+func TestPeerFencer_ClosesConnectionsThenNotifies(t *testing.T) {
+	lost, died := make(chan failedPeer), make(chan string)
 	var mu sync.Mutex
 	kicked := map[hubLink]bool{}
 	both := make(chan struct{})
@@ -32,9 +32,9 @@ func TestNodesAreToldWhenAMissedReplicasConnectionsAreClosed(t *testing.T) {
 		}
 		return true, nil
 	}
-	s := newSeverer(lost, kick, died, prometheus.NewRegistry(), zaptest.NewLogger(t))
-	runs(t, s.Start)
-	lost <- missed{member: "b", links: []hubLink{{"dead", 1}, {"alive", 2}}}
+	s := newPeerFencer(lost, kick, died, prometheus.NewRegistry(), zaptest.NewLogger(t))
+	runPart(t, s.Start)
+	lost <- failedPeer{member: "b", links: []hubLink{{"dead", 1}, {"alive", 2}}}
 	for _, want := range []string{"b", "c"} {
 		select {
 		case who := <-died:
@@ -45,10 +45,10 @@ func TestNodesAreToldWhenAMissedReplicasConnectionsAreClosed(t *testing.T) {
 			t.Fatalf("nobody is told of %s", want)
 		}
 		if want == "b" {
-			lost <- missed{member: "c"} // of an older version
+			lost <- failedPeer{member: "c"} // of an older version
 		}
 	}
-	if closed := testutil.ToFloat64(s.severed); closed != 1 || !kicked[hubLink{"dead", 1}] {
+	if closed := testutil.ToFloat64(s.closedConns); closed != 1 || !kicked[hubLink{"dead", 1}] {
 		t.Errorf("%v closed of %v", closed, kicked)
 	}
 }

@@ -29,13 +29,13 @@ import (
 	"github.com/frond-edge/frond/internal/lifecycle"
 )
 
-// protected are the namespaces whose objects no gateway is given: Frond's own, and those of the configuration.
-func (c *Cloud) protected() controllers.ProtectedNamespaces {
+// protectedNamespaces are the namespaces whose objects no gateway is given: Frond's own, and those of the configuration.
+func (c *Cloud) protectedNamespaces() controllers.ProtectedNamespaces {
 	return controllers.ProtectNamespaces(append([]string{identity.Namespace}, c.cfg.ProtectedNamespaces...)...)
 }
 
-// evictor makes the part that deletes pods of protected namespaces from gateways. It deletes as the gateway, whose pod it is.
-func (c *Cloud) evictor(objects cache.Cache, members *Members, alarms *alarms) (lifecycle.Part, error) {
+// newEvictor makes the part that deletes pods of protected namespaces from gateways. It deletes as the gateway, whose pod it is.
+func (c *Cloud) newEvictor(objects cache.Cache, members *Members, alarms *eventRecorder) (lifecycle.Part, error) {
 	nodes, err := kubernetes.NewForConfig(reports.Impersonating(c.rest, c.cfg.Impersonation == kubeversion.Classic))
 	if err != nil {
 		return lifecycle.Part{}, fmt.Errorf("evictions: %w", err)
@@ -45,56 +45,56 @@ func (c *Cloud) evictor(objects cache.Cache, members *Members, alarms *alarms) (
 		options.Preconditions = metav1.NewUIDPreconditions(string(pod.UID))
 		return nodes.CoreV1().Pods(pod.Namespace).Delete(reports.WithNode(ctx, pod.Spec.NodeName), pod.Name, *options)
 	}
-	evictor := evictions.New(c.protected(), objects, members.Owns, remove, alarms.warn, c.metrics, c.log.Named("evictions"))
+	evictor := evictions.New(c.protectedNamespaces(), objects, members.Owns, remove, alarms.warnNode, c.metrics, c.log.Named("evictions"))
 	return lifecycle.Part{Name: "evictions", Start: evictor.Start}, nil
 }
 
 const (
 	// reasonWithheld is the reason of the Event on a Node whose gateway was refused an object of a protected namespace.
 	reasonWithheld = "ProtectedObjectWithheld"
-	// withheldEvery is how often that is told of one node and namespace at most: a program may ask again and again.
-	withheldEvery = 10 * time.Minute
-	// withheldMemory bounds the memory of what was told.
-	withheldMemory = 4096
+	// withheldInterval is how often that is told of one node and namespace at most: a program may ask again and again.
+	withheldInterval = 10 * time.Minute
+	// withheldMaxEntries bounds the memory of what was told.
+	withheldMaxEntries = 4096
 )
 
 // withheldEvents tells operators which gateways needed or asked for something in a protected namespace.
 type withheldEvents struct {
 	warn func(node, reason, message string)
 
-	mu   sync.Mutex
-	last map[string]time.Time // by node and namespace; guarded by mu
+	mu           sync.Mutex
+	lastReported map[string]time.Time // by node and namespace; guarded by mu
 }
 
 func newWithheldEvents(warn func(node, reason, message string)) *withheldEvents {
-	return &withheldEvents{warn: warn, last: map[string]time.Time{}}
+	return &withheldEvents{warn: warn, lastReported: map[string]time.Time{}}
 }
 
-// needed reports an object that the node needs (desired.Config.OnWithheld).
-func (w *withheldEvents) needed(node string, object, referrer wire.Key) {
+// reportNeeded reports an object that the node needs (desired.Config.OnWithheld).
+func (w *withheldEvents) reportNeeded(node string, object, referrer wire.Key) {
 	why := "it is bound to this gateway"
 	if referrer != object {
 		why = referrer.Human() + " refers to it"
 	}
-	w.report(node, object.Namespace, fmt.Sprintf("%s is not given to this gateway: namespace %s is protected (%s). "+
+	w.reportOnce(node, object.Namespace, fmt.Sprintf("%s is not given to this gateway: namespace %s is protected (%s). "+
 		"Remove the reference, or move the object to another namespace.", object.Human(), object.Namespace, why))
 }
 
-// requested reports a Kubernetes request of a gateway that was refused.
-func (w *withheldEvents) requested(node, namespace, method, path string) {
-	w.report(node, namespace, fmt.Sprintf("%s %.200s was refused: namespace %s is protected, none of its objects is given to a gateway.", method, path, namespace))
+// reportRequested reports a Kubernetes request of a gateway that was refused.
+func (w *withheldEvents) reportRequested(node, namespace, method, path string) {
+	w.reportOnce(node, namespace, fmt.Sprintf("%s %.200s was refused: namespace %s is protected, none of its objects is given to a gateway.", method, path, namespace))
 }
 
-func (w *withheldEvents) report(node, namespace, message string) {
+func (w *withheldEvents) reportOnce(node, namespace, message string) {
 	now, key := time.Now(), node+"/"+namespace
 	w.mu.Lock()
-	told, ok := w.last[key]
-	recent := ok && now.Sub(told) < withheldEvery
+	told, ok := w.lastReported[key]
+	recent := ok && now.Sub(told) < withheldInterval
 	if !recent {
-		if len(w.last) >= withheldMemory {
-			clear(w.last)
+		if len(w.lastReported) >= withheldMaxEntries {
+			clear(w.lastReported)
 		}
-		w.last[key] = now
+		w.lastReported[key] = now
 	}
 	w.mu.Unlock()
 	if !recent {
@@ -137,13 +137,13 @@ func newNamespaceGuard(protected controllers.ProtectedNamespaces, cfg *rest.Conf
 	return &namespaceGuard{protected: protected, namespaced: namespaced, events: events}, nil
 }
 
-// restrict returns the request as it may be made: one in a protected namespace is refused, and one for the objects of all namespaces
+// restrictRequest returns the request as it may be made: one in a protected namespace is refused, and one for the objects of all namespaces
 // leaves out those of the protected ones. Its error is a status for the gateway, or says that the apiserver could not be asked.
-func (g *namespaceGuard) restrict(node string, req wire.KubeRequest) (wire.KubeRequest, error) {
+func (g *namespaceGuard) restrictRequest(node string, req wire.KubeRequest) (wire.KubeRequest, error) {
 	target := parseTarget(req.Path)
 	switch {
 	case g.protected.Contains(target.namespace):
-		g.events.requested(node, target.namespace, req.Method, req.Path)
+		g.events.reportRequested(node, target.namespace, req.Method, req.Path)
 		return req, apierrors.NewForbidden(target.resource.GroupResource(), target.name,
 			fmt.Errorf("namespace %s is protected: none of its objects is given to a gateway", target.namespace))
 	case req.Method != http.MethodGet || target.resource.Resource == "" || target.name != "" || target.namespace != "":
@@ -153,11 +153,11 @@ func (g *namespaceGuard) restrict(node string, req wire.KubeRequest) (wire.KubeR
 	if err != nil || !namespaced {
 		return req, err
 	}
-	return g.narrow(req)
+	return g.narrowSelector(req)
 }
 
-// narrow adds to a list or watch over all namespaces a field selector without the protected ones.
-func (g *namespaceGuard) narrow(req wire.KubeRequest) (wire.KubeRequest, error) {
+// narrowSelector adds to a list or watch over all namespaces a field selector without the protected ones.
+func (g *namespaceGuard) narrowSelector(req wire.KubeRequest) (wire.KubeRequest, error) {
 	const parameter = "fieldSelector"
 	query, err := url.ParseQuery(req.Query)
 	if err != nil {

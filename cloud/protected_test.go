@@ -21,8 +21,8 @@ import (
 	"github.com/frond-edge/frond/controllers"
 )
 
-// guard protects the named namespaces, by what the country's apiserver says of resources.
-func (c *country) guard(protected ...string) *namespaceGuard {
+// newGuard protects the named namespaces, by what the country's apiserver says of resources.
+func (c *scopeFixture) newGuard(protected ...string) *namespaceGuard {
 	c.Helper()
 	guard, err := newNamespaceGuard(controllers.ProtectNamespaces(protected...), c.cluster.Config(), newWithheldEvents(func(string, string, string) {}))
 	if err != nil {
@@ -70,12 +70,12 @@ func TestNamespaceGuard_RefusesAndNarrows(t *testing.T) {
 			if tt.method == "" {
 				tt.method = http.MethodGet
 			}
-			req, err := guard.restrict("gw-1", wire.KubeRequest{Method: tt.method, Path: tt.path, Query: tt.query, Token: tt.token})
+			req, err := guard.restrictRequest("gw-1", wire.KubeRequest{Method: tt.method, Path: tt.path, Query: tt.query, Token: tt.token})
 			if (err != nil) != tt.refused {
 				t.Fatalf("error %v", err)
 			}
 			if err != nil {
-				if reply := refusal(err); reply.Code/100 != 4 {
+				if reply := refusalReply(err); reply.Code/100 != 4 {
 					t.Errorf("answer %+v", reply)
 				}
 				return
@@ -92,7 +92,7 @@ func TestNamespaceGuard_RefusesAndNarrows(t *testing.T) {
 		t.Errorf("events %q", events)
 	}
 	guard.namespaced = func(schema.GroupVersionResource) (bool, error) { return false, errors.New("no answer") }
-	if _, err := guard.restrict("gw-1", wire.KubeRequest{Method: http.MethodGet, Path: "/api/v1/secrets"}); err == nil || refusal(err).Error == "" {
+	if _, err := guard.restrictRequest("gw-1", wire.KubeRequest{Method: http.MethodGet, Path: "/api/v1/secrets"}); err == nil || refusalReply(err).Error == "" {
 		t.Errorf("a list of what may be protected, while nobody can say: %v", err)
 	}
 }
@@ -100,9 +100,9 @@ func TestNamespaceGuard_RefusesAndNarrows(t *testing.T) {
 // TestKubeCalls_LeaveProtectedNamespacesOut asks a real apiserver: its lists and tables lack the objects of a protected namespace, and what
 // has no namespace, or is a kind of somebody's own, is listed as ever.
 func TestKubeCalls_LeaveProtectedNamespacesOut(t *testing.T) {
-	c := newCountry(t)
+	c := newScopeFixture(t)
 	other := c.cluster.Namespace(t)
-	calls, err := newKubeCalls(c.cluster.Config(), false, c.guard(c.ns), prometheus.NewRegistry(), zaptest.NewLogger(t))
+	calls, err := newKubeCalls(c.cluster.Config(), false, c.newGuard(c.ns), prometheus.NewRegistry(), zaptest.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +115,7 @@ func TestKubeCalls_LeaveProtectedNamespacesOut(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	c.widget("w", "1")
+	c.putWidget("w", "1")
 	ask := func(path, accept string) wire.KubeReply {
 		t.Helper()
 		request, err := json.Marshal(wire.KubeRequest{Method: http.MethodGet, Path: path, Accept: accept})

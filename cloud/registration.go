@@ -23,40 +23,40 @@ func registersNode(req wire.KubeRequest) bool {
 	return req.Token == "" && req.Method == http.MethodPost && req.Path == "/api/v1/nodes"
 }
 
-// register creates the Node that a gateway asks for with the labels of a gateway, as package reports does with one that is reported:
+// registerNode creates the Node that a gateway asks for with the labels of a gateway, as package reports does with one that is reported:
 // Kubernetes judges the request as the node in a dry run, and what it admits is created by cloudcore.
-func (k *kubeCalls) register(ctx context.Context, node string, req wire.KubeRequest) (wire.KubeReply, error) {
+func (k *kubeCalls) registerNode(ctx context.Context, node string, req wire.KubeRequest) (wire.KubeReply, error) {
 	query, err := url.ParseQuery(req.Query)
 	if err != nil {
-		return denied(apierrors.NewBadRequest("query: " + err.Error())), nil //nolint:nilerr // it is the gateway's answer
+		return denialReply(apierrors.NewBadRequest("query: " + err.Error())), nil //nolint:nilerr // it is the gateway's answer
 	}
 	wanted := query.Get("dryRun")
 	query.Set("dryRun", metav1.DryRunAll)
 	dry := req
 	dry.Query = query.Encode()
-	reply, err := k.perform(ctx, k.client, node, dry)
+	reply, err := k.performRequest(ctx, k.client, node, dry)
 	if err != nil || reply.Code != http.StatusCreated || wanted != "" {
 		return reply, err
 	}
 	object, _, err := scheme.Codecs.UniversalDeserializer().Decode(req.Body, nil, nil)
 	if err != nil {
-		return denied(apierrors.NewBadRequest(err.Error())), nil
+		return denialReply(apierrors.NewBadRequest(err.Error())), nil
 	}
 	registered, ok := object.(*corev1.Node)
 	if !ok || registered.Name != node {
-		return denied(apierrors.NewBadRequest(fmt.Sprintf("not the Node %s", node))), nil
+		return denialReply(apierrors.NewBadRequest(fmt.Sprintf("not the Node %s", node))), nil
 	}
 	registered.Labels = identity.WithGatewayLabels(registered.Labels)
 	req.ContentType = runtime.ContentTypeJSON
 	if req.Body, err = json.Marshal(registered); err != nil {
 		return wire.KubeReply{}, fmt.Errorf("encode the Node: %w", err)
 	}
-	return k.perform(ctx, k.own, node, req)
+	return k.performRequest(ctx, k.ownClient, node, req)
 }
 
-// perform makes a request with a client and reads its answer, of maxKubeReply bytes at most.
-func (k *kubeCalls) perform(ctx context.Context, client *http.Client, node string, req wire.KubeRequest) (wire.KubeReply, error) {
-	resp, err := k.openWith(ctx, client, node, req)
+// performRequest makes a request with a client and reads its answer, of maxKubeReply bytes at most.
+func (k *kubeCalls) performRequest(ctx context.Context, client *http.Client, node string, req wire.KubeRequest) (wire.KubeReply, error) {
+	resp, err := k.sendRequestWith(ctx, client, node, req)
 	if err != nil {
 		return wire.KubeReply{Error: "ask the apiserver: " + err.Error()}, nil
 	}
@@ -68,8 +68,8 @@ func (k *kubeCalls) perform(ctx context.Context, client *http.Client, node strin
 	case len(body) > maxKubeReply:
 		return wire.KubeReply{Error: fmt.Sprintf("the answer is longer than %d bytes; ask for less, with limit or a selector", maxKubeReply)}, nil
 	}
-	if _, most := room(req.Take); len(body) > most {
-		return denied(tooLarge("an answer", len(body), req.Take)), nil
+	if _, most := replyLimits(req.MaxBytes); len(body) > most {
+		return denialReply(tooLargeError("an answer", len(body), req.MaxBytes)), nil
 	}
 	return wire.KubeReply{Code: resp.StatusCode, ContentType: resp.Header.Get("Content-Type"), Body: body}, nil
 }

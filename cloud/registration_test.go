@@ -21,8 +21,8 @@ import (
 // TestKubeCalls_RegisterANodeWithItsLabels: a Node that a gateway creates by a request has the labels of a gateway when anybody sees it first,
 // and only what Kubernetes lets the node itself create is created.
 func TestKubeCalls_RegisterANodeWithItsLabels(t *testing.T) {
-	c := newCountry(t)
-	calls, err := newKubeCalls(c.cluster.Config(), false, c.guard("frond-system"), prometheus.NewRegistry(), zaptest.NewLogger(t))
+	c := newScopeFixture(t)
+	calls, err := newKubeCalls(c.cluster.Config(), false, c.newGuard("frond-system"), prometheus.NewRegistry(), zaptest.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}

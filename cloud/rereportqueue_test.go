@@ -12,18 +12,18 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-func TestANodeIsAskedAgainForWhatWasGivenUp(t *testing.T) {
-	asked := make(chan request, 10)
-	a := newAgain(func(node string, key wire.Key) error {
-		asked <- request{node, key}
+func TestRereportQueue_AsksForDroppedReport(t *testing.T) {
+	asked := make(chan rereportRequest, 10)
+	a := newRereportQueue(func(node string, key wire.Key) error {
+		asked <- rereportRequest{node, key}
 		return nil
 	}, nil, zaptest.NewLogger(t))
-	a.after = 50 * time.Millisecond
+	a.delay = 50 * time.Millisecond
 	ctx, cancel := context.WithCancel(t.Context())
 	var g errgroup.Group
 	g.Go(func() error { return a.Start(ctx) })
-	want := request{"edge-1", wire.Key{Resource: "pods", Namespace: "default", Name: "web"}}
-	a.later(wire.Message{Node: want.node, Key: want.key})
+	want := rereportRequest{"edge-1", wire.Key{Resource: "pods", Namespace: "default", Name: "web"}}
+	a.Schedule(wire.Message{Node: want.node, Key: want.key})
 	select {
 	case got := <-asked:
 		if got != want {
@@ -40,53 +40,53 @@ func TestANodeIsAskedAgainForWhatWasGivenUp(t *testing.T) {
 
 // A flood gives up each of its reports. What is remembered of it stays small, and its node, which may be honest, is asked
 // for everything once.
-func TestAFloodLeavesLittleToAskFor(t *testing.T) {
-	asked := make(chan request, 3*askAgainMost)
-	a := newAgain(func(node string, key wire.Key) error {
-		asked <- request{node, key}
+func TestRereportQueue_BoundsFlood(t *testing.T) {
+	asked := make(chan rereportRequest, 3*rereportMax)
+	a := newRereportQueue(func(node string, key wire.Key) error {
+		asked <- rereportRequest{node, key}
 		return nil
 	}, func(node string) error {
-		asked <- request{node: node}
+		asked <- rereportRequest{node: node}
 		return nil
 	}, zaptest.NewLogger(t))
-	a.after = time.Second
+	a.delay = time.Second
 	object := func(i int) wire.Key {
 		return wire.Key{Resource: "pods", Namespace: "default", Name: fmt.Sprint(i)}
 	}
 	remembered := func(node string) (number, all int) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		for _, of := range a.wanted {
+		for _, of := range a.pending {
 			all += len(of)
 		}
 		if all != a.total {
 			t.Errorf("%d are remembered, and %d counted", all, a.total)
 		}
-		return len(a.wanted[node]), all
+		return len(a.pending[node]), all
 	}
 	for range 2 {
 		for i := range 10_000 {
-			a.later(wire.Message{Node: "bad", Key: object(i)})
+			a.Schedule(wire.Message{Node: "bad", Key: object(i)})
 		}
 	}
-	if n, _ := remembered("bad"); n != askAgainPerNode+1 {
+	if n, _ := remembered("bad"); n != rereportMaxPerNode+1 {
 		t.Errorf("%d are remembered of one node", n)
 	}
 	const more = 100 // nodes
 	for node := range more {
-		for i := range askAgainPerNode {
-			a.later(wire.Message{Node: fmt.Sprint("bad-", node), Key: object(i)})
+		for i := range rereportMaxPerNode {
+			a.Schedule(wire.Message{Node: fmt.Sprint("bad-", node), Key: object(i)})
 		}
 	}
-	a.later(wire.Message{Node: "good", Key: object(0)})
-	if _, n := remembered(""); n > askAgainMost+more+2 {
+	a.Schedule(wire.Message{Node: "good", Key: object(0)})
+	if _, n := remembered(""); n > rereportMax+more+2 {
 		t.Errorf("%d are remembered of all nodes", n)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	var g errgroup.Group
 	g.Go(func() error { return a.Start(ctx) })
-	times := map[request]int{}
-	for deadline := time.After(60 * time.Second); times[request{node: "bad"}] == 0 || times[request{node: "good"}] == 0; {
+	times := map[rereportRequest]int{}
+	for deadline := time.After(60 * time.Second); times[rereportRequest{node: "bad"}] == 0 || times[rereportRequest{node: "good"}] == 0; {
 		select {
 		case r := <-asked:
 			times[r]++
@@ -94,7 +94,7 @@ func TestAFloodLeavesLittleToAskFor(t *testing.T) {
 			t.Fatal("never asked for everything")
 		}
 	}
-	if n := times[request{node: "bad"}]; n != 1 {
+	if n := times[rereportRequest{node: "bad"}]; n != 1 {
 		t.Errorf("asked %d times for everything", n)
 	}
 	for waiting := 1; waiting > 0; _, waiting = remembered("") {

@@ -12,19 +12,19 @@ import (
 	"time"
 )
 
-// absent is an apiserver to which the first connections are refused.
-type absent struct{ refuse, tried int }
+// refusingServer is an apiserver to which the first connections are refused.
+type refusingServer struct{ refuse, tried int }
 
-func (a *absent) RoundTrip(r *http.Request) (*http.Response, error) {
+func (a *refusingServer) RoundTrip(r *http.Request) (*http.Response, error) {
 	if a.tried++; a.tried <= a.refuse {
 		return nil, fmt.Errorf("dial tcp: connect: %w", syscall.ECONNREFUSED)
 	}
 	return &http.Response{StatusCode: http.StatusNoContent, Body: http.NoBody, Request: r}, nil
 }
 
-// TestReadsWaitForAnApiserverThatIsAway: a read is repeated until it is taken, its limit is over or nobody wants it any more; a
+// TestRetryTransport_WaitsForUnreachableAPIServer: a read is repeated until it is taken, its limit is over or nobody wants it any more; a
 // write is never repeated.
-func TestReadsWaitForAnApiserverThatIsAway(t *testing.T) {
+func TestRetryTransport_WaitsForUnreachableAPIServer(t *testing.T) {
 	given, give := context.WithCancel(t.Context())
 	give()
 	for name, tt := range map[string]struct {
@@ -42,8 +42,8 @@ func TestReadsWaitForAnApiserverThatIsAway(t *testing.T) {
 		"away for a write": {t.Context(), http.MethodPatch, time.Minute, 5, false, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			server := &absent{refuse: tt.refuse}
-			p := &patient{next: server, try: time.Millisecond, limit: tt.limit}
+			server := &refusingServer{refuse: tt.refuse}
+			p := &retryTransport{next: server, interval: time.Millisecond, limit: tt.limit}
 			r, err := http.NewRequestWithContext(tt.ctx, tt.method, "http://apiserver", nil)
 			if err != nil {
 				t.Fatal(err)
@@ -64,32 +64,32 @@ func TestReadsWaitForAnApiserverThatIsAway(t *testing.T) {
 	}
 }
 
-// answering is an apiserver that answers one after the other; the last answer stays.
-type answering struct {
+// scriptedServer is an apiserver that answers one after the other; the last answer stays.
+type scriptedServer struct {
 	codes  []int
 	asked  int
-	bodies []*answer
+	bodies []*trackedBody
 }
 
-// answer tells whether it was closed.
-type answer struct {
+// trackedBody tells whether it was closed.
+type trackedBody struct {
 	io.Reader
 	closed bool
 }
 
-func (b *answer) Close() error { b.closed = true; return nil }
+func (b *trackedBody) Close() error { b.closed = true; return nil }
 
-func (a *answering) RoundTrip(r *http.Request) (*http.Response, error) {
+func (a *scriptedServer) RoundTrip(r *http.Request) (*http.Response, error) {
 	code := a.codes[min(a.asked, len(a.codes)-1)]
 	a.asked++
-	b := &answer{Reader: strings.NewReader("said")}
+	b := &trackedBody{Reader: strings.NewReader("said")}
 	a.bodies = append(a.bodies, b)
 	return &http.Response{StatusCode: code, Body: b, Request: r}, nil
 }
 
-// TestReadsWaitForAnApiserverThatStarts: one that has just started may have no storage yet, and not know the roles; that a right is
+// TestRetryTransport_WaitsForStartingAPIServer: one that has just started may have no storage yet, and not know the roles; that a right is
 // missing from the beginning is told at once.
-func TestReadsWaitForAnApiserverThatStarts(t *testing.T) {
+func TestRetryTransport_WaitsForStartingAPIServer(t *testing.T) {
 	const ok, forbidden, internal, unavailable = http.StatusOK, http.StatusForbidden, http.StatusInternalServerError, http.StatusServiceUnavailable
 	for name, tt := range map[string]struct {
 		method string
@@ -109,8 +109,8 @@ func TestReadsWaitForAnApiserverThatStarts(t *testing.T) {
 		"its own pause is for who": {http.MethodGet, time.Minute, []int{ok, http.StatusTooManyRequests}, http.StatusTooManyRequests, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
-			server := &answering{codes: tt.codes}
-			p := &patient{next: server, try: time.Millisecond, limit: tt.limit}
+			server := &scriptedServer{codes: tt.codes}
+			p := &retryTransport{next: server, interval: time.Millisecond, limit: tt.limit}
 			var got *http.Response
 			for _, method := range []string{http.MethodGet, tt.method} {
 				r, err := http.NewRequestWithContext(t.Context(), method, "http://apiserver", nil)

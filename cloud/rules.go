@@ -23,5 +23,5 @@ import (
 func Rules() []rbacv1.PolicyRule {
 	return slices.Concat(desired.Rules(), reports.Rules(), reports.CallRules(), nodes.Rules(), holds.Rules(), autonomy.Rules(),
 		scopes.Rules(), ports.Rules(), csrs.Rules(), evictions.Rules(), identity.Rules(), inspect.Rules(), // whose reviews cloud/gateway makes, too
-		historyRules(), alarmRules(), keysRules())
+		epochRules(), eventRules(), keysRules())
 }

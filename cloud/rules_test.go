@@ -16,8 +16,8 @@ import (
 	"github.com/frond-edge/frond/deploy/rbac"
 )
 
-// rights spells rules out: one line for each verb on each resource.
-func rights(rules []rbacv1.PolicyRule) map[string]bool {
+// expandRules spells rules out: one line for each verb on each resource.
+func expandRules(rules []rbacv1.PolicyRule) map[string]bool {
 	out := map[string]bool{}
 	for _, r := range rules {
 		names := r.ResourceNames
@@ -40,8 +40,8 @@ func rights(rules []rbacv1.PolicyRule) map[string]bool {
 	return out
 }
 
-// roles reads the manifest: the rules of the named roles, in whatever namespace.
-func roles(t *testing.T, skip ...string) []rbacv1.PolicyRule {
+// manifestRules reads the manifest: the rules of the named roles, in whatever namespace.
+func manifestRules(t *testing.T, skip ...string) []rbacv1.PolicyRule {
 	t.Helper()
 	var rules []rbacv1.PolicyRule
 	for decoder := yaml.NewYAMLOrJSONDecoder(strings.NewReader(rbac.Cloudcore()), 1<<10); ; {
@@ -59,19 +59,19 @@ func roles(t *testing.T, skip ...string) []rbacv1.PolicyRule {
 }
 
 // The manifest grants what the code needs and no verb more, so that each line of it has a reader.
-func TestTheRoleIsWhatTheCodeNeeds(t *testing.T) {
-	need := rights(cloud.Rules())
+func TestRules_MatchTheManifest(t *testing.T) {
+	need := expandRules(cloud.Rules())
 	maps.DeleteFunc(need, func(right string, _ bool) bool { // within what frond-cloudcore-as-node has of everything
 		return strings.HasPrefix(right, "impersonate-on:") && !strings.HasSuffix(right, "*")
 	})
-	granted := rights(roles(t, "frond-cloudcore-scopes-network", "frond-cloudcore-scopes-drivers", "frond-scrape"))
+	granted := expandRules(manifestRules(t, "frond-cloudcore-scopes-network", "frond-cloudcore-scopes-drivers", "frond-scrape"))
 	if diff := cmp.Diff(slices.Sorted(maps.Keys(need)), slices.Sorted(maps.Keys(granted))); diff != "" {
 		t.Errorf("rights (-the code's +the manifest's):\n%s", diff)
 	}
 }
 
-func TestTheRoleImpersonatesNodesAlone(t *testing.T) {
-	for right := range rights(roles(t)) {
+func TestManifest_ImpersonatesOnlyNodes(t *testing.T) {
+	for right := range expandRules(manifestRules(t)) {
 		verb, what, _ := strings.Cut(right, " ")
 		switch {
 		case verb == "*" || verb == "impersonate" || verb == "escalate" || verb == "bind":

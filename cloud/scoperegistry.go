@@ -17,17 +17,17 @@ const (
 	scopesPrefix = "scopes."
 	// registryTimeout bounds one request of the registry.
 	registryTimeout = 5 * time.Second
-	// registryWatch is how long one watch of the registry lasts. It lives on one server of the hub and may end with it without
+	// registryWatchPeriod is how long one watch of the registry lasts. It lives on one server of the hub and may end with it without
 	// a word, so each is followed by another, which tells of everything again.
-	registryWatch = time.Minute
+	registryWatchPeriod = time.Minute
 )
 
-// registry keeps what nodes want in the hub's bucket; it is a scopes.Registry.
-type registry struct{ kv jetstream.KeyValue }
+// scopeRegistry keeps what nodes want in the hub's bucket; it is a scopes.Registry.
+type scopeRegistry struct{ kv jetstream.KeyValue }
 
 func scopesKey(node string) string { return scopesPrefix + wire.Escape(node) }
 
-func (r registry) Get(ctx context.Context, node string) (value []byte, revision uint64, err error) {
+func (r scopeRegistry) Get(ctx context.Context, node string) (value []byte, revision uint64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, registryTimeout)
 	defer cancel()
 	entry, err := r.kv.Get(ctx, scopesKey(node))
@@ -40,7 +40,7 @@ func (r registry) Get(ctx context.Context, node string) (value []byte, revision 
 	return entry.Value(), entry.Revision(), nil
 }
 
-func (r registry) Put(ctx context.Context, node string, value []byte, revision uint64) error {
+func (r scopeRegistry) Put(ctx context.Context, node string, value []byte, revision uint64) error {
 	ctx, cancel := context.WithTimeout(ctx, registryTimeout)
 	defer cancel()
 	var err error
@@ -49,29 +49,29 @@ func (r registry) Put(ctx context.Context, node string, value []byte, revision u
 	} else {
 		_, err = r.kv.Update(ctx, scopesKey(node), value, revision)
 	}
-	return conflict(err)
+	return wrapConflict(err)
 }
 
-func (r registry) Delete(ctx context.Context, node string, revision uint64) error {
+func (r scopeRegistry) Delete(ctx context.Context, node string, revision uint64) error {
 	ctx, cancel := context.WithTimeout(ctx, registryTimeout)
 	defer cancel()
-	return conflict(r.kv.Delete(ctx, scopesKey(node), jetstream.LastRevision(revision)))
+	return wrapConflict(r.kv.Delete(ctx, scopesKey(node), jetstream.LastRevision(revision)))
 }
 
-func conflict(err error) error {
+func wrapConflict(err error) error {
 	if errors.Is(err, jetstream.ErrKeyExists) || errors.Is(err, jetstream.ErrKeyRevisionMismatch) {
 		return fmt.Errorf("%w: %w", wire.ErrConflict, err)
 	}
 	return err
 }
 
-func (r registry) Watch(ctx context.Context, each func(node string, value []byte), all func()) error {
+func (r scopeRegistry) Watch(ctx context.Context, each func(node string, value []byte), all func()) error {
 	watcher, err := r.kv.Watch(ctx, scopesPrefix+"*")
 	if err != nil {
 		return fmt.Errorf("watch the registry: %w", err)
 	}
 	defer func() { _ = watcher.Stop() }() // fails only when the connection is gone
-	ticker := time.NewTicker(registryWatch)
+	ticker := time.NewTicker(registryWatchPeriod)
 	defer ticker.Stop()
 	for {
 		select {
@@ -91,14 +91,14 @@ func (r registry) Watch(ctx context.Context, each func(node string, value []byte
 			case entry == nil:
 				all()
 			default:
-				heard(entry, each)
+				emitEntry(entry, each)
 			}
 		}
 	}
 }
 
-// heard tells of one entry, unless it is not of a node.
-func heard(entry jetstream.KeyValueEntry, each func(node string, value []byte)) {
+// emitEntry tells of one entry, unless it is not of a node.
+func emitEntry(entry jetstream.KeyValueEntry, each func(node string, value []byte)) {
 	token, ok := strings.CutPrefix(entry.Key(), scopesPrefix)
 	node, err := wire.Unescape(token)
 	if !ok || err != nil || node == "" {

@@ -21,19 +21,19 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-func TestTheMarkerNeverClaimsWhatTheStreamHasLost(t *testing.T) {
-	c := newCountry(t)
-	core := c.cloudcore("one", scopes.Config{})
-	a := c.node("a")
-	user := c.pod("op", a, "op")
-	c.grant("widgets", "op", widgets.Group, widgets.Resource)
+func TestScopes_MarkerFollowsLostObjects(t *testing.T) {
+	c := newScopeFixture(t)
+	core := c.startCloudcore("one", scopes.Config{})
+	a := c.createNode("a")
+	user := c.createPod("op", a, "op")
+	c.grantAccess("widgets", "op", widgetResource.Group, widgetResource.Resource)
 	scope := c.widgetScope()
 	names := []string{"w-0", "w-1", "w-2"}
 	for _, name := range names {
-		c.widget(name, "small")
+		c.putWidget(name, "small")
 	}
-	c.ask(a, 1, wish(scope, user))
-	c.eventually(core, a, scope, true, names...)
+	c.requestScopes(a, 1, newScopeWant(scope, user))
+	c.waitForScope(core, a, scope, true, names...)
 	js, err := jetstream.New(core.nc)
 	if err != nil {
 		t.Fatal(err)
@@ -43,43 +43,45 @@ func TestTheMarkerNeverClaimsWhatTheStreamHasLost(t *testing.T) {
 		t.Fatal(err)
 	}
 	for round, lost := range map[string]string{
-		"one object": streams.Subject(streams.Desired, a, wire.Key{Group: widgets.Group, Resource: widgets.Resource, Namespace: c.ns, Name: "w-1"}),
+		"one object": streams.Subject(streams.Desired, a, wire.Key{Group: widgetResource.Group, Resource: widgetResource.Resource, Namespace: c.ns, Name: "w-1"}),
 		"everything": streams.Filter(streams.Desired, a),
 	} {
-		before := len(c.published(a, scope))
+		before := len(c.publishedFor(a, scope))
 		if err := stream.Purge(t.Context(), jetstream.WithPurgeSubject(lost)); err != nil {
 			t.Fatal(err)
 		}
-		core.engine.Reload(a)
-		kubetest.Eventually(t, settles, func() error {
-			if now := c.published(a, scope)[before:]; len(now) == 0 || now[len(now)-1].Key != scope.Marker() || now[len(now)-1].Op != wire.Apply {
+		core.engine.Resync(a)
+		kubetest.Eventually(t, settleTimeout, func() error {
+			if now := c.publishedFor(a, scope)[before:]; len(now) == 0 || now[len(now)-1].Key != scope.Marker() || now[len(now)-1].Op != wire.Apply {
 				return fmt.Errorf("%s: %d messages, none of them a new marker", round, len(now))
 			}
 			return nil
 		})
-		c.eventually(core, a, scope, true, names...)
-		for i, m := range c.published(a, scope)[before:] {
-			if m.Key == scope.Marker() && m.Op == wire.Apply && i < len(c.published(a, scope)[before:])-1 {
-				t.Errorf("%s: the marker came before %d other messages", round, len(c.published(a, scope)[before:])-1-i)
+		c.waitForScope(core, a, scope, true, names...)
+		for i, m := range c.publishedFor(a, scope)[before:] {
+			if m.Key == scope.Marker() && m.Op == wire.Apply && i < len(c.publishedFor(a, scope)[before:])-1 {
+				t.Errorf("%s: the marker came before %d other messages", round, len(c.publishedFor(a, scope)[before:])-1-i)
 			}
 		}
 	}
 }
 
-func TestANodeGetsTheAccessOfItsAccountsAndTheKeysOfTokens(t *testing.T) {
-	c := newCountry(t)
-	core := c.cloudcore("one", scopes.Config{})
-	a := c.node("a")
-	c.pod("op", a, "op")
-	c.grant("mine", "op", widgets.Group, widgets.Resource)
-	c.grant("foreign", "somebody", widgets.Group, widgets.Resource)
+func TestScopes_AccountAccessAndTokenKeys(t *testing.T) {
+	c := newScopeFixture(t)
+	core := c.startCloudcore("one", scopes.Config{})
+	a := c.createNode("a")
+	c.createPod("op", a, "op")
+	c.grantAccess("mine", "op", widgetResource.Group, widgetResource.Resource)
+	c.grantAccess("foreign", "somebody", widgetResource.Group, widgetResource.Resource)
 	key := func(resource, name string) wire.Key {
 		return wire.Key{Group: rbacv1.GroupName, Resource: resource, Namespace: c.ns, Name: name}
 	}
-	has := func(k wire.Key) func() bool { return func() bool { return c.held(core, a)[k].Op == wire.Apply } }
+	has := func(k wire.Key) func() bool {
+		return func() bool { return c.heldMessages(core, a)[k].Op == wire.Apply }
+	}
 	eventually := func(what string, condition func() bool) {
 		t.Helper()
-		kubetest.Eventually(t, settles, func() error {
+		kubetest.Eventually(t, settleTimeout, func() error {
 			if !condition() {
 				return fmt.Errorf("not so: %s", what)
 			}
@@ -97,18 +99,18 @@ func TestANodeGetsTheAccessOfItsAccountsAndTheKeysOfTokens(t *testing.T) {
 		{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: "system:serviceaccount:" + c.ns + ":op"},
 		{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: "system:serviceaccounts:" + c.ns},
 	} {
-		c.rebind("foreign", subject)
+		c.rebindRole("foreign", subject)
 		eventually("it names the account as "+subject.Kind, has(key("roles", "foreign")))
-		c.rebind("foreign", rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: c.ns, Name: "somebody"})
+		c.rebindRole("foreign", rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: c.ns, Name: "somebody"})
 		eventually("and no more", func() bool { return !has(key("rolebindings", "foreign"))() && !has(key("roles", "foreign"))() })
 	}
-	c.revoke("mine")
+	c.revokeAccess("mine")
 	eventually("revoked", func() bool { return !has(key("rolebindings", "mine"))() && !has(key("roles", "mine"))() })
 
-	c.keys(core, a)
+	c.checkTokenKeys(core, a)
 }
 
-func (c *country) rebind(name string, subject rbacv1.Subject) {
+func (c *scopeFixture) rebindRole(name string, subject rbacv1.Subject) {
 	c.Helper()
 	binding, err := c.kube.RbacV1().RoleBindings(c.ns).Get(c.Context(), name, metav1.GetOptions{})
 	if err != nil {
@@ -120,15 +122,15 @@ func (c *country) rebind(name string, subject rbacv1.Subject) {
 	}
 }
 
-// keys checks that the keys reach a node, and that one of them signs the tokens of the cluster.
-func (c *country) keys(core *province, node string) {
+// checkTokenKeys checks that the keys reach a node, and that one of them signs the tokens of the cluster.
+func (c *scopeFixture) checkTokenKeys(core *scopeReplica, node string) {
 	c.Helper()
-	kube, err := kubernetes.NewForConfig(c.cluster.Limited(c, "frond-scopes-test", cloudRules()))
+	kube, err := kubernetes.NewForConfig(c.cluster.ConfigWithRules(c, "frond-scopes-test", cloudRules()))
 	if err != nil {
 		c.Fatal(err)
 	}
-	keys := &tokenKeys{kube: kube, provide: core.engine.Provide, log: zaptest.NewLogger(c)}
-	start(c.T, keys.Start)
+	keys := &tokenKeyPublisher{kube: kube, publish: core.engine.SetStatic, log: zaptest.NewLogger(c)}
+	startPart(c.T, keys.Start)
 	token, err := c.kube.CoreV1().ServiceAccounts(c.ns).CreateToken(c.Context(), "op", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 	if err != nil {
 		c.Fatal(err)
@@ -148,8 +150,8 @@ func (c *country) keys(core *province, node string) {
 			c.Fatal(err)
 		}
 	}
-	kubetest.Eventually(c, settles, func() error {
-		delivered := c.published(node, wire.Scope{Group: "frond.io", Resource: "keys"})
+	kubetest.Eventually(c, settleTimeout, func() error {
+		delivered := c.publishedFor(node, wire.Scope{Group: "frond.io", Resource: "keys"})
 		if len(delivered) == 0 {
 			return errors.New("no keys")
 		}

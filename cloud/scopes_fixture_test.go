@@ -35,13 +35,13 @@ import (
 	"github.com/frond-edge/frond/streams/streamstest"
 )
 
-// settles bounds the waits of these tests, which share two cores with others.
-const settles = 60 * time.Second
+// settleTimeout bounds the waits of these tests, which share two cores with others.
+const settleTimeout = 60 * time.Second
 
-var widgets = schema.GroupVersionResource{Group: "frond.test", Version: "v1", Resource: "widgets"}
+var widgetResource = schema.GroupVersionResource{Group: "frond.test", Version: "v1", Resource: "widgets"}
 
-// country is a cluster with a kind of its own, a hub, and nodes whose half of the wire a test plays.
-type country struct {
+// scopeFixture is a cluster with a kind of its own, a hub, and nodes whose half of the wire a test plays.
+type scopeFixture struct {
 	*testing.T
 	cluster *kubetest.Cluster
 	kube    kubernetes.Interface
@@ -49,13 +49,13 @@ type country struct {
 	hub     *server.Server
 	ns      string
 
-	mu  sync.Mutex
-	log map[string][]wire.Message // guarded by mu; all that was ever published, by node
+	mu       sync.Mutex
+	messages map[string][]wire.Message // guarded by mu; all that was ever published, by node
 }
 
-func newCountry(t *testing.T) *country {
+func newScopeFixture(t *testing.T) *scopeFixture {
 	t.Helper()
-	c := &country{T: t, cluster: shared.Cluster(t), hub: streamstest.Hub(t), log: map[string][]wire.Message{}}
+	c := &scopeFixture{T: t, cluster: sharedCluster.Cluster(t), hub: streamstest.Hub(t), messages: map[string][]wire.Message{}}
 	c.kube, c.ns = c.cluster.Client(t), c.cluster.Namespace(t)
 	var err error
 	if c.dynamic, err = dynamic.NewForConfig(c.cluster.Config()); err != nil {
@@ -63,7 +63,7 @@ func newCountry(t *testing.T) *country {
 	}
 	c.defineWidgets()
 	nc := streamstest.Connect(t, c.hub)
-	sub, err := nc.Subscribe(string(streams.Desired)+".>", c.saw)
+	sub, err := nc.Subscribe(string(streams.Desired)+".>", c.recordMessage)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,25 +74,25 @@ func newCountry(t *testing.T) *country {
 	return c
 }
 
-func (c *country) saw(m *nats.Msg) {
+func (c *scopeFixture) recordMessage(m *nats.Msg) {
 	_, node, key, err := streams.ParseSubject(m.Subject)
 	if err != nil {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.log[node] = append(c.log[node], wire.Message{Node: node, Key: key, Op: wire.Operation(m.Header.Get("Frond-Op")), Object: m.Data})
+	c.messages[node] = append(c.messages[node], wire.Message{Node: node, Key: key, Op: wire.Operation(m.Header.Get("Frond-Op")), Object: m.Data})
 }
 
-// published is all that was ever published for a node of the keys that a scope covers, and its marker, in order.
-func (c *country) published(node string, of wire.Scope) []wire.Message {
+// publishedFor is all that was ever published for a node of the keys that a scope covers, and its marker, in order.
+func (c *scopeFixture) publishedFor(node string, of wire.Scope) []wire.Message {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return slices.DeleteFunc(slices.Clone(c.log[node]), func(m wire.Message) bool { return !of.Covers(m.Key) && m.Key != of.Marker() })
+	return slices.DeleteFunc(slices.Clone(c.messages[node]), func(m wire.Message) bool { return !of.Covers(m.Key) && m.Key != of.Marker() })
 }
 
 // defineWidgets makes a CRD; tests of one binary share it.
-func (c *country) defineWidgets() {
+func (c *scopeFixture) defineWidgets() {
 	c.Helper()
 	crd := &unstructured.Unstructured{}
 	definition := `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"widgets.frond.test"},
@@ -106,19 +106,19 @@ func (c *country) defineWidgets() {
 	if _, err := crds.Create(c.Context(), crd, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
 		c.Fatal(err)
 	}
-	kubetest.Eventually(c, settles, func() error {
-		_, err := c.dynamic.Resource(widgets).Namespace(c.ns).List(c.Context(), metav1.ListOptions{})
+	kubetest.Eventually(c, settleTimeout, func() error {
+		_, err := c.dynamic.Resource(widgetResource).Namespace(c.ns).List(c.Context(), metav1.ListOptions{})
 		return err
 	})
 }
 
-func (c *country) widget(name, size string) {
+func (c *scopeFixture) putWidget(name, size string) {
 	c.Helper()
 	w := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "frond.test/v1", "kind": "Widget", "metadata": map[string]any{"name": name},
 		"data": map[string]any{"metadata": map[string]any{"size": size}}, // a trap for who looks for the first "metadata"
 	}}
-	api := c.dynamic.Resource(widgets).Namespace(c.ns)
+	api := c.dynamic.Resource(widgetResource).Namespace(c.ns)
 	_, err := api.Create(c.Context(), w, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
 		w.SetResourceVersion("")
@@ -129,15 +129,15 @@ func (c *country) widget(name, size string) {
 	}
 }
 
-func (c *country) deleteWidget(name string) {
+func (c *scopeFixture) deleteWidget(name string) {
 	c.Helper()
-	if err := c.dynamic.Resource(widgets).Namespace(c.ns).Delete(c.Context(), name, metav1.DeleteOptions{}); err != nil {
+	if err := c.dynamic.Resource(widgetResource).Namespace(c.ns).Delete(c.Context(), name, metav1.DeleteOptions{}); err != nil {
 		c.Fatal(err)
 	}
 }
 
-// node makes an edge node of the test's own.
-func (c *country) node(suffix string) string {
+// createNode makes an edge node of the test's own.
+func (c *scopeFixture) createNode(suffix string) string {
 	c.Helper()
 	name := c.ns + "-" + suffix
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{identity.EdgeLabel: ""}}}
@@ -150,8 +150,8 @@ func (c *country) node(suffix string) string {
 	return name
 }
 
-// pod makes a pod with a service account on a node, and returns the account's user name.
-func (c *country) pod(name, node, account string) string {
+// createPod makes a pod with a service account on a node, and returns the account's user name.
+func (c *scopeFixture) createPod(name, node, account string) string {
 	c.Helper()
 	_, err := c.kube.CoreV1().ServiceAccounts(c.ns).Create(c.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: account}}, metav1.CreateOptions{})
 	if err != nil && !apierrors.IsAlreadyExists(err) {
@@ -167,8 +167,8 @@ func (c *country) pod(name, node, account string) string {
 	return "system:serviceaccount:" + c.ns + ":" + account
 }
 
-// grant lets an account list and watch a resource in the namespace, by a role and a binding of the same name.
-func (c *country) grant(name, account, group, resource string) {
+// grantAccess lets an account list and watch a resource in the namespace, by a role and a binding of the same name.
+func (c *scopeFixture) grantAccess(name, account, group, resource string) {
 	c.Helper()
 	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: []rbacv1.PolicyRule{
 		{APIGroups: []string{group}, Resources: []string{resource}, Verbs: []string{"get", "list", "watch"}},
@@ -185,34 +185,34 @@ func (c *country) grant(name, account, group, resource string) {
 	}
 }
 
-func (c *country) revoke(name string) {
+func (c *scopeFixture) revokeAccess(name string) {
 	c.Helper()
 	if err := c.kube.RbacV1().RoleBindings(c.ns).Delete(c.Context(), name, metav1.DeleteOptions{}); err != nil {
 		c.Fatal(err)
 	}
 }
 
-// province is one cloudcore as far as scopes go.
-type province struct {
+// scopeReplica is one cloudcore as far as scopes go.
+type scopeReplica struct {
 	nc      *nats.Conn
 	members *Members
 	engine  *desired.Engine
-	keeper  *scopes.Keeper
+	keeper  *scopes.GrantController
 	stop    func()
 }
 
 // cloudRules are the rights that operations/scopes.md lists, and the test's own kind.
 func cloudRules() []rbacv1.PolicyRule {
 	return slices.Concat(desired.Rules(), scopes.Rules(), keysRules(), []rbacv1.PolicyRule{
-		{APIGroups: []string{widgets.Group}, Resources: []string{widgets.Resource}, Verbs: []string{"list", "watch"}},
+		{APIGroups: []string{widgetResource.Group}, Resources: []string{widgetResource.Resource}, Verbs: []string{"list", "watch"}},
 	})
 }
 
-func (c *country) cloudcore(id string, cfg scopes.Config) *province {
+func (c *scopeFixture) startCloudcore(id string, cfg scopes.Config) *scopeReplica {
 	c.Helper()
-	rest := c.cluster.Limited(c, "frond-scopes-test", cloudRules())
+	rest := c.cluster.ConfigWithRules(c, "frond-scopes-test", cloudRules())
 	log := zaptest.NewLogger(c, zaptest.WrapOptions(zap.IncreaseLevel(zap.WarnLevel)))
-	p := &province{nc: streamstest.Connect(c, c.hub)}
+	p := &scopeReplica{nc: streamstest.Connect(c, c.hub)}
 	js, err := jetstream.New(p.nc)
 	if err != nil {
 		c.Fatal(err)
@@ -242,7 +242,7 @@ func (c *country) cloudcore(id string, cfg scopes.Config) *province {
 		c.Fatal(err)
 	}
 	p.members = NewMembers(id, bucket(streams.MembersBucket), nil, log)
-	if p.keeper, err = newScopes(cfg, kube, meta, objects, bucket(streams.RegistryBucket), p.members, func() *desired.Engine { return p.engine }, log); err != nil {
+	if p.keeper, err = newScopeController(cfg, kube, meta, objects, bucket(streams.RegistryBucket), p.members, func() *desired.Engine { return p.engine }, log); err != nil {
 		c.Fatal(err)
 	}
 	p.engine, err = desired.New(desired.Config{
@@ -251,7 +251,7 @@ func (c *country) cloudcore(id string, cfg scopes.Config) *province {
 	if err != nil {
 		c.Fatal(err)
 	}
-	calls, err := streams.NewCalls(p.nc, map[string]streams.CallHandler{streams.VerbScopes: wants(p.keeper)}, metrics, log)
+	calls, err := streams.NewCallServer(p.nc, map[string]streams.CallHandler{streams.VerbScopes: scopesHandler(p.keeper)}, metrics, log)
 	if err != nil {
 		c.Fatal(err)
 	}
@@ -267,7 +267,7 @@ func (c *country) cloudcore(id string, cfg scopes.Config) *province {
 	c.Cleanup(p.stop)
 	select {
 	case <-p.engine.Ready():
-	case <-time.After(settles):
+	case <-time.After(settleTimeout):
 		c.Fatal("engine not ready")
 	}
 	for _, start := range []func(context.Context) error{p.keeper.Start, calls.Start} {
@@ -276,13 +276,13 @@ func (c *country) cloudcore(id string, cfg scopes.Config) *province {
 	return p
 }
 
-// ask is what a node's agent does.
-func (c *country) ask(node string, order uint64, wants ...wire.ScopeWant) wire.ScopesReply {
+// requestScopes is what a node's agent does.
+func (c *scopeFixture) requestScopes(node string, order uint64, wants ...wire.ScopeWant) wire.ScopesReply {
 	c.Helper()
 	nc := streamstest.Node(c, c.hub, node)
 	defer nc.Close()
 	var reply wire.ScopesReply
-	kubetest.Eventually(c, settles, func() error { // as an agent, again while nobody answers or something is not judged
+	kubetest.Eventually(c, settleTimeout, func() error { // as an agent, again while nobody answers or something is not judged
 		if err := streams.Call(c.Context(), nc, node, streams.VerbScopes, wire.ScopesRequest{Order: order, Wants: wants}, &reply); err != nil {
 			return err
 		}
@@ -296,17 +296,17 @@ func (c *country) ask(node string, order uint64, wants ...wire.ScopeWant) wire.S
 	return reply
 }
 
-// wish is a scope for one user.
-func wish(scope wire.Scope, users ...string) wire.ScopeWant {
+// newScopeWant is a scope for one user.
+func newScopeWant(scope wire.Scope, users ...string) wire.ScopeWant {
 	return wire.ScopeWant{Scope: scope, Users: users}
 }
 
-func (c *country) widgetScope() wire.Scope {
-	return wire.Scope{Group: widgets.Group, Version: widgets.Version, Resource: widgets.Resource, Namespace: c.ns}
+func (c *scopeFixture) widgetScope() wire.Scope {
+	return wire.Scope{Group: widgetResource.Group, Version: widgetResource.Version, Resource: widgetResource.Resource, Namespace: c.ns}
 }
 
-// held is what the stream holds for a node.
-func (c *country) held(p *province, node string) map[wire.Key]wire.Message {
+// heldMessages is what the stream holds for a node.
+func (c *scopeFixture) heldMessages(p *scopeReplica, node string) map[wire.Key]wire.Message {
 	c.Helper()
 	publisher, err := streams.NewPublisher(p.nc, streams.NewMetrics(nil))
 	if err != nil {
@@ -319,13 +319,13 @@ func (c *country) held(p *province, node string) map[wire.Key]wire.Message {
 	return held
 }
 
-// eventually waits until the stream holds exactly these objects of a scope for a node, and its marker or not.
-func (c *country) eventually(p *province, node string, scope wire.Scope, marked bool, names ...string) {
+// waitForScope waits until the stream holds exactly these objects of a scope for a node, and its marker or not.
+func (c *scopeFixture) waitForScope(p *scopeReplica, node string, scope wire.Scope, marked bool, names ...string) {
 	c.Helper()
 	names = slices.Sorted(slices.Values(names))
-	kubetest.Eventually(c, settles, func() error {
+	kubetest.Eventually(c, settleTimeout, func() error {
 		var found []string
-		held := c.held(p, node)
+		held := c.heldMessages(p, node)
 		for key, m := range held {
 			if scope.Covers(key) && m.Op == wire.Apply {
 				found = append(found, key.Name)

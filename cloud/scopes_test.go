@@ -17,19 +17,19 @@ import (
 	"github.com/frond-edge/frond/streams/streamstest"
 )
 
-func TestAScopeReachesTheNodeThatAskedOnceAndNoOther(t *testing.T) {
-	c := newCountry(t)
-	core := c.cloudcore("one", scopes.Config{})
-	a, b := c.node("a"), c.node("b")
-	first, second := c.pod("first", a, "first"), c.pod("second", a, "second")
-	c.pod("other", b, "other")
-	c.grant("first", "first", widgets.Group, widgets.Resource)
-	c.grant("second", "second", widgets.Group, widgets.Resource)
+func TestScopes_ReachTheAskingNodeOnce(t *testing.T) {
+	c := newScopeFixture(t)
+	core := c.startCloudcore("one", scopes.Config{})
+	a, b := c.createNode("a"), c.createNode("b")
+	first, second := c.createPod("first", a, "first"), c.createPod("second", a, "second")
+	c.createPod("other", b, "other")
+	c.grantAccess("first", "first", widgetResource.Group, widgetResource.Resource)
+	c.grantAccess("second", "second", widgetResource.Group, widgetResource.Resource)
 	scope := c.widgetScope()
 	for i := range 20 {
-		c.widget(fmt.Sprint("w-", i), "small")
+		c.putWidget(fmt.Sprint("w-", i), "small")
 	}
-	reply := c.ask(a, 1, wish(scope, first), wish(scope, second))
+	reply := c.requestScopes(a, 1, newScopeWant(scope, first), newScopeWant(scope, second))
 	if len(reply.Verdicts) != 2 || reply.Verdicts[0].Reason != "" || reply.Verdicts[1].Reason != "" || reply.Order != 1 {
 		t.Fatalf("answer %+v", reply)
 	}
@@ -37,9 +37,9 @@ func TestAScopeReachesTheNodeThatAskedOnceAndNoOther(t *testing.T) {
 	for i := range 20 {
 		names = append(names, fmt.Sprint("w-", i))
 	}
-	c.eventually(core, a, scope, true, names...)
+	c.waitForScope(core, a, scope, true, names...)
 	// Once per node, whoever asked, and the marker last.
-	all := c.published(a, scope)
+	all := c.publishedFor(a, scope)
 	at := slices.IndexFunc(all, func(m wire.Message) bool { return m.Key == scope.Marker() })
 	before := map[string]bool{}
 	for _, m := range all[:max(at, 0)] {
@@ -53,13 +53,13 @@ func TestAScopeReachesTheNodeThatAskedOnceAndNoOther(t *testing.T) {
 		t.Errorf("marker %s, %v", all[at].Object, err)
 	}
 
-	c.widget("w-3", "large")
-	c.widget("w-new", "small")
+	c.putWidget("w-3", "large")
+	c.putWidget("w-new", "small")
 	c.deleteWidget("w-4")
 	names = append(append(names[:4:4], names[5:]...), "w-new")
-	c.eventually(core, a, scope, true, names...)
-	kubetest.Eventually(t, settles, func() error {
-		for _, m := range c.published(a, scope) {
+	c.waitForScope(core, a, scope, true, names...)
+	kubetest.Eventually(t, settleTimeout, func() error {
+		for _, m := range c.publishedFor(a, scope) {
 			if m.Key.Name != "w-3" || !strings.Contains(string(m.Object), "large") {
 				continue
 			}
@@ -75,18 +75,18 @@ func TestAScopeReachesTheNodeThatAskedOnceAndNoOther(t *testing.T) {
 		return fmt.Errorf("the change of w-3 is not there")
 	})
 
-	c.ask(a, 2)
-	c.eventually(core, a, scope, false)
-	c.markerFirst(a, scope)
-	if got := c.published(b, scope); len(got) != 0 {
+	c.requestScopes(a, 2)
+	c.waitForScope(core, a, scope, false)
+	c.checkMarkerFirst(a, scope)
+	if got := c.publishedFor(b, scope); len(got) != 0 {
 		t.Errorf("the other node got %d messages", len(got))
 	}
 }
 
-// markerFirst checks that no object of an ended scope went before its marker.
-func (c *country) markerFirst(node string, scope wire.Scope) {
+// checkMarkerFirst checks that no object of an ended scope went before its marker.
+func (c *scopeFixture) checkMarkerFirst(node string, scope wire.Scope) {
 	c.Helper()
-	all, ended := c.published(node, scope), false
+	all, ended := c.publishedFor(node, scope), false
 	deleted := map[string]bool{}
 	for _, m := range all {
 		if m.Key == scope.Marker() {
@@ -95,28 +95,28 @@ func (c *country) markerFirst(node string, scope wire.Scope) {
 			}
 			continue
 		}
-		if deleted[m.Key.Name] = m.Op == wire.Delete; deleted[m.Key.Name] && !ended && c.exists(m.Key) {
+		if deleted[m.Key.Name] = m.Op == wire.Delete; deleted[m.Key.Name] && !ended && c.widgetExists(m.Key) {
 			c.Errorf("%s went while the marker said that all is there", m.Key.Human())
 		}
 	}
 }
 
-func (c *country) exists(key wire.Key) bool {
-	_, err := c.dynamic.Resource(widgets).Namespace(key.Namespace).Get(c.Context(), key.Name, metav1.GetOptions{})
+func (c *scopeFixture) widgetExists(key wire.Key) bool {
+	_, err := c.dynamic.Resource(widgetResource).Namespace(key.Namespace).Get(c.Context(), key.Name, metav1.GetOptions{})
 	return err == nil
 }
 
-func TestScopesAreRefused(t *testing.T) {
-	c := newCountry(t)
-	core := c.cloudcore("one", scopes.Config{PerNode: 7, Objects: 3, Users: []string{"static"}})
-	a, b := c.node("a"), c.node("b")
-	here, there := c.pod("here", a, "here"), c.pod("there", b, "there")
-	c.grant("there", "there", widgets.Group, widgets.Resource)
-	c.grant("here", "here", widgets.Group, "*")
-	c.grant("core", "here", "", "*")
+func TestScopes_Refusals(t *testing.T) {
+	c := newScopeFixture(t)
+	core := c.startCloudcore("one", scopes.Config{PerNode: 7, Objects: 3, Users: []string{"static"}})
+	a, b := c.createNode("a"), c.createNode("b")
+	here, there := c.createPod("here", a, "here"), c.createPod("there", b, "there")
+	c.grantAccess("there", "there", widgetResource.Group, widgetResource.Resource)
+	c.grantAccess("here", "here", widgetResource.Group, "*")
+	c.grantAccess("core", "here", "", "*")
 	scope := c.widgetScope()
 	for i := range 4 {
-		c.widget(fmt.Sprint("w-", i), "small")
+		c.putWidget(fmt.Sprint("w-", i), "small")
 	}
 	everywhere, beta, secrets, events, gadgets := scope, scope, scope, scope, scope
 	everywhere.Namespace, beta.Version, gadgets.Resource = "", "v1beta1", "gadgets"
@@ -126,22 +126,22 @@ func TestScopesAreRefused(t *testing.T) {
 		want wire.ScopeWant
 		why  wire.ScopeReason
 	}{
-		"a service account of another node": {wish(scope, there), wire.ScopeForeign},
-		"another node":                      {wish(scope, "system:node:"+b), wire.ScopeForeign},
-		"an administrator":                  {wish(scope, "kubernetes-admin"), wire.ScopeForeign},
-		"garbled account":                   {wish(scope, "system:serviceaccount:"+c.ns+":here:x"), wire.ScopeForeign},
-		"the node, which may not":           {wish(scope, "system:node:"+a), wire.ScopeForbidden},
-		"allowed user, who may not":         {wish(scope, "static"), wire.ScopeForbidden},
-		"all namespaces":                    {wish(everywhere, here), wire.ScopeForbidden},
-		"another version":                   {wish(beta, here), wire.ScopeNotServed},
-		"no such resource":                  {wish(gadgets, here), wire.ScopeNotServed},
-		"events":                            {wish(events, here), wire.ScopeUnsuitable},
-		"too many objects":                  {wish(scope, here), wire.ScopeTooLarge},
+		"a service account of another node": {newScopeWant(scope, there), wire.ScopeForeign},
+		"another node":                      {newScopeWant(scope, "system:node:"+b), wire.ScopeForeign},
+		"an administrator":                  {newScopeWant(scope, "kubernetes-admin"), wire.ScopeForeign},
+		"garbled account":                   {newScopeWant(scope, "system:serviceaccount:"+c.ns+":here:x"), wire.ScopeForeign},
+		"the node, which may not":           {newScopeWant(scope, "system:node:"+a), wire.ScopeForbidden},
+		"allowed user, who may not":         {newScopeWant(scope, "static"), wire.ScopeForbidden},
+		"all namespaces":                    {newScopeWant(everywhere, here), wire.ScopeForbidden},
+		"another version":                   {newScopeWant(beta, here), wire.ScopeNotServed},
+		"no such resource":                  {newScopeWant(gadgets, here), wire.ScopeNotServed},
+		"events":                            {newScopeWant(events, here), wire.ScopeUnsuitable},
+		"too many objects":                  {newScopeWant(scope, here), wire.ScopeTooLarge},
 	}
 	order := uint64(0)
 	for name, tt := range asked {
 		order++
-		reply := c.ask(a, order, tt.want)
+		reply := c.requestScopes(a, order, tt.want)
 		if len(reply.Verdicts) != 1 || reply.Verdicts[0].Reason != tt.why || reply.Verdicts[0].Message == "" {
 			t.Errorf("%s: %+v, want %s", name, reply, tt.why)
 		}
@@ -151,23 +151,23 @@ func TestScopesAreRefused(t *testing.T) {
 	for i := range 8 {
 		s := secrets
 		s.Namespace = fmt.Sprint(c.ns, "-", i)
-		many = append(many, wish(s, here))
+		many = append(many, newScopeWant(s, here))
 	}
-	if reply := c.ask(a, order, many...); reply.Verdicts[7].Reason != wire.ScopeForbidden || reply.Verdicts[6].Reason != wire.ScopeForbidden {
+	if reply := c.requestScopes(a, order, many...); reply.Verdicts[7].Reason != wire.ScopeForbidden || reply.Verdicts[6].Reason != wire.ScopeForbidden {
 		t.Errorf("eight scopes, where seven are allowed and none of these: %+v", reply)
 	}
 	for _, s := range []wire.Scope{scope, everywhere, secrets} {
-		if got := c.published(a, s); len(got) != 0 {
+		if got := c.publishedFor(a, s); len(got) != 0 {
 			t.Errorf("%d messages of %s were published", len(got), s)
 		}
 	}
-	c.eventually(core, a, scope, false)
+	c.waitForScope(core, a, scope, false)
 }
 
-func TestGarbageOnTheCallIsAnError(t *testing.T) {
-	c := newCountry(t)
-	c.cloudcore("one", scopes.Config{})
-	a := c.node("a")
+func TestScopes_MalformedRequestIsAnError(t *testing.T) {
+	c := newScopeFixture(t)
+	c.startCloudcore("one", scopes.Config{})
+	a := c.createNode("a")
 	nc := streamstest.Node(t, c.hub, a)
 	long := strings.Repeat("x", 300)
 	for name, body := range map[string]string{
@@ -183,7 +183,7 @@ func TestGarbageOnTheCallIsAnError(t *testing.T) {
 		"too many":      `{"order":1,"wants":[` + strings.Repeat(`{"version":"v1","resource":"pods","users":["u"]},`, 256) + `{"version":"v1","resource":"pods","users":["u"]}]}`,
 	} {
 		var reply wire.ScopesReply
-		kubetest.Eventually(t, settles, func() error {
+		kubetest.Eventually(t, settleTimeout, func() error {
 			m, err := nc.Request(streams.CallSubject(a, streams.VerbScopes), []byte(body), 10*time.Second)
 			if err != nil {
 				return err
@@ -194,36 +194,36 @@ func TestGarbageOnTheCallIsAnError(t *testing.T) {
 			t.Errorf("%s: %+v, want an error", name, reply)
 		}
 	}
-	if reply := c.ask(a, 1); reply.Error != "" || reply.Order != 1 {
+	if reply := c.requestScopes(a, 1); reply.Error != "" || reply.Order != 1 {
 		t.Errorf("an empty set after garbage: %+v", reply)
 	}
 }
 
-func TestAScopeEndsWithTheRightAndWithThePod(t *testing.T) {
-	c := newCountry(t)
-	core := c.cloudcore("one", scopes.Config{})
-	a, b := c.node("a"), c.node("b")
-	user := c.pod("op", a, "op")
-	c.grant("widgets", "op", widgets.Group, widgets.Resource)
-	c.grant("pods", "op", "", "pods")
+func TestScopes_EndWithRightAndPod(t *testing.T) {
+	c := newScopeFixture(t)
+	core := c.startCloudcore("one", scopes.Config{})
+	a, b := c.createNode("a"), c.createNode("b")
+	user := c.createPod("op", a, "op")
+	c.grantAccess("widgets", "op", widgetResource.Group, widgetResource.Resource)
+	c.grantAccess("pods", "op", "", "pods")
 	var names []string
 	for i := range 10 {
 		name := fmt.Sprint("far-", i)
-		c.pod(name, b, "far")
+		c.createPod(name, b, "far")
 		names = append(names, name)
 	}
 	pods := wire.Scope{Version: "v1", Resource: "pods", Namespace: c.ns}
-	c.widget("w", "small")
-	if reply := c.ask(a, 1, wish(c.widgetScope(), user), wish(pods, user)); reply.Verdicts[0].Reason != "" || reply.Verdicts[1].Reason != "" {
+	c.putWidget("w", "small")
+	if reply := c.requestScopes(a, 1, newScopeWant(c.widgetScope(), user), newScopeWant(pods, user)); reply.Verdicts[0].Reason != "" || reply.Verdicts[1].Reason != "" {
 		t.Fatalf("answer %+v", reply)
 	}
-	c.eventually(core, a, c.widgetScope(), true, "w")
-	c.eventually(core, a, pods, true, append(names, "op")...)
+	c.waitForScope(core, a, c.widgetScope(), true, "w")
+	c.waitForScope(core, a, pods, true, append(names, "op")...)
 
 	// What another node's kubelet says of a pod comes to those who look at it; of the own it does not come back.
-	c.podIP("far-0", "10.9.9.9")
-	kubetest.Eventually(t, settles, func() error {
-		for _, m := range c.published(a, pods) {
+	c.setPodIP("far-0", "10.9.9.9")
+	kubetest.Eventually(t, settleTimeout, func() error {
+		for _, m := range c.publishedFor(a, pods) {
 			if m.Key.Name == "far-0" && strings.Contains(string(m.Object), "10.9.9.9") {
 				return nil
 			}
@@ -232,22 +232,22 @@ func TestAScopeEndsWithTheRightAndWithThePod(t *testing.T) {
 	})
 
 	// Ten pods go at once without a word, which is no mass delete: none of them runs here.
-	c.revoke("pods")
-	c.eventually(core, a, pods, false, "op")
-	c.eventually(core, a, c.widgetScope(), true, "w")
+	c.revokeAccess("pods")
+	c.waitForScope(core, a, pods, false, "op")
+	c.waitForScope(core, a, c.widgetScope(), true, "w")
 
 	if err := c.kube.CoreV1().Pods(c.ns).Delete(t.Context(), "op", *metav1.NewDeleteOptions(0)); err != nil {
 		t.Fatal(err)
 	}
-	c.eventually(core, a, c.widgetScope(), false)
-	c.markerFirst(a, c.widgetScope())
+	c.waitForScope(core, a, c.widgetScope(), false)
+	c.checkMarkerFirst(a, c.widgetScope())
 
 	// It comes back, and so does what it had asked for: the node has not changed its mind.
-	c.pod("op", a, "op")
-	c.eventually(core, a, c.widgetScope(), true, "w")
+	c.createPod("op", a, "op")
+	c.waitForScope(core, a, c.widgetScope(), true, "w")
 }
 
-func (c *country) podIP(name, ip string) {
+func (c *scopeFixture) setPodIP(name, ip string) {
 	c.Helper()
 	patch := fmt.Appendf(nil, `{"status":{"podIP":%q,"podIPs":[{"ip":%q}]}}`, ip, ip)
 	if _, err := c.kube.CoreV1().Pods(c.ns).Patch(c.Context(), name, "application/merge-patch+json", patch, metav1.PatchOptions{}, "status"); err != nil {
@@ -255,70 +255,70 @@ func (c *country) podIP(name, ip string) {
 	}
 }
 
-func TestAnotherReplicaGoesOnWithAScope(t *testing.T) {
-	c := newCountry(t)
-	one, two := c.cloudcore("one", scopes.Config{}), c.cloudcore("two", scopes.Config{})
-	a := c.node("a")
-	user := c.pod("op", a, "op")
-	c.grant("widgets", "op", widgets.Group, widgets.Resource)
+func TestScopes_SurviveTakeover(t *testing.T) {
+	c := newScopeFixture(t)
+	one, two := c.startCloudcore("one", scopes.Config{}), c.startCloudcore("two", scopes.Config{})
+	a := c.createNode("a")
+	user := c.createPod("op", a, "op")
+	c.grantAccess("widgets", "op", widgetResource.Group, widgetResource.Resource)
 	for i := range 5 {
-		c.widget(fmt.Sprint("w-", i), "small")
+		c.putWidget(fmt.Sprint("w-", i), "small")
 	}
 	streamstest.Eventually(t, "two members", func() bool { return len(one.members.Live()) == 2 && len(two.members.Live()) == 2 })
 	scope := c.widgetScope()
-	if reply := c.ask(a, 1, wish(scope, user)); reply.Verdicts[0].Reason != "" {
+	if reply := c.requestScopes(a, 1, newScopeWant(scope, user)); reply.Verdicts[0].Reason != "" {
 		t.Fatalf("answer %+v", reply)
 	}
-	c.eventually(one, a, scope, true, "w-0", "w-1", "w-2", "w-3", "w-4")
+	c.waitForScope(one, a, scope, true, "w-0", "w-1", "w-2", "w-3", "w-4")
 	owner, heir := one, two
 	if two.members.Owns(a) {
 		owner, heir = two, one
 	}
 	// Times of creation are whole seconds: what is as old as the marker by them would make the heir doubt it.
-	marked := c.held(heir, a)[scope.Marker()].Time
-	kubetest.Eventually(t, settles, func() error {
+	marked := c.heldMessages(heir, a)[scope.Marker()].Time
+	kubetest.Eventually(t, settleTimeout, func() error {
 		if time.Now().Truncate(time.Second).After(marked) {
 			return nil
 		}
 		return fmt.Errorf("the second of the marker is not over")
 	})
-	before := len(c.published(a, scope))
+	before := len(c.publishedFor(a, scope))
 	owner.nc.Close() // it lives, and nobody hears of it
 	began := time.Now()
-	c.widget("w-5", "small")
+	c.putWidget("w-5", "small")
 	c.deleteWidget("w-0")
-	c.eventually(heir, a, scope, true, "w-1", "w-2", "w-3", "w-4", "w-5")
+	c.waitForScope(heir, a, scope, true, "w-1", "w-2", "w-3", "w-4", "w-5")
 	t.Logf("taken over after %s", time.Since(began).Round(time.Millisecond))
 	owner.stop()
-	for _, m := range c.published(a, scope)[before:] {
+	for _, m := range c.publishedFor(a, scope)[before:] {
 		if m.Key.Name != "w-5" && m.Key.Name != "w-0" {
 			t.Errorf("%s %s was published though nothing of it changed", m.Op, m.Key.Human())
 		}
 	}
-	if reply := c.ask(a, 2); len(reply.Verdicts) != 0 {
+	if reply := c.requestScopes(a, 2); len(reply.Verdicts) != 0 {
 		t.Fatalf("answer %+v", reply)
 	}
-	c.eventually(heir, a, scope, false)
+	c.waitForScope(heir, a, scope, false)
 }
 
-func TestALateRequestChangesNothing(t *testing.T) {
-	c := newCountry(t)
-	core := c.cloudcore("one", scopes.Config{})
-	a := c.node("a")
-	user := c.pod("op", a, "op")
-	c.grant("widgets", "op", widgets.Group, widgets.Resource)
-	c.widget("w", "small")
+func TestScopes_StaleRequestIsIgnored(t *testing.T) {
+	c := newScopeFixture(t)
+	core := c.startCloudcore("one", scopes.Config{})
+	a := c.createNode("a")
+	user := c.createPod("op", a, "op")
+	c.grantAccess("widgets", "op", widgetResource.Group, widgetResource.Resource)
+	c.putWidget("w", "small")
 	scope := c.widgetScope()
-	c.ask(a, 5, wish(scope, user))
-	c.eventually(core, a, scope, true, "w")
-	if reply := c.ask(a, 4); reply.Order != 5 || len(reply.Verdicts) != 0 {
+	c.requestScopes(a, 5, newScopeWant(scope, user))
+	c.waitForScope(core, a, scope, true, "w")
+	if reply := c.requestScopes(a, 4); reply.Order != 5 || len(reply.Verdicts) != 0 {
 		t.Errorf("a late request: %+v", reply)
 	}
-	if reply := c.ask(a, 5); reply.Order != 5 || len(reply.Verdicts) != 0 {
+	if reply := c.requestScopes(a, 5); reply.Order != 5 || len(reply.Verdicts) != 0 {
 		t.Errorf("another set with the same order: %+v", reply)
 	}
-	if reply := c.ask(a, 5, wish(scope, user)); len(reply.Verdicts) != 1 {
+	if reply := c.requestScopes(a, 5, newScopeWant(scope, user)); len(reply.Verdicts) != 1 {
 		t.Errorf("the same once more: %+v", reply)
 	}
-	c.eventually(core, a, scope, true, "w")
+	c.waitForScope(core, a, scope, true, "w")
 }

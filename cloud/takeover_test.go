@@ -19,15 +19,15 @@ import (
 	"github.com/frond-edge/frond/streams/streamstest"
 )
 
-// replica is a cloudcore as far as publishing goes.
-type replica struct {
+// publishingReplica is a cloudcore as far as publishing goes.
+type publishingReplica struct {
 	nc      *nats.Conn
 	members *Members
 	engine  *desired.Engine
 	stop    func()
 }
 
-func startReplica(b *testing.B, s *site, id string) *replica {
+func startReplica(b *testing.B, s *clusterFixture, id string) *publishingReplica {
 	b.Helper()
 	nc := streamstest.Connect(b, s.hub)
 	js, err := jetstream.New(nc)
@@ -46,7 +46,7 @@ func startReplica(b *testing.B, s *site, id string) *replica {
 	if err != nil {
 		b.Fatal(err)
 	}
-	r := &replica{nc: nc, members: NewMembers(id, kv, nil, zap.NewNop())}
+	r := &publishingReplica{nc: nc, members: NewMembers(id, kv, nil, zap.NewNop())}
 	if r.engine, err = desired.New(desired.Config{NoServices: true}, objects, publisher, r.members, zap.NewNop()); err != nil {
 		b.Fatal(err)
 	}
@@ -65,13 +65,13 @@ func startReplica(b *testing.B, s *site, id string) *replica {
 
 // From the moment a replica falls silent, as after kill -9, until the next change for each node that it owned is in the stream.
 func BenchmarkTakeover(b *testing.B) {
-	s := &site{TB: b, cluster: shared.Cluster(b), hub: streamstest.Hub(b), ns: "takeover"}
+	s := &clusterFixture{TB: b, cluster: sharedCluster.Cluster(b), hub: streamstest.Hub(b), ns: "takeover"}
 	s.kube = s.cluster.Client(b)
 	var nodes []string
 	for i := range 100 {
 		nodes = append(nodes, fmt.Sprint("takeover-", i))
 	}
-	s.furnish(nodes...)
+	s.createNodes(nodes...)
 	arrived := make(chan *nats.Msg, 4096) // more than one round's messages
 	sub, err := streamstest.Connect(b, s.hub).ChanSubscribe("desired.>", arrived)
 	if err != nil {
@@ -82,15 +82,15 @@ func BenchmarkTakeover(b *testing.B) {
 	defer survivor.stop()
 	var took []time.Duration
 	for round := 0; b.Loop(); round++ {
-		took = append(took, s.killOne(b, survivor, round, nodes, arrived)...)
+		took = append(took, s.killReplica(b, survivor, round, nodes, arrived)...)
 	}
 	slices.Sort(took)
 	b.ReportMetric(took[len(took)/2].Seconds(), "p50-s")
 	b.ReportMetric(took[len(took)-1].Seconds(), "max-s")
 }
 
-// killOne starts a second replica, kills it once it has all its nodes, and returns the time of the next change of each.
-func (s *site) killOne(b *testing.B, survivor *replica, round int, nodes []string, arrived chan *nats.Msg) []time.Duration {
+// killReplica starts a second replica, kills it once it has all its nodes, and returns the time of the next change of each.
+func (s *clusterFixture) killReplica(b *testing.B, survivor *publishingReplica, round int, nodes []string, arrived chan *nats.Msg) []time.Duration {
 	b.Helper()
 	victim := startReplica(b, s, fmt.Sprint("victim-", round))
 	streamstest.Eventually(b, "two members", func() bool { return len(survivor.members.Live()) == 2 && len(victim.members.Live()) == 2 })
@@ -104,7 +104,7 @@ func (s *site) killOne(b *testing.B, survivor *replica, round int, nodes []strin
 	victim.nc.Close()
 	for _, node := range nodes {
 		if name := fmt.Sprint(node, "-", round); subjects[streams.Subject(streams.Desired, node, wire.Key{Resource: "pods", Namespace: s.ns, Name: name})] {
-			s.podOn(name, node)
+			s.createPodOn(name, node)
 		}
 	}
 	var took []time.Duration

@@ -15,11 +15,11 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// desired is the engine's configuration.
-func (c *Cloud) desired(history *History, teller *holds.Teller, withheld *withheldEvents) desired.Config {
+// desiredConfig is the engine's configuration.
+func (c *Cloud) desiredConfig(history *EpochTracker, teller *holds.Reporter, withheld *withheldEvents) desired.Config {
 	cfg := desired.Config{
-		ClusterEpoch: history.Epoch(), Unbroken: history.Unbroken, OnHold: teller.Tell, Metrics: c.metrics, Probe: newProbe(c.rest),
-		Protected: c.protected(), OnWithheld: withheld.needed,
+		ClusterEpoch: history.Epoch(), VerifiedSince: history.VerifiedSince, OnHold: teller.Report, Metrics: c.metrics, Probe: newProbe(c.rest),
+		Protected: c.protectedNamespaces(), OnWithheld: withheld.reportNeeded,
 		TombstoneAge: time.Duration(c.cfg.TombstoneAge),
 		Guard:        desired.Guard{Minimum: c.cfg.DeletionGuard.Minimum, After: time.Duration(c.cfg.DeletionGuard.After)},
 	}
@@ -32,8 +32,8 @@ func (c *Cloud) desired(history *History, teller *holds.Teller, withheld *withhe
 	return cfg
 }
 
-// history looks how far the Kubernetes history has come; one of the members goes on to count.
-func (c *Cloud) history(ctx context.Context, nc *nats.Conn, members *Members) (*History, error) {
+// openEpochTracker looks how far the Kubernetes history has come; one of the members goes on to count.
+func (c *Cloud) openEpochTracker(ctx context.Context, nc *nats.Conn, members *Members) (*EpochTracker, error) {
 	clients, err := kubernetes.NewForConfig(c.rest)
 	if err != nil {
 		return nil, fmt.Errorf("kubernetes: %w", err)
@@ -46,12 +46,12 @@ func (c *Cloud) history(ctx context.Context, nc *nats.Conn, members *Members) (*
 	if err != nil {
 		return nil, fmt.Errorf("registry: %w", err)
 	}
-	counts := func() bool { return members.Owns(historyLease) } // not a node's name, but as good to spread by
-	return OpenHistory(ctx, clients, kv, counts, c.log.Named("history"))
+	counts := func() bool { return members.Owns(epochLease) } // not a node's name, but as good to spread by
+	return OpenEpochTracker(ctx, clients, kv, counts, c.log.Named("history"))
 }
 
-// teller makes the writer of held deletions.
-func (c *Cloud) teller(objects cache.Cache, members *Members) (*holds.Teller, error) {
+// newHoldWriter makes the writer of held deletions.
+func (c *Cloud) newHoldWriter(objects cache.Cache, members *Members) (*holds.Reporter, error) {
 	clients, err := kubernetes.NewForConfig(c.rest)
 	if err != nil {
 		return nil, fmt.Errorf("kubernetes: %w", err)

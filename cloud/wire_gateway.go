@@ -18,20 +18,20 @@ import (
 	"github.com/frond-edge/frond/streams/tunnel"
 )
 
-// lookup bounds a look into the cache, which blocks only until it has been filled.
-const lookup = 2 * time.Second
+// lookupTimeout bounds a look into the cache, which blocks only until it has been filled.
+const lookupTimeout = 2 * time.Second
 
-// ways makes the parts that lead to nodes: the dialer of tunnels, and the gateway in front of it.
-func (c *Cloud) ways(k core) (*gateway.Gateway, []lifecycle.Part, error) {
+// buildGateway makes the parts that lead to nodes: the dialer of tunnels, and the gateway in front of it.
+func (c *Cloud) buildGateway(k components) (*gateway.Gateway, []lifecycle.Part, error) {
 	dialer, err := tunnel.NewDialer(k.tunnels, tunnel.Config{}, tunnel.NewMetrics(c.metrics), c.log)
 	if err != nil {
 		return nil, nil, fmt.Errorf("tunnels: %w", err)
 	}
-	judge, err := gateway.Kubernetes(k.clients)
+	judge, err := gateway.NewKubeAuthorizer(k.clients)
 	if err != nil {
 		return nil, nil, fmt.Errorf("gateway: %w", err)
 	}
-	direct, err := c.directWay()
+	direct, err := c.directConfig()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -44,12 +44,12 @@ func (c *Cloud) ways(k core) (*gateway.Gateway, []lifecycle.Part, error) {
 		Socket: g.Socket, Address: g.Address, ScrapeAddress: g.ScrapeAddress, ReusePort: g.ReusePort, Direct: direct, TrustedNetworks: trusted,
 		CertFile: g.CertFile, KeyFile: g.KeyFile, ClientCAFile: g.ClientCAFile,
 		KubeletCAFile: g.KubeletCAFile, KubeletCertFile: g.KubeletCertFile, KubeletKeyFile: g.KubeletKeyFile,
-		Shut: k.ids.shut,
-	}, nodeCache{k.objects}, k.addresses, tunnels{dialer}, judge, c.metrics, c.log.Named("gateway"))
+		BlockedReason: k.ids.shutReason,
+	}, nodeCache{k.objects}, k.addresses, tunnelDialer{dialer}, judge, c.metrics, c.log.Named("gateway"))
 	if err != nil {
 		return nil, nil, err
 	}
-	watch := func(ctx context.Context) error { return watchNodes(ctx, k.objects, way.Changed) }
+	watch := func(ctx context.Context) error { return watchNodes(ctx, k.objects, way.OnNodeChanged) }
 	return way, []lifecycle.Part{
 		{Name: "tunnels", Start: dialer.Start},
 		{Name: "gateway-nodes", Start: watch},
@@ -57,10 +57,10 @@ func (c *Cloud) ways(k core) (*gateway.Gateway, []lifecycle.Part, error) {
 	}, nil
 }
 
-// tunnels is gateway.Tunnels.
-type tunnels struct{ *tunnel.Dialer }
+// tunnelDialer is gateway.Tunnels.
+type tunnelDialer struct{ *tunnel.Dialer }
 
-func (t tunnels) Dial(ctx context.Context, node string, port uint16) (net.Conn, error) {
+func (t tunnelDialer) Dial(ctx context.Context, node string, port uint16) (net.Conn, error) {
 	conn, err := t.Dialer.Dial(ctx, node, port)
 	if err != nil {
 		return nil, err // and not a nil *tunnel.Conn in an interface
@@ -68,7 +68,7 @@ func (t tunnels) Dial(ctx context.Context, node string, port uint16) (net.Conn, 
 	return conn, nil
 }
 
-func (t tunnels) DialAddress(ctx context.Context, node string, to netip.AddrPort) (net.Conn, error) {
+func (t tunnelDialer) DialAddress(ctx context.Context, node string, to netip.AddrPort) (net.Conn, error) {
 	conn, err := t.Dialer.DialAddress(ctx, node, to)
 	if err != nil {
 		return nil, err
@@ -80,7 +80,7 @@ func (t tunnels) DialAddress(ctx context.Context, node string, to netip.AddrPort
 type nodeCache struct{ objects cache.Cache }
 
 func (n nodeCache) Node(ctx context.Context, name string) (gateway.Node, bool) {
-	ctx, cancel := context.WithTimeout(ctx, lookup)
+	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
 	object := &corev1.Node{}
 	if err := n.objects.Get(ctx, client.ObjectKey{Name: name}, object); err != nil {
@@ -89,21 +89,21 @@ func (n nodeCache) Node(ctx context.Context, name string) (gateway.Node, bool) {
 	return gateway.NodeOf(object), true
 }
 
-// byTunnelAddress names the index of Nodes by their wire.TunnelAddress.
-const byTunnelAddress = "tunnelAddress"
+// nodesByTunnelAddress names the index of Nodes by their wire.TunnelAddress.
+const nodesByTunnelAddress = "tunnelAddress"
 
 // indexNodes must be called before the cache starts.
 func indexNodes(ctx context.Context, objects cache.Cache) error {
-	return objects.IndexField(ctx, &corev1.Node{}, byTunnelAddress, func(node client.Object) []string {
+	return objects.IndexField(ctx, &corev1.Node{}, nodesByTunnelAddress, func(node client.Object) []string {
 		return []string{wire.TunnelAddress(node.GetName()).String()}
 	})
 }
 
 func (n nodeCache) ByTunnelAddress(ctx context.Context, address netip.Addr) (string, bool) {
-	ctx, cancel := context.WithTimeout(ctx, lookup)
+	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
 	var list corev1.NodeList
-	if err := n.objects.List(ctx, &list, client.MatchingFields{byTunnelAddress: address.String()}); err != nil || len(list.Items) != 1 {
+	if err := n.objects.List(ctx, &list, client.MatchingFields{nodesByTunnelAddress: address.String()}); err != nil || len(list.Items) != 1 {
 		return "", false
 	}
 	return list.Items[0].Name, true

@@ -24,27 +24,27 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// identities is what lets gateways in; nil connections are a cloudcore whose configuration has no such section.
-type identities struct {
+// identityService is what lets gateways in; nil connections are a cloudcore whose configuration has no such section.
+type identityService struct {
 	auth, sys *nats.Conn
 	issuer    nkeys.KeyPair
 	registrar *identity.Registrar
-	// learnt closes when this replica knows of the links that the others have let in.
-	learnt <-chan struct{}
+	// linksSynced closes when this replica knows of the links that the others have let in.
+	linksSynced <-chan struct{}
 	// owns and warn are for what one replica does of all.
-	owns func(node string) bool
-	warn func(node, reason, message string)
-	drop func(node, why string)
-	// look has the Node say what became of it; records is nil until the parts are made.
-	look    func(node string)
-	records *identity.Records
-	// closing says whose links are being closed.
-	closing func(node string) bool
+	owns         func(node string) bool
+	warn         func(node, reason, message string)
+	closeStreams func(node, why string)
+	// refreshNode has the Node say what became of it; records is nil until the parts are made.
+	refreshNode func(node string)
+	records     *identity.Records
+	// linksClosing says whose links are being closed.
+	linksClosing func(node string) bool
 }
 
-// identity opens the connections: they belong to other accounts of the hub than all else.
-func (c *Cloud) identity(reconnects prometheus.Counter) (*identities, error) {
-	ids := &identities{}
+// dialIdentity opens the connections: they belong to other accounts of the hub than all else.
+func (c *Cloud) dialIdentity(reconnects prometheus.Counter) (*identityService, error) {
+	ids := &identityService{}
 	if !c.cfg.Identity.Enabled() {
 		return ids, nil
 	}
@@ -72,7 +72,7 @@ func (c *Cloud) identity(reconnects prometheus.Counter) (*identities, error) {
 	return ids, nil
 }
 
-func (i *identities) close() {
+func (i *identityService) close() {
 	for _, nc := range []*nats.Conn{i.auth, i.sys} {
 		if nc != nil {
 			nc.Close()
@@ -80,72 +80,72 @@ func (i *identities) close() {
 	}
 }
 
-// cut says what breaks a node's tunnels; before the parts start.
-func (i *identities) cut(drop func(node, why string)) { i.drop = drop }
+// setCloseStreams says what breaks a node's tunnels; before the parts start.
+func (i *identityService) setCloseStreams(drop func(node, why string)) { i.closeStreams = drop }
 
-// Cut is identity.Told.
-func (i *identities) Cut(node, why string) { i.drop(node, why) }
+// CloseStreams is identity.Notifier.
+func (i *identityService) CloseStreams(node, why string) { i.closeStreams(node, why) }
 
-// shut is gateway.Config.Shut.
-func (i *identities) shut(node string) string {
+// shutReason is gateway.Config.BlockedReason.
+func (i *identityService) shutReason(node string) string {
 	if i.records == nil {
 		return ""
 	}
-	return i.records.Shut(node, time.Now())
+	return i.records.BlockedReason(node, time.Now())
 }
 
-// Revoked is identity.Told.
-func (i *identities) Revoked(node string) {
+// NodeRevoked is identity.Notifier.
+func (i *identityService) NodeRevoked(node string) {
 	if i.owns(node) {
 		i.warn(node, "IdentityRevoked", "The node was revoked: its keys are rejected and its links are closed. "+
 			"It can join again with a token issued for this node (frond token create --node).")
 	}
-	i.look(node)
+	i.refreshNode(node)
 }
 
-// revoked says whose gateway was shut out, and has no link any more that is known here.
-func (i *identities) revoked(node string) bool {
+// isRevoked says whose gateway was shut out, and has no link any more that is known here.
+func (i *identityService) isRevoked(node string) bool {
 	if i.records == nil {
 		return false
 	}
-	record := i.records.Of(node)
-	return record != nil && !record.RevokedAt.IsZero() && !i.closing(node)
+	record := i.records.Lookup(node)
+	return record != nil && !record.RevokedAt.IsZero() && !i.linksClosing(node)
 }
 
-// offended is what identity.Offences tells.
-func (i *identities) offended(node, what string) {
+// reportViolation is what identity.ViolationCounter tells.
+func (i *identityService) reportViolation(node, what string) {
 	i.warn(node, "LinkClosed", "The hub closed the gateway's link for what came over it ("+what+"): the gateway is in foreign hands, or its "+
 		"program is not ours. If it is stolen: frond node revoke "+node)
 }
 
-// parts makes what lets gateways in.
-func (i *identities) parts(c *Cloud, objects cache.Cache, clients kubernetes.Interface, members *Members, alarms *alarms) ([]lifecycle.Part, error) {
+// buildParts makes what lets gateways in.
+func (i *identityService) buildParts(c *Cloud, objects cache.Cache, clients kubernetes.Interface, members *Members, alarms *eventRecorder) ([]lifecycle.Part, error) {
 	if i.auth == nil {
 		return nil, nil
 	}
-	i.owns, i.warn = members.Owns, alarms.warn
+	i.owns, i.warn = members.Owns, alarms.warnNode
 	cfg, log := c.cfg.Identity, c.log.Named("identity")
-	kube, err := identity.NewClient(patiently(c.rest))
+	kube, err := identity.NewClient(withReadRetry(c.rest))
 	if err != nil {
 		return nil, fmt.Errorf("identity: %w", err)
 	}
 	policy := identity.Policy{Cells: cfg.Cells, KeyLifetime: time.Duration(cfg.KeyLifetime), RenewWindow: time.Duration(*cfg.RenewWindow)}
 	metrics := identity.NewMetrics(c.metrics)
 	enforcer := identity.NewEnforcer(i.sys, policy, i, metrics, log)
-	records := identity.NewRecords(kube, enforcer.Changed)
-	i.records, i.closing = records, enforcer.Closing
-	links := identity.NewLinks(i.auth, enforcer.Admitted, log)
-	enforcer.Use(records, links)
-	offences := identity.NewOffences(i.sys, policy, i.offended, metrics, log)
-	i.learnt = links.Learnt()
-	settler := identity.NewSettler(kube, log)
-	callout, err := identity.NewCallout(i.auth, i.issuer, policy, records, bootstrapTokens(objects, log), links, settler.Seen, metrics, log)
+	records := identity.NewRecords(kube, enforcer.OnRecordChanged)
+	i.records, i.linksClosing = records, enforcer.IsClosing
+	links := identity.NewLinks(i.auth, enforcer.OnAdmitted, log)
+	enforcer.SetSources(records, links)
+	offences := identity.NewViolationCounter(i.sys, policy, i.reportViolation, metrics, log)
+	i.linksSynced = links.Synced()
+	settler := identity.NewKeyConfirmer(kube, log)
+	callout, err := identity.NewCallout(i.auth, i.issuer, policy, records, bootstrapTokens(objects, log), links, settler.KeySeen, metrics, log)
 	if err != nil {
 		return nil, err
 	}
 	i.registrar = identity.NewRegistrar(kube, clients, records, policy, identity.Trust{
 		HubURLs: cfg.HubURLs, HubCAFile: cfg.HubCAFile, ClusterCAFile: cfg.ClusterCAFile,
-	}, links, settler.Seen, metrics, log)
+	}, links, settler.KeySeen, metrics, log)
 	return []lifecycle.Part{
 		{Name: "identities", Start: records.Start},
 		{Name: "links", Start: links.Start},
@@ -157,7 +157,7 @@ func (i *identities) parts(c *Cloud, objects cache.Cache, clients kubernetes.Int
 }
 
 // bootstrapTokens looks into the cache, which has all Secrets, and does not wait for it.
-func bootstrapTokens(objects cache.Cache, log *zap.Logger) identity.Tokens {
+func bootstrapTokens(objects cache.Cache, log *zap.Logger) identity.TokenLookup {
 	return func(ctx context.Context, id string) (*api.Token, bool) {
 		informer, err := objects.GetInformer(ctx, &corev1.Secret{}, cache.BlockUntilSynced(false))
 		if err != nil || !informer.HasSynced() {
@@ -176,8 +176,8 @@ func bootstrapTokens(objects cache.Cache, log *zap.Logger) identity.Tokens {
 	}
 }
 
-// handlers are what nodes ask, and what only asks to be one: a key has no other verb.
-func (i *identities) handlers(ofNodes map[string]streams.CallHandler) map[string]streams.CallHandler {
+// callHandlers are what nodes ask, and what only asks to be one: a key has no other verb.
+func (i *identityService) callHandlers(ofNodes map[string]streams.CallHandler) map[string]streams.CallHandler {
 	all := make(map[string]streams.CallHandler, len(ofNodes))
 	for verb, handle := range ofNodes {
 		all[verb] = func(ctx context.Context, node string, request []byte) (any, error) {

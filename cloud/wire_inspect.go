@@ -14,14 +14,14 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// inspection makes the view of all nodes, and the part that answers questions about it, if an address is configured.
-func (c *Cloud) inspection(nc *nats.Conn, objects cache.Cache, members *Members, calm *autonomy.Keeper) (*inspect.View, []lifecycle.Part, error) {
-	hub, err := streams.NewViewer(nc)
+// buildInspection makes the view of all nodes, and the part that answers questions about it, if an address is configured.
+func (c *Cloud) buildInspection(nc *nats.Conn, objects cache.Cache, members *Members, calm *autonomy.TolerationController) (*inspect.View, []lifecycle.Part, error) {
+	hub, err := streams.NewInspector(nc)
 	if err != nil {
 		return nil, nil, err
 	}
 	view := inspect.NewView(c.cfg.ID, objects, members, hub, func(node *corev1.Node) (value, group string) {
-		value, group, _ = calm.Of(node)
+		value, group, _ = calm.Lookup(node)
 		return value, group
 	})
 	if c.cfg.Inspect.Address == "" {

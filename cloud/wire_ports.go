@@ -16,11 +16,11 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// direct makes the part that gives nodes ports, where the apiserver knows no proxy, and says by which addresses nodes are
+// buildPorts makes the part that gives nodes ports, where the apiserver knows no proxy, and says by which addresses nodes are
 // called.
-func (c *Cloud) direct(nc *nats.Conn, objects cache.Cache, clients kubernetes.Interface, members *Members, way *gateway.Gateway) (reports.Ways, []lifecycle.Part, error) {
+func (c *Cloud) buildPorts(nc *nats.Conn, objects cache.Cache, clients kubernetes.Interface, members *Members, way *gateway.Gateway) (reports.NodeAddressing, []lifecycle.Part, error) {
 	cfg := c.cfg.Gateway
-	ways := reports.Ways{MetricsHost: cfg.MetricsHost}
+	ways := reports.NodeAddressing{MetricsHost: cfg.MetricsHost}
 	if cfg.Direct.Host == "" {
 		return ways, nil, nil
 	}
@@ -30,21 +30,21 @@ func (c *Cloud) direct(nc *nats.Conn, objects cache.Cache, clients kubernetes.In
 	}
 	log := c.log.Named("ports")
 	tell := func(node string) {
-		if err := streams.Nudge(nc, node, wire.Key{Resource: "nodes", Name: node}); err != nil {
+		if err := streams.RequestReport(nc, node, wire.Key{Resource: "nodes", Name: node}); err != nil {
 			log.Warn("node not asked to report itself", zap.String("node", node), zap.Error(err))
 		}
 	}
-	keeper := ports.New(ranges, clients, objects, members.Owns, way.Give, tell, log)
+	keeper := ports.New(ranges, clients, objects, members.Owns, way.SetPorts, tell, log)
 	ways.DirectHost, ways.Port = cfg.Direct.Host, keeper.Port
 	return ways, []lifecycle.Part{{Name: "ports", Start: keeper.Start}}, nil
 }
 
-// directWay is the gateway's part of it.
-func (c *Cloud) directWay() (gateway.Direct, error) {
+// directConfig is the gateway's part of it.
+func (c *Cloud) directConfig() (gateway.Direct, error) {
 	d := c.cfg.Gateway.Direct
 	networks, err := d.Networks()
 	if err != nil {
 		return gateway.Direct{}, fmt.Errorf("gateway: %w", err)
 	}
-	return gateway.Direct{On: d.Host != "", Listen: d.Listen, From: networks, CertFile: d.CertFile, KeyFile: d.KeyFile}, nil
+	return gateway.Direct{Enabled: d.Host != "", Listen: d.Listen, From: networks, CertFile: d.CertFile, KeyFile: d.KeyFile}, nil
 }

@@ -21,9 +21,9 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// scopes makes the keeper of what nodes asked for. The engine is made with it and told by it, so it comes as a function; the
+// buildScopes makes the keeper of what nodes asked for. The engine is made with it and told by it, so it comes as a function; the
 // keeper must not be started before the engine is ready.
-func (c *Cloud) scopes(ctx context.Context, nc *nats.Conn, objects cache.Cache, members *Members, engine func() *desired.Engine) (*scopes.Keeper, error) {
+func (c *Cloud) buildScopes(ctx context.Context, nc *nats.Conn, objects cache.Cache, members *Members, engine func() *desired.Engine) (*scopes.GrantController, error) {
 	clients, err := kubernetes.NewForConfig(c.rest)
 	if err != nil {
 		return nil, fmt.Errorf("kubernetes: %w", err)
@@ -41,51 +41,53 @@ func (c *Cloud) scopes(ctx context.Context, nc *nats.Conn, objects cache.Cache, 
 		return nil, fmt.Errorf("registry: %w", err)
 	}
 	s := c.cfg.Scopes
-	return newScopes(scopes.Config{
-		Protected: c.protected(), PerNode: s.PerNode, Objects: s.Objects, JudgeEvery: time.Duration(s.JudgeEvery), Users: s.Users, Metrics: c.metrics,
+	return newScopeController(scopes.Config{
+		Protected: c.protectedNamespaces(), PerNode: s.PerNode, Objects: s.Objects, JudgeEvery: time.Duration(s.JudgeEvery), Users: s.Users, Metrics: c.metrics,
 	}, clients, meta, objects, kv, members, engine, c.log.Named("scopes"))
 }
 
-func newScopes(cfg scopes.Config, kube kubernetes.Interface, meta metadata.Interface, objects cache.Cache, kv jetstream.KeyValue, members *Members, engine func() *desired.Engine, log *zap.Logger) (*scopes.Keeper, error) {
-	return scopes.New(cfg, kube, objects, meta, registry{kv}, scopes.Node{
-		Owned:   members.Owns,
-		Known:   func(node string) bool { return engine().Knows(node) },
-		Runs:    func(node, namespace, account string) bool { return engine().Runs(node, namespace, account) },
-		Changed: func(node string) { engine().Rescope(node) },
+func newScopeController(cfg scopes.Config, kube kubernetes.Interface, meta metadata.Interface, objects cache.Cache, kv jetstream.KeyValue, members *Members, engine func() *desired.Engine, log *zap.Logger) (*scopes.GrantController, error) {
+	return scopes.New(cfg, kube, objects, meta, scopeRegistry{kv}, scopes.NodeSource{
+		IsOwned: members.Owns,
+		Exists:  func(node string) bool { return engine().HasNode(node) },
+		RunsServiceAccount: func(node, namespace, account string) bool {
+			return engine().RunsServiceAccount(node, namespace, account)
+		},
+		OnChange: func(node string) { engine().RefreshScopes(node) },
 	}, log)
 }
 
-// wants is the streams.CallHandler of streams.VerbScopes.
-func wants(keeper *scopes.Keeper) streams.CallHandler {
+// scopesHandler is the streams.CallHandler of streams.VerbScopes.
+func scopesHandler(keeper *scopes.GrantController) streams.CallHandler {
 	return func(ctx context.Context, node string, request []byte) (any, error) {
 		var req wire.ScopesRequest
 		if err := streams.DecodeRequest(request, &req); err != nil {
 			return nil, err
 		}
-		return keeper.Want(ctx, node, req)
+		return keeper.HandleRequest(ctx, node, req)
 	}
 }
 
 const (
-	// keysEvery is how often the apiserver is asked for the keys of tokens. Rotation keeps old keys for at least as long as
+	// keysInterval is how often the apiserver is asked for the keys of tokens. Rotation keeps old keys for at least as long as
 	// tokens of theirs are valid, so a new key only has to come before many tokens of it do.
-	keysEvery = time.Minute
+	keysInterval = time.Minute
 	// keysTimeout bounds the asking.
 	keysTimeout = 10 * time.Second
 	// keysRetry is the pause after a try that failed.
 	keysRetry = 5 * time.Second
 )
 
-// tokenKeys brings what checks service-account tokens to every node.
-type tokenKeys struct {
+// tokenKeyPublisher brings what checks service-account tokens to every node.
+type tokenKeyPublisher struct {
 	kube kubernetes.Interface
 	// audiences of valid tokens; none: the issuer.
 	audiences []string
-	provide   func(key wire.Key, object []byte)
+	publish   func(key wire.Key, object []byte)
 	log       *zap.Logger
 }
 
-// keysRules are the rights that tokenKeys needs.
+// keysRules are the rights that tokenKeyPublisher needs.
 func keysRules() []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{{
 		NonResourceURLs: []string{"/.well-known/openid-configuration", "/openid/v1/jwks"}, Verbs: []string{"get"},
@@ -93,12 +95,12 @@ func keysRules() []rbacv1.PolicyRule {
 }
 
 // Start asks until ctx ends and then returns nil. What was learnt once stays while the apiserver cannot be asked.
-func (k *tokenKeys) Start(ctx context.Context) error {
+func (k *tokenKeyPublisher) Start(ctx context.Context) error {
 	for {
-		pause := keysEvery
-		switch object, err := k.fetch(ctx); {
+		pause := keysInterval
+		switch object, err := k.fetchKeys(ctx); {
 		case err == nil:
-			k.provide(wire.TokenKeysKey(), object)
+			k.publish(wire.TokenKeysKey(), object)
 		case ctx.Err() == nil:
 			pause = keysRetry
 			k.log.Warn("keys of tokens not read, gateways keep those they have", zap.Error(err))
@@ -111,7 +113,7 @@ func (k *tokenKeys) Start(ctx context.Context) error {
 	}
 }
 
-func (k *tokenKeys) fetch(ctx context.Context) ([]byte, error) {
+func (k *tokenKeyPublisher) fetchKeys(ctx context.Context) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, keysTimeout)
 	defer cancel()
 	get := k.kube.Discovery().RESTClient().Get

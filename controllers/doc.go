@@ -1,4 +1,4 @@
-// Package controllers holds cloudcore's controllers, one folder each, and here what they share: Work. Peers never import
+// Package controllers holds cloudcore's controllers, one folder each, and here what they share: ProcessQueue. Peers never import
 // each other; package cloud puts them together. Each thing has one writer:
 //
 //	what                                              writer

@@ -12,19 +12,19 @@ import (
 type Queue[T comparable] = workqueue.TypedRateLimitingInterface[T]
 
 // NewQueue makes one that repeats what fails after first, then after twice as long each time, up to most. Whoever makes it shuts it
-// down, as Work does.
+// down, as ProcessQueue does.
 func NewQueue[T comparable](first, most time.Duration) Queue[T] {
 	return workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[T](first, most))
 }
 
-// Work has so many workers do what the queue holds, until ctx ends and all have stopped; it shuts the queue down. No two do the
+// ProcessQueue has so many workers do what the queue holds, until ctx ends and all have stopped; it shuts the queue down. No two do the
 // same at a time. What do could not do comes again later; do says why, as its log and metrics need it.
-func Work[T comparable](ctx context.Context, queue Queue[T], workers int, do func(context.Context, T) error) {
+func ProcessQueue[T comparable](ctx context.Context, queue Queue[T], workers int, do func(context.Context, T) error) {
 	defer context.AfterFunc(ctx, queue.ShutDown)() // lets the workers end
 	var all sync.WaitGroup
 	for range workers {
 		all.Go(func() {
-			for next(ctx, queue, do) {
+			for processNext(ctx, queue, do) {
 			}
 		})
 	}
@@ -32,7 +32,7 @@ func Work[T comparable](ctx context.Context, queue Queue[T], workers int, do fun
 	queue.ShutDown()
 }
 
-func next[T comparable](ctx context.Context, queue Queue[T], do func(context.Context, T) error) bool {
+func processNext[T comparable](ctx context.Context, queue Queue[T], do func(context.Context, T) error) bool {
 	key, end := queue.Get()
 	if end {
 		return false
@@ -50,8 +50,8 @@ func next[T comparable](ctx context.Context, queue Queue[T], do func(context.Con
 	return true
 }
 
-// Ended is the error of a part, or nil if it was asked to stop.
-func Ended(ctx context.Context, err error) error {
+// IgnoreCanceled is the error of a part, or nil if it was asked to stop.
+func IgnoreCanceled(ctx context.Context, err error) error {
 	if ctx.Err() == nil {
 		return err
 	}

@@ -11,7 +11,7 @@ import (
 )
 
 // What fails comes again, later each time, what is done does not, and the same is never done twice at a time.
-func TestWork(t *testing.T) {
+func TestProcessQueue_RetriesAndNeverOverlaps(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	queue := controllers.NewQueue[string](time.Millisecond, 4*time.Millisecond)
 	var mu sync.Mutex
@@ -40,7 +40,7 @@ func TestWork(t *testing.T) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		controllers.Work(ctx, queue, 3, do)
+		controllers.ProcessQueue(ctx, queue, 3, do)
 	}()
 	queue.Add("easy")
 	queue.Add("hard")
@@ -63,14 +63,14 @@ func TestWork(t *testing.T) {
 }
 
 // What is at work when the end comes is finished, waited for and not repeated; what waits stays.
-func TestWorkEnds(t *testing.T) {
+func TestProcessQueue_FinishesOnStop(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	queue := controllers.NewQueue[int](time.Millisecond, time.Millisecond)
 	calls := 0
 	for key := range 3 {
 		queue.Add(key)
 	}
-	controllers.Work(ctx, queue, 1, func(context.Context, int) error {
+	controllers.ProcessQueue(ctx, queue, 1, func(context.Context, int) error {
 		calls++
 		cancel()
 		return errors.New("cut short")
@@ -78,10 +78,10 @@ func TestWorkEnds(t *testing.T) {
 	if calls != 1 {
 		t.Errorf("%d calls, want 1", calls)
 	}
-	if err := controllers.Ended(ctx, errors.New("cut short")); err != nil {
+	if err := controllers.IgnoreCanceled(ctx, errors.New("cut short")); err != nil {
 		t.Error(err)
 	}
-	if err := controllers.Ended(t.Context(), errors.New("broken")); err == nil {
+	if err := controllers.IgnoreCanceled(t.Context(), errors.New("broken")); err == nil {
 		t.Error("a fault is hidden")
 	}
 }

@@ -12,10 +12,10 @@ import (
 )
 
 const (
-	// runtimeRetry is the pause between two questions to a runtime that is not there yet; containerd starts in 0.1 s.
-	runtimeRetry = 500 * time.Millisecond
-	// runtimeAnswer bounds one question.
-	runtimeAnswer = 5 * time.Second
+	// runtimeRetryInterval is the pause between two questions to a runtime that is not there yet; containerd starts in 0.1 s.
+	runtimeRetryInterval = 500 * time.Millisecond
+	// runtimeAnswerTimeout bounds one question.
+	runtimeAnswerTimeout = 5 * time.Second
 )
 
 // awaitRuntime waits until the runtime answers. Upstream gives up after a second, and cannot be started again.
@@ -26,7 +26,7 @@ func (k *Kubelet) awaitRuntime(ctx context.Context) error {
 	}
 	defer func() { _ = conn.Close() }()
 	runtime := runtimeapi.NewRuntimeServiceClient(conn)
-	retry := time.NewTicker(runtimeRetry)
+	retry := time.NewTicker(runtimeRetryInterval)
 	defer retry.Stop()
 	for first := true; ; first = false {
 		version, err := askVersion(ctx, runtime)
@@ -47,7 +47,7 @@ func (k *Kubelet) awaitRuntime(ctx context.Context) error {
 }
 
 func askVersion(ctx context.Context, runtime runtimeapi.RuntimeServiceClient) (*runtimeapi.VersionResponse, error) {
-	ctx, cancel := context.WithTimeout(ctx, runtimeAnswer)
+	ctx, cancel := context.WithTimeout(ctx, runtimeAnswerTimeout)
 	defer cancel()
 	return runtime.Version(ctx, &runtimeapi.VersionRequest{})
 }

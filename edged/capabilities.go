@@ -12,13 +12,13 @@ import (
 // maxOpenFiles is the kubelet's own default.
 const maxOpenFiles = 1_000_000
 
-// myPowers asks the kernel; what cannot be asked counts as "no".
-func myPowers() powers {
-	var may powers
+// queryCapabilities asks the kernel; what cannot be asked counts as "no".
+func queryCapabilities() capabilities {
+	var may capabilities
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData // version 3 fills two
 	if err := unix.Capget(&header, &data[0]); err == nil {
-		may.resources = data[0].Effective&(1<<unix.CAP_SYS_RESOURCE) != 0
+		may.sysResource = data[0].Effective&(1<<unix.CAP_SYS_RESOURCE) != 0
 	}
 	var files unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err == nil {

@@ -19,17 +19,17 @@ import (
 // errStopped is what the kubelet's left-over goroutines get for every call after the end.
 var errStopped = errors.New("kubelet was stopped")
 
-// clients are the three that the kubelet uses; all dial through one gate.
-type clients struct {
+// kubeClients are the three that the kubelet uses; all dial through one gate.
+type kubeClients struct {
 	kube      *kubernetes.Clientset
 	heartbeat *kubernetes.Clientset
 	events    *corev1client.CoreV1Client
 }
 
-// newClients makes the clients as upstream's buildKubeletClientConfig would, but from the given configuration.
-func newClients(base *rest.Config, gate *gate, settings *kubeletconfig.KubeletConfiguration) (clients, error) {
+// newKubeClients makes the clients as upstream's buildKubeletClientConfig would, but from the given configuration.
+func newKubeClients(base *rest.Config, gate *connGate, settings *kubeletconfig.KubeletConfiguration) (kubeClients, error) {
 	cfg := rest.CopyConfig(base)
-	gate.stand(cfg)
+	gate.installInto(cfg)
 	cfg.UserAgent = orDefault(cfg.UserAgent, "kubelet/edged")
 	if cfg.ContentType == "" {
 		cfg.ContentType = settings.ContentType
@@ -37,10 +37,10 @@ func newClients(base *rest.Config, gate *gate, settings *kubeletconfig.KubeletCo
 	}
 	cfg.QPS = -1 // the API is in this process; a throttle would only add latency
 
-	var out clients
+	var out kubeClients
 	var err error
 	if out.kube, err = kubernetes.NewForConfig(cfg); err != nil {
-		return clients{}, fmt.Errorf("make kubelet client: %w", err)
+		return kubeClients{}, fmt.Errorf("make kubelet client: %w", err)
 	}
 	events := rest.CopyConfig(cfg)
 	if settings.EventRecordQPS > 0 { // 0 means no limit
@@ -48,34 +48,34 @@ func newClients(base *rest.Config, gate *gate, settings *kubeletconfig.KubeletCo
 	}
 	events.Burst = int(settings.EventBurst)
 	if out.events, err = corev1client.NewForConfig(events); err != nil {
-		return clients{}, fmt.Errorf("make event client: %w", err)
+		return kubeClients{}, fmt.Errorf("make event client: %w", err)
 	}
 	heartbeat := rest.CopyConfig(cfg)
 	// A heartbeat must give up before the next one is due.
 	heartbeat.Timeout = min(settings.NodeStatusUpdateFrequency.Duration, leaseDuration(settings))
 	if out.heartbeat, err = kubernetes.NewForConfig(heartbeat); err != nil {
-		return clients{}, fmt.Errorf("make heartbeat client: %w", err)
+		return kubeClients{}, fmt.Errorf("make heartbeat client: %w", err)
 	}
 	return out, nil
 }
 
-// gate lets connections through until it is closed; then it ends them all.
-type gate struct {
-	through func(ctx context.Context, network, address string) (net.Conn, error)
+// connGate lets connections through until it is closed; then it ends them all.
+type connGate struct {
+	forward func(ctx context.Context, network, address string) (net.Conn, error)
 
 	mu     sync.Mutex
-	closed bool                   // guarded by mu
-	open   map[*gateConn]struct{} // guarded by mu
+	closed bool                    // guarded by mu
+	conns  map[*gatedConn]struct{} // guarded by mu
 }
 
-func newGate() *gate {
-	return &gate{through: (&net.Dialer{}).DialContext, open: map[*gateConn]struct{}{}}
+func newConnGate() *connGate {
+	return &connGate{forward: (&net.Dialer{}).DialContext, conns: map[*gatedConn]struct{}{}}
 }
 
-// stand puts the gate into a configuration: into a copy of its transport if it has one of its own, else as its dialler.
-func (g *gate) stand(cfg *rest.Config) {
+// installInto puts the gate into a configuration: into a copy of its transport if it has one of its own, else as its dialler.
+func (g *connGate) installInto(cfg *rest.Config) {
 	if cfg.Dial != nil {
-		g.through = cfg.Dial
+		g.forward = cfg.Dial
 	}
 	own, ok := cfg.Transport.(*http.Transport)
 	if !ok {
@@ -84,52 +84,52 @@ func (g *gate) stand(cfg *rest.Config) {
 	}
 	own = own.Clone()
 	if own.DialContext != nil {
-		g.through = own.DialContext
+		g.forward = own.DialContext
 	}
 	own.DialContext = g.dial
 	cfg.Transport, cfg.Dial = own, nil
 }
 
-func (g *gate) dial(ctx context.Context, network, address string) (net.Conn, error) {
+func (g *connGate) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	g.mu.Lock()
 	closed := g.closed
 	g.mu.Unlock()
 	if closed {
 		return nil, errStopped
 	}
-	conn, err := g.through(ctx, network, address)
+	conn, err := g.forward(ctx, network, address)
 	if err != nil {
 		return nil, err
 	}
-	gated := &gateConn{Conn: conn, gate: g}
+	gated := &gatedConn{Conn: conn, gate: g}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed {
 		return nil, errors.Join(errStopped, conn.Close())
 	}
-	g.open[gated] = struct{}{}
+	g.conns[gated] = struct{}{}
 	return gated, nil
 }
 
-func (g *gate) close() {
+func (g *connGate) close() {
 	g.mu.Lock()
 	g.closed = true
-	conns := g.open
-	g.open = map[*gateConn]struct{}{}
+	conns := g.conns
+	g.conns = map[*gatedConn]struct{}{}
 	g.mu.Unlock()
 	for conn := range conns {
 		_ = conn.Conn.Close() // nobody is left who could use the error
 	}
 }
 
-type gateConn struct {
+type gatedConn struct {
 	net.Conn
-	gate *gate
+	gate *connGate
 }
 
-func (c *gateConn) Close() error {
+func (c *gatedConn) Close() error {
 	c.gate.mu.Lock()
-	delete(c.gate.open, c)
+	delete(c.gate.conns, c)
 	c.gate.mu.Unlock()
 	return c.Conn.Close()
 }

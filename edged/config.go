@@ -39,15 +39,15 @@ type Config struct {
 	KeyFile      string // its key
 	ClientCAFile string // who may connect by certificate; default nobody, only tokens
 
-	// Names are what the cloud calls this node, for its serving certificate: one is asked for (signer kubernetes.io/kubelet-serving)
+	// NodeNames are what the cloud calls this node, for its serving certificate: one is asked for (signer kubernetes.io/kubelet-serving)
 	// when there are some, when they change, and before it expires. It must not block, and gives the same order for the same
 	// names. nil: none is asked for. Not used with CertFile.
-	Names func() []string
+	NodeNames func() []string
 	// Now is the cloud's time, by which such a certificate is renewed; nil is the machine's clock.
 	Now func() time.Time
 
-	// PodCertificates keeps the certificates of projected volumes over a restart without a link; nil: they are made anew.
-	PodCertificates PodCertificates
+	// PodCertificateStore keeps the certificates of projected volumes over a restart without a link; nil: they are made anew.
+	PodCertificates PodCertificateStore
 
 	ClusterDNS    []string // for pods with dnsPolicy ClusterFirst; default none
 	ClusterDomain string   // default none

@@ -14,16 +14,16 @@ import (
 // stopSlack is how long the runtime may take to end a container beyond its grace time.
 const stopSlack = 30 * time.Second
 
-// Stopper ends single containers of a runtime by CRI. The kubelet sees that they ended and does what the pod's restart
+// ContainerStopper ends single containers of a runtime by CRI. The kubelet sees that they ended and does what the pod's restart
 // policy says: it restarts them in place, with its own back-off, and counts it.
-type Stopper struct {
+type ContainerStopper struct {
 	// Endpoint is the runtime's, as in Config.RuntimeEndpoint.
 	Endpoint string
 }
 
 // Stop ends the running container of a pod and returns its id, or "" if none runs. It gives it grace seconds; with 0 it is
 // killed. Each call has a connection of its own.
-func (s Stopper) Stop(ctx context.Context, namespace, pod, container string, grace int64) (id string, err error) {
+func (s ContainerStopper) Stop(ctx context.Context, namespace, pod, container string, grace int64) (id string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(grace)*time.Second+stopSlack)
 	defer cancel()
 	conn, err := grpc.NewClient(s.Endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()))

@@ -19,10 +19,10 @@ import (
 	"k8s.io/mount-utils"
 )
 
-// hollowOut replaces what needs privileges, or containers, with upstream's own stand-ins (as kubemark does). Files are
+// applyHollow replaces what needs privileges, or containers, with upstream's own stand-ins (as kubemark does). Files are
 // real: ConfigMaps, Secrets and tokens are written below Config.Dir as on any node, only not on a tmpfs.
-func hollowOut(deps *kubelet.Dependencies, cfg Config) {
-	here := &machine{node: cfg.Node, dir: cfg.Dir}
+func applyHollow(deps *kubelet.Dependencies, cfg Config) {
+	here := &hollowMachine{node: cfg.Node, dir: cfg.Dir}
 	deps.CAdvisorInterface = here
 	deps.ContainerManager = hollowContainers{ContainerManager: cm.NewStubContainerManager(), machine: here}
 	deps.Mounter = hollowMounter{mount.NewFakeMounter(nil)}
@@ -94,7 +94,7 @@ func (o hollowOS) Glob(pattern string) ([]string, error) {
 // hollowContainers is the stub, with a disk, and with the machine standing in for the cgroup of all pods.
 type hollowContainers struct {
 	cm.ContainerManager
-	machine *machine
+	machine *hollowMachine
 }
 
 func (hollowContainers) GetPodCgroupRoot() string { return "/" }

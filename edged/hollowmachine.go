@@ -15,17 +15,17 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// machine tells a hollow kubelet about the machine it is on without watching cgroups, as cAdvisor would.
-type machine struct {
+// hollowMachine tells a hollow kubelet about the machine it is on without watching cgroups, as cAdvisor would.
+type hollowMachine struct {
 	node string
 	dir  string // the root file system of the node is the one that holds this folder
 }
 
-func (*machine) Start() error { return nil }
+func (*hollowMachine) Start() error { return nil }
 
 // MachineInfo reports the real processors and memory.
-func (m *machine) MachineInfo(klog.Logger) (*cadvisorapi.MachineInfo, error) {
-	memory, err := meminfo()
+func (m *hollowMachine) MachineInfo(klog.Logger) (*cadvisorapi.MachineInfo, error) {
+	memory, err := readMeminfo()
 	if err != nil {
 		return nil, err
 	}
@@ -40,7 +40,7 @@ func (m *machine) MachineInfo(klog.Logger) (*cadvisorapi.MachineInfo, error) {
 }
 
 // VersionInfo names the kernel, and as operating system "hollow", so that nobody takes the node for a real one.
-func (*machine) VersionInfo() (*cadvisorapi.VersionInfo, error) {
+func (*hollowMachine) VersionInfo() (*cadvisorapi.VersionInfo, error) {
 	var name unix.Utsname
 	if err := unix.Uname(&name); err != nil {
 		return nil, fmt.Errorf("ask for kernel version: %w", err)
@@ -49,12 +49,12 @@ func (*machine) VersionInfo() (*cadvisorapi.VersionInfo, error) {
 }
 
 // ContainerInfoV2 knows one cgroup, whatever its name: the machine.
-func (*machine) ContainerInfoV2(name string, _ cadvisorapi.RequestOptions) (map[string]cadvisorapi.ContainerInfo, error) {
-	memory, err := meminfo()
+func (*hollowMachine) ContainerInfoV2(name string, _ cadvisorapi.RequestOptions) (map[string]cadvisorapi.ContainerInfo, error) {
+	memory, err := readMeminfo()
 	if err != nil {
 		return nil, err
 	}
-	busy, err := cpuTime()
+	busy, err := readCPUTime()
 	if err != nil {
 		return nil, err
 	}
@@ -71,18 +71,22 @@ func (*machine) ContainerInfoV2(name string, _ cadvisorapi.RequestOptions) (map[
 }
 
 // GetRequestedContainersInfo feeds /metrics/cadvisor, which is empty here.
-func (*machine) GetRequestedContainersInfo(string, cadvisorapi.RequestOptions) (map[string]*cadvisorapi.ContainerInfo, error) {
+func (*hollowMachine) GetRequestedContainersInfo(string, cadvisorapi.RequestOptions) (map[string]*cadvisorapi.ContainerInfo, error) {
 	return nil, nil
 }
 
-func (m *machine) RootFsInfo() (cadvisorapi.FsInfo, error) { return m.GetDirFsInfo(m.dir) }
+func (m *hollowMachine) RootFsInfo() (cadvisorapi.FsInfo, error) { return m.GetDirFsInfo(m.dir) }
 
-func (m *machine) ImagesFsInfo(context.Context) (cadvisorapi.FsInfo, error) { return m.RootFsInfo() }
+func (m *hollowMachine) ImagesFsInfo(context.Context) (cadvisorapi.FsInfo, error) {
+	return m.RootFsInfo()
+}
 
-func (m *machine) ContainerFsInfo(context.Context) (cadvisorapi.FsInfo, error) { return m.RootFsInfo() }
+func (m *hollowMachine) ContainerFsInfo(context.Context) (cadvisorapi.FsInfo, error) {
+	return m.RootFsInfo()
+}
 
 // GetDirFsInfo asks the file system that holds a path.
-func (*machine) GetDirFsInfo(path string) (cadvisorapi.FsInfo, error) {
+func (*hollowMachine) GetDirFsInfo(path string) (cadvisorapi.FsInfo, error) {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(path, &fs); err != nil {
 		return cadvisorapi.FsInfo{}, fmt.Errorf("ask file system of %s: %w", path, err)
@@ -96,11 +100,11 @@ func (*machine) GetDirFsInfo(path string) (cadvisorapi.FsInfo, error) {
 	}, nil
 }
 
-// tick is the unit of /proc/stat: USER_HZ, which is 100 on all that Go knows.
-const tick = 10 * time.Millisecond
+// procTick is the unit of /proc/stat: USER_HZ, which is 100 on all that Go knows.
+const procTick = 10 * time.Millisecond
 
-// cpuTime is how long all processors together were not idle.
-func cpuTime() (time.Duration, error) {
+// readCPUTime is how long all processors together were not idle.
+func readCPUTime() (time.Duration, error) {
 	data, err := os.ReadFile("/proc/stat")
 	if err != nil {
 		return 0, fmt.Errorf("read processor times: %w", err)
@@ -116,13 +120,13 @@ func cpuTime() (time.Duration, error) {
 		if err != nil {
 			return 0, fmt.Errorf("read processor times: %w", err)
 		}
-		busy += time.Duration(ticks) * tick
+		busy += time.Duration(ticks) * procTick
 	}
 	return busy, nil
 }
 
-// meminfo reads /proc/meminfo, in bytes.
-func meminfo() (map[string]uint64, error) {
+// readMeminfo reads /proc/meminfo, in bytes.
+func readMeminfo() (map[string]uint64, error) {
 	f, err := os.Open("/proc/meminfo")
 	if err != nil {
 		return nil, fmt.Errorf("read memory size: %w", err)

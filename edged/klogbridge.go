@@ -13,24 +13,24 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// bridge is the kubelet's way to the log: klog's V(n) as negative levels, kept up to a verbosity, and cut at the end.
-type bridge struct {
+// klogCore is the kubelet's way to the log: klog's V(n) as negative levels, kept up to a verbosity, and cut at the end.
+type klogCore struct {
 	zapcore.Core
 	verbosity int
-	cut       *atomic.Bool
+	muted     *atomic.Bool
 }
 
 // newLogger makes the kubelet's logger. After cut is set nothing comes through, so that goroutines upstream leaves
 // behind do not write to a log that its owner has closed.
 func newLogger(log *zap.Logger, verbosity int, cut *atomic.Bool) logr.Logger {
 	bridged := log.WithOptions(zap.WrapCore(func(core zapcore.Core) zapcore.Core {
-		return bridge{Core: core, verbosity: verbosity, cut: cut}
+		return klogCore{Core: core, verbosity: verbosity, muted: cut}
 	}))
 	return zapr.NewLogger(bridged)
 }
 
-func (b bridge) Enabled(level zapcore.Level) bool {
-	if b.cut.Load() {
+func (b klogCore) Enabled(level zapcore.Level) bool {
+	if b.muted.Load() {
 		return false
 	}
 	if level < zapcore.InfoLevel {
@@ -39,19 +39,19 @@ func (b bridge) Enabled(level zapcore.Level) bool {
 	return b.Core.Enabled(level)
 }
 
-func (b bridge) With(fields []zapcore.Field) zapcore.Core {
-	return bridge{Core: b.Core.With(fields), verbosity: b.verbosity, cut: b.cut}
+func (b klogCore) With(fields []zapcore.Field) zapcore.Core {
+	return klogCore{Core: b.Core.With(fields), verbosity: b.verbosity, muted: b.muted}
 }
 
-func (b bridge) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
+func (b klogCore) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
 	if !b.Enabled(entry.Level) {
 		return checked
 	}
 	return checked.AddCore(entry, b)
 }
 
-func (b bridge) Write(entry zapcore.Entry, fields []zapcore.Field) error {
-	if b.cut.Load() {
+func (b klogCore) Write(entry zapcore.Entry, fields []zapcore.Field) error {
+	if b.muted.Load() {
 		return nil
 	}
 	entry.Level = max(entry.Level, zapcore.DebugLevel)

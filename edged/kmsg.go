@@ -30,18 +30,18 @@ func eventsWithoutKmsg(ctx context.Context, deps *kubelet.Dependencies, node str
 	broadcaster.StartRecordingToSink(&corev1client.EventSinkImpl{Interface: sink.Events("")})
 	recorder := broadcaster.NewRecorder(legacyscheme.Scheme, corev1.EventSource{Component: "kubelet", Host: node})
 	deps.Recorder = &record.FakeRecorder{}
-	deps.TracerProvider = swapping{TracerProvider: noop.NewTracerProvider(), swap: func() { deps.Recorder = recorder }}
+	deps.TracerProvider = swappingTracer{TracerProvider: noop.NewTracerProvider(), onKubeletTracer: func() { deps.Recorder = recorder }}
 	return broadcaster.Shutdown
 }
 
-type swapping struct {
+type swappingTracer struct {
 	trace.TracerProvider
-	swap func()
+	onKubeletTracer func()
 }
 
-func (s swapping) Tracer(name string, options ...trace.TracerOption) trace.Tracer {
+func (s swappingTracer) Tracer(name string, options ...trace.TracerOption) trace.Tracer {
 	if name == kubeletScope {
-		s.swap()
+		s.onKubeletTracer()
 	}
 	return s.TracerProvider.Tracer(name, options...)
 }

@@ -26,16 +26,16 @@ type Kubelet struct {
 	client *rest.Config
 	log    *zap.Logger
 	ready  chan struct{} // closed by Start when the Node is Ready
-	// serving chooses what the kubelet's port shows.
-	serving *serving
+	// servingCert chooses what the kubelet's port shows.
+	servingCert *servingCert
 }
 
-// started keeps a second kubelet out of this process: upstream registers its metrics in NewMainKubelet, and panics the
+// kubeletStarted keeps a second kubelet out of this process: upstream registers its metrics in NewMainKubelet, and panics the
 // second time.
-var started atomic.Bool //nolint:gochecknoglobals // guards process-wide state of upstream, see above
+var kubeletStarted atomic.Bool //nolint:gochecknoglobals // guards process-wide state of upstream, see above
 
-// ErrOnce comes back from the second Start in a process.
-var ErrOnce = errors.New("a process can run one kubelet, once")
+// ErrAlreadyStarted comes back from the second Start in a process.
+var ErrAlreadyStarted = errors.New("a process can run one kubelet, once")
 
 // New checks the configuration, with upstream's own checks too. It starts and opens nothing.
 //
@@ -46,15 +46,15 @@ func New(cfg Config, client *rest.Config, log *zap.Logger) (*Kubelet, error) {
 		return nil, fmt.Errorf("kubelet configuration: %w", err)
 	}
 	//nolint:forbidigo // upstream's decoder wants a context only for its logger
-	if _, err := kubeletServer(context.TODO(), cfg, powers{}); err != nil {
+	if _, err := kubeletServer(context.TODO(), cfg, capabilities{}); err != nil {
 		return nil, err
 	}
 	log = log.Named("edged")
-	serving, err := newServing(cfg, log)
+	serving, err := newServingCert(cfg, log)
 	if err != nil {
 		return nil, err
 	}
-	return &Kubelet{cfg: cfg, client: rest.CopyConfig(client), log: log, ready: make(chan struct{}), serving: serving}, nil
+	return &Kubelet{cfg: cfg, client: rest.CopyConfig(client), log: log, ready: make(chan struct{}), servingCert: serving}, nil
 }
 
 // Ready is closed when the API shows the Node Ready, in words of this kubelet and not of an earlier one.
@@ -62,8 +62,8 @@ func (k *Kubelet) Ready() <-chan struct{} { return k.ready }
 
 // Start waits for the runtime, then runs the kubelet until ctx ends. Containers are left running.
 func (k *Kubelet) Start(ctx context.Context) error {
-	if started.Swap(true) {
-		return ErrOnce
+	if kubeletStarted.Swap(true) {
+		return ErrAlreadyStarted
 	}
 	var cut atomic.Bool
 	logger := newLogger(k.log, k.cfg.Verbosity, &cut)
@@ -71,11 +71,11 @@ func (k *Kubelet) Start(ctx context.Context) error {
 		return err
 	}
 	ctx = klog.NewContext(ctx, logger)
-	server, err := kubeletServer(ctx, k.cfg, myPowers())
+	server, err := kubeletServer(ctx, k.cfg, queryCapabilities())
 	if err != nil {
 		return err
 	}
-	if err := k.prepare(ctx, server); err != nil {
+	if err := k.prepareHost(ctx, server); err != nil {
 		return err
 	}
 	if err := k.awaitRuntime(ctx); err != nil {
@@ -84,23 +84,23 @@ func (k *Kubelet) Start(ctx context.Context) error {
 		}
 		return err
 	}
-	gate := newGate()
+	gate := newConnGate()
 	defer func() {
 		cut.Store(true) // first, or each watch that gate ends is logged as an error
 		gate.close()
 	}()
-	clients, err := newClients(k.client, gate, &server.KubeletConfiguration)
+	clients, err := newKubeClients(k.client, gate, &server.KubeletConfiguration)
 	if err != nil {
 		return err
 	}
 	began := time.Now()
 	g, gctx := errgroup.WithContext(ctx)
-	deps, stopEvents, err := k.dependencies(gctx, server, clients)
+	deps, stopEvents, err := k.buildDependencies(gctx, server, clients)
 	if err != nil {
 		return err
 	}
 	defer stopEvents()
-	k.serving.start(gctx, clients.kube)
+	k.servingCert.startRenewal(gctx, clients.kube)
 	g.Go(func() error { return app.Run(gctx, server, deps, utilfeature.DefaultFeatureGate) })
 	g.Go(func() error { return k.watchReady(gctx, clients.kube, began) })
 	if err := g.Wait(); ctx.Err() == nil {
@@ -109,20 +109,20 @@ func (k *Kubelet) Start(ctx context.Context) error {
 	return nil
 }
 
-// dependencies is upstream's set with our clients in it.
-func (k *Kubelet) dependencies(ctx context.Context, server *options.KubeletServer, c clients) (deps *kubelet.Dependencies, stop func(), err error) {
+// buildDependencies is upstream's set with our clients in it.
+func (k *Kubelet) buildDependencies(ctx context.Context, server *options.KubeletServer, c kubeClients) (deps *kubelet.Dependencies, stop func(), err error) {
 	deps, err = app.UnsecuredDependencies(ctx, server, utilfeature.DefaultFeatureGate)
 	if err != nil {
 		return nil, nil, fmt.Errorf("make kubelet dependencies: %w", err)
 	}
 	deps.KubeClient, deps.HeartbeatClient, deps.EventClient = c.kube, c.heartbeat, c.events
-	deps.TLSConfig, deps.TLSOptions = k.serving.config(deps.TLSOptions), nil // without options, upstream takes the config as it is
-	if err := keepPodCertificates(deps, k.cfg.PodCertificates, k.log); err != nil {
+	deps.TLSConfig, deps.TLSOptions = k.servingCert.tlsConfig(deps.TLSOptions), nil // without options, upstream takes the config as it is
+	if err := wrapProjectedPlugin(deps, k.cfg.PodCertificates, k.log); err != nil {
 		return nil, nil, fmt.Errorf("make kubelet dependencies: %w", err)
 	}
 	stop = func() {}
 	if k.cfg.Hollow {
-		hollowOut(deps, k.cfg)
+		applyHollow(deps, k.cfg)
 		if !canReadKmsg() {
 			stop = eventsWithoutKmsg(ctx, deps, k.cfg.Node, c.events)
 		}
@@ -130,8 +130,8 @@ func (k *Kubelet) dependencies(ctx context.Context, server *options.KubeletServe
 	return deps, stop, nil
 }
 
-// prepare finds faults that upstream would answer with os.Exit, and makes the cgroup it would miss.
-func (k *Kubelet) prepare(ctx context.Context, server *options.KubeletServer) error {
+// prepareHost finds faults that upstream would answer with os.Exit, and makes the cgroup it would miss.
+func (k *Kubelet) prepareHost(ctx context.Context, server *options.KubeletServer) error {
 	address := net.JoinHostPort(server.Address, strconv.Itoa(int(server.Port)))
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
 	if err != nil {

@@ -31,16 +31,16 @@ import (
 )
 
 const (
-	nobody    = 65534
-	childFile = "EDGED_TEST_CHILD" // names the order of a child process
-	patience  = 60 * time.Second   // a kubelet acts within seconds; the machine may be busy
+	nobodyUID   = 65534
+	childFile   = "EDGED_TEST_CHILD" // names the order of a child process
+	waitTimeout = 60 * time.Second   // a kubelet acts within seconds; the machine may be busy
 )
 
 // TestMain is kubetest's, but in a child it is the child: a process can run one kubelet, so each test runs one in a
 // process of its own.
 func TestMain(m *testing.M) {
 	if file := os.Getenv(childFile); file != "" {
-		if err := child(file); err != nil {
+		if err := runChild(file); err != nil {
 			fmt.Fprintln(os.Stderr, "child:", err)
 			os.Exit(1)
 		}
@@ -51,20 +51,20 @@ func TestMain(m *testing.M) {
 
 var shared kubetest.Shared
 
-// order is what a child is to run.
-type order struct {
+// childOrder is what a child is to run.
+type childOrder struct {
 	Node, Dir     string
 	Port          int
 	Host          string
 	CA, Cert, Key []byte
 }
 
-func child(file string) error {
+func runChild(file string) error {
 	data, err := os.ReadFile(file)
 	if err != nil {
 		return err
 	}
-	var o order
+	var o childOrder
 	if err := json.Unmarshal(data, &o); err != nil {
 		return err
 	}
@@ -98,14 +98,14 @@ func child(file string) error {
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	if err := kubelet.Start(ctx); !errors.Is(err, edged.ErrOnce) {
+	if err := kubelet.Start(ctx); !errors.Is(err, edged.ErrAlreadyStarted) {
 		return fmt.Errorf("second start: %w", err)
 	}
 	return nil
 }
 
-// open lets others reach a folder of t.TempDir.
-func open(t *testing.T) string {
+// openTempDir lets others reach a folder of t.TempDir.
+func openTempDir(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	for _, d := range []string{filepath.Dir(dir), dir} {
@@ -119,7 +119,7 @@ func open(t *testing.T) string {
 // startChild runs a hollow node as nobody (or as ourselves where we are not root) until the test ends.
 func startChild(t *testing.T, c *kubetest.Cluster, node string) string {
 	t.Helper()
-	dir := open(t)
+	dir := openTempDir(t)
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -127,7 +127,7 @@ func startChild(t *testing.T, c *kubetest.Cluster, node string) string {
 	port := listener.Addr().(*net.TCPAddr).Port
 	_ = listener.Close()
 	cfg := c.ConfigFor("system:node:"+node, "system:nodes")
-	data, err := json.Marshal(order{Node: node, Dir: dir, Port: port, Host: cfg.Host, CA: cfg.CAData, Cert: cfg.CertData, Key: cfg.KeyData})
+	data, err := json.Marshal(childOrder{Node: node, Dir: dir, Port: port, Host: cfg.Host, CA: cfg.CAData, Cert: cfg.CertData, Key: cfg.KeyData})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,9 +140,9 @@ func startChild(t *testing.T, c *kubetest.Cluster, node string) string {
 	cmd.Env = append(os.Environ(), childFile+"="+file, "HOME="+dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if os.Getuid() == 0 {
-		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: nobody, Gid: nobody}
+		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: nobodyUID, Gid: nobodyUID}
 		for _, path := range []string{dir, file} {
-			if err := os.Chown(path, nobody, nobody); err != nil {
+			if err := os.Chown(path, nobodyUID, nobodyUID); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -152,7 +152,7 @@ func startChild(t *testing.T, c *kubetest.Cluster, node string) string {
 	}
 	t.Cleanup(func() {
 		_ = cmd.Process.Signal(syscall.SIGTERM)
-		kill := time.AfterFunc(patience, func() { _ = cmd.Process.Kill() })
+		kill := time.AfterFunc(waitTimeout, func() { _ = cmd.Process.Kill() })
 		defer kill.Stop()
 		if err := cmd.Wait(); err != nil {
 			t.Errorf("node ended with %v", err)
@@ -187,7 +187,7 @@ func TestHollowAsUser(t *testing.T) {
 	defer nodes.Stop()
 	dir := startChild(t, c, node)
 	registeredWithTaint(t, nodes)
-	kubetest.Eventually(t, patience, func() error {
+	kubetest.Eventually(t, waitTimeout, func() error {
 		_, err := os.Stat(filepath.Join(dir, "ready"))
 		return err
 	})
@@ -199,9 +199,9 @@ func TestHollowAsUser(t *testing.T) {
 	if _, err := client.CoreV1().ServiceAccounts(ns).Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	create(t, client, ns, pod(node, "web", "nginx"))
-	create(t, client, ns, pod(node, "job", "busybox", "sh", "-c", "echo hello; sleep 1; echo bye"))
-	create(t, client, ns, pod(node, "broken", "busybox", "sh", "-c", "exit 3"))
+	createPod(t, client, ns, newPod(node, "web", "nginx"))
+	createPod(t, client, ns, newPod(node, "job", "busybox", "sh", "-c", "echo hello; sleep 1; echo bye"))
+	createPod(t, client, ns, newPod(node, "broken", "busybox", "sh", "-c", "exit 3"))
 	waitPod(t, client, ns, "web", func(p *corev1.Pod) bool {
 		return p.Status.Phase == corev1.PodRunning && p.Status.PodIP != "" && p.Status.ContainerStatuses[0].Ready
 	})
@@ -209,13 +209,13 @@ func TestHollowAsUser(t *testing.T) {
 	waitPod(t, client, ns, "broken", func(p *corev1.Pod) bool {
 		return p.Status.Phase == corev1.PodFailed && p.Status.ContainerStatuses[0].State.Terminated.ExitCode == 3 && !p.Status.ContainerStatuses[0].Ready
 	})
-	configMapFollows(t, client, ns, dir)
-	eventsArrive(t, client, ns)
+	wantConfigMapFollows(t, client, ns, dir)
+	wantEvents(t, client, ns)
 
 	if err := client.CoreV1().Pods(ns).Delete(t.Context(), "web", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	kubetest.Eventually(t, patience, func() error {
+	kubetest.Eventually(t, waitTimeout, func() error {
 		list, err := client.CoreV1().Pods(ns).List(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=web"})
 		if err == nil && len(list.Items) > 0 {
 			return errors.New("web is still there")
@@ -238,12 +238,12 @@ func registeredWithTaint(t *testing.T, nodes watch.Interface) {
 		if !ok || event.Type != watch.Added || !slices.Contains(object.Spec.Taints, edgeTaint()) {
 			t.Errorf("the Node's first version: %s %v", event.Type, event.Object)
 		}
-	case <-time.After(patience):
+	case <-time.After(waitTimeout):
 		t.Fatal("no Node is registered")
 	}
 }
 
-func pod(node, name, image string, command ...string) *corev1.Pod {
+func newPod(node, name, image string, command ...string) *corev1.Pod {
 	grace := int64(5)
 	no := false
 	return &corev1.Pod{
@@ -256,7 +256,7 @@ func pod(node, name, image string, command ...string) *corev1.Pod {
 	}
 }
 
-func create(t *testing.T, client kubernetes.Interface, ns string, p *corev1.Pod) {
+func createPod(t *testing.T, client kubernetes.Interface, ns string, p *corev1.Pod) {
 	t.Helper()
 	if _, err := client.CoreV1().Pods(ns).Create(t.Context(), p, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
@@ -265,7 +265,7 @@ func create(t *testing.T, client kubernetes.Interface, ns string, p *corev1.Pod)
 
 func waitPod(t *testing.T, client kubernetes.Interface, ns, name string, holds func(*corev1.Pod) bool) {
 	t.Helper()
-	kubetest.Eventually(t, patience, func() error {
+	kubetest.Eventually(t, waitTimeout, func() error {
 		p, err := client.CoreV1().Pods(ns).Get(t.Context(), name, metav1.GetOptions{})
 		if err == nil && !holds(p) {
 			return fmt.Errorf("pod %s: %s %v", name, p.Status.Phase, p.Status.ContainerStatuses)
@@ -274,8 +274,8 @@ func waitPod(t *testing.T, client kubernetes.Interface, ns, name string, holds f
 	})
 }
 
-// configMapFollows changes a ConfigMap and waits for the file in the running pod's volume.
-func configMapFollows(t *testing.T, client kubernetes.Interface, ns, dir string) {
+// wantConfigMapFollows changes a ConfigMap and waits for the file in the running pod's volume.
+func wantConfigMapFollows(t *testing.T, client kubernetes.Interface, ns, dir string) {
 	t.Helper()
 	web, err := client.CoreV1().Pods(ns).Get(t.Context(), "web", metav1.GetOptions{})
 	if err != nil {
@@ -284,7 +284,7 @@ func configMapFollows(t *testing.T, client kubernetes.Interface, ns, dir string)
 	file := filepath.Join(dir, "kubelet/pods", string(web.UID), "volumes/kubernetes.io~configmap/settings/colour")
 	has := func(want string) {
 		t.Helper()
-		kubetest.Eventually(t, patience, func() error {
+		kubetest.Eventually(t, waitTimeout, func() error {
 			got, err := os.ReadFile(file)
 			if err == nil && string(got) != want {
 				return fmt.Errorf("file holds %q, want %q", got, want)
@@ -301,10 +301,10 @@ func configMapFollows(t *testing.T, client kubernetes.Interface, ns, dir string)
 	has("blue")
 }
 
-// eventsArrive is also the proof that the kubelet got its real recorder where /dev/kmsg cannot be read.
-func eventsArrive(t *testing.T, client kubernetes.Interface, ns string) {
+// wantEvents is also the proof that the kubelet got its real recorder where /dev/kmsg cannot be read.
+func wantEvents(t *testing.T, client kubernetes.Interface, ns string) {
 	t.Helper()
-	kubetest.Eventually(t, patience, func() error {
+	kubetest.Eventually(t, waitTimeout, func() error {
 		list, err := client.CoreV1().Events(ns).List(t.Context(), metav1.ListOptions{})
 		if err != nil {
 			return err

@@ -12,64 +12,64 @@ import (
 // projectedPlugin is the name of upstream's plugin of projected volumes.
 const projectedPlugin = "kubernetes.io/projected"
 
-// PodCertificates keeps the key and certificates of pods' projections over a restart of the kubelet, which itself keeps them in
+// PodCertificateStore keeps the key and certificates of pods' projections over a restart of the kubelet, which itself keeps them in
 // memory alone. A projection is one source of one volume of a pod. Concurrent calls are fine.
-type PodCertificates interface {
+type PodCertificateStore interface {
 	// SavePodCertificate keeps what a projection has now, in PEM.
 	SavePodCertificate(ctx context.Context, namespace, pod, uid, projection string, key, chain []byte) error
 	// LastPodCertificate returns what was kept, while no new certificate can be had.
 	LastPodCertificate(namespace, uid, projection string) (key, chain []byte, ok bool)
 }
 
-// keepPodCertificates puts the keeper between upstream's projected volumes and their host.
-func keepPodCertificates(deps *kubelet.Dependencies, kept PodCertificates, log *zap.Logger) error {
+// wrapProjectedPlugin puts the keeper between upstream's projected volumes and their host.
+func wrapProjectedPlugin(deps *kubelet.Dependencies, kept PodCertificateStore, log *zap.Logger) error {
 	if kept == nil {
 		return nil
 	}
 	for i, plugin := range deps.VolumePlugins {
 		if plugin.GetPluginName() == projectedPlugin {
-			deps.VolumePlugins[i] = keepingPlugin{VolumePlugin: plugin, kept: kept, log: log}
+			deps.VolumePlugins[i] = certKeepingPlugin{VolumePlugin: plugin, certs: kept, log: log}
 			return nil
 		}
 	}
 	return fmt.Errorf("upstream has no volume plugin %s", projectedPlugin)
 }
 
-// keepingPlugin is the plugin of projected volumes with a host that remembers certificates.
-type keepingPlugin struct {
+// certKeepingPlugin is the plugin of projected volumes with a host that remembers certificates.
+type certKeepingPlugin struct {
 	volume.VolumePlugin
-	kept PodCertificates
-	log  *zap.Logger
+	certs PodCertificateStore
+	log   *zap.Logger
 }
 
 // Init hands the plugin its host.
-func (p keepingPlugin) Init(host volume.VolumeHost) error {
+func (p certKeepingPlugin) Init(host volume.VolumeHost) error {
 	node, ok := host.(volume.KubeletVolumeHost)
 	if !ok {
 		return fmt.Errorf("host of volumes is a %T, not a kubelet's", host)
 	}
-	return p.VolumePlugin.Init(keepingHost{VolumeHost: host, KubeletVolumeHost: node, kept: p.kept, log: p.log})
+	return p.VolumePlugin.Init(certKeepingHost{VolumeHost: host, KubeletVolumeHost: node, certs: p.certs, log: p.log})
 }
 
-// keepingHost is the kubelet as its projected volumes see it.
-type keepingHost struct {
+// certKeepingHost is the kubelet as its projected volumes see it.
+type certKeepingHost struct {
 	volume.VolumeHost
 	volume.KubeletVolumeHost
-	kept PodCertificates
-	log  *zap.Logger
+	certs PodCertificateStore
+	log   *zap.Logger
 }
 
 // GetPodCertificateCredentialBundle returns what the kubelet has, and what it had before its restart where it can have nothing.
-func (h keepingHost) GetPodCertificateCredentialBundle(ctx context.Context, namespace, podName, podUID, volumeName string, sourceIndex int) (key, chain []byte, err error) {
+func (h certKeepingHost) GetPodCertificateCredentialBundle(ctx context.Context, namespace, podName, podUID, volumeName string, sourceIndex int) (key, chain []byte, err error) {
 	projection := fmt.Sprintf("%s/%d", volumeName, sourceIndex)
 	key, chain, err = h.KubeletVolumeHost.GetPodCertificateCredentialBundle(ctx, namespace, podName, podUID, volumeName, sourceIndex)
 	if err != nil {
-		if lastKey, lastChain, ok := h.kept.LastPodCertificate(namespace, podUID, projection); ok {
+		if lastKey, lastChain, ok := h.certs.LastPodCertificate(namespace, podUID, projection); ok {
 			return lastKey, lastChain, nil
 		}
 		return nil, nil, err
 	}
-	if err := h.kept.SavePodCertificate(ctx, namespace, podName, podUID, projection, key, chain); err != nil {
+	if err := h.certs.SavePodCertificate(ctx, namespace, podName, podUID, projection, key, chain); err != nil {
 		// The pod gets its certificate all the same; it will lack after a reboot without link.
 		h.log.Warn("pod certificate not kept", zap.String("pod", namespace+"/"+podName), zap.Error(err))
 	}

@@ -26,10 +26,10 @@ func (h certificateHost) GetPodCertificateCredentialBundle(context.Context, stri
 	return []byte(h.key), []byte("chain"), nil
 }
 
-// keptCertificates keeps them in memory.
-type keptCertificates map[string]string
+// memoryCertificates keeps them in memory.
+type memoryCertificates map[string]string
 
-func (k keptCertificates) SavePodCertificate(_ context.Context, namespace, pod, uid, projection string, key, chain []byte) error {
+func (k memoryCertificates) SavePodCertificate(_ context.Context, namespace, pod, uid, projection string, key, chain []byte) error {
 	if pod == "full" {
 		return errors.New("disk full")
 	}
@@ -37,15 +37,15 @@ func (k keptCertificates) SavePodCertificate(_ context.Context, namespace, pod, 
 	return nil
 }
 
-func (k keptCertificates) LastPodCertificate(namespace, uid, projection string) (key, chain []byte, ok bool) {
+func (k memoryCertificates) LastPodCertificate(namespace, uid, projection string) (key, chain []byte, ok bool) {
 	kept, ok := k[namespace+"/"+uid+"/"+projection]
 	return []byte(kept), nil, ok
 }
 
-func TestProjectedVolumes_KeepTheirCertificates(t *testing.T) {
-	kept, log := keptCertificates{}, zaptest.NewLogger(t)
+func TestProjectedVolumes_KeepCertificates(t *testing.T) {
+	kept, log := memoryCertificates{}, zaptest.NewLogger(t)
 	ask := func(key, pod string) string {
-		host := keepingHost{KubeletVolumeHost: certificateHost{key: key}, kept: kept, log: log}
+		host := certKeepingHost{KubeletVolumeHost: certificateHost{key: key}, certs: kept, log: log}
 		got, _, err := host.GetPodCertificateCredentialBundle(t.Context(), "ns", pod, "uid-"+pod, "certs", 2)
 		if err != nil {
 			return err.Error()
@@ -64,21 +64,21 @@ func TestProjectedVolumes_KeepTheirCertificates(t *testing.T) {
 			t.Errorf("kubelet has %q for %s: got %q, want %q", step.has, step.pod, got, step.want)
 		}
 	}
-	if want := (keptCertificates{"ns/uid-web/certs/2": "two chain"}); !maps.Equal(kept, want) {
+	if want := (memoryCertificates{"ns/uid-web/certs/2": "two chain"}); !maps.Equal(kept, want) {
 		t.Errorf("kept %v, want %v", kept, want)
 	}
 }
 
 // Upstream's plugin takes the host that is put between.
-func TestProjectedVolumes_AreUpstreams(t *testing.T) {
+func TestProjectedVolumes_TakeWrappedHost(t *testing.T) {
 	deps := &kubelet.Dependencies{VolumePlugins: projected.ProbeVolumePlugins()}
-	if err := keepPodCertificates(deps, keptCertificates{}, zaptest.NewLogger(t)); err != nil {
+	if err := wrapProjectedPlugin(deps, memoryCertificates{}, zaptest.NewLogger(t)); err != nil {
 		t.Fatal(err)
 	}
-	if _, ok := deps.VolumePlugins[0].(keepingPlugin); !ok {
+	if _, ok := deps.VolumePlugins[0].(certKeepingPlugin); !ok {
 		t.Fatalf("the plugin is a %T", deps.VolumePlugins[0])
 	}
-	if err := keepPodCertificates(&kubelet.Dependencies{}, keptCertificates{}, zaptest.NewLogger(t)); err == nil {
+	if err := wrapProjectedPlugin(&kubelet.Dependencies{}, memoryCertificates{}, zaptest.NewLogger(t)); err == nil {
 		t.Error("a kubelet without projected volumes is taken")
 	}
 }

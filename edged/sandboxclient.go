@@ -11,15 +11,15 @@ import (
 	kubelettypes "k8s.io/kubelet/pkg/types"
 )
 
-// Sandboxes asks a container runtime for the pods that it runs.
-type Sandboxes struct {
+// SandboxClient asks a container runtime for the pods that it runs.
+type SandboxClient struct {
 	// Endpoint is the runtime's, as in Config.RuntimeEndpoint.
 	Endpoint string
 }
 
 // Addresses returns the addresses of a running pod by its UID: those that the runtime has given it, and none for a pod in the host's
 // network or one that does not run. Each call has a connection of its own.
-func (s Sandboxes) Addresses(ctx context.Context, podUID string) ([]netip.Addr, error) {
+func (s SandboxClient) Addresses(ctx context.Context, podUID string) ([]netip.Addr, error) {
 	conn, err := grpc.NewClient(s.Endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return nil, fmt.Errorf("dial runtime: %w", err)

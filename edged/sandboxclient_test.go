@@ -17,8 +17,8 @@ import (
 	"github.com/frond-edge/frond/edged/hollow/hollowtest"
 )
 
-// TestSandboxes_Addresses asks a runtime for the addresses of a pod while it runs, of one in the host's network, and after its end.
-func TestSandboxes_Addresses(t *testing.T) {
+// TestSandboxClient_Addresses asks a runtime for the addresses of a pod while it runs, of one in the host's network, and after its end.
+func TestSandboxClient_Addresses(t *testing.T) {
 	dir, err := os.MkdirTemp("", "cri") //nolint:usetesting // that one's path is too long for a socket
 	if err != nil {
 		t.Fatal(err)
@@ -58,7 +58,7 @@ func TestSandboxes_Addresses(t *testing.T) {
 	run("host", runtimeapi.NamespaceMode_NODE)
 	has := func(uid string, want ...netip.Addr) {
 		t.Helper()
-		got, err := edged.Sandboxes{Endpoint: runtime.Endpoint()}.Addresses(t.Context(), uid)
+		got, err := edged.SandboxClient{Endpoint: runtime.Endpoint()}.Addresses(t.Context(), uid)
 		if err != nil || !slices.Equal(got, want) {
 			t.Errorf("addresses of %s: %v, %v, want %v", uid, got, err, want)
 		}

@@ -29,10 +29,10 @@ import (
 // LocalName is the server name by which the kubelet's port shows Kubelet.LocalCertificate.
 const LocalName = "kubelet.frond.internal"
 
-// serving chooses the certificate that the kubelet's port shows. It is ours and not the kubelet's own choice for three reasons:
+// servingCert chooses the certificate that the kubelet's port shows. It is ours and not the kubelet's own choice for three reasons:
 // the cloud calls a node by names that the kubelet does not know of; a certificate that expired while the gateway was away is
 // better shown than none; and programs of the gateway need one that does not depend on the cloud.
-type serving struct {
+type servingCert struct {
 	cfg   Config
 	local tls.Certificate
 	log   *zap.Logger
@@ -40,7 +40,7 @@ type serving struct {
 	mu sync.Mutex
 	// Guarded by mu: where Config or its drop-in name files, the files and what was in them last.
 	certFile, keyFile string
-	last              *tls.Certificate
+	lastShown         *tls.Certificate
 	// Guarded by mu: the store and the manager of certificates that were asked for; nil with files, and before start.
 	store   certificate.Store
 	manager certificate.Manager
@@ -48,12 +48,12 @@ type serving struct {
 	issued chan struct{}
 }
 
-func newServing(cfg Config, log *zap.Logger) (*serving, error) {
+func newServingCert(cfg Config, log *zap.Logger) (*servingCert, error) {
 	local, err := selfSigned(LocalName)
 	if err != nil {
 		return nil, fmt.Errorf("make the kubelet's certificate for this machine: %w", err)
 	}
-	return &serving{cfg: cfg, local: local, log: log, issued: make(chan struct{})}, nil
+	return &servingCert{cfg: cfg, local: local, log: log, issued: make(chan struct{})}, nil
 }
 
 // selfSigned lives in memory only, as long as the process. Its dates do not matter: a clock without a battery may say anything.
@@ -75,9 +75,9 @@ func selfSigned(name string) (tls.Certificate, error) {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}, err
 }
 
-// config is the TLS side of the kubelet's port, from what upstream has made of the settings. Callers' certificates are judged by
+// tlsConfig is the TLS side of the kubelet's port, from what upstream has made of the settings. Callers' certificates are judged by
 // the kubelet's authenticator.
-func (s *serving) config(o *server.TLSOptions) *tls.Config {
+func (s *servingCert) tlsConfig(o *server.TLSOptions) *tls.Config {
 	s.mu.Lock()
 	s.certFile, s.keyFile = o.CertFile, o.KeyFile
 	s.mu.Unlock()
@@ -87,7 +87,7 @@ func (s *serving) config(o *server.TLSOptions) *tls.Config {
 			if hello.ServerName == LocalName {
 				return &s.local, nil
 			}
-			return s.current(), nil
+			return s.currentCert(), nil
 		},
 	}
 	if o.ClientCAFile != "" {
@@ -99,33 +99,33 @@ func (s *serving) config(o *server.TLSOptions) *tls.Config {
 	return c
 }
 
-// current is the best there is: the one that was asked for, even if it expired; before there is one, the local one.
-func (s *serving) current() *tls.Certificate {
+// currentCert is the best there is: the one that was asked for, even if it expired; before there is one, the local one.
+func (s *servingCert) currentCert() *tls.Certificate {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.certFile != "" {
 		pair, err := tls.LoadX509KeyPair(s.certFile, s.keyFile)
 		if err == nil {
-			s.last = &pair
+			s.lastShown = &pair
 		}
 	} else if s.manager != nil {
 		if now := s.manager.Current(); now != nil {
 			return now
 		}
 		if expired, err := s.store.Current(); err == nil {
-			s.last = expired
+			s.lastShown = expired
 		}
 	}
-	if s.last != nil {
-		return s.last
+	if s.lastShown != nil {
+		return s.lastShown
 	}
 	return &s.local
 }
 
-// start begins to ask for certificates, unless there are files, and goes on until ctx ends. Without a certificate, and without
+// startRenewal begins to ask for certificates, unless there are files, and goes on until ctx ends. Without a certificate, and without
 // any way to keep one, pods run as ever.
-func (s *serving) start(ctx context.Context, kube kubernetes.Interface) {
-	if !s.requests() {
+func (s *servingCert) startRenewal(ctx context.Context, kube kubernetes.Interface) {
+	if !s.requestsCert() {
 		return
 	}
 	dir := filepath.Join(s.cfg.Dir, "pki")
@@ -140,21 +140,21 @@ func (s *serving) start(ctx context.Context, kube kubernetes.Interface) {
 	manager.Start()
 }
 
-// requests tells whether a certificate is asked for, as there are no files.
-func (s *serving) requests() bool {
+// requestsCert tells whether a certificate is asked for, as there are no files.
+func (s *servingCert) requestsCert() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.certFile == "" && s.cfg.Names != nil
+	return s.certFile == "" && s.cfg.NodeNames != nil
 }
 
-// await waits until callers can be shown a certificate that they can verify: one that was asked for and has not ended by the cloud's time.
+// awaitCert waits until callers can be shown a certificate that they can verify: one that was asked for and has not ended by the cloud's time.
 // With files, which are their owner's affair, and where none is asked for it does not wait. The error is ctx's.
-func (s *serving) await(ctx context.Context) error {
-	for s.requests() {
+func (s *servingCert) awaitCert(ctx context.Context) error {
+	for s.requestsCert() {
 		s.mu.Lock()
 		issued := s.issued
 		s.mu.Unlock()
-		if now := s.current(); now != &s.local && s.now().Before(now.Leaf.NotAfter) {
+		if now := s.currentCert(); now != &s.local && s.cloudNow().Before(now.Leaf.NotAfter) {
 			return nil
 		}
 		select {
@@ -166,22 +166,22 @@ func (s *serving) await(ctx context.Context) error {
 	return nil
 }
 
-func (s *serving) notifyIssued() {
+func (s *servingCert) notifyIssued() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	close(s.issued)
 	s.issued = make(chan struct{})
 }
 
-// now is the cloud's time, as far as it is known.
-func (s *serving) now() time.Time {
+// cloudNow is the cloud's time, as far as it is known.
+func (s *servingCert) cloudNow() time.Time {
 	if s.cfg.Now != nil {
 		return s.cfg.Now()
 	}
 	return time.Now()
 }
 
-func (s *serving) newManager(ctx context.Context, dir string, kube kubernetes.Interface) (certificate.Manager, certificate.Store, error) {
+func (s *servingCert) newManager(ctx context.Context, dir string, kube kubernetes.Interface) (certificate.Manager, certificate.Store, error) {
 	const dirMode = 0o700
 	if err := os.MkdirAll(dir, dirMode); err != nil {
 		return nil, nil, err
@@ -190,10 +190,10 @@ func (s *serving) newManager(ctx context.Context, dir string, kube kubernetes.In
 	if err != nil {
 		return nil, nil, err
 	}
-	store := &forgiving{Store: files, updated: s.notifyIssued}
+	store := &tolerantStore{Store: files, updated: s.notifyIssued}
 	manager, err := certificate.NewManager(&certificate.Config{
 		ClientsetFn:      func(*tls.Certificate) (kubernetes.Interface, error) { return kube, nil },
-		GetTemplate:      func() *x509.CertificateRequest { return s.wanted(store.leaf.Load()) },
+		GetTemplate:      func() *x509.CertificateRequest { return s.nextRequest(store.leaf.Load()) },
 		SignerName:       certificatesv1.KubeletServingSignerName,
 		GetUsages:        certificate.DefaultKubeletServingGetUsages,
 		CertificateStore: store, Ctx: &ctx,
@@ -205,20 +205,20 @@ func (s *serving) newManager(ctx context.Context, dir string, kube kubernetes.In
 // soonest, by the machine's clock: years ahead, it would take each certificate for expired, and ask for the next at once, for ever.
 const renewShare = 2.0 / 3
 
-// wanted is what is to be asked for; nil: nothing, as nobody knows the node's names yet, or have is good.
-func (s *serving) wanted(have *x509.Certificate) *x509.CertificateRequest {
-	t := template(s.cfg.Node, s.cfg.Names())
-	if t == nil || have == nil || !covers(have, t) {
+// nextRequest is what is to be asked for; nil: nothing, as nobody knows the node's names yet, or have is good.
+func (s *servingCert) nextRequest(have *x509.Certificate) *x509.CertificateRequest {
+	t := requestTemplate(s.cfg.Node, s.cfg.NodeNames())
+	if t == nil || have == nil || !coversRequest(have, t) {
 		return t
 	}
-	if life := have.NotAfter.Sub(have.NotBefore); s.now().Before(have.NotBefore.Add(time.Duration(float64(life) * renewShare))) {
+	if life := have.NotAfter.Sub(have.NotBefore); s.cloudNow().Before(have.NotBefore.Add(time.Duration(float64(life) * renewShare))) {
 		return nil
 	}
 	return t
 }
 
-// covers tells whether a certificate is for all that is asked for.
-func covers(have *x509.Certificate, t *x509.CertificateRequest) bool {
+// coversRequest tells whether a certificate is for all that is asked for.
+func coversRequest(have *x509.Certificate, t *x509.CertificateRequest) bool {
 	for _, name := range t.DNSNames {
 		if !slices.Contains(have.DNSNames, name) {
 			return false
@@ -232,14 +232,14 @@ func covers(have *x509.Certificate, t *x509.CertificateRequest) bool {
 	return have.Subject.CommonName == t.Subject.CommonName
 }
 
-// forgiving takes a file that a power cut left damaged for one that is not there, and remembers what is.
-type forgiving struct {
+// tolerantStore takes a file that a power cut left damaged for one that is not there, and remembers what is.
+type tolerantStore struct {
 	certificate.Store
 	leaf    atomic.Pointer[x509.Certificate]
 	updated func() // called after each Update that worked
 }
 
-func (f *forgiving) Current() (*tls.Certificate, error) {
+func (f *tolerantStore) Current() (*tls.Certificate, error) {
 	cert, err := f.Store.Current()
 	if err == nil {
 		f.leaf.Store(cert.Leaf)
@@ -249,7 +249,7 @@ func (f *forgiving) Current() (*tls.Certificate, error) {
 	return nil, &missing
 }
 
-func (f *forgiving) Update(cert, key []byte) (*tls.Certificate, error) {
+func (f *tolerantStore) Update(cert, key []byte) (*tls.Certificate, error) {
 	now, err := f.Store.Update(cert, key)
 	if err == nil {
 		f.leaf.Store(now.Leaf)
@@ -258,8 +258,8 @@ func (f *forgiving) Update(cert, key []byte) (*tls.Certificate, error) {
 	return now, err
 }
 
-// template is what is asked for; nil: nothing yet, as nobody knows the node's names.
-func template(node string, names []string) *x509.CertificateRequest {
+// requestTemplate is what is asked for; nil: nothing yet, as nobody knows the node's names.
+func requestTemplate(node string, names []string) *x509.CertificateRequest {
 	if len(names) == 0 {
 		return nil
 	}
@@ -275,12 +275,12 @@ func template(node string, names []string) *x509.CertificateRequest {
 }
 
 // LocalCertificate is what the kubelet's port shows a caller that asks for LocalName, for as long as this process lives.
-func (k *Kubelet) LocalCertificate() *x509.Certificate { return k.serving.local.Leaf }
+func (k *Kubelet) LocalCertificate() *x509.Certificate { return k.servingCert.local.Leaf }
 
 // ServingCertificate is what the kubelet's port shows all others; nil before there is one that was asked for, or files.
 func (k *Kubelet) ServingCertificate() *x509.Certificate {
-	now := k.serving.current()
-	if now == &k.serving.local {
+	now := k.servingCert.currentCert()
+	if now == &k.servingCert.local {
 		return nil
 	}
 	return now.Leaf
@@ -288,4 +288,6 @@ func (k *Kubelet) ServingCertificate() *x509.Certificate {
 
 // AwaitServingCertificate waits until callers from the cloud are shown a certificate that they can verify, as far as that is this
 // kubelet's affair: with files (Config.CertFile) it returns at once. The error is ctx's.
-func (k *Kubelet) AwaitServingCertificate(ctx context.Context) error { return k.serving.await(ctx) }
+func (k *Kubelet) AwaitServingCertificate(ctx context.Context) error {
+	return k.servingCert.awaitCert(ctx)
+}

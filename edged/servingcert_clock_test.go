@@ -21,16 +21,16 @@ import (
 	"github.com/frond-edge/frond/edged"
 )
 
-// signer approves and signs what a node asks for, for a year of its own time, and counts.
-type signer struct {
+// csrSigner approves and signs what a node asks for, for a year of its own time, and counts.
+type csrSigner struct {
 	kube   kubernetes.Interface
 	node   string
 	now    func() time.Time
 	signed int
 }
 
-// round signs what there is, and returns how much it was altogether.
-func (s *signer) round(t *testing.T) int {
+// signPending signs what there is, and returns how much it was altogether.
+func (s *csrSigner) signPending(t *testing.T) int {
 	t.Helper()
 	api := s.kube.CertificatesV1().CertificateSigningRequests()
 	list, err := api.List(t.Context(), metav1.ListOptions{})
@@ -53,7 +53,7 @@ func (s *signer) round(t *testing.T) int {
 		if csr, err = api.UpdateApproval(t.Context(), csr.Name, csr, metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		csr.Status.Certificate = s.sign(t, request)
+		csr.Status.Certificate = s.signRequest(t, request)
 		if _, err := api.UpdateStatus(t.Context(), csr, metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)
 		}
@@ -62,7 +62,7 @@ func (s *signer) round(t *testing.T) int {
 	return s.signed
 }
 
-func (s *signer) sign(t *testing.T, request *x509.CertificateRequest) []byte {
+func (s *csrSigner) signRequest(t *testing.T, request *x509.CertificateRequest) []byte {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -79,25 +79,25 @@ func (s *signer) sign(t *testing.T, request *x509.CertificateRequest) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }
 
-// until signs until so many were signed, or for some time.
-func (s *signer) until(t *testing.T, want int, limit time.Duration) {
+// signUntil signs until so many were signed, or for some time.
+func (s *csrSigner) signUntil(t *testing.T, want int, limit time.Duration) {
 	t.Helper()
-	for deadline := time.Now().Add(limit); s.round(t) < want && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(limit); s.signPending(t) < want && time.Now().Before(deadline); {
 		<-time.After(100 * time.Millisecond)
 	}
 }
 
 // The machine's clock is ten years ahead of the cloud's: to it, each certificate has expired when it comes. One is asked for, and not the
 // next before it is due by the cloud's time, or the node has another name.
-func TestAClockThatIsAheadAsksForOneCertificate(t *testing.T) {
+func TestServingCert_ClockAheadAsksOnce(t *testing.T) {
 	kube := shared.Cluster(t).Client(t)
 	var now atomic.Pointer[time.Time]
 	set := func(at time.Time) { now.Store(&at) }
 	began := time.Now().AddDate(-10, 0, 0)
 	set(began)
 	var more atomic.Bool
-	s := &signer{kube: kube, node: "clock-1", now: func() time.Time { return *now.Load() }}
-	cfg := edged.Config{Node: s.node, Dir: t.TempDir(), Now: s.now, Names: func() []string {
+	s := &csrSigner{kube: kube, node: "clock-1", now: func() time.Time { return *now.Load() }}
+	cfg := edged.Config{Node: s.node, Dir: t.TempDir(), Now: s.now, NodeNames: func() []string {
 		if more.Load() {
 			return []string{s.node, "10.1.2.3", "direct.example.com"}
 		}
@@ -105,7 +105,7 @@ func TestAClockThatIsAheadAsksForOneCertificate(t *testing.T) {
 	}}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	config, _, err := edged.Serve(ctx, cfg, "", kube, zaptest.NewLogger(t))
+	config, _, err := edged.ServeCert(ctx, cfg, "", kube, zaptest.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,12 +118,12 @@ func TestAClockThatIsAheadAsksForOneCertificate(t *testing.T) {
 		{"due by the cloud's time", func() { set(began.AddDate(0, 9, 0)) }},
 	} {
 		step.change()
-		s.until(t, i+1, patience)
-		s.until(t, i+2, 5*time.Second) // client-go would ask once a second
+		s.signUntil(t, i+1, waitTimeout)
+		s.signUntil(t, i+2, 5*time.Second) // client-go would ask once a second
 		if s.signed != i+1 {
 			t.Fatalf("%s: %d certificates were asked for, %d are needed", step.what, s.signed, i+1)
 		}
-		if shown := shows(t, config, s.node); shown == nil || shown.NotAfter.After(s.now().AddDate(1, 0, 1)) || len(shown.IPAddresses) != 1 {
+		if shown := shownCertificate(t, config, s.node); shown == nil || shown.NotAfter.After(s.now().AddDate(1, 0, 1)) || len(shown.IPAddresses) != 1 {
 			t.Errorf("%s: callers are shown %+v", step.what, shown)
 		}
 	}

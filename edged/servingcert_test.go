@@ -25,8 +25,8 @@ import (
 	"github.com/frond-edge/frond/edged"
 )
 
-// shows returns the certificate that a port shows who asks for a name, as that of a server that is trusted for it alone.
-func shows(t *testing.T, config *tls.Config, name string) *x509.Certificate {
+// shownCertificate returns the certificate that a port shows who asks for a name, as that of a server that is trusted for it alone.
+func shownCertificate(t *testing.T, config *tls.Config, name string) *x509.Certificate {
 	t.Helper()
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -80,7 +80,7 @@ func pairFile(t *testing.T, file, name string, ends time.Time) {
 }
 
 // The port shows the best there is, and never nothing: a gateway that was away for long is still to be reached.
-func TestWhatTheKubeletsPortShows(t *testing.T) {
+func TestServingCert_ShowsBestCertificate(t *testing.T) {
 	now := time.Now()
 	for name, tt := range map[string]struct {
 		prepare func(file string)
@@ -99,11 +99,11 @@ func TestWhatTheKubeletsPortShows(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			tt.prepare(filepath.Join(dir, "pki", "kubelet-server-current.pem"))
-			config, local := serve(t, edged.Config{Node: "gw-1", Dir: dir, Names: func() []string { return nil }}, "")
-			if shown := shows(t, config, "gw-1"); shown == nil || shown.Subject.CommonName != tt.want {
+			config, local := startServing(t, edged.Config{Node: "gw-1", Dir: dir, NodeNames: func() []string { return nil }}, "")
+			if shown := shownCertificate(t, config, "gw-1"); shown == nil || shown.Subject.CommonName != tt.want {
 				t.Errorf("callers are shown %v, want %s", shown, tt.want)
 			}
-			if shown := shows(t, config, edged.LocalName); shown == nil || !shown.Equal(local) {
+			if shown := shownCertificate(t, config, edged.LocalName); shown == nil || !shown.Equal(local) {
 				t.Error("a program of this machine is shown another certificate")
 			}
 		})
@@ -111,31 +111,31 @@ func TestWhatTheKubeletsPortShows(t *testing.T) {
 	t.Run("files that are replaced", func(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "both.pem")
 		pairFile(t, file, "first", now.Add(time.Hour))
-		config, _ := serve(t, edged.Config{Node: "gw-1", Dir: t.TempDir()}, file)
+		config, _ := startServing(t, edged.Config{Node: "gw-1", Dir: t.TempDir()}, file)
 		for _, want := range []string{"first", "second"} {
 			pairFile(t, file, want, now.Add(time.Hour))
-			if shown := shows(t, config, "gw-1"); shown == nil || shown.Subject.CommonName != want {
+			if shown := shownCertificate(t, config, "gw-1"); shown == nil || shown.Subject.CommonName != want {
 				t.Errorf("callers are shown %v, want %s", shown, want)
 			}
 		}
 		if err := os.WriteFile(file, nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if shown := shows(t, config, "gw-1"); shown == nil || shown.Subject.CommonName != "second" {
+		if shown := shownCertificate(t, config, "gw-1"); shown == nil || shown.Subject.CommonName != "second" {
 			t.Errorf("while the file is being written, callers are shown %v", shown)
 		}
 	})
 }
 
 // The port waits for a certificate that callers can verify, and for nothing where the certificate is a file.
-func TestServing_AwaitsItsCertificate(t *testing.T) {
+func TestServingCert_Awaits(t *testing.T) {
 	kube, err := kubernetes.NewForConfig(&rest.Config{Host: "127.0.0.1:1"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	now := time.Now()
 	asked := func(dir string) edged.Config {
-		return edged.Config{Node: "gw-1", Dir: dir, Names: func() []string { return nil }, Now: func() time.Time { return now }}
+		return edged.Config{Node: "gw-1", Dir: dir, NodeNames: func() []string { return nil }, Now: func() time.Time { return now }}
 	}
 	soon := func(t *testing.T) context.Context {
 		t.Helper()
@@ -153,7 +153,7 @@ func TestServing_AwaitsItsCertificate(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			await, update, err := edged.AwaitServing(t.Context(), asked(dir), "", kube, zaptest.NewLogger(t))
+			await, update, err := edged.AwaitServingCert(t.Context(), asked(dir), "", kube, zaptest.NewLogger(t))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -178,7 +178,7 @@ func TestServing_AwaitsItsCertificate(t *testing.T) {
 		})
 	}
 	t.Run("a file", func(t *testing.T) {
-		await, _, err := edged.AwaitServing(t.Context(), asked(t.TempDir()), filepath.Join(t.TempDir(), "missing.pem"), kube, zaptest.NewLogger(t))
+		await, _, err := edged.AwaitServingCert(t.Context(), asked(t.TempDir()), filepath.Join(t.TempDir(), "missing.pem"), kube, zaptest.NewLogger(t))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -188,14 +188,14 @@ func TestServing_AwaitsItsCertificate(t *testing.T) {
 	})
 }
 
-// serve begins to serve with a certificate that is asked for at an API that does not answer, or with a file.
-func serve(t *testing.T, cfg edged.Config, file string) (*tls.Config, *x509.Certificate) {
+// startServing begins to serve with a certificate that is asked for at an API that does not answer, or with a file.
+func startServing(t *testing.T, cfg edged.Config, file string) (*tls.Config, *x509.Certificate) {
 	t.Helper()
 	kube, err := kubernetes.NewForConfig(&rest.Config{Host: "127.0.0.1:1"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	config, local, err := edged.Serve(t.Context(), cfg, file, kube, zaptest.NewLogger(t))
+	config, local, err := edged.ServeCert(t.Context(), cfg, file, kube, zaptest.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}

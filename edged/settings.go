@@ -27,14 +27,14 @@ const (
 	inMemory = "in memory"
 )
 
-// powers is what this process may do, as far as it changes the settings.
-type powers struct {
-	resources bool  // CAP_SYS_RESOURCE: to make itself less likely to be killed, to open more files than its limit
-	openFiles int64 // the hard limit of open files
+// capabilities is what this process may do, as far as it changes the settings.
+type capabilities struct {
+	sysResource bool  // CAP_SYS_RESOURCE: to make itself less likely to be killed, to open more files than its limit
+	openFiles   int64 // the hard limit of open files
 }
 
-// settings is what Config means as a KubeletConfiguration, before defaults. It is a pure function.
-func settings(cfg Config, may powers) (map[string]any, error) {
+// buildSettings is what Config means as a KubeletConfiguration, before defaults. It is a pure function.
+func buildSettings(cfg Config, may capabilities) (map[string]any, error) {
 	own := map[string]any{
 		"apiVersion":               "kubelet.config.k8s.io/v1beta1",
 		"kind":                     "KubeletConfiguration",
@@ -50,22 +50,22 @@ func settings(cfg Config, may powers) (map[string]any, error) {
 		"enableProfilingHandler":   false,
 		"tlsMinVersion":            "VersionTLS13",
 	}
-	if may.resources && !cfg.Hollow {
+	if may.sysResource && !cfg.Hollow {
 		own["oomScoreAdj"] = oomScoreAdj
 	}
-	if !may.resources {
-		set(own, "maxOpenFiles", may.openFiles)
+	if !may.sysResource {
+		setNonZero(own, "maxOpenFiles", may.openFiles)
 	}
-	set(own, "address", cfg.Address)
-	set(own, "port", cfg.Port)
-	set(own, "maxPods", cfg.MaxPods)
-	set(own, "staticPodPath", cfg.StaticPodPath)
-	set(own, "cgroupDriver", cfg.CgroupDriver)
-	set(own, "cgroupRoot", cfg.CgroupRoot)
-	set(own, "tlsCertFile", cfg.CertFile)
-	set(own, "tlsPrivateKeyFile", cfg.KeyFile)
+	setNonZero(own, "address", cfg.Address)
+	setNonZero(own, "port", cfg.Port)
+	setNonZero(own, "maxPods", cfg.MaxPods)
+	setNonZero(own, "staticPodPath", cfg.StaticPodPath)
+	setNonZero(own, "cgroupDriver", cfg.CgroupDriver)
+	setNonZero(own, "cgroupRoot", cfg.CgroupRoot)
+	setNonZero(own, "tlsCertFile", cfg.CertFile)
+	setNonZero(own, "tlsPrivateKeyFile", cfg.KeyFile)
 	own["serverTLSBootstrap"] = cfg.CertFile == "" // see serving
-	set(own, "clusterDomain", cfg.ClusterDomain)
+	setNonZero(own, "clusterDomain", cfg.ClusterDomain)
 	if len(cfg.Taints) > 0 {
 		own["registerWithTaints"] = cfg.Taints
 	}
@@ -92,7 +92,7 @@ func settings(cfg Config, may powers) (map[string]any, error) {
 	if err := yaml.Unmarshal(cfg.DropIn, &dropIn); err != nil {
 		return nil, fmt.Errorf("read drop-in: %w", err)
 	}
-	return merge(own, dropIn), nil
+	return mergePatch(own, dropIn), nil
 }
 
 func orDefault(value, otherwise string) string {
@@ -102,16 +102,16 @@ func orDefault(value, otherwise string) string {
 	return value
 }
 
-// set leaves zero values to the kubelet's defaults.
-func set[T comparable](m map[string]any, key string, value T) {
+// setNonZero leaves zero values to the kubelet's defaults.
+func setNonZero[T comparable](m map[string]any, key string, value T) {
 	var zero T
 	if value != zero {
 		m[key] = value
 	}
 }
 
-// merge is a JSON merge patch (RFC 7386): maps are merged, null deletes, all else replaces.
-func merge(base, patch map[string]any) map[string]any {
+// mergePatch is a JSON merge patch (RFC 7386): maps are merged, null deletes, all else replaces.
+func mergePatch(base, patch map[string]any) map[string]any {
 	out := maps.Clone(base)
 	for key, value := range patch {
 		deeper, isMap := value.(map[string]any)
@@ -120,7 +120,7 @@ func merge(base, patch map[string]any) map[string]any {
 		case value == nil:
 			delete(out, key)
 		case isMap && wasMap:
-			out[key] = merge(below, deeper)
+			out[key] = mergePatch(below, deeper)
 		default:
 			out[key] = value
 		}
@@ -129,8 +129,8 @@ func merge(base, patch map[string]any) map[string]any {
 }
 
 // kubeletServer turns settings into upstream's own options, with upstream's defaults.
-func kubeletServer(ctx context.Context, cfg Config, may powers) (*options.KubeletServer, error) {
-	wanted, err := settings(cfg, may)
+func kubeletServer(ctx context.Context, cfg Config, may capabilities) (*options.KubeletServer, error) {
+	wanted, err := buildSettings(cfg, may)
 	if err != nil {
 		return nil, err
 	}

@@ -64,7 +64,7 @@ func TestSettings(t *testing.T) {
 	}
 }
 
-func TestFaultyConfigurations(t *testing.T) {
+func TestConfig_RejectsFaults(t *testing.T) {
 	for name, tt := range map[string]struct {
 		change func(*edged.Config)
 		want   string
@@ -89,7 +89,7 @@ func TestFaultyConfigurations(t *testing.T) {
 	}
 }
 
-func TestGateEndsEverything(t *testing.T) {
+func TestConnGate_EndsAllConnections(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).Flush()
 		if r.URL.Path == "/watch" {
@@ -135,7 +135,7 @@ func TestGateEndsEverything(t *testing.T) {
 	}
 }
 
-func TestMachine(t *testing.T) {
+func TestHollowMachine(t *testing.T) {
 	m := edged.MachineOf(t.TempDir())
 	info, err := m.MachineInfo(klog.Background())
 	if err != nil || info.NumCores == 0 || info.MemoryCapacity == 0 || info.BootID == "" {

@@ -45,7 +45,7 @@ type Config struct {
 	// CAFile holds the CAs that sign the hub's certificates. It is read again for each dial, so that they can change without
 	// a restart; while it is missing the hub is not dialled. "" is only for loopback.
 	CAFile string
-	// Credential is who the node is: it answers the hub's nonce with what identity.Show makes of it. It is called for each
+	// Credential is who the node is: it answers the hub's nonce with what identity.EncodeCredential makes of it. It is called for each
 	// connection, by any goroutine. nil is for hubs that ask nobody.
 	Credential func(nonce []byte) ([]byte, error)
 	// Proxy finds the HTTP proxy, http:// or https://, that leads to a hub; nil, or a nil URL, is none.
@@ -132,7 +132,7 @@ func validateHub(text string, secure bool) error {
 			return errors.New("needs caFile")
 		}
 	case "nats-leaf", "nats", "ws":
-		if !loopback(u.Hostname()) {
+		if !isLoopback(u.Hostname()) {
 			return errors.New("only tls and wss may leave the machine")
 		}
 	default:
@@ -141,7 +141,7 @@ func validateHub(text string, secure bool) error {
 	return nil
 }
 
-func loopback(host string) bool {
+func isLoopback(host string) bool {
 	if host == "localhost" {
 		return true
 	}

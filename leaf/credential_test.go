@@ -17,8 +17,8 @@ import (
 	"github.com/frond-edge/frond/leaf/leaftest"
 )
 
-// shown is a credential of a key that was just made.
-func shown(t *testing.T, node string) (public string, credential func([]byte) ([]byte, error)) {
+// newCredential is a credential of a key that was just made.
+func newCredential(t *testing.T, node string) (public string, credential func([]byte) ([]byte, error)) {
 	t.Helper()
 	key, err := nkeys.CreateUser()
 	must(t, err)
@@ -29,7 +29,7 @@ func shown(t *testing.T, node string) (public string, credential func([]byte) ([
 		if err != nil {
 			return nil, err
 		}
-		return identity.Show(identity.Credential{Node: node, Key: public}, signature)
+		return identity.EncodeCredential(identity.Credential{Node: node, Key: public}, signature)
 	}
 }
 
@@ -40,28 +40,28 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// doorFor lets one key in at a time, and writes its CA to a file.
-func doorFor(t *testing.T) (door *leaftest.Door, caFile string, admitted *atomic.Pointer[string], cert *atomic.Pointer[tls.Certificate], ca *leaftest.CA) {
+// startAuthHub lets one key in at a time, and writes its CA to a file.
+func startAuthHub(t *testing.T) (door *leaftest.AuthHub, caFile string, admitted *atomic.Pointer[string], cert *atomic.Pointer[tls.Certificate], ca *leaftest.CA) {
 	t.Helper()
 	ca = leaftest.NewCA(t)
 	caFile = filepath.Join(t.TempDir(), "ca.crt")
 	must(t, os.WriteFile(caFile, ca.PEM(), 0o600))
 	admitted, cert = &atomic.Pointer[string]{}, &atomic.Pointer[tls.Certificate]{}
-	serving := ca.Serving(time.Now().Add(-time.Hour), time.Now().Add(time.Hour))
+	serving := ca.ServingCert(time.Now().Add(-time.Hour), time.Now().Add(time.Hour))
 	cert.Store(&serving)
-	door = leaftest.NewDoor(t, func() tls.Certificate { return *cert.Load() }, func(c identity.Credential) *leaftest.Pass {
+	door = leaftest.NewAuthHub(t, func() tls.Certificate { return *cert.Load() }, func(c identity.Credential) *leaftest.Admission {
 		if key := admitted.Load(); key == nil || c.Key != *key {
 			return nil
 		}
-		return &leaftest.Pass{Account: leaftest.Cell, Publish: []string{"out.>"}, Subscribe: []string{"in.>"}}
+		return &leaftest.Admission{Account: leaftest.CellAccount, Publish: []string{"out.>"}, Subscribe: []string{"in.>"}}
 	})
 	return door, caFile, admitted, cert, ca
 }
 
 // The credential is asked for with each connection: a renewed key needs no restart. One that is not let in is told apart.
-func TestACredentialIsReadForEachConnection(t *testing.T) {
-	door, caFile, admitted, _, _ := doorFor(t)
-	first, sign := shown(t, "edge-1")
+func TestServer_CredentialIsReadForEachConnection(t *testing.T) {
+	door, caFile, admitted, _, _ := startAuthHub(t)
+	first, sign := newCredential(t, "edge-1")
 	var now atomic.Pointer[func([]byte) ([]byte, error)]
 	now.Store(&sign)
 	l := leaftest.StartLeaf(t, leaf.Config{
@@ -74,23 +74,23 @@ func TestACredentialIsReadForEachConnection(t *testing.T) {
 	if err := l.Problem(); err != nil {
 		t.Errorf("a problem with the link up: %v", err)
 	}
-	second, another := shown(t, "edge-1")
+	second, another := newCredential(t, "edge-1")
 	admitted.Store(&second)
-	door.Kick()
+	door.CloseLinks()
 	waitFor(t, "the old key is refused", func() bool { return errors.Is(l.Problem(), leaf.ErrRefused) })
 	now.Store(&another)
 	l.WaitLink(true)
 }
 
 // The hub changes its CA: the gateway, which has both for a while, then the new one alone, never restarts.
-func TestTheCAFileIsReadForEachDial(t *testing.T) {
-	door, caFile, admitted, cert, old := doorFor(t)
-	key, sign := shown(t, "edge-1")
+func TestServer_CAFileIsReadForEachDial(t *testing.T) {
+	door, caFile, admitted, cert, old := startAuthHub(t)
+	key, sign := newCredential(t, "edge-1")
 	admitted.Store(&key)
 	l := leaftest.StartLeaf(t, leaf.Config{Hub: []string{"tls://" + door.Addr()}, CAFile: caFile, Credential: sign})
 	l.WaitLink(true)
 	next := leaftest.NewCA(t)
-	serving := next.Serving(time.Now().Add(-time.Hour), time.Now().Add(time.Hour))
+	serving := next.ServingCert(time.Now().Add(-time.Hour), time.Now().Add(time.Hour))
 	cert.Store(&serving)
 	l.Redial()
 	waitFor(t, "a hub of an unknown CA is not trusted", func() bool { return l.Problem() != nil && !l.Link().Up })
@@ -102,12 +102,12 @@ func TestTheCAFileIsReadForEachDial(t *testing.T) {
 }
 
 // One port that speaks TLS or HTTP is enough: WebSocket, and a proxy that knows CONNECT and a password.
-func TestThroughAProxyAndWebSocket(t *testing.T) {
-	door, caFile, admitted, _, _ := doorFor(t)
+func TestServer_LinksThroughProxyAndWebSocket(t *testing.T) {
+	door, caFile, admitted, _, _ := startAuthHub(t)
 	for name, hub := range map[string]string{"tls": "tls://" + door.Addr(), "wss": "wss://" + door.WebSocketAddr()} {
 		for _, proxied := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {
-				key, sign := shown(t, "edge-1")
+				key, sign := newCredential(t, "edge-1")
 				admitted.Store(&key)
 				cfg := leaf.Config{Hub: []string{hub}, CAFile: caFile, Credential: sign}
 				proxy := leaftest.NewHTTPProxy(t)
@@ -119,7 +119,7 @@ func TestThroughAProxyAndWebSocket(t *testing.T) {
 				if n := proxy.Tunnels.Load(); (n > 0) != proxied {
 					t.Errorf("%d tunnels, proxied %t", n, proxied)
 				}
-				sub, err := door.Client(leaftest.Cell).SubscribeSync("out.hello")
+				sub, err := door.Client(leaftest.CellAccount).SubscribeSync("out.hello")
 				must(t, err)
 				nc := l.Client()
 				waitFor(t, "a message crosses", func() bool {
@@ -134,12 +134,12 @@ func TestThroughAProxyAndWebSocket(t *testing.T) {
 }
 
 // A gateway whose clock is wrong judges the hub by the time that it is told.
-func TestTheHubIsJudgedByTheGivenTime(t *testing.T) {
-	door, caFile, admitted, cert, ca := doorFor(t)
+func TestServer_HubCertificateIsCheckedAtConfigTime(t *testing.T) {
+	door, caFile, admitted, cert, ca := startAuthHub(t)
 	then := time.Now().AddDate(10, 0, 0)
-	serving := ca.Serving(then.Add(-time.Hour), then.Add(time.Hour))
+	serving := ca.ServingCert(then.Add(-time.Hour), then.Add(time.Hour))
 	cert.Store(&serving)
-	key, sign := shown(t, "edge-1")
+	key, sign := newCredential(t, "edge-1")
 	admitted.Store(&key)
 	var ahead atomic.Bool
 	l := leaftest.StartLeaf(t, leaf.Config{

@@ -15,19 +15,19 @@ import (
 )
 
 const (
-	// spaceTick is how often the free space is looked at: one system call.
-	spaceTick = time.Second
+	// diskCheckInterval is how often the free space is looked at: one system call.
+	diskCheckInterval = time.Second
 	// reserveFile takes the space that is kept for control state.
 	reserveFile = "reserve"
 	// With less than the reserve free the disk is low; with less than this part of it the reserve gives way: far more than the store
 	// writes in a second.
-	floorShare = 4
-	// leastFloor is what a server needs free to be worth a start.
-	leastFloor = 1 << 20
+	reserveFloorDivisor = 4
+	// minReserveFloor is what a server needs free to be worth a start.
+	minReserveFloor = 1 << 20
 )
 
-// Space is what is known of the disk of the store.
-type Space struct {
+// DiskSpace is what is known of the disk of the store.
+type DiskSpace struct {
 	// Free is what everybody may still write, in bytes.
 	Free int64
 	// Reserve is what is kept for control state beside that; less than configured after it had to give way.
@@ -39,7 +39,7 @@ type Space struct {
 }
 
 // String tells it in a few words.
-func (s Space) String() string {
+func (s DiskSpace) String() string {
 	const mib = 1 << 20
 	text := fmt.Sprintf("%d MiB free, %d MiB in reserve", s.Free/mib, s.Reserve/mib)
 	switch {
@@ -52,36 +52,36 @@ func (s Space) String() string {
 	}
 }
 
-// Space returns what was found at the last look, at most a second ago.
-func (s *Server) Space() Space {
+// DiskSpace returns what was found at the last look, at most a second ago.
+func (s *Server) DiskSpace() DiskSpace {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.space
+	return s.diskSpace
 }
 
-// errFull ends one life of the nats-server: it met a full disk and there is space now. Its file stores refuse all writes
+// errDiskFull ends one life of the nats-server: it met a full disk and there is space now. Its file stores refuse all writes
 // after one that failed, until they are opened again.
-var errFull = errors.New("JetStream met a full disk")
+var errDiskFull = errors.New("JetStream met a full disk")
 
-// watchSpace keeps the reserve and ends with errFull when the server has to be started anew. A server that was broken from its start,
+// watchDisk keeps the reserve and ends with errDiskFull when the server has to be started anew. A server that was broken from its start,
 // by a damaged file perhaps (born), is given another one only after the disk was low and is no longer.
-func (s *Server) watchSpace(ctx context.Context, ns *server.Server, born bool) error {
-	tick := time.NewTicker(spaceTick)
+func (s *Server) watchDisk(ctx context.Context, ns *server.Server, born bool) error {
+	tick := time.NewTicker(diskCheckInterval)
 	defer tick.Stop()
 	low, before := false, false
 	for {
-		space, err := s.lookAtDisk()
+		space, err := s.checkDisk()
 		if err != nil {
 			s.log.Warn("free space unknown", zap.Error(err))
 		} else {
 			low = low || space.Low
 			// Twice in a row: while a stream is made or deleted it looks broken for a moment.
-			now := broken(ns)
+			now := isUnhealthy(ns)
 			space.Failed = now && before && (!born || low)
 			before = now
-			s.setSpace(space)
-			if space.Failed && space.Free >= s.floor() && (!born || !space.Low) {
-				return errFull
+			s.setDiskSpace(space)
+			if space.Failed && space.Free >= s.reserveFloor() && (!born || !space.Low) {
+				return errDiskFull
 			}
 		}
 		select {
@@ -92,19 +92,19 @@ func (s *Server) watchSpace(ctx context.Context, ns *server.Server, born bool) e
 	}
 }
 
-// broken tells whether JetStream is off or something of it refuses writes.
-func broken(ns *server.Server) bool {
+// isUnhealthy tells whether JetStream is off or something of it refuses writes.
+func isUnhealthy(ns *server.Server) bool {
 	return !ns.JetStreamEnabled() || ns.Healthz(nil).Error != ""
 }
 
-func (s *Server) low() int64   { return s.cfg.Reserve }
-func (s *Server) floor() int64 { return max(s.cfg.Reserve/floorShare, leastFloor) }
+func (s *Server) lowThreshold() int64 { return s.cfg.Reserve }
+func (s *Server) reserveFloor() int64 { return max(s.cfg.Reserve/reserveFloorDivisor, minReserveFloor) }
 
-// lookAtDisk measures the free space, and lets the reserve give way or grow again.
-func (s *Server) lookAtDisk() (Space, error) {
+// checkDisk measures the free space, and lets the reserve give way or grow again.
+func (s *Server) checkDisk() (DiskSpace, error) {
 	free, err := freeBytes(s.cfg.Dir)
 	if err != nil {
-		return Space{}, err
+		return DiskSpace{}, err
 	}
 	path := filepath.Join(s.cfg.Dir, reserveFile)
 	held := int64(0)
@@ -113,21 +113,21 @@ func (s *Server) lookAtDisk() (Space, error) {
 	}
 	want := held
 	switch {
-	case free < s.floor():
-		want = max(0, held-(2*s.floor()-free))
-	case held < s.cfg.Reserve && free > s.low()+s.cfg.Reserve-held:
+	case free < s.reserveFloor():
+		want = max(0, held-(2*s.reserveFloor()-free))
+	case held < s.cfg.Reserve && free > s.lowThreshold()+s.cfg.Reserve-held:
 		want = s.cfg.Reserve
 	}
 	if want != held {
 		if err := resizeReserve(path, want); err != nil {
-			return Space{}, fmt.Errorf("reserve: %w", err)
+			return DiskSpace{}, fmt.Errorf("reserve: %w", err)
 		}
 		s.log.Info("reserve changed", zap.Int64("from", held), zap.Int64("to", want), zap.Int64("free", free))
 		if free, err = freeBytes(s.cfg.Dir); err != nil {
-			return Space{}, err
+			return DiskSpace{}, err
 		}
 	}
-	return Space{Free: free, Reserve: want, Low: free < s.low() || want < s.cfg.Reserve}, nil
+	return DiskSpace{Free: free, Reserve: want, Low: free < s.lowThreshold() || want < s.cfg.Reserve}, nil
 }
 
 func freeBytes(dir string) (int64, error) {
@@ -154,7 +154,7 @@ func resizeReserve(path string, size int64) (err error) {
 	}
 	err = unix.Fallocate(int(f.Fd()), 0, 0, size)
 	if errors.Is(err, unix.EOPNOTSUPP) {
-		_, err = io.Copy(io.NewOffsetWriter(f, info.Size()), io.LimitReader(zeros{}, size-info.Size()))
+		_, err = io.Copy(io.NewOffsetWriter(f, info.Size()), io.LimitReader(zeroReader{}, size-info.Size()))
 	}
 	if err != nil {
 		return errors.Join(err, f.Truncate(info.Size()))
@@ -162,20 +162,20 @@ func resizeReserve(path string, size int64) (err error) {
 	return nil
 }
 
-// zeros is an endless file of them.
-type zeros struct{}
+// zeroReader is an endless file of them.
+type zeroReader struct{}
 
-func (zeros) Read(p []byte) (int, error) {
+func (zeroReader) Read(p []byte) (int, error) {
 	clear(p)
 	return len(p), nil
 }
 
-func (s *Server) setSpace(space Space) {
+func (s *Server) setDiskSpace(space DiskSpace) {
 	s.metrics.free.Set(float64(space.Free))
 	s.metrics.reserve.Set(float64(space.Reserve))
 	s.mu.Lock()
-	last := s.space
-	s.space = space
+	last := s.diskSpace
+	s.diskSpace = space
 	s.mu.Unlock()
 	if last.Low == space.Low && last.Failed == space.Failed {
 		return

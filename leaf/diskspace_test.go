@@ -18,8 +18,8 @@ import (
 
 const mib = 1 << 20
 
-// smallDisk mounts a file system of some MiB.
-func smallDisk(t *testing.T, size int) string {
+// mountSmallDisk mounts a file system of some MiB.
+func mountSmallDisk(t *testing.T, size int) string {
 	t.Helper()
 	dir := t.TempDir()
 	if err := unix.Mount("frond-test", dir, "tmpfs", 0, fmt.Sprintf("size=%dm", size)); err != nil {
@@ -33,8 +33,8 @@ func smallDisk(t *testing.T, size int) string {
 	return dir
 }
 
-// fill takes all space of a disk, as a program that writes for ever does, and returns the file to remove.
-func fill(t *testing.T, dir string) string {
+// fillDisk takes all space of a disk, as a program that writes for ever does, and returns the file to remove.
+func fillDisk(t *testing.T, dir string) string {
 	t.Helper()
 	path := filepath.Join(dir, "somebody-elses")
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
@@ -54,20 +54,20 @@ func fill(t *testing.T, dir string) string {
 	return path
 }
 
-func spaceBecomes(t *testing.T, l *leaftest.Leaf, what string, holds func(leaf.Space) bool) {
+func waitForSpace(t *testing.T, l *leaftest.Leaf, what string, holds func(leaf.DiskSpace) bool) {
 	t.Helper()
 	deadline := time.After(time.Minute)
-	for !holds(l.Space()) {
+	for !holds(l.DiskSpace()) {
 		select {
 		case <-deadline:
-			t.Fatalf("never %s: %+v", what, l.Space())
+			t.Fatalf("never %s: %+v", what, l.DiskSpace())
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
 }
 
-// put writes until it works; each try has to come back in time.
-func put(t *testing.T, kv jetstream.KeyValue, key string) {
+// putUntilStored writes until it works; each try has to come back in time.
+func putUntilStored(t *testing.T, kv jetstream.KeyValue, key string) {
 	t.Helper()
 	deadline := time.Now().Add(time.Minute)
 	for {
@@ -86,8 +86,8 @@ func put(t *testing.T, kv jetstream.KeyValue, key string) {
 
 // Another program takes the whole disk: the reserve gives way and control state is written on. When the other is gone the
 // reserve is made again. The same connection serves throughout.
-func TestFullDisk(t *testing.T) {
-	dir := smallDisk(t, 48)
+func TestDiskSpace_ReserveGivesWayWhenFull(t *testing.T) {
+	dir := mountSmallDisk(t, 48)
 	l := leaftest.StartLeaf(t, leaf.Config{Dir: filepath.Join(dir, "nats"), Reserve: 8 * mib})
 	js, err := jetstream.New(l.Client())
 	if err != nil {
@@ -97,17 +97,17 @@ func TestFullDisk(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	spaceBecomes(t, l, "in order", func(s leaf.Space) bool { return s.Reserve == 8*mib && !s.Low })
-	put(t, kv, "before")
+	waitForSpace(t, l, "in order", func(s leaf.DiskSpace) bool { return s.Reserve == 8*mib && !s.Low })
+	putUntilStored(t, kv, "before")
 	for round := range 2 {
-		other := fill(t, dir)
-		put(t, kv, fmt.Sprint("full-", round))
-		spaceBecomes(t, l, "low", func(s leaf.Space) bool { return s.Low && s.Reserve < 8*mib && s.Free > 0 })
+		other := fillDisk(t, dir)
+		putUntilStored(t, kv, fmt.Sprint("full-", round))
+		waitForSpace(t, l, "low", func(s leaf.DiskSpace) bool { return s.Low && s.Reserve < 8*mib && s.Free > 0 })
 		if err := os.Remove(other); err != nil {
 			t.Fatal(err)
 		}
-		spaceBecomes(t, l, "in order again", func(s leaf.Space) bool { return s.Reserve == 8*mib && !s.Low && !s.Failed })
-		put(t, kv, fmt.Sprint("after-", round))
+		waitForSpace(t, l, "in order again", func(s leaf.DiskSpace) bool { return s.Reserve == 8*mib && !s.Low && !s.Failed })
+		putUntilStored(t, kv, fmt.Sprint("after-", round))
 	}
 	for _, key := range []string{"before", "full-0", "after-0", "full-1", "after-1"} {
 		if _, err := kv.Get(t.Context(), key); err != nil {
@@ -117,8 +117,8 @@ func TestFullDisk(t *testing.T) {
 }
 
 // Even the reserve is eaten: nothing can be written, reading goes on, and with the space all comes back without a restart of the process.
-func TestFullDiskWithoutReserve(t *testing.T) {
-	dir := smallDisk(t, 24)
+func TestDiskSpace_RecoversWithoutReserve(t *testing.T) {
+	dir := mountSmallDisk(t, 24)
 	l := leaftest.StartLeaf(t, leaf.Config{Dir: filepath.Join(dir, "nats")})
 	js, err := jetstream.New(l.Client())
 	if err != nil {
@@ -128,8 +128,8 @@ func TestFullDiskWithoutReserve(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	put(t, kv, "before")
-	other := fill(t, dir)
+	putUntilStored(t, kv, "before")
+	other := fillDisk(t, dir)
 	for i := range 200 { // until a write fails: the last block has room
 		if _, err = kv.Put(t.Context(), fmt.Sprint("k", i), make([]byte, 100_000)); err != nil {
 			break
@@ -139,28 +139,28 @@ func TestFullDiskWithoutReserve(t *testing.T) {
 		t.Fatal("the disk is not full")
 	}
 	t.Logf("on a full disk: %v", err)
-	spaceBecomes(t, l, "failed", func(s leaf.Space) bool { return s.Failed })
+	waitForSpace(t, l, "failed", func(s leaf.DiskSpace) bool { return s.Failed })
 	if _, err := kv.Get(t.Context(), "before"); err != nil {
 		t.Errorf("read on a full disk: %v", err)
 	}
 	if err := os.Remove(other); err != nil {
 		t.Fatal(err)
 	}
-	put(t, kv, "after")
+	putUntilStored(t, kv, "after")
 	if _, err := kv.Get(t.Context(), "before"); err != nil {
 		t.Errorf("read afterwards: %v", err)
 	}
-	spaceBecomes(t, l, "in order", func(s leaf.Space) bool { return !s.Failed })
+	waitForSpace(t, l, "in order", func(s leaf.DiskSpace) bool { return !s.Failed })
 }
 
 // A gateway that boots with a full disk lives from the reserve.
-func TestStartOnAFullDisk(t *testing.T) {
-	dir := smallDisk(t, 48)
+func TestDiskSpace_StartOnFullDisk(t *testing.T) {
+	dir := mountSmallDisk(t, 48)
 	cfg := leaf.Config{Dir: filepath.Join(dir, "nats"), Reserve: 8 * mib}
 	l := leaftest.StartLeaf(t, cfg)
-	spaceBecomes(t, l, "in order", func(s leaf.Space) bool { return s.Reserve == 8*mib })
+	waitForSpace(t, l, "in order", func(s leaf.DiskSpace) bool { return s.Reserve == 8*mib })
 	l.Stop()
-	fill(t, dir)
+	fillDisk(t, dir)
 	l = leaftest.StartLeaf(t, cfg)
 	js, err := jetstream.New(l.Client())
 	if err != nil {
@@ -170,8 +170,8 @@ func TestStartOnAFullDisk(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	put(t, kv, "key")
-	if space := l.Space(); !space.Low || space.Failed {
+	putUntilStored(t, kv, "key")
+	if space := l.DiskSpace(); !space.Low || space.Failed {
 		t.Errorf("space %+v, want low", space)
 	}
 }

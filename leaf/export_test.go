@@ -5,30 +5,30 @@ import "time"
 // Options shows the pure functions to the golden test: the server's options, and those of its link's second turn.
 func Options(cfg Config) (any, any, error) {
 	cfg = cfg.withDefaults()
-	r, err := remote(cfg, 1)
-	return options(cfg), r, err
+	r, err := remoteOptions(cfg, 1)
+	return serverOptions(cfg), r, err
 }
 
 // RedialTimes runs the redial plan through outages. Positive steps are outages, negative ones links; it returns the pauses
 // between the dials of each outage.
 func RedialTimes(jitter float64, steps ...time.Duration) [][]time.Duration {
-	p := redialPlan{min: 2 * time.Second, max: 15 * time.Second, jitter: func() float64 { return jitter }}
+	p := redialBackoff{min: 2 * time.Second, max: 15 * time.Second, jitter: func() float64 { return jitter }}
 	now := time.Unix(0, 0)
 	var all [][]time.Duration
 	for _, d := range steps {
 		if d < 0 {
-			p.up(now)
+			p.endOutage(now)
 			now = now.Add(-d)
 			continue
 		}
 		end, last := now.Add(d), now
-		p.down(now)
+		p.startOutage(now)
 		var pauses []time.Duration
 		for ; now.Before(end); now = now.Add(100 * time.Millisecond) {
 			if p.due(now) {
 				pauses = append(pauses, now.Sub(last))
 				last = now
-				p.dialled(now)
+				p.scheduleNext(now)
 			}
 		}
 		all = append(all, pauses)

@@ -11,18 +11,18 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// tick is how often the supervisor looks for the link. nats-server has no event for a link that it dialled; a look
+// linkPollInterval is how often the supervisor looks for the link. nats-server has no event for a link that it dialled; a look
 // takes a lock and a length.
-const tick = 100 * time.Millisecond
+const linkPollInterval = 100 * time.Millisecond
 
-// outageShare: a link that has been away for t is dialled again after t/outageShare. It is then found at most a quarter
+// outageDivisor: a link that has been away for t is dialled again after t/outageDivisor. It is then found at most a quarter
 // later than it could be, and long outages cost the hub few dials.
-const outageShare = 4
+const outageDivisor = 4
 
-// forgiven is how much outage a link makes up for, in times of its own length: one that was soon lost does not shorten the
+// outageCredit is how much outage a link makes up for, in times of its own length: one that was soon lost does not shorten the
 // pauses much, so a hub that accepts and drops us is not dialled every second; one that worked does, so that hub servers that
 // are restarted one after the other do not cost more each time.
-const forgiven = 4
+const outageCredit = 4
 
 // LinkState is what is known of the link to the hub.
 type LinkState struct {
@@ -45,7 +45,7 @@ func (s *Server) Link() LinkState {
 func (s *Server) WatchLink() (LinkState, <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.link, s.change
+	return s.link, s.linkChanged
 }
 
 // ErrRefused says that the hub does not let this node in with what it shows.
@@ -75,7 +75,7 @@ func (s *Server) setProblem(text string) {
 // Redial gives up the link there is, if any, and dials at once.
 func (s *Server) Redial() {
 	select {
-	case s.again <- struct{}{}:
+	case s.redialRequests <- struct{}{}:
 	default:
 	}
 }
@@ -87,116 +87,116 @@ func (s *Server) setLink(l LinkState) {
 	if l.Up {
 		s.problem = nil
 	}
-	close(s.change)
-	s.change = make(chan struct{})
+	close(s.linkChanged)
+	s.linkChanged = make(chan struct{})
 }
 
-// remoteControl is what the supervisor can do to the server's link.
-type remoteControl interface {
+// hubLink is what the supervisor can do to the server's link.
+type hubLink interface {
 	// connection returns the id of the present link; 0 for none.
-	connection() uint64
+	connectionID() uint64
 	// received is how many messages came over a link; partly received ones do not count.
-	received(id uint64) int64
+	messagesReceived(id uint64) int64
 	// drop closes a link.
-	drop(id uint64)
+	closeLink(id uint64)
 	// redial ends whatever the server does about the remote, and the link there is, and dials at once.
-	redial() error
+	replaceRemote() error
 }
 
-// supervisor watches the link and dials again.
-type supervisor struct {
-	cfg     Config
-	remote  remoteControl
-	server  *Server
-	metrics *metrics
-	log     *zap.Logger
-	plan    redialPlan
-	state   LinkState
-	seen    uint64 // id of the connection at the last look
-	current uint64 // id of the connection that counts as the link
-	probing chan uint64
-	said    string // why the last dial was not even begun
+// linkSupervisor watches the link and dials again.
+type linkSupervisor struct {
+	cfg           Config
+	remote        hubLink
+	server        *Server
+	metrics       *linkMetrics
+	log           *zap.Logger
+	backoff       redialBackoff
+	state         LinkState
+	lastSeenID    uint64 // id of the connection at the last look
+	linkID        uint64 // id of the connection that counts as the link
+	probeTargets  chan uint64
+	lastDialError string // why the last dial was not even begun
 }
 
-func newSupervisor(cfg Config, r remoteControl, server *Server, m *metrics, log *zap.Logger) *supervisor {
-	return &supervisor{
+func newLinkSupervisor(cfg Config, r hubLink, server *Server, m *linkMetrics, log *zap.Logger) *linkSupervisor {
+	return &linkSupervisor{
 		cfg: cfg, remote: r, server: server, metrics: m, log: log.Named("link"),
-		plan: redialPlan{min: cfg.RedialMin, max: cfg.RedialMax, jitter: rand.Float64},
+		backoff: redialBackoff{min: cfg.RedialMin, max: cfg.RedialMax, jitter: rand.Float64},
 		// One place: only the newest link is worth a probe.
-		probing: make(chan uint64, 1),
+		probeTargets: make(chan uint64, 1),
 	}
 }
 
-func (s *supervisor) run(ctx context.Context) error {
+func (s *linkSupervisor) run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return s.watch(ctx) })
+	g.Go(func() error { return s.superviseLink(ctx) })
 	if s.cfg.Probe != nil {
-		g.Go(func() error { return s.probe(ctx) })
+		g.Go(func() error { return s.runProbes(ctx) })
 	}
 	return g.Wait()
 }
 
-func (s *supervisor) watch(ctx context.Context) error {
-	t := time.NewTicker(tick)
+func (s *linkSupervisor) superviseLink(ctx context.Context) error {
+	t := time.NewTicker(linkPollInterval)
 	defer t.Stop()
-	s.plan.down(time.Now())
-	s.dial(time.Now())
+	s.backoff.startOutage(time.Now())
+	s.dialHub(time.Now())
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-s.server.again:
-			s.dial(time.Now())
+		case <-s.server.redialRequests:
+			s.dialHub(time.Now())
 		case now := <-t.C:
-			s.look(now)
+			s.checkLink(now)
 		}
 	}
 }
 
-// look compares the server's links with what was announced, and dials when it is time.
-func (s *supervisor) look(now time.Time) {
-	id := s.remote.connection()
+// checkLink compares the server's links with what was announced, and dials when it is time.
+func (s *linkSupervisor) checkLink(now time.Time) {
+	id := s.remote.connectionID()
 	// A link counts when it has lived through two looks: a hub that refuses us closes it in between.
-	confirmed := id != 0 && id == s.seen
-	s.seen = id
+	confirmed := id != 0 && id == s.lastSeenID
+	s.lastSeenID = id
 	switch {
-	case s.current != 0 && id != s.current:
-		s.lost(now)
-	case s.current == 0 && confirmed:
-		s.gained(now, id)
+	case s.linkID != 0 && id != s.linkID:
+		s.handleLinkLost(now)
+	case s.linkID == 0 && confirmed:
+		s.handleLinkUp(now, id)
 	}
-	if id == 0 && s.plan.due(now) {
+	if id == 0 && s.backoff.due(now) {
 		s.metrics.redials.Inc()
-		s.dial(now)
+		s.dialHub(now)
 	}
 }
 
-// dial says once what keeps it from dialling.
-func (s *supervisor) dial(now time.Time) {
-	s.plan.dialled(now)
-	err := s.remote.redial()
+// dialHub says once what keeps it from dialling.
+func (s *linkSupervisor) dialHub(now time.Time) {
+	s.backoff.scheduleNext(now)
+	err := s.remote.replaceRemote()
 	switch {
 	case err == nil:
-		s.said = ""
-	case err.Error() != s.said:
-		s.said = err.Error()
-		s.server.setProblem(s.said)
+		s.lastDialError = ""
+	case err.Error() != s.lastDialError:
+		s.lastDialError = err.Error()
+		s.server.setProblem(s.lastDialError)
 		s.log.Warn("the hub cannot be dialled yet", zap.Error(err))
 	}
 }
 
-func (s *supervisor) lost(now time.Time) {
+func (s *linkSupervisor) handleLinkLost(now time.Time) {
 	s.log.Warn("link to the hub lost, dialling again", zap.Duration("up", now.Sub(s.state.Since)))
-	s.current = 0
-	s.plan.down(now)
+	s.linkID = 0
+	s.backoff.startOutage(now)
 	s.state = LinkState{Since: now, Reconnects: s.state.Reconnects}
 	s.metrics.up.Set(0)
 	s.server.setLink(s.state)
 }
 
-func (s *supervisor) gained(now time.Time, id uint64) {
-	s.plan.up(now)
-	s.current = id
+func (s *linkSupervisor) handleLinkUp(now time.Time, id uint64) {
+	s.backoff.endOutage(now)
+	s.linkID = id
 	n := s.state.Reconnects
 	if s.state.Since.IsZero() {
 		s.log.Info("link to the hub up")
@@ -209,28 +209,28 @@ func (s *supervisor) gained(now time.Time, id uint64) {
 	s.metrics.up.Set(1)
 	s.server.setLink(s.state)
 	select {
-	case <-s.probing:
+	case <-s.probeTargets:
 	default:
 	}
-	s.probing <- id // the only sender, and the place is empty
+	s.probeTargets <- id // the only sender, and the place is empty
 }
 
-// probe makes round trips over each link that comes up and drops the link when they fail for too long and nothing else
+// runProbes makes round trips over each link that comes up and drops the link when they fail for too long and nothing else
 // comes either: an answer may be late because it stands behind something large. That what is sent does not arrive, the
 // server's own pings find.
-func (s *supervisor) probe(ctx context.Context) error {
+func (s *linkSupervisor) runProbes(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case id := <-s.probing:
+		case id := <-s.probeTargets:
 			s.probeLink(ctx, id)
 		}
 	}
 }
 
-func (s *supervisor) probeLink(ctx context.Context, id uint64) {
-	good, came := time.Now(), s.remote.received(id)
+func (s *linkSupervisor) probeLink(ctx context.Context, id uint64) {
+	good, came := time.Now(), s.remote.messagesReceived(id)
 	t := time.NewTicker(s.cfg.ProbeInterval)
 	defer t.Stop()
 	for {
@@ -239,11 +239,11 @@ func (s *supervisor) probeLink(ctx context.Context, id uint64) {
 		if left <= 0 {
 			s.log.Warn("link answers no probe, dropping it", zap.Duration("silent", time.Since(good)))
 			s.metrics.dropped.Inc()
-			s.remote.drop(id)
+			s.remote.closeLink(id)
 			return
 		}
 		err := s.probeOnce(ctx, min(left, s.cfg.ProbeInterval))
-		if now := s.remote.received(id); err == nil || now != came {
+		if now := s.remote.messagesReceived(id); err == nil || now != came {
 			good, came = time.Now(), now
 		}
 		select {
@@ -251,13 +251,13 @@ func (s *supervisor) probeLink(ctx context.Context, id uint64) {
 			return
 		case <-t.C:
 		}
-		if s.remote.connection() != id {
+		if s.remote.connectionID() != id {
 			return // the next link brings its own probe
 		}
 	}
 }
 
-func (s *supervisor) probeOnce(ctx context.Context, limit time.Duration) error {
+func (s *linkSupervisor) probeOnce(ctx context.Context, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	err := s.cfg.Probe(ctx)
@@ -267,37 +267,37 @@ func (s *supervisor) probeOnce(ctx context.Context, limit time.Duration) error {
 	return err
 }
 
-// redialPlan decides when to dial. It holds no clock.
-type redialPlan struct {
+// redialBackoff decides when to dial. It holds no clock.
+type redialBackoff struct {
 	min, max time.Duration
 	jitter   func() float64 // in [0,1)
 
-	outage time.Time // begin of the outage
-	linked time.Time // begin of the link; zero while there is none
-	next   time.Time // when to dial next
+	outageStart time.Time // begin of the outage
+	linkedSince time.Time // begin of the link; zero while there is none
+	nextDial    time.Time // when to dial next
 }
 
-// down begins an outage. What its links have not made up for of the ones before counts as its beginning.
-func (p *redialPlan) down(now time.Time) {
-	if p.linked.IsZero() {
-		p.outage = now
+// startOutage begins an outage. What its links have not made up for of the ones before counts as its beginning.
+func (p *redialBackoff) startOutage(now time.Time) {
+	if p.linkedSince.IsZero() {
+		p.outageStart = now
 	} else {
-		before := min(p.linked.Sub(p.outage), outageShare*p.max) // more makes no pause longer
-		p.outage = now.Add(-max(0, before-forgiven*now.Sub(p.linked)))
+		before := min(p.linkedSince.Sub(p.outageStart), outageDivisor*p.max) // more makes no pause longer
+		p.outageStart = now.Add(-max(0, before-outageCredit*now.Sub(p.linkedSince)))
 	}
-	p.linked = time.Time{}
-	p.dialled(now)
+	p.linkedSince = time.Time{}
+	p.scheduleNext(now)
 }
 
-// dialled sets the next dial after one at now.
-func (p *redialPlan) dialled(now time.Time) {
-	wait := float64(min(max(now.Sub(p.outage)/outageShare, p.min), p.max))
-	p.next = now.Add(time.Duration(wait * (0.6 + 0.4*p.jitter())))
+// scheduleNext sets the next dial after one at now.
+func (p *redialBackoff) scheduleNext(now time.Time) {
+	wait := float64(min(max(now.Sub(p.outageStart)/outageDivisor, p.min), p.max))
+	p.nextDial = now.Add(time.Duration(wait * (0.6 + 0.4*p.jitter())))
 }
 
-func (p *redialPlan) due(now time.Time) bool {
-	return p.linked.IsZero() && !now.Before(p.next)
+func (p *redialBackoff) due(now time.Time) bool {
+	return p.linkedSince.IsZero() && !now.Before(p.nextDial)
 }
 
-// up ends an outage.
-func (p *redialPlan) up(now time.Time) { p.linked = now }
+// endOutage ends an outage.
+func (p *redialBackoff) endOutage(now time.Time) { p.linkedSince = now }

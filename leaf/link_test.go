@@ -13,11 +13,11 @@ import (
 	"github.com/frond-edge/frond/leaf/leaftest"
 )
 
-// linked is a leaf linked to a hub through a proxy; "echo" is answered at the hub.
-func linked(t *testing.T, cfg leaf.Config) (*leaftest.Hub, *leaftest.Proxy, *leaftest.Leaf, *nats.Conn) {
+// startLinkedLeaf is a leaf linked to a hub through a proxy; "echo" is answered at the hub.
+func startLinkedLeaf(t *testing.T, cfg leaf.Config) (*leaftest.Hub, *leaftest.FaultProxy, *leaftest.Leaf, *nats.Conn) {
 	t.Helper()
 	hub := leaftest.NewHub(t)
-	proxy := leaftest.NewProxy(t, hub.Addr())
+	proxy := leaftest.NewFaultProxy(t, hub.Addr())
 	if _, err := hub.Conn().Subscribe("echo", func(m *nats.Msg) { _ = m.Respond(m.Data) }); err != nil {
 		t.Fatal(err)
 	}
@@ -29,8 +29,8 @@ func linked(t *testing.T, cfg leaf.Config) (*leaftest.Hub, *leaftest.Proxy, *lea
 	return hub, proxy, l, nc
 }
 
-func TestCutAndHeal(t *testing.T) {
-	_, proxy, l, nc := linked(t, leaf.Config{})
+func TestLink_CutAndHeal(t *testing.T) {
+	_, proxy, l, nc := startLinkedLeaf(t, leaf.Config{})
 	for range 3 {
 		before := l.Link()
 		proxy.Cut()
@@ -52,14 +52,14 @@ func TestCutAndHeal(t *testing.T) {
 	}
 }
 
-func TestSilenceFoundByPings(t *testing.T) {
+func TestLink_SilenceIsFoundByPings(t *testing.T) {
 	for name, directions := range map[string][]leaftest.Direction{
 		"both":     nil,
 		"to hub":   {leaftest.ToHub},
 		"from hub": {leaftest.FromHub},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, proxy, l, nc := linked(t, leaf.Config{})
+			_, proxy, l, nc := startLinkedLeaf(t, leaf.Config{})
 			begun := time.Now()
 			proxy.Silence(directions...)
 			l.WaitLink(false)
@@ -72,12 +72,12 @@ func TestSilenceFoundByPings(t *testing.T) {
 }
 
 // The promise with the times that a gateway has: found within 30 s. The hub stays silent, as after a lost NAT entry.
-func TestHalfOpenLinkFoundInTime(t *testing.T) {
+func TestLink_HalfOpenIsFoundInTime(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits for real pings")
 	}
 	t.Parallel()
-	_, proxy, l, nc := linked(t, leaf.Config{PingInterval: 5 * time.Second, RedialMin: 2 * time.Second, RedialMax: 15 * time.Second})
+	_, proxy, l, nc := startLinkedLeaf(t, leaf.Config{PingInterval: 5 * time.Second, RedialMin: 2 * time.Second, RedialMax: 15 * time.Second})
 	begun := time.Now()
 	proxy.Silence(leaftest.FromHub)
 	l.WaitLink(false)
@@ -92,10 +92,10 @@ func TestHalfOpenLinkFoundInTime(t *testing.T) {
 }
 
 // A hub that answers pings but nothing else is as bad as none.
-func TestWatchdogDropsLinkWithoutAnswers(t *testing.T) {
+func TestLink_ProbesDropLinkWithoutAnswers(t *testing.T) {
 	var broken atomic.Bool
 	var client atomic.Pointer[nats.Conn]
-	hub, _, l, nc := linked(t, leaf.Config{
+	hub, _, l, nc := startLinkedLeaf(t, leaf.Config{
 		ProbeInterval: 100 * time.Millisecond, ProbeTimeout: 3 * time.Second,
 		Probe: func(ctx context.Context) error {
 			if broken.Load() {
@@ -125,9 +125,9 @@ func TestWatchdogDropsLinkWithoutAnswers(t *testing.T) {
 }
 
 // What comes over a link is life, though the answers to probes do not come in time.
-func TestALinkThatIsBusyIsNotDropped(t *testing.T) {
+func TestLink_BusyLinkIsNotDropped(t *testing.T) {
 	answers := make(chan struct{})
-	hub, _, l, nc := linked(t, leaf.Config{
+	hub, _, l, nc := startLinkedLeaf(t, leaf.Config{
 		ProbeInterval: 50 * time.Millisecond, ProbeTimeout: 2 * time.Second,
 		Probe: func(ctx context.Context) error {
 			select {
@@ -156,8 +156,8 @@ func TestALinkThatIsBusyIsNotDropped(t *testing.T) {
 	close(answers)
 }
 
-func TestHubRestartAndLateHub(t *testing.T) {
-	hub, _, l, nc := linked(t, leaf.Config{})
+func TestLink_ComesBackAfterHubRestart(t *testing.T) {
+	hub, _, l, nc := startLinkedLeaf(t, leaf.Config{})
 	hub.Stop()
 	l.WaitLink(false)
 	hub.Start()
@@ -165,9 +165,9 @@ func TestHubRestartAndLateHub(t *testing.T) {
 	eventually(t, "round trip after the restart", func() error { return roundTrip(nc) })
 }
 
-func TestSecondHubURL(t *testing.T) {
+func TestLink_FailsOverToSecondHubURL(t *testing.T) {
 	hub := leaftest.NewHub(t)
-	dead, live := leaftest.NewProxy(t, hub.Addr()), leaftest.NewProxy(t, hub.Addr())
+	dead, live := leaftest.NewFaultProxy(t, hub.Addr()), leaftest.NewFaultProxy(t, hub.Addr())
 	dead.Silence()
 	l := leaftest.StartLeaf(t, leaf.Config{
 		Hub:         []string{leaftest.URL(dead.Addr()), leaftest.URL(live.Addr())},
@@ -181,8 +181,8 @@ func TestSecondHubURL(t *testing.T) {
 }
 
 // A wish for another link gives up the one there is.
-func TestRedialReplacesTheLink(t *testing.T) {
-	_, proxy, l, nc := linked(t, leaf.Config{})
+func TestLink_RedialReplacesTheLink(t *testing.T) {
+	_, proxy, l, nc := startLinkedLeaf(t, leaf.Config{})
 	before := l.Link()
 	l.Redial()
 	eventually(t, "another link", func() error {
@@ -198,9 +198,9 @@ func TestRedialReplacesTheLink(t *testing.T) {
 	l.WaitLink(true)
 }
 
-func TestRejectedLeafIsNotUp(t *testing.T) {
+func TestLink_RejectedLeafIsNotUp(t *testing.T) {
 	hub := leaftest.NewHub(t)
-	proxy := leaftest.NewProxy(t, hub.Addr())
+	proxy := leaftest.NewFaultProxy(t, hub.Addr())
 	proxy.Cut()
 	l := leaftest.StartLeaf(t, leaf.Config{Hub: []string{leaftest.URL(proxy.Addr())}})
 	if l.Link().Up {

@@ -6,29 +6,29 @@ import (
 	"go.uber.org/zap"
 )
 
-// logger bridges nats-server's log to zap. The server's notices tell of its normal life, so they are Debug; an operator
+// natsLogger bridges nats-server's log to zap. The server's notices tell of its normal life, so they are Debug; an operator
 // sees the link's changes from the supervisor. Only the fatal ones matter to the program: they end Start.
-type logger struct {
+type natsLogger struct {
 	log   *zap.Logger
 	fatal chan error // holds the first one
-	// failed is told of each error.
-	failed func(text string)
+	// onError is told of each error.
+	onError func(text string)
 }
 
-func (l *logger) Noticef(format string, v ...any) { l.log.Debug(fmt.Sprintf(format, v...)) }
-func (l *logger) Debugf(format string, v ...any)  { l.log.Debug(fmt.Sprintf(format, v...)) }
-func (l *logger) Tracef(format string, v ...any)  { l.log.Debug(fmt.Sprintf(format, v...)) }
-func (l *logger) Warnf(format string, v ...any)   { l.log.Warn(fmt.Sprintf(format, v...)) }
+func (l *natsLogger) Noticef(format string, v ...any) { l.log.Debug(fmt.Sprintf(format, v...)) }
+func (l *natsLogger) Debugf(format string, v ...any)  { l.log.Debug(fmt.Sprintf(format, v...)) }
+func (l *natsLogger) Tracef(format string, v ...any)  { l.log.Debug(fmt.Sprintf(format, v...)) }
+func (l *natsLogger) Warnf(format string, v ...any)   { l.log.Warn(fmt.Sprintf(format, v...)) }
 
 // Errorf is Warn: what the server could not do by itself, the supervisor or a client's error decides about.
-func (l *logger) Errorf(format string, v ...any) {
+func (l *natsLogger) Errorf(format string, v ...any) {
 	text := fmt.Sprintf(format, v...)
 	l.log.Warn(text)
-	l.failed(text)
+	l.onError(text)
 }
 
 // Fatalf does not end the process, as the server expects, but Start.
-func (l *logger) Fatalf(format string, v ...any) {
+func (l *natsLogger) Fatalf(format string, v ...any) {
 	select {
 	case l.fatal <- fmt.Errorf("nats-server: "+format, v...):
 	default:

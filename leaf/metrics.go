@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-type metrics struct {
+type linkMetrics struct {
 	up         prometheus.Gauge
 	reconnects prometheus.Counter
 	redials    prometheus.Counter
@@ -16,11 +16,11 @@ type metrics struct {
 	restarts   prometheus.Counter
 }
 
-func newMetrics(reg prometheus.Registerer) (*metrics, error) {
+func newMetrics(reg prometheus.Registerer) (*linkMetrics, error) {
 	opts := func(name, help string) prometheus.Opts {
 		return prometheus.Opts{Namespace: "frond", Subsystem: "link", Name: name, Help: help}
 	}
-	m := &metrics{
+	m := &linkMetrics{
 		up:         prometheus.NewGauge(prometheus.GaugeOpts(opts("up", "1 while the leaf is linked to the hub."))),
 		reconnects: prometheus.NewCounter(prometheus.CounterOpts(opts("reconnects_total", "Links made after the first one."))),
 		redials:    prometheus.NewCounter(prometheus.CounterOpts(opts("redials_total", "Dials ordered while there was no link."))),

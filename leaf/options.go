@@ -17,8 +17,8 @@ const (
 	ioThreads = 4
 )
 
-// options is the server's whole configuration, but for its link.
-func options(cfg Config) *server.Options {
+// serverOptions is the server's whole configuration, but for its link.
+func serverOptions(cfg Config) *server.Options {
 	o := &server.Options{
 		ServerName:             cfg.Node,
 		DontListen:             true,

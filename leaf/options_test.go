@@ -19,7 +19,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite golden files")
 
-func TestOptionsGolden(t *testing.T) {
+func TestServerOptions_Golden(t *testing.T) {
 	opts, way, err := leaf.Options(leaf.Config{
 		Node: "gw.17", Dir: "/var/lib/frond/leaf", Hub: []string{"tls://hub-1.example:7422", "wss://hub-2.example"},
 		Credential: func([]byte) ([]byte, error) { return nil, nil },
@@ -46,10 +46,10 @@ func TestOptionsGolden(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "options.golden.json", string(text)+"\n")
+	compareGolden(t, "options.golden.json", string(text)+"\n")
 }
 
-func golden(t *testing.T, name, got string) {
+func compareGolden(t *testing.T, name, got string) {
 	t.Helper()
 	path := filepath.Join("testdata", name)
 	if *update {
@@ -66,7 +66,7 @@ func golden(t *testing.T, name, got string) {
 	}
 }
 
-func TestConfigFaults(t *testing.T) {
+func TestConfig_ValidateNamesFaults(t *testing.T) {
 	ok := leaf.Config{Node: "n", Dir: "d"}
 	for name, tt := range map[string]struct {
 		change func(*leaf.Config)
@@ -95,7 +95,7 @@ func TestConfigFaults(t *testing.T) {
 	}
 }
 
-func TestRedialPlan(t *testing.T) {
+func TestRedialBackoff_Pauses(t *testing.T) {
 	all := leaf.RedialTimes(0, 10*time.Minute)
 	if n := len(all[0]); n > 85 { // 9 s each with the least jitter, and some before
 		t.Errorf("%d dials in 10 minutes, want at most 85", n)

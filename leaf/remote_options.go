@@ -13,8 +13,8 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// hubs are the hub's listeners as of now.
-func (c Config) hubs() []string {
+// currentHubs are the hub's listeners as of now.
+func (c Config) currentHubs() []string {
 	if c.Hubs != nil {
 		if now := c.Hubs(); len(now) > 0 {
 			return now
@@ -23,10 +23,10 @@ func (c Config) hubs() []string {
 	return c.Hub
 }
 
-// remote is the way to one of the hub's servers, for one dial and those that nats-server makes by itself when that one fails. Its
-// files are read now. The server tells remotes apart by their URLs, so turn makes each a new one; see dialer.redial.
-func remote(cfg Config, turn uint64) (*server.RemoteLeafOpts, error) {
-	hubs := cfg.hubs()
+// remoteOptions is the way to one of the hub's servers, for one dial and those that nats-server makes by itself when that one fails. Its
+// files are read now. The server tells remotes apart by their URLs, so turn makes each a new one; see dialer.replaceRemote.
+func remoteOptions(cfg Config, turn uint64) (*server.RemoteLeafOpts, error) {
+	hubs := cfg.currentHubs()
 	if len(hubs) == 0 {
 		return nil, errors.New("no hub is known")
 	}
@@ -53,7 +53,7 @@ func remote(cfg Config, turn uint64) (*server.RemoteLeafOpts, error) {
 	if cfg.Credential != nil {
 		r.SignatureCB = func(nonce []byte) (string, []byte, error) {
 			answer, err := cfg.Credential(nonce)
-			return "", answer, err // a jwt would be thrown away: identity.Show
+			return "", answer, err // a jwt would be thrown away: identity.EncodeCredential
 		}
 	}
 	named := *hub

@@ -7,23 +7,23 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// dialer is the supervisor's hand on the server: the one remote of its configuration.
-type dialer struct {
+// remoteDialer is the supervisor's hand on the server: the one remote of its configuration.
+type remoteDialer struct {
 	nats *server.Server
 	cfg  Config
 	// turn numbers the remotes. It begins anywhere, so that gateways that start together spread over the hub's servers.
 	turn uint64
 }
 
-// offsets is more than any hub has servers.
-const offsets = 1 << 10
+// maxTurnOffset is more than any hub has servers.
+const maxTurnOffset = 1 << 10
 
-func newDialer(ns *server.Server, cfg Config) *dialer {
-	return &dialer{nats: ns, cfg: cfg, turn: rand.Uint64N(offsets)}
+func newRemoteDialer(ns *server.Server, cfg Config) *remoteDialer {
+	return &remoteDialer{nats: ns, cfg: cfg, turn: rand.Uint64N(maxTurnOffset)}
 }
 
-// connection returns the newest link's id.
-func (d *dialer) connection() uint64 {
+// connectionID returns the newest link's id.
+func (d *remoteDialer) connectionID() uint64 {
 	if d.nats.NumLeafNodes() == 0 {
 		return 0
 	}
@@ -38,8 +38,8 @@ func (d *dialer) connection() uint64 {
 	return id
 }
 
-// received is how many messages came over a link; 0 for one that is gone.
-func (d *dialer) received(id uint64) int64 {
+// messagesReceived is how many messages came over a link; 0 for one that is gone.
+func (d *remoteDialer) messagesReceived(id uint64) int64 {
 	z, err := d.nats.Leafz(nil)
 	if err != nil {
 		return 0
@@ -52,22 +52,22 @@ func (d *dialer) received(id uint64) int64 {
 	return 0
 }
 
-// drop closes a link. An error means that it is gone already.
-func (d *dialer) drop(id uint64) { _ = d.nats.DisconnectClientByID(id) }
+// closeLink closes a link. An error means that it is gone already.
+func (d *remoteDialer) closeLink(id uint64) { _ = d.nats.DisconnectClientByID(id) }
 
-// redial replaces the remote by another one, to another of the hub's servers and with files as they are now. That closes the
+// replaceRemote replaces the remote by another one, to another of the hub's servers and with files as they are now. That closes the
 // link there is, ends the server's own waiting, and frees a remote that has stopped dialling (nats-server issue 7615), or that
 // believes for ever that a dial is in progress (one that was disabled while the hub's auth callout waited). Disabling and
 // enabling the same one is not possible anyhow with a credential: nats-server compares remotes by DeepEqual, and no function
 // equals another.
-func (d *dialer) redial() error {
+func (d *remoteDialer) replaceRemote() error {
 	// Any of the others: if all that a dead server had went to the same one, that would have to take them in at once.
-	d.turn += 1 + rand.Uint64N(max(1, uint64(len(d.cfg.hubs()))-1))
-	r, err := remote(d.cfg, d.turn)
+	d.turn += 1 + rand.Uint64N(max(1, uint64(len(d.cfg.currentHubs()))-1))
+	r, err := remoteOptions(d.cfg, d.turn)
 	if err != nil {
 		return err
 	}
-	o := options(d.cfg)
+	o := serverOptions(d.cfg)
 	o.LeafNode.Remotes = []*server.RemoteLeafOpts{r}
 	if err := d.nats.ReloadOptions(o); err != nil {
 		return fmt.Errorf("replace the remote: %w", err)

@@ -28,21 +28,21 @@ const (
 
 // Server is the NATS server of a node. Make it with New, run it with Start, once.
 type Server struct {
-	cfg     Config
-	log     *zap.Logger
-	metrics *metrics
-	ready   chan struct{}
-	once    sync.Once // closes ready
-	// again holds a wish for a new link.
-	again chan struct{}
+	cfg       Config
+	log       *zap.Logger
+	metrics   *linkMetrics
+	ready     chan struct{}
+	readyOnce sync.Once // closes ready
+	// redialRequests holds a wish for a new link.
+	redialRequests chan struct{}
 
-	mu     sync.Mutex // guards all below
-	nats   *server.Server
-	link   LinkState
-	change chan struct{} // closed and replaced at each change of link
+	mu          sync.Mutex // guards all below
+	nats        *server.Server
+	link        LinkState
+	linkChanged chan struct{} // closed and replaced at each change of link
 	// problem is why there is no link, as far as is known.
-	problem error
-	space   Space
+	problem   error
+	diskSpace DiskSpace
 }
 
 // New checks the configuration. It starts and opens nothing.
@@ -56,7 +56,7 @@ func New(cfg Config, log *zap.Logger) (*Server, error) {
 	}
 	return &Server{
 		cfg: cfg.withDefaults(), log: log.Named("leaf"), metrics: m,
-		ready: make(chan struct{}), change: make(chan struct{}), again: make(chan struct{}, 1), // one wish is as good as many
+		ready: make(chan struct{}), linkChanged: make(chan struct{}), redialRequests: make(chan struct{}, 1), // one wish is as good as many
 	}, nil
 }
 
@@ -72,16 +72,16 @@ func (s *Server) Start(ctx context.Context) error {
 	}
 	for {
 		// Before the server writes: it may have to live from the reserve.
-		if space, err := s.lookAtDisk(); err != nil {
+		if space, err := s.checkDisk(); err != nil {
 			s.log.Warn("free space unknown", zap.Error(err))
 		} else {
-			s.setSpace(space)
+			s.setDiskSpace(space)
 		}
-		err := s.live(ctx, options(s.cfg))
+		err := s.runServer(ctx, serverOptions(s.cfg))
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // we were asked to stop
 		}
-		if !errors.Is(err, errFull) {
+		if !errors.Is(err, errDiskFull) {
 			return err
 		}
 		s.metrics.restarts.Inc()
@@ -89,13 +89,13 @@ func (s *Server) Start(ctx context.Context) error {
 	}
 }
 
-// live runs one nats-server.
-func (s *Server) live(ctx context.Context, opts *server.Options) error {
+// runServer runs one nats-server.
+func (s *Server) runServer(ctx context.Context, opts *server.Options) error {
 	ns, err := server.NewServer(opts)
 	if err != nil {
 		return fmt.Errorf("make nats-server: %w", err)
 	}
-	bridge := &logger{log: s.log.Named("nats"), fatal: make(chan error, 1), failed: s.setProblem}
+	bridge := &natsLogger{log: s.log.Named("nats"), fatal: make(chan error, 1), onError: s.setProblem}
 	ns.SetLoggerV2(bridge, false, false, false)
 	ns.Start() // does not block without a listener
 	defer func() {
@@ -110,9 +110,9 @@ func (s *Server) live(ctx context.Context, opts *server.Options) error {
 	if err := s.awaitReady(ctx, ns, bridge.fatal); err != nil {
 		return err
 	}
-	born := broken(ns) // before anybody can make a stream: one that is being made looks broken, too
+	born := isUnhealthy(ns) // before anybody can make a stream: one that is being made looks broken, too
 	s.setNATS(ns)
-	s.once.Do(func() { close(s.ready) })
+	s.readyOnce.Do(func() { close(s.ready) })
 	s.log.Info("leaf server ready", zap.String("dir", s.cfg.Dir), zap.String("domain", opts.JetStreamDomain))
 
 	g, gctx := errgroup.WithContext(ctx)
@@ -124,9 +124,9 @@ func (s *Server) live(ctx context.Context, opts *server.Options) error {
 			return nil
 		}
 	})
-	g.Go(func() error { return s.watchSpace(gctx, ns, born) })
+	g.Go(func() error { return s.watchDisk(gctx, ns, born) })
 	if len(s.cfg.Hub) > 0 || s.cfg.Hubs != nil {
-		sup := newSupervisor(s.cfg, newDialer(ns, s.cfg), s, s.metrics, s.log)
+		sup := newLinkSupervisor(s.cfg, newRemoteDialer(ns, s.cfg), s, s.metrics, s.log)
 		sup.state = s.Link() // of the server before this one
 		g.Go(func() error { return sup.run(gctx) })
 	}

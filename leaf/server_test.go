@@ -18,11 +18,11 @@ import (
 	"github.com/frond-edge/frond/leaf/leaftest"
 )
 
-func TestJetStreamWorksWithoutLinkAndAfterRestart(t *testing.T) {
+func TestServer_JetStreamWorksWithoutLinkAndAfterRestart(t *testing.T) {
 	dir := t.TempDir()
 	first := leaftest.StartLeaf(t, leaf.Config{Dir: dir, Node: "gw.17"})
 	nc := first.Client()
-	js := jet(t, nc)
+	js := newJetStream(t, nc)
 	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s"}}); err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +43,7 @@ func TestJetStreamWorksWithoutLinkAndAfterRestart(t *testing.T) {
 	}
 
 	second := leaftest.StartLeaf(t, leaf.Config{Dir: dir, Node: "gw.17"})
-	s, err := jet(t, second.Client()).Stream(t.Context(), "S")
+	s, err := newJetStream(t, second.Client()).Stream(t.Context(), "S")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,19 +53,19 @@ func TestJetStreamWorksWithoutLinkAndAfterRestart(t *testing.T) {
 	}
 }
 
-func TestListensOnNoPort(t *testing.T) {
-	before := listening(t)
+func TestServer_ListensOnNoPort(t *testing.T) {
+	before := listeningSockets(t)
 	l := leaftest.StartLeaf(t, leaf.Config{})
 	l.Client()
-	for socket := range listening(t) {
+	for socket := range listeningSockets(t) {
 		if !before[socket] {
 			t.Errorf("leaf listens: %s", socket)
 		}
 	}
 }
 
-// listening returns this process's listening TCP sockets.
-func listening(t *testing.T) map[string]bool {
+// listeningSockets returns this process's listening TCP sockets.
+func listeningSockets(t *testing.T) map[string]bool {
 	t.Helper()
 	mine := map[string]bool{}
 	fds, err := os.ReadDir("/proc/self/fd")
@@ -96,7 +96,7 @@ func listening(t *testing.T) map[string]bool {
 	return found
 }
 
-func TestStartSaysWhatIsWrong(t *testing.T) {
+func TestServer_StartReportsBadStoreFolder(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -111,7 +111,7 @@ func TestStartSaysWhatIsWrong(t *testing.T) {
 }
 
 // What is wrong with the link's files keeps nobody from the store. The server says it, and goes on when it is mended.
-func TestWithoutItsFilesALeafServesAndSaysWhy(t *testing.T) {
+func TestServer_MissingLinkFilesAreReportedAsProblem(t *testing.T) {
 	dir := t.TempDir()
 	broken := filepath.Join(dir, "broken")
 	if err := os.WriteFile(broken, nil, 0o600); err != nil {
@@ -138,7 +138,7 @@ func TestWithoutItsFilesALeafServesAndSaysWhy(t *testing.T) {
 	}
 }
 
-func jet(t *testing.T, nc *nats.Conn) jetstream.JetStream {
+func newJetStream(t *testing.T, nc *nats.Conn) jetstream.JetStream {
 	t.Helper()
 	js, err := jetstream.New(nc)
 	if err != nil {

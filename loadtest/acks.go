@@ -25,20 +25,20 @@ type ack struct {
 // ackBuffer holds the acks that a waiting scenario has not taken: more than the largest makes.
 const ackBuffer = 1 << 16
 
-// acks hears every ack of desired state that passes the hub.
-type acks struct {
-	sub  *nats.Subscription
-	next chan ack
+// ackSubscription hears every ack of desired state that passes the hub.
+type ackSubscription struct {
+	sub     *nats.Subscription
+	pending chan ack
 
 	mu sync.Mutex
 	// lost counts acks that nobody took; guarded by mu.
 	lost int
 }
 
-func listen(nc *nats.Conn) (*acks, error) {
-	a := &acks{next: make(chan ack, ackBuffer)}
+func subscribeAcks(nc *nats.Conn) (*ackSubscription, error) {
+	a := &ackSubscription{pending: make(chan ack, ackBuffer)}
 	var err error
-	if a.sub, err = nc.Subscribe("$JS.ACK."+streams.DesiredStream+".>", a.hear); err != nil {
+	if a.sub, err = nc.Subscribe("$JS.ACK."+streams.DesiredStream+".>", a.onAck); err != nil {
 		return nil, fmt.Errorf("hear acks: %w", err)
 	}
 	if err := nc.Flush(); err != nil {
@@ -47,8 +47,8 @@ func listen(nc *nats.Conn) (*acks, error) {
 	return a, nil
 }
 
-// hear reads $JS.ACK.<stream>.<consumer>.<attempt>.<stream sequence>.<consumer sequence>.<time>.<pending>.
-func (a *acks) hear(msg *nats.Msg) {
+// onAck reads $JS.ACK.<stream>.<consumer>.<attempt>.<stream sequence>.<consumer sequence>.<time>.<pending>.
+func (a *ackSubscription) onAck(msg *nats.Msg) {
 	at := time.Now()
 	tokens := strings.Split(msg.Subject, ".")
 	if len(tokens) != 9 || len(msg.Data) > 0 && !strings.HasPrefix(string(msg.Data), "+ACK") {
@@ -63,7 +63,7 @@ func (a *acks) hear(msg *nats.Msg) {
 		return
 	}
 	select {
-	case a.next <- ack{node: node, sequence: sequence, at: at}:
+	case a.pending <- ack{node: node, sequence: sequence, at: at}:
 	default:
 		a.mu.Lock()
 		a.lost++
@@ -71,19 +71,19 @@ func (a *acks) hear(msg *nats.Msg) {
 	}
 }
 
-// forget drops what was heard so far.
-func (a *acks) forget() {
+// dropPending drops what was heard so far.
+func (a *ackSubscription) dropPending() {
 	for {
 		select {
-		case <-a.next:
+		case <-a.pending:
 		default:
 			return
 		}
 	}
 }
 
-// take waits for the next ack.
-func (a *acks) take(ctx context.Context) (ack, error) {
+// nextAck waits for the next ack.
+func (a *ackSubscription) nextAck(ctx context.Context) (ack, error) {
 	a.mu.Lock()
 	lost := a.lost
 	a.mu.Unlock()
@@ -91,11 +91,11 @@ func (a *acks) take(ctx context.Context) (ack, error) {
 		return ack{}, fmt.Errorf("%d acks were not taken in time", lost)
 	}
 	select {
-	case got := <-a.next:
+	case got := <-a.pending:
 		return got, nil
 	case <-ctx.Done():
 		return ack{}, errors.Join(errors.New("wait for an ack"), ctx.Err())
 	}
 }
 
-func (a *acks) close() error { return a.sub.Unsubscribe() }
+func (a *ackSubscription) close() error { return a.sub.Unsubscribe() }

@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Attached connects many nodes to one hub server of their own and reads its memory. The nodes are simulated at the protocol
+// AttachedNodes connects many nodes to one hub server of their own and reads its memory. The nodes are simulated at the protocol
 // (leafClient); the server, the attaches and the consumers are real, each node has objectsEach objects and an open pull.
-type Attached struct {
+type AttachedNodes struct {
 	// Nodes are the numbers at which memory is read, ascending.
 	Nodes []int
 	// Settle is how long the server is left alone before.
@@ -34,62 +34,62 @@ type attachedState struct {
 const (
 	// objectsEach is what an ordinary gateway holds: some pods and what they name.
 	objectsEach = 10
-	// dialers connect and attach at a time.
-	dialers = 16
+	// maxDialers connect and attach at a time.
+	maxDialers = 16
 )
 
 // Name of the scenario.
-func (*Attached) Name() string { return "attached nodes" }
+func (*AttachedNodes) Name() string { return "attached nodes" }
 
 // Prepare starts the server.
-func (s *Attached) Prepare(ctx context.Context, _ *World) (err error) {
+func (s *AttachedNodes) Prepare(ctx context.Context, _ *Environment) (err error) {
 	if s.server, err = startHub(ctx, s.Nodes[len(s.Nodes)-1]); err != nil {
 		return err
 	}
-	if err := rest(ctx, s.Settle); err != nil {
+	if err := sleepFor(ctx, s.Settle); err != nil {
 		return err
 	}
-	s.idle, err = s.server.memory()
+	s.idle, err = s.server.memoryUse()
 	return err
 }
 
 // Once attaches more and more nodes. The connections last until Close.
-func (s *Attached) Once(ctx context.Context, w *World) error {
-	cloud, err := s.server.cloud()
+func (s *AttachedNodes) Once(ctx context.Context, w *Environment) error {
+	cloud, err := s.server.newCloudSide()
 	if err != nil {
 		return err
 	}
 	defer cloud.nc.Close()
 	for _, n := range s.Nodes {
 		began := time.Now()
-		if err := s.attach(ctx, cloud, n); err != nil {
+		if err := s.attachNodes(ctx, cloud, n); err != nil {
 			return err
 		}
 		took := time.Since(began)
-		if err := rest(ctx, s.Settle); err != nil {
+		if err := sleepFor(ctx, s.Settle); err != nil {
 			return err
 		}
-		now, err := s.server.memory()
+		now, err := s.server.memoryUse()
 		if err != nil {
 			return err
 		}
 		s.states = append(s.states, attachedState{nodes: n, memory: now, took: took})
-		w.say("%s: %d in %.0f ms, %d MB", s.Name(), n, milliseconds(took), now.rss/1e6)
+		w.logProgress("%s: %d in %.0f ms, %d MB", s.Name(), n, milliseconds(took), now.rss/1e6)
 	}
-	return s.alive(ctx, cloud)
+	return s.verifyDelivery(ctx, cloud)
 }
 
-// attach brings the number of nodes to n.
-func (s *Attached) attach(ctx context.Context, cloud *cloudSide, n int) error {
+// attachNodes brings the number of nodes to n.
+func (s *AttachedNodes) attachNodes(ctx context.Context, cloud *cloudSide, n int) error {
 	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(dialers)
+	g.SetLimit(maxDialers)
 	for ; s.attached < n; s.attached++ {
 		node := nodeName(s.attached)
 		g.Go(func() error {
-			if err := cloud.attach(gctx, node); err != nil {
+			if err := cloud.attachNode(gctx, node); err != nil {
 				return fmt.Errorf("attach %s: %w", node, err)
 			}
-			l, err := s.server.dial(gctx, node, &s.delivered)
+			l, err := s.server.dialNode(gctx, node, &s.delivered)
 			if err != nil {
 				return fmt.Errorf("connect %s: %w", node, err)
 			}
@@ -100,29 +100,29 @@ func (s *Attached) attach(ctx context.Context, cloud *cloudSide, n int) error {
 	return g.Wait()
 }
 
-// alive changes one object of each node: all must get theirs.
-func (s *Attached) alive(ctx context.Context, cloud *cloudSide) error {
+// verifyDelivery changes one object of each node: all must get theirs.
+func (s *AttachedNodes) verifyDelivery(ctx context.Context, cloud *cloudSide) error {
 	before := s.delivered.Load()
 	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(dialers)
+	g.SetLimit(maxDialers)
 	for i := range s.attached {
-		g.Go(func() error { return cloud.publish(gctx, nodeName(i), objectsEach) })
+		g.Go(func() error { return cloud.publishObject(gctx, nodeName(i), objectsEach) })
 	}
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	return until(ctx, "each node gets a change", func(context.Context) (bool, error) {
+	return waitUntil(ctx, "each node gets a change", func(context.Context) (bool, error) {
 		return s.delivered.Load()-before >= int64(s.attached), nil
 	})
 }
 
 // Lines of the report.
-func (s *Attached) Lines() []Line {
+func (s *AttachedNodes) Lines() []ReportLine {
 	const kb, mb, gb = 1e3, 1e6, 1e9
-	line := func(measure, unit string, value float64) Line {
-		return Line{Scenario: s.Name(), Measure: measure, Unit: unit, Summary: Summarize([]float64{value})}
+	line := func(measure, unit string, value float64) ReportLine {
+		return ReportLine{Scenario: s.Name(), Measure: measure, Unit: unit, Summary: Summarize([]float64{value})}
 	}
-	lines := []Line{line("hub server without nodes: RSS", unitMemory, float64(s.idle.rss)/mb)}
+	lines := []ReportLine{line("hub server without nodes: RSS", unitMemory, float64(s.idle.rss)/mb)}
 	for _, at := range s.states {
 		n := float64(at.nodes)
 		lines = append(lines,
@@ -140,7 +140,7 @@ func (s *Attached) Lines() []Line {
 }
 
 // Close ends connections and server.
-func (s *Attached) Close(context.Context, *World) error {
+func (s *AttachedNodes) Close(context.Context, *Environment) error {
 	if s.server == nil {
 		return nil
 	}

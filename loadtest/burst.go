@@ -12,7 +12,7 @@ type Burst struct {
 	Objects int
 
 	delivered, written, lag []float64
-	costs                   costs
+	costs                   cpuCosts
 }
 
 const (
@@ -27,59 +27,59 @@ const (
 func (*Burst) Name() string { return "burst" }
 
 // Prepare makes a pod that mounts all the ConfigMaps.
-func (s *Burst) Prepare(ctx context.Context, w *World) error {
-	s.costs = costs{}
-	list := names(burstConfig, s.Objects)
-	w.acks.forget()
-	versions, err := w.putAll(ctx, w.create, list)
+func (s *Burst) Prepare(ctx context.Context, w *Environment) error {
+	s.costs = cpuCosts{}
+	list := numberedNames(burstConfig, s.Objects)
+	w.acks.dropPending()
+	versions, err := w.putAll(ctx, w.createConfigMap, list)
 	if err != nil {
 		return err
 	}
-	node := w.edges()[0]
-	if err := w.launch(ctx, pod(burstPod, node, list)); err != nil {
+	node := w.edgeNames()[0]
+	if err := w.launchPods(ctx, pausePod(burstPod, node, list)); err != nil {
 		return err
 	}
-	_, err = w.settled(ctx, []string{node}, versions)
+	_, err = w.awaitAcks(ctx, []string{node}, versions)
 	return err
 }
 
 // Once updates each ConfigMap.
-func (s *Burst) Once(ctx context.Context, w *World) error {
-	w.acks.forget()
+func (s *Burst) Once(ctx context.Context, w *Environment) error {
+	w.acks.dropPending()
 	before, began := w.cpuNow(), time.Now()
-	versions, err := w.putAll(ctx, w.update, names(burstConfig, s.Objects))
+	versions, err := w.putAll(ctx, w.updateConfigMap, numberedNames(burstConfig, s.Objects))
 	if err != nil {
 		return err
 	}
 	written := time.Now()
-	last, err := w.settled(ctx, w.edges()[:1], versions)
+	last, err := w.awaitAcks(ctx, w.edgeNames()[:1], versions)
 	if err != nil {
 		return err
 	}
 	s.costs.add(before, w.cpuNow(), s.Objects)
-	s.delivered = append(s.delivered, rate(s.Objects, last.Sub(began)))
-	s.written = append(s.written, rate(s.Objects, written.Sub(began)))
+	s.delivered = append(s.delivered, perSecond(s.Objects, last.Sub(began)))
+	s.written = append(s.written, perSecond(s.Objects, written.Sub(began)))
 	s.lag = append(s.lag, milliseconds(last.Sub(written)))
-	w.say("%s: %d updates written in %.0f ms, all acked after %.0f ms", s.Name(), s.Objects,
+	w.logProgress("%s: %d updates written in %.0f ms, all acked after %.0f ms", s.Name(), s.Objects,
 		milliseconds(written.Sub(began)), milliseconds(last.Sub(began)))
 	return nil
 }
 
 // Lines of the report.
-func (s *Burst) Lines() []Line {
-	return append([]Line{
+func (s *Burst) Lines() []ReportLine {
+	return append([]ReportLine{
 		{
 			Scenario: s.Name(), Measure: fmt.Sprintf("%d updates to one node, first API call → last ack", s.Objects), Unit: unitRate,
 			Summary: Summarize(s.delivered), Peer: burstPeer, Aim: burstAim,
 		},
 		{Scenario: s.Name(), Measure: fmt.Sprintf("  the apiserver's part: %d writers, calls answered", writers), Unit: unitRate, Summary: Summarize(s.written)},
 		{Scenario: s.Name(), Measure: "  the last ack after the last answer", Unit: unitTime, Summary: Summarize(s.lag)},
-	}, s.costs.lines(s.Name())...)
+	}, s.costs.reportLines(s.Name())...)
 }
 
 // Close removes pod and ConfigMaps.
-func (s *Burst) Close(ctx context.Context, w *World) error {
-	return w.clear(ctx, "app="+burstPod, names(burstConfig, s.Objects))
+func (s *Burst) Close(ctx context.Context, w *Environment) error {
+	return w.deleteObjects(ctx, "app="+burstPod, numberedNames(burstConfig, s.Objects))
 }
 
 // Arrival gives nodes a pod each that mounts ConfigMaps which Kubernetes has long had: deliveries without the apiserver's
@@ -93,7 +93,7 @@ type Arrival struct {
 
 	versions  map[string]string
 	delivered []float64
-	costs     costs
+	costs     cpuCosts
 }
 
 const (
@@ -105,9 +105,9 @@ const (
 func (*Arrival) Name() string { return "arrival" }
 
 // Prepare makes the ConfigMaps.
-func (s *Arrival) Prepare(ctx context.Context, w *World) error {
-	s.costs = costs{}
-	versions, err := w.putAll(ctx, w.create, names(arrivalConfig, s.Objects))
+func (s *Arrival) Prepare(ctx context.Context, w *Environment) error {
+	s.costs = cpuCosts{}
+	versions, err := w.putAll(ctx, w.createConfigMap, numberedNames(arrivalConfig, s.Objects))
 	s.versions = map[string]string{}
 	for key, version := range versions {
 		s.versions[key.Name] = version
@@ -116,34 +116,34 @@ func (s *Arrival) Prepare(ctx context.Context, w *World) error {
 }
 
 // Once makes the pods, and takes them away again.
-func (s *Arrival) Once(ctx context.Context, w *World) error {
-	list, nodes := names(arrivalConfig, s.Objects), w.edges()[:s.Nodes]
+func (s *Arrival) Once(ctx context.Context, w *Environment) error {
+	list, nodes := numberedNames(arrivalConfig, s.Objects), w.edgeNames()[:s.Nodes]
 	wanted := versionsOf(s.versions)
-	w.acks.forget()
+	w.acks.dropPending()
 	before, began := w.cpuNow(), time.Now()
-	if err := w.bind(ctx, arrivalPod, nodes, list); err != nil {
+	if err := w.bindPods(ctx, arrivalPod, nodes, list); err != nil {
 		return err
 	}
-	last, err := w.settled(ctx, nodes, wanted)
+	last, err := w.awaitAcks(ctx, nodes, wanted)
 	if err != nil {
 		return err
 	}
 	n := s.Nodes * s.Objects
 	s.costs.add(before, w.cpuNow(), n)
-	s.delivered = append(s.delivered, rate(n, last.Sub(began)))
-	w.say("%s: %d deliveries in %.0f ms", s.Name(), n, milliseconds(last.Sub(began)))
-	return w.clear(ctx, "app="+arrivalPod, nil)
+	s.delivered = append(s.delivered, perSecond(n, last.Sub(began)))
+	w.logProgress("%s: %d deliveries in %.0f ms", s.Name(), n, milliseconds(last.Sub(began)))
+	return w.deleteObjects(ctx, "app="+arrivalPod, nil)
 }
 
 // Lines of the report.
-func (s *Arrival) Lines() []Line {
-	return append([]Line{{
+func (s *Arrival) Lines() []ReportLine {
+	return append([]ReportLine{{
 		Scenario: s.Name(), Measure: fmt.Sprintf("%d pods that mount %d present ConfigMaps, first pod made → last ack", s.Nodes, s.Objects),
 		Unit: unitRate, Summary: Summarize(s.delivered), Peer: s.Peer, Aim: s.Aim,
-	}}, s.costs.lines(s.Name())...)
+	}}, s.costs.reportLines(s.Name())...)
 }
 
 // Close removes what is left.
-func (s *Arrival) Close(ctx context.Context, w *World) error {
-	return w.clear(ctx, "app="+arrivalPod, names(arrivalConfig, s.Objects))
+func (s *Arrival) Close(ctx context.Context, w *Environment) error {
+	return w.deleteObjects(ctx, "app="+arrivalPod, numberedNames(arrivalConfig, s.Objects))
 }

@@ -35,16 +35,16 @@ func (*Catchup) Name() string { return "catch-up" }
 
 // Prepare makes the objects, and pods that take variables from them: they are read once, where volumes would be read again
 // and again by the kubelet.
-func (s *Catchup) Prepare(ctx context.Context, w *World) error {
-	list := names(catchupConfig, s.Objects)
-	versions, err := w.putAll(ctx, w.create, list)
+func (s *Catchup) Prepare(ctx context.Context, w *Environment) error {
+	list := numberedNames(catchupConfig, s.Objects)
+	versions, err := w.putAll(ctx, w.createConfigMap, list)
 	if err != nil {
 		return err
 	}
 	optional := true
 	var pods []*corev1.Pod
 	for i := 0; i < len(list); i += catchupShare {
-		p := pod(fmt.Sprintf("%s-%d", catchupPod, i/catchupShare), w.edges()[0], nil)
+		p := pausePod(fmt.Sprintf("%s-%d", catchupPod, i/catchupShare), w.edgeNames()[0], nil)
 		p.Labels["app"] = catchupPod
 		for _, name := range list[i:min(i+catchupShare, len(list))] {
 			p.Spec.Containers[0].EnvFrom = append(p.Spec.Containers[0].EnvFrom, corev1.EnvFromSource{
@@ -53,15 +53,15 @@ func (s *Catchup) Prepare(ctx context.Context, w *World) error {
 		}
 		pods = append(pods, p)
 	}
-	if err := w.launch(ctx, pods...); err != nil {
+	if err := w.launchPods(ctx, pods...); err != nil {
 		return err
 	}
-	return until(ctx, "the gateway holds them all", func(ctx context.Context) (bool, error) { return w.stores(ctx, versionsByName(versions)) })
+	return waitUntil(ctx, "the gateway holds them all", func(ctx context.Context) (bool, error) { return w.holdsVersions(ctx, versionsByName(versions)) })
 }
 
 // Once cuts, changes, heals and waits.
-func (s *Catchup) Once(ctx context.Context, w *World) (err error) {
-	edge := w.edges()[0]
+func (s *Catchup) Once(ctx context.Context, w *Environment) (err error) {
+	edge := w.edgeNames()[0]
 	if err := w.cluster.Cut(ctx, edge, true); err != nil {
 		return err
 	}
@@ -71,50 +71,50 @@ func (s *Catchup) Once(ctx context.Context, w *World) (err error) {
 			err = errors.Join(err, w.cluster.Heal(context.WithoutCancel(ctx), edge))
 		}
 	}()
-	ran, err := w.starts(ctx, "app="+catchupPod)
+	ran, err := w.containerRuns(ctx, "app="+catchupPod)
 	if err != nil {
 		return err
 	}
 	var versions map[wire.Key]string
 	for range max(s.Times, 1) {
-		if versions, err = w.putAll(ctx, w.update, names(catchupConfig, s.Objects)); err != nil {
+		if versions, err = w.putAll(ctx, w.updateConfigMap, numberedNames(catchupConfig, s.Objects)); err != nil {
 			return err
 		}
 	}
-	if err := w.published(ctx, edge, versions); err != nil {
+	if err := w.awaitPublished(ctx, edge, versions); err != nil {
 		return err
 	}
 	applied, err := w.cluster.Metric(ctx, edge, appliedMetric)
 	if err != nil {
 		return err
 	}
-	before := w.traffic(ctx, edge)
+	before := w.linkTraffic(ctx, edge)
 	began := time.Now()
 	if err := w.cluster.Heal(ctx, edge); err != nil {
 		return err
 	}
 	healed = true
-	err = until(ctx, "the changes are on disk", func(ctx context.Context) (bool, error) {
+	err = waitUntil(ctx, "the changes are on disk", func(ctx context.Context) (bool, error) {
 		now, err := w.cluster.Metric(ctx, edge, appliedMetric)
 		return err == nil && now-applied >= float64(s.Objects), err
 	})
 	if err != nil {
 		return err
 	}
-	took, after := time.Since(began), w.traffic(ctx, edge)
-	if whole, err := w.stores(ctx, versionsByName(versions)); err != nil || !whole {
+	took, after := time.Since(began), w.linkTraffic(ctx, edge)
+	if whole, err := w.holdsVersions(ctx, versionsByName(versions)); err != nil || !whole {
 		return errors.Join(errors.New("the gateway does not hold each object's last version"), err)
 	}
-	runs, err := w.starts(ctx, "app="+catchupPod)
+	runs, err := w.containerRuns(ctx, "app="+catchupPod)
 	if err != nil {
 		return err
 	}
-	s.restarts = append(s.restarts, float64(different(ran, runs)))
+	s.restarts = append(s.restarts, float64(countChanged(ran, runs)))
 	const mb = 1e6
 	s.seconds = append(s.seconds, milliseconds(took))
 	s.down = append(s.down, float64(after.DownBytes-before.DownBytes)/mb)
 	s.up = append(s.up, float64(after.UpBytes-before.UpBytes)/mb)
-	w.say("%s: %d changed objects after %.0f ms", s.Name(), s.Objects, milliseconds(took))
+	w.logProgress("%s: %d changed objects after %.0f ms", s.Name(), s.Objects, milliseconds(took))
 	return nil
 }
 
@@ -122,16 +122,16 @@ func (s *Catchup) Once(ctx context.Context, w *World) (err error) {
 const appliedMetric = "frond_store_applied_total"
 
 // Lines of the report.
-func (s *Catchup) Lines() []Line {
-	return []Line{
-		{Scenario: s.Name(), Measure: fmt.Sprintf("link healed → %s on disk", s.what()), Unit: unitTime, Summary: Summarize(s.seconds)},
+func (s *Catchup) Lines() []ReportLine {
+	return []ReportLine{
+		{Scenario: s.Name(), Measure: fmt.Sprintf("link healed → %s on disk", s.changeLabel()), Unit: unitTime, Summary: Summarize(s.seconds)},
 		{Scenario: s.Name(), Measure: "  over the link, down", Unit: unitMemory, Summary: Summarize(s.down)},
 		{Scenario: s.Name(), Measure: "  over the link, up", Unit: unitMemory, Summary: Summarize(s.up)},
 		{Scenario: s.Name(), Measure: "  containers restarted or pods made anew", Summary: Summarize(s.restarts)},
 	}
 }
 
-func (s *Catchup) what() string {
+func (s *Catchup) changeLabel() string {
 	if s.Times < 2 {
 		return fmt.Sprintf("%d changed ConfigMaps", s.Objects)
 	}
@@ -139,8 +139,8 @@ func (s *Catchup) what() string {
 }
 
 // Close removes pods and objects.
-func (s *Catchup) Close(ctx context.Context, w *World) error {
-	return w.clear(ctx, "app="+catchupPod, names(catchupConfig, s.Objects))
+func (s *Catchup) Close(ctx context.Context, w *Environment) error {
+	return w.deleteObjects(ctx, "app="+catchupPod, numberedNames(catchupConfig, s.Objects))
 }
 
 func versionsByName(versions map[wire.Key]string) map[string]string {
@@ -151,10 +151,10 @@ func versionsByName(versions map[wire.Key]string) map[string]string {
 	return list
 }
 
-// published waits until the stream holds these versions for a node.
-func (w *World) published(ctx context.Context, node string, versions map[wire.Key]string) error {
-	return until(ctx, "the changes are published", func(ctx context.Context) (bool, error) {
-		held, err := w.held.Held(ctx, node)
+// awaitPublished waits until the stream holds these versions for a node.
+func (w *Environment) awaitPublished(ctx context.Context, node string, versions map[wire.Key]string) error {
+	return waitUntil(ctx, "the changes are published", func(ctx context.Context) (bool, error) {
+		held, err := w.publisher.Held(ctx, node)
 		if err != nil {
 			return false, nil //nolint:nilerr // a busy hub does not answer in time: it is asked again
 		}
@@ -167,9 +167,9 @@ func (w *World) published(ctx context.Context, node string, versions map[wire.Ke
 	})
 }
 
-// stores tells whether the first gateway holds these versions.
-func (w *World) stores(ctx context.Context, versions map[string]string) (bool, error) {
-	held, err := w.cluster.Store(ctx, w.edges()[0])
+// holdsVersions tells whether the first gateway holds these versions.
+func (w *Environment) holdsVersions(ctx context.Context, versions map[string]string) (bool, error) {
+	held, err := w.cluster.Store(ctx, w.edgeNames()[0])
 	if err != nil {
 		return false, err
 	}
@@ -182,8 +182,8 @@ func (w *World) stores(ctx context.Context, versions map[string]string) (bool, e
 	return found == len(versions), nil
 }
 
-// traffic is what has passed a gateway's link.
-func (w *World) traffic(ctx context.Context, edge string) devcluster.EdgeStatus {
+// linkTraffic is what has passed a gateway's link.
+func (w *Environment) linkTraffic(ctx context.Context, edge string) devcluster.EdgeStatus {
 	for _, e := range w.cluster.Status(ctx).Edges {
 		if e.Name == edge {
 			return e

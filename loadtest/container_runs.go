@@ -7,8 +7,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// starts names, for each container of pods, the very run of it that Kubernetes knows of.
-func (w *World) starts(ctx context.Context, selector string) (map[string]string, error) {
+// containerRuns names, for each container of pods, the very run of it that Kubernetes knows of.
+func (w *Environment) containerRuns(ctx context.Context, selector string) (map[string]string, error) {
 	list, err := w.kube.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
 	if err != nil {
 		return nil, fmt.Errorf("list pods: %w", err)
@@ -23,8 +23,8 @@ func (w *World) starts(ctx context.Context, selector string) (map[string]string,
 	return runs, nil
 }
 
-// different counts the containers that are not what they were.
-func different(before, after map[string]string) int {
+// countChanged counts the containers that are not what they were.
+func countChanged(before, after map[string]string) int {
 	n := 0
 	for name, run := range before {
 		if after[name] != run {

@@ -29,12 +29,12 @@ func cpuGroups() []string {
 // tick is the unit of CPU times in /proc on every Linux that Go runs on.
 const tick = time.Second / 100
 
-// cpu is the CPU time used so far by each group.
-type cpu map[string]time.Duration
+// cpuTimes is the CPU time used so far by each group.
+type cpuTimes map[string]time.Duration
 
 // cpuNow reads the CPU times. A process that is gone counts as 0, which a round with a restart shows as a negative.
-func (w *World) cpuNow() cpu {
-	spec, now := w.cluster.Spec(), cpu{}
+func (w *Environment) cpuNow() cpuTimes {
+	spec, now := w.cluster.Spec(), cpuTimes{}
 	parts := map[string]string{
 		"etcd": cpuKubernetes, "apiserver": cpuKubernetes, "controller-manager": cpuKubernetes, "scheduler": cpuKubernetes, "wan": cpuWan,
 	}
@@ -44,7 +44,7 @@ func (w *World) cpuNow() cpu {
 	for i := range spec.Cloudcores {
 		parts["cloudcore-"+strconv.Itoa(i+1)] = cpuCloud
 	}
-	for _, edge := range w.edges() {
+	for _, edge := range w.edgeNames() {
 		parts[edge] = cpuEdge
 	}
 	known := time.Duration(0)
@@ -68,7 +68,7 @@ func processCPU(pid int) time.Duration {
 	if len(fields) < 13 {
 		return 0
 	}
-	return ticks(fields[11]) + ticks(fields[12])
+	return parseTicks(fields[11]) + parseTicks(fields[12])
 }
 
 // machineCPU is the busy time of all cores: user, nice, system, irq and softirq.
@@ -82,10 +82,10 @@ func machineCPU() time.Duration {
 	if len(fields) < 8 {
 		return 0
 	}
-	return ticks(fields[1]) + ticks(fields[2]) + ticks(fields[3]) + ticks(fields[6]) + ticks(fields[7])
+	return parseTicks(fields[1]) + parseTicks(fields[2]) + parseTicks(fields[3]) + parseTicks(fields[6]) + parseTicks(fields[7])
 }
 
-func ticks(s string) time.Duration {
+func parseTicks(s string) time.Duration {
 	n, err := strconv.ParseInt(s, 10, 64)
 	if err != nil {
 		return 0
@@ -93,21 +93,21 @@ func ticks(s string) time.Duration {
 	return time.Duration(n) * tick
 }
 
-// costs collects the CPU time per delivery of each round.
-type costs map[string][]float64
+// cpuCosts collects the CPU time per delivery of each round.
+type cpuCosts map[string][]float64
 
-func (c costs) add(before, after cpu, deliveries int) {
+func (c cpuCosts) add(before, after cpuTimes, deliveries int) {
 	for _, group := range cpuGroups() {
 		c[group] = append(c[group], float64((after[group]-before[group])/time.Microsecond)/float64(deliveries))
 	}
 }
 
-// lines say which part the time went to: two cores give 2,000,000 µs a second.
-func (c costs) lines(scenario string) []Line {
-	var lines []Line
+// reportLines say which part the time went to: two cores give 2,000,000 µs a second.
+func (c cpuCosts) reportLines(scenario string) []ReportLine {
+	var lines []ReportLine
 	for _, group := range cpuGroups() {
 		if samples := c[group]; slices.ContainsFunc(samples, func(v float64) bool { return v != 0 }) {
-			lines = append(lines, Line{
+			lines = append(lines, ReportLine{
 				Scenario: scenario, Measure: fmt.Sprintf("  CPU per delivery: %s", group), Unit: unitCPU, Summary: Summarize(samples),
 			})
 		}

@@ -25,30 +25,30 @@ import (
 const (
 	// namespace holds all that scenarios make; it goes when the World closes.
 	namespace = "loadtest"
-	// patience is how long a step may take that needs seconds: the machine may be busy.
-	patience = 3 * time.Minute
-	// poll is how often a condition is looked at that nobody tells about. No measured time depends on it.
-	poll = 100 * time.Millisecond
+	// waitTimeout is how long a step may take that needs seconds: the machine may be busy.
+	waitTimeout = 3 * time.Minute
+	// pollInterval is how often a condition is looked at that nobody tells about. No measured time depends on it.
+	pollInterval = 100 * time.Millisecond
 	// writers is how many clients write to the apiserver at once.
 	writers = 32
 )
 
-// World is a running cluster as scenarios see it: Kubernetes as its admin, and the hub as the nats CLI.
-type World struct {
+// Environment is a running cluster as scenarios see it: Kubernetes as its admin, and the hub as the nats CLI.
+type Environment struct {
 	cluster *devcluster.Cluster
 	kube    kubernetes.Interface
 	nc      *nats.Conn
 	desired jetstream.Stream
-	// held reads what the stream holds for a node; it never publishes.
-	held *streams.Publisher
-	acks *acks
-	rand *rand.Rand
-	talk io.Writer
+	// publisher reads what the stream holds for a node; it never publishes.
+	publisher *streams.Publisher
+	acks      *ackSubscription
+	rand      *rand.Rand
+	progress  io.Writer
 }
 
-// NewWorld connects to a cluster. Close it before the cluster goes down.
-func NewWorld(ctx context.Context, cluster *devcluster.Cluster, seed uint64, talk io.Writer) (*World, error) {
-	w := &World{cluster: cluster, rand: rand.New(rand.NewPCG(seed, seed)), talk: talk}
+// NewEnvironment connects to a cluster. Close it before the cluster goes down.
+func NewEnvironment(ctx context.Context, cluster *devcluster.Cluster, seed uint64, talk io.Writer) (*Environment, error) {
+	w := &Environment{cluster: cluster, rand: rand.New(rand.NewPCG(seed, seed)), progress: talk}
 	if err := w.connect(ctx); err != nil {
 		return nil, errors.Join(err, w.disconnect())
 	}
@@ -58,7 +58,7 @@ func NewWorld(ctx context.Context, cluster *devcluster.Cluster, seed uint64, tal
 	return w, nil
 }
 
-func (w *World) connect(ctx context.Context) error {
+func (w *Environment) connect(ctx context.Context) error {
 	cfg, err := clientcmd.BuildConfigFromFlags("", w.cluster.Kubeconfig())
 	if err != nil {
 		return fmt.Errorf("read kubeconfig: %w", err)
@@ -83,30 +83,30 @@ func (w *World) connect(ctx context.Context) error {
 	if w.desired, err = js.Stream(ctx, streams.DesiredStream); err != nil {
 		return fmt.Errorf("stream %s: %w", streams.DesiredStream, err)
 	}
-	if w.held, err = streams.NewPublisher(w.nc, streams.NewMetrics(nil)); err != nil {
+	if w.publisher, err = streams.NewPublisher(w.nc, streams.NewMetrics(nil)); err != nil {
 		return err
 	}
-	w.acks, err = listen(w.nc)
+	w.acks, err = subscribeAcks(w.nc)
 	return err
 }
 
 // makeNamespace makes the namespace and waits for the service account that pods need.
-func (w *World) makeNamespace(ctx context.Context) error {
+func (w *Environment) makeNamespace(ctx context.Context) error {
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
 	if _, err := w.kube.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("make namespace: %w", err)
 	}
-	return until(ctx, "the service account of the namespace", func(ctx context.Context) (bool, error) {
+	return waitUntil(ctx, "the service account of the namespace", func(ctx context.Context) (bool, error) {
 		_, err := w.kube.CoreV1().ServiceAccounts(namespace).Get(ctx, "default", metav1.GetOptions{})
 		return err == nil, ignoreNotFound(err)
 	})
 }
 
 // Close deletes what scenarios left and disconnects.
-func (w *World) Close(ctx context.Context) error {
+func (w *Environment) Close(ctx context.Context) error {
 	err := w.kube.CoreV1().Namespaces().Delete(ctx, namespace, metav1.DeleteOptions{})
 	if err == nil {
-		err = until(ctx, "the namespace goes", func(ctx context.Context) (bool, error) {
+		err = waitUntil(ctx, "the namespace goes", func(ctx context.Context) (bool, error) {
 			_, err := w.kube.CoreV1().Namespaces().Get(ctx, namespace, metav1.GetOptions{})
 			return apierrors.IsNotFound(err), ignoreNotFound(err)
 		})
@@ -114,7 +114,7 @@ func (w *World) Close(ctx context.Context) error {
 	return errors.Join(err, w.disconnect())
 }
 
-func (w *World) disconnect() error {
+func (w *Environment) disconnect() error {
 	var err error
 	if w.acks != nil {
 		err = w.acks.close()
@@ -125,8 +125,8 @@ func (w *World) disconnect() error {
 	return err
 }
 
-// edges are the names of the cluster's gateways, which are its nodes.
-func (w *World) edges() []string {
+// edgeNames are the names of the cluster's gateways, which are its nodes.
+func (w *Environment) edgeNames() []string {
 	names := make([]string, w.cluster.Spec().Edges)
 	for i := range names {
 		names[i] = fmt.Sprintf("edge-%d", i+1)
@@ -134,13 +134,15 @@ func (w *World) edges() []string {
 	return names
 }
 
-func (w *World) say(format string, args ...any) { fmt.Fprintf(w.talk, "  "+format+"\n", args...) }
+func (w *Environment) logProgress(format string, args ...any) {
+	fmt.Fprintf(w.progress, "  "+format+"\n", args...)
+}
 
-// until waits for a condition of which nobody tells.
-func until(ctx context.Context, what string, holds func(context.Context) (bool, error)) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("not within %s", patience))
+// waitUntil waits for a condition of which nobody tells.
+func waitUntil(ctx context.Context, what string, holds func(context.Context) (bool, error)) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, waitTimeout, fmt.Errorf("not within %s", waitTimeout))
 	defer cancel()
-	ticker := time.NewTicker(poll)
+	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
 	for {
 		done, err := holds(ctx)
@@ -158,8 +160,8 @@ func until(ctx context.Context, what string, holds func(context.Context) (bool, 
 	}
 }
 
-// rest waits, so that what came before no longer disturbs.
-func rest(ctx context.Context, d time.Duration) error {
+// sleepFor waits, so that what came before no longer disturbs.
+func sleepFor(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// First makes objects that a node has never had, one at a time, with two cloudcores and with one.
-type First struct {
+// FirstDelivery makes objects that a node has never had, one at a time, with two cloudcores and with one.
+type FirstDelivery struct {
 	// Objects made in each of the two.
 	Objects int
 
@@ -25,20 +25,20 @@ const (
 )
 
 // Name of the scenario.
-func (*First) Name() string { return "first delivery" }
+func (*FirstDelivery) Name() string { return "first delivery" }
 
 // Prepare makes a pod that waits for all of them.
-func (s *First) Prepare(ctx context.Context, w *World) error {
-	return w.launch(ctx, pod(firstPod, w.edges()[0], names(firstConfig, 2*s.Objects)))
+func (s *FirstDelivery) Prepare(ctx context.Context, w *Environment) error {
+	return w.launchPods(ctx, pausePod(firstPod, w.edgeNames()[0], numberedNames(firstConfig, 2*s.Objects)))
 }
 
 // Once measures with both cloudcores, then with the first alone.
-func (s *First) Once(ctx context.Context, w *World) (err error) {
-	if err := w.members(ctx, "cloudcore-1", "cloudcore-2"); err != nil {
+func (s *FirstDelivery) Once(ctx context.Context, w *Environment) (err error) {
+	if err := w.awaitMembers(ctx, "cloudcore-1", "cloudcore-2"); err != nil {
 		return err
 	}
-	list := names(firstConfig, 2*s.Objects)
-	if s.two, err = s.deliver(ctx, w, list[:s.Objects]); err != nil {
+	list := numberedNames(firstConfig, 2*s.Objects)
+	if s.two, err = s.measureDelivery(ctx, w, list[:s.Objects]); err != nil {
 		return err
 	}
 	const other = "cloudcore-2"
@@ -46,22 +46,22 @@ func (s *First) Once(ctx context.Context, w *World) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, w.cluster.Start(context.WithoutCancel(ctx), other)) }()
-	if err := w.members(ctx, "cloudcore-1"); err != nil {
+	if err := w.awaitMembers(ctx, "cloudcore-1"); err != nil {
 		return err
 	}
-	s.one, err = s.deliver(ctx, w, list[s.Objects:])
+	s.one, err = s.measureDelivery(ctx, w, list[s.Objects:])
 	return err
 }
 
-func (s *First) deliver(ctx context.Context, w *World, list []string) (taken []float64, err error) {
+func (s *FirstDelivery) measureDelivery(ctx context.Context, w *Environment, list []string) (taken []float64, err error) {
 	for _, name := range list {
-		w.acks.forget()
+		w.acks.dropPending()
 		began := time.Now()
-		versions, err := w.putAll(ctx, w.create, []string{name})
+		versions, err := w.putAll(ctx, w.createConfigMap, []string{name})
 		if err != nil {
 			return taken, err
 		}
-		last, err := w.settled(ctx, w.edges()[:1], versions)
+		last, err := w.awaitAcks(ctx, w.edgeNames()[:1], versions)
 		if err != nil {
 			return taken, fmt.Errorf("%s: %w", name, err)
 		}
@@ -71,14 +71,14 @@ func (s *First) deliver(ctx context.Context, w *World, list []string) (taken []f
 }
 
 // Lines of the report.
-func (s *First) Lines() []Line {
-	line := func(measure string, taken []float64, peer string) Line {
-		return Line{Scenario: s.Name(), Measure: "new ConfigMap → on disk and acked, " + measure, Unit: unitTime, Summary: Summarize(taken), Peer: peer, Aim: firstAim}
+func (s *FirstDelivery) Lines() []ReportLine {
+	line := func(measure string, taken []float64, peer string) ReportLine {
+		return ReportLine{Scenario: s.Name(), Measure: "new ConfigMap → on disk and acked, " + measure, Unit: unitTime, Summary: Summarize(taken), Peer: peer, Aim: firstAim}
 	}
-	return []Line{line("2 cloudcores", s.two, firstPeerTwo), line("1 cloudcore", s.one, firstPeerOne)}
+	return []ReportLine{line("2 cloudcores", s.two, firstPeerTwo), line("1 cloudcore", s.one, firstPeerOne)}
 }
 
 // Close removes pod and objects.
-func (s *First) Close(ctx context.Context, w *World) error {
-	return w.clear(ctx, "app="+firstPod, names(firstConfig, 2*s.Objects))
+func (s *FirstDelivery) Close(ctx context.Context, w *Environment) error {
+	return w.deleteObjects(ctx, "app="+firstPod, numberedNames(firstConfig, 2*s.Objects))
 }

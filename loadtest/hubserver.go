@@ -56,7 +56,7 @@ func startHub(ctx context.Context, nodes int) (h *hubServer, err error) {
 		return nil, fmt.Errorf("make folder: %w", err)
 	}
 	h.ctx, h.stop = context.WithCancel(context.WithoutCancel(ctx))
-	if err := h.write(ctx, nodes); err != nil {
+	if err := h.writeConfig(ctx, nodes); err != nil {
 		return nil, errors.Join(err, h.close())
 	}
 	//nolint:contextcheck // it lives as long as the hub, not as long as its start
@@ -65,7 +65,7 @@ func startHub(ctx context.Context, nodes int) (h *hubServer, err error) {
 		h.cmd = nil
 		return nil, errors.Join(fmt.Errorf("start the hub: %w", err), h.close())
 	}
-	err = until(ctx, "the hub answers", func(ctx context.Context) (bool, error) {
+	err = waitUntil(ctx, "the hub answers", func(ctx context.Context) (bool, error) {
 		nc, err := h.connect()
 		if err != nil {
 			return false, nil
@@ -75,7 +75,7 @@ func startHub(ctx context.Context, nodes int) (h *hubServer, err error) {
 		if err != nil {
 			return false, err
 		}
-		return streams.Ensure(ctx, js, streams.Hub(1)) == nil, nil
+		return streams.Ensure(ctx, js, streams.HubTopology(1)) == nil, nil
 	})
 	if err != nil {
 		return nil, errors.Join(err, h.close())
@@ -83,8 +83,8 @@ func startHub(ctx context.Context, nodes int) (h *hubServer, err error) {
 	return h, nil
 }
 
-// write makes certificates and the configuration.
-func (h *hubServer) write(ctx context.Context, nodes int) error {
+// writeConfig makes certificates and the configuration.
+func (h *hubServer) writeConfig(ctx context.Context, nodes int) error {
 	ca, err := pki.NewAuthority(h.dir, "ca")
 	if err != nil {
 		return err
@@ -123,7 +123,7 @@ system_account: SYS
 		publish, subscribe := streams.NodePermissions(nodeName(i))
 		cell := streams.CellAccount(nodeName(i), hubconf.DefaultCells)
 		users[cell] = append(users[cell], fmt.Sprintf("{ user: %q, password: %q, permissions: { publish: { allow: [%s] }, subscribe: { allow: [%s] } } }",
-			wire.Escape(nodeName(i)), hubPassword, quoted(publish), quoted(subscribe)))
+			wire.Escape(nodeName(i)), hubPassword, quoteWords(publish), quoteWords(subscribe)))
 	}
 	conf.WriteString(streams.AccountsConfig(hubconf.DefaultCells, users))
 	if err := os.WriteFile(filepath.Join(h.dir, "hub.conf"), []byte(conf.String()), 0o600); err != nil {
@@ -132,7 +132,7 @@ system_account: SYS
 	return nil
 }
 
-func quoted(words []string) string {
+func quoteWords(words []string) string {
 	list := make([]string, len(words))
 	for i, word := range words {
 		list[i] = fmt.Sprintf("%q", word)
@@ -163,14 +163,14 @@ func freeAddress(ctx context.Context) (string, error) {
 }
 
 func (h *hubServer) connect() (*nats.Conn, error) {
-	return nats.Connect("nats://"+h.address, nats.Secure(h.client.Clone()), nats.UserInfo("cloud", hubPassword), nats.MaxReconnects(-1), nats.Timeout(handshake))
+	return nats.Connect("nats://"+h.address, nats.Secure(h.client.Clone()), nats.UserInfo("cloud", hubPassword), nats.MaxReconnects(-1), nats.Timeout(connectTimeout))
 }
 
-func (h *hubServer) dial(ctx context.Context, node string, delivered *atomic.Int64) (*leafClient, error) {
+func (h *hubServer) dialNode(ctx context.Context, node string, delivered *atomic.Int64) (*leafClient, error) {
 	return dialLeaf(ctx, h.leaf, node, hubPassword, h.client, delivered)
 }
 
-func (h *hubServer) memory() (memory, error) { return readMemory(h.cmd.Process.Pid) }
+func (h *hubServer) memoryUse() (memory, error) { return readMemory(h.cmd.Process.Pid) }
 
 // close ends the connections, then the server, and removes its files.
 func (h *hubServer) close() error {
@@ -189,7 +189,7 @@ type cloudSide struct {
 	attacher  *streams.Attacher
 }
 
-func (h *hubServer) cloud() (*cloudSide, error) {
+func (h *hubServer) newCloudSide() (*cloudSide, error) {
 	nc, err := h.connect()
 	if err != nil {
 		return nil, fmt.Errorf("connect to the hub: %w", err)
@@ -207,8 +207,8 @@ func (h *hubServer) cloud() (*cloudSide, error) {
 	return c, nil
 }
 
-// publish stores one object of a node.
-func (c *cloudSide) publish(ctx context.Context, node string, i int) error {
+// publishObject stores one object of a node.
+func (c *cloudSide) publishObject(ctx context.Context, node string, i int) error {
 	_, err := c.publisher.Publish(ctx, wire.Message{
 		Node: node, Key: configMapKey(fmt.Sprintf("config-%d", i)), Op: wire.Apply, UID: "uid", Version: "1", Time: time.Now(),
 		Object: fmt.Appendf(nil, `{"data":{"content":%q}}`, strings.Repeat("x", payloadBytes)),
@@ -216,10 +216,10 @@ func (c *cloudSide) publish(ctx context.Context, node string, i int) error {
 	return err
 }
 
-// attach publishes a node's objects and makes its consumer.
-func (c *cloudSide) attach(ctx context.Context, node string) error {
+// attachNode publishes a node's objects and makes its consumer.
+func (c *cloudSide) attachNode(ctx context.Context, node string) error {
 	for i := range objectsEach {
-		if err := c.publish(ctx, node, i); err != nil {
+		if err := c.publishObject(ctx, node, i); err != nil {
 			return err
 		}
 	}
@@ -227,7 +227,7 @@ func (c *cloudSide) attach(ctx context.Context, node string) error {
 	if err != nil {
 		return err
 	}
-	return until(ctx, "the hub lets "+node+" attach", func(ctx context.Context) (bool, error) {
+	return waitUntil(ctx, "the hub lets "+node+" attach", func(ctx context.Context) (bool, error) {
 		_, err := c.attacher.Handle(ctx, node, request)
 		return err == nil, nil
 	})

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Idle counts what passes the links while nothing changes: heartbeats, pings, open pulls, leases' reasons and statuses.
-type Idle struct {
+// IdleTraffic counts what passes the links while nothing changes: heartbeats, pings, open pulls, leases' reasons and statuses.
+type IdleTraffic struct {
 	// Window is how long is counted.
 	Window time.Duration
 
@@ -15,17 +15,17 @@ type Idle struct {
 }
 
 // Name of the scenario.
-func (*Idle) Name() string { return "idle" }
+func (*IdleTraffic) Name() string { return "idle" }
 
 // Prepare does nothing: what starting the cluster stirred up has settled.
-func (*Idle) Prepare(context.Context, *World) error { return nil }
+func (*IdleTraffic) Prepare(context.Context, *Environment) error { return nil }
 
 // Once counts for one window, each gateway is a sample.
-func (s *Idle) Once(ctx context.Context, w *World) error {
-	edges := w.edges()
+func (s *IdleTraffic) Once(ctx context.Context, w *Environment) error {
+	edges := w.edgeNames()
 	began := time.Now()
 	before := w.cluster.Status(ctx).Edges
-	if err := rest(ctx, s.Window); err != nil {
+	if err := sleepFor(ctx, s.Window); err != nil {
 		return err
 	}
 	after := w.cluster.Status(ctx).Edges
@@ -42,12 +42,12 @@ func (s *Idle) Once(ctx context.Context, w *World) error {
 }
 
 // Lines of the report.
-func (s *Idle) Lines() []Line {
-	return []Line{
+func (s *IdleTraffic) Lines() []ReportLine {
+	return []ReportLine{
 		{Scenario: s.Name(), Measure: fmt.Sprintf("over the link in an hour, from %s: down", s.Window), Unit: unitTraffic, Summary: Summarize(s.down)},
 		{Scenario: s.Name(), Measure: "  up", Unit: unitTraffic, Summary: Summarize(s.up)},
 	}
 }
 
 // Close does nothing.
-func (*Idle) Close(context.Context, *World) error { return nil }
+func (*IdleTraffic) Close(context.Context, *Environment) error { return nil }

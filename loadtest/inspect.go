@@ -15,8 +15,8 @@ import (
 	"github.com/frond-edge/frond/api/inspect"
 )
 
-// nodes asks the cloudcores, as frond status does.
-func (w *World) nodes(ctx context.Context) (inspect.Nodes, error) {
+// inspectNodes asks the cloudcores, as frond status does.
+func (w *Environment) inspectNodes(ctx context.Context) (inspect.Nodes, error) {
 	var answer inspect.Nodes
 	cfg, err := clientcmd.BuildConfigFromFlags("", w.cluster.Kubeconfig())
 	if err != nil {
@@ -45,9 +45,9 @@ func (w *World) nodes(ctx context.Context) (inspect.Nodes, error) {
 	return answer, errors.Join(faults...)
 }
 
-// owner is the cloudcore that serves a node.
-func (w *World) owner(ctx context.Context, node string) (string, error) {
-	all, err := w.nodes(ctx)
+// nodeOwner is the cloudcore that serves a node.
+func (w *Environment) nodeOwner(ctx context.Context, node string) (string, error) {
+	all, err := w.inspectNodes(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -59,10 +59,10 @@ func (w *World) owner(ctx context.Context, node string) (string, error) {
 	return "", fmt.Errorf("nobody owns %s", node)
 }
 
-// members waits until these cloudcores, and no other, are live.
-func (w *World) members(ctx context.Context, want ...string) error {
-	return until(ctx, fmt.Sprint("the cloudcores are ", want), func(ctx context.Context) (bool, error) {
-		all, err := w.nodes(ctx)
+// awaitMembers waits until these cloudcores, and no other, are live.
+func (w *Environment) awaitMembers(ctx context.Context, want ...string) error {
+	return waitUntil(ctx, fmt.Sprint("the cloudcores are ", want), func(ctx context.Context) (bool, error) {
+		all, err := w.inspectNodes(ctx)
 		return err == nil && slices.Equal(all.Live, want), nil
 	})
 }

@@ -29,16 +29,16 @@ type leafClient struct {
 }
 
 const (
-	// handshake bounds connecting: thousands do it at once on two cores.
-	handshake = time.Minute
-	// pullOpen is how long one pull stays open, as with an edgecore; idleBeat is the heartbeat it asks for.
-	pullOpen = 30 * time.Second
-	idleBeat = 3 * time.Second
+	// connectTimeout bounds connecting: thousands do it at once on two cores.
+	connectTimeout = time.Minute
+	// pullTimeout is how long one pull stays open, as with an edgecore; idleHeartbeat is the heartbeat it asks for.
+	pullTimeout   = 30 * time.Second
+	idleHeartbeat = 3 * time.Second
 )
 
 // dialLeaf connects, logs in and subscribes.
 func dialLeaf(ctx context.Context, address, node, password string, config *tls.Config, delivered *atomic.Int64) (l *leafClient, err error) {
-	ctx, cancel := context.WithTimeout(ctx, handshake)
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	plain, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
 	if err != nil {
@@ -73,7 +73,7 @@ func dialLeaf(ctx context.Context, address, node, password string, config *tls.C
 		return nil, fmt.Errorf("log in: %w", err)
 	}
 	for {
-		line, err := l.line()
+		line, err := l.readCommand()
 		switch {
 		case err != nil:
 			return nil, fmt.Errorf("log in: %w", err)
@@ -100,8 +100,8 @@ func readLine(r io.Reader) (string, error) {
 	}
 }
 
-// line returns the next line that is neither a message nor a ping; it answers pings and skips messages.
-func (l *leafClient) line() (string, error) {
+// readCommand returns the next line that is neither a message nor a ping; it answers pings and skips messages.
+func (l *leafClient) readCommand() (string, error) {
 	for {
 		text, err := l.in.ReadString('\n')
 		if err != nil {
@@ -114,7 +114,7 @@ func (l *leafClient) line() (string, error) {
 				return "", err
 			}
 		case "LMSG", "HMSG", "MSG":
-			if err := l.skip(rest); err != nil {
+			if err := l.skipMessage(rest); err != nil {
 				return "", err
 			}
 		default:
@@ -123,8 +123,8 @@ func (l *leafClient) line() (string, error) {
 	}
 }
 
-// skip reads past a message; one with a subject for its ack is a delivery.
-func (l *leafClient) skip(arguments string) error {
+// skipMessage reads past a message; one with a subject for its ack is a delivery.
+func (l *leafClient) skipMessage(arguments string) error {
 	fields := strings.Fields(arguments)
 	if len(fields) == 0 {
 		return errors.New("message without arguments")
@@ -140,10 +140,10 @@ func (l *leafClient) skip(arguments string) error {
 	return err
 }
 
-// pull asks the node's consumer for messages.
-func (l *leafClient) pull() error {
+// sendPull asks the node's consumer for messages.
+func (l *leafClient) sendPull() error {
 	n := wire.Escape(l.node)
-	body := fmt.Sprintf(`{"batch":256,"expires":%d,"idle_heartbeat":%d}`, pullOpen.Nanoseconds(), idleBeat.Nanoseconds())
+	body := fmt.Sprintf(`{"batch":256,"expires":%d,"idle_heartbeat":%d}`, pullTimeout.Nanoseconds(), idleHeartbeat.Nanoseconds())
 	subject := "consumer." + n + ".next"
 	_, err := fmt.Fprintf(l.conn, "LMSG %s %s %d\r\n%s\r\n", subject, streams.InboxPrefix(l.node)+".pull", len(body), body)
 	return err
@@ -153,31 +153,31 @@ func (l *leafClient) pull() error {
 func (l *leafClient) serve(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { _ = l.conn.Close() })
 	defer stop()
-	if err := l.pull(); err != nil {
+	if err := l.sendPull(); err != nil {
 		return err
 	}
 	for renewed := time.Now(); ; {
-		if err := l.conn.SetReadDeadline(renewed.Add(pullOpen)); err != nil {
-			return l.end(ctx, err)
+		if err := l.conn.SetReadDeadline(renewed.Add(pullTimeout)); err != nil {
+			return l.closeError(ctx, err)
 		}
-		line, err := l.line()
+		line, err := l.readCommand()
 		var timeout net.Error
 		switch {
 		case errors.As(err, &timeout) && timeout.Timeout():
-			if err := l.pull(); err != nil {
-				return l.end(ctx, err)
+			if err := l.sendPull(); err != nil {
+				return l.closeError(ctx, err)
 			}
 			renewed = time.Now()
 		case err != nil:
-			return l.end(ctx, err)
+			return l.closeError(ctx, err)
 		case strings.HasPrefix(line, "-ERR"):
-			return l.end(ctx, errors.New(line))
+			return l.closeError(ctx, errors.New(line))
 		}
 	}
 }
 
-// end turns what closing by ctx caused into nil.
-func (l *leafClient) end(ctx context.Context, err error) error {
+// closeError turns what closing by ctx caused into nil.
+func (l *leafClient) closeError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return nil //nolint:nilerr // we were asked to stop
 	}

@@ -15,9 +15,9 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// TestShortRun plays each scenario once on real clusters. What it measures means nothing; that each delivery was acked and
+// TestRun_ShortSize plays each scenario once on real clusters. What it measures means nothing; that each delivery was acked and
 // compared does.
-func TestShortRun(t *testing.T) {
+func TestRun_ShortSize(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts two clusters: not with -short")
 	}
@@ -28,7 +28,7 @@ func TestShortRun(t *testing.T) {
 		t.Skipf("no control plane, make tools builds it: %v", err)
 	}
 	report, err := loadtest.Run(t.Context(), loadtest.Options{
-		Command: "go test", Dir: t.TempDir(), Seed: 1, Size: loadtest.Short(), Talk: t.Output(),
+		Command: "go test", Dir: t.TempDir(), Seed: 1, Size: loadtest.Short(), Progress: t.Output(),
 	})
 	if err != nil {
 		t.Fatal(err)

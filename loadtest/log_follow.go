@@ -17,9 +17,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Follow follows the logs of one pod on each gateway by many readers at once. Each reader must get every line in its order,
+// LogFollow follows the logs of one pod on each gateway by many readers at once. Each reader must get every line in its order,
 // and when all are gone, cloudcores and gateways must have as few streams and goroutines as before.
-type Follow struct {
+type LogFollow struct {
 	// Readers in all, and Length of each log in lines.
 	Readers, Length int
 	// Direct opens a tunnel for each reader, as the apiserver does for exec. Otherwise the apiserver is asked, which has
@@ -47,7 +47,7 @@ const (
 )
 
 // Name of the scenario.
-func (s *Follow) Name() string {
+func (s *LogFollow) Name() string {
 	if s.Direct {
 		return "logs -f, a tunnel each"
 	}
@@ -55,35 +55,35 @@ func (s *Follow) Name() string {
 }
 
 // Prepare looks how many readers this machine allows.
-func (s *Follow) Prepare(ctx context.Context, w *World) (err error) {
-	if s.readers, err = followers(s.Readers); err != nil {
+func (s *LogFollow) Prepare(ctx context.Context, w *Environment) (err error) {
+	if s.readers, err = allowedFollowers(s.Readers); err != nil {
 		return err
 	}
 	if s.readers < s.Readers {
-		w.say("%s: %d readers of %d: fs.inotify.max_user_instances allows no more on one machine", s.Name(), s.readers, s.Readers)
+		w.logProgress("%s: %d readers of %d: fs.inotify.max_user_instances allows no more on one machine", s.Name(), s.readers, s.Readers)
 	}
-	s.open = w.logs
+	s.open = w.followLog
 	if s.Direct {
 		s.open, err = w.kubeletLogs(ctx)
 	}
 	return err
 }
 
-// line is what a log says.
-func line(i int) string {
+// logLine is what a log says.
+func logLine(i int) string {
 	number := fmt.Sprintf("%06d ", i)
 	return number + strings.Repeat("x", lineBytes-len(number))
 }
 
-// pods has one pod a gateway, whose container writes the lines and goes on.
-func (s *Follow) pods(w *World) (list []*corev1.Pod) {
+// logPods has one pod a gateway, whose container writes the lines and goes on.
+func (s *LogFollow) logPods(w *Environment) (list []*corev1.Pod) {
 	var script strings.Builder
 	for i := range s.Length {
-		fmt.Fprintf(&script, "echo %s; sleep %g; ", line(i), linePause.Seconds())
+		fmt.Fprintf(&script, "echo %s; sleep %g; ", logLine(i), linePause.Seconds())
 	}
 	script.WriteString("sleep infinity")
-	for _, edge := range w.edges() {
-		p := pod(followPod+"-"+edge, edge, nil)
+	for _, edge := range w.edgeNames() {
+		p := pausePod(followPod+"-"+edge, edge, nil)
 		p.Labels["app"] = followPod
 		p.Spec.Containers[0].Command = []string{"sh", "-c", script.String()}
 		list = append(list, p)
@@ -92,9 +92,9 @@ func (s *Follow) pods(w *World) (list []*corev1.Pod) {
 }
 
 // Once starts the pods, reads, and waits until all is given back.
-func (s *Follow) Once(ctx context.Context, w *World) error {
-	pods := s.pods(w)
-	if err := w.launch(ctx, pods...); err != nil {
+func (s *LogFollow) Once(ctx context.Context, w *Environment) error {
+	pods := s.logPods(w)
+	if err := w.launchPods(ctx, pods...); err != nil {
 		return err
 	}
 	for i := range max(s.First, len(pods)) { // the apiserver keeps a connection to each node from now on
@@ -109,32 +109,32 @@ func (s *Follow) Once(ctx context.Context, w *World) error {
 		}
 		s.first = append(s.first, milliseconds(time.Since(began)))
 	}
-	before, err := w.holdings(ctx)
+	before, err := w.readStreamCosts(ctx)
 	if err != nil {
 		return err
 	}
-	if err := s.memory.sample(ctx, w, memoryBefore); err != nil {
+	if err := s.memory.recordMoment(ctx, w, memoryBefore); err != nil {
 		return err
 	}
 	if err := s.followAll(ctx, w, pods); err != nil {
 		return err
 	}
-	if err := w.givenBack(ctx, before); err != nil {
+	if err := w.awaitReleased(ctx, before); err != nil {
 		return err
 	}
 	if s.Collected {
-		if err := w.collected(ctx, before); err != nil {
+		if err := w.awaitCollected(ctx, before); err != nil {
 			return err
 		}
 	}
-	if err := s.memory.sample(ctx, w, memoryAfter); err != nil {
+	if err := s.memory.recordMoment(ctx, w, memoryAfter); err != nil {
 		return err
 	}
 	return s.Close(ctx, w)
 }
 
 // followAll has all readers read all lines; none leaves before the last has read its last.
-func (s *Follow) followAll(ctx context.Context, w *World, pods []*corev1.Pod) error {
+func (s *LogFollow) followAll(ctx context.Context, w *Environment, pods []*corev1.Pod) error {
 	var mu sync.Mutex // guards s.opened
 	var read sync.WaitGroup
 	all := make(chan struct{}) // closes when all have read all, or one has failed
@@ -168,7 +168,7 @@ func (s *Follow) followAll(ctx context.Context, w *World, pods []*corev1.Pod) er
 		defer close(all)
 		read.Wait()
 		s.rates = append(s.rates, float64(s.readers*s.Length)/time.Since(began).Seconds())
-		return s.memory.sample(gctx, w, memoryWith)
+		return s.memory.recordMoment(gctx, w, memoryWith)
 	})
 	return g.Wait()
 }
@@ -180,7 +180,7 @@ func readLines(body io.Reader, lines int, opened func()) error {
 		if !scanner.Scan() {
 			return fmt.Errorf("line %d of %d: %w", i, lines, errors.Join(io.ErrUnexpectedEOF, scanner.Err()))
 		}
-		if got := scanner.Text(); got != line(i) {
+		if got := scanner.Text(); got != logLine(i) {
 			return fmt.Errorf("line %d is %.20q", i, got)
 		}
 		if i == 0 {
@@ -190,19 +190,19 @@ func readLines(body io.Reader, lines int, opened func()) error {
 	return nil
 }
 
-// logs follows the log of a pod through the apiserver.
-func (w *World) logs(ctx context.Context, pod string) (io.ReadCloser, error) {
+// followLog follows the log of a pod through the apiserver.
+func (w *Environment) followLog(ctx context.Context, pod string) (io.ReadCloser, error) {
 	return w.kube.CoreV1().Pods(namespace).GetLogs(pod, &corev1.PodLogOptions{Follow: true}).Stream(ctx)
 }
 
 // kubeletLogs follows the log of a pod as the apiserver would, but each over a tunnel of its own.
-func (w *World) kubeletLogs(ctx context.Context) (func(ctx context.Context, pod string) (io.ReadCloser, error), error) {
+func (w *Environment) kubeletLogs(ctx context.Context) (func(ctx context.Context, pod string) (io.ReadCloser, error), error) {
 	egress, secret, err := w.cluster.Egress()
 	if err != nil {
 		return nil, err
 	}
 	kubelets := map[string]string{}
-	for _, edge := range w.edges() {
+	for _, edge := range w.edgeNames() {
 		node, err := w.kube.CoreV1().Nodes().Get(ctx, edge, metav1.GetOptions{})
 		if err != nil {
 			return nil, fmt.Errorf("find the kubelet of %s: %w", edge, err)
@@ -230,17 +230,17 @@ func (w *World) kubeletLogs(ctx context.Context) (func(ctx context.Context, pod 
 }
 
 // Lines of the report.
-func (s *Follow) Lines() []Line {
+func (s *LogFollow) Lines() []ReportLine {
 	name := fmt.Sprintf("%d readers on %d gateways", s.readers, s.memory.gateways)
-	lines := []Line{
+	lines := []ReportLine{
 		{Scenario: s.Name(), Measure: "asked for → first byte, one after the other", Unit: unitTime, Summary: Summarize(s.first)},
 		{Scenario: s.Name(), Measure: name + ": asked for all at once → first line of each", Unit: unitTime, Summary: Summarize(s.opened)},
 		{Scenario: s.Name(), Measure: fmt.Sprintf("  lines of %d bytes to all, as fast as they were written", lineBytes), Unit: unitRate, Summary: Summarize(s.rates)},
 	}
-	return append(lines, s.memory.lines(s.Name())...)
+	return append(lines, s.memory.reportLines(s.Name())...)
 }
 
 // Close removes the pods.
-func (*Follow) Close(ctx context.Context, w *World) error {
-	return w.clear(ctx, "app="+followPod, nil)
+func (*LogFollow) Close(ctx context.Context, w *Environment) error {
+	return w.deleteObjects(ctx, "app="+followPod, nil)
 }

@@ -35,42 +35,42 @@ const (
 func (*Memory) Name() string { return "memory" }
 
 // Prepare does nothing: the first state is an idle gateway.
-func (s *Memory) Prepare(context.Context, *World) error {
+func (s *Memory) Prepare(context.Context, *Environment) error {
 	s.taken = memorySamples{settle: s.Settle, each: s.Samples}
 	return nil
 }
 
 // Once goes through the states.
-func (s *Memory) Once(ctx context.Context, w *World) error {
-	node := w.edges()[0]
-	if err := s.taken.later(ctx, w, node, stateIdle); err != nil {
+func (s *Memory) Once(ctx context.Context, w *Environment) error {
+	node := w.edgeNames()[0]
+	if err := s.taken.sampleSettled(ctx, w, node, stateIdle); err != nil {
 		return err
 	}
-	for _, name := range names(memoryPod, s.Pods) {
-		p := pod(name, node, nil)
+	for _, name := range numberedNames(memoryPod, s.Pods) {
+		p := pausePod(name, node, nil)
 		p.Labels["app"] = memoryPod
-		if err := w.launch(ctx, p); err != nil {
+		if err := w.launchPods(ctx, p); err != nil {
 			return err
 		}
 	}
-	if err := s.taken.later(ctx, w, node, statePods); err != nil {
+	if err := s.taken.sampleSettled(ctx, w, node, statePods); err != nil {
 		return err
 	}
-	list := names(memoryConfigs, s.ConfigMaps)
-	w.acks.forget()
-	versions, err := w.putAll(ctx, w.create, list)
+	list := numberedNames(memoryConfigs, s.ConfigMaps)
+	w.acks.dropPending()
+	versions, err := w.putAll(ctx, w.createConfigMap, list)
 	if err != nil {
 		return err
 	}
-	mounting := pod(memoryConfigs, node, list)
+	mounting := pausePod(memoryConfigs, node, list)
 	mounting.Labels["app"] = memoryPod
-	if err := w.launch(ctx, mounting); err != nil {
+	if err := w.launchPods(ctx, mounting); err != nil {
 		return err
 	}
-	if _, err := w.settled(ctx, []string{node}, versions); err != nil {
+	if _, err := w.awaitAcks(ctx, []string{node}, versions); err != nil {
 		return err
 	}
-	if err := s.taken.later(ctx, w, node, fmt.Sprintf("edgecore with %d ConfigMaps as well", s.ConfigMaps)); err != nil {
+	if err := s.taken.sampleSettled(ctx, w, node, fmt.Sprintf("edgecore with %d ConfigMaps as well", s.ConfigMaps)); err != nil {
 		return err
 	}
 	if err := s.sampleAll(ctx, w, stateCloud, "cloudcore-", w.cluster.Spec().Cloudcores); err != nil {
@@ -83,9 +83,9 @@ func (s *Memory) Once(ctx context.Context, w *World) error {
 }
 
 // sampleAll samples every replica of a kind: only one owns the node, only one leads the stream.
-func (s *Memory) sampleAll(ctx context.Context, w *World, state, kind string, n int) error {
+func (s *Memory) sampleAll(ctx context.Context, w *Environment, state, kind string, n int) error {
 	for i := range n {
-		if err := s.taken.now(ctx, w, fmt.Sprintf("%s%d", kind, i+1), state); err != nil {
+		if err := s.taken.sampleNow(ctx, w, fmt.Sprintf("%s%d", kind, i+1), state); err != nil {
 			return err
 		}
 	}
@@ -107,11 +107,11 @@ func peerMemory(state string) (rss, anon string) {
 }
 
 // Lines of the report.
-func (s *Memory) Lines() []Line {
-	return s.taken.lines(s.Name(), s.label, peerMemory)
+func (s *Memory) Lines() []ReportLine {
+	return s.taken.reportLines(s.Name(), s.stateLabel, peerMemory)
 }
 
-func (s *Memory) label(state string) string {
+func (s *Memory) stateLabel(state string) string {
 	if state == statePods {
 		return fmt.Sprintf("edgecore with %d real pods", s.Pods)
 	}
@@ -119,6 +119,6 @@ func (s *Memory) label(state string) string {
 }
 
 // Close removes what is left.
-func (s *Memory) Close(ctx context.Context, w *World) error {
-	return w.clear(ctx, "app="+memoryPod, names(memoryConfigs, s.ConfigMaps))
+func (s *Memory) Close(ctx context.Context, w *Environment) error {
+	return w.deleteObjects(ctx, "app="+memoryPod, numberedNames(memoryConfigs, s.ConfigMaps))
 }

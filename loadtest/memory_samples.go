@@ -16,15 +16,15 @@ type memorySamples struct {
 	rss, anon map[string][]float64 // MB
 }
 
-// later samples a part after the state has settled.
-func (m *memorySamples) later(ctx context.Context, w *World, part, state string) error {
-	if err := rest(ctx, m.settle); err != nil {
+// sampleSettled samples a part after the state has settled.
+func (m *memorySamples) sampleSettled(ctx context.Context, w *Environment, part, state string) error {
+	if err := sleepFor(ctx, m.settle); err != nil {
 		return err
 	}
-	return m.now(ctx, w, part, state)
+	return m.sampleNow(ctx, w, part, state)
 }
 
-func (m *memorySamples) now(ctx context.Context, w *World, part, state string) error {
+func (m *memorySamples) sampleNow(ctx context.Context, w *Environment, part, state string) error {
 	if m.rss == nil {
 		m.rss, m.anon = map[string][]float64{}, map[string][]float64{}
 	}
@@ -38,20 +38,20 @@ func (m *memorySamples) now(ctx context.Context, w *World, part, state string) e
 		}
 		const mb = 1e6
 		m.rss[state], m.anon[state] = append(m.rss[state], float64(now.rss)/mb), append(m.anon[state], float64(now.anonymous)/mb)
-		if err := rest(ctx, time.Second); err != nil {
+		if err := sleepFor(ctx, time.Second); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// lines of a report, in the order of the states. label says what a state is called there, peer what the peer takes in it.
-func (m *memorySamples) lines(scenario string, label func(state string) string, peer func(state string) (rss, anon string)) (lines []Line) {
+// reportLines of a report, in the order of the states. label says what a state is called there, peer what the peer takes in it.
+func (m *memorySamples) reportLines(scenario string, label func(state string) string, peer func(state string) (rss, anon string)) (lines []ReportLine) {
 	for _, state := range m.order {
 		rss, anon := peer(state)
 		lines = append(lines,
-			Line{Scenario: scenario, Measure: label(state) + ": RSS", Unit: unitMemory, Summary: Summarize(m.rss[state]), Peer: rss},
-			Line{Scenario: scenario, Measure: label(state) + ": RssAnon", Unit: unitMemory, Summary: Summarize(m.anon[state]), Peer: anon})
+			ReportLine{Scenario: scenario, Measure: label(state) + ": RSS", Unit: unitMemory, Summary: Summarize(m.rss[state]), Peer: rss},
+			ReportLine{Scenario: scenario, Measure: label(state) + ": RssAnon", Unit: unitMemory, Summary: Summarize(m.anon[state]), Peer: anon})
 	}
 	return lines
 }

@@ -24,7 +24,7 @@ func configMapKey(name string) wire.Key {
 	return wire.Key{Resource: "configmaps", Namespace: namespace, Name: name}
 }
 
-func names(prefix string, n int) []string {
+func numberedNames(prefix string, n int) []string {
 	list := make([]string, n)
 	for i := range list {
 		list[i] = fmt.Sprintf("%s-%04d", prefix, i)
@@ -33,7 +33,7 @@ func names(prefix string, n int) []string {
 }
 
 // configMap has content that no other has.
-func (w *World) configMap(name string) *corev1.ConfigMap {
+func (w *Environment) configMap(name string) *corev1.ConfigMap {
 	content := make([]byte, payloadBytes/2)
 	for i := range content {
 		content[i] = byte(w.rand.Uint32())
@@ -44,19 +44,19 @@ func (w *World) configMap(name string) *corev1.ConfigMap {
 	}
 }
 
-// put is how a ConfigMap reaches the apiserver: create or update.
-type put func(ctx context.Context, cm *corev1.ConfigMap) (*corev1.ConfigMap, error)
+// writeFunc is how a ConfigMap reaches the apiserver: create or update.
+type writeFunc func(ctx context.Context, cm *corev1.ConfigMap) (*corev1.ConfigMap, error)
 
-func (w *World) create(ctx context.Context, cm *corev1.ConfigMap) (*corev1.ConfigMap, error) {
+func (w *Environment) createConfigMap(ctx context.Context, cm *corev1.ConfigMap) (*corev1.ConfigMap, error) {
 	return w.kube.CoreV1().ConfigMaps(namespace).Create(ctx, cm, metav1.CreateOptions{})
 }
 
-func (w *World) update(ctx context.Context, cm *corev1.ConfigMap) (*corev1.ConfigMap, error) {
+func (w *Environment) updateConfigMap(ctx context.Context, cm *corev1.ConfigMap) (*corev1.ConfigMap, error) {
 	return w.kube.CoreV1().ConfigMaps(namespace).Update(ctx, cm, metav1.UpdateOptions{})
 }
 
 // putAll writes ConfigMaps by parallel writers and returns the version that each got.
-func (w *World) putAll(ctx context.Context, how put, list []string) (map[wire.Key]string, error) {
+func (w *Environment) putAll(ctx context.Context, how writeFunc, list []string) (map[wire.Key]string, error) {
 	contents := make([]*corev1.ConfigMap, len(list))
 	for i, name := range list {
 		contents[i] = w.configMap(name)
@@ -80,8 +80,8 @@ func (w *World) putAll(ctx context.Context, how put, list []string) (map[wire.Ke
 	return versions, g.Wait()
 }
 
-// pod is bound to a node and mounts ConfigMaps, of which none has to exist.
-func pod(name, node string, configMaps []string) *corev1.Pod {
+// pausePod is bound to a node and mounts ConfigMaps, of which none has to exist.
+func pausePod(name, node string, configMaps []string) *corev1.Pod {
 	optional, no, grace := true, false, int64(1)
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace, Labels: map[string]string{"app": name}},
@@ -105,14 +105,14 @@ func pod(name, node string, configMaps []string) *corev1.Pod {
 	return p
 }
 
-// launch makes pods and, unless it is told not to, waits until all run.
-func (w *World) launch(ctx context.Context, pods ...*corev1.Pod) error {
+// launchPods makes pods and, unless it is told not to, waits until all run.
+func (w *Environment) launchPods(ctx context.Context, pods ...*corev1.Pod) error {
 	for _, p := range pods {
 		if _, err := w.kube.CoreV1().Pods(namespace).Create(ctx, p, metav1.CreateOptions{}); err != nil {
 			return fmt.Errorf("make pod %s: %w", p.Name, err)
 		}
 	}
-	return until(ctx, fmt.Sprintf("%d pods run", len(pods)), func(ctx context.Context) (bool, error) {
+	return waitUntil(ctx, fmt.Sprintf("%d pods run", len(pods)), func(ctx context.Context) (bool, error) {
 		list, err := w.kube.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return false, err
@@ -130,9 +130,9 @@ func (w *World) launch(ctx context.Context, pods ...*corev1.Pod) error {
 	})
 }
 
-// clear deletes the pods of a selector and, with them, ConfigMaps of a name prefix, and waits until the API has no more of
+// deleteObjects deletes the pods of a selector and, with them, ConfigMaps of a name prefix, and waits until the API has no more of
 // them and the stream of desired state tells the nodes so.
-func (w *World) clear(ctx context.Context, selector string, configMaps []string) error {
+func (w *Environment) deleteObjects(ctx context.Context, selector string, configMaps []string) error {
 	err := w.kube.CoreV1().Pods(namespace).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: selector})
 	if err != nil {
 		return fmt.Errorf("delete pods: %w", err)
@@ -147,16 +147,16 @@ func (w *World) clear(ctx context.Context, selector string, configMaps []string)
 	if err := g.Wait(); err != nil {
 		return fmt.Errorf("delete ConfigMaps: %w", err)
 	}
-	err = until(ctx, "the pods are gone", func(ctx context.Context) (bool, error) {
+	err = waitUntil(ctx, "the pods are gone", func(ctx context.Context) (bool, error) {
 		list, err := w.kube.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
 		return err == nil && len(list.Items) == 0, err
 	})
 	if err != nil {
 		return err
 	}
-	return until(ctx, "the nodes gave up what they no longer need", func(ctx context.Context) (bool, error) {
-		for _, node := range w.edges() {
-			held, err := w.held.Held(ctx, node)
+	return waitUntil(ctx, "the nodes gave up what they no longer need", func(ctx context.Context) (bool, error) {
+		for _, node := range w.edgeNames() {
+			held, err := w.publisher.Held(ctx, node)
 			if err != nil {
 				return false, nil //nolint:nilerr // a busy hub does not answer in time: it is asked again
 			}
@@ -173,10 +173,10 @@ func (w *World) clear(ctx context.Context, selector string, configMaps []string)
 // rootCA is the ConfigMap that each namespace has.
 const rootCA = "kube-root-ca.crt"
 
-// settled waits until every node has acked these versions of these objects and returns when the last ack came. The acks
+// awaitAcks waits until every node has acked these versions of these objects and returns when the last ack came. The acks
 // heard since forget are counted first, so that nothing but them is asked of the hub while it works.
-func (w *World) settled(ctx context.Context, nodes []string, versions map[wire.Key]string) (time.Time, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("not within %s", patience))
+func (w *Environment) awaitAcks(ctx context.Context, nodes []string, versions map[wire.Key]string) (time.Time, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, waitTimeout, fmt.Errorf("not within %s", waitTimeout))
 	defer cancel()
 	at := make(map[string]map[uint64]time.Time, len(nodes))
 	for _, node := range nodes {
@@ -184,7 +184,7 @@ func (w *World) settled(ctx context.Context, nodes []string, versions map[wire.K
 	}
 	for heard, want := 0, len(nodes)*len(versions); ; want++ { // more acks than objects: others were among them
 		for heard < want {
-			got, err := w.acks.take(ctx)
+			got, err := w.acks.nextAck(ctx)
 			if err != nil {
 				return time.Time{}, fmt.Errorf("%d of %d acks: %w", heard, want, errors.Join(err, context.Cause(ctx)))
 			}
@@ -204,9 +204,9 @@ func (w *World) settled(ctx context.Context, nodes []string, versions map[wire.K
 }
 
 // lastAck compares acks with what the stream holds: how many wanted versions have no ack, and when the last one came.
-func (w *World) lastAck(ctx context.Context, at map[string]map[uint64]time.Time, versions map[wire.Key]string) (last time.Time, missing int, err error) {
+func (w *Environment) lastAck(ctx context.Context, at map[string]map[uint64]time.Time, versions map[wire.Key]string) (last time.Time, missing int, err error) {
 	for node, seen := range at {
-		held, err := w.held.Held(ctx, node)
+		held, err := w.publisher.Held(ctx, node)
 		if err != nil {
 			return last, 0, err
 		}
@@ -227,13 +227,13 @@ func (w *World) lastAck(ctx context.Context, at map[string]map[uint64]time.Time,
 
 // messageAt reads which object and version a stream sequence holds; ok is false if it was overwritten. Any copy of the
 // stream may answer, so one that has not heard of a sequence yet is asked again.
-func (w *World) messageAt(ctx context.Context, sequence uint64) (subject, version string, ok bool) {
+func (w *Environment) messageAt(ctx context.Context, sequence uint64) (subject, version string, ok bool) {
 	for range copyTries {
 		msg, err := w.desired.GetMsg(ctx, sequence)
 		if err == nil {
 			return msg.Subject, msg.Header.Get("Frond-RV"), true
 		}
-		if rest(ctx, copyPause) != nil {
+		if sleepFor(ctx, copyPause) != nil {
 			break
 		}
 	}

@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// Startup makes bound pods, one after the other, and waits until a watch of the API sees each Running.
-type Startup struct {
+// PodStartup makes bound pods, one after the other, and waits until a watch of the API sees each Running.
+type PodStartup struct {
 	// Pods of one round.
 	Pods int
 	// Peer's number, for the report.
@@ -25,31 +25,31 @@ type Startup struct {
 const startupPod = "startup"
 
 // Name of the scenario.
-func (*Startup) Name() string { return "pod start" }
+func (*PodStartup) Name() string { return "pod start" }
 
 // Prepare starts one pod that does not count: the first one finds caches cold.
-func (s *Startup) Prepare(ctx context.Context, w *World) error {
-	_, err := s.start(ctx, w)
+func (s *PodStartup) Prepare(ctx context.Context, w *Environment) error {
+	_, err := s.startPod(ctx, w)
 	return err
 }
 
 // Once starts the pods of a round and removes them.
-func (s *Startup) Once(ctx context.Context, w *World) error {
+func (s *PodStartup) Once(ctx context.Context, w *Environment) error {
 	for range s.Pods {
-		took, err := s.start(ctx, w)
+		took, err := s.startPod(ctx, w)
 		if err != nil {
 			return err
 		}
 		s.taken = append(s.taken, milliseconds(took))
 	}
-	return w.clear(ctx, "app="+startupPod, nil)
+	return w.deleteObjects(ctx, "app="+startupPod, nil)
 }
 
-func (s *Startup) start(ctx context.Context, w *World) (took time.Duration, err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("not within %s", patience))
+func (s *PodStartup) startPod(ctx context.Context, w *Environment) (took time.Duration, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, waitTimeout, fmt.Errorf("not within %s", waitTimeout))
 	defer cancel()
 	s.made++
-	p := pod(fmt.Sprintf("%s-%d", startupPod, s.made), w.edges()[0], nil)
+	p := pausePod(fmt.Sprintf("%s-%d", startupPod, s.made), w.edgeNames()[0], nil)
 	p.Labels["app"] = startupPod
 	pods := w.kube.CoreV1().Pods(namespace)
 	seen, err := pods.Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + p.Name})
@@ -70,14 +70,14 @@ func (s *Startup) start(ctx context.Context, w *World) (took time.Duration, err 
 }
 
 // Lines of the report.
-func (s *Startup) Lines() []Line {
-	return []Line{{
+func (s *PodStartup) Lines() []ReportLine {
+	return []ReportLine{{
 		Scenario: s.Name(), Measure: "bound pod made → Running in the API", Unit: unitTime,
 		Summary: Summarize(s.taken), Peer: s.Peer,
 	}}
 }
 
 // Close removes what is left.
-func (*Startup) Close(ctx context.Context, w *World) error {
-	return w.clear(ctx, "app="+startupPod, nil)
+func (*PodStartup) Close(ctx context.Context, w *Environment) error {
+	return w.deleteObjects(ctx, "app="+startupPod, nil)
 }

@@ -10,8 +10,8 @@ import (
 	"text/tabwriter"
 )
 
-// Line is one measure of a report.
-type Line struct {
+// ReportLine is one measure of a report.
+type ReportLine struct {
 	Scenario string `json:"scenario"`
 	Measure  string `json:"measure"`
 	Unit     string `json:"unit"`
@@ -35,7 +35,7 @@ const (
 )
 
 // Verdict tells whether the aim is met; "" without aim.
-func (l Line) Verdict() string {
+func (l ReportLine) Verdict() string {
 	switch {
 	case l.Aim == 0 || l.N == 0:
 		return ""
@@ -46,21 +46,21 @@ func (l Line) Verdict() string {
 	}
 }
 
-func (l Line) aim() string {
+func (l ReportLine) aimText() string {
 	switch {
 	case l.Aim == 0:
 		return ""
 	case l.Unit == unitRate:
-		return "≥ " + number(l.Aim)
+		return "≥ " + formatNumber(l.Aim)
 	default:
-		return "≤ " + number(l.Aim)
+		return "≤ " + formatNumber(l.Aim)
 	}
 }
 
 // Report is the outcome of a run.
 type Report struct {
-	Setup Setup  `json:"setup"`
-	Lines []Line `json:"lines"`
+	Setup Setup        `json:"setup"`
+	Lines []ReportLine `json:"lines"`
 	// Loads is the machine's load average of one minute when each scenario began.
 	Loads map[string]float64 `json:"loads"`
 }
@@ -71,7 +71,7 @@ func (r Report) Print(w io.Writer) error {
 	fmt.Fprintln(t, "SCENARIO\tMEASURE\tUNIT\tN\tP50\tP99\tMIN\tMAX\tPEER\tAIM (P50)\t")
 	for _, l := range r.Lines {
 		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", l.Scenario, l.Measure, l.Unit, l.N,
-			number(l.P50), number(l.P99), number(l.Min), number(l.Max), l.Peer, l.aim(), l.Verdict())
+			formatNumber(l.P50), formatNumber(l.P99), formatNumber(l.Min), formatNumber(l.Max), l.Peer, l.aimText(), l.Verdict())
 	}
 	fmt.Fprintln(t)
 	for _, name := range slices.Sorted(maps.Keys(r.Loads)) {
@@ -91,8 +91,8 @@ func (r Report) JSON(w io.Writer) error {
 	return nil
 }
 
-// number shows three digits or the whole part, which is more than the spread deserves.
-func number(v float64) string {
+// formatNumber shows three digits or the whole part, which is more than the spread deserves.
+func formatNumber(v float64) string {
 	switch a := math.Abs(v); {
 	case a >= 100:
 		return fmt.Sprintf("%.0f", v)

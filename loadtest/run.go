@@ -29,8 +29,8 @@ type Options struct {
 	Only []string
 	// Programs gives the programs to run; nil builds what is missing of the present tree.
 	Programs func(context.Context, devcluster.Spec) (toolchain.Paths, error)
-	// Talk receives progress.
-	Talk io.Writer
+	// Progress receives progress.
+	Progress io.Writer
 }
 
 // Size is how much the scenarios do.
@@ -78,61 +78,61 @@ func Short() Size {
 	}
 }
 
-// stage is a cluster and the scenarios that run on it.
-type stage struct {
+// clusterStage is a cluster and the scenarios that run on it.
+type clusterStage struct {
 	name string
 	spec devcluster.Spec
 	// grows: it goes on with the cluster of the stage before.
-	grows bool
-	turns []turn
+	reusesCluster bool
+	runs          []scenarioRun
 }
 
-// turn is a scenario and how often its Once is called: once where it takes many samples itself.
-type turn struct {
+// scenarioRun is a scenario and how often its Once is called: once where it takes many samples itself.
+type scenarioRun struct {
 	Scenario
 	rounds int
 }
 
-// stages in the order they run.
-func stages(s Size) []stage {
+// allStages in the order they run.
+func allStages(s Size) []clusterStage {
 	spec := func(edges int, runtime devcluster.Runtime) devcluster.Spec {
 		return devcluster.Spec{Edges: edges, Cloudcores: 2, Hubs: 3, Runtime: runtime, NoMetrics: true}
 	}
 	proxied := spec(1, devcluster.Containerd)
 	proxied.KubeProxy = true
-	return []stage{
-		{name: "containerd", spec: spec(1, devcluster.Containerd), turns: []turn{
+	return []clusterStage{
+		{name: "containerd", spec: spec(1, devcluster.Containerd), runs: []scenarioRun{
 			{&Memory{Pods: s.Resident, ConfigMaps: s.Held, Settle: s.Settle, Samples: s.Samples}, 1},
-			{&Startup{Pods: s.Pods}, 1},
+			{&PodStartup{Pods: s.Pods}, 1},
 		}},
-		{name: "services", grows: true, spec: proxied, turns: []turn{
+		{name: "services", reusesCluster: true, spec: proxied, runs: []scenarioRun{
 			{&Services{Services: s.Services, Settle: s.Settle, Samples: s.Samples}, 1},
 		}},
-		{name: "hollow", spec: spec(2, devcluster.Hollow), turns: []turn{
-			{&Single{Updates: s.Updates}, 1},
+		{name: "hollow", spec: spec(2, devcluster.Hollow), runs: []scenarioRun{
+			{&SingleUpdate{Updates: s.Updates}, 1},
 			{&Burst{Objects: s.Burst}, s.Rounds},
 			{&Arrival{Nodes: 1, Objects: s.Burst, Peer: burstPeer, Aim: burstAim}, s.Rounds},
-			{&Startup{Pods: s.Pods, Peer: "1000"}, 1},
+			{&PodStartup{Pods: s.Pods, Peer: "1000"}, 1},
 		}},
-		{name: "delivery", grows: true, spec: spec(2, devcluster.Hollow), turns: []turn{
-			{&Idle{Window: s.Window}, 1},
+		{name: "delivery", reusesCluster: true, spec: spec(2, devcluster.Hollow), runs: []scenarioRun{
+			{&IdleTraffic{Window: s.Window}, 1},
 			{&Takeover{Kills: s.Kills}, 1},
-			{&First{Objects: s.First}, 1},
-			{&Slow{Scenario: &Burst{Objects: s.Slow}, RoundTrip: slowRoundTrip, Peer: slowPeer, Aim: slowAim}, s.Rounds},
-			{&Slow{Scenario: &Arrival{Nodes: 1, Objects: s.Burst}, RoundTrip: slowRoundTrip, Peer: slowPeer, Aim: slowAim}, s.Rounds},
+			{&FirstDelivery{Objects: s.First}, 1},
+			{&SlowLink{Scenario: &Burst{Objects: s.Slow}, RoundTrip: slowRoundTrip, Peer: slowPeer, Aim: slowAim}, s.Rounds},
+			{&SlowLink{Scenario: &Arrival{Nodes: 1, Objects: s.Burst}, RoundTrip: slowRoundTrip, Peer: slowPeer, Aim: slowAim}, s.Rounds},
 			{&Catchup{Objects: s.CatchUp}, min(s.Rounds, 3)},
 		}},
-		{name: "attached", grows: true, spec: spec(2, devcluster.Hollow), turns: []turn{
-			{&Attached{Nodes: s.Attached, Settle: s.Settle}, 1},
+		{name: "attached", reusesCluster: true, spec: spec(2, devcluster.Hollow), runs: []scenarioRun{
+			{&AttachedNodes{Nodes: s.Attached, Settle: s.Settle}, 1},
 		}},
-		{name: "away", grows: true, spec: spec(2, devcluster.Hollow), turns: []turn{
+		{name: "away", reusesCluster: true, spec: spec(2, devcluster.Hollow), runs: []scenarioRun{
 			{&Catchup{Objects: s.CatchUp / 10, Times: 10}, min(s.Rounds, 3)},
 		}},
-		{name: "tunnel", grows: true, spec: spec(s.LogNodes, devcluster.Hollow), turns: []turn{
-			{&Follow{Readers: s.Readers, Length: s.LogLines, First: s.First, Collected: s.Collected}, 1},
-			{&Follow{Readers: s.Readers, Length: s.LogLines, First: s.First, Direct: true, Collected: s.Collected}, 1},
+		{name: "tunnel", reusesCluster: true, spec: spec(s.LogNodes, devcluster.Hollow), runs: []scenarioRun{
+			{&LogFollow{Readers: s.Readers, Length: s.LogLines, First: s.First, Collected: s.Collected}, 1},
+			{&LogFollow{Readers: s.Readers, Length: s.LogLines, First: s.First, Direct: true, Collected: s.Collected}, 1},
 		}},
-		{name: "fan-out", grows: true, spec: spec(s.FanNodes, devcluster.Hollow), turns: []turn{
+		{name: "fan-out", reusesCluster: true, spec: spec(s.FanNodes, devcluster.Hollow), runs: []scenarioRun{
 			{&Fanout{Nodes: s.FanNodes, Objects: s.FanOut}, s.Rounds},
 			{&Arrival{Nodes: s.FanNodes, Objects: s.FanOut, Peer: fanoutPeer, Aim: fanoutAim}, s.Rounds},
 		}},
@@ -154,54 +154,54 @@ func Run(ctx context.Context, o Options) (report Report, err error) {
 	if report.Setup, err = newSetup(ctx, o.Command, dir, o.Seed); err != nil {
 		return report, err
 	}
-	report.Setup.Print(o.Talk)
+	report.Setup.Print(o.Progress)
 	report.Loads = map[string]float64{}
-	b := bench{Options: o, dir: filepath.Join(dir, "cluster"), report: &report}
-	defer func() { err = errors.Join(err, b.down(ctx)) }()
-	for _, st := range stages(o.Size) {
+	b := runner{Options: o, dir: filepath.Join(dir, "cluster"), report: &report}
+	defer func() { err = errors.Join(err, b.stopCluster(ctx)) }()
+	for _, st := range allStages(o.Size) {
 		switch {
 		case len(o.Only) != 0 && !slices.Contains(o.Only, st.name):
 			continue
 		case st.spec.Runtime == devcluster.Containerd && os.Geteuid() != 0:
-			fmt.Fprintf(o.Talk, "%s: skipped, real containers need root\n", st.name)
+			fmt.Fprintf(o.Progress, "%s: skipped, real containers need root\n", st.name)
 			continue
-		case st.spec.KubeProxy && !installed("nft"):
-			fmt.Fprintf(o.Talk, "%s: skipped: %v\n", st.name, devcluster.ErrNoNft)
+		case st.spec.KubeProxy && !programInstalled("nft"):
+			fmt.Fprintf(o.Progress, "%s: skipped: %v\n", st.name, devcluster.ErrMissingNft)
 			continue
 		}
-		if err := b.stage(ctx, st); err != nil {
+		if err := b.runStage(ctx, st); err != nil {
 			return report, fmt.Errorf("%s: %w", st.name, err)
 		}
 	}
 	return report, nil
 }
 
-func installed(program string) bool {
+func programInstalled(program string) bool {
 	_, err := exec.LookPath(program)
 	return err == nil
 }
 
-// bench is one Run.
-type bench struct {
+// runner is one Run.
+type runner struct {
 	Options
 	dir     string
 	cluster *devcluster.Cluster
 	report  *Report
 }
 
-func (b *bench) stage(ctx context.Context, st stage) (err error) {
-	if !st.grows {
-		if err := b.down(ctx); err != nil {
+func (b *runner) runStage(ctx context.Context, st clusterStage) (err error) {
+	if !st.reusesCluster {
+		if err := b.stopCluster(ctx); err != nil {
 			return err
 		}
 	}
-	if err := b.up(ctx, st.spec); err != nil {
+	if err := b.startCluster(ctx, st.spec); err != nil {
 		return err
 	}
-	if err := rest(ctx, b.Size.QuietTime); err != nil {
+	if err := sleepFor(ctx, b.Size.QuietTime); err != nil {
 		return err
 	}
-	w, err := NewWorld(ctx, b.cluster, b.Seed, b.Talk)
+	w, err := NewEnvironment(ctx, b.cluster, b.Seed, b.Progress)
 	if err != nil {
 		return err
 	}
@@ -213,11 +213,11 @@ func (b *bench) stage(ctx context.Context, st stage) (err error) {
 		}
 		b.report.Setup.Kubernetes, b.report.Setup.NATS = version.GitVersion, w.nc.ConnectedServerVersion()
 	}
-	for _, t := range st.turns {
+	for _, t := range st.runs {
 		name := st.name + ": " + t.Name()
 		b.report.Loads[name] = loadAverage()
-		fmt.Fprintf(b.Talk, "%s, load %.2f\n", name, b.report.Loads[name])
-		lines, err := Play(ctx, w, t, t.rounds)
+		fmt.Fprintf(b.Progress, "%s, load %.2f\n", name, b.report.Loads[name])
+		lines, err := RunScenario(ctx, w, t, t.rounds)
 		for _, l := range lines {
 			l.Scenario = name
 			b.report.Lines = append(b.report.Lines, l)
@@ -229,7 +229,7 @@ func (b *bench) stage(ctx context.Context, st stage) (err error) {
 	return nil
 }
 
-func (b *bench) down(ctx context.Context) error {
+func (b *runner) stopCluster(ctx context.Context) error {
 	if b.cluster == nil {
 		return nil
 	}
@@ -244,15 +244,15 @@ func (b *bench) down(ctx context.Context) error {
 // upTimeout bounds the start of 20 gateways on two cores.
 const upTimeout = 5 * time.Minute
 
-// up brings a cluster up. After an error the cluster, if any, is what was started of it.
-func (b *bench) up(ctx context.Context, spec devcluster.Spec) (err error) {
+// startCluster brings a cluster up. After an error the cluster, if any, is what was started of it.
+func (b *runner) startCluster(ctx context.Context, spec devcluster.Spec) (err error) {
 	programs := b.Programs
 	if programs == nil {
 		programs = func(ctx context.Context, spec devcluster.Spec) (toolchain.Paths, error) {
 			node := spec.Runtime == devcluster.Containerd
-			return toolchain.Ensure(ctx, toolchain.Request{Kube: true, Nats: true, Frond: true, Node: node}, b.Talk)
+			return toolchain.Ensure(ctx, toolchain.Request{Kube: true, Nats: true, Frond: true, Node: node}, b.Progress)
 		}
 	}
-	b.cluster, err = devcluster.Up(ctx, devcluster.Options{Dir: b.dir, Spec: spec, Talk: b.Talk, Timeout: upTimeout, Programs: programs})
+	b.cluster, err = devcluster.Up(ctx, devcluster.Options{Dir: b.dir, Spec: spec, Progress: b.Progress, Timeout: upTimeout, Programs: programs})
 	return err
 }

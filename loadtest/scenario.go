@@ -11,17 +11,17 @@ type Scenario interface {
 	// Name is short and the same in every report.
 	Name() string
 	// Prepare makes what the rounds need and waits until it has settled.
-	Prepare(ctx context.Context, w *World) error
+	Prepare(ctx context.Context, w *Environment) error
 	// Once measures one round. It leaves the world as it found it.
-	Once(ctx context.Context, w *World) error
+	Once(ctx context.Context, w *Environment) error
 	// Lines summarizes all rounds so far.
-	Lines() []Line
+	Lines() []ReportLine
 	// Close removes what Prepare made.
-	Close(ctx context.Context, w *World) error
+	Close(ctx context.Context, w *Environment) error
 }
 
-// Play runs one scenario.
-func Play(ctx context.Context, w *World, s Scenario, rounds int) (lines []Line, err error) {
+// RunScenario runs one scenario.
+func RunScenario(ctx context.Context, w *Environment, s Scenario, rounds int) (lines []ReportLine, err error) {
 	// What is left over would disturb the next scenario, so it goes also when this one was interrupted.
 	defer func() { err = errors.Join(err, s.Close(context.WithoutCancel(ctx), w)) }()
 	if err := s.Prepare(ctx, w); err != nil {

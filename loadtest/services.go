@@ -32,49 +32,49 @@ const servicesName = "services"
 func (*Services) Name() string { return "services" }
 
 // Prepare does nothing: the first state is an idle gateway.
-func (s *Services) Prepare(context.Context, *World) error {
+func (s *Services) Prepare(context.Context, *Environment) error {
 	s.taken = memorySamples{settle: s.Settle, each: s.Samples}
 	return nil
 }
 
 // Once makes the Services and waits until kube-proxy has rules for each.
-func (s *Services) Once(ctx context.Context, w *World) error {
-	edge := w.edges()[0]
+func (s *Services) Once(ctx context.Context, w *Environment) error {
+	edge := w.edgeNames()[0]
 	proxy := "proxy-" + strings.TrimPrefix(edge, "edge-")
-	had, err := w.rules(ctx, edge)
+	had, err := w.countProxyRules(ctx, edge)
 	if err != nil {
 		return err
 	}
-	if err := s.sample(ctx, w, edge, proxy, "few Services"); err != nil {
+	if err := s.sampleMemory(ctx, w, edge, proxy, "few Services"); err != nil {
 		return err
 	}
-	if err := w.makeServices(ctx, names(servicesName, s.Services)); err != nil {
+	if err := w.makeServices(ctx, numberedNames(servicesName, s.Services)); err != nil {
 		return err
 	}
 	began := time.Now()
-	err = until(ctx, fmt.Sprintf("kube-proxy has rules for %d Services", s.Services), func(ctx context.Context) (bool, error) {
-		has, err := w.rules(ctx, edge)
+	err = waitUntil(ctx, fmt.Sprintf("kube-proxy has rules for %d Services", s.Services), func(ctx context.Context) (bool, error) {
+		has, err := w.countProxyRules(ctx, edge)
 		return err == nil && has >= had+s.Services, err
 	})
 	if err != nil {
 		return err
 	}
 	s.arrived = append(s.arrived, milliseconds(time.Since(began)))
-	if err := s.sample(ctx, w, edge, proxy, fmt.Sprintf("%d Services", s.Services)); err != nil {
+	if err := s.sampleMemory(ctx, w, edge, proxy, fmt.Sprintf("%d Services", s.Services)); err != nil {
 		return err
 	}
 	return s.Close(ctx, w)
 }
 
-func (s *Services) sample(ctx context.Context, w *World, edge, proxy, state string) error {
-	if err := s.taken.later(ctx, w, edge, "edgecore with kube-proxy and "+state); err != nil {
+func (s *Services) sampleMemory(ctx context.Context, w *Environment, edge, proxy, state string) error {
+	if err := s.taken.sampleSettled(ctx, w, edge, "edgecore with kube-proxy and "+state); err != nil {
 		return err
 	}
-	return s.taken.now(ctx, w, proxy, "kube-proxy then, with "+state)
+	return s.taken.sampleNow(ctx, w, proxy, "kube-proxy then, with "+state)
 }
 
-// rules counts the addresses of Services that a gateway's kernel leads on.
-func (w *World) rules(ctx context.Context, edge string) (int, error) {
+// countProxyRules counts the addresses of Services that a gateway's kernel leads on.
+func (w *Environment) countProxyRules(ctx context.Context, edge string) (int, error) {
 	cmd, err := w.cluster.Command(ctx, edge, "nft", "list", "map", "ip", "kube-proxy", "service-ips")
 	if err != nil {
 		return 0, err
@@ -87,7 +87,7 @@ func (w *World) rules(ctx context.Context, edge string) (int, error) {
 }
 
 // makeServices makes Services whose endpoints somebody else has written, so that no controller does it at its own pace.
-func (w *World) makeServices(ctx context.Context, list []string) error {
+func (w *Environment) makeServices(ctx context.Context, list []string) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(writers)
 	for i, name := range list {
@@ -116,20 +116,20 @@ func (w *World) makeServices(ctx context.Context, list []string) error {
 }
 
 // Lines of the report.
-func (s *Services) Lines() []Line {
+func (s *Services) Lines() []ReportLine {
 	as := func(state string) string { return state }
-	made := Line{
+	made := ReportLine{
 		Scenario: s.Name(), Measure: fmt.Sprintf("%d Services made → the gateway's kernel leads to the last", s.Services),
 		Unit: unitTime, Summary: Summarize(s.arrived),
 	}
-	return append(s.taken.lines(s.Name(), as, func(string) (string, string) { return "", "" }), made)
+	return append(s.taken.reportLines(s.Name(), as, func(string) (string, string) { return "", "" }), made)
 }
 
 // Close removes the Services. The slices are nobody's but ours.
-func (s *Services) Close(ctx context.Context, w *World) error {
+func (s *Services) Close(ctx context.Context, w *Environment) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(writers)
-	for _, name := range names(servicesName, s.Services) {
+	for _, name := range numberedNames(servicesName, s.Services) {
 		g.Go(func() error {
 			return errors.Join(
 				ignoreNotFound(w.kube.DiscoveryV1().EndpointSlices(namespace).Delete(gctx, name, metav1.DeleteOptions{})),

@@ -43,21 +43,21 @@ func (s Setup) Print(w io.Writer) {
 	fmt.Fprintf(w, "command     %s\nbegan       %s\nseed        %d\nversions    %s\nmachine     %d × %s, %.0f GiB, Linux %s\n",
 		s.Command, s.Began.UTC().Format(time.RFC3339), s.Seed, versions, s.Cores, s.CPU, s.MemoryGiB, s.Kernel)
 	fmt.Fprintf(w, "disk sync   p50 %s ms, p99 %s ms, min %s ms, of %d\nload        %.2f\n\n",
-		number(s.Sync.P50), number(s.Sync.P99), number(s.Sync.Min), s.Sync.N, loadAverage())
+		formatNumber(s.Sync.P50), formatNumber(s.Sync.P99), formatNumber(s.Sync.Min), s.Sync.N, loadAverage())
 }
 
 // newSetup describes the machine. dir is on the disk that the clusters will use.
 func newSetup(ctx context.Context, command, dir string, seed uint64) (Setup, error) {
 	s := Setup{
 		Command: command, Began: time.Now(), Seed: seed, Frond: buildinfo.Version(), Go: runtime.Version(),
-		Cores: runtime.NumCPU(), CPU: field("/proc/cpuinfo", "model name"),
+		Cores: runtime.NumCPU(), CPU: procField("/proc/cpuinfo", "model name"),
 	}
 	var host unix.Utsname
 	if err := unix.Uname(&host); err != nil {
 		return s, fmt.Errorf("name the kernel: %w", err)
 	}
 	s.Kernel = unix.ByteSliceToString(host.Release[:])
-	if total, _, ok := strings.Cut(field("/proc/meminfo", "MemTotal"), " "); ok {
+	if total, _, ok := strings.Cut(procField("/proc/meminfo", "MemTotal"), " "); ok {
 		kib, _ := strconv.ParseFloat(total, 64) // 0 says that it is not known
 		s.MemoryGiB = kib / (1 << 20)
 	}
@@ -66,8 +66,8 @@ func newSetup(ctx context.Context, command, dir string, seed uint64) (Setup, err
 	return s, err
 }
 
-// syncs is enough for a p99.
-const syncs = 300
+// syncSamples is enough for a p99.
+const syncSamples = 300
 
 // measureSync appends and syncs as a store does.
 func measureSync(ctx context.Context, dir string) (s Summary, err error) {
@@ -77,8 +77,8 @@ func measureSync(ctx context.Context, dir string) (s Summary, err error) {
 	}
 	defer func() { err = errors.Join(err, f.Close(), os.Remove(f.Name())) }()
 	block := make([]byte, 500)
-	samples := make([]float64, 0, syncs)
-	for range syncs {
+	samples := make([]float64, 0, syncSamples)
+	for range syncSamples {
 		if ctx.Err() != nil {
 			return s, ctx.Err()
 		}
@@ -113,16 +113,16 @@ type memory struct{ rss, anonymous int64 }
 
 func readMemory(pid int) (memory, error) {
 	path := filepath.Join("/proc", strconv.Itoa(pid), "status")
-	rss, err := kibibytes(path, "VmRSS")
+	rss, err := readKiB(path, "VmRSS")
 	if err != nil {
 		return memory{}, err
 	}
-	anonymous, err := kibibytes(path, "RssAnon")
+	anonymous, err := readKiB(path, "RssAnon")
 	return memory{rss: rss, anonymous: anonymous}, err
 }
 
-func kibibytes(path, name string) (int64, error) {
-	value, _, _ := strings.Cut(field(path, name), " ")
+func readKiB(path, name string) (int64, error) {
+	value, _, _ := strings.Cut(procField(path, name), " ")
 	kib, err := strconv.ParseInt(value, 10, 64)
 	if err != nil {
 		return 0, fmt.Errorf("read %s of %s: %w", name, path, err)
@@ -130,8 +130,8 @@ func kibibytes(path, name string) (int64, error) {
 	return kib << 10, nil
 }
 
-// field is the first value of a name in a file of "name: value" lines, "" if it is not there.
-func field(path, name string) string {
+// procField is the first value of a name in a file of "name: value" lines, "" if it is not there.
+func procField(path, name string) string {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return ""

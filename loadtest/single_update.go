@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// Single updates one ConfigMap that a pod of a node mounts, and waits for the ack before the next update: how long a
+// SingleUpdate updates one ConfigMap that a pod of a node mounts, and waits for the ack before the next update: how long a
 // change takes from the call of the API to the disk of the gateway and back.
-type Single struct {
+type SingleUpdate struct {
 	// Updates of one round.
 	Updates int
 
@@ -20,25 +20,25 @@ type Single struct {
 const (
 	singlePod    = "single"
 	singleConfig = "single-config"
-	// warmUps are updates that do not count: connections and caches of all processes.
-	warmUps = 20
+	// warmUpUpdates are updates that do not count: connections and caches of all processes.
+	warmUpUpdates = 20
 	// singleAim, in ms, is less than half of the peer's p50 of 13.7 ms.
 	singleAim = 5
 )
 
 // Name of the scenario.
-func (*Single) Name() string { return "one update" }
+func (*SingleUpdate) Name() string { return "one update" }
 
 // Prepare makes the pod and warms up.
-func (s *Single) Prepare(ctx context.Context, w *World) error {
-	if _, err := w.putAll(ctx, w.create, []string{singleConfig}); err != nil {
+func (s *SingleUpdate) Prepare(ctx context.Context, w *Environment) error {
+	if _, err := w.putAll(ctx, w.createConfigMap, []string{singleConfig}); err != nil {
 		return err
 	}
-	if err := w.launch(ctx, pod(singlePod, w.edges()[0], []string{singleConfig})); err != nil {
+	if err := w.launchPods(ctx, pausePod(singlePod, w.edgeNames()[0], []string{singleConfig})); err != nil {
 		return err
 	}
-	for range warmUps {
-		if _, _, err := s.update(ctx, w); err != nil {
+	for range warmUpUpdates {
+		if _, _, err := s.updateOnce(ctx, w); err != nil {
 			return err
 		}
 	}
@@ -46,9 +46,9 @@ func (s *Single) Prepare(ctx context.Context, w *World) error {
 }
 
 // Once does the updates of a round.
-func (s *Single) Once(ctx context.Context, w *World) error {
+func (s *SingleUpdate) Once(ctx context.Context, w *Environment) error {
 	for range s.Updates {
-		acked, written, err := s.update(ctx, w)
+		acked, written, err := s.updateOnce(ctx, w)
 		if err != nil {
 			return err
 		}
@@ -57,20 +57,20 @@ func (s *Single) Once(ctx context.Context, w *World) error {
 	return nil
 }
 
-// update returns how long it was until the ack, and until the apiserver answered.
-func (s *Single) update(ctx context.Context, w *World) (acked, written time.Duration, err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("not within %s", patience))
+// updateOnce returns how long it was until the ack, and until the apiserver answered.
+func (s *SingleUpdate) updateOnce(ctx context.Context, w *Environment) (acked, written time.Duration, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, waitTimeout, fmt.Errorf("not within %s", waitTimeout))
 	defer cancel()
-	subject, cm := subjectOf(w.edges()[0], singleConfig), w.configMap(singleConfig)
-	w.acks.forget()
+	subject, cm := subjectOf(w.edgeNames()[0], singleConfig), w.configMap(singleConfig)
+	w.acks.dropPending()
 	began := time.Now()
-	stored, err := w.update(ctx, cm)
+	stored, err := w.updateConfigMap(ctx, cm)
 	if err != nil {
 		return 0, 0, fmt.Errorf("update: %w", err)
 	}
 	written = time.Since(began)
 	for {
-		got, err := w.acks.take(ctx)
+		got, err := w.acks.nextAck(ctx)
 		if err != nil {
 			return 0, 0, errors.Join(err, context.Cause(ctx))
 		}
@@ -81,8 +81,8 @@ func (s *Single) update(ctx context.Context, w *World) (acked, written time.Dura
 }
 
 // Lines of the report.
-func (s *Single) Lines() []Line {
-	return []Line{
+func (s *SingleUpdate) Lines() []ReportLine {
+	return []ReportLine{
 		{
 			Scenario: s.Name(), Measure: "API call → on the gateway's disk and acked", Unit: unitTime,
 			Summary: Summarize(s.taken), Peer: "13.7, p99 26", Aim: singleAim,
@@ -92,6 +92,6 @@ func (s *Single) Lines() []Line {
 }
 
 // Close removes the pod.
-func (*Single) Close(ctx context.Context, w *World) error {
-	return w.clear(ctx, "app="+singlePod, []string{singleConfig})
+func (*SingleUpdate) Close(ctx context.Context, w *Environment) error {
+	return w.deleteObjects(ctx, "app="+singlePod, []string{singleConfig})
 }

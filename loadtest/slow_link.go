@@ -9,8 +9,8 @@ import (
 	"github.com/frond-edge/frond/internal/devcluster/wan"
 )
 
-// Slow plays another scenario while the first gateway's link has a long round trip.
-type Slow struct {
+// SlowLink plays another scenario while the first gateway's link has a long round trip.
+type SlowLink struct {
 	Scenario
 	RoundTrip time.Duration
 	// Peer's number and the aim of the first line.
@@ -25,19 +25,19 @@ const (
 )
 
 // Name of the scenario.
-func (s *Slow) Name() string { return s.Scenario.Name() + " over a slow link" }
+func (s *SlowLink) Name() string { return s.Scenario.Name() + " over a slow link" }
 
 // Prepare slows the link when the other scenario is prepared.
-func (s *Slow) Prepare(ctx context.Context, w *World) error {
+func (s *SlowLink) Prepare(ctx context.Context, w *Environment) error {
 	if err := s.Scenario.Prepare(ctx, w); err != nil {
 		return err
 	}
-	return w.cluster.Shape(ctx, w.edges()[0], wan.Shape{Delay: s.RoundTrip / 2})
+	return w.cluster.Shape(ctx, w.edgeNames()[0], wan.Shape{Delay: s.RoundTrip / 2})
 }
 
 // Lines are the other's; the CPU per delivery is the same as without delay.
-func (s *Slow) Lines() []Line {
-	var lines []Line
+func (s *SlowLink) Lines() []ReportLine {
+	var lines []ReportLine
 	for i, l := range s.Scenario.Lines() {
 		if l.Unit == unitCPU {
 			continue
@@ -51,6 +51,6 @@ func (s *Slow) Lines() []Line {
 }
 
 // Close makes the link good again.
-func (s *Slow) Close(ctx context.Context, w *World) error {
-	return errors.Join(w.cluster.Shape(ctx, w.edges()[0], wan.Shape{}), s.Scenario.Close(ctx, w))
+func (s *SlowLink) Close(ctx context.Context, w *Environment) error {
+	return errors.Join(w.cluster.Shape(ctx, w.edgeNames()[0], wan.Shape{}), s.Scenario.Close(ctx, w))
 }

@@ -13,15 +13,15 @@ import (
 const (
 	// spareInstances of inotify are left to everybody else on this machine.
 	spareInstances = 8
-	// comeAndGo are goroutines that have nothing to do with streams: they come and go all the time.
-	comeAndGo = 20
-	// heapComesAndGoes is heap that has nothing to do with streams, in bytes.
-	heapComesAndGoes = 8e6
+	// goroutineSlack are goroutines that have nothing to do with streams: they come and go all the time.
+	goroutineSlack = 20
+	// heapSlack is heap that has nothing to do with streams, in bytes.
+	heapSlack = 8e6
 )
 
-// followers is how many logs can be followed on this machine now, at most as many as wanted: a kubelet takes an instance of
+// allowedFollowers is how many logs can be followed on this machine now, at most as many as wanted: a kubelet takes an instance of
 // inotify for each, and all gateways of a cluster run as one user, for whom fs.inotify.max_user_instances counts.
-func followers(wanted int) (int, error) {
+func allowedFollowers(wanted int) (int, error) {
 	var open []int
 	defer func() {
 		for _, fd := range open {
@@ -41,13 +41,13 @@ func followers(wanted int) (int, error) {
 	return len(open) - spareInstances, nil
 }
 
-// holding is what streams cost a process while they last; heap in bytes, garbage included.
-type holding struct{ streams, goroutines, heap float64 }
+// streamCost is what streams cost a process while they last; heap in bytes, garbage included.
+type streamCost struct{ streams, goroutines, heap float64 }
 
-// holdings reads what cloudcores and gateways hold.
-func (w *World) holdings(ctx context.Context) (map[string]holding, error) {
-	all := map[string]holding{}
-	for _, part := range w.ends() {
+// readStreamCosts reads what cloudcores and gateways hold.
+func (w *Environment) readStreamCosts(ctx context.Context) (map[string]streamCost, error) {
+	all := map[string]streamCost{}
+	for _, part := range w.tunnelEnds() {
 		streams, err := w.cluster.Metric(ctx, part, "frond_tunnel_streams")
 		if err != nil {
 			return nil, err
@@ -60,31 +60,31 @@ func (w *World) holdings(ctx context.Context) (map[string]holding, error) {
 		if err != nil {
 			return nil, err
 		}
-		all[part] = holding{streams: streams, goroutines: goroutines, heap: heap}
+		all[part] = streamCost{streams: streams, goroutines: goroutines, heap: heap}
 	}
 	return all, nil
 }
 
-// ends are the processes at the ends of tunnels.
-func (w *World) ends() []string {
-	parts := w.edges()
+// tunnelEnds are the processes at the ends of tunnels.
+func (w *Environment) tunnelEnds() []string {
+	parts := w.edgeNames()
 	for i := range w.cluster.Spec().Cloudcores {
 		parts = append(parts, fmt.Sprint("cloudcore-", i+1))
 	}
 	return parts
 }
 
-// givenBack waits until streams and goroutines are as few as they were.
-func (w *World) givenBack(ctx context.Context, before map[string]holding) error {
+// awaitReleased waits until streams and goroutines are as few as they were.
+func (w *Environment) awaitReleased(ctx context.Context, before map[string]streamCost) error {
 	var missing string
-	err := until(ctx, "what readers took is given back", func(ctx context.Context) (bool, error) {
-		now, err := w.holdings(ctx)
+	err := waitUntil(ctx, "what readers took is given back", func(ctx context.Context) (bool, error) {
+		now, err := w.readStreamCosts(ctx)
 		if err != nil {
 			return false, err
 		}
 		missing = ""
 		for part, had := range before {
-			if has := now[part]; has.streams > had.streams || has.goroutines > had.goroutines+comeAndGo {
+			if has := now[part]; has.streams > had.streams || has.goroutines > had.goroutines+goroutineSlack {
 				missing += fmt.Sprintf(" %s had %v, has %v;", part, had, has)
 			}
 		}
@@ -102,12 +102,12 @@ const (
 	collectMetric = "go_memstats_last_gc_time_seconds"
 )
 
-// collected waits until each process has collected its garbage since now, and then has no more on its heap than before.
-func (w *World) collected(ctx context.Context, before map[string]holding) error {
+// awaitCollected waits until each process has collected its garbage since now, and then has no more on its heap than before.
+func (w *Environment) awaitCollected(ctx context.Context, before map[string]streamCost) error {
 	since := float64(time.Now().UnixNano()) / 1e9
 	left := maps.Clone(before)
 	var missing string
-	err := until(ctx, "heaps are as small as before", func(ctx context.Context) (bool, error) {
+	err := waitUntil(ctx, "heaps are as small as before", func(ctx context.Context) (bool, error) {
 		missing = ""
 		for part, had := range left {
 			last, err := w.cluster.Metric(ctx, part, collectMetric)
@@ -118,7 +118,7 @@ func (w *World) collected(ctx context.Context, before map[string]holding) error 
 			if err != nil {
 				return false, err
 			}
-			if last > since && heap <= had.heap+heapComesAndGoes {
+			if last > since && heap <= had.heap+heapSlack {
 				delete(left, part)
 				continue
 			}
@@ -145,12 +145,12 @@ type followMemory struct {
 	rss, heap map[string][]float64
 }
 
-// sample reads the memory of all processes at the ends and in the middle.
-func (m *followMemory) sample(ctx context.Context, w *World, moment string) error {
+// recordMoment reads the memory of all processes at the ends and in the middle.
+func (m *followMemory) recordMoment(ctx context.Context, w *Environment, moment string) error {
 	if m.rss == nil {
-		m.rss, m.heap, m.gateways = map[string][]float64{}, map[string][]float64{}, len(w.edges())
+		m.rss, m.heap, m.gateways = map[string][]float64{}, map[string][]float64{}, len(w.edgeNames())
 	}
-	ends, err := w.holdings(ctx)
+	ends, err := w.readStreamCosts(ctx)
 	if err != nil {
 		return err
 	}
@@ -158,7 +158,7 @@ func (m *followMemory) sample(ctx context.Context, w *World, moment string) erro
 		kind, _, _ := strings.Cut(part, "-")
 		m.heap[kind+moment] = append(m.heap[kind+moment], now.heap/1e6)
 	}
-	parts := w.ends()
+	parts := w.tunnelEnds()
 	for i := range w.cluster.Spec().Hubs {
 		parts = append(parts, fmt.Sprint("hub-", i+1))
 	}
@@ -173,13 +173,13 @@ func (m *followMemory) sample(ctx context.Context, w *World, moment string) erro
 	return nil
 }
 
-func (m *followMemory) lines(scenario string) (lines []Line) {
+func (m *followMemory) reportLines(scenario string) (lines []ReportLine) {
 	for _, kind := range []string{"cloudcore", "hub", "edge"} {
 		for _, moment := range []string{memoryBefore, memoryWith, memoryAfter} {
 			name := "each " + kind + " " + moment
-			lines = append(lines, Line{Scenario: scenario, Measure: name + ": RSS", Unit: unitMemory, Summary: Summarize(m.rss[kind+moment])})
+			lines = append(lines, ReportLine{Scenario: scenario, Measure: name + ": RSS", Unit: unitMemory, Summary: Summarize(m.rss[kind+moment])})
 			if heap := m.heap[kind+moment]; len(heap) > 0 {
-				lines = append(lines, Line{Scenario: scenario, Measure: name + ": heap", Unit: unitMemory, Summary: Summarize(heap)})
+				lines = append(lines, ReportLine{Scenario: scenario, Measure: name + ": heap", Unit: unitMemory, Summary: Summarize(heap)})
 			}
 		}
 	}

@@ -29,5 +29,5 @@ func Summarize(samples []float64) Summary {
 // milliseconds is a duration as reports show it.
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// rate is how many a second.
-func rate(n int, d time.Duration) float64 { return float64(n) / d.Seconds() }
+// perSecond is how many a second.
+func perSecond(n int, d time.Duration) float64 { return float64(n) / d.Seconds() }

@@ -40,7 +40,7 @@ func TestSummarize(t *testing.T) {
 }
 
 func TestReport(t *testing.T) {
-	r := loadtest.Report{Lines: []loadtest.Line{
+	r := loadtest.Report{Lines: []loadtest.ReportLine{
 		{Scenario: "s", Measure: "fast", Unit: "ms", Summary: loadtest.Summary{N: 3, Min: 1, P50: 4.999, P99: 8, Max: 9}, Peer: "13.7", Aim: 5},
 		{Scenario: "s", Measure: "slow", Unit: "ms", Summary: loadtest.Summary{N: 1, P50: 5.1}, Aim: 5},
 		{Scenario: "s", Measure: "many", Unit: "1/s", Summary: loadtest.Summary{N: 1, P50: 2000}, Aim: 2000},

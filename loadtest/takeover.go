@@ -27,20 +27,20 @@ const (
 func (*Takeover) Name() string { return "takeover" }
 
 // Prepare makes a pod that mounts the object.
-func (s *Takeover) Prepare(ctx context.Context, w *World) error {
-	if _, err := w.putAll(ctx, w.create, []string{takeoverConfig}); err != nil {
+func (s *Takeover) Prepare(ctx context.Context, w *Environment) error {
+	if _, err := w.putAll(ctx, w.createConfigMap, []string{takeoverConfig}); err != nil {
 		return err
 	}
-	return w.launch(ctx, pod(takeoverPod, w.edges()[0], []string{takeoverConfig}))
+	return w.launchPods(ctx, pausePod(takeoverPod, w.edgeNames()[0], []string{takeoverConfig}))
 }
 
 // Once kills and measures, and starts again what it killed.
-func (s *Takeover) Once(ctx context.Context, w *World) error {
+func (s *Takeover) Once(ctx context.Context, w *Environment) error {
 	for range s.Kills {
-		if err := w.members(ctx, "cloudcore-1", "cloudcore-2"); err != nil {
+		if err := w.awaitMembers(ctx, "cloudcore-1", "cloudcore-2"); err != nil {
 			return err
 		}
-		took, err := s.kill(ctx, w)
+		took, err := s.killOwner(ctx, w)
 		if err != nil {
 			return err
 		}
@@ -49,35 +49,35 @@ func (s *Takeover) Once(ctx context.Context, w *World) error {
 	return nil
 }
 
-func (s *Takeover) kill(ctx context.Context, w *World) (took time.Duration, err error) {
-	node := w.edges()[0]
-	owner, err := w.owner(ctx, node)
+func (s *Takeover) killOwner(ctx context.Context, w *Environment) (took time.Duration, err error) {
+	node := w.edgeNames()[0]
+	owner, err := w.nodeOwner(ctx, node)
 	if err != nil {
 		return 0, err
 	}
-	w.acks.forget()
+	w.acks.dropPending()
 	began := time.Now()
 	if err := w.cluster.Kill(ctx, owner); err != nil {
 		return 0, fmt.Errorf("kill %s: %w", owner, err)
 	}
 	defer func() { err = errors.Join(err, w.cluster.Start(context.WithoutCancel(ctx), owner)) }()
-	versions, err := w.putAll(ctx, w.update, []string{takeoverConfig})
+	versions, err := w.putAll(ctx, w.updateConfigMap, []string{takeoverConfig})
 	if err != nil {
 		return 0, err
 	}
-	last, err := w.settled(ctx, []string{node}, versions)
+	last, err := w.awaitAcks(ctx, []string{node}, versions)
 	return last.Sub(began), err
 }
 
 // Lines of the report.
-func (s *Takeover) Lines() []Line {
-	return []Line{{
+func (s *Takeover) Lines() []ReportLine {
+	return []ReportLine{{
 		Scenario: s.Name(), Measure: "kill -9 of the owner, with a change at once → on the gateway's disk and acked", Unit: unitTime,
 		Summary: Summarize(s.taken), Peer: takeoverPeer, Aim: takeoverAim,
 	}}
 }
 
 // Close removes pod and object.
-func (*Takeover) Close(ctx context.Context, w *World) error {
-	return w.clear(ctx, "app="+takeoverPod, []string{takeoverConfig})
+func (*Takeover) Close(ctx context.Context, w *Environment) error {
+	return w.deleteObjects(ctx, "app="+takeoverPod, []string{takeoverConfig})
 }

@@ -24,19 +24,19 @@ const (
 func CellAccount(node string, cells int) string {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(node)) // a hash never fails
-	return cell(int(h.Sum32() % uint32(cells)))
+	return cellName(int(h.Sum32() % uint32(cells)))
 }
 
 // Cells are the accounts of nodes of a hub with so many cells.
 func Cells(cells int) []string {
 	names := make([]string, cells)
 	for i := range names {
-		names[i] = cell(i)
+		names[i] = cellName(i)
 	}
 	return names
 }
 
-func cell(i int) string { return fmt.Sprintf("CELL-%03d", i) }
+func cellName(i int) string { return fmt.Sprintf("CELL-%03d", i) }
 
 // Crossing is what goes from one account to another, and nothing else does. A message of a stream goes to whoever listens, with
 // its reply subject unchanged. A service takes requests to who serves it, and its answers back to the account of who asked: no
@@ -46,8 +46,8 @@ type Crossing struct {
 	// from To to From.
 	From, To string
 	Service  bool
-	// Many says that a service answers more than once.
-	Many bool
+	// ManyReplies says that a service answers more than once.
+	ManyReplies bool
 	// Subject is what it is called in From, Local in To.
 	Subject, Local string
 }
@@ -74,26 +74,26 @@ func Crossings(cells int) []Crossing {
 	var all []Crossing
 	for _, name := range Cells(cells) {
 		all = slices.Concat(all,
-			heard(name, FrondAccount, beatPrefix+"*", callPrefix+"*.*", tunnel.UpSubjects),
-			heard(FrondAccount, name, orderPrefix+"*.*", tunnel.DownSubjects, inboxes),
-			served(name, string(Report)+".>", string(Event)+".>", deadPrefix+"*.*"),
+			streamCrossings(name, FrondAccount, heartbeatPrefix+"*", callPrefix+"*.*", tunnel.UpSubjects),
+			streamCrossings(FrondAccount, name, commandPrefix+"*.*", tunnel.DownSubjects, inboxSubjects),
+			serviceCrossings(name, string(Report)+".>", string(Event)+".>", deadLetterPrefix+"*.*"),
 			[]Crossing{
-				{From: FrondAccount, To: name, Service: true, Many: true, Subject: "$JS.API.CONSUMER.MSG.NEXT." + DesiredStream + ".*", Local: consumerPrefix + "*.next"},
+				{From: FrondAccount, To: name, Service: true, ManyReplies: true, Subject: "$JS.API.CONSUMER.MSG.NEXT." + DesiredStream + ".*", Local: consumerPrefix + "*.next"},
 				{From: FrondAccount, To: name, Service: true, Subject: "$JS.API.CONSUMER.INFO." + DesiredStream + ".*", Local: consumerPrefix + "*.info"},
 				{From: FrondAccount, To: name, Service: true, Subject: ackPrefix + "*.>", Local: consumerPrefix + "*.ack.>"},
 			},
 		)
 	}
 	return slices.Concat(all,
-		heard(LobbyAccount, FrondAccount, callPrefix+"*."+identity.VerbEnrol, callPrefix+"*."+identity.VerbRenew),
-		heard(FrondAccount, LobbyAccount, inboxes))
+		streamCrossings(LobbyAccount, FrondAccount, callPrefix+"*."+identity.VerbEnrol, callPrefix+"*."+identity.VerbRenew),
+		streamCrossings(FrondAccount, LobbyAccount, inboxSubjects))
 }
 
-// inboxes are where answers go.
-const inboxes = "_INBOX.>"
+// inboxSubjects are where answers go.
+const inboxSubjects = "_INBOX.>"
 
-// heard are messages that keep their name.
-func heard(from, to string, subjects ...string) []Crossing {
+// streamCrossings are messages that keep their name.
+func streamCrossings(from, to string, subjects ...string) []Crossing {
 	all := make([]Crossing, len(subjects))
 	for i, subject := range subjects {
 		all[i] = Crossing{From: from, To: to, Subject: subject, Local: subject}
@@ -102,7 +102,7 @@ func heard(from, to string, subjects ...string) []Crossing {
 }
 
 // services are what FrondAccount serves under the same name.
-func served(to string, subjects ...string) []Crossing {
+func serviceCrossings(to string, subjects ...string) []Crossing {
 	all := make([]Crossing, len(subjects))
 	for i, subject := range subjects {
 		all[i] = Crossing{From: FrondAccount, To: to, Service: true, Subject: subject, Local: subject}

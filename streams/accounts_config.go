@@ -17,16 +17,16 @@ func AccountsConfig(cells int, users map[string][]string) string {
 		if name == FrondAccount {
 			b.WriteString("    jetstream: enabled\n")
 		}
-		list(&b, "users", users[name])
-		list(&b, "exports", exports(all, name))
-		list(&b, "imports", imports(all, name))
+		writeList(&b, "users", users[name])
+		writeList(&b, "exports", accountExports(all, name))
+		writeList(&b, "imports", accountImports(all, name))
 		b.WriteString("  }\n")
 	}
 	b.WriteString("}\n")
 	return b.String()
 }
 
-func list(b *strings.Builder, name string, entries []string) {
+func writeList(b *strings.Builder, name string, entries []string) {
 	if len(entries) == 0 {
 		return
 	}
@@ -37,8 +37,8 @@ func list(b *strings.Builder, name string, entries []string) {
 	b.WriteString("    ]\n")
 }
 
-// exports are what an account offers, each once and only to those that take it.
-func exports(all []Crossing, account string) []string {
+// accountExports are what an account offers, each once and only to those that take it.
+func accountExports(all []Crossing, account string) []string {
 	takers := map[string][]string{}
 	var heads []string
 	for _, c := range all {
@@ -49,7 +49,7 @@ func exports(all []Crossing, account string) []string {
 		if c.Service {
 			head = fmt.Sprintf("service: %q", c.Subject)
 		}
-		if c.Many {
+		if c.ManyReplies {
 			head += `, response_type: "stream"`
 		}
 		if takers[head] == nil {
@@ -63,7 +63,7 @@ func exports(all []Crossing, account string) []string {
 	return heads
 }
 
-func imports(all []Crossing, account string) []string {
+func accountImports(all []Crossing, account string) []string {
 	var lines []string
 	for _, c := range all {
 		if c.To != account {

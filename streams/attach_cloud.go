@@ -18,24 +18,24 @@ import (
 const (
 	// callTimeout is how long a node waits for the answer to a call. Pages and pieces are made to take about 1 s.
 	callTimeout = 15 * time.Second
-	// forgetTimeout bounds the removal of a node's old consumer, and the attempt to make one in its place; if its server is down nobody
+	// deleteConsumerTimeout bounds the removal of a node's old consumer, and the attempt to make one in its place; if its server is down nobody
 	// answers either.
-	forgetTimeout = time.Second
+	deleteConsumerTimeout = time.Second
 	// stepTimeout bounds each other step of an attach, which asks again within it: what a hub without a leader does not answer, it does
 	// not answer later either. Then the node should ask again rather than wait.
 	stepTimeout = 2500 * time.Millisecond
-	// window is the number of messages in flight to one node. 256 fills a link of 100 ms round trip at 2,500/s.
-	window = 256
+	// maxInFlightPerNode is the number of messages in flight to one node. 256 fills a link of 100 ms round trip at 2,500/s.
+	maxInFlightPerNode = 256
 )
 
 // Attacher answers a node's attach: what changed since its cursor, and a consumer for what comes next.
 type Attacher struct {
-	js      jetstream.JetStream
-	reader  *reader
-	known   func(ctx context.Context, node string) bool
-	told    func(node, instance string)
-	metrics *Metrics
-	log     *zap.Logger
+	js         jetstream.JetStream
+	reader     *streamReader
+	nodeExists func(ctx context.Context, node string) bool
+	onAttached func(node, instance string)
+	metrics    *Metrics
+	log        *zap.Logger
 }
 
 // NewAttacher makes an Attacher. known tells whether Kubernetes has a Node of that name. Only an empty store of a
@@ -46,7 +46,7 @@ func NewAttacher(nc *nats.Conn, known func(ctx context.Context, node string) boo
 	if err != nil {
 		return nil, fmt.Errorf("attacher: %w", err)
 	}
-	return &Attacher{js: js, reader: &reader{nc: nc, js: js, stream: DesiredStream}, known: known, told: attached, metrics: metrics, log: log}, nil
+	return &Attacher{js: js, reader: &streamReader{nc: nc, js: js, stream: DesiredStream}, nodeExists: known, onAttached: attached, metrics: metrics, log: log}, nil
 }
 
 // Handle is the CallHandler of VerbAttach.
@@ -55,7 +55,7 @@ func (a *Attacher) Handle(ctx context.Context, node string, request []byte) (any
 	if err := DecodeRequest(request, &req); err != nil {
 		return nil, err
 	}
-	reply, err := a.attach(ctx, node, req)
+	reply, err := a.handleAttach(ctx, node, req)
 	if err != nil {
 		a.metrics.attaches.WithLabelValues("error").Inc()
 		return nil, err
@@ -63,10 +63,10 @@ func (a *Attacher) Handle(ctx context.Context, node string, request []byte) (any
 	return reply, nil
 }
 
-func (a *Attacher) attach(ctx context.Context, node string, req wire.AttachRequest) (wire.AttachReply, error) {
+func (a *Attacher) handleAttach(ctx context.Context, node string, req wire.AttachRequest) (wire.AttachReply, error) {
 	sctx, cancel := context.WithTimeout(ctx, stepTimeout)
 	defer cancel()
-	stream, err := asked(sctx, a.js, DesiredStream)
+	stream, err := lookUpStream(sctx, a.js, DesiredStream)
 	if err != nil {
 		return wire.AttachReply{}, fmt.Errorf("attach %s: %w", node, err)
 	}
@@ -78,28 +78,28 @@ func (a *Attacher) attach(ctx context.Context, node string, req wire.AttachReque
 	start := req.Sequence + 1
 	if reply.Full {
 		start = 1
-		if reply.Marked, err = a.prepared(sctx, stream, node, req.StreamEpoch == ""); err != nil {
+		if reply.MarkerRequired, err = a.checkPrepared(sctx, stream, node, req.StreamEpoch == ""); err != nil {
 			return wire.AttachReply{}, err
 		}
 	}
 	if req.Continue != 0 {
 		start = req.Continue
 	}
-	p, err := a.page(ctx, node, start, max(req.UpTo, info.State.LastSeq), reply.Full, req.Take)
+	p, err := a.readSnapshotPage(ctx, node, start, max(req.UpTo, info.State.LastSeq), reply.Full, req.MaxBytes)
 	if err != nil {
 		return wire.AttachReply{}, fmt.Errorf("attach %s: %w", node, err)
 	}
 	crash.At("attach.paged")
-	if req.Take > 0 {
-		p = p.fit(req.Take)
+	if req.MaxBytes > 0 {
+		p = p.truncateToFit(req.MaxBytes)
 	}
 	reply.Objects, reply.UpTo = p.messages, p.upTo
 	if p.more && len(p.messages) != 0 {
-		reply.Continue = p.last + 1
+		reply.Continue = p.lastSequence + 1
 		return reply, nil
 	}
 	if reply.Full && req.Continue != 0 {
-		subjects, _, err := a.reader.subjects(ctx, Filter(Desired, node))
+		subjects, _, err := a.reader.listSubjects(ctx, Filter(Desired, node))
 		if err != nil {
 			return wire.AttachReply{}, fmt.Errorf("attach %s: %w", node, err)
 		}
@@ -107,40 +107,40 @@ func (a *Attacher) attach(ctx context.Context, node string, req wire.AttachReque
 	}
 	// The pages together reach as far as the replica that gave the last one: what it had not seen, the consumer delivers.
 	reply.UpTo = max(p.upTo, start-1)
-	if err := a.consumer(ctx, node, &reply, req.Awaits || p.lacks()); err != nil {
+	if err := a.createConsumer(ctx, node, &reply, req.PayloadsPending || p.omitsPayload()); err != nil {
 		return reply, err
 	}
-	a.told(node, req.Instance)
+	a.onAttached(node, req.Instance)
 	return reply, nil
 }
 
-// page reads one page of a snapshot. What changes lack, the consumer delivers, so any replica may give them. What a full
+// readSnapshotPage reads one page of a snapshot. What changes lack, the consumer delivers, so any replica may give them. What a full
 // snapshot lacks is deleted at the node: it must come from a replica that has seen as much as the leader, and each page as
 // much as the one before. Beyond 1,024 objects there is no such proof, and the node counts.
-func (a *Attacher) page(ctx context.Context, node string, start, atLeast uint64, full bool, take int) (page, error) {
+func (a *Attacher) readSnapshotPage(ctx context.Context, node string, start, atLeast uint64, full bool, take int) (snapshotPage, error) {
 	filter, bytes := Filter(Desired, node), pageBytes
 	if take > 0 {
-		bytes = min(bytes, max(2*take, leastRead)) // what does not fit is read again for the next page
+		bytes = min(bytes, max(2*take, minPageRead)) // what does not fit is read again for the next page
 	}
 	if full {
-		p, err := a.reader.proven(ctx, []string{filter}, start, pageMessages, bytes, atLeast)
+		p, err := a.reader.readAtLeast(ctx, []string{filter}, start, pageMessages, bytes, atLeast)
 		if !errors.Is(err, errTooManySubjects) {
 			return p, err
 		}
 	}
-	return a.reader.page(ctx, filter, start, pageMessages, bytes)
+	return a.reader.readPage(ctx, filter, start, pageMessages, bytes)
 }
 
-// prepared refuses a full snapshot while it may be incomplete, so that an emptied stream never reads as "delete all". It
+// checkPrepared refuses a full snapshot while it may be incomplete, so that an emptied stream never reads as "delete all". It
 // tells whether the snapshot must hold the marker. Only a node that has nothing to lose, and that Kubernetes does not know
 // yet, has none to wait for.
-func (a *Attacher) prepared(ctx context.Context, stream jetstream.Stream, node string, empty bool) (marked bool, err error) {
-	if empty && !a.known(ctx, node) {
+func (a *Attacher) checkPrepared(ctx context.Context, stream jetstream.Stream, node string, empty bool) (marked bool, err error) {
+	if empty && !a.nodeExists(ctx, node) {
 		return false, nil
 	}
 	marker, err := stream.GetLastMsgForSubject(ctx, Subject(Desired, node, wire.SnapshotMarker()))
 	switch {
-	case errNotFound(err) || err == nil && marker.Header.Get(headerOp) != string(wire.Apply):
+	case isNotFound(err) || err == nil && marker.Header.Get(headerOp) != string(wire.Apply):
 		return false, fmt.Errorf("attach %s: %w", node, ErrPreparing)
 	case err != nil:
 		return false, fmt.Errorf("attach %s: %w", node, err)
@@ -151,13 +151,13 @@ func (a *Attacher) prepared(ctx context.Context, stream jetstream.Stream, node s
 // ErrPreparing says that a node's desired state is not yet published completely; the node attaches again.
 var ErrPreparing = errors.New("the desired state of this node is being prepared")
 
-// consumer makes the node's consumer start after the snapshot. An existing one is removed, even if it starts there: what was
+// createConsumer makes the node's consumer start after the snapshot. An existing one is removed, even if it starts there: what was
 // asked of it before ends with it. A pull of an agent that is gone may stay open, as the server cannot see through an import in
 // another one whether anybody listens; what it took would come again only after ackWait. awaits says that the node lacks
 // payloads before that start.
-func (a *Attacher) consumer(ctx context.Context, node string, reply *wire.AttachReply, awaits bool) error {
+func (a *Attacher) createConsumer(ctx context.Context, node string, reply *wire.AttachReply, awaits bool) error {
 	name := wire.Escape(node)
-	cfg := nodeConsumer(name, Filter(Desired, node), reply.UpTo, window)
+	cfg := nodeConsumer(name, Filter(Desired, node), reply.UpTo, maxInFlightPerNode)
 	cfg.Metadata = map[string]string{metadataAttach: rand.Text()}
 	if awaits {
 		cfg.Metadata[MetadataAwaits] = "true"
@@ -165,14 +165,14 @@ func (a *Attacher) consumer(ctx context.Context, node string, reply *wire.Attach
 	create := func(timeout time.Duration) error {
 		sctx, cancel := context.WithTimeout(ctx, timeout)
 		defer cancel()
-		return persist(sctx, func(ctx context.Context) error {
+		return retryUnanswered(sctx, func(ctx context.Context) error {
 			_, err := a.js.CreateConsumer(ctx, DesiredStream, cfg)
 			return err
 		})
 	}
-	if err := create(forgetTimeout); err != nil {
+	if err := create(deleteConsumerTimeout); err != nil {
 		// There is one of an earlier attach, or its server is down. In the second case nobody confirms the removal.
-		fctx, cancel := context.WithTimeout(ctx, forgetTimeout)
+		fctx, cancel := context.WithTimeout(ctx, deleteConsumerTimeout)
 		forgotten := a.js.DeleteConsumer(fctx, DesiredStream, name)
 		cancel()
 		crash.At("attach.forgotten")
@@ -181,7 +181,7 @@ func (a *Attacher) consumer(ctx context.Context, node string, reply *wire.Attach
 		}
 	}
 	crash.At("attach.ready")
-	reply.Stream, reply.Consumer, reply.Window = DesiredStream, name, window
+	reply.Stream, reply.Consumer, reply.Window = DesiredStream, name, maxInFlightPerNode
 	result := "changes"
 	if reply.Full {
 		result = "full"

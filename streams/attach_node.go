@@ -16,21 +16,21 @@ import (
 // attach lists: it brings the store to the snapshot's end, but for what is to be fetched in pieces, and returns the last
 // page.
 func (d *Delivery) attach(ctx context.Context, everything bool) (wire.AttachReply, error) {
-	cursor, err := d.resume(ctx)
+	cursor, err := d.resumeCursor(ctx)
 	if err != nil {
 		return wire.AttachReply{}, err
 	}
 	select {
-	case <-d.died: // before anything was asked
+	case <-d.deadServers: // before anything was asked
 	default:
 	}
 	request := wire.AttachRequest{Cursor: cursor, Full: everything, Instance: d.instance}
 	var first *wire.AttachReply
-	var full haul
+	var full deliveryBatch
 	marked, seen := false, map[string]struct{}{}
 	for {
-		request.Take, request.Awaits = d.pace.take(), len(full.marks)+len(d.state().marks) > 0
-		reply, err := d.page(ctx, request)
+		request.MaxBytes, request.PayloadsPending = d.bandwidth.budget(), len(full.pending)+len(d.currentProgress().pending) > 0
+		reply, err := d.requestPage(ctx, request)
 		if err != nil {
 			return reply, err
 		}
@@ -47,8 +47,8 @@ func (d *Delivery) attach(ctx context.Context, everything bool) (wire.AttachRepl
 		}
 		marked = marked || held
 		if reply.Full {
-			full.messages, full.marks = append(full.messages, page.messages...), append(full.marks, page.marks...)
-		} else if err := d.save(ctx, page); err != nil {
+			full.messages, full.pending = append(full.messages, page.messages...), append(full.pending, page.pending...)
+		} else if err := d.saveBatch(ctx, page); err != nil {
 			return reply, err
 		}
 		for _, object := range reply.Objects {
@@ -59,65 +59,65 @@ func (d *Delivery) attach(ctx context.Context, everything bool) (wire.AttachRepl
 			continue
 		}
 		if reply.Full {
-			if err := d.replace(ctx, reply, full, len(seen), marked); err != nil {
+			if err := d.saveSnapshot(ctx, reply, full, len(seen), marked); err != nil {
 				return reply, err
 			}
 		}
-		d.log.Info("attached", zap.Bool("full", reply.Full), zap.Uint64("seq", reply.UpTo), zap.Int("awaited", len(d.state().marks)))
+		d.log.Info("attached", zap.Bool("full", reply.Full), zap.Uint64("seq", reply.UpTo), zap.Int("awaited", len(d.currentProgress().pending)))
 		return reply, nil
 	}
 }
 
-// resume returns from where to list. If the store is not where it was left, it is believed: it may have found damage.
-func (d *Delivery) resume(ctx context.Context) (wire.Cursor, error) {
-	if err := d.claim(ctx); err != nil {
+// resumeCursor returns from where to list. If the store is not where it was left, it is believed: it may have found damage.
+func (d *Delivery) resumeCursor(ctx context.Context) (wire.Cursor, error) {
+	if err := d.acquireSave(ctx); err != nil {
 		return wire.Cursor{}, err
 	}
-	defer d.yield()
-	cursor, b := d.store.Cursor(), d.state()
-	if b.epoch != cursor.StreamEpoch || b.low() != cursor.Sequence {
-		b = backlog{epoch: cursor.StreamEpoch, reached: cursor.Sequence}
-		d.become(b)
+	defer d.releaseSave()
+	cursor, b := d.store.Cursor(), d.currentProgress()
+	if b.epoch != cursor.StreamEpoch || b.safeCursor() != cursor.Sequence {
+		b = deliveryProgress{epoch: cursor.StreamEpoch, reached: cursor.Sequence}
+		d.setProgress(b)
 	}
 	cursor.Sequence = b.reached
 	return cursor, nil
 }
 
-// replace saves a full snapshot that holds all it must.
-func (d *Delivery) replace(ctx context.Context, last wire.AttachReply, full haul, subjects int, marked bool) error {
+// saveSnapshot saves a full snapshot that holds all it must.
+func (d *Delivery) saveSnapshot(ctx context.Context, last wire.AttachReply, full deliveryBatch, subjects int, marked bool) error {
 	switch {
 	case subjects < last.Subjects:
 		return fmt.Errorf("the snapshot has %d objects of %d: it comes from a replica that lags behind", subjects, last.Subjects)
-	case last.Marked && !marked:
+	case last.MarkerRequired && !marked:
 		return errors.New("the snapshot comes from a replica that lags behind")
 	}
-	if err := d.claim(ctx); err != nil {
+	if err := d.acquireSave(ctx); err != nil {
 		return err
 	}
-	defer d.yield()
+	defer d.releaseSave()
 	full.sequence = last.UpTo
-	next := backlog{epoch: last.StreamEpoch}.after(full)
+	next := deliveryProgress{epoch: last.StreamEpoch}.applyBatch(full)
 	messages := full.messages
-	for _, m := range next.marks { // what the store has of them stays until they are there
+	for _, m := range next.pending { // what the store has of them stays until they are there
 		messages = append(messages, wire.Message{Node: d.node, Key: m.key, Sequence: m.sequence})
 	}
-	if err := d.store.Replace(ctx, messages, last.StreamEpoch, next.low()); err != nil {
+	if err := d.store.Replace(ctx, messages, last.StreamEpoch, next.safeCursor()); err != nil {
 		return fmt.Errorf("save snapshot: %w", err)
 	}
-	d.become(next)
-	d.early = nil
+	d.setProgress(next)
+	d.prefetched = nil
 	crash.At("attach.replaced")
-	d.count(full.messages)
+	d.observeLatency(full.messages)
 	return nil
 }
 
-// page asks for one page of the snapshot.
-func (d *Delivery) page(ctx context.Context, request wire.AttachRequest) (wire.AttachReply, error) {
+// requestPage asks for one page of the snapshot.
+func (d *Delivery) requestPage(ctx context.Context, request wire.AttachRequest) (wire.AttachReply, error) {
 	var reply wire.AttachReply
 	asked := time.Now()
-	if err := d.ask(ctx, request, &reply); err != nil {
+	if err := d.callAttach(ctx, request, &reply); err != nil {
 		if errors.Is(err, context.DeadlineExceeded) {
-			d.pace.unanswered()
+			d.bandwidth.observeTimeout()
 		}
 		return reply, err
 	}
@@ -126,21 +126,21 @@ func (d *Delivery) page(ctx context.Context, request wire.AttachRequest) (wire.A
 	}
 	size := 0
 	for _, object := range reply.Objects {
-		size += onLink(object)
+		size += estimateLinkBytes(object)
 	}
-	d.pace.answered(size, time.Since(asked))
+	d.bandwidth.observeReply(size, time.Since(asked))
 	return reply, nil
 }
 
-// ask is the call of an attach. When a cloudcore or a server of the hub has died, the question may have gone with it: it is asked
+// callAttach is the call of an attach. When a cloudcore or a server of the hub has died, the question may have gone with it: it is asked
 // again, as nobody would answer it.
-func (d *Delivery) ask(ctx context.Context, request wire.AttachRequest, reply *wire.AttachReply) error {
+func (d *Delivery) callAttach(ctx context.Context, request wire.AttachRequest, reply *wire.AttachReply) error {
 	for {
 		cctx, cancel := context.WithCancelCause(ctx)
 		var g errgroup.Group
 		g.Go(func() error {
 			select {
-			case <-d.died:
+			case <-d.deadServers:
 				cancel(errServerDied)
 			case <-cctx.Done():
 			}
@@ -160,7 +160,7 @@ func (d *Delivery) ask(ctx context.Context, request wire.AttachRequest, reply *w
 
 // readPage reads a page and tells whether the snapshot marker is in it. Garbage goes to the dead letters and stays in
 // the page without operation.
-func (d *Delivery) readPage(ctx context.Context, reply wire.AttachReply) (h haul, marked bool, err error) {
+func (d *Delivery) readPage(ctx context.Context, reply wire.AttachReply) (h deliveryBatch, marked bool, err error) {
 	h.sequence = reply.UpTo
 	if reply.Continue != 0 {
 		h.sequence = reply.Continue - 1
@@ -170,11 +170,11 @@ func (d *Delivery) readPage(ctx context.Context, reply wire.AttachReply) (h haul
 		m, awaited, err := d.readObject(ctx, reply, object)
 		switch {
 		case err != nil:
-			return haul{}, false, err
+			return deliveryBatch{}, false, err
 		case m.Key == wire.SnapshotMarker():
 			marked = m.Op == wire.Apply
 		case awaited != nil:
-			h.marks = append(h.marks, awaited)
+			h.pending = append(h.pending, awaited)
 		default:
 			h.messages = append(h.messages, m)
 		}
@@ -184,23 +184,23 @@ func (d *Delivery) readPage(ctx context.Context, reply wire.AttachReply) (h haul
 
 // readObject reads one object of a page. It returns a mark if the payload is to be fetched later, and a message without
 // operation for garbage and for what the store is known to have.
-func (d *Delivery) readObject(ctx context.Context, reply wire.AttachReply, object wire.SnapshotObject) (wire.Message, *mark, error) {
+func (d *Delivery) readObject(ctx context.Context, reply wire.AttachReply, object wire.SnapshotObject) (wire.Message, *pendingObject, error) {
 	var m wire.Message
 	var err error
 	if object.Size > 0 {
 		m, err = decodeHeader(object.Subject, object.Header)
 		if err == nil && object.Size > maxMessage {
-			err = permanent("payload of %d bytes, at most %d", object.Size, maxMessage)
+			err = permanentErrorf("payload of %d bytes, at most %d", object.Size, maxMessage)
 		}
 	} else {
 		m, err = d.codec.decode(object.Subject, object.Header, object.Data)
 	}
 	if err == nil && m.Node != d.node {
-		err = permanent("message of node %.120q", m.Node)
+		err = permanentErrorf("message of node %.120q", m.Node)
 	}
 	m.Sequence = object.Sequence
 	if err != nil {
-		if err := d.dead.put(ctx, Desired, object.Subject, object.Header, object.Data, err); err != nil {
+		if err := d.deadLetters.put(ctx, Desired, object.Subject, object.Header, object.Data, err); err != nil {
 			return m, nil, err
 		}
 		return wire.Message{Node: d.node, Key: m.Key, Sequence: m.Sequence}, nil, nil
@@ -209,49 +209,49 @@ func (d *Delivery) readObject(ctx context.Context, reply wire.AttachReply, objec
 		return m, nil, nil
 	}
 	same := reply.StreamEpoch == d.store.Cursor().StreamEpoch
-	if same && holds(d.store, m) {
+	if same && storeHolds(d.store, m) {
 		return wire.Message{Node: d.node, Key: m.Key, Sequence: m.Sequence}, nil, nil
 	}
-	awaited := &mark{
+	awaited := &pendingObject{
 		epoch: reply.StreamEpoch, subject: object.Subject, key: m.Key, sequence: m.Sequence, header: object.Header, size: object.Size,
 	}
-	if old := d.state().marks[m.Key]; old != nil && old.epoch == awaited.epoch && old.sequence == awaited.sequence {
+	if old := d.currentProgress().pending[m.Key]; old != nil && old.epoch == awaited.epoch && old.sequence == awaited.sequence {
 		return m, old, nil
 	}
-	if d.store.Cursor().StreamEpoch == "" && proves(m.Key) {
-		m, err := d.fetchEarly(ctx, awaited)
+	if d.store.Cursor().StreamEpoch == "" && absenceMeansDeleted(m.Key) {
+		m, err := d.prefetchPayload(ctx, awaited)
 		return m, nil, err
 	}
 	return m, awaited, nil
 }
 
-// proves tells whether the node takes the absence of such an object for a proof that it does not exist: a kubelet ends the
+// absenceMeansDeleted tells whether the node takes the absence of such an object for a proof that it does not exist: a kubelet ends the
 // pods that its API does not list. A store that has just become whole must hold them.
-func proves(key wire.Key) bool {
+func absenceMeansDeleted(key wire.Key) bool {
 	return key.Group == "" && (key.Resource == "pods" || key.Resource == "nodes")
 }
 
-// fetchEarly fetches a payload before the attach ends. What came of it before a fault stays for the next attach.
-func (d *Delivery) fetchEarly(ctx context.Context, m *mark) (wire.Message, error) {
-	if old := d.early[m.key]; old != nil && old.epoch == m.epoch && old.sequence == m.sequence {
+// prefetchPayload fetches a payload before the attach ends. What came of it before a fault stays for the next attach.
+func (d *Delivery) prefetchPayload(ctx context.Context, m *pendingObject) (wire.Message, error) {
+	if old := d.prefetched[m.key]; old != nil && old.epoch == m.epoch && old.sequence == m.sequence {
 		m = old
 	}
-	if d.early == nil {
-		d.early = map[wire.Key]*mark{}
+	if d.prefetched == nil {
+		d.prefetched = map[wire.Key]*pendingObject{}
 	}
-	d.early[m.key] = m
-	for m.lacks() > 0 {
-		if err := d.piece(ctx, m); err != nil {
+	d.prefetched[m.key] = m
+	for m.missingBytes() > 0 {
+		if err := d.requestPiece(ctx, m); err != nil {
 			return wire.Message{}, err
 		}
 	}
-	return d.whole(ctx, m)
+	return d.decodePending(ctx, m)
 }
 
-// holder is a Store that can tell whether it has exactly what a message brings, so that it need not come again.
-type holder interface{ Holds(m wire.Message) bool }
+// messageHolder is a Store that can tell whether it has exactly what a message brings, so that it need not come again.
+type messageHolder interface{ Holds(m wire.Message) bool }
 
-func holds(store Store, m wire.Message) bool {
-	h, ok := store.(holder)
+func storeHolds(store Store, m wire.Message) bool {
+	h, ok := store.(messageHolder)
 	return ok && h.Holds(m)
 }

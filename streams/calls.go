@@ -23,72 +23,72 @@ const (
 	callWorkers = 64
 	// callQueue holds calls that arrive while all workers are busy; beyond it they are dropped and the node asks again.
 	callQueue = 4096
-	// callsPerNode is how many calls of one node may wait or be served, of bytesPerNode in all; another is refused.
+	// maxCallsPerNode is how many calls of one node may wait or be served, of maxBytesPerNode in all; another is refused.
 	// callWorkersPerNode is how many of them are served at a time.
-	callsPerNode       = 64
+	maxCallsPerNode    = 64
 	callWorkersPerNode = 8
-	// longCalls and longCallsPerNode are how many calls of VerbWatch one cloudcore serves at once, in all and of one node. Each is
+	// maxWatchCalls and maxWatchCallsPerNode are how many calls of VerbWatch one cloudcore serves at once, in all and of one node. Each is
 	// a goroutine and a stream of the connection to the apiserver, some 20 kB, and no worker: it waits.
-	longCalls        = 4096
-	longCallsPerNode = 64
+	maxWatchCalls        = 4096
+	maxWatchCallsPerNode = 64
 	// maxRequest bounds a call: a Kubernetes request body is at most 3 MiB, base64 in JSON makes it a third longer.
 	maxRequest = 5 * mib
 	// maxWatch bounds a call of VerbWatch: a path, a query and a token.
 	maxWatch = 64 << 10
-	// cloudQueue is the queue group of all cloudcores: one of them answers.
-	cloudQueue = "cloudcore"
+	// cloudQueueGroup is the queue group of all cloudcores: one of them answers.
+	cloudQueueGroup = "cloudcore"
 
-	// unknownVerb is what a cloudcore answers that is older than who asks.
-	unknownVerb = "verb %.40q is unknown"
+	// unknownVerbFormat is what a cloudcore answers that is older than who asks.
+	unknownVerbFormat = "verb %.40q is unknown"
 
-	// LongCall is how long a node waits for the answer to a call of VerbWatch, and the longest wait that it may ask for is well
+	// WatchCallTimeout is how long a node waits for the answer to a call of VerbWatch, and the longest wait that it may ask for is well
 	// below: a node whose cloudcore was killed learns it by this alone.
-	LongCall = 25 * time.Second
+	WatchCallTimeout = 25 * time.Second
 
-	planeCall Plane = "call"
-	planeBeat Plane = "beat"
+	planeCall      Plane = "call"
+	planeHeartbeat Plane = "beat"
 )
 
 // CallHandler answers one verb. It returns the reply's payload; an error that wraps wire.ErrPermanent says that the
 // request itself is garbage. The context ends when the node would no longer wait.
 type CallHandler func(ctx context.Context, node string, request []byte) (any, error)
 
-// Calls answers what nodes ask on call.cloud.<node>.<verb>. Any cloudcore may answer any call.
-type Calls struct {
-	nc       *nats.Conn
-	handlers map[string]CallHandler
-	dead     *deadLetters
-	metrics  *Metrics
-	log      *zap.Logger
+// CallServer answers what nodes ask on call.cloud.<node>.<verb>. Any cloudcore may answer any call.
+type CallServer struct {
+	nc          *nats.Conn
+	handlers    map[string]CallHandler
+	deadLetters *deadLetterStore
+	metrics     *Metrics
+	log         *zap.Logger
 }
 
-// NewCalls makes the server of calls; handlers maps a verb to who answers it.
-func NewCalls(nc *nats.Conn, handlers map[string]CallHandler, metrics *Metrics, log *zap.Logger) (*Calls, error) {
+// NewCallServer makes the server of calls; handlers maps a verb to who answers it.
+func NewCallServer(nc *nats.Conn, handlers map[string]CallHandler, metrics *Metrics, log *zap.Logger) (*CallServer, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return nil, fmt.Errorf("calls: %w", err)
 	}
-	return &Calls{
+	return &CallServer{
 		nc: nc, handlers: handlers, metrics: metrics, log: log,
-		dead: &deadLetters{js: js, from: cloudFrom, metrics: metrics, log: log},
+		deadLetters: &deadLetterStore{js: js, sender: cloudSender, metrics: metrics, log: log},
 	}, nil
 }
 
-// cloudFrom is who dead letters come from when a cloudcore puts them.
-const cloudFrom = "cloud"
+// cloudSender is who dead letters come from when a cloudcore puts them.
+const cloudSender = "cloud"
 
 // Start serves until ctx ends, then answers what it has begun and returns nil.
-func (c *Calls) Start(ctx context.Context) error {
+func (c *CallServer) Start(ctx context.Context) error {
 	incoming := make(chan *nats.Msg, callQueue)
-	sub, err := c.nc.ChanQueueSubscribe(callPrefix+allNodes+".*", cloudQueue, incoming)
+	sub, err := c.nc.ChanQueueSubscribe(callPrefix+allNodes+".*", cloudQueueGroup, incoming)
 	if err != nil {
 		return fmt.Errorf("serve calls: %w", err)
 	}
 	defer func() { _ = sub.Unsubscribe() }() // fails only when the connection is gone
 	g, gctx := errgroup.WithContext(ctx)
-	long := &seats{most: longCalls, perNode: longCallsPerNode, taken: map[string]int{}}
-	held := newHands[*nats.Msg](callQueue, callsPerNode, callWorkersPerNode)
-	stop := context.AfterFunc(gctx, held.end)
+	long := &keyedSemaphore{limit: maxWatchCalls, limitPerNode: maxWatchCallsPerNode, acquired: map[string]int{}}
+	held := newFairQueue[*nats.Msg](callQueue, maxCallsPerNode, callWorkersPerNode)
+	stop := context.AfterFunc(gctx, held.close)
 	defer stop()
 	g.Go(func() error {
 		for {
@@ -96,18 +96,18 @@ func (c *Calls) Start(ctx context.Context) error {
 			case <-gctx.Done():
 				return nil
 			case msg := <-incoming:
-				c.admit(gctx, g, msg, held, long)
+				c.admitCall(gctx, g, msg, held, long)
 			}
 		}
 	})
 	for range callWorkers {
 		g.Go(func() error {
 			for {
-				msg, ok := held.next()
+				msg, ok := held.pop()
 				if !ok {
 					return nil
 				}
-				c.serve(gctx, msg)
+				c.serveCall(gctx, msg)
 				held.done(msg)
 			}
 		})
@@ -115,111 +115,111 @@ func (c *Calls) Start(ctx context.Context) error {
 	return g.Wait()
 }
 
-// admit puts a call into the hands of the workers, or has a long one served in g. What is too large, or too much of its node, is
+// admitCall puts a call into the hands of the workers, or has a long one served in g. What is too large, or too much of its node, is
 // refused here, before it takes room.
-func (c *Calls) admit(ctx context.Context, g *errgroup.Group, msg *nats.Msg, held *hands[*nats.Msg], long *seats) {
-	node, size, most := token(msg.Subject, 2), sizeOf(msg.Header, msg.Data), maxRequest
+func (c *CallServer) admitCall(ctx context.Context, g *errgroup.Group, msg *nats.Msg, held *fairQueue[*nats.Msg], long *keyedSemaphore) {
+	node, size, most := subjectToken(msg.Subject, 2), memorySize(msg.Header, msg.Data), maxRequest
 	lasts := verbOf(msg) == VerbWatch
 	if lasts {
 		most = maxWatch
 	}
 	switch {
 	case size > most:
-		c.reject(msg, "large", fmt.Sprintf("request of %d bytes, at most %d", size, most))
-	case lasts && long.enter(node):
+		c.rejectCall(msg, "large", fmt.Sprintf("request of %d bytes, at most %d", size, most))
+	case lasts && long.tryAcquire(node):
 		g.Go(func() error {
-			defer long.leave(node)
-			c.serve(ctx, msg)
+			defer long.release(node)
+			c.serveCall(ctx, msg)
 			return nil
 		})
 	case lasts:
-		c.reject(msg, "busy", fmt.Sprintf(tooMany, longCallsPerNode))
-	case !held.put(place{node: node, size: size}, msg):
-		c.reject(msg, "busy", fmt.Sprintf(tooMany, callsPerNode))
+		c.rejectCall(msg, "busy", fmt.Sprintf(tooManyCallsFormat, maxWatchCallsPerNode))
+	case !held.push(itemOrigin{node: node, size: size}, msg):
+		c.rejectCall(msg, "busy", fmt.Sprintf(tooManyCallsFormat, maxCallsPerNode))
 	}
 }
 
-// seats count calls that are no worker's.
-type seats struct {
-	most, perNode int
+// keyedSemaphore count calls that are no worker's.
+type keyedSemaphore struct {
+	limit, limitPerNode int
 
-	mu    sync.Mutex     // guards all below
-	taken map[string]int // by node
-	all   int
+	mu       sync.Mutex     // guards all below
+	acquired map[string]int // by node
+	total    int
 }
 
-func (s *seats) enter(node string) bool {
+func (s *keyedSemaphore) tryAcquire(node string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.all >= s.most || s.taken[node] >= s.perNode {
+	if s.total >= s.limit || s.acquired[node] >= s.limitPerNode {
 		return false
 	}
-	s.all++
-	s.taken[node]++
+	s.total++
+	s.acquired[node]++
 	return true
 }
 
-func (s *seats) leave(node string) {
+func (s *keyedSemaphore) release(node string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.all--
-	if s.taken[node]--; s.taken[node] == 0 {
-		delete(s.taken, node)
+	s.total--
+	if s.acquired[node]--; s.acquired[node] == 0 {
+		delete(s.acquired, node)
 	}
 }
 
 // verbOf is the last token of a call's subject.
 func verbOf(msg *nats.Msg) string { return msg.Subject[strings.LastIndexByte(msg.Subject, '.')+1:] }
 
-// tooMany is the answer to a call of a node that has enough in hand, by number or by bytes.
-const tooMany = "%d calls of this node wait already, or fewer that are large"
+// tooManyCallsFormat is the answer to a call of a node that has enough in hand, by number or by bytes.
+const tooManyCallsFormat = "%d calls of this node wait already, or fewer that are large"
 
-// reject answers a call that is not taken in hand.
-func (c *Calls) reject(msg *nats.Msg, result, reason string) {
+// rejectCall answers a call that is not taken in hand.
+func (c *CallServer) rejectCall(msg *nats.Msg, result, reason string) {
 	c.metrics.calls.WithLabelValues("", result).Inc()
-	if node, err := parseCall(msg.Subject); err == nil && strings.HasPrefix(msg.Reply, InboxPrefix(node)+".") {
-		c.respond(msg, callError{Error: reason})
+	if node, err := parseCallSubject(msg.Subject); err == nil && strings.HasPrefix(msg.Reply, InboxPrefix(node)+".") {
+		c.sendReply(msg, callError{Error: reason})
 	}
 }
 
-// serve answers one call. The subject alone says who asks; the answer goes to that node's own inbox or nowhere, since the
+// serveCall answers one call. The subject alone says who asks; the answer goes to that node's own inbox or nowhere, since the
 // asker chooses the reply subject and nats-server does not check it.
-func (c *Calls) serve(ctx context.Context, msg *nats.Msg) {
-	node, err := parseCall(msg.Subject)
+func (c *CallServer) serveCall(ctx context.Context, msg *nats.Msg) {
+	node, err := parseCallSubject(msg.Subject)
 	if err != nil {
-		c.refuse(ctx, msg, permanent("%v", err))
+		c.deadLetterCall(ctx, msg, permanentErrorf("%v", err))
 		return
 	}
 	verb := verbOf(msg)
 	handle, known := c.handlers[verb]
 	switch {
 	case !known:
-		c.refuse(ctx, msg, permanent(unknownVerb, verb))
+		c.deadLetterCall(ctx, msg, permanentErrorf(unknownVerbFormat, verb))
 		return
 	case !strings.HasPrefix(msg.Reply, InboxPrefix(node)+"."):
 		c.metrics.calls.WithLabelValues(verb, "foreign-reply").Inc()
-		c.log.Warn("call with a foreign reply subject not answered", zap.String("node", node), zap.String("subject", printable(msg.Subject)))
+		c.log.Warn("call with a foreign reply subject not answered", zap.String("node", node), zap.String("subject", sanitizeText(msg.Subject)))
 		return
 	}
 	timeout := callTimeout
 	if verb == VerbWatch {
-		timeout = LongCall
+		timeout = WatchCallTimeout
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	reply, err := handle(ctx, node, msg.Data)
 	if err != nil {
 		if errors.Is(err, wire.ErrPermanent) {
-			c.refuse(ctx, msg, err)
+			c.deadLetterCall(ctx, msg, err)
 			return
 		}
 		c.metrics.calls.WithLabelValues(verb, "error").Inc()
 		c.log.Warn("call failed", zap.String("node", node), zap.String("verb", verb), zap.Error(err))
-		c.respond(msg, callError{Error: err.Error()})
+		c.sendReply(msg, callError{Error: err.Error()})
 		return
 	}
 	c.metrics.calls.WithLabelValues(verb, "ok").Inc()
-	c.respond(msg, reply)
+	c.sendReply(msg, reply)
 }
 
 // rawReply is an answer that is sent as it is. Its headers tell it from a callError.
@@ -233,9 +233,9 @@ type callError struct {
 	Error string `json:"error"`
 }
 
-// refuse answers garbage with the reason and keeps it as a dead letter; a call is not durable, so a dead letter that
+// deadLetterCall answers garbage with the reason and keeps it as a dead letter; a call is not durable, so a dead letter that
 // cannot be stored is only logged.
-func (c *Calls) refuse(ctx context.Context, msg *nats.Msg, reason error) {
+func (c *CallServer) deadLetterCall(ctx context.Context, msg *nats.Msg, reason error) {
 	c.metrics.calls.WithLabelValues("", "garbage").Inc()
 	data := msg.Data
 	switch verbOf(msg) {
@@ -244,15 +244,15 @@ func (c *Calls) refuse(ctx context.Context, msg *nats.Msg, reason error) {
 		// It may hold a token, a key, a Secret or a part of one, which have no place in a stream that many read.
 		data = fmt.Appendf(nil, "withheld: %d bytes, sha256 %x", len(data), sha256.Sum256(data))
 	}
-	if err := c.dead.put(ctx, planeCall, msg.Subject, msg.Header, data, reason); err != nil {
+	if err := c.deadLetters.put(ctx, planeCall, msg.Subject, msg.Header, data, reason); err != nil {
 		c.log.Warn("call refused", zap.NamedError("reason", reason), zap.Error(err))
 	}
-	if node, err := parseCall(msg.Subject); err == nil && strings.HasPrefix(msg.Reply, InboxPrefix(node)+".") {
-		c.respond(msg, callError{Error: reason.Error()})
+	if node, err := parseCallSubject(msg.Subject); err == nil && strings.HasPrefix(msg.Reply, InboxPrefix(node)+".") {
+		c.sendReply(msg, callError{Error: reason.Error()})
 	}
 }
 
-func (c *Calls) respond(msg *nats.Msg, reply any) {
+func (c *CallServer) sendReply(msg *nats.Msg, reply any) {
 	var err error
 	switch r := reply.(type) {
 	case rawReply:
@@ -274,7 +274,7 @@ func DecodeRequest(data []byte, into any) error {
 		return err
 	}
 	if err := json.Unmarshal(data, into); err != nil {
-		return permanent("%v", err)
+		return permanentErrorf("%v", err)
 	}
 	return nil
 }
@@ -288,7 +288,7 @@ func Call(ctx context.Context, nc *nats.Conn, node, verb string, request, reply 
 	}
 	timeout := callTimeout
 	if verb == VerbWatch {
-		timeout = LongCall
+		timeout = WatchCallTimeout
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

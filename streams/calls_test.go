@@ -19,11 +19,11 @@ import (
 )
 
 // A node that calls without end gets a clear answer, and no other node waits for it.
-func TestANodeThatCallsWithoutEndDelaysNoOther(t *testing.T) {
+func TestCallServer_BusyNodeDelaysNoOther(t *testing.T) {
 	hub := streamstest.Hub(t)
 	reg := prometheus.NewRegistry()
 	release := make(chan struct{})
-	calls, err := streams.NewCalls(streamstest.Connect(t, hub), map[string]streams.CallHandler{
+	calls, err := streams.NewCallServer(streamstest.Connect(t, hub), map[string]streams.CallHandler{
 		"hang": func(ctx context.Context, _ string, _ []byte) (any, error) {
 			select {
 			case <-release:
@@ -36,7 +36,7 @@ func TestANodeThatCallsWithoutEndDelaysNoOther(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	run(t, calls.Start)
+	startPart(t, calls.Start)
 	defer close(release)
 	good := streamstest.Node(t, hub, "good")
 	ping := func() bool {
@@ -59,7 +59,7 @@ func TestANodeThatCallsWithoutEndDelaysNoOther(t *testing.T) {
 		}
 	}
 	streamstest.Eventually(t, "all but 64 are refused", func() bool {
-		return counted(t, reg, "frond_calls_total", "busy") == 500-64 && len(refused) == 500-64
+		return sumCounters(t, reg, "frond_calls_total", "busy") == 500-64 && len(refused) == 500-64
 	})
 	var answer struct{ Error string }
 	if err := json.Unmarshal([]byte(<-refused), &answer); err != nil || !strings.Contains(answer.Error, "wait already") {
@@ -71,17 +71,17 @@ func TestANodeThatCallsWithoutEndDelaysNoOther(t *testing.T) {
 }
 
 // A call to Kubernetes may hold a token or a Secret; the stream of dead letters is read by many.
-func TestARefusedKubeCallIsNotKeptWord(t *testing.T) {
+func TestCallServer_DeadLetterWithholdsPayload(t *testing.T) {
 	hub := streamstest.Hub(t)
 	nc := streamstest.Connect(t, hub)
 	js, err := jetstream.New(nc)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := streams.Ensure(t.Context(), js, streams.Hub(1)); err != nil {
+	if err := streams.Ensure(t.Context(), js, streams.HubTopology(1)); err != nil {
 		t.Fatal(err)
 	}
-	calls, err := streams.NewCalls(nc, map[string]streams.CallHandler{
+	calls, err := streams.NewCallServer(nc, map[string]streams.CallHandler{
 		streams.VerbKube: func(_ context.Context, _ string, request []byte) (any, error) {
 			return nil, streams.DecodeRequest(request, &struct{}{})
 		},
@@ -89,8 +89,8 @@ func TestARefusedKubeCallIsNotKeptWord(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	run(t, calls.Start)
-	stream, err := js.Stream(t.Context(), streams.DeadStream)
+	startPart(t, calls.Start)
+	stream, err := js.Stream(t.Context(), streams.DeadLetterStream)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,8 +113,8 @@ func TestARefusedKubeCallIsNotKeptWord(t *testing.T) {
 	}
 }
 
-// counted sums the counters of a name that have a label of that value, or with "" those without labels.
-func counted(t *testing.T, reg *prometheus.Registry, name, value string) (sum float64) {
+// sumCounters sums the counters of a name that have a label of that value, or with "" those without labels.
+func sumCounters(t *testing.T, reg *prometheus.Registry, name, value string) (sum float64) {
 	t.Helper()
 	families, err := reg.Gather()
 	if err != nil {
@@ -136,40 +136,40 @@ func counted(t *testing.T, reg *prometheus.Registry, name, value string) (sum fl
 }
 
 // While the dead letters cannot be stored, garbage must not hold up the beats of all nodes.
-func TestGarbageBeatsHoldUpNoBeat(t *testing.T) {
+func TestHeartbeats_MalformedDelayNoOther(t *testing.T) {
 	hub := streamstest.Hub(t)
 	nc := streamstest.Connect(t, hub)
 	js, err := jetstream.New(nc)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := js.DeleteStream(t.Context(), streams.DeadStream); err != nil {
+	if err := js.DeleteStream(t.Context(), streams.DeadLetterStream); err != nil {
 		t.Fatal(err)
 	}
 	reg := prometheus.NewRegistry()
 	var heard atomic.Uint64
-	beats, err := streams.NewBeats(streamstest.Connect(t, hub), func(_ context.Context, _ string, beat wire.Beat) {
+	beats, err := streams.NewHeartbeats(streamstest.Connect(t, hub), func(_ context.Context, _ string, beat wire.Heartbeat) {
 		heard.Store(beat.Sequence)
 	}, streams.NewMetrics(reg), zaptest.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	run(t, beats.Start)
+	startPart(t, beats.Start)
 	publish := func(node string, sequence uint64) {
 		t.Helper()
-		if err := nc.Publish(streams.BeatSubject(node), fmt.Appendf(nil, `{"sequence":%d}`, sequence)); err != nil {
+		if err := nc.Publish(streams.HeartbeatSubject(node), fmt.Appendf(nil, `{"sequence":%d}`, sequence)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	streamstest.Eventually(t, "a beat", func() bool { publish("good", 1); return heard.Load() == 1 })
 	for i := range 500 {
-		if err := nc.Publish(streams.BeatSubject(fmt.Sprint("bad-", i)), []byte("garbage")); err != nil {
+		if err := nc.Publish(streams.HeartbeatSubject(fmt.Sprint("bad-", i)), []byte("garbage")); err != nil {
 			t.Fatal(err)
 		}
 	}
 	publish("good-2", 2)
 	streamstest.Eventually(t, "the beat after the garbage", func() bool { return heard.Load() == 2 })
-	if n := counted(t, reg, "frond_garbage_dropped_total", "beat"); n == 0 {
+	if n := sumCounters(t, reg, "frond_garbage_dropped_total", "beat"); n == 0 {
 		t.Error("garbage that was not kept is not counted")
 	}
 }

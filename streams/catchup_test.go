@@ -18,22 +18,22 @@ import (
 // A gateway is away for 60 days: no clock of the hub's has to run for that, as all that time does to it is that its consumer
 // goes. 10,000 changes later it gets each object's last state once, what was deleted goes and stays away, and what did not
 // change costs nothing.
-func TestCatchUpIsOfWhatChanged(t *testing.T) {
+func TestDelivery_CatchUpSendsOnlyChangedObjects(t *testing.T) {
 	hub := streamstest.Hub(t)
 	cloud := startCloud(t, hub, false)
-	w := &writer{t: t, cloud: cloud, last: map[string]uint64{}}
+	w := &desiredWriter{t: t, cloud: cloud, last: map[string]uint64{}}
 	const objects = 300
 	for i := range objects {
-		w.put(apply(fmt.Sprint("o", i), "1"))
+		w.publish(desiredMessage(fmt.Sprint("o", i), "1"))
 	}
 	nc := streamstest.Node(t, hub, "edge.1")
-	store, link := newMemory(), newLink()
+	store, link := newMemoryStore(), newSwitchableLink()
 	delivery, err := streams.NewDelivery("edge.1", nc, store, link, streams.NewMetrics(prometheus.NewRegistry()), zaptest.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	run(t, delivery.Start)
-	streamstest.Eventually(t, "first snapshot", func() bool { return store.size() == objects })
+	startPart(t, delivery.Start)
+	streamstest.Eventually(t, "first snapshot", func() bool { return store.objectCount() == objects })
 	whole := nc.Stats().InBytes
 	js, err := jetstream.New(streamstest.Connect(t, hub))
 	if err != nil {
@@ -41,24 +41,24 @@ func TestCatchUpIsOfWhatChanged(t *testing.T) {
 	}
 	deleted := 0
 	for _, tt := range []struct{ changed, changes, deletions int }{{10, 5000, 5}, {200, 5000, 20}} {
-		link.set(false)
-		sixtyDays(t, js)
+		link.setUp(false)
+		expireNodeConsumer(t, js)
 		for i := range tt.changes {
-			w.put(apply(fmt.Sprint("o", i%tt.changed), fmt.Sprint("v", i)))
+			w.publish(desiredMessage(fmt.Sprint("o", i%tt.changed), fmt.Sprint("v", i)))
 		}
 		for i := range tt.deletions {
-			w.put(tombstone(fmt.Sprint("o", objects-1-deleted-i)))
+			w.publish(tombstoneMessage(fmt.Sprint("o", objects-1-deleted-i)))
 		}
 		deleted += tt.deletions
-		again := apply("o0", "new") // deleted, and made anew with its name
+		again := desiredMessage("o0", "new") // deleted, and made anew with its name
 		again.UID = "uid-new"
-		w.put(tombstone("o0"))
-		last := w.put(again)
+		w.publish(tombstoneMessage("o0"))
+		last := w.publish(again)
 		before := nc.Stats().InBytes
 		store.mu.Lock()
 		store.applied = 0
 		store.mu.Unlock()
-		link.set(true)
+		link.setUp(true)
 		streamstest.Eventually(t, "caught up", func() bool { return store.Cursor().Sequence == last })
 		bytes := nc.Stats().InBytes - before
 		store.mu.Lock()
@@ -72,8 +72,8 @@ func TestCatchUpIsOfWhatChanged(t *testing.T) {
 			}
 		}
 		store.mu.Unlock()
-		if store.size() != objects-deleted || store.get(fmt.Sprint("o", objects-1)) != "" {
-			t.Errorf("the store has %d objects, want %d", store.size(), objects-deleted)
+		if store.objectCount() != objects-deleted || store.objectOf(fmt.Sprint("o", objects-1)) != "" {
+			t.Errorf("the store has %d objects, want %d", store.objectCount(), objects-deleted)
 		}
 		t.Logf("%d changes of %d objects, %d deletions: %d bytes; all %d objects: %d bytes", tt.changes, tt.changed, tt.deletions, bytes, objects, whole)
 		if most := whole * uint64(2*(tt.changed+tt.deletions)) / objects; bytes > most+whole/10 { //nolint:gosec // small numbers
@@ -82,8 +82,8 @@ func TestCatchUpIsOfWhatChanged(t *testing.T) {
 	}
 }
 
-// sixtyDays does to a hub what time does while a gateway is away: the server forgets its consumer after an hour.
-func sixtyDays(t *testing.T, js jetstream.JetStream) {
+// expireNodeConsumer does to a hub what time does while a gateway is away: the server forgets its consumer after an hour.
+func expireNodeConsumer(t *testing.T, js jetstream.JetStream) {
 	t.Helper()
 	if err := js.DeleteConsumer(t.Context(), streams.DesiredStream, "edge_1"); err != nil {
 		t.Fatal(err)
@@ -97,14 +97,14 @@ func sixtyDays(t *testing.T, js jetstream.JetStream) {
 	}
 }
 
-// writer publishes as one cloudcore that knows what it published last.
-type writer struct {
+// desiredWriter publishes as one cloudcore that knows what it published last.
+type desiredWriter struct {
 	t     *testing.T
-	cloud cloud
+	cloud cloudSide
 	last  map[string]uint64
 }
 
-func (w *writer) put(m wire.Message) uint64 {
+func (w *desiredWriter) publish(m wire.Message) uint64 {
 	w.t.Helper()
 	m.Object = []byte(strings.Replace(string(m.Object), "{", `{"padding":"`+strings.Repeat("x", 800)+`",`, 1))
 	m.Time = time.Now()

@@ -21,30 +21,30 @@ import (
 	"github.com/frond-edge/frond/streams/streamstest"
 )
 
-// upward is a gateway's outbox with its pumps, behind a slow link, and what the cloud was given.
-type upward struct {
+// gatewayUplink is a gateway's outbox with its pumps, behind a slow link, and what the cloud was given.
+type gatewayUplink struct {
 	*testing.T
-	slow   *streamstest.Slow
+	slow   *streamstest.SlowLink
 	leaf   *leaftest.Leaf
 	outbox *streams.Outbox
 	hub    jetstream.JetStream
 
-	mu    sync.Mutex
-	given []wire.Message // guarded by mu
+	mu       sync.Mutex
+	received []wire.Message // guarded by mu
 }
 
-func (u *upward) handle(_ context.Context, m wire.Message) error {
+func (u *gatewayUplink) recordReport(_ context.Context, m wire.Message) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.given = append(u.given, m)
+	u.received = append(u.received, m)
 	return nil
 }
 
-// last is the last that the cloud was given of an object.
-func (u *upward) last(name string) string {
+// lastReceived is the last that the cloud was given of an object.
+func (u *gatewayUplink) lastReceived(name string) string {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	for _, m := range slices.Backward(u.given) {
+	for _, m := range slices.Backward(u.received) {
 		if m.Key.Name == name {
 			return string(m.Object)
 		}
@@ -52,75 +52,75 @@ func (u *upward) last(name string) string {
 	return ""
 }
 
-// newUpward links a gateway at so many bytes a second. Both ends drop a link that is silent for some 2 s.
-func newUpward(t *testing.T, rate int) *upward {
+// newGatewayUplink links a gateway at so many bytes a second. Both ends drop a link that is silent for some 2 s.
+func newGatewayUplink(t *testing.T, rate int) *gatewayUplink {
 	t.Helper()
-	return upwardTo(t, rate, streams.VerbPart)
+	return newGatewayUplinkTo(t, rate, streams.VerbPart)
 }
 
-// upwardTo links a gateway to a cloudcore that takes parts on a verb.
-func upwardTo(t *testing.T, rate int, verb string) *upward {
+// newGatewayUplinkTo links a gateway to a cloudcore that takes parts on a verb.
+func newGatewayUplinkTo(t *testing.T, rate int, verb string) *gatewayUplink {
 	t.Helper()
 	hub := leaftest.NewHub(t)
-	u := &upward{T: t}
+	u := &gatewayUplink{T: t}
 	nc := hub.Conn()
 	var err error
 	if u.hub, err = jetstream.New(nc); err != nil {
 		t.Fatal(err)
 	}
-	if err := streams.Ensure(t.Context(), u.hub, streams.Hub(1)); err != nil {
+	if err := streams.Ensure(t.Context(), u.hub, streams.HubTopology(1)); err != nil {
 		t.Fatal(err)
 	}
 	log, metrics := zaptest.NewLogger(t), streams.NewMetrics(nil)
-	parts, err := streams.NewParts(nc, log)
+	parts, err := streams.NewChunkStore(nc, log)
 	if err != nil {
 		t.Fatal(err)
 	}
-	calls, err := streams.NewCalls(nc, map[string]streams.CallHandler{verb: parts.Handle}, metrics, log)
+	calls, err := streams.NewCallServer(nc, map[string]streams.CallHandler{verb: parts.Handle}, metrics, log)
 	if err != nil {
 		t.Fatal(err)
 	}
-	run(t, calls.Start)
-	u.slow = streamstest.NewSlow(t, hub.Addr(), rate)
+	startPart(t, calls.Start)
+	u.slow = streamstest.NewSlowLink(t, hub.Addr(), rate)
 	u.leaf = leaftest.StartLeaf(t, leaf.Config{Hub: []string{leaftest.URL(u.slow.Addr())}})
 	own := u.leaf.Client()
 	js, err := jetstream.New(own)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := streams.Ensure(t.Context(), js, streams.Leaf()); err != nil {
+	if err := streams.Ensure(t.Context(), js, streams.LeafTopology()); err != nil {
 		t.Fatal(err)
 	}
 	if u.outbox, err = streams.NewOutbox("edge-1", "s1", own); err != nil {
 		t.Fatal(err)
 	}
 	for _, plane := range []streams.Plane{streams.Report, streams.Event} {
-		pump, err := streams.NewPump(plane, own, linkOf{u.leaf}, metrics, log)
+		pump, err := streams.NewPump(plane, own, leafLink{u.leaf}, metrics, log)
 		if err != nil {
 			t.Fatal(err)
 		}
-		reports, err := streams.NewReports(plane, nc, u.handle, nil, metrics, log)
+		reports, err := streams.NewReportConsumer(plane, nc, u.recordReport, nil, metrics, log)
 		if err != nil {
 			t.Fatal(err)
 		}
-		run(t, reports.Start)
-		run(t, pump.Start)
+		startPart(t, reports.Start)
+		startPart(t, pump.Start)
 	}
 	return u
 }
 
-// report puts an object of so many bytes that do not compress well into the outbox, and returns it.
-func (u *upward) report(put func(context.Context, wire.Message) error, name, version string, bytes int) string {
+// storeReport puts an object of so many bytes that do not compress well into the outbox, and returns it.
+func (u *gatewayUplink) storeReport(put func(context.Context, wire.Message) error, name, version string, bytes int) string {
 	u.Helper()
-	m := large(name, version, bytes)
+	m := largeMessage(name, version, bytes)
 	if err := put(u.Context(), wire.Message{Key: m.Key, Op: wire.Apply, UID: m.UID, Object: m.Object}); err != nil {
 		u.Fatal(err)
 	}
 	return string(m.Object)
 }
 
-// partsLeft is how many parts the hub holds.
-func (u *upward) partsLeft() uint64 {
+// countParts is how many parts the hub holds.
+func (u *gatewayUplink) countParts() uint64 {
 	u.Helper()
 	stream, err := u.hub.Stream(u.Context(), streams.PartStream)
 	if err != nil {
@@ -131,21 +131,21 @@ func (u *upward) partsLeft() uint64 {
 
 // A report and an event that stand on the link for longer than it may be silent arrive, in spite of a cut with what went before it;
 // the link stays up otherwise, and small ones do not wait behind them.
-func TestLargeReportsGoInParts(t *testing.T) {
+func TestPump_SendsLargeReportsInParts(t *testing.T) {
 	const size, rate = 250 << 10, 50 << 10
-	u := newUpward(t, rate)
-	small := u.report(u.outbox.Report, "small", "0", 10)
-	within(t, time.Minute, "the first report", func() bool { return u.last("small") == small })
-	before := u.slow.Up()
-	event, report := u.report(u.outbox.ReportEvent, "event", "1", size), u.report(u.outbox.Report, "huge", "1", size)
+	u := newGatewayUplink(t, rate)
+	small := u.storeReport(u.outbox.Report, "small", "0", 10)
+	waitWithin(t, time.Minute, "the first report", func() bool { return u.lastReceived("small") == small })
+	before := u.slow.BytesUp()
+	event, report := u.storeReport(u.outbox.ReportEvent, "event", "1", size), u.storeReport(u.outbox.Report, "huge", "1", size)
 	overtaken, cut := false, false
-	for i := 1; u.last("huge") != report || u.last("event") != event; i++ {
+	for i := 1; u.lastReceived("huge") != report || u.lastReceived("event") != event; i++ {
 		began := time.Now()
-		small := u.report(u.outbox.Report, "small", fmt.Sprint(i), 10)
-		within(t, time.Minute, "a small report", func() bool { return u.last("small") == small })
+		small := u.storeReport(u.outbox.Report, "small", fmt.Sprint(i), 10)
+		waitWithin(t, time.Minute, "a small report", func() bool { return u.lastReceived("small") == small })
 		t.Logf("small report %d after %s", i, time.Since(began).Round(time.Millisecond))
-		overtaken = overtaken || u.last("huge") == "" && u.last("event") == ""
-		if !cut && u.slow.Up()-before > size {
+		overtaken = overtaken || u.lastReceived("huge") == "" && u.lastReceived("event") == ""
+		if !cut && u.slow.BytesUp()-before > size {
 			cut = true
 			state, changed := u.leaf.WatchLink()
 			u.slow.Cut()
@@ -153,13 +153,13 @@ func TestLargeReportsGoInParts(t *testing.T) {
 				<-changed
 				state, changed = u.leaf.WatchLink()
 			}
-			within(t, time.Minute, "another link", func() bool { state, _ := u.leaf.WatchLink(); return state.Up })
+			waitWithin(t, time.Minute, "another link", func() bool { state, _ := u.leaf.WatchLink(); return state.Up })
 		}
 		if time.Since(began) > time.Minute {
 			t.Fatal("never")
 		}
 	}
-	sent := u.slow.Up() - before
+	sent := u.slow.BytesUp() - before
 	t.Logf("%.2f times the bytes of both went over the link", float64(sent)/(2*size))
 	if !overtaken || !cut {
 		t.Errorf("a small report came first: %t; the link was cut: %t", overtaken, cut)
@@ -167,56 +167,56 @@ func TestLargeReportsGoInParts(t *testing.T) {
 	if sent > 2*size*12/10+3*rate { // two parts on their way at the cut, and small ones
 		t.Errorf("%d bytes for two reports of %d", sent, size)
 	}
-	within(t, time.Minute, "no part is left", func() bool { return u.partsLeft() == 0 })
+	waitWithin(t, time.Minute, "no part is left", func() bool { return u.countParts() == 0 })
 }
 
 // What replaces a large report on its way goes at once, and the older state never comes after it.
-func TestALargeReportOnItsWayIsReplaced(t *testing.T) {
-	u := newUpward(t, 20<<10)
-	u.report(u.outbox.Report, "a", "1", 400<<10) // 20 s
-	within(t, time.Minute, "parts on their way", func() bool { return u.partsLeft() > 1 })
-	small := u.report(u.outbox.Report, "a", "2", 10)
-	within(t, time.Minute, "what replaced it", func() bool { return u.last("a") == small })
-	again := u.report(u.outbox.Report, "a", "3", 60<<10)
-	within(t, time.Minute, "and what replaced that", func() bool { return u.last("a") == again })
+func TestPump_NewerStateReplacesUpload(t *testing.T) {
+	u := newGatewayUplink(t, 20<<10)
+	u.storeReport(u.outbox.Report, "a", "1", 400<<10) // 20 s
+	waitWithin(t, time.Minute, "parts on their way", func() bool { return u.countParts() > 1 })
+	small := u.storeReport(u.outbox.Report, "a", "2", 10)
+	waitWithin(t, time.Minute, "what replaced it", func() bool { return u.lastReceived("a") == small })
+	again := u.storeReport(u.outbox.Report, "a", "3", 60<<10)
+	waitWithin(t, time.Minute, "and what replaced that", func() bool { return u.lastReceived("a") == again })
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	for _, m := range u.given {
-		if v := version(string(m.Object)); v == "1" {
+	for _, m := range u.received {
+		if v := objectVersion(string(m.Object)); v == "1" {
 			t.Error("the first state came")
 		}
 	}
 }
 
 // States that were replaced while another large report is carried do not pile up.
-func TestReplacedLargeReportsDoNotWait(t *testing.T) {
-	if n := streams.Queued(100); n != 1 {
+func TestPump_ReplacedUploadsLeaveTheQueue(t *testing.T) {
+	if n := streams.QueuedUploads(100); n != 1 {
 		t.Errorf("%d of 100 states of one object wait", n)
 	}
 }
 
 // To a cloudcore that does not know of parts a large report goes whole, as it did.
-func TestALargeReportToAnOlderCloudcore(t *testing.T) {
-	u := upwardTo(t, 1<<20, "another")
-	whole := u.report(u.outbox.Report, "huge", "1", 100<<10)
-	within(t, time.Minute, "the report", func() bool { return u.last("huge") == whole })
-	if n := u.partsLeft(); n != 0 {
+func TestPump_SendsWholeToOlderCloudcore(t *testing.T) {
+	u := newGatewayUplinkTo(t, 1<<20, "another")
+	whole := u.storeReport(u.outbox.Report, "huge", "1", 100<<10)
+	waitWithin(t, time.Minute, "the report", func() bool { return u.lastReceived("huge") == whole })
+	if n := u.countParts(); n != 0 {
 		t.Errorf("%d parts", n)
 	}
 }
 
 // With a new link the last part of a payload is sent again, as its report may have been handled and the parts be gone.
-func TestAWholePayloadIsProvedAgain(t *testing.T) {
-	if at := streams.ProveAgain(100, 70, 100); at != 70 {
+func TestPump_ResendsLastPartOverNewLink(t *testing.T) {
+	if at := streams.ResendLastPart(100, 70, 100); at != 70 {
 		t.Errorf("a whole payload goes on at %d", at)
 	}
-	if at := streams.ProveAgain(70, 40, 100); at != 70 {
+	if at := streams.ResendLastPart(70, 40, 100); at != 70 {
 		t.Errorf("half a payload goes on at %d", at)
 	}
 }
 
-// ask is what a cloudcore answers to a part.
-func ask(t *testing.T, nc *nats.Conn, req wire.PartRequest, data string) (reply wire.PartReply) {
+// sendPart is what a cloudcore answers to a part.
+func sendPart(t *testing.T, nc *nats.Conn, req wire.PartRequest, data string) (reply wire.PartReply) {
 	t.Helper()
 	body, err := json.Marshal(req)
 	if err != nil {
@@ -233,22 +233,22 @@ func ask(t *testing.T, nc *nats.Conn, req wire.PartRequest, data string) (reply 
 }
 
 // Parts are taken in any size, again, and from the beginning; what is no part, or of another payload, is told.
-func TestPartsOfAPayload(t *testing.T) {
+func TestChunkStore_ValidatesParts(t *testing.T) {
 	hub := streamstest.Hub(t)
 	nc := streamstest.Connect(t, hub)
-	parts, err := streams.NewParts(nc, zaptest.NewLogger(t))
+	parts, err := streams.NewChunkStore(nc, zaptest.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	calls, err := streams.NewCalls(nc, map[string]streams.CallHandler{streams.VerbPart: parts.Handle}, streams.NewMetrics(nil), zaptest.NewLogger(t))
+	calls, err := streams.NewCallServer(nc, map[string]streams.CallHandler{streams.VerbPart: parts.Handle}, streams.NewMetrics(nil), zaptest.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	run(t, calls.Start)
+	startPart(t, calls.Start)
 	node := streamstest.Node(t, hub, "edge.1")
 	const k = 1 << 10
 	payload := strings.Repeat("0123456789abcdef", 2*k) // 32 KiB
-	id := streams.IDOfParts("7", payload)
+	id := streams.PayloadID("7", payload)
 	at := func(offset int) wire.PartRequest { return wire.PartRequest{ID: id, Offset: offset, Size: 32 * k} }
 	streamstest.Eventually(t, "the first part is taken", func() bool {
 		_, err := node.Request(streams.CallSubject("edge.1", "none"), nil, time.Second)
@@ -275,30 +275,30 @@ func TestPartsOfAPayload(t *testing.T) {
 		{name: "of nothing", req: wire.PartRequest{ID: "x.>", Offset: 0, Size: k}, data: payload[:k], refused: true},
 		{name: "too large", req: wire.PartRequest{ID: id, Offset: 0, Size: 1 << 30}, data: payload[:8*k], refused: true},
 	} {
-		if got := ask(t, node, step.req, step.data); got.Lacking != step.lacking || (got.Error != "") != step.refused {
+		if got := sendPart(t, node, step.req, step.data); got.Incomplete != step.lacking || (got.Error != "") != step.refused {
 			t.Errorf("%s: %+v", step.name, got)
 		}
 	}
 }
 
 // However many parts a node sends, those of another stay, and its own newest.
-func TestPartsOfOneNodeAreBounded(t *testing.T) {
+func TestChunkStore_BoundsBytesPerNode(t *testing.T) {
 	nc := streamstest.Connect(t, streamstest.Hub(t))
 	js, err := jetstream.New(nc)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := streams.Ensure(t.Context(), js, streams.Hub(1)); err != nil {
+	if err := streams.Ensure(t.Context(), js, streams.HubTopology(1)); err != nil {
 		t.Fatal(err)
 	}
-	parts, err := streams.NewParts(nc, zaptest.NewLogger(t))
+	parts, err := streams.NewChunkStore(nc, zaptest.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	payload := strings.Repeat("0123456789abcdef", 32<<10) // 512 KiB
 	put := func(node, order string, offset int) wire.PartReply {
 		t.Helper()
-		body, err := json.Marshal(wire.PartRequest{ID: streams.IDOfParts(order, payload), Offset: offset, Size: len(payload)})
+		body, err := json.Marshal(wire.PartRequest{ID: streams.PayloadID(order, payload), Offset: offset, Size: len(payload)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -314,7 +314,7 @@ func TestPartsOfOneNodeAreBounded(t *testing.T) {
 		put("bad", fmt.Sprint(i), 0)
 	}
 	put("bad", "7000", 0)
-	if put("bad", "7000", len(payload)/2).Lacking || put("good", "1", len(payload)/2).Lacking {
+	if put("bad", "7000", len(payload)/2).Incomplete || put("good", "1", len(payload)/2).Incomplete {
 		t.Error("a payload is lacking")
 	}
 	stream, err := js.Stream(t.Context(), streams.PartStream)

@@ -18,35 +18,35 @@ import (
 const (
 	// pieceTimeout is how long one piece may take, which is asked for to take 1 s.
 	pieceTimeout = callTimeout
-	// goneFor is how long a mark may stand of which the hub says that there is something newer, before the node stops waiting
+	// successorTimeout is how long a mark may stand of which the hub says that there is something newer, before the node stops waiting
 	// for that and attaches for everything.
-	goneFor = time.Minute
+	successorTimeout = time.Minute
 )
 
-var errGone = errors.New("the stream holds another message by now")
+var errSuperseded = errors.New("the stream holds another message by now")
 
-// fetch brings the payloads of the marks, a piece at a time and the smallest first, until ctx ends.
-func (d *Delivery) fetch(ctx context.Context) error {
-	retry := newRetry()
-	gone := map[*mark]time.Time{} // since when; only of marks that stand
+// fetchPending brings the payloads of the marks, a piece at a time and the smallest first, until ctx ends.
+func (d *Delivery) fetchPending(ctx context.Context) error {
+	retry := newRetryBackoff()
+	gone := map[*pendingObject]time.Time{} // since when; only of marks that stand
 	for ctx.Err() == nil {
-		b, changed := d.look()
+		b, changed := d.watchProgress()
 		for m := range gone {
-			if !b.holds(m) {
+			if !b.isPending(m) {
 				delete(gone, m)
 			}
 		}
 		up, linkChanged := d.link.State()
-		m := b.smallest(keys(gone))
-		wait := retryNever
+		m := b.smallestPending(pendingSet(gone))
+		wait := noRetryWait
 		switch {
 		case up && m != nil:
-			err := d.advanceWhile(ctx, linkChanged, m)
+			err := d.fetchUntilLinkChange(ctx, linkChanged, m)
 			if err == nil {
-				retry = newRetry()
+				retry = newRetryBackoff()
 				continue
 			}
-			if errors.Is(err, errGone) {
+			if errors.Is(err, errSuperseded) {
 				gone[m] = time.Now()
 				continue // its successor is on its way
 			}
@@ -54,34 +54,34 @@ func (d *Delivery) fetch(ctx context.Context) error {
 			wait = retry.Step()
 		case up && len(gone) > 0:
 			wait = time.Second
-			d.impatient(gone)
+			d.resyncIfSuccessorLate(gone)
 		}
 		select {
 		case <-ctx.Done():
 		case <-changed:
 		case <-linkChanged:
-			retry = newRetry()
+			retry = newRetryBackoff()
 		case <-time.After(wait):
 		}
 	}
 	return nil
 }
 
-// retryNever is longer than anything that is waited for without a reason of its own to end.
-const retryNever = time.Hour
+// noRetryWait is longer than anything that is waited for without a reason of its own to end.
+const noRetryWait = time.Hour
 
-func keys(gone map[*mark]time.Time) map[*mark]struct{} {
-	set := make(map[*mark]struct{}, len(gone))
+func pendingSet(gone map[*pendingObject]time.Time) map[*pendingObject]struct{} {
+	set := make(map[*pendingObject]struct{}, len(gone))
 	for m := range gone {
 		set[m] = struct{}{}
 	}
 	return set
 }
 
-// impatient asks to attach for everything when a successor did not come.
-func (d *Delivery) impatient(gone map[*mark]time.Time) {
+// resyncIfSuccessorLate asks to attach for everything when a successor did not come.
+func (d *Delivery) resyncIfSuccessorLate(gone map[*pendingObject]time.Time) {
 	for m, since := range gone {
-		if time.Since(since) > goneFor {
+		if time.Since(since) > successorTimeout {
 			d.log.Warn("a large object was replaced and its successor did not come, resyncing", zap.String("subject", m.subject))
 			d.Resync()
 			clear(gone) // asked for once more in a while, if it still stands
@@ -90,20 +90,20 @@ func (d *Delivery) impatient(gone map[*mark]time.Time) {
 	}
 }
 
-// look returns the backlog and a channel that closes when it changes.
-func (d *Delivery) look() (backlog, <-chan struct{}) {
+// watchProgress returns the backlog and a channel that closes when it changes.
+func (d *Delivery) watchProgress() (deliveryProgress, <-chan struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	lacks := 0
-	for _, m := range d.backlog.marks {
-		lacks += m.lacks()
+	for _, m := range d.progress.pending {
+		lacks += m.missingBytes()
 	}
-	d.metrics.lacking.Set(float64(lacks))
-	return d.backlog, d.changed
+	d.metrics.pendingBytes.Set(float64(lacks))
+	return d.progress, d.changed
 }
 
-// advanceWhile is advance until the link changes: what was asked over another link is not answered.
-func (d *Delivery) advanceWhile(ctx context.Context, linkChanged <-chan struct{}, m *mark) error {
+// fetchUntilLinkChange is advance until the link changes: what was asked over another link is not answered.
+func (d *Delivery) fetchUntilLinkChange(ctx context.Context, linkChanged <-chan struct{}, m *pendingObject) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	done := make(chan struct{})
@@ -115,58 +115,58 @@ func (d *Delivery) advanceWhile(ctx context.Context, linkChanged <-chan struct{}
 		case <-done:
 		}
 	}()
-	return d.advance(ctx, m)
+	return d.fetchNextPiece(ctx, m)
 }
 
-// advance fetches one piece of a mark, and saves the object when that was the last one.
-func (d *Delivery) advance(ctx context.Context, m *mark) error {
-	if m.lacks() > 0 {
-		if err := d.piece(ctx, m); err != nil {
+// fetchNextPiece fetches one piece of a mark, and saves the object when that was the last one.
+func (d *Delivery) fetchNextPiece(ctx context.Context, m *pendingObject) error {
+	if m.missingBytes() > 0 {
+		if err := d.requestPiece(ctx, m); err != nil {
 			return err
 		}
 		crash.At("piece.fetched")
 	}
-	if m.lacks() > 0 {
+	if m.missingBytes() > 0 {
 		return nil
 	}
-	message, err := d.whole(ctx, m)
+	message, err := d.decodePending(ctx, m)
 	if err != nil {
 		return err
 	}
-	if err := d.claim(ctx); err != nil {
+	if err := d.acquireSave(ctx); err != nil {
 		return err
 	}
-	defer d.yield()
-	if !d.state().holds(m) {
+	defer d.releaseSave()
+	if !d.currentProgress().isPending(m) {
 		return nil // something newer came meanwhile
 	}
 	crash.At("piece.last")
-	if err := d.commit(ctx, haul{messages: []wire.Message{message}}); err != nil {
+	if err := d.commitBatch(ctx, deliveryBatch{messages: []wire.Message{message}}); err != nil {
 		return err
 	}
 	crash.At("piece.saved")
 	return nil
 }
 
-// whole decodes what has been fetched. Garbage goes to the dead letters, as much of it as the link takes, and becomes a
+// decodePending decodes what has been fetched. Garbage goes to the dead letters, as much of it as the link takes, and becomes a
 // message without operation.
-func (d *Delivery) whole(ctx context.Context, m *mark) (wire.Message, error) {
-	message, err := d.codec.decode(m.subject, m.header, m.have)
+func (d *Delivery) decodePending(ctx context.Context, m *pendingObject) (wire.Message, error) {
+	message, err := d.codec.decode(m.subject, m.header, m.received)
 	message.Sequence = m.sequence
 	if err == nil {
 		return message, nil
 	}
-	if err := d.dead.put(ctx, Desired, m.subject, m.header, m.have[:min(len(m.have), d.pace.take())], err); err != nil {
+	if err := d.deadLetters.put(ctx, Desired, m.subject, m.header, m.received[:min(len(m.received), d.bandwidth.budget())], err); err != nil {
 		return message, err
 	}
 	return wire.Message{Node: d.node, Key: m.key, Sequence: m.sequence}, nil
 }
 
-// piece asks for the next piece of a mark and keeps it. Two pieces of one message are of the same bytes, whoever answers.
-func (d *Delivery) piece(ctx context.Context, m *mark) error {
-	take := d.pace.take()
+// requestPiece asks for the next piece of a mark and keeps it. Two pieces of one message are of the same bytes, whoever answers.
+func (d *Delivery) requestPiece(ctx context.Context, m *pendingObject) error {
+	take := d.bandwidth.budget()
 	body, err := json.Marshal(wire.PieceRequest{
-		StreamEpoch: m.epoch, Subject: m.subject, Sequence: m.sequence, Offset: len(m.have), Length: min(take, m.lacks()),
+		StreamEpoch: m.epoch, Subject: m.subject, Sequence: m.sequence, Offset: len(m.received), Length: min(take, m.missingBytes()),
 	})
 	if err != nil {
 		return err
@@ -177,32 +177,32 @@ func (d *Delivery) piece(ctx context.Context, m *mark) error {
 	msg, err := d.nc.RequestWithContext(pctx, CallSubject(d.node, VerbPiece), body)
 	if err != nil {
 		if errors.Is(err, context.DeadlineExceeded) {
-			d.pace.unanswered()
+			d.bandwidth.observeTimeout()
 		}
 		d.metrics.pieces.WithLabelValues("error").Inc()
 		return fmt.Errorf("piece of %s: %w", m.subject, err)
 	}
-	data, err := pieceOf(msg, m, take)
+	data, err := parsePieceReply(msg, m, take)
 	if err != nil {
 		result := "error"
-		if errors.Is(err, errGone) {
+		if errors.Is(err, errSuperseded) {
 			result = "gone"
 		}
 		d.metrics.pieces.WithLabelValues(result).Inc()
 		return fmt.Errorf("piece of %s: %w", m.subject, err)
 	}
-	d.pace.answered(len(data), time.Since(asked))
+	d.bandwidth.observeReply(len(data), time.Since(asked))
 	d.metrics.pieces.WithLabelValues("ok").Inc()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	m.have = append(m.have, data...)
+	m.received = append(m.received, data...)
 	return nil
 }
 
-// pieceOf reads the answer to a request for at most take bytes.
-func pieceOf(msg *nats.Msg, m *mark, take int) ([]byte, error) {
+// parsePieceReply reads the answer to a request for at most take bytes.
+func parsePieceReply(msg *nats.Msg, m *pendingObject, take int) ([]byte, error) {
 	if msg.Header.Get(headerGone) != "" {
-		return nil, errGone
+		return nil, errSuperseded
 	}
 	text := msg.Header.Get(headerSize)
 	if text == "" {
@@ -218,11 +218,11 @@ func pieceOf(msg *nats.Msg, m *mark, take int) ([]byte, error) {
 		return nil, fmt.Errorf("header %s: %w", headerSize, err)
 	case size != m.size:
 		return nil, fmt.Errorf("the payload has %d bytes, listed were %d", size, m.size)
-	case len(msg.Data) == 0 || len(msg.Data) > take || len(msg.Data) > m.lacks():
-		return nil, fmt.Errorf("%d bytes at %d of %d, at most %d were asked for", len(msg.Data), len(m.have), m.size, take)
+	case len(msg.Data) == 0 || len(msg.Data) > take || len(msg.Data) > m.missingBytes():
+		return nil, fmt.Errorf("%d bytes at %d of %d, at most %d were asked for", len(msg.Data), len(m.received), m.size, take)
 	}
 	return msg.Data, nil
 }
 
-// Awaited tells whether a newer state of the object is being fetched, which the store does not have yet.
-func (d *Delivery) Awaited(key wire.Key) bool { return d.state().marks[key] != nil }
+// IsPending tells whether a newer state of the object is being fetched, which the store does not have yet.
+func (d *Delivery) IsPending(key wire.Key) bool { return d.currentProgress().pending[key] != nil }

@@ -25,31 +25,31 @@ import (
 )
 
 const (
-	// leastPart bounds the number of parts of a payload.
-	leastPart = leastTake / 2
-	// lackingAttempts is how often a report is offered whose parts are not found, about 3 minutes, before it is given up: by then
+	// minPartBytes bounds the number of parts of a payload.
+	minPartBytes = minLinkBudget / 2
+	// incompleteAttempts is how often a report is offered whose parts are not found, about 3 minutes, before it is given up: by then
 	// no server lags behind any more.
-	lackingAttempts = 12
-	// joinAgain is the pause before parts are looked for once more, which is done once, that were stored just now.
-	joinAgain = 500 * time.Millisecond
-	// joinTimeout bounds putting a payload together: with storing its last part it ends before a pump gives up.
-	joinTimeout = pumpTimeout - stepTimeout
-	// joinSurplus is how many times its size is read for a payload: attempts with parts of other sizes leave some.
-	joinSurplus = 4
-	// nodeParts is how many bytes of one node's parts the hub keeps, eight of the largest payloads, and partsLook after how many
+	incompleteAttempts = 12
+	// assembleRetryDelay is the pause before parts are looked for once more, which is done once, that were stored just now.
+	assembleRetryDelay = 500 * time.Millisecond
+	// assembleTimeout bounds putting a payload together: with storing its last part it ends before a pump gives up.
+	assembleTimeout = pumpTimeout - stepTimeout
+	// assembleSurplus is how many times its size is read for a payload: attempts with parts of other sizes leave some.
+	assembleSurplus = 4
+	// maxPartBytesPerNode is how many bytes of one node's parts the hub keeps, eight of the largest payloads, and quotaCheckBytes after how many
 	// that one cloudcore took they are counted. So one node cannot push out the parts of others.
-	nodeParts = 32 * mib
-	partsLook = nodeParts / 8
+	maxPartBytesPerNode = 32 * mib
+	quotaCheckBytes     = maxPartBytesPerNode / 8
 	// headerParts is on a report whose payload was sent in parts before it: their id. Its headerSize says how long that is.
 	headerParts = "Frond-Parts"
-	// partDigest is how many hex digits of the payload's SHA-256 are in an id.
-	partDigest = 32
+	// partDigestLength is how many hex digits of the payload's SHA-256 are in an id.
+	partDigestLength = 32
 )
 
-var partID = regexp.MustCompile(`^[0-9]{1,20}-[0-9a-f]{32}$`)
+var partIDPattern = regexp.MustCompile(`^[0-9]{1,20}-[0-9a-f]{32}$`)
 
-// errLacking says that the hub does not hold all parts of a payload, or that one of its servers does not know of them yet.
-var errLacking = errors.New("parts of the payload are lacking")
+// errIncomplete says that the hub does not hold all parts of a payload, or that one of its servers does not know of them yet.
+var errIncomplete = errors.New("parts of the payload are lacking")
 
 // partSubject is where a part of a node's payload lies in the hub. No node may publish or read there.
 func partSubject(node, id string, offset, length int) string {
@@ -59,8 +59,8 @@ func partSubject(node, id string, offset, length int) string {
 // partFilter is what the subjects of all parts of a payload begin with.
 func partFilter(node, id string) string { return partPrefix + wire.Escape(node) + "." + id + "." }
 
-// placeOf is what a part's subject ends with.
-func placeOf(subject string) (offset, length int, ok bool) {
+// parsePartSubject is what a part's subject ends with.
+func parsePartSubject(subject string) (offset, length int, ok bool) {
 	tokens := strings.Split(subject, ".")
 	if len(tokens) != 5 {
 		return 0, 0, false
@@ -70,41 +70,41 @@ func placeOf(subject string) (offset, length int, ok bool) {
 	return offset, length, err == nil && lerr == nil && offset >= 0
 }
 
-// idOfParts names a payload that has a place in the outbox.
-func idOfParts(order string, payload []byte) string {
+// payloadID names a payload that has a place in the outbox.
+func payloadID(order string, payload []byte) string {
 	sum := sha256.Sum256(payload)
-	return order + "-" + hex.EncodeToString(sum[:])[:partDigest]
+	return order + "-" + hex.EncodeToString(sum[:])[:partDigestLength]
 }
 
-// Parts takes the payloads of large reports in parts, keeps them until the report itself comes, and puts them together. Any
+// ChunkStore takes the payloads of large reports in parts, keeps them until the report itself comes, and puts them together. Any
 // cloudcore takes any part, and any puts them together.
-type Parts struct {
+type ChunkStore struct {
 	js     jetstream.JetStream
-	reader *reader
+	reader *streamReader
 	log    *zap.Logger
 
-	mu    sync.Mutex
-	taken map[string]int // by node: bytes since they were counted in the hub. Guarded by mu.
+	mu             sync.Mutex
+	uncountedBytes map[string]int // by node: bytes since they were counted in the hub. Guarded by mu.
 }
 
-// NewParts makes a Parts over a connection to the hub.
-func NewParts(nc *nats.Conn, log *zap.Logger) (*Parts, error) {
+// NewChunkStore makes a Parts over a connection to the hub.
+func NewChunkStore(nc *nats.Conn, log *zap.Logger) (*ChunkStore, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return nil, fmt.Errorf("parts: %w", err)
 	}
-	return &Parts{js: js, reader: &reader{nc: nc, js: js, stream: PartStream}, log: log, taken: map[string]int{}}, nil
+	return &ChunkStore{js: js, reader: &streamReader{nc: nc, js: js, stream: PartStream}, log: log, uncountedBytes: map[string]int{}}, nil
 }
 
 // Handle is the CallHandler of VerbPart.
-func (p *Parts) Handle(ctx context.Context, node string, request []byte) (any, error) {
-	req, data, err := readPart(request)
+func (p *ChunkStore) Handle(ctx context.Context, node string, request []byte) (any, error) {
+	req, data, err := parsePartRequest(request)
 	if err != nil {
 		return nil, err
 	}
 	sctx, cancel := context.WithTimeout(ctx, stepTimeout)
 	defer cancel()
-	if err := p.admit(sctx, node, len(data)); err != nil {
+	if err := p.enforceQuota(sctx, node, len(data)); err != nil {
 		return nil, fmt.Errorf("part of %s: %w", req.ID, err)
 	}
 	ack, err := p.js.Publish(sctx, partSubject(node, req.ID, req.Offset, len(data)), data)
@@ -115,63 +115,63 @@ func (p *Parts) Handle(ctx context.Context, node string, request []byte) (any, e
 	if req.Offset+len(data) < req.Size {
 		return wire.PartReply{}, nil
 	}
-	jctx, cancel := context.WithTimeout(ctx, joinTimeout)
+	jctx, cancel := context.WithTimeout(ctx, assembleTimeout)
 	defer cancel()
-	_, upTo, err := p.join(jctx, node, req.ID, req.Size)
-	if errors.Is(err, errLacking) && upTo < ack.Sequence {
+	_, upTo, err := p.assemblePayload(jctx, node, req.ID, req.Size)
+	if errors.Is(err, errIncomplete) && upTo < ack.Sequence {
 		select {
-		case <-time.After(joinAgain):
-			_, upTo, err = p.join(jctx, node, req.ID, req.Size)
+		case <-time.After(assembleRetryDelay):
+			_, upTo, err = p.assemblePayload(jctx, node, req.ID, req.Size)
 		case <-jctx.Done():
 		}
 	}
 	switch {
 	case err == nil:
 		return wire.PartReply{}, nil
-	case !errors.Is(err, errLacking):
+	case !errors.Is(err, errIncomplete):
 		return nil, fmt.Errorf("payload %s: %w", req.ID, err)
 	case upTo < ack.Sequence:
-		return nil, fmt.Errorf("payload %s: %w", req.ID, errLagging) // the last part comes again
+		return nil, fmt.Errorf("payload %s: %w", req.ID, errReplicaLags) // the last part comes again
 	}
-	if err := p.purge(jctx, partFilter(node, req.ID)+">"); err != nil {
+	if err := p.purgeParts(jctx, partFilter(node, req.ID)+">"); err != nil {
 		return nil, fmt.Errorf("payload %s: %w", req.ID, err)
 	}
-	return wire.PartReply{Lacking: true}, nil
+	return wire.PartReply{Incomplete: true}, nil
 }
 
-// admit counts what a node has in the hub from time to time, and removes the older half of its parts if that is too much: payloads
+// enforceQuota counts what a node has in the hub from time to time, and removes the older half of its parts if that is too much: payloads
 // whose report never came, or ones that nobody handles, which their node is asked for again.
-func (p *Parts) admit(ctx context.Context, node string, bytes int) error {
+func (p *ChunkStore) enforceQuota(ctx context.Context, node string, bytes int) error {
 	p.mu.Lock()
-	p.taken[node] += max(bytes, leastPart)
-	look := p.taken[node] > partsLook
+	p.uncountedBytes[node] += max(bytes, minPartBytes)
+	look := p.uncountedBytes[node] > quotaCheckBytes
 	p.mu.Unlock()
 	if !look {
 		return nil
 	}
 	filter := partPrefix + wire.Escape(node) + ".>"
-	subjects, _, err := p.reader.subjects(ctx, filter)
+	subjects, _, err := p.reader.listSubjects(ctx, filter)
 	if err != nil {
 		return err
 	}
 	held := 0
 	for _, subject := range subjects {
-		_, length, _ := placeOf(subject)
-		held += max(length, leastPart) // small ones cost the hub more than their bytes
+		_, length, _ := parsePartSubject(subject)
+		held += max(length, minPartBytes) // small ones cost the hub more than their bytes
 	}
-	if held > nodeParts {
+	if held > maxPartBytesPerNode {
 		p.log.Warn("too many parts of one node", zap.String("node", node), zap.Int("bytes", held), zap.Int("parts", len(subjects)))
-		if err := p.purge(ctx, filter, jetstream.WithPurgeKeep(uint64(len(subjects)/2))); err != nil {
+		if err := p.purgeParts(ctx, filter, jetstream.WithPurgeKeep(uint64(len(subjects)/2))); err != nil {
 			return err
 		}
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.taken, node)
+	delete(p.uncountedBytes, node)
 	return nil
 }
 
-func (p *Parts) purge(ctx context.Context, filter string, opts ...jetstream.StreamPurgeOpt) error {
+func (p *ChunkStore) purgeParts(ctx context.Context, filter string, opts ...jetstream.StreamPurgeOpt) error {
 	stream, err := p.js.Stream(ctx, PartStream)
 	if err != nil {
 		return err
@@ -179,45 +179,45 @@ func (p *Parts) purge(ctx context.Context, filter string, opts ...jetstream.Stre
 	return stream.Purge(ctx, append(opts, jetstream.WithPurgeSubject(filter))...)
 }
 
-// readPart refuses what no pump sends.
-func readPart(request []byte) (req wire.PartRequest, data []byte, err error) {
+// parsePartRequest refuses what no pump sends.
+func parsePartRequest(request []byte) (req wire.PartRequest, data []byte, err error) {
 	line, data, _ := bytes.Cut(request, []byte("\n"))
 	if err := DecodeRequest(line, &req); err != nil {
 		return req, nil, err
 	}
 	end := req.Offset + len(data)
 	switch {
-	case !partID.MatchString(req.ID):
-		return req, nil, permanent("%.80q names no payload", req.ID)
+	case !partIDPattern.MatchString(req.ID):
+		return req, nil, permanentErrorf("%.80q names no payload", req.ID)
 	case req.Size <= 0 || req.Size > maxMessage || req.Offset < 0 || req.Offset > req.Size || end > req.Size:
-		return req, nil, permanent("%d bytes at %d of %d are no part", len(data), req.Offset, req.Size)
-	case len(data) == 0 || len(data) < leastPart && end != req.Size || len(data) > mostTake:
-		return req, nil, permanent("a part of %d bytes, %d to %d", len(data), leastPart, mostTake)
+		return req, nil, permanentErrorf("%d bytes at %d of %d are no part", len(data), req.Offset, req.Size)
+	case len(data) == 0 || len(data) < minPartBytes && end != req.Size || len(data) > maxLinkBudget:
+		return req, nil, permanentErrorf("a part of %d bytes, %d to %d", len(data), minPartBytes, maxLinkBudget)
 	}
 	return req, data, nil
 }
 
-// join puts a payload together, whatever the sizes of its parts. upTo is how far the server was that answered.
-func (p *Parts) join(ctx context.Context, node, id string, size int) (payload []byte, upTo uint64, err error) {
+// assemblePayload puts a payload together, whatever the sizes of its parts. upTo is how far the server was that answered.
+func (p *ChunkStore) assemblePayload(ctx context.Context, node, id string, size int) (payload []byte, upTo uint64, err error) {
 	payload = make([]byte, size)
 	type span struct{ from, to int }
 	var spans []span
 	read := 0
 	for next := uint64(0); ; {
-		page, err := p.reader.page(ctx, partFilter(node, id)+">", next, pageMessages, pageBytes)
+		page, err := p.reader.readPage(ctx, partFilter(node, id)+">", next, pageMessages, pageBytes)
 		if err != nil {
 			return nil, 0, err
 		}
 		for _, part := range page.messages {
 			read += len(part.Data)
-			if offset, _, ok := placeOf(part.Subject); ok && offset < size {
+			if offset, _, ok := parsePartSubject(part.Subject); ok && offset < size {
 				spans = append(spans, span{offset, offset + copy(payload[offset:], part.Data)})
 			}
 		}
-		if read > joinSurplus*size+mostTake {
-			return nil, math.MaxUint64, fmt.Errorf("%w: among %d bytes for one of %d", errLacking, read, size)
+		if read > assembleSurplus*size+maxLinkBudget {
+			return nil, math.MaxUint64, fmt.Errorf("%w: among %d bytes for one of %d", errIncomplete, read, size)
 		}
-		upTo, next = page.upTo, page.last+1
+		upTo, next = page.upTo, page.lastSequence+1
 		if !page.more {
 			break
 		}
@@ -230,46 +230,46 @@ func (p *Parts) join(ctx context.Context, node, id string, size int) (payload []
 		}
 	}
 	if have < size {
-		return nil, upTo, fmt.Errorf("%w: at %d of %d", errLacking, have, size)
+		return nil, upTo, fmt.Errorf("%w: at %d of %d", errIncomplete, have, size)
 	}
-	if order, _, _ := strings.Cut(id, "-"); idOfParts(order, payload) != id {
-		return nil, upTo, fmt.Errorf("%w: what is there is another payload", errLacking)
+	if order, _, _ := strings.Cut(id, "-"); payloadID(order, payload) != id {
+		return nil, upTo, fmt.Errorf("%w: what is there is another payload", errIncomplete)
 	}
 	return payload, upTo, nil
 }
 
-// payloadOf returns the payload of a report, however it came.
-func (p *Parts) payloadOf(ctx context.Context, msg jetstream.Msg) (payload []byte, err error) {
+// loadPayload returns the payload of a report, however it came.
+func (p *ChunkStore) loadPayload(ctx context.Context, msg jetstream.Msg) (payload []byte, err error) {
 	id := msg.Headers().Get(headerParts)
 	if id == "" {
 		return msg.Data(), nil
 	}
 	_, node, _, err := ParseSubject(msg.Subject())
 	if err != nil {
-		return nil, permanent("%v", err)
+		return nil, permanentErrorf("%v", err)
 	}
 	size, err := strconv.Atoi(msg.Headers().Get(headerSize))
-	if err != nil || size <= 0 || size > maxMessage || !partID.MatchString(id) {
-		return nil, permanent("%.80q of %.20q bytes names no payload", id, msg.Headers().Get(headerSize))
+	if err != nil || size <= 0 || size > maxMessage || !partIDPattern.MatchString(id) {
+		return nil, permanentErrorf("%.80q of %.20q bytes names no payload", id, msg.Headers().Get(headerSize))
 	}
-	jctx, cancel := context.WithTimeout(ctx, joinTimeout)
+	jctx, cancel := context.WithTimeout(ctx, assembleTimeout)
 	defer cancel()
-	if payload, _, err = p.join(jctx, node, id, size); err != nil {
+	if payload, _, err = p.assemblePayload(jctx, node, id, size); err != nil {
 		return nil, err
 	}
 	crash.At("part.joined")
 	return payload, nil
 }
 
-// forget removes the parts of a report that is settled; what it cannot remove goes with its age.
-func (p *Parts) forget(ctx context.Context, msg jetstream.Msg) {
+// deleteParts removes the parts of a report that is settled; what it cannot remove goes with its age.
+func (p *ChunkStore) deleteParts(ctx context.Context, msg jetstream.Msg) {
 	id := msg.Headers().Get(headerParts)
 	_, node, _, err := ParseSubject(msg.Subject())
-	if id == "" || err != nil || !partID.MatchString(id) {
+	if id == "" || err != nil || !partIDPattern.MatchString(id) {
 		return
 	}
 	crash.At("part.settled")
-	if err := p.purge(ctx, partFilter(node, id)+">"); err != nil {
+	if err := p.purgeParts(ctx, partFilter(node, id)+">"); err != nil {
 		p.log.Info("parts of a settled report left to expire", zap.String("subject", msg.Subject()), zap.Error(err))
 	}
 }

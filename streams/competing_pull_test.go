@@ -16,7 +16,7 @@ import (
 
 // A change arrives at once, although an agent that is gone had asked the hub for it: the one before a crash, or one that ran on a
 // copy of the disk and was fenced. A hub server does not know that nobody is there any more whose link was to another one.
-func TestWhoAskedBeforeTakesNothingAlong(t *testing.T) {
+func TestAttacher_EarlierPullReceivesNothing(t *testing.T) {
 	t.Parallel()
 	for name, leave := range map[string]func(nc *nats.Conn, stop func()){
 		"fenced": func(_ *nats.Conn, stop func()) { stop() },
@@ -27,10 +27,10 @@ func TestWhoAskedBeforeTakesNothingAlong(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			js, _ := hub3(t, t.TempDir(), false)
-			ensured(t, js)
+			js, _ := startHubCluster(t, t.TempDir(), false)
+			awaitTopology(t, js)
 			cloud := startCloudOver(t, js.Conn(), false)
-			cloud.publish(t, apply("a", "0"))
+			cloud.publishNext(t, desiredMessage("a", "0"))
 			agent := func(url string) (*memory, *nats.Conn, func()) {
 				t.Helper()
 				nc, err := nats.Connect(url, nats.UserInfo("edge.1", ""), nats.CustomInboxPrefix(streams.InboxPrefix("edge.1")))
@@ -38,25 +38,25 @@ func TestWhoAskedBeforeTakesNothingAlong(t *testing.T) {
 					t.Fatal(err)
 				}
 				t.Cleanup(nc.Close)
-				store := newMemory()
-				delivery, err := streams.NewDelivery("edge.1", nc, store, newLink(), streams.NewMetrics(nil), zaptest.NewLogger(t))
+				store := newMemoryStore()
+				delivery, err := streams.NewDelivery("edge.1", nc, store, newSwitchableLink(), streams.NewMetrics(nil), zaptest.NewLogger(t))
 				if err != nil {
 					t.Fatal(err)
 				}
-				stop := run(t, delivery.Start)
-				streamstest.Eventually(t, "the agent is served", func() bool { return store.get("a") != "" })
-				streamstest.Eventually(t, "the agent asks for what comes next", func() bool { return waiting(t, js) > 0 })
+				stop := startPart(t, delivery.Start)
+				streamstest.Eventually(t, "the agent is served", func() bool { return store.objectOf("a") != "" })
+				streamstest.Eventually(t, "the agent asks for what comes next", func() bool { return countOpenPulls(t, js) > 0 })
 				return store, nc, stop
 			}
 			first, _, _ := agent(js.Conn().ConnectedUrl())
-			_, nc, stop := agent(elsewhere(t, js))
+			_, nc, stop := agent(otherHubServer(t, js))
 			leave(nc, stop)
 			// Who asked by turns is served by turns.
 			for i := range 4 {
-				want := apply("a", strconv.Itoa(i+1))
-				cloud.publish(t, want)
+				want := desiredMessage("a", strconv.Itoa(i+1))
+				cloud.publishNext(t, want)
 				began := time.Now()
-				streamstest.Eventually(t, "the change arrives", func() bool { return first.get("a") == string(want.Object) })
+				streamstest.Eventually(t, "the change arrives", func() bool { return first.objectOf("a") == string(want.Object) })
 				if took := time.Since(began); took > 15*time.Second { // the hub waits for an ack for twice as long
 					t.Errorf("change %d arrived after %s", i, took)
 				}
@@ -65,8 +65,8 @@ func TestWhoAskedBeforeTakesNothingAlong(t *testing.T) {
 	}
 }
 
-// waiting is how many pulls are open at the node's consumer.
-func waiting(t *testing.T, js jetstream.JetStream) int {
+// countOpenPulls is how many pulls are open at the node's consumer.
+func countOpenPulls(t *testing.T, js jetstream.JetStream) int {
 	t.Helper()
 	consumer, err := js.Consumer(t.Context(), streams.DesiredStream, "edge_1")
 	if err != nil {
@@ -75,8 +75,8 @@ func waiting(t *testing.T, js jetstream.JetStream) int {
 	return consumer.CachedInfo().NumWaiting
 }
 
-// elsewhere is a server of the hub in which the node's consumer does not live.
-func elsewhere(t *testing.T, js jetstream.JetStream) (url string) {
+// otherHubServer is a server of the hub in which the node's consumer does not live.
+func otherHubServer(t *testing.T, js jetstream.JetStream) (url string) {
 	t.Helper()
 	consumer, err := js.Consumer(t.Context(), streams.DesiredStream, "edge_1")
 	if err != nil {

@@ -17,58 +17,58 @@ import (
 )
 
 const (
-	// lagTries and lagPause are how long the replicas of a stream are given to catch up with its leader before the leader
+	// lagRetries and lagBackoff are how long the replicas of a stream are given to catch up with its leader before the leader
 	// itself is asked for each message: on a healthy hub they need milliseconds.
-	lagTries = 4
-	lagPause = 30 * time.Millisecond
-	// exactSubjects is how many subjects one direct get asks for by name, below the server's 1,024.
-	exactSubjects = 500
+	lagRetries = 4
+	lagBackoff = 30 * time.Millisecond
+	// maxExactSubjects is how many subjects one direct get asks for by name, below the server's 1,024.
+	maxExactSubjects = 500
 )
 
-// proven is page, but from one that has seen everything up to sequence atLeast: any replica that says so, else the
+// readAtLeast is page, but from one that has seen everything up to sequence atLeast: any replica that says so, else the
 // stream's leader. Nothing missing from it was there at that sequence.
-func (r *reader) proven(ctx context.Context, filters []string, start uint64, messages, bytes int, atLeast uint64) (page, error) {
-	for try := range lagTries {
-		dctx, cancel := context.WithTimeout(ctx, directTimeout)
-		p, err := r.direct(dctx, filters, start, messages, bytes)
+func (r *streamReader) readAtLeast(ctx context.Context, filters []string, start uint64, messages, bytes int, atLeast uint64) (snapshotPage, error) {
+	for try := range lagRetries {
+		dctx, cancel := context.WithTimeout(ctx, directGetTimeout)
+		p, err := r.readDirect(dctx, filters, start, messages, bytes)
 		cancel()
 		switch {
 		case errors.Is(err, errTooManySubjects):
-			return page{}, err
+			return snapshotPage{}, err
 		case err == nil && p.upTo >= atLeast && p.upTo != 0:
 			return p, nil
 		case err == nil && p.upTo == 0:
 			// "Nothing" says nothing of how far the replica is.
-			return r.fromLeader(ctx, filters, start, messages, bytes, atLeast)
+			return r.readFromLeader(ctx, filters, start, messages, bytes, atLeast)
 		}
 		select {
 		case <-ctx.Done():
-			return page{}, errors.Join(ctx.Err(), err)
-		case <-time.After(lagPause << try):
+			return snapshotPage{}, errors.Join(ctx.Err(), err)
+		case <-time.After(lagBackoff << try):
 		}
 	}
-	return r.fromLeader(ctx, filters, start, messages, bytes, atLeast)
+	return r.readFromLeader(ctx, filters, start, messages, bytes, atLeast)
 }
 
-// fromLeader reads through the stream's leader, message by message.
-func (r *reader) fromLeader(ctx context.Context, filters []string, start uint64, messages, bytes int, atLeast uint64) (page, error) {
-	var p page
+// readFromLeader reads through the stream's leader, message by message.
+func (r *streamReader) readFromLeader(ctx context.Context, filters []string, start uint64, messages, bytes int, atLeast uint64) (snapshotPage, error) {
+	var p snapshotPage
 	var all []wire.SnapshotObject
 	for _, filter := range filters {
-		subjects, last, err := r.subjects(ctx, filter)
+		subjects, last, err := r.listSubjects(ctx, filter)
 		if err != nil {
-			return page{}, err
+			return snapshotPage{}, err
 		}
 		if last < atLeast {
-			return page{}, fmt.Errorf("sequence %d is not seen: %w", atLeast, errLagging)
+			return snapshotPage{}, fmt.Errorf("sequence %d is not seen: %w", atLeast, errReplicaLags)
 		}
 		if p.upTo == 0 || last < p.upTo {
 			p.upTo = last
 		}
 		for _, subject := range subjects {
-			object, err := r.lastOf(ctx, subject)
+			object, err := r.readLastOf(ctx, subject)
 			if err != nil {
-				return page{}, err
+				return snapshotPage{}, err
 			}
 			if object.Sequence >= start {
 				all = append(all, object)
@@ -83,13 +83,13 @@ func (r *reader) fromLeader(ctx context.Context, filters []string, start uint64,
 			break
 		}
 		size += len(object.Data)
-		p.messages, p.last = append(p.messages, object), object.Sequence
+		p.messages, p.lastSequence = append(p.messages, object), object.Sequence
 	}
 	return p, nil
 }
 
-// subjects lists the subjects that match, and says how far the leader was before it listed them.
-func (r *reader) subjects(ctx context.Context, filter string) (subjects []string, last uint64, err error) {
+// listSubjects lists the subjects that match, and says how far the leader was before it listed them.
+func (r *streamReader) listSubjects(ctx context.Context, filter string) (subjects []string, last uint64, err error) {
 	stream, err := r.js.Stream(ctx, r.stream)
 	if err != nil {
 		return nil, 0, err
@@ -100,14 +100,14 @@ func (r *reader) subjects(ctx context.Context, filter string) (subjects []string
 		return nil, 0, err
 	}
 	if info.State.LastSeq < last {
-		return nil, 0, errLagging // another leader
+		return nil, 0, errReplicaLags // another leader
 	}
 	return slices.Sorted(maps.Keys(info.State.Subjects)), last, nil
 }
 
-// lastOf asks the leader for the last message of a subject. The library would ask any replica.
-func (r *reader) lastOf(ctx context.Context, subject string) (wire.SnapshotObject, error) {
-	ctx, cancel := context.WithTimeout(ctx, directTimeout)
+// readLastOf asks the leader for the last message of a subject. The library would ask any replica.
+func (r *streamReader) readLastOf(ctx context.Context, subject string) (wire.SnapshotObject, error) {
+	ctx, cancel := context.WithTimeout(ctx, directGetTimeout)
 	defer cancel()
 	body, err := json.Marshal(map[string]string{"last_by_subj": subject})
 	if err != nil {

@@ -14,16 +14,16 @@ import (
 	"github.com/frond-edge/frond/streams/streamstest"
 )
 
-// lagging makes direct gets of the stream of desired state be answered by a replica that has stopped: by answer. The
+// simulateLaggingReplica makes direct gets of the stream of desired state be answered by a replica that has stopped: by answer. The
 // server itself answers none any more, as if all direct gets went to that replica.
-func lagging(t *testing.T, hub *server.Server, answer func(request *nats.Msg)) {
+func simulateLaggingReplica(t *testing.T, hub *server.Server, answer func(request *nats.Msg)) {
 	t.Helper()
 	nc := streamstest.Connect(t, hub)
 	js, err := jetstream.New(nc)
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := streams.Hub(1).Streams[0]
+	cfg := streams.HubTopology(1).Streams[0]
 	cfg.AllowDirect = false
 	if _, err := js.UpdateStream(t.Context(), cfg); err != nil {
 		t.Fatal(err)
@@ -38,8 +38,8 @@ func lagging(t *testing.T, hub *server.Server, answer func(request *nats.Msg)) {
 	}
 }
 
-// nothingThere is the answer of a replica that has nothing of the node.
-func nothingThere(t *testing.T) func(*nats.Msg) {
+// answerNothing is the answer of a replica that has nothing of the node.
+func answerNothing(t *testing.T) func(*nats.Msg) {
 	t.Helper()
 	return func(request *nats.Msg) {
 		if err := request.RespondMsg(&nats.Msg{Header: nats.Header{"Status": {"404"}, "Description": {"No Results"}}}); err != nil {
@@ -48,8 +48,8 @@ func nothingThere(t *testing.T) func(*nats.Msg) {
 	}
 }
 
-// onlyTheFirst is the answer of one that has seen the first message only.
-func onlyTheFirst(t *testing.T, first wire.Message) func(*nats.Msg) {
+// answerOnlyFirst is the answer of one that has seen the first message only.
+func answerOnlyFirst(t *testing.T, first wire.Message) func(*nats.Msg) {
 	t.Helper()
 	return func(request *nats.Msg) {
 		object := &nats.Msg{Data: first.Object, Header: nats.Header{
@@ -65,10 +65,10 @@ func onlyTheFirst(t *testing.T, first wire.Message) func(*nats.Msg) {
 	}
 }
 
-func TestHeldIsNotWhatALaggingReplicaSays(t *testing.T) {
+func TestPublisher_HeldIgnoresLaggingReplica(t *testing.T) {
 	for name, replica := range map[string]func(t *testing.T) func(*nats.Msg){
-		"nothing":        nothingThere,
-		"only the first": func(t *testing.T) func(*nats.Msg) { t.Helper(); return onlyTheFirst(t, apply("a", "1")) },
+		"nothing":        answerNothing,
+		"only the first": func(t *testing.T) func(*nats.Msg) { t.Helper(); return answerOnlyFirst(t, desiredMessage("a", "1")) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			hub := streamstest.Hub(t)
@@ -76,24 +76,24 @@ func TestHeldIsNotWhatALaggingReplicaSays(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			one, err := publisher.Publish(t.Context(), apply("a", "1"), 0)
+			one, err := publisher.Publish(t.Context(), desiredMessage("a", "1"), 0)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := publisher.Publish(t.Context(), apply("a", "2"), one); err != nil {
+			if _, err := publisher.Publish(t.Context(), desiredMessage("a", "2"), one); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := publisher.Publish(t.Context(), apply("b", "1"), 0); err != nil {
+			if _, err := publisher.Publish(t.Context(), desiredMessage("b", "1"), 0); err != nil {
 				t.Fatal(err)
 			}
 			var asked atomic.Int32
 			answer := replica(t)
-			lagging(t, hub, func(request *nats.Msg) { asked.Add(1); answer(request) })
+			simulateLaggingReplica(t, hub, func(request *nats.Msg) { asked.Add(1); answer(request) })
 			held, err := publisher.Held(t.Context(), "edge.1")
 			if err != nil {
 				t.Fatal(err)
 			}
-			if a, b := held[key("a")], held[key("b")]; len(held) != 2 || a.Version != "2" || a.Sequence != 2 || b.UID != "uid-b" {
+			if a, b := held[configMapKey("a")], held[configMapKey("b")]; len(held) != 2 || a.Version != "2" || a.Sequence != 2 || b.UID != "uid-b" {
 				t.Errorf("held %+v", held)
 			}
 			if asked.Load() == 0 {
@@ -107,32 +107,32 @@ func TestHeldIsNotWhatALaggingReplicaSays(t *testing.T) {
 }
 
 // A full snapshot deletes what it lacks, so it must not come from a replica that lags.
-func TestAFullSnapshotIsNotOfALaggingReplica(t *testing.T) {
+func TestAttacher_FullSnapshotIgnoresLaggingReplica(t *testing.T) {
 	hub := streamstest.Hub(t)
 	cloud := startCloud(t, hub, true)
-	marker := apply("a", "1")
+	marker := desiredMessage("a", "1")
 	marker.Key = wire.SnapshotMarker()
-	if got := cloud.publish(t, marker); got != 1 {
+	if got := cloud.publishNext(t, marker); got != 1 {
 		t.Fatalf("the marker has sequence %d", got)
 	}
 	for i := range 5 {
-		cloud.publish(t, apply(fmt.Sprint("o", i), "1"))
+		cloud.publishNext(t, desiredMessage(fmt.Sprint("o", i), "1"))
 	}
-	lagging(t, hub, onlyTheFirst(t, marker))
-	store := newMemory()
-	store.objects[key("o3")] = apply("o3", "1")
+	simulateLaggingReplica(t, hub, answerOnlyFirst(t, marker))
+	store := newMemoryStore()
+	store.objects[configMapKey("o3")] = desiredMessage("o3", "1")
 	store.cursor.StreamEpoch, store.cursor.Sequence = "another life", 7
 	missed := make(chan struct{}, 1)
-	store.watch = func() {
-		if _, ok := store.objects[key("o3")]; !ok {
+	store.onChange = func() {
+		if _, ok := store.objects[configMapKey("o3")]; !ok {
 			select {
 			case missed <- struct{}{}:
 			default:
 			}
 		}
 	}
-	startNode(t, hub, store, newLink())
-	streamstest.Eventually(t, "the snapshot", func() bool { return store.size() == 5 })
+	startNode(t, hub, store, newSwitchableLink())
+	streamstest.Eventually(t, "the snapshot", func() bool { return store.objectCount() == 5 })
 	if len(missed) != 0 {
 		t.Error("an object was deleted for a moment")
 	}

@@ -12,23 +12,23 @@ import (
 	"go.uber.org/zap"
 )
 
-// deadTimeout bounds the copy of one dead letter.
-const deadTimeout = 5 * time.Second
+// deadLetterTimeout bounds the copy of one dead letter.
+const deadLetterTimeout = 5 * time.Second
 
-// deadLetters keeps what can never be handled, in the hub's stream DEAD.
-type deadLetters struct {
+// deadLetterStore keeps what can never be handled, in the hub's stream DEAD.
+type deadLetterStore struct {
 	js      jetstream.JetStream
-	from    string // a node's name, or "cloud"
+	sender  string // a node's name, or "cloud"
 	metrics *Metrics
 	log     *zap.Logger
 }
 
 // put stores a copy of the message with the reason and counts it. On an error nothing was stored and the caller must
 // keep the message.
-func (d *deadLetters) put(ctx context.Context, plane Plane, subject string, header nats.Header, data []byte, reason error) error {
-	ctx, cancel := context.WithTimeout(ctx, deadTimeout)
+func (d *deadLetterStore) put(ctx context.Context, plane Plane, subject string, header nats.Header, data []byte, reason error) error {
+	ctx, cancel := context.WithTimeout(ctx, deadLetterTimeout)
 	defer cancel()
-	msg := &nats.Msg{Subject: DeadSubject(d.from, plane), Header: nats.Header{}, Data: data}
+	msg := &nats.Msg{Subject: DeadLetterSubject(d.sender, plane), Header: nats.Header{}, Data: data}
 	for name, values := range header {
 		if len(name) > 5 && name[:5] == "Nats-" {
 			continue // the server's own, of another stream
@@ -40,8 +40,8 @@ func (d *deadLetters) put(ctx context.Context, plane Plane, subject string, head
 	if len(data) > maxMessage {
 		msg.Data = data[:maxMessage]
 	}
-	msg.Header[headerReason] = []string{printable(reason.Error())}
-	msg.Header[headerSubject] = []string{printable(subject)}
+	msg.Header[headerReason] = []string{sanitizeText(reason.Error())}
+	msg.Header[headerSubject] = []string{sanitizeText(subject)}
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(subject)) // a hash never fails
 	_, _ = h.Write(msg.Data)
@@ -49,13 +49,13 @@ func (d *deadLetters) put(ctx context.Context, plane Plane, subject string, head
 	if _, err := d.js.PublishMsg(ctx, msg, jetstream.WithMsgID(id)); err != nil {
 		return fmt.Errorf("store dead letter: %w", err)
 	}
-	d.metrics.dead.WithLabelValues(string(plane)).Inc()
-	d.log.Warn("message dead-lettered", zap.String("subject", printable(subject)), zap.Int("bytes", len(data)), zap.Error(reason))
+	d.metrics.deadLetters.WithLabelValues(string(plane)).Inc()
+	d.log.Warn("message dead-lettered", zap.String("subject", sanitizeText(subject)), zap.Int("bytes", len(data)), zap.Error(reason))
 	return nil
 }
 
-// printable makes untrusted text fit for a header and a log line.
-func printable(s string) string {
+// sanitizeText makes untrusted text fit for a header and a log line.
+func sanitizeText(s string) string {
 	const most = 512
 	out := make([]rune, 0, min(len(s), most))
 	for _, r := range s {

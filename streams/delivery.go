@@ -38,30 +38,30 @@ type Link interface {
 
 // Delivery brings the desired state of one node into its store: attach, then pull, save, sync, ack.
 type Delivery struct {
-	node    string
-	nc      *nats.Conn
-	store   Store
-	link    Link
-	codec   *codec
-	dead    *deadLetters
-	metrics *Metrics
-	log     *zap.Logger
+	node        string
+	nc          *nats.Conn
+	store       Store
+	link        Link
+	codec       *codec
+	deadLetters *deadLetterStore
+	metrics     *Metrics
+	log         *zap.Logger
 	// instance is told at each attach; first is when the first one succeeded, nil before.
-	instance string
-	first    atomic.Pointer[time.Time]
+	instance    string
+	firstAttach atomic.Pointer[time.Time]
 	// resync, full with one token, asks for everything anew.
-	resync chan struct{}
+	resyncRequests chan struct{}
 	// died, with room for one, tells of servers of the hub that are gone.
-	died chan string
-	pace *pace
+	deadServers chan string
+	bandwidth   *bandwidthEstimator
 	// saving, full with one token, admits one change of the store and of backlog together.
-	saving chan struct{}
-	// early are the payloads that an attach fetches before it ends; only the one attach of the moment uses it.
-	early map[wire.Key]*mark
+	saveToken chan struct{}
+	// prefetched are the payloads that an attach fetches before it ends; only the one attach of the moment uses it.
+	prefetched map[wire.Key]*pendingObject
 
 	mu sync.Mutex
-	// backlog is what the store's cursor does not say; guarded by mu, changed with the token of saving only.
-	backlog backlog
+	// progress is what the store's cursor does not say; guarded by mu, changed with the token of saving only.
+	progress deliveryProgress
 	// changed closes when backlog changes; guarded by mu.
 	changed chan struct{}
 }
@@ -78,10 +78,10 @@ func NewDelivery(node string, nc *nats.Conn, store Store, link Link, metrics *Me
 	}
 	return &Delivery{
 		node: node, nc: nc, store: store, link: link, codec: codec, metrics: metrics, log: log,
-		instance: rand.Text(), resync: make(chan struct{}, 1), // one waiting wish is as good as many
-		died: make(chan string, 1),
-		pace: newPace(metrics.take.WithLabelValues(string(Desired))), saving: make(chan struct{}, 1), changed: make(chan struct{}),
-		dead: &deadLetters{js: js, from: node, metrics: metrics, log: log},
+		instance: rand.Text(), resyncRequests: make(chan struct{}, 1), // one waiting wish is as good as many
+		deadServers: make(chan string, 1),
+		bandwidth:   newBandwidthEstimator(metrics.linkBudget.WithLabelValues(string(Desired))), saveToken: make(chan struct{}, 1), changed: make(chan struct{}),
+		deadLetters: &deadLetterStore{js: js, sender: node, metrics: metrics, log: log},
 	}, nil
 }
 
@@ -89,14 +89,14 @@ func NewDelivery(node string, nc *nats.Conn, store Store, link Link, metrics *Me
 // nothing it does has to be remembered.
 func (d *Delivery) Start(ctx context.Context) error {
 	var g errgroup.Group
-	g.Go(func() error { return d.deliver(ctx) })
-	g.Go(func() error { return d.fetch(ctx) })
+	g.Go(func() error { return d.runSessions(ctx) })
+	g.Go(func() error { return d.fetchPending(ctx) })
 	return g.Wait()
 }
 
-// deliver attaches and pulls.
-func (d *Delivery) deliver(ctx context.Context) error {
-	retry := newRetry()
+// runSessions attaches and pulls.
+func (d *Delivery) runSessions(ctx context.Context) error {
+	retry := newRetryBackoff()
 	everything := false
 	for ctx.Err() == nil {
 		up, changed := d.link.State()
@@ -104,96 +104,96 @@ func (d *Delivery) deliver(ctx context.Context) error {
 			select {
 			case <-ctx.Done():
 			case <-changed:
-				retry = newRetry()
+				retry = newRetryBackoff()
 			}
 			continue
 		}
-		began, before := time.Now(), d.state().reached
-		everything = d.asked() || everything
-		err := d.session(ctx, changed, &everything)
+		began, before := time.Now(), d.currentProgress().reached
+		everything = d.takeResyncRequest() || everything
+		err := d.runSession(ctx, changed, &everything)
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // we were asked to stop
 		}
-		if errors.Is(err, errServerDied) || errors.Is(err, errTooLarge) && d.state().reached > before {
+		if errors.Is(err, errServerDied) || errors.Is(err, errTooLarge) && d.currentProgress().reached > before {
 			d.log.Info("attaching again at once", zap.NamedError("because", err))
-			retry = newRetry()
+			retry = newRetryBackoff()
 			continue // the next attach makes another consumer, and brings what is large as a mark
 		}
-		if time.Since(began) > settled {
-			retry = newRetry()
+		if time.Since(began) > stableSession {
+			retry = newRetryBackoff()
 		}
 		delay := retry.Step()
 		d.log.Info("delivery interrupted", zap.Duration("retry", delay), zap.Error(err))
 		select {
 		case <-ctx.Done():
 		case <-changed:
-			retry = newRetry()
+			retry = newRetryBackoff()
 		case <-time.After(delay):
 		}
 	}
 	return nil
 }
 
-// settled is how long a session must have lasted for the next fault to be a new one.
-const settled = 30 * time.Second
+// stableSession is how long a session must have lasted for the next fault to be a new one.
+const stableSession = 30 * time.Second
 
-// newRetry is the pace of attempts while the link is up: quick at first, as most faults are a leader election, and never much
+// newRetryBackoff is the pace of attempts while the link is up: quick at first, as most faults are a leader election, and never much
 // slower than one takes; an attempt waits for some seconds itself while there is no leader.
-func newRetry() *wait.Backoff {
+func newRetryBackoff() *wait.Backoff {
 	return &wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 7, Cap: 4 * time.Second}
 }
 
-// save brings a haul to disk, and with it the cursor as far as it may go.
-func (d *Delivery) save(ctx context.Context, h haul) error {
-	if err := d.claim(ctx); err != nil {
+// saveBatch brings a haul to disk, and with it the cursor as far as it may go.
+func (d *Delivery) saveBatch(ctx context.Context, h deliveryBatch) error {
+	if err := d.acquireSave(ctx); err != nil {
 		return err
 	}
-	defer d.yield()
-	return d.commit(ctx, h)
+	defer d.releaseSave()
+	return d.commitBatch(ctx, h)
 }
 
-// commit is save for who holds the token.
-func (d *Delivery) commit(ctx context.Context, h haul) error {
-	next := d.state().after(h)
+// commitBatch is save for who holds the token.
+func (d *Delivery) commitBatch(ctx context.Context, h deliveryBatch) error {
+	next := d.currentProgress().applyBatch(h)
 	spoken := slices.DeleteFunc(slices.Clone(h.messages), func(m wire.Message) bool { return m.Op == "" })
-	if err := d.store.Apply(ctx, spoken, next.low()); err != nil {
+	if err := d.store.Apply(ctx, spoken, next.safeCursor()); err != nil {
 		return fmt.Errorf("save: %w", err)
 	}
-	d.become(next)
-	d.count(spoken)
+	d.setProgress(next)
+	d.observeLatency(spoken)
 	return nil
 }
 
-// claim takes the token of saving.
-func (d *Delivery) claim(ctx context.Context) error {
+// acquireSave takes the token of saving.
+func (d *Delivery) acquireSave(ctx context.Context) error {
 	select {
-	case d.saving <- struct{}{}:
+	case d.saveToken <- struct{}{}:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-func (d *Delivery) yield() { <-d.saving }
+func (d *Delivery) releaseSave() { <-d.saveToken }
 
-func (d *Delivery) state() backlog {
+func (d *Delivery) currentProgress() deliveryProgress {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.backlog
+	return d.progress
 }
 
-// become makes a backlog the present one. The caller holds the token.
-func (d *Delivery) become(b backlog) {
+// setProgress makes a backlog the present one. The caller holds the token.
+func (d *Delivery) setProgress(b deliveryProgress) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.backlog = b
+	d.progress = b
 	close(d.changed)
 	d.changed = make(chan struct{})
-	d.metrics.awaited.Set(float64(len(b.marks)))
+	d.metrics.pendingObjects.Set(float64(len(b.pending)))
 }
 
-// count observes how long messages that are now on disk took.
-func (d *Delivery) count(messages []wire.Message) {
+// observeLatency observes how long messages that are now on disk took.
+func (d *Delivery) observeLatency(messages []wire.Message) {
 	now := time.Now()
 	for _, m := range messages {
 		if !m.Time.IsZero() {

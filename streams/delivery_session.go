@@ -11,7 +11,7 @@ import (
 // Identity returns what tells this process from others of the same node, and for how long it has been served: since its
 // first attach, whatever came after it.
 func (d *Delivery) Identity() (instance string, since time.Duration) {
-	if first := d.first.Load(); first != nil {
+	if first := d.firstAttach.Load(); first != nil {
 		since = time.Since(*first)
 	}
 	return d.instance, since
@@ -21,7 +21,7 @@ func (d *Delivery) Identity() (instance string, since time.Duration) {
 // holds, and repaired. It does not block.
 func (d *Delivery) Resync() {
 	select {
-	case d.resync <- struct{}{}:
+	case d.resyncRequests <- struct{}{}:
 	default:
 	}
 }
@@ -31,14 +31,14 @@ func (d *Delivery) Resync() {
 // missing heartbeats and a missing answer say the same, some seconds later.
 func (d *Delivery) ServerDied(server string) {
 	select {
-	case d.died <- server:
+	case d.deadServers <- server:
 	default:
 	}
 }
 
-// session is one attach and the pulls after it. It ends with an error, or nil when the link changed.
+// runSession is one attach and the pulls after it. It ends with an error, or nil when the link changed.
 // everything, when set, asks for a full attach, and is cleared by the first attach that succeeds.
-func (d *Delivery) session(ctx context.Context, linkChanged <-chan struct{}, everything *bool) error {
+func (d *Delivery) runSession(ctx context.Context, linkChanged <-chan struct{}, everything *bool) error {
 	g, gctx := errgroup.WithContext(ctx)
 	done := make(chan struct{})
 	full, attached := *everything, make(chan struct{})
@@ -49,15 +49,15 @@ func (d *Delivery) session(ctx context.Context, linkChanged <-chan struct{}, eve
 			return err
 		}
 		now := time.Now()
-		d.first.CompareAndSwap(nil, &now)
+		d.firstAttach.CompareAndSwap(nil, &now)
 		if full {
-			d.asked() // what was asked for meanwhile has been done
+			d.takeResyncRequest() // what was asked for meanwhile has been done
 		}
 		close(attached)
-		return d.pull(gctx, reply)
+		return d.pullMessages(gctx, reply)
 	})
 	g.Go(func() error {
-		resync, listed := d.resync, attached
+		resync, listed := d.resyncRequests, attached
 		if full {
 			resync = nil // it is under way; another wish would only make it begin again
 		}
@@ -68,7 +68,7 @@ func (d *Delivery) session(ctx context.Context, linkChanged <-chan struct{}, eve
 			case <-resync:
 				return errResync
 			case <-listed:
-				listed, resync = nil, d.resync
+				listed, resync = nil, d.resyncRequests
 			case <-done:
 				return nil
 			}
@@ -84,10 +84,10 @@ func (d *Delivery) session(ctx context.Context, linkChanged <-chan struct{}, eve
 	return err
 }
 
-// asked takes a waiting wish for everything.
-func (d *Delivery) asked() bool {
+// takeResyncRequest takes a waiting wish for everything.
+func (d *Delivery) takeResyncRequest() bool {
 	select {
-	case <-d.resync:
+	case <-d.resyncRequests:
 		return true
 	default:
 		return false

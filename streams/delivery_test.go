@@ -24,16 +24,16 @@ import (
 
 // memory is a streams.Store in memory.
 type memory struct {
-	mu       sync.Mutex
-	cursor   wire.Cursor               // guarded by mu
-	objects  map[wire.Key]wire.Message // guarded by mu
-	applied  int                       // guarded by mu
-	replaced int                       // guarded by mu
-	fail     error                     // guarded by mu; returned once
-	watch    func()                    // called with mu held after each change; nil: nobody looks
+	mu        sync.Mutex
+	cursor    wire.Cursor               // guarded by mu
+	objects   map[wire.Key]wire.Message // guarded by mu
+	applied   int                       // guarded by mu
+	replaced  int                       // guarded by mu
+	nextError error                     // guarded by mu; returned once
+	onChange  func()                    // called with mu held after each change; nil: nobody looks
 }
 
-func newMemory() *memory {
+func newMemoryStore() *memory {
 	return &memory{cursor: wire.Cursor{StoreEpoch: "s1"}, objects: map[wire.Key]wire.Message{}}
 }
 
@@ -46,15 +46,15 @@ func (s *memory) Cursor() wire.Cursor {
 func (s *memory) Apply(_ context.Context, messages []wire.Message, sequence uint64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.fail; err != nil {
-		s.fail = nil
+	if err := s.nextError; err != nil {
+		s.nextError = nil
 		return err
 	}
 	for _, m := range messages {
-		s.set(m)
+		s.applyMessage(m)
 	}
 	s.cursor.Sequence = max(s.cursor.Sequence, sequence)
-	s.changed()
+	s.notifyChange()
 	return nil
 }
 
@@ -70,23 +70,23 @@ func (s *memory) Replace(_ context.Context, messages []wire.Message, epoch strin
 			}
 			continue
 		}
-		s.set(m)
+		s.applyMessage(m)
 	}
 	s.replaced++
 	s.cursor.StreamEpoch, s.cursor.Sequence = epoch, sequence
-	s.changed()
+	s.notifyChange()
 	return nil
 }
 
-// changed lets the test look; mu is held.
-func (s *memory) changed() {
-	if s.watch != nil {
-		s.watch()
+// notifyChange lets the test look; mu is held.
+func (s *memory) notifyChange() {
+	if s.onChange != nil {
+		s.onChange()
 	}
 }
 
-// set applies one message; mu is held.
-func (s *memory) set(m wire.Message) {
+// applyMessage applies one message; mu is held.
+func (s *memory) applyMessage(m wire.Message) {
 	s.applied++
 	if m.Op == wire.Delete {
 		delete(s.objects, m.Key)
@@ -95,34 +95,36 @@ func (s *memory) set(m wire.Message) {
 	s.objects[m.Key] = m
 }
 
-func (s *memory) get(name string) string {
+func (s *memory) objectOf(name string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return string(s.objects[key(name)].Object)
+	return string(s.objects[configMapKey(name)].Object)
 }
 
-func (s *memory) size() int {
+func (s *memory) objectCount() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.objects)
 }
 
-// switchable is a streams.Link that a test turns on and off.
-type switchable struct {
+// switchableLink is a streams.Link that a test turns on and off.
+type switchableLink struct {
 	mu      sync.Mutex
 	up      bool          // guarded by mu
 	changed chan struct{} // guarded by mu
 }
 
-func newLink() *switchable { return &switchable{up: true, changed: make(chan struct{})} }
+func newSwitchableLink() *switchableLink {
+	return &switchableLink{up: true, changed: make(chan struct{})}
+}
 
-func (l *switchable) State() (bool, <-chan struct{}) {
+func (l *switchableLink) State() (bool, <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.up, l.changed
 }
 
-func (l *switchable) set(up bool) {
+func (l *switchableLink) setUp(up bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.up = up
@@ -130,33 +132,33 @@ func (l *switchable) set(up bool) {
 	l.changed = make(chan struct{})
 }
 
-func key(name string) wire.Key {
+func configMapKey(name string) wire.Key {
 	return wire.Key{Resource: "configmaps", Namespace: "default", Name: name}
 }
 
-func apply(name, version string) wire.Message {
+func desiredMessage(name, version string) wire.Message {
 	return wire.Message{
-		Node: "edge.1", Key: key(name), Op: wire.Apply, UID: "uid-" + name, Version: version, Time: time.Now(),
+		Node: "edge.1", Key: configMapKey(name), Op: wire.Apply, UID: "uid-" + name, Version: version, Time: time.Now(),
 		Object: fmt.Appendf(nil, `{"v":%q}`, version),
 	}
 }
 
-func tombstone(name string) wire.Message {
-	return wire.Message{Node: "edge.1", Key: key(name), Op: wire.Delete, UID: "uid-" + name, Version: "x", Time: time.Now()}
+func tombstoneMessage(name string) wire.Message {
+	return wire.Message{Node: "edge.1", Key: configMapKey(name), Op: wire.Delete, UID: "uid-" + name, Version: "x", Time: time.Now()}
 }
 
-// cloud is the cloud's half of the wire.
-type cloud struct {
+// cloudSide is the cloud's half of the wire.
+type cloudSide struct {
 	publisher *streams.Publisher
 	metrics   *prometheus.Registry
 }
 
-func startCloud(t *testing.T, hub *server.Server, known bool) cloud {
+func startCloud(t *testing.T, hub *server.Server, known bool) cloudSide {
 	t.Helper()
 	return startCloudOver(t, streamstest.Connect(t, hub), known)
 }
 
-func startCloudOver(t *testing.T, nc *nats.Conn, known bool) cloud {
+func startCloudOver(t *testing.T, nc *nats.Conn, known bool) cloudSide {
 	t.Helper()
 	reg := prometheus.NewRegistry()
 	metrics := streams.NewMetrics(reg)
@@ -169,19 +171,19 @@ func startCloudOver(t *testing.T, nc *nats.Conn, known bool) cloud {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pieces, err := streams.NewPieces(nc, log)
+	pieces, err := streams.NewChunkServer(nc, log)
 	if err != nil {
 		t.Fatal(err)
 	}
-	calls, err := streams.NewCalls(nc, map[string]streams.CallHandler{streams.VerbAttach: attacher.Handle, streams.VerbPiece: pieces.Handle}, metrics, log)
+	calls, err := streams.NewCallServer(nc, map[string]streams.CallHandler{streams.VerbAttach: attacher.Handle, streams.VerbPiece: pieces.Handle}, metrics, log)
 	if err != nil {
 		t.Fatal(err)
 	}
-	run(t, calls.Start)
-	return cloud{publisher: publisher, metrics: reg}
+	startPart(t, calls.Start)
+	return cloudSide{publisher: publisher, metrics: reg}
 }
 
-func (c cloud) publish(t *testing.T, m wire.Message) uint64 {
+func (c cloudSide) publishNext(t *testing.T, m wire.Message) uint64 {
 	t.Helper()
 	held, err := c.publisher.Held(t.Context(), m.Node)
 	if err != nil {
@@ -202,12 +204,12 @@ func startNode(t *testing.T, hub *server.Server, store streams.Store, link strea
 	if err != nil {
 		t.Fatal(err)
 	}
-	run(t, delivery.Start)
+	startPart(t, delivery.Start)
 	return reg
 }
 
-// run starts a part and stops it before the connections close.
-func run(t *testing.T, start func(context.Context) error) (stop func()) {
+// startPart starts a part and stops it before the connections close.
+func startPart(t *testing.T, start func(context.Context) error) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	var g errgroup.Group
@@ -222,19 +224,19 @@ func run(t *testing.T, start func(context.Context) error) (stop func()) {
 	return stop
 }
 
-func TestDeliveryListsThenWatches(t *testing.T) {
+func TestDelivery_ListsThenWatches(t *testing.T) {
 	hub := streamstest.Hub(t)
 	cloud := startCloud(t, hub, false)
-	cloud.publish(t, apply("a", "1"))
-	cloud.publish(t, apply("b", "1"))
-	cloud.publish(t, apply("b", "2"))
-	store := newMemory()
-	startNode(t, hub, store, newLink())
-	streamstest.Eventually(t, "snapshot", func() bool { return store.get("a") == `{"v":"1"}` && store.get("b") == `{"v":"2"}` })
-	cloud.publish(t, apply("a", "2"))
-	last := cloud.publish(t, tombstone("b"))
+	cloud.publishNext(t, desiredMessage("a", "1"))
+	cloud.publishNext(t, desiredMessage("b", "1"))
+	cloud.publishNext(t, desiredMessage("b", "2"))
+	store := newMemoryStore()
+	startNode(t, hub, store, newSwitchableLink())
+	streamstest.Eventually(t, "snapshot", func() bool { return store.objectOf("a") == `{"v":"1"}` && store.objectOf("b") == `{"v":"2"}` })
+	cloud.publishNext(t, desiredMessage("a", "2"))
+	last := cloud.publishNext(t, tombstoneMessage("b"))
 	streamstest.Eventually(t, "changes", func() bool {
-		return store.get("a") == `{"v":"2"}` && store.size() == 1 && store.Cursor().Sequence == last
+		return store.objectOf("a") == `{"v":"2"}` && store.objectCount() == 1 && store.Cursor().Sequence == last
 	})
 	js, err := jetstream.New(streamstest.Connect(t, hub))
 	if err != nil {
@@ -246,25 +248,25 @@ func TestDeliveryListsThenWatches(t *testing.T) {
 	})
 }
 
-func TestDeliveryResumesFromItsCursor(t *testing.T) {
+func TestDelivery_ResumesFromItsCursor(t *testing.T) {
 	hub := streamstest.Hub(t)
 	cloud := startCloud(t, hub, false)
 	for i := range 20 {
-		cloud.publish(t, apply(fmt.Sprint("o", i), "1"))
+		cloud.publishNext(t, desiredMessage(fmt.Sprint("o", i), "1"))
 	}
-	store, link := newMemory(), newLink()
+	store, link := newMemoryStore(), newSwitchableLink()
 	startNode(t, hub, store, link)
-	streamstest.Eventually(t, "first snapshot", func() bool { return store.size() == 20 })
-	link.set(false)
+	streamstest.Eventually(t, "first snapshot", func() bool { return store.objectCount() == 20 })
+	link.setUp(false)
 	for v := range 10 {
-		cloud.publish(t, apply("o3", fmt.Sprint(v+2)))
+		cloud.publishNext(t, desiredMessage("o3", fmt.Sprint(v+2)))
 	}
-	cloud.publish(t, tombstone("o4"))
+	cloud.publishNext(t, tombstoneMessage("o4"))
 	store.mu.Lock()
 	store.applied = 0
 	store.mu.Unlock()
-	link.set(true)
-	streamstest.Eventually(t, "last state", func() bool { return store.get("o3") == `{"v":"11"}` && store.size() == 19 })
+	link.setUp(true)
+	streamstest.Eventually(t, "last state", func() bool { return store.objectOf("o3") == `{"v":"11"}` && store.objectCount() == 19 })
 	store.mu.Lock()
 	defer store.mu.Unlock()
 	if store.applied != 2 || store.replaced != 1 {
@@ -273,19 +275,19 @@ func TestDeliveryResumesFromItsCursor(t *testing.T) {
 }
 
 // The server says of a pull whose messages have come that some of its bytes have not; by then the next pull is open.
-func TestABurstOfSmallMessagesNeedsNoAttach(t *testing.T) {
+func TestDelivery_BurstOfSmallMessagesNeedsNoAttach(t *testing.T) {
 	const burst = 1500 // more than a few pulls hold
 	hub := streamstest.Hub(t)
 	cloud := startCloud(t, hub, false)
-	store := newMemory()
-	cloud.publish(t, apply("first", "1"))
-	startNode(t, hub, store, newLink())
-	streamstest.Eventually(t, "attached", func() bool { return store.size() == 1 })
+	store := newMemoryStore()
+	cloud.publishNext(t, desiredMessage("first", "1"))
+	startNode(t, hub, store, newSwitchableLink())
+	streamstest.Eventually(t, "attached", func() bool { return store.objectCount() == 1 })
 	for round := range 3 { // the link is believed to carry more with each
 		store.mu.Lock() // all of them wait, so that pulls are full
 		var sequence uint64
 		for i := range burst {
-			m := apply(fmt.Sprint("o", round, "-", i), "1")
+			m := desiredMessage(fmt.Sprint("o", round, "-", i), "1")
 			var err error
 			if sequence, err = cloud.publisher.Publish(t.Context(), m, 0); err != nil {
 				t.Error(err)
@@ -296,18 +298,18 @@ func TestABurstOfSmallMessagesNeedsNoAttach(t *testing.T) {
 	}
 	store.mu.Lock()
 	defer store.mu.Unlock()
-	if again := counted(t, cloud.metrics, "frond_attaches_total", "changes"); again != 0 || store.applied != 1+3*burst {
+	if again := sumCounters(t, cloud.metrics, "frond_attaches_total", "changes"); again != 0 || store.applied != 1+3*burst {
 		t.Errorf("attached %v times again for %d messages, want 0 and %d", again, store.applied, 1+3*burst)
 	}
 }
 
-func TestDeliverySurvivesItsConsumer(t *testing.T) {
+func TestDelivery_SurvivesDeletedConsumer(t *testing.T) {
 	hub := streamstest.Hub(t)
 	cloud := startCloud(t, hub, false)
-	store := newMemory()
-	startNode(t, hub, store, newLink())
-	cloud.publish(t, apply("a", "1"))
-	streamstest.Eventually(t, "first", func() bool { return store.get("a") == `{"v":"1"}` })
+	store := newMemoryStore()
+	startNode(t, hub, store, newSwitchableLink())
+	cloud.publishNext(t, desiredMessage("a", "1"))
+	streamstest.Eventually(t, "first", func() bool { return store.objectOf("a") == `{"v":"1"}` })
 	js, err := jetstream.New(streamstest.Connect(t, hub))
 	if err != nil {
 		t.Fatal(err)
@@ -315,57 +317,57 @@ func TestDeliverySurvivesItsConsumer(t *testing.T) {
 	if err := js.DeleteConsumer(t.Context(), streams.DesiredStream, "edge_1"); err != nil {
 		t.Fatal(err)
 	}
-	cloud.publish(t, apply("a", "2"))
-	streamstest.Eventually(t, "delivery after the consumer was deleted by hand", func() bool { return store.get("a") == `{"v":"2"}` })
+	cloud.publishNext(t, desiredMessage("a", "2"))
+	streamstest.Eventually(t, "delivery after the consumer was deleted by hand", func() bool { return store.objectOf("a") == `{"v":"2"}` })
 }
 
-func TestDeliveryTriesAgainWhenTheDiskFails(t *testing.T) {
+func TestDelivery_RetriesAfterDiskError(t *testing.T) {
 	hub := streamstest.Hub(t)
 	cloud := startCloud(t, hub, false)
-	store := newMemory()
-	startNode(t, hub, store, newLink())
-	cloud.publish(t, apply("a", "1"))
-	streamstest.Eventually(t, "first", func() bool { return store.get("a") == `{"v":"1"}` })
+	store := newMemoryStore()
+	startNode(t, hub, store, newSwitchableLink())
+	cloud.publishNext(t, desiredMessage("a", "1"))
+	streamstest.Eventually(t, "first", func() bool { return store.objectOf("a") == `{"v":"1"}` })
 	store.mu.Lock()
-	store.fail = errors.New("disk full")
+	store.nextError = errors.New("disk full")
 	store.mu.Unlock()
-	cloud.publish(t, apply("a", "2"))
-	streamstest.Eventually(t, "second", func() bool { return store.get("a") == `{"v":"2"}` })
+	cloud.publishNext(t, desiredMessage("a", "2"))
+	streamstest.Eventually(t, "second", func() bool { return store.objectOf("a") == `{"v":"2"}` })
 }
 
-func TestAttachWaitsForACompleteStream(t *testing.T) {
+func TestAttacher_RefusesSnapshotUntilMarker(t *testing.T) {
 	hub := streamstest.Hub(t)
 	cloud := startCloud(t, hub, true)
-	store := newMemory()
-	store.objects[key("precious")] = apply("precious", "1")
+	store := newMemoryStore()
+	store.objects[configMapKey("precious")] = desiredMessage("precious", "1")
 	store.cursor.StreamEpoch, store.cursor.Sequence = "another life", 7
-	startNode(t, hub, store, newLink())
-	cloud.publish(t, apply("a", "1"))
+	startNode(t, hub, store, newSwitchableLink())
+	cloud.publishNext(t, desiredMessage("a", "1"))
 	streamstest.Eventually(t, "a refused attach", func() bool {
 		n, err := testutil.GatherAndCount(cloud.metrics, "frond_attaches_total")
 		return err == nil && n == 1
 	})
-	marker := tombstone("a")
+	marker := tombstoneMessage("a")
 	marker.Key = wire.SnapshotMarker()
-	cloud.publish(t, marker) // of a node that was taken away and comes back
-	attempts := attachErrors(t, cloud.metrics)
-	streamstest.Eventually(t, "an attach refused in spite of the marker's tombstone", func() bool { return attachErrors(t, cloud.metrics) > attempts+1 })
-	if store.size() != 1 {
+	cloud.publishNext(t, marker) // of a node that was taken away and comes back
+	attempts := countAttachErrors(t, cloud.metrics)
+	streamstest.Eventually(t, "an attach refused in spite of the marker's tombstone", func() bool { return countAttachErrors(t, cloud.metrics) > attempts+1 })
+	if store.objectCount() != 1 {
 		t.Fatal("the store changed before the stream was complete")
 	}
-	marker = apply("a", "1")
+	marker = desiredMessage("a", "1")
 	marker.Key = wire.SnapshotMarker()
-	cloud.publish(t, marker)
-	streamstest.Eventually(t, "the full snapshot", func() bool { return store.get("a") == `{"v":"1"}` && store.get("precious") == "" })
+	cloud.publishNext(t, marker)
+	streamstest.Eventually(t, "the full snapshot", func() bool { return store.objectOf("a") == `{"v":"1"}` && store.objectOf("precious") == "" })
 }
 
-func TestGarbageIsDeadLetteredAndTheNextMessageArrives(t *testing.T) {
+func TestDelivery_MalformedIsDeadLettered(t *testing.T) {
 	hub := streamstest.Hub(t)
 	cloud := startCloud(t, hub, false)
-	store := newMemory()
-	metrics := startNode(t, hub, store, newLink())
-	cloud.publish(t, apply("a", "1"))
-	streamstest.Eventually(t, "first", func() bool { return store.size() == 1 })
+	store := newMemoryStore()
+	metrics := startNode(t, hub, store, newSwitchableLink())
+	cloud.publishNext(t, desiredMessage("a", "1"))
+	streamstest.Eventually(t, "first", func() bool { return store.objectCount() == 1 })
 	nc := streamstest.Connect(t, hub)
 	good := nats.Header{"Frond-Version": {"1"}, "Frond-Op": {"apply"}, "Frond-Time": {time.Now().Format(time.RFC3339Nano)}}
 	with := func(name, value string) nats.Header {
@@ -392,12 +394,12 @@ func TestGarbageIsDeadLetteredAndTheNextMessageArrives(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	cloud.publish(t, apply("b", "1"))
-	streamstest.Eventually(t, "the good message after the garbage", func() bool { return store.get("b") == `{"v":"1"}` })
-	if got := deadCount(t, metrics, "desired"); got != float64(len(garbage)) {
+	cloud.publishNext(t, desiredMessage("b", "1"))
+	streamstest.Eventually(t, "the good message after the garbage", func() bool { return store.objectOf("b") == `{"v":"1"}` })
+	if got := countDeadLetters(t, metrics, "desired"); got != float64(len(garbage)) {
 		t.Errorf("%v dead letters counted, want %d", got, len(garbage))
 	}
-	stream, err := js.Stream(t.Context(), streams.DeadStream)
+	stream, err := js.Stream(t.Context(), streams.DeadLetterStream)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -409,12 +411,12 @@ func TestGarbageIsDeadLetteredAndTheNextMessageArrives(t *testing.T) {
 	}
 }
 
-func deadCount(t *testing.T, reg *prometheus.Registry, plane string) float64 {
+func countDeadLetters(t *testing.T, reg *prometheus.Registry, plane string) float64 {
 	t.Helper()
-	return counted(t, reg, "frond_dead_letters_total", plane)
+	return sumCounters(t, reg, "frond_dead_letters_total", plane)
 }
 
-func attachErrors(t *testing.T, reg *prometheus.Registry) float64 {
+func countAttachErrors(t *testing.T, reg *prometheus.Registry) float64 {
 	t.Helper()
-	return counted(t, reg, "frond_attaches_total", "error")
+	return sumCounters(t, reg, "frond_attaches_total", "error")
 }

@@ -3,7 +3,7 @@
 //
 // Down, Publisher stores one message per node and object in the hub's stream DESIRED-0, and Delivery on the node
 // attaches (list), then pulls from the node's own consumer (watch), saves, and only then acks. Up, Outbox stores reports
-// in the leaf's own JetStream, Pump moves them to the hub, and Reports hands them to the controllers, acking what
+// in the leaf's own JetStream, Pump moves them to the hub, and ReportConsumer hands them to the controllers, acking what
 // Kubernetes accepted. Calls are request and reply for what needs an answer now.
 //
 // Guarantees: what Publish or Put returned for is on disk. Every message is delivered at least once, and per object in

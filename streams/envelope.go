@@ -48,8 +48,8 @@ const (
 
 // codec compresses and decompresses envelopes. Both halves are safe for concurrent use.
 type codec struct {
-	enc *zstd.Encoder
-	dec *zstd.Decoder
+	encoder *zstd.Encoder
+	decoder *zstd.Decoder
 }
 
 func newCodec() (*codec, error) {
@@ -61,7 +61,7 @@ func newCodec() (*codec, error) {
 	if err != nil {
 		return nil, fmt.Errorf("zstd decoder: %w", err)
 	}
-	return &codec{enc: enc, dec: dec}, nil
+	return &codec{encoder: enc, decoder: dec}, nil
 }
 
 // encode builds the NATS message of m on the given subject.
@@ -76,7 +76,7 @@ func (c *codec) encode(subject string, m wire.Message) (*nats.Msg, error) {
 	}}
 	for key, value := range map[string]string{
 		headerUID: m.UID, headerRV: m.Version, headerCluster: m.ClusterEpoch, headerStore: m.StoreEpoch, headerDigest: m.Digest,
-		headerLeaving: string(m.Leaving), headerAcked: m.Acked,
+		headerLeaving: string(m.DeletionReason), headerAcked: m.Acked,
 	} {
 		if value != "" {
 			msg.Header[key] = []string{value}
@@ -86,7 +86,7 @@ func (c *codec) encode(subject string, m wire.Message) (*nats.Msg, error) {
 		msg.Header[headerOrder] = []string{strconv.FormatUint(m.Order, 10)}
 	}
 	if len(m.Object) > compressAbove {
-		msg.Data = c.enc.EncodeAll(m.Object, nil)
+		msg.Data = c.encoder.EncodeAll(m.Object, nil)
 		msg.Header[headerEncoding] = []string{encodingZstd}
 	}
 	return msg, nil
@@ -105,13 +105,13 @@ func (c *codec) decode(subject string, header nats.Header, data []byte) (wire.Me
 			return m, nil
 		}
 		if strings.HasPrefix(subject, string(Desired)) {
-			return m, permanent("a tombstone with %d bytes of object", len(data))
+			return m, permanentErrorf("a tombstone with %d bytes of object", len(data))
 		}
 	case wire.Apply:
 	default:
-		return m, permanent("operation %.40q is unknown", m.Op)
+		return m, permanentErrorf("operation %.40q is unknown", m.Op)
 	}
-	if m.Object, err = c.payload(header.Get(headerEncoding), data); err != nil {
+	if m.Object, err = c.decodePayload(header.Get(headerEncoding), data); err != nil {
 		return m, err
 	}
 	return m, checkObject(m.Object)
@@ -122,46 +122,46 @@ func decodeHeader(subject string, header nats.Header) (wire.Message, error) {
 	var m wire.Message
 	_, node, key, err := ParseSubject(subject)
 	if err != nil {
-		return m, permanent("%v", err)
+		return m, permanentErrorf("%v", err)
 	}
 	m.Node, m.Key = node, key
 	for name, values := range header {
 		if len(values) != 0 && len(values[0]) > maxHeaderValue {
-			return m, permanent("header %.40q of %d bytes, at most %d", name, len(values[0]), maxHeaderValue)
+			return m, permanentErrorf("header %.40q of %d bytes, at most %d", name, len(values[0]), maxHeaderValue)
 		}
 	}
 	if v := header.Get(headerVersion); v != envelopeVersion {
-		return m, permanent("envelope version %.40q is unknown, this one reads %q", v, envelopeVersion)
+		return m, permanentErrorf("envelope version %.40q is unknown, this one reads %q", v, envelopeVersion)
 	}
 	m.Op = wire.Operation(header.Get(headerOp))
 	m.UID, m.Version = header.Get(headerUID), header.Get(headerRV)
 	m.ClusterEpoch, m.StoreEpoch, m.Digest = header.Get(headerCluster), header.Get(headerStore), header.Get(headerDigest)
-	m.Leaving, m.Acked = wire.Leaving(header.Get(headerLeaving)), header.Get(headerAcked)
+	m.DeletionReason, m.Acked = wire.DeletionReason(header.Get(headerLeaving)), header.Get(headerAcked)
 	if s := header.Get(headerOrder); s != "" {
 		if m.Order, err = strconv.ParseUint(s, 10, 64); err != nil {
-			return m, permanent("header %s: %v", headerOrder, err)
+			return m, permanentErrorf("header %s: %v", headerOrder, err)
 		}
 	}
 	if m.Time, err = time.Parse(time.RFC3339Nano, header.Get(headerTime)); err != nil {
-		return m, permanent("header %s: %v", headerTime, err)
+		return m, permanentErrorf("header %s: %v", headerTime, err)
 	}
 	return m, nil
 }
 
-// payload returns the object's JSON.
-func (c *codec) payload(encoding string, data []byte) ([]byte, error) {
+// decodePayload returns the object's JSON.
+func (c *codec) decodePayload(encoding string, data []byte) ([]byte, error) {
 	switch encoding {
 	case "":
 	case encodingZstd:
 		var err error
-		if data, err = c.dec.DecodeAll(data, nil); err != nil {
-			return nil, permanent("payload: %v", err)
+		if data, err = c.decoder.DecodeAll(data, nil); err != nil {
+			return nil, permanentErrorf("payload: %v", err)
 		}
 	default:
-		return nil, permanent("content encoding %.40q is unknown", encoding)
+		return nil, permanentErrorf("content encoding %.40q is unknown", encoding)
 	}
 	if len(data) > maxObject {
-		return nil, permanent("object of %d bytes, at most %d", len(data), maxObject)
+		return nil, permanentErrorf("object of %d bytes, at most %d", len(data), maxObject)
 	}
 	return data, nil
 }
@@ -169,19 +169,19 @@ func (c *codec) payload(encoding string, data []byte) ([]byte, error) {
 // checkObject refuses what is not one JSON object of sane depth.
 func checkObject(data []byte) error {
 	if trimmed := bytes.TrimLeft(data, " \t\r\n"); len(trimmed) == 0 || trimmed[0] != '{' {
-		return permanent("payload is not a JSON object: %.40q", data)
+		return permanentErrorf("payload is not a JSON object: %.40q", data)
 	}
-	if depth(data) > maxDepth {
-		return permanent("object nested deeper than %d", maxDepth)
+	if nestingDepth(data) > maxDepth {
+		return permanentErrorf("object nested deeper than %d", maxDepth)
 	}
 	if !json.Valid(data) {
-		return permanent("payload is not valid JSON: %.40q", data)
+		return permanentErrorf("payload is not valid JSON: %.40q", data)
 	}
 	return nil
 }
 
-// depth is the deepest nesting of brackets outside strings, without recursion.
-func depth(data []byte) int {
+// nestingDepth is the deepest nesting of brackets outside strings, without recursion.
+func nestingDepth(data []byte) int {
 	deepest, now, quoted := 0, 0, false
 	for i := 0; i < len(data); i++ {
 		switch c := data[i]; {
@@ -200,6 +200,6 @@ func depth(data []byte) int {
 	return deepest
 }
 
-func permanent(format string, args ...any) error {
+func permanentErrorf(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", wire.ErrPermanent, fmt.Sprintf(format, args...))
 }

@@ -11,111 +11,113 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// Refusals is what Reports remembers of refused reports.
-type Refusals struct{ *refusals }
+// RetryBudget is what Reports remembers of refused reports.
+type RetryBudget struct{ *retryBudget }
 
-func NewRefusals(total int) Refusals { return Refusals{newRefusals(total)} }
+func NewRetryBudget(total int) RetryBudget { return RetryBudget{newRetryBudget(total)} }
 
-func (r Refusals) Note(node, subject string, now time.Time) error { return r.note(node, subject, now) }
-func (r Refusals) Settle(node, subject string)                    { r.settle(node, subject) }
+func (r RetryBudget) RecordRefusal(node, subject string, now time.Time) error {
+	return r.recordRefusal(node, subject, now)
+}
+func (r RetryBudget) Reset(node, subject string) { r.reset(node, subject) }
 
-// Look lets a Keeper look once at a hub whose topology is in place.
-func (k *Keeper) Look(ctx context.Context) error {
+// ReconcileTopology lets a Keeper look once at a hub whose topology is in place.
+func (k *TopologyReconciler) ReconcileTopology(ctx context.Context) error {
 	ensured := true
-	return k.look(ctx, &ensured)
+	return k.reconcileTopology(ctx, &ensured)
 }
 
-// Note gives a Keeper one look at the stream.
-func (k *Keeper) Note(epoch string, last uint64) { k.note(epoch, last) }
+// ObserveStream gives a Keeper one look at the stream.
+func (k *TopologyReconciler) ObserveStream(epoch string, last uint64) { k.observeStream(epoch, last) }
 
 // PieceRequest is how a cloudcore reads what a node asks for.
 func PieceRequest(node string, data []byte) (wire.PieceRequest, error) {
-	return readPieceRequest(node, data)
+	return parsePieceRequest(node, data)
 }
 
-// PieceOf is how a node reads the answer when it has so many bytes of a payload of size, and asked for take.
-func PieceOf(msg *nats.Msg, have, size, take int) ([]byte, error) {
-	return pieceOf(msg, &mark{size: size, have: make([]byte, have)}, take)
+// ParsePieceReply is how a node reads the answer when it has so many bytes of a payload of size, and asked for take.
+func ParsePieceReply(msg *nats.Msg, have, size, take int) ([]byte, error) {
+	return parsePieceReply(msg, &pendingObject{size: size, received: make([]byte, have)}, take)
 }
 
-// Backlog is a backlog whose marks and messages are told by name.
-type Backlog struct{ backlog }
+// DeliveryProgress is a backlog whose marks and messages are told by name.
+type DeliveryProgress struct{ deliveryProgress }
 
-// After brings messages, and marks of others, of the given sequences.
-func (b Backlog) After(messages, marks map[string]uint64, sequence uint64) Backlog {
-	h := haul{sequence: sequence}
+// ApplyBatch brings messages, and marks of others, of the given sequences.
+func (b DeliveryProgress) ApplyBatch(messages, marks map[string]uint64, sequence uint64) DeliveryProgress {
+	h := deliveryBatch{sequence: sequence}
 	for name, sequence := range messages {
 		h.messages = append(h.messages, wire.Message{Key: wire.Key{Name: name}, Sequence: sequence})
 	}
 	for name, sequence := range marks {
-		h.marks = append(h.marks, &mark{key: wire.Key{Name: name}, sequence: sequence})
+		h.pending = append(h.pending, &pendingObject{key: wire.Key{Name: name}, sequence: sequence})
 	}
-	return Backlog{b.after(h)}
+	return DeliveryProgress{b.applyBatch(h)}
 }
 
-func (b Backlog) Low() uint64     { return b.low() }
-func (b Backlog) Reached() uint64 { return b.reached }
+func (b DeliveryProgress) SafeCursor() uint64 { return b.safeCursor() }
+func (b DeliveryProgress) Reached() uint64    { return b.reached }
 
-// Marks are the sequences of the marks.
-func (b Backlog) Marks() map[string]uint64 {
+// Pending are the sequences of the marks.
+func (b DeliveryProgress) Pending() map[string]uint64 {
 	marks := map[string]uint64{}
-	for key, m := range b.marks {
+	for key, m := range b.pending {
 		marks[key.Name] = m.sequence
 	}
 	return marks
 }
 
-// NewPatientPump is NewPump with a pump that waits for an hour for the hub's answers.
-func NewPatientPump(plane Plane, nc *nats.Conn, link Link, metrics *Metrics, log *zap.Logger) (*Pump, error) {
+// NewSlowTimeoutPump is NewPump with a pump that waits for an hour for the hub's answers.
+func NewSlowTimeoutPump(plane Plane, nc *nats.Conn, link Link, metrics *Metrics, log *zap.Logger) (*Pump, error) {
 	return newPump(plane, nc, link, time.Hour, metrics, log)
 }
 
-// Obeyed tells that no death of a server waits to be looked at.
-func (d *Delivery) Obeyed() bool { return len(d.died) == 0 }
+// NoDeadServersQueued tells that no death of a server waits to be looked at.
+func (d *Delivery) NoDeadServersQueued() bool { return len(d.deadServers) == 0 }
 
-// IDOfParts names a payload with its place in the outbox.
-func IDOfParts(order, payload string) string { return idOfParts(order, []byte(payload)) }
+// PayloadID names a payload with its place in the outbox.
+func PayloadID(order, payload string) string { return payloadID(order, []byte(payload)) }
 
-// HiddenConsumer finds the consumer that all cloudcores share.
-func HiddenConsumer(ctx context.Context, js jetstream.JetStream, stream string) (jetstream.Consumer, error) {
-	return cloudConsumerOf(ctx, js, stream)
+// FindCloudConsumer finds the consumer that all cloudcores share.
+func FindCloudConsumer(ctx context.Context, js jetstream.JetStream, stream string) (jetstream.Consumer, error) {
+	return findCloudConsumer(ctx, js, stream)
 }
 
-// Queued tells how many large reports wait for a carrier that takes none, after so many states of one object.
-func Queued(states int) int {
-	var queue []*parcel
-	var last *parcel
+// QueuedUploads tells how many large reports wait for a carrier that takes none, after so many states of one object.
+func QueuedUploads(states int) int {
+	var queue []*chunkedReport
+	var last *chunkedReport
 	for range states {
 		if last != nil {
 			last.replaced.Store(true)
 		}
-		last = &parcel{}
-		queue = queued(queue, last)
+		last = &chunkedReport{}
+		queue = updateUploadQueue(queue, last)
 	}
 	return len(queue)
 }
 
-// ProveAgain is where the sending of a payload goes on with a new link.
-func ProveAgain(have, last, size int) int {
-	sent := map[string]progress{"": {have: have, last: last, size: size}}
-	proveAgain(sent)
-	return sent[""].have
+// ResendLastPart is where the sending of a payload goes on with a new link.
+func ResendLastPart(have, last, size int) int {
+	sent := map[string]uploadProgress{"": {sent: have, last: last, size: size}}
+	resendLastParts(sent)
+	return sent[""].sent
 }
 
-// Brakes is what Beats knows of how much each node sends.
-type Brakes struct{ *brakes }
+// NodeLimiter is what Beats knows of how much each node sends.
+type NodeLimiter struct{ *nodeLimiter }
 
-func NewBrakes() Brakes { return Brakes{newBrakes()} }
+func NewNodeLimiter() NodeLimiter { return NodeLimiter{newNodeLimiter()} }
 
-func (b Brakes) Pass(node string, now time.Time) (pass, first bool) { return b.pass(node, now) }
-func (b Brakes) Nodes() int                                         { return len(b.nodes) }
+func (b NodeLimiter) Allow(node string, now time.Time) (pass, first bool) { return b.allow(node, now) }
+func (b NodeLimiter) NodeCount() int                                      { return len(b.nodes) }
 
-// Floods is what Reports knows of what is put off.
-type Floods struct{ *floods }
+// OverflowTracker is what Reports knows of what is put off.
+type OverflowTracker struct{ *overflowTracker }
 
-func NewFloods(most int) Floods { return Floods{newFloods(most)} }
+func NewOverflowTracker(most int) OverflowTracker { return OverflowTracker{newOverflowTracker(most)} }
 
-func (f Floods) Taken(node, subject string) { f.taken(node, subject) }
-func (f Floods) Note(node, subject string, now time.Time) (over, first bool) {
-	return f.note(node, subject, now)
+func (f OverflowTracker) AdmitMessage(node, subject string) { f.admitMessage(node, subject) }
+func (f OverflowTracker) DeferMessage(node, subject string, now time.Time) (over, first bool) {
+	return f.deferMessage(node, subject, now)
 }

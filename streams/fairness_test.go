@@ -29,7 +29,7 @@ func putReports(t *testing.T, nc *nats.Conn, node string, first, number int) {
 	var acks []jetstream.PubAckFuture
 	for i := range number {
 		ack, err := js.PublishMsgAsync(&nats.Msg{
-			Subject: streams.Subject(streams.Report, node, key(fmt.Sprint("o", first+i))), Data: []byte(`{}`),
+			Subject: streams.Subject(streams.Report, node, configMapKey(fmt.Sprint("o", first+i))), Data: []byte(`{}`),
 			Header: nats.Header{"Frond-Version": {"1"}, "Frond-Op": {"apply"}, "Frond-Time": {time.Now().Format(time.RFC3339Nano)}},
 		}, jetstream.WithStallWait(time.Minute)) // a busy machine's disk takes longer than the client's 200 ms
 		if err != nil {
@@ -52,15 +52,15 @@ func putReports(t *testing.T, nc *nats.Conn, node string, first, number int) {
 func startReports(t *testing.T, nc *nats.Conn, handle streams.ReportHandler, gaveUp func(wire.Message)) (*prometheus.Registry, func()) {
 	t.Helper()
 	reg := prometheus.NewRegistry()
-	reports, err := streams.NewReports(streams.Report, nc, handle, gaveUp, streams.NewMetrics(reg), zaptest.NewLogger(t))
+	reports, err := streams.NewReportConsumer(streams.Report, nc, handle, gaveUp, streams.NewMetrics(reg), zaptest.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return reg, run(t, reports.Start)
+	return reg, startPart(t, reports.Start)
 }
 
 // A node with more reports than all the window takes, each of which hangs, delays no other node.
-func TestReportsThatHangDelayNoOtherNode(t *testing.T) {
+func TestReportConsumer_HangingReportsDelayNoOtherNode(t *testing.T) {
 	nc := streamstest.Connect(t, streamstest.Hub(t))
 	var hanging, good atomic.Int32
 	handle := func(ctx context.Context, m wire.Message) error {
@@ -84,7 +84,7 @@ func TestReportsThatHangDelayNoOtherNode(t *testing.T) {
 }
 
 // A node that has filled the stream with reports delays no other node for long, though theirs come behind.
-func TestAFloodOfReportsIsStemmed(t *testing.T) {
+func TestReportConsumer_FloodOfOneNodeIsDropped(t *testing.T) {
 	nc := streamstest.Connect(t, streamstest.Hub(t))
 	var good atomic.Int32
 	handle := func(_ context.Context, m wire.Message) error {
@@ -105,8 +105,8 @@ func TestAFloodOfReportsIsStemmed(t *testing.T) {
 	})
 	began := time.Now()
 	streamstest.Eventually(t, "the good node's reports", func() bool { return good.Load() >= 50 })
-	t.Logf("after %s, %v reports were dropped", time.Since(began).Round(time.Millisecond), counted(t, reg, "frond_reports_total", "flooded"))
-	if counted(t, reg, "frond_reports_total", "flooded") < 10_000 {
+	t.Logf("after %s, %v reports were dropped", time.Since(began).Round(time.Millisecond), sumCounters(t, reg, "frond_reports_total", "flooded"))
+	if sumCounters(t, reg, "frond_reports_total", "flooded") < 10_000 {
 		t.Error("what is dropped is not counted")
 	}
 	if asked.Load() < 10_000 {
@@ -116,7 +116,7 @@ func TestAFloodOfReportsIsStemmed(t *testing.T) {
 
 // What Kubernetes refuses does not wait for ever in the window that all nodes share: too many of one node, and those
 // that were refused for too long, are put away, and the node is asked again later.
-func TestRefusedReportsAreGivenUpAndToldOf(t *testing.T) {
+func TestReportConsumer_RefusedReportsAreGivenUp(t *testing.T) {
 	nc := streamstest.Connect(t, streamstest.Hub(t))
 	var good, told atomic.Int32
 	handle := func(_ context.Context, m wire.Message) error {
@@ -135,7 +135,7 @@ func TestRefusedReportsAreGivenUpAndToldOf(t *testing.T) {
 	putReports(t, nc, "good", 0, 20)
 	streamstest.Eventually(t, "the good node's reports", func() bool { return good.Load() >= 20 })
 	streamstest.Eventually(t, "all but 32 are given up", func() bool { return told.Load() >= 168 })
-	if n := deadCount(t, reg, "report"); n < 168 {
+	if n := countDeadLetters(t, reg, "report"); n < 168 {
 		t.Errorf("%v dead letters", n)
 	}
 	js, err := jetstream.New(nc)
@@ -148,11 +148,11 @@ func TestRefusedReportsAreGivenUpAndToldOf(t *testing.T) {
 	})
 }
 
-func TestRefusalsAreForgivenForAWhile(t *testing.T) {
-	r := streams.NewRefusals(40)
+func TestRetryBudget_LimitsAgeAndNumber(t *testing.T) {
+	r := streams.NewRetryBudget(40)
 	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	note := func(node, subject string, after time.Duration) bool {
-		return r.Note(node, subject, at.Add(after)) == nil
+		return r.RecordRefusal(node, subject, at.Add(after)) == nil
 	}
 	if !note("a", "x", 0) || !note("a", "x", 9*time.Minute) || note("a", "x", 10*time.Minute) {
 		t.Error("an object is to be tried for ten minutes")
@@ -168,7 +168,7 @@ func TestRefusalsAreForgivenForAWhile(t *testing.T) {
 	if note("a", "z", 12*time.Minute) {
 		t.Error("more than 32 objects of a node")
 	}
-	r.Settle("a", "y3")
+	r.Reset("a", "y3")
 	if !note("a", "z", 12*time.Minute) {
 		t.Error("no room after one was taken")
 	}
@@ -185,10 +185,10 @@ func TestRefusalsAreForgivenForAWhile(t *testing.T) {
 	}
 }
 
-// impatient makes the hub wait less for an ack.
-func impatient(t *testing.T, js jetstream.JetStream, unacked time.Duration) jetstream.Consumer {
+// shortenAckWait makes the hub wait less for an ack.
+func shortenAckWait(t *testing.T, js jetstream.JetStream, unacked time.Duration) jetstream.Consumer {
 	t.Helper()
-	consumer, err := streams.HiddenConsumer(t.Context(), js, streams.ReportStream)
+	consumer, err := streams.FindCloudConsumer(t.Context(), js, streams.ReportStream)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -201,7 +201,7 @@ func impatient(t *testing.T, js jetstream.JetStream, unacked time.Duration) jets
 }
 
 // A cloudcore that works for long on a report keeps it; one that is gone loses it within seconds.
-func TestReportsInHandAreKeptAliveAndThoseOfTheDeadComeSoon(t *testing.T) {
+func TestReportConsumer_KeepsWorkAliveAndTakesOverFromDead(t *testing.T) {
 	const unacked = 6 * time.Second // shortened: it is 10 s
 	hub := streamstest.Hub(t)
 	nc := streamstest.Connect(t, hub)
@@ -209,7 +209,7 @@ func TestReportsInHandAreKeptAliveAndThoseOfTheDeadComeSoon(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	consumer := impatient(t, js, unacked)
+	consumer := shortenAckWait(t, js, unacked)
 	deliveries := func() uint64 {
 		t.Helper()
 		info, err := consumer.Info(t.Context())

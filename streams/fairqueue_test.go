@@ -19,12 +19,12 @@ import (
 	"github.com/frond-edge/frond/streams/streamstest"
 )
 
-// bulky is a JSON object of so many MiB.
-func bulky(size int) []byte { return []byte(`{"x":"` + strings.Repeat("x", size<<20) + `"}`) }
+// jsonOfMiB is a JSON object of so many MiB.
+func jsonOfMiB(size int) []byte { return []byte(`{"x":"` + strings.Repeat("x", size<<20) + `"}`) }
 
 // A node's reports take as much of a cloudcore's memory as a few large ones; the others wait in the stream. A single one is
 // always taken, and all are handled at last.
-func TestLargeReportsOfANodeTakeLittleMemory(t *testing.T) {
+func TestReportConsumer_BoundsBytesPerNode(t *testing.T) {
 	nc := streamstest.Connect(t, streamstest.Hub(t))
 	js, err := jetstream.New(nc)
 	if err != nil {
@@ -33,7 +33,7 @@ func TestLargeReportsOfANodeTakeLittleMemory(t *testing.T) {
 	const number = 10
 	for i := range number {
 		_, err := js.PublishMsg(t.Context(), &nats.Msg{
-			Subject: streams.Subject(streams.Report, "bad", key(fmt.Sprint("o", i))), Data: bulky(3),
+			Subject: streams.Subject(streams.Report, "bad", configMapKey(fmt.Sprint("o", i))), Data: jsonOfMiB(3),
 			Header: nats.Header{"Frond-Version": {"1"}, "Frond-Op": {"apply"}, "Frond-Time": {time.Now().Format(time.RFC3339Nano)}},
 		})
 		if err != nil {
@@ -54,7 +54,7 @@ func TestLargeReportsOfANodeTakeLittleMemory(t *testing.T) {
 		return nil
 	}, nil)
 	streamstest.Eventually(t, "all but 16 MiB are put off", func() bool {
-		return counted(t, reg, "frond_reports_total", "crowded") >= number-5
+		return sumCounters(t, reg, "frond_reports_total", "crowded") >= number-5
 	})
 	putReports(t, nc, "good", 0, 5)
 	streamstest.Eventually(t, "another node's reports", func() bool { return handled.Load() >= 5 })
@@ -63,7 +63,7 @@ func TestLargeReportsOfANodeTakeLittleMemory(t *testing.T) {
 }
 
 // Calls that are large are refused before they take room, or when their node has enough of them in hand.
-func TestLargeCallsTakeLittleMemory(t *testing.T) {
+func TestCallServer_BoundsBytesPerNode(t *testing.T) {
 	hub := streamstest.Hub(t)
 	reg := prometheus.NewRegistry()
 	release := make(chan struct{})
@@ -73,14 +73,14 @@ func TestLargeCallsTakeLittleMemory(t *testing.T) {
 		<-release
 		return struct{}{}, nil
 	}
-	calls, err := streams.NewCalls(streamstest.Connect(t, hub), map[string]streams.CallHandler{
+	calls, err := streams.NewCallServer(streamstest.Connect(t, hub), map[string]streams.CallHandler{
 		"hang": hang, streams.VerbWatch: hang,
 		streams.VerbPing: func(context.Context, string, []byte) (any, error) { return struct{}{}, nil },
 	}, streams.NewMetrics(reg), zaptest.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	run(t, calls.Start)
+	startPart(t, calls.Start)
 	defer close(release)
 	good := streamstest.Node(t, hub, "good")
 	streamstest.Eventually(t, "the cloud answers", func() bool {
@@ -119,21 +119,21 @@ func TestLargeCallsTakeLittleMemory(t *testing.T) {
 		many.Set(fmt.Sprint("X", i), "")
 	}
 	for name, send := range map[string]func(){
-		"a call":         func() { ask("hang", nil, bulky(6)) },
-		"a long call":    func() { ask(streams.VerbWatch, nil, bulky(1)) },
+		"a call":         func() { ask("hang", nil, jsonOfMiB(6)) },
+		"a long call":    func() { ask(streams.VerbWatch, nil, jsonOfMiB(1)) },
 		"a call's head":  func() { ask("hang", many, nil) },
-		"an unknown one": func() { ask("hung", nil, bulky(6)) },
+		"an unknown one": func() { ask("hung", nil, jsonOfMiB(6)) },
 	} {
 		send()
 		if answer := answer(); !strings.HasPrefix(answer, "request of ") {
 			t.Errorf("%s that is too large: %q", name, answer)
 		}
 	}
-	if n := served.Load(); n != 0 || counted(t, reg, "frond_calls_total", "large") != 4 {
+	if n := served.Load(); n != 0 || sumCounters(t, reg, "frond_calls_total", "large") != 4 {
 		t.Errorf("%d that are too large were served", n)
 	}
 	for range 10 {
-		ask("hang", nil, bulky(3))
+		ask("hang", nil, jsonOfMiB(3))
 	}
 	for range 10 - 5 {
 		if answer := answer(); !strings.Contains(answer, "wait already") {

@@ -12,9 +12,9 @@ import (
 	"github.com/frond-edge/frond/streams/streamstest"
 )
 
-func TestAGateIsOpenWhereTheLinkIsUpAndNoFence(t *testing.T) {
-	link := newLink()
-	gate := streams.NewGate(link, zaptest.NewLogger(t))
+func TestFencedLink_UpOnlyWithoutFence(t *testing.T) {
+	link := newSwitchableLink()
+	gate := streams.NewFencedLink(link, zaptest.NewLogger(t))
 	open := func() bool { up, _ := gate.State(); return up }
 	if open() {
 		t.Error("open before it runs")
@@ -28,18 +28,18 @@ func TestAGateIsOpenWhereTheLinkIsUpAndNoFence(t *testing.T) {
 		}
 	}
 	_, changed := gate.State()
-	run(t, gate.Start)
+	startPart(t, gate.Start)
 	told(changed)
 	if !open() {
 		t.Error("shut though the link is up")
 	}
 	_, changed = gate.State()
-	link.set(false)
+	link.setUp(false)
 	told(changed)
 	if open() {
 		t.Error("open though the link is down")
 	}
-	link.set(true)
+	link.setUp(true)
 	streamstest.Eventually(t, "open again", open)
 	_, changed = gate.State()
 	gate.Fence(time.Second)
@@ -55,9 +55,9 @@ func TestAGateIsOpenWhereTheLinkIsUpAndNoFence(t *testing.T) {
 }
 
 // A fence that is renewed holds from then on, and the gate opens by itself at its end.
-func TestAFenceIsRenewed(t *testing.T) {
+func TestFencedLink_FenceIsRenewed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		gate := streams.NewGate(newLink(), zaptest.NewLogger(t))
+		gate := streams.NewFencedLink(newSwitchableLink(), zaptest.NewLogger(t))
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1) // the one result
 		go func() { done <- gate.Start(ctx) }()

@@ -14,14 +14,14 @@ import (
 	"github.com/frond-edge/frond/streams/streamstest"
 )
 
-// failing is a store whose disk fails once, when it is told to; it says when it is about to.
-type failing struct {
+// failingStore is a store whose disk fails once, when it is told to; it says when it is about to.
+type failingStore struct {
 	*memory
 	armed       atomic.Bool
 	began, fail chan struct{}
 }
 
-func (s *failing) Apply(ctx context.Context, messages []wire.Message, sequence uint64) error {
+func (s *failingStore) Apply(ctx context.Context, messages []wire.Message, sequence uint64) error {
 	if s.armed.CompareAndSwap(true, false) {
 		close(s.began)
 		select {
@@ -35,15 +35,15 @@ func (s *failing) Apply(ctx context.Context, messages []wire.Message, sequence u
 
 // A gateway's consumer has a name that everybody knows, so a stolen key can ack what is on its way to another gateway. The
 // cursor at the gateway decides, not the ack: what it has not saved comes again.
-func TestAForgedAckLosesNoDelivery(t *testing.T) {
+func TestDelivery_ForgedAckLosesNoMessage(t *testing.T) {
 	hub := streamstest.Hub(t)
 	cloud := startCloud(t, hub, false)
-	store := &failing{memory: newMemory(), began: make(chan struct{}), fail: make(chan struct{})}
-	startNode(t, hub, store, newLink())
-	cloud.publish(t, apply("a", "1"))
-	streamstest.Eventually(t, "first", func() bool { return store.get("a") == `{"v":"1"}` })
+	store := &failingStore{memory: newMemoryStore(), began: make(chan struct{}), fail: make(chan struct{})}
+	startNode(t, hub, store, newSwitchableLink())
+	cloud.publishNext(t, desiredMessage("a", "1"))
+	streamstest.Eventually(t, "first", func() bool { return store.objectOf("a") == `{"v":"1"}` })
 	store.armed.Store(true)
-	sequence := cloud.publish(t, apply("a", "2"))
+	sequence := cloud.publishNext(t, desiredMessage("a", "2"))
 	select {
 	case <-store.began:
 	case <-t.Context().Done():
@@ -62,5 +62,5 @@ func TestAForgedAckLosesNoDelivery(t *testing.T) {
 		return err == nil && c.CachedInfo().NumAckPending == 0 && c.CachedInfo().AckFloor.Stream >= sequence
 	})
 	close(store.fail)
-	streamstest.Eventually(t, "what was not saved", func() bool { return store.get("a") == `{"v":"2"}` })
+	streamstest.Eventually(t, "what was not saved", func() bool { return store.objectOf("a") == `{"v":"2"}` })
 }

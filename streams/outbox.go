@@ -20,19 +20,19 @@ const (
 	pumpWindow = 32
 	// pumpTimeout is how long a report waits for the hub's ack before it is sent again: longer than a leader election.
 	pumpTimeout = 12 * time.Second
-	// backTimeout bounds the wait for the last of what was read ahead: the leaf is in this process.
-	backTimeout = 5 * time.Second
-	// depthPeriod is how often the outbox's depth is read for the metrics.
-	depthPeriod = 5 * time.Second
+	// drainTimeout bounds the wait for the last of what was read ahead: the leaf is in this process.
+	drainTimeout = 5 * time.Second
+	// outboxDepthPeriod is how often the outbox's depth is read for the metrics.
+	outboxDepthPeriod = 5 * time.Second
 )
 
 // Outbox keeps what a node has to say until the hub has it, in the leaf's own JetStream. Of several reports of one object
 // that wait, only the last is kept.
 type Outbox struct {
-	node  string
-	epoch string
-	js    jetstream.JetStream
-	codec *codec
+	node       string
+	storeEpoch string
+	js         jetstream.JetStream
+	codec      *codec
 }
 
 // NewOutbox makes the outbox of a node over its in-process connection. storeEpoch marks each report.
@@ -45,17 +45,21 @@ func NewOutbox(node, storeEpoch string, nc *nats.Conn) (*Outbox, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Outbox{node: node, epoch: storeEpoch, js: js, codec: codec}, nil
+	return &Outbox{node: node, storeEpoch: storeEpoch, js: js, codec: codec}, nil
 }
 
 // Report stores a report; it is on disk when Report returns.
-func (o *Outbox) Report(ctx context.Context, m wire.Message) error { return o.put(ctx, Report, m) }
+func (o *Outbox) Report(ctx context.Context, m wire.Message) error {
+	return o.storeReport(ctx, Report, m)
+}
 
 // ReportEvent stores an event; the oldest events are dropped when too many wait.
-func (o *Outbox) ReportEvent(ctx context.Context, m wire.Message) error { return o.put(ctx, Event, m) }
+func (o *Outbox) ReportEvent(ctx context.Context, m wire.Message) error {
+	return o.storeReport(ctx, Event, m)
+}
 
-func (o *Outbox) put(ctx context.Context, plane Plane, m wire.Message) error {
-	m.Node, m.StoreEpoch = o.node, o.epoch
+func (o *Outbox) storeReport(ctx context.Context, plane Plane, m wire.Message) error {
+	m.Node, m.StoreEpoch = o.node, o.storeEpoch
 	if m.Time.IsZero() {
 		m.Time = time.Now()
 	}
@@ -74,18 +78,18 @@ func (o *Outbox) put(ctx context.Context, plane Plane, m wire.Message) error {
 // from the outbox. Two states of one object go over one connection in order, and what was replaced in the outbox is
 // never sent again, so an older state cannot overtake a newer one.
 type Pump struct {
-	plane  Plane
-	stream string
-	nc     *nats.Conn
-	js     jetstream.JetStream
-	link   Link
-	pace   *pace
-	// sent is how much of a payload that goes in parts the hub has, by its id. It outlives a link, but not the process; only the one
+	plane     Plane
+	stream    string
+	nc        *nats.Conn
+	js        jetstream.JetStream
+	link      Link
+	bandwidth *bandwidthEstimator
+	// uploadedParts is how much of a payload that goes in parts the hub has, by its id. It outlives a link, but not the process; only the one
 	// carrier of the moment uses it.
-	sent    map[string]progress
-	waiting atomic.Uint64
-	metrics *Metrics
-	log     *zap.Logger
+	uploadedParts map[string]uploadProgress
+	waiting       atomic.Uint64
+	metrics       *Metrics
+	log           *zap.Logger
 }
 
 // Waiting returns how many reports waited when the outbox was last looked at, at most 5 s ago.
@@ -107,35 +111,35 @@ func newPump(plane Plane, nc *nats.Conn, link Link, timeout time.Duration, metri
 	if plane == Event {
 		stream = OutboxEventsStream
 	}
-	return &Pump{plane: plane, stream: stream, nc: nc, js: js, sent: map[string]progress{}, link: link, pace: newPace(metrics.take.WithLabelValues(string(plane))), metrics: metrics, log: log}, nil
+	return &Pump{plane: plane, stream: stream, nc: nc, js: js, uploadedParts: map[string]uploadProgress{}, link: link, bandwidth: newBandwidthEstimator(metrics.linkBudget.WithLabelValues(string(plane))), metrics: metrics, log: log}, nil
 }
 
 // Start pumps until ctx ends and then returns nil.
 func (p *Pump) Start(ctx context.Context) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return p.watchDepth(gctx) })
-	g.Go(func() error { return p.run(gctx) })
+	g.Go(func() error { return p.runSessions(gctx) })
 	return g.Wait()
 }
 
-func (p *Pump) run(ctx context.Context) error {
-	retry := newRetry()
+func (p *Pump) runSessions(ctx context.Context) error {
+	retry := newRetryBackoff()
 	for ctx.Err() == nil {
 		up, changed := p.link.State()
 		if !up {
 			select {
 			case <-ctx.Done():
 			case <-changed:
-				retry = newRetry()
+				retry = newRetryBackoff()
 			}
 			continue
 		}
-		moved, err := p.move(ctx, changed)
+		moved, err := p.runSession(ctx, changed)
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // we were asked to stop
 		}
 		if moved {
-			retry = newRetry()
+			retry = newRetryBackoff()
 		}
 		if err == nil {
 			continue
@@ -145,7 +149,7 @@ func (p *Pump) run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 		case <-changed:
-			retry = newRetry()
+			retry = newRetryBackoff()
 		case <-time.After(delay):
 		}
 	}
@@ -154,10 +158,10 @@ func (p *Pump) run(ctx context.Context) error {
 
 // watchDepth keeps the metrics of what waits.
 func (p *Pump) watchDepth(ctx context.Context) error {
-	ticker := time.NewTicker(depthPeriod)
+	ticker := time.NewTicker(outboxDepthPeriod)
 	defer ticker.Stop()
 	for {
-		if depth, oldest, err := p.depth(ctx); err == nil {
+		if depth, oldest, err := p.readDepth(ctx); err == nil {
 			p.waiting.Store(depth)
 			p.metrics.outboxDepth.WithLabelValues(string(p.plane)).Set(float64(depth))
 			p.metrics.outboxAge.WithLabelValues(string(p.plane)).Set(oldest.Seconds())
@@ -170,8 +174,8 @@ func (p *Pump) watchDepth(ctx context.Context) error {
 	}
 }
 
-// depth returns how many reports wait and for how long the oldest has.
-func (p *Pump) depth(ctx context.Context) (messages uint64, oldest time.Duration, err error) {
+// readDepth returns how many reports wait and for how long the oldest has.
+func (p *Pump) readDepth(ctx context.Context) (messages uint64, oldest time.Duration, err error) {
 	stream, err := p.js.Stream(ctx, p.stream)
 	if err != nil {
 		return 0, 0, fmt.Errorf("outbox: %w", err)

@@ -16,22 +16,22 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// linkOf is a leaf's link as the pump looks at it.
-type linkOf struct{ *leaftest.Leaf }
+// leafLink is a leaf's link as the pump looks at it.
+type leafLink struct{ *leaftest.Leaf }
 
-func (l linkOf) State() (bool, <-chan struct{}) {
+func (l leafLink) State() (bool, <-chan struct{}) {
 	state, changed := l.WatchLink()
 	return state.Up, changed
 }
 
 // A gateway reports while it has no link, is rebooted, and gets its link only then: of each object the last state arrives and each
 // event, in the order in which they were made, with the times of then.
-func TestReportsSurviveARebootOffline(t *testing.T) {
+func TestOutbox_SurvivesRebootOffline(t *testing.T) {
 	dir := t.TempDir()
-	l, o, _ := outboxOf(t, dir)
+	l, o, _ := startOutbox(t, dir)
 	made := time.Now().Add(-time.Hour).Truncate(time.Millisecond)
 	for i := range 60 {
-		m := reported(fmt.Sprint("p", i%6))
+		m := podReport(fmt.Sprint("p", i%6))
 		m.Time = made.Add(time.Duration(i) * time.Second)
 		m.Object = fmt.Appendf(nil, `{"metadata":{},"i":%d}`, i)
 		if err := o.Report(t.Context(), m); err != nil {
@@ -49,21 +49,21 @@ func TestReportsSurviveARebootOffline(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := streams.Ensure(t.Context(), cloud, streams.Hub(1)); err != nil {
+	if err := streams.Ensure(t.Context(), cloud, streams.HubTopology(1)); err != nil {
 		t.Fatal(err)
 	}
 	l = leaftest.StartLeaf(t, leaf.Config{Dir: dir, Hub: []string{leaftest.URL(hub.Addr())}})
 	nc := l.Client()
 	for _, plane := range []streams.Plane{streams.Report, streams.Event} {
-		pump, err := streams.NewPump(plane, nc, linkOf{l}, streams.NewMetrics(nil), zaptest.NewLogger(t))
+		pump, err := streams.NewPump(plane, nc, leafLink{l}, streams.NewMetrics(nil), zaptest.NewLogger(t))
 		if err != nil {
 			t.Fatal(err)
 		}
-		run(t, pump.Start)
+		startPart(t, pump.Start)
 	}
 	for name, want := range map[string]int{streams.ReportStream: 6, streams.EventStream: 60} {
-		arrived := arrivals(t, cloud, name, want)
-		if !slices.IsSortedFunc(arrived, func(a, b arrival) int { return cmp.Compare(a.order, b.order) }) {
+		arrived := awaitArrivals(t, cloud, name, want)
+		if !slices.IsSortedFunc(arrived, func(a, b arrivedReport) int { return cmp.Compare(a.order, b.order) }) {
 			t.Errorf("%s: not in order: %v", name, arrived)
 		}
 		for i, a := range arrived {
@@ -75,13 +75,13 @@ func TestReportsSurviveARebootOffline(t *testing.T) {
 	}
 }
 
-type arrival struct {
+type arrivedReport struct {
 	order int64
 	time  time.Time
 }
 
-// arrivals waits until a hub stream holds n messages and returns them in the order in which they came.
-func arrivals(t *testing.T, js jetstream.JetStream, stream string, n int) (list []arrival) {
+// awaitArrivals waits until a hub stream holds n messages and returns them in the order in which they came.
+func awaitArrivals(t *testing.T, js jetstream.JetStream, stream string, n int) (list []arrivedReport) {
 	t.Helper()
 	s, err := js.Stream(t.Context(), stream)
 	if err != nil {
@@ -115,7 +115,7 @@ func arrivals(t *testing.T, js jetstream.JetStream, stream string, n int) (list 
 		if err != nil {
 			t.Fatal(err)
 		}
-		list = append(list, arrival{order, made})
+		list = append(list, arrivedReport{order, made})
 	}
 	return list
 }

@@ -9,14 +9,14 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-func TestTrimEvents(t *testing.T) {
-	l, o, js := outboxOf(t, t.TempDir())
+func TestOutbox_TrimEventsKeepsNewest(t *testing.T) {
+	l, o, js := startOutbox(t, t.TempDir())
 	defer l.Stop()
 	for i := range 20 {
-		if err := o.ReportEvent(t.Context(), reported(fmt.Sprint("e", i))); err != nil {
+		if err := o.ReportEvent(t.Context(), podReport(fmt.Sprint("e", i))); err != nil {
 			t.Fatal(err)
 		}
-		if err := o.Report(t.Context(), reported(fmt.Sprint("p", i))); err != nil {
+		if err := o.Report(t.Context(), podReport(fmt.Sprint("p", i))); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -10,11 +10,11 @@ import (
 
 // A node with much to say is not one that floods: what it has put off counts until it is in hand, and comes again without
 // being one too many.
-func TestWhatWasPutOffIsNotOneTooMany(t *testing.T) {
-	f := streams.NewFloods(3)
+func TestOverflowTracker_DeferredMessagesMayComeAgain(t *testing.T) {
+	f := streams.NewOverflowTracker(3)
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	note := func(subject string) bool {
-		over, _ := f.Note("a", subject, now)
+		over, _ := f.DeferMessage("a", subject, now)
 		return over
 	}
 	for i := range 3 {
@@ -22,21 +22,21 @@ func TestWhatWasPutOffIsNotOneTooMany(t *testing.T) {
 			t.Fatalf("%d is one too many", i)
 		}
 	}
-	if over, first := f.Note("a", "3", now); !over || !first {
+	if over, first := f.DeferMessage("a", "3", now); !over || !first {
 		t.Error("the fourth is none too many, or not the first of them")
 	}
-	if over, first := f.Note("a", "4", now); !over || first {
+	if over, first := f.DeferMessage("a", "4", now); !over || first {
 		t.Error("the fifth is none too many, or the first of them")
 	}
-	if over, _ := f.Note("b", "3", now); over {
+	if over, _ := f.DeferMessage("b", "3", now); over {
 		t.Error("another node's is one too many")
 	}
 	now = now.Add(time.Second)
 	if note("0") {
 		t.Error("what was put off before is dropped when it comes again")
 	}
-	f.Taken("a", "0")
-	f.Taken("c", "0")
+	f.AdmitMessage("a", "0")
+	f.AdmitMessage("c", "0")
 	if note("3") {
 		t.Error("no room after one was taken in hand")
 	}

@@ -14,36 +14,36 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// pieceworld is a stream that keeps the last message of each name, and a node that lists and watches it, fetches what is large
+// deliveryModel is a stream that keeps the last message of each name, and a node that lists and watches it, fetches what is large
 // later, and forgets at a restart all but its store and the cursor.
-type pieceworld struct {
+type deliveryModel struct {
 	*rapid.T
 	last  map[string]uint64 // the stream: the last message of each name
 	large map[uint64]bool   // by sequence
 	top   uint64            // of the stream
 
-	store  map[string]uint64 // on disk
-	cursor uint64            // on disk
-	now    streams.Backlog
+	store    map[string]uint64 // on disk
+	cursor   uint64            // on disk
+	progress streams.DeliveryProgress
 }
 
-func (w *pieceworld) publish() {
+func (w *deliveryModel) publishMessage() {
 	w.top++
 	w.last[rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(w.T, "name")] = w.top
 	w.large[w.top] = rapid.Bool().Draw(w.T, "large")
 }
 
-// bring hands over what the stream holds after the place that was reached, up to a sequence; in a watch, up to the first large one.
-func (w *pieceworld) bring(upTo uint64, watch bool) {
+// deliverUpTo hands over what the stream holds after the place that was reached, up to a sequence; in a watch, up to the first large one.
+func (w *deliveryModel) deliverUpTo(upTo uint64, watch bool) {
 	messages, marks := map[string]uint64{}, map[string]uint64{}
-	reached := w.now.Reached()
+	reached := w.progress.Reached()
 	for sequence := reached + 1; sequence <= upTo; sequence++ {
 		for name, last := range w.last {
 			if last != sequence {
 				continue
 			}
 			if w.large[last] && watch {
-				w.save(messages, marks, reached)
+				w.saveBatch(messages, marks, reached)
 				return
 			}
 			if w.large[last] {
@@ -54,66 +54,68 @@ func (w *pieceworld) bring(upTo uint64, watch bool) {
 		}
 		reached = sequence
 	}
-	w.save(messages, marks, reached)
+	w.saveBatch(messages, marks, reached)
 }
 
-func (w *pieceworld) save(messages, marks map[string]uint64, sequence uint64) {
-	next := w.now.After(messages, marks, sequence)
+func (w *deliveryModel) saveBatch(messages, marks map[string]uint64, sequence uint64) {
+	next := w.progress.ApplyBatch(messages, marks, sequence)
 	for name, sequence := range messages {
 		w.store[name] = max(w.store[name], sequence)
 	}
-	w.cursor = max(w.cursor, next.Low())
-	w.now = next
+	w.cursor = max(w.cursor, next.SafeCursor())
+	w.progress = next
 }
 
-// fetch brings the payload of one mark, if the stream still has it.
-func (w *pieceworld) fetch() {
-	for name, sequence := range w.now.Marks() {
+// fetchPending brings the payload of one mark, if the stream still has it.
+func (w *deliveryModel) fetchPending() {
+	for name, sequence := range w.progress.Pending() {
 		if w.last[name] == sequence {
-			w.save(map[string]uint64{name: sequence}, nil, 0)
+			w.saveBatch(map[string]uint64{name: sequence}, nil, 0)
 			return
 		}
 	}
 }
 
-func (w *pieceworld) restart() { w.now = streams.Backlog{}.After(nil, nil, w.cursor) }
+func (w *deliveryModel) restartNode() {
+	w.progress = streams.DeliveryProgress{}.ApplyBatch(nil, nil, w.cursor)
+}
 
 // check: the cursor claims only what is on disk, and what it does not claim is known to be missing.
-func (w *pieceworld) check() {
-	if low := w.now.Low(); low != w.cursor {
-		w.Fatalf("the cursor is %d on disk, %d by the backlog %v", w.cursor, low, w.now.Marks())
+func (w *deliveryModel) checkCursor() {
+	if low := w.progress.SafeCursor(); low != w.cursor {
+		w.Fatalf("the cursor is %d on disk, %d by the backlog %v", w.cursor, low, w.progress.Pending())
 	}
 	for name, sequence := range w.last {
 		if sequence <= w.cursor && w.store[name] < sequence {
 			w.Fatalf("the cursor %d claims %s of %d, the store has %d", w.cursor, name, sequence, w.store[name])
 		}
-		if sequence <= w.now.Reached() && w.store[name] < sequence && w.now.Marks()[name] != sequence {
+		if sequence <= w.progress.Reached() && w.store[name] < sequence && w.progress.Pending()[name] != sequence {
 			w.Fatalf("%s of %d is neither in the store nor a mark", name, sequence)
 		}
 	}
 }
 
 // Whatever comes between, the cursor is honest, and in the end everything is there.
-func TestBacklogModel(t *testing.T) {
+func TestDeliveryProgress_CursorClaimsOnlySavedObjects(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		w := &pieceworld{T: rt, last: map[string]uint64{}, large: map[uint64]bool{}, store: map[string]uint64{}}
+		w := &deliveryModel{T: rt, last: map[string]uint64{}, large: map[uint64]bool{}, store: map[string]uint64{}}
 		step := func(f func()) func(*rapid.T) { return func(*rapid.T) { f() } }
 		rt.Repeat(map[string]func(*rapid.T){
-			"publish": step(w.publish), "attach": step(func() { w.bring(w.top, false) }), "watch": step(func() { w.bring(w.top, true) }),
-			"fetch": step(w.fetch), "restart": step(w.restart), "": step(w.check),
+			"publish": step(w.publishMessage), "attach": step(func() { w.deliverUpTo(w.top, false) }), "watch": step(func() { w.deliverUpTo(w.top, true) }),
+			"fetch": step(w.fetchPending), "restart": step(w.restartNode), "": step(w.checkCursor),
 		})
 		for range 10 {
-			w.bring(w.top, false)
-			w.fetch()
+			w.deliverUpTo(w.top, false)
+			w.fetchPending()
 		}
-		w.check()
+		w.checkCursor()
 		if w.cursor != w.top {
-			rt.Fatalf("in the end the cursor is %d of %d, with marks %v", w.cursor, w.top, w.now.Marks())
+			rt.Fatalf("in the end the cursor is %d of %d, with marks %v", w.cursor, w.top, w.progress.Pending())
 		}
 	})
 }
 
-func FuzzPieceRequest(f *testing.F) {
+func FuzzParsePieceRequest(f *testing.F) {
 	f.Add([]byte(`{"streamEpoch":"e","subject":"desired.edge_1.core.configmaps.a.b","seq":7,"offset":0,"length":100}`))
 	f.Add([]byte(`{"subject":"desired.edge_2.core.configmaps.a.b","seq":7,"offset":0,"length":100}`))
 	f.Add([]byte(`{"subject":"report.edge_1.core.configmaps.a.b","seq":7,"offset":-1,"length":100}`))
@@ -133,7 +135,7 @@ func FuzzPieceRequest(f *testing.F) {
 	})
 }
 
-func FuzzPieceAnswer(f *testing.F) {
+func FuzzParsePieceReply(f *testing.F) {
 	f.Add("100", "", []byte("0123456789"))
 	f.Add("", "true", []byte(nil))
 	f.Add("", "", []byte(`{"error":"no"}`))
@@ -141,7 +143,7 @@ func FuzzPieceAnswer(f *testing.F) {
 	f.Fuzz(func(t *testing.T, size, gone string, data []byte) {
 		const have, whole, take = 40, 100, 50
 		msg := &nats.Msg{Header: nats.Header{"Frond-Size": {size}, "Frond-Gone": {gone}}, Data: data}
-		got, err := streams.PieceOf(msg, have, whole, take)
+		got, err := streams.ParsePieceReply(msg, have, whole, take)
 		if err != nil {
 			return
 		}

@@ -13,16 +13,16 @@ func NodePermissions(node string) (publish, subscribe []string) {
 	publish = []string{
 		Filter(Report, node),
 		Filter(Event, node),
-		BeatSubject(node),
+		HeartbeatSubject(node),
 		// Not ".*": nats-server 2.15.2 then never tells the leaf that cloudcore listens on call.cloud.*.* (the last
 		// wildcard of an allow list does not match the last wildcard of a subscription).
 		callPrefix + n + ".>",
-		deadPrefix + n + ".>",
+		deadLetterPrefix + n + ".>",
 		consumerPrefix + n + ".>",
 		tunnelOut,
 	}
 	subscribe = []string{
-		orderPrefix + n + ".*",
+		commandPrefix + n + ".*",
 		tunnelIn,
 		InboxPrefix(node) + ".>",
 	}

@@ -27,8 +27,8 @@ const (
 	cutWorkers = 8
 )
 
-// hub3 starts three hub servers with their folders below dir. always is the hub's sync_interval: always.
-func hub3(tb testing.TB, dir string, always bool) (js jetstream.JetStream, stop func()) {
+// startHubCluster starts three hub servers with their folders below dir. always is the hub's sync_interval: always.
+func startHubCluster(tb testing.TB, dir string, always bool) (js jetstream.JetStream, stop func()) {
 	tb.Helper()
 	var all []*server.Server
 	var urls, routes []string
@@ -84,13 +84,13 @@ func freePorts(tb testing.TB, n int) (ports []int) {
 	return ports
 }
 
-// ensured repeats Ensure until the cluster has elected its leaders.
-func ensured(tb testing.TB, js jetstream.JetStream) {
+// awaitTopology repeats Ensure until the cluster has elected its leaders.
+func awaitTopology(tb testing.TB, js jetstream.JetStream) {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(tb.Context(), 90*time.Second)
 	defer cancel()
 	for {
-		err := streams.Ensure(ctx, js, streams.Hub(3))
+		err := streams.Ensure(ctx, js, streams.HubTopology(3))
 		if err == nil {
 			return
 		}
@@ -102,8 +102,8 @@ func ensured(tb testing.TB, js jetstream.JetStream) {
 	}
 }
 
-// busy publishes rising numbers on each object's subject of two streams until the test ends; acked holds the last acked one.
-type busy struct {
+// ackedPublisher publishes rising numbers on each object's subject of two streams until the test ends; acked holds the last acked one.
+type ackedPublisher struct {
 	acked [2][cutObjects]atomic.Uint64
 	total atomic.Uint64
 }
@@ -112,7 +112,7 @@ func cutSubject(plane, object int) string {
 	return fmt.Sprintf("%s.edge-1.core.pods.default.p%d", []string{"report", "desired"}[plane], object)
 }
 
-func (b *busy) start(t *testing.T, js jetstream.JetStream) (stop func()) {
+func (b *ackedPublisher) startPublishing(t *testing.T, js jetstream.JetStream) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
@@ -134,7 +134,7 @@ func (b *busy) start(t *testing.T, js jetstream.JetStream) (stop func()) {
 	return stop
 }
 
-func (b *busy) beyond(t *testing.T, total uint64) {
+func (b *ackedPublisher) waitForTotal(t *testing.T, total uint64) {
 	t.Helper()
 	deadline := time.After(time.Minute)
 	for b.total.Load() < total {
@@ -146,12 +146,12 @@ func (b *busy) beyond(t *testing.T, total uint64) {
 	}
 }
 
-// missing cuts the power of all servers at once while it publishes, starts them again and counts the objects of which an acked state
+// countLostAfterCut cuts the power of all servers at once while it publishes, starts them again and counts the objects of which an acked state
 // is gone.
-func (b *busy) missing(t *testing.T, js jetstream.JetStream, m *powercut.FS, seed uint64) (lost int) {
+func (b *ackedPublisher) countLostAfterCut(t *testing.T, js jetstream.JetStream, m *powercut.FS, seed uint64) (lost int) {
 	t.Helper()
-	quiet := b.start(t, js)
-	b.beyond(t, b.total.Load()+300+rand.Uint64N(300))
+	quiet := b.startPublishing(t, js)
+	b.waitForTotal(t, b.total.Load()+300+rand.Uint64N(300))
 	var acked [2][cutObjects]uint64
 	for plane := range acked {
 		for object := range acked[plane] {
@@ -160,9 +160,9 @@ func (b *busy) missing(t *testing.T, js jetstream.JetStream, m *powercut.FS, see
 	}
 	image := m.Image(seed)
 	quiet() // the machine is needed for the restart
-	js, stop := hub3(t, image, true)
+	js, stop := startHubCluster(t, image, true)
 	defer stop()
-	ensured(t, js)
+	awaitTopology(t, js)
 	for plane, name := range []string{streams.ReportStream, streams.DesiredStream} {
 		s, err := js.Stream(t.Context(), name)
 		if err != nil {
@@ -191,13 +191,13 @@ func TestHubPowerCut(t *testing.T) {
 		cuts = 1
 	}
 	m := powercut.Mount(t)
-	js, _ := hub3(t, m.Dir, true)
-	ensured(t, js)
-	b := &busy{}
+	js, _ := startHubCluster(t, m.Dir, true)
+	awaitTopology(t, js)
+	b := &ackedPublisher{}
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	for i := range uint64(cuts) {
-		if lost := b.missing(t, js, m, (seed+i)*(i%2)); lost > 0 {
+		if lost := b.countLostAfterCut(t, js, m, (seed+i)*(i%2)); lost > 0 {
 			t.Errorf("cut %d: an acked state of %d objects is gone", i, lost)
 		}
 	}
@@ -207,10 +207,10 @@ func TestHubPowerCut(t *testing.T) {
 // With the server's default, a sync each 2 minutes, the same cut loses what was acked: the setting is what the promise stands on.
 func TestHubPowerCutWithoutSync(t *testing.T) {
 	m := powercut.Mount(t)
-	js, _ := hub3(t, m.Dir, false)
-	ensured(t, js)
-	b := &busy{}
-	lost := b.missing(t, js, m, 0)
+	js, _ := startHubCluster(t, m.Dir, false)
+	awaitTopology(t, js)
+	b := &ackedPublisher{}
+	lost := b.countLostAfterCut(t, js, m, 0)
 	t.Logf("an acked state of %d of %d objects is gone", lost, 2*cutObjects)
 	if lost == 0 {
 		t.Error("nothing was lost without a sync: the test proves nothing")
@@ -221,9 +221,9 @@ func TestHubPowerCutWithoutSync(t *testing.T) {
 func BenchmarkHubPublish(b *testing.B) {
 	for name, always := range map[string]bool{"always": true, "2m": false} {
 		b.Run("sync="+name, func(b *testing.B) {
-			js, stop := hub3(b, b.TempDir(), always)
+			js, stop := startHubCluster(b, b.TempDir(), always)
 			defer stop()
-			ensured(b, js)
+			awaitTopology(b, js)
 			data := make([]byte, 2048)
 			var next atomic.Uint64
 			b.SetParallelism(32) // times two cores

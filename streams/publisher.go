@@ -21,7 +21,7 @@ const publishTimeout = 15 * time.Second
 type Publisher struct {
 	js      jetstream.JetStream
 	codec   *codec
-	reader  *reader
+	reader  *streamReader
 	metrics *Metrics
 }
 
@@ -35,7 +35,7 @@ func NewPublisher(nc *nats.Conn, metrics *Metrics) (*Publisher, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Publisher{js: js, codec: codec, reader: &reader{nc: nc, js: js, stream: DesiredStream}, metrics: metrics}, nil
+	return &Publisher{js: js, codec: codec, reader: &streamReader{nc: nc, js: js, stream: DesiredStream}, metrics: metrics}, nil
 }
 
 // Publish stores the message as the last of its subject and returns its stream sequence once a majority has it on disk.
@@ -51,7 +51,7 @@ func (p *Publisher) Publish(ctx context.Context, m wire.Message, expectLast uint
 	}
 	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
 	defer cancel()
-	ack, err := p.publish(ctx, msg,
+	ack, err := p.publishMessage(ctx, msg,
 		// The id tells this attempt from all others: the same version may rightly come back after a tombstone was purged, and
 		// the server would drop it for two minutes as a repetition. The library's own retries keep the id.
 		jetstream.WithMsgID(subject+"/"+m.UID+"/"+m.Version+"/"+string(m.Op)+"/"+strconv.FormatInt(m.Time.UnixNano(), 36)),
@@ -75,14 +75,14 @@ const (
 	publishRetryWait = 250 * time.Millisecond
 )
 
-// publishTry is how long the answer to a publish is waited for. One that was lost with its server is never answered, and one that is
+// publishAttemptTimeout is how long the answer to a publish is waited for. One that was lost with its server is never answered, and one that is
 // stored after all is recognised by its id when it comes again.
-const publishTry = 4 * time.Second
+const publishAttemptTimeout = 4 * time.Second
 
-// publish sends a message until it is answered or ctx ends.
-func (p *Publisher) publish(ctx context.Context, msg *nats.Msg, opts ...jetstream.PublishOpt) (*jetstream.PubAck, error) {
+// publishMessage sends a message until it is answered or ctx ends.
+func (p *Publisher) publishMessage(ctx context.Context, msg *nats.Msg, opts ...jetstream.PublishOpt) (*jetstream.PubAck, error) {
 	for {
-		tctx, cancel := context.WithTimeout(ctx, publishTry)
+		tctx, cancel := context.WithTimeout(ctx, publishAttemptTimeout)
 		ack, err := p.js.PublishMsg(tctx, msg, opts...)
 		cancel()
 		if (err == nil || !errors.Is(err, context.DeadlineExceeded) && !isInFlight(err)) || ctx.Err() != nil {
@@ -113,41 +113,41 @@ func isWrongLastSequence(err error) bool {
 // message, without the object. A message that cannot be read stands there with its sequence and no operation, so that
 // the writer replaces it. What the stream's leader had when Held was called is in it, or something newer.
 func (p *Publisher) Held(ctx context.Context, node string) (map[wire.Key]wire.Message, error) {
-	held, err := p.held(ctx, node)
+	held, err := p.readInventory(ctx, node)
 	if err != nil {
 		return nil, fmt.Errorf("read what the stream holds for %s: %w", node, err)
 	}
 	return held, nil
 }
 
-func (p *Publisher) held(ctx context.Context, node string) (map[wire.Key]wire.Message, error) {
-	stream, err := asked(ctx, p.reader.js, DesiredStream)
+func (p *Publisher) readInventory(ctx context.Context, node string) (map[wire.Key]wire.Message, error) {
+	stream, err := lookUpStream(ctx, p.reader.js, DesiredStream)
 	if err != nil {
 		return nil, err
 	}
 	atLeast := stream.CachedInfo().State.LastSeq
 	held := make(map[wire.Key]wire.Message)
-	err = p.pages(ctx, []string{Filter(Desired, node)}, atLeast, held)
+	err = p.readPages(ctx, []string{Filter(Desired, node)}, atLeast, held)
 	if !errors.Is(err, errTooManySubjects) {
 		return held, err
 	}
 	clear(held)
-	subjects, _, err := p.reader.subjects(ctx, Filter(Desired, node))
+	subjects, _, err := p.reader.listSubjects(ctx, Filter(Desired, node))
 	if err != nil {
 		return nil, err
 	}
-	for some := range slices.Chunk(subjects, exactSubjects) {
-		if err := p.pages(ctx, some, atLeast, held); err != nil {
+	for some := range slices.Chunk(subjects, maxExactSubjects) {
+		if err := p.readPages(ctx, some, atLeast, held); err != nil {
 			return nil, err
 		}
 	}
 	return held, nil
 }
 
-// pages reads all that matches into held.
-func (p *Publisher) pages(ctx context.Context, filters []string, atLeast uint64, held map[wire.Key]wire.Message) error {
+// readPages reads all that matches into held.
+func (p *Publisher) readPages(ctx context.Context, filters []string, atLeast uint64, held map[wire.Key]wire.Message) error {
 	for next := uint64(0); ; {
-		page, err := p.reader.proven(ctx, filters, next, heldMessages, heldBytes, atLeast)
+		page, err := p.reader.readAtLeast(ctx, filters, next, inventoryPageMessages, inventoryPageBytes, atLeast)
 		if err != nil {
 			return err
 		}
@@ -166,15 +166,15 @@ func (p *Publisher) pages(ctx context.Context, filters []string, atLeast uint64,
 			return nil
 		}
 		// A page that begins where another ended must not know less: what moved to a higher sequence is missing in both then.
-		next, atLeast = page.last+1, max(atLeast, page.upTo)
+		next, atLeast = page.lastSequence+1, max(atLeast, page.upTo)
 	}
 }
 
-// asked is a stream as its leader knows it. Without a leader nobody answers, also not when there is one again, so it is asked anew.
-func asked(ctx context.Context, js jetstream.JetStream, name string) (stream jetstream.Stream, err error) {
+// lookUpStream is a stream as its leader knows it. Without a leader nobody answers, also not when there is one again, so it is asked anew.
+func lookUpStream(ctx context.Context, js jetstream.JetStream, name string) (stream jetstream.Stream, err error) {
 	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
 	defer cancel()
-	err = persist(ctx, func(ctx context.Context) error {
+	err = retryUnanswered(ctx, func(ctx context.Context) error {
 		stream, err = js.Stream(ctx, name)
 		return err
 	})

@@ -8,7 +8,7 @@ import (
 // Newer reports whether the stream holds a message for a node after a sequence. It costs one small request; the replica of
 // the stream that answers may lag, so what came just now may be overlooked.
 func (p *Publisher) Newer(ctx context.Context, node string, sequence uint64) (bool, error) {
-	page, err := p.reader.page(ctx, Filter(Desired, node), sequence+1, 1, 1)
+	page, err := p.reader.readPage(ctx, Filter(Desired, node), sequence+1, 1, 1)
 	if err != nil {
 		return false, fmt.Errorf("look for what is newer for %s: %w", node, err)
 	}

@@ -16,7 +16,7 @@ import (
 )
 
 // A publish that was lost with the server that led the stream is sent again while it may, and not waited for until it may not.
-func TestAPublishThatNobodyAnsweredIsSentAgain(t *testing.T) {
+func TestPublisher_RepeatsUnansweredPublish(t *testing.T) {
 	hub := streamstest.Hub(t)
 	nc := streamstest.Connect(t, hub)
 	js, err := jetstream.New(nc)
@@ -41,7 +41,7 @@ func TestAPublishThatNobodyAnsweredIsSentAgain(t *testing.T) {
 	}
 	var g errgroup.Group
 	g.Go(func() error {
-		_, err := publisher.Publish(t.Context(), apply("a", "1"), 0)
+		_, err := publisher.Publish(t.Context(), desiredMessage("a", "1"), 0)
 		return err
 	})
 	<-lost
@@ -64,7 +64,7 @@ func TestAPublishThatNobodyAnsweredIsSentAgain(t *testing.T) {
 }
 
 // What a stream without a leader is asked nobody answers, also not when it has one again: it is asked anew while there is time.
-func TestWhatALeaderlessStreamWasAskedIsAskedAgain(t *testing.T) {
+func TestPublisher_RepeatsRequestToLeaderlessStream(t *testing.T) {
 	deaf, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true})
 	if err != nil {
 		t.Fatal(err)

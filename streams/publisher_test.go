@@ -14,38 +14,38 @@ import (
 	"github.com/frond-edge/frond/streams/streamstest"
 )
 
-func TestPublishRefusesAStaleWriterAndForgivesARepeat(t *testing.T) {
+func TestPublisher_StaleWriterIsRefusedAndRepeatIsNot(t *testing.T) {
 	publisher, err := streams.NewPublisher(streamstest.Connect(t, streamstest.Hub(t)), streams.NewMetrics(nil))
 	if err != nil {
 		t.Fatal(err)
 	}
-	first, err := publisher.Publish(t.Context(), apply("a", "1"), 0)
+	first, err := publisher.Publish(t.Context(), desiredMessage("a", "1"), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	// Some servers recognise the message id first, others the expected sequence; neither stores it twice.
-	if again, err := publisher.Publish(t.Context(), apply("a", "1"), 0); again != first && !errors.Is(err, wire.ErrConflict) {
+	if again, err := publisher.Publish(t.Context(), desiredMessage("a", "1"), 0); again != first && !errors.Is(err, wire.ErrConflict) {
 		t.Errorf("the same publish again: %d, %v, want %d or %v", again, err, first, wire.ErrConflict)
 	}
-	if _, err := publisher.Publish(t.Context(), apply("a", "2"), 0); !errors.Is(err, wire.ErrConflict) {
+	if _, err := publisher.Publish(t.Context(), desiredMessage("a", "2"), 0); !errors.Is(err, wire.ErrConflict) {
 		t.Errorf("a writer that missed a message: %v, want %v", err, wire.ErrConflict)
 	}
-	gone, err := publisher.Publish(t.Context(), tombstone("a"), first)
+	gone, err := publisher.Publish(t.Context(), tombstoneMessage("a"), first)
 	if err != nil {
 		t.Fatal(err)
 	}
-	back, err := publisher.Publish(t.Context(), apply("a", "1"), gone)
+	back, err := publisher.Publish(t.Context(), desiredMessage("a", "1"), gone)
 	if err != nil || back <= gone {
 		t.Errorf("the same version after a tombstone: %d, %v, want a new sequence", back, err)
 	}
-	if err := publisher.Purge(t.Context(), "edge.1", key("a"), gone); err != nil {
+	if err := publisher.Purge(t.Context(), "edge.1", configMapKey("a"), gone); err != nil {
 		t.Fatal(err)
 	}
 	held, err := publisher.Held(t.Context(), "edge.1")
-	if err != nil || held[key("a")].Sequence != back {
+	if err != nil || held[configMapKey("a")].Sequence != back {
 		t.Errorf("after purging up to %d the stream holds %+v, %v", gone, held, err)
 	}
-	if err := publisher.Purge(t.Context(), "edge.1", key("a"), back); err != nil {
+	if err := publisher.Purge(t.Context(), "edge.1", configMapKey("a"), back); err != nil {
 		t.Fatal(err)
 	}
 	if held, err = publisher.Held(t.Context(), "edge.1"); err != nil || len(held) != 0 {
@@ -54,7 +54,7 @@ func TestPublishRefusesAStaleWriterAndForgivesARepeat(t *testing.T) {
 }
 
 // A node with more objects than the server answers in one direct get (1,024) must be served all the same.
-func TestANodeWithVeryManyObjects(t *testing.T) {
+func TestDelivery_MoreObjectsThanOneDirectGet(t *testing.T) {
 	hub := streamstest.Hub(t)
 	cloud := startCloud(t, hub, false)
 	const objects = 1500
@@ -62,7 +62,7 @@ func TestANodeWithVeryManyObjects(t *testing.T) {
 	g.SetLimit(64)
 	for i := range objects {
 		g.Go(func() error {
-			_, err := cloud.publisher.Publish(t.Context(), apply(fmt.Sprint("o", i), "1"), 0)
+			_, err := cloud.publisher.Publish(t.Context(), desiredMessage(fmt.Sprint("o", i), "1"), 0)
 			return err
 		})
 	}
@@ -73,17 +73,17 @@ func TestANodeWithVeryManyObjects(t *testing.T) {
 	if err != nil || len(held) != objects {
 		t.Fatalf("held %d, %v, want %d", len(held), err, objects)
 	}
-	store, link := newMemory(), newLink()
+	store, link := newMemoryStore(), newSwitchableLink()
 	startNode(t, hub, store, link)
-	streamstest.Eventually(t, "every object", func() bool { return store.size() == objects })
-	link.set(false)
-	cloud.publish(t, apply("o7", "2"))
-	cloud.publish(t, tombstone("o8"))
-	link.set(true)
-	streamstest.Eventually(t, "the changes", func() bool { return store.get("o7") == `{"v":"2"}` && store.size() == objects-1 })
+	streamstest.Eventually(t, "every object", func() bool { return store.objectCount() == objects })
+	link.setUp(false)
+	cloud.publishNext(t, desiredMessage("o7", "2"))
+	cloud.publishNext(t, tombstoneMessage("o8"))
+	link.setUp(true)
+	streamstest.Eventually(t, "the changes", func() bool { return store.objectOf("o7") == `{"v":"2"}` && store.objectCount() == objects-1 })
 }
 
-func TestCallsAnswerOnlyTheAskersInbox(t *testing.T) {
+func TestCallServer_AnswersOnlyTheAskersInbox(t *testing.T) {
 	hub := streamstest.Hub(t)
 	startCloud(t, hub, false)
 	nc := streamstest.Connect(t, hub)

@@ -25,41 +25,41 @@ const (
 	pullOverhead = 4 << 10
 	// infoTimeout bounds the question about the consumer: it was just made, so there is a leader to answer.
 	infoTimeout = 5 * time.Second
-	// pullSpare is room for what the server says of a pull, beside the messages.
-	pullSpare = 64
+	// pullStatusRoom is room for what the server says of a pull, beside the messages.
+	pullStatusRoom = 64
 )
 
 // errTooLarge ends a session: the next message alone is more than the node takes at a time. An attach brings it as a mark.
 var errTooLarge = errors.New("the next message is larger than what the link takes at a time")
 
-// pull watches: it takes what the node's consumer delivers, in order and without a gap, until something is odd.
-func (d *Delivery) pull(ctx context.Context, attached wire.AttachReply) error {
-	info, err := d.info(ctx)
+// pullMessages watches: it takes what the node's consumer delivers, in order and without a gap, until something is odd.
+func (d *Delivery) pullMessages(ctx context.Context, attached wire.AttachReply) error {
+	info, err := d.consumerInfo(ctx)
 	if err != nil {
 		return fmt.Errorf("consumer %s: %w", attached.Consumer, err)
 	}
-	if start := info.Config.OptStartSeq; start > d.state().reached+1 {
+	if start := info.Config.OptStartSeq; start > d.currentProgress().reached+1 {
 		return fmt.Errorf("consumer %s starts at %d, made for another attach", attached.Consumer, start)
 	}
-	p := &pulling{d: d, inbox: d.nc.NewInbox(), window: attached.Window}
+	p := &pullSession{delivery: d, inbox: d.nc.NewInbox(), window: attached.Window}
 	p.subject = consumerSubject(d.node, "next")
 	if info.Cluster != nil {
-		p.home = info.Cluster.Leader
+		p.consumerServer = info.Cluster.Leader
 	}
-	incoming := make(chan *nats.Msg, attached.Window+pullSpare) // the server sends no more than the window before an ack
+	incoming := make(chan *nats.Msg, attached.Window+pullStatusRoom) // the server sends no more than the window before an ack
 	sub, err := d.nc.ChanSubscribe(p.inbox, incoming)
 	if err != nil {
 		return fmt.Errorf("pull from %s: %w", attached.Consumer, err)
 	}
 	defer func() { _ = sub.Unsubscribe() }() // fails only when the connection is gone; it ends the open pull, too
-	if err := p.run(ctx, incoming); err != nil {
+	if err := p.receiveLoop(ctx, incoming); err != nil {
 		return fmt.Errorf("pull from %s: %w", attached.Consumer, err)
 	}
 	return nil
 }
 
-// info asks the hub about the node's consumer.
-func (d *Delivery) info(ctx context.Context) (*jetstream.ConsumerInfo, error) {
+// consumerInfo asks the hub about the node's consumer.
+func (d *Delivery) consumerInfo(ctx context.Context) (*jetstream.ConsumerInfo, error) {
 	ctx, cancel := context.WithTimeout(ctx, infoTimeout)
 	defer cancel()
 	msg, err := d.nc.RequestWithContext(ctx, consumerSubject(d.node, "info"), nil)
@@ -79,37 +79,37 @@ func (d *Delivery) info(ctx context.Context) (*jetstream.ConsumerInfo, error) {
 	return &reply.ConsumerInfo, nil
 }
 
-// ack tells the node's consumer that a message is on disk. The message says where, in words that do not leave the cell.
-func (d *Delivery) ack(msg *nats.Msg) error {
+// ackMessage tells the node's consumer that a message is on disk. The message says where, in words that do not leave the cell.
+func (d *Delivery) ackMessage(msg *nats.Msg) error {
 	where, ok := strings.CutPrefix(msg.Reply, ackPrefix+wire.Escape(d.node)+".")
 	if !ok {
-		return fmt.Errorf("no consumer of this node delivered it: %s", printable(msg.Reply))
+		return fmt.Errorf("no consumer of this node delivered it: %s", sanitizeText(msg.Reply))
 	}
 	return d.nc.Publish(consumerSubject(d.node, "ack."+where), []byte("+ACK"))
 }
 
-// run takes what comes.
-func (p *pulling) run(ctx context.Context, incoming <-chan *nats.Msg) error {
+// receiveLoop takes what comes.
+func (p *pullSession) receiveLoop(ctx context.Context, incoming <-chan *nats.Msg) error {
 	quiet := time.NewTimer(2 * pullHeartbeat)
 	defer quiet.Stop()
 	next := uint64(1)
 	for {
-		if err := p.open(); err != nil {
+		if err := p.requestMore(); err != nil {
 			return err
 		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case server := <-p.d.died:
-			if server == p.home {
+		case server := <-p.delivery.deadServers:
+			if server == p.consumerServer {
 				return errServerDied
 			}
 		case <-quiet.C:
 			return jetstream.ErrNoHeartbeat
 		case first := <-incoming:
-			batch, odd := p.sort(gather(first, incoming))
+			batch, odd := p.splitStatus(drainBatch(first, incoming))
 			var err error
-			if next, err = p.d.take(ctx, batch, next); err != nil {
+			if next, err = p.delivery.saveAndAck(ctx, batch, next); err != nil {
 				return err
 			}
 			if odd != nil {
@@ -120,18 +120,18 @@ func (p *pulling) run(ctx context.Context, incoming <-chan *nats.Msg) error {
 	}
 }
 
-// pulling is the one open pull of a session. Its budget is in bytes, so that what is on its way to the node is never more than
+// pullSession is the one open pull of a session. Its budget is in bytes, so that what is on its way to the node is never more than
 // the link carries in a moment.
-type pulling struct {
-	d *Delivery
+type pullSession struct {
+	delivery *Delivery
 	// subject asks for the next messages; home is the server of the hub that the consumer lives in.
-	subject, inbox, home string
-	window               int
+	subject, inbox, consumerServer string
+	window                         int
 	// budget is what was asked for; left of it, and of the messages, is still to come. 0: no pull is open.
-	budget, left, messages int
-	// since is when the first message of the pull came, flowed how many bytes came after it.
-	since  time.Time
-	flowed int
+	budget, bytesLeft, messagesLeft int
+	// firstAt is when the first message of the pull came, flowed how many bytes came after it.
+	firstAt         time.Time
+	bytesSinceFirst int
 }
 
 // pullRequest is the JetStream request for next messages.
@@ -142,63 +142,63 @@ type pullRequest struct {
 	Heartbeat time.Duration `json:"idle_heartbeat"`
 }
 
-// open asks for more, unless a pull is open.
-func (p *pulling) open() error {
-	if p.left > 0 && p.messages > 0 {
+// requestMore asks for more, unless a pull is open.
+func (p *pullSession) requestMore() error {
+	if p.bytesLeft > 0 && p.messagesLeft > 0 {
 		return nil
 	}
-	p.budget = p.d.pace.take() + pullOverhead
-	p.left, p.messages, p.since, p.flowed = p.budget, p.window, time.Time{}, 0
-	body, err := json.Marshal(pullRequest{Expires: pullExpiry, Batch: p.messages, MaxBytes: p.budget, Heartbeat: pullHeartbeat})
+	p.budget = p.delivery.bandwidth.budget() + pullOverhead
+	p.bytesLeft, p.messagesLeft, p.firstAt, p.bytesSinceFirst = p.budget, p.window, time.Time{}, 0
+	body, err := json.Marshal(pullRequest{Expires: pullExpiry, Batch: p.messagesLeft, MaxBytes: p.budget, Heartbeat: pullHeartbeat})
 	if err != nil {
 		return err
 	}
-	return p.d.nc.PublishRequest(p.subject, p.inbox, body)
+	return p.delivery.nc.PublishRequest(p.subject, p.inbox, body)
 }
 
-// sort parts messages from what the server says of the pull. What ends the session comes after the messages before it.
-func (p *pulling) sort(came []*nats.Msg) (messages []*nats.Msg, odd error) {
+// splitStatus parts messages from what the server says of the pull. What ends the session comes after the messages before it.
+func (p *pullSession) splitStatus(came []*nats.Msg) (messages []*nats.Msg, odd error) {
 	for _, msg := range came {
 		if msg.Reply != "" { // where its ack goes
-			p.count(msg)
+			p.countMessage(msg)
 			messages = append(messages, msg)
 			continue
 		}
-		if err := p.status(msg.Header); err != nil {
+		if err := p.handleStatus(msg.Header); err != nil {
 			return messages, err
 		}
 	}
 	return messages, nil
 }
 
-// count notes a message as the server does.
-func (p *pulling) count(msg *nats.Msg) {
+// countMessage notes a message as the server does.
+func (p *pullSession) countMessage(msg *nats.Msg) {
 	size := msg.Size()
-	p.left -= size
-	p.messages--
-	if p.since.IsZero() {
-		p.since = time.Now()
+	p.bytesLeft -= size
+	p.messagesLeft--
+	if p.firstAt.IsZero() {
+		p.firstAt = time.Now()
 		return
 	}
-	p.flowed += size
-	if p.flowed >= p.budget/2 {
-		p.d.pace.flowed(p.flowed, time.Since(p.since))
+	p.bytesSinceFirst += size
+	if p.bytesSinceFirst >= p.budget/2 {
+		p.delivery.bandwidth.observeFlow(p.bytesSinceFirst, time.Since(p.firstAt))
 	}
 }
 
-// status reads what the server says of the open pull.
-func (p *pulling) status(header nats.Header) error {
+// handleStatus reads what the server says of the open pull.
+func (p *pullSession) handleStatus(header nats.Header) error {
 	const heartbeat, nothing, expired, conflict = "100", "404", "408", "409"
 	status, description := header.Get("Status"), header.Get("Description")
 	switch {
 	case status == heartbeat:
 		return nil
 	case status == nothing, status == expired:
-		p.left = 0
+		p.bytesLeft = 0
 		return nil
 	case status == conflict && strings.Contains(description, "MaxBytes"):
 		whole := header.Get("Nats-Pending-Bytes") == fmt.Sprint(p.budget)
-		p.left = 0
+		p.bytesLeft = 0
 		if whole {
 			return errTooLarge
 		}
@@ -210,8 +210,8 @@ func (p *pulling) status(header nats.Header) error {
 	}
 }
 
-// gather takes what has already arrived, so that one sync to disk serves many messages.
-func gather(first *nats.Msg, incoming <-chan *nats.Msg) []*nats.Msg {
+// drainBatch takes what has already arrived, so that one sync to disk serves many messages.
+func drainBatch(first *nats.Msg, incoming <-chan *nats.Msg) []*nats.Msg {
 	batch := []*nats.Msg{first}
 	for {
 		select {
@@ -223,13 +223,13 @@ func gather(first *nats.Msg, incoming <-chan *nats.Msg) []*nats.Msg {
 	}
 }
 
-// take saves a batch and acks it. next is the consumer sequence that must come first; a gap means that a delivery was
+// saveAndAck saves a batch and acks it. next is the consumer sequence that must come first; a gap means that a delivery was
 // lost on the way, or that the consumer was made anew, and the node attaches again.
-func (d *Delivery) take(ctx context.Context, batch []*nats.Msg, next uint64) (uint64, error) {
+func (d *Delivery) saveAndAck(ctx context.Context, batch []*nats.Msg, next uint64) (uint64, error) {
 	if len(batch) == 0 {
 		return next, nil
 	}
-	h := haul{messages: make([]wire.Message, 0, len(batch)), sequence: d.state().reached}
+	h := deliveryBatch{messages: make([]wire.Message, 0, len(batch)), sequence: d.currentProgress().reached}
 	for _, msg := range batch {
 		d.metrics.delivered.Inc()
 		meta, err := msg.Metadata()
@@ -247,7 +247,7 @@ func (d *Delivery) take(ctx context.Context, batch []*nats.Msg, next uint64) (ui
 		h.sequence = meta.Sequence.Stream
 		m, err := d.codec.decode(msg.Subject, msg.Header, msg.Data)
 		if err != nil {
-			if err := d.dead.put(ctx, Desired, msg.Subject, msg.Header, msg.Data, err); err != nil {
+			if err := d.deadLetters.put(ctx, Desired, msg.Subject, msg.Header, msg.Data, err); err != nil {
 				return next, err
 			}
 			m = wire.Message{Node: d.node, Key: m.Key}
@@ -258,13 +258,13 @@ func (d *Delivery) take(ctx context.Context, batch []*nats.Msg, next uint64) (ui
 		}
 	}
 	crash.At("deliver.pulled")
-	if err := d.save(ctx, h); err != nil {
+	if err := d.saveBatch(ctx, h); err != nil {
 		return next, err
 	}
 	crash.At("deliver.saved")
 	observeAck(d.store, d.store.Cursor().Sequence)
 	for _, msg := range batch {
-		if err := d.ack(msg); err != nil {
+		if err := d.ackMessage(msg); err != nil {
 			return next, fmt.Errorf("ack: %w", err)
 		}
 		d.metrics.acked.Inc()

@@ -15,14 +15,14 @@ import (
 
 // What was on its way when the link broke is not answered any more. It must not stand in the way of what goes over the next
 // link until its time is over, as every link that breaks leaves some.
-func TestWhatALostLinkNeverAnsweredHoldsUpNothing(t *testing.T) {
+func TestPump_UnansweredPublishesDelayNothing(t *testing.T) {
 	hub := streamstest.Hub(t)
-	nc, link := streamstest.Connect(t, hub), newLink()
+	nc, link := streamstest.Connect(t, hub), newSwitchableLink()
 	js, err := jetstream.New(nc)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := streams.Ensure(t.Context(), js, streams.Leaf()); err != nil {
+	if err := streams.Ensure(t.Context(), js, streams.LeafTopology()); err != nil {
 		t.Fatal(err)
 	}
 	outbox, err := streams.NewOutbox("edge.1", "s1", nc)
@@ -31,7 +31,7 @@ func TestWhatALostLinkNeverAnsweredHoldsUpNothing(t *testing.T) {
 	}
 	const many = 40 // more than a window
 	for i := range many {
-		if err := outbox.Report(t.Context(), status(fmt.Sprint("o", i), "x")); err != nil {
+		if err := outbox.Report(t.Context(), reportOf(fmt.Sprint("o", i), "x")); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -47,32 +47,32 @@ func TestWhatALostLinkNeverAnsweredHoldsUpNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pump, err := streams.NewPatientPump(streams.Report, nc, link, streams.NewMetrics(nil), zaptest.NewLogger(t))
+	pump, err := streams.NewSlowTimeoutPump(streams.Report, nc, link, streams.NewMetrics(nil), zaptest.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	run(t, pump.Start)
+	startPart(t, pump.Start)
 	streamstest.Eventually(t, "a window of reports on its way", func() bool { return len(taken) >= 32 })
-	link.set(false)
+	link.setUp(false)
 	if err := silent.Unsubscribe(); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := js.CreateStream(t.Context(), config.CachedInfo().Config); err != nil {
 		t.Fatal(err)
 	}
-	if err := streams.Ensure(t.Context(), js, streams.Hub(1)); err != nil {
+	if err := streams.Ensure(t.Context(), js, streams.HubTopology(1)); err != nil {
 		t.Fatal(err)
 	}
-	a := &applied{messages: map[wire.Key][]wire.Message{}}
-	reports, err := streams.NewReports(streams.Report, nc, a.handle, nil, streams.NewMetrics(nil), zaptest.NewLogger(t))
+	a := &reportRecorder{messages: map[wire.Key][]wire.Message{}}
+	reports, err := streams.NewReportConsumer(streams.Report, nc, a.recordReport, nil, streams.NewMetrics(nil), zaptest.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	run(t, reports.Start)
-	link.set(true)
+	startPart(t, reports.Start)
+	link.setUp(true)
 	streamstest.Eventually(t, "all reports over the next link", func() bool {
 		for i := range many {
-			if a.last(fmt.Sprint("o", i)) == "" {
+			if a.lastObject(fmt.Sprint("o", i)) == "" {
 				return false
 			}
 		}

@@ -16,35 +16,35 @@ import (
 	"github.com/frond-edge/frond/internal/crash"
 )
 
-// holdPeriod is how often the outbox is told that large reports are worked on, well before ackWait is over.
-const holdPeriod = 5 * time.Second
+// outboxProgressPeriod is how often the outbox is told that large reports are worked on, well before ackWait is over.
+const outboxProgressPeriod = 5 * time.Second
 
-// inFlight is a report between the outbox and the hub.
-type inFlight struct {
+// inFlightReport is a report between the outbox and the hub.
+type inFlightReport struct {
 	msg jetstream.Msg
 	ack jetstream.PubAckFuture
 	// size is what it takes on the link, queue what was on its way when it had been sent, itself included, and at is when.
-	size, queue int
-	at          time.Time
+	size, queuedBytes int
+	sentAt            time.Time
 }
 
-// sending is one life of a pump, as long as the link stays.
-type sending struct {
-	p        *Pump
+// pumpSession is one life of a pump, as long as the link stays.
+type pumpSession struct {
+	pump     *Pump
 	incoming jetstream.MessagesContext
-	room     *room
-	// taken comes from the outbox. boxed goes to the carrier and comes back by whole, when its parts are in the hub.
-	taken        chan jetstream.Msg
-	boxed, whole chan *parcel
-	// sent are those in flight.
-	sent chan inFlight
-	// last is, by subject, what the carrier works on or will; only send uses it.
-	last  map[string]*parcel
-	moved bool // only settle uses it
+	window   *sendWindow
+	// fromOutbox comes from the outbox. boxed goes to the carrier and comes back by whole, when its parts are in the hub.
+	fromOutbox         chan jetstream.Msg
+	toUpload, uploaded chan *chunkedReport
+	// inFlight are those in flight.
+	inFlight chan inFlightReport
+	// pendingUploads is, by subject, what the carrier works on or will; only send uses it.
+	pendingUploads map[string]*chunkedReport
+	ackedAny       bool // only settle uses it
 }
 
-// move takes from the outbox while the link is up, and tells whether the hub took anything.
-func (p *Pump) move(ctx context.Context, linkChanged <-chan struct{}) (moved bool, err error) {
+// runSession takes from the outbox while the link is up, and tells whether the hub took anything.
+func (p *Pump) runSession(ctx context.Context, linkChanged <-chan struct{}) (moved bool, err error) {
 	consumer, err := p.js.Consumer(ctx, p.stream, pumpConsumer)
 	if err != nil {
 		return false, fmt.Errorf("outbox: %w", err)
@@ -53,15 +53,15 @@ func (p *Pump) move(ctx context.Context, linkChanged <-chan struct{}) (moved boo
 	if err != nil {
 		return false, fmt.Errorf("outbox: %w", err)
 	}
-	proveAgain(p.sent)
+	resendLastParts(p.uploadedParts)
 	sctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	g, gctx := errgroup.WithContext(sctx)
-	s := &sending{
-		p: p, incoming: incoming, room: &room{pace: p.pace, left: make(chan struct{}, 1)}, // a token for who waits
-		taken: make(chan jetstream.Msg), boxed: make(chan *parcel), whole: make(chan *parcel),
-		sent: make(chan inFlight, pumpWindow), // as many as may be in flight
-		last: map[string]*parcel{},
+	s := &pumpSession{
+		pump: p, incoming: incoming, window: &sendWindow{bandwidth: p.bandwidth, released: make(chan struct{}, 1)}, // a token for who waits
+		fromOutbox: make(chan jetstream.Msg), toUpload: make(chan *chunkedReport), uploaded: make(chan *chunkedReport),
+		inFlight:       make(chan inFlightReport, pumpWindow), // as many as may be in flight
+		pendingUploads: map[string]*chunkedReport{},
 	}
 	g.Go(func() error {
 		select {
@@ -71,34 +71,34 @@ func (p *Pump) move(ctx context.Context, linkChanged <-chan struct{}) (moved boo
 		}
 		return nil
 	})
-	g.Go(func() error { return s.take(gctx) })
-	g.Go(func() error { return s.carry(gctx) })
+	g.Go(func() error { return s.readOutbox(gctx) })
+	g.Go(func() error { return s.uploadPayloads(gctx) })
 	g.Go(func() error {
-		defer close(s.sent)
-		return s.send(gctx)
+		defer close(s.inFlight)
+		return s.sendLoop(gctx)
 	})
-	g.Go(func() error { return s.settle(gctx) })
+	g.Go(func() error { return s.awaitAcks(gctx) })
 	err = g.Wait()
-	s.giveBack()
+	s.releaseUnacked()
 	if !errors.Is(err, context.Canceled) {
-		return s.moved, err
+		return s.ackedAny, err
 	}
-	return s.moved, nil
+	return s.ackedAny, nil
 }
 
-// giveBack ends the reading of an outbox and has what was read and not settled offered again at once: else it would wait for
+// releaseUnacked ends the reading of an outbox and has what was read and not settled offered again at once: else it would wait for
 // ackWait, as the outbox cannot know that nobody works on it.
-func (s *sending) giveBack() {
+func (s *pumpSession) releaseUnacked() {
 	var back []jetstream.Msg
-	for f := range s.sent {
+	for f := range s.inFlight {
 		back = append(back, f.msg)
 	}
-	for _, parcel := range s.last {
+	for _, parcel := range s.pendingUploads {
 		back = append(back, parcel.msg)
 	}
 	s.incoming.Drain()
 	for {
-		msg, err := s.incoming.Next(jetstream.NextMaxWait(backTimeout))
+		msg, err := s.incoming.Next(jetstream.NextMaxWait(drainTimeout))
 		if err != nil {
 			break // there is no more
 		}
@@ -110,8 +110,8 @@ func (s *sending) giveBack() {
 	}
 }
 
-// take reads the outbox.
-func (s *sending) take(ctx context.Context) error {
+// readOutbox reads the outbox.
+func (s *pumpSession) readOutbox(ctx context.Context) error {
 	for {
 		msg, err := s.incoming.Next(jetstream.NextContext(ctx))
 		if err != nil {
@@ -119,42 +119,42 @@ func (s *sending) take(ctx context.Context) error {
 		}
 		crash.At("pump.taken")
 		select {
-		case s.taken <- msg:
+		case s.fromOutbox <- msg:
 		case <-ctx.Done():
 			return errors.Join(ctx.Err(), msg.Nak())
 		}
 	}
 }
 
-// send alone publishes, so that of two states of one object the newer comes last, whether they are large or not.
-func (s *sending) send(ctx context.Context) error {
-	ticker := time.NewTicker(holdPeriod)
+// sendLoop alone publishes, so that of two states of one object the newer comes last, whether they are large or not.
+func (s *pumpSession) sendLoop(ctx context.Context) error {
+	ticker := time.NewTicker(outboxProgressPeriod)
 	defer ticker.Stop()
-	var queue []*parcel // that wait for the carrier
+	var queue []*chunkedReport // that wait for the carrier
 	for {
 		var taken chan jetstream.Msg
-		if len(s.last) < mostParcels {
-			taken = s.taken
+		if len(s.pendingUploads) < maxChunkedReports {
+			taken = s.fromOutbox
 		}
-		var boxed chan<- *parcel
-		var next *parcel
+		var boxed chan<- *chunkedReport
+		var next *chunkedReport
 		if len(queue) > 0 {
-			boxed, next = s.boxed, queue[0]
+			boxed, next = s.toUpload, queue[0]
 		}
 		var err error
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case msg := <-taken:
-			var large *parcel
-			large, err = s.forward(ctx, msg)
-			queue = queued(queue, large)
+			var large *chunkedReport
+			large, err = s.forwardReport(ctx, msg)
+			queue = updateUploadQueue(queue, large)
 		case boxed <- next:
 			queue = slices.Delete(queue, 0, 1)
-		case done := <-s.whole:
-			err = s.deliver(ctx, done)
+		case done := <-s.uploaded:
+			err = s.sendUploaded(ctx, done)
 		case <-ticker.C:
-			for _, parcel := range s.last {
+			for _, parcel := range s.pendingUploads {
 				_ = parcel.msg.InProgress() // replaced in the outbox meanwhile, perhaps
 			}
 		}
@@ -164,18 +164,18 @@ func (s *sending) send(ctx context.Context) error {
 	}
 }
 
-// queued is the queue without those that were replaced, whose payloads nobody needs, and with one more unless that is nil. So it
+// updateUploadQueue is the queue without those that were replaced, whose payloads nobody needs, and with one more unless that is nil. So it
 // is no longer than last.
-func queued(queue []*parcel, large *parcel) []*parcel {
-	queue = slices.DeleteFunc(queue, func(p *parcel) bool { return p.replaced.Load() })
+func updateUploadQueue(queue []*chunkedReport, large *chunkedReport) []*chunkedReport {
+	queue = slices.DeleteFunc(queue, func(p *chunkedReport) bool { return p.replaced.Load() })
 	if large != nil {
 		queue = append(queue, large)
 	}
 	return queue
 }
 
-// forward sends a report, or returns it as a parcel if it is larger than what the link takes at a time.
-func (s *sending) forward(ctx context.Context, msg jetstream.Msg) (*parcel, error) {
+// forwardReport sends a report, or returns it as a parcel if it is larger than what the link takes at a time.
+func (s *pumpSession) forwardReport(ctx context.Context, msg jetstream.Msg) (*chunkedReport, error) {
 	meta, err := msg.Metadata()
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("outbox: %w", err), msg.Nak())
@@ -183,68 +183,68 @@ func (s *sending) forward(ctx context.Context, msg jetstream.Msg) (*parcel, erro
 	out := &nats.Msg{Subject: strings.TrimPrefix(msg.Subject(), outboxPrefix), Data: msg.Data(), Header: nats.Header{}}
 	maps.Copy(out.Header, msg.Headers())
 	out.Header[headerOrder] = []string{fmt.Sprint(meta.Sequence.Stream)}
-	if older := s.last[out.Subject]; older != nil {
+	if older := s.pendingUploads[out.Subject]; older != nil {
 		older.replaced.Store(true) // the outbox has forgotten it
-		delete(s.last, out.Subject)
+		delete(s.pendingUploads, out.Subject)
 	}
-	if out.Size() > s.p.pace.take() {
-		large := &parcel{msg: msg, out: out, id: idOfParts(out.Header.Get(headerOrder), out.Data)}
-		s.last[out.Subject] = large
+	if out.Size() > s.pump.bandwidth.budget() {
+		large := &chunkedReport{msg: msg, out: out, id: payloadID(out.Header.Get(headerOrder), out.Data)}
+		s.pendingUploads[out.Subject] = large
 		return large, nil
 	}
-	return nil, s.publish(ctx, msg, out)
+	return nil, s.publishReport(ctx, msg, out)
 }
 
-// deliver sends the report whose parts are in the hub.
-func (s *sending) deliver(ctx context.Context, done *parcel) error {
+// sendUploaded sends the report whose parts are in the hub.
+func (s *pumpSession) sendUploaded(ctx context.Context, done *chunkedReport) error {
 	if done.replaced.Load() {
 		return nil
 	}
-	delete(s.last, done.out.Subject)
+	delete(s.pendingUploads, done.out.Subject)
 	crash.At("part.last")
-	return s.publish(ctx, done.msg, done.report())
+	return s.publishReport(ctx, done.msg, done.referenceMessage())
 }
 
-func (s *sending) publish(ctx context.Context, msg jetstream.Msg, out *nats.Msg) error {
+func (s *pumpSession) publishReport(ctx context.Context, msg jetstream.Msg, out *nats.Msg) error {
 	// The time tells it from what a copy of this disk says under the same number: the hub would take the later one for a repetition.
-	id := strings.Join([]string{out.Header.Get(headerStore), s.p.stream, out.Header.Get(headerOrder), out.Header.Get(headerTime)}, "/")
-	f, err := s.room.enter(ctx, out.Size())
+	id := strings.Join([]string{out.Header.Get(headerStore), s.pump.stream, out.Header.Get(headerOrder), out.Header.Get(headerTime)}, "/")
+	f, err := s.window.acquire(ctx, out.Size())
 	if err != nil {
 		return errors.Join(err, msg.Nak())
 	}
 	// No retry of the library's: it would come after what was sent meanwhile, and an older state would end on top.
-	ack, err := s.p.js.PublishMsgAsync(out, jetstream.WithMsgID(id), jetstream.WithRetryAttempts(0))
+	ack, err := s.pump.js.PublishMsgAsync(out, jetstream.WithMsgID(id), jetstream.WithRetryAttempts(0))
 	if err != nil {
 		return errors.Join(fmt.Errorf("send to the hub: %w", err), msg.Nak())
 	}
 	crash.At("pump.sent")
 	f.msg, f.ack = msg, ack
 	select {
-	case s.sent <- f:
+	case s.inFlight <- f:
 		return nil
 	case <-ctx.Done():
 		return errors.Join(ctx.Err(), msg.Nak())
 	}
 }
 
-// settle waits for what is in flight, in order.
-func (s *sending) settle(ctx context.Context) error {
-	for f := range s.sent {
-		err := s.p.settle(ctx, f)
-		s.room.leave(f, err == nil)
+// awaitAcks waits for what is in flight, in order.
+func (s *pumpSession) awaitAcks(ctx context.Context) error {
+	for f := range s.inFlight {
+		err := s.pump.awaitAck(ctx, f)
+		s.window.release(f, err == nil)
 		if errors.Is(err, jetstream.ErrAsyncPublishTimeout) {
-			s.p.pace.unanswered()
+			s.pump.bandwidth.observeTimeout()
 		}
 		if err != nil {
 			return err
 		}
-		s.moved = true
+		s.ackedAny = true
 	}
 	return nil
 }
 
-// settle waits for the hub's ack and removes the report from the outbox. What was not acked is offered again at once.
-func (p *Pump) settle(ctx context.Context, f inFlight) error {
+// awaitAck waits for the hub's ack and removes the report from the outbox. What was not acked is offered again at once.
+func (p *Pump) awaitAck(ctx context.Context, f inFlightReport) error {
 	select {
 	case <-f.ack.Ok():
 		crash.At("pump.acked")

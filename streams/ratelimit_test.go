@@ -16,12 +16,12 @@ import (
 )
 
 // A stolen key sends heartbeats without end, each of another agent as it says. Those of all others are heard.
-func TestAFloodOfBeatsDrownsNoBeat(t *testing.T) {
+func TestHeartbeats_FloodOfOneNodeDropsNoOther(t *testing.T) {
 	hub := streamstest.Hub(t)
 	reg := prometheus.NewRegistry()
 	var mu sync.Mutex
 	heard := map[string]map[uint64]bool{}
-	beats, err := streams.NewBeats(streamstest.Connect(t, hub), func(_ context.Context, node string, beat wire.Beat) {
+	beats, err := streams.NewHeartbeats(streamstest.Connect(t, hub), func(_ context.Context, node string, beat wire.Heartbeat) {
 		time.Sleep(time.Millisecond) //nolint:forbidigo // as slow as a cloudcore may be
 		mu.Lock()
 		defer mu.Unlock()
@@ -33,12 +33,12 @@ func TestAFloodOfBeatsDrownsNoBeat(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	run(t, beats.Start)
+	startPart(t, beats.Start)
 	nc := streamstest.Connect(t, hub)
 	publish := func(node string, sequence int) {
 		t.Helper()
 		body := fmt.Appendf(nil, `{"sequence":%d,"instance":"%s-%d"}`, sequence, node, sequence)
-		if err := nc.Publish(streams.BeatSubject(node), body); err != nil {
+		if err := nc.Publish(streams.HeartbeatSubject(node), body); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -56,18 +56,18 @@ func TestAFloodOfBeatsDrownsNoBeat(t *testing.T) {
 		publish("good", round)
 	}
 	streamstest.Eventually(t, "all beats of the other", func() bool { return count("good") == rounds })
-	if n := counted(t, reg, "frond_beats_dropped_total", ""); n < rounds*flood/2 {
+	if n := sumCounters(t, reg, "frond_beats_dropped_total", ""); n < rounds*flood/2 {
 		t.Errorf("%v dropped beats are counted, of %d", n, rounds*flood)
 	}
 }
 
-func TestBrakes(t *testing.T) {
-	b := streams.NewBrakes()
+func TestNodeLimiter_LimitsEachNodeSeparately(t *testing.T) {
+	b := streams.NewNodeLimiter()
 	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	passed, told := 0, 0
 	send := func(number int) {
 		for range number {
-			pass, first := b.Pass("bad", at)
+			pass, first := b.Allow("bad", at)
 			if pass {
 				passed++
 			}
@@ -80,7 +80,7 @@ func TestBrakes(t *testing.T) {
 	if passed != 20 || told != 1 {
 		t.Errorf("%d of 100 passed, told of it %d times", passed, told)
 	}
-	if pass, _ := b.Pass("good", at); !pass {
+	if pass, _ := b.Allow("good", at); !pass {
 		t.Error("another node is stopped, too")
 	}
 	at = at.Add(time.Second)
@@ -89,11 +89,11 @@ func TestBrakes(t *testing.T) {
 		t.Errorf("%d passed a second later, told of it %d times", passed, told)
 	}
 	at = at.Add(time.Minute)
-	if b.Pass("good", at); b.Nodes() != 1 {
-		t.Errorf("%d nodes are known of which one was heard lately", b.Nodes())
+	if b.Allow("good", at); b.NodeCount() != 1 {
+		t.Errorf("%d nodes are known of which one was heard lately", b.NodeCount())
 	}
 	for second := range 100 {
-		if pass, _ := b.Pass("beating", at.Add(time.Duration(second)*time.Second)); !pass {
+		if pass, _ := b.Allow("beating", at.Add(time.Duration(second)*time.Second)); !pass {
 			t.Fatalf("a beat each second is stopped after %d s", second)
 		}
 	}

@@ -14,7 +14,7 @@ import (
 // EnsureLeaf makes a node's own JetStream hold Leaf, whatever a bad disk did to its files: a stream that the server cannot
 // use is made anew with what can still be read of it. Reports that are lost with it are made again at the next link-up.
 func EnsureLeaf(ctx context.Context, js jetstream.JetStream, log *zap.Logger) error {
-	all := Leaf()
+	all := LeafTopology()
 	for i, stream := range all.Streams {
 		one := Topology{Streams: all.Streams[i : i+1]}
 		for _, c := range all.Consumers {
@@ -23,14 +23,14 @@ func EnsureLeaf(ctx context.Context, js jetstream.JetStream, log *zap.Logger) er
 			}
 		}
 		err := Ensure(ctx, js, one)
-		if err == nil || !unusable(err) {
+		if err == nil || !isUnusable(err) {
 			if err != nil {
 				return err
 			}
 			continue
 		}
 		log.Error("stream damaged on disk, making it anew", zap.String("stream", stream.Name), zap.Error(err))
-		if err := remake(ctx, js, one, log); err != nil {
+		if err := rebuildStream(ctx, js, one, log); err != nil {
 			return fmt.Errorf("make damaged stream %s anew: %w", stream.Name, err)
 		}
 	}
@@ -44,16 +44,16 @@ const (
 	codeStreamCreate  jetstream.ErrorCode = 10049 // the stream's files cannot be used
 )
 
-func unusable(err error) bool {
+func isUnusable(err error) bool {
 	api, ok := errors.AsType[*jetstream.APIError](err)
 	return ok && (api.ErrorCode == codeConsumerStore || api.ErrorCode == codeStreamOffline || api.ErrorCode == codeStreamCreate)
 }
 
-// remake deletes a stream and makes it again with what it held.
-func remake(ctx context.Context, js jetstream.JetStream, one Topology, log *zap.Logger) error {
+// rebuildStream deletes a stream and makes it again with what it held.
+func rebuildStream(ctx context.Context, js jetstream.JetStream, one Topology, log *zap.Logger) error {
 	name := one.Streams[0].Name
-	rescued := rescue(ctx, js, name)
-	if err := js.DeleteStream(ctx, name); err != nil && !errNotFound(err) {
+	rescued := salvageMessages(ctx, js, name)
+	if err := js.DeleteStream(ctx, name); err != nil && !isNotFound(err) {
 		return err
 	}
 	// Its sequences order the reports of an object and name them to the hub, so they must be new ones. Milliseconds are
@@ -71,8 +71,8 @@ func remake(ctx context.Context, js jetstream.JetStream, one Topology, log *zap.
 	return nil
 }
 
-// rescue reads what the server can still read of a stream, oldest first.
-func rescue(ctx context.Context, js jetstream.JetStream, name string) []*jetstream.RawStreamMsg {
+// salvageMessages reads what the server can still read of a stream, oldest first.
+func salvageMessages(ctx context.Context, js jetstream.JetStream, name string) []*jetstream.RawStreamMsg {
 	stream, err := js.Stream(ctx, name)
 	if err != nil {
 		return nil

@@ -18,7 +18,7 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-func outboxOf(t *testing.T, dir string) (*leaftest.Leaf, *streams.Outbox, jetstream.JetStream) {
+func startOutbox(t *testing.T, dir string) (*leaftest.Leaf, *streams.Outbox, jetstream.JetStream) {
 	t.Helper()
 	l := leaftest.StartLeaf(t, leaf.Config{Dir: dir})
 	nc := l.Client()
@@ -38,19 +38,19 @@ func outboxOf(t *testing.T, dir string) (*leaftest.Leaf, *streams.Outbox, jetstr
 	return l, o, js
 }
 
-func reported(name string) wire.Message {
+func podReport(name string) wire.Message {
 	return wire.Message{
 		Key: wire.Key{Resource: "pods", Namespace: "default", Name: name}, Op: wire.Apply, UID: "u", Object: []byte(`{"metadata":{}}`),
 	}
 }
 
-// filledOutbox returns a folder with seven reports, p0 to p6.
-func filledOutbox(t *testing.T) string {
+// fillOutbox returns a folder with seven reports, p0 to p6.
+func fillOutbox(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	l, o, _ := outboxOf(t, dir)
+	l, o, _ := startOutbox(t, dir)
 	for i := range 20 {
-		if err := o.Report(t.Context(), reported(fmt.Sprint("p", i%7))); err != nil {
+		if err := o.Report(t.Context(), podReport(fmt.Sprint("p", i%7))); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -59,14 +59,14 @@ func filledOutbox(t *testing.T) string {
 }
 
 // Where only the pump's own state is damaged, what waits is kept.
-func TestOutboxRescue(t *testing.T) {
-	dir := filledOutbox(t)
+func TestEnsureLeaf_SalvagesReports(t *testing.T) {
+	dir := fillOutbox(t)
 	for _, file := range leaftest.Files(t, dir) {
 		if strings.HasSuffix(file, streams.OutboxStream+"/obs/pump/o.dat") {
 			leaftest.Damages()[4].Apply(t, filepath.Join(dir, file))
 		}
 	}
-	l, _, js := outboxOf(t, dir)
+	l, _, js := startOutbox(t, dir)
 	s, err := js.Stream(t.Context(), streams.OutboxStream)
 	if err != nil {
 		t.Fatal(err)
@@ -74,7 +74,7 @@ func TestOutboxRescue(t *testing.T) {
 	if state := s.CachedInfo().State; state.Msgs != 7 || state.FirstSeq < 1e12 {
 		t.Errorf("state %+v of the outbox, want seven reports with new sequences", state)
 	}
-	if !waits(t, js, "p6") {
+	if !isOffered(t, js, "p6") {
 		t.Error("a report was lost with the pump's state")
 	}
 	l.Stop()
@@ -82,8 +82,8 @@ func TestOutboxRescue(t *testing.T) {
 
 // Whatever a disk does to one of the outbox's files: the node comes up, and what is reported from then on waits for the hub.
 // What waited before may be lost with the disk; the node reports its state again at each link-up.
-func TestOutboxRot(t *testing.T) {
-	image := filledOutbox(t)
+func TestEnsureLeaf_RecoversFromDamagedFiles(t *testing.T) {
+	image := fillOutbox(t)
 	for _, file := range leaftest.Files(t, image) {
 		if strings.Contains(file, streams.OutboxEventsStream) {
 			continue // the same kind of files
@@ -96,15 +96,15 @@ func TestOutboxRot(t *testing.T) {
 					t.Fatal(err)
 				}
 				damage.Apply(t, filepath.Join(dir, file))
-				l, o, js := outboxOf(t, dir)
+				l, o, js := startOutbox(t, dir)
 				if strings.Contains(file, "/obs/") {
 					l.Stop()
-					_, o, js = outboxOf(t, dir) // what was made anew is found again
+					_, o, js = startOutbox(t, dir) // what was made anew is found again
 				}
-				if err := o.Report(t.Context(), reported("new")); err != nil {
+				if err := o.Report(t.Context(), podReport("new")); err != nil {
 					t.Fatalf("report: %v", err)
 				}
-				if !waits(t, js, "new") {
+				if !isOffered(t, js, "new") {
 					t.Error("the new report is not offered to the pump")
 				}
 			})
@@ -112,8 +112,8 @@ func TestOutboxRot(t *testing.T) {
 	}
 }
 
-// waits tells whether the pump's consumer offers a report of this name.
-func waits(t *testing.T, js jetstream.JetStream, name string) bool {
+// isOffered tells whether the pump's consumer offers a report of this name.
+func isOffered(t *testing.T, js jetstream.JetStream, name string) bool {
 	t.Helper()
 	c, err := js.Consumer(t.Context(), streams.OutboxStream, "pump")
 	if err != nil {

@@ -26,16 +26,16 @@ const (
 	askTimeout = 4 * time.Second
 	// reportPull is how many reports are asked for ahead.
 	reportPull = 256
-	// reportsMost is how many reports one process has in hand at most, reportsPerNode how many of them are one node's: more
+	// maxQueuedReports is how many reports one process has in hand at most, maxQueuedReportsPerNode how many of them are one node's: more
 	// than all pods of a usual gateway.
-	reportsMost    = 2048
-	reportsPerNode = 128
+	maxQueuedReports        = 2048
+	maxQueuedReportsPerNode = 128
 	// reportWorkersPerNode is how many workers serve one node at a time.
 	reportWorkersPerNode = 4
-	// handBeat keeps what is in hand from being given to another: three may be lost before reportAckWait is over.
-	handBeat = 3 * time.Second
-	// crowded is how long a report is put off whose node has enough in hand.
-	crowded = time.Second
+	// inProgressPeriod keeps what is in hand from being given to another: three may be lost before reportAckWait is over.
+	inProgressPeriod = 3 * time.Second
+	// deferDelay is how long a report is put off whose node has enough in hand.
+	deferDelay = time.Second
 )
 
 // ReportHandler applies one report to Kubernetes. nil: it is applied, or rightly dropped. An error that wraps
@@ -43,28 +43,28 @@ const (
 // many objects of the node are refused, and then goes there too. Any other is tried again for ever.
 type ReportHandler func(ctx context.Context, m wire.Message) error
 
-// Reports hands what nodes report to a handler. All cloudcores share one consumer a stream, so each report goes to one of
+// ReportConsumer hands what nodes report to a handler. All cloudcores share one consumer a stream, so each report goes to one of
 // them; reports of one object that reach this process are handled one after the other. No node has more than 128 reports, or
 // 16 MiB of them, in one process's hands, nor more than four of its workers, nor more than 2,048 objects or 16,384 events put off: what is
 // more is dropped.
-type Reports struct {
-	plane    Plane
-	stream   string
-	floods   *floods
-	js       jetstream.JetStream
-	handle   ReportHandler
-	gaveUp   func(m wire.Message)
-	refusals *refusals
-	codec    *codec
-	parts    *Parts
-	dead     *deadLetters
-	metrics  *Metrics
-	log      *zap.Logger
+type ReportConsumer struct {
+	plane       Plane
+	stream      string
+	overflow    *overflowTracker
+	js          jetstream.JetStream
+	handle      ReportHandler
+	gaveUp      func(m wire.Message)
+	retries     *retryBudget
+	codec       *codec
+	chunks      *ChunkStore
+	deadLetters *deadLetterStore
+	metrics     *Metrics
+	log         *zap.Logger
 }
 
-// NewReports makes the reader of a plane, Report or Event. gaveUp is told of each report that Kubernetes refused for too
+// NewReportConsumer makes the reader of a plane, Report or Event. gaveUp is told of each report that Kubernetes refused for too
 // long, after it was put to the dead letters, and of the node and key of each that was dropped from a flood: the node should be asked for the object again, later. It must not block.
-func NewReports(plane Plane, nc *nats.Conn, handle ReportHandler, gaveUp func(m wire.Message), metrics *Metrics, log *zap.Logger) (*Reports, error) {
+func NewReportConsumer(plane Plane, nc *nats.Conn, handle ReportHandler, gaveUp func(m wire.Message), metrics *Metrics, log *zap.Logger) (*ReportConsumer, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return nil, fmt.Errorf("reports: %w", err)
@@ -73,25 +73,25 @@ func NewReports(plane Plane, nc *nats.Conn, handle ReportHandler, gaveUp func(m 
 	if err != nil {
 		return nil, err
 	}
-	parts, err := NewParts(nc, log)
+	parts, err := NewChunkStore(nc, log)
 	if err != nil {
 		return nil, err
 	}
-	stream, most, waiting := ReportStream, reportWindow/4, reportsWaiting
+	stream, most, waiting := ReportStream, reportWindow/4, maxDeferredReports
 	if plane == Event {
-		stream, most, waiting = EventStream, eventWindow/4, eventsWaiting
+		stream, most, waiting = EventStream, eventWindow/4, maxDeferredEvents
 	}
-	return &Reports{
-		plane: plane, stream: stream, floods: newFloods(waiting), js: js, handle: handle, gaveUp: gaveUp, refusals: newRefusals(most),
-		codec: codec, parts: parts, metrics: metrics, log: log,
-		dead: &deadLetters{js: js, from: cloudFrom, metrics: metrics, log: log},
+	return &ReportConsumer{
+		plane: plane, stream: stream, overflow: newOverflowTracker(waiting), js: js, handle: handle, gaveUp: gaveUp, retries: newRetryBudget(most),
+		codec: codec, chunks: parts, metrics: metrics, log: log,
+		deadLetters: &deadLetterStore{js: js, sender: cloudSender, metrics: metrics, log: log},
 	}, nil
 }
 
 // StillLast asks the stream whether a report is still the newest of its object. A report that was replaced, or that
 // another cloudcore has handled, is not. A message that is not there proves neither: the consumer's server may deliver
 // it before the one that answers has it. So "no" needs a server that has passed it; without one the error says to ask again.
-func (r *Reports) StillLast(ctx context.Context, m wire.Message) (bool, error) {
+func (r *ReportConsumer) StillLast(ctx context.Context, m wire.Message) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	stream, err := r.js.Stream(ctx, r.stream)
@@ -100,7 +100,7 @@ func (r *Reports) StillLast(ctx context.Context, m wire.Message) (bool, error) {
 	}
 	if _, err = stream.GetMsg(ctx, m.Sequence); err == nil {
 		return true, nil
-	} else if !errNotFound(err) {
+	} else if !isNotFound(err) {
 		return false, fmt.Errorf("still last: %w", err)
 	}
 	subject := Subject(r.plane, m.Node, m.Key)
@@ -109,8 +109,8 @@ func (r *Reports) StillLast(ctx context.Context, m wire.Message) (bool, error) {
 	case err == nil && last.Sequence > m.Sequence:
 		return false, nil
 	case err == nil:
-		return false, fmt.Errorf("still last: message %d: %w", m.Sequence, errLagging)
-	case !errNotFound(err):
+		return false, fmt.Errorf("still last: message %d: %w", m.Sequence, errReplicaLags)
+	case !isNotFound(err):
 		return false, fmt.Errorf("still last: %w", err)
 	}
 	// The object has no message at all: it was handled, if that is said by one that has seen it come. One answer tells both.
@@ -119,26 +119,26 @@ func (r *Reports) StillLast(ctx context.Context, m wire.Message) (bool, error) {
 	case err != nil:
 		return false, fmt.Errorf("still last: %w", err)
 	case info.State.LastSeq < m.Sequence || len(info.State.Subjects) != 0:
-		return false, fmt.Errorf("still last: message %d: %w", m.Sequence, errLagging)
+		return false, fmt.Errorf("still last: message %d: %w", m.Sequence, errReplicaLags)
 	}
 	return false, nil
 }
 
-// errLagging says that a server has not yet seen what others have; it will, in a moment.
-var errLagging = errors.New("the server that answered lags behind")
+// errReplicaLags says that a server has not yet seen what others have; it will, in a moment.
+var errReplicaLags = errors.New("the server that answered lags behind")
 
 // Start handles reports until ctx ends and then returns nil, after the handlers have returned. Reports in their hands
 // are given to another cloudcore.
-func (r *Reports) Start(ctx context.Context) error {
-	retry := newRetry()
+func (r *ReportConsumer) Start(ctx context.Context) error {
+	retry := newRetryBackoff()
 	for ctx.Err() == nil {
 		began := time.Now()
-		err := r.session(ctx)
+		err := r.runSession(ctx)
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // we were asked to stop
 		}
-		if time.Since(began) > settled {
-			retry = newRetry()
+		if time.Since(began) > stableSession {
+			retry = newRetryBackoff()
 		}
 		delay := retry.Step()
 		r.log.Warn("reading reports interrupted", zap.String("stream", r.stream), zap.Duration("retry", delay), zap.Error(err))
@@ -150,20 +150,20 @@ func (r *Reports) Start(ctx context.Context) error {
 	return nil
 }
 
-func (r *Reports) session(ctx context.Context) error {
-	consumer, err := cloudConsumerOf(ctx, r.js, r.stream)
+func (r *ReportConsumer) runSession(ctx context.Context) error {
+	consumer, err := findCloudConsumer(ctx, r.js, r.stream)
 	if err != nil {
 		return fmt.Errorf("consumer of %s: %w", r.stream, err)
 	}
-	held := newHands[jetstream.Msg](reportsMost, reportsPerNode, reportWorkersPerNode)
+	held := newFairQueue[jetstream.Msg](maxQueuedReports, maxQueuedReportsPerNode, reportWorkersPerNode)
 	faults := make(chan error, 1) // the first fault ends the session
 	consuming, err := consumer.Consume(
 		func(msg jetstream.Msg) {
-			subject, node := msg.Subject(), token(msg.Subject(), 1)
-			if held.put(place{node, subject, sizeOf(msg.Headers(), msg.Data())}, msg) {
-				r.floods.taken(node, subject)
+			subject, node := msg.Subject(), subjectToken(msg.Subject(), 1)
+			if held.push(itemOrigin{node, subject, memorySize(msg.Headers(), msg.Data())}, msg) {
+				r.overflow.admitMessage(node, subject)
 			} else {
-				r.putOff(node, msg)
+				r.deferReport(node, msg)
 			}
 		},
 		jetstream.PullMaxMessages(reportPull), jetstream.PullHeartbeat(pullHeartbeat), jetstream.PullExpiry(pullExpiry),
@@ -179,7 +179,7 @@ func (r *Reports) session(ctx context.Context) error {
 		return fmt.Errorf("pull from %s: %w", r.stream, err)
 	}
 	g, gctx := errgroup.WithContext(ctx)
-	stop := context.AfterFunc(gctx, held.end)
+	stop := context.AfterFunc(gctx, held.close)
 	defer stop()
 	g.Go(func() error {
 		keepAlive(gctx, held)
@@ -188,11 +188,11 @@ func (r *Reports) session(ctx context.Context) error {
 	for range reportWorkers {
 		g.Go(func() error {
 			for {
-				msg, ok := held.next()
+				msg, ok := held.pop()
 				if !ok {
 					return nil
 				}
-				r.serve(gctx, held, msg)
+				r.handleMessage(gctx, held, msg)
 			}
 		})
 	}
@@ -209,15 +209,15 @@ func (r *Reports) session(ctx context.Context) error {
 		}
 	})
 	err = g.Wait()
-	for _, msg := range held.rest() {
+	for _, msg := range held.heldItems() {
 		_ = msg.Nak() // else another cloudcore gets it a little later
 	}
 	return err
 }
 
 // keepAlive tells the stream from time to time that what is in hand is being worked on.
-func keepAlive(ctx context.Context, held *hands[jetstream.Msg]) {
-	ticker := time.NewTicker(handBeat)
+func keepAlive(ctx context.Context, held *fairQueue[jetstream.Msg]) {
+	ticker := time.NewTicker(inProgressPeriod)
 	defer ticker.Stop()
 	for {
 		select {
@@ -225,16 +225,16 @@ func keepAlive(ctx context.Context, held *hands[jetstream.Msg]) {
 			return
 		case <-ticker.C:
 		}
-		for _, msg := range held.rest() {
+		for _, msg := range held.heldItems() {
 			_ = msg.InProgress() // settled meanwhile, or the hub is away: then another cloudcore may have it
 		}
 	}
 }
 
-// putOff gives a report back for a moment, as its node has enough in hand, or drops it, as the node floods the stream.
-func (r *Reports) putOff(node string, msg jetstream.Msg) {
-	result, settle := "crowded", func() error { return msg.NakWithDelay(crowded) }
-	over, first := r.floods.note(node, msg.Subject(), time.Now())
+// deferReport gives a report back for a moment, as its node has enough in hand, or drops it, as the node floods the stream.
+func (r *ReportConsumer) deferReport(node string, msg jetstream.Msg) {
+	result, settle := "crowded", func() error { return msg.NakWithDelay(deferDelay) }
+	over, first := r.overflow.deferMessage(node, msg.Subject(), time.Now())
 	if over {
 		result, settle = "flooded", msg.Term
 		// Its node may be honest, with very many objects: it is asked for the present state of this one, later.
@@ -251,28 +251,28 @@ func (r *Reports) putOff(node string, msg jetstream.Msg) {
 	}
 }
 
-// serve handles one message; it alone acks.
-func (r *Reports) serve(ctx context.Context, held *hands[jetstream.Msg], msg jetstream.Msg) {
+// handleMessage handles one message; it alone acks.
+func (r *ReportConsumer) handleMessage(ctx context.Context, held *fairQueue[jetstream.Msg], msg jetstream.Msg) {
 	ctx, cancel := context.WithTimeout(ctx, handleTimeout)
 	defer cancel()
-	result, settle := r.judge(ctx, msg)
+	result, settle := r.evaluateReport(ctx, msg)
 	held.done(msg)
 	r.metrics.reports.WithLabelValues(string(r.plane), result).Inc()
 	if err := settle(); err != nil {
 		r.log.Warn("report not settled", zap.String("subject", msg.Subject()), zap.String("result", result), zap.Error(err))
 	} else if result != "retry" {
-		r.parts.forget(ctx, msg)
+		r.chunks.deleteParts(ctx, msg)
 	}
 }
 
-// judge runs the handler and says what is to become of the message.
-func (r *Reports) judge(ctx context.Context, msg jetstream.Msg) (result string, settle func() error) {
+// evaluateReport runs the handler and says what is to become of the message.
+func (r *ReportConsumer) evaluateReport(ctx context.Context, msg jetstream.Msg) (result string, settle func() error) {
 	meta, err := msg.Metadata()
 	if err != nil {
 		return "garbage", msg.Term
 	}
 	again := func() error { return msg.NakWithDelay(nakDelay(meta.NumDelivered)) }
-	m, err := r.read(ctx, msg, meta.NumDelivered)
+	m, err := r.decodeReport(ctx, msg, meta.NumDelivered)
 	if err == nil {
 		m.Sequence = meta.Sequence.Stream
 		crash.At("report.taken")
@@ -282,15 +282,15 @@ func (r *Reports) judge(ctx context.Context, msg jetstream.Msg) (result string, 
 	result = "dead"
 	switch {
 	case err == nil:
-		r.refusals.settle(m.Node, msg.Subject())
+		r.retries.reset(m.Node, msg.Subject())
 		if msg.Headers().Get(headerParts) != "" {
 			return "ok", func() error { return msg.DoubleAck(ctx) } // its parts go only after it
 		}
 		return "ok", msg.Ack
 	case errors.Is(err, wire.ErrPermanent):
-		r.refusals.settle(m.Node, msg.Subject())
+		r.retries.reset(m.Node, msg.Subject())
 	case errors.Is(err, wire.ErrRefused):
-		if reason := r.refusals.note(m.Node, msg.Subject(), time.Now()); reason != nil {
+		if reason := r.retries.recordRefusal(m.Node, msg.Subject(), time.Now()); reason != nil {
 			result, err = "refused", fmt.Errorf("%w: %w", reason, err)
 			break
 		}
@@ -299,19 +299,19 @@ func (r *Reports) judge(ctx context.Context, msg jetstream.Msg) (result string, 
 		r.log.Info("report tried again", zap.String("subject", msg.Subject()), zap.Uint64("attempt", meta.NumDelivered), zap.Error(err))
 		return "retry", again
 	}
-	if err := r.dead.put(ctx, r.plane, msg.Subject(), msg.Headers(), msg.Data(), err); err != nil {
+	if err := r.deadLetters.put(ctx, r.plane, msg.Subject(), msg.Headers(), msg.Data(), err); err != nil {
 		r.log.Warn("dead letter not stored", zap.String("subject", msg.Subject()), zap.Error(err))
 		return "retry", again
 	}
-	if (result == "refused" || errors.Is(err, errLacking)) && r.gaveUp != nil {
+	if (result == "refused" || errors.Is(err, errIncomplete)) && r.gaveUp != nil {
 		r.gaveUp(m)
 	}
 	return result, msg.Term
 }
 
-// read decodes a report. One whose payload stays away was lost with its parts.
-func (r *Reports) read(ctx context.Context, msg jetstream.Msg, attempt uint64) (wire.Message, error) {
-	payload, err := r.parts.payloadOf(ctx, msg)
+// decodeReport decodes a report. One whose payload stays away was lost with its parts.
+func (r *ReportConsumer) decodeReport(ctx context.Context, msg jetstream.Msg, attempt uint64) (wire.Message, error) {
+	payload, err := r.chunks.loadPayload(ctx, msg)
 	if err == nil {
 		return r.codec.decode(msg.Subject(), msg.Headers(), payload)
 	}
@@ -319,7 +319,7 @@ func (r *Reports) read(ctx context.Context, msg jetstream.Msg, attempt uint64) (
 	switch {
 	case garbage != nil:
 		return m, garbage
-	case errors.Is(err, errLacking) && attempt >= lackingAttempts:
+	case errors.Is(err, errIncomplete) && attempt >= incompleteAttempts:
 		return m, fmt.Errorf("%w: %w", wire.ErrPermanent, err)
 	}
 	return m, err

@@ -20,14 +20,14 @@ import (
 	"github.com/frond-edge/frond/streams/streamstest"
 )
 
-// applied records what a handler was given.
-type applied struct {
+// reportRecorder records what a handler was given.
+type reportRecorder struct {
 	mu       sync.Mutex
 	messages map[wire.Key][]wire.Message // guarded by mu
 	err      error                       // guarded by mu; returned once
 }
 
-func (a *applied) handle(_ context.Context, m wire.Message) error {
+func (a *reportRecorder) recordReport(_ context.Context, m wire.Message) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if err := a.err; err != nil {
@@ -38,25 +38,25 @@ func (a *applied) handle(_ context.Context, m wire.Message) error {
 	return nil
 }
 
-func (a *applied) last(name string) string {
+func (a *reportRecorder) lastObject(name string) string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	list := a.messages[key(name)]
+	list := a.messages[configMapKey(name)]
 	if len(list) == 0 {
 		return ""
 	}
 	return string(list[len(list)-1].Object)
 }
 
-// startUp wires an outbox and its pump to a handler through one server, which plays both the leaf and the hub.
-func startUp(t *testing.T, hub *server.Server, link streams.Link, a *applied) (*streams.Outbox, *streams.Reports, *prometheus.Registry) {
+// startReporting wires an outbox and its pump to a handler through one server, which plays both the leaf and the hub.
+func startReporting(t *testing.T, hub *server.Server, link streams.Link, a *reportRecorder) (*streams.Outbox, *streams.ReportConsumer, *prometheus.Registry) {
 	t.Helper()
 	nc := streamstest.Connect(t, hub)
 	js, err := jetstream.New(nc)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := streams.Ensure(t.Context(), js, streams.Leaf()); err != nil {
+	if err := streams.Ensure(t.Context(), js, streams.LeafTopology()); err != nil {
 		t.Fatal(err)
 	}
 	reg := prometheus.NewRegistry()
@@ -69,61 +69,61 @@ func startUp(t *testing.T, hub *server.Server, link streams.Link, a *applied) (*
 	if err != nil {
 		t.Fatal(err)
 	}
-	reports, err := streams.NewReports(streams.Report, nc, a.handle, nil, metrics, zaptest.NewLogger(t))
+	reports, err := streams.NewReportConsumer(streams.Report, nc, a.recordReport, nil, metrics, zaptest.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	run(t, reports.Start)
-	run(t, pump.Start)
+	startPart(t, reports.Start)
+	startPart(t, pump.Start)
 	return outbox, reports, reg
 }
 
-func status(name, value string) wire.Message {
-	return wire.Message{Key: key(name), Op: wire.Apply, UID: "u", Object: fmt.Appendf(nil, `{"s":%q}`, value)}
+func reportOf(name, value string) wire.Message {
+	return wire.Message{Key: configMapKey(name), Op: wire.Apply, UID: "u", Object: fmt.Appendf(nil, `{"s":%q}`, value)}
 }
 
-func TestReportsMadeOfflineArriveOnceWithTheLastValue(t *testing.T) {
-	hub, link := streamstest.Hub(t), newLink()
-	a := &applied{messages: map[wire.Key][]wire.Message{}}
-	link.set(false)
-	outbox, _, _ := startUp(t, hub, link, a)
+func TestOutbox_OfflineReportsArriveOnceWithLastValue(t *testing.T) {
+	hub, link := streamstest.Hub(t), newSwitchableLink()
+	a := &reportRecorder{messages: map[wire.Key][]wire.Message{}}
+	link.setUp(false)
+	outbox, _, _ := startReporting(t, hub, link, a)
 	for i := range 50 {
-		if err := outbox.Report(t.Context(), status("a", fmt.Sprint(i))); err != nil {
+		if err := outbox.Report(t.Context(), reportOf("a", fmt.Sprint(i))); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := outbox.Report(t.Context(), status("b", "x")); err != nil {
+	if err := outbox.Report(t.Context(), reportOf("b", "x")); err != nil {
 		t.Fatal(err)
 	}
-	link.set(true)
-	streamstest.Eventually(t, "the reports", func() bool { return a.last("a") == `{"s":"49"}` && a.last("b") == `{"s":"x"}` })
+	link.setUp(true)
+	streamstest.Eventually(t, "the reports", func() bool { return a.lastObject("a") == `{"s":"49"}` && a.lastObject("b") == `{"s":"x"}` })
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if n := len(a.messages[key("a")]); n != 1 {
+	if n := len(a.messages[configMapKey("a")]); n != 1 {
 		t.Errorf("the object was reported %d times, want once", n)
 	}
-	if m := a.messages[key("a")][0]; m.Node != "edge.1" || m.StoreEpoch != "s1" || m.Order == 0 || m.Time.IsZero() {
+	if m := a.messages[configMapKey("a")][0]; m.Node != "edge.1" || m.StoreEpoch != "s1" || m.Order == 0 || m.Time.IsZero() {
 		t.Errorf("report %+v lacks its origin", m)
 	}
 }
 
 // A copy of a gateway's disk goes on counting where the gateway does. What the one says is no repetition of what the other said.
-func TestWhatACopySaysIsNoRepetition(t *testing.T) {
-	hub, link := streamstest.Hub(t), newLink()
-	a := &applied{messages: map[wire.Key][]wire.Message{}}
-	link.set(true)
+func TestPump_ReportOfCopiedDiskIsNoDuplicate(t *testing.T) {
+	hub, link := streamstest.Hub(t), newSwitchableLink()
+	a := &reportRecorder{messages: map[wire.Key][]wire.Message{}}
+	link.setUp(true)
 	for _, value := range []string{"the gateway's", "the copy's"} {
 		ok := t.Run(value, func(t *testing.T) {
-			outbox, _, _ := startUp(t, hub, link, a)
-			if err := outbox.Report(t.Context(), status("a", value)); err != nil {
+			outbox, _, _ := startReporting(t, hub, link, a)
+			if err := outbox.Report(t.Context(), reportOf("a", value)); err != nil {
 				t.Fatal(err)
 			}
-			streamstest.Eventually(t, "the report", func() bool { return a.last("a") == fmt.Sprintf(`{"s":%q}`, value) })
+			streamstest.Eventually(t, "the report", func() bool { return a.lastObject("a") == fmt.Sprintf(`{"s":%q}`, value) })
 		})
 		if !ok {
 			return
 		}
-		for _, cfg := range streams.Leaf().Streams { // the next one counts from one
+		for _, cfg := range streams.LeafTopology().Streams { // the next one counts from one
 			js, err := jetstream.New(streamstest.Connect(t, hub))
 			if err != nil {
 				t.Fatal(err)
@@ -137,13 +137,13 @@ func TestWhatACopySaysIsNoRepetition(t *testing.T) {
 
 // Reports that were on their way when the hub stopped taking any are offered again as soon as it takes them, and not when the
 // outbox gives up on them.
-func TestReportsOnTheirWayAreOfferedAgainAtOnce(t *testing.T) {
+func TestPump_UnackedReportsAreReleasedAtOnce(t *testing.T) {
 	hub := streamstest.Hub(t)
 	js, err := jetstream.New(streamstest.Connect(t, hub))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := streams.Ensure(t.Context(), js, streams.Leaf()); err != nil {
+	if err := streams.Ensure(t.Context(), js, streams.LeafTopology()); err != nil {
 		t.Fatal(err)
 	}
 	consumer, err := js.Consumer(t.Context(), streams.OutboxStream, "pump")
@@ -152,16 +152,16 @@ func TestReportsOnTheirWayAreOfferedAgainAtOnce(t *testing.T) {
 	}
 	patient := consumer.CachedInfo().Config
 	patient.AckWait = time.Hour
-	a := &applied{messages: map[wire.Key][]wire.Message{}}
-	link := newLink()
-	link.set(false)
-	outbox, _, _ := startUp(t, hub, link, a)
+	a := &reportRecorder{messages: map[wire.Key][]wire.Message{}}
+	link := newSwitchableLink()
+	link.setUp(false)
+	outbox, _, _ := startReporting(t, hub, link, a)
 	if _, err := js.UpdateConsumer(t.Context(), streams.OutboxStream, patient); err != nil {
 		t.Fatal(err)
 	}
 	const many = 100
 	for i := range many {
-		if err := outbox.Report(t.Context(), status(fmt.Sprint("o", i), "x")); err != nil {
+		if err := outbox.Report(t.Context(), reportOf(fmt.Sprint("o", i), "x")); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -172,7 +172,7 @@ func TestReportsOnTheirWayAreOfferedAgainAtOnce(t *testing.T) {
 	if err := js.DeleteStream(t.Context(), streams.ReportStream); err != nil {
 		t.Fatal(err)
 	}
-	link.set(true)
+	link.setUp(true)
 	streamstest.Eventually(t, "reports that were read ahead and given back", func() bool {
 		now, err := consumer.Info(t.Context())
 		return err == nil && now.Delivered.Consumer > 2*32 // a window, and again
@@ -180,7 +180,7 @@ func TestReportsOnTheirWayAreOfferedAgainAtOnce(t *testing.T) {
 	if _, err := js.CreateStream(t.Context(), config.CachedInfo().Config); err != nil {
 		t.Fatal(err)
 	}
-	if err := streams.Ensure(t.Context(), js, streams.Hub(1)); err != nil {
+	if err := streams.Ensure(t.Context(), js, streams.HubTopology(1)); err != nil {
 		t.Fatal(err)
 	}
 	defer func() {
@@ -189,7 +189,7 @@ func TestReportsOnTheirWayAreOfferedAgainAtOnce(t *testing.T) {
 	}()
 	streamstest.Eventually(t, "all reports", func() bool {
 		for i := range many {
-			if a.last(fmt.Sprint("o", i)) == "" {
+			if a.lastObject(fmt.Sprint("o", i)) == "" {
 				return false
 			}
 		}
@@ -197,29 +197,29 @@ func TestReportsOnTheirWayAreOfferedAgainAtOnce(t *testing.T) {
 	})
 }
 
-func TestReportsAreTriedAgainAndGarbageIsNot(t *testing.T) {
+func TestReportConsumer_RetriesErrorsButNotMalformed(t *testing.T) {
 	hub := streamstest.Hub(t)
-	a := &applied{messages: map[wire.Key][]wire.Message{}, err: errors.New("apiserver is away")}
-	outbox, _, reg := startUp(t, hub, newLink(), a)
+	a := &reportRecorder{messages: map[wire.Key][]wire.Message{}, err: errors.New("apiserver is away")}
+	outbox, _, reg := startReporting(t, hub, newSwitchableLink(), a)
 	nc := streamstest.Connect(t, hub)
 	for _, data := range []string{"", "null", "[]", "{"} {
 		if err := nc.PublishMsg(&nats.Msg{Subject: "report.edge_1.core.pods.default.bad" + fmt.Sprint(len(data)), Data: []byte(data)}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := outbox.Report(t.Context(), status("a", "1")); err != nil {
+	if err := outbox.Report(t.Context(), reportOf("a", "1")); err != nil {
 		t.Fatal(err)
 	}
-	streamstest.Eventually(t, "the report after a failure", func() bool { return a.last("a") == `{"s":"1"}` })
-	streamstest.Eventually(t, "the dead letters", func() bool { return deadCount(t, reg, "report") == 4 })
+	streamstest.Eventually(t, "the report after a failure", func() bool { return a.lastObject("a") == `{"s":"1"}` })
+	streamstest.Eventually(t, "the dead letters", func() bool { return countDeadLetters(t, reg, "report") == 4 })
 }
 
-func TestStillLast(t *testing.T) {
+func TestReportConsumer_StillLast(t *testing.T) {
 	hub := streamstest.Hub(t)
 	blocked := make(chan wire.Message)
 	var mu sync.Mutex
 	var verdicts []bool
-	var reports *streams.Reports
+	var reports *streams.ReportConsumer
 	nc := streamstest.Connect(t, hub)
 	handle := func(ctx context.Context, m wire.Message) error {
 		before, err := reports.StillLast(ctx, m)
@@ -234,11 +234,11 @@ func TestStillLast(t *testing.T) {
 		verdicts = append(verdicts, before, after)
 		return err
 	}
-	reports, err := streams.NewReports(streams.Report, nc, handle, nil, streams.NewMetrics(nil), zaptest.NewLogger(t))
+	reports, err := streams.NewReportConsumer(streams.Report, nc, handle, nil, streams.NewMetrics(nil), zaptest.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	run(t, reports.Start)
+	startPart(t, reports.Start)
 	publish := func(value string) {
 		t.Helper()
 		msg := &nats.Msg{Subject: "report.edge_1.core.pods.default.a", Data: []byte(value), Header: nats.Header{
@@ -265,19 +265,19 @@ func TestStillLast(t *testing.T) {
 }
 
 // The consumer's server may deliver a message before the one that is asked has it: that is no proof that it was replaced.
-func TestStillLastTakesALaggingServerForNoProof(t *testing.T) {
+func TestReportConsumer_StillLastIgnoresLaggingServer(t *testing.T) {
 	nc := streamstest.Connect(t, streamstest.Hub(t))
 	js, err := jetstream.New(nc)
 	if err != nil {
 		t.Fatal(err)
 	}
-	reports, err := streams.NewReports(streams.Report, nc, nil, nil, streams.NewMetrics(nil), zaptest.NewLogger(t))
+	reports, err := streams.NewReportConsumer(streams.Report, nc, nil, nil, streams.NewMetrics(nil), zaptest.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	put := func(name string) uint64 {
 		t.Helper()
-		ack, err := js.Publish(t.Context(), streams.Subject(streams.Report, "edge.1", key(name)), []byte(`{}`))
+		ack, err := js.Publish(t.Context(), streams.Subject(streams.Report, "edge.1", configMapKey(name)), []byte(`{}`))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -295,14 +295,14 @@ func TestStillLastTakesALaggingServerForNoProof(t *testing.T) {
 		"the server knows nothing of the object": {"b", first + 1, false, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			last, err := reports.StillLast(t.Context(), wire.Message{Node: "edge.1", Key: key(tt.object), Sequence: tt.sequence})
+			last, err := reports.StillLast(t.Context(), wire.Message{Node: "edge.1", Key: configMapKey(tt.object), Sequence: tt.sequence})
 			if last != tt.last || (err != nil) != tt.lagging {
 				t.Errorf("still last: %v, %v", last, err)
 			}
 		})
 	}
 	second := put("a")
-	if last, err := reports.StillLast(t.Context(), wire.Message{Node: "edge.1", Key: key("a"), Sequence: first}); last || err != nil {
+	if last, err := reports.StillLast(t.Context(), wire.Message{Node: "edge.1", Key: configMapKey("a"), Sequence: first}); last || err != nil {
 		t.Errorf("a replaced report is still last: %v, %v", last, err)
 	}
 	stream, err := js.Stream(t.Context(), streams.ReportStream)
@@ -312,7 +312,7 @@ func TestStillLastTakesALaggingServerForNoProof(t *testing.T) {
 	if err := stream.DeleteMsg(t.Context(), second); err != nil {
 		t.Fatal(err)
 	}
-	if last, err := reports.StillLast(t.Context(), wire.Message{Node: "edge.1", Key: key("a"), Sequence: second}); last || err != nil {
+	if last, err := reports.StillLast(t.Context(), wire.Message{Node: "edge.1", Key: configMapKey("a"), Sequence: second}); last || err != nil {
 		t.Errorf("a handled report is still last: %v, %v", last, err)
 	}
 }

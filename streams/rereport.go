@@ -10,20 +10,20 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// nudgeQueue holds nudges that come while one is served; more than that are dropped, as a nudge only repeats.
-const nudgeQueue = 256
+// reportRequestQueue holds nudges that come while one is served; more than that are dropped, as a nudge only repeats.
+const reportRequestQueue = 256
 
 // verbReport is the order with the key of an object that a node shall report again.
 const verbReport = "report"
 
-// Nudge asks a node to report the present state of one of its objects again. It is lossy and needs no answer: a node that
+// RequestReport asks a node to report the present state of one of its objects again. It is lossy and needs no answer: a node that
 // does not hear it has no link, and reports everything again when the link is back.
-func Nudge(nc *nats.Conn, node string, key wire.Key) error {
-	return Order(nc, node, verbReport, []byte(key.String()))
+func RequestReport(nc *nats.Conn, node string, key wire.Key) error {
+	return SendCommand(nc, node, verbReport, []byte(key.String()))
 }
 
-// Nudges hears on a node which objects to report again.
-type Nudges struct {
+// ReportRequests hears on a node which objects to report again.
+type ReportRequests struct {
 	node    string
 	nc      *nats.Conn
 	handle  func(ctx context.Context, key wire.Key) error
@@ -31,15 +31,15 @@ type Nudges struct {
 	log     *zap.Logger
 }
 
-// NewNudges makes the listener of a node; handle reports one object.
-func NewNudges(node string, nc *nats.Conn, handle func(ctx context.Context, key wire.Key) error, metrics *Metrics, log *zap.Logger) *Nudges {
-	return &Nudges{node: node, nc: nc, handle: handle, metrics: metrics, log: log}
+// NewReportRequests makes the listener of a node; handle reports one object.
+func NewReportRequests(node string, nc *nats.Conn, handle func(ctx context.Context, key wire.Key) error, metrics *Metrics, log *zap.Logger) *ReportRequests {
+	return &ReportRequests{node: node, nc: nc, handle: handle, metrics: metrics, log: log}
 }
 
 // Start listens until ctx ends and then returns nil.
-func (n *Nudges) Start(ctx context.Context) error {
-	incoming := make(chan *nats.Msg, nudgeQueue)
-	sub, err := n.nc.ChanSubscribe(orderSubject(n.node, verbReport), incoming)
+func (n *ReportRequests) Start(ctx context.Context) error {
+	incoming := make(chan *nats.Msg, reportRequestQueue)
+	sub, err := n.nc.ChanSubscribe(commandSubject(n.node, verbReport), incoming)
 	if err != nil {
 		return fmt.Errorf("hear nudges: %w", err)
 	}
@@ -49,14 +49,14 @@ func (n *Nudges) Start(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case msg := <-incoming:
-			if !genuine(msg, n.log) {
-				n.metrics.dead.WithLabelValues(string(planeCall)).Inc()
+			if !isAuthentic(msg, n.log) {
+				n.metrics.deadLetters.WithLabelValues(string(planeCall)).Inc()
 				continue
 			}
 			// Nothing is lost with what is refused, and the hub's dead letters are not reached without the link: count and say it.
 			key, err := wire.ParseKey(string(msg.Data))
 			if err != nil {
-				n.metrics.dead.WithLabelValues(string(planeCall)).Inc()
+				n.metrics.deadLetters.WithLabelValues(string(planeCall)).Inc()
 				n.log.Warn("nudge refused", zap.Error(err))
 				continue
 			}

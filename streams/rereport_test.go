@@ -11,7 +11,7 @@ import (
 	"github.com/frond-edge/frond/streams/streamstest"
 )
 
-func TestANudgeNamesAnObject(t *testing.T) {
+func TestReportRequests_CarryTheObjectKey(t *testing.T) {
 	hub := streamstest.Hub(t)
 	nc := streamstest.Connect(t, hub)
 	asked := make(chan wire.Key, 10)
@@ -19,17 +19,17 @@ func TestANudgeNamesAnObject(t *testing.T) {
 		asked <- key
 		return nil
 	}
-	run(t, streams.NewNudges("edge.1", streamstest.Connect(t, hub), handle, streams.NewMetrics(nil), zaptest.NewLogger(t)).Start)
+	startPart(t, streams.NewReportRequests("edge.1", streamstest.Connect(t, hub), handle, streams.NewMetrics(nil), zaptest.NewLogger(t)).Start)
 	streamstest.Eventually(t, "the nudge is heard", func() bool {
 		if err := nc.Publish("call.node.edge_1.report", []byte("garbage")); err != nil {
 			t.Fatal(err)
 		}
-		if err := streams.Nudge(nc, "edge.1", key("a")); err != nil {
+		if err := streams.RequestReport(nc, "edge.1", configMapKey("a")); err != nil {
 			t.Fatal(err)
 		}
 		return len(asked) > 0
 	})
-	if got := <-asked; got != key("a") {
+	if got := <-asked; got != configMapKey("a") {
 		t.Errorf("asked for %v", got)
 	}
 }

@@ -7,38 +7,38 @@ import (
 )
 
 const (
-	// patience is how long Kubernetes may refuse the reports of an object before they are given up: longer than a role that
+	// maxRefusedFor is how long Kubernetes may refuse the reports of an object before they are given up: longer than a role that
 	// is missing for a moment, short enough that nothing piles up.
-	patience = 10 * time.Minute
-	// refusedPerNode is how many objects of one node may be refused at a time before the next is given up at once.
-	refusedPerNode = 32
+	maxRefusedFor = 10 * time.Minute
+	// maxRefusedPerNode is how many objects of one node may be refused at a time before the next is given up at once.
+	maxRefusedPerNode = 32
 )
 
-// refusals remembers which objects' reports Kubernetes refuses, and since when. A refused report is offered again and
+// retryBudget remembers which objects' reports Kubernetes refuses, and since when. A refused report is offered again and
 // again, and as long as it waits it takes one place of a window that all nodes share.
-type refusals struct {
-	patience       time.Duration
-	perNode, total int
+type retryBudget struct {
+	maxAge              time.Duration
+	limitPerNode, limit int
 
-	mu     sync.Mutex
-	nodes  map[string]map[string]*refusal // guarded by mu; by node and subject
-	number int                            // guarded by mu; of all nodes
+	mu    sync.Mutex
+	nodes map[string]map[string]*refusedObject // guarded by mu; by node and subject
+	count int                                  // guarded by mu; of all nodes
 }
 
-type refusal struct{ first, last time.Time }
+type refusedObject struct{ first, last time.Time }
 
-func newRefusals(total int) *refusals {
-	return &refusals{patience: patience, perNode: refusedPerNode, total: total, nodes: map[string]map[string]*refusal{}}
+func newRetryBudget(total int) *retryBudget {
+	return &retryBudget{maxAge: maxRefusedFor, limitPerNode: maxRefusedPerNode, limit: total, nodes: map[string]map[string]*refusedObject{}}
 }
 
-// note counts a refusal; an error says that the report is to be given up, and why.
-func (r *refusals) note(node, subject string, now time.Time) error {
+// recordRefusal counts a refusal; an error says that the report is to be given up, and why.
+func (r *retryBudget) recordRefusal(node, subject string, now time.Time) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	objects := r.nodes[node]
 	known := objects[subject]
 	switch {
-	case known != nil && now.Sub(known.first) >= r.patience:
+	case known != nil && now.Sub(known.first) >= r.maxAge:
 		r.remove(node, subject)
 		return fmt.Errorf("refused for %s", now.Sub(known.first).Round(time.Second))
 	case known != nil:
@@ -46,37 +46,37 @@ func (r *refusals) note(node, subject string, now time.Time) error {
 		return nil
 	}
 	for other, seen := range objects {
-		if now.Sub(seen.last) >= r.patience {
+		if now.Sub(seen.last) >= r.maxAge {
 			r.remove(node, other) // another cloudcore has settled it
 		}
 	}
-	if len(objects) >= r.perNode || r.number >= r.total {
-		return fmt.Errorf("refused, and so are %d other objects of the node, %d of all", len(objects), r.number)
+	if len(objects) >= r.limitPerNode || r.count >= r.limit {
+		return fmt.Errorf("refused, and so are %d other objects of the node, %d of all", len(objects), r.count)
 	}
 	if objects = r.nodes[node]; objects == nil {
-		objects = map[string]*refusal{}
+		objects = map[string]*refusedObject{}
 		r.nodes[node] = objects
 	}
-	objects[subject] = &refusal{first: now, last: now}
-	r.number++
+	objects[subject] = &refusedObject{first: now, last: now}
+	r.count++
 	return nil
 }
 
-// settle forgets an object whose report was taken or can never be.
-func (r *refusals) settle(node, subject string) {
+// reset forgets an object whose report was taken or can never be.
+func (r *retryBudget) reset(node, subject string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.remove(node, subject)
 }
 
 // remove forgets one object. The caller holds mu.
-func (r *refusals) remove(node, subject string) {
+func (r *retryBudget) remove(node, subject string) {
 	objects := r.nodes[node]
 	if _, ok := objects[subject]; !ok {
 		return
 	}
 	delete(objects, subject)
-	r.number--
+	r.count--
 	if len(objects) == 0 {
 		delete(r.nodes, node)
 	}

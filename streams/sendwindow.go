@@ -6,51 +6,51 @@ import (
 	"time"
 )
 
-// room is what may be on its way to the hub at a time: as much as the link is believed to carry in a moment, or one message.
+// sendWindow is what may be on its way to the hub at a time: as much as the link is believed to carry in a moment, or one message.
 // Answers to pings and probes wait no longer than that behind reports.
-type room struct {
-	pace *pace
-	// left has a token when something has left since somebody waited.
-	left chan struct{}
+type sendWindow struct {
+	bandwidth *bandwidthEstimator
+	// released has a token when something has left since somebody waited.
+	released chan struct{}
 
-	mu    sync.Mutex
-	taken int // guarded by mu
+	mu            sync.Mutex
+	acquiredBytes int // guarded by mu
 }
 
-// enter waits until there is room for so many bytes.
-func (r *room) enter(ctx context.Context, size int) (inFlight, error) {
+// acquire waits until there is room for so many bytes.
+func (r *sendWindow) acquire(ctx context.Context, size int) (inFlightReport, error) {
 	for {
-		if queue, ok := r.try(size); ok {
-			return inFlight{size: size, queue: queue, at: time.Now()}, nil
+		if queue, ok := r.tryAcquire(size); ok {
+			return inFlightReport{size: size, queuedBytes: queue, sentAt: time.Now()}, nil
 		}
 		select {
-		case <-r.left:
+		case <-r.released:
 		case <-ctx.Done():
-			return inFlight{}, ctx.Err()
+			return inFlightReport{}, ctx.Err()
 		}
 	}
 }
 
-func (r *room) try(size int) (queue int, ok bool) {
+func (r *sendWindow) tryAcquire(size int) (queue int, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.taken > 0 && r.taken+size > r.pace.take() {
+	if r.acquiredBytes > 0 && r.acquiredBytes+size > r.bandwidth.budget() {
 		return 0, false
 	}
-	r.taken += size
-	return r.taken, true
+	r.acquiredBytes += size
+	return r.acquiredBytes, true
 }
 
-// leave makes room. How long an acked message took tells what the link carries.
-func (r *room) leave(f inFlight, acked bool) {
+// release makes room. How long an acked message took tells what the link carries.
+func (r *sendWindow) release(f inFlightReport, acked bool) {
 	if acked {
-		r.pace.answered(f.queue, time.Since(f.at))
+		r.bandwidth.observeReply(f.queuedBytes, time.Since(f.sentAt))
 	}
 	r.mu.Lock()
-	r.taken -= f.size
+	r.acquiredBytes -= f.size
 	r.mu.Unlock()
 	select {
-	case r.left <- struct{}{}:
+	case r.released <- struct{}{}:
 	default:
 	}
 }

@@ -15,9 +15,9 @@ import (
 
 // A node that is told that the server with its consumer is gone attaches again, each time; the death of any other server is nothing
 // to it. Here all servers live, so nothing but the order makes the node do so.
-func TestANodeAttachesAgainWhenItsServerDied(t *testing.T) {
-	js, _ := hub3(t, t.TempDir(), false)
-	ensured(t, js)
+func TestDelivery_ReattachesWhenConsumerServerDied(t *testing.T) {
+	js, _ := startHubCluster(t, t.TempDir(), false)
+	awaitTopology(t, js)
 	url := js.Conn().ConnectedUrl()
 	connect := func(opts ...nats.Option) *nats.Conn {
 		t.Helper()
@@ -37,26 +37,26 @@ func TestANodeAttachesAgainWhenItsServerDied(t *testing.T) {
 	if err := nc.Flush(); err != nil {
 		t.Fatal(err)
 	}
-	store, node := newMemory(), connect(nats.UserInfo("edge.1", ""), nats.CustomInboxPrefix(streams.InboxPrefix("edge.1")))
-	delivery, err := streams.NewDelivery("edge.1", node, store, newLink(), streams.NewMetrics(nil), zaptest.NewLogger(t))
+	store, node := newMemoryStore(), connect(nats.UserInfo("edge.1", ""), nats.CustomInboxPrefix(streams.InboxPrefix("edge.1")))
+	delivery, err := streams.NewDelivery("edge.1", node, store, newSwitchableLink(), streams.NewMetrics(nil), zaptest.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	orders := streams.NewOrders("edge.1", node, map[string]func([]byte){streams.VerbDied: func(server []byte) {
+	orders := streams.NewCommandListener("edge.1", node, map[string]func([]byte){streams.VerbDied: func(server []byte) {
 		delivery.ServerDied(string(server))
 		heard.Add(1)
 	}}, zaptest.NewLogger(t))
-	run(t, orders.Start)
-	run(t, delivery.Start)
+	startPart(t, orders.Start)
+	startPart(t, delivery.Start)
 	version := 0
 	// pulled lets two states arrive, the second by a pull that has looked at what was ordered before.
 	pulled := func() {
 		t.Helper()
 		for range 2 {
 			version++
-			want := apply("a", fmt.Sprint(version))
-			cloud.publish(t, want)
-			streamstest.Eventually(t, "version "+want.Version, func() bool { return store.get("a") == string(want.Object) })
+			want := desiredMessage("a", fmt.Sprint(version))
+			cloud.publishNext(t, want)
+			streamstest.Eventually(t, "version "+want.Version, func() bool { return store.objectOf("a") == string(want.Object) })
 		}
 	}
 	home := func() string {
@@ -71,12 +71,12 @@ func TestANodeAttachesAgainWhenItsServerDied(t *testing.T) {
 		t.Helper()
 		before := heard.Load()
 		streamstest.Eventually(t, "the order is heard", func() bool {
-			if err := streams.Order(nc, "edge.1", streams.VerbDied, []byte(server)); err != nil {
+			if err := streams.SendCommand(nc, "edge.1", streams.VerbDied, []byte(server)); err != nil {
 				t.Fatal(err)
 			}
 			return heard.Load() > before
 		})
-		streamstest.Eventually(t, "the order is obeyed", delivery.Obeyed)
+		streamstest.Eventually(t, "the order is obeyed", delivery.NoDeadServersQueued)
 	}
 	pulled()
 	undisturbed := false
@@ -103,7 +103,7 @@ func TestANodeAttachesAgainWhenItsServerDied(t *testing.T) {
 }
 
 // A cloudcore that is stopped takes a node's question along. Told of it, the node asks again, and does not wait for the answer.
-func TestANodeAsksAgainWhenACloudcoreDied(t *testing.T) {
+func TestDelivery_RepeatsAttachWhenCloudcoreDied(t *testing.T) {
 	t.Parallel()
 	hub := streamstest.Hub(t)
 	stopped := streamstest.Connect(t, hub)
@@ -115,12 +115,12 @@ func TestANodeAsksAgainWhenACloudcoreDied(t *testing.T) {
 	if err := stopped.Flush(); err != nil {
 		t.Fatal(err)
 	}
-	store, node := newMemory(), streamstest.Node(t, hub, "edge.1")
-	delivery, err := streams.NewDelivery("edge.1", node, store, newLink(), streams.NewMetrics(nil), zaptest.NewLogger(t))
+	store, node := newMemoryStore(), streamstest.Node(t, hub, "edge.1")
+	delivery, err := streams.NewDelivery("edge.1", node, store, newSwitchableLink(), streams.NewMetrics(nil), zaptest.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	run(t, delivery.Start)
+	startPart(t, delivery.Start)
 	<-asked
 	if err := sub.Unsubscribe(); err != nil {
 		t.Fatal(err)
@@ -129,10 +129,10 @@ func TestANodeAsksAgainWhenACloudcoreDied(t *testing.T) {
 		t.Fatal(err)
 	}
 	cloud := startCloud(t, hub, false)
-	cloud.publish(t, apply("a", "1"))
+	cloud.publishNext(t, desiredMessage("a", "1"))
 	began := time.Now()
 	delivery.ServerDied("cloudcore-2")
-	streamstest.Eventually(t, "the node is served", func() bool { return store.get("a") != "" })
+	streamstest.Eventually(t, "the node is served", func() bool { return store.objectOf("a") != "" })
 	if took := time.Since(began); took > 7*time.Second { // the question itself waits for 15 s
 		t.Errorf("served after %s", took)
 	}

@@ -12,16 +12,16 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// codeTaken is nats-server's refusal of a second consumer of all of a work queue (server/errors.json).
-const codeTaken jetstream.ErrorCode = 10099
+// codeConsumerExists is nats-server's refusal of a second consumer of all of a work queue (server/errors.json).
+const codeConsumerExists jetstream.ErrorCode = 10099
 
-// ensureHidden makes a hidden consumer, or brings the one that is there up to date. Processes that do so at once settle on one,
+// ensureSharedConsumer makes a hidden consumer, or brings the one that is there up to date. Processes that do so at once settle on one,
 // as a work queue takes no second: who is refused looks again.
-func ensureHidden(ctx context.Context, js jetstream.JetStream, c Consumer) error {
-	retry := newRetry()
+func ensureSharedConsumer(ctx context.Context, js jetstream.JetStream, c Consumer) error {
+	retry := newRetryBackoff()
 	for {
-		err := persist(ctx, func(ctx context.Context) error { return putHidden(ctx, js, c) })
-		if !overtaken(err) {
+		err := retryUnanswered(ctx, func(ctx context.Context) error { return upsertSharedConsumer(ctx, js, c) })
+		if !isConsumerRace(err) {
 			return err
 		}
 		select {
@@ -32,21 +32,21 @@ func ensureHidden(ctx context.Context, js jetstream.JetStream, c Consumer) error
 	}
 }
 
-// overtaken tells that another process has made or deleted a consumer meanwhile.
-func overtaken(err error) bool {
+// isConsumerRace tells that another process has made or deleted a consumer meanwhile.
+func isConsumerRace(err error) bool {
 	api, ok := errors.AsType[*jetstream.APIError](err)
-	return ok && api.ErrorCode == codeTaken || errors.Is(err, jetstream.ErrConsumerDoesNotExist) || errors.Is(err, jetstream.ErrConsumerNotFound)
+	return ok && api.ErrorCode == codeConsumerExists || errors.Is(err, jetstream.ErrConsumerDoesNotExist) || errors.Is(err, jetstream.ErrConsumerNotFound)
 }
 
-// putHidden makes one try. A consumer with the plain name is of a version before names were hidden. It is replaced: what it had
+// upsertSharedConsumer makes one try. A consumer with the plain name is of a version before names were hidden. It is replaced: what it had
 // delivered is delivered again.
-func putHidden(ctx context.Context, js jetstream.JetStream, c Consumer) error {
-	names, err := consumerNames(ctx, js, c.Stream)
+func upsertSharedConsumer(ctx context.Context, js jetstream.JetStream, c Consumer) error {
+	names, err := listConsumerNames(ctx, js, c.Stream)
 	if err != nil {
 		return err
 	}
 	cfg := c.Config
-	if name := hiddenIn(names, cfg.Durable); name != "" {
+	if name := findRandomName(names, cfg.Durable); name != "" {
 		cfg.Durable = name
 		_, err := js.UpdateConsumer(ctx, c.Stream, cfg)
 		return err
@@ -59,39 +59,39 @@ func putHidden(ctx context.Context, js jetstream.JetStream, c Consumer) error {
 			return err
 		}
 	}
-	cfg.Durable += hiddenMark + rand.Text()
+	cfg.Durable += randomNameSeparator + rand.Text()
 	_, err = js.CreateConsumer(ctx, c.Stream, cfg)
 	return err
 }
 
-// cloudConsumerOf finds the consumer that all cloudcores share on a stream.
-func cloudConsumerOf(ctx context.Context, js jetstream.JetStream, stream string) (jetstream.Consumer, error) {
-	names, err := consumerNames(ctx, js, stream)
+// findCloudConsumer finds the consumer that all cloudcores share on a stream.
+func findCloudConsumer(ctx context.Context, js jetstream.JetStream, stream string) (jetstream.Consumer, error) {
+	names, err := listConsumerNames(ctx, js, stream)
 	if err != nil {
 		return nil, err
 	}
-	name := hiddenIn(names, cloudConsumer)
+	name := findRandomName(names, cloudConsumer)
 	if name == "" {
 		return nil, jetstream.ErrConsumerNotFound
 	}
 	return js.Consumer(ctx, stream, name)
 }
 
-// hiddenMark stands between what a hidden consumer is and what nobody guesses.
-const hiddenMark = "-"
+// randomNameSeparator stands between what a hidden consumer is and what nobody guesses.
+const randomNameSeparator = "-"
 
-// hiddenIn returns the same one of several names to everybody, or "".
-func hiddenIn(names []string, prefix string) string {
+// findRandomName returns the same one of several names to everybody, or "".
+func findRandomName(names []string, prefix string) string {
 	for _, name := range slices.Sorted(slices.Values(names)) {
-		if strings.HasPrefix(name, prefix+hiddenMark) {
+		if strings.HasPrefix(name, prefix+randomNameSeparator) {
 			return name
 		}
 	}
 	return ""
 }
 
-// consumerNames lists the consumers of a stream.
-func consumerNames(ctx context.Context, js jetstream.JetStream, stream string) ([]string, error) {
+// listConsumerNames lists the consumers of a stream.
+func listConsumerNames(ctx context.Context, js jetstream.JetStream, stream string) ([]string, error) {
 	s, err := js.Stream(ctx, stream)
 	if err != nil {
 		return nil, err

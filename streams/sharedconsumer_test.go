@@ -15,8 +15,8 @@ import (
 	"github.com/frond-edge/frond/streams/streamstest"
 )
 
-// shared returns the names of the consumers of a stream.
-func shared(t *testing.T, js jetstream.JetStream, stream string) []string {
+// listConsumers returns the names of the consumers of a stream.
+func listConsumers(t *testing.T, js jetstream.JetStream, stream string) []string {
 	t.Helper()
 	s, err := js.Stream(t.Context(), stream)
 	if err != nil {
@@ -33,20 +33,20 @@ func shared(t *testing.T, js jetstream.JetStream, stream string) []string {
 	return names
 }
 
-// hidden fails unless a stream has one consumer, with a name that nobody guesses, and returns that.
-func hidden(t *testing.T, js jetstream.JetStream, stream string) string {
+// requireOneConsumer fails unless a stream has one consumer, with a name that nobody guesses, and returns that.
+func requireOneConsumer(t *testing.T, js jetstream.JetStream, stream string) string {
 	t.Helper()
-	names := shared(t, js, stream)
+	names := listConsumers(t, js, stream)
 	if len(names) != 1 || !strings.HasPrefix(names[0], "cloudcore-") || len(names[0]) < len("cloudcore-")+22 {
 		t.Fatalf("%s has the consumers %q", stream, names)
 	}
 	return names[0]
 }
 
-// without deletes the consumers of a stream.
-func without(t *testing.T, js jetstream.JetStream, stream string) {
+// deleteConsumers deletes the consumers of a stream.
+func deleteConsumers(t *testing.T, js jetstream.JetStream, stream string) {
 	t.Helper()
-	for _, name := range shared(t, js, stream) {
+	for _, name := range listConsumers(t, js, stream) {
 		if err := js.DeleteConsumer(t.Context(), stream, name); err != nil {
 			t.Fatal(err)
 		}
@@ -54,7 +54,7 @@ func without(t *testing.T, js jetstream.JetStream, stream string) {
 }
 
 // Replicas that start at once, on a hub of an older version or none, agree on one consumer a stream; it stays the same.
-func TestReplicasAgreeOnOneHiddenConsumer(t *testing.T) {
+func TestEnsure_ReplicasAgreeOnOneSharedConsumer(t *testing.T) {
 	hub := streamstest.Hub(t)
 	js, err := jetstream.New(streamstest.Connect(t, hub))
 	if err != nil {
@@ -71,7 +71,7 @@ func TestReplicasAgreeOnOneHiddenConsumer(t *testing.T) {
 	known := map[string]bool{}
 	for round := range 6 {
 		for _, stream := range []string{streams.ReportStream, streams.EventStream} {
-			without(t, js, stream)
+			deleteConsumers(t, js, stream)
 			if round%2 == 1 {
 				old := jetstream.ConsumerConfig{Durable: "cloudcore", AckPolicy: jetstream.AckExplicitPolicy}
 				if _, err := js.CreateConsumer(t.Context(), stream, old); err != nil {
@@ -81,21 +81,21 @@ func TestReplicasAgreeOnOneHiddenConsumer(t *testing.T) {
 		}
 		var g errgroup.Group
 		for _, other := range conns {
-			g.Go(func() error { return streams.Ensure(t.Context(), other, streams.Hub(1)) })
+			g.Go(func() error { return streams.Ensure(t.Context(), other, streams.HubTopology(1)) })
 		}
 		if err := g.Wait(); err != nil {
 			t.Fatal(err)
 		}
 		for _, stream := range []string{streams.ReportStream, streams.EventStream} {
-			name := hidden(t, js, stream)
+			name := requireOneConsumer(t, js, stream)
 			if known[name] {
 				t.Errorf("the name %s is not new", name)
 			}
 			known[name] = true
-			if err := streams.Ensure(t.Context(), js, streams.Hub(1)); err != nil {
+			if err := streams.Ensure(t.Context(), js, streams.HubTopology(1)); err != nil {
 				t.Fatal(err)
 			}
-			if again := hidden(t, js, stream); again != name {
+			if again := requireOneConsumer(t, js, stream); again != name {
 				t.Errorf("%s became %s", name, again)
 			}
 		}
@@ -103,32 +103,32 @@ func TestReplicasAgreeOnOneHiddenConsumer(t *testing.T) {
 }
 
 // A consumer of somebody else is not deleted, and named.
-func TestAConsumerInTheWayIsNamed(t *testing.T) {
+func TestEnsure_ForeignConsumerIsReported(t *testing.T) {
 	js, err := jetstream.New(streamstest.Connect(t, streamstest.Hub(t)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	without(t, js, streams.ReportStream)
+	deleteConsumers(t, js, streams.ReportStream)
 	if _, err := js.CreateConsumer(t.Context(), streams.ReportStream, jetstream.ConsumerConfig{Durable: "mine", AckPolicy: jetstream.AckExplicitPolicy}); err != nil {
 		t.Fatal(err)
 	}
-	if err := streams.Ensure(t.Context(), js, streams.Hub(1)); err == nil || !strings.Contains(err.Error(), "consumer mine") {
+	if err := streams.Ensure(t.Context(), js, streams.HubTopology(1)); err == nil || !strings.Contains(err.Error(), "consumer mine") {
 		t.Errorf("error %v", err)
 	}
-	if names := shared(t, js, streams.ReportStream); !slices.Equal(names, []string{"mine"}) {
+	if names := listConsumers(t, js, streams.ReportStream); !slices.Equal(names, []string{"mine"}) {
 		t.Errorf("consumers %q", names)
 	}
 }
 
 // A reader goes on when the consumer is replaced under it: after an upgrade, and when somebody deletes it by hand. What was
 // delivered and not acked is delivered again.
-func TestReportsOutliveTheirConsumer(t *testing.T) {
+func TestReportConsumer_SurvivesReplacedConsumer(t *testing.T) {
 	nc := streamstest.Connect(t, streamstest.Hub(t))
 	js, err := jetstream.New(nc)
 	if err != nil {
 		t.Fatal(err)
 	}
-	without(t, js, streams.ReportStream)
+	deleteConsumers(t, js, streams.ReportStream)
 	old, err := js.CreateConsumer(t.Context(), streams.ReportStream, jetstream.ConsumerConfig{Durable: "cloudcore", AckPolicy: jetstream.AckExplicitPolicy})
 	if err != nil {
 		t.Fatal(err)
@@ -137,11 +137,11 @@ func TestReportsOutliveTheirConsumer(t *testing.T) {
 	if _, err := old.Next(); err != nil { // in the hands of an older version, for 30 s
 		t.Fatal(err)
 	}
-	keeper, err := streams.NewKeeper(nc, streams.Hub(1), func() {}, zaptest.NewLogger(t))
+	keeper, err := streams.NewTopologyReconciler(nc, streams.HubTopology(1), func() {}, zaptest.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	run(t, keeper.Start)
+	startPart(t, keeper.Start)
 	taken := make(chan string, 100)
 	startReports(t, nc, func(_ context.Context, m wire.Message) error {
 		taken <- m.Key.Name
@@ -159,11 +159,11 @@ func TestReportsOutliveTheirConsumer(t *testing.T) {
 		})
 	}
 	await("o0")
-	name := hidden(t, js, streams.ReportStream)
-	without(t, js, streams.ReportStream)
+	name := requireOneConsumer(t, js, streams.ReportStream)
+	deleteConsumers(t, js, streams.ReportStream)
 	putReports(t, nc, "edge.1", 1, 1)
 	await("o1")
-	if again := hidden(t, js, streams.ReportStream); again == name {
+	if again := requireOneConsumer(t, js, streams.ReportStream); again == name {
 		t.Errorf("the name %s is back", name)
 	}
 }

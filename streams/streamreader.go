@@ -19,27 +19,27 @@ const (
 	// pageMessages and pageBytes bound one page of a snapshot, for nodes that do not say what they can take.
 	pageMessages = 256
 	pageBytes    = 512 << 10
-	// leastRead is the least that is read from the hub for a page, however small it is to be.
-	leastRead = 64 << 10
-	// heldBytes and heldMessages are for readers inside the data centre.
-	heldBytes    = 4 * mib
-	heldMessages = 1000
-	// directTimeout bounds one page.
-	directTimeout = 3 * time.Second
+	// minPageRead is the least that is read from the hub for a page, however small it is to be.
+	minPageRead = 64 << 10
+	// inventoryPageBytes and inventoryPageMessages are for readers inside the data centre.
+	inventoryPageBytes    = 4 * mib
+	inventoryPageMessages = 1000
+	// directGetTimeout bounds one page.
+	directGetTimeout = 3 * time.Second
 )
 
-// page is one answer of the reader, in order of sequence.
-type page struct {
+// snapshotPage is one answer of the reader, in order of sequence.
+type snapshotPage struct {
 	messages []wire.SnapshotObject
-	// last is the sequence of the last message; the next page starts after it if more is true.
-	last uint64
-	more bool
+	// lastSequence is the sequence of the last message; the next page starts after it if more is true.
+	lastSequence uint64
+	more         bool
 	// upTo is the last sequence of the replica that answered: it had seen everything up to there. 0 if nothing matched.
 	upTo uint64
 }
 
-// directRequest is the JetStream batch form of a direct get (ADR-31), which nats.go has no call for.
-type directRequest struct {
+// directGetRequest is the JetStream batch form of a direct get (ADR-31), which nats.go has no call for.
+type directGetRequest struct {
 	MultiLast []string `json:"multi_last,omitempty"`
 	Seq       uint64   `json:"seq,omitempty"`
 	Batch     int      `json:"batch,omitempty"`
@@ -48,86 +48,86 @@ type directRequest struct {
 
 var errTooManySubjects = errors.New("more subjects than one direct get can match")
 
-// reader reads the last message of each subject of a stream, in pages.
-type reader struct {
+// streamReader reads the last message of each subject of a stream, in pages.
+type streamReader struct {
 	nc     *nats.Conn
 	js     jetstream.JetStream
 	stream string
 }
 
-// page returns the last message of each subject that matches, from sequence start on. Any replica of the stream may
+// readPage returns the last message of each subject that matches, from sequence start on. Any replica of the stream may
 // answer, also one that lags: what the caller does next must begin at the page's own upTo.
 //
 // A direct get costs what the node holds, whatever the size of the stream. Beyond the server's 1,024 subjects a consumer
 // reads instead, which scans the stream from start on.
-func (r *reader) page(ctx context.Context, filter string, start uint64, messages, bytes int) (page, error) {
-	ctx, cancel := context.WithTimeout(ctx, directTimeout)
+func (r *streamReader) readPage(ctx context.Context, filter string, start uint64, messages, bytes int) (snapshotPage, error) {
+	ctx, cancel := context.WithTimeout(ctx, directGetTimeout)
 	defer cancel()
-	p, err := r.direct(ctx, []string{filter}, start, messages, bytes)
+	p, err := r.readDirect(ctx, []string{filter}, start, messages, bytes)
 	if errors.Is(err, errTooManySubjects) {
-		p, err = r.scan(ctx, filter, start, messages, bytes)
+		p, err = r.readByConsumer(ctx, filter, start, messages, bytes)
 	}
 	if err != nil {
-		return page{}, fmt.Errorf("read %s of stream %s: %w", filter, r.stream, err)
+		return snapshotPage{}, fmt.Errorf("read %s of stream %s: %w", filter, r.stream, err)
 	}
 	return p, nil
 }
 
-func (r *reader) direct(ctx context.Context, filters []string, start uint64, messages, bytes int) (page, error) {
-	body, err := json.Marshal(directRequest{MultiLast: filters, Seq: max(start, 1), Batch: messages, MaxBytes: bytes})
+func (r *streamReader) readDirect(ctx context.Context, filters []string, start uint64, messages, bytes int) (snapshotPage, error) {
+	body, err := json.Marshal(directGetRequest{MultiLast: filters, Seq: max(start, 1), Batch: messages, MaxBytes: bytes})
 	if err != nil {
-		return page{}, err
+		return snapshotPage{}, err
 	}
 	inbox := r.nc.NewInbox()
 	sub, err := r.nc.SubscribeSync(inbox)
 	if err != nil {
-		return page{}, err
+		return snapshotPage{}, err
 	}
 	defer func() { _ = sub.Unsubscribe() }() // fails only when the connection is gone
 	if err := r.nc.PublishRequest("$JS.API.DIRECT.GET."+r.stream, inbox, body); err != nil {
-		return page{}, err
+		return snapshotPage{}, err
 	}
-	var p page
+	var p snapshotPage
 	for {
 		msg, err := sub.NextMsgWithContext(ctx)
 		if err != nil {
-			return page{}, err
+			return snapshotPage{}, err
 		}
-		done, err := p.add(msg)
+		done, err := p.addMessage(msg)
 		if done || err != nil {
 			return p, err
 		}
 	}
 }
 
-// scan reads a page with a consumer that lives for this page only.
-func (r *reader) scan(ctx context.Context, filter string, start uint64, messages, bytes int) (page, error) {
+// readByConsumer reads a page with a consumer that lives for this page only.
+func (r *streamReader) readByConsumer(ctx context.Context, filter string, start uint64, messages, bytes int) (snapshotPage, error) {
 	consumer, err := r.js.OrderedConsumer(ctx, r.stream, jetstream.OrderedConsumerConfig{
 		FilterSubjects: []string{filter}, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: max(start, 1),
 	})
 	if err != nil {
-		return page{}, err
+		return snapshotPage{}, err
 	}
-	var p page
+	var p snapshotPage
 	if consumer.CachedInfo().NumPending == 0 {
 		return p, nil
 	}
 	incoming, err := consumer.Messages(jetstream.PullMaxMessages(messages))
 	if err != nil {
-		return page{}, err
+		return snapshotPage{}, err
 	}
 	defer incoming.Stop()
 	for size := 0; ; {
 		msg, err := incoming.Next(jetstream.NextContext(ctx))
 		if err != nil {
-			return page{}, err
+			return snapshotPage{}, err
 		}
 		meta, err := msg.Metadata()
 		if err != nil {
-			return page{}, err
+			return snapshotPage{}, err
 		}
 		p.messages = append(p.messages, snapshotObject(msg.Subject(), meta.Sequence.Stream, msg.Headers(), msg.Data()))
-		p.last, p.upTo, p.more = meta.Sequence.Stream, meta.Sequence.Stream, meta.NumPending > 0
+		p.lastSequence, p.upTo, p.more = meta.Sequence.Stream, meta.Sequence.Stream, meta.NumPending > 0
 		size += len(msg.Data())
 		if !p.more || len(p.messages) >= messages || size >= bytes {
 			return p, nil
@@ -146,17 +146,17 @@ func snapshotObject(subject string, sequence uint64, header nats.Header, data []
 	return object
 }
 
-// add takes one message of the answer and tells whether it was the last.
-func (p *page) add(msg *nats.Msg) (done bool, err error) {
+// addMessage takes one message of the answer and tells whether it was the last.
+func (p *snapshotPage) addMessage(msg *nats.Msg) (done bool, err error) {
 	switch status := msg.Header.Get("Status"); status {
 	case "":
 	case "204":
-		pending, err := number(msg.Header, "Nats-Num-Pending")
+		pending, err := parseHeaderNumber(msg.Header, "Nats-Num-Pending")
 		if err != nil {
 			return false, err
 		}
 		p.more = pending > 0
-		p.upTo, err = number(msg.Header, "Nats-UpTo-Sequence")
+		p.upTo, err = parseHeaderNumber(msg.Header, "Nats-UpTo-Sequence")
 		return true, err
 	case "404":
 		if description := msg.Header.Get("Description"); description != "No Results" {
@@ -168,16 +168,16 @@ func (p *page) add(msg *nats.Msg) (done bool, err error) {
 	default:
 		return false, fmt.Errorf("status %s %s", status, msg.Header.Get("Description"))
 	}
-	sequence, err := number(msg.Header, "Nats-Sequence")
+	sequence, err := parseHeaderNumber(msg.Header, "Nats-Sequence")
 	if err != nil {
 		return false, err
 	}
 	p.messages = append(p.messages, snapshotObject(msg.Header.Get("Nats-Subject"), sequence, msg.Header, msg.Data))
-	p.last = sequence
+	p.lastSequence = sequence
 	return false, nil
 }
 
-func number(h nats.Header, name string) (uint64, error) {
+func parseHeaderNumber(h nats.Header, name string) (uint64, error) {
 	n, err := strconv.ParseUint(h.Get(name), 10, 64)
 	if err != nil {
 		return 0, fmt.Errorf("header %s: %w", name, err)

@@ -23,18 +23,18 @@ const (
 	VerbPiece  = "piece"  // wire.PieceRequest, bytes
 	VerbPart   = "part"   // wire.PartRequest and bytes, wire.PartReply
 	VerbKube   = "kube"   // wire.KubeRequest, wire.KubeReply
-	VerbWatch  = "watch"  // wire.KubeRequest, wire.KubeReply: waits for something to happen; see LongCall
+	VerbWatch  = "watch"  // wire.KubeRequest, wire.KubeReply: waits for something to happen; see WatchCallTimeout
 	VerbPing   = "ping"   // empty, empty: proves the whole path
 	VerbScopes = "scopes" // wire.ScopesRequest, wire.ScopesReply
 )
 
 const (
-	allNodes     = "*"
-	beatPrefix   = "beat."
-	callPrefix   = "call.cloud."
-	deadPrefix   = "dead."
-	outboxPrefix = "outbox."
-	partPrefix   = "part."
+	allNodes         = "*"
+	heartbeatPrefix  = "beat."
+	callPrefix       = "call.cloud."
+	deadLetterPrefix = "dead."
+	outboxPrefix     = "outbox."
+	partPrefix       = "part."
 )
 
 // Subject builds the subject of one object of a node.
@@ -55,7 +55,7 @@ func ParseSubject(subject string) (plane Plane, node string, key wire.Key, err e
 	if !ok || !more || (plane != Desired && plane != Report && plane != Event) {
 		return "", "", wire.Key{}, fmt.Errorf("%w: %.120q is not the subject of an object", wire.ErrToken, subject)
 	}
-	if node, err = parseNode(token); err != nil {
+	if node, err = parseNodeToken(token); err != nil {
 		return "", "", wire.Key{}, err
 	}
 	if key, err = wire.ParseKey(suffix); err != nil {
@@ -64,15 +64,15 @@ func ParseSubject(subject string) (plane Plane, node string, key wire.Key, err e
 	return plane, node, key, nil
 }
 
-// BeatSubject carries a node's wire.Beat.
-func BeatSubject(node string) string { return beatPrefix + wire.Escape(node) }
+// HeartbeatSubject carries a node's wire.Heartbeat.
+func HeartbeatSubject(node string) string { return heartbeatPrefix + wire.Escape(node) }
 
 // CallSubject carries a node's request to whichever cloudcore answers.
 func CallSubject(node, verb string) string { return callPrefix + wire.Escape(node) + "." + verb }
 
-// DeadSubject is where a node, or "cloud", puts messages that can never be handled.
-func DeadSubject(from string, plane Plane) string {
-	return deadPrefix + wire.Escape(from) + "." + string(plane)
+// DeadLetterSubject is where a node, or "cloud", puts messages that can never be handled.
+func DeadLetterSubject(from string, plane Plane) string {
+	return deadLetterPrefix + wire.Escape(from) + "." + string(plane)
 }
 
 // InboxPrefix is the prefix of every reply subject of a node; what a node asks is answered nowhere else.
@@ -84,8 +84,8 @@ func outboxSubject(plane Plane, node string, key wire.Key) string {
 	return outboxPrefix + Subject(plane, node, key)
 }
 
-// parseNode reads a node token and refuses any spelling but Escape's own.
-func parseNode(token string) (string, error) {
+// parseNodeToken reads a node token and refuses any spelling but Escape's own.
+func parseNodeToken(token string) (string, error) {
 	node, err := wire.Unescape(token)
 	if err != nil {
 		return "", err
@@ -96,21 +96,21 @@ func parseNode(token string) (string, error) {
 	return node, nil
 }
 
-// parseBeat returns the node of a beat's subject.
-func parseBeat(subject string) (string, error) {
-	token, ok := strings.CutPrefix(subject, beatPrefix)
+// parseHeartbeatSubject returns the node of a beat's subject.
+func parseHeartbeatSubject(subject string) (string, error) {
+	token, ok := strings.CutPrefix(subject, heartbeatPrefix)
 	if !ok {
 		return "", fmt.Errorf("%w: %.120q is no beat", wire.ErrToken, subject)
 	}
-	return parseNode(token)
+	return parseNodeToken(token)
 }
 
-// parseCall returns the node of a call's subject.
-func parseCall(subject string) (node string, err error) {
+// parseCallSubject returns the node of a call's subject.
+func parseCallSubject(subject string) (node string, err error) {
 	rest, ok := strings.CutPrefix(subject, callPrefix)
 	token, verb, more := strings.Cut(rest, ".")
 	if !ok || !more || strings.Contains(verb, ".") {
 		return "", fmt.Errorf("%w: %.120q is no call", wire.ErrToken, subject)
 	}
-	return parseNode(token)
+	return parseNodeToken(token)
 }

@@ -17,9 +17,9 @@ const (
 	ReportStream  = "REPORT-0"
 	EventStream   = "EVENT-0"
 	// PartStream holds the payloads of large reports, in parts, until the reports are handled.
-	PartStream    = "PART-0"
-	DeadStream    = "DEAD"
-	MembersBucket = "members"
+	PartStream       = "PART-0"
+	DeadLetterStream = "DEAD"
+	MembersBucket    = "members"
 	// RegistryBucket holds what must outlive every cloudcore: how far the Kubernetes history had come, and what nodes want.
 	RegistryBucket = "registry"
 
@@ -37,13 +37,13 @@ const (
 
 	// maxMessage bounds one stored message: the apiserver refuses objects above 3 MiB, etcd above 1.5 MiB.
 	maxMessage = 4 * mib
-	// dedupe is how long the server recognises a repeated message id: longer than any retry of one publish.
-	dedupe = 2 * time.Minute
+	// dedupeWindow is how long the server recognises a repeated message id: longer than any retry of one publish.
+	dedupeWindow = 2 * time.Minute
 	// maxConsumers is explicit because the server's default of 1,000 is far below the nodes of one partition.
 	maxConsumers = 200_000
-	// deadAge and deadBytes bound the dead letters: evidence for people, not state.
-	deadAge   = 14 * 24 * time.Hour
-	deadBytes = 256 * mib
+	// deadLetterMaxAge and deadLetterMaxBytes bound the dead letters: evidence for people, not state.
+	deadLetterMaxAge   = 14 * 24 * time.Hour
+	deadLetterMaxBytes = 256 * mib
 	// eventAge is how long an event waits for a cloudcore; Kubernetes itself keeps events for an hour.
 	eventAge = 24 * time.Hour
 	// eventBytes and outboxEventBytes bound telemetry; the oldest goes first.
@@ -75,44 +75,44 @@ type Topology struct {
 type Consumer struct {
 	Stream string
 	Config jetstream.ConsumerConfig
-	// Hidden says that the name in Config is only how the real one begins. The rest is random and made with the consumer, so
+	// RandomName says that the name in Config is only how the real one begins. The rest is random and made with the consumer, so
 	// that no node can name it: a node can have answers of JetStream sent as acks ($JS.ACK.<stream>.<consumer>.…).
-	Hidden bool
+	RandomName bool
 }
 
-// Hub is the topology of the hub. replicas is 3, or 1 where the hub is a single server.
-func Hub(replicas int) Topology {
+// HubTopology is the topology of the hub. replicas is 3, or 1 where the hub is a single server.
+func HubTopology(replicas int) Topology {
 	return Topology{
 		Streams: []jetstream.StreamConfig{
 			{
 				Name: DesiredStream, Description: "What the cloud wants on each node, one message per object",
 				Subjects: []string{string(Desired) + ".>"}, Retention: jetstream.LimitsPolicy, Storage: jetstream.FileStorage, Replicas: replicas,
-				MaxMsgsPerSubject: 1, MaxMsgSize: maxMessage, MaxConsumers: maxConsumers, Duplicates: dedupe, AllowDirect: true,
+				MaxMsgsPerSubject: 1, MaxMsgSize: maxMessage, MaxConsumers: maxConsumers, Duplicates: dedupeWindow, AllowDirect: true,
 			},
 			{
 				Name: ReportStream, Description: "The last unhandled report of each object of each node",
 				Subjects: []string{string(Report) + ".>"}, Retention: jetstream.WorkQueuePolicy, Storage: jetstream.FileStorage, Replicas: replicas,
-				MaxMsgsPerSubject: 1, MaxMsgSize: maxMessage, Duplicates: dedupe,
+				MaxMsgsPerSubject: 1, MaxMsgSize: maxMessage, Duplicates: dedupeWindow,
 			},
 			{
 				Name: EventStream, Description: "Kubernetes events of the nodes, not yet handled",
 				Subjects: []string{string(Event) + ".>"}, Retention: jetstream.WorkQueuePolicy, Storage: jetstream.FileStorage, Replicas: replicas,
-				MaxMsgsPerSubject: 1, MaxMsgSize: mib, MaxAge: eventAge, MaxBytes: eventBytes, Duplicates: dedupe,
+				MaxMsgsPerSubject: 1, MaxMsgSize: mib, MaxAge: eventAge, MaxBytes: eventBytes, Duplicates: dedupeWindow,
 			},
 			{
 				Name: PartStream, Description: "Payloads of large reports, in parts, until the reports are handled",
 				Subjects: []string{partPrefix + ">"}, Retention: jetstream.LimitsPolicy, Storage: jetstream.FileStorage, Replicas: replicas,
-				MaxMsgsPerSubject: 1, MaxMsgSize: mib, MaxAge: partAge, MaxBytes: partBytes, Duplicates: dedupe, AllowDirect: true,
+				MaxMsgsPerSubject: 1, MaxMsgSize: mib, MaxAge: partAge, MaxBytes: partBytes, Duplicates: dedupeWindow, AllowDirect: true,
 			},
 			{
-				Name: DeadStream, Description: "Messages that can never be handled, with the reason",
-				Subjects: []string{deadPrefix + ">"}, Storage: jetstream.FileStorage, Replicas: replicas,
-				MaxAge: deadAge, MaxBytes: deadBytes, MaxMsgSize: 2 * maxMessage, Duplicates: dedupe, AllowDirect: true,
+				Name: DeadLetterStream, Description: "Messages that can never be handled, with the reason",
+				Subjects: []string{deadLetterPrefix + ">"}, Storage: jetstream.FileStorage, Replicas: replicas,
+				MaxAge: deadLetterMaxAge, MaxBytes: deadLetterMaxBytes, MaxMsgSize: 2 * maxMessage, Duplicates: dedupeWindow, AllowDirect: true,
 			},
 		},
 		Consumers: []Consumer{
-			{Stream: ReportStream, Config: shared(cloudConsumer, replicas, reportWindow, reportAckWait), Hidden: true},
-			{Stream: EventStream, Config: shared(cloudConsumer, replicas, eventWindow, reportAckWait), Hidden: true},
+			{Stream: ReportStream, Config: workQueueConsumer(cloudConsumer, replicas, reportWindow, reportAckWait), RandomName: true},
+			{Stream: EventStream, Config: workQueueConsumer(cloudConsumer, replicas, eventWindow, reportAckWait), RandomName: true},
 		},
 		Buckets: []jetstream.KeyValueConfig{
 			{Bucket: MembersBucket, Description: "Live cloudcores", Storage: jetstream.MemoryStorage, Replicas: replicas, TTL: memberTTL},
@@ -124,8 +124,8 @@ func Hub(replicas int) Topology {
 // memberTTL is how long a cloudcore that stopped refreshing its entry is listed; its peers judge by age, far sooner.
 const memberTTL = 10 * time.Second
 
-// Leaf is the topology of a node's own JetStream, apart from the store's bucket, which leaf/store makes.
-func Leaf() Topology {
+// LeafTopology is the topology of a node's own JetStream, apart from the store's bucket, which leaf/store makes.
+func LeafTopology() Topology {
 	outbox := func(name string, plane Plane, bytes int64) jetstream.StreamConfig {
 		return jetstream.StreamConfig{
 			Name: name, Description: "Waits for the link: " + string(plane) + "s", Subjects: []string{outboxPrefix + string(plane) + ".>"},
@@ -139,13 +139,13 @@ func Leaf() Topology {
 			outbox(OutboxEventsStream, Event, outboxEventBytes),
 		},
 		Consumers: []Consumer{
-			{Stream: OutboxStream, Config: shared(pumpConsumer, 1, pumpWindow, ackWait)},
-			{Stream: OutboxEventsStream, Config: shared(pumpConsumer, 1, pumpWindow, ackWait)},
+			{Stream: OutboxStream, Config: workQueueConsumer(pumpConsumer, 1, pumpWindow, ackWait)},
+			{Stream: OutboxEventsStream, Config: workQueueConsumer(pumpConsumer, 1, pumpWindow, ackWait)},
 		},
 	}
 }
 
-func shared(name string, replicas, window int, wait time.Duration) jetstream.ConsumerConfig {
+func workQueueConsumer(name string, replicas, window int, wait time.Duration) jetstream.ConsumerConfig {
 	return jetstream.ConsumerConfig{
 		Durable: name, AckPolicy: jetstream.AckExplicitPolicy, AckWait: wait, MaxAckPending: window, MaxDeliver: -1, Replicas: replicas,
 	}
@@ -155,7 +155,7 @@ func shared(name string, replicas, window int, wait time.Duration) jetstream.Con
 // deletes nothing but a consumer of an older version in the place of a hidden one.
 func Ensure(ctx context.Context, js jetstream.JetStream, t Topology) error {
 	for _, cfg := range t.Streams {
-		err := persist(ctx, func(ctx context.Context) error {
+		err := retryUnanswered(ctx, func(ctx context.Context) error {
 			_, err := js.CreateOrUpdateStream(ctx, cfg)
 			return err
 		})
@@ -169,7 +169,7 @@ func Ensure(ctx context.Context, js jetstream.JetStream, t Topology) error {
 		}
 	}
 	for _, cfg := range t.Buckets {
-		err := persist(ctx, func(ctx context.Context) error {
+		err := retryUnanswered(ctx, func(ctx context.Context) error {
 			_, err := js.CreateOrUpdateKeyValue(ctx, cfg)
 			return err
 		})
@@ -181,10 +181,10 @@ func Ensure(ctx context.Context, js jetstream.JetStream, t Topology) error {
 }
 
 func ensureConsumer(ctx context.Context, js jetstream.JetStream, c Consumer) error {
-	if c.Hidden {
-		return ensureHidden(ctx, js, c)
+	if c.RandomName {
+		return ensureSharedConsumer(ctx, js, c)
 	}
-	return persist(ctx, func(ctx context.Context) error {
+	return retryUnanswered(ctx, func(ctx context.Context) error {
 		_, err := js.CreateOrUpdateConsumer(ctx, c.Stream, c.Config)
 		return err
 	})
@@ -194,8 +194,8 @@ func ensureConsumer(ctx context.Context, js jetstream.JetStream, c Consumer) err
 // (2.15.2) makes it and answers neither; asked again, it answers at once.
 const ensureTimeout = time.Second
 
-// persist repeats a request that nobody answered until ctx ends.
-func persist(ctx context.Context, request func(context.Context) error) error {
+// retryUnanswered repeats a request that nobody answered until ctx ends.
+func retryUnanswered(ctx context.Context, request func(context.Context) error) error {
 	for {
 		rctx, cancel := context.WithTimeout(ctx, ensureTimeout)
 		err := request(rctx)
@@ -214,7 +214,7 @@ func nodeConsumer(name, filter string, sequence uint64, window int) jetstream.Co
 		Durable: name, Description: "Delivers the desired state of one node", FilterSubject: filter,
 		AckPolicy: jetstream.AckExplicitPolicy, AckWait: ackWait, MaxAckPending: window, MaxDeliver: -1,
 		DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: sequence + 1,
-		Replicas: 1, MemoryStorage: true, InactiveThreshold: nodeInactive,
+		Replicas: 1, MemoryStorage: true, InactiveThreshold: nodeInactiveThreshold,
 	}
 }
 
@@ -225,10 +225,10 @@ const MetadataAwaits = "frond-awaits"
 // metadataAttach is the key of a random text, so that no attach takes the consumer of another one for its own.
 const metadataAttach = "frond-attach"
 
-// nodeInactive is how long the consumer of a node that does not pull is kept; afterwards it attaches anew anyway.
-const nodeInactive = time.Hour
+// nodeInactiveThreshold is how long the consumer of a node that does not pull is kept; afterwards it attaches anew anyway.
+const nodeInactiveThreshold = time.Hour
 
-// errNotFound tells whether the server says that a stream, consumer or message does not exist.
-func errNotFound(err error) bool {
+// isNotFound tells whether the server says that a stream, consumer or message does not exist.
+func isNotFound(err error) bool {
 	return errors.Is(err, jetstream.ErrMsgNotFound) || errors.Is(err, jetstream.ErrConsumerNotFound) || errors.Is(err, jetstream.ErrStreamNotFound)
 }

@@ -13,50 +13,50 @@ import (
 	"go.uber.org/zap"
 )
 
-// keepPeriod is how often the hub's topology is looked at; a stream that was deleted by hand is missed for so long.
-const keepPeriod = 2 * time.Second
+// topologyPeriod is how often the hub's topology is looked at; a stream that was deleted by hand is missed for so long.
+const topologyPeriod = 2 * time.Second
 
-// Keeper holds the hub to its topology: it makes what is missing, and tells when the stream of desired state began a new
+// TopologyReconciler holds the hub to its topology: it makes what is missing, and tells when the stream of desired state began a new
 // life or went back to an older copy, so that its content is published again.
-type Keeper struct {
-	js       jetstream.JetStream
-	topology Topology
-	renewed  func()
-	log      *zap.Logger
-	ready    chan struct{}
+type TopologyReconciler struct {
+	js              jetstream.JetStream
+	topology        Topology
+	onStreamRenewed func()
+	log             *zap.Logger
+	ready           chan struct{}
 
-	mu    sync.Mutex
-	epoch string // guarded by mu; "" until the stream was seen
-	top   uint64 // guarded by mu; the highest sequence of this life
-	fewer int    // guarded by mu; looks in a row that saw a lower one
+	mu              sync.Mutex
+	epoch           string // guarded by mu; "" until the stream was seen
+	highestSequence uint64 // guarded by mu; the highest sequence of this life
+	regressions     int    // guarded by mu; looks in a row that saw a lower one
 }
 
-// NewKeeper makes the keeper of a hub. renewed is called when the stream was lost and made again, never at the start.
-func NewKeeper(nc *nats.Conn, topology Topology, renewed func(), log *zap.Logger) (*Keeper, error) {
+// NewTopologyReconciler makes the keeper of a hub. renewed is called when the stream was lost and made again, never at the start.
+func NewTopologyReconciler(nc *nats.Conn, topology Topology, renewed func(), log *zap.Logger) (*TopologyReconciler, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return nil, fmt.Errorf("keeper: %w", err)
 	}
-	return &Keeper{js: js, topology: topology, renewed: renewed, log: log, ready: make(chan struct{})}, nil
+	return &TopologyReconciler{js: js, topology: topology, onStreamRenewed: renewed, log: log, ready: make(chan struct{})}, nil
 }
 
 // Ready closes when the topology is in place for the first time.
-func (k *Keeper) Ready() <-chan struct{} { return k.ready }
+func (k *TopologyReconciler) Ready() <-chan struct{} { return k.ready }
 
 // Epoch returns the present life of the stream of desired state.
-func (k *Keeper) Epoch() string {
+func (k *TopologyReconciler) Epoch() string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.epoch
 }
 
 // Start keeps until ctx ends and then returns nil.
-func (k *Keeper) Start(ctx context.Context) error {
-	ticker := time.NewTicker(keepPeriod)
+func (k *TopologyReconciler) Start(ctx context.Context) error {
+	ticker := time.NewTicker(topologyPeriod)
 	defer ticker.Stop()
 	ensured := false
 	for {
-		err := k.look(ctx, &ensured)
+		err := k.reconcileTopology(ctx, &ensured)
 		if err != nil && ctx.Err() == nil {
 			k.log.Warn("hub topology not in place", zap.Error(err))
 		}
@@ -68,8 +68,8 @@ func (k *Keeper) Start(ctx context.Context) error {
 	}
 }
 
-// look makes what is missing and notices a new life. It asks for each stream by name, which costs the hub next to nothing.
-func (k *Keeper) look(ctx context.Context, ensured *bool) error {
+// reconcileTopology makes what is missing and notices a new life. It asks for each stream by name, which costs the hub next to nothing.
+func (k *TopologyReconciler) reconcileTopology(ctx context.Context, ensured *bool) error {
 	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
 	defer cancel()
 	missing := !*ensured
@@ -80,7 +80,7 @@ func (k *Keeper) look(ctx context.Context, ensured *bool) error {
 			missing = true
 		case err != nil:
 			return fmt.Errorf("look at stream %s: %w", cfg.Name, err)
-		case stream.CachedInfo().State.Consumers == 0 && k.consumed(cfg.Name):
+		case stream.CachedInfo().State.Consumers == 0 && k.hasConsumer(cfg.Name):
 			missing = true // deleted by hand, maybe for another hidden name
 		}
 	}
@@ -94,31 +94,31 @@ func (k *Keeper) look(ctx context.Context, ensured *bool) error {
 	if err != nil {
 		return fmt.Errorf("look at stream %s: %w", DesiredStream, err)
 	}
-	k.note(streamEpoch(stream.CachedInfo()), stream.CachedInfo().State.LastSeq)
+	k.observeStream(streamEpoch(stream.CachedInfo()), stream.CachedInfo().State.LastSeq)
 	return nil
 }
 
-// consumed tells whether the topology has a consumer of a stream.
-func (k *Keeper) consumed(stream string) bool {
+// hasConsumer tells whether the topology has a consumer of a stream.
+func (k *TopologyReconciler) hasConsumer(stream string) bool {
 	return slices.ContainsFunc(k.topology.Consumers, func(c Consumer) bool { return c.Stream == stream })
 }
 
-// wentBack is how many looks in a row must see a sequence below one seen before: a leader that was just elected may lag.
-const wentBack = 2
+// regressionsNeeded is how many looks in a row must see a sequence below one seen before: a leader that was just elected may lag.
+const regressionsNeeded = 2
 
-// note takes one look at the stream. A stream whose servers' disks were put back keeps its life, but counts again from there.
-func (k *Keeper) note(epoch string, last uint64) {
+// observeStream takes one look at the stream. A stream whose servers' disks were put back keeps its life, but counts again from there.
+func (k *TopologyReconciler) observeStream(epoch string, last uint64) {
 	k.mu.Lock()
 	before := k.epoch
 	switch {
-	case epoch != before || last >= k.top:
-		k.epoch, k.top, k.fewer = epoch, last, 0
+	case epoch != before || last >= k.highestSequence:
+		k.epoch, k.highestSequence, k.regressions = epoch, last, 0
 	default:
-		k.fewer++
+		k.regressions++
 	}
-	restored := k.fewer == wentBack
+	restored := k.regressions == regressionsNeeded
 	if restored {
-		k.top, k.fewer = last, 0
+		k.highestSequence, k.regressions = last, 0
 	}
 	k.mu.Unlock()
 	switch before {
@@ -126,12 +126,12 @@ func (k *Keeper) note(epoch string, last uint64) {
 		if restored {
 			k.log.Warn("the stream of desired state went back to an older copy; comparing everything again",
 				zap.String("stream", DesiredStream), zap.Uint64("seq", last))
-			k.renewed()
+			k.onStreamRenewed()
 		}
 	case "":
 		close(k.ready)
 	default:
 		k.log.Warn("the stream of desired state was lost; publishing everything again", zap.String("stream", DesiredStream))
-		k.renewed()
+		k.onStreamRenewed()
 	}
 }

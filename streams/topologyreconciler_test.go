@@ -15,8 +15,8 @@ import (
 	"github.com/frond-edge/frond/streams/streamstest"
 )
 
-// startOn runs a hub server on a folder; port -1 is any.
-func startOn(t *testing.T, dir string, port int) *server.Server {
+// startHubServer runs a hub server on a folder; port -1 is any.
+func startHubServer(t *testing.T, dir string, port int) *server.Server {
 	t.Helper()
 	s, err := server.NewServer(&server.Options{
 		ServerName: "hub", Host: "127.0.0.1", Port: port, JetStream: true, JetStreamDomain: streams.HubDomain,
@@ -38,15 +38,15 @@ func startOn(t *testing.T, dir string, port int) *server.Server {
 
 // A hub whose disks are put back to an older copy keeps the stream's life, and counts again from there. (A stream restored
 // with `nats stream restore` begins a new life.)
-func TestKeeperNoticesAStreamThatWentBack(t *testing.T) {
+func TestTopologyReconciler_DetectsRestoredStream(t *testing.T) {
 	dir, backup := t.TempDir(), t.TempDir()
-	hub := startOn(t, dir, server.RANDOM_PORT)
+	hub := startHubServer(t, dir, server.RANDOM_PORT)
 	nc := streamstest.Connect(t, hub, nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond))
 	js, err := jetstream.New(nc)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := streams.Ensure(t.Context(), js, streams.Hub(1)); err != nil {
+	if err := streams.Ensure(t.Context(), js, streams.HubTopology(1)); err != nil {
 		t.Fatal(err)
 	}
 	publisher, err := streams.NewPublisher(nc, streams.NewMetrics(nil))
@@ -55,19 +55,19 @@ func TestKeeperNoticesAStreamThatWentBack(t *testing.T) {
 	}
 	publish := func(name string) {
 		t.Helper()
-		if _, err := publisher.Publish(t.Context(), apply(name, "1"), 0); err != nil {
+		if _, err := publisher.Publish(t.Context(), desiredMessage(name, "1"), 0); err != nil {
 			t.Fatal(err)
 		}
 	}
 	renewed := 0
-	keeper, err := streams.NewKeeper(nc, streams.Hub(1), func() { renewed++ }, zaptest.NewLogger(t))
+	keeper, err := streams.NewTopologyReconciler(nc, streams.HubTopology(1), func() { renewed++ }, zaptest.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	look := func(times, want int) {
 		t.Helper()
 		for range times {
-			streamstest.Eventually(t, "a look at the hub", func() bool { return keeper.Look(t.Context()) == nil })
+			streamstest.Eventually(t, "a look at the hub", func() bool { return keeper.ReconcileTopology(t.Context()) == nil })
 		}
 		if renewed != want {
 			t.Errorf("told %d times, want %d", renewed, want)
@@ -78,12 +78,12 @@ func TestKeeperNoticesAStreamThatWentBack(t *testing.T) {
 		t.Helper()
 		hub.Shutdown()
 		hub.WaitForShutdown()
-		hub = startOn(t, dir, address.Port)
+		hub = startHubServer(t, dir, address.Port)
 	}
 	publish("a")
 	look(3, 0)
 	epoch := keeper.Epoch()
-	copied(t, hub, dir, backup)
+	stopAndCopy(t, hub, dir, backup)
 	restart(dir)
 	look(1, 0)
 	publish("b")
@@ -98,8 +98,8 @@ func TestKeeperNoticesAStreamThatWentBack(t *testing.T) {
 	look(3, 1)
 }
 
-// copied ends a server and copies its folder.
-func copied(t *testing.T, s *server.Server, from, to string) {
+// stopAndCopy ends a server and copies its folder.
+func stopAndCopy(t *testing.T, s *server.Server, from, to string) {
 	t.Helper()
 	s.Shutdown()
 	s.WaitForShutdown()
@@ -109,9 +109,9 @@ func copied(t *testing.T, s *server.Server, from, to string) {
 }
 
 // One look at a replica that lags proves nothing; two in a row do, and a new life does at once.
-func TestKeeperBelievesTwoLooksInARow(t *testing.T) {
+func TestTopologyReconciler_NeedsTwoRegressions(t *testing.T) {
 	renewed := 0
-	keeper, err := streams.NewKeeper(streamstest.Connect(t, streamstest.Hub(t)), streams.Hub(1), func() { renewed++ }, zaptest.NewLogger(t))
+	keeper, err := streams.NewTopologyReconciler(streamstest.Connect(t, streamstest.Hub(t)), streams.HubTopology(1), func() { renewed++ }, zaptest.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +136,7 @@ func TestKeeperBelievesTwoLooksInARow(t *testing.T) {
 		{"b", 1, 3},
 		{"b", 1, 3}, // another life
 	} {
-		if keeper.Note(look.epoch, look.last); renewed != look.want {
+		if keeper.ObserveStream(look.epoch, look.last); renewed != look.want {
 			t.Errorf("look %d, %s at %d: told %d times, want %d", i, look.epoch, look.last, renewed, look.want)
 			renewed = look.want
 		}
@@ -144,17 +144,17 @@ func TestKeeperBelievesTwoLooksInARow(t *testing.T) {
 }
 
 // A stream that somebody deletes is made again, and if it held desired state that is published again.
-func TestKeeperMakesWhatIsMissing(t *testing.T) {
+func TestTopologyReconciler_RecreatesMissingStreams(t *testing.T) {
 	nc := streamstest.Connect(t, streamstest.Hub(t))
 	js, err := jetstream.New(nc)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := streams.Ensure(t.Context(), js, streams.Hub(1)); err != nil {
+	if err := streams.Ensure(t.Context(), js, streams.HubTopology(1)); err != nil {
 		t.Fatal(err)
 	}
 	renewed := 0
-	keeper, err := streams.NewKeeper(nc, streams.Hub(1), func() { renewed++ }, zaptest.NewLogger(t))
+	keeper, err := streams.NewTopologyReconciler(nc, streams.HubTopology(1), func() { renewed++ }, zaptest.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,7 +167,7 @@ func TestKeeperMakesWhatIsMissing(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := keeper.Look(t.Context()); err != nil {
+		if err := keeper.ReconcileTopology(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if renewed != tt.want {

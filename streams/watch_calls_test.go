@@ -13,12 +13,12 @@ import (
 	"github.com/frond-edge/frond/streams/streamstest"
 )
 
-// TestWatchesThatWaitHoldUpNobody: a node has as many as are allowed and no more; its other calls, and those of others, are
+// TestCallServer_WaitingWatchesDelayNoOther: a node has as many as are allowed and no more; its other calls, and those of others, are
 // answered meanwhile.
-func TestWatchesThatWaitHoldUpNobody(t *testing.T) {
+func TestCallServer_WaitingWatchesDelayNoOther(t *testing.T) {
 	hub := streamstest.Hub(t)
 	release, waiting := make(chan struct{}), make(chan string, 100)
-	calls, err := streams.NewCalls(streamstest.Connect(t, hub), map[string]streams.CallHandler{
+	calls, err := streams.NewCallServer(streamstest.Connect(t, hub), map[string]streams.CallHandler{
 		streams.VerbWatch: func(ctx context.Context, node string, _ []byte) (any, error) {
 			waiting <- node
 			select {
@@ -32,7 +32,7 @@ func TestWatchesThatWaitHoldUpNobody(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	run(t, calls.Start)
+	startPart(t, calls.Start)
 	const most = 64
 	a, b := streamstest.Node(t, hub, "a"), streamstest.Node(t, hub, "b")
 	streamstest.Eventually(t, "the cloud answers both", func() bool {

@@ -197,19 +197,19 @@ func ParseCloudCore(data []byte, hostname string) (CloudCore, error) {
 	if c.Replicas == 0 {
 		c.Replicas = defaultReplicas
 	}
-	c.DeletionGuard.complete()
-	c.Restore.complete()
-	c.Identity.complete(c.Hub)
+	c.DeletionGuard.setDefaults()
+	c.Restore.setDefaults()
+	c.Identity.setDefaults(c.Hub)
 	return c, c.Validate()
 }
 
 // Validate joins all faults.
 func (c CloudCore) Validate() error {
 	return errors.Join(
-		required("id", c.ID),
+		requireField("id", c.ID),
 		c.Hub.validate(),
-		oneOf("replicas", c.Replicas, 1, 3, 5),
-		hostPort("listen", c.Listen),
+		validateOneOf("replicas", c.Replicas, 1, 3, 5),
+		validateHostPort("listen", c.Listen),
 		c.DeletionGuard.validate(),
 		c.validateTombstoneAge(),
 		c.Restore.validate(),
@@ -230,12 +230,12 @@ func (c CloudCore) validateImpersonation() error {
 	return nil
 }
 
-// leastTombstoneAge is above the 15 s after which a decision is not sent any more.
-const leastTombstoneAge = 20 * time.Second
+// minTombstoneAge is above the 15 s after which a decision is not sent any more.
+const minTombstoneAge = 20 * time.Second
 
 func (c CloudCore) validateTombstoneAge() error {
-	if age := time.Duration(c.TombstoneAge); age != 0 && age < leastTombstoneAge {
-		return fmt.Errorf("tombstoneAge: %s is less than %s", age, leastTombstoneAge)
+	if age := time.Duration(c.TombstoneAge); age != 0 && age < minTombstoneAge {
+		return fmt.Errorf("tombstoneAge: %s is less than %s", age, minTombstoneAge)
 	}
 	return nil
 }
@@ -256,9 +256,9 @@ func (g Gateway) validate() error {
 		if address == "" {
 			return
 		}
-		faults = append(faults, hostPort(why, address))
+		faults = append(faults, validateHostPort(why, address))
 		for _, field := range slices.Sorted(maps.Keys(files)) {
-			faults = append(faults, required(field, files[field]))
+			faults = append(faults, requireField(field, files[field]))
 		}
 	}
 	together("gateway.address", g.Address, map[string]string{
@@ -269,7 +269,7 @@ func (g Gateway) validate() error {
 		"gateway.kubeletCertFile": g.KubeletCertFile, "gateway.kubeletKeyFile": g.KubeletKeyFile,
 	})
 	if g.MetricsHost != "" {
-		faults = append(faults, required("gateway.scrapeAddress", g.ScrapeAddress))
+		faults = append(faults, requireField("gateway.scrapeAddress", g.ScrapeAddress))
 	}
 	if networks, err := g.Networks(); err != nil {
 		faults = append(faults, fmt.Errorf("gateway.trustedNetworks: %w", err))
@@ -291,7 +291,7 @@ func ParseEdgeCore(data []byte) (EdgeCore, error) {
 	if c.LocalAPI.Socket == "" {
 		c.LocalAPI.Socket = filepath.Join(c.Dir, "api.sock")
 	}
-	c.LocalAPI.Pods.complete(c.Runtime.Hollow)
+	c.LocalAPI.Pods.setDefaults(c.Runtime.Hollow)
 	if c.Kubelet.StaticPodPath == "" {
 		c.Kubelet.StaticPodPath = filepath.Join(c.Dir, "manifests")
 	}
@@ -306,7 +306,7 @@ func ParseEdgeCore(data []byte) (EdgeCore, error) {
 
 // Validate joins all faults.
 func (c EdgeCore) Validate() error {
-	faults := []error{required("node", c.Node), required("dir", c.Dir), c.Hub.validate(), hostPort("listen", c.Listen)}
+	faults := []error{requireField("node", c.Node), requireField("dir", c.Dir), c.Hub.validate(), validateHostPort("listen", c.Listen)}
 	if c.Dir != "" && !filepath.IsAbs(c.Dir) {
 		faults = append(faults, fmt.Errorf("dir: %q is not an absolute path", c.Dir))
 	}
@@ -314,7 +314,7 @@ func (c EdgeCore) Validate() error {
 		faults = append(faults, fmt.Errorf("kubelet.port: %d is edgecore's own in the tunnel", EdgeMetricsPort))
 	}
 	if c.Kubelet.External {
-		faults = append(faults, required("localAPI.address", c.LocalAPI.Address))
+		faults = append(faults, requireField("localAPI.address", c.LocalAPI.Address))
 	} else if c.Runtime.Endpoint == "" && !c.Runtime.Hollow {
 		faults = append(faults, errors.New("runtime.endpoint: required unless runtime.hollow is true"))
 	}
@@ -323,10 +323,10 @@ func (c EdgeCore) Validate() error {
 	}
 	if c.LocalAPI.Address != "" {
 		faults = append(faults,
-			hostPort("localAPI.address", c.LocalAPI.Address),
-			required("localAPI.certFile", c.LocalAPI.CertFile),
-			required("localAPI.keyFile", c.LocalAPI.KeyFile),
-			required("localAPI.clientCAFile", c.LocalAPI.ClientCAFile))
+			validateHostPort("localAPI.address", c.LocalAPI.Address),
+			requireField("localAPI.certFile", c.LocalAPI.CertFile),
+			requireField("localAPI.keyFile", c.LocalAPI.KeyFile),
+			requireField("localAPI.clientCAFile", c.LocalAPI.ClientCAFile))
 	}
 	faults = append(faults, c.LocalAPI.Pods.validate(), validateTaints(c.Kubelet.RegisterWithTaints))
 	return errors.Join(faults...)
@@ -334,8 +334,8 @@ func (c EdgeCore) Validate() error {
 
 func (h Hub) validate() error {
 	return errors.Join(
-		required("hub.nkeyFile", h.NkeyFile), required("hub.caFile", h.CAFile),
-		required("hub.certFile", h.CertFile), required("hub.keyFile", h.KeyFile),
+		requireField("hub.nkeyFile", h.NkeyFile), requireField("hub.caFile", h.CAFile),
+		requireField("hub.certFile", h.CertFile), requireField("hub.keyFile", h.KeyFile),
 		validateURLs(h.URLs))
 }
 
@@ -352,21 +352,21 @@ func validateURLs(urls []string) error {
 	return errors.Join(faults...)
 }
 
-func required(field, value string) error {
+func requireField(field, value string) error {
 	if value == "" {
 		return fmt.Errorf("%s: required", field)
 	}
 	return nil
 }
 
-func hostPort(field, value string) error {
+func validateHostPort(field, value string) error {
 	if _, _, err := net.SplitHostPort(value); err != nil {
 		return fmt.Errorf("%s: %w", field, err)
 	}
 	return nil
 }
 
-func oneOf(field string, value int, allowed ...int) error {
+func validateOneOf(field string, value int, allowed ...int) error {
 	if !slices.Contains(allowed, value) {
 		return fmt.Errorf("%s: %d is not one of %v", field, value, allowed)
 	}

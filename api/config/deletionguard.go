@@ -34,7 +34,7 @@ const (
 	defaultGuardMinimum = 5
 )
 
-func (g *DeletionGuard) complete() {
+func (g *DeletionGuard) setDefaults() {
 	if g.Share == nil {
 		share := defaultGuardShare
 		g.Share = &share
@@ -66,7 +66,7 @@ type Restore struct {
 
 const defaultKeepFor = Duration(time.Hour)
 
-func (r *Restore) complete() {
+func (r *Restore) setDefaults() {
 	if r.KeepFor == nil {
 		keep := defaultKeepFor
 		r.KeepFor = &keep

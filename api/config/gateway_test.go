@@ -12,7 +12,7 @@ id: a
 hub: {urls: ["nats://a:1"], nkeyFile: n, caFile: c, certFile: c, keyFile: k}
 gateway: `
 
-func TestGatewayNeedsTheFilesOfItsAddresses(t *testing.T) {
+func TestGateway_RequiresFilesOfAddresses(t *testing.T) {
 	for name, tt := range map[string]struct {
 		gateway string
 		faults  []string
@@ -56,7 +56,7 @@ func TestGatewayNeedsTheFilesOfItsAddresses(t *testing.T) {
 	}
 }
 
-func TestTheKubeletListensOnLoopback(t *testing.T) {
+func TestEdgeCore_KubeletListensOnLoopback(t *testing.T) {
 	edge := "node: a\ndir: /d\nruntime: {hollow: true}\nhub: {urls: ['tls://a:1']}\n"
 	c, err := config.ParseEdgeCore([]byte(edge))
 	if err != nil || c.Kubelet.Address != "127.0.0.1" || c.Kubelet.Port != 10250 {

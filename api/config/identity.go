@@ -34,14 +34,14 @@ const DefaultRenewWindow = 90 * 24 * time.Hour
 const (
 	defaultCells       = 64
 	defaultKeyLifetime = 30 * 24 * Duration(time.Hour)
-	// leastKeyLifetime keeps renewals from being all that a gateway does.
-	leastKeyLifetime = 10 * time.Second
+	// minKeyLifetime keeps renewals from being all that a gateway does.
+	minKeyLifetime = 10 * time.Second
 )
 
 // Enabled says that there is one.
 func (i Identity) Enabled() bool { return i.IssuerSeedFile != "" }
 
-func (i *Identity) complete(hub Hub) {
+func (i *Identity) setDefaults(hub Hub) {
 	if i.Cells == 0 {
 		i.Cells = defaultCells
 	}
@@ -62,14 +62,14 @@ func (i Identity) validate() error {
 		return nil
 	}
 	faults := []error{
-		required("identity.authNkeyFile", i.AuthNkeyFile), required("identity.sysNkeyFile", i.SysNkeyFile),
-		required("identity.clusterCAFile", i.ClusterCAFile),
+		requireField("identity.authNkeyFile", i.AuthNkeyFile), requireField("identity.sysNkeyFile", i.SysNkeyFile),
+		requireField("identity.clusterCAFile", i.ClusterCAFile),
 	}
 	if i.Cells < 0 {
 		faults = append(faults, errors.New("identity.cells: negative"))
 	}
-	if life := time.Duration(i.KeyLifetime); life != 0 && life < leastKeyLifetime {
-		faults = append(faults, fmt.Errorf("identity.keyLifetime: %s is less than %s", life, leastKeyLifetime))
+	if life := time.Duration(i.KeyLifetime); life != 0 && life < minKeyLifetime {
+		faults = append(faults, fmt.Errorf("identity.keyLifetime: %s is less than %s", life, minKeyLifetime))
 	}
 	if i.RenewWindow != nil && *i.RenewWindow < 0 {
 		faults = append(faults, errors.New("identity.renewWindow: negative"))

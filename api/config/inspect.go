@@ -17,5 +17,5 @@ func (i Inspect) validate() error {
 	if i.Address == "" {
 		return nil
 	}
-	return errors.Join(hostPort("inspect.address", i.Address), required("inspect.certFile", i.CertFile), required("inspect.keyFile", i.KeyFile))
+	return errors.Join(validateHostPort("inspect.address", i.Address), requireField("inspect.certFile", i.CertFile), requireField("inspect.keyFile", i.KeyFile))
 }

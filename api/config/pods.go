@@ -25,8 +25,8 @@ type Pods struct {
 // (169.254.169.254 of clouds, 169.254.20.10 of node-local DNS).
 const defaultPodAddress = "169.254.64.1:6443"
 
-// complete fills in defaults. A runtime without containers has no pods that could ask.
-func (p *Pods) complete(hollow bool) {
+// setDefaults fills in defaults. A runtime without containers has no pods that could ask.
+func (p *Pods) setDefaults(hollow bool) {
 	if hollow && p.Address == "" {
 		p.Disabled = true
 	}

@@ -49,10 +49,10 @@ func TokenName(id string) string { return "bootstrap-token-" + id }
 // SplitToken parts "id.secret". Only what Kubernetes takes for a token is one.
 func SplitToken(token string) (id, secret string, ok bool) {
 	id, secret, _ = strings.Cut(token, ".")
-	return id, secret, tokenWord(id, tokenIDLength) && tokenWord(secret, tokenSecretLength)
+	return id, secret, validTokenPart(id, tokenIDLength) && validTokenPart(secret, tokenSecretLength)
 }
 
-func tokenWord(s string, length int) bool {
+func validTokenPart(s string, length int) bool {
 	return len(s) == length && !strings.ContainsFunc(s, func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') })
 }
 
@@ -62,7 +62,7 @@ func TokenOf(s *corev1.Secret) (Token, error) {
 	switch {
 	case s.Namespace != TokenNamespace || s.Type != TokenType || s.Name != TokenName(t.ID):
 		return Token{}, fmt.Errorf("secret %s is no bootstrap token", s.Name)
-	case !tokenWord(t.ID, tokenIDLength) || !tokenWord(t.Secret, tokenSecretLength):
+	case !validTokenPart(t.ID, tokenIDLength) || !validTokenPart(t.Secret, tokenSecretLength):
 		return Token{}, fmt.Errorf("token %s: its id or its secret is not as Kubernetes makes them", t.ID)
 	case !slices.Contains(strings.Split(string(s.Data[dataGroups]), ","), TokenGroup):
 		return Token{}, fmt.Errorf("token %s is not for gateways: its groups lack %s", t.ID, TokenGroup)

@@ -7,36 +7,36 @@ import (
 	"fmt"
 )
 
-// MaxShown bounds what a link shows, as text: a token and two names.
-const MaxShown = 4096
+// MaxCredentialLength bounds what a link shows, as text: a token and two names.
+const MaxCredentialLength = 4096
 
-// shown is what stands in the place of the signature in a leaf's CONNECT.
-type shown struct {
+// signedCredential is what stands in the place of the signature in a leaf's CONNECT.
+type signedCredential struct {
 	Credential Credential `json:"credential"`
 	// Signature is that of the server's nonce, by the key of Credential.
 	Signature []byte `json:"signature"`
 }
 
-// Show returns the bytes that a leaf gives as the signature of the server's nonce (its jwt stays empty): nats-server without an
+// EncodeCredential returns the bytes that a leaf gives as the signature of the server's nonce (its jwt stays empty): nats-server without an
 // operator throws a CONNECT's jwt away before it asks, and hands the signature on as it came.
-func Show(c Credential, signature []byte) ([]byte, error) {
-	data, err := json.Marshal(shown{Credential: c, Signature: signature})
+func EncodeCredential(c Credential, signature []byte) ([]byte, error) {
+	data, err := json.Marshal(signedCredential{Credential: c, Signature: signature})
 	if err != nil {
 		return nil, fmt.Errorf("show a credential: %w", err)
 	}
 	return data, nil
 }
 
-// Shown undoes Show, for the signature as the auth callout has it. Nothing in it is proven before the signature is checked.
-func Shown(sig string) (Credential, []byte, error) {
-	if sig == "" || len(sig) > MaxShown {
+// DecodeCredential undoes EncodeCredential, for the signature as the auth callout has it. Nothing in it is proven before the signature is checked.
+func DecodeCredential(sig string) (Credential, []byte, error) {
+	if sig == "" || len(sig) > MaxCredentialLength {
 		return Credential{}, nil, errors.New("no credential")
 	}
 	data, err := base64.RawURLEncoding.DecodeString(sig)
 	if err != nil {
 		return Credential{}, nil, fmt.Errorf("credential: %w", err)
 	}
-	var s shown
+	var s signedCredential
 	if err := json.Unmarshal(data, &s); err != nil {
 		return Credential{}, nil, fmt.Errorf("credential: %w", err)
 	}

@@ -2,7 +2,7 @@ package identity
 
 import "time"
 
-// Credential is what a gateway shows the hub beside its signature of the server's nonce; see Show. Without Token, Key must be
+// Credential is what a gateway shows the hub beside its signature of the server's nonce; see EncodeCredential. Without Token, Key must be
 // recorded for Node.
 type Credential struct {
 	Node string `json:"node"`

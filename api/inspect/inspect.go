@@ -46,8 +46,8 @@ type Node struct {
 	// Progress is nil if the hub could not be asked; Problem then says why.
 	Progress *Progress `json:"progress,omitempty"`
 	Problem  string    `json:"problem,omitempty"`
-	// Heard is the node's last heartbeat at the replica that answered, nil if that has heard none since it started.
-	Heard *Heard `json:"heard,omitempty"`
+	// Heartbeat is the node's last heartbeat at the replica that answered, nil if that has heard none since it started.
+	Heartbeat *Heartbeat `json:"heard,omitempty"`
 	// Kubelet is the version that the Node reports.
 	Kubelet string `json:"kubelet,omitempty"`
 }
@@ -61,7 +61,7 @@ type Progress struct {
 	Delivered *int `json:"delivered,omitempty"`
 	// Applied counts those of them that are on the node's disk; nil if that is not known.
 	Applied *int `json:"applied,omitempty"`
-	// AppliedBy says who told: AppliedByBeat or AppliedByConsumer. It is "" with Applied nil.
+	// AppliedBy says who told: AppliedByHeartbeat or AppliedByConsumer. It is "" with Applied nil.
 	AppliedBy string `json:"appliedBy,omitempty"`
 	// Oldest is when the cloud saw the oldest change that is not on the node's disk; zero if all are.
 	Oldest time.Time `json:"oldest,omitzero"`
@@ -76,8 +76,8 @@ type Progress struct {
 // The sources of Progress.Applied. The heartbeat tells of the node's own disk. Without one the acks that the consumer saw
 // are taken, which may be more than a wiped disk holds.
 const (
-	AppliedByBeat     = "heartbeat"
-	AppliedByConsumer = "consumer"
+	AppliedByHeartbeat = "heartbeat"
+	AppliedByConsumer  = "consumer"
 )
 
 // Consumer is the state of the node's consumer in the hub.
@@ -96,8 +96,8 @@ type Consumer struct {
 	LastAck time.Time `json:"lastAck,omitzero"`
 }
 
-// Heard is what a heartbeat said, and when it came.
-type Heard struct {
+// Heartbeat is what a heartbeat said, and when it came.
+type Heartbeat struct {
 	At     time.Time   `json:"at"`
 	Cursor wire.Cursor `json:"cursor"`
 	// Healthy says that the kubelet renews its lease.

@@ -13,8 +13,8 @@ import (
 	"github.com/frond-edge/frond/api/kubeevent"
 )
 
-// fill gives each exported field below v a value that is not zero, so that a field added by a later Kubernetes is noticed here.
-func fill(t *testing.T, v reflect.Value) {
+// fillFields gives each exported field below v a value that is not zero, so that a field added by a later Kubernetes is noticed here.
+func fillFields(t *testing.T, v reflect.Value) {
 	t.Helper()
 	switch at := v.Addr().Interface().(type) {
 	case *metav1.Time:
@@ -29,11 +29,11 @@ func fill(t *testing.T, v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Struct:
 		for _, field := range v.Fields() {
-			fill(t, field)
+			fillFields(t, field)
 		}
 	case reflect.Pointer:
 		v.Set(reflect.New(v.Type().Elem()))
-		fill(t, v.Elem())
+		fillFields(t, v.Elem())
 	case reflect.String:
 		v.SetString("text of " + v.Type().String())
 	case reflect.Bool:
@@ -42,7 +42,7 @@ func fill(t *testing.T, v reflect.Value) {
 		v.SetInt(7)
 	case reflect.Slice:
 		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
-		fill(t, v.Index(0))
+		fillFields(t, v.Index(0))
 	case reflect.Map:
 		v.Set(reflect.ValueOf(map[string]string{"key": "value"}))
 	default:
@@ -52,12 +52,12 @@ func fill(t *testing.T, v reflect.Value) {
 
 func TestConversion_ChangesNothing(t *testing.T) {
 	var core corev1.Event
-	fill(t, reflect.ValueOf(&core).Elem())
+	fillFields(t, reflect.ValueOf(&core).Elem())
 	if diff := cmp.Diff(&core, kubeevent.ToCore(kubeevent.FromCore(&core))); diff != "" {
 		t.Errorf("v1, there and back (-want +got):\n%s", diff)
 	}
 	var event eventsv1.Event
-	fill(t, reflect.ValueOf(&event).Elem())
+	fillFields(t, reflect.ValueOf(&event).Elem())
 	if diff := cmp.Diff(&event, kubeevent.FromCore(kubeevent.ToCore(&event))); diff != "" {
 		t.Errorf("events.k8s.io/v1, there and back (-want +got):\n%s", diff)
 	}

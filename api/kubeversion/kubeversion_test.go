@@ -42,7 +42,7 @@ func TestTested_IsInOrder(t *testing.T) {
 // The table of the guide is what administrators read, and the modules of tools/kube are what was run.
 func TestTested_IsWhatTheGuideAndTheModulesSay(t *testing.T) {
 	tree := filepath.Join("..", "..")
-	guide := read(t, filepath.Join(tree, "docs/operations/install.md"))
+	guide := readFile(t, filepath.Join(tree, "docs/operations/install.md"))
 	tested := kubeversion.Tested()
 	for i, r := range tested {
 		if row := "| " + r.Minor + " | " + r.Patch + " | " + string(r.Impersonation) + " |"; !strings.Contains(guide, row) {
@@ -52,7 +52,7 @@ func TestTested_IsWhatTheGuideAndTheModulesSay(t *testing.T) {
 		if i == len(tested)-1 {
 			module = filepath.Join(tree, "tools/kube/go.mod")
 		}
-		if !strings.Contains(read(t, module), "k8s.io/kubernetes "+r.Patch+"\n") {
+		if !strings.Contains(readFile(t, module), "k8s.io/kubernetes "+r.Patch+"\n") {
 			t.Errorf("%s does not ask for %s", module, r.Patch)
 		}
 	}
@@ -61,7 +61,7 @@ func TestTested_IsWhatTheGuideAndTheModulesSay(t *testing.T) {
 	}
 }
 
-func read(t *testing.T, file string) string {
+func readFile(t *testing.T, file string) string {
 	t.Helper()
 	content, err := os.ReadFile(file)
 	if err != nil {

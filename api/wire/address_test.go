@@ -7,7 +7,7 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-func TestTunnelAddressesAreOfOneNodeEach(t *testing.T) {
+func TestTunnelAddress_IsUniquePerNode(t *testing.T) {
 	one, two := wire.TunnelAddress("gw-1"), wire.TunnelAddress("gw-2")
 	// Certificates hold it: it never changes.
 	if want := "fd66:726f:6e64:"; one == two || one != wire.TunnelAddress("gw-1") || one.String()[:len(want)] != want {

@@ -6,13 +6,13 @@ import (
 )
 
 const (
-	// HeldAnnotation is on a Node while deletions for it are held back; its value is the JSON of a Hold. The cloud writes it.
-	HeldAnnotation = "frond.io/held-deletions"
-	// ConfirmAnnotation on a Node lets go what the Hold with this Token holds back, and nothing that is missed later. People
-	// set it; the cloud removes it with HeldAnnotation.
-	ConfirmAnnotation = "frond.io/confirm-deletions"
-	// HeldCondition of a Node is True while deletions are held back.
-	HeldCondition = "EdgeDeletionsHeld"
+	// HeldDeletionsAnnotation is on a Node while deletions for it are held back; its value is the JSON of a Hold. The cloud writes it.
+	HeldDeletionsAnnotation = "frond.io/held-deletions"
+	// ConfirmDeletionsAnnotation on a Node lets go what the Hold with this Token holds back, and nothing that is missed later. People
+	// set it; the cloud removes it with HeldDeletionsAnnotation.
+	ConfirmDeletionsAnnotation = "frond.io/confirm-deletions"
+	// DeletionsHeldCondition of a Node is True while deletions are held back.
+	DeletionsHeldCondition = "EdgeDeletionsHeld"
 )
 
 // HoldReason says why deletions are held back; it is the reason of the Node's condition, too.
@@ -34,17 +34,17 @@ type Hold struct {
 	// Missing of the node's Pods would go.
 	Missing int `json:"missing"`
 	Pods    int `json:"pods"`
-	// Some of the missing pods, as namespace/name, for people.
-	Some []string `json:"some,omitempty"`
+	// MissingSample of the missing pods, as namespace/name, for people.
+	MissingSample []string `json:"some,omitempty"`
 	// Since is when this was first written to the Node; zero before.
 	Since time.Time `json:"since,omitzero"`
 }
 
-// HoldOf reads the annotations of a Node: what is held back, and what has been confirmed. A value that is not ours reads as
+// ParseHold reads the annotations of a Node: what is held back, and what has been confirmed. A value that is not ours reads as
 // no hold.
-func HoldOf(annotations map[string]string) (hold Hold, confirmed string) {
-	if err := json.Unmarshal([]byte(annotations[HeldAnnotation]), &hold); err != nil {
+func ParseHold(annotations map[string]string) (hold Hold, confirmed string) {
+	if err := json.Unmarshal([]byte(annotations[HeldDeletionsAnnotation]), &hold); err != nil {
 		hold = Hold{}
 	}
-	return hold, annotations[ConfirmAnnotation]
+	return hold, annotations[ConfirmDeletionsAnnotation]
 }

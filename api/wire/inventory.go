@@ -2,10 +2,10 @@ package wire
 
 import "hash/fnv"
 
-// Census sums up what a node should have or has of the cloud's objects, so that both ends can compare it in a few bytes.
+// Inventory sums up what a node should have or has of the cloud's objects, so that both ends can compare it in a few bytes.
 // It depends on each object's key, UID and version (the label that the cloud gave it) and not on their order. What a node
 // itself writes into an object does not change it.
-type Census struct {
+type Inventory struct {
 	// Objects is how many there are.
 	Objects int `json:"objects"`
 	// Sum is the sum of the objects' hashes, in text as JSON knows no such number.
@@ -13,7 +13,7 @@ type Census struct {
 }
 
 // Add counts an object.
-func (c *Census) Add(key Key, uid, version string) {
+func (c *Inventory) Add(key Key, uid, version string) {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(key.String() + "\x00" + uid + "\x00" + version)) // a hash never fails
 	x := h.Sum64()

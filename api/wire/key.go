@@ -59,7 +59,7 @@ func (k Key) Compare(o Key) int {
 func ParseKey(s string) (Key, error) {
 	tokens := strings.Split(s, ".")
 	if len(tokens) != 4 {
-		return Key{}, fmt.Errorf("%w: key %q has %d tokens, want 4", ErrToken, clip(s), len(tokens))
+		return Key{}, fmt.Errorf("%w: key %q has %d tokens, want 4", ErrToken, truncateText(s), len(tokens))
 	}
 	var k Key
 	for i, field := range []*string{&k.Group, &k.Resource, &k.Namespace, &k.Name} {
@@ -68,15 +68,15 @@ func ParseKey(s string) (Key, error) {
 		}
 		v, err := Unescape(tokens[i])
 		if err != nil {
-			return Key{}, fmt.Errorf("key %q: %w", clip(s), err)
+			return Key{}, fmt.Errorf("key %q: %w", truncateText(s), err)
 		}
 		*field = v
 	}
 	if k.String() != s {
-		return Key{}, fmt.Errorf("%w: key %q is not in its canonical spelling", ErrToken, clip(s))
+		return Key{}, fmt.Errorf("%w: key %q is not in its canonical spelling", ErrToken, truncateText(s))
 	}
 	if k.Resource == "" || k.Name == "" {
-		return Key{}, fmt.Errorf("%w: key %q names no object", ErrToken, clip(s))
+		return Key{}, fmt.Errorf("%w: key %q names no object", ErrToken, truncateText(s))
 	}
 	return k, nil
 }
@@ -95,7 +95,7 @@ func Escape(s string) string {
 	b.Grow(len(s))
 	for i := range len(s) {
 		switch c := s[i]; {
-		case plain(c):
+		case isPlainByte(c):
 			b.WriteByte(c)
 		case c == '.':
 			b.WriteByte('_')
@@ -114,19 +114,19 @@ func Unescape(token string) (string, error) {
 	var b strings.Builder
 	for i := 0; i < len(token); i++ {
 		switch c := token[i]; {
-		case plain(c):
+		case isPlainByte(c):
 			b.WriteByte(c)
 		case c == '_':
 			b.WriteByte('.')
 		case c == '=' && i+2 < len(token):
 			v, err := strconv.ParseUint(token[i+1:i+3], 16, 8)
 			if err != nil {
-				return "", fmt.Errorf("%w: %q", ErrToken, clip(token))
+				return "", fmt.Errorf("%w: %q", ErrToken, truncateText(token))
 			}
 			b.WriteByte(byte(v))
 			i += 2
 		default:
-			return "", fmt.Errorf("%w: %q", ErrToken, clip(token))
+			return "", fmt.Errorf("%w: %q", ErrToken, truncateText(token))
 		}
 	}
 	if b.Len() == 0 {
@@ -135,12 +135,12 @@ func Unescape(token string) (string, error) {
 	return b.String(), nil
 }
 
-func plain(c byte) bool {
+func isPlainByte(c byte) bool {
 	return c == '-' || '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
 }
 
-// clip bounds what an error repeats of untrusted text.
-func clip(s string) string {
+// truncateText bounds what an error repeats of untrusted text.
+func truncateText(s string) string {
 	const most = 120
 	if len(s) > most {
 		return s[:most] + "…"

@@ -8,7 +8,7 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-func TestKeySpelling(t *testing.T) {
+func TestKey_StringAndParseKeyAreInverse(t *testing.T) {
 	for want, key := range map[string]wire.Key{
 		"core.configmaps.default.kube-root-ca_crt":                   {Resource: "configmaps", Namespace: "default", Name: "kube-root-ca.crt"},
 		"core.nodes._.edge-1":                                        {Resource: "nodes", Name: "edge-1"},
@@ -27,7 +27,7 @@ func TestKeySpelling(t *testing.T) {
 	}
 }
 
-func TestParseKeyRefuses(t *testing.T) {
+func TestParseKey_RefusesMalformed(t *testing.T) {
 	for _, s := range []string{
 		"", "core", "core.pods.a", "core.pods.a.b.c", "core.pods.a.", "core.pods.a._", "core._.a.b", "core.pods.a.b=", "core.pods.a.=2",
 		"core.pods.a.=zz", "core.pods.a.=61", "core.pods.a.=2e", "_.pods.a.b", "core.pods.a.*", "core.pods.a.>", "=63=6Fre.pods.a.b",

@@ -29,8 +29,8 @@ type Message struct {
 	Order uint64
 	// Digest is Digest of what matters of the object; the sender chooses what that is, the receiver compares only.
 	Digest string
-	// Leaving says why nobody should wonder when the object goes; on a tombstone, why nobody should that it went. "" upwards.
-	Leaving Leaving
+	// DeletionReason says why nobody should wonder when the object goes; on a tombstone, why nobody should that it went. "" upwards.
+	DeletionReason DeletionReason
 	// Acked is the newest version of the object that the node was known to have on disk when this one was published; "" if
 	// none was known, and upwards. It is for people: nothing is decided by it.
 	Acked string
@@ -63,11 +63,11 @@ type AttachRequest struct {
 	Continue uint64 `json:"continue,omitempty"`
 	// UpTo is how much of the stream those had seen that gave the pages so far; 0 with Continue 0.
 	UpTo uint64 `json:"upTo,omitempty"`
-	// Take is how many bytes the node can take at a time: about the size of a page, and what is larger by itself comes
+	// MaxBytes is how many bytes the node can take at a time: about the size of a page, and what is larger by itself comes
 	// without its payload, to be asked for in pieces. 0 takes everything.
-	Take int `json:"take,omitempty"`
-	// Awaits says that the node has not got all payloads yet that earlier answers left out.
-	Awaits bool `json:"awaits,omitempty"`
+	MaxBytes int `json:"take,omitempty"`
+	// PayloadsPending says that the node has not got all payloads yet that earlier answers left out.
+	PayloadsPending bool `json:"awaits,omitempty"`
 }
 
 // AttachReply answers an AttachRequest. Either Error is set, or the rest.
@@ -79,9 +79,9 @@ type AttachReply struct {
 	// Full says that the pages together hold every object of the node, so that what is not among them is deleted.
 	// Otherwise they hold what changed after the cursor.
 	Full bool `json:"full,omitempty"`
-	// Marked says that the pages of a full snapshot must hold SnapshotMarker: the replica of the stream that answered may
+	// MarkerRequired says that the pages of a full snapshot must hold SnapshotMarker: the replica of the stream that answered may
 	// lag behind it, and then the snapshot is not to be believed.
-	Marked bool `json:"marked,omitempty"`
+	MarkerRequired bool `json:"marked,omitempty"`
 	// Objects is one page, in order of sequence.
 	Objects []SnapshotObject `json:"objects,omitempty"`
 	// Continue is non-zero if another page follows.
@@ -109,8 +109,8 @@ type SnapshotObject struct {
 	Size int `json:"size,omitempty"`
 }
 
-// Beat is a node's heartbeat on beat.<node>. It is lossy: only the newest counts.
-type Beat struct {
+// Heartbeat is a node's heartbeat on beat.<node>. It is lossy: only the newest counts.
+type Heartbeat struct {
 	Cursor
 	// Healthy says that the kubelet renewed its lease in time; cloudcore renews the Node's Lease only then.
 	Healthy bool `json:"healthy"`
@@ -122,12 +122,12 @@ type Beat struct {
 	Instance string `json:"instance,omitempty"`
 	// Since is for how many milliseconds the process has been served: since its first attach. 0: not yet.
 	Since int64 `json:"since,omitempty"`
-	// Who repeats the question that this heartbeat answers.
-	Who string `json:"who,omitempty"`
+	// Probe repeats the question that this heartbeat answers.
+	Probe string `json:"who,omitempty"`
 	// Fenced says that the process is shut out, so that the heartbeat is its own and not the node's.
 	Fenced bool `json:"fenced,omitempty"`
-	// Census sums up the cloud's objects in the store, at the cursor; nil if this beat has none.
-	Census *Census `json:"census,omitempty"`
+	// Inventory sums up the cloud's objects in the store, at the cursor; nil if this beat has none.
+	Inventory *Inventory `json:"census,omitempty"`
 	// Deleted are the objects that were deleted at the node, which the cloud may still hold; they are not in Census.
 	Deleted []string `json:"deleted,omitempty"`
 }
@@ -147,9 +147,9 @@ type KubeRequest struct {
 	// Wait is for how many milliseconds a watch may wait for its first change, on call.cloud.<node>.watch alone: Path is a
 	// collection, Query has its resourceVersion, and the reply's body is the changes so far, one JSON document each, maybe none.
 	Wait int64 `json:"wait,omitempty"`
-	// Take is how many bytes the node can take at a time: a watch is answered with fewer changes, one at least, and what is larger
+	// MaxBytes is how many bytes the node can take at a time: a watch is answered with fewer changes, one at least, and what is larger
 	// by itself is refused with 413. 0 takes everything.
-	Take int `json:"take,omitempty"`
+	MaxBytes int `json:"take,omitempty"`
 }
 
 // KubeReply answers a KubeRequest with what the apiserver answered. Code 0 means it could not be asked; see Error.

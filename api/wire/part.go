@@ -13,7 +13,7 @@ type PartRequest struct {
 // PartReply answers when the part is on the hub's disks.
 type PartReply struct {
 	// Lacking, to the last part: the hub does not hold all the parts before it, or they are of another payload.
-	Lacking bool `json:"lacking,omitempty"`
+	Incomplete bool `json:"lacking,omitempty"`
 	// Error says why the part was not taken.
 	Error string `json:"error,omitempty"`
 }

@@ -64,7 +64,7 @@ func (s Scope) String() string {
 // Validate reports whether a scope can name anything. Subresources, wildcards and Frond's own group are none.
 func (s Scope) Validate() error {
 	for _, part := range []string{s.Group, s.Version, s.Resource, s.Namespace} {
-		if len(part) > maxNameToken || strings.ContainsFunc(part, notInName) {
+		if len(part) > maxNameToken || strings.ContainsFunc(part, isNotNameRune) {
 			return fmt.Errorf("scope: %.120q is no name", part)
 		}
 	}
@@ -74,7 +74,7 @@ func (s Scope) Validate() error {
 	return nil
 }
 
-func notInName(r rune) bool {
+func isNotNameRune(r rune) bool {
 	return r != '-' && r != '.' && (r < '0' || r > '9') && (r < 'a' || r > 'z')
 }
 

@@ -7,7 +7,7 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-func TestMarkersOfScopes(t *testing.T) {
+func TestScope_MarkerAndScopeOfAreInverse(t *testing.T) {
 	for want, s := range map[string]wire.Scope{
 		"frond_io.scopes._.services":                        {Version: "v1", Resource: "services"},
 		"frond_io.scopes.shop.widgets_example_com":          {Group: "example.com", Version: "v1", Resource: "widgets", Namespace: "shop"},
@@ -31,7 +31,7 @@ func TestMarkersOfScopes(t *testing.T) {
 	}
 }
 
-func TestScopesCover(t *testing.T) {
+func TestScope_Covers(t *testing.T) {
 	all := wire.Scope{Version: "v1", Resource: "pods"}
 	shop := wire.Scope{Version: "v1", Resource: "pods", Namespace: "shop"}
 	for key, want := range map[wire.Key][2]bool{

@@ -23,9 +23,9 @@ var (
 	ErrForbidden = errors.New("forbidden")
 )
 
-// Judge tells who sends a request, and whether they may get a subresource of a Node. The error is ErrUnknownUser,
+// Authorizer tells who sends a request, and whether they may get a subresource of a Node. The error is ErrUnknownUser,
 // ErrForbidden or a fault.
-type Judge func(r *http.Request, node, subresource string) (user string, err error)
+type Authorizer func(r *http.Request, node, subresource string) (user string, err error)
 
 const (
 	// How long a judgement of Kubernetes counts, as with a kubelet's webhook but for the first: 2 min there.
@@ -33,8 +33,8 @@ const (
 	reviewTimeout               = 10 * time.Second
 )
 
-// Kubernetes is a Judge that asks kube-apiserver, by TokenReview and SubjectAccessReview, and remembers its answers.
-func Kubernetes(clients kubernetes.Interface) (Judge, error) {
+// NewKubeAuthorizer is a Judge that asks kube-apiserver, by TokenReview and SubjectAccessReview, and remembers its answers.
+func NewKubeAuthorizer(clients kubernetes.Interface) (Authorizer, error) {
 	backoff := &wait.Backoff{Duration: 200 * time.Millisecond, Factor: 1.5, Jitter: 0.2, Steps: 4}
 	users, _, err := authenticatorfactory.DelegatingAuthenticatorConfig{
 		Anonymous: &apiserver.AnonymousAuthConfig{}, CacheTTL: tokenTTL, WebhookRetryBackoff: backoff,

@@ -8,16 +8,16 @@ import (
 	"github.com/frond-edge/frond/cloud/gateway"
 )
 
-// TestANodeThatIsShutOutIsRefusedWithTheReason: nobody dials it, and a stream that was being opened when it was shut out is closed.
-func TestANodeThatIsShutOutIsRefusedWithTheReason(t *testing.T) {
-	w := &world{
-		nodes:   map[string]gateway.Node{"edge-1": {UID: "one", Edge: true, Kubelet: 10250}},
-		servers: map[string]string{"edge-1:10250": echo(t, "")},
+// TestGateway_BlockedNodeIsRefused: nobody dials it, and a stream that was being opened when it was shut out is closed.
+func TestGateway_BlockedNodeIsRefused(t *testing.T) {
+	w := &gatewayFixture{
+		nodes:   map[string]gateway.Node{"edge-1": {UID: "one", Edge: true, KubeletPort: 10250}},
+		servers: map[string]string{"edge-1:10250": startEcho(t, "")},
 	}
 	var asked, from atomic.Int32
 	from.Store(1)
 	socket := socketPath(t)
-	start(t, gateway.Config{Socket: socket, Shut: func(node string) string {
+	startGateway(t, gateway.Config{Socket: socket, BlockedReason: func(node string) string {
 		if n := asked.Add(1); node == "edge-1" && n >= from.Load() {
 			return "it was revoked"
 		}
@@ -27,16 +27,16 @@ func TestANodeThatIsShutOutIsRefusedWithTheReason(t *testing.T) {
 		asked.Store(0)
 		from.Store(after)
 		conn := dialUnix(t, socket)
-		if _, refused := connect(t, conn, "edge-1:10250"); !strings.HasPrefix(refused, "503 node edge-1 is shut out: it was revoked") {
+		if _, refused := requestConnect(t, conn, "edge-1:10250"); !strings.HasPrefix(refused, "503 node edge-1 is shut out: it was revoked") {
 			t.Errorf("%s: %q", what, refused)
 		}
 	}
 	asked.Store(0)
 	from.Store(100)
 	conn := dialUnix(t, socket)
-	r, refused := connect(t, conn, "edge-1:10250")
+	r, refused := requestConnect(t, conn, "edge-1:10250")
 	if refused != "" {
 		t.Fatalf("let in again: %q", refused)
 	}
-	say(t, conn, r, "to the node")
+	checkEcho(t, conn, r, "to the node")
 }

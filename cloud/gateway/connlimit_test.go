@@ -29,15 +29,15 @@ func callFrom(t *testing.T, from string, port uint16) net.Conn {
 	return conn
 }
 
-// TestWhoIsSilentTakesNotAllStreams: handshakes that go no further take a share of a node's streams, and others still get in.
-func TestWhoIsSilentTakesNotAllStreams(t *testing.T) {
-	w, g, port, caller := directWorld(t, nil)
-	dialled := make(chan struct{}, 2*gateway.MaxFromOne) // more than dial below
-	w.whileDialling = func() { dialled <- struct{}{} }
-	g.Give(map[uint16]string{port: "edge-1"})
-	opened(t, port, true)
+// TestDirect_SilentCallersAreLimited: handshakes that go no further take a share of a node's streams, and others still get in.
+func TestDirect_SilentCallersAreLimited(t *testing.T) {
+	w, g, port, caller := newDirectFixture(t, nil)
+	dialled := make(chan struct{}, 2*gateway.MaxPerSource) // more than dial below
+	w.duringDial = func() { dialled <- struct{}{} }
+	g.SetPorts(map[uint16]string{port: "edge-1"})
+	waitPort(t, port, true)
 	var silent []net.Conn
-	for range gateway.MaxFromOne {
+	for range gateway.MaxPerSource {
 		silent = append(silent, callFrom(t, "127.0.0.2", port))
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -58,7 +58,7 @@ func TestWhoIsSilentTakesNotAllStreams(t *testing.T) {
 	if len(dialled) > 0 {
 		t.Error("one more of that address got a stream")
 	}
-	if code, body, err := ask(t, port, caller); err != nil || code != http.StatusOK {
+	if code, body, err := requestPort(t, port, caller); err != nil || code != http.StatusOK {
 		t.Errorf("another address: %d %q %v", code, body, err)
 	}
 	wait()
@@ -72,12 +72,12 @@ func TestWhoIsSilentTakesNotAllStreams(t *testing.T) {
 	wait()
 }
 
-func TestACrowdIsBounded(t *testing.T) {
-	enter := gateway.Enter()
+func TestConnLimiter_BoundsSourceAndPort(t *testing.T) {
+	enter := gateway.AcquireConn()
 	from := netip.MustParseAddr("10.0.0.1")
 	var leave []func()
-	for range gateway.MaxToPort / gateway.MaxFromOne {
-		for range gateway.MaxFromOne {
+	for range gateway.MaxPerPort / gateway.MaxPerSource {
+		for range gateway.MaxPerSource {
 			out, ok := enter(from, 1)
 			if !ok {
 				t.Fatalf("refused after %d", len(leave))

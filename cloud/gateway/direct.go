@@ -23,8 +23,8 @@ import (
 // Direct is how kube-apiservers that know no proxy reach nodes: a port for each node (Give), behind which is its kubelet. The
 // zero value is off.
 type Direct struct {
-	// On opens the ports that are given.
-	On bool
+	// Enabled opens the ports that are given.
+	Enabled bool
 	// Listen is the IP address; "" means all.
 	Listen string
 	// From are the networks that may connect; nil means none. Whoever may still has to convince the kubelet.
@@ -34,35 +34,35 @@ type Direct struct {
 }
 
 const (
-	// listenAgain is when a port that could not be opened is tried again.
-	listenAgain = 5 * time.Second
-	// acceptAgain is when the next connection is taken after one could not be.
-	acceptAgain = 100 * time.Millisecond
-	// tellTimeout bounds telling a caller why; most of the 3 s of a user have passed.
-	tellTimeout = 2 * time.Second
+	// listenRetry is when a port that could not be opened is tried again.
+	listenRetry = 5 * time.Second
+	// acceptRetry is when the next connection is taken after one could not be.
+	acceptRetry = 100 * time.Millisecond
+	// reasonTimeout bounds telling a caller why; most of the 3 s of a user have passed.
+	reasonTimeout = 2 * time.Second
 )
 
-// Give tells which node has which port. It does not block.
-func (g *Gateway) Give(nodes map[uint16]string) {
+// SetPorts tells which node has which port. It does not block.
+func (g *Gateway) SetPorts(nodes map[uint16]string) {
 	g.mu.Lock()
-	g.given = nodes
+	g.portNodes = nodes
 	g.mu.Unlock()
 	select {
-	case g.regiven <- struct{}{}:
+	case g.portsChanged <- struct{}{}:
 	default:
 	}
 }
 
-// givenTo tells whose a port is.
-func (g *Gateway) givenTo(port uint16) string {
+// nodeAtPort tells whose a port is.
+func (g *Gateway) nodeAtPort(port uint16) string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.given[port]
+	return g.portNodes[port]
 }
 
-// direct listens on the ports that are given, until ctx ends; then it ends all streams.
-func (g *Gateway) direct(ctx context.Context) error {
-	if !g.cfg.Direct.On {
+// servePorts listens on the ports that are given, until ctx ends; then it ends all streams.
+func (g *Gateway) servePorts(ctx context.Context) error {
+	if !g.cfg.Direct.Enabled {
 		<-ctx.Done() // a gateway that has no address at all stays, too
 		return nil
 	}
@@ -75,8 +75,8 @@ func (g *Gateway) direct(ctx context.Context) error {
 		_ = conns.Wait() // they return nil
 	}()
 	for {
-		again := g.relisten(ctx, open, &conns)
-		timer := time.NewTimer(listenAgain)
+		again := g.updateListeners(ctx, open, &conns)
+		timer := time.NewTimer(listenRetry)
 		if !again {
 			timer.Stop()
 		}
@@ -84,17 +84,17 @@ func (g *Gateway) direct(ctx context.Context) error {
 		case <-ctx.Done():
 			timer.Stop()
 			return nil
-		case <-g.regiven:
+		case <-g.portsChanged:
 		case <-timer.C:
 		}
 		timer.Stop()
 	}
 }
 
-// relisten makes the open ports those that are given, and tells whether some could not be opened.
-func (g *Gateway) relisten(ctx context.Context, open map[uint16]net.Listener, conns *errgroup.Group) (again bool) {
+// updateListeners makes the open ports those that are given, and tells whether some could not be opened.
+func (g *Gateway) updateListeners(ctx context.Context, open map[uint16]net.Listener, conns *errgroup.Group) (again bool) {
 	g.mu.Lock()
-	given := g.given
+	given := g.portNodes
 	g.mu.Unlock()
 	for port, l := range open {
 		if given[port] == "" {
@@ -114,7 +114,7 @@ func (g *Gateway) relisten(ctx context.Context, open map[uint16]net.Listener, co
 		}
 		open[port] = l
 		conns.Go(func() error {
-			g.accept(ctx, l, port, conns)
+			g.acceptConns(ctx, l, port, conns)
 			return nil
 		})
 	}
@@ -122,8 +122,8 @@ func (g *Gateway) relisten(ctx context.Context, open map[uint16]net.Listener, co
 	return again
 }
 
-// accept serves what comes to a port until it is closed.
-func (g *Gateway) accept(ctx context.Context, l net.Listener, port uint16, conns *errgroup.Group) {
+// acceptConns serves what comes to a port until it is closed.
+func (g *Gateway) acceptConns(ctx context.Context, l net.Listener, port uint16, conns *errgroup.Group) {
 	for {
 		conn, err := l.Accept()
 		switch {
@@ -140,47 +140,47 @@ func (g *Gateway) accept(ctx context.Context, l net.Listener, port uint16, conns
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(acceptAgain):
+		case <-time.After(acceptRetry):
 		}
 	}
 }
 
-// hello is a connection of which the first bytes have been looked at.
-type hello struct {
+// peekedConn is a connection of which the first bytes have been looked at.
+type peekedConn struct {
 	net.Conn
 	r *bufio.Reader
 }
 
-func (h hello) Read(p []byte) (int, error) { return h.r.Read(p) }
+func (h peekedConn) Read(p []byte) (int, error) { return h.r.Read(p) }
 
-func (h hello) CloseWrite() error { return h.Conn.(*net.TCPConn).CloseWrite() }
+func (h peekedConn) CloseWrite() error { return h.Conn.(*net.TCPConn).CloseWrite() }
 
 // serveDirect joins a connection to the kubelet of the node that has the port.
 func (g *Gateway) serveDirect(ctx context.Context, raw net.Conn, port uint16) {
 	defer context.AfterFunc(ctx, func() { _ = raw.Close() })() // given up
-	near, by, target := hello{raw, bufio.NewReader(raw)}, raw.RemoteAddr().String(), "port "+strconv.Itoa(int(port))
-	leave, err := g.admit(by, port)
+	near, by, target := peekedConn{raw, bufio.NewReader(raw)}, raw.RemoteAddr().String(), "port "+strconv.Itoa(int(port))
+	leave, err := g.admitConn(by, port)
 	if err != nil {
-		g.refuse(by, target, err)
+		g.recordRefusal(by, target, err)
 		_ = raw.Close() // without a word, which would cost a handshake
 		return
 	}
 	defer leave()
-	far, err := g.reachDirect(ctx, near, by, port)
+	far, err := g.dialDirect(ctx, near, by, port)
 	if err != nil {
-		g.refuse(by, target, err)
+		g.recordRefusal(by, target, err)
 		if why, ok := err.(*refusal); ok && why.label != refusedRequest { //nolint:errorlint // made by the line above
-			g.tellWhy(ctx, near, why)
+			g.sendReason(ctx, near, why)
 		}
 		_ = raw.Close() // nothing is left to say
 		return
 	}
-	join(ctx, near, far)
+	spliceConns(ctx, near, far)
 }
 
-// reachDirect opens a stream to the node that has a port. What does not begin as TLS does is not for a kubelet, and costs
+// dialDirect opens a stream to the node that has a port. What does not begin as TLS does is not for a kubelet, and costs
 // its link nothing. An error is a *refusal.
-func (g *Gateway) reachDirect(ctx context.Context, near hello, by string, port uint16) (net.Conn, error) {
+func (g *Gateway) dialDirect(ctx context.Context, near peekedConn, by string, port uint16) (net.Conn, error) {
 	if err := near.SetReadDeadline(time.Now().Add(headerTimeout)); err != nil {
 		return nil, &refusal{label: refusedRequest, text: err.Error()}
 	}
@@ -191,21 +191,21 @@ func (g *Gateway) reachDirect(ctx context.Context, near hello, by string, port u
 	if err := near.SetReadDeadline(time.Time{}); err != nil {
 		return nil, &refusal{label: refusedRequest, text: err.Error()}
 	}
-	name := g.givenTo(port)
+	name := g.nodeAtPort(port)
 	node, known := g.nodes.Node(ctx, name)
 	if !known || !node.Edge {
 		return nil, &refusal{label: refusedDial, text: fmt.Sprintf("port %d is no node's", port)}
 	}
-	return g.open(ctx, by, name, node, config.EdgeKubeletPort)
+	return g.dialPort(ctx, by, name, node, config.EdgeKubeletPort)
 }
 
-// admit counts a connection to a port until leave, unless it may not come or too many are there. An error is a *refusal.
-func (g *Gateway) admit(by string, port uint16) (leave func(), err error) {
+// admitConn counts a connection to a port until leave, unless it may not come or too many are there. An error is a *refusal.
+func (g *Gateway) admitConn(by string, port uint16) (leave func(), err error) {
 	from, err := netip.ParseAddrPort(by)
 	if err != nil || !g.mayConnect(from.Addr().Unmap()) {
 		return nil, &refusal{label: refusedForbidden, text: "not from there"}
 	}
-	leave, ok := g.crowd.enter(from.Addr().Unmap(), port)
+	leave, ok := g.connLimit.acquire(from.Addr().Unmap(), port)
 	if !ok {
 		return nil, &refusal{label: refusedTooMany, text: "too many connections to this port"}
 	}
@@ -216,9 +216,9 @@ func (g *Gateway) mayConnect(from netip.Addr) bool {
 	return slices.ContainsFunc(g.cfg.Direct.From, func(network netip.Prefix) bool { return network.Contains(from) })
 }
 
-// tellWhy answers in place of a kubelet that is not reached. Of what kubelets answer, kube-apiserver shows the text of 502 to
+// sendReason answers in place of a kubelet that is not reached. Of what kubelets answer, kube-apiserver shows the text of 502 to
 // its user.
-func (g *Gateway) tellWhy(ctx context.Context, near net.Conn, why error) {
+func (g *Gateway) sendReason(ctx context.Context, near net.Conn, why error) {
 	if g.cfg.Direct.CertFile == "" {
 		return
 	}
@@ -227,10 +227,10 @@ func (g *Gateway) tellWhy(ctx context.Context, near net.Conn, why error) {
 		g.log.Error("cannot answer why a node is not reached", zap.Error(err))
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, tellTimeout)
+	ctx, cancel := context.WithTimeout(ctx, reasonTimeout)
 	defer cancel()
 	conn := tls.Server(near, &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{cert}, NextProtos: []string{"http/1.1"}})
-	if err := conn.SetDeadline(time.Now().Add(tellTimeout)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(reasonTimeout)); err != nil {
 		return
 	}
 	if err := conn.HandshakeContext(ctx); err != nil {
@@ -240,7 +240,7 @@ func (g *Gateway) tellWhy(ctx context.Context, near net.Conn, why error) {
 	if _, err := http.ReadRequest(bufio.NewReader(io.LimitReader(conn, maxHeader))); err != nil {
 		return
 	}
-	text := phrase(why.Error())
+	text := reasonPhrase(why.Error())
 	_, _ = fmt.Fprintf(conn, "HTTP/1.1 502 Bad Gateway\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s", len(text), text)
 	_ = conn.Close() // or its user has gone
 }

@@ -25,22 +25,22 @@ import (
 // portOf is the port of a free address.
 func portOf(t *testing.T) uint16 {
 	t.Helper()
-	return netip.MustParseAddrPort(free(t)).Port()
+	return netip.MustParseAddrPort(freeAddress(t)).Port()
 }
 
-func loopback() []netip.Prefix { return []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")} }
+func loopbackNetworks() []netip.Prefix { return []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")} }
 
-// directWorld is a gateway at whose port there is one edge node, with a kubelet that has the gateway's name.
-func directWorld(t *testing.T, change func(*gateway.Config)) (w *world, g *gateway.Gateway, port uint16, caller *tls.Config) {
+// newDirectFixture is a gateway at whose port there is one edge node, with a kubelet that has the gateway's name.
+func newDirectFixture(t *testing.T, change func(*gateway.Config)) (w *gatewayFixture, g *gateway.Gateway, port uint16, caller *tls.Config) {
 	t.Helper()
-	cfg, ca, caller := keys(t)
+	cfg, ca, caller := newTLSFiles(t)
 	cfg.ReusePort = true
-	cfg.Direct = gateway.Direct{On: true, Listen: "127.0.0.1", From: loopback(), CertFile: cfg.CertFile, KeyFile: cfg.KeyFile}
+	cfg.Direct = gateway.Direct{Enabled: true, Listen: "127.0.0.1", From: loopbackNetworks(), CertFile: cfg.CertFile, KeyFile: cfg.KeyFile}
 	if change != nil {
 		change(&cfg)
 	}
-	pair := issue(t, ca, pki.Subject{Name: "kubelet", Hosts: []string{"127.0.0.1"}})
-	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{load(t, pair)}, MinVersion: tls.VersionTLS12})
+	pair := issuePair(t, ca, pki.Subject{Name: "kubelet", Hosts: []string{"127.0.0.1"}})
+	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{loadPair(t, pair)}, MinVersion: tls.VersionTLS12})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,13 +53,13 @@ func directWorld(t *testing.T, change func(*gateway.Config)) (w *world, g *gatew
 		_ = server.Close()
 		_ = group.Wait() // http.ErrServerClosed
 	})
-	w = &world{nodes: map[string]gateway.Node{"edge-1": {UID: "one", Edge: true}}, servers: map[string]string{"edge-1:10250": l.Addr().String()}}
-	g, port = start(t, cfg, w, nil), portOf(t)
+	w = &gatewayFixture{nodes: map[string]gateway.Node{"edge-1": {UID: "one", Edge: true}}, servers: map[string]string{"edge-1:10250": l.Addr().String()}}
+	g, port = startGateway(t, cfg, w, nil), portOf(t)
 	return w, g, port, caller
 }
 
-// ask calls a port as kube-apiserver calls a kubelet, until the port is open.
-func ask(t *testing.T, port uint16, config *tls.Config) (code int, body string, err error) {
+// requestPort calls a port as kube-apiserver calls a kubelet, until the port is open.
+func requestPort(t *testing.T, port uint16, config *tls.Config) (code int, body string, err error) {
 	t.Helper()
 	transport := &http.Transport{TLSClientConfig: config.Clone(), DisableKeepAlives: true}
 	client := &http.Client{Transport: transport, Timeout: time.Minute}
@@ -76,8 +76,8 @@ func ask(t *testing.T, port uint16, config *tls.Config) (code int, body string, 
 	return reply.StatusCode, string(data), err
 }
 
-// opened waits until a port is as it should be.
-func opened(t *testing.T, port uint16, want bool) {
+// waitPort waits until a port is as it should be.
+func waitPort(t *testing.T, port uint16, want bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -99,48 +99,48 @@ func opened(t *testing.T, port uint16, want bool) {
 	}
 }
 
-func TestANodeIsReachedAtItsPort(t *testing.T) {
-	w, g, port, caller := directWorld(t, nil)
-	g.Give(map[uint16]string{port: "edge-1"})
-	opened(t, port, true)
-	if code, body, err := ask(t, port, caller); err != nil || code != http.StatusOK || body != "from the kubelet" {
+func TestDirect_NodeReachedAtItsPort(t *testing.T) {
+	w, g, port, caller := newDirectFixture(t, nil)
+	g.SetPorts(map[uint16]string{port: "edge-1"})
+	waitPort(t, port, true)
+	if code, body, err := requestPort(t, port, caller); err != nil || code != http.StatusOK || body != "from the kubelet" {
 		t.Fatalf("%d %q %v", code, body, err)
 	}
 	// A refusal is told in the place of the kubelet, in the words of the other ways.
-	w.fail(tunnel.ErrOffline)
-	w.set("edge-1", gateway.Node{UID: "one", Edge: true, Offline: true, Since: time.Unix(1700000000, 0)})
+	w.failDials(tunnel.ErrOffline)
+	w.setNode("edge-1", gateway.Node{UID: "one", Edge: true, Offline: true, Since: time.Unix(1700000000, 0)})
 	began := time.Now()
-	if code, body, err := ask(t, port, caller); err != nil || code != http.StatusBadGateway || !strings.Contains(body, "node edge-1 is offline since 2023-11-14T22:13:20Z") {
+	if code, body, err := requestPort(t, port, caller); err != nil || code != http.StatusBadGateway || !strings.Contains(body, "node edge-1 is offline since 2023-11-14T22:13:20Z") {
 		t.Errorf("%d %q %v", code, body, err)
 	}
 	t.Logf("told after %s", time.Since(began))
-	w.remove("edge-1")
-	if code, body, err := ask(t, port, caller); err != nil || code != http.StatusBadGateway || !strings.Contains(body, fmt.Sprintf("port %d is no node's", port)) {
+	w.removeNode("edge-1")
+	if code, body, err := requestPort(t, port, caller); err != nil || code != http.StatusBadGateway || !strings.Contains(body, fmt.Sprintf("port %d is no node's", port)) {
 		t.Errorf("%d %q %v", code, body, err)
 	}
 	// A port that is taken back is closed; the next one is opened.
 	next := portOf(t)
-	g.Give(map[uint16]string{next: "edge-1"})
-	opened(t, next, true)
-	opened(t, port, false)
+	g.SetPorts(map[uint16]string{next: "edge-1"})
+	waitPort(t, next, true)
+	waitPort(t, port, false)
 }
 
-// TestThePortInTheNodeIsTheKubelets: what asks by the Node's status says the port that the cloud has put there.
-func TestThePortInTheNodeIsTheKubelets(t *testing.T) {
-	w, _, _ := socketWorld(t)
+// TestDirect_PortInTheNodeIsTheKubelets: what asks by the Node's status says the port that the cloud has put there.
+func TestDirect_PortInTheNodeIsTheKubelets(t *testing.T) {
+	w, _, _ := newSocketFixture(t)
 	socket := socketPath(t)
-	g := start(t, gateway.Config{Socket: socket}, w, nil)
-	g.Give(map[uint16]string{30001: "edge-1", 30002: "edge-2"})
-	r, refused := connect(t, dialUnix(t, socket), "edge-1:30001")
+	g := startGateway(t, gateway.Config{Socket: socket}, w, nil)
+	g.SetPorts(map[uint16]string{30001: "edge-1", 30002: "edge-2"})
+	r, refused := requestConnect(t, dialUnix(t, socket), "edge-1:30001")
 	if refused != "" || r == nil {
 		t.Fatal(refused)
 	}
-	if _, refused := connect(t, dialUnix(t, socket), "edge-1:30002"); !strings.Contains(refused, "nobody listens") {
+	if _, refused := requestConnect(t, dialUnix(t, socket), "edge-1:30002"); !strings.Contains(refused, "nobody listens") {
 		t.Errorf("another's port: %q", refused)
 	}
 }
 
-func TestWhatIsNotForAKubeletCostsNoTunnel(t *testing.T) {
+func TestDirect_OtherTrafficOpensNoTunnel(t *testing.T) {
 	for name, tt := range map[string]struct {
 		change func(*gateway.Config)
 		say    string
@@ -150,10 +150,10 @@ func TestWhatIsNotForAKubeletCostsNoTunnel(t *testing.T) {
 		"not from there": {func(c *gateway.Config) { c.Direct.From = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")} }, "\x16\x03\x01"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w, g, port, _ := directWorld(t, tt.change)
-			w.whileDialling = func() { t.Error("a tunnel was asked for") }
-			g.Give(map[uint16]string{port: "edge-1"})
-			opened(t, port, true)
+			w, g, port, _ := newDirectFixture(t, tt.change)
+			w.duringDial = func() { t.Error("a tunnel was asked for") }
+			g.SetPorts(map[uint16]string{port: "edge-1"})
+			waitPort(t, port, true)
 			conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", "127.0.0.1:"+strconv.Itoa(int(port)))
 			if err != nil {
 				t.Fatal(err)
@@ -168,38 +168,38 @@ func TestWhatIsNotForAKubeletCostsNoTunnel(t *testing.T) {
 	}
 }
 
-func TestDirectStreamsEndWithTheirNode(t *testing.T) {
-	_, g, port, caller := directWorld(t, nil)
-	g.Give(map[uint16]string{port: "edge-1"})
-	opened(t, port, true)
+func TestDirect_StreamsEndWithTheirNode(t *testing.T) {
+	_, g, port, caller := newDirectFixture(t, nil)
+	g.SetPorts(map[uint16]string{port: "edge-1"})
+	waitPort(t, port, true)
 	conn, err := (&tls.Dialer{Config: caller}).DialContext(t.Context(), "tcp", "127.0.0.1:"+strconv.Itoa(int(port)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = conn.Close() }()
 	_ = conn.SetDeadline(time.Now().Add(time.Minute))
-	g.Changed("edge-1", gateway.Node{UID: "one", Edge: true}, nil)
+	g.OnNodeChanged("edge-1", gateway.Node{UID: "one", Edge: true}, nil)
 	if _, err := io.ReadAll(conn); errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Error("the stream goes on without its node")
 	}
 }
 
-func TestDirectStreamsEndWithTheGateway(t *testing.T) {
-	w := &world{nodes: map[string]gateway.Node{"edge-1": {UID: "one", Edge: true}}, servers: map[string]string{"edge-1:10250": echo(t, "")}}
-	g, stop := startStop(t, gateway.Config{Direct: gateway.Direct{On: true, Listen: "127.0.0.1", From: loopback()}}, w, nil)
+func TestDirect_StreamsEndWithTheGateway(t *testing.T) {
+	w := &gatewayFixture{nodes: map[string]gateway.Node{"edge-1": {UID: "one", Edge: true}}, servers: map[string]string{"edge-1:10250": startEcho(t, "")}}
+	g, stop := startStoppable(t, gateway.Config{Direct: gateway.Direct{Enabled: true, Listen: "127.0.0.1", From: loopbackNetworks()}}, w, nil)
 	port := portOf(t)
-	g.Give(map[uint16]string{port: "edge-1"})
-	opened(t, port, true)
+	g.SetPorts(map[uint16]string{port: "edge-1"})
+	waitPort(t, port, true)
 	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", "127.0.0.1:"+strconv.Itoa(int(port)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = conn.Close() }()
 	_ = conn.SetDeadline(time.Now().Add(time.Minute))
-	say(t, conn, conn, "\x16\x03 as a handshake begins")
+	checkEcho(t, conn, conn, "\x16\x03 as a handshake begins")
 	stop()
 	if _, err := io.ReadAll(conn); errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Error("the stream goes on without the gateway")
 	}
-	opened(t, port, false)
+	waitPort(t, port, false)
 }

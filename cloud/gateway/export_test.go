@@ -2,10 +2,10 @@ package gateway
 
 import "net/netip"
 
-// MaxFromOne and MaxToPort are for tests.
+// MaxPerSource and MaxPerPort are for tests.
 const (
-	MaxFromOne = maxFromOne
-	MaxToPort  = maxToPort
+	MaxPerSource = maxPerSource
+	MaxPerPort   = maxPerPort
 )
 
 // RouteByClaims and RouteByEndpoints decide where a connection leads.
@@ -14,5 +14,7 @@ var (
 	RouteByEndpoints = routeByEndpoints
 )
 
-// Enter is a new crowd's.
-func Enter() func(from netip.Addr, port uint16) (leave func(), ok bool) { return newCrowd().enter }
+// AcquireConn is a new crowd's.
+func AcquireConn() func(from netip.Addr, port uint16) (leave func(), ok bool) {
+	return newConnLimiter().acquire
+}

@@ -24,8 +24,8 @@ import (
 )
 
 const (
-	// passTimeout bounds the dial of any other target.
-	passTimeout = 10 * time.Second
+	// proxyDialTimeout bounds the dial of any other target.
+	proxyDialTimeout = 10 * time.Second
 	// headerTimeout cuts clients that open a connection and say nothing.
 	headerTimeout = 10 * time.Second
 	// idleTimeout ends connections that a client left open between two requests.
@@ -65,31 +65,31 @@ type Gateway struct {
 	nodes     Nodes
 	addresses Addresses
 	tunnels   Tunnels
-	judge     Judge
+	authorize Authorizer
 	metrics   *metrics
 	log       *zap.Logger
 	ready     chan struct{}
-	// inHand are the requests being served: the HTTP server does not wait for them.
-	inHand sync.WaitGroup
+	// inFlight are the requests being served: the HTTP server does not wait for them.
+	inFlight sync.WaitGroup
 	// regiven, of 1, says that given was changed.
-	regiven chan struct{}
-	crowd   *crowd
+	portsChanged chan struct{}
+	connLimit    *connLimiter
 
 	mu sync.Mutex
 	// Guarded by mu. heard is when the last heartbeat of each node came; once stopped is set, no request is begun.
-	heard   map[string]time.Time
-	stopped bool
-	given   map[uint16]string // nodes by their ports
+	lastHeartbeats map[string]time.Time
+	stopped        bool
+	portNodes      map[uint16]string // nodes by their ports
 }
 
 // New makes a gateway. judge decides who may read metrics; it may be nil if cfg.ScrapeAddress is empty.
-func New(cfg Config, nodes Nodes, addresses Addresses, tunnels Tunnels, judge Judge, registerer prometheus.Registerer, log *zap.Logger) (*Gateway, error) {
+func New(cfg Config, nodes Nodes, addresses Addresses, tunnels Tunnels, judge Authorizer, registerer prometheus.Registerer, log *zap.Logger) (*Gateway, error) {
 	if cfg.ScrapeAddress != "" && judge == nil {
 		return nil, errors.New("gateway: no authorizer for metrics")
 	}
 	return &Gateway{
-		cfg: cfg, nodes: nodes, addresses: addresses, tunnels: tunnels, judge: judge, metrics: newMetrics(registerer), log: log,
-		ready: make(chan struct{}), heard: map[string]time.Time{}, regiven: make(chan struct{}, 1), crowd: newCrowd(),
+		cfg: cfg, nodes: nodes, addresses: addresses, tunnels: tunnels, authorize: judge, metrics: newMetrics(registerer), log: log,
+		ready: make(chan struct{}), lastHeartbeats: map[string]time.Time{}, portsChanged: make(chan struct{}, 1), connLimit: newConnLimiter(),
 	}, nil
 }
 
@@ -98,16 +98,16 @@ func (g *Gateway) Ready() <-chan struct{} { return g.ready }
 
 // Start serves until ctx ends; then it ends all streams and returns nil.
 func (g *Gateway) Start(ctx context.Context) error {
-	fronts, err := g.listen(ctx)
+	fronts, err := g.openListeners(ctx)
 	if err != nil {
 		return err
 	}
 	close(g.ready)
 	group, gctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return g.direct(gctx) })
+	group.Go(func() error { return g.servePorts(gctx) })
 	for _, f := range fronts {
 		server := &http.Server{
-			Handler: g.counted(f.handler), ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader, ErrorLog: zap.NewStdLog(g.log),
+			Handler: g.trackRequests(f.handler), ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader, ErrorLog: zap.NewStdLog(g.log),
 			BaseContext: func(net.Listener) context.Context { return gctx },
 		}
 		group.Go(func() error {
@@ -120,70 +120,70 @@ func (g *Gateway) Start(ctx context.Context) error {
 			<-gctx.Done()
 			return server.Close()
 		})
-		if f.idle != nil {
-			defer f.idle()
+		if f.closeIdle != nil {
+			defer f.closeIdle()
 		}
 	}
 	err = group.Wait()
 	g.mu.Lock()
 	g.stopped = true
 	g.mu.Unlock()
-	g.inHand.Wait()
+	g.inFlight.Wait()
 	if ctx.Err() != nil {
 		return nil
 	}
 	return err
 }
 
-// counted lets Start wait for each request.
-func (g *Gateway) counted(next http.Handler) http.Handler {
+// trackRequests lets Start wait for each request.
+func (g *Gateway) trackRequests(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		g.mu.Lock()
 		if g.stopped {
 			g.mu.Unlock()
 			return
 		}
-		g.inHand.Add(1)
+		g.inFlight.Add(1)
 		g.mu.Unlock()
-		defer g.inHand.Done()
+		defer g.inFlight.Done()
 		next.ServeHTTP(w, r)
 	})
 }
 
-// Heard notes a heartbeat of a node. It does not block.
-func (g *Gateway) Heard(node string) {
+// OnHeartbeat notes a heartbeat of a node. It does not block.
+func (g *Gateway) OnHeartbeat(node string) {
 	g.mu.Lock()
-	g.heard[node] = time.Now()
+	g.lastHeartbeats[node] = time.Now()
 	g.mu.Unlock()
 	g.tunnels.Heard(node)
 }
 
-func (g *Gateway) lastHeard(node string) time.Time {
+func (g *Gateway) lastHeartbeat(node string) time.Time {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.heard[node]
+	return g.lastHeartbeats[node]
 }
 
-// Changed notes that Kubernetes says something new about a node: nil for is means that it is deleted. Streams that may
+// OnNodeChanged notes that Kubernetes says something new about a node: nil for is means that it is deleted. Streams that may
 // not go on are broken.
-func (g *Gateway) Changed(name string, was Node, is *Node) {
-	why := verdict(was, is)
+func (g *Gateway) OnNodeChanged(name string, was Node, is *Node) {
+	why := closeReason(was, is)
 	if why == "" {
 		return
 	}
 	if is == nil {
 		g.mu.Lock()
-		delete(g.heard, name)
+		delete(g.lastHeartbeats, name)
 		g.mu.Unlock()
 	}
 	g.tunnels.Drop(name, why)
 }
 
-// Cut breaks all streams to a node that may not be connected any more. It does not block.
-func (g *Gateway) Cut(name, why string) { g.tunnels.Drop(name, why) }
+// CloseStreams breaks all streams to a node that may not be connected any more. It does not block.
+func (g *Gateway) CloseStreams(name, why string) { g.tunnels.Drop(name, why) }
 
-// verdict says why streams to a node may not go on; "" if they may.
-func verdict(was Node, is *Node) string {
+// closeReason says why streams to a node may not go on; "" if they may.
+func closeReason(was Node, is *Node) string {
 	switch {
 	case is == nil:
 		return "the node is deleted"
@@ -205,9 +205,9 @@ type refusal struct {
 
 func (r *refusal) Error() string { return r.text }
 
-// open opens a stream to a port of a node. An error is a *refusal.
-func (g *Gateway) open(ctx context.Context, who, name string, node Node, port uint16) (net.Conn, error) {
-	if g.givenTo(port) == name {
+// dialPort opens a stream to a port of a node. An error is a *refusal.
+func (g *Gateway) dialPort(ctx context.Context, who, name string, node Node, port uint16) (net.Conn, error) {
+	if g.nodeAtPort(port) == name {
 		port = config.EdgeKubeletPort // what its Node says is its port in the cloud
 	}
 	return g.openStream(ctx, who, name, node, func(ctx context.Context) (net.Conn, error) { return g.tunnels.Dial(ctx, name, port) })
@@ -217,15 +217,15 @@ func (g *Gateway) open(ctx context.Context, who, name string, node Node, port ui
 // node is silent, which it cannot know if it is given up before.
 func (g *Gateway) openStream(ctx context.Context, who, name string, node Node, dial func(ctx context.Context) (net.Conn, error)) (net.Conn, error) {
 	began := time.Now()
-	if err := g.shut(name); err != nil {
+	if err := g.checkBlocked(name); err != nil {
 		return nil, err
 	}
 	conn, err := g.dialReady(tunnel.WithLabel(ctx, who), dial)
 	if err != nil {
-		return nil, g.why(ctx, err, name, node)
+		return nil, g.dialRefusal(ctx, err, name, node)
 	}
 	// Drop and Cut reach streams that are there: what was said of the node before this one was is looked up.
-	if err := g.shut(name); err != nil {
+	if err := g.checkBlocked(name); err != nil {
 		_ = conn.Close() // given up
 		return nil, err
 	}
@@ -257,20 +257,20 @@ func (g *Gateway) dialReady(ctx context.Context, dial func(ctx context.Context) 
 	}
 }
 
-// shut refuses a node that may not be connected: nobody has to wait until it is found silent. nil: it may.
-func (g *Gateway) shut(name string) error {
-	if g.cfg.Shut == nil {
+// checkBlocked refuses a node that may not be connected: nobody has to wait until it is found silent. nil: it may.
+func (g *Gateway) checkBlocked(name string) error {
+	if g.cfg.BlockedReason == nil {
 		return nil
 	}
-	if why := g.cfg.Shut(name); why != "" {
-		return &refusal{label: refusedShut, text: fmt.Sprintf("node %s is shut out: %s", name, why)}
+	if why := g.cfg.BlockedReason(name); why != "" {
+		return &refusal{label: refusedBlocked, text: fmt.Sprintf("node %s is shut out: %s", name, why)}
 	}
 	return nil
 }
 
-// why makes a refusal of a failed dial.
-func (g *Gateway) why(ctx context.Context, err error, name string, node Node) *refusal {
-	if shut, ok := errors.AsType[*refusal](g.shut(name)); ok {
+// dialRefusal makes a refusal of a failed dial.
+func (g *Gateway) dialRefusal(ctx context.Context, err error, name string, node Node) *refusal {
+	if shut, ok := errors.AsType[*refusal](g.checkBlocked(name)); ok {
 		return shut // while it was being dialled
 	}
 	if refused, ok := errors.AsType[*tunnel.RefusedError](err); ok && refused.Code == tunnel.CodeVersion && refused.Address.IsValid() {
@@ -285,12 +285,12 @@ func (g *Gateway) why(ctx context.Context, err error, name string, node Node) *r
 	if now, known := g.nodes.Node(context.WithoutCancel(ctx), name); known {
 		node = now
 	}
-	text := fmt.Sprintf("%s: %v", node.silent(name, g.lastHeard(name), time.Now()), err)
+	text := fmt.Sprintf("%s: %v", node.silentReason(name, g.lastHeartbeat(name), time.Now()), err)
 	return &refusal{label: refusedSilent, text: text, logged: true}
 }
 
-// reach opens a connection to a target of CONNECT. An error is a *refusal.
-func (g *Gateway) reach(ctx context.Context, who, target string) (conn net.Conn, edge bool, err error) {
+// dialTarget opens a connection to a target of CONNECT. An error is a *refusal.
+func (g *Gateway) dialTarget(ctx context.Context, who, target string) (conn net.Conn, edge bool, err error) {
 	host, portText, err := net.SplitHostPort(target)
 	port, perr := strconv.ParseUint(portText, 10, 16)
 	if err != nil || perr != nil || host == "" || port == 0 {
@@ -305,47 +305,47 @@ func (g *Gateway) reach(ctx context.Context, who, target string) (conn net.Conn,
 	}
 	node, known := g.nodes.Node(ctx, host)
 	if known && node.Edge {
-		conn, err = g.open(ctx, who, host, node, uint16(port))
+		conn, err = g.dialPort(ctx, who, host, node, uint16(port))
 		return conn, true, err
 	}
 	if known && node.Address != "" {
 		host = node.Address // a name of a Node need not be one of DNS
 	} else if address, err := netip.ParseAddr(host); err == nil {
 		to := netip.AddrPortFrom(address.Unmap().WithZone(""), uint16(port))
-		if conn, edge, err = g.reachAddress(ctx, who, to); edge || err != nil {
+		if conn, edge, err = g.dialAddress(ctx, who, to); edge || err != nil {
 			return conn, edge, err
 		}
 	}
-	dialer := net.Dialer{Timeout: passTimeout}
+	dialer := net.Dialer{Timeout: proxyDialTimeout}
 	conn, err = dialer.DialContext(ctx, "tcp", net.JoinHostPort(host, portText))
 	if err != nil {
-		return nil, false, &refusal{label: refusedDial, text: err.Error() + hint(host, err)}
+		return nil, false, &refusal{label: refusedDial, text: err.Error() + unreachableHint(host, err)}
 	}
 	return conn, false, nil
 }
 
-// hint is what may be amiss where an address of a private network is not reached.
-func hint(host string, failure error) string {
+// unreachableHint is what may be amiss where an address of a private network is not reached.
+func unreachableHint(host string, failure error) string {
 	if address, err := netip.ParseAddr(host); err != nil || !address.IsPrivate() || errors.Is(failure, syscall.ECONNREFUSED) {
 		return ""
 	}
 	return " (an address of a pod on a gateway is reached if its Node's podCIDR or gateway.trustedNetworks contain it)"
 }
 
-// pass joins a caller to a target that is not an edge node, and writes down what no tunnel does.
-func (g *Gateway) pass(ctx context.Context, who, target string, near, far net.Conn) {
+// relayConn joins a caller to a target that is not an edge node, and writes down what no tunnel does.
+func (g *Gateway) relayConn(ctx context.Context, who, target string, near, far net.Conn) {
 	g.metrics.passed.Inc()
 	g.metrics.passing.Inc()
 	defer g.metrics.passing.Dec()
 	began := time.Now()
 	g.log.Info("connection passed on", zap.String("target", target), zap.String("user", who))
-	result := join(ctx, near, far)
+	result := spliceConns(ctx, near, far)
 	g.log.Info("passed connection ended", zap.String("target", target), zap.String("user", who), zap.Duration("took", time.Since(began)),
 		zap.Int64("sent", result.Sent), zap.Int64("received", result.Received), zap.Error(result.Err))
 }
 
-// join copies between two ends until they or ctx have ended.
-func join(ctx context.Context, near, far net.Conn) splice.Result {
+// spliceConns copies between two ends until they or ctx have ended.
+func spliceConns(ctx context.Context, near, far net.Conn) splice.Result {
 	defer context.AfterFunc(ctx, func() { _ = near.Close() })() // given up
 	return splice.Join(near, far)
 }

@@ -27,29 +27,29 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// world is the gateway's surroundings: the Nodes that Kubernetes knows, and servers on them.
-type world struct {
-	whileDialling func() // called by each dial; nil: nothing
-	mu            sync.Mutex
+// gatewayFixture is the gateway's surroundings: the Nodes that Kubernetes knows, and servers on them.
+type gatewayFixture struct {
+	duringDial func() // called by each dial; nil: nothing
+	mu         sync.Mutex
 	// Guarded by mu.
 	nodes   map[string]gateway.Node
 	servers map[string]string // node:port or node/address:port to an address
 	// claims are of each address, services of each ClusterIP and port.
-	claims   map[string][]gateway.Claim
-	services map[string][]gateway.Endpoint
-	failure  error      // of each dial
-	asked    func()     // called by each dial, before it fails; nil: nothing
-	open     []net.Conn // all that were dialled
+	claims     map[string][]gateway.Claim
+	services   map[string][]gateway.Endpoint
+	failure    error      // of each dial
+	beforeDial func()     // called by each dial, before it fails; nil: nothing
+	openConns  []net.Conn // all that were dialled
 }
 
-func (w *world) Node(_ context.Context, name string) (gateway.Node, bool) {
+func (w *gatewayFixture) Node(_ context.Context, name string) (gateway.Node, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	n, ok := w.nodes[name]
 	return n, ok
 }
 
-func (w *world) ByTunnelAddress(_ context.Context, address netip.Addr) (string, bool) {
+func (w *gatewayFixture) ByTunnelAddress(_ context.Context, address netip.Addr) (string, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for name, n := range w.nodes {
@@ -60,33 +60,33 @@ func (w *world) ByTunnelAddress(_ context.Context, address netip.Addr) (string, 
 	return "", false
 }
 
-func (w *world) set(name string, n gateway.Node) {
+func (w *gatewayFixture) setNode(name string, n gateway.Node) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.nodes[name] = n
 }
 
-func (w *world) fail(err error) {
+func (w *gatewayFixture) failDials(err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.failure = err
 }
 
-func (w *world) whenAsked(call func()) {
+func (w *gatewayFixture) setBeforeDial(call func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.asked = call
+	w.beforeDial = call
 }
 
-func (w *world) remove(name string) {
+func (w *gatewayFixture) removeNode(name string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.nodes, name)
 }
 
-func (w *world) dial(ctx context.Context, to tunnel.Addr) (net.Conn, error) {
+func (w *gatewayFixture) dialServer(ctx context.Context, to tunnel.Addr) (net.Conn, error) {
 	w.mu.Lock()
-	address, failure, asked := w.servers[to.String()], w.failure, w.asked
+	address, failure, asked := w.servers[to.String()], w.failure, w.beforeDial
 	w.mu.Unlock()
 	if asked != nil {
 		asked()
@@ -94,8 +94,8 @@ func (w *world) dial(ctx context.Context, to tunnel.Addr) (net.Conn, error) {
 	if failure != nil {
 		return nil, failure
 	}
-	if w.whileDialling != nil {
-		w.whileDialling()
+	if w.duringDial != nil {
+		w.duringDial()
 	}
 	if address == "" {
 		return nil, &tunnel.RefusedError{Node: to.Node, Address: to.Address, Port: to.Port, Code: tunnel.CodePort, Text: "nobody listens"}
@@ -103,25 +103,25 @@ func (w *world) dial(ctx context.Context, to tunnel.Addr) (net.Conn, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
 	if err == nil {
 		w.mu.Lock()
-		w.open = append(w.open, conn)
+		w.openConns = append(w.openConns, conn)
 		w.mu.Unlock()
 	}
 	return conn, err
 }
 
-func (w *world) Heard(string) {}
+func (w *gatewayFixture) Heard(string) {}
 
-func (w *world) Drop(_, _ string) int {
+func (w *gatewayFixture) Drop(_, _ string) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, conn := range w.open {
+	for _, conn := range w.openConns {
 		_ = conn.Close() // some are closed
 	}
-	return len(w.open)
+	return len(w.openConns)
 }
 
-// echo answers what it gets, until the sender has ended; it greets first where greeting is not empty.
-func echo(t *testing.T, greeting string) string {
+// startEcho answers what it gets, until the sender has ended; it greets first where greeting is not empty.
+func startEcho(t *testing.T, greeting string) string {
 	t.Helper()
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -148,15 +148,15 @@ func echo(t *testing.T, greeting string) string {
 	return l.Addr().String()
 }
 
-// start runs a gateway until the test ends.
-func start(t *testing.T, cfg gateway.Config, w *world, judge gateway.Judge) *gateway.Gateway {
+// startGateway runs a gateway until the test ends.
+func startGateway(t *testing.T, cfg gateway.Config, w *gatewayFixture, judge gateway.Authorizer) *gateway.Gateway {
 	t.Helper()
-	g, _ := startStop(t, cfg, w, judge)
+	g, _ := startStoppable(t, cfg, w, judge)
 	return g
 }
 
-// startStop also gives a way to stop it earlier.
-func startStop(t *testing.T, cfg gateway.Config, w *world, judge gateway.Judge) (*gateway.Gateway, func()) {
+// startStoppable also gives a way to stop it earlier.
+func startStoppable(t *testing.T, cfg gateway.Config, w *gatewayFixture, judge gateway.Authorizer) (*gateway.Gateway, func()) {
 	t.Helper()
 	g, err := gateway.New(cfg, w, w, w, judge, nil, zaptest.NewLogger(t))
 	if err != nil {
@@ -191,19 +191,19 @@ func socketPath(t *testing.T) string {
 	return filepath.Join(dir, "s")
 }
 
-// socketWorld is a gateway on a unix socket with one edge node that echoes on port 10250.
-func socketWorld(t *testing.T) (*world, *gateway.Gateway, string) {
+// newSocketFixture is a gateway on a unix socket with one edge node that echoes on port 10250.
+func newSocketFixture(t *testing.T) (*gatewayFixture, *gateway.Gateway, string) {
 	t.Helper()
-	w := &world{
-		nodes:   map[string]gateway.Node{"edge-1": {UID: "one", Edge: true, Kubelet: 10250}},
-		servers: map[string]string{"edge-1:10250": echo(t, "")},
+	w := &gatewayFixture{
+		nodes:   map[string]gateway.Node{"edge-1": {UID: "one", Edge: true, KubeletPort: 10250}},
+		servers: map[string]string{"edge-1:10250": startEcho(t, "")},
 	}
 	socket := socketPath(t)
-	return w, start(t, gateway.Config{Socket: socket}, w, nil), socket
+	return w, startGateway(t, gateway.Config{Socket: socket}, w, nil), socket
 }
 
-// connect asks for a target as kube-apiserver does and returns the connection behind a 200, or the line of the refusal.
-func connect(t *testing.T, conn net.Conn, target string) (*bufio.Reader, string) {
+// requestConnect asks for a target as kube-apiserver does and returns the connection behind a 200, or the line of the refusal.
+func requestConnect(t *testing.T, conn net.Conn, target string) (*bufio.Reader, string) {
 	t.Helper()
 	_ = conn.SetDeadline(time.Now().Add(time.Minute))
 	if _, err := fmt.Fprintf(conn, "CONNECT %s HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", target); err != nil {
@@ -231,7 +231,7 @@ func dialUnix(t *testing.T, socket string) net.Conn {
 	return conn
 }
 
-func say(t *testing.T, conn net.Conn, r io.Reader, text string) {
+func checkEcho(t *testing.T, conn net.Conn, r io.Reader, text string) {
 	t.Helper()
 	if _, err := io.WriteString(conn, text); err != nil {
 		t.Fatal(err)
@@ -245,44 +245,44 @@ func say(t *testing.T, conn net.Conn, r io.Reader, text string) {
 // A node that has just become Ready may lack its kubelet's serving certificate: it is asked again until it has one.
 func TestGateway_WaitsForANodeThatIsNotReadyYet(t *testing.T) {
 	unready := &tunnel.RefusedError{Node: "edge-1", Port: 10250, Code: tunnel.CodeUnready, Text: "no certificate yet"}
-	w, _, socket := socketWorld(t)
+	w, _, socket := newSocketFixture(t)
 	asked := make(chan struct{}, 100) // more than the dials of one call
-	w.fail(unready)
-	w.whenAsked(func() { asked <- struct{}{} })
+	w.failDials(unready)
+	w.setBeforeDial(func() { asked <- struct{}{} })
 	var g errgroup.Group
 	g.Go(func() error {
 		<-asked
 		<-asked
-		w.fail(nil)
+		w.failDials(nil)
 		return nil
 	})
 	conn := dialUnix(t, socket)
-	r, refused := connect(t, conn, "edge-1:10250")
+	r, refused := requestConnect(t, conn, "edge-1:10250")
 	if refused != "" {
 		t.Fatal(refused)
 	}
-	say(t, conn, r, "to the node")
+	checkEcho(t, conn, r, "to the node")
 	_ = conn.Close() // said
 	if err := g.Wait(); err != nil {
 		t.Error(err)
 	}
 	// One that stays so is given up, with what it said.
 	limited := socketPath(t)
-	start(t, gateway.Config{Socket: limited, UnreadyTimeout: time.Millisecond}, w, nil)
-	w.fail(unready)
-	if _, refused := connect(t, dialUnix(t, limited), "edge-1:10250"); !strings.Contains(refused, "502") || !strings.Contains(refused, "no certificate yet (unready)") {
+	startGateway(t, gateway.Config{Socket: limited, UnreadyTimeout: time.Millisecond}, w, nil)
+	w.failDials(unready)
+	if _, refused := requestConnect(t, dialUnix(t, limited), "edge-1:10250"); !strings.Contains(refused, "502") || !strings.Contains(refused, "no certificate yet (unready)") {
 		t.Errorf("the refusal reads %q", refused)
 	}
 }
 
-func TestANodeIsReachedByItsNameAndOthersByTheirAddress(t *testing.T) {
-	w, _, socket := socketWorld(t)
+func TestGateway_DialsNodesByNameAndOthersByAddress(t *testing.T) {
+	w, _, socket := newSocketFixture(t)
 	conn := dialUnix(t, socket)
-	r, refused := connect(t, conn, "edge-1:10250")
+	r, refused := requestConnect(t, conn, "edge-1:10250")
 	if refused != "" {
 		t.Fatal(refused)
 	}
-	say(t, conn, r, "to the node")
+	checkEcho(t, conn, r, "to the node")
 	if err := conn.(*net.UnixConn).CloseWrite(); err != nil {
 		t.Fatal(err)
 	}
@@ -291,33 +291,33 @@ func TestANodeIsReachedByItsNameAndOthersByTheirAddress(t *testing.T) {
 	}
 
 	conn = dialUnix(t, socket)
-	if r, refused = connect(t, conn, net.JoinHostPort(wire.TunnelAddress("edge-1").String(), "10250")); refused != "" {
+	if r, refused = requestConnect(t, conn, net.JoinHostPort(wire.TunnelAddress("edge-1").String(), "10250")); refused != "" {
 		t.Fatal(refused)
 	}
-	say(t, conn, r, "to the node by its address in the tunnel")
+	checkEcho(t, conn, r, "to the node by its address in the tunnel")
 
-	outside := echo(t, "")
+	outside := startEcho(t, "")
 	conn = dialUnix(t, socket)
-	if r, refused = connect(t, conn, outside); refused != "" {
+	if r, refused = requestConnect(t, conn, outside); refused != "" {
 		t.Fatal(refused)
 	}
-	say(t, conn, r, "to a webhook")
+	checkEcho(t, conn, r, "to a webhook")
 
 	host, port, _ := net.SplitHostPort(outside)
-	w.set("cloud-1", gateway.Node{UID: "two", Address: host}) // a name that no DNS knows
+	w.setNode("cloud-1", gateway.Node{UID: "two", Address: host}) // a name that no DNS knows
 	conn = dialUnix(t, socket)
-	if r, refused = connect(t, conn, net.JoinHostPort("cloud-1", port)); refused != "" {
+	if r, refused = requestConnect(t, conn, net.JoinHostPort("cloud-1", port)); refused != "" {
 		t.Fatal(refused)
 	}
-	say(t, conn, r, "to a node in the cloud")
+	checkEcho(t, conn, r, "to a node in the cloud")
 }
 
-func TestARefusalSaysWhy(t *testing.T) {
-	w, g, socket := socketWorld(t)
+func TestGateway_RefusalNamesTheReason(t *testing.T) {
+	w, g, socket := newSocketFixture(t)
 	refused := func(target string) string {
 		t.Helper()
 		conn := dialUnix(t, socket)
-		_, why := connect(t, conn, target)
+		_, why := requestConnect(t, conn, target)
 		return why
 	}
 	holds := func(why string, parts ...string) {
@@ -329,14 +329,14 @@ func TestARefusalSaysWhy(t *testing.T) {
 		}
 	}
 	holds(refused("edge-1:22"), "502", "edge-1", "22", "nobody listens")
-	w.fail(tunnel.ErrOffline)
+	w.failDials(tunnel.ErrOffline)
 	holds(refused("edge-1:10250"), "503", "node edge-1 does not answer")
-	g.Heard("edge-1")
+	g.OnHeartbeat("edge-1")
 	holds(refused("edge-1:10250"), "503", "last heartbeat came at 20")
 	since := time.Now().Add(time.Hour).Truncate(time.Second)
-	w.set("edge-1", gateway.Node{UID: "one", Edge: true, Offline: true, Since: since})
+	w.setNode("edge-1", gateway.Node{UID: "one", Edge: true, Offline: true, Since: since})
 	holds(refused("edge-1:10250"), "503", "node edge-1 is offline since "+since.UTC().Format(time.RFC3339))
-	w.fail(errors.New("strange\r\nX-Evil: 1\r\n\r\n\x00"))
+	w.failDials(errors.New("strange\r\nX-Evil: 1\r\n\r\n\x00"))
 	holds(refused("edge-1:10250"), "503", "strange  X-Evil: 1")
 	holds(refused(net.JoinHostPort(wire.TunnelAddress("edge-7").String(), "10250")), "502", "no edge node has the address fd66:726f:6e64:")
 	holds(refused("edge-1"), "400")
@@ -356,7 +356,7 @@ func TestARefusalSaysWhy(t *testing.T) {
 	}
 }
 
-func TestStreamsEndWithTheirNode(t *testing.T) {
+func TestGateway_StreamsEndWithTheirNode(t *testing.T) {
 	online, offline := gateway.Node{UID: "one", Edge: true}, gateway.Node{UID: "one", Edge: true, Offline: true}
 	for name, tt := range map[string]struct {
 		was  gateway.Node
@@ -371,16 +371,16 @@ func TestStreamsEndWithTheirNode(t *testing.T) {
 		"made anew":     {online, &gateway.Node{UID: "two", Edge: true}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, g, socket := socketWorld(t)
+			_, g, socket := newSocketFixture(t)
 			conn := dialUnix(t, socket)
-			r, refused := connect(t, conn, "edge-1:10250")
+			r, refused := requestConnect(t, conn, "edge-1:10250")
 			if refused != "" {
 				t.Fatal(refused)
 			}
-			say(t, conn, r, "before")
-			g.Changed("edge-1", tt.was, tt.is)
+			checkEcho(t, conn, r, "before")
+			g.OnNodeChanged("edge-1", tt.was, tt.is)
 			if !tt.ends {
-				say(t, conn, r, "after")
+				checkEcho(t, conn, r, "after")
 				return
 			}
 			if _, err := r.ReadByte(); err == nil {
@@ -392,27 +392,27 @@ func TestStreamsEndWithTheirNode(t *testing.T) {
 	}
 }
 
-// TestAStreamToADeletedNodeIsNotOpened deletes the node between the look-up and the end of the dial.
-func TestAStreamToADeletedNodeIsNotOpened(t *testing.T) {
-	w, _, socket := socketWorld(t)
-	w.whileDialling = func() { w.remove("edge-1") }
-	if _, refused := connect(t, dialUnix(t, socket), "edge-1:10250"); !strings.Contains(refused, "node edge-1 is deleted") {
+// TestGateway_NoStreamToDeletedNode deletes the node between the look-up and the end of the dial.
+func TestGateway_NoStreamToDeletedNode(t *testing.T) {
+	w, _, socket := newSocketFixture(t)
+	w.duringDial = func() { w.removeNode("edge-1") }
+	if _, refused := requestConnect(t, dialUnix(t, socket), "edge-1:10250"); !strings.Contains(refused, "node edge-1 is deleted") {
 		t.Errorf("answer %q", refused)
 	}
 }
 
-func TestStreamsEndWithTheGateway(t *testing.T) {
-	w, _, _ := socketWorld(t)
+func TestGateway_StreamsEndWithTheGateway(t *testing.T) {
+	w, _, _ := newSocketFixture(t)
 	socket := socketPath(t)
-	_, stop := startStop(t, gateway.Config{Socket: socket}, w, nil)
-	outside := echo(t, "")
+	_, stop := startStoppable(t, gateway.Config{Socket: socket}, w, nil)
+	outside := startEcho(t, "")
 	for _, target := range []string{"edge-1:10250", outside} {
 		conn := dialUnix(t, socket)
-		r, refused := connect(t, conn, target)
+		r, refused := requestConnect(t, conn, target)
 		if refused != "" {
 			t.Fatal(refused)
 		}
-		say(t, conn, r, "hello")
+		checkEcho(t, conn, r, "hello")
 		defer func() {
 			if _, err := r.ReadByte(); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 				t.Errorf("the stream to %s: %v", target, err)
@@ -422,18 +422,18 @@ func TestStreamsEndWithTheGateway(t *testing.T) {
 	stop()
 }
 
-func TestTheLastGatewayTakesTheSocket(t *testing.T) {
-	w, _, _ := socketWorld(t)
+func TestGateway_LastOneTakesTheSocket(t *testing.T) {
+	w, _, _ := newSocketFixture(t)
 	socket := socketPath(t)
-	_, stop := startStop(t, gateway.Config{Socket: socket}, w, nil)
-	start(t, gateway.Config{Socket: socket}, w, nil)
+	_, stop := startStoppable(t, gateway.Config{Socket: socket}, w, nil)
+	startGateway(t, gateway.Config{Socket: socket}, w, nil)
 	stop() // which leaves the other's socket alone
 	conn := dialUnix(t, socket)
-	r, refused := connect(t, conn, "edge-1:10250")
+	r, refused := requestConnect(t, conn, "edge-1:10250")
 	if refused != "" {
 		t.Fatal(refused)
 	}
-	say(t, conn, r, "hello")
+	checkEcho(t, conn, r, "hello")
 	if info, err := os.Stat(socket); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("mode %v, %v", info.Mode(), err)
 	}

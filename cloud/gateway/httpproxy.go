@@ -9,16 +9,16 @@ import (
 	"go.uber.org/zap"
 )
 
-// connect serves HTTP CONNECT. The answer is written by hand, since kube-apiserver shows its user the reason phrase of a
+// serveConnect serves HTTP CONNECT. The answer is written by hand, since kube-apiserver shows its user the reason phrase of a
 // refusal and nothing else.
-func (g *Gateway) connect(w http.ResponseWriter, r *http.Request) {
+func (g *Gateway) serveConnect(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodConnect {
 		g.metrics.refused.WithLabelValues(refusedRequest).Inc()
 		http.Error(w, "this is a proxy for kube-apiserver: only CONNECT is served", http.StatusMethodNotAllowed)
 		return
 	}
-	by := who(r)
-	far, edge, failure := g.reach(r.Context(), by, r.Host)
+	by := callerName(r)
+	far, edge, failure := g.dialTarget(r.Context(), by, r.Host)
 	near, buffered, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		if far != nil {
@@ -32,8 +32,8 @@ func (g *Gateway) connect(w http.ResponseWriter, r *http.Request) {
 		failure = &refusal{label: refusedRequest, text: "data before the answer"}
 	}
 	if failure != nil {
-		g.refuse(by, r.Host, failure)
-		_, _ = fmt.Fprintf(near, "HTTP/1.1 %d %s\r\nContent-Length: 0\r\nConnection: close\r\n\r\n", code(failure), phrase(failure.Error()))
+		g.recordRefusal(by, r.Host, failure)
+		_, _ = fmt.Fprintf(near, "HTTP/1.1 %d %s\r\nContent-Length: 0\r\nConnection: close\r\n\r\n", refusalStatus(failure), reasonPhrase(failure.Error()))
 		_ = near.Close() // nothing is left to say
 		return
 	}
@@ -44,29 +44,29 @@ func (g *Gateway) connect(w http.ResponseWriter, r *http.Request) {
 	}
 	// The request's own context ends only with this function, or with the gateway.
 	if edge {
-		join(r.Context(), near, far)
+		spliceConns(r.Context(), near, far)
 		return
 	}
-	g.pass(r.Context(), by, r.Host, near, far)
+	g.relayConn(r.Context(), by, r.Host, near, far)
 }
 
-// refuse counts a refusal, and writes it down unless the tunnel has done that.
-func (g *Gateway) refuse(by, target string, failure error) {
+// recordRefusal counts a refusal, and writes it down unless the tunnel has done that.
+func (g *Gateway) recordRefusal(by, target string, failure error) {
 	label, logged := refusedDial, false
 	if r, ok := errors.AsType[*refusal](failure); ok {
 		label, logged = r.label, r.logged
 	}
 	g.metrics.refused.WithLabelValues(label).Inc()
 	if !logged {
-		g.log.Info("refused", zap.String("target", phrase(target)), zap.String("user", by), zap.Error(failure))
+		g.log.Info("refused", zap.String("target", reasonPhrase(target)), zap.String("user", by), zap.Error(failure))
 	}
 }
 
-// code is the status of a refusal.
-func code(failure error) int {
+// refusalStatus is the status of a refusal.
+func refusalStatus(failure error) int {
 	r, ok := errors.AsType[*refusal](failure)
 	switch {
-	case ok && (r.label == refusedSilent || r.label == refusedShut || r.label == refusedConflict):
+	case ok && (r.label == refusedSilent || r.label == refusedBlocked || r.label == refusedConflict):
 		return http.StatusServiceUnavailable
 	case ok && r.label == refusedRequest:
 		return http.StatusBadRequest
@@ -77,8 +77,8 @@ func code(failure error) int {
 // maxPhrase keeps the line of a refusal readable.
 const maxPhrase = 400
 
-// phrase makes a text fit into the first line of an answer.
-func phrase(text string) string {
+// reasonPhrase makes a text fit into the first line of an answer.
+func reasonPhrase(text string) string {
 	text = strings.Map(func(r rune) rune {
 		if r < ' ' || r > '~' {
 			return ' '
@@ -88,8 +88,8 @@ func phrase(text string) string {
 	return text[:min(len(text), maxPhrase)]
 }
 
-// who names the caller: its certificate where it has one.
-func who(r *http.Request) string {
+// callerName names the caller: its certificate where it has one.
+func callerName(r *http.Request) string {
 	if r.TLS != nil && len(r.TLS.PeerCertificates) > 0 {
 		return r.TLS.PeerCertificates[0].Subject.CommonName
 	}

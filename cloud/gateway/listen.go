@@ -36,21 +36,21 @@ type Config struct {
 	CertFile, KeyFile, ClientCAFile string
 	// KubeletCertFile and KubeletKeyFile show kubelets who reads their metrics; KubeletCAFile signs their certificates.
 	KubeletCAFile, KubeletCertFile, KubeletKeyFile string
-	// Shut says in words why a node may not be connected now, "" if it may; nil: every node may. It must not block.
-	Shut func(node string) string
+	// BlockedReason says in words why a node may not be connected now, "" if it may; nil: every node may. It must not block.
+	BlockedReason func(node string) string
 	// UnreadyTimeout is how long a node that answers that it is not ready yet is asked again; 0: 7 s.
 	UnreadyTimeout time.Duration
 }
 
-// front is one address with what it serves.
-type front struct {
-	listener net.Listener
-	handler  http.Handler
-	idle     func() // closes what the handler keeps open; nil: nothing
+// servedListener is one address with what it serves.
+type servedListener struct {
+	listener  net.Listener
+	handler   http.Handler
+	closeIdle func() // closes what the handler keeps open; nil: nothing
 }
 
-// listen opens all addresses, or none.
-func (g *Gateway) listen(ctx context.Context) (fronts []front, err error) {
+// openListeners opens all addresses, or none.
+func (g *Gateway) openListeners(ctx context.Context) (fronts []servedListener, err error) {
 	defer func() {
 		if err != nil {
 			for _, f := range fronts {
@@ -63,22 +63,22 @@ func (g *Gateway) listen(ctx context.Context) (fronts []front, err error) {
 		if err != nil {
 			return fronts, fmt.Errorf("gateway socket: %w", err)
 		}
-		fronts = append(fronts, front{listener: l, handler: http.HandlerFunc(g.connect)})
+		fronts = append(fronts, servedListener{listener: l, handler: http.HandlerFunc(g.serveConnect)})
 	}
 	if g.cfg.Address != "" {
 		l, err := g.listenTLS(ctx, g.cfg.Address, g.cfg.ClientCAFile)
 		if err != nil {
 			return fronts, fmt.Errorf("gateway address: %w", err)
 		}
-		fronts = append(fronts, front{listener: l, handler: http.HandlerFunc(g.connect)})
+		fronts = append(fronts, servedListener{listener: l, handler: http.HandlerFunc(g.serveConnect)})
 	}
 	if g.cfg.ScrapeAddress != "" {
 		l, err := g.listenTLS(ctx, g.cfg.ScrapeAddress, "")
 		if err != nil {
 			return fronts, fmt.Errorf("gateway scrape address: %w", err)
 		}
-		handler, idle := g.scrapes()
-		fronts = append(fronts, front{l, handler, idle})
+		handler, idle := g.scrapeHandler()
+		fronts = append(fronts, servedListener{l, handler, idle})
 	}
 	return fronts, nil
 }
@@ -117,12 +117,12 @@ func (g *Gateway) listenTLS(ctx context.Context, address, clients string) (net.L
 func (g *Gateway) listenTCP(ctx context.Context, address string) (net.Listener, error) {
 	var lc net.ListenConfig
 	if g.cfg.ReusePort {
-		lc.Control = reusePort
+		lc.Control = setReusePort
 	}
 	return lc.Listen(ctx, "tcp", address)
 }
 
-func reusePort(_, _ string, raw syscall.RawConn) error {
+func setReusePort(_, _ string, raw syscall.RawConn) error {
 	var failure error
 	err := raw.Control(func(fd uintptr) {
 		failure = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)

@@ -14,7 +14,7 @@ type metrics struct {
 // The reasons of refusals, as labels.
 const (
 	refusedSilent    = "silent"
-	refusedShut      = "shut-out"
+	refusedBlocked   = "shut-out"
 	refusedByNode    = "by-node"
 	refusedTooMany   = "too-many"
 	refusedDial      = "not-reachable"

@@ -11,7 +11,7 @@ import (
 )
 
 // One that nobody gave an address, as frond init leaves it, ends when it is told to, and not before: cloudcore would end with it.
-func TestAGatewayWithoutAnyAddressStays(t *testing.T) {
+func TestGateway_StaysWithoutAddress(t *testing.T) {
 	g, err := gateway.New(gateway.Config{}, nil, nil, nil, nil, nil, zaptest.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)

@@ -13,7 +13,7 @@ import (
 // linkCondition is what package nodes writes (peers do not import each other).
 const linkCondition corev1.NodeConditionType = "EdgeConnected"
 
-const defaultKubelet = 10250
+const defaultKubeletPort = 10250
 
 // Node is what the gateway has to know of a Kubernetes Node.
 type Node struct {
@@ -23,17 +23,17 @@ type Node struct {
 	// Offline says that its heartbeats have stopped; Since is when that was noticed.
 	Offline bool
 	Since   time.Time
-	// Kubelet is the port of its kubelet.
-	Kubelet uint16
+	// KubeletPort is the port of its kubelet.
+	KubeletPort uint16
 	// Address is an IP address of a node that is not an edge node; "" if it has none.
 	Address string
 }
 
 // NodeOf reads a Node. A node whose heartbeats have never been judged counts as connected.
 func NodeOf(object *corev1.Node) Node {
-	n := Node{UID: object.UID, Kubelet: defaultKubelet}
+	n := Node{UID: object.UID, KubeletPort: defaultKubeletPort}
 	if port := object.Status.DaemonEndpoints.KubeletEndpoint.Port; port > 0 && port <= 65535 {
-		n.Kubelet = uint16(port)
+		n.KubeletPort = uint16(port)
 	}
 	_, n.Edge = object.Labels[identity.EdgeLabel]
 	for _, c := range object.Status.Conditions {
@@ -50,8 +50,8 @@ func NodeOf(object *corev1.Node) Node {
 	return n
 }
 
-// silent says in words for users why a node does not answer. heard is its last heartbeat, zero if there was none.
-func (n Node) silent(name string, heard, now time.Time) string {
+// silentReason says in words for users why a node does not answer. heard is its last heartbeat, zero if there was none.
+func (n Node) silentReason(name string, heard, now time.Time) string {
 	when := func(t time.Time) string {
 		return fmt.Sprintf("%s (%s ago)", t.UTC().Format(time.RFC3339), now.Sub(t).Round(time.Second))
 	}

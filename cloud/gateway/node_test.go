@@ -24,9 +24,9 @@ func TestNodeOf(t *testing.T) {
 		node corev1.Node
 		want gateway.Node
 	}{
-		"an edge node not judged": {edge, gateway.Node{UID: types.UID("u"), Edge: true, Kubelet: 10250}},
-		"an edge node offline":    {offline, gateway.Node{UID: types.UID("u"), Edge: true, Offline: true, Since: at.Time, Kubelet: 20100}},
-		"any other node":          {plain, gateway.Node{Kubelet: 10250, Address: "10.0.0.2"}},
+		"an edge node not judged": {edge, gateway.Node{UID: types.UID("u"), Edge: true, KubeletPort: 10250}},
+		"an edge node offline":    {offline, gateway.Node{UID: types.UID("u"), Edge: true, Offline: true, Since: at.Time, KubeletPort: 20100}},
+		"any other node":          {plain, gateway.Node{KubeletPort: 10250, Address: "10.0.0.2"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := gateway.NodeOf(&tt.node); got != tt.want {

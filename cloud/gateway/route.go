@@ -51,16 +51,16 @@ type Endpoint struct {
 // A gateway may be stolen, and report any address. Its report alone therefore moves nothing: it neither draws an address of
 // somebody else to itself nor takes it from them.
 func routeByClaims(address netip.Addr, claims []Claim, trusted bool) (node string, err error) {
-	if len(claimants(claims, ClaimHost, false)) > 0 {
+	if len(claimingNodes(claims, ClaimHost, false)) > 0 {
 		return "", nil // a host of the cloud
 	}
-	edgeRanges, cloudRanges := claimants(claims, ClaimRange, true), claimants(claims, ClaimRange, false)
-	edgePods, cloudPods := claimants(claims, ClaimPod, true), claimants(claims, ClaimPod, false)
+	edgeRanges, cloudRanges := claimingNodes(claims, ClaimRange, true), claimingNodes(claims, ClaimRange, false)
+	edgePods, cloudPods := claimingNodes(claims, ClaimPod, true), claimingNodes(claims, ClaimPod, false)
 	switch {
 	case len(edgeRanges) > 0 && len(edgeRanges)+len(cloudRanges) > 1:
-		return "", conflict(address, "the podCIDRs of Nodes %s overlap; give each Node a podCIDR of its own", slices.Concat(edgeRanges, cloudRanges))
+		return "", addressConflict(address, "the podCIDRs of Nodes %s overlap; give each Node a podCIDR of its own", slices.Concat(edgeRanges, cloudRanges))
 	case len(edgeRanges) == 1 && len(cloudPods) > 0 && slices.Contains(edgePods, edgeRanges[0]):
-		return "", conflict(address, "pods of Nodes %s have it; give pods addresses of their own Node's podCIDR alone", slices.Concat(edgeRanges, cloudPods))
+		return "", addressConflict(address, "pods of Nodes %s have it; give pods addresses of their own Node's podCIDR alone", slices.Concat(edgeRanges, cloudPods))
 	case len(cloudRanges) > 0 || len(cloudPods) > 0:
 		return "", nil
 	case len(edgeRanges) == 1:
@@ -68,41 +68,41 @@ func routeByClaims(address netip.Addr, claims []Claim, trusted bool) (node strin
 	case !trusted:
 		return "", nil
 	}
-	own := union(edgePods, claimants(claims, ClaimHost, true))
+	own := uniqueNames(edgePods, claimingNodes(claims, ClaimHost, true))
 	switch len(own) {
 	case 0:
 		return "", nil
 	case 1:
 		return own[0], nil
 	}
-	return "", conflict(address, "Nodes %s report it; give gateways podCIDRs and host addresses that do not overlap", own)
+	return "", addressConflict(address, "Nodes %s report it; give gateways podCIDRs and host addresses that do not overlap", own)
 }
 
-// claimants returns the names of the nodes with a claim of one kind, each once, in order.
-func claimants(claims []Claim, kind ClaimKind, edge bool) []string {
+// claimingNodes returns the names of the nodes with a claim of one kind, each once, in order.
+func claimingNodes(claims []Claim, kind ClaimKind, edge bool) []string {
 	var nodes []string
 	for _, c := range claims {
 		if c.Kind == kind && c.Edge == edge {
 			nodes = append(nodes, c.Node)
 		}
 	}
-	return union(nodes)
+	return uniqueNames(nodes)
 }
 
-// union returns each name once, in order.
-func union(lists ...[]string) []string {
+// uniqueNames returns each name once, in order.
+func uniqueNames(lists ...[]string) []string {
 	all := slices.Concat(lists...)
 	slices.Sort(all)
 	return slices.Compact(all)
 }
 
-// conflict refuses an address that more than one node has.
-func conflict(address netip.Addr, why string, nodes []string) *refusal {
-	return &refusal{label: refusedConflict, text: fmt.Sprintf("address %s is not unique: "+why, address, listed(nodes))}
+// addressConflict refuses an address that more than one node has.
+func addressConflict(address netip.Addr, why string, nodes []string) *refusal {
+	return &refusal{label: refusedConflict, text: fmt.Sprintf("address %s is not unique: "+why, address, listNames(nodes))}
 }
 
-// listed names a few nodes.
-func listed(nodes []string) string {
+// listNames names a few nodes.
+func listNames(nodes []string) string {
 	const shown = 4
 	if len(nodes) > shown {
 		return fmt.Sprintf("%s and %d more", strings.Join(nodes[:shown], ", "), len(nodes)-shown)
@@ -122,7 +122,7 @@ func routeByEndpoints(service string, endpoints []Endpoint, connected func(node 
 	for _, e := range endpoints {
 		switch {
 		case !e.Ready:
-		case len(serving) == maxTried:
+		case len(serving) == maxEndpointTries:
 			return serving, nil
 		case connected(e.Node):
 			serving = append(serving, e)
@@ -134,26 +134,26 @@ func routeByEndpoints(service string, endpoints []Endpoint, connected func(node 
 	case len(endpoints) == 0 || len(serving) > 0:
 		return serving, nil
 	case len(offline) > 0:
-		return nil, &refusal{label: refusedSilent, text: fmt.Sprintf("Service %s has ready endpoints only on gateways that are not connected: %s", service, listed(union(offline)))}
+		return nil, &refusal{label: refusedSilent, text: fmt.Sprintf("Service %s has ready endpoints only on gateways that are not connected: %s", service, listNames(uniqueNames(offline)))}
 	}
 	return nil, &refusal{label: refusedSilent, text: fmt.Sprintf("Service %s has no ready endpoint; all its endpoints are on gateways", service)}
 }
 
-// maxTried bounds how many endpoints of a Service are tried for one connection: a silent node costs 2.5 s, and webhooks have 10 s.
-const maxTried = 3
+// maxEndpointTries bounds how many endpoints of a Service are tried for one connection: a silent node costs 2.5 s, and webhooks have 10 s.
+const maxEndpointTries = 3
 
-// reachService opens a stream to one of the endpoints.
-func (g *Gateway) reachService(ctx context.Context, who string, endpoints []Endpoint) (conn net.Conn, err error) {
+// dialService opens a stream to one of the endpoints.
+func (g *Gateway) dialService(ctx context.Context, who string, endpoints []Endpoint) (conn net.Conn, err error) {
 	for _, e := range endpoints {
-		if conn, err = g.reachPod(ctx, who, e.Node, e.Address); err == nil || ctx.Err() != nil {
+		if conn, err = g.dialPod(ctx, who, e.Node, e.Address); err == nil || ctx.Err() != nil {
 			return conn, err
 		}
 	}
 	return nil, err
 }
 
-// reachPod opens a stream to an address that a node reaches.
-func (g *Gateway) reachPod(ctx context.Context, who, name string, to netip.AddrPort) (net.Conn, error) {
+// dialPod opens a stream to an address that a node reaches.
+func (g *Gateway) dialPod(ctx context.Context, who, name string, to netip.AddrPort) (net.Conn, error) {
 	node, known := g.nodes.Node(ctx, name)
 	if !known {
 		return nil, &refusal{label: refusedDial, text: fmt.Sprintf("node %s is deleted", name)}
@@ -161,30 +161,30 @@ func (g *Gateway) reachPod(ctx context.Context, who, name string, to netip.AddrP
 	return g.openStream(ctx, who, name, node, func(ctx context.Context) (net.Conn, error) { return g.tunnels.DialAddress(ctx, name, to) })
 }
 
-// reachAddress opens a connection to an IP address that is no tunnel address: through the node whose it is, or else (edge is false and
+// dialAddress opens a connection to an IP address that is no tunnel address: through the node whose it is, or else (edge is false and
 // conn is nil) not at all.
-func (g *Gateway) reachAddress(ctx context.Context, who string, to netip.AddrPort) (conn net.Conn, edge bool, err error) {
+func (g *Gateway) dialAddress(ctx context.Context, who string, to netip.AddrPort) (conn net.Conn, edge bool, err error) {
 	service, endpoints, err := g.addresses.Endpoints(ctx, to)
 	if err != nil {
 		return nil, false, unknownAddress(to, err)
 	}
 	if service != "" {
 		rand.Shuffle(len(endpoints), func(i, j int) { endpoints[i], endpoints[j] = endpoints[j], endpoints[i] })
-		if endpoints, err = routeByEndpoints(service, endpoints, g.connected(ctx)); err != nil || len(endpoints) == 0 {
+		if endpoints, err = routeByEndpoints(service, endpoints, g.connectedCheck(ctx)); err != nil || len(endpoints) == 0 {
 			return nil, false, err
 		}
-		conn, err = g.reachService(ctx, who, endpoints)
+		conn, err = g.dialService(ctx, who, endpoints)
 		return conn, true, err
 	}
 	claims, err := g.addresses.Claims(ctx, to.Addr())
 	if err != nil {
 		return nil, false, unknownAddress(to, err)
 	}
-	node, err := routeByClaims(to.Addr(), claims, g.trusts(to.Addr()))
+	node, err := routeByClaims(to.Addr(), claims, g.isTrusted(to.Addr()))
 	if err != nil || node == "" {
 		return nil, false, err
 	}
-	conn, err = g.reachPod(ctx, who, node, to)
+	conn, err = g.dialPod(ctx, who, node, to)
 	return conn, true, err
 }
 
@@ -192,14 +192,14 @@ func unknownAddress(to netip.AddrPort, err error) *refusal {
 	return &refusal{label: refusedSilent, text: fmt.Sprintf("whose address %s is cannot be told now: %v", to.Addr(), err)}
 }
 
-// connected tells whether a node may be dialled with hope.
-func (g *Gateway) connected(ctx context.Context) func(node string) bool {
+// connectedCheck tells whether a node may be dialled with hope.
+func (g *Gateway) connectedCheck(ctx context.Context) func(node string) bool {
 	return func(name string) bool {
 		node, known := g.nodes.Node(ctx, name)
-		return known && !node.Offline && g.shut(name) == nil
+		return known && !node.Offline && g.checkBlocked(name) == nil
 	}
 }
 
-func (g *Gateway) trusts(address netip.Addr) bool {
+func (g *Gateway) isTrusted(address netip.Addr) bool {
 	return slices.ContainsFunc(g.cfg.TrustedNetworks, func(network netip.Prefix) bool { return network.Contains(address) })
 }

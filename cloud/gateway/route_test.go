@@ -15,13 +15,13 @@ import (
 	"github.com/frond-edge/frond/streams/tunnel"
 )
 
-func (w *world) Claims(_ context.Context, address netip.Addr) ([]gateway.Claim, error) {
+func (w *gatewayFixture) Claims(_ context.Context, address netip.Addr) ([]gateway.Claim, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.claims[address.String()], nil
 }
 
-func (w *world) Endpoints(_ context.Context, to netip.AddrPort) (string, []gateway.Endpoint, error) {
+func (w *gatewayFixture) Endpoints(_ context.Context, to netip.AddrPort) (string, []gateway.Endpoint, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if endpoints, ok := w.services[to.String()]; ok {
@@ -30,16 +30,16 @@ func (w *world) Endpoints(_ context.Context, to netip.AddrPort) (string, []gatew
 	return "", nil, nil
 }
 
-func (w *world) Dial(ctx context.Context, node string, port uint16) (net.Conn, error) {
-	return w.dial(ctx, tunnel.Addr{Node: node, Port: port})
+func (w *gatewayFixture) Dial(ctx context.Context, node string, port uint16) (net.Conn, error) {
+	return w.dialServer(ctx, tunnel.Addr{Node: node, Port: port})
 }
 
-func (w *world) DialAddress(ctx context.Context, node string, to netip.AddrPort) (net.Conn, error) {
-	return w.dial(ctx, tunnel.Addr{Node: node, Address: to.Addr(), Port: to.Port()})
+func (w *gatewayFixture) DialAddress(ctx context.Context, node string, to netip.AddrPort) (net.Conn, error) {
+	return w.dialServer(ctx, tunnel.Addr{Node: node, Address: to.Addr(), Port: to.Port()})
 }
 
-// claim writes a claim in short: "range edge-1". Nodes whose name begins with "edge" are gateways.
-func claim(text string) gateway.Claim {
+// parseClaim writes a claim in short: "range edge-1". Nodes whose name begins with "edge" are gateways.
+func parseClaim(text string) gateway.Claim {
 	kind, node, _ := strings.Cut(text, " ")
 	kinds := map[string]gateway.ClaimKind{"range": gateway.ClaimRange, "pod": gateway.ClaimPod, "host": gateway.ClaimHost}
 	return gateway.Claim{Kind: kinds[kind], Node: node, Edge: strings.HasPrefix(node, "edge")}
@@ -94,7 +94,7 @@ func TestRouteByClaims(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var claims []gateway.Claim
 			for _, text := range tt.claims {
-				claims = append(claims, claim(text))
+				claims = append(claims, parseClaim(text))
 			}
 			node, err := gateway.RouteByClaims(netip.MustParseAddr("10.244.1.7"), claims, tt.trusted)
 			if node != tt.node {
@@ -152,30 +152,30 @@ func TestRouteByEndpoints(t *testing.T) {
 	}
 }
 
-// podWorld is a gateway in front of two edge nodes, each with a pod that greets with its name, and a Service of both.
-func podWorld(t *testing.T, cfg gateway.Config) (*world, string) {
+// newPodFixture is a gateway in front of two edge nodes, each with a pod that greets with its name, and a Service of both.
+func newPodFixture(t *testing.T, cfg gateway.Config) (*gatewayFixture, string) {
 	t.Helper()
-	w, _, _ := socketWorld(t)
-	w.set("edge-2", gateway.Node{UID: "two", Edge: true})
-	w.servers["edge-1/10.244.1.7:80"], w.servers["edge-2/10.244.2.7:8443"] = echo(t, "edge-1 "), echo(t, "edge-2 ")
+	w, _, _ := newSocketFixture(t)
+	w.setNode("edge-2", gateway.Node{UID: "two", Edge: true})
+	w.servers["edge-1/10.244.1.7:80"], w.servers["edge-2/10.244.2.7:8443"] = startEcho(t, "edge-1 "), startEcho(t, "edge-2 ")
 	w.claims = map[string][]gateway.Claim{
-		"10.244.1.7": {claim("range edge-1"), claim("pod edge-1"), claim("pod edge-2")},
-		"10.244.3.7": {claim("range edge-1"), claim("range edge-2")},
-		"127.0.0.1":  {claim("pod edge-2")},
+		"10.244.1.7": {parseClaim("range edge-1"), parseClaim("pod edge-1"), parseClaim("pod edge-2")},
+		"10.244.3.7": {parseClaim("range edge-1"), parseClaim("range edge-2")},
+		"127.0.0.1":  {parseClaim("pod edge-2")},
 	}
 	w.services = map[string][]gateway.Endpoint{
 		"10.96.0.9:443": {{Node: "edge-2", Address: netip.MustParseAddrPort("10.244.2.7:8443"), Ready: true}},
 	}
 	cfg.Socket = socketPath(t)
-	start(t, cfg, w, nil)
+	startGateway(t, cfg, w, nil)
 	return w, cfg.Socket
 }
 
-func TestPodsOfGatewaysAreReached(t *testing.T) {
-	w, socket := podWorld(t, gateway.Config{})
-	_, port, _ := net.SplitHostPort(echo(t, ""))
-	w.servers["edge-2/127.0.0.1:"+port] = echo(t, "the thief ")
-	outside := echo(t, "outside ")
+func TestGateway_DialsPodsOfGateways(t *testing.T) {
+	w, socket := newPodFixture(t, gateway.Config{})
+	_, port, _ := net.SplitHostPort(startEcho(t, ""))
+	w.servers["edge-2/127.0.0.1:"+port] = startEcho(t, "the thief ")
+	outside := startEcho(t, "outside ")
 	for target, greeting := range map[string]string{
 		"10.244.1.7:80":           "edge-1 ",
 		"[::ffff:10.244.1.7]:80":  "edge-1 ",
@@ -184,7 +184,7 @@ func TestPodsOfGatewaysAreReached(t *testing.T) {
 		"localhost" + outside[9:]: "outside ",
 	} {
 		conn := dialUnix(t, socket)
-		r, refused := connect(t, conn, target)
+		r, refused := requestConnect(t, conn, target)
 		if refused != "" {
 			t.Errorf("%s: %s", target, refused)
 			continue
@@ -193,15 +193,15 @@ func TestPodsOfGatewaysAreReached(t *testing.T) {
 		if _, err := r.Read(got); err != nil || string(got) != greeting {
 			t.Errorf("%s greets with %q, %v", target, got, err)
 		}
-		say(t, conn, r, "hello")
+		checkEcho(t, conn, r, "hello")
 	}
 }
 
-func TestARefusalOfAPodSaysWhy(t *testing.T) {
-	w, socket := podWorld(t, gateway.Config{})
+func TestGateway_PodRefusalNamesTheReason(t *testing.T) {
+	w, socket := newPodFixture(t, gateway.Config{})
 	refused := func(target string, parts ...string) {
 		t.Helper()
-		_, why := connect(t, dialUnix(t, socket), target)
+		_, why := requestConnect(t, dialUnix(t, socket), target)
 		for _, part := range parts {
 			if !strings.Contains(why, part) {
 				t.Errorf("%s: %q lacks %q", target, why, part)
@@ -210,11 +210,11 @@ func TestARefusalOfAPodSaysWhy(t *testing.T) {
 	}
 	refused("10.244.3.7:80", "503", "address 10.244.3.7 is not unique", "edge-1, edge-2")
 	refused("10.244.1.7:81", "502", "node edge-1 refused 10.244.1.7:81")
-	w.fail(&tunnel.RefusedError{Node: "edge-1", Address: netip.MustParseAddr("10.244.1.7"), Port: 80, Code: tunnel.CodeVersion, Text: "unknown version"})
+	w.failDials(&tunnel.RefusedError{Node: "edge-1", Address: netip.MustParseAddr("10.244.1.7"), Port: 80, Code: tunnel.CodeVersion, Text: "unknown version"})
 	refused("10.244.1.7:80", "502", "edgecore on node edge-1 is too old for connections to pods, upgrade it")
-	w.fail(tunnel.ErrOffline)
+	w.failDials(tunnel.ErrOffline)
 	refused("10.244.1.7:80", "503", "node edge-1 does not answer")
 	refused("10.96.0.9:443", "503", "node edge-2 does not answer")
-	w.set("edge-2", gateway.Node{UID: "two", Edge: true, Offline: true})
+	w.setNode("edge-2", gateway.Node{UID: "two", Edge: true, Offline: true})
 	refused("10.96.0.9:443", "503", "Service default/hook has ready endpoints only on gateways that are not connected: edge-2")
 }

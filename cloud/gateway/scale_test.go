@@ -21,13 +21,13 @@ import (
 )
 
 const (
-	// followers is how many logs are followed at once, of crowdNodes nodes; each has chunk bytes that nobody reads for a while.
-	followers, crowdNodes = 1000, 10
-	chunk                 = 10 << 10
-	// kept is what of the heap may stay when all have gone: buffers of the hub and the leafs, which are in this process, too.
-	kept = 16 << 20
-	// each is what one unread log may cost, with the caller's own end, the node's and what lies between them in this process.
-	each = 128 << 10
+	// followers is how many logs are followed at once, of logNodes nodes; each has chunk bytes that nobody reads for a while.
+	followers, logNodes = 1000, 10
+	logChunk            = 10 << 10
+	// maxHeapLeft is what of the heap may stay when all have gone: buffers of the hub and the leafs, which are in this process, too.
+	maxHeapLeft = 16 << 20
+	// maxPerLog is what one unread log may cost, with the caller's own end, the node's and what lies between them in this process.
+	maxPerLog = 128 << 10
 )
 
 // realTunnels are gateway.Tunnels as in cloudcore.
@@ -49,8 +49,8 @@ func (r realTunnels) DialAddress(ctx context.Context, node string, to netip.Addr
 	return conn, nil
 }
 
-// logs writes a chunk to whoever comes, and another each time it is asked, until the reader goes.
-func logs(l *tunnel.Listener) error {
+// serveLogs writes a chunk to whoever comes, and another each time it is asked, until the reader goes.
+func serveLogs(l *tunnel.Listener) error {
 	var g errgroup.Group
 	for {
 		conn, err := l.Accept()
@@ -59,7 +59,7 @@ func logs(l *tunnel.Listener) error {
 		}
 		g.Go(func() error {
 			defer func() { _ = conn.Close() }() // it is over
-			line, more := make([]byte, chunk), make([]byte, 1)
+			line, more := make([]byte, logChunk), make([]byte, 1)
 			for {
 				if _, err := conn.Write(line); err != nil {
 					return nil // the reader has gone
@@ -72,8 +72,8 @@ func logs(l *tunnel.Listener) error {
 	}
 }
 
-// crowdWorld is a gateway in front of real tunnels to nodes that write logs.
-func crowdWorld(t *testing.T) (socket string) {
+// newLogFixture is a gateway in front of real tunnels to nodes that write logs.
+func newLogFixture(t *testing.T) (socket string) {
 	t.Helper()
 	log := zaptest.NewLogger(t, zaptest.Level(zap.WarnLevel))
 	hub := streamstest.Hub(t)
@@ -85,10 +85,10 @@ func crowdWorld(t *testing.T) (socket string) {
 			t.Error(err)
 		}
 	})
-	w := &world{nodes: map[string]gateway.Node{}}
-	for i := range crowdNodes {
+	w := &gatewayFixture{nodes: map[string]gateway.Node{}}
+	for i := range logNodes {
 		name := fmt.Sprint("edge-", i)
-		w.nodes[name] = gateway.Node{Edge: true, Kubelet: 10250}
+		w.nodes[name] = gateway.Node{Edge: true, KubeletPort: 10250}
 		s, err := tunnel.NewServer(name, streamstest.Node(t, hub, name), tunnel.Config{}, tunnel.NewMetrics(nil), log)
 		if err != nil {
 			t.Fatal(err)
@@ -98,7 +98,7 @@ func crowdWorld(t *testing.T) (socket string) {
 			t.Fatal(err)
 		}
 		g.Go(func() error { return s.Start(ctx) })
-		g.Go(func() error { return logs(l) })
+		g.Go(func() error { return serveLogs(l) })
 	}
 	d, err := tunnel.NewDialer(streamstest.Connect(t, hub), tunnel.Config{}, tunnel.NewMetrics(nil), log)
 	if err != nil {
@@ -116,22 +116,22 @@ func crowdWorld(t *testing.T) (socket string) {
 	return socket
 }
 
-// TestAThousandFollowedLogsGiveBackWhatTheyTake: memory is bounded while nobody reads, and back when all have gone.
-func TestAThousandFollowedLogsGiveBackWhatTheyTake(t *testing.T) {
-	socket := crowdWorld(t)
+// TestGateway_FollowedLogsFreeTheirMemory: memory is bounded while nobody reads, and back when all have gone.
+func TestGateway_FollowedLogsFreeTheirMemory(t *testing.T) {
+	socket := newLogFixture(t)
 	open := func(i int) (net.Conn, io.Reader) {
 		conn := dialUnix(t, socket)
-		r, refused := connect(t, conn, fmt.Sprintf("edge-%d:10250", i%crowdNodes))
+		r, refused := requestConnect(t, conn, fmt.Sprintf("edge-%d:10250", i%logNodes))
 		for begun := time.Now(); refused != "" && time.Since(begun) < time.Minute; { // until the hub has told that the node listens
 			conn = dialUnix(t, socket)
-			r, refused = connect(t, conn, fmt.Sprintf("edge-%d:10250", i%crowdNodes))
+			r, refused = requestConnect(t, conn, fmt.Sprintf("edge-%d:10250", i%logNodes))
 		}
 		if refused != "" {
 			t.Fatal(refused)
 		}
 		return conn, r
 	}
-	for i := range crowdNodes { // what the first stream of a node leaves behind is no stream's
+	for i := range logNodes { // what the first stream of a node leaves behind is no stream's
 		conn, _ := open(i)
 		_ = conn.Close()
 	}
@@ -140,7 +140,7 @@ func TestAThousandFollowedLogsGiveBackWhatTheyTake(t *testing.T) {
 	for i := range followers {
 		conns[i], readers[i] = open(i)
 	}
-	if took := heapInUse() - heap; took > followers*each {
+	if took := heapInUse() - heap; took > followers*maxPerLog {
 		t.Errorf("%d unread logs take %d MiB", followers, took>>20)
 	} else {
 		t.Logf("%d unread logs take %d KiB each, with both ends and all between them", followers, took/followers>>10)
@@ -149,7 +149,7 @@ func TestAThousandFollowedLogsGiveBackWhatTheyTake(t *testing.T) {
 		var g sync.WaitGroup
 		for i := range followers {
 			g.Go(func() {
-				if _, err := io.ReadFull(readers[i], make([]byte, chunk)); err != nil {
+				if _, err := io.ReadFull(readers[i], make([]byte, logChunk)); err != nil {
 					t.Errorf("log %d: %v", i, err)
 				}
 				if _, err := conns[i].Write([]byte{'m'}); err != nil {
@@ -167,7 +167,7 @@ func TestAThousandFollowedLogsGiveBackWhatTheyTake(t *testing.T) {
 	streamstest.Eventually(t, "memory and goroutines come back", func() bool {
 		left, more := heapInUse()-heap, runtime.NumGoroutine()-goroutines
 		t.Logf("%d KiB and %d goroutines more than before", left>>10, more)
-		return left < kept && more < 50
+		return left < maxHeapLeft && more < 50
 	})
 }
 

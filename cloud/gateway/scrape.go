@@ -20,49 +20,49 @@ import (
 const (
 	// scrapeTimeout bounds one request; Prometheus gives up after 10 s unless told otherwise.
 	scrapeTimeout = 30 * time.Second
-	// maxScrape bounds what is read of a node's answer: a kubelet with 110 pods has 3 MB of cAdvisor metrics.
-	maxScrape = 64 << 20
-	// idleScrape keeps the connection of a node for the next scrape of its other paths.
-	idleScrape = 20 * time.Second
+	// maxScrapeBytes bounds what is read of a node's answer: a kubelet with 110 pods has 3 MB of cAdvisor metrics.
+	maxScrapeBytes = 64 << 20
+	// scrapeIdleTimeout keeps the connection of a node for the next scrape of its other paths.
+	scrapeIdleTimeout = 20 * time.Second
 )
 
-// paths are all that can be read of a kubelet, with the subresource of nodes that the kubelet, too, asks the right for.
-func paths() map[string]string {
+// scrapePaths are all that can be read of a kubelet, with the subresource of nodes that the kubelet, too, asks the right for.
+func scrapePaths() map[string]string {
 	return map[string]string{
 		"metrics": "metrics", "metrics/cadvisor": "metrics", "metrics/probes": "metrics", "metrics/resource": "metrics",
 		"metrics/slis": "metrics", "stats/summary": "stats",
 	}
 }
 
-// scrapes serves /nodes/NODE/kubelet/PATH and /nodes/NODE/edgecore/metrics. idle closes the connections that are kept.
-func (g *Gateway) scrapes() (handler http.Handler, idle func()) {
+// scrapeHandler serves /nodes/NODE/kubelet/PATH and /nodes/NODE/edgecore/metrics. idle closes the connections that are kept.
+func (g *Gateway) scrapeHandler() (handler http.Handler, idle func()) {
 	transport := &http.Transport{
 		DialContext:        g.dialScrape,
 		DialTLSContext:     g.dialScrapeTLS,
 		DisableCompression: true, // it is between the two ends
-		IdleConnTimeout:    idleScrape, ResponseHeaderTimeout: scrapeTimeout, MaxConnsPerHost: 4,
+		IdleConnTimeout:    scrapeIdleTimeout, ResponseHeaderTimeout: scrapeTimeout, MaxConnsPerHost: 4,
 		MaxResponseHeaderBytes: maxHeader,
 	}
 	mux := http.NewServeMux()
-	for path, subresource := range paths() {
+	for path, subresource := range scrapePaths() {
 		mux.HandleFunc("GET /nodes/{node}/kubelet/"+path, func(w http.ResponseWriter, r *http.Request) {
-			g.scrape(w, r, transport, subresource, func(n Node) string {
-				return "https://" + net.JoinHostPort(r.PathValue("node"), strconv.Itoa(int(n.Kubelet))) + "/" + path
+			g.serveScrape(w, r, transport, subresource, func(n Node) string {
+				return "https://" + net.JoinHostPort(r.PathValue("node"), strconv.Itoa(int(n.KubeletPort))) + "/" + path
 			})
 		})
 	}
 	mux.HandleFunc("GET /nodes/{node}/edgecore/metrics", func(w http.ResponseWriter, r *http.Request) {
-		g.scrape(w, r, transport, "metrics", func(Node) string {
+		g.serveScrape(w, r, transport, "metrics", func(Node) string {
 			return "http://" + net.JoinHostPort(r.PathValue("node"), strconv.Itoa(config.EdgeMetricsPort)) + "/metrics"
 		})
 	})
 	return mux, transport.CloseIdleConnections
 }
 
-// scrape judges a request and passes it on to the node without what it shows of its sender.
-func (g *Gateway) scrape(w http.ResponseWriter, r *http.Request, transport http.RoundTripper, subresource string, url func(Node) string) {
+// serveScrape judges a request and passes it on to the node without what it shows of its sender.
+func (g *Gateway) serveScrape(w http.ResponseWriter, r *http.Request, transport http.RoundTripper, subresource string, url func(Node) string) {
 	name := r.PathValue("node")
-	user, err := g.judge(r, name, subresource)
+	user, err := g.authorize(r, name, subresource)
 	switch {
 	case errors.Is(err, ErrUnknownUser):
 		g.refuseScrape(w, user, r, http.StatusUnauthorized, err)
@@ -103,7 +103,7 @@ func (g *Gateway) scrape(w http.ResponseWriter, r *http.Request, transport http.
 	for _, header := range []string{"Content-Type", "Content-Encoding", "Content-Length"} {
 		w.Header()[header] = reply.Header[header]
 	}
-	if _, err := io.Copy(w, io.LimitReader(reply.Body, maxScrape)); err != nil {
+	if _, err := io.Copy(w, io.LimitReader(reply.Body, maxScrapeBytes)); err != nil {
 		g.log.Debug("scrape broke", zap.String("node", name), zap.Error(err))
 	}
 }
@@ -112,7 +112,7 @@ func (g *Gateway) refuseScrape(w http.ResponseWriter, user string, r *http.Reque
 	if _, ok := errors.AsType[*refusal](why); !ok && status < http.StatusInternalServerError {
 		why = &refusal{label: refusedForbidden, text: why.Error()}
 	}
-	g.refuse(user, r.URL.Path, why)
+	g.recordRefusal(user, r.URL.Path, why)
 	http.Error(w, why.Error(), status)
 }
 
@@ -130,7 +130,7 @@ func (g *Gateway) dialScrape(ctx context.Context, _, target string) (net.Conn, e
 	if !known || !node.Edge {
 		return nil, &refusal{label: refusedRequest, text: fmt.Sprintf("%q is not an edge node", host)}
 	}
-	return g.open(ctx, "scrape", host, node, uint16(port))
+	return g.dialPort(ctx, "scrape", host, node, uint16(port))
 }
 
 // dialScrapeTLS makes sure that it is that node's kubelet which answers.
@@ -139,7 +139,7 @@ func (g *Gateway) dialScrapeTLS(ctx context.Context, network, target string) (ne
 	if err != nil {
 		return nil, err
 	}
-	conn, err := g.handshake(ctx, raw, target)
+	conn, err := g.handshakeTLS(ctx, raw, target)
 	if err != nil {
 		_ = raw.Close() // given up
 		return nil, err
@@ -147,12 +147,12 @@ func (g *Gateway) dialScrapeTLS(ctx context.Context, network, target string) (ne
 	return conn, nil
 }
 
-func (g *Gateway) handshake(ctx context.Context, raw net.Conn, target string) (net.Conn, error) {
+func (g *Gateway) handshakeTLS(ctx context.Context, raw net.Conn, target string) (net.Conn, error) {
 	host, _, err := net.SplitHostPort(target)
 	if err != nil {
 		return nil, err
 	}
-	roots, err := certs.Pool(g.cfg.KubeletCAFile)
+	roots, err := certs.LoadPool(g.cfg.KubeletCAFile)
 	if err != nil {
 		return nil, fmt.Errorf("authority of kubelets: %w", err)
 	}

@@ -19,23 +19,23 @@ import (
 	"github.com/frond-edge/frond/internal/devcluster/pki"
 )
 
-// keys makes the files of an address with TLS, and says how a caller with a certificate dials it.
-func keys(t *testing.T) (cfg gateway.Config, ca *pki.Authority, caller *tls.Config) {
+// newTLSFiles makes the files of an address with TLS, and says how a caller with a certificate dials it.
+func newTLSFiles(t *testing.T) (cfg gateway.Config, ca *pki.Authority, caller *tls.Config) {
 	t.Helper()
 	ca, err := pki.NewAuthority(t.TempDir(), "ca")
 	if err != nil {
 		t.Fatal(err)
 	}
-	serving := issue(t, ca, pki.Subject{Name: "gateway", Hosts: []string{"127.0.0.1"}})
-	own := issue(t, ca, pki.Subject{Name: "kube-apiserver"})
+	serving := issuePair(t, ca, pki.Subject{Name: "gateway", Hosts: []string{"127.0.0.1"}})
+	own := issuePair(t, ca, pki.Subject{Name: "kube-apiserver"})
 	cfg = gateway.Config{
 		CertFile: serving.Cert, KeyFile: serving.Key, ClientCAFile: ca.Cert,
 		KubeletCAFile: ca.Cert, KubeletCertFile: own.Cert, KubeletKeyFile: own.Key,
 	}
-	return cfg, ca, &tls.Config{RootCAs: roots(t, ca), Certificates: []tls.Certificate{load(t, own)}, MinVersion: tls.VersionTLS12}
+	return cfg, ca, &tls.Config{RootCAs: loadPool(t, ca), Certificates: []tls.Certificate{loadPair(t, own)}, MinVersion: tls.VersionTLS12}
 }
 
-func issue(t *testing.T, ca *pki.Authority, s pki.Subject) pki.Pair {
+func issuePair(t *testing.T, ca *pki.Authority, s pki.Subject) pki.Pair {
 	t.Helper()
 	pair, err := ca.Issue(strings.ReplaceAll(s.Name, ":", "-"), s)
 	if err != nil {
@@ -44,7 +44,7 @@ func issue(t *testing.T, ca *pki.Authority, s pki.Subject) pki.Pair {
 	return pair
 }
 
-func load(t *testing.T, pair pki.Pair) tls.Certificate {
+func loadPair(t *testing.T, pair pki.Pair) tls.Certificate {
 	t.Helper()
 	cert, err := tls.LoadX509KeyPair(pair.Cert, pair.Key)
 	if err != nil {
@@ -53,7 +53,7 @@ func load(t *testing.T, pair pki.Pair) tls.Certificate {
 	return cert
 }
 
-func roots(t *testing.T, ca *pki.Authority) *x509.CertPool {
+func loadPool(t *testing.T, ca *pki.Authority) *x509.CertPool {
 	t.Helper()
 	data, err := os.ReadFile(ca.Cert)
 	if err != nil {
@@ -64,8 +64,8 @@ func roots(t *testing.T, ca *pki.Authority) *x509.CertPool {
 	return pool
 }
 
-// free finds an address on loopback that nobody listens on.
-func free(t *testing.T) string {
+// freeAddress finds an address on loopback that nobody listens on.
+func freeAddress(t *testing.T) string {
 	t.Helper()
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -75,8 +75,8 @@ func free(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// proxied dials a target through CONNECT over TLS.
-func proxied(ctx context.Context, address string, config *tls.Config) (*tls.Conn, error) {
+// dialProxied dials a target through CONNECT over TLS.
+func dialProxied(ctx context.Context, address string, config *tls.Config) (*tls.Conn, error) {
 	conn, err := (&tls.Dialer{Config: config}).DialContext(ctx, "tcp", address)
 	if err != nil {
 		return nil, err
@@ -99,34 +99,34 @@ func proxied(ctx context.Context, address string, config *tls.Config) (*tls.Conn
 	return secure, nil
 }
 
-func TestTheAddressWantsACertificateAndIsShared(t *testing.T) {
-	cfg, _, caller := keys(t)
-	cfg.Address, cfg.ReusePort = free(t), true
-	w := &world{
+func TestGateway_AddressNeedsCertificate(t *testing.T) {
+	cfg, _, caller := newTLSFiles(t)
+	cfg.Address, cfg.ReusePort = freeAddress(t), true
+	w := &gatewayFixture{
 		nodes:   map[string]gateway.Node{"edge-1": {UID: "one", Edge: true}},
-		servers: map[string]string{"edge-1:10250": echo(t, "")},
+		servers: map[string]string{"edge-1:10250": startEcho(t, "")},
 	}
-	start(t, cfg, w, nil)
-	start(t, cfg, w, nil)
+	startGateway(t, cfg, w, nil)
+	startGateway(t, cfg, w, nil)
 	for range 8 {
-		conn, err := proxied(t.Context(), cfg.Address, caller)
+		conn, err := dialProxied(t.Context(), cfg.Address, caller)
 		if err != nil {
 			t.Fatal(err)
 		}
-		say(t, conn, conn, "hello")
+		checkEcho(t, conn, conn, "hello")
 		_ = conn.Close() // all was said
 	}
-	_, other, strange := keys(t)
+	_, other, strange := newTLSFiles(t)
 	for name, change := range map[string]func(*tls.Config){
 		"no certificate":       func(c *tls.Config) { c.Certificates = nil },
 		"of another CA":        func(c *tls.Config) { c.Certificates = strange.Certificates },
 		"an old TLS":           func(c *tls.Config) { c.MaxVersion = tls.VersionTLS12 },
-		"wants another server": func(c *tls.Config) { c.RootCAs = roots(t, other) },
+		"wants another server": func(c *tls.Config) { c.RootCAs = loadPool(t, other) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			config := caller.Clone()
 			change(config)
-			conn, err := proxied(t.Context(), cfg.Address, config)
+			conn, err := dialProxied(t.Context(), cfg.Address, config)
 			if conn != nil {
 				_ = conn.Close() // refused or not
 			}
@@ -137,8 +137,8 @@ func TestTheAddressWantsACertificateAndIsShared(t *testing.T) {
 	}
 }
 
-// kubelet is a server with a certificate for a name, which answers with what it was asked.
-func kubelet(t *testing.T, ca *pki.Authority, name string, clients *x509.CertPool) string {
+// startKubelet is a server with a certificate for a name, which answers with what it was asked.
+func startKubelet(t *testing.T, ca *pki.Authority, name string, clients *x509.CertPool) string {
 	t.Helper()
 	mux := http.NewServeMux()
 	mux.HandleFunc("/metrics", func(w http.ResponseWriter, r *http.Request) {
@@ -156,7 +156,7 @@ func kubelet(t *testing.T, ca *pki.Authority, name string, clients *x509.CertPoo
 	})
 	server := httptest.NewUnstartedServer(mux)
 	server.TLS = &tls.Config{
-		Certificates: []tls.Certificate{load(t, issue(t, ca, pki.Subject{Name: name, Hosts: []string{name}}))},
+		Certificates: []tls.Certificate{loadPair(t, issuePair(t, ca, pki.Subject{Name: name, Hosts: []string{name}}))},
 		ClientAuth:   tls.RequireAndVerifyClientCert, ClientCAs: clients, MinVersion: tls.VersionTLS12,
 	}
 	server.StartTLS()
@@ -164,8 +164,8 @@ func kubelet(t *testing.T, ca *pki.Authority, name string, clients *x509.CertPoo
 	return server.Listener.Addr().String()
 }
 
-// judge knows one token, which may get metrics but no stats of edge-3.
-func judge(r *http.Request, node, subresource string) (string, error) {
+// testAuthorizer knows one token, which may get metrics but no stats of edge-3.
+func testAuthorizer(r *http.Request, node, subresource string) (string, error) {
 	switch {
 	case r.Header.Get("Authorization") != "Bearer good":
 		return "", gateway.ErrUnknownUser
@@ -175,21 +175,21 @@ func judge(r *http.Request, node, subresource string) (string, error) {
 	return "prometheus", nil
 }
 
-func TestMetricsOfTheRightNodeForTheRightUser(t *testing.T) {
-	cfg, ca, caller := keys(t)
-	cfg.ScrapeAddress = free(t)
-	pool := roots(t, ca)
+func TestScrape_RightNodeForTheRightUser(t *testing.T) {
+	cfg, ca, caller := newTLSFiles(t)
+	cfg.ScrapeAddress = freeAddress(t)
+	pool := loadPool(t, ca)
 	plain := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "edgecore") }))
 	t.Cleanup(plain.Close)
-	edge := gateway.Node{Edge: true, Kubelet: 10250}
-	w := &world{
-		nodes: map[string]gateway.Node{"edge-1": edge, "edge-2": edge, "edge-3": edge, "liar": edge, "cloud-1": {Address: "127.0.0.1", Kubelet: 1}},
+	edge := gateway.Node{Edge: true, KubeletPort: 10250}
+	w := &gatewayFixture{
+		nodes: map[string]gateway.Node{"edge-1": edge, "edge-2": edge, "edge-3": edge, "liar": edge, "cloud-1": {Address: "127.0.0.1", KubeletPort: 1}},
 		servers: map[string]string{
-			"edge-1:10250": kubelet(t, ca, "edge-1", pool), "edge-1:10281": strings.TrimPrefix(plain.URL, "http://"),
-			"edge-3:10250": kubelet(t, ca, "edge-3", pool), "liar:10250": kubelet(t, ca, "not-liar", pool),
+			"edge-1:10250": startKubelet(t, ca, "edge-1", pool), "edge-1:10281": strings.TrimPrefix(plain.URL, "http://"),
+			"edge-3:10250": startKubelet(t, ca, "edge-3", pool), "liar:10250": startKubelet(t, ca, "not-liar", pool),
 		},
 	}
-	start(t, cfg, w, judge)
+	startGateway(t, cfg, w, testAuthorizer)
 	transport := &http.Transport{TLSClientConfig: caller} // it asks for gzip and unpacks it
 	t.Cleanup(transport.CloseIdleConnections)
 	get := func(path, token string) (int, string, http.Header) {

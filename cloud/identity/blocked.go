@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// Shut says in words for users why a node may not be connected now; "" if it may, or if nobody has said that it may not: a node of
+// BlockedReason says in words for users why a node may not be connected now; "" if it may, or if nobody has said that it may not: a node of
 // which this replica has no record may be one that it has not read yet.
-func (r *Records) Shut(node string, now time.Time) string {
-	record := r.Of(node)
+func (r *Records) BlockedReason(node string, now time.Time) string {
+	record := r.Lookup(node)
 	if record == nil {
 		return ""
 	}
-	why := standing(record, record.Key, r.Revoked(record.Key), now)
+	why := keyStatus(record, record.Key, r.IsRevoked(record.Key), now)
 	switch {
 	case why == "":
 		return ""

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// TestShutSaysWhyInWords: what a user of kubectl is told of a node that may not be connected, and nothing where it may, or where nobody
+// TestRecords_BlockedReason: what a user of kubectl is told of a node that may not be connected, and nothing where it may, or where nobody
 // knows.
-func TestShutSaysWhyInWords(t *testing.T) {
+func TestRecords_BlockedReason(t *testing.T) {
 	now := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
 	r := NewRecords(nil, func(_, _ *Record) {})
 	for _, record := range []*Record{
@@ -18,7 +18,7 @@ func TestShutSaysWhyInWords(t *testing.T) {
 		{Node: "back", Key: "D", Revoked: []string{"E"}, Expires: now.Add(time.Hour)},
 		{Node: "waiting"},
 	} {
-		r.put(record.Node, record)
+		r.putRecord(record.Node, record)
 	}
 	for node, want := range map[string]string{
 		"good": "", "back": "", "waiting": "", "unknown": "",
@@ -26,7 +26,7 @@ func TestShutSaysWhyInWords(t *testing.T) {
 		"revoked": "it was revoked at 2030-01-02T03:03:05Z",
 		"copied":  "its key is revoked",
 	} {
-		if got := r.Shut(node, now); got != want {
+		if got := r.BlockedReason(node, now); got != want {
 			t.Errorf("%s: %q, want %q", node, got, want)
 		}
 	}

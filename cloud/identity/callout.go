@@ -23,17 +23,17 @@ const (
 	calloutAudience = "nats-authorization-request"
 	// calloutGroup is the queue group of all cloudcores: one of them answers.
 	calloutGroup = "cloudcore"
-	// calloutQueue holds questions that wait. One takes about 1 ms of a core (BenchmarkAnswer), so these are more than the hub
+	// calloutQueueSize holds questions that wait. One takes about 1 ms of a core (BenchmarkAnswer), so these are more than the hub
 	// waits for; what it has given up is dropped.
-	calloutQueue = 1 << 13
-	// maxQuestion bounds what is read: a question repeats the CONNECT, which the hub takes up to 4 KiB.
-	maxQuestion = 64 << 10
+	calloutQueueSize = 1 << 13
+	// maxRequest bounds what is read: a question repeats the CONNECT, which the hub takes up to 4 KiB.
+	maxRequest = 64 << 10
 	// leafKind is what the hub calls a leaf in a question.
 	leafKind = "Leafnode"
 )
 
-// Tokens looks up a bootstrap token by its id, in memory; nil is that there is none. Without ready nobody knows yet.
-type Tokens func(ctx context.Context, id string) (token *identity.Token, ready bool)
+// TokenLookup looks up a bootstrap token by its id, in memory; nil is that there is none. Without ready nobody knows yet.
+type TokenLookup func(ctx context.Context, id string) (token *identity.Token, ready bool)
 
 // Policy is what may be chosen.
 type Policy struct {
@@ -45,23 +45,23 @@ type Policy struct {
 
 // Callout answers the hub. Make it with NewCallout, run it with Start.
 type Callout struct {
-	nc      *nats.Conn
-	issuer  nkeys.KeyPair
-	self    string // the issuer's public key
-	policy  Policy
-	records *Records
-	tokens  Tokens
-	links   *Links
-	seen    func(node, key string)
-	guesses *guesses
-	quiet   *quiet
-	metrics *Metrics
-	log     *zap.Logger
+	nc        *nats.Conn
+	issuer    nkeys.KeyPair
+	issuerKey string // the issuer's public key
+	policy    Policy
+	records   *Records
+	tokens    TokenLookup
+	links     *Links
+	keySeen   func(node, key string)
+	throttle  *tokenThrottle
+	logDedup  *logDedup
+	metrics   *Metrics
+	log       *zap.Logger
 }
 
 // NewCallout makes who answers. nc belongs to the hub's account of the callout, and issuer is the key that the hub believes.
 // seen hears that a node's newest key was seen on a link while the one before it still counts; it must not block.
-func NewCallout(nc *nats.Conn, issuer nkeys.KeyPair, policy Policy, records *Records, tokens Tokens, links *Links,
+func NewCallout(nc *nats.Conn, issuer nkeys.KeyPair, policy Policy, records *Records, tokens TokenLookup, links *Links,
 	seen func(node, key string), metrics *Metrics, log *zap.Logger,
 ) (*Callout, error) {
 	self, err := issuer.PublicKey()
@@ -69,8 +69,8 @@ func NewCallout(nc *nats.Conn, issuer nkeys.KeyPair, policy Policy, records *Rec
 		return nil, fmt.Errorf("callout: issuer: %w", err)
 	}
 	return &Callout{
-		nc: nc, issuer: issuer, self: self, policy: policy, records: records, tokens: tokens, links: links, seen: seen,
-		guesses: newGuesses(time.Now, metrics.locked), quiet: newQuiet(time.Now), metrics: metrics, log: log,
+		nc: nc, issuer: issuer, issuerKey: self, policy: policy, records: records, tokens: tokens, links: links, keySeen: seen,
+		throttle: newTokenThrottle(time.Now, metrics.countLockout), logDedup: newLogDedup(time.Now), metrics: metrics, log: log,
 	}, nil
 }
 
@@ -82,12 +82,12 @@ func (c *Callout) Start(ctx context.Context) error {
 		return nil
 	case <-c.records.Synced():
 	}
-	incoming := make(chan asked, calloutQueue)
+	incoming := make(chan queuedRequest, calloutQueueSize)
 	sub, err := c.nc.QueueSubscribe(calloutSubject, calloutGroup, func(msg *nats.Msg) {
 		select {
-		case incoming <- asked{msg, time.Now()}:
+		case incoming <- queuedRequest{msg, time.Now()}:
 		default:
-			c.metrics.answer("late") // the hub will have given up long before its turn
+			c.metrics.countAnswer("late") // the hub will have given up long before its turn
 		}
 	})
 	if err != nil {
@@ -103,7 +103,7 @@ func (c *Callout) Start(ctx context.Context) error {
 				case <-ctx.Done():
 					return nil
 				case question := <-incoming:
-					c.serve(ctx, question)
+					c.serveRequest(ctx, question)
 				}
 			}
 		})
@@ -111,85 +111,85 @@ func (c *Callout) Start(ctx context.Context) error {
 	return g.Wait()
 }
 
-// asked is a question and when it came.
-type asked struct {
+// queuedRequest is a question and when it came.
+type queuedRequest struct {
 	*nats.Msg
-	at time.Time
+	receivedAt time.Time
 }
 
 // attempt is what is known of a link that wants in.
 type attempt struct {
-	question *jwt.AuthorizationRequestClaims
-	who      identity.Credential
+	claims     *jwt.AuthorizationRequestClaims
+	credential identity.Credential
 }
 
-func (a attempt) fields() []zap.Field {
-	if a.question == nil {
+func (a attempt) logFields() []zap.Field {
+	if a.claims == nil {
 		return nil
 	}
 	return []zap.Field{
-		zap.String("node", printable(a.who.Node)), zap.String("key", printable(a.who.Key)),
-		zap.String("remote", a.question.ClientInformation.Host), zap.String("server", a.question.Server.Name),
+		zap.String("node", sanitizeText(a.credential.Node)), zap.String("key", sanitizeText(a.credential.Key)),
+		zap.String("remote", a.claims.ClientInformation.Host), zap.String("server", a.claims.Server.Name),
 	}
 }
 
-func (c *Callout) serve(ctx context.Context, msg asked) {
+func (c *Callout) serveRequest(ctx context.Context, msg queuedRequest) {
 	began := time.Now()
-	a, reason := c.read(msg.Data)
-	if a.question == nil {
-		c.metrics.refuse(reason)
+	a, reason := c.parseRequest(msg.Data)
+	if a.claims == nil {
+		c.metrics.countRefusal(reason)
 		c.log.Warn("not a question of the hub", zap.String("reason", string(reason)))
 		return
 	}
-	if late(a.question, began.Sub(msg.at)) {
-		c.metrics.answer("late") // the hub has refused it
+	if isLate(a.claims, began.Sub(msg.receivedAt)) {
+		c.metrics.countAnswer("late") // the hub has refused it
 		return
 	}
-	where := nowhere
+	where := placeRefused
 	if reason == "" {
-		where, reason = c.judge(ctx, a, began)
+		where, reason = c.evaluateAttempt(ctx, a, began)
 	}
-	if where == nowhere {
-		c.metrics.refuse(reason)
-		if c.quiet.first(string(reason) + " " + a.who.Node + " " + a.who.Key + " " + network(a.question.ClientInformation.Host)) {
-			c.log.Warn("link refused", append(a.fields(), zap.String("reason", string(reason)))...)
+	if where == placeRefused {
+		c.metrics.countRefusal(reason)
+		if c.logDedup.isFirst(string(reason) + " " + a.credential.Node + " " + a.credential.Key + " " + networkOf(a.claims.ClientInformation.Host)) {
+			c.log.Warn("link refused", append(a.logFields(), zap.String("reason", string(reason)))...)
 		}
 	}
-	if err := c.answer(msg.Msg, a, where, reason); err != nil {
-		c.log.Warn("hub not answered", append(a.fields(), zap.Error(err))...)
+	if err := c.sendAnswer(msg.Msg, a, where, reason); err != nil {
+		c.log.Warn("hub not answered", append(a.logFields(), zap.Error(err))...)
 		return
 	}
-	c.metrics.answered(where, time.Since(began))
+	c.metrics.observeAnswer(where, time.Since(began))
 }
 
-// late says that the hub no longer waits for the answer to a question that was here for so long. The hub's clock is not compared
+// isLate says that the hub no longer waits for the answer to a question that was here for so long. The hub's clock is not compared
 // with this machine's.
-func late(question *jwt.AuthorizationRequestClaims, here time.Duration) bool {
+func isLate(question *jwt.AuthorizationRequestClaims, here time.Duration) bool {
 	return question.Expires != 0 && here > time.Duration(question.Expires-question.IssuedAt)*time.Second
 }
 
-// read takes a question apart, and proves that its key has signed. What comes with a nil question is no question.
-func (c *Callout) read(data []byte) (attempt, Reason) {
-	if len(data) > maxQuestion {
+// parseRequest takes a question apart, and proves that its key has signed. What comes with a nil question is no question.
+func (c *Callout) parseRequest(data []byte) (attempt, Reason) {
+	if len(data) > maxRequest {
 		return attempt{}, ReasonGarbage
 	}
 	question, err := jwt.DecodeAuthorizationRequestClaims(string(data)) // checks the signature by Issuer
-	if err != nil || question.Issuer != question.Server.ID || question.Audience != calloutAudience || question.Subject != c.self ||
+	if err != nil || question.Issuer != question.Server.ID || question.Audience != calloutAudience || question.Subject != c.issuerKey ||
 		!nkeys.IsValidPublicUserKey(question.UserNkey) || !nkeys.IsValidPublicServerKey(question.Server.ID) {
 		return attempt{}, ReasonGarbage
 	}
-	a := attempt{question: question}
+	a := attempt{claims: question}
 	if question.ClientInformation.Kind != leafKind {
 		return a, ReasonConnection
 	}
 	if question.ConnectOptions.SignedNonce == "" {
 		return a, ReasonNoCredential
 	}
-	who, signature, err := identity.Shown(question.ConnectOptions.SignedNonce)
+	who, signature, err := identity.DecodeCredential(question.ConnectOptions.SignedNonce)
 	if err != nil || !nkeys.IsValidPublicUserKey(who.Key) {
 		return a, ReasonGarbage
 	}
-	if a.who = who; !nameable(who.Node) {
+	if a.credential = who; !isNodeName(who.Node) {
 		return a, ReasonNodeName
 	}
 	if question.ConnectOptions.Name != who.Node {
@@ -197,58 +197,58 @@ func (c *Callout) read(data []byte) (attempt, Reason) {
 	}
 	// The hub does not look at the signature when it asks.
 	nonce := question.ClientInformation.Nonce
-	if nonce == "" || !proven(who.Key, []byte(nonce), signature) {
+	if nonce == "" || !verifySignature(who.Key, []byte(nonce), signature) {
 		return a, ReasonSignature
 	}
 	return a, ""
 }
 
-// judge asks the records.
-func (c *Callout) judge(ctx context.Context, a attempt, now time.Time) (place, Reason) {
-	in := input{ready: true, now: now, who: a.who, record: c.records.Of(a.who.Node), revoked: c.records.Revoked(a.who.Key)}
-	from := a.question.ClientInformation.Host
-	id, secret, isToken := identity.SplitToken(a.who.Token)
+// evaluateAttempt asks the records.
+func (c *Callout) evaluateAttempt(ctx context.Context, a attempt, now time.Time) (placement, Reason) {
+	in := decisionInput{tokensReady: true, now: now, credential: a.credential, record: c.records.Lookup(a.credential.Node), revoked: c.records.IsRevoked(a.credential.Key)}
+	from := a.claims.ClientInformation.Host
+	id, secret, isToken := identity.SplitToken(a.credential.Token)
 	if !isToken {
 		id = "" // a stranger's text is no key of a map
 	}
-	if a.who.Token != "" {
-		if in.locked = !c.guesses.allowed(from, id); !in.locked && isToken {
-			in.token, in.ready = c.tokens(ctx, id)
+	if a.credential.Token != "" {
+		if in.locked = !c.throttle.allow(from, id); !in.locked && isToken {
+			in.token, in.tokensReady = c.tokens(ctx, id)
 			in.secret = secret
 		}
 	}
-	where, reason := decide(in)
-	if guessed(reason) {
-		c.guesses.count(from, id)
+	where, reason := decidePlace(in)
+	if isTokenGuess(reason) {
+		c.throttle.recordFailure(from, id)
 	}
-	if where == cell && in.record.Key == a.who.Key && in.record.Previous != "" {
-		c.seen(a.who.Node, a.who.Key)
+	if where == placeCell && in.record.Key == a.credential.Key && in.record.Previous != "" {
+		c.keySeen(a.credential.Node, a.credential.Key)
 	}
 	return where, reason
 }
 
-// answer tells the hub, and before that the other replicas whose link it is.
-func (c *Callout) answer(msg *nats.Msg, a attempt, where place, reason Reason) error {
-	response := jwt.NewAuthorizationResponseClaims(a.question.UserNkey)
-	response.Audience = a.question.Server.ID
+// sendAnswer tells the hub, and before that the other replicas whose link it is.
+func (c *Callout) sendAnswer(msg *nats.Msg, a attempt, where placement, reason Reason) error {
+	response := jwt.NewAuthorizationResponseClaims(a.claims.UserNkey)
+	response.Audience = a.claims.Server.ID
 	switch where {
-	case cell:
-		account := streams.CellAccount(a.who.Node, c.policy.Cells)
-		publish, subscribe := streams.NodePermissions(a.who.Node)
-		if err := c.links.announce(admission{
-			Server: a.question.Server.ID, CID: a.question.ClientInformation.ID, Node: a.who.Node, Key: a.who.Key,
-			Nonce: a.question.ClientInformation.Nonce,
+	case placeCell:
+		account := streams.CellAccount(a.credential.Node, c.policy.Cells)
+		publish, subscribe := streams.NodePermissions(a.credential.Node)
+		if err := c.links.announceLink(admission{
+			Server: a.claims.Server.ID, CID: a.claims.ClientInformation.ID, Node: a.credential.Node, Key: a.credential.Key,
+			Nonce: a.claims.ClientInformation.Nonce,
 		}); err != nil {
 			return err
 		}
-		user, err := c.user(a.question.UserNkey, a.who.Node, account, publish, subscribe)
+		user, err := c.signUser(a.claims.UserNkey, a.credential.Node, account, publish, subscribe)
 		if err != nil {
 			return err
 		}
 		response.Jwt = user
-	case lobby:
-		publish, subscribe := streams.LobbyPermissions(a.who.Key)
-		user, err := c.user(a.question.UserNkey, a.who.Key, streams.LobbyAccount, publish, subscribe)
+	case placeLobby:
+		publish, subscribe := streams.LobbyPermissions(a.credential.Key)
+		user, err := c.signUser(a.claims.UserNkey, a.credential.Key, streams.LobbyAccount, publish, subscribe)
 		if err != nil {
 			return err
 		}
@@ -263,8 +263,8 @@ func (c *Callout) answer(msg *nats.Msg, a attempt, where place, reason Reason) e
 	return msg.Respond([]byte(text))
 }
 
-// user makes the user that a link becomes. It has no expiry: a link outlives a renewal of its key.
-func (c *Callout) user(nkey, name, account string, publish, subscribe []string) (string, error) {
+// signUser makes the user that a link becomes. It has no expiry: a link outlives a renewal of its key.
+func (c *Callout) signUser(nkey, name, account string, publish, subscribe []string) (string, error) {
 	user := jwt.NewUserClaims(nkey)
 	user.Name = name
 	user.Audience = account
@@ -278,8 +278,8 @@ func (c *Callout) user(nkey, name, account string, publish, subscribe []string) 
 	return text, nil
 }
 
-// printable makes what a stranger says fit for a log.
-func printable(s string) string {
+// sanitizeText makes what a stranger says fit for a log.
+func sanitizeText(s string) string {
 	const most = 64
 	if len(s) > most {
 		s = s[:most]

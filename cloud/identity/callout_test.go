@@ -32,7 +32,7 @@ func BenchmarkRecords(b *testing.B) {
 			o := &identity.NodeIdentity{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("gateway-%06d", i)}}
 			o.Spec.Key = fmt.Sprintf("U%055d", i)
 			o.Spec.Expires = metav1.Now()
-			if err := (store{r}).Add(o); err != nil {
+			if err := (reflectorStore{r}).Add(o); err != nil {
 				b.Fatal(err)
 			}
 		}
@@ -41,8 +41,8 @@ func BenchmarkRecords(b *testing.B) {
 	}
 }
 
-// question is one of the hub about a leaf of this key.
-func question(tb testing.TB, hub, key nkeys.KeyPair, issuer string, change func(*jwt.AuthorizationRequestClaims)) string {
+// newAuthRequest is one of the hub about a leaf of this key.
+func newAuthRequest(tb testing.TB, hub, key nkeys.KeyPair, issuer string, change func(*jwt.AuthorizationRequestClaims)) string {
 	tb.Helper()
 	const nonce = "abcdefghijklmnopqrstuv"
 	public := func(pair nkeys.KeyPair) string {
@@ -56,7 +56,7 @@ func question(tb testing.TB, hub, key nkeys.KeyPair, issuer string, change func(
 	if err != nil {
 		tb.Fatal(err)
 	}
-	shown, err := identity.Show(identity.Credential{Node: "gw-1", Key: public(key)}, signature)
+	shown, err := identity.EncodeCredential(identity.Credential{Node: "gw-1", Key: public(key)}, signature)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -77,7 +77,7 @@ func question(tb testing.TB, hub, key nkeys.KeyPair, issuer string, change func(
 	return text
 }
 
-func pair(tb testing.TB, kind nkeys.PrefixByte) nkeys.KeyPair {
+func newKeyPair(tb testing.TB, kind nkeys.PrefixByte) nkeys.KeyPair {
 	tb.Helper()
 	made, err := nkeys.CreatePair(kind)
 	if err != nil {
@@ -86,8 +86,8 @@ func pair(tb testing.TB, kind nkeys.PrefixByte) nkeys.KeyPair {
 	return made
 }
 
-// judged is a Callout that knows one node, without a hub.
-func judged(tb testing.TB, issuer nkeys.KeyPair) *Callout {
+// newTestCallout is a Callout that knows one node, without a hub.
+func newTestCallout(tb testing.TB, issuer nkeys.KeyPair) *Callout {
 	tb.Helper()
 	records := NewRecords(nil, func(_, _ *Record) {})
 	c, err := NewCallout(nil, issuer, Policy{Cells: 4}, records, nil, nil, nil, NewMetrics(nil), zap.NewNop())
@@ -99,47 +99,47 @@ func judged(tb testing.TB, issuer nkeys.KeyPair) *Callout {
 
 // BenchmarkAnswer is what one core does for a link that is let in: it proves two signatures and makes two.
 func BenchmarkAnswer(b *testing.B) {
-	issuer, hub, key := pair(b, nkeys.PrefixByteAccount), pair(b, nkeys.PrefixByteServer), pair(b, nkeys.PrefixByteUser)
-	c := judged(b, issuer)
+	issuer, hub, key := newKeyPair(b, nkeys.PrefixByteAccount), newKeyPair(b, nkeys.PrefixByteServer), newKeyPair(b, nkeys.PrefixByteUser)
+	c := newTestCallout(b, issuer)
 	public, err := key.PublicKey()
 	if err != nil {
 		b.Fatal(err)
 	}
-	c.records.put("gw-1", &Record{Node: "gw-1", Key: public, Expires: time.Now().Add(time.Hour)})
-	data := []byte(question(b, hub, key, c.self, nil))
+	c.records.putRecord("gw-1", &Record{Node: "gw-1", Key: public, Expires: time.Now().Add(time.Hour)})
+	data := []byte(newAuthRequest(b, hub, key, c.issuerKey, nil))
 	for b.Loop() {
-		a, reason := c.read(data)
-		where, _ := c.judge(b.Context(), a, time.Now())
-		if reason != "" || where != cell {
+		a, reason := c.parseRequest(data)
+		where, _ := c.evaluateAttempt(b.Context(), a, time.Now())
+		if reason != "" || where != placeCell {
 			b.Fatal(reason, where)
 		}
-		publish, subscribe := streams.NodePermissions(a.who.Node)
-		user, err := c.user(a.question.UserNkey, a.who.Node, "CELL-000", publish, subscribe)
+		publish, subscribe := streams.NodePermissions(a.credential.Node)
+		user, err := c.signUser(a.claims.UserNkey, a.credential.Node, "CELL-000", publish, subscribe)
 		if err != nil {
 			b.Fatal(err)
 		}
-		response := jwt.NewAuthorizationResponseClaims(a.question.UserNkey)
-		response.Audience, response.Jwt = a.question.Server.ID, user
+		response := jwt.NewAuthorizationResponseClaims(a.claims.UserNkey)
+		response.Audience, response.Jwt = a.claims.Server.ID, user
 		if _, err := response.Encode(issuer); err != nil {
 			b.Fatal(err)
 		}
 	}
 }
 
-func TestAQuestionIsLateByTheTimeItWasHere(t *testing.T) {
+func TestIsLate_ByTimeInQueue(t *testing.T) {
 	question := &jwt.AuthorizationRequestClaims{}
-	if late(question, time.Hour) {
+	if isLate(question, time.Hour) {
 		t.Error("late without an end")
 	}
 	question.IssuedAt, question.Expires = 1000, 1005 // by a clock that is far off
-	if late(question, 5*time.Second) || !late(question, 6*time.Second) {
+	if isLate(question, 5*time.Second) || !isLate(question, 6*time.Second) {
 		t.Error("not by the time that the hub waits")
 	}
 }
 
-func TestOnlyQuestionsOfTheHubAboutProvenLeafsAreRead(t *testing.T) {
-	issuer, hub, key := pair(t, nkeys.PrefixByteAccount), pair(t, nkeys.PrefixByteServer), pair(t, nkeys.PrefixByteUser)
-	c := judged(t, issuer)
+func TestCallout_ReadsOnlyProvenLeafRequests(t *testing.T) {
+	issuer, hub, key := newKeyPair(t, nkeys.PrefixByteAccount), newKeyPair(t, nkeys.PrefixByteServer), newKeyPair(t, nkeys.PrefixByteUser)
+	c := newTestCallout(t, issuer)
 	for name, tt := range map[string]struct {
 		change func(*jwt.AuthorizationRequestClaims)
 		raw    func(string) string
@@ -148,7 +148,7 @@ func TestOnlyQuestionsOfTheHubAboutProvenLeafsAreRead(t *testing.T) {
 		"a leaf":             {nil, nil, ""},
 		"garbage":            {nil, func(string) string { return "x" }, ReasonGarbage},
 		"cut":                {nil, func(s string) string { return s[:len(s)-10] }, ReasonGarbage},
-		"oversized":          {nil, func(s string) string { return s + string(make([]byte, maxQuestion)) }, ReasonGarbage},
+		"oversized":          {nil, func(s string) string { return s + string(make([]byte, maxRequest)) }, ReasonGarbage},
 		"of another server":  {func(q *jwt.AuthorizationRequestClaims) { q.Server.ID = "NOTHER" }, nil, ReasonGarbage},
 		"for another issuer": {func(q *jwt.AuthorizationRequestClaims) { q.Subject = "AOTHER" }, nil, ReasonGarbage},
 		"for another use":    {func(q *jwt.AuthorizationRequestClaims) { q.Audience = "" }, nil, ReasonGarbage},
@@ -156,7 +156,7 @@ func TestOnlyQuestionsOfTheHubAboutProvenLeafsAreRead(t *testing.T) {
 		"no credential":      {func(q *jwt.AuthorizationRequestClaims) { q.ConnectOptions.SignedNonce = "" }, nil, ReasonNoCredential},
 		"a password":         {func(q *jwt.AuthorizationRequestClaims) { q.ConnectOptions.SignedNonce = "secret!" }, nil, ReasonGarbage},
 		"a long credential": {func(q *jwt.AuthorizationRequestClaims) {
-			q.ConnectOptions.SignedNonce = string(make([]byte, identity.MaxShown+1))
+			q.ConnectOptions.SignedNonce = string(make([]byte, identity.MaxCredentialLength+1))
 		}, nil, ReasonGarbage},
 		"the nonce of another":   {func(q *jwt.AuthorizationRequestClaims) { q.ClientInformation.Nonce = "other" }, nil, ReasonSignature},
 		"the name of another":    {func(q *jwt.AuthorizationRequestClaims) { q.ConnectOptions.Name = "gw-2" }, nil, ReasonServerName},
@@ -165,11 +165,11 @@ func TestOnlyQuestionsOfTheHubAboutProvenLeafsAreRead(t *testing.T) {
 		"a user that is no user": {func(q *jwt.AuthorizationRequestClaims) { q.UserNkey = "AX" }, nil, ReasonGarbage},
 	} {
 		t.Run(name, func(t *testing.T) {
-			text := question(t, hub, key, c.self, tt.change)
+			text := newAuthRequest(t, hub, key, c.issuerKey, tt.change)
 			if tt.raw != nil {
 				text = tt.raw(text)
 			}
-			if _, got := c.read([]byte(text)); got != tt.want {
+			if _, got := c.parseRequest([]byte(text)); got != tt.want {
 				t.Errorf("%q, want %q", got, tt.want)
 			}
 		})

@@ -43,20 +43,20 @@ const (
 	ReasonSoon    Reason = "too-soon"
 )
 
-// place is where a link is put.
-type place string
+// placement is where a link is put.
+type placement string
 
 const (
-	nowhere place = "refused"
-	cell    place = "cell"
-	lobby   place = "lobby"
+	placeRefused placement = "refused"
+	placeCell    placement = "cell"
+	placeLobby   placement = "lobby"
 )
 
-// input is all that a decision hangs on.
-type input struct {
+// decisionInput is all that a decision hangs on.
+type decisionInput struct {
 	now time.Time
-	// who has proved to hold Key.
-	who identity.Credential
+	// credential has proved to hold Key.
+	credential identity.Credential
 	// record of the node; nil is unknown.
 	record *Record
 	// revoked reports whether the key is rejected permanently.
@@ -64,41 +64,41 @@ type input struct {
 	// token is the one that was shown, nil if there is none of that id; secret is what was said after the dot.
 	token  *identity.Token
 	secret string
-	// ready is that tokens are known here.
-	ready bool
+	// tokensReady is that tokens are known here.
+	tokensReady bool
 	// locked says that there were too many wrong tokens to look at another.
 	locked bool
 }
 
-// decide says where a link belongs. A record's key is the node as long as it has not expired. After that it gets into the
+// decidePlace says where a link belongs. A record's key is the node as long as it has not expired. After that it gets into the
 // lobby, always: renewal there says whether it may still renew, and if not, what to do. A token leads into the lobby, too.
-func decide(in input) (place, Reason) {
-	why := standing(in.record, in.who.Key, in.revoked, in.now)
+func decidePlace(in decisionInput) (placement, Reason) {
+	why := keyStatus(in.record, in.credential.Key, in.revoked, in.now)
 	switch {
 	case why == "":
-		return cell, ""
+		return placeCell, ""
 	case why == ReasonExpired:
-		return lobby, ""
+		return placeLobby, ""
 	case why == ReasonRevokedKey:
-		return nowhere, why
-	case in.who.Token == "":
-		return nowhere, why
+		return placeRefused, why
+	case in.credential.Token == "":
+		return placeRefused, why
 	case in.locked:
-		return nowhere, ReasonLocked
-	case !in.ready:
-		return nowhere, ReasonNotReady
+		return placeRefused, ReasonLocked
+	case !in.tokensReady:
+		return placeRefused, ReasonNotReady
 	}
-	if why := admits(in.token, in.secret, in.who.Node, in.who.Key, in.now); why != "" {
-		return nowhere, why
+	if why := checkToken(in.token, in.secret, in.credential.Node, in.credential.Key, in.now); why != "" {
+		return placeRefused, why
 	}
-	if why == ReasonRevokedNode && in.token.Node != in.who.Node {
-		return nowhere, why
+	if why == ReasonRevokedNode && in.token.Node != in.credential.Node {
+		return placeRefused, why
 	}
-	return lobby, ""
+	return placeLobby, ""
 }
 
-// standing says why a key is not a node now; "" if it is.
-func standing(record *Record, key string, revoked bool, now time.Time) Reason {
+// keyStatus says why a key is not a node now; "" if it is.
+func keyStatus(record *Record, key string, revoked bool, now time.Time) Reason {
 	switch {
 	case revoked:
 		return ReasonRevokedKey
@@ -114,9 +114,9 @@ func standing(record *Record, key string, revoked bool, now time.Time) Reason {
 	return ""
 }
 
-// admits says why a token does not let a key in as a node; "" if it does. A use that was made counts for who made it, so that
+// checkToken says why a token does not let a key in as a node; "" if it does. A use that was made counts for who made it, so that
 // the answer may get lost.
-func admits(token *identity.Token, secret, node, key string, now time.Time) Reason {
+func checkToken(token *identity.Token, secret, node, key string, now time.Time) Reason {
 	switch {
 	case token == nil:
 		return ReasonTokenUnknown
@@ -132,8 +132,10 @@ func admits(token *identity.Token, secret, node, key string, now time.Time) Reas
 	return ""
 }
 
-// guessed says that a refusal is what somebody who guesses tokens gets.
-func guessed(reason Reason) bool { return reason == ReasonTokenUnknown || reason == ReasonTokenWrong }
+// isTokenGuess says that a refusal is what somebody who guesses tokens gets.
+func isTokenGuess(reason Reason) bool {
+	return reason == ReasonTokenUnknown || reason == ReasonTokenWrong
+}
 
-// nameable says that a Node can be called so. Such a name is never a key, which has capitals.
-func nameable(node string) bool { return len(validation.IsDNS1123Subdomain(node)) == 0 }
+// isNodeName says that a Node can be called so. Such a name is never a key, which has capitals.
+func isNodeName(node string) bool { return len(validation.IsDNS1123Subdomain(node)) == 0 }

@@ -37,12 +37,12 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-var shared kubetest.Shared
+var sharedCluster kubetest.Shared
 
-func TestMain(m *testing.M) { shared.Verify(m) }
+func TestMain(m *testing.M) { sharedCluster.Verify(m) }
 
-// limit is how long a test waits for what takes a second on an idle machine.
-const limit = time.Minute
+// testTimeout is how long a test waits for what takes a second on an idle machine.
+const testTimeout = time.Minute
 
 // world is a hub and a Kubernetes, without any cloudcore yet.
 type world struct {
@@ -53,39 +53,39 @@ type world struct {
 	policy  identity.Policy
 }
 
-const cells = 4
+const cellCount = 4
 
-func newWorld(t *testing.T, servers int) *world {
+func newFixture(t *testing.T, servers int) *world {
 	t.Helper()
-	w := kubeWorld(t)
-	w.hub = hubtest.Start(t, servers, cells)
+	w := newKubeFixture(t)
+	w.hub = hubtest.Start(t, servers, cellCount)
 	return w
 }
 
-// kubeWorld has no hub.
-func kubeWorld(t *testing.T) *world {
+// newKubeFixture has no hub.
+func newKubeFixture(t *testing.T) *world {
 	t.Helper()
-	c := shared.Cluster(t)
+	c := sharedCluster.Cluster(t)
 	objects, err := identity.NewClient(c.Config())
 	if err != nil {
 		t.Fatal(err)
 	}
 	w := &world{
 		T: t, kube: c.Client(t), objects: objects,
-		policy: identity.Policy{Cells: cells, KeyLifetime: time.Hour, RenewWindow: 24 * time.Hour},
+		policy: identity.Policy{Cells: cellCount, KeyLifetime: time.Hour, RenewWindow: 24 * time.Hour},
 	}
-	w.define()
+	w.installCRD()
 	return w
 }
 
-// define installs the kind.
-func (w *world) define() {
+// installCRD installs the kind.
+func (w *world) installCRD() {
 	w.Helper()
 	definitions, err := crd.Definitions()
 	if err != nil {
 		w.Fatal(err)
 	}
-	kinds, err := dynamic.NewForConfig(shared.Cluster(w.T).Config())
+	kinds, err := dynamic.NewForConfig(sharedCluster.Cluster(w.T).Config())
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -99,85 +99,85 @@ func (w *world) define() {
 			w.Fatal(err)
 		}
 	}
-	kubetest.Eventually(w.T, limit, func() error { return w.objects.List(w.Context(), &api.NodeIdentityList{}) })
+	kubetest.Eventually(w.T, testTimeout, func() error { return w.objects.List(w.Context(), &api.NodeIdentityList{}) })
 }
 
-// replica is the part of a cloudcore that is tested here.
-type replica struct {
+// identityReplica is the part of a cloudcore that is tested here.
+type identityReplica struct {
 	registrar *identity.Registrar
 	records   *identity.Records
 	enforcer  *identity.Enforcer
 	metrics   *prometheus.Registry
-	told      *told
+	notifier  *recordingNotifier
 	stop      func()
 }
 
-// told is identity.Told.
-type told struct {
-	mu                     sync.Mutex
-	cut, revoked, offended map[string]int // guarded by mu
+// recordingNotifier is identity.Notifier.
+type recordingNotifier struct {
+	mu                                 sync.Mutex
+	closedStreams, revoked, violations map[string]int // guarded by mu
 }
 
-func (t *told) Cut(node, _ string) {
+func (t *recordingNotifier) CloseStreams(node, _ string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.cut[node]++
+	t.closedStreams[node]++
 }
 
-func (t *told) Revoked(node string) {
+func (t *recordingNotifier) NodeRevoked(node string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.revoked[node]++
 }
 
-// Offended is for identity.Offences.
-func (t *told) Offended(node, what string) {
+// RecordViolation is for identity.ViolationCounter.
+func (t *recordingNotifier) RecordViolation(node, what string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.offended[node+" "+what]++
+	t.violations[node+" "+what]++
 }
 
-func (t *told) offences(node, what string) int {
+func (t *recordingNotifier) violationCount(node, what string) int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.offended[node+" "+what]
+	return t.violations[node+" "+what]
 }
 
-func (t *told) of(node string) (cut, revoked int) {
+func (t *recordingNotifier) notifiedOf(node string) (cut, revoked int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.cut[node], t.revoked[node]
+	return t.closedStreams[node], t.revoked[node]
 }
 
-// registrar makes one that answers no calls by itself, with records that follow Kubernetes.
-func (w *world) registrar() *identity.Registrar {
+// newRegistrar makes one that answers no calls by itself, with records that follow Kubernetes.
+func (w *world) newRegistrar() *identity.Registrar {
 	w.Helper()
 	records := identity.NewRecords(w.objects, func(_, _ *identity.Record) {})
 	links := identity.NewLinks(nil, func(string, bool) {}, zaptest.NewLogger(w.T))
-	registrar := identity.NewRegistrar(w.objects, w.kube, records, w.policy, w.trust(), links, func(string, string) {}, identity.NewMetrics(nil), zaptest.NewLogger(w.T))
-	w.run(lifecycle.Part{Name: "records", Start: records.Start})
-	w.await(records.Synced(), "the records are not read")
+	registrar := identity.NewRegistrar(w.objects, w.kube, records, w.policy, w.trustConfig(), links, func(string, string) {}, identity.NewMetrics(nil), zaptest.NewLogger(w.T))
+	w.startParts(lifecycle.Part{Name: "records", Start: records.Start})
+	w.waitClosed(records.Synced(), "the records are not read")
 	return registrar
 }
 
-func (w *world) await(done <-chan struct{}, what string) {
+func (w *world) waitClosed(done <-chan struct{}, what string) {
 	w.Helper()
 	select {
 	case <-done:
-	case <-time.After(limit):
+	case <-time.After(testTimeout):
 		w.Fatal(what)
 	}
 }
 
-func (w *world) trust() identity.Trust {
+func (w *world) trustConfig() identity.Trust {
 	if w.hub == nil {
 		return identity.Trust{}
 	}
 	return identity.Trust{HubURLs: []string{"tls://hub:1"}, HubCAFile: w.hub.CA, ClusterCAFile: w.hub.CA}
 }
 
-// run runs parts until the returned function is called, or the test ends.
-func (w *world) run(parts ...lifecycle.Part) (stop func()) {
+// startParts runs parts until the returned function is called, or the test ends.
+func (w *world) startParts(parts ...lifecycle.Part) (stop func()) {
 	w.Helper()
 	ctx, cancel := context.WithCancel(w.Context())
 	var g errgroup.Group
@@ -192,33 +192,33 @@ func (w *world) run(parts ...lifecycle.Part) (stop func()) {
 	return stop
 }
 
-// replica starts one that is connected to a server of the hub.
-func (w *world) replica(name string, on int) *replica {
+// startReplica starts one that is connected to a server of the hub.
+func (w *world) startReplica(name string, on int) *identityReplica {
 	w.Helper()
-	r := &replica{metrics: prometheus.NewRegistry(), told: &told{cut: map[string]int{}, revoked: map[string]int{}, offended: map[string]int{}}}
+	r := &identityReplica{metrics: prometheus.NewRegistry(), notifier: &recordingNotifier{closedStreams: map[string]int{}, revoked: map[string]int{}, violations: map[string]int{}}}
 	log := zaptest.NewLogger(w.T).Named(name)
 	auth, sys, nc := w.hub.Connect(on, "callout"), w.hub.Connect(on, "kicker"), w.hub.Connect(on, "cloudcore")
 	metrics := identity.NewMetrics(r.metrics)
-	enforcer := identity.NewEnforcer(sys, w.policy, r.told, metrics, log)
+	enforcer := identity.NewEnforcer(sys, w.policy, r.notifier, metrics, log)
 	r.enforcer = enforcer
-	r.records = identity.NewRecords(w.objects, enforcer.Changed)
-	links := identity.NewLinks(auth, enforcer.Admitted, log)
-	enforcer.Use(r.records, links)
-	settler := identity.NewSettler(w.objects, log)
-	offences := identity.NewOffences(sys, w.policy, r.told.Offended, metrics, log)
-	callout, err := identity.NewCallout(auth, w.hub.Issuer, w.policy, r.records, w.tokens, links, settler.Seen, metrics, log)
+	r.records = identity.NewRecords(w.objects, enforcer.OnRecordChanged)
+	links := identity.NewLinks(auth, enforcer.OnAdmitted, log)
+	enforcer.SetSources(r.records, links)
+	settler := identity.NewKeyConfirmer(w.objects, log)
+	offences := identity.NewViolationCounter(sys, w.policy, r.notifier.RecordViolation, metrics, log)
+	callout, err := identity.NewCallout(auth, w.hub.Issuer, w.policy, r.records, w.lookupToken, links, settler.KeySeen, metrics, log)
 	if err != nil {
 		w.Fatal(err)
 	}
-	r.registrar = identity.NewRegistrar(w.objects, w.kube, r.records, w.policy, w.trust(), links, settler.Seen, metrics, log)
-	calls, err := streams.NewCalls(nc, map[string]streams.CallHandler{
+	r.registrar = identity.NewRegistrar(w.objects, w.kube, r.records, w.policy, w.trustConfig(), links, settler.KeySeen, metrics, log)
+	calls, err := streams.NewCallServer(nc, map[string]streams.CallHandler{
 		api.VerbEnrol: r.registrar.Enrol, api.VerbRenew: r.registrar.Renew,
 		streams.VerbPing: func(context.Context, string, []byte) (any, error) { return struct{}{}, nil },
 	}, streams.NewMetrics(nil), log)
 	if err != nil {
 		w.Fatal(err)
 	}
-	stop := w.run(
+	stop := w.startParts(
 		lifecycle.Part{Name: "records", Start: r.records.Start}, lifecycle.Part{Name: "links", Start: links.Start},
 		lifecycle.Part{Name: "settler", Start: settler.Start}, lifecycle.Part{Name: "enforcer", Start: enforcer.Start},
 		lifecycle.Part{Name: "callout", Start: callout.Start}, lifecycle.Part{Name: "calls", Start: calls.Start},
@@ -230,12 +230,12 @@ func (w *world) replica(name string, on int) *replica {
 			nc.Close()
 		}
 	}
-	w.await(r.records.Synced(), "the records are not read")
+	w.waitClosed(r.records.Synced(), "the records are not read")
 	return r
 }
 
-// tokens is identity.Tokens.
-func (w *world) tokens(ctx context.Context, id string) (*api.Token, bool) {
+// lookupToken is identity.TokenLookup.
+func (w *world) lookupToken(ctx context.Context, id string) (*api.Token, bool) {
 	secret, err := w.kube.CoreV1().Secrets(api.TokenNamespace).Get(ctx, api.TokenName(id), metav1.GetOptions{})
 	if err != nil {
 		return nil, true
@@ -247,8 +247,8 @@ func (w *world) tokens(ctx context.Context, id string) (*api.Token, bool) {
 	return &token, true
 }
 
-// counted is the sum of a counter whose label has a value.
-func (r *replica) counted(t *testing.T, name, value string) (sum float64) {
+// counterSum is the sum of a counter whose label has a value.
+func (r *identityReplica) counterSum(t *testing.T, name, value string) (sum float64) {
 	t.Helper()
 	families, err := r.metrics.Gather()
 	if err != nil {
@@ -268,8 +268,8 @@ func (r *replica) counted(t *testing.T, name, value string) (sum float64) {
 
 const tokenSecret = "0123456789abcdef"
 
-// token makes a bootstrap token and returns it as people see it.
-func (w *world) token(id string, annotations map[string]string) string {
+// createToken makes a bootstrap token and returns it as people see it.
+func (w *world) createToken(id string, annotations map[string]string) string {
 	w.Helper()
 	secret := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: api.TokenName(id), Namespace: api.TokenNamespace, Annotations: annotations},
@@ -289,35 +289,35 @@ func (w *world) token(id string, annotations map[string]string) string {
 	return id + "." + tokenSecret
 }
 
-// uses are those that the token's Secret notes.
-func (w *world) uses(id string) []string {
+// tokenUses are those that the token's Secret notes.
+func (w *world) tokenUses(id string) []string {
 	w.Helper()
-	token, _ := w.tokens(w.Context(), id)
+	token, _ := w.lookupToken(w.Context(), id)
 	if token == nil {
 		w.Fatalf("token %s is gone", id)
 	}
 	return token.Used
 }
 
-// gateway is one that has made its key.
-type gateway struct {
+// testGateway is one that has made its key.
+type testGateway struct {
 	*world
-	node string
-	pair nkeys.KeyPair
-	key  string
-	leaf *server.Server
-	// called is what the leaf calls itself, if not by the node.
-	called string
-	// claims makes the leaf say that it were the hub.
-	claims bool
-	mu     sync.Mutex
+	node    string
+	keyPair nkeys.KeyPair
+	key     string
+	leaf    *server.Server
+	// leafName is what the leaf calls itself, if not by the node.
+	leafName string
+	// claimsHub makes the leaf say that it were the hub.
+	claimsHub bool
+	mu        sync.Mutex
 	// token that is shown, and the nonce of the last dial; guarded by mu.
 	token, nonce string
 }
 
-func (w *world) gateway(node, token string) *gateway {
+func (w *world) newGateway(node, token string) *testGateway {
 	w.Helper()
-	g := &gateway{world: w, node: node, token: token}
+	g := &testGateway{world: w, node: node, token: token}
 	g.newKey()
 	w.Cleanup(func() {
 		_ = w.objects.Delete(context.WithoutCancel(w.Context()), &api.NodeIdentity{ObjectMeta: metav1.ObjectMeta{Name: node}})
@@ -325,18 +325,18 @@ func (w *world) gateway(node, token string) *gateway {
 	return g
 }
 
-// neighbour is another gateway of the same cell.
-func (g *gateway) neighbour() *gateway {
+// sameCellGateway is another gateway of the same cell.
+func (g *testGateway) sameCellGateway() *testGateway {
 	g.Helper()
 	for i := 0; ; i++ {
-		if name := fmt.Sprintf("%s-%d", g.node, i); streams.CellAccount(name, cells) == g.home() {
-			return g.gateway(name, "")
+		if name := fmt.Sprintf("%s-%d", g.node, i); streams.CellAccount(name, cellCount) == g.cellAccount() {
+			return g.newGateway(name, "")
 		}
 	}
 }
 
 // newKey makes another key, and returns the one before.
-func (g *gateway) newKey() (before nkeys.KeyPair) {
+func (g *testGateway) newKey() (before nkeys.KeyPair) {
 	g.Helper()
 	pair, err := nkeys.CreateUser()
 	if err != nil {
@@ -348,24 +348,24 @@ func (g *gateway) newKey() (before nkeys.KeyPair) {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	before, g.pair, g.key = g.pair, pair, key
+	before, g.keyPair, g.key = g.keyPair, pair, key
 	return before
 }
 
-func (g *gateway) show(nonce []byte) (string, []byte, error) {
+func (g *testGateway) showCredential(nonce []byte) (string, []byte, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	signature, err := g.pair.Sign(nonce)
+	signature, err := g.keyPair.Sign(nonce)
 	if err != nil {
 		return "", nil, err
 	}
 	g.nonce = string(nonce)
-	shown, err := api.Show(api.Credential{Node: g.node, Key: g.key, Token: g.token}, signature)
+	shown, err := api.EncodeCredential(api.Credential{Node: g.node, Key: g.key, Token: g.token}, signature)
 	return "", shown, err
 }
 
-// dial starts the leaf, which dials a server of the hub until it is let in, and again when it is sent away.
-func (g *gateway) dial(on int) {
+// startLeaf starts the leaf, which dials a server of the hub until it is let in, and again when it is sent away.
+func (g *testGateway) startLeaf(on int) {
 	g.Helper()
 	ca, err := os.ReadFile(g.hub.CA)
 	if err != nil {
@@ -374,26 +374,26 @@ func (g *gateway) dial(on int) {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(ca)
 	o := &server.Options{
-		ServerName: cmp.Or(g.called, g.node), DontListen: true, NoSigs: true, NoLog: true,
+		ServerName: cmp.Or(g.leafName, g.node), DontListen: true, NoSigs: true, NoLog: true,
 		LeafNode: server.LeafNodeOpts{ReconnectInterval: 100 * time.Millisecond, Remotes: []*server.RemoteLeafOpts{{
-			URLs: urls(g.T, "tls://"+g.hub.Leaf(on)), TLS: true, TLSHandshakeFirst: true, Hub: g.claims,
-			TLSConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS13}, SignatureCB: g.show,
+			URLs: parseURLs(g.T, "tls://"+g.hub.LeafAddr(on)), TLS: true, TLSHandshakeFirst: true, Hub: g.claimsHub,
+			TLSConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS13}, SignatureCB: g.showCredential,
 		}}},
 	}
 	if g.leaf, err = server.NewServer(o); err != nil {
 		g.Fatal(err)
 	}
 	g.leaf.Start()
-	g.Cleanup(g.hangUp)
+	g.Cleanup(g.stopLeaf)
 }
 
-func (g *gateway) hangUp() {
+func (g *testGateway) stopLeaf() {
 	g.leaf.Shutdown()
 	g.leaf.WaitForShutdown()
 }
 
-// account is where the hub has put the gateway's link; "" is nowhere. It knows it by the name that the leaf gives itself.
-func (g *gateway) account(on int) string {
+// linkAccount is where the hub has put the gateway's link; "" is nowhere. It knows it by the name that the leaf gives itself.
+func (g *testGateway) linkAccount(on int) string {
 	g.Helper()
 	z, err := g.hub.Server(on).Leafz(nil)
 	if err != nil {
@@ -407,8 +407,8 @@ func (g *gateway) account(on int) string {
 	return ""
 }
 
-// connection is the id of the gateway's link; 0 is none.
-func (g *gateway) connection(on int) uint64 {
+// linkNumber is the id of the gateway's link; 0 is none.
+func (g *testGateway) linkNumber(on int) uint64 {
 	g.Helper()
 	z, err := g.hub.Server(on).Leafz(nil)
 	if err != nil {
@@ -422,44 +422,44 @@ func (g *gateway) connection(on int) uint64 {
 	return 0
 }
 
-func (g *gateway) home() string { return streams.CellAccount(g.node, cells) }
+func (g *testGateway) cellAccount() string { return streams.CellAccount(g.node, cellCount) }
 
 // awaitAccount waits until the link is there.
-func (g *gateway) awaitAccount(on int, want string) {
+func (g *testGateway) awaitAccount(on int, want string) {
 	g.Helper()
-	kubetest.Eventually(g.T, limit, func() error {
-		if got := g.account(on); got != want {
+	kubetest.Eventually(g.T, testTimeout, func() error {
+		if got := g.linkAccount(on); got != want {
 			return fmt.Errorf("the link of %s is in %q, want %q", g.node, got, want)
 		}
 		return nil
 	})
 }
 
-// call asks the cloud over the link, as caller, until somebody answers.
-func (g *gateway) call(caller, verb string, request any, reply any) {
+// callCloud asks the cloud over the link, as caller, until somebody answers.
+func (g *testGateway) callCloud(caller, verb string, request any, reply any) {
 	g.Helper()
 	nc, err := nats.Connect("", nats.InProcessServer(g.leaf), nats.CustomInboxPrefix(streams.InboxPrefix(caller)))
 	if err != nil {
 		g.Fatal(err)
 	}
 	defer nc.Close()
-	kubetest.Eventually(g.T, limit, func() error { return streams.Call(g.Context(), nc, caller, verb, request, reply) })
+	kubetest.Eventually(g.T, testTimeout, func() error { return streams.Call(g.Context(), nc, caller, verb, request, reply) })
 }
 
-func (g *gateway) enrolment() api.EnrolRequest {
+func (g *testGateway) enrolRequest() api.EnrolRequest {
 	g.Helper()
-	signature, err := g.pair.Sign(api.Proof(api.VerbEnrol, g.node, g.key))
+	signature, err := g.keyPair.Sign(api.Proof(api.VerbEnrol, g.node, g.key))
 	if err != nil {
 		g.Fatal(err)
 	}
 	return api.EnrolRequest{Node: g.node, Key: g.key, Token: g.token, Signature: signature}
 }
 
-// renewal asks for the present key, with the approval of one that was before.
-func (g *gateway) renewal(current nkeys.KeyPair) api.RenewRequest {
+// renewRequest asks for the present key, with the approval of one that was before.
+func (g *testGateway) renewRequest(current nkeys.KeyPair) api.RenewRequest {
 	g.Helper()
 	proof := api.Proof(api.VerbRenew, g.node, g.key)
-	signature, err := g.pair.Sign(proof)
+	signature, err := g.keyPair.Sign(proof)
 	approval, err2 := current.Sign(proof)
 	key, err3 := current.PublicKey()
 	if err := errors.Join(err, err2, err3); err != nil {
@@ -468,8 +468,8 @@ func (g *gateway) renewal(current nkeys.KeyPair) api.RenewRequest {
 	return api.RenewRequest{Node: g.node, Key: g.key, Current: key, Approval: approval, Signature: signature}
 }
 
-// spec reads the record of the node.
-func (g *gateway) spec() api.NodeIdentitySpec {
+// readSpec reads the record of the node.
+func (g *testGateway) readSpec() api.NodeIdentitySpec {
 	g.Helper()
 	object := &api.NodeIdentity{}
 	if err := g.objects.Get(g.Context(), client.ObjectKey{Name: g.node}, object); err != nil {
@@ -478,10 +478,10 @@ func (g *gateway) spec() api.NodeIdentitySpec {
 	return object.Spec
 }
 
-// change edits the record as `kubectl edit` would.
-func (g *gateway) change(edit func(*api.NodeIdentitySpec)) {
+// editSpec edits the record as `kubectl edit` would.
+func (g *testGateway) editSpec(edit func(*api.NodeIdentitySpec)) {
 	g.Helper()
-	kubetest.Eventually(g.T, limit, func() error {
+	kubetest.Eventually(g.T, testTimeout, func() error {
 		object := &api.NodeIdentity{}
 		if err := g.objects.Get(g.Context(), client.ObjectKey{Name: g.node}, object); err != nil {
 			return err
@@ -491,17 +491,17 @@ func (g *gateway) change(edit func(*api.NodeIdentitySpec)) {
 	})
 }
 
-// revoke does what `frond node revoke` does.
-func (g *gateway) revoke() {
+// revokeNode does what `frond node revoke` does.
+func (g *testGateway) revokeNode() {
 	g.Helper()
-	g.change(func(s *api.NodeIdentitySpec) {
+	g.editSpec(func(s *api.NodeIdentitySpec) {
 		s.Revoked = append(s.Revoked, s.Key)
 		s.Key, s.Previous, s.RevokedAt = "", "", new(metav1.Now())
 	})
 }
 
-// known writes the record of a gateway that joined before.
-func (g *gateway) known() {
+// writeRecord writes the record of a gateway that joined before.
+func (g *testGateway) writeRecord() {
 	g.Helper()
 	now := metav1.Now()
 	object := &api.NodeIdentity{ObjectMeta: metav1.ObjectMeta{Name: g.node}, Spec: api.NodeIdentitySpec{
@@ -512,9 +512,9 @@ func (g *gateway) known() {
 	}
 }
 
-func eventually(t *testing.T, condition func() bool, what string) {
+func waitUntil(t *testing.T, condition func() bool, what string) {
 	t.Helper()
-	kubetest.Eventually(t, limit, func() error {
+	kubetest.Eventually(t, testTimeout, func() error {
 		if !condition() {
 			return errors.New(what)
 		}

@@ -18,76 +18,76 @@ import (
 // readTimeout bounds a look at what Kubernetes itself says of a node.
 const readTimeout = 5 * time.Second
 
-// court judges the keys of one node by what this replica knows, and, before it shuts anybody out for what it may only not have
+// verdictCache judges the keys of one node by what this replica knows, and, before it shuts anybody out for what it may only not have
 // heard of yet, by what Kubernetes says itself. It asks once at most.
-type court struct {
-	records *Records
-	node    string
-	now     time.Time
-	live    func() (*Record, error)
+type verdictCache struct {
+	records  *Records
+	node     string
+	now      time.Time
+	readLive func() (*Record, error)
 }
 
-func (e *Enforcer) court(ctx context.Context, node string, now time.Time) court {
-	return court{records: e.records, node: node, now: now, live: sync.OnceValues(func() (*Record, error) {
+func (e *Enforcer) newVerdictCache(ctx context.Context, node string, now time.Time) verdictCache {
+	return verdictCache{records: e.records, node: node, now: now, readLive: sync.OnceValues(func() (*Record, error) {
 		ctx, cancel := context.WithTimeout(ctx, readTimeout)
 		defer cancel()
-		return e.records.Read(ctx, node)
+		return e.records.ReadLive(ctx, node)
 	})}
 }
 
-// standing says why a key is not the node; "" if it is. An error is that nobody can say: then all stays as it is.
-func (c court) standing(key func(*Record) string) (Reason, error) {
-	record := c.records.Of(c.node)
-	why := standing(record, key(record), c.records.Revoked(key(record)), c.now)
+// keyStatus says why a key is not the node; "" if it is. An error is that nobody can say: then all stays as it is.
+func (c verdictCache) keyStatus(key func(*Record) string) (Reason, error) {
+	record := c.records.Lookup(c.node)
+	why := keyStatus(record, key(record), c.records.IsRevoked(key(record)), c.now)
 	if why == "" || why == ReasonRevokedKey { // a revoked key is rejected permanently
 		return why, nil
 	}
-	is, err := c.live()
+	is, err := c.readLive()
 	switch {
 	case err == nil:
-		return standing(is, key(is), c.records.Revoked(key(is)) || is != nil && slices.Contains(is.Revoked, key(is)), c.now), nil
+		return keyStatus(is, key(is), c.records.IsRevoked(key(is)) || is != nil && slices.Contains(is.Revoked, key(is)), c.now), nil
 	case why == ReasonExpired, record != nil && !record.RevokedAt.IsZero():
 		return why, nil // somebody has said so, or time
 	}
 	return why, err
 }
 
-// suspect is the suspicion against links of the node that nobody knows.
-func (c court) suspect() bool {
-	record := c.records.Of(c.node)
-	if !suspect(record, c.now) {
+// isSuspect is the suspicion against links of the node that nobody knows.
+func (c verdictCache) isSuspect() bool {
+	record := c.records.Lookup(c.node)
+	if !isSuspect(record, c.now) {
 		return false
 	}
-	is, err := c.live()
+	is, err := c.readLive()
 	if err != nil {
 		return record != nil
 	}
-	return suspect(is, c.now)
+	return isSuspect(is, c.now)
 }
 
-func keyOf(record *Record) string {
+func currentKey(record *Record) string {
 	if record == nil {
 		return ""
 	}
 	return record.Key
 }
 
-// judgeNode closes those known links of a node whose key is not the node any more, all at once. It says whether none of them is left.
-func (e *Enforcer) judgeNode(ctx context.Context, node string, now time.Time) bool {
-	c := e.court(ctx, node, now)
+// evaluateNode closes those known links of a node whose key is not the node any more, all at once. It says whether none of them is left.
+func (e *Enforcer) evaluateNode(ctx context.Context, node string, now time.Time) bool {
+	c := e.newVerdictCache(ctx, node, now)
 	var g errgroup.Group
-	for _, h := range e.links.of(node) {
-		g.Go(func() error { return e.judge(ctx, c, h) })
+	for _, h := range e.links.linksOf(node) {
+		g.Go(func() error { return e.evaluateLink(ctx, c, h) })
 	}
-	if why, err := c.standing(keyOf); err == nil && why != "" {
-		e.told.Cut(node, "its identity is not valid: "+string(why))
+	if why, err := c.keyStatus(currentKey); err == nil && why != "" {
+		e.notifier.CloseStreams(node, "its identity is not valid: "+string(why))
 	}
 	return g.Wait() == nil
 }
 
-// judge closes a link whose key is not its node. An error is that it may stand although it should not.
-func (e *Enforcer) judge(ctx context.Context, c court, h held) error {
-	why, err := c.standing(func(*Record) string { return h.Key })
+// evaluateLink closes a link whose key is not its node. An error is that it may stand although it should not.
+func (e *Enforcer) evaluateLink(ctx context.Context, c verdictCache, h knownLink) error {
+	why, err := c.keyStatus(func(*Record) string { return h.Key })
 	switch {
 	case err != nil:
 		e.log.Warn("link left as it is until its node's identity can be read", zap.String("node", h.Node), zap.String("key", h.Key), zap.Error(err))
@@ -95,60 +95,60 @@ func (e *Enforcer) judge(ctx context.Context, c court, h held) error {
 	case why == "":
 		return nil
 	}
-	return e.closeIn(ctx, h.admission, e.account(h.Node), why)
+	return e.closeInCell(ctx, h.admission, e.accountOf(h.Node), why)
 }
 
-// closeIn closes a link of a cell. If that fails the cell is looked through again.
-func (e *Enforcer) closeIn(ctx context.Context, a admission, account string, why Reason) error {
-	err := e.close(ctx, a, why)
+// closeInCell closes a link of a cell. If that fails the cell is looked through again.
+func (e *Enforcer) closeInCell(ctx context.Context, a admission, account string, why Reason) error {
+	err := e.closeLink(ctx, a, why)
 	if err != nil {
-		e.sweep(account, []time.Duration{kickAgain})
+		e.scheduleCell(account, []time.Duration{kickRetry})
 	}
 	return err
 }
 
-// close closes a link and forgets it.
-func (e *Enforcer) close(ctx context.Context, a admission, why Reason) error {
-	there, err := e.system.kick(ctx, a.link())
+// closeLink closes a link and forgets it.
+func (e *Enforcer) closeLink(ctx context.Context, a admission, why Reason) error {
+	there, err := e.system.kickClient(ctx, a.linkID())
 	switch {
 	case errors.Is(err, nats.ErrNoResponders): // the server is gone, and the link with it
 	case err != nil:
 		e.log.Warn("link not closed, tried again", zap.String("node", a.Node), zap.String("key", a.Key), zap.Error(err))
 		return err
 	case there:
-		e.metrics.kick(why)
+		e.metrics.countKick(why)
 		e.log.Info("link closed", zap.String("node", a.Node), zap.String("key", a.Key), zap.String("reason", string(why)))
 	}
-	e.links.forget(a)
+	e.links.forgetLink(a)
 	return nil
 }
 
-// judgeCell lists the links of a cell and closes those whose holder may not be there. Of links that nobody knows, let in before
+// evaluateCell lists the links of a cell and closes those whose holder may not be there. Of links that nobody knows, let in before
 // any replica of today began, it closes those of nodes that are suspect: who may come in is back within seconds. No leaf gets in
 // under another name than its node's.
-func (e *Enforcer) judgeCell(ctx context.Context, account string) error {
-	links, err := e.system.leafs(ctx, account)
+func (e *Enforcer) evaluateCell(ctx context.Context, account string) error {
+	links, err := e.system.listLeafs(ctx, account)
 	if err != nil || len(links) == 0 {
 		return err
 	}
-	whose, err := e.links.whose(ctx, slices.Collect(maps.Keys(links)))
+	whose, err := e.links.resolveLinks(ctx, slices.Collect(maps.Keys(links)))
 	if err != nil {
 		return err
 	}
 	now := time.Now()
 	var g errgroup.Group
-	g.SetLimit(atOnce)
+	g.SetLimit(maxParallel)
 	for one, leaf := range links {
 		h, known := whose[one]
 		g.Go(func() error {
 			unknown := admission{Server: one.Server, CID: one.CID, Node: leaf.Name, Key: h.Key}
 			switch {
 			case leaf.Hub:
-				_ = e.closeIn(ctx, unknown, account, reasonClaimsHub)
+				_ = e.closeInCell(ctx, unknown, account, reasonClaimsHub)
 			case known:
-				_ = e.judge(ctx, e.court(ctx, h.Node, now), h)
-			case e.isStrict(leaf.Name, now) || e.court(ctx, leaf.Name, now).suspect():
-				_ = e.closeIn(ctx, unknown, account, reasonNobodyKnows)
+				_ = e.evaluateLink(ctx, e.newVerdictCache(ctx, h.Node, now), h)
+			case e.isStrict(leaf.Name, now) || e.newVerdictCache(ctx, leaf.Name, now).isSuspect():
+				_ = e.closeInCell(ctx, unknown, account, reasonNobodyKnows)
 			}
 			return nil // what failed is logged, and the cell's turn comes again
 		})
@@ -156,18 +156,18 @@ func (e *Enforcer) judgeCell(ctx context.Context, account string) error {
 	return g.Wait()
 }
 
-// judgeLobby closes links that have been in the lobby for long. Nobody is told whose they are, so the lobby is never judged as a cell is:
+// evaluateLobby closes links that have been in the lobby for long. Nobody is told whose they are, so the lobby is never judged as a cell is:
 // what cannot be closed is tried again in a minute.
-func (e *Enforcer) judgeLobby(ctx context.Context, now time.Time) error {
-	links, err := e.system.leafs(ctx, streams.LobbyAccount)
+func (e *Enforcer) evaluateLobby(ctx context.Context, now time.Time) error {
+	links, err := e.system.listLeafs(ctx, streams.LobbyAccount)
 	if err != nil {
 		return err
 	}
-	since := make(map[link]time.Time, len(links))
+	since := make(map[linkID]time.Time, len(links))
 	var g errgroup.Group
-	g.SetLimit(atOnce)
+	g.SetLimit(maxParallel)
 	for one, leaf := range links {
-		begun, there := e.lobby[one]
+		begun, there := e.lobbySince[one]
 		if !there {
 			begun = now
 		}
@@ -176,14 +176,14 @@ func (e *Enforcer) judgeLobby(ctx context.Context, now time.Time) error {
 		switch {
 		case leaf.Hub:
 			why = reasonClaimsHub
-		case now.Sub(begun) < lobbyStay:
+		case now.Sub(begun) < lobbyTimeout:
 			continue
 		}
 		g.Go(func() error {
-			_ = e.close(ctx, admission{Server: one.Server, CID: one.CID}, why) // logged; the next minute finds it again
+			_ = e.closeLink(ctx, admission{Server: one.Server, CID: one.CID}, why) // logged; the next minute finds it again
 			return nil
 		})
 	}
-	e.lobby = since
+	e.lobbySince = since
 	return g.Wait()
 }

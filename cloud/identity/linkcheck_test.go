@@ -24,26 +24,26 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// bar is an Enforcer before a hub whose answers the test chooses, and a Kubernetes that may know more than the records do.
-type bar struct {
+// enforcerFixture is an Enforcer before a hub whose answers the test chooses, and a Kubernetes that may know more than the records do.
+type enforcerFixture struct {
 	*Enforcer
 	t *testing.T
 
 	mu sync.Mutex
-	// live is what Kubernetes says, and broken that it says nothing; guarded by mu, as all that follows.
-	live   map[string]*Record
-	broken error
-	// silent is that the hub's server does not answer who closes links.
-	silent  bool
-	leafs   []map[string]any
-	kicked  []uint64
-	cut     []string
-	revoked []string
+	// kubeRecords is what Kubernetes says, and broken that it says nothing; guarded by mu, as all that follows.
+	kubeRecords map[string]*Record
+	kubeError   error
+	// kicksMuted is that the hub's server does not answer who closes links.
+	kicksMuted    bool
+	leafs         []map[string]any
+	kicked        []uint64
+	closedStreams []string
+	revoked       []string
 }
 
-const patience = time.Minute
+const testTimeout = time.Minute
 
-func newBar(t *testing.T) *bar {
+func newEnforcerFixture(t *testing.T) *enforcerFixture {
 	t.Helper()
 	hub, err := server.NewServer(&server.Options{DontListen: true, NoSigs: true, NoLog: true})
 	if err != nil {
@@ -51,19 +51,19 @@ func newBar(t *testing.T) *bar {
 	}
 	hub.Start()
 	t.Cleanup(func() { hub.Shutdown(); hub.WaitForShutdown() })
-	if !hub.ReadyForConnections(patience) {
+	if !hub.ReadyForConnections(testTimeout) {
 		t.Fatal("no hub")
 	}
-	b := &bar{t: t, live: map[string]*Record{}}
-	b.serve("$SYS.REQ.SERVER.PING.LEAFZ", b.dial(hub), b.list)
-	b.serve("$SYS.REQ.SERVER.S.KICK", b.dial(hub), b.kick)
-	nc, log := b.dial(hub), zaptest.NewLogger(t)
+	b := &enforcerFixture{t: t, kubeRecords: map[string]*Record{}}
+	b.serveSubject("$SYS.REQ.SERVER.PING.LEAFZ", b.connectHub(hub), b.listLeafs)
+	b.serveSubject("$SYS.REQ.SERVER.S.KICK", b.connectHub(hub), b.recordKick)
+	nc, log := b.connectHub(hub), zaptest.NewLogger(t)
 	b.Enforcer = NewEnforcer(nc, Policy{Cells: 4}, b, NewMetrics(nil), log)
-	b.Use(NewRecords(interceptor.NewClient(nil, interceptor.Funcs{Get: b.get}), b.Changed), NewLinks(nc, b.Admitted, log))
+	b.SetSources(NewRecords(interceptor.NewClient(nil, interceptor.Funcs{Get: b.getIdentity}), b.OnRecordChanged), NewLinks(nc, b.OnAdmitted, log))
 	return b
 }
 
-func (b *bar) dial(hub *server.Server) *nats.Conn {
+func (b *enforcerFixture) connectHub(hub *server.Server) *nats.Conn {
 	b.t.Helper()
 	nc, err := nats.Connect("", nats.InProcessServer(hub))
 	if err != nil {
@@ -73,7 +73,7 @@ func (b *bar) dial(hub *server.Server) *nats.Conn {
 	return nc
 }
 
-func (b *bar) serve(subject string, nc *nats.Conn, answer func([]byte) any) {
+func (b *enforcerFixture) serveSubject(subject string, nc *nats.Conn, answer func([]byte) any) {
 	b.t.Helper()
 	_, err := nc.Subscribe(subject, func(msg *nats.Msg) {
 		if data, err := json.Marshal(answer(msg.Data)); err == nil && string(data) != "null" {
@@ -88,13 +88,13 @@ func (b *bar) serve(subject string, nc *nats.Conn, answer func([]byte) any) {
 	}
 }
 
-func (b *bar) list([]byte) any {
+func (b *enforcerFixture) listLeafs([]byte) any {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return map[string]any{"server": map[string]any{"id": "S"}, "data": map[string]any{"leafs": b.leafs}}
 }
 
-func (b *bar) kick(data []byte) any {
+func (b *enforcerFixture) recordKick(data []byte) any {
 	var one struct {
 		CID uint64 `json:"cid"`
 	}
@@ -104,19 +104,19 @@ func (b *bar) kick(data []byte) any {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.kicked = append(b.kicked, one.CID)
-	if b.silent {
+	if b.kicksMuted {
 		return nil
 	}
 	return struct{}{}
 }
 
-func (b *bar) get(_ context.Context, _ client.WithWatch, key client.ObjectKey, into client.Object, _ ...client.GetOption) error {
+func (b *enforcerFixture) getIdentity(_ context.Context, _ client.WithWatch, key client.ObjectKey, into client.Object, _ ...client.GetOption) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	is := b.live[key.Name]
+	is := b.kubeRecords[key.Name]
 	switch {
-	case b.broken != nil:
-		return b.broken
+	case b.kubeError != nil:
+		return b.kubeError
 	case is == nil:
 		return apierrors.NewNotFound(schema.GroupResource{}, key.Name)
 	}
@@ -125,44 +125,44 @@ func (b *bar) get(_ context.Context, _ client.WithWatch, key client.ObjectKey, i
 	return nil
 }
 
-// Cut is Told, and so is Revoked.
-func (b *bar) Cut(node, _ string) {
+// CloseStreams is Told, and so is Revoked.
+func (b *enforcerFixture) CloseStreams(node, _ string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.cut = append(b.cut, node)
+	b.closedStreams = append(b.closedStreams, node)
 }
 
-func (b *bar) Revoked(node string) {
+func (b *enforcerFixture) NodeRevoked(node string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.revoked = append(b.revoked, node)
 }
 
-// known has the replica know of a record, and of links 1 to n with a key.
-func (b *bar) known(record *Record, node, key string, n int) {
+// addNode has the replica know of a record, and of links 1 to n with a key.
+func (b *enforcerFixture) addNode(record *Record, node, key string, n int) {
 	if record != nil {
-		b.Changed(b.records.put(node, record), record)
+		b.OnRecordChanged(b.records.putRecord(node, record), record)
 	}
 	for cid := range n {
-		b.links.keep(held{admission: admission{Server: "S", CID: uint64(cid + 1), Node: node, Key: key}})
+		b.links.storeLink(knownLink{admission: admission{Server: "S", CID: uint64(cid + 1), Node: node, Key: key}})
 	}
 }
 
-func (b *bar) closed() []uint64 {
+func (b *enforcerFixture) closedLinks() []uint64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	slices.Sort(b.kicked)
 	return slices.Clone(b.kicked)
 }
 
-// tell returns whose revocation was told.
-func (b *bar) tell() []string {
+// notifiedNodes returns whose revocation was told.
+func (b *enforcerFixture) notifiedNodes() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return slices.Clone(b.revoked)
 }
 
-func (b *bar) run() {
+func (b *enforcerFixture) startEnforcer() {
 	b.t.Helper()
 	ctx, cancel := context.WithCancel(b.t.Context())
 	ended := make(chan error, 1)
@@ -175,9 +175,9 @@ func (b *bar) run() {
 	})
 }
 
-func (b *bar) eventually(holds func() bool, what string) {
+func (b *enforcerFixture) waitFor(holds func() bool, what string) {
 	b.t.Helper()
-	for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) { //nolint:forbidigo // what is waited for has no event
+	for end := time.Now().Add(testTimeout); ; time.Sleep(5 * time.Millisecond) { //nolint:forbidigo // what is waited for has no event
 		b.mu.Lock()
 		ok := holds()
 		b.mu.Unlock()
@@ -191,7 +191,7 @@ func (b *bar) eventually(holds func() bool, what string) {
 }
 
 // A replica that has not heard of a key asks Kubernetes before it closes the key's link, and lets it be when nobody answers.
-func TestAReplicaThatLagsClosesNoHonestLink(t *testing.T) {
+func TestEnforcer_StaleReplicaKeepsValidLinks(t *testing.T) {
 	now := time.Now()
 	valid := func(key string, revoked ...string) *Record {
 		return &Record{Node: "gw", Key: key, Revoked: revoked, Expires: now.Add(time.Hour)}
@@ -215,14 +215,14 @@ func TestAReplicaThatLagsClosesNoHonestLink(t *testing.T) {
 		"its time is over, and nobody answers": {known: &Record{Node: "gw", Key: "A", Expires: now.Add(-time.Hour)}, key: "A", broken: errors.New("away"), kicked: true, cut: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBar(t)
-			b.live["gw"], b.broken = tt.live, tt.broken
-			b.known(tt.known, "gw", tt.key, 1)
-			b.judgeNode(t.Context(), "gw", now)
-			if got := len(b.closed()) > 0; got != tt.kicked {
+			b := newEnforcerFixture(t)
+			b.kubeRecords["gw"], b.kubeError = tt.live, tt.broken
+			b.addNode(tt.known, "gw", tt.key, 1)
+			b.evaluateNode(t.Context(), "gw", now)
+			if got := len(b.closedLinks()) > 0; got != tt.kicked {
 				t.Errorf("closed: %t, want %t", got, tt.kicked)
 			}
-			if got := len(b.cut) > 0; got != tt.cut {
+			if got := len(b.closedStreams) > 0; got != tt.cut {
 				t.Errorf("tunnels cut: %t, want %t", got, tt.cut)
 			}
 		})
@@ -230,32 +230,32 @@ func TestAReplicaThatLagsClosesNoHonestLink(t *testing.T) {
 }
 
 // Nobody is told that a revoked node's links are closed while one of them may stand; they are closed all at once.
-func TestARevocationIsToldOnceItsLinksAreClosed(t *testing.T) {
+func TestEnforcer_NotifiesRevocationAfterLinksClosed(t *testing.T) {
 	now := time.Now()
 	gone := &Record{Node: "gw", Revoked: []string{"A"}, RevokedAt: now}
 	for name, was := range map[string]*Record{"a gateway": {Node: "gw", Key: "A", Expires: now.Add(time.Hour)}, "a Node without a record": nil} {
 		t.Run(name, func(t *testing.T) {
-			b := newBar(t)
-			b.silent = true
-			b.known(was, "gw", "A", linksPerNode)
+			b := newEnforcerFixture(t)
+			b.kicksMuted = true
+			b.addNode(was, "gw", "A", maxLinksPerNode)
 			close(b.records.synced)
-			b.run()
+			b.startEnforcer()
 			began := time.Now()
-			b.known(gone, "gw", "", 0)
+			b.addNode(gone, "gw", "", 0)
 			distinct := func() int { return len(slices.Compact(slices.Sorted(slices.Values(b.kicked)))) }
-			b.eventually(func() bool { return distinct() == linksPerNode }, "not all links are tried")
-			if took := time.Since(began); took > linksPerNode/2*kickTimeout {
+			b.waitFor(func() bool { return distinct() == maxLinksPerNode }, "not all links are tried")
+			if took := time.Since(began); took > maxLinksPerNode/2*kickTimeout {
 				t.Errorf("all were tried after %s only", took)
 			}
-			b.eventually(func() bool { return len(b.kicked) > linksPerNode }, "it is not tried again")
-			if told := b.tell(); !b.Closing("gw") || len(told) > 0 {
-				t.Errorf("closing: %t; told: %v", b.Closing("gw"), told)
+			b.waitFor(func() bool { return len(b.kicked) > maxLinksPerNode }, "it is not tried again")
+			if told := b.notifiedNodes(); !b.IsClosing("gw") || len(told) > 0 {
+				t.Errorf("closing: %t; told: %v", b.IsClosing("gw"), told)
 			}
 			b.mu.Lock()
-			b.silent = false
+			b.kicksMuted = false
 			b.mu.Unlock()
-			b.eventually(func() bool { return len(b.revoked) > 0 }, "nobody is told")
-			if b.Closing("gw") || len(b.links.of("gw")) > 0 {
+			b.waitFor(func() bool { return len(b.revoked) > 0 }, "nobody is told")
+			if b.IsClosing("gw") || len(b.links.linksOf("gw")) > 0 {
 				t.Error("it is told before its links are closed")
 			}
 		})
@@ -263,78 +263,80 @@ func TestARevocationIsToldOnceItsLinksAreClosed(t *testing.T) {
 }
 
 // A replica that begins tells of a revocation of a moment ago, and not of one of an hour ago.
-func TestARevocationOfWhileAReplicaBeganIsTold(t *testing.T) {
-	b := newBar(t)
+func TestEnforcer_NotifiesRevocationDuringStart(t *testing.T) {
+	b := newEnforcerFixture(t)
 	for node, ago := range map[string]time.Duration{"just": time.Second, "long": time.Hour} {
-		b.known(&Record{Node: node, Revoked: []string{node}, RevokedAt: time.Now().Add(-ago)}, node, "", 0)
+		b.addNode(&Record{Node: node, Revoked: []string{node}, RevokedAt: time.Now().Add(-ago)}, node, "", 0)
 	}
 	close(b.records.synced)
-	b.run()
-	b.eventually(func() bool { return len(b.revoked) > 0 }, "nobody is told")
-	b.eventually(func() bool { return slices.Contains(b.cut, "long") && slices.Contains(b.cut, "just") }, "not both are judged")
-	if diff := cmp.Diff([]string{"just"}, b.tell()); diff != "" {
+	b.startEnforcer()
+	b.waitFor(func() bool { return len(b.revoked) > 0 }, "nobody is told")
+	b.waitFor(func() bool {
+		return slices.Contains(b.closedStreams, "long") && slices.Contains(b.closedStreams, "just")
+	}, "not both are judged")
+	if diff := cmp.Diff([]string{"just"}, b.notifiedNodes()); diff != "" {
 		t.Errorf("told (-want +got):\n%s", diff)
 	}
 }
 
 // What cannot be closed in the lobby harms nobody else there.
-func TestTheLobbyIsNotJudgedAsACell(t *testing.T) {
-	b := newBar(t)
-	b.silent = true
+func TestEnforcer_LobbyLinksTimeOut(t *testing.T) {
+	b := newEnforcerFixture(t)
+	b.kicksMuted = true
 	now := time.Now()
 	for i, name := range []string{"stays", "joins"} {
 		b.leafs = append(b.leafs, map[string]any{"id": i + 1, "name": name})
-		if err := b.judgeLobby(t.Context(), now.Add(time.Duration(i)*lobbyStay)); err != nil {
+		if err := b.evaluateLobby(t.Context(), now.Add(time.Duration(i)*lobbyTimeout)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if diff := cmp.Diff([]uint64{1}, b.closed()); diff != "" {
+	if diff := cmp.Diff([]uint64{1}, b.closedLinks()); diff != "" {
 		t.Errorf("closed (-want +got):\n%s", diff)
 	}
-	if account, _ := b.due(time.Now().Add(time.Hour)); account != "" {
+	if account, _ := b.dueCell(time.Now().Add(time.Hour)); account != "" {
 		t.Errorf("then %s is looked through", account)
 	}
 	b.mu.Lock()
-	b.silent, b.kicked = false, nil
+	b.kicksMuted, b.kicked = false, nil
 	b.mu.Unlock()
-	if err := b.judgeLobby(t.Context(), now.Add(lobbyStay+time.Minute)); err != nil {
+	if err := b.evaluateLobby(t.Context(), now.Add(lobbyTimeout+time.Minute)); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]uint64{1}, b.closed()); diff != "" {
+	if diff := cmp.Diff([]uint64{1}, b.closedLinks()); diff != "" {
 		t.Errorf("closed a minute later (-want +got):\n%s", diff)
 	}
 }
 
 // The cell that has waited longest is looked through first, and a node that was just revoked before all others.
-func TestNobodyWaitsForEver(t *testing.T) {
-	b := newBar(t)
+func TestEnforcer_DueOrder(t *testing.T) {
+	b := newEnforcerFixture(t)
 	now := time.Now()
-	b.cells["OLD"], b.cells["NEW"], b.cells["LATER"] = []time.Time{now.Add(-time.Minute), now.Add(-time.Second)}, []time.Time{now}, []time.Time{now.Add(time.Hour)}
+	b.cellSchedule["OLD"], b.cellSchedule["NEW"], b.cellSchedule["LATER"] = []time.Time{now.Add(-time.Minute), now.Add(-time.Second)}, []time.Time{now}, []time.Time{now.Add(time.Hour)}
 	var turns []string
-	for account, _ := b.due(now); account != ""; account, _ = b.due(now) {
+	for account, _ := b.dueCell(now); account != ""; account, _ = b.dueCell(now) {
 		turns = append(turns, account)
 	}
 	if diff := cmp.Diff([]string{"OLD", "NEW"}, turns); diff != "" {
 		t.Errorf("turns (-want +got):\n%s", diff)
 	}
 	for i := range 20 {
-		b.look(fmt.Sprint("gw-", i), 0)
+		b.scheduleNode(fmt.Sprint("gw-", i), 0)
 	}
-	b.shutting("gw-7")
-	b.look("later", time.Hour)
-	nodes, wait := b.take(time.Now().Add(time.Second))
-	if len(nodes) != 20 || nodes[0] != "gw-7" || wait != sweepEvery {
+	b.markRevoked("gw-7")
+	b.scheduleNode("later", time.Hour)
+	nodes, wait := b.dueNodes(time.Now().Add(time.Second))
+	if len(nodes) != 20 || nodes[0] != "gw-7" || wait != sweepInterval {
 		t.Errorf("nodes %v, the next one after %s", nodes, wait)
 	}
 }
 
 // A link that ended by itself is forgotten.
-func TestALinkThatEndsIsForgotten(t *testing.T) {
-	b := newBar(t)
-	b.known(nil, "gw", "A", 2)
-	b.ended([]byte(`{"server":{"name":"hub-1","id":"S"},"client":{"id":1,"acc":"` + streams.CellAccount("gw", 4) + `","name":"gw"},"reason":"Client Closed"}`))
-	b.ended([]byte(strings.Repeat("x", 10)))
-	if left := b.links.of("gw"); len(left) != 1 || left[0].CID != 2 {
+func TestEnforcer_EndedLinkIsForgotten(t *testing.T) {
+	b := newEnforcerFixture(t)
+	b.addNode(nil, "gw", "A", 2)
+	b.forgetEnded([]byte(`{"server":{"name":"hub-1","id":"S"},"client":{"id":1,"acc":"` + streams.CellAccount("gw", 4) + `","name":"gw"},"reason":"Client Closed"}`))
+	b.forgetEnded([]byte(strings.Repeat("x", 10)))
+	if left := b.links.linksOf("gw"); len(left) != 1 || left[0].CID != 2 {
 		t.Errorf("left: %+v", left)
 	}
 }

@@ -17,18 +17,18 @@ import (
 const (
 	// admittedSubject tells every replica whose link one has let in.
 	admittedSubject = "frond.identity.admitted"
-	// whoseSubject asks them about links, with an empty list about all.
-	whoseSubject = "frond.identity.whose"
-	// linksPerNode is how many of a node's links are remembered. It has one; the others are gone, or clones.
-	linksPerNode = 8
+	// linkQuerySubject asks them about links, with an empty list about all.
+	linkQuerySubject = "frond.identity.whose"
+	// maxLinksPerNode is how many of a node's links are remembered. It has one; the others are gone, or clones.
+	maxLinksPerNode = 8
 	// linksPerReply bounds a message: an admission has 500 bytes at most.
 	linksPerReply = 1000
-	// whoseWait is how long the other replicas are waited for.
-	whoseWait = time.Second
+	// linkQueryWait is how long the other replicas are waited for.
+	linkQueryWait = time.Second
 )
 
-// link is one leaf connection of the hub. Both together never come again.
-type link struct {
+// linkID is one leaf connection of the hub. Both together never come again.
+type linkID struct {
 	Server string `json:"server"`
 	CID    uint64 `json:"cid"`
 }
@@ -42,66 +42,66 @@ type admission struct {
 	Key    string `json:"key"`
 	// Nonce is what the key has signed. Nobody but the server and the two ends knows it.
 	Nonce string `json:"nonce,omitempty"`
-	// Turn counts the keys that the link was carried over to; of two sayings about a link the one with more turns is newer.
-	Turn int `json:"turn,omitempty"`
+	// Rekeys counts the keys that the link was carried over to; of two sayings about a link the one with more turns is newer.
+	Rekeys int `json:"turn,omitempty"`
 }
 
-func (a admission) link() link { return link{a.Server, a.CID} }
+func (a admission) linkID() linkID { return linkID{a.Server, a.CID} }
 
 // Links remembers whose the links are. All replicas hear of each admission; one that began later asks the others. What nobody
 // knows was let in before all of them.
 type Links struct {
 	nc *nats.Conn
-	// admitted hears of each admission, and whether it was by this replica; it must not block.
-	admitted func(node string, here bool)
-	learnt   chan struct{}
-	log      *zap.Logger
+	// onAdmitted hears of each admission, and whether it was by this replica; it must not block.
+	onAdmitted func(node string, here bool)
+	synced     chan struct{}
+	log        *zap.Logger
 
 	mu     sync.Mutex
-	byNode map[string][]held // guarded by mu; the newest last
+	byNode map[string][]knownLink // guarded by mu; the newest last
 }
 
-// held is an admission and when it was heard of; zero is before.
-type held struct {
+// knownLink is an admission and when it was heard of; zero is before.
+type knownLink struct {
 	admission
-	at time.Time
+	heardAt time.Time
 }
 
 // NewLinks makes the memory. nc belongs to the account of the callout.
 func NewLinks(nc *nats.Conn, admitted func(node string, here bool), log *zap.Logger) *Links {
-	return &Links{nc: nc, admitted: admitted, log: log, learnt: make(chan struct{}), byNode: make(map[string][]held)}
+	return &Links{nc: nc, onAdmitted: admitted, log: log, synced: make(chan struct{}), byNode: make(map[string][]knownLink)}
 }
 
-// Learnt closes when the other replicas were asked for their links: before that they should not go.
-func (l *Links) Learnt() <-chan struct{} { return l.learnt }
+// Synced closes when the other replicas were asked for their links: before that they should not go.
+func (l *Links) Synced() <-chan struct{} { return l.synced }
 
 // Start listens until ctx ends, and then returns nil.
 func (l *Links) Start(ctx context.Context) error {
 	heard, err := l.nc.Subscribe(admittedSubject, func(msg *nats.Msg) {
 		var a admission
-		if err := json.Unmarshal(msg.Data, &a); err != nil || !nameable(a.Node) {
+		if err := json.Unmarshal(msg.Data, &a); err != nil || !isNodeName(a.Node) {
 			l.log.Warn("admission not understood", zap.Error(err))
 			return
 		}
-		l.note(held{a, time.Now()}, false)
+		l.recordLink(knownLink{a, time.Now()}, false)
 	})
 	if err != nil {
 		return fmt.Errorf("hear of links: %w", err)
 	}
-	asked, err := l.nc.Subscribe(whoseSubject, l.tell)
+	asked, err := l.nc.Subscribe(linkQuerySubject, l.answerQuery)
 	if err != nil {
 		return fmt.Errorf("tell of links: %w", err)
 	}
-	l.learn(ctx)
+	l.syncFromPeers(ctx)
 	<-ctx.Done()
 	_ = heard.Unsubscribe() // both fail only when the connection is gone
 	_ = asked.Unsubscribe()
 	return nil
 }
 
-// learn asks the other replicas for all their links, once there is a connection to ask over.
-func (l *Links) learn(ctx context.Context) {
-	defer close(l.learnt)
+// syncFromPeers asks the other replicas for all their links, once there is a connection to ask over.
+func (l *Links) syncFromPeers(ctx context.Context) {
+	defer close(l.synced)
 	connected := l.nc.StatusChanged(nats.CONNECTED)
 	defer l.nc.RemoveStatusListener(connected)
 	for !l.nc.IsConnected() {
@@ -112,22 +112,22 @@ func (l *Links) learn(ctx context.Context) {
 		}
 	}
 	// What is not learned now is asked for when it matters.
-	if _, err := l.ask(ctx, []link{}); err != nil && ctx.Err() == nil {
+	if _, err := l.queryPeers(ctx, []linkID{}); err != nil && ctx.Err() == nil {
 		l.log.Warn("other replicas not asked for their links", zap.Error(err))
 	}
 }
 
-// tell answers another replica.
-func (l *Links) tell(msg *nats.Msg) {
-	var links []link
+// answerQuery answers another replica.
+func (l *Links) answerQuery(msg *nats.Msg) {
+	var links []linkID
 	if err := json.Unmarshal(msg.Data, &links); err != nil {
 		return
 	}
 	var told []admission
 	if len(links) == 0 {
-		told = l.all()
+		told = l.allLinks()
 	}
-	for _, h := range l.known(links) {
+	for _, h := range l.knownLinks(links) {
 		told = append(told, h.admission)
 	}
 	for some := range slices.Chunk(told, linksPerReply) {
@@ -142,46 +142,46 @@ func (l *Links) tell(msg *nats.Msg) {
 	}
 }
 
-// announce tells all replicas, this one too.
-func (l *Links) announce(a admission) error {
+// announceLink tells all replicas, this one too.
+func (l *Links) announceLink(a admission) error {
 	data, err := json.Marshal(a)
 	if err != nil {
 		return err
 	}
-	l.note(held{a, time.Now()}, true)
+	l.recordLink(knownLink{a, time.Now()}, true)
 	return l.nc.Publish(admittedSubject, data)
 }
 
-func (l *Links) note(one held, here bool) {
-	if l.keep(one) {
-		l.admitted(one.Node, here)
+func (l *Links) recordLink(one knownLink, here bool) {
+	if l.storeLink(one) {
+		l.onAdmitted(one.Node, here)
 	}
 }
 
-// keep says whether that was news.
-func (l *Links) keep(one held) bool {
+// storeLink says whether that was news.
+func (l *Links) storeLink(one knownLink) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	links := l.byNode[one.Node]
-	if i := slices.IndexFunc(links, func(h held) bool { return h.link() == one.link() }); i >= 0 {
-		if one.Turn <= links[i].Turn {
+	if i := slices.IndexFunc(links, func(h knownLink) bool { return h.linkID() == one.linkID() }); i >= 0 {
+		if one.Rekeys <= links[i].Rekeys {
 			return false
 		}
 		links = slices.Delete(links, i, i+1)
 	}
 	links = append(links, one)
-	slices.SortStableFunc(links, func(a, b held) int { return a.at.Compare(b.at) })
-	l.byNode[one.Node] = slices.Clip(links[max(0, len(links)-linksPerNode):])
+	slices.SortStableFunc(links, func(a, b knownLink) int { return a.heardAt.Compare(b.heardAt) })
+	l.byNode[one.Node] = slices.Clip(links[max(0, len(links)-maxLinksPerNode):])
 	return true
 }
 
-// carry makes a link another key's: that of its node whose signature of the link's nonce is at hand. It says whether it is known
+// rekeyLink makes a link another key's: that of its node whose signature of the link's nonce is at hand. It says whether it is known
 // as that key's now; a link that nobody knows is not.
-func (l *Links) carry(node, key, nonce string, signature []byte) bool {
-	if nonce == "" || !proven(key, []byte(nonce), signature) {
+func (l *Links) rekeyLink(node, key, nonce string, signature []byte) bool {
+	if nonce == "" || !verifySignature(key, []byte(nonce), signature) {
 		return false
 	}
-	for _, h := range l.of(node) {
+	for _, h := range l.linksOf(node) {
 		if h.Nonce != nonce {
 			continue
 		}
@@ -190,8 +190,8 @@ func (l *Links) carry(node, key, nonce string, signature []byte) bool {
 		}
 		carried := h.admission
 		carried.Key = key
-		carried.Turn++
-		if err := l.announce(carried); err != nil {
+		carried.Rekeys++
+		if err := l.announceLink(carried); err != nil {
 			l.log.Warn("link not carried over to its node's next key", zap.String("node", node), zap.Error(err))
 			return false
 		}
@@ -200,8 +200,8 @@ func (l *Links) carry(node, key, nonce string, signature []byte) bool {
 	return false
 }
 
-// all returns every link.
-func (l *Links) all() (every []admission) {
+// allLinks returns every link.
+func (l *Links) allLinks() (every []admission) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, some := range l.byNode {
@@ -212,96 +212,96 @@ func (l *Links) all() (every []admission) {
 	return every
 }
 
-// of returns the links of a node, and nodes all nodes that have some.
-func (l *Links) of(node string) []held {
+// linksOf returns the links of a node, and nodes all nodes that have some.
+func (l *Links) linksOf(node string) []knownLink {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Clone(l.byNode[node])
 }
 
-func (l *Links) nodes() []string {
+func (l *Links) nodeNames() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Collect(maps.Keys(l.byNode))
 }
 
-// forget removes a link that is gone.
-func (l *Links) forget(a admission) {
+// forgetLink removes a link that is gone.
+func (l *Links) forgetLink(a admission) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if rest := slices.DeleteFunc(l.byNode[a.Node], func(h held) bool { return h.link() == a.link() }); len(rest) > 0 {
+	if rest := slices.DeleteFunc(l.byNode[a.Node], func(h knownLink) bool { return h.linkID() == a.linkID() }); len(rest) > 0 {
 		l.byNode[a.Node] = rest
 	} else {
 		delete(l.byNode, a.Node)
 	}
 }
 
-// known says whose some of these links are, from memory.
-func (l *Links) known(links []link) map[link]held {
-	wanted := make(map[link]bool, len(links))
+// knownLinks says whose some of these links are, from memory.
+func (l *Links) knownLinks(links []linkID) map[linkID]knownLink {
+	wanted := make(map[linkID]bool, len(links))
 	for _, one := range links {
 		wanted[one] = true
 	}
-	found := make(map[link]held)
+	found := make(map[linkID]knownLink)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, some := range l.byNode {
 		for _, h := range some {
-			if wanted[h.link()] {
-				found[h.link()] = h
+			if wanted[h.linkID()] {
+				found[h.linkID()] = h
 			}
 		}
 	}
 	return found
 }
 
-// whose says it, and asks the other replicas about what is not in memory.
-func (l *Links) whose(ctx context.Context, links []link) (map[link]held, error) {
-	found := l.known(links)
-	missing := slices.DeleteFunc(slices.Clone(links), func(one link) bool { _, there := found[one]; return there })
+// resolveLinks says it, and asks the other replicas about what is not in memory.
+func (l *Links) resolveLinks(ctx context.Context, links []linkID) (map[linkID]knownLink, error) {
+	found := l.knownLinks(links)
+	missing := slices.DeleteFunc(slices.Clone(links), func(one linkID) bool { _, there := found[one]; return there })
 	if len(missing) == 0 {
 		return found, nil
 	}
-	told, err := l.ask(ctx, missing)
+	told, err := l.queryPeers(ctx, missing)
 	if err != nil {
 		return nil, err
 	}
 	for _, h := range told {
-		found[h.link()] = h
+		found[h.linkID()] = h
 	}
 	return found, nil
 }
 
-// ask asks the other replicas, and remembers what they say.
-func (l *Links) ask(ctx context.Context, links []link) ([]held, error) {
+// queryPeers asks the other replicas, and remembers what they say.
+func (l *Links) queryPeers(ctx context.Context, links []linkID) ([]knownLink, error) {
 	request, err := json.Marshal(links)
 	if err != nil {
 		return nil, err
 	}
-	replies, err := gather(ctx, l.nc, whoseSubject, request, whoseWait)
+	replies, err := gatherReplies(ctx, l.nc, linkQuerySubject, request, linkQueryWait)
 	if err != nil {
 		return nil, err
 	}
-	var learned []held
+	var learned []knownLink
 	for _, reply := range replies {
 		var told []admission
 		if err := json.Unmarshal(reply, &told); err != nil {
 			return nil, fmt.Errorf("a replica's links: %w", err)
 		}
 		for _, a := range told {
-			if nameable(a.Node) {
-				learned = append(learned, held{admission: a})
+			if isNodeName(a.Node) {
+				learned = append(learned, knownLink{admission: a})
 			}
 		}
 	}
 	for _, h := range learned {
-		l.note(h, false)
+		l.recordLink(h, false)
 	}
 	return learned, nil
 }
 
-// gather asks and takes answers until none has come for wait.
-func gather(ctx context.Context, nc *nats.Conn, subject string, request []byte, wait time.Duration) ([][]byte, error) {
+// gatherReplies asks and takes answers until none has come for wait.
+func gatherReplies(ctx context.Context, nc *nats.Conn, subject string, request []byte, wait time.Duration) ([][]byte, error) {
 	inbox := nc.NewInbox()
 	sub, err := nc.SubscribeSync(inbox)
 	if err != nil {

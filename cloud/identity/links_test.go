@@ -14,106 +14,106 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-func TestARevokedNodeIsClosedOnEachServerAndStaysOut(t *testing.T) {
-	w := newWorld(t, 3)
-	a, b := w.replica("a", 0), w.replica("b", 1)
-	var all []*gateway
+func TestEnforcer_RevokedNodeIsClosedOnEachServer(t *testing.T) {
+	w := newFixture(t, 3)
+	a, b := w.startReplica("a", 0), w.startReplica("b", 1)
+	var all []*testGateway
 	for i := range 3 {
-		g := w.gateway(fmt.Sprintf("revoke-%d", i), "")
-		g.known()
+		g := w.newGateway(fmt.Sprintf("revoke-%d", i), "")
+		g.writeRecord()
 		all = append(all, g)
-		g.dial(i)
+		g.startLeaf(i)
 	}
-	stays := w.gateway("stays", "")
-	stays.known()
-	stays.dial(2)
+	stays := w.newGateway("stays", "")
+	stays.writeRecord()
+	stays.startLeaf(2)
 	for i, g := range append(all, stays) {
-		g.awaitAccount(min(i, 2), g.home())
+		g.awaitAccount(min(i, 2), g.cellAccount())
 	}
 	for i, g := range all {
 		began := time.Now()
-		g.revoke()
+		g.revokeNode()
 		g.awaitAccount(i, "")
 		t.Logf("link on server %d closed after %s", i, time.Since(began).Round(time.Millisecond))
 	}
-	for _, r := range []*replica{a, b} {
+	for _, r := range []*identityReplica{a, b} {
 		for _, g := range all {
-			eventually(t, func() bool { cut, revoked := r.told.of(g.node); return cut > 0 && revoked == 1 }, "nobody was told of "+g.node)
+			waitUntil(t, func() bool { cut, revoked := r.notifier.notifiedOf(g.node); return cut > 0 && revoked == 1 }, "nobody was told of "+g.node)
 		}
 	}
 	refused := func() float64 {
-		return a.counted(t, "frond_identity_refusals_total", "revoked-key") + b.counted(t, "frond_identity_refusals_total", "revoked-key")
+		return a.counterSum(t, "frond_identity_refusals_total", "revoked-key") + b.counterSum(t, "frond_identity_refusals_total", "revoked-key")
 	}
 	before := refused()
-	eventually(t, func() bool { return refused() >= before+3 }, "they do not try again, or are not refused")
-	thief := w.gateway("revoke-9", w.token("thief1", nil)) // under another name, with a token
-	thief.pair, thief.key = all[0].pair, all[0].key
-	thief.dial(0)
+	waitUntil(t, func() bool { return refused() >= before+3 }, "they do not try again, or are not refused")
+	thief := w.newGateway("revoke-9", w.createToken("thief1", nil)) // under another name, with a token
+	thief.keyPair, thief.key = all[0].keyPair, all[0].key
+	thief.startLeaf(0)
 	before = refused()
-	eventually(t, func() bool { return refused() >= before+3 }, "a revoked key is not refused under another name")
+	waitUntil(t, func() bool { return refused() >= before+3 }, "a revoked key is not refused under another name")
 	for i, g := range append(all, thief) {
-		if in := g.account(i % 3); in != "" {
+		if in := g.linkAccount(i % 3); in != "" {
 			t.Errorf("%s is in %s", g.node, in)
 		}
 	}
-	if in := stays.account(2); in != stays.home() {
+	if in := stays.linkAccount(2); in != stays.cellAccount() {
 		t.Errorf("who was not revoked is in %q", in)
 	}
 }
 
-func TestALinkOfBeforeAllReplicasIsClosedToo(t *testing.T) {
-	w := newWorld(t, 1)
-	first := w.replica("first", 0)
-	g := w.gateway("older", "")
-	other := g.neighbour()
-	for _, one := range []*gateway{g, other} {
-		one.known()
-		one.dial(0)
-		one.awaitAccount(0, one.home())
+func TestEnforcer_ClosesLinksOlderThanAllReplicas(t *testing.T) {
+	w := newFixture(t, 1)
+	first := w.startReplica("first", 0)
+	g := w.newGateway("older", "")
+	other := g.sameCellGateway()
+	for _, one := range []*testGateway{g, other} {
+		one.writeRecord()
+		one.startLeaf(0)
+		one.awaitAccount(0, one.cellAccount())
 	}
-	stays := other.connection(0)
+	stays := other.linkNumber(0)
 	first.stop()
-	g.revoke() // nobody sees it happen
-	second := w.replica("second", 0)
+	g.revokeNode() // nobody sees it happen
+	second := w.startReplica("second", 0)
 	g.awaitAccount(0, "")
-	eventually(t, func() bool { return second.counted(t, "frond_identity_refusals_total", "revoked-key") > 0 }, "it does not dial again")
-	if got := other.connection(0); got != stays {
+	waitUntil(t, func() bool { return second.counterSum(t, "frond_identity_refusals_total", "revoked-key") > 0 }, "it does not dial again")
+	if got := other.linkNumber(0); got != stays {
 		t.Errorf("the link of who was not revoked was %d, and is %d", stays, got)
 	}
-	other.revoke()
+	other.revokeNode()
 	other.awaitAccount(0, "")
 }
 
-func TestAReplicaLearnsWhatTheOthersKnow(t *testing.T) {
-	w := newWorld(t, 1)
-	first := w.replica("first", 0)
-	g := w.gateway("learnt", "")
-	other := g.neighbour()
-	g.known()
-	other.known()
-	g.dial(0)
-	g.awaitAccount(0, g.home())
-	before := g.connection(0)
-	second := w.replica("second", 0)
+func TestLinks_NewReplicaLearnsFromPeers(t *testing.T) {
+	w := newFixture(t, 1)
+	first := w.startReplica("first", 0)
+	g := w.newGateway("learnt", "")
+	other := g.sameCellGateway()
+	g.writeRecord()
+	other.writeRecord()
+	g.startLeaf(0)
+	g.awaitAccount(0, g.cellAccount())
+	before := g.linkNumber(0)
+	second := w.startReplica("second", 0)
 	asker := w.hub.Connect(0, "callout")
-	eventually(t, func() bool { return w.tellers(asker, g.node) == 2 }, "the second replica has not learnt")
+	waitUntil(t, func() bool { return w.replicasKnowing(asker, g.node) == 2 }, "the second replica has not learnt")
 	first.stop()
 
 	// Only now somebody is suspected, or a replica would have asked about the cell's links for that.
-	_, old := hubtest.Key(t)
-	g.change(func(s *identity.NodeIdentitySpec) { s.Revoked = []string{old} })
-	other.dial(0)
-	other.awaitAccount(0, other.home())
-	other.revoke()
+	_, old := hubtest.NewKey(t)
+	g.editSpec(func(s *identity.NodeIdentitySpec) { s.Revoked = []string{old} })
+	other.startLeaf(0)
+	other.awaitAccount(0, other.cellAccount())
+	other.revokeNode()
 	other.awaitAccount(0, "")
-	eventually(t, func() bool { return second.counted(t, "frond_identity_refusals_total", "revoked-key") > 0 }, "it does not dial again")
-	if n := second.counted(t, "frond_identity_kicks_total", "nobody-knows"); n != 0 || g.connection(0) != before {
+	waitUntil(t, func() bool { return second.counterSum(t, "frond_identity_refusals_total", "revoked-key") > 0 }, "it does not dial again")
+	if n := second.counterSum(t, "frond_identity_kicks_total", "nobody-knows"); n != 0 || g.linkNumber(0) != before {
 		t.Errorf("a link that both replicas knew was closed when the first one went: %v", n)
 	}
 }
 
-// tellers counts the replicas that know a link of the node.
-func (w *world) tellers(nc *nats.Conn, node string) (n int) {
+// replicasKnowing counts the replicas that know a link of the node.
+func (w *world) replicasKnowing(nc *nats.Conn, node string) (n int) {
 	w.Helper()
 	inbox := nc.NewInbox()
 	sub, err := nc.SubscribeSync(inbox)
@@ -135,15 +135,15 @@ func (w *world) tellers(nc *nats.Conn, node string) (n int) {
 	}
 }
 
-func TestAnyReplicaAnswersAndKnownNodesComeBackAfterAll(t *testing.T) {
-	w := newWorld(t, 1)
-	a, b := w.replica("a", 0), w.replica("b", 0)
-	answers := func(r *replica) float64 { return r.counted(t, "frond_identity_answers_total", "cell") }
-	g := w.gateway("any-1", "")
-	g.known()
-	eventually(t, func() bool { return b.records.Of(g.node) != nil && a.records.Of(g.node) != nil }, "the records are not read")
-	g.dial(0)
-	g.awaitAccount(0, g.home())
+func TestCallout_AnyReplicaAnswers(t *testing.T) {
+	w := newFixture(t, 1)
+	a, b := w.startReplica("a", 0), w.startReplica("b", 0)
+	answers := func(r *identityReplica) float64 { return r.counterSum(t, "frond_identity_answers_total", "cell") }
+	g := w.newGateway("any-1", "")
+	g.writeRecord()
+	waitUntil(t, func() bool { return b.records.Lookup(g.node) != nil && a.records.Lookup(g.node) != nil }, "the records are not read")
+	g.startLeaf(0)
+	g.awaitAccount(0, g.cellAccount())
 	kick := func() {
 		t.Helper()
 		z, err := w.hub.Server(0).Leafz(nil)
@@ -156,54 +156,54 @@ func TestAnyReplicaAnswersAndKnownNodesComeBackAfterAll(t *testing.T) {
 	}
 	again := func() bool {
 		kick()
-		g.awaitAccount(0, g.home())
+		g.awaitAccount(0, g.cellAccount())
 		return answers(a) > 0 && answers(b) > 0
 	}
-	eventually(t, again, "one replica answers all")
+	waitUntil(t, again, "one replica answers all")
 
 	a.stop()
 	for range 3 {
 		kick()
-		g.awaitAccount(0, g.home())
+		g.awaitAccount(0, g.cellAccount())
 	}
 
 	b.stop()
 	kick()
-	eventually(t, func() bool { return g.account(0) == "" }, "in, though nobody answers")
+	waitUntil(t, func() bool { return g.linkAccount(0) == "" }, "in, though nobody answers")
 	began := time.Now()
-	w.replica("c", 0)
-	g.awaitAccount(0, g.home())
+	w.startReplica("c", 0)
+	g.awaitAccount(0, g.cellAccount())
 	t.Logf("back %s after the first cloudcore", time.Since(began).Round(time.Millisecond))
 }
 
-func TestOncePreviousKeyIsOverItsLinkIs(t *testing.T) {
-	w := newWorld(t, 1)
-	r := w.replica("a", 0)
-	g := w.gateway("rotate-1", "")
-	g.known()
-	g.change(func(s *identity.NodeIdentitySpec) { s.Issued.Time = s.Issued.Add(-w.policy.KeyLifetime / 2) })
-	g.dial(0)
-	g.awaitAccount(0, g.home())
-	clone := w.gateway("rotate-1", "") // of the disk as it was
-	clone.pair, clone.key = g.pair, g.key
+func TestKeyConfirmer_PreviousKeyIsRefused(t *testing.T) {
+	w := newFixture(t, 1)
+	r := w.startReplica("a", 0)
+	g := w.newGateway("rotate-1", "")
+	g.writeRecord()
+	g.editSpec(func(s *identity.NodeIdentitySpec) { s.Issued.Time = s.Issued.Add(-w.policy.KeyLifetime / 2) })
+	g.startLeaf(0)
+	g.awaitAccount(0, g.cellAccount())
+	clone := w.newGateway("rotate-1", "") // of the disk as it was
+	clone.keyPair, clone.key = g.keyPair, g.key
 
 	before := g.newKey()
 	var answer identity.Enrolment
-	g.call(g.node, identity.VerbRenew, g.renewal(before), &answer)
-	granted(t, answer)
-	if n := r.counted(t, "frond_identity_kicks_total", "other-key"); n != 0 || g.account(0) != g.home() {
+	g.callCloud(g.node, identity.VerbRenew, g.renewRequest(before), &answer)
+	wantGranted(t, answer)
+	if n := r.counterSum(t, "frond_identity_kicks_total", "other-key"); n != 0 || g.linkAccount(0) != g.cellAccount() {
 		t.Errorf("the link was closed by the renewal of its key")
 	}
-	g.hangUp()
-	clone.dial(0)
-	clone.awaitAccount(0, g.home()) // the answer might have been lost
-	g.dial(0)                       // the hub takes the newer of two leafs of one name
-	eventually(t, func() bool { return g.spec().Previous == "" }, "the previous key goes on")
-	kubetest.Eventually(t, limit, func() error {
-		if n := r.counted(t, "frond_identity_refusals_total", "other-key"); n == 0 {
+	g.stopLeaf()
+	clone.startLeaf(0)
+	clone.awaitAccount(0, g.cellAccount()) // the answer might have been lost
+	g.startLeaf(0)                         // the hub takes the newer of two leafs of one name
+	waitUntil(t, func() bool { return g.readSpec().Previous == "" }, "the previous key goes on")
+	kubetest.Eventually(t, testTimeout, func() error {
+		if n := r.counterSum(t, "frond_identity_refusals_total", "other-key"); n == 0 {
 			return fmt.Errorf("the clone is not refused")
 		}
 		return nil
 	})
-	g.awaitAccount(0, streams.CellAccount(g.node, cells))
+	g.awaitAccount(0, streams.CellAccount(g.node, cellCount))
 }

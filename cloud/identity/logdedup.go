@@ -6,37 +6,39 @@ import (
 )
 
 const (
-	// quietSpan is how long the same refusal is not logged again; metrics count each.
-	quietSpan = 10 * time.Minute
-	// quietEntries bounds the memory: when it is full, what is new is logged once a span for all.
-	quietEntries = 4096
+	// logDedupSpan is how long the same refusal is not logged again; metrics count each.
+	logDedupSpan = 10 * time.Minute
+	// logDedupEntries bounds the memory: when it is full, what is new is logged once a span for all.
+	logDedupEntries = 4096
 )
 
-// quiet remembers what was said.
-type quiet struct {
+// logDedup remembers what was said.
+type logDedup struct {
 	now func() time.Time
 
-	mu    sync.Mutex
-	since time.Time       // guarded by mu
-	said  map[string]bool // guarded by mu
+	mu     sync.Mutex
+	since  time.Time       // guarded by mu
+	logged map[string]bool // guarded by mu
 }
 
-func newQuiet(now func() time.Time) *quiet { return &quiet{now: now, said: make(map[string]bool)} }
+func newLogDedup(now func() time.Time) *logDedup {
+	return &logDedup{now: now, logged: make(map[string]bool)}
+}
 
-// first says that this was not said in the present span.
-func (q *quiet) first(what string) bool {
+// isFirst says that this was not said in the present span.
+func (q *logDedup) isFirst(what string) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if now := q.now(); now.Sub(q.since) >= quietSpan || now.Before(q.since) {
+	if now := q.now(); now.Sub(q.since) >= logDedupSpan || now.Before(q.since) {
 		q.since = now
-		clear(q.said)
+		clear(q.logged)
 	}
-	if len(q.said) >= quietEntries {
+	if len(q.logged) >= logDedupEntries {
 		what = ""
 	}
-	if q.said[what] {
+	if q.logged[what] {
 		return false
 	}
-	q.said[what] = true
+	q.logged[what] = true
 	return true
 }

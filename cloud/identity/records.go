@@ -40,17 +40,17 @@ func recordOf(o *identity.NodeIdentity) *Record {
 	return r
 }
 
-// keys are those that are the node.
-func (r *Record) keys() []string {
+// validKeys are those that are the node.
+func (r *Record) validKeys() []string {
 	return slices.DeleteFunc([]string{r.Key, r.Previous}, func(key string) bool { return key == "" })
 }
 
 // Records is all that is known of nodes' keys. Make it with NewRecords and run Start.
 type Records struct {
 	objects client.WithWatch
-	// changed hears of each change after it is known here; nil is a record that is not there.
-	changed func(was, is *Record)
-	synced  chan struct{}
+	// onChange hears of each change after it is known here; nil is a record that is not there.
+	onChange func(was, is *Record)
+	synced   chan struct{}
 
 	mu     sync.RWMutex
 	byNode map[string]*Record // guarded by mu
@@ -58,9 +58,9 @@ type Records struct {
 	holders map[string]string
 	// revoked counts the records that say a key is nobody; guarded by mu.
 	revoked map[string]int
-	// news is closed with each change, and made anew; guarded by mu.
-	news chan struct{}
-	full bool // guarded by mu; synced is closed
+	// changed is closed with each change, and made anew; guarded by mu.
+	changed chan struct{}
+	loaded  bool // guarded by mu; synced is closed
 }
 
 // Rules are the rights that cloudcore needs for this package. Those on Secrets are for bootstrap tokens, in identity.TokenNamespace.
@@ -84,7 +84,7 @@ func NewClient(config *rest.Config) (client.WithWatch, error) {
 // NewRecords makes an empty collection. changed must not block.
 func NewRecords(objects client.WithWatch, changed func(was, is *Record)) *Records {
 	return &Records{
-		objects: objects, changed: changed, synced: make(chan struct{}), news: make(chan struct{}),
+		objects: objects, onChange: changed, synced: make(chan struct{}), changed: make(chan struct{}),
 		byNode: make(map[string]*Record), holders: make(map[string]string), revoked: make(map[string]int),
 	}
 }
@@ -104,20 +104,20 @@ func (r *Records) Start(ctx context.Context) error {
 			return r.objects.Watch(ctx, &identity.NodeIdentityList{}, &client.ListOptions{Raw: &options})
 		},
 	}
-	toolscache.NewReflectorWithOptions(lw, &identity.NodeIdentity{}, store{r},
+	toolscache.NewReflectorWithOptions(lw, &identity.NodeIdentity{}, reflectorStore{r},
 		toolscache.ReflectorOptions{Name: "identities"}).RunWithContext(ctx)
 	return nil
 }
 
-// Of returns the record of a node, or nil.
-func (r *Records) Of(node string) *Record {
+// Lookup returns the record of a node, or nil.
+func (r *Records) Lookup(node string) *Record {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return r.byNode[node]
 }
 
-// Read returns the record of a node as Kubernetes has it at this moment, or nil. What is known here may be older.
-func (r *Records) Read(ctx context.Context, node string) (*Record, error) {
+// ReadLive returns the record of a node as Kubernetes has it at this moment, or nil. What is known here may be older.
+func (r *Records) ReadLive(ctx context.Context, node string) (*Record, error) {
 	object := &identity.NodeIdentity{}
 	err := r.objects.Get(ctx, client.ObjectKey{Name: node}, object)
 	switch {
@@ -136,8 +136,8 @@ func (r *Records) Holder(key string) string {
 	return r.holders[key]
 }
 
-// Revoked reports whether a key is rejected permanently.
-func (r *Records) Revoked(key string) bool {
+// IsRevoked reports whether a key is rejected permanently.
+func (r *Records) IsRevoked(key string) bool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return r.revoked[key] > 0
@@ -150,11 +150,11 @@ func (r *Records) All() []*Record {
 	return slices.Collect(maps.Values(r.byNode))
 }
 
-// Await waits until a key is known here as a node, or ctx ends.
-func (r *Records) Await(ctx context.Context, node, key string) {
+// AwaitKey waits until a key is known here as a node, or ctx ends.
+func (r *Records) AwaitKey(ctx context.Context, node, key string) {
 	for {
 		r.mu.RLock()
-		news, known := r.news, r.holders[key] == node
+		news, known := r.changed, r.holders[key] == node
 		r.mu.RUnlock()
 		if known {
 			return
@@ -167,13 +167,13 @@ func (r *Records) Await(ctx context.Context, node, key string) {
 	}
 }
 
-// put takes the newer state of a node; nil for is removes it.
-func (r *Records) put(node string, is *Record) (was *Record) {
+// putRecord takes the newer state of a node; nil for is removes it.
+func (r *Records) putRecord(node string, is *Record) (was *Record) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	was = r.byNode[node]
 	if was != nil {
-		for _, key := range was.keys() {
+		for _, key := range was.validKeys() {
 			if r.holders[key] == node {
 				delete(r.holders, key)
 			}
@@ -187,34 +187,34 @@ func (r *Records) put(node string, is *Record) (was *Record) {
 	}
 	if is != nil {
 		r.byNode[node] = is
-		for _, key := range is.keys() {
+		for _, key := range is.validKeys() {
 			r.holders[key] = node
 		}
 		for _, key := range is.Revoked {
 			r.revoked[key]++
 		}
 	}
-	close(r.news)
-	r.news = make(chan struct{})
+	close(r.changed)
+	r.changed = make(chan struct{})
 	return was
 }
 
-// store is the records as client-go's reflector fills them.
-type store struct{ *Records }
+// reflectorStore is the records as client-go's reflector fills them.
+type reflectorStore struct{ *Records }
 
-func (s store) Add(object any) error {
+func (s reflectorStore) Add(object any) error {
 	o, ok := object.(*identity.NodeIdentity)
 	if !ok {
 		return fmt.Errorf("a %T among the identities", object)
 	}
 	is := recordOf(o)
-	s.changed(s.put(is.Node, is), is)
+	s.onChange(s.putRecord(is.Node, is), is)
 	return nil
 }
 
-func (s store) Update(object any) error { return s.Add(object) }
+func (s reflectorStore) Update(object any) error { return s.Add(object) }
 
-func (s store) Delete(object any) error {
+func (s reflectorStore) Delete(object any) error {
 	if missed, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
 		object = missed.Obj
 	}
@@ -222,13 +222,13 @@ func (s store) Delete(object any) error {
 	if !ok {
 		return fmt.Errorf("a %T among the identities", object)
 	}
-	if was := s.put(o.Name, nil); was != nil {
-		s.changed(was, nil)
+	if was := s.putRecord(o.Name, nil); was != nil {
+		s.onChange(was, nil)
 	}
 	return nil
 }
 
-func (s store) Replace(objects []any, _ string) error {
+func (s reflectorStore) Replace(objects []any, _ string) error {
 	there := make(map[string]bool, len(objects))
 	for _, object := range objects {
 		if err := s.Add(object); err != nil {
@@ -238,16 +238,16 @@ func (s store) Replace(objects []any, _ string) error {
 	}
 	for _, record := range s.All() {
 		if !there[record.Node] {
-			s.changed(s.put(record.Node, nil), nil)
+			s.onChange(s.putRecord(record.Node, nil), nil)
 		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.full {
-		s.full = true
+	if !s.loaded {
+		s.loaded = true
 		close(s.synced)
 	}
 	return nil
 }
 
-func (store) Resync() error { return nil }
+func (reflectorStore) Resync() error { return nil }

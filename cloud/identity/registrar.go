@@ -32,18 +32,18 @@ type Trust struct {
 // Registrar records keys: it answers enrol and renew. All that it knows it reads from Kubernetes at that moment, and writes
 // under the version that it read, so any number of replicas may answer the same gateway at once.
 type Registrar struct {
-	objects client.Client
-	kube    kubernetes.Interface
-	records *Records
-	policy  Policy
-	trust   Trust
-	links   *Links
-	seen    func(node, key string)
-	guesses *guesses
-	quiet   *quiet
-	now     func() time.Time
-	metrics *Metrics
-	log     *zap.Logger
+	objects  client.Client
+	kube     kubernetes.Interface
+	records  *Records
+	policy   Policy
+	trust    Trust
+	links    *Links
+	keySeen  func(node, key string)
+	throttle *tokenThrottle
+	logDedup *logDedup
+	now      func() time.Time
+	metrics  *Metrics
+	log      *zap.Logger
 }
 
 // NewRegistrar makes a Registrar. seen hears that a node's newest key is in use; it must not block.
@@ -51,13 +51,13 @@ func NewRegistrar(objects client.Client, kube kubernetes.Interface, records *Rec
 	links *Links, seen func(node, key string), metrics *Metrics, log *zap.Logger,
 ) *Registrar {
 	return &Registrar{
-		objects: objects, kube: kube, records: records, policy: policy, trust: trust, links: links, seen: seen,
-		guesses: newGuesses(time.Now, metrics.locked), quiet: newQuiet(time.Now), now: time.Now, metrics: metrics, log: log,
+		objects: objects, kube: kube, records: records, policy: policy, trust: trust, links: links, keySeen: seen,
+		throttle: newTokenThrottle(time.Now, metrics.countLockout), logDedup: newLogDedup(time.Now), now: time.Now, metrics: metrics, log: log,
 	}
 }
 
-// awaitRecord is how long an answer waits for this replica's own records to have it: other replicas have it then, too, or soon.
-const awaitRecord = 2 * time.Second
+// awaitRecordTimeout is how long an answer waits for this replica's own records to have it: other replicas have it then, too, or soon.
+const awaitRecordTimeout = 2 * time.Second
 
 // refusal is a request that is not granted; its text is for who runs the gateway.
 type refusal struct {
@@ -67,35 +67,37 @@ type refusal struct {
 
 func (r *refusal) Error() string { return r.text }
 
-func refuse(reason Reason, format string, values ...any) error {
+func newRefusal(reason Reason, format string, values ...any) error {
 	return &refusal{reason, fmt.Sprintf(format, values...)}
 }
 
-// garbage is no dead letter: what cannot be read may hold a token.
-func garbage(err error) error { return refuse(ReasonGarbage, "the request cannot be read: %v", err) }
+// malformedRequest is no dead letter: what cannot be read may hold a token.
+func malformedRequest(err error) error {
+	return newRefusal(ReasonGarbage, "the request cannot be read: %v", err)
+}
 
 // Enrol is the streams.CallHandler of identity.VerbEnrol.
 func (r *Registrar) Enrol(ctx context.Context, caller string, request []byte) (any, error) {
 	var req identity.EnrolRequest
 	if err := streams.DecodeRequest(request, &req); err != nil {
-		return r.reply(ctx, caller, identity.VerbEnrol, "", "", time.Time{}, garbage(err))
+		return r.buildReply(ctx, caller, identity.VerbEnrol, "", "", time.Time{}, malformedRequest(err))
 	}
-	expires, err := r.enrol(ctx, caller, req)
-	return r.reply(ctx, caller, identity.VerbEnrol, req.Node, req.Key, expires, err)
+	expires, err := r.enrolNode(ctx, caller, req)
+	return r.buildReply(ctx, caller, identity.VerbEnrol, req.Node, req.Key, expires, err)
 }
 
 // Renew is the streams.CallHandler of identity.VerbRenew.
 func (r *Registrar) Renew(ctx context.Context, caller string, request []byte) (any, error) {
 	var req identity.RenewRequest
 	if err := streams.DecodeRequest(request, &req); err != nil {
-		return r.reply(ctx, caller, identity.VerbRenew, "", "", time.Time{}, garbage(err))
+		return r.buildReply(ctx, caller, identity.VerbRenew, "", "", time.Time{}, malformedRequest(err))
 	}
-	expires, err := r.renew(ctx, caller, req)
-	carried := err == nil && caller == req.Node && r.links.carry(req.Node, req.Key, req.Nonce, req.Link)
+	expires, err := r.renewKey(ctx, caller, req)
+	carried := err == nil && caller == req.Node && r.links.rekeyLink(req.Node, req.Key, req.Nonce, req.Link)
 	if carried && req.Key == req.Current {
-		r.seen(req.Node, req.Key) // it has heard the answer that made this its key
+		r.keySeen(req.Node, req.Key) // it has heard the answer that made this its key
 	}
-	reply, err := r.reply(ctx, caller, identity.VerbRenew, req.Node, req.Key, expires, err)
+	reply, err := r.buildReply(ctx, caller, identity.VerbRenew, req.Node, req.Key, expires, err)
 	if answer, ok := reply.(identity.Enrolment); ok && answer.Reason == "" {
 		answer.Carried = carried
 		return answer, err
@@ -103,15 +105,15 @@ func (r *Registrar) Renew(ctx context.Context, caller string, request []byte) (a
 	return reply, err
 }
 
-// reply makes the answer of what was decided. The same refusal of the same caller is logged once in a while.
-func (r *Registrar) reply(ctx context.Context, caller, verb, node, key string, expires time.Time, err error) (any, error) {
+// buildReply makes the answer of what was decided. The same refusal of the same caller is logged once in a while.
+func (r *Registrar) buildReply(ctx context.Context, caller, verb, node, key string, expires time.Time, err error) (any, error) {
 	var refused *refusal
 	switch {
 	case errors.As(err, &refused):
-		r.metrics.refuse(refused.reason)
-		if r.quiet.first(verb + " " + string(refused.reason) + " " + caller) {
-			r.log.Warn("identity refused", zap.String("caller", caller), zap.String("verb", verb), zap.String("node", printable(node)),
-				zap.String("key", printable(key)), zap.String("reason", string(refused.reason)))
+		r.metrics.countRefusal(refused.reason)
+		if r.logDedup.isFirst(verb + " " + string(refused.reason) + " " + caller) {
+			r.log.Warn("identity refused", zap.String("caller", caller), zap.String("verb", verb), zap.String("node", sanitizeText(node)),
+				zap.String("key", sanitizeText(key)), zap.String("reason", string(refused.reason)))
 		}
 		return identity.Enrolment{Reason: refused.text, Now: r.now()}, nil
 	case err != nil:
@@ -119,19 +121,19 @@ func (r *Registrar) reply(ctx context.Context, caller, verb, node, key string, e
 	}
 	answer := identity.Enrolment{Expires: expires, Now: r.now(), HubURLs: r.trust.HubURLs}
 	var faults [2]error
-	answer.HubCA, faults[0] = read(r.trust.HubCAFile)
-	answer.ClusterCA, faults[1] = read(r.trust.ClusterCAFile)
+	answer.HubCA, faults[0] = readTextFile(r.trust.HubCAFile)
+	answer.ClusterCA, faults[1] = readTextFile(r.trust.ClusterCAFile)
 	if err := errors.Join(faults[:]...); err != nil {
 		return nil, fmt.Errorf("read what gateways trust: %w", err)
 	}
-	wctx, cancel := context.WithTimeout(ctx, awaitRecord)
+	wctx, cancel := context.WithTimeout(ctx, awaitRecordTimeout)
 	defer cancel()
-	r.records.Await(wctx, node, key)
+	r.records.AwaitKey(wctx, node, key)
 	return answer, nil
 }
 
-// read returns a file's text; no file has none.
-func read(file string) (string, error) {
+// readTextFile returns a file's text; no file has none.
+func readTextFile(file string) (string, error) {
 	if file == "" {
 		return "", nil
 	}
@@ -139,59 +141,59 @@ func read(file string) (string, error) {
 	return string(data), err
 }
 
-// enrol records a key for a node, if a token says so.
-func (r *Registrar) enrol(ctx context.Context, caller string, req identity.EnrolRequest) (time.Time, error) {
-	if err := claim(identity.VerbEnrol, caller, req.Node, req.Key, req.Key, req.Signature); err != nil {
+// enrolNode records a key for a node, if a token says so.
+func (r *Registrar) enrolNode(ctx context.Context, caller string, req identity.EnrolRequest) (time.Time, error) {
+	if err := verifyClaim(identity.VerbEnrol, caller, req.Node, req.Key, req.Key, req.Signature); err != nil {
 		return time.Time{}, err
 	}
 	var expires time.Time
-	err := retry.OnError(races(), raced, func() error {
-		object, err := r.object(ctx, req.Node)
+	err := retry.OnError(conflictBackoff(), isConflict, func() error {
+		object, err := r.readIdentity(ctx, req.Node)
 		if err != nil {
 			return err
 		}
-		if object != nil && standing(recordOf(object), req.Key, r.revoked(object, req.Key), r.now()) == "" {
+		if object != nil && keyStatus(recordOf(object), req.Key, r.isRevoked(object, req.Key), r.now()) == "" {
 			expires = object.Spec.Expires.Time // asked again: the first answer was lost
 			return nil
 		}
-		secret, token, err := r.token(ctx, caller, req)
+		secret, token, err := r.checkRequestToken(ctx, caller, req)
 		if err != nil {
 			return err
 		}
-		if err := r.mayTake(ctx, object, token, req); err != nil {
+		if err := r.authorizeKey(ctx, object, token, req); err != nil {
 			return err
 		}
-		if err := r.use(ctx, secret, token, req); err != nil {
+		if err := r.markTokenUse(ctx, secret, token, req); err != nil {
 			return err
 		}
-		expires, err = r.record(ctx, object, req)
+		expires, err = r.recordKey(ctx, object, req)
 		return err
 	})
 	return expires, err
 }
 
-// races is how often is read again: some hundred gateways may come at once by one token.
-func races() wait.Backoff {
+// conflictBackoff is how often is read again: some hundred gateways may come at once by one token.
+func conflictBackoff() wait.Backoff {
 	return wait.Backoff{Steps: 12, Duration: 10 * time.Millisecond, Factor: 1.6, Jitter: 1, Cap: time.Second}
 }
 
-// raced says that another replica, or a person, was first: what was read must be read again.
-func raced(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
+// isConflict says that another replica, or a person, was first: what was read must be read again.
+func isConflict(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
 
-// claim checks that a request is the caller's own, and that its key has signed it. In the lobby the caller is the link's key.
-func claim(verb, caller, node, own, key string, signature []byte) error {
+// verifyClaim checks that a request is the caller's own, and that its key has signed it. In the lobby the caller is the link's key.
+func verifyClaim(verb, caller, node, own, key string, signature []byte) error {
 	switch {
 	case own != caller:
-		return refuse(ReasonCaller, "the key in the request is not the one of this link")
-	case !nameable(node):
-		return refuse(ReasonNodeName, "%.64q cannot be the name of a Node: it takes lower case letters, digits, '-' and '.'", node)
-	case !proven(key, identity.Proof(verb, node, key), signature):
-		return refuse(ReasonProof, "the key in the request has not signed it")
+		return newRefusal(ReasonCaller, "the key in the request is not the one of this link")
+	case !isNodeName(node):
+		return newRefusal(ReasonNodeName, "%.64q cannot be the name of a Node: it takes lower case letters, digits, '-' and '.'", node)
+	case !verifySignature(key, identity.Proof(verb, node, key), signature):
+		return newRefusal(ReasonProof, "the key in the request has not signed it")
 	}
 	return nil
 }
 
-func proven(key string, data, signature []byte) bool {
+func verifySignature(key string, data, signature []byte) bool {
 	if !nkeys.IsValidPublicUserKey(key) {
 		return false
 	}
@@ -199,8 +201,8 @@ func proven(key string, data, signature []byte) bool {
 	return err == nil && public.Verify(data, signature) == nil
 }
 
-// object reads the NodeIdentity of a node from Kubernetes itself; nil is that there is none.
-func (r *Registrar) object(ctx context.Context, node string) (*identity.NodeIdentity, error) {
+// readIdentity reads the NodeIdentity of a node from Kubernetes itself; nil is that there is none.
+func (r *Registrar) readIdentity(ctx context.Context, node string) (*identity.NodeIdentity, error) {
 	object := &identity.NodeIdentity{}
 	err := r.objects.Get(ctx, client.ObjectKey{Name: node}, object)
 	switch {
@@ -212,15 +214,15 @@ func (r *Registrar) object(ctx context.Context, node string) (*identity.NodeIden
 	return object, nil
 }
 
-// token reads and checks the request's token.
-func (r *Registrar) token(ctx context.Context, caller string, req identity.EnrolRequest) (*corev1.Secret, *identity.Token, error) {
+// checkRequestToken reads and checks the request's token.
+func (r *Registrar) checkRequestToken(ctx context.Context, caller string, req identity.EnrolRequest) (*corev1.Secret, *identity.Token, error) {
 	const another = "; make another one with `frond token create`"
 	id, secret, ok := identity.SplitToken(req.Token)
 	if !ok {
-		return nil, nil, refuse(ReasonTokenUnknown, "what was given is no token: it is six letters or digits, a dot, and sixteen of them")
+		return nil, nil, newRefusal(ReasonTokenUnknown, "what was given is no token: it is six letters or digits, a dot, and sixteen of them")
 	}
-	if !r.guesses.allowed(caller, id) {
-		return nil, nil, refuse(ReasonLocked, "too many wrong tokens; try again in a minute")
+	if !r.throttle.allow(caller, id) {
+		return nil, nil, newRefusal(ReasonLocked, "too many wrong tokens; try again in a minute")
 	}
 	object, err := r.kube.CoreV1().Secrets(identity.TokenNamespace).Get(ctx, identity.TokenName(id), metav1.GetOptions{})
 	var token *identity.Token
@@ -235,28 +237,28 @@ func (r *Registrar) token(ctx context.Context, caller string, req identity.Enrol
 			r.log.Warn("token not usable", zap.Error(err))
 		}
 	}
-	switch reason := admits(token, secret, req.Node, req.Key, r.now()); reason {
+	switch reason := checkToken(token, secret, req.Node, req.Key, r.now()); reason {
 	case "":
 		return object, token, nil
 	case ReasonTokenExpired:
-		return nil, nil, refuse(reason, "token %s has expired%s", id, another)
+		return nil, nil, newRefusal(reason, "token %s has expired%s", id, another)
 	case ReasonTokenUsed:
-		return nil, nil, refuse(reason, "token %s is used up%s", id, another)
+		return nil, nil, newRefusal(reason, "token %s is used up%s", id, another)
 	case ReasonTokenNode:
-		return nil, nil, refuse(reason, "token %s is for another node%s", id, another)
+		return nil, nil, newRefusal(reason, "token %s is for another node%s", id, another)
 	default: // no word about which half is wrong
-		r.guesses.count(caller, id)
-		return nil, nil, refuse(reason, "the token is not known%s", another)
+		r.throttle.recordFailure(caller, id)
+		return nil, nil, newRefusal(reason, "the token is not known%s", another)
 	}
 }
 
-// mayTake says whether a good token lets this key be the node.
-func (r *Registrar) mayTake(ctx context.Context, object *identity.NodeIdentity, token *identity.Token, req identity.EnrolRequest) error {
-	if r.revoked(object, req.Key) || object != nil && object.Spec.RevokedAt != nil && slices.Contains(recordOf(object).keys(), req.Key) {
-		return refuse(ReasonRevokedKey, "this key was revoked; run `frond reset` on the gateway, which makes another one")
+// authorizeKey says whether a good token lets this key be the node.
+func (r *Registrar) authorizeKey(ctx context.Context, object *identity.NodeIdentity, token *identity.Token, req identity.EnrolRequest) error {
+	if r.isRevoked(object, req.Key) || object != nil && object.Spec.RevokedAt != nil && slices.Contains(recordOf(object).validKeys(), req.Key) {
+		return newRefusal(ReasonRevokedKey, "this key was revoked; run `frond reset` on the gateway, which makes another one")
 	}
 	if holder := r.records.Holder(req.Key); holder != "" && holder != req.Node {
-		return refuse(ReasonForeignKey, "this key is node %s; run `frond reset` on the gateway, which makes another one", holder)
+		return newRefusal(ReasonForeignKey, "this key is node %s; run `frond reset` on the gateway, which makes another one", holder)
 	}
 	if token.Node == req.Node {
 		return nil
@@ -271,30 +273,30 @@ func (r *Registrar) mayTake(ctx context.Context, object *identity.NodeIdentity, 
 		case len(nodes.Items) == 0:
 			return nil
 		}
-		return refuse(ReasonTaken, "Kubernetes has a node %s already%s", req.Node, advice)
+		return newRefusal(ReasonTaken, "Kubernetes has a node %s already%s", req.Node, advice)
 	}
 	switch record := recordOf(object); {
 	case !record.RevokedAt.IsZero():
-		return refuse(ReasonRevokedNode, "node %s was revoked%s", req.Node, advice)
+		return newRefusal(ReasonRevokedNode, "node %s was revoked%s", req.Node, advice)
 	case record.Key != "" && record.Key != req.Key: // also one that is over: whoever has a token would be whoever is off
-		return refuse(ReasonTaken, "node %s has another key%s", req.Node, advice)
+		return newRefusal(ReasonTaken, "node %s has another key%s", req.Node, advice)
 	}
 	return nil
 }
 
-// revoked reports whether a key is rejected permanently: by all records as they are known here, and by this one as it is.
-func (r *Registrar) revoked(object *identity.NodeIdentity, key string) bool {
-	return r.records.Revoked(key) || object != nil && slices.Contains(object.Spec.Revoked, key)
+// isRevoked reports whether a key is rejected permanently: by all records as they are known here, and by this one as it is.
+func (r *Registrar) isRevoked(object *identity.NodeIdentity, key string) bool {
+	return r.records.IsRevoked(key) || object != nil && slices.Contains(object.Spec.Revoked, key)
 }
 
-// renewable says that a key with this end is enough, or may still be renewed.
-func (r *Registrar) renewable(expires time.Time) bool {
+// inRenewWindow says that a key with this end is enough, or may still be renewed.
+func (r *Registrar) inRenewWindow(expires time.Time) bool {
 	return r.now().Before(expires.Add(r.policy.RenewWindow))
 }
 
-// use notes a use of the token before anything is recorded, under the version that was checked: of two gateways with the last use
+// markTokenUse notes a use of the token before anything is recorded, under the version that was checked: of two gateways with the last use
 // one gets it. Those of a token for any number are not noted: they would grow without end.
-func (r *Registrar) use(ctx context.Context, secret *corev1.Secret, token *identity.Token, req identity.EnrolRequest) error {
+func (r *Registrar) markTokenUse(ctx context.Context, secret *corev1.Secret, token *identity.Token, req identity.EnrolRequest) error {
 	if token.Uses == 0 || token.UsedBy(req.Node, req.Key) {
 		return nil
 	}
@@ -305,20 +307,20 @@ func (r *Registrar) use(ctx context.Context, secret *corev1.Secret, token *ident
 	return nil
 }
 
-// record writes the key. The keys that it replaces are rejected permanently, else a token that they have used would bring them
+// recordKey writes the key. The keys that it replaces are rejected permanently, else a token that they have used would bring them
 // back.
-func (r *Registrar) record(ctx context.Context, object *identity.NodeIdentity, req identity.EnrolRequest) (time.Time, error) {
+func (r *Registrar) recordKey(ctx context.Context, object *identity.NodeIdentity, req identity.EnrolRequest) (time.Time, error) {
 	fresh := object == nil
 	if fresh {
 		object = &identity.NodeIdentity{ObjectMeta: metav1.ObjectMeta{Name: req.Node}}
 	}
-	if olds := recordOf(object).keys(); !slices.Contains(olds, req.Key) {
+	if olds := recordOf(object).validKeys(); !slices.Contains(olds, req.Key) {
 		for _, old := range olds {
 			object.Spec.Revoked = appendNew(object.Spec.Revoked, old)
 		}
 	}
 	object.Spec.Key, object.Spec.Previous, object.Spec.RevokedAt = req.Key, "", nil
-	r.stamp(&object.Spec)
+	r.setLifetime(&object.Spec)
 	write := func() error { return r.objects.Update(ctx, object) }
 	if fresh {
 		write = func() error { return r.objects.Create(ctx, object) }
@@ -326,13 +328,13 @@ func (r *Registrar) record(ctx context.Context, object *identity.NodeIdentity, r
 	if err := write(); err != nil {
 		return time.Time{}, fmt.Errorf("record the key of %s: %w", req.Node, err)
 	}
-	r.metrics.recorded(identity.VerbEnrol)
+	r.metrics.countKeyChange(identity.VerbEnrol)
 	r.log.Info("node enrolled", zap.String("node", req.Node), zap.String("key", req.Key))
 	return object.Spec.Expires.Time, nil
 }
 
-// stamp gives a key its time.
-func (r *Registrar) stamp(spec *identity.NodeIdentitySpec) {
+// setLifetime gives a key its time.
+func (r *Registrar) setLifetime(spec *identity.NodeIdentitySpec) {
 	now := r.now().Truncate(time.Second)
 	spec.Issued, spec.Expires = metav1.NewTime(now), metav1.NewTime(now.Add(r.policy.KeyLifetime))
 }

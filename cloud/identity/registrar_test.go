@@ -16,8 +16,8 @@ import (
 	"github.com/frond-edge/frond/internal/kubetest"
 )
 
-// ask asks a registrar itself, as a caller whom the hub has proved.
-func (g *gateway) ask(r *cloud.Registrar, caller string, request any) identity.Enrolment {
+// askRegistrar asks a registrar itself, as a caller whom the hub has proved.
+func (g *testGateway) askRegistrar(r *cloud.Registrar, caller string, request any) identity.Enrolment {
 	g.Helper()
 	data, err := json.Marshal(request)
 	if err != nil {
@@ -28,26 +28,26 @@ func (g *gateway) ask(r *cloud.Registrar, caller string, request any) identity.E
 		handle = r.Renew
 	}
 	var reply any
-	kubetest.Eventually(g.T, limit, func() (err error) { // a request that Kubernetes was too busy for is asked again
+	kubetest.Eventually(g.T, testTimeout, func() (err error) { // a request that Kubernetes was too busy for is asked again
 		reply, err = handle(g.Context(), caller, data)
 		return err
 	})
 	return reply.(identity.Enrolment)
 }
 
-func (g *gateway) enrols(r *cloud.Registrar) identity.Enrolment {
+func (g *testGateway) enrolWith(r *cloud.Registrar) identity.Enrolment {
 	g.Helper()
-	return g.ask(r, g.key, g.enrolment())
+	return g.askRegistrar(r, g.key, g.enrolRequest())
 }
 
-func granted(t *testing.T, answer identity.Enrolment) {
+func wantGranted(t *testing.T, answer identity.Enrolment) {
 	t.Helper()
 	if answer.Reason != "" || answer.Expires.IsZero() {
 		t.Errorf("refused: %+v", answer)
 	}
 }
 
-func refusedFor(t *testing.T, answer identity.Enrolment, words ...string) {
+func wantRefused(t *testing.T, answer identity.Enrolment, words ...string) {
 	t.Helper()
 	for _, word := range words {
 		if answer.Reason == "" || !strings.Contains(answer.Reason, word) {
@@ -56,18 +56,18 @@ func refusedFor(t *testing.T, answer identity.Enrolment, words ...string) {
 	}
 }
 
-func TestATokenIsUsedAsOftenAsItSaysByManyAtOnce(t *testing.T) {
-	w := kubeWorld(t)
-	registrars := []*cloud.Registrar{w.registrar(), w.registrar()}
+func TestRegistrar_TokenUsesUnderConcurrency(t *testing.T) {
+	w := newKubeFixture(t)
+	registrars := []*cloud.Registrar{w.newRegistrar(), w.newRegistrar()}
 	const uses, gateways = 3, 8
-	token := w.token("many01", map[string]string{identity.AnnotationUses: fmt.Sprint(uses)})
+	token := w.createToken("many01", map[string]string{identity.AnnotationUses: fmt.Sprint(uses)})
 	var g errgroup.Group
 	answers := make([]identity.Enrolment, 2*gateways)
 	for i := range gateways {
-		gw := w.gateway(fmt.Sprintf("many-%d", i), token)
+		gw := w.newGateway(fmt.Sprintf("many-%d", i), token)
 		for j, r := range registrars { // each of them asks both replicas
 			g.Go(func() error {
-				answers[2*i+j] = gw.enrols(r)
+				answers[2*i+j] = gw.enrolWith(r)
 				return nil
 			})
 		}
@@ -82,42 +82,42 @@ func TestATokenIsUsedAsOftenAsItSaysByManyAtOnce(t *testing.T) {
 			in++
 		}
 	}
-	if used := w.uses("many01"); in != uses || len(used) != uses {
+	if used := w.tokenUses("many01"); in != uses || len(used) != uses {
 		t.Errorf("%d came in by a token for %d, which notes %v", in, uses, used)
 	}
 }
 
-func TestANodeIsNotTakenOver(t *testing.T) {
-	w := kubeWorld(t)
-	r := w.registrar()
-	open := w.token("take01", map[string]string{identity.AnnotationUses: "0"})
-	named := w.token("take02", map[string]string{identity.AnnotationNode: "take-1", identity.AnnotationUses: "0"})
-	owner, thief := w.gateway("take-1", open), w.gateway("take-1", open)
-	granted(t, owner.enrols(r))
-	granted(t, owner.enrols(r))
-	if used := w.uses("take01"); len(used) != 0 {
+func TestRegistrar_NodeIsNotTakenOver(t *testing.T) {
+	w := newKubeFixture(t)
+	r := w.newRegistrar()
+	open := w.createToken("take01", map[string]string{identity.AnnotationUses: "0"})
+	named := w.createToken("take02", map[string]string{identity.AnnotationNode: "take-1", identity.AnnotationUses: "0"})
+	owner, thief := w.newGateway("take-1", open), w.newGateway("take-1", open)
+	wantGranted(t, owner.enrolWith(r))
+	wantGranted(t, owner.enrolWith(r))
+	if used := w.tokenUses("take01"); len(used) != 0 {
 		t.Errorf("a token for any number notes %v", used)
 	}
-	refusedFor(t, thief.enrols(r), "has another key", "--node take-1")
-	if spec := owner.spec(); spec.Key != owner.key {
+	wantRefused(t, thief.enrolWith(r), "has another key", "--node take-1")
+	if spec := owner.readSpec(); spec.Key != owner.key {
 		t.Fatalf("recorded: %+v", spec)
 	}
 
 	// Nor once its key is over, and once that cannot be renewed any more.
 	for _, ago := range []time.Duration{w.policy.RenewWindow / 2, 2 * w.policy.RenewWindow} {
-		owner.change(func(s *identity.NodeIdentitySpec) { s.Expires = metav1.NewTime(time.Now().Add(-ago)) })
-		refusedFor(t, thief.enrols(r), "has another key", "--node take-1")
+		owner.editSpec(func(s *identity.NodeIdentitySpec) { s.Expires = metav1.NewTime(time.Now().Add(-ago)) })
+		wantRefused(t, thief.enrolWith(r), "has another key", "--node take-1")
 	}
 
-	owner.revoke()
-	eventually(t, func() bool { return strings.Contains(thief.enrols(r).Reason, "was revoked") }, "anybody may be a revoked node")
+	owner.revokeNode()
+	waitUntil(t, func() bool { return strings.Contains(thief.enrolWith(r).Reason, "was revoked") }, "anybody may be a revoked node")
 	owner.token = named
-	refusedFor(t, owner.enrols(r), "this key was revoked")
-	other := w.gateway("take-2", named)
-	refusedFor(t, other.enrols(r), "for another node")
-	again := w.gateway("take-1", named)
-	granted(t, again.enrols(r))
-	if spec := again.spec(); spec.Key != again.key || spec.RevokedAt != nil || len(spec.Revoked) != 1 || spec.Revoked[0] != owner.key {
+	wantRefused(t, owner.enrolWith(r), "this key was revoked")
+	other := w.newGateway("take-2", named)
+	wantRefused(t, other.enrolWith(r), "for another node")
+	again := w.newGateway("take-1", named)
+	wantGranted(t, again.enrolWith(r))
+	if spec := again.readSpec(); spec.Key != again.key || spec.RevokedAt != nil || len(spec.Revoked) != 1 || spec.Revoked[0] != owner.key {
 		t.Errorf("recorded: %+v", spec)
 	}
 
@@ -126,143 +126,143 @@ func TestANodeIsNotTakenOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { deleteNode(w, "take-vm") })
-	refusedFor(t, w.gateway("take-vm", open).enrols(r), "already", "--node take-vm")
+	wantRefused(t, w.newGateway("take-vm", open).enrolWith(r), "already", "--node take-vm")
 }
 
-func TestAKeyThatWasReplacedDoesNotComeBackByItsToken(t *testing.T) {
-	w := kubeWorld(t)
-	r := w.registrar()
+func TestRegistrar_ReplacedKeyStaysOut(t *testing.T) {
+	w := newKubeFixture(t)
+	r := w.newRegistrar()
 	name := map[string]string{identity.AnnotationNode: "back-1"}
-	old := w.gateway("back-1", w.token("back01", name))
-	granted(t, old.enrols(r))
-	again := w.gateway("back-1", w.token("back02", name))
-	granted(t, again.enrols(r))
-	refusedFor(t, old.enrols(r), "this key was revoked")
-	again.change(func(s *identity.NodeIdentitySpec) { s.Expires = metav1.Now() })
-	granted(t, again.enrols(r))
-	if spec := again.spec(); spec.Key != again.key || len(spec.Revoked) != 1 || spec.Revoked[0] != old.key {
+	old := w.newGateway("back-1", w.createToken("back01", name))
+	wantGranted(t, old.enrolWith(r))
+	again := w.newGateway("back-1", w.createToken("back02", name))
+	wantGranted(t, again.enrolWith(r))
+	wantRefused(t, old.enrolWith(r), "this key was revoked")
+	again.editSpec(func(s *identity.NodeIdentitySpec) { s.Expires = metav1.Now() })
+	wantGranted(t, again.enrolWith(r))
+	if spec := again.readSpec(); spec.Key != again.key || len(spec.Revoked) != 1 || spec.Revoked[0] != old.key {
 		t.Errorf("recorded: %+v", spec)
 	}
 }
 
-func TestAKeyIsOneNode(t *testing.T) {
-	w := kubeWorld(t)
-	r := w.registrar()
-	first := w.gateway("one-1", w.token("onenod", map[string]string{identity.AnnotationUses: "0"}))
-	granted(t, first.enrols(r))
-	second := w.gateway("one-2", first.token)
-	second.pair, second.key = first.pair, first.key
-	refusedFor(t, second.enrols(r), "this key is node one-1")
+func TestRegistrar_KeyIsOneNode(t *testing.T) {
+	w := newKubeFixture(t)
+	r := w.newRegistrar()
+	first := w.newGateway("one-1", w.createToken("onenod", map[string]string{identity.AnnotationUses: "0"}))
+	wantGranted(t, first.enrolWith(r))
+	second := w.newGateway("one-2", first.token)
+	second.keyPair, second.key = first.keyPair, first.key
+	wantRefused(t, second.enrolWith(r), "this key is node one-1")
 }
 
-func TestWhatIsAskedMustBeTheCallersOwn(t *testing.T) {
-	w := kubeWorld(t)
-	r := w.registrar()
-	g, other := w.gateway("own-1", w.token("own001", nil)), w.gateway("own-2", "")
-	refusedFor(t, g.ask(r, other.key, g.enrolment()), "not the one of this link")
-	request := g.enrolment()
+func TestRegistrar_RequestMustBeTheCallersOwn(t *testing.T) {
+	w := newKubeFixture(t)
+	r := w.newRegistrar()
+	g, other := w.newGateway("own-1", w.createToken("own001", nil)), w.newGateway("own-2", "")
+	wantRefused(t, g.askRegistrar(r, other.key, g.enrolRequest()), "not the one of this link")
+	request := g.enrolRequest()
 	request.Node = "own-3"
-	refusedFor(t, g.ask(r, g.key, request), "has not signed")
-	request = g.enrolment()
+	wantRefused(t, g.askRegistrar(r, g.key, request), "has not signed")
+	request = g.enrolRequest()
 	request.Token = "own001.zzzzzzzzzzzzzzzz"
-	refusedFor(t, g.ask(r, g.key, request), "not known")
+	wantRefused(t, g.askRegistrar(r, g.key, request), "not known")
 	if reply, err := r.Enrol(t.Context(), g.key, []byte("[")); err != nil || reply.(identity.Enrolment).Reason == "" {
 		t.Errorf("garbage: %v %v", reply, err)
 	}
-	granted(t, g.enrols(r))
+	wantGranted(t, g.enrolWith(r))
 
-	renewal := g.renewal(g.pair)
-	refusedFor(t, g.ask(r, other.key, renewal), "not the one of this link")
-	refusedFor(t, g.ask(r, "own-2", renewal), "not the one of this link")
+	renewal := g.renewRequest(g.keyPair)
+	wantRefused(t, g.askRegistrar(r, other.key, renewal), "not the one of this link")
+	wantRefused(t, g.askRegistrar(r, "own-2", renewal), "not the one of this link")
 	renewal.Approval = renewal.Approval[:10]
-	refusedFor(t, g.ask(r, "own-1", renewal), "has not approved")
-	stranger := g.renewal(other.pair)
-	refusedFor(t, g.ask(r, "own-1", stranger), "is not node own-1")
-	if used := w.uses("own001"); len(used) != 1 {
+	wantRefused(t, g.askRegistrar(r, "own-1", renewal), "has not approved")
+	stranger := g.renewRequest(other.keyPair)
+	wantRefused(t, g.askRegistrar(r, "own-1", stranger), "is not node own-1")
+	if used := w.tokenUses("own001"); len(used) != 1 {
 		t.Errorf("the token notes %v", used)
 	}
 }
 
-func TestGuessingTokensOverALinkEnds(t *testing.T) {
-	w := kubeWorld(t)
-	r := w.registrar()
-	good := w.token("guess1", nil)
-	g := w.gateway("guess-1", "guess1.zzzzzzzzzzzzzzzz")
+func TestRegistrar_TokenGuessingIsLocked(t *testing.T) {
+	w := newKubeFixture(t)
+	r := w.newRegistrar()
+	good := w.createToken("guess1", nil)
+	g := w.newGateway("guess-1", "guess1.zzzzzzzzzzzzzzzz")
 	for i := 0; ; i++ {
-		answer := g.enrols(r)
+		answer := g.enrolWith(r)
 		if strings.Contains(answer.Reason, "too many") {
 			break
 		}
-		refusedFor(t, answer, "not known")
+		wantRefused(t, answer, "not known")
 		if i > 1000 { // a new minute begins the count again
 			t.Fatal("guessed for ever")
 		}
 	}
 	g.token = good
-	refusedFor(t, g.enrols(r), "too many")
-	granted(t, w.gateway("guess-2", good).enrols(r))
+	wantRefused(t, g.enrolWith(r), "too many")
+	wantGranted(t, w.newGateway("guess-2", good).enrolWith(r))
 }
 
-func TestKeysAreRenewedAndReplaced(t *testing.T) {
-	w := kubeWorld(t)
-	r := w.registrar()
-	g := w.gateway("renew-1", w.token("renew1", nil))
-	granted(t, g.enrols(r))
-	version := func() time.Time { return g.spec().Issued.Time }
+func TestRegistrar_RenewsAndReplacesKeys(t *testing.T) {
+	w := newKubeFixture(t)
+	r := w.newRegistrar()
+	g := w.newGateway("renew-1", w.createToken("renew1", nil))
+	wantGranted(t, g.enrolWith(r))
+	version := func() time.Time { return g.readSpec().Issued.Time }
 	early := version()
-	if answer := g.ask(r, g.node, g.renewal(g.pair)); answer.Reason != "" || !version().Equal(early) {
+	if answer := g.askRegistrar(r, g.node, g.renewRequest(g.keyPair)); answer.Reason != "" || !version().Equal(early) {
 		t.Errorf("a key that is fresh: %+v, and written again", answer)
 	}
 	age := func(of time.Duration) {
 		t.Helper()
-		g.change(func(s *identity.NodeIdentitySpec) {
+		g.editSpec(func(s *identity.NodeIdentitySpec) {
 			s.Issued, s.Expires = metav1.NewTime(time.Now().Add(-of)), metav1.NewTime(time.Now().Add(w.policy.KeyLifetime-of))
 		})
 	}
 
 	age(w.policy.KeyLifetime / 2)
-	if answer := g.ask(r, g.node, g.renewal(g.pair)); time.Until(answer.Expires) < w.policy.KeyLifetime-time.Minute {
+	if answer := g.askRegistrar(r, g.node, g.renewRequest(g.keyPair)); time.Until(answer.Expires) < w.policy.KeyLifetime-time.Minute {
 		t.Errorf("more time: %+v", answer)
 	}
 
 	age(w.policy.KeyLifetime / 2)
 	before := g.newKey()
-	request := g.renewal(before)
-	granted(t, g.ask(r, g.node, request))
-	if spec := g.spec(); spec.Key != g.key || spec.Previous != request.Current {
+	request := g.renewRequest(before)
+	wantGranted(t, g.askRegistrar(r, g.node, request))
+	if spec := g.readSpec(); spec.Key != g.key || spec.Previous != request.Current {
 		t.Errorf("recorded: %+v", spec)
 	}
-	granted(t, g.ask(r, g.node, request)) // the answer was lost
+	wantGranted(t, g.askRegistrar(r, g.node, request)) // the answer was lost
 	lost := g.key
 	g.newKey() // and the key with it
-	refusedFor(t, g.ask(r, g.node, g.renewal(before)), "try again in")
+	wantRefused(t, g.askRegistrar(r, g.node, g.renewRequest(before)), "try again in")
 	age(w.policy.KeyLifetime / 2)
-	granted(t, g.ask(r, g.node, g.renewal(before)))
-	if spec := g.spec(); spec.Key != g.key || spec.Previous != request.Current || spec.Key == lost {
+	wantGranted(t, g.askRegistrar(r, g.node, g.renewRequest(before)))
+	if spec := g.readSpec(); spec.Key != g.key || spec.Previous != request.Current || spec.Key == lost {
 		t.Errorf("recorded: %+v", spec)
 	}
 }
 
-func TestAnExpiredKeyMayBeRenewedWithinTheWindow(t *testing.T) {
-	w := kubeWorld(t)
-	g := w.gateway("late-1", w.token("late01", nil))
-	r := w.registrar()
-	granted(t, g.enrols(r))
+func TestRegistrar_ExpiredKeyWithinRenewWindow(t *testing.T) {
+	w := newKubeFixture(t)
+	g := w.newGateway("late-1", w.createToken("late01", nil))
+	r := w.newRegistrar()
+	wantGranted(t, g.enrolWith(r))
 	expire := func(ago time.Duration) {
 		t.Helper()
-		g.change(func(s *identity.NodeIdentitySpec) {
+		g.editSpec(func(s *identity.NodeIdentitySpec) {
 			s.Issued, s.Expires = metav1.NewTime(time.Now().Add(-ago-w.policy.KeyLifetime)), metav1.NewTime(time.Now().Add(-ago))
 		})
 	}
 	expire(w.policy.RenewWindow - time.Minute)
-	granted(t, g.ask(r, g.key, g.renewal(g.pair))) // from the lobby
+	wantGranted(t, g.askRegistrar(r, g.key, g.renewRequest(g.keyPair))) // from the lobby
 	expire(w.policy.RenewWindow + time.Minute)
-	refusedFor(t, g.ask(r, g.key, g.renewal(g.pair)), "expired on", "frond token create --node late-1")
+	wantRefused(t, g.askRegistrar(r, g.key, g.renewRequest(g.keyPair)), "expired on", "frond token create --node late-1")
 
 	w.policy.RenewWindow = 0
-	never := w.registrar()
+	never := w.newRegistrar()
 	expire(time.Second)
-	refusedFor(t, g.ask(never, g.key, g.renewal(g.pair)), "expired on")
-	g.revoke()
-	refusedFor(t, g.ask(r, g.key, g.renewal(g.pair)), "is not node late-1", "revoked")
+	wantRefused(t, g.askRegistrar(never, g.key, g.renewRequest(g.keyPair)), "expired on")
+	g.revokeNode()
+	wantRefused(t, g.askRegistrar(r, g.key, g.renewRequest(g.keyPair)), "is not node late-1", "revoked")
 }

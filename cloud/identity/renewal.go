@@ -21,25 +21,25 @@ const (
 	renewPause = 10 * time.Second
 )
 
-// renew gives a key more time, or records another one that the present one approves of.
-func (r *Registrar) renew(ctx context.Context, caller string, req identity.RenewRequest) (time.Time, error) {
+// renewKey gives a key more time, or records another one that the present one approves of.
+func (r *Registrar) renewKey(ctx context.Context, caller string, req identity.RenewRequest) (time.Time, error) {
 	own := req.Node
-	if !nameable(caller) { // from the lobby
+	if !isNodeName(caller) { // from the lobby
 		own = req.Current
 	}
-	if err := claim(identity.VerbRenew, caller, req.Node, own, req.Key, req.Signature); err != nil {
+	if err := verifyClaim(identity.VerbRenew, caller, req.Node, own, req.Key, req.Signature); err != nil {
 		return time.Time{}, err
 	}
-	if !proven(req.Current, identity.Proof(identity.VerbRenew, req.Node, req.Key), req.Approval) {
-		return time.Time{}, refuse(ReasonProof, "the present key has not approved of the request")
+	if !verifySignature(req.Current, identity.Proof(identity.VerbRenew, req.Node, req.Key), req.Approval) {
+		return time.Time{}, newRefusal(ReasonProof, "the present key has not approved of the request")
 	}
 	var expires time.Time
-	err := retry.OnError(races(), raced, func() error {
-		object, err := r.object(ctx, req.Node)
+	err := retry.OnError(conflictBackoff(), isConflict, func() error {
+		object, err := r.readIdentity(ctx, req.Node)
 		if err != nil {
 			return err
 		}
-		if err := r.mayRenew(object, req); err != nil {
+		if err := r.authorizeRenewal(object, req); err != nil {
 			return err
 		}
 		now, spec := r.now(), &object.Spec
@@ -50,99 +50,99 @@ func (r *Registrar) renew(ctx context.Context, caller string, req identity.Renew
 			expires = spec.Expires.Time
 			return nil
 		case !again && spent < min(renewPause, r.policy.KeyLifetime/renewShare):
-			return refuse(ReasonSoon, "the key of %s was changed %s ago; try again in %s", req.Node, spent.Round(time.Second), renewPause)
+			return newRefusal(ReasonSoon, "the key of %s was changed %s ago; try again in %s", req.Node, spent.Round(time.Second), renewPause)
 		case !again:
 			// Who asks with the previous key has lost the answer with the present one.
 			spec.Key, spec.Previous = req.Key, req.Current
 		}
-		r.stamp(spec)
+		r.setLifetime(spec)
 		if err := r.objects.Update(ctx, object); err != nil {
 			return fmt.Errorf("record the key of %s: %w", req.Node, err)
 		}
 		expires = spec.Expires.Time
-		r.metrics.recorded(identity.VerbRenew)
+		r.metrics.countKeyChange(identity.VerbRenew)
 		r.log.Info("key renewed", zap.String("node", req.Node), zap.String("key", req.Key), zap.Bool("same", again))
 		return nil
 	})
 	return expires, err
 }
 
-// mayRenew says whether the present key may.
-func (r *Registrar) mayRenew(object *identity.NodeIdentity, req identity.RenewRequest) error {
+// authorizeRenewal says whether the present key may.
+func (r *Registrar) authorizeRenewal(object *identity.NodeIdentity, req identity.RenewRequest) error {
 	advice := fmt.Sprintf("make a token with `frond token create --node %s`, and run `frond reset` and `frond join` with it on the gateway", req.Node)
 	if object == nil {
-		return refuse(ReasonUnknown, "node %s has no identity; %s", req.Node, advice)
+		return newRefusal(ReasonUnknown, "node %s has no identity; %s", req.Node, advice)
 	}
 	record := recordOf(object)
-	switch reason := standing(record, req.Current, r.revoked(object, req.Current), r.now()); reason {
+	switch reason := keyStatus(record, req.Current, r.isRevoked(object, req.Current), r.now()); reason {
 	case "":
 	case ReasonExpired:
-		if !r.renewable(record.Expires) {
-			return refuse(reason, "the key of %s expired on %s, and may be renewed until %s after that; %s", req.Node,
+		if !r.inRenewWindow(record.Expires) {
+			return newRefusal(reason, "the key of %s expired on %s, and may be renewed until %s after that; %s", req.Node,
 				record.Expires.UTC().Format(time.RFC3339), r.policy.RenewWindow, advice)
 		}
 	default:
-		return refuse(reason, "the present key is not node %s (%s); %s", req.Node, reason, advice)
+		return newRefusal(reason, "the present key is not node %s (%s); %s", req.Node, reason, advice)
 	}
-	if r.revoked(object, req.Key) {
-		return refuse(ReasonRevokedKey, "the new key was revoked; make another one")
+	if r.isRevoked(object, req.Key) {
+		return newRefusal(ReasonRevokedKey, "the new key was revoked; make another one")
 	}
 	if holder := r.records.Holder(req.Key); holder != "" && holder != req.Node {
-		return refuse(ReasonForeignKey, "the new key is node %s; make another one", holder)
+		return newRefusal(ReasonForeignKey, "the new key is node %s; make another one", holder)
 	}
 	return nil
 }
 
-// Settler ends the time of previous keys: once a node came with its newest key, no other is it any more. It writes once a change
+// KeyConfirmer ends the time of previous keys: once a node came with its newest key, no other is it any more. It writes once a change
 // of keys.
-type Settler struct {
+type KeyConfirmer struct {
 	objects client.Client
 	log     *zap.Logger
 
 	mu sync.Mutex
 	// pending are nodes and the key that each came with; guarded by mu.
 	pending map[string]string
-	ring    chan struct{} // holds one: something was added
+	wake    chan struct{} // holds one: something was added
 }
 
-// NewSettler makes a Settler.
-func NewSettler(objects client.Client, log *zap.Logger) *Settler {
-	return &Settler{objects: objects, log: log, pending: make(map[string]string), ring: make(chan struct{}, 1)}
+// NewKeyConfirmer makes a Settler.
+func NewKeyConfirmer(objects client.Client, log *zap.Logger) *KeyConfirmer {
+	return &KeyConfirmer{objects: objects, log: log, pending: make(map[string]string), wake: make(chan struct{}, 1)}
 }
 
-// Seen notes that a node came with this key, which was its newest one then. It does not block.
-func (s *Settler) Seen(node, key string) {
+// KeySeen notes that a node came with this key, which was its newest one then. It does not block.
+func (s *KeyConfirmer) KeySeen(node, key string) {
 	s.mu.Lock()
 	s.pending[node] = key
 	s.mu.Unlock()
-	ring(s.ring)
+	wakeUp(s.wake)
 }
 
 // Start writes until ctx ends, and then returns nil. What cannot be written is written at the next link.
-func (s *Settler) Start(ctx context.Context) error {
+func (s *KeyConfirmer) Start(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-s.ring:
+		case <-s.wake:
 		}
 		s.mu.Lock()
 		pending := s.pending
 		s.pending = make(map[string]string)
 		s.mu.Unlock()
 		for node, key := range pending {
-			if err := s.settle(ctx, node, key); err != nil && ctx.Err() == nil {
+			if err := s.clearPrevious(ctx, node, key); err != nil && ctx.Err() == nil {
 				s.log.Warn("previous key not ended, tried again at the next link", zap.String("node", node), zap.Error(err))
 			}
 		}
 	}
 }
 
-// settleTimeout bounds one write.
-const settleTimeout = 10 * time.Second
+// confirmTimeout bounds one write.
+const confirmTimeout = 10 * time.Second
 
-func (s *Settler) settle(ctx context.Context, node, key string) error {
-	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
+func (s *KeyConfirmer) clearPrevious(ctx context.Context, node, key string) error {
+	ctx, cancel := context.WithTimeout(ctx, confirmTimeout)
 	defer cancel()
 	object := &identity.NodeIdentity{}
 	if err := s.objects.Get(ctx, client.ObjectKey{Name: node}, object); err != nil {

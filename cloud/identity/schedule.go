@@ -5,63 +5,63 @@ import (
 	"time"
 )
 
-// look asks for the links of a node to be judged, after some time.
-func (e *Enforcer) look(node string, after time.Duration) {
+// scheduleNode asks for the links of a node to be judged, after some time.
+func (e *Enforcer) scheduleNode(node string, after time.Duration) {
 	at := time.Now().Add(after)
 	e.mu.Lock()
-	if was, there := e.nodes[node]; !there || at.Before(was) {
-		e.nodes[node] = at
+	if was, there := e.nodeSchedule[node]; !there || at.Before(was) {
+		e.nodeSchedule[node] = at
 	}
 	e.mu.Unlock()
-	ring(e.nodesRing)
+	wakeUp(e.nodesChanged)
 }
 
-// sweep asks for a cell to be looked through, after each of these times.
-func (e *Enforcer) sweep(account string, after []time.Duration) {
+// scheduleCell asks for a cell to be looked through, after each of these times.
+func (e *Enforcer) scheduleCell(account string, after []time.Duration) {
 	now := time.Now()
 	e.mu.Lock()
 	for _, d := range after {
-		e.cells[account] = append(e.cells[account], now.Add(d))
+		e.cellSchedule[account] = append(e.cellSchedule[account], now.Add(d))
 	}
 	e.mu.Unlock()
-	ring(e.cellsRing)
+	wakeUp(e.cellsChanged)
 }
 
-// expect asks for a cell to be looked through for newcomers.
-func (e *Enforcer) expect(account string) {
+// scheduleNewcomers asks for a cell to be looked through for newcomers.
+func (e *Enforcer) scheduleNewcomers(account string) {
 	e.mu.Lock()
-	_, there := e.joined[account]
+	_, there := e.newcomerCells[account]
 	if !there {
-		e.joined[account] = time.Now().Add(joinedAfter)
+		e.newcomerCells[account] = time.Now().Add(newcomerDelay)
 	}
 	e.mu.Unlock()
 	if !there {
-		ring(e.cellsRing)
+		wakeUp(e.cellsChanged)
 	}
 }
 
-func ring(bell chan struct{}) {
+func wakeUp(bell chan struct{}) {
 	select {
 	case bell <- struct{}{}:
 	default:
 	}
 }
 
-// take returns the nodes to look at now, those that were just revoked first, and how long no other is due.
-func (e *Enforcer) take(now time.Time) (nodes []string, wait time.Duration) {
+// dueNodes returns the nodes to look at now, those that were just revoked first, and how long no other is due.
+func (e *Enforcer) dueNodes(now time.Time) (nodes []string, wait time.Duration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	wait = sweepEvery
-	for node, at := range e.nodes {
+	wait = sweepInterval
+	for node, at := range e.nodeSchedule {
 		if at.After(now) {
 			wait = min(wait, at.Sub(now))
 			continue
 		}
 		nodes = append(nodes, node)
-		delete(e.nodes, node)
+		delete(e.nodeSchedule, node)
 	}
 	first := func(node string) int {
-		if e.fresh[node] {
+		if e.pendingRevocations[node] {
 			return 0
 		}
 		return 1
@@ -70,14 +70,14 @@ func (e *Enforcer) take(now time.Time) (nodes []string, wait time.Duration) {
 	return nodes, wait
 }
 
-// due returns the cell that has waited longest for its turn, or how long none is due. No cell is put off for ever; a revocation does not
+// dueCell returns the cell that has waited longest for its turn, or how long none is due. No cell is put off for ever; a revocation does not
 // wait here, as links that are known are closed without a look at the cell.
-func (e *Enforcer) due(now time.Time) (account string, wait time.Duration) {
+func (e *Enforcer) dueCell(now time.Time) (account string, wait time.Duration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	wait = sweepEvery
+	wait = sweepInterval
 	var first time.Time
-	for name, times := range e.cells {
+	for name, times := range e.cellSchedule {
 		for _, at := range times {
 			switch {
 			case at.After(now):
@@ -88,19 +88,19 @@ func (e *Enforcer) due(now time.Time) (account string, wait time.Duration) {
 		}
 	}
 	if account != "" {
-		e.cells[account] = slices.DeleteFunc(e.cells[account], func(at time.Time) bool { return !at.After(now) })
-		if len(e.cells[account]) == 0 {
-			delete(e.cells, account)
+		e.cellSchedule[account] = slices.DeleteFunc(e.cellSchedule[account], func(at time.Time) bool { return !at.After(now) })
+		if len(e.cellSchedule[account]) == 0 {
+			delete(e.cellSchedule, account)
 		}
 		return account, wait
 	}
-	return e.newcomers(now, wait)
+	return e.dueNewcomerCell(now, wait)
 }
 
-// newcomers is due for the cells that have some, the first one first; with mu held.
-func (e *Enforcer) newcomers(now time.Time, wait time.Duration) (account string, until time.Duration) {
+// dueNewcomerCell is due for the cells that have some, the first one first; with mu held.
+func (e *Enforcer) dueNewcomerCell(now time.Time, wait time.Duration) (account string, until time.Duration) {
 	var first time.Time
-	for name, at := range e.joined {
+	for name, at := range e.newcomerCells {
 		switch {
 		case at.After(now):
 			wait = min(wait, at.Sub(now))
@@ -108,6 +108,6 @@ func (e *Enforcer) newcomers(now time.Time, wait time.Duration) (account string,
 			account, first = name, at
 		}
 	}
-	delete(e.joined, account)
+	delete(e.newcomerCells, account)
 	return account, wait
 }

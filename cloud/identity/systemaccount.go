@@ -10,17 +10,17 @@ import (
 )
 
 const (
-	// leafsWait is how long the hub's servers are waited for after the last answer of one.
-	leafsWait = 300 * time.Millisecond
+	// leafReplyWait is how long the hub's servers are waited for after the last answer of one.
+	leafReplyWait = 300 * time.Millisecond
 	// kickTimeout bounds one kick.
 	kickTimeout = 2 * time.Second
 )
 
-// system is the hub's own account: which links there are, and how to close one.
-type system struct{ nc *nats.Conn }
+// systemAccount is the hub's own account: which links there are, and how to close one.
+type systemAccount struct{ nc *nats.Conn }
 
-// leaf is what the hub says of a link.
-type leaf struct {
+// hubLeaf is what the hub says of a link.
+type hubLeaf struct {
 	// Name is what it calls itself.
 	Name string
 	// Hub says that it has declared itself the hub. Then the server drops what the other end may not send without a word, and keeps
@@ -28,17 +28,17 @@ type leaf struct {
 	Hub bool
 }
 
-// leafs lists the links of an account on all servers that answer.
-func (s system) leafs(ctx context.Context, account string) (map[link]leaf, error) {
+// listLeafs lists the links of an account on all servers that answer.
+func (s systemAccount) listLeafs(ctx context.Context, account string) (map[linkID]hubLeaf, error) {
 	request, err := json.Marshal(map[string]string{"account": account})
 	if err != nil {
 		return nil, err
 	}
-	replies, err := gather(ctx, s.nc, "$SYS.REQ.SERVER.PING.LEAFZ", request, leafsWait)
+	replies, err := gatherReplies(ctx, s.nc, "$SYS.REQ.SERVER.PING.LEAFZ", request, leafReplyWait)
 	if err != nil {
 		return nil, fmt.Errorf("list the links of %s: %w", account, err)
 	}
-	links := make(map[link]leaf)
+	links := make(map[linkID]hubLeaf)
 	for _, reply := range replies {
 		var z struct {
 			Server struct {
@@ -56,19 +56,19 @@ func (s system) leafs(ctx context.Context, account string) (map[link]leaf, error
 			return nil, fmt.Errorf("list the links of %s: %w", account, err)
 		}
 		for _, l := range z.Data.Leafs {
-			links[link{Server: z.Server.ID, CID: l.ID}] = leaf{Name: l.Name, Hub: l.Spoke}
+			links[linkID{Server: z.Server.ID, CID: l.ID}] = hubLeaf{Name: l.Name, Hub: l.Spoke}
 		}
 	}
 	return links, nil
 }
 
-// Kick closes a client's connection to a server of the hub, whose system account sys belongs to. It says whether there was one.
-func Kick(ctx context.Context, sys *nats.Conn, server string, client uint64) (bool, error) {
-	return system{sys}.kick(ctx, link{Server: server, CID: client})
+// KickClient closes a client's connection to a server of the hub, whose system account sys belongs to. It says whether there was one.
+func KickClient(ctx context.Context, sys *nats.Conn, server string, client uint64) (bool, error) {
+	return systemAccount{sys}.kickClient(ctx, linkID{Server: server, CID: client})
 }
 
-// kick closes a link. It says whether there was one.
-func (s system) kick(ctx context.Context, l link) (bool, error) {
+// kickClient closes a link. It says whether there was one.
+func (s systemAccount) kickClient(ctx context.Context, l linkID) (bool, error) {
 	request, err := json.Marshal(map[string]uint64{"cid": l.CID})
 	if err != nil {
 		return false, err

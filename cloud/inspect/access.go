@@ -23,21 +23,21 @@ func Rules() []rbacv1.PolicyRule {
 	}
 }
 
-// access asks Kubernetes who somebody is and what he may see.
-type access struct{ kube kubernetes.Interface }
+// accessReviewer asks Kubernetes who somebody is and what he may see.
+type accessReviewer struct{ kube kubernetes.Interface }
 
-// errWho says that a request shows no valid credentials.
-var errWho = errors.New("authentication required: use a client certificate or a token of this Kubernetes cluster")
+// errUnauthenticated says that a request shows no valid credentials.
+var errUnauthenticated = errors.New("authentication required: use a client certificate or a token of this Kubernetes cluster")
 
-// errMayNot says that the user lacks a right.
-var errMayNot = errors.New("forbidden")
+// errForbidden says that the user lacks a right.
+var errForbidden = errors.New("forbidden")
 
-// user is who sent a request. The certificate, if there is one, was verified by the TLS handshake.
-func (a access) user(ctx context.Context, r *http.Request) (authenticationv1.UserInfo, error) {
+// identifyUser is who sent a request. The certificate, if there is one, was verified by the TLS handshake.
+func (a accessReviewer) identifyUser(ctx context.Context, r *http.Request) (authenticationv1.UserInfo, error) {
 	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
 		subject := r.TLS.VerifiedChains[0][0].Subject
 		if subject.CommonName == "" {
-			return authenticationv1.UserInfo{}, errWho
+			return authenticationv1.UserInfo{}, errUnauthenticated
 		}
 		return authenticationv1.UserInfo{
 			Username: subject.CommonName, Groups: append(append([]string{}, subject.Organization...), "system:authenticated"),
@@ -45,7 +45,7 @@ func (a access) user(ctx context.Context, r *http.Request) (authenticationv1.Use
 	}
 	token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	if !ok || token == "" {
-		return authenticationv1.UserInfo{}, errWho
+		return authenticationv1.UserInfo{}, errUnauthenticated
 	}
 	review, err := a.kube.AuthenticationV1().TokenReviews().Create(ctx,
 		&authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}, metav1.CreateOptions{})
@@ -53,13 +53,13 @@ func (a access) user(ctx context.Context, r *http.Request) (authenticationv1.Use
 	case err != nil:
 		return authenticationv1.UserInfo{}, fmt.Errorf("ask Kubernetes about the token: %w", err)
 	case !review.Status.Authenticated:
-		return authenticationv1.UserInfo{}, errWho
+		return authenticationv1.UserInfo{}, errUnauthenticated
 	}
 	return review.Status.User, nil
 }
 
-// may returns nil if the user has a right on nodes; node "" means all of them.
-func (a access) may(ctx context.Context, user authenticationv1.UserInfo, verb, node, subresource string) error {
+// authorizeUser returns nil if the user has a right on nodes; node "" means all of them.
+func (a accessReviewer) authorizeUser(ctx context.Context, user authenticationv1.UserInfo, verb, node, subresource string) error {
 	extra := make(map[string]authorizationv1.ExtraValue, len(user.Extra))
 	for name, values := range user.Extra {
 		extra[name] = authorizationv1.ExtraValue(values)
@@ -80,5 +80,5 @@ func (a access) may(ctx context.Context, user authenticationv1.UserInfo, verb, n
 	if subresource != "" {
 		resource += "/" + subresource
 	}
-	return fmt.Errorf("%w: user %q may not %s %s", errMayNot, user.Username, verb, strings.TrimSpace(resource+" "+node))
+	return fmt.Errorf("%w: user %q may not %s %s", errForbidden, user.Username, verb, strings.TrimSpace(resource+" "+node))
 }

@@ -31,8 +31,8 @@ func ctxOf(t *testing.T) context.Context {
 	return context.WithoutCancel(t.Context())
 }
 
-// serve runs the server as cloudcore does, with exactly its rights, and returns its address and the CA of its certificate.
-func (w *world) serve() (address, authority string) {
+// startServer runs the server as cloudcore does, with exactly its rights, and returns its address and the CA of its certificate.
+func (w *inspectFixture) startServer() (address, authority string) {
 	w.Helper()
 	dir := w.TempDir()
 	ca, err := pki.NewAuthority(dir, "ca")
@@ -44,10 +44,10 @@ func (w *world) serve() (address, authority string) {
 		w.Fatal(err)
 	}
 	users := filepath.Join(dir, "users.crt")
-	if err := os.WriteFile(users, shared.Cluster(w).Config().CAData, 0o600); err != nil {
+	if err := os.WriteFile(users, sharedCluster.Cluster(w).Config().CAData, 0o600); err != nil {
 		w.Fatal(err)
 	}
-	kube, err := kubernetes.NewForConfig(shared.Cluster(w).Limited(w, "frond-inspect-test", inspect.Rules()))
+	kube, err := kubernetes.NewForConfig(sharedCluster.Cluster(w).ConfigWithRules(w, "frond-inspect-test", inspect.Rules()))
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -80,8 +80,8 @@ func freeAddress(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// ask asks as the user of a client configuration.
-func ask(t *testing.T, cfg *rest.Config, server, authority, path string) (int, string) {
+// requestAs asks as the user of a client configuration.
+func requestAs(t *testing.T, cfg *rest.Config, server, authority, path string) (int, string) {
 	t.Helper()
 	cfg = rest.CopyConfig(cfg)
 	cfg.CAData, cfg.CAFile, cfg.ServerName = nil, authority, api.ServerName
@@ -108,18 +108,18 @@ func ask(t *testing.T, cfg *rest.Config, server, authority, path string) (int, s
 	return response.StatusCode, string(body)
 }
 
-// TestKubernetesDecidesWhoSeesWhat asks as different users over the real listener.
-func TestKubernetesDecidesWhoSeesWhat(t *testing.T) {
-	w := newWorld(t)
-	server, authority := w.serve()
-	cluster := shared.Cluster(t)
+// TestServer_KubernetesDecidesAccess asks as different users over the real listener.
+func TestServer_KubernetesDecidesAccess(t *testing.T) {
+	w := newInspectFixture(t)
+	server, authority := w.startServer()
+	cluster := sharedCluster.Cluster(t)
 	one := api.PathNodes + "/" + w.node
 	rule := func(verb string, resources ...string) []rbacv1.PolicyRule {
 		return []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: resources, Verbs: []string{verb}}}
 	}
 	stranger := &rest.Config{Host: server}
 	token := rest.CopyConfig(stranger)
-	token.BearerToken = w.token()
+	token.BearerToken = w.createToken()
 	lie := rest.CopyConfig(stranger)
 	lie.BearerToken = "no token at all"
 	for name, tt := range map[string]struct {
@@ -136,11 +136,11 @@ func TestKubernetesDecidesWhoSeesWhat(t *testing.T) {
 		"an administrator, its objects":   {cluster.Config(), one + api.PathObjects, 200, `"objects":[]`},
 		"an administrator, no such node":  {cluster.Config(), api.PathNodes + "/nobody", 404, "not found"},
 		"a user without rights":           {cluster.ConfigFor("somebody"), api.PathNodes, 403, `user "somebody" may not list nodes`},
-		"who may list":                    {cluster.Limited(t, "lister", rule("list", "nodes")), api.PathNodes, 200, w.node},
-		"who may list, one node":          {cluster.Limited(t, "lister", rule("list", "nodes")), one, 403, "may not get nodes " + w.node},
-		"who may get":                     {cluster.Limited(t, "getter", rule("get", "nodes")), one, 200, w.node},
-		"who may get, the objects":        {cluster.Limited(t, "getter", rule("get", "nodes")), one + api.PathObjects, 403, "may not get nodes/sync"},
-		"who may get them":                {cluster.Limited(t, "syncer", rule("get", "nodes/sync")), one + api.PathObjects, 200, `"objects":[]`},
+		"who may list":                    {cluster.ConfigWithRules(t, "lister", rule("list", "nodes")), api.PathNodes, 200, w.node},
+		"who may list, one node":          {cluster.ConfigWithRules(t, "lister", rule("list", "nodes")), one, 403, "may not get nodes " + w.node},
+		"who may get":                     {cluster.ConfigWithRules(t, "getter", rule("get", "nodes")), one, 200, w.node},
+		"who may get, the objects":        {cluster.ConfigWithRules(t, "getter", rule("get", "nodes")), one + api.PathObjects, 403, "may not get nodes/sync"},
+		"who may get them":                {cluster.ConfigWithRules(t, "syncer", rule("get", "nodes/sync")), one + api.PathObjects, 200, `"objects":[]`},
 		"another gateway":                 {cluster.ConfigFor("system:node:other", "system:nodes"), one + api.PathObjects, 403, "may not get"},
 		"a service account's token":       {token, api.PathNodes, 200, w.node},
 		"a service account, the objects":  {token, one + api.PathObjects, 403, "may not get nodes/sync"},
@@ -149,9 +149,9 @@ func TestKubernetesDecidesWhoSeesWhat(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			kubetest.Eventually(t, 30*time.Second, func() error { // the apiserver's authorizer learns of a new role by its own watch
-				code, body := ask(t, tt.user, server, authority, tt.path)
+				code, body := requestAs(t, tt.user, server, authority, tt.path)
 				if code != tt.code || !strings.Contains(body, tt.says) {
-					return &unexpected{code, body}
+					return &unexpectedReply{code, body}
 				}
 				return nil
 			})
@@ -159,17 +159,17 @@ func TestKubernetesDecidesWhoSeesWhat(t *testing.T) {
 	}
 }
 
-type unexpected struct {
+type unexpectedReply struct {
 	code int
 	body string
 }
 
-func (u *unexpected) Error() string { return http.StatusText(u.code) + ": " + u.body }
+func (u *unexpectedReply) Error() string { return http.StatusText(u.code) + ": " + u.body }
 
-// token is one of a service account that may list nodes.
-func (w *world) token() string {
+// createToken is one of a service account that may list nodes.
+func (w *inspectFixture) createToken() string {
 	w.Helper()
-	kube := shared.Cluster(w).Client(w)
+	kube := sharedCluster.Cluster(w).Client(w)
 	account, err := kube.CoreV1().ServiceAccounts(w.node).Create(w.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "watcher"}}, metav1.CreateOptions{})
 	if err != nil {
 		w.Fatal(err)

@@ -7,21 +7,31 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// Tally works out the progress of what was read.
-func Tally(heard *inspect.Heard, consumer *inspect.Consumer, epoch string, marker uint64, all int, missing func(after uint64) int, oldest time.Time) inspect.Progress {
-	t := tally{heard: heard, consumer: consumer, epoch: epoch, marker: marker, all: all, oldest: oldest}
-	if t.sequence, t.by = t.cursor(); t.by != "" {
+// ComputeProgress works out the progress of what was read.
+func ComputeProgress(heard *inspect.Heartbeat, consumer *inspect.Consumer, epoch string, marker uint64, all int, missing func(after uint64) int, oldest time.Time) inspect.Progress {
+	t := progressReading{heartbeat: heard, consumer: consumer, epoch: epoch, marker: marker, total: all, oldest: oldest}
+	if t.sequence, t.source = t.appliedCursor(); t.source != "" {
 		t.missing = missing(t.sequence)
 	}
-	return t.progress()
+	return t.computeProgress()
 }
 
-// Beats is the memory of heartbeats.
-type Beats struct{ b beats }
+// HeartbeatLog is the memory of heartbeats.
+type HeartbeatLog struct{ log heartbeatLog }
 
-func NewBeats() *Beats { return &Beats{beats{nodes: map[string]*heard{}}} }
+func NewHeartbeatLog() *HeartbeatLog {
+	return &HeartbeatLog{heartbeatLog{nodes: map[string]*nodeHeartbeat{}}}
+}
 
-func (b *Beats) Note(node string, beat wire.Beat, now time.Time) { b.b.note(node, beat, now) }
-func (b *Beats) Passed(node string, sequence uint64) time.Time   { return b.b.passed(node, sequence) }
-func (b *Beats) Last(node string) *inspect.Heard                 { return b.b.last(node) }
-func (b *Beats) Keep(exists func(string) bool)                   { b.b.keep(exists) }
+func (b *HeartbeatLog) RecordHeartbeat(node string, beat wire.Heartbeat, now time.Time) {
+	b.log.recordHeartbeat(node, beat, now)
+}
+
+func (b *HeartbeatLog) PassedAt(node string, sequence uint64) time.Time {
+	return b.log.passedAt(node, sequence)
+}
+
+func (b *HeartbeatLog) LastHeartbeat(node string) *inspect.Heartbeat {
+	return b.log.lastHeartbeat(node)
+}
+func (b *HeartbeatLog) PruneNodes(exists func(string) bool) { b.log.pruneNodes(exists) }

@@ -8,61 +8,61 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// mostSteps is how many moves of a node's cursor are remembered, some 1.5 KB a node: enough for the acks of the last
+// maxSteps is how many moves of a node's cursor are remembered, some 1.5 KB a node: enough for the acks of the last
 // changes, and what is older is told as on disk without a time.
-const mostSteps = 32
+const maxSteps = 32
 
-// step is a cursor that a heartbeat told, and when.
-type step struct {
+// cursorStep is a cursor that a heartbeat told, and when.
+type cursorStep struct {
 	sequence uint64
 	at       time.Time
 }
 
-// heard is what one node said last.
-type heard struct {
-	beat  wire.Beat
+// nodeHeartbeat is what one node said last.
+type nodeHeartbeat struct {
+	beat  wire.Heartbeat
 	at    time.Time
-	steps []step
+	steps []cursorStep
 }
 
-// beats remembers the last heartbeat of each node.
-type beats struct {
+// heartbeatLog remembers the last heartbeat of each node.
+type heartbeatLog struct {
 	mu    sync.Mutex
-	nodes map[string]*heard // guarded by mu
+	nodes map[string]*nodeHeartbeat // guarded by mu
 }
 
-// note takes a heartbeat. A cursor of another life of store or stream starts the steps anew.
-func (b *beats) note(node string, beat wire.Beat, now time.Time) {
+// recordHeartbeat takes a heartbeat. A cursor of another life of store or stream starts the steps anew.
+func (b *heartbeatLog) recordHeartbeat(node string, beat wire.Heartbeat, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	h := b.nodes[node]
 	if h == nil || h.beat.StoreEpoch != beat.StoreEpoch || h.beat.StreamEpoch != beat.StreamEpoch || beat.Sequence < h.beat.Sequence {
-		h = &heard{}
+		h = &nodeHeartbeat{}
 		b.nodes[node] = h
 	}
 	if len(h.steps) == 0 || beat.Sequence > h.beat.Sequence {
-		if len(h.steps) == mostSteps {
+		if len(h.steps) == maxSteps {
 			h.steps = append(h.steps[:0], h.steps[1:]...)
 		}
-		h.steps = append(h.steps, step{beat.Sequence, now})
+		h.steps = append(h.steps, cursorStep{beat.Sequence, now})
 	}
 	h.beat, h.at = beat, now
 }
 
-// last returns what a node said last, nil if nothing was heard.
-func (b *beats) last(node string) *inspect.Heard {
+// lastHeartbeat returns what a node said last, nil if nothing was heard.
+func (b *heartbeatLog) lastHeartbeat(node string) *inspect.Heartbeat {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	h := b.nodes[node]
 	if h == nil {
 		return nil
 	}
-	return &inspect.Heard{At: h.at, Cursor: h.beat.Cursor, Healthy: h.beat.Healthy, Outbox: h.beat.Outbox, Version: h.beat.Version}
+	return &inspect.Heartbeat{At: h.at, Cursor: h.beat.Cursor, Healthy: h.beat.Healthy, Outbox: h.beat.Outbox, Version: h.beat.Version}
 }
 
-// passed tells when the node's cursor was first heard to have passed a sequence. The zero time: it has not, or it had
+// passedAt tells when the node's cursor was first heard to have passed a sequence. The zero time: it has not, or it had
 // before the first heartbeat that is remembered.
-func (b *beats) passed(node string, sequence uint64) time.Time {
+func (b *heartbeatLog) passedAt(node string, sequence uint64) time.Time {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	h := b.nodes[node]
@@ -80,8 +80,8 @@ func (b *beats) passed(node string, sequence uint64) time.Time {
 	return time.Time{}
 }
 
-// keep forgets the nodes that are no more.
-func (b *beats) keep(exists func(node string) bool) {
+// pruneNodes forgets the nodes that are no more.
+func (b *heartbeatLog) pruneNodes(exists func(node string) bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for node := range b.nodes {

@@ -6,43 +6,43 @@ import (
 	"github.com/frond-edge/frond/api/inspect"
 )
 
-// tally is what was read about one node, and what follows from it.
-type tally struct {
-	heard    *inspect.Heard
-	consumer *inspect.Consumer
+// progressReading is what was read about one node, and what follows from it.
+type progressReading struct {
+	heartbeat *inspect.Heartbeat
+	consumer  *inspect.Consumer
 	// epoch is the present life of the stream.
 	epoch string
 	// marker is the sequence of the snapshot marker, 0 if there is none. It counts as a message and is no object.
 	marker uint64
 	// sequence and by are what cursor returned.
 	sequence uint64
-	by       string
-	// all are the messages in the stream, missing those of them after sequence, oldest the time of the first of these.
-	all, missing int
-	oldest       time.Time
+	source   string
+	// total are the messages in the stream, missing those of them after sequence, oldest the time of the first of these.
+	total, missing int
+	oldest         time.Time
 }
 
-// cursor is the stream sequence up to which everything is on the node's disk, and who says so; "" if nobody does. The
+// appliedCursor is the stream sequence up to which everything is on the node's disk, and who says so; "" if nobody does. The
 // heartbeat decides: a cursor of another life of the stream proves nothing of this one. Acks may be newer than it, but
 // before the first one the floor of a consumer is only where it was made to start, maybe before the node had saved the rest.
-func (t tally) cursor() (sequence uint64, by string) {
+func (t progressReading) appliedCursor() (sequence uint64, by string) {
 	acked := uint64(0)
 	if t.consumer != nil && t.consumer.Acked {
 		acked = t.consumer.AckFloor
 	}
 	switch {
-	case t.heard != nil && t.heard.Cursor.StreamEpoch != t.epoch:
-		return 0, inspect.AppliedByBeat
-	case t.heard != nil:
-		return max(t.heard.Cursor.Sequence, acked), inspect.AppliedByBeat
+	case t.heartbeat != nil && t.heartbeat.Cursor.StreamEpoch != t.epoch:
+		return 0, inspect.AppliedByHeartbeat
+	case t.heartbeat != nil:
+		return max(t.heartbeat.Cursor.Sequence, acked), inspect.AppliedByHeartbeat
 	case acked != 0:
 		return acked, inspect.AppliedByConsumer
 	}
 	return 0, ""
 }
 
-// progress counts objects; the readings were made one after the other, so a difference may be off by what came between.
-func (t tally) progress() inspect.Progress {
+// computeProgress counts objects; the readings were made one after the other, so a difference may be off by what came between.
+func (t progressReading) computeProgress() inspect.Progress {
 	without := func(n int, after uint64) int {
 		if t.marker > after {
 			n--
@@ -50,9 +50,9 @@ func (t tally) progress() inspect.Progress {
 		return max(n, 0)
 	}
 	p := inspect.Progress{
-		Desired: without(t.all, 0), Complete: t.marker != 0, Consumer: t.consumer, Sequence: t.sequence, AppliedBy: t.by,
+		Desired: without(t.total, 0), Complete: t.marker != 0, Consumer: t.consumer, Sequence: t.sequence, AppliedBy: t.source,
 	}
-	if t.by != "" {
+	if t.source != "" {
 		missing := min(without(t.missing, t.sequence), p.Desired)
 		applied := p.Desired - missing
 		p.Applied, p.Delivered = &applied, &applied

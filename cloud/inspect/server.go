@@ -37,7 +37,7 @@ type Config struct{ Address, CertFile, KeyFile, ClientCAFile string }
 // Server answers on one address.
 type Server struct {
 	cfg    Config
-	access access
+	access accessReviewer
 	view   *View
 	log    *zap.Logger
 	ready  chan struct{}
@@ -45,7 +45,7 @@ type Server struct {
 
 // NewServer makes the server of a View. kube is asked for each request who the user is and what he may see.
 func NewServer(cfg Config, kube kubernetes.Interface, view *View, log *zap.Logger) *Server {
-	return &Server{cfg: cfg, access: access{kube}, view: view, log: log, ready: make(chan struct{})}
+	return &Server{cfg: cfg, access: accessReviewer{kube}, view: view, log: log, ready: make(chan struct{})}
 }
 
 // Ready closes when the server listens.
@@ -96,22 +96,22 @@ func (s *Server) Start(ctx context.Context) error {
 // Handler is the server without its listener.
 func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET "+inspect.PathNodes, s.answer("list", "", func(ctx context.Context, _ string) (any, error) { return s.view.Nodes(ctx) }))
-	mux.Handle("GET "+inspect.PathNodes+"/{node}", s.answer("get", "", func(ctx context.Context, node string) (any, error) { return s.view.Node(ctx, node) }))
+	mux.Handle("GET "+inspect.PathNodes, s.withAccess("list", "", func(ctx context.Context, _ string) (any, error) { return s.view.Nodes(ctx) }))
+	mux.Handle("GET "+inspect.PathNodes+"/{node}", s.withAccess("get", "", func(ctx context.Context, node string) (any, error) { return s.view.Node(ctx, node) }))
 	mux.Handle("GET "+inspect.PathNodes+"/{node}"+inspect.PathObjects,
-		s.answer("get", inspect.SyncSubresource, func(ctx context.Context, node string) (any, error) { return s.view.Sync(ctx, node) }))
+		s.withAccess("get", inspect.SyncSubresource, func(ctx context.Context, node string) (any, error) { return s.view.Sync(ctx, node) }))
 	return mux
 }
 
-// answer lets those through who have the right.
-func (s *Server) answer(verb, subresource string, find func(ctx context.Context, node string) (any, error)) http.Handler {
+// withAccess lets those through who have the right.
+func (s *Server) withAccess(verb, subresource string, find func(ctx context.Context, node string) (any, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), answerTimeout)
 		defer cancel()
 		node := r.PathValue("node")
-		found, user, err := s.find(ctx, r, verb, node, subresource, find)
+		found, user, err := s.findAuthorized(ctx, r, verb, node, subresource, find)
 		if err != nil {
-			code := codeOf(err)
+			code := statusCode(err)
 			s.log.Info("question not answered", zap.String("user", user.Username), zap.String("node", node), zap.Int("code", code), zap.Error(err))
 			http.Error(w, err.Error(), code)
 			return
@@ -126,23 +126,23 @@ func (s *Server) answer(verb, subresource string, find func(ctx context.Context,
 	})
 }
 
-func (s *Server) find(ctx context.Context, r *http.Request, verb, node, subresource string, find func(context.Context, string) (any, error)) (any, authenticationv1.UserInfo, error) {
-	user, err := s.access.user(ctx, r)
+func (s *Server) findAuthorized(ctx context.Context, r *http.Request, verb, node, subresource string, find func(context.Context, string) (any, error)) (any, authenticationv1.UserInfo, error) {
+	user, err := s.access.identifyUser(ctx, r)
 	if err != nil {
 		return nil, user, err
 	}
-	if err := s.access.may(ctx, user, verb, node, subresource); err != nil {
+	if err := s.access.authorizeUser(ctx, user, verb, node, subresource); err != nil {
 		return nil, user, err
 	}
 	found, err := find(ctx, node)
 	return found, user, err
 }
 
-func codeOf(err error) int {
+func statusCode(err error) int {
 	switch {
-	case errors.Is(err, errWho):
+	case errors.Is(err, errUnauthenticated):
 		return http.StatusUnauthorized
-	case errors.Is(err, errMayNot):
+	case errors.Is(err, errForbidden):
 		return http.StatusForbidden
 	case apierrors.IsNotFound(err):
 		return http.StatusNotFound

@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	// readers is how many nodes are looked at at once.
-	readers = 16
+	// maxReaders is how many nodes are looked at at once.
+	maxReaders = 16
 	// linkCondition is the condition that controllers/nodes keeps.
 	linkCondition corev1.NodeConditionType = "EdgeConnected"
 )
@@ -35,22 +35,24 @@ type Members interface {
 
 // View puts together how far nodes are.
 type View struct {
-	self     string
-	objects  client.Reader
-	members  Members
-	hub      *streams.Viewer
-	autonomy func(*corev1.Node) (value, group string)
-	beats    beats
+	self       string
+	objects    client.Reader
+	members    Members
+	hub        *streams.Inspector
+	autonomy   func(*corev1.Node) (value, group string)
+	heartbeats heartbeatLog
 }
 
 // NewView makes the view of the replica named self. objects must serve Nodes; autonomy says for how long the pods of a Node stay
 // while it is away, "" being as Kubernetes has it, and which NodeGroup says so, if not the Node itself.
-func NewView(self string, objects client.Reader, members Members, hub *streams.Viewer, autonomy func(*corev1.Node) (value, group string)) *View {
-	return &View{self: self, objects: objects, members: members, hub: hub, autonomy: autonomy, beats: beats{nodes: map[string]*heard{}}}
+func NewView(self string, objects client.Reader, members Members, hub *streams.Inspector, autonomy func(*corev1.Node) (value, group string)) *View {
+	return &View{self: self, objects: objects, members: members, hub: hub, autonomy: autonomy, heartbeats: heartbeatLog{nodes: map[string]*nodeHeartbeat{}}}
 }
 
-// Beat notes a heartbeat; the caller has made sure whose it is. It does not block.
-func (v *View) Beat(node string, beat wire.Beat) { v.beats.note(node, beat, time.Now()) }
+// RecordHeartbeat notes a heartbeat; the caller has made sure whose it is. It does not block.
+func (v *View) RecordHeartbeat(node string, beat wire.Heartbeat) {
+	v.heartbeats.recordHeartbeat(node, beat, time.Now())
+}
 
 // Nodes looks at all gateways.
 func (v *View) Nodes(ctx context.Context) (inspect.Nodes, error) {
@@ -65,16 +67,16 @@ func (v *View) Nodes(ctx context.Context) (inspect.Nodes, error) {
 	answer := inspect.Nodes{Replica: v.self, Live: v.members.Live(), Nodes: make([]inspect.Node, len(list.Items))}
 	names := make(map[string]bool, len(list.Items))
 	var g errgroup.Group
-	g.SetLimit(readers)
+	g.SetLimit(maxReaders)
 	for i := range list.Items {
 		names[list.Items[i].Name] = true
 		g.Go(func() error {
-			answer.Nodes[i] = v.node(ctx, &list.Items[i], epoch)
+			answer.Nodes[i] = v.nodeStatus(ctx, &list.Items[i], epoch)
 			return nil
 		})
 	}
 	_ = g.Wait() // each node tells its own problem
-	v.beats.keep(func(node string) bool { return names[node] })
+	v.heartbeats.pruneNodes(func(node string) bool { return names[node] })
 	slices.SortFunc(answer.Nodes, func(a, b inspect.Node) int { return cmp.Compare(a.Name, b.Name) })
 	return answer, nil
 }
@@ -89,7 +91,7 @@ func (v *View) Node(ctx context.Context, name string) (inspect.Node, error) {
 	if err != nil {
 		return inspect.Node{}, err
 	}
-	return v.node(ctx, &object, epoch), nil
+	return v.nodeStatus(ctx, &object, epoch), nil
 }
 
 // Sync looks at one gateway and each of its objects.
@@ -112,7 +114,7 @@ func (v *View) Sync(ctx context.Context, name string) (inspect.Sync, error) {
 		if key == wire.SnapshotMarker() || acked && m.Op == wire.Delete {
 			continue // a tombstone stays for a while after it has done its work
 		}
-		o := v.object(name, key, m, acked)
+		o := v.objectState(name, key, m, acked)
 		if o.Acked == "" && cursor != 0 { // a disk of which nothing is known may have been wiped since
 			o.Acked = m.Acked
 		}
@@ -124,14 +126,14 @@ func (v *View) Sync(ctx context.Context, name string) (inspect.Sync, error) {
 	return answer, nil
 }
 
-// object tells how far one object is.
-func (v *View) object(node string, key wire.Key, m wire.Message, acked bool) inspect.Object {
+// objectState tells how far one object is.
+func (v *View) objectState(node string, key wire.Key, m wire.Message, acked bool) inspect.Object {
 	o := inspect.Object{
 		Group: key.Group, Resource: key.Resource, Namespace: key.Namespace, Name: key.Name,
 		UID: m.UID, State: inspect.Pending, Desired: m.Version, Changed: m.Time, Sequence: m.Sequence,
 	}
 	if acked {
-		o.State, o.Acked, o.AckedAt = inspect.Synced, m.Version, v.beats.passed(node, m.Sequence)
+		o.State, o.Acked, o.AckedAt = inspect.Synced, m.Version, v.heartbeats.passedAt(node, m.Sequence)
 	}
 	if m.Op == wire.Delete {
 		o.State, o.Desired = inspect.Deleting, ""
@@ -139,11 +141,11 @@ func (v *View) object(node string, key wire.Key, m wire.Message, acked bool) ins
 	return o
 }
 
-// node puts one gateway together. What the hub does not tell is its problem.
-func (v *View) node(ctx context.Context, object *corev1.Node, epoch string) inspect.Node {
+// nodeStatus puts one gateway together. What the hub does not tell is its problem.
+func (v *View) nodeStatus(ctx context.Context, object *corev1.Node, epoch string) inspect.Node {
 	n := inspect.Node{
 		Name: object.Name, Link: string(corev1.ConditionUnknown), Owner: v.members.Owner(object.Name),
-		Heard: v.beats.last(object.Name), Kubelet: object.Status.NodeInfo.KubeletVersion,
+		Heartbeat: v.heartbeats.lastHeartbeat(object.Name), Kubelet: object.Status.NodeInfo.KubeletVersion,
 	}
 	n.Autonomy, n.AutonomyGroup = v.autonomy(object)
 	for _, c := range object.Status.Conditions {
@@ -151,7 +153,7 @@ func (v *View) node(ctx context.Context, object *corev1.Node, epoch string) insp
 			n.Link, n.LinkSince = string(c.Status), c.LastTransitionTime.UTC()
 		}
 	}
-	progress, err := v.progress(ctx, object.Name, n.Heard, epoch)
+	progress, err := v.readProgress(ctx, object.Name, n.Heartbeat, epoch)
 	if err != nil {
 		n.Problem = err.Error()
 		return n
@@ -160,13 +162,13 @@ func (v *View) node(ctx context.Context, object *corev1.Node, epoch string) insp
 	return n
 }
 
-// progress asks the hub about one node.
-func (v *View) progress(ctx context.Context, node string, heard *inspect.Heard, epoch string) (inspect.Progress, error) {
+// readProgress asks the hub about one node.
+func (v *View) readProgress(ctx context.Context, node string, heard *inspect.Heartbeat, epoch string) (inspect.Progress, error) {
 	info, err := v.hub.Consumer(ctx, node)
 	if err != nil {
 		return inspect.Progress{}, err
 	}
-	marker, err := v.hub.Marker(ctx, node)
+	marker, err := v.hub.MarkerSequence(ctx, node)
 	if err != nil {
 		return inspect.Progress{}, err
 	}
@@ -174,13 +176,13 @@ func (v *View) progress(ctx context.Context, node string, heard *inspect.Heard, 
 	if err != nil {
 		return inspect.Progress{}, err
 	}
-	t := tally{heard: heard, consumer: consumerOf(info), epoch: epoch, marker: marker, all: all}
-	if t.sequence, t.by = t.cursor(); t.by != "" {
+	t := progressReading{heartbeat: heard, consumer: consumerOf(info), epoch: epoch, marker: marker, total: all}
+	if t.sequence, t.source = t.appliedCursor(); t.source != "" {
 		if t.missing, t.oldest, err = v.hub.Count(ctx, node, t.sequence); err != nil {
 			return inspect.Progress{}, err
 		}
 	}
-	return t.progress(), nil
+	return t.computeProgress(), nil
 }
 
 func consumerOf(info *jetstream.ConsumerInfo) *inspect.Consumer {

@@ -24,40 +24,40 @@ import (
 	"github.com/frond-edge/frond/streams/streamstest"
 )
 
-var shared kubetest.Shared
+var sharedCluster kubetest.Shared
 
-func TestMain(m *testing.M) { shared.Verify(m) }
+func TestMain(m *testing.M) { sharedCluster.Verify(m) }
 
-// two are the members of the tests.
-type two struct{}
+// twoMembers are the members of the tests.
+type twoMembers struct{}
 
-func (two) Live() []string           { return []string{"one", "two"} }
-func (two) Owner(node string) string { return "owner of " + node }
+func (twoMembers) Live() []string           { return []string{"one", "two"} }
+func (twoMembers) Owner(node string) string { return "owner of " + node }
 
-// world is one node, named after a namespace of its own, on a real hub.
-type world struct {
+// inspectFixture is one node, named after a namespace of its own, on a real hub.
+type inspectFixture struct {
 	*testing.T
 	node      string
 	view      *inspect.View
 	publisher *streams.Publisher
 	attacher  *streams.Attacher
-	hub       *streams.Viewer
+	hub       *streams.Inspector
 	js        jetstream.JetStream
 }
 
-func newWorld(t *testing.T) *world {
+func newInspectFixture(t *testing.T) *inspectFixture {
 	t.Helper()
-	cluster := shared.Cluster(t)
-	w := &world{T: t, node: cluster.Namespace(t)}
+	cluster := sharedCluster.Cluster(t)
+	w := &inspectFixture{T: t, node: cluster.Namespace(t)}
 	objects, err := client.New(cluster.Config(), client.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	nc := streamstest.Connect(t, streamstest.Hub(t))
-	if w.hub, err = streams.NewViewer(nc); err != nil {
+	if w.hub, err = streams.NewInspector(nc); err != nil {
 		t.Fatal(err)
 	}
-	w.view = inspect.NewView("one", objects, two{}, w.hub, func(n *corev1.Node) (value, group string) { return n.Annotations[wire.AutonomyAnnotation], "north" })
+	w.view = inspect.NewView("one", objects, twoMembers{}, w.hub, func(n *corev1.Node) (value, group string) { return n.Annotations[wire.AutonomyAnnotation], "north" })
 	if w.publisher, err = streams.NewPublisher(nc, streams.NewMetrics(nil)); err != nil {
 		t.Fatal(err)
 	}
@@ -77,12 +77,12 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-func key(name string) wire.Key {
+func configMapKey(name string) wire.Key {
 	return wire.Key{Resource: "configmaps", Namespace: "default", Name: name}
 }
 
-// publish stores a version of an object, or its end, and returns the sequence.
-func (w *world) publish(key wire.Key, op wire.Operation, version string, last uint64) uint64 {
+// publishVersion stores a version of an object, or its end, and returns the sequence.
+func (w *inspectFixture) publishVersion(key wire.Key, op wire.Operation, version string, last uint64) uint64 {
 	w.Helper()
 	m := wire.Message{Node: w.node, Key: key, Op: op, UID: "uid", Version: version, Acked: "before", Time: time.Now()}
 	if op == wire.Apply {
@@ -95,7 +95,7 @@ func (w *world) publish(key wire.Key, op wire.Operation, version string, last ui
 	return sequence
 }
 
-func (w *world) epoch() string {
+func (w *inspectFixture) streamEpoch() string {
 	w.Helper()
 	epoch, err := w.hub.Epoch(w.Context())
 	if err != nil {
@@ -104,14 +104,14 @@ func (w *world) epoch() string {
 	return epoch
 }
 
-// beat says how far the node is.
-func (w *world) beat(sequence uint64) {
-	w.view.Beat(w.node, wire.Beat{
-		Cursor: wire.Cursor{StoreEpoch: "s", StreamEpoch: w.epoch(), Sequence: sequence}, Healthy: true, Outbox: 7, Version: "v1",
+// sendHeartbeat says how far the node is.
+func (w *inspectFixture) sendHeartbeat(sequence uint64) {
+	w.view.RecordHeartbeat(w.node, wire.Heartbeat{
+		Cursor: wire.Cursor{StoreEpoch: "s", StreamEpoch: w.streamEpoch(), Sequence: sequence}, Healthy: true, Outbox: 7, Version: "v1",
 	})
 }
 
-func (w *world) sync() api.Sync {
+func (w *inspectFixture) readSync() api.Sync {
 	w.Helper()
 	answer, err := w.view.Sync(w.Context(), w.node)
 	if err != nil {
@@ -120,11 +120,11 @@ func (w *world) sync() api.Sync {
 	return answer
 }
 
-// says waits until desired, delivered and applied are shown: a consumer hears of a message some time after it is stored.
-func (w *world) says(what string, desired int, delivered, applied *int) {
+// waitProgress waits until desired, delivered and applied are shown: a consumer hears of a message some time after it is stored.
+func (w *inspectFixture) waitProgress(what string, desired int, delivered, applied *int) {
 	w.Helper()
 	kubetest.Eventually(w, 30*time.Second, func() error {
-		p := w.sync().Node.Progress
+		p := w.readSync().Node.Progress
 		if p == nil {
 			return fmt.Errorf("%s: no progress", what)
 		}
@@ -135,10 +135,10 @@ func (w *world) says(what string, desired int, delivered, applied *int) {
 	})
 }
 
-// attach makes the consumer start after what the node has.
-func (w *world) attach(sequence uint64) jetstream.Consumer {
+// attachNode makes the consumer start after what the node has.
+func (w *inspectFixture) attachNode(sequence uint64) jetstream.Consumer {
 	w.Helper()
-	request, err := json.Marshal(wire.AttachRequest{Cursor: wire.Cursor{StoreEpoch: "s", StreamEpoch: w.epoch(), Sequence: sequence}})
+	request, err := json.Marshal(wire.AttachRequest{Cursor: wire.Cursor{StoreEpoch: "s", StreamEpoch: w.streamEpoch(), Sequence: sequence}})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -152,20 +152,20 @@ func (w *world) attach(sequence uint64) jetstream.Consumer {
 	return consumer
 }
 
-// TestProgressFollowsTheNode: from nothing known over sent and not acked to applied, and a deletion at the end.
-func TestProgressFollowsTheNode(t *testing.T) {
-	w := newWorld(t)
-	w.says("nothing published", 0, nil, nil)
-	a := w.publish(key("a"), wire.Apply, "1", 0)
-	marker := w.publish(wire.SnapshotMarker(), wire.Apply, "m", 0)
-	w.says("never heard", 1, nil, nil)
+// TestView_ProgressFollowsTheNode: from nothing known over sent and not acked to applied, and a deletion at the end.
+func TestView_ProgressFollowsTheNode(t *testing.T) {
+	w := newInspectFixture(t)
+	w.waitProgress("nothing published", 0, nil, nil)
+	a := w.publishVersion(configMapKey("a"), wire.Apply, "1", 0)
+	marker := w.publishVersion(wire.SnapshotMarker(), wire.Apply, "m", 0)
+	w.waitProgress("never heard", 1, nil, nil)
 
-	w.beat(marker)
-	w.says("applied", 1, new(1), new(1))
-	consumer := w.attach(marker)
-	b := w.publish(key("b"), wire.Apply, "2", 0)
-	c := w.publish(key("c"), wire.Apply, "3", 0)
-	w.says("published", 3, new(1), new(1))
+	w.sendHeartbeat(marker)
+	w.waitProgress("applied", 1, new(1), new(1))
+	consumer := w.attachNode(marker)
+	b := w.publishVersion(configMapKey("b"), wire.Apply, "2", 0)
+	c := w.publishVersion(configMapKey("c"), wire.Apply, "3", 0)
+	w.waitProgress("published", 3, new(1), new(1))
 
 	batch, err := consumer.Fetch(1)
 	if err != nil {
@@ -173,24 +173,24 @@ func TestProgressFollowsTheNode(t *testing.T) {
 	}
 	msg := <-batch.Messages()
 	streamstest.Eventually(t, "the consumer has sent one", func() bool {
-		p := w.sync().Node.Progress
+		p := w.readSync().Node.Progress
 		return p.Delivered != nil && *p.Delivered == 2 && *p.Applied == 1 && p.Consumer.AckPending == 1
 	})
 	if err := msg.DoubleAck(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	w.says("acked, though not told by a heartbeat", 3, new(2), new(2))
+	w.waitProgress("acked, though not told by a heartbeat", 3, new(2), new(2))
 	states := map[string]api.State{}
-	for _, o := range w.sync().Objects {
+	for _, o := range w.readSync().Objects {
 		states[o.Name] = o.State
 	}
 	if diff := cmp.Diff(map[string]api.State{"a": api.Synced, "b": api.Synced, "c": api.Pending}, states); diff != "" {
 		t.Errorf("states (-want +got):\n%s", diff)
 	}
 
-	w.beat(c)
-	end := w.publish(key("a"), wire.Delete, "", a)
-	got := w.sync()
+	w.sendHeartbeat(c)
+	end := w.publishVersion(configMapKey("a"), wire.Delete, "", a)
+	got := w.readSync()
 	want := []api.Object{
 		{Resource: "configmaps", Namespace: "default", Name: "a", UID: "uid", State: api.Deleting, Acked: "before", Sequence: end},
 		{Resource: "configmaps", Namespace: "default", Name: "b", UID: "uid", State: api.Synced, Desired: "2", Acked: "2", Sequence: b},
@@ -205,29 +205,29 @@ func TestProgressFollowsTheNode(t *testing.T) {
 	if p := got.Node.Progress; *p.Applied != 2 || p.Oldest.IsZero() || time.Since(p.Oldest) > time.Minute {
 		t.Errorf("a deletion to come: %+v", p)
 	}
-	if h := got.Node.Heard; h == nil || h.Outbox != 7 || h.Version != "v1" {
+	if h := got.Node.Heartbeat; h == nil || h.Outbox != 7 || h.Version != "v1" {
 		t.Errorf("heard %+v", h)
 	}
 }
 
-// TestCountsBeyondADirectGet: a direct get matches 1,024 subjects at most.
-func TestCountsBeyondADirectGet(t *testing.T) {
-	w := newWorld(t)
+// TestView_CountsBeyondDirectGet: a direct get matches 1,024 subjects at most.
+func TestView_CountsBeyondDirectGet(t *testing.T) {
+	w := newInspectFixture(t)
 	const many = 1100
 	var half uint64
 	for i := range many {
-		sequence := w.publish(key(fmt.Sprint("c-", i)), wire.Apply, "1", 0)
+		sequence := w.publishVersion(configMapKey(fmt.Sprint("c-", i)), wire.Apply, "1", 0)
 		if i == many/2-1 {
 			half = sequence
 		}
 	}
-	w.beat(half)
-	w.says("half applied", many, new(many/2), new(many/2))
+	w.sendHeartbeat(half)
+	w.waitProgress("half applied", many, new(many/2), new(many/2))
 }
 
-func TestNodesAreListedAndOthersAreNotFound(t *testing.T) {
-	w := newWorld(t)
-	w.beat(1)
+func TestView_ListsNodes(t *testing.T) {
+	w := newInspectFixture(t)
+	w.sendHeartbeat(1)
 	all, err := w.view.Nodes(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -238,7 +238,7 @@ func TestNodesAreListedAndOthersAreNotFound(t *testing.T) {
 	found := false
 	for i := range all.Nodes {
 		if node := &all.Nodes[i]; node.Name == w.node {
-			found = node.Owner == "owner of "+w.node && node.Link == "Unknown" && node.Heard != nil
+			found = node.Owner == "owner of "+w.node && node.Link == "Unknown" && node.Heartbeat != nil
 		}
 	}
 	if !found {
@@ -247,14 +247,14 @@ func TestNodesAreListedAndOthersAreNotFound(t *testing.T) {
 	if _, err := w.view.Sync(t.Context(), "nobody"); !apierrors.IsNotFound(err) {
 		t.Errorf("a node that does not exist: %v", err)
 	}
-	w.hubGone()
+	w.closeHub()
 	if _, err := w.view.Nodes(t.Context()); err == nil {
 		t.Error("without a hub there is an answer")
 	}
 }
 
-// hubGone closes the connection that the view uses.
-func (w *world) hubGone() {
+// closeHub closes the connection that the view uses.
+func (w *inspectFixture) closeHub() {
 	w.js.Conn().Close()
 	if _, err := w.hub.Epoch(w.Context()); err == nil {
 		w.Error(errors.New("the hub still answers"))

@@ -21,11 +21,11 @@ import (
 )
 
 func main() {
-	cloudcore := program.Program{Name: "cloudcore", Short: "The cloud part of Frond", Serve: serve}
+	cloudcore := program.Program{Name: "cloudcore", Short: "The cloud part of Frond", Serve: serveCloudcore}
 	os.Exit(cloudcore.Run(context.Background(), os.Args[1:], os.Stdout, os.Stderr))
 }
 
-func serve(ctx context.Context, data []byte) error {
+func serveCloudcore(ctx context.Context, data []byte) error {
 	hostname, err := os.Hostname()
 	if err != nil {
 		return fmt.Errorf("find this host's name: %w", err)
@@ -54,13 +54,13 @@ func serve(ctx context.Context, data []byte) error {
 	}
 	if errors.Is(err, cloud.ErrRestored) {
 		log.Warn("beginning anew", zap.Error(err))
-		return again()
+		return replaceProcess()
 	}
 	return err
 }
 
-// again puts a new process in place of this one, under its id: whoever supervises it sees no end.
-func again() error {
+// replaceProcess puts a new process in place of this one, under its id: whoever supervises it sees no end.
+func replaceProcess() error {
 	program, err := os.Executable()
 	if err == nil {
 		err = syscall.Exec(program, os.Args, os.Environ()) // returns only if it failed

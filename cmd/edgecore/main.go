@@ -18,11 +18,11 @@ import (
 )
 
 func main() {
-	edgecore := program.Program{Name: "edgecore", Short: "The agent of a gateway", Serve: serve}
+	edgecore := program.Program{Name: "edgecore", Short: "The agent of a gateway", Serve: serveEdgecore}
 	os.Exit(edgecore.Run(context.Background(), os.Args[1:], os.Stdout, os.Stderr))
 }
 
-func serve(ctx context.Context, data []byte) error {
+func serveEdgecore(ctx context.Context, data []byte) error {
 	cfg, err := config.ParseEdgeCore(data)
 	if err != nil {
 		return err

@@ -5,14 +5,14 @@ import (
 	"testing"
 )
 
-func TestAWrongConfigurationIsNamed(t *testing.T) {
+func TestServeEdgecore_InvalidConfiguration(t *testing.T) {
 	for name, tt := range map[string]struct{ content, want string }{
 		"unknown key": {"nodes: a\n", `unknown field "nodes"`},
 		"nothing":     {"{}\n", "node: required"},
 		"runtime":     {"node: a\ndir: /a\n", "runtime.endpoint: required"},
 		"log level":   {"node: a\ndir: /tmp\nruntime: {hollow: true}\nlogLevel: loud\nhub: {urls: ['nats://h:1']}\n", "log level"},
 	} {
-		if err := serve(t.Context(), []byte(tt.content)); err == nil || !strings.Contains(err.Error(), tt.want) {
+		if err := serveEdgecore(t.Context(), []byte(tt.content)); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %v, want %s", name, err, tt.want)
 		}
 	}

@@ -38,13 +38,13 @@ type passphrase struct {
 	in *os.File
 }
 
-func (p *passphrase) add(cmd *cobra.Command) {
+func (p *passphrase) addFlags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&p.file, "passphrase-file", "", "file whose first line is the passphrase; without it, and without a key, it is asked for")
 	p.in = os.Stdin
 }
 
-// key reads the passphrase; confirm asks a second time.
-func (p *passphrase) key(talk io.Writer, confirm bool) (backup.Key, error) {
+// readKey reads the passphrase; confirm asks a second time.
+func (p *passphrase) readKey(talk io.Writer, confirm bool) (backup.Key, error) {
 	if p.file != "" {
 		line, err := firstLine(p.file)
 		if err != nil {

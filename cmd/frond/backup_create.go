@@ -51,9 +51,9 @@ decrypt it can authorize any client as any gateway. It needs the right to read S
 			return b.Run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	b.add(cmd)
-	b.output.add(cmd)
-	b.passphrase.add(cmd)
+	b.addFlags(cmd)
+	b.output.addFlag(cmd)
+	b.passphrase.addFlags(cmd)
 	f := cmd.Flags()
 	f.StringVar(&b.file, "file", "", "where the backup is written; it must not exist")
 	f.StringSliceVar(&b.recipients, "recipient", nil, "age public key, age1…, whose holder can open it; may be given more than once")
@@ -63,7 +63,7 @@ decrypt it can authorize any client as any gateway. It needs the right to read S
 
 // Run saves.
 func (b *backupCreate) Run(ctx context.Context, out, talk io.Writer) error {
-	asJSON, err := b.output.json()
+	asJSON, err := b.output.asJSON()
 	if err != nil {
 		return err
 	}
@@ -73,13 +73,13 @@ func (b *backupCreate) Run(ctx context.Context, out, talk io.Writer) error {
 	if _, err := os.Lstat(b.file); !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%s exists, and a backup writes over nothing: choose another name", b.file)
 	}
-	key, err := b.key(talk)
+	key, err := b.encryptionKey(talk)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, b.timeout)
 	defer cancel()
-	cfg, err := b.config()
+	cfg, err := b.restConfig()
 	if err != nil {
 		return err
 	}
@@ -105,10 +105,10 @@ func (b *backupCreate) Run(ctx context.Context, out, talk io.Writer) error {
 	return err
 }
 
-func (b *backupCreate) key(talk io.Writer) (backup.Key, error) {
+func (b *backupCreate) encryptionKey(talk io.Writer) (backup.Key, error) {
 	switch {
 	case len(b.recipients) == 0:
-		return b.passphrase.key(talk, true)
+		return b.passphrase.readKey(talk, true)
 	case b.passphrase.file != "":
 		return backup.Key{}, errors.New("give --passphrase-file or --recipient: age encrypts for one of the two")
 	}

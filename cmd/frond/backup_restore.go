@@ -39,9 +39,9 @@ recorded later counts, and a key or a node that is revoked on either side stays 
 			return b.Run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	b.add(cmd)
-	b.output.add(cmd)
-	b.passphrase.add(cmd)
+	b.addFlags(cmd)
+	b.output.addFlag(cmd)
+	b.passphrase.addFlags(cmd)
 	f := cmd.Flags()
 	f.StringVar(&b.file, "file", "", "the backup")
 	f.StringVar(&b.identityFile, "identity-file", "", "file with the age identity, AGE-SECRET-KEY-…, that opens it")
@@ -54,17 +54,17 @@ recorded later counts, and a key or a node that is revoked on either side stays 
 
 // Run restores.
 func (b *backupRestore) Run(ctx context.Context, out, talk io.Writer) error {
-	asJSON, err := b.output.json()
+	asJSON, err := b.output.asJSON()
 	if err != nil {
 		return err
 	}
-	content, err := b.read(talk)
+	content, err := b.openBackup(talk)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, b.timeout)
 	defer cancel()
-	cfg, err := b.config()
+	cfg, err := b.restConfig()
 	if err != nil {
 		return err
 	}
@@ -78,8 +78,8 @@ func (b *backupRestore) Run(ctx context.Context, out, talk io.Writer) error {
 	return printRestored(report, b.options.DryRun, out, talk)
 }
 
-// read opens the file.
-func (b *backupRestore) read(talk io.Writer) (content backup.Content, err error) {
+// openBackup opens the file.
+func (b *backupRestore) openBackup(talk io.Writer) (content backup.Content, err error) {
 	if b.file == "" {
 		return content, errors.New("give --file, the name of the backup")
 	}
@@ -88,7 +88,7 @@ func (b *backupRestore) read(talk io.Writer) (content backup.Content, err error)
 		return content, fmt.Errorf("read the backup: %w", err)
 	}
 	defer func() { _ = f.Close() }() // opened for reading
-	key, err := b.key(talk)
+	key, err := b.decryptionKey(talk)
 	if err != nil {
 		return content, err
 	}
@@ -98,9 +98,9 @@ func (b *backupRestore) read(talk io.Writer) (content backup.Content, err error)
 	return content, nil
 }
 
-func (b *backupRestore) key(talk io.Writer) (backup.Key, error) {
+func (b *backupRestore) decryptionKey(talk io.Writer) (backup.Key, error) {
 	if b.identityFile == "" {
-		return b.passphrase.key(talk, false)
+		return b.passphrase.readKey(talk, false)
 	}
 	if b.passphrase.file != "" {
 		return backup.Key{}, errors.New("give --passphrase-file or --identity-file, not both")

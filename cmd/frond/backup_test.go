@@ -26,44 +26,44 @@ import (
 	"github.com/frond-edge/frond/internal/kubetest"
 )
 
-// vault is where a test keeps its backup, and the age key pair to it.
-type vault struct {
+// backupFixture is where a test keeps its backup, and the age key pair to it.
+type backupFixture struct {
 	*installation
 	file, recipient, identityFile string
 }
 
-func newVault(t *testing.T) vault {
+func newBackupFixture(t *testing.T) backupFixture {
 	t.Helper()
 	pair, err := agekey.GenerateX25519Identity()
 	if err != nil {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	v := vault{installation: newInstallation(t), file: filepath.Join(dir, "frond.backup"), recipient: pair.Recipient().String(), identityFile: filepath.Join(dir, "key")}
+	v := backupFixture{installation: newInstallation(t), file: filepath.Join(dir, "frond.backup"), recipient: pair.Recipient().String(), identityFile: filepath.Join(dir, "key")}
 	if err := os.WriteFile(v.identityFile, []byte(pair.String()+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	forget := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:null}}}`, protection.AnnotationLastBackup) // of an earlier test
-	if _, err := v.resource("namespaces", "").Patch(t.Context(), identity.Namespace, types.MergePatchType, forget, metav1.PatchOptions{}); err != nil && !apierrors.IsNotFound(err) {
+	if _, err := v.dynamicResource("namespaces", "").Patch(t.Context(), identity.Namespace, types.MergePatchType, forget, metav1.PatchOptions{}); err != nil && !apierrors.IsNotFound(err) {
 		t.Fatal(err)
 	}
 	return v
 }
 
-func (v vault) create() createdBackup {
+func (v backupFixture) createBackup() createdBackup {
 	v.t.Helper()
 	var done createdBackup
-	if err := json.Unmarshal([]byte(v.must("backup", "create", "--file", v.file, "--recipient", v.recipient, "-o", "json")), &done); err != nil {
+	if err := json.Unmarshal([]byte(v.mustRun("backup", "create", "--file", v.file, "--recipient", v.recipient, "-o", "json")), &done); err != nil {
 		v.t.Fatal(err)
 	}
 	return done
 }
 
-// restore returns what became of each object of the backup, by kind and name.
-func (v vault) restore(more ...string) map[string]backup.Action {
+// restoreBackup returns what became of each object of the backup, by kind and name.
+func (v backupFixture) restoreBackup(more ...string) map[string]backup.Action {
 	v.t.Helper()
 	var r backup.Report
-	out := v.must(append([]string{"backup", "restore", "--file", v.file, "--identity-file", v.identityFile, "-o", "json"}, more...)...)
+	out := v.mustRun(append([]string{"backup", "restore", "--file", v.file, "--identity-file", v.identityFile, "-o", "json"}, more...)...)
 	if err := json.Unmarshal([]byte(out), &r); err != nil {
 		v.t.Fatal(err)
 	}
@@ -75,9 +75,9 @@ func (v vault) restore(more ...string) map[string]backup.Action {
 }
 
 // deleteNamespace ends with the namespace gone, as the controller manager leaves it.
-func (v vault) deleteNamespace() {
+func (v backupFixture) deleteNamespace() {
 	v.t.Helper()
-	v.confirm("namespaces", "", identity.Namespace, identity.Namespace)
+	v.confirmDeletion("namespaces", "", identity.Namespace, identity.Namespace)
 	if err := v.client.CoreV1().Namespaces().Delete(v.t.Context(), identity.Namespace, metav1.DeleteOptions{}); err != nil {
 		v.t.Fatal(err)
 	}
@@ -91,39 +91,39 @@ func (v vault) deleteNamespace() {
 }
 
 func TestBackup_RestoresADeletedNamespace(t *testing.T) {
-	v := newVault(t)
-	v.must("init", "--hub-servers", "3", "--hub-url", "tls://hub.example.com:7422", "--cells", "8", "--taint-gateways")
+	v := newBackupFixture(t)
+	v.mustRun("init", "--hub-servers", "3", "--hub-url", "tls://hub.example.com:7422", "--cells", "8", "--taint-gateways")
 	spec := func(letter string) identity.NodeIdentitySpec {
-		return identity.NodeIdentitySpec{Key: key(letter), Issued: metav1.NewTime(time.Now().Truncate(time.Second)), Expires: metav1.NewTime(time.Now().Add(time.Hour).Truncate(time.Second))}
+		return identity.NodeIdentitySpec{Key: userKey(letter), Issued: metav1.NewTime(time.Now().Truncate(time.Second)), Expires: metav1.NewTime(time.Now().Add(time.Hour).Truncate(time.Second))}
 	}
-	v.join("kept", spec("A"))
-	v.join("revoked", spec("B"))
-	v.join("forgotten", spec("C"))
-	v.ports(true)
-	if _, _, errs := v.run("init"); !strings.Contains(errs, "there is no backup of the keys") {
+	v.joinNode("kept", spec("A"))
+	v.joinNode("revoked", spec("B"))
+	v.joinNode("forgotten", spec("C"))
+	v.setPorts(true)
+	if _, _, errs := v.runCommand("init"); !strings.Contains(errs, "there is no backup of the keys") {
 		t.Errorf("frond init without a backup says %q", errs)
 	}
-	files, settings, kept := v.files(), v.settings(), v.spec("kept")
-	done := v.create()
+	files, settings, kept := v.secretFiles(), v.readSettings(), v.readSpec("kept")
+	done := v.createBackup()
 	if info, err := os.Stat(v.file); err != nil || info.Mode().Perm() != 0o600 || done.Secrets != 6 || done.Identities != 3 || done.CAHash != settings.CAHash {
 		t.Errorf("%+v, %v, %v", done, info, err)
 	}
-	if _, _, errs := v.run("init"); strings.Contains(errs, "backup") {
+	if _, _, errs := v.runCommand("init"); strings.Contains(errs, "backup") {
 		t.Errorf("frond init does not know of the backup: %s", errs)
 	}
-	if code, _, errs := v.run("backup", "create", "--file", v.file, "--recipient", v.recipient); code != 1 || !strings.Contains(errs, "exists") {
+	if code, _, errs := v.runCommand("backup", "create", "--file", v.file, "--recipient", v.recipient); code != 1 || !strings.Contains(errs, "exists") {
 		t.Errorf("a second backup of the same name: code %d, %s", code, errs)
 	}
-	v.link("revoked", "False", reasonRevoked) // as cloudcore does
-	v.must("node", "revoke", "revoked", "--yes")
+	v.setLink("revoked", "False", reasonRevoked) // as cloudcore does
+	v.mustRun("node", "revoke", "revoked", "--yes")
 
 	v.deleteNamespace()
-	v.ports(false)
-	v.confirm(identity.Resource+"."+identity.Group, "", "forgotten", "forgotten")
-	if err := v.identities().Delete(t.Context(), "forgotten", metav1.DeleteOptions{}); err != nil {
+	v.setPorts(false)
+	v.confirmDeletion(identity.Resource+"."+identity.Group, "", "forgotten", "forgotten")
+	if err := v.identityClient().Delete(t.Context(), "forgotten", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if code, _, errs := v.run("backup", "create", "--file", v.file+"2", "--recipient", v.recipient); code != 1 || !strings.Contains(errs, "frond init") {
+	if code, _, errs := v.runCommand("backup", "create", "--file", v.file+"2", "--recipient", v.recipient); code != 1 || !strings.Contains(errs, "frond init") {
 		t.Errorf("a backup of nothing: code %d, %s", code, errs)
 	}
 	want := map[string]backup.Action{
@@ -133,40 +133,40 @@ func TestBackup_RestoresADeletedNamespace(t *testing.T) {
 		"ConfigMap frond-node-ports": backup.Created,
 		"NodeIdentity kept":          backup.Unchanged, "NodeIdentity revoked": backup.Kept, "NodeIdentity forgotten": backup.Created,
 	}
-	if diff := cmp.Diff(want, v.restore("--dry-run")); diff != "" {
+	if diff := cmp.Diff(want, v.restoreBackup("--dry-run")); diff != "" {
 		t.Errorf("a dry run (-want +got):\n%s", diff)
 	}
-	if len(v.files()) > 0 {
+	if len(v.secretFiles()) > 0 {
 		t.Fatal("a dry run wrote")
 	}
-	if diff := cmp.Diff(want, v.restore()); diff != "" {
+	if diff := cmp.Diff(want, v.restoreBackup()); diff != "" {
 		t.Errorf("restored (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff(files, v.files()); diff != "" {
+	if diff := cmp.Diff(files, v.secretFiles()); diff != "" {
 		t.Errorf("keys (-before +restored):\n%s", diff)
 	}
-	if diff := cmp.Diff(settings, v.settings()); diff != "" {
+	if diff := cmp.Diff(settings, v.readSettings()); diff != "" {
 		t.Errorf("settings (-before +restored):\n%s", diff)
 	}
-	if diff := cmp.Diff(kept, v.spec("kept")); diff != "" {
+	if diff := cmp.Diff(kept, v.readSpec("kept")); diff != "" {
 		t.Errorf("a gateway (-before +restored):\n%s", diff)
 	}
-	if got := v.spec("forgotten"); got.Key != key("C") {
+	if got := v.readSpec("forgotten"); got.Key != userKey("C") {
 		t.Errorf("a gateway whose identity was deleted: %+v", got)
 	}
-	if got := v.spec("revoked"); got.Key != "" || got.RevokedAt == nil {
+	if got := v.readSpec("revoked"); got.Key != "" || got.RevokedAt == nil {
 		t.Errorf("a gateway that was revoked after the backup is let in: %+v", got)
 	}
-	if _, out, errs := v.run("init"); !strings.Contains(out, "nothing to change") || strings.Contains(errs, "backup") {
+	if _, out, errs := v.runCommand("init"); !strings.Contains(out, "nothing to change") || strings.Contains(errs, "backup") {
 		t.Errorf("frond init after that: %s%s", out, errs)
 	}
-	if out := v.must("backup", "restore", "--file", v.file, "--identity-file", v.identityFile); !strings.Contains(out, "nothing to restore") {
+	if out := v.mustRun("backup", "restore", "--file", v.file, "--identity-file", v.identityFile); !strings.Contains(out, "nothing to restore") {
 		t.Errorf("a second time: %s", out)
 	}
 }
 
-// ports makes the ConfigMap with the ports of gateways at the cloudcores, or deletes it.
-func (v vault) ports(there bool) {
+// setPorts makes the ConfigMap with the ports of gateways at the cloudcores, or deletes it.
+func (v backupFixture) setPorts(there bool) {
 	v.t.Helper()
 	const name = "frond-node-ports"
 	maps := v.client.CoreV1().ConfigMaps("kube-system")
@@ -180,33 +180,33 @@ func (v vault) ports(there bool) {
 	if _, err := maps.Create(v.t.Context(), o, metav1.CreateOptions{}); err != nil {
 		v.t.Fatal(err)
 	}
-	v.t.Cleanup(func() { v.ports(false) })
+	v.t.Cleanup(func() { v.setPorts(false) })
 }
 
 // TestBackup_RestoresTheKind deletes the definition of NodeIdentities, and all of them with it.
 func TestBackup_RestoresTheKind(t *testing.T) {
-	v := newVault(t)
-	v.must("init", "--hub-servers", "1")
-	v.join("gw-7", identity.NodeIdentitySpec{Key: key("G")})
-	v.create()
+	v := newBackupFixture(t)
+	v.mustRun("init", "--hub-servers", "1")
+	v.joinNode("gw-7", identity.NodeIdentitySpec{Key: userKey("G")})
+	v.createBackup()
 	const resource, name = "customresourcedefinitions.apiextensions.k8s.io", identity.Resource + "." + identity.Group
-	v.confirm(resource, "", name, name)
-	if err := v.resource(resource, "").Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+	v.confirmDeletion(resource, "", name, name)
+	if err := v.dynamicResource(resource, "").Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	kubetest.Eventually(t, time.Minute, func() error {
-		_, err := v.resource(resource, "").Get(t.Context(), name, metav1.GetOptions{})
+		_, err := v.dynamicResource(resource, "").Get(t.Context(), name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			return nil
 		}
 		return errors.Join(errors.New("the definition is still there"), err)
 	})
-	if got := v.restore(); got["NodeIdentity gw-7"] != backup.Created || v.spec("gw-7").Key != key("G") {
+	if got := v.restoreBackup(); got["NodeIdentity gw-7"] != backup.Created || v.readSpec("gw-7").Key != userKey("G") {
 		t.Errorf("restored: %v", got)
 	}
 }
 
-func (v vault) settings() install.Settings {
+func (v backupFixture) readSettings() install.Settings {
 	v.t.Helper()
 	settings, err := install.ReadSettings(v.t.Context(), v.client)
 	if err != nil {
@@ -216,16 +216,16 @@ func (v vault) settings() install.Settings {
 }
 
 func TestBackup_KeepsNewerKeys(t *testing.T) {
-	v := newVault(t)
-	v.must("init", "--hub-servers", "1")
-	old := v.files()
-	v.create()
-	v.must("init", "--rotate-certificates")
-	rotated := v.files()
-	if got := v.restore(); got["Secret frond-cloudcore"] != backup.Kept || got["Secret frond-ca"] != backup.Unchanged {
+	v := newBackupFixture(t)
+	v.mustRun("init", "--hub-servers", "1")
+	old := v.secretFiles()
+	v.createBackup()
+	v.mustRun("init", "--rotate-certificates")
+	rotated := v.secretFiles()
+	if got := v.restoreBackup(); got["Secret frond-cloudcore"] != backup.Kept || got["Secret frond-ca"] != backup.Unchanged {
 		t.Errorf("certificates that are newer: %v", got)
 	}
-	if diff := cmp.Diff(rotated, v.files()); diff != "" {
+	if diff := cmp.Diff(rotated, v.secretFiles()); diff != "" {
 		t.Errorf("newer certificates are overwritten (-before +after):\n%s", diff)
 	}
 	// One Secret is lost: it comes back, and goes with the newer ones.
@@ -233,39 +233,39 @@ func TestBackup_KeepsNewerKeys(t *testing.T) {
 	if err := v.client.CoreV1().Secrets(identity.Namespace).Delete(t.Context(), install.FolderAdmin, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if got := v.restore(); got["Secret frond-admin"] != backup.Created || !bytes.Equal(v.files()["frond-admin/admin.nk"], old["frond-admin/admin.nk"]) {
+	if got := v.restoreBackup(); got["Secret frond-admin"] != backup.Created || !bytes.Equal(v.secretFiles()["frond-admin/admin.nk"], old["frond-admin/admin.nk"]) {
 		t.Errorf("a Secret that is lost: %v", got)
 	}
-	if got := v.restore("--replace"); got["Secret frond-cloudcore"] != backup.Replaced {
+	if got := v.restoreBackup("--replace"); got["Secret frond-cloudcore"] != backup.Replaced {
 		t.Errorf("to be replaced: %v", got)
 	}
-	if diff := cmp.Diff(old, v.files()); diff != "" {
+	if diff := cmp.Diff(old, v.secretFiles()); diff != "" {
 		t.Errorf("replaced (-backup +got):\n%s", diff)
 	}
 	// The authority was replaced since, and is lost: the one of the backup does not go with the rest.
-	v.must("ca", "rotate", "add")
-	v.must("ca", "rotate", "switch", "--force")
+	v.mustRun("ca", "rotate", "add")
+	v.mustRun("ca", "rotate", "switch", "--force")
 	v.confirmAll()
 	if err := v.client.CoreV1().Secrets(identity.Namespace).Delete(t.Context(), install.FolderCA, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if code, _, errs := v.run("backup", "restore", "--file", v.file, "--identity-file", v.identityFile); code != 1 || !strings.Contains(errs, "the authority was replaced after this backup") {
+	if code, _, errs := v.runCommand("backup", "restore", "--file", v.file, "--identity-file", v.identityFile); code != 1 || !strings.Contains(errs, "the authority was replaced after this backup") {
 		t.Errorf("the authority of before: code %d, %s", code, errs)
 	}
-	if _, there := v.files()["frond-ca/ca.key"]; there {
+	if _, there := v.secretFiles()["frond-ca/ca.key"]; there {
 		t.Error("it was restored all the same")
 	}
-	v.restore("--replace")
-	if diff := cmp.Diff(old, v.files()); diff != "" {
+	v.restoreBackup("--replace")
+	if diff := cmp.Diff(old, v.secretFiles()); diff != "" {
 		t.Errorf("replaced (-backup +got):\n%s", diff)
 	}
 }
 
 // TestBackup_OfAnotherCluster takes a backup whose cluster is not this one.
 func TestBackup_OfAnotherCluster(t *testing.T) {
-	v := newVault(t)
-	v.must("init", "--hub-servers", "1")
-	v.create()
+	v := newBackupFixture(t)
+	v.mustRun("init", "--hub-servers", "1")
+	v.createBackup()
 	opened, err := os.Open(v.identityFile)
 	if err != nil {
 		t.Fatal(err)
@@ -287,10 +287,10 @@ func TestBackup_OfAnotherCluster(t *testing.T) {
 	if _, err := writeBackup(v.file, content, encrypt); err != nil {
 		t.Fatal(err)
 	}
-	if code, _, errs := v.run("backup", "restore", "--file", v.file, "--identity-file", v.identityFile); code != 1 || !strings.Contains(errs, "of the cluster another") {
+	if code, _, errs := v.runCommand("backup", "restore", "--file", v.file, "--identity-file", v.identityFile); code != 1 || !strings.Contains(errs, "of the cluster another") {
 		t.Errorf("another cluster's: code %d, %s", code, errs)
 	}
-	for name, action := range v.restore("--other-cluster") {
+	for name, action := range v.restoreBackup("--other-cluster") {
 		if action != backup.Unchanged {
 			t.Errorf("%s: %s", name, action)
 		}
@@ -313,7 +313,7 @@ func TestBackup_NeedsAKey(t *testing.T) {
 		"holds no AGE-SECRET-KEY":    {"backup", "restore", "--file", file, "--identity-file", file},
 		"read the passphrase: open ": {"backup", "restore", "--file", file, "--passphrase-file", "/nowhere"},
 	} {
-		if code, _, errs := frond(args...); code != 1 || !strings.Contains(errs, want) {
+		if code, _, errs := runFrond(args...); code != 1 || !strings.Contains(errs, want) {
 			t.Errorf("%v: code %d, %s, want %q", args, code, errs, want)
 		}
 	}

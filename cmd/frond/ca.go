@@ -56,8 +56,8 @@ func newCARotate(step install.Step, short string) *cobra.Command {
 			return c.Run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	c.add(cmd)
-	c.output.add(cmd)
+	c.addFlags(cmd)
+	c.output.addFlag(cmd)
 	cmd.Flags().BoolVar(&c.options.DryRun, "dry-run", false, "only say what would be done")
 	if step == install.StepSwitch {
 		cmd.Flags().BoolVar(&c.force, "force", false, "also if gateways have not received the next CA")
@@ -67,18 +67,18 @@ func newCARotate(step install.Step, short string) *cobra.Command {
 
 // Run takes the step.
 func (c *caRotate) Run(ctx context.Context, out, talk io.Writer) error {
-	asJSON, err := c.output.json()
+	asJSON, err := c.output.asJSON()
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, initTimeout)
 	defer cancel()
-	cfg, err := c.config()
+	cfg, err := c.restConfig()
 	if err != nil {
 		return err
 	}
 	if c.step == install.StepSwitch && !c.force {
-		if err := c.learned(ctx); err != nil {
+		if err := c.checkRenewed(ctx); err != nil {
 			return err
 		}
 	}
@@ -100,9 +100,9 @@ func (c *caRotate) Run(ctx context.Context, out, talk io.Writer) error {
 	return nil
 }
 
-// learned refuses to go on while there are gateways that would not believe the next authority.
-func (c *caRotate) learned(ctx context.Context) error {
-	client, err := c.client()
+// checkRenewed refuses to go on while there are gateways that would not believe the next authority.
+func (c *caRotate) checkRenewed(ctx context.Context) error {
+	client, err := c.kubeClient()
 	if err != nil {
 		return err
 	}
@@ -111,13 +111,13 @@ func (c *caRotate) learned(ctx context.Context) error {
 		return err // the step itself says what is missing
 	}
 	list := nodeList{kube: c.kube}
-	nodes, err := list.list(ctx, time.Now())
+	nodes, err := list.listNodes(ctx, time.Now())
 	if err != nil {
 		return err
 	}
 	var late []string
 	for _, node := range nodes {
-		if (node.State == "valid" || node.State == "renewable") && node.Issued.Before(rollover.Told()) {
+		if (node.State == "valid" || node.State == "renewable") && node.Issued.Before(rollover.KnownSince()) {
 			late = append(late, node.Node)
 		}
 	}
@@ -130,7 +130,7 @@ func (c *caRotate) learned(ctx context.Context) error {
 		return fmt.Errorf("%d gateways have not renewed their keys since %s, and may not know the next authority: %s\n"+
 			"  wait until they have (frond node list), or add --force: the authority before vouches\n"+
 			"  for the next as long as it is good itself, so they come back; one that was made by an earlier Frond cannot, and they will need a token",
-			len(late), rollover.Told().UTC().Format(time.RFC3339), names)
+			len(late), rollover.KnownSince().UTC().Format(time.RFC3339), names)
 	}
 	return nil
 }

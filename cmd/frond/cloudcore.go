@@ -26,20 +26,20 @@ import (
 const (
 	// envCloudcore names the cloudcores to ask where --server does not.
 	envCloudcore = "FROND_CLOUDCORE"
-	// oneServer bounds what one of several cloudcores may take, so that one that hangs does not hide the others.
-	oneServer = 15 * time.Second
-	// mostAnswer bounds what is read: 100,000 nodes, or the objects of a large one, fit.
-	mostAnswer = 256 << 20
+	// serverTimeout bounds what one of several cloudcores may take, so that one that hangs does not hide the others.
+	serverTimeout = 15 * time.Second
+	// maxAnswerBytes bounds what is read: 100,000 nodes, or the objects of a large one, fit.
+	maxAnswerBytes = 256 << 20
 )
 
 // cloudcore is how a command reaches a cloudcore: as the user of the kubeconfig.
 type cloudcore struct {
 	server, kubeconfig, context, authority string
-	// hub are the hub's authorities, once they were asked for.
-	hub []byte
+	// hubCA are the hub's authorities, once they were asked for.
+	hubCA []byte
 }
 
-func (c *cloudcore) add(cmd *cobra.Command) {
+func (c *cloudcore) addFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&c.server, "server", "", "cloudcores to ask, https://host:port, separated by commas (default $"+envCloudcore+")")
 	flags.StringVar(&c.kubeconfig, "kubeconfig", "", "kubeconfig whose user asks (default $KUBECONFIG, then ~/.kube/config)")
@@ -52,8 +52,8 @@ var errNoServer = errors.New(`no cloudcore to ask: give --server or set ` + envC
   in a cluster:         kubectl --namespace frond-system port-forward deployment/cloudcore 10284
                         and --server https://127.0.0.1:10284`)
 
-// ask gets a path from the first cloudcore that answers; any one will do.
-func (c *cloudcore) ask(ctx context.Context, path string, into any) error {
+// getJSON gets a path from the first cloudcore that answers; any one will do.
+func (c *cloudcore) getJSON(ctx context.Context, path string, into any) error {
 	servers := c.server
 	if servers == "" {
 		servers = os.Getenv(envCloudcore)
@@ -64,14 +64,14 @@ func (c *cloudcore) ask(ctx context.Context, path string, into any) error {
 	var faults []error
 	for server := range strings.SplitSeq(servers, ",") {
 		server = strings.TrimRight(strings.TrimSpace(server), "/")
-		err := c.askOne(ctx, server, path, into)
-		if unknown := (x509.UnknownAuthorityError{}); errors.As(err, &unknown) && c.askAuthority(ctx) {
-			err = c.askOne(ctx, server, path, into)
+		err := c.getFrom(ctx, server, path, into)
+		if unknown := (x509.UnknownAuthorityError{}); errors.As(err, &unknown) && c.fetchAuthority(ctx) {
+			err = c.getFrom(ctx, server, path, into)
 		}
 		if err == nil || ctx.Err() != nil {
 			return err
 		}
-		if refused := (&refusal{}); errors.As(err, &refused) && refused.final() {
+		if refused := (&answerError{}); errors.As(err, &refused) && refused.isFinal() {
 			return err // the others would say the same
 		}
 		faults = append(faults, err)
@@ -79,14 +79,14 @@ func (c *cloudcore) ask(ctx context.Context, path string, into any) error {
 	return errors.Join(faults...)
 }
 
-// refusal is an answer other than success.
-type refusal struct {
+// answerError is an answer other than success.
+type answerError struct {
 	server string
 	code   int
 	text   string
 }
 
-func (r *refusal) Error() string {
+func (r *answerError) Error() string {
 	switch r.code {
 	case http.StatusUnauthorized:
 		return fmt.Sprintf("%s does not know you: the kubeconfig needs a client certificate or a token of the cluster that this cloudcore serves", r.server)
@@ -96,10 +96,10 @@ func (r *refusal) Error() string {
 	return fmt.Sprintf("%s answers %d: %s", r.server, r.code, r.text)
 }
 
-func (r *refusal) final() bool { return r.code/100 == 4 }
+func (r *answerError) isFinal() bool { return r.code/100 == 4 }
 
-func (c *cloudcore) askOne(ctx context.Context, server, path string, into any) error {
-	cfg, err := c.config(server)
+func (c *cloudcore) getFrom(ctx context.Context, server, path string, into any) error {
+	cfg, err := c.clientConfig(server)
 	if err != nil {
 		return err
 	}
@@ -107,7 +107,7 @@ func (c *cloudcore) askOne(ctx context.Context, server, path string, into any) e
 	if err != nil {
 		return fmt.Errorf("credentials of the kubeconfig: %w", err)
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, oneServer, fmt.Errorf("no answer within %s", oneServer))
+	ctx, cancel := context.WithTimeoutCause(ctx, serverTimeout, fmt.Errorf("no answer within %s", serverTimeout))
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, server+path, nil)
 	if err != nil {
@@ -118,12 +118,12 @@ func (c *cloudcore) askOne(ctx context.Context, server, path string, into any) e
 		return fmt.Errorf("ask cloudcore at %s: %w", server, errors.Join(err, context.Cause(ctx)))
 	}
 	defer func() { _ = response.Body.Close() }() // it is read to its end
-	body, err := io.ReadAll(io.LimitReader(response.Body, mostAnswer))
+	body, err := io.ReadAll(io.LimitReader(response.Body, maxAnswerBytes))
 	if err != nil {
 		return fmt.Errorf("read the answer of %s: %w", server, err)
 	}
 	if response.StatusCode != http.StatusOK {
-		return &refusal{server: server, code: response.StatusCode, text: strings.TrimSpace(string(body))}
+		return &answerError{server: server, code: response.StatusCode, text: strings.TrimSpace(string(body))}
 	}
 	if err := json.Unmarshal(body, into); err != nil {
 		return fmt.Errorf("understand the answer of %s: %w", server, err)
@@ -131,13 +131,13 @@ func (c *cloudcore) askOne(ctx context.Context, server, path string, into any) e
 	return nil
 }
 
-// config is the kubeconfig's user, turned to a cloudcore. Whatever its address, it must show cloudcore's own certificate:
+// clientConfig is the kubeconfig's user, turned to a cloudcore. Whatever its address, it must show cloudcore's own certificate:
 // a token is shown to nobody else.
-func (c *cloudcore) config(server string) (*rest.Config, error) {
+func (c *cloudcore) clientConfig(server string) (*rest.Config, error) {
 	if !strings.HasPrefix(server, "https://") {
 		return nil, fmt.Errorf("--server %q: want https://host:port", server)
 	}
-	cfg, err := c.cluster()
+	cfg, err := c.kubeConfig()
 	if err != nil {
 		return nil, err
 	}
@@ -145,14 +145,14 @@ func (c *cloudcore) config(server string) (*rest.Config, error) {
 	switch {
 	case c.authority != "":
 		cfg.CAFile, cfg.CAData = c.authority, nil
-	case c.hub != nil:
-		cfg.CAFile, cfg.CAData = "", c.hub
+	case c.hubCA != nil:
+		cfg.CAFile, cfg.CAData = "", c.hubCA
 	}
 	return cfg, nil
 }
 
-// cluster is the kubeconfig's user.
-func (c *cloudcore) cluster() (*rest.Config, error) {
+// kubeConfig is the kubeconfig's user.
+func (c *cloudcore) kubeConfig() (*rest.Config, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = c.kubeconfig
 	cfg, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: c.context}).ClientConfig()
@@ -162,13 +162,13 @@ func (c *cloudcore) cluster() (*rest.Config, error) {
 	return rest.CopyConfig(cfg), nil
 }
 
-// askAuthority asks the cluster once for the authority that signs cloudcore's certificate after frond init. Who may not read it, or
+// fetchAuthority asks the cluster once for the authority that signs cloudcore's certificate after frond init. Who may not read it, or
 // has named another, stays with what the certificate's fault was.
-func (c *cloudcore) askAuthority(ctx context.Context) bool {
-	if c.authority != "" || c.hub != nil {
+func (c *cloudcore) fetchAuthority(ctx context.Context) bool {
+	if c.authority != "" || c.hubCA != nil {
 		return false
 	}
-	cfg, err := c.cluster()
+	cfg, err := c.kubeConfig()
 	if err != nil {
 		return false
 	}
@@ -176,12 +176,12 @@ func (c *cloudcore) askAuthority(ctx context.Context) bool {
 	if err != nil {
 		return false
 	}
-	ctx, cancel := context.WithTimeout(ctx, oneServer)
+	ctx, cancel := context.WithTimeout(ctx, serverTimeout)
 	defer cancel()
 	bundle, err := client.CoreV1().ConfigMaps(identity.Namespace).Get(ctx, install.BundleName, metav1.GetOptions{})
 	if err != nil {
 		return false
 	}
-	c.hub = []byte(bundle.Data[install.EntryBundle])
-	return len(c.hub) > 0
+	c.hubCA = []byte(bundle.Data[install.EntryBundle])
+	return len(c.hubCA) > 0
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/frond-edge/frond/internal/install"
 )
 
-// TestStatusBelievesWhatInitMade asks a cloudcore that shows the certificate of frond init, whose authority the cluster tells.
-func TestStatusBelievesWhatInitMade(t *testing.T) {
+// TestStatus_TrustsAuthorityOfInit asks a cloudcore that shows the certificate of frond init, whose authority the cluster tells.
+func TestStatus_TrustsAuthorityOfInit(t *testing.T) {
 	files, _, err := install.Fill(nil, install.Spec{}, time.Now())
 	if err != nil {
 		t.Fatal(err)
@@ -49,11 +49,11 @@ func TestStatusBelievesWhatInitMade(t *testing.T) {
 	if err := os.WriteFile(kubeconfig, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if code, out, errs := frond("status", "--server", cloudcore.URL, "--kubeconfig", kubeconfig); code != 0 || !strings.Contains(out, "gw-17") {
+	if code, out, errs := runFrond("status", "--server", cloudcore.URL, "--kubeconfig", kubeconfig); code != 0 || !strings.Contains(out, "gw-17") {
 		t.Errorf("code %d, %q, %q", code, out, errs)
 	}
 	told = false
-	if code, out, errs := frond("status", "--server", cloudcore.URL, "--kubeconfig", kubeconfig); code != 1 || out != "" || !strings.Contains(errs, "unknown authority") {
+	if code, out, errs := runFrond("status", "--server", cloudcore.URL, "--kubeconfig", kubeconfig); code != 1 || out != "" || !strings.Contains(errs, "unknown authority") {
 		t.Errorf("without the authority: code %d, %q, %q", code, out, errs)
 	}
 }

@@ -21,20 +21,20 @@ import (
 // confirmTimeout bounds the whole command.
 const confirmTimeout = 30 * time.Second
 
-type confirm struct {
+type confirmCommand struct {
 	kube
 	all    bool
 	output output
 }
 
-// confirmed is one line of the output.
-type confirmed struct {
+// confirmedNode is one line of the output.
+type confirmedNode struct {
 	Node string `json:"node"`
 	wire.Hold
 }
 
 func newConfirm() *cobra.Command {
-	c := &confirm{}
+	c := &confirmCommand{}
 	cmd := &cobra.Command{
 		Use:   "confirm {NODE … | --all-held}",
 		Short: "Confirm the deletions that the mass-delete guard holds for a gateway",
@@ -46,15 +46,15 @@ later ones. It needs the right to patch the Node.`,
 			return c.Run(cmd.Context(), args, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	c.add(cmd)
+	c.addFlags(cmd)
 	cmd.Flags().BoolVar(&c.all, "all-held", false, "confirm for every gateway with held deletions")
-	c.output.add(cmd)
+	c.output.addFlag(cmd)
 	return cmd
 }
 
 // Run confirms for the named nodes, or for all.
-func (c *confirm) Run(ctx context.Context, names []string, out, talk io.Writer) error {
-	asJSON, err := c.output.json()
+func (c *confirmCommand) Run(ctx context.Context, names []string, out, talk io.Writer) error {
+	asJSON, err := c.output.asJSON()
 	if err != nil {
 		return err
 	}
@@ -63,35 +63,35 @@ func (c *confirm) Run(ctx context.Context, names []string, out, talk io.Writer) 
 	}
 	ctx, cancel := context.WithTimeout(ctx, confirmTimeout)
 	defer cancel()
-	client, err := c.client()
+	client, err := c.kubeClient()
 	if err != nil {
 		return err
 	}
-	nodes, err := c.nodes(ctx, client, names)
+	nodes, err := c.selectNodes(ctx, client, names)
 	if err != nil {
 		return err
 	}
-	done := []confirmed{}
+	done := []confirmedNode{}
 	var faults []error
 	for _, node := range nodes {
-		hold, _ := wire.HoldOf(node.Annotations)
+		hold, _ := wire.ParseHold(node.Annotations)
 		if hold.Token == "" {
 			if !c.all {
 				faults = append(faults, fmt.Errorf("nothing is held back for %s", node.Name))
 			}
 			continue
 		}
-		patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, wire.ConfirmAnnotation, hold.Token)
+		patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, wire.ConfirmDeletionsAnnotation, hold.Token)
 		if _, err := client.CoreV1().Nodes().Patch(ctx, node.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: fieldOwner}); err != nil {
 			faults = append(faults, fmt.Errorf("confirm for %s: %w", node.Name, err))
 			continue
 		}
-		done = append(done, confirmed{Node: node.Name, Hold: hold})
+		done = append(done, confirmedNode{Node: node.Name, Hold: hold})
 	}
-	return errors.Join(append(faults, c.print(done, asJSON, out, talk))...)
+	return errors.Join(append(faults, c.printConfirmed(done, asJSON, out, talk))...)
 }
 
-func (c *confirm) nodes(ctx context.Context, client kubernetes.Interface, names []string) ([]corev1.Node, error) {
+func (c *confirmCommand) selectNodes(ctx context.Context, client kubernetes.Interface, names []string) ([]corev1.Node, error) {
 	if c.all {
 		list, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 		if err != nil {
@@ -113,7 +113,7 @@ func (c *confirm) nodes(ctx context.Context, client kubernetes.Interface, names 
 	return nodes, nil
 }
 
-func (c *confirm) print(done []confirmed, asJSON bool, out, talk io.Writer) error {
+func (c *confirmCommand) printConfirmed(done []confirmedNode, asJSON bool, out, talk io.Writer) error {
 	if asJSON {
 		return printJSON(out, done)
 	}

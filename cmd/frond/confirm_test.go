@@ -16,8 +16,8 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// confirming is an API that answers for two Nodes, of which one is held, and notes what is patched.
-func confirming(t *testing.T) (kubeconfig string, patched func() map[string]string) {
+// startFakeAPI is an API that answers for two Nodes, of which one is held, and notes what is patched.
+func startFakeAPI(t *testing.T) (kubeconfig string, patched func() map[string]string) {
 	t.Helper()
 	hold, err := json.Marshal(wire.Hold{Token: "0123456789", Reason: wire.HoldMassDelete, Missing: 6, Pods: 8})
 	if err != nil {
@@ -26,7 +26,7 @@ func confirming(t *testing.T) (kubeconfig string, patched func() map[string]stri
 	node := func(name string, annotations map[string]string) corev1.Node {
 		return corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: annotations}}
 	}
-	nodes := []corev1.Node{node("held", map[string]string{wire.HeldAnnotation: string(hold)}), node("free", nil)}
+	nodes := []corev1.Node{node("held", map[string]string{wire.HeldDeletionsAnnotation: string(hold)}), node("free", nil)}
 	patches := map[string]string{}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
@@ -49,7 +49,7 @@ func confirming(t *testing.T) (kubeconfig string, patched func() map[string]stri
 				if err := json.NewDecoder(r.Body).Decode(&patch); err != nil {
 					t.Error(err)
 				}
-				patches[n.Name] = patch.Annotations[wire.ConfirmAnnotation]
+				patches[n.Name] = patch.Annotations[wire.ConfirmDeletionsAnnotation]
 			}
 			reply(n)
 			return
@@ -86,8 +86,8 @@ func TestConfirm(t *testing.T) {
 		"no such cluster": {args: []string{"held", "--kubeconfig", "/none"}, problem: "find the cluster"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			kubeconfig, patched := confirming(t)
-			code, out, errs := frond(append([]string{"confirm", "--kubeconfig", kubeconfig}, tt.args...)...)
+			kubeconfig, patched := startFakeAPI(t)
+			code, out, errs := runFrond(append([]string{"confirm", "--kubeconfig", kubeconfig}, tt.args...)...)
 			if (code == 0) != (tt.problem == "") || !strings.Contains(out, tt.out) || !strings.Contains(errs, tt.problem) {
 				t.Errorf("code %d, stdout %q, stderr %q; want %q, %q", code, out, errs, tt.out, tt.problem)
 			}

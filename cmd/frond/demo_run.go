@@ -17,27 +17,27 @@ import (
 //go:embed demo.yaml
 var demoManifests string
 
-// far is the gateway that loses its link, near the one that keeps it.
-const far, near = "edge-1", "edge-2"
+// cutEdge is the gateway that loses its link, near the one that keeps it.
+const cutEdge, linkedEdge = "edge-1", "edge-2"
 
-// story is a demo being told. Its chapters run in order and remember what later ones compare with.
-type story struct {
-	dev    *devcluster.Cluster
-	out    io.Writer
-	began  time.Time
-	dark   time.Duration
-	number int
+// demoRun is a demo being told. Its chapters run in order and remember what later ones compare with.
+type demoRun struct {
+	dev        *devcluster.Cluster
+	out        io.Writer
+	began      time.Time
+	offlineFor time.Duration
+	stepNumber int
 
-	before  map[string]pod // the pods of far before the cut, by name
-	version string         // resourceVersion of the last ConfigMap
-	healed  time.Time
+	podsBefore map[string]demoPod // the pods of far before the cut, by name
+	version    string             // resourceVersion of the last ConfigMap
+	healedAt   time.Time
 }
 
-// lastPage is how often the page is changed while the link is cut.
-const lastPage = 6
+// lastVersion is how often the page is changed while the link is cut.
+const lastVersion = 6
 
-// pod is what the story reads of a pod.
-type pod struct {
+// demoPod is what the story reads of a pod.
+type demoPod struct {
 	Metadata struct {
 		Name string `json:"name"`
 		UID  string `json:"uid"`
@@ -56,7 +56,7 @@ type pod struct {
 	} `json:"status"`
 }
 
-func (p pod) running() bool {
+func (p demoPod) isRunning() bool {
 	for _, c := range p.Status.Containers {
 		if !c.Ready {
 			return false
@@ -65,17 +65,17 @@ func (p pod) running() bool {
 	return p.Status.Phase == "Running" && len(p.Status.Containers) > 0
 }
 
-func (s *story) step(format string, args ...any) {
-	s.number++
-	_, _ = fmt.Fprintf(s.out, "\n%6.1fs  %d. %s\n", time.Since(s.began).Seconds(), s.number, fmt.Sprintf(format, args...))
+func (s *demoRun) printStep(format string, args ...any) {
+	s.stepNumber++
+	_, _ = fmt.Fprintf(s.out, "\n%6.1fs  %d. %s\n", time.Since(s.began).Seconds(), s.stepNumber, fmt.Sprintf(format, args...))
 }
 
-func (s *story) fact(format string, args ...any) {
+func (s *demoRun) printFact(format string, args ...any) {
 	_, _ = fmt.Fprintf(s.out, "%6.1fs     ok: %s\n", time.Since(s.began).Seconds(), fmt.Sprintf(format, args...))
 }
 
-// show runs kubectl and prints command and output, indented.
-func (s *story) show(ctx context.Context, args ...string) error {
+// showKubectl runs kubectl and prints command and output, indented.
+func (s *demoRun) showKubectl(ctx context.Context, args ...string) error {
 	out, err := s.dev.Kubectl(ctx, "", args...)
 	if err != nil {
 		return err
@@ -87,8 +87,8 @@ func (s *story) show(ctx context.Context, args ...string) error {
 	return nil
 }
 
-// until tries check each 200 ms and returns nil once it does, or its last error when limit is over.
-func until(ctx context.Context, limit time.Duration, check func(context.Context) error) error {
+// retryUntil tries check each 200 ms and returns nil once it does, or its last error when limit is over.
+func retryUntil(ctx context.Context, limit time.Duration, check func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	tick := time.NewTicker(200 * time.Millisecond)
@@ -110,22 +110,22 @@ func until(ctx context.Context, limit time.Duration, check func(context.Context)
 	}
 }
 
-// containers tells whether pods are more than acted out.
-func (s *story) containers() bool { return s.dev.Spec().Runtime == devcluster.Containerd }
+// runsContainers tells whether pods are more than acted out.
+func (s *demoRun) runsContainers() bool { return s.dev.Spec().Runtime == devcluster.Containerd }
 
-// pods lists the pods of the demo, on one gateway or, with "", on all.
-func (s *story) pods(ctx context.Context, edge string) (map[string]pod, error) {
+// listPods lists the pods of the demo, on one gateway or, with "", on all.
+func (s *demoRun) listPods(ctx context.Context, edge string) (map[string]demoPod, error) {
 	out, err := s.dev.Kubectl(ctx, "", "get", "pods", "-n", "demo", "-o", "json")
 	if err != nil {
 		return nil, err
 	}
 	var list struct {
-		Items []pod `json:"items"`
+		Items []demoPod `json:"items"`
 	}
 	if err := json.Unmarshal([]byte(out), &list); err != nil {
 		return nil, fmt.Errorf("understand pods: %w", err)
 	}
-	pods := map[string]pod{}
+	pods := map[string]demoPod{}
 	for _, p := range list.Items {
 		if edge == "" || p.Spec.NodeName == edge {
 			pods[p.Metadata.Name] = p
@@ -135,16 +135,16 @@ func (s *story) pods(ctx context.Context, edge string) (map[string]pod, error) {
 }
 
 // wantRunning fails unless each of the two gateways runs n pods of the demo.
-func (s *story) wantRunning(n int) func(context.Context) error {
+func (s *demoRun) wantRunning(n int) func(context.Context) error {
 	return func(ctx context.Context) error {
-		for _, edge := range []string{far, near} {
-			pods, err := s.pods(ctx, edge)
+		for _, edge := range []string{cutEdge, linkedEdge} {
+			pods, err := s.listPods(ctx, edge)
 			if err != nil {
 				return err
 			}
 			running := 0
 			for _, p := range pods {
-				if p.running() {
+				if p.isRunning() {
 					running++
 				}
 			}
@@ -157,8 +157,8 @@ func (s *story) wantRunning(n int) func(context.Context) error {
 }
 
 // wantPage fails unless each running pod of a gateway serves this text; asked from inside the gateway.
-func (s *story) wantPage(ctx context.Context, edge, path, want string) error {
-	pods, err := s.pods(ctx, edge)
+func (s *demoRun) wantPage(ctx context.Context, edge, path, want string) error {
+	pods, err := s.listPods(ctx, edge)
 	if err != nil {
 		return err
 	}
@@ -174,8 +174,8 @@ func (s *story) wantPage(ctx context.Context, edge, path, want string) error {
 	return nil
 }
 
-// held returns the objects of the demo's namespace that a gateway holds, by their name for people.
-func (s *story) held(ctx context.Context, edge string) (map[string]devcluster.StoredObject, error) {
+// listHeld returns the objects of the demo's namespace that a gateway holds, by their name for people.
+func (s *demoRun) listHeld(ctx context.Context, edge string) (map[string]devcluster.StoredObject, error) {
 	stored, err := s.dev.Store(ctx, edge)
 	if err != nil {
 		return nil, err
@@ -189,13 +189,13 @@ func (s *story) held(ctx context.Context, edge string) (map[string]devcluster.St
 	return objects, nil
 }
 
-// page returns the text of the ConfigMap as a gateway holds it.
-func (s *story) page(ctx context.Context, edge string) (text, version string, err error) {
+// readPage returns the text of the ConfigMap as a gateway holds it.
+func (s *demoRun) readPage(ctx context.Context, edge string) (text, version string, err error) {
 	object, err := s.dev.StoreGet(ctx, edge, wire.Key{Resource: "configmaps", Namespace: "demo", Name: "page"})
 	if err != nil {
 		return "", "", err
 	}
-	objects, err := s.held(ctx, edge)
+	objects, err := s.listHeld(ctx, edge)
 	if err != nil {
 		return "", "", err
 	}

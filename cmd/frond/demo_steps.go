@@ -14,48 +14,48 @@ const (
 	volumeLimit = 150 * time.Second
 )
 
-func (s *story) nodes(ctx context.Context) error {
+func (s *demoRun) showNodes(ctx context.Context) error {
 	if s.dev.Spec().Edges < 2 {
 		return errTwoGateways
 	}
-	s.step("The gateways are ordinary nodes")
-	return s.show(ctx, "get", "nodes", "-o", "wide")
+	s.printStep("The gateways are ordinary nodes")
+	return s.showKubectl(ctx, "get", "nodes", "-o", "wide")
 }
 
-func (s *story) deploy(ctx context.Context) error {
-	s.step("Apply a Deployment with a ConfigMap and a Secret, as on any Kubernetes")
+func (s *demoRun) deployDemo(ctx context.Context) error {
+	s.printStep("Apply a Deployment with a ConfigMap and a Secret, as on any Kubernetes")
 	if _, err := s.dev.Kubectl(ctx, "", "delete", "namespace", "demo", "--ignore-not-found"); err != nil { // of an earlier demo
 		return err
 	}
 	if _, err := s.dev.Kubectl(ctx, demoManifests, "apply", "-f", "-"); err != nil {
 		return err
 	}
-	if err := until(ctx, podLimit, s.wantRunning(1)); err != nil {
+	if err := retryUntil(ctx, podLimit, s.wantRunning(1)); err != nil {
 		return err
 	}
-	if err := s.show(ctx, "get", "pods", "-n", "demo", "-o", "wide"); err != nil {
+	if err := s.showKubectl(ctx, "get", "pods", "-n", "demo", "-o", "wide"); err != nil {
 		return err
 	}
-	if !s.containers() {
-		s.fact("both gateways report their pod Running (the hollow runtime acts it out: nothing serves the page)")
+	if !s.runsContainers() {
+		s.printFact("both gateways report their pod Running (the hollow runtime acts it out: nothing serves the page)")
 		return nil
 	}
-	for _, edge := range []string{far, near} {
+	for _, edge := range []string{cutEdge, linkedEdge} {
 		for path, want := range map[string]string{"index.html": "version 1", "password.txt": "correct horse"} {
-			err := until(ctx, arriveLimit, func(ctx context.Context) error { return s.wantPage(ctx, edge, path, want) })
+			err := retryUntil(ctx, arriveLimit, func(ctx context.Context) error { return s.wantPage(ctx, edge, path, want) })
 			if err != nil {
 				return err
 			}
 		}
-		s.fact("%s: the pod serves the ConfigMap and the Secret from its volumes", edge)
+		s.printFact("%s: the pod serves the ConfigMap and the Secret from its volumes", edge)
 	}
 	return nil
 }
 
-func (s *story) stores(ctx context.Context) error {
-	s.step("Each gateway holds what its pods need on its own disk, and nothing else")
-	for _, edge := range []string{far, near} {
-		objects, err := s.held(ctx, edge)
+func (s *demoRun) checkStores(ctx context.Context) error {
+	s.printStep("Each gateway holds what its pods need on its own disk, and nothing else")
+	for _, edge := range []string{cutEdge, linkedEdge} {
+		objects, err := s.listHeld(ctx, edge)
 		if err != nil {
 			return err
 		}
@@ -67,31 +67,31 @@ func (s *story) stores(ctx context.Context) error {
 		if _, ok := objects["secrets demo/unrelated"]; ok {
 			return fmt.Errorf("%s holds a Secret that no pod of it uses", edge)
 		}
-		s.fact("%s holds %d objects of the demo; the Secret that no pod uses is not among them", edge, len(objects))
+		s.printFact("%s holds %d objects of the demo; the Secret that no pod uses is not among them", edge, len(objects))
 	}
 	return nil
 }
 
-func (s *story) cut(ctx context.Context) (err error) {
-	s.step("Cut the link of %s: every packet is dropped from now on, without an error at either end", far)
-	if s.before, err = s.pods(ctx, far); err != nil {
+func (s *demoRun) cutLink(ctx context.Context) (err error) {
+	s.printStep("Cut the link of %s: every packet is dropped from now on, without an error at either end", cutEdge)
+	if s.podsBefore, err = s.listPods(ctx, cutEdge); err != nil {
 		return err
 	}
-	if err := s.dev.Cut(ctx, far, false); err != nil {
+	if err := s.dev.Cut(ctx, cutEdge, false); err != nil {
 		return err
 	}
 	for _, e := range s.dev.Status(ctx).Edges {
-		if e.Name == far && e.Link != "cut" {
-			return fmt.Errorf("the link of %s is %s", far, e.Link)
+		if e.Name == cutEdge && e.Link != "cut" {
+			return fmt.Errorf("the link of %s is %s", cutEdge, e.Link)
 		}
 	}
-	s.fact("frond dev status shows the link of %s as cut", far)
+	s.printFact("frond dev status shows the link of %s as cut", cutEdge)
 	return nil
 }
 
-func (s *story) meanwhile(ctx context.Context) error {
-	s.step("Meanwhile change the ConfigMap %d times and scale the Deployment from 2 to 4", lastPage-1)
-	for v := 2; v <= lastPage; v++ {
+func (s *demoRun) changeWhileCut(ctx context.Context) error {
+	s.printStep("Meanwhile change the ConfigMap %d times and scale the Deployment from 2 to 4", lastVersion-1)
+	for v := 2; v <= lastVersion; v++ {
 		patch := fmt.Sprintf(`{"data":{"index.html":"version %d"}}`, v)
 		if _, err := s.dev.Kubectl(ctx, "", "patch", "configmap", "page", "-n", "demo", "--type=merge", "-p", patch); err != nil {
 			return err
@@ -104,21 +104,21 @@ func (s *story) meanwhile(ctx context.Context) error {
 	if s.version, err = s.dev.Kubectl(ctx, "", "get", "configmap", "page", "-n", "demo", "-o", "jsonpath={.metadata.resourceVersion}"); err != nil {
 		return err
 	}
-	err = until(ctx, arriveLimit, func(ctx context.Context) error { return s.wantHeld(ctx, near, lastPage) })
+	err = retryUntil(ctx, arriveLimit, func(ctx context.Context) error { return s.wantHeld(ctx, linkedEdge, lastVersion) })
 	if err != nil {
 		return err
 	}
-	s.fact("%s holds version %d", near, lastPage)
-	if err := s.wantHeld(ctx, far, 1); err != nil {
+	s.printFact("%s holds version %d", linkedEdge, lastVersion)
+	if err := s.wantHeld(ctx, cutEdge, 1); err != nil {
 		return err
 	}
-	s.fact("%s still holds version 1", far)
+	s.printFact("%s still holds version 1", cutEdge)
 	return nil
 }
 
 // wantHeld fails unless a gateway's store holds this version of the page.
-func (s *story) wantHeld(ctx context.Context, edge string, version int) error {
-	text, _, err := s.page(ctx, edge)
+func (s *demoRun) wantHeld(ctx context.Context, edge string, version int) error {
+	text, _, err := s.readPage(ctx, edge)
 	if err != nil {
 		return err
 	}
@@ -128,28 +128,28 @@ func (s *story) wantHeld(ctx context.Context, edge string, version int) error {
 	return nil
 }
 
-func (s *story) darkness(ctx context.Context) error {
-	s.step("%s stays alone for %s; its pod goes on", far, s.dark)
-	if !s.containers() {
-		return wait(ctx, s.dark)
+func (s *demoRun) checkWhileCut(ctx context.Context) error {
+	s.printStep("%s stays alone for %s; its pod goes on", cutEdge, s.offlineFor)
+	if !s.runsContainers() {
+		return waitFor(ctx, s.offlineFor)
 	}
 	asked := 0
-	for end := time.Now().Add(s.dark); time.Now().Before(end); asked++ {
-		for name, p := range s.before {
-			if _, err := s.dev.FromEdge(ctx, far, "http://"+p.Status.PodIP+":8080/"); err != nil {
+	for end := time.Now().Add(s.offlineFor); time.Now().Before(end); asked++ {
+		for name, p := range s.podsBefore {
+			if _, err := s.dev.FromEdge(ctx, cutEdge, "http://"+p.Status.PodIP+":8080/"); err != nil {
 				return fmt.Errorf("pod %s stopped serving while the link was cut: %w", name, err)
 			}
 		}
-		if err := wait(ctx, min(time.Second, s.dark)); err != nil {
+		if err := waitFor(ctx, min(time.Second, s.offlineFor)); err != nil {
 			return err
 		}
 	}
-	s.fact("asked from inside the gateway, it answered %d of %d times", asked, asked)
+	s.printFact("asked from inside the gateway, it answered %d of %d times", asked, asked)
 	return nil
 }
 
-// wait lets time pass.
-func wait(ctx context.Context, d time.Duration) error {
+// waitFor lets time pass.
+func waitFor(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
 		return context.Cause(ctx)
@@ -158,64 +158,64 @@ func wait(ctx context.Context, d time.Duration) error {
 	}
 }
 
-func (s *story) heal(ctx context.Context) error {
-	s.step("Heal the link")
-	if err := s.dev.Heal(ctx, far); err != nil {
+func (s *demoRun) healLink(ctx context.Context) error {
+	s.printStep("Heal the link")
+	if err := s.dev.Heal(ctx, cutEdge); err != nil {
 		return err
 	}
-	s.healed = time.Now()
-	err := until(ctx, 2*arriveLimit, func(ctx context.Context) error {
-		_, version, err := s.page(ctx, far)
+	s.healedAt = time.Now()
+	err := retryUntil(ctx, 2*arriveLimit, func(ctx context.Context) error {
+		_, version, err := s.readPage(ctx, cutEdge)
 		if err == nil && version != s.version {
-			err = fmt.Errorf("%s holds the ConfigMap at resourceVersion %s, want %s", far, version, s.version)
+			err = fmt.Errorf("%s holds the ConfigMap at resourceVersion %s, want %s", cutEdge, version, s.version)
 		}
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	if err := s.wantHeld(ctx, far, lastPage); err != nil {
+	if err := s.wantHeld(ctx, cutEdge, lastVersion); err != nil {
 		return err
 	}
-	s.fact("%.1f s later %s holds version %d, resourceVersion %s: exactly the last state",
-		time.Since(s.healed).Seconds(), far, lastPage, s.version)
+	s.printFact("%.1f s later %s holds version %d, resourceVersion %s: exactly the last state",
+		time.Since(s.healedAt).Seconds(), cutEdge, lastVersion, s.version)
 	return nil
 }
 
-func (s *story) afterwards(ctx context.Context) error {
-	s.step("Everything is as asked for, and nothing was restarted")
-	if err := until(ctx, podLimit, s.wantRunning(2)); err != nil {
+func (s *demoRun) checkRecovered(ctx context.Context) error {
+	s.printStep("Everything is as asked for, and nothing was restarted")
+	if err := retryUntil(ctx, podLimit, s.wantRunning(2)); err != nil {
 		return err
 	}
-	s.fact("%.1f s after the heal 4 pods are Running, 2 on each gateway", time.Since(s.healed).Seconds())
-	now, err := s.pods(ctx, far)
+	s.printFact("%.1f s after the heal 4 pods are Running, 2 on each gateway", time.Since(s.healedAt).Seconds())
+	now, err := s.listPods(ctx, cutEdge)
 	if err != nil {
 		return err
 	}
-	for name, old := range s.before {
+	for name, old := range s.podsBefore {
 		p, ok := now[name]
 		if !ok || p.Metadata.UID != old.Metadata.UID {
-			return fmt.Errorf("pod %s of %s was replaced", name, far)
+			return fmt.Errorf("pod %s of %s was replaced", name, cutEdge)
 		}
 		for i, c := range p.Status.Containers {
 			if c.ID != old.Status.Containers[i].ID || c.Restarts != 0 {
-				return fmt.Errorf("a container of pod %s of %s was restarted", name, far)
+				return fmt.Errorf("a container of pod %s of %s was restarted", name, cutEdge)
 			}
 		}
 	}
-	s.fact("the pod that %s ran before the cut is the same container, with 0 restarts", far)
-	if err := s.show(ctx, "get", "pods", "-n", "demo", "-o", "wide"); err != nil || !s.containers() {
+	s.printFact("the pod that %s ran before the cut is the same container, with 0 restarts", cutEdge)
+	if err := s.showKubectl(ctx, "get", "pods", "-n", "demo", "-o", "wide"); err != nil || !s.runsContainers() {
 		return err
 	}
 	_, _ = fmt.Fprintln(s.out, "           (a kubelet looks at its volumes every now and then: wait for that)")
-	for _, edge := range []string{far, near} {
-		err := until(ctx, volumeLimit, func(ctx context.Context) error {
-			return s.wantPage(ctx, edge, "index.html", fmt.Sprintf("version %d", lastPage))
+	for _, edge := range []string{cutEdge, linkedEdge} {
+		err := retryUntil(ctx, volumeLimit, func(ctx context.Context) error {
+			return s.wantPage(ctx, edge, "index.html", fmt.Sprintf("version %d", lastVersion))
 		})
 		if err != nil {
 			return err
 		}
-		s.fact("%s: all pods serve version %d", edge, lastPage)
+		s.printFact("%s: all pods serve version %d", edge, lastVersion)
 	}
 	return nil
 }

@@ -17,9 +17,9 @@ import (
 // cluster is the flag that every dev command shares.
 type cluster struct{ dir string }
 
-func (c *cluster) open(talk io.Writer) (*devcluster.Cluster, error) {
+func (c *cluster) openCluster(talk io.Writer) (*devcluster.Cluster, error) {
 	dev, err := devcluster.Open(c.dir, talk)
-	if errors.Is(err, devcluster.ErrNone) {
+	if errors.Is(err, devcluster.ErrNoCluster) {
 		return nil, fmt.Errorf("%w: start one with frond dev up --dir %s", err, c.dir)
 	}
 	return dev, err
@@ -39,8 +39,8 @@ With root, each gateway has containerd and a network namespace of its own; witho
 	return cmd
 }
 
-// programs builds what a cluster of this spec runs. file, if given, names the programs instead, as JSON.
-func programs(file string, out io.Writer) func(context.Context, devcluster.Spec) (toolchain.Paths, error) {
+// findPrograms builds what a cluster of this spec runs. file, if given, names the programs instead, as JSON.
+func findPrograms(file string, out io.Writer) func(context.Context, devcluster.Spec) (toolchain.Paths, error) {
 	return func(ctx context.Context, spec devcluster.Spec) (toolchain.Paths, error) {
 		if file == "" {
 			return toolchain.Ensure(ctx, toolchain.Request{
@@ -69,12 +69,12 @@ func printJSON(out io.Writer, v any) error {
 // output is the flag -o of a command that reads.
 type output string
 
-func (o *output) add(cmd *cobra.Command) {
+func (o *output) addFlag(cmd *cobra.Command) {
 	cmd.Flags().StringVarP((*string)(o), "output", "o", "", `"json" for machines`)
 	completeOutput(cmd, "json")
 }
 
-func (o output) json() (bool, error) {
+func (o output) asJSON() (bool, error) {
 	switch o {
 	case "":
 		return false, nil

@@ -9,13 +9,13 @@ import (
 	"github.com/spf13/cobra"
 )
 
-type demo struct {
+type demoCommand struct {
 	up
-	dark time.Duration
+	offlineFor time.Duration
 }
 
 func newDemo(c *cluster) *cobra.Command {
-	d := &demo{up: up{cluster: c}}
+	d := &demoCommand{up: up{cluster: c}}
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Start a cluster and run a demo that verifies each step",
@@ -24,25 +24,25 @@ func newDemo(c *cluster) *cobra.Command {
 			return d.Run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	d.flags(cmd)
-	cmd.Flags().DurationVar(&d.dark, "dark", 10*time.Second, "how long the gateway stays without its link")
+	d.addFlags(cmd)
+	cmd.Flags().DurationVar(&d.offlineFor, "dark", 10*time.Second, "how long the gateway stays without its link")
 	return cmd
 }
 
 // Run tells the story on out. It ends at the first step that does not come true.
-func (d *demo) Run(ctx context.Context, out, talk io.Writer) error {
-	s := &story{out: out, began: time.Now(), dark: d.dark}
-	s.step("A whole Frond on this machine: Kubernetes, a NATS hub, cloudcores and gateways, each part a real process")
-	dev, err := d.start(ctx, talk)
+func (d *demoCommand) Run(ctx context.Context, out, talk io.Writer) error {
+	s := &demoRun{out: out, began: time.Now(), offlineFor: d.offlineFor}
+	s.printStep("A whole Frond on this machine: Kubernetes, a NATS hub, cloudcores and gateways, each part a real process")
+	dev, err := d.startCluster(ctx, talk)
 	if err != nil {
 		return err
 	}
 	s.dev = dev
 	for _, chapter := range []func(context.Context) error{
-		s.nodes, s.deploy, s.stores, s.cut, s.meanwhile, s.darkness, s.heal, s.afterwards,
+		s.showNodes, s.deployDemo, s.checkStores, s.cutLink, s.changeWhileCut, s.checkWhileCut, s.healLink, s.checkRecovered,
 	} {
 		if err := chapter(ctx); err != nil {
-			return fmt.Errorf("the story broke off at step %d: %w", s.number, err)
+			return fmt.Errorf("the story broke off at step %d: %w", s.stepNumber, err)
 		}
 	}
 	_, _ = fmt.Fprintf(out, "\nThe whole story came true, in %s.\n", time.Since(s.began).Round(time.Second))

@@ -7,13 +7,13 @@ import (
 	"github.com/spf13/cobra"
 )
 
-type down struct {
+type downCommand struct {
 	*cluster
 	keep bool
 }
 
 func newDown(c *cluster) *cobra.Command {
-	d := &down{cluster: c}
+	d := &downCommand{cluster: c}
 	cmd := &cobra.Command{
 		Use:   "down",
 		Short: "Stop the cluster and remove all of it",
@@ -25,8 +25,8 @@ func newDown(c *cluster) *cobra.Command {
 }
 
 // Run removes the cluster.
-func (d *down) Run(ctx context.Context, talk io.Writer) error {
-	dev, err := d.open(talk)
+func (d *downCommand) Run(ctx context.Context, talk io.Writer) error {
+	dev, err := d.openCluster(talk)
 	if err != nil {
 		return err
 	}

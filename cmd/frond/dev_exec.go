@@ -17,9 +17,9 @@ frond and with frond edge talking to it.`,
 		Example: "  frond dev exec edge-1 -- frond edge get pods -A\n  frond dev exec edge-1 -- ip route",
 		Args:    cobra.MinimumNArgs(2),
 
-		ValidArgsFunction: c.complete,
+		ValidArgsFunction: c.completePart,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			dev, err := c.open(cmd.ErrOrStderr())
+			dev, err := c.openCluster(cmd.ErrOrStderr())
 			if err != nil {
 				return err
 			}
@@ -30,7 +30,7 @@ frond and with frond edge talking to it.`,
 			run.Stdin, run.Stdout, run.Stderr = os.Stdin, cmd.OutOrStdout(), cmd.ErrOrStderr()
 			err = run.Run()
 			if exit, ok := errors.AsType[*exec.ExitError](err); ok {
-				return &failure{code: exit.ExitCode()} // the command has said why
+				return &exitError{code: exit.ExitCode()} // the command has said why
 			}
 			return err
 		},

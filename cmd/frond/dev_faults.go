@@ -9,55 +9,55 @@ import (
 	"github.com/frond-edge/frond/internal/devcluster"
 )
 
-// fault is a command that does something to one part or gateway.
-type fault struct {
+// faultCommand is a command that does something to one part or gateway.
+type faultCommand struct {
 	*cluster
-	do func(ctx context.Context, dev *devcluster.Cluster, what string) error
+	action func(ctx context.Context, dev *devcluster.Cluster, what string) error
 }
 
 // Run does it to what.
-func (f *fault) Run(ctx context.Context, what string, talk io.Writer) error {
-	dev, err := f.open(talk)
+func (f *faultCommand) Run(ctx context.Context, what string, talk io.Writer) error {
+	dev, err := f.openCluster(talk)
 	if err != nil {
 		return err
 	}
-	return f.do(ctx, dev, what)
+	return f.action(ctx, dev, what)
 }
 
-func (f *fault) command(use, short string) *cobra.Command {
+func (f *faultCommand) newCommand(use, short string) *cobra.Command {
 	return &cobra.Command{
-		Use: use, Short: short, Args: cobra.ExactArgs(1), ValidArgsFunction: f.complete,
+		Use: use, Short: short, Args: cobra.ExactArgs(1), ValidArgsFunction: f.completePart,
 		RunE: func(cmd *cobra.Command, args []string) error { return f.Run(cmd.Context(), args[0], cmd.ErrOrStderr()) },
 	}
 }
 
 func newCut(c *cluster) *cobra.Command {
 	loud := false
-	f := &fault{cluster: c, do: func(ctx context.Context, dev *devcluster.Cluster, what string) error {
+	f := &faultCommand{cluster: c, action: func(ctx context.Context, dev *devcluster.Cluster, what string) error {
 		return dev.Cut(ctx, what, loud)
 	}}
-	cmd := f.command("cut EDGE", "Lose every packet between a gateway and the cloud")
+	cmd := f.newCommand("cut EDGE", "Lose every packet between a gateway and the cloud")
 	cmd.Flags().BoolVar(&loud, "loud", false, "let both ends detect it at once, instead of silently")
 	return cmd
 }
 
 func newHeal(c *cluster) *cobra.Command {
-	f := &fault{cluster: c, do: func(ctx context.Context, dev *devcluster.Cluster, what string) error {
+	f := &faultCommand{cluster: c, action: func(ctx context.Context, dev *devcluster.Cluster, what string) error {
 		return dev.Heal(ctx, what)
 	}}
-	return f.command("heal EDGE", "Undo cut")
+	return f.newCommand("heal EDGE", "Undo cut")
 }
 
 func newKill(c *cluster) *cobra.Command {
-	f := &fault{cluster: c, do: func(ctx context.Context, dev *devcluster.Cluster, what string) error {
+	f := &faultCommand{cluster: c, action: func(ctx context.Context, dev *devcluster.Cluster, what string) error {
 		return dev.Kill(ctx, what)
 	}}
-	return f.command("kill PART", "Kill a part as a crash would (cloudcore-1, hub-2, edge-1, containerd-1, apiserver …)")
+	return f.newCommand("kill PART", "Kill a part as a crash would (cloudcore-1, hub-2, edge-1, containerd-1, apiserver …)")
 }
 
 func newStart(c *cluster) *cobra.Command {
-	f := &fault{cluster: c, do: func(ctx context.Context, dev *devcluster.Cluster, what string) error {
+	f := &faultCommand{cluster: c, action: func(ctx context.Context, dev *devcluster.Cluster, what string) error {
 		return dev.Start(ctx, what)
 	}}
-	return f.command("start PART", "Start a part that was killed, and wait until it is ready")
+	return f.newCommand("start PART", "Start a part that was killed, and wait until it is ready")
 }

@@ -9,19 +9,19 @@ import (
 	"github.com/spf13/cobra"
 )
 
-type logs struct {
+type logsCommand struct {
 	*cluster
 	follow bool
 }
 
 func newLogs(c *cluster) *cobra.Command {
-	l := &logs{cluster: c}
+	l := &logsCommand{cluster: c}
 	cmd := &cobra.Command{
 		Use:   "logs PART",
 		Short: "Print the log of a part",
 		Args:  cobra.ExactArgs(1),
 
-		ValidArgsFunction: c.complete,
+		ValidArgsFunction: c.completePart,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return l.Run(cmd.Context(), args[0], cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
@@ -30,12 +30,12 @@ func newLogs(c *cluster) *cobra.Command {
 	return cmd
 }
 
-// followEvery is how often a followed log is looked at.
-const followEvery = 200 * time.Millisecond
+// followInterval is how often a followed log is looked at.
+const followInterval = 200 * time.Millisecond
 
 // Run prints the log.
-func (l *logs) Run(ctx context.Context, part string, out, talk io.Writer) error {
-	dev, err := l.open(talk)
+func (l *logsCommand) Run(ctx context.Context, part string, out, talk io.Writer) error {
+	dev, err := l.openCluster(talk)
 	if err != nil {
 		return err
 	}
@@ -44,7 +44,7 @@ func (l *logs) Run(ctx context.Context, part string, out, talk io.Writer) error 
 		return err
 	}
 	defer func() { _ = f.Close() }()
-	tick := time.NewTicker(followEvery)
+	tick := time.NewTicker(followInterval)
 	defer tick.Stop()
 	for {
 		if _, err := io.Copy(out, f); err != nil {

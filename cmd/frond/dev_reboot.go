@@ -10,14 +10,14 @@ import (
 	"github.com/frond-edge/frond/internal/devcluster"
 )
 
-type reboot struct {
+type rebootCommand struct {
 	*cluster
 	output output
 	how    devcluster.Reboot
 }
 
 func newReboot(c *cluster) *cobra.Command {
-	r := &reboot{cluster: c}
+	r := &rebootCommand{cluster: c}
 	cmd := &cobra.Command{
 		Use:   "reboot EDGE",
 		Short: "Simulate a power cycle of a gateway; reports when all its pods run again",
@@ -26,24 +26,24 @@ loses in a reboot is lost: mounts, sockets, cgroups, network namespaces. The tim
 With --offline the link is cut before and stays cut: frond dev heal brings it back.`,
 		Args: cobra.ExactArgs(1),
 
-		ValidArgsFunction: c.complete,
+		ValidArgsFunction: c.completePart,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return r.Run(cmd.Context(), args[0], cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	cmd.Flags().BoolVar(&r.how.Offline, "offline", false, "cut the link first")
 	cmd.Flags().DurationVar(&r.how.Timeout, "timeout", 0, "how long to wait for the pods (default 3m)")
-	r.output.add(cmd)
+	r.output.addFlag(cmd)
 	return cmd
 }
 
 // Run reboots and prints how long it took.
-func (r *reboot) Run(ctx context.Context, edge string, out, talk io.Writer) error {
-	asJSON, err := r.output.json()
+func (r *rebootCommand) Run(ctx context.Context, edge string, out, talk io.Writer) error {
+	asJSON, err := r.output.asJSON()
 	if err != nil {
 		return err
 	}
-	dev, err := r.open(talk)
+	dev, err := r.openCluster(talk)
 	if err != nil {
 		return err
 	}

@@ -8,13 +8,13 @@ import (
 	"github.com/spf13/cobra"
 )
 
-type status struct {
+type devStatusCommand struct {
 	*cluster
 	output output
 }
 
 func newStatus(c *cluster) *cobra.Command {
-	s := &status{cluster: c}
+	s := &devStatusCommand{cluster: c}
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show each part and each gateway; fails unless all are ready",
@@ -23,17 +23,17 @@ func newStatus(c *cluster) *cobra.Command {
 			return s.Run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	s.output.add(cmd)
+	s.output.addFlag(cmd)
 	return cmd
 }
 
 // Run prints the status.
-func (s *status) Run(ctx context.Context, out, talk io.Writer) error {
-	asJSON, err := s.output.json()
+func (s *devStatusCommand) Run(ctx context.Context, out, talk io.Writer) error {
+	asJSON, err := s.output.asJSON()
 	if err != nil {
 		return err
 	}
-	dev, err := s.open(talk)
+	dev, err := s.openCluster(talk)
 	if err != nil {
 		return err
 	}

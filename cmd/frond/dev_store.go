@@ -13,13 +13,13 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-type store struct {
+type storeCommand struct {
 	*cluster
 	output output
 }
 
 func newStore(c *cluster) *cobra.Command {
-	s := &store{cluster: c}
+	s := &storeCommand{cluster: c}
 	cmd := &cobra.Command{
 		Use:   "store EDGE {list | get RESOURCE [NAMESPACE/]NAME}",
 		Short: "Show the objects on a gateway",
@@ -28,34 +28,34 @@ RESOURCE is plural or singular, with its group if it has one: configmap, pods, e
 		Example: "  frond dev store edge-1 list\n  frond dev store edge-1 get configmap default/web -o json",
 		Args:    cobra.RangeArgs(2, 4),
 
-		ValidArgsFunction: c.complete,
+		ValidArgsFunction: c.completePart,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return s.Run(cmd.Context(), args, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	s.output.add(cmd)
+	s.output.addFlag(cmd)
 	return cmd
 }
 
 // Run lists or gets.
-func (s *store) Run(ctx context.Context, args []string, out, talk io.Writer) error {
+func (s *storeCommand) Run(ctx context.Context, args []string, out, talk io.Writer) error {
 	switch edge, verb := args[0], args[1]; {
 	case verb == "list" && len(args) == 2:
-		return s.list(ctx, edge, out, talk)
+		return s.listObjects(ctx, edge, out, talk)
 	case verb == "get" && len(args) == 4:
-		return s.get(ctx, edge, keyOf(args[2], args[3]), out, talk)
+		return s.printObject(ctx, edge, parseKey(args[2], args[3]), out, talk)
 	default:
 		return fmt.Errorf("frond dev store does not understand %q: write EDGE list, or EDGE get RESOURCE [NAMESPACE/]NAME",
 			strings.Join(args, " "))
 	}
 }
 
-func (s *store) list(ctx context.Context, edge string, out, talk io.Writer) error {
-	asJSON, err := s.output.json()
+func (s *storeCommand) listObjects(ctx context.Context, edge string, out, talk io.Writer) error {
+	asJSON, err := s.output.asJSON()
 	if err != nil {
 		return err
 	}
-	dev, err := s.open(talk)
+	dev, err := s.openCluster(talk)
 	if err != nil {
 		return err
 	}
@@ -74,12 +74,12 @@ func (s *store) list(ctx context.Context, edge string, out, talk io.Writer) erro
 	return t.Flush()
 }
 
-func (s *store) get(ctx context.Context, edge string, key wire.Key, out, talk io.Writer) error {
-	asJSON, err := s.output.json()
+func (s *storeCommand) printObject(ctx context.Context, edge string, key wire.Key, out, talk io.Writer) error {
+	asJSON, err := s.output.asJSON()
 	if err != nil {
 		return err
 	}
-	dev, err := s.open(talk)
+	dev, err := s.openCluster(talk)
 	if err != nil {
 		return err
 	}
@@ -98,8 +98,8 @@ func (s *store) get(ctx context.Context, edge string, key wire.Key, out, talk io
 	return err
 }
 
-// keyOf reads "configmap" or "deployments.apps", and "NAMESPACE/NAME" or "NAME".
-func keyOf(resource, name string) wire.Key {
+// parseKey reads "configmap" or "deployments.apps", and "NAMESPACE/NAME" or "NAME".
+func parseKey(resource, name string) wire.Key {
 	k := wire.Key{Name: name}
 	if ns, n, found := strings.Cut(name, "/"); found {
 		k.Namespace, k.Name = ns, n

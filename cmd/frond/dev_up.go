@@ -32,11 +32,11 @@ to grow a cluster; without them it stays as it is.`,
 			return u.Run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	u.flags(cmd)
+	u.addFlags(cmd)
 	return cmd
 }
 
-func (u *up) flags(cmd *cobra.Command) {
+func (u *up) addFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.IntVar(&u.spec.Edges, "edges", 0, "number of gateways (new cluster: 2)")
 	f.IntVar(&u.spec.Cloudcores, "cloudcores", 0, "number of cloudcores (new cluster: 2)")
@@ -53,7 +53,7 @@ func (u *up) flags(cmd *cobra.Command) {
 
 // Run brings the cluster up and prints how to look around.
 func (u *up) Run(ctx context.Context, out, talk io.Writer) error {
-	dev, err := u.start(ctx, talk)
+	dev, err := u.startCluster(ctx, talk)
 	if err != nil {
 		return err
 	}
@@ -61,13 +61,13 @@ func (u *up) Run(ctx context.Context, out, talk io.Writer) error {
 	return nil
 }
 
-func (u *up) start(ctx context.Context, talk io.Writer) (*devcluster.Cluster, error) {
+func (u *up) startCluster(ctx context.Context, talk io.Writer) (*devcluster.Cluster, error) {
 	if os.Geteuid() != 0 && u.runtime == "" {
 		_, _ = fmt.Fprintln(talk, "not root: gateways use the hollow runtime, which acts pods out but runs no container")
 	}
 	u.spec.Runtime = devcluster.Runtime(u.runtime)
 	return devcluster.Up(ctx, devcluster.Options{
-		Dir: u.dir, Spec: u.spec, Talk: talk, Timeout: u.timeout, Programs: programs(u.programs, talk),
+		Dir: u.dir, Spec: u.spec, Progress: talk, Timeout: u.timeout, Programs: findPrograms(u.programs, talk),
 	})
 }
 

@@ -11,8 +11,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// pages are the documents for users; records tell of their time.
-func pages(t *testing.T) map[string]string {
+// docPages are the documents for users; records tell of their time.
+func docPages(t *testing.T) map[string]string {
 	t.Helper()
 	found := map[string]string{}
 	for _, folder := range []string{"../../README.md", "../../CONTRIBUTING.md", "../../docs", "../../leaf", "../../edged", "../../streams"} {
@@ -45,11 +45,11 @@ func commandLines(page string) [][]string {
 	return lines
 }
 
-// TestDocumentsNameCommandsThatExist looks up each command, and each of its flags, that a document names.
-func TestDocumentsNameCommandsThatExist(t *testing.T) {
+// TestDocs_NamedCommandsExist looks up each command, and each of its flags, that a document names.
+func TestDocs_NamedCommandsExist(t *testing.T) {
 	flag := regexp.MustCompile(`^\[?(--?[a-z][a-z-]*)`)
 	seen := 0
-	for path, page := range pages(t) {
+	for path, page := range docPages(t) {
 		for _, words := range commandLines(page) {
 			root := newRoot()
 			root.InitDefaultCompletionCmd()
@@ -88,9 +88,9 @@ func hasFlag(cmd *cobra.Command, flag string) bool {
 	return true
 }
 
-// TestCommandsAreDocumented looks for each command on the page of commands, and for what all of them share.
-func TestCommandsAreDocumented(t *testing.T) {
-	page := pages(t)["../../docs/operations/commands.md"]
+// TestDocs_CommandsAreDocumented looks for each command on the page of commands, and for what all of them share.
+func TestDocs_CommandsAreDocumented(t *testing.T) {
+	page := docPages(t)["../../docs/operations/commands.md"]
 	var walk func(*cobra.Command)
 	walk = func(cmd *cobra.Command) {
 		for _, sub := range cmd.Commands() {

@@ -40,14 +40,14 @@ const (
 	socketTimeout = 5 * time.Second
 )
 
-// edge is the local API of the gateway that the command runs on, as kubectl's own commands want a cluster.
-type edge struct {
+// edgeAPI is the local API of the gateway that the command runs on, as kubectl's own commands want a cluster.
+type edgeAPI struct {
 	socket, namespace string
-	discovered        discovery.CachedDiscoveryInterface
+	discoveryClient   discovery.CachedDiscoveryInterface
 }
 
 func newEdge() *cobra.Command {
-	e := &edge{}
+	e := &edgeAPI{}
 	cmd := &cobra.Command{
 		Use:   "edge",
 		Short: "Inspect and operate the gateway that this runs on, without the cloud",
@@ -61,16 +61,16 @@ configuration only root has it. $` + envSocket + ` names another socket than ` +
   frond edge logs -n shop web-5d9c7 --tail=20 -f
   frond edge exec -n shop web-5d9c7 -it -- sh
   frond edge restart -n shop web-5d9c7 -c main`,
-		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return e.answers(cmd.Context()) },
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return e.checkSocket(cmd.Context()) },
 	}
 	cmd.PersistentFlags().StringVar(&e.socket, "socket", cmp.Or(os.Getenv(envSocket), defaultSocket), "edgecore's unix socket")
 	cmd.PersistentFlags().StringVarP(&e.namespace, "namespace", "n", "default", "namespace of what is asked for")
 	f := cmdutil.NewFactory(e)
 	// kubectl's commands end the process with their message; here they end the command with it.
-	cmdutil.BehaviorOnFatal(func(message string, code int) { panic(&failure{message, code}) })
+	cmdutil.BehaviorOnFatal(func(message string, code int) { panic(&exitError{message, code}) })
 	upstream := func(make func(genericiooptions.IOStreams) *cobra.Command) *cobra.Command {
-		streams := genericiooptions.IOStreams{In: os.Stdin, Out: &later{cmd.OutOrStdout}, ErrOut: &later{cmd.ErrOrStderr}}
-		return ours(make(streams))
+		streams := genericiooptions.IOStreams{In: os.Stdin, Out: &lazyWriter{cmd.OutOrStdout}, ErrOut: &lazyWriter{cmd.ErrOrStderr}}
+		return wrapKubectl(make(streams))
 	}
 	cmd.AddCommand(
 		upstream(func(s genericiooptions.IOStreams) *cobra.Command { return get.NewCmdGet("frond edge", f, s) }),
@@ -82,21 +82,21 @@ configuration only root has it. $` + envSocket + ` names another socket than ` +
 	return cmd
 }
 
-// later writes to a stream that is known when the command runs.
-type later struct{ to func() io.Writer }
+// lazyWriter writes to a stream that is known when the command runs.
+type lazyWriter struct{ writer func() io.Writer }
 
-func (l *later) Write(p []byte) (int, error) { return l.to().Write(p) }
+func (l *lazyWriter) Write(p []byte) (int, error) { return l.writer().Write(p) }
 
-// failure is how one of kubectl's commands ended: what it would have printed, and its exit code.
-type failure struct {
+// exitError is how one of kubectl's commands ended: what it would have printed, and its exit code.
+type exitError struct {
 	message string
 	code    int
 }
 
-func (f *failure) Error() string { return f.message }
+func (f *exitError) Error() string { return f.message }
 
-// ours makes a command of kubectl one of this program: it returns its failures, and ends with the context.
-func ours(cmd *cobra.Command) *cobra.Command {
+// wrapKubectl makes a command of kubectl one of this program: it returns its failures, and ends with the context.
+func wrapKubectl(cmd *cobra.Command) *cobra.Command {
 	run := cmd.Run
 	cmd.Run = nil
 	cmd.Example = strings.ReplaceAll(cmd.Example, "kubectl ", "frond edge ")
@@ -107,7 +107,7 @@ func ours(cmd *cobra.Command) *cobra.Command {
 				switch p := recover().(type) {
 				case nil:
 					done <- nil
-				case *failure:
+				case *exitError:
 					done <- p
 				default:
 					panic(p)
@@ -125,11 +125,11 @@ func ours(cmd *cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// answers says in words for people why the socket cannot be used, before kubectl's own words hide it.
-func (e *edge) answers(ctx context.Context) error {
+// checkSocket says in words for people why the socket cannot be used, before kubectl's own words hide it.
+func (e *edgeAPI) checkSocket(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, socketTimeout)
 	defer cancel()
-	conn, err := e.dial(ctx, "", "")
+	conn, err := e.dialSocket(ctx, "", "")
 	switch {
 	case err == nil:
 		return conn.Close()
@@ -144,21 +144,21 @@ func (e *edge) answers(ctx context.Context) error {
 	}
 }
 
-func (e *edge) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+func (e *edgeAPI) dialSocket(ctx context.Context, _, _ string) (net.Conn, error) {
 	return new(net.Dialer).DialContext(ctx, "unix", e.socket)
 }
 
 // ToRESTConfig is the way to the API. The socket's file mode is all the authentication there is.
-func (e *edge) ToRESTConfig() (*rest.Config, error) {
-	cfg := &rest.Config{Host: localHost, Dial: e.dial, QPS: -1, APIPath: "/api"} // as kubectl's own: of the core group
+func (e *edgeAPI) ToRESTConfig() (*rest.Config, error) {
+	cfg := &rest.Config{Host: localHost, Dial: e.dialSocket, QPS: -1, APIPath: "/api"} // as kubectl's own: of the core group
 	cfg.GroupVersion, cfg.NegotiatedSerializer = &corev1.SchemeGroupVersion, scheme.Codecs.WithoutConversion()
 	return cfg, rest.SetKubernetesDefaults(cfg)
 }
 
 // ToDiscoveryClient asks once what is served.
-func (e *edge) ToDiscoveryClient() (discovery.CachedDiscoveryInterface, error) {
-	if e.discovered != nil {
-		return e.discovered, nil
+func (e *edgeAPI) ToDiscoveryClient() (discovery.CachedDiscoveryInterface, error) {
+	if e.discoveryClient != nil {
+		return e.discoveryClient, nil
 	}
 	cfg, err := e.ToRESTConfig()
 	if err != nil {
@@ -168,12 +168,12 @@ func (e *edge) ToDiscoveryClient() (discovery.CachedDiscoveryInterface, error) {
 	if err != nil {
 		return nil, err
 	}
-	e.discovered = memory.NewMemCacheClient(client)
-	return e.discovered, nil
+	e.discoveryClient = memory.NewMemCacheClient(client)
+	return e.discoveryClient, nil
 }
 
 // ToRESTMapper finds resources by the names that people use.
-func (e *edge) ToRESTMapper() (meta.RESTMapper, error) {
+func (e *edgeAPI) ToRESTMapper() (meta.RESTMapper, error) {
 	client, err := e.ToDiscoveryClient()
 	if err != nil {
 		return nil, err
@@ -182,7 +182,7 @@ func (e *edge) ToRESTMapper() (meta.RESTMapper, error) {
 }
 
 // ToRawKubeConfigLoader is a kubeconfig of the gateway alone; the user's own is not read.
-func (e *edge) ToRawKubeConfigLoader() clientcmd.ClientConfig {
+func (e *edgeAPI) ToRawKubeConfigLoader() clientcmd.ClientConfig {
 	const name = "gateway"
 	cfg := clientcmdapi.NewConfig()
 	cfg.Clusters[name] = &clientcmdapi.Cluster{Server: localHost}

@@ -21,8 +21,8 @@ import (
 const runningTimeout = time.Minute
 
 // newEdgeExec is kubectl's command with another way to the server: client-go's own executors do not know unix sockets.
-func newEdgeExec(e *edge, f cmdutil.Factory, streams genericiooptions.IOStreams) *cobra.Command {
-	o := &exec.ExecOptions{StreamOptions: exec.StreamOptions{IOStreams: streams}, Executor: executor{e}}
+func newEdgeExec(e *edgeAPI, f cmdutil.Factory, streams genericiooptions.IOStreams) *cobra.Command {
+	o := &exec.ExecOptions{StreamOptions: exec.StreamOptions{IOStreams: streams}, Executor: socketExecutor{e}}
 	cmd := &cobra.Command{
 		Use:                   "exec POD [-c CONTAINER] [-i] [-t] -- COMMAND [ARGUMENT...]",
 		DisableFlagsInUseLine: true,
@@ -42,19 +42,19 @@ func newEdgeExec(e *edge, f cmdutil.Factory, streams genericiooptions.IOStreams)
 	return cmd
 }
 
-// executor runs commands over the unix socket.
-type executor struct{ edge *edge }
+// socketExecutor runs commands over the unix socket.
+type socketExecutor struct{ edge *edgeAPI }
 
 // Execute is ExecuteWithContext for callers without a context.
-func (x executor) Execute(target *url.URL, cfg *rest.Config, in io.Reader, out, errs io.Writer, tty bool, sizes remotecommand.TerminalSizeQueue) error {
+func (x socketExecutor) Execute(target *url.URL, cfg *rest.Config, in io.Reader, out, errs io.Writer, tty bool, sizes remotecommand.TerminalSizeQueue) error {
 	// kubectl calls this one; the process ends when the command is interrupted.
 	return x.ExecuteWithContext(context.Background(), target, cfg, in, out, errs, tty, sizes)
 }
 
 // ExecuteWithContext runs the command and returns its exit code as an error, as kubectl wants it.
-func (x executor) ExecuteWithContext(ctx context.Context, target *url.URL, _ *rest.Config, in io.Reader, out, errs io.Writer, tty bool, sizes remotecommand.TerminalSizeQueue) error {
+func (x socketExecutor) ExecuteWithContext(ctx context.Context, target *url.URL, _ *rest.Config, in io.Reader, out, errs io.Writer, tty bool, sizes remotecommand.TerminalSizeQueue) error {
 	transport, err := spdy.NewRoundTripperWithConfig(spdy.RoundTripperConfig{
-		UpgradeTransport: &http.Transport{DialContext: x.edge.dial}, PingPeriod: 5 * time.Second, // as kubectl's own
+		UpgradeTransport: &http.Transport{DialContext: x.edge.dialSocket}, PingPeriod: 5 * time.Second, // as kubectl's own
 	})
 	if err != nil {
 		return err

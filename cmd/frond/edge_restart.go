@@ -22,17 +22,17 @@ import (
 // restartTimeout is longer than the kubelet's longest back-off of 5 minutes.
 const restartTimeout = 6 * time.Minute
 
-type restart struct {
-	edge       *edge
+type restartCommand struct {
+	edge       *edgeAPI
 	factory    cmdutil.Factory
 	containers []string
 	output     output
 	timeout    time.Duration
 }
 
-// restarted is one container's line of the result.
-type restarted struct {
-	localapi.Stopped
+// restartedContainer is one container's line of the result.
+type restartedContainer struct {
+	localapi.StoppedContainer
 	// NewID is that of the container that runs now; "" if none does within the timeout.
 	NewID    string `json:"newID,omitempty"`
 	Restarts int32  `json:"restarts"`
@@ -40,8 +40,8 @@ type restarted struct {
 	Why string `json:"why,omitempty"`
 }
 
-func newEdgeRestart(e *edge, f cmdutil.Factory) *cobra.Command {
-	r := &restart{edge: e, factory: f}
+func newEdgeRestart(e *edgeAPI, f cmdutil.Factory) *cobra.Command {
+	r := &restartCommand{edge: e, factory: f}
 	cmd := &cobra.Command{
 		Use:   "restart POD [-c CONTAINER]",
 		Short: "Restart a pod's containers on this gateway",
@@ -56,13 +56,13 @@ under Never nothing is done, and that is an error.`,
 	}
 	cmd.Flags().StringSliceVarP(&r.containers, "container", "c", nil, "the container; default all but sidecars")
 	cmd.Flags().DurationVar(&r.timeout, "timeout", restartTimeout, "how long to wait until they run again")
-	r.output.add(cmd)
+	r.output.addFlag(cmd)
 	return cmd
 }
 
 // Run stops the containers, waits for the new ones, and says what became of each.
-func (r *restart) Run(ctx context.Context, pod string, out io.Writer) error {
-	asJSON, err := r.output.json()
+func (r *restartCommand) Run(ctx context.Context, pod string, out io.Writer) error {
+	asJSON, err := r.output.asJSON()
 	if err != nil {
 		return err
 	}
@@ -82,13 +82,13 @@ func (r *restart) Run(ctx context.Context, pod string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	var stopped []localapi.Stopped
+	var stopped []localapi.StoppedContainer
 	if err := json.Unmarshal(data, &stopped); err != nil {
 		return fmt.Errorf("understand edgecore: %w", err)
 	}
-	result := make([]restarted, len(stopped))
+	result := make([]restartedContainer, len(stopped))
 	for i := range stopped {
-		result[i].Stopped = stopped[i]
+		result[i].StoppedContainer = stopped[i]
 	}
 	ctx, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
@@ -105,7 +105,7 @@ func (r *restart) Run(ctx context.Context, pod string, out io.Writer) error {
 }
 
 // awaitContainers fills in what runs now, and returns when each container does.
-func awaitContainers(ctx context.Context, client kubernetes.Interface, namespace, pod string, result []restarted) error {
+func awaitContainers(ctx context.Context, client kubernetes.Interface, namespace, pod string, result []restartedContainer) error {
 	for {
 		seconds := int64(restartTimeout / time.Second)
 		in, err := client.CoreV1().Pods(namespace).Watch(ctx, metav1.ListOptions{
@@ -127,7 +127,7 @@ func awaitContainers(ctx context.Context, client kubernetes.Interface, namespace
 	}
 }
 
-func allRun(pod *corev1.Pod, result []restarted) bool {
+func allRun(pod *corev1.Pod, result []restartedContainer) bool {
 	all := slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses)
 	done := true
 	for i := range result {
@@ -150,7 +150,7 @@ func allRun(pod *corev1.Pod, result []restarted) bool {
 	return done
 }
 
-func printRestarts(out io.Writer, pod string, result []restarted) error {
+func printRestarts(out io.Writer, pod string, result []restartedContainer) error {
 	for _, r := range result {
 		how := "stopped"
 		switch {

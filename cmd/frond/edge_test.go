@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// edgecore is a unix socket that answers like a gateway's local API: with one pod, whose container is another one after a restart.
-func edgecore(t *testing.T) string {
+// startFakeEdgecore is a unix socket that answers like a gateway's local API: with one pod, whose container is another one after a restart.
+func startFakeEdgecore(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "api.sock")
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "unix", path)
@@ -76,7 +76,7 @@ func edgecore(t *testing.T) string {
 }
 
 func TestEdge(t *testing.T) {
-	socket := edgecore(t)
+	socket := startFakeEdgecore(t)
 	t.Setenv("FROND_SOCKET", socket)
 	for name, tt := range map[string]struct {
 		args string
@@ -104,7 +104,7 @@ func TestEdge(t *testing.T) {
 	}
 }
 
-func TestEdgeWithoutEdgecore(t *testing.T) {
+func TestEdge_WithoutEdgecore(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "api.sock")
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "unix", path)
 	if err != nil {
@@ -114,17 +114,17 @@ func TestEdgeWithoutEdgecore(t *testing.T) {
 	if err := listener.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := (&edge{socket: path}).answers(t.Context()); err == nil || !strings.Contains(err.Error(), "edgecore does not run") {
+	if err := (&edgeAPI{socket: path}).checkSocket(t.Context()); err == nil || !strings.Contains(err.Error(), "edgecore does not run") {
 		t.Errorf("a socket that nobody serves: %v", err)
 	}
 }
 
-func TestEdgeForOthers(t *testing.T) {
-	socket := edgecore(t)
+func TestEdge_SocketOfAnotherUser(t *testing.T) {
+	socket := startFakeEdgecore(t)
 	if err := os.Chmod(socket, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	ask := func() error { return (&edge{socket: socket}).answers(context.WithoutCancel(t.Context())) }
+	ask := func() error { return (&edgeAPI{socket: socket}).checkSocket(context.WithoutCancel(t.Context())) }
 	errs := make(chan error, 1)
 	go func() {
 		// Root is someone else only for the files that one thread opens. The thread must not end: what it has started would be killed.

@@ -16,7 +16,7 @@ import (
 // initTimeout bounds frond init: some twenty requests, also over a slow link.
 const initTimeout = 2 * time.Minute
 
-type initialize struct {
+type initCommand struct {
 	kube
 	options       install.Options
 	taintGateways bool
@@ -24,7 +24,7 @@ type initialize struct {
 }
 
 func newInit() *cobra.Command {
-	i := &initialize{}
+	i := &initCommand{}
 	cmd := &cobra.Command{
 		Use:   "init",
 		Short: "Install what Frond needs in a cluster: CA, keys, certificates, configuration, kinds",
@@ -43,8 +43,8 @@ is renewed. Earlier choices need not be repeated.`,
 			return i.Run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	i.add(cmd)
-	i.output.add(cmd)
+	i.addFlags(cmd)
+	i.output.addFlag(cmd)
 	f := cmd.Flags()
 	f.BoolVar(&i.options.DryRun, "dry-run", false, "only say what would be done")
 	f.StringSliceVar(&i.options.Settings.HubURLs, "hub-url", nil, "where gateways reach the hub: tls://HOST:PORT, wss://HOST")
@@ -58,14 +58,14 @@ is renewed. Earlier choices need not be repeated.`,
 }
 
 // Run makes what is missing.
-func (i *initialize) Run(ctx context.Context, out, talk io.Writer) error {
-	asJSON, err := i.output.json()
+func (i *initCommand) Run(ctx context.Context, out, talk io.Writer) error {
+	asJSON, err := i.output.asJSON()
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, initTimeout)
 	defer cancel()
-	cfg, err := i.config()
+	cfg, err := i.restConfig()
 	if err != nil {
 		return err
 	}

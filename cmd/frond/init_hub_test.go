@@ -11,12 +11,12 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// TestWhatInitMakesIsAHub starts a server with the files of its Secret, and lets in who has the other files.
-func TestWhatInitMakesIsAHub(t *testing.T) {
+// TestInit_FilesStartAHub starts a server with the files of its Secret, and lets in who has the other files.
+func TestInit_FilesStartAHub(t *testing.T) {
 	i := newInstallation(t)
-	i.must("init", "--hub-servers", "1", "--cells", "2", "--hub-url", "tls://hub.example.com:7422")
+	i.mustRun("init", "--hub-servers", "1", "--cells", "2", "--hub-url", "tls://hub.example.com:7422")
 	dir := t.TempDir()
-	for file, data := range i.files() {
+	for file, data := range i.secretFiles() {
 		// As in the pod, but in this folder and on ports that are free.
 		text := strings.ReplaceAll(string(data), "/etc/frond", dir)
 		text = strings.ReplaceAll(text, `"/data"`, `"`+filepath.Join(dir, "data")+`"`)

@@ -14,23 +14,23 @@ import (
 	"github.com/frond-edge/frond/internal/install"
 )
 
-// overtaken does something right before the first request that its words describe is sent.
-type overtaken struct {
+// raceTransport does something right before the first request that its words describe is sent.
+type raceTransport struct {
 	http.RoundTripper
 	method, path string
 	once         *sync.Once
-	by           func()
+	action       func()
 }
 
-func (o overtaken) RoundTrip(r *http.Request) (*http.Response, error) {
+func (o raceTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.Method == o.method && strings.HasSuffix(r.URL.Path, o.path) {
-		o.once.Do(o.by)
+		o.once.Do(o.action)
 	}
 	return o.RoundTripper.RoundTrip(r)
 }
 
-// TestInitThatIsOvertakenKeepsTheOthersKeys lets another whole run go by between what one reads and what it writes.
-func TestInitThatIsOvertakenKeepsTheOthersKeys(t *testing.T) {
+// TestInit_KeepsKeysOfConcurrentRun lets another whole run go by between what one reads and what it writes.
+func TestInit_KeepsKeysOfConcurrentRun(t *testing.T) {
 	for name, tt := range map[string]struct {
 		method, path string
 		lost         string // an entry of Secret frond-cloudcore; "" is everything
@@ -43,7 +43,7 @@ func TestInitThatIsOvertakenKeepsTheOthersKeys(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			i := newInstallation(t)
 			if tt.lost != "" {
-				i.must("init", "--hub-servers", "1")
+				i.mustRun("init", "--hub-servers", "1")
 				secrets := i.client.CoreV1().Secrets(identity.Namespace)
 				o, err := secrets.Get(t.Context(), install.FolderCloudcore, metav1.GetOptions{})
 				if err != nil {
@@ -55,13 +55,13 @@ func TestInitThatIsOvertakenKeepsTheOthersKeys(t *testing.T) {
 				}
 			}
 			var others install.Files
-			cfg := shared.Cluster(t).Config()
+			cfg := sharedCluster.Cluster(t).Config()
 			cfg.Wrap(func(below http.RoundTripper) http.RoundTripper {
-				return overtaken{RoundTripper: below, method: tt.method, path: tt.path, once: new(sync.Once), by: func() {
-					if code, _, errs := i.run("init", "--hub-servers", "1"); code != 0 {
+				return raceTransport{RoundTripper: below, method: tt.method, path: tt.path, once: new(sync.Once), action: func() {
+					if code, _, errs := i.runCommand("init", "--hub-servers", "1"); code != 0 {
 						t.Errorf("the other run: %s", errs)
 					}
-					others = i.files()
+					others = i.secretFiles()
 				}}
 			})
 			if _, err := install.Init(t.Context(), rest.CopyConfig(cfg), install.Options{Settings: install.Settings{HubServers: 1}}, time.Now()); err != nil {
@@ -70,7 +70,7 @@ func TestInitThatIsOvertakenKeepsTheOthersKeys(t *testing.T) {
 			if len(others) == 0 {
 				t.Fatal("no run came between")
 			}
-			if got := changed(others, i.files()); len(got) > 0 {
+			if got := changedFiles(others, i.secretFiles()); len(got) > 0 {
 				t.Errorf("it replaced what the other one made: %v", got)
 			}
 		})

@@ -35,12 +35,12 @@ import (
 	"github.com/frond-edge/frond/internal/kubetest"
 )
 
-// shared is the control plane of the tests of commands that only need that.
-var shared = kubetest.Shared{Options: kubetest.Options{Controllers: []string{"namespace-controller"}}}
+// sharedCluster is the control plane of the tests of commands that only need that.
+var sharedCluster = kubetest.Shared{Options: kubetest.Options{Controllers: []string{"namespace-controller"}}}
 
 func TestMain(m *testing.M) {
 	code := m.Run()
-	shared.Cleanup()
+	sharedCluster.Cleanup()
 	os.Exit(code)
 }
 
@@ -68,14 +68,14 @@ type installation struct {
 
 func newInstallation(t *testing.T) *installation {
 	t.Helper()
-	c := shared.Cluster(t)
+	c := sharedCluster.Cluster(t)
 	i := &installation{t: t, client: c.Client(t), file: kubeconfigOf(t, c.Config())}
-	i.clear()
+	i.clearNamespace()
 	return i
 }
 
-// clear leaves the namespace, which takes long to delete.
-func (i *installation) clear() {
+// clearNamespace leaves the namespace, which takes long to delete.
+func (i *installation) clearNamespace() {
 	i.t.Helper()
 	ctx, all := i.t.Context(), metav1.ListOptions{}
 	i.confirmAll()
@@ -94,20 +94,20 @@ func (i *installation) clear() {
 func (i *installation) confirmAll() {
 	i.t.Helper()
 	for _, resource := range []string{"secrets", "configmaps"} {
-		list, err := i.resource(resource, identity.Namespace).List(i.t.Context(), metav1.ListOptions{})
+		list, err := i.dynamicResource(resource, identity.Namespace).List(i.t.Context(), metav1.ListOptions{})
 		if err != nil {
 			i.t.Fatal(err)
 		}
 		for _, o := range list.Items {
-			i.confirm(resource, identity.Namespace, o.GetName(), o.GetName())
+			i.confirmDeletion(resource, identity.Namespace, o.GetName(), o.GetName())
 		}
 	}
 }
 
-// resource is where objects are, by the name that kubectl has for them.
-func (i *installation) resource(name, ns string) dynamic.ResourceInterface {
+// dynamicResource is where objects are, by the name that kubectl has for them.
+func (i *installation) dynamicResource(name, ns string) dynamic.ResourceInterface {
 	i.t.Helper()
-	client, err := dynamic.NewForConfig(shared.Cluster(i.t).Config())
+	client, err := dynamic.NewForConfig(sharedCluster.Cluster(i.t).Config())
 	if err != nil {
 		i.t.Fatal(err)
 	}
@@ -121,8 +121,8 @@ func (i *installation) resource(name, ns string) dynamic.ResourceInterface {
 	return client.Resource(gvr).Namespace(ns)
 }
 
-// confirm annotates an object as a deletion wants it; "" takes the annotation away.
-func (i *installation) confirm(resource, ns, name, value string) {
+// confirmDeletion annotates an object as a deletion wants it; "" takes the annotation away.
+func (i *installation) confirmDeletion(resource, ns, name, value string) {
 	i.t.Helper()
 	text, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]any{protection.AnnotationConfirmDeletion: value}}})
 	if value == "" {
@@ -133,27 +133,27 @@ func (i *installation) confirm(resource, ns, name, value string) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(i.t.Context()), 30*time.Second)
 	defer cancel()
-	if _, err := i.resource(resource, ns).Patch(ctx, name, types.MergePatchType, text, metav1.PatchOptions{}); err != nil && !apierrors.IsNotFound(err) {
+	if _, err := i.dynamicResource(resource, ns).Patch(ctx, name, types.MergePatchType, text, metav1.PatchOptions{}); err != nil && !apierrors.IsNotFound(err) {
 		i.t.Fatal(err)
 	}
 }
 
-// must runs a command that must succeed, and returns what it prints.
-func (i *installation) must(args ...string) string {
+// mustRun runs a command that must succeed, and returns what it prints.
+func (i *installation) mustRun(args ...string) string {
 	i.t.Helper()
-	code, out, errs := i.run(args...)
+	code, out, errs := i.runCommand(args...)
 	if code != 0 {
 		i.t.Fatalf("frond %s: code %d, %s", strings.Join(args, " "), code, errs)
 	}
 	return out
 }
 
-func (i *installation) run(args ...string) (code int, out, errs string) {
-	return frond(append(args, "--kubeconfig", i.file)...)
+func (i *installation) runCommand(args ...string) (code int, out, errs string) {
+	return runFrond(append(args, "--kubeconfig", i.file)...)
 }
 
-// files are all entries of all Secrets of the namespace.
-func (i *installation) files() install.Files {
+// secretFiles are all entries of all Secrets of the namespace.
+func (i *installation) secretFiles() install.Files {
 	i.t.Helper()
 	list, err := i.client.CoreV1().Secrets(identity.Namespace).List(i.t.Context(), metav1.ListOptions{})
 	if err != nil {
@@ -168,8 +168,8 @@ func (i *installation) files() install.Files {
 	return files
 }
 
-// versions are the resourceVersions of all that frond init writes.
-func (i *installation) versions() map[string]string {
+// objectVersions are the resourceVersions of all that frond init writes.
+func (i *installation) objectVersions() map[string]string {
 	i.t.Helper()
 	versions := map[string]string{}
 	secrets, err := i.client.CoreV1().Secrets(identity.Namespace).List(i.t.Context(), metav1.ListOptions{})
@@ -194,8 +194,8 @@ func (i *installation) versions() map[string]string {
 	return versions
 }
 
-// report understands frond init -o json.
-func report(t *testing.T, out string) install.Report {
+// parseReport understands frond init -o json.
+func parseReport(t *testing.T, out string) install.Report {
 	t.Helper()
 	var r install.Report
 	if err := json.Unmarshal([]byte(out), &r); err != nil {
@@ -204,7 +204,7 @@ func report(t *testing.T, out string) install.Report {
 	return r
 }
 
-func changed(a, b install.Files) []string {
+func changedFiles(a, b install.Files) []string {
 	var names []string
 	for name := range maps.Keys(b) {
 		if string(a[name]) != string(b[name]) {
@@ -214,37 +214,37 @@ func changed(a, b install.Files) []string {
 	return names
 }
 
-func TestInitIsDoneOnce(t *testing.T) {
+func TestInit_SecondRunChangesNothing(t *testing.T) {
 	i := newInstallation(t)
-	if out := i.must("init", "--dry-run"); !strings.Contains(out, "would be written; nothing was") {
+	if out := i.mustRun("init", "--dry-run"); !strings.Contains(out, "would be written; nothing was") {
 		t.Errorf("dry run prints %s", out)
 	}
-	if files := i.files(); len(files) > 0 {
+	if files := i.secretFiles(); len(files) > 0 {
 		t.Fatalf("a dry run wrote %d files", len(files))
 	}
-	first := report(t, i.must("init", "--hub-servers", "1", "--hub-url", "tls://hub.example.com:7422", "-o", "json"))
+	first := parseReport(t, i.mustRun("init", "--hub-servers", "1", "--hub-url", "tls://hub.example.com:7422", "-o", "json"))
 	if first.Changed() == 0 || !strings.HasPrefix(first.CAHash, "sha256:") || first.Cells != install.DefaultCells || len(first.Warnings) > 0 {
 		t.Errorf("the first run reports %+v", first)
 	}
-	files, versions := i.files(), i.versions()
-	if out := i.must("init"); !strings.Contains(out, "nothing to change") || strings.Contains(out, "created") || strings.Contains(out, "configured") {
+	files, versions := i.secretFiles(), i.objectVersions()
+	if out := i.mustRun("init"); !strings.Contains(out, "nothing to change") || strings.Contains(out, "created") || strings.Contains(out, "configured") {
 		t.Errorf("the second run prints %s", out)
 	}
-	if out := i.must("init", "--dry-run"); !strings.Contains(out, "nothing to change") {
+	if out := i.mustRun("init", "--dry-run"); !strings.Contains(out, "nothing to change") {
 		t.Errorf("a dry run then prints %s", out)
 	}
-	if diff := cmp.Diff(versions, i.versions()); diff != "" {
+	if diff := cmp.Diff(versions, i.objectVersions()); diff != "" {
 		t.Errorf("the second run wrote (-before +after):\n%s", diff)
 	}
-	second := report(t, i.must("init", "--hub-url", "tls://hub.example.org:7422", "-o", "json"))
+	second := parseReport(t, i.mustRun("init", "--hub-url", "tls://hub.example.org:7422", "-o", "json"))
 	if second.CAHash != first.CAHash || second.HubServers != 1 {
 		t.Errorf("another address changed more: %+v", second)
 	}
-	if diff := cmp.Diff([]string{"frond-hub-0/tls.crt"}, changed(files, i.files())); diff != "" {
+	if diff := cmp.Diff([]string{"frond-hub-0/tls.crt"}, changedFiles(files, i.secretFiles())); diff != "" {
 		t.Errorf("another address changed (-want +got):\n%s", diff)
 	}
 	for _, tt := range [][]string{{"--cells", "4"}, {"--hub-servers", "2"}, {"--hub-url", "hub:1"}} {
-		if code, _, errs := i.run(append([]string{"init"}, tt...)...); code != 1 || !strings.Contains(errs, tt[0]) {
+		if code, _, errs := i.runCommand(append([]string{"init"}, tt...)...); code != 1 || !strings.Contains(errs, tt[0]) {
 			t.Errorf("%v: code %d, %s", tt, code, errs)
 		}
 	}
@@ -258,11 +258,11 @@ func TestInit_TaintGateways(t *testing.T) {
 		flag string
 		want bool
 	}{{"--hub-servers=1", false}, {"--taint-gateways", true}, {"--cells=64", true}, {"--taint-gateways=false", false}} {
-		i.must("init", "--hub-url", "tls://hub.example.com:7422", tt.flag)
-		if command := i.must("token", "create", "--node", "gw-1", "--print-join-command"); strings.Contains(command, taint) != tt.want || !strings.Contains(command, "--node-name gw-1") {
+		i.mustRun("init", "--hub-url", "tls://hub.example.com:7422", tt.flag)
+		if command := i.mustRun("token", "create", "--node", "gw-1", "--print-join-command"); strings.Contains(command, taint) != tt.want || !strings.Contains(command, "--node-name gw-1") {
 			t.Errorf("after frond init %s: %s", tt.flag, command)
 		}
-		if out := i.must("init"); !strings.Contains(out, "nothing to change") {
+		if out := i.mustRun("init"); !strings.Contains(out, "nothing to change") {
 			t.Errorf("frond init %s is not kept: %s", tt.flag, out)
 		}
 	}
@@ -271,10 +271,10 @@ func TestInit_TaintGateways(t *testing.T) {
 // A cluster that says another version of itself is installed all the same, with a warning.
 func TestInit_WarnsOfAnUntestedKubernetes(t *testing.T) {
 	i := newInstallation(t)
-	if r := report(t, i.must("init", "--dry-run", "--hub-url", "tls://hub.example.com:7422", "-o", "json")); slices.ContainsFunc(r.Warnings, aboutVersion) {
+	if r := parseReport(t, i.mustRun("init", "--dry-run", "--hub-url", "tls://hub.example.com:7422", "-o", "json")); slices.ContainsFunc(r.Warnings, aboutVersion) {
 		t.Errorf("warns of the version that is tested: %q", r.Warnings)
 	}
-	config := shared.Cluster(t).Config()
+	config := sharedCluster.Cluster(t).Config()
 	target, err := url.Parse(config.Host)
 	if err != nil {
 		t.Fatal(err)
@@ -293,7 +293,7 @@ func TestInit_WarnsOfAnUntestedKubernetes(t *testing.T) {
 	}))
 	defer server.Close()
 	i.file = kubeconfigOf(t, &rest.Config{Host: server.URL})
-	r := report(t, i.must("init", "--dry-run", "--hub-url", "tls://hub.example.com:7422", "-o", "json"))
+	r := parseReport(t, i.mustRun("init", "--dry-run", "--hub-url", "tls://hub.example.com:7422", "-o", "json"))
 	if !slices.ContainsFunc(r.Warnings, aboutVersion) {
 		t.Errorf("no warning of Kubernetes 1.30: %q", r.Warnings)
 	}
@@ -303,10 +303,10 @@ func aboutVersion(warning string) bool {
 	return strings.Contains(warning, "Frond is tested with Kubernetes")
 }
 
-func TestInitCompletesWhatIsHalfDone(t *testing.T) {
+func TestInit_CompletesPartialInstallation(t *testing.T) {
 	i := newInstallation(t)
-	i.must("init", "--hub-servers", "3")
-	whole := i.files()
+	i.mustRun("init", "--hub-servers", "3")
+	whole := i.secretFiles()
 	secrets := i.client.CoreV1().Secrets(identity.Namespace)
 	i.confirmAll()
 	if err := secrets.Delete(t.Context(), install.FolderHub(1), metav1.DeleteOptions{}); err != nil {
@@ -323,12 +323,12 @@ func TestInitCompletesWhatIsHalfDone(t *testing.T) {
 	if _, err := secrets.Update(t.Context(), cloudcore, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	i.must("init")
-	now := i.files()
+	i.mustRun("init")
+	now := i.secretFiles()
 	if len(now) != len(whole) {
 		t.Errorf("%d files, want %d", len(now), len(whole))
 	}
-	for _, name := range changed(whole, now) {
+	for _, name := range changedFiles(whole, now) {
 		if !strings.HasPrefix(name, "frond-hub-1/tls.") && !strings.HasPrefix(name, "frond-cloudcore/tls.") {
 			t.Errorf("%s was there, and is another one now", name)
 		}
@@ -337,16 +337,16 @@ func TestInitCompletesWhatIsHalfDone(t *testing.T) {
 	if _, err := secrets.Update(t.Context(), cloudcore, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if code, _, errs := i.run("init"); code != 1 || !strings.Contains(errs, "frond-cloudcore/hub.nk") || !strings.Contains(errs, "backup") {
+	if code, _, errs := i.runCommand("init"); code != 1 || !strings.Contains(errs, "frond-cloudcore/hub.nk") || !strings.Contains(errs, "backup") {
 		t.Errorf("a torn key: code %d, %s", code, errs)
 	}
-	if got := string(i.files()["frond-cloudcore/hub.nk"]); got != "torn" {
+	if got := string(i.secretFiles()["frond-cloudcore/hub.nk"]); got != "torn" {
 		t.Error("a key that cannot be read was replaced")
 	}
 }
 
-// TestInitsAtOnceAgree runs several at once: all of them succeed, and what is there in the end belongs together.
-func TestInitsAtOnceAgree(t *testing.T) {
+// TestInit_ConcurrentRunsAgree runs several at once: all of them succeed, and what is there in the end belongs together.
+func TestInit_ConcurrentRunsAgree(t *testing.T) {
 	i := newInstallation(t)
 	const many = 4
 	var hashes [many]string
@@ -354,7 +354,7 @@ func TestInitsAtOnceAgree(t *testing.T) {
 	var wg sync.WaitGroup
 	for n := range many {
 		wg.Go(func() {
-			code, out, errs := i.run("init", "--hub-servers", "3", "-o", "json")
+			code, out, errs := i.runCommand("init", "--hub-servers", "3", "-o", "json")
 			if code != 0 {
 				faults[n] = fmt.Sprintf("code %d, %s", code, errs)
 				return
@@ -365,7 +365,7 @@ func TestInitsAtOnceAgree(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	files := i.files()
+	files := i.secretFiles()
 	hash, err := install.CAHash(files["frond-ca/ca.crt"])
 	if err != nil {
 		t.Fatal(err)
@@ -379,11 +379,11 @@ func TestInitsAtOnceAgree(t *testing.T) {
 	if err != nil || settings.CAHash != hash {
 		t.Errorf("settings %+v, %v", settings, err)
 	}
-	versions := i.versions()
-	if out := i.must("init"); !strings.Contains(out, "nothing to change") {
+	versions := i.objectVersions()
+	if out := i.mustRun("init"); !strings.Contains(out, "nothing to change") {
 		t.Errorf("they left something to do: %s", out)
 	}
-	if diff := cmp.Diff(versions, i.versions()); diff != "" {
+	if diff := cmp.Diff(versions, i.objectVersions()); diff != "" {
 		t.Errorf("another run wrote (-before +after):\n%s", diff)
 	}
 }

@@ -32,7 +32,7 @@ const (
 	preflightFailed = 2
 )
 
-type join struct {
+type joinCommand struct {
 	machine.Machine
 	node, token, tokenFile, output string
 	hashes, ignored, taints        []string
@@ -40,7 +40,7 @@ type join struct {
 }
 
 func newJoin() *cobra.Command {
-	j := &join{}
+	j := &joinCommand{}
 	cmd := &cobra.Command{
 		Use:   "join CLOUD:PORT --token TOKEN --ca-hash sha256:HASH",
 		Short: "Make this machine a gateway of a cluster",
@@ -80,8 +80,8 @@ func machineFlags(cmd *cobra.Command, m *machine.Machine) {
 	_ = f.MarkHidden("unit-dir") // fails only for an unknown flag
 }
 
-// joined is what -o json prints.
-type joined struct {
+// joinResult is what -o json prints.
+type joinResult struct {
 	Node    string    `json:"node"`
 	Cloud   string    `json:"cloud"`
 	Key     string    `json:"key"`
@@ -92,8 +92,8 @@ type joined struct {
 }
 
 // Run joins.
-func (j *join) Run(ctx context.Context, cloud string, out, talk io.Writer) error {
-	hub, err := j.complete(cloud)
+func (j *joinCommand) Run(ctx context.Context, cloud string, out, talk io.Writer) error {
+	hub, err := j.completeOptions(cloud)
 	taints, taintsErr := config.ParseTaints(j.taints)
 	if err := errors.Join(err, taintsErr); err != nil {
 		return err
@@ -102,33 +102,33 @@ func (j *join) Run(ctx context.Context, cloud string, out, talk io.Writer) error
 	defer cancel()
 	proxy := enrol.Proxy("", httpproxy.FromEnvironment())
 	cfg := enrol.Config{
-		Node: j.node, Dir: j.Identity(), Hub: []string{hub}, Token: j.token, TokenFile: j.tokenFile, CAHashes: j.hashes, Proxy: proxy,
+		Node: j.node, Dir: j.IdentityDir(), Hub: []string{hub}, Token: j.token, TokenFile: j.tokenFile, CAHashes: j.hashes, Proxy: proxy,
 	}
-	before, err := j.before()
+	before, err := j.alreadyEnrolled()
 	if err != nil {
 		return err
 	}
 	if !before {
-		if err := j.preflight(ctx, cfg, talk); err != nil {
+		if err := j.runPreflight(ctx, cfg, talk); err != nil {
 			return err
 		}
 	}
-	phase(talk, "enrol", "as %s at %s", j.node, hub)
-	record, err := enrol.Join(ctx, cfg, quiet())
+	printPhase(talk, "enrol", "as %s at %s", j.node, hub)
+	record, err := enrol.Join(ctx, cfg, discardLog())
 	if err != nil {
 		return fmt.Errorf("enrol %s: %w", j.node, err)
 	}
-	result := joined{Node: record.Node, Cloud: hub, Key: record.Key, Expires: record.Expires}
-	if before && j.runs(ctx) {
+	result := joinResult{Node: record.Node, Cloud: hub, Key: record.Key, Expires: record.Expires}
+	if before && j.isStarted(ctx) {
 		result.Already = true
-		phase(talk, "done", "this machine is already joined as %s; frond reset undoes it", record.Node)
-		return j.print(out, result)
+		printPhase(talk, "done", "this machine is already joined as %s; frond reset undoes it", record.Node)
+		return j.printResult(out, result)
 	}
 	found, err := proxyURL(proxy, hub)
 	if err != nil {
 		return err
 	}
-	phase(talk, "configure", "%s", j.Config)
+	printPhase(talk, "configure", "%s", j.Config)
 	if err := j.Configure(ctx, j.node, config.EdgeHub{URLs: []string{hub}, CAHashes: j.hashes, Proxy: found}, taints); err != nil {
 		return err
 	}
@@ -136,14 +136,14 @@ func (j *join) Run(ctx context.Context, cloud string, out, talk io.Writer) error
 	if err != nil {
 		return err
 	}
-	if result.Started, err = j.start(ctx, was, talk); err != nil {
+	if result.Started, err = j.startEdgecore(ctx, was, talk); err != nil {
 		return err
 	}
-	return j.print(out, result)
+	return j.printResult(out, result)
 }
 
-// complete fills what is not given and finds all faults of what is.
-func (j *join) complete(cloud string) (hub string, err error) {
+// completeOptions fills what is not given and finds all faults of what is.
+func (j *joinCommand) completeOptions(cloud string) (hub string, err error) {
 	if j.node == "" {
 		host, err := os.Hostname()
 		if err != nil {
@@ -180,8 +180,8 @@ func (j *join) complete(cloud string) (hub string, err error) {
 	return hub, errors.Join(faults...)
 }
 
-// before tells whether this machine is known in the cloud and configured: what is left then is the start.
-func (j *join) before() (bool, error) {
+// alreadyEnrolled tells whether this machine is known in the cloud and configured: what is left then is the start.
+func (j *joinCommand) alreadyEnrolled() (bool, error) {
 	was, there, err := j.Installed()
 	if err != nil || !there {
 		return false, err
@@ -189,18 +189,18 @@ func (j *join) before() (bool, error) {
 	if was.Node != j.node {
 		return false, fmt.Errorf("this machine is configured as %s in %s: run frond reset first, or give --node-name %s", was.Node, j.Config, was.Node)
 	}
-	keeper, err := enrol.New(enrol.Config{Node: j.node, Dir: j.Identity()}, quiet())
+	keeper, err := enrol.New(enrol.Config{Node: j.node, Dir: j.IdentityDir()}, discardLog())
 	if err != nil {
 		return false, err
 	}
 	return keeper.Record().Key != "", nil
 }
 
-func (j *join) preflight(ctx context.Context, cfg enrol.Config, talk io.Writer) error {
-	phase(talk, "preflight", "is this machine fit")
+func (j *joinCommand) runPreflight(ctx context.Context, cfg enrol.Config, talk io.Writer) error {
+	printPhase(talk, "preflight", "is this machine fit")
 	cloud := machine.Check{
 		ID: "cloud", Hint: "compare address, port and hash with what frond token create printed; is a proxy needed (HTTPS_PROXY)?",
-		Run: func(ctx context.Context) error { return enrol.Check(ctx, cfg.Hub[0], cfg.CAHashes, cfg.Proxy) },
+		Run: func(ctx context.Context) error { return enrol.CheckHub(ctx, cfg.Hub[0], cfg.CAHashes, cfg.Proxy) },
 	}
 	failed := 0
 	for _, check := range j.Checks(j.node, []string{"127.0.0.1:10250", "127.0.0.1:10281"}, cloud) {
@@ -215,44 +215,44 @@ func (j *join) preflight(ctx context.Context, cfg enrol.Config, talk io.Writer) 
 		}
 	}
 	if failed > 0 {
-		return &failure{fmt.Sprintf("%d checks failed; nothing was changed. --ignore-preflight-errors=ID goes on in spite of one", failed), preflightFailed}
+		return &exitError{fmt.Sprintf("%d checks failed; nothing was changed. --ignore-preflight-errors=ID goes on in spite of one", failed), preflightFailed}
 	}
 	return nil
 }
 
-// runs tells whether the start is done, or nobody's here to do.
-func (j *join) runs(ctx context.Context) bool {
-	if j.NoStart || !machine.Systemd() {
+// isStarted tells whether the start is done, or nobody's here to do.
+func (j *joinCommand) isStarted(ctx context.Context) bool {
+	if j.NoStart || !machine.HasSystemd() {
 		return true
 	}
-	edgecore, err := machine.Edgecore()
+	edgecore, err := machine.FindEdgecore()
 	return err == nil && j.Started(ctx, edgecore)
 }
 
-// start has edgecore started and waits until the gateway is ready, or says how to start it.
-func (j *join) start(ctx context.Context, cfg config.EdgeCore, talk io.Writer) (bool, error) {
-	edgecore, err := machine.Edgecore()
+// startEdgecore has edgecore started and waits until the gateway is ready, or says how to start it.
+func (j *joinCommand) startEdgecore(ctx context.Context, cfg config.EdgeCore, talk io.Writer) (bool, error) {
+	edgecore, err := machine.FindEdgecore()
 	if err != nil {
 		edgecore = "edgecore"
 	}
-	if j.NoStart || !machine.Systemd() {
-		phase(talk, "start", "left to you:\n  %s --config %s", edgecore, j.Config)
+	if j.NoStart || !machine.HasSystemd() {
+		printPhase(talk, "start", "left to you:\n  %s --config %s", edgecore, j.Config)
 		return false, nil
 	}
-	phase(talk, "start", "edgecore, by systemd")
+	printPhase(talk, "start", "edgecore, by systemd")
 	if err := j.Install(edgecore); err != nil {
 		return false, err
 	}
 	if err := j.Start(ctx); err != nil {
 		return false, err
 	}
-	phase(talk, "wait", "until the gateway is ready")
+	printPhase(talk, "wait", "until the gateway is ready")
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
 		err := machine.Ready(ctx, cfg.Listen)
 		if err == nil {
-			phase(talk, "done", "%s is a gateway: kubectl get node %s", j.node, j.node)
+			printPhase(talk, "done", "%s is a gateway: kubectl get node %s", j.node, j.node)
 			return true, nil
 		}
 		select {
@@ -263,7 +263,7 @@ func (j *join) start(ctx context.Context, cfg config.EdgeCore, talk io.Writer) (
 	}
 }
 
-func (j *join) print(out io.Writer, result joined) error {
+func (j *joinCommand) printResult(out io.Writer, result joinResult) error {
 	if j.output != "json" {
 		return nil
 	}
@@ -272,12 +272,12 @@ func (j *join) print(out io.Writer, result joined) error {
 	return enc.Encode(result)
 }
 
-func phase(talk io.Writer, name, format string, args ...any) {
+func printPhase(talk io.Writer, name, format string, args ...any) {
 	_, _ = fmt.Fprintf(talk, "%-10s %s\n", name, fmt.Sprintf(format, args...))
 }
 
-// quiet is a log for people who are told in other words.
-func quiet() *zap.Logger { return zap.NewNop() }
+// discardLog is a log for people who are told in other words.
+func discardLog() *zap.Logger { return zap.NewNop() }
 
 // proxyURL is the proxy of this shell's environment, which a service does not have.
 func proxyURL(find func(*url.URL) (*url.URL, error), hub string) (string, error) {

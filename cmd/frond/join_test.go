@@ -23,20 +23,20 @@ import (
 
 const joinToken = "abcdef.0123456789abcdef"
 
-// joinable is a hub behind which every enrolment with the token is granted; it counts them.
-func joinable(t *testing.T) (ca *leaftest.CA, door *leaftest.Door, enrolled *atomic.Int64) {
+// startJoinHub is a hub behind which every enrolment with the token is granted; it counts them.
+func startJoinHub(t *testing.T) (ca *leaftest.CA, door *leaftest.AuthHub, enrolled *atomic.Int64) {
 	t.Helper()
 	ca, enrolled = leaftest.NewCA(t), &atomic.Int64{}
-	cert := ca.Serving(time.Now().Add(-time.Hour), time.Now().Add(time.Hour))
-	door = leaftest.NewDoor(t, func() tls.Certificate { return cert }, func(c identity.Credential) *leaftest.Pass {
+	cert := ca.ServingCert(time.Now().Add(-time.Hour), time.Now().Add(time.Hour))
+	door = leaftest.NewAuthHub(t, func() tls.Certificate { return cert }, func(c identity.Credential) *leaftest.Admission {
 		if c.Token != joinToken {
 			return nil
 		}
-		return &leaftest.Pass{
-			Account: leaftest.Lobby, Publish: []string{"call.cloud." + c.Key + ".>"}, Subscribe: []string{streams.InboxPrefix(c.Key) + ".>"},
+		return &leaftest.Admission{
+			Account: leaftest.LobbyAccount, Publish: []string{"call.cloud." + c.Key + ".>"}, Subscribe: []string{streams.InboxPrefix(c.Key) + ".>"},
 		}
 	})
-	nc := door.Client(leaftest.Lobby)
+	nc := door.Client(leaftest.LobbyAccount)
 	_, err := nc.Subscribe("call.cloud.*."+identity.VerbEnrol, func(m *nats.Msg) {
 		enrolled.Add(1)
 		data, err := json.Marshal(identity.Enrolment{Expires: time.Now().Add(time.Hour), Now: time.Now()})
@@ -53,28 +53,28 @@ func joinable(t *testing.T) (ca *leaftest.CA, door *leaftest.Door, enrolled *ato
 	return ca, door, enrolled
 }
 
-// files are the flags that keep a test in its folder.
-func files(dir string) []string {
+// folderFlags are the flags that keep a test in its folder.
+func folderFlags(dir string) []string {
 	return []string{
 		"--dir", filepath.Join(dir, "data"), "--config", filepath.Join(dir, "edgecore.yaml"), "--unit-dir", filepath.Join(dir, "units"),
 		"--runtime-endpoint", machine.Hollow,
 	}
 }
 
-// unfit are the checks that this machine may fail, or that another test disturbs.
-const unfit = "--ignore-preflight-errors=root,edgecore,cgroups,ports,disk"
+// ignoredChecks are the checks that this machine may fail, or that another test disturbs.
+const ignoredChecks = "--ignore-preflight-errors=root,edgecore,cgroups,ports,disk"
 
 // A machine joins, a second time changes nothing, and a reset leaves nothing.
-func TestJoinTwiceAndReset(t *testing.T) {
+func TestJoin_TwiceThenReset(t *testing.T) {
 	t.Setenv("HTTPS_PROXY", "")
-	ca, door, enrolled := joinable(t)
+	ca, door, enrolled := startJoinHub(t)
 	dir := t.TempDir()
 	args := append([]string{
-		"join", door.Addr(), "--token", joinToken, "--ca-hash", ca.Hash(), "--node-name", "gw-1", "--no-start", "-o", "json", unfit,
-	}, files(dir)...)
-	var first, second joined
-	for i, result := range []*joined{&first, &second} {
-		code, out, talk := frond(args...)
+		"join", door.Addr(), "--token", joinToken, "--ca-hash", ca.Hash(), "--node-name", "gw-1", "--no-start", "-o", "json", ignoredChecks,
+	}, folderFlags(dir)...)
+	var first, second joinResult
+	for i, result := range []*joinResult{&first, &second} {
+		code, out, talk := runFrond(args...)
 		if code != 0 {
 			t.Fatalf("join %d: exit %d, %s", i, code, talk)
 		}
@@ -96,20 +96,20 @@ func TestJoinTwiceAndReset(t *testing.T) {
 	if err != nil || cfg.Node != "gw-1" || cfg.Hub.URLs[0] != "tls://"+door.Addr() || !cfg.Runtime.Hollow {
 		t.Errorf("configuration %+v: %v", cfg, err)
 	}
-	if code, _, talk := frond(append([]string{
-		"join", door.Addr(), "--token", joinToken, "--ca-hash", ca.Hash(), "--node-name", "gw-2", "--no-start", unfit,
-	}, files(dir)...)...); code != 1 || !strings.Contains(talk, "frond reset first") {
+	if code, _, talk := runFrond(append([]string{
+		"join", door.Addr(), "--token", joinToken, "--ca-hash", ca.Hash(), "--node-name", "gw-2", "--no-start", ignoredChecks,
+	}, folderFlags(dir)...)...); code != 1 || !strings.Contains(talk, "frond reset first") {
 		t.Errorf("another name: exit %d, %s", code, talk)
 	}
 
 	// Whoever does not say yes keeps all.
-	r := &reset{Machine: machine.Machine{Dir: filepath.Join(dir, "data"), Config: filepath.Join(dir, "edgecore.yaml"), UnitDir: dir}}
+	r := &resetCommand{Machine: machine.Machine{Dir: filepath.Join(dir, "data"), Config: filepath.Join(dir, "edgecore.yaml"), UnitDir: dir}}
 	var talk bytes.Buffer
 	if err := r.Run(t.Context(), strings.NewReader("\n"), &talk, &talk); err == nil || !strings.Contains(talk.String(), "[y/N]") {
 		t.Errorf("reset without a yes: %v, %s", err, talk.String())
 	}
-	code, out, words := frond(append([]string{"reset", "--yes", "-o", "json"}, files(dir)...)...)
-	var result undone
+	code, out, words := runFrond(append([]string{"reset", "--yes", "-o", "json"}, folderFlags(dir)...)...)
+	var result resetResult
 	if err := json.Unmarshal([]byte(out), &result); err != nil || code != 0 || !strings.Contains(words, "frond node revoke gw-1") || result.Node != "gw-1" {
 		t.Errorf("reset: exit %d, %s, %q, %v", code, words, out, err)
 	}
@@ -117,19 +117,19 @@ func TestJoinTwiceAndReset(t *testing.T) {
 	if err != nil || len(left) > 0 {
 		t.Errorf("left: %v, %v", left, err)
 	}
-	if code, _, talk := frond(append([]string{"reset", "--yes"}, files(dir)...)...); code != 0 || !strings.Contains(talk, "is no gateway") {
+	if code, _, talk := runFrond(append([]string{"reset", "--yes"}, folderFlags(dir)...)...); code != 0 || !strings.Contains(talk, "is no gateway") {
 		t.Errorf("reset again: exit %d, %s", code, talk)
 	}
 }
 
 // A machine that is not fit is told all that is wrong, by names and with what to do, and nothing is changed.
-func TestJoinOfAnUnfitMachine(t *testing.T) {
+func TestJoin_UnfitMachine(t *testing.T) {
 	t.Setenv("HTTPS_PROXY", "")
-	_, door, enrolled := joinable(t)
+	_, door, enrolled := startJoinHub(t)
 	dir := t.TempDir()
-	code, _, talk := frond(append([]string{
-		"join", door.Addr(), "--token", joinToken, "--ca-hash", "sha256:" + strings.Repeat("0", 64), "--node-name", "Pump_7", "--no-start", unfit,
-	}, append(files(dir), "--runtime-endpoint", "unix://"+filepath.Join(dir, "none.sock"))...)...)
+	code, _, talk := runFrond(append([]string{
+		"join", door.Addr(), "--token", joinToken, "--ca-hash", "sha256:" + strings.Repeat("0", 64), "--node-name", "Pump_7", "--no-start", ignoredChecks,
+	}, append(folderFlags(dir), "--runtime-endpoint", "unix://"+filepath.Join(dir, "none.sock"))...)...)
 	if code != preflightFailed {
 		t.Errorf("exit %d, want %d", code, preflightFailed)
 	}
@@ -143,7 +143,7 @@ func TestJoinOfAnUnfitMachine(t *testing.T) {
 	}
 }
 
-func TestJoinCommandLine(t *testing.T) {
+func TestJoin_CommandLine(t *testing.T) {
 	hash := "sha256:" + strings.Repeat("0", 64)
 	for name, tt := range map[string]struct {
 		args []string
@@ -157,7 +157,7 @@ func TestJoinCommandLine(t *testing.T) {
 		"output":     {[]string{"h:1", "--token", "a.b", "--ca-hash", hash, "-o", "xml"}, "choose json"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if code, out, talk := frond(append([]string{"join"}, tt.args...)...); code != 1 || out != "" || !strings.Contains(talk, tt.want) {
+			if code, out, talk := runFrond(append([]string{"join"}, tt.args...)...); code != 1 || out != "" || !strings.Contains(talk, tt.want) {
 				t.Errorf("exit %d, %q, %q, want %q", code, out, talk, tt.want)
 			}
 		})
@@ -165,10 +165,10 @@ func TestJoinCommandLine(t *testing.T) {
 }
 
 // A token that the cloud does not know ends the command, with what to do.
-func TestJoinWithAWrongToken(t *testing.T) {
+func TestJoin_WrongToken(t *testing.T) {
 	t.Setenv("HTTPS_PROXY", "")
-	ca, door, _ := joinable(t)
-	j := &join{
+	ca, door, _ := startJoinHub(t)
+	j := &joinCommand{
 		Machine: machine.Machine{Dir: filepath.Join(t.TempDir(), "data"), Config: filepath.Join(t.TempDir(), "edgecore.yaml"), Runtime: machine.Hollow, NoStart: true},
 		node:    "gw-1", token: "abcdef.wrong", hashes: []string{ca.Hash()}, ignored: []string{"all"}, timeout: time.Minute,
 	}

@@ -18,14 +18,14 @@ type kube struct {
 	flags *genericclioptions.ConfigFlags
 }
 
-func (k *kube) add(cmd *cobra.Command) {
+func (k *kube) addFlags(cmd *cobra.Command) {
 	k.flags = &genericclioptions.ConfigFlags{
 		KubeConfig: new(string), Context: new(string), Impersonate: new(string), ImpersonateGroup: new([]string),
 	}
 	k.flags.AddFlags(cmd.Flags())
 }
 
-func (k *kube) config() (*rest.Config, error) {
+func (k *kube) restConfig() (*rest.Config, error) {
 	cfg, err := k.flags.ToRESTConfig()
 	if err != nil {
 		return nil, fmt.Errorf("find the cluster: %w\n  give --kubeconfig, or set KUBECONFIG", err)
@@ -34,8 +34,8 @@ func (k *kube) config() (*rest.Config, error) {
 	return cfg, nil
 }
 
-func (k *kube) client() (kubernetes.Interface, error) {
-	cfg, err := k.config()
+func (k *kube) kubeClient() (kubernetes.Interface, error) {
+	cfg, err := k.restConfig()
 	if err != nil {
 		return nil, err
 	}
@@ -46,8 +46,8 @@ func (k *kube) client() (kubernetes.Interface, error) {
 	return client, nil
 }
 
-func (k *kube) dynamic() (dynamic.Interface, error) {
-	cfg, err := k.config()
+func (k *kube) dynamicClient() (dynamic.Interface, error) {
+	cfg, err := k.restConfig()
 	if err != nil {
 		return nil, err
 	}

@@ -28,7 +28,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	err := mistyped(root, args)
+	err := findMistyped(root, args)
 	if err == nil {
 		err = root.ExecuteContext(ctx)
 	}
@@ -37,7 +37,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 			_, _ = fmt.Fprintln(stderr, "interrupted")
 			return 130
 		}
-		if failed, ok := errors.AsType[*failure](err); ok { // it is worded already, and has a code of its own
+		if failed, ok := errors.AsType[*exitError](err); ok { // it is worded already, and has a code of its own
 			if failed.message != "" {
 				_, _ = fmt.Fprintln(stderr, strings.TrimSuffix(failed.message, "\n"))
 			}
@@ -80,8 +80,8 @@ nothing was changed; 130 interrupted. frond edge and frond dev exec end with the
 	return root
 }
 
-// mistyped finds a word that is no command of its group; cobra looks at the first word only, and shows help for the others.
-func mistyped(root *cobra.Command, args []string) error {
+// findMistyped finds a word that is no command of its group; cobra looks at the first word only, and shows help for the others.
+func findMistyped(root *cobra.Command, args []string) error {
 	cmd, rest, unknown := root.Find(args)
 	if unknown != nil || cmd.Runnable() || cmd.ParseFlags(rest) != nil {
 		return nil //nolint:nilerr // cobra says it
@@ -98,8 +98,8 @@ func mistyped(root *cobra.Command, args []string) error {
 	return fmt.Errorf("unknown command %q for %q: %s", words[0], cmd.CommandPath(), hint)
 }
 
-// version is the output of frond version for machines.
-type version struct {
+// versionOutput is the output of frond version for machines.
+type versionOutput struct {
 	Version string `json:"version"`
 }
 
@@ -110,17 +110,17 @@ func newVersion() *cobra.Command {
 		Short: "Print the version",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			asJSON, err := o.json()
+			asJSON, err := o.asJSON()
 			if err != nil {
 				return err
 			}
 			if asJSON {
-				return printJSON(cmd.OutOrStdout(), version{buildinfo.Version()})
+				return printJSON(cmd.OutOrStdout(), versionOutput{buildinfo.Version()})
 			}
 			_, err = fmt.Fprintln(cmd.OutOrStdout(), buildinfo.Version())
 			return err
 		},
 	}
-	o.add(cmd)
+	o.addFlag(cmd)
 	return cmd
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// frond runs a command line in this process.
-func frond(args ...string) (code int, stdout, stderr string) {
+// runFrond runs a command line in this process.
+func runFrond(args ...string) (code int, stdout, stderr string) {
 	var out, errs bytes.Buffer
 	code = run(args, &out, &errs)
 	return code, out.String(), errs.String()
@@ -51,10 +51,10 @@ func TestCommandLine(t *testing.T) {
 		"sync, nobody":     {args: []string{"sync", "a", "--server", "https://127.0.0.1:1"}, code: 1, problem: "kubeconfig: "},
 		"hubs":             {args: []string{"dev", "up", "--hubs", "2", "--runtime", "hollow", "--dir", dir}, code: 1, problem: "choose 1 or 3"},
 		"too long a path":  {args: []string{"dev", "up", "--runtime", "hollow", "--dir", "/tmp/" + strings.Repeat("x", 60)}, code: 1, problem: "choose one of up to"},
-		"programs missing": {args: []string{"dev", "up", "--runtime", "hollow", "--programs", "/none", "--dir", short(t)}, code: 1, problem: "read programs"},
+		"programs missing": {args: []string{"dev", "up", "--runtime", "hollow", "--programs", "/none", "--dir", shortDir(t)}, code: 1, problem: "read programs"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			code, out, errs := frond(tt.args...)
+			code, out, errs := runFrond(tt.args...)
 			if code != tt.code || !strings.Contains(out, tt.out) || !strings.Contains(errs, tt.problem) {
 				t.Errorf("code %d, stdout %q, stderr %q; want code %d, %q, %q", code, out, errs, tt.code, tt.out, tt.problem)
 			}
@@ -65,8 +65,8 @@ func TestCommandLine(t *testing.T) {
 	}
 }
 
-// short is a temporary folder with a path short enough for a cluster.
-func short(t *testing.T) string {
+// shortDir is a temporary folder with a path short enough for a cluster.
+func shortDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "frond") //nolint:usetesting // t.TempDir's path is too long for unix sockets
 	if err != nil {
@@ -76,26 +76,26 @@ func short(t *testing.T) string {
 	return dir
 }
 
-// TestAPortInUseIsNamed gives a cluster a port that somebody else has taken since.
-func TestAPortInUseIsNamed(t *testing.T) {
+// TestDevUp_PortInUse gives a cluster a port that somebody else has taken since.
+func TestDevUp_PortInUse(t *testing.T) {
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = l.Close() }()
 	port := l.Addr().(*net.TCPAddr).Port
-	dir := short(t)
+	dir := shortDir(t)
 	state := `{"spec":{"edges":1,"cloudcores":1,"hubs":1,"runtime":"hollow"},"ports":{"apiserver":` + strconv.Itoa(port) + `}}`
 	for file, data := range map[string]string{"state.json": state, "programs.json": `{"Kube":"/k","NatsServer":"/n","Frond":"/f"}`} {
 		if err := os.WriteFile(filepath.Join(dir, file), []byte(data), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	code, _, errs := frond("dev", "up", "--dir", dir, "--programs", filepath.Join(dir, "programs.json"))
+	code, _, errs := runFrond("dev", "up", "--dir", dir, "--programs", filepath.Join(dir, "programs.json"))
 	if want := "apiserver: port " + strconv.Itoa(port) + " is in use"; code != 1 || !strings.Contains(errs, want) {
 		t.Errorf("code %d, stderr %q, want %q", code, errs, want)
 	}
-	if code, _, errs := frond("dev", "down", "--dir", dir); code != 0 {
+	if code, _, errs := runFrond("dev", "down", "--dir", dir); code != 0 {
 		t.Errorf("down: %s", errs)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "state.json")); !os.IsNotExist(err) {
@@ -103,7 +103,7 @@ func TestAPortInUseIsNamed(t *testing.T) {
 	}
 }
 
-func TestKeyOf(t *testing.T) {
+func TestParseKey(t *testing.T) {
 	for args, want := range map[[2]string]wire.Key{
 		{"configmap", "default/web"}:                 {Resource: "configmaps", Namespace: "default", Name: "web"},
 		{"Pods", "a/b"}:                              {Resource: "pods", Namespace: "a", Name: "b"},
@@ -111,7 +111,7 @@ func TestKeyOf(t *testing.T) {
 		{"runtimeclass.node.k8s.io", "x"}:            {Group: "node.k8s.io", Resource: "runtimeclasses", Name: "x"},
 		{"endpointslices.discovery.k8s.io", "a/b-c"}: {Group: "discovery.k8s.io", Resource: "endpointslices", Namespace: "a", Name: "b-c"},
 	} {
-		if diff := cmp.Diff(want, keyOf(args[0], args[1])); diff != "" {
+		if diff := cmp.Diff(want, parseKey(args[0], args[1])); diff != "" {
 			t.Errorf("%v (-want +got):\n%s", args, diff)
 		}
 	}

@@ -23,9 +23,9 @@ func newNode() *cobra.Command {
 	return cmd
 }
 
-// identities are the NodeIdentities of the cluster.
-func (k *kube) identities() (dynamic.ResourceInterface, error) {
-	client, err := k.dynamic()
+// identityClient are the NodeIdentities of the cluster.
+func (k *kube) identityClient() (dynamic.ResourceInterface, error) {
+	client, err := k.dynamicClient()
 	if err != nil {
 		return nil, err
 	}
@@ -40,8 +40,8 @@ func identityOf(o *unstructured.Unstructured) (n identity.NodeIdentity, err erro
 	return n, nil
 }
 
-// uninstalled makes an error of a cluster that does not know the kind one for people.
-func uninstalled(err error, doing string) error {
+// installError makes an error of a cluster that does not know the kind one for people.
+func installError(err error, doing string) error {
 	if apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
 		return install.ErrNotInstalled
 	}

@@ -126,8 +126,8 @@ func refersTo(ctx context.Context, kube kubernetes.Interface, key wire.Key) ([]w
 	return desired.References(o), nil
 }
 
-// print says what to do about it.
-func (e exposed) print(out io.Writer, node string) error {
+// printExposed says what to do about it.
+func (e exposed) printExposed(out io.Writer, node string) error {
 	for _, part := range []struct {
 		what  string
 		names []string
@@ -174,20 +174,20 @@ cloudcore delivers them to no gateway, and evicts the pod that refers to them.`,
 			return n.Run(cmd.Context(), args[0], cmd.OutOrStdout())
 		},
 	}
-	n.add(cmd)
-	n.output.add(cmd)
+	n.addFlags(cmd)
+	n.output.addFlag(cmd)
 	return cmd
 }
 
 // Run lists what a gateway is given.
 func (n *nodeExposed) Run(ctx context.Context, node string, out io.Writer) error {
-	asJSON, err := n.output.json()
+	asJSON, err := n.output.asJSON()
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, kubeTimeout)
 	defer cancel()
-	client, err := n.client()
+	client, err := n.kubeClient()
 	if err != nil {
 		return err
 	}

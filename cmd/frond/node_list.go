@@ -17,8 +17,8 @@ import (
 	"github.com/frond-edge/frond/internal/install"
 )
 
-// shownKey is how much of a key a table shows: enough to tell keys apart.
-const shownKey = 12
+// shownKeyLength is how much of a key a table shows: enough to tell keys apart.
+const shownKeyLength = 12
 
 type nodeList struct {
 	kube
@@ -52,7 +52,7 @@ itself; "expired" when it needs a new token; "revoked" after frond node revoke.`
 			return n.Run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	n.add(cmd)
+	n.addFlags(cmd)
 	cmd.Flags().StringVarP(&n.output, "output", "o", "", `"wide" for whole keys, "json" for machines`)
 	completeOutput(cmd, "wide", "json")
 	return cmd
@@ -66,7 +66,7 @@ func (n *nodeList) Run(ctx context.Context, out, talk io.Writer) error {
 	ctx, cancel := context.WithTimeout(ctx, kubeTimeout)
 	defer cancel()
 	now := time.Now()
-	nodes, err := n.list(ctx, now)
+	nodes, err := n.listNodes(ctx, now)
 	if err != nil {
 		return err
 	}
@@ -77,20 +77,20 @@ func (n *nodeList) Run(ctx context.Context, out, talk io.Writer) error {
 		fmt.Fprintln(talk, "no gateway has joined: frond token create --print-join-command tells how one does")
 		return nil
 	}
-	return n.print(nodes, now, out)
+	return n.printTable(nodes, now, out)
 }
 
-func (n *nodeList) list(ctx context.Context, now time.Time) ([]listedNode, error) {
-	client, err := n.client()
+func (n *nodeList) listNodes(ctx context.Context, now time.Time) ([]listedNode, error) {
+	client, err := n.kubeClient()
 	if err != nil {
 		return nil, err
 	}
-	identities, err := n.identities()
+	identities, err := n.identityClient()
 	if err != nil {
 		return nil, err
 	}
 	list, err := identities.List(ctx, metav1.ListOptions{})
-	if err := uninstalled(err, "list the identities"); err != nil {
+	if err := installError(err, "list the identities"); err != nil {
 		return nil, err
 	}
 	window, err := install.RenewWindow(ctx, client)
@@ -139,20 +139,20 @@ func nodeState(spec identity.NodeIdentitySpec, now time.Time, window time.Durati
 	return "expired"
 }
 
-func (n *nodeList) print(nodes []listedNode, now time.Time, out io.Writer) error {
+func (n *nodeList) printTable(nodes []listedNode, now time.Time, out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(w, "NODE\tSTATE\tKEY\tISSUED\tEXPIRES\tLAST SEEN")
 	for _, node := range nodes {
 		key := orDash(node.Key)
-		if n.output != "wide" && len(key) > shownKey {
-			key = key[:shownKey] + "…"
+		if n.output != "wide" && len(key) > shownKeyLength {
+			key = key[:shownKeyLength] + "…"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", node.Node, node.State, key, date(node.Issued), date(node.Expires), age(node.LastSeen, now))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", node.Node, node.State, key, formatDate(node.Issued), formatDate(node.Expires), formatAge(node.LastSeen, now))
 	}
 	return w.Flush()
 }
 
-func date(t time.Time) string {
+func formatDate(t time.Time) string {
 	if t.IsZero() {
 		return "-"
 	}

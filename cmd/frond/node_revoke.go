@@ -42,8 +42,8 @@ type nodeRevoke struct {
 	timeout time.Duration
 }
 
-// revoked is the output for machines.
-type revoked struct {
+// revokedNode is the output for machines.
+type revokedNode struct {
 	Node      string    `json:"node"`
 	RevokedAt time.Time `json:"revokedAt"`
 	Keys      []string  `json:"keys"`
@@ -69,8 +69,8 @@ Objects of pods that no longer exist are not listed.`,
 			return n.Run(cmd.Context(), args[0], cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	n.add(cmd)
-	n.output.add(cmd)
+	n.addFlags(cmd)
+	n.output.addFlag(cmd)
 	cmd.Flags().BoolVar(&n.yes, "yes", false, "do not ask for confirmation; undone only by a new token")
 	cmd.Flags().DurationVar(&n.timeout, "timeout", revokeTimeout, "how long to wait until cloudcore confirms that the links are closed")
 	return cmd
@@ -78,7 +78,7 @@ Objects of pods that no longer exist are not listed.`,
 
 // Run shuts a gateway out.
 func (n *nodeRevoke) Run(ctx context.Context, node string, out, talk io.Writer) error {
-	asJSON, err := n.output.json()
+	asJSON, err := n.output.asJSON()
 	if err != nil {
 		return err
 	}
@@ -87,24 +87,24 @@ func (n *nodeRevoke) Run(ctx context.Context, node string, out, talk io.Writer) 
 	}
 	ctx, cancel := context.WithTimeout(ctx, kubeTimeout+n.timeout)
 	defer cancel()
-	client, err := n.client()
+	client, err := n.kubeClient()
 	if err != nil {
 		return err
 	}
-	identities, err := n.identities()
+	identities, err := n.identityClient()
 	if err != nil {
 		return err
 	}
-	spec, err := revoke(ctx, identities, client, node, time.Now())
+	spec, err := revokeNode(ctx, identities, client, node, time.Now())
 	if err != nil {
 		return err
 	}
-	done := revoked{Node: node, RevokedAt: spec.RevokedAt.Time, Keys: spec.Revoked}
+	done := revokedNode{Node: node, RevokedAt: spec.RevokedAt.Time, Keys: spec.Revoked}
 	if !asJSON {
 		fmt.Fprintf(talk, "the keys of %s are revoked; waiting for its links to close\n", node)
 	}
 	var faults [2]error
-	done.LinkClosed, faults[0] = n.closed(ctx, client, node)
+	done.LinkClosed, faults[0] = n.waitLinksClosed(ctx, client, node)
 	done.exposed, faults[1] = exposedBy(ctx, client, node)
 	if asJSON {
 		return errors.Join(append(faults[:], printJSON(out, done))...)
@@ -115,11 +115,11 @@ func (n *nodeRevoke) Run(ctx context.Context, node string, out, talk io.Writer) 
 	case faults[0] == nil:
 		fmt.Fprintf(talk, "there is no Node %s by which cloudcore could say that its links are closed; its log does\n", node)
 	}
-	return errors.Join(append(faults[:], done.print(out, node))...)
+	return errors.Join(append(faults[:], done.printExposed(out, node))...)
 }
 
-// revoke writes down that a node is nobody, and returns what is written then. Who is revoked already stays so.
-func revoke(ctx context.Context, identities dynamic.ResourceInterface, client kubernetes.Interface, node string, now time.Time) (spec identity.NodeIdentitySpec, err error) {
+// revokeNode writes down that a node is nobody, and returns what is written then. Who is revoked already stays so.
+func revokeNode(ctx context.Context, identities dynamic.ResourceInterface, client kubernetes.Interface, node string, now time.Time) (spec identity.NodeIdentitySpec, err error) {
 	err = retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		o, err := identities.Get(ctx, node, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
@@ -162,7 +162,7 @@ func revokeUnknown(ctx context.Context, identities dynamic.ResourceInterface, cl
 		return spec, err
 	}
 	_, err = identities.Create(ctx, o, metav1.CreateOptions{FieldManager: fieldOwner})
-	return spec, uninstalled(err, "write the identity")
+	return spec, installError(err, "write the identity")
 }
 
 func identityObject(id identity.NodeIdentity, spec identity.NodeIdentitySpec) (*unstructured.Unstructured, error) {
@@ -186,9 +186,9 @@ func withoutKeys(spec identity.NodeIdentitySpec, now time.Time) identity.NodeIde
 	return spec
 }
 
-// closed waits until cloudcore says by the Node that it has closed the links: a link that is not heard may stand. It is false
+// waitLinksClosed waits until cloudcore says by the Node that it has closed the links: a link that is not heard may stand. It is false
 // without an error where there is no Node to say it by.
-func (n *nodeRevoke) closed(ctx context.Context, client kubernetes.Interface, node string) (bool, error) {
+func (n *nodeRevoke) waitLinksClosed(ctx context.Context, client kubernetes.Interface, node string) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, n.timeout)
 	defer cancel()
 	nodes := cache.NewListWatchFromClient(client.CoreV1().RESTClient(), "nodes", "", fields.OneTermEqualSelector("metadata.name", node))
@@ -200,7 +200,7 @@ func (n *nodeRevoke) closed(ctx context.Context, client kubernetes.Interface, no
 	_, err := watchtools.UntilWithSync(ctx, nodes, &corev1.Node{}, gone, func(e watch.Event) (bool, error) {
 		object, ok := e.Object.(*corev1.Node)
 		there = e.Type != watch.Deleted
-		closed = there && ok && saysRevoked(object)
+		closed = there && ok && isRevoked(object)
 		return closed || !there, nil
 	})
 	if err != nil {
@@ -210,8 +210,8 @@ func (n *nodeRevoke) closed(ctx context.Context, client kubernetes.Interface, no
 	return closed, nil
 }
 
-// saysRevoked is what cloudcore writes once it has closed the links of a revoked gateway.
-func saysRevoked(node *corev1.Node) bool {
+// isRevoked is what cloudcore writes once it has closed the links of a revoked gateway.
+func isRevoked(node *corev1.Node) bool {
 	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == linkCondition && c.Status == corev1.ConditionFalse && c.Reason == reasonRevoked
 	})

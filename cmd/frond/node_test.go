@@ -22,11 +22,11 @@ import (
 	"github.com/frond-edge/frond/internal/kubetest"
 )
 
-// key is a public nkey of a user, as far as the kind's definition looks at it.
-func key(letter string) string { return "U" + strings.Repeat(letter, 55) }
+// userKey is a public nkey of a user, as far as the kind's definition looks at it.
+func userKey(letter string) string { return "U" + strings.Repeat(letter, 55) }
 
-// join makes a gateway: its Node, which is connected, its Lease and its identity.
-func (i *installation) join(name string, spec identity.NodeIdentitySpec) {
+// joinNode makes a gateway: its Node, which is connected, its Lease and its identity.
+func (i *installation) joinNode(name string, spec identity.NodeIdentitySpec) {
 	i.t.Helper()
 	ctx := i.t.Context()
 	node, err := i.client.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
@@ -35,9 +35,9 @@ func (i *installation) join(name string, spec identity.NodeIdentitySpec) {
 	}
 	i.t.Cleanup(func() { // the test's context is over
 		clean := installation{t: i.t, client: i.client}
-		clean.leave(name)
+		clean.removeNode(name)
 	})
-	i.link(node.Name, corev1.ConditionTrue, "HeartbeatsArrive")
+	i.setLink(node.Name, corev1.ConditionTrue, "HeartbeatsArrive")
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: coordinationv1.LeaseSpec{RenewTime: &metav1.MicroTime{Time: time.Now().Add(-time.Minute)}}}
 	if _, err := i.client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Create(ctx, lease, metav1.CreateOptions{}); err != nil {
 		i.t.Fatal(err)
@@ -49,22 +49,22 @@ func (i *installation) join(name string, spec identity.NodeIdentitySpec) {
 		i.t.Fatal(err)
 	}
 	kubetest.Eventually(i.t, 30*time.Second, func() error { // the kind may be new
-		_, err := i.identities().Create(ctx, o, metav1.CreateOptions{})
+		_, err := i.identityClient().Create(ctx, o, metav1.CreateOptions{})
 		return err
 	})
 }
 
-func (i *installation) identities() dynamic.ResourceInterface {
+func (i *installation) identityClient() dynamic.ResourceInterface {
 	i.t.Helper()
-	client, err := dynamic.NewForConfig(shared.Cluster(i.t).Config())
+	client, err := dynamic.NewForConfig(sharedCluster.Cluster(i.t).Config())
 	if err != nil {
 		i.t.Fatal(err)
 	}
 	return client.Resource(identity.GroupVersionResource())
 }
 
-// link sets what a Node says of its link.
-func (i *installation) link(name string, status corev1.ConditionStatus, reason string) {
+// setLink sets what a Node says of its link.
+func (i *installation) setLink(name string, status corev1.ConditionStatus, reason string) {
 	i.t.Helper()
 	patch := fmt.Sprintf(`{"status":{"conditions":[{"type":"EdgeConnected","status":%q,"reason":%q}]}}`, status, reason)
 	if _, err := i.client.CoreV1().Nodes().PatchStatus(i.t.Context(), name, []byte(patch)); err != nil {
@@ -72,9 +72,9 @@ func (i *installation) link(name string, status corev1.ConditionStatus, reason s
 	}
 }
 
-func (i *installation) spec(name string) identity.NodeIdentitySpec {
+func (i *installation) readSpec(name string) identity.NodeIdentitySpec {
 	i.t.Helper()
-	o, err := i.identities().Get(i.t.Context(), name, metav1.GetOptions{})
+	o, err := i.identityClient().Get(i.t.Context(), name, metav1.GetOptions{})
 	if err != nil {
 		i.t.Fatal(err)
 	}
@@ -85,22 +85,22 @@ func (i *installation) spec(name string) identity.NodeIdentitySpec {
 	return id.Spec
 }
 
-func TestNodesAreListed(t *testing.T) {
+func TestNodeList_States(t *testing.T) {
 	i := newInstallation(t)
-	i.must("init")
+	i.mustRun("init")
 	now, day := time.Now(), 24*time.Hour
 	at := func(d time.Duration) metav1.Time { return metav1.Time{Time: now.Add(d).UTC().Truncate(time.Second)} }
 	revoked := at(-time.Hour)
 	for name, spec := range map[string]identity.NodeIdentitySpec{
-		"valid":     {Key: key("A"), Issued: at(-day), Expires: at(day)},
-		"renewable": {Key: key("B"), Issued: at(-9 * day), Expires: at(-day)},
-		"expired":   {Key: key("C"), Issued: at(-200 * day), Expires: at(-100 * day)},
-		"revoked":   {Revoked: []string{key("D")}, RevokedAt: &revoked},
+		"valid":     {Key: userKey("A"), Issued: at(-day), Expires: at(day)},
+		"renewable": {Key: userKey("B"), Issued: at(-9 * day), Expires: at(-day)},
+		"expired":   {Key: userKey("C"), Issued: at(-200 * day), Expires: at(-100 * day)},
+		"revoked":   {Revoked: []string{userKey("D")}, RevokedAt: &revoked},
 	} {
-		i.join(name, spec)
+		i.joinNode(name, spec)
 	}
 	var listed []listedNode
-	if err := json.Unmarshal([]byte(i.must("node", "list", "-o", "json")), &listed); err != nil {
+	if err := json.Unmarshal([]byte(i.mustRun("node", "list", "-o", "json")), &listed); err != nil {
 		t.Fatal(err)
 	}
 	states := map[string]string{}
@@ -113,21 +113,21 @@ func TestNodesAreListed(t *testing.T) {
 	if diff := cmp.Diff(map[string]string{"valid": "valid", "renewable": "renewable", "expired": "expired", "revoked": "revoked"}, states); diff != "" {
 		t.Errorf("states (-want +got):\n%s", diff)
 	}
-	if out := i.must("node", "list"); !strings.Contains(out, "LAST SEEN") || strings.Contains(out, key("A")) || !strings.Contains(out, key("A")[:12]) {
+	if out := i.mustRun("node", "list"); !strings.Contains(out, "LAST SEEN") || strings.Contains(out, userKey("A")) || !strings.Contains(out, userKey("A")[:12]) {
 		t.Errorf("list prints\n%s", out)
 	}
-	if out := i.must("node", "list", "-o", "wide"); !strings.Contains(out, key("A")) {
+	if out := i.mustRun("node", "list", "-o", "wide"); !strings.Contains(out, userKey("A")) {
 		t.Errorf("wide prints\n%s", out)
 	}
 }
 
-func TestANodeIsRevoked(t *testing.T) {
+func TestNodeRevoke_WaitsForClosedLinks(t *testing.T) {
 	i := newInstallation(t)
-	i.must("init")
-	i.join("stolen", identity.NodeIdentitySpec{Key: key("E"), Previous: key("F"), Revoked: []string{key("G")}, Expires: metav1.Time{Time: time.Now().Add(time.Hour)}})
-	ns := shared.Cluster(t).Namespace(t)
-	i.pod(ns, "stolen")
-	if code, _, errs := i.run("node", "revoke", "stolen"); code != 1 || !strings.Contains(errs, "--yes") || i.spec("stolen").RevokedAt != nil {
+	i.mustRun("init")
+	i.joinNode("stolen", identity.NodeIdentitySpec{Key: userKey("E"), Previous: userKey("F"), Revoked: []string{userKey("G")}, Expires: metav1.Time{Time: time.Now().Add(time.Hour)}})
+	ns := sharedCluster.Cluster(t).Namespace(t)
+	i.createPodWithSecrets(ns, "stolen")
+	if code, _, errs := i.runCommand("node", "revoke", "stolen"); code != 1 || !strings.Contains(errs, "--yes") || i.readSpec("stolen").RevokedAt != nil {
 		t.Errorf("without --yes: code %d, %s", code, errs)
 	}
 	type end struct {
@@ -136,11 +136,11 @@ func TestANodeIsRevoked(t *testing.T) {
 	}
 	ended := make(chan end, 1)
 	go func() {
-		code, out, errs := i.run("node", "revoke", "stolen", "--yes", "-o", "json")
+		code, out, errs := i.runCommand("node", "revoke", "stolen", "--yes", "-o", "json")
 		ended <- end{code, out, errs}
 	}()
 	kubetest.Eventually(t, time.Minute, func() error {
-		if i.spec("stolen").RevokedAt == nil {
+		if i.readSpec("stolen").RevokedAt == nil {
 			return errors.New("not revoked")
 		}
 		return nil
@@ -150,17 +150,17 @@ func TestANodeIsRevoked(t *testing.T) {
 		t.Fatalf("it did not wait until the link is closed: %+v", e)
 	default:
 	}
-	i.link("stolen", corev1.ConditionFalse, "Revoked") // as cloudcore does when it has closed the link
+	i.setLink("stolen", corev1.ConditionFalse, "Revoked") // as cloudcore does when it has closed the link
 	e := <-ended
-	var done revoked
+	var done revokedNode
 	if err := json.Unmarshal([]byte(e.out), &done); err != nil || e.code != 0 {
 		t.Fatalf("%+v: %v", e, err)
 	}
-	spec := i.spec("stolen")
+	spec := i.readSpec("stolen")
 	if spec.Key != "" || spec.Previous != "" || spec.RevokedAt == nil {
 		t.Errorf("it may still come in: %+v", spec)
 	}
-	if diff := cmp.Diff([]string{key("G"), key("E"), key("F")}, spec.Revoked); diff != "" {
+	if diff := cmp.Diff([]string{userKey("G"), userKey("E"), userKey("F")}, spec.Revoked); diff != "" {
 		t.Errorf("revoked keys (-want +got):\n%s", diff)
 	}
 	want := exposed{
@@ -170,74 +170,74 @@ func TestANodeIsRevoked(t *testing.T) {
 	if diff := cmp.Diff(want, done.exposed); diff != "" || !done.LinkClosed {
 		t.Errorf("closed %t; exposed (-want +got):\n%s", done.LinkClosed, diff)
 	}
-	if out := i.must("node", "revoke", "stolen", "--yes"); !strings.Contains(out, "Secrets to change:\n  "+ns+"/env") {
+	if out := i.mustRun("node", "revoke", "stolen", "--yes"); !strings.Contains(out, "Secrets to change:\n  "+ns+"/env") {
 		t.Errorf("a second time it prints\n%s", out)
 	}
 	var listed exposedNode
-	if err := json.Unmarshal([]byte(i.must("node", "exposed", "stolen", "-o", "json")), &listed); err != nil {
+	if err := json.Unmarshal([]byte(i.mustRun("node", "exposed", "stolen", "-o", "json")), &listed); err != nil {
 		t.Fatal(err)
 	}
 	volume := exposure{Kind: "Secret", Namespace: ns, Name: "volume", ReferredBy: []string{"persistentvolumes " + ns}}
 	if !slices.ContainsFunc(listed.Objects, func(x exposure) bool { return cmp.Equal(x, volume) }) || len(listed.Objects) != 7 {
 		t.Errorf("exposed lists %+v", listed.Objects)
 	}
-	if out := i.must("node", "exposed", "stolen"); !strings.Contains(out, "pods "+ns+"/p") {
+	if out := i.mustRun("node", "exposed", "stolen"); !strings.Contains(out, "pods "+ns+"/p") {
 		t.Errorf("exposed prints\n%s", out)
 	}
-	if again := i.spec("stolen"); !again.RevokedAt.Equal(spec.RevokedAt) {
+	if again := i.readSpec("stolen"); !again.RevokedAt.Equal(spec.RevokedAt) {
 		t.Errorf("a second time it is revoked at %s, was %s", again.RevokedAt, spec.RevokedAt)
 	}
-	if out := i.must("node", "list"); !strings.Contains(out, "revoked") {
+	if out := i.mustRun("node", "list"); !strings.Contains(out, "revoked") {
 		t.Errorf("list prints\n%s", out)
 	}
 }
 
-func TestARevocationSaysWhatItDidNotSee(t *testing.T) {
+func TestNodeRevoke_ReportsUnconfirmedLinks(t *testing.T) {
 	i := newInstallation(t)
-	i.must("init")
-	i.join("linked", identity.NodeIdentitySpec{Key: key("H")})
-	i.link("linked", corev1.ConditionFalse, "NoHeartbeat") // who is silent may have a link
-	code, out, errs := i.run("node", "revoke", "linked", "--yes", "--timeout", "1s")
+	i.mustRun("init")
+	i.joinNode("linked", identity.NodeIdentitySpec{Key: userKey("H")})
+	i.setLink("linked", corev1.ConditionFalse, "NoHeartbeat") // who is silent may have a link
+	code, out, errs := i.runCommand("node", "revoke", "linked", "--yes", "--timeout", "1s")
 	if code != 1 || !strings.Contains(errs, "did not confirm within 1s") || !strings.Contains(out, "no pod is bound to linked") {
 		t.Errorf("code %d, %s, %s", code, out, errs)
 	}
-	if spec := i.spec("linked"); spec.RevokedAt == nil || spec.Key != "" {
+	if spec := i.readSpec("linked"); spec.RevokedAt == nil || spec.Key != "" {
 		t.Errorf("it may still come in: %+v", spec)
 	}
-	if code, _, errs := i.run("node", "revoke", "nobody", "--yes"); code != 1 || !strings.Contains(errs, "no such gateway") {
+	if code, _, errs := i.runCommand("node", "revoke", "nobody", "--yes"); code != 1 || !strings.Contains(errs, "no such gateway") {
 		t.Errorf("nobody: code %d, %s", code, errs)
 	}
 	// A Node without an identity is kept out, too.
 	if _, err := i.client.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "bare"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { (&installation{t: t, client: i.client}).leave("bare") })
-	i.link("bare", corev1.ConditionFalse, "Revoked") // as cloudcore does
-	i.must("node", "revoke", "bare", "--yes")
+	t.Cleanup(func() { (&installation{t: t, client: i.client}).removeNode("bare") })
+	i.setLink("bare", corev1.ConditionFalse, "Revoked") // as cloudcore does
+	i.mustRun("node", "revoke", "bare", "--yes")
 	// A Node that is gone is not waited for.
 	if err := i.client.CoreV1().Nodes().Delete(t.Context(), "bare", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	code, out, errs = i.run("node", "revoke", "bare", "--yes", "-o", "json")
-	var done revoked
+	code, out, errs = i.runCommand("node", "revoke", "bare", "--yes", "-o", "json")
+	var done revokedNode
 	if err := json.Unmarshal([]byte(out), &done); err != nil || code != 0 || done.LinkClosed {
 		t.Errorf("a Node that is gone: code %d, %s%s: %v", code, out, errs, err)
 	}
-	if spec := i.spec("bare"); spec.RevokedAt == nil {
+	if spec := i.readSpec("bare"); spec.RevokedAt == nil {
 		t.Errorf("it may come in: %+v", spec)
 	}
 }
 
-// leave undoes join.
-func (i *installation) leave(name string) {
+// removeNode undoes join.
+func (i *installation) removeNode(name string) {
 	i.t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(i.t.Context()), 30*time.Second)
 	defer cancel()
-	i.confirm(identity.Resource+"."+identity.Group, "", name, name)
+	i.confirmDeletion(identity.Resource+"."+identity.Group, "", name, name)
 	for _, err := range []error{
 		i.client.CoreV1().Nodes().Delete(ctx, name, metav1.DeleteOptions{}),
 		i.client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Delete(ctx, name, metav1.DeleteOptions{}),
-		i.identities().Delete(ctx, name, metav1.DeleteOptions{}),
+		i.identityClient().Delete(ctx, name, metav1.DeleteOptions{}),
 	} {
 		if err != nil && !apierrors.IsNotFound(err) {
 			i.t.Errorf("clean up: %v", err)
@@ -245,8 +245,8 @@ func (i *installation) leave(name string) {
 	}
 }
 
-// pod binds one to a node that refers to Secrets in each way that there is: by itself, by its account, and by its volume.
-func (i *installation) pod(ns, node string) {
+// createPodWithSecrets binds one to a node that refers to Secrets in each way that there is: by itself, by its account, and by its volume.
+func (i *installation) createPodWithSecrets(ns, node string) {
 	i.t.Helper()
 	ctx, core := i.t.Context(), i.client.CoreV1()
 	volume := &corev1.PersistentVolume{

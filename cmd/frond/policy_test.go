@@ -19,14 +19,14 @@ import (
 	"github.com/frond-edge/frond/internal/kubetest"
 )
 
-// policyPatience is how long the apiserver may take to enforce a policy that was just written; it looks for them every second.
-const policyPatience = 30 * time.Second
+// policyTimeout is how long the apiserver may take to enforce a policy that was just written; it looks for them every second.
+const policyTimeout = 30 * time.Second
 
 // dryRun asks what admission says, and changes nothing.
 var dryRun = []string{metav1.DryRunAll}
 
-// excluding is the required affinity whose terms exclude gateways, or do not, as said.
-func excluding(terms ...bool) *corev1.Affinity {
+// excludeGateways is the required affinity whose terms exclude gateways, or do not, as said.
+func excludeGateways(terms ...bool) *corev1.Affinity {
 	selector := &corev1.NodeSelector{}
 	for _, edge := range terms {
 		term := corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "zone", Operator: corev1.NodeSelectorOpExists}}}
@@ -47,8 +47,8 @@ type policyTest struct {
 
 func newPolicyTest(t *testing.T) policyTest {
 	t.Helper()
-	p := policyTest{installation: newInstallation(t), cluster: shared.Cluster(t)}
-	p.must("init", "--hub-servers", "1")
+	p := policyTest{installation: newInstallation(t), cluster: sharedCluster.Cluster(t)}
+	p.mustRun("init", "--hub-servers", "1")
 	p.protected, p.elsewhere = p.cluster.Namespace(t), p.cluster.Namespace(t)
 	for _, ns := range []string{identity.Namespace, p.protected, p.elsewhere} {
 		account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
@@ -60,25 +60,25 @@ func newPolicyTest(t *testing.T) policyTest {
 	if _, err := p.client.CoreV1().Namespaces().Patch(t.Context(), p.protected, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	kubetest.Eventually(t, policyPatience, func() error {
+	kubetest.Eventually(t, policyTimeout, func() error {
 		for _, ns := range []string{identity.Namespace, p.protected} {
-			if err := expect(p.create(p.client, p.pod(ns)), "must not run on gateways"); err != nil {
+			if err := checkRefusal(p.tryCreate(p.client, p.probePod(ns)), "must not run on gateways"); err != nil {
 				return err
 			}
-			if err := expect(p.bind(p.client, ns, "missing"), "only the scheduler"); err != nil {
+			if err := checkRefusal(p.tryBind(p.client, ns, "missing"), "only the scheduler"); err != nil {
 				return err
 			}
-			if err := expect(p.daemonSet(ns, nil), "must not run on gateways"); err != nil {
+			if err := checkRefusal(p.tryDaemonSet(ns, nil), "must not run on gateways"); err != nil {
 				return err
 			}
 		}
-		return expect(p.delete("secrets", identity.Namespace, "frond-ca"), "confirm it first")
+		return checkRefusal(p.tryDelete("secrets", identity.Namespace, "frond-ca"), "confirm it first")
 	})
 	return p
 }
 
-// expect says when an error is not the refusal that has these words, or is one where there should be none.
-func expect(err error, words string) error {
+// checkRefusal says when an error is not the refusal that has these words, or is one where there should be none.
+func checkRefusal(err error, words string) error {
 	switch {
 	case words == "" && err != nil:
 		return err
@@ -95,45 +95,45 @@ func errorText(err error) string {
 	return err.Error()
 }
 
-func (p policyTest) pod(ns string) *corev1.Pod {
+func (p policyTest) probePod(ns string) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "probe"},
 		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "a", Image: "a"}}},
 	}
 }
 
-func (p policyTest) create(client kubernetes.Interface, pod *corev1.Pod) error {
+func (p policyTest) tryCreate(client kubernetes.Interface, pod *corev1.Pod) error {
 	_, err := client.CoreV1().Pods(pod.Namespace).Create(p.t.Context(), pod, metav1.CreateOptions{DryRun: dryRun})
 	return err
 }
 
-func (p policyTest) bind(client kubernetes.Interface, ns, pod string) error {
+func (p policyTest) tryBind(client kubernetes.Interface, ns, pod string) error {
 	binding := &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: pod}, Target: corev1.ObjectReference{Kind: "Node", Name: "gw-1"}}
 	return client.CoreV1().Pods(ns).Bind(p.t.Context(), binding, metav1.CreateOptions{DryRun: dryRun})
 }
 
-func (p policyTest) daemonSet(ns string, affinity *corev1.Affinity) error {
+func (p policyTest) tryDaemonSet(ns string, affinity *corev1.Affinity) error {
 	labels := map[string]string{"app": "probe"}
 	set := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "probe"}, Spec: appsv1.DaemonSetSpec{
 		Selector: &metav1.LabelSelector{MatchLabels: labels},
-		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: p.pod(ns).Spec},
+		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: p.probePod(ns).Spec},
 	}}
 	set.Spec.Template.Spec.Affinity = affinity
 	_, err := p.client.AppsV1().DaemonSets(ns).Create(p.t.Context(), set, metav1.CreateOptions{DryRun: dryRun})
 	return err
 }
 
-// delete asks whether an object could be deleted; without a name, all objects of the resource.
-func (p policyTest) delete(resource, ns, name string) error {
-	options, at := metav1.DeleteOptions{DryRun: dryRun}, p.resource(resource, ns)
+// tryDelete asks whether an object could be deleted; without a name, all objects of the resource.
+func (p policyTest) tryDelete(resource, ns, name string) error {
+	options, at := metav1.DeleteOptions{DryRun: dryRun}, p.dynamicResource(resource, ns)
 	if name == "" {
 		return at.DeleteCollection(p.t.Context(), options, metav1.ListOptions{})
 	}
 	return at.Delete(p.t.Context(), name, options)
 }
 
-// as is a client of another user.
-func (p policyTest) as(user string, groups ...string) kubernetes.Interface {
+// clientAs is a client of another user.
+func (p policyTest) clientAs(user string, groups ...string) kubernetes.Interface {
 	p.t.Helper()
 	client, err := kubernetes.NewForConfig(p.cluster.ConfigFor(user, groups...))
 	if err != nil {
@@ -145,7 +145,7 @@ func (p policyTest) as(user string, groups ...string) kubernetes.Interface {
 func TestPolicies_PodsOfProtectedNamespacesStayOffGateways(t *testing.T) {
 	p := newPolicyTest(t)
 	with := func(ns string, change func(*corev1.Pod)) *corev1.Pod {
-		pod := p.pod(ns)
+		pod := p.probePod(ns)
 		change(pod)
 		return pod
 	}
@@ -158,21 +158,21 @@ func TestPolicies_PodsOfProtectedNamespacesStayOffGateways(t *testing.T) {
 			err  error
 			want string
 		}{
-			"a term that lets gateways in": {p.create(p.client, with(ns, func(pod *corev1.Pod) { pod.Spec.Affinity = excluding(true, false) })), "in each term"},
-			"all terms exclude gateways":   {p.create(p.client, with(ns, func(pod *corev1.Pod) { pod.Spec.Affinity = excluding(true, true) })), ""},
-			"a node that is named": {p.create(p.client, with(ns, func(pod *corev1.Pod) {
-				pod.Spec.Affinity, pod.Spec.NodeName = excluding(true), "gw-1"
+			"a term that lets gateways in": {p.tryCreate(p.client, with(ns, func(pod *corev1.Pod) { pod.Spec.Affinity = excludeGateways(true, false) })), "in each term"},
+			"all terms exclude gateways":   {p.tryCreate(p.client, with(ns, func(pod *corev1.Pod) { pod.Spec.Affinity = excludeGateways(true, true) })), ""},
+			"a node that is named": {p.tryCreate(p.client, with(ns, func(pod *corev1.Pod) {
+				pod.Spec.Affinity, pod.Spec.NodeName = excludeGateways(true), "gw-1"
 			})), "names its node"},
-			"a mirror pod that an administrator forges": {p.create(p.client, with(ns, mirror)), "names its node"},
-			"a DaemonSet that excludes gateways":        {p.daemonSet(ns, excluding(true)), ""},
-			"a pod of the DaemonSet controller":         {p.create(p.as("system:serviceaccount:kube-system:daemon-set-controller", "system:masters"), with(ns, ofDaemonSet)), ""},
-			"the same of an administrator":              {p.create(p.client, with(ns, ofDaemonSet)), "in each term"},
+			"a mirror pod that an administrator forges": {p.tryCreate(p.client, with(ns, mirror)), "names its node"},
+			"a DaemonSet that excludes gateways":        {p.tryDaemonSet(ns, excludeGateways(true)), ""},
+			"a pod of the DaemonSet controller":         {p.tryCreate(p.clientAs("system:serviceaccount:kube-system:daemon-set-controller", "system:masters"), with(ns, ofDaemonSet)), ""},
+			"the same of an administrator":              {p.tryCreate(p.client, with(ns, ofDaemonSet)), "in each term"},
 		} {
-			if err := expect(tt.err, tt.want); err != nil {
+			if err := checkRefusal(tt.err, tt.want); err != nil {
 				t.Errorf("%s in %s: %v", name, ns, err)
 			}
 		}
-		pod, err := p.client.CoreV1().Pods(ns).Create(t.Context(), with(ns, func(pod *corev1.Pod) { pod.Spec.Affinity = excluding(true) }), metav1.CreateOptions{})
+		pod, err := p.client.CoreV1().Pods(ns).Create(t.Context(), with(ns, func(pod *corev1.Pod) { pod.Spec.Affinity = excludeGateways(true) }), metav1.CreateOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -182,17 +182,17 @@ func TestPolicies_PodsOfProtectedNamespacesStayOffGateways(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		if err := expect(p.bind(p.client, ns, pod.Name), "frond init --scheduler kubernetes-admin"); err != nil {
+		if err := checkRefusal(p.tryBind(p.client, ns, pod.Name), "frond init --scheduler kubernetes-admin"); err != nil {
 			t.Errorf("an administrator binds in %s: %v", ns, err)
 		}
-		if err := expect(p.bind(p.as("system:kube-scheduler"), ns, pod.Name), ""); err != nil {
+		if err := checkRefusal(p.tryBind(p.clientAs("system:kube-scheduler"), ns, pod.Name), ""); err != nil {
 			t.Errorf("the scheduler cannot bind in %s: %v", ns, err)
 		}
 	}
-	if err := expect(p.create(p.client, with(p.elsewhere, func(pod *corev1.Pod) { pod.Spec.NodeName = "gw-1" })), ""); err != nil {
+	if err := checkRefusal(p.tryCreate(p.client, with(p.elsewhere, func(pod *corev1.Pod) { pod.Spec.NodeName = "gw-1" })), ""); err != nil {
 		t.Errorf("a namespace that is not protected: %v", err)
 	}
-	p.mirrors(t, with, mirror)
+	p.checkMirrors(t, with, mirror)
 }
 
 // ofDaemonSet makes a pod look as one of the DaemonSet controller, which puts a node's name in the place of the template's terms.
@@ -206,8 +206,8 @@ func ofDaemonSet(pod *corev1.Pod) {
 	}}}
 }
 
-// mirrors looks at static pods: the control plane of a cluster may consist of them, Frond's own namespace has none.
-func (p policyTest) mirrors(t *testing.T, with func(string, func(*corev1.Pod)) *corev1.Pod, mirror func(*corev1.Pod)) {
+// checkMirrors looks at static pods: the control plane of a cluster may consist of them, Frond's own namespace has none.
+func (p policyTest) checkMirrors(t *testing.T, with func(string, func(*corev1.Pod)) *corev1.Pod, mirror func(*corev1.Pod)) {
 	t.Helper()
 	node, err := p.client.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "gw-1"}}, metav1.CreateOptions{})
 	if err != nil {
@@ -218,15 +218,15 @@ func (p policyTest) mirrors(t *testing.T, with func(string, func(*corev1.Pod)) *
 			t.Error(err)
 		}
 	})
-	kubelet := p.as("system:node:gw-1", "system:nodes")
+	kubelet := p.clientAs("system:node:gw-1", "system:nodes")
 	for ns, want := range map[string]string{identity.Namespace: "names its node", p.protected: "", p.elsewhere: ""} {
-		err := p.create(kubelet, with(ns, func(pod *corev1.Pod) {
+		err := p.tryCreate(kubelet, with(ns, func(pod *corev1.Pod) {
 			mirror(pod)
 			pod.Name = "mirror"
 			yes := true
 			pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID, Controller: &yes}}
 		}))
-		if err := expect(err, want); err != nil {
+		if err := checkRefusal(err, want); err != nil {
 			t.Errorf("the mirror of a static pod in %s: %v", ns, err)
 		}
 	}
@@ -236,30 +236,30 @@ func (p policyTest) mirrors(t *testing.T, with func(string, func(*corev1.Pod)) *
 func TestPolicies_OtherSchedulers(t *testing.T) {
 	p := newPolicyTest(t)
 	const own = "system:serviceaccount:kube-system:packer"
-	p.must("init", "--scheduler", own)
-	kubetest.Eventually(t, policyPatience, func() error {
-		err := p.bind(p.as(own, "system:masters"), p.protected, "missing")
+	p.mustRun("init", "--scheduler", own)
+	kubetest.Eventually(t, policyTimeout, func() error {
+		err := p.tryBind(p.clientAs(own, "system:masters"), p.protected, "missing")
 		if apierrors.IsNotFound(err) { // admission is behind
 			return nil
 		}
 		return apierrors.NewBadRequest("got " + errorText(err))
 	})
-	if err := p.bind(p.as("system:kube-scheduler", "system:masters"), p.protected, "missing"); !apierrors.IsNotFound(err) {
+	if err := p.tryBind(p.clientAs("system:kube-scheduler", "system:masters"), p.protected, "missing"); !apierrors.IsNotFound(err) {
 		t.Errorf("kube-scheduler: %v", err)
 	}
-	if out := p.must("init"); !strings.Contains(out, "nothing to change") {
+	if out := p.mustRun("init"); !strings.Contains(out, "nothing to change") {
 		t.Errorf("it is not kept: %s", out)
 	}
 }
 
 func TestPolicies_DeletionNeedsAConfirmation(t *testing.T) {
 	p := newPolicyTest(t)
-	p.join("gw-9", identity.NodeIdentitySpec{Key: key("Z")})
+	p.joinNode("gw-9", identity.NodeIdentitySpec{Key: userKey("Z")})
 	extra := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "frond-hub-notes"}}
 	if _, err := p.client.CoreV1().Secrets(identity.Namespace).Create(t.Context(), extra, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.delete("secrets", identity.Namespace, extra.Name); err != nil {
+	if err := p.tryDelete("secrets", identity.Namespace, extra.Name); err != nil {
 		t.Errorf("a Secret that is not Frond's: %v", err)
 	}
 	type object struct{ resource, ns, name, flag string }
@@ -274,30 +274,30 @@ func TestPolicies_DeletionNeedsAConfirmation(t *testing.T) {
 	for _, name := range []string{install.SettingsName, install.CloudcoreName, install.BundleName} {
 		objects = append(objects, object{"configmaps", identity.Namespace, name, "-n frond-system "})
 	}
-	if err := expect(p.delete("nodeidentities."+identity.Group, "", "gw-9"), "frond node revoke gw-9"); err != nil {
+	if err := checkRefusal(p.tryDelete("nodeidentities."+identity.Group, "", "gw-9"), "frond node revoke gw-9"); err != nil {
 		t.Error(err)
 	}
 	for _, tt := range objects {
 		command := "kubectl " + tt.flag + "annotate " + tt.resource + " " + tt.name + " frond.io/confirm-deletion=" + tt.name
-		if err := expect(p.delete(tt.resource, tt.ns, tt.name), command); err != nil {
+		if err := checkRefusal(p.tryDelete(tt.resource, tt.ns, tt.name), command); err != nil {
 			t.Errorf("%s %s: %v", tt.resource, tt.name, err)
 		}
-		p.confirm(tt.resource, tt.ns, tt.name, "wrong")
-		if err := expect(p.delete(tt.resource, tt.ns, tt.name), command); err != nil {
+		p.confirmDeletion(tt.resource, tt.ns, tt.name, "wrong")
+		if err := checkRefusal(p.tryDelete(tt.resource, tt.ns, tt.name), command); err != nil {
 			t.Errorf("%s %s, confirmed for another name: %v", tt.resource, tt.name, err)
 		}
 		if tt.resource == "secrets" || strings.HasPrefix(tt.resource, "node") {
-			if err := expect(p.delete(tt.resource, tt.ns, ""), "confirm it first"); err != nil {
+			if err := checkRefusal(p.tryDelete(tt.resource, tt.ns, ""), "confirm it first"); err != nil {
 				t.Errorf("all %s at once: %v", tt.resource, err)
 			}
 		}
-		p.confirm(tt.resource, tt.ns, tt.name, tt.name)
-		if err := p.delete(tt.resource, tt.ns, tt.name); err != nil {
+		p.confirmDeletion(tt.resource, tt.ns, tt.name, tt.name)
+		if err := p.tryDelete(tt.resource, tt.ns, tt.name); err != nil {
 			t.Errorf("%s %s, confirmed: %v", tt.resource, tt.name, err)
 		}
-		p.confirm(tt.resource, tt.ns, tt.name, "")
+		p.confirmDeletion(tt.resource, tt.ns, tt.name, "")
 	}
-	if out := p.must("init"); !strings.Contains(out, "nothing to change") {
+	if out := p.mustRun("init"); !strings.Contains(out, "nothing to change") {
 		t.Errorf("frond init finds something to change in objects that were nearly deleted: %s", out)
 	}
 }

@@ -13,14 +13,14 @@ import (
 	"github.com/frond-edge/frond/internal/machine"
 )
 
-type reset struct {
+type resetCommand struct {
 	machine.Machine
 	yes, keepPods bool
 	output        output
 }
 
-// undone is what -o json prints.
-type undone struct {
+// resetResult is what -o json prints.
+type resetResult struct {
 	// Node is what this machine was; "" if its configuration could not be read, or it was none.
 	Node string `json:"node,omitempty"`
 	// Already says that there was nothing to undo.
@@ -35,7 +35,7 @@ type undone struct {
 }
 
 func newReset() *cobra.Command {
-	r := &reset{}
+	r := &resetCommand{}
 	cmd := &cobra.Command{
 		Use:   "reset",
 		Short: "Undo frond join on this machine",
@@ -49,28 +49,28 @@ and in the cloud the Node and its identity (kubectl delete node; frond node revo
 	}
 	cmd.Flags().BoolVar(&r.yes, "yes", false, "do not ask")
 	cmd.Flags().BoolVar(&r.keepPods, "keep-pods", false, "leave containers running; their mounts may keep the folder from being removed")
-	r.output.add(cmd)
+	r.output.addFlag(cmd)
 	machineFlags(cmd, &r.Machine)
 	return cmd
 }
 
 // Run resets.
-func (r *reset) Run(ctx context.Context, in io.Reader, out, talk io.Writer) error {
-	asJSON, err := r.output.json()
+func (r *resetCommand) Run(ctx context.Context, in io.Reader, out, talk io.Writer) error {
+	asJSON, err := r.output.asJSON()
 	if err != nil {
 		return err
 	}
-	result, err := r.undo(ctx, in, talk)
+	result, err := r.undoJoin(ctx, in, talk)
 	if err != nil || !asJSON {
 		return err
 	}
 	return printJSON(out, result)
 }
 
-func (r *reset) undo(ctx context.Context, in io.Reader, talk io.Writer) (undone, error) {
-	result := undone{Removed: []string{}, Cloud: []string{}}
-	if !r.find(&result, talk) {
-		phase(talk, "done", "this machine is no gateway: neither %s nor %s is there", r.Config, r.Dir)
+func (r *resetCommand) undoJoin(ctx context.Context, in io.Reader, talk io.Writer) (resetResult, error) {
+	result := resetResult{Removed: []string{}, Cloud: []string{}}
+	if !r.findInstalled(&result, talk) {
+		printPhase(talk, "done", "this machine is no gateway: neither %s nor %s is there", r.Config, r.Dir)
 		result.Already = true
 		return result, nil
 	}
@@ -82,10 +82,10 @@ func (r *reset) undo(ctx context.Context, in io.Reader, talk io.Writer) (undone,
 		_, _ = fmt.Fprintf(talk, "This ends the pods of gateway %s and removes its key, %s and %s. Go on? [y/N] ", name, r.Config, r.Dir)
 		answer, _ := bufio.NewReader(in).ReadString('\n') // an end of input is no
 		if word := strings.ToLower(strings.TrimSpace(answer)); word != "y" && word != "yes" {
-			return result, &failure{"nothing was changed", 1}
+			return result, &exitError{"nothing was changed", 1}
 		}
 	}
-	phase(talk, "stop", "edgecore")
+	printPhase(talk, "stop", "edgecore")
 	if err := r.Stop(ctx); err != nil {
 		return result, err
 	}
@@ -93,26 +93,26 @@ func (r *reset) undo(ctx context.Context, in io.Reader, talk io.Writer) (undone,
 		n, err := r.EndPods(ctx)
 		if err != nil {
 			result.PodsLeft = err.Error()
-			phase(talk, "warning", "pods are left: %v", err)
+			printPhase(talk, "warning", "pods are left: %v", err)
 		}
 		result.Pods = n
-		phase(talk, "pods", "%d ended", n)
+		printPhase(talk, "pods", "%d ended", n)
 	}
-	phase(talk, "remove", "%s, %s", r.Dir, r.Config)
+	printPhase(talk, "remove", "%s, %s", r.Dir, r.Config)
 	if err := r.Remove(); err != nil {
 		return result, err
 	}
 	result.Removed = []string{r.Dir, r.Config}
 	result.Cloud = []string{"frond node revoke " + name, "kubectl delete node " + name}
-	phase(talk, "done", "images, the container runtime and volumes elsewhere are left as they are; in the cloud: %s", strings.Join(result.Cloud, ", "))
+	printPhase(talk, "done", "images, the container runtime and volumes elsewhere are left as they are; in the cloud: %s", strings.Join(result.Cloud, ", "))
 	return result, nil
 }
 
-// find looks for what there is to undo, where its configuration says that it is.
-func (r *reset) find(result *undone, talk io.Writer) bool {
+// findInstalled looks for what there is to undo, where its configuration says that it is.
+func (r *resetCommand) findInstalled(result *resetResult, talk io.Writer) bool {
 	was, there, err := r.Installed()
 	if err != nil {
-		phase(talk, "note", "%v", err) // a file that cannot be read is no reason to keep it
+		printPhase(talk, "note", "%v", err) // a file that cannot be read is no reason to keep it
 	}
 	result.Node = was.Node
 	if was.Dir != "" {

@@ -17,8 +17,8 @@ import (
 	"github.com/frond-edge/frond/api/inspect"
 )
 
-// watchEvery is how often --watch asks.
-const watchEvery = 2 * time.Second
+// watchInterval is how often --watch asks.
+const watchInterval = 2 * time.Second
 
 type nodeStatus struct {
 	cloudcore
@@ -42,20 +42,20 @@ It needs the right to list nodes, or to get the named one.`,
 			return s.Run(cmd.Context(), strings.Join(args, ""), cmd.OutOrStdout())
 		},
 	}
-	s.add(cmd)
-	s.output.add(cmd)
+	s.addFlags(cmd)
+	s.output.addFlag(cmd)
 	cmd.Flags().BoolVarP(&s.watch, "watch", "w", false, "ask again every 2 s until interrupted")
 	return cmd
 }
 
 // Run prints the status of one node or of all, once or, with --watch, until ctx ends.
 func (s *nodeStatus) Run(ctx context.Context, node string, out io.Writer) error {
-	asJSON, err := s.output.json()
+	asJSON, err := s.output.asJSON()
 	if err != nil {
 		return err
 	}
 	for {
-		if err := s.once(ctx, node, asJSON, out); err != nil {
+		if err := s.printOnce(ctx, node, asJSON, out); err != nil {
 			return err
 		}
 		if !s.watch {
@@ -64,7 +64,7 @@ func (s *nodeStatus) Run(ctx context.Context, node string, out io.Writer) error 
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(watchEvery):
+		case <-time.After(watchInterval):
 			if !asJSON {
 				fmt.Fprintln(out)
 			}
@@ -72,10 +72,10 @@ func (s *nodeStatus) Run(ctx context.Context, node string, out io.Writer) error 
 	}
 }
 
-func (s *nodeStatus) once(ctx context.Context, node string, asJSON bool, out io.Writer) error {
+func (s *nodeStatus) printOnce(ctx context.Context, node string, asJSON bool, out io.Writer) error {
 	if node != "" {
 		var one inspect.Node
-		if err := s.ask(ctx, inspect.PathNodes+"/"+url.PathEscape(node), &one); err != nil {
+		if err := s.getJSON(ctx, inspect.PathNodes+"/"+url.PathEscape(node), &one); err != nil {
 			return err
 		}
 		if asJSON {
@@ -84,7 +84,7 @@ func (s *nodeStatus) once(ctx context.Context, node string, asJSON bool, out io.
 		return printNodes(out, []inspect.Node{one}, time.Now())
 	}
 	var all inspect.Nodes
-	if err := s.ask(ctx, inspect.PathNodes, &all); err != nil {
+	if err := s.getJSON(ctx, inspect.PathNodes, &all); err != nil {
 		return err
 	}
 	if asJSON {
@@ -103,19 +103,19 @@ func printNodes(out io.Writer, nodes []inspect.Node, now time.Time) error {
 		n := &nodes[i]
 		desired, delivered, applied, behind := "?", "?", "?", "?"
 		if p := n.Progress; p != nil {
-			desired, delivered, applied = strconv.Itoa(p.Desired), count(p.Delivered), count(p.Applied)
+			desired, delivered, applied = strconv.Itoa(p.Desired), formatCount(p.Delivered), formatCount(p.Applied)
 			switch {
 			case !p.Oldest.IsZero():
-				behind = age(p.Oldest, now)
+				behind = formatAge(p.Oldest, now)
 			case p.Applied != nil:
 				behind = "-"
 			}
 		}
 		outbox, version := "?", "?"
-		if n.Heard != nil {
-			outbox, version = strconv.FormatUint(n.Heard.Outbox, 10), orDash(n.Heard.Version)
+		if n.Heartbeat != nil {
+			outbox, version = strconv.FormatUint(n.Heartbeat.Outbox, 10), orDash(n.Heartbeat.Version)
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", n.Name, linkWord(n.Link), age(n.LinkSince, now), orDash(n.Autonomy), orDash(n.Owner),
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", n.Name, linkWord(n.Link), formatAge(n.LinkSince, now), orDash(n.Autonomy), orDash(n.Owner),
 			desired, delivered, applied, behind, outbox, version, orDash(n.Kubelet))
 	}
 	if err := t.Flush(); err != nil {
@@ -139,14 +139,14 @@ func linkWord(status string) string {
 	return "unknown"
 }
 
-func count(n *int) string {
+func formatCount(n *int) string {
 	if n == nil {
 		return "?"
 	}
 	return strconv.Itoa(*n)
 }
 
-func age(at, now time.Time) string {
+func formatAge(at, now time.Time) string {
 	if at.IsZero() {
 		return "-"
 	}

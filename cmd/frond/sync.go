@@ -29,19 +29,19 @@ nodes/sync.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return s.Run(cmd.Context(), args[0], cmd.OutOrStdout()) },
 	}
-	s.add(cmd)
-	s.output.add(cmd)
+	s.addFlags(cmd)
+	s.output.addFlag(cmd)
 	return cmd
 }
 
 // Run prints the objects.
 func (s *nodeSync) Run(ctx context.Context, node string, out io.Writer) error {
-	asJSON, err := s.output.json()
+	asJSON, err := s.output.asJSON()
 	if err != nil {
 		return err
 	}
 	var answer inspect.Sync
-	if err := s.ask(ctx, inspect.PathNodes+"/"+url.PathEscape(node)+inspect.PathObjects, &answer); err != nil {
+	if err := s.getJSON(ctx, inspect.PathNodes+"/"+url.PathEscape(node)+inspect.PathObjects, &answer); err != nil {
 		return err
 	}
 	if asJSON {
@@ -55,7 +55,7 @@ func (s *nodeSync) Run(ctx context.Context, node string, out io.Writer) error {
 	fmt.Fprintln(t, "\nOBJECT\tSTATE\tDESIRED\tACKED\tCHANGED\tON DISK\tSEQUENCE")
 	for _, o := range answer.Objects {
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%d\n", o.Key().Human(), o.State, orDash(o.Desired), orDash(o.Acked),
-			age(o.Changed, now), onDisk(o, now), o.Sequence)
+			formatAge(o.Changed, now), onDisk(o, now), o.Sequence)
 	}
 	return t.Flush()
 }
@@ -64,7 +64,7 @@ func (s *nodeSync) Run(ctx context.Context, node string, out io.Writer) error {
 func onDisk(o inspect.Object, now time.Time) string {
 	switch {
 	case !o.AckedAt.IsZero():
-		return age(o.AckedAt, now)
+		return formatAge(o.AckedAt, now)
 	case o.State == inspect.Synced:
 		return "yes"
 	}

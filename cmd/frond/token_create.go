@@ -17,9 +17,9 @@ const tokenTTL = 24 * time.Hour
 
 type tokenCreate struct {
 	kube
-	options install.TokenOptions
-	join    bool
-	output  output
+	options   install.TokenOptions
+	printJoin bool
+	output    output
 }
 
 // createdToken is the output for machines: the one place where the whole token is.
@@ -47,20 +47,20 @@ kube-system.`,
 			return t.Run(cmd.Context(), cmd.OutOrStdout())
 		},
 	}
-	t.add(cmd)
-	t.output.add(cmd)
+	t.addFlags(cmd)
+	t.output.addFlag(cmd)
 	f := cmd.Flags()
 	f.DurationVar(&t.options.TTL, "ttl", tokenTTL, "how long it is valid")
 	f.IntVar(&t.options.Uses, "uses", 1, "how many gateways may join with it; 0 is any number")
 	f.StringVar(&t.options.Node, "node", "", "the only node that may join with it")
 	f.StringVar(&t.options.Description, "description", "", "purpose of the token, shown by token list")
-	f.BoolVar(&t.join, "print-join-command", false, "print the command to run on the gateway")
+	f.BoolVar(&t.printJoin, "print-join-command", false, "print the command to run on the gateway")
 	return cmd
 }
 
 // Run makes the token.
 func (t *tokenCreate) Run(ctx context.Context, out io.Writer) error {
-	asJSON, err := t.output.json()
+	asJSON, err := t.output.asJSON()
 	if err != nil {
 		return err
 	}
@@ -71,18 +71,18 @@ func (t *tokenCreate) Run(ctx context.Context, out io.Writer) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, kubeTimeout)
 	defer cancel()
-	client, err := t.client()
+	client, err := t.kubeClient()
 	if err != nil {
 		return err
 	}
 	created := createdToken{Token: token, Expires: now.Add(t.options.TTL).UTC().Truncate(time.Second), Node: t.options.Node, Uses: t.options.Uses}
-	if t.join || asJSON { // before the token is made: one that nobody sees helps nobody
+	if t.printJoin || asJSON { // before the token is made: one that nobody sees helps nobody
 		settings, err := install.ReadSettings(ctx, client)
 		if err == nil {
 			created.CAHash = settings.CAHash
 			created.JoinCommand, err = settings.JoinCommand(token, t.options.Node)
 		}
-		if err != nil && t.join {
+		if err != nil && t.printJoin {
 			return err
 		}
 	}
@@ -92,7 +92,7 @@ func (t *tokenCreate) Run(ctx context.Context, out io.Writer) error {
 	switch {
 	case asJSON:
 		return printJSON(out, created)
-	case t.join:
+	case t.printJoin:
 		_, err = fmt.Fprintln(out, created.JoinCommand)
 	default:
 		_, err = fmt.Fprintln(out, created.Token)

@@ -31,20 +31,20 @@ func newTokenDelete() *cobra.Command {
 			return t.Run(cmd.Context(), args, cmd.OutOrStdout())
 		},
 	}
-	t.add(cmd)
-	t.output.add(cmd)
+	t.addFlags(cmd)
+	t.output.addFlag(cmd)
 	return cmd
 }
 
 // Run deletes each token that is named by its id, or in whole.
 func (t *tokenDelete) Run(ctx context.Context, names []string, out io.Writer) error {
-	asJSON, err := t.output.json()
+	asJSON, err := t.output.asJSON()
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, kubeTimeout)
 	defer cancel()
-	client, err := t.client()
+	client, err := t.kubeClient()
 	if err != nil {
 		return err
 	}

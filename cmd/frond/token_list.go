@@ -43,20 +43,20 @@ func newTokenList() *cobra.Command {
 			return t.Run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	t.add(cmd)
-	t.output.add(cmd)
+	t.addFlags(cmd)
+	t.output.addFlag(cmd)
 	return cmd
 }
 
 // Run lists the tokens.
 func (t *tokenList) Run(ctx context.Context, out, talk io.Writer) error {
-	asJSON, err := t.output.json()
+	asJSON, err := t.output.asJSON()
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, kubeTimeout)
 	defer cancel()
-	client, err := t.client()
+	client, err := t.kubeClient()
 	if err != nil {
 		return err
 	}

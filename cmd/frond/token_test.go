@@ -15,21 +15,21 @@ import (
 	"github.com/frond-edge/frond/api/identity"
 )
 
-func TestTokens(t *testing.T) {
+func TestToken_CreateListDelete(t *testing.T) {
 	i := newInstallation(t)
-	if code, _, errs := i.run("token", "create", "--print-join-command"); code != 1 || !strings.Contains(errs, "run frond init") {
+	if code, _, errs := i.runCommand("token", "create", "--print-join-command"); code != 1 || !strings.Contains(errs, "run frond init") {
 		t.Errorf("before the installation: code %d, %s", code, errs)
 	}
-	i.must("init")
-	if code, _, errs := i.run("token", "create", "--print-join-command"); code != 1 || !strings.Contains(errs, "frond init --hub-url") {
+	i.mustRun("init")
+	if code, _, errs := i.runCommand("token", "create", "--print-join-command"); code != 1 || !strings.Contains(errs, "frond init --hub-url") {
 		t.Errorf("without an address of the hub: code %d, %s", code, errs)
 	}
-	if out := i.must("token", "list", "-o", "json"); strings.TrimSpace(out) != "[]" {
+	if out := i.mustRun("token", "list", "-o", "json"); strings.TrimSpace(out) != "[]" {
 		t.Errorf("a command that failed left a token: %s", out)
 	}
-	hash := report(t, i.must("init", "--hub-url", "tls://hub.example.com:7422", "-o", "json")).CAHash
+	hash := parseReport(t, i.mustRun("init", "--hub-url", "tls://hub.example.com:7422", "-o", "json")).CAHash
 
-	words := strings.Fields(i.must("token", "create", "--print-join-command", "--node", "gw-17", "--description", "roof"))
+	words := strings.Fields(i.mustRun("token", "create", "--print-join-command", "--node", "gw-17", "--description", "roof"))
 	if len(words) != 9 || strings.Join(words[:3], " ") != "frond join hub.example.com:7422" || !bootstraputil.IsValidBootstrapToken(words[4]) ||
 		strings.Join(words[5:], " ") != "--ca-hash "+hash+" --node-name gw-17" {
 		t.Fatalf("join command %q", words)
@@ -53,9 +53,9 @@ func TestTokens(t *testing.T) {
 	if _, err := i.client.CoreV1().Secrets("kube-system").Update(t.Context(), secret, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	many := strings.TrimSpace(i.must("token", "create", "--uses", "0", "--ttl", "1h"))
+	many := strings.TrimSpace(i.mustRun("token", "create", "--uses", "0", "--ttl", "1h"))
 	for _, args := range [][]string{{"token", "list"}, {"token", "list", "-o", "json"}} {
-		out := i.must(args...)
+		out := i.mustRun(args...)
 		if strings.Contains(out, private) || strings.Contains(out, many) {
 			t.Errorf("%v shows a secret:\n%s", args, out)
 		}
@@ -65,7 +65,7 @@ func TestTokens(t *testing.T) {
 			}
 		}
 	}
-	if out := i.must("token", "delete", many, id); !strings.Contains(out, id) || strings.Contains(out, many) {
+	if out := i.mustRun("token", "delete", many, id); !strings.Contains(out, id) || strings.Contains(out, many) {
 		t.Errorf("delete prints %s", out)
 	}
 	_, err = i.client.CoreV1().Secrets("kube-system").Get(t.Context(), "bootstrap-token-"+id, metav1.GetOptions{})
@@ -74,17 +74,17 @@ func TestTokens(t *testing.T) {
 	}
 }
 
-func TestTokensForMachines(t *testing.T) {
+func TestToken_JSONOutput(t *testing.T) {
 	i := newInstallation(t)
 	var made createdToken
-	if err := json.Unmarshal([]byte(i.must("token", "create", "-o", "json")), &made); err != nil {
+	if err := json.Unmarshal([]byte(i.mustRun("token", "create", "-o", "json")), &made); err != nil {
 		t.Fatal(err)
 	}
 	if !bootstraputil.IsValidBootstrapToken(made.Token) || made.JoinCommand != "" || made.Uses != 1 {
 		t.Errorf("without an installation: %+v", made)
 	}
-	i.must("init", "--hub-url", "tls://hub.example.com:7422")
-	if err := json.Unmarshal([]byte(i.must("token", "create", "-o", "json")), &made); err != nil {
+	i.mustRun("init", "--hub-url", "tls://hub.example.com:7422")
+	if err := json.Unmarshal([]byte(i.mustRun("token", "create", "-o", "json")), &made); err != nil {
 		t.Fatal(err)
 	}
 	if !strings.Contains(made.JoinCommand, made.Token) || !strings.Contains(made.JoinCommand, made.CAHash) {
@@ -92,7 +92,7 @@ func TestTokensForMachines(t *testing.T) {
 	}
 }
 
-func TestTokensOfOthersAreLeftAlone(t *testing.T) {
+func TestToken_ForeignTokensAreKept(t *testing.T) {
 	i := newInstallation(t)
 	kubeadms := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: "bootstrap-token-abcdef", Namespace: "kube-system"}, Type: bootstrapapi.SecretTypeBootstrapToken,
@@ -101,7 +101,7 @@ func TestTokensOfOthersAreLeftAlone(t *testing.T) {
 	if _, err := i.client.CoreV1().Secrets("kube-system").Create(t.Context(), kubeadms, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if out := i.must("token", "list", "-o", "json"); strings.TrimSpace(out) != "[]" {
+	if out := i.mustRun("token", "list", "-o", "json"); strings.TrimSpace(out) != "[]" {
 		t.Errorf("kubeadm's token is listed: %s", out)
 	}
 	for args, want := range map[string]string{
@@ -112,7 +112,7 @@ func TestTokensOfOthersAreLeftAlone(t *testing.T) {
 		"create --uses -1":      "--uses -1",
 		"create --node Gateway": `--node "Gateway"`,
 	} {
-		if code, out, errs := i.run(append([]string{"token"}, strings.Fields(args)...)...); code != 1 || out != "" || !strings.Contains(errs, want) {
+		if code, out, errs := i.runCommand(append([]string{"token"}, strings.Fields(args)...)...); code != 1 || out != "" || !strings.Contains(errs, want) {
 			t.Errorf("%s: code %d, %s%s", args, code, out, errs)
 		}
 	}

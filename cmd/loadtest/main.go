@@ -35,7 +35,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	if err := flags.Parse(args[1:]); err != nil {
 		return 2
 	}
-	o := loadtest.Options{Command: strings.Join(append([]string{filepath.Base(args[0])}, args[1:]...), " "), Dir: *dir, Seed: *seed, Size: loadtest.Full(), Talk: stderr}
+	o := loadtest.Options{Command: strings.Join(append([]string{filepath.Base(args[0])}, args[1:]...), " "), Dir: *dir, Seed: *seed, Size: loadtest.Full(), Progress: stderr}
 	if *short {
 		o.Size = loadtest.Short()
 	}

@@ -36,9 +36,9 @@ const (
 	// workers is how many API writes run at once.
 	workers = 8
 	// A refused write is tried again soon, and during an outage of the apiserver not too often.
-	retryFirst, retryMost = 100 * time.Millisecond, 10 * time.Second
-	// settle is how long Kubernetes may take to see that a pod tolerates for ever: that takes it milliseconds, and seconds if it is busy.
-	settle = 10 * time.Second
+	retryBase, retryMax = 100 * time.Millisecond, 10 * time.Second
+	// settleTime is how long Kubernetes may take to see that a pod tolerates for ever: that takes it milliseconds, and seconds if it is busy.
+	settleTime = 10 * time.Second
 	// writeTimeout bounds one write.
 	writeTimeout = 10 * time.Second
 
@@ -54,39 +54,39 @@ func Rules() []rbacv1.PolicyRule {
 	}
 }
 
-// Keeper keeps the tolerations of the pods on annotated Nodes, and on Nodes of annotated NodeGroups.
-type Keeper struct {
-	kube    kubernetes.Interface
-	objects cache.Cache
-	source  toolscache.ListerWatcher
-	owner   Ownership
-	warn    Warn
-	changed func(node string)
-	writes  prometheus.Counter
-	log     *zap.Logger
-	queue   controllers.Queue[types.NamespacedName]
+// TolerationController keeps the tolerations of the pods on annotated Nodes, and on Nodes of annotated NodeGroups.
+type TolerationController struct {
+	kube        kubernetes.Interface
+	objects     cache.Cache
+	groupSource toolscache.ListerWatcher
+	owner       Ownership
+	warn        Warn
+	onChange    func(node string)
+	writes      prometheus.Counter
+	log         *zap.Logger
+	queue       controllers.Queue[types.NamespacedName]
 
 	mu sync.Mutex
 	// pods and nodes are the informers' stores, which lock themselves; guarded by mu, nil before Start.
 	pods, nodes toolscache.Store
-	// asked is what was chosen for each Node last, but for those of which nobody says anything; guarded by mu.
-	asked map[string]choice
+	// choices is what was chosen for each Node last, but for those of which nobody says anything; guarded by mu.
+	choices map[string]choice
 	// groups are the NodeGroups that ask for something; known: there are no others. refused is why they could not be read last.
 	// Guarded by mu.
-	groups  map[string]group
-	known   bool
-	refused metav1.StatusReason
-	// seen is since when a pod waits for settle; guarded by mu.
-	seen map[types.NamespacedName]time.Time
+	groups       map[string]nodeGroup
+	groupsLoaded bool
+	lastRefusal  metav1.StatusReason
+	// waitingSince is since when a pod waits for settleTime; guarded by mu.
+	waitingSince map[types.NamespacedName]time.Time
 	// faults are the annotations that nobody understands; guarded by mu.
-	faults map[subject]*fault
+	faults map[annotatedObject]*annotationFault
 }
 
-// New makes a Keeper. objects must serve Nodes and Pods; groups is of Groups; metrics may be nil.
-func New(kube kubernetes.Interface, objects cache.Cache, groups toolscache.ListerWatcher, owner Ownership, warn Warn, metrics prometheus.Registerer, log *zap.Logger) *Keeper {
-	k := &Keeper{
-		kube: kube, objects: objects, source: groups, owner: owner, warn: warn, changed: func(string) {}, log: log,
-		asked: map[string]choice{}, groups: map[string]group{}, faults: map[subject]*fault{}, seen: map[types.NamespacedName]time.Time{},
+// New makes a TolerationController. objects must serve Nodes and Pods; groups is of NewGroupLister; metrics may be nil.
+func New(kube kubernetes.Interface, objects cache.Cache, groups toolscache.ListerWatcher, owner Ownership, warn Warn, metrics prometheus.Registerer, log *zap.Logger) *TolerationController {
+	k := &TolerationController{
+		kube: kube, objects: objects, groupSource: groups, owner: owner, warn: warn, onChange: func(string) {}, log: log,
+		choices: map[string]choice{}, groups: map[string]nodeGroup{}, faults: map[annotatedObject]*annotationFault{}, waitingSince: map[types.NamespacedName]time.Time{},
 		writes: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "frond_autonomy_writes_total", Help: "Pods whose tolerations were changed for the sake of their node's autonomy.",
 		}),
@@ -97,52 +97,52 @@ func New(kube kubernetes.Interface, objects cache.Cache, groups toolscache.Liste
 	return k
 }
 
-// Tell has changed called with each node for which Of answers otherwise than before. It must not block. Call it before Start.
-func (k *Keeper) Tell(changed func(node string)) { k.changed = changed }
+// NotifyChanges has changed called with each node for which Lookup answers otherwise than before. It must not block. Call it before Start.
+func (k *TolerationController) NotifyChanges(changed func(node string)) { k.onChange = changed }
 
-// Of says how long the pods of a Node stay while it is away, as its annotation or its group's has it, and which NodeGroup says so,
+// Lookup says how long the pods of a Node stay while it is away, as its annotation or its group's has it, and which NodeGroup says so,
 // "" being the Node itself. An empty value is as Kubernetes has it. known is false while a group may say otherwise that was
 // not read yet. It does not block.
-func (k *Keeper) Of(node *corev1.Node) (value, group string, known bool) {
+func (k *TolerationController) Lookup(node *corev1.Node) (value, group string, known bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	c, known := k.choose(node)
-	if c.none() {
+	c, known := k.chooseForNode(node)
+	if c.isDefault() {
 		return "", "", known
 	}
 	return c.value, c.group, known
 }
 
-// choose decides for a Node; known is false where it depends on groups that are not all read. The caller holds mu.
-func (k *Keeper) choose(node *corev1.Node) (c choice, known bool) {
-	c = choose(node, k.groups)
-	if !k.known && (!c.asked || c.group != "") {
+// chooseForNode decides for a Node; known is false where it depends on groups that are not all read. The caller holds mu.
+func (k *TolerationController) chooseForNode(node *corev1.Node) (c choice, known bool) {
+	c = chooseStay(node, k.groups)
+	if !k.groupsLoaded && (!c.specified || c.group != "") {
 		return choice{}, false
 	}
 	return c, true
 }
 
 // Start keeps until ctx ends and then returns nil. The cache must be started by the caller.
-func (k *Keeper) Start(ctx context.Context) error {
-	k.queue = controllers.NewQueue[types.NamespacedName](retryFirst, retryMost)
+func (k *TolerationController) Start(ctx context.Context) error {
+	k.queue = controllers.NewQueue[types.NamespacedName](retryBase, retryMax)
 	defer k.queue.ShutDown()
-	stop, err := k.follow(ctx)
+	stop, err := k.startInformers(ctx)
 	defer stop()
 	if err != nil {
-		return controllers.Ended(ctx, err)
+		return controllers.IgnoreCanceled(ctx, err)
 	}
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		k.watchOwnership(gctx)
 		return nil
 	})
-	g.Go(func() error { return k.followGroups(gctx) })
-	controllers.Work(gctx, k.queue, workers, k.work)
-	return controllers.Ended(ctx, g.Wait())
+	g.Go(func() error { return k.watchGroups(gctx) })
+	controllers.ProcessQueue(gctx, k.queue, workers, k.processPod)
+	return controllers.IgnoreCanceled(ctx, g.Wait())
 }
 
-// follow subscribes to Nodes and Pods. The returned function ends the subscriptions and is never nil.
-func (k *Keeper) follow(ctx context.Context) (stop func(), err error) {
+// startInformers subscribes to Nodes and Pods. The returned function ends the subscriptions and is never nil.
+func (k *TolerationController) startInformers(ctx context.Context) (stop func(), err error) {
 	stop = func() {}
 	nodes, err := k.objects.GetInformer(ctx, &corev1.Node{})
 	if err != nil {
@@ -160,12 +160,12 @@ func (k *Keeper) follow(ctx context.Context) (stop func(), err error) {
 	k.mu.Lock()
 	k.nodes, k.pods = sharedNodes.GetStore(), sharedPods.GetStore()
 	k.mu.Unlock()
-	ofNodes, err := nodes.AddEventHandler(handler(k.noteNode, k.noteNodeGone))
+	ofNodes, err := nodes.AddEventHandler(typedHandler(k.onNodeChanged, k.onNodeDeleted))
 	if err != nil {
 		return stop, fmt.Errorf("follow nodes: %w", err)
 	}
 	stop = func() { _ = nodes.RemoveEventHandler(ofNodes) }
-	ofPods, err := pods.AddEventHandler(handler(k.add, func(p *corev1.Pod) { k.unsee(nameOf(p)) }))
+	ofPods, err := pods.AddEventHandler(typedHandler(k.enqueuePod, func(p *corev1.Pod) { k.stopWaiting(podKey(p)) }))
 	if err != nil {
 		return stop, fmt.Errorf("follow pods: %w", err)
 	}
@@ -175,8 +175,8 @@ func (k *Keeper) follow(ctx context.Context) (stop func(), err error) {
 	}, nil
 }
 
-// handler calls handle for each object that is new or changed, and gone for each that is not there any more.
-func handler[T any](handle, gone func(T)) toolscache.ResourceEventHandler {
+// typedHandler calls handle for each object that is new or changed, and gone for each that is not there any more.
+func typedHandler[T any](handle, gone func(T)) toolscache.ResourceEventHandler {
 	take := func(object any, handle func(T)) {
 		if missed, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
 			object = missed.Obj
@@ -190,33 +190,33 @@ func handler[T any](handle, gone func(T)) toolscache.ResourceEventHandler {
 	}
 }
 
-func (k *Keeper) noteNode(node *corev1.Node) {
-	_, err := parse(node.Annotations)
-	k.judge(aboutNode(node.Name), err)
-	k.review(node.Name)
+func (k *TolerationController) onNodeChanged(node *corev1.Node) {
+	_, err := parseAnnotation(node.Annotations)
+	k.recordFault(nodeReference(node.Name), err)
+	k.refreshChoices(node.Name)
 }
 
-func (k *Keeper) noteNodeGone(node *corev1.Node) {
-	k.judge(aboutNode(node.Name), nil)
-	k.review(node.Name)
+func (k *TolerationController) onNodeDeleted(node *corev1.Node) {
+	k.recordFault(nodeReference(node.Name), nil)
+	k.refreshChoices(node.Name)
 }
 
-// review chooses anew for nodes, and asks for the pods of those for which that made a difference.
-func (k *Keeper) review(names ...string) {
+// refreshChoices chooses anew for nodes, and asks for the pods of those for which that made a difference.
+func (k *TolerationController) refreshChoices(names ...string) {
 	changed := map[string]bool{}
 	k.mu.Lock()
 	for _, name := range names {
 		var now choice
 		if o, exists, err := k.nodes.GetByKey(name); err == nil && exists {
 			known := false
-			if now, known = k.choose(o.(*corev1.Node)); !known {
-				continue // groupsKnown asks again
+			if now, known = k.chooseForNode(o.(*corev1.Node)); !known {
+				continue // onGroupsLoaded asks again
 			}
 		}
-		if changed[name] = !now.is(k.asked[name]); now.value == "" {
-			delete(k.asked, name)
+		if changed[name] = !now.sameSource(k.choices[name]); now.value == "" {
+			delete(k.choices, name)
 		} else {
-			k.asked[name] = now
+			k.choices[name] = now
 		}
 	}
 	k.mu.Unlock()
@@ -224,43 +224,43 @@ func (k *Keeper) review(names ...string) {
 	if len(changed) == 0 {
 		return
 	}
-	k.addAll(func(name string) bool { return changed[name] })
+	k.enqueuePods(func(name string) bool { return changed[name] })
 	for name := range changed {
-		k.changed(name)
+		k.onChange(name)
 	}
 }
 
-// addAll asks for the pods of the nodes that match. It looks at each pod of the cluster, which is rare: at a changed
+// enqueuePods asks for the pods of the nodes that match. It looks at each pod of the cluster, which is rare: at a changed
 // annotation, and when replicas come or go.
-func (k *Keeper) addAll(match func(node string) bool) {
+func (k *TolerationController) enqueuePods(match func(node string) bool) {
 	for _, o := range k.pods.List() {
 		if pod := o.(*corev1.Pod); match(pod.Spec.NodeName) {
-			k.add(pod)
+			k.enqueuePod(pod)
 		}
 	}
 }
 
-// add asks for a pod that may need a change.
-func (k *Keeper) add(pod *corev1.Pod) {
+// enqueuePod asks for a pod that may need a change.
+func (k *TolerationController) enqueuePod(pod *corev1.Pod) {
 	k.mu.Lock()
-	asked := !k.asked[pod.Spec.NodeName].none()
+	asked := !k.choices[pod.Spec.NodeName].isDefault()
 	k.mu.Unlock()
 	_, changed := pod.Annotations[beforeAnnotation]
 	if pod.Spec.NodeName != "" && (asked || changed) {
-		k.queue.Add(nameOf(pod))
+		k.queue.Add(podKey(pod))
 	}
 }
 
-func nameOf(pod *corev1.Pod) types.NamespacedName {
+func podKey(pod *corev1.Pod) types.NamespacedName {
 	return types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
 }
 
 // watchOwnership looks at all pods and faults again when nodes become ours.
-func (k *Keeper) watchOwnership(ctx context.Context) {
+func (k *TolerationController) watchOwnership(ctx context.Context) {
 	for {
 		changed := k.owner.Changed() // before the look, so that no change falls between
-		k.addAll(func(string) bool { return true })
-		k.complain()
+		k.enqueuePods(func(string) bool { return true })
+		k.reportFaults()
 		select {
 		case <-changed:
 		case <-ctx.Done():
@@ -269,16 +269,16 @@ func (k *Keeper) watchOwnership(ctx context.Context) {
 	}
 }
 
-func (k *Keeper) work(ctx context.Context, key types.NamespacedName) error {
-	err := k.keep(ctx, key)
+func (k *TolerationController) processPod(ctx context.Context, key types.NamespacedName) error {
+	err := k.reconcilePod(ctx, key)
 	if err != nil && ctx.Err() == nil {
 		k.log.Warn("tolerations not kept, trying again", zap.Stringer("pod", key), zap.Error(err))
 	}
 	return err
 }
 
-// want is how long the pods of a node stay, if it is known, and whether Kubernetes has lost the node.
-func (k *Keeper) want(name string) (want stay, gone, known bool, err error) {
+// wantedStay is how long the pods of a node stay, if it is known, and whether Kubernetes has lost the node.
+func (k *TolerationController) wantedStay(name string) (want stay, gone, known bool, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	found, exists, err := k.nodes.GetByKey(name)
@@ -286,35 +286,35 @@ func (k *Keeper) want(name string) (want stay, gone, known bool, err error) {
 		return stay{}, false, err == nil, err
 	}
 	node := found.(*corev1.Node)
-	c, known := k.choose(node)
-	return c.stay, lost(node), known, nil
+	c, known := k.chooseForNode(node)
+	return c.stay, nodeLost(node), known, nil
 }
 
-// settled reports whether Kubernetes has had the time to see a pod as it is; if not, it is looked at again then.
-func (k *Keeper) settled(key types.NamespacedName) bool {
+// settleElapsed reports whether Kubernetes has had the time to see a pod as it is; if not, it is looked at again then.
+func (k *TolerationController) settleElapsed(key types.NamespacedName) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	since, ok := k.seen[key]
+	since, ok := k.waitingSince[key]
 	if !ok {
 		since = time.Now()
-		k.seen[key] = since
+		k.waitingSince[key] = since
 	}
-	left := settle - time.Since(since)
+	left := settleTime - time.Since(since)
 	if left > 0 {
 		k.queue.AddAfter(key, left)
 	}
 	return left <= 0
 }
 
-// unsee is for pods that were changed or are gone.
-func (k *Keeper) unsee(key types.NamespacedName) {
+// stopWaiting is for pods that were changed or are gone.
+func (k *TolerationController) stopWaiting(key types.NamespacedName) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	delete(k.seen, key)
+	delete(k.waitingSince, key)
 }
 
-// keep gives one pod the tolerations that are asked for on its node.
-func (k *Keeper) keep(ctx context.Context, key types.NamespacedName) error {
+// reconcilePod gives one pod the tolerations that are asked for on its node.
+func (k *TolerationController) reconcilePod(ctx context.Context, key types.NamespacedName) error {
 	found, exists, err := k.pods.GetByKey(key.String())
 	if err != nil || !exists {
 		return err
@@ -323,12 +323,12 @@ func (k *Keeper) keep(ctx context.Context, key types.NamespacedName) error {
 	if pod.DeletionTimestamp != nil || !k.owner.Owns(pod.Spec.NodeName) {
 		return nil
 	}
-	want, lost, known, err := k.want(pod.Spec.NodeName)
+	want, lost, known, err := k.wantedStay(pod.Spec.NodeName)
 	if err != nil || !known {
-		return err // groupsKnown asks again
+		return err // onGroupsLoaded asks again
 	}
 	change := decide(pod, want)
-	if change == nil || lost && change.through(pod) && !k.settled(key) {
+	if change == nil || lost && change.resetEviction(pod) && !k.settleElapsed(key) {
 		return nil
 	}
 	body, err := json.Marshal(map[string]any{
@@ -349,7 +349,7 @@ func (k *Keeper) keep(ctx context.Context, key types.NamespacedName) error {
 	case err != nil:
 		return fmt.Errorf("patch: %w", err)
 	}
-	k.unsee(key)
+	k.stopWaiting(key)
 	k.writes.Inc()
 	return nil
 }

@@ -26,52 +26,52 @@ import (
 // shared fills new namespaces with the service account that a pod needs, and evicts pods as Kubernetes does, only sooner.
 var shared = kubetest.Shared{Options: kubetest.Options{
 	Controllers:     []string{"serviceaccount-controller", "node-lifecycle-controller", "taint-eviction-controller"},
-	ControllerFlags: []string{"--node-monitor-period=500ms", "--node-eviction-rate=10", "--node-monitor-grace-period=" + grace.String()},
+	ControllerFlags: []string{"--node-monitor-period=500ms", "--node-eviction-rate=10", "--node-monitor-grace-period=" + leaseGrace.String()},
 }}
 
-// grace is how old the lease of a Node may be.
-const grace = 6 * time.Second
+// leaseGrace is how old the lease of a Node may be.
+const leaseGrace = 6 * time.Second
 
 func TestMain(m *testing.M) { shared.Verify(m) }
 
-// everything is owned.
-type everything struct{}
+// ownsEverything is owned.
+type ownsEverything struct{}
 
-func (everything) Owns(string) bool         { return true }
-func (everything) Changed() <-chan struct{} { return nil }
+func (ownsEverything) Owns(string) bool         { return true }
+func (ownsEverything) Changed() <-chan struct{} { return nil }
 
-type world struct {
+type tolerationEnv struct {
 	*testing.T
 	client    kubernetes.Interface
 	kinds     dynamic.Interface
 	namespace string
-	// told are the warnings, by the object's kind and name.
-	told chan string
+	// warnings are the warnings, by the object's kind and name.
+	warnings chan string
 }
 
-// newWorld has the kind NodeGroup and a Keeper that runs.
-func newWorld(t *testing.T) *world {
+// newTolerationEnv has the kind NodeGroup and a TolerationController that runs.
+func newTolerationEnv(t *testing.T) *tolerationEnv {
 	t.Helper()
-	w := bareWorld(t)
-	w.define()
-	w.run("frond-autonomy-test", autonomy.Rules(), zaptest.NewLogger(t))
+	w := newBareEnv(t)
+	w.installKind()
+	w.startController("frond-autonomy-test", autonomy.Rules(), zaptest.NewLogger(t))
 	return w
 }
 
-func bareWorld(t *testing.T) *world {
+func newBareEnv(t *testing.T) *tolerationEnv {
 	t.Helper()
 	cluster := shared.Cluster(t)
 	kinds, err := dynamic.NewForConfig(cluster.Config())
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &world{T: t, client: cluster.Client(t), kinds: kinds, namespace: cluster.Namespace(t), told: make(chan string, 100)}
+	return &tolerationEnv{T: t, client: cluster.Client(t), kinds: kinds, namespace: cluster.Namespace(t), warnings: make(chan string, 100)}
 }
 
-// run runs a Keeper with certain rights until the test ends, or stop is called.
-func (w *world) run(user string, rules []rbacv1.PolicyRule, log *zap.Logger) (keeper *autonomy.Keeper, stop func()) {
+// startController runs a TolerationController with certain rights until the test ends, or stop is called.
+func (w *tolerationEnv) startController(user string, rules []rbacv1.PolicyRule, log *zap.Logger) (keeper *autonomy.TolerationController, stop func()) {
 	w.Helper()
-	config := shared.Cluster(w).Limited(w, user, rules)
+	config := shared.Cluster(w).ConfigWithRules(w, user, rules)
 	objects, err := cache.New(config, cache.Options{})
 	if err != nil {
 		w.Fatal(err)
@@ -80,14 +80,14 @@ func (w *world) run(user string, rules []rbacv1.PolicyRule, log *zap.Logger) (ke
 	if err != nil {
 		w.Fatal(err)
 	}
-	groups, err := autonomy.Groups(config)
+	groups, err := autonomy.NewGroupLister(config)
 	if err != nil {
 		w.Fatal(err)
 	}
 	warn := func(about corev1.ObjectReference, reason, _ string) {
-		w.told <- reason + " " + about.Kind + " " + about.Name + " " + string(about.UID)
+		w.warnings <- reason + " " + about.Kind + " " + about.Name + " " + string(about.UID)
 	}
-	keeper = autonomy.New(client, objects, groups, everything{}, warn, nil, log)
+	keeper = autonomy.New(client, objects, groups, ownsEverything{}, warn, nil, log)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(w.Context()))
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return objects.Start(gctx) })
@@ -102,7 +102,7 @@ func (w *world) run(user string, rules []rbacv1.PolicyRule, log *zap.Logger) (ke
 	return keeper, stop
 }
 
-func (w *world) node(suffix string) string {
+func (w *tolerationEnv) createNode(suffix string) string {
 	w.Helper()
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: w.namespace + "-" + suffix}}
 	if _, err := w.client.CoreV1().Nodes().Create(w.Context(), n, metav1.CreateOptions{}); err != nil {
@@ -114,8 +114,8 @@ func (w *world) node(suffix string) string {
 	return n.Name
 }
 
-// pod makes a pod that tolerates an unreachable node for so many seconds.
-func (w *world) pod(name, node string, seconds int64) {
+// createPod makes a pod that tolerates an unreachable node for so many seconds.
+func (w *tolerationEnv) createPod(name, node string, seconds int64) {
 	w.Helper()
 	toleration := corev1.Toleration{
 		Key: corev1.TaintNodeUnreachable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: &seconds,
@@ -133,8 +133,8 @@ func (w *world) pod(name, node string, seconds int64) {
 	})
 }
 
-// tolerates fails until a pod tolerates an unreachable node for so long; nil is for ever.
-func (w *world) tolerates(pod string, seconds *int64) func() error {
+// hasToleration fails until a pod tolerates an unreachable node for so long; nil is for ever.
+func (w *tolerationEnv) hasToleration(pod string, seconds *int64) func() error {
 	return func() error {
 		p, err := w.client.CoreV1().Pods(w.namespace).Get(w.Context(), pod, metav1.GetOptions{})
 		if err != nil {
@@ -149,8 +149,8 @@ func (w *world) tolerates(pod string, seconds *int64) func() error {
 	}
 }
 
-// annotate sets the annotation of a Node to a JSON value.
-func (w *world) annotate(name, value string) {
+// annotateNode sets the annotation of a Node to a JSON value.
+func (w *tolerationEnv) annotateNode(name, value string) {
 	w.Helper()
 	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%s}}}`, autonomy.Annotation, value)
 	if _, err := w.client.CoreV1().Nodes().Patch(w.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
@@ -158,24 +158,24 @@ func (w *world) annotate(name, value string) {
 	}
 }
 
-// TestPodsGetTheTimeOfTheirNode follows the annotation of a Node: pods that are there and pods that come get its time, and
+// TestTolerationController_FollowsNodeAnnotation follows the annotation of a Node: pods that are there and pods that come get its time, and
 // what they had before when it goes. The pods of another Node are left alone.
-func TestPodsGetTheTimeOfTheirNode(t *testing.T) {
-	w := newWorld(t)
-	calm, usual := w.node("calm"), w.node("usual")
+func TestTolerationController_FollowsNodeAnnotation(t *testing.T) {
+	w := newTolerationEnv(t)
+	calm, usual := w.createNode("calm"), w.createNode("usual")
 	const hour = 3600
-	w.pod("early", calm, hour)
-	w.pod("other", usual, hour)
-	w.annotate(calm, `"forever"`)
-	kubetest.Eventually(w, time.Minute, w.tolerates("early", nil))
-	w.pod("late", calm, hour)
-	kubetest.Eventually(w, time.Minute, w.tolerates("late", nil))
-	if err := w.tolerates("other", ptr.To[int64](hour))(); err != nil {
+	w.createPod("early", calm, hour)
+	w.createPod("other", usual, hour)
+	w.annotateNode(calm, `"forever"`)
+	kubetest.Eventually(w, time.Minute, w.hasToleration("early", nil))
+	w.createPod("late", calm, hour)
+	kubetest.Eventually(w, time.Minute, w.hasToleration("late", nil))
+	if err := w.hasToleration("other", ptr.To[int64](hour))(); err != nil {
 		t.Errorf("a pod of another node: %v", err)
 	}
-	w.annotate(calm, `"12h"`)
-	kubetest.Eventually(w, time.Minute, w.tolerates("early", ptr.To[int64](12*3600)))
-	w.annotate(calm, "null")
-	kubetest.Eventually(w, time.Minute, w.tolerates("early", ptr.To[int64](hour)))
-	kubetest.Eventually(w, time.Minute, w.tolerates("late", ptr.To[int64](hour)))
+	w.annotateNode(calm, `"12h"`)
+	kubetest.Eventually(w, time.Minute, w.hasToleration("early", ptr.To[int64](12*3600)))
+	w.annotateNode(calm, "null")
+	kubetest.Eventually(w, time.Minute, w.hasToleration("early", ptr.To[int64](hour)))
+	kubetest.Eventually(w, time.Minute, w.hasToleration("late", ptr.To[int64](hour)))
 }

@@ -24,54 +24,56 @@ const (
 	defaultSeconds = 300
 )
 
-// taints are those by which Kubernetes evicts the pods of a node that went silent.
-func taints() []string { return []string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable} }
+// evictionTaints are those by which Kubernetes evicts the pods of a node that went silent.
+func evictionTaints() []string {
+	return []string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable}
+}
 
 // stay is how long pods stay on an unreachable node. The zero value: nobody has said anything.
 type stay struct {
-	asked   bool
-	seconds *int64 // nil: for ever
+	specified bool
+	seconds   *int64 // nil: for ever
 }
 
-// none reports whether pods stay as Kubernetes has it: nobody asks, or not for any time.
-func (s stay) none() bool { return !s.asked || s.seconds != nil && *s.seconds == 0 }
+// isDefault reports whether pods stay as Kubernetes has it: nobody asks, or not for any time.
+func (s stay) isDefault() bool { return !s.specified || s.seconds != nil && *s.seconds == 0 }
 
-// parse reads the annotation of a Node or a NodeGroup.
-func parse(annotations map[string]string) (stay, error) {
+// parseAnnotation reads the annotation of a Node or a NodeGroup.
+func parseAnnotation(annotations map[string]string) (stay, error) {
 	value := annotations[Annotation]
 	switch value {
 	case "":
 		return stay{}, nil
 	case Forever:
-		return stay{asked: true}, nil
+		return stay{specified: true}, nil
 	}
 	d, err := time.ParseDuration(value)
 	if err != nil || d < 0 {
 		return stay{}, fmt.Errorf("annotation %s: %q is neither %q nor a duration such as 12h", Annotation, value, Forever)
 	}
 	seconds := int64(d / time.Second)
-	return stay{asked: true, seconds: &seconds}, nil
+	return stay{specified: true, seconds: &seconds}, nil
 }
 
-// group is a NodeGroup, as far as it matters here.
-type group struct {
+// nodeGroup is a NodeGroup, as far as it matters here.
+type nodeGroup struct {
 	nodes  map[string]bool
 	labels map[string]string
 	choice choice
 }
 
-// groupOf reads a NodeGroup.
-func groupOf(o *apps.NodeGroup) (group, error) {
-	s, err := parse(o.Annotations)
-	g := group{nodes: make(map[string]bool, len(o.Spec.Nodes)), labels: o.Spec.MatchLabels, choice: choice{stay: s, value: o.Annotations[Annotation], group: o.Name}}
+// newNodeGroup reads a NodeGroup.
+func newNodeGroup(o *apps.NodeGroup) (nodeGroup, error) {
+	s, err := parseAnnotation(o.Annotations)
+	g := nodeGroup{nodes: make(map[string]bool, len(o.Spec.Nodes)), labels: o.Spec.MatchLabels, choice: choice{stay: s, value: o.Annotations[Annotation], group: o.Name}}
 	for _, name := range o.Spec.Nodes {
 		g.nodes[name] = true
 	}
 	return g, err
 }
 
-// has reports whether a Node is a member.
-func (g group) has(node *corev1.Node) bool {
+// hasMember reports whether a Node is a member.
+func (g nodeGroup) hasMember(node *corev1.Node) bool {
 	if g.nodes[node.Name] {
 		return true
 	}
@@ -90,70 +92,72 @@ type choice struct {
 	value, group string
 }
 
-// is reports whether two choices are the same word of the same object.
-func (c choice) is(other choice) bool { return c.value == other.value && c.group == other.group }
+// sameSource reports whether two choices are the same word of the same object.
+func (c choice) sameSource(other choice) bool {
+	return c.value == other.value && c.group == other.group
+}
 
-// choose decides for a Node: what it says itself counts, and be it no time at all. What can't be understood is as if it were not
+// chooseStay decides for a Node: what it says itself counts, and be it no time at all. What can't be understood is as if it were not
 // there. Else the longest time of its groups counts, of equals that of the first by name.
-func choose(node *corev1.Node, groups map[string]group) choice {
-	if own, err := parse(node.Annotations); err == nil && own.asked {
+func chooseStay(node *corev1.Node, groups map[string]nodeGroup) choice {
+	if own, err := parseAnnotation(node.Annotations); err == nil && own.specified {
 		return choice{stay: own, value: node.Annotations[Annotation]}
 	}
 	var best choice
 	for _, g := range groups {
 		c := g.choice
-		if c.none() || !g.has(node) {
+		if c.isDefault() || !g.hasMember(node) {
 			continue
 		}
 		equal := ptr.Equal(c.seconds, best.seconds)
-		if best.none() || longer(c.seconds, best.seconds) || equal && c.group < best.group {
+		if best.isDefault() || longerTime(c.seconds, best.seconds) || equal && c.group < best.group {
 			best = c
 		}
 	}
 	return best
 }
 
-// patch is what a pod should have otherwise than it has.
-type patch struct {
+// tolerationPatch is what a pod should have otherwise than it has.
+type tolerationPatch struct {
 	tolerations []corev1.Toleration
 	// before is the value of beforeAnnotation, nil to remove it.
 	before *string
 }
 
 // decide returns the change that a pod needs on a node whose pods stay so long; nil for none.
-func decide(pod *corev1.Pod, want stay) *patch {
+func decide(pod *corev1.Pod, want stay) *tolerationPatch {
 	kept, changed := pod.Annotations[beforeAnnotation]
 	before := map[string]*int64{}
 	if changed && json.Unmarshal([]byte(kept), &before) != nil {
 		before = map[string]*int64{} // somebody wrote over it
 	}
-	p := &patch{tolerations: slices.Clone(pod.Spec.Tolerations)}
-	for _, taint := range taints() {
-		if !want.none() {
-			p.extend(taint, want.seconds, before)
+	p := &tolerationPatch{tolerations: slices.Clone(pod.Spec.Tolerations)}
+	for _, taint := range evictionTaints() {
+		if !want.isDefault() {
+			p.extendTime(taint, want.seconds, before)
 		} else if original, ours := before[taint]; ours {
-			p.restore(taint, original)
+			p.restoreTime(taint, original)
 		}
 	}
-	if !want.none() && len(before) > 0 {
+	if !want.isDefault() && len(before) > 0 {
 		text, _ := json.Marshal(before) // a map of numbers always encodes
 		value := string(text)
 		p.before = &value
 	}
 	annotated := p.before == nil && !changed || p.before != nil && *p.before == kept
-	if annotated && same(p.tolerations, pod.Spec.Tolerations) {
+	if annotated && sameTolerations(p.tolerations, pod.Spec.Tolerations) {
 		return nil
 	}
 	return p
 }
 
-// through is how a pod of a node that Kubernetes has lost already gets to p: Kubernetes keeps the time of an eviction that it has
+// resetEviction is how a pod of a node that Kubernetes has lost already gets to p: Kubernetes keeps the time of an eviction that it has
 // planned, whatever other time the pod then tolerates, and forgets it only if the pod tolerates for ever. So p becomes that step;
 // wait says that the pod is there, and is to stay so until Kubernetes has seen it.
-func (p *patch) through(pod *corev1.Pod) (wait bool) {
-	for _, taint := range taints() {
-		i := slices.IndexFunc(pod.Spec.Tolerations, func(t corev1.Toleration) bool { return tolerates(t, taint) })
-		j := p.find(taint)
+func (p *tolerationPatch) resetEviction(pod *corev1.Pod) (wait bool) {
+	for _, taint := range evictionTaints() {
+		i := slices.IndexFunc(pod.Spec.Tolerations, func(t corev1.Toleration) bool { return toleratesTaint(t, taint) })
+		j := p.indexOf(taint)
 		if i < 0 || j < 0 {
 			continue
 		}
@@ -164,14 +168,14 @@ func (p *patch) through(pod *corev1.Pod) (wait bool) {
 			wait = true
 		default:
 			p.tolerations[j].TolerationSeconds = nil
-			p.before = both(pod.Annotations[beforeAnnotation], ptr.Deref(p.before, "")) // all is still to be given back
+			p.before = mergeBefore(pod.Annotations[beforeAnnotation], ptr.Deref(p.before, "")) // all is still to be given back
 		}
 	}
 	return wait
 }
 
-// both is what two values of beforeAnnotation have together; where they have the same taint, they say the same of it.
-func both(a, b string) *string {
+// mergeBefore is what two values of beforeAnnotation have together; where they have the same taint, they say the same of it.
+func mergeBefore(a, b string) *string {
 	before := map[string]*int64{}
 	for _, text := range []string{a, b} {
 		_ = json.Unmarshal([]byte(text), &before) // or there is none
@@ -180,17 +184,17 @@ func both(a, b string) *string {
 	return new(string(text))
 }
 
-// lost reports whether Kubernetes plans to evict from a Node.
-func lost(node *corev1.Node) bool {
+// nodeLost reports whether Kubernetes plans to evict from a Node.
+func nodeLost(node *corev1.Node) bool {
 	return slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool {
-		return t.Effect == corev1.TaintEffectNoExecute && slices.Contains(taints(), t.Key)
+		return t.Effect == corev1.TaintEffectNoExecute && slices.Contains(evictionTaints(), t.Key)
 	})
 }
 
-// extend gives a taint its time and notes in before what was there, if it is the first change. What the pod had before is never
+// extendTime gives a taint its time and notes in before what was there, if it is the first change. What the pod had before is never
 // cut short.
-func (p *patch) extend(taint string, seconds *int64, before map[string]*int64) {
-	i := p.find(taint)
+func (p *tolerationPatch) extendTime(taint string, seconds *int64, before map[string]*int64) {
+	i := p.indexOf(taint)
 	if i < 0 {
 		i = len(p.tolerations)
 		p.tolerations = append(p.tolerations, corev1.Toleration{
@@ -203,35 +207,35 @@ func (p *patch) extend(taint string, seconds *int64, before map[string]*int64) {
 	}
 	p.tolerations[i].TolerationSeconds = had
 	delete(before, taint)
-	if longer(seconds, had) {
+	if longerTime(seconds, had) {
 		p.tolerations[i].TolerationSeconds, before[taint] = seconds, had
 	}
 }
 
-func (p *patch) restore(taint string, original *int64) {
-	if i := p.find(taint); i >= 0 {
+func (p *tolerationPatch) restoreTime(taint string, original *int64) {
+	if i := p.indexOf(taint); i >= 0 {
 		p.tolerations[i].TolerationSeconds = original
 	}
 }
 
-// find returns the index of the toleration that decides about a taint, or -1.
-func (p *patch) find(taint string) int {
-	return slices.IndexFunc(p.tolerations, func(t corev1.Toleration) bool { return tolerates(t, taint) })
+// indexOf returns the index of the toleration that decides about a taint, or -1.
+func (p *tolerationPatch) indexOf(taint string) int {
+	return slices.IndexFunc(p.tolerations, func(t corev1.Toleration) bool { return toleratesTaint(t, taint) })
 }
 
-// tolerates reports whether a toleration is the one that decides about a taint: Kubernetes takes the first that matches.
-func tolerates(t corev1.Toleration, taint string) bool {
+// toleratesTaint reports whether a toleration is the one that decides about a taint: Kubernetes takes the first that matches.
+func toleratesTaint(t corev1.Toleration, taint string) bool {
 	effect := t.Effect == "" || t.Effect == corev1.TaintEffectNoExecute
 	key := t.Key == taint || t.Key == "" && t.Operator == corev1.TolerationOpExists
 	return effect && key && (t.Operator == corev1.TolerationOpExists || t.Value == "")
 }
 
-// longer reports whether a is a longer time than b; nil is for ever.
-func longer(a, b *int64) bool {
+// longerTime reports whether a is a longer time than b; nil is for ever.
+func longerTime(a, b *int64) bool {
 	return b != nil && (a == nil || *a > *b)
 }
 
-func same(a, b []corev1.Toleration) bool {
+func sameTolerations(a, b []corev1.Toleration) bool {
 	return slices.EqualFunc(a, b, func(x, y corev1.Toleration) bool {
 		return x.MatchToleration(&y) && ptr.Equal(x.TolerationSeconds, y.TolerationSeconds)
 	})

@@ -11,16 +11,16 @@ import (
 	"github.com/frond-edge/frond/api/apps"
 )
 
-func tolerations(notReady, unreachable *int64) []corev1.Toleration {
+func tolerationPair(notReady, unreachable *int64) []corev1.Toleration {
 	one := func(key string, seconds *int64) corev1.Toleration {
 		return corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: seconds}
 	}
 	return []corev1.Toleration{one(corev1.TaintNodeNotReady, notReady), one(corev1.TaintNodeUnreachable, unreachable)}
 }
 
-func TestDecide(t *testing.T) {
-	usual, day := tolerations(ptr.To[int64](300), ptr.To[int64](300)), tolerations(ptr.To[int64](86400), ptr.To[int64](86400))
-	ever := tolerations(nil, nil)
+func TestDecidePlace(t *testing.T) {
+	usual, day := tolerationPair(ptr.To[int64](300), ptr.To[int64](300)), tolerationPair(ptr.To[int64](86400), ptr.To[int64](86400))
+	ever := tolerationPair(nil, nil)
 	const usualBefore = `{"node.kubernetes.io/not-ready":300,"node.kubernetes.io/unreachable":300}`
 	for name, tt := range map[string]struct {
 		has    []corev1.Toleration
@@ -54,7 +54,7 @@ func TestDecide(t *testing.T) {
 			if tt.asks != "" {
 				annotations[Annotation] = tt.asks
 			}
-			want, err := parse(annotations)
+			want, err := parseAnnotation(annotations)
 			if (err != nil) != (tt.asks == "soon") {
 				t.Errorf("parse: %v", err)
 			}
@@ -87,8 +87,8 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// TestThrough follows pods of a node that Kubernetes has lost, step by step.
-func TestThrough(t *testing.T) {
+// TestTolerationPatch_ResetsPlannedEviction follows pods of a node that Kubernetes has lost, step by step.
+func TestTolerationPatch_ResetsPlannedEviction(t *testing.T) {
 	minutes, day, ever := ptr.To[int64](300), ptr.To[int64](86400), (*int64)(nil)
 	hours := ptr.To[int64](7200)
 	const before = `{"node.kubernetes.io/not-ready":300,"node.kubernetes.io/unreachable":300}`
@@ -99,26 +99,26 @@ func TestThrough(t *testing.T) {
 		asks   string
 		steps  [][]corev1.Toleration
 	}{
-		"longer":             {tolerations(minutes, minutes), "", "24h", [][]corev1.Toleration{tolerations(ever, ever), tolerations(day, day)}},
-		"for ever":           {tolerations(minutes, minutes), "", "forever", [][]corev1.Toleration{tolerations(ever, ever)}},
-		"shorter":            {tolerations(day, day), before, "2h", [][]corev1.Toleration{tolerations(ever, ever), tolerations(hours, hours)}},
-		"no more":            {tolerations(day, day), before, "", [][]corev1.Toleration{tolerations(ever, ever), tolerations(minutes, minutes)}},
-		"no more for ever":   {tolerations(ever, ever), before, "", [][]corev1.Toleration{tolerations(minutes, minutes)}},
-		"its own for one":    {tolerations(day, day), uneven, "1h", [][]corev1.Toleration{tolerations(ever, ever), tolerations(ptr.To[int64](3600), hours)}},
-		"its own is as long": {tolerations(minutes, minutes), "", "1m", nil},
+		"longer":             {tolerationPair(minutes, minutes), "", "24h", [][]corev1.Toleration{tolerationPair(ever, ever), tolerationPair(day, day)}},
+		"for ever":           {tolerationPair(minutes, minutes), "", "forever", [][]corev1.Toleration{tolerationPair(ever, ever)}},
+		"shorter":            {tolerationPair(day, day), before, "2h", [][]corev1.Toleration{tolerationPair(ever, ever), tolerationPair(hours, hours)}},
+		"no more":            {tolerationPair(day, day), before, "", [][]corev1.Toleration{tolerationPair(ever, ever), tolerationPair(minutes, minutes)}},
+		"no more for ever":   {tolerationPair(ever, ever), before, "", [][]corev1.Toleration{tolerationPair(minutes, minutes)}},
+		"its own for one":    {tolerationPair(day, day), uneven, "1h", [][]corev1.Toleration{tolerationPair(ever, ever), tolerationPair(ptr.To[int64](3600), hours)}},
+		"its own is as long": {tolerationPair(minutes, minutes), "", "1m", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{}}, Spec: corev1.PodSpec{Tolerations: tt.has}}
 			if tt.before != "" {
 				pod.Annotations[beforeAnnotation] = tt.before
 			}
-			want, err := parse(map[string]string{Annotation: tt.asks})
+			want, err := parseAnnotation(map[string]string{Annotation: tt.asks})
 			if err != nil {
 				t.Fatal(err)
 			}
 			var steps [][]corev1.Toleration
 			for p := decide(pod, want); p != nil; p = decide(pod, want) {
-				if wait, ever := p.through(pod), pod.Spec.Tolerations[0].TolerationSeconds == nil; wait != ever {
+				if wait, ever := p.resetEviction(pod), pod.Spec.Tolerations[0].TolerationSeconds == nil; wait != ever {
 					t.Errorf("step %d: waits %v", len(steps), wait)
 				}
 				if steps = append(steps, p.tolerations); len(steps) > 3 {
@@ -137,7 +137,7 @@ func TestThrough(t *testing.T) {
 	}
 }
 
-func TestChoose(t *testing.T) {
+func TestChooseStay(t *testing.T) {
 	named := func(name, value string, nodes ...string) *apps.NodeGroup {
 		return &apps.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{Annotation: value}}, Spec: apps.NodeGroupSpec{Nodes: nodes}}
 	}
@@ -172,11 +172,11 @@ func TestChoose(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"site": "north", "kind": ""}, Annotations: map[string]string{Annotation: tt.own}}}
-			read := map[string]group{}
+			read := map[string]nodeGroup{}
 			for _, o := range tt.groups {
-				read[o.Name], _ = groupOf(o)
+				read[o.Name], _ = newNodeGroup(o)
 			}
-			if c := choose(node, read); c.value+"@"+c.group != tt.want {
+			if c := chooseStay(node, read); c.value+"@"+c.group != tt.want {
 				t.Errorf("%s@%s, want %s", c.value, c.group, tt.want)
 			}
 		})

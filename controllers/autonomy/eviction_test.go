@@ -18,10 +18,10 @@ import (
 	"github.com/frond-edge/frond/internal/kubetest"
 )
 
-// alive makes a Node that is Ready and renews its lease until it is told to go away.
-func (w *world) alive(suffix string) (name string, away *atomic.Bool) {
+// createReadyNode makes a Node that is Ready and renews its lease until it is told to go away.
+func (w *tolerationEnv) createReadyNode(suffix string) (name string, away *atomic.Bool) {
 	w.Helper()
-	name, away = w.node(suffix), new(atomic.Bool)
+	name, away = w.createNode(suffix), new(atomic.Bool)
 	leases := w.client.CoordinationV1().Leases(corev1.NamespaceNodeLease)
 	lease, err := leases.Create(w.Context(), &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: coordinationv1.LeaseSpec{HolderIdentity: &name, RenewTime: new(metav1.NowMicro())},
@@ -36,7 +36,7 @@ func (w *world) alive(suffix string) (name string, away *atomic.Bool) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(w.Context()))
 	var g errgroup.Group
 	g.Go(func() error {
-		tick := time.NewTicker(grace / 12)
+		tick := time.NewTicker(leaseGrace / 12)
 		defer tick.Stop()
 		for {
 			select {
@@ -65,7 +65,7 @@ func (w *world) alive(suffix string) (name string, away *atomic.Bool) {
 }
 
 // unreachableFor fails until Kubernetes has taken a Node for unreachable, and would evict its pods, for so long.
-func (w *world) unreachableFor(node string, least time.Duration) error {
+func (w *tolerationEnv) unreachableFor(node string, least time.Duration) error {
 	n, err := w.client.CoreV1().Nodes().Get(w.Context(), node, metav1.GetOptions{})
 	if err != nil {
 		return err
@@ -82,8 +82,8 @@ func (w *world) unreachableFor(node string, least time.Duration) error {
 	return errors.New("not unreachable")
 }
 
-// evicted fails until a pod is gone.
-func (w *world) evicted(pod string) error {
+// podEvicted fails until a pod is gone.
+func (w *tolerationEnv) podEvicted(pod string) error {
 	p, err := w.client.CoreV1().Pods(w.namespace).Get(w.Context(), pod, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
@@ -94,39 +94,39 @@ func (w *world) evicted(pod string) error {
 	return fmt.Errorf("%s is there: deleted %v, tolerates %v", pod, p.DeletionTimestamp, p.Spec.Tolerations)
 }
 
-// TestAnAutonomousNodeKeepsItsPods has Kubernetes' own controllers evict: three nodes go silent, each with a pod that
+// TestTolerationController_PreventsEviction has Kubernetes' own controllers evict: three nodes go silent, each with a pod that
 // tolerates that for a second. The pods of the autonomous one and of that of an autonomous group stay, until they are
 // autonomous no longer. The other Nodes must be there: where more than half of a cluster is silent, Kubernetes takes itself for
 // what is cut off, and evicts nobody.
-func TestAnAutonomousNodeKeepsItsPods(t *testing.T) {
+func TestTolerationController_PreventsEviction(t *testing.T) {
 	const short = 1
-	w := newWorld(t)
+	w := newTolerationEnv(t)
 	for _, other := range []string{"a", "b", "c"} {
-		w.alive(other)
+		w.createReadyNode(other)
 	}
-	usual, usualAway := w.alive("usual")
-	calm, calmAway := w.alive("calm")
-	member, memberAway := w.alive("member")
-	w.annotate(calm, `"forever"`)
-	w.group("calm", "1h", []string{member}, nil)
-	w.pod("goes", usual, short)
-	w.pod("stays", calm, short)
-	w.pod("stays-too", member, short)
-	kubetest.Eventually(t, limit, w.tolerates("stays", nil))
-	kubetest.Eventually(t, limit, w.tolerates("stays-too", ptr.To[int64](3600)))
+	usual, usualAway := w.createReadyNode("usual")
+	calm, calmAway := w.createReadyNode("calm")
+	member, memberAway := w.createReadyNode("member")
+	w.annotateNode(calm, `"forever"`)
+	w.createGroup("calm", "1h", []string{member}, nil)
+	w.createPod("goes", usual, short)
+	w.createPod("stays", calm, short)
+	w.createPod("stays-too", member, short)
+	kubetest.Eventually(t, changeTimeout, w.hasToleration("stays", nil))
+	kubetest.Eventually(t, changeTimeout, w.hasToleration("stays-too", ptr.To[int64](3600)))
 	usualAway.Store(true)
 	calmAway.Store(true)
 	memberAway.Store(true)
-	kubetest.Eventually(t, limit, func() error { return w.evicted("goes") })
+	kubetest.Eventually(t, changeTimeout, func() error { return w.podEvicted("goes") })
 	for pod, node := range map[string]string{"stays": calm, "stays-too": member} {
-		kubetest.Eventually(t, limit, func() error { return w.unreachableFor(node, 5*short*time.Second) })
+		kubetest.Eventually(t, changeTimeout, func() error { return w.unreachableFor(node, 5*short*time.Second) })
 		p, err := w.client.CoreV1().Pods(w.namespace).Get(t.Context(), pod, metav1.GetOptions{})
 		if err != nil || p.DeletionTimestamp != nil {
 			t.Fatalf("the pod of the autonomous node: %v, deleted %v", err, p.DeletionTimestamp)
 		}
 	}
-	w.annotate(calm, "null")
-	w.ungroup("calm") // the hour that Kubernetes has planned for ends, too
-	kubetest.Eventually(t, limit, func() error { return w.evicted("stays") })
-	kubetest.Eventually(t, limit, func() error { return w.evicted("stays-too") })
+	w.annotateNode(calm, "null")
+	w.deleteGroup("calm") // the hour that Kubernetes has planned for ends, too
+	kubetest.Eventually(t, changeTimeout, func() error { return w.podEvicted("stays") })
+	kubetest.Eventually(t, changeTimeout, func() error { return w.podEvicted("stays-too") })
 }

@@ -19,9 +19,9 @@ import (
 	"github.com/frond-edge/frond/api/apps"
 )
 
-// Groups reads and watches NodeGroups. It asks for the resource itself and not for what kinds there are, so that a 404 is the
+// NewGroupLister reads and watches NodeGroups. It asks for the resource itself and not for what kinds there are, so that a 404 is the
 // apiserver's word that there is no such kind.
-func Groups(config *rest.Config) (toolscache.ListerWatcher, error) {
+func NewGroupLister(config *rest.Config) (toolscache.ListerWatcher, error) {
 	scheme := runtime.NewScheme()
 	if err := apps.AddToScheme(scheme); err != nil {
 		return nil, err
@@ -37,16 +37,16 @@ func Groups(config *rest.Config) (toolscache.ListerWatcher, error) {
 	return toolscache.NewListWatchFromClient(client, apps.NodeGroupsResource, metav1.NamespaceAll, fields.Everything()), nil
 }
 
-// followGroups follows NodeGroups until ctx ends. What goes wrong is told and tried again, at least once a minute.
-func (k *Keeper) followGroups(ctx context.Context) error {
-	informer := toolscache.NewSharedIndexInformer(k.source, &apps.NodeGroup{}, 0, toolscache.Indexers{})
-	if err := informer.SetTransform(lean); err != nil {
+// watchGroups follows NodeGroups until ctx ends. What goes wrong is told and tried again, at least once a minute.
+func (k *TolerationController) watchGroups(ctx context.Context) error {
+	informer := toolscache.NewSharedIndexInformer(k.groupSource, &apps.NodeGroup{}, 0, toolscache.Indexers{})
+	if err := informer.SetTransform(stripGroup); err != nil {
 		return fmt.Errorf("follow groups: %w", err)
 	}
-	if err := informer.SetWatchErrorHandlerWithContext(k.groupsRefused); err != nil {
+	if err := informer.SetWatchErrorHandlerWithContext(k.onGroupsError); err != nil {
 		return fmt.Errorf("follow groups: %w", err)
 	}
-	handled, err := informer.AddEventHandler(handler(k.noteGroup, k.noteGroupGone))
+	handled, err := informer.AddEventHandler(typedHandler(k.onGroupChanged, k.onGroupDeleted))
 	if err != nil {
 		return fmt.Errorf("follow groups: %w", err)
 	}
@@ -57,27 +57,27 @@ func (k *Keeper) followGroups(ctx context.Context) error {
 	})
 	select {
 	case <-handled.HasSyncedChecker().Done():
-		k.groupsKnown()
+		k.onGroupsLoaded()
 	case <-ctx.Done():
 	}
 	return g.Wait()
 }
 
-// lean drops what is not looked at: a status has an entry a Node.
-func lean(object any) (any, error) {
+// stripGroup drops what is not looked at: a status has an entry a Node.
+func stripGroup(object any) (any, error) {
 	if o, ok := object.(*apps.NodeGroup); ok {
 		o.ManagedFields, o.Status = nil, apps.NodeGroupStatus{}
 	}
 	return object, nil
 }
 
-// groupsRefused tells once why there are no groups, and what to do. Without the kind there are none, and all goes on without.
+// onGroupsError tells once why there are no groups, and what to do. Without the kind there are none, and all goes on without.
 // Where they may not be read, nobody knows: then pods keep what they have.
-func (k *Keeper) groupsRefused(ctx context.Context, r *toolscache.Reflector, err error) {
+func (k *TolerationController) onGroupsError(ctx context.Context, r *toolscache.Reflector, err error) {
 	reason := apierrors.ReasonForError(err)
 	k.mu.Lock()
-	told := k.refused == reason
-	k.refused = reason
+	told := k.lastRefusal == reason
+	k.lastRefusal = reason
 	k.mu.Unlock()
 	switch {
 	case !apierrors.IsNotFound(err) && !apierrors.IsForbidden(err):
@@ -92,45 +92,45 @@ func (k *Keeper) groupsRefused(ctx context.Context, r *toolscache.Reflector, err
 		k.mu.Lock()
 		clear(k.groups)
 		k.mu.Unlock()
-		k.groupsKnown()
+		k.onGroupsLoaded()
 	}
 }
 
-// groupsKnown looks at everything again once there is nothing more to wait for.
-func (k *Keeper) groupsKnown() {
+// onGroupsLoaded looks at everything again once there is nothing more to wait for.
+func (k *TolerationController) onGroupsLoaded() {
 	k.mu.Lock()
-	first := !k.known
-	k.known = true
+	first := !k.groupsLoaded
+	k.groupsLoaded = true
 	k.mu.Unlock()
-	k.review(k.nodes.ListKeys()...)
+	k.refreshChoices(k.nodes.ListKeys()...)
 	if first {
-		k.addAll(func(string) bool { return true }) // also those whose nodes nobody wants to keep any more
+		k.enqueuePods(func(string) bool { return true }) // also those whose nodes nobody wants to keep any more
 	}
 }
 
-func (k *Keeper) noteGroup(o *apps.NodeGroup) {
-	g, err := groupOf(o)
-	k.judge(corev1.ObjectReference{
+func (k *TolerationController) onGroupChanged(o *apps.NodeGroup) {
+	g, err := newNodeGroup(o)
+	k.recordFault(corev1.ObjectReference{
 		APIVersion: apps.GroupVersion().String(), Kind: apps.NodeGroupKind, Name: o.Name, UID: o.UID,
 	}, err)
 	k.mu.Lock()
 	before := k.groups[o.Name]
-	if g.choice.none() {
-		g = group{}
+	if g.choice.isDefault() {
+		g = nodeGroup{}
 		delete(k.groups, o.Name)
 	} else {
 		k.groups[o.Name] = g
 	}
-	k.refused = ""
-	changed := k.known && !reflect.DeepEqual(before, g)
+	k.lastRefusal = ""
+	changed := k.groupsLoaded && !reflect.DeepEqual(before, g)
 	k.mu.Unlock()
 	if changed {
-		k.review(k.nodes.ListKeys()...)
+		k.refreshChoices(k.nodes.ListKeys()...)
 	}
 }
 
-func (k *Keeper) noteGroupGone(o *apps.NodeGroup) {
+func (k *TolerationController) onGroupDeleted(o *apps.NodeGroup) {
 	gone := o.DeepCopy()
 	gone.Annotations = nil
-	k.noteGroup(gone) // a group that says nothing is as good as none
+	k.onGroupChanged(gone) // a group that says nothing is as good as none
 }

@@ -31,19 +31,19 @@ import (
 	"github.com/frond-edge/frond/internal/kubetest"
 )
 
-// limit is how long a change may take on a busy machine. The kind may be looked for once a minute only.
-const limit = 2 * time.Minute
+// changeTimeout is how long a change may take on a busy machine. The kind may be looked for once a minute only.
+const changeTimeout = 2 * time.Minute
 
-func (w *world) groups() dynamic.ResourceInterface {
+func (w *tolerationEnv) groupClient() dynamic.ResourceInterface {
 	return w.kinds.Resource(apps.GroupVersion().WithResource(apps.NodeGroupsResource))
 }
 
-func (w *world) definitions() dynamic.ResourceInterface {
+func (w *tolerationEnv) definitionClient() dynamic.ResourceInterface {
 	return w.kinds.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
 }
 
-// define installs the kind and waits until it is served.
-func (w *world) define() {
+// installKind installs the kind and waits until it is served.
+func (w *tolerationEnv) installKind() {
 	w.Helper()
 	all, err := crd.Definitions()
 	if err != nil {
@@ -57,24 +57,24 @@ func (w *world) define() {
 		if o.GetName() != apps.NodeGroupsResource+"."+apps.Group {
 			continue
 		}
-		if _, err := w.definitions().Create(w.Context(), o, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+		if _, err := w.definitionClient().Create(w.Context(), o, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
 			w.Fatal(err)
 		}
 	}
-	kubetest.Eventually(w, limit, func() error {
-		_, err := w.groups().List(w.Context(), metav1.ListOptions{})
+	kubetest.Eventually(w, changeTimeout, func() error {
+		_, err := w.groupClient().List(w.Context(), metav1.ListOptions{})
 		return err
 	})
 }
 
-// undefine removes the kind, as in an older installation.
-func (w *world) undefine() {
+// removeKind removes the kind, as in an older installation.
+func (w *tolerationEnv) removeKind() {
 	w.Helper()
-	if err := w.definitions().Delete(w.Context(), apps.NodeGroupsResource+"."+apps.Group, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+	if err := w.definitionClient().Delete(w.Context(), apps.NodeGroupsResource+"."+apps.Group, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
 		w.Fatal(err)
 	}
-	kubetest.Eventually(w, limit, func() error {
-		switch _, err := w.groups().List(w.Context(), metav1.ListOptions{}); {
+	kubetest.Eventually(w, changeTimeout, func() error {
+		switch _, err := w.groupClient().List(w.Context(), metav1.ListOptions{}); {
 		case apierrors.IsNotFound(err):
 			return nil
 		case err != nil:
@@ -84,8 +84,8 @@ func (w *world) undefine() {
 	})
 }
 
-// group makes a NodeGroup, named after the namespace, too.
-func (w *world) group(suffix, value string, nodes []string, labels map[string]string) types.UID {
+// createGroup makes a NodeGroup, named after the namespace, too.
+func (w *tolerationEnv) createGroup(suffix, value string, nodes []string, labels map[string]string) types.UID {
 	w.Helper()
 	data, err := json.Marshal(&apps.NodeGroup{
 		TypeMeta:   metav1.TypeMeta{APIVersion: apps.GroupVersion().String(), Kind: apps.NodeGroupKind},
@@ -99,36 +99,38 @@ func (w *world) group(suffix, value string, nodes []string, labels map[string]st
 	if err := o.UnmarshalJSON(data); err != nil {
 		w.Fatal(err)
 	}
-	made, err := w.groups().Create(w.Context(), o, metav1.CreateOptions{})
+	made, err := w.groupClient().Create(w.Context(), o, metav1.CreateOptions{})
 	if err != nil {
 		w.Fatal(err)
 	}
-	w.Cleanup(func() { _ = w.groups().Delete(context.WithoutCancel(w.Context()), o.GetName(), metav1.DeleteOptions{}) })
+	w.Cleanup(func() {
+		_ = w.groupClient().Delete(context.WithoutCancel(w.Context()), o.GetName(), metav1.DeleteOptions{})
+	})
 	return made.GetUID()
 }
 
-func (w *world) ungroup(suffix string) {
+func (w *tolerationEnv) deleteGroup(suffix string) {
 	w.Helper()
-	if err := w.groups().Delete(w.Context(), w.namespace+"-"+suffix, metav1.DeleteOptions{}); err != nil {
+	if err := w.groupClient().Delete(w.Context(), w.namespace+"-"+suffix, metav1.DeleteOptions{}); err != nil {
 		w.Fatal(err)
 	}
 }
 
-// regroup merges a JSON patch into a group.
-func (w *world) regroup(suffix, patch string) {
+// patchGroup merges a JSON patch into a group.
+func (w *tolerationEnv) patchGroup(suffix, patch string) {
 	w.Helper()
-	if _, err := w.groups().Patch(w.Context(), w.namespace+"-"+suffix, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+	if _, err := w.groupClient().Patch(w.Context(), w.namespace+"-"+suffix, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
 		w.Fatal(err)
 	}
 }
 
-// annotation is a patch of it.
-func annotation(value string) string {
+// annotationPatch is a patch of it.
+func annotationPatch(value string) string {
 	return fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, autonomy.Annotation, value)
 }
 
-// label merges labels into a Node.
-func (w *world) label(node, labels string) {
+// labelNode merges labels into a Node.
+func (w *tolerationEnv) labelNode(node, labels string) {
 	w.Helper()
 	patch := fmt.Sprintf(`{"metadata":{"labels":%s}}`, labels)
 	if _, err := w.client.CoreV1().Nodes().Patch(w.Context(), node, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
@@ -136,50 +138,50 @@ func (w *world) label(node, labels string) {
 	}
 }
 
-// TestPodsGetTheTimeOfTheirGroup follows what groups, their members and the Node itself say.
-func TestPodsGetTheTimeOfTheirGroup(t *testing.T) {
+// TestTolerationController_FollowsGroupAnnotation follows what groups, their members and the Node itself say.
+func TestTolerationController_FollowsGroupAnnotation(t *testing.T) {
 	const hour = int64(3600)
-	w := newWorld(t)
-	node, other := w.node("in"), w.node("out")
-	w.pod("mine", node, hour)
-	w.pod("other", other, hour)
+	w := newTolerationEnv(t)
+	node, other := w.createNode("in"), w.createNode("out")
+	w.createPod("mine", node, hour)
+	w.createPod("other", other, hour)
 	stays := func(what string, seconds *int64) {
 		t.Helper()
 		t.Log(what)
-		kubetest.Eventually(t, limit, w.tolerates("mine", seconds))
+		kubetest.Eventually(t, changeTimeout, w.hasToleration("mine", seconds))
 	}
-	w.group("named", "12h", []string{node}, nil)
+	w.createGroup("named", "12h", []string{node}, nil)
 	stays("the group that names it", ptr.To(12*hour))
-	uid := w.group("labelled", "forever", nil, map[string]string{"site": w.namespace})
-	w.label(node, fmt.Sprintf(`{"site":%q}`, w.namespace))
+	uid := w.createGroup("labelled", "forever", nil, map[string]string{"site": w.namespace})
+	w.labelNode(node, fmt.Sprintf(`{"site":%q}`, w.namespace))
 	stays("the longer one, by its new label", nil)
-	w.annotate(node, `"2h"`)
+	w.annotateNode(node, `"2h"`)
 	stays("its own word", ptr.To(2*hour))
-	w.annotate(node, `"0s"`)
+	w.annotateNode(node, `"0s"`)
 	stays("its own word, against any group", ptr.To(hour))
-	w.annotate(node, `"soon"`)
+	w.annotateNode(node, `"soon"`)
 	stays("its own word, but not understood", nil)
-	w.annotate(node, "null")
-	w.regroup("labelled", annotation("13h"))
+	w.annotateNode(node, "null")
+	w.patchGroup("labelled", annotationPatch("13h"))
 	stays("what the group says now", ptr.To(13*hour))
-	w.regroup("labelled", annotation("for ever"))
+	w.patchGroup("labelled", annotationPatch("for ever"))
 	stays("the other group, as this is not understood", ptr.To(12*hour))
-	w.regroup("named", `{"spec":{"nodes":[]}}`)
+	w.patchGroup("named", `{"spec":{"nodes":[]}}`)
 	stays("nobody, as the group names it no more", ptr.To(hour))
-	w.regroup("labelled", annotation("13h"))
+	w.patchGroup("labelled", annotationPatch("13h"))
 	stays("the group, understood again", ptr.To(13*hour))
-	w.label(node, `{"site":null}`)
+	w.labelNode(node, `{"site":null}`)
 	stays("nobody, without the label", ptr.To(hour))
-	w.regroup("named", fmt.Sprintf(`{"spec":{"nodes":[%q]}}`, node))
+	w.patchGroup("named", fmt.Sprintf(`{"spec":{"nodes":[%q]}}`, node))
 	stays("the group that names it again", ptr.To(12*hour))
-	w.ungroup("named")
+	w.deleteGroup("named")
 	stays("nobody, as the group is gone", ptr.To(hour))
-	if err := w.tolerates("other", ptr.To(hour))(); err != nil {
+	if err := w.hasToleration("other", ptr.To(hour))(); err != nil {
 		t.Errorf("a pod of another node: %v", err)
 	}
-	told := make([]string, len(w.told))
+	told := make([]string, len(w.warnings))
 	for i := range told {
-		told[i] = <-w.told
+		told[i] = <-w.warnings
 	}
 	group := fmt.Sprintf("AutonomyNotUnderstood NodeGroup %s-labelled %s", w.namespace, uid)
 	if want := []string{"AutonomyNotUnderstood Node " + node + " " + node, group}; !slices.Equal(told, want) {
@@ -187,8 +189,8 @@ func TestPodsGetTheTimeOfTheirGroup(t *testing.T) {
 	}
 }
 
-// logged runs until a line that begins so was logged.
-func logged(lines *observer.ObservedLogs, beginning string) func() error {
+// hasLogged runs until a line that begins so was logged.
+func hasLogged(lines *observer.ObservedLogs, beginning string) func() error {
 	return func() error {
 		for _, line := range lines.All() {
 			if strings.HasPrefix(line.Message, beginning) {
@@ -199,70 +201,70 @@ func logged(lines *observer.ObservedLogs, beginning string) func() error {
 	}
 }
 
-// observed is a logger of a test whose warnings can be read.
-func observed(t *testing.T) (*zap.Logger, *observer.ObservedLogs) {
+// newObservedLogger is a logger of a test whose warnings can be read.
+func newObservedLogger(t *testing.T) (*zap.Logger, *observer.ObservedLogs) {
 	t.Helper()
 	core, lines := observer.New(zapcore.WarnLevel)
 	return zaptest.NewLogger(t, zaptest.WrapOptions(zap.WrapCore(func(test zapcore.Core) zapcore.Core { return zapcore.NewTee(test, core) }))), lines
 }
 
-// TestWithoutTheKind is an older installation: Nodes are kept as ever, that there are no groups is told once, and the kind is found
+// TestTolerationController_WorksWithoutNodeGroups is an older installation: Nodes are kept as ever, that there are no groups is told once, and the kind is found
 // when it comes. When it goes, so do the groups.
-func TestWithoutTheKind(t *testing.T) {
+func TestTolerationController_WorksWithoutNodeGroups(t *testing.T) {
 	const hour = int64(3600)
-	w := bareWorld(t)
-	w.undefine()
-	log, lines := observed(t)
-	w.run("frond-autonomy-test", autonomy.Rules(), log)
-	node, member := w.node("own"), w.node("member")
-	w.pod("own", node, hour)
-	w.pod("member", member, hour)
-	w.annotate(node, `"forever"`)
-	kubetest.Eventually(t, limit, w.tolerates("own", nil))
-	kubetest.Eventually(t, limit, logged(lines, "kind NodeGroup is not installed"))
-	w.annotate(node, "null")
-	kubetest.Eventually(t, limit, w.tolerates("own", ptr.To(hour)))
-	w.define()
-	w.group("late", "12h", []string{member}, nil)
-	kubetest.Eventually(t, limit, w.tolerates("member", ptr.To(12*hour)))
+	w := newBareEnv(t)
+	w.removeKind()
+	log, lines := newObservedLogger(t)
+	w.startController("frond-autonomy-test", autonomy.Rules(), log)
+	node, member := w.createNode("own"), w.createNode("member")
+	w.createPod("own", node, hour)
+	w.createPod("member", member, hour)
+	w.annotateNode(node, `"forever"`)
+	kubetest.Eventually(t, changeTimeout, w.hasToleration("own", nil))
+	kubetest.Eventually(t, changeTimeout, hasLogged(lines, "kind NodeGroup is not installed"))
+	w.annotateNode(node, "null")
+	kubetest.Eventually(t, changeTimeout, w.hasToleration("own", ptr.To(hour)))
+	w.installKind()
+	w.createGroup("late", "12h", []string{member}, nil)
+	kubetest.Eventually(t, changeTimeout, w.hasToleration("member", ptr.To(12*hour)))
 	if n := lines.FilterMessageSnippet("NodeGroup").Len(); n != 1 {
 		t.Errorf("told %d times that the kind is missing", n)
 	}
-	w.undefine()
-	kubetest.Eventually(t, limit, w.tolerates("member", ptr.To(hour)))
+	w.removeKind()
+	kubetest.Eventually(t, changeTimeout, w.hasToleration("member", ptr.To(hour)))
 }
 
-// TestGroupsThatMayNotBeRead has a cloudcore with the rights of an older installation come after one that kept a pod for a group: the
+// TestTolerationController_KeepsPodsWhileGroupsUnreadable has a cloudcore with the rights of an older installation come after one that kept a pod for a group: the
 // pod keeps its time, as nobody can say that the group is gone. What Nodes say themselves counts. With the rights comes the truth.
-func TestGroupsThatMayNotBeRead(t *testing.T) {
+func TestTolerationController_KeepsPodsWhileGroupsUnreadable(t *testing.T) {
 	const hour = int64(3600)
-	w := bareWorld(t)
+	w := newBareEnv(t)
 	user := "old-" + w.namespace
-	w.define()
-	node, member := w.node("own"), w.node("member")
-	w.pod("own", node, hour)
-	w.pod("member", member, hour)
-	w.group("gone", "forever", []string{member}, nil)
-	_, stop := w.run("frond-autonomy-test", autonomy.Rules(), zaptest.NewLogger(t))
-	kubetest.Eventually(t, limit, w.tolerates("member", nil))
+	w.installKind()
+	node, member := w.createNode("own"), w.createNode("member")
+	w.createPod("own", node, hour)
+	w.createPod("member", member, hour)
+	w.createGroup("gone", "forever", []string{member}, nil)
+	_, stop := w.startController("frond-autonomy-test", autonomy.Rules(), zaptest.NewLogger(t))
+	kubetest.Eventually(t, changeTimeout, w.hasToleration("member", nil))
 	stop()
-	w.ungroup("gone")
+	w.deleteGroup("gone")
 
 	older := slices.DeleteFunc(autonomy.Rules(), func(r rbacv1.PolicyRule) bool { return slices.Contains(r.APIGroups, apps.Group) })
-	log, lines := observed(t)
-	keeper, _ := w.run(user, older, log)
-	kubetest.Eventually(t, limit, logged(lines, "groups of nodes may not be read"))
-	w.annotate(node, `"12h"`)
-	kubetest.Eventually(t, limit, w.tolerates("own", ptr.To(12*hour)))
-	w.annotate(member, `"24h"`)
-	kubetest.Eventually(t, limit, w.tolerates("member", ptr.To(24*hour)))
-	w.annotate(member, "null")
-	w.annotate(node, `"13h"`) // is noticed later
-	kubetest.Eventually(t, limit, w.tolerates("own", ptr.To(13*hour)))
-	if err := w.tolerates("member", ptr.To(24*hour))(); err != nil {
+	log, lines := newObservedLogger(t)
+	keeper, _ := w.startController(user, older, log)
+	kubetest.Eventually(t, changeTimeout, hasLogged(lines, "groups of nodes may not be read"))
+	w.annotateNode(node, `"12h"`)
+	kubetest.Eventually(t, changeTimeout, w.hasToleration("own", ptr.To(12*hour)))
+	w.annotateNode(member, `"24h"`)
+	kubetest.Eventually(t, changeTimeout, w.hasToleration("member", ptr.To(24*hour)))
+	w.annotateNode(member, "null")
+	w.annotateNode(node, `"13h"`) // is noticed later
+	kubetest.Eventually(t, changeTimeout, w.hasToleration("own", ptr.To(13*hour)))
+	if err := w.hasToleration("member", ptr.To(24*hour))(); err != nil {
 		t.Errorf("taken away though a group may want it: %v", err)
 	}
-	if value, group, known := keeper.Of(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: member}}); known {
+	if value, group, known := keeper.Lookup(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: member}}); known {
 		t.Errorf("%q of %q is told of a node that may be in a group", value, group)
 	}
 	role, err := w.client.RbacV1().ClusterRoles().Get(t.Context(), user, metav1.GetOptions{})
@@ -273,5 +275,5 @@ func TestGroupsThatMayNotBeRead(t *testing.T) {
 	if _, err := w.client.RbacV1().ClusterRoles().Update(t.Context(), role, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	kubetest.Eventually(t, limit, w.tolerates("member", ptr.To(hour)))
+	kubetest.Eventually(t, changeTimeout, w.hasToleration("member", ptr.To(hour)))
 }

@@ -24,15 +24,15 @@ import (
 
 const (
 	// workers is how many decisions are written at once.
-	workers               = 4
-	retryFirst, retryMost = 100 * time.Millisecond, 10 * time.Second
-	writeTimeout          = 10 * time.Second
-	// lookAgain is when what was left or taken over is looked at again: a node that was not heard of yet, for one.
-	lookAgain = 5 * time.Second
+	workers             = 4
+	retryBase, retryMax = 100 * time.Millisecond, 10 * time.Second
+	writeTimeout        = 10 * time.Second
+	// recheckAfter is when what was left or taken over is looked at again: a node that was not heard of yet, for one.
+	recheckAfter = 5 * time.Second
 	// A node gets so many certificates at once and then one every budgetEvery: a kubelet asks at its first start, when its names
 	// change, and once in 70 to 90 % of a certificate's life, which is a year unless the signer says less.
-	budget      = 8
-	budgetEvery = 10 * time.Minute
+	certificateBudget = 8
+	budgetEvery       = 10 * time.Minute
 
 	fieldManager = "frond-cloudcore"
 	reasonOwn    = "FrondGatewayServing"
@@ -55,7 +55,7 @@ func Rules() []rbacv1.PolicyRule {
 
 // Approver decides on the requests of gateways.
 type Approver struct {
-	names     Names
+	names     AllowedNames
 	kube      kubernetes.Interface
 	objects   cache.Cache
 	owns      func(node string) bool
@@ -70,7 +70,7 @@ type Approver struct {
 
 // New makes an Approver. Objects must serve Nodes and CertificateSigningRequests; warn tells people of a node and must not
 // block; metrics may be nil.
-func New(names Names, kube kubernetes.Interface, objects cache.Cache, owns func(node string) bool,
+func New(names AllowedNames, kube kubernetes.Interface, objects cache.Cache, owns func(node string) bool,
 	warn func(node, reason, message string), metrics prometheus.Registerer, log *zap.Logger,
 ) *Approver {
 	a := &Approver{
@@ -88,28 +88,28 @@ func New(names Names, kube kubernetes.Interface, objects cache.Cache, owns func(
 
 // Start decides until ctx ends and then returns nil. The cache must be started by the caller.
 func (a *Approver) Start(ctx context.Context) error {
-	a.queue = controllers.NewQueue[string](retryFirst, retryMost)
+	a.queue = controllers.NewQueue[string](retryBase, retryMax)
 	defer a.queue.ShutDown()
 	informer, err := a.objects.GetInformer(ctx, &certificatesv1.CertificateSigningRequest{})
 	if err != nil {
-		return controllers.Ended(ctx, fmt.Errorf("follow certificate requests: %w", err))
+		return controllers.IgnoreCanceled(ctx, fmt.Errorf("follow certificate requests: %w", err))
 	}
 	take := func(object any) {
-		if csr, ok := object.(*certificatesv1.CertificateSigningRequest); ok && requestor(csr) != "" {
+		if csr, ok := object.(*certificatesv1.CertificateSigningRequest); ok && requestorNode(csr) != "" {
 			a.queue.Add(csr.Name)
 		}
 	}
 	handler, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{AddFunc: take, UpdateFunc: func(_, o any) { take(o) }})
 	if err != nil {
-		return controllers.Ended(ctx, fmt.Errorf("follow certificate requests: %w", err))
+		return controllers.IgnoreCanceled(ctx, fmt.Errorf("follow certificate requests: %w", err))
 	}
 	defer func() { _ = informer.RemoveEventHandler(handler) }()
-	controllers.Work(ctx, a.queue, workers, a.work)
+	controllers.ProcessQueue(ctx, a.queue, workers, a.processRequest)
 	return nil
 }
 
-func (a *Approver) work(ctx context.Context, name string) error {
-	again, err := a.look(ctx, name)
+func (a *Approver) processRequest(ctx context.Context, name string) error {
+	again, err := a.reconcileRequest(ctx, name)
 	if err != nil && ctx.Err() == nil {
 		a.log.Warn("certificate request not decided, trying again", zap.String("request", name), zap.Error(err))
 	}
@@ -119,20 +119,20 @@ func (a *Approver) work(ctx context.Context, name string) error {
 	return err
 }
 
-// look decides on one request, or says when to look again; 0: it is not for this replica any more.
-func (a *Approver) look(ctx context.Context, name string) (again time.Duration, err error) {
+// reconcileRequest decides on one request, or says when to look again; 0: it is not for this replica any more.
+func (a *Approver) reconcileRequest(ctx context.Context, name string) (again time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	csr := &certificatesv1.CertificateSigningRequest{}
 	if err := a.objects.Get(ctx, client.ObjectKey{Name: name}, csr); err != nil {
 		return 0, client.IgnoreNotFound(err)
 	}
-	owner := requestor(csr)
+	owner := requestorNode(csr)
 	switch {
 	case owner == "":
 		return 0, nil
 	case !a.owns(owner):
-		return lookAgain, nil // its owner may go before it has decided
+		return recheckAfter, nil // its owner may go before it has decided
 	}
 	node := &corev1.Node{}
 	switch err := a.objects.Get(ctx, client.ObjectKey{Name: owner}, node); {
@@ -142,25 +142,25 @@ func (a *Approver) look(ctx context.Context, name string) (again time.Duration, 
 		return 0, err
 	}
 	what, why := decide(csr, owner, node, a.names)
-	if what == leave {
-		return lookAgain, nil
+	if what == leaveUndecided {
+		return recheckAfter, nil
 	}
-	if what == approve {
-		if wait := a.spend(owner); wait > 0 {
+	if what == approveRequest {
+		if wait := a.spendBudget(owner); wait > 0 {
 			a.decisions.WithLabelValues("delayed").Inc()
 			return wait, nil
 		}
 	}
-	return 0, a.write(ctx, csr, owner, what, why)
+	return 0, a.writeDecision(ctx, csr, owner, what, why)
 }
 
-// spend takes one certificate from a node's budget, or tells when there may be one.
-func (a *Approver) spend(node string) (wait time.Duration) {
+// spendBudget takes one certificate from a node's budget, or tells when there may be one.
+func (a *Approver) spendBudget(node string) (wait time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	b := a.budgets[node]
 	if b == nil {
-		b = rate.NewLimiter(rate.Every(budgetEvery), budget)
+		b = rate.NewLimiter(rate.Every(budgetEvery), certificateBudget)
 		a.budgets[node] = b
 	}
 	if b.Allow() {
@@ -169,13 +169,13 @@ func (a *Approver) spend(node string) (wait time.Duration) {
 	return budgetEvery
 }
 
-func (a *Approver) write(ctx context.Context, csr *certificatesv1.CertificateSigningRequest, node string, what action, why error) error {
+func (a *Approver) writeDecision(ctx context.Context, csr *certificatesv1.CertificateSigningRequest, node string, what decision, why error) error {
 	csr = csr.DeepCopy()
 	condition := certificatesv1.CertificateSigningRequestCondition{
 		Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue, LastUpdateTime: metav1.Now(),
 		Reason: reasonOwn, Message: "for names of node " + node + " alone",
 	}
-	if what == deny {
+	if what == denyRequest {
 		condition.Type, condition.Reason, condition.Message = certificatesv1.CertificateDenied, reasonDenied, why.Error()
 	}
 	csr.Status.Conditions = append(csr.Status.Conditions, condition)
@@ -187,7 +187,7 @@ func (a *Approver) write(ctx context.Context, csr *certificatesv1.CertificateSig
 		return fmt.Errorf("write the decision: %w", err)
 	}
 	a.decisions.WithLabelValues(string(what)).Inc()
-	if what == approve {
+	if what == approveRequest {
 		a.log.Info("certificate approved", zap.String("node", node), zap.String("request", csr.Name))
 		return nil
 	}

@@ -37,17 +37,17 @@ var shared kubetest.Shared
 
 func TestMain(m *testing.M) { shared.Verify(m) }
 
-const edge = "node-role.kubernetes.io/edge"
+const edgeLabel = "node-role.kubernetes.io/edge"
 
-// honest is what edgecore asks for.
-func honest(node string) *x509.CertificateRequest {
+// validTemplate is what edgecore asks for.
+func validTemplate(node string) *x509.CertificateRequest {
 	return &x509.CertificateRequest{
 		Subject:  pkix.Name{CommonName: "system:node:" + node, Organization: []string{"system:nodes"}},
 		DNSNames: []string{node}, IPAddresses: []net.IP{wire.TunnelAddress(node).AsSlice()},
 	}
 }
 
-func signed(t testing.TB, template *x509.CertificateRequest) []byte {
+func signTemplate(t testing.TB, template *x509.CertificateRequest) []byte {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -60,8 +60,8 @@ func signed(t testing.TB, template *x509.CertificateRequest) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der})
 }
 
-// request is as the apiserver keeps what a node has sent.
-func request(node string, data []byte) *certificatesv1.CertificateSigningRequest {
+// newRequest is as the apiserver keeps what a node has sent.
+func newRequest(node string, data []byte) *certificatesv1.CertificateSigningRequest {
 	return &certificatesv1.CertificateSigningRequest{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "csr-"},
 		Spec: certificatesv1.CertificateSigningRequestSpec{
@@ -72,25 +72,25 @@ func request(node string, data []byte) *certificatesv1.CertificateSigningRequest
 	}
 }
 
-func TestACertificateIsForTheNodeAlone(t *testing.T) {
+func TestDecide_OnlyNamesOfTheNode(t *testing.T) {
 	uri, _ := url.Parse("spiffe://gw-1")
 	wide := netip.MustParsePrefix("192.168.0.0/16")
 	for name, tt := range map[string]struct {
 		change func(*x509.CertificateRequest)
 		spec   func(*certificatesv1.CertificateSigningRequestSpec)
-		names  csrs.Names
+		names  csrs.AllowedNames
 		want   string // in the reason of a denial; "" is an approval
 	}{
 		"what edgecore asks for": {},
 		"with an RSA key": {spec: func(s *certificatesv1.CertificateSigningRequestSpec) {
 			s.Usages = append(s.Usages, certificatesv1.UsageKeyEncipherment)
 		}},
-		"the cloudcores' host":       {change: func(r *x509.CertificateRequest) { r.DNSNames = append(r.DNSNames, "direct.example.com") }, names: csrs.Names{DirectHost: "direct.example.com"}},
-		"the cloudcores' address":    {change: func(r *x509.CertificateRequest) { r.IPAddresses = append(r.IPAddresses, net.IPv4(10, 0, 0, 9)) }, names: csrs.Names{DirectHost: "10.0.0.9"}},
+		"the cloudcores' host":       {change: func(r *x509.CertificateRequest) { r.DNSNames = append(r.DNSNames, "direct.example.com") }, names: csrs.AllowedNames{DirectHost: "direct.example.com"}},
+		"the cloudcores' address":    {change: func(r *x509.CertificateRequest) { r.IPAddresses = append(r.IPAddresses, net.IPv4(10, 0, 0, 9)) }, names: csrs.AllowedNames{DirectHost: "10.0.0.9"}},
 		"its own address":            {change: func(r *x509.CertificateRequest) { r.IPAddresses = append(r.IPAddresses, net.IPv4(192, 168, 1, 10)) }, want: "192.168.1.10 is not this node's"},
-		"the same in a trusted net":  {change: func(r *x509.CertificateRequest) { r.IPAddresses = append(r.IPAddresses, net.IPv4(192, 168, 1, 10)) }, names: csrs.Names{Networks: []netip.Prefix{wide}}},
-		"another's in a trusted net": {change: func(r *x509.CertificateRequest) { r.IPAddresses = append(r.IPAddresses, net.IPv4(192, 168, 1, 11)) }, names: csrs.Names{Networks: []netip.Prefix{wide}}, want: "192.168.1.11 is not"},
-		"where metrics are":          {change: func(r *x509.CertificateRequest) { r.IPAddresses = append(r.IPAddresses, net.IPv4(192, 168, 9, 9)) }, names: csrs.Names{Networks: []netip.Prefix{wide}}, want: "192.168.9.9 is not"},
+		"the same in a trusted net":  {change: func(r *x509.CertificateRequest) { r.IPAddresses = append(r.IPAddresses, net.IPv4(192, 168, 1, 10)) }, names: csrs.AllowedNames{Networks: []netip.Prefix{wide}}},
+		"another's in a trusted net": {change: func(r *x509.CertificateRequest) { r.IPAddresses = append(r.IPAddresses, net.IPv4(192, 168, 1, 11)) }, names: csrs.AllowedNames{Networks: []netip.Prefix{wide}}, want: "192.168.1.11 is not"},
+		"where metrics are":          {change: func(r *x509.CertificateRequest) { r.IPAddresses = append(r.IPAddresses, net.IPv4(192, 168, 9, 9)) }, names: csrs.AllowedNames{Networks: []netip.Prefix{wide}}, want: "192.168.9.9 is not"},
 		"another's tunnel":           {change: func(r *x509.CertificateRequest) { r.IPAddresses = []net.IP{wire.TunnelAddress("gw-2").AsSlice()} }, want: "is not this node's"},
 		"another's name":             {change: func(r *x509.CertificateRequest) { r.DNSNames = append(r.DNSNames, "gw-2") }, want: `the DNS name "gw-2" is not`},
 		"the apiserver's name":       {change: func(r *x509.CertificateRequest) { r.DNSNames = []string{"kubernetes.default.svc"} }, want: "is not this node's"},
@@ -123,15 +123,15 @@ func TestACertificateIsForTheNodeAlone(t *testing.T) {
 		}, want: "signature"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			template := honest("gw-1")
+			template := validTemplate("gw-1")
 			if tt.change != nil {
 				tt.change(template)
 			}
-			csr := request("gw-1", signed(t, template))
+			csr := newRequest("gw-1", signTemplate(t, template))
 			if tt.spec != nil {
 				tt.spec(&csr.Spec)
 			}
-			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "gw-1", Labels: map[string]string{edge: ""}}, Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "gw-1", Labels: map[string]string{edgeLabel: ""}}, Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{
 				{Type: corev1.NodeInternalIP, Address: "192.168.1.10"}, {Type: wire.AddressMetrics, Address: "192.168.9.9"},
 			}}}
 			what, why := csrs.Decide(csr, "gw-1", node, tt.names)
@@ -148,8 +148,8 @@ func TestACertificateIsForTheNodeAlone(t *testing.T) {
 	}
 }
 
-// world is an Approver with exactly the rights that it says it needs.
-type world struct {
+// approverEnv is an Approver with exactly the rights that it says it needs.
+type approverEnv struct {
 	*testing.T
 	cluster *kubetest.Cluster
 	admin   kubernetes.Interface
@@ -159,11 +159,11 @@ type world struct {
 	warned []string // guarded by mu
 }
 
-func newWorld(t *testing.T) *world {
+func newApproverEnv(t *testing.T) *approverEnv {
 	t.Helper()
 	cluster := shared.Cluster(t)
-	w := &world{T: t, cluster: cluster, admin: cluster.Client(t), name: cluster.Namespace(t)}
-	config := cluster.Limited(t, "frond-csrs-test", csrs.Rules())
+	w := &approverEnv{T: t, cluster: cluster, admin: cluster.Client(t), name: cluster.Namespace(t)}
+	config := cluster.ConfigWithRules(t, "frond-csrs-test", csrs.Rules())
 	objects, err := cache.New(config, cache.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -177,7 +177,7 @@ func newWorld(t *testing.T) *world {
 		defer w.mu.Unlock()
 		w.warned = append(w.warned, node+" "+reason+" "+message)
 	}
-	approver := csrs.New(csrs.Names{}, kube, objects, func(node string) bool { return strings.HasPrefix(node, w.name) }, warn,
+	approver := csrs.New(csrs.AllowedNames{}, kube, objects, func(node string) bool { return strings.HasPrefix(node, w.name) }, warn,
 		prometheus.NewRegistry(), zaptest.NewLogger(t))
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	g, gctx := errgroup.WithContext(ctx)
@@ -192,8 +192,8 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// gateway makes a Node and returns a client that is it.
-func (w *world) gateway(suffix string, labels map[string]string) (string, kubernetes.Interface) {
+// createGateway makes a Node and returns a client that is it.
+func (w *approverEnv) createGateway(suffix string, labels map[string]string) (string, kubernetes.Interface) {
 	w.Helper()
 	name := w.name + "-" + suffix
 	if _, err := w.admin.CoreV1().Nodes().Create(w.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}, metav1.CreateOptions{}); err != nil {
@@ -209,7 +209,7 @@ func (w *world) gateway(suffix string, labels map[string]string) (string, kubern
 	return name, client
 }
 
-func (w *world) ask(client kubernetes.Interface, csr *certificatesv1.CertificateSigningRequest) string {
+func (w *approverEnv) submitRequest(client kubernetes.Interface, csr *certificatesv1.CertificateSigningRequest) string {
 	w.Helper()
 	made, err := client.CertificatesV1().CertificateSigningRequests().Create(w.Context(), csr, metav1.CreateOptions{})
 	if err != nil {
@@ -218,8 +218,8 @@ func (w *world) ask(client kubernetes.Interface, csr *certificatesv1.Certificate
 	return made.Name
 }
 
-// verdict is the condition of a request with its message; "" for none.
-func (w *world) verdict(name string) string {
+// conditionsOf is the condition of a request with its message; "" for none.
+func (w *approverEnv) conditionsOf(name string) string {
 	w.Helper()
 	csr, err := w.admin.CertificatesV1().CertificateSigningRequests().Get(w.Context(), name, metav1.GetOptions{})
 	if err != nil {
@@ -232,10 +232,10 @@ func (w *world) verdict(name string) string {
 	return strings.Join(all, ", ")
 }
 
-func (w *world) becomes(name, want string) {
+func (w *approverEnv) eventuallyDecided(name, want string) {
 	w.Helper()
 	kubetest.Eventually(w, time.Minute, func() error {
-		if got := w.verdict(name); !strings.HasPrefix(got, want) {
+		if got := w.conditionsOf(name); !strings.HasPrefix(got, want) {
 			return fmt.Errorf("%s is %q, want %q", name, got, want)
 		}
 		return nil
@@ -243,37 +243,37 @@ func (w *world) becomes(name, want string) {
 }
 
 // A stolen gateway asks for all that it should not get; its honest request, sent last, shows that all were looked at.
-func TestAStolenGatewayGetsNothingButItsOwn(t *testing.T) {
-	w := newWorld(t)
-	gateway := map[string]string{edge: ""}
-	name, thief := w.gateway("thief", gateway)
-	victim, honestOne := w.gateway("victim", gateway)
-	_, plain := w.gateway("plain", nil)
+func TestApprover_StolenGatewayGetsOwnNamesOnly(t *testing.T) {
+	w := newApproverEnv(t)
+	gateway := map[string]string{edgeLabel: ""}
+	name, thief := w.createGateway("thief", gateway)
+	victim, honestOne := w.createGateway("victim", gateway)
+	_, plain := w.createGateway("plain", nil)
 
-	own := request("", signed(t, honest(victim)))
-	w.becomes(w.ask(honestOne, own), "Approved for names of node "+victim)
+	own := newRequest("", signTemplate(t, validTemplate(victim)))
+	w.eventuallyDecided(w.submitRequest(honestOne, own), "Approved for names of node "+victim)
 
 	denied := map[string]string{
-		"the victim's names": w.ask(thief, request("", signed(t, func() *x509.CertificateRequest { r := honest(name); r.DNSNames = []string{victim}; return r }()))),
+		"the victim's names": w.submitRequest(thief, newRequest("", signTemplate(t, func() *x509.CertificateRequest { r := validTemplate(name); r.DNSNames = []string{victim}; return r }()))),
 	}
 	// NodeRestriction says this, before anybody decides.
 	if _, err := thief.CertificatesV1().CertificateSigningRequests().Create(t.Context(), own, metav1.CreateOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("the victim's own request, sent again by the thief: %v", err)
 	}
-	elsewhere := request("", signed(t, honest(name)))
+	elsewhere := newRequest("", signTemplate(t, validTemplate(name)))
 	elsewhere.Spec.SignerName = "example.com/serving"
 	left := map[string]string{
-		"another signer": w.ask(thief, elsewhere),
-		"no gateway":     w.ask(plain, request("", signed(t, honest(w.name+"-plain")))),
-		"no node":        w.ask(w.admin, request("", signed(t, honest(name)))),
+		"another signer": w.submitRequest(thief, elsewhere),
+		"no gateway":     w.submitRequest(plain, newRequest("", signTemplate(t, validTemplate(w.name+"-plain")))),
+		"no node":        w.submitRequest(w.admin, newRequest("", signTemplate(t, validTemplate(name)))),
 	}
 	for what, request := range denied {
 		t.Log(what)
-		w.becomes(request, "Denied the ")
+		w.eventuallyDecided(request, "Denied the ")
 	}
-	w.becomes(w.ask(thief, request("", signed(t, honest(name)))), "Approved")
+	w.eventuallyDecided(w.submitRequest(thief, newRequest("", signTemplate(t, validTemplate(name)))), "Approved")
 	for what, request := range left {
-		if got := w.verdict(request); got != "" {
+		if got := w.conditionsOf(request); got != "" {
 			t.Errorf("%s: %s", what, got)
 		}
 	}
@@ -289,42 +289,42 @@ func TestAStolenGatewayGetsNothingButItsOwn(t *testing.T) {
 	}
 }
 
-func TestANodeHasABudget(t *testing.T) {
-	w := newWorld(t)
-	name, greedy := w.gateway("greedy", map[string]string{edge: ""})
-	other, modest := w.gateway("modest", map[string]string{edge: ""})
+func TestApprover_LimitsCertificatesPerNode(t *testing.T) {
+	w := newApproverEnv(t)
+	name, greedy := w.createGateway("greedy", map[string]string{edgeLabel: ""})
+	other, modest := w.createGateway("modest", map[string]string{edgeLabel: ""})
 	all := map[string]bool{}
-	for range csrs.Budget + 4 {
-		all[w.ask(greedy, request("", signed(t, honest(name))))] = true
+	for range csrs.CertificateBudget + 4 {
+		all[w.submitRequest(greedy, newRequest("", signTemplate(t, validTemplate(name))))] = true
 	}
 	approved := func() (n int) {
 		for request := range all {
-			if w.verdict(request) != "" {
+			if w.conditionsOf(request) != "" {
 				n++
 			}
 		}
 		return n
 	}
 	kubetest.Eventually(t, time.Minute, func() error {
-		if n := approved(); n != csrs.Budget {
+		if n := approved(); n != csrs.CertificateBudget {
 			return fmt.Errorf("%d approved", n)
 		}
 		return nil
 	})
-	w.becomes(w.ask(modest, request("", signed(t, honest(other)))), "Approved")
-	if n := approved(); n != csrs.Budget {
-		t.Errorf("%d of %d approved, the budget is %d", n, len(all), csrs.Budget)
+	w.eventuallyDecided(w.submitRequest(modest, newRequest("", signTemplate(t, validTemplate(other)))), "Approved")
+	if n := approved(); n != csrs.CertificateBudget {
+		t.Errorf("%d of %d approved, the budget is %d", n, len(all), csrs.CertificateBudget)
 	}
 }
 
 // What a gateway had asked for before it was known is decided when it is.
-func TestANodeThatBecomesKnown(t *testing.T) {
-	w := newWorld(t)
-	name, client := w.gateway("new", nil)
-	asked := w.ask(client, request("", signed(t, honest(name))))
-	patch := fmt.Appendf(nil, `{"metadata":{"labels":{%q:""}}}`, edge)
+func TestApprover_DecidesWhenNodeIsLabelled(t *testing.T) {
+	w := newApproverEnv(t)
+	name, client := w.createGateway("new", nil)
+	asked := w.submitRequest(client, newRequest("", signTemplate(t, validTemplate(name))))
+	patch := fmt.Appendf(nil, `{"metadata":{"labels":{%q:""}}}`, edgeLabel)
 	if _, err := w.admin.CoreV1().Nodes().Patch(t.Context(), name, "application/merge-patch+json", patch, metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	w.becomes(asked, "Approved")
+	w.eventuallyDecided(asked, "Approved")
 }

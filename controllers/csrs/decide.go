@@ -26,25 +26,25 @@ const (
 	nodesGroup = "system:nodes"
 )
 
-// Names are what a gateway may be called in its certificate beside its name and its tunnel address.
-type Names struct {
+// AllowedNames are what a gateway may be called in its certificate beside its name and its tunnel address.
+type AllowedNames struct {
 	// DirectHost is the host of gateway.direct; "" for none.
 	DirectHost string
 	// Networks are those whose addresses a gateway may have because its Node reports them; none: it may have no such address.
 	Networks []netip.Prefix
 }
 
-// action is what is to be done with a request.
-type action string
+// decision is what is to be done with a request.
+type decision string
 
 const (
-	leave   action = "left"
-	approve action = "approved"
-	deny    action = "denied"
+	leaveUndecided decision = "left"
+	approveRequest decision = "approved"
+	denyRequest    decision = "denied"
 )
 
-// requestor returns the node that made a request; "" if it is not for us to decide on, or not any more.
-func requestor(csr *certificatesv1.CertificateSigningRequest) string {
+// requestorNode returns the node that made a request; "" if it is not for us to decide on, or not any more.
+func requestorNode(csr *certificatesv1.CertificateSigningRequest) string {
 	node, isNode := strings.CutPrefix(csr.Spec.Username, userPrefix)
 	if csr.Spec.SignerName != certificatesv1.KubeletServingSignerName || !isNode || !slices.Contains(csr.Spec.Groups, nodesGroup) {
 		return ""
@@ -58,31 +58,31 @@ func requestor(csr *certificatesv1.CertificateSigningRequest) string {
 }
 
 // decide judges the request of a node for itself. Node is its Node as Kubernetes has it, nil if there is none. A denial says why.
-func decide(csr *certificatesv1.CertificateSigningRequest, name string, node *corev1.Node, names Names) (action, error) {
+func decide(csr *certificatesv1.CertificateSigningRequest, name string, node *corev1.Node, names AllowedNames) (decision, error) {
 	if node == nil {
-		return leave, nil
+		return leaveUndecided, nil
 	}
 	if _, edge := node.Labels[identity.EdgeLabel]; !edge {
-		return leave, nil // another kind of node, or one that has not been heard of yet
+		return leaveUndecided, nil // another kind of node, or one that has not been heard of yet
 	}
-	request, err := parse(csr.Spec.Request)
+	request, err := parseRequest(csr.Spec.Request)
 	if err != nil {
-		return deny, err
+		return denyRequest, err
 	}
 	for _, check := range []func() error{
-		func() error { return subject(request, csr.Spec.Username) },
-		func() error { return usages(csr.Spec.Usages) },
-		func() error { return names.check(request, name, node) },
+		func() error { return checkSubject(request, csr.Spec.Username) },
+		func() error { return checkUsages(csr.Spec.Usages) },
+		func() error { return names.checkNames(request, name, node) },
 	} {
 		if err := check(); err != nil {
-			return deny, err
+			return denyRequest, err
 		}
 	}
-	return approve, nil
+	return approveRequest, nil
 }
 
-// parse reads a request that is nothing else beside, and whose sender holds the key.
-func parse(data []byte) (*x509.CertificateRequest, error) {
+// parseRequest reads a request that is nothing else beside, and whose sender holds the key.
+func parseRequest(data []byte) (*x509.CertificateRequest, error) {
 	if len(data) > MaxRequest {
 		return nil, fmt.Errorf("the request has %d bytes, %d are enough", len(data), MaxRequest)
 	}
@@ -100,8 +100,8 @@ func parse(data []byte) (*x509.CertificateRequest, error) {
 	return request, nil
 }
 
-// subject wants the requestor's own name and group, and no word more.
-func subject(request *x509.CertificateRequest, username string) error {
+// checkSubject wants the requestor's own name and group, and no word more.
+func checkSubject(request *x509.CertificateRequest, username string) error {
 	s := request.Subject
 	switch {
 	case s.CommonName != username:
@@ -114,8 +114,8 @@ func subject(request *x509.CertificateRequest, username string) error {
 	return nil
 }
 
-// usages wants exactly what a serving certificate is used for. RSA keys encipher, too.
-func usages(have []certificatesv1.KeyUsage) error {
+// checkUsages wants exactly what a serving certificate is used for. RSA keys encipher, too.
+func checkUsages(have []certificatesv1.KeyUsage) error {
 	want := []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth}
 	sorted := slices.Sorted(slices.Values(have))
 	if slices.Equal(sorted, want) || slices.Equal(sorted, slices.Sorted(slices.Values(append(want, certificatesv1.UsageKeyEncipherment)))) {
@@ -124,8 +124,8 @@ func usages(have []certificatesv1.KeyUsage) error {
 	return fmt.Errorf("the usages are %.200q, not %q", have, want)
 }
 
-// check wants no name that does not lead to this very node.
-func (n Names) check(request *x509.CertificateRequest, name string, node *corev1.Node) error {
+// checkNames wants no name that does not lead to this very node.
+func (n AllowedNames) checkNames(request *x509.CertificateRequest, name string, node *corev1.Node) error {
 	if len(request.EmailAddresses)+len(request.URIs) > 0 {
 		return errors.New("e-mail addresses and URIs are not names of a node")
 	}
@@ -144,7 +144,7 @@ func (n Names) check(request *x509.CertificateRequest, name string, node *corev1
 		}
 	}
 	for _, ip := range request.IPAddresses {
-		if !n.owns(ip, name, node) {
+		if !n.ownsAddress(ip, name, node) {
 			return fmt.Errorf("the IP address %s is not this node's: beside that of its tunnel, %s, it may have what its Node reports within the networks of certificates.networks",
 				ip, wire.TunnelAddress(name))
 		}
@@ -152,7 +152,7 @@ func (n Names) check(request *x509.CertificateRequest, name string, node *corev1
 	return nil
 }
 
-func (n Names) owns(ip net.IP, name string, node *corev1.Node) bool {
+func (n AllowedNames) ownsAddress(ip net.IP, name string, node *corev1.Node) bool {
 	address, ok := netip.AddrFromSlice(ip)
 	address = address.Unmap()
 	switch {

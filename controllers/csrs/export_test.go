@@ -3,5 +3,5 @@ package csrs
 // Decide is decide, for tables.
 var Decide = decide
 
-// Budget is how many certificates a node gets at once.
-const Budget = budget
+// CertificateBudget is how many certificates a node gets at once.
+const CertificateBudget = certificateBudget

@@ -20,15 +20,15 @@ import (
 func BenchmarkGraph(b *testing.B) {
 	for _, nodes := range []int{1_000, 100_000} {
 		b.Run(fmt.Sprint(nodes, "-nodes"), func(b *testing.B) {
-			before := heap()
+			before := heapBytes()
 			g := desired.NewGraph()
 			for n := range nodes {
 				for p := range 10 {
 					ns := fmt.Sprint("ns-", n%100)
-					pod := key("pods", ns, fmt.Sprint(n, "-", p))
+					pod := coreKey("pods", ns, fmt.Sprint(n, "-", p))
 					g.Refs[pod] = []wire.Key{
-						key("configmaps", ns, "kube-root-ca.crt"), key("serviceaccounts", ns, "default"), key("secrets", ns, "pull"),
-						key("configmaps", ns, pod.Name), key("secrets", ns, pod.Name),
+						coreKey("configmaps", ns, "kube-root-ca.crt"), coreKey("serviceaccounts", ns, "default"), coreKey("secrets", ns, "pull"),
+						coreKey("configmaps", ns, pod.Name), coreKey("secrets", ns, pod.Name),
 					}
 					g.Place(pod, fmt.Sprint(n))
 				}
@@ -36,12 +36,12 @@ func BenchmarkGraph(b *testing.B) {
 			size := g.Size()
 			refs := g.Refs
 			g.Refs = nil // the test's own
-			used := heap() - before
+			used := heapBytes() - before
 			g.Refs = refs
 			i := 0
 			for b.Loop() {
 				n := i % nodes
-				pod := key("pods", fmt.Sprint("ns-", n%100), fmt.Sprint(n, "-", i%10))
+				pod := coreKey("pods", fmt.Sprint("ns-", n%100), fmt.Sprint(n, "-", i%10))
 				g.Place(pod, "")
 				g.Place(pod, fmt.Sprint(n))
 				i++
@@ -58,7 +58,7 @@ func BenchmarkGraph(b *testing.B) {
 func BenchmarkScopedEvent(b *testing.B) {
 	for _, nodes := range []int{1_000, 100_000} {
 		b.Run(fmt.Sprint(nodes, "-nodes"), func(b *testing.B) {
-			event := desired.Audience(nodes, func(node int) wire.Scope {
+			event := desired.NewScopedEngine(nodes, func(node int) wire.Scope {
 				s := wire.Scope{Group: "example.com", Version: "v1", Resource: "widgets", Namespace: "shop"}
 				switch {
 				case node < 5:
@@ -79,7 +79,7 @@ func BenchmarkScopedEvent(b *testing.B) {
 	}
 }
 
-func heap() uint64 {
+func heapBytes() uint64 {
 	runtime.GC()
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
@@ -88,14 +88,14 @@ func heap() uint64 {
 
 // From the start of an update of a ConfigMap at the apiserver until the hub has stored it for the node, one at a time.
 func BenchmarkUpdate(b *testing.B) {
-	w := newWorld(b)
-	w.account("default")
-	w.configMap("cm", "start")
-	node := w.node("a")
-	w.pod("one", node, mountConfigMap("cm"))
-	w.engine(desired.Config{}, &owners{}, "desired")
-	k := key("configmaps", w.ns, "cm")
-	w.eventually(node, k, "config map", applied)
+	w := newEngineEnv(b)
+	w.createAccount("default")
+	w.createConfigMap("cm", "start")
+	node := w.createNode("a")
+	w.createPod("one", node, mountConfigMap("cm"))
+	w.startEngine(desired.Config{}, &fakeOwnership{}, "desired")
+	k := coreKey("configmaps", w.ns, "cm")
+	w.eventuallyMessage(node, k, "config map", isApplied)
 	arrived := make(chan *nats.Msg, 16) // more than one update's messages
 	sub, err := streamstest.Connect(b, w.hub).ChanSubscribe(streams.Subject(streams.Desired, node, k), arrived)
 	if err != nil {

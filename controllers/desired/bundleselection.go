@@ -46,7 +46,7 @@ func isSelection(key wire.Key) bool {
 // isVirtual reports whether a key is of a vertex that is never published.
 func isVirtual(key wire.Key) bool { return isSubject(key) || isSelection(key) }
 
-func signerOf(o client.Object) string { return fieldOf(o, "spec", "signerName") }
+func signerOf(o client.Object) string { return nestedString(o, "spec", "signerName") }
 
 // selectBundles returns the bundles that a selection matches now, sorted. It remembers the selection, so that events of bundles find it. The
 // caller holds mu.
@@ -56,7 +56,7 @@ func (e *Engine) selectBundles(selection wire.Key) []wire.Key {
 		e.selections[signer] = map[wire.Key]struct{}{}
 	}
 	e.selections[signer][selection] = struct{}{}
-	k, store := e.lookup(groupResource{certificatesGroup, trustBundlesResource})
+	k, store := e.lookupKind(groupResource{certificatesGroup, trustBundlesResource})
 	if store == nil {
 		return nil // when the kind is followed, placeKind comes
 	}
@@ -73,7 +73,7 @@ func (e *Engine) selectBundles(selection wire.Key) []wire.Key {
 	var keys []wire.Key
 	for _, object := range found {
 		if o, ok := object.(client.Object); ok && selector.Matches(labels.Set(o.GetLabels())) {
-			keys = append(keys, k.key("", o.GetName()))
+			keys = append(keys, k.keyOf("", o.GetName()))
 		}
 	}
 	sortKeys(keys)
@@ -88,7 +88,7 @@ func (e *Engine) refreshSelections(signer string) {
 			delete(e.selections[signer], selection)
 			continue
 		}
-		e.graph.refresh(selection)
+		e.graph.refreshReferences(selection)
 	}
 	if len(e.selections[signer]) == 0 {
 		delete(e.selections, signer)
@@ -96,7 +96,7 @@ func (e *Engine) refreshSelections(signer string) {
 }
 
 // bundleHandler is the handler of trust bundles: an event concerns the bundle itself, and the selections of its signer now and before.
-func (e *Engine) bundleHandler(k *kind, handle func(any)) toolscache.ResourceEventHandler {
+func (e *Engine) bundleHandler(k *kindSpec, handle func(any)) toolscache.ResourceEventHandler {
 	reselect := func(objects ...any) {
 		e.mu.Lock()
 		defer e.mu.Unlock()

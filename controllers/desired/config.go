@@ -35,7 +35,7 @@ type Ownership interface {
 	// Changed returns a channel that is closed at the next change of any answer of Term after this call.
 	Changed() <-chan struct{}
 	// Fresh reports whether this replica has been heard of so lately that no other can have taken its nodes over.
-	Fresh() bool
+	LeaseValid() bool
 }
 
 // Config of an Engine. The zero value works.
@@ -57,9 +57,9 @@ type Config struct {
 	Guard Guard
 	// Restore says that the Kubernetes history is a new one since a short time.
 	Restore Restore
-	// Unbroken reports whether the Kubernetes history was seen to be unbroken after a moment, and sees to it that it soon will
+	// VerifiedSince reports whether the Kubernetes history was seen to be unbroken after a moment, and sees to it that it soon will
 	// be if not. No pod that vanished is taken from its node before; nil: nobody looks. It must neither block nor call the engine.
-	Unbroken func(after time.Time) bool
+	VerifiedSince func(after time.Time) bool
 	// Scopes says what components at the nodes asked for and were granted; nil: nobody asks.
 	Scopes ScopeSource
 	// Protected are the namespaces of which no object is published, and of which what was published is taken back at once.

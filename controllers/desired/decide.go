@@ -6,69 +6,69 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// action is what has to happen to one subject of the stream.
-type action int
+// streamAction is what has to happen to one subject of the stream.
+type streamAction int
 
 const (
-	nothing action = iota
-	publish
-	tombstone
-	purge
+	noAction streamAction = iota
+	publishAction
+	tombstoneAction
+	purgeAction
 )
 
-// record is what the stream holds of one object, as far as this replica knows. The zero record: nothing.
-type record struct {
+// streamRecord is what the stream holds of one object, as far as this replica knows. The zero record: nothing.
+type streamRecord struct {
 	sequence uint64
 	deleted  bool
 	uid      string
 	digest   string
 	version  string
-	// acked is wire.Message.Acked.
-	acked   string
-	leaving wire.Leaving
-	// at is when the message was made.
-	at time.Time
+	// ackedVersion is wire.Message.Acked.
+	ackedVersion   string
+	deletionReason wire.DeletionReason
+	// madeAt is when the message was made.
+	madeAt time.Time
 	// foreign: it was published of another Kubernetes history than the present one.
-	foreign bool
+	foreignEpoch bool
 }
 
 // recordOf is the record of a message; cluster is the present cluster epoch.
-func recordOf(m wire.Message, cluster string) record {
-	return record{
-		sequence: m.Sequence, deleted: m.Op == wire.Delete, uid: m.UID, digest: m.Digest, version: m.Version, acked: m.Acked, leaving: m.Leaving, at: m.Time,
-		foreign: m.ClusterEpoch != cluster,
+func recordOf(m wire.Message, cluster string) streamRecord {
+	return streamRecord{
+		sequence: m.Sequence, deleted: m.Op == wire.Delete, uid: m.UID, digest: m.Digest, version: m.Version, ackedVersion: m.Acked, deletionReason: m.DeletionReason, madeAt: m.Time,
+		foreignEpoch: m.ClusterEpoch != cluster,
 	}
 }
 
-// input is all that a decision about one object at one node depends on.
-type input struct {
+// decisionInput is all that a decision about one object at one node depends on.
+type decisionInput struct {
 	// want is the object's state, nil if the node needs no such object or the object does not exist.
-	want *payload
-	held record
+	want      *payload
+	published streamRecord
 	// keep: nothing may be removed now, as it is not certain that the node is gone for good.
-	keep bool
-	// acked is the stream sequence up to which the node has everything on disk.
-	acked uint64
+	retain bool
+	// ackedSequence is the stream sequence up to which the node has everything on disk.
+	ackedSequence uint64
 	// ripe: a tombstone is old enough to be purged.
-	ripe bool
+	purgeable bool
 }
 
-func decide(in input) action {
-	held := in.held
+func decide(in decisionInput) streamAction {
+	held := in.published
 	switch {
 	case in.want != nil && (held.sequence == 0 || held.deleted):
-		return publish
-	case in.want != nil && (held.uid != in.want.uid || held.digest != in.want.digest || held.foreign):
-		return publish
+		return publishAction
+	case in.want != nil && (held.uid != in.want.uid || held.digest != in.want.digest || held.foreignEpoch):
+		return publishAction
 	case in.want != nil || held.sequence == 0:
-		return nothing
-	case !held.deleted && in.keep:
-		return nothing
+		return noAction
+	case !held.deleted && in.retain:
+		return noAction
 	case !held.deleted:
-		return tombstone
-	case held.sequence <= in.acked && in.ripe:
-		return purge
+		return tombstoneAction
+	case held.sequence <= in.ackedSequence && in.purgeable:
+		return purgeAction
 	default:
-		return nothing
+		return noAction
 	}
 }

@@ -18,211 +18,211 @@ import (
 
 // The guard alone: a test says what Kubernetes and the stream hold, and when it is.
 
-const settle = 5 * time.Second
+const settleTime = 5 * time.Second
 
-func judged() desired.Config {
-	return desired.Config{ClusterEpoch: "one", Guard: desired.Guard{Share: 0.5, Minimum: 5, Settle: settle}}
+func guardConfig() desired.Config {
+	return desired.Config{ClusterEpoch: "one", Guard: desired.Guard{Share: 0.5, Minimum: 5, Settle: settleTime}}
 }
 
-func pod(n int) *corev1.Pod {
+func testPod(n int) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: fmt.Sprint("p", n), UID: types.UID(fmt.Sprint("u", n))}}
 }
 
-func podKey(n int) wire.Key { return key("pods", "n", fmt.Sprint("p", n)) }
+func podKey(n int) wire.Key { return coreKey("pods", "n", fmt.Sprint("p", n)) }
 
-// held is what the stream holds of a pod that was published for good.
-func held(n int) wire.Message {
+// livePod is what the stream holds of a pod that was published for good.
+func livePod(n int) wire.Message {
 	return wire.Message{Key: podKey(n), Op: wire.Apply, UID: fmt.Sprint("u", n), ClusterEpoch: "one", Time: time.Now()}
 }
 
-// went is a pod's tombstone of a time.
-func went(n int, leaving wire.Leaving, at time.Time) wire.Message {
-	m := held(n)
-	m.Op, m.Leaving, m.Time = wire.Delete, leaving, at
+// podTombstone is a pod's tombstone of a time.
+func podTombstone(n int, leaving wire.DeletionReason, at time.Time) wire.Message {
+	m := livePod(n)
+	m.Op, m.DeletionReason, m.Time = wire.Delete, leaving, at
 	return m
 }
 
-// guarded is a node of which the stream holds so many pods, and Kubernetes only those from missing on.
-func guarded(cfg desired.Config, pods, missing int, more ...wire.Message) *desired.Guarded {
-	g := desired.NewGuarded(cfg, nil)
+// newGuardedNode is a node of which the stream holds so many pods, and Kubernetes only those from missing on.
+func newGuardedNode(cfg desired.Config, pods, missing int, more ...wire.Message) *desired.GuardHarness {
+	g := desired.NewGuardHarness(cfg, nil)
 	for n := range pods {
-		more = append(more, held(n))
+		more = append(more, livePod(n))
 		if n >= missing {
-			g.Exists(pod(n))
+			g.AddPod(testPod(n))
 		}
 	}
-	g.Holds(more...)
+	g.SetPublished(more...)
 	return g
 }
 
-// settled judges twice, so that the losses have settled the second time, and returns what it says then.
-func settled(t *testing.T, g *desired.Guarded, at time.Time) (isHeld bool) {
+// evaluateSettled judges twice, so that the losses have settled the second time, and returns what it says then.
+func evaluateSettled(t *testing.T, g *desired.GuardHarness, at time.Time) (isHeld bool) {
 	t.Helper()
-	if isHeld, later := g.Judge(at); isHeld || later <= 0 {
+	if isHeld, later := g.Evaluate(at); isHeld || later <= 0 {
 		return isHeld
 	}
-	isHeld, later := g.Judge(at.Add(settle))
+	isHeld, later := g.Evaluate(at.Add(settleTime))
 	if later != 0 {
 		t.Errorf("after the sweep has settled it is to be looked at %s later", later)
 	}
 	return isHeld
 }
 
-func hold(t *testing.T, g *desired.Guarded) wire.Hold {
+func lastHold(t *testing.T, g *desired.GuardHarness) wire.Hold {
 	t.Helper()
-	if len(g.Told) == 0 || g.Told[len(g.Told)-1] == nil {
-		t.Fatalf("told %v, no hold at the end", g.Told)
+	if len(g.Reports) == 0 || g.Reports[len(g.Reports)-1] == nil {
+		t.Fatalf("told %v, no hold at the end", g.Reports)
 	}
-	return *g.Told[len(g.Told)-1]
+	return *g.Reports[len(g.Reports)-1]
 }
 
-func TestJudgeCountsTheRightPods(t *testing.T) {
+func TestGuard_CountsUnexpectedLosses(t *testing.T) {
 	now := time.Now()
 	forced := func(n int) *corev1.Pod {
-		p, none := pod(n), int64(0)
+		p, none := testPod(n), int64(0)
 		p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &metav1.Time{Time: now}, &none
 		return p
 	}
 	foreign := func(n int) wire.Message {
-		m := held(n)
+		m := livePod(n)
 		m.ClusterEpoch = "another"
 		return m
 	}
-	with := func(word wire.Leaving, n int) wire.Message {
-		m := held(n)
-		m.Leaving = word
+	with := func(word wire.DeletionReason, n int) wire.Message {
+		m := livePod(n)
+		m.DeletionReason = word
 		return m
 	}
 	restored := func(since time.Duration) desired.Config {
-		cfg := judged()
+		cfg := guardConfig()
 		cfg.Restore = desired.Restore{Since: now.Add(-since), KeepFor: time.Hour}
 		return cfg
 	}
 	var ago, long, gracefully, atOnce, copies []wire.Message
 	for n := 20; n < 24; n++ {
-		ago = append(ago, went(n, "", now.Add(-50*time.Second)))
-		long = append(long, went(n, "", now.Add(-2*time.Minute)))
-		gracefully = append(gracefully, went(n, wire.Terminating, now.Add(-time.Second)))
+		ago = append(ago, podTombstone(n, "", now.Add(-50*time.Second)))
+		long = append(long, podTombstone(n, "", now.Add(-2*time.Minute)))
+		gracefully = append(gracefully, podTombstone(n, wire.DeletionTerminating, now.Add(-time.Second)))
 	}
 	for n := 30; n < 36; n++ {
-		atOnce, copies = append(atOnce, with(wire.AtOnce, n)), append(copies, with(wire.Copy, n))
+		atOnce, copies = append(atOnce, with(wire.DeletionWithoutGrace, n)), append(copies, with(wire.DeletionOfCopy, n))
 	}
-	off := judged()
+	off := guardConfig()
 	off.Guard.Share = 0
 	for name, tt := range map[string]struct {
-		g             *desired.Guarded
+		g             *desired.GuardHarness
 		held          bool
 		missing, pods int
 		reason        wire.HoldReason
 	}{
-		"none":                           {g: guarded(judged(), 8, 0)},
-		"half":                           {g: guarded(judged(), 12, 6)},
-		"more than half":                 {g: guarded(judged(), 11, 6), held: true, missing: 6, pods: 11, reason: wire.HoldMassDelete},
-		"too few":                        {g: guarded(judged(), 4, 4)},
-		"with those of a minute":         {g: guarded(judged(), 3, 1, ago...), held: true, missing: 1, pods: 3, reason: wire.HoldMassDelete},
-		"those of a minute were live":    {g: guarded(judged(), 8, 1, ago...)},
-		"those of before do not count":   {g: guarded(judged(), 3, 1, long...)},
-		"nor those that ended in order":  {g: guarded(judged(), 3, 1, gracefully...)},
-		"pods without grace go":          {g: guarded(judged(), 2, 2, atOnce...)},
-		"others' pods are no pods":       {g: guarded(judged(), 6, 4, copies...)},
-		"off":                            {g: guarded(off, 8, 8)},
-		"one after a restore":            {g: guarded(restored(time.Minute), 8, 0, foreign(9)), held: true, missing: 1, pods: 9, reason: wire.HoldRestored},
-		"with the guard off":             {g: guarded(func() desired.Config { c := restored(time.Minute); c.Guard.Share = 0; return c }(), 8, 0, foreign(9)), held: true, missing: 1, pods: 9, reason: wire.HoldRestored},
-		"long after a restore":           {g: guarded(restored(2*time.Hour), 1, 0, foreign(9), foreign(10), foreign(11), foreign(12), foreign(13))},
-		"another history, not a restore": {g: guarded(judged(), 0, 0, foreign(9), foreign(10), foreign(11), foreign(12), foreign(13)), held: true, missing: 5, pods: 5, reason: wire.HoldMassDelete},
-		"in order after a restore":       {g: guarded(restored(time.Minute), 8, 0, func() wire.Message { m := foreign(9); m.Leaving = wire.Terminating; return m }())},
+		"none":                           {g: newGuardedNode(guardConfig(), 8, 0)},
+		"half":                           {g: newGuardedNode(guardConfig(), 12, 6)},
+		"more than half":                 {g: newGuardedNode(guardConfig(), 11, 6), held: true, missing: 6, pods: 11, reason: wire.HoldMassDelete},
+		"too few":                        {g: newGuardedNode(guardConfig(), 4, 4)},
+		"with those of a minute":         {g: newGuardedNode(guardConfig(), 3, 1, ago...), held: true, missing: 1, pods: 3, reason: wire.HoldMassDelete},
+		"those of a minute were live":    {g: newGuardedNode(guardConfig(), 8, 1, ago...)},
+		"those of before do not count":   {g: newGuardedNode(guardConfig(), 3, 1, long...)},
+		"nor those that ended in order":  {g: newGuardedNode(guardConfig(), 3, 1, gracefully...)},
+		"pods without grace go":          {g: newGuardedNode(guardConfig(), 2, 2, atOnce...)},
+		"others' pods are no pods":       {g: newGuardedNode(guardConfig(), 6, 4, copies...)},
+		"off":                            {g: newGuardedNode(off, 8, 8)},
+		"one after a restore":            {g: newGuardedNode(restored(time.Minute), 8, 0, foreign(9)), held: true, missing: 1, pods: 9, reason: wire.HoldRestored},
+		"with the guard off":             {g: newGuardedNode(func() desired.Config { c := restored(time.Minute); c.Guard.Share = 0; return c }(), 8, 0, foreign(9)), held: true, missing: 1, pods: 9, reason: wire.HoldRestored},
+		"long after a restore":           {g: newGuardedNode(restored(2*time.Hour), 1, 0, foreign(9), foreign(10), foreign(11), foreign(12), foreign(13))},
+		"another history, not a restore": {g: newGuardedNode(guardConfig(), 0, 0, foreign(9), foreign(10), foreign(11), foreign(12), foreign(13)), held: true, missing: 5, pods: 5, reason: wire.HoldMassDelete},
+		"in order after a restore":       {g: newGuardedNode(restored(time.Minute), 8, 0, func() wire.Message { m := foreign(9); m.DeletionReason = wire.DeletionTerminating; return m }())},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := settled(t, tt.g, now); got != tt.held {
+			if got := evaluateSettled(t, tt.g, now); got != tt.held {
 				t.Fatalf("held: %t", got)
 			}
 			if !tt.held {
 				return
 			}
-			if h := hold(t, tt.g); h.Missing != tt.missing || h.Pods != tt.pods || h.Reason != tt.reason || len(h.Some) != min(5, tt.missing) || !slices.IsSorted(h.Some) {
+			if h := lastHold(t, tt.g); h.Missing != tt.missing || h.Pods != tt.pods || h.Reason != tt.reason || len(h.MissingSample) != min(5, tt.missing) || !slices.IsSorted(h.MissingSample) {
 				t.Errorf("hold %+v", h)
 			}
 		})
 	}
 	t.Run("nothing is waited for when it is off", func(t *testing.T) {
-		if isHeld, later := guarded(off, 8, 8).Judge(now); isHeld || later != 0 {
+		if isHeld, later := newGuardedNode(off, 8, 8).Evaluate(now); isHeld || later != 0 {
 			t.Errorf("held %t, again in %s", isHeld, later)
 		}
 	})
 	t.Run("taken by force", func(t *testing.T) {
-		g := guarded(judged(), 8, 0)
+		g := newGuardedNode(guardConfig(), 8, 0)
 		for n := range 6 {
-			g.Exists(forced(n)) // still there, for a moment
+			g.AddPod(forced(n)) // still there, for a moment
 		}
-		if !settled(t, g, now) {
+		if !evaluateSettled(t, g, now) {
 			t.Error("six of eight pods were deleted by force, and may go")
 		}
 	})
 	t.Run("all of a node that is no edge node any more", func(t *testing.T) {
-		g := guarded(judged(), 8, 0)
-		g.Gone(true)
-		if !settled(t, g, now) {
+		g := newGuardedNode(guardConfig(), 8, 0)
+		g.RemoveNode(true)
+		if !evaluateSettled(t, g, now) {
 			t.Error("nobody was asked")
 		}
 	})
 	t.Run("none of a node that was taken away", func(t *testing.T) {
-		g := guarded(judged(), 8, 8)
-		g.Gone(false)
-		if settled(t, g, now) {
+		g := newGuardedNode(guardConfig(), 8, 8)
+		g.RemoveNode(false)
+		if evaluateSettled(t, g, now) {
 			t.Error("somebody who is gone is asked")
 		}
 	})
 }
 
 // A sweep is judged when it has not grown for a while, as one.
-func TestJudgeWaitsForASweepToSettle(t *testing.T) {
+func TestGuard_WaitsForLossesToSettle(t *testing.T) {
 	now := time.Now()
-	g := guarded(judged(), 8, 1)
+	g := newGuardedNode(guardConfig(), 8, 1)
 	later := func(at time.Duration, want time.Duration) {
 		t.Helper()
-		if isHeld, later := g.Judge(now.Add(at)); isHeld || later != want {
+		if isHeld, later := g.Evaluate(now.Add(at)); isHeld || later != want {
 			t.Errorf("at %s: held %t, again in %s, want %s", at, isHeld, later, want)
 		}
 	}
-	later(0, settle)
+	later(0, settleTime)
 	later(2*time.Second, 3*time.Second)
 	for n := 1; n < 6; n++ {
-		g.Missing(pod(n))
+		g.RemovePod(testPod(n))
 	}
-	later(4*time.Second, settle)
+	later(4*time.Second, settleTime)
 	later(9*time.Second-1, 1)
-	if len(g.Told) != 0 {
-		t.Errorf("told %v of a sweep that goes on", g.Told)
+	if len(g.Reports) != 0 {
+		t.Errorf("told %v of a sweep that goes on", g.Reports)
 	}
-	if isHeld, _ := g.Judge(now.Add(9 * time.Second)); !isHeld {
+	if isHeld, _ := g.Evaluate(now.Add(9 * time.Second)); !isHeld {
 		t.Error("six of eight may go")
 	}
 	for n := range 6 {
-		g.Exists(pod(n))
+		g.AddPod(testPod(n))
 	}
-	g.Judge(now.Add(10 * time.Second))
+	g.Evaluate(now.Add(10 * time.Second))
 	for n := range 6 {
-		g.Missing(pod(n))
+		g.RemovePod(testPod(n))
 	}
-	later(11*time.Second, settle) // the same pods again are another sweep
+	later(11*time.Second, settleTime) // the same pods again are another sweep
 }
 
 // While it is not known whether the history is whole, what vanished stays, and it is asked again and again.
-func TestJudgeWaitsForTheHistory(t *testing.T) {
+func TestGuard_RetriesUntilHistoryVerified(t *testing.T) {
 	now := time.Now()
 	whole, since := false, time.Time{}
-	cfg := judged()
+	cfg := guardConfig()
 	cfg.Guard.Share = 0
-	cfg.Unbroken = func(after time.Time) bool {
+	cfg.VerifiedSince = func(after time.Time) bool {
 		since = after
 		return whole
 	}
-	g := guarded(cfg, 8, 1)
-	if isHeld, later := g.Judge(now); isHeld || later != settle {
+	g := newGuardedNode(cfg, 8, 1)
+	if isHeld, later := g.Evaluate(now); isHeld || later != settleTime {
 		t.Errorf("held %t, again in %s", isHeld, later)
 	}
-	for _, at := range []time.Duration{settle, 10 * settle} {
-		if isHeld, later := g.Judge(now.Add(at)); isHeld || later <= 0 || later > time.Second {
+	for _, at := range []time.Duration{settleTime, 10 * settleTime} {
+		if isHeld, later := g.Evaluate(now.Add(at)); isHeld || later <= 0 || later > time.Second {
 			t.Errorf("held %t, again in %s: nobody knows whether the history is whole", isHeld, later)
 		}
 		if !since.Equal(now) {
@@ -230,197 +230,197 @@ func TestJudgeWaitsForTheHistory(t *testing.T) {
 		}
 	}
 	whole = true
-	if isHeld, later := g.Judge(now.Add(11 * settle)); isHeld || later != 0 {
+	if isHeld, later := g.Evaluate(now.Add(11 * settleTime)); isHeld || later != 0 {
 		t.Errorf("held %t, again in %s, though the history is whole", isHeld, later)
 	}
 }
 
 // What is held is told once, and again when it is another; when it ends, all that waited is asked for, once.
-func TestAHoldIsToldAndLifted(t *testing.T) {
+func TestGuard_ReportsAndClearsHold(t *testing.T) {
 	now := time.Now()
-	g := guarded(judged(), 11, 6)
-	settled(t, g, now)
-	first := hold(t, g)
-	g.Judge(now.Add(settle))
-	if len(g.Told) != 1 || g.Asked != 0 {
-		t.Errorf("told %d times, asked %d times", len(g.Told), g.Asked)
+	g := newGuardedNode(guardConfig(), 11, 6)
+	evaluateSettled(t, g, now)
+	first := lastHold(t, g)
+	g.Evaluate(now.Add(settleTime))
+	if len(g.Reports) != 1 || g.Resyncs != 0 {
+		t.Errorf("told %d times, asked %d times", len(g.Reports), g.Resyncs)
 	}
-	g.Missing(pod(6))
-	settled(t, g, now.Add(2*settle))
-	if second := hold(t, g); len(g.Told) != 2 || second.Token == first.Token || second.Missing != 7 {
-		t.Errorf("told %d times, the last %+v", len(g.Told), second)
+	g.RemovePod(testPod(6))
+	evaluateSettled(t, g, now.Add(2*settleTime))
+	if second := lastHold(t, g); len(g.Reports) != 2 || second.Token == first.Token || second.Missing != 7 {
+		t.Errorf("told %d times, the last %+v", len(g.Reports), second)
 	}
-	g.Exists(pod(20)) // published meanwhile
-	more := []wire.Message{held(20)}
+	g.AddPod(testPod(20)) // published meanwhile
+	more := []wire.Message{livePod(20)}
 	for n := range 11 {
-		more = append(more, held(n))
+		more = append(more, livePod(n))
 	}
-	g.Holds(more...)
-	g.Judge(now.Add(4 * settle))
-	if third := hold(t, g); len(g.Told) != 3 || third.Pods != 12 {
-		t.Errorf("told %d times, the last %+v", len(g.Told), third)
+	g.SetPublished(more...)
+	g.Evaluate(now.Add(4 * settleTime))
+	if third := lastHold(t, g); len(g.Reports) != 3 || third.Pods != 12 {
+		t.Errorf("told %d times, the last %+v", len(g.Reports), third)
 	}
 	for n := range 7 {
-		g.Exists(pod(n))
+		g.AddPod(testPod(n))
 	}
 	for range 2 {
-		g.Judge(now.Add(5 * settle))
+		g.Evaluate(now.Add(5 * settleTime))
 	}
-	if len(g.Told) != 4 || g.Told[3] != nil || g.Asked != 1 {
-		t.Errorf("told %v, asked %d times, want nil at the end, once", g.Told, g.Asked)
+	if len(g.Reports) != 4 || g.Reports[3] != nil || g.Resyncs != 1 {
+		t.Errorf("told %v, asked %d times, want nil at the end, once", g.Reports, g.Resyncs)
 	}
 }
 
 // A node of which nothing is held is told so at the first look, as there may be a word of another replica about it.
-func TestNoHoldIsToldOnce(t *testing.T) {
-	g := guarded(judged(), 8, 0)
+func TestGuard_ReportsNoHoldOnce(t *testing.T) {
+	g := newGuardedNode(guardConfig(), 8, 0)
 	for range 3 {
-		g.Judge(time.Now())
+		g.Evaluate(time.Now())
 	}
-	if len(g.Told) != 1 || g.Told[0] != nil || g.Asked != 0 {
-		t.Errorf("told %v, asked %d times", g.Told, g.Asked)
+	if len(g.Reports) != 1 || g.Reports[0] != nil || g.Resyncs != 0 {
+		t.Errorf("told %v, asked %d times", g.Reports, g.Resyncs)
 	}
 }
 
 // A word lets exactly those go that it names, also when some of them went before; another word, or none, lets nobody.
-func TestAWordLetsGoWhatItNames(t *testing.T) {
+func TestGuard_TokenConfirmsItsPodsOnly(t *testing.T) {
 	now := time.Now()
-	g := guarded(judged(), 11, 6)
-	settled(t, g, now)
-	is := hold(t, g).Token
+	g := newGuardedNode(guardConfig(), 11, 6)
+	evaluateSettled(t, g, now)
+	is := lastHold(t, g).Token
 	for _, word := range []string{"", "0123456789", strings.ToUpper(is) + "x"} {
-		g.Node(map[string]string{wire.ConfirmAnnotation: word})
-		if isHeld, _ := g.Judge(now.Add(2 * settle)); !isHeld {
+		g.SetAnnotations(map[string]string{wire.ConfirmDeletionsAnnotation: word})
+		if isHeld, _ := g.Evaluate(now.Add(2 * settleTime)); !isHeld {
 			t.Errorf("the word %q lets pods go", word)
 		}
 	}
-	g.Node(map[string]string{wire.ConfirmAnnotation: is})
-	if isHeld, later := g.Judge(now.Add(2 * settle)); isHeld || later != 0 || g.Asked != 1 {
-		t.Errorf("confirmed: held %t, again in %s, asked %d times", isHeld, later, g.Asked)
+	g.SetAnnotations(map[string]string{wire.ConfirmDeletionsAnnotation: is})
+	if isHeld, later := g.Evaluate(now.Add(2 * settleTime)); isHeld || later != 0 || g.Resyncs != 1 {
+		t.Errorf("confirmed: held %t, again in %s, asked %d times", isHeld, later, g.Resyncs)
 	}
-	if may, word := g.May(podKey(0)); !may || word.Confirmation() != is {
+	if may, word := g.DeletionAllowed(podKey(0)); !may || word.ConfirmationToken() != is {
 		t.Errorf("confirmed: may go %t, with the word %q", may, word)
 	}
-	if _, word := g.May(podKey(9)); word != "" {
+	if _, word := g.DeletionAllowed(podKey(9)); word != "" {
 		t.Errorf("a pod that was not confirmed goes with the word %q", word)
 	}
 
 	// Another replica begins when two of the six are gone already.
 	messages := []wire.Message{
-		went(0, wire.Confirmed(is), now), went(1, wire.Confirmed(is), now), went(30, wire.Terminating, now), went(31, wire.Confirmed("0123456789"), now),
+		podTombstone(0, wire.DeletionConfirmed(is), now), podTombstone(1, wire.DeletionConfirmed(is), now), podTombstone(30, wire.DeletionTerminating, now), podTombstone(31, wire.DeletionConfirmed("0123456789"), now),
 	}
 	for n := 2; n < 11; n++ {
-		messages = append(messages, held(n))
+		messages = append(messages, livePod(n))
 	}
-	g = desired.NewGuarded(func() desired.Config { c := judged(); c.Guard.Minimum = 1; c.Guard.Share = 0.1; return c }(), map[string]string{wire.ConfirmAnnotation: is})
+	g = desired.NewGuardHarness(func() desired.Config { c := guardConfig(); c.Guard.Minimum = 1; c.Guard.Share = 0.1; return c }(), map[string]string{wire.ConfirmDeletionsAnnotation: is})
 	for n := 6; n < 11; n++ {
-		g.Exists(pod(n))
+		g.AddPod(testPod(n))
 	}
-	g.Holds(messages...)
-	if settled(t, g, now) {
+	g.SetPublished(messages...)
+	if evaluateSettled(t, g, now) {
 		t.Error("the rest of what was confirmed is held by the next replica")
 	}
-	g.Missing(pod(6))
-	if !settled(t, g, now.Add(3*settle)) {
+	g.RemovePod(testPod(6))
+	if !evaluateSettled(t, g, now.Add(3*settleTime)) {
 		t.Error("the word of before lets another pod go")
 	}
 }
 
 // A hold ends by itself after its time, by the clock that stands on the Node, and is looked at then.
-func TestAHoldExpires(t *testing.T) {
+func TestGuard_HoldExpires(t *testing.T) {
 	now := time.Now()
-	cfg := judged()
+	cfg := guardConfig()
 	cfg.Guard.After = time.Hour
-	g := guarded(cfg, 11, 6)
-	settled(t, g, now)
-	h := hold(t, g)
+	g := newGuardedNode(cfg, 11, 6)
+	evaluateSettled(t, g, now)
+	h := lastHold(t, g)
 	told := func(h wire.Hold) {
 		t.Helper()
 		data, err := json.Marshal(h)
 		if err != nil {
 			t.Fatal(err)
 		}
-		g.Node(map[string]string{wire.HeldAnnotation: string(data)})
+		g.SetAnnotations(map[string]string{wire.HeldDeletionsAnnotation: string(data)})
 	}
-	at := now.Add(2 * settle)
+	at := now.Add(2 * settleTime)
 	h.Since = at.Add(-30 * time.Minute)
 	other := h
 	other.Token, other.Since = "0123456789", at.Add(-2*time.Hour)
 	told(other)
-	if isHeld, _ := g.Judge(at); !isHeld {
+	if isHeld, _ := g.Evaluate(at); !isHeld {
 		t.Error("the time of another hold ended this one")
 	}
 	undated := h
 	undated.Since = time.Time{}
 	told(undated)
-	if isHeld, _ := g.Judge(at); !isHeld {
+	if isHeld, _ := g.Evaluate(at); !isHeld {
 		t.Error("a hold without a time ended")
 	}
 	told(h)
-	g.Later = nil
-	if isHeld, _ := g.Judge(at); !isHeld || !slices.Contains(g.Later, 30*time.Minute) {
-		t.Errorf("held %t, to be looked at in %v, want 30 minutes", isHeld, g.Later)
+	g.Delays = nil
+	if isHeld, _ := g.Evaluate(at); !isHeld || !slices.Contains(g.Delays, 30*time.Minute) {
+		t.Errorf("held %t, to be looked at in %v, want 30 minutes", isHeld, g.Delays)
 	}
-	if isHeld, _ := g.Judge(at.Add(30*time.Minute - 1)); !isHeld {
+	if isHeld, _ := g.Evaluate(at.Add(30*time.Minute - 1)); !isHeld {
 		t.Error("it ended before its time")
 	}
-	if isHeld, _ := g.Judge(at.Add(30 * time.Minute)); isHeld {
+	if isHeld, _ := g.Evaluate(at.Add(30 * time.Minute)); isHeld {
 		t.Error("it did not end with its time")
 	}
-	if _, word := g.May(podKey(0)); word.Confirmation() != h.Token {
+	if _, word := g.DeletionAllowed(podKey(0)); word.ConfirmationToken() != h.Token {
 		t.Errorf("it went with the word %q", word)
 	}
 }
 
 // What is held after a restore is looked at again when the time for that is over.
-func TestAHoldOfARestoreIsLookedAtAgain(t *testing.T) {
-	cfg := judged()
+func TestGuard_RestoreHoldIsReevaluated(t *testing.T) {
+	cfg := guardConfig()
 	cfg.Restore = desired.Restore{Since: time.Now(), KeepFor: time.Hour}
-	m := held(9)
+	m := livePod(9)
 	m.ClusterEpoch = "another"
-	g := guarded(cfg, 8, 0, m)
-	if !settled(t, g, time.Now()) {
+	g := newGuardedNode(cfg, 8, 0, m)
+	if !evaluateSettled(t, g, time.Now()) {
 		t.Fatal("not held")
 	}
-	if !slices.ContainsFunc(g.Later, func(d time.Duration) bool { return d > 50*time.Minute && d <= time.Hour }) {
-		t.Errorf("to be looked at in %v, want an hour", g.Later)
+	if !slices.ContainsFunc(g.Delays, func(d time.Duration) bool { return d > 50*time.Minute && d <= time.Hour }) {
+		t.Errorf("to be looked at in %v, want an hour", g.Delays)
 	}
 }
 
 // A tombstone that may not go now waits and is counted, or comes again; what says by itself that it goes does not wait for anything.
-func TestATombstoneWaits(t *testing.T) {
-	cfg := judged()
+func TestGuard_DefersTombstones(t *testing.T) {
+	cfg := guardConfig()
 	cfg.Guard.Settle = 20 * time.Millisecond
-	g := guarded(cfg, 11, 6, went(20, wire.Terminating, time.Now()))
-	if may, _ := g.May(podKey(0)); may || len(g.Later) != 1 || g.Later[0] > cfg.Guard.Settle {
-		t.Errorf("may go %t, again in %v", may, g.Later)
+	g := newGuardedNode(cfg, 11, 6, podTombstone(20, wire.DeletionTerminating, time.Now()))
+	if may, _ := g.DeletionAllowed(podKey(0)); may || len(g.Delays) != 1 || g.Delays[0] > cfg.Guard.Settle {
+		t.Errorf("may go %t, again in %v", may, g.Delays)
 	}
-	if n, nodes := g.Waiting(); n != 0 || nodes != 0 {
+	if n, nodes := g.HeldCounts(); n != 0 || nodes != 0 {
 		t.Errorf("%v tombstones of %v nodes wait before anything is held", n, nodes)
 	}
 	<-time.After(2 * cfg.Guard.Settle)
 	for range 2 {
-		for _, k := range []wire.Key{podKey(0), podKey(1), key("configmaps", "n", "c")} {
-			if may, _ := g.May(k); may {
+		for _, k := range []wire.Key{podKey(0), podKey(1), coreKey("configmaps", "n", "c")} {
+			if may, _ := g.DeletionAllowed(k); may {
 				t.Errorf("%s may go", k)
 			}
 		}
 	}
-	if n, nodes := g.Waiting(); n != 3 || nodes != 1 {
+	if n, nodes := g.HeldCounts(); n != 3 || nodes != 1 {
 		t.Errorf("%v tombstones of %v nodes wait, want 3 of one", n, nodes)
 	}
-	if may, word := g.May(podKey(20)); !may || word != wire.Terminating {
+	if may, word := g.DeletionAllowed(podKey(20)); !may || word != wire.DeletionTerminating {
 		t.Errorf("a pod that terminates may go: %t, with the word %q", may, word)
 	}
 	for n := range 6 {
-		g.Exists(pod(n))
+		g.AddPod(testPod(n))
 	}
-	g.Review(key("configmaps", "n", "c"))
-	if n, _ := g.Waiting(); n != 3 {
+	g.Reevaluate(coreKey("configmaps", "n", "c"))
+	if n, _ := g.HeldCounts(); n != 3 {
 		t.Error("a ConfigMap ended the hold")
 	}
-	g.Review(podKey(0))
-	if n, nodes := g.Waiting(); n != 0 || nodes != 0 || g.Asked != 1 {
-		t.Errorf("the pods are back, and %v tombstones of %v nodes wait; asked %d times", n, nodes, g.Asked)
+	g.Reevaluate(podKey(0))
+	if n, nodes := g.HeldCounts(); n != 0 || nodes != 0 || g.Resyncs != 1 {
+		t.Errorf("the pods are back, and %v tombstones of %v nodes wait; asked %d times", n, nodes, g.Resyncs)
 	}
 }

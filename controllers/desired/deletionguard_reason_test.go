@@ -10,28 +10,28 @@ import (
 	"github.com/frond-edge/frond/controllers/desired"
 )
 
-func TestLeaving(t *testing.T) {
+func TestPodDeletionReason(t *testing.T) {
 	now, none, some := metav1.Now(), int64(0), int64(30)
 	for name, tt := range map[string]struct {
 		pod  corev1.Pod
-		want wire.Leaving
+		want wire.DeletionReason
 	}{
 		"running":     {corev1.Pod{Spec: corev1.PodSpec{TerminationGracePeriodSeconds: &some}}, ""},
-		"terminating": {corev1.Pod{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &now}}, wire.Terminating},
+		"terminating": {corev1.Pod{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &now}}, wire.DeletionTerminating},
 		"forced":      {corev1.Pod{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &now, DeletionGracePeriodSeconds: &none}}, ""},
-		"with grace":  {corev1.Pod{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &now, DeletionGracePeriodSeconds: &some}}, wire.Terminating},
-		"succeeded":   {corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodSucceeded}}, wire.Ended},
-		"failed":      {corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodFailed}}, wire.Ended},
-		"no grace":    {corev1.Pod{Spec: corev1.PodSpec{TerminationGracePeriodSeconds: &none}}, wire.AtOnce},
-		"static":      {corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"kubernetes.io/config.mirror": "x"}}}, wire.AtOnce},
+		"with grace":  {corev1.Pod{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &now, DeletionGracePeriodSeconds: &some}}, wire.DeletionTerminating},
+		"succeeded":   {corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodSucceeded}}, wire.DeletionPodEnded},
+		"failed":      {corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodFailed}}, wire.DeletionPodEnded},
+		"no grace":    {corev1.Pod{Spec: corev1.PodSpec{TerminationGracePeriodSeconds: &none}}, wire.DeletionWithoutGrace},
+		"static":      {corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"kubernetes.io/config.mirror": "x"}}}, wire.DeletionWithoutGrace},
 	} {
-		if got := desired.Leaving(&tt.pod); got != tt.want {
+		if got := desired.PodDeletionReason(&tt.pod); got != tt.want {
 			t.Errorf("%s: %q, want %q", name, got, tt.want)
 		}
 	}
 }
 
-func TestGuardReason(t *testing.T) {
+func TestGuard_HoldReason(t *testing.T) {
 	for name, tt := range map[string]struct {
 		share                          float64
 		missing, foreign, recent, live int

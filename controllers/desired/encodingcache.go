@@ -10,8 +10,8 @@ import (
 // encodedLimit bounds the memory of encodings: room for the objects that change while thousands of nodes wait for them.
 const encodedLimit = 32 << 20
 
-// encodings keeps the JSON of shared objects, so that a ConfigMap for 1,000 nodes is encoded once. Oldest out first.
-type encodings struct {
+// encodingCache keeps the JSON of shared objects, so that a ConfigMap for 1,000 nodes is encoded once. Oldest out first.
+type encodingCache struct {
 	limit int
 
 	mu sync.Mutex
@@ -21,23 +21,23 @@ type encodings struct {
 	order list.List // of *encoding, newest first
 }
 
-type encoding struct {
+type cachedEncoding struct {
 	key wire.Key
 	payload
 }
 
-func newEncodings(limit int) *encodings {
-	return &encodings{limit: limit, byKey: map[wire.Key]*list.Element{}}
+func newEncodingCache(limit int) *encodingCache {
+	return &encodingCache{limit: limit, byKey: map[wire.Key]*list.Element{}}
 }
 
-func (c *encodings) get(key wire.Key, uid, version string) (payload, bool) {
+func (c *encodingCache) get(key wire.Key, uid, version string) (payload, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	at := c.byKey[key]
 	if at == nil {
 		return payload{}, false
 	}
-	found := at.Value.(*encoding)
+	found := at.Value.(*cachedEncoding)
 	if found.uid != uid || found.version != version {
 		return payload{}, false
 	}
@@ -45,21 +45,21 @@ func (c *encodings) get(key wire.Key, uid, version string) (payload, bool) {
 	return found.payload, true
 }
 
-func (c *encodings) put(key wire.Key, p payload) {
+func (c *encodingCache) put(key wire.Key, p payload) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if at := c.byKey[key]; at != nil {
 		c.remove(at)
 	}
-	c.byKey[key] = c.order.PushFront(&encoding{key: key, payload: p})
+	c.byKey[key] = c.order.PushFront(&cachedEncoding{key: key, payload: p})
 	c.size += len(p.object)
 	for c.size > c.limit {
 		c.remove(c.order.Back())
 	}
 }
 
-func (c *encodings) remove(at *list.Element) {
-	old := c.order.Remove(at).(*encoding)
+func (c *encodingCache) remove(at *list.Element) {
+	old := c.order.Remove(at).(*cachedEncoding)
 	delete(c.byKey, old.key)
 	c.size -= len(old.object)
 }

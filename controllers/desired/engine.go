@@ -20,49 +20,49 @@ import (
 // Engine publishes the desired state of the nodes that this replica owns. It is a Runnable of a controller-runtime
 // manager and needs no leader election.
 type Engine struct {
-	cfg       Config
-	cache     cache.Cache
-	publisher Publisher
-	owner     Ownership
-	log       *zap.Logger
-	metrics   *metrics
-	kinds     map[groupResource]*kind
-	needing   []groupResource // those of them whose objects say what else a node needs
-	encoded   *encodings
-	ready     chan struct{}
-	followed  followed
-	// wake has room for one word to runFollowers, which covers all before it is taken.
+	cfg            Config
+	cache          cache.Cache
+	publisher      Publisher
+	owner          Ownership
+	log            *zap.Logger
+	metrics        *metrics
+	kinds          map[groupResource]*kindSpec
+	referringKinds []groupResource // those of them whose objects say what else a node needs
+	encoded        *encodingCache
+	ready          chan struct{}
+	synced         kindRegistry
+	// wake has room for one word to runInformers, which covers all before it is taken.
 	wake chan struct{}
 	// stores are the informers' own, complete since before the first read; they lock themselves.
-	stores map[*kind]toolscache.Indexer
+	stores map[*kindSpec]toolscache.Indexer
 
 	mu sync.Mutex
 	// Guarded by mu.
-	sites map[string]*site
+	nodes map[string]*nodeState
 	graph *graph
 	// everywhere are the objects that each node gets.
 	everywhere map[wire.Key]struct{}
-	// provided are those of them that Provide gave.
-	provided map[wire.Key]payload
-	// audiences are the sites with scopes, followers the kinds that only these want.
-	audiences audiences
-	followers map[groupResource]*follower
+	// staticObjects are those of them that SetStatic gave.
+	staticObjects map[wire.Key]payload
+	// subscribers are the sites with scopes, followers the kinds that only these want.
+	subscribers   scopeSubscribers
+	kindInformers map[groupResource]*kindInformer
 	// optional are the kinds that the apiserver may lack; optionalChanged is closed and replaced when what is known of one changes.
 	optional        map[groupResource]*optionalKind
 	optionalChanged chan struct{}
 	// selections are those of trust bundles that pods of nodes make, by signer.
 	selections map[string]map[wire.Key]struct{}
-	// fills counts how often a scope was filled.
-	fills uint64
-	// away paces what waits until this replica is heard of again; it locks itself.
-	away workqueue.TypedRateLimiter[item]
+	// fillCount counts how often a scope was filled.
+	fillCount uint64
+	// waitBackoff paces what waits until this replica is heard of again; it locks itself.
+	waitBackoff workqueue.TypedRateLimiter[workItem]
 	// queue is nil before Start.
-	queue controllers.Queue[item]
+	queue controllers.Queue[workItem]
 }
 
-// item is one piece of work: an object at a node, or with the zero Key the reading of what the stream holds for it.
+// workItem is one piece of work: an object at a node, or with the zero Key the reading of what the stream holds for it.
 // The queue never gives one item to two workers, which keeps the order of each object at each node.
-type item struct {
+type workItem struct {
 	node string
 	key  wire.Key
 }
@@ -74,24 +74,24 @@ func New(cfg Config, objects cache.Cache, publisher Publisher, owner Ownership, 
 	}
 	e := &Engine{
 		cfg: cfg.withDefaults(), cache: objects, publisher: publisher, owner: owner, log: log,
-		kinds: map[groupResource]*kind{}, stores: map[*kind]toolscache.Indexer{}, encoded: newEncodings(encodedLimit), ready: make(chan struct{}),
-		sites: map[string]*site{}, everywhere: map[wire.Key]struct{}{}, provided: map[wire.Key]payload{},
+		kinds: map[groupResource]*kindSpec{}, stores: map[*kindSpec]toolscache.Indexer{}, encoded: newEncodingCache(encodedLimit), ready: make(chan struct{}),
+		nodes: map[string]*nodeState{}, everywhere: map[wire.Key]struct{}{}, staticObjects: map[wire.Key]payload{},
 		optional: optionalKinds(), optionalChanged: make(chan struct{}), selections: map[string]map[wire.Key]struct{}{},
-		audiences: audiences{}, followers: map[groupResource]*follower{}, wake: make(chan struct{}, 1),
-		away:     workqueue.NewTypedItemExponentialFailureRateLimiter[item](retryFirst, awayMost),
-		followed: followed{kinds: map[groupResource]*kind{}, stores: map[groupResource]toolscache.Indexer{}},
+		subscribers: scopeSubscribers{}, kindInformers: map[groupResource]*kindInformer{}, wake: make(chan struct{}, 1),
+		waitBackoff: workqueue.NewTypedItemExponentialFailureRateLimiter[workItem](retryBase, waitMax),
+		synced:      kindRegistry{kinds: map[groupResource]*kindSpec{}, stores: map[groupResource]toolscache.Indexer{}},
 	}
-	for _, k := range kinds(!cfg.NoServices) {
-		id := kindOf(k.key("", ""))
+	for _, k := range kindTable(!cfg.NoServices) {
+		id := kindOf(k.keyOf("", ""))
 		e.kinds[id] = k
-		if k.refs != nil {
-			e.needing = append(e.needing, id)
+		if k.references != nil {
+			e.referringKinds = append(e.referringKinds, id)
 		}
 	}
-	e.graph = newGraph(e.expand, e.enqueue)
-	e.metrics = newMetrics(cfg.Metrics, counts{
+	e.graph = newGraph(e.expandReferences, e.enqueueKey)
+	e.metrics = newMetrics(cfg.Metrics, gaugeSources{
 		nodes: e.countLoaded, queue: e.countQueued, heldNodes: e.countHeldNodes, held: e.countHeld,
-		filling: e.countScopes(false), complete: e.countScopes(true), followed: e.countFollowed,
+		filling: e.countScopes(false), complete: e.countScopes(true), followed: e.countSyncedKinds,
 	})
 	return e, nil
 }
@@ -104,19 +104,19 @@ func (e *Engine) Ready() <-chan struct{} { return e.ready }
 
 // Start follows the objects and publishes until ctx ends. The cache must be started by the caller.
 func (e *Engine) Start(ctx context.Context) error {
-	queue := controllers.NewQueue[item](retryFirst, retryMost)
+	queue := controllers.NewQueue[workItem](retryBase, retryMax)
 	defer queue.ShutDown()
 	e.mu.Lock()
 	e.queue = queue
 	e.mu.Unlock()
 
-	stop, err := e.follow(ctx)
+	stop, err := e.startInformers(ctx)
 	defer stop()
 	if err != nil {
-		return controllers.Ended(ctx, err)
+		return controllers.IgnoreCanceled(ctx, err)
 	}
 	g, gctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return e.runFollowers(gctx) })
+	g.Go(func() error { return e.runInformers(gctx) })
 	g.Go(func() error { return e.runProbes(gctx) })
 	e.awaitOptional(ctx)
 	close(e.ready)
@@ -126,35 +126,35 @@ func (e *Engine) Start(ctx context.Context) error {
 		return nil
 	})
 	g.Go(func() error {
-		e.compare(gctx)
+		e.runAudit(gctx)
 		return nil
 	})
-	controllers.Work(gctx, queue, e.cfg.Workers, func(ctx context.Context, it item) error { return e.work(ctx, queue, it) })
-	return controllers.Ended(ctx, g.Wait())
+	controllers.ProcessQueue(gctx, queue, e.cfg.Workers, func(ctx context.Context, it workItem) error { return e.processItem(ctx, queue, it) })
+	return controllers.IgnoreCanceled(ctx, g.Wait())
 }
 
 const (
 	// A lost race is decided after one more round trip; a stream without a leader needs 4 to 9 s to elect one.
-	retryFirst = 20 * time.Millisecond
-	retryMost  = 5 * time.Second
-	// awayMost bounds the pause of what waits for the members alone: nobody is asked meanwhile, and an election that took seconds
+	retryBase = 20 * time.Millisecond
+	retryMax  = 5 * time.Second
+	// waitMax bounds the pause of what waits for the members alone: nobody is asked meanwhile, and an election that took seconds
 	// should not be felt for seconds more.
-	awayMost = time.Second
+	waitMax = time.Second
 )
 
-// follow subscribes to all kinds and returns when each handler has seen every object there is: before that, absence
+// startInformers subscribes to all kinds and returns when each handler has seen every object there is: before that, absence
 // proves nothing. The returned function ends the subscriptions and is never nil.
-func (e *Engine) follow(ctx context.Context) (stop func(), err error) {
+func (e *Engine) startInformers(ctx context.Context) (stop func(), err error) {
 	var undo []func()
 	stop = func() {
 		for _, f := range undo {
 			f()
 		}
 	}
-	informers := map[*kind]toolscache.SharedIndexInformer{}
+	informers := map[*kindSpec]toolscache.SharedIndexInformer{}
 	var stored, handled []toolscache.InformerSynced
 	for _, k := range e.kinds {
-		if informers[k], err = e.informer(ctx, k); err != nil {
+		if informers[k], err = e.informerFor(ctx, k); err != nil {
 			return stop, fmt.Errorf("follow %s: %w", k.resource, err)
 		}
 		stored = append(stored, informers[k].HasSynced)
@@ -166,12 +166,12 @@ func (e *Engine) follow(ctx context.Context) (stop func(), err error) {
 	for k, informer := range informers {
 		e.stores[k] = informer.GetIndexer()
 	}
-	for _, s := range e.sites {
-		e.recognize(s) // those that Serve named before
+	for _, s := range e.nodes {
+		e.activateNode(s) // those that AdmitNode named before
 	}
 	e.mu.Unlock()
 	for k, informer := range informers {
-		registration, err := informer.AddEventHandlerWithResyncPeriod(e.handler(k), 0)
+		registration, err := informer.AddEventHandlerWithResyncPeriod(e.eventHandler(k), 0)
 		if err != nil {
 			return stop, fmt.Errorf("follow %s: %w", k.resource, err)
 		}
@@ -184,8 +184,8 @@ func (e *Engine) follow(ctx context.Context) (stop func(), err error) {
 	return stop, nil
 }
 
-// informer returns a kind's informer, with an index by node where objects have one.
-func (e *Engine) informer(ctx context.Context, k *kind) (toolscache.SharedIndexInformer, error) {
+// informerFor returns a kind's informer, with an index by node where objects have one.
+func (e *Engine) informerFor(ctx context.Context, k *kindSpec) (toolscache.SharedIndexInformer, error) {
 	found, err := e.cache.GetInformer(ctx, k.object(), cache.BlockUntilSynced(false))
 	if err != nil {
 		return nil, fmt.Errorf("informer: %w", err)
@@ -194,30 +194,30 @@ func (e *Engine) informer(ctx context.Context, k *kind) (toolscache.SharedIndexI
 	if !ok {
 		return nil, fmt.Errorf("informer is a %T: the cache must not be split by namespaces", found)
 	}
-	return informer, index(informer, k)
+	return informer, addIndexes(informer, k)
 }
 
-// homeIndex is the name of the cache's index of objects by the node they belong to.
-const homeIndex = "frond.io/home"
+// nodeIndex is the name of the cache's index of objects by the node they belong to.
+const nodeIndex = "frond.io/home"
 
-// handler takes events as hints only: what counts is the cache's state when it is read.
-func (e *Engine) handler(k *kind) toolscache.ResourceEventHandler {
+// eventHandler takes events as hints only: what counts is the cache's state when it is read.
+func (e *Engine) eventHandler(k *kindSpec) toolscache.ResourceEventHandler {
 	handle := func(object any) {
 		if last, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
 			object = last.Obj
 		}
 		if o, ok := object.(client.Object); ok {
-			e.refresh(k, o.GetNamespace(), o.GetName())
+			e.refreshObject(k, o.GetNamespace(), o.GetName())
 		}
 	}
 	if k.signer != nil {
 		return e.bundleHandler(k, handle)
 	}
-	if k.binds != nil {
+	if k.subjects != nil {
 		return toolscache.ResourceEventHandlerFuncs{
-			AddFunc:    func(object any) { handle(object); e.rebind(k, object) },
-			UpdateFunc: func(old, object any) { handle(object); e.rebind(k, old, object) },
-			DeleteFunc: func(object any) { handle(object); e.rebind(k, object) },
+			AddFunc:    func(object any) { handle(object); e.refreshBindings(k, object) },
+			UpdateFunc: func(old, object any) { handle(object); e.refreshBindings(k, old, object) },
+			DeleteFunc: func(object any) { handle(object); e.refreshBindings(k, object) },
 		}
 	}
 	return toolscache.ResourceEventHandlerFuncs{
@@ -232,8 +232,8 @@ func (e *Engine) watchOwnership(ctx context.Context) {
 	for {
 		changed := e.owner.Changed()
 		e.mu.Lock()
-		for _, s := range e.sites {
-			e.adopt(s)
+		for _, s := range e.nodes {
+			e.takeOwnership(s)
 		}
 		e.mu.Unlock()
 		select {
@@ -244,38 +244,38 @@ func (e *Engine) watchOwnership(ctx context.Context) {
 	}
 }
 
-// adopt loads a node that became ours, or releases one that did not. The caller holds mu.
-func (e *Engine) adopt(s *site) {
+// takeOwnership loads a node that became ours, or releases one that did not. The caller holds mu.
+func (e *Engine) takeOwnership(s *nodeState) {
 	switch term := e.owner.Term(s.name); {
 	case term == 0:
-		e.drop(s)
-	case !s.renew(term):
-		e.add(item{node: s.name})
+		e.dropNode(s)
+	case !s.renewTerm(term):
+		e.addItem(workItem{node: s.name})
 	}
 }
 
-// add puts work into the queue. The caller holds mu.
-func (e *Engine) add(it item) {
+// addItem puts work into the queue. The caller holds mu.
+func (e *Engine) addItem(it workItem) {
 	if e.queue != nil {
 		e.queue.Add(it)
 	}
 }
 
-// enqueue asks for one object at one node, if the node is ours. The caller holds mu.
-func (e *Engine) enqueue(s *site, key wire.Key) {
+// enqueueKey asks for one object at one node, if the node is ours. The caller holds mu.
+func (e *Engine) enqueueKey(s *nodeState, key wire.Key) {
 	if s.loaded() && !isVirtual(key) {
-		e.add(item{node: s.name, key: key})
+		e.addItem(workItem{node: s.name, key: key})
 	}
 }
 
-// Serve asks for a node that has proved itself to the cloud, whether it has a Node object or not. Call it at each attach
+// AdmitNode asks for a node that has proved itself to the cloud, whether it has a Node object or not. Call it at each attach
 // and at each heartbeat, on any replica; it does not block.
-func (e *Engine) Serve(node string) {
+func (e *Engine) AdmitNode(node string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	s := e.sites[node]
+	s := e.nodes[node]
 	if s == nil {
-		s = e.open(node)
+		s = e.addNode(node)
 	}
 	if !s.present && !s.deleted {
 		s.absentSince = time.Now()
@@ -285,45 +285,45 @@ func (e *Engine) Serve(node string) {
 	}
 	s.admitted = true
 	if e.queue != nil && len(e.stores) > 0 {
-		e.recognize(s)
-		e.adopt(s)
+		e.activateNode(s)
+		e.takeOwnership(s)
 	}
 }
 
-// recognize takes up a node that was admitted by Serve. The caller holds mu.
-func (e *Engine) recognize(s *site) {
-	_, err := e.read(wire.Key{Resource: "nodes", Name: s.name})
+// activateNode takes up a node that was admitted by AdmitNode. The caller holds mu.
+func (e *Engine) activateNode(s *nodeState) {
+	_, err := e.readCached(wire.Key{Resource: "nodes", Name: s.name})
 	s.present = s.present || err == nil
 	s.deleted = s.deleted && !s.present
-	e.gather(s)
+	e.loadExisting(s)
 }
 
-// Acked tells the engine what a node has on disk. The cursor must belong to the stream's present life
+// RecordAck tells the engine what a node has on disk. The cursor must belong to the stream's present life
 // (wire.Cursor.StreamEpoch). It does not block.
-func (e *Engine) Acked(node string, sequence uint64) {
+func (e *Engine) RecordAck(node string, sequence uint64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	s := e.sites[node]
+	s := e.nodes[node]
 	if s == nil {
 		return
 	}
-	for _, key := range s.ack(sequence, time.Now().Add(-e.cfg.TombstoneAge)) {
-		e.add(item{node: node, key: key})
+	for _, key := range s.recordAck(sequence, time.Now().Add(-e.cfg.TombstoneAge)) {
+		e.addItem(workItem{node: node, key: key})
 	}
 }
 
-// Reload compares everything again with what the stream holds, for the named nodes or for all: after the stream was
+// Resync compares everything again with what the stream holds, for the named nodes or for all: after the stream was
 // lost or restored, or when an audit found a difference.
-func (e *Engine) Reload(nodes ...string) {
+func (e *Engine) Resync(nodes ...string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if len(nodes) == 0 {
-		for node := range e.sites {
-			e.add(item{node: node})
+		for node := range e.nodes {
+			e.addItem(workItem{node: node})
 		}
 	}
 	for _, node := range nodes {
-		e.add(item{node: node})
+		e.addItem(workItem{node: node})
 	}
 }
 
@@ -331,7 +331,7 @@ func (e *Engine) countLoaded() float64 {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	n := 0
-	for _, s := range e.sites {
+	for _, s := range e.nodes {
 		if s.loaded() {
 			n++
 		}

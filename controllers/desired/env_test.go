@@ -33,35 +33,35 @@ import (
 	"github.com/frond-edge/frond/streams/streamstest"
 )
 
-// owners is an Ownership that a test can change. The zero value owns every node.
-type owners struct {
-	mu      sync.Mutex
-	not     map[string]bool
-	breaks  uint64
-	away    bool
-	refused int // how often Fresh has said no
-	changed chan struct{}
+// fakeOwnership is an Ownership that a test can change. The zero value owns every node.
+type fakeOwnership struct {
+	mu           sync.Mutex
+	notOwned     map[string]bool
+	termBreaks   uint64
+	leaseExpired bool
+	refusals     int // how often Fresh has said no
+	changed      chan struct{}
 }
 
-func (o *owners) Term(node string) uint64 {
+func (o *fakeOwnership) Term(node string) uint64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.not[node] {
+	if o.notOwned[node] {
 		return 0
 	}
-	return o.breaks + 1
+	return o.termBreaks + 1
 }
 
-func (o *owners) Fresh() bool {
+func (o *fakeOwnership) LeaseValid() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.away {
-		o.refused++
+	if o.leaseExpired {
+		o.refusals++
 	}
-	return !o.away
+	return !o.leaseExpired
 }
 
-func (o *owners) Changed() <-chan struct{} {
+func (o *fakeOwnership) Changed() <-chan struct{} {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.changed == nil {
@@ -70,17 +70,17 @@ func (o *owners) Changed() <-chan struct{} {
 	return o.changed
 }
 
-func (o *owners) set(node string, owned bool) {
-	o.change(func() {
-		if o.not == nil {
-			o.not = map[string]bool{}
+func (o *fakeOwnership) setOwned(node string, owned bool) {
+	o.changeAndNotify(func() {
+		if o.notOwned == nil {
+			o.notOwned = map[string]bool{}
 		}
-		o.not[node] = !owned
-		o.breaks++
+		o.notOwned[node] = !owned
+		o.termBreaks++
 	})
 }
 
-func (o *owners) change(do func()) {
+func (o *fakeOwnership) changeAndNotify(do func()) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	do()
@@ -112,8 +112,8 @@ func (c *counted) Publish(ctx context.Context, m wire.Message, expectLast uint64
 	return sequence, nil
 }
 
-// world is a cluster, a hub and a namespace of a test's own.
-type world struct {
+// engineEnv is a cluster, a hub and a namespace of a test's own.
+type engineEnv struct {
 	testing.TB
 	cluster   *kubetest.Cluster
 	client    kubernetes.Interface
@@ -123,9 +123,9 @@ type world struct {
 	publisher *counted
 }
 
-func newWorld(t testing.TB) *world {
+func newEngineEnv(t testing.TB) *engineEnv {
 	t.Helper()
-	w := &world{TB: t, cluster: shared.Cluster(t), hub: streamstest.Hub(t)}
+	w := &engineEnv{TB: t, cluster: shared.Cluster(t), hub: streamstest.Hub(t)}
 	w.client, w.ns = w.cluster.Client(t), w.cluster.Namespace(t)
 	nc := streamstest.Connect(t, w.hub)
 	js, err := jetstream.New(nc)
@@ -141,29 +141,29 @@ func newWorld(t testing.TB) *world {
 	return w
 }
 
-func (w *world) published(node string, key wire.Key) int {
+func (w *engineEnv) publishCount(node string, key wire.Key) int {
 	w.publisher.mu.Lock()
 	defer w.publisher.mu.Unlock()
 	return w.publisher.count[key][node]
 }
 
-// engine starts an engine with a cache of its own, as one cloudcore; it ends with the test.
-func (w *world) engine(cfg desired.Config, owner desired.Ownership, agent string) *desired.Engine {
+// startEngine starts an engine with a cache of its own, as one cloudcore; it ends with the test.
+func (w *engineEnv) startEngine(cfg desired.Config, owner desired.Ownership, agent string) *desired.Engine {
 	w.Helper()
-	return w.engineOver(w.publisher, cfg, owner, agent)
+	return w.startEngineWith(w.publisher, cfg, owner, agent)
 }
 
-// engineOver is engine with a publisher of its own.
-func (w *world) engineOver(publisher desired.Publisher, cfg desired.Config, owner desired.Ownership, agent string) *desired.Engine {
+// startEngineWith is startEngine with a publisher of its own.
+func (w *engineEnv) startEngineWith(publisher desired.Publisher, cfg desired.Config, owner desired.Ownership, agent string) *desired.Engine {
 	w.Helper()
-	return w.engineHearing(hearing(), publisher, cfg, owner, agent)
+	return w.startEngineWatching(newWatchBlocker(), publisher, cfg, owner, agent)
 }
 
-// engineHearing is engineOver with watches that may be held back.
-func (w *world) engineHearing(ear *deaf, publisher desired.Publisher, cfg desired.Config, owner desired.Ownership, agent string) *desired.Engine {
+// startEngineWatching is startEngineWith with watches that may be held back.
+func (w *engineEnv) startEngineWatching(ear *watchBlocker, publisher desired.Publisher, cfg desired.Config, owner desired.Ownership, agent string) *desired.Engine {
 	w.Helper()
-	config := w.cluster.Limited(w, agent, desired.Rules())
-	ear.over(config)
+	config := w.cluster.ConfigWithRules(w, agent, desired.Rules())
+	ear.wrapConfig(config)
 	objects, err := cache.New(config, desired.CacheOptions())
 	if err != nil {
 		w.Fatal(err)
@@ -191,8 +191,8 @@ func (w *world) engineHearing(ear *deaf, publisher desired.Publisher, cfg desire
 	return engine
 }
 
-// node makes an edge node of the test's own and deletes it afterwards.
-func (w *world) node(suffix string) string {
+// createNode makes an edge node of the test's own and deletes it afterwards.
+func (w *engineEnv) createNode(suffix string) string {
 	w.Helper()
 	name := w.ns + "-" + suffix
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{identity.EdgeLabel: ""}}}
@@ -205,7 +205,7 @@ func (w *world) node(suffix string) string {
 	return name
 }
 
-func (w *world) account(name string, pull ...string) {
+func (w *engineEnv) createAccount(name string, pull ...string) {
 	w.Helper()
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	for _, secret := range pull {
@@ -216,7 +216,7 @@ func (w *world) account(name string, pull ...string) {
 	}
 }
 
-func (w *world) configMap(name, value string) *corev1.ConfigMap {
+func (w *engineEnv) createConfigMap(name, value string) *corev1.ConfigMap {
 	w.Helper()
 	cm, err := w.client.CoreV1().ConfigMaps(w.ns).Create(w.Context(), &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"value": value},
@@ -227,7 +227,7 @@ func (w *world) configMap(name, value string) *corev1.ConfigMap {
 	return cm
 }
 
-func (w *world) setConfigMap(name, value string) {
+func (w *engineEnv) setConfigMap(name, value string) {
 	w.Helper()
 	patch := fmt.Appendf(nil, `{"data":{"value":%q}}`, value)
 	if _, err := w.client.CoreV1().ConfigMaps(w.ns).Patch(w.Context(), name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
@@ -235,7 +235,7 @@ func (w *world) setConfigMap(name, value string) {
 	}
 }
 
-func (w *world) secret(name string) *corev1.Secret {
+func (w *engineEnv) createSecret(name string) *corev1.Secret {
 	w.Helper()
 	s, err := w.client.CoreV1().Secrets(w.ns).Create(w.Context(), &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: name}, StringData: map[string]string{"value": name},
@@ -246,8 +246,8 @@ func (w *world) secret(name string) *corev1.Secret {
 	return s
 }
 
-// pod makes a pod that is bound to a node, of the account "default".
-func (w *world) pod(name, node string, volumes ...corev1.VolumeSource) *corev1.Pod {
+// createPod makes a pod that is bound to a node, of the account "default".
+func (w *engineEnv) createPod(name, node string, volumes ...corev1.VolumeSource) *corev1.Pod {
 	w.Helper()
 	off := false
 	pod := &corev1.Pod{
@@ -267,7 +267,7 @@ func (w *world) pod(name, node string, volumes ...corev1.VolumeSource) *corev1.P
 	return pod
 }
 
-func (w *world) deletePod(name string) {
+func (w *engineEnv) deletePod(name string) {
 	w.Helper()
 	if err := w.client.CoreV1().Pods(w.ns).Delete(w.Context(), name, *metav1.NewDeleteOptions(0)); err != nil {
 		w.Fatal(err)
@@ -282,8 +282,8 @@ func mountSecret(name string) corev1.VolumeSource {
 	return corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: name}}
 }
 
-// held is what the stream holds for a node.
-func (w *world) held(node string) map[wire.Key]wire.Message {
+// heldMessages is what the stream holds for a node.
+func (w *engineEnv) heldMessages(node string) map[wire.Key]wire.Message {
 	w.Helper()
 	held, err := w.publisher.Held(w.Context(), node)
 	if err != nil {
@@ -292,11 +292,11 @@ func (w *world) held(node string) map[wire.Key]wire.Message {
 	return held
 }
 
-// lists names the live objects of a node, the node's own Node, the marker, RBAC and the cluster's Service left out.
-func (w *world) lists(node string) []string {
+// liveObjects names the live objects of a node, the node's own Node, the marker, RBAC and the cluster's Service left out.
+func (w *engineEnv) liveObjects(node string) []string {
 	w.Helper()
 	var found []string
-	for key, m := range w.held(node) {
+	for key, m := range w.heldMessages(node) {
 		switch {
 		case m.Op == wire.Delete, key.Resource == "nodes", key == wire.SnapshotMarker(), key.Namespace == "default", key.Group == rbacv1.GroupName:
 		default:
@@ -307,22 +307,22 @@ func (w *world) lists(node string) []string {
 	return found
 }
 
-func (w *world) eventuallyLists(node string, want ...string) {
+func (w *engineEnv) eventuallyHasObjects(node string, want ...string) {
 	w.Helper()
 	slices.Sort(want)
 	kubetest.Eventually(w, 20*time.Second, func() error {
-		if got := w.lists(node); !slices.Equal(got, want) {
+		if got := w.liveObjects(node); !slices.Equal(got, want) {
 			return fmt.Errorf("node has %q, want %q", got, want)
 		}
-		if m := w.held(node)[wire.SnapshotMarker()]; m.Op != wire.Apply {
+		if m := w.heldMessages(node)[wire.SnapshotMarker()]; m.Op != wire.Apply {
 			return errors.New("no marker")
 		}
 		return nil
 	})
 }
 
-// object decodes what the stream holds of an object.
-func (w *world) object(node string, key wire.Key, into any) {
+// decodeObject decodes what the stream holds of an object.
+func (w *engineEnv) decodeObject(node string, key wire.Key, into any) {
 	w.Helper()
 	stream, err := w.js.Stream(w.Context(), streams.DesiredStream)
 	if err != nil {
@@ -337,12 +337,12 @@ func (w *world) object(node string, key wire.Key, into any) {
 	}
 }
 
-// eventually waits until the stream's last message of an object satisfies the condition.
-func (w *world) eventually(node string, key wire.Key, what string, condition func(wire.Message) bool) wire.Message {
+// eventuallyMessage waits until the stream's last message of an object satisfies the condition.
+func (w *engineEnv) eventuallyMessage(node string, key wire.Key, what string, condition func(wire.Message) bool) wire.Message {
 	w.Helper()
 	var last wire.Message
 	kubetest.Eventually(w, 20*time.Second, func() error {
-		held := w.held(node)
+		held := w.heldMessages(node)
 		last = held[key]
 		if condition(last) {
 			return nil

@@ -11,107 +11,109 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// Guarded is an Engine with one node, which never starts: a test says what Kubernetes and the stream hold, and has it judged.
-type Guarded struct {
+// GuardHarness is an Engine with one node, which never starts: a test says what Kubernetes and the stream hold, and has it judged.
+type GuardHarness struct {
 	*Engine
-	site *site
-	// Told are the words about what is held, Asked how often all of the node was asked for at once, Later when it will be.
-	Told  []*wire.Hold
-	Asked int
-	Later []time.Duration
+	node *nodeState
+	// Reports are the words about what is held, Asked how often all of the node was asked for at once, Later when it will be.
+	Reports []*wire.Hold
+	Resyncs int
+	Delays  []time.Duration
 }
 
-// asked is a queue that only remembers.
-type asked struct {
-	workqueue.TypedRateLimitingInterface[item]
-	g *Guarded
+// recordingQueue is a queue that only remembers.
+type recordingQueue struct {
+	workqueue.TypedRateLimitingInterface[workItem]
+	harness *GuardHarness
 }
 
-func (a asked) Add(it item) {
-	if it == (item{node: a.g.site.name}) {
-		a.g.Asked++
+func (a recordingQueue) Add(it workItem) {
+	if it == (workItem{node: a.harness.node.name}) {
+		a.harness.Resyncs++
 	}
 }
 
-func (a asked) AddAfter(it item, d time.Duration) {
-	if it.node == a.g.site.name {
-		a.g.Later = append(a.g.Later, d)
+func (a recordingQueue) AddAfter(it workItem, d time.Duration) {
+	if it.node == a.harness.node.name {
+		a.harness.Delays = append(a.harness.Delays, d)
 	}
 }
 
-// NewGuarded makes a Guarded whose node has a Node object with annotations.
-func NewGuarded(cfg Config, annotations map[string]string) *Guarded {
-	g := &Guarded{site: newSite("a", time.Now())}
-	cfg.OnHold = func(_ string, hold *wire.Hold) { g.Told = append(g.Told, hold) }
+// NewGuardHarness makes a Guarded whose node has a Node object with annotations.
+func NewGuardHarness(cfg Config, annotations map[string]string) *GuardHarness {
+	g := &GuardHarness{node: newNodeState("a", time.Now())}
+	cfg.OnHold = func(_ string, hold *wire.Hold) { g.Reports = append(g.Reports, hold) }
 	g.Engine = &Engine{
-		cfg: cfg.withDefaults(), kinds: map[groupResource]*kind{}, stores: map[*kind]toolscache.Indexer{}, sites: map[string]*site{"a": g.site},
+		cfg: cfg.withDefaults(), kinds: map[groupResource]*kindSpec{}, stores: map[*kindSpec]toolscache.Indexer{}, nodes: map[string]*nodeState{"a": g.node},
 	}
-	for _, k := range kinds(false) {
-		g.kinds[kindOf(k.key("", ""))] = k
+	for _, k := range kindTable(false) {
+		g.kinds[kindOf(k.keyOf("", ""))] = k
 		g.stores[k] = toolscache.NewIndexer(toolscache.MetaNamespaceKeyFunc, toolscache.Indexers{})
 	}
-	g.graph = newGraph(func(wire.Key) []wire.Key { return nil }, func(*site, wire.Key) {})
-	g.queue = asked{g: g}
-	g.site.present = true
-	g.Node(annotations)
+	g.graph = newGraph(func(wire.Key) []wire.Key { return nil }, func(*nodeState, wire.Key) {})
+	g.queue = recordingQueue{harness: g}
+	g.node.present = true
+	g.SetAnnotations(annotations)
 	return g
 }
 
-// Node changes the annotations of the Node.
-func (g *Guarded) Node(annotations map[string]string) {
-	_ = g.store("nodes").Update(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", Annotations: annotations}}) // the key function knows it
+// SetAnnotations changes the annotations of the Node.
+func (g *GuardHarness) SetAnnotations(annotations map[string]string) {
+	_ = g.indexerOf("nodes").Update(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", Annotations: annotations}}) // the key function knows it
 }
 
-// Gone takes the Node away, or only what makes it an edge node's, longer ago than anything is kept for.
-func (g *Guarded) Gone(exists bool) {
-	g.site.present, g.site.absentSince = false, time.Now().Add(-time.Hour-g.cfg.Grace)
+// RemoveNode takes the Node away, or only what makes it an edge node's, longer ago than anything is kept for.
+func (g *GuardHarness) RemoveNode(exists bool) {
+	g.node.present, g.node.absentSince = false, time.Now().Add(-time.Hour-g.cfg.Grace)
 	if !exists {
-		_ = g.store("nodes").Delete(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}) // the same
+		_ = g.indexerOf("nodes").Delete(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}) // the same
 	}
 }
 
-func (g *Guarded) store(resource string) toolscache.Indexer {
-	_, store := g.lookup(groupResource{"", resource})
+func (g *GuardHarness) indexerOf(resource string) toolscache.Indexer {
+	_, store := g.lookupKind(groupResource{"", resource})
 	return store
 }
 
-// Exists says that Kubernetes has a pod for the node, Missing that it has it no more.
-func (g *Guarded) Exists(pod *corev1.Pod) {
-	_ = g.store("pods").Update(pod) // the same
-	g.graph.place(wire.Key{Resource: "pods", Namespace: pod.Namespace, Name: pod.Name}, g.site)
+// AddPod says that Kubernetes has a pod for the node, RemovePod that it has it no more.
+func (g *GuardHarness) AddPod(pod *corev1.Pod) {
+	_ = g.indexerOf("pods").Update(pod) // the same
+	g.graph.placeObject(wire.Key{Resource: "pods", Namespace: pod.Namespace, Name: pod.Name}, g.node)
 }
 
-// Missing undoes Exists.
-func (g *Guarded) Missing(pod *corev1.Pod) {
-	_ = g.store("pods").Delete(pod) // the same
-	g.graph.place(wire.Key{Resource: "pods", Namespace: pod.Namespace, Name: pod.Name}, nil)
+// RemovePod undoes AddPod.
+func (g *GuardHarness) RemovePod(pod *corev1.Pod) {
+	_ = g.indexerOf("pods").Delete(pod) // the same
+	g.graph.placeObject(wire.Key{Resource: "pods", Namespace: pod.Namespace, Name: pod.Name}, nil)
 }
 
-// Holds says what the stream holds for the node.
-func (g *Guarded) Holds(messages ...wire.Message) {
+// SetPublished says what the stream holds for the node.
+func (g *GuardHarness) SetPublished(messages ...wire.Message) {
 	held := map[wire.Key]wire.Message{}
 	for i, m := range messages {
 		m.Sequence = uint64(i + 1)
 		held[m.Key] = m
 	}
-	g.site.endLoad(g.site.beginLoad(), held, g.cfg.ClusterEpoch, 1)
-	g.site.expect(nil)
+	g.node.endLoad(g.node.beginLoad(), held, g.cfg.ClusterEpoch, 1)
+	g.node.setPending(nil)
 }
 
-// Judge judges at a time.
-func (g *Guarded) Judge(at time.Time) (held bool, later time.Duration) {
-	v := g.judge(g.site, at)
-	return v.held, v.later
+// Evaluate judges at a time.
+func (g *GuardHarness) Evaluate(at time.Time) (held bool, later time.Duration) {
+	v := g.evaluateGuard(g.node, at)
+	return v.held, v.retryAfter
 }
 
-// May asks whether an object may go now, and tells what would be on its tombstone.
-func (g *Guarded) May(key wire.Key) (bool, wire.Leaving) {
-	held := g.site.held[key]
-	return g.may(g.site, key, held), g.site.partingWord(held)
+// DeletionAllowed asks whether an object may go now, and tells what would be on its tombstone.
+func (g *GuardHarness) DeletionAllowed(key wire.Key) (bool, wire.DeletionReason) {
+	held := g.node.published[key]
+	return g.deletionAllowed(g.node, key, held), g.node.deletionReason(held)
 }
 
-// Review looks again after an object has changed.
-func (g *Guarded) Review(key wire.Key) { g.review(g.site, key) }
+// Reevaluate looks again after an object has changed.
+func (g *GuardHarness) Reevaluate(key wire.Key) { g.reevaluateHold(g.node, key) }
 
-// Waiting is how many tombstones wait, and how many nodes have such, as the metrics say.
-func (g *Guarded) Waiting() (tombstones, nodes float64) { return g.countHeld(), g.countHeldNodes() }
+// HeldCounts is how many tombstones wait, and how many nodes have such, as the metrics say.
+func (g *GuardHarness) HeldCounts() (tombstones, nodes float64) {
+	return g.countHeld(), g.countHeldNodes()
+}

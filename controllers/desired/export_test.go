@@ -11,26 +11,26 @@ import (
 )
 
 var (
-	PodRefs     = podRefs
-	AccountRefs = accountRefs
-	ClaimRefs   = claimRefs
-	VolumeRefs  = volumeRefs
-	Leaving     = leaving
-	RunsAs      = runsAs
+	PodRefs           = podRefs
+	AccountRefs       = accountRefs
+	ClaimRefs         = claimRefs
+	VolumeRefs        = volumeRefs
+	PodDeletionReason = podDeletionReason
+	RunsAs            = runsAs
 )
 
 // GuardReason judges a node with so many missing, foreign missing, recently gone and live pods.
 func GuardReason(g Guard, missing, foreign, recent, live int) wire.HoldReason {
-	l := losses{missing: make([]lost, missing), recent: recent, live: live}
+	l := podLosses{missing: make([]lostPod, missing), recent: recent, live: live}
 	for range foreign {
-		l.missing = append(l.missing, lost{foreign: true})
+		l.missing = append(l.missing, lostPod{foreignEpoch: true})
 	}
-	return g.reason(l)
+	return g.holdReason(l)
 }
 
-// Digest returns what summarize makes of an object, and the JSON that would be sent.
+// Digest returns what makePayload makes of an object, and the JSON that would be sent.
 func Digest(o client.Object) (digest string, object []byte, err error) {
-	p, err := summarize(o.DeepCopyObject().(client.Object), false)
+	p, err := makePayload(o.DeepCopyObject().(client.Object), false)
 	if err == nil {
 		err = p.encode()
 	}
@@ -39,29 +39,29 @@ func Digest(o client.Object) (digest string, object []byte, err error) {
 
 // Decide runs decide on plain values.
 func Decide(wantUID, wantDigest string, sequence uint64, deleted bool, uid, digest string, keep bool, acked uint64) string {
-	in := input{held: record{sequence: sequence, deleted: deleted, uid: uid, digest: digest}, keep: keep, acked: acked, ripe: true}
+	in := decisionInput{published: streamRecord{sequence: sequence, deleted: deleted, uid: uid, digest: digest}, retain: keep, ackedSequence: acked, purgeable: true}
 	if wantUID != "" {
 		in.want = &payload{uid: wantUID, digest: wantDigest}
 	}
-	return map[action]string{nothing: "nothing", publish: "publish", tombstone: "tombstone", purge: "purge"}[decide(in)]
+	return map[streamAction]string{noAction: "nothing", publishAction: "publish", tombstoneAction: "tombstone", purgeAction: "purge"}[decide(in)]
 }
 
 // Graph drives a graph over a map of references.
 type Graph struct {
 	graph *graph
-	sites map[string]*site
+	nodes map[string]*nodeState
 	Refs  map[wire.Key][]wire.Key
-	// Changes counts what the graph told, and Told is called with it unless it is nil.
-	Changes int
-	Told    func(wire.Key)
+	// Changes counts what the graph told, and OnChange is called with it unless it is nil.
+	Changes  int
+	OnChange func(wire.Key)
 }
 
 func NewGraph() *Graph {
-	g := &Graph{sites: map[string]*site{}, Refs: map[wire.Key][]wire.Key{}}
-	g.graph = newGraph(func(k wire.Key) []wire.Key { return g.Refs[k] }, func(_ *site, key wire.Key) {
+	g := &Graph{nodes: map[string]*nodeState{}, Refs: map[wire.Key][]wire.Key{}}
+	g.graph = newGraph(func(k wire.Key) []wire.Key { return g.Refs[k] }, func(_ *nodeState, key wire.Key) {
 		g.Changes++
-		if g.Told != nil {
-			g.Told(key)
+		if g.OnChange != nil {
+			g.OnChange(key)
 		}
 	})
 	return g
@@ -69,20 +69,20 @@ func NewGraph() *Graph {
 
 func (g *Graph) Place(key wire.Key, node string) {
 	if node == "" {
-		g.graph.place(key, nil)
+		g.graph.placeObject(key, nil)
 		return
 	}
-	if g.sites[node] == nil {
-		g.sites[node] = &site{name: node, wants: map[*vertex]struct{}{}}
+	if g.nodes[node] == nil {
+		g.nodes[node] = &nodeState{name: node, wants: map[*vertex]struct{}{}}
 	}
-	g.graph.place(key, g.sites[node])
+	g.graph.placeObject(key, g.nodes[node])
 }
 
-func (g *Graph) Refresh(key wire.Key) { g.graph.refresh(key) }
+func (g *Graph) Refresh(key wire.Key) { g.graph.refreshReferences(key) }
 
 func (g *Graph) Wants(node string) map[wire.Key]bool {
 	wants := map[wire.Key]bool{}
-	if s := g.sites[node]; s != nil {
+	if s := g.nodes[node]; s != nil {
 		for v := range s.wants {
 			wants[v.key] = true
 		}
@@ -92,25 +92,25 @@ func (g *Graph) Wants(node string) map[wire.Key]bool {
 
 func (g *Graph) Size() int { return len(slices.Collect(maps.Keys(g.graph.vertices))) }
 
-// Audience is an Engine with so many nodes that have scopes on one kind each, and returns what an event of an object costs.
-func Audience(nodes int, scope func(node int) wire.Scope) (event func(wire.Key)) {
-	e := &Engine{audiences: audiences{}}
+// NewScopedEngine is an Engine with so many nodes that have scopes on one kind each, and returns what an event of an object costs.
+func NewScopedEngine(nodes int, scope func(node int) wire.Scope) (event func(wire.Key)) {
+	e := &Engine{subscribers: scopeSubscribers{}}
 	for n := range nodes {
-		s := newSite("", time.Now())
-		s.held = map[wire.Key]record{}
-		e.audiences.add(idOf(scope(n)), s)
+		s := newNodeState("", time.Now())
+		s.published = map[wire.Key]streamRecord{}
+		e.subscribers.add(scopeIDOf(scope(n)), s)
 	}
 	return func(key wire.Key) {
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		e.tell(key)
+		e.enqueueScoped(key)
 	}
 }
 
-// Holding is an Engine that believes the stream to hold these messages for a node.
-func Holding(node string, held map[wire.Key]wire.Message) *Engine {
-	s := newSite(node, time.Now())
+// NewPublishedEngine is an Engine that believes the stream to hold these messages for a node.
+func NewPublishedEngine(node string, held map[wire.Key]wire.Message) *Engine {
+	s := newNodeState(node, time.Now())
 	s.endLoad(s.beginLoad(), held, "", 0)
-	s.expect(nil)
-	return &Engine{sites: map[string]*site{node: s}}
+	s.setPending(nil)
+	return &Engine{nodes: map[string]*nodeState{node: s}}
 }

@@ -24,7 +24,7 @@ type stopping struct {
 	sent            chan error
 }
 
-func newStopping(w *world, k wire.Key) *stopping {
+func newStopping(w *engineEnv, k wire.Key) *stopping {
 	return &stopping{counted: w.publisher, key: k, stopped: make(chan struct{}), resume: make(chan struct{}), sent: make(chan error, 1)}
 }
 
@@ -43,7 +43,7 @@ func (s *stopping) Publish(ctx context.Context, m wire.Message, expectLast uint6
 	return sequence, err
 }
 
-func (s *stopping) await(t *testing.T) {
+func (s *stopping) awaitStop(t *testing.T) {
 	t.Helper()
 	select {
 	case <-s.stopped:
@@ -52,56 +52,56 @@ func (s *stopping) await(t *testing.T) {
 	}
 }
 
-// unstopped lets a message go in spite of its age: the process is stopped after the last look at the clock.
-type unstopped struct{ *stopping }
+// deadlineIgnoringPublisher lets a message go in spite of its age: the process is stopped after the last look at the clock.
+type deadlineIgnoringPublisher struct{ *stopping }
 
-func (u unstopped) Publish(ctx context.Context, m wire.Message, expectLast uint64) (uint64, error) {
+func (u deadlineIgnoringPublisher) Publish(ctx context.Context, m wire.Message, expectLast uint64) (uint64, error) {
 	return u.stopping.Publish(context.WithoutCancel(ctx), m, expectLast)
 }
 
-// fenced is a node with a pod, of which the old owner is stopped right before it publishes the pod's ConfigMap for the first
+// setupStoppedOwner is a node with a pod, of which the old owner is stopped right before it publishes the pod's ConfigMap for the first
 // time, and a new owner that has taken over.
-func fenced(t *testing.T, age time.Duration, wrap func(*stopping) desired.Publisher) (w *world, node string, old *stopping, next *desired.Engine) {
+func setupStoppedOwner(t *testing.T, age time.Duration, wrap func(*stopping) desired.Publisher) (w *engineEnv, node string, old *stopping, next *desired.Engine) {
 	t.Helper()
-	w = newWorld(t)
-	w.account("default")
-	node = w.node("a")
-	w.pod("one", node, mountConfigMap("cm"))
-	old = newStopping(w, key("configmaps", w.ns, "cm"))
-	first, second := &owners{}, &owners{}
-	second.set(node, false)
+	w = newEngineEnv(t)
+	w.createAccount("default")
+	node = w.createNode("a")
+	w.createPod("one", node, mountConfigMap("cm"))
+	old = newStopping(w, coreKey("configmaps", w.ns, "cm"))
+	first, second := &fakeOwnership{}, &fakeOwnership{}
+	second.setOwned(node, false)
 	cfg := desired.Config{NoServices: true, TombstoneAge: age}
-	w.engineOver(wrap(old), cfg, first, "desired-old")
-	next = w.engine(cfg, second, "desired-next")
-	w.configMap("cm", "first")
-	old.await(t)
-	second.set(node, true) // and the first one, stopped, knows nothing of it
+	w.startEngineWith(wrap(old), cfg, first, "desired-old")
+	next = w.startEngine(cfg, second, "desired-next")
+	w.createConfigMap("cm", "first")
+	old.awaitStop(t)
+	second.setOwned(node, true) // and the first one, stopped, knows nothing of it
 	return w, node, old, next
 }
 
-func TestAStoppedWriterCannotBringBackTheDeleted(t *testing.T) {
-	w, node, old, next := fenced(t, time.Hour, func(s *stopping) desired.Publisher { return unstopped{s} })
-	w.eventually(node, old.key, "published by the next owner", applied)
+func TestEngine_StoppedWriterCannotRestoreDeleted(t *testing.T) {
+	w, node, old, next := setupStoppedOwner(t, time.Hour, func(s *stopping) desired.Publisher { return deadlineIgnoringPublisher{s} })
+	w.eventuallyMessage(node, old.key, "published by the next owner", isApplied)
 	if err := w.client.CoreV1().ConfigMaps(w.ns).Delete(t.Context(), "cm", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	tomb := w.eventually(node, old.key, "tombstone", deleted)
-	next.Acked(node, tomb.Sequence) // which may not remove it yet
-	w.untouched(node, "witness", "pods one", "serviceaccounts default")
+	tomb := w.eventuallyMessage(node, old.key, "tombstone", isDeleted)
+	next.RecordAck(node, tomb.Sequence) // which may not remove it yet
+	w.checkUntouched(node, "witness", "pods one", "serviceaccounts default")
 	close(old.resume)
 	if err := <-old.sent; !errors.Is(err, wire.ErrConflict) {
 		t.Errorf("the stopped writer published: %v", err)
 	}
-	w.untouched(node, "later", "pods one", "serviceaccounts default", "pods witness", "configmaps witness")
+	w.checkUntouched(node, "later", "pods one", "serviceaccounts default", "pods witness", "configmaps witness")
 }
 
-func TestAStoppedWriterCannotPublishAnOlderVersion(t *testing.T) {
-	w, node, old, _ := fenced(t, time.Hour, func(s *stopping) desired.Publisher { return unstopped{s} })
-	w.eventually(node, old.key, "published by the next owner", applied)
+func TestEngine_StoppedWriterCannotPublishOlder(t *testing.T) {
+	w, node, old, _ := setupStoppedOwner(t, time.Hour, func(s *stopping) desired.Publisher { return deadlineIgnoringPublisher{s} })
+	w.eventuallyMessage(node, old.key, "published by the next owner", isApplied)
 	w.setConfigMap("cm", "second")
 	value := func() error {
 		var cm corev1.ConfigMap
-		w.object(node, old.key, &cm)
+		w.decodeObject(node, old.key, &cm)
 		if cm.Data["value"] != "second" {
 			return fmt.Errorf("value %q", cm.Data["value"])
 		}
@@ -118,77 +118,77 @@ func TestAStoppedWriterCannotPublishAnOlderVersion(t *testing.T) {
 }
 
 // A writer that was stopped for longer than tombstones are kept finds the subject empty; its own clock stops it.
-func TestAWriterStoppedForVeryLongDoesNotSend(t *testing.T) {
-	w, node, old, next := fenced(t, 2*time.Second, func(s *stopping) desired.Publisher { return s })
-	w.eventually(node, old.key, "published by the next owner", applied)
+func TestEngine_DecisionExpiresBeforePurge(t *testing.T) {
+	w, node, old, next := setupStoppedOwner(t, 2*time.Second, func(s *stopping) desired.Publisher { return s })
+	w.eventuallyMessage(node, old.key, "published by the next owner", isApplied)
 	if err := w.client.CoreV1().ConfigMaps(w.ns).Delete(t.Context(), "cm", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	tomb := w.eventually(node, old.key, "tombstone", deleted)
-	w.eventually(node, old.key, "purged", func(m wire.Message) bool {
-		next.Acked(node, tomb.Sequence) // again and again, as heartbeats do
+	tomb := w.eventuallyMessage(node, old.key, "tombstone", isDeleted)
+	w.eventuallyMessage(node, old.key, "purged", func(m wire.Message) bool {
+		next.RecordAck(node, tomb.Sequence) // again and again, as heartbeats do
 		return m.Sequence == 0
 	})
 	close(old.resume)
 	if err := <-old.sent; !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("the stopped writer published: %v", err)
 	}
-	w.untouched(node, "witness", "pods one", "serviceaccounts default")
+	w.checkUntouched(node, "witness", "pods one", "serviceaccounts default")
 }
 
-func TestNothingIsPublishedWhileUnheard(t *testing.T) {
-	w := newWorld(t)
-	w.account("default")
-	node := w.node("a")
-	owner := &owners{}
-	w.engine(desired.Config{NoServices: true}, owner, "desired")
-	w.pod("one", node)
-	w.eventuallyLists(node, "pods one", "serviceaccounts default")
-	owner.change(func() { owner.away = true })
-	w.pod("two", node)
+func TestEngine_PublishesNothingWithoutLease(t *testing.T) {
+	w := newEngineEnv(t)
+	w.createAccount("default")
+	node := w.createNode("a")
+	owner := &fakeOwnership{}
+	w.startEngine(desired.Config{NoServices: true}, owner, "desired")
+	w.createPod("one", node)
+	w.eventuallyHasObjects(node, "pods one", "serviceaccounts default")
+	owner.changeAndNotify(func() { owner.leaseExpired = true })
+	w.createPod("two", node)
 	kubetest.Eventually(t, time.Minute, func() error {
 		owner.mu.Lock()
 		defer owner.mu.Unlock()
-		if owner.refused < 3 {
-			return fmt.Errorf("asked %d times", owner.refused)
+		if owner.refusals < 3 {
+			return fmt.Errorf("asked %d times", owner.refusals)
 		}
 		return nil
 	})
-	if n := w.published(node, key("pods", w.ns, "two")); n != 0 {
+	if n := w.publishCount(node, coreKey("pods", w.ns, "two")); n != 0 {
 		t.Errorf("published %d messages though nobody hears this replica", n)
 	}
-	owner.change(func() { owner.away = false })
-	w.eventuallyLists(node, "pods one", "pods two", "serviceaccounts default")
+	owner.changeAndNotify(func() { owner.leaseExpired = false })
+	w.eventuallyHasObjects(node, "pods one", "pods two", "serviceaccounts default")
 }
 
 // What another hand writes is found, in a new term at once and otherwise by comparing: here the last word of an owner that
 // did not know better.
-func TestWhatAnotherHandWroteIsFound(t *testing.T) {
+func TestEngine_DetectsForeignMessages(t *testing.T) {
 	for name, tt := range map[string]struct {
 		cfg   desired.Config
-		found func(owner *owners)
+		found func(owner *fakeOwnership)
 	}{
-		"in a new term": {desired.Config{}, func(owner *owners) { owner.change(func() { owner.breaks++ }) }},
-		"by comparing":  {desired.Config{CompareEvery: 200 * time.Millisecond}, func(*owners) {}},
+		"in a new term": {desired.Config{}, func(owner *fakeOwnership) { owner.changeAndNotify(func() { owner.termBreaks++ }) }},
+		"by comparing":  {desired.Config{CompareEvery: 200 * time.Millisecond}, func(*fakeOwnership) {}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			w.account("default")
-			node := w.node("a")
-			w.configMap("cm", "new")
-			owner := &owners{}
-			w.engine(tt.cfg, owner, "desired")
-			w.pod("one", node, mountConfigMap("cm"))
-			k := key("configmaps", w.ns, "cm")
-			w.eventuallyLists(node, "configmaps cm", "pods one", "serviceaccounts default")
-			good := w.held(node)[k]
+			w := newEngineEnv(t)
+			w.createAccount("default")
+			node := w.createNode("a")
+			w.createConfigMap("cm", "new")
+			owner := &fakeOwnership{}
+			w.startEngine(tt.cfg, owner, "desired")
+			w.createPod("one", node, mountConfigMap("cm"))
+			k := coreKey("configmaps", w.ns, "cm")
+			w.eventuallyHasObjects(node, "configmaps cm", "pods one", "serviceaccounts default")
+			good := w.heldMessages(node)[k]
 			bad := good
 			bad.Object, bad.Digest, bad.Version, bad.Time = []byte(`{"metadata":{"name":"cm"},"data":{"value":"old"}}`), "old", "1", time.Now()
 			if _, err := w.publisher.Publisher.Publish(t.Context(), bad, good.Sequence); err != nil {
 				t.Fatal(err)
 			}
 			tt.found(owner)
-			w.eventually(node, k, "as Kubernetes has it", func(m wire.Message) bool { return m.Digest == good.Digest })
+			w.eventuallyMessage(node, k, "as Kubernetes has it", func(m wire.Message) bool { return m.Digest == good.Digest })
 		})
 	}
 }

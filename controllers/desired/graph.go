@@ -10,66 +10,66 @@ type graph struct {
 	vertices map[wire.Key]*vertex
 	// expand says what an object needs now; it may look at memory only.
 	expand func(wire.Key) []wire.Key
-	// changed is told of each object that a node begins or ceases to need.
-	changed func(*site, wire.Key)
+	// onChange is told of each object that a node begins or ceases to need.
+	onChange func(*nodeState, wire.Key)
 }
 
 // vertex is one needed object, whether it exists yet or not.
 type vertex struct {
 	key  wire.Key
 	refs []*vertex
-	// home is the node that an object belongs to by itself (a pod, a Node), and nil for what is only referenced.
-	home *site
-	// sites counts, for each node, the needers there; home counts one.
-	sites tally
+	// node is the node that an object belongs to by itself (a pod, a Node), and nil for what is only referenced.
+	node *nodeState
+	// needers counts, for each node, the needers there; home counts one.
+	needers needCounter
 }
 
-// tally counts needers by node. Most objects have one node, which costs no map.
-type tally struct {
-	one  *site
-	n    int
-	more map[*site]int
+// needCounter counts needers by node. Most objects have one node, which costs no map.
+type needCounter struct {
+	firstNode  *nodeState
+	firstCount int
+	others     map[*nodeState]int
 }
 
-func (t *tally) empty() bool { return t.n == 0 && len(t.more) == 0 }
+func (t *needCounter) empty() bool { return t.firstCount == 0 && len(t.others) == 0 }
 
-// change adds to a node's count and returns the new one.
-func (t *tally) change(s *site, by int) int {
-	if t.n == 0 && t.more[s] == 0 || t.one == s {
-		t.one, t.n = s, t.n+by
-		if t.n == 0 {
-			t.one = nil
+// add adds to a node's count and returns the new one.
+func (t *needCounter) add(s *nodeState, by int) int {
+	if t.firstCount == 0 && t.others[s] == 0 || t.firstNode == s {
+		t.firstNode, t.firstCount = s, t.firstCount+by
+		if t.firstCount == 0 {
+			t.firstNode = nil
 		}
-		return t.n
+		return t.firstCount
 	}
-	if t.more == nil {
-		t.more = map[*site]int{}
+	if t.others == nil {
+		t.others = map[*nodeState]int{}
 	}
-	t.more[s] += by
-	now := t.more[s]
+	t.others[s] += by
+	now := t.others[s]
 	if now == 0 {
-		delete(t.more, s)
+		delete(t.others, s)
 	}
 	return now
 }
 
 // all yields each node once.
-func (t *tally) all(yield func(*site) bool) {
-	if t.n != 0 && !yield(t.one) {
+func (t *needCounter) all(yield func(*nodeState) bool) {
+	if t.firstCount != 0 && !yield(t.firstNode) {
 		return
 	}
-	for s := range t.more {
+	for s := range t.others {
 		if !yield(s) {
 			return
 		}
 	}
 }
 
-func newGraph(expand func(wire.Key) []wire.Key, changed func(*site, wire.Key)) *graph {
-	return &graph{vertices: map[wire.Key]*vertex{}, expand: expand, changed: changed}
+func newGraph(expand func(wire.Key) []wire.Key, changed func(*nodeState, wire.Key)) *graph {
+	return &graph{vertices: map[wire.Key]*vertex{}, expand: expand, onChange: changed}
 }
 
-func (g *graph) vertex(key wire.Key) *vertex {
+func (g *graph) ensureVertex(key wire.Key) *vertex {
 	v := g.vertices[key]
 	if v == nil {
 		v = &vertex{key: key}
@@ -78,51 +78,51 @@ func (g *graph) vertex(key wire.Key) *vertex {
 	return v
 }
 
-// place makes an object belong to a node, or to none.
-func (g *graph) place(key wire.Key, home *site) {
+// placeObject makes an object belong to a node, or to none.
+func (g *graph) placeObject(key wire.Key, home *nodeState) {
 	v := g.vertices[key]
-	if v == nil && home == nil || v != nil && v.home == home {
+	if v == nil && home == nil || v != nil && v.node == home {
 		return
 	}
-	v = g.vertex(key)
-	old := v.home
-	v.home = home
+	v = g.ensureVertex(key)
+	old := v.node
+	v.node = home
 	if home != nil {
-		g.need(v, home)
+		g.addNeed(v, home)
 	}
 	if old != nil {
-		g.drop(v, old)
+		g.removeNeed(v, old)
 	}
 }
 
-// refresh reads again what an object needs, if anybody needs the object.
-func (g *graph) refresh(key wire.Key) {
+// refreshReferences reads again what an object needs, if anybody needs the object.
+func (g *graph) refreshReferences(key wire.Key) {
 	v := g.vertices[key]
 	if v == nil {
 		return
 	}
 	keys := g.expand(key)
-	if v.refers(keys) {
+	if v.hasReferences(keys) {
 		return
 	}
 	old := v.refs
 	v.refs = nil
 	for _, ref := range keys {
-		v.refs = append(v.refs, g.vertex(ref))
+		v.refs = append(v.refs, g.ensureVertex(ref))
 	}
-	for s := range v.sites.all { // first the new, so that what stays is never out
+	for s := range v.needers.all { // first the new, so that what stays is never out
 		for _, ref := range v.refs {
-			g.need(ref, s)
+			g.addNeed(ref, s)
 		}
 	}
-	for s := range v.sites.all {
+	for s := range v.needers.all {
 		for _, ref := range old {
-			g.drop(ref, s)
+			g.removeNeed(ref, s)
 		}
 	}
 }
 
-func (v *vertex) refers(keys []wire.Key) bool {
+func (v *vertex) hasReferences(keys []wire.Key) bool {
 	if len(keys) != len(v.refs) {
 		return false
 	}
@@ -134,34 +134,34 @@ func (v *vertex) refers(keys []wire.Key) bool {
 	return true
 }
 
-func (g *graph) need(v *vertex, s *site) {
-	if v.sites.empty() {
+func (g *graph) addNeed(v *vertex, s *nodeState) {
+	if v.needers.empty() {
 		for _, ref := range g.expand(v.key) {
-			v.refs = append(v.refs, g.vertex(ref))
+			v.refs = append(v.refs, g.ensureVertex(ref))
 		}
 	}
-	if v.sites.change(s, 1) > 1 {
+	if v.needers.add(s, 1) > 1 {
 		return
 	}
 	s.wants[v] = struct{}{}
 	// What it needs goes first: a pod that reaches a node before its ConfigMaps makes the kubelet ask the cloud for each
 	// of them, and cannot start at all if the link is cut in between.
 	for _, ref := range v.refs {
-		g.need(ref, s)
+		g.addNeed(ref, s)
 	}
-	g.changed(s, v.key)
+	g.onChange(s, v.key)
 }
 
-func (g *graph) drop(v *vertex, s *site) {
-	if v.sites.change(s, -1) > 0 {
+func (g *graph) removeNeed(v *vertex, s *nodeState) {
+	if v.needers.add(s, -1) > 0 {
 		return
 	}
 	delete(s.wants, v)
-	g.changed(s, v.key)
+	g.onChange(s, v.key)
 	for _, ref := range v.refs {
-		g.drop(ref, s)
+		g.removeNeed(ref, s)
 	}
-	if v.sites.empty() {
+	if v.needers.empty() {
 		delete(g.vertices, v.key)
 	}
 }

@@ -11,67 +11,67 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// kind is one kind of object that nodes get.
-type kind struct {
+// kindSpec is one kind of object that nodes get.
+type kindSpec struct {
 	gvk      schema.GroupVersionKind
 	resource string
 	object   func() client.Object
-	// home names the node that an object belongs to by itself; nil where objects are only referenced or for all.
-	home func(client.Object) string
-	// refs says what an object needs; nil: nothing.
-	refs func(client.Object) []wire.Key
+	// nodeOf names the node that an object belongs to by itself; nil where objects are only referenced or for all.
+	nodeOf func(client.Object) string
+	// references says what an object needs; nil: nothing.
+	references func(client.Object) []wire.Key
 	// everywhere: every edge node gets each object.
 	everywhere bool
-	// binds says whom a binding names; nil for all but bindings.
-	binds func(client.Object) []string
+	// subjects says whom a binding names; nil for all but bindings.
+	subjects func(client.Object) []string
 	// signer names the signer of a trust bundle; nil for all but these.
 	signer func(client.Object) string
 	// scopedOnly: nodes get it only because a component there asked; such kinds are not in the table.
 	scopedOnly bool
 }
 
-func (k *kind) key(namespace, name string) wire.Key {
+func (k *kindSpec) keyOf(namespace, name string) wire.Key {
 	return wire.Key{Group: k.gvk.Group, Resource: k.resource, Namespace: namespace, Name: name}
 }
 
-// kinds is the table of all that reaches nodes by itself. Other kinds come only in scopes: see follow.go.
-func kinds(services bool) []*kind {
+// kindTable is the table of all that reaches nodes by itself. Other kinds come only in scopes: see kindinformer.go.
+func kindTable(services bool) []*kindSpec {
 	core, storage := corev1.SchemeGroupVersion.WithKind, storagev1.SchemeGroupVersion.WithKind
-	all := []*kind{
+	all := []*kindSpec{
 		{
 			gvk: core("Pod"), resource: "pods", object: func() client.Object { return &corev1.Pod{} },
-			home: func(o client.Object) string { return o.(*corev1.Pod).Spec.NodeName },
-			refs: func(o client.Object) []wire.Key { return podRefs(o.(*corev1.Pod)) },
+			nodeOf:     func(o client.Object) string { return o.(*corev1.Pod).Spec.NodeName },
+			references: func(o client.Object) []wire.Key { return podRefs(o.(*corev1.Pod)) },
 		},
 		{
 			gvk: core("Node"), resource: "nodes", object: func() client.Object { return &corev1.Node{} },
-			home: client.Object.GetName,
+			nodeOf: client.Object.GetName,
 		},
 		{gvk: core("ConfigMap"), resource: "configmaps", object: func() client.Object { return &corev1.ConfigMap{} }},
 		{gvk: core("Secret"), resource: "secrets", object: func() client.Object { return &corev1.Secret{} }},
 		{
 			gvk: core("ServiceAccount"), resource: "serviceaccounts",
-			object: func() client.Object { return &corev1.ServiceAccount{} },
-			refs:   accountNeeds,
+			object:     func() client.Object { return &corev1.ServiceAccount{} },
+			references: accountReferences,
 		},
 		{
 			gvk: core("PersistentVolumeClaim"), resource: "persistentvolumeclaims",
-			object: func() client.Object { return &corev1.PersistentVolumeClaim{} },
-			refs:   func(o client.Object) []wire.Key { return claimRefs(o.(*corev1.PersistentVolumeClaim)) },
+			object:     func() client.Object { return &corev1.PersistentVolumeClaim{} },
+			references: func(o client.Object) []wire.Key { return claimRefs(o.(*corev1.PersistentVolumeClaim)) },
 		},
 		{
 			gvk: core("PersistentVolume"), resource: "persistentvolumes",
-			object: func() client.Object { return &corev1.PersistentVolume{} },
-			refs:   func(o client.Object) []wire.Key { return volumeRefs(o.(*corev1.PersistentVolume)) },
+			object:     func() client.Object { return &corev1.PersistentVolume{} },
+			references: func(o client.Object) []wire.Key { return volumeRefs(o.(*corev1.PersistentVolume)) },
 		},
 		{
 			gvk: storage("CSINode"), resource: "csinodes", object: func() client.Object { return &storagev1.CSINode{} },
-			home: client.Object.GetName,
+			nodeOf: client.Object.GetName,
 		},
 		{
 			gvk: storage("VolumeAttachment"), resource: "volumeattachments",
 			object: func() client.Object { return &storagev1.VolumeAttachment{} },
-			home:   func(o client.Object) string { return o.(*storagev1.VolumeAttachment).Spec.NodeName },
+			nodeOf: func(o client.Object) string { return o.(*storagev1.VolumeAttachment).Spec.NodeName },
 		},
 		{
 			gvk: storage("CSIDriver"), resource: "csidrivers", everywhere: true,
@@ -82,16 +82,16 @@ func kinds(services bool) []*kind {
 			object: func() client.Object { return &nodev1.RuntimeClass{} },
 		},
 	}
-	all = append(all, accessKinds()...)
+	all = append(all, rbacKinds()...)
 	if !services {
 		return all
 	}
 	return append(all,
-		&kind{
+		&kindSpec{
 			gvk: core("Service"), resource: "services", everywhere: true,
 			object: func() client.Object { return &corev1.Service{} },
 		},
-		&kind{
+		&kindSpec{
 			gvk: discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"), resource: "endpointslices", everywhere: true,
 			object: func() client.Object { return &discoveryv1.EndpointSlice{} },
 		})

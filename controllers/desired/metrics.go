@@ -6,30 +6,30 @@ import (
 )
 
 type metrics struct {
-	published *prometheus.CounterVec
-	bytes     prometheus.Counter
-	conflicts prometheus.Counter
-	behind    prometheus.Counter
-	repeated  prometheus.Counter
-	purged    prometheus.Counter
-	refused   prometheus.Counter
-	withheld  *prometheus.CounterVec
-	errors    prometheus.Counter
-	loads     prometheus.Counter
-	took      prometheus.Histogram
-	nodes     prometheus.GaugeFunc
-	queue     prometheus.GaugeFunc
-	heldNodes prometheus.GaugeFunc
-	held      prometheus.GaugeFunc
-	filling   prometheus.GaugeFunc
-	complete  prometheus.GaugeFunc
-	followed  prometheus.GaugeFunc
+	published      *prometheus.CounterVec
+	bytes          prometheus.Counter
+	conflicts      prometheus.Counter
+	staleCache     prometheus.Counter
+	duplicates     prometheus.Counter
+	purged         prometheus.Counter
+	refused        prometheus.Counter
+	withheld       *prometheus.CounterVec
+	errors         prometheus.Counter
+	loads          prometheus.Counter
+	publishSeconds prometheus.Histogram
+	nodes          prometheus.GaugeFunc
+	queue          prometheus.GaugeFunc
+	heldNodes      prometheus.GaugeFunc
+	held           prometheus.GaugeFunc
+	filling        prometheus.GaugeFunc
+	complete       prometheus.GaugeFunc
+	followed       prometheus.GaugeFunc
 }
 
-// counts are what gauges read.
-type counts struct{ nodes, queue, heldNodes, held, filling, complete, followed func() float64 }
+// gaugeSources are what gauges read.
+type gaugeSources struct{ nodes, queue, heldNodes, held, filling, complete, followed func() float64 }
 
-func newMetrics(reg prometheus.Registerer, c counts) *metrics {
+func newMetrics(reg prometheus.Registerer, c gaugeSources) *metrics {
 	f := promauto.With(reg)
 	counter := func(name, help string) prometheus.Counter {
 		return f.NewCounter(prometheus.CounterOpts{Name: "frond_desired_" + name, Help: help})
@@ -38,18 +38,18 @@ func newMetrics(reg prometheus.Registerer, c counts) *metrics {
 		published: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "frond_desired_published_total", Help: "Messages published to nodes, by operation and resource.",
 		}, []string{"op", "resource"}),
-		bytes:     counter("published_bytes_total", "Bytes of JSON published to nodes, before compression."),
-		conflicts: counter("conflicts_total", "Publishes refused because the stream held another message than believed."),
-		behind:    counter("behind_total", "Decisions put off because the cache had heard less of Kubernetes than what the stream held."),
-		repeated:  counter("repeated_total", "Publishes that the stream took for a repetition and did not store."),
-		purged:    counter("purged_total", "Tombstones purged after the node had them on disk."),
-		refused:   counter("refused_total", "Objects that can never be published, such as too large ones."),
+		bytes:      counter("published_bytes_total", "Bytes of JSON published to nodes, before compression."),
+		conflicts:  counter("conflicts_total", "Publishes refused because the stream held another message than believed."),
+		staleCache: counter("behind_total", "Decisions put off because the cache had heard less of Kubernetes than what the stream held."),
+		duplicates: counter("repeated_total", "Publishes that the stream took for a repetition and did not store."),
+		purged:     counter("purged_total", "Tombstones purged after the node had them on disk."),
+		refused:    counter("refused_total", "Objects that can never be published, such as too large ones."),
 		withheld: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "frond_desired_withheld_total", Help: "Objects in protected namespaces that a node needed and was not given, by resource.",
 		}, []string{"resource"}),
 		errors: counter("errors_total", "Attempts that ended in an error and are tried again."),
 		loads:  counter("loads_total", "Readings of what the stream holds for a node."),
-		took: f.NewHistogram(prometheus.HistogramOpts{
+		publishSeconds: f.NewHistogram(prometheus.HistogramOpts{
 			Name: "frond_desired_publish_seconds", Help: "Time of one publish until the stream has stored it.",
 			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 16), // 0.5 ms to 16 s: one round trip to a lost leader's election
 		}),

@@ -17,17 +17,17 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// errAbsent says that the cache holds no such object.
-var errAbsent = errors.New("no such object")
+// errNotCached says that the cache holds no such object.
+var errNotCached = errors.New("no such object")
 
-// errUnfollowed says that the cache does not hold the objects of that kind, or not yet.
-var errUnfollowed = errors.New("kind is not followed")
+// errKindNotSynced says that the cache does not hold the objects of that kind, or not yet.
+var errKindNotSynced = errors.New("kind is not followed")
 
-// read returns a shallow copy of an object in the cache, its type stamped on it. What its fields point to is the cache's.
-func (e *Engine) read(key wire.Key) (client.Object, error) {
-	k, store := e.lookup(kindOf(key))
+// readCached returns a shallow copy of an object in the cache, its type stamped on it. What its fields point to is the cache's.
+func (e *Engine) readCached(key wire.Key) (client.Object, error) {
+	k, store := e.lookupKind(kindOf(key))
 	if store == nil {
-		return nil, errUnfollowed
+		return nil, errKindNotSynced
 	}
 	name := key.Name
 	if key.Namespace != "" {
@@ -38,7 +38,7 @@ func (e *Engine) read(key wire.Key) (client.Object, error) {
 		return nil, fmt.Errorf("read %s from the cache: %w", key.Human(), err)
 	}
 	if !exists {
-		return nil, errAbsent
+		return nil, errNotCached
 	}
 	if u, ok := found.(*unstructured.Unstructured); ok {
 		return shallowCopy(u), nil
@@ -60,16 +60,16 @@ func shallowCopy(u *unstructured.Unstructured) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: object}
 }
 
-// exists reports whether the cache holds an object.
-func (e *Engine) exists(key wire.Key) bool {
-	_, err := e.read(key)
+// isCached reports whether the cache holds an object.
+func (e *Engine) isCached(key wire.Key) bool {
+	_, err := e.readCached(key)
 	return err == nil
 }
 
-// expand says what an object needs now, for the graph.
-func (e *Engine) expand(key wire.Key) []wire.Key {
+// expandReferences says what an object needs now, for the graph.
+func (e *Engine) expandReferences(key wire.Key) []wire.Key {
 	if isSubject(key) {
-		return e.bindings(key.Name)
+		return e.bindingsOf(key.Name)
 	}
 	if e.cfg.Protected.Covers(key) {
 		return nil // it is withheld, and so is what it alone refers to
@@ -78,27 +78,27 @@ func (e *Engine) expand(key wire.Key) []wire.Key {
 		return e.selectBundles(key)
 	}
 	k := e.kinds[kindOf(key)]
-	if k == nil || k.refs == nil {
+	if k == nil || k.references == nil {
 		return nil
 	}
-	o, err := e.read(key)
+	o, err := e.readCached(key)
 	if err != nil {
 		return nil // what is not there needs nothing; its event will come
 	}
-	return k.refs(o)
+	return k.references(o)
 }
 
-// refresh brings the graph and the queue up to date with one object.
-func (e *Engine) refresh(k *kind, namespace, name string) {
-	key := k.key(namespace, name)
+// refreshObject brings the graph and the queue up to date with one object.
+func (e *Engine) refreshObject(k *kindSpec, namespace, name string) {
+	key := k.keyOf(namespace, name)
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.tell(key)
+	e.enqueueScoped(key)
 	if k.scopedOnly {
 		return
 	}
-	o, err := e.read(key)
-	if err != nil && !errors.Is(err, errAbsent) {
+	o, err := e.readCached(key)
+	if err != nil && !errors.Is(err, errNotCached) {
 		e.log.Error("object not readable", zap.String("object", key.Human()), zap.Error(err))
 		return
 	}
@@ -110,17 +110,17 @@ func (e *Engine) refresh(k *kind, namespace, name string) {
 		e.refreshEverywhere(key, err == nil)
 		return
 	}
-	if k.home != nil {
-		var home *site
+	if k.nodeOf != nil {
+		var home *nodeState
 		if err == nil {
-			home = e.sites[k.home(o)] // nil for what is not an edge node
+			home = e.nodes[k.nodeOf(o)] // nil for what is not an edge node
 		}
-		e.graph.place(key, home)
+		e.graph.placeObject(key, home)
 	}
-	e.graph.refresh(key)
+	e.graph.refreshReferences(key)
 	if v := e.graph.vertices[key]; v != nil {
-		for s := range v.sites.all {
-			e.enqueue(s, key)
+		for s := range v.needers.all {
+			e.enqueueKey(s, key)
 		}
 	}
 }
@@ -131,12 +131,12 @@ func (e *Engine) refreshNode(name string, node *corev1.Node) {
 	if node != nil {
 		_, edge = node.Labels[identity.EdgeLabel]
 	}
-	s := e.sites[name]
+	s := e.nodes[name]
 	switch {
 	case s == nil && !edge:
 		return
 	case s == nil:
-		s = e.open(name)
+		s = e.addNode(name)
 	}
 	present := edge || node != nil && s.admitted
 	if s.present == present {
@@ -146,13 +146,13 @@ func (e *Engine) refreshNode(name string, node *corev1.Node) {
 	if !present {
 		s.admitted = false // it has to prove itself again
 		if e.queue != nil {
-			e.queue.AddAfter(item{node: name}, e.cfg.Grace)
+			e.queue.AddAfter(workItem{node: name}, e.cfg.Grace)
 		}
 		return
 	}
-	e.gather(s)
+	e.loadExisting(s)
 	if e.owner.Term(name) != 0 {
-		e.add(item{node: name}) // also for a node that is back after its grace
+		e.addItem(workItem{node: name}) // also for a node that is back after its grace
 	}
 }
 
@@ -162,41 +162,41 @@ func (e *Engine) refreshEverywhere(key wire.Key, exists bool) {
 	} else {
 		delete(e.everywhere, key)
 	}
-	for _, s := range e.sites {
-		e.enqueue(s, key)
+	for _, s := range e.nodes {
+		e.enqueueKey(s, key)
 	}
 }
 
-func (e *Engine) open(node string) *site {
-	s := newSite(node, time.Now())
-	e.sites[node] = s
+func (e *Engine) addNode(node string) *nodeState {
+	s := newNodeState(node, time.Now())
+	e.nodes[node] = s
 	return s
 }
 
-// gather puts into the graph what belongs to a node and came before the node was known.
-func (e *Engine) gather(s *site) {
+// loadExisting puts into the graph what belongs to a node and came before the node was known.
+func (e *Engine) loadExisting(s *nodeState) {
 	for _, k := range e.kinds {
-		e.placeHome(k, e.stores[k], s)
+		e.placeNodeObjects(k, e.stores[k], s)
 	}
 	for id := range e.optional {
-		if k, store := e.lookup(id); store != nil {
-			e.placeHome(k, store, s)
+		if k, store := e.lookupKind(id); store != nil {
+			e.placeNodeObjects(k, store, s)
 		}
 	}
 }
 
-// placeHome puts into the graph what belongs to a node of one kind. The caller holds mu.
-func (e *Engine) placeHome(k *kind, store toolscache.Indexer, s *site) {
-	if k.home == nil {
+// placeNodeObjects puts into the graph what belongs to a node of one kind. The caller holds mu.
+func (e *Engine) placeNodeObjects(k *kindSpec, store toolscache.Indexer, s *nodeState) {
+	if k.nodeOf == nil {
 		return
 	}
-	found, err := store.ByIndex(homeIndex, s.name)
+	found, err := store.ByIndex(nodeIndex, s.name)
 	if err != nil {
 		e.log.Error("objects of node not listed", zap.String("node", s.name), zap.String("resource", k.resource), zap.Error(err))
 		return
 	}
 	for _, o := range found {
 		o := o.(client.Object)
-		e.graph.place(k.key(o.GetNamespace(), o.GetName()), s)
+		e.graph.placeObject(k.keyOf(o.GetNamespace(), o.GetName()), s)
 	}
 }

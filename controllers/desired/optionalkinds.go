@@ -28,9 +28,9 @@ const (
 	// probeMisses is how many probes in a row must find a followed kind missing before it is given up: while several apiservers are
 	// upgraded one after the other, answers differ.
 	probeMisses = 5
-	// optionalPatience is how long the start waits for the optional kinds, which should take as long as the others. A kind that
+	// optionalWait is how long the start waits for the optional kinds, which should take as long as the others. A kind that
 	// is not there by then begins later.
-	optionalPatience = 30 * time.Second
+	optionalWait = 30 * time.Second
 )
 
 // optionalKind is a kind that the apiserver may lack. Guarded by Engine.mu, but for what never changes.
@@ -41,37 +41,37 @@ type optionalKind struct {
 	kind     string
 	versions []string
 	// template is the row that a follower follows, without its version.
-	template kind
+	template kindSpec
 
 	// version is the one that is served, "" for none; known says that a probe has told. absence is the reason for none.
 	version string
-	known   bool
+	probed  bool
 	absence wire.KindAbsence
 	misses  int
 	// followed: its objects are in the cache, and the graph has seen them.
-	followed bool
+	synced bool
 }
 
 // optionalKinds is the table of kinds that reach nodes by themselves where the apiserver serves them.
 func optionalKinds() map[groupResource]*optionalKind {
 	table := map[groupResource]*optionalKind{}
-	add := func(group, resource, name string, template kind, versions ...string) {
+	add := func(group, resource, name string, template kindSpec, versions ...string) {
 		template.resource = resource
 		id := groupResource{group, resource}
 		table[id] = &optionalKind{id: id, kind: name, versions: versions, template: template}
 	}
-	ofNode := func(o client.Object) string { return fieldOf(o, "spec", "nodeName") }
-	add(certificatesGroup, trustBundlesResource, "ClusterTrustBundle", kind{signer: signerOf}, "v1", "v1beta1", "v1alpha1")
+	ofNode := func(o client.Object) string { return nestedString(o, "spec", "nodeName") }
+	add(certificatesGroup, trustBundlesResource, "ClusterTrustBundle", kindSpec{signer: signerOf}, "v1", "v1beta1", "v1alpha1")
 	// A kubelet watches the requests that it makes, with those of its Node; the signer's answer is in their status.
-	add(certificatesGroup, "podcertificaterequests", "PodCertificateRequest", kind{home: ofNode}, "v1")
-	add(resourceGroup, claimsResource, "ResourceClaim", kind{}, "v1")
+	add(certificatesGroup, "podcertificaterequests", "PodCertificateRequest", kindSpec{nodeOf: ofNode}, "v1")
+	add(resourceGroup, claimsResource, "ResourceClaim", kindSpec{}, "v1")
 	// A driver of a node's devices lists and watches the slices that it publishes, with those of its Node.
-	add(resourceGroup, "resourceslices", "ResourceSlice", kind{home: ofNode}, "v1")
+	add(resourceGroup, "resourceslices", "ResourceSlice", kindSpec{nodeOf: ofNode}, "v1")
 	return table
 }
 
-// fieldOf reads a string of an object without a type, "" if there is none.
-func fieldOf(o client.Object, path ...string) string {
+// nestedString reads a string of an object without a type, "" if there is none.
+func nestedString(o client.Object, path ...string) string {
 	u, ok := o.(*unstructured.Unstructured)
 	if !ok {
 		return ""
@@ -80,12 +80,12 @@ func fieldOf(o client.Object, path ...string) string {
 	return value
 }
 
-// followedKind is the row of a kind that is followed without being in the table of kinds: an optional one, or one for scopes alone.
+// dynamicKind is the row of a kind that is followed without being in the table of kinds: an optional one, or one for scopes alone.
 // The caller holds mu.
-func (e *Engine) followedKind(gvk schema.GroupVersionKind, resource string) *kind {
+func (e *Engine) dynamicKind(gvk schema.GroupVersionKind, resource string) *kindSpec {
 	o := e.optional[groupResource{gvk.Group, resource}]
 	if o == nil {
-		return &kind{gvk: gvk, resource: resource, scopedOnly: true}
+		return &kindSpec{gvk: gvk, resource: resource, scopedOnly: true}
 	}
 	k := o.template
 	if k.gvk = gvk; o.version != "" {
@@ -94,13 +94,13 @@ func (e *Engine) followedKind(gvk schema.GroupVersionKind, resource string) *kin
 	return &k
 }
 
-// isUnfollowed reports whether an object's kind is an optional one that is not followed now: then nothing of it is decided. The
+// kindNotSynced reports whether an object's kind is an optional one that is not followed now: then nothing of it is decided. The
 // caller holds mu.
-func (e *Engine) isUnfollowed(key wire.Key) bool {
+func (e *Engine) kindNotSynced(key wire.Key) bool {
 	if e.optional[kindOf(key)] == nil {
 		return false
 	}
-	_, store := e.lookup(kindOf(key))
+	_, store := e.lookupKind(kindOf(key))
 	return store == nil
 }
 
@@ -109,13 +109,13 @@ func (e *Engine) awaitOptional(ctx context.Context) {
 	if e.cfg.Probe == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, optionalPatience)
+	ctx, cancel := context.WithTimeout(ctx, optionalWait)
 	defer cancel()
 	for {
 		e.mu.Lock()
 		changed, waiting := e.optionalChanged, []string{}
 		for id, o := range e.optional {
-			if !o.known || o.version != "" && !o.followed {
+			if !o.probed || o.version != "" && !o.synced {
 				waiting = append(waiting, id.resource)
 			}
 		}
@@ -140,11 +140,11 @@ func (e *Engine) runProbes(ctx context.Context) error {
 	for {
 		all := true
 		for _, o := range e.optional {
-			all = e.probe(ctx, o) && all
+			all = e.probeKind(ctx, o) && all
 		}
 		pause := e.cfg.ProbeEvery
 		if !all {
-			pause = min(pause, followAgain)
+			pause = min(pause, informerRetry)
 		}
 		select {
 		case <-ctx.Done():
@@ -154,8 +154,8 @@ func (e *Engine) runProbes(ctx context.Context) error {
 	}
 }
 
-// probe asks for one kind, first in the version that is followed, and reports whether that could be told.
-func (e *Engine) probe(ctx context.Context, o *optionalKind) bool {
+// probeKind asks for one kind, first in the version that is followed, and reports whether that could be told.
+func (e *Engine) probeKind(ctx context.Context, o *optionalKind) bool {
 	e.mu.Lock()
 	versions := slices.Clone(o.versions)
 	if current := o.version; current != "" {
@@ -198,11 +198,11 @@ func (e *Engine) recordProbe(o *optionalKind, version string, absence wire.KindA
 		}
 	}
 	o.misses = 0
-	if o.known && o.version == version && o.absence == absence {
+	if o.probed && o.version == version && o.absence == absence {
 		return
 	}
 	before := o.version
-	o.known, o.version, o.absence = true, version, absence
+	o.probed, o.version, o.absence = true, version, absence
 	switch {
 	case version == "" && absence == wire.KindForbidden:
 		e.log.Warn("cloudcore may not read a kind, nodes get none of it: apply deploy/rbac", zap.String("resource", o.id.resource))
@@ -211,45 +211,45 @@ func (e *Engine) recordProbe(o *optionalKind, version string, absence wire.KindA
 	}
 	switch {
 	case before == "" && version != "":
-		e.wantFollowed(o.id, schema.GroupVersionKind{Group: o.id.group, Version: version, Kind: o.kind})
+		e.retainKind(o.id, schema.GroupVersionKind{Group: o.id.group, Version: version, Kind: o.kind})
 	case before != "" && version == "":
-		e.unwantKind(o.id)
+		e.releaseKind(o.id)
 	case before != version:
-		e.unwantKind(o.id)
-		e.wantFollowed(o.id, schema.GroupVersionKind{Group: o.id.group, Version: version, Kind: o.kind})
+		e.releaseKind(o.id)
+		e.retainKind(o.id, schema.GroupVersionKind{Group: o.id.group, Version: version, Kind: o.kind})
 	}
 	e.notifyOptional()
 }
 
 // placeKind puts into the graph what belongs to nodes of a kind whose objects are in the cache since now, before anything is decided
 // about it, and asks for what the stream holds of it. The caller holds mu.
-func (e *Engine) placeKind(id groupResource, k *kind, store toolscache.Indexer) {
+func (e *Engine) placeKind(id groupResource, k *kindSpec, store toolscache.Indexer) {
 	o := e.optional[id]
 	if o == nil {
 		return
 	}
-	for _, s := range e.sites {
-		e.placeHome(k, store, s)
+	for _, s := range e.nodes {
+		e.placeNodeObjects(k, store, s)
 	}
 	if k.signer != nil {
 		for signer := range e.selections {
 			e.refreshSelections(signer)
 		}
 	}
-	for _, s := range e.sites { // what is gone while nobody followed the kind shows in what the stream holds
-		for _, key := range s.holds(wire.Scope{Group: id.group, Resource: id.resource}) {
-			e.enqueue(s, key)
+	for _, s := range e.nodes { // what is gone while nobody followed the kind shows in what the stream holds
+		for _, key := range s.publishedKeys(wire.Scope{Group: id.group, Resource: id.resource}) {
+			e.enqueueKey(s, key)
 		}
 	}
 }
 
-// recordFollowed notes that an optional kind is followed, or no more. The caller holds mu.
-func (e *Engine) recordFollowed(id groupResource, followed bool) {
+// recordSynced notes that an optional kind is followed, or no more. The caller holds mu.
+func (e *Engine) recordSynced(id groupResource, followed bool) {
 	o := e.optional[id]
-	if o == nil || o.followed == followed {
+	if o == nil || o.synced == followed {
 		return
 	}
-	o.followed = followed
+	o.synced = followed
 	e.notifyOptional()
 }
 
@@ -259,7 +259,7 @@ func (e *Engine) notifyOptional() {
 	e.optionalChanged = make(chan struct{})
 	var kinds []wire.DeliveredKind
 	for id, o := range e.optional {
-		if o.known && (o.version == "" || o.followed) {
+		if o.probed && (o.version == "" || o.synced) {
 			kinds = append(kinds, wire.DeliveredKind{Group: id.group, Resource: id.resource, Version: o.version, Absence: o.absence})
 		}
 	}
@@ -271,17 +271,17 @@ func (e *Engine) notifyOptional() {
 		e.log.Error("delivered kinds not encoded", zap.Error(err))
 		return
 	}
-	e.provide(wire.DeliveredKindsKey(), object)
+	e.setStatic(wire.DeliveredKindsKey(), object)
 }
 
 // indexersOf are the indexes that the cache of a kind needs.
-func indexersOf(k *kind) toolscache.Indexers {
+func indexersOf(k *kindSpec) toolscache.Indexers {
 	indexers := toolscache.Indexers{}
-	if k.home != nil {
-		indexers[homeIndex] = func(o any) ([]string, error) { return []string{k.home(o.(client.Object))}, nil }
+	if k.nodeOf != nil {
+		indexers[nodeIndex] = func(o any) ([]string, error) { return []string{k.nodeOf(o.(client.Object))}, nil }
 	}
-	if k.binds != nil {
-		indexers[subjectIndex] = func(o any) ([]string, error) { return k.binds(o.(client.Object)), nil }
+	if k.subjects != nil {
+		indexers[subjectIndex] = func(o any) ([]string, error) { return k.subjects(o.(client.Object)), nil }
 	}
 	if k.signer != nil {
 		indexers[signerIndex] = func(o any) ([]string, error) { return []string{k.signer(o.(client.Object))}, nil }
@@ -289,8 +289,8 @@ func indexersOf(k *kind) toolscache.Indexers {
 	return indexers
 }
 
-// index adds what is missing of a kind's indexes.
-func index(informer toolscache.SharedIndexInformer, k *kind) error {
+// addIndexes adds what is missing of a kind's indexes.
+func addIndexes(informer toolscache.SharedIndexInformer, k *kindSpec) error {
 	indexers := indexersOf(k)
 	for name := range informer.GetIndexer().GetIndexers() {
 		delete(indexers, name) // another engine of this process was first

@@ -30,28 +30,28 @@ import (
 	"github.com/frond-edge/frond/internal/kubetest"
 )
 
-// probes asks the real apiserver, but for kinds that a test hides.
-type probes struct {
+// fakeProbe asks the real apiserver, but for kinds that a test hides.
+type fakeProbe struct {
 	meta metadata.Interface
 
-	mu     sync.Mutex
-	hidden map[string]error // guarded by mu; by resource
-	asked  map[schema.GroupVersionResource]int
+	mu          sync.Mutex
+	hidden      map[string]error // guarded by mu; by resource
+	probeCounts map[schema.GroupVersionResource]int
 }
 
-func newProbes(w *world, hidden map[string]error) *probes {
+func newFakeProbe(w *engineEnv, hidden map[string]error) *fakeProbe {
 	w.Helper()
 	meta, err := metadata.NewForConfig(w.cluster.Config())
 	if err != nil {
 		w.Fatal(err)
 	}
-	return &probes{meta: meta, hidden: hidden, asked: map[schema.GroupVersionResource]int{}}
+	return &fakeProbe{meta: meta, hidden: hidden, probeCounts: map[schema.GroupVersionResource]int{}}
 }
 
-func (p *probes) ask(ctx context.Context, resource schema.GroupVersionResource) error {
+func (p *fakeProbe) probeResource(ctx context.Context, resource schema.GroupVersionResource) error {
 	p.mu.Lock()
 	err := p.hidden[resource.Resource]
-	p.asked[resource]++
+	p.probeCounts[resource]++
 	p.mu.Unlock()
 	if err != nil {
 		return err
@@ -60,22 +60,22 @@ func (p *probes) ask(ctx context.Context, resource schema.GroupVersionResource) 
 	return err
 }
 
-func (p *probes) show(resource string) {
+func (p *fakeProbe) showResource(resource string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.hidden, resource)
 }
 
-func (p *probes) hide(resource string, err error) {
+func (p *fakeProbe) hideResource(resource string, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.hidden[resource] = err
 }
 
-func (p *probes) count(resource string) (n int) {
+func (p *fakeProbe) probeCount(resource string) (n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for of, times := range p.asked {
+	for of, times := range p.probeCounts {
 		if of.Resource == resource {
 			n += times
 		}
@@ -87,9 +87,9 @@ func missingKind(resource string) error {
 	return apierrors.NewNotFound(schema.GroupResource{Resource: resource}, "")
 }
 
-// probing is a Config that follows what the apiserver serves.
-func probing(p *probes) desired.Config {
-	return desired.Config{Probe: p.ask, ProbeEvery: 20 * time.Millisecond}
+// probeConfig is a Config that follows what the apiserver serves.
+func probeConfig(p *fakeProbe) desired.Config {
+	return desired.Config{Probe: p.probeResource, ProbeEvery: 20 * time.Millisecond}
 }
 
 // trustAnchor is a certificate of a CA, in PEM: an apiserver takes nothing else in a bundle.
@@ -110,8 +110,8 @@ func trustAnchor(t testing.TB, name string) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
 }
 
-// bundle makes a trust bundle, which is in no namespace, and deletes it with the test. A signer's bundle is named after it.
-func (w *world) bundle(name, signer string, labels map[string]string) {
+// createBundle makes a trust bundle, which is in no namespace, and deletes it with the test. A signer's bundle is named after it.
+func (w *engineEnv) createBundle(name, signer string, labels map[string]string) {
 	w.Helper()
 	_, err := w.client.CertificatesV1().ClusterTrustBundles().Create(w.Context(), &certificatesv1.ClusterTrustBundle{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels},
@@ -125,11 +125,11 @@ func (w *world) bundle(name, signer string, labels map[string]string) {
 	})
 }
 
-// listsOf names the live objects of the optional kinds that a node has.
-func (w *world) listsOf(node string) []string {
+// optionalObjects names the live objects of the optional kinds that a node has.
+func (w *engineEnv) optionalObjects(node string) []string {
 	w.Helper()
 	var found []string
-	for key, m := range w.held(node) {
+	for key, m := range w.heldMessages(node) {
 		if m.Op != wire.Delete && (key.Group == "certificates.k8s.io" || key.Group == "resource.k8s.io") {
 			found = append(found, key.Resource+" "+key.Name)
 		}
@@ -138,23 +138,23 @@ func (w *world) listsOf(node string) []string {
 	return found
 }
 
-func (w *world) eventuallyHas(node string, want ...string) {
+func (w *engineEnv) eventuallyHasOptional(node string, want ...string) {
 	w.Helper()
 	slices.Sort(want)
-	eventually(w, func() (any, bool) {
-		got := w.listsOf(node)
+	eventuallyMatches(w, func() (any, bool) {
+		got := w.optionalObjects(node)
 		return got, slices.Equal(got, want)
 	}, want)
 }
 
-// delivered reads which kinds the node is told that it gets.
-func (w *world) delivered(node, resource string) (wire.DeliveredKind, bool) {
+// deliveredKind reads which kinds the node is told that it gets.
+func (w *engineEnv) deliveredKind(node, resource string) (wire.DeliveredKind, bool) {
 	w.Helper()
-	if w.held(node)[wire.DeliveredKindsKey()].Op != wire.Apply {
+	if w.heldMessages(node)[wire.DeliveredKindsKey()].Op != wire.Apply {
 		return wire.DeliveredKind{}, false
 	}
 	var kinds wire.DeliveredKinds
-	w.object(node, wire.DeliveredKindsKey(), &kinds)
+	w.decodeObject(node, wire.DeliveredKindsKey(), &kinds)
 	for _, group := range []string{"certificates.k8s.io", "resource.k8s.io"} {
 		if k, ok := kinds.Find(group, resource); ok {
 			return k, true
@@ -163,33 +163,33 @@ func (w *world) delivered(node, resource string) (wire.DeliveredKind, bool) {
 	return wire.DeliveredKind{}, false
 }
 
-func TestTrustBundlesFollowWhatProjectionsSelect(t *testing.T) {
-	w := newWorld(t)
-	node := w.node("a")
-	w.account("default")
+func TestEngine_PublishesSelectedTrustBundles(t *testing.T) {
+	w := newEngineEnv(t)
+	node := w.createNode("a")
+	w.createAccount("default")
 	signer := w.ns + ".test/signer"
 	of := func(name string) string { return w.ns + ".test:signer:" + name }
-	w.bundle(of("live"), signer, map[string]string{"version": "live"})
-	w.bundle(of("old"), signer, map[string]string{"version": "old"})
-	w.bundle(w.ns+"-named", "", nil)
-	w.bundle(w.ns+"-unused", "", nil)
-	w.engine(probing(newProbes(w, nil)), &owners{}, "desired")
+	w.createBundle(of("live"), signer, map[string]string{"version": "live"})
+	w.createBundle(of("old"), signer, map[string]string{"version": "old"})
+	w.createBundle(w.ns+"-named", "", nil)
+	w.createBundle(w.ns+"-unused", "", nil)
+	w.startEngine(probeConfig(newFakeProbe(w, nil)), &fakeOwnership{}, "desired")
 
 	named := w.ns + "-named"
-	w.pod("signed", node, projectSigner(signer, &metav1.LabelSelector{MatchLabels: map[string]string{"version": "live"}}))
-	w.pod("named", node, projectBundles(corev1.ClusterTrustBundleProjection{Name: &named}))
-	w.eventuallyHas(node, "clustertrustbundles "+of("live"), "clustertrustbundles "+named)
-	if k, _ := w.delivered(node, "clustertrustbundles"); k.Version != "v1" {
+	w.createPod("signed", node, projectSigner(signer, &metav1.LabelSelector{MatchLabels: map[string]string{"version": "live"}}))
+	w.createPod("named", node, projectBundles(corev1.ClusterTrustBundleProjection{Name: &named}))
+	w.eventuallyHasOptional(node, "clustertrustbundles "+of("live"), "clustertrustbundles "+named)
+	if k, _ := w.deliveredKind(node, "clustertrustbundles"); k.Version != "v1" {
 		t.Errorf("the node is told of %+v", k)
 	}
 
 	bundles := w.client.CertificatesV1().ClusterTrustBundles()
-	w.bundle(of("next"), signer, map[string]string{"version": "live"})
-	w.eventuallyHas(node, "clustertrustbundles "+of("live"), "clustertrustbundles "+of("next"), "clustertrustbundles "+named)
+	w.createBundle(of("next"), signer, map[string]string{"version": "live"})
+	w.eventuallyHasOptional(node, "clustertrustbundles "+of("live"), "clustertrustbundles "+of("next"), "clustertrustbundles "+named)
 	if _, err := bundles.Patch(t.Context(), of("live"), types.MergePatchType, []byte(`{"metadata":{"labels":{"version":"old"}}}`), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	w.eventuallyHas(node, "clustertrustbundles "+of("next"), "clustertrustbundles "+named)
+	w.eventuallyHasOptional(node, "clustertrustbundles "+of("next"), "clustertrustbundles "+named)
 
 	anchor, err := json.Marshal(map[string]any{"spec": map[string]any{"trustBundle": trustAnchor(t, "renewed")}})
 	if err != nil {
@@ -199,16 +199,16 @@ func TestTrustBundlesFollowWhatProjectionsSelect(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.eventually(node, bundleKey(of("next")), "renewed", func(m wire.Message) bool { return applied(m) && m.Version == renewed.ResourceVersion })
+	w.eventuallyMessage(node, bundleKey(of("next")), "renewed", func(m wire.Message) bool { return isApplied(m) && m.Version == renewed.ResourceVersion })
 
 	w.deletePod("signed")
-	w.eventuallyHas(node, "clustertrustbundles "+named)
+	w.eventuallyHasOptional(node, "clustertrustbundles "+named)
 	w.deletePod("named")
-	w.eventuallyHas(node)
+	w.eventuallyHasOptional(node)
 }
 
-// claim makes a ResourceClaim of a test's own.
-func (w *world) claim(name string) {
+// createClaim makes a ResourceClaim of a test's own.
+func (w *engineEnv) createClaim(name string) {
 	w.Helper()
 	_, err := w.client.ResourceV1().ResourceClaims(w.ns).Create(w.Context(), &resourcev1.ResourceClaim{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -221,7 +221,7 @@ func (w *world) claim(name string) {
 	}
 }
 
-func (w *world) slice(name, node string) {
+func (w *engineEnv) createSlice(name, node string) {
 	w.Helper()
 	_, err := w.client.ResourceV1().ResourceSlices().Create(w.Context(), &resourcev1.ResourceSlice{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -238,17 +238,17 @@ func (w *world) slice(name, node string) {
 	})
 }
 
-func TestDevicesFollowTheirPodsAndNodes(t *testing.T) {
-	w := newWorld(t)
-	node, other := w.node("a"), w.node("b")
-	w.account("default")
-	w.claim("made-for-pod")
-	w.claim("unused")
-	w.slice(w.ns+"-of-a", node)
-	w.slice(w.ns+"-of-b", other)
-	w.engine(probing(newProbes(w, nil)), &owners{}, "desired")
-	w.eventuallyHas(node, "resourceslices "+w.ns+"-of-a")
-	w.eventuallyHas(other, "resourceslices "+w.ns+"-of-b")
+func TestEngine_PublishesDevicesOfPodsAndNodes(t *testing.T) {
+	w := newEngineEnv(t)
+	node, other := w.createNode("a"), w.createNode("b")
+	w.createAccount("default")
+	w.createClaim("made-for-pod")
+	w.createClaim("unused")
+	w.createSlice(w.ns+"-of-a", node)
+	w.createSlice(w.ns+"-of-b", other)
+	w.startEngine(probeConfig(newFakeProbe(w, nil)), &fakeOwnership{}, "desired")
+	w.eventuallyHasOptional(node, "resourceslices "+w.ns+"-of-a")
+	w.eventuallyHasOptional(other, "resourceslices "+w.ns+"-of-b")
 
 	template := "devices"
 	pod, err := w.client.CoreV1().Pods(w.ns).Create(t.Context(), &corev1.Pod{
@@ -266,76 +266,76 @@ func TestDevicesFollowTheirPodsAndNodes(t *testing.T) {
 	if _, err := w.client.CoreV1().Pods(w.ns).UpdateStatus(t.Context(), pod, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	w.eventuallyHas(node, "resourceclaims made-for-pod", "resourceslices "+w.ns+"-of-a")
+	w.eventuallyHasOptional(node, "resourceclaims made-for-pod", "resourceslices "+w.ns+"-of-a")
 	w.deletePod("uses")
-	w.eventuallyHas(node, "resourceslices "+w.ns+"-of-a")
-	w.eventuallyHas(other, "resourceslices "+w.ns+"-of-b")
+	w.eventuallyHasOptional(node, "resourceslices "+w.ns+"-of-a")
+	w.eventuallyHasOptional(other, "resourceslices "+w.ns+"-of-b")
 }
 
 // A kind that is not served stops nothing, and what appears later is noticed. What was delivered stays while nobody knows more.
-func TestAKindThatIsNotServedComesLater(t *testing.T) {
-	w := newWorld(t)
-	node := w.node("a")
-	w.account("default")
+func TestEngine_DetectsKindServedLater(t *testing.T) {
+	w := newEngineEnv(t)
+	node := w.createNode("a")
+	w.createAccount("default")
 	name := w.ns + "-named"
-	w.bundle(name, "", nil)
+	w.createBundle(name, "", nil)
 	signer := w.ns + ".test/signer"
-	w.bundle(w.ns+".test:signer:one", signer, nil)
-	w.configMap("used", "1")
-	p := newProbes(w, map[string]error{
+	w.createBundle(w.ns+".test:signer:one", signer, nil)
+	w.createConfigMap("used", "1")
+	p := newFakeProbe(w, map[string]error{
 		"clustertrustbundles": missingKind("clustertrustbundles"),
 		"resourceclaims":      apierrors.NewForbidden(schema.GroupResource{Resource: "resourceclaims"}, "", nil),
 	})
-	first := &owners{}
-	w.engine(probing(p), first, "desired")
-	w.pod("one", node, projectBundles(corev1.ClusterTrustBundleProjection{Name: &name}), projectSigner(signer, &metav1.LabelSelector{}), mountConfigMap("used"))
-	w.eventually(node, key("pods", w.ns, "one"), "the pod", applied)
-	w.eventually(node, wire.SnapshotMarker(), "the marker", applied)
-	eventually(w, func() (any, bool) {
-		bundles, _ := w.delivered(node, "clustertrustbundles")
-		claims, _ := w.delivered(node, "resourceclaims")
+	first := &fakeOwnership{}
+	w.startEngine(probeConfig(p), first, "desired")
+	w.createPod("one", node, projectBundles(corev1.ClusterTrustBundleProjection{Name: &name}), projectSigner(signer, &metav1.LabelSelector{}), mountConfigMap("used"))
+	w.eventuallyMessage(node, coreKey("pods", w.ns, "one"), "the pod", isApplied)
+	w.eventuallyMessage(node, wire.SnapshotMarker(), "the marker", isApplied)
+	eventuallyMatches(w, func() (any, bool) {
+		bundles, _ := w.deliveredKind(node, "clustertrustbundles")
+		claims, _ := w.deliveredKind(node, "resourceclaims")
 		return []wire.DeliveredKind{bundles, claims}, bundles.Absence == wire.KindNotServed && claims.Absence == wire.KindForbidden
 	}, "both are said to be absent, with the reason")
-	w.eventuallyHas(node)
+	w.eventuallyHasOptional(node)
 
-	p.show("clustertrustbundles")
+	p.showResource("clustertrustbundles")
 	both := []string{"clustertrustbundles " + name, "clustertrustbundles " + w.ns + ".test:signer:one"}
-	w.eventuallyHas(node, both...)
+	w.eventuallyHasOptional(node, both...)
 
 	// An apiserver that is being upgraded lacks it for a moment.
-	p.hide("clustertrustbundles", missingKind("clustertrustbundles"))
-	before := p.count("clustertrustbundles")
-	eventually(w, func() (any, bool) {
-		k, _ := w.delivered(node, "clustertrustbundles")
+	p.hideResource("clustertrustbundles", missingKind("clustertrustbundles"))
+	before := p.probeCount("clustertrustbundles")
+	eventuallyMatches(w, func() (any, bool) {
+		k, _ := w.deliveredKind(node, "clustertrustbundles")
 		return k, k.Absence == wire.KindNotServed
 	}, "given up after some probes")
-	if n := p.count("clustertrustbundles") - before; n < 5*3 {
+	if n := p.probeCount("clustertrustbundles") - before; n < 5*3 {
 		t.Errorf("given up after %d questions, in three versions each", n)
 	}
 	w.setConfigMap("used", "2") // what else there is goes on
-	w.eventually(node, key("configmaps", w.ns, "used"), "changed", func(m wire.Message) bool { return m.Version != "" && applied(m) })
-	w.eventuallyHas(node, both...)
+	w.eventuallyMessage(node, coreKey("configmaps", w.ns, "used"), "changed", func(m wire.Message) bool { return m.Version != "" && isApplied(m) })
+	w.eventuallyHasOptional(node, both...)
 
 	// Another replica takes over and does not see the kind at all: what is held stays.
-	first.set(node, false)
-	w.engine(probing(p), &owners{}, "desired-2")
+	first.setOwned(node, false)
+	w.startEngine(probeConfig(p), &fakeOwnership{}, "desired-2")
 	w.setConfigMap("used", "3")
 	last, err := w.client.CoreV1().ConfigMaps(w.ns).Get(t.Context(), "used", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.eventually(node, key("configmaps", w.ns, "used"), "changed by the other", func(m wire.Message) bool { return m.Version == last.ResourceVersion })
-	w.eventuallyHas(node, both...)
+	w.eventuallyMessage(node, coreKey("configmaps", w.ns, "used"), "changed by the other", func(m wire.Message) bool { return m.Version == last.ResourceVersion })
+	w.eventuallyHasOptional(node, both...)
 
 	if err := w.client.CertificatesV1().ClusterTrustBundles().Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	p.show("clustertrustbundles")
-	w.eventuallyHas(node, both[1])
+	p.showResource("clustertrustbundles")
+	w.eventuallyHasOptional(node, both[1])
 }
 
-// eventually waits until a look finds what is wanted.
-func eventually(w *world, look func() (any, bool), want any) {
+// eventuallyMatches waits until a look finds what is wanted.
+func eventuallyMatches(w *engineEnv, look func() (any, bool), want any) {
 	w.Helper()
 	kubetest.Eventually(w, 20*time.Second, func() error {
 		if got, ok := look(); !ok {

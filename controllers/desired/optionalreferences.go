@@ -6,8 +6,8 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// trustBundles adds what a projection of trust bundles names: one bundle, or a signer with labels. The API allows one of the two.
-func (r *references) trustBundles(p *corev1.ClusterTrustBundleProjection) {
+// addTrustBundles adds what a projection of trust bundles names: one bundle, or a signer with labels. The API allows one of the two.
+func (r *referenceCollector) addTrustBundles(p *corev1.ClusterTrustBundleProjection) {
 	if p.Name != nil {
 		r.addKey(wire.Key{Group: certificatesGroup, Resource: trustBundlesResource, Name: *p.Name})
 		return
@@ -20,9 +20,9 @@ func (r *references) trustBundles(p *corev1.ClusterTrustBundleProjection) {
 	}
 }
 
-// resourceClaims adds the claims of devices that a pod names itself, those that were made for it from templates, and the one that
+// addResourceClaims adds the claims of devices that a pod names itself, those that were made for it from templates, and the one that
 // the scheduler made for its extended resources: the same ones that Kubernetes' Node authorizer lets a node of it read.
-func (r *references) resourceClaims(pod *corev1.Pod) {
+func (r *referenceCollector) addResourceClaims(pod *corev1.Pod) {
 	add := func(name *string) {
 		if name != nil {
 			r.addKey(wire.Key{Group: resourceGroup, Resource: claimsResource, Namespace: pod.Namespace, Name: *name})

@@ -28,7 +28,7 @@ func claimKey(namespace, name string) wire.Key {
 	return wire.Key{Group: "resource.k8s.io", Resource: "resourceclaims", Namespace: namespace, Name: name}
 }
 
-func TestPodRefsFollowTrustBundlesAndDevices(t *testing.T) {
+func TestPodRefs_TrustBundlesAndDevices(t *testing.T) {
 	text := func(s string) *string { return &s }
 	selection := func(name string) wire.Key {
 		return wire.Key{Group: "frond.io", Resource: "trustbundleselections", Name: name}

@@ -17,22 +17,22 @@ import (
 // payload is an object as it goes to a node.
 type payload struct {
 	uid, version, digest string
-	leaving              wire.Leaving
+	deletionReason       wire.DeletionReason
 	// forced: the object takes a pod from its node.
-	forced bool
+	forceDeleted bool
 	// object is the JSON; nil until encode where the digest is made of less than the object.
 	object []byte
 	// source is what encode makes object of; nil where that is done.
 	source client.Object
 }
 
-// summarize digests what matters of an object to its node. The object is a shallow copy of the caller's: its metadata
+// makePayload digests what matters of an object to its node. The object is a shallow copy of the caller's: its metadata
 // and status fields may be set, what they point to is the cache's and must not change.
 //
 // Versions and managedFields do not matter. Of a pod's status only that matters which others than the kubelet write, so
 // that the node's own reports do not come back to it; of a Node's status only the attached volumes. For another node than
 // their own (abroad), which only looks at them, all of it matters.
-func summarize(o client.Object, abroad bool) (payload, error) {
+func makePayload(o client.Object, abroad bool) (payload, error) {
 	p := payload{uid: string(o.GetUID()), version: o.GetResourceVersion()}
 	o.SetManagedFields(nil)
 	reduced := o
@@ -41,12 +41,12 @@ func summarize(o client.Object, abroad bool) (payload, error) {
 		reduced = shallowCopy(o)
 	case *corev1.Pod:
 		if abroad {
-			p.leaving = wire.Copy
+			p.deletionReason = wire.DeletionOfCopy
 			break
 		}
 		pod := *o
 		pod.Status = cloudStatus(&o.Status)
-		p.leaving, p.forced = leaving(o), forced(o)
+		p.deletionReason, p.forceDeleted = podDeletionReason(o), forceDeleted(o)
 		reduced = &pod
 	case *corev1.Node:
 		if abroad {
@@ -71,7 +71,7 @@ func summarize(o client.Object, abroad bool) (payload, error) {
 	return p, nil
 }
 
-// encode makes the whole object's JSON where summarize has not. Most reports of a node change a pod's status and not its
+// encode makes the whole object's JSON where makePayload has not. Most reports of a node change a pod's status and not its
 // digest, so this waits until the object is really published.
 func (p *payload) encode() error {
 	if p.source == nil {
@@ -129,8 +129,8 @@ func cloudStatus(s *corev1.PodStatus) corev1.PodStatus {
 	return out
 }
 
-// marker is the message that ends the first publication of all that a node needs.
-func marker(node string) wire.Message {
+// snapshotMessage is the message that ends the first publication of all that a node needs.
+func snapshotMessage(node string) wire.Message {
 	return wire.Message{
 		Node: node, Key: wire.SnapshotMarker(), Op: wire.Apply, Version: "1", Digest: "1",
 		Object: []byte(`{"apiVersion":"frond.io/v1","kind":"Snapshot","metadata":{"name":"complete"}}`),

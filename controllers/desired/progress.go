@@ -6,11 +6,11 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// known is the newest version of an object that a node is known to have on disk, which has everything up to a sequence.
-func (r record) known(sequence uint64) string {
+// knownVersion is the newest version of an object that a node is known to have on disk, which has everything up to a sequence.
+func (r streamRecord) knownVersion(sequence uint64) string {
 	switch {
 	case r.sequence > sequence:
-		return r.acked
+		return r.ackedVersion
 	case r.deleted:
 		return ""
 	}
@@ -22,20 +22,20 @@ func (r record) known(sequence uint64) string {
 // node and has read what the stream holds. It costs a look at each object of the node, and does not block.
 func (e *Engine) Progress(node string, sequence uint64) (behind int, oldest time.Time, known bool) {
 	e.mu.Lock()
-	s := e.sites[node]
+	s := e.nodes[node]
 	e.mu.Unlock()
 	if s == nil {
 		return 0, time.Time{}, false
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for key, r := range s.held {
+	for key, r := range s.published {
 		if r.sequence <= sequence || key == wire.SnapshotMarker() {
 			continue
 		}
-		if behind++; oldest.IsZero() || r.at.Before(oldest) {
-			oldest = r.at
+		if behind++; oldest.IsZero() || r.madeAt.Before(oldest) {
+			oldest = r.madeAt
 		}
 	}
-	return behind, oldest, s.held != nil
+	return behind, oldest, s.published != nil
 }

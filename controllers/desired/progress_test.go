@@ -10,21 +10,21 @@ import (
 	"github.com/frond-edge/frond/internal/kubetest"
 )
 
-// TestProgressCountsWhatANodeLacks compares with the stream, for a node that was there before this engine and has none of it.
-func TestProgressCountsWhatANodeLacks(t *testing.T) {
-	w := newWorld(t)
-	node := w.node("a")
-	w.account("default")
-	w.configMap("used", "1")
-	first := w.engine(desired.Config{}, &owners{}, "first")
-	w.pod("one", node, mountConfigMap("used"))
-	used := key("configmaps", w.ns, "used")
-	w.eventually(node, used, "published", applied)
-	w.eventually(node, key("pods", w.ns, "one"), "published", applied)
+// TestEngine_ProgressCountsMissingChanges compares with the stream, for a node that was there before this engine and has none of it.
+func TestEngine_ProgressCountsMissingChanges(t *testing.T) {
+	w := newEngineEnv(t)
+	node := w.createNode("a")
+	w.createAccount("default")
+	w.createConfigMap("used", "1")
+	first := w.startEngine(desired.Config{}, &fakeOwnership{}, "first")
+	w.createPod("one", node, mountConfigMap("used"))
+	used := coreKey("configmaps", w.ns, "used")
+	w.eventuallyMessage(node, used, "published", isApplied)
+	w.eventuallyMessage(node, coreKey("pods", w.ns, "one"), "published", isApplied)
 
-	for what, engine := range map[string]*desired.Engine{"who published": first, "who read": w.engine(desired.Config{}, &owners{}, "second")} {
+	for what, engine := range map[string]*desired.Engine{"who published": first, "who read": w.startEngine(desired.Config{}, &fakeOwnership{}, "second")} {
 		kubetest.Eventually(t, 30*time.Second, func() error {
-			held := w.held(node)
+			held := w.heldMessages(node)
 			last, want := uint64(0), 0
 			oldest := time.Now()
 			for key, m := range held {
@@ -55,24 +55,24 @@ func TestProgressCountsWhatANodeLacks(t *testing.T) {
 	}
 }
 
-// TestAMessageNamesWhatTheNodeHad: a change of what is on disk names that version; one of what is not, the version before.
-func TestAMessageNamesWhatTheNodeHad(t *testing.T) {
-	w := newWorld(t)
-	node := w.node("a")
-	w.account("default")
-	w.configMap("used", "1")
-	engine := w.engine(desired.Config{}, &owners{}, "desired")
-	w.pod("one", node, mountConfigMap("used"))
-	used := key("configmaps", w.ns, "used")
-	first := w.eventually(node, used, "published", applied)
+// TestEngine_MessageNamesAckedVersion: a change of what is on disk names that version; one of what is not, the version before.
+func TestEngine_MessageNamesAckedVersion(t *testing.T) {
+	w := newEngineEnv(t)
+	node := w.createNode("a")
+	w.createAccount("default")
+	w.createConfigMap("used", "1")
+	engine := w.startEngine(desired.Config{}, &fakeOwnership{}, "desired")
+	w.createPod("one", node, mountConfigMap("used"))
+	used := coreKey("configmaps", w.ns, "used")
+	first := w.eventuallyMessage(node, used, "published", isApplied)
 	if first.Acked != "" {
 		t.Errorf("the first version is told to replace %q on disk", first.Acked)
 	}
-	engine.Acked(node, first.Sequence)
+	engine.RecordAck(node, first.Sequence)
 	w.setConfigMap("used", "2")
-	second := w.eventually(node, used, "changed", func(m wire.Message) bool { return m.Version != first.Version })
+	second := w.eventuallyMessage(node, used, "changed", func(m wire.Message) bool { return m.Version != first.Version })
 	w.setConfigMap("used", "3")
-	third := w.eventually(node, used, "changed again", func(m wire.Message) bool { return m.Version != second.Version && m.Version != first.Version })
+	third := w.eventuallyMessage(node, used, "changed again", func(m wire.Message) bool { return m.Version != second.Version && m.Version != first.Version })
 	for _, m := range []wire.Message{second, third} {
 		if m.Acked != first.Version {
 			t.Errorf("version %s is told to replace %q on disk, want %q", m.Version, m.Acked, first.Version)

@@ -28,8 +28,8 @@ func subjectKey(subject string) wire.Key {
 
 func isSubject(key wire.Key) bool { return key.Group == "frond.io" && key.Resource == subjectsResource }
 
-func asUser(name string) string  { return "user " + name }
-func asGroup(name string) string { return "group " + name }
+func userSubject(name string) string  { return "user " + name }
+func groupSubject(name string) string { return "group " + name }
 
 func accountUser(namespace, name string) string {
 	return "system:serviceaccount:" + namespace + ":" + name
@@ -38,34 +38,34 @@ func accountUser(namespace, name string) string {
 // accountSubjects are all by which a binding can name a service account.
 func accountSubjects(namespace, name string) []wire.Key {
 	return []wire.Key{
-		subjectKey(asUser(accountUser(namespace, name))),
-		subjectKey(asGroup("system:serviceaccounts")),
-		subjectKey(asGroup("system:serviceaccounts:" + namespace)),
-		subjectKey(asGroup("system:authenticated")),
+		subjectKey(userSubject(accountUser(namespace, name))),
+		subjectKey(groupSubject("system:serviceaccounts")),
+		subjectKey(groupSubject("system:serviceaccounts:" + namespace)),
+		subjectKey(groupSubject("system:authenticated")),
 	}
 }
 
-// accountNeeds are a service account's pull secrets and all by which a binding can name it.
-func accountNeeds(o client.Object) []wire.Key {
+// accountReferences are a service account's pull secrets and all by which a binding can name it.
+func accountReferences(o client.Object) []wire.Key {
 	return append(accountRefs(o.(*corev1.ServiceAccount)), accountSubjects(o.GetNamespace(), o.GetName())...)
 }
 
-// boundBy are whom a binding names; one in a namespace gives an account without a namespace its own.
-func boundBy(namespace string, subjects []rbacv1.Subject) []string {
+// subjectNames are whom a binding names; one in a namespace gives an account without a namespace its own.
+func subjectNames(namespace string, subjects []rbacv1.Subject) []string {
 	var names []string
 	for _, s := range subjects {
 		name := ""
 		switch s.Kind {
 		case rbacv1.UserKind:
-			name = asUser(s.Name)
+			name = userSubject(s.Name)
 		case rbacv1.GroupKind:
-			name = asGroup(s.Name)
+			name = groupSubject(s.Name)
 		case rbacv1.ServiceAccountKind:
 			in := s.Namespace
 			if in == "" {
 				in = namespace
 			}
-			name = asUser(accountUser(in, s.Name))
+			name = userSubject(accountUser(in, s.Name))
 		default:
 			continue
 		}
@@ -89,33 +89,33 @@ func roleRefs(namespace string, ref rbacv1.RoleRef) []wire.Key {
 	return nil
 }
 
-// accessKinds are the kinds of RBAC.
-func accessKinds() []*kind {
+// rbacKinds are the kinds of RBAC.
+func rbacKinds() []*kindSpec {
 	rbac := rbacv1.SchemeGroupVersion.WithKind
-	return []*kind{
+	return []*kindSpec{
 		{gvk: rbac("ClusterRole"), resource: "clusterroles", object: func() client.Object { return &rbacv1.ClusterRole{} }},
 		{gvk: rbac("Role"), resource: "roles", object: func() client.Object { return &rbacv1.Role{} }},
 		{
 			gvk: rbac("ClusterRoleBinding"), resource: "clusterrolebindings",
-			object: func() client.Object { return &rbacv1.ClusterRoleBinding{} },
-			refs:   func(o client.Object) []wire.Key { return roleRefs("", o.(*rbacv1.ClusterRoleBinding).RoleRef) },
-			binds:  func(o client.Object) []string { return boundBy("", o.(*rbacv1.ClusterRoleBinding).Subjects) },
+			object:     func() client.Object { return &rbacv1.ClusterRoleBinding{} },
+			references: func(o client.Object) []wire.Key { return roleRefs("", o.(*rbacv1.ClusterRoleBinding).RoleRef) },
+			subjects:   func(o client.Object) []string { return subjectNames("", o.(*rbacv1.ClusterRoleBinding).Subjects) },
 		},
 		{
 			gvk: rbac("RoleBinding"), resource: "rolebindings", object: func() client.Object { return &rbacv1.RoleBinding{} },
-			refs: func(o client.Object) []wire.Key { return roleRefs(o.GetNamespace(), o.(*rbacv1.RoleBinding).RoleRef) },
-			binds: func(o client.Object) []string {
-				return boundBy(o.GetNamespace(), o.(*rbacv1.RoleBinding).Subjects)
+			references: func(o client.Object) []wire.Key { return roleRefs(o.GetNamespace(), o.(*rbacv1.RoleBinding).RoleRef) },
+			subjects: func(o client.Object) []string {
+				return subjectNames(o.GetNamespace(), o.(*rbacv1.RoleBinding).Subjects)
 			},
 		},
 	}
 }
 
-// bindings are the bindings that name a subject, sorted.
-func (e *Engine) bindings(subject string) []wire.Key {
+// bindingsOf are the bindings that name a subject, sorted.
+func (e *Engine) bindingsOf(subject string) []wire.Key {
 	var keys []wire.Key
 	for k, store := range e.stores {
-		if k.binds == nil {
+		if k.subjects == nil {
 			continue
 		}
 		found, err := store.ByIndex(subjectIndex, subject)
@@ -126,7 +126,7 @@ func (e *Engine) bindings(subject string) []wire.Key {
 		for _, o := range found {
 			o := o.(client.Object)
 			if !e.cfg.Protected.Contains(o.GetNamespace()) {
-				keys = append(keys, k.key(o.GetNamespace(), o.GetName()))
+				keys = append(keys, k.keyOf(o.GetNamespace(), o.GetName()))
 			}
 		}
 	}
@@ -136,8 +136,8 @@ func (e *Engine) bindings(subject string) []wire.Key {
 
 func sortKeys(keys []wire.Key) { slices.SortFunc(keys, wire.Key.Compare) }
 
-// rebind brings the graph up to date with whom a binding names now, and named before.
-func (e *Engine) rebind(k *kind, objects ...any) {
+// refreshBindings brings the graph up to date with whom a binding names now, and named before.
+func (e *Engine) refreshBindings(k *kindSpec, objects ...any) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, object := range objects {
@@ -145,24 +145,24 @@ func (e *Engine) rebind(k *kind, objects ...any) {
 			object = last.Obj
 		}
 		if o, ok := object.(client.Object); ok {
-			for _, subject := range k.binds(o) {
-				e.graph.refresh(subjectKey(subject))
+			for _, subject := range k.subjects(o) {
+				e.graph.refreshReferences(subjectKey(subject))
 			}
 		}
 	}
 }
 
-// Runs reports whether a pod that has not ended runs on a node with a service account; none of a protected namespace does, as no node
+// RunsServiceAccount reports whether a pod that has not ended runs on a node with a service account; none of a protected namespace does, as no node
 // is given such a pod. The engine must be Ready.
-func (e *Engine) Runs(node, namespace, account string) bool {
+func (e *Engine) RunsServiceAccount(node, namespace, account string) bool {
 	if e.cfg.Protected.Contains(namespace) {
 		return false
 	}
-	_, store := e.lookup(groupResource{resource: "pods"})
+	_, store := e.lookupKind(groupResource{resource: "pods"})
 	if store == nil {
 		return false
 	}
-	found, err := store.ByIndex(homeIndex, node)
+	found, err := store.ByIndex(nodeIndex, node)
 	if err != nil {
 		e.log.Error("pods of node not listed", zap.String("node", node), zap.Error(err))
 	}
@@ -177,5 +177,7 @@ func runsAs(pod *corev1.Pod, account string) bool {
 	return !isMirror(pod) && pod.Spec.ServiceAccountName == account && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed
 }
 
-// Knows reports whether a node has a Node object. The engine must be Ready.
-func (e *Engine) Knows(node string) bool { return e.exists(wire.Key{Resource: "nodes", Name: node}) }
+// HasNode reports whether a node has a Node object. The engine must be Ready.
+func (e *Engine) HasNode(node string) bool {
+	return e.isCached(wire.Key{Resource: "nodes", Name: node})
+}

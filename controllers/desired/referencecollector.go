@@ -6,22 +6,22 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// references collects the keys of what one object needs, each once, in the order found.
-type references struct {
+// referenceCollector collects the keys of what one object needs, each once, in the order found.
+type referenceCollector struct {
 	namespace string
 	keys      []wire.Key
 	seen      map[wire.Key]bool
 }
 
-func referencesIn(namespace string) *references {
-	return &references{namespace: namespace, seen: map[wire.Key]bool{}}
+func newReferenceCollector(namespace string) *referenceCollector {
+	return &referenceCollector{namespace: namespace, seen: map[wire.Key]bool{}}
 }
 
-func (r *references) add(resource, namespace, name string) {
+func (r *referenceCollector) addObject(resource, namespace, name string) {
 	r.addKey(wire.Key{Resource: resource, Namespace: namespace, Name: name})
 }
 
-func (r *references) addKey(key wire.Key) {
+func (r *referenceCollector) addKey(key wire.Key) {
 	if key.Name == "" || r.seen[key] {
 		return
 	}
@@ -29,18 +29,21 @@ func (r *references) addKey(key wire.Key) {
 	r.keys = append(r.keys, key)
 }
 
-func (r *references) secret(name string)    { r.add("secrets", r.namespace, name) }
-func (r *references) configMap(name string) { r.add("configmaps", r.namespace, name) }
-func (r *references) claim(name string)     { r.add("persistentvolumeclaims", r.namespace, name) }
+func (r *referenceCollector) addSecret(name string)    { r.addObject("secrets", r.namespace, name) }
+func (r *referenceCollector) addConfigMap(name string) { r.addObject("configmaps", r.namespace, name) }
 
-func (r *references) local(ref *corev1.LocalObjectReference) {
+func (r *referenceCollector) addClaim(name string) {
+	r.addObject("persistentvolumeclaims", r.namespace, name)
+}
+
+func (r *referenceCollector) addLocalSecret(ref *corev1.LocalObjectReference) {
 	if ref != nil {
-		r.secret(ref.Name)
+		r.addSecret(ref.Name)
 	}
 }
 
-// foreign adds the secret of a persistent volume, which may name another namespace than the claim's.
-func (r *references) foreign(ref *corev1.SecretReference) {
+// addVolumeSecret adds the secret of a persistent volume, which may name another namespace than the claim's.
+func (r *referenceCollector) addVolumeSecret(ref *corev1.SecretReference) {
 	if ref == nil {
 		return
 	}
@@ -48,7 +51,7 @@ func (r *references) foreign(ref *corev1.SecretReference) {
 	if namespace == "" {
 		namespace = r.namespace
 	}
-	r.add("secrets", namespace, ref.Name)
+	r.addObject("secrets", namespace, ref.Name)
 }
 
 // podRefs returns what a kubelet needs to run the pod. The CA bundle kube-root-ca.crt is among a pod's projected volumes
@@ -58,101 +61,101 @@ func podRefs(pod *corev1.Pod) []wire.Key {
 	if isMirror(pod) {
 		return nil
 	}
-	r := referencesIn(pod.Namespace)
-	r.add("serviceaccounts", pod.Namespace, pod.Spec.ServiceAccountName)
+	r := newReferenceCollector(pod.Namespace)
+	r.addObject("serviceaccounts", pod.Namespace, pod.Spec.ServiceAccountName)
 	for i := range pod.Spec.ImagePullSecrets {
-		r.local(&pod.Spec.ImagePullSecrets[i])
+		r.addLocalSecret(&pod.Spec.ImagePullSecrets[i])
 	}
 	for i := range pod.Spec.InitContainers {
-		r.container(pod.Spec.InitContainers[i].Env, pod.Spec.InitContainers[i].EnvFrom)
+		r.addContainer(pod.Spec.InitContainers[i].Env, pod.Spec.InitContainers[i].EnvFrom)
 	}
 	for i := range pod.Spec.Containers {
-		r.container(pod.Spec.Containers[i].Env, pod.Spec.Containers[i].EnvFrom)
+		r.addContainer(pod.Spec.Containers[i].Env, pod.Spec.Containers[i].EnvFrom)
 	}
 	for i := range pod.Spec.EphemeralContainers {
-		r.container(pod.Spec.EphemeralContainers[i].Env, pod.Spec.EphemeralContainers[i].EnvFrom)
+		r.addContainer(pod.Spec.EphemeralContainers[i].Env, pod.Spec.EphemeralContainers[i].EnvFrom)
 	}
 	for i := range pod.Spec.Volumes {
-		r.volume(pod.Name, &pod.Spec.Volumes[i])
+		r.addVolume(pod.Name, &pod.Spec.Volumes[i])
 	}
-	r.resourceClaims(pod)
+	r.addResourceClaims(pod)
 	return r.keys
 }
 
-func (r *references) container(env []corev1.EnvVar, from []corev1.EnvFromSource) {
+func (r *referenceCollector) addContainer(env []corev1.EnvVar, from []corev1.EnvFromSource) {
 	for i := range env {
 		if v := env[i].ValueFrom; v != nil {
 			if v.ConfigMapKeyRef != nil {
-				r.configMap(v.ConfigMapKeyRef.Name)
+				r.addConfigMap(v.ConfigMapKeyRef.Name)
 			}
 			if v.SecretKeyRef != nil {
-				r.secret(v.SecretKeyRef.Name)
+				r.addSecret(v.SecretKeyRef.Name)
 			}
 		}
 	}
 	for i := range from {
 		if from[i].ConfigMapRef != nil {
-			r.configMap(from[i].ConfigMapRef.Name)
+			r.addConfigMap(from[i].ConfigMapRef.Name)
 		}
 		if from[i].SecretRef != nil {
-			r.secret(from[i].SecretRef.Name)
+			r.addSecret(from[i].SecretRef.Name)
 		}
 	}
 }
 
-// volume follows each source that names an object. One volume has one source.
-func (r *references) volume(pod string, v *corev1.Volume) {
+// addVolume follows each source that names an object. One volume has one source.
+func (r *referenceCollector) addVolume(pod string, v *corev1.Volume) {
 	switch {
 	case v.ConfigMap != nil:
-		r.configMap(v.ConfigMap.Name)
+		r.addConfigMap(v.ConfigMap.Name)
 	case v.Secret != nil:
-		r.secret(v.Secret.SecretName)
+		r.addSecret(v.Secret.SecretName)
 	case v.Projected != nil:
-		r.projected(v.Projected.Sources)
+		r.addProjected(v.Projected.Sources)
 	case v.PersistentVolumeClaim != nil:
-		r.claim(v.PersistentVolumeClaim.ClaimName)
+		r.addClaim(v.PersistentVolumeClaim.ClaimName)
 	case v.Ephemeral != nil:
-		r.claim(pod + "-" + v.Name) // the claim's name is fixed by the API
+		r.addClaim(pod + "-" + v.Name) // the claim's name is fixed by the API
 	case v.CSI != nil:
-		r.local(v.CSI.NodePublishSecretRef)
+		r.addLocalSecret(v.CSI.NodePublishSecretRef)
 	case v.AzureFile != nil:
-		r.secret(v.AzureFile.SecretName)
+		r.addSecret(v.AzureFile.SecretName)
 	case v.CephFS != nil:
-		r.local(v.CephFS.SecretRef)
+		r.addLocalSecret(v.CephFS.SecretRef)
 	case v.Cinder != nil:
-		r.local(v.Cinder.SecretRef)
+		r.addLocalSecret(v.Cinder.SecretRef)
 	case v.FlexVolume != nil:
-		r.local(v.FlexVolume.SecretRef)
+		r.addLocalSecret(v.FlexVolume.SecretRef)
 	case v.ISCSI != nil:
-		r.local(v.ISCSI.SecretRef)
+		r.addLocalSecret(v.ISCSI.SecretRef)
 	case v.RBD != nil:
-		r.local(v.RBD.SecretRef)
+		r.addLocalSecret(v.RBD.SecretRef)
 	case v.ScaleIO != nil:
-		r.local(v.ScaleIO.SecretRef)
+		r.addLocalSecret(v.ScaleIO.SecretRef)
 	case v.StorageOS != nil:
-		r.local(v.StorageOS.SecretRef)
+		r.addLocalSecret(v.StorageOS.SecretRef)
 	}
 }
 
-func (r *references) projected(sources []corev1.VolumeProjection) {
+func (r *referenceCollector) addProjected(sources []corev1.VolumeProjection) {
 	for i := range sources {
 		if sources[i].ConfigMap != nil {
-			r.configMap(sources[i].ConfigMap.Name)
+			r.addConfigMap(sources[i].ConfigMap.Name)
 		}
 		if sources[i].Secret != nil {
-			r.secret(sources[i].Secret.Name)
+			r.addSecret(sources[i].Secret.Name)
 		}
 		if sources[i].ClusterTrustBundle != nil {
-			r.trustBundles(sources[i].ClusterTrustBundle)
+			r.addTrustBundles(sources[i].ClusterTrustBundle)
 		}
 	}
 }
 
 // accountRefs returns a service account's image pull secrets.
 func accountRefs(account *corev1.ServiceAccount) []wire.Key {
-	r := referencesIn(account.Namespace)
+	r := newReferenceCollector(account.Namespace)
 	for i := range account.ImagePullSecrets {
-		r.local(&account.ImagePullSecrets[i])
+		r.addLocalSecret(&account.ImagePullSecrets[i])
 	}
 	return r.keys
 }
@@ -160,9 +163,9 @@ func accountRefs(account *corev1.ServiceAccount) []wire.Key {
 // claimRefs returns the claim's volume. A claim that the volume does not name in turn is no reference: only a bound pair
 // may lead to the secrets of a volume.
 func claimRefs(claim *corev1.PersistentVolumeClaim) []wire.Key {
-	r := referencesIn(claim.Namespace)
+	r := newReferenceCollector(claim.Namespace)
 	if claim.Status.Phase == corev1.ClaimBound {
-		r.add("persistentvolumes", "", claim.Spec.VolumeName)
+		r.addObject("persistentvolumes", "", claim.Spec.VolumeName)
 	}
 	return r.keys
 }
@@ -172,34 +175,34 @@ func volumeRefs(volume *corev1.PersistentVolume) []wire.Key {
 	if volume.Spec.ClaimRef == nil {
 		return nil
 	}
-	r := referencesIn(volume.Spec.ClaimRef.Namespace)
+	r := newReferenceCollector(volume.Spec.ClaimRef.Namespace)
 	s := &volume.Spec.PersistentVolumeSource
 	switch {
 	case s.CSI != nil:
-		r.foreign(s.CSI.NodePublishSecretRef)
-		r.foreign(s.CSI.NodeStageSecretRef)
-		r.foreign(s.CSI.NodeExpandSecretRef)
+		r.addVolumeSecret(s.CSI.NodePublishSecretRef)
+		r.addVolumeSecret(s.CSI.NodeStageSecretRef)
+		r.addVolumeSecret(s.CSI.NodeExpandSecretRef)
 	case s.AzureFile != nil:
 		ref := corev1.SecretReference{Name: s.AzureFile.SecretName}
 		if s.AzureFile.SecretNamespace != nil {
 			ref.Namespace = *s.AzureFile.SecretNamespace
 		}
-		r.foreign(&ref)
+		r.addVolumeSecret(&ref)
 	case s.CephFS != nil:
-		r.foreign(s.CephFS.SecretRef)
+		r.addVolumeSecret(s.CephFS.SecretRef)
 	case s.Cinder != nil:
-		r.foreign(s.Cinder.SecretRef)
+		r.addVolumeSecret(s.Cinder.SecretRef)
 	case s.FlexVolume != nil:
-		r.foreign(s.FlexVolume.SecretRef)
+		r.addVolumeSecret(s.FlexVolume.SecretRef)
 	case s.ISCSI != nil:
-		r.foreign(s.ISCSI.SecretRef)
+		r.addVolumeSecret(s.ISCSI.SecretRef)
 	case s.RBD != nil:
-		r.foreign(s.RBD.SecretRef)
+		r.addVolumeSecret(s.RBD.SecretRef)
 	case s.ScaleIO != nil:
-		r.foreign(s.ScaleIO.SecretRef)
+		r.addVolumeSecret(s.ScaleIO.SecretRef)
 	case s.StorageOS != nil:
 		if ref := s.StorageOS.SecretRef; ref != nil {
-			r.foreign(&corev1.SecretReference{Name: ref.Name, Namespace: ref.Namespace})
+			r.addVolumeSecret(&corev1.SecretReference{Name: ref.Name, Namespace: ref.Namespace})
 		}
 	}
 	return r.keys

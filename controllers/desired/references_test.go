@@ -15,11 +15,11 @@ import (
 	"github.com/frond-edge/frond/controllers/desired"
 )
 
-func key(resource, namespace, name string) wire.Key {
+func coreKey(resource, namespace, name string) wire.Key {
 	return wire.Key{Resource: resource, Namespace: namespace, Name: name}
 }
 
-func TestPodRefsFollowEveryPath(t *testing.T) {
+func TestPodRefs_FollowEveryPath(t *testing.T) {
 	env := func(secret string) []corev1.EnvVar {
 		return []corev1.EnvVar{{Name: "A", Value: "1"}, {Name: "B", ValueFrom: &corev1.EnvVarSource{
 			SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: secret}},
@@ -35,7 +35,7 @@ func TestPodRefsFollowEveryPath(t *testing.T) {
 		"nothing": {},
 		"account and pull secrets": {
 			spec: corev1.PodSpec{ServiceAccountName: "sa", ImagePullSecrets: []corev1.LocalObjectReference{ref("pull"), ref("pull"), ref("")}},
-			want: []wire.Key{key("serviceaccounts", "n", "sa"), key("secrets", "n", "pull")},
+			want: []wire.Key{coreKey("serviceaccounts", "n", "sa"), coreKey("secrets", "n", "pull")},
 		},
 		"env of all three kinds of containers": {
 			spec: corev1.PodSpec{
@@ -43,7 +43,7 @@ func TestPodRefsFollowEveryPath(t *testing.T) {
 				Containers:          []corev1.Container{{Env: env("main")}},
 				EphemeralContainers: []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Env: env("debug")}}},
 			},
-			want: []wire.Key{key("secrets", "n", "init"), key("secrets", "n", "main"), key("secrets", "n", "debug")},
+			want: []wire.Key{coreKey("secrets", "n", "init"), coreKey("secrets", "n", "main"), coreKey("secrets", "n", "debug")},
 		},
 		"envFrom and a config map's key": {
 			spec: corev1.PodSpec{Containers: []corev1.Container{{
@@ -55,7 +55,7 @@ func TestPodRefsFollowEveryPath(t *testing.T) {
 					ConfigMapKeyRef: &corev1.ConfigMapKeySelector{LocalObjectReference: ref("c")},
 				}}},
 			}}},
-			want: []wire.Key{key("configmaps", "n", "c"), key("configmaps", "n", "a"), key("secrets", "n", "b")},
+			want: []wire.Key{coreKey("configmaps", "n", "c"), coreKey("configmaps", "n", "a"), coreKey("secrets", "n", "b")},
 		},
 		"volumes": {
 			spec: corev1.PodSpec{Volumes: []corev1.Volume{
@@ -73,9 +73,9 @@ func TestPodRefsFollowEveryPath(t *testing.T) {
 				volume(corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}),
 			}},
 			want: []wire.Key{
-				key("configmaps", "n", "cm"), key("secrets", "n", "s"), key("configmaps", "n", "kube-root-ca.crt"),
-				key("secrets", "n", "p"), key("persistentvolumeclaims", "n", "c"), key("persistentvolumeclaims", "n", "pod-v"),
-				key("secrets", "n", "csi"), key("secrets", "n", "iscsi"),
+				coreKey("configmaps", "n", "cm"), coreKey("secrets", "n", "s"), coreKey("configmaps", "n", "kube-root-ca.crt"),
+				coreKey("secrets", "n", "p"), coreKey("persistentvolumeclaims", "n", "c"), coreKey("persistentvolumeclaims", "n", "pod-v"),
+				coreKey("secrets", "n", "csi"), coreKey("secrets", "n", "iscsi"),
 			},
 		},
 	} {
@@ -88,7 +88,7 @@ func TestPodRefsFollowEveryPath(t *testing.T) {
 	}
 }
 
-func TestVolumesLeadToTheNodesSecretsOnly(t *testing.T) {
+func TestVolumeRefs_NodeSecretsOnly(t *testing.T) {
 	volume := &corev1.PersistentVolume{Spec: corev1.PersistentVolumeSpec{
 		ClaimRef: &corev1.ObjectReference{Namespace: "n", Name: "c"},
 		PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
@@ -97,7 +97,7 @@ func TestVolumesLeadToTheNodesSecretsOnly(t *testing.T) {
 			ControllerPublishSecretRef: &corev1.SecretReference{Name: "controller", Namespace: "storage"},
 		}},
 	}}
-	want := []wire.Key{key("secrets", "storage", "publish"), key("secrets", "n", "stage")}
+	want := []wire.Key{coreKey("secrets", "storage", "publish"), coreKey("secrets", "n", "stage")}
 	if diff := cmp.Diff(want, desired.VolumeRefs(volume)); diff != "" {
 		t.Errorf("refs (-want +got):\n%s", diff)
 	}
@@ -110,12 +110,12 @@ func TestVolumesLeadToTheNodesSecretsOnly(t *testing.T) {
 		t.Errorf("a claim that is not bound leads to %v", got)
 	}
 	claim.Status.Phase = corev1.ClaimBound
-	if diff := cmp.Diff([]wire.Key{key("persistentvolumes", "", "v")}, desired.ClaimRefs(claim)); diff != "" {
+	if diff := cmp.Diff([]wire.Key{coreKey("persistentvolumes", "", "v")}, desired.ClaimRefs(claim)); diff != "" {
 		t.Errorf("refs (-want +got):\n%s", diff)
 	}
 }
 
-func TestDecide(t *testing.T) {
+func TestDecidePlace(t *testing.T) {
 	for name, tt := range map[string]struct {
 		wantUID, wantDigest string
 		sequence            uint64
@@ -146,7 +146,7 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-func TestDigestIsOfWhatMatters(t *testing.T) {
+func TestPayload_DigestOfRelevantFields(t *testing.T) {
 	pod := func(change func(*corev1.Pod)) *corev1.Pod {
 		p := &corev1.Pod{
 			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
@@ -212,14 +212,14 @@ func TestDigestIsOfWhatMatters(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(decode(t, want), decode(t, object)); diff != "" {
+			if diff := cmp.Diff(decodeJSON(t, want), decodeJSON(t, object)); diff != "" {
 				t.Errorf("object (-want +got):\n%s", diff)
 			}
 		})
 	}
 }
 
-func decode(t *testing.T, data []byte) (v map[string]any) {
+func decodeJSON(t *testing.T, data []byte) (v map[string]any) {
 	t.Helper()
 	if err := json.Unmarshal(data, &v); err != nil {
 		t.Fatalf("%v in %s", err, data)
@@ -228,14 +228,14 @@ func decode(t *testing.T, data []byte) (v map[string]any) {
 }
 
 // The graph keeps, step by step, the sets that a walk over all references would find.
-func TestGraphAgreesWithAWalk(t *testing.T) {
+func TestGraph_AgreesWithWalk(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		g := desired.NewGraph()
 		home := map[wire.Key]string{}
 		layer := func(i int) []wire.Key { // references go from a layer to the next
 			var keys []wire.Key
 			for n := range 4 {
-				keys = append(keys, key(fmt.Sprintf("layer%d", i), "n", fmt.Sprint(n)))
+				keys = append(keys, coreKey(fmt.Sprintf("layer%d", i), "n", fmt.Sprint(n)))
 			}
 			return keys
 		}
@@ -251,7 +251,7 @@ func TestGraphAgreesWithAWalk(t *testing.T) {
 			}
 			all := map[wire.Key]bool{}
 			for _, node := range []string{"a", "b"} {
-				want := walk(g.Refs, home, node)
+				want := walkReferences(g.Refs, home, node)
 				for k := range want {
 					all[k] = true
 				}
@@ -266,7 +266,7 @@ func TestGraphAgreesWithAWalk(t *testing.T) {
 	})
 }
 
-func walk(refs map[wire.Key][]wire.Key, home map[wire.Key]string, node string) map[wire.Key]bool {
+func walkReferences(refs map[wire.Key][]wire.Key, home map[wire.Key]string, node string) map[wire.Key]bool {
 	found := map[wire.Key]bool{}
 	var visit func(wire.Key)
 	visit = func(k wire.Key) {
@@ -283,13 +283,13 @@ func walk(refs map[wire.Key][]wire.Key, home map[wire.Key]string, node string) m
 	return found
 }
 
-// TestGraphTellsWhatIsNeededFirst: a pod must not reach its node before what it mounts.
-func TestGraphTellsWhatIsNeededFirst(t *testing.T) {
-	pod, claim, volume, secret := key("pods", "n", "p"), key("persistentvolumeclaims", "n", "c"), key("persistentvolumes", "", "v"), key("secrets", "n", "s")
+// TestGraph_ReportsReferencesFirst: a pod must not reach its node before what it mounts.
+func TestGraph_ReportsReferencesFirst(t *testing.T) {
+	pod, claim, volume, secret := coreKey("pods", "n", "p"), coreKey("persistentvolumeclaims", "n", "c"), coreKey("persistentvolumes", "", "v"), coreKey("secrets", "n", "s")
 	g := desired.NewGraph()
 	g.Refs[pod], g.Refs[claim], g.Refs[volume] = []wire.Key{claim, secret}, []wire.Key{volume}, []wire.Key{secret}
 	var told []wire.Key
-	g.Told = func(k wire.Key) { told = append(told, k) }
+	g.OnChange = func(k wire.Key) { told = append(told, k) }
 	g.Place(pod, "node")
 	if diff := cmp.Diff([]wire.Key{secret, volume, claim, pod}, told); diff != "" {
 		t.Errorf("order (-want +got):\n%s", diff)
@@ -298,7 +298,7 @@ func TestGraphTellsWhatIsNeededFirst(t *testing.T) {
 
 // A mirror pod is the node's own word: whatever it names, it gives the node nothing. kube-apiserver refuses one that names a service
 // account or a Secret, as long as its admission plugins are as they come.
-func TestAMirrorPodIsNoProof(t *testing.T) {
+func TestMirrorPod_GrantsNothing(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "n"}}
 	pod.Spec.ServiceAccountName = "admin"
 	pod.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "pull"}}

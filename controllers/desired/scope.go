@@ -23,51 +23,51 @@ type scopeID struct {
 	namespace string
 }
 
-func idOf(s wire.Scope) scopeID {
+func scopeIDOf(s wire.Scope) scopeID {
 	return scopeID{groupResource{s.Group, s.Resource}, s.Namespace}
 }
 
-func (id scopeID) scope() wire.Scope {
+func (id scopeID) toScope() wire.Scope {
 	return wire.Scope{Group: id.group, Resource: id.resource, Namespace: id.namespace}
 }
 
-// covering are the two scopes that an object may belong to.
-func covering(key wire.Key) [2]scopeID {
+// coveringScopes are the two scopes that an object may belong to.
+func coveringScopes(key wire.Key) [2]scopeID {
 	return [2]scopeID{{kindOf(key), ""}, {kindOf(key), key.Namespace}}
 }
 
-// scope is one that a site was granted. Its marker may be in the stream only while every object that was there when it was
+// grantedScope is one that a site was granted. Its marker may be in the stream only while every object that was there when it was
 // granted is. Guarded by Engine.mu.
-type scope struct {
+type grantedScope struct {
 	kind wire.ScopeKind
 	// filled: waiting is made of what the cache holds. Not so while the kind is not followed yet.
 	filled bool
 	// waiting are the objects still to be seen to before the marker.
 	waiting map[wire.Key]struct{}
-	// fill is which filling that was; work that began before it says nothing.
-	fill uint64
+	// fillNumber is which filling that was; work that began before it says nothing.
+	fillNumber uint64
 	// withdrawn: the marker that the stream may hold is not to be believed, and goes until nothing waits.
 	withdrawn bool
 }
 
-func (sc *scope) complete() bool { return sc.filled && len(sc.waiting) == 0 }
+func (sc *grantedScope) complete() bool { return sc.filled && len(sc.waiting) == 0 }
 
-// audiences are the sites with a scope, by kind and namespace, so that an event costs what it touches.
-type audiences map[groupResource]map[string]map[*site]struct{}
+// scopeSubscribers are the sites with a scope, by kind and namespace, so that an event costs what it touches.
+type scopeSubscribers map[groupResource]map[string]map[*nodeState]struct{}
 
-func (a audiences) add(id scopeID, s *site) {
+func (a scopeSubscribers) add(id scopeID, s *nodeState) {
 	byNamespace := a[id.groupResource]
 	if byNamespace == nil {
-		byNamespace = map[string]map[*site]struct{}{}
+		byNamespace = map[string]map[*nodeState]struct{}{}
 		a[id.groupResource] = byNamespace
 	}
 	if byNamespace[id.namespace] == nil {
-		byNamespace[id.namespace] = map[*site]struct{}{}
+		byNamespace[id.namespace] = map[*nodeState]struct{}{}
 	}
 	byNamespace[id.namespace][s] = struct{}{}
 }
 
-func (a audiences) remove(id scopeID, s *site) {
+func (a scopeSubscribers) remove(id scopeID, s *nodeState) {
 	byNamespace := a[id.groupResource]
 	delete(byNamespace[id.namespace], s)
 	if len(byNamespace[id.namespace]) == 0 {
@@ -78,43 +78,43 @@ func (a audiences) remove(id scopeID, s *site) {
 	}
 }
 
-// Rescope asks for a look at what a node was granted: that has changed. It does not block.
-func (e *Engine) Rescope(node string) {
+// RefreshScopes asks for a look at what a node was granted: that has changed. It does not block.
+func (e *Engine) RefreshScopes(node string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	s := e.sites[node]
+	s := e.nodes[node]
 	if s == nil || !s.loaded() {
 		return // the load looks by itself
 	}
-	if err := e.rescope(s, false); err != nil {
+	if err := e.refreshScopes(s, false); err != nil {
 		e.log.Warn("scopes not known", zap.String("node", node), zap.Error(err))
 	}
 }
 
-// rescope brings a site's scopes up to date. resumed: another replica or term had the node before, so a marker in the stream
+// refreshScopes brings a site's scopes up to date. resumed: another replica or term had the node before, so a marker in the stream
 // is believed unless something speaks against it. The caller holds mu.
-func (e *Engine) rescope(s *site, resumed bool) error {
+func (e *Engine) refreshScopes(s *nodeState, resumed bool) error {
 	if e.cfg.Scopes == nil {
-		s.told = true
+		s.scopesLoaded = true
 		return nil
 	}
 	granted, told, err := e.cfg.Scopes(s.name)
 	if err != nil {
-		return fmt.Errorf("%w: %w", errScopesUnknown, err)
+		return fmt.Errorf("%w: %w", errScopesNotLoaded, err)
 	}
-	if s.told = s.told || told; !told {
+	if s.scopesLoaded = s.scopesLoaded || told; !told {
 		return nil
 	}
 	next := make(map[scopeID]wire.ScopeKind, len(granted))
 	for _, kind := range granted {
 		if !e.cfg.Protected.Contains(kind.Namespace) { // granted before the namespace was protected
-			next[idOf(kind.Scope)] = kind
+			next[scopeIDOf(kind.Scope)] = kind
 		}
 	}
 	for id, sc := range s.scopes {
 		if kind, ok := next[id]; !ok || kind != sc.kind {
 			e.endScope(s, id)
-			e.enqueue(s, id.scope().Marker()) // what the scope brought goes after it: see swept
+			e.enqueueKey(s, id.toScope().Marker()) // what the scope brought goes after it: see sweepScope
 		}
 	}
 	for id, kind := range next {
@@ -125,42 +125,42 @@ func (e *Engine) rescope(s *site, resumed bool) error {
 	return nil
 }
 
-func (e *Engine) beginScope(s *site, id scopeID, kind wire.ScopeKind, resumed bool) {
+func (e *Engine) beginScope(s *nodeState, id scopeID, kind wire.ScopeKind, resumed bool) {
 	if s.scopes == nil {
-		s.scopes = map[scopeID]*scope{}
+		s.scopes = map[scopeID]*grantedScope{}
 	}
-	sc := &scope{kind: kind, withdrawn: !resumed}
+	sc := &grantedScope{kind: kind, withdrawn: !resumed}
 	s.scopes[id] = sc
-	e.audiences.add(id, s)
-	e.wantKind(kind)
+	e.subscribers.add(id, s)
+	e.retainScopeKind(kind)
 	if !resumed { // else the load asks for all
-		e.enqueue(s, id.scope().Marker())
-		e.fill(s, id, sc)
+		e.enqueueKey(s, id.toScope().Marker())
+		e.fillScope(s, id, sc)
 	}
 }
 
-func (e *Engine) endScope(s *site, id scopeID) {
+func (e *Engine) endScope(s *nodeState, id scopeID) {
 	delete(s.scopes, id)
-	e.audiences.remove(id, s)
-	e.unwantKind(id.groupResource)
+	e.subscribers.remove(id, s)
+	e.releaseKind(id.groupResource)
 }
 
-// drop forgets what the stream holds for a node and what the node was granted: another replica sees to it. The caller holds
+// dropNode forgets what the stream holds for a node and what the node was granted: another replica sees to it. The caller holds
 // mu.
-func (e *Engine) drop(s *site) {
-	s.release()
+func (e *Engine) dropNode(s *nodeState) {
+	s.forgetPublished()
 	for id := range s.scopes {
 		e.endScope(s, id)
 	}
-	s.told = false
+	s.scopesLoaded = false
 }
 
-// fill asks for each object of a scope, and for each that the stream holds of it, and notes that the marker waits for them. The caller holds mu.
-func (e *Engine) fill(s *site, id scopeID, sc *scope) {
+// fillScope asks for each object of a scope, and for each that the stream holds of it, and notes that the marker waits for them. The caller holds mu.
+func (e *Engine) fillScope(s *nodeState, id scopeID, sc *grantedScope) {
 	sc.filled, sc.waiting = false, nil
 	found, ok := e.objectsOf(id)
 	if !ok {
-		return // when the kind is followed, refill comes
+		return // when the kind is followed, refillScopes comes
 	}
 	sc.waiting = make(map[wire.Key]struct{}, len(found))
 	born := make(map[wire.Key]time.Time, len(found))
@@ -173,30 +173,30 @@ func (e *Engine) fill(s *site, id scopeID, sc *scope) {
 		sc.waiting[key] = struct{}{}
 		born[key] = o.GetCreationTimestamp().Time
 	}
-	e.fills++
-	sc.filled, sc.fill = true, e.fills
-	marker := id.scope().Marker()
-	if s.misled(marker, born) {
+	e.fillCount++
+	sc.filled, sc.fillNumber = true, e.fillCount
+	marker := id.toScope().Marker()
+	if s.markerStale(marker, born) {
 		sc.withdrawn = true
-		e.enqueue(s, marker)
+		e.enqueueKey(s, marker)
 	}
 	for key := range sc.waiting {
-		e.enqueue(s, key)
+		e.enqueueKey(s, key)
 	}
 	// What is gone while nobody followed the kind is in no cache: it shows in what the stream holds.
-	for _, key := range s.holds(sc.kind.Scope) {
+	for _, key := range s.publishedKeys(sc.kind.Scope) {
 		if _, there := sc.waiting[key]; !there {
-			e.enqueue(s, key)
+			e.enqueueKey(s, key)
 		}
 	}
 	if len(sc.waiting) == 0 {
-		e.enqueue(s, marker)
+		e.enqueueKey(s, marker)
 	}
 }
 
 // objectsOf lists a scope's objects in the cache; ok is false while its kind is not followed.
 func (e *Engine) objectsOf(id scopeID) (found []any, ok bool) {
-	_, store := e.lookup(id.groupResource)
+	_, store := e.lookupKind(id.groupResource)
 	if store == nil {
 		return nil, false
 	}
@@ -205,41 +205,41 @@ func (e *Engine) objectsOf(id scopeID) (found []any, ok bool) {
 	}
 	found, err := store.ByIndex(toolscache.NamespaceIndex, id.namespace)
 	if err != nil {
-		e.log.Error("objects of scope not listed", zap.String("scope", id.scope().String()), zap.Error(err))
+		e.log.Error("objects of scope not listed", zap.String("scope", id.toScope().String()), zap.Error(err))
 		return nil, false
 	}
 	return found, true
 }
 
-// refill fills the scopes of a kind that is followed since now.
-func (e *Engine) refill(kind groupResource) {
+// refillScopes fills the scopes of a kind that is followed since now.
+func (e *Engine) refillScopes(kind groupResource) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for namespace, sites := range e.audiences[kind] {
+	for namespace, sites := range e.subscribers[kind] {
 		id := scopeID{kind, namespace}
 		for s := range sites {
-			e.fill(s, id, s.scopes[id])
+			e.fillScope(s, id, s.scopes[id])
 		}
 	}
 }
 
-// tell asks for an object at each site that has a scope on it. The caller holds mu.
-func (e *Engine) tell(key wire.Key) {
-	byNamespace := e.audiences[kindOf(key)]
+// enqueueScoped asks for an object at each site that has a scope on it. The caller holds mu.
+func (e *Engine) enqueueScoped(key wire.Key) {
+	byNamespace := e.subscribers[kindOf(key)]
 	for s := range byNamespace[""] {
-		e.enqueue(s, key)
+		e.enqueueKey(s, key)
 	}
 	if key.Namespace == "" {
 		return
 	}
 	for s := range byNamespace[key.Namespace] {
-		e.enqueue(s, key)
+		e.enqueueKey(s, key)
 	}
 }
 
-// scoped reports whether a site was granted a scope with an object. The caller holds mu.
-func (s *site) scoped(key wire.Key) bool {
-	for _, id := range covering(key) {
+// hasScope reports whether a site was granted a scope with an object. The caller holds mu.
+func (s *nodeState) hasScope(key wire.Key) bool {
+	for _, id := range coveringScopes(key) {
 		if s.scopes[id] != nil {
 			return true
 		}
@@ -247,47 +247,47 @@ func (s *site) scoped(key wire.Key) bool {
 	return false
 }
 
-// seen notes that the stream holds what a node should have of an object, or of a marker, as decided after so many fillings.
-func (e *Engine) seen(s *site, key wire.Key, fills uint64) {
+// recordReconciled notes that the stream holds what a node should have of an object, or of a marker, as decided after so many fillings.
+func (e *Engine) recordReconciled(s *nodeState, key wire.Key, fills uint64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if marked, ok := wire.ScopeOf(key); ok {
-		e.swept(s, marked)
+		e.sweepScope(s, marked)
 		return
 	}
-	for _, id := range covering(key) {
+	for _, id := range coveringScopes(key) {
 		sc := s.scopes[id]
-		if sc == nil || sc.fill > fills {
+		if sc == nil || sc.fillNumber > fills {
 			continue
 		}
 		if _, waits := sc.waiting[key]; !waits {
 			continue
 		}
 		if delete(sc.waiting, key); sc.complete() {
-			e.enqueue(s, id.scope().Marker())
+			e.enqueueKey(s, id.toScope().Marker())
 		}
 	}
 }
 
-// swept asks for the objects of a scope that has ended, once its marker is gone: a node must never take the rest for the
+// sweepScope asks for the objects of a scope that has ended, once its marker is gone: a node must never take the rest for the
 // whole. The caller holds mu.
-func (e *Engine) swept(s *site, ended wire.Scope) {
-	if s.scopes[idOf(ended)] != nil && !e.gone(s) {
+func (e *Engine) sweepScope(s *nodeState, ended wire.Scope) {
+	if s.scopes[scopeIDOf(ended)] != nil && !e.nodeGone(s) {
 		return
 	}
-	for _, key := range s.remains(ended) {
-		e.enqueue(s, key)
+	for _, key := range s.leftoverKeys(ended) {
+		e.enqueueKey(s, key)
 	}
 }
 
 // markerState says what a scope's marker should be: a payload, or nothing, unless keep. The caller holds mu.
-func (e *Engine) markerState(s *site, of wire.Scope) (want *payload, keep bool, err error) {
-	sc := s.scopes[idOf(of)]
+func (e *Engine) markerState(s *nodeState, of wire.Scope) (want *payload, keep bool, err error) {
+	sc := s.scopes[scopeIDOf(of)]
 	switch {
-	case e.gone(s):
+	case e.nodeGone(s):
 		return nil, false, nil
 	case sc == nil:
-		return nil, !s.told, nil
+		return nil, !s.scopesLoaded, nil
 	case !sc.complete():
 		return nil, !sc.withdrawn, nil
 	}
@@ -299,54 +299,54 @@ func (e *Engine) markerState(s *site, of wire.Scope) (want *payload, keep bool, 
 	return &payload{version: "1", digest: "1-" + sc.kind.Version + "-" + sc.kind.Kind, object: object}, false, nil
 }
 
-// misled reports whether the stream holds a scope's marker and lacks objects that are older: it has lost them.
-func (s *site) misled(marker wire.Key, born map[wire.Key]time.Time) bool {
+// markerStale reports whether the stream holds a scope's marker and lacks objects that are older: it has lost them.
+func (s *nodeState) markerStale(marker wire.Key, born map[wire.Key]time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	mark, ok := s.held[marker]
+	mark, ok := s.published[marker]
 	if !ok || mark.deleted {
 		return false
 	}
 	for key, at := range born {
-		if r, ok := s.held[key]; (!ok || r.deleted) && at.Before(mark.at) {
+		if r, ok := s.published[key]; (!ok || r.deleted) && at.Before(mark.madeAt) {
 			return true
 		}
 	}
 	return false
 }
 
-// marked reports whether the stream holds the marker of a scope that an object belongs to.
-func (s *site) marked(key wire.Key) bool {
+// hasMarker reports whether the stream holds the marker of a scope that an object belongs to.
+func (s *nodeState) hasMarker(key wire.Key) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.markers == 0 {
+	if s.markerCount == 0 {
 		return false
 	}
-	for _, id := range covering(key) {
-		if r, ok := s.held[id.scope().Marker()]; ok && !r.deleted {
+	for _, id := range coveringScopes(key) {
+		if r, ok := s.published[id.toScope().Marker()]; ok && !r.deleted {
 			return true
 		}
 	}
 	return false
 }
 
-// remains are the objects of a scope that the stream holds, if its marker is gone.
-func (s *site) remains(ended wire.Scope) []wire.Key {
+// leftoverKeys are the objects of a scope that the stream holds, if its marker is gone.
+func (s *nodeState) leftoverKeys(ended wire.Scope) []wire.Key {
 	s.mu.Lock()
-	r, ok := s.held[ended.Marker()]
+	r, ok := s.published[ended.Marker()]
 	s.mu.Unlock()
 	if ok && !r.deleted {
 		return nil
 	}
-	return s.holds(ended)
+	return s.publishedKeys(ended)
 }
 
-// holds are the objects of a scope that the stream holds.
-func (s *site) holds(of wire.Scope) []wire.Key {
+// publishedKeys are the objects of a scope that the stream holds.
+func (s *nodeState) publishedKeys(of wire.Scope) []wire.Key {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var keys []wire.Key
-	for key, r := range s.held {
+	for key, r := range s.published {
 		if !r.deleted && of.Covers(key) {
 			keys = append(keys, key)
 		}
@@ -360,7 +360,7 @@ func (e *Engine) countScopes(complete bool) func() float64 {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		n := 0
-		for _, s := range e.sites {
+		for _, s := range e.nodes {
 			for _, sc := range s.scopes {
 				if sc.complete() == complete {
 					n++

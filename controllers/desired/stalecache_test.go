@@ -14,60 +14,60 @@ import (
 	"github.com/frond-edge/frond/controllers/desired"
 )
 
-// deaf holds back what an apiserver says in its watches, as one does that has just begun.
-type deaf struct {
+// watchBlocker holds back what an apiserver says in its watches, as one does that has just begun.
+type watchBlocker struct {
 	mu   sync.Mutex
-	hear chan struct{} // guarded by mu; closed while all is heard
+	open chan struct{} // guarded by mu; closed while all is heard
 }
 
-func hearing() *deaf {
-	d := &deaf{hear: make(chan struct{})}
-	close(d.hear)
+func newWatchBlocker() *watchBlocker {
+	d := &watchBlocker{open: make(chan struct{})}
+	close(d.open)
 	return d
 }
 
-func (d *deaf) now() chan struct{} {
+func (d *watchBlocker) openSignal() chan struct{} {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.hear
+	return d.open
 }
 
-func (d *deaf) stop() {
+func (d *watchBlocker) blockWatches() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.hear = make(chan struct{})
+	d.open = make(chan struct{})
 }
 
-func (d *deaf) over(config *rest.Config) {
-	config.Wrap(func(to http.RoundTripper) http.RoundTripper { return listening{to, d} })
+func (d *watchBlocker) wrapConfig(config *rest.Config) {
+	config.Wrap(func(to http.RoundTripper) http.RoundTripper { return blockingTransport{to, d} })
 }
 
-type listening struct {
+type blockingTransport struct {
 	http.RoundTripper
 
-	deaf *deaf
+	blocker *watchBlocker
 }
 
-func (l listening) RoundTrip(r *http.Request) (*http.Response, error) {
+func (l blockingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	response, err := l.RoundTripper.RoundTrip(r)
 	if err == nil && r.URL.Query().Get("watch") != "" {
-		response.Body = heard{response.Body, l.deaf, r}
+		response.Body = blockingBody{response.Body, l.blocker, r}
 	}
 	return response, err
 }
 
-type heard struct {
+type blockingBody struct {
 	io.ReadCloser
 
-	deaf *deaf
-	of   *http.Request
+	blocker *watchBlocker
+	request *http.Request
 }
 
-func (h heard) Read(to []byte) (int, error) {
+func (h blockingBody) Read(to []byte) (int, error) {
 	n, err := h.ReadCloser.Read(to)
 	select {
-	case <-h.deaf.now():
-	case <-h.of.Context().Done():
+	case <-h.blocker.openSignal():
+	case <-h.request.Context().Done():
 	}
 	return n, err
 }
@@ -75,50 +75,50 @@ func (h heard) Read(to []byte) (int, error) {
 // A replica whose watch is behind takes over a node: what its cache still holds of a changed object, of a deleted one, and the
 // absence of a new one, must not go to the node; nor what follows from that for objects that have not changed: one that a new pod needs is
 // not taken away, and one that nothing needs any more does not come back. When it has heard, there is nothing to do.
-func TestAReplicaThatIsBehindTakesNothingBack(t *testing.T) {
-	w := newWorld(t)
-	w.account("default")
-	node := w.node("a")
-	w.configMap("old", "first")
+func TestEngine_StaleCacheTakesNothingBack(t *testing.T) {
+	w := newEngineEnv(t)
+	w.createAccount("default")
+	node := w.createNode("a")
+	w.createConfigMap("old", "first")
 	for _, name := range []string{"changed", "deleted", "released"} {
-		w.configMap(name, "first")
-		w.pod("with-"+name, node, mountConfigMap(name))
+		w.createConfigMap(name, "first")
+		w.createPod("with-"+name, node, mountConfigMap(name))
 	}
-	first, second := &owners{}, &owners{}
-	second.set(node, false)
+	first, second := &fakeOwnership{}, &fakeOwnership{}
+	second.setOwned(node, false)
 	cfg := desired.Config{NoServices: true, TombstoneAge: time.Hour, Guard: desired.Guard{Settle: 20 * time.Millisecond}}
-	w.engine(cfg, first, "desired-first")
-	ear, mine := hearing(), &counted{Publisher: w.publisher.Publisher, count: map[wire.Key]map[string]int{}}
-	w.engineHearing(ear, mine, cfg, second, "desired-second")
-	changed, gone, added := key("configmaps", w.ns, "changed"), key("configmaps", w.ns, "deleted"), key("configmaps", w.ns, "added")
-	before := w.eventually(node, changed, "published", applied)
-	w.eventually(node, gone, "published", applied)
+	w.startEngine(cfg, first, "desired-first")
+	ear, mine := newWatchBlocker(), &counted{Publisher: w.publisher.Publisher, count: map[wire.Key]map[string]int{}}
+	w.startEngineWatching(ear, mine, cfg, second, "desired-second")
+	changed, gone, added := coreKey("configmaps", w.ns, "changed"), coreKey("configmaps", w.ns, "deleted"), coreKey("configmaps", w.ns, "added")
+	before := w.eventuallyMessage(node, changed, "published", isApplied)
+	w.eventuallyMessage(node, gone, "published", isApplied)
 
-	ear.stop()
+	ear.blockWatches()
 	w.setConfigMap("changed", "second")
-	w.eventually(node, changed, "published again", func(m wire.Message) bool { return m.Version != before.Version })
-	w.configMap("added", "first")
-	w.pod("with-added", node, mountConfigMap("added"))
-	w.eventually(node, added, "published", applied)
-	w.eventually(node, key("pods", w.ns, "with-added"), "published", applied)
+	w.eventuallyMessage(node, changed, "published again", func(m wire.Message) bool { return m.Version != before.Version })
+	w.createConfigMap("added", "first")
+	w.createPod("with-added", node, mountConfigMap("added"))
+	w.eventuallyMessage(node, added, "published", isApplied)
+	w.eventuallyMessage(node, coreKey("pods", w.ns, "with-added"), "published", isApplied)
 	if err := w.client.CoreV1().ConfigMaps(w.ns).Delete(t.Context(), "deleted", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	w.eventually(node, gone, "deleted", deleted)
-	old, released := key("configmaps", w.ns, "old"), key("configmaps", w.ns, "released")
-	w.pod("with-old", node, mountConfigMap("old"))
-	w.eventually(node, old, "published", applied)
+	w.eventuallyMessage(node, gone, "deleted", isDeleted)
+	old, released := coreKey("configmaps", w.ns, "old"), coreKey("configmaps", w.ns, "released")
+	w.createPod("with-old", node, mountConfigMap("old"))
+	w.eventuallyMessage(node, old, "published", isApplied)
 	w.deletePod("with-released")
-	w.eventually(node, released, "released", deleted)
-	first.set(node, false)
-	second.set(node, true)
+	w.eventuallyMessage(node, released, "released", isDeleted)
+	first.setOwned(node, false)
+	second.setOwned(node, true)
 	<-time.After(time.Second) // what is done wrong takes some milliseconds
-	close(ear.now())
-	w.untouched(node, "witness", "pods with-changed", "pods with-deleted", "pods with-added", "pods with-old", "configmaps changed",
+	close(ear.openSignal())
+	w.checkUntouched(node, "witness", "pods with-changed", "pods with-deleted", "pods with-added", "pods with-old", "configmaps changed",
 		"configmaps added", "configmaps old", "serviceaccounts default")
 	mine.mu.Lock()
 	defer mine.mu.Unlock()
-	for _, k := range []wire.Key{changed, gone, added, key("pods", w.ns, "with-added"), old, released, key("pods", w.ns, "with-old")} {
+	for _, k := range []wire.Key{changed, gone, added, coreKey("pods", w.ns, "with-added"), old, released, coreKey("pods", w.ns, "with-old")} {
 		if n := mine.count[k][node]; n > 0 {
 			t.Errorf("%s was published %d times by who is behind", k.Human(), n)
 		}

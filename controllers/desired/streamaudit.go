@@ -9,24 +9,24 @@ import (
 )
 
 const (
-	// compareTick is how finely comparing is spread over Config.CompareEvery.
-	compareTick = time.Second
-	// compareWhole is how many rounds of comparing end with a whole reading of what the stream holds: a message that
+	// auditTick is how finely comparing is spread over Config.CompareEvery.
+	auditTick = time.Second
+	// fullAuditRounds is how many rounds of comparing end with a whole reading of what the stream holds: a message that
 	// somebody has removed leaves no newer one behind.
-	compareWhole = 12
+	fullAuditRounds = 12
 )
 
-// compare looks now and then whether the stream holds what this replica believes, for each owned node. It costs one small
+// runAudit looks now and then whether the stream holds what this replica believes, for each owned node. It costs one small
 // request a node and round, and finds what another hand has written.
-func (e *Engine) compare(ctx context.Context) {
-	tick := min(compareTick, e.cfg.CompareEvery)
+func (e *Engine) runAudit(ctx context.Context) {
+	tick := min(auditTick, e.cfg.CompareEvery)
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
 	var left []string
 	share, round := 0, 0
 	for {
 		if len(left) == 0 {
-			left, round = e.served(), round+1
+			left, round = e.loadedNodes(), round+1
 			share = 1 + len(left)*int(tick)/int(e.cfg.CompareEvery)
 		}
 		select {
@@ -36,18 +36,18 @@ func (e *Engine) compare(ctx context.Context) {
 		}
 		n := min(share, len(left))
 		for _, node := range left[:n] {
-			e.compareOne(ctx, node, round%compareWhole == 0)
+			e.auditNode(ctx, node, round%fullAuditRounds == 0)
 		}
 		left = left[n:]
 	}
 }
 
-// served names the nodes that this replica knows the stream's content of.
-func (e *Engine) served() []string {
+// loadedNodes names the nodes that this replica knows the stream's content of.
+func (e *Engine) loadedNodes() []string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	var names []string
-	for name, s := range e.sites {
+	for name, s := range e.nodes {
 		if s.loaded() {
 			names = append(names, name)
 		}
@@ -56,14 +56,14 @@ func (e *Engine) served() []string {
 	return names
 }
 
-func (e *Engine) compareOne(ctx context.Context, node string, whole bool) {
+func (e *Engine) auditNode(ctx context.Context, node string, whole bool) {
 	e.mu.Lock()
-	s := e.sites[node]
+	s := e.nodes[node]
 	e.mu.Unlock()
 	if s == nil {
 		return
 	}
-	top, known := s.upTo()
+	top, known := s.lastSequence()
 	if !known {
 		return
 	}
@@ -73,11 +73,11 @@ func (e *Engine) compareOne(ctx context.Context, node string, whole bool) {
 			e.log.Debug("not compared with the stream", zap.String("node", node), zap.Error(err))
 			return
 		}
-		if now, _ := s.upTo(); !newer || now != top {
+		if now, _ := s.lastSequence(); !newer || now != top {
 			return // as believed, or our own message was on its way
 		}
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.add(item{node: node})
+	e.addItem(workItem{node: node})
 }

@@ -10,39 +10,39 @@ import (
 
 // A tombstone waits for its gateway however old it gets: age alone purges nothing, and nor does a new owner that knows nothing of
 // what the gateway has. Here it is old after a second, not 15 minutes.
-func TestATombstoneWaitsForItsGatewayHoweverOld(t *testing.T) {
-	w := newWorld(t)
-	node := w.node("a")
-	w.account("default")
-	w.secret("s")
+func TestEngine_KeepsTombstoneUntilAcked(t *testing.T) {
+	w := newEngineEnv(t)
+	node := w.createNode("a")
+	w.createAccount("default")
+	w.createSecret("s")
 	const age = time.Second
-	first, second := &owners{}, &owners{}
-	second.set(node, false)
-	one := w.engine(desired.Config{TombstoneAge: age}, first, "one")
-	two := w.engine(desired.Config{TombstoneAge: age}, second, "two")
-	k := key("secrets", w.ns, "s")
-	w.pod("one", node, mountSecret("s"))
-	had := w.eventually(node, k, "arrives", applied)
+	first, second := &fakeOwnership{}, &fakeOwnership{}
+	second.setOwned(node, false)
+	one := w.startEngine(desired.Config{TombstoneAge: age}, first, "one")
+	two := w.startEngine(desired.Config{TombstoneAge: age}, second, "two")
+	k := coreKey("secrets", w.ns, "s")
+	w.createPod("one", node, mountSecret("s"))
+	had := w.eventuallyMessage(node, k, "arrives", isApplied)
 	w.deletePod("one")
-	tomb := w.eventually(node, k, "leaves, and gets old", func(m wire.Message) bool { return deleted(m) && time.Since(m.Time) > 2*age })
+	tomb := w.eventuallyMessage(node, k, "leaves, and gets old", func(m wire.Message) bool { return isDeleted(m) && time.Since(m.Time) > 2*age })
 	// What comes later is published by an owner that has looked at the tombstone again and again.
 	later := func(engine *desired.Engine, name string) {
 		t.Helper()
-		engine.Acked(node, had.Sequence) // all that the gateway ever said
-		engine.Reload(node)
-		w.secret(name)
-		w.pod("with-"+name, node, mountSecret(name))
-		w.eventually(node, key("secrets", w.ns, name), "arrives", applied)
-		if held := w.eventually(node, k, "is still gone", deleted); held.Sequence != tomb.Sequence {
+		engine.RecordAck(node, had.Sequence) // all that the gateway ever said
+		engine.Resync(node)
+		w.createSecret(name)
+		w.createPod("with-"+name, node, mountSecret(name))
+		w.eventuallyMessage(node, coreKey("secrets", w.ns, name), "arrives", isApplied)
+		if held := w.eventuallyMessage(node, k, "is still gone", isDeleted); held.Sequence != tomb.Sequence {
 			t.Errorf("the tombstone is of sequence %d, want %d", held.Sequence, tomb.Sequence)
 		}
 	}
 	later(one, "t")
-	first.set(node, false)
-	second.set(node, true)
+	first.setOwned(node, false)
+	second.setOwned(node, true)
 	later(two, "u")
-	w.eventually(node, k, "is purged when the gateway has it", func(m wire.Message) bool {
-		two.Acked(node, tomb.Sequence)
+	w.eventuallyMessage(node, k, "is purged when the gateway has it", func(m wire.Message) bool {
+		two.RecordAck(node, tomb.Sequence)
 		return m.Sequence == 0
 	})
 }

@@ -10,7 +10,7 @@ import (
 
 // reportWithheld counts and reports an object in a protected namespace that a node needs, once for as long as the node needs it. The
 // caller holds mu.
-func (e *Engine) reportWithheld(s *site, key wire.Key, needed bool) {
+func (e *Engine) reportWithheld(s *nodeState, key wire.Key, needed bool) {
 	if !e.cfg.Protected.Covers(key) {
 		return
 	}
@@ -25,7 +25,7 @@ func (e *Engine) reportWithheld(s *site, key wire.Key, needed bool) {
 		s.withheld = map[wire.Key]struct{}{}
 	}
 	s.withheld[key] = struct{}{}
-	referrer := s.referrer(e.graph.vertices[key])
+	referrer := s.firstReferrer(e.graph.vertices[key])
 	e.metrics.withheld.WithLabelValues(key.Resource).Inc()
 	e.log.Warn("object withheld from node: its namespace is protected",
 		zap.String("node", s.name), zap.String("object", key.Human()), zap.String("referrer", referrer.Human()))
@@ -34,9 +34,9 @@ func (e *Engine) reportWithheld(s *site, key wire.Key, needed bool) {
 	}
 }
 
-// referrer is an object that a node needs and that refers to v, the first by name; v itself where nothing does. The caller holds
+// firstReferrer is an object that a node needs and that refers to v, the first by name; v itself where nothing does. The caller holds
 // Engine.mu.
-func (s *site) referrer(v *vertex) wire.Key {
+func (s *nodeState) firstReferrer(v *vertex) wire.Key {
 	if v == nil {
 		return wire.Key{}
 	}

@@ -20,29 +20,29 @@ import (
 	"github.com/frond-edge/frond/internal/kubetest"
 )
 
-// withheld collects what an engine reports.
-type withheld struct {
+// withheldRecorder collects what an engine reports.
+type withheldRecorder struct {
 	mu  sync.Mutex
 	all []string // guarded by mu
 }
 
-func (w *withheld) report(node string, object, referrer wire.Key) {
+func (w *withheldRecorder) recordWithheld(node string, object, referrer wire.Key) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.all = append(w.all, fmt.Sprintf("%s: %s by %s", node, object.Human(), referrer.Human()))
 }
 
-func (w *withheld) reports() []string {
+func (w *withheldRecorder) sortedReports() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.Sorted(slices.Values(w.all))
 }
 
-// inNamespace lists the live objects of a namespace that the stream holds for a node.
-func (w *world) inNamespace(node, namespace string) []string {
+// liveInNamespace lists the live objects of a namespace that the stream holds for a node.
+func (w *engineEnv) liveInNamespace(node, namespace string) []string {
 	w.Helper()
 	var found []string
-	for key, m := range w.held(node) {
+	for key, m := range w.heldMessages(node) {
 		if m.Op != wire.Delete && key.Namespace == namespace {
 			found = append(found, key.Human())
 		}
@@ -51,8 +51,8 @@ func (w *world) inNamespace(node, namespace string) []string {
 	return found
 }
 
-// volumeWithForeignSecret makes a claim of the world's namespace, bound to a volume that is mounted with a Secret of another one.
-func (w *world) volumeWithForeignSecret(claim, namespace, secret string) {
+// createVolumeWithSecret makes a claim of the world's namespace, bound to a volume that is mounted with a Secret of another one.
+func (w *engineEnv) createVolumeWithSecret(claim, namespace, secret string) {
 	w.Helper()
 	size := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
 	modes, class, name := []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, "", w.ns+"-"+claim
@@ -81,15 +81,15 @@ func (w *world) volumeWithForeignSecret(claim, namespace, secret string) {
 	}
 }
 
-// populate fills a namespace with what reaches a node in each way: a bound pod with all it names, a Service for everybody, a role of
+// populateNamespace fills a namespace with what reaches a node in each way: a bound pod with all it names, a Service for everybody, a role of
 // every service account, and what a scope holds.
-func (w *world) populate(node string) {
+func (w *engineEnv) populateNamespace(node string) {
 	w.Helper()
-	w.account("default", "pull")
-	w.secret("pull")
-	w.secret("keys")
-	w.configMap("settings", "1")
-	w.pod("bound", node, mountSecret("keys"), mountConfigMap("settings"))
+	w.createAccount("default", "pull")
+	w.createSecret("pull")
+	w.createSecret("keys")
+	w.createConfigMap("settings", "1")
+	w.createPod("bound", node, mountSecret("keys"), mountConfigMap("settings"))
 	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "api"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}}
 	if _, err := w.client.CoreV1().Services(w.ns).Create(w.Context(), service, metav1.CreateOptions{}); err != nil {
 		w.Fatal(err)
@@ -109,39 +109,39 @@ func (w *world) populate(node string) {
 // TestEngine_WithholdsProtectedNamespaces: of a protected namespace nothing is published, whatever leads to it, and all else is. What
 // the node needed is reported once, with what refers to it.
 func TestEngine_WithholdsProtectedNamespaces(t *testing.T) {
-	w := newWorld(t)
-	inside := &world{TB: t, cluster: w.cluster, client: w.client, ns: w.cluster.Namespace(t), publisher: w.publisher, js: w.js}
-	node := w.node("a")
-	inside.populate(node)
-	w.account("default")
-	w.configMap("own", "1")
-	w.volumeWithForeignSecret("disk", inside.ns, "keys")
-	w.pod("good", node, mountConfigMap("own"), corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "disk"}})
+	w := newEngineEnv(t)
+	inside := &engineEnv{TB: t, cluster: w.cluster, client: w.client, ns: w.cluster.Namespace(t), publisher: w.publisher, js: w.js}
+	node := w.createNode("a")
+	inside.populateNamespace(node)
+	w.createAccount("default")
+	w.createConfigMap("own", "1")
+	w.createVolumeWithSecret("disk", inside.ns, "keys")
+	w.createPod("good", node, mountConfigMap("own"), corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "disk"}})
 
-	var reported withheld
+	var reported withheldRecorder
 	everywhere := wire.Scope{Version: "v1", Resource: "configmaps"}
 	within := wire.Scope{Version: "v1", Resource: "secrets", Namespace: inside.ns}
-	engine := w.engine(desired.Config{
-		Protected: controllers.ProtectNamespaces(inside.ns), OnWithheld: reported.report,
+	engine := w.startEngine(desired.Config{
+		Protected: controllers.ProtectNamespaces(inside.ns), OnWithheld: reported.recordWithheld,
 		Scopes: func(string) ([]wire.ScopeKind, bool, error) {
 			return []wire.ScopeKind{{Scope: everywhere, Kind: "ConfigMap", Namespaced: true}, {Scope: within, Kind: "Secret", Namespaced: true}}, true, nil
 		},
-	}, &owners{}, "withheld")
+	}, &fakeOwnership{}, "withheld")
 	marker := func(s wire.Scope) func(wire.Message) bool {
 		return func(m wire.Message) bool { return m.Key == s.Marker() && m.Op == wire.Apply }
 	}
-	w.eventually(node, everywhere.Marker(), "the scope is complete", marker(everywhere))
-	w.eventually(node, wire.SnapshotMarker(), "all is published", func(m wire.Message) bool { return m.Op == wire.Apply })
+	w.eventuallyMessage(node, everywhere.Marker(), "the scope is complete", marker(everywhere))
+	w.eventuallyMessage(node, wire.SnapshotMarker(), "all is published", func(m wire.Message) bool { return m.Op == wire.Apply })
 	for _, key := range []wire.Key{{Resource: "pods", Name: "good"}, {Resource: "configmaps", Name: "own"}, {Resource: "persistentvolumeclaims", Name: "disk"}} {
 		key.Namespace = w.ns
-		if w.held(node)[key].Op != wire.Apply {
+		if w.heldMessages(node)[key].Op != wire.Apply {
 			t.Errorf("%s is not published", key.Human())
 		}
 	}
-	if m := w.held(node)[within.Marker()]; m.Op == wire.Apply {
+	if m := w.heldMessages(node)[within.Marker()]; m.Op == wire.Apply {
 		t.Error("a scope on the protected namespace is complete")
 	}
-	if engine.Runs(node, inside.ns, "default") {
+	if engine.RunsServiceAccount(node, inside.ns, "default") {
 		t.Error("the node may speak for an account of the protected namespace")
 	}
 	pod := "pods " + inside.ns + "/bound"
@@ -149,46 +149,46 @@ func TestEngine_WithholdsProtectedNamespaces(t *testing.T) {
 		node + ": " + pod + " by " + pod,
 		node + ": secrets " + inside.ns + "/keys by persistentvolumes " + w.ns + "-disk",
 	}
-	if got := reported.reports(); !slices.Equal(got, want) {
+	if got := reported.sortedReports(); !slices.Equal(got, want) {
 		t.Errorf("reported %q, want %q", got, want)
 	}
 	// Changes and a reload publish nothing either, and report nothing again.
 	inside.setConfigMap("settings", "2")
-	inside.secret("later")
+	inside.createSecret("later")
 	w.setConfigMap("own", "2")
-	engine.Reload(node)
-	w.eventually(node, wire.Key{Resource: "configmaps", Namespace: w.ns, Name: "own"}, "the change is published", func(wire.Message) bool {
+	engine.Resync(node)
+	w.eventuallyMessage(node, wire.Key{Resource: "configmaps", Namespace: w.ns, Name: "own"}, "the change is published", func(wire.Message) bool {
 		var own corev1.ConfigMap
-		w.object(node, wire.Key{Resource: "configmaps", Namespace: w.ns, Name: "own"}, &own)
+		w.decodeObject(node, wire.Key{Resource: "configmaps", Namespace: w.ns, Name: "own"}, &own)
 		return own.Data["value"] == "2"
 	})
-	if found := w.inNamespace(node, inside.ns); len(found) > 0 {
+	if found := w.liveInNamespace(node, inside.ns); len(found) > 0 {
 		t.Errorf("the stream holds %q", found)
 	}
-	if got := reported.reports(); !slices.Equal(got, want) {
+	if got := reported.sortedReports(); !slices.Equal(got, want) {
 		t.Errorf("reported %q, want %q", got, want)
 	}
 }
 
-// TestEngine_TakesBackWhatIsProtectedNow: what was published before a namespace was protected is taken back at once, however much it is.
-func TestEngine_TakesBackWhatIsProtectedNow(t *testing.T) {
-	w := newWorld(t)
-	node := w.node("a")
-	w.populate(node)
+// TestEngine_RemovesNewlyProtectedObjects: what was published before a namespace was protected is taken back at once, however much it is.
+func TestEngine_RemovesNewlyProtectedObjects(t *testing.T) {
+	w := newEngineEnv(t)
+	node := w.createNode("a")
+	w.populateNamespace(node)
 	for i := range 6 { // a mass delete by the guard's measure
-		w.pod(fmt.Sprintf("more-%d", i), node)
+		w.createPod(fmt.Sprintf("more-%d", i), node)
 	}
-	owner := &owners{}
-	w.engine(desired.Config{Guard: desired.Guard{Minimum: 5, Share: 0.5}}, owner, "before")
-	w.eventually(node, wire.Key{Resource: "secrets", Namespace: w.ns, Name: "keys"}, "it is published", func(m wire.Message) bool { return m.Op == wire.Apply })
-	w.eventually(node, wire.SnapshotMarker(), "all is published", func(m wire.Message) bool { return m.Op == wire.Apply })
-	if len(w.inNamespace(node, w.ns)) < 10 {
-		t.Fatalf("the stream holds %q only", w.inNamespace(node, w.ns))
+	owner := &fakeOwnership{}
+	w.startEngine(desired.Config{Guard: desired.Guard{Minimum: 5, Share: 0.5}}, owner, "before")
+	w.eventuallyMessage(node, wire.Key{Resource: "secrets", Namespace: w.ns, Name: "keys"}, "it is published", func(m wire.Message) bool { return m.Op == wire.Apply })
+	w.eventuallyMessage(node, wire.SnapshotMarker(), "all is published", func(m wire.Message) bool { return m.Op == wire.Apply })
+	if len(w.liveInNamespace(node, w.ns)) < 10 {
+		t.Fatalf("the stream holds %q only", w.liveInNamespace(node, w.ns))
 	}
-	owner.set(node, false)
-	w.engine(desired.Config{Guard: desired.Guard{Minimum: 5, Share: 0.5}, Protected: controllers.ProtectNamespaces(w.ns)}, &owners{}, "after")
+	owner.setOwned(node, false)
+	w.startEngine(desired.Config{Guard: desired.Guard{Minimum: 5, Share: 0.5}, Protected: controllers.ProtectNamespaces(w.ns)}, &fakeOwnership{}, "after")
 	kubetest.Eventually(t, 20*time.Second, func() error {
-		if found := w.inNamespace(node, w.ns); len(found) > 0 {
+		if found := w.liveInNamespace(node, w.ns); len(found) > 0 {
 			return errors.New("the stream still holds " + fmt.Sprint(found))
 		}
 		return nil

@@ -21,9 +21,9 @@ import (
 
 const (
 	// workers is one, so that no two evictions take the same token.
-	workers               = 1
-	retryFirst, retryMost = 100 * time.Millisecond, 10 * time.Second
-	deleteTimeout         = 10 * time.Second
+	workers             = 1
+	retryBase, retryMax = 100 * time.Millisecond, 10 * time.Second
+	deleteTimeout       = 10 * time.Second
 	// recheckAfter is when a pod on a node that is no gateway, or not this replica's, is looked at again: the node may become one, or the
 	// replica its owner. Protected namespaces hold few pods, so this costs nothing.
 	recheckAfter = 10 * time.Second
@@ -48,7 +48,7 @@ type Evictor struct {
 	protected controllers.ProtectedNamespaces
 	objects   cache.Cache
 	owns      func(node string) bool
-	remove    Delete
+	deletePod Delete
 	warn      func(node, reason, message string)
 	evicted   prometheus.Counter
 	log       *zap.Logger
@@ -62,7 +62,7 @@ func New(protected controllers.ProtectedNamespaces, objects cache.Cache, owns fu
 	warn func(node, reason, message string), metrics prometheus.Registerer, log *zap.Logger,
 ) *Evictor {
 	e := &Evictor{
-		protected: protected, objects: objects, owns: owns, remove: remove, warn: warn, log: log, limiters: map[string]*rate.Limiter{},
+		protected: protected, objects: objects, owns: owns, deletePod: remove, warn: warn, log: log, limiters: map[string]*rate.Limiter{},
 		evicted: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "frond_protected_pods_evicted_total", Help: "Pods of protected namespaces that were bound to a gateway and have been deleted.",
 		}),
@@ -75,11 +75,11 @@ func New(protected controllers.ProtectedNamespaces, objects cache.Cache, owns fu
 
 // Start evicts until ctx ends and then returns nil. The cache must be started by the caller.
 func (e *Evictor) Start(ctx context.Context) error {
-	e.queue = controllers.NewQueue[client.ObjectKey](retryFirst, retryMost)
+	e.queue = controllers.NewQueue[client.ObjectKey](retryBase, retryMax)
 	defer e.queue.ShutDown()
 	informer, err := e.objects.GetInformer(ctx, &corev1.Pod{})
 	if err != nil {
-		return controllers.Ended(ctx, fmt.Errorf("follow pods: %w", err))
+		return controllers.IgnoreCanceled(ctx, fmt.Errorf("follow pods: %w", err))
 	}
 	enqueue := func(object any) {
 		if pod, ok := object.(*corev1.Pod); ok && e.protected.Contains(pod.Namespace) && pod.Spec.NodeName != "" {
@@ -88,15 +88,15 @@ func (e *Evictor) Start(ctx context.Context) error {
 	}
 	handler, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{AddFunc: enqueue, UpdateFunc: func(_, o any) { enqueue(o) }})
 	if err != nil {
-		return controllers.Ended(ctx, fmt.Errorf("follow pods: %w", err))
+		return controllers.IgnoreCanceled(ctx, fmt.Errorf("follow pods: %w", err))
 	}
 	defer func() { _ = informer.RemoveEventHandler(handler) }()
-	controllers.Work(ctx, e.queue, workers, e.reconcile)
+	controllers.ProcessQueue(ctx, e.queue, workers, e.reconcilePod)
 	return nil
 }
 
-// reconcile evicts one pod if it is to go, and asks for another look at one that may have to later.
-func (e *Evictor) reconcile(ctx context.Context, key client.ObjectKey) error {
+// reconcilePod evicts one pod if it is to go, and asks for another look at one that may have to later.
+func (e *Evictor) reconcilePod(ctx context.Context, key client.ObjectKey) error {
 	pod := &corev1.Pod{}
 	if err := e.objects.Get(ctx, key, pod); err != nil {
 		return client.IgnoreNotFound(err)
@@ -121,7 +121,7 @@ func (e *Evictor) reconcile(ctx context.Context, key client.ObjectKey) error {
 		e.queue.AddAfter(key, evictEvery)
 		return nil
 	}
-	return e.evict(ctx, pod, limiter)
+	return e.evictPod(ctx, pod, limiter)
 }
 
 func (e *Evictor) limiterOf(node string) *rate.Limiter {
@@ -133,12 +133,12 @@ func (e *Evictor) limiterOf(node string) *rate.Limiter {
 	return limiter
 }
 
-// evict deletes a pod. Only a pod that was there, and that nobody had deleted, takes a token: no other comes in its place.
-func (e *Evictor) evict(ctx context.Context, pod *corev1.Pod, limiter *rate.Limiter) error {
+// evictPod deletes a pod. Only a pod that was there, and that nobody had deleted, takes a token: no other comes in its place.
+func (e *Evictor) evictPod(ctx context.Context, pod *corev1.Pod, limiter *rate.Limiter) error {
 	ctx, cancel := context.WithTimeout(ctx, deleteTimeout)
 	defer cancel()
 	node, name := pod.Spec.NodeName, pod.Namespace+"/"+pod.Name
-	switch err := e.remove(ctx, pod); {
+	switch err := e.deletePod(ctx, pod); {
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err): // it is gone, or another pod has its name
 		return nil
 	case err != nil:

@@ -27,8 +27,8 @@ var shared kubetest.Shared
 
 func TestMain(m *testing.M) { shared.Verify(m) }
 
-// world is a namespace that is protected, one that is not, and an evictor that owns the nodes whose names end with "-owned".
-type world struct {
+// evictorEnv is a namespace that is protected, one that is not, and an evictor that owns the nodes whose names end with "-owned".
+type evictorEnv struct {
 	*testing.T
 	client           kubernetes.Interface
 	protected, other string
@@ -37,11 +37,11 @@ type world struct {
 	warned []string // guarded by mu
 }
 
-func newWorld(t *testing.T) *world {
+func newEvictorEnv(t *testing.T) *evictorEnv {
 	t.Helper()
 	cluster := shared.Cluster(t)
-	w := &world{T: t, client: cluster.Client(t), protected: cluster.Namespace(t), other: cluster.Namespace(t)}
-	objects, err := cache.New(cluster.Limited(t, "frond-evictions-test", evictions.Rules()), cache.Options{})
+	w := &evictorEnv{T: t, client: cluster.Client(t), protected: cluster.Namespace(t), other: cluster.Namespace(t)}
+	objects, err := cache.New(cluster.ConfigWithRules(t, "frond-evictions-test", evictions.Rules()), cache.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +70,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-func (w *world) node(name string, labels map[string]string) string {
+func (w *evictorEnv) createNode(name string, labels map[string]string) string {
 	w.Helper()
 	name = w.other + "-" + name
 	if _, err := w.client.CoreV1().Nodes().Create(w.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}, metav1.CreateOptions{}); err != nil {
@@ -82,7 +82,7 @@ func (w *world) node(name string, labels map[string]string) string {
 	return name
 }
 
-func (w *world) pod(namespace, name, node string) {
+func (w *evictorEnv) createPod(namespace, name, node string) {
 	w.Helper()
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
 	if _, err := w.client.CoreV1().ServiceAccounts(namespace).Create(w.Context(), account, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
@@ -97,14 +97,14 @@ func (w *world) pod(namespace, name, node string) {
 // TestEvictor_DeletesProtectedPodsFromGateways: pods of a protected namespace go from this replica's gateways, also from one that becomes a
 // gateway later, and no others.
 func TestEvictor_DeletesProtectedPodsFromGateways(t *testing.T) {
-	w := newWorld(t)
+	w := newEvictorEnv(t)
 	edge := map[string]string{identity.EdgeLabel: ""}
-	gateway, foreign, server := w.node("gw-owned", edge), w.node("gw", edge), w.node("server-owned", nil)
-	w.pod(w.protected, "evicted", gateway)
-	w.pod(w.protected, "of-another-replica", foreign)
-	w.pod(w.protected, "in-the-cloud", server)
-	w.pod(w.protected, "unbound", "")
-	w.pod(w.other, "not-protected", gateway)
+	gateway, foreign, server := w.createNode("gw-owned", edge), w.createNode("gw", edge), w.createNode("server-owned", nil)
+	w.createPod(w.protected, "evicted", gateway)
+	w.createPod(w.protected, "of-another-replica", foreign)
+	w.createPod(w.protected, "in-the-cloud", server)
+	w.createPod(w.protected, "unbound", "")
+	w.createPod(w.other, "not-protected", gateway)
 	kubetest.Eventually(t, 20*time.Second, func() error {
 		_, err := w.client.CoreV1().Pods(w.protected).Get(t.Context(), "evicted", metav1.GetOptions{})
 		if !apierrors.IsNotFound(err) {
@@ -139,12 +139,12 @@ func TestEvictor_DeletesProtectedPodsFromGateways(t *testing.T) {
 
 // TestEvictor_LimitsTheRateOfANode: whatever creates pods on one gateway again and again, deletions stay few, and other gateways are served.
 func TestEvictor_LimitsTheRateOfANode(t *testing.T) {
-	w := newWorld(t)
+	w := newEvictorEnv(t)
 	edge := map[string]string{identity.EdgeLabel: ""}
-	busy, quiet := w.node("busy-owned", edge), w.node("quiet-owned", edge)
+	busy, quiet := w.createNode("busy-owned", edge), w.createNode("quiet-owned", edge)
 	const pods, burst = 7, 5
 	for i := range pods {
-		w.pod(w.protected, fmt.Sprintf("pod-%d", i), busy)
+		w.createPod(w.protected, fmt.Sprintf("pod-%d", i), busy)
 	}
 	left := func() int {
 		list, err := w.client.CoreV1().Pods(w.protected).List(t.Context(), metav1.ListOptions{})
@@ -159,7 +159,7 @@ func TestEvictor_LimitsTheRateOfANode(t *testing.T) {
 		}
 		return nil
 	})
-	w.pod(w.protected, "elsewhere", quiet)
+	w.createPod(w.protected, "elsewhere", quiet)
 	kubetest.Eventually(t, 20*time.Second, func() error {
 		if _, err := w.client.CoreV1().Pods(w.protected).Get(t.Context(), "elsewhere", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 			return errors.Join(errors.New("the pod of another gateway is there"), err)

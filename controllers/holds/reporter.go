@@ -29,11 +29,11 @@ const (
 	reasonNone = "NothingHeld"
 	// eventHeld is the reason of the event.
 	eventHeld = "DeletionsHeld"
-	// writers is how many nodes are written at once; after a restore all nodes may have something to tell.
-	writers = 8
+	// maxWriters is how many nodes are written at once; after a restore all nodes may have something to tell.
+	maxWriters = 8
 	// writeTimeout bounds the writes for one node.
-	writeTimeout          = 10 * time.Second
-	retryFirst, retryMost = 100 * time.Millisecond, 30 * time.Second
+	writeTimeout        = 10 * time.Second
+	retryBase, retryMax = 100 * time.Millisecond, 30 * time.Second
 
 	fieldManager = "frond-cloudcore"
 )
@@ -47,8 +47,8 @@ func Rules() []rbacv1.PolicyRule {
 	}
 }
 
-// Teller writes holds to Kubernetes.
-type Teller struct {
+// Reporter writes holds to Kubernetes.
+type Reporter struct {
 	kube    kubernetes.Interface
 	objects cache.Cache
 	owns    func(node string) bool
@@ -57,47 +57,47 @@ type Teller struct {
 
 	mu sync.Mutex
 	// Guarded by mu.
-	last map[string]*wire.Hold
-	// wrote are the nodes with a hold by our hand, which the cache may not show yet.
-	wrote map[string]bool
+	pending map[string]*wire.Hold
+	// written are the nodes with a hold by our hand, which the cache may not show yet.
+	written map[string]bool
 }
 
-// New makes a Teller that writes for the nodes that owns names. objects must serve Nodes.
-func New(kube kubernetes.Interface, objects cache.Cache, owns func(node string) bool, log *zap.Logger) *Teller {
-	return &Teller{
-		kube: kube, objects: objects, owns: owns, log: log, last: map[string]*wire.Hold{}, wrote: map[string]bool{},
-		queue: controllers.NewQueue[string](retryFirst, retryMost),
+// New makes a Reporter that writes for the nodes that owns names. objects must serve Nodes.
+func New(kube kubernetes.Interface, objects cache.Cache, owns func(node string) bool, log *zap.Logger) *Reporter {
+	return &Reporter{
+		kube: kube, objects: objects, owns: owns, log: log, pending: map[string]*wire.Hold{}, written: map[string]bool{},
+		queue: controllers.NewQueue[string](retryBase, retryMax),
 	}
 }
 
-// Tell takes what is held back for a node, nil for nothing. It does not block, and may be called before Start.
-func (t *Teller) Tell(node string, hold *wire.Hold) {
+// Report takes what is held back for a node, nil for nothing. It does not block, and may be called before Start.
+func (t *Reporter) Report(node string, hold *wire.Hold) {
 	t.mu.Lock()
-	t.last[node] = hold
+	t.pending[node] = hold
 	t.mu.Unlock()
 	t.queue.Add(node)
 }
 
 // Start writes until ctx ends and then returns nil. The cache must be started by the caller.
-func (t *Teller) Start(ctx context.Context) error {
-	controllers.Work(ctx, t.queue, writers, t.work)
+func (t *Reporter) Start(ctx context.Context) error {
+	controllers.ProcessQueue(ctx, t.queue, maxWriters, t.processNode)
 	return nil
 }
 
-func (t *Teller) work(ctx context.Context, node string) error {
+func (t *Reporter) processNode(ctx context.Context, node string) error {
 	t.mu.Lock()
-	hold, known := t.last[node]
+	hold, known := t.pending[node]
 	t.mu.Unlock()
 	if !known || !t.owns(node) {
-		t.forget(node, hold)
+		t.forgetReported(node, hold)
 		return nil
 	}
 	wctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
-	err := t.write(wctx, node, hold)
+	err := t.writeHold(wctx, node, hold)
 	switch {
 	case err == nil, apierrors.IsNotFound(err): // without a Node there is nobody to tell; a Node that comes back is judged again
-		t.forget(node, hold)
+		t.forgetReported(node, hold)
 		return nil
 	case ctx.Err() == nil:
 		t.log.Warn("held deletions not told, trying again", zap.String("node", node), zap.Error(err))
@@ -105,27 +105,27 @@ func (t *Teller) work(ctx context.Context, node string) error {
 	return err
 }
 
-// forget drops what has been told, unless there is a newer word.
-func (t *Teller) forget(node string, hold *wire.Hold) {
+// forgetReported drops what has been told, unless there is a newer word.
+func (t *Reporter) forgetReported(node string, hold *wire.Hold) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.last[node] == hold {
-		delete(t.last, node)
+	if t.pending[node] == hold {
+		delete(t.pending, node)
 	}
 }
 
-func (t *Teller) write(ctx context.Context, name string, hold *wire.Hold) error {
+func (t *Reporter) writeHold(ctx context.Context, name string, hold *wire.Hold) error {
 	var node corev1.Node
 	if err := t.objects.Get(ctx, client.ObjectKey{Name: name}, &node); err != nil {
 		return fmt.Errorf("read the node: %w", err)
 	}
 	if hold == nil {
-		return t.clear(ctx, &node)
+		return t.clearHold(ctx, &node)
 	}
 	t.mu.Lock()
-	t.wrote[name] = true
+	t.written[name] = true
 	t.mu.Unlock()
-	was, _ := wire.HoldOf(node.Annotations)
+	was, _ := wire.ParseHold(node.Annotations)
 	is := *hold
 	if is.Since = was.Since; was.Token != is.Token || was.Since.IsZero() {
 		is.Since = time.Now().UTC().Truncate(time.Second)
@@ -136,36 +136,36 @@ func (t *Teller) write(ctx context.Context, name string, hold *wire.Hold) error 
 		if err != nil {
 			return fmt.Errorf("encode the hold: %w", err)
 		}
-		faults = append(faults, t.annotate(ctx, name, map[string]any{wire.HeldAnnotation: string(value)}))
+		faults = append(faults, t.annotateNode(ctx, name, map[string]any{wire.HeldDeletionsAnnotation: string(value)}))
 	}
-	text := message(name, is)
+	text := holdMessage(name, is)
 	return errors.Join(append(faults,
-		t.condition(ctx, &node, corev1.ConditionTrue, string(is.Reason), text),
-		t.event(ctx, &node, is, text))...)
+		t.writeCondition(ctx, &node, corev1.ConditionTrue, string(is.Reason), text),
+		t.createEvent(ctx, &node, is, text))...)
 }
 
-// clear takes back what may stand on the Node, the word that confirmed it too.
-func (t *Teller) clear(ctx context.Context, node *corev1.Node) error {
+// clearHold takes back what may stand on the Node, the word that confirmed it too.
+func (t *Reporter) clearHold(ctx context.Context, node *corev1.Node) error {
 	t.mu.Lock()
-	wrote := t.wrote[node.Name]
+	wrote := t.written[node.Name]
 	t.mu.Unlock()
-	_, held := node.Annotations[wire.HeldAnnotation]
+	_, held := node.Annotations[wire.HeldDeletionsAnnotation]
 	if !held && !wrote && conditionOf(node).Status != corev1.ConditionTrue {
 		return nil
 	}
-	err := t.annotate(ctx, node.Name, map[string]any{wire.HeldAnnotation: nil, wire.ConfirmAnnotation: nil})
+	err := t.annotateNode(ctx, node.Name, map[string]any{wire.HeldDeletionsAnnotation: nil, wire.ConfirmDeletionsAnnotation: nil})
 	if err == nil {
-		err = t.condition(ctx, node, corev1.ConditionFalse, reasonNone, "no deletion is held back")
+		err = t.writeCondition(ctx, node, corev1.ConditionFalse, reasonNone, "no deletion is held back")
 	}
 	if err == nil {
 		t.mu.Lock()
-		delete(t.wrote, node.Name)
+		delete(t.written, node.Name)
 		t.mu.Unlock()
 	}
 	return err
 }
 
-func (t *Teller) annotate(ctx context.Context, node string, annotations map[string]any) error {
+func (t *Reporter) annotateNode(ctx context.Context, node string, annotations map[string]any) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": annotations}})
 	if err != nil {
 		return fmt.Errorf("encode the annotations: %w", err)
@@ -179,20 +179,20 @@ func (t *Teller) annotate(ctx context.Context, node string, annotations map[stri
 
 func conditionOf(node *corev1.Node) corev1.NodeCondition {
 	for _, c := range node.Status.Conditions {
-		if c.Type == wire.HeldCondition {
+		if c.Type == wire.DeletionsHeldCondition {
 			return c
 		}
 	}
 	return corev1.NodeCondition{}
 }
 
-func (t *Teller) condition(ctx context.Context, node *corev1.Node, status corev1.ConditionStatus, reason, text string) error {
+func (t *Reporter) writeCondition(ctx context.Context, node *corev1.Node, status corev1.ConditionStatus, reason, text string) error {
 	was := conditionOf(node)
 	if was.Status == status && was.Reason == reason && was.Message == text {
 		return nil
 	}
 	condition := map[string]any{
-		"type": wire.HeldCondition, "status": status, "reason": reason, "message": text, "lastHeartbeatTime": metav1.Now(),
+		"type": wire.DeletionsHeldCondition, "status": status, "reason": reason, "message": text, "lastHeartbeatTime": metav1.Now(),
 	}
 	if was.Status != status {
 		condition["lastTransitionTime"] = metav1.Now()
@@ -208,8 +208,8 @@ func (t *Teller) condition(ctx context.Context, node *corev1.Node, status corev1
 	return nil
 }
 
-// event has a name made of the node and the token, so that a hold has one event whoever tells it and how often.
-func (t *Teller) event(ctx context.Context, node *corev1.Node, hold wire.Hold, text string) error {
+// createEvent has a name made of the node and the token, so that a hold has one event whoever tells it and how often.
+func (t *Reporter) createEvent(ctx context.Context, node *corev1.Node, hold wire.Hold, text string) error {
 	now := metav1.NewTime(hold.Since)
 	_, err := t.kube.CoreV1().Events(metav1.NamespaceDefault).Create(ctx, &corev1.Event{
 		ObjectMeta:     metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: node.Name + "." + hold.Token},
@@ -223,16 +223,16 @@ func (t *Teller) event(ctx context.Context, node *corev1.Node, hold wire.Hold, t
 	return nil
 }
 
-// message says what is held and how it is let go.
-func message(node string, h wire.Hold) string {
+// holdMessage says what is held and how it is let go.
+func holdMessage(node string, h wire.Hold) string {
 	why := "would go at once without having been terminated"
 	if h.Reason == wire.HoldRestored {
 		why = "are unknown to the Kubernetes API since it went back in time"
 	}
-	names := strings.Join(h.Some, ", ")
-	if h.Missing > len(h.Some) {
+	names := strings.Join(h.MissingSample, ", ")
+	if h.Missing > len(h.MissingSample) {
 		names += ", …"
 	}
 	return fmt.Sprintf("%d of %d pods %s (%s); nothing is taken from the gateway until `frond confirm %s` or the annotation %s=%s",
-		h.Missing, h.Pods, why, names, node, wire.ConfirmAnnotation, h.Token)
+		h.Missing, h.Pods, why, names, node, wire.ConfirmDeletionsAnnotation, h.Token)
 }

@@ -26,10 +26,10 @@ var shared kubetest.Shared
 
 func TestMain(m *testing.M) { shared.Verify(m) }
 
-// teller starts a Teller with exactly the rights it names; it ends with the test.
-func teller(t *testing.T, owns func(string) bool) *holds.Teller {
+// startReporter starts a Reporter with exactly the rights it names; it ends with the test.
+func startReporter(t *testing.T, owns func(string) bool) *holds.Reporter {
 	t.Helper()
-	config := shared.Cluster(t).Limited(t, "frond-holds-test", holds.Rules())
+	config := shared.Cluster(t).ConfigWithRules(t, "frond-holds-test", holds.Rules())
 	objects, err := cache.New(config, cache.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -66,18 +66,18 @@ func newNode(t *testing.T) (kubernetes.Interface, string) {
 	return client, name
 }
 
-// eventually waits until the Node says so.
-func eventually(t *testing.T, client kubernetes.Interface, name string, status corev1.ConditionStatus, reason, token string) (node *corev1.Node) {
+// eventuallyCondition waits until the Node says so.
+func eventuallyCondition(t *testing.T, client kubernetes.Interface, name string, status corev1.ConditionStatus, reason, token string) (node *corev1.Node) {
 	t.Helper()
 	kubetest.Eventually(t, time.Minute, func() (err error) {
 		if node, err = client.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{}); err != nil {
 			return err
 		}
-		if hold, _ := wire.HoldOf(node.Annotations); hold.Token != token {
+		if hold, _ := wire.ParseHold(node.Annotations); hold.Token != token {
 			return fmt.Errorf("annotations %v", node.Annotations)
 		}
 		for _, c := range node.Status.Conditions {
-			if c.Type == wire.HeldCondition && c.Status == status && c.Reason == reason && !c.LastTransitionTime.IsZero() {
+			if c.Type == wire.DeletionsHeldCondition && c.Status == status && c.Reason == reason && !c.LastTransitionTime.IsZero() {
 				return nil
 			}
 		}
@@ -86,14 +86,14 @@ func eventually(t *testing.T, client kubernetes.Interface, name string, status c
 	return node
 }
 
-func TestAHoldIsToldAndTakenBack(t *testing.T) {
+func TestReporter_WritesAndClearsHold(t *testing.T) {
 	client, name := newNode(t)
 	var other atomic.Bool
-	first := teller(t, func(string) bool { return !other.Load() })
-	hold := wire.Hold{Token: "0123456789", Reason: wire.HoldMassDelete, Missing: 6, Pods: 8, Some: []string{"a/b"}}
-	first.Tell(name, &hold)
-	node := eventually(t, client, name, corev1.ConditionTrue, "MassDelete", hold.Token)
-	before, _ := wire.HoldOf(node.Annotations)
+	first := startReporter(t, func(string) bool { return !other.Load() })
+	hold := wire.Hold{Token: "0123456789", Reason: wire.HoldMassDelete, Missing: 6, Pods: 8, MissingSample: []string{"a/b"}}
+	first.Report(name, &hold)
+	node := eventuallyCondition(t, client, name, corev1.ConditionTrue, "MassDelete", hold.Token)
+	before, _ := wire.ParseHold(node.Annotations)
 	if time.Since(before.Since) > time.Minute {
 		t.Errorf("since %v", before.Since)
 	}
@@ -109,22 +109,22 @@ func TestAHoldIsToldAndTakenBack(t *testing.T) {
 
 	// The next owner tells the same hold: nothing changes, not its time either; then a greater one.
 	other.Store(true)
-	second := teller(t, func(string) bool { return other.Load() })
-	second.Tell(name, &hold)
+	second := startReporter(t, func(string) bool { return other.Load() })
+	second.Report(name, &hold)
 	greater := hold
 	greater.Token, greater.Missing = "abcdefabcd", 7
-	second.Tell(name, &greater)
-	eventually(t, client, name, corev1.ConditionTrue, "MassDelete", greater.Token)
-	first.Tell(name, nil) // no word of this one's any more
+	second.Report(name, &greater)
+	eventuallyCondition(t, client, name, corev1.ConditionTrue, "MassDelete", greater.Token)
+	first.Report(name, nil) // no word of this one's any more
 
-	second.Tell(name, nil)
-	node = eventually(t, client, name, corev1.ConditionFalse, "NothingHeld", "")
+	second.Report(name, nil)
+	node = eventuallyCondition(t, client, name, corev1.ConditionFalse, "NothingHeld", "")
 	if len(node.Annotations) != 0 {
 		t.Errorf("annotations left: %v", node.Annotations)
 	}
 }
 
-func TestTheTimeOfAHoldOutlivesItsOwner(t *testing.T) {
+func TestReporter_KeepsStartTimeOfHold(t *testing.T) {
 	client, name := newNode(t)
 	hold := wire.Hold{Token: "0123456789", Reason: wire.HoldRestored, Missing: 1, Pods: 8, Since: time.Now().Add(-time.Hour).UTC().Truncate(time.Second)}
 	value, err := json.Marshal(hold)
@@ -135,20 +135,20 @@ func TestTheTimeOfAHoldOutlivesItsOwner(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	node.Annotations = map[string]string{wire.HeldAnnotation: string(value), wire.ConfirmAnnotation: "old"}
+	node.Annotations = map[string]string{wire.HeldDeletionsAnnotation: string(value), wire.ConfirmDeletionsAnnotation: "old"}
 	if _, err := client.CoreV1().Nodes().Update(t.Context(), node, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	told := hold
 	told.Since, told.Pods = time.Time{}, 9
-	teller := teller(t, func(string) bool { return true })
-	teller.Tell(name, &told)
+	teller := startReporter(t, func(string) bool { return true })
+	teller.Report(name, &told)
 	kubetest.Eventually(t, time.Minute, func() error {
 		node, err := client.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
-		got, _ := wire.HoldOf(node.Annotations)
+		got, _ := wire.ParseHold(node.Annotations)
 		if got.Pods != 9 {
 			return errors.New("not yet told")
 		}
@@ -157,8 +157,8 @@ func TestTheTimeOfAHoldOutlivesItsOwner(t *testing.T) {
 		}
 		return nil
 	})
-	teller.Tell(name, nil)
-	node = eventually(t, client, name, corev1.ConditionFalse, "NothingHeld", "")
+	teller.Report(name, nil)
+	node = eventuallyCondition(t, client, name, corev1.ConditionFalse, "NothingHeld", "")
 	if len(node.Annotations) != 0 {
 		t.Errorf("annotations left: %v", node.Annotations)
 	}

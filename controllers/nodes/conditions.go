@@ -26,17 +26,17 @@ const (
 const (
 	// behindAfter is how long a change must have waited at a connected node: what is on its way is no fault.
 	behindAfter = 30 * time.Second
-	// caughtUp is how young the oldest waiting change must be for a node that was behind to be up to date again. A node that
+	// caughtUpWithin is how young the oldest waiting change must be for a node that was behind to be up to date again. A node that
 	// is changed all the time always has one under way.
-	caughtUp = behindAfter / 3
-	// tellEvery is the least time between two changes of UpToDate while the link stays as it is.
-	tellEvery = 30 * time.Second
+	caughtUpWithin = behindAfter / 3
+	// changeEvery is the least time between two changes of UpToDate while the link stays as it is.
+	changeEvery = 30 * time.Second
 )
 
 // Progress is how far a node is with what the cloud wants there, as the replica knows that publishes for it.
 type Progress struct {
-	// Known is false until that replica has read what the stream holds.
-	Known bool
+	// Loaded is false until that replica has read what the stream holds.
+	Loaded bool
 	// Behind counts the changes that are not on the node's disk; Oldest is when the cloud saw the first of them.
 	Behind int
 	Oldest time.Time
@@ -54,19 +54,19 @@ const (
 // concurrent and must not block.
 type Autonomy func(node *corev1.Node) (value, group string, known bool)
 
-// state is what a condition says.
-type state struct {
+// conditionState is what a condition says.
+type conditionState struct {
 	status corev1.ConditionStatus
 	reason string
 }
 
-// present is what a condition says now; the zero state if the Node has none of that type.
-func present(object *corev1.Node, kind corev1.NodeConditionType) state {
-	c := condition(object, kind)
-	return state{c.Status, c.Reason}
+// stateOf is what a condition says now; the zero state if the Node has none of that type.
+func stateOf(object *corev1.Node, kind corev1.NodeConditionType) conditionState {
+	c := conditionOf(object, kind)
+	return conditionState{c.Status, c.Reason}
 }
 
-func condition(object *corev1.Node, kind corev1.NodeConditionType) corev1.NodeCondition {
+func conditionOf(object *corev1.Node, kind corev1.NodeConditionType) corev1.NodeCondition {
 	for _, c := range object.Status.Conditions {
 		if c.Type == kind {
 			return c
@@ -77,68 +77,68 @@ func condition(object *corev1.Node, kind corev1.NodeConditionType) corev1.NodeCo
 
 // wantLink is what Connected should say; the zero state where it is too early to say anything. Who is revoked has no link, or not
 // for long.
-func (n *node) wantLink(revoked bool) state {
+func (n *nodeHealth) wantLink(revoked bool) conditionState {
 	switch {
 	case revoked:
-		return state{corev1.ConditionFalse, reasonRevoked}
+		return conditionState{corev1.ConditionFalse, reasonRevoked}
 	case n.connected && n.healthy:
-		return state{corev1.ConditionTrue, "HeartbeatsArrive"}
+		return conditionState{corev1.ConditionTrue, "HeartbeatsArrive"}
 	case n.connected:
-		return state{corev1.ConditionTrue, "KubeletUnwell"}
+		return conditionState{corev1.ConditionTrue, "KubeletUnwell"}
 	case n.lost:
-		return state{corev1.ConditionFalse, reasonSilent}
+		return conditionState{corev1.ConditionFalse, reasonSilent}
 	}
-	return state{}
+	return conditionState{}
 }
 
 // wantProgress is what UpToDate should say, given what it says; the zero state or the same where there is nothing to tell.
-func (n *node) wantProgress(was state, pace pace, now time.Time) state {
+func (n *nodeHealth) wantProgress(was conditionState, pace conditionTiming, now time.Time) conditionState {
 	p := n.progress
-	var want state
+	var want conditionState
 	switch {
 	case n.lost:
-		return state{corev1.ConditionUnknown, "NotConnected"}
-	case !n.connected || !p.Known:
+		return conditionState{corev1.ConditionUnknown, "NotConnected"}
+	case !n.connected || !p.Loaded:
 		return was
 	case p.Behind == 0:
-		want = state{corev1.ConditionTrue, "AllApplied"}
+		want = conditionState{corev1.ConditionTrue, "AllApplied"}
 	default:
 		since := p.Oldest
-		if n.joined.After(since) {
-			since = n.joined // what waited for the link has not waited for the node
+		if n.connectedAt.After(since) {
+			since = n.connectedAt // what waited for the link has not waited for the node
 		}
 		switch waited := now.Sub(since); {
 		case waited >= pace.behindAfter:
-			want = state{corev1.ConditionFalse, "Behind"}
-		case was.status == corev1.ConditionFalse && waited < pace.caughtUp:
-			want = state{corev1.ConditionTrue, "AllApplied"}
+			want = conditionState{corev1.ConditionFalse, "Behind"}
+		case was.status == corev1.ConditionFalse && waited < pace.caughtUpWithin:
+			want = conditionState{corev1.ConditionTrue, "AllApplied"}
 		default:
 			return was
 		}
 	}
-	if was.status != corev1.ConditionUnknown && now.Sub(n.told) < pace.tellEvery {
+	if was.status != corev1.ConditionUnknown && now.Sub(n.progressWritten) < pace.changeEvery {
 		return was
 	}
 	return want
 }
 
-// pace is the constants, but in tests.
-type pace struct{ behindAfter, caughtUp, tellEvery time.Duration }
+// conditionTiming is the constants, but in tests.
+type conditionTiming struct{ behindAfter, caughtUpWithin, changeEvery time.Duration }
 
-// changes are the conditions that are not as they should be. The caller has its own copy of n, or holds Monitor.mu.
-func (m *Monitor) changes(n *node, object *corev1.Node, now time.Time) []change {
-	var list []change
-	add := func(kind corev1.NodeConditionType, want state, message string) {
-		if was := present(object, kind); want != (state{}) && want != was {
-			list = append(list, change{kind: kind, want: want, was: was, message: message})
+// conditionChanges are the conditions that are not as they should be. The caller has its own copy of n, or holds Monitor.mu.
+func (m *Monitor) conditionChanges(n *nodeHealth, object *corev1.Node, now time.Time) []conditionChange {
+	var list []conditionChange
+	add := func(kind corev1.NodeConditionType, want conditionState, message string) {
+		if was := stateOf(object, kind); want != (conditionState{}) && want != was {
+			list = append(list, conditionChange{kind: kind, want: want, was: was, message: message})
 		}
 	}
-	link, message := m.link(n, object)
-	if was := condition(object, Connected); link.reason == reasonAutonomous && link == present(object, Connected) && message != was.Message {
-		list = append(list, change{kind: Connected, want: link, was: link, message: message}) // other words of the same
+	link, message := m.linkState(n, object)
+	if was := conditionOf(object, Connected); link.reason == reasonAutonomous && link == stateOf(object, Connected) && message != was.Message {
+		list = append(list, conditionChange{kind: Connected, want: link, was: link, message: message}) // other words of the same
 	}
 	add(Connected, link, message)
-	progress := n.wantProgress(present(object, UpToDate), m.pace, now)
+	progress := n.wantProgress(stateOf(object, UpToDate), m.timing, now)
 	add(UpToDate, progress, progressMessage(progress, n.progress))
 	if n.connected { // a silent Node is not written for an upgrade of Kubernetes
 		version, message := wantVersion(m.version())
@@ -147,16 +147,16 @@ func (m *Monitor) changes(n *node, object *corev1.Node, now time.Time) []change 
 	return list
 }
 
-// link is what Connected should say, with its message.
-func (m *Monitor) link(n *node, object *corev1.Node) (state, string) {
+// linkState is what Connected should say, with its message.
+func (m *Monitor) linkState(n *nodeHealth, object *corev1.Node) (conditionState, string) {
 	link := n.wantLink(m.revoked(n.name))
 	if link.reason != reasonSilent {
 		return link, linkMessage(link)
 	}
 	value, group, known := m.autonomy(object)
-	switch was := present(object, Connected); {
+	switch was := stateOf(object, Connected); {
 	case !known && was.reason == reasonAutonomous:
-		return state{}, "" // so it was when somebody knew
+		return conditionState{}, "" // so it was when somebody knew
 	case value == "":
 		return link, linkMessage(link)
 	}
@@ -168,15 +168,15 @@ func (m *Monitor) link(n *node, object *corev1.Node) (state, string) {
 	return link, fmt.Sprintf("no heartbeat; the gateway keeps running its current pods, and Kubernetes does not evict them (%s)", by)
 }
 
-// change is one condition to be written.
-type change struct {
+// conditionChange is one condition to be written.
+type conditionChange struct {
 	kind      corev1.NodeConditionType
-	want, was state
+	want, was conditionState
 	message   string
 }
 
 // linkMessage tells of the link, and of a lost one what becomes of the pods, as long as nobody keeps them.
-func linkMessage(s state) string {
+func linkMessage(s conditionState) string {
 	switch s.reason {
 	case "HeartbeatsArrive":
 		return "heartbeats arrive over the link"
@@ -188,7 +188,7 @@ func linkMessage(s state) string {
 	return "no heartbeat; the gateway keeps running its current pods, and Kubernetes evicts them as for any unreachable node"
 }
 
-func progressMessage(s state, p Progress) string {
+func progressMessage(s conditionState, p Progress) string {
 	switch s.status {
 	case corev1.ConditionFalse:
 		return fmt.Sprintf("%d changes were not on the gateway's disk when this was written, the oldest since %s", p.Behind, p.Oldest.UTC().Format(time.RFC3339))
@@ -199,8 +199,8 @@ func progressMessage(s state, p Progress) string {
 	}
 }
 
-// tell writes conditions in one request. A transition is when the status changes, not the reason.
-func (m *Monitor) tell(ctx context.Context, object *corev1.Node, changes []change) error {
+// writeConditions writes conditions in one request. A transition is when the status changes, not the reason.
+func (m *Monitor) writeConditions(ctx context.Context, object *corev1.Node, changes []conditionChange) error {
 	now := metav1.Now()
 	conditions := make([]any, 0, len(changes))
 	for _, c := range changes {
@@ -222,15 +222,15 @@ func (m *Monitor) tell(ctx context.Context, object *corev1.Node, changes []chang
 	}
 	for _, c := range changes {
 		m.writes.WithLabelValues("condition").Inc()
-		m.event(object, c)
+		m.recordEvent(object, c)
 		m.log.Info("node condition changed", zap.String("node", object.Name), zap.String("condition", string(c.kind)),
 			zap.String("status", string(c.want.status)), zap.String("reason", c.want.reason))
 	}
 	return nil
 }
 
-// event tells people of a change of status; the first heartbeat of a new node is none.
-func (m *Monitor) event(object *corev1.Node, c change) {
+// recordEvent tells people of a change of status; the first heartbeat of a new node is none.
+func (m *Monitor) recordEvent(object *corev1.Node, c conditionChange) {
 	if m.recorder == nil || c.was.status == "" || c.was.status == c.want.status {
 		return
 	}
@@ -246,20 +246,20 @@ func (m *Monitor) event(object *corev1.Node, c change) {
 	}
 }
 
-// keepConditions writes what is not as it should be.
-func (m *Monitor) keepConditions(ctx context.Context, known, n *node, object *corev1.Node) error {
+// reconcileConditions writes what is not as it should be.
+func (m *Monitor) reconcileConditions(ctx context.Context, known, n *nodeHealth, object *corev1.Node) error {
 	now := time.Now()
-	changes := m.changes(n, object, now)
+	changes := m.conditionChanges(n, object, now)
 	if len(changes) == 0 {
 		return nil
 	}
-	if err := m.tell(ctx, object, changes); err != nil {
+	if err := m.writeConditions(ctx, object, changes); err != nil {
 		return err
 	}
 	for _, c := range changes {
 		if c.kind == UpToDate {
 			m.mu.Lock()
-			known.told = now
+			known.progressWritten = now
 			m.mu.Unlock()
 		}
 	}

@@ -18,10 +18,10 @@ import (
 	"github.com/frond-edge/frond/internal/kubetest"
 )
 
-func TestUpToDateSpeaksOfDelays(t *testing.T) {
+func TestWantProgress_ReportsDelays(t *testing.T) {
 	now := time.Unix(100_000, 0)
 	ago := func(seconds int) time.Time { return now.Add(-time.Duration(seconds) * time.Second) }
-	behind := func(seconds int) nodes.Progress { return nodes.Progress{Known: true, Behind: 3, Oldest: ago(seconds)} }
+	behind := func(seconds int) nodes.Progress { return nodes.Progress{Loaded: true, Behind: 3, Oldest: ago(seconds)} }
 	long, never := ago(10_000), time.Time{}
 	type input struct {
 		connected, lost bool
@@ -35,16 +35,16 @@ func TestUpToDateSpeaksOfDelays(t *testing.T) {
 	}{
 		"not heard yet":                         {input{progress: behind(99)}, " "},
 		"what is held is not known":             {input{connected: true, progress: nodes.Progress{Behind: 3, Oldest: long}, joined: long}, " "},
-		"all applied":                           {input{connected: true, progress: fine(), joined: long}, "True AllApplied"},
-		"all applied after a cut":               {input{connected: true, progress: fine(), joined: ago(1), told: ago(1), was: "Unknown NotConnected"}, "True AllApplied"},
+		"all applied":                           {input{connected: true, progress: completeProgress(), joined: long}, "True AllApplied"},
+		"all applied after a cut":               {input{connected: true, progress: completeProgress(), joined: ago(1), told: ago(1), was: "Unknown NotConnected"}, "True AllApplied"},
 		"a change on its way":                   {input{connected: true, progress: behind(5), joined: long, was: "True AllApplied"}, "True AllApplied"},
 		"a change on its way to a new node":     {input{connected: true, progress: behind(5), joined: long}, " "},
 		"a change that waits":                   {input{connected: true, progress: behind(30), joined: long, told: long, was: "True AllApplied"}, "False Behind"},
 		"a change that waits, told just before": {input{connected: true, progress: behind(30), joined: long, told: ago(29), was: "True AllApplied"}, "True AllApplied"},
 		"what waited for the link":              {input{connected: true, progress: behind(9999), joined: ago(29), was: "Unknown NotConnected"}, "Unknown NotConnected"},
 		"and waits on":                          {input{connected: true, progress: behind(9999), joined: ago(30), was: "Unknown NotConnected"}, "False Behind"},
-		"caught up":                             {input{connected: true, progress: fine(), joined: long, told: ago(30), was: "False Behind"}, "True AllApplied"},
-		"caught up, told just before":           {input{connected: true, progress: fine(), joined: long, told: ago(29), was: "False Behind"}, "False Behind"},
+		"caught up":                             {input{connected: true, progress: completeProgress(), joined: long, told: ago(30), was: "False Behind"}, "True AllApplied"},
+		"caught up, told just before":           {input{connected: true, progress: completeProgress(), joined: long, told: ago(29), was: "False Behind"}, "False Behind"},
 		"nearly caught up":                      {input{connected: true, progress: behind(10), joined: long, told: long, was: "False Behind"}, "False Behind"},
 		"caught up with what is changed always": {input{connected: true, progress: behind(9), joined: long, told: long, was: "False Behind"}, "True AllApplied"},
 		"cut off":                               {input{lost: true, progress: behind(1), told: ago(1), was: "True AllApplied"}, "Unknown NotConnected"},
@@ -63,8 +63,8 @@ func TestUpToDateSpeaksOfDelays(t *testing.T) {
 	}
 }
 
-// upToDate is the condition of the node.
-func (w *world) upToDate() (corev1.NodeCondition, error) {
+// upToDateCondition is the condition of the node.
+func (w *monitorEnv) upToDateCondition() (corev1.NodeCondition, error) {
 	node, err := w.client.CoreV1().Nodes().Get(w.Context(), w.name, metav1.GetOptions{})
 	if err != nil {
 		return corev1.NodeCondition{}, err
@@ -77,15 +77,15 @@ func (w *world) upToDate() (corev1.NodeCondition, error) {
 	return corev1.NodeCondition{}, errors.New("no condition")
 }
 
-// becomes sends heartbeats of a progress until the condition says so.
-func (w *world) becomes(m *nodes.Monitor, p func() nodes.Progress, status corev1.ConditionStatus, reason string) corev1.NodeCondition {
+// eventuallyUpToDate sends heartbeats of a progress until the condition says so.
+func (w *monitorEnv) eventuallyUpToDate(m *nodes.Monitor, p func() nodes.Progress, status corev1.ConditionStatus, reason string) corev1.NodeCondition {
 	w.Helper()
 	var c corev1.NodeCondition
 	kubetest.Eventually(w, 30*time.Second, func() (err error) {
 		if p != nil {
-			m.Beat(w.name, wire.Beat{Healthy: true}, p)
+			m.RecordHeartbeat(w.name, wire.Heartbeat{Healthy: true}, p)
 		}
-		if c, err = w.upToDate(); err == nil && (c.Status != status || c.Reason != reason) {
+		if c, err = w.upToDateCondition(); err == nil && (c.Status != status || c.Reason != reason) {
 			return fmt.Errorf("%s %s", c.Status, c.Reason)
 		}
 		return err
@@ -93,38 +93,38 @@ func (w *world) becomes(m *nodes.Monitor, p func() nodes.Progress, status corev1
 	return c
 }
 
-// TestUpToDateIsKept takes a node through all that the condition can say. Deliveries that are on their way write nothing.
-func TestUpToDateIsKept(t *testing.T) {
-	w := newWorld(t)
-	w.create()
+// TestMonitor_MaintainsUpToDate takes a node through all that the condition can say. Deliveries that are on their way write nothing.
+func TestMonitor_MaintainsUpToDate(t *testing.T) {
+	w := newMonitorEnv(t)
+	w.createNode()
 	registry := prometheus.NewRegistry()
-	m := w.monitorWith(owning(true), registry, func(m *nodes.Monitor) {
-		m.Hurry(time.Minute, 3*time.Second)
-		m.HurryProgress(2*time.Second, time.Second, time.Second)
+	m := w.startMonitorWith(newFakeOwner(true), registry, func(m *nodes.Monitor) {
+		m.ShortenTimes(time.Minute, 3*time.Second)
+		m.ShortenProgressTimes(2*time.Second, time.Second, time.Second)
 	})
-	w.becomes(m, fine, corev1.ConditionTrue, "AllApplied")
+	w.eventuallyUpToDate(m, completeProgress, corev1.ConditionTrue, "AllApplied")
 	before, err := testutil.GatherAndCount(registry, "frond_nodes_writes_total")
 	if err != nil || before == 0 {
 		t.Fatal(before, err)
 	}
-	told, err := w.upToDate()
+	told, err := w.upToDateCondition()
 	if err != nil {
 		t.Fatal(err)
 	}
 
 	// 50 deliveries, each seen under way and then done.
-	underway := func() nodes.Progress { return nodes.Progress{Known: true, Behind: 1, Oldest: time.Now()} }
+	underway := func() nodes.Progress { return nodes.Progress{Loaded: true, Behind: 1, Oldest: time.Now()} }
 	for range 50 {
-		m.Beat(w.name, wire.Beat{Healthy: true}, underway)
-		m.Beat(w.name, wire.Beat{Healthy: true}, fine)
+		m.RecordHeartbeat(w.name, wire.Heartbeat{Healthy: true}, underway)
+		m.RecordHeartbeat(w.name, wire.Heartbeat{Healthy: true}, completeProgress)
 	}
 	stuck := time.Now()
-	behind := func() nodes.Progress { return nodes.Progress{Known: true, Behind: 12, Oldest: stuck} }
-	m.Beat(w.name, wire.Beat{Healthy: true}, behind)
-	if now, err := w.upToDate(); err != nil || !now.LastHeartbeatTime.Equal(&told.LastHeartbeatTime) || now.Status != corev1.ConditionTrue {
+	behind := func() nodes.Progress { return nodes.Progress{Loaded: true, Behind: 12, Oldest: stuck} }
+	m.RecordHeartbeat(w.name, wire.Heartbeat{Healthy: true}, behind)
+	if now, err := w.upToDateCondition(); err != nil || !now.LastHeartbeatTime.Equal(&told.LastHeartbeatTime) || now.Status != corev1.ConditionTrue {
 		t.Errorf("deliveries wrote the condition: %+v, %v", now, err)
 	}
-	c := w.becomes(m, behind, corev1.ConditionFalse, "Behind")
+	c := w.eventuallyUpToDate(m, behind, corev1.ConditionFalse, "Behind")
 	if !strings.Contains(c.Message, "12 changes") || !strings.Contains(c.Message, stuck.UTC().Format(time.RFC3339)) {
 		t.Errorf("message %q", c.Message)
 	}
@@ -136,9 +136,9 @@ func TestUpToDateIsKept(t *testing.T) {
 	if err := testutil.GatherAndCompare(registry, strings.NewReader(expect), "frond_behind_objects"); err != nil {
 		t.Error(err)
 	}
-	w.becomes(m, fine, corev1.ConditionTrue, "AllApplied")
-	w.becomes(m, nil, corev1.ConditionUnknown, "NotConnected") // silent
-	w.becomes(m, fine, corev1.ConditionTrue, "AllApplied")
+	w.eventuallyUpToDate(m, completeProgress, corev1.ConditionTrue, "AllApplied")
+	w.eventuallyUpToDate(m, nil, corev1.ConditionUnknown, "NotConnected") // silent
+	w.eventuallyUpToDate(m, completeProgress, corev1.ConditionTrue, "AllApplied")
 	for _, reason := range []string{"EdgeBehind", "EdgeUpToDate", "EdgeDisconnected", "EdgeConnected"} {
 		kubetest.Eventually(t, 30*time.Second, func() error {
 			list, err := w.client.CoreV1().Events(metav1.NamespaceAll).List(t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.kind=Node,involvedObject.name=" + w.name + ",reason=" + reason})
@@ -150,8 +150,8 @@ func TestUpToDateIsKept(t *testing.T) {
 	}
 }
 
-// linked fails until the condition of the link has these words.
-func (w *world) linked(reason, words string) func() error {
+// hasLinkMessage fails until the condition of the link has these words.
+func (w *monitorEnv) hasLinkMessage(reason, words string) func() error {
 	return func() error {
 		node, err := w.client.CoreV1().Nodes().Get(w.Context(), w.name, metav1.GetOptions{})
 		if err != nil {
@@ -166,44 +166,44 @@ func (w *world) linked(reason, words string) func() error {
 	}
 }
 
-// TestASilentNodeSaysWhoKeepsItsPods changes by whose word the pods of a silent node stay. A new owner goes on with it, and leaves it as
+// TestMonitor_ReportsAutonomyOfLostNode changes by whose word the pods of a silent node stay. A new owner goes on with it, and leaves it as
 // it is while it does not know of the groups.
-func TestASilentNodeSaysWhoKeepsItsPods(t *testing.T) {
+func TestMonitor_ReportsAutonomyOfLostNode(t *testing.T) {
 	const limit = time.Minute
-	w, o := newWorld(t), owning(true)
-	w.create()
-	o.say("")
-	m := w.monitor(o)
-	w.beat(m, true, w.says(corev1.ConditionTrue, "HeartbeatsArrive"))
-	kubetest.Eventually(t, limit, w.linked("NoHeartbeat", "as for any unreachable node"))
-	w.annotate(`"12h"`)
-	kubetest.Eventually(t, limit, w.linked("Autonomous", "(frond.io/autonomy: 12h)"))
-	w.annotate("null")
-	kubetest.Eventually(t, limit, w.linked("NoHeartbeat", "as for any unreachable node"))
+	w, o := newMonitorEnv(t), newFakeOwner(true)
+	w.createNode()
+	o.setAutonomy("")
+	m := w.startMonitor(o)
+	w.beatUntil(m, true, w.hasConnected(corev1.ConditionTrue, "HeartbeatsArrive"))
+	kubetest.Eventually(t, limit, w.hasLinkMessage("NoHeartbeat", "as for any unreachable node"))
+	w.annotateNode(`"12h"`)
+	kubetest.Eventually(t, limit, w.hasLinkMessage("Autonomous", "(frond.io/autonomy: 12h)"))
+	w.annotateNode("null")
+	kubetest.Eventually(t, limit, w.hasLinkMessage("NoHeartbeat", "as for any unreachable node"))
 	for _, value := range []string{"24h", "forever"} {
-		o.say(value)
-		m.Review(w.name)
-		kubetest.Eventually(t, limit, w.linked("Autonomous", "(frond.io/autonomy: "+value+" of NodeGroup north)"))
+		o.setAutonomy(value)
+		m.EnqueueIfLost(w.name)
+		kubetest.Eventually(t, limit, w.hasLinkMessage("Autonomous", "(frond.io/autonomy: "+value+" of NodeGroup north)"))
 	}
-	o.turn()
-	next := owning(true)
-	m = w.monitor(next)
-	w.annotate(`"1h"`) // so that it is seen to be at work
-	kubetest.Eventually(t, limit, w.linked("Autonomous", "(frond.io/autonomy: 1h)"))
-	w.annotate("null")
-	m.Review(w.name)
-	if err := w.linked("Autonomous", "")(); err != nil {
+	o.toggleOwnership()
+	next := newFakeOwner(true)
+	m = w.startMonitor(next)
+	w.annotateNode(`"1h"`) // so that it is seen to be at work
+	kubetest.Eventually(t, limit, w.hasLinkMessage("Autonomous", "(frond.io/autonomy: 1h)"))
+	w.annotateNode("null")
+	m.EnqueueIfLost(w.name)
+	if err := w.hasLinkMessage("Autonomous", "")(); err != nil {
 		t.Error(err)
 	}
-	next.say("")
+	next.setAutonomy("")
 	kubetest.Eventually(t, limit, func() error {
-		m.Review(w.name)
-		return w.linked("NoHeartbeat", "as for any unreachable node")()
+		m.EnqueueIfLost(w.name)
+		return w.hasLinkMessage("NoHeartbeat", "as for any unreachable node")()
 	})
 }
 
-// annotate sets the Node's annotation to a JSON value.
-func (w *world) annotate(value string) {
+// annotateNode sets the Node's annotation to a JSON value.
+func (w *monitorEnv) annotateNode(value string) {
 	w.Helper()
 	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%s}}}`, wire.AutonomyAnnotation, value)
 	if _, err := w.client.CoreV1().Nodes().Patch(w.Context(), w.name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {

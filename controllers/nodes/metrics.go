@@ -9,7 +9,7 @@ import (
 // gauges shows how the connected nodes of this replica are, counted when it is asked.
 type gauges struct{ *Monitor }
 
-func descriptions() (connected, behind, objects, oldest *prometheus.Desc) {
+func gaugeDescriptions() (connected, behind, objects, oldest *prometheus.Desc) {
 	gauge := func(name, help string) *prometheus.Desc { return prometheus.NewDesc("frond_"+name, help, nil, nil) }
 	return gauge("connected_nodes", "Nodes that this replica owns and whose heartbeats arrive."),
 		gauge("behind_nodes", "Of the connected nodes, those that lack a change."),
@@ -19,7 +19,7 @@ func descriptions() (connected, behind, objects, oldest *prometheus.Desc) {
 
 // Describe is of prometheus.Collector.
 func (gauges) Describe(out chan<- *prometheus.Desc) {
-	connected, behind, objects, oldest := descriptions()
+	connected, behind, objects, oldest := gaugeDescriptions()
 	out <- connected
 	out <- behind
 	out <- objects
@@ -50,7 +50,7 @@ func (g gauges) Collect(out chan<- prometheus.Metric) {
 	if !first.IsZero() {
 		age = max(0, time.Since(first).Seconds())
 	}
-	a, b, c, d := descriptions()
+	a, b, c, d := gaugeDescriptions()
 	for desc, value := range map[*prometheus.Desc]float64{a: float64(connected), b: float64(behind), c: float64(objects), d: age} {
 		out <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value)
 	}

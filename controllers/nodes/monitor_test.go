@@ -27,110 +27,112 @@ var shared kubetest.Shared
 
 func TestMain(m *testing.M) { shared.Verify(m) }
 
-// owner owns all nodes, or none.
-type owner struct {
-	mu      sync.Mutex
-	none    bool          // guarded by mu
-	changed chan struct{} // guarded by mu
-	revoked bool          // guarded by mu
+// fakeOwner owns all nodes, or none.
+type fakeOwner struct {
+	mu       sync.Mutex
+	ownsNone bool          // guarded by mu
+	changed  chan struct{} // guarded by mu
+	revoked  bool          // guarded by mu
 	// group says how long the pods stay, and nothing while it is not known; guarded by mu.
-	group   string
-	known   bool
-	version string // of the Kubernetes API; guarded by mu
+	group       string
+	groupLoaded bool
+	version     string // of the Kubernetes API; guarded by mu
 }
 
-// autonomous has what a Node says itself, or else a group.
-func (o *owner) autonomous(node *corev1.Node) (value, group string, known bool) {
+// autonomyOf has what a Node says itself, or else a group.
+func (o *fakeOwner) autonomyOf(node *corev1.Node) (value, group string, known bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if own := node.Annotations[wire.AutonomyAnnotation]; own != "" {
 		return own, "", true
 	}
-	if o.group == "" || !o.known {
-		return "", "", o.known
+	if o.group == "" || !o.groupLoaded {
+		return "", "", o.groupLoaded
 	}
 	return o.group, "north", true
 }
 
-// say has the group say something; nobody knows whether there is one before.
-func (o *owner) say(value string) {
+// setAutonomy has the group say something; nobody knows whether there is one before.
+func (o *fakeOwner) setAutonomy(value string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.group, o.known = value, true
+	o.group, o.groupLoaded = value, true
 }
 
-func (o *owner) isRevoked(string) bool {
+func (o *fakeOwner) isRevoked(string) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.revoked
 }
 
-func (o *owner) revoke(is bool) {
+func (o *fakeOwner) setRevoked(is bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.revoked = is
 }
 
-func (o *owner) kubernetes() string {
+func (o *fakeOwner) kubernetesVersion() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.version
 }
 
-func (o *owner) upgrade(version string) {
+func (o *fakeOwner) setVersion(version string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.version = version
 }
 
-func owning(all bool) *owner { return &owner{none: !all, changed: make(chan struct{})} }
-
-func (o *owner) Owns(string) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return !o.none
+func newFakeOwner(all bool) *fakeOwner {
+	return &fakeOwner{ownsNone: !all, changed: make(chan struct{})}
 }
 
-func (o *owner) Changed() <-chan struct{} {
+func (o *fakeOwner) Owns(string) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return !o.ownsNone
+}
+
+func (o *fakeOwner) Changed() <-chan struct{} {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.changed
 }
 
-func (*owner) Fresh() bool { return true }
+func (*fakeOwner) LeaseValid() bool { return true }
 
-func (o *owner) turn() {
+func (o *fakeOwner) toggleOwnership() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.none = !o.none
+	o.ownsNone = !o.ownsNone
 	close(o.changed)
 	o.changed = make(chan struct{})
 }
 
-// fine is a node that lacks nothing.
-func fine() nodes.Progress { return nodes.Progress{Known: true} }
+// completeProgress is a node that lacks nothing.
+func completeProgress() nodes.Progress { return nodes.Progress{Loaded: true} }
 
-type world struct {
+type monitorEnv struct {
 	*testing.T
 	client kubernetes.Interface
 	name   string
 }
 
-func newWorld(t *testing.T) *world {
+func newMonitorEnv(t *testing.T) *monitorEnv {
 	t.Helper()
 	cluster := shared.Cluster(t)
-	return &world{T: t, client: cluster.Client(t), name: cluster.Namespace(t)}
+	return &monitorEnv{T: t, client: cluster.Client(t), name: cluster.Namespace(t)}
 }
 
-func (w *world) monitor(o *owner) *nodes.Monitor {
+func (w *monitorEnv) startMonitor(o *fakeOwner) *nodes.Monitor {
 	w.Helper()
-	return w.monitorWith(o, nil, func(m *nodes.Monitor) { m.Hurry(200*time.Millisecond, 600*time.Millisecond) })
+	return w.startMonitorWith(o, nil, func(m *nodes.Monitor) { m.ShortenTimes(200*time.Millisecond, 600*time.Millisecond) })
 }
 
-// monitorWith runs a Monitor that is set up before it starts.
-func (w *world) monitorWith(o *owner, metrics prometheus.Registerer, prepare func(*nodes.Monitor)) *nodes.Monitor {
+// startMonitorWith runs a Monitor that is set up before it starts.
+func (w *monitorEnv) startMonitorWith(o *fakeOwner, metrics prometheus.Registerer, prepare func(*nodes.Monitor)) *nodes.Monitor {
 	w.Helper()
-	config := shared.Cluster(w).Limited(w, "frond-nodes-test", nodes.Rules())
+	config := shared.Cluster(w).ConfigWithRules(w, "frond-nodes-test", nodes.Rules())
 	objects, err := cache.New(config, cache.Options{})
 	if err != nil {
 		w.Fatal(err)
@@ -139,7 +141,7 @@ func (w *world) monitorWith(o *owner, metrics prometheus.Registerer, prepare fun
 	if err != nil {
 		w.Fatal(err)
 	}
-	monitor := nodes.New(client, objects, o, o.isRevoked, o.autonomous, o.kubernetes, metrics, zaptest.NewLogger(w))
+	monitor := nodes.New(client, objects, o, o.isRevoked, o.autonomyOf, o.kubernetesVersion, metrics, zaptest.NewLogger(w))
 	prepare(monitor)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(w.Context()))
 	g, gctx := errgroup.WithContext(ctx)
@@ -154,7 +156,7 @@ func (w *world) monitorWith(o *owner, metrics prometheus.Registerer, prepare fun
 	return monitor
 }
 
-func (w *world) create() {
+func (w *monitorEnv) createNode() {
 	w.Helper()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: w.name}}
 	if _, err := w.client.CoreV1().Nodes().Create(w.Context(), node, metav1.CreateOptions{}); err != nil {
@@ -165,16 +167,16 @@ func (w *world) create() {
 	})
 }
 
-// beat sends heartbeats until the condition holds.
-func (w *world) beat(m *nodes.Monitor, healthy bool, condition func() error) {
+// beatUntil sends heartbeats until the condition holds.
+func (w *monitorEnv) beatUntil(m *nodes.Monitor, healthy bool, condition func() error) {
 	w.Helper()
 	kubetest.Eventually(w, 20*time.Second, func() error {
-		m.Beat(w.name, wire.Beat{Healthy: healthy}, fine)
+		m.RecordHeartbeat(w.name, wire.Heartbeat{Healthy: healthy}, completeProgress)
 		return condition()
 	})
 }
 
-func (w *world) says(status corev1.ConditionStatus, reason string) func() error {
+func (w *monitorEnv) hasConnected(status corev1.ConditionStatus, reason string) func() error {
 	return func() error {
 		node, err := w.client.CoreV1().Nodes().Get(w.Context(), w.name, metav1.GetOptions{})
 		if err != nil {
@@ -192,19 +194,19 @@ func (w *world) says(status corev1.ConditionStatus, reason string) func() error 
 	}
 }
 
-func (w *world) lease() (*coordinationv1.Lease, error) {
+func (w *monitorEnv) getLease() (*coordinationv1.Lease, error) {
 	return w.client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(w.Context(), w.name, metav1.GetOptions{})
 }
 
-func TestHeartbeatsKeepTheLease(t *testing.T) {
-	w := newWorld(t)
-	m := w.monitor(owning(true))
-	m.Beat(w.name, wire.Beat{Healthy: true}, fine) // before there is a Node
-	w.create()
-	w.beat(m, true, w.says(corev1.ConditionTrue, "HeartbeatsArrive"))
+func TestMonitor_RenewsLeaseWithHeartbeats(t *testing.T) {
+	w := newMonitorEnv(t)
+	m := w.startMonitor(newFakeOwner(true))
+	m.RecordHeartbeat(w.name, wire.Heartbeat{Healthy: true}, completeProgress) // before there is a Node
+	w.createNode()
+	w.beatUntil(m, true, w.hasConnected(corev1.ConditionTrue, "HeartbeatsArrive"))
 	var first *coordinationv1.Lease
-	w.beat(m, true, func() (err error) {
-		first, err = w.lease()
+	w.beatUntil(m, true, func() (err error) {
+		first, err = w.getLease()
 		return err
 	})
 	if *first.Spec.HolderIdentity != w.name || *first.Spec.LeaseDurationSeconds != 40 || len(first.OwnerReferences) != 1 {
@@ -212,8 +214,8 @@ func TestHeartbeatsKeepTheLease(t *testing.T) {
 	}
 	began, renewals := time.Now(), 0
 	last := first.Spec.RenewTime.Time
-	w.beat(m, true, func() error {
-		lease, err := w.lease()
+	w.beatUntil(m, true, func() error {
+		lease, err := w.getLease()
 		if err != nil {
 			return err
 		}
@@ -230,14 +232,14 @@ func TestHeartbeatsKeepTheLease(t *testing.T) {
 		return nil
 	})
 
-	w.beat(m, false, w.says(corev1.ConditionTrue, "KubeletUnwell"))
-	unwell, err := w.lease()
+	w.beatUntil(m, false, w.hasConnected(corev1.ConditionTrue, "KubeletUnwell"))
+	unwell, err := w.getLease()
 	if err != nil {
 		t.Fatal(err)
 	}
 	stop := time.Now().Add(500 * time.Millisecond)
-	w.beat(m, false, func() error {
-		lease, err := w.lease()
+	w.beatUntil(m, false, func() error {
+		lease, err := w.getLease()
 		if err == nil && !lease.Spec.RenewTime.Equal(unwell.Spec.RenewTime) {
 			t.Error("the lease of an unwell kubelet was renewed")
 		}
@@ -246,48 +248,48 @@ func TestHeartbeatsKeepTheLease(t *testing.T) {
 		}
 		return err
 	})
-	kubetest.Eventually(t, 10*time.Second, w.says(corev1.ConditionFalse, "NoHeartbeat"))
-	w.beat(m, true, w.says(corev1.ConditionTrue, "HeartbeatsArrive"))
-	kubetest.Eventually(t, 10*time.Second, w.says(corev1.ConditionFalse, "NoHeartbeat")) // and once more
+	kubetest.Eventually(t, 10*time.Second, w.hasConnected(corev1.ConditionFalse, "NoHeartbeat"))
+	w.beatUntil(m, true, w.hasConnected(corev1.ConditionTrue, "HeartbeatsArrive"))
+	kubetest.Eventually(t, 10*time.Second, w.hasConnected(corev1.ConditionFalse, "NoHeartbeat")) // and once more
 }
 
-func TestANewOwnerNoticesASilentNode(t *testing.T) {
-	w := newWorld(t)
-	w.create()
-	first, second := owning(true), owning(false)
-	a := w.monitor(first)
-	w.beat(a, true, w.says(corev1.ConditionTrue, "HeartbeatsArrive"))
-	b := w.monitor(second)
-	b.Beat(w.name, wire.Beat{Healthy: true}, fine) // not its node
-	first.turn()
-	second.turn()
-	kubetest.Eventually(t, 10*time.Second, w.says(corev1.ConditionFalse, "NoHeartbeat"))
+func TestMonitor_NewOwnerDetectsSilentNode(t *testing.T) {
+	w := newMonitorEnv(t)
+	w.createNode()
+	first, second := newFakeOwner(true), newFakeOwner(false)
+	a := w.startMonitor(first)
+	w.beatUntil(a, true, w.hasConnected(corev1.ConditionTrue, "HeartbeatsArrive"))
+	b := w.startMonitor(second)
+	b.RecordHeartbeat(w.name, wire.Heartbeat{Healthy: true}, completeProgress) // not its node
+	first.toggleOwnership()
+	second.toggleOwnership()
+	kubetest.Eventually(t, 10*time.Second, w.hasConnected(corev1.ConditionFalse, "NoHeartbeat"))
 }
 
 // A revoked node shows at once that it is, and so it stays though nobody is heard of it; when it has joined anew, it shows that it is
 // connected.
-func TestARevokedNodeSaysSo(t *testing.T) {
-	w, o := newWorld(t), owning(true)
-	w.create()
-	m := w.monitorWith(o, nil, func(*nodes.Monitor) {}) // 30 s of silence do not come to pass
-	w.beat(m, true, w.says(corev1.ConditionTrue, "HeartbeatsArrive"))
-	o.revoke(true)
-	m.Look(w.name)
-	kubetest.Eventually(t, 20*time.Second, w.says(corev1.ConditionFalse, "Revoked"))
-	o.revoke(false)
-	w.beat(m, true, w.says(corev1.ConditionTrue, "HeartbeatsArrive"))
+func TestMonitor_ReportsRevokedNode(t *testing.T) {
+	w, o := newMonitorEnv(t), newFakeOwner(true)
+	w.createNode()
+	m := w.startMonitorWith(o, nil, func(*nodes.Monitor) {}) // 30 s of silence do not come to pass
+	w.beatUntil(m, true, w.hasConnected(corev1.ConditionTrue, "HeartbeatsArrive"))
+	o.setRevoked(true)
+	m.EnqueueNode(w.name)
+	kubetest.Eventually(t, 20*time.Second, w.hasConnected(corev1.ConditionFalse, "Revoked"))
+	o.setRevoked(false)
+	w.beatUntil(m, true, w.hasConnected(corev1.ConditionTrue, "HeartbeatsArrive"))
 }
 
-// TestMonitor_NodeTellsOfAnUntestedKubernetes: the condition follows the version of the Kubernetes API.
-func TestMonitor_NodeTellsOfAnUntestedKubernetes(t *testing.T) {
-	w := newWorld(t)
-	w.create()
-	o := owning(true)
-	m := w.monitor(o)
+// TestMonitor_ReportsUntestedKubernetes: the condition follows the version of the Kubernetes API.
+func TestMonitor_ReportsUntestedKubernetes(t *testing.T) {
+	w := newMonitorEnv(t)
+	w.createNode()
+	o := newFakeOwner(true)
+	m := w.startMonitor(o)
 	says := func(status corev1.ConditionStatus, reason string) {
 		t.Helper()
 		kubetest.Eventually(t, 30*time.Second, func() error {
-			m.Beat(w.name, wire.Beat{Healthy: true}, fine)
+			m.RecordHeartbeat(w.name, wire.Heartbeat{Healthy: true}, completeProgress)
 			node, err := w.client.CoreV1().Nodes().Get(t.Context(), w.name, metav1.GetOptions{})
 			if err != nil {
 				return err
@@ -300,25 +302,25 @@ func TestMonitor_NodeTellsOfAnUntestedKubernetes(t *testing.T) {
 			return fmt.Errorf("no condition %s %s of reason %s in %v", nodes.VersionSupported, status, reason, node.Status.Conditions)
 		})
 	}
-	o.upgrade("v1.20.1")
+	o.setVersion("v1.20.1")
 	says(corev1.ConditionFalse, kubeversion.ReasonOlder)
-	o.upgrade("v1.37.9")
+	o.setVersion("v1.37.9")
 	says(corev1.ConditionTrue, kubeversion.ReasonTested)
 }
 
 // The owner before, paused perhaps, has its last word after the takeover: the node counts as silent all the same.
-func TestALateWordOfTheOwnerBefore(t *testing.T) {
-	w := newWorld(t)
-	w.create()
-	m := w.monitor(owning(true))
-	w.beat(m, true, w.says(corev1.ConditionTrue, "HeartbeatsArrive"))
-	kubetest.Eventually(t, 10*time.Second, w.says(corev1.ConditionFalse, "NoHeartbeat"))
-	w.connected()
-	kubetest.Eventually(t, 10*time.Second, w.says(corev1.ConditionFalse, "NoHeartbeat"))
+func TestMonitor_OverridesLateWriteOfOldOwner(t *testing.T) {
+	w := newMonitorEnv(t)
+	w.createNode()
+	m := w.startMonitor(newFakeOwner(true))
+	w.beatUntil(m, true, w.hasConnected(corev1.ConditionTrue, "HeartbeatsArrive"))
+	kubetest.Eventually(t, 10*time.Second, w.hasConnected(corev1.ConditionFalse, "NoHeartbeat"))
+	w.writeConnected()
+	kubetest.Eventually(t, 10*time.Second, w.hasConnected(corev1.ConditionFalse, "NoHeartbeat"))
 }
 
-// connected writes that the node is.
-func (w *world) connected() {
+// writeConnected writes that the node is.
+func (w *monitorEnv) writeConnected() {
 	w.Helper()
 	patch := fmt.Sprintf(`{"status":{"conditions":[{"type":%q,"status":"True","reason":"HeartbeatsArrive","lastTransitionTime":%q}]}}`,
 		nodes.Connected, time.Now().UTC().Format(time.RFC3339))

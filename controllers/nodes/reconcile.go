@@ -36,23 +36,23 @@ func Rules() []rbacv1.PolicyRule {
 	}
 }
 
-// keep writes what is due for one node.
-func (m *Monitor) keep(ctx context.Context, name string) error {
+// reconcileNode writes what is due for one node.
+func (m *Monitor) reconcileNode(ctx context.Context, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	m.mu.Lock()
-	known, object := m.nodes[name], m.cached(name)
-	if known == nil || !m.owner.Owns(name) || !m.owner.Fresh() {
+	known, object := m.nodes[name], m.cachedNode(name)
+	if known == nil || !m.owner.Owns(name) || !m.owner.LeaseValid() {
 		if known != nil {
-			known.renewing = false // the next heartbeat asks again
+			known.renewalDue = false // the next heartbeat asks again
 		}
 		m.mu.Unlock()
 		return nil
 	}
 	if object == nil {
-		known.renewing = false // the next heartbeat asks again
+		known.renewalDue = false // the next heartbeat asks again
 		if known.lost {
-			m.forget(known)
+			m.forgetNode(known)
 		}
 		m.mu.Unlock()
 		return errNoNode
@@ -61,26 +61,26 @@ func (m *Monitor) keep(ctx context.Context, name string) error {
 	m.mu.Unlock()
 
 	var errs []error
-	if n.renewing {
+	if n.renewalDue {
 		now := time.Now()
-		err := m.renew(ctx, object, now)
+		err := m.renewLease(ctx, object, now)
 		m.mu.Lock()
 		if err == nil {
-			known.renewed, known.renewing = now, false
+			known.leaseRenewed, known.renewalDue = now, false
 		}
 		m.mu.Unlock()
 		errs = append(errs, err)
 	}
-	if n.connected && !labelled(object) {
-		errs = append(errs, m.label(ctx, name))
+	if n.connected && !hasGatewayLabels(object) {
+		errs = append(errs, m.labelNode(ctx, name))
 	}
-	errs = append(errs, m.keepConditions(ctx, known, &n, object))
+	errs = append(errs, m.reconcileConditions(ctx, known, &n, object))
 	return errors.Join(errs...)
 }
 
-// renew writes the Lease blindly, one write and no read: nobody else writes it, and two owners at a time both tell the
+// renewLease writes the Lease blindly, one write and no read: nobody else writes it, and two owners at a time both tell the
 // truth.
-func (m *Monitor) renew(ctx context.Context, object *corev1.Node, now time.Time) error {
+func (m *Monitor) renewLease(ctx context.Context, object *corev1.Node, now time.Time) error {
 	seconds, when := int32(leaseSeconds), metav1.NewMicroTime(now)
 	spec := coordinationv1.LeaseSpec{HolderIdentity: &object.Name, LeaseDurationSeconds: &seconds, RenewTime: &when}
 	patch, err := json.Marshal(map[string]any{"spec": spec})
@@ -103,7 +103,7 @@ func (m *Monitor) renew(ctx context.Context, object *corev1.Node, now time.Time)
 	return nil
 }
 
-func (m *Monitor) label(ctx context.Context, name string) error {
+func (m *Monitor) labelNode(ctx context.Context, name string) error {
 	patch := fmt.Appendf(nil, `{"metadata":{"labels":{%q:"",%q:""}}}`, identity.EdgeLabel, identity.AgentLabel)
 	_, err := m.kube.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: fieldManager})
 	if err != nil {
@@ -113,7 +113,7 @@ func (m *Monitor) label(ctx context.Context, name string) error {
 	return nil
 }
 
-func labelled(object *corev1.Node) bool {
+func hasGatewayLabels(object *corev1.Node) bool {
 	_, agent := object.Labels[identity.AgentLabel]
 	_, ok := object.Labels[identity.EdgeLabel]
 	return ok && agent

@@ -10,14 +10,14 @@ import (
 const VersionSupported corev1.NodeConditionType = "KubernetesVersionSupported"
 
 // wantVersion is what VersionSupported should say; the zero state while the version is not known.
-func wantVersion(server string) (state, string) {
+func wantVersion(server string) (conditionState, string) {
 	if server == "" {
-		return state{}, ""
+		return conditionState{}, ""
 	}
 	verdict := kubeversion.Evaluate(server)
 	status := corev1.ConditionFalse
 	if verdict.Tested {
 		status = corev1.ConditionTrue
 	}
-	return state{status, verdict.Reason}, verdict.Message
+	return conditionState{status, verdict.Reason}, verdict.Message
 }

@@ -24,11 +24,11 @@ import (
 )
 
 const (
-	// namespace and name are those of the ConfigMap.
-	namespace, name = "kube-system", "frond-node-ports"
-	// pause is between two looks at all nodes, so that many new nodes make one write; every is the longest one, after which
+	// configMapNamespace and name are those of the ConfigMap.
+	configMapNamespace, configMapName = "kube-system", "frond-node-ports"
+	// reconcilePause is between two looks at all nodes, so that many new nodes make one write; every is the longest one, after which
 	// another's nodes have become ours, or one that was asked to report itself has not heard it.
-	pause, every = 200 * time.Millisecond, 5 * time.Second
+	reconcilePause, reconcileEvery = 200 * time.Millisecond, 5 * time.Second
 	// writeTimeout bounds one look.
 	writeTimeout = 10 * time.Second
 )
@@ -38,90 +38,90 @@ func Rules() []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{
 		{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"list", "watch"}},
 		{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"list", "watch", "create"}},
-		{APIGroups: []string{""}, Resources: []string{"configmaps"}, ResourceNames: []string{name}, Verbs: []string{"get", "update"}},
+		{APIGroups: []string{""}, Resources: []string{"configmaps"}, ResourceNames: []string{configMapName}, Verbs: []string{"get", "update"}},
 	}
 }
 
-// Keeper gives out ports. Make it with New, run it once with Start; it may be asked at any time.
-type Keeper struct {
+// Allocator gives out ports. Make it with New, run it once with Start; it may be asked at any time.
+type Allocator struct {
 	ranges  []config.PortRange
 	kube    kubernetes.Interface
 	objects cache.Cache
 	owns    func(node string) bool
-	// changed is told who has which port, at each change.
-	changed func(nodes map[uint16]string)
-	// tell asks a node to report itself: its Node does not say its port yet.
-	tell func(node string)
-	log  *zap.Logger
-	kick chan struct{} // of 1: one look is due, or none
+	// onChange is told who has which port, at each change.
+	onChange func(nodes map[uint16]string)
+	// requestReport asks a node to report itself: its Node does not say its port yet.
+	requestReport func(node string)
+	log           *zap.Logger
+	wake          chan struct{} // of 1: one look is due, or none
 
 	mu sync.Mutex
 	// Guarded by mu.
 	ports map[string]uint16
-	// lost says that somebody has deleted the ConfigMap: it is made again as it was.
-	lost bool
+	// deleted says that somebody has deleted the ConfigMap: it is made again as it was.
+	deleted bool
 }
 
-// New makes a Keeper. Nodes for which owns is true are its to serve. changed and tell must not block.
+// New makes an Allocator. Nodes for which owns is true are its to serve. changed and tell must not block.
 func New(ranges []config.PortRange, kube kubernetes.Interface, objects cache.Cache, owns func(node string) bool,
 	changed func(nodes map[uint16]string), tell func(node string), log *zap.Logger,
-) *Keeper {
-	return &Keeper{
-		ranges: ranges, kube: kube, objects: objects, owns: owns, changed: changed, tell: tell, log: log,
-		kick: make(chan struct{}, 1), ports: map[string]uint16{},
+) *Allocator {
+	return &Allocator{
+		ranges: ranges, kube: kube, objects: objects, owns: owns, onChange: changed, requestReport: tell, log: log,
+		wake: make(chan struct{}, 1), ports: map[string]uint16{},
 	}
 }
 
 // Port tells the port of a node.
-func (k *Keeper) Port(node string) (port uint16, has bool) {
+func (k *Allocator) Port(node string) (port uint16, has bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	port, has = k.ports[node]
 	return port, has
 }
 
-func (k *Keeper) known() map[string]uint16 {
+func (k *Allocator) copyPorts() map[string]uint16 {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return maps.Clone(k.ports)
 }
 
 // Start gives out ports until ctx ends.
-func (k *Keeper) Start(ctx context.Context) error {
-	stop, err := k.watch(ctx)
+func (k *Allocator) Start(ctx context.Context) error {
+	stop, err := k.startInformers(ctx)
 	if err != nil {
 		return fmt.Errorf("ports of nodes: %w", err)
 	}
 	defer stop()
 	for {
 		began := time.Now()
-		if err := k.look(ctx); err != nil && ctx.Err() == nil {
+		if err := k.reconcileNodes(ctx); err != nil && ctx.Err() == nil {
 			k.log.Warn("ports of nodes not written, trying again", zap.Duration("took", time.Since(began)), zap.Error(err))
-			k.poke()
+			k.wakeLoop()
 		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(pause):
+		case <-time.After(reconcilePause):
 		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-k.kick:
-		case <-time.After(every):
+		case <-k.wake:
+		case <-time.After(reconcileEvery):
 		}
 	}
 }
 
-func (k *Keeper) poke() {
+func (k *Allocator) wakeLoop() {
 	select {
-	case k.kick <- struct{}{}:
+	case k.wake <- struct{}{}:
 	default:
 	}
 }
 
-// watch follows the ConfigMap, and the nodes that have no port or do not say it.
-func (k *Keeper) watch(ctx context.Context) (stop func(), err error) {
+// startInformers follows the ConfigMap, and the nodes that have no port or do not say it.
+func (k *Allocator) startInformers(ctx context.Context) (stop func(), err error) {
 	var undo []func()
 	stop = func() {
 		for _, f := range undo {
@@ -133,21 +133,21 @@ func (k *Keeper) watch(ctx context.Context) (stop func(), err error) {
 		handler, gone func(object any)
 	}{
 		{&corev1.ConfigMap{}, func(object any) {
-			if isOurs(object) {
-				k.read(object.(*corev1.ConfigMap))
+			if isPortsConfigMap(object) {
+				k.loadConfigMap(object.(*corev1.ConfigMap))
 			}
 		}, func(object any) {
-			if isOurs(object) {
-				k.lose()
+			if isPortsConfigMap(object) {
+				k.recordDeleted()
 			}
 		}},
 		{&corev1.Node{}, func(object any) {
-			if node, ok := object.(*corev1.Node); ok && !k.settled(node) {
-				k.poke()
+			if node, ok := object.(*corev1.Node); ok && !k.nodeSettled(node) {
+				k.wakeLoop()
 			}
 		}, func(any) {}},
 	} {
-		informer, err := k.informer(ctx, w.kind)
+		informer, err := k.informerFor(ctx, w.kind)
 		if err != nil {
 			stop()
 			return nil, err
@@ -164,32 +164,32 @@ func (k *Keeper) watch(ctx context.Context) (stop func(), err error) {
 	return stop, nil
 }
 
-func isOurs(object any) bool {
+func isPortsConfigMap(object any) bool {
 	if missed, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
 		object = missed.Obj
 	}
 	cm, ok := object.(*corev1.ConfigMap)
-	return ok && cm.Namespace == namespace && cm.Name == name
+	return ok && cm.Namespace == configMapNamespace && cm.Name == configMapName
 }
 
-func (k *Keeper) lose() {
+func (k *Allocator) recordDeleted() {
 	k.mu.Lock()
-	k.lost = true
+	k.deleted = true
 	k.mu.Unlock()
 	k.log.Warn("ports of nodes deleted, making them again")
-	k.poke()
+	k.wakeLoop()
 }
 
-// isLost also forgets it.
-func (k *Keeper) isLost() bool {
+// clearDeleted also forgets it.
+func (k *Allocator) clearDeleted() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	lost := k.lost
-	k.lost = false
+	lost := k.deleted
+	k.deleted = false
 	return lost
 }
 
-func (k *Keeper) informer(ctx context.Context, kind any) (cache.Informer, error) {
+func (k *Allocator) informerFor(ctx context.Context, kind any) (cache.Informer, error) {
 	switch kind := kind.(type) {
 	case *corev1.ConfigMap:
 		return k.objects.GetInformer(ctx, kind)
@@ -199,18 +199,18 @@ func (k *Keeper) informer(ctx context.Context, kind any) (cache.Informer, error)
 	return nil, errors.New("nothing to watch")
 }
 
-// settled tells whether nothing is to be done for a node.
-func (k *Keeper) settled(node *corev1.Node) bool {
+// nodeSettled tells whether nothing is to be done for a node.
+func (k *Allocator) nodeSettled(node *corev1.Node) bool {
 	if _, edge := node.Labels[identity.EdgeLabel]; !edge || node.DeletionTimestamp != nil || !k.owns(node.Name) {
 		return true
 	}
 	port, has := k.Port(node.Name)
-	return has && within(port, k.ranges) && node.Status.DaemonEndpoints.KubeletEndpoint.Port == int32(port)
+	return has && inRanges(port, k.ranges) && node.Status.DaemonEndpoints.KubeletEndpoint.Port == int32(port)
 }
 
-// read takes over what a version of the ConfigMap says.
-func (k *Keeper) read(cm *corev1.ConfigMap) {
-	have := parse(cm.Data)
+// loadConfigMap takes over what a version of the ConfigMap says.
+func (k *Allocator) loadConfigMap(cm *corev1.ConfigMap) {
+	have := parsePorts(cm.Data)
 	k.mu.Lock()
 	same := maps.Equal(have, k.ports)
 	k.ports = have
@@ -222,12 +222,12 @@ func (k *Keeper) read(cm *corev1.ConfigMap) {
 	for node, port := range have {
 		nodes[port] = node
 	}
-	k.changed(nodes)
-	k.poke()
+	k.onChange(nodes)
+	k.wakeLoop()
 }
 
-// look serves all nodes that need something.
-func (k *Keeper) look(ctx context.Context) error {
+// reconcileNodes serves all nodes that need something.
+func (k *Allocator) reconcileNodes(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	var list corev1.NodeList
@@ -239,42 +239,42 @@ func (k *Keeper) look(ctx context.Context) error {
 	for i := range list.Items {
 		node := &list.Items[i]
 		alive[node.Name] = true
-		if k.settled(node) {
+		if k.nodeSettled(node) {
 			continue
 		}
-		if port, has := k.Port(node.Name); has && within(port, k.ranges) {
-			k.tell(node.Name)
+		if port, has := k.Port(node.Name); has && inRanges(port, k.ranges) {
+			k.requestReport(node.Name)
 			continue
 		}
 		wanted = append(wanted, node.Name)
 	}
-	lost := k.isLost()
+	lost := k.clearDeleted()
 	if len(wanted) == 0 && !lost {
 		return nil
 	}
-	err := k.give(ctx, wanted, func(node string) bool { return alive[node] })
+	err := k.assignPorts(ctx, wanted, func(node string) bool { return alive[node] })
 	if err != nil && lost {
-		k.lose()
+		k.recordDeleted()
 	}
 	return err
 }
 
-// give writes ports for nodes that have none.
-func (k *Keeper) give(ctx context.Context, wanted []string, alive func(node string) bool) error {
-	configMaps := k.kube.CoreV1().ConfigMaps(namespace)
+// assignPorts writes ports for nodes that have none.
+func (k *Allocator) assignPorts(ctx context.Context, wanted []string, alive func(node string) bool) error {
+	configMaps := k.kube.CoreV1().ConfigMaps(configMapNamespace)
 	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
-		cm, err := configMaps.Get(ctx, name, metav1.GetOptions{})
+		cm, err := configMaps.Get(ctx, configMapName, metav1.GetOptions{})
 		missing := apierrors.IsNotFound(err)
 		if missing {
-			cm = &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+			cm = &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: configMapNamespace, Name: configMapName}}
 		} else if err != nil {
 			return err
 		}
-		have := parse(cm.Data)
+		have := parsePorts(cm.Data)
 		if missing {
-			have = k.known()
+			have = k.copyPorts()
 		}
-		next, full := assign(have, wanted, alive, k.ranges)
+		next, full := computeAssignment(have, wanted, alive, k.ranges)
 		if len(full) > 0 {
 			k.log.Error("no port is left: kubectl cannot reach these nodes; give gateway.direct more ports",
 				zap.Int("nodes", len(full)), zap.String("node", full[0]))
@@ -282,11 +282,11 @@ func (k *Keeper) give(ctx context.Context, wanted []string, alive func(node stri
 		if maps.Equal(next, have) && !missing {
 			return nil // it is on its way here
 		}
-		cm.Data = format(next)
+		cm.Data = formatPorts(next)
 		if missing {
 			_, err = configMaps.Create(ctx, cm, metav1.CreateOptions{})
 			if apierrors.IsAlreadyExists(err) {
-				return apierrors.NewConflict(corev1.Resource("configmaps"), name, err)
+				return apierrors.NewConflict(corev1.Resource("configmaps"), configMapName, err)
 			}
 		} else {
 			_, err = configMaps.Update(ctx, cm, metav1.UpdateOptions{})

@@ -23,23 +23,23 @@ var shared kubetest.Shared
 
 func TestMain(m *testing.M) { shared.Verify(m) }
 
-// replica is a Keeper, with what it said.
+// replica is an Allocator, with what it said.
 type replica struct {
-	*ports.Keeper
+	*ports.Allocator
 	mu    sync.Mutex
 	nodes map[uint16]string // guarded by mu
 }
 
-func (r *replica) given() map[uint16]string {
+func (r *replica) assignedPorts() map[uint16]string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.nodes
 }
 
-// keep runs a Keeper with exactly the rights it names; asked is told which nodes are to report themselves.
-func keep(t *testing.T, owns func(string) bool, asked func(node string)) *replica {
+// startAllocator runs an Allocator with exactly the rights it names; asked is told which nodes are to report themselves.
+func startAllocator(t *testing.T, owns func(string) bool, asked func(node string)) *replica {
 	t.Helper()
-	rest := shared.Cluster(t).Limited(t, "frond-ports-test", ports.Rules())
+	rest := shared.Cluster(t).ConfigWithRules(t, "frond-ports-test", ports.Rules())
 	objects, err := cache.New(rest, cache.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -54,7 +54,7 @@ func keep(t *testing.T, owns func(string) bool, asked func(node string)) *replic
 		defer r.mu.Unlock()
 		r.nodes = nodes
 	}
-	r.Keeper = ports.New([]config.PortRange{{First: 30000, Last: 30099}}, client, objects, owns, changed, asked, zaptest.NewLogger(t))
+	r.Allocator = ports.New([]config.PortRange{{First: 30000, Last: 30099}}, client, objects, owns, changed, asked, zaptest.NewLogger(t))
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	var g errgroup.Group
 	g.Go(func() error { return objects.Start(ctx) })
@@ -68,8 +68,8 @@ func keep(t *testing.T, owns func(string) bool, asked func(node string)) *replic
 	return r
 }
 
-// TestNoTwoNodesHaveOnePort lets two cloudcores that both take all nodes for theirs give out ports at once.
-func TestNoTwoNodesHaveOnePort(t *testing.T) {
+// TestAllocator_NeverSharesPort lets two cloudcores that both take all nodes for theirs give out ports at once.
+func TestAllocator_NeverSharesPort(t *testing.T) {
 	cluster := shared.Cluster(t)
 	client, prefix := cluster.Client(t), cluster.Namespace(t)
 	t.Cleanup(func() { // when the keepers have ended
@@ -86,7 +86,7 @@ func TestNoTwoNodesHaveOnePort(t *testing.T) {
 		asked[node]++
 	}
 	all := func(string) bool { return true }
-	one, two := keep(t, all, ask), keep(t, all, ask)
+	one, two := startAllocator(t, all, ask), startAllocator(t, all, ask)
 	const count = 20
 	var names []string
 	var g errgroup.Group
@@ -114,7 +114,7 @@ func TestNoTwoNodesHaveOnePort(t *testing.T) {
 	}
 	kubetest.Eventually(t, time.Minute, func() error {
 		for _, r := range []*replica{one, two} {
-			nodes := r.given()
+			nodes := r.assignedPorts()
 			if len(nodes) != count {
 				return fmt.Errorf("%d ports of %d", len(nodes), count)
 			}

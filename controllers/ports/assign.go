@@ -7,9 +7,9 @@ import (
 	"github.com/frond-edge/frond/api/config"
 )
 
-// assign gives each of the nodes wanted a port that no other has, and tells which got none. What is not alive loses its port
+// computeAssignment gives each of the nodes wanted a port that no other has, and tells which got none. What is not alive loses its port
 // if there is no other way.
-func assign(have map[string]uint16, wanted []string, alive func(node string) bool, ranges []config.PortRange) (next map[string]uint16, full []string) {
+func computeAssignment(have map[string]uint16, wanted []string, alive func(node string) bool, ranges []config.PortRange) (next map[string]uint16, full []string) {
 	next = make(map[string]uint16, len(have)+len(wanted))
 	holder := make(map[uint16]string, len(have))
 	for node, port := range have {
@@ -27,7 +27,7 @@ func assign(have map[string]uint16, wanted []string, alive func(node string) boo
 		}
 	}
 	for _, node := range slices.Sorted(slices.Values(wanted)) {
-		if port, has := next[node]; has && within(port, ranges) {
+		if port, has := next[node]; has && inRanges(port, ranges) {
 			continue
 		}
 		if len(free) == 0 {
@@ -43,13 +43,13 @@ func assign(have map[string]uint16, wanted []string, alive func(node string) boo
 	return next, full
 }
 
-func within(port uint16, ranges []config.PortRange) bool {
+func inRanges(port uint16, ranges []config.PortRange) bool {
 	return slices.ContainsFunc(ranges, func(r config.PortRange) bool { return r.First <= port && port <= r.Last })
 }
 
-// parse reads what the ConfigMap holds. What makes no sense is left out, and so is a port that two nodes have, which only a
+// parsePorts reads what the ConfigMap holds. What makes no sense is left out, and so is a port that two nodes have, which only a
 // person can have written.
-func parse(data map[string]string) map[string]uint16 {
+func parsePorts(data map[string]string) map[string]uint16 {
 	have, count := make(map[string]uint16, len(data)), map[uint16]int{}
 	for node, text := range data {
 		if port, err := strconv.ParseUint(text, 10, 16); err == nil && port > 0 {
@@ -65,7 +65,7 @@ func parse(data map[string]string) map[string]uint16 {
 	return have
 }
 
-func format(have map[string]uint16) map[string]string {
+func formatPorts(have map[string]uint16) map[string]string {
 	data := make(map[string]string, len(have))
 	for node, port := range have {
 		data[node] = strconv.Itoa(int(port))

@@ -9,7 +9,7 @@ import (
 	"github.com/frond-edge/frond/controllers/ports"
 )
 
-func TestAssign(t *testing.T) {
+func TestComputeAssignment(t *testing.T) {
 	ranges := []config.PortRange{{First: 10, Last: 11}, {First: 20, Last: 20}}
 	for name, tt := range map[string]struct {
 		have   map[string]uint16
@@ -35,7 +35,7 @@ func TestAssign(t *testing.T) {
 				}
 				return false
 			}
-			next, full := ports.Assign(tt.have, tt.wanted, alive, ranges)
+			next, full := ports.ComputeAssignment(tt.have, tt.wanted, alive, ranges)
 			if diff := cmp.Diff(tt.next, next); diff != "" {
 				t.Errorf("ports (-want +got):\n%s", diff)
 			}
@@ -46,8 +46,8 @@ func TestAssign(t *testing.T) {
 	}
 }
 
-func TestNoPortIsReadForTwoNodes(t *testing.T) {
-	got := ports.Parse(map[string]string{"a": "10", "b": "10", "c": "11", "d": "x", "e": "0", "f": "70000", "g": "-1"})
+func TestParsePorts_DropsDuplicates(t *testing.T) {
+	got := ports.ParsePorts(map[string]string{"a": "10", "b": "10", "c": "11", "d": "x", "e": "0", "f": "70000", "g": "-1"})
 	if diff := cmp.Diff(map[string]uint16{"c": 11}, got); diff != "" {
 		t.Errorf("ports (-want +got):\n%s", diff)
 	}

@@ -2,6 +2,6 @@ package ports
 
 // For the tests.
 var (
-	Assign = assign
-	Parse  = parse
+	ComputeAssignment = computeAssignment
+	ParsePorts        = parsePorts
 )

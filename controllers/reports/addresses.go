@@ -10,8 +10,8 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// Ways are what the cloud adds to the addresses that a node reports. The zero value adds the node's names.
-type Ways struct {
+// NodeAddressing are what the cloud adds to the addresses that a node reports. The zero value adds the node's names.
+type NodeAddressing struct {
 	// MetricsHost is where metrics-server finds the metrics of all edge nodes; "" tells it nothing.
 	MetricsHost string
 	// DirectHost is where Port is served for every edge node, by the cloudcores; "" if kube-apiserver knows a proxy.
@@ -20,16 +20,16 @@ type Ways struct {
 	Port func(node string) (port uint16, has bool)
 }
 
-// addresses are those of a Node: its own IP addresses as it reports them, and what the cloud says. kube-apiserver calls a
+// mergeAddresses are those of a Node: its own IP addresses as it reports them, and what the cloud says. kube-apiserver calls a
 // kubelet by the tunnel address or by the Hostname, and the gateway leads both to the node: so they are the node's own, and
 // no other name leads elsewhere. A node that does not report them would be called by an address of its choice, past the
 // tunnel.
-func (w Ways) addresses(node string, reported []corev1.NodeAddress) []corev1.NodeAddress {
+func (w NodeAddressing) mergeAddresses(node string, reported []corev1.NodeAddress) []corev1.NodeAddress {
 	own := slices.DeleteFunc(slices.Clone(reported), func(a corev1.NodeAddress) bool {
 		return a.Type != corev1.NodeInternalIP && a.Type != corev1.NodeExternalIP
 	})
 	if w.DirectHost != "" {
-		own = w.direct(node, own)
+		own = w.directAddresses(node, own)
 	} else {
 		own = append(own, corev1.NodeAddress{Type: corev1.NodeHostName, Address: node})
 	}
@@ -41,9 +41,9 @@ func (w Ways) addresses(node string, reported []corev1.NodeAddress) []corev1.Nod
 	return own
 }
 
-// direct are the addresses of a node that is called at DirectHost, whatever type of address is preferred. Before it has a port
+// directAddresses are the addresses of a node that is called at DirectHost, whatever type of address is preferred. Before it has a port
 // there, it has none: no other would do, and its own may be anybody's.
-func (w Ways) direct(node string, own []corev1.NodeAddress) []corev1.NodeAddress {
+func (w NodeAddressing) directAddresses(node string, own []corev1.NodeAddress) []corev1.NodeAddress {
 	if _, has := w.Port(node); !has {
 		return nil
 	}
@@ -57,8 +57,8 @@ func (w Ways) direct(node string, own []corev1.NodeAddress) []corev1.NodeAddress
 	}), []corev1.NodeAddress{host})
 }
 
-// endpoints are where the daemons of a node are reached.
-func (w Ways) endpoints(node string, reported corev1.NodeDaemonEndpoints) corev1.NodeDaemonEndpoints {
+// daemonEndpoints are where the daemons of a node are reached.
+func (w NodeAddressing) daemonEndpoints(node string, reported corev1.NodeDaemonEndpoints) corev1.NodeDaemonEndpoints {
 	if w.DirectHost == "" {
 		return reported
 	}
@@ -69,11 +69,11 @@ func (w Ways) endpoints(node string, reported corev1.NodeDaemonEndpoints) corev1
 	return reported
 }
 
-// annotations returns those of a Node with what the cloud says of it.
-func (w Ways) annotations(node string, reported map[string]string) map[string]string {
+// mergeAnnotations returns those of a Node with what the cloud says of it.
+func (w NodeAddressing) mergeAnnotations(node string, reported map[string]string) map[string]string {
 	path := "/nodes/" + node + "/kubelet/metrics/resource"
 	if w.MetricsHost != "" {
-		return overlay(reported, map[string]string{wire.MetricsPathAnnotation: path}, []string{wire.MetricsPathAnnotation})
+		return overlayKeys(reported, map[string]string{wire.MetricsPathAnnotation: path}, []string{wire.MetricsPathAnnotation})
 	}
 	if reported[wire.MetricsPathAnnotation] == path { // from when there was a host
 		reported = maps.Clone(reported)

@@ -29,10 +29,10 @@ import (
 	"github.com/frond-edge/frond/internal/kubetest"
 )
 
-func TestPodStatusIsAppliedAsTheNode(t *testing.T) {
-	w := newWorld(t)
-	node, other := w.node("a"), w.node("b")
-	w.pod("one", node.Name)
+func TestApplier_WritesPodStatusAsNode(t *testing.T) {
+	w := newApplierEnv(t)
+	node, other := w.createNode("a"), w.createNode("b")
+	w.createPod("one", node.Name)
 	before := time.Now()
 	scheduled := fmt.Appendf(nil, `{"status":{"conditions":[{"type":"example.com/gate","status":"True"}]}}`)
 	pod, err := w.client.CoreV1().Pods(w.ns).Patch(t.Context(), "one", types.StrategicMergePatchType, scheduled, metav1.PatchOptions{}, "status")
@@ -40,14 +40,14 @@ func TestPodStatusIsAppliedAsTheNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	ready := corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue}
-	running := w.message(node.Name, wire.Apply, "pods", status(pod, corev1.PodRunning, "first", ready))
-	w.handle(running)
+	running := w.reportOf(node.Name, wire.Apply, "pods", withStatus(pod, corev1.PodRunning, "first", ready))
+	w.handleReport(running)
 	got := w.getPod("one")
 	if got.Status.Phase != corev1.PodRunning || got.Status.StartTime.UTC().Year() != 2026 || len(got.Status.Conditions) != 2 {
 		t.Errorf("status: %+v", got.Status)
 	}
 	kubetest.Eventually(t, 10*time.Second, func() error {
-		writes := w.cluster.Audit(t, before, func(r kubetest.Request) bool {
+		writes := w.cluster.Audit(t, before, func(r kubetest.AuditEntry) bool {
 			return r.Object.Name == "one" && r.Object.Subresource == "status" && r.Impersonated.Username != "" && r.Response.Code != 409
 		})
 		if len(writes) != 1 || writes[0].Impersonated.Username != "system:node:"+node.Name || writes[0].Response.Code != 200 {
@@ -56,9 +56,9 @@ func TestPodStatusIsAppliedAsTheNode(t *testing.T) {
 		return nil
 	})
 	kubetest.Eventually(t, 10*time.Second, func() error { // until the cache has seen the write
-		was := w.count("dropped_total", "pods", "unchanged")
-		w.handle(running)
-		if w.count("dropped_total", "pods", "unchanged") == was {
+		was := w.counterValue("dropped_total", "pods", "unchanged")
+		w.handleReport(running)
+		if w.counterValue("dropped_total", "pods", "unchanged") == was {
 			return errors.New("the same report again is a write")
 		}
 		return nil
@@ -70,23 +70,23 @@ func TestPodStatusIsAppliedAsTheNode(t *testing.T) {
 	old := running
 	old.UID = "11111111-2222-3333-4444-555555555555"
 	w.wantDropped(old, "uid")
-	missing := w.message(node.Name, wire.Apply, "pods", status(&corev1.Pod{
+	missing := w.reportOf(node.Name, wire.Apply, "pods", withStatus(&corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "missing", UID: "1"},
 	}, corev1.PodRunning, "x"))
 	w.wantDropped(missing, "gone")
-	w.handle(w.message(node.Name, wire.Apply, "pods", status(pod, corev1.PodFailed, "end")))
-	w.handle(w.message(node.Name, wire.Apply, "pods", status(pod, corev1.PodRunning, "zombie")))
+	w.handleReport(w.reportOf(node.Name, wire.Apply, "pods", withStatus(pod, corev1.PodFailed, "end")))
+	w.handleReport(w.reportOf(node.Name, wire.Apply, "pods", withStatus(pod, corev1.PodRunning, "zombie")))
 	if got := w.getPod("one"); got.Status.Phase != corev1.PodFailed {
 		t.Errorf("a pod that has ended is %s again", got.Status.Phase)
 	}
 }
 
-func TestAnOldReportNeverReplacesANewerOne(t *testing.T) {
-	w := newWorld(t)
-	node := w.node("a")
-	pod := w.pod("one", node.Name)
-	old := w.message(node.Name, wire.Apply, "pods", status(pod, corev1.PodRunning, "old"))
-	newer := w.message(node.Name, wire.Apply, "pods", status(pod, corev1.PodRunning, "newer"))
+func TestApplier_OldReportNeverReplacesNewer(t *testing.T) {
+	w := newApplierEnv(t)
+	node := w.createNode("a")
+	pod := w.createPod("one", node.Name)
+	old := w.reportOf(node.Name, wire.Apply, "pods", withStatus(pod, corev1.PodRunning, "old"))
+	newer := w.reportOf(node.Name, wire.Apply, "pods", withStatus(pod, corev1.PodRunning, "newer"))
 	old.Order, newer.Order = 1, 2
 	arrived := false
 	w.replaced = func(m wire.Message) bool {
@@ -97,7 +97,7 @@ func TestAnOldReportNeverReplacesANewerOne(t *testing.T) {
 		arrived = true
 		w.mu.Unlock()
 		defer w.mu.Lock()
-		w.handle(newer)
+		w.handleReport(newer)
 		return false
 	}
 	w.wantDropped(old, "replaced")
@@ -107,11 +107,11 @@ func TestAnOldReportNeverReplacesANewerOne(t *testing.T) {
 }
 
 // The newer report says what Kubernetes held before the older one was written, so it is taken for known and writes nothing.
-func TestAnOldReportThatWasWrittenMakesTheNodeReportAgain(t *testing.T) {
-	w := newWorld(t)
-	node := w.node("a")
-	pod := w.pod("one", node.Name)
-	w.handle(w.message(node.Name, wire.Apply, "pods", status(pod, corev1.PodRunning, "as before")))
+func TestApplier_OvertakenWriteRequestsReport(t *testing.T) {
+	w := newApplierEnv(t)
+	node := w.createNode("a")
+	pod := w.createPod("one", node.Name)
+	w.handleReport(w.reportOf(node.Name, wire.Apply, "pods", withStatus(pod, corev1.PodRunning, "as before")))
 	kubetest.Eventually(t, 10*time.Second, func() error {
 		var seen corev1.Pod
 		if err := w.cached.Get(t.Context(), client.ObjectKeyFromObject(pod), &seen); err != nil || seen.Status.Message != "as before" {
@@ -119,8 +119,8 @@ func TestAnOldReportThatWasWrittenMakesTheNodeReportAgain(t *testing.T) {
 		}
 		return nil
 	})
-	old := w.message(node.Name, wire.Apply, "pods", status(pod, corev1.PodRunning, "for a moment"))
-	newer := w.message(node.Name, wire.Apply, "pods", status(pod, corev1.PodRunning, "as before"))
+	old := w.reportOf(node.Name, wire.Apply, "pods", withStatus(pod, corev1.PodRunning, "for a moment"))
+	newer := w.reportOf(node.Name, wire.Apply, "pods", withStatus(pod, corev1.PodRunning, "as before"))
 	old.Order, newer.Order = 1, 2
 	arrived := false
 	w.replaced = func(m wire.Message) bool {
@@ -130,10 +130,10 @@ func TestAnOldReportThatWasWrittenMakesTheNodeReportAgain(t *testing.T) {
 		arrived = true
 		w.mu.Unlock()
 		defer w.mu.Lock()
-		w.handle(newer)
+		w.handleReport(newer)
 		return false
 	}
-	w.handle(old)
+	w.handleReport(old)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.overtaken) != 1 || w.overtaken[0] != old.Key {
@@ -141,11 +141,11 @@ func TestAnOldReportThatWasWrittenMakesTheNodeReportAgain(t *testing.T) {
 	}
 }
 
-func TestAPodEndsWhenItWasDeleted(t *testing.T) {
-	w := newWorld(t)
-	node := w.node("a")
-	pod := w.pod("one", node.Name)
-	end := w.message(node.Name, wire.Delete, "pods", pod)
+func TestApplier_EndsDeletedPod(t *testing.T) {
+	w := newApplierEnv(t)
+	node := w.createNode("a")
+	pod := w.createPod("one", node.Name)
+	end := w.reportOf(node.Name, wire.Delete, "pods", pod)
 	w.wantDropped(end, "running")
 	w.getPod("one")
 
@@ -159,9 +159,9 @@ func TestAPodEndsWhenItWasDeleted(t *testing.T) {
 	wrong := end
 	wrong.UID = "other"
 	w.wantDropped(wrong, "uid")
-	last := w.message(node.Name, wire.Apply, "pods", status(pod, corev1.PodSucceeded, "exit"))
+	last := w.reportOf(node.Name, wire.Apply, "pods", withStatus(pod, corev1.PodSucceeded, "exit"))
 	end.Object = last.Object
-	w.handle(end)
+	w.handleReport(end)
 	if got := w.getPod("one"); got.Status.Phase != corev1.PodSucceeded || *got.DeletionGracePeriodSeconds != 0 {
 		t.Errorf("phase %s, grace %d", got.Status.Phase, *got.DeletionGracePeriodSeconds)
 	}
@@ -169,17 +169,17 @@ func TestAPodEndsWhenItWasDeleted(t *testing.T) {
 	if _, err := w.client.CoreV1().Pods(w.ns).Patch(t.Context(), "one", types.MergePatchType, free, metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	w.wantDropped(end2(end), "gone")
+	w.wantDropped(withoutStatus(end), "gone")
 }
 
-// end2 is the end of a pod without its last state.
-func end2(m wire.Message) wire.Message {
+// withoutStatus is the end of a pod without its last state.
+func withoutStatus(m wire.Message) wire.Message {
 	m.Object = nil
 	return m
 }
 
-func TestANodeRegistersAndReports(t *testing.T) {
-	w := newWorld(t)
+func TestApplier_RegistersNode(t *testing.T) {
+	w := newApplierEnv(t)
 	name := w.ns + "-new"
 	w.removeNode(name)
 	reported := &corev1.Node{
@@ -199,7 +199,7 @@ func TestANodeRegistersAndReports(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer seen.Stop()
-	w.handle(w.message(name, wire.Apply, "nodes", reported))
+	w.handleReport(w.reportOf(name, wire.Apply, "nodes", reported))
 	got, err := w.client.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -225,7 +225,7 @@ func TestANodeRegistersAndReports(t *testing.T) {
 	next.Status.Conditions = append(next.Status.Conditions, corev1.NodeCondition{Type: "EdgeConnected", Status: corev1.ConditionFalse},
 		corev1.NodeCondition{Type: "EdgeUpToDate", Status: corev1.ConditionFalse})
 	next.Labels = map[string]string{corev1.LabelHostname: name, "example.com/site": "8", corev1.LabelTopologyZone: "z"}
-	w.handle(w.message(name, wire.Apply, "nodes", next))
+	w.handleReport(w.reportOf(name, wire.Apply, "nodes", next))
 	got, err = w.client.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -243,24 +243,24 @@ func TestANodeRegistersAndReports(t *testing.T) {
 	if got.Labels["example.com/site"] != "7" || got.Labels[corev1.LabelTopologyZone] != "z" {
 		t.Errorf("labels %v", got.Labels)
 	}
-	foreign := w.message(name, wire.Apply, "nodes", got)
+	foreign := w.reportOf(name, wire.Apply, "nodes", got)
 	foreign.Node = "somebody"
 	w.wantDropped(foreign, "foreign")
 	if err := w.client.CoreV1().Nodes().Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	w.wantDropped(w.message(name, wire.Apply, "nodes", status2(got)), "gone")
+	w.wantDropped(w.reportOf(name, wire.Apply, "nodes", withKernelVersion(got)), "gone")
 }
 
-func status2(node *corev1.Node) *corev1.Node {
+func withKernelVersion(node *corev1.Node) *corev1.Node {
 	node = node.DeepCopy()
 	node.Status.NodeInfo.KernelVersion = "late"
 	return node
 }
 
-func TestAMirrorPodIsCreatedByItsNode(t *testing.T) {
-	w := newWorld(t)
-	node := w.node("a")
+func TestApplier_CreatesMirrorPod(t *testing.T) {
+	w := newApplierEnv(t)
+	node := w.createNode("a")
 	yes := true
 	mirror := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
@@ -269,10 +269,10 @@ func TestAMirrorPodIsCreatedByItsNode(t *testing.T) {
 		},
 		Spec: corev1.PodSpec{NodeName: node.Name, Containers: []corev1.Container{{Name: "c", Image: "i"}}},
 	}
-	w.handle(w.message(node.Name, wire.Apply, "pods", mirror))
+	w.handleReport(w.reportOf(node.Name, wire.Apply, "pods", mirror))
 	got := w.getPod(mirror.Name)
-	w.handle(w.message(node.Name, wire.Apply, "pods", status(got, corev1.PodRunning, "static")))
-	w.handle(w.message(node.Name, wire.Delete, "pods", got))
+	w.handleReport(w.reportOf(node.Name, wire.Apply, "pods", withStatus(got, corev1.PodRunning, "static")))
+	w.handleReport(w.reportOf(node.Name, wire.Delete, "pods", got))
 	if _, err := w.client.CoreV1().Pods(w.ns).Get(t.Context(), got.Name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("mirror pod after its end: %v", err)
 	}
@@ -280,8 +280,8 @@ func TestAMirrorPodIsCreatedByItsNode(t *testing.T) {
 
 // TestApplier_LeavesProtectedNamespacesAlone: a node makes neither a mirror pod nor an event in a protected namespace.
 func TestApplier_LeavesProtectedNamespacesAlone(t *testing.T) {
-	w := newWorld(t)
-	node := w.node("a")
+	w := newApplierEnv(t)
+	node := w.createNode("a")
 	w.metrics = prometheus.NewRegistry()
 	applier, err := reports.New(reports.Config{Metrics: w.metrics, Protected: controllers.ProtectNamespaces(w.ns)}, w.user, w.cached,
 		func(context.Context, wire.Message) (bool, error) { return true, nil }, zaptest.NewLogger(t))
@@ -297,32 +297,32 @@ func TestApplier_LeavesProtectedNamespacesAlone(t *testing.T) {
 		},
 		Spec: corev1.PodSpec{NodeName: node.Name, Containers: []corev1.Container{{Name: "c", Image: "i"}}},
 	}
-	w.wantDropped(w.message(node.Name, wire.Apply, "pods", mirror), "protected")
+	w.wantDropped(w.reportOf(node.Name, wire.Apply, "pods", mirror), "protected")
 	event := &corev1.Event{
 		ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "one.1"}, Source: corev1.EventSource{Host: node.Name},
 		InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: w.ns, Name: mirror.Name},
 	}
-	w.wantDropped(w.message(node.Name, wire.Apply, "events", event), "protected")
+	w.wantDropped(w.reportOf(node.Name, wire.Apply, "events", event), "protected")
 	pods, err := w.client.CoreV1().Pods(w.ns).List(t.Context(), metav1.ListOptions{})
 	if err != nil || len(pods.Items) > 0 {
 		t.Errorf("pods %v, %v", pods, err)
 	}
 }
 
-func TestEventsAreCreatedAndCounted(t *testing.T) {
-	w := newWorld(t)
-	node, other := w.node("a"), w.node("b")
-	pod := w.pod("one", node.Name)
+func TestApplier_CreatesAndCountsEvents(t *testing.T) {
+	w := newApplierEnv(t)
+	node, other := w.createNode("a"), w.createNode("b")
+	pod := w.createPod("one", node.Name)
 	event := &corev1.Event{
 		ObjectMeta:     metav1.ObjectMeta{Namespace: w.ns, Name: "one.1"},
 		InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: w.ns, Name: pod.Name, UID: pod.UID},
 		Reason:         "BackOff", Message: "first", Source: corev1.EventSource{Component: "kubelet", Host: node.Name},
 		Count: 1, FirstTimestamp: metav1.Unix(1700000000, 0), LastTimestamp: metav1.Unix(1700000000, 0), Type: corev1.EventTypeWarning,
 	}
-	first := w.message(node.Name, wire.Apply, "events", event)
-	w.handle(first)
+	first := w.reportOf(node.Name, wire.Apply, "events", event)
+	w.handleReport(first)
 	event.Count, event.Message, event.LastTimestamp = 5, "fifth", metav1.Unix(1700000100, 0)
-	w.handle(w.message(node.Name, wire.Apply, "events", event))
+	w.handleReport(w.reportOf(node.Name, wire.Apply, "events", event))
 	w.wantDropped(first, "unchanged")
 	got, err := w.client.CoreV1().Events(w.ns).Get(t.Context(), "one.1", metav1.GetOptions{})
 	if err != nil {
@@ -332,18 +332,18 @@ func TestEventsAreCreatedAndCounted(t *testing.T) {
 		t.Errorf("event: %+v", got)
 	}
 	event.Source.Host = other.Name
-	w.wantDropped(w.message(node.Name, wire.Apply, "events", event), "foreign")
+	w.wantDropped(w.reportOf(node.Name, wire.Apply, "events", event), "foreign")
 	event.Source.Host, event.InvolvedObject.Kind, event.InvolvedObject.Name = "", "Node", other.Name
-	w.wantDropped(w.message(node.Name, wire.Apply, "events", event), "foreign")
+	w.wantDropped(w.reportOf(node.Name, wire.Apply, "events", event), "foreign")
 	event.Namespace, event.InvolvedObject.Namespace, event.InvolvedObject.Kind = "nowhere", "nowhere", "Pod"
-	w.wantDropped(w.message(node.Name, wire.Apply, "events", event), "terminating")
+	w.wantDropped(w.reportOf(node.Name, wire.Apply, "events", event), "terminating")
 }
 
-func TestGarbageIsPermanent(t *testing.T) {
-	w := newWorld(t)
-	node := w.node("a")
-	pod := w.pod("one", node.Name)
-	good := w.message(node.Name, wire.Apply, "pods", pod)
+func TestApplier_MalformedReportIsPermanent(t *testing.T) {
+	w := newApplierEnv(t)
+	node := w.createNode("a")
+	pod := w.createPod("one", node.Name)
+	good := w.reportOf(node.Name, wire.Apply, "pods", pod)
 	for name, change := range map[string]func(*wire.Message){
 		"not JSON":          func(m *wire.Message) { m.Object = []byte("{") },
 		"null":              func(m *wire.Message) { m.Object = []byte("null") },
@@ -367,19 +367,19 @@ func TestGarbageIsPermanent(t *testing.T) {
 
 // What an administrator of Kubernetes before 1.36 applies is enough to act as a node, and not to act as a group of administrators.
 func TestImpersonating_ClassicRightsActAsNodes(t *testing.T) {
-	w := newWorld(t)
+	w := newApplierEnv(t)
 	var role rbacv1.ClusterRole
 	first, _, _ := strings.Cut(rbac.ClassicImpersonation(), "\n---\n")
 	if err := yaml.Unmarshal([]byte(first), &role); err != nil {
 		t.Fatal(err)
 	}
-	limited := w.cluster.Limited(t, "frond-classic-test", role.Rules)
+	limited := w.cluster.ConfigWithRules(t, "frond-classic-test", role.Rules)
 	client, err := kubernetes.NewForConfig(reports.Impersonating(limited, true))
 	if err != nil {
 		t.Fatal(err)
 	}
-	node := w.node("classic")
-	w.pod("one", node.Name)
+	node := w.createNode("classic")
+	w.createPod("one", node.Name)
 	patch := func(node string) error {
 		_, err := client.CoreV1().Pods(w.ns).Patch(reports.WithNode(t.Context(), node), "one", types.MergePatchType, []byte(`{"status":{"message":"x"}}`), metav1.PatchOptions{}, "status")
 		return err
@@ -400,8 +400,8 @@ func TestImpersonating_ClassicRightsActAsNodes(t *testing.T) {
 	}
 }
 
-func TestTheRightsReachNodesOnly(t *testing.T) {
-	w := newWorld(t)
+func TestRules_AllowNodesOnly(t *testing.T) {
+	w := newApplierEnv(t)
 	plain := reports.Impersonating(w.user, false)
 	client, err := kubernetes.NewForConfig(plain)
 	if err != nil {
@@ -410,8 +410,8 @@ func TestTheRightsReachNodesOnly(t *testing.T) {
 	if _, err := client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{}); err == nil {
 		t.Error("a request without a node was sent")
 	}
-	node := w.node("a")
-	w.pod("one", node.Name)
+	node := w.createNode("a")
+	w.createPod("one", node.Name)
 	ctx := reports.WithNode(t.Context(), w.ns+"-other")
 	_, err = client.CoreV1().Pods(w.ns).Patch(ctx, "one", types.MergePatchType, []byte(`{"status":{"message":"x"}}`), metav1.PatchOptions{}, "status")
 	if !apierrors.IsForbidden(err) {
@@ -442,16 +442,16 @@ func TestTheRightsReachNodesOnly(t *testing.T) {
 	}
 }
 
-func TestCallsAsANodeAreJudgedAsTheNodes(t *testing.T) {
-	w := newWorld(t)
-	node := w.node("a")
+func TestCallRules_AuthorizedAsNode(t *testing.T) {
+	w := newApplierEnv(t)
+	node := w.createNode("a")
 	for _, name := range []string{"used", "unused"} {
 		cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		if _, err := w.client.CoreV1().ConfigMaps(w.ns).Create(t.Context(), cm, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	w.pod("one", node.Name)
+	w.createPod("one", node.Name)
 	off := false
 	_, err := w.client.CoreV1().Pods(w.ns).Create(t.Context(), &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "two"},
@@ -468,7 +468,7 @@ func TestCallsAsANodeAreJudgedAsTheNodes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	client, err := kubernetes.NewForConfig(reports.Impersonating(w.cluster.Limited(t, "frond-calls-test", reports.CallRules()), false))
+	client, err := kubernetes.NewForConfig(reports.Impersonating(w.cluster.ConfigWithRules(t, "frond-calls-test", reports.CallRules()), false))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,32 +12,32 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// csiNode writes which CSI drivers run on a gateway. It is rare (a driver came or went), so it is read live, as the node.
-func (a *Applier) csiNode(ctx context.Context, m wire.Message) error {
+// applyCSINode writes which CSI drivers run on a gateway. It is rare (a driver came or went), so it is read live, as the node.
+func (a *Applier) applyCSINode(ctx context.Context, m wire.Message) error {
 	reported := &storagev1.CSINode{}
-	if err := decode(m, reported); err != nil {
+	if err := decodeObject(m, reported); err != nil {
 		return err
 	}
 	if m.Key.Name != m.Node {
-		return a.drop(m, foreign)
+		return a.dropReport(m, dropForeign)
 	}
-	return again(func(bool) error {
+	return retryStale(func(bool) error {
 		current, err := a.node.StorageV1().CSINodes().Get(ctx, m.Node, metav1.GetOptions{})
 		missing := apierrors.IsNotFound(err)
 		switch {
 		case err != nil && !missing:
 			return fmt.Errorf("read: %w", err)
 		case missing && m.UID != "":
-			return a.drop(m, gone)
+			return a.dropReport(m, dropGone)
 		case !missing && m.UID != "" && m.UID != string(current.UID):
-			return a.drop(m, otherUID)
+			return a.dropReport(m, dropOtherUID)
 		case !missing && equality.Semantic.DeepEqual(current.Spec, reported.Spec):
-			return a.drop(m, unchanged)
+			return a.dropReport(m, dropUnchanged)
 		}
-		if last, err := a.stillLast(ctx, m); err != nil {
+		if last, err := a.isLatest(ctx, m); err != nil {
 			return err
 		} else if !last {
-			return a.drop(m, replaced)
+			return a.dropReport(m, dropReplaced)
 		}
 		if missing {
 			node, err := a.own.CoreV1().Nodes().Get(ctx, m.Node, metav1.GetOptions{})
@@ -51,12 +51,12 @@ func (a *Applier) csiNode(ctx context.Context, m wire.Message) error {
 			if _, err := a.node.StorageV1().CSINodes().Create(ctx, made, metav1.CreateOptions{}); err != nil {
 				return err
 			}
-			return a.did(m, "create")
+			return a.recordApplied(m, "create")
 		}
 		current.Spec = reported.Spec // and the resourceVersion that was read: a newer write wins
 		if _, err := a.node.StorageV1().CSINodes().Update(ctx, current, metav1.UpdateOptions{}); err != nil {
 			return err
 		}
-		return a.did(m, "update")
+		return a.recordApplied(m, "update")
 	})
 }

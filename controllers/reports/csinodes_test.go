@@ -9,18 +9,18 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-func TestTheDriversOfANodeAreWritten(t *testing.T) {
-	w := newWorld(t)
-	node := w.node("csi")
+func TestApplier_WritesCSINode(t *testing.T) {
+	w := newApplierEnv(t)
+	node := w.createNode("csi")
 	reported := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: node.Name}, Spec: storagev1.CSINodeSpec{
 		Drivers: []storagev1.CSINodeDriver{{Name: "local.csi.example.com", NodeID: "one"}},
 	}}
 	message := func(object *storagev1.CSINode) wire.Message {
-		m := w.message(node.Name, wire.Apply, "csinodes", object)
+		m := w.reportOf(node.Name, wire.Apply, "csinodes", object)
 		m.Key.Group = "storage.k8s.io"
 		return m
 	}
-	w.handle(message(reported))
+	w.handleReport(message(reported))
 	got, err := w.client.StorageV1().CSINodes().Get(t.Context(), node.Name, metav1.GetOptions{})
 	if err != nil || len(got.Spec.Drivers) != 1 {
 		t.Fatalf("made offline: %+v, %v", got, err)
@@ -30,7 +30,7 @@ func TestTheDriversOfANodeAreWritten(t *testing.T) {
 	}
 	next := got.DeepCopy()
 	next.Spec.Drivers = append(next.Spec.Drivers, storagev1.CSINodeDriver{Name: "other.csi.example.com", NodeID: "two"})
-	w.handle(message(next))
+	w.handleReport(message(next))
 	if got, err = w.client.StorageV1().CSINodes().Get(t.Context(), node.Name, metav1.GetOptions{}); err != nil || len(got.Spec.Drivers) != 2 {
 		t.Errorf("after an update: %+v, %v", got, err)
 	}

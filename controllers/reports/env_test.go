@@ -29,8 +29,8 @@ var shared kubetest.Shared
 
 func TestMain(m *testing.M) { shared.Verify(m) }
 
-// world is a cluster, a namespace and an applier with exactly the rights of reports.Rules.
-type world struct {
+// applierEnv is a cluster, a namespace and an applier with exactly the rights of reports.Rules.
+type applierEnv struct {
 	*testing.T
 	cluster *kubetest.Cluster
 	client  kubernetes.Interface
@@ -44,14 +44,14 @@ type world struct {
 	// replaced says that a newer report is in the stream; guarded by mu.
 	replaced  func(wire.Message) bool
 	overtaken []wire.Key // guarded by mu
-	doubt     error      // guarded by mu; what "still last" answers instead
+	latestErr error      // guarded by mu; what "still last" answers instead
 }
 
-func newWorld(t *testing.T) *world {
+func newApplierEnv(t *testing.T) *applierEnv {
 	t.Helper()
-	w := &world{T: t, cluster: shared.Cluster(t), metrics: prometheus.NewRegistry()}
+	w := &applierEnv{T: t, cluster: shared.Cluster(t), metrics: prometheus.NewRegistry()}
 	w.client, w.ns = w.cluster.Client(t), w.cluster.Namespace(t)
-	w.user = w.limited()
+	w.user = w.limitedConfig()
 	objects, err := cache.New(w.user, cache.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -80,8 +80,8 @@ func newWorld(t *testing.T) *world {
 	stillLast := func(_ context.Context, m wire.Message) (bool, error) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		if w.doubt != nil {
-			return false, w.doubt
+		if w.latestErr != nil {
+			return false, w.latestErr
 		}
 		return w.replaced == nil || !w.replaced(m), nil
 	}
@@ -90,17 +90,17 @@ func newWorld(t *testing.T) *world {
 		defer w.mu.Unlock()
 		w.overtaken = append(w.overtaken, m.Key)
 	}
-	w.applier, err = reports.New(reports.Config{Metrics: w.metrics, Overtaken: overtaken}, w.user, objects, stillLast, zaptest.NewLogger(t))
+	w.applier, err = reports.New(reports.Config{Metrics: w.metrics, OnOvertaken: overtaken}, w.user, objects, stillLast, zaptest.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return w
 }
 
-// limited makes a user with the rights that the package says it needs, and no others.
-func (w *world) limited() *rest.Config {
+// limitedConfig makes a user with the rights that the package says it needs, and no others.
+func (w *applierEnv) limitedConfig() *rest.Config {
 	w.Helper()
-	config := w.cluster.Limited(w, "frond-reports-test", reports.Rules())
+	config := w.cluster.ConfigWithRules(w, "frond-reports-test", reports.Rules())
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		w.Fatal(err)
@@ -112,8 +112,8 @@ func (w *world) limited() *rest.Config {
 	return config
 }
 
-// node makes a Node and deletes it with the test.
-func (w *world) node(suffix string) *corev1.Node {
+// createNode makes a Node and deletes it with the test.
+func (w *applierEnv) createNode(suffix string) *corev1.Node {
 	w.Helper()
 	node, err := w.client.CoreV1().Nodes().Create(w.Context(),
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: w.ns + "-" + suffix}}, metav1.CreateOptions{})
@@ -124,13 +124,13 @@ func (w *world) node(suffix string) *corev1.Node {
 	return node
 }
 
-func (w *world) removeNode(name string) {
+func (w *applierEnv) removeNode(name string) {
 	w.Cleanup(func() {
 		_ = w.client.CoreV1().Nodes().Delete(context.WithoutCancel(w.Context()), name, metav1.DeleteOptions{})
 	})
 }
 
-func (w *world) pod(name, node string) *corev1.Pod {
+func (w *applierEnv) createPod(name, node string) *corev1.Pod {
 	w.Helper()
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
 	if _, err := w.client.CoreV1().ServiceAccounts(w.ns).Create(w.Context(), account, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
@@ -149,7 +149,7 @@ func (w *world) pod(name, node string) *corev1.Pod {
 	return pod
 }
 
-func (w *world) getPod(name string) *corev1.Pod {
+func (w *applierEnv) getPod(name string) *corev1.Pod {
 	w.Helper()
 	pod, err := w.client.CoreV1().Pods(w.ns).Get(w.Context(), name, metav1.GetOptions{})
 	if err != nil {
@@ -158,8 +158,8 @@ func (w *world) getPod(name string) *corev1.Pod {
 	return pod
 }
 
-// message makes the report of an object as a node would.
-func (w *world) message(node string, op wire.Operation, resource string, o interface {
+// reportOf makes the report of an object as a node would.
+func (w *applierEnv) reportOf(node string, op wire.Operation, resource string, o interface {
 	metav1.Object
 	runtime.Object
 },
@@ -179,15 +179,15 @@ func (w *world) message(node string, op wire.Operation, resource string, o inter
 	return m
 }
 
-func (w *world) handle(m wire.Message) {
+func (w *applierEnv) handleReport(m wire.Message) {
 	w.Helper()
 	if err := w.applier.Handle(w.Context(), m); err != nil {
 		w.Fatalf("handle: %v", err)
 	}
 }
 
-// count reads a counter, by the values of its labels.
-func (w *world) count(name, resource, what string) int {
+// counterValue reads a counter, by the values of its labels.
+func (w *applierEnv) counterValue(name, resource, what string) int {
 	w.Helper()
 	families, err := w.metrics.Gather()
 	if err != nil {
@@ -198,7 +198,7 @@ func (w *world) count(name, resource, what string) int {
 			continue
 		}
 		for _, metric := range family.GetMetric() {
-			if has(metric, resource) && has(metric, what) {
+			if hasLabel(metric, resource) && hasLabel(metric, what) {
 				return int(metric.GetCounter().GetValue())
 			}
 		}
@@ -206,7 +206,7 @@ func (w *world) count(name, resource, what string) int {
 	return 0
 }
 
-func has(metric *dto.Metric, value string) bool {
+func hasLabel(metric *dto.Metric, value string) bool {
 	for _, label := range metric.GetLabel() {
 		if label.GetValue() == value {
 			return true
@@ -215,16 +215,16 @@ func has(metric *dto.Metric, value string) bool {
 	return false
 }
 
-func (w *world) wantDropped(m wire.Message, reason string) {
+func (w *applierEnv) wantDropped(m wire.Message, reason string) {
 	w.Helper()
-	before := w.count("dropped_total", m.Key.Resource, reason)
-	w.handle(m)
-	if n := w.count("dropped_total", m.Key.Resource, reason) - before; n != 1 {
+	before := w.counterValue("dropped_total", m.Key.Resource, reason)
+	w.handleReport(m)
+	if n := w.counterValue("dropped_total", m.Key.Resource, reason) - before; n != 1 {
 		w.Errorf("%s: dropped %d reports as %q, want 1", m.Key.Human(), n, reason)
 	}
 }
 
-func status(pod *corev1.Pod, phase corev1.PodPhase, marker string, conditions ...corev1.PodCondition) *corev1.Pod {
+func withStatus(pod *corev1.Pod, phase corev1.PodPhase, marker string, conditions ...corev1.PodCondition) *corev1.Pod {
 	pod = pod.DeepCopy()
 	at := metav1.NewTime(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
 	pod.Status.Phase, pod.Status.StartTime, pod.Status.Message = phase, &at, marker

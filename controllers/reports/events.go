@@ -16,38 +16,38 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// event creates an event, or brings an existing one up to a higher count. An event is a node's if its source is the node
+// applyEvent creates an event, or brings an existing one up to a higher count. An event is a node's if its source is the node
 // and its pod, as far as the cache knows it, runs there.
-func (a *Applier) event(ctx context.Context, m wire.Message) error {
+func (a *Applier) applyEvent(ctx context.Context, m wire.Message) error {
 	event, err := decodeEvent(m)
 	if err != nil {
 		return err
 	}
 	if a.protected.Covers(m.Key) {
-		return a.drop(m, protected)
+		return a.dropReport(m, dropProtected)
 	}
 	if a.foreignEvent(ctx, m.Node, event) {
-		return a.drop(m, foreign)
+		return a.dropReport(m, dropForeign)
 	}
 	fresh := event.DeepCopy()
 	fresh.UID, fresh.ResourceVersion, fresh.ManagedFields, fresh.CreationTimestamp = "", "", nil, metav1.Time{}
 	_, err = a.node.CoreV1().Events(event.Namespace).CreateWithEventNamespaceWithContext(ctx, fresh)
 	switch {
 	case err == nil:
-		return a.did(m, "create")
+		return a.recordApplied(m, "create")
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) || apierrors.IsNotFound(err):
-		return a.drop(m, terminating)
+		return a.dropReport(m, dropTerminating)
 	case !apierrors.IsAlreadyExists(err):
 		return err
 	}
-	return again(func(bool) error { return a.repeat(ctx, m, event) })
+	return retryStale(func(bool) error { return a.raiseEventCount(ctx, m, event) })
 }
 
 // decodeEvent reads an event. Nodes send v1; those of earlier versions send what was written through events.k8s.io/v1 as it was.
 func decodeEvent(m wire.Message) (*corev1.Event, error) {
 	if m.Key.Group == eventsv1.GroupName {
 		event := &eventsv1.Event{}
-		if err := decode(m, event); err != nil {
+		if err := decodeObject(m, event); err != nil {
 			return nil, err
 		}
 		if event.APIVersion != eventsv1.SchemeGroupVersion.String() {
@@ -56,7 +56,7 @@ func decodeEvent(m wire.Message) (*corev1.Event, error) {
 		return kubeevent.ToCore(event), nil
 	}
 	event := &corev1.Event{}
-	if err := decode(m, event); err != nil {
+	if err := decodeObject(m, event); err != nil {
 		return nil, err
 	}
 	if event.APIVersion != "" && event.APIVersion != "v1" {
@@ -81,17 +81,17 @@ func (a *Applier) foreignEvent(ctx context.Context, node string, event *corev1.E
 	return false
 }
 
-// repeat raises the count of an event that exists.
-func (a *Applier) repeat(ctx context.Context, m wire.Message, event *corev1.Event) error {
+// raiseEventCount raises the count of an event that exists.
+func (a *Applier) raiseEventCount(ctx context.Context, m wire.Message, event *corev1.Event) error {
 	present, err := a.own.CoreV1().Events(event.Namespace).Get(ctx, event.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		return a.drop(m, gone) // it has just expired; so old a repetition is worth nothing
+		return a.dropReport(m, dropGone) // it has just expired; so old a repetition is worth nothing
 	}
 	if err != nil {
 		return fmt.Errorf("read: %w", err)
 	}
-	if present.Count >= event.Count && seen(present.Series) >= seen(event.Series) {
-		return a.drop(m, unchanged)
+	if present.Count >= event.Count && seriesCount(present.Series) >= seriesCount(event.Series) {
+		return a.dropReport(m, dropUnchanged)
 	}
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"resourceVersion": present.ResourceVersion, "uid": present.UID},
@@ -104,10 +104,10 @@ func (a *Applier) repeat(ctx context.Context, m wire.Message, event *corev1.Even
 	if err != nil {
 		return err
 	}
-	return a.did(m, "repeat")
+	return a.recordApplied(m, "repeat")
 }
 
-func seen(series *corev1.EventSeries) int32 {
+func seriesCount(series *corev1.EventSeries) int32 {
 	if series == nil {
 		return 0
 	}

@@ -15,9 +15,9 @@ import (
 
 // What was written through events.k8s.io/v1 comes as v1, and from nodes of earlier versions as it was written: in Kubernetes both
 // are one event.
-func TestEvents_OfTheNewerAPI(t *testing.T) {
-	w := newWorld(t)
-	node, other := w.node("a"), w.node("b")
+func TestApplier_ConvertsEventsV1(t *testing.T) {
+	w := newApplierEnv(t)
+	node, other := w.createNode("a"), w.createNode("b")
 	event := &eventsv1.Event{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "events.k8s.io/v1", Kind: "Event"},
 		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: w.ns},
@@ -26,15 +26,15 @@ func TestEvents_OfTheNewerAPI(t *testing.T) {
 		Regarding: corev1.ObjectReference{Kind: "Node", Name: node.Name},
 	}
 	grouped := func() wire.Message {
-		m := w.message(node.Name, wire.Apply, "events", event)
+		m := w.reportOf(node.Name, wire.Apply, "events", event)
 		m.Key.Group = "events.k8s.io"
 		return m
 	}
-	w.handle(grouped())
+	w.handleReport(grouped())
 	event.Series = &eventsv1.EventSeries{Count: 4, LastObservedTime: metav1.NewMicroTime(time.Unix(1700000100, 0))}
 	repeated := kubeevent.ToCore(event)
 	repeated.APIVersion, repeated.Kind = "v1", "Event"
-	w.handle(w.message(node.Name, wire.Apply, "events", repeated))
+	w.handleReport(w.reportOf(node.Name, wire.Apply, "events", repeated))
 	w.wantDropped(grouped(), "unchanged")
 	got, err := w.client.EventsV1().Events(metav1.NamespaceDefault).Get(t.Context(), w.ns, metav1.GetOptions{})
 	if err != nil {

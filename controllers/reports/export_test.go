@@ -2,7 +2,7 @@ package reports
 
 // For the tests.
 var (
-	OwnAddresses   = Ways.addresses
-	OwnAnnotations = Ways.annotations
-	OwnEndpoints   = Ways.endpoints
+	MergeAddresses   = NodeAddressing.mergeAddresses
+	MergeAnnotations = NodeAddressing.mergeAnnotations
+	DaemonEndpoints  = NodeAddressing.daemonEndpoints
 )

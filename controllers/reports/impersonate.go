@@ -18,7 +18,9 @@ import (
 // group, too, and needs the right to impersonate every user.
 func Impersonating(config *rest.Config, classic bool) *rest.Config {
 	config = rest.CopyConfig(config)
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &asNode{next: next, classic: classic} })
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return &impersonatingTransport{next: next, classic: classic}
+	})
 	return config
 }
 
@@ -29,15 +31,15 @@ func WithNode(ctx context.Context, node string) context.Context {
 
 type nodeKey struct{}
 
-// asNode is one round tripper for all nodes: a client for each would cost memory and connections.
-type asNode struct {
+// impersonatingTransport is one round tripper for all nodes: a client for each would cost memory and connections.
+type impersonatingTransport struct {
 	next    http.RoundTripper
 	classic bool
 }
 
 var errNoNode = errors.New("request without a node")
 
-func (a *asNode) RoundTrip(r *http.Request) (*http.Response, error) {
+func (a *impersonatingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	node, _ := r.Context().Value(nodeKey{}).(string)
 	if node == "" {
 		return nil, errNoNode
@@ -51,7 +53,7 @@ func (a *asNode) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // WrappedRoundTripper lets client-go find the connection pool.
-func (a *asNode) WrappedRoundTripper() http.RoundTripper { return a.next }
+func (a *impersonatingTransport) WrappedRoundTripper() http.RoundTripper { return a.next }
 
 // Rules are the rights that cloudcore needs for this package.
 func Rules() []rbacv1.PolicyRule {

@@ -17,41 +17,41 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-func (a *Applier) nodeStatus(ctx context.Context, m wire.Message) error {
+func (a *Applier) applyNodeStatus(ctx context.Context, m wire.Message) error {
 	reported := &corev1.Node{}
-	if err := decode(m, reported); err != nil {
+	if err := decodeObject(m, reported); err != nil {
 		return err
 	}
 	if m.Key.Name != m.Node {
-		return a.drop(m, foreign)
+		return a.dropReport(m, dropForeign)
 	}
-	return again(func(live bool) error {
+	return retryStale(func(live bool) error {
 		node, err := a.readNode(ctx, m, live)
 		switch {
 		case apierrors.IsNotFound(err) && !live:
 			return errStale
 		case apierrors.IsNotFound(err) && m.UID == "":
-			return a.register(ctx, m, reported)
+			return a.registerNode(ctx, m, reported)
 		case apierrors.IsNotFound(err):
-			return a.drop(m, gone) // somebody deleted it; a late status does not bring it back
+			return a.dropReport(m, dropGone) // somebody deleted it; a late status does not bring it back
 		case err != nil:
 			return fmt.Errorf("read: %w", err)
 		case m.UID != "" && m.UID != string(node.UID) && !live:
 			return errStale
 		case m.UID != "" && m.UID != string(node.UID):
-			return a.drop(m, otherUID)
+			return a.dropReport(m, dropOtherUID)
 		}
-		patch, err := a.ways.nodeStatusPatch(node, reported)
+		patch, err := a.addressing.nodeStatusPatch(node, reported)
 		if err != nil {
 			return err
 		}
 		if patch == nil {
-			return a.drop(m, unchanged)
+			return a.dropReport(m, dropUnchanged)
 		}
-		if last, err := a.stillLast(ctx, m); err != nil {
+		if last, err := a.isLatest(ctx, m); err != nil {
 			return err
 		} else if !last {
-			return a.drop(m, replaced)
+			return a.dropReport(m, dropReplaced)
 		}
 		_, err = a.node.CoreV1().Nodes().Patch(ctx, node.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
 		if apierrors.IsNotFound(err) {
@@ -60,7 +60,7 @@ func (a *Applier) nodeStatus(ctx context.Context, m wire.Message) error {
 		if err != nil {
 			return err
 		}
-		return a.wrote(ctx, m)
+		return a.finishStatus(ctx, m)
 	})
 }
 
@@ -72,24 +72,24 @@ func (a *Applier) readNode(ctx context.Context, m wire.Message, live bool) (*cor
 	return node, a.cached.Get(ctx, client.ObjectKey{Name: m.Node}, node)
 }
 
-// register creates the Node that a gateway made for itself while it was offline.
-func (a *Applier) register(ctx context.Context, m wire.Message, reported *corev1.Node) error {
-	if last, err := a.stillLast(ctx, m); err != nil {
+// registerNode creates the Node that a gateway made for itself while it was offline.
+func (a *Applier) registerNode(ctx context.Context, m wire.Message, reported *corev1.Node) error {
+	if last, err := a.isLatest(ctx, m); err != nil {
 		return err
 	} else if !last {
-		return a.drop(m, replaced)
+		return a.dropReport(m, dropReplaced)
 	}
 	node := &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: m.Node, Labels: allowedLabels(reported.Labels), Annotations: a.ways.annotations(m.Node, reported.Annotations)},
+		ObjectMeta: metav1.ObjectMeta{Name: m.Node, Labels: allowedLabels(reported.Labels), Annotations: a.addressing.mergeAnnotations(m.Node, reported.Annotations)},
 		Spec:       corev1.NodeSpec{Taints: reported.Spec.Taints, Unschedulable: reported.Spec.Unschedulable},
 		Status:     reported.Status,
 	}
-	node.Status.Addresses = a.ways.addresses(m.Node, reported.Status.Addresses)
-	node.Status.DaemonEndpoints = a.ways.endpoints(m.Node, reported.Status.DaemonEndpoints)
+	node.Status.Addresses = a.addressing.mergeAddresses(m.Node, reported.Status.Addresses)
+	node.Status.DaemonEndpoints = a.addressing.daemonEndpoints(m.Node, reported.Status.DaemonEndpoints)
 	if err := a.createNode(ctx, node); err != nil {
 		return err
 	}
-	return a.did(m, "create")
+	return a.recordApplied(m, "create")
 }
 
 // createNode creates a gateway's Node with the labels of a gateway from the first write on, so that no scheduler ever takes it for

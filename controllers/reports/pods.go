@@ -14,52 +14,52 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-func (a *Applier) podStatus(ctx context.Context, m wire.Message) error {
+func (a *Applier) applyPodStatus(ctx context.Context, m wire.Message) error {
 	reported := &corev1.Pod{}
-	if err := decode(m, reported); err != nil {
+	if err := decodeObject(m, reported); err != nil {
 		return err
 	}
-	return again(func(live bool) error {
-		pod, reason, err := a.pod(ctx, m, live)
+	return retryStale(func(live bool) error {
+		pod, reason, err := a.readPod(ctx, m, live)
 		if err != nil {
 			return err
 		}
-		if reason == gone && m.UID == "" && reported.Annotations[corev1.MirrorPodAnnotationKey] != "" {
+		if reason == dropGone && m.UID == "" && reported.Annotations[corev1.MirrorPodAnnotationKey] != "" {
 			return a.createMirror(ctx, m, reported)
 		}
 		if reason != "" {
-			return a.drop(m, reason)
+			return a.dropReport(m, reason)
 		}
 		patch, err := podStatusPatch(pod, reported.Status)
 		if err != nil {
 			return err
 		}
 		if patch == nil {
-			return a.drop(m, unchanged)
+			return a.dropReport(m, dropUnchanged)
 		}
-		if last, err := a.stillLast(ctx, m); err != nil {
+		if last, err := a.isLatest(ctx, m); err != nil {
 			return err
 		} else if !last {
-			return a.drop(m, replaced)
+			return a.dropReport(m, dropReplaced)
 		}
 		_, err = a.node.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
 		if apierrors.IsNotFound(err) {
-			return errUnseen
+			return errPodNotFound
 		}
 		if err != nil {
 			return err
 		}
-		return a.wrote(ctx, m)
+		return a.finishStatus(ctx, m)
 	})
 }
 
-// errUnseen is a write's "not found". It proves nothing: NodeRestriction answers so from a memory of its own, which an apiserver
+// errPodNotFound is a write's "not found". It proves nothing: NodeRestriction answers so from a memory of its own, which an apiserver
 // that has just started fills while it serves. The next try reads the pod live.
-var errUnseen = fmt.Errorf("a write did not find the pod: %w", errStale)
+var errPodNotFound = fmt.Errorf("a write did not find the pod: %w", errStale)
 
-// pod returns the pod of a report, or why there is none for this node. What the cache says against a report is asked
+// readPod returns the pod of a report, or why there is none for this node. What the cache says against a report is asked
 // again live: the pod may be newer than the cache.
-func (a *Applier) pod(ctx context.Context, m wire.Message, live bool) (pod *corev1.Pod, reason string, err error) {
+func (a *Applier) readPod(ctx context.Context, m wire.Message, live bool) (pod *corev1.Pod, reason string, err error) {
 	if live {
 		pod, err = a.own.CoreV1().Pods(m.Key.Namespace).Get(ctx, m.Key.Name, metav1.GetOptions{})
 	} else {
@@ -68,13 +68,13 @@ func (a *Applier) pod(ctx context.Context, m wire.Message, live bool) (pod *core
 	}
 	switch {
 	case apierrors.IsNotFound(err):
-		reason = gone
+		reason = dropGone
 	case err != nil:
 		return nil, "", fmt.Errorf("read: %w", err)
 	case pod.Spec.NodeName != m.Node:
-		reason = foreign
+		reason = dropForeign
 	case string(pod.UID) != m.UID:
-		reason = otherUID
+		reason = dropOtherUID
 	}
 	if reason != "" && !live {
 		return nil, "", errStale
@@ -86,12 +86,12 @@ func (a *Applier) pod(ctx context.Context, m wire.Message, live bool) (pod *core
 func (a *Applier) createMirror(ctx context.Context, m wire.Message, reported *corev1.Pod) error {
 	if a.protected.Covers(m.Key) {
 		a.log.Warn("mirror pod not created: its namespace is protected", zap.String("node", m.Node), zap.String("pod", m.Key.Namespace+"/"+m.Key.Name))
-		return a.drop(m, protected)
+		return a.dropReport(m, dropProtected)
 	}
-	if last, err := a.stillLast(ctx, m); err != nil {
+	if last, err := a.isLatest(ctx, m); err != nil {
 		return err
 	} else if !last {
-		return a.drop(m, replaced)
+		return a.dropReport(m, dropReplaced)
 	}
 	pod := reported.DeepCopy()
 	pod.UID, pod.ResourceVersion, pod.Generation, pod.ManagedFields = "", "", 0, nil
@@ -99,27 +99,27 @@ func (a *Applier) createMirror(ctx context.Context, m wire.Message, reported *co
 	if _, err := a.node.CoreV1().Pods(pod.Namespace).Create(ctx, pod, metav1.CreateOptions{}); err != nil {
 		return err
 	}
-	return a.did(m, "create")
+	return a.recordApplied(m, "create")
 }
 
-// podEnd removes a pod whose containers are gone. If the message carries the pod's last state, that is applied first, so
+// applyPodEnd removes a pod whose containers are gone. If the message carries the pod's last state, that is applied first, so
 // that exit codes are not lost when the end overtakes the last status in the node's outbox.
-func (a *Applier) podEnd(ctx context.Context, m wire.Message) error {
+func (a *Applier) applyPodEnd(ctx context.Context, m wire.Message) error {
 	if m.UID == "" {
 		return fmt.Errorf("%w: end of a pod without its UID", wire.ErrPermanent)
 	}
 	if len(m.Object) > 0 {
-		if err := a.podStatus(ctx, m); err != nil {
+		if err := a.applyPodStatus(ctx, m); err != nil {
 			return err
 		}
 	}
-	return again(func(live bool) error {
-		pod, reason, err := a.pod(ctx, m, live)
+	return retryStale(func(live bool) error {
+		pod, reason, err := a.readPod(ctx, m, live)
 		if err != nil {
 			return err
 		}
 		if reason != "" {
-			return a.drop(m, reason)
+			return a.dropReport(m, reason)
 		}
 		_, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]
 		if pod.DeletionTimestamp == nil && !mirror {
@@ -127,17 +127,17 @@ func (a *Applier) podEnd(ctx context.Context, m wire.Message) error {
 				return errStale
 			}
 			// A kubelet ends only what was deleted in the API. Anything else is a fault, and the pod is worth more.
-			return a.drop(m, running)
+			return a.dropReport(m, dropRunning)
 		}
 		options := metav1.NewDeleteOptions(0)
 		options.Preconditions = metav1.NewUIDPreconditions(m.UID)
 		err = a.node.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, *options)
 		if apierrors.IsNotFound(err) {
-			return errUnseen
+			return errPodNotFound
 		}
 		if err != nil {
 			return err
 		}
-		return a.did(m, "delete")
+		return a.recordApplied(m, "delete")
 	})
 }

@@ -21,13 +21,13 @@ import (
 )
 
 // Where nobody can say whether a report is the last, it is neither written nor dropped.
-func TestAReportInDoubtIsTriedAgain(t *testing.T) {
-	w := newWorld(t)
-	node := w.node("a")
-	pod := w.pod("one", node.Name)
-	m := w.message(node.Name, wire.Apply, "pods", status(pod, corev1.PodRunning, "first"))
+func TestApplier_RetriesWhenLatestUnknown(t *testing.T) {
+	w := newApplierEnv(t)
+	node := w.createNode("a")
+	pod := w.createPod("one", node.Name)
+	m := w.reportOf(node.Name, wire.Apply, "pods", withStatus(pod, corev1.PodRunning, "first"))
 	w.mu.Lock()
-	w.doubt = errors.New("the server that answered lags behind")
+	w.latestErr = errors.New("the server that answered lags behind")
 	w.mu.Unlock()
 	if err := w.applier.Handle(t.Context(), m); err == nil || errors.Is(err, wire.ErrPermanent) || errors.Is(err, wire.ErrRefused) {
 		t.Errorf("error %v, want one that is tried again for ever", err)
@@ -35,36 +35,36 @@ func TestAReportInDoubtIsTriedAgain(t *testing.T) {
 	if got := w.getPod("one").Status.Message; got != "" {
 		t.Errorf("written in doubt: %q", got)
 	}
-	if n := w.count("dropped_total", "pods", "replaced"); n != 0 {
+	if n := w.counterValue("dropped_total", "pods", "replaced"); n != 0 {
 		t.Errorf("%d reports dropped in doubt", n)
 	}
 	w.mu.Lock()
-	w.doubt = nil
+	w.latestErr = nil
 	w.mu.Unlock()
-	w.handle(m)
+	w.handleReport(m)
 	if got := w.getPod("one").Status.Message; got != "first" {
 		t.Errorf("status %q after the doubt", got)
 	}
 }
 
 // Kubernetes' no is told apart from its absence: the first is tried again for some minutes only.
-func TestWhatKubernetesRefusesIsMarked(t *testing.T) {
-	w := newWorld(t)
+func TestApplier_MarksRefusedReports(t *testing.T) {
+	w := newApplierEnv(t)
 	const node = "not/a/node" // no role knows whom the request is then made as
 	event := &corev1.Event{ObjectMeta: metav1.ObjectMeta{Name: "e", Namespace: w.ns}, Source: corev1.EventSource{Host: node}}
-	m := w.message(node, wire.Apply, "events", event)
+	m := w.reportOf(node, wire.Apply, "events", event)
 	if err := w.applier.Handle(t.Context(), m); !errors.Is(err, wire.ErrRefused) || errors.Is(err, wire.ErrPermanent) {
 		t.Errorf("error %v, want refused", err)
 	}
 }
 
-// unseeing is an apiserver that has just started: it answers deletions of pods with "not found".
-type unseeing struct {
+// notFoundTransport is an apiserver that has just started: it answers deletions of pods with "not found".
+type notFoundTransport struct {
 	next http.RoundTripper
 	left *atomic.Int64
 }
 
-func (u unseeing) RoundTrip(r *http.Request) (*http.Response, error) {
+func (u notFoundTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.Method != http.MethodDelete || u.left.Add(-1) < 0 {
 		return u.next.RoundTrip(r)
 	}
@@ -80,21 +80,21 @@ func (u unseeing) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // The end of a pod is not dropped because an apiserver that has just started does not find the pod: then it would be
 // Terminating for ever.
-func TestAStartingApiserverDoesNotLoseAPodsEnd(t *testing.T) {
-	w := newWorld(t)
-	node := w.node("a")
-	pod := w.pod("one", node.Name)
+func TestApplier_RetriesPodEndNotFound(t *testing.T) {
+	w := newApplierEnv(t)
+	node := w.createNode("a")
+	pod := w.createPod("one", node.Name)
 	if err := w.client.CoreV1().Pods(w.ns).Delete(t.Context(), "one", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	left := &atomic.Int64{}
 	config := rest.CopyConfig(w.user)
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return unseeing{next, left} })
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return notFoundTransport{next, left} })
 	applier, err := reports.New(reports.Config{}, config, w.cached, func(context.Context, wire.Message) (bool, error) { return true, nil }, zaptest.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	end := end2(w.message(node.Name, wire.Delete, "pods", pod))
+	end := withoutStatus(w.reportOf(node.Name, wire.Delete, "pods", pod))
 	left.Store(1000)
 	if err := applier.Handle(t.Context(), end); err == nil || errors.Is(err, wire.ErrPermanent) || errors.Is(err, wire.ErrRefused) {
 		t.Errorf("error %v while the apiserver does not find the pod, want one that is tried again for ever", err)

@@ -52,7 +52,7 @@ func mergePodStatus(present, reported corev1.PodStatus) corev1.PodStatus {
 	if merged.QOSClass == "" {
 		merged.QOSClass = present.QOSClass // set at creation and never again
 	}
-	if ended(present.Phase) && !ended(reported.Phase) {
+	if phaseEnded(present.Phase) && !phaseEnded(reported.Phase) {
 		// What has ended does not run again, whoever has ended it.
 		merged.Phase, merged.Reason, merged.Message = present.Phase, present.Reason, present.Message
 	}
@@ -71,7 +71,7 @@ func mergePodStatus(present, reported corev1.PodStatus) corev1.PodStatus {
 	return merged
 }
 
-func ended(phase corev1.PodPhase) bool {
+func phaseEnded(phase corev1.PodPhase) bool {
 	return phase == corev1.PodSucceeded || phase == corev1.PodFailed
 }
 
@@ -89,14 +89,14 @@ func kubeletOwns(kind corev1.PodConditionType) bool {
 
 // nodeStatusPatch is podStatusPatch for a Node. A kubelet's own labels and annotations are part of it, as the apiserver
 // takes them with the status.
-func (w Ways) nodeStatusPatch(node, reported *corev1.Node) ([]byte, error) {
+func (w NodeAddressing) nodeStatusPatch(node, reported *corev1.Node) ([]byte, error) {
 	before := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Labels: node.Labels, Annotations: node.Annotations}, Status: node.Status,
 	}
 	after := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{
-			Labels:      overlay(node.Labels, reported.Labels, kubeletLabels()),
-			Annotations: w.annotations(node.Name, overlay(node.Annotations, reported.Annotations, kubeletAnnotations())),
+			Labels:      overlayKeys(node.Labels, reported.Labels, kubeletLabels()),
+			Annotations: w.mergeAnnotations(node.Name, overlayKeys(node.Annotations, reported.Annotations, kubeletAnnotations())),
 		},
 		Status: w.mergeNodeStatus(node.Name, node.Status, reported.Status),
 	}
@@ -135,11 +135,11 @@ func replaceAddresses(patch []byte, addresses []corev1.NodeAddress) ([]byte, err
 }
 
 // mergeNodeStatus is the reported status with what the cloud owns taken from the present one: attached volumes, and the
-// conditions that the report does not have. Its addresses are those of Ways.
-func (w Ways) mergeNodeStatus(node string, present, reported corev1.NodeStatus) corev1.NodeStatus {
+// conditions that the report does not have. Its addresses are those of NodeAddressing.
+func (w NodeAddressing) mergeNodeStatus(node string, present, reported corev1.NodeStatus) corev1.NodeStatus {
 	merged := *reported.DeepCopy()
-	merged.Addresses = w.addresses(node, reported.Addresses)
-	merged.DaemonEndpoints = w.endpoints(node, reported.DaemonEndpoints)
+	merged.Addresses = w.mergeAddresses(node, reported.Addresses)
+	merged.DaemonEndpoints = w.daemonEndpoints(node, reported.DaemonEndpoints)
 	merged.VolumesAttached = present.VolumesAttached
 	merged.Phase = present.Phase
 	has := map[corev1.NodeConditionType]bool{}
@@ -163,11 +163,11 @@ func (w Ways) mergeNodeStatus(node string, present, reported corev1.NodeStatus) 
 // cloudOwns says which conditions of a Node the cloud writes (nodes.Connected, nodes.UpToDate; peers do not import each
 // other; and holds), whatever a node says: its copy may be old.
 func cloudOwns(kind corev1.NodeConditionType) bool {
-	return kind == "EdgeConnected" || kind == "EdgeUpToDate" || kind == wire.HeldCondition
+	return kind == "EdgeConnected" || kind == "EdgeUpToDate" || kind == wire.DeletionsHeldCondition
 }
 
-// overlay returns the map with the values of some keys taken from another.
-func overlay(present, reported map[string]string, keys []string) map[string]string {
+// overlayKeys returns the map with the values of some keys taken from another.
+func overlayKeys(present, reported map[string]string, keys []string) map[string]string {
 	merged := maps.Clone(present)
 	for _, key := range keys {
 		if value, ok := reported[key]; ok && merged[key] != value {

@@ -19,66 +19,66 @@ import (
 )
 
 const (
-	// remembered bounds the answers that are kept: users and scopes are few and the same at many nodes.
-	remembered = 8192
-	// judgeTimeout bounds the questions about one node, and so how long one that asks for much holds up a worker. What was not
+	// maxCached bounds the answers that are kept: users and scopes are few and the same at many nodes.
+	maxCached = 8192
+	// evaluateTimeout bounds the questions about one node, and so how long one that asks for much holds up a worker. What was not
 	// judged in it is later, from what was judged before and is remembered.
-	judgeTimeout = 5 * time.Second
+	evaluateTimeout = 5 * time.Second
 )
 
-// judge asks Kubernetes. Its answers are kept for a time, so a DaemonSet costs as much as one pod.
-type judge struct {
+// scopeAuthorizer asks Kubernetes. Its answers are kept for a time, so a DaemonSet costs as much as one pod.
+type scopeAuthorizer struct {
 	kube    kubernetes.Interface
-	catalog *catalog
-	// runs reports whether a pod of a service account lives on a node.
-	runs func(node, namespace, account string) bool
-	// allowed are users that every node may speak for.
-	allowed []string
+	catalog *resourceCatalog
+	// runsServiceAccount reports whether a pod of a service account lives on a node.
+	runsServiceAccount func(node, namespace, account string) bool
+	// allowedUsers are users that every node may speak for.
+	allowedUsers []string
 	// protected are the namespaces on which nobody is granted a scope.
 	protected controllers.ProtectedNamespaces
 	// perNode is how many scopes a node may have. Those that it is refused do not count.
-	perNode int
-	keep    time.Duration
-	metrics *metrics
-	doubts  *doubts
+	perNode   int
+	answerTTL time.Duration
+	metrics   *metrics
+	undecided *undecidedRights
 
 	mu      sync.Mutex
-	answers map[question]answer // guarded by mu
+	answers map[accessQuery]accessAnswer // guarded by mu
 }
 
-type question struct {
+type accessQuery struct {
 	user  string
 	scope wire.Scope
 }
 
-type answer struct {
+type accessAnswer struct {
 	reason  wire.ScopeReason
 	message string
 	until   time.Time
 }
 
-// forget drops what was answered: roles have changed.
-func (j *judge) forget() {
+// forgetAnswers drops what was answered: roles have changed.
+func (j *scopeAuthorizer) forgetAnswers() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	clear(j.answers)
 }
 
-// verdict is what is said of one scope.
-type verdict struct {
+// scopeVerdict is what is said of one scope.
+type scopeVerdict struct {
 	kind  wire.ScopeKind
 	users []wire.ScopeVerdict
 	// lapsed are users who could not be judged for so long that they do not keep what they had.
 	lapsed []string
 }
 
-// granted reports whether anybody may have it.
-func (v verdict) granted() bool {
+// anyGranted reports whether anybody may have it.
+func (v scopeVerdict) anyGranted() bool {
 	return slices.ContainsFunc(v.users, func(u wire.ScopeVerdict) bool { return u.Reason == "" })
 }
 
-// refuse takes it from all who were granted it.
-func (v verdict) refuse(reason wire.ScopeReason, message string) {
+// refuseAll takes it from all who were granted it.
+func (v scopeVerdict) refuseAll(reason wire.ScopeReason, message string) {
 	for i := range v.users {
 		if v.users[i].Reason == "" {
 			v.users[i].Reason, v.users[i].Message = reason, message
@@ -86,34 +86,34 @@ func (v verdict) refuse(reason wire.ScopeReason, message string) {
 	}
 }
 
-// all judges what a node wants: first what it holds, so that no wish for more keeps that from being judged or takes its place.
+// evaluateWants judges what a node wants: first what it holds, so that no wish for more keeps that from being judged or takes its place.
 // The verdicts come in the order of wants.
-func (j *judge) all(ctx context.Context, node string, wants []wire.ScopeWant, before []grant) []verdict {
-	ctx, cancel := context.WithTimeout(ctx, judgeTimeout)
+func (j *scopeAuthorizer) evaluateWants(ctx context.Context, node string, wants []wire.ScopeWant, before []grant) []scopeVerdict {
+	ctx, cancel := context.WithTimeout(ctx, evaluateTimeout)
 	defer cancel()
-	j.doubts.keepOnly(node, before)
-	verdicts := make([]verdict, len(wants))
+	j.undecided.retainOnly(node, before)
+	verdicts := make([]scopeVerdict, len(wants))
 	taken := 0
-	for _, i := range j.order(node, wants, before) {
+	for _, i := range j.evaluationOrder(node, wants, before) {
 		var held []string
-		if at := indexOf(before, wants[i].Scope); at >= 0 {
+		if at := grantIndex(before, wants[i].Scope); at >= 0 {
 			held = before[at].Users
 		}
-		verdicts[i] = j.scope(ctx, node, wants[i], held, taken < j.perNode)
-		if verdicts[i].stands(held) {
+		verdicts[i] = j.evaluateScope(ctx, node, wants[i], held, taken < j.perNode)
+		if verdicts[i].remainsGranted(held) {
 			taken++
 		}
 	}
 	return verdicts
 }
 
-// order says in which order wants are judged: first those held, of these first what has waited longest for an answer.
-func (j *judge) order(node string, wants []wire.ScopeWant, before []grant) []int {
-	since := j.doubts.oldest(node)
+// evaluationOrder says in which order wants are judged: first those held, of these first what has waited longest for an answer.
+func (j *scopeAuthorizer) evaluationOrder(node string, wants []wire.ScopeWant, before []grant) []int {
+	since := j.undecided.oldestByScope(node)
 	rank := func(i int) (int, int64) {
 		oldest, waits := since[wants[i].Scope]
 		switch {
-		case indexOf(before, wants[i].Scope) < 0:
+		case grantIndex(before, wants[i].Scope) < 0:
 			return 2, 0
 		case waits:
 			return 0, oldest.UnixNano()
@@ -132,9 +132,9 @@ func (j *judge) order(node string, wants []wire.ScopeWant, before []grant) []int
 	return order
 }
 
-// scope judges one scope for all who want it, the users who hold it first. room: the node may have one more.
-func (j *judge) scope(ctx context.Context, node string, want wire.ScopeWant, held []string, room bool) verdict {
-	v := verdict{kind: wire.ScopeKind{Scope: want.Scope}, users: make([]wire.ScopeVerdict, len(want.Users))}
+// evaluateScope judges one scope for all who want it, the users who hold it first. room: the node may have one more.
+func (j *scopeAuthorizer) evaluateScope(ctx context.Context, node string, want wire.ScopeWant, held []string, room bool) scopeVerdict {
+	v := scopeVerdict{kind: wire.ScopeKind{Scope: want.Scope}, users: make([]wire.ScopeVerdict, len(want.Users))}
 	for _, holds := range []bool{true, false} {
 		for i, user := range want.Users {
 			if slices.Contains(held, user) != holds {
@@ -142,46 +142,46 @@ func (j *judge) scope(ctx context.Context, node string, want wire.ScopeWant, hel
 			}
 			reason, message := wire.ScopeTooLarge, fmt.Sprintf("a node has at most %d scopes", j.perNode)
 			if room {
-				reason, message = j.one(ctx, node, user, want.Scope)
+				reason, message = j.evaluateUser(ctx, node, user, want.Scope)
 			}
 			v.users[i] = wire.ScopeVerdict{Scope: want.Scope, User: user, Reason: reason, Message: message}
-			if holds && j.doubts.tell(node, question{user: user, scope: want.Scope}, reason == wire.ScopeUnjudged, time.Now()) {
+			if holds && j.undecided.recordResult(node, accessQuery{user: user, scope: want.Scope}, reason == wire.ScopeUnjudged, time.Now()) {
 				v.lapsed = append(v.lapsed, user)
 			}
 		}
 	}
 	// What the API has is told to those only who may look at it.
-	if v.granted() {
+	if v.anyGranted() {
 		var reason wire.ScopeReason
 		var message string
-		if v.kind, reason, message = j.catalog.look(ctx, want.Scope); reason != "" {
-			v.refuse(reason, message)
+		if v.kind, reason, message = j.catalog.lookupKind(ctx, want.Scope); reason != "" {
+			v.refuseAll(reason, message)
 		}
 	}
 	return v
 }
 
-// stands reports whether the node has the scope after this verdict, if these users had it before.
-func (v verdict) stands(held []string) bool {
-	return slices.ContainsFunc(v.users, func(u wire.ScopeVerdict) bool { return v.keeps(u, held) })
+// remainsGranted reports whether the node has the scope after this verdict, if these users had it before.
+func (v scopeVerdict) remainsGranted(held []string) bool {
+	return slices.ContainsFunc(v.users, func(u wire.ScopeVerdict) bool { return v.keepsScope(u, held) })
 }
 
-// keeps reports whether a user has the scope: it is granted, or it was and that could not be judged for a while.
-func (v verdict) keeps(u wire.ScopeVerdict, held []string) bool {
+// keepsScope reports whether a user has the scope: it is granted, or it was and that could not be judged for a while.
+func (v scopeVerdict) keepsScope(u wire.ScopeVerdict, held []string) bool {
 	had := slices.Contains(held, u.User) && !slices.Contains(v.lapsed, u.User)
 	return u.Reason == "" || u.Reason == wire.ScopeUnjudged && had
 }
 
-// one judges whether a node may ask for a user, and the user for the scope.
-func (j *judge) one(ctx context.Context, node, user string, scope wire.Scope) (wire.ScopeReason, string) {
+// evaluateUser judges whether a node may ask for a user, and the user for the scope.
+func (j *scopeAuthorizer) evaluateUser(ctx context.Context, node, user string, scope wire.Scope) (wire.ScopeReason, string) {
 	if j.protected.Contains(scope.Namespace) {
 		return wire.ScopeForbidden, fmt.Sprintf("namespace %s is protected: none of its objects is given to a gateway", scope.Namespace)
 	}
-	groups, reason, message := j.identity(node, user)
+	groups, reason, message := j.groupsOf(node, user)
 	if reason != "" {
 		return reason, message
 	}
-	q := question{user: user, scope: scope}
+	q := accessQuery{user: user, scope: scope}
 	now := time.Now()
 	j.mu.Lock()
 	a, ok := j.answers[q]
@@ -190,16 +190,16 @@ func (j *judge) one(ctx context.Context, node, user string, scope wire.Scope) (w
 		return a.reason, a.message
 	}
 	for _, verb := range []string{"list", "watch"} {
-		if reason, message = j.review(ctx, user, groups, verb, scope); reason != "" {
+		if reason, message = j.reviewAccess(ctx, user, groups, verb, scope); reason != "" {
 			break
 		}
 	}
 	if reason != wire.ScopeUnjudged {
 		j.mu.Lock()
-		if len(j.answers) >= remembered {
+		if len(j.answers) >= maxCached {
 			clear(j.answers)
 		}
-		j.answers[q] = answer{reason: reason, message: message, until: now.Add(j.keep)}
+		j.answers[q] = accessAnswer{reason: reason, message: message, until: now.Add(j.answerTTL)}
 		j.mu.Unlock()
 	}
 	return reason, message
@@ -210,11 +210,11 @@ const (
 	nodePrefix    = "system:node:"
 )
 
-// identity tells whom a user name means, and refuses those that the node may not speak for.
-func (j *judge) identity(node, user string) (groups []string, reason wire.ScopeReason, message string) {
+// groupsOf tells whom a user name means, and refuses those that the node may not speak for.
+func (j *scopeAuthorizer) groupsOf(node, user string) (groups []string, reason wire.ScopeReason, message string) {
 	if account, ok := strings.CutPrefix(user, accountPrefix); ok {
 		namespace, name, ok := strings.Cut(account, ":")
-		if !ok || namespace == "" || name == "" || strings.Contains(name, ":") || !j.runs(node, namespace, name) {
+		if !ok || namespace == "" || name == "" || strings.Contains(name, ":") || !j.runsServiceAccount(node, namespace, name) {
 			return nil, wire.ScopeForeign, fmt.Sprintf("no pod of %.200q runs on node %s", user, node)
 		}
 		return []string{"system:serviceaccounts", "system:serviceaccounts:" + namespace, "system:authenticated"}, "", ""
@@ -222,13 +222,13 @@ func (j *judge) identity(node, user string) (groups []string, reason wire.ScopeR
 	switch {
 	case user == nodePrefix+node:
 		return []string{"system:nodes", "system:authenticated"}, "", ""
-	case slices.Contains(j.allowed, user) && !strings.HasPrefix(user, nodePrefix):
+	case slices.Contains(j.allowedUsers, user) && !strings.HasPrefix(user, nodePrefix):
 		return []string{"system:authenticated"}, "", ""
 	}
 	return nil, wire.ScopeForeign, fmt.Sprintf("node %s may not ask for %.200q", node, user)
 }
 
-func (j *judge) review(ctx context.Context, user string, groups []string, verb string, scope wire.Scope) (wire.ScopeReason, string) {
+func (j *scopeAuthorizer) reviewAccess(ctx context.Context, user string, groups []string, verb string, scope wire.Scope) (wire.ScopeReason, string) {
 	j.metrics.reviews.Inc()
 	review, err := j.kube.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{
 		Spec: authorizationv1.SubjectAccessReviewSpec{User: user, Groups: groups, ResourceAttributes: &authorizationv1.ResourceAttributes{
@@ -236,7 +236,7 @@ func (j *judge) review(ctx context.Context, user string, groups []string, verb s
 		}},
 	}, metav1.CreateOptions{})
 	if err == nil || apierrors.IsForbidden(err) {
-		j.doubts.answered(time.Now())
+		j.undecided.recordAnswer(time.Now())
 	}
 	switch {
 	case apierrors.IsForbidden(err):

@@ -21,8 +21,8 @@ const someone = "someone"
 // errDown is what the API says when it does not answer.
 var errDown = errors.New("no answer")
 
-// newJudge makes one whose questions about a resource are answered by a function.
-func newJudge(perNode int, say func(resource string) (bool, error)) *judge {
+// newTestAuthorizer makes one whose questions about a resource are answered by a function.
+func newTestAuthorizer(perNode int, say func(resource string) (bool, error)) *scopeAuthorizer {
 	kube := fake.NewClientset()
 	kube.PrependReactor("create", "subjectaccessreviews", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		review := a.(clienttesting.CreateAction).GetObject().(*authorizationv1.SubjectAccessReview)
@@ -30,27 +30,27 @@ func newJudge(perNode int, say func(resource string) (bool, error)) *judge {
 		review.Status.Allowed, err = say(review.Spec.ResourceAttributes.Resource)
 		return true, review, err
 	})
-	return &judge{
-		kube: kube, allowed: []string{someone}, keep: time.Minute, metrics: newMetrics(nil, nil, nil), perNode: perNode, doubts: newDoubts(),
-		answers: map[question]answer{}, catalog: &catalog{pages: map[wire.Scope]page{}},
+	return &scopeAuthorizer{
+		kube: kube, allowedUsers: []string{someone}, answerTTL: time.Minute, metrics: newMetrics(nil, nil, nil), perNode: perNode, undecided: newUndecidedRights(),
+		answers: map[accessQuery]accessAnswer{}, catalog: &resourceCatalog{entries: map[wire.Scope]catalogEntry{}},
 	}
 }
 
-// wish is for a resource that the API has.
-func (j *judge) wish(resource string) wire.ScopeWant {
+// wantFor is for a resource that the API has.
+func (j *scopeAuthorizer) wantFor(resource string) wire.ScopeWant {
 	scope := wire.Scope{Group: "example.com", Version: "v1", Resource: resource}
-	j.catalog.pages[scope] = page{kind: wire.ScopeKind{Scope: scope, Kind: "Kind"}, until: time.Now().Add(24 * time.Hour)}
+	j.catalog.entries[scope] = catalogEntry{kind: wire.ScopeKind{Scope: scope, Kind: "Kind"}, until: time.Now().Add(24 * time.Hour)}
 	return wire.ScopeWant{Scope: scope, Users: []string{someone}}
 }
 
-func held(want wire.ScopeWant) []grant {
+func heldGrants(want wire.ScopeWant) []grant {
 	return []grant{{wire.ScopeKind{Scope: want.Scope, Kind: "Kind"}, want.Users}}
 }
 
 // A node that asks for much does not keep from being judged what it holds.
-func TestWhatIsHeldIsJudgedFirst(t *testing.T) {
+func TestAuthorizer_EvaluatesHeldScopesFirst(t *testing.T) {
 	asked := 0
-	j := newJudge(64, func(string) (bool, error) {
+	j := newTestAuthorizer(64, func(string) (bool, error) {
 		if asked++; asked > 5 {
 			return false, errDown // the time is up
 		}
@@ -58,25 +58,25 @@ func TestWhatIsHeldIsJudgedFirst(t *testing.T) {
 	})
 	var wants []wire.ScopeWant
 	for i := range 30 {
-		wants = append(wants, j.wish(fmt.Sprintf("a%02d", i)))
+		wants = append(wants, j.wantFor(fmt.Sprintf("a%02d", i)))
 	}
-	last := j.wish("zebras")
+	last := j.wantFor("zebras")
 	wants = append(wants, last)
-	verdicts := j.all(t.Context(), "n", wants, held(last))
+	verdicts := j.evaluateWants(t.Context(), "n", wants, heldGrants(last))
 	if got := verdicts[30].users[0]; got.Scope != last.Scope || got.Reason != wire.ScopeForbidden {
 		t.Errorf("what is held: %+v", got)
 	}
-	if got := grants(verdicts, held(last)); len(got) != 0 {
+	if got := grantsFrom(verdicts, heldGrants(last)); len(got) != 0 {
 		t.Errorf("still granted: %+v", got)
 	}
 }
 
-// TestJudge_ProtectedNamespaces: nobody gets a scope on a protected namespace, whatever Kubernetes would allow.
-func TestJudge_ProtectedNamespaces(t *testing.T) {
-	j := newJudge(64, func(string) (bool, error) { return true, nil })
+// TestAuthorizer_RefusesProtectedNamespaces: nobody gets a scope on a protected namespace, whatever Kubernetes would allow.
+func TestAuthorizer_RefusesProtectedNamespaces(t *testing.T) {
+	j := newTestAuthorizer(64, func(string) (bool, error) { return true, nil })
 	j.protected = controllers.ProtectNamespaces("frond-system")
 	for namespace, want := range map[string]wire.ScopeReason{"frond-system": wire.ScopeForbidden, "frond": ""} {
-		reason, message := j.one(t.Context(), "n", someone, wire.Scope{Version: "v1", Resource: "secrets", Namespace: namespace})
+		reason, message := j.evaluateUser(t.Context(), "n", someone, wire.Scope{Version: "v1", Resource: "secrets", Namespace: namespace})
 		if reason != want {
 			t.Errorf("%s: %q %s", namespace, reason, message)
 		}
@@ -84,22 +84,22 @@ func TestJudge_ProtectedNamespaces(t *testing.T) {
 }
 
 // What cannot be judged ends, if Kubernetes answers others: then a right may be gone. While it is down, nothing ends.
-func TestWhatIsNotJudgedEnds(t *testing.T) {
+func TestAuthorizer_UndecidedGrantLapses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		down := false
-		j := newJudge(64, func(resource string) (bool, error) {
+		j := newTestAuthorizer(64, func(resource string) (bool, error) {
 			if down || resource == "zebras" {
 				return false, errDown
 			}
 			return true, nil
 		})
-		other, want := j.wish("apes"), j.wish("zebras")
+		other, want := j.wantFor("apes"), j.wantFor("zebras")
 		kept := func(rounds int) int {
 			for round := range rounds {
-				if len(grants(j.all(t.Context(), "n", []wire.ScopeWant{want}, held(want)), held(want))) == 0 {
+				if len(grantsFrom(j.evaluateWants(t.Context(), "n", []wire.ScopeWant{want}, heldGrants(want)), heldGrants(want))) == 0 {
 					return round
 				}
-				j.all(t.Context(), "m", []wire.ScopeWant{other}, nil)
+				j.evaluateWants(t.Context(), "m", []wire.ScopeWant{other}, nil)
 				time.Sleep(2 * time.Minute) //nolint:forbidigo // of synctest's clock
 			}
 			return rounds
@@ -119,11 +119,11 @@ func TestWhatIsNotJudgedEnds(t *testing.T) {
 }
 
 // The places of a node are for what it is granted, and first for what it holds.
-func TestRefusedScopesTakeNoPlace(t *testing.T) {
-	j := newJudge(2, func(resource string) (bool, error) { return resource[0] != 'a', nil })
-	wants := []wire.ScopeWant{j.wish("a1"), j.wish("a2"), j.wish("a3"), j.wish("b1"), j.wish("b2"), j.wish("zebras")}
+func TestAuthorizer_RefusedScopesUseNoQuota(t *testing.T) {
+	j := newTestAuthorizer(2, func(resource string) (bool, error) { return resource[0] != 'a', nil })
+	wants := []wire.ScopeWant{j.wantFor("a1"), j.wantFor("a2"), j.wantFor("a3"), j.wantFor("b1"), j.wantFor("b2"), j.wantFor("zebras")}
 	want := []wire.ScopeReason{wire.ScopeForbidden, wire.ScopeForbidden, wire.ScopeForbidden, "", wire.ScopeTooLarge, ""}
-	for i, v := range j.all(t.Context(), "n", wants, held(wants[5])) {
+	for i, v := range j.evaluateWants(t.Context(), "n", wants, heldGrants(wants[5])) {
 		if got := v.users[0]; got.Reason != want[i] || got.Scope != wants[i].Scope {
 			t.Errorf("%s: %q, want %q", wants[i].Resource, got.Reason, want[i])
 		}

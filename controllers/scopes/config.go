@@ -26,19 +26,19 @@ type Registry interface {
 	Watch(ctx context.Context, each func(node string, value []byte), all func()) error
 }
 
-// Node is what the rest of the cloud knows of the nodes. Calls may be concurrent and must not block.
-type Node struct {
-	// Owned: this replica serves the node.
-	Owned func(node string) bool
-	// Known: there is a Node object.
-	Known func(node string) bool
-	// Runs: a pod of that service account is bound to the node and has not ended.
-	Runs func(node, namespace, account string) bool
-	// Changed is told when what Granted says of a node has changed.
-	Changed func(node string)
+// NodeSource is what the rest of the cloud knows of the nodes. Calls may be concurrent and must not block.
+type NodeSource struct {
+	// IsOwned: this replica serves the node.
+	IsOwned func(node string) bool
+	// Exists: there is a Node object.
+	Exists func(node string) bool
+	// RunsServiceAccount: a pod of that service account is bound to the node and has not ended.
+	RunsServiceAccount func(node, namespace, account string) bool
+	// OnChange is told when what Granted says of a node has changed.
+	OnChange func(node string)
 }
 
-// Config of a Keeper. The zero value works.
+// Config of a GrantController. The zero value works.
 type Config struct {
 	// PerNode is how many scopes one node may have; 0: 64.
 	PerNode int
@@ -100,13 +100,13 @@ func Rules() []rbacv1.PolicyRule {
 }
 
 type metrics struct {
-	reviews   prometheus.Counter
-	judged    prometheus.Counter
-	errors    prometheus.Counter
-	calls     *prometheus.CounterVec
-	granted   prometheus.GaugeFunc
-	refusals  *prometheus.CounterVec
-	remembers prometheus.GaugeFunc
+	reviews    prometheus.Counter
+	judged     prometheus.Counter
+	errors     prometheus.Counter
+	calls      *prometheus.CounterVec
+	granted    prometheus.GaugeFunc
+	refusals   *prometheus.CounterVec
+	requesters prometheus.GaugeFunc
 }
 
 func newMetrics(reg prometheus.Registerer, granted, nodes func() float64) *metrics {
@@ -126,7 +126,7 @@ func newMetrics(reg prometheus.Registerer, granted, nodes func() float64) *metri
 		granted: f.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "frond_scopes_granted", Help: "Scopes granted to the nodes that this replica owns.",
 		}, granted),
-		remembers: f.NewGaugeFunc(prometheus.GaugeOpts{
+		requesters: f.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "frond_scopes_nodes", Help: "Nodes of the cluster that ever said what they want.",
 		}, nodes),
 	}

@@ -17,64 +17,64 @@ import (
 	"github.com/frond-edge/frond/controllers"
 )
 
-// Keeper keeps what each node may have of what it wants.
-type Keeper struct {
-	cfg      Config
-	registry Registry
-	node     Node
-	cache    cache.Cache
-	judge    *judge
-	metrics  *metrics
-	log      *zap.Logger
-	queue    controllers.Queue[string]
-	// roles has room for one word that RBAC changed, which covers all before it is taken.
-	roles chan struct{}
+// GrantController keeps what each node may have of what it wants.
+type GrantController struct {
+	cfg        Config
+	registry   Registry
+	node       NodeSource
+	cache      cache.Cache
+	authorizer *scopeAuthorizer
+	metrics    *metrics
+	log        *zap.Logger
+	queue      controllers.Queue[string]
+	// rbacChanged has room for one word that RBAC changed, which covers all before it is taken.
+	rbacChanged chan struct{}
 
 	mu sync.Mutex
 	// Guarded by mu.
 
-	entries map[string]entry
+	entries map[string]registryEntry
 	// read: the registry has been read once, so a node that is not in entries has none there.
-	read bool
+	loaded bool
 }
 
-// New makes a Keeper over a cache that the caller starts. It starts nothing.
-func New(cfg Config, kube kubernetes.Interface, objects cache.Cache, meta metadata.Interface, registry Registry, node Node, log *zap.Logger) (*Keeper, error) {
+// New makes a GrantController over a cache that the caller starts. It starts nothing.
+func New(cfg Config, kube kubernetes.Interface, objects cache.Cache, meta metadata.Interface, registry Registry, node NodeSource, log *zap.Logger) (*GrantController, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
-	k := &Keeper{
-		cfg: cfg, registry: registry, node: node, cache: objects, log: log, entries: map[string]entry{}, roles: make(chan struct{}, 1),
-		queue: controllers.NewQueue[string](retryFirst, retryMost),
+	k := &GrantController{
+		cfg: cfg, registry: registry, node: node, cache: objects, log: log, entries: map[string]registryEntry{}, rbacChanged: make(chan struct{}, 1),
+		queue: controllers.NewQueue[string](retryBase, retryMax),
 	}
 	k.metrics = newMetrics(cfg.Metrics, k.countGranted, k.countNodes)
 	keep := cfg.JudgeEvery / 2
-	k.judge = &judge{
-		kube: kube, runs: node.Runs, allowed: cfg.Users, protected: cfg.Protected, keep: keep, metrics: k.metrics, perNode: cfg.PerNode, answers: map[question]answer{},
-		doubts: newDoubts(),
-		catalog: &catalog{
-			discovery: discovery.ToDiscoveryInterfaceWithContext(kube.Discovery()), objects: meta, most: cfg.Objects, keep: keep,
-			pages: map[wire.Scope]page{},
+	k.authorizer = &scopeAuthorizer{
+		kube: kube, runsServiceAccount: node.RunsServiceAccount, allowedUsers: cfg.Users, protected: cfg.Protected, answerTTL: keep, metrics: k.metrics, perNode: cfg.PerNode, answers: map[accessQuery]accessAnswer{},
+		undecided: newUndecidedRights(),
+		catalog: &resourceCatalog{
+			discovery: discovery.ToDiscoveryInterfaceWithContext(kube.Discovery()), objects: meta, maxObjects: cfg.Objects, ttl: keep,
+			entries: map[wire.Scope]catalogEntry{},
 		},
 	}
 	return k, nil
 }
 
 const (
-	retryFirst = 50 * time.Millisecond
-	retryMost  = 30 * time.Second
+	retryBase = 50 * time.Millisecond
+	retryMax  = 30 * time.Second
 	// writeTries is how often one request is tried against others that write the same entry.
 	writeTries = 5
 )
 
 // Granted says what a node was granted. told is false for one that never said what it wants, as far as the registry knows. An
 // error means that the registry was not read yet. It does not block.
-func (k *Keeper) Granted(node string) (granted []wire.ScopeKind, told bool, err error) {
+func (k *GrantController) Granted(node string) (granted []wire.ScopeKind, told bool, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if !k.read {
-		return nil, false, errUnread
+	if !k.loaded {
+		return nil, false, errNotLoaded
 	}
 	e, told := k.entries[node]
 	for _, g := range e.Granted {
@@ -83,16 +83,16 @@ func (k *Keeper) Granted(node string) (granted []wire.ScopeKind, told bool, err 
 	return granted, told, nil
 }
 
-var errUnread = errors.New("the registry of scopes was not read yet")
+var errNotLoaded = errors.New("the registry of scopes was not read yet")
 
-// Want takes a node's whole wish, judges it, keeps it, and answers. An error that wraps wire.ErrPermanent: it is garbage.
-func (k *Keeper) Want(ctx context.Context, node string, request wire.ScopesRequest) (wire.ScopesReply, error) {
+// HandleRequest takes a node's whole wish, judges it, keeps it, and answers. An error that wraps wire.ErrPermanent: it is garbage.
+func (k *GrantController) HandleRequest(ctx context.Context, node string, request wire.ScopesRequest) (wire.ScopesReply, error) {
 	if err := request.Validate(); err != nil {
 		return wire.ScopesReply{}, fmt.Errorf("%w: %w", wire.ErrPermanent, err)
 	}
-	wants := tidy(request.Wants)
+	wants := normalizeWants(request.Wants)
 	for range writeTries {
-		reply, err := k.want(ctx, node, request.Order, wants)
+		reply, err := k.applyRequest(ctx, node, request.Order, wants)
 		if !errors.Is(err, wire.ErrConflict) {
 			return reply, err
 		}
@@ -100,8 +100,8 @@ func (k *Keeper) Want(ctx context.Context, node string, request wire.ScopesReque
 	return wire.ScopesReply{}, fmt.Errorf("scopes of %s: %w", node, wire.ErrConflict)
 }
 
-func (k *Keeper) want(ctx context.Context, node string, order uint64, wants []wire.ScopeWant) (wire.ScopesReply, error) {
-	last, revision, err := k.load(ctx, node)
+func (k *GrantController) applyRequest(ctx context.Context, node string, order uint64, wants []wire.ScopeWant) (wire.ScopesReply, error) {
+	last, revision, err := k.loadEntry(ctx, node)
 	if err != nil {
 		return wire.ScopesReply{}, err
 	}
@@ -110,28 +110,28 @@ func (k *Keeper) want(ctx context.Context, node string, order uint64, wants []wi
 		k.metrics.calls.WithLabelValues("stale").Inc()
 		return wire.ScopesReply{Order: last.Order}, nil
 	}
-	verdicts := k.judge.all(ctx, node, wants, last.Granted)
+	verdicts := k.authorizer.evaluateWants(ctx, node, wants, last.Granted)
 	k.metrics.judged.Inc()
 	reply := wire.ScopesReply{Order: order}
 	for _, v := range verdicts {
 		reply.Verdicts = append(reply.Verdicts, v.users...)
 	}
-	granted := grants(verdicts, last.Granted)
+	granted := grantsFrom(verdicts, last.Granted)
 	if revision != 0 && same && order == last.Order && sameGrants(granted, last.Granted) {
 		k.metrics.calls.WithLabelValues("same").Inc()
-		k.note(node, last)
+		k.recordEntry(node, last)
 		return reply, nil
 	}
-	if err := k.store(ctx, node, last.next(order, wants, granted, time.Now()), revision); err != nil {
+	if err := k.storeEntry(ctx, node, last.next(order, wants, granted, time.Now()), revision); err != nil {
 		return wire.ScopesReply{}, err
 	}
 	k.metrics.calls.WithLabelValues("changed").Inc()
-	k.tell(node, verdicts)
+	k.reportVerdicts(node, verdicts)
 	return reply, nil
 }
 
-// tell counts and logs what was refused.
-func (k *Keeper) tell(node string, verdicts []verdict) {
+// reportVerdicts counts and logs what was refused.
+func (k *GrantController) reportVerdicts(node string, verdicts []scopeVerdict) {
 	for _, v := range verdicts {
 		for _, u := range v.users {
 			if u.Reason == "" {
@@ -145,24 +145,24 @@ func (k *Keeper) tell(node string, verdicts []verdict) {
 	}
 }
 
-// load reads a node's entry from the registry. One that cannot be read is as none, and is written over.
-func (k *Keeper) load(ctx context.Context, node string) (entry, uint64, error) {
+// loadEntry reads a node's entry from the registry. One that cannot be read is as none, and is written over.
+func (k *GrantController) loadEntry(ctx context.Context, node string) (registryEntry, uint64, error) {
 	value, revision, err := k.registry.Get(ctx, node)
 	if err != nil {
-		return entry{}, 0, fmt.Errorf("registry of %s: %w", node, err)
+		return registryEntry{}, 0, fmt.Errorf("registry of %s: %w", node, err)
 	}
 	if revision == 0 {
-		return entry{}, 0, nil
+		return registryEntry{}, 0, nil
 	}
-	e, err := decode(value)
+	e, err := decodeEntry(value)
 	if err != nil {
 		k.log.Error("entry not readable, it is written anew", zap.String("node", node), zap.Error(err))
-		return entry{}, revision, nil
+		return registryEntry{}, revision, nil
 	}
 	return e, revision, nil
 }
 
-func (k *Keeper) store(ctx context.Context, node string, e entry, revision uint64) error {
+func (k *GrantController) storeEntry(ctx context.Context, node string, e registryEntry, revision uint64) error {
 	value, err := e.encode()
 	if err != nil {
 		return err
@@ -170,12 +170,12 @@ func (k *Keeper) store(ctx context.Context, node string, e entry, revision uint6
 	if err := k.registry.Put(ctx, node, value, revision); err != nil {
 		return fmt.Errorf("registry of %s: %w", node, err)
 	}
-	k.note(node, e)
+	k.recordEntry(node, e)
 	return nil
 }
 
-// note takes an entry over, unless a later one is known, and says if the node may have something else now.
-func (k *Keeper) note(node string, e entry) {
+// recordEntry takes an entry over, unless a later one is known, and says if the node may have something else now.
+func (k *GrantController) recordEntry(node string, e registryEntry) {
 	k.mu.Lock()
 	last, known := k.entries[node]
 	if known && last.Written >= e.Written {
@@ -183,33 +183,33 @@ func (k *Keeper) note(node string, e entry) {
 		return
 	}
 	k.entries[node] = e
-	changed := k.read && (!known || !sameGrants(last.Granted, e.Granted))
+	changed := k.loaded && (!known || !sameGrants(last.Granted, e.Granted))
 	k.mu.Unlock()
 	if changed {
-		k.node.Changed(node)
+		k.node.OnChange(node)
 	}
 }
 
-// heard takes what the registry's watch brings.
-func (k *Keeper) heard(node string, value []byte) {
+// onEntryChanged takes what the registry's watch brings.
+func (k *GrantController) onEntryChanged(node string, value []byte) {
 	if value == nil {
 		k.mu.Lock()
 		delete(k.entries, node)
 		k.mu.Unlock()
 		return
 	}
-	e, err := decode(value)
+	e, err := decodeEntry(value)
 	if err != nil {
 		k.log.Error("entry not readable", zap.String("node", node), zap.Error(err))
 		return
 	}
-	k.note(node, e)
+	k.recordEntry(node, e)
 }
 
-func (k *Keeper) allRead() {
+func (k *GrantController) onRegistryLoaded() {
 	k.mu.Lock()
-	first := !k.read
-	k.read = true
+	first := !k.loaded
+	k.loaded = true
 	nodes := make([]string, 0, len(k.entries))
 	for node := range k.entries {
 		nodes = append(nodes, node)
@@ -217,24 +217,24 @@ func (k *Keeper) allRead() {
 	k.mu.Unlock()
 	if first {
 		for _, node := range nodes {
-			k.node.Changed(node)
+			k.node.OnChange(node)
 		}
 	}
 }
 
-func (k *Keeper) countGranted() float64 {
+func (k *GrantController) countGranted() float64 {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	n := 0
 	for node, e := range k.entries {
-		if k.node.Owned(node) {
+		if k.node.IsOwned(node) {
 			n += len(e.Granted)
 		}
 	}
 	return float64(n)
 }
 
-func (k *Keeper) countNodes() float64 {
+func (k *GrantController) countNodes() float64 {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return float64(len(k.entries))

@@ -1,6 +1,6 @@
 // Package scopes decides which objects a gateway gets because a component there lists or watches them.
 //
-// A node says on a call what it wants and for whom (Keeper.Want). Each wish is judged: does the user live on that node, does
+// A node says on a call what it wants and for whom (GrantController.HandleRequest). Each wish is judged: does the user live on that node, does
 // Kubernetes let him list and watch the resource, is it one that can be followed. What is granted is kept in a registry that
 // all replicas share, so that whoever owns the node next knows it, and package desired publishes it. The owner judges again
 // from time to time, after each change of RBAC, and when a pod of the node has come or gone.

@@ -23,8 +23,8 @@ import (
 const (
 	// workers judge nodes at a time.
 	workers = 4
-	// settle is how long changes of RBAC are gathered: a role and its binding come together.
-	settle = 500 * time.Millisecond
+	// rbacSettle is how long changes of RBAC are gathered: a role and its binding come together.
+	rbacSettle = 500 * time.Millisecond
 	// sweepTick is how finely judging again is spread over Config.JudgeEvery.
 	sweepTick = time.Second
 	// forgetAfter is how long the entry of a node without Node object is kept after it was last written.
@@ -35,9 +35,9 @@ const (
 
 // Start keeps the entries and judges them again until ctx ends, and then returns nil. The registry's watch and the cache must
 // be usable.
-func (k *Keeper) Start(ctx context.Context) error {
+func (k *GrantController) Start(ctx context.Context) error {
 	defer k.queue.ShutDown()
-	stop, err := k.follow(ctx)
+	stop, err := k.startInformers(ctx)
 	defer stop()
 	if err != nil {
 		if ctx.Err() != nil {
@@ -46,17 +46,17 @@ func (k *Keeper) Start(ctx context.Context) error {
 		return err
 	}
 	g, gctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return k.watch(gctx) })
-	g.Go(func() error { return k.sweep(gctx) })
-	g.Go(func() error { return k.rolesChanged(gctx) })
-	controllers.Work(gctx, k.queue, workers, k.work)
+	g.Go(func() error { return k.watchRegistry(gctx) })
+	g.Go(func() error { return k.sweepNodes(gctx) })
+	g.Go(func() error { return k.handleRBACChanges(gctx) })
+	controllers.ProcessQueue(gctx, k.queue, workers, k.processNode)
 	return g.Wait()
 }
 
-// watch hears of the registry. A watch may end with its server without a word, which the registry sees to.
-func (k *Keeper) watch(ctx context.Context) error {
+// watchRegistry hears of the registry. A watch may end with its server without a word, which the registry sees to.
+func (k *GrantController) watchRegistry(ctx context.Context) error {
 	for ctx.Err() == nil {
-		if err := k.registry.Watch(ctx, k.heard, k.allRead); err != nil && ctx.Err() == nil {
+		if err := k.registry.Watch(ctx, k.onEntryChanged, k.onRegistryLoaded); err != nil && ctx.Err() == nil {
 			k.log.Warn("registry not watched, trying again", zap.Error(err))
 		}
 		select {
@@ -67,8 +67,8 @@ func (k *Keeper) watch(ctx context.Context) error {
 	return nil
 }
 
-// follow hears of RBAC and pods. The returned function is never nil.
-func (k *Keeper) follow(ctx context.Context) (stop func(), err error) {
+// startInformers hears of RBAC and pods. The returned function is never nil.
+func (k *GrantController) startInformers(ctx context.Context) (stop func(), err error) {
 	var undo []func()
 	stop = func() {
 		for _, f := range undo {
@@ -88,14 +88,14 @@ func (k *Keeper) follow(ctx context.Context) (stop func(), err error) {
 		return nil
 	}
 	roles := toolscache.ResourceEventHandlerFuncs{
-		AddFunc:    func(any) { k.askRoles() },
-		UpdateFunc: func(any, any) { k.askRoles() },
-		DeleteFunc: func(any) { k.askRoles() },
+		AddFunc:    func(any) { k.signalRBACChange() },
+		UpdateFunc: func(any, any) { k.signalRBACChange() },
+		DeleteFunc: func(any) { k.signalRBACChange() },
 	}
 	pods := toolscache.ResourceEventHandlerFuncs{
-		AddFunc:    func(o any) { k.podChanged(nil, o) },
-		UpdateFunc: k.podChanged,
-		DeleteFunc: func(o any) { k.podChanged(o, nil) },
+		AddFunc:    func(o any) { k.onPodChanged(nil, o) },
+		UpdateFunc: k.onPodChanged,
+		DeleteFunc: func(o any) { k.onPodChanged(o, nil) },
 	}
 	for _, object := range []client.Object{&rbacv1.ClusterRole{}, &rbacv1.ClusterRoleBinding{}, &rbacv1.Role{}, &rbacv1.RoleBinding{}} {
 		if err := add(object, roles); err != nil {
@@ -105,44 +105,44 @@ func (k *Keeper) follow(ctx context.Context) (stop func(), err error) {
 	return stop, add(&corev1.Pod{}, pods)
 }
 
-func (k *Keeper) askRoles() {
+func (k *GrantController) signalRBACChange() {
 	select {
-	case k.roles <- struct{}{}:
+	case k.rbacChanged <- struct{}{}:
 	default:
 	}
 }
 
-// rolesChanged judges all nodes again after RBAC has changed.
-func (k *Keeper) rolesChanged(ctx context.Context) error {
+// handleRBACChanges judges all nodes again after RBAC has changed.
+func (k *GrantController) handleRBACChanges(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-k.roles:
+		case <-k.rbacChanged:
 		}
 		select { // what comes together is judged once
 		case <-ctx.Done():
 			return nil
-		case <-time.After(settle):
+		case <-time.After(rbacSettle):
 		}
 		select {
-		case <-k.roles:
+		case <-k.rbacChanged:
 		default:
 		}
-		k.judge.forget()
-		for _, node := range k.wanting() {
+		k.authorizer.forgetAnswers()
+		for _, node := range k.ownedNodes() {
 			k.queue.Add(node)
 		}
 	}
 }
 
-// podChanged judges a node again when a service account may have come to it or left it.
-func (k *Keeper) podChanged(before, after any) {
-	was, is := lives(before), lives(after)
+// onPodChanged judges a node again when a service account may have come to it or left it.
+func (k *GrantController) onPodChanged(before, after any) {
+	was, is := accountOfPod(before), accountOfPod(after)
 	if was == is {
 		return
 	}
-	for _, l := range []life{was, is} {
+	for _, l := range []podAccount{was, is} {
 		k.mu.Lock()
 		_, wants := k.entries[l.node]
 		k.mu.Unlock()
@@ -152,27 +152,27 @@ func (k *Keeper) podChanged(before, after any) {
 	}
 }
 
-// life is who lives where by one pod; the zero life: nobody.
-type life struct{ node, namespace, account string }
+// podAccount is who lives where by one pod; the zero life: nobody.
+type podAccount struct{ node, namespace, account string }
 
-func lives(object any) life {
+func accountOfPod(object any) podAccount {
 	if last, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
 		object = last.Obj
 	}
 	pod, ok := object.(*corev1.Pod)
 	if !ok || pod.Spec.NodeName == "" || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
-		return life{}
+		return podAccount{}
 	}
-	return life{pod.Spec.NodeName, pod.Namespace, pod.Spec.ServiceAccountName}
+	return podAccount{pod.Spec.NodeName, pod.Namespace, pod.Spec.ServiceAccountName}
 }
 
-// wanting names this replica's nodes that have an entry, sorted.
-func (k *Keeper) wanting() []string {
+// ownedNodes names this replica's nodes that have an entry, sorted.
+func (k *GrantController) ownedNodes() []string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	var nodes []string
 	for node := range k.entries {
-		if k.node.Owned(node) {
+		if k.node.IsOwned(node) {
 			nodes = append(nodes, node)
 		}
 	}
@@ -180,8 +180,8 @@ func (k *Keeper) wanting() []string {
 	return nodes
 }
 
-// sweep judges each node again every Config.JudgeEvery, spread over that time.
-func (k *Keeper) sweep(ctx context.Context) error {
+// sweepNodes judges each node again every Config.JudgeEvery, spread over that time.
+func (k *GrantController) sweepNodes(ctx context.Context) error {
 	tick := min(sweepTick, k.cfg.JudgeEvery)
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
@@ -189,7 +189,7 @@ func (k *Keeper) sweep(ctx context.Context) error {
 	share := 0
 	for {
 		if len(left) == 0 {
-			left = k.wanting()
+			left = k.ownedNodes()
 			share = 1 + len(left)*int(tick)/int(k.cfg.JudgeEvery)
 		}
 		select {
@@ -205,8 +205,8 @@ func (k *Keeper) sweep(ctx context.Context) error {
 	}
 }
 
-func (k *Keeper) work(ctx context.Context, node string) error {
-	err := k.again(ctx, node)
+func (k *GrantController) processNode(ctx context.Context, node string) error {
+	err := k.reevaluateNode(ctx, node)
 	if err != nil && ctx.Err() == nil && !errors.Is(err, wire.ErrConflict) {
 		k.metrics.errors.Inc()
 		k.log.Warn("scopes not judged again, trying later", zap.String("node", node), zap.Error(err))
@@ -214,8 +214,8 @@ func (k *Keeper) work(ctx context.Context, node string) error {
 	return err
 }
 
-// again judges a node's scopes once more, if it is ours.
-func (k *Keeper) again(ctx context.Context, node string) (err error) {
+// reevaluateNode judges a node's scopes once more, if it is ours.
+func (k *GrantController) reevaluateNode(ctx context.Context, node string) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("panic: %v\n%s", r, debug.Stack())
@@ -224,36 +224,36 @@ func (k *Keeper) again(ctx context.Context, node string) (err error) {
 	k.mu.Lock()
 	last, ok := k.entries[node]
 	k.mu.Unlock()
-	if !ok || !k.node.Owned(node) {
+	if !ok || !k.node.IsOwned(node) {
 		return nil
 	}
-	if !k.node.Known(node) && time.Since(time.UnixMilli(last.Written)) > forgetAfter {
-		_, revision, err := k.load(ctx, node)
+	if !k.node.Exists(node) && time.Since(time.UnixMilli(last.Written)) > forgetAfter {
+		_, revision, err := k.loadEntry(ctx, node)
 		if err != nil || revision == 0 {
 			return err
 		}
-		k.judge.doubts.keepOnly(node, nil)
+		k.authorizer.undecided.retainOnly(node, nil)
 		return k.registry.Delete(ctx, node, revision)
 	}
-	verdicts := k.judge.all(ctx, node, last.Wants, last.Granted)
+	verdicts := k.authorizer.evaluateWants(ctx, node, last.Wants, last.Granted)
 	k.metrics.judged.Inc()
-	granted := grants(verdicts, last.Granted)
+	granted := grantsFrom(verdicts, last.Granted)
 	if sameGrants(granted, last.Granted) {
 		return nil
 	}
-	now, revision, err := k.load(ctx, node)
+	now, revision, err := k.loadEntry(ctx, node)
 	if err != nil {
 		return err
 	}
 	if revision == 0 || now.Written != last.Written {
 		if revision != 0 {
-			k.note(node, now)
+			k.recordEntry(node, now)
 		}
 		return fmt.Errorf("%w: the registry of %s has another entry", wire.ErrConflict, node)
 	}
-	if err := k.store(ctx, node, now.next(now.Order, now.Wants, granted, time.Now()), revision); err != nil {
+	if err := k.storeEntry(ctx, node, now.next(now.Order, now.Wants, granted, time.Now()), revision); err != nil {
 		return err
 	}
-	k.tell(node, verdicts)
+	k.reportVerdicts(node, verdicts)
 	return nil
 }

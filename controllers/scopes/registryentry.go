@@ -11,8 +11,8 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// entry is what the registry holds of a node.
-type entry struct {
+// registryEntry is what the registry holds of a node.
+type registryEntry struct {
 	// Written counts up with each writing and is near the time in milliseconds, so that a later entry is known as such also
 	// after the registry was lost.
 	Written int64 `json:"written"`
@@ -28,7 +28,7 @@ type grant struct {
 	Users []string `json:"users"`
 }
 
-func (e entry) encode() ([]byte, error) {
+func (e registryEntry) encode() ([]byte, error) {
 	data, err := json.Marshal(e)
 	if err != nil {
 		return nil, fmt.Errorf("encode for the registry: %w", err)
@@ -36,21 +36,21 @@ func (e entry) encode() ([]byte, error) {
 	return data, nil
 }
 
-func decode(value []byte) (entry, error) {
-	var e entry
+func decodeEntry(value []byte) (registryEntry, error) {
+	var e registryEntry
 	if err := json.Unmarshal(value, &e); err != nil {
-		return entry{}, fmt.Errorf("entry of the registry: %w", err)
+		return registryEntry{}, fmt.Errorf("entry of the registry: %w", err)
 	}
 	return e, nil
 }
 
 // next is the entry that takes the place of e.
-func (e entry) next(order uint64, wants []wire.ScopeWant, granted []grant, now time.Time) entry {
-	return entry{Written: max(e.Written+1, now.UnixMilli()), Order: order, Wants: wants, Granted: granted}
+func (e registryEntry) next(order uint64, wants []wire.ScopeWant, granted []grant, now time.Time) registryEntry {
+	return registryEntry{Written: max(e.Written+1, now.UnixMilli()), Order: order, Wants: wants, Granted: granted}
 }
 
-// tidy sorts what a node wants, each scope once and each user once in it.
-func tidy(wants []wire.ScopeWant) []wire.ScopeWant {
+// normalizeWants sorts what a node wants, each scope once and each user once in it.
+func normalizeWants(wants []wire.ScopeWant) []wire.ScopeWant {
 	users := map[wire.Scope][]string{}
 	for _, w := range wants {
 		users[w.Scope] = append(users[w.Scope], w.Users...)
@@ -60,11 +60,11 @@ func tidy(wants []wire.ScopeWant) []wire.ScopeWant {
 		slices.Sort(names)
 		out = append(out, wire.ScopeWant{Scope: scope, Users: slices.Compact(names)})
 	}
-	slices.SortFunc(out, func(a, b wire.ScopeWant) int { return compare(a.Scope, b.Scope) })
+	slices.SortFunc(out, func(a, b wire.ScopeWant) int { return compareScopes(a.Scope, b.Scope) })
 	return out
 }
 
-func compare(a, b wire.Scope) int {
+func compareScopes(a, b wire.Scope) int {
 	return cmp.Or(strings.Compare(a.Group, b.Group), strings.Compare(a.Resource, b.Resource),
 		strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Version, b.Version))
 }
@@ -77,23 +77,23 @@ func sameGrants(a, b []grant) bool {
 	return slices.EqualFunc(a, b, func(x, y grant) bool { return x.ScopeKind == y.ScopeKind && slices.Equal(x.Users, y.Users) })
 }
 
-func indexOf(grants []grant, scope wire.Scope) int {
+func grantIndex(grants []grant, scope wire.Scope) int {
 	return slices.IndexFunc(grants, func(g grant) bool { return g.Scope == scope })
 }
 
-// grants are what verdicts amount to. What could not be judged stays as it was, for a while.
-func grants(verdicts []verdict, before []grant) []grant {
+// grantsFrom are what verdicts amount to. What could not be judged stays as it was, for a while.
+func grantsFrom(verdicts []scopeVerdict, before []grant) []grant {
 	out := []grant{}
 	taken := map[wire.Key]bool{}
 	for _, v := range verdicts {
-		at := indexOf(before, v.kind.Scope)
+		at := grantIndex(before, v.kind.Scope)
 		var held []string
 		if at >= 0 {
 			held = before[at].Users
 		}
 		g := grant{ScopeKind: v.kind}
 		for _, u := range v.users {
-			if v.keeps(u, held) {
+			if v.keepsScope(u, held) {
 				g.Users = append(g.Users, u.User)
 			}
 		}

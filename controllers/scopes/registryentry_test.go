@@ -14,10 +14,10 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var widgets = wire.Scope{Group: "example.com", Version: "v1", Resource: "widgets", Namespace: "shop"}
 
-func TestWishesAreTidied(t *testing.T) {
+func TestNormalizeWants(t *testing.T) {
 	gadgets := widgets
 	gadgets.Resource = "gadgets"
-	got := tidy([]wire.ScopeWant{
+	got := normalizeWants([]wire.ScopeWant{
 		{Scope: widgets, Users: []string{"b"}}, {Scope: gadgets, Users: []string{"a"}}, {Scope: widgets, Users: []string{"b", "a"}},
 	})
 	want := []wire.ScopeWant{{Scope: gadgets, Users: []string{"a"}}, {Scope: widgets, Users: []string{"a", "b"}}}
@@ -26,12 +26,12 @@ func TestWishesAreTidied(t *testing.T) {
 	}
 }
 
-func TestWhatIsGranted(t *testing.T) {
+func TestGrantsFrom(t *testing.T) {
 	kind := wire.ScopeKind{Scope: widgets, Kind: "Widget", Namespaced: true}
 	old := widgets
 	old.Version = "v1beta1"
-	said := func(kind wire.ScopeKind, reasons ...wire.ScopeReason) verdict {
-		v := verdict{kind: kind}
+	said := func(kind wire.ScopeKind, reasons ...wire.ScopeReason) scopeVerdict {
+		v := scopeVerdict{kind: kind}
 		for i, reason := range reasons {
 			v.users = append(v.users, wire.ScopeVerdict{Scope: kind.Scope, User: string(rune('a' + i)), Reason: reason})
 		}
@@ -40,39 +40,39 @@ func TestWhatIsGranted(t *testing.T) {
 	unknown := wire.ScopeKind{Scope: widgets}
 	had := []grant{{kind, []string{"a"}}}
 	for name, tt := range map[string]struct {
-		verdicts []verdict
+		verdicts []scopeVerdict
 		before   []grant
 		want     []grant
 	}{
-		"one of two":                         {[]verdict{said(kind, wire.ScopeForbidden, "")}, nil, []grant{{kind, []string{"b"}}}},
-		"nobody":                             {[]verdict{said(kind, wire.ScopeForbidden)}, had, []grant{}},
+		"one of two":                         {[]scopeVerdict{said(kind, wire.ScopeForbidden, "")}, nil, []grant{{kind, []string{"b"}}}},
+		"nobody":                             {[]scopeVerdict{said(kind, wire.ScopeForbidden)}, had, []grant{}},
 		"wanted no more":                     {nil, had, []grant{}},
-		"not judged, was granted":            {[]verdict{said(unknown, wire.ScopeUnjudged)}, had, had},
-		"not judged, was not granted":        {[]verdict{said(unknown, wire.ScopeForbidden, wire.ScopeUnjudged)}, had, []grant{}},
-		"not judged, never granted":          {[]verdict{said(unknown, wire.ScopeUnjudged)}, nil, []grant{}},
-		"no longer served":                   {[]verdict{said(unknown, wire.ScopeNotServed)}, had, []grant{}},
-		"another version that was not known": {[]verdict{said(kind, ""), said(wire.ScopeKind{Scope: old, Kind: "Widget"}, "")}, nil, had},
+		"not judged, was granted":            {[]scopeVerdict{said(unknown, wire.ScopeUnjudged)}, had, had},
+		"not judged, was not granted":        {[]scopeVerdict{said(unknown, wire.ScopeForbidden, wire.ScopeUnjudged)}, had, []grant{}},
+		"not judged, never granted":          {[]scopeVerdict{said(unknown, wire.ScopeUnjudged)}, nil, []grant{}},
+		"no longer served":                   {[]scopeVerdict{said(unknown, wire.ScopeNotServed)}, had, []grant{}},
+		"another version that was not known": {[]scopeVerdict{said(kind, ""), said(wire.ScopeKind{Scope: old, Kind: "Widget"}, "")}, nil, had},
 	} {
-		got := grants(tt.verdicts, tt.before)
+		got := grantsFrom(tt.verdicts, tt.before)
 		if diff := cmp.Diff(tt.want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}
 }
 
-func TestALaterEntryIsKnownAsSuch(t *testing.T) {
+func TestRegistryEntry_OrderSurvivesLoss(t *testing.T) {
 	now := time.UnixMilli(1_000)
-	first := entry{}.next(1, nil, nil, now)
+	first := registryEntry{}.next(1, nil, nil, now)
 	second := first.next(2, nil, nil, now) // in the same millisecond
 	third := second.next(3, nil, nil, now.Add(-time.Hour))
 	if first.Written != 1_000 || second.Written <= first.Written || third.Written <= second.Written {
 		t.Errorf("written %d, %d, %d", first.Written, second.Written, third.Written)
 	}
-	anew := entry{}.next(1, nil, nil, now.Add(time.Second)) // the registry was lost
+	anew := registryEntry{}.next(1, nil, nil, now.Add(time.Second)) // the registry was lost
 	if anew.Written <= third.Written {
 		t.Errorf("after the loss %d, before %d", anew.Written, third.Written)
 	}
-	if _, err := decode([]byte("garbage")); err == nil {
+	if _, err := decodeEntry([]byte("garbage")); err == nil {
 		t.Error("garbage is an entry")
 	}
 }

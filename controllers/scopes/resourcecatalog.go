@@ -16,59 +16,59 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// catalog tells what the API serves, and how much there is of it. Its answers are kept for a time.
-type catalog struct {
-	discovery discovery.DiscoveryInterfaceWithContext
-	objects   metadata.Interface
-	most      int
-	keep      time.Duration
+// resourceCatalog tells what the API serves, and how much there is of it. Its answers are kept for a time.
+type resourceCatalog struct {
+	discovery  discovery.DiscoveryInterfaceWithContext
+	objects    metadata.Interface
+	maxObjects int
+	ttl        time.Duration
 
-	mu    sync.Mutex
-	pages map[wire.Scope]page // guarded by mu
+	mu      sync.Mutex
+	entries map[wire.Scope]catalogEntry // guarded by mu
 }
 
-type page struct {
+type catalogEntry struct {
 	kind    wire.ScopeKind
 	reason  wire.ScopeReason
 	message string
 	until   time.Time
 }
 
-// look tells the kind of a scope, or why it cannot be followed.
-func (c *catalog) look(ctx context.Context, scope wire.Scope) (wire.ScopeKind, wire.ScopeReason, string) {
+// lookupKind tells the kind of a scope, or why it cannot be followed.
+func (c *resourceCatalog) lookupKind(ctx context.Context, scope wire.Scope) (wire.ScopeKind, wire.ScopeReason, string) {
 	now := time.Now()
 	c.mu.Lock()
-	p, ok := c.pages[scope]
+	p, ok := c.entries[scope]
 	c.mu.Unlock()
 	if ok && now.Before(p.until) {
 		return p.kind, p.reason, p.message
 	}
-	p = page{kind: wire.ScopeKind{Scope: scope}, until: now.Add(c.keep)}
-	if p.kind, p.reason, p.message = c.find(ctx, scope); p.reason == "" {
-		p.reason, p.message = c.measure(ctx, scope)
+	p = catalogEntry{kind: wire.ScopeKind{Scope: scope}, until: now.Add(c.ttl)}
+	if p.kind, p.reason, p.message = c.findKind(ctx, scope); p.reason == "" {
+		p.reason, p.message = c.checkSize(ctx, scope)
 	}
 	if p.reason != wire.ScopeUnjudged {
 		c.mu.Lock()
-		if len(c.pages) >= remembered {
-			clear(c.pages)
+		if len(c.entries) >= maxCached {
+			clear(c.entries)
 		}
-		c.pages[scope] = p
+		c.entries[scope] = p
 		c.mu.Unlock()
 	}
 	return p.kind, p.reason, p.message
 }
 
-func (c *catalog) find(ctx context.Context, scope wire.Scope) (wire.ScopeKind, wire.ScopeReason, string) {
+func (c *resourceCatalog) findKind(ctx context.Context, scope wire.Scope) (wire.ScopeKind, wire.ScopeReason, string) {
 	kind := wire.ScopeKind{Scope: scope}
 	if scope.Resource == "events" && (scope.Group == "" || scope.Group == "events.k8s.io") || scope.Resource == "leases" && scope.Group == "coordination.k8s.io" {
 		return kind, wire.ScopeUnsuitable, scope.Resource + " are not sent to nodes: they change too often"
 	}
-	versions, err := c.versions(ctx, scope.Group)
+	versions, err := c.groupVersions(ctx, scope.Group)
 	if err != nil {
 		return kind, wire.ScopeUnjudged, "the API could not be asked for its groups: " + err.Error()
 	}
 	for _, version := range versions {
-		resource, err := c.resource(ctx, schema.GroupVersion{Group: scope.Group, Version: version}, scope.Resource)
+		resource, err := c.findResource(ctx, schema.GroupVersion{Group: scope.Group, Version: version}, scope.Resource)
 		switch {
 		case err != nil:
 			return kind, wire.ScopeUnjudged, "the API could not be asked for its resources: " + err.Error()
@@ -87,8 +87,8 @@ func (c *catalog) find(ctx context.Context, scope wire.Scope) (wire.ScopeKind, w
 	return kind, wire.ScopeNotServed, "the API has no " + scope.String()
 }
 
-// versions of a group, the preferred one first; none for a group that is not there.
-func (c *catalog) versions(ctx context.Context, group string) ([]string, error) {
+// groupVersions of a group, the preferred one first; none for a group that is not there.
+func (c *resourceCatalog) groupVersions(ctx context.Context, group string) ([]string, error) {
 	if group == "" {
 		return []string{"v1"}, nil
 	}
@@ -111,8 +111,8 @@ func (c *catalog) versions(ctx context.Context, group string) ([]string, error) 
 	return nil, nil
 }
 
-// resource is nil where the API does not serve it in that version.
-func (c *catalog) resource(ctx context.Context, version schema.GroupVersion, name string) (*metav1.APIResource, error) {
+// findResource is nil where the API does not serve it in that version.
+func (c *resourceCatalog) findResource(ctx context.Context, version schema.GroupVersion, name string) (*metav1.APIResource, error) {
 	list, err := c.discovery.ServerResourcesForGroupVersionWithContext(ctx, version.String())
 	if apierrors.IsNotFound(err) {
 		return nil, nil
@@ -128,8 +128,8 @@ func (c *catalog) resource(ctx context.Context, version schema.GroupVersion, nam
 	return nil, nil
 }
 
-// measure asks for one object, as cloudcore itself: the answer tells how many more there are, and whether it may.
-func (c *catalog) measure(ctx context.Context, scope wire.Scope) (wire.ScopeReason, string) {
+// checkSize asks for one object, as cloudcore itself: the answer tells how many more there are, and whether it may.
+func (c *resourceCatalog) checkSize(ctx context.Context, scope wire.Scope) (wire.ScopeReason, string) {
 	resource := schema.GroupVersionResource{Group: scope.Group, Version: scope.Version, Resource: scope.Resource}
 	list, err := c.objects.Resource(resource).Namespace(scope.Namespace).List(ctx, metav1.ListOptions{Limit: 1})
 	switch {
@@ -144,8 +144,8 @@ func (c *catalog) measure(ctx context.Context, scope wire.Scope) (wire.ScopeReas
 	if more := list.GetRemainingItemCount(); more != nil {
 		n += int(*more)
 	}
-	if n > c.most {
-		return wire.ScopeTooLarge, fmt.Sprintf("%s holds %d objects, a scope at most %d: ask for one namespace", scope.String(), n, c.most)
+	if n > c.maxObjects {
+		return wire.ScopeTooLarge, fmt.Sprintf("%s holds %d objects, a scope at most %d: ask for one namespace", scope.String(), n, c.maxObjects)
 	}
 	return "", ""
 }

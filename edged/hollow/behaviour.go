@@ -42,9 +42,9 @@ type Line struct {
 	Text  string
 }
 
-// Behave decides what a container does. It is a pure function.
-func Behave(command []string, env, annotations map[string]string) (Behaviour, error) {
-	b := read(command)
+// ParseBehaviour decides what a container does. It is a pure function.
+func ParseBehaviour(command []string, env, annotations map[string]string) (Behaviour, error) {
+	b := parseCommand(command)
 	setting := func(annotation string) string {
 		name := strings.ReplaceAll(path.Base(annotation), "-", "_")
 		if v, ok := env[EnvPrefix+strings.ToUpper(name)]; ok {
@@ -77,16 +77,16 @@ func Behave(command []string, env, annotations map[string]string) (Behaviour, er
 	return b, nil
 }
 
-// read follows a command line through the few commands it knows.
-func read(command []string) Behaviour {
+// parseCommand follows a command line through the few commands it knows.
+func parseCommand(command []string) Behaviour {
 	var b Behaviour
-	for _, words := range split(command) {
+	for _, words := range splitCommands(command) {
 		switch path.Base(words[0]) {
 		case "echo":
 			b.Output = append(b.Output, Line{After: b.EndAfter, Text: strings.Join(words[1:], " ")})
 			b.Ends, b.Code = true, 0
 		case "sleep":
-			d, ok := seconds(words[1:])
+			d, ok := parseSeconds(words[1:])
 			if !ok { // "sleep infinity"
 				return Behaviour{Output: b.Output}
 			}
@@ -110,8 +110,8 @@ func read(command []string) Behaviour {
 	return b
 }
 
-// split makes a command line into plain commands, each with at least one word.
-func split(command []string) [][]string {
+// splitCommands makes a command line into plain commands, each with at least one word.
+func splitCommands(command []string) [][]string {
 	if len(command) >= 3 && strings.HasPrefix(command[1], "-") && strings.HasSuffix(command[1], "c") {
 		switch path.Base(command[0]) {
 		case "sh", "ash", "bash", "dash":
@@ -131,7 +131,7 @@ func split(command []string) [][]string {
 	return [][]string{command}
 }
 
-func seconds(words []string) (time.Duration, bool) {
+func parseSeconds(words []string) (time.Duration, bool) {
 	if len(words) == 0 {
 		return 0, true
 	}

@@ -21,24 +21,24 @@ const exitStartError = 128
 
 // container is guarded by Runtime.mu, but for done.
 type container struct {
-	id       string
-	name     string // as reserved
-	sandbox  *sandbox
-	config   *runtimeapi.ContainerConfig
-	image    *image
-	created  time.Time
-	started  time.Time
-	finished time.Time
-	state    runtimeapi.ContainerState
-	code     int32
-	reason   string
-	message  string
-	plan     Behaviour
-	written  int           // lines of plan.Output that are in the log
-	stopAt   time.Time     // when it ends because it was told to; zero: it was not
-	stopCode int32         // with which code
-	done     chan struct{} // closed when it has exited
-	log      *os.File
+	id           string
+	name         string // as reserved
+	sandbox      *sandbox
+	config       *runtimeapi.ContainerConfig
+	image        *image
+	created      time.Time
+	started      time.Time
+	finished     time.Time
+	state        runtimeapi.ContainerState
+	code         int32
+	reason       string
+	message      string
+	behaviour    Behaviour
+	linesWritten int           // lines of plan.Output that are in the log
+	stopAt       time.Time     // when it ends because it was told to; zero: it was not
+	stopCode     int32         // with which code
+	done         chan struct{} // closed when it has exited
+	log          *os.File
 }
 
 // CreateContainer makes a container; its image must be there.
@@ -67,7 +67,7 @@ func (s *runtimeService) CreateContainer(_ context.Context, req *runtimeapi.Crea
 	}
 	s.names[c.name] = c.id
 	s.containers[c.id] = c
-	s.publish(runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT, sb, c.id)
+	s.publishEvent(runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT, sb, c.id)
 	return &runtimeapi.CreateContainerResponse{ContainerId: c.id}, nil
 }
 
@@ -89,7 +89,7 @@ func (s *runtimeService) StartContainer(_ context.Context, req *runtimeapi.Start
 	for _, kv := range c.config.GetEnvs() {
 		env[kv.GetKey()] = string(kv.GetValue())
 	}
-	plan, err := Behave(slices.Concat(c.config.GetCommand(), c.config.GetArgs()), env, c.sandbox.config.GetAnnotations())
+	plan, err := ParseBehaviour(slices.Concat(c.config.GetCommand(), c.config.GetArgs()), env, c.sandbox.config.GetAnnotations())
 	if err == nil && plan.StartError != "" {
 		err = fmt.Errorf("%s", plan.StartError)
 	}
@@ -98,19 +98,19 @@ func (s *runtimeService) StartContainer(_ context.Context, req *runtimeapi.Start
 	}
 	c.started = time.Now()
 	if err != nil {
-		s.exit(c, exitStartError)
+		s.exitContainer(c, exitStartError)
 		c.reason, c.message = "StartError", err.Error()
 		return nil, status.Errorf(codes.Unknown, "failed to start containerd task %q: %v", c.config.GetMetadata().GetName(), err)
 	}
-	c.plan, c.state = plan, runtimeapi.ContainerState_CONTAINER_RUNNING
-	s.publish(runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT, c.sandbox, c.id)
-	s.step(c, c.started)
+	c.behaviour, c.state = plan, runtimeapi.ContainerState_CONTAINER_RUNNING
+	s.publishEvent(runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT, c.sandbox, c.id)
+	s.advanceContainer(c, c.started)
 	s.wakeUp()
 	return &runtimeapi.StartContainerResponse{}, nil
 }
 
 func (r *Runtime) findContainer(id string) (*container, error) {
-	return find(r.containers, id, "container")
+	return findByPrefix(r.containers, id, "container")
 }
 
 // StopContainer waits until the container has ended. Unknown or ended is not an error.
@@ -121,14 +121,14 @@ func (s *runtimeService) StopContainer(ctx context.Context, req *runtimeapi.Stop
 		s.mu.Unlock()
 		return &runtimeapi.StopContainerResponse{}, nil //nolint:nilerr // CRI: stopping what is gone succeeds
 	}
-	wait, code := c.plan.StopAfter, int32(0)
+	wait, code := c.behaviour.StopAfter, int32(0)
 	if grace := time.Duration(req.GetTimeout()) * time.Second; grace <= 0 || wait > grace {
 		wait, code = max(grace, 0), exitKilled
 	}
 	if at := time.Now().Add(wait); c.stopAt.IsZero() || at.Before(c.stopAt) {
 		c.stopAt, c.stopCode = at, code
 	}
-	s.step(c, time.Now())
+	s.advanceContainer(c, time.Now())
 	done := c.done
 	s.mu.Unlock()
 	s.wakeUp()
@@ -146,19 +146,19 @@ func (s *runtimeService) RemoveContainer(_ context.Context, req *runtimeapi.Remo
 	defer s.mu.Unlock()
 	if c, err := s.findContainer(req.GetContainerId()); err == nil {
 		if c.state == runtimeapi.ContainerState_CONTAINER_RUNNING {
-			s.exit(c, exitKilled)
+			s.exitContainer(c, exitKilled)
 		}
-		s.remove(c)
+		s.forgetContainer(c)
 	}
 	return &runtimeapi.RemoveContainerResponse{}, nil
 }
 
-// remove forgets a container that does not run. mu is held.
-func (r *Runtime) remove(c *container) {
+// forgetContainer forgets a container that does not run. mu is held.
+func (r *Runtime) forgetContainer(c *container) {
 	c.closeLog()
 	delete(r.containers, c.id)
 	delete(r.names, c.name)
-	r.publish(runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT, c.sandbox, c.id)
+	r.publishEvent(runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT, c.sandbox, c.id)
 }
 
 // ListContainers lists containers, newest first.
@@ -168,7 +168,7 @@ func (s *runtimeService) ListContainers(_ context.Context, req *runtimeapi.ListC
 	defer s.mu.Unlock()
 	items := []*runtimeapi.Container{}
 	for _, c := range s.containers {
-		if !strings.HasPrefix(c.id, f.GetId()) || !strings.HasPrefix(c.sandbox.id, f.GetPodSandboxId()) || !matches(c.config.GetLabels(), f.GetLabelSelector()) {
+		if !strings.HasPrefix(c.id, f.GetId()) || !strings.HasPrefix(c.sandbox.id, f.GetPodSandboxId()) || !matchesLabels(c.config.GetLabels(), f.GetLabelSelector()) {
 			continue
 		}
 		if f.GetState() != nil && f.GetState().GetState() != c.state {
@@ -191,10 +191,10 @@ func (s *runtimeService) ContainerStatus(_ context.Context, req *runtimeapi.Cont
 	if err != nil {
 		return nil, err
 	}
-	return &runtimeapi.ContainerStatusResponse{Status: c.status()}, nil
+	return &runtimeapi.ContainerStatusResponse{Status: c.toStatus()}, nil
 }
 
-func (c *container) status() *runtimeapi.ContainerStatus {
+func (c *container) toStatus() *runtimeapi.ContainerStatus {
 	nano := func(t time.Time) int64 {
 		if t.IsZero() {
 			return 0
@@ -204,7 +204,7 @@ func (c *container) status() *runtimeapi.ContainerStatus {
 	return &runtimeapi.ContainerStatus{
 		Id: c.id, Metadata: c.config.GetMetadata(), State: c.state,
 		CreatedAt: nano(c.created), StartedAt: nano(c.started), FinishedAt: nano(c.finished), ExitCode: c.code,
-		Image: &runtimeapi.ImageSpec{Image: c.image.reference}, ImageRef: c.image.digest(), ImageId: c.image.id,
+		Image: &runtimeapi.ImageSpec{Image: c.image.reference}, ImageRef: c.image.repoDigest(), ImageId: c.image.id,
 		Reason: c.reason, Message: c.message, Labels: c.config.GetLabels(), Annotations: c.config.GetAnnotations(),
 		Mounts: c.config.GetMounts(), LogPath: c.logPath(),
 		Resources: &runtimeapi.ContainerResources{Linux: c.config.GetLinux().GetResources()},
@@ -256,8 +256,8 @@ func (c *container) closeLog() {
 	}
 }
 
-// write appends one line in the CRI log format.
-func (c *container) write(at time.Time, text string) {
+// writeLog appends one line in the CRI log format.
+func (c *container) writeLog(at time.Time, text string) {
 	if c.log != nil {
 		_, _ = fmt.Fprintf(c.log, "%s stdout F %s\n", at.UTC().Format(time.RFC3339Nano), text)
 	}

@@ -12,13 +12,13 @@ import (
 // watcherBuffer is the events a slow reader may be behind; a pod makes about ten. After that it is cut off and lists anew.
 const watcherBuffer = 1024
 
-type watcher struct {
+type eventWatcher struct {
 	events chan *runtimeapi.ContainerEventResponse // closed when the reader was too slow or the runtime ends; guarded by Runtime.mu
 }
 
 // GetContainerEvents streams what happens from now on. Nothing is replayed: list first.
 func (s *runtimeService) GetContainerEvents(_ *runtimeapi.GetEventsRequest, stream grpc.ServerStreamingServer[runtimeapi.ContainerEventResponse]) error {
-	w := &watcher{events: make(chan *runtimeapi.ContainerEventResponse, watcherBuffer)}
+	w := &eventWatcher{events: make(chan *runtimeapi.ContainerEventResponse, watcherBuffer)}
 	s.mu.Lock()
 	s.watchers[w] = struct{}{}
 	s.mu.Unlock()
@@ -42,15 +42,15 @@ func (s *runtimeService) GetContainerEvents(_ *runtimeapi.GetEventsRequest, stre
 	}
 }
 
-// publish tells all watchers. mu is held.
-func (r *Runtime) publish(kind runtimeapi.ContainerEventType, sb *sandbox, id string) {
+// publishEvent tells all watchers. mu is held.
+func (r *Runtime) publishEvent(kind runtimeapi.ContainerEventType, sb *sandbox, id string) {
 	if len(r.watchers) == 0 {
 		return
 	}
-	event := &runtimeapi.ContainerEventResponse{ContainerId: id, ContainerEventType: kind, CreatedAt: time.Now().UnixNano(), PodSandboxStatus: sb.status()}
+	event := &runtimeapi.ContainerEventResponse{ContainerId: id, ContainerEventType: kind, CreatedAt: time.Now().UnixNano(), PodSandboxStatus: sb.toStatus()}
 	for _, c := range r.containers {
 		if c.sandbox == sb {
-			event.ContainersStatuses = append(event.ContainersStatuses, c.status())
+			event.ContainersStatuses = append(event.ContainersStatuses, c.toStatus())
 		}
 	}
 	for w := range r.watchers {

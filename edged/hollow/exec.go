@@ -22,8 +22,8 @@ import (
 // headerTimeout bounds how long a stream client may take to ask; it is the kubelet on the same machine.
 const headerTimeout = 10 * time.Second
 
-// running finds a container that can be exec'd into.
-func (r *Runtime) running(id string) (*container, error) {
+// runningContainer finds a container that can be exec'd into.
+func (r *Runtime) runningContainer(id string) (*container, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	c, err := r.findContainer(id)
@@ -36,19 +36,19 @@ func (r *Runtime) running(id string) (*container, error) {
 	return c, nil
 }
 
-// execute follows a command as Behave reads it. A command it does not know succeeds at once and says nothing.
-func execute(ctx context.Context, command []string, out io.Writer) (int32, error) {
-	plan := read(command)
+// followCommand follows a command as Behave reads it. A command it does not know succeeds at once and says nothing.
+func followCommand(ctx context.Context, command []string, out io.Writer) (int32, error) {
+	plan := parseCommand(command)
 	begin := time.Now()
 	for _, line := range plan.Output {
-		if err := pause(ctx, time.Until(begin.Add(line.After))); err != nil {
+		if err := sleepContext(ctx, time.Until(begin.Add(line.After))); err != nil {
 			return 0, err
 		}
 		if _, err := fmt.Fprintln(out, line.Text); err != nil {
 			return 0, err
 		}
 	}
-	if err := pause(ctx, time.Until(begin.Add(plan.EndAfter))); err != nil {
+	if err := sleepContext(ctx, time.Until(begin.Add(plan.EndAfter))); err != nil {
 		return 0, err
 	}
 	return plan.Code, nil
@@ -56,7 +56,7 @@ func execute(ctx context.Context, command []string, out io.Writer) (int32, error
 
 // ExecSync follows a command and answers with its output.
 func (s *runtimeService) ExecSync(ctx context.Context, req *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error) {
-	if _, err := s.running(req.GetContainerId()); err != nil {
+	if _, err := s.runningContainer(req.GetContainerId()); err != nil {
 		return nil, err
 	}
 	if req.GetTimeout() > 0 {
@@ -64,8 +64,8 @@ func (s *runtimeService) ExecSync(ctx context.Context, req *runtimeapi.ExecSyncR
 		ctx, cancel = context.WithTimeout(ctx, time.Duration(req.GetTimeout())*time.Second)
 		defer cancel()
 	}
-	var out limited
-	code, err := execute(ctx, req.GetCmd(), &out)
+	var out cappedBuffer
+	code, err := followCommand(ctx, req.GetCmd(), &out)
 	if errors.Is(err, context.DeadlineExceeded) {
 		return nil, status.Errorf(codes.DeadlineExceeded, "failed to exec in container: timeout %ds exceeded: context deadline exceeded", req.GetTimeout())
 	}
@@ -78,9 +78,9 @@ func (s *runtimeService) ExecSync(ctx context.Context, req *runtimeapi.ExecSyncR
 // maxExecOutput is the 16 MiB that CRI allows for each stream of an ExecSync answer.
 const maxExecOutput = 16 << 20
 
-type limited struct{ bytes []byte }
+type cappedBuffer struct{ bytes []byte }
 
-func (l *limited) Write(p []byte) (int, error) {
+func (l *cappedBuffer) Write(p []byte) (int, error) {
 	if room := maxExecOutput - len(l.bytes); room > 0 {
 		l.bytes = append(l.bytes, p[:min(len(p), room)]...)
 	}
@@ -95,7 +95,7 @@ func (r *Runtime) listenStreams(ctx context.Context) (net.Listener, error) {
 	}
 	config := streaming.DefaultConfig
 	config.BaseURL = &url.URL{Scheme: "http", Host: listener.Addr().String()}
-	r.streams, err = streaming.NewServer(config, streamer{r})
+	r.streams, err = streaming.NewServer(config, streamBackend{r})
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("make stream server: %w", err), listener.Close())
 	}
@@ -117,7 +117,7 @@ func (r *Runtime) serveStreams(ctx context.Context, listener net.Listener) error
 
 // Exec answers with a URL.
 func (s *runtimeService) Exec(_ context.Context, req *runtimeapi.ExecRequest) (*runtimeapi.ExecResponse, error) {
-	if _, err := s.running(req.GetContainerId()); err != nil {
+	if _, err := s.runningContainer(req.GetContainerId()); err != nil {
 		return nil, err
 	}
 	return s.streams.GetExec(req)
@@ -125,7 +125,7 @@ func (s *runtimeService) Exec(_ context.Context, req *runtimeapi.ExecRequest) (*
 
 // Attach answers with a URL.
 func (s *runtimeService) Attach(_ context.Context, req *runtimeapi.AttachRequest) (*runtimeapi.AttachResponse, error) {
-	if _, err := s.running(req.GetContainerId()); err != nil {
+	if _, err := s.runningContainer(req.GetContainerId()); err != nil {
 		return nil, err
 	}
 	return s.streams.GetAttach(req)
@@ -142,17 +142,17 @@ func (s *runtimeService) PortForward(_ context.Context, req *runtimeapi.PortForw
 	return s.streams.GetPortForward(req)
 }
 
-// streamer is the far end of streams.
-type streamer struct{ *Runtime }
+// streamBackend is the far end of streams.
+type streamBackend struct{ *Runtime }
 
-func (s streamer) Exec(ctx context.Context, id string, cmd []string, _ io.Reader, out, errOut io.WriteCloser, _ bool, _ <-chan remotecommand.TerminalSize) error {
-	if _, err := s.running(id); err != nil {
+func (s streamBackend) Exec(ctx context.Context, id string, cmd []string, _ io.Reader, out, errOut io.WriteCloser, _ bool, _ <-chan remotecommand.TerminalSize) error {
+	if _, err := s.runningContainer(id); err != nil {
 		return err
 	}
 	if out == nil {
 		out = errOut
 	}
-	code, err := execute(ctx, cmd, out)
+	code, err := followCommand(ctx, cmd, out)
 	if err == nil && code != 0 {
 		err = &utilexec.CodeExitError{Err: fmt.Errorf("command terminated with exit code %d", code), Code: int(code)}
 	}
@@ -160,8 +160,8 @@ func (s streamer) Exec(ctx context.Context, id string, cmd []string, _ io.Reader
 }
 
 // Attach lasts until the container ends; there is nothing to see.
-func (s streamer) Attach(ctx context.Context, id string, _ io.Reader, _, _ io.WriteCloser, _ bool, _ <-chan remotecommand.TerminalSize) error {
-	c, err := s.running(id)
+func (s streamBackend) Attach(ctx context.Context, id string, _ io.Reader, _, _ io.WriteCloser, _ bool, _ <-chan remotecommand.TerminalSize) error {
+	c, err := s.runningContainer(id)
 	if err != nil {
 		return err
 	}
@@ -174,6 +174,6 @@ func (s streamer) Attach(ctx context.Context, id string, _ io.Reader, _, _ io.Wr
 }
 
 // PortForward refuses, as a pod in which nothing listens does.
-func (s streamer) PortForward(_ context.Context, id string, port int32, _ io.ReadWriteCloser) error {
+func (s streamBackend) PortForward(_ context.Context, id string, port int32, _ io.ReadWriteCloser) error {
 	return fmt.Errorf("dial port %d of sandbox %s: connection refused (hollow)", port, id)
 }

@@ -18,15 +18,15 @@ type Fault struct {
 	Times int           // how many calls it hits; 0: all until Heal
 }
 
-// Fail makes calls of one name ("RunPodSandbox", "PullImage") fail. Several faults of a call are used up in order.
-func (r *Runtime) Fail(call string, fault Fault) {
+// InjectFault makes calls of one name ("RunPodSandbox", "PullImage") fail. Several faults of a call are used up in order.
+func (r *Runtime) InjectFault(call string, fault Fault) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.faults[call] = append(r.faults[call], fault)
 }
 
-// Heal forgets all faults of a call.
-func (r *Runtime) Heal(call string) {
+// ClearFaults forgets all faults of a call.
+func (r *Runtime) ClearFaults(call string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.faults, call)
@@ -48,17 +48,17 @@ func (r *Runtime) nextFault(call string) (Fault, bool) {
 	return fault, true
 }
 
-func (r *Runtime) intercept(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+func (r *Runtime) interceptCall(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 	call := path.Base(info.FullMethod)
 	delay := time.Duration(0)
-	if changes(call) {
+	if isMutating(call) {
 		delay = r.cfg.Latency
 	}
 	fault, hit := r.nextFault(call)
 	if hit {
 		delay += fault.Delay
 	}
-	if err := pause(ctx, delay); err != nil {
+	if err := sleepContext(ctx, delay); err != nil {
 		return nil, status.FromContextError(err).Err()
 	}
 	if hit && fault.Err != nil {
@@ -70,7 +70,7 @@ func (r *Runtime) intercept(ctx context.Context, req any, info *grpc.UnaryServer
 	return next(ctx, req)
 }
 
-func changes(call string) bool {
+func isMutating(call string) bool {
 	for _, verb := range []string{"Run", "Create", "Start", "Stop", "Remove", "Pull"} {
 		if strings.HasPrefix(call, verb) {
 			return true
@@ -79,7 +79,7 @@ func changes(call string) bool {
 	return false
 }
 
-func pause(ctx context.Context, d time.Duration) error {
+func sleepContext(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return nil
 	}

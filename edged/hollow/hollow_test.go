@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"))
 }
 
-func start(t *testing.T, cfg hollow.Config) *hollow.Runtime {
+func startRuntime(t *testing.T, cfg hollow.Config) *hollow.Runtime {
 	t.Helper()
 	cfg.Socket = filepath.Join(t.TempDir(), "cri.sock")
 	r, err := hollow.New(cfg, zaptest.NewLogger(t))
@@ -46,15 +46,15 @@ func start(t *testing.T, cfg hollow.Config) *hollow.Runtime {
 	return r
 }
 
-func TestContract(t *testing.T) {
-	r := start(t, hollow.Config{})
+func TestRuntime_Contract(t *testing.T) {
+	r := startRuntime(t, hollow.Config{})
 	bed := hollowtest.Dial(t, r.Endpoint())
 	bed.Pull = true
 	hollowtest.Run(t, bed)
 }
 
-// TestContractContainerd runs the same contract on a real runtime: set CONTAINERD_SOCKET and import hollowtest.Image.
-func TestContractContainerd(t *testing.T) {
+// TestContainerd_Contract runs the same contract on a real runtime: set CONTAINERD_SOCKET and import hollowtest.Image.
+func TestContainerd_Contract(t *testing.T) {
 	socket := os.Getenv("CONTAINERD_SOCKET")
 	if socket == "" {
 		t.Skip("CONTAINERD_SOCKET does not name the socket of a real runtime")
@@ -62,7 +62,7 @@ func TestContractContainerd(t *testing.T) {
 	hollowtest.Run(t, hollowtest.Dial(t, socket))
 }
 
-func TestBehave(t *testing.T) {
+func TestParseBehaviour(t *testing.T) {
 	for name, tt := range map[string]struct {
 		command          []string
 		env, annotations map[string]string
@@ -81,7 +81,7 @@ func TestBehave(t *testing.T) {
 		"last one counts": {[]string{"sh", "-c", "true; false"}, nil, nil, hollow.Behaviour{Ends: true, Code: 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := hollow.Behave(tt.command, tt.env, tt.annotations)
+			got, err := hollow.ParseBehaviour(tt.command, tt.env, tt.annotations)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -90,29 +90,29 @@ func TestBehave(t *testing.T) {
 			}
 		})
 	}
-	if _, err := hollow.Behave(nil, nil, map[string]string{hollow.AnnotationExitAfter: "soon"}); err == nil {
+	if _, err := hollow.ParseBehaviour(nil, nil, map[string]string{hollow.AnnotationExitAfter: "soon"}); err == nil {
 		t.Error("a duration that is none was accepted")
 	}
 }
 
-func TestFaults(t *testing.T) {
-	r := start(t, hollow.Config{})
+func TestRuntime_InjectFault(t *testing.T) {
+	r := startRuntime(t, hollow.Config{})
 	bed := hollowtest.Dial(t, r.Endpoint())
 	pull := func(name string) error {
 		_, err := bed.Images.PullImage(t.Context(), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: name}})
 		return err
 	}
-	r.Fail("PullImage", hollow.Fault{Err: status.Error(codes.Unavailable, "registry is down"), Times: 2})
+	r.InjectFault("PullImage", hollow.Fault{Err: status.Error(codes.Unavailable, "registry is down"), Times: 2})
 	for i, want := range []codes.Code{codes.Unavailable, codes.Unavailable, codes.OK} {
 		if got := status.Code(pull("a")); got != want {
 			t.Errorf("pull %d: %s, want %s", i, got, want)
 		}
 	}
-	r.Fail("PullImage", hollow.Fault{Err: context.DeadlineExceeded})
+	r.InjectFault("PullImage", hollow.Fault{Err: context.DeadlineExceeded})
 	if err := pull("a"); status.Code(err) != codes.Unknown {
 		t.Errorf("plain error: %v", err)
 	}
-	r.Heal("PullImage")
+	r.ClearFaults("PullImage")
 	if err := pull("a"); err != nil {
 		t.Errorf("after heal: %v", err)
 	}
@@ -122,8 +122,8 @@ func TestFaults(t *testing.T) {
 }
 
 // The kubelet tells all podCIDRs of a Node in one string.
-func TestRuntime_PodsHaveAddressesOfTheNodesPodCIDR(t *testing.T) {
-	r := start(t, hollow.Config{})
+func TestRuntime_UsesNodesPodCIDR(t *testing.T) {
+	r := startRuntime(t, hollow.Config{})
 	bed := hollowtest.Dial(t, r.Endpoint())
 	for podCIDRs, want := range map[string]string{"10.244.7.0/24": "10.244.7.1", "10.244.9.0/24,fd00:9::/64": "10.244.9.1"} {
 		_, err := bed.Runtime.UpdateRuntimeConfig(t.Context(), &runtimeapi.UpdateRuntimeConfigRequest{RuntimeConfig: &runtimeapi.RuntimeConfig{
@@ -148,7 +148,7 @@ func TestRuntime_PodsHaveAddressesOfTheNodesPodCIDR(t *testing.T) {
 	}
 }
 
-func TestOldSocketIsReplaced(t *testing.T) {
+func TestRuntime_ReplacesOldSocket(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "cri.sock")
 	if err := os.WriteFile(socket, nil, 0o600); err != nil {
 		t.Fatal(err)

@@ -18,30 +18,30 @@ import (
 // imageSize is what each image is said to weigh: a small busybox.
 const imageSize = 2 << 20
 
-// missing is the last part of a repository that does not exist, for tests of pull errors.
-const missing = "missing"
+// missingRepository is the last part of a repository that does not exist, for tests of pull errors.
+const missingRepository = "missing"
 
 type image struct {
 	id        string // sha256:…, made of the reference
 	reference string // as a person writes it, with tag or digest
 }
 
-func (i *image) digest() string { return repository(i.reference) + "@" + i.id }
+func (i *image) repoDigest() string { return repositoryOf(i.reference) + "@" + i.id }
 
 type imageService struct {
 	runtimeapi.UnimplementedImageServiceServer
 	*Runtime
 }
 
-// normalise gives a reference the tag it means.
-func normalise(reference string) string {
+// normaliseReference gives a reference the tag it means.
+func normaliseReference(reference string) string {
 	if strings.Contains(reference, "@") || strings.Contains(path.Base(reference), ":") {
 		return reference
 	}
 	return reference + ":latest"
 }
 
-func repository(reference string) string {
+func repositoryOf(reference string) string {
 	name, _, _ := strings.Cut(reference, "@")
 	if i := strings.LastIndex(name, ":"); i > strings.LastIndex(name, "/") {
 		name = name[:i]
@@ -51,11 +51,11 @@ func repository(reference string) string {
 
 // findImage takes a reference, an id, or a digest reference as CRI callers do. mu is held.
 func (r *Runtime) findImage(reference string) *image {
-	if found, ok := r.images[normalise(reference)]; ok {
+	if found, ok := r.images[normaliseReference(reference)]; ok {
 		return found
 	}
 	for _, one := range r.images {
-		if one.id == reference || one.digest() == reference || strings.TrimPrefix(one.id, "sha256:") == reference {
+		if one.id == reference || one.repoDigest() == reference || strings.TrimPrefix(one.id, "sha256:") == reference {
 			return one
 		}
 	}
@@ -64,8 +64,8 @@ func (r *Runtime) findImage(reference string) *image {
 
 // PullImage adds an image at once.
 func (s *imageService) PullImage(_ context.Context, req *runtimeapi.PullImageRequest) (*runtimeapi.PullImageResponse, error) {
-	reference := normalise(req.GetImage().GetImage())
-	if path.Base(repository(reference)) == missing {
+	reference := normaliseReference(req.GetImage().GetImage())
+	if path.Base(repositoryOf(reference)) == missingRepository {
 		return nil, status.Errorf(codes.NotFound, "failed to pull and unpack image %q: failed to resolve reference %q: not found", reference, reference)
 	}
 	s.mu.Lock()
@@ -81,8 +81,8 @@ func (r *Runtime) addImage(reference string) *image {
 	return img
 }
 
-// local is where the images live that a development cluster imports and never pulls: the hollow runtime has them all.
-const local = "localhost/frond/"
+// localImagePrefix is where the images live that a development cluster imports and never pulls: the hollow runtime has them all.
+const localImagePrefix = "localhost/frond/"
 
 // ImageStatus answers with no image for one that was not pulled, except local ones.
 func (s *imageService) ImageStatus(_ context.Context, req *runtimeapi.ImageStatusRequest) (*runtimeapi.ImageStatusResponse, error) {
@@ -90,17 +90,17 @@ func (s *imageService) ImageStatus(_ context.Context, req *runtimeapi.ImageStatu
 	defer s.mu.Unlock()
 	reference := req.GetImage().GetImage()
 	img := s.findImage(reference)
-	if img == nil && strings.HasPrefix(reference, local) && path.Base(repository(reference)) != missing {
-		img = s.addImage(normalise(reference))
+	if img == nil && strings.HasPrefix(reference, localImagePrefix) && path.Base(repositoryOf(reference)) != missingRepository {
+		img = s.addImage(normaliseReference(reference))
 	}
 	if img == nil {
 		return &runtimeapi.ImageStatusResponse{}, nil
 	}
-	return &runtimeapi.ImageStatusResponse{Image: img.describe()}, nil
+	return &runtimeapi.ImageStatusResponse{Image: img.toImage()}, nil
 }
 
-func (i *image) describe() *runtimeapi.Image {
-	out := &runtimeapi.Image{Id: i.id, RepoDigests: []string{i.digest()}, Size: imageSize, Spec: &runtimeapi.ImageSpec{Image: i.reference}}
+func (i *image) toImage() *runtimeapi.Image {
+	out := &runtimeapi.Image{Id: i.id, RepoDigests: []string{i.repoDigest()}, Size: imageSize, Spec: &runtimeapi.ImageSpec{Image: i.reference}}
 	if !strings.Contains(i.reference, "@") {
 		out.RepoTags = []string{i.reference}
 	}
@@ -114,12 +114,12 @@ func (s *imageService) ListImages(_ context.Context, req *runtimeapi.ListImagesR
 	images := []*runtimeapi.Image{}
 	if want := req.GetFilter().GetImage().GetImage(); want != "" {
 		if img := s.findImage(want); img != nil {
-			images = append(images, img.describe())
+			images = append(images, img.toImage())
 		}
 		return &runtimeapi.ListImagesResponse{Images: images}, nil
 	}
 	for _, img := range s.images {
-		images = append(images, img.describe())
+		images = append(images, img.toImage())
 	}
 	slices.SortFunc(images, func(a, b *runtimeapi.Image) int { return cmp.Compare(a.GetSpec().GetImage(), b.GetSpec().GetImage()) })
 	return &runtimeapi.ListImagesResponse{Images: images}, nil
@@ -139,11 +139,11 @@ func (s *imageService) RemoveImage(_ context.Context, req *runtimeapi.RemoveImag
 func (s *imageService) ImageFsInfo(context.Context, *runtimeapi.ImageFsInfoRequest) (*runtimeapi.ImageFsInfoResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	usage := []*runtimeapi.FilesystemUsage{s.usage(uint64(len(s.images)) * imageSize)}
+	usage := []*runtimeapi.FilesystemUsage{s.filesystemUsage(uint64(len(s.images)) * imageSize)}
 	return &runtimeapi.ImageFsInfoResponse{ImageFilesystems: usage, ContainerFilesystems: usage}, nil
 }
 
-func (r *Runtime) usage(bytes uint64) *runtimeapi.FilesystemUsage {
+func (r *Runtime) filesystemUsage(bytes uint64) *runtimeapi.FilesystemUsage {
 	return &runtimeapi.FilesystemUsage{
 		Timestamp:  time.Now().UnixNano(),
 		FsId:       &runtimeapi.FilesystemIdentifier{Mountpoint: r.cfg.Dir},

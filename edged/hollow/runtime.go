@@ -58,14 +58,14 @@ type Runtime struct {
 	streams streaming.Server // guarded by being set before the socket serves
 
 	mu         sync.Mutex
-	sandboxes  map[string]*sandbox   // guarded by mu, as is everything below
-	containers map[string]*container //
-	names      map[string]string     // reserved name → id
-	images     map[string]*image     // by reference as pulled
-	faults     map[string][]Fault    // by call name, e.g. "StartContainer"
-	watchers   map[*watcher]struct{} // of GetContainerEvents
-	pods       netip.Prefix          //
-	lastIP     netip.Addr            //
+	sandboxes  map[string]*sandbox        // guarded by mu, as is everything below
+	containers map[string]*container      //
+	names      map[string]string          // reserved name → id
+	images     map[string]*image          // by reference as pulled
+	faults     map[string][]Fault         // by call name, e.g. "StartContainer"
+	watchers   map[*eventWatcher]struct{} // of GetContainerEvents
+	podPrefix  netip.Prefix               //
+	lastIP     netip.Addr                 //
 }
 
 // New makes a Runtime. It opens nothing.
@@ -84,8 +84,8 @@ func New(cfg Config, log *zap.Logger) (*Runtime, error) {
 		cfg: cfg, log: log.Named("hollow"),
 		ready: make(chan struct{}), wake: make(chan struct{}, 1),
 		sandboxes: map[string]*sandbox{}, containers: map[string]*container{}, names: map[string]string{},
-		images: map[string]*image{}, faults: map[string][]Fault{}, watchers: map[*watcher]struct{}{},
-		pods: pods, lastIP: pods.Addr(),
+		images: map[string]*image{}, faults: map[string][]Fault{}, watchers: map[*eventWatcher]struct{}{},
+		podPrefix: pods, lastIP: pods.Addr(),
 	}, nil
 }
 
@@ -111,14 +111,14 @@ func (r *Runtime) Start(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
-	server := grpc.NewServer(grpc.UnaryInterceptor(r.intercept))
+	server := grpc.NewServer(grpc.UnaryInterceptor(r.interceptCall))
 	runtimeapi.RegisterRuntimeServiceServer(server, &runtimeService{Runtime: r})
 	runtimeapi.RegisterImageServiceServer(server, &imageService{Runtime: r})
 
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return server.Serve(listener) })
 	g.Go(func() error { return r.serveStreams(gctx, streamListener) })
-	g.Go(func() error { return r.run(gctx) })
+	g.Go(func() error { return r.runScheduler(gctx) })
 	g.Go(func() error {
 		<-gctx.Done()
 		r.closeWatchers()

@@ -54,9 +54,9 @@ func (s *runtimeService) UpdateRuntimeConfig(_ context.Context, req *runtimeapi.
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.pods != prefix.Masked() {
-		s.pods = prefix.Masked()
-		s.lastIP = s.pods.Addr()
+	if s.podPrefix != prefix.Masked() {
+		s.podPrefix = prefix.Masked()
+		s.lastIP = s.podPrefix.Addr()
 	}
 	return &runtimeapi.UpdateRuntimeConfigResponse{}, nil
 }
@@ -80,7 +80,7 @@ func (s *runtimeService) ListContainerStats(_ context.Context, req *runtimeapi.L
 	out := &runtimeapi.ListContainerStatsResponse{}
 	for _, c := range s.containers {
 		if c.state == runtimeapi.ContainerState_CONTAINER_RUNNING && (f.GetId() == "" || f.GetId() == c.id) &&
-			(f.GetPodSandboxId() == "" || f.GetPodSandboxId() == c.sandbox.id) && matches(c.config.GetLabels(), f.GetLabelSelector()) {
+			(f.GetPodSandboxId() == "" || f.GetPodSandboxId() == c.sandbox.id) && matchesLabels(c.config.GetLabels(), f.GetLabelSelector()) {
 			out.Stats = append(out.Stats, s.containerStats(c))
 		}
 	}
@@ -99,7 +99,7 @@ func (r *Runtime) containerStats(c *container) *runtimeapi.ContainerStats {
 		},
 		Cpu:           &runtimeapi.CpuUsage{Timestamp: now.UnixNano(), UsageCoreNanoSeconds: &runtimeapi.UInt64Value{Value: uint64(used)}, UsageNanoCores: &runtimeapi.UInt64Value{Value: uint64(time.Second / cpuShare)}},
 		Memory:        &runtimeapi.MemoryUsage{Timestamp: now.UnixNano(), WorkingSetBytes: &runtimeapi.UInt64Value{Value: containerMemory}, UsageBytes: &runtimeapi.UInt64Value{Value: containerMemory}, RssBytes: &runtimeapi.UInt64Value{Value: containerMemory}},
-		WritableLayer: r.usage(0),
+		WritableLayer: r.filesystemUsage(0),
 	}
 }
 
@@ -121,7 +121,7 @@ func (s *runtimeService) ListPodSandboxStats(_ context.Context, req *runtimeapi.
 	defer s.mu.Unlock()
 	out := &runtimeapi.ListPodSandboxStatsResponse{}
 	for _, sb := range s.sandboxes {
-		if sb.ready && (f.GetId() == "" || f.GetId() == sb.id) && matches(sb.config.GetLabels(), f.GetLabelSelector()) {
+		if sb.ready && (f.GetId() == "" || f.GetId() == sb.id) && matchesLabels(sb.config.GetLabels(), f.GetLabelSelector()) {
 			out.Stats = append(out.Stats, s.sandboxStats(sb))
 		}
 	}

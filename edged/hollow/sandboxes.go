@@ -69,8 +69,8 @@ func (s *runtimeService) RunPodSandbox(_ context.Context, req *runtimeapi.RunPod
 	}
 	s.names[sb.name] = sb.id
 	s.sandboxes[sb.id] = sb
-	s.publish(runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT, sb, sb.id)
-	s.publish(runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT, sb, sb.id)
+	s.publishEvent(runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT, sb, sb.id)
+	s.publishEvent(runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT, sb, sb.id)
 	return &runtimeapi.RunPodSandboxResponse{PodSandboxId: sb.id}, nil
 }
 
@@ -82,23 +82,23 @@ func (r *Runtime) nextIP() (string, error) {
 	}
 	for range len(r.sandboxes) + 2 {
 		next := r.lastIP.Next()
-		if !r.pods.Contains(next) {
-			next = r.pods.Addr().Next()
+		if !r.podPrefix.Contains(next) {
+			next = r.podPrefix.Addr().Next()
 		}
 		r.lastIP = next
 		if !used[next.String()] {
 			return next.String(), nil
 		}
 	}
-	return "", fmt.Errorf("no address left in %s", r.pods)
+	return "", fmt.Errorf("no address left in %s", r.podPrefix)
 }
 
 // findSandbox takes the id or an unambiguous beginning of it. mu is held.
 func (r *Runtime) findSandbox(id string) (*sandbox, error) {
-	return find(r.sandboxes, id, "sandbox")
+	return findByPrefix(r.sandboxes, id, "sandbox")
 }
 
-func find[T any](all map[string]*T, id, what string) (*T, error) {
+func findByPrefix[T any](all map[string]*T, id, what string) (*T, error) {
 	if found, ok := all[id]; ok {
 		return found, nil
 	}
@@ -131,12 +131,12 @@ func (s *runtimeService) StopPodSandbox(_ context.Context, req *runtimeapi.StopP
 func (r *Runtime) stopSandbox(sb *sandbox) {
 	for _, c := range r.containers {
 		if c.sandbox == sb && c.state == runtimeapi.ContainerState_CONTAINER_RUNNING {
-			r.exit(c, exitKilled)
+			r.exitContainer(c, exitKilled)
 		}
 	}
 	if sb.ready {
 		sb.ready = false
-		r.publish(runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT, sb, sb.id)
+		r.publishEvent(runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT, sb, sb.id)
 	}
 }
 
@@ -151,12 +151,12 @@ func (s *runtimeService) RemovePodSandbox(_ context.Context, req *runtimeapi.Rem
 	s.stopSandbox(sb)
 	for _, c := range s.containers {
 		if c.sandbox == sb {
-			s.remove(c)
+			s.forgetContainer(c)
 		}
 	}
 	delete(s.sandboxes, sb.id)
 	delete(s.names, sb.name)
-	s.publish(runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT, sb, sb.id)
+	s.publishEvent(runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT, sb, sb.id)
 	return &runtimeapi.RemovePodSandboxResponse{}, nil
 }
 
@@ -168,19 +168,19 @@ func (s *runtimeService) PodSandboxStatus(_ context.Context, req *runtimeapi.Pod
 	if err != nil {
 		return nil, err
 	}
-	return &runtimeapi.PodSandboxStatusResponse{Status: sb.status()}, nil
+	return &runtimeapi.PodSandboxStatusResponse{Status: sb.toStatus()}, nil
 }
 
-func (sb *sandbox) state() runtimeapi.PodSandboxState {
+func (sb *sandbox) criState() runtimeapi.PodSandboxState {
 	if sb.ready {
 		return runtimeapi.PodSandboxState_SANDBOX_READY
 	}
 	return runtimeapi.PodSandboxState_SANDBOX_NOTREADY
 }
 
-func (sb *sandbox) status() *runtimeapi.PodSandboxStatus {
+func (sb *sandbox) toStatus() *runtimeapi.PodSandboxStatus {
 	return &runtimeapi.PodSandboxStatus{
-		Id: sb.id, Metadata: sb.config.GetMetadata(), State: sb.state(), CreatedAt: sb.created.UnixNano(),
+		Id: sb.id, Metadata: sb.config.GetMetadata(), State: sb.criState(), CreatedAt: sb.created.UnixNano(),
 		Network:        &runtimeapi.PodSandboxNetworkStatus{Ip: sb.ip},
 		Linux:          &runtimeapi.LinuxPodSandboxStatus{Namespaces: &runtimeapi.Namespace{Options: sb.config.GetLinux().GetSecurityContext().GetNamespaceOptions()}},
 		Labels:         sb.config.GetLabels(),
@@ -196,14 +196,14 @@ func (s *runtimeService) ListPodSandbox(_ context.Context, req *runtimeapi.ListP
 	defer s.mu.Unlock()
 	items := []*runtimeapi.PodSandbox{}
 	for _, sb := range s.sandboxes {
-		if !strings.HasPrefix(sb.id, f.GetId()) || !matches(sb.config.GetLabels(), f.GetLabelSelector()) {
+		if !strings.HasPrefix(sb.id, f.GetId()) || !matchesLabels(sb.config.GetLabels(), f.GetLabelSelector()) {
 			continue
 		}
-		if f.GetState() != nil && f.GetState().GetState() != sb.state() {
+		if f.GetState() != nil && f.GetState().GetState() != sb.criState() {
 			continue
 		}
 		items = append(items, &runtimeapi.PodSandbox{
-			Id: sb.id, Metadata: sb.config.GetMetadata(), State: sb.state(), CreatedAt: sb.created.UnixNano(),
+			Id: sb.id, Metadata: sb.config.GetMetadata(), State: sb.criState(), CreatedAt: sb.created.UnixNano(),
 			Labels: sb.config.GetLabels(), Annotations: sb.config.GetAnnotations(), RuntimeHandler: sb.handler,
 		})
 	}
@@ -211,7 +211,7 @@ func (s *runtimeService) ListPodSandbox(_ context.Context, req *runtimeapi.ListP
 	return &runtimeapi.ListPodSandboxResponse{Items: items}, nil
 }
 
-func matches(labels, selector map[string]string) bool {
+func matchesLabels(labels, selector map[string]string) bool {
 	for k, v := range selector {
 		if got, ok := labels[k]; !ok || got != v {
 			return false

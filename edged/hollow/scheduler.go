@@ -7,15 +7,15 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// idle is how long the clock sleeps when nothing is due; wakeUp ends it early.
-const idle = time.Hour
+// idleInterval is how long the clock sleeps when nothing is due; wakeUp ends it early.
+const idleInterval = time.Hour
 
-// run lets time pass for all containers: it writes their output and ends them when they are due.
-func (r *Runtime) run(ctx context.Context) error {
-	timer := time.NewTimer(idle)
+// runScheduler lets time pass for all containers: it writes their output and ends them when they are due.
+func (r *Runtime) runScheduler(ctx context.Context) error {
+	timer := time.NewTimer(idleInterval)
 	defer timer.Stop()
 	for {
-		timer.Reset(r.tick(time.Now()))
+		timer.Reset(r.advanceAll(time.Now()))
 		select {
 		case <-timer.C:
 		case <-r.wake:
@@ -33,49 +33,49 @@ func (r *Runtime) wakeUp() {
 	}
 }
 
-// tick does all that is due and tells how long nothing else is.
-func (r *Runtime) tick(now time.Time) time.Duration {
+// advanceAll does all that is due and tells how long nothing else is.
+func (r *Runtime) advanceAll(now time.Time) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	next := now.Add(idle)
+	next := now.Add(idleInterval)
 	for _, c := range r.containers {
-		if due := r.step(c, now); !due.IsZero() && due.Before(next) {
+		if due := r.advanceContainer(c, now); !due.IsZero() && due.Before(next) {
 			next = due
 		}
 	}
 	return max(next.Sub(now), 0)
 }
 
-// step does what is due for one container and tells when to come again (zero: never). mu is held.
-func (r *Runtime) step(c *container, now time.Time) time.Time {
+// advanceContainer does what is due for one container and tells when to come again (zero: never). mu is held.
+func (r *Runtime) advanceContainer(c *container, now time.Time) time.Time {
 	if c.state != runtimeapi.ContainerState_CONTAINER_RUNNING {
 		return time.Time{}
 	}
-	for c.written < len(c.plan.Output) && !now.Before(c.started.Add(c.plan.Output[c.written].After)) {
-		c.write(now, c.plan.Output[c.written].Text)
-		c.written++
+	for c.linesWritten < len(c.behaviour.Output) && !now.Before(c.started.Add(c.behaviour.Output[c.linesWritten].After)) {
+		c.writeLog(now, c.behaviour.Output[c.linesWritten].Text)
+		c.linesWritten++
 	}
 	end, code := time.Time{}, int32(0)
-	if c.plan.Ends {
-		end, code = c.started.Add(c.plan.EndAfter), c.plan.Code
+	if c.behaviour.Ends {
+		end, code = c.started.Add(c.behaviour.EndAfter), c.behaviour.Code
 	}
 	if !c.stopAt.IsZero() && (end.IsZero() || c.stopAt.Before(end)) {
 		end, code = c.stopAt, c.stopCode
 	}
 	if !end.IsZero() && !now.Before(end) {
-		r.exit(c, code)
+		r.exitContainer(c, code)
 		return time.Time{}
 	}
-	if c.written < len(c.plan.Output) {
-		if line := c.started.Add(c.plan.Output[c.written].After); end.IsZero() || line.Before(end) {
+	if c.linesWritten < len(c.behaviour.Output) {
+		if line := c.started.Add(c.behaviour.Output[c.linesWritten].After); end.IsZero() || line.Before(end) {
 			return line
 		}
 	}
 	return end
 }
 
-// exit ends a container. mu is held.
-func (r *Runtime) exit(c *container, code int32) {
+// exitContainer ends a container. mu is held.
+func (r *Runtime) exitContainer(c *container, code int32) {
 	c.state, c.code, c.finished = runtimeapi.ContainerState_CONTAINER_EXITED, code, time.Now()
 	c.reason = "Error"
 	if code == 0 {
@@ -83,5 +83,5 @@ func (r *Runtime) exit(c *container, code int32) {
 	}
 	c.closeLog()
 	close(c.done)
-	r.publish(runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT, c.sandbox, c.id)
+	r.publishEvent(runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT, c.sandbox, c.id)
 }

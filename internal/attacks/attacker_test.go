@@ -38,11 +38,11 @@ type loot struct {
 	secret    *tls.Config
 	key       nkeys.KeyPair
 	token     string // shown beside the key, if there is one
-	from      string // the address that it comes from, if that matters
+	sourceIP  string // the address that it comes from, if that matters
 }
 
-// public is the key's public half.
-func (l loot) public() string {
+// publicKey is the key's public half.
+func (l loot) publicKey() string {
 	public, err := l.key.PublicKey()
 	if err != nil {
 		panic(err) // a pair that was made or read here
@@ -50,8 +50,8 @@ func (l loot) public() string {
 	return public
 }
 
-// steal reads it.
-func steal(t *testing.T, node string) loot {
+// stealCredentials reads it.
+func stealCredentials(t *testing.T, node string) loot {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join(shared.Dir(), node, "edgecore.yaml"))
 	if err != nil {
@@ -87,62 +87,62 @@ func steal(t *testing.T, node string) loot {
 	return l
 }
 
-// message is what came over the link.
-type message struct {
+// leafMessage is what came over the link.
+type leafMessage struct {
 	subject, reply string
 	header, data   []byte
 }
 
-// thief is one link to the hub, held by somebody who has the key of a gateway. It speaks the leafnode protocol itself, so it asks
+// attacker is one link to the hub, held by somebody who has the key of a gateway. It speaks the leafnode protocol itself, so it asks
 // for whatever it likes.
-type thief struct {
-	node string
-	conn net.Conn
-	over chan struct{} // closes when the hub has closed the link
+type attacker struct {
+	node   string
+	conn   net.Conn
+	closed chan struct{} // closes when the hub has closed the link
 
-	mu    sync.Mutex
-	wire  bytes.Buffer // guarded by mu: all that ever came
-	got   []message    // guarded by mu
-	errs  []string     // guarded by mu: what the hub said before it closed the link
-	pongs int          // guarded by mu
-	pings int          // of ours; used by one goroutine
+	mu        sync.Mutex
+	rawInput  bytes.Buffer  // guarded by mu: all that ever came
+	messages  []leafMessage // guarded by mu
+	hubErrors []string      // guarded by mu: what the hub said before it closed the link
+	pongs     int           // guarded by mu
+	pings     int           // of ours; used by one goroutine
 	// listening says that call listens; used by one goroutine.
 	listening bool
 }
 
-// links numbers links: they go to one server of the hub after the other, and one of two with the same name is closed as a doublet.
-var links struct {
+// linkNumbers numbers links: they go to one server of the hub after the other, and one of two with the same name is closed as a doublet.
+var linkNumbers struct {
 	sync.Mutex
 	n int
 }
 
-// breakIn opens a link. more is added to what a leaf says of itself.
-func (l loot) breakIn(t *testing.T, more map[string]any) *thief {
+// mustOpenLink opens a link. more is added to what a leaf says of itself.
+func (l loot) mustOpenLink(t *testing.T, more map[string]any) *attacker {
 	t.Helper()
-	th, err := l.tryIn(t.Context(), more)
+	th, err := l.openLink(t.Context(), more)
 	if err != nil {
 		t.Fatalf("the thief's link: %v", err)
 	}
 	t.Cleanup(func() {
 		_ = th.conn.Close()
-		<-th.over
+		<-th.closed
 		th.mu.Lock()
 		defer th.mu.Unlock()
-		searched(t, th.wire.Bytes())
+		checkNoCanary(t, th.rawInput.Bytes())
 	})
 	return th
 }
 
 const loginLimit = 30 * time.Second
 
-func (l loot) tryIn(ctx context.Context, more map[string]any) (th *thief, err error) {
+func (l loot) openLink(ctx context.Context, more map[string]any) (th *attacker, err error) {
 	ctx, cancel := context.WithTimeout(ctx, loginLimit)
 	defer cancel()
-	links.Lock()
-	links.n++
-	address, name := l.addresses[links.n%len(l.addresses)], fmt.Sprintf("thief-%d", links.n)
-	links.Unlock()
-	plain, err := l.dial(ctx, address)
+	linkNumbers.Lock()
+	linkNumbers.n++
+	address, name := l.addresses[linkNumbers.n%len(l.addresses)], fmt.Sprintf("thief-%d", linkNumbers.n)
+	linkNumbers.Unlock()
+	plain, err := l.dialHub(ctx, address)
 	if err != nil {
 		return nil, err
 	}
@@ -160,7 +160,7 @@ func (l loot) tryIn(ctx context.Context, more map[string]any) (th *thief, err er
 	if err != nil {
 		return nil, fmt.Errorf("INFO: %w", err)
 	}
-	hello, err := l.hello(name, info, more)
+	hello, err := l.connectMessage(name, info, more)
 	if err != nil {
 		return nil, err
 	}
@@ -168,30 +168,30 @@ func (l loot) tryIn(ctx context.Context, more map[string]any) (th *thief, err er
 		return nil, err
 	}
 	_ = plain.SetDeadline(time.Time{})
-	th = &thief{node: l.node, conn: conn, over: make(chan struct{})}
+	th = &attacker{node: l.node, conn: conn, closed: make(chan struct{})}
 	if l.token != "" {
-		th.node = l.public() // what it is called in the lobby
+		th.node = l.publicKey() // what it is called in the lobby
 	}
-	go th.listen()
+	go th.readLoop()
 	if said := th.flush(ctx); said != "" {
 		_ = conn.Close()
-		<-th.over
+		<-th.closed
 		return nil, errors.New(said)
 	}
 	return th, nil
 }
 
-// dial opens a connection, from where the thief is.
-func (l loot) dial(ctx context.Context, address string) (net.Conn, error) {
+// dialHub opens a connection, from where the thief is.
+func (l loot) dialHub(ctx context.Context, address string) (net.Conn, error) {
 	var d net.Dialer
-	if l.from != "" {
-		d.LocalAddr = &net.TCPAddr{IP: net.ParseIP(l.from)}
+	if l.sourceIP != "" {
+		d.LocalAddr = &net.TCPAddr{IP: net.ParseIP(l.sourceIP)}
 	}
 	return d.DialContext(ctx, "tcp", address)
 }
 
-// hello is the CONNECT of a leaf.
-func (l loot) hello(name, info string, more map[string]any) ([]byte, error) {
+// connectMessage is the CONNECT of a leaf.
+func (l loot) connectMessage(name, info string, more map[string]any) ([]byte, error) {
 	var server struct {
 		Nonce string `json:"nonce"`
 	}
@@ -202,7 +202,7 @@ func (l loot) hello(name, info string, more map[string]any) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if sig, err = identity.Show(identity.Credential{Node: l.node, Key: l.public(), Token: l.token}, sig); err != nil {
+	if sig, err = identity.EncodeCredential(identity.Credential{Node: l.node, Key: l.publicKey(), Token: l.token}, sig); err != nil {
 		return nil, err
 	}
 	says := map[string]any{
@@ -231,15 +231,15 @@ func readLine(r io.Reader) (string, error) {
 }
 
 // Write notes what came.
-func (th *thief) Write(p []byte) (int, error) {
+func (th *attacker) Write(p []byte) (int, error) {
 	th.mu.Lock()
 	defer th.mu.Unlock()
-	return th.wire.Write(p)
+	return th.rawInput.Write(p)
 }
 
-// listen reads until the link is closed.
-func (th *thief) listen() {
-	defer close(th.over)
+// readLoop reads until the link is closed.
+func (th *attacker) readLoop() {
+	defer close(th.closed)
 	in := bufio.NewReader(io.TeeReader(th.conn, th))
 	for {
 		text, err := in.ReadString('\n')
@@ -256,7 +256,7 @@ func (th *thief) listen() {
 			th.mu.Unlock()
 		case "-ERR":
 			th.mu.Lock()
-			th.errs = append(th.errs, rest)
+			th.hubErrors = append(th.hubErrors, rest)
 			th.mu.Unlock()
 		case "LMSG", "HMSG":
 			m, err := readMessage(in, verb, strings.Fields(rest))
@@ -264,14 +264,14 @@ func (th *thief) listen() {
 				return
 			}
 			th.mu.Lock()
-			th.got = append(th.got, m)
+			th.messages = append(th.messages, m)
 			th.mu.Unlock()
 		}
 	}
 }
 
 // readMessage reads what follows SUBJECT [+ REPLY QUEUE… | | QUEUE… | REPLY] [HEADER-BYTES] BYTES.
-func readMessage(in io.Reader, verb string, fields []string) (m message, err error) {
+func readMessage(in io.Reader, verb string, fields []string) (m leafMessage, err error) {
 	sizes := 1
 	if verb == "HMSG" {
 		sizes = 2
@@ -304,40 +304,40 @@ func readMessage(in io.Reader, verb string, fields []string) (m message, err err
 	return m, nil
 }
 
-// say sends raw protocol; what it says after the link was closed is lost.
-func (th *thief) say(format string, args ...any) {
+// sendRaw sends raw protocol; what it says after the link was closed is lost.
+func (th *attacker) sendRaw(format string, args ...any) {
 	_, _ = fmt.Fprintf(th.conn, format, args...)
 }
 
 // subscribe asks for a subject, with a queue group if there is one.
-func (th *thief) subscribe(subject, queue string) {
+func (th *attacker) subscribe(subject, queue string) {
 	if queue != "" {
 		queue = " " + queue + " 1"
 	}
-	th.say("LS+ %s%s\r\n", subject, queue)
+	th.sendRaw("LS+ %s%s\r\n", subject, queue)
 }
 
 // publish sends a message to everybody who listens, and to one of the cloudcores' queue group: a leaf names the groups itself. Headers
 // are whole lines.
-func (th *thief) publish(subject, reply string, data []byte, headers ...string) {
+func (th *attacker) publish(subject, reply string, data []byte, headers ...string) {
 	to := "| cloudcore"
 	if reply != "" {
 		to = "+ " + reply + " cloudcore"
 	}
 	if len(headers) == 0 {
-		th.say("LMSG %s %s %d\r\n%s\r\n", subject, to, len(data), data)
+		th.sendRaw("LMSG %s %s %d\r\n%s\r\n", subject, to, len(data), data)
 		return
 	}
 	head := "NATS/1.0\r\n" + strings.Join(headers, "\r\n") + "\r\n\r\n"
-	th.say("HMSG %s %s %d %d\r\n%s%s\r\n", subject, to, len(head), len(head)+len(data), head, data)
+	th.sendRaw("HMSG %s %s %d %d\r\n%s%s\r\n", subject, to, len(head), len(head)+len(data), head, data)
 }
 
 // flush waits until the hub has taken all that was said. It returns what the hub said when it closed the link, "" if it did not.
-func (th *thief) flush(ctx context.Context) string {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+func (th *attacker) flush(ctx context.Context) string {
+	ctx, cancel := context.WithTimeout(ctx, waitTimeout)
 	defer cancel()
 	th.pings++
-	th.say("PING\r\n")
+	th.sendRaw("PING\r\n")
 	ticker := time.NewTicker(5 * time.Millisecond)
 	defer ticker.Stop()
 	for {
@@ -348,13 +348,13 @@ func (th *thief) flush(ctx context.Context) string {
 			return ""
 		}
 		select {
-		case <-th.over:
+		case <-th.closed:
 			th.mu.Lock()
 			defer th.mu.Unlock()
-			if len(th.errs) == 0 {
+			if len(th.hubErrors) == 0 {
 				return "closed without a word"
 			}
-			return strings.Join(th.errs, "; ")
+			return strings.Join(th.hubErrors, "; ")
 		case <-ctx.Done():
 			return "the hub answers no ping"
 		case <-ticker.C:
@@ -363,17 +363,17 @@ func (th *thief) flush(ctx context.Context) string {
 }
 
 // inbox is a place of the thief's own where answers may go.
-func (th *thief) inbox() string { return streams.InboxPrefix(th.node) + ".loot" }
+func (th *attacker) inbox() string { return streams.InboxPrefix(th.node) + ".loot" }
 
 // received returns what came on a subject, "" for all.
-func (th *thief) received(subject string) []message {
+func (th *attacker) received(subject string) []leafMessage {
 	th.mu.Lock()
 	defer th.mu.Unlock()
-	return slices.DeleteFunc(slices.Clone(th.got), func(m message) bool { return subject != "" && m.subject != subject })
+	return slices.DeleteFunc(slices.Clone(th.messages), func(m leafMessage) bool { return subject != "" && m.subject != subject })
 }
 
-// searched fails if something that a thief got holds the canary.
-func searched(t *testing.T, wire []byte) {
+// checkNoCanary fails if something that a thief got holds the canary.
+func checkNoCanary(t *testing.T, wire []byte) {
 	t.Helper()
 	for _, form := range [][]byte{[]byte(canary), []byte(base64.StdEncoding.EncodeToString([]byte(canary)))} {
 		if i := bytes.Index(wire, form); i >= 0 {

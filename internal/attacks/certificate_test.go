@@ -25,8 +25,8 @@ import (
 
 const csrPath = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 
-// asked is a request for a serving certificate as a gateway makes it, changed.
-func asked(t *testing.T, name string, usages []certificatesv1.KeyUsage, more string, change func(*x509.CertificateRequest)) wire.KubeRequest {
+// servingCSR is a request for a serving certificate as a gateway makes it, changed.
+func servingCSR(t *testing.T, name string, usages []certificatesv1.KeyUsage, more string, change func(*x509.CertificateRequest)) wire.KubeRequest {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -42,7 +42,7 @@ func asked(t *testing.T, name string, usages []certificatesv1.KeyUsage, more str
 		t.Fatal(err)
 	}
 	text := append(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}), more...)
-	body := encoded(t, certificatesv1.CertificateSigningRequest{
+	body := encodeJSON(t, certificatesv1.CertificateSigningRequest{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "certificates.k8s.io/v1", Kind: "CertificateSigningRequest"},
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec:       certificatesv1.CertificateSigningRequestSpec{SignerName: certificatesv1.KubeletServingSignerName, Request: text, Usages: usages},
@@ -50,10 +50,10 @@ func asked(t *testing.T, name string, usages []certificatesv1.KeyUsage, more str
 	return wire.KubeRequest{Method: http.MethodPost, Path: csrPath, ContentType: "application/json", Body: body}
 }
 
-// TestAThiefCertifiesNobody asks, as the stolen node, for certificates of others and for more than a kubelet shows, then again and
+// TestCSR_ForeignCertificatesAreRefused asks, as the stolen node, for certificates of others and for more than a kubelet shows, then again and
 // again.
-func TestAThiefCertifiesNobody(t *testing.T) {
-	th := steal(t, stolen).breakIn(t, nil)
+func TestCSR_ForeignCertificatesAreRefused(t *testing.T) {
+	th := stealCredentials(t, stolen).mustOpenLink(t, nil)
 	th.subscribe(th.inbox(), "")
 	server := []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth}
 	client := append(slices.Clone(server), certificatesv1.UsageClientAuth)
@@ -79,28 +79,28 @@ func TestAThiefCertifiesNobody(t *testing.T) {
 		"two":    {server, "-----BEGIN CERTIFICATE REQUEST-----\nAAAA\n-----END CERTIFICATE REQUEST-----\n", func(*x509.CertificateRequest) {}},
 	}
 	prefix := newName()
-	denied, i := meter(t, "frond_csr_decisions_total", "decision=denied"), 0
+	denied, i := counterDelta(t, "frond_csr_decisions_total", "decision=denied"), 0
 	taken, again := map[string]string{}, wire.KubeRequest{}
-	unharmed(t, func() {
+	checkUnharmed(t, func() {
 		for what, form := range forms {
 			i++
 			name := fmt.Sprintf("%s-%d", prefix, i)
-			r := asked(t, name, form.usages, form.more, form.change)
-			if reply := th.ask(t, r); reply.Code/100 == 2 {
+			r := servingCSR(t, name, form.usages, form.more, form.change)
+			if reply := th.requestKube(t, r); reply.Code/100 == 2 {
 				taken[name], again = what, r
 			} else {
 				t.Logf("%s: %d", what, reply.Code)
 			}
 		}
-		if reply := th.ask(t, again); again.Body != nil && reply.Code/100 == 2 {
+		if reply := th.requestKube(t, again); again.Body != nil && reply.Code/100 == 2 {
 			t.Error("the same request is taken twice")
 		}
 		if len(taken) > 0 {
-			rises(t, "a denial", denied, 1)
+			awaitCounter(t, "a denial", denied, 1)
 		}
 		refused := 0
 		for n := range 40 {
-			if reply := th.ask(t, asked(t, fmt.Sprintf("%s-flood-%d", prefix, n), client, "", func(*x509.CertificateRequest) {})); reply.Code == http.StatusTooManyRequests {
+			if reply := th.requestKube(t, servingCSR(t, fmt.Sprintf("%s-flood-%d", prefix, n), client, "", func(*x509.CertificateRequest) {})); reply.Code == http.StatusTooManyRequests {
 				refused++
 			}
 		}

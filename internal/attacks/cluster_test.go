@@ -24,8 +24,8 @@ import (
 )
 
 const (
-	// patience is how long a test waits for what should take seconds: the machines are shared and slow at times.
-	patience = 3 * time.Minute
+	// waitTimeout is how long a test waits for what should take seconds: the machines are shared and slow at times.
+	waitTimeout = 3 * time.Minute
 	// victim is the gateway whose secret is looked for, stolen the one that the thief has: a neighbour, in the same cell of the hub. A
 	// test holds them to that.
 	victim, stolen = "edge-1", "edge-5"
@@ -39,9 +39,9 @@ var (
 	kube   kubernetes.Interface
 )
 
-func TestMain(m *testing.M) { os.Exit(run(m)) }
+func TestMain(m *testing.M) { os.Exit(runTests(m)) }
 
-func run(m *testing.M) int {
+func runTests(m *testing.M) int {
 	ctx := context.Background() //nolint:forbidigo // a TestMain has no other
 	dir := os.Getenv("FROND_ATTACKS_DIR")
 	keep := dir != ""
@@ -56,7 +56,7 @@ func run(m *testing.M) int {
 	var err error
 	shared, err = devcluster.Up(ctx, devcluster.Options{
 		Spec: devcluster.Spec{Edges: 5, Cloudcores: 2, Hubs: 3, Runtime: devcluster.Hollow, NoMetrics: true},
-		Dir:  dir, Talk: os.Stderr, Timeout: 5 * time.Minute,
+		Dir:  dir, Progress: os.Stderr, Timeout: 5 * time.Minute,
 		Programs: func(ctx context.Context, _ devcluster.Spec) (toolchain.Paths, error) {
 			return toolchain.Ensure(ctx, toolchain.Request{Kube: true, Nats: true, Frond: true}, os.Stderr)
 		},
@@ -69,7 +69,7 @@ func run(m *testing.M) int {
 		}()
 	}
 	if err == nil {
-		err = settle(ctx)
+		err = prepareCluster(ctx)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "up:", err)
@@ -78,8 +78,8 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// settle connects and gives each gateway a pod with a secret of its own.
-func settle(ctx context.Context) error {
+// prepareCluster connects and gives each gateway a pod with a secret of its own.
+func prepareCluster(ctx context.Context) error {
 	cfg, err := clientcmd.BuildConfigFromFlags("", shared.Kubeconfig())
 	if err != nil {
 		return err
@@ -134,16 +134,16 @@ spec:
 // eventually waits until a condition holds; the condition says what is missing, "" when it holds.
 func eventually(t *testing.T, what string, missing func(ctx context.Context) string) {
 	t.Helper()
-	await.Until(t, what, patience, 100*time.Millisecond, await.Said(missing))
+	await.Until(t, what, waitTimeout, 100*time.Millisecond, await.FromText(missing))
 }
 
-var stirs atomic.Int64
+var victimChanges atomic.Int64
 
-// stir changes the victim's secret and its pod, so that there is something to overhear, and waits until the gateway has the one and
+// changeVictim changes the victim's secret and its pod, so that there is something to overhear, and waits until the gateway has the one and
 // the cloud the other's new state: whatever is done to them, it works.
-func stir(t *testing.T) {
+func changeVictim(t *testing.T) {
 	t.Helper()
-	word := fmt.Sprintf("%s %d %d", canary, time.Now().UnixNano(), stirs.Add(1))
+	word := fmt.Sprintf("%s %d %d", canary, time.Now().UnixNano(), victimChanges.Add(1))
 	patch := fmt.Appendf(nil, `{"stringData":{"word":%q}}`, word)
 	if _, err := kube.CoreV1().Secrets("default").Patch(t.Context(), "of-"+victim, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
@@ -164,9 +164,9 @@ func stir(t *testing.T) {
 	})
 }
 
-// kept returns how Kubernetes sees the victim, in words that change with anything that a thief could change: the pod's identity and
+// victimState returns how Kubernetes sees the victim, in words that change with anything that a thief could change: the pod's identity and
 // status, the Node's labels, taints, addresses and conditions, and its secret.
-func kept(ctx context.Context) (string, error) {
+func victimState(ctx context.Context) (string, error) {
 	pod, err := kube.CoreV1().Pods("default").Get(ctx, "on-"+victim, metav1.GetOptions{})
 	if err != nil {
 		return "", err
@@ -187,18 +187,18 @@ func kept(ctx context.Context) (string, error) {
 	return string(text), err
 }
 
-// unharmed runs attacks and checks that the victim is what it was and goes on.
-func unharmed(t *testing.T, attack func()) {
+// checkUnharmed runs attacks and checks that the victim is what it was and goes on.
+func checkUnharmed(t *testing.T, attack func()) {
 	t.Helper()
-	stir(t)
-	before, err := kept(t.Context())
+	changeVictim(t)
+	before, err := victimState(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	attack()
-	stir(t)
+	changeVictim(t)
 	eventually(t, "the victim is what it was", func(ctx context.Context) string {
-		after, err := kept(ctx)
+		after, err := victimState(ctx)
 		if err := errors.Join(err); err != nil {
 			return err.Error()
 		}

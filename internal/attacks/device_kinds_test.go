@@ -19,14 +19,14 @@ import (
 
 // Where the kinds are of which a node reads and writes its own alone.
 const (
-	claims       = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
-	deviceSlices = "/apis/resource.k8s.io/v1/resourceslices"
-	certRequests = "/apis/certificates.k8s.io/v1/namespaces/default/podcertificaterequests"
+	claimsPath   = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
+	slicesPath   = "/apis/resource.k8s.io/v1/resourceslices"
+	podCertsPath = "/apis/certificates.k8s.io/v1/namespaces/default/podcertificaterequests"
 	ofVictim     = "fieldSelector=spec.nodeName%3D" + victim
 )
 
-// devices gives the victim a claim and a slice of devices, and removes them with the test.
-func devices(t *testing.T) {
+// createDevices gives the victim a claim and a slice of devices, and removes them with the test.
+func createDevices(t *testing.T) {
 	t.Helper()
 	manifest := strings.ReplaceAll(`
 apiVersion: resource.k8s.io/v1
@@ -85,8 +85,8 @@ func certRequest(t *testing.T, pod, node string) []byte {
 	return body
 }
 
-// slice is one of a node, or with "" of all nodes.
-func slice(node string) []byte {
+// resourceSlice is one of a node, or with "" of all nodes.
+func resourceSlice(node string) []byte {
 	where := `"nodeName":"` + node + `"`
 	if node == "" {
 		where = `"allNodes":true`
@@ -95,43 +95,43 @@ func slice(node string) []byte {
 		"spec":{"driver":"attacked.test",` + where + `,"pool":{"name":"thief","resourceSliceCount":1},"devices":[{"name":"one"}]}}`)
 }
 
-// TestAThiefHasItsOwnDevicesAndCertificatesAlone asks as the stolen node for the claims, slices and certificates of another.
-func TestAThiefHasItsOwnDevicesAndCertificatesAlone(t *testing.T) {
+// TestKubeCall_ForeignDevicesAreRefused asks as the stolen node for the claims, slices and certificates of another.
+func TestKubeCall_ForeignDevicesAreRefused(t *testing.T) {
 	const merge, plain = "application/merge-patch+json", "application/json"
-	devices(t)
-	th := steal(t, stolen).breakIn(t, nil)
+	createDevices(t)
+	th := stealCredentials(t, stolen).mustOpenLink(t, nil)
 	th.subscribe(th.inbox(), "")
-	own := wire.KubeRequest{Method: http.MethodPost, Path: deviceSlices, ContentType: plain, Body: slice(stolen)}
-	if r := th.ask(t, own); r.Code != http.StatusCreated {
+	own := wire.KubeRequest{Method: http.MethodPost, Path: slicesPath, ContentType: plain, Body: resourceSlice(stolen)}
+	if r := th.requestKube(t, own); r.Code != http.StatusCreated {
 		t.Fatalf("the stolen node's own slice: %d %s %s", r.Code, r.Error, r.Body) // or what follows proves nothing
 	}
-	own = wire.KubeRequest{Method: http.MethodDelete, Path: deviceSlices, Query: "fieldSelector=spec.nodeName%3D" + stolen}
-	if r := th.ask(t, own); r.Code != http.StatusOK {
+	own = wire.KubeRequest{Method: http.MethodDelete, Path: slicesPath, Query: "fieldSelector=spec.nodeName%3D" + stolen}
+	if r := th.requestKube(t, own); r.Code != http.StatusOK {
 		t.Fatalf("an end of its own slices: %d %s %s", r.Code, r.Error, r.Body)
 	}
 	for name, r := range map[string]wire.KubeRequest{
-		"another's claim":                     {Method: http.MethodGet, Path: claims + "/of-" + victim},
-		"all claims":                          {Method: http.MethodGet, Path: claims},
-		"a claim of its own making":           {Method: http.MethodPost, Path: claims, ContentType: plain, Body: []byte(`{"apiVersion":"resource.k8s.io/v1","kind":"ResourceClaim","metadata":{"name":"thief"},"spec":{"devices":{"requests":[{"name":"one","exactly":{"deviceClassName":"attacked.test"}}]}}}`)},
-		"the status of another's claim":       {Method: http.MethodPatch, Path: claims + "/of-" + victim + "/status", ContentType: merge, Body: []byte(`{"status":{"devices":[{"driver":"attacked.test","pool":"x","device":"one"}]}}`)},
-		"another's slice":                     {Method: http.MethodGet, Path: deviceSlices + "/of-" + victim},
-		"all slices":                          {Method: http.MethodGet, Path: deviceSlices},
-		"slices of another":                   {Method: http.MethodGet, Path: deviceSlices, Query: ofVictim},
-		"an end of another's slice":           {Method: http.MethodDelete, Path: deviceSlices + "/of-" + victim},
-		"an end of another's slices":          {Method: http.MethodDelete, Path: deviceSlices, Query: ofVictim},
-		"an end of all slices":                {Method: http.MethodDelete, Path: deviceSlices},
-		"another's slice as its own":          {Method: http.MethodPatch, Path: deviceSlices + "/of-" + victim, ContentType: merge, Body: []byte(`{"spec":{"nodeName":"` + stolen + `"}}`)},
-		"a slice in another's name":           {Method: http.MethodPost, Path: deviceSlices, ContentType: plain, Body: slice(victim)},
-		"a slice for all nodes":               {Method: http.MethodPost, Path: deviceSlices, ContentType: plain, Body: slice("")},
-		"all requests for certificates":       {Method: http.MethodGet, Path: certRequests},
+		"another's claim":                     {Method: http.MethodGet, Path: claimsPath + "/of-" + victim},
+		"all claims":                          {Method: http.MethodGet, Path: claimsPath},
+		"a claim of its own making":           {Method: http.MethodPost, Path: claimsPath, ContentType: plain, Body: []byte(`{"apiVersion":"resource.k8s.io/v1","kind":"ResourceClaim","metadata":{"name":"thief"},"spec":{"devices":{"requests":[{"name":"one","exactly":{"deviceClassName":"attacked.test"}}]}}}`)},
+		"the status of another's claim":       {Method: http.MethodPatch, Path: claimsPath + "/of-" + victim + "/status", ContentType: merge, Body: []byte(`{"status":{"devices":[{"driver":"attacked.test","pool":"x","device":"one"}]}}`)},
+		"another's slice":                     {Method: http.MethodGet, Path: slicesPath + "/of-" + victim},
+		"all slices":                          {Method: http.MethodGet, Path: slicesPath},
+		"slices of another":                   {Method: http.MethodGet, Path: slicesPath, Query: ofVictim},
+		"an end of another's slice":           {Method: http.MethodDelete, Path: slicesPath + "/of-" + victim},
+		"an end of another's slices":          {Method: http.MethodDelete, Path: slicesPath, Query: ofVictim},
+		"an end of all slices":                {Method: http.MethodDelete, Path: slicesPath},
+		"another's slice as its own":          {Method: http.MethodPatch, Path: slicesPath + "/of-" + victim, ContentType: merge, Body: []byte(`{"spec":{"nodeName":"` + stolen + `"}}`)},
+		"a slice in another's name":           {Method: http.MethodPost, Path: slicesPath, ContentType: plain, Body: resourceSlice(victim)},
+		"a slice for all nodes":               {Method: http.MethodPost, Path: slicesPath, ContentType: plain, Body: resourceSlice("")},
+		"all requests for certificates":       {Method: http.MethodGet, Path: podCertsPath},
 		"requests of another":                 {Method: http.MethodGet, Path: "/apis/certificates.k8s.io/v1/podcertificaterequests", Query: ofVictim},
-		"a certificate of another's pod":      {Method: http.MethodPost, Path: certRequests, ContentType: plain, Body: certRequest(t, "on-"+victim, victim)},
-		"another's pod as its own":            {Method: http.MethodPost, Path: certRequests, ContentType: plain, Body: certRequest(t, "on-"+victim, stolen)},
-		"a signer that its pod has not named": {Method: http.MethodPost, Path: certRequests, ContentType: plain, Body: certRequest(t, "on-"+stolen, stolen)},
-		"a certificate that it signs itself":  {Method: http.MethodPatch, Path: certRequests + "/x/status", ContentType: merge, Body: []byte(`{"status":{"certificateChain":"x"}}`)},
+		"a certificate of another's pod":      {Method: http.MethodPost, Path: podCertsPath, ContentType: plain, Body: certRequest(t, "on-"+victim, victim)},
+		"another's pod as its own":            {Method: http.MethodPost, Path: podCertsPath, ContentType: plain, Body: certRequest(t, "on-"+victim, stolen)},
+		"a signer that its pod has not named": {Method: http.MethodPost, Path: podCertsPath, ContentType: plain, Body: certRequest(t, "on-"+stolen, stolen)},
+		"a certificate that it signs itself":  {Method: http.MethodPatch, Path: podCertsPath + "/x/status", ContentType: merge, Body: []byte(`{"status":{"certificateChain":"x"}}`)},
 		"a trust bundle":                      {Method: http.MethodPost, Path: "/apis/certificates.k8s.io/v1/clustertrustbundles", ContentType: plain, Body: []byte(`{"apiVersion":"certificates.k8s.io/v1","kind":"ClusterTrustBundle","metadata":{"name":"thief"},"spec":{"trustBundle":"x"}}`)},
 	} {
-		if r := th.ask(t, r); r.Code != http.StatusForbidden {
+		if r := th.requestKube(t, r); r.Code != http.StatusForbidden {
 			t.Errorf("%s: %d %s %.300s", name, r.Code, r.Error, r.Body)
 		}
 	}

@@ -22,8 +22,8 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// issue makes a bootstrap token as of some moment. Cloudcores know of it a little later.
-func issue(t *testing.T, o install.TokenOptions, at time.Time) (token string) {
+// issueToken makes a bootstrap token as of some moment. Cloudcores know of it a little later.
+func issueToken(t *testing.T, o install.TokenOptions, at time.Time) (token string) {
 	t.Helper()
 	if o.TTL == 0 {
 		o.TTL = time.Hour
@@ -42,30 +42,30 @@ func issue(t *testing.T, o install.TokenOptions, at time.Time) (token string) {
 	return token
 }
 
-// numbers make names and addresses that no other test has.
-var numbers atomic.Int64
+// uniqueNumber make names and addresses that no other test has.
+var uniqueNumber atomic.Int64
 
 // newName is a Node's that nobody has.
-func newName() string { return fmt.Sprintf("stranger-%d-%d", time.Now().Unix(), numbers.Add(1)) }
+func newName() string { return fmt.Sprintf("stranger-%d-%d", time.Now().Unix(), uniqueNumber.Add(1)) }
 
-// elsewhere is an address that nothing came from yet.
-func elsewhere() string {
-	n := numbers.Add(1)
+// newAddress is an address that nothing came from yet.
+func newAddress() string {
+	n := uniqueNumber.Add(1)
 	return fmt.Sprintf("127.%d.%d.%d", 1+n/62500%200, 1+n/250%250, 1+n%250)
 }
 
-// stranger is a machine with a key of its own and maybe a token. It talks to the hub's servers themselves, from an address of its own.
-func stranger(t *testing.T, node, token string) loot {
+// newStranger is a machine with a key of its own and maybe a token. It talks to the hub's servers themselves, from an address of its own.
+func newStranger(t *testing.T, node, token string) loot {
 	t.Helper()
 	key, err := nkeys.CreateUser()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return loot{node: node, token: token, key: key, from: elsewhere(), addresses: hubs(t), secret: steal(t, stolen).secret}
+	return loot{node: node, token: token, key: key, sourceIP: newAddress(), addresses: hubLeafAddresses(t), secret: stealCredentials(t, stolen).secret}
 }
 
-// hubs are the leaf listeners of the hub's servers.
-func hubs(t *testing.T) (all []string) {
+// hubLeafAddresses are the leaf listeners of the hub's servers.
+func hubLeafAddresses(t *testing.T) (all []string) {
 	t.Helper()
 	for i := range shared.Spec().Hubs {
 		raw, err := os.ReadFile(filepath.Join(shared.Dir(), fmt.Sprintf("hub-%d", i+1), "nats-server.conf"))
@@ -81,67 +81,67 @@ func hubs(t *testing.T) (all []string) {
 	return all
 }
 
-// enter brings a stranger in, from ever new addresses: a token that cloudcore does not know yet counts as guessed.
-func enter(t *testing.T, l loot) *thief {
+// openWithToken brings a stranger in, from ever new addresses: a token that cloudcore does not know yet counts as guessed.
+func openWithToken(t *testing.T, l loot) *attacker {
 	t.Helper()
-	var th *thief
+	var th *attacker
 	eventually(t, "a stranger with a good token comes in", func(context.Context) string {
-		l.from = elsewhere()
+		l.sourceIP = newAddress()
 		var err error
-		if th, err = l.tryIn(t.Context(), nil); err != nil {
+		if th, err = l.openLink(t.Context(), nil); err != nil {
 			return err.Error()
 		}
 		return ""
 	})
 	t.Cleanup(func() {
 		_ = th.conn.Close()
-		<-th.over
+		<-th.closed
 		th.mu.Lock()
 		defer th.mu.Unlock()
-		searched(t, th.wire.Bytes())
+		checkNoCanary(t, th.rawInput.Bytes())
 	})
 	return th
 }
 
-// call asks a cloudcore on the link's own subject, again where no answer comes, and returns the answer.
-func (th *thief) call(t *testing.T, verb string, request []byte) (answer []byte) {
+// callCloud asks a cloudcore on the link's own subject, again where no answer comes, and returns the answer.
+func (th *attacker) callCloud(t *testing.T, verb string, request []byte) (answer []byte) {
 	t.Helper()
 	if !th.listening {
 		th.subscribe(streams.InboxPrefix(th.node)+".>", "")
 		th.listening = true
 	}
 	at := ""
-	if !within(t.Context(), patience, func() bool {
-		at = fmt.Sprintf("%s.a%d", streams.InboxPrefix(th.node), numbers.Add(1))
+	if !pollWithin(t.Context(), waitTimeout, func() bool {
+		at = fmt.Sprintf("%s.a%d", streams.InboxPrefix(th.node), uniqueNumber.Add(1))
 		th.publish(streams.CallSubject(th.node, verb), at, request)
-		return within(t.Context(), 3*time.Second, func() bool { return len(th.received(at)) > 0 })
+		return pollWithin(t.Context(), 3*time.Second, func() bool { return len(th.received(at)) > 0 })
 	}) {
 		t.Fatalf("%s: no answer", verb)
 	}
 	return th.received(at)[0].data
 }
 
-// enrolment is the request of a key for a node, signed.
-func (l loot) enrolment(t *testing.T) []byte {
+// enrolRequest is the request of a key for a node, signed.
+func (l loot) enrolRequest(t *testing.T) []byte {
 	t.Helper()
-	signature, err := l.key.Sign(identity.Proof(identity.VerbEnrol, l.node, l.public()))
+	signature, err := l.key.Sign(identity.Proof(identity.VerbEnrol, l.node, l.publicKey()))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return encoded(t, identity.EnrolRequest{Node: l.node, Key: l.public(), Token: l.token, Signature: signature})
+	return encodeJSON(t, identity.EnrolRequest{Node: l.node, Key: l.publicKey(), Token: l.token, Signature: signature})
 }
 
-// renewal is the request for more time for the key.
-func (l loot) renewal(t *testing.T) []byte {
+// renewRequest is the request for more time for the key.
+func (l loot) renewRequest(t *testing.T) []byte {
 	t.Helper()
-	signature, err := l.key.Sign(identity.Proof(identity.VerbRenew, l.node, l.public()))
+	signature, err := l.key.Sign(identity.Proof(identity.VerbRenew, l.node, l.publicKey()))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return encoded(t, identity.RenewRequest{Node: l.node, Key: l.public(), Current: l.public(), Approval: signature, Signature: signature})
+	return encodeJSON(t, identity.RenewRequest{Node: l.node, Key: l.publicKey(), Current: l.publicKey(), Approval: signature, Signature: signature})
 }
 
-func encoded(t *testing.T, v any) []byte {
+func encodeJSON(t *testing.T, v any) []byte {
 	t.Helper()
 	data, err := json.Marshal(v)
 	if err != nil {
@@ -150,8 +150,8 @@ func encoded(t *testing.T, v any) []byte {
 	return data
 }
 
-// verdict is an answer to enrol or renew.
-func verdict(t *testing.T, answer []byte) (e identity.Enrolment) {
+// decodeEnrolment is an answer to enrol or renew.
+func decodeEnrolment(t *testing.T, answer []byte) (e identity.Enrolment) {
 	t.Helper()
 	var failed struct {
 		Error string `json:"error"`
@@ -165,8 +165,8 @@ func verdict(t *testing.T, answer []byte) (e identity.Enrolment) {
 	return e
 }
 
-// recorded is who a node is, as Kubernetes has it.
-func recorded(ctx context.Context, t *testing.T, node string) identity.NodeIdentitySpec {
+// nodeIdentity is who a node is, as Kubernetes has it.
+func nodeIdentity(ctx context.Context, t *testing.T, node string) identity.NodeIdentitySpec {
 	t.Helper()
 	text, err := shared.Kubectl(ctx, "", "get", "nodeidentity", node, "-o", "json")
 	if err != nil {
@@ -179,15 +179,15 @@ func recorded(ctx context.Context, t *testing.T, node string) identity.NodeIdent
 	return object.Spec
 }
 
-// meter returns by how much a counter of all cloudcores has risen since now.
-func meter(t *testing.T, name string, labels ...string) func() float64 {
+// counterDelta returns by how much a counter of all cloudcores has risen since now.
+func counterDelta(t *testing.T, name string, labels ...string) func() float64 {
 	t.Helper()
-	before := counted(t.Context(), name, labels...)
-	return func() float64 { return counted(t.Context(), name, labels...) - before }
+	before := sumMetric(t.Context(), name, labels...)
+	return func() float64 { return sumMetric(t.Context(), name, labels...) - before }
 }
 
-// rises waits until a counter has risen by so much.
-func rises(t *testing.T, what string, risen func() float64, by float64) {
+// awaitCounter waits until a counter has risen by so much.
+func awaitCounter(t *testing.T, what string, risen func() float64, by float64) {
 	t.Helper()
 	eventually(t, what+" is counted", func(context.Context) string {
 		if n := risen(); n < by {
@@ -216,15 +216,15 @@ func logEnds(t *testing.T) []int {
 	return ends
 }
 
-// logged waits until a cloudcore has logged a line that holds all the words. As the same is not logged twice in ten minutes, words that
+// awaitLogged waits until a cloudcore has logged a line that holds all the words. As the same is not logged twice in ten minutes, words that
 // only this test brings about tell it from an earlier test's line.
-func logged(t *testing.T, words ...string) {
+func awaitLogged(t *testing.T, words ...string) {
 	t.Helper()
-	loggedSince(t, make([]int, shared.Spec().Cloudcores), words...)
+	awaitLoggedSince(t, make([]int, shared.Spec().Cloudcores), words...)
 }
 
-// loggedSince is logged for what is logged each time: lines before those ends do not count.
-func loggedSince(t *testing.T, ends []int, words ...string) {
+// awaitLoggedSince is logged for what is logged each time: lines before those ends do not count.
+func awaitLoggedSince(t *testing.T, ends []int, words ...string) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("%q is logged", words), func(context.Context) string {
 		for i, end := range ends {

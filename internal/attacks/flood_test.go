@@ -17,12 +17,12 @@ import (
 const (
 	// floodTime is how long each flood lasts.
 	floodTime = 2 * time.Second
-	// budget is what a cloudcore's memory may grow to, whatever a gateway sends; some 100 MB were seen.
-	budget = 512 << 20
+	// memoryBudget is what a cloudcore's memory may grow to, whatever a gateway sends; some 100 MB were seen.
+	memoryBudget = 512 << 20
 )
 
-// floods are messages that a gateway may send, as fast as its link takes them.
-func floods(t *testing.T) map[string]func(th *thief, i int) {
+// floodMessages are messages that a gateway may send, as fast as its link takes them.
+func floodMessages(t *testing.T) map[string]func(th *attacker, i int) {
 	t.Helper()
 	report := func(i int) string { return fmt.Sprintf("report.%s.core.pods.default.flood-%d", stolen, i) }
 	headers := func(i int, more ...string) []string {
@@ -32,47 +32,49 @@ func floods(t *testing.T) map[string]func(th *thief, i int) {
 		}, more...)
 	}
 	large := []byte(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"x"},"x":"` + strings.Repeat("x", 900<<10) + `"}`)
-	deep, packed := []byte(nested(10_000)), bomb(t)
+	deep, packed := []byte(nestedJSON(10_000)), zstdBomb(t)
 	many := make([]string, 2000)
 	for i := range many {
 		many[i] = fmt.Sprintf("X-%d: %s", i, strings.Repeat("y", 500))
 	}
-	return map[string]func(th *thief, i int){
-		"tiny reports":        func(th *thief, i int) { th.publish(report(i), "", []byte("{}"), headers(i)...) },
-		"large reports":       func(th *thief, i int) { th.publish(report(i%100), "", large, headers(i)...) },
-		"deep reports":        func(th *thief, i int) { th.publish(report(i), "", deep, headers(i)...) },
-		"null reports":        func(th *thief, i int) { th.publish(report(i), "", []byte("null"), headers(i)...) },
-		"reports of headers":  func(th *thief, i int) { th.publish(report(i%100), "", []byte("{}"), headers(i, many...)...) },
-		"bombs":               func(th *thief, i int) { th.publish(report(i%100), "", packed, headers(i, "Content-Encoding: zstd")...) },
-		"beats that are none": func(th *thief, _ int) { th.publish(streams.BeatSubject(stolen), "", []byte("null")) },
-		"calls that are none": func(th *thief, _ int) { th.publish(streams.CallSubject(stolen, "x"), th.inbox(), deep) },
-		"questions to the API": func(th *thief, _ int) {
+	return map[string]func(th *attacker, i int){
+		"tiny reports":       func(th *attacker, i int) { th.publish(report(i), "", []byte("{}"), headers(i)...) },
+		"large reports":      func(th *attacker, i int) { th.publish(report(i%100), "", large, headers(i)...) },
+		"deep reports":       func(th *attacker, i int) { th.publish(report(i), "", deep, headers(i)...) },
+		"null reports":       func(th *attacker, i int) { th.publish(report(i), "", []byte("null"), headers(i)...) },
+		"reports of headers": func(th *attacker, i int) { th.publish(report(i%100), "", []byte("{}"), headers(i, many...)...) },
+		"bombs": func(th *attacker, i int) {
+			th.publish(report(i%100), "", packed, headers(i, "Content-Encoding: zstd")...)
+		},
+		"beats that are none": func(th *attacker, _ int) { th.publish(streams.HeartbeatSubject(stolen), "", []byte("null")) },
+		"calls that are none": func(th *attacker, _ int) { th.publish(streams.CallSubject(stolen, "x"), th.inbox(), deep) },
+		"questions to the API": func(th *attacker, _ int) {
 			th.publish(streams.CallSubject(stolen, streams.VerbKube), th.inbox(), []byte(`{"method":"GET","path":"/api/v1/secrets"}`))
 		},
 	}
 }
 
-// TestAFloodDrownsNobody has the thief send as fast as it can, and looks at the others and at cloudcore's memory meanwhile.
-func TestAFloodDrownsNobody(t *testing.T) {
-	l := steal(t, stolen)
-	flooded := meter(t, "frond_reports_total", "result=flooded")
-	for name, send := range floods(t) {
+// TestFlood_OtherGatewaysAreServed has the thief send as fast as it can, and looks at the others and at cloudcore's memory meanwhile.
+func TestFlood_OtherGatewaysAreServed(t *testing.T) {
+	l := stealCredentials(t, stolen)
+	flooded := counterDelta(t, "frond_reports_total", "result=flooded")
+	for name, send := range floodMessages(t) {
 		t.Run(name, func(t *testing.T) {
-			th := l.breakIn(t, nil)
+			th := l.mustOpenLink(t, nil)
 			ctx, cancel := context.WithTimeout(t.Context(), floodTime)
 			defer cancel()
 			sent := make(chan int, 1)
 			go func() {
 				n := 0
-				for ; ctx.Err() == nil && !over(th); n++ {
+				for ; ctx.Err() == nil && !isClosed(th); n++ {
 					send(th, n)
 				}
 				sent <- n
 			}()
 			began := time.Now()
-			stir(t)
+			changeVictim(t)
 			down := time.Since(began)
-			tells(t)
+			checkReportArrives(t)
 			up := time.Since(began) - down
 			<-ctx.Done()
 			most := 0.0
@@ -83,23 +85,23 @@ func TestAFloodDrownsNobody(t *testing.T) {
 				}
 				most = max(most, rss)
 			}
-			if most > budget {
+			if most > memoryBudget {
 				t.Errorf("a cloudcore takes %.0f MB", most/1e6)
 			}
 			_ = th.conn.Close()
-			<-th.over
+			<-th.closed
 			t.Logf("%d messages, the victim had its change after %s and the cloud the victim's after %s, cloudcore has %.0f MB",
 				<-sent, down.Round(time.Millisecond), up.Round(time.Millisecond), most/1e6)
 		})
 	}
-	rises(t, "what was dropped", flooded, 1)
-	logged(t, "a node floods the stream", stolen)
-	served(t)
-	t.Logf("afterwards: %v", sizes(t))
+	awaitCounter(t, "what was dropped", flooded, 1)
+	awaitLogged(t, "a node floods the stream", stolen)
+	checkVictimServed(t)
+	t.Logf("afterwards: %v", streamSizes(t))
 }
 
-// tells has the victim start a pod, and waits until Kubernetes has heard that it runs.
-func tells(t *testing.T) {
+// checkReportArrives has the victim start a pod, and waits until Kubernetes has heard that it runs.
+func checkReportArrives(t *testing.T) {
 	t.Helper()
 	name := newName()
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{
@@ -120,10 +122,10 @@ func tells(t *testing.T) {
 	})
 }
 
-// sizes says how much the hub's streams hold.
-func sizes(t *testing.T) (list []string) {
+// streamSizes says how much the hub's streams hold.
+func streamSizes(t *testing.T) (list []string) {
 	t.Helper()
-	js, err := jetstream.New(admin(t))
+	js, err := jetstream.New(connectAdmin(t))
 	if err != nil {
 		t.Fatal(err)
 	}

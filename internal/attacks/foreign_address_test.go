@@ -23,9 +23,9 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// connected asks a cloudcore for a connection as kube-apiserver does, and returns the first bytes that come over it, or the line of the
+// dialThroughEgress asks a cloudcore for a connection as kube-apiserver does, and returns the first bytes that come over it, or the line of the
 // refusal.
-func connected(ctx context.Context, target string) (greeting, refused string, err error) {
+func dialThroughEgress(ctx context.Context, target string) (greeting, refused string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()
 	egress, secret, err := shared.Egress()
@@ -58,8 +58,8 @@ func connected(ctx context.Context, target string) (greeting, refused string, er
 	return line, "", err
 }
 
-// says reports a state of the stolen node's own object, until Kubernetes has it.
-func (th *thief) says(t *testing.T, key wire.Key, uid string, object any, known func(ctx context.Context) bool) {
+// reportState reports a state of the stolen node's own object, until Kubernetes has it.
+func (th *attacker) reportState(t *testing.T, key wire.Key, uid string, object any, known func(ctx context.Context) bool) {
 	t.Helper()
 	data, err := json.Marshal(object)
 	if err != nil {
@@ -71,16 +71,16 @@ func (th *thief) says(t *testing.T, key wire.Key, uid string, object any, known 
 		if said := th.flush(ctx); said != "" {
 			return said
 		}
-		if !within(ctx, 5*time.Second, func() bool { return known(ctx) }) {
+		if !pollWithin(ctx, 5*time.Second, func() bool { return known(ctx) }) {
 			return "it does not"
 		}
 		return ""
 	})
 }
 
-// TestAnAddressOfSomebodyElse reports an address of the victim's podCIDR, and one in the cloud, as those of the stolen gateway's pod and of
+// TestReport_ForeignAddressIsNotRouted reports an address of the victim's podCIDR, and one in the cloud, as those of the stolen gateway's pod and of
 // the gateway itself. Connections to them lead where they led before: neither to the thief, nor nowhere.
-func TestAnAddressOfSomebodyElse(t *testing.T) {
+func TestReport_ForeignAddressIsNotRouted(t *testing.T) {
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.3:0") // in the cloud: cloudcore dials it as it is
 	if err != nil {
 		t.Fatal(err)
@@ -119,7 +119,7 @@ func TestAnAddressOfSomebodyElse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	th := steal(t, stolen).breakIn(t, nil)
+	th := stealCredentials(t, stolen).mustOpenLink(t, nil)
 	th.subscribe("tunnel."+stolen+".>", "")
 	if said := th.flush(t.Context()); said != "" {
 		t.Fatal(said)
@@ -132,7 +132,7 @@ func TestAnAddressOfSomebodyElse(t *testing.T) {
 		for _, a := range addresses {
 			forged.Status.PodIPs = append(forged.Status.PodIPs, corev1.PodIP{IP: a})
 		}
-		th.says(t, wire.Key{Resource: "pods", Namespace: "default", Name: own.Name}, string(own.UID), forged, func(ctx context.Context) bool {
+		th.reportState(t, wire.Key{Resource: "pods", Namespace: "default", Name: own.Name}, string(own.UID), forged, func(ctx context.Context) bool {
 			now, err := pods.Get(ctx, own.Name, metav1.GetOptions{})
 			return err == nil && now.Status.PodIP == addresses[0]
 		})
@@ -144,16 +144,16 @@ func TestAnAddressOfSomebodyElse(t *testing.T) {
 	for _, address := range []string{victims, host} {
 		forged.Status.Addresses = append(forged.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: address})
 	}
-	th.says(t, wire.Key{Resource: "nodes", Name: stolen}, string(node.UID), forged, func(ctx context.Context) bool {
+	th.reportState(t, wire.Key{Resource: "nodes", Name: stolen}, string(node.UID), forged, func(ctx context.Context) bool {
 		now, err := kube.CoreV1().Nodes().Get(ctx, stolen, metav1.GetOptions{})
 		return err == nil && slices.ContainsFunc(now.Status.Addresses, func(a corev1.NodeAddress) bool { return a.Address == host })
 	})
-	before := th.opens()
+	before := th.countOpens()
 
 	asPod(victims)
 	eventually(t, "the victim is asked for the address", func(ctx context.Context) string {
 		// A hollow pod has none that it could be reached at, but the answer is the victim's.
-		_, refused, err := connected(ctx, net.JoinHostPort(victims, "8080"))
+		_, refused, err := dialThroughEgress(ctx, net.JoinHostPort(victims, "8080"))
 		if err != nil || !strings.Contains(refused, "node "+victim+" refused "+victims+":8080: ") {
 			return fmt.Sprintf("%q, %v", refused, err)
 		}
@@ -161,13 +161,13 @@ func TestAnAddressOfSomebodyElse(t *testing.T) {
 	})
 	asPod(host)
 	eventually(t, "the cloud's server answers", func(ctx context.Context) string {
-		greeting, refused, err := connected(ctx, l.Addr().String())
+		greeting, refused, err := dialThroughEgress(ctx, l.Addr().String())
 		if err != nil || greeting != "of the cloud\n" {
 			return fmt.Sprintf("%q, %q, %v", greeting, refused, err)
 		}
 		return ""
 	})
-	if n := th.opens() - before; n > 0 {
+	if n := th.countOpens() - before; n > 0 {
 		t.Errorf("%d connections came to the thief", n)
 	}
 }

@@ -14,23 +14,23 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// TestAGatewayWhoseClockIsWrong boots a whole gateway ten years off, either way, and has its clock jump while it runs. Each time its link
+// TestGateway_WorksWithWrongClock boots a whole gateway ten years off, either way, and has its clock jump while it runs. Each time its link
 // is made anew, it takes a change, and runs a pod and reports it. It stays Ready, renews no key, and does not fill the cluster with
 // requests for certificates. It takes some 10 s each way.
-func TestAGatewayWhoseClockIsWrong(t *testing.T) {
+func TestGateway_WorksWithWrongClock(t *testing.T) {
 	const node = "edge-2" // off in all other tests
 	const years = 10 * 365 * 24 * time.Hour
 	for name, began := range map[string]time.Duration{"ten years behind": -years, "ten years ahead": years} {
 		t.Run(name, func(t *testing.T) {
-			key, asked := recorded(t.Context(), t, node).Key, signings(t, node)
-			first := scheduled(t, node)
-			clock := boot(t, node, began)
-			ready(t, first)
+			key, asked := nodeIdentity(t.Context(), t, node).Key, countCSRs(t, node)
+			first := schedulePod(t, node)
+			clock := bootWithClock(t, node, began)
+			awaitPodReady(t, first)
 			for _, ahead := range []time.Duration{0, -began, began} {
 				if err := clock.set(ahead); err != nil {
 					t.Fatal(err)
 				}
-				before := relinks(t, node)
+				before := linkReconnects(t, node)
 				if err := shared.Reset(t.Context(), node); err != nil {
 					t.Fatal(err)
 				}
@@ -40,28 +40,28 @@ func TestAGatewayWhoseClockIsWrong(t *testing.T) {
 					}
 					return ""
 				})
-				takes(t, node)
-				ready(t, scheduled(t, node))
+				checkChangeArrives(t, node)
+				awaitPodReady(t, schedulePod(t, node))
 			}
 			if n, err := shared.Metric(t.Context(), node, "frond_identity_renewals_total"); err != nil || n != 0 {
 				t.Errorf("%v renewals, %v", n, err)
 			}
-			if now := recorded(t.Context(), t, node).Key; now != key {
+			if now := nodeIdentity(t.Context(), t, node).Key; now != key {
 				t.Errorf("its key was %s and is %s", key, now)
 			}
 			if began > 0 {
 				<-time.After(5 * time.Second) // who takes each certificate for expired asks once a second
 			}
 			// One for its first certificate; a second one where the first was cut short.
-			if n := signings(t, node) - asked; n > 2 {
+			if n := countCSRs(t, node) - asked; n > 2 {
 				t.Errorf("%d requests for certificates", n)
 			}
 		})
 	}
 }
 
-// signings counts those for certificates of a gateway.
-func signings(t *testing.T, node string) (n int) {
+// countCSRs counts those for certificates of a gateway.
+func countCSRs(t *testing.T, node string) (n int) {
 	t.Helper()
 	list, err := kube.CertificatesV1().CertificateSigningRequests().List(t.Context(), metav1.ListOptions{})
 	if err != nil {
@@ -75,7 +75,7 @@ func signings(t *testing.T, node string) (n int) {
 	return n
 }
 
-func relinks(t *testing.T, node string) float64 {
+func linkReconnects(t *testing.T, node string) float64 {
 	t.Helper()
 	n, err := shared.Metric(t.Context(), node, "frond_link_reconnects_total")
 	if err != nil {
@@ -84,10 +84,10 @@ func relinks(t *testing.T, node string) float64 {
 	return n
 }
 
-// scheduled gives a gateway one more pod, which needs the ConfigMap that takes changes.
-func scheduled(t *testing.T, node string) (name string) {
+// schedulePod gives a gateway one more pod, which needs the ConfigMap that takes changes.
+func schedulePod(t *testing.T, node string) (name string) {
 	t.Helper()
-	name = fmt.Sprintf("clock-%d", numbers.Add(1))
+	name = fmt.Sprintf("clock-%d", uniqueNumber.Add(1))
 	manifest := fmt.Sprintf(`
 apiVersion: v1
 kind: ConfigMap
@@ -114,8 +114,8 @@ spec:
 	return name
 }
 
-// ready waits until a pod and its Node are.
-func ready(t *testing.T, pod string) {
+// awaitPodReady waits until a pod and its Node are.
+func awaitPodReady(t *testing.T, pod string) {
 	t.Helper()
 	eventually(t, pod+" is Ready", func(ctx context.Context) string {
 		p, err := kube.CoreV1().Pods("default").Get(ctx, pod, metav1.GetOptions{})
@@ -141,8 +141,8 @@ func ready(t *testing.T, pod string) {
 	})
 }
 
-// takes changes a ConfigMap and waits until the gateway has it.
-func takes(t *testing.T, node string) {
+// checkChangeArrives changes a ConfigMap and waits until the gateway has it.
+func checkChangeArrives(t *testing.T, node string) {
 	t.Helper()
 	value := fmt.Sprint(time.Now().UnixNano())
 	patch := fmt.Appendf(nil, `{"data":{"v":%q}}`, value)

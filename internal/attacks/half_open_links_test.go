@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-// TestHalfOpenLinksDisturbNobody opens many connections to the leaf port that never go on: silent, amid the handshake, in the clear, after the
+// TestHalfOpenLinks_OthersConnect opens many connections to the leaf port that never go on: silent, amid the handshake, in the clear, after the
 // handshake, and amid the login. Others come in meanwhile, and the hub closes all of them.
-func TestHalfOpenLinksDisturbNobody(t *testing.T) {
+func TestHalfOpenLinks_OthersConnect(t *testing.T) {
 	const each, kinds = 60, 5
-	l := steal(t, stolen)
+	l := stealCredentials(t, stolen)
 	var open []net.Conn
 	for i := range kinds * each {
 		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", l.addresses[i%len(l.addresses)])
@@ -39,9 +39,9 @@ func TestHalfOpenLinksDisturbNobody(t *testing.T) {
 		}
 		open = append(open, conn)
 	}
-	stir(t)
-	served(t)
-	deadline := time.Now().Add(patience)
+	changeVictim(t)
+	checkVictimServed(t)
+	deadline := time.Now().Add(waitTimeout)
 	for i, conn := range open {
 		_ = conn.SetReadDeadline(deadline)
 		if _, err := io.Copy(io.Discard, conn); errors.Is(err, os.ErrDeadlineExceeded) {

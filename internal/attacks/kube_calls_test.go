@@ -12,8 +12,8 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// ask has the thief make a Kubernetes request as its node.
-func (th *thief) ask(t *testing.T, r wire.KubeRequest) wire.KubeReply {
+// requestKube has the thief make a Kubernetes request as its node.
+func (th *attacker) requestKube(t *testing.T, r wire.KubeRequest) wire.KubeReply {
 	t.Helper()
 	body, err := json.Marshal(r)
 	if err != nil {
@@ -21,10 +21,10 @@ func (th *thief) ask(t *testing.T, r wire.KubeRequest) wire.KubeReply {
 	}
 	var reply wire.KubeReply
 	// Asked again where no answer comes: calls are not durable.
-	if !within(t.Context(), patience, func() bool {
+	if !pollWithin(t.Context(), waitTimeout, func() bool {
 		before := len(th.received(th.inbox()))
 		th.publish(streams.CallSubject(th.node, streams.VerbKube), th.inbox(), body)
-		if !within(t.Context(), 10*time.Second, func() bool { return len(th.received(th.inbox())) > before }) {
+		if !pollWithin(t.Context(), 10*time.Second, func() bool { return len(th.received(th.inbox())) > before }) {
 			return false
 		}
 		return json.Unmarshal(th.received(th.inbox())[before].data, &reply) == nil
@@ -34,17 +34,17 @@ func (th *thief) ask(t *testing.T, r wire.KubeRequest) wire.KubeReply {
 	return reply
 }
 
-// TestAThiefGetsNothingFromKubernetes asks as the stolen node for what is another's, and for more than it is.
-func TestAThiefGetsNothingFromKubernetes(t *testing.T) {
-	th := steal(t, stolen).breakIn(t, nil)
+// TestKubeCall_ForeignObjectsAreRefused asks as the stolen node for what is another's, and for more than it is.
+func TestKubeCall_ForeignObjectsAreRefused(t *testing.T) {
+	th := stealCredentials(t, stolen).mustOpenLink(t, nil)
 	th.subscribe(th.inbox(), "")
-	if r := th.ask(t, wire.KubeRequest{Method: http.MethodGet, Path: "/api/v1/namespaces/default/secrets/of-" + stolen}); r.Code != http.StatusOK {
+	if r := th.requestKube(t, wire.KubeRequest{Method: http.MethodGet, Path: "/api/v1/namespaces/default/secrets/of-" + stolen}); r.Code != http.StatusOK {
 		t.Fatalf("the stolen node's own secret: %d %s %s", r.Code, r.Error, r.Body) // or what follows proves nothing
 	}
-	risen, refused := meter(t, "frond_kube_refused_total"), 0.0
-	unharmed(t, func() {
-		for name, r := range requests(t) {
-			r := th.ask(t, r)
+	risen, refused := counterDelta(t, "frond_kube_refused_total"), 0.0
+	checkUnharmed(t, func() {
+		for name, r := range allRequests(t) {
+			r := th.requestKube(t, r)
 			if r.Code/100 == 2 {
 				t.Errorf("%s: %d %.300s", name, r.Code, r.Body)
 			}
@@ -56,22 +56,22 @@ func TestAThiefGetsNothingFromKubernetes(t *testing.T) {
 			}
 		}
 	})
-	rises(t, "what is not granted", risen, refused)
-	logged(t, "request of a node not granted", stolen)
+	awaitCounter(t, "what is not granted", risen, refused)
+	awaitLogged(t, "request of a node not granted", stolen)
 }
 
 // Where the stolen node and the other are.
-const mine, others = "/api/v1/nodes/" + stolen, "/api/v1/nodes/" + victim
+const ownNodePath, victimNodePath = "/api/v1/nodes/" + stolen, "/api/v1/nodes/" + victim
 
-// requests are all that is tried.
-func requests(t *testing.T) map[string]wire.KubeRequest {
+// allRequests are all that is tried.
+func allRequests(t *testing.T) map[string]wire.KubeRequest {
 	t.Helper()
-	all := looks()
-	maps.Copy(all, deeds(t))
+	all := readRequests()
+	maps.Copy(all, writeRequests(t))
 	return all
 }
 
-func looks() map[string]wire.KubeRequest {
+func readRequests() map[string]wire.KubeRequest {
 	return map[string]wire.KubeRequest{
 		"another's secret":            {Method: http.MethodGet, Path: "/api/v1/namespaces/default/secrets/of-" + victim},
 		"all secrets":                 {Method: http.MethodGet, Path: "/api/v1/secrets"},
@@ -86,7 +86,7 @@ func looks() map[string]wire.KubeRequest {
 		"the apiserver's metrics":     {Method: http.MethodGet, Path: "/metrics"},
 		"a command":                   {Method: http.MethodGet, Path: "/api/v1/namespaces/default/pods/on-" + victim + "/exec", Query: "command=id"},
 		"another's log":               {Method: http.MethodGet, Path: "/api/v1/namespaces/default/pods/on-" + victim + "/log"},
-		"another's kubelet":           {Method: http.MethodGet, Path: others + "/proxy/pods"},
+		"another's kubelet":           {Method: http.MethodGet, Path: victimNodePath + "/proxy/pods"},
 		"an identity":                 {Method: http.MethodGet, Path: "/apis/identity.frond.io/v1alpha1/nodeidentities"},
 		"with a token that is none":   {Method: http.MethodGet, Path: "/api/v1/secrets", Token: "none"},
 		"with a token that is a line": {Method: http.MethodGet, Path: "/api/v1/secrets", Token: "x\r\nImpersonate-User: admin"},
@@ -94,40 +94,40 @@ func looks() map[string]wire.KubeRequest {
 	}
 }
 
-func deeds(t *testing.T) map[string]wire.KubeRequest {
+func writeRequests(t *testing.T) map[string]wire.KubeRequest {
 	t.Helper()
 	const merge, plain = "application/merge-patch+json", "application/json"
 	token := []byte(`{"apiVersion":"authentication.k8s.io/v1","kind":"TokenRequest","spec":{"audiences":[],"expirationSeconds":3600}}`)
 	csr := func(name, signer, user string) []byte {
 		return fmt.Appendf(nil, `{"apiVersion":"certificates.k8s.io/v1","kind":"CertificateSigningRequest","metadata":{"name":%q},
-			"spec":{"signerName":%q,"request":%q,"usages":["client auth","digital signature"]}}`, name, signer, requested(t, user))
+			"spec":{"signerName":%q,"request":%q,"usages":["client auth","digital signature"]}}`, name, signer, encodedCSR(t, user))
 	}
 	return map[string]wire.KubeRequest{
 		"another's token":             {Method: http.MethodPost, Path: "/api/v1/namespaces/default/serviceaccounts/of-" + victim + "/token", ContentType: plain, Body: token},
 		"an operator's token":         {Method: http.MethodPost, Path: "/api/v1/namespaces/kube-system/serviceaccounts/default/token", ContentType: plain, Body: token},
-		"another's status":            {Method: http.MethodPatch, Path: others + "/status", ContentType: merge, Body: []byte(`{"status":{"conditions":null}}`)},
-		"another's labels":            {Method: http.MethodPatch, Path: others, ContentType: merge, Body: []byte(`{"metadata":{"labels":{"thief":"was-here"}}}`)},
-		"another's Node":              {Method: http.MethodDelete, Path: others},
+		"another's status":            {Method: http.MethodPatch, Path: victimNodePath + "/status", ContentType: merge, Body: []byte(`{"status":{"conditions":null}}`)},
+		"another's labels":            {Method: http.MethodPatch, Path: victimNodePath, ContentType: merge, Body: []byte(`{"metadata":{"labels":{"thief":"was-here"}}}`)},
+		"another's Node":              {Method: http.MethodDelete, Path: victimNodePath},
 		"another's lease":             {Method: http.MethodPatch, Path: "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/" + victim, ContentType: merge, Body: []byte(`{"spec":{"holderIdentity":"thief"}}`)},
 		"another's pod":               {Method: http.MethodDelete, Path: "/api/v1/namespaces/default/pods/on-" + victim},
 		"another's pod status":        {Method: http.MethodPatch, Path: "/api/v1/namespaces/default/pods/on-" + victim + "/status", ContentType: merge, Body: []byte(`{"status":{"phase":"Failed"}}`)},
 		"an eviction":                 {Method: http.MethodPost, Path: "/api/v1/namespaces/default/pods/on-" + victim + "/eviction", ContentType: plain, Body: []byte(`{"apiVersion":"policy/v1","kind":"Eviction","metadata":{"name":"on-` + victim + `","namespace":"default"}}`)},
-		"a role for itself":           {Method: http.MethodPatch, Path: mine, ContentType: merge, Body: []byte(`{"metadata":{"labels":{"node-role.kubernetes.io/control-plane":""}}}`)},
-		"a restricted label":          {Method: http.MethodPatch, Path: mine, ContentType: merge, Body: []byte(`{"metadata":{"labels":{"node-restriction.kubernetes.io/trusted":"yes"}}}`)},
-		"no taints":                   {Method: http.MethodPatch, Path: mine, ContentType: merge, Body: []byte(`{"spec":{"taints":[{"key":"x","effect":"NoSchedule"}]}}`)},
-		"an owner of its Node":        {Method: http.MethodPatch, Path: mine, ContentType: merge, Body: []byte(`{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Pod","name":"x","uid":"x"}]}}`)},
-		"an end of its Node":          {Method: http.MethodDelete, Path: mine},
+		"a role for itself":           {Method: http.MethodPatch, Path: ownNodePath, ContentType: merge, Body: []byte(`{"metadata":{"labels":{"node-role.kubernetes.io/control-plane":""}}}`)},
+		"a restricted label":          {Method: http.MethodPatch, Path: ownNodePath, ContentType: merge, Body: []byte(`{"metadata":{"labels":{"node-restriction.kubernetes.io/trusted":"yes"}}}`)},
+		"no taints":                   {Method: http.MethodPatch, Path: ownNodePath, ContentType: merge, Body: []byte(`{"spec":{"taints":[{"key":"x","effect":"NoSchedule"}]}}`)},
+		"an owner of its Node":        {Method: http.MethodPatch, Path: ownNodePath, ContentType: merge, Body: []byte(`{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Pod","name":"x","uid":"x"}]}}`)},
+		"an end of its Node":          {Method: http.MethodDelete, Path: ownNodePath},
 		"a certificate of another":    {Method: http.MethodPost, Path: "/apis/certificates.k8s.io/v1/certificatesigningrequests", ContentType: plain, Body: csr("thief-1", "kubernetes.io/kube-apiserver-client-kubelet", "system:node:"+victim)},
 		"a certificate of an admin":   {Method: http.MethodPost, Path: "/apis/certificates.k8s.io/v1/certificatesigningrequests", ContentType: plain, Body: csr("thief-2", "kubernetes.io/kube-apiserver-client", "system:masters")},
 		"an approval":                 {Method: http.MethodPut, Path: "/apis/certificates.k8s.io/v1/certificatesigningrequests/thief-2/approval", ContentType: plain, Body: csr("thief-2", "kubernetes.io/kube-apiserver-client", "system:masters")},
 		"a role binding":              {Method: http.MethodPost, Path: "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", ContentType: plain, Body: []byte(`{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"ClusterRoleBinding","metadata":{"name":"thief"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"cluster-admin"},"subjects":[{"kind":"Group","apiGroup":"rbac.authorization.k8s.io","name":"system:nodes"}]}`)},
-		"a pod for another":           {Method: http.MethodPost, Path: "/api/v1/namespaces/default/pods", ContentType: plain, Body: pod(victim)},
-		"a pod with another's secret": {Method: http.MethodPost, Path: "/api/v1/namespaces/default/pods", ContentType: plain, Body: pod(stolen)},
+		"a pod for another":           {Method: http.MethodPost, Path: "/api/v1/namespaces/default/pods", ContentType: plain, Body: podWithVictimSecret(victim)},
+		"a pod with another's secret": {Method: http.MethodPost, Path: "/api/v1/namespaces/default/pods", ContentType: plain, Body: podWithVictimSecret(stolen)},
 	}
 }
 
-// pod is one that names the victim's secret; with the mirror's annotation, as nodes may make no other.
-func pod(node string) []byte {
+// podWithVictimSecret is one that names the victim's secret; with the mirror's annotation, as nodes may make no other.
+func podWithVictimSecret(node string) []byte {
 	return fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"thief-%[1]s","namespace":"default","annotations":{"kubernetes.io/config.mirror":"x"}},
 		"spec":{"nodeName":%[1]q,"containers":[{"name":"c","image":"x","envFrom":[{"secretRef":{"name":"of-%[2]s"}}]}]}}`, node, victim)
 }

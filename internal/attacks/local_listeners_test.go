@@ -26,8 +26,8 @@ import (
 	"github.com/frond-edge/frond/api/config"
 )
 
-// settings are a gateway's.
-func settings(t *testing.T, node string) (c config.EdgeCore) {
+// edgeConfig are a gateway's.
+func edgeConfig(t *testing.T, node string) (c config.EdgeCore) {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join(shared.Dir(), node, "edgecore.yaml"))
 	if err != nil {
@@ -39,8 +39,8 @@ func settings(t *testing.T, node string) (c config.EdgeCore) {
 	return c
 }
 
-// listeners are the TCP addresses on which a process listens.
-func listeners(t *testing.T, pid int) (all []string) {
+// listenAddresses are the TCP addresses on which a process listens.
+func listenAddresses(t *testing.T, pid int) (all []string) {
 	t.Helper()
 	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
 	if err != nil || len(files) == 0 {
@@ -76,11 +76,11 @@ func listeners(t *testing.T, pid int) (all []string) {
 	return all
 }
 
-// TestAGatewaysOwnListeners asks each of them as whoever has got onto the machine: the NATS server within is not among them, and the others
+// TestLocalListeners_RefuseAnonymous asks each of them as whoever has got onto the machine: the NATS server within is not among them, and the others
 // say nothing to who is nobody.
-func TestAGatewaysOwnListeners(t *testing.T) {
-	c := settings(t, victim)
-	found := listeners(t, shared.PID(victim))
+func TestLocalListeners_RefuseAnonymous(t *testing.T) {
+	c := edgeConfig(t, victim)
+	found := listenAddresses(t, shared.PID(victim))
 	for _, known := range []string{c.Listen, c.LocalAPI.Address, fmt.Sprintf("%s:%d", c.Kubelet.Address, c.Kubelet.Port)} {
 		if !slices.Contains(found, known) {
 			t.Errorf("%s is not found among %v", known, found)
@@ -110,13 +110,13 @@ func TestAGatewaysOwnListeners(t *testing.T) {
 	}
 }
 
-// asker is a program on the gateway.
-type asker struct {
+// podClient is a program on the gateway.
+type podClient struct {
 	token string
 }
 
-// gets asks a listener of the gateway, whose certificate names host.
-func (a asker) gets(ctx context.Context, host, url string, roots *x509.CertPool) (code int, body []byte, err error) {
+// fetchURL asks a listener of the gateway, whose certificate names host.
+func (a podClient) fetchURL(ctx context.Context, host, url string, roots *x509.CertPool) (code int, body []byte, err error) {
 	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
 		DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: roots, ServerName: host, MinVersion: tls.VersionTLS13},
 	}}
@@ -154,10 +154,10 @@ func podToken(t *testing.T, node string) string {
 	return made.Status.Token
 }
 
-// TestAPodGetsNothingOfTheGateway asks the victim's local API, kubelet and metrics as a pod without a token, with one that is none, with the
+// TestLocalListeners_RefusePods asks the victim's local API, kubelet and metrics as a pod without a token, with one that is none, with the
 // token of a pod elsewhere, and with that of the pod there, which has no role.
-func TestAPodGetsNothingOfTheGateway(t *testing.T) {
-	c := settings(t, victim)
+func TestLocalListeners_RefusePods(t *testing.T) {
+	c := edgeConfig(t, victim)
 	pem, err := os.ReadFile(filepath.Join(shared.Dir(), "pki", "ca.crt"))
 	if err != nil {
 		t.Fatal(err)
@@ -186,7 +186,7 @@ func TestAPodGetsNothingOfTheGateway(t *testing.T) {
 		return n
 	}
 	before := refused()
-	for name, a := range map[string]asker{
+	for name, a := range map[string]podClient{
 		"without a token": {}, "with one that is none": {token: "x.y.z"}, "with a bootstrap token": {token: "abcdef.0123456789abcdef"},
 		"of another gateway's pod": {token: podToken(t, stolen)}, "of the pod there": {token: podToken(t, victim)},
 	} {
@@ -196,7 +196,7 @@ func TestAPodGetsNothingOfTheGateway(t *testing.T) {
 				if !strings.HasPrefix(url, kubelet) {
 					host = ""
 				}
-				code, body, err := a.gets(t.Context(), host, url, roots)
+				code, body, err := a.fetchURL(t.Context(), host, url, roots)
 				if untrusted, is := errors.AsType[*tls.CertificateVerificationError](err); is {
 					t.Fatalf("%s shows a certificate of nobody: %v", url, untrusted)
 				}
@@ -211,10 +211,10 @@ func TestAPodGetsNothingOfTheGateway(t *testing.T) {
 	}
 	// What the gateway says of itself to all has nobody's secret in it, and no way further.
 	for _, path := range []string{"/metrics", "/readyz?verbose", "/debug/pprof/heap", "/debug/pprof/", "/frond/store"} {
-		code, body, err := asker{}.gets(t.Context(), "", "http://"+c.Listen+path, roots)
+		code, body, err := podClient{}.fetchURL(t.Context(), "", "http://"+c.Listen+path, roots)
 		if err != nil || bytes.Contains(body, []byte(canary)) || code == http.StatusOK && !strings.HasPrefix(path, "/metrics") && !strings.HasPrefix(path, "/readyz") {
 			t.Errorf("%s: %d %.200q %v", path, code, body, err)
 		}
 	}
-	stir(t)
+	changeVictim(t)
 }

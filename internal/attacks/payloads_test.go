@@ -7,13 +7,13 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// nested is JSON of so many levels.
-func nested(levels int) string {
+// nestedJSON is JSON of so many levels.
+func nestedJSON(levels int) string {
 	return strings.Repeat(`{"a":`, levels) + "1" + strings.Repeat("}", levels)
 }
 
-// bomb is small and becomes 256 MiB.
-func bomb(t *testing.T) []byte {
+// zstdBomb is small and becomes 256 MiB.
+func zstdBomb(t *testing.T) []byte {
 	t.Helper()
 	var packed strings.Builder
 	w, err := zstd.NewWriter(&packed)

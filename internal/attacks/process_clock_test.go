@@ -17,12 +17,12 @@ import (
 	"time"
 )
 
-// wallClock is the clock of one process of ours, which another than the machine's can be given. No namespace holds CLOCK_REALTIME, and a
+// processClock is the clock of one process of ours, which another than the machine's can be given. No namespace holds CLOCK_REALTIME, and a
 // machine has one. But a Go program asks neither the kernel nor libc for it: it calls a function of the vDSO, pages that the kernel maps
 // into each process for itself. There that function is replaced, in the process that has not run an instruction yet, by one that asks the
 // kernel and adds some seconds to the answer if it is for CLOCK_REALTIME. So all of the program has that clock, the libraries too, and the
 // monotonic clock is right, as on a machine whose clock is set wrong.
-type wallClock struct {
+type processClock struct {
 	pid int
 	at  int64 // where the seconds are in its memory
 }
@@ -39,8 +39,8 @@ var clockCode = []byte{
 	0x90, 0x90,
 }
 
-// newWallClock replaces the function in a process that is stopped before its first instruction.
-func newWallClock(pid int) (*wallClock, error) {
+// newProcessClock replaces the function in a process that is stopped before its first instruction.
+func newProcessClock(pid int) (*processClock, error) {
 	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
 	if err != nil {
 		return nil, err
@@ -77,13 +77,13 @@ func newWallClock(pid int) (*wallClock, error) {
 		}
 		begin := from + int64(s.Value)
 		_, err := memory.WriteAt(append(bytes.Clone(clockCode), make([]byte, seconds)...), begin)
-		return &wallClock{pid: pid, at: begin + int64(len(clockCode))}, err
+		return &processClock{pid: pid, at: begin + int64(len(clockCode))}, err
 	}
 	return nil, fmt.Errorf("no function to replace in %d bytes of vDSO", len(image))
 }
 
 // set makes the clock go so much ahead of the machine's, from now on.
-func (w *wallClock) set(ahead time.Duration) error {
+func (w *processClock) set(ahead time.Duration) error {
 	memory, err := os.OpenFile(fmt.Sprintf("/proc/%d/mem", w.pid), os.O_RDWR, 0)
 	if err != nil {
 		return err
@@ -93,8 +93,8 @@ func (w *wallClock) set(ahead time.Duration) error {
 	return err
 }
 
-// boot starts a gateway, which does not run, with a clock of its own. It is killed when the test ends.
-func boot(t *testing.T, node string, ahead time.Duration) *wallClock {
+// bootWithClock starts a gateway, which does not run, with a clock of its own. It is killed when the test ends.
+func bootWithClock(t *testing.T, node string, ahead time.Duration) *processClock {
 	t.Helper()
 	if runtime.GOARCH != "amd64" {
 		t.Skip("needs amd64: the function that tells the time is replaced by machine code")
@@ -124,7 +124,7 @@ func boot(t *testing.T, node string, ahead time.Duration) *wallClock {
 	if _, err := syscall.Wait4(cmd.Process.Pid, &status, 0, nil); err != nil || !status.Stopped() {
 		t.Fatalf("%s is not stopped at its start: %v, %v", node, status, err)
 	}
-	clock, err := newWallClock(cmd.Process.Pid)
+	clock, err := newProcessClock(cmd.Process.Pid)
 	if err != nil {
 		t.Skipf("this kernel gives no process a clock of its own: %v", err)
 	}

@@ -24,21 +24,23 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// treasure is a Secret of Frond's own namespace, beside the real ones. It holds the canary, for which all that a thief gets is searched.
-const treasure = "treasure"
+// protectedSecret is a Secret of Frond's own namespace, beside the real ones. It holds the canary, for which all that a thief gets is searched.
+const protectedSecret = "treasure"
 
 // ownPath is a path in Frond's own namespace.
 func ownPath(rest string) string { return "/api/v1/namespaces/" + identity.Namespace + "/" + rest }
 
-// hide puts the treasure into Frond's own namespace.
-func hide(t *testing.T) {
+// createProtectedSecret puts the treasure into Frond's own namespace.
+func createProtectedSecret(t *testing.T) {
 	t.Helper()
 	secrets := kube.CoreV1().Secrets(identity.Namespace)
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: treasure}, StringData: map[string]string{"word": canary}}
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: protectedSecret}, StringData: map[string]string{"word": canary}}
 	if _, err := secrets.Create(t.Context(), secret, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = secrets.Delete(context.WithoutCancel(t.Context()), treasure, metav1.DeleteOptions{}) })
+	t.Cleanup(func() {
+		_ = secrets.Delete(context.WithoutCancel(t.Context()), protectedSecret, metav1.DeleteOptions{})
+	})
 }
 
 // liftAdmission removes the admission policies that refuse pods of Frond's own namespace on gateways, until the test ends, after a look that
@@ -78,9 +80,9 @@ func liftAdmission(t *testing.T) {
 	})
 }
 
-// smuggle binds a pod of Frond's own namespace, which mounts the treasure and a token, to a gateway. A finalizer keeps the pod until
+// bindProtectedPod binds a pod of Frond's own namespace, which mounts the treasure and a token, to a gateway. A finalizer keeps the pod until
 // the test ends, whoever deletes it, so that Kubernetes itself would give the gateway what the pod refers to.
-func smuggle(t *testing.T, node string) *corev1.Pod {
+func bindProtectedPod(t *testing.T, node string) *corev1.Pod {
 	t.Helper()
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "smuggled-" + node}}
 	accounts, pods := kube.CoreV1().ServiceAccounts(identity.Namespace), kube.CoreV1().Pods(identity.Namespace)
@@ -94,7 +96,7 @@ func smuggle(t *testing.T, node string) *corev1.Pod {
 			Containers: []corev1.Container{{
 				Name: "c", Image: "localhost/frond/tools:dev", VolumeMounts: []corev1.VolumeMount{{Name: "v", MountPath: "/v"}},
 			}},
-			Volumes: []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: treasure}}}},
+			Volumes: []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: protectedSecret}}}},
 		},
 	}, metav1.CreateOptions{})
 	if err != nil {
@@ -109,10 +111,10 @@ func smuggle(t *testing.T, node string) *corev1.Pod {
 	return pod
 }
 
-// delivered lists the subjects of Frond's own namespace that the hub holds for any gateway.
-func delivered(t *testing.T) []string {
+// protectedSubjects lists the subjects of Frond's own namespace that the hub holds for any gateway.
+func protectedSubjects(t *testing.T) []string {
 	t.Helper()
-	js, err := jetstream.New(admin(t))
+	js, err := jetstream.New(connectAdmin(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,8 +134,8 @@ func delivered(t *testing.T) []string {
 	return found
 }
 
-// warned waits for an Event of a Node.
-func warned(t *testing.T, node, reason string) {
+// awaitNodeEvent waits for an Event of a Node.
+func awaitNodeEvent(t *testing.T, node, reason string) {
 	t.Helper()
 	eventually(t, "event "+reason+" of "+node, func(ctx context.Context) string {
 		selector := fields.Set{"involvedObject.name": node, "reason": reason}.AsSelector().String()
@@ -148,19 +150,19 @@ func warned(t *testing.T, node, reason string) {
 	})
 }
 
-// TestFrondsOwnNamespaceStaysInTheCloud binds pods of Frond's own namespace to gateways and has a thief ask for what they refer to: nothing
+// TestProtectedNamespace_IsNotPublished binds pods of Frond's own namespace to gateways and has a thief ask for what they refer to: nothing
 // of the namespace is published for any gateway or told to one, and the pods are evicted.
-func TestFrondsOwnNamespaceStaysInTheCloud(t *testing.T) {
-	hide(t)
+func TestProtectedNamespace_IsNotPublished(t *testing.T) {
+	createProtectedSecret(t)
 	liftAdmission(t)
-	refused, evicted := meter(t, "frond_kube_refused_total"), meter(t, "frond_protected_pods_evicted_total")
-	pod := smuggle(t, stolen)
-	smuggle(t, victim)
-	th := steal(t, stolen).breakIn(t, nil)
+	refused, evicted := counterDelta(t, "frond_kube_refused_total"), counterDelta(t, "frond_protected_pods_evicted_total")
+	pod := bindProtectedPod(t, stolen)
+	bindProtectedPod(t, victim)
+	th := stealCredentials(t, stolen).mustOpenLink(t, nil)
 	th.subscribe(th.inbox(), "")
 	bound := fmt.Appendf(nil, `{"apiVersion":"authentication.k8s.io/v1","kind":"TokenRequest","spec":{"audiences":[],"boundObjectRef":{"apiVersion":"v1","kind":"Pod","name":%q,"uid":%q}}}`, pod.Name, pod.UID)
 	tries := map[string]wire.KubeRequest{
-		"the Secret of the bound pod": {Method: http.MethodGet, Path: ownPath("secrets/" + treasure)},
+		"the Secret of the bound pod": {Method: http.MethodGet, Path: ownPath("secrets/" + protectedSecret)},
 		"its issuer's key":            {Method: http.MethodGet, Path: ownPath("secrets/frond-cloudcore")},
 		"all Secrets":                 {Method: http.MethodGet, Path: ownPath("secrets")},
 		"a token of its account":      {Method: http.MethodPost, Path: ownPath("serviceaccounts/" + pod.Spec.ServiceAccountName + "/token"), ContentType: "application/json", Body: bound},
@@ -169,29 +171,29 @@ func TestFrondsOwnNamespaceStaysInTheCloud(t *testing.T) {
 		"a mirror pod there":          {Method: http.MethodPost, Path: ownPath("pods"), ContentType: "application/json", Body: mirrorPod(identity.Namespace)},
 	}
 	for name, r := range tries {
-		if reply := th.ask(t, r); reply.Code != http.StatusForbidden || !strings.Contains(string(reply.Body), "is protected") {
+		if reply := th.requestKube(t, r); reply.Code != http.StatusForbidden || !strings.Contains(string(reply.Body), "is protected") {
 			t.Errorf("%s: %d %s %.300s", name, reply.Code, reply.Error, reply.Body)
 		}
 	}
-	rises(t, "each refusal", refused, float64(len(tries)))
-	warned(t, stolen, "ProtectedObjectWithheld")
-	rises(t, "each eviction", evicted, 2)
+	awaitCounter(t, "each refusal", refused, float64(len(tries)))
+	awaitNodeEvent(t, stolen, "ProtectedObjectWithheld")
+	awaitCounter(t, "each eviction", evicted, 2)
 	for _, node := range []string{stolen, victim} {
-		warned(t, node, "ProtectedPodEvicted")
+		awaitNodeEvent(t, node, "ProtectedPodEvicted")
 		got, err := kube.CoreV1().Pods(identity.Namespace).Get(t.Context(), "smuggled-"+node, metav1.GetOptions{})
 		if err != nil || got.DeletionTimestamp == nil {
 			t.Errorf("the pod on %s is not deleted: %v", node, err)
 		}
 	}
-	stir(t) // so that all before it has been published, too
-	if found := delivered(t); len(found) > 0 {
+	changeVictim(t) // so that all before it has been published, too
+	if found := protectedSubjects(t); len(found) > 0 {
 		t.Errorf("the hub holds %q", found)
 	}
 	for name, r := range map[string]wire.KubeRequest{
 		"pods of all namespaces":     {Method: http.MethodGet, Path: "/api/v1/pods", Query: "fieldSelector=spec.nodeName%3D" + stolen},
 		"services of all namespaces": {Method: http.MethodGet, Path: "/api/v1/services"},
 	} {
-		if reply := th.ask(t, r); reply.Code != http.StatusOK || strings.Contains(string(reply.Body), `"`+identity.Namespace+`"`) {
+		if reply := th.requestKube(t, r); reply.Code != http.StatusOK || strings.Contains(string(reply.Body), `"`+identity.Namespace+`"`) {
 			t.Errorf("%s: %d %s %.300s", name, reply.Code, reply.Error, reply.Body)
 		}
 	}
@@ -203,10 +205,10 @@ func mirrorPod(namespace string) []byte {
 		"spec":{"nodeName":%[1]q,"containers":[{"name":"c","image":"x"}]}}`, stolen, namespace)
 }
 
-// TestAPowerfulPodGetsNothingOfFrondsOwn: even a pod whose account may read every Secret of the cluster gets none of Frond's own by way of
+// TestProtectedNamespace_PrivilegedPodIsRefused: even a pod whose account may read every Secret of the cluster gets none of Frond's own by way of
 // its gateway: not by a request, not in a list or a watch of all namespaces, and not by a scope.
-func TestAPowerfulPodGetsNothingOfFrondsOwn(t *testing.T) {
-	hide(t)
+func TestProtectedNamespace_PrivilegedPodIsRefused(t *testing.T) {
+	createProtectedSecret(t)
 	name := "reads-all"
 	roles := kube.RbacV1()
 	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: []string{"get", "list", "watch"}}}}
@@ -233,26 +235,26 @@ func TestAPowerfulPodGetsNothingOfFrondsOwn(t *testing.T) {
 		}
 		return ""
 	})
-	th := steal(t, stolen).breakIn(t, nil)
+	th := stealCredentials(t, stolen).mustOpenLink(t, nil)
 	th.subscribe(th.inbox(), "")
 	eventually(t, "the account reads what is not protected", func(context.Context) string {
-		reply := th.ask(t, wire.KubeRequest{Method: http.MethodGet, Path: "/api/v1/namespaces/default/secrets/of-" + stolen, Token: token})
+		reply := th.requestKube(t, wire.KubeRequest{Method: http.MethodGet, Path: "/api/v1/namespaces/default/secrets/of-" + stolen, Token: token})
 		if reply.Code != http.StatusOK {
 			return fmt.Sprintf("%d %s %.300s", reply.Code, reply.Error, reply.Body)
 		}
 		return ""
 	})
-	reply := th.ask(t, wire.KubeRequest{Method: http.MethodGet, Path: ownPath("secrets/" + treasure), Token: token})
+	reply := th.requestKube(t, wire.KubeRequest{Method: http.MethodGet, Path: ownPath("secrets/" + protectedSecret), Token: token})
 	if reply.Code != http.StatusForbidden {
 		t.Errorf("the Secret: %d %.300s", reply.Code, reply.Body)
 	}
 	// The other gateway's Secret may be read with this right, so the list leaves it out for the search of what the thief got.
-	reply = th.ask(t, wire.KubeRequest{Method: http.MethodGet, Path: "/api/v1/secrets", Query: "fieldSelector=metadata.name%21%3Dof-" + victim, Token: token})
-	if reply.Code != http.StatusOK || strings.Contains(string(reply.Body), treasure) || !strings.Contains(string(reply.Body), "of-"+stolen) {
+	reply = th.requestKube(t, wire.KubeRequest{Method: http.MethodGet, Path: "/api/v1/secrets", Query: "fieldSelector=metadata.name%21%3Dof-" + victim, Token: token})
+	if reply.Code != http.StatusOK || strings.Contains(string(reply.Body), protectedSecret) || !strings.Contains(string(reply.Body), "of-"+stolen) {
 		t.Errorf("all Secrets: %d %.300s", reply.Code, reply.Body)
 	}
-	watch := encoded(t, wire.KubeRequest{Method: http.MethodGet, Path: "/api/v1/secrets", Query: "fieldSelector=metadata.name%3D" + treasure, Token: token, Wait: 1000})
-	if answer := th.call(t, streams.VerbWatch, watch); strings.Contains(string(answer), canary) {
+	watch := encodeJSON(t, wire.KubeRequest{Method: http.MethodGet, Path: "/api/v1/secrets", Query: "fieldSelector=metadata.name%3D" + protectedSecret, Token: token, Wait: 1000})
+	if answer := th.callCloud(t, streams.VerbWatch, watch); strings.Contains(string(answer), canary) {
 		t.Errorf("the watch told %.300s", answer)
 	}
 	wants := func(namespaces ...string) []wire.ScopeVerdict {
@@ -262,7 +264,7 @@ func TestAPowerfulPodGetsNothingOfFrondsOwn(t *testing.T) {
 			request.Wants = append(request.Wants, wire.ScopeWant{Scope: scope, Users: []string{"system:serviceaccount:default:of-" + stolen}})
 		}
 		var reply wire.ScopesReply
-		if err := json.Unmarshal(th.call(t, streams.VerbScopes, encoded(t, request)), &reply); err != nil || len(reply.Verdicts) != len(namespaces) {
+		if err := json.Unmarshal(th.callCloud(t, streams.VerbScopes, encodeJSON(t, request)), &reply); err != nil || len(reply.Verdicts) != len(namespaces) {
 			t.Fatalf("scopes: %v %+v", err, reply)
 		}
 		return reply.Verdicts
@@ -274,21 +276,21 @@ func TestAPowerfulPodGetsNothingOfFrondsOwn(t *testing.T) {
 			t.Errorf("scope %s: %q %s", got.Scope, got.Reason, got.Message)
 		}
 	}
-	if found := delivered(t); len(found) > 0 {
+	if found := protectedSubjects(t); len(found) > 0 {
 		t.Errorf("the hub holds %q", found)
 	}
 }
 
-// TestAStaticPodOfFrondsOwnNamespace reports one that runs on the stolen gateway: it gets no picture in Kubernetes, so nothing follows from it.
-func TestAStaticPodOfFrondsOwnNamespace(t *testing.T) {
-	hide(t)
-	dropped := meter(t, "frond_reports_dropped_total", "reason=protected")
-	th := steal(t, stolen).breakIn(t, nil)
+// TestProtectedNamespace_StaticPodIsDropped reports one that runs on the stolen gateway: it gets no picture in Kubernetes, so nothing follows from it.
+func TestProtectedNamespace_StaticPodIsDropped(t *testing.T) {
+	createProtectedSecret(t)
+	dropped := counterDelta(t, "frond_reports_dropped_total", "reason=protected")
+	th := stealCredentials(t, stolen).mustOpenLink(t, nil)
 	th.subscribe(th.inbox(), "")
 	key := wire.Key{Resource: "pods", Namespace: identity.Namespace, Name: "static-" + stolen}
 	th.publish(streams.Subject(streams.Report, stolen, key), th.inbox(), mirrorPod(identity.Namespace), "Frond-Version: 1", "Frond-Op: apply", "Frond-UID: ",
 		"Frond-Store: thief", "Frond-Order: 1", "Frond-Time: "+time.Now().UTC().Format(time.RFC3339Nano))
-	rises(t, "the report", dropped, 1)
+	awaitCounter(t, "the report", dropped, 1)
 	pods, err := kube.CoreV1().Pods(identity.Namespace).List(t.Context(), metav1.ListOptions{FieldSelector: "spec.nodeName=" + stolen})
 	if err != nil || len(pods.Items) > 0 {
 		t.Errorf("pods of the namespace on the stolen gateway: %v, %v", pods.Items, err)

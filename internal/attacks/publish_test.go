@@ -13,16 +13,16 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// TestTheThiefIsANeighbour: what a cell keeps apart is not what is tried here.
-func TestTheThiefIsANeighbour(t *testing.T) {
+// TestAttackerSharesCellWithVictim: what a cell keeps apart is not what is tried here.
+func TestAttackerSharesCellWithVictim(t *testing.T) {
 	const cells = 4 // of the development cluster
 	if a, b := streams.CellAccount(victim, cells), streams.CellAccount(stolen, cells); a != b {
 		t.Errorf("%s is in %s, %s in %s", victim, a, stolen, b)
 	}
 }
 
-// orders are subjects on which something would happen, or somebody would say something, were they open to a thief.
-func orders() []string {
+// forbiddenSubjects are subjects on which something would happen, or somebody would say something, were they open to a thief.
+func forbiddenSubjects() []string {
 	list := []string{
 		"$SYS.REQ.SERVER.PING", "$SYS.REQ.SERVER.PING.CONNZ", "$SYS.REQ.ACCOUNT.FROND.CONNZ", "$SYS.REQ.ACCOUNT.PING.STATZ", "$SYS.REQ.USER.INFO",
 		"$SYS.REQ.CLAIMS.UPDATE", "$SYS.REQ.USER.AUTH", "$SYS.DEBUG.SUBSCRIBERS",
@@ -53,66 +53,66 @@ func orders() []string {
 	return list
 }
 
-// order is what is sent with them: it suits several.
-func order() []byte {
+// apiPayload is what is sent with them: it suits several.
+func apiPayload() []byte {
 	return fmt.Appendf(nil, `{"name":"thief","stream_name":"DESIRED-0","last_by_subj":"desired.%[1]s.core.secrets.default.of-%[1]s","batch":100,"seq":1,
 		"config":{"name":"thief","durable_name":"thief","filter_subject":"desired.%[1]s.>","deliver_subject":"_INBOX.%[2]s.loot","ack_policy":"none"},"subjects":["desired.>"]}`, victim, stolen)
 }
 
-// TestAThiefMovesNothing sends to whatever must not listen to it, as a leaf and as one that says it were a hub.
-func TestAThiefMovesNothing(t *testing.T) {
-	l := steal(t, stolen)
-	l.addresses = hubs(t)
+// TestPublish_ForbiddenSubjectsAreRefused sends to whatever must not listen to it, as a leaf and as one that says it were a hub.
+func TestPublish_ForbiddenSubjectsAreRefused(t *testing.T) {
+	l := stealCredentials(t, stolen)
+	l.addresses = hubLeafAddresses(t)
 	for name, more := range map[string]map[string]any{"as a leaf": nil, "as a hub": {"is_hub": true}} {
 		t.Run(name, func(t *testing.T) {
-			l.from = elsewhere() // what is refused is logged once for each address
-			before, logs := topology(t), logEnds(t)
-			risen := meter(t, "frond_identity_offences_total", "reason=violation", "node="+stolen)
-			claims := meter(t, "frond_identity_kicks_total", "reason=claims-hub")
-			unharmed(t, func() {
-				refused := moved(t, l, more, orders())
-				t.Logf("%d of %d were refused", refused, len(orders()))
+			l.sourceIP = newAddress() // what is refused is logged once for each address
+			before, logs := listTopology(t), logEnds(t)
+			risen := counterDelta(t, "frond_identity_offences_total", "reason=violation", "node="+stolen)
+			claims := counterDelta(t, "frond_identity_kicks_total", "reason=claims-hub")
+			checkUnharmed(t, func() {
+				refused := publishToEach(t, l, more, forbiddenSubjects())
+				t.Logf("%d of %d were refused", refused, len(forbiddenSubjects()))
 				if more == nil {
 					if refused == 0 {
 						t.Error("the hub has refused nothing")
 					}
-					rises(t, "what the hub refused", risen, float64(refused)/2)
-					logged(t, "the hub closed a link for what came over it", stolen, l.from)
+					awaitCounter(t, "what the hub refused", risen, float64(refused)/2)
+					awaitLogged(t, "the hub closed a link for what came over it", stolen, l.sourceIP)
 					return
 				}
 				// The hub refuses without a word. Whoever stays is found out.
-				th := l.breakIn(t, more)
-				if !within(t.Context(), patience, func() bool { return over(th) }) {
+				th := l.mustOpenLink(t, more)
+				if !pollWithin(t.Context(), waitTimeout, func() bool { return isClosed(th) }) {
 					t.Error("the link of a leaf that says it were the hub stays")
 				}
-				rises(t, "a leaf that says it were the hub", claims, 1)
-				loggedSince(t, logs, "link closed", "claims-hub")
+				awaitCounter(t, "a leaf that says it were the hub", claims, 1)
+				awaitLoggedSince(t, logs, "link closed", "claims-hub")
 			})
-			if after := topology(t); !slices.Equal(before, after) {
+			if after := listTopology(t); !slices.Equal(before, after) {
 				t.Errorf("the hub's streams changed:\n%v\n%v", before, after)
 			}
 		})
 	}
 }
 
-// moved sends to each subject over a link of its own, and counts those that the hub closed for it: all, of what says to be a leaf.
-func moved(t *testing.T, l loot, more map[string]any, subjects []string) (refused int) {
+// publishToEach sends to each subject over a link of its own, and counts those that the hub closed for it: all, of what says to be a leaf.
+func publishToEach(t *testing.T, l loot, more map[string]any, subjects []string) (refused int) {
 	t.Helper()
 	for _, subject := range subjects {
-		th := l.breakIn(t, more)
+		th := l.mustOpenLink(t, more)
 		th.subscribe(th.inbox(), "")
 		if said := th.flush(t.Context()); said != "" && more == nil {
 			t.Errorf("the thief's own inbox: %s", said)
 		}
-		th.publish(subject, th.inbox(), order())
-		th.publish(subject, "", order(), "Frond-Version: 1", "Frond-Op: delete", "Frond-Cloud: 1", "Nats-Rollup: all")
+		th.publish(subject, th.inbox(), apiPayload())
+		th.publish(subject, "", apiPayload(), "Frond-Version: 1", "Frond-Op: delete", "Frond-Cloud: 1", "Nats-Rollup: all")
 		if said := th.flush(t.Context()); said != "" {
 			refused++
-		} else if more == nil && !everyones(subject) {
+		} else if more == nil && !allowedToAll(subject) {
 			t.Errorf("%s was taken", subject)
 		}
 		for _, m := range th.received("") {
-			if !harmless(m) {
+			if !isRefusal(m) {
 				t.Errorf("%s was answered on %s: %.300q %.300q", subject, m.subject, m.header, m.data)
 			}
 		}
@@ -120,19 +120,19 @@ func moved(t *testing.T, l loot, more map[string]any, subjects []string) (refuse
 	return refused
 }
 
-// everyones are subjects that nats-server lets each leaf say, whatever its permissions: they end in its own account, where nobody
+// allowedToAll are subjects that nats-server lets each leaf say, whatever its permissions: they end in its own account, where nobody
 // listens.
-func everyones(subject string) bool {
+func allowedToAll(subject string) bool {
 	return strings.HasPrefix(subject, "$JS.ACK.") || strings.HasPrefix(subject, "_R_.")
 }
 
-// harmless tells answers that say nothing but that nobody listens, or no.
-func harmless(m message) bool {
+// isRefusal tells answers that say nothing but that nobody listens, or no.
+func isRefusal(m leafMessage) bool {
 	return strings.Contains(string(m.header), " 503") || strings.Contains(string(m.data), `"error"`) && !strings.Contains(string(m.data), `"config"`)
 }
 
-// topology lists the streams of the hub and their consumers.
-func topology(t *testing.T) (list []string) {
+// listTopology lists the streams of the hub and their consumers.
+func listTopology(t *testing.T) (list []string) {
 	t.Helper()
 	c, err := natscontext.NewFromFile(shared.NATSContext())
 	if err != nil {

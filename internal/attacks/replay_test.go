@@ -22,8 +22,8 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// admin connects to the hub as its people do.
-func admin(t *testing.T) *nats.Conn {
+// connectAdmin connects to the hub as its people do.
+func connectAdmin(t *testing.T) *nats.Conn {
 	t.Helper()
 	c, err := natscontext.NewFromFile(shared.NATSContext())
 	if err != nil {
@@ -37,8 +37,8 @@ func admin(t *testing.T) *nats.Conn {
 	return nc
 }
 
-// desired is the message that the hub holds for the victim's secret.
-func desired(t *testing.T, nc *nats.Conn) *jetstream.RawStreamMsg {
+// desiredMessage is the message that the hub holds for the victim's secret.
+func desiredMessage(t *testing.T, nc *nats.Conn) *jetstream.RawStreamMsg {
 	t.Helper()
 	js, err := jetstream.New(nc)
 	if err != nil {
@@ -56,51 +56,51 @@ func desired(t *testing.T, nc *nats.Conn) *jetstream.RawStreamMsg {
 	return msg
 }
 
-// lines are headers as a thief sends them.
-func lines(h nats.Header) (all []string) {
+// headerLines are headers as a thief sends them.
+func headerLines(h nats.Header) (all []string) {
 	for name, values := range h {
 		all = append(all, name+": "+values[0])
 	}
 	return all
 }
 
-// TestYesterdaysDesiredStateStaysYesterdays replays a message that the hub once delivered, to the gateway it was for, to the thief's own,
+// TestReplay_DesiredStateIsIgnored replays a message that the hub once delivered, to the gateway it was for, to the thief's own,
 // and wherever a gateway listens. It was overheard by whoever: the thief never gets it.
-func TestYesterdaysDesiredStateStaysYesterdays(t *testing.T) {
-	nc := admin(t)
-	stir(t)
-	old := desired(t, nc)
-	stir(t)
+func TestReplay_DesiredStateIsIgnored(t *testing.T) {
+	nc := connectAdmin(t)
+	changeVictim(t)
+	old := desiredMessage(t, nc)
+	changeVictim(t)
 	// The newest is not always at once what each server of the hub answers with.
 	eventually(t, "the hub has the next", func(context.Context) string {
-		if now := desired(t, nc); now.Sequence <= old.Sequence {
+		if now := desiredMessage(t, nc); now.Sequence <= old.Sequence {
 			return "it has the same"
 		}
 		return ""
 	})
-	now := desired(t, nc)
-	l := steal(t, stolen)
+	now := desiredMessage(t, nc)
+	l := stealCredentials(t, stolen)
 	targets := []string{
 		old.Subject, strings.Replace(old.Subject, victim, stolen, 1), "report." + strings.TrimPrefix(old.Subject, "desired."), "call.node." + victim + ".report",
 		streams.InboxPrefix(victim) + ".x", "$JS.API.CONSUMER.MSG.NEXT.DESIRED-0." + victim, "consumer." + victim + ".next",
 		"$JS.hub.API.CONSUMER.MSG.NEXT.DESIRED-0." + victim, "outbox." + old.Subject, "tunnel." + victim + ".AAAAAAAA.BBBBBBBBBBBBBBBBBBBBBB",
 	}
-	risen := meter(t, "frond_identity_offences_total", "reason=violation", "node="+stolen)
+	risen := counterDelta(t, "frond_identity_offences_total", "reason=violation", "node="+stolen)
 	for _, subject := range targets {
 		for _, epoch := range []string{old.Header.Get("Frond-Cluster"), "another"} {
 			header := nats.Header{}
 			maps.Copy(header, old.Header)
 			header.Set("Frond-Cluster", epoch)
-			th := l.breakIn(t, nil)
+			th := l.mustOpenLink(t, nil)
 			// What the hub says of the message to a consumer is in the reply subject: a late stream sequence makes it look new.
-			th.publish(subject, fmt.Sprintf("$JS.ACK.DESIRED-0.%s.1.%d.1.1.0", victim, now.Sequence+100), old.Data, lines(header)...)
+			th.publish(subject, fmt.Sprintf("$JS.ACK.DESIRED-0.%s.1.%d.1.1.0", victim, now.Sequence+100), old.Data, headerLines(header)...)
 			if said := th.flush(t.Context()); said == "" {
 				t.Errorf("%s was taken", subject)
 			}
 		}
 	}
-	rises(t, "a replay", risen, float64(len(targets)))
-	if last := desired(t, nc); last.Sequence != now.Sequence {
+	awaitCounter(t, "a replay", risen, float64(len(targets)))
+	if last := desiredMessage(t, nc); last.Sequence != now.Sequence {
 		t.Errorf("the hub holds message %d for the victim, and %d before", last.Sequence, now.Sequence)
 	}
 	var want corev1.Secret
@@ -115,71 +115,71 @@ func TestYesterdaysDesiredStateStaysYesterdays(t *testing.T) {
 	if err := json.Unmarshal(raw, &held); err != nil || string(held.Data["word"]) != string(want.Data["word"]) {
 		t.Errorf("the victim holds %q, %v", base64.StdEncoding.EncodeToString(held.Data["word"]), err)
 	}
-	stir(t)
+	changeVictim(t)
 }
 
-// TestWhoAskedBeforeIsNotWhoAsksNow replays what gateways ask about their keys, and what they are answered, over a link of another key.
-func TestWhoAskedBeforeIsNotWhoAsksNow(t *testing.T) {
-	before := recorded(t.Context(), t, victim)
-	token := issue(t, install.TokenOptions{Uses: 3}, time.Now())
-	first := stranger(t, newName(), token)
-	answer := enter(t, first).call(t, identity.VerbEnrol, first.enrolment(t))
-	if e := verdict(t, answer); e.Reason != "" {
+// TestReplay_EnrolmentIsRefused replays what gateways ask about their keys, and what they are answered, over a link of another key.
+func TestReplay_EnrolmentIsRefused(t *testing.T) {
+	before := nodeIdentity(t.Context(), t, victim)
+	token := issueToken(t, install.TokenOptions{Uses: 3}, time.Now())
+	first := newStranger(t, newName(), token)
+	answer := openWithToken(t, first).callCloud(t, identity.VerbEnrol, first.enrolRequest(t))
+	if e := decodeEnrolment(t, answer); e.Reason != "" {
 		t.Fatal(e.Reason)
 	}
-	honest := steal(t, victim) // to make what it would send
-	other := stranger(t, newName(), token)
-	inLobby, inCell := enter(t, other), steal(t, stolen).breakIn(t, nil)
+	honest := stealCredentials(t, victim) // to make what it would send
+	other := newStranger(t, newName(), token)
+	inLobby, inCell := openWithToken(t, other), stealCredentials(t, stolen).mustOpenLink(t, nil)
 	for name, tt := range map[string]struct {
-		th      *thief
+		th      *attacker
 		verb    string
 		request []byte
 		reason  string
 	}{
-		"an enrolment in the lobby":    {inLobby, identity.VerbEnrol, first.enrolment(t), "caller"},
-		"a renewal in the lobby":       {inLobby, identity.VerbRenew, first.renewal(t), "caller"},
-		"the victim's in the lobby":    {inLobby, identity.VerbRenew, honest.renewal(t), "caller"},
-		"an enrolment from a cell":     {inCell, identity.VerbEnrol, first.enrolment(t), "caller"},
-		"the victim's from a cell":     {inCell, identity.VerbRenew, honest.renewal(t), "caller"},
+		"an enrolment in the lobby":    {inLobby, identity.VerbEnrol, first.enrolRequest(t), "caller"},
+		"a renewal in the lobby":       {inLobby, identity.VerbRenew, first.renewRequest(t), "caller"},
+		"the victim's in the lobby":    {inLobby, identity.VerbRenew, honest.renewRequest(t), "caller"},
+		"an enrolment from a cell":     {inCell, identity.VerbEnrol, first.enrolRequest(t), "caller"},
+		"the victim's from a cell":     {inCell, identity.VerbRenew, honest.renewRequest(t), "caller"},
 		"the answer as a question":     {inCell, identity.VerbRenew, answer, "caller"},
-		"an enrolment as a renewal":    {inLobby, identity.VerbRenew, other.enrolment(t), "caller"},
-		"a renewal as an enrolment":    {inLobby, identity.VerbEnrol, other.renewal(t), "proof"},
-		"its own renewal, not one yet": {inLobby, identity.VerbRenew, other.renewal(t), "unknown"},
+		"an enrolment as a renewal":    {inLobby, identity.VerbRenew, other.enrolRequest(t), "caller"},
+		"a renewal as an enrolment":    {inLobby, identity.VerbEnrol, other.renewRequest(t), "proof"},
+		"its own renewal, not one yet": {inLobby, identity.VerbRenew, other.renewRequest(t), "unknown"},
 	} {
-		t.Run(name, func(t *testing.T) { denies(t, tt.th, tt.verb, tt.request, tt.reason) })
+		t.Run(name, func(t *testing.T) { expectDenied(t, tt.th, tt.verb, tt.request, tt.reason) })
 	}
 	// An answer that was heard once, to who asks now.
-	risen := meter(t, "frond_identity_offences_total", "reason=violation")
-	for _, subject := range []string{streams.InboxPrefix(victim) + ".x", streams.InboxPrefix(other.public()) + ".x", streams.InboxPrefix(stolen) + ".x"} {
-		th := steal(t, stolen).breakIn(t, nil)
+	risen := counterDelta(t, "frond_identity_offences_total", "reason=violation")
+	for _, subject := range []string{streams.InboxPrefix(victim) + ".x", streams.InboxPrefix(other.publicKey()) + ".x", streams.InboxPrefix(stolen) + ".x"} {
+		th := stealCredentials(t, stolen).mustOpenLink(t, nil)
 		th.publish(subject, "", answer)
 		if said := th.flush(t.Context()); said == "" {
 			t.Errorf("an answer on %s was taken", subject)
 		}
 	}
-	rises(t, "a forged answer", risen, 1)
-	if after := recorded(t.Context(), t, victim); after.Key != before.Key || !after.Expires.Equal(&before.Expires) || !after.Issued.Equal(&before.Issued) {
+	awaitCounter(t, "a forged answer", risen, 1)
+	if after := nodeIdentity(t.Context(), t, victim); after.Key != before.Key || !after.Expires.Equal(&before.Expires) || !after.Issued.Equal(&before.Issued) {
 		t.Errorf("the victim is another: %+v, %+v", before, after)
 	}
 }
 
-// TestTheGatewaysClockIsNotBelieved says years that are not, in all that has a time, and looks at what the cloud writes of it.
-func TestTheGatewaysClockIsNotBelieved(t *testing.T) {
-	l := steal(t, stolen)
-	th := l.breakIn(t, nil)
-	key := recorded(t.Context(), t, stolen)
+// TestReport_GatewayTimeIsNotTrusted says years that are not, in all that has a time, and looks at what the cloud writes of it.
+func TestReport_GatewayTimeIsNotTrusted(t *testing.T) {
+	l := stealCredentials(t, stolen)
+	th := l.mustOpenLink(t, nil)
+	key := nodeIdentity(t.Context(), t, stolen)
 	began := time.Now()
-	unharmed(t, func() {
+	checkUnharmed(t, func() {
 		for _, years := range []int{-10, 10} {
 			said := began.AddDate(years, 0, 0).UTC()
 			stamp := said.Format(time.RFC3339Nano)
-			th.publish(streams.BeatSubject(stolen), "", fmt.Appendf(nil,
+			th.publish(streams.HeartbeatSubject(stolen), "", fmt.Appendf(nil,
 				`{"storeEpoch":"thief","sequence":1,"healthy":true,"since":%d,"time":%q}`, said.UnixMilli(), stamp), "Frond-Time: "+stamp)
 			th.publish("report."+stolen+".coordination_k8s_io.leases.kube-node-lease."+stolen, "", fmt.Appendf(nil,
 				`{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{"name":%q,"namespace":"kube-node-lease"},"spec":{"renewTime":%q}}`, stolen, stamp),
 				"Frond-Version: 1", "Frond-Op: apply", "Frond-Store: thief", "Frond-Order: 9", "Frond-Time: "+stamp)
-			request := strings.Replace(string(l.renewal(t)), "{", fmt.Sprintf(`{"now":%q,"expires":%q,"issued":%q,`, stamp, stamp, stamp), 1)
-			e := verdict(t, th.call(t, identity.VerbRenew, []byte(request)))
+			request := strings.Replace(string(l.renewRequest(t)), "{", fmt.Sprintf(`{"now":%q,"expires":%q,"issued":%q,`, stamp, stamp, stamp), 1)
+			e := decodeEnrolment(t, th.callCloud(t, identity.VerbRenew, []byte(request)))
 			if e.Reason != "" || e.Expires.Before(key.Expires.Time) || e.Now.Sub(began).Abs() > time.Hour {
 				t.Errorf("asked %d years off, the answer is %+v", years, e)
 			}
@@ -188,7 +188,7 @@ func TestTheGatewaysClockIsNotBelieved(t *testing.T) {
 			t.Fatal(said)
 		}
 	})
-	now := recorded(t.Context(), t, stolen)
+	now := nodeIdentity(t.Context(), t, stolen)
 	if now.Key != key.Key || now.Expires.Sub(key.Expires.Time).Abs() > time.Hour || now.Issued.Sub(key.Issued.Time).Abs() > time.Hour {
 		t.Errorf("its key was %+v and is %+v", key, now)
 	}

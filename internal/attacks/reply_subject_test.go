@@ -7,19 +7,19 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// TestRepliesLeadNowhereElse: the subject where an answer shall go is whatever the asker says. A thief says the other gateway's, and the
+// TestReplySubject_NeverReachesOthers: the subject where an answer shall go is whatever the asker says. A thief says the other gateway's, and the
 // hub's own, in all that it may send.
-func TestRepliesLeadNowhereElse(t *testing.T) {
-	l := steal(t, stolen)
+func TestReplySubject_NeverReachesOthers(t *testing.T) {
+	l := stealCredentials(t, stolen)
 	replies := []string{
 		"call.node.%s.fence", "call.node.%s.resync", "call.node.%s.report", "_INBOX.%s.x", "tunnel.%s.AAAAAAAAAA.BBBBBBBBBB", "desired.%s.core.secrets.default.of-" + victim,
 		"report.%s.core.pods.default.on-" + victim, "beat.%s", "call.cloud.%s.attach", "consumer.%s.ack.1.1.1.1.1", "$JS.ACK.DESIRED-0.%s.1.1.1.1.1",
 		"$JS.API.CONSUMER.DELETE.DESIRED-0.%s", "$JS.API.STREAM.DELETE.DESIRED-0", "$SYS.REQ.SERVER.PING", "$KV.x.%s",
 	}
 	verbs := []string{streams.VerbPing, streams.VerbAttach, streams.VerbKube, streams.VerbScopes, streams.VerbPiece, "unknown"}
-	before := topology(t)
-	unharmed(t, func() {
-		th := l.breakIn(t, nil)
+	before := listTopology(t)
+	checkUnharmed(t, func() {
+		th := l.mustOpenLink(t, nil)
 		for _, form := range replies {
 			reply := form
 			if n := fmt.Sprintf(form, victim); n != form+"%!(EXTRA string="+victim+")" {
@@ -29,19 +29,19 @@ func TestRepliesLeadNowhereElse(t *testing.T) {
 				th.publish(streams.CallSubject(stolen, verb), reply, []byte("{}"))
 			}
 			for _, subject := range []string{
-				"consumer." + stolen + ".next", "consumer." + stolen + ".info", streams.BeatSubject(stolen), "dead." + stolen + ".report",
+				"consumer." + stolen + ".next", "consumer." + stolen + ".info", streams.HeartbeatSubject(stolen), "dead." + stolen + ".report",
 				"report." + stolen + ".core.pods.default.x", "event." + stolen + ".core.events.default.x",
 			} {
 				th.publish(subject, reply, []byte(`{"batch":10}`), "Frond-Version: 1", "Frond-Cloud: 1")
 			}
 			if said := th.flush(t.Context()); said != "" {
 				t.Logf("%s: %s", reply, said)
-				th = l.breakIn(t, nil)
+				th = l.mustOpenLink(t, nil)
 			}
 		}
 	})
-	if after := fmt.Sprint(topology(t)); after != fmt.Sprint(before) {
+	if after := fmt.Sprint(listTopology(t)); after != fmt.Sprint(before) {
 		t.Errorf("the hub's streams changed:\n%v\n%v", before, after)
 	}
-	served(t)
+	checkVictimServed(t)
 }

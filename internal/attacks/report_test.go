@@ -19,8 +19,8 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// requested is a request for a user's certificate, in base64.
-func requested(t *testing.T, user string) string {
+// encodedCSR is a request for a user's certificate, in base64.
+func encodedCSR(t *testing.T, user string) string {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -35,8 +35,8 @@ func requested(t *testing.T, user string) string {
 	return base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}))
 }
 
-// counted adds up a metric of both cloudcores.
-func counted(ctx context.Context, name string, labels ...string) (sum float64) {
+// sumMetric adds up a metric of both cloudcores.
+func sumMetric(ctx context.Context, name string, labels ...string) (sum float64) {
 	for _, part := range []string{"cloudcore-1", "cloudcore-2"} {
 		n, err := shared.Metric(ctx, part, name, labels...)
 		if err == nil {
@@ -46,9 +46,9 @@ func counted(ctx context.Context, name string, labels ...string) (sum float64) {
 	return sum
 }
 
-// TestReportsOfAThiefAreForItsNodeAlone sends reports on the stolen node's own subjects about what is not that node's, and what is no
+// TestReport_ForeignNodeIsDropped sends reports on the stolen node's own subjects about what is not that node's, and what is no
 // report at all. Each is counted as dropped, refused or dead.
-func TestReportsOfAThiefAreForItsNodeAlone(t *testing.T) {
+func TestReport_ForeignNodeIsDropped(t *testing.T) {
 	p, err := kube.CoreV1().Pods("default").Get(t.Context(), "on-"+victim, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -69,22 +69,22 @@ func TestReportsOfAThiefAreForItsNodeAlone(t *testing.T) {
 		"a secret":                 {key("secrets", "default", "of-"+victim), "apply", "", `{"apiVersion":"v1","kind":"Secret","metadata":{"name":"of-edge-1","namespace":"default"}}`, ""},
 		"null":                     {key("pods", "default", "null"), "apply", "1", "null", ""},
 		"a list":                   {key("pods", "default", "list"), "apply", "1", "[]", ""},
-		"nested":                   {key("pods", "default", "nested"), "apply", "1", nested(10_000), ""},
-		"a bomb":                   {key("pods", "default", "bomb"), "apply", "1", string(bomb(t)), "Content-Encoding: zstd"},
+		"nested":                   {key("pods", "default", "nested"), "apply", "1", nestedJSON(10_000), ""},
+		"a bomb":                   {key("pods", "default", "bomb"), "apply", "1", string(zstdBomb(t)), "Content-Encoding: zstd"},
 		"of the future":            {key("pods", "default", "future"), "apply", "1", "{}", "Frond-Version: 99"},
 		"an unknown deed":          {key("pods", "default", "deed"), "explode", "1", "{}", ""},
 	}
 	names := []string{"frond_reports_dropped_total", "frond_dead_letters_total", "frond_garbage_dropped_total"}
 	count := func(ctx context.Context) (sum float64) {
 		for _, name := range names {
-			sum += counted(ctx, name)
+			sum += sumMetric(ctx, name)
 		}
-		return sum + counted(ctx, "frond_reports_total", "result=refused")
+		return sum + sumMetric(ctx, "frond_reports_total", "result=refused")
 	}
-	th := steal(t, stolen).breakIn(t, nil)
+	th := stealCredentials(t, stolen).mustOpenLink(t, nil)
 	th.subscribe(th.inbox(), "")
 	before := count(t.Context())
-	unharmed(t, func() {
+	checkUnharmed(t, func() {
 		for name, f := range forgeries {
 			headers := []string{
 				"Frond-Version: 1", "Frond-Op: " + f.op, "Frond-UID: " + f.uid, "Frond-Store: thief", "Frond-Order: 1",

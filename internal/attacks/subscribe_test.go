@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// wishes are what a thief would like to hear.
-func wishes() []string {
+// wantedSubjects are what a thief would like to hear.
+func wantedSubjects() []string {
 	list := []string{
 		">", "*", "*.>", "*.*", "*.*.>", "*.*.*.>", "$SYS.>", "$SYS.ACCOUNT.>", "$SYS.REQ.>", "$SYS.REQ.USER.AUTH", "$JS.>", "$JS.API.>", "$JS.hub.API.>",
 		"$JS.API.CONSUMER.MSG.NEXT.>", "$JS.ACK.>", "$JS.EVENT.>", "$JSC.>", "$NRG.>", "$KV.>", "$O.>", "$G.>", "$LDS.>", "$GR.>", "_GR_.>", "_R_.>", "_INBOX.>", "_INBOX.*.>",
@@ -25,52 +25,52 @@ func wishes() []string {
 	return list
 }
 
-// TestAThiefHearsNothing subscribes to everything there is, with and without a queue group, as a leaf and as one that says it were a
+// TestSubscribe_ForeignSubjectsAreSilent subscribes to everything there is, with and without a queue group, as a leaf and as one that says it were a
 // hub, and listens while the victim gets its secret.
-func TestAThiefHearsNothing(t *testing.T) {
-	l := steal(t, stolen)
+func TestSubscribe_ForeignSubjectsAreSilent(t *testing.T) {
+	l := stealCredentials(t, stolen)
 	for name, more := range map[string]map[string]any{
 		"as a leaf": nil, "as a hub": {"is_hub": true}, "as a cluster": {"cluster": "thieves"}, "isolated": {"isolate": true},
 	} {
 		for _, queue := range []string{"", "cloudcore"} {
 			t.Run(name+" "+queue, func(t *testing.T) {
-				deaf(t, l, more, queue)
+				expectSilence(t, l, more, queue)
 			})
 		}
 	}
 }
 
-func deaf(t *testing.T, l loot, more map[string]any, queue string) {
+func expectSilence(t *testing.T, l loot, more map[string]any, queue string) {
 	t.Helper()
 	type ear struct {
 		subject string
-		thief   *thief
+		thief   *attacker
 	}
 	var ears []ear
-	for _, subject := range wishes() {
-		th := l.breakIn(t, more)
+	for _, subject := range wantedSubjects() {
+		th := l.mustOpenLink(t, more)
 		th.subscribe(subject, queue)
 		if said := th.flush(t.Context()); said == "" {
 			ears = append(ears, ear{subject, th})
 		}
 	}
-	stir(t)
-	served(t)
+	changeVictim(t)
+	checkVictimServed(t)
 	for _, e := range ears {
 		if said := e.thief.flush(t.Context()); said != "" {
 			t.Logf("%s: the link was closed: %s", e.subject, said)
 		}
 		for _, m := range e.thief.received("") {
-			if !own(e.thief.node, m.subject) {
+			if !isOwnSubject(e.thief.node, m.subject) {
 				t.Errorf("on %s, %s was heard (reply %q, %d bytes: %.120q)", e.subject, m.subject, m.reply, len(m.data), m.data)
 			}
 		}
 	}
-	t.Logf("%d of %d wishes were refused", len(wishes())-len(ears), len(wishes()))
+	t.Logf("%d of %d wishes were refused", len(wantedSubjects())-len(ears), len(wantedSubjects()))
 }
 
-// own tells whether a subject is the link's own: what is said there it may hear.
-func own(node, subject string) bool {
+// isOwnSubject tells whether a subject is the link's own: what is said there it may hear.
+func isOwnSubject(node, subject string) bool {
 	for _, prefix := range []string{"_INBOX.", "call.node.", "tunnel."} {
 		if strings.HasPrefix(subject, prefix+node+".") {
 			return true
@@ -79,8 +79,8 @@ func own(node, subject string) bool {
 	return false
 }
 
-// within waits for a condition, and tells whether it came.
-func within(ctx context.Context, limit time.Duration, holds func() bool) bool {
+// pollWithin waits for a condition, and tells whether it came.
+func pollWithin(ctx context.Context, limit time.Duration, holds func() bool) bool {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	ticker := time.NewTicker(5 * time.Millisecond)

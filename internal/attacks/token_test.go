@@ -13,28 +13,28 @@ import (
 	"github.com/frond-edge/frond/internal/install"
 )
 
-// guess is a token of a good one's id whose other half is wrong.
-func guess(token string) string {
+// wrongToken is a token of a good one's id whose other half is wrong.
+func wrongToken(token string) string {
 	id, _, _ := strings.Cut(token, ".")
 	return fmt.Sprintf("%s.%016x", id, time.Now().UnixNano())
 }
 
-// most is more guesses than any limit of two cloudcores allows.
-const most = 500
+// guessCount is more guesses than any limit of two cloudcores allows.
+const guessCount = 500
 
-// TestTokensAreNotGuessed tries one token after the other over ever new links: from one address, which is locked out alone, and from
+// TestToken_GuessingIsLimited tries one token after the other over ever new links: from one address, which is locked out alone, and from
 // many, which locks the token for the rest of a minute.
-func TestTokensAreNotGuessed(t *testing.T) {
-	token := issue(t, install.TokenOptions{Uses: 1}, time.Now())
-	enter(t, stranger(t, newName(), token)) // it is known now, and was not used
+func TestToken_GuessingIsLimited(t *testing.T) {
+	token := issueToken(t, install.TokenOptions{Uses: 1}, time.Now())
+	openWithToken(t, newStranger(t, newName(), token)) // it is known now, and was not used
 	hold := func(what string, until func() float64, from func() string) {
 		t.Helper()
-		wrong, locked := meter(t, "frond_identity_refusals_total", "reason=token-wrong"), meter(t, "frond_identity_refusals_total", "reason=locked")
+		wrong, locked := counterDelta(t, "frond_identity_refusals_total", "reason=token-wrong"), counterDelta(t, "frond_identity_refusals_total", "reason=locked")
 		tried := 0
-		for ; tried < most && (until() == 0 || locked() == 0); tried++ {
-			l := stranger(t, newName(), guess(token))
-			l.from = from()
-			if _, err := l.tryIn(t.Context(), nil); err == nil {
+		for ; tried < guessCount && (until() == 0 || locked() == 0); tried++ {
+			l := newStranger(t, newName(), wrongToken(token))
+			l.sourceIP = from()
+			if _, err := l.openLink(t.Context(), nil); err == nil {
 				t.Fatalf("%s: a guessed token lets in", what)
 			}
 		}
@@ -43,76 +43,76 @@ func TestTokensAreNotGuessed(t *testing.T) {
 		}
 		t.Logf("%s: %d links, %v wrong, %v locked out", what, tried, wrong(), locked())
 	}
-	one := elsewhere()
-	hold("from one address", meter(t, "frond_identity_lockouts_total", "by=address-and-token"), func() string { return one })
-	logged(t, "link refused", "token-wrong", one)
+	one := newAddress()
+	hold("from one address", counterDelta(t, "frond_identity_lockouts_total", "by=address-and-token"), func() string { return one })
+	awaitLogged(t, "link refused", "token-wrong", one)
 
-	newcomer := stranger(t, newName(), token)
-	th := enter(t, newcomer)
-	if e := verdict(t, th.call(t, identity.VerbEnrol, newcomer.enrolment(t))); e.Reason != "" || !e.Expires.After(e.Now) {
+	newcomer := newStranger(t, newName(), token)
+	th := openWithToken(t, newcomer)
+	if e := decodeEnrolment(t, th.callCloud(t, identity.VerbEnrol, newcomer.enrolRequest(t))); e.Reason != "" || !e.Expires.After(e.Now) {
 		t.Fatalf("from another address the token is not enough: %+v", e)
 	}
-	hold("from many addresses", meter(t, "frond_identity_lockouts_total", "by=token"), elsewhere)
-	served(t)
+	hold("from many addresses", counterDelta(t, "frond_identity_lockouts_total", "by=token"), newAddress)
+	checkVictimServed(t)
 }
 
-// TestATokenIsGoodForWhatItSays shows tokens that are used up, expired, deleted, or another node's.
-func TestATokenIsGoodForWhatItSays(t *testing.T) {
-	before := recorded(t.Context(), t, victim)
-	once := issue(t, install.TokenOptions{Uses: 1}, time.Now())
-	first := stranger(t, newName(), once)
-	th := enter(t, first)
-	granted := verdict(t, th.call(t, identity.VerbEnrol, first.enrolment(t)))
+// TestToken_LimitsAreEnforced shows tokens that are used up, expired, deleted, or another node's.
+func TestToken_LimitsAreEnforced(t *testing.T) {
+	before := nodeIdentity(t.Context(), t, victim)
+	once := issueToken(t, install.TokenOptions{Uses: 1}, time.Now())
+	first := newStranger(t, newName(), once)
+	th := openWithToken(t, first)
+	granted := decodeEnrolment(t, th.callCloud(t, identity.VerbEnrol, first.enrolRequest(t)))
 	if granted.Reason != "" {
 		t.Fatal(granted.Reason)
 	}
-	second := stranger(t, newName(), once)
-	refuses(t, second, "token-used")
+	second := newStranger(t, newName(), once)
+	expectRefused(t, second, "token-used")
 	// The link that came by it asks again, for itself, and for another node.
-	if again := verdict(t, th.call(t, identity.VerbEnrol, first.enrolment(t))); again.Reason != "" || !again.Expires.Equal(granted.Expires) {
+	if again := decodeEnrolment(t, th.callCloud(t, identity.VerbEnrol, first.enrolRequest(t))); again.Reason != "" || !again.Expires.Equal(granted.Expires) {
 		t.Errorf("the same question has another answer: %+v, %+v", granted, again)
 	}
 	greedy := first
 	greedy.node = newName()
-	denies(t, th, identity.VerbEnrol, greedy.enrolment(t), "token-used")
+	expectDenied(t, th, identity.VerbEnrol, greedy.enrolRequest(t), "token-used")
 
-	refuses(t, stranger(t, newName(), issue(t, install.TokenOptions{Uses: 1}, time.Now().Add(-2*time.Hour))), "token-expired", "token-unknown")
-	refuses(t, stranger(t, newName(), "aaaaaa.0123456789abcdef"), "token-unknown")
-	refuses(t, stranger(t, newName(), strings.Repeat("a", 2000)), "token-unknown")
+	expectRefused(t, newStranger(t, newName(), issueToken(t, install.TokenOptions{Uses: 1}, time.Now().Add(-2*time.Hour))), "token-expired", "token-unknown")
+	expectRefused(t, newStranger(t, newName(), "aaaaaa.0123456789abcdef"), "token-unknown")
+	expectRefused(t, newStranger(t, newName(), strings.Repeat("a", 2000)), "token-unknown")
 
-	bound := issue(t, install.TokenOptions{Uses: 1, Node: newName()}, time.Now())
-	refuses(t, stranger(t, newName(), bound), "token-node")
-	refuses(t, stranger(t, victim, bound), "token-node")
+	bound := issueToken(t, install.TokenOptions{Uses: 1, Node: newName()}, time.Now())
+	expectRefused(t, newStranger(t, newName(), bound), "token-node")
+	expectRefused(t, newStranger(t, victim, bound), "token-node")
 
-	many := issue(t, install.TokenOptions{}, time.Now())
-	taker := stranger(t, victim, many)
-	denies(t, enter(t, taker), identity.VerbEnrol, taker.enrolment(t), "taken")
+	many := issueToken(t, install.TokenOptions{}, time.Now())
+	taker := newStranger(t, victim, many)
+	expectDenied(t, openWithToken(t, taker), identity.VerbEnrol, taker.enrolRequest(t), "taken")
 
-	late := stranger(t, newName(), many)
-	th = enter(t, late)
+	late := newStranger(t, newName(), many)
+	th = openWithToken(t, late)
 	id, _, _ := identity.SplitToken(many)
 	if err := kube.CoreV1().Secrets(identity.TokenNamespace).Delete(t.Context(), identity.TokenName(id), metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	denies(t, th, identity.VerbEnrol, late.enrolment(t), "token-unknown") // though it came in while there was one
-	refuses(t, stranger(t, newName(), many), "token-unknown")
-	if after := recorded(t.Context(), t, victim); after.Key != before.Key || !after.Expires.Equal(&before.Expires) {
+	expectDenied(t, th, identity.VerbEnrol, late.enrolRequest(t), "token-unknown") // though it came in while there was one
+	expectRefused(t, newStranger(t, newName(), many), "token-unknown")
+	if after := nodeIdentity(t.Context(), t, victim); after.Key != before.Key || !after.Expires.Equal(&before.Expires) {
 		t.Errorf("the victim is another: %+v, %+v", before, after)
 	}
 }
 
-// refuses tries to come in until that is refused for one of the reasons: cloudcores hear of Secrets a little later.
-func refuses(t *testing.T, l loot, reasons ...string) {
+// expectRefused tries to come in until that is refused for one of the reasons: cloudcores hear of Secrets a little later.
+func expectRefused(t *testing.T, l loot, reasons ...string) {
 	t.Helper()
 	var risen []func() float64
 	for _, reason := range reasons {
-		risen = append(risen, meter(t, "frond_identity_refusals_total", "reason="+reason))
+		risen = append(risen, counterDelta(t, "frond_identity_refusals_total", "reason="+reason))
 	}
 	eventually(t, fmt.Sprintf("refused as %v", reasons), func(ctx context.Context) string {
-		l.from = elsewhere()
-		if th, err := l.tryIn(ctx, nil); err == nil {
+		l.sourceIP = newAddress()
+		if th, err := l.openLink(ctx, nil); err == nil {
 			_ = th.conn.Close()
-			<-th.over
+			<-th.closed
 			return "it is let in"
 		}
 		for _, n := range risen {
@@ -122,16 +122,16 @@ func refuses(t *testing.T, l loot, reasons ...string) {
 		}
 		return "it is refused otherwise"
 	})
-	logged(t, "link refused", l.public())
+	awaitLogged(t, "link refused", l.publicKey())
 }
 
-// denies asks over a link and wants a no, counted for the reason.
-func denies(t *testing.T, th *thief, verb string, request []byte, reason string) {
+// expectDenied asks over a link and wants a no, counted for the reason.
+func expectDenied(t *testing.T, th *attacker, verb string, request []byte, reason string) {
 	t.Helper()
-	risen := meter(t, "frond_identity_refusals_total", "reason="+reason)
-	if e := verdict(t, th.call(t, verb, request)); e.Reason == "" || !e.Expires.IsZero() {
+	risen := counterDelta(t, "frond_identity_refusals_total", "reason="+reason)
+	if e := decodeEnrolment(t, th.callCloud(t, verb, request)); e.Reason == "" || !e.Expires.IsZero() {
 		t.Errorf("%s, which should be refused as %s, is answered with %+v", verb, reason, e)
 	}
-	rises(t, reason, risen, 1)
-	logged(t, "identity refused", reason, th.node)
+	awaitCounter(t, reason, risen, 1)
+	awaitLogged(t, "identity refused", reason, th.node)
 }

@@ -26,12 +26,12 @@ const (
 	kindOpenAddress = 6
 
 	flagFin = 1
-	// largest is what fits into a frame, and more than the window that a stream begins with has frames of it.
-	largest = 16 << 10
+	// maxFramePayload is what fits into a frame, and more than the window that a stream begins with has frames of it.
+	maxFramePayload = 16 << 10
 )
 
-// frame is one message of a stream.
-func frame(kind, flags byte, offset, consumed uint64, payload []byte) []byte {
+// tunnelFrame is one message of a stream.
+func tunnelFrame(kind, flags byte, offset, consumed uint64, payload []byte) []byte {
 	b := []byte{0xF5, 1, kind, flags}
 	b = binary.BigEndian.AppendUint64(b, offset)
 	b = binary.BigEndian.AppendUint64(b, consumed)
@@ -39,8 +39,8 @@ func frame(kind, flags byte, offset, consumed uint64, payload []byte) []byte {
 	return append(b, payload...)
 }
 
-// kubelets asks the kubelet of a node through the tunnel, as kube-apiserver does.
-func kubelets(t *testing.T) func(ctx context.Context, node string) error {
+// kubeletClient asks the kubelet of a node through the tunnel, as kube-apiserver does.
+func kubeletClient(t *testing.T) func(ctx context.Context, node string) error {
 	t.Helper()
 	egress, secret, err := shared.Egress()
 	if err != nil {
@@ -76,10 +76,10 @@ func kubelets(t *testing.T) func(ctx context.Context, node string) error {
 	}
 }
 
-// opened waits until the cloud opens a stream to the thief that was not there before, and returns the subject to answer on.
-func (th *thief) opened(ctx context.Context, seen int) (back string, ok bool) {
+// awaitOpen waits until the cloud opens a stream to the thief that was not there before, and returns the subject to answer on.
+func (th *attacker) awaitOpen(ctx context.Context, seen int) (back string, ok bool) {
 	prefix := "tunnel." + th.node + "."
-	ok = within(ctx, 10*time.Second, func() bool {
+	ok = pollWithin(ctx, 10*time.Second, func() bool {
 		n := 0
 		for _, m := range th.received("") {
 			if key, is := strings.CutPrefix(m.subject, prefix); is && len(m.data) > 2 && m.data[2] == kindOpen {
@@ -94,8 +94,8 @@ func (th *thief) opened(ctx context.Context, seen int) (back string, ok bool) {
 	return back, ok
 }
 
-// opens are the streams that the cloud has opened to the thief.
-func (th *thief) opens() (n int) {
+// countOpens are the streams that the cloud has opened to the thief.
+func (th *attacker) countOpens() (n int) {
 	for _, m := range th.received("") {
 		if strings.HasPrefix(m.subject, "tunnel."+th.node+".") && len(m.data) > 2 && (m.data[2] == kindOpen || m.data[2] == kindOpenAddress) {
 			n++
@@ -104,8 +104,8 @@ func (th *thief) opens() (n int) {
 	return n
 }
 
-// tricks are what a gateway may answer with that was asked for a stream.
-func tricks() map[string]struct {
+// hostileFrames are what a gateway may answer with that was asked for a stream.
+func hostileFrames() map[string]struct {
 	code   string
 	frames [][]byte
 } {
@@ -113,41 +113,41 @@ func tricks() map[string]struct {
 		code   string
 		frames [][]byte
 	}
-	yes := frame(kindAccept, 0, 0, 0, nil)
+	yes := tunnelFrame(kindAccept, 0, 0, 0, nil)
 	overrun := [][]byte{yes}
 	for i := range uint64(2048) {
-		overrun = append(overrun, frame(kindData, 0, i*largest, 0, make([]byte, largest)))
+		overrun = append(overrun, tunnelFrame(kindData, 0, i*maxFramePayload, 0, make([]byte, maxFramePayload)))
 	}
 	return map[string]trick{
 		"says yes twice":        {"protocol", [][]byte{yes, yes}},
-		"takes its yes back":    {"protocol", [][]byte{yes, frame(kindRefuse, 0, 0, 0, []byte("port\x00no"))}},
-		"opens one itself":      {"protocol", [][]byte{yes, frame(kindOpen, 0, 0, 0, []byte{0x28, 0x0a})}},
-		"leaves a gap":          {"lost", [][]byte{yes, frame(kindData, 0, 3, 0, []byte("x"))}},
-		"says all twice":        {"lost", [][]byte{yes, frame(kindData, 0, 0, 0, []byte("x")), frame(kindData, 0, 0, 0, []byte("x"))}},
-		"goes on after its end": {"protocol", [][]byte{yes, frame(kindData, flagFin, 0, 0, nil), frame(kindData, 0, 0, 0, []byte("x"))}},
-		"reads what is not":     {"protocol", [][]byte{yes, frame(kindData, 0, 0, 1<<60, nil)}},
+		"takes its yes back":    {"protocol", [][]byte{yes, tunnelFrame(kindRefuse, 0, 0, 0, []byte("port\x00no"))}},
+		"opens one itself":      {"protocol", [][]byte{yes, tunnelFrame(kindOpen, 0, 0, 0, []byte{0x28, 0x0a})}},
+		"leaves a gap":          {"lost", [][]byte{yes, tunnelFrame(kindData, 0, 3, 0, []byte("x"))}},
+		"says all twice":        {"lost", [][]byte{yes, tunnelFrame(kindData, 0, 0, 0, []byte("x")), tunnelFrame(kindData, 0, 0, 0, []byte("x"))}},
+		"goes on after its end": {"protocol", [][]byte{yes, tunnelFrame(kindData, flagFin, 0, 0, nil), tunnelFrame(kindData, 0, 0, 0, []byte("x"))}},
+		"reads what is not":     {"protocol", [][]byte{yes, tunnelFrame(kindData, 0, 0, 1<<60, nil)}},
 		"sends without end":     {"overrun", overrun},
-		"sends a huge frame":    {"protocol", [][]byte{yes, frame(kindData, 0, 0, 0, make([]byte, 1<<20))}},
+		"sends a huge frame":    {"protocol", [][]byte{yes, tunnelFrame(kindData, 0, 0, 0, make([]byte, 1<<20))}},
 		"speaks another tongue": {"protocol", [][]byte{yes, []byte(`{"kind":"Pod"}`)}},
-		"resets with a lie":     {"other", [][]byte{yes, frame(kindReset, 0, 0, 0, []byte("invented\x00\x1b[2J\n"+strings.Repeat("x", 9000)))}},
+		"resets with a lie":     {"other", [][]byte{yes, tunnelFrame(kindReset, 0, 0, 0, []byte("invented\x00\x1b[2J\n"+strings.Repeat("x", 9000)))}},
 	}
 }
 
-// TestAHostileEndOfTheTunnel answers for the stolen gateway's kubelet.
-func TestAHostileEndOfTheTunnel(t *testing.T) {
-	ask := kubelets(t)
-	for name, tt := range tricks() {
+// TestTunnel_HostileFramesCloseStream answers for the stolen gateway's kubelet.
+func TestTunnel_HostileFramesCloseStream(t *testing.T) {
+	ask := kubeletClient(t)
+	for name, tt := range hostileFrames() {
 		t.Run(name, func(t *testing.T) {
-			th := steal(t, stolen).breakIn(t, nil)
+			th := stealCredentials(t, stolen).mustOpenLink(t, nil)
 			th.subscribe("tunnel."+stolen+".>", "")
 			if said := th.flush(t.Context()); said != "" {
 				t.Fatal(said)
 			}
-			risen := meter(t, "frond_tunnel_broken_total", "reason="+tt.code)
+			risen := counterDelta(t, "frond_tunnel_broken_total", "reason="+tt.code)
 			eventually(t, "the stream breaks as "+tt.code, func(ctx context.Context) string {
-				asked, seen := make(chan error, 1), th.opens()
+				asked, seen := make(chan error, 1), th.countOpens()
 				go func() { asked <- ask(ctx, stolen) }()
-				back, ok := th.opened(ctx, seen)
+				back, ok := th.awaitOpen(ctx, seen)
 				if ok {
 					for _, f := range tt.frames {
 						th.publish(back, "", f)
@@ -156,19 +156,19 @@ func TestAHostileEndOfTheTunnel(t *testing.T) {
 				if err := <-asked; err == nil {
 					t.Fatal("a thief is taken for a kubelet")
 				}
-				if !within(ctx, 2*time.Second, func() bool { return risen() > 0 }) {
+				if !pollWithin(ctx, 2*time.Second, func() bool { return risen() > 0 }) {
 					return "it is not counted" // the hub may not have known of the link yet
 				}
 				return ""
 			})
-			reached(t, ask)
+			awaitKubelet(t, ask)
 		})
 	}
 }
 
-// TestNobodyAnswersForAnother: the thief knows the id of a stream to the victim, though nobody can know it, and opens what it likes.
-func TestNobodyAnswersForAnother(t *testing.T) {
-	ask, nc := kubelets(t), admin(t)
+// TestTunnel_ForeignStreamIsRefused: the thief knows the id of a stream to the victim, though nobody can know it, and opens what it likes.
+func TestTunnel_ForeignStreamIsRefused(t *testing.T) {
+	ask, nc := kubeletClient(t), connectAdmin(t)
 	ids := make(chan string, 1024)
 	sub, err := nc.Subscribe("tunnel."+victim+".>", func(msg *nats.Msg) {
 		select {
@@ -183,8 +183,8 @@ func TestNobodyAnswersForAnother(t *testing.T) {
 	if err := nc.Flush(); err != nil {
 		t.Fatal(err)
 	}
-	th := steal(t, stolen).breakIn(t, nil)
-	foreign := meter(t, "frond_tunnel_refused_total", "reason=foreign")
+	th := stealCredentials(t, stolen).mustOpenLink(t, nil)
+	foreign := counterDelta(t, "frond_tunnel_refused_total", "reason=foreign")
 	end := make(chan struct{})
 	injected, last := make(chan int, 1), make(chan string, 1)
 	go func() {
@@ -198,14 +198,14 @@ func TestNobodyAnswersForAnother(t *testing.T) {
 				if n++; n == 1 {
 					last <- id
 				}
-				for _, f := range [][]byte{frame(kindAccept, 0, 0, 0, nil), frame(kindReset, 0, 0, 0, []byte("reset\x00")), frame(kindData, 0, 0, 0, []byte("evil"))} {
+				for _, f := range [][]byte{tunnelFrame(kindAccept, 0, 0, 0, nil), tunnelFrame(kindReset, 0, 0, 0, []byte("reset\x00")), tunnelFrame(kindData, 0, 0, 0, []byte("evil"))} {
 					th.publish("tunnelup."+stolen+"."+id, "", f)
 				}
 			}
 		}
 	}()
 	eventually(t, "an answer for another is counted", func(context.Context) string {
-		reached(t, ask)
+		awaitKubelet(t, ask)
 		if foreign() == 0 {
 			return "it is not"
 		}
@@ -213,35 +213,35 @@ func TestNobodyAnswersForAnother(t *testing.T) {
 	})
 	close(end)
 	t.Logf("%d frames of the victim's streams were answered for it", <-injected)
-	logged(t, "a node sent to another node's stream", stolen)
+	awaitLogged(t, "a node sent to another node's stream", stolen)
 
 	// Endless opens, of streams that there are not, and such that cannot be, at a replica that is.
 	replica, _, _ := strings.Cut(<-last, ".")
 	for code, id := range map[string]string{"unknown": "%022d", "garbage": "%d"} {
-		refused := meter(t, "frond_tunnel_refused_total", "reason="+code)
+		refused := counterDelta(t, "frond_tunnel_refused_total", "reason="+code)
 		for i := range 5000 {
-			th.publish(fmt.Sprintf("tunnelup."+stolen+"."+replica+"."+id, i), "", frame(kindOpen, 0, 0, 0, []byte{0x28, 0x0a}))
+			th.publish(fmt.Sprintf("tunnelup."+stolen+"."+replica+"."+id, i), "", tunnelFrame(kindOpen, 0, 0, 0, []byte{0x28, 0x0a}))
 		}
-		rises(t, code+" streams", refused, 100)
+		awaitCounter(t, code+" streams", refused, 100)
 	}
 	if said := th.flush(t.Context()); said != "" {
 		t.Errorf("the link was closed: %s", said)
 	}
 	// In its own name towards a gateway, and in another's towards the cloud, it may not speak at all.
-	risen := meter(t, "frond_identity_offences_total", "reason=violation", "node="+stolen)
+	risen := counterDelta(t, "frond_identity_offences_total", "reason=violation", "node="+stolen)
 	for _, subject := range []string{"tunnel." + victim, "tunnel." + stolen, "tunnelup." + victim} {
-		th := steal(t, stolen).breakIn(t, nil)
-		th.publish(subject+"."+replica+".BBBBBBBBBBBBBBBBBBBBBB", "", frame(kindOpen, 0, 0, 0, []byte{0x28, 0x0a}))
+		th := stealCredentials(t, stolen).mustOpenLink(t, nil)
+		th.publish(subject+"."+replica+".BBBBBBBBBBBBBBBBBBBBBB", "", tunnelFrame(kindOpen, 0, 0, 0, []byte{0x28, 0x0a}))
 		if said := th.flush(t.Context()); said == "" {
 			t.Errorf("%s was taken", subject)
 		}
 	}
-	rises(t, "a foreign stream", risen, 1)
-	reached(t, ask)
+	awaitCounter(t, "a foreign stream", risen, 1)
+	awaitKubelet(t, ask)
 }
 
-// reached waits until the victim's kubelet answers: at once, unless the machine is busy.
-func reached(t *testing.T, ask func(ctx context.Context, node string) error) {
+// awaitKubelet waits until the victim's kubelet answers: at once, unless the machine is busy.
+func awaitKubelet(t *testing.T, ask func(ctx context.Context, node string) error) {
 	t.Helper()
 	eventually(t, "the victim's kubelet answers", func(ctx context.Context) string {
 		if err := ask(ctx, victim); err != nil {

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// try bounds one look, so that one call that hangs is not all that was tried.
-const try = 20 * time.Second
+// attemptTimeout bounds one look, so that one call that hangs is not all that was tried.
+const attemptTimeout = 20 * time.Second
 
 // Until looks, once every tick, until nothing is missing, and fails the test after limit with what the last whole look said, or at
 // once with what Never wraps. The context of a look ends after 20 s, or with the limit.
@@ -21,13 +21,13 @@ func Until(t testing.TB, what string, limit, tick time.Duration, missing func(ct
 	defer ticker.Stop()
 	var last error
 	for {
-		look, cancel := context.WithTimeout(ctx, try)
+		look, cancel := context.WithTimeout(ctx, attemptTimeout)
 		now := missing(look)
 		cancel()
 		if now == nil {
 			return
 		}
-		if never := (*neverError)(nil); errors.As(now, &never) {
+		if never := (*permanentError)(nil); errors.As(now, &never) {
 			t.Fatalf("%s: %v", what, now)
 		}
 		if ctx.Err() == nil || last == nil { // the last look was cut short and tells nothing
@@ -41,8 +41,8 @@ func Until(t testing.TB, what string, limit, tick time.Duration, missing func(ct
 	}
 }
 
-// Said makes a look of one that says what is missing in words, "" for nothing.
-func Said(missing func(ctx context.Context) string) func(ctx context.Context) error {
+// FromText makes a look of one that says what is missing in words, "" for nothing.
+func FromText(missing func(ctx context.Context) string) func(ctx context.Context) error {
 	return func(ctx context.Context) error {
 		if now := missing(ctx); now != "" {
 			return errors.New(now)
@@ -51,9 +51,9 @@ func Said(missing func(ctx context.Context) string) func(ctx context.Context) er
 	}
 }
 
-// Never says that there is nothing to wait for any more.
-func Never(because error) error { return &neverError{because} }
+// Permanent says that there is nothing to wait for any more.
+func Permanent(because error) error { return &permanentError{because} }
 
-type neverError struct{ error }
+type permanentError struct{ error }
 
-func (e *neverError) Unwrap() error { return e.error }
+func (e *permanentError) Unwrap() error { return e.error }

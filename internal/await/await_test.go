@@ -12,28 +12,28 @@ import (
 	"github.com/frond-edge/frond/internal/await"
 )
 
-// recorder is a test that fails without ending this one.
-type recorder struct {
+// failureRecorder is a test that fails without ending this one.
+type failureRecorder struct {
 	testing.TB
-	said string
+	message string
 }
 
-func (r *recorder) Helper() {}
+func (r *failureRecorder) Helper() {}
 
-func (r *recorder) Fatalf(format string, args ...any) {
-	r.said = fmt.Sprintf(format, args...)
+func (r *failureRecorder) Fatalf(format string, args ...any) {
+	r.message = fmt.Sprintf(format, args...)
 	runtime.Goexit()
 }
 
-func fails(t *testing.T, limit time.Duration, missing func(ctx context.Context) error) string {
+func captureFailure(t *testing.T, limit time.Duration, missing func(ctx context.Context) error) string {
 	t.Helper()
-	r, done := &recorder{TB: t}, make(chan struct{})
+	r, done := &failureRecorder{TB: t}, make(chan struct{})
 	go func() {
 		defer close(done)
 		await.Until(r, "it", limit, time.Millisecond, missing)
 	}()
 	<-done
-	return r.said
+	return r.message
 }
 
 func TestUntil(t *testing.T) {
@@ -44,10 +44,10 @@ func TestUntil(t *testing.T) {
 		}
 		return nil
 	}
-	if said := fails(t, time.Minute, third); said != "" || looks != 3 {
+	if said := captureFailure(t, time.Minute, third); said != "" || looks != 3 {
 		t.Errorf("%d looks, %q", looks, said)
 	}
-	last := fails(t, 50*time.Millisecond, await.Said(func(ctx context.Context) string {
+	last := captureFailure(t, 50*time.Millisecond, await.FromText(func(ctx context.Context) string {
 		if ctx.Err() != nil {
 			return "cut short"
 		}
@@ -57,13 +57,13 @@ func TestUntil(t *testing.T) {
 		t.Errorf("after the limit: %q", last)
 	}
 	looks = 0
-	if said := fails(t, time.Minute, func(context.Context) error {
+	if said := captureFailure(t, time.Minute, func(context.Context) error {
 		looks++
-		return fmt.Errorf("about it: %w", await.Never(context.Canceled))
+		return fmt.Errorf("about it: %w", await.Permanent(context.Canceled))
 	}); looks != 1 || said != "it: about it: context canceled" {
 		t.Errorf("%d looks at what never comes, %q", looks, said)
 	}
-	if err := await.Said(func(context.Context) string { return "" })(t.Context()); err != nil {
+	if err := await.FromText(func(context.Context) string { return "" })(t.Context()); err != nil {
 		t.Error(err)
 	}
 }

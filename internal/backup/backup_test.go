@@ -20,8 +20,8 @@ import (
 	"github.com/frond-edge/frond/internal/backup"
 )
 
-// keys are a pair of age's: who writes backups needs the first alone.
-func keys(t *testing.T) (encrypt, decrypt backup.Key, pair *age.X25519Identity) {
+// newKeys are a pair of age's: who writes backups needs the first alone.
+func newKeys(t *testing.T) (encrypt, decrypt backup.Key, pair *age.X25519Identity) {
 	t.Helper()
 	pair, err := age.GenerateX25519Identity()
 	if err != nil {
@@ -36,7 +36,7 @@ func keys(t *testing.T) (encrypt, decrypt backup.Key, pair *age.X25519Identity) 
 	return encrypt, decrypt, pair
 }
 
-func sample() backup.Content {
+func sampleContent() backup.Content {
 	return backup.Content{
 		Header:     backup.Header{APIVersion: backup.APIVersion, Kind: "Backup", Created: time.Unix(1000, 0).UTC(), ClusterUID: "uid", FrondVersion: "v1", CAHash: "sha256:1"},
 		Secrets:    []corev1.Secret{{ObjectMeta: metav1.ObjectMeta{Name: "frond-ca"}, Data: map[string][]byte{"ca.key": []byte("very secret")}}},
@@ -46,9 +46,9 @@ func sample() backup.Content {
 }
 
 func TestBackup_ReadsWhatWasWritten(t *testing.T) {
-	encrypt, decrypt, _ := keys(t)
+	encrypt, decrypt, _ := newKeys(t)
 	var file bytes.Buffer
-	if err := backup.Write(&file, sample(), encrypt); err != nil {
+	if err := backup.Write(&file, sampleContent(), encrypt); err != nil {
 		t.Fatal(err)
 	}
 	if bytes.Contains(file.Bytes(), []byte("secret")) || bytes.Contains(file.Bytes(), []byte("frond")) {
@@ -58,10 +58,10 @@ func TestBackup_ReadsWhatWasWritten(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(sample(), got); diff != "" {
+	if diff := cmp.Diff(sampleContent(), got); diff != "" {
 		t.Errorf("what comes back (-written +read):\n%s", diff)
 	}
-	_, stranger, _ := keys(t)
+	_, stranger, _ := newKeys(t)
 	if _, err := backup.Read(bytes.NewReader(file.Bytes()), stranger); err == nil || !strings.Contains(err.Error(), "does not open") {
 		t.Errorf("another key: %v", err)
 	}
@@ -86,7 +86,7 @@ func TestBackup_Passphrase(t *testing.T) {
 		t.Fatal(err)
 	}
 	var file bytes.Buffer
-	if err := backup.Write(&file, sample(), key); err != nil {
+	if err := backup.Write(&file, sampleContent(), key); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := backup.Read(bytes.NewReader(file.Bytes()), key); err != nil {
@@ -103,7 +103,7 @@ func TestBackup_Passphrase(t *testing.T) {
 
 // TestBackup_RefusesOtherContent encrypts what is no backup: the holder of a public key can do that.
 func TestBackup_RefusesOtherContent(t *testing.T) {
-	_, decrypt, pair := keys(t)
+	_, decrypt, pair := newKeys(t)
 	header := `{"apiVersion":"backup.frond.io/v1","kind":"Backup"}` + "\n"
 	for name, content := range map[string]string{
 		"nothing":             "",

@@ -31,30 +31,30 @@ const (
 	portsName      = "frond-node-ports"
 )
 
-// clients reach a cluster without client-side rate limits.
-type clients struct {
+// clusterClients reach a cluster without client-side rate limits.
+type clusterClients struct {
 	config     *rest.Config
 	kube       kubernetes.Interface
 	identities dynamic.ResourceInterface
 	objects    dynamic.Interface
 }
 
-func newClients(cfg *rest.Config) (clients, error) {
+func newClients(cfg *rest.Config) (clusterClients, error) {
 	cfg = rest.CopyConfig(cfg)
 	cfg.QPS = -1
 	kube, err := kubernetes.NewForConfig(cfg)
 	if err != nil {
-		return clients{}, fmt.Errorf("reach the cluster: %w", err)
+		return clusterClients{}, fmt.Errorf("reach the cluster: %w", err)
 	}
 	objects, err := dynamic.NewForConfig(cfg)
 	if err != nil {
-		return clients{}, fmt.Errorf("reach the cluster: %w", err)
+		return clusterClients{}, fmt.Errorf("reach the cluster: %w", err)
 	}
-	return clients{config: cfg, kube: kube, objects: objects, identities: objects.Resource(identity.GroupVersionResource())}, nil
+	return clusterClients{config: cfg, kube: kube, objects: objects, identities: objects.Resource(identity.GroupVersionResource())}, nil
 }
 
 // clusterUID tells clusters apart, as cloudcore does.
-func (c clients) clusterUID(ctx context.Context) (string, error) {
+func (c clusterClients) clusterUID(ctx context.Context) (string, error) {
 	ns, err := c.kube.CoreV1().Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
 	if err != nil {
 		return "", fmt.Errorf("read which cluster this is: %w", err)
@@ -72,14 +72,14 @@ func Create(ctx context.Context, cfg *rest.Config, now time.Time) (Content, erro
 	if err != nil {
 		return Content{}, err
 	}
-	c := Content{Header: Header{APIVersion: APIVersion, Kind: kind, Created: now.UTC().Truncate(time.Second), FrondVersion: buildinfo.Version()}}
+	c := Content{Header: Header{APIVersion: APIVersion, Kind: backupKind, Created: now.UTC().Truncate(time.Second), FrondVersion: buildinfo.Version()}}
 	if c.ClusterUID, err = k.clusterUID(ctx); err != nil {
 		return c, err
 	}
 	if err := k.readKeys(ctx, settings, &c); err != nil {
 		return c, err
 	}
-	if err := c.check(now); err != nil {
+	if err := c.checkKeys(now); err != nil {
 		return c, err
 	}
 	c.CAHash = settings.CAHash
@@ -100,7 +100,7 @@ func RecordTime(ctx context.Context, cfg *rest.Config, made time.Time) error {
 	return nil
 }
 
-func (c clients) readKeys(ctx context.Context, settings install.Settings, into *Content) error {
+func (c clusterClients) readKeys(ctx context.Context, settings install.Settings, into *Content) error {
 	for _, name := range settings.Folders() {
 		o, err := c.kube.CoreV1().Secrets(identity.Namespace).Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
@@ -128,8 +128,8 @@ func (c clients) readKeys(ctx context.Context, settings install.Settings, into *
 	return nil
 }
 
-// files are the keys and certificates of a backup, as package install knows them.
-func (c Content) files() install.Files {
+// installFiles are the keys and certificates of a backup, as package install knows them.
+func (c Content) installFiles() install.Files {
 	files := install.Files{}
 	for _, o := range c.Secrets {
 		files.Put(o.Name, o.Data)
@@ -137,9 +137,9 @@ func (c Content) files() install.Files {
 	return files
 }
 
-// check finds keys that are torn, missing, or do not belong together.
-func (c Content) check(now time.Time) error {
-	_, changes, err := install.Fill(c.files(), install.Spec{}, now)
+// checkKeys finds keys that are torn, missing, or do not belong together.
+func (c Content) checkKeys(now time.Time) error {
+	_, changes, err := install.Fill(c.installFiles(), install.Spec{}, now)
 	if err != nil {
 		return err
 	}
@@ -156,7 +156,7 @@ func (c Content) check(now time.Time) error {
 }
 
 // readIdentities lists all gateways. A cluster without the kind has none.
-func (c clients) readIdentities(ctx context.Context) (all []identity.NodeIdentity, err error) {
+func (c clusterClients) readIdentities(ctx context.Context) (all []identity.NodeIdentity, err error) {
 	pages := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 		return c.identities.List(ctx, o)
 	})

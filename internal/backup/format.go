@@ -18,8 +18,8 @@ import (
 // APIVersion is the version of the format that this package writes, the only one that it reads.
 const APIVersion = "backup.frond.io/v1"
 
-// kind tells a backup from other JSON.
-const kind = "Backup"
+// backupKind tells a backup from other JSON.
+const backupKind = "Backup"
 
 // Header says what a backup is of.
 type Header struct {
@@ -43,11 +43,11 @@ type Content struct {
 	Identities []identity.NodeIdentity
 }
 
-// objects counts what a backup holds.
-func (c Content) objects() int { return len(c.Secrets) + len(c.ConfigMaps) + len(c.Identities) }
+// countObjects counts what a backup holds.
+func (c Content) countObjects() int { return len(c.Secrets) + len(c.ConfigMaps) + len(c.Identities) }
 
-// record is one line after the header; exactly one field is set.
-type record struct {
+// backupRecord is one line after the header; exactly one field is set.
+type backupRecord struct {
 	Secret    *corev1.Secret         `json:"secret,omitempty"`
 	ConfigMap *corev1.ConfigMap      `json:"configMap,omitempty"`
 	Identity  *identity.NodeIdentity `json:"identity,omitempty"`
@@ -56,10 +56,10 @@ type record struct {
 }
 
 const (
-	// maxPlain bounds what is decompressed: 100,000 identities are some 70 MB.
-	maxPlain = 1 << 30
-	// maxRecord bounds one line: etcd takes objects of 1.5 MiB.
-	maxRecord = 4 << 20
+	// maxPlainBytes bounds what is decompressed: 100,000 identities are some 70 MB.
+	maxPlainBytes = 1 << 30
+	// maxRecordBytes bounds one line: etcd takes objects of 1.5 MiB.
+	maxRecordBytes = 4 << 20
 )
 
 // ErrFormat says that a file was decrypted and is not a backup that this version reads.
@@ -73,26 +73,26 @@ func Write(w io.Writer, c Content, key Key) error {
 	}
 	compressed := gzip.NewWriter(encrypted)
 	lines := json.NewEncoder(compressed)
-	c.APIVersion, c.Kind = APIVersion, kind
+	c.APIVersion, c.Kind = APIVersion, backupKind
 	if err := lines.Encode(c.Header); err != nil {
 		return fmt.Errorf("write the header: %w", err)
 	}
-	write := func(r record) {
+	write := func(r backupRecord) {
 		if err == nil {
 			err = lines.Encode(r)
 		}
 	}
 	for i := range c.Secrets {
-		write(record{Secret: &c.Secrets[i]})
+		write(backupRecord{Secret: &c.Secrets[i]})
 	}
 	for i := range c.ConfigMaps {
-		write(record{ConfigMap: &c.ConfigMaps[i]})
+		write(backupRecord{ConfigMap: &c.ConfigMaps[i]})
 	}
 	for i := range c.Identities {
-		write(record{Identity: &c.Identities[i]})
+		write(backupRecord{Identity: &c.Identities[i]})
 	}
-	count := c.objects()
-	write(record{End: &count})
+	count := c.countObjects()
+	write(backupRecord{End: &count})
 	if err := errors.Join(err, compressed.Close(), encrypted.Close()); err != nil {
 		return fmt.Errorf("write the backup: %w", err)
 	}
@@ -112,12 +112,12 @@ func Read(r io.Reader, key Key) (Content, error) {
 	if err != nil {
 		return Content{}, fmt.Errorf("%w: %w", ErrFormat, err)
 	}
-	limited := &io.LimitedReader{R: expanded, N: maxPlain}
+	limited := &io.LimitedReader{R: expanded, N: maxPlainBytes}
 	lines := bufio.NewScanner(limited)
-	lines.Buffer(nil, maxRecord)
+	lines.Buffer(nil, maxRecordBytes)
 	c, err := readLines(lines)
 	if err != nil && limited.N <= 0 {
-		err = fmt.Errorf("%w: it is larger than %d bytes", ErrFormat, maxPlain)
+		err = fmt.Errorf("%w: it is larger than %d bytes", ErrFormat, maxPlainBytes)
 	}
 	return c, err
 }
@@ -126,16 +126,16 @@ func readLines(lines *bufio.Scanner) (c Content, err error) {
 	if !lines.Scan() {
 		return c, errors.Join(ErrFormat, lines.Err())
 	}
-	if err := json.Unmarshal(lines.Bytes(), &c.Header); err != nil || c.Kind != kind {
+	if err := json.Unmarshal(lines.Bytes(), &c.Header); err != nil || c.Kind != backupKind {
 		return c, fmt.Errorf("%w: its first line is no header", ErrFormat)
 	}
 	if c.APIVersion != APIVersion {
 		return c, fmt.Errorf("%w: it is %s, written by frond %s, and this one reads %s", ErrFormat, c.APIVersion, c.FrondVersion, APIVersion)
 	}
 	for lines.Scan() {
-		var r record
+		var r backupRecord
 		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
-			return c, fmt.Errorf("%w: object %d: %w", ErrFormat, c.objects()+1, err)
+			return c, fmt.Errorf("%w: object %d: %w", ErrFormat, c.countObjects()+1, err)
 		}
 		switch {
 		case r.Secret != nil:
@@ -144,17 +144,17 @@ func readLines(lines *bufio.Scanner) (c Content, err error) {
 			c.ConfigMaps = append(c.ConfigMaps, *r.ConfigMap)
 		case r.Identity != nil:
 			c.Identities = append(c.Identities, *r.Identity)
-		case r.End != nil && *r.End == c.objects():
-			return c, trailing(lines)
+		case r.End != nil && *r.End == c.countObjects():
+			return c, checkTrailing(lines)
 		default:
-			return c, fmt.Errorf("%w: object %d is of no kind that a backup has", ErrFormat, c.objects()+1)
+			return c, fmt.Errorf("%w: object %d is of no kind that a backup has", ErrFormat, c.countObjects()+1)
 		}
 	}
-	return c, fmt.Errorf("%w: it ends after %d objects: %w", ErrFormat, c.objects(), errors.Join(io.ErrUnexpectedEOF, lines.Err()))
+	return c, fmt.Errorf("%w: it ends after %d objects: %w", ErrFormat, c.countObjects(), errors.Join(io.ErrUnexpectedEOF, lines.Err()))
 }
 
-// trailing reads to the end, where the checksums of both layers are.
-func trailing(lines *bufio.Scanner) error {
+// checkTrailing reads to the end, where the checksums of both layers are.
+func checkTrailing(lines *bufio.Scanner) error {
 	if lines.Scan() {
 		return fmt.Errorf("%w: it goes on after its end", ErrFormat)
 	}

@@ -81,10 +81,10 @@ func Restore(ctx context.Context, cfg *rest.Config, c Content, o Options, now ti
 	if err := k.checkCluster(ctx, c, o); err != nil {
 		return r, err
 	}
-	if err := c.check(now); err != nil {
+	if err := c.checkKeys(now); err != nil {
 		return r, fmt.Errorf("the backup is not whole: %w", err)
 	}
-	steps, err := k.plan(ctx, c, o)
+	steps, err := k.planSteps(ctx, c, o)
 	if err != nil {
 		return r, err
 	}
@@ -95,7 +95,7 @@ func Restore(ctx context.Context, cfg *rest.Config, c Content, o Options, now ti
 	}
 	for _, step := range steps {
 		if step.write != nil && !o.DryRun {
-			if err := k.apply(ctx, step.write); err != nil {
+			if err := k.applyObject(ctx, step.write); err != nil {
 				return r, err
 			}
 		}
@@ -114,7 +114,7 @@ func Restore(ctx context.Context, cfg *rest.Config, c Content, o Options, now ti
 }
 
 // checkCluster refuses what would hand one cluster's gateways to another.
-func (c clients) checkCluster(ctx context.Context, saved Content, o Options) error {
+func (c clusterClients) checkCluster(ctx context.Context, saved Content, o Options) error {
 	uid, err := c.clusterUID(ctx)
 	if err != nil {
 		return err
@@ -134,15 +134,15 @@ func (c clients) checkCluster(ctx context.Context, saved Content, o Options) err
 	return nil
 }
 
-// step is an object of the backup and, where it is to be written, the object as it is applied.
-type step struct {
+// restoreStep is an object of the backup and, where it is to be written, the object as it is applied.
+type restoreStep struct {
 	Change
 	write *unstructured.Unstructured
 }
 
-// plan compares the Secrets and ConfigMaps with those of the cluster.
-func (c clients) plan(ctx context.Context, saved Content, o Options) ([]step, error) {
-	var steps []step
+// planSteps compares the Secrets and ConfigMaps with those of the cluster.
+func (c clusterClients) planSteps(ctx context.Context, saved Content, o Options) ([]restoreStep, error) {
+	var steps []restoreStep
 	restoresAuthority, foreign := false, ""
 	for i := range saved.Secrets {
 		want := &saved.Secrets[i]
@@ -150,13 +150,13 @@ func (c clients) plan(ctx context.Context, saved Content, o Options) ([]step, er
 		if err != nil && !apierrors.IsNotFound(err) {
 			return nil, fmt.Errorf("read Secret %s: %w", want.Name, err)
 		}
-		s := step{Change: Change{Kind: "Secret", Namespace: want.Namespace, Name: want.Name}}
-		s.Action = compare(err == nil, maps.EqualFunc(have.Data, want.Data, bytes.Equal), o.Replace)
+		s := restoreStep{Change: Change{Kind: "Secret", Namespace: want.Namespace, Name: want.Name}}
+		s.Action = decideAction(err == nil, maps.EqualFunc(have.Data, want.Data, bytes.Equal), o.Replace)
 		restoresAuthority = restoresAuthority || want.Name == install.FolderCA && s.Action == Created
 		if s.Action == Kept && !bytes.Equal(have.Data[install.EntryBundle], want.Data[install.EntryBundle]) {
 			foreign = want.Name
 		}
-		if s.write, err = manifest(s.Change, want); err != nil {
+		if s.write, err = toManifest(s.Change, want); err != nil {
 			return nil, err
 		}
 		steps = append(steps, s)
@@ -171,9 +171,9 @@ func (c clients) plan(ctx context.Context, saved Content, o Options) ([]step, er
 		if err != nil && !apierrors.IsNotFound(err) {
 			return nil, fmt.Errorf("read ConfigMap %s: %w", want.Name, err)
 		}
-		s := step{Change: Change{Kind: "ConfigMap", Namespace: want.Namespace, Name: want.Name}}
-		s.Action = compare(err == nil, maps.Equal(have.Data, want.Data), o.Replace)
-		if s.write, err = manifest(s.Change, want); err != nil {
+		s := restoreStep{Change: Change{Kind: "ConfigMap", Namespace: want.Namespace, Name: want.Name}}
+		s.Action = decideAction(err == nil, maps.Equal(have.Data, want.Data), o.Replace)
+		if s.write, err = toManifest(s.Change, want); err != nil {
 			return nil, err
 		}
 		steps = append(steps, s)
@@ -181,8 +181,8 @@ func (c clients) plan(ctx context.Context, saved Content, o Options) ([]step, er
 	return steps, nil
 }
 
-// compare says what becomes of an object.
-func compare(exists, same, replace bool) Action {
+// decideAction says what becomes of an object.
+func decideAction(exists, same, replace bool) Action {
 	switch {
 	case !exists:
 		return Created
@@ -194,8 +194,8 @@ func compare(exists, same, replace bool) Action {
 	return Kept
 }
 
-// manifest is the object as it is applied, nil where it is not.
-func manifest(c Change, o runtime.Object) (*unstructured.Unstructured, error) {
+// toManifest is the object as it is applied, nil where it is not.
+func toManifest(c Change, o runtime.Object) (*unstructured.Unstructured, error) {
 	if c.Action != Created && c.Action != Replaced {
 		return nil, nil //nolint:nilnil // nothing is written
 	}
@@ -208,8 +208,8 @@ func manifest(c Change, o runtime.Object) (*unstructured.Unstructured, error) {
 	return &unstructured.Unstructured{Object: fields}, nil
 }
 
-// apply writes as frond init does, whose fields these are: what it takes out later must not be kept by another owner.
-func (c clients) apply(ctx context.Context, o *unstructured.Unstructured) error {
+// applyObject writes as frond init does, whose fields these are: what it takes out later must not be kept by another owner.
+func (c clusterClients) applyObject(ctx context.Context, o *unstructured.Unstructured) error {
 	resource := corev1.SchemeGroupVersion.WithResource(map[string]string{"Secret": "secrets", "ConfigMap": "configmaps"}[o.GetKind()])
 	options := metav1.ApplyOptions{FieldManager: install.FieldOwner, Force: true}
 	if _, err := c.objects.Resource(resource).Namespace(o.GetNamespace()).Apply(ctx, o.GetName(), o, options); err != nil {
@@ -218,7 +218,7 @@ func (c clients) apply(ctx context.Context, o *unstructured.Unstructured) error 
 	return nil
 }
 
-func (c clients) ensureNamespace(ctx context.Context, saved time.Time) error {
+func (c clusterClients) ensureNamespace(ctx context.Context, saved time.Time) error {
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
 		Name: identity.Namespace, Annotations: map[string]string{protection.AnnotationLastBackup: saved.UTC().Format(time.RFC3339)},
 	}}

@@ -20,15 +20,15 @@ import (
 )
 
 const (
-	// parallel is how many identities are written at once: 100,000 in minutes, and the apiserver has time for others.
-	parallel = 8
-	// servedPatience is how long the apiserver may take to serve a kind that was just defined; 1 to 3 s are usual.
-	servedPatience = time.Minute
+	// maxParallel is how many identities are written at once: 100,000 in minutes, and the apiserver has time for others.
+	maxParallel = 8
+	// servedTimeout is how long the apiserver may take to serve a kind that was just defined; 1 to 3 s are usual.
+	servedTimeout  = time.Minute
 	servedInterval = 200 * time.Millisecond
 )
 
 // restoreIdentities writes who each gateway is, and says for each what was done.
-func (c clients) restoreIdentities(ctx context.Context, saved []identity.NodeIdentity, dryRun bool) ([]Change, error) {
+func (c clusterClients) restoreIdentities(ctx context.Context, saved []identity.NodeIdentity, dryRun bool) ([]Change, error) {
 	if !dryRun {
 		if err := c.waitServed(ctx); err != nil {
 			return nil, err
@@ -36,11 +36,11 @@ func (c clients) restoreIdentities(ctx context.Context, saved []identity.NodeIde
 	}
 	changes := make([]Change, len(saved))
 	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(parallel)
+	g.SetLimit(maxParallel)
 	for i := range saved {
 		g.Go(func() error {
 			changes[i] = Change{Kind: identity.Kind, Name: saved[i].Name}
-			err := retry.OnError(retry.DefaultBackoff, lostRace, func() (err error) {
+			err := retry.OnError(retry.DefaultBackoff, isConflict, func() (err error) {
 				changes[i].Action, err = c.restoreIdentity(gctx, saved[i], dryRun)
 				return err
 			})
@@ -53,12 +53,12 @@ func (c clients) restoreIdentities(ctx context.Context, saved []identity.NodeIde
 	return changes, g.Wait()
 }
 
-// lostRace says that cloudcore or a person wrote the same object meanwhile.
-func lostRace(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
+// isConflict says that cloudcore or a person wrote the same object meanwhile.
+func isConflict(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
 
 // waitServed waits for the kind.
-func (c clients) waitServed(ctx context.Context) error {
-	err := wait.PollUntilContextTimeout(ctx, servedInterval, servedPatience, true, func(ctx context.Context) (bool, error) {
+func (c clusterClients) waitServed(ctx context.Context) error {
+	err := wait.PollUntilContextTimeout(ctx, servedInterval, servedTimeout, true, func(ctx context.Context) (bool, error) {
 		_, err := c.identities.List(ctx, metav1.ListOptions{Limit: 1})
 		if apierrors.IsNotFound(err) {
 			return false, nil
@@ -66,7 +66,7 @@ func (c clients) waitServed(ctx context.Context) error {
 		return err == nil, err
 	})
 	if errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("%w after %s: run this again", errNotServed, servedPatience)
+		return fmt.Errorf("%w after %s: run this again", errNotServed, servedTimeout)
 	}
 	if err != nil {
 		return fmt.Errorf("list NodeIdentities: %w", err)
@@ -74,7 +74,7 @@ func (c clients) waitServed(ctx context.Context) error {
 	return nil
 }
 
-func (c clients) restoreIdentity(ctx context.Context, saved identity.NodeIdentity, dryRun bool) (Action, error) {
+func (c clusterClients) restoreIdentity(ctx context.Context, saved identity.NodeIdentity, dryRun bool) (Action, error) {
 	o, err := c.identities.Get(ctx, saved.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		if dryRun {
@@ -102,7 +102,7 @@ func (c clients) restoreIdentity(ctx context.Context, saved identity.NodeIdentit
 	return Merged, c.writeIdentity(ctx, merged, c.updateIdentity)
 }
 
-func (c clients) writeIdentity(ctx context.Context, id identity.NodeIdentity, write func(context.Context, *unstructured.Unstructured) error) error {
+func (c clusterClients) writeIdentity(ctx context.Context, id identity.NodeIdentity, write func(context.Context, *unstructured.Unstructured) error) error {
 	id.APIVersion, id.Kind = identity.GroupVersionResource().GroupVersion().String(), identity.Kind
 	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&id)
 	if err != nil {
@@ -111,13 +111,13 @@ func (c clients) writeIdentity(ctx context.Context, id identity.NodeIdentity, wr
 	return write(ctx, &unstructured.Unstructured{Object: fields})
 }
 
-func (c clients) createIdentity(ctx context.Context, o *unstructured.Unstructured) error {
+func (c clusterClients) createIdentity(ctx context.Context, o *unstructured.Unstructured) error {
 	_, err := c.identities.Create(ctx, o, metav1.CreateOptions{FieldManager: install.FieldOwner})
 	return err
 }
 
 // updateIdentity fails with a conflict where the object is not the one that was read.
-func (c clients) updateIdentity(ctx context.Context, o *unstructured.Unstructured) error {
+func (c clusterClients) updateIdentity(ctx context.Context, o *unstructured.Unstructured) error {
 	_, err := c.identities.Update(ctx, o, metav1.UpdateOptions{FieldManager: install.FieldOwner})
 	return err
 }

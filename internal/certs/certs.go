@@ -32,26 +32,26 @@ type Listener struct {
 
 // Config reads the files, and returns a configuration that reads them again for each connection.
 func (l Listener) Config() (*tls.Config, error) {
-	r := &reader{files: l}
-	if _, err := r.read(); err != nil {
+	r := &fileReader{files: l}
+	if _, err := r.loadConfig(); err != nil {
 		return nil, err // now, and not at the first connection
 	}
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13, NextProtos: l.Protocols,
-		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return r.current() },
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return r.currentConfig() },
 	}, nil
 }
 
-// reader remembers what was read last.
-type reader struct {
+// fileReader remembers what was read last.
+type fileReader struct {
 	files Listener
 
 	mu   sync.Mutex
 	last *tls.Config // guarded by mu
 }
 
-func (r *reader) current() (*tls.Config, error) {
-	now, err := r.read()
+func (r *fileReader) currentConfig() (*tls.Config, error) {
+	now, err := r.loadConfig()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err == nil {
@@ -63,7 +63,7 @@ func (r *reader) current() (*tls.Config, error) {
 	return r.last, nil
 }
 
-func (r *reader) read() (*tls.Config, error) {
+func (r *fileReader) loadConfig() (*tls.Config, error) {
 	l := r.files
 	pair, err := tls.LoadX509KeyPair(l.CertFile, l.KeyFile)
 	if err != nil {
@@ -73,15 +73,15 @@ func (r *reader) read() (*tls.Config, error) {
 	if l.ClientCAFile == "" {
 		return c, nil
 	}
-	if c.ClientCAs, err = Pool(l.ClientCAFile); err != nil {
+	if c.ClientCAs, err = LoadPool(l.ClientCAFile); err != nil {
 		return nil, err
 	}
 	c.ClientAuth = l.Auth
 	return c, nil
 }
 
-// Pool reads a file of authorities.
-func Pool(file string) (*x509.CertPool, error) {
+// LoadPool reads a file of authorities.
+func LoadPool(file string) (*x509.CertPool, error) {
 	data, err := os.ReadFile(file)
 	if err != nil {
 		return nil, fmt.Errorf("read authorities: %w", err)
@@ -93,8 +93,8 @@ func Pool(file string) (*x509.CertPool, error) {
 	return p, nil
 }
 
-// Read returns the first certificate of a file.
-func Read(file string) (*x509.Certificate, error) {
+// ReadCertificate returns the first certificate of a file.
+func ReadCertificate(file string) (*x509.Certificate, error) {
 	data, err := os.ReadFile(file)
 	if err != nil {
 		return nil, err
@@ -121,10 +121,10 @@ func NewExpiry(ends map[string]func() (time.Time, error)) *Expiry {
 		[]string{"certificate"}, nil)}
 }
 
-// File tells when the first certificate of a file ends.
-func File(file string) func() (time.Time, error) {
+// FileExpiry tells when the first certificate of a file ends.
+func FileExpiry(file string) func() (time.Time, error) {
 	return func() (time.Time, error) {
-		cert, err := Read(file)
+		cert, err := ReadCertificate(file)
 		if err != nil {
 			return time.Time{}, err
 		}
@@ -132,12 +132,12 @@ func File(file string) func() (time.Time, error) {
 	}
 }
 
-// Files is File for each that has a name; "" is left out.
-func Files(files map[string]string) map[string]func() (time.Time, error) {
+// FileExpiries is File for each that has a name; "" is left out.
+func FileExpiries(files map[string]string) map[string]func() (time.Time, error) {
 	ends := map[string]func() (time.Time, error){}
 	for name, file := range files {
 		if file != "" {
-			ends[name] = File(file)
+			ends[name] = FileExpiry(file)
 		}
 	}
 	return ends

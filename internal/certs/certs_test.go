@@ -24,37 +24,37 @@ import (
 	"github.com/frond-edge/frond/internal/certs"
 )
 
-func must(t testing.TB, err error) {
+func mustSucceed(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
 }
 
-// write makes a certificate that signs itself and a key, in two files.
-func write(t testing.TB, cert, key, name string, ends time.Time) {
+// writeCertificate makes a certificate that signs itself and a key, in two files.
+func writeCertificate(t testing.TB, cert, key, name string, ends time.Time) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	must(t, err)
+	mustSucceed(t, err)
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name}, NotBefore: ends.Add(-time.Hour), NotAfter: ends,
 		IsCA: true, BasicConstraintsValid: true, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
-	must(t, err)
+	mustSucceed(t, err)
 	der2, err := x509.MarshalPKCS8PrivateKey(private)
-	must(t, err)
-	must(t, os.WriteFile(cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
+	mustSucceed(t, err)
+	mustSucceed(t, os.WriteFile(cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
 	if key != "" {
-		must(t, os.WriteFile(key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der2}), 0o600))
+		mustSucceed(t, os.WriteFile(key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der2}), 0o600))
 	}
 }
 
-// meet shakes hands, and returns the error of each side.
-func meet(t testing.TB, server, client *tls.Config) (served, dialled error) {
+// handshakeErrors shakes hands, and returns the error of each side.
+func handshakeErrors(t testing.TB, server, client *tls.Config) (served, dialled error) {
 	t.Helper()
 	near, far := net.Pipe()
-	defer func() { must(t, errors.Join(near.Close(), far.Close())) }()
+	defer func() { mustSucceed(t, errors.Join(near.Close(), far.Close())) }()
 	var g errgroup.Group
 	g.Go(func() error {
 		conn := tls.Server(far, server)
@@ -74,55 +74,55 @@ func meet(t testing.TB, server, client *tls.Config) (served, dialled error) {
 	return g.Wait(), dialled
 }
 
-func trusting(t testing.TB, file, name string) *tls.Config {
+func trustConfig(t testing.TB, file, name string) *tls.Config {
 	t.Helper()
-	pool, err := certs.Pool(file)
-	must(t, err)
+	pool, err := certs.LoadPool(file)
+	mustSucceed(t, err)
 	return &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: pool, ServerName: name}
 }
 
-func TestFilesAreReadAgain(t *testing.T) {
+func TestListener_ReloadsFiles(t *testing.T) {
 	dir := t.TempDir()
 	cert, key, clients := filepath.Join(dir, "crt"), filepath.Join(dir, "key"), filepath.Join(dir, "clients")
 	ends := time.Now().Add(time.Minute)
 	if _, err := (certs.Listener{CertFile: cert, KeyFile: key}).Config(); err == nil {
 		t.Error("a listener without files is made")
 	}
-	write(t, cert, key, "first", ends)
-	write(t, clients, "", "other", ends)
+	writeCertificate(t, cert, key, "first", ends)
+	writeCertificate(t, clients, "", "other", ends)
 	config, err := certs.Listener{CertFile: cert, KeyFile: key, ClientCAFile: clients, Auth: tls.RequireAndVerifyClientCert}.Config()
-	must(t, err)
+	mustSucceed(t, err)
 	own := filepath.Join(dir, "own")
-	write(t, own+".crt", own+".key", "client", ends)
+	writeCertificate(t, own+".crt", own+".key", "client", ends)
 	pair, err := tls.LoadX509KeyPair(own+".crt", own+".key")
-	must(t, err)
+	mustSucceed(t, err)
 	dial := func(name string) (error, error) {
-		client := trusting(t, cert, name)
+		client := trustConfig(t, cert, name)
 		client.Certificates = []tls.Certificate{pair}
-		return meet(t, config, client)
+		return handshakeErrors(t, config, client)
 	}
 	if served, _ := dial("first"); served == nil {
 		t.Error("a client of an authority that is not there is served")
 	}
 	data, err := os.ReadFile(own + ".crt")
-	must(t, err)
-	must(t, os.WriteFile(clients, data, 0o600))
+	mustSucceed(t, err)
+	mustSucceed(t, os.WriteFile(clients, data, 0o600))
 	if served, dialled := dial("first"); served != nil || dialled != nil {
 		t.Errorf("a client of the new authority: %v, %v", served, dialled)
 	}
-	write(t, cert, key, "second", ends)
+	writeCertificate(t, cert, key, "second", ends)
 	if served, dialled := dial("second"); served != nil || dialled != nil {
 		t.Errorf("with the new certificate: %v, %v", served, dialled)
 	}
-	trusted := trusting(t, cert, "second")
+	trusted := trustConfig(t, cert, "second")
 	trusted.Certificates = []tls.Certificate{pair}
-	write(t, cert, "", "third", ends) // its key comes later
-	if served, dialled := meet(t, config, trusted); served != nil || dialled != nil {
+	writeCertificate(t, cert, "", "third", ends) // its key comes later
+	if served, dialled := handshakeErrors(t, config, trusted); served != nil || dialled != nil {
 		t.Errorf("between two writes: %v, %v", served, dialled)
 	}
-	old := trusting(t, cert, "third")
+	old := trustConfig(t, cert, "third")
 	old.MaxVersion = tls.VersionTLS12
-	if _, err := meet(t, config, old); err == nil || !strings.Contains(err.Error(), "protocol version") {
+	if _, err := handshakeErrors(t, config, old); err == nil || !strings.Contains(err.Error(), "protocol version") {
 		t.Errorf("TLS 1.2: %v", err)
 	}
 }
@@ -131,8 +131,8 @@ func TestExpiry(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "crt")
 	ends := time.Unix(2_000_000_000, 0)
-	write(t, file, "", "a", ends)
-	metric := certs.NewExpiry(certs.Files(map[string]string{"hub": file, "gone": filepath.Join(dir, "none"), "off": ""}))
+	writeCertificate(t, file, "", "a", ends)
+	metric := certs.NewExpiry(certs.FileExpiries(map[string]string{"hub": file, "gone": filepath.Join(dir, "none"), "off": ""}))
 	expect := func(at int64) {
 		t.Helper()
 		want := fmt.Sprintf(`# HELP frond_certificate_expiry_seconds When a certificate that this process shows or trusts ends, as Unix time; of several authorities in one file the first.
@@ -144,6 +144,6 @@ frond_certificate_expiry_seconds{certificate="hub"} %d
 		}
 	}
 	expect(ends.Unix())
-	write(t, file, "", "a", ends.Add(time.Hour))
+	writeCertificate(t, file, "", "a", ends.Add(time.Hour))
 	expect(ends.Unix() + 3600)
 }

@@ -23,44 +23,44 @@ import (
 // Env is the variable that names a point.
 const Env = "FROND_CRASH"
 
-// Said is what a dying process writes to stderr before the point's name.
-const Said = "crash point reached: "
+// ReachedPrefix is what a dying process writes to stderr before the point's name.
+const ReachedPrefix = "crash point reached: "
 
-// trap is the point that the environment names.
-type trap struct {
+// armedPoint is the point that the environment names.
+type armedPoint struct {
 	point string
-	// left is how often it is still passed alive, and once more.
-	left atomic.Int64
+	// remaining is how often it is still passed alive, and once more.
+	remaining atomic.Int64
 }
 
-// set reads the environment once; afterwards it costs one atomic load.
-var set = sync.OnceValue(func() *trap { return parse(os.Getenv(Env)) }) //nolint:gochecknoglobals // the environment does not change either
+// loadArmed reads the environment once; afterwards it costs one atomic load.
+var loadArmed = sync.OnceValue(func() *armedPoint { return parseEnv(os.Getenv(Env)) }) //nolint:gochecknoglobals // the environment does not change either
 
-// parse returns nil for what names no point.
-func parse(value string) *trap {
+// parseEnv returns nil for what names no point.
+func parseEnv(value string) *armedPoint {
 	point, count, counted := strings.Cut(value, ":")
 	if point == "" {
 		return nil
 	}
-	t := &trap{point: point}
-	t.left.Store(1)
+	t := &armedPoint{point: point}
+	t.remaining.Store(1)
 	if n, err := strconv.ParseInt(count, 10, 64); counted && err == nil {
-		t.left.Store(n)
+		t.remaining.Store(n)
 	}
 	return t
 }
 
-// due tells whether the process dies here and now.
-func (t *trap) due(point string) bool {
-	return t != nil && t.point == point && t.left.Add(-1) == 0
+// shouldDie tells whether the process dies here and now.
+func (t *armedPoint) shouldDie(point string) bool {
+	return t != nil && t.point == point && t.remaining.Add(-1) == 0
 }
 
 // At dies if the environment says so.
 func At(point string) {
-	if !set().due(point) {
+	if !loadArmed().shouldDie(point) {
 		return
 	}
-	_, _ = fmt.Fprintln(os.Stderr, Said+point)
+	_, _ = fmt.Fprintln(os.Stderr, ReachedPrefix+point)
 	_ = syscall.Kill(os.Getpid(), syscall.SIGKILL) // cannot fail for oneself
 	select {}                                      // nothing more of this goroutine, however long the signal takes
 }

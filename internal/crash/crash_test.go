@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func TestDiesAtTheNamedPoint(t *testing.T) {
+func TestAt_KillsAtTheNamedPoint(t *testing.T) {
 	for value, dies := range map[string]bool{"": false, "nowhere": false, "here": true, "here:2": true, "here:3": false, "here:x": true} {
 		cmd := exec.CommandContext(t.Context(), os.Args[0])
 		cmd.Env = append(os.Environ(), child+"=1", crash.Env+"="+value)
@@ -40,14 +40,14 @@ func TestDiesAtTheNamedPoint(t *testing.T) {
 		if status.Signaled() != dies || dies && status.Signal() != syscall.SIGKILL {
 			t.Errorf("%q: %v, want death by SIGKILL: %t", value, err, dies)
 		}
-		if dies != strings.Contains(string(out), crash.Said+"here\n") {
+		if dies != strings.Contains(string(out), crash.ReachedPrefix+"here\n") {
 			t.Errorf("%q: it said %q", value, out)
 		}
 	}
 }
 
-// TestPointsAreWhatTheCodeHas compares the list with the calls in the source.
-func TestPointsAreWhatTheCodeHas(t *testing.T) {
+// TestPoints_MatchTheSource compares the list with the calls in the source.
+func TestPoints_MatchTheSource(t *testing.T) {
 	var listed, found []string
 	for _, points := range crash.Points() {
 		listed = append(listed, points...)

@@ -15,19 +15,19 @@ import (
 )
 
 // cloudcoreToken is the file with the token of cloudcore's service account.
-func cloudcoreToken(l layout) string { return l.in("cloudcore.token") }
+func cloudcoreToken(l clusterLayout) string { return l.path("cloudcore.token") }
 
 // writeCloudcore writes the kubeconfig of the cloudcores: what they may do is deploy/rbac's, as anywhere.
-func writeCloudcore(l layout, ports map[string]int, ca *pki.Authority) error {
-	k := newKubeconfig("https://" + loopback(ports["apiserver"]))
+func writeCloudcore(l clusterLayout, ports map[string]int, ca *pki.Authority) error {
+	k := newKubeconfig("https://" + loopbackAddress(ports["apiserver"]))
 	k.Users[0].User.TokenFile = cloudcoreToken(l)
-	return k.write(l.in("cloudcore.kubeconfig"), map[string]*string{ca.Cert: &k.Clusters[0].Cluster.CA})
+	return k.write(l.path("cloudcore.kubeconfig"), map[string]*string{ca.Cert: &k.Clusters[0].Cluster.CA})
 }
 
 // installAccounts tells Kubernetes of the service accounts of what runs beside it, and fetches their tokens.
 func (c *Cluster) installAccounts(ctx context.Context) error {
-	return errors.Join(c.synchronize(ctx), c.allowImpersonation(ctx), c.installMetricsServer(ctx), c.installServices(ctx),
-		c.writeAccount(ctx, "cloudcore", identity.Namespace, cloudcoreToken(c.layout)))
+	return errors.Join(c.applyInstall(ctx), c.allowImpersonation(ctx), c.installMetricsServer(ctx), c.installServices(ctx),
+		c.writeAccountToken(ctx, "cloudcore", identity.Namespace, cloudcoreToken(c.layout)))
 }
 
 // allowImpersonation gives cloudcore the rights that it needs where constrained impersonation is missing.
@@ -41,8 +41,8 @@ func (c *Cluster) allowImpersonation(ctx context.Context) error {
 	return nil
 }
 
-// writeAccount writes a token of a service account.
-func (c *Cluster) writeAccount(ctx context.Context, account, namespace, tokenFile string) error {
+// writeAccountToken writes a token of a service account.
+func (c *Cluster) writeAccountToken(ctx context.Context, account, namespace, tokenFile string) error {
 	token, err := c.Kubectl(ctx, "", "create", "token", account, "--namespace="+namespace, "--duration=87600h") // like the certificates
 	if err != nil {
 		return fmt.Errorf("token of %s: %w", account, err)
@@ -55,12 +55,12 @@ func (c *Cluster) installMetricsServer(ctx context.Context) error {
 	if c.state.Spec.NoMetrics {
 		return nil
 	}
-	manifest, err := os.ReadFile(c.layout.in(metricsServer + ".yaml"))
+	manifest, err := os.ReadFile(c.layout.path(metricsServer + ".yaml"))
 	if err != nil {
 		return fmt.Errorf("install metrics-server: %w", err)
 	}
 	if _, err := c.Kubectl(ctx, string(manifest), "apply", "--server-side", "--force-conflicts", "--validate=false", "-f", "-"); err != nil {
 		return fmt.Errorf("install metrics-server: %w", err)
 	}
-	return c.writeAccount(ctx, metricsServer, "kube-system", c.layout.in(metricsServer+".token"))
+	return c.writeAccountToken(ctx, metricsServer, "kube-system", c.layout.path(metricsServer+".token"))
 }

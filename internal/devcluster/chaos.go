@@ -21,8 +21,8 @@ import (
 // Launch starts a part that does not run and does not wait until it is ready. env is added to its environment, for this
 // life of it only.
 func (c *Cluster) Launch(ctx context.Context, name string, env ...string) error {
-	return c.change(ctx, func() error {
-		p, err := c.find(name)
+	return c.withLockedState(ctx, func() error {
+		p, err := c.findComponent(name)
 		if err != nil {
 			return err
 		}
@@ -33,29 +33,29 @@ func (c *Cluster) Launch(ctx context.Context, name string, env ...string) error 
 			return err
 		}
 		p.command.Env = append(p.command.Env, env...)
-		return c.start(p)
+		return c.startComponent(p)
 	})
 }
 
 // Ready tells, by its error, whether a part does its work now.
 func (c *Cluster) Ready(ctx context.Context, name string) error {
-	p, err := c.find(name)
+	p, err := c.findComponent(name)
 	if err != nil {
 		return err
 	}
 	if !c.state.Processes[p.name].Alive() {
 		return fmt.Errorf("%s: %w: it does not run", name, errNotReady)
 	}
-	if why := problem(ctx, p); why != "" {
+	if why := readinessProblem(ctx, p); why != "" {
 		return fmt.Errorf("%s: %w: %s", name, errNotReady, why)
 	}
 	return nil
 }
 
-// Parts names all parts.
-func (c *Cluster) Parts() []string {
+// Components names all parts.
+func (c *Cluster) Components() []string {
 	var names []string
-	for _, p := range c.parts() {
+	for _, p := range c.allComponents() {
 		names = append(names, p.name)
 	}
 	return names
@@ -63,17 +63,17 @@ func (c *Cluster) Parts() []string {
 
 // Pause stops a part with SIGSTOP: its connections stay open and nobody answers. Resume lets it go on.
 func (c *Cluster) Pause(ctx context.Context, name string) error {
-	return c.signal(ctx, name, syscall.SIGSTOP)
+	return c.signalProcess(ctx, name, syscall.SIGSTOP)
 }
 
 // Resume undoes Pause; of a part that goes on already it is no error.
 func (c *Cluster) Resume(ctx context.Context, name string) error {
-	return c.signal(ctx, name, syscall.SIGCONT)
+	return c.signalProcess(ctx, name, syscall.SIGCONT)
 }
 
-func (c *Cluster) signal(ctx context.Context, name string, sig syscall.Signal) error {
-	return c.change(ctx, func() error {
-		p, err := c.find(name)
+func (c *Cluster) signalProcess(ctx context.Context, name string, sig syscall.Signal) error {
+	return c.withLockedState(ctx, func() error {
+		p, err := c.findComponent(name)
 		if err != nil {
 			return err
 		}
@@ -87,38 +87,38 @@ func (c *Cluster) CutOneWay(ctx context.Context, edge string, up bool) error {
 	if up {
 		only = "up"
 	}
-	return c.order(ctx, edge, "/links/"+edge+"/cut?only="+only)
+	return c.postLinkCommand(ctx, edge, "/links/"+edge+"/cut?only="+only)
 }
 
 // Reset breaks a gateway's connections; the next ones are as good as ever.
 func (c *Cluster) Reset(ctx context.Context, edge string) error {
-	return c.order(ctx, edge, "/links/"+edge+"/reset")
+	return c.postLinkCommand(ctx, edge, "/links/"+edge+"/reset")
 }
 
 // Shape makes a gateway's link bad; the zero shape makes it good again.
 func (c *Cluster) Shape(ctx context.Context, edge string, shape wan.Shape) error {
-	return c.order(ctx, edge, wan.ShapeOrder(edge, shape))
+	return c.postLinkCommand(ctx, edge, wan.ShapePath(edge, shape))
 }
 
-func (c *Cluster) order(ctx context.Context, edge, path string) error {
-	return c.change(ctx, func() error {
+func (c *Cluster) postLinkCommand(ctx context.Context, edge, path string) error {
+	return c.withLockedState(ctx, func() error {
 		if err := c.mustBeEdge(edge); err != nil {
 			return err
 		}
 		if c.state.Spec.Runtime != Hollow {
 			return errors.New("this fault needs the hollow runtime, whose gateways each have their own way through the forwarder")
 		}
-		return c.unix(ctx, c.layout.wanSocket(), http.MethodPost, path, nil)
+		return c.requestSocket(ctx, c.layout.wanSocket(), http.MethodPost, path, nil)
 	})
 }
 
 // Wipe empties the disk of a gateway that does not run, as if it had been replaced: its name and credentials stay.
 func (c *Cluster) Wipe(ctx context.Context, edge string) error {
-	return c.change(ctx, func() error {
-		if err := c.mustStand(edge); err != nil {
+	return c.withLockedState(ctx, func() error {
+		if err := c.mustBeStopped(edge); err != nil {
 			return err
 		}
-		dir := c.layout.edge(edge).store() // the folder itself may be a mount
+		dir := c.layout.edgeFiles(edge).storeDir() // the folder itself may be a mount
 		entries, err := os.ReadDir(dir)
 		if err != nil {
 			return fmt.Errorf("wipe %s: %w", edge, err)
@@ -132,8 +132,8 @@ func (c *Cluster) Wipe(ctx context.Context, edge string) error {
 	})
 }
 
-// mustStand refuses what needs a gateway that does not run.
-func (c *Cluster) mustStand(edge string) error {
+// mustBeStopped refuses what needs a gateway that does not run.
+func (c *Cluster) mustBeStopped(edge string) error {
 	if err := c.mustBeEdge(edge); err != nil {
 		return err
 	}
@@ -143,14 +143,14 @@ func (c *Cluster) mustStand(edge string) error {
 	return nil
 }
 
-// SmallDisk gives a gateway that does not run a new and empty disk of some bytes, in memory. It needs root.
-func (c *Cluster) SmallDisk(ctx context.Context, edge string, size int64) error {
-	return c.change(ctx, func() error {
-		if err := c.mustStand(edge); err != nil {
+// MountSmallDisk gives a gateway that does not run a new and empty disk of some bytes, in memory. It needs root.
+func (c *Cluster) MountSmallDisk(ctx context.Context, edge string, size int64) error {
+	return c.withLockedState(ctx, func() error {
+		if err := c.mustBeStopped(edge); err != nil {
 			return err
 		}
 		c.releaseDisk(edge)
-		if err := unix.Mount("frond", c.layout.edge(edge).store(), "tmpfs", 0, "mode=0755,size="+strconv.FormatInt(size, 10)); err != nil {
+		if err := unix.Mount("frond", c.layout.edgeFiles(edge).storeDir(), "tmpfs", 0, "mode=0755,size="+strconv.FormatInt(size, 10)); err != nil {
 			return fmt.Errorf("give %s a small disk: %w", edge, err)
 		}
 		return nil
@@ -165,7 +165,7 @@ func (c *Cluster) FillDisk(edge string) error {
 	if err := c.mustBeEdge(edge); err != nil {
 		return err
 	}
-	f, err := os.Create(filepath.Join(c.layout.edge(edge).store(), ballast))
+	f, err := os.Create(filepath.Join(c.layout.edgeFiles(edge).storeDir(), ballast))
 	if err != nil {
 		return fmt.Errorf("fill the disk of %s: %w", edge, err)
 	}
@@ -182,7 +182,7 @@ func (c *Cluster) FillDisk(edge string) error {
 
 // FreeDisk undoes FillDisk; of a disk that is not filled it is no error.
 func (c *Cluster) FreeDisk(edge string) error {
-	err := os.Remove(filepath.Join(c.layout.edge(edge).store(), ballast))
+	err := os.Remove(filepath.Join(c.layout.edgeFiles(edge).storeDir(), ballast))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("free the disk of %s: %w", edge, err)
 	}
@@ -191,13 +191,13 @@ func (c *Cluster) FreeDisk(edge string) error {
 
 // releaseDisk takes away what was mounted as a gateway's disk, with all that is on it, if there is something.
 func (c *Cluster) releaseDisk(edge string) {
-	for _, dir := range []string{c.StreamsDir(edge), c.layout.edge(edge).store()} {
+	for _, dir := range []string{c.StreamsDir(edge), c.layout.edgeFiles(edge).storeDir()} {
 		_ = unix.Unmount(dir, unix.MNT_DETACH) // fails where nothing is mounted: nothing to take away
 	}
 }
 
 // StreamsDir is where a gateway has its store and its outbox. A test may mount something there while the gateway stands.
-func (c *Cluster) StreamsDir(edge string) string { return c.layout.edge(edge).streams() }
+func (c *Cluster) StreamsDir(edge string) string { return c.layout.edgeFiles(edge).streamsDir() }
 
 // History is the file of a gateway's history; see Spec.History.
-func (c *Cluster) History(edge string) string { return c.layout.edge(edge).history() }
+func (c *Cluster) History(edge string) string { return c.layout.edgeFiles(edge).historyFile() }

@@ -14,26 +14,26 @@ import (
 // A gateway's disk that is copied gives two agents of one identity. The copy is no part of the cluster: nothing starts it
 // again, and Down ends it.
 
-// cloneOf names the copy of a gateway.
-func cloneOf(edge string) string { return edge + "-clone" }
+// cloneName names the copy of a gateway.
+func cloneName(edge string) string { return edge + "-clone" }
 
 // CopyDisk gives a gateway that does not run a copy of its disk, in place of the copy that was there.
 func (c *Cluster) CopyDisk(ctx context.Context, edge string) error {
-	return c.change(ctx, func() error {
-		if err := c.mustStand(edge); err != nil {
+	return c.withLockedState(ctx, func() error {
+		if err := c.mustBeStopped(edge); err != nil {
 			return err
 		}
-		if c.state.Processes[cloneOf(edge)].Alive() {
+		if c.state.Processes[cloneName(edge)].Alive() {
 			return fmt.Errorf("the copy of %s runs: kill it first", edge)
 		}
-		to := c.layout.edge(cloneOf(edge))
+		to := c.layout.edgeFiles(cloneName(edge))
 		if err := os.RemoveAll(to.dir); err != nil {
 			return fmt.Errorf("copy the disk of %s: %w", edge, err)
 		}
 		if err := os.MkdirAll(to.dir, 0o755); err != nil {
 			return fmt.Errorf("copy the disk of %s: %w", edge, err)
 		}
-		out, err := exec.CommandContext(ctx, "cp", "-a", c.layout.edge(edge).store(), to.store()).CombinedOutput()
+		out, err := exec.CommandContext(ctx, "cp", "-a", c.layout.edgeFiles(edge).storeDir(), to.storeDir()).CombinedOutput()
 		if err != nil {
 			return fmt.Errorf("copy the disk of %s: %w: %s", edge, err, out)
 		}
@@ -44,12 +44,12 @@ func (c *Cluster) CopyDisk(ctx context.Context, edge string) error {
 // LaunchClone starts an agent on the copy of a gateway's disk, with the gateway's name and credentials, over the gateway's
 // link. It does not wait until it is ready. The copy has a history of its own: see CloneHistory.
 func (c *Cluster) LaunchClone(ctx context.Context, edge string) error {
-	return c.change(ctx, func() error {
-		i := slices.Index(numbered("edge", c.state.Spec.Edges), edge)
+	return c.withLockedState(ctx, func() error {
+		i := slices.Index(numberedNames("edge", c.state.Spec.Edges), edge)
 		if i < 0 || c.state.Spec.Runtime != Hollow {
 			return fmt.Errorf("%q is no gateway with the hollow runtime: its copy cannot run", edge)
 		}
-		name := cloneOf(edge)
+		name := cloneName(edge)
 		if c.state.Processes[name].Alive() {
 			return fmt.Errorf("%s runs already", name)
 		}
@@ -58,51 +58,53 @@ func (c *Cluster) LaunchClone(ctx context.Context, edge string) error {
 		if c.state.Ports, err = choosePorts(c.state.Ports, names, 0, portFree); err != nil {
 			return err
 		}
-		e := c.layout.edge(name)
-		hash, err := hubHash(c.layout)
+		e := c.layout.edgeFiles(name)
+		hash, err := hubCAHash(c.layout)
 		if err != nil {
 			return err
 		}
 		cfg := edgecoreConfig(c.layout, c.state, hash, edge, i+1)
-		cfg.Dir, cfg.Listen, cfg.History = e.store(), loopback(c.state.Ports[name]), e.history()
-		cfg.Kubelet.StaticPodPath, cfg.Kubelet.Port = e.manifests(), int32(c.state.Ports[name+"-kubelet"])
-		cfg.LocalAPI.Socket, cfg.LocalAPI.Address = e.api(), loopback(c.state.Ports[name+"-api"])
-		for _, dir := range []string{e.manifests(), e.run} {
+		cfg.Dir, cfg.Listen, cfg.History = e.storeDir(), loopbackAddress(c.state.Ports[name]), e.historyFile()
+		cfg.Kubelet.StaticPodPath, cfg.Kubelet.Port = e.manifestDir(), int32(c.state.Ports[name+"-kubelet"])
+		cfg.LocalAPI.Socket, cfg.LocalAPI.Address = e.apiSocket(), loopbackAddress(c.state.Ports[name+"-api"])
+		for _, dir := range []string{e.manifestDir(), e.run} {
 			if err := os.MkdirAll(dir, 0o755); err != nil {
 				return fmt.Errorf("make folder of %s: %w", name, err)
 			}
 		}
-		if err := writeYAML(e.config(), cfg); err != nil {
+		if err := writeYAML(e.configFile(), cfg); err != nil {
 			return err
 		}
 		id, err := daemon.Start(daemon.Command{
-			Path: c.state.Programs.Edgecore, Args: []string{"--config", e.config()}, Log: c.layout.log(name), Dir: c.layout.dir,
+			Path: c.state.Programs.Edgecore, Args: []string{"--config", e.configFile()}, Log: c.layout.logFile(name), Dir: c.layout.dir,
 		})
 		if err != nil {
 			return fmt.Errorf("start %s: %w", name, err)
 		}
 		c.state.Processes[name] = id
-		return c.save()
+		return c.saveState()
 	})
 }
 
 // KillClone ends the copy of a gateway with SIGKILL; of one that does not run it is no error.
 func (c *Cluster) KillClone(ctx context.Context, edge string) error {
-	return c.change(ctx, func() error { return c.state.Processes[cloneOf(edge)].Kill(ctx) })
+	return c.withLockedState(ctx, func() error { return c.state.Processes[cloneName(edge)].Kill(ctx) })
 }
 
 // CloneReady tells, by its error, whether the copy of a gateway says that it does its work.
 func (c *Cluster) CloneReady(ctx context.Context, edge string) error {
-	return c.get(ctx, plainClient, cloneOf(edge), "/readyz", nil)
+	return c.requestComponent(ctx, plainClient, cloneName(edge), "/readyz", nil)
 }
 
 // CloneHistory is the file of the copy's history.
-func (c *Cluster) CloneHistory(edge string) string { return c.layout.edge(cloneOf(edge)).history() }
+func (c *Cluster) CloneHistory(edge string) string {
+	return c.layout.edgeFiles(cloneName(edge)).historyFile()
+}
 
 // killClones ends all copies.
 func (c *Cluster) killClones(ctx context.Context) error {
 	for name, id := range c.state.Processes {
-		if !strings.HasSuffix(name, cloneOf("")) {
+		if !strings.HasSuffix(name, cloneName("")) {
 			continue
 		}
 		if err := id.Kill(ctx); err != nil {
@@ -112,11 +114,11 @@ func (c *Cluster) killClones(ctx context.Context) error {
 	return nil
 }
 
-// clones are the folders of all copies that there may be.
-func clones(s Spec) []string {
+// cloneNames are the folders of all copies that there may be.
+func cloneNames(s Spec) []string {
 	var names []string
-	for _, e := range numbered("edge", s.Edges) {
-		names = append(names, cloneOf(e))
+	for _, e := range numberedNames("edge", s.Edges) {
+		names = append(names, cloneName(e))
 	}
 	return names
 }

@@ -16,19 +16,19 @@ import (
 	"github.com/frond-edge/frond/internal/devcluster/wan"
 )
 
-// part is one process of the cluster.
-type part struct {
+// component is one process of the cluster.
+type component struct {
 	name string
 	// stage orders starts; parts of one stage start together, once those of the stages before are ready.
 	stage   int
 	command daemon.Command
 	// edge is the gateway whose network namespace it runs in; "" for the host's. held adds the mount namespace.
-	edge string
-	held bool
+	edge             string
+	inMountNamespace bool
 	// ready is one try; nil says that running is enough.
 	ready func(context.Context) error
-	// after runs once when it has become ready.
-	after func(context.Context) error
+	// onReady runs once when it has become ready.
+	onReady func(context.Context) error
 	// grace is how long it may take to end when asked to.
 	grace time.Duration
 	// port names it listens on, for the preflight.
@@ -46,156 +46,158 @@ const (
 // tryTimeout bounds one try of a readiness check.
 const tryTimeout = 3 * time.Second
 
-// parts lists all processes of the cluster in the order they start.
-func (c *Cluster) parts() []part {
+// allComponents lists all processes of the cluster in the order they start.
+func (c *Cluster) allComponents() []component {
 	l, s := c.layout, c.state
-	parts := []part{
+	parts := []component{
 		{
 			name: "etcd", stage: stageBase, grace: 5 * time.Second, ports: []string{"etcd", "etcd-peer"},
-			command: daemon.Command{Path: l.bin("etcd"), Args: etcdFlags(l, s.Ports)},
-			ready:   func(ctx context.Context) error { return c.get(ctx, etcdClient, "etcd", "/health", nil) },
+			command: daemon.Command{Path: l.programFile("etcd"), Args: etcdFlags(l, s.Ports)},
+			ready:   func(ctx context.Context) error { return c.requestComponent(ctx, etcdClient, "etcd", "/health", nil) },
 		},
 	}
-	for _, h := range numbered("hub", s.Spec.Hubs) {
-		parts = append(parts, part{
+	for _, h := range numberedNames("hub", s.Spec.Hubs) {
+		parts = append(parts, component{
 			name: h, stage: stageBase, grace: 10 * time.Second, ports: []string{h, h + "-cluster", h + "-leaf"},
 			command: daemon.Command{Path: s.Programs.NatsServer, Args: []string{"-c", l.hubConfig(h)}},
 			ready:   func(ctx context.Context) error { return hubReady(ctx, l, s, h) },
 		})
 	}
-	parts = append(parts, part{
+	parts = append(parts, component{
 		name: "wan", stage: stageBase, grace: 2 * time.Second,
 		command: daemon.Command{Path: s.Programs.Frond, Args: []string{"dev", "wan", "--config", l.wanConfig()}},
-		ready:   func(ctx context.Context) error { _, err := c.links(ctx); return err },
+		ready:   func(ctx context.Context) error { _, err := c.fetchLinks(ctx); return err },
 	})
 	if s.Spec.Runtime == Containerd {
-		for i, e := range numbered("edge", s.Spec.Edges) {
-			parts = append(parts, c.holder(e, i+1), c.containerd(e, i+1))
+		for i, e := range numberedNames("edge", s.Spec.Edges) {
+			parts = append(parts, c.holderComponent(e, i+1), c.containerdComponent(e, i+1))
 		}
 	}
-	parts = append(parts, c.controlParts()...)
+	parts = append(parts, c.controlComponents()...)
 	if !s.Spec.NoMetrics {
-		parts = append(parts, c.metricsServer())
+		parts = append(parts, c.metricsServerComponent())
 	}
-	if s.Programs.Edgecore != "" { // see controlParts
-		parts = append(parts, c.edgeParts()...)
+	if s.Programs.Edgecore != "" { // see controlComponents
+		parts = append(parts, c.edgeComponents()...)
 	}
-	slices.SortStableFunc(parts, func(a, b part) int { return a.stage - b.stage })
+	slices.SortStableFunc(parts, func(a, b component) int { return a.stage - b.stage })
 	return parts
 }
 
-// edgeParts are the edgecores.
-func (c *Cluster) edgeParts() []part {
+// edgeComponents are the edgecores.
+func (c *Cluster) edgeComponents() []component {
 	l, s := c.layout, c.state
-	var parts []part
-	for i, e := range numbered("edge", s.Spec.Edges) {
-		p := part{
+	var parts []component
+	for i, e := range numberedNames("edge", s.Spec.Edges) {
+		p := component{
 			name: e, stage: stageEdge, grace: 15 * time.Second,
-			command: daemon.Command{Path: s.Programs.Edgecore, Args: []string{"--config", l.edge(e).config()}},
+			command: daemon.Command{Path: s.Programs.Edgecore, Args: []string{"--config", l.edgeFiles(e).configFile()}},
 			ready:   func(ctx context.Context) error { return c.edgeReady(ctx, e) },
 		}
 		if s.Spec.Runtime == Containerd {
-			p.edge, p.held = e, true
+			p.edge, p.inMountNamespace = e, true
 			p.command.Env = []string{"PATH=" + filepath.Dir(s.Programs.Runc) + ":" + os.Getenv("PATH")}
 		} else {
 			p.ports = []string{e, e + "-api", e + "-kubelet"}
 		}
 		parts = append(parts, p)
 		if s.Spec.KubeProxy {
-			parts = append(parts, c.proxy(e, i+1))
+			parts = append(parts, c.kubeProxyComponent(e, i+1))
 		}
 	}
 	return parts
 }
 
-// controlParts are the Kubernetes control plane above etcd, and the cloudcores.
-func (c *Cluster) controlParts() []part {
+// controlComponents are the Kubernetes control plane above etcd, and the cloudcores.
+func (c *Cluster) controlComponents() []component {
 	l, s := c.layout, c.state
-	parts := []part{
+	parts := []component{
 		{
 			name: "apiserver", stage: stageAPI, grace: 10 * time.Second, ports: []string{"apiserver"},
-			command: daemon.Command{Path: l.bin("kube-apiserver"), Args: apiserverFlags(l, s)},
-			ready:   func(ctx context.Context) error { return c.get(ctx, kubeClient, "apiserver", "/readyz", nil) },
-			after:   c.installAccounts,
+			command: daemon.Command{Path: l.programFile("kube-apiserver"), Args: apiserverFlags(l, s)},
+			ready: func(ctx context.Context) error {
+				return c.requestComponent(ctx, kubeClient, "apiserver", "/readyz", nil)
+			},
+			onReady: c.installAccounts,
 		},
 		{
 			name: "controller-manager", stage: stageControl, grace: 5 * time.Second,
-			command: daemon.Command{Path: l.bin("kube-controller-manager"), Args: controllerManagerFlags(l)},
+			command: daemon.Command{Path: l.programFile("kube-controller-manager"), Args: controllerManagerFlags(l)},
 			ready: func(ctx context.Context) error {
-				return c.get(ctx, kubeClient, "apiserver", "/api/v1/namespaces/default/serviceaccounts/default", nil)
+				return c.requestComponent(ctx, kubeClient, "apiserver", "/api/v1/namespaces/default/serviceaccounts/default", nil)
 			},
 		},
 		{
 			name: "scheduler", stage: stageControl, grace: 5 * time.Second,
-			command: daemon.Command{Path: l.bin("kube-scheduler"), Args: schedulerFlags(l)},
+			command: daemon.Command{Path: l.programFile("kube-scheduler"), Args: schedulerFlags(l)},
 		},
 	}
 	if s.Programs.Cloudcore == "" {
 		return parts // a caller who names no such program wants the layers below alone
 	}
-	for _, name := range numbered("cloudcore", s.Spec.Cloudcores) {
-		parts = append(parts, part{
+	for _, name := range numberedNames("cloudcore", s.Spec.Cloudcores) {
+		parts = append(parts, component{
 			name: name, stage: stageControl, grace: 10 * time.Second, ports: []string{name, inspectPort(name)},
-			command: daemon.Command{Path: s.Programs.Cloudcore, Args: []string{"--config", l.in(name, "cloudcore.yaml")}},
-			ready:   func(ctx context.Context) error { return c.get(ctx, plainClient, name, "/readyz", nil) },
+			command: daemon.Command{Path: s.Programs.Cloudcore, Args: []string{"--config", l.path(name, "cloudcore.yaml")}},
+			ready:   func(ctx context.Context) error { return c.requestComponent(ctx, plainClient, name, "/readyz", nil) },
 		})
 	}
 	return parts
 }
 
-// holder keeps a gateway's mount namespace, and runs in its network namespace.
-func (c *Cluster) holder(edge string, i int) part {
-	e := c.layout.edge(edge)
-	return part{
+// holderComponent keeps a gateway's mount namespace, and runs in its network namespace.
+func (c *Cluster) holderComponent(edge string, i int) component {
+	e := c.layout.edgeFiles(edge)
+	return component{
 		name: fmt.Sprintf("holder-%d", i), stage: stageBase, edge: edge, grace: time.Second,
 		command: daemon.Command{Path: "/usr/bin/unshare", Args: []string{
-			"--mount", "--propagation", "private", "/bin/sh", "-c", holdScript(e),
+			"--mount", "--propagation", "private", "/bin/sh", "-c", holderScript(e),
 		}},
-		ready: func(context.Context) error { _, err := os.Stat(e.held()); return err },
+		ready: func(context.Context) error { _, err := os.Stat(e.holderReadyFile()); return err },
 	}
 }
 
-func (c *Cluster) containerd(edge string, i int) part {
+func (c *Cluster) containerdComponent(edge string, i int) component {
 	l, s := c.layout, c.state
-	e := l.edge(edge)
-	return part{
-		name: fmt.Sprintf("containerd-%d", i), stage: stageAPI, edge: edge, held: true, grace: 10 * time.Second,
+	e := l.edgeFiles(edge)
+	return component{
+		name: fmt.Sprintf("containerd-%d", i), stage: stageAPI, edge: edge, inMountNamespace: true, grace: 10 * time.Second,
 		command: daemon.Command{
 			Path: s.Programs.Containerd, Args: []string{"--config", e.containerdConfig()},
 			Env: []string{"PATH=" + filepath.Dir(s.Programs.Shim) + ":" + filepath.Dir(s.Programs.Runc) + ":" + os.Getenv("PATH")},
 		},
-		ready: func(ctx context.Context) error { return c.ctrVersion(ctx, edge) },
-		after: func(ctx context.Context) error { return c.importImages(ctx, edge) },
+		ready:   func(ctx context.Context) error { return c.ctrVersion(ctx, edge) },
+		onReady: func(ctx context.Context) error { return c.importImages(ctx, edge) },
 	}
 }
 
-// find returns the part of this name.
-func (c *Cluster) find(name string) (part, error) {
+// findComponent returns the part of this name.
+func (c *Cluster) findComponent(name string) (component, error) {
 	var names []string
-	for _, p := range c.parts() {
+	for _, p := range c.allComponents() {
 		if p.name == name {
 			return p, nil
 		}
 		names = append(names, p.name)
 	}
-	return part{}, fmt.Errorf("%q is no part of this cluster; its parts are %s", name, strings.Join(names, ", "))
+	return component{}, fmt.Errorf("%q is no part of this cluster; its parts are %s", name, strings.Join(names, ", "))
 }
 
-// start starts a part that does not run. It returns at once.
-func (c *Cluster) start(p part) error {
+// startComponent starts a part that does not run. It returns at once.
+func (c *Cluster) startComponent(p component) error {
 	cmd := p.command
-	cmd.Log, cmd.Dir = c.layout.log(p.name), c.layout.dir
+	cmd.Log, cmd.Dir = c.layout.logFile(p.name), c.layout.dir
 	if p.edge != "" {
 		var holder daemon.Identity
-		if p.held {
-			holder = c.state.Processes[c.holderOf(p.edge)]
+		if p.inMountNamespace {
+			holder = c.state.Processes[c.holderName(p.edge)]
 			if !holder.Alive() {
 				return fmt.Errorf("start %s: the holder of its mount namespace is gone: run frond dev up", p.name)
 			}
 		} else {
-			_ = os.Remove(c.layout.edge(p.edge).held()) // it is a holder: what it said before does not count
+			_ = os.Remove(c.layout.edgeFiles(p.edge).holderReadyFile()) // it is a holder: what it said before does not count
 		}
-		cmd = c.enter(p.edge, holder, cmd)
+		cmd = c.enterNamespaces(p.edge, holder, cmd)
 	}
 	id, err := daemon.Start(cmd)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -204,19 +206,21 @@ func (c *Cluster) start(p part) error {
 		return fmt.Errorf("start %s: %w", p.name, err)
 	}
 	c.state.Processes[p.name] = id
-	return c.save()
+	return c.saveState()
 }
 
-func (c *Cluster) holderOf(edge string) string { return "holder-" + strings.TrimPrefix(edge, "edge-") }
+func (c *Cluster) holderName(edge string) string {
+	return "holder-" + strings.TrimPrefix(edge, "edge-")
+}
 
-// await waits until a part is ready, or has died, or ctx ends.
-func (c *Cluster) await(ctx context.Context, p part) error {
+// awaitReady waits until a part is ready, or has died, or ctx ends.
+func (c *Cluster) awaitReady(ctx context.Context, p component) error {
 	tick := time.NewTicker(100 * time.Millisecond) // an outside process has no event for "ready"
 	defer tick.Stop()
 	var last error
 	for {
 		if !c.state.Processes[p.name].Alive() {
-			return fmt.Errorf("%s ended; the last lines of its log are:\n%s", p.name, tail(c.layout.log(p.name)))
+			return fmt.Errorf("%s ended; the last lines of its log are:\n%s", p.name, tailLog(c.layout.logFile(p.name)))
 		}
 		if p.ready == nil {
 			return nil
@@ -233,18 +237,18 @@ func (c *Cluster) await(ctx context.Context, p part) error {
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("%s is not ready: %w (%w); the last lines of its log are:\n%s",
-				p.name, last, context.Cause(ctx), tail(c.layout.log(p.name)))
+				p.name, last, context.Cause(ctx), tailLog(c.layout.logFile(p.name)))
 		case <-tick.C:
 		}
 	}
-	if p.after != nil {
-		return p.after(ctx)
+	if p.onReady != nil {
+		return p.onReady(ctx)
 	}
 	return nil
 }
 
-// tail is the end of a log file, for an error message.
-func tail(path string) string {
+// tailLog is the end of a log file, for an error message.
+func tailLog(path string) string {
 	const most, lines, width = 16 << 10, 12, 400
 	f, err := os.Open(path)
 	if err != nil {
@@ -268,10 +272,10 @@ func tail(path string) string {
 	return "  " + strings.Join(all, "\n  ") + "\n  (" + path + ")"
 }
 
-// links asks the forwarder about the gateways' links.
-func (c *Cluster) links(ctx context.Context) (map[string]wan.Link, error) {
+// fetchLinks asks the forwarder about the gateways' links.
+func (c *Cluster) fetchLinks(ctx context.Context) (map[string]wan.Link, error) {
 	var links map[string]wan.Link
-	err := c.unix(ctx, c.layout.wanSocket(), http.MethodGet, "/links", &links)
+	err := c.requestSocket(ctx, c.layout.wanSocket(), http.MethodGet, "/links", &links)
 	return links, err
 }
 

@@ -18,18 +18,18 @@ import (
 )
 
 // cloudcoreConfig is the configuration file of one cloudcore.
-func cloudcoreConfig(l layout, s state, name string) config.CloudCore {
+func cloudcoreConfig(l clusterLayout, s clusterState, name string) config.CloudCore {
 	// Gateways are told of no URLs: they keep those that they have, which lead through the WAN.
-	c := settings(s).Cloudcore(l.secret(install.FolderCloudcore, ""), filepath.Join(l.pki(), "ca.crt"))
-	c.ID, c.Kubeconfig, c.Listen = name, l.in("cloudcore.kubeconfig"), loopback(s.Ports[name])
-	c.Hub.URLs, c.Inspect.Address = hubURLs(s), loopback(s.Ports[inspectPort(name)])
+	c := installSettings(s).Cloudcore(l.secretFile(install.FolderCloudcore, ""), filepath.Join(l.pkiDir(), "ca.crt"))
+	c.ID, c.Kubeconfig, c.Listen = name, l.path("cloudcore.kubeconfig"), loopbackAddress(s.Ports[name])
+	c.Hub.URLs, c.Inspect.Address = hubURLs(s), loopbackAddress(s.Ports[inspectPort(name)])
 	c.Gateway = config.Gateway{
 		// The apiserver knows one address. All cloudcores listen on it, and the kernel spreads what comes in.
-		Address: loopback(s.Ports["egress"]), ScrapeAddress: loopback(s.Ports["scrape"]), ReusePort: true,
-		CertFile: filepath.Join(l.pki(), "gateway.crt"), KeyFile: filepath.Join(l.pki(), "gateway.key"),
-		ClientCAFile:    filepath.Join(l.pki(), "egress-ca.crt"),
-		KubeletCAFile:   filepath.Join(l.pki(), "ca.crt"),
-		KubeletCertFile: filepath.Join(l.pki(), "kubelet-scrape.crt"), KubeletKeyFile: filepath.Join(l.pki(), "kubelet-scrape.key"),
+		Address: loopbackAddress(s.Ports["egress"]), ScrapeAddress: loopbackAddress(s.Ports["scrape"]), ReusePort: true,
+		CertFile: filepath.Join(l.pkiDir(), "gateway.crt"), KeyFile: filepath.Join(l.pkiDir(), "gateway.key"),
+		ClientCAFile:    filepath.Join(l.pkiDir(), "egress-ca.crt"),
+		KubeletCAFile:   filepath.Join(l.pkiDir(), "ca.crt"),
+		KubeletCertFile: filepath.Join(l.pkiDir(), "kubelet-scrape.crt"), KubeletKeyFile: filepath.Join(l.pkiDir(), "kubelet-scrape.key"),
 	}
 	if s.Spec.Direct {
 		c.Gateway.Direct = directConfig(l, s)
@@ -50,37 +50,37 @@ func cloudcoreConfig(l layout, s state, name string) config.CloudCore {
 const testTombstoneAge = 20 * time.Second
 
 // edgecoreConfig is the configuration file of gateway number i, counted from 1.
-func edgecoreConfig(l layout, s state, hash, name string, i int) config.EdgeCore {
-	e := l.edge(name)
-	clusterCA := filepath.Join(l.pki(), "ca.crt")
+func edgecoreConfig(l clusterLayout, s clusterState, hash, name string, i int) config.EdgeCore {
+	e := l.edgeFiles(name)
+	clusterCA := filepath.Join(l.pkiDir(), "ca.crt")
 	c := config.EdgeCore{
 		Node:   name,
-		Dir:    e.store(),
-		Listen: loopback(s.Ports[name]),
-		Hub:    config.EdgeHub{URLs: leafURLs(s, name), TokenFile: e.token(), CAHashes: []string{hash}},
+		Dir:    e.storeDir(),
+		Listen: loopbackAddress(s.Ports[name]),
+		Hub:    config.EdgeHub{URLs: leafURLs(s, name), TokenFile: e.tokenFile(), CAHashes: []string{hash}},
 		Kubelet: config.Kubelet{
 			Labels:        map[string]string{"frond.io/gateway": "true"},
-			StaticPodPath: e.manifests(),
+			StaticPodPath: e.manifestDir(),
 			ClientCAFile:  clusterCA,
 			Address:       "127.0.0.1",
 		},
 		LocalAPI: config.LocalAPI{
-			Socket:       e.api(),
-			Address:      loopback(s.Ports[name+"-api"]),
+			Socket:       e.apiSocket(),
+			Address:      loopbackAddress(s.Ports[name+"-api"]),
 			CertFile:     filepath.Join(e.dir, "serving.crt"),
 			KeyFile:      filepath.Join(e.dir, "serving.key"),
 			ClientCAFile: clusterCA,
 		},
 	}
 	if s.Spec.History {
-		c.History = e.history()
+		c.History = e.historyFile()
 	}
 	if s.Spec.Runtime == Hollow {
 		c.Runtime.Hollow = true
 		c.Kubelet.Port = int32(s.Ports[name+"-kubelet"]) // the host's: others are there too
 		return c
 	}
-	c.Runtime.Endpoint = "unix://" + e.containerd()
+	c.Runtime.Endpoint = "unix://" + e.containerdSocket()
 	c.Kubelet.NodeIP = wan.Address(i)
 	c.Kubelet.CgroupDriver = "cgroupfs"
 	c.Kubelet.CgroupRoot = e.podCgroup()
@@ -95,8 +95,8 @@ func edgecoreConfig(l layout, s state, hash, name string, i int) config.EdgeCore
 }
 
 // writeCores writes the configuration of each cloudcore and gateway, and the folders of the gateways.
-func writeCores(l layout, s state) error {
-	ca, err := pki.NewAuthority(l.pki(), "ca")
+func writeCores(l clusterLayout, s clusterState) error {
+	ca, err := pki.NewAuthority(l.pkiDir(), "ca")
 	if err != nil {
 		return err
 	}
@@ -105,8 +105,8 @@ func writeCores(l layout, s state) error {
 			return err
 		}
 	}
-	for _, name := range numbered("cloudcore", s.Spec.Cloudcores) {
-		if err := writeYAML(l.in(name, "cloudcore.yaml"), cloudcoreConfig(l, s, name)); err != nil {
+	for _, name := range numberedNames("cloudcore", s.Spec.Cloudcores) {
+		if err := writeYAML(l.path(name, "cloudcore.yaml"), cloudcoreConfig(l, s, name)); err != nil {
 			return err
 		}
 	}
@@ -114,8 +114,8 @@ func writeCores(l layout, s state) error {
 }
 
 // writeGateways is the part of writeCores that is about gateways.
-func writeGateways(l layout, s state, ca *pki.Authority) error {
-	for i, name := range numbered("edge", s.Spec.Edges) {
+func writeGateways(l clusterLayout, s clusterState, ca *pki.Authority) error {
+	for i, name := range numberedNames("edge", s.Spec.Edges) {
 		if err := writeEdge(l, s, ca, name, i+1); err != nil {
 			return err
 		}
@@ -124,9 +124,9 @@ func writeGateways(l layout, s state, ca *pki.Authority) error {
 }
 
 // writeEdge writes the configuration of one gateway, and of what runs beside its edgecore, and makes its folders.
-func writeEdge(l layout, s state, ca *pki.Authority, name string, i int) error {
-	e := l.edge(name)
-	for _, dir := range []string{e.store(), e.manifests(), e.run} {
+func writeEdge(l clusterLayout, s clusterState, ca *pki.Authority, name string, i int) error {
+	e := l.edgeFiles(name)
+	for _, dir := range []string{e.storeDir(), e.manifestDir(), e.run} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return fmt.Errorf("make folder of %s: %w", name, err)
 		}
@@ -135,7 +135,7 @@ func writeEdge(l layout, s state, ca *pki.Authority, name string, i int) error {
 	if s.Spec.Direct {
 		hosts = append(hosts, directHost())
 	}
-	hash, err := hubHash(l)
+	hash, err := hubCAHash(l)
 	if err != nil {
 		return err
 	}
@@ -143,7 +143,7 @@ func writeEdge(l layout, s state, ca *pki.Authority, name string, i int) error {
 	if err != nil {
 		return err
 	}
-	if err := writeYAML(e.config(), edgecoreConfig(l, s, hash, name, i)); err != nil {
+	if err := writeYAML(e.configFile(), edgecoreConfig(l, s, hash, name, i)); err != nil {
 		return err
 	}
 	if s.Spec.KubeProxy {
@@ -166,8 +166,8 @@ func writeYAML(path string, v any) error {
 }
 
 // writeEnv writes what a shell sources to look around.
-func writeEnv(l layout, s state) error {
-	in := func(entry string) string { return l.secret(install.FolderAdmin, entry) }
+func writeEnv(l clusterLayout, s clusterState) error {
+	in := func(entry string) string { return l.secretFile(install.FolderAdmin, entry) }
 	env := fmt.Sprintf(`# Made by "frond dev up". In a shell: . %[1]s
 export KUBECONFIG=%[2]q
 export PATH=%[3]q:"$PATH"
@@ -176,14 +176,14 @@ export FROND_CLOUDCORE=%[11]q
 # The nats CLI, as admin. With a context instead: XDG_CONFIG_HOME=%[4]q nats --context %[5]s
 export NATS_URL=%[6]q NATS_NKEY=%[7]q
 export NATS_CA=%[8]q NATS_CERT=%[9]q NATS_KEY=%[10]q
-`, l.in("env"), l.kubeconfig(), l.in("bin"), l.dir, contextName, strings.Join(hubURLs(s), ","), in(install.EntryAdminSeed),
+`, l.path("env"), l.kubeconfigFile(), l.path("bin"), l.dir, contextName, strings.Join(hubURLs(s), ","), in(install.EntryAdminSeed),
 		in(install.EntryBundle), in(install.EntryCert), in(install.EntryKey), inspectURLs(s))
-	return writeFile(l.in("env"), []byte(env), 0o644)
+	return writeFile(l.path("env"), []byte(env), 0o644)
 }
 
 // linkPrograms fills bin/ with links to what people call.
-func linkPrograms(l layout, s state) error {
-	if err := os.MkdirAll(l.in("bin"), 0o755); err != nil {
+func linkPrograms(l clusterLayout, s clusterState) error {
+	if err := os.MkdirAll(l.path("bin"), 0o755); err != nil {
 		return fmt.Errorf("make bin: %w", err)
 	}
 	links := map[string]string{"frond": s.Programs.Frond, "nats-server": s.Programs.NatsServer, "ctr": s.Programs.Ctr}
@@ -199,11 +199,11 @@ func linkPrograms(l layout, s state) error {
 		if target == "" {
 			continue
 		}
-		temp := l.bin("." + name + time.Now().Format(".150405.000000")) // a link is replaced whole, never missing
+		temp := l.programFile("." + name + time.Now().Format(".150405.000000")) // a link is replaced whole, never missing
 		if err := os.Symlink(target, temp); err != nil {
 			return fmt.Errorf("link %s: %w", name, err)
 		}
-		if err := os.Rename(temp, l.bin(name)); err != nil {
+		if err := os.Rename(temp, l.programFile(name)); err != nil {
 			return fmt.Errorf("link %s: %w", name, err)
 		}
 	}

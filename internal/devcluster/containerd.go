@@ -63,16 +63,16 @@ disabled_plugins = ["io.containerd.snapshotter.v1.blockfile", "io.containerd.sna
         Root = {{printf "%s/runc" .Run | q}}
 `
 
-func quote(s string) string { return fmt.Sprintf("%q", s) }
+func quoteTOML(s string) string { return fmt.Sprintf("%q", s) }
 
 // writeContainerd writes the configuration of a gateway's containerd and the template of its pod network.
 func writeContainerd(e edgeLayout, p toolchain.Paths) error {
 	conf := containerdConf{
 		Root: filepath.Join(e.dir, "containerd", "root"), Run: e.run,
 		Shim: p.Shim, Runc: p.Runc, CNI: p.CNIDir, CNIConf: e.podNetworkDir(), CNITemplate: e.podNetworkTemplate(),
-		Sandbox: toolchain.ImagePause, Registries: e.registries(),
+		Sandbox: toolchain.ImagePause, Registries: e.registryDir(),
 	}
-	t, err := template.New("config.toml").Funcs(template.FuncMap{"q": quote}).Parse(containerdText)
+	t, err := template.New("config.toml").Funcs(template.FuncMap{"q": quoteTOML}).Parse(containerdText)
 	if err != nil {
 		return fmt.Errorf("parse template: %w", err)
 	}
@@ -86,7 +86,7 @@ func writeContainerd(e edgeLayout, p toolchain.Paths) error {
 	return writePodNetworkTemplate(e)
 }
 
-func installed(program string) bool {
+func programInstalled(program string) bool {
 	_, err := exec.LookPath(program)
 	return err == nil
 }

@@ -20,12 +20,12 @@ const (
 
 // etcdFlags: nothing is synced, for a development cluster does not outlive a power cut; what a killed etcd wrote is in
 // the kernel and stays.
-func etcdFlags(l layout, ports map[string]int) []string {
-	p := l.pki()
-	client, peer := "https://"+loopback(ports["etcd"]), "https://"+loopback(ports["etcd-peer"])
+func etcdFlags(l clusterLayout, ports map[string]int) []string {
+	p := l.pkiDir()
+	client, peer := "https://"+loopbackAddress(ports["etcd"]), "https://"+loopbackAddress(ports["etcd-peer"])
 	return []string{
 		"--name=etcd",
-		"--data-dir=" + l.in("etcd"),
+		"--data-dir=" + l.path("etcd"),
 		"--listen-client-urls=" + client, "--advertise-client-urls=" + client,
 		"--listen-peer-urls=" + peer, "--initial-advertise-peer-urls=" + peer,
 		"--initial-cluster=etcd=" + peer,
@@ -38,10 +38,10 @@ func etcdFlags(l layout, ports map[string]int) []string {
 	}
 }
 
-func apiserverFlags(l layout, s state) []string {
-	p, ports := l.pki(), s.Ports
+func apiserverFlags(l clusterLayout, s clusterState) []string {
+	p, ports := l.pkiDir(), s.Ports
 	return append([]string{
-		"--etcd-servers=https://" + loopback(ports["etcd"]),
+		"--etcd-servers=https://" + loopbackAddress(ports["etcd"]),
 		"--etcd-cafile=" + p + "/etcd-ca.crt",
 		"--etcd-certfile=" + p + "/apiserver-etcd.crt", "--etcd-keyfile=" + p + "/apiserver-etcd.key",
 		// Nobody calls the advertised address; but a loopback one would leave the Service default/kubernetes without endpoints.
@@ -64,26 +64,26 @@ func apiserverFlags(l layout, s state) []string {
 		"--requestheader-group-headers=X-Remote-Group",
 		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
 		"--proxy-client-cert-file=" + p + "/front-proxy-client.crt", "--proxy-client-key-file=" + p + "/front-proxy-client.key",
-	}, wayFlags(l, s)...)
+	}, egressFlags(l, s)...)
 }
 
-// wayFlags are the apiserver's way to nodes. Two gateways may have the same address, so that nodes are called by one of their
+// egressFlags are the apiserver's way to nodes. Two gateways may have the same address, so that nodes are called by one of their
 // own, and only cloudcores know the way. The direct way needs no flag.
-func wayFlags(l layout, s state) []string {
+func egressFlags(l clusterLayout, s clusterState) []string {
 	if s.Spec.Direct {
 		return nil
 	}
 	return []string{
 		"--kubelet-preferred-address-types=" + wire.AddressTunnel + ",Hostname,InternalIP",
-		"--egress-selector-config-file=" + l.egress(),
+		"--egress-selector-config-file=" + l.egressFile(),
 	}
 }
 
 // controllerManagerFlags: the client limits keep service account credentials from delaying every controller by 5 s.
-func controllerManagerFlags(l layout) []string {
-	p := l.pki()
+func controllerManagerFlags(l clusterLayout) []string {
+	p := l.pkiDir()
 	return []string{
-		"--kubeconfig=" + l.in("controller-manager.kubeconfig"),
+		"--kubeconfig=" + l.path("controller-manager.kubeconfig"),
 		"--use-service-account-credentials",
 		"--controllers=*,bootstrapsigner,tokencleaner",
 		"--leader-elect=false",
@@ -97,29 +97,29 @@ func controllerManagerFlags(l layout) []string {
 	}
 }
 
-func schedulerFlags(l layout) []string {
-	return []string{"--kubeconfig=" + l.in("scheduler.kubeconfig"), "--leader-elect=false", "--secure-port=0"}
+func schedulerFlags(l clusterLayout) []string {
+	return []string{"--kubeconfig=" + l.path("scheduler.kubeconfig"), "--leader-elect=false", "--secure-port=0"}
 }
 
 // writeControlPlane makes the certificates and kubeconfigs of the Kubernetes control plane.
-func writeControlPlane(l layout, ports map[string]int) error {
-	cluster, err := pki.NewAuthority(l.pki(), "ca")
+func writeControlPlane(l clusterLayout, ports map[string]int) error {
+	cluster, err := pki.NewAuthority(l.pkiDir(), "ca")
 	if err != nil {
 		return err
 	}
-	frontProxy, err := pki.NewAuthority(l.pki(), "front-proxy-ca")
+	frontProxy, err := pki.NewAuthority(l.pkiDir(), "front-proxy-ca")
 	if err != nil {
 		return err
 	}
-	etcd, err := pki.NewAuthority(l.pki(), "etcd-ca") // its own: who may talk to etcd may read every Secret
+	etcd, err := pki.NewAuthority(l.pkiDir(), "etcd-ca") // its own: who may talk to etcd may read every Secret
 	if err != nil {
 		return err
 	}
-	egress, err := pki.NewAuthority(l.pki(), "egress-ca") // its own: whom it vouches for may reach every node's kubelet
+	egress, err := pki.NewAuthority(l.pkiDir(), "egress-ca") // its own: whom it vouches for may reach every node's kubelet
 	if err != nil {
 		return err
 	}
-	if _, _, err := pki.SigningKeys(l.pki(), "sa"); err != nil {
+	if _, _, err := pki.SigningKeys(l.pkiDir(), "sa"); err != nil {
 		return err
 	}
 	here := []string{"127.0.0.1", "::1", "localhost"}
@@ -142,7 +142,7 @@ func writeControlPlane(l layout, ports map[string]int) error {
 			return err
 		}
 	}
-	if err := writeFile(l.egress(), egressConfig(l, ports), 0o600); err != nil {
+	if err := writeFile(l.egressFile(), egressConfig(l, ports), 0o600); err != nil {
 		return err
 	}
 	for _, k := range []struct {
@@ -157,7 +157,7 @@ func writeControlPlane(l layout, ports map[string]int) error {
 		if err != nil {
 			return err
 		}
-		if err := writeKubeconfig(l.in(k.file), "https://"+loopback(ports["apiserver"]), cluster.Cert, pair); err != nil {
+		if err := writeKubeconfig(l.path(k.file), "https://"+loopbackAddress(ports["apiserver"]), cluster.Cert, pair); err != nil {
 			return err
 		}
 	}
@@ -165,7 +165,7 @@ func writeControlPlane(l layout, ports map[string]int) error {
 }
 
 // egressConfig sends what the apiserver asks nodes, pods and services through the gateway of the cloudcores.
-func egressConfig(l layout, ports map[string]int) []byte {
+func egressConfig(l clusterLayout, ports map[string]int) []byte {
 	return fmt.Appendf(nil, `apiVersion: apiserver.k8s.io/v1beta1
 kind: EgressSelectorConfiguration
 egressSelections:
@@ -179,7 +179,7 @@ egressSelections:
           caBundle: %q
           clientCert: %q
           clientKey: %q
-`, loopback(ports["egress"]), l.pki()+"/egress-ca.crt", l.pki()+"/apiserver-egress.crt", l.pki()+"/apiserver-egress.key")
+`, loopbackAddress(ports["egress"]), l.pkiDir()+"/egress-ca.crt", l.pkiDir()+"/apiserver-egress.crt", l.pkiDir()+"/apiserver-egress.key")
 }
 
 // kubeconfig is the part of a kubeconfig file that is needed here; the keys are upstream's.

@@ -11,10 +11,10 @@ import (
 )
 
 // directPorts names the ports of gateways at the cloudcores. Which gateway has which is the cloudcores' affair.
-func directPorts(s Spec) []string { return numbered("direct", max(s.Edges, someEdges)) }
+func directPorts(s Spec) []string { return numberedNames("direct", max(s.Edges, minDirectPorts)) }
 
-// someEdges can be added later: cloudcore reads its configuration when it starts.
-const someEdges = 8
+// minDirectPorts can be added later: cloudcore reads its configuration when it starts.
+const minDirectPorts = 8
 
 // directHost is an address of this machine that kube-apiserver calls for nodes/proxy, too, which loopback is not; loopback
 // where there is no other.
@@ -32,11 +32,11 @@ func directHost() string {
 }
 
 // directConfig lets this machine alone connect.
-func directConfig(l layout, s state) config.Direct {
+func directConfig(l clusterLayout, s clusterState) config.Direct {
 	host := directHost()
 	d := config.Direct{
 		Host: host, Listen: host, From: []string{host + "/32", "127.0.0.0/8"},
-		CertFile: filepath.Join(l.pki(), "direct.crt"), KeyFile: filepath.Join(l.pki(), "direct.key"),
+		CertFile: filepath.Join(l.pkiDir(), "direct.crt"), KeyFile: filepath.Join(l.pkiDir(), "direct.key"),
 	}
 	for _, name := range directPorts(s.Spec) {
 		d.Ports = append(d.Ports, strconv.Itoa(s.Ports[name]))

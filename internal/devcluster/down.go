@@ -22,10 +22,10 @@ const downTimeout = 90 * time.Second
 func (c *Cluster) Down(ctx context.Context, keepLogs bool) error {
 	ctx, cancel := context.WithTimeout(ctx, downTimeout)
 	defer cancel()
-	return c.change(ctx, func() error {
+	return c.withLockedState(ctx, func() error {
 		errs := c.stopAll(ctx)
 		if c.state.Spec.Runtime == Containerd {
-			errs = append(errs, c.clearEdges(ctx)...)
+			errs = append(errs, c.removeEdges(ctx)...)
 		}
 		if len(errs) > 0 {
 			return errors.Join(errs...) // state.json stays, so that down may be called again
@@ -33,7 +33,7 @@ func (c *Cluster) Down(ctx context.Context, keepLogs bool) error {
 		if err := c.removeFiles(keepLogs); err != nil {
 			return err
 		}
-		c.say("all is gone")
+		c.logProgress("all is gone")
 		return nil
 	})
 }
@@ -41,7 +41,7 @@ func (c *Cluster) Down(ctx context.Context, keepLogs bool) error {
 // stopAll ends the parts, those of the last stage first, and the parts of one stage together. A gateway's last words
 // need the stages below, and the apiserver must not outlive its etcd.
 func (c *Cluster) stopAll(ctx context.Context) []error {
-	parts := c.parts()
+	parts := c.allComponents()
 	errs := []error{c.killClones(ctx)}
 	for stage := stageEdge; stage >= stageBase; stage-- {
 		var g errgroup.Group
@@ -62,26 +62,26 @@ func (c *Cluster) stopAll(ctx context.Context) []error {
 	return slices.DeleteFunc(errs, func(err error) bool { return err == nil })
 }
 
-// clearEdges ends the pods of each gateway with their shims, its containerd and holder, which frees its mounts, and
+// removeEdges ends the pods of each gateway with their shims, its containerd and holder, which frees its mounts, and
 // removes its cgroups and network namespaces.
-func (c *Cluster) clearEdges(ctx context.Context) []error {
+func (c *Cluster) removeEdges(ctx context.Context) []error {
 	var errs []error
-	for i, e := range numbered("edge", c.state.Spec.Edges) {
-		if err := c.layout.edge(e).killCgroups(ctx); err != nil {
+	for i, e := range numberedNames("edge", c.state.Spec.Edges) {
+		if err := c.layout.edgeFiles(e).killCgroups(ctx); err != nil {
 			errs = append(errs, err)
 		}
-		for _, name := range []string{fmt.Sprintf("containerd-%d", i+1), c.holderOf(e)} {
+		for _, name := range []string{fmt.Sprintf("containerd-%d", i+1), c.holderName(e)} {
 			if err := c.state.Processes[name].Kill(ctx); err != nil { // one that is not in the cgroup any more
 				errs = append(errs, err)
 			}
 		}
 	}
-	for _, dir := range hierarchies(clusterID(c.layout.dir)) {
+	for _, dir := range cgroupDirs(clusterID(c.layout.dir)) {
 		if err := unix.Rmdir(dir); err != nil && !errors.Is(err, unix.ENOENT) {
 			errs = append(errs, fmt.Errorf("remove cgroup %s: %w", dir, err))
 		}
 	}
-	if err := c.network().Down(ctx); err != nil {
+	if err := c.wanNetwork().Down(ctx); err != nil {
 		errs = append(errs, err)
 	}
 	return errs
@@ -90,7 +90,7 @@ func (c *Cluster) clearEdges(ctx context.Context) []error {
 // removeFiles removes what Up made, and the folder if nothing else is in it.
 func (c *Cluster) removeFiles(keepLogs bool) error {
 	l, s := c.layout, c.state
-	for _, e := range numbered("edge", s.Spec.Edges) {
+	for _, e := range numberedNames("edge", s.Spec.Edges) {
 		c.releaseDisk(e)
 	}
 	names := []string{
@@ -99,14 +99,14 @@ func (c *Cluster) removeFiles(keepLogs bool) error {
 		"metrics-server.kubeconfig", "metrics-server.token", "metrics-server.yaml",
 	}
 	for kind, n := range map[string]int{"hub": s.Spec.Hubs, "cloudcore": s.Spec.Cloudcores, "edge": s.Spec.Edges} {
-		names = append(names, numbered(kind, n)...)
+		names = append(names, numberedNames(kind, n)...)
 	}
-	names = append(names, clones(s.Spec)...)
+	names = append(names, cloneNames(s.Spec)...)
 	if !keepLogs {
 		names = append(names, "logs")
 	}
 	for _, name := range names {
-		if err := os.RemoveAll(l.in(name)); err != nil {
+		if err := os.RemoveAll(l.path(name)); err != nil {
 			return fmt.Errorf("remove files: %w", err)
 		}
 	}
@@ -114,7 +114,7 @@ func (c *Cluster) removeFiles(keepLogs bool) error {
 		return fmt.Errorf("remove run folder: %w", err)
 	}
 	for _, name := range []string{"state.json", "lock"} { // last: until then down can be repeated
-		if err := os.Remove(l.in(name)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		if err := os.Remove(l.path(name)); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return fmt.Errorf("remove files: %w", err)
 		}
 	}

@@ -15,13 +15,13 @@ func (c *Cluster) Command(ctx context.Context, edge string, args ...string) (*ex
 		return nil, err
 	}
 	if c.state.Spec.Runtime == Containerd {
-		holder := c.state.Processes[c.holderOf(edge)]
+		holder := c.state.Processes[c.holderName(edge)]
 		if !holder.Alive() {
 			return nil, fmt.Errorf("the holder of the namespaces of %s is gone: run frond dev up", edge)
 		}
 		args = append([]string{"nsenter", "--target=" + strconv.Itoa(holder.PID), "--net", "--mount", "--wdns=/", "--"}, args...)
 	}
 	// The program is looked for in the new PATH, by env: exec.Command would look in this process's.
-	env := []string{"PATH=" + c.layout.in("bin") + ":" + os.Getenv("PATH"), "FROND_SOCKET=" + c.layout.edge(edge).api()}
+	env := []string{"PATH=" + c.layout.path("bin") + ":" + os.Getenv("PATH"), "FROND_SOCKET=" + c.layout.edgeFiles(edge).apiSocket()}
 	return exec.CommandContext(ctx, "env", append(env, args...)...), nil
 }

@@ -24,10 +24,10 @@ import (
 // cgroupRoot is where Debian, and this machine, mount the hierarchies.
 const cgroupRoot = "/sys/fs/cgroup"
 
-// hierarchies are the cgroup folders that containers of a gateway need, absolute, one for each v1 controller or one in
+// cgroupDirs are the cgroup folders that containers of a gateway need, absolute, one for each v1 controller or one in
 // all for v2.
-func hierarchies(cgroup string) []string {
-	if unified() {
+func cgroupDirs(cgroup string) []string {
+	if isCgroupV2() {
 		return []string{filepath.Join(cgroupRoot, cgroup)}
 	}
 	found, err := filepath.Glob(filepath.Join(cgroupRoot, "*", "cgroup.procs"))
@@ -41,15 +41,15 @@ func hierarchies(cgroup string) []string {
 	return dirs
 }
 
-func unified() bool {
+func isCgroupV2() bool {
 	_, err := os.Stat(filepath.Join(cgroupRoot, "cgroup.controllers"))
 	return err == nil
 }
 
-// tracker is the cgroup that holds every process of a gateway that is not in a container: shims, for one, have no
+// trackerCgroup is the cgroup that holds every process of a gateway that is not in a container: shims, for one, have no
 // parent that knows them. With v1 it is the pids hierarchy alone, so that memory stays with whoever runs the cluster.
-func (e edgeLayout) tracker() string {
-	if unified() {
+func (e edgeLayout) trackerCgroup() string {
+	if isCgroupV2() {
 		return filepath.Join(cgroupRoot, e.cgroup, "system")
 	}
 	return filepath.Join(cgroupRoot, "pids", e.cgroup, "system")
@@ -60,11 +60,11 @@ func (e edgeLayout) podCgroup() string { return "/" + e.cgroup + "/pods" }
 
 // makeCgroups makes the cgroups of a gateway. In v1 a new cpuset is empty and takes no process until it is filled.
 func (e edgeLayout) makeCgroups() error {
-	for _, dir := range hierarchies(e.cgroup + "/pods") {
+	for _, dir := range cgroupDirs(e.cgroup + "/pods") {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return fmt.Errorf("make cgroup: %w", err)
 		}
-		if unified() || !strings.HasPrefix(dir, filepath.Join(cgroupRoot, "cpuset")) {
+		if isCgroupV2() || !strings.HasPrefix(dir, filepath.Join(cgroupRoot, "cpuset")) {
 			continue
 		}
 		for _, d := range []string{filepath.Dir(filepath.Dir(dir)), filepath.Dir(dir), dir} {
@@ -79,7 +79,7 @@ func (e edgeLayout) makeCgroups() error {
 			}
 		}
 	}
-	if err := os.MkdirAll(e.tracker(), 0o755); err != nil {
+	if err := os.MkdirAll(e.trackerCgroup(), 0o755); err != nil {
 		return fmt.Errorf("make cgroup: %w", err)
 	}
 	return nil
@@ -90,7 +90,7 @@ func (e edgeLayout) killCgroups(ctx context.Context) error {
 	tick := time.NewTicker(20 * time.Millisecond) // a killed process leaves its cgroup when the kernel gets to it
 	defer tick.Stop()
 	for {
-		pids := e.processes()
+		pids := e.listPIDs()
 		if len(pids) == 0 {
 			break
 		}
@@ -106,16 +106,16 @@ func (e edgeLayout) killCgroups(ctx context.Context) error {
 		}
 	}
 	var errs []error
-	for _, dir := range hierarchies(e.cgroup) {
+	for _, dir := range cgroupDirs(e.cgroup) {
 		errs = append(errs, removeCgroup(dir))
 	}
 	return errors.Join(errs...)
 }
 
-// processes lists all processes in the cgroups of a gateway.
-func (e edgeLayout) processes() []int {
+// listPIDs lists all processes in the cgroups of a gateway.
+func (e edgeLayout) listPIDs() []int {
 	var pids []int
-	for _, root := range hierarchies(e.cgroup) {
+	for _, root := range cgroupDirs(e.cgroup) {
 		_ = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 			if err != nil || d.Name() != "cgroup.procs" {
 				return nil //nolint:nilerr // a cgroup that vanished holds no process
@@ -151,26 +151,26 @@ func removeCgroup(root string) error {
 	return err
 }
 
-// holdScript makes a mount namespace in which / is shared, as pods with mount propagation want it, gives the gateway
+// holderScript makes a mount namespace in which / is shared, as pods with mount propagation want it, gives the gateway
 // private copies of host folders, and stays, so that others can enter.
-func holdScript(e edgeLayout) string {
+func holderScript(e edgeLayout) string {
 	var script strings.Builder
 	script.WriteString("set -e\nmount --make-rshared /\n")
-	private := e.privates()
+	private := e.privateMounts()
 	for _, host := range slices.Sorted(maps.Keys(private)) {
 		_, _ = fmt.Fprintf(&script, "mkdir -p %[1]q %[2]q\nmount --bind %[2]q %[1]q\n", host, private[host])
 	}
-	_, _ = fmt.Fprintf(&script, "echo held > %q\nexec sleep infinity\n", e.held())
+	_, _ = fmt.Fprintf(&script, "echo held > %q\nexec sleep infinity\n", e.holderReadyFile())
 	return script.String()
 }
 
-// enter wraps a command so that it runs in the gateway's network namespace and is tracked; with holder also in its mount
+// enterNamespaces wraps a command so that it runs in the gateway's network namespace and is tracked; with holder also in its mount
 // namespace. Each step replaces the one before, so the process that is started is the one that stays.
-func (c *Cluster) enter(edge string, holder daemon.Identity, cmd daemon.Command) daemon.Command {
-	e := c.layout.edge(edge)
+func (c *Cluster) enterNamespaces(edge string, holder daemon.Identity, cmd daemon.Command) daemon.Command {
+	e := c.layout.edgeFiles(edge)
 	args := []string{
-		"-c", `echo 0 > "$0/cgroup.procs" && exec "$@"`, e.tracker(),
-		"nsenter", "--net=" + c.network().Path(edge),
+		"-c", `echo 0 > "$0/cgroup.procs" && exec "$@"`, e.trackerCgroup(),
+		"nsenter", "--net=" + c.wanNetwork().Path(edge),
 	}
 	if holder.PID != 0 {
 		args = append(args, fmt.Sprintf("--mount=/proc/%d/ns/mnt", holder.PID))
@@ -180,12 +180,12 @@ func (c *Cluster) enter(edge string, holder daemon.Identity, cmd daemon.Command)
 	return cmd
 }
 
-func (c *Cluster) network() wan.Network { return wan.Network{Prefix: clusterID(c.layout.dir)} }
+func (c *Cluster) wanNetwork() wan.Network { return wan.Network{Prefix: clusterID(c.layout.dir)} }
 
 // writeWan writes the forwarder's configuration and tells whether it changed.
-func writeWan(l layout, s state) (changed bool, err error) {
+func writeWan(l clusterLayout, s clusterState) (changed bool, err error) {
 	cfg := wan.Config{Control: l.wanSocket()}
-	edges, hubs := numbered("edge", s.Spec.Edges), numbered("hub", s.Spec.Hubs)
+	edges, hubs := numberedNames("edge", s.Spec.Edges), numberedNames("hub", s.Spec.Hubs)
 	if s.Spec.Runtime == Containerd {
 		cfg.Namespace = wan.Network{Prefix: clusterID(l.dir)}.Wan()
 		cfg.Edges = map[string]string{}
@@ -194,13 +194,13 @@ func writeWan(l layout, s state) (changed bool, err error) {
 		}
 	}
 	for _, h := range hubs {
-		target := loopback(s.Ports[h+"-leaf"])
+		target := loopbackAddress(s.Ports[h+"-leaf"])
 		if s.Spec.Runtime == Containerd {
 			cfg.Routes = append(cfg.Routes, wan.Route{Listen: fmt.Sprintf("%s:%d", wan.Gateway, s.Ports[h+"-leaf"]), Target: target})
 			continue
 		}
 		for _, e := range edges {
-			cfg.Routes = append(cfg.Routes, wan.Route{Listen: loopback(s.Ports[e+"-"+h]), Target: target, Edge: e})
+			cfg.Routes = append(cfg.Routes, wan.Route{Listen: loopbackAddress(s.Ports[e+"-"+h]), Target: target, Edge: e})
 		}
 	}
 	data, err := json.MarshalIndent(cfg, "", "  ")
@@ -214,13 +214,13 @@ func writeWan(l layout, s state) (changed bool, err error) {
 }
 
 // leafURLs are the hub's leaf listeners as a gateway reaches them through the wan.
-func leafURLs(s state, edge string) []string {
+func leafURLs(s clusterState, edge string) []string {
 	var urls []string
-	for _, h := range numbered("hub", s.Spec.Hubs) {
+	for _, h := range numberedNames("hub", s.Spec.Hubs) {
 		if s.Spec.Runtime == Containerd {
 			urls = append(urls, fmt.Sprintf("tls://%s:%d", wan.Gateway, s.Ports[h+"-leaf"]))
 		} else {
-			urls = append(urls, "tls://"+loopback(s.Ports[edge+"-"+h]))
+			urls = append(urls, "tls://"+loopbackAddress(s.Ports[edge+"-"+h]))
 		}
 	}
 	return urls
@@ -229,7 +229,7 @@ func leafURLs(s state, edge string) []string {
 // importImages gives a gateway's containerd the images of the demo. It is quick when they are there already.
 func (c *Cluster) importImages(ctx context.Context, edge string) error {
 	for _, image := range c.state.Programs.Images {
-		cmd := exec.CommandContext(ctx, c.state.Programs.Ctr, "-a", c.layout.edge(edge).containerd(), "-n", "k8s.io",
+		cmd := exec.CommandContext(ctx, c.state.Programs.Ctr, "-a", c.layout.edgeFiles(edge).containerdSocket(), "-n", "k8s.io",
 			"images", "import", image)
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("import %s: %w: %s", filepath.Base(image), err, strings.TrimSpace(string(out)))

@@ -10,35 +10,35 @@ import (
 
 // Inside for the tests.
 var (
-	Grow        = grow
-	PortNames   = portNames
-	ChoosePorts = choosePorts
-	APIPath     = apiPath
-	ClusterID   = clusterID
-	Lock        = lock
-	Formerly    = formerly
+	MergeSpec       = mergeSpec
+	PortNames       = portNames
+	ChoosePorts     = choosePorts
+	APIPath         = apiPath
+	ClusterID       = clusterID
+	LockFolder      = lockFolder
+	LegacyFileNames = legacyFileNames
 
 	PodNetworkTemplateText = podNetworkTemplateText
 )
 
 // RemoveStalePodNetwork does as a reboot does, for the gateway edge of a cluster in dir.
 func RemoveStalePodNetwork(dir, edge, podCIDR string) error {
-	return removeStalePodNetwork(layout{dir: dir}.edge(edge), podCIDR)
+	return removeStalePodNetwork(clusterLayout{dir: dir}.edgeFiles(edge), podCIDR)
 }
 
 // PodNetworkPath is where containerd writes the CNI configuration of a gateway.
 func PodNetworkPath(dir, edge string) string {
-	return filepath.Join(layout{dir: dir}.edge(edge).podNetworkDir(), podNetworkFile)
+	return filepath.Join(clusterLayout{dir: dir}.edgeFiles(edge).podNetworkDir(), podNetworkFile)
 }
 
-// Rendered writes all files of a cluster of this spec in dir and run, with ports counted up from 20000.
-func Rendered(dir, run string, spec Spec, programs toolchain.Paths) error {
-	l := layout{dir: dir, run: run}
+// RenderFiles writes all files of a cluster of this spec in dir and run, with ports counted up from 20000.
+func RenderFiles(dir, run string, spec Spec, programs toolchain.Paths) error {
+	l := clusterLayout{dir: dir, run: run}
 	ports := map[string]int{}
 	for i, name := range portNames(spec) {
 		ports[name] = portBase + i
 	}
-	s := state{Spec: spec, Ports: ports, Programs: programs}
+	s := clusterState{Spec: spec, Ports: ports, Programs: programs}
 	if err := writeControlPlane(l, ports); err != nil {
 		return err
 	}
@@ -63,10 +63,10 @@ func Rendered(dir, run string, spec Spec, programs toolchain.Paths) error {
 
 // Flags are the command lines of the control plane.
 func Flags(dir string) map[string][]string {
-	l := layout{dir: dir, run: "/run/x"}
+	l := clusterLayout{dir: dir, run: "/run/x"}
 	ports := map[string]int{"etcd": 20000, "etcd-peer": 20001, "apiserver": 20002, "scrape": 20003, "metrics-server": 20004}
 	return map[string][]string{
-		"etcd": etcdFlags(l, ports), "kube-apiserver": apiserverFlags(l, state{Ports: ports}),
+		"etcd": etcdFlags(l, ports), "kube-apiserver": apiserverFlags(l, clusterState{Ports: ports}),
 		"kube-controller-manager": controllerManagerFlags(l), "kube-scheduler": schedulerFlags(l),
 		"metrics-server": metricsServerFlags(l, ports),
 	}
@@ -76,5 +76,5 @@ func Flags(dir string) map[string][]string {
 func HubReady(ctx context.Context, dir, run, hub string, port int) error {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
-	return hubReady(ctx, layout{dir: dir, run: run}, state{Ports: map[string]int{hub: port}}, hub)
+	return hubReady(ctx, clusterLayout{dir: dir, run: run}, clusterState{Ports: map[string]int{hub: port}}, hub)
 }

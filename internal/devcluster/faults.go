@@ -11,14 +11,14 @@ import (
 	"github.com/frond-edge/frond/internal/devcluster/wan"
 )
 
-// change runs do with the folder locked and the state read again.
-func (c *Cluster) change(ctx context.Context, do func() error) error {
-	unlock, err := lock(ctx, c.layout.in("lock"))
+// withLockedState runs do with the folder locked and the state read again.
+func (c *Cluster) withLockedState(ctx context.Context, do func() error) error {
+	unlock, err := lockFolder(ctx, c.layout.path("lock"))
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	if c.state, err = loadState(c.layout.in("state.json")); err != nil {
+	if c.state, err = loadState(c.layout.path("state.json")); err != nil {
 		return fmt.Errorf("%s: %w", c.layout.dir, err)
 	}
 	return do()
@@ -26,8 +26,8 @@ func (c *Cluster) change(ctx context.Context, do func() error) error {
 
 // Kill ends a part as a crash would: SIGKILL, and nothing starts it again but Start and Up.
 func (c *Cluster) Kill(ctx context.Context, name string) error {
-	return c.change(ctx, func() error {
-		p, err := c.find(name)
+	return c.withLockedState(ctx, func() error {
+		p, err := c.findComponent(name)
 		if err != nil {
 			return err
 		}
@@ -38,7 +38,7 @@ func (c *Cluster) Kill(ctx context.Context, name string) error {
 		if err := id.Kill(ctx); err != nil {
 			return err
 		}
-		c.say("%s (pid %d) is killed", name, id.PID)
+		c.logProgress("%s (pid %d) is killed", name, id.PID)
 		return nil
 	})
 }
@@ -50,8 +50,8 @@ const startTimeout = 90 * time.Second
 func (c *Cluster) Start(ctx context.Context, name string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("gave up after %s", startTimeout))
 	defer cancel()
-	return c.change(ctx, func() error {
-		p, err := c.find(name)
+	return c.withLockedState(ctx, func() error {
+		p, err := c.findComponent(name)
 		if err != nil {
 			return err
 		}
@@ -61,7 +61,7 @@ func (c *Cluster) Start(ctx context.Context, name string) error {
 		if err := c.awaitPorts(ctx, p); err != nil {
 			return err
 		}
-		if err := c.raise(ctx, []part{p}); err != nil || !strings.HasPrefix(name, "hub-") {
+		if err := c.startStage(ctx, []component{p}); err != nil || !strings.HasPrefix(name, "hub-") {
 			return err
 		}
 		return c.awaitHubs(ctx)
@@ -71,11 +71,11 @@ func (c *Cluster) Start(ctx context.Context, name string) error {
 // awaitHubs waits until all servers of the hub that run are ready: one that comes back keeps the others from being so
 // for a moment.
 func (c *Cluster) awaitHubs(ctx context.Context) error {
-	for _, p := range c.parts() {
+	for _, p := range c.allComponents() {
 		if !strings.HasPrefix(p.name, "hub-") || !c.state.Processes[p.name].Alive() {
 			continue
 		}
-		if err := c.await(ctx, p); err != nil {
+		if err := c.awaitReady(ctx, p); err != nil {
 			return err
 		}
 	}
@@ -84,50 +84,50 @@ func (c *Cluster) awaitHubs(ctx context.Context) error {
 
 // Cut loses everything between a gateway and the cloud, silently; or, with loud, so that both ends are told.
 func (c *Cluster) Cut(ctx context.Context, edge string, loud bool) error {
-	return c.change(ctx, func() error {
+	return c.withLockedState(ctx, func() error {
 		if err := c.mustBeEdge(edge); err != nil {
 			return err
 		}
-		return c.cut(ctx, edge, loud)
+		return c.cutLink(ctx, edge, loud)
 	})
 }
 
-func (c *Cluster) cut(ctx context.Context, edge string, loud bool) error {
+func (c *Cluster) cutLink(ctx context.Context, edge string, loud bool) error {
 	if c.state.Spec.Runtime == Containerd {
-		return c.network().Cut(ctx, edge, loud)
+		return c.wanNetwork().Cut(ctx, edge, loud)
 	}
 	path := "/links/" + edge + "/cut"
 	if loud {
 		path += "?loud=1"
 	}
-	return c.unix(ctx, c.layout.wanSocket(), http.MethodPost, path, nil)
+	return c.requestSocket(ctx, c.layout.wanSocket(), http.MethodPost, path, nil)
 }
 
 // Heal undoes Cut.
 func (c *Cluster) Heal(ctx context.Context, edge string) error {
-	return c.change(ctx, func() error {
+	return c.withLockedState(ctx, func() error {
 		if err := c.mustBeEdge(edge); err != nil {
 			return err
 		}
 		if c.state.Spec.Runtime == Containerd {
-			return c.network().Heal(ctx, edge)
+			return c.wanNetwork().Heal(ctx, edge)
 		}
-		return c.unix(ctx, c.layout.wanSocket(), http.MethodPost, "/links/"+edge+"/heal", nil)
+		return c.requestSocket(ctx, c.layout.wanSocket(), http.MethodPost, "/links/"+edge+"/heal", nil)
 	})
 }
 
 func (c *Cluster) mustBeEdge(edge string) error {
-	edges := numbered("edge", c.state.Spec.Edges)
+	edges := numberedNames("edge", c.state.Spec.Edges)
 	if !slices.Contains(edges, edge) {
 		return fmt.Errorf("%q is no gateway of this cluster; its gateways are %v", edge, edges)
 	}
 	return nil
 }
 
-// link returns the state of a gateway's link; forwarder is what the wan process says, nil if it does not answer.
-func (c *Cluster) link(ctx context.Context, edge string, forwarder map[string]wan.Link) wan.State {
+// linkState returns the state of a gateway's link; forwarder is what the wan process says, nil if it does not answer.
+func (c *Cluster) linkState(ctx context.Context, edge string, forwarder map[string]wan.Link) wan.State {
 	if c.state.Spec.Runtime == Containerd {
-		return c.network().State(ctx, edge)
+		return c.wanNetwork().State(ctx, edge)
 	}
 	l, ok := forwarder[edge]
 	switch {
@@ -142,18 +142,18 @@ func (c *Cluster) link(ctx context.Context, edge string, forwarder map[string]wa
 	}
 }
 
-// portsPatience is how long a process that was just killed may still hold its ports: its leader is gone at once, the
+// portsTimeout is how long a process that was just killed may still hold its ports: its leader is gone at once, the
 // threads that hold its sockets a little later.
-const portsPatience = 5 * time.Second
+const portsTimeout = 5 * time.Second
 
 // awaitPorts waits until the ports of a part are free, or says who is in the way.
-func (c *Cluster) awaitPorts(ctx context.Context, p part) error {
-	ctx, cancel := context.WithTimeout(ctx, portsPatience)
+func (c *Cluster) awaitPorts(ctx context.Context, p component) error {
+	ctx, cancel := context.WithTimeout(ctx, portsTimeout)
 	defer cancel()
 	ticker := time.NewTicker(50 * time.Millisecond)
 	defer ticker.Stop()
 	for {
-		err := c.portsFree(p)
+		err := c.checkPortsFree(p)
 		if err == nil {
 			return nil
 		}

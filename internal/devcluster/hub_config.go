@@ -28,25 +28,25 @@ const contextName = "frond-dev"
 
 // writeHub writes the configuration files of the hub's servers and of people who connect to them. It returns the names of the
 // servers whose file has changed.
-func writeHub(l layout, s state, files install.Files) (changed []string, err error) {
-	hubs := numbered("hub", s.Spec.Hubs)
+func writeHub(l clusterLayout, s clusterState, files install.Files) (changed []string, err error) {
+	hubs := numberedNames("hub", s.Spec.Hubs)
 	base := hubconf.Config{Cells: cells}
 	if base.Issuer, base.Users, err = files.HubKeys(); err != nil {
 		return nil, err
 	}
 	if len(hubs) > 1 {
 		for _, h := range hubs {
-			base.Routes = append(base.Routes, "nats-route://"+loopback(s.Ports[h+"-cluster"]))
+			base.Routes = append(base.Routes, "nats-route://"+loopbackAddress(s.Ports[h+"-cluster"]))
 		}
 	}
 	for i, h := range hubs {
-		in := func(entry string) string { return l.secret(install.FolderHub(i), entry) }
+		in := func(entry string) string { return l.secretFile(install.FolderHub(i), entry) }
 		conf := base
-		conf.Name, conf.Store = h, l.in(h, "data")
+		conf.Name, conf.Store = h, l.path(h, "data")
 		conf.CA, conf.Cert, conf.Key = in(install.EntryBundle), in(install.EntryCert), in(install.EntryKey)
-		conf.Client, conf.Leaf = loopback(s.Ports[h]), loopback(s.Ports[h+"-leaf"])
+		conf.Client, conf.Leaf = loopbackAddress(s.Ports[h]), loopbackAddress(s.Ports[h+"-leaf"])
 		if len(hubs) > 1 {
-			conf.Cluster = loopback(s.Ports[h+"-cluster"])
+			conf.Cluster = loopbackAddress(s.Ports[h+"-cluster"])
 		}
 		data, err := conf.Render()
 		if err != nil {
@@ -66,8 +66,8 @@ func writeHub(l layout, s state, files install.Files) (changed []string, err err
 
 // writeContexts writes contexts for the nats CLI where XDG_CONFIG_HOME=DIR makes it look, and the admin's once more as
 // nats/context.json.
-func writeContexts(l layout, s state) error {
-	in := func(entry string) string { return l.secret(install.FolderAdmin, entry) }
+func writeContexts(l clusterLayout, s clusterState) error {
+	in := func(entry string) string { return l.secretFile(install.FolderAdmin, entry) }
 	for name, seed := range map[string]string{contextName: install.EntryAdminSeed, contextName + "-sys": install.EntrySysSeed} {
 		c, err := natscontext.New(name, false,
 			natscontext.WithServerURL(strings.Join(hubURLs(s), ",")),
@@ -83,9 +83,9 @@ func writeContexts(l layout, s state) error {
 		if err != nil {
 			return fmt.Errorf("encode nats context: %w", err)
 		}
-		paths := []string{l.in("nats", "context", name+".json")}
+		paths := []string{l.path("nats", "context", name+".json")}
 		if name == contextName {
-			paths = append(paths, l.in("nats", "context.json"))
+			paths = append(paths, l.path("nats", "context.json"))
 		}
 		for _, path := range paths {
 			if err := writeFile(path, data, 0o600); err != nil {
@@ -93,20 +93,20 @@ func writeContexts(l layout, s state) error {
 			}
 		}
 	}
-	return writeFile(l.in("nats", "context.txt"), []byte(contextName), 0o600)
+	return writeFile(l.path("nats", "context.txt"), []byte(contextName), 0o600)
 }
 
 // hubURLs are the client addresses of the hub's servers.
-func hubURLs(s state) []string {
+func hubURLs(s clusterState) []string {
 	var urls []string
-	for _, h := range numbered("hub", s.Spec.Hubs) {
-		urls = append(urls, "nats://"+loopback(s.Ports[h]))
+	for _, h := range numberedNames("hub", s.Spec.Hubs) {
+		urls = append(urls, "nats://"+loopbackAddress(s.Ports[h]))
 	}
 	return urls
 }
 
 // dialHub connects to one server of the hub, to see the servers themselves.
-func dialHub(l layout, url string) (*nats.Conn, error) {
+func dialHub(l clusterLayout, url string) (*nats.Conn, error) {
 	files, err := readMaterial(l)
 	if err != nil {
 		return nil, err
@@ -135,8 +135,8 @@ func dialHub(l layout, url string) (*nats.Conn, error) {
 
 // hubReady asks one server about itself. It is ready once it knows the leader of the JetStream cluster and has caught
 // up with it.
-func hubReady(ctx context.Context, l layout, s state, hub string) error {
-	nc, err := dialHub(l, "nats://"+loopback(s.Ports[hub]))
+func hubReady(ctx context.Context, l clusterLayout, s clusterState, hub string) error {
+	nc, err := dialHub(l, "nats://"+loopbackAddress(s.Ports[hub]))
 	if err != nil {
 		return err
 	}

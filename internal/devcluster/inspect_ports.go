@@ -10,10 +10,10 @@ import (
 func inspectPort(cloudcore string) string { return cloudcore + "-inspect" }
 
 // inspectURLs are where the cloudcores answer, as FROND_CLOUDCORE takes them.
-func inspectURLs(s state) string {
+func inspectURLs(s clusterState) string {
 	var urls []string
-	for _, name := range numbered("cloudcore", s.Spec.Cloudcores) {
-		urls = append(urls, "https://"+loopback(s.Ports[inspectPort(name)]))
+	for _, name := range numberedNames("cloudcore", s.Spec.Cloudcores) {
+		urls = append(urls, "https://"+loopbackAddress(s.Ports[inspectPort(name)]))
 	}
 	return strings.Join(urls, ",")
 }
@@ -22,4 +22,6 @@ func inspectURLs(s state) string {
 func (c *Cluster) Cloudcores() string { return inspectURLs(c.state) }
 
 // HubCA is the file of the authorities that sign what the hub and the cloudcores show.
-func (c *Cluster) HubCA() string { return c.layout.secret(install.FolderAdmin, install.EntryBundle) }
+func (c *Cluster) HubCA() string {
+	return c.layout.secretFile(install.FolderAdmin, install.EntryBundle)
+}

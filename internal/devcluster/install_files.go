@@ -25,54 +25,54 @@ import (
 // cells is how many accounts nodes are spread over: two nodes may share one, or not.
 const cells = 4
 
-// settings are what an administrator of this cluster would tell frond init. Who joins from this machine goes to the hub's own
+// installSettings are what an administrator of this cluster would tell frond init. Who joins from this machine goes to the hub's own
 // listeners; the gateways of the cluster have other ways, through the WAN.
-func settings(s state) install.Settings {
-	hubs := numbered("hub", s.Spec.Hubs)
+func installSettings(s clusterState) install.Settings {
+	hubs := numberedNames("hub", s.Spec.Hubs)
 	chosen := install.Settings{Cells: cells, HubServers: len(hubs), HubHosts: append([]string{wan.Gateway}, hubs...)}
 	for _, h := range hubs {
-		chosen.HubURLs = append(chosen.HubURLs, "tls://"+loopback(s.Ports[h+"-leaf"]))
+		chosen.HubURLs = append(chosen.HubURLs, "tls://"+loopbackAddress(s.Ports[h+"-leaf"]))
 	}
 	return chosen
 }
 
 // makeMaterial completes the files that frond init makes, for the hub starts before there is a Kubernetes to keep them. It says
 // whether any of them has changed.
-func makeMaterial(l layout, s state) (files install.Files, changed bool, err error) {
+func makeMaterial(l clusterLayout, s clusterState) (files install.Files, changed bool, err error) {
 	have, err := readMaterial(l)
 	if err != nil {
 		return nil, false, err
 	}
-	files, changes, err := install.Fill(have, install.Spec{Servers: settings(s).Servers()}, time.Now())
+	files, changes, err := install.Fill(have, install.Spec{Servers: installSettings(s).Servers()}, time.Now())
 	if err != nil {
-		return nil, false, fmt.Errorf("%s: %w", l.material(), err)
+		return nil, false, fmt.Errorf("%s: %w", l.materialDir(), err)
 	}
 	return files, len(changes) > 0, writeMaterial(l, files)
 }
 
-// synchronize makes in Kubernetes what frond init makes, of the files that are here, and brings here what is there: what people
+// applyInstall makes in Kubernetes what frond init makes, of the files that are here, and brings here what is there: what people
 // did with frond init and frond ca rotate, as kubelets bring Secrets to pods.
-func (c *Cluster) synchronize(ctx context.Context) error {
+func (c *Cluster) applyInstall(ctx context.Context) error {
 	l, s := c.layout, c.state
 	have, err := readMaterial(l)
 	if err != nil {
 		return err
 	}
-	cfg, err := clientcmd.BuildConfigFromFlags("", l.kubeconfig())
+	cfg, err := clientcmd.BuildConfigFromFlags("", l.kubeconfigFile())
 	if err != nil {
 		return fmt.Errorf("read kubeconfig: %w", err)
 	}
 	cfg.QPS = -1
-	report, err := install.Init(ctx, cfg, install.Options{Settings: settings(s), Files: have}, time.Now())
+	report, err := install.Init(ctx, cfg, install.Options{Settings: installSettings(s), Files: have}, time.Now())
 	if err != nil {
 		return fmt.Errorf("frond init: %w", err)
 	}
 	files := report.Material
-	maps.DeleteFunc(files, func(file string, _ []byte) bool { return inPods(file) })
+	maps.DeleteFunc(files, func(file string, _ []byte) bool { return isPodHubConfig(file) })
 	if maps.EqualFunc(files, have, bytes.Equal) {
 		return nil
 	}
-	before, err := hubHash(l)
+	before, err := hubCAHash(l)
 	if err != nil {
 		return err
 	}
@@ -82,10 +82,10 @@ func (c *Cluster) synchronize(ctx context.Context) error {
 	if _, err := writeHub(l, s, files); err != nil {
 		return err
 	}
-	if err := c.reload(numbered("hub", s.Spec.Hubs)); err != nil || before == report.CAHash {
+	if err := c.reloadHubs(numberedNames("hub", s.Spec.Hubs)); err != nil || before == report.CAHash {
 		return err
 	}
-	ca, err := pki.NewAuthority(l.pki(), "ca")
+	ca, err := pki.NewAuthority(l.pkiDir(), "ca")
 	if err != nil {
 		return err
 	}
@@ -95,11 +95,11 @@ func (c *Cluster) synchronize(ctx context.Context) error {
 // Sync brings to the hub's servers and the cloudcores what frond init and frond ca rotate have written to Kubernetes since Up. Gateways
 // are told by cloudcores.
 func (c *Cluster) Sync(ctx context.Context) error {
-	return c.change(ctx, func() error { return c.synchronize(ctx) })
+	return c.withLockedState(ctx, func() error { return c.applyInstall(ctx) })
 }
 
-// reload has servers of the hub read their files again, if they run.
-func (c *Cluster) reload(hubs []string) error {
+// reloadHubs has servers of the hub read their files again, if they run.
+func (c *Cluster) reloadHubs(hubs []string) error {
 	for _, h := range hubs {
 		if err := c.state.Processes[h].Signal(syscall.SIGHUP); err != nil && !errors.Is(err, daemon.ErrGone) {
 			return fmt.Errorf("reload %s: %w", h, err)
@@ -108,13 +108,13 @@ func (c *Cluster) reload(hubs []string) error {
 	return nil
 }
 
-// inPods tells whether a file is the configuration of a server of the hub that is a pod: those here have ports of their own.
-func inPods(file string) bool { return strings.HasSuffix(file, "/"+install.EntryConfig) }
+// isPodHubConfig tells whether a file is the configuration of a server of the hub that is a pod: those here have ports of their own.
+func isPodHubConfig(file string) bool { return strings.HasSuffix(file, "/"+install.EntryConfig) }
 
 // readMaterial reads all files. What is not there it takes from where an earlier frond had it.
-func readMaterial(l layout) (install.Files, error) {
+func readMaterial(l clusterLayout) (install.Files, error) {
 	files := install.Files{}
-	found, err := filepath.Glob(filepath.Join(l.material(), "*", "[^.]*"))
+	found, err := filepath.Glob(filepath.Join(l.materialDir(), "*", "[^.]*"))
 	if err != nil {
 		return nil, fmt.Errorf("find keys: %w", err)
 	}
@@ -123,11 +123,11 @@ func readMaterial(l layout) (install.Files, error) {
 			return nil, err
 		}
 	}
-	for file, name := range formerly() {
+	for file, name := range legacyFileNames() {
 		if _, there := files[file]; there {
 			continue
 		}
-		if err := readInto(files, file, l.in("nats", name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := readInto(files, file, l.path("nats", name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, err
 		}
 	}
@@ -143,9 +143,9 @@ func readInto(files install.Files, file, path string) error {
 	return nil
 }
 
-// formerly says where files are, in the folder nats, of a cluster that an earlier frond has made: gateways that have joined know its
+// legacyFileNames says where files are, in the folder nats, of a cluster that an earlier frond has made: gateways that have joined know its
 // authority, and until Up has been called there is nothing else to ask its hub with.
-func formerly() map[string]string {
+func legacyFileNames() map[string]string {
 	return map[string]string{
 		install.FolderCA + "/" + install.EntryBundle:            "ca.crt",
 		install.FolderCA + "/" + install.EntryAuthorityKey:      "ca.key",
@@ -162,15 +162,15 @@ func formerly() map[string]string {
 }
 
 // writeMaterial makes the folder hold these files and no other; those that are there already are not touched.
-func writeMaterial(l layout, files install.Files) error {
+func writeMaterial(l clusterLayout, files install.Files) error {
 	have, err := readMaterial(l)
 	if err != nil {
 		return err
 	}
 	names := slices.Sorted(maps.Keys(files))
-	slices.SortStableFunc(names, func(a, b string) int { return rank(a) - rank(b) })
+	slices.SortStableFunc(names, func(a, b string) int { return writeOrder(a) - writeOrder(b) })
 	for _, file := range names {
-		path := filepath.Join(l.material(), file)
+		path := filepath.Join(l.materialDir(), file)
 		if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, files[file]) {
 			continue
 		}
@@ -182,24 +182,24 @@ func writeMaterial(l layout, files install.Files) error {
 		if _, wanted := files[file]; wanted {
 			continue
 		}
-		if err := os.Remove(filepath.Join(l.material(), file)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := os.Remove(filepath.Join(l.materialDir(), file)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("remove what counts no more: %w", err)
 		}
 	}
 	return nil
 }
 
-// rank has keys written before certificates: what a crash has cut short is completed, for a key without a certificate gets one.
-func rank(file string) int {
+// writeOrder has keys written before certificates: what a crash has cut short is completed, for a key without a certificate gets one.
+func writeOrder(file string) int {
 	if strings.HasSuffix(file, ".crt") {
 		return 1
 	}
 	return 0
 }
 
-// hubHash is how gateways know the hub's CA.
-func hubHash(l layout) (string, error) {
-	ca, err := os.ReadFile(l.secret(install.FolderCA, install.EntryBundle))
+// hubCAHash is how gateways know the hub's CA.
+func hubCAHash(l clusterLayout) (string, error) {
+	ca, err := os.ReadFile(l.secretFile(install.FolderCA, install.EntryBundle))
 	if err != nil {
 		return "", fmt.Errorf("read the hub's CA: %w", err)
 	}

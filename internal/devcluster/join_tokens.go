@@ -15,8 +15,8 @@ const tokenLife = 10 * 365 * 24 * time.Hour
 
 // writeTokens gives each gateway a token to join with, for its own name and as often as its disk is wiped.
 func (c *Cluster) writeTokens(ctx context.Context) error {
-	for _, edge := range numbered("edge", c.state.Spec.Edges) {
-		file := c.layout.edge(edge).token()
+	for _, edge := range numberedNames("edge", c.state.Spec.Edges) {
+		file := c.layout.edgeFiles(edge).tokenFile()
 		if _, err := os.Stat(file); err == nil {
 			continue
 		}

@@ -16,11 +16,11 @@ import (
 // proxyHealth is where a kube-proxy answers for itself, inside its gateway; upstream's port.
 const proxyHealth = "127.0.0.1:10256"
 
-// ErrNoNft says what kube-proxy lacks on this machine.
-var ErrNoNft = errors.New("kube-proxy needs the program nft: apt-get install nftables")
+// ErrMissingNft says what kube-proxy lacks on this machine.
+var ErrMissingNft = errors.New("kube-proxy needs the program nft: apt-get install nftables")
 
-// needNft looks for what kube-proxy calls, if there is to be one.
-func (s Spec) needNft() error {
+// checkNft looks for what kube-proxy calls, if there is to be one.
+func (s Spec) checkNft() error {
 	if !s.KubeProxy {
 		return nil
 	}
@@ -28,18 +28,18 @@ func (s Spec) needNft() error {
 		return errors.New("--services and --kube-proxy need gateways with a network of their own: use --runtime containerd, as root")
 	}
 	if _, err := exec.LookPath("nft"); err != nil {
-		return ErrNoNft
+		return ErrMissingNft
 	}
 	return nil
 }
 
-// proxy is the kube-proxy of a gateway: upstream's, which knows no other API than the gateway's own.
-func (c *Cluster) proxy(edge string, i int) part {
-	return part{
-		name: fmt.Sprintf("proxy-%d", i), stage: stageEdge, edge: edge, held: true, grace: 2 * time.Second,
-		command: daemon.Command{Path: c.layout.bin("kube-proxy"), Args: []string{"--config=" + c.layout.edge(edge).proxyConfig()}},
+// kubeProxyComponent is the kube-proxy of a gateway: upstream's, which knows no other API than the gateway's own.
+func (c *Cluster) kubeProxyComponent(edge string, i int) component {
+	return component{
+		name: fmt.Sprintf("proxy-%d", i), stage: stageEdge, edge: edge, inMountNamespace: true, grace: 2 * time.Second,
+		command: daemon.Command{Path: c.layout.programFile("kube-proxy"), Args: []string{"--config=" + c.layout.edgeFiles(edge).proxyConfig()}},
 		ready: func(ctx context.Context) error {
-			conn, err := wan.Dial(ctx, c.network().Namespace(edge), proxyHealth)
+			conn, err := wan.Dial(ctx, c.wanNetwork().Namespace(edge), proxyHealth)
 			if err != nil {
 				return err
 			}
@@ -48,14 +48,16 @@ func (c *Cluster) proxy(edge string, i int) part {
 	}
 }
 
-func (c *Cluster) proxyOf(edge string) string { return "proxy-" + strings.TrimPrefix(edge, "edge-") }
+func (c *Cluster) kubeProxyName(edge string) string {
+	return "proxy-" + strings.TrimPrefix(edge, "edge-")
+}
 
 // writeProxy writes what a gateway's kube-proxy needs. As a process of the machine it shows the local API the node's own certificate;
 // in a pod it would have a token. Pods of a gateway are on one bridge, where a reply would go to the asker past the node: masqueradeAll.
 // Connection tracking belongs to the host and is left as it is.
-func writeProxy(l layout, s state, clusterCA, edge string, serving pki.Pair) error {
-	e := l.edge(edge)
-	if err := writeKubeconfig(e.proxyKubeconfig(), "https://"+loopback(s.Ports[edge+"-api"]), clusterCA, serving); err != nil {
+func writeProxy(l clusterLayout, s clusterState, clusterCA, edge string, serving pki.Pair) error {
+	e := l.edgeFiles(edge)
+	if err := writeKubeconfig(e.proxyKubeconfig(), "https://"+loopbackAddress(s.Ports[edge+"-api"]), clusterCA, serving); err != nil {
 		return err
 	}
 	return writeFile(e.proxyConfig(), fmt.Appendf(nil, `apiVersion: kubeproxy.config.k8s.io/v1alpha1

@@ -56,24 +56,24 @@ func sumMetric(text io.Reader, name string, labels []string) (float64, error) {
 
 // Scrape is where Prometheus reads the gateways' metrics, and the file of the authority of its certificate.
 func (c *Cluster) Scrape() (url, caFile string) {
-	return "https://" + loopback(c.state.Ports["scrape"]), filepath.Join(c.layout.pki(), "egress-ca.crt")
+	return "https://" + loopbackAddress(c.state.Ports["scrape"]), filepath.Join(c.layout.pkiDir(), "egress-ca.crt")
 }
 
 // Egress is where the apiserver has connections to nodes opened, and what it shows there and to kubelets.
 func (c *Cluster) Egress() (url string, secret *tls.Config, err error) {
-	secret, err = clientTLS(filepath.Join(c.layout.pki(), "egress-ca.crt"), filepath.Join(c.layout.pki(), "apiserver-egress"))
+	secret, err = clientTLS(filepath.Join(c.layout.pkiDir(), "egress-ca.crt"), filepath.Join(c.layout.pkiDir(), "apiserver-egress"))
 	if err != nil {
 		return "", nil, err
 	}
-	kubelet, err := clientTLS(filepath.Join(c.layout.pki(), "ca.crt"), filepath.Join(c.layout.pki(), "kubelet-client"))
+	kubelet, err := clientTLS(filepath.Join(c.layout.pkiDir(), "ca.crt"), filepath.Join(c.layout.pkiDir(), "kubelet-client"))
 	if err != nil {
 		return "", nil, err
 	}
-	ca, err := os.ReadFile(filepath.Join(c.layout.pki(), "ca.crt"))
+	ca, err := os.ReadFile(filepath.Join(c.layout.pkiDir(), "ca.crt"))
 	if err != nil {
 		return "", nil, fmt.Errorf("read authority: %w", err)
 	}
 	secret.RootCAs.AppendCertsFromPEM(ca)
 	secret.Certificates = append(secret.Certificates, kubelet.Certificates...) // each server names the authority it believes
-	return "https://" + loopback(c.state.Ports["egress"]), secret, nil
+	return "https://" + loopbackAddress(c.state.Ports["egress"]), secret, nil
 }

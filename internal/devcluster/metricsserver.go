@@ -15,7 +15,7 @@ import (
 	"github.com/frond-edge/frond/internal/devcluster/pki"
 )
 
-// metricsServer names the process, its port and its files.
+// metricsServerComponent names the process, its port and its files.
 const metricsServer = "metrics-server"
 
 // metricsServerManifest has the rules of upstream's manifests; the Service leads to the process on this host.
@@ -24,8 +24,8 @@ const metricsServer = "metrics-server"
 var metricsServerManifest string
 
 // metricsServerFlags: all nodes are gateways here, so it asks the cloudcores for each.
-func metricsServerFlags(l layout, ports map[string]int) []string {
-	p, kubeconfig := l.pki(), l.in(metricsServer+".kubeconfig")
+func metricsServerFlags(l clusterLayout, ports map[string]int) []string {
+	p, kubeconfig := l.pkiDir(), l.path(metricsServer+".kubeconfig")
 	return []string{
 		"--kubeconfig=" + kubeconfig, "--authentication-kubeconfig=" + kubeconfig, "--authorization-kubeconfig=" + kubeconfig,
 		"--bind-address=127.0.0.1", "--secure-port=" + strconv.Itoa(ports[metricsServer]),
@@ -38,21 +38,23 @@ func metricsServerFlags(l layout, ports map[string]int) []string {
 	}
 }
 
-// metricsServer is upstream's, with a token of its service account as in a pod.
-func (c *Cluster) metricsServer() part {
-	return part{
+// metricsServerComponent is upstream's, with a token of its service account as in a pod.
+func (c *Cluster) metricsServerComponent() component {
+	return component{
 		name: metricsServer, stage: stageControl, grace: 5 * time.Second, ports: []string{metricsServer},
-		command: daemon.Command{Path: c.layout.bin(metricsServer), Args: metricsServerFlags(c.layout, c.state.Ports)},
-		ready:   func(ctx context.Context) error { return c.get(ctx, kubeClient, metricsServer, "/livez", nil) },
+		command: daemon.Command{Path: c.layout.programFile(metricsServer), Args: metricsServerFlags(c.layout, c.state.Ports)},
+		ready: func(ctx context.Context) error {
+			return c.requestComponent(ctx, kubeClient, metricsServer, "/livez", nil)
+		},
 	}
 }
 
 // writeMetricsServer makes what metrics-server reads and what Kubernetes has to know of it.
-func writeMetricsServer(l layout, s state) error {
+func writeMetricsServer(l clusterLayout, s clusterState) error {
 	if s.Spec.NoMetrics {
 		return nil
 	}
-	ca, err := pki.NewAuthority(l.pki(), "ca")
+	ca, err := pki.NewAuthority(l.pkiDir(), "ca")
 	if err != nil {
 		return err
 	}
@@ -65,10 +67,10 @@ func writeMetricsServer(l layout, s state) error {
 	}
 	manifest := strings.NewReplacer("CA_BUNDLE", base64.StdEncoding.EncodeToString(pem), "PORT", strconv.Itoa(s.Ports[metricsServer])).
 		Replace(metricsServerManifest)
-	if err := writeFile(l.in(metricsServer+".yaml"), []byte(manifest), 0o600); err != nil {
+	if err := writeFile(l.path(metricsServer+".yaml"), []byte(manifest), 0o600); err != nil {
 		return err
 	}
-	k := newKubeconfig("https://" + loopback(s.Ports["apiserver"]))
-	k.Users[0].User.TokenFile = l.in(metricsServer + ".token")
-	return k.write(l.in(metricsServer+".kubeconfig"), map[string]*string{ca.Cert: &k.Clusters[0].Cluster.CA})
+	k := newKubeconfig("https://" + loopbackAddress(s.Ports["apiserver"]))
+	k.Users[0].User.TokenFile = l.path(metricsServer + ".token")
+	return k.write(l.path(metricsServer+".kubeconfig"), map[string]*string{ca.Cert: &k.Clusters[0].Cluster.CA})
 }

@@ -42,7 +42,7 @@ func podNetworkTemplateText(ipam string, iptables, nft bool) ([]byte, error) {
 // gateway's disk: a gateway that boots without a link has its last podCIDR at once.
 func writePodNetworkTemplate(e edgeLayout) error {
 	// Addresses are allocated below run: after a reboot no pod has one, and the allocations must be gone too.
-	text, err := podNetworkTemplateText(filepath.Join(e.run, "ipam"), installed("iptables"), installed("nft"))
+	text, err := podNetworkTemplateText(filepath.Join(e.run, "ipam"), programInstalled("iptables"), programInstalled("nft"))
 	if err != nil {
 		return err
 	}
@@ -52,7 +52,7 @@ func writePodNetworkTemplate(e edgeLayout) error {
 // podCIDR asks a gateway for the podCIDR of its Node, "" if it has none or holds no Node.
 func (c *Cluster) podCIDR(ctx context.Context, edge string) (string, error) {
 	raw, err := c.StoreGet(ctx, edge, wire.Key{Resource: "nodes", Name: edge})
-	if errors.Is(err, ErrNotHeld) {
+	if errors.Is(err, ErrNotInStore) {
 		return "", nil
 	} else if err != nil {
 		return "", fmt.Errorf("ask %s for its Node: %w", edge, err)

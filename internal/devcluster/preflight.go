@@ -8,14 +8,14 @@ import (
 	"runtime"
 )
 
-// mostDir is how long the folder's path may be: the kubelet has unix sockets up to 52 bytes below it, and their paths
+// maxDirLength is how long the folder's path may be: the kubelet has unix sockets up to 52 bytes below it, and their paths
 // hold 107 bytes at most.
-const mostDir = 55
+const maxDirLength = 55
 
-// preflight names everything that is missing for a spec, at once, with what to do about it.
-func preflight(dir string, spec Spec) error {
-	if len(dir) > mostDir {
-		return fmt.Errorf("--dir %s is %d bytes long, too long for unix sockets below it: choose one of up to %d", dir, len(dir), mostDir)
+// runPreflight names everything that is missing for a spec, at once, with what to do about it.
+func runPreflight(dir string, spec Spec) error {
+	if len(dir) > maxDirLength {
+		return fmt.Errorf("--dir %s is %d bytes long, too long for unix sockets below it: choose one of up to %d", dir, len(dir), maxDirLength)
 	}
 	if runtime.GOOS != "linux" {
 		return fmt.Errorf("the development cluster needs Linux, this is %s", runtime.GOOS)
@@ -31,7 +31,7 @@ func preflight(dir string, spec Spec) error {
 	}
 	if _, err := os.Stat(cgroupRoot); err != nil {
 		errs = append(errs, fmt.Errorf("no cgroups are mounted at %s: mount them (or --runtime hollow)", cgroupRoot))
-	} else if f, err := os.MkdirTemp(hierarchies("")[0], "frond-probe-"); err != nil {
+	} else if f, err := os.MkdirTemp(cgroupDirs("")[0], "frond-probe-"); err != nil {
 		errs = append(errs, fmt.Errorf("cgroups at %s cannot be changed, as in an unprivileged container: %w: "+
 			"run privileged (or --runtime hollow)", cgroupRoot, err))
 	} else if err := os.Remove(f); err != nil {

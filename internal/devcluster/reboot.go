@@ -19,14 +19,14 @@ type Reboot struct {
 	Offline bool
 	// Sudden takes the power first: the gateway dies in the midst of whatever it does with the link, and boots without one.
 	Sudden bool
-	// Dark runs while everything of the gateway is off; nil: nothing. It must not call the cluster.
-	Dark func(context.Context) error
+	// WhileOff runs while everything of the gateway is off; nil: nothing. It must not call the cluster.
+	WhileOff func(context.Context) error
 	// Timeout bounds the wait for the pods; 0 means 3 min.
 	Timeout time.Duration
 }
 
-// Rebooted is how a reboot went.
-type Rebooted struct {
+// RebootResult is how a reboot went.
+type RebootResult struct {
 	Edge    string `json:"edge"`
 	Offline bool   `json:"offline"`
 	// Pods is how many had containers that ran before.
@@ -46,8 +46,8 @@ const rebootPoll = 50 * time.Millisecond
 // Reboot takes the power from a gateway and gives it back. All its processes are killed at once, containers included;
 // with them go its mounts, sockets, cgroups, network and everything below its run folder. Then the runtime and edgecore
 // start. It returns when the containers of all pods that ran before run again, as new ones.
-func (c *Cluster) Reboot(ctx context.Context, edge string, o Reboot) (Rebooted, error) {
-	result := Rebooted{Edge: edge, Offline: o.Offline || o.Sudden}
+func (c *Cluster) Reboot(ctx context.Context, edge string, o Reboot) (RebootResult, error) {
+	result := RebootResult{Edge: edge, Offline: o.Offline || o.Sudden}
 	if err := c.mustBeEdge(edge); err != nil {
 		return result, err
 	}
@@ -65,21 +65,21 @@ func (c *Cluster) Reboot(ctx context.Context, edge string, o Reboot) (Rebooted, 
 			return result, err
 		}
 	}
-	err = c.change(ctx, func() error {
+	err = c.withLockedState(ctx, func() error {
 		if err := c.powerOff(ctx, edge); err != nil {
 			return fmt.Errorf("power off %s: %w", edge, err)
 		}
-		c.say("%s is off", edge)
-		if err := removeStalePodNetwork(c.layout.edge(edge), cidr); err != nil {
+		c.logProgress("%s is off", edge)
+		if err := removeStalePodNetwork(c.layout.edgeFiles(edge), cidr); err != nil {
 			return err
 		}
 		if o.Sudden {
-			if err := c.cut(ctx, edge, false); err != nil {
+			if err := c.cutLink(ctx, edge, false); err != nil {
 				return err
 			}
 		}
-		if o.Dark != nil {
-			if err := o.Dark(ctx); err != nil {
+		if o.WhileOff != nil {
+			if err := o.WhileOff(ctx); err != nil {
 				return err
 			}
 		}
@@ -103,12 +103,12 @@ func (c *Cluster) powerOff(ctx context.Context, edge string) error {
 	if c.state.Spec.Runtime != Containerd {
 		return c.state.Processes[edge].Kill(ctx) // the hollow runtime lives in edgecore, and all it knows with it
 	}
-	e := c.layout.edge(edge)
-	link := c.network().State(ctx, edge)
+	e := c.layout.edgeFiles(edge)
+	link := c.wanNetwork().State(ctx, edge)
 	if err := e.killCgroups(ctx); err != nil {
 		return err
 	}
-	for _, name := range []string{edge, c.proxyOf(edge), c.containerdOf(edge), c.holderOf(edge)} {
+	for _, name := range []string{edge, c.kubeProxyName(edge), c.containerdName(edge), c.holderName(edge)} {
 		if err := c.state.Processes[name].Kill(ctx); err != nil {
 			return err
 		}
@@ -116,11 +116,11 @@ func (c *Cluster) powerOff(ctx context.Context, edge string) error {
 	if err := os.RemoveAll(e.run); err != nil {
 		return fmt.Errorf("remove what was below /run: %w", err)
 	}
-	if err := c.network().Renew(ctx, edge, numbered("edge", c.state.Spec.Edges)); err != nil {
+	if err := c.wanNetwork().Renew(ctx, edge, numberedNames("edge", c.state.Spec.Edges)); err != nil {
 		return err
 	}
 	if link == wan.Cut || link == wan.Down {
-		if err := c.network().Cut(ctx, edge, link == wan.Down); err != nil {
+		if err := c.wanNetwork().Cut(ctx, edge, link == wan.Down); err != nil {
 			return err
 		}
 	}
@@ -129,18 +129,18 @@ func (c *Cluster) powerOff(ctx context.Context, edge string) error {
 
 // powerOn starts the parts of a gateway in their order. It waits until its runtime is ready, and for edgecore not at all.
 func (c *Cluster) powerOn(ctx context.Context, edge string) error {
-	agent, err := c.find(edge)
+	agent, err := c.findComponent(edge)
 	if err != nil {
 		return err
 	}
 	if c.state.Spec.Runtime == Containerd {
-		for _, name := range []string{c.holderOf(edge), c.containerdOf(edge)} {
-			p, err := c.find(name)
+		for _, name := range []string{c.holderName(edge), c.containerdName(edge)} {
+			p, err := c.findComponent(name)
 			if err != nil {
 				return err
 			}
-			p.after = nil // its images are on its disk
-			if err := c.raise(ctx, []part{p}); err != nil {
+			p.onReady = nil // its images are on its disk
+			if err := c.startStage(ctx, []component{p}); err != nil {
 				return err
 			}
 		}
@@ -148,17 +148,17 @@ func (c *Cluster) powerOn(ctx context.Context, edge string) error {
 	if err := c.awaitPorts(ctx, agent); err != nil {
 		return err
 	}
-	if err := c.start(agent); err != nil || !c.state.Spec.KubeProxy {
+	if err := c.startComponent(agent); err != nil || !c.state.Spec.KubeProxy {
 		return err
 	}
-	proxy, err := c.find(c.proxyOf(edge))
+	proxy, err := c.findComponent(c.kubeProxyName(edge))
 	if err != nil {
 		return err
 	}
-	return c.start(proxy)
+	return c.startComponent(proxy)
 }
 
-func (c *Cluster) containerdOf(edge string) string {
+func (c *Cluster) containerdName(edge string) string {
 	return "containerd-" + strings.TrimPrefix(edge, "edge-")
 }
 
@@ -180,8 +180,8 @@ type edgePod struct {
 	} `json:"status"`
 }
 
-// running lists the containers of a pod that run and are ready.
-func (p edgePod) running() []string {
+// runningContainers lists the containers of a pod that run and are ready.
+func (p edgePod) runningContainers() []string {
 	var ids []string
 	for _, s := range p.Status.ContainerStatuses {
 		if s.State.Running != nil && s.Ready {
@@ -196,12 +196,12 @@ func (c *Cluster) edgePods(ctx context.Context, edge string) (map[string]edgePod
 	var list struct {
 		Items []edgePod `json:"items"`
 	}
-	if err := c.unix(ctx, c.layout.edge(edge).api(), http.MethodGet, "/api/v1/pods", &list); err != nil {
+	if err := c.requestSocket(ctx, c.layout.edgeFiles(edge).apiSocket(), http.MethodGet, "/api/v1/pods", &list); err != nil {
 		return nil, err
 	}
 	pods := map[string]edgePod{}
 	for _, p := range list.Items {
-		if len(p.running()) > 0 {
+		if len(p.runningContainers()) > 0 {
 			pods[p.Metadata.Namespace+"/"+p.Metadata.Name] = p
 		}
 	}
@@ -209,19 +209,19 @@ func (c *Cluster) edgePods(ctx context.Context, edge string) (map[string]edgePod
 }
 
 // awaitPods waits until each pod has as many running containers as before and none of the old ones, and notes the times.
-func (c *Cluster) awaitPods(ctx context.Context, result *Rebooted, before map[string]edgePod, began time.Time) error {
+func (c *Cluster) awaitPods(ctx context.Context, result *RebootResult, before map[string]edgePod, began time.Time) error {
 	tick := time.NewTicker(rebootPoll)
 	defer tick.Stop()
 	for {
 		now, err := c.edgePods(ctx, result.Edge)
 		if err == nil && result.Agent == 0 {
 			result.Agent = time.Since(began).Seconds()
-			c.say("the local API of %s answers", result.Edge)
+			c.logProgress("the local API of %s answers", result.Edge)
 		}
 		if err == nil {
-			if err = missing(before, now); err == nil {
+			if err = checkPodsRestarted(before, now); err == nil {
 				result.Running = time.Since(began).Seconds()
-				c.say("all %d pods of %s run again", result.Pods, result.Edge)
+				c.logProgress("all %d pods of %s run again", result.Pods, result.Edge)
 				return nil
 			}
 		}
@@ -233,11 +233,11 @@ func (c *Cluster) awaitPods(ctx context.Context, result *Rebooted, before map[st
 	}
 }
 
-// missing names the pods that do not run again.
-func missing(before, now map[string]edgePod) error {
+// checkPodsRestarted names the pods that do not run again.
+func checkPodsRestarted(before, now map[string]edgePod) error {
 	var names []string
 	for name, old := range before {
-		was, is := old.running(), now[name].running()
+		was, is := old.runningContainers(), now[name].runningContainers()
 		same := slices.ContainsFunc(is, func(id string) bool { return slices.Contains(was, id) })
 		if len(is) < len(was) || same {
 			names = append(names, name)

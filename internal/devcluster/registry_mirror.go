@@ -12,5 +12,5 @@ func (c *Cluster) MirrorRegistry(edge, registry, address string) error {
 		return err
 	}
 	hosts := fmt.Sprintf("server = \"http://%[1]s\"\n\n[host.\"http://%[1]s\"]\n  capabilities = [\"pull\", \"resolve\"]\n", address)
-	return writeFile(filepath.Join(c.layout.edge(edge).registries(), registry, "hosts.toml"), []byte(hosts), 0o644)
+	return writeFile(filepath.Join(c.layout.edgeFiles(edge).registryDir(), registry, "hosts.toml"), []byte(hosts), 0o644)
 }

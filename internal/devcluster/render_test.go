@@ -20,10 +20,10 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-var update = flag.Bool("update", false, "write the golden files")
+var updateGolden = flag.Bool("update", false, "write the golden files")
 
-// paths of programs that need not exist.
-func paths() toolchain.Paths {
+// testPaths of programs that need not exist.
+func testPaths() toolchain.Paths {
 	return toolchain.Paths{
 		Kube: "/tools/kube", NatsServer: "/tools/nats-server", Cloudcore: "/tools/cloudcore", Edgecore: "/tools/edgecore",
 		Frond: "/tools/frond", Containerd: "/tools/containerd", Shim: "/tools/containerd-shim-runc-v2", Runc: "/tools/runc",
@@ -31,14 +31,14 @@ func paths() toolchain.Paths {
 	}
 }
 
-func TestGolden(t *testing.T) {
+func TestRender_MatchesGolden(t *testing.T) {
 	for name, spec := range map[string]devcluster.Spec{
 		"containerd": {Edges: 2, Cloudcores: 1, Hubs: 3, Runtime: devcluster.Containerd},
 		"hollow":     {Edges: 1, Cloudcores: 2, Hubs: 1, Runtime: devcluster.Hollow},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir, run := t.TempDir(), t.TempDir()
-			if err := devcluster.Rendered(dir, run, spec, paths()); err != nil {
+			if err := devcluster.RenderFiles(dir, run, spec, testPaths()); err != nil {
 				t.Fatal(err)
 			}
 			var b strings.Builder
@@ -54,7 +54,7 @@ func TestGolden(t *testing.T) {
 				}
 				_, _ = fmt.Fprintf(&b, "=== %s\n%s\n", f, data)
 			}
-			golden(t, name+".txt", scrub(b.String(), dir, run))
+			compareGolden(t, name+".txt", maskVolatile(b.String(), dir, run))
 		})
 	}
 	t.Run("pod network", func(t *testing.T) {
@@ -65,7 +65,7 @@ func TestGolden(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			golden(t, name, string(data))
+			compareGolden(t, name, string(data))
 		}
 	})
 	t.Run("flags", func(t *testing.T) {
@@ -73,26 +73,26 @@ func TestGolden(t *testing.T) {
 		for _, program := range []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "metrics-server"} {
 			_, _ = fmt.Fprintf(&b, "%s\n  %s\n", program, strings.Join(devcluster.Flags("/dir")[program], "\n  "))
 		}
-		golden(t, "flags.txt", b.String())
+		compareGolden(t, "flags.txt", b.String())
 	})
 }
 
 var (
-	nkey   = regexp.MustCompile(`\b[AU][A-Z2-7]{55}\b`)
-	caHash = regexp.MustCompile(`sha256:[0-9a-f]{64}`)
+	nkeyPattern   = regexp.MustCompile(`\b[AU][A-Z2-7]{55}\b`)
+	caHashPattern = regexp.MustCompile(`sha256:[0-9a-f]{64}`)
 )
 
-// scrub replaces what differs from run to run: folders and keys, and the names made of folders.
-func scrub(s, dir, run string) string {
+// maskVolatile replaces what differs from run to run: folders and keys, and the names made of folders.
+func maskVolatile(s, dir, run string) string {
 	s = strings.ReplaceAll(s, devcluster.ClusterID(dir), "CLUSTER")
 	s = strings.ReplaceAll(strings.ReplaceAll(s, dir, "DIR"), run, "RUN")
-	return caHash.ReplaceAllString(nkey.ReplaceAllString(s, "NKEY"), "sha256:HASH")
+	return caHashPattern.ReplaceAllString(nkeyPattern.ReplaceAllString(s, "NKEY"), "sha256:HASH")
 }
 
-func golden(t *testing.T, name, got string) {
+func compareGolden(t *testing.T, name, got string) {
 	t.Helper()
 	path := filepath.Join("testdata", name)
-	if *update {
+	if *updateGolden {
 		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -106,11 +106,11 @@ func golden(t *testing.T, name, got string) {
 	}
 }
 
-// TestHubConfigurationIsClosed lets the server itself read the file.
-func TestHubConfigurationIsClosed(t *testing.T) {
+// TestRender_HubConfigIsClosed lets the server itself read the file.
+func TestRender_HubConfigIsClosed(t *testing.T) {
 	dir, run := t.TempDir(), t.TempDir()
 	spec := devcluster.Spec{Edges: 2, Cloudcores: 1, Hubs: 3, Runtime: devcluster.Containerd}
-	if err := devcluster.Rendered(dir, run, spec, paths()); err != nil {
+	if err := devcluster.RenderFiles(dir, run, spec, testPaths()); err != nil {
 		t.Fatal(err)
 	}
 	o, err := server.ProcessConfigFile(filepath.Join(dir, "hub-2", "nats-server.conf"))
@@ -145,10 +145,10 @@ func TestHubConfigurationIsClosed(t *testing.T) {
 	}
 }
 
-// TestContextIsAccepted lets the package that the nats CLI uses read the file.
-func TestContextIsAccepted(t *testing.T) {
+// TestRender_NATSContextIsValid lets the package that the nats CLI uses read the file.
+func TestRender_NATSContextIsValid(t *testing.T) {
 	dir, run := t.TempDir(), t.TempDir()
-	if err := devcluster.Rendered(dir, run, devcluster.Spec{Edges: 1, Cloudcores: 1, Hubs: 3, Runtime: devcluster.Hollow}, paths()); err != nil {
+	if err := devcluster.RenderFiles(dir, run, devcluster.Spec{Edges: 1, Cloudcores: 1, Hubs: 3, Runtime: devcluster.Hollow}, testPaths()); err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv("XDG_CONFIG_HOME", dir)
@@ -170,11 +170,11 @@ func TestContextIsAccepted(t *testing.T) {
 	}
 }
 
-func TestRenderingTwiceKeepsKeys(t *testing.T) {
+func TestRender_TwiceKeepsKeys(t *testing.T) {
 	dir, run := t.TempDir(), t.TempDir()
 	spec := devcluster.Spec{Edges: 1, Cloudcores: 1, Hubs: 1, Runtime: devcluster.Hollow}
 	read := func() string {
-		if err := devcluster.Rendered(dir, run, spec, paths()); err != nil {
+		if err := devcluster.RenderFiles(dir, run, spec, testPaths()); err != nil {
 			t.Fatal(err)
 		}
 		var all strings.Builder
@@ -193,15 +193,15 @@ func TestRenderingTwiceKeepsKeys(t *testing.T) {
 }
 
 // A cluster whose files have the names that an earlier frond gave them keeps its authority and its keys: gateways have joined there.
-func TestAnEarlierClusterKeepsItsKeys(t *testing.T) {
+func TestRender_LegacyClusterKeepsKeys(t *testing.T) {
 	dir, run := t.TempDir(), t.TempDir()
 	spec := devcluster.Spec{Edges: 1, Cloudcores: 1, Hubs: 1, Runtime: devcluster.Hollow}
 	render := func() (keys []string) {
 		t.Helper()
-		if err := devcluster.Rendered(dir, run, spec, paths()); err != nil {
+		if err := devcluster.RenderFiles(dir, run, spec, testPaths()); err != nil {
 			t.Fatal(err)
 		}
-		for f, word := range map[string]*regexp.Regexp{"hub-1/nats-server.conf": nkey, "edge-1/edgecore.yaml": caHash} {
+		for f, word := range map[string]*regexp.Regexp{"hub-1/nats-server.conf": nkeyPattern, "edge-1/edgecore.yaml": caHashPattern} {
 			data, err := os.ReadFile(filepath.Join(dir, f))
 			if err != nil {
 				t.Fatal(err)
@@ -215,7 +215,7 @@ func TestAnEarlierClusterKeepsItsKeys(t *testing.T) {
 	if len(before) != 7 { // an account, five users, an authority
 		t.Fatalf("%d keys", len(before))
 	}
-	for file, name := range devcluster.Formerly() {
+	for file, name := range devcluster.LegacyFileNames() {
 		data, err := os.ReadFile(filepath.Join(dir, "frond-system", file))
 		if err == nil {
 			err = os.WriteFile(filepath.Join(dir, "nats", name), data, 0o600)

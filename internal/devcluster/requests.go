@@ -18,8 +18,8 @@ import (
 	"github.com/frond-edge/frond/internal/devcluster/wan"
 )
 
-// mostReply bounds what is read of an answer: the store of a gateway with 10,000 objects fits.
-const mostReply = 64 << 20
+// maxReplySize bounds what is read of an answer: the store of a gateway with 10,000 objects fits.
+const maxReplySize = 64 << 20
 
 // clientKind says which certificates a request shows.
 type clientKind int
@@ -30,11 +30,11 @@ const (
 	etcdClient                    // as the apiserver
 )
 
-// get asks a part that listens on the host's loopback and decodes the JSON answer into v, unless v is nil.
-func (c *Cluster) get(ctx context.Context, kind clientKind, part, path string, v any) error {
+// requestComponent asks a part that listens on the host's loopback and decodes the JSON answer into v, unless v is nil.
+func (c *Cluster) requestComponent(ctx context.Context, kind clientKind, part, path string, v any) error {
 	scheme, transport := "https", &http.Transport{DisableKeepAlives: true}
 	var err error
-	switch p := c.layout.pki(); kind {
+	switch p := c.layout.pkiDir(); kind {
 	case plainClient:
 		scheme = "http"
 	case kubeClient:
@@ -45,20 +45,20 @@ func (c *Cluster) get(ctx context.Context, kind clientKind, part, path string, v
 	if err != nil {
 		return err
 	}
-	return do(ctx, transport, http.MethodGet, scheme+"://"+loopback(c.state.Ports[part])+path, v)
+	return sendRequest(ctx, transport, http.MethodGet, scheme+"://"+loopbackAddress(c.state.Ports[part])+path, v)
 }
 
-// unix asks a server on a unix socket.
-func (c *Cluster) unix(ctx context.Context, socket, method, path string, v any) error {
+// requestSocket asks a server on a unix socket.
+func (c *Cluster) requestSocket(ctx context.Context, socket, method, path string, v any) error {
 	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		var d net.Dialer
 		return d.DialContext(ctx, "unix", socket)
 	}}
-	return do(ctx, transport, method, "http://localhost"+path, v)
+	return sendRequest(ctx, transport, method, "http://localhost"+path, v)
 }
 
-// do sends a request without a body and closes its connection afterwards.
-func do(ctx context.Context, transport *http.Transport, method, url string, v any) error {
+// sendRequest sends a request without a body and closes its connection afterwards.
+func sendRequest(ctx context.Context, transport *http.Transport, method, url string, v any) error {
 	defer transport.CloseIdleConnections()
 	request, err := http.NewRequestWithContext(ctx, method, url, nil)
 	if err != nil {
@@ -70,7 +70,7 @@ func do(ctx context.Context, transport *http.Transport, method, url string, v an
 		return err // names method and URL
 	}
 	defer func() { _ = response.Body.Close() }()
-	body, err := io.ReadAll(io.LimitReader(response.Body, mostReply))
+	body, err := io.ReadAll(io.LimitReader(response.Body, maxReplySize))
 	if err != nil {
 		return fmt.Errorf("read answer of %s: %w", url, err)
 	}
@@ -127,8 +127,8 @@ func clientTLS(caFile, pair string) (*tls.Config, error) {
 	return &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS13}, nil
 }
 
-// node is what is read of a Kubernetes Node.
-type node struct {
+// nodeObject is what is read of a Kubernetes Node.
+type nodeObject struct {
 	Metadata struct {
 		Name string `json:"name"`
 	} `json:"metadata"`
@@ -143,7 +143,7 @@ type node struct {
 }
 
 // condition returns the status of a condition, "" if the node has none of that type.
-func (n node) condition(kind string) (status, message string) {
+func (n nodeObject) condition(kind string) (status, message string) {
 	for _, c := range n.Status.Conditions {
 		if c.Type == kind {
 			return c.Status, c.Message
@@ -154,11 +154,11 @@ func (n node) condition(kind string) (status, message string) {
 
 // edgeReady asks edgecore itself and Kubernetes: after a restart the Node still looks as it did before.
 func (c *Cluster) edgeReady(ctx context.Context, name string) error {
-	if _, err := c.FromEdge(ctx, name, "http://"+loopback(c.state.Ports[name])+"/readyz"); err != nil {
+	if _, err := c.FromEdge(ctx, name, "http://"+loopbackAddress(c.state.Ports[name])+"/readyz"); err != nil {
 		return err
 	}
-	var n node
-	if err := c.get(ctx, kubeClient, "apiserver", "/api/v1/nodes/"+name, &n); err != nil {
+	var n nodeObject
+	if err := c.requestComponent(ctx, kubeClient, "apiserver", "/api/v1/nodes/"+name, &n); err != nil {
 		return err
 	}
 	if status, message := n.condition("Ready"); status != "True" {
@@ -168,7 +168,7 @@ func (c *Cluster) edgeReady(ctx context.Context, name string) error {
 }
 
 func (c *Cluster) ctrVersion(ctx context.Context, edge string) error {
-	cmd := exec.CommandContext(ctx, c.state.Programs.Ctr, "-a", c.layout.edge(edge).containerd(), "version")
+	cmd := exec.CommandContext(ctx, c.state.Programs.Ctr, "-a", c.layout.edgeFiles(edge).containerdSocket(), "version")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("ask containerd: %w: %s", err, strings.TrimSpace(string(out)))
 	}
@@ -177,8 +177,8 @@ func (c *Cluster) ctrVersion(ctx context.Context, edge string) error {
 
 // Kubectl runs kubectl as the cluster's admin and returns what it printed.
 func (c *Cluster) Kubectl(ctx context.Context, stdin string, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, c.layout.bin("kubectl"), args...)
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.layout.kubeconfig())
+	cmd := exec.CommandContext(ctx, c.layout.programFile("kubectl"), args...)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.layout.kubeconfigFile())
 	cmd.Stdin = strings.NewReader(stdin)
 	out, err := cmd.Output()
 	if err == nil {
@@ -198,24 +198,24 @@ func (c *Cluster) FromEdge(ctx context.Context, edge, url string) (string, error
 	}
 	namespace := ""
 	if c.state.Spec.Runtime == Containerd {
-		namespace = c.network().Namespace(edge)
+		namespace = c.wanNetwork().Namespace(edge)
 	}
 	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
 		return wan.Dial(ctx, namespace, address)
 	}}
 	var body json.RawMessage
-	err := do(ctx, transport, http.MethodGet, url, &body)
+	err := sendRequest(ctx, transport, http.MethodGet, url, &body)
 	return string(body), err
 }
 
 // EdgeMetrics returns what a gateway's edgecore shows on /metrics.
 func (c *Cluster) EdgeMetrics(ctx context.Context, edge string) (string, error) {
-	return c.FromEdge(ctx, edge, "http://"+loopback(c.state.Ports[edge])+"/metrics")
+	return c.FromEdge(ctx, edge, "http://"+loopbackAddress(c.state.Ports[edge])+"/metrics")
 }
 
 // CloudMetrics returns what a cloudcore shows on /metrics.
 func (c *Cluster) CloudMetrics(ctx context.Context, name string) (string, error) {
 	var body json.RawMessage
-	err := c.get(ctx, plainClient, name, "/metrics", &body)
+	err := c.requestComponent(ctx, plainClient, name, "/metrics", &body)
 	return string(body), err
 }

@@ -56,7 +56,7 @@ func (c *Cluster) awaitServices(ctx context.Context) error {
 			err = c.routePods(ctx)
 		}
 		if err == nil {
-			c.say("names of Services are resolved")
+			c.logProgress("names of Services are resolved")
 			return nil
 		}
 		select {
@@ -79,7 +79,7 @@ func (c *Cluster) coreDNSReady(ctx context.Context) error {
 			Ready              int   `json:"numberReady"`
 		} `json:"status"`
 	}
-	if err := c.get(ctx, kubeClient, "apiserver", "/apis/apps/v1/namespaces/kube-system/daemonsets/coredns", &set); err != nil {
+	if err := c.requestComponent(ctx, kubeClient, "apiserver", "/apis/apps/v1/namespaces/kube-system/daemonsets/coredns", &set); err != nil {
 		return err
 	}
 	if set.Status.ObservedGeneration < set.Metadata.Generation || min(set.Status.Updated, set.Status.Ready) < c.state.Spec.Edges {
@@ -91,12 +91,12 @@ func (c *Cluster) coreDNSReady(ctx context.Context) error {
 // routePods has the wan forward between the pods of gateways, as Kubernetes expects of a cluster's network.
 func (c *Cluster) routePods(ctx context.Context) error {
 	routes := map[string]string{}
-	for i, edge := range numbered("edge", c.state.Spec.Edges) {
-		subnet, err := podNetworkSubnet(filepath.Join(c.layout.edge(edge).podNetworkDir(), podNetworkFile))
+	for i, edge := range numberedNames("edge", c.state.Spec.Edges) {
+		subnet, err := podNetworkSubnet(filepath.Join(c.layout.edgeFiles(edge).podNetworkDir(), podNetworkFile))
 		if err != nil {
 			return err
 		}
 		routes[subnet] = wan.Address(i + 1)
 	}
-	return c.network().Route(ctx, routes)
+	return c.wanNetwork().Route(ctx, routes)
 }

@@ -19,8 +19,8 @@ import (
 	"github.com/frond-edge/frond/internal/toolchain"
 )
 
-// ErrNone says that there is no cluster in a folder.
-var ErrNone = errors.New("no cluster here")
+// ErrNoCluster says that there is no cluster in a folder.
+var ErrNoCluster = errors.New("no cluster here")
 
 // Runtime is how gateways run pods.
 type Runtime string
@@ -53,8 +53,8 @@ type Spec struct {
 	Kubernetes string `json:"kubernetes,omitempty"`
 }
 
-// state is state.json.
-type state struct {
+// clusterState is state.json.
+type clusterState struct {
 	Spec Spec `json:"spec"`
 	// Programs are what the cluster was last brought up with.
 	Programs  toolchain.Paths            `json:"programs"`
@@ -69,21 +69,21 @@ const (
 	portSpan = 10000
 )
 
-func loadState(path string) (state, error) {
+func loadState(path string) (clusterState, error) {
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return state{}, ErrNone
+		return clusterState{}, ErrNoCluster
 	} else if err != nil {
-		return state{}, fmt.Errorf("read state: %w", err)
+		return clusterState{}, fmt.Errorf("read state: %w", err)
 	}
-	var s state
+	var s clusterState
 	if err := json.Unmarshal(data, &s); err != nil {
-		return state{}, fmt.Errorf("read state %s: %w", path, err)
+		return clusterState{}, fmt.Errorf("read state %s: %w", path, err)
 	}
 	return s, nil
 }
 
-func (s state) save(path string) error {
+func (s clusterState) save(path string) error {
 	data, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
 		return fmt.Errorf("encode state: %w", err)
@@ -94,8 +94,8 @@ func (s state) save(path string) error {
 	return nil
 }
 
-// grow returns the spec that results from asking for want where have is there.
-func grow(have, want Spec, root bool) (Spec, error) {
+// mergeSpec returns the spec that results from asking for want where have is there.
+func mergeSpec(have, want Spec, root bool) (Spec, error) {
 	fresh := have == Spec{}
 	if fresh {
 		have = Spec{Edges: 2, Cloudcores: 2, Hubs: 3, Runtime: Hollow, History: want.History, NoMetrics: want.NoMetrics, Direct: want.Direct, Services: want.Services, Kubernetes: want.Kubernetes}
@@ -136,7 +136,7 @@ func grow(have, want Spec, root bool) (Spec, error) {
 		errs = append(errs, fmt.Errorf("kubernetes: the cluster's control plane cannot become %s: run down first", want.Kubernetes))
 	}
 	have.KubeProxy = have.KubeProxy || want.KubeProxy || have.Services
-	errs = append(errs, have.needNft())
+	errs = append(errs, have.checkNft())
 	if have.Hubs != 1 && have.Hubs != 3 {
 		errs = append(errs, fmt.Errorf("hubs: %d servers make no useful quorum: choose 1 or 3", have.Hubs))
 	}
@@ -146,17 +146,17 @@ func grow(have, want Spec, root bool) (Spec, error) {
 // portNames lists each port a cluster of this spec listens on, in the order they are chosen.
 func portNames(s Spec) []string {
 	names := []string{"etcd", "etcd-peer", "apiserver"}
-	for _, h := range numbered("hub", s.Hubs) {
+	for _, h := range numberedNames("hub", s.Hubs) {
 		names = append(names, h, h+"-cluster", h+"-leaf")
 	}
-	for _, c := range numbered("cloudcore", s.Cloudcores) {
+	for _, c := range numberedNames("cloudcore", s.Cloudcores) {
 		names = append(names, c, inspectPort(c))
 	}
-	for _, e := range numbered("edge", s.Edges) {
+	for _, e := range numberedNames("edge", s.Edges) {
 		names = append(names, e, e+"-api")
 		if s.Runtime == Hollow {
 			names = append(names, e+"-kubelet")
-			for _, h := range numbered("hub", s.Hubs) {
+			for _, h := range numberedNames("hub", s.Hubs) {
 				names = append(names, e+"-"+h)
 			}
 		}
@@ -199,17 +199,17 @@ func choosePorts(have map[string]int, names []string, seed uint32, free func(por
 
 // portFree tells whether nobody listens on a port of 127.0.0.1.
 func portFree(port int) bool {
-	l, err := net.Listen("tcp", loopback(port)) //nolint:noctx // an address, not a name: nothing to wait for
+	l, err := net.Listen("tcp", loopbackAddress(port)) //nolint:noctx // an address, not a name: nothing to wait for
 	if err != nil {
 		return false
 	}
 	return l.Close() == nil
 }
 
-func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
+func loopbackAddress(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
-// numbered returns kind-1 … kind-n.
-func numbered(kind string, n int) []string {
+// numberedNames returns kind-1 … kind-n.
+func numberedNames(kind string, n int) []string {
 	names := make([]string, n)
 	for i := range names {
 		names[i] = kind + "-" + strconv.Itoa(i+1)
@@ -220,8 +220,8 @@ func numbered(kind string, n int) []string {
 // lockPoll is how often a waiting caller tries again: flock cannot be interrupted.
 const lockPoll = 100 * time.Millisecond
 
-// lock takes the folder's lock, which the kernel drops when the process ends.
-func lock(ctx context.Context, path string) (unlock func(), err error) {
+// lockFolder takes the folder's lock, which the kernel drops when the process ends.
+func lockFolder(ctx context.Context, path string) (unlock func(), err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, fmt.Errorf("make folder: %w", err)
 	}

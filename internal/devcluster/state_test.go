@@ -12,7 +12,7 @@ import (
 	"github.com/frond-edge/frond/internal/devcluster"
 )
 
-func TestGrow(t *testing.T) {
+func TestMergeSpec(t *testing.T) {
 	small := devcluster.Spec{Edges: 1, Cloudcores: 1, Hubs: 1, Runtime: devcluster.Hollow}
 	for name, tt := range map[string]struct {
 		have, want, result devcluster.Spec
@@ -40,7 +40,7 @@ func TestGrow(t *testing.T) {
 		"negative":       {want: devcluster.Spec{Edges: -1}, problem: "edges: -1"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := devcluster.Grow(tt.have, tt.want, tt.root)
+			got, err := devcluster.MergeSpec(tt.have, tt.want, tt.root)
 			if tt.problem != "" {
 				if err == nil || !strings.Contains(err.Error(), tt.problem) {
 					t.Errorf("got error %v, want one with %q", err, tt.problem)
@@ -80,7 +80,7 @@ func TestChoosePorts(t *testing.T) {
 	}
 }
 
-func TestPortNamesAreUnique(t *testing.T) {
+func TestPortNames_AreUnique(t *testing.T) {
 	seen := map[string]bool{}
 	for _, name := range devcluster.PortNames(devcluster.Spec{Edges: 3, Cloudcores: 2, Hubs: 3, Runtime: devcluster.Hollow}) {
 		if seen[name] {
@@ -102,26 +102,26 @@ func TestAPIPath(t *testing.T) {
 	}
 }
 
-func TestLockIsHeldOnce(t *testing.T) {
+func TestLockFolder_IsExclusive(t *testing.T) {
 	path := t.TempDir() + "/lock"
-	unlock, err := devcluster.Lock(t.Context(), path)
+	unlock, err := devcluster.LockFolder(t.Context(), path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if _, err := devcluster.Lock(ctx, path); err == nil {
+	if _, err := devcluster.LockFolder(ctx, path); err == nil {
 		t.Fatal("the lock was given twice")
 	}
 	unlock()
-	again, err := devcluster.Lock(t.Context(), path)
+	again, err := devcluster.LockFolder(t.Context(), path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	again()
 }
 
-func TestClusterIDFitsInterfaceAndSocketNames(t *testing.T) {
+func TestClusterID_FitsInterfaceAndSocketNames(t *testing.T) {
 	a, b := devcluster.ClusterID("/work/a/.frond"), devcluster.ClusterID("/work/b/.frond")
 	if a == b || len(a) != len("frond-12345678") {
 		t.Errorf("ids %q and %q", a, b)

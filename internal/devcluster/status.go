@@ -11,14 +11,14 @@ import (
 
 // Status is a cluster at one moment; its JSON is the stable output of frond dev status.
 type Status struct {
-	Dir     string       `json:"dir"`
-	Runtime Runtime      `json:"runtime"`
-	Parts   []PartStatus `json:"parts"`
-	Edges   []EdgeStatus `json:"edges"`
+	Dir        string            `json:"dir"`
+	Runtime    Runtime           `json:"runtime"`
+	Components []ComponentStatus `json:"parts"`
+	Edges      []EdgeStatus      `json:"edges"`
 }
 
-// PartStatus is one process.
-type PartStatus struct {
+// ComponentStatus is one process.
+type ComponentStatus struct {
 	Name string `json:"name"`
 	// Running says that the process lives; Ready, that it also does its work.
 	Running bool      `json:"running"`
@@ -47,7 +47,7 @@ type EdgeStatus struct {
 
 // Ready tells whether every part does its work.
 func (s Status) Ready() bool {
-	for _, p := range s.Parts {
+	for _, p := range s.Components {
 		if !p.Ready {
 			return false
 		}
@@ -58,30 +58,30 @@ func (s Status) Ready() bool {
 // Status looks at every part. It changes nothing.
 func (c *Cluster) Status(ctx context.Context) Status {
 	s := Status{Dir: c.layout.dir, Runtime: c.state.Spec.Runtime}
-	for _, p := range c.parts() {
+	for _, p := range c.allComponents() {
 		id := c.state.Processes[p.name]
-		status := PartStatus{Name: p.name, Log: c.layout.log(p.name), Running: id.Alive()}
+		status := ComponentStatus{Name: p.name, Log: c.layout.logFile(p.name), Running: id.Alive()}
 		if status.Running {
 			status.PID, status.Started, status.RSS = id.PID, id.Started, id.RSS()
-			status.Problem = problem(ctx, p)
+			status.Problem = readinessProblem(ctx, p)
 			status.Ready = status.Problem == ""
 		} else {
 			status.Problem = "does not run"
 		}
-		s.Parts = append(s.Parts, status)
+		s.Components = append(s.Components, status)
 	}
-	links, err := c.links(ctx)
+	links, err := c.fetchLinks(ctx)
 	if err != nil {
 		links = nil // the part "wan" says so
 	}
-	for _, e := range numbered("edge", c.state.Spec.Edges) {
+	for _, e := range numberedNames("edge", c.state.Spec.Edges) {
 		l := links[e]
 		edge := EdgeStatus{
-			Name: e, Link: string(c.link(ctx, e, links)),
+			Name: e, Link: string(c.linkState(ctx, e, links)),
 			Connections: l.Connections, UpBytes: l.UpBytes, DownBytes: l.DownBytes,
 		}
-		var n node
-		if c.get(ctx, kubeClient, "apiserver", "/api/v1/nodes/"+e, &n) == nil {
+		var n nodeObject
+		if c.requestComponent(ctx, kubeClient, "apiserver", "/api/v1/nodes/"+e, &n) == nil {
 			edge.NodeReady, _ = n.condition("Ready")
 		}
 		s.Edges = append(s.Edges, edge)
@@ -89,7 +89,7 @@ func (c *Cluster) Status(ctx context.Context) Status {
 	return s
 }
 
-func problem(ctx context.Context, p part) string {
+func readinessProblem(ctx context.Context, p component) string {
 	if p.ready == nil {
 		return ""
 	}
@@ -105,7 +105,7 @@ func problem(ctx context.Context, p part) string {
 func (s Status) Print(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
 	_, _ = fmt.Fprintln(t, "PART\tSTATE\tPID\tAGE\tMEMORY\tPROBLEM")
-	for _, p := range s.Parts {
+	for _, p := range s.Components {
 		if !p.Running {
 			_, _ = fmt.Fprintf(t, "%s\tdown\t-\t-\t-\t%s\n", p.Name, p.Problem)
 			continue
@@ -115,7 +115,7 @@ func (s Status) Print(w io.Writer) error {
 			word = "running"
 		}
 		age := time.Since(p.Started).Truncate(time.Second)
-		_, _ = fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%s\t%s\n", p.Name, word, p.PID, age, mebibytes(p.RSS), firstLine(p.Problem))
+		_, _ = fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%s\t%s\n", p.Name, word, p.PID, age, formatMiB(p.RSS), firstLine(p.Problem))
 	}
 	_, _ = fmt.Fprintln(t, "\nGATEWAY\tLINK\tNODE READY\tCONNECTIONS\tUP\tDOWN")
 	for _, e := range s.Edges {
@@ -123,13 +123,13 @@ func (s Status) Print(w io.Writer) error {
 		if ready == "" {
 			ready = "no such node"
 		}
-		_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\t%s\n", e.Name, e.Link, ready, e.Connections, kibibytes(e.UpBytes), kibibytes(e.DownBytes))
+		_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\t%s\n", e.Name, e.Link, ready, e.Connections, formatKiB(e.UpBytes), formatKiB(e.DownBytes))
 	}
 	return t.Flush()
 }
 
-func mebibytes(n int64) string { return fmt.Sprintf("%d MiB", n>>20) }
-func kibibytes(n int64) string { return fmt.Sprintf("%d KiB", n>>10) }
+func formatMiB(n int64) string { return fmt.Sprintf("%d MiB", n>>20) }
+func formatKiB(n int64) string { return fmt.Sprintf("%d KiB", n>>10) }
 
 func firstLine(s string) string {
 	const most = 100
@@ -143,10 +143,10 @@ func firstLine(s string) string {
 
 // Log opens the log of a part.
 func (c *Cluster) Log(name string) (*os.File, error) {
-	if _, err := c.find(name); err != nil {
+	if _, err := c.findComponent(name); err != nil {
 		return nil, err
 	}
-	f, err := os.Open(c.layout.log(name))
+	f, err := os.Open(c.layout.logFile(name))
 	if err != nil {
 		return nil, fmt.Errorf("open log: %w", err)
 	}
@@ -154,10 +154,10 @@ func (c *Cluster) Log(name string) (*os.File, error) {
 }
 
 // Kubeconfig is the path of the admin's kubeconfig.
-func (c *Cluster) Kubeconfig() string { return c.layout.kubeconfig() }
+func (c *Cluster) Kubeconfig() string { return c.layout.kubeconfigFile() }
 
 // Env is the path of the file to source.
-func (c *Cluster) Env() string { return c.layout.in("env") }
+func (c *Cluster) Env() string { return c.layout.path("env") }
 
 // Dir is the cluster's folder.
 func (c *Cluster) Dir() string { return c.layout.dir }
@@ -166,7 +166,7 @@ func (c *Cluster) Dir() string { return c.layout.dir }
 func (c *Cluster) Spec() Spec { return c.state.Spec }
 
 // NATSContext is the path of the admin's context file for the nats CLI.
-func (c *Cluster) NATSContext() string { return c.layout.in("nats", "context.json") }
+func (c *Cluster) NATSContext() string { return c.layout.path("nats", "context.json") }
 
 // PID is the process id of a part, 0 if it does not run.
 func (c *Cluster) PID(name string) int {

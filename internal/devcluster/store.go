@@ -15,8 +15,8 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// Stored is what a gateway's store holds, as edgecore tells it on its unix socket.
-type Stored struct {
+// StoreContents is what a gateway's store holds, as edgecore tells it on its unix socket.
+type StoreContents struct {
 	Cursor wire.Cursor `json:"cursor"`
 	// Revision is the store's own version: a resourceVersion of the gateway's API, less 10^18.
 	Revision uint64         `json:"revision"`
@@ -42,18 +42,18 @@ func (o StoredObject) Key() wire.Key {
 }
 
 // Store lists what a gateway holds. It asks the gateway itself, so it also works while the link is cut.
-func (c *Cluster) Store(ctx context.Context, edge string) (Stored, error) {
-	var s Stored
+func (c *Cluster) Store(ctx context.Context, edge string) (StoreContents, error) {
+	var s StoreContents
 	if err := c.mustBeEdge(edge); err != nil {
 		return s, err
 	}
-	return s, c.unix(ctx, c.layout.edge(edge).api(), http.MethodGet, "/frond/store", &s)
+	return s, c.requestSocket(ctx, c.layout.edgeFiles(edge).apiSocket(), http.MethodGet, "/frond/store", &s)
 }
 
-// ErrNotHeld says that a gateway's store does not hold an object.
-var ErrNotHeld = errors.New("the gateway does not hold it")
+// ErrNotInStore says that a gateway's store does not hold an object.
+var ErrNotInStore = errors.New("the gateway does not hold it")
 
-// StoreGet returns one object as the gateway's Kubernetes API serves it, or ErrNotHeld: the API alone would ask the
+// StoreGet returns one object as the gateway's Kubernetes API serves it, or ErrNotInStore: the API alone would ask the
 // cloud for what the gateway does not hold.
 func (c *Cluster) StoreGet(ctx context.Context, edge string, key wire.Key) (json.RawMessage, error) {
 	held, err := c.Store(ctx, edge)
@@ -61,16 +61,16 @@ func (c *Cluster) StoreGet(ctx context.Context, edge string, key wire.Key) (json
 		return nil, err
 	}
 	if !slices.ContainsFunc(held.Objects, func(o StoredObject) bool { return o.Key() == key }) {
-		return nil, fmt.Errorf("%s: %s: %w", edge, key.Human(), ErrNotHeld)
+		return nil, fmt.Errorf("%s: %s: %w", edge, key.Human(), ErrNotInStore)
 	}
 	var object json.RawMessage
-	return object, c.unix(ctx, c.layout.edge(edge).api(), http.MethodGet, apiPath(key), &object)
+	return object, c.requestSocket(ctx, c.layout.edgeFiles(edge).apiSocket(), http.MethodGet, apiPath(key), &object)
 }
 
 // EdgeAPI is how to reach the local API of a gateway: on its socket, as who may open that.
 func (c *Cluster) EdgeAPI(edge string) *rest.Config {
 	return &rest.Config{Host: "http://localhost", Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", c.layout.edge(edge).api())
+		return new(net.Dialer).DialContext(ctx, "unix", c.layout.edgeFiles(edge).apiSocket())
 	}}
 }
 

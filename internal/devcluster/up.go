@@ -22,33 +22,33 @@ type Options struct {
 	Spec Spec
 	// Programs gives the programs for the spec that results. It is called once, with the folder locked, and may build.
 	Programs func(context.Context, Spec) (toolchain.Paths, error)
-	// Talk receives progress; nil means nobody.
-	Talk io.Writer
+	// Progress receives progress; nil means nobody.
+	Progress io.Writer
 	// Timeout bounds the wait for all parts together, without Programs; 0 means 3 min.
 	Timeout time.Duration
 }
 
 // Cluster is a cluster in a folder. Its methods must not run at the same time.
 type Cluster struct {
-	layout layout
-	state  state
-	talk   io.Writer
-	began  time.Time
+	layout   clusterLayout
+	state    clusterState
+	progress io.Writer
+	began    time.Time
 }
 
-// Open returns the cluster in a folder, running or not, or ErrNone. Talk may be nil.
+// Open returns the cluster in a folder, running or not, or ErrNoCluster. Talk may be nil.
 func Open(dir string, talk io.Writer) (*Cluster, error) {
-	c, err := at(dir, talk)
+	c, err := newCluster(dir, talk)
 	if err != nil {
 		return nil, err
 	}
-	if c.state, err = loadState(c.layout.in("state.json")); err != nil {
+	if c.state, err = loadState(c.layout.path("state.json")); err != nil {
 		return nil, fmt.Errorf("%s: %w", c.layout.dir, err)
 	}
 	return c, nil
 }
 
-func at(dir string, talk io.Writer) (*Cluster, error) {
+func newCluster(dir string, talk io.Writer) (*Cluster, error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
 		return nil, fmt.Errorf("find folder: %w", err)
@@ -56,30 +56,30 @@ func at(dir string, talk io.Writer) (*Cluster, error) {
 	if talk == nil {
 		talk = io.Discard
 	}
-	return &Cluster{layout: newLayout(abs), talk: talk, began: time.Now()}, nil
+	return &Cluster{layout: newLayout(abs), progress: talk, began: time.Now()}, nil
 }
 
 // Up brings a cluster to the wanted size and starts each part that does not run, then waits until all are ready.
 // Doing it twice does nothing the second time.
 func Up(ctx context.Context, o Options) (*Cluster, error) {
-	c, err := at(o.Dir, o.Talk)
+	c, err := newCluster(o.Dir, o.Progress)
 	if err != nil {
 		return nil, err
 	}
-	unlock, err := lock(ctx, c.layout.in("lock"))
+	unlock, err := lockFolder(ctx, c.layout.path("lock"))
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
-	if c.state, err = loadState(c.layout.in("state.json")); err != nil && !errors.Is(err, ErrNone) {
+	if c.state, err = loadState(c.layout.path("state.json")); err != nil && !errors.Is(err, ErrNoCluster) {
 		return nil, err
 	}
 	root := os.Geteuid() == 0
-	spec, err := grow(c.state.Spec, o.Spec, root)
+	spec, err := mergeSpec(c.state.Spec, o.Spec, root)
 	if err != nil {
 		return nil, err
 	}
-	if err := preflight(c.layout.dir, spec); err != nil {
+	if err := runPreflight(c.layout.dir, spec); err != nil {
 		return nil, err
 	}
 	programs, err := o.Programs(ctx, spec)
@@ -94,10 +94,10 @@ func Up(ctx context.Context, o Options) (*Cluster, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("gave up after %s", timeout))
 	defer cancel()
 	c.state.Spec, c.state.Programs = spec, programs
-	return c, c.up(ctx)
+	return c, c.bringUp(ctx)
 }
 
-func (c *Cluster) up(ctx context.Context) error {
+func (c *Cluster) bringUp(ctx context.Context) error {
 	if c.state.Processes == nil {
 		c.state.Processes = map[string]daemon.Identity{}
 	}
@@ -107,17 +107,17 @@ func (c *Cluster) up(ctx context.Context) error {
 	if c.state.Ports, err = choosePorts(c.state.Ports, portNames(c.state.Spec), h.Sum32(), portFree); err != nil {
 		return err
 	}
-	if err := c.save(); err != nil {
+	if err := c.saveState(); err != nil {
 		return err
 	}
-	if err := c.write(ctx); err != nil {
+	if err := c.writeFiles(ctx); err != nil {
 		return err
 	}
-	parts := c.parts()
-	if err := c.portsFree(parts...); err != nil {
+	parts := c.allComponents()
+	if err := c.checkPortsFree(parts...); err != nil {
 		return err
 	}
-	var stage []part
+	var stage []component
 	for i, p := range parts {
 		stage = append(stage, p)
 		if p.stage == stageEdge && (i == 0 || parts[i-1].stage != stageEdge) {
@@ -126,7 +126,7 @@ func (c *Cluster) up(ctx context.Context) error {
 			}
 		}
 		if i+1 == len(parts) || parts[i+1].stage != p.stage {
-			if err := c.raise(ctx, stage); err != nil {
+			if err := c.startStage(ctx, stage); err != nil {
 				return err
 			}
 			stage = nil
@@ -135,35 +135,35 @@ func (c *Cluster) up(ctx context.Context) error {
 	if err := c.awaitServices(ctx); err != nil {
 		return err
 	}
-	c.say("all %d parts are ready", len(parts))
+	c.logProgress("all %d parts are ready", len(parts))
 	return nil
 }
 
-// raise starts the parts of one stage that do not run and waits for all of them.
-func (c *Cluster) raise(ctx context.Context, stage []part) error {
+// startStage starts the parts of one stage that do not run and waits for all of them.
+func (c *Cluster) startStage(ctx context.Context, stage []component) error {
 	started := map[string]bool{}
 	for _, p := range stage {
 		if c.state.Processes[p.name].Alive() {
 			continue
 		}
-		if err := c.start(p); err != nil {
+		if err := c.startComponent(p); err != nil {
 			return err
 		}
 		started[p.name] = true
 	}
 	for _, p := range stage {
-		if err := c.await(ctx, p); err != nil {
+		if err := c.awaitReady(ctx, p); err != nil {
 			return err
 		}
 		if started[p.name] {
-			c.say("%s is ready (pid %d)", p.name, c.state.Processes[p.name].PID)
+			c.logProgress("%s is ready (pid %d)", p.name, c.state.Processes[p.name].PID)
 		}
 	}
 	return nil
 }
 
-// portsFree names every port that was free when it was chosen and that another process holds now.
-func (c *Cluster) portsFree(parts ...part) error {
+// checkPortsFree names every port that was free when it was chosen and that another process holds now.
+func (c *Cluster) checkPortsFree(parts ...component) error {
 	var errs []error
 	for _, p := range parts {
 		if c.state.Processes[p.name].Alive() {
@@ -179,8 +179,8 @@ func (c *Cluster) portsFree(parts ...part) error {
 	return errors.Join(errs...)
 }
 
-// write makes folders, files, namespaces and cgroups, and tells running parts about changed files.
-func (c *Cluster) write(ctx context.Context) error {
+// writeFiles makes folders, files, namespaces and cgroups, and tells running parts about changed files.
+func (c *Cluster) writeFiles(ctx context.Context) error {
 	l, s := c.layout, c.state
 	if err := os.MkdirAll(l.run, 0o755); err != nil {
 		return fmt.Errorf("make run folder: %w", err)
@@ -203,9 +203,9 @@ func (c *Cluster) write(ctx context.Context) error {
 		return err
 	}
 	if renewed {
-		changed = numbered("hub", s.Spec.Hubs)
+		changed = numberedNames("hub", s.Spec.Hubs)
 	}
-	if err := c.reload(changed); err != nil {
+	if err := c.reloadHubs(changed); err != nil {
 		return err
 	}
 	if err := writeCores(l, s); err != nil {
@@ -231,28 +231,28 @@ func (c *Cluster) write(ctx context.Context) error {
 // writeEdges makes the gateways' namespaces and cgroups. A gateway whose holder is gone has lost the way into its mount
 // namespace, one whose link is gone its network: what still runs there ends, and starts again in new ones.
 func (c *Cluster) writeEdges(ctx context.Context) error {
-	edges := numbered("edge", c.state.Spec.Edges)
+	edges := numberedNames("edge", c.state.Spec.Edges)
 	for _, e := range edges {
-		if !c.state.Processes[c.holderOf(e)].Alive() || !c.network().Intact(ctx, e) {
-			if err := c.layout.edge(e).killCgroups(ctx); err != nil {
+		if !c.state.Processes[c.holderName(e)].Alive() || !c.wanNetwork().Intact(ctx, e) {
+			if err := c.layout.edgeFiles(e).killCgroups(ctx); err != nil {
 				return err
 			}
 		}
-		if err := c.layout.edge(e).makeCgroups(); err != nil {
+		if err := c.layout.edgeFiles(e).makeCgroups(); err != nil {
 			return err
 		}
 	}
-	if !c.network().WanThere() {
+	if !c.wanNetwork().WanExists() {
 		if err := c.state.Processes["wan"].Stop(ctx, time.Second); err != nil {
 			return fmt.Errorf("stop the forwarder that listens in a lost namespace: %w", err)
 		}
 	}
-	return c.network().Up(ctx, edges)
+	return c.wanNetwork().Up(ctx, edges)
 }
 
-func (c *Cluster) save() error { return c.state.save(c.layout.in("state.json")) }
+func (c *Cluster) saveState() error { return c.state.save(c.layout.path("state.json")) }
 
-// say tells the user what happened and when.
-func (c *Cluster) say(format string, args ...any) {
-	_, _ = fmt.Fprintf(c.talk, "%6.1fs  %s\n", time.Since(c.began).Seconds(), fmt.Sprintf(format, args...))
+// logProgress tells the user what happened and when.
+func (c *Cluster) logProgress(format string, args ...any) {
+	_, _ = fmt.Fprintf(c.progress, "%6.1fs  %s\n", time.Since(c.began).Seconds(), fmt.Sprintf(format, args...))
 }

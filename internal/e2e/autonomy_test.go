@@ -13,15 +13,15 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// group is a NodeGroup of one node that asks for something.
-func group(name, node, value string) string {
+// nodeGroupManifest is a NodeGroup of one node that asks for something.
+func nodeGroupManifest(name, node, value string) string {
 	return fmt.Sprintf("apiVersion: apps.kubeedge.io/v1alpha1\nkind: NodeGroup\nmetadata: {name: %s, annotations: {%s: %q}}\nspec: {nodes: [%s]}\n",
 		name, wire.AutonomyAnnotation, value, node)
 }
 
-// patient says why the pods of a label do not all tolerate for ever that their node is away, or why one does; "" if they do as wanted.
-func patient(ctx context.Context, selector string, want bool) string {
-	list, err := pods(ctx, selector)
+// checkTolerations says why the pods of a label do not all tolerate for ever that their node is away, or why one does; "" if they do as wanted.
+func checkTolerations(ctx context.Context, selector string, want bool) string {
+	list, err := listPods(ctx, selector)
 	if err != nil {
 		return err.Error()
 	}
@@ -36,8 +36,8 @@ func patient(ctx context.Context, selector string, want bool) string {
 	return ""
 }
 
-// autonomous fails until frond status says how long the pods of a node stay, and which group says so.
-func autonomous(node, value, group string) func(context.Context) string {
+// expectAutonomy fails until frond status says how long the pods of a node stay, and which group says so.
+func expectAutonomy(node, value, group string) func(context.Context) string {
 	return func(ctx context.Context) string {
 		var n inspect.Node
 		if err := frondJSON(ctx, &n, "status", node); err != nil {
@@ -50,25 +50,25 @@ func autonomous(node, value, group string) func(context.Context) string {
 	}
 }
 
-// TestAGroupIsAutonomous has cloudcore, with its own rights, follow a NodeGroup.
-func TestAGroupIsAutonomous(t *testing.T) {
-	apply(t, strings.ReplaceAll(leaver, "leaver", "grouped"))
-	running(t, "app=grouped", 1)
-	apply(t, group("calm", "edge-1", wire.AutonomyForever))
-	eventually(t, "its pod tolerates that it is away", func(ctx context.Context) string { return patient(ctx, "app=grouped", true) })
-	eventually(t, "frond status tells", autonomous("edge-1", wire.AutonomyForever, "calm"))
-	kubectl(t, "annotate", "node", "edge-1", wire.AutonomyAnnotation+"=0s")
+// TestNodeGroup_IsAutonomous has cloudcore, with its own rights, follow a NodeGroup.
+func TestNodeGroup_IsAutonomous(t *testing.T) {
+	applyManifest(t, strings.ReplaceAll(evictedPod, "leaver", "grouped"))
+	awaitRunning(t, "app=grouped", 1)
+	applyManifest(t, nodeGroupManifest("calm", "edge-1", wire.AutonomyForever))
+	eventually(t, "its pod tolerates that it is away", func(ctx context.Context) string { return checkTolerations(ctx, "app=grouped", true) })
+	eventually(t, "frond status tells", expectAutonomy("edge-1", wire.AutonomyForever, "calm"))
+	runKubectl(t, "annotate", "node", "edge-1", wire.AutonomyAnnotation+"=0s")
 	t.Cleanup(func() {
 		if _, err := shared.Kubectl(context.WithoutCancel(t.Context()), "", "annotate", "node", "edge-1", wire.AutonomyAnnotation+"-"); err != nil {
 			t.Error(err)
 		}
 	})
-	eventually(t, "the Node has opted out", func(ctx context.Context) string { return patient(ctx, "app=grouped", false) })
-	eventually(t, "frond status tells", autonomous("edge-1", "", ""))
-	kubectl(t, "annotate", "node", "edge-1", wire.AutonomyAnnotation+"-")
-	eventually(t, "and in again", func(ctx context.Context) string { return patient(ctx, "app=grouped", true) })
-	kubectl(t, "annotate", "nodegroup", "calm", "--overwrite", wire.AutonomyAnnotation+"=soon")
-	eventually(t, "what is not understood is as if it were not there", func(ctx context.Context) string { return patient(ctx, "app=grouped", false) })
+	eventually(t, "the Node has opted out", func(ctx context.Context) string { return checkTolerations(ctx, "app=grouped", false) })
+	eventually(t, "frond status tells", expectAutonomy("edge-1", "", ""))
+	runKubectl(t, "annotate", "node", "edge-1", wire.AutonomyAnnotation+"-")
+	eventually(t, "and in again", func(ctx context.Context) string { return checkTolerations(ctx, "app=grouped", true) })
+	runKubectl(t, "annotate", "nodegroup", "calm", "--overwrite", wire.AutonomyAnnotation+"=soon")
+	eventually(t, "what is not understood is as if it were not there", func(ctx context.Context) string { return checkTolerations(ctx, "app=grouped", false) })
 	eventually(t, "kubectl describe tells what is not understood", func(ctx context.Context) string {
 		text, err := shared.Kubectl(ctx, "", "describe", "ng", "calm")
 		if err != nil {

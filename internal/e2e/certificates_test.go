@@ -60,7 +60,7 @@ func edgeConfig(t *testing.T, name string) config.EdgeCore {
 }
 
 // Whoever speaks TLS 1.2 hears from every listener of cloudcore and edgecore that he is too old. (The hub has a test of its own.)
-func TestEveryListenerWantsTLS13(t *testing.T) {
+func TestListeners_RequireTLS13(t *testing.T) {
 	program, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -109,8 +109,8 @@ func TestEveryListenerWantsTLS13(t *testing.T) {
 	}
 }
 
-// signing makes a request as edgecore does, for a node and names.
-func signing(t *testing.T, node, signer string, names ...string) *certificatesv1.CertificateSigningRequest {
+// newCSR makes a request as edgecore does, for a node and names.
+func newCSR(t *testing.T, node, signer string, names ...string) *certificatesv1.CertificateSigningRequest {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -136,8 +136,8 @@ func signing(t *testing.T, node, signer string, names ...string) *certificatesv1
 	}
 }
 
-// asNode sends a request with all that a gateway has: its link, and its local API's word that it is the node.
-func asNode(t *testing.T, edge string, csr *certificatesv1.CertificateSigningRequest) (code int, made certificatesv1.CertificateSigningRequest, said string) {
+// postAsNode sends a request with all that a gateway has: its link, and its local API's word that it is the node.
+func postAsNode(t *testing.T, edge string, csr *certificatesv1.CertificateSigningRequest) (code int, made certificatesv1.CertificateSigningRequest, said string) {
 	t.Helper()
 	socket := edgeConfig(t, edge).LocalAPI.Socket
 	var d net.Dialer
@@ -170,32 +170,32 @@ func asNode(t *testing.T, edge string, csr *certificatesv1.CertificateSigningReq
 }
 
 // A gateway in hostile hands asks for certificates through the real cloudcore, and gets none but its own.
-func TestAStolenGatewayGetsNoOtherCertificate(t *testing.T) {
+func TestCSR_ForeignCertificatesAreRefused(t *testing.T) {
 	const serving, client = certificatesv1.KubeletServingSignerName, certificatesv1.KubeAPIServerClientKubeletSignerName
-	huge := signing(t, "edge-2", serving, "edge-2")
+	huge := newCSR(t, "edge-2", serving, "edge-2")
 	huge.Spec.Request = append(huge.Spec.Request, make([]byte, 20<<10)...)
-	masters := signing(t, "edge-2", serving, "edge-2")
+	masters := newCSR(t, "edge-2", serving, "edge-2")
 	masters.Spec.SignerName = certificatesv1.KubeAPIServerClientSignerName
 	for name, tt := range map[string]struct {
 		csr  *certificatesv1.CertificateSigningRequest
 		code int
 		said string
 	}{
-		"to be a client":             {signing(t, "edge-2", client), http.StatusForbidden, "a gateway gets certificates of the signer"},
+		"to be a client":             {newCSR(t, "edge-2", client), http.StatusForbidden, "a gateway gets certificates of the signer"},
 		"another signer":             {masters, http.StatusForbidden, "a gateway gets certificates of the signer"},
-		"in the name of another":     {signing(t, "edge-1", serving, "edge-1"), http.StatusForbidden, "can only create a node CSR with CN=system:node:edge-2"},
+		"in the name of another":     {newCSR(t, "edge-1", serving, "edge-1"), http.StatusForbidden, "can only create a node CSR with CN=system:node:edge-2"},
 		"more than a request can be": {huge, http.StatusRequestEntityTooLarge, "limit"},
 	} {
-		if code, _, said := asNode(t, "edge-2", tt.csr); code != tt.code || !strings.Contains(said, tt.said) {
+		if code, _, said := postAsNode(t, "edge-2", tt.csr); code != tt.code || !strings.Contains(said, tt.said) {
 			t.Errorf("%s: %d %s", name, code, said)
 		}
 	}
-	code, made, said := asNode(t, "edge-2", signing(t, "edge-2", serving, "edge-2", "kubernetes.default.svc"))
+	code, made, said := postAsNode(t, "edge-2", newCSR(t, "edge-2", serving, "edge-2", "kubernetes.default.svc"))
 	if code != http.StatusCreated {
 		t.Fatalf("%d %s", code, said)
 	}
 	eventually(t, "the request with a foreign name is denied", func(ctx context.Context) string {
-		csr, err := clients(t).CertificatesV1().CertificateSigningRequests().Get(ctx, made.Name, metav1.GetOptions{})
+		csr, err := kubeClient(t).CertificatesV1().CertificateSigningRequests().Get(ctx, made.Name, metav1.GetOptions{})
 		if err != nil || len(csr.Status.Conditions) != 1 {
 			return fmt.Sprint(csr.Status.Conditions, err)
 		}
@@ -206,14 +206,14 @@ func TestAStolenGatewayGetsNoOtherCertificate(t *testing.T) {
 		return ""
 	})
 	eventually(t, "people are told", func(context.Context) string {
-		if out := kubectl(t, "get", "events", "--field-selector=reason=CertificateDenied,involvedObject.name=edge-2", "-o", "name"); out == "" {
+		if out := runKubectl(t, "get", "events", "--field-selector=reason=CertificateDenied,involvedObject.name=edge-2", "-o", "name"); out == "" {
 			return "no event"
 		}
 		return ""
 	})
 	many := 0
 	for ; many < 100; many++ {
-		if code, _, _ = asNode(t, "edge-2", signing(t, "edge-2", serving, "*")); code != http.StatusCreated {
+		if code, _, _ = postAsNode(t, "edge-2", newCSR(t, "edge-2", serving, "*")); code != http.StatusCreated {
 			break
 		}
 	}
@@ -223,18 +223,18 @@ func TestAStolenGatewayGetsNoOtherCertificate(t *testing.T) {
 	t.Logf("%d requests were taken", many)
 }
 
-// serving is when the certificate that a gateway's kubelet shows ends, by the gateway's own metric.
-func serving(ctx context.Context, edge string) (time.Time, error) {
+// servingExpiry is when the certificate that a gateway's kubelet shows ends, by the gateway's own metric.
+func servingExpiry(ctx context.Context, edge string) (time.Time, error) {
 	ends, err := shared.Metric(ctx, edge, "frond_certificate_expiry_seconds", "certificate=kubelet")
 	return time.Unix(int64(ends), 0), err
 }
 
 // A gateway whose serving certificate expired while it was off starts without a link, and gets the next one when it has one, by
 // itself.
-func TestAnExpiredServingCertificate(t *testing.T) {
+func TestServingCertificate_ExpiredIsRenewed(t *testing.T) {
 	pki := filepath.Join(edgeConfig(t, "edge-1").Dir, "kubelet", "pki")
 	eventually(t, "edge-1 has a certificate", func(ctx context.Context) string {
-		if ends, err := serving(ctx, "edge-1"); err != nil || ends.Before(time.Now()) {
+		if ends, err := servingExpiry(ctx, "edge-1"); err != nil || ends.Before(time.Now()) {
 			return fmt.Sprint(ends, err)
 		}
 		return ""
@@ -254,14 +254,14 @@ func TestAnExpiredServingCertificate(t *testing.T) {
 	}
 	expired := time.Now().Add(-time.Hour).Truncate(time.Second)
 	current, old := filepath.Join(pki, "kubelet-server-current.pem"), filepath.Join(pki, "kubelet-server-old.pem")
-	expire(t, old, expired)
+	writeExpiredCert(t, old, expired)
 	if err := errors.Join(os.Remove(current), os.Symlink(old, current)); err != nil { // as the manager keeps them
 		t.Fatal(err)
 	}
 	if err := shared.Start(t.Context(), "edge-1"); err != nil {
 		t.Fatal(err)
 	}
-	if ends, err := serving(t.Context(), "edge-1"); err != nil || !ends.Equal(expired) {
+	if ends, err := servingExpiry(t.Context(), "edge-1"); err != nil || !ends.Equal(expired) {
 		t.Errorf("without a link the certificate ends %v, %v; it ended %v", ends, err, expired)
 	}
 	process := shared.PID("edge-1")
@@ -269,7 +269,7 @@ func TestAnExpiredServingCertificate(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "edge-1 has another certificate", func(ctx context.Context) string {
-		if ends, err := serving(ctx, "edge-1"); err != nil || ends.Before(time.Now()) {
+		if ends, err := servingExpiry(ctx, "edge-1"); err != nil || ends.Before(time.Now()) {
 			return fmt.Sprint(ends, err)
 		}
 		return ""
@@ -327,8 +327,8 @@ func TestServingCertificate_IsWaitedFor(t *testing.T) {
 	eventually(t, "the kubelet answers", ask)
 }
 
-// expire writes a certificate with its key that is over.
-func expire(t *testing.T, file string, ended time.Time) {
+// writeExpiredCert writes a certificate with its key that is over.
+func writeExpiredCert(t *testing.T, file string, ended time.Time) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

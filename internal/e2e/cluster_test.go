@@ -23,17 +23,17 @@ import (
 	"github.com/frond-edge/frond/internal/toolchain"
 )
 
-// patience is how long a test waits for what should take seconds: the machines are shared and slow at times.
-const patience = 2 * time.Minute
+// waitTimeout is how long a test waits for what should take seconds: the machines are shared and slow at times.
+const waitTimeout = 2 * time.Minute
 
 // shared is the one cluster of all tests.
 var shared *devcluster.Cluster
 
 func TestMain(m *testing.M) {
-	os.Exit(run(m))
+	os.Exit(runTests(m))
 }
 
-func run(m *testing.M) int {
+func runTests(m *testing.M) int {
 	ctx := context.Background() //nolint:forbidigo // a TestMain has no other
 	if address := os.Getenv(oldTLS); address != "" {
 		return speakOldTLS(ctx, address)
@@ -49,7 +49,7 @@ func run(m *testing.M) int {
 		defer func() { _ = os.RemoveAll(dir) }()
 	}
 	var err error
-	shared, err = up(ctx, dir)
+	shared, err = startCluster(ctx, dir)
 	if shared != nil && !keep {
 		defer func() {
 			if err := shared.Down(ctx, false); err != nil {
@@ -64,7 +64,7 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-func up(ctx context.Context, dir string) (*devcluster.Cluster, error) {
+func startCluster(ctx context.Context, dir string) (*devcluster.Cluster, error) {
 	whole := os.Geteuid() == 0 && os.Getenv("FROND_E2E_DIR") == ""
 	if whole {
 		if _, err := toolchain.Ensure(ctx, toolchain.Request{Node: true}, os.Stderr); err != nil { // nft comes with it
@@ -80,7 +80,7 @@ func up(ctx context.Context, dir string) (*devcluster.Cluster, error) {
 	}
 	return devcluster.Up(ctx, devcluster.Options{
 		Spec: devcluster.Spec{Services: whole},
-		Dir:  dir, Talk: os.Stderr, Timeout: 5 * time.Minute,
+		Dir:  dir, Progress: os.Stderr, Timeout: 5 * time.Minute,
 		Programs: func(ctx context.Context, spec devcluster.Spec) (toolchain.Paths, error) {
 			return toolchain.Ensure(ctx, toolchain.Request{
 				Kube: true, Nats: true, Frond: true, Node: spec.Runtime == devcluster.Containerd, DNS: spec.Services,
@@ -97,8 +97,8 @@ func needContainers(t *testing.T) {
 	}
 }
 
-// kubectl runs the real kubectl and returns what it printed.
-func kubectl(t *testing.T, args ...string) string {
+// runKubectl runs the real kubectl and returns what it printed.
+func runKubectl(t *testing.T, args ...string) string {
 	t.Helper()
 	out, err := shared.Kubectl(t.Context(), "", args...)
 	if err != nil {
@@ -107,14 +107,14 @@ func kubectl(t *testing.T, args ...string) string {
 	return out
 }
 
-// apply applies a manifest and deletes it when the test ends, waiting until it is gone.
-func apply(t *testing.T, manifest string) {
+// applyManifest applies a manifest and deletes it when the test ends, waiting until it is gone.
+func applyManifest(t *testing.T, manifest string) {
 	t.Helper()
 	if _, err := shared.Kubectl(t.Context(), manifest, "apply", "-f", "-"); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), waitTimeout)
 		defer cancel()
 		if _, err := shared.Kubectl(ctx, manifest, "delete", "--ignore-not-found", "--timeout=100s", "-f", "-"); err != nil {
 			t.Errorf("clean up: %v", err)
@@ -122,8 +122,8 @@ func apply(t *testing.T, manifest string) {
 	})
 }
 
-// clients talks to the apiserver directly.
-func clients(t *testing.T) kubernetes.Interface {
+// kubeClient talks to the apiserver directly.
+func kubeClient(t *testing.T) kubernetes.Interface {
 	t.Helper()
 	c, err := kubernetes.NewForConfig(restConfig(t))
 	if err != nil {
@@ -145,11 +145,11 @@ func restConfig(t testing.TB) *rest.Config {
 // eventually waits until a condition holds; the condition says what is missing, "" when it holds.
 func eventually(t *testing.T, what string, missing func(ctx context.Context) string) {
 	t.Helper()
-	await.Until(t, what, patience, 200*time.Millisecond, await.Said(missing))
+	await.Until(t, what, waitTimeout, 200*time.Millisecond, await.FromText(missing))
 }
 
-// pods lists pods by label selector.
-func pods(ctx context.Context, selector string) ([]corev1.Pod, error) {
+// listPods lists pods by label selector.
+func listPods(ctx context.Context, selector string) ([]corev1.Pod, error) {
 	out, err := shared.Kubectl(ctx, "", "get", "pods", "-o", "json", "-l", selector)
 	if err != nil {
 		return nil, err
@@ -158,13 +158,13 @@ func pods(ctx context.Context, selector string) ([]corev1.Pod, error) {
 	return list.Items, json.Unmarshal([]byte(out), &list)
 }
 
-// running waits for n Ready pods of a selector and returns them.
-func running(t *testing.T, selector string, n int) []corev1.Pod {
+// awaitRunning waits for n Ready pods of a selector and returns them.
+func awaitRunning(t *testing.T, selector string, n int) []corev1.Pod {
 	t.Helper()
 	var list []corev1.Pod
 	eventually(t, fmt.Sprintf("%d running pods of %s", n, selector), func(ctx context.Context) string {
 		var err error
-		if list, err = pods(ctx, selector); err != nil {
+		if list, err = listPods(ctx, selector); err != nil {
 			return err.Error()
 		}
 		ready := 0
@@ -174,7 +174,7 @@ func running(t *testing.T, selector string, n int) []corev1.Pod {
 			}
 		}
 		if ready != n || len(list) != n {
-			return fmt.Sprintf("%d of %d ready\n%s", ready, len(list), describe(list))
+			return fmt.Sprintf("%d of %d ready\n%s", ready, len(list), describePods(list))
 		}
 		return ""
 	})
@@ -190,7 +190,7 @@ func isReady(p *corev1.Pod) bool {
 	return false
 }
 
-func describe(list []corev1.Pod) string {
+func describePods(list []corev1.Pod) string {
 	var b strings.Builder
 	for i := range list {
 		p := &list[i]
@@ -205,8 +205,8 @@ func describe(list []corev1.Pod) string {
 	return b.String()
 }
 
-// containers maps each container of pods to its id and restarts: it changes when a container was restarted.
-func containers(list []corev1.Pod) map[string]string {
+// containerRuns maps each container of pods to its id and restarts: it changes when a container was restarted.
+func containerRuns(list []corev1.Pod) map[string]string {
 	ids := map[string]string{}
 	for i := range list {
 		for _, c := range list[i].Status.ContainerStatuses {
@@ -224,8 +224,8 @@ func volumeFile(p *corev1.Pod, plugin, volume, file string) (string, error) {
 	return string(data), err
 }
 
-// holds tells whether a gateway's store holds an object.
-func holds(ctx context.Context, edge string, key wire.Key) (bool, error) {
+// storeHolds tells whether a gateway's store holds an object.
+func storeHolds(ctx context.Context, edge string, key wire.Key) (bool, error) {
 	stored, err := shared.Store(ctx, edge)
 	if err != nil {
 		return false, err
@@ -238,11 +238,11 @@ func holds(ctx context.Context, edge string, key wire.Key) (bool, error) {
 	return false, nil
 }
 
-// gone waits until a gateway's store no longer holds an object.
-func gone(t *testing.T, edge string, key wire.Key) {
+// awaitGone waits until a gateway's store no longer holds an object.
+func awaitGone(t *testing.T, edge string, key wire.Key) {
 	t.Helper()
 	eventually(t, key.Human()+" leaves "+edge, func(ctx context.Context) string {
-		held, err := holds(ctx, edge, key)
+		held, err := storeHolds(ctx, edge, key)
 		switch {
 		case err != nil:
 			return err.Error()

@@ -14,9 +14,9 @@ import (
 	"github.com/frond-edge/frond/internal/devcluster"
 )
 
-// names is a web server on each gateway, each behind a Service, and a pod on edge-1 that asks for them by name all the time, with no
+// dnsManifest is a web server on each gateway, each behind a Service, and a pod on edge-1 that asks for them by name all the time, with no
 // more settings than any pod has.
-const names = `
+const dnsManifest = `
 apiVersion: v1
 kind: Namespace
 metadata: {name: names}
@@ -70,23 +70,23 @@ const askingScript = `while true; do
   sleep 0.2
 done`
 
-const laterName = `
+const laterServiceManifest = `
 apiVersion: v1
 kind: Service
 metadata: {name: later, namespace: names}
 spec: {internalTrafficPolicy: Local, selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}
 `
 
-// TestCoreDNSOnAGateway: the DNS server of a gateway's pods is upstream's, in a pod of the gateway, which has its Services from the gateway's
+// TestCoreDNS_ResolvesOffline: the DNS server of a gateway's pods is upstream's, in a pod of the gateway, which has its Services from the gateway's
 // own API. Names are resolved with the link, without it, and after a boot without it. A pod of another gateway is reached with the link.
-func TestCoreDNSOnAGateway(t *testing.T) {
+func TestCoreDNS_ResolvesOffline(t *testing.T) {
 	needContainers(t)
 	if !shared.Spec().Services {
 		t.Skip("no Services: they need root and nft (frond dev up --services)")
 	}
 	out := filepath.Join(shared.Dir(), "edge-1", "names")
 	t.Cleanup(func() { _ = os.RemoveAll(out) })
-	apply(t, fmt.Sprintf(names, out, askingScript))
+	applyManifest(t, fmt.Sprintf(dnsManifest, out, askingScript))
 	hears := func(file, answer string) {
 		t.Helper()
 		path := filepath.Join(out, file)
@@ -122,13 +122,13 @@ func TestCoreDNSOnAGateway(t *testing.T) {
 		t.Fatal(err)
 	}
 	local()
-	result, err := shared.Reboot(t.Context(), "edge-1", devcluster.Reboot{Offline: true, Timeout: patience})
+	result, err := shared.Reboot(t.Context(), "edge-1", devcluster.Reboot{Offline: true, Timeout: waitTimeout})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Logf("offline reboot: %d pods Running after %.1f s", result.Pods, result.Running)
 	local()
-	if _, err := shared.Kubectl(t.Context(), laterName, "apply", "-f", "-"); err != nil {
+	if _, err := shared.Kubectl(t.Context(), laterServiceManifest, "apply", "-f", "-"); err != nil {
 		t.Fatal(err)
 	}
 	if err := shared.Heal(t.Context(), "edge-1"); err != nil {
@@ -143,14 +143,14 @@ func TestCoreDNSOnAGateway(t *testing.T) {
 func uniqueAddresses(t *testing.T) {
 	t.Helper()
 	eventually(t, "each pod has an address of its Node's podCIDR", func(ctx context.Context) string {
-		list, err := clients(t).CoreV1().Pods("names").List(ctx, metav1.ListOptions{})
+		list, err := kubeClient(t).CoreV1().Pods("names").List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return err.Error()
 		}
 		holders := map[string]string{}
 		for i := range list.Items {
 			p := &list.Items[i]
-			node, err := clients(t).CoreV1().Nodes().Get(ctx, p.Spec.NodeName, metav1.GetOptions{})
+			node, err := kubeClient(t).CoreV1().Nodes().Get(ctx, p.Spec.NodeName, metav1.GetOptions{})
 			if err != nil {
 				return err.Error()
 			}

@@ -19,9 +19,9 @@ import (
 )
 
 // Nothing that a healthy cluster says is a dead letter: not what its kube-proxies said first, through events.k8s.io, nor what other
-// tests did since. TestGarbageOnEverySubject alone makes some.
+// tests did since. TestMalformedMessages_OnEverySubject alone makes some.
 func TestDeadLetters_AreNoneInAHealthyCluster(t *testing.T) {
-	api := clients(t)
+	api := kubeClient(t)
 	for _, edge := range []string{"edge-1", "edge-2"} {
 		recordSeries(t, edge)
 	}
@@ -35,7 +35,7 @@ func TestDeadLetters_AreNoneInAHealthyCluster(t *testing.T) {
 		})
 	}
 	_, js := connectAdmin(t)
-	dead, err := js.Stream(t.Context(), streams.DeadStream)
+	dead, err := js.Stream(t.Context(), streams.DeadLetterStream)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +72,7 @@ func recordSeries(t *testing.T, edge string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = clients(t).EventsV1().Events("default").Delete(context.WithoutCancel(t.Context()), "series-"+edge, metav1.DeleteOptions{}) // it expires, too
+		_ = kubeClient(t).EventsV1().Events("default").Delete(context.WithoutCancel(t.Context()), "series-"+edge, metav1.DeleteOptions{}) // it expires, too
 	})
 	patch := fmt.Sprintf(`{"series":{"count":2,"lastObservedTime":%q}}`, time.Now().UTC().Format(metav1.RFC3339Micro))
 	if _, err := events.Patch(t.Context(), "series-"+edge, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {

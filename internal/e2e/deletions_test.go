@@ -31,31 +31,31 @@ func deletionsHeld(ctx context.Context, node string) (status corev1.ConditionSta
 	return corev1.ConditionFalse, "", nil
 }
 
-// forcedAway deletes pods from Kubernetes with one sweep and without their termination.
-func forcedAway(t *testing.T, list []corev1.Pod) {
+// forceDelete deletes pods from Kubernetes with one sweep and without their termination.
+func forceDelete(t *testing.T, list []corev1.Pod) {
 	t.Helper()
 	args := []string{"delete", "pod", "--force", "--grace-period=0"}
 	for i := range list {
 		args = append(args, list[i].Name)
 	}
-	kubectl(t, args...)
+	runKubectl(t, args...)
 }
 
-// TestDeletionsMadeWhileAway: what is deleted while a gateway is away goes as soon as the link is back, without a word if it is
+// TestDeletions_MadeWhileOffline: what is deleted while a gateway is away goes as soon as the link is back, without a word if it is
 // little. If it is most of what the gateway runs, and by force, everything else arrives and the pods run on until somebody
 // confirms.
-func TestDeletionsMadeWhileAway(t *testing.T) {
+func TestDeletions_MadeWhileOffline(t *testing.T) {
 	const edge, swept = "edge-1", 8
 	var manifests []string
 	for i := range swept {
-		p := scripted(fmt.Sprintf("swept-%d", i), edge, "sleep 36000")
+		p := scriptPod(fmt.Sprintf("swept-%d", i), edge, "sleep 36000")
 		manifests = append(manifests, strings.Replace(p, fmt.Sprintf("{app: swept-%d}", i), "{app: swept}", 1))
 	}
-	apply(t, strings.Join(manifests, "---"))
-	apply(t, many("kept", edge, 1))
-	list := running(t, "app=swept", swept)
-	running(t, "app=kept", 1)
-	arrives(t, "kept-0", "0", edge)
+	applyManifest(t, strings.Join(manifests, "---"))
+	applyManifest(t, manyConfigMaps("kept", edge, 1))
+	list := awaitRunning(t, "app=swept", swept)
+	awaitRunning(t, "app=kept", 1)
+	awaitValue(t, "kept-0", "0", edge)
 	t.Cleanup(func() {
 		if err := shared.Heal(context.WithoutCancel(t.Context()), edge); err != nil {
 			t.Error(err)
@@ -67,19 +67,19 @@ func TestDeletionsMadeWhileAway(t *testing.T) {
 		if err := shared.Cut(t.Context(), edge, false); err != nil {
 			t.Fatal(err)
 		}
-		forcedAway(t, deleted)
-		if err := set(t.Context(), clients(t), "kept-0", word); err != nil {
+		forceDelete(t, deleted)
+		if err := setConfigMap(t.Context(), kubeClient(t), "kept-0", word); err != nil {
 			t.Fatal(err)
 		}
 		if err := shared.Heal(t.Context(), edge); err != nil {
 			t.Fatal(err)
 		}
-		arrives(t, "kept-0", word, edge)
+		awaitValue(t, "kept-0", word, edge)
 	}
 	leave := func(deleted []corev1.Pod) {
 		t.Helper()
 		for i := range deleted {
-			gone(t, edge, wire.Key{Resource: "pods", Namespace: "default", Name: deleted[i].Name})
+			awaitGone(t, edge, wire.Key{Resource: "pods", Namespace: "default", Name: deleted[i].Name})
 		}
 	}
 
@@ -114,13 +114,13 @@ func TestDeletionsMadeWhileAway(t *testing.T) {
 		}
 		return ""
 	})
-	running(t, "app=kept", 1)
+	awaitRunning(t, "app=kept", 1)
 }
 
 // localContainers maps the containers of pods to their ids as their gateway sees them.
 func localContainers(t *testing.T, edge string, list []corev1.Pod) map[string]string {
 	t.Helper()
-	found, err := ids(t.Context(), edge, list)
+	found, err := containerIDs(t.Context(), edge, list)
 	if err != nil {
 		t.Fatal(err)
 	}

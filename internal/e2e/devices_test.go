@@ -45,15 +45,15 @@ spec:
   - {name: main, image: "localhost/frond/tools:dev", imagePullPolicy: Never, command: [sleep, "36000"], resources: {claims: [{name: lamp}]}}
 `
 
-// lamps is the driver's part of kubeletplugin.
-type lamps struct {
+// lampDriverPlugin is the driver's part of kubeletplugin.
+type lampDriverPlugin struct {
 	mu       sync.Mutex
 	prepared map[types.UID]string // guarded by mu; claims' names
 	released int                  // guarded by mu
 	faults   []error              // guarded by mu
 }
 
-func (l *lamps) PrepareResourceClaims(_ context.Context, claims []*resourcev1.ResourceClaim) (map[types.UID]kubeletplugin.PrepareResult, error) {
+func (l *lampDriverPlugin) PrepareResourceClaims(_ context.Context, claims []*resourcev1.ResourceClaim) (map[types.UID]kubeletplugin.PrepareResult, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	results := map[types.UID]kubeletplugin.PrepareResult{}
@@ -68,7 +68,7 @@ func (l *lamps) PrepareResourceClaims(_ context.Context, claims []*resourcev1.Re
 	return results, nil
 }
 
-func (l *lamps) UnprepareResourceClaims(_ context.Context, claims []kubeletplugin.NamespacedObject) (map[types.UID]error, error) {
+func (l *lampDriverPlugin) UnprepareResourceClaims(_ context.Context, claims []kubeletplugin.NamespacedObject) (map[types.UID]error, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	results := map[types.UID]error{}
@@ -79,17 +79,17 @@ func (l *lamps) UnprepareResourceClaims(_ context.Context, claims []kubeletplugi
 	return results, nil
 }
 
-func (l *lamps) HandleError(_ context.Context, err error, msg string) {
+func (l *lampDriverPlugin) HandleError(_ context.Context, err error, msg string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.faults = append(l.faults, fmt.Errorf("%s: %w", msg, err))
 }
 
-func (*lamps) WatchHealthStatus(context.Context, chan<- kubeletplugin.DeviceHealthReport) error {
+func (*lampDriverPlugin) WatchHealthStatus(context.Context, chan<- kubeletplugin.DeviceHealthReport) error {
 	return kubeletplugin.ErrHealthNotSupported
 }
 
-func (l *lamps) claims() map[types.UID]string {
+func (l *lampDriverPlugin) preparedClaims() map[types.UID]string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return maps.Clone(l.prepared)
@@ -107,15 +107,15 @@ func gatewayClient(t *testing.T, edge string) kubernetes.Interface {
 	return kube
 }
 
-// startLamps starts the driver on edge-1, with one device, until the test ends.
-func startLamps(t *testing.T, kube kubernetes.Interface) *lamps {
+// startLampDriver starts the driver on edge-1, with one device, until the test ends.
+func startLampDriver(t *testing.T, kube kubernetes.Interface) *lampDriverPlugin {
 	t.Helper()
 	kubelet := filepath.Join(shared.Dir(), "edge-1", "data", "kubelet")
 	data := filepath.Join(kubelet, "plugins", lampDriver)
 	if err := os.MkdirAll(data, 0o750); err != nil {
 		t.Fatal(err)
 	}
-	driver := &lamps{prepared: map[types.UID]string{}}
+	driver := &lampDriverPlugin{prepared: map[types.UID]string{}}
 	helper, err := kubeletplugin.Start(context.WithoutCancel(t.Context()), driver,
 		kubeletplugin.DriverName(lampDriver), kubeletplugin.NodeName("edge-1"), kubeletplugin.KubeClient(kube),
 		kubeletplugin.RegistrarDirectoryPath(filepath.Join(kubelet, "plugins_registry")), kubeletplugin.PluginDataDirectoryPath(data))
@@ -132,12 +132,12 @@ func startLamps(t *testing.T, kube kubernetes.Interface) *lamps {
 	return driver
 }
 
-// TestAPodHasItsDevice: a driver on a gateway publishes a device and sees what it has published, the scheduler gives it to a pod by a
+// TestPod_HasItsDevice: a driver on a gateway publishes a device and sees what it has published, the scheduler gives it to a pod by a
 // claim made from a template, and the kubelet prepares it; after the power was lost without a link the pod runs again.
-func TestAPodHasItsDevice(t *testing.T) {
+func TestPod_HasItsDevice(t *testing.T) {
 	needContainers(t)
 	local := gatewayClient(t, "edge-1")
-	driver := startLamps(t, local)
+	driver := startLampDriver(t, local)
 	slices := func(ctx context.Context, kube kubernetes.Interface) ([]resourcev1.ResourceSlice, error) {
 		list, err := kube.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{FieldSelector: fields.Set{
 			resourcev1.ResourceSliceSelectorNodeName: "edge-1", resourcev1.ResourceSliceSelectorDriver: lampDriver,
@@ -148,7 +148,7 @@ func TestAPodHasItsDevice(t *testing.T) {
 		return list.Items, nil
 	}
 	published := func(ctx context.Context) string {
-		for where, kube := range map[string]kubernetes.Interface{"Kubernetes": clients(t), "the gateway": local} {
+		for where, kube := range map[string]kubernetes.Interface{"Kubernetes": kubeClient(t), "the gateway": local} {
 			if found, err := slices(ctx, kube); err != nil || len(found) != 1 {
 				return fmt.Sprintf("%s has %d slices: %v; driver: %v", where, len(found), err, driver.faults)
 			}
@@ -156,14 +156,14 @@ func TestAPodHasItsDevice(t *testing.T) {
 		return ""
 	}
 	eventually(t, "the device is published", published)
-	apply(t, lampPod)
-	pod := running(t, "app=lit", 1)[0]
+	applyManifest(t, lampPod)
+	pod := awaitRunning(t, "app=lit", 1)[0]
 	name := *pod.Status.ResourceClaimStatuses[0].ResourceClaimName
-	claim, err := clients(t).ResourceV1().ResourceClaims("default").Get(t.Context(), name, metav1.GetOptions{})
+	claim, err := kubeClient(t).ResourceV1().ResourceClaims("default").Get(t.Context(), name, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if prepared := driver.claims(); prepared[claim.UID] != name || pod.Spec.NodeName != "edge-1" {
+	if prepared := driver.preparedClaims(); prepared[claim.UID] != name || pod.Spec.NodeName != "edge-1" {
 		t.Errorf("on %s; prepared are %v, want %s", pod.Spec.NodeName, prepared, name)
 	}
 
@@ -172,7 +172,7 @@ func TestAPodHasItsDevice(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	if _, err := shared.Reboot(t.Context(), "edge-1", devcluster.Reboot{Offline: true, Timeout: patience}); err != nil {
+	if _, err := shared.Reboot(t.Context(), "edge-1", devcluster.Reboot{Offline: true, Timeout: waitTimeout}); err != nil {
 		t.Fatal(err)
 	}
 	held, err := local.ResourceV1().ResourceClaims("default").Get(t.Context(), name, metav1.GetOptions{})
@@ -187,8 +187,8 @@ func TestAPodHasItsDevice(t *testing.T) {
 	}
 	// The kubelet has started anew and deletes the slices, once it can; the driver sees that and publishes again.
 	eventually(t, "the device is published again", published)
-	kubectl(t, "delete", "pod", "lit", "--timeout=100s")
-	gone(t, "edge-1", wire.Key{Group: "resource.k8s.io", Resource: "resourceclaims", Namespace: "default", Name: name})
+	runKubectl(t, "delete", "pod", "lit", "--timeout=100s")
+	awaitGone(t, "edge-1", wire.Key{Group: "resource.k8s.io", Resource: "resourceclaims", Namespace: "default", Name: name})
 	if driver.released == 0 {
 		t.Error("the driver was not told of the pod's end")
 	}

@@ -21,7 +21,7 @@ func directCluster(t *testing.T) *devcluster.Cluster {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) }) // best effort in the temporary folder
 	c, err := devcluster.Up(t.Context(), devcluster.Options{
-		Dir: dir, Talk: os.Stderr, Timeout: 5 * time.Minute,
+		Dir: dir, Progress: os.Stderr, Timeout: 5 * time.Minute,
 		Spec: devcluster.Spec{Edges: 2, Cloudcores: 2, Hubs: 1, Runtime: devcluster.Hollow, Direct: true},
 		Programs: func(ctx context.Context, _ devcluster.Spec) (toolchain.Paths, error) {
 			return toolchain.Ensure(ctx, toolchain.Request{Kube: true, Nats: true, Frond: true}, os.Stderr)
@@ -62,7 +62,7 @@ func TestDirectMode(t *testing.T) {
 		})
 	}
 	for _, node := range []string{"edge-1", "edge-2"} {
-		if _, err := c.Kubectl(t.Context(), scripted("on-"+node, node, "echo hello of "+node+"; sleep 36000"), "apply", "-f", "-"); err != nil {
+		if _, err := c.Kubectl(t.Context(), scriptPod("on-"+node, node, "echo hello of "+node+"; sleep 36000"), "apply", "-f", "-"); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -17,8 +17,8 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// leaver is a pod on edge-1 that Kubernetes evicts soon after it takes the node for unreachable.
-const leaver = `
+// evictedPod is a pod on edge-1 that Kubernetes evicts soon after it takes the node for unreachable.
+const evictedPod = `
 apiVersion: v1
 kind: Pod
 metadata: {name: leaver, labels: {app: leaver}}
@@ -30,20 +30,20 @@ spec:
   - {name: main, image: localhost/frond/tools:dev, imagePullPolicy: Never, command: [sleep, "36000"]}
 `
 
-// away is two gateways that are cut off at the same time: edge-2 is autonomous, as its group is, edge-1 is not.
-type away struct {
+// cutGateways is two gateways that are cut off at the same time: edge-2 is autonomous, as its group is, edge-1 is not.
+type cutGateways struct {
 	kube kubernetes.Interface
 }
 
-// newAway makes edge-2 autonomous and cuts edge-1. It takes a minute until Kubernetes minds.
-func newAway(t *testing.T) away {
+// newCutGateways makes edge-2 autonomous and cuts edge-1. It takes a minute until Kubernetes minds.
+func newCutGateways(t *testing.T) cutGateways {
 	t.Helper()
-	a := away{kube: clients(t)}
-	apply(t, group("away", "edge-2", wire.AutonomyForever))
+	a := cutGateways{kube: kubeClient(t)}
+	applyManifest(t, nodeGroupManifest("away", "edge-2", wire.AutonomyForever))
 	a.keepThird(t)
-	apply(t, leaver)
-	running(t, "app=leaver", 1)
-	eventually(t, "the pods of edge-2 tolerate that it is away", func(ctx context.Context) string { return patient(ctx, "app=boot,set=boot", true) })
+	applyManifest(t, evictedPod)
+	awaitRunning(t, "app=leaver", 1)
+	eventually(t, "the pods of edge-2 tolerate that it is away", func(ctx context.Context) string { return checkTolerations(ctx, "app=boot,set=boot", true) })
 	t.Cleanup(func() {
 		if err := shared.Heal(context.WithoutCancel(t.Context()), "edge-1"); err != nil {
 			t.Error(err)
@@ -56,7 +56,7 @@ func newAway(t *testing.T) away {
 }
 
 // keepThird keeps a third Node Ready: while none is, Kubernetes takes itself for what is cut off, and evicts nobody.
-func (a away) keepThird(t *testing.T) {
+func (a cutGateways) keepThird(t *testing.T) {
 	t.Helper()
 	const name, every = "third", 5 * time.Second
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -101,17 +101,17 @@ func (a away) keepThird(t *testing.T) {
 	})
 }
 
-// evicts waits until Kubernetes has evicted the pod of edge-1, and checks that it has left those of edge-2 alone, though it
+// checkEviction waits until Kubernetes has evicted the pod of edge-1, and checks that it has left those of edge-2 alone, though it
 // takes that one for unreachable too, and that everybody is told so. Then edge-1 comes back and its pod goes.
-func (a away) evicts(t *testing.T) {
+func (a cutGateways) checkEviction(t *testing.T) {
 	t.Helper()
 	eventually(t, "the pod of edge-1 is evicted", func(ctx context.Context) string {
-		list, err := pods(ctx, "app=leaver")
+		list, err := listPods(ctx, "app=leaver")
 		if err != nil {
 			return err.Error()
 		}
 		if len(list) != 1 || list[0].DeletionTimestamp == nil {
-			return describe(list)
+			return describePods(list)
 		}
 		return ""
 	})
@@ -127,7 +127,7 @@ func (a away) evicts(t *testing.T) {
 		}
 		return fmt.Sprint(node.Spec.Taints)
 	})
-	list, err := pods(t.Context(), "app=boot")
+	list, err := listPods(t.Context(), "app=boot")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,27 +136,27 @@ func (a away) evicts(t *testing.T) {
 			t.Errorf("%s of the autonomous node is evicted", list[i].Name)
 		}
 	}
-	a.told(t)
+	a.checkReported(t)
 	if err := shared.Heal(t.Context(), "edge-1"); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the evicted pod is gone", func(ctx context.Context) string {
-		list, err := pods(ctx, "app=leaver")
+		list, err := listPods(ctx, "app=leaver")
 		if err != nil {
 			return err.Error()
 		}
-		return describe(list)
+		return describePods(list)
 	})
 }
 
-// told checks that the Node and frond status say that edge-2 is away, on its own, since when, and how far behind.
-func (a away) told(t *testing.T) {
+// checkReported checks that the Node and frond status say that edge-2 is away, on its own, since when, and how far behind.
+func (a cutGateways) checkReported(t *testing.T) {
 	t.Helper()
-	if err := set(t.Context(), a.kube, "flow-0", "changed while away"); err != nil {
+	if err := setConfigMap(t.Context(), a.kube, "flow-0", "changed while away"); err != nil {
 		t.Fatal(err)
 	}
 	for _, value := range []string{wire.AutonomyForever, "9999h"} { // and hears of a change at once
-		kubectl(t, "annotate", "nodegroup", "away", "--overwrite", wire.AutonomyAnnotation+"="+value)
+		runKubectl(t, "annotate", "nodegroup", "away", "--overwrite", wire.AutonomyAnnotation+"="+value)
 		eventually(t, "the Node tells", func(ctx context.Context) string {
 			node, err := a.kube.CoreV1().Nodes().Get(ctx, "edge-2", metav1.GetOptions{})
 			if err != nil {

@@ -22,8 +22,8 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// many is a pod on one gateway that mounts n ConfigMaps called <name>-<i>.
-func many(name, edge string, n int) string {
+// manyConfigMaps is a pod on one gateway that mounts n ConfigMaps called <name>-<i>.
+func manyConfigMaps(name, edge string, n int) string {
 	var maps, sources strings.Builder
 	for i := range n {
 		fmt.Fprintf(&maps, "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: %s-%d}\ndata: {v: \"0\"}\n", name, i)
@@ -46,15 +46,15 @@ spec:
 %[3]s%[4]s`, name, edge, sources.String(), maps.String())
 }
 
-// set changes one ConfigMap through the apiserver.
-func set(ctx context.Context, kube kubernetes.Interface, name, value string) error {
+// setConfigMap changes one ConfigMap through the apiserver.
+func setConfigMap(ctx context.Context, kube kubernetes.Interface, name, value string) error {
 	patch := fmt.Appendf(nil, `{"data":{"v":%q}}`, value)
 	_, err := kube.CoreV1().ConfigMaps("default").Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
 	return err
 }
 
-// arrives waits until gateways hold a value.
-func arrives(t *testing.T, name, value string, edges ...string) {
+// awaitValue waits until gateways hold a value.
+func awaitValue(t *testing.T, name, value string, edges ...string) {
 	t.Helper()
 	eventually(t, name+" is "+value+" at "+strings.Join(edges, " and "), func(ctx context.Context) string {
 		for _, edge := range edges {
@@ -66,7 +66,7 @@ func arrives(t *testing.T, name, value string, edges ...string) {
 	})
 }
 
-func metric(t *testing.T, part, name string, labels ...string) float64 {
+func mustMetric(t *testing.T, part, name string, labels ...string) float64 {
 	t.Helper()
 	v, err := shared.Metric(t.Context(), part, name, labels...)
 	if err != nil {
@@ -75,12 +75,12 @@ func metric(t *testing.T, part, name string, labels ...string) float64 {
 	return v
 }
 
-func TestLinkCutBringsTheLastStateOnce(t *testing.T) {
+func TestLinkCut_DeliversLastStateOnce(t *testing.T) {
 	const objects, rounds = 20, 10
-	apply(t, many("cut", "edge-1", objects))
-	before := containers(running(t, "app=cut", 1))
+	applyManifest(t, manyConfigMaps("cut", "edge-1", objects))
+	before := containerRuns(awaitRunning(t, "app=cut", 1))
 	for i := range objects {
-		arrives(t, fmt.Sprintf("cut-%d", i), "0", "edge-1")
+		awaitValue(t, fmt.Sprintf("cut-%d", i), "0", "edge-1")
 	}
 	if err := shared.Cut(t.Context(), "edge-1", false); err != nil {
 		t.Fatal(err)
@@ -91,15 +91,15 @@ func TestLinkCutBringsTheLastStateOnce(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	kube := clients(t)
+	kube := kubeClient(t)
 	for round := range rounds {
 		for i := range objects {
-			if err := set(t.Context(), kube, fmt.Sprintf("cut-%d", i), strconv.Itoa(round+1)); err != nil {
+			if err := setConfigMap(t.Context(), kube, fmt.Sprintf("cut-%d", i), strconv.Itoa(round+1)); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	delivered := metric(t, "edge-1", "frond_delivered_total")
+	delivered := mustMetric(t, "edge-1", "frond_delivered_total")
 	dark := time.NewTimer(30*time.Second - time.Since(cut))
 	defer dark.Stop()
 	<-dark.C
@@ -110,13 +110,13 @@ func TestLinkCutBringsTheLastStateOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range objects {
-		arrives(t, fmt.Sprintf("cut-%d", i), strconv.Itoa(rounds), "edge-1")
+		awaitValue(t, fmt.Sprintf("cut-%d", i), strconv.Itoa(rounds), "edge-1")
 	}
 	// Some other objects change meanwhile; 200 updates as such would stand out.
-	if n := metric(t, "edge-1", "frond_delivered_total") - delivered; n > objects+15 {
+	if n := mustMetric(t, "edge-1", "frond_delivered_total") - delivered; n > objects+15 {
 		t.Errorf("%v messages were delivered for %d objects", n, objects)
 	}
-	if after := containers(running(t, "app=cut", 1)); fmt.Sprint(after) != fmt.Sprint(before) {
+	if after := containerRuns(awaitRunning(t, "app=cut", 1)); fmt.Sprint(after) != fmt.Sprint(before) {
 		t.Errorf("containers changed:\n%v\n%v", before, after)
 	}
 	eventually(t, "the node is Ready", nodeReady("edge-1"))
@@ -135,33 +135,33 @@ func nodeReady(name string) func(context.Context) string {
 	}
 }
 
-func TestKilledEdgecoreLeavesContainersAlone(t *testing.T) {
+func TestEdgecoreKilled_ContainersRunOn(t *testing.T) {
 	needContainers(t)
-	apply(t, many("survivor", "edge-1", 1))
-	before := containers(running(t, "app=survivor", 1))
+	applyManifest(t, manyConfigMaps("survivor", "edge-1", 1))
+	before := containerRuns(awaitRunning(t, "app=survivor", 1))
 	if err := shared.Kill(t.Context(), "edge-1"); err != nil {
 		t.Fatal(err)
 	}
-	if err := set(t.Context(), clients(t), "survivor-0", "while dead"); err != nil {
+	if err := setConfigMap(t.Context(), kubeClient(t), "survivor-0", "while dead"); err != nil {
 		t.Fatal(err)
 	}
 	if err := shared.Start(t.Context(), "edge-1"); err != nil {
 		t.Fatal(err)
 	}
-	arrives(t, "survivor-0", "while dead", "edge-1")
+	awaitValue(t, "survivor-0", "while dead", "edge-1")
 	eventually(t, "the node is Ready", nodeReady("edge-1"))
-	if after := containers(running(t, "app=survivor", 1)); fmt.Sprint(after) != fmt.Sprint(before) {
+	if after := containerRuns(awaitRunning(t, "app=survivor", 1)); fmt.Sprint(after) != fmt.Sprint(before) {
 		t.Errorf("containers changed:\n%v\n%v", before, after)
 	}
 }
 
 // TestKillsDuringUpdates kills each cloudcore and each hub server in turn while ConfigMaps change all the time.
 func TestKillsDuringUpdates(t *testing.T) {
-	apply(t, many("storm", "edge-1", 3))
-	apply(t, many("gale", "edge-2", 3))
-	running(t, "app=storm", 1)
-	running(t, "app=gale", 1)
-	kube := clients(t)
+	applyManifest(t, manyConfigMaps("storm", "edge-1", 3))
+	applyManifest(t, manyConfigMaps("gale", "edge-2", 3))
+	awaitRunning(t, "app=storm", 1)
+	awaitRunning(t, "app=gale", 1)
+	kube := kubeClient(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var version atomic.Int64
@@ -177,7 +177,7 @@ func TestKillsDuringUpdates(t *testing.T) {
 			}
 			v := strconv.FormatInt(version.Add(1), 10)
 			for _, name := range []string{"storm-0", "storm-1", "storm-2", "gale-0", "gale-1", "gale-2"} {
-				if err := set(context.WithoutCancel(ctx), kube, name, v); err != nil {
+				if err := setConfigMap(context.WithoutCancel(ctx), kube, name, v); err != nil {
 					return err
 				}
 			}
@@ -209,16 +209,16 @@ func TestKillsDuringUpdates(t *testing.T) {
 	}
 	last := strconv.FormatInt(version.Load(), 10)
 	for i := range 3 {
-		arrives(t, fmt.Sprintf("storm-%d", i), last, "edge-1")
-		arrives(t, fmt.Sprintf("gale-%d", i), last, "edge-2")
+		awaitValue(t, fmt.Sprintf("storm-%d", i), last, "edge-1")
+		awaitValue(t, fmt.Sprintf("gale-%d", i), last, "edge-2")
 	}
 	t.Logf("%s versions of 6 objects, %d kills", last, len(parts))
 }
 
-func TestGarbageOnEverySubject(t *testing.T) {
-	apply(t, many("garbage", "edge-1", 1))
-	running(t, "app=garbage", 1)
-	arrives(t, "garbage-0", "0", "edge-1")
+func TestMalformedMessages_OnEverySubject(t *testing.T) {
+	applyManifest(t, manyConfigMaps("garbage", "edge-1", 1))
+	awaitRunning(t, "app=garbage", 1)
+	awaitValue(t, "garbage-0", "0", "edge-1")
 	nc, _ := connectAdmin(t)
 	header := func(name, value string) nats.Header {
 		h := nats.Header{"Frond-Version": {"1"}, "Frond-Op": {"apply"}, "Frond-Time": {time.Now().Format(time.RFC3339Nano)}}
@@ -236,8 +236,8 @@ func TestGarbageOnEverySubject(t *testing.T) {
 		"no-header":         {nil, "{}"},
 	}
 	dead := func() float64 {
-		return metric(t, "edge-1", "frond_dead_letters_total") + metric(t, "cloudcore-1", "frond_dead_letters_total") +
-			metric(t, "cloudcore-2", "frond_dead_letters_total")
+		return mustMetric(t, "edge-1", "frond_dead_letters_total") + mustMetric(t, "cloudcore-1", "frond_dead_letters_total") +
+			mustMetric(t, "cloudcore-2", "frond_dead_letters_total")
 	}
 	before := dead()
 	sent := 0
@@ -250,7 +250,7 @@ func TestGarbageOnEverySubject(t *testing.T) {
 			sent++
 		}
 	}
-	for _, subject := range []string{streams.BeatSubject("edge-1"), streams.CallSubject("edge-1", streams.VerbAttach), streams.CallSubject("edge-1", "explode")} {
+	for _, subject := range []string{streams.HeartbeatSubject("edge-1"), streams.CallSubject("edge-1", streams.VerbAttach), streams.CallSubject("edge-1", "explode")} {
 		for _, data := range []string{"hello", "null"} {
 			msg := &nats.Msg{Subject: subject, Reply: streams.InboxPrefix("edge-1") + ".garbage", Data: []byte(data)}
 			if err := nc.PublishMsg(msg); err != nil {
@@ -259,7 +259,7 @@ func TestGarbageOnEverySubject(t *testing.T) {
 			sent++
 		}
 	}
-	if err := nc.Publish(streams.BeatSubject("edge-1"), make([]byte, 10<<20)); !errors.Is(err, nats.ErrMaxPayload) {
+	if err := nc.Publish(streams.HeartbeatSubject("edge-1"), make([]byte, 10<<20)); !errors.Is(err, nats.ErrMaxPayload) {
 		t.Errorf("10 MiB: %v, want %v", err, nats.ErrMaxPayload)
 	}
 	eventually(t, "every garbage message is a dead letter", func(context.Context) string {
@@ -268,9 +268,9 @@ func TestGarbageOnEverySubject(t *testing.T) {
 		}
 		return ""
 	})
-	if err := set(t.Context(), clients(t), "garbage-0", "good"); err != nil {
+	if err := setConfigMap(t.Context(), kubeClient(t), "garbage-0", "good"); err != nil {
 		t.Fatal(err)
 	}
-	arrives(t, "garbage-0", "good", "edge-1")
+	awaitValue(t, "garbage-0", "good", "edge-1")
 	eventually(t, "the node is Ready", nodeReady("edge-1"))
 }

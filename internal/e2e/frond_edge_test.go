@@ -13,10 +13,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// onEdge runs a command on a gateway and returns what it printed and its exit code.
-func onEdge(t *testing.T, edge string, stdin io.Reader, args ...string) (stdout, stderr string, code int) {
+// runOnEdge runs a command on a gateway and returns what it printed and its exit code.
+func runOnEdge(t *testing.T, edge string, stdin io.Reader, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 	cmd, err := shared.Command(ctx, edge, args...)
 	if err != nil {
@@ -28,10 +28,10 @@ func onEdge(t *testing.T, edge string, stdin io.Reader, args ...string) (stdout,
 	return out.String(), errs.String(), exitCode(err)
 }
 
-// field runs frond edge on edge-1, and fails the test if that fails.
-func field(t *testing.T, args ...string) string {
+// runFrondEdge runs frond edge on edge-1, and fails the test if that fails.
+func runFrondEdge(t *testing.T, args ...string) string {
 	t.Helper()
-	out, errs, code := onEdge(t, "edge-1", nil, slices.Concat([]string{"frond", "edge"}, args)...)
+	out, errs, code := runOnEdge(t, "edge-1", nil, slices.Concat([]string{"frond", "edge"}, args)...)
 	if code != 0 {
 		t.Fatalf("frond edge %s: exit code %d: %s%s", strings.Join(args, " "), code, out, errs)
 	}
@@ -39,12 +39,12 @@ func field(t *testing.T, args ...string) string {
 }
 
 // Someone who stands before a gateway without a link sees what it runs, reads logs, looks inside, and restarts.
-func TestFieldStaffNeedNoLink(t *testing.T) {
+func TestFrondEdge_WorksOffline(t *testing.T) {
 	needContainers(t)
-	apply(t, scripted("field", "edge-1", "trap 'exit 0' TERM; echo started; while :; do sleep 0.1; done"))
-	apply(t, strings.Replace(scripted("once", "edge-1", "sleep 36000"), "spec:\n", "spec:\n  restartPolicy: Never\n", 1))
-	running(t, "app=field", 1)
-	running(t, "app=once", 1)
+	applyManifest(t, scriptPod("field", "edge-1", "trap 'exit 0' TERM; echo started; while :; do sleep 0.1; done"))
+	applyManifest(t, strings.Replace(scriptPod("once", "edge-1", "sleep 36000"), "spec:\n", "spec:\n  restartPolicy: Never\n", 1))
+	awaitRunning(t, "app=field", 1)
+	awaitRunning(t, "app=once", 1)
 	if err := shared.Cut(t.Context(), "edge-1", true); err != nil {
 		t.Fatal(err)
 	}
@@ -53,10 +53,10 @@ func TestFieldStaffNeedNoLink(t *testing.T) {
 			t.Errorf("clean up: %v", err)
 		}
 	})
-	seen(t)
+	checkPodOutputs(t)
 	before := localPod(t, "field")
-	inside(t)
-	restarted(t, before)
+	checkExec(t)
+	checkRestart(t, before)
 	for name, tt := range map[string]struct {
 		args []string
 		says string
@@ -68,7 +68,7 @@ func TestFieldStaffNeedNoLink(t *testing.T) {
 		"a restart of nobody":            {[]string{"restart", "none"}, `pods "none" not found`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			out, errs, code := onEdge(t, "edge-1", nil, slices.Concat([]string{"frond", "edge"}, tt.args)...)
+			out, errs, code := runOnEdge(t, "edge-1", nil, slices.Concat([]string{"frond", "edge"}, tt.args)...)
 			if code != 1 || !strings.Contains(errs, tt.says) {
 				t.Errorf("exit code %d, %q, %q; want 1 and %q", code, out, errs, tt.says)
 			}
@@ -79,51 +79,51 @@ func TestFieldStaffNeedNoLink(t *testing.T) {
 	}
 }
 
-// seen reads the gateway's pods in the forms that kubectl has.
-func seen(t *testing.T) {
+// checkPodOutputs reads the gateway's pods in the forms that kubectl has.
+func checkPodOutputs(t *testing.T) {
 	t.Helper()
-	if out := field(t, "get", "pods", "-A", "-o", "wide"); !strings.Contains(out, "NOMINATED NODE") || !strings.Contains(out, "field") {
+	if out := runFrondEdge(t, "get", "pods", "-A", "-o", "wide"); !strings.Contains(out, "NOMINATED NODE") || !strings.Contains(out, "field") {
 		t.Errorf("get pods -o wide: %s", out)
 	}
-	if out := field(t, "get", "pod/field", "-o", "yaml"); !strings.Contains(out, "kind: Pod\n") {
+	if out := runFrondEdge(t, "get", "pod/field", "-o", "yaml"); !strings.Contains(out, "kind: Pod\n") {
 		t.Errorf("get pod -o yaml: %s", out)
 	}
-	if out := field(t, "get", "nodes,pods", "-o", "name"); !strings.Contains(out, "node/edge-1") || !strings.Contains(out, "pod/field") {
+	if out := runFrondEdge(t, "get", "nodes,pods", "-o", "name"); !strings.Contains(out, "node/edge-1") || !strings.Contains(out, "pod/field") {
 		t.Errorf("get nodes,pods -o name: %s", out)
 	}
 	for _, want := range []string{"Node:", "edge-1", "Restart Count:", "Started"} {
-		if out := field(t, "describe", "pod", "field"); !strings.Contains(out, want) {
+		if out := runFrondEdge(t, "describe", "pod", "field"); !strings.Contains(out, want) {
 			t.Errorf("describe pod lacks %q: %s", want, out)
 		}
 	}
-	if out := field(t, "describe", "node", "edge-1"); !strings.Contains(out, "Non-terminated Pods:") {
+	if out := runFrondEdge(t, "describe", "node", "edge-1"); !strings.Contains(out, "Non-terminated Pods:") {
 		t.Errorf("describe node: %s", out)
 	}
-	if out := field(t, "logs", "field", "--tail=1"); out != "started\n" {
+	if out := runFrondEdge(t, "logs", "field", "--tail=1"); out != "started\n" {
 		t.Errorf("logs: %q", out)
 	}
 }
 
-// inside runs commands in the container.
-func inside(t *testing.T) {
+// checkExec runs commands in the container.
+func checkExec(t *testing.T) {
 	t.Helper()
-	if _, errs, code := onEdge(t, "edge-1", nil, "frond", "edge", "exec", "field", "--", "sh", "-c", "exit 42"); code != 42 {
+	if _, errs, code := runOnEdge(t, "edge-1", nil, "frond", "edge", "exec", "field", "--", "sh", "-c", "exit 42"); code != 42 {
 		t.Errorf("exit 42 became %d: %s", code, errs)
 	}
 	data := bytes.Repeat([]byte{0, 1, 0xff, '\n'}, 256<<10)
-	if out, errs, code := onEdge(t, "edge-1", bytes.NewReader(data), "frond", "edge", "exec", "-i", "field", "--", "cat"); code != 0 || out != string(data) {
+	if out, errs, code := runOnEdge(t, "edge-1", bytes.NewReader(data), "frond", "edge", "exec", "-i", "field", "--", "cat"); code != 0 || out != string(data) {
 		t.Errorf("there and back: %d bytes, %q, %d", len(out), errs, code)
 	}
 }
 
-// restarted restarts the pod's container, gently: it ends with code 0.
-func restarted(t *testing.T, before corev1.Pod) {
+// checkRestart restarts the pod's container, gently: it ends with code 0.
+func checkRestart(t *testing.T, before corev1.Pod) {
 	t.Helper()
 	var result []struct {
 		Container, ID, NewID string
 		Restarts             int
 	}
-	out := field(t, "restart", "field", "-o", "json")
+	out := runFrondEdge(t, "restart", "field", "-o", "json")
 	if err := json.Unmarshal([]byte(out), &result); err != nil || len(result) != 1 {
 		t.Fatalf("restart -o json: %v: %s", err, out)
 	}
@@ -139,7 +139,7 @@ func restarted(t *testing.T, before corev1.Pod) {
 	if ended := is.LastTerminationState.Terminated; ended == nil || ended.ExitCode != 0 {
 		t.Errorf("the container was not given its grace time: %+v", ended)
 	}
-	if out := field(t, "logs", "field", "--previous"); out != "started\n" {
+	if out := runFrondEdge(t, "logs", "field", "--previous"); out != "started\n" {
 		t.Errorf("logs --previous: %q", out)
 	}
 }
@@ -148,7 +148,7 @@ func restarted(t *testing.T, before corev1.Pod) {
 func localPod(t *testing.T, name string) corev1.Pod {
 	t.Helper()
 	var pod corev1.Pod
-	if err := json.Unmarshal([]byte(field(t, "get", "pod", name, "-o", "json")), &pod); err != nil {
+	if err := json.Unmarshal([]byte(runFrondEdge(t, "get", "pod", name, "-o", "json")), &pod); err != nil {
 		t.Fatal(err)
 	}
 	return pod

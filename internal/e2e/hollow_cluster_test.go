@@ -12,12 +12,12 @@ import (
 	"github.com/frond-edge/frond/internal/toolchain"
 )
 
-// ordinary is Debian's nobody: a user without any right.
-const ordinary = 65534
+// nobodyUID is Debian's nobody: a user without any right.
+const nobodyUID = 65534
 
-// TestAnOrdinaryUserGetsAHollowCluster runs the frond command as somebody without rights: a whole cluster with the hollow
+// TestHollowCluster_UnprivilegedUser runs the frond command as somebody without rights: a whole cluster with the hollow
 // runtime comes up, a pod runs in it, and it goes without a trace. What was built before is handed to that user.
-func TestAnOrdinaryUserGetsAHollowCluster(t *testing.T) {
+func TestHollowCluster_UnprivilegedUser(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to become another user")
 	}
@@ -53,7 +53,7 @@ func TestAnOrdinaryUserGetsAHollowCluster(t *testing.T) {
 			"HOME=" + home, "PATH=" + os.Getenv("PATH"), "FROND_CACHE=" + cache, "KUBECONFIG=" + filepath.Join(dir, "kubeconfig"),
 			"GOFLAGS=-buildvcs=false", "GOCACHE=" + filepath.Join(home, "go-build"), "XDG_RUNTIME_DIR=" + home,
 		}
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: ordinary, Gid: ordinary}}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobodyUID, Gid: nobodyUID}}
 		out, err := cmd.CombinedOutput()
 		return string(out), err
 	}

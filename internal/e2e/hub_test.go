@@ -14,8 +14,8 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// admin connects to the hub as the `nats` CLI would, from the context file that the dev cluster wrote.
-func admin() (*nats.Conn, error) {
+// dialAdmin connects to the hub as the `nats` CLI would, from the context file that the dev cluster wrote.
+func dialAdmin() (*nats.Conn, error) {
 	ctx, err := natscontext.NewFromFile(shared.NATSContext())
 	if err != nil {
 		return nil, err
@@ -25,7 +25,7 @@ func admin() (*nats.Conn, error) {
 
 func connectAdmin(t *testing.T) (*nats.Conn, jetstream.JetStream) {
 	t.Helper()
-	nc, err := admin()
+	nc, err := dialAdmin()
 	if err != nil {
 		t.Fatalf("the context for the nats CLI: %v", err)
 	}
@@ -37,8 +37,8 @@ func connectAdmin(t *testing.T) (*nats.Conn, jetstream.JetStream) {
 	return nc, js
 }
 
-// onlyATombstone checks that the stream of desired state holds no object under a subject.
-func onlyATombstone(t *testing.T, subject string) {
+// expectTombstone checks that the stream of desired state holds no object under a subject.
+func expectTombstone(t *testing.T, subject string) {
 	t.Helper()
 	_, js := connectAdmin(t)
 	stream, err := js.Stream(t.Context(), streams.DesiredStream)
@@ -55,8 +55,8 @@ func onlyATombstone(t *testing.T, subject string) {
 	}
 }
 
-// TestFilesOfTheCluster holds the folder to what the documentation promises.
-func TestFilesOfTheCluster(t *testing.T) {
+// TestCluster_DocumentedFiles holds the folder to what the documentation promises.
+func TestCluster_DocumentedFiles(t *testing.T) {
 	for _, name := range []string{"kubeconfig", "bin/kubectl", "nats/context.json", "env", "logs"} {
 		if _, err := os.Stat(filepath.Join(shared.Dir(), name)); err != nil {
 			t.Error(err)

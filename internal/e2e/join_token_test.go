@@ -14,10 +14,10 @@ import (
 	"github.com/frond-edge/frond/api/protection"
 )
 
-// frond runs the frond that the cluster was built with, and returns what it printed.
-func frond(t *testing.T, args ...string) (string, error) {
+// runFrond runs the frond that the cluster was built with, and returns what it printed.
+func runFrond(t *testing.T, args ...string) (string, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, filepath.Join(shared.Dir(), "bin", "frond"), args...)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+shared.Kubeconfig())
@@ -30,11 +30,11 @@ func frond(t *testing.T, args ...string) (string, error) {
 	return string(out), nil
 }
 
-// TestThePrintedCommandJoins: the development cluster is one that frond init has made. The command that frond token create prints lets
+// TestToken_PrintedCommandJoins: the development cluster is one that frond init has made. The command that frond token create prints lets
 // in who runs it, and nobody else: with another hash nothing is asked of the hub.
-func TestThePrintedCommandJoins(t *testing.T) {
+func TestToken_PrintedCommandJoins(t *testing.T) {
 	node := fmt.Sprintf("newcomer-%d", time.Now().UnixNano())
-	printed, err := frond(t, "token", "create", "--node", node, "--print-join-command")
+	printed, err := runFrond(t, "token", "create", "--node", node, "--print-join-command")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +44,7 @@ func TestThePrintedCommandJoins(t *testing.T) {
 	}
 	hash := slices.Index(words, "--ca-hash") + 1
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), waitTimeout)
 		defer cancel()
 		if _, err := shared.Kubectl(ctx, "", "annotate", "nodeidentity", node, protection.AnnotationConfirmDeletion+"="+node); err != nil {
 			t.Log(err) // it never joined
@@ -56,14 +56,14 @@ func TestThePrintedCommandJoins(t *testing.T) {
 	join := func(words []string) (string, error) {
 		t.Helper()
 		dir := t.TempDir() // a machine of its own; its edgecore is not started, for the ports are the first gateway's
-		return frond(t, slices.Concat(words[1:], []string{
+		return runFrond(t, slices.Concat(words[1:], []string{
 			"--no-start", "--config", filepath.Join(dir, "edgecore.yaml"), "--dir", filepath.Join(dir, "data"), "--unit-dir", dir,
 			"--runtime-endpoint", "hollow", "--timeout", "90s", "-o", "json",
 			"--ignore-preflight-errors", "root,cgroups,ports,disk,clock",
 		})...)
 	}
 	known := func() string {
-		return kubectl(t, "get", "nodeidentity", "--ignore-not-found", node, "-o", "jsonpath={.spec.key}")
+		return runKubectl(t, "get", "nodeidentity", "--ignore-not-found", node, "-o", "jsonpath={.spec.key}")
 	}
 
 	wrong := slices.Clone(words)
@@ -80,9 +80,9 @@ func TestThePrintedCommandJoins(t *testing.T) {
 	}
 }
 
-// TestInitChangesNothing: what frond init would make is there, and is what the hub and the cloudcores use.
-func TestInitChangesNothing(t *testing.T) {
-	out, err := frond(t, "init")
+// TestInit_IsIdempotent: what frond init would make is there, and is what the hub and the cloudcores use.
+func TestInit_IsIdempotent(t *testing.T) {
+	out, err := runFrond(t, "init")
 	if err != nil || !strings.Contains(out, "nothing to change") {
 		t.Errorf("%s, %v", out, err)
 	}
@@ -91,7 +91,7 @@ func TestInitChangesNothing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		there := kubectl(t, "--namespace=frond-system", "get", "secret", secret, "--template={{index .data \""+entry+"\" | base64decode}}")
+		there := runKubectl(t, "--namespace=frond-system", "get", "secret", secret, "--template={{index .data \""+entry+"\" | base64decode}}")
 		if there != string(here) {
 			t.Errorf("%s of Secret %s is not the file", entry, secret)
 		}

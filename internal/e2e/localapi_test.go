@@ -16,8 +16,8 @@ import (
 	"github.com/frond-edge/frond/internal/devcluster"
 )
 
-// robot is a pod on edge-1 whose program, internal/e2e/client, uses Kubernetes as any operator does.
-const robot = `
+// robotManifest is a pod on edge-1 whose program, internal/e2e/client, uses Kubernetes as any operator does.
+const robotManifest = `
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
 metadata: {name: widgets.example.com}
@@ -94,7 +94,7 @@ spec:
   - {name: out, hostPath: {path: %[2]s, type: DirectoryOrCreate}}
 `
 
-const widget = `
+const widgetManifest = `
 apiVersion: example.com/v1
 kind: Widget
 metadata: {name: valve, namespace: robots}
@@ -116,8 +116,8 @@ type robotState struct {
 	Refused    int64             `json:"refused"`
 }
 
-// heard is an event of nobody's, and a lease of somebody else.
-const heard = `
+// robotEvents is an event of nobody's, and a lease of somebody else.
+const robotEvents = `
 apiVersion: v1
 kind: Event
 metadata: {generateName: proof-, namespace: robots}
@@ -132,14 +132,14 @@ metadata: {generateName: other-, namespace: robots}
 spec: {holderIdentity: %s}
 `
 
-// follows makes the program see an event and a lease that were made just now.
-func follows(t *testing.T, file, holder string) {
+// checkRobotFollows makes the program see an event and a lease that were made just now.
+func checkRobotFollows(t *testing.T, file, holder string) {
 	t.Helper()
-	before := fares(t, file, "the pod follows events", func(s robotState) bool { return len(s.Heard) > 0 }).Heard["Proof"]
-	if _, err := shared.Kubectl(t.Context(), fmt.Sprintf(heard, holder), "create", "-f", "-"); err != nil {
+	before := awaitRobot(t, file, "the pod follows events", func(s robotState) bool { return len(s.Heard) > 0 }).Heard["Proof"]
+	if _, err := shared.Kubectl(t.Context(), fmt.Sprintf(robotEvents, holder), "create", "-f", "-"); err != nil {
 		t.Fatal(err)
 	}
-	fares(t, file, "the pod leads, and sees leases and events", func(s robotState) bool {
+	awaitRobot(t, file, "the pod leads, and sees leases and events", func(s robotState) bool {
 		return s.Leads && s.Holders["leader"] == "robot" && slices.Contains(slices.Collect(maps.Values(s.Holders)), holder) && s.Heard["Proof"] > before && s.Refused == 0
 	})
 }
@@ -158,9 +158,9 @@ func startRobot(t *testing.T) string {
 	if text, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build the program: %v: %s", err, text)
 	}
-	apply(t, fmt.Sprintf(robot, program, out))
+	applyManifest(t, fmt.Sprintf(robotManifest, program, out))
 	eventually(t, "the kind of widgets is served", func(ctx context.Context) string {
-		if _, err := shared.Kubectl(ctx, widget, "apply", "-f", "-"); err != nil {
+		if _, err := shared.Kubectl(ctx, widgetManifest, "apply", "-f", "-"); err != nil {
 			return err.Error()
 		}
 		return ""
@@ -168,8 +168,8 @@ func startRobot(t *testing.T) string {
 	return filepath.Join(out, "state.json")
 }
 
-// fares waits until the program says that something holds.
-func fares(t *testing.T, file, what string, holds func(robotState) bool) robotState {
+// awaitRobot waits until the program says that something holds.
+func awaitRobot(t *testing.T, file, what string, holds func(robotState) bool) robotState {
 	t.Helper()
 	var s robotState
 	eventually(t, what, func(context.Context) string {
@@ -189,26 +189,26 @@ func fares(t *testing.T, file, what string, holds func(robotState) bool) robotSt
 	return s
 }
 
-// TestAPodHasItsKubernetes: a program in a pod on a gateway, which knows nothing of Frond, lists, watches and writes with
+// TestLocalAPI_ServesPods: a program in a pod on a gateway, which knows nothing of Frond, lists, watches and writes with
 // its in-cluster configuration; without a link it goes on reading, also after a reboot, and its writes fail in clear words.
 // What it must not have it never gets.
-func TestAPodHasItsKubernetes(t *testing.T) {
+func TestLocalAPI_ServesPods(t *testing.T) {
 	needContainers(t)
 	file := startRobot(t)
 	forbidden := map[string]int{
 		"others' secrets": 403, "all secrets": 403, "the store": 403, "others' tokens": 403, "forged": 401, "nobody": 401,
 	}
-	first := fares(t, file, "the pod sees its objects and writes", func(s robotState) bool {
+	first := awaitRobot(t, file, "the pod sees its objects and writes", func(s robotState) bool {
 		return s.Synced && s.ConfigMaps["robot"] == "first" && s.Widgets["valve"] == 7 && s.Writes > 0 && s.WriteError == "" && maps.Equal(s.Tries, forbidden)
 	})
-	if count := kubectl(t, "-n", "robots", "get", "cm", "echo", "-o", "jsonpath={.data.count}"); count == "" {
+	if count := runKubectl(t, "-n", "robots", "get", "cm", "echo", "-o", "jsonpath={.data.count}"); count == "" {
 		t.Error("Kubernetes does not have what the pod wrote")
 	}
-	kubectl(t, "-n", "robots", "patch", "cm", "robot", "--type=merge", "-p", `{"data":{"key":"second"}}`)
-	kubectl(t, "-n", "robots", "patch", "widget", "valve", "--type=merge", "-p", `{"spec":{"size":8}}`)
-	fares(t, file, "the pod sees changes", func(s robotState) bool { return s.ConfigMaps["robot"] == "second" && s.Widgets["valve"] == 8 })
+	runKubectl(t, "-n", "robots", "patch", "cm", "robot", "--type=merge", "-p", `{"data":{"key":"second"}}`)
+	runKubectl(t, "-n", "robots", "patch", "widget", "valve", "--type=merge", "-p", `{"spec":{"size":8}}`)
+	awaitRobot(t, file, "the pod sees changes", func(s robotState) bool { return s.ConfigMaps["robot"] == "second" && s.Widgets["valve"] == 8 })
 
-	follows(t, file, "before")
+	checkRobotFollows(t, file, "before")
 	t.Cleanup(func() {
 		if err := shared.Heal(context.WithoutCancel(t.Context()), "edge-1"); err != nil {
 			t.Error(err)
@@ -217,22 +217,22 @@ func TestAPodHasItsKubernetes(t *testing.T) {
 	if err := shared.Cut(t.Context(), "edge-1", false); err != nil {
 		t.Fatal(err)
 	}
-	fares(t, file, "a write fails in clear words, and nobody leads", func(s robotState) bool {
+	awaitRobot(t, file, "a write fails in clear words, and nobody leads", func(s robotState) bool {
 		return strings.Contains(s.WriteError, "cannot ask the cloud") && !s.Leads
 	})
-	result, err := shared.Reboot(t.Context(), "edge-1", devcluster.Reboot{Offline: true, Timeout: patience})
+	result, err := shared.Reboot(t.Context(), "edge-1", devcluster.Reboot{Offline: true, Timeout: waitTimeout})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Logf("offline reboot: %d pods Running after %.1f s", result.Pods, result.Running)
-	fares(t, file, "the pod sees its objects after an offline reboot", func(s robotState) bool {
+	awaitRobot(t, file, "the pod sees its objects after an offline reboot", func(s robotState) bool {
 		return s.Started.After(first.Started) && s.Synced && s.ConfigMaps["robot"] == "second" && s.Widgets["valve"] == 8 &&
 			strings.Contains(s.WriteError, "cannot ask the cloud") && maps.Equal(s.Tries, forbidden)
 	})
-	kubectl(t, "-n", "robots", "patch", "cm", "robot", "--type=merge", "-p", `{"data":{"key":"third"}}`)
+	runKubectl(t, "-n", "robots", "patch", "cm", "robot", "--type=merge", "-p", `{"data":{"key":"third"}}`)
 	if err := shared.Heal(t.Context(), "edge-1"); err != nil {
 		t.Fatal(err)
 	}
-	fares(t, file, "the pod is back with the link", func(s robotState) bool { return s.ConfigMaps["robot"] == "third" && s.WriteError == "" && s.Writes > 0 })
-	follows(t, file, "after")
+	awaitRobot(t, file, "the pod is back with the link", func(s robotState) bool { return s.ConfigMaps["robot"] == "third" && s.WriteError == "" && s.Writes > 0 })
+	checkRobotFollows(t, file, "after")
 }

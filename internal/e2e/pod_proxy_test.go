@@ -15,17 +15,17 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestPodsOfGatewaysThroughTheApiserversProxy asks each pod of a Service on both gateways for its name: by pods/NAME/proxy, by
+// TestPodProxy_ReachesGatewayPods asks each pod of a Service on both gateways for its name: by pods/NAME/proxy, by
 // services/NAME/proxy, and at the Service's address as kube-apiserver asks webhooks and aggregated APIs.
-func TestPodsOfGatewaysThroughTheApiserversProxy(t *testing.T) {
+func TestPodProxy_ReachesGatewayPods(t *testing.T) {
 	needContainers(t)
-	apply(t, web("proxied", 2)+`---
+	applyManifest(t, webDeployment("proxied", 2)+`---
 apiVersion: v1
 kind: Service
 metadata: {name: proxied}
 spec: {selector: {app: proxied}, ports: [{name: web, port: 80, targetPort: 8080}]}
 `)
-	list := running(t, "app=proxied", 2)
+	list := awaitRunning(t, "app=proxied", 2)
 	names := map[string]bool{}
 	for _, pod := range list {
 		names[pod.Name] = true
@@ -62,7 +62,7 @@ spec: {selector: {app: proxied}, ports: [{name: web, port: 80, targetPort: 8080}
 	heard("the Service", func(ctx context.Context) (string, error) {
 		return shared.Kubectl(ctx, "", "get", "--raw", "/api/v1/namespaces/default/services/proxied:web/proxy/hostname")
 	})
-	service, err := clients(t).CoreV1().Services("default").Get(t.Context(), "proxied", metav1.GetOptions{})
+	service, err := kubeClient(t).CoreV1().Services("default").Get(t.Context(), "proxied", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -27,14 +27,14 @@ import (
 // testSigner signs the certificates of pods, as one that somebody installs in a cluster.
 const testSigner = "frond.test/e2e"
 
-// certifier is a CA with its key.
-type certifier struct {
+// podSigner is a CA with its key.
+type podSigner struct {
 	key  *ecdsa.PrivateKey
 	cert *x509.Certificate
 	pem  string
 }
 
-func newCertifier(t *testing.T, name string) certifier {
+func newPodSigner(t *testing.T, name string) podSigner {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -52,11 +52,11 @@ func newCertifier(t *testing.T, name string) certifier {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return certifier{key: key, cert: cert, pem: string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))}
+	return podSigner{key: key, cert: cert, pem: string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))}
 }
 
 // signAll answers the requests that wait for the signer.
-func (c certifier) signAll(ctx context.Context, kube kubernetes.Interface) error {
+func (c podSigner) signAll(ctx context.Context, kube kubernetes.Interface) error {
 	requests, err := kube.CertificatesV1().PodCertificateRequests("default").List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return err
@@ -66,7 +66,7 @@ func (c certifier) signAll(ctx context.Context, kube kubernetes.Interface) error
 		if r.Spec.SignerName != testSigner || len(r.Status.Conditions) > 0 {
 			continue
 		}
-		if err := c.sign(r); err != nil {
+		if err := c.signRequest(r); err != nil {
 			return err
 		}
 		if _, err := kube.CertificatesV1().PodCertificateRequests("default").UpdateStatus(ctx, r, metav1.UpdateOptions{}); err != nil {
@@ -76,8 +76,8 @@ func (c certifier) signAll(ctx context.Context, kube kubernetes.Interface) error
 	return nil
 }
 
-// sign fills in the status of a request.
-func (c certifier) sign(r *certificatesv1.PodCertificateRequest) error {
+// signRequest fills in the status of a request.
+func (c podSigner) signRequest(r *certificatesv1.PodCertificateRequest) error {
 	asked, err := x509.ParseCertificateRequest(r.Spec.StubPKCS10Request)
 	if err != nil {
 		return fmt.Errorf("request %s: %w", r.Name, err)
@@ -131,20 +131,20 @@ spec:
       - podCertificate: {signerName: frond.test/e2e, keyType: ECDSAP256, credentialBundlePath: credential.pem}
 `
 
-// TestAPodHasItsTrustBundlesAndItsCertificate: both are projected into a pod, change with what they are made of, and are there again
+// TestProjections_BundlesAndCertificates: both are projected into a pod, change with what they are made of, and are there again
 // after the gateway has lost its power and has no link.
-func TestAPodHasItsTrustBundlesAndItsCertificate(t *testing.T) {
-	kube, ca := clients(t), newCertifier(t, "first")
-	signer := newCertifier(t, "signer")
-	apply(t, bundleManifest(ca.pem)+certifiedPod)
+func TestProjections_BundlesAndCertificates(t *testing.T) {
+	kube, ca := kubeClient(t), newPodSigner(t, "first")
+	signer := newPodSigner(t, "signer")
+	applyManifest(t, bundleManifest(ca.pem)+certifiedPod)
 	var pod *corev1.Pod
 	eventually(t, "the pod runs with its certificate", func(ctx context.Context) string {
 		if err := signer.signAll(ctx, kube); err != nil {
 			return err.Error()
 		}
-		list, err := pods(ctx, "app=certified")
+		list, err := listPods(ctx, "app=certified")
 		if err != nil || len(list) != 1 || !isReady(&list[0]) {
-			return describe(list)
+			return describePods(list)
 		}
 		pod = &list[0]
 		return ""
@@ -164,7 +164,7 @@ func TestAPodHasItsTrustBundlesAndItsCertificate(t *testing.T) {
 		t.Errorf("the credential is not of the signer: %q", credential)
 	}
 
-	ca = newCertifier(t, "second")
+	ca = newPodSigner(t, "second")
 	if _, err := shared.Kubectl(t.Context(), bundleManifest(ca.pem), "apply", "-f", "-"); err != nil {
 		t.Fatal(err)
 	}
@@ -183,7 +183,7 @@ func TestAPodHasItsTrustBundlesAndItsCertificate(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	if _, err := shared.Reboot(t.Context(), "edge-1", devcluster.Reboot{Offline: true, Timeout: patience}); err != nil {
+	if _, err := shared.Reboot(t.Context(), "edge-1", devcluster.Reboot{Offline: true, Timeout: waitTimeout}); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the bundle is in the volume without a link", renewed(ca.pem))
@@ -203,12 +203,12 @@ func TestAPodHasItsTrustBundlesAndItsCertificate(t *testing.T) {
 		}
 		return ""
 	})
-	kubectl(t, "delete", "pod", "certified", "--timeout=100s")
-	gone(t, "edge-1", wire.Key{Group: "certificates.k8s.io", Resource: "clustertrustbundles", Name: "frond.test:e2e:live"})
+	runKubectl(t, "delete", "pod", "certified", "--timeout=100s")
+	awaitGone(t, "edge-1", wire.Key{Group: "certificates.k8s.io", Resource: "clustertrustbundles", Name: "frond.test:e2e:live"})
 }
 
 // certifiedBy reports whether a credential is a key and a certificate of a signer.
-func certifiedBy(signer certifier, credential string) bool {
+func certifiedBy(signer podSigner, credential string) bool {
 	key, rest := pem.Decode([]byte(credential))
 	if key == nil || !strings.Contains(key.Type, "PRIVATE KEY") {
 		return false

@@ -46,13 +46,13 @@ func scrapePaths(t *testing.T, node string) map[string]string {
 	return paths
 }
 
-// TestPrometheusReadsEveryGateway does what deploy/prometheus says, as the service account that it makes.
-func TestPrometheusReadsEveryGateway(t *testing.T) {
+// TestPrometheus_ScrapesEveryGateway does what deploy/prometheus says, as the service account that it makes.
+func TestPrometheus_ScrapesEveryGateway(t *testing.T) {
 	rbac, err := os.ReadFile(filepath.Join("..", "..", "deploy", "prometheus", "rbac.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	apply(t, string(rbac))
+	applyManifest(t, string(rbac))
 	url, caFile := shared.Scrape()
 	pem, err := os.ReadFile(caFile)
 	if err != nil {
@@ -76,8 +76,8 @@ func TestPrometheusReadsEveryGateway(t *testing.T) {
 		body, err := io.ReadAll(reply.Body)
 		return reply.StatusCode, string(body), err
 	}
-	token := strings.TrimSpace(kubectl(t, "create", "token", "frond-prometheus", "-n", "kube-system"))
-	stranger := strings.TrimSpace(kubectl(t, "create", "token", "default"))
+	token := strings.TrimSpace(runKubectl(t, "create", "token", "frond-prometheus", "-n", "kube-system"))
+	stranger := strings.TrimSpace(runKubectl(t, "create", "token", "default"))
 	proof := map[string]string{ // what only that path of that node says
 		"frond-nodes": `kubelet_node_name{node="NODE"} 1`, "frond-cadvisor": "machine_cpu_cores", "frond-resource": "resource_scrape_error 0",
 		"frond-probes": "process_start_time_seconds", "frond-edgecore": "frond_store_objects",

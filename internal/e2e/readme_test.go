@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// root is the repository as this package sees it.
-const root = "../.."
+// repositoryRoot is the repository as this package sees it.
+const repositoryRoot = "../.."
 
 // readmeCommands are the shell commands of README.md, in order, and who runs each.
 func readmeCommands() []struct{ command, how string } {
@@ -36,7 +36,7 @@ func readmeCommands() []struct{ command, how string } {
 
 func TestReadmeHasNoOtherCommands(t *testing.T) {
 	var got, want []string
-	for _, block := range regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(file(t, "README.md"), -1) {
+	for _, block := range regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(readRepoFile(t, "README.md"), -1) {
 		for line := range strings.Lines(block[1]) {
 			got = append(got, strings.TrimSpace(line))
 		}
@@ -50,16 +50,16 @@ func TestReadmeHasNoOtherCommands(t *testing.T) {
 }
 
 func TestReadmeMake(t *testing.T) {
-	if out := shell(t, "make"); !strings.Contains(out, "demo ") || !strings.Contains(out, "test ") {
+	if out := runShell(t, "make"); !strings.Contains(out, "demo ") || !strings.Contains(out, "test ") {
 		t.Errorf("make prints\n%s", out)
 	}
-	if out := shell(t, "make -n down"); !strings.Contains(out, "frond dev down") {
+	if out := runShell(t, "make -n down"); !strings.Contains(out, "frond dev down") {
 		t.Errorf("make down would run\n%s", out)
 	}
-	if out := shell(t, "make -n test"); !strings.Contains(out, "./internal/e2e/...") {
+	if out := runShell(t, "make -n test"); !strings.Contains(out, "./internal/e2e/...") {
 		t.Errorf("make test would run\n%s", out)
 	}
-	if !strings.Contains(file(t, ".ci/run"), "make test") {
+	if !strings.Contains(readRepoFile(t, ".ci/run"), "make test") {
 		t.Error(".ci/run does not run make test")
 	}
 }
@@ -67,7 +67,7 @@ func TestReadmeMake(t *testing.T) {
 // TestReadmeDemo tells the whole story of the demo in the cluster of all tests.
 func TestReadmeDemo(t *testing.T) {
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), waitTimeout)
 		defer cancel()
 		if _, err := shared.Kubectl(ctx, "", "delete", "namespace", "demo", "--ignore-not-found"); err != nil {
 			t.Errorf("clean up: %v", err)
@@ -76,7 +76,7 @@ func TestReadmeDemo(t *testing.T) {
 			t.Errorf("clean up: %v", err)
 		}
 	})
-	if out := shell(t, "make demo DIR="+shared.Dir()); !strings.Contains(out, "The whole story came true") {
+	if out := runShell(t, "make demo DIR="+shared.Dir()); !strings.Contains(out, "The whole story came true") {
 		t.Errorf("make demo prints\n%s", out)
 	}
 }
@@ -99,7 +99,7 @@ func TestReadmeLookAround(t *testing.T) {
 			t.Errorf("clean up: %v", err)
 		}
 	})
-	out := shell(t, script)
+	out := runShell(t, script)
 	for _, want := range []string{"Ready", "GATEWAY", "nodes edge-1", "services default/kubernetes"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("the output lacks %q:\n%s", want, out)
@@ -109,7 +109,7 @@ func TestReadmeLookAround(t *testing.T) {
 
 // TestMetricsAreDocumented holds docs/operations/metrics.md to what the processes show.
 func TestMetricsAreDocumented(t *testing.T) {
-	document := file(t, "docs/operations/metrics.md")
+	document := readRepoFile(t, "docs/operations/metrics.md")
 	for part, read := range map[string]func(context.Context, string) (string, error){
 		"cloudcore-1": shared.CloudMetrics, "cloudcore-2": shared.CloudMetrics, "edge-1": shared.EdgeMetrics, "edge-2": shared.EdgeMetrics,
 	} {
@@ -129,11 +129,11 @@ func TestMetricsAreDocumented(t *testing.T) {
 	}
 }
 
-// shell runs a script in the repository and returns what it printed; a failure ends the test.
-func shell(t *testing.T, script string) string {
+// runShell runs a script in the repository and returns what it printed; a failure ends the test.
+func runShell(t *testing.T, script string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "/bin/sh", "-c", script)
-	cmd.Dir = root
+	cmd.Dir = repositoryRoot
 	// A make that runs this test must not speak to the makes that this test runs.
 	for _, v := range os.Environ() {
 		if name, _, _ := strings.Cut(v, "="); name != "MAKEFLAGS" && name != "MFLAGS" && name != "MAKELEVEL" {
@@ -147,9 +147,9 @@ func shell(t *testing.T, script string) string {
 	return string(out)
 }
 
-func file(t *testing.T, name string) string {
+func readRepoFile(t *testing.T, name string) string {
 	t.Helper()
-	data, err := os.ReadFile(root + "/" + name)
+	data, err := os.ReadFile(repositoryRoot + "/" + name)
 	if err != nil {
 		t.Fatal(err)
 	}

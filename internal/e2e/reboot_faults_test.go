@@ -37,8 +37,8 @@ import (
 	"github.com/frond-edge/frond/leaf/store/seal"
 )
 
-// data is a folder below edge-2's own.
-func data(elem ...string) string {
+// edgeDataPath is a folder below edge-2's own.
+func edgeDataPath(elem ...string) string {
 	return filepath.Join(append([]string{shared.Dir(), "edge-2", "data"}, elem...)...)
 }
 
@@ -47,7 +47,7 @@ func data(elem ...string) string {
 func ageTokens(t *testing.T) func(context.Context) error {
 	t.Helper()
 	return func(ctx context.Context) error {
-		l := leaftest.StartLeaf(t, leaf.Config{Node: "edge-2", Dir: data("nats")})
+		l := leaftest.StartLeaf(t, leaf.Config{Node: "edge-2", Dir: edgeDataPath("nats")})
 		defer l.Stop()
 		nc := l.Client()
 		defer nc.Close()
@@ -55,11 +55,11 @@ func ageTokens(t *testing.T) func(context.Context) error {
 		if err != nil {
 			return err
 		}
-		keys, err := seal.Load(data("identity", "store.key"), zaptest.NewLogger(t))
+		keys, err := seal.Load(edgeDataPath("identity", "store.key"), zaptest.NewLogger(t))
 		if err != nil {
 			return err
 		}
-		s, err := store.Open(ctx, js, store.Config{Mark: data("store.mark"), Sealer: keys, Secret: localapi.Secret}, zaptest.NewLogger(t))
+		s, err := store.Open(ctx, js, store.Config{HighWaterFile: edgeDataPath("store.mark"), Sealer: keys, IsSecret: localapi.IsSecret}, zaptest.NewLogger(t))
 		if err != nil {
 			return err
 		}
@@ -87,7 +87,7 @@ func ageTokens(t *testing.T) func(context.Context) error {
 	}
 }
 
-const aged = 3 * time.Hour
+const tokenAge = 3 * time.Hour
 
 // ageRecord makes the TokenRequest in a kept token older.
 func ageRecord(record map[string]any) error {
@@ -99,7 +99,7 @@ func ageRecord(record map[string]any) error {
 	if err := json.Unmarshal(raw, &answer); err != nil {
 		return err
 	}
-	answer.Status.ExpirationTimestamp = metav1.NewTime(answer.Status.ExpirationTimestamp.Add(-aged))
+	answer.Status.ExpirationTimestamp = metav1.NewTime(answer.Status.ExpirationTimestamp.Add(-tokenAge))
 	if answer.Status.Token, err = ageToken(answer.Status.Token); err != nil {
 		return err
 	}
@@ -110,7 +110,7 @@ func ageRecord(record map[string]any) error {
 // ageToken makes a token of the cluster older, and signs it as the apiserver does.
 func ageToken(token string) (string, error) {
 	parts := strings.Split(token, ".")
-	c, err := claims(token)
+	c, err := tokenClaims(token)
 	if err != nil {
 		return "", err
 	}
@@ -119,7 +119,7 @@ func ageToken(token string) (string, error) {
 		if !ok {
 			return "", fmt.Errorf("claim %s is %v", name, c[name])
 		}
-		c[name] = int64(at) - int64(aged.Seconds())
+		c[name] = int64(at) - int64(tokenAge.Seconds())
 	}
 	payload, err := json.Marshal(c)
 	if err != nil {
@@ -147,7 +147,7 @@ func ageToken(token string) (string, error) {
 	return signed + "." + base64.RawURLEncoding.EncodeToString(signature), err
 }
 
-func claims(token string) (map[string]any, error) {
+func tokenClaims(token string) (map[string]any, error) {
 	parts := strings.Split(token, ".")
 	if len(parts) != 3 {
 		return nil, fmt.Errorf("%d parts make no token", len(parts))
@@ -161,14 +161,14 @@ func claims(token string) (map[string]any, error) {
 }
 
 const (
-	expired = "expired"
-	fresh   = "fresh"
+	expiredTokens = "expired"
+	freshTokens   = "fresh"
 )
 
-// wantTokens waits until the tokens in the pods' volumes are expired ones, or fresh ones that the apiserver accepts.
-func wantTokens(t *testing.T, list []corev1.Pod, want string) {
+// awaitTokens waits until the tokens in the pods' volumes are expired ones, or fresh ones that the apiserver accepts.
+func awaitTokens(t *testing.T, list []corev1.Pod, want string) {
 	t.Helper()
-	kube := clients(t)
+	kube := kubeClient(t)
 	eventually(t, want+" tokens in the volumes", func(ctx context.Context) string {
 		for i := range list {
 			if list[i].Labels["set"] == "" {
@@ -178,7 +178,7 @@ func wantTokens(t *testing.T, list []corev1.Pod, want string) {
 			if err != nil {
 				return err.Error()
 			}
-			c, err := claims(token)
+			c, err := tokenClaims(token)
 			if err != nil {
 				return err.Error()
 			}
@@ -189,7 +189,7 @@ func wantTokens(t *testing.T, list []corev1.Pod, want string) {
 				return err.Error()
 			}
 			ended := time.Unix(int64(end), 0).Before(time.Now().Add(-time.Hour))
-			if ended != (want == expired) || review.Status.Authenticated != (want == fresh) {
+			if ended != (want == expiredTokens) || review.Status.Authenticated != (want == freshTokens) {
 				return fmt.Sprintf("%s: ended %v, accepted %v", list[i].Name, ended, review.Status.Authenticated)
 			}
 		}
@@ -197,12 +197,12 @@ func wantTokens(t *testing.T, list []corev1.Pod, want string) {
 	})
 }
 
-// rebootedAmidWrites takes the power while the cloud changes twenty ConfigMaps of edge-2 without a pause. What the gateway has
+// rebootDuringWrites takes the power while the cloud changes twenty ConfigMaps of edge-2 without a pause. What the gateway has
 // afterwards is something that was written, and its store is whole.
-func rebootedAmidWrites(t *testing.T, before []corev1.Pod) map[string]string {
+func rebootDuringWrites(t *testing.T, before []corev1.Pod) map[string]string {
 	t.Helper()
 	const maps = 20
-	kube := clients(t)
+	kube := kubeClient(t)
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	var g errgroup.Group
@@ -211,7 +211,7 @@ func rebootedAmidWrites(t *testing.T, before []corev1.Pod) map[string]string {
 		for ctx.Err() == nil {
 			written++
 			for i := range maps {
-				if err := set(ctx, kube, fmt.Sprintf("flow-%d", i), strconv.Itoa(written)); err != nil && ctx.Err() == nil {
+				if err := setConfigMap(ctx, kube, fmt.Sprintf("flow-%d", i), strconv.Itoa(written)); err != nil && ctx.Err() == nil {
 					return err
 				}
 			}
@@ -224,7 +224,7 @@ func rebootedAmidWrites(t *testing.T, before []corev1.Pod) map[string]string {
 		}
 		return ""
 	})
-	offline := rebooted(t, before, devcluster.Reboot{Sudden: true})
+	offline := rebootAndCheck(t, before, devcluster.Reboot{Sudden: true})
 	stop()
 	if err := g.Wait(); err != nil {
 		t.Error(err)
@@ -235,7 +235,7 @@ func rebootedAmidWrites(t *testing.T, before []corev1.Pod) map[string]string {
 			t.Errorf("flow-%d is at %d of %d: %v", i, n, written, err)
 		}
 	}
-	if n := metric(t, "edge-2", "frond_store_damaged_total"); n != 0 {
+	if n := mustMetric(t, "edge-2", "frond_store_damaged_total"); n != 0 {
 		t.Errorf("the store was damaged %v times", n)
 	}
 	return offline
@@ -246,7 +246,7 @@ func rebootedAmidWrites(t *testing.T, before []corev1.Pod) map[string]string {
 // last reboot gives it its disk back.
 func fillDisk(t *testing.T) func(context.Context) error {
 	t.Helper()
-	disk, aside := data("nats"), t.TempDir()
+	disk, aside := edgeDataPath("nats"), t.TempDir()
 	return func(context.Context) error {
 		if err := os.CopyFS(aside, os.DirFS(disk)); err != nil {
 			return err
@@ -258,19 +258,19 @@ func fillDisk(t *testing.T) func(context.Context) error {
 		if err := unix.Mount("tmpfs", disk, "tmpfs", 0, fmt.Sprintf("size=%d", size+8<<20)); err != nil {
 			return fmt.Errorf("mount a small disk: %w", err)
 		}
-		t.Cleanup(func() { giveDiskBack(t, disk) })
+		t.Cleanup(func() { restoreDisk(t, disk) })
 		if err := os.CopyFS(disk, os.DirFS(aside)); err != nil {
 			return err
 		}
-		return fill(filepath.Join(disk, "filler"))
+		return fillFile(filepath.Join(disk, "filler"))
 	}
 }
 
-// giveDiskBack puts what is on the small disk where it was before.
-func giveDiskBack(t *testing.T, disk string) {
+// restoreDisk puts what is on the small disk where it was before.
+func restoreDisk(t *testing.T, disk string) {
 	t.Helper()
 	aside := t.TempDir()
-	_, err := shared.Reboot(context.WithoutCancel(t.Context()), "edge-2", devcluster.Reboot{Timeout: patience, Dark: func(context.Context) error {
+	_, err := shared.Reboot(context.WithoutCancel(t.Context()), "edge-2", devcluster.Reboot{Timeout: waitTimeout, WhileOff: func(context.Context) error {
 		if err := errors.Join(os.Remove(filepath.Join(disk, "filler")), os.CopyFS(aside, os.DirFS(disk)), unix.Unmount(disk, 0)); err != nil {
 			return err
 		}
@@ -296,8 +296,8 @@ func bytesBelow(dir string) (int64, error) {
 	})
 }
 
-// fill writes a file until there is no space left.
-func fill(path string) (err error) {
+// fillFile writes a file until there is no space left.
+func fillFile(path string) (err error) {
 	f, err := os.Create(path)
 	if err != nil {
 		return err
@@ -313,8 +313,8 @@ func fill(path string) (err error) {
 	}
 }
 
-// wantLowDisk waits until the gateway's own Node says that there is no space.
-func wantLowDisk(t *testing.T) {
+// awaitLowDisk waits until the gateway's own Node says that there is no space.
+func awaitLowDisk(t *testing.T) {
 	t.Helper()
 	eventually(t, "EdgeStorage is False", func(ctx context.Context) string {
 		raw, err := shared.StoreGet(ctx, "edge-2", wire.Key{Resource: "nodes", Name: "edge-2"})

@@ -15,9 +15,9 @@ import (
 	"github.com/frond-edge/frond/internal/devcluster"
 )
 
-// fleet is ten pods on edge-2 that need all that a boot has to bring back: ConfigMap, Secret, projected token, downward
+// fleetManifest is ten pods on edge-2 that need all that a boot has to bring back: ConfigMap, Secret, projected token, downward
 // API, a claim on a local volume, probes. One of the ten is a static pod, which bootManifest makes; it has a port of the gateway.
-const fleet = `
+const fleetManifest = `
 apiVersion: v1
 kind: ConfigMap
 metadata: {name: boot}
@@ -125,14 +125,14 @@ func startFleet(t *testing.T) []corev1.Pod {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.Remove(static) })
-	apply(t, fmt.Sprintf(fleet, disk, bootClient))
-	apply(t, many("flow", "edge-2", 20))
-	running(t, "app=flow", 1)
-	return running(t, "app=boot", 10)
+	applyManifest(t, fmt.Sprintf(fleetManifest, disk, bootClient))
+	applyManifest(t, manyConfigMaps("flow", "edge-2", 20))
+	awaitRunning(t, "app=flow", 1)
+	return awaitRunning(t, "app=boot", 10)
 }
 
-// mounted fails unless the pods' volumes hold what they held when the pods were made.
-func mounted(t *testing.T, list []corev1.Pod) {
+// checkVolumes fails unless the pods' volumes hold what they held when the pods were made.
+func checkVolumes(t *testing.T, list []corev1.Pod) {
 	t.Helper()
 	for i := range list {
 		p := &list[i]
@@ -165,8 +165,8 @@ func bootsOf(t *testing.T) int {
 	return strings.Count(string(data), "boot")
 }
 
-// ids maps the containers of a gateway's pods to their ids, as the gateway's own API shows them.
-func ids(ctx context.Context, edge string, list []corev1.Pod) (map[string]string, error) {
+// containerIDs maps the containers of a gateway's pods to their ids, as the gateway's own API shows them.
+func containerIDs(ctx context.Context, edge string, list []corev1.Pod) (map[string]string, error) {
 	found := map[string]string{}
 	for i := range list {
 		raw, err := shared.StoreGet(ctx, edge, wire.Key{Resource: "pods", Namespace: "default", Name: list[i].Name})
@@ -184,12 +184,12 @@ func ids(ctx context.Context, edge string, list []corev1.Pod) (map[string]string
 	return found, nil
 }
 
-// rebooted takes the power from edge-2 and gives it back, and checks that all pods have what they had before. It returns
+// rebootAndCheck takes the power from edge-2 and gives it back, and checks that all pods have what they had before. It returns
 // their containers.
-func rebooted(t *testing.T, before []corev1.Pod, o devcluster.Reboot) map[string]string {
+func rebootAndCheck(t *testing.T, before []corev1.Pod, o devcluster.Reboot) map[string]string {
 	t.Helper()
 	boots := bootsOf(t)
-	o.Timeout = patience
+	o.Timeout = waitTimeout
 	result, err := shared.Reboot(t.Context(), "edge-2", o)
 	if err != nil {
 		t.Fatal(err)
@@ -198,21 +198,21 @@ func rebooted(t *testing.T, before []corev1.Pod, o devcluster.Reboot) map[string
 	if result.Pods < len(before) {
 		t.Errorf("%d pods ran before, want %d at least", result.Pods, len(before))
 	}
-	mounted(t, before)
-	answered(t)
+	checkVolumes(t, before)
+	awaitServiceAnswers(t)
 	if n := bootsOf(t); n != boots+1 {
 		t.Errorf("the pod with the claim has written %d starts, want %d", n, boots+1)
 	}
-	now, err := ids(t.Context(), "edge-2", before)
+	now, err := containerIDs(t.Context(), "edge-2", before)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return now
 }
 
-// healed heals the link of edge-2 and checks that nothing but what was deleted meanwhile is stopped, started or made again
+// healAndCheck heals the link of edge-2 and checks that nothing but what was deleted meanwhile is stopped, started or made again
 // by that.
-func healed(t *testing.T, before []corev1.Pod, offline map[string]string, deleted ...string) {
+func healAndCheck(t *testing.T, before []corev1.Pod, offline map[string]string, deleted ...string) {
 	t.Helper()
 	boots := bootsOf(t)
 	if err := shared.Heal(t.Context(), "edge-2"); err != nil {
@@ -220,7 +220,7 @@ func healed(t *testing.T, before []corev1.Pod, offline map[string]string, delete
 	}
 	eventually(t, "the node is Ready", nodeReady("edge-2"))
 	for _, name := range deleted {
-		gone(t, "edge-2", wire.Key{Resource: "pods", Namespace: "default", Name: name})
+		awaitGone(t, "edge-2", wire.Key{Resource: "pods", Namespace: "default", Name: name})
 	}
 	uids := map[string]string{}
 	for i := range before {
@@ -229,7 +229,7 @@ func healed(t *testing.T, before []corev1.Pod, offline map[string]string, delete
 		}
 	}
 	eventually(t, "Kubernetes shows the containers that the gateway started offline", func(ctx context.Context) string {
-		list, err := pods(ctx, "app=boot")
+		list, err := listPods(ctx, "app=boot")
 		if err != nil {
 			return err.Error()
 		}
@@ -254,14 +254,14 @@ func healed(t *testing.T, before []corev1.Pod, offline map[string]string, delete
 	}
 }
 
-// TestAnOfflineRebootBringsEverythingBack takes the power from a gateway with ten pods and no link, and gives it back
+// TestReboot_OfflineBringsEverythingBack takes the power from a gateway with ten pods and no link, and gives it back
 // while the cloud cannot be reached; then on worse and worse days. When the link heals, nothing is restarted by that, and what
 // was deleted meanwhile goes.
-func TestAnOfflineRebootBringsEverythingBack(t *testing.T) {
+func TestReboot_OfflineBringsEverythingBack(t *testing.T) {
 	needContainers(t)
 	before := startFleet(t)
-	mounted(t, before)
-	answered(t)
+	checkVolumes(t, before)
+	awaitServiceAnswers(t)
 	t.Cleanup(func() {
 		if err := shared.Heal(context.WithoutCancel(t.Context()), "edge-2"); err != nil {
 			t.Error(err)
@@ -269,57 +269,57 @@ func TestAnOfflineRebootBringsEverythingBack(t *testing.T) {
 	})
 	whole := t
 	var offline map[string]string
-	away := newAway(t)
+	away := newCutGateways(t)
 	// Each begins with what the one before has left.
 	_ = t.Run("cut off", func(t *testing.T) {
-		offline = rebooted(t, before, devcluster.Reboot{Offline: true})
+		offline = rebootAndCheck(t, before, devcluster.Reboot{Offline: true})
 	}) &&
 		t.Run("with tokens older than an hour", func(t *testing.T) {
-			offline = rebooted(t, before, devcluster.Reboot{Offline: true, Dark: ageTokens(t)})
-			wantTokens(t, before, expired)
+			offline = rebootAndCheck(t, before, devcluster.Reboot{Offline: true, WhileOff: ageTokens(t)})
+			awaitTokens(t, before, expiredTokens)
 		}) &&
 		t.Run("and nobody is evicted", func(t *testing.T) {
-			away.evicts(t)
+			away.checkEviction(t)
 		}) &&
 		t.Run("healed", func(t *testing.T) {
-			apply(whole, lateService)
-			healed(t, before, offline)
-			late(t)
-			wantTokens(t, before, fresh)
+			applyManifest(whole, lateServiceManifest)
+			healAndCheck(t, before, offline)
+			awaitLateService(t)
+			awaitTokens(t, before, freshTokens)
 		}) &&
 		t.Run("in the midst of writes", func(t *testing.T) {
-			offline = rebootedAmidWrites(t, before)
+			offline = rebootDuringWrites(t, before)
 		}) &&
 		t.Run("with a full disk", func(t *testing.T) {
 			full := fillDisk(whole)
-			offline = rebooted(t, before, devcluster.Reboot{Offline: true, Dark: full})
-			wantLowDisk(t)
+			offline = rebootAndCheck(t, before, devcluster.Reboot{Offline: true, WhileOff: full})
+			awaitLowDisk(t)
 		}) &&
 		t.Run("healed with a full disk", func(t *testing.T) {
-			kubectl(t, "delete", "pod", "boot-disk", "--wait=false")
-			healed(t, before, offline, "boot-disk")
-			if err := set(t.Context(), clients(t), "flow-0", "full"); err != nil {
+			runKubectl(t, "delete", "pod", "boot-disk", "--wait=false")
+			healAndCheck(t, before, offline, "boot-disk")
+			if err := setConfigMap(t.Context(), kubeClient(t), "flow-0", "full"); err != nil {
 				t.Fatal(err)
 			}
-			arrives(t, "flow-0", "full", "edge-2") // control state has its reserve
+			awaitValue(t, "flow-0", "full", "edge-2") // control state has its reserve
 		})
 }
 
-// TestARebootWithLink is the same with the link up.
-func TestARebootWithLink(t *testing.T) {
-	apply(t, many("again", "edge-1", 3))
-	before := running(t, "app=again", 1)
-	result, err := shared.Reboot(t.Context(), "edge-1", devcluster.Reboot{Timeout: patience})
+// TestReboot_WithLink is the same with the link up.
+func TestReboot_WithLink(t *testing.T) {
+	applyManifest(t, manyConfigMaps("again", "edge-1", 3))
+	before := awaitRunning(t, "app=again", 1)
+	result, err := shared.Reboot(t.Context(), "edge-1", devcluster.Reboot{Timeout: waitTimeout})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Logf("online: %d pods Running after %.1f s", result.Pods, result.Running)
 	eventually(t, "the node is Ready", nodeReady("edge-1"))
-	if after := running(t, "app=again", 1); after[0].UID != before[0].UID {
+	if after := awaitRunning(t, "app=again", 1); after[0].UID != before[0].UID {
 		t.Error("the pod was replaced")
 	}
-	if err := set(t.Context(), clients(t), "again-0", "after"); err != nil {
+	if err := setConfigMap(t.Context(), kubeClient(t), "again-0", "after"); err != nil {
 		t.Fatal(err)
 	}
-	arrives(t, "again-0", "after", "edge-1")
+	awaitValue(t, "again-0", "after", "edge-1")
 }

@@ -13,8 +13,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// requests counts what the apiserver has answered, by verb, of the resources that pick chooses.
-func requests(t *testing.T, kube kubernetes.Interface, pick func(verb, resource string) bool) float64 {
+// countRequests counts what the apiserver has answered, by verb, of the resources that pick chooses.
+func countRequests(t *testing.T, kube kubernetes.Interface, pick func(verb, resource string) bool) float64 {
 	t.Helper()
 	raw, err := kube.Discovery().RESTClient().Get().AbsPath("/metrics").DoRaw(t.Context())
 	if err != nil {
@@ -27,14 +27,14 @@ func requests(t *testing.T, kube kubernetes.Interface, pick func(verb, resource 
 	}
 	var sum float64
 	for _, m := range families["apiserver_request_total"].GetMetric() {
-		if pick(label(m, "verb"), label(m, "resource")) {
+		if pick(labelValue(m, "verb"), labelValue(m, "resource")) {
 			sum += m.GetCounter().GetValue()
 		}
 	}
 	return sum
 }
 
-func label(m *dto.Metric, name string) string {
+func labelValue(m *dto.Metric, name string) string {
 	for _, l := range m.GetLabel() {
 		if l.GetName() == name {
 			return l.GetValue()
@@ -43,39 +43,39 @@ func label(m *dto.Metric, name string) string {
 	return ""
 }
 
-// clocked are the resources that somebody in the cluster writes by the clock, or to check who asks, whatever is delivered.
-var clocked = []string{
+// periodicResources are the resources that somebody in the cluster writes by the clock, or to check who asks, whatever is delivered.
+var periodicResources = []string{
 	"leases", "nodes", "events", "endpoints", "endpointslices", "certificatesigningrequests", "serviceaccounts", "tokenreviews",
 	"subjectaccessreviews", "selfsubjectaccessreviews", "selfsubjectreviews",
 }
 
-// TestADeliveryCostsTheAPIServerNothing counts at the apiserver: 200 delivered updates are 200 patches by the user and
+// TestDelivery_CostsNoAPIRequests counts at the apiserver: 200 delivered updates are 200 patches by the user and
 // not one request more of ConfigMaps, and no write of anything else but what runs by the clock (leases, node statuses, tokens).
-func TestADeliveryCostsTheAPIServerNothing(t *testing.T) {
-	apply(t, many("cost", "edge-1", 1))
-	running(t, "app=cost", 1)
-	arrives(t, "cost-0", "0", "edge-1")
-	kube := clients(t)
+func TestDelivery_CostsNoAPIRequests(t *testing.T) {
+	applyManifest(t, manyConfigMaps("cost", "edge-1", 1))
+	awaitRunning(t, "app=cost", 1)
+	awaitValue(t, "cost-0", "0", "edge-1")
+	kube := kubeClient(t)
 	maps := func(verb, resource string) bool { return resource == "configmaps" && verb != "WATCH" }
 	writes := func(verb, resource string) bool {
-		return !slices.Contains(clocked, resource) && (verb == "POST" || verb == "PUT" || verb == "PATCH" || verb == "DELETE")
+		return !slices.Contains(periodicResources, resource) && (verb == "POST" || verb == "PUT" || verb == "PATCH" || verb == "DELETE")
 	}
 	const updates = 200
 	var faults []string
 	for range 3 { // something else may happen once, not each time
-		mapsBefore, writesBefore := requests(t, kube, maps), requests(t, kube, writes)
+		mapsBefore, writesBefore := countRequests(t, kube, maps), countRequests(t, kube, writes)
 		for i := range updates {
-			if err := set(t.Context(), kube, "cost-0", strconv.Itoa(i+1)); err != nil {
+			if err := setConfigMap(t.Context(), kube, "cost-0", strconv.Itoa(i+1)); err != nil {
 				t.Fatal(err)
 			}
 		}
-		arrives(t, "cost-0", strconv.Itoa(updates), "edge-1")
-		ofMaps, ofAll := requests(t, kube, maps)-mapsBefore, requests(t, kube, writes)-writesBefore
+		awaitValue(t, "cost-0", strconv.Itoa(updates), "edge-1")
+		ofMaps, ofAll := countRequests(t, kube, maps)-mapsBefore, countRequests(t, kube, writes)-writesBefore
 		if ofMaps == updates && ofAll == updates {
 			return
 		}
 		faults = append(faults, fmt.Sprintf("%v requests of ConfigMaps and %v writes in all for %d updates", ofMaps, ofAll, updates))
-		if err := set(t.Context(), kube, "cost-0", "0"); err != nil {
+		if err := setConfigMap(t.Context(), kube, "cost-0", "0"); err != nil {
 			t.Fatal(err)
 		}
 	}

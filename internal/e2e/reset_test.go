@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-const toReset = `apiVersion: apps/v1
+const resetManifest = `apiVersion: apps/v1
 kind: Deployment
 metadata: {name: to-reset, namespace: default, labels: {app: to-reset}}
 spec:
@@ -27,10 +27,10 @@ spec:
 `
 
 // frond reset ends real containers and takes away what they have mounted, and a gateway that was reset joins again as a new machine.
-func TestResetEndsContainers(t *testing.T) {
+func TestReset_EndsContainers(t *testing.T) {
 	needContainers(t)
-	apply(t, toReset)
-	running(t, "app=to-reset", 2)
+	applyManifest(t, resetManifest)
+	awaitRunning(t, "app=to-reset", 2)
 	edge := edgeConfig(t, "edge-2")
 	file := filepath.Join(shared.Dir(), "edge-2", "edgecore.yaml")
 	data, err := os.ReadFile(file)

@@ -19,18 +19,18 @@ type session struct {
 	what  string
 	cmd   *exec.Cmd
 	errs  bytes.Buffer
-	ended chan ending
+	ended chan sessionEnd
 }
 
-type ending struct {
+type sessionEnd struct {
 	err error
 	at  time.Time
 }
 
-// begin starts a kubectl whose first line is known, and returns when it has said it.
-func begin(ctx context.Context, t *testing.T, first string, args ...string) *session {
+// startSession starts a kubectl whose first line is known, and returns when it has said it.
+func startSession(ctx context.Context, t *testing.T, first string, args ...string) *session {
 	t.Helper()
-	s := &session{what: strings.Join(args, " "), cmd: command(ctx, args...), ended: make(chan ending, 1)}
+	s := &session{what: strings.Join(args, " "), cmd: kubectlCommand(ctx, args...), ended: make(chan sessionEnd, 1)}
 	out, err := s.cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -48,14 +48,14 @@ func begin(ctx context.Context, t *testing.T, first string, args ...string) *ses
 		for lines.Scan() {
 		}
 		err := s.cmd.Wait()
-		s.ended <- ending{err, time.Now()}
+		s.ended <- sessionEnd{err, time.Now()}
 	}()
 	t.Cleanup(func() { _ = s.cmd.Process.Kill() }) // mostly ended
 	return s
 }
 
-// breaks counts streams that a cloudcore has broken for a reason.
-func breaks(ctx context.Context, cloudcore, reason string) float64 {
+// brokenStreams counts streams that a cloudcore has broken for a reason.
+func brokenStreams(ctx context.Context, cloudcore, reason string) float64 {
 	v, err := shared.Metric(ctx, cloudcore, "frond_tunnel_broken_total", "reason="+reason)
 	if err != nil {
 		return 0 // none yet
@@ -63,32 +63,32 @@ func breaks(ctx context.Context, cloudcore, reason string) float64 {
 	return v
 }
 
-// TestARevokedGatewayIsCutOffAtOnce: what goes on with a gateway, through either cloudcore, ends when the gateway is revoked, and not when somebody
+// TestRevokedGateway_SessionsEnd: what goes on with a gateway, through either cloudcore, ends when the gateway is revoked, and not when somebody
 // notices that it is silent; who asks for more is told why at once. With another token it is a gateway again.
-func TestARevokedGatewayIsCutOffAtOnce(t *testing.T) {
+func TestRevokedGateway_SessionsEnd(t *testing.T) {
 	if shared.Spec().Cloudcores < 2 {
 		t.Skip("needs two cloudcores")
 	}
 	const edge = "edge-2"
 	cores := []string{"cloudcore-1", "cloudcore-2"}
-	apply(t, scripted("revoked", edge, "echo here; sleep 36000"))
-	running(t, "app=revoked", 1)
-	ctx, cancel := context.WithTimeout(t.Context(), 3*patience)
+	applyManifest(t, scriptPod("revoked", edge, "echo here; sleep 36000"))
+	awaitRunning(t, "app=revoked", 1)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*waitTimeout)
 	defer cancel()
-	open := []*session{begin(ctx, t, "here", "logs", "-f", "revoked")}
+	open := []*session{startSession(ctx, t, "here", "logs", "-f", "revoked")}
 	before := map[string]float64{}
 	for _, core := range cores {
-		before[core] = metric(t, core, "frond_tunnel_opened_total")
+		before[core] = mustMetric(t, core, "frond_tunnel_opened_total")
 	}
-	idle := func(core string) bool { return metric(t, core, "frond_tunnel_opened_total") == before[core] }
+	idle := func(core string) bool { return mustMetric(t, core, "frond_tunnel_opened_total") == before[core] }
 	for execs := 0; execs < 2 || slices.ContainsFunc(cores, idle); execs++ { // the kernel chooses who gets a connection
 		if execs > 20 {
 			t.Fatal("20 connections of the apiserver went to one cloudcore")
 		}
-		open = append(open, begin(ctx, t, "started", "exec", "revoked", "--", "sh", "-c", "echo started; sleep 36000"))
+		open = append(open, startSession(ctx, t, "started", "exec", "revoked", "--", "sh", "-c", "echo started; sleep 36000"))
 	}
-	dropped := breaks(ctx, cores[0], "dropped") + breaks(ctx, cores[1], "dropped")
-	t.Cleanup(func() { rejoin(t, edge) })
+	dropped := brokenStreams(ctx, cores[0], "dropped") + brokenStreams(ctx, cores[1], "dropped")
+	t.Cleanup(func() { rejoinGateway(t, edge) })
 	began := time.Now()
 	// It waits until the Node shows that nobody hears it, which takes longer than this test wants to know; that is no fault.
 	var out struct{}
@@ -106,7 +106,7 @@ func TestARevokedGatewayIsCutOffAtOnce(t *testing.T) {
 			t.Fatalf("%s goes on with a revoked gateway", s.what)
 		}
 	}
-	if n := breaks(ctx, cores[0], "dropped") + breaks(ctx, cores[1], "dropped") - dropped; n < float64(len(open)-1) { // each exec has one
+	if n := brokenStreams(ctx, cores[0], "dropped") + brokenStreams(ctx, cores[1], "dropped") - dropped; n < float64(len(open)-1) { // each exec has one
 		t.Errorf("%v streams were dropped, of %d sessions; the others ended as the gateway was found silent", n, len(open))
 	}
 	// Both cloudcores refuse, each for itself.
@@ -126,10 +126,10 @@ func TestARevokedGatewayIsCutOffAtOnce(t *testing.T) {
 	})
 }
 
-// rejoin lets a revoked gateway in again, with the token that names it and keys of its own.
-func rejoin(t *testing.T, edge string) {
+// rejoinGateway lets a revoked gateway in again, with the token that names it and keys of its own.
+func rejoinGateway(t *testing.T, edge string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 2*patience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 2*waitTimeout)
 	defer cancel()
 	keys := filepath.Join(fmt.Sprintf("/proc/%d/root", shared.PID(edge)), shared.Dir(), edge, "data", "identity")
 	if err := os.RemoveAll(keys); err != nil {

@@ -17,13 +17,13 @@ import (
 // siteAddress is what every second router gives to the first machine behind it.
 const siteAddress = "192.168.1.10"
 
-// TestTwoSitesWithOneAddress gives two gateways one address, and with it one address and port of their kubelets, as two
+// TestSameAddress_TwoSites gives two gateways one address, and with it one address and port of their kubelets, as two
 // sites behind NAT have it. Each pod is reached at its own site, also when both are asked at once.
-func TestTwoSitesWithOneAddress(t *testing.T) {
+func TestSameAddress_TwoSites(t *testing.T) {
 	needContainers(t)
 	edges := []string{"edge-1", "edge-2"}
 	moveToSites(t, edges, siteAddress)
-	kube := clients(t)
+	kube := kubeClient(t)
 	eventually(t, "both nodes have one address and port", func(ctx context.Context) string {
 		for _, edge := range edges {
 			node, err := kube.CoreV1().Nodes().Get(ctx, edge, metav1.GetOptions{})
@@ -38,8 +38,8 @@ func TestTwoSitesWithOneAddress(t *testing.T) {
 		return ""
 	})
 	for _, edge := range edges {
-		apply(t, scripted("at-"+edge, edge, "echo this is $HOSTNAME; sleep 36000"))
-		running(t, "app=at-"+edge, 1)
+		applyManifest(t, scriptPod("at-"+edge, edge, "echo this is $HOSTNAME; sleep 36000"))
+		awaitRunning(t, "app=at-"+edge, 1)
 	}
 	var g errgroup.Group
 	for range 3 {
@@ -70,7 +70,7 @@ func TestTwoSitesWithOneAddress(t *testing.T) {
 // moveToSites adds an address to each gateway, has its kubelet use it, and undoes that when the test ends.
 func moveToSites(t *testing.T, edges []string, address string) {
 	t.Helper()
-	t.Cleanup(func() { restart(t, edges) })
+	t.Cleanup(func() { restartGateways(t, edges) })
 	line := regexp.MustCompile(`nodeIP: .*`)
 	for _, edge := range edges {
 		path := filepath.Join(shared.Dir(), edge, "edgecore.yaml")
@@ -78,22 +78,22 @@ func moveToSites(t *testing.T, edges []string, address string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ip(t, edge, "add", address)
+		changeAddress(t, edge, "add", address)
 		t.Cleanup(func() {
 			if err := os.WriteFile(path, before, 0o600); err != nil {
 				t.Error(err)
 			}
-			ip(t, edge, "del", address)
+			changeAddress(t, edge, "del", address)
 		})
 		if err := os.WriteFile(path, line.ReplaceAll(before, []byte("nodeIP: "+address)), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	restart(t, edges)
+	restartGateways(t, edges)
 }
 
-// ip adds or deletes an address inside a gateway's network namespace.
-func ip(t *testing.T, edge, verb, address string) {
+// changeAddress adds or deletes an address inside a gateway's network namespace.
+func changeAddress(t *testing.T, edge, verb, address string) {
 	t.Helper()
 	namespace := fmt.Sprintf("--net=/proc/%d/ns/net", shared.PID(edge))
 	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), "nsenter", namespace, "ip", "addr", verb, address+"/32", "dev", "wan0")
@@ -102,10 +102,10 @@ func ip(t *testing.T, edge, verb, address string) {
 	}
 }
 
-// restart kills gateways and starts them again, with whatever their files say now.
-func restart(t *testing.T, edges []string) {
+// restartGateways kills gateways and starts them again, with whatever their files say now.
+func restartGateways(t *testing.T, edges []string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), waitTimeout)
 	defer cancel()
 	for _, edge := range edges {
 		if err := shared.Kill(ctx, edge); err != nil {

@@ -18,12 +18,12 @@ import (
 	"github.com/frond-edge/frond/internal/devcluster/daemon"
 )
 
-// jwt is how every token of the cluster begins: {"alg":"RS256","kid":"
-const jwt = "eyJhbGciOiJSUzI1NiIsImtpZCI6I"
+// jwtPrefix is how every token of the cluster begins: {"alg":"RS256","kid":"
+const jwtPrefix = "eyJhbGciOiJSUzI1NiIsImtpZCI6I"
 
-// TestNoSecretOnAGatewaysDisk gives a gateway a Secret, changes it, and ends the gateway's agent in order, so that it has written
+// TestSealedStore_NoSecretOnDisk gives a gateway a Secret, changes it, and ends the gateway's agent in order, so that it has written
 // all that it writes. No file of the agent then holds the Secret, its older content or a token; `frond dev store` showed it.
-func TestNoSecretOnAGatewaysDisk(t *testing.T) {
+func TestSealedStore_NoSecretOnDisk(t *testing.T) {
 	first, second := uuid.NewString(), uuid.NewString()
 	manifest := func(text string) string {
 		return `
@@ -33,7 +33,7 @@ metadata: {name: sealed, namespace: default}
 stringData: {word: ` + text + `}
 `
 	}
-	apply(t, manifest(first)+`---
+	applyManifest(t, manifest(first)+`---
 apiVersion: v1
 kind: Pod
 metadata: {name: sealed, namespace: default, labels: {app: sealed}}
@@ -48,7 +48,7 @@ spec:
     volumeMounts: [{name: word, mountPath: /word}]
   volumes: [{name: word, secret: {secretName: sealed}}]
 `)
-	running(t, "app=sealed", 1)
+	awaitRunning(t, "app=sealed", 1)
 	if _, err := shared.Kubectl(t.Context(), manifest(second), "apply", "-f", "-"); err != nil {
 		t.Fatal(err)
 	}
@@ -95,8 +95,8 @@ spec:
 			return err
 		}
 		read++
-		for _, text := range []string{first, second, base64.StdEncoding.EncodeToString([]byte(first)), base64.StdEncoding.EncodeToString([]byte(second)), jwt} {
-			if hidesIn(t, data, text) {
+		for _, text := range []string{first, second, base64.StdEncoding.EncodeToString([]byte(first)), base64.StdEncoding.EncodeToString([]byte(second)), jwtPrefix} {
+			if containsSecret(t, data, text) {
 				t.Errorf("%s holds %q", path, text)
 			}
 		}
@@ -112,10 +112,10 @@ spec:
 	t.Logf("%d files read", read)
 }
 
-// hidesIn looks for a text in a file, as it is, in base64 at any of its three offsets, and in whatever zstd has compressed there.
-func hidesIn(t *testing.T, data []byte, text string) bool {
+// containsSecret looks for a text in a file, as it is, in base64 at any of its three offsets, and in whatever zstd has compressed there.
+func containsSecret(t *testing.T, data []byte, text string) bool {
 	t.Helper()
-	if contains(data, text) {
+	if containsEncoded(data, text) {
 		return true
 	}
 	magic := []byte{0x28, 0xb5, 0x2f, 0xfd}
@@ -131,13 +131,13 @@ func hidesIn(t *testing.T, data []byte, text string) bool {
 		}
 		plain, _ := io.ReadAll(z) // what comes before something that is not zstd
 		z.Close()
-		if contains(plain, text) {
+		if containsEncoded(plain, text) {
 			return true
 		}
 	}
 }
 
-func contains(data []byte, text string) bool {
+func containsEncoded(data []byte, text string) bool {
 	if bytes.Contains(data, []byte(text)) {
 		return true
 	}

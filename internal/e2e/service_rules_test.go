@@ -9,31 +9,31 @@ import (
 	"testing"
 )
 
-// lateService is made while the gateway is away.
-const lateService = `
+// lateServiceManifest is made while the gateway is away.
+const lateServiceManifest = `
 apiVersion: v1
 kind: Service
 metadata: {name: boot-late}
 spec: {clusterIP: 10.96.0.78, internalTrafficPolicy: Local, selector: {set: boot}, ports: [{port: 80, targetPort: 8080}]}
 `
 
-// answered waits until the pod with the claim hears the others again: through their Service, and at the gateway's port that leads
+// awaitServiceAnswers waits until the pod with the claim hears the others again: through their Service, and at the gateway's port that leads
 // to the static pod.
-func answered(t *testing.T) {
+func awaitServiceAnswers(t *testing.T) {
 	t.Helper()
-	hears(t, "answers", "boot-", 4)
-	hears(t, "port", "lamp-edge-2", 1)
+	awaitAnswers(t, "answers", "boot-", 4)
+	awaitAnswers(t, "port", "lamp-edge-2", 1)
 }
 
-// late is the same for the Service that was made while the gateway was away.
-func late(t *testing.T) {
+// awaitLateService is the same for the Service that was made while the gateway was away.
+func awaitLateService(t *testing.T) {
 	t.Helper()
-	hears(t, "late", "boot-", 4)
+	awaitAnswers(t, "late", "boot-", 4)
 }
 
-// hears waits until so many pods have answered the pod with the claim, from now on: there are rules for it on the gateway, and they
+// awaitAnswers waits until so many pods have answered the pod with the claim, from now on: there are rules for it on the gateway, and they
 // lead to where the pods are now. A Service's are kube-proxy's, from the gateway's own API; a port's are the pod network's.
-func hears(t *testing.T, file, prefix string, pods int) {
+func awaitAnswers(t *testing.T, file, prefix string, pods int) {
 	t.Helper()
 	if !shared.Spec().KubeProxy {
 		t.Log("not tried: no kube-proxy, it needs root and nft (frond dev up --kube-proxy)")

@@ -17,10 +17,10 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// forwarded starts kubectl port-forward, with more in its environment, and returns the address on this machine.
-func forwarded(ctx context.Context, t *testing.T, target, port string, env ...string) string {
+// startPortForward starts kubectl port-forward, with more in its environment, and returns the address on this machine.
+func startPortForward(ctx context.Context, t *testing.T, target, port string, env ...string) string {
 	t.Helper()
-	cmd := command(ctx, "port-forward", target, ":"+port)
+	cmd := kubectlCommand(ctx, "port-forward", target, ":"+port)
 	cmd.Env = append(cmd.Env, env...)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -50,10 +50,10 @@ func forwarded(ctx context.Context, t *testing.T, target, port string, env ...st
 // size of the file that is fetched through a port-forward.
 const fileMiB = 256
 
-func TestPortForwardBringsABigFile(t *testing.T) {
+func TestPortForward_BigFile(t *testing.T) {
 	needContainers(t)
 	line := strings.Repeat("0123456789abcdef", 64)[1:] // 1 KiB with its end
-	apply(t, fmt.Sprintf(`
+	applyManifest(t, fmt.Sprintf(`
 apiVersion: v1
 kind: Pod
 metadata: {name: files, labels: {app: files}}
@@ -70,8 +70,8 @@ spec:
   containers:
   - {name: main, image: localhost/frond/http:dev, imagePullPolicy: Never, volumeMounts: [{name: www, mountPath: /www}]}
 `, line, fileMiB<<10))
-	running(t, "app=files", 1)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	awaitRunning(t, "app=files", 1)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 	sum := sha256.New()
 	for range fileMiB << 10 {
@@ -80,10 +80,10 @@ spec:
 	want := hex.EncodeToString(sum.Sum(nil))
 	var g errgroup.Group
 	for _, websockets := range []string{"true", "false"} { // at the same time; without it is SPDY
-		address := forwarded(ctx, t, "pod/files", "8080", "KUBECTL_PORT_FORWARD_WEBSOCKETS="+websockets)
+		address := startPortForward(ctx, t, "pod/files", "8080", "KUBECTL_PORT_FORWARD_WEBSOCKETS="+websockets)
 		g.Go(func() error {
 			began := time.Now()
-			got, n, err := fetched(ctx, "http://"+address+"/big")
+			got, n, err := fetchSum(ctx, "http://"+address+"/big")
 			if err == nil && got != want {
 				err = fmt.Errorf("%d bytes with another checksum: %s", n, got)
 			}
@@ -96,8 +96,8 @@ spec:
 	}
 }
 
-// fetched gets a page and returns its checksum and size.
-func fetched(ctx context.Context, url string) (sum string, size int64, err error) {
+// fetchSum gets a page and returns its checksum and size.
+func fetchSum(ctx context.Context, url string) (sum string, size int64, err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return "", 0, err
@@ -112,15 +112,15 @@ func fetched(ctx context.Context, url string) (sum string, size int64, err error
 	return hex.EncodeToString(hash.Sum(nil)), size, err
 }
 
-// follower is a running kubectl logs -f.
-type follower struct {
+// logFollower is a running kubectl logs -f.
+type logFollower struct {
 	cmd   *exec.Cmd
 	lines *bufio.Scanner
 }
 
-func follow(ctx context.Context, t *testing.T, args ...string) *follower {
+func followLogs(ctx context.Context, t *testing.T, args ...string) *logFollower {
 	t.Helper()
-	cmd := command(ctx, append([]string{"logs", "-f"}, args...)...)
+	cmd := kubectlCommand(ctx, append([]string{"logs", "-f"}, args...)...)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -132,11 +132,11 @@ func follow(ctx context.Context, t *testing.T, args ...string) *follower {
 		_ = cmd.Process.Kill() // most still follow
 		_ = cmd.Wait()
 	})
-	return &follower{cmd: cmd, lines: bufio.NewScanner(out)}
+	return &logFollower{cmd: cmd, lines: bufio.NewScanner(out)}
 }
 
-// until reads lines up to one that begins so.
-func (f *follower) until(prefix string) error {
+// readUntil reads lines up to one that begins so.
+func (f *logFollower) readUntil(prefix string) error {
 	for f.lines.Scan() {
 		if strings.HasPrefix(f.lines.Text(), prefix) {
 			return nil
@@ -145,41 +145,41 @@ func (f *follower) until(prefix string) error {
 	return fmt.Errorf("the log ended before %q: %w", prefix, io.ErrUnexpectedEOF)
 }
 
-// TestAStalledReaderHoldsUpNobody follows a log that grows by megabytes with twenty kubectls, one of which does not read. The
+// TestLogs_StalledReaderHoldsUpNobody follows a log that grows by megabytes with twenty kubectls, one of which does not read. The
 // log is more than the two windows of 4 MiB on its way, and less than the 10 MiB at which the kubelet begins a new file.
-func TestAStalledReaderHoldsUpNobody(t *testing.T) {
+func TestLogs_StalledReaderHoldsUpNobody(t *testing.T) {
 	needContainers(t)
-	apply(t, scripted("stalled", "edge-1", fmt.Sprintf("until test -f /go; do sleep 1; done; yes %s | head -n 9000; echo end; sleep 36000", strings.Repeat("0123456789abcdef", 64))))
-	running(t, "app=stalled", 1)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	applyManifest(t, scriptPod("stalled", "edge-1", fmt.Sprintf("until test -f /go; do sleep 1; done; yes %s | head -n 9000; echo end; sleep 36000", strings.Repeat("0123456789abcdef", 64))))
+	awaitRunning(t, "app=stalled", 1)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
-	follow(ctx, t, "stalled", "--pod-running-timeout=1m") // nobody reads what it says
-	var readers []*follower
+	followLogs(ctx, t, "stalled", "--pod-running-timeout=1m") // nobody reads what it says
+	var readers []*logFollower
 	for range 19 {
-		readers = append(readers, follow(ctx, t, "stalled"))
+		readers = append(readers, followLogs(ctx, t, "stalled"))
 	}
-	kubectl(t, "exec", "stalled", "--", "touch", "/go")
+	runKubectl(t, "exec", "stalled", "--", "touch", "/go")
 	var g errgroup.Group
 	for _, r := range readers {
-		g.Go(func() error { return r.until("end") })
+		g.Go(func() error { return r.readUntil("end") })
 	}
 	if err := g.Wait(); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func TestAnOfflineGatewaySaysSo(t *testing.T) {
-	apply(t, scripted("offline", "edge-1", "echo here; sleep 36000"))
-	running(t, "app=offline", 1)
-	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+func TestLogs_OfflineGatewayIsReported(t *testing.T) {
+	applyManifest(t, scriptPod("offline", "edge-1", "echo here; sleep 36000"))
+	awaitRunning(t, "app=offline", 1)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*waitTimeout)
 	defer cancel()
 	// Either runtime writes what a container says; what is followed here need not say anything.
-	following := command(ctx, "logs", "-f", "offline")
+	following := kubectlCommand(ctx, "logs", "-f", "offline")
 	if err := following.Start(); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the stream is open", func(ctx context.Context) string {
-		if total(ctx, "frond_tunnel_streams") == 0 {
+		if sumMetric(ctx, "frond_tunnel_streams") == 0 {
 			return "no stream"
 		}
 		return ""
@@ -229,8 +229,8 @@ func TestAnOfflineGatewaySaysSo(t *testing.T) {
 	})
 }
 
-// total sums a metric over the cloudcores that run.
-func total(ctx context.Context, name string) float64 {
+// sumMetric sums a metric over the cloudcores that run.
+func sumMetric(ctx context.Context, name string) float64 {
 	sum := 0.0
 	for i := range shared.Spec().Cloudcores {
 		if v, err := shared.Metric(ctx, fmt.Sprint("cloudcore-", i+1), name); err == nil {
@@ -240,15 +240,15 @@ func total(ctx context.Context, name string) float64 {
 	return sum
 }
 
-// TestNewSessionsAfterACloudcoreIsKilled kills each cloudcore in turn; the next command works at once on the other.
-func TestNewSessionsAfterACloudcoreIsKilled(t *testing.T) {
+// TestSessions_AfterCloudcoreKill kills each cloudcore in turn; the next command works at once on the other.
+func TestSessions_AfterCloudcoreKill(t *testing.T) {
 	if shared.Spec().Cloudcores < 2 {
 		t.Skip("needs two cloudcores")
 	}
-	apply(t, scripted("killed", "edge-1", "echo here; sleep 36000"))
-	running(t, "app=killed", 1)
+	applyManifest(t, scriptPod("killed", "edge-1", "echo here; sleep 36000"))
+	awaitRunning(t, "app=killed", 1)
 	for _, victim := range []string{"cloudcore-1", "cloudcore-2"} {
-		kubectl(t, "logs", "killed")
+		runKubectl(t, "logs", "killed")
 		if err := shared.Kill(t.Context(), victim); err != nil {
 			t.Fatal(err)
 		}

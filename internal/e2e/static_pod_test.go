@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestStaticPodHasAMirror puts a manifest into a gateway's folder: the pod runs, and Kubernetes shows its mirror.
-func TestStaticPodHasAMirror(t *testing.T) {
+// TestStaticPod_HasMirror puts a manifest into a gateway's folder: the pod runs, and Kubernetes shows its mirror.
+func TestStaticPod_HasMirror(t *testing.T) {
 	file := filepath.Join(shared.Dir(), "edge-1", "manifests", "beacon.yaml")
 	manifest := `
 apiVersion: v1
@@ -23,7 +23,7 @@ spec:
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.Remove(file) }) // gone already unless the test failed
-	pod := running(t, "app=beacon", 1)[0]
+	pod := awaitRunning(t, "app=beacon", 1)[0]
 	if pod.Name != "beacon-edge-1" || pod.Annotations["kubernetes.io/config.mirror"] == "" {
 		t.Errorf("%s with annotations %v is no mirror pod of edge-1", pod.Name, pod.Annotations)
 	}
@@ -31,10 +31,10 @@ spec:
 		t.Fatal(err)
 	}
 	eventually(t, "the mirror goes with the manifest", func(ctx context.Context) string {
-		list, err := pods(ctx, "app=beacon")
+		list, err := listPods(ctx, "app=beacon")
 		if err != nil {
 			return err.Error()
 		}
-		return describe(list)
+		return describePods(list)
 	})
 }

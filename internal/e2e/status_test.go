@@ -30,8 +30,8 @@ func frondJSON(ctx context.Context, into any, args ...string) error {
 	return json.Unmarshal(out, into)
 }
 
-// differences says what the three views of a gateway do not agree on: frond sync, the node's consumer, and its own store.
-func differences(ctx context.Context, js jetstream.JetStream, edge string) string {
+// viewDifferences says what the three views of a gateway do not agree on: frond sync, the node's consumer, and its own store.
+func viewDifferences(ctx context.Context, js jetstream.JetStream, edge string) string {
 	var told inspect.Sync
 	if err := frondJSON(ctx, &told, "sync", edge); err != nil {
 		return err.Error()
@@ -46,21 +46,21 @@ func differences(ctx context.Context, js jetstream.JetStream, edge string) strin
 	}
 	p, info := told.Node.Progress, consumer.CachedInfo()
 	switch {
-	case p == nil || p.Applied == nil || p.Delivered == nil || p.Consumer == nil || told.Node.Heard == nil:
+	case p == nil || p.Applied == nil || p.Delivered == nil || p.Consumer == nil || told.Node.Heartbeat == nil:
 		return fmt.Sprintf("not all is known: %+v, %+v", told.Node, p)
 	case *p.Applied != p.Desired || *p.Delivered != p.Desired || !p.Oldest.IsZero() || !p.Complete:
 		return fmt.Sprintf("not up to date: %d of %d", *p.Applied, p.Desired)
 	case info.NumPending != 0 || info.NumAckPending != 0 || p.Consumer.Pending != 0 || p.Consumer.AckPending != 0:
 		return fmt.Sprintf("the consumer has %d pending and %d unacked", info.NumPending, info.NumAckPending)
-	case store.Cursor != told.Node.Heard.Cursor:
-		return fmt.Sprintf("the store is at %+v, told is %+v", store.Cursor, told.Node.Heard.Cursor)
+	case store.Cursor != told.Node.Heartbeat.Cursor:
+		return fmt.Sprintf("the store is at %+v, told is %+v", store.Cursor, told.Node.Heartbeat.Cursor)
 	case info.AckFloor.Stream > store.Cursor.Sequence || p.Consumer.AckFloor != info.AckFloor.Stream:
 		return fmt.Sprintf("acked up to %d, told is %d, the store is at %d", info.AckFloor.Stream, p.Consumer.AckFloor, store.Cursor.Sequence)
 	}
 	return objectsDiffer(told.Objects, store)
 }
 
-func objectsDiffer(told []inspect.Object, store devcluster.Stored) string {
+func objectsDiffer(told []inspect.Object, store devcluster.StoreContents) string {
 	held := map[string]string{}
 	for _, o := range store.Objects {
 		if o.Sequence != 0 { // what the node made itself is not desired
@@ -85,16 +85,16 @@ func objectsDiffer(told []inspect.Object, store devcluster.Stored) string {
 	return ""
 }
 
-// TestThreeViewsAgree: what frond sync tells is what the node's consumer shows and what its store holds. While the gateway is
+// TestSync_ViewsAgree: what frond sync tells is what the node's consumer shows and what its store holds. While the gateway is
 // cut off, a change is told as missing there; afterwards all agree again.
-func TestThreeViewsAgree(t *testing.T) {
+func TestSync_ViewsAgree(t *testing.T) {
 	const edge = "edge-1"
 	_, js := connectAdmin(t)
-	apply(t, many("views", edge, 3))
-	running(t, "app=views", 1)
+	applyManifest(t, manyConfigMaps("views", edge, 3))
+	awaitRunning(t, "app=views", 1)
 	agree := func(when string) {
 		t.Helper()
-		eventually(t, "the three views agree "+when, func(ctx context.Context) string { return differences(ctx, js, edge) })
+		eventually(t, "the three views agree "+when, func(ctx context.Context) string { return viewDifferences(ctx, js, edge) })
 	}
 	agree("at first")
 
@@ -107,7 +107,7 @@ func TestThreeViewsAgree(t *testing.T) {
 	if err := shared.Cut(t.Context(), edge, true); err != nil {
 		t.Fatal(err)
 	}
-	if err := set(t.Context(), clients(t), "views-1", "changed while cut off"); err != nil {
+	if err := setConfigMap(t.Context(), kubeClient(t), "views-1", "changed while cut off"); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the change is told as pending and nothing else", func(ctx context.Context) string {
@@ -128,7 +128,7 @@ func TestThreeViewsAgree(t *testing.T) {
 		}
 		return ""
 	})
-	eventually(t, "the Node does not say that it is up to date", func(ctx context.Context) string { return upToDate(ctx, edge, "Unknown") })
+	eventually(t, "the Node does not say that it is up to date", func(ctx context.Context) string { return checkUpToDate(ctx, edge, "Unknown") })
 	var all inspect.Nodes
 	if err := frondJSON(t.Context(), &all, "status"); err != nil {
 		t.Fatal(err)
@@ -142,7 +142,7 @@ func TestThreeViewsAgree(t *testing.T) {
 		t.Fatal(err)
 	}
 	agree("after the cut")
-	eventually(t, "the Node says that it is up to date", func(ctx context.Context) string { return upToDate(ctx, edge, "True") })
+	eventually(t, "the Node says that it is up to date", func(ctx context.Context) string { return checkUpToDate(ctx, edge, "True") })
 }
 
 // storedVersion is the version of a ConfigMap in a gateway's store.
@@ -161,8 +161,8 @@ func storedVersion(t *testing.T, edge, name string) string {
 	return ""
 }
 
-// upToDate compares the status of a Node's condition.
-func upToDate(ctx context.Context, edge, want string) string {
+// checkUpToDate compares the status of a Node's condition.
+func checkUpToDate(ctx context.Context, edge, want string) string {
 	got, err := shared.Kubectl(ctx, "", "get", "node", edge, "-o", `jsonpath={.status.conditions[?(@.type=="EdgeUpToDate")].status}`)
 	if err == nil && got != want {
 		err = fmt.Errorf("it says %q", got)
@@ -173,8 +173,8 @@ func upToDate(ctx context.Context, edge, want string) string {
 	return ""
 }
 
-// TestEitherCloudcoreTells: the first one that is asked is dead.
-func TestEitherCloudcoreTells(t *testing.T) {
+// TestStatus_EitherCloudcoreAnswers: the first one that is asked is dead.
+func TestStatus_EitherCloudcoreAnswers(t *testing.T) {
 	t.Cleanup(func() {
 		if err := shared.Start(context.WithoutCancel(t.Context()), "cloudcore-1"); err != nil {
 			t.Error(err)

@@ -22,19 +22,19 @@ import (
 	"github.com/frond-edge/frond/api/config"
 )
 
-// stock is a kubelet of upstream's, started as on any node, in the namespaces of edge-1.
-type stock struct {
+// stockKubelet is a kubelet of upstream's, started as on any node, in the namespaces of edge-1.
+type stockKubelet struct {
 	cfg       config.EdgeCore
 	namespace int // process id of somebody in the gateway's namespaces
 	dir       string
 	cmd       *exec.Cmd
 }
 
-// newStock writes the files of a kubelet that is to take over from the one in edgecore: kubeconfig and configuration.
-func newStock(t *testing.T, cfg config.EdgeCore) *stock {
+// newStockKubelet writes the files of a kubelet that is to take over from the one in edgecore: kubeconfig and configuration.
+func newStockKubelet(t *testing.T, cfg config.EdgeCore) *stockKubelet {
 	t.Helper()
 	cfg.Kubelet.CertFile, cfg.Kubelet.KeyFile = cfg.LocalAPI.CertFile, cfg.LocalAPI.KeyFile // edgecore's own asks for one
-	s := &stock{cfg: cfg, namespace: shared.PID("containerd-1"), dir: t.TempDir()}
+	s := &stockKubelet{cfg: cfg, namespace: shared.PID("containerd-1"), dir: t.TempDir()}
 	file := clientcmdapi.NewConfig()
 	file.Clusters["local"] = &clientcmdapi.Cluster{Server: "https://" + cfg.LocalAPI.Address, CertificateAuthority: cfg.LocalAPI.ClientCAFile}
 	file.AuthInfos["node"] = &clientcmdapi.AuthInfo{ClientCertificate: cfg.Kubelet.CertFile, ClientKey: cfg.Kubelet.KeyFile} // of system:node:edge-1
@@ -63,7 +63,7 @@ func newStock(t *testing.T, cfg config.EdgeCore) *stock {
 }
 
 // start runs the kubelet until stop, or at the latest until the test ends.
-func (s *stock) start(t *testing.T) {
+func (s *stockKubelet) start(t *testing.T) {
 	t.Helper()
 	log, err := os.OpenFile(filepath.Join(shared.Dir(), "logs", "stock-kubelet.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -81,7 +81,7 @@ func (s *stock) start(t *testing.T) {
 }
 
 // kill ends the kubelet as a crash would.
-func (s *stock) kill() error {
+func (s *stockKubelet) kill() error {
 	if s.cmd == nil {
 		return nil
 	}
@@ -92,7 +92,7 @@ func (s *stock) kill() error {
 }
 
 // exchangeKubelet has edgecore of edge-1 run none, and a stock one use its API; and undoes that when the test ends.
-func exchangeKubelet(t *testing.T) *stock {
+func exchangeKubelet(t *testing.T) *stockKubelet {
 	t.Helper()
 	path := filepath.Join(shared.Dir(), "edge-1", "edgecore.yaml")
 	before, err := os.ReadFile(path)
@@ -103,7 +103,7 @@ func exchangeKubelet(t *testing.T) *stock {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := newStock(t, cfg)
+	s := newStockKubelet(t, cfg)
 	t.Cleanup(func() {
 		ctx := context.WithoutCancel(t.Context())
 		errs := []error{s.kill(), os.WriteFile(path, before, 0o600)}
@@ -158,17 +158,17 @@ func renewedAfter(ctx context.Context, cfg config.EdgeCore, moment time.Time) st
 	return ""
 }
 
-// TestAStockKubelet hands a gateway's pods over from the kubelet in edgecore to one of upstream's that has nothing but the
+// TestStockKubelet_TakesOver hands a gateway's pods over from the kubelet in edgecore to one of upstream's that has nothing but the
 // local API: it adopts what runs, runs what comes, also after it was killed with the link cut, and kubectl reaches it.
-func TestAStockKubelet(t *testing.T) {
+func TestStockKubelet_TakesOver(t *testing.T) {
 	needContainers(t)
-	apply(t, many("adopted", "edge-1", 2))
-	before := containers(running(t, "app=adopted", 1))
+	applyManifest(t, manyConfigMaps("adopted", "edge-1", 2))
+	before := containerRuns(awaitRunning(t, "app=adopted", 1))
 	s := exchangeKubelet(t)
 	eventually(t, "the node is Ready", nodeReady("edge-1"))
-	apply(t, many("later", "edge-1", 2))
-	later := containers(running(t, "app=later", 1))
-	if after := containers(running(t, "app=adopted", 1)); fmt.Sprint(after) != fmt.Sprint(before) {
+	applyManifest(t, manyConfigMaps("later", "edge-1", 2))
+	later := containerRuns(awaitRunning(t, "app=later", 1))
+	if after := containerRuns(awaitRunning(t, "app=adopted", 1)); fmt.Sprint(after) != fmt.Sprint(before) {
 		t.Errorf("containers changed:\n%v\n%v", before, after)
 	}
 	eventually(t, "kubectl exec", func(ctx context.Context) string {
@@ -198,14 +198,14 @@ func TestAStockKubelet(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "the node is Ready", nodeReady("edge-1"))
-	if err := set(t.Context(), clients(t), "later-1", "news"); err != nil {
+	if err := setConfigMap(t.Context(), kubeClient(t), "later-1", "news"); err != nil {
 		t.Fatal(err)
 	}
-	arrives(t, "later-1", "news", "edge-1")
-	if after := containers(running(t, "app=later", 1)); fmt.Sprint(after) != fmt.Sprint(later) {
+	awaitValue(t, "later-1", "news", "edge-1")
+	if after := containerRuns(awaitRunning(t, "app=later", 1)); fmt.Sprint(after) != fmt.Sprint(later) {
 		t.Errorf("containers changed:\n%v\n%v", later, after)
 	}
-	if after := containers(running(t, "app=adopted", 1)); fmt.Sprint(after) != fmt.Sprint(before) {
+	if after := containerRuns(awaitRunning(t, "app=adopted", 1)); fmt.Sprint(after) != fmt.Sprint(before) {
 		t.Errorf("containers changed:\n%v\n%v", before, after)
 	}
 }

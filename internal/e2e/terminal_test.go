@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// terminal makes a pseudo terminal of this machine.
-func terminal(t *testing.T) (master, slave *os.File) {
+// openTerminal makes a pseudo terminal of this machine.
+func openTerminal(t *testing.T) (master, slave *os.File) {
 	t.Helper()
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
@@ -35,23 +35,23 @@ func terminal(t *testing.T) (master, slave *os.File) {
 	return master, slave
 }
 
-func resize(t *testing.T, master *os.File, rows, columns uint16) {
+func resizeTerminal(t *testing.T, master *os.File, rows, columns uint16) {
 	t.Helper()
 	if err := unix.IoctlSetWinsize(int(master.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: columns}); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// TestATerminalInAGatewaysPod types, resizes, and presses Ctrl-C.
-func TestATerminalInAGatewaysPod(t *testing.T) {
+// TestExec_Terminal types, resizes, and presses Ctrl-C.
+func TestExec_Terminal(t *testing.T) {
 	needContainers(t)
-	apply(t, scripted("tty", "edge-2", "sleep 36000"))
-	running(t, "app=tty", 1)
-	master, slave := terminal(t)
-	resize(t, master, 31, 91)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	applyManifest(t, scriptPod("tty", "edge-2", "sleep 36000"))
+	awaitRunning(t, "app=tty", 1)
+	master, slave := openTerminal(t)
+	resizeTerminal(t, master, 31, 91)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
-	cmd := command(ctx, "exec", "-it", "tty", "--", "sh", "-c", "read word; echo the word is $word; while true; do stty size; sleep 1; done")
+	cmd := kubectlCommand(ctx, "exec", "-it", "tty", "--", "sh", "-c", "read word; echo the word is $word; while true; do stty size; sleep 1; done")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	if err := cmd.Start(); err != nil {
@@ -76,7 +76,7 @@ func TestATerminalInAGatewaysPod(t *testing.T) {
 	}
 	see("the word is pear")
 	see("31 91")
-	resize(t, master, 44, 122)
+	resizeTerminal(t, master, 44, 122)
 	see("44 122")
 	if _, err := io.WriteString(master, "\x03"); err != nil {
 		t.Fatal(err)

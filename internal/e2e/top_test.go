@@ -9,10 +9,10 @@ import (
 
 // TestTop waits for what metrics-server has seen twice; it looks every 10 s.
 func TestTop(t *testing.T) {
-	apply(t, scripted("top-1", "edge-1", "while true; do sleep 0.1; done"))
-	apply(t, scripted("top-2", "edge-2", "while true; do sleep 0.1; done"))
-	running(t, "app=top-1", 1)
-	running(t, "app=top-2", 1)
+	applyManifest(t, scriptPod("top-1", "edge-1", "while true; do sleep 0.1; done"))
+	applyManifest(t, scriptPod("top-2", "edge-2", "while true; do sleep 0.1; done"))
+	awaitRunning(t, "app=top-1", 1)
+	awaitRunning(t, "app=top-2", 1)
 	shows := func(ctx context.Context, words []string, args ...string) string {
 		out, err := shared.Kubectl(ctx, "", append([]string{"top"}, args...)...)
 		if err != nil {

@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// scripted is a pod on one gateway whose container runs a script.
-func scripted(name, edge, script string) string {
+// scriptPod is a pod on one gateway whose container runs a script.
+func scriptPod(name, edge, script string) string {
 	return fmt.Sprintf(`
 apiVersion: v1
 kind: Pod
@@ -36,17 +36,17 @@ spec:
 `, name, edge, script)
 }
 
-// command makes a call of the real kubectl whose streams the test holds.
-func command(ctx context.Context, args ...string) *exec.Cmd {
+// kubectlCommand makes a call of the real kubectl whose streams the test holds.
+func kubectlCommand(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, filepath.Join(shared.Dir(), "bin", "kubectl"), args...)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+shared.Kubeconfig())
 	return cmd
 }
 
-func TestLogsOfAGatewaysPod(t *testing.T) {
+func TestLogs_GatewayPod(t *testing.T) {
 	needContainers(t)
-	apply(t, scripted("logs", "edge-1", "for i in 1 2 3; do echo line $i; done; read word; echo the word was $word; exit 3"))
-	running(t, "app=logs", 1)
+	applyManifest(t, scriptPod("logs", "edge-1", "for i in 1 2 3; do echo line $i; done; read word; echo the word was $word; exit 3"))
+	awaitRunning(t, "app=logs", 1)
 	eventually(t, "the log", func(ctx context.Context) string {
 		out, err := shared.Kubectl(ctx, "", "logs", "logs")
 		if err != nil || out != "line 1\nline 2\nline 3\n" {
@@ -61,11 +61,11 @@ func TestLogsOfAGatewaysPod(t *testing.T) {
 		"--since-time=2100-01-01T00:00:00Z": "",
 	} {
 		args := append([]string{"logs", "logs"}, strings.Fields(options)...)
-		if got := kubectl(t, args...); got != want {
+		if got := runKubectl(t, args...); got != want {
 			t.Errorf("kubectl logs %s: %q, want %q", options, got, want)
 		}
 	}
-	stamped := kubectl(t, "logs", "logs", "--timestamps", "--tail=1")
+	stamped := runKubectl(t, "logs", "logs", "--timestamps", "--tail=1")
 	stamp, line, _ := strings.Cut(stamped, " ")
 	if _, err := time.Parse(time.RFC3339Nano, stamp); err != nil || line != "line 3\n" {
 		t.Errorf("kubectl logs --timestamps: %q", stamped)
@@ -97,15 +97,15 @@ func exitCode(err error) int {
 	return -1
 }
 
-func TestExecInAGatewaysPod(t *testing.T) {
+func TestExec_GatewayPod(t *testing.T) {
 	needContainers(t)
-	apply(t, scripted("exec", "edge-1", "sleep 36000"))
-	running(t, "app=exec", 1)
+	applyManifest(t, scriptPod("exec", "edge-1", "sleep 36000"))
+	awaitRunning(t, "app=exec", 1)
 	run := func(stdin io.Reader, args ...string) (stdout, stderr string, code int) {
 		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 		defer cancel()
-		cmd := command(ctx, append([]string{"exec"}, args...)...)
+		cmd := kubectlCommand(ctx, append([]string{"exec"}, args...)...)
 		var out, errs bytes.Buffer
 		cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, &out, &errs
 		err := cmd.Run()
@@ -133,16 +133,16 @@ func TestExecInAGatewaysPod(t *testing.T) {
 	}
 }
 
-// TestExecByEitherProtocol speaks WebSocket, as kubectl does first, and SPDY, as older ones do.
-func TestExecByEitherProtocol(t *testing.T) {
+// TestExec_WebSocketAndSPDY speaks WebSocket, as kubectl does first, and SPDY, as older ones do.
+func TestExec_WebSocketAndSPDY(t *testing.T) {
 	needContainers(t)
-	apply(t, scripted("protocols", "edge-2", "sleep 36000"))
-	running(t, "app=protocols", 1)
+	applyManifest(t, scriptPod("protocols", "edge-2", "sleep 36000"))
+	awaitRunning(t, "app=protocols", 1)
 	data := bytes.Repeat([]byte{0, 1, 2, 0xff, '\r', '\n', 0x1b, 4}, 128<<10) // 1 MiB
 	for websockets, upgrade := range map[string]string{"true": "Upgrade: websocket", "false": "Upgrade: SPDY/3.1"} {
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 		defer cancel()
-		cmd := command(ctx, "exec", "-i", "-v=8", "protocols", "--", "sh", "-c", "cat; echo done >&2; exit 42")
+		cmd := kubectlCommand(ctx, "exec", "-i", "-v=8", "protocols", "--", "sh", "-c", "cat; echo done >&2; exit 42")
 		cmd.Env = append(cmd.Env, "KUBECTL_REMOTE_COMMAND_WEBSOCKETS="+websockets)
 		var out, errs bytes.Buffer
 		cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(data), &out, &errs
@@ -153,10 +153,10 @@ func TestExecByEitherProtocol(t *testing.T) {
 	}
 }
 
-func TestCopyATreeThereAndBack(t *testing.T) {
+func TestCopy_TreeBothWays(t *testing.T) {
 	needContainers(t)
-	apply(t, scripted("copy", "edge-2", "mkdir -p /tmp; sleep 36000"))
-	running(t, "app=copy", 1)
+	applyManifest(t, scriptPod("copy", "edge-2", "mkdir -p /tmp; sleep 36000"))
+	awaitRunning(t, "app=copy", 1)
 	from, back := filepath.Join(t.TempDir(), "tree"), filepath.Join(t.TempDir(), "tree")
 	want := map[string]string{}
 	for i := range 40 {
@@ -169,8 +169,8 @@ func TestCopyATreeThereAndBack(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	kubectl(t, "cp", from, "copy:/tmp/tree")
-	kubectl(t, "cp", "copy:/tmp/tree", back)
+	runKubectl(t, "cp", from, "copy:/tmp/tree")
+	runKubectl(t, "cp", "copy:/tmp/tree", back)
 	for name, content := range want {
 		got, err := os.ReadFile(filepath.Join(back, name))
 		if err != nil || string(got) != content {
@@ -179,11 +179,11 @@ func TestCopyATreeThereAndBack(t *testing.T) {
 	}
 }
 
-func TestDebugWithAnEphemeralContainer(t *testing.T) {
+func TestDebug_EphemeralContainer(t *testing.T) {
 	needContainers(t)
-	apply(t, scripted("debug", "edge-1", "sleep 36000"))
-	running(t, "app=debug", 1)
-	kubectl(t, "debug", "debug", "--image=localhost/frond/tools:dev", "--image-pull-policy=Never", "--container=look", "--profile=general",
+	applyManifest(t, scriptPod("debug", "edge-1", "sleep 36000"))
+	awaitRunning(t, "app=debug", 1)
+	runKubectl(t, "debug", "debug", "--image=localhost/frond/tools:dev", "--image-pull-policy=Never", "--container=look", "--profile=general",
 		"--", "sh", "-c", "echo looked; sleep 36000")
 	eventually(t, "the log of the ephemeral container", func(ctx context.Context) string {
 		out, err := shared.Kubectl(ctx, "", "logs", "debug", "-c", "look")
@@ -192,18 +192,18 @@ func TestDebugWithAnEphemeralContainer(t *testing.T) {
 		}
 		return ""
 	})
-	if out := kubectl(t, "exec", "debug", "-c", "look", "--", "echo", "inside"); out != "inside\n" {
+	if out := runKubectl(t, "exec", "debug", "-c", "look", "--", "echo", "inside"); out != "inside\n" {
 		t.Errorf("exec in the ephemeral container: %q", out)
 	}
 }
 
-func TestAttachSeesWhatComesAndTypesIntoIt(t *testing.T) {
+func TestAttach_ReadsAndWrites(t *testing.T) {
 	needContainers(t)
-	apply(t, scripted("attach", "edge-1", "while read line; do echo got $line; done; sleep 36000"))
-	running(t, "app=attach", 1)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	applyManifest(t, scriptPod("attach", "edge-1", "while read line; do echo got $line; done; sleep 36000"))
+	awaitRunning(t, "app=attach", 1)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
-	cmd := command(ctx, "attach", "-i", "attach")
+	cmd := kubectlCommand(ctx, "attach", "-i", "attach")
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -228,7 +228,7 @@ func TestAttachSeesWhatComesAndTypesIntoIt(t *testing.T) {
 	}
 	cancel() // as Ctrl-C would
 	_ = cmd.Wait()
-	if list := running(t, "app=attach", 1); list[0].Status.ContainerStatuses[0].RestartCount != 0 {
+	if list := awaitRunning(t, "app=attach", 1); list[0].Status.ContainerStatuses[0].RestartCount != 0 {
 		t.Error("the container did not survive the end of attach")
 	}
 }

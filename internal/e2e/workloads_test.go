@@ -12,14 +12,14 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// edges is what every test's pods need to run on gateways.
-const edges = `
+// edgePodSpec is what every test's pods need to run on gateways.
+const edgePodSpec = `
       nodeSelector: {node-role.kubernetes.io/edge: ""}
       terminationGracePeriodSeconds: 2
 `
 
-// web is a Deployment that mounts a ConfigMap and a Secret and spreads over the gateways.
-func web(name string, replicas int) string {
+// webDeployment is a Deployment that mounts a ConfigMap and a Secret and spreads over the gateways.
+func webDeployment(name string, replicas int) string {
 	return fmt.Sprintf(`
 apiVersion: v1
 kind: ConfigMap
@@ -55,20 +55,20 @@ spec:
       volumes:
       - {name: page, configMap: {name: %[1]s}}
       - {name: secret, secret: {secretName: %[1]s}}
-`, name, replicas, edges)
+`, name, replicas, edgePodSpec)
 }
 
-func TestDeploymentRunsOnBothGatewaysAndLeavesNothing(t *testing.T) {
-	apply(t, web("plain", 2))
-	list := running(t, "app=plain", 2)
+func TestDeployment_RunsOnBothGateways(t *testing.T) {
+	applyManifest(t, webDeployment("plain", 2))
+	list := awaitRunning(t, "app=plain", 2)
 	if list[0].Spec.NodeName == list[1].Spec.NodeName {
 		t.Errorf("both pods run on %s", list[0].Spec.NodeName)
 	}
-	wide := kubectl(t, "get", "pods", "-l", "app=plain", "-o", "wide")
+	wide := runKubectl(t, "get", "pods", "-l", "app=plain", "-o", "wide")
 	if !strings.Contains(wide, "edge-1") || !strings.Contains(wide, "edge-2") || !strings.Contains(wide, "Running") {
 		t.Errorf("kubectl get pods -o wide:\n%s", wide)
 	}
-	described := kubectl(t, "describe", "pod", list[0].Name)
+	described := runKubectl(t, "describe", "pod", list[0].Name)
 	for _, want := range []string{"Started", "Scheduled", "Ready", "localhost/frond/http:dev"} {
 		if !strings.Contains(described, want) {
 			t.Errorf("kubectl describe pod lacks %q:\n%s", want, described)
@@ -84,23 +84,23 @@ func TestDeploymentRunsOnBothGatewaysAndLeavesNothing(t *testing.T) {
 		}
 		return ""
 	})
-	kubectl(t, "delete", "deployment,configmap,secret", "plain", "--timeout=100s")
+	runKubectl(t, "delete", "deployment,configmap,secret", "plain", "--timeout=100s")
 	for _, edge := range []string{"edge-1", "edge-2"} {
-		gone(t, edge, wire.Key{Resource: "secrets", Namespace: "default", Name: "plain"})
-		gone(t, edge, wire.Key{Resource: "configmaps", Namespace: "default", Name: "plain"})
+		awaitGone(t, edge, wire.Key{Resource: "secrets", Namespace: "default", Name: "plain"})
+		awaitGone(t, edge, wire.Key{Resource: "configmaps", Namespace: "default", Name: "plain"})
 		for _, p := range list {
-			gone(t, edge, wire.Key{Resource: "pods", Namespace: "default", Name: p.Name})
+			awaitGone(t, edge, wire.Key{Resource: "pods", Namespace: "default", Name: p.Name})
 		}
 	}
 	for _, edge := range []string{"edge-1", "edge-2"} {
 		for _, resource := range []string{"secrets", "configmaps"} { // it stays for a while after the ack: controllers/desired
-			onlyATombstone(t, streams.Subject(streams.Desired, edge, wire.Key{Resource: resource, Namespace: "default", Name: "plain"}))
+			expectTombstone(t, streams.Subject(streams.Desired, edge, wire.Key{Resource: resource, Namespace: "default", Name: "plain"}))
 		}
 	}
 }
 
-func TestControllersOfEveryKind(t *testing.T) {
-	apply(t, `
+func TestControllers_EveryKind(t *testing.T) {
+	applyManifest(t, `
 apiVersion: apps/v1
 kind: DaemonSet
 metadata: {name: every}
@@ -108,7 +108,7 @@ spec:
   selector: {matchLabels: {app: every}}
   template:
     metadata: {labels: {app: every}}
-    spec:`+edges+`
+    spec:`+edgePodSpec+`
       initContainers:
       - {name: first, image: localhost/frond/tools:dev, imagePullPolicy: Never, command: [sh, -c, "echo prepared > /work/file"], volumeMounts: [{name: work, mountPath: /work}]}
       containers:
@@ -124,7 +124,7 @@ spec:
   selector: {matchLabels: {app: ordered}}
   template:
     metadata: {labels: {app: ordered}}
-    spec:`+edges+`
+    spec:`+edgePodSpec+`
       containers:
       - {name: main, image: localhost/frond/tools:dev, imagePullPolicy: Never, command: [sleep, "3600"]}
 ---
@@ -136,7 +136,7 @@ spec:
   parallelism: 2
   template:
     metadata: {labels: {app: once}}
-    spec:`+edges+`
+    spec:`+edgePodSpec+`
       restartPolicy: Never
       containers:
       - {name: main, image: localhost/frond/tools:dev, imagePullPolicy: Never, command: [sh, -c, "echo done"]}
@@ -156,15 +156,15 @@ spec:
           containers:
           - {name: main, image: localhost/frond/tools:dev, imagePullPolicy: Never, command: [sh, -c, "echo tick"]}
 `)
-	running(t, "app=every", 2)
-	ordered := running(t, "app=ordered", 2)
+	awaitRunning(t, "app=every", 2)
+	ordered := awaitRunning(t, "app=ordered", 2)
 	names := []string{ordered[0].Name, ordered[1].Name}
 	if !strings.Contains(fmt.Sprint(names), "ordered-0") || !strings.Contains(fmt.Sprint(names), "ordered-1") {
 		t.Errorf("pods of the StatefulSet are %v", names)
 	}
 	needContainers(t)
 	eventually(t, "the Job completes", func(ctx context.Context) string {
-		job, err := clients(t).BatchV1().Jobs("default").Get(ctx, "once", metav1.GetOptions{})
+		job, err := kubeClient(t).BatchV1().Jobs("default").Get(ctx, "once", metav1.GetOptions{})
 		if err != nil {
 			return err.Error()
 		}
@@ -174,7 +174,7 @@ spec:
 		return ""
 	})
 	eventually(t, "the CronJob has run", func(ctx context.Context) string {
-		list, err := pods(ctx, "app=often")
+		list, err := listPods(ctx, "app=often")
 		if err != nil {
 			return err.Error()
 		}
@@ -183,11 +183,11 @@ spec:
 				return ""
 			}
 		}
-		return describe(list)
+		return describePods(list)
 	})
 	before := ordered[0].UID
-	kubectl(t, "delete", "pod", ordered[0].Name)
-	after := running(t, "app=ordered", 2)
+	runKubectl(t, "delete", "pod", ordered[0].Name)
+	after := awaitRunning(t, "app=ordered", 2)
 	for i := range after {
 		if after[i].UID == before {
 			t.Errorf("%s was not made anew", after[i].Name)
@@ -195,9 +195,9 @@ spec:
 	}
 }
 
-func TestProbesRestartAContainer(t *testing.T) {
+func TestProbes_RestartContainer(t *testing.T) {
 	needContainers(t)
-	apply(t, `
+	applyManifest(t, `
 apiVersion: v1
 kind: Pod
 metadata: {name: sick, labels: {app: sick}}
@@ -212,14 +212,14 @@ spec:
     livenessProbe: {exec: {command: [cat, /tmp/alive]}, periodSeconds: 1, failureThreshold: 2}
 `)
 	eventually(t, "a restart by the liveness probe", func(ctx context.Context) string {
-		list, err := pods(ctx, "app=sick")
+		list, err := listPods(ctx, "app=sick")
 		if err != nil {
 			return err.Error()
 		}
 		if len(list) == 1 && len(list[0].Status.ContainerStatuses) == 1 && list[0].Status.ContainerStatuses[0].RestartCount > 0 {
 			return ""
 		}
-		return describe(list)
+		return describePods(list)
 	})
 	eventually(t, "the event of the probe", func(ctx context.Context) string {
 		out, err := shared.Kubectl(ctx, "", "get", "events", "--field-selector", "involvedObject.name=sick,reason=Unhealthy")
@@ -233,10 +233,10 @@ spec:
 	})
 }
 
-func TestConfigReachesTheVolume(t *testing.T) {
+func TestConfigMap_ReachesVolume(t *testing.T) {
 	needContainers(t)
-	apply(t, web("volume", 2))
-	list := running(t, "app=volume", 2)
+	applyManifest(t, webDeployment("volume", 2))
+	list := awaitRunning(t, "app=volume", 2)
 	seen := func(plugin, volume, file, want string) {
 		t.Helper()
 		eventually(t, file+" is "+want, func(context.Context) string {
@@ -248,30 +248,30 @@ func TestConfigReachesTheVolume(t *testing.T) {
 			return ""
 		})
 	}
-	before := containers(list)
+	before := containerRuns(list)
 	seen("kubernetes.io~configmap", "page", "index.html", "one")
 	seen("kubernetes.io~secret", "secret", "token", "s3cret")
-	kubectl(t, "patch", "configmap", "volume", "-p", `{"data":{"index.html":"two"}}`)
-	kubectl(t, "patch", "secret", "volume", "-p", `{"stringData":{"token":"other"}}`)
+	runKubectl(t, "patch", "configmap", "volume", "-p", `{"data":{"index.html":"two"}}`)
+	runKubectl(t, "patch", "secret", "volume", "-p", `{"stringData":{"token":"other"}}`)
 	seen("kubernetes.io~configmap", "page", "index.html", "two")
 	seen("kubernetes.io~secret", "secret", "token", "other")
-	kubectl(t, "delete", "configmap", "volume")
-	kubectl(t, "create", "configmap", "volume", "--from-literal=index.html=three")
+	runKubectl(t, "delete", "configmap", "volume")
+	runKubectl(t, "create", "configmap", "volume", "--from-literal=index.html=three")
 	seen("kubernetes.io~configmap", "page", "index.html", "three")
-	if after := containers(running(t, "app=volume", 2)); fmt.Sprint(after) != fmt.Sprint(before) {
+	if after := containerRuns(awaitRunning(t, "app=volume", 2)); fmt.Sprint(after) != fmt.Sprint(before) {
 		t.Errorf("containers changed:\n%v\n%v", before, after)
 	}
 }
 
-func TestASecretLeavesWithItsLastPodAndOthersNeverCome(t *testing.T) {
-	apply(t, web("mine", 1))
-	apply(t, `
+func TestSecret_LeavesWithLastPod(t *testing.T) {
+	applyManifest(t, webDeployment("mine", 1))
+	applyManifest(t, `
 apiVersion: v1
 kind: Secret
 metadata: {name: nobodys}
 stringData: {a: b}
 `)
-	pod := running(t, "app=mine", 1)[0]
+	pod := awaitRunning(t, "app=mine", 1)[0]
 	here := pod.Spec.NodeName
 	there := map[string]string{"edge-1": "edge-2", "edge-2": "edge-1"}[here]
 	mine := wire.Key{Resource: "secrets", Namespace: "default", Name: "mine"}
@@ -281,10 +281,10 @@ stringData: {a: b}
 		key  wire.Key
 		want bool
 	}{{here, mine, true}, {there, mine, false}, {here, nobodys, false}, {there, nobodys, false}} {
-		if got, err := holds(t.Context(), check.edge, check.key); err != nil || got != check.want {
+		if got, err := storeHolds(t.Context(), check.edge, check.key); err != nil || got != check.want {
 			t.Errorf("%s holds %s: %v, %v, want %v", check.edge, check.key.Human(), got, err, check.want)
 		}
 	}
-	kubectl(t, "scale", "deployment", "mine", "--replicas=0")
-	gone(t, here, mine)
+	runKubectl(t, "scale", "deployment", "mine", "--replicas=0")
+	awaitGone(t, here, mine)
 }

@@ -9,9 +9,9 @@ import (
 	"github.com/frond-edge/frond/leaf/store"
 )
 
-// deletedBytes is how much room a heartbeat of at most 4 KiB has for the names of objects deleted here; with more, it has
+// maxDeletedBytes is how much room a heartbeat of at most 4 KiB has for the names of objects deleted here; with more, it has
 // no census.
-const deletedBytes = 2048
+const maxDeletedBytes = 2048
 
 // audited is the node's store, which counts what a full snapshot repaired in it.
 type audited struct {
@@ -28,15 +28,15 @@ func newAudited(st *store.Store, metrics prometheus.Registerer) *audited {
 	return a
 }
 
-type label struct{ uid, version string }
+type objectVersion struct{ uid, version string }
 
-// labels says of each object that the cloud gave which one it is.
-func (a *audited) labels() map[wire.Key]label {
+// objectVersions says of each object that the cloud gave which one it is.
+func (a *audited) objectVersions() map[wire.Key]objectVersion {
 	entries, _ := a.All()
-	labels := make(map[wire.Key]label, len(entries))
+	labels := make(map[wire.Key]objectVersion, len(entries))
 	for _, e := range entries {
 		if e.Sequence != 0 {
-			labels[e.Key] = label{e.UID, e.Version}
+			labels[e.Key] = objectVersion{e.UID, e.Version}
 		}
 	}
 	return labels
@@ -48,11 +48,11 @@ func (a *audited) Replace(ctx context.Context, messages []wire.Message, streamEp
 	if a.Cursor().StreamEpoch != streamEpoch {
 		return a.Store.Replace(ctx, messages, streamEpoch, sequence)
 	}
-	before := a.labels()
+	before := a.objectVersions()
 	if err := a.Store.Replace(ctx, messages, streamEpoch, sequence); err != nil {
 		return err
 	}
-	after := a.labels()
+	after := a.objectVersions()
 	for key, was := range before {
 		if now, ok := after[key]; !ok || now != was {
 			a.repaired.Inc()
@@ -72,16 +72,16 @@ func (a *audited) Holds(m wire.Message) bool {
 	return err == nil && e.Sequence == m.Sequence && e.UID == m.UID && e.Version == m.Version && e.ClusterEpoch == m.ClusterEpoch
 }
 
-// count puts the census into a beat.
-func (a *audited) count(beat *wire.Beat) {
-	cursor, census, deleted := a.Census()
+// addInventory puts the census into a beat.
+func (a *audited) addInventory(beat *wire.Heartbeat) {
+	cursor, census, deleted := a.Inventory()
 	names, size := make([]string, 0, len(deleted)), 0
 	for _, key := range deleted {
 		name := key.String()
-		if size += len(name); size > deletedBytes {
+		if size += len(name); size > maxDeletedBytes {
 			return
 		}
 		names = append(names, name)
 	}
-	beat.Cursor, beat.Census, beat.Deleted = cursor, &census, names
+	beat.Cursor, beat.Inventory, beat.Deleted = cursor, &census, names
 }

@@ -7,14 +7,14 @@ import (
 	"github.com/frond-edge/frond/internal/certs"
 )
 
-// expiry is the metric of the certificates that this node shows or trusts.
-func (n *Node) expiry() *certs.Expiry {
-	ends := certs.Files(map[string]string{
-		"hub-ca": n.hubCA(), "local-api": n.cfg.LocalAPI.CertFile, "local-api-client-ca": n.cfg.LocalAPI.ClientCAFile,
+// certExpiry is the metric of the certificates that this node shows or trusts.
+func (n *Node) certExpiry() *certs.Expiry {
+	ends := certs.FileExpiries(map[string]string{
+		"hub-ca": n.hubCAFile(), "local-api": n.cfg.LocalAPI.CertFile, "local-api-client-ca": n.cfg.LocalAPI.ClientCAFile,
 		"kubelet-client-ca": n.cfg.Kubelet.ClientCAFile,
 	})
 	ends["kubelet"] = func() (time.Time, error) {
-		if kubelet := n.kubeletHere.Load(); kubelet != nil {
+		if kubelet := n.localKubelet.Load(); kubelet != nil {
 			if now := kubelet.ServingCertificate(); now != nil {
 				return now.NotAfter, nil
 			}

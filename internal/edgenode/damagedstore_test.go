@@ -39,8 +39,8 @@ import (
 // childOrder, set, makes the test binary a gateway's agent without a link: a process can run one kubelet only.
 const childOrder = "FROND_EDGENODE_CHILD"
 
-// order is what the agent is told.
-type order struct {
+// agentOrder is what the agent is told.
+type agentOrder struct {
 	Dir, Endpoint string
 	Port          int
 	// Token is what the cloud answers when it is asked for a token; "" for a gateway without link.
@@ -49,7 +49,7 @@ type order struct {
 
 func TestMain(m *testing.M) {
 	if text := os.Getenv(childOrder); text != "" {
-		if err := agent(text); err != nil {
+		if err := runAgent(text); err != nil {
 			fmt.Fprintln(os.Stderr, "child:", err)
 			os.Exit(1)
 		}
@@ -58,8 +58,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func agent(text string) error {
-	var o order
+func runAgent(text string) error {
+	var o agentOrder
 	if err := json.Unmarshal([]byte(text), &o); err != nil {
 		return err
 	}
@@ -100,7 +100,7 @@ func agent(text string) error {
 	if err != nil {
 		return err
 	}
-	api, err := localapi.New(localapi.Config{Node: "edge-1"}, st, tokensOnly(o.Token), outbox, log)
+	api, err := localapi.New(localapi.Config{Node: "edge-1"}, st, tokenCloud(o.Token), outbox, log)
 	if err != nil {
 		return err
 	}
@@ -117,13 +117,13 @@ func agent(text string) error {
 }
 
 func openStore(ctx context.Context, js jetstream.JetStream, dir string, log *zap.Logger) (*store.Store, error) {
-	return store.Open(ctx, js, store.Config{Merge: localapi.MergeDesired, Mark: filepath.Join(dir, "store.mark")}, log)
+	return store.Open(ctx, js, store.Config{Merge: localapi.MergeDesired, HighWaterFile: filepath.Join(dir, "store.mark")}, log)
 }
 
 // A kubelet that starts on a store whose newest pods were lost by the disk leaves the containers of all of them alone.
-func TestDamagedStoreEndsNoContainer(t *testing.T) {
+func TestNode_DamagedStoreEndsNoContainer(t *testing.T) {
 	dir := t.TempDir()
-	attach(t, dir)
+	newAttachedStore(t, dir)
 	runtime, err := hollow.New(hollow.Config{Socket: filepath.Join(t.TempDir(), "cri.sock"), Dir: dir}, zaptest.NewLogger(t))
 	must(t, err)
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -148,7 +148,7 @@ func TestDamagedStoreEndsNoContainer(t *testing.T) {
 	}
 
 	kill := startAgent(t, dir, runtime.Endpoint(), nil)
-	within(t, "three containers", func() error {
+	eventually(t, "three containers", func() error {
 		if n := len(strings.Fields(containers())); n != 3 {
 			return fmt.Errorf("%d run", n)
 		}
@@ -171,10 +171,10 @@ func TestDamagedStoreEndsNoContainer(t *testing.T) {
 		// As long before the server has written its index: what is left then looks whole to it.
 		must(t, os.Remove(filepath.Join(filepath.Dir(b), "index.db")))
 	}
-	log := &notes{}
+	log := &logBuffer{}
 	startAgent(t, dir, runtime.Endpoint(), log)
-	within(t, "the damage found", func() error { return log.has("store damaged") })
-	within(t, "the kubelet at work", func() error { return log.has("Starting to sync pod status") })
+	eventually(t, "the damage found", func() error { return log.contains("store damaged") })
+	eventually(t, "the kubelet at work", func() error { return log.contains("Starting to sync pod status") })
 	// A kubelet that has a list of pods ends what is not in it with its next clean-up, each 2 s.
 	deadline := time.After(15 * time.Second)
 	tick := time.NewTicker(200 * time.Millisecond)
@@ -191,8 +191,8 @@ func TestDamagedStoreEndsNoContainer(t *testing.T) {
 	}
 }
 
-// attach makes a store with three pods that came one after the other.
-func attach(t *testing.T, dir string) {
+// newAttachedStore makes a store with three pods that came one after the other.
+func newAttachedStore(t *testing.T, dir string) {
 	t.Helper()
 	l := leaftest.StartLeaf(t, leaf.Config{Dir: filepath.Join(dir, "nats")})
 	defer l.Stop()
@@ -220,19 +220,19 @@ func attach(t *testing.T, dir string) {
 	}
 }
 
-// notes keeps what the agent logs.
-type notes struct {
+// logBuffer keeps what the agent logs.
+type logBuffer struct {
 	mu   sync.Mutex // guards text
 	text strings.Builder
 }
 
-func (n *notes) Write(p []byte) (int, error) {
+func (n *logBuffer) Write(p []byte) (int, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.text.Write(p)
 }
 
-func (n *notes) has(text string) error {
+func (n *logBuffer) contains(text string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if !strings.Contains(n.text.String(), text) {
@@ -244,10 +244,10 @@ func (n *notes) has(text string) error {
 // startAgent runs an agent until the test ends, or until it is killed.
 func startAgent(t *testing.T, dir, endpoint string, log io.Writer) (kill func()) {
 	t.Helper()
-	return startAgentAs(t, order{Dir: dir, Endpoint: endpoint}, log)
+	return startAgentAs(t, agentOrder{Dir: dir, Endpoint: endpoint}, log)
 }
 
-func startAgentAs(t *testing.T, o order, log io.Writer) (kill func()) {
+func startAgentAs(t *testing.T, o agentOrder, log io.Writer) (kill func()) {
 	t.Helper()
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	must(t, err)

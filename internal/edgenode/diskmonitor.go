@@ -21,22 +21,22 @@ import (
 
 const (
 	// storageCondition tells of the store's disk; True: there is space. leaf/localapi knows it as the node's own.
-	storageCondition corev1.NodeConditionType = "EdgeStorage"
-	storagePeriod                             = time.Second
+	storageCondition     corev1.NodeConditionType = "EdgeStorage"
+	storageCheckInterval                          = time.Second
 	// storageTimeout bounds one write of the condition and one trimming.
 	storageTimeout = 10 * time.Second
-	// eventsKept is how many events wait for the link; at 1 to 2 KiB each they stay below the outbox's limit in bytes, which
-	// drops without counting. eventsKeptLow is all that a full disk is asked for.
-	eventsKept, eventsKeptLow = 4096, 64
+	// maxWaitingEvents is how many events wait for the link; at 1 to 2 KiB each they stay below the outbox's limit in bytes, which
+	// drops without counting. maxWaitingEventsLow is all that a full disk is asked for.
+	maxWaitingEvents, maxWaitingEventsLow = 4096, 64
 )
 
-// trimmer drops the oldest events that wait.
-type trimmer interface {
+// eventTrimmer drops the oldest events that wait.
+type eventTrimmer interface {
 	TrimEvents(ctx context.Context, keep uint64) (dropped uint64, err error)
 }
 
-// full says why nothing can be written to the store's disk now.
-func full(space func() leaf.Space) func() error {
+// writableCheck says why nothing can be written to the store's disk now.
+func writableCheck(space func() leaf.DiskSpace) func() error {
 	return func() error {
 		if now := space(); now.Failed {
 			return errors.New(now.String())
@@ -48,39 +48,39 @@ func full(space func() leaf.Space) func() error {
 // guardedOutbox refuses at once what a full disk would refuse after a timeout, so that the kubelet waits for nothing.
 type guardedOutbox struct {
 	*streams.Outbox
-	full func() error
+	checkWritable func() error
 }
 
 func (o guardedOutbox) Report(ctx context.Context, m wire.Message) error {
-	if err := o.full(); err != nil {
+	if err := o.checkWritable(); err != nil {
 		return err
 	}
 	return o.Outbox.Report(ctx, m)
 }
 
 func (o guardedOutbox) ReportEvent(ctx context.Context, m wire.Message) error {
-	if err := o.full(); err != nil {
+	if err := o.checkWritable(); err != nil {
 		return err
 	}
 	return o.Outbox.ReportEvent(ctx, m)
 }
 
-// storage answers a full disk: events go, the oldest first and counted, and the Node says so.
-type storage struct {
+// diskMonitor answers a full disk: events go, the oldest first and counted, and the Node says so.
+type diskMonitor struct {
 	node    string
-	space   func() leaf.Space
-	events  trimmer
+	space   func() leaf.DiskSpace
+	events  eventTrimmer
 	client  kubernetes.Interface
 	dropped prometheus.Counter
 	log     *zap.Logger
 }
 
-func newStorage(node string, space func() leaf.Space, events trimmer, api *rest.Config, reg prometheus.Registerer, log *zap.Logger) (*storage, error) {
+func newDiskMonitor(node string, space func() leaf.DiskSpace, events eventTrimmer, api *rest.Config, reg prometheus.Registerer, log *zap.Logger) (*diskMonitor, error) {
 	client, err := kubernetes.NewForConfig(api)
 	if err != nil {
 		return nil, fmt.Errorf("storage: %w", err)
 	}
-	s := &storage{node: node, space: space, events: events, client: client, log: log, dropped: prometheus.NewCounter(prometheus.CounterOpts{
+	s := &diskMonitor{node: node, space: space, events: events, client: client, log: log, dropped: prometheus.NewCounter(prometheus.CounterOpts{
 		Namespace: "frond", Name: "events_dropped_total", Help: "Events that were dropped before the hub had them, the oldest first.",
 	})}
 	if err := reg.Register(s.dropped); err != nil {
@@ -90,16 +90,16 @@ func newStorage(node string, space func() leaf.Space, events trimmer, api *rest.
 }
 
 // Start works until ctx ends and then returns nil.
-func (s *storage) Start(ctx context.Context) error {
-	tick := time.NewTicker(storagePeriod)
+func (s *diskMonitor) Start(ctx context.Context) error {
+	tick := time.NewTicker(storageCheckInterval)
 	defer tick.Stop()
 	said := ""
 	for {
 		space := s.space()
-		s.trim(ctx, space)
-		if reason, status := verdict(space); reason != said {
+		s.trimEvents(ctx, space)
+		if reason, status := spaceCondition(space); reason != said {
 			// A full disk may refuse it, and a new node is not known yet: it is tried again.
-			if err := s.say(ctx, status, reason, space.String()); err != nil {
+			if err := s.writeSpaceCondition(ctx, status, reason, space.String()); err != nil {
 				s.log.Debug("condition not written", zap.String("reason", reason), zap.Error(err))
 			} else {
 				said = reason
@@ -113,16 +113,16 @@ func (s *storage) Start(ctx context.Context) error {
 	}
 }
 
-// ready is the check of /readyz.
-func (s *storage) ready() error {
+// checkReady is the check of /readyz.
+func (s *diskMonitor) checkReady() error {
 	space := s.space()
-	if reason, status := verdict(space); status != corev1.ConditionTrue {
+	if reason, status := spaceCondition(space); status != corev1.ConditionTrue {
 		return fmt.Errorf("%s: %s", reason, space)
 	}
 	return nil
 }
 
-func verdict(space leaf.Space) (reason string, status corev1.ConditionStatus) {
+func spaceCondition(space leaf.DiskSpace) (reason string, status corev1.ConditionStatus) {
 	switch {
 	case space.Failed:
 		return "DiskFull", corev1.ConditionFalse
@@ -133,10 +133,10 @@ func verdict(space leaf.Space) (reason string, status corev1.ConditionStatus) {
 	}
 }
 
-func (s *storage) trim(ctx context.Context, space leaf.Space) {
-	keep := uint64(eventsKept)
+func (s *diskMonitor) trimEvents(ctx context.Context, space leaf.DiskSpace) {
+	keep := uint64(maxWaitingEvents)
 	if space.Low || space.Failed {
-		keep = eventsKeptLow
+		keep = maxWaitingEventsLow
 	}
 	ctx, cancel := context.WithTimeout(ctx, storageTimeout)
 	defer cancel()
@@ -151,7 +151,7 @@ func (s *storage) trim(ctx context.Context, space leaf.Space) {
 	}
 }
 
-func (s *storage) say(ctx context.Context, status corev1.ConditionStatus, reason, message string) error {
+func (s *diskMonitor) writeSpaceCondition(ctx context.Context, status corev1.ConditionStatus, reason, message string) error {
 	return writeCondition(ctx, s.client, s.node, storageCondition, status, reason, message)
 }
 

@@ -31,9 +31,9 @@ import (
 
 const mib = 1 << 20
 
-type offline struct{}
+type offlineCloud struct{}
 
-func (offline) Do(context.Context, wire.KubeRequest) (wire.KubeReply, error) {
+func (offlineCloud) Do(context.Context, wire.KubeRequest) (wire.KubeReply, error) {
 	return wire.KubeReply{}, wire.ErrOffline
 }
 
@@ -44,7 +44,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-func within(t *testing.T, what string, holds func() error) {
+func eventually(t *testing.T, what string, holds func() error) {
 	t.Helper()
 	deadline := time.Now().Add(time.Minute)
 	for {
@@ -59,8 +59,8 @@ func within(t *testing.T, what string, holds func() error) {
 	}
 }
 
-// fill takes all space of a disk and returns the file to remove.
-func fill(t *testing.T, dir string) string {
+// fillDisk takes all space of a disk and returns the file to remove.
+func fillDisk(t *testing.T, dir string) string {
 	t.Helper()
 	path := filepath.Join(dir, "somebody-elses")
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
@@ -76,8 +76,8 @@ func fill(t *testing.T, dir string) string {
 	return path
 }
 
-// gateway is a node without its kubelet, on a disk of 48 MiB.
-type gateway struct {
+// diskGateway is a node without its kubelet, on a disk of 48 MiB.
+type diskGateway struct {
 	dir     string
 	store   *store.Store
 	outbox  *streams.Outbox
@@ -85,9 +85,9 @@ type gateway struct {
 	metrics *prometheus.Registry
 }
 
-func newGateway(t *testing.T) *gateway {
+func newDiskGateway(t *testing.T) *diskGateway {
 	t.Helper()
-	g := &gateway{dir: t.TempDir(), metrics: prometheus.NewRegistry()}
+	g := &diskGateway{dir: t.TempDir(), metrics: prometheus.NewRegistry()}
 	if err := unix.Mount("frond-test", g.dir, "tmpfs", 0, "size=48m"); err != nil {
 		t.Skipf("cannot mount a tmpfs, which needs root: %v", err)
 	}
@@ -99,14 +99,14 @@ func newGateway(t *testing.T) *gateway {
 	must(t, err)
 	must(t, streams.EnsureLeaf(t.Context(), js, log))
 	g.store, err = store.Open(t.Context(), js, store.Config{
-		Merge: localapi.MergeDesired, Mark: filepath.Join(g.dir, "mark"), SyncTimeout: 5 * time.Second,
+		Merge: localapi.MergeDesired, HighWaterFile: filepath.Join(g.dir, "mark"), SyncTimeout: 5 * time.Second,
 	}, log)
 	must(t, err)
 	g.outbox, err = streams.NewOutbox("edge-1", g.store.Cursor().StoreEpoch, nc)
 	must(t, err)
-	api, err := localapi.New(localapi.Config{Node: "edge-1"}, g.store, offline{}, g.outbox, log)
+	api, err := localapi.New(localapi.Config{Node: "edge-1"}, g.store, offlineCloud{}, g.outbox, log)
 	must(t, err)
-	disk, err := edgenode.NewStorage("edge-1", l.Space, g.outbox, api.ClientConfig(), g.metrics, log)
+	disk, err := edgenode.NewDiskMonitor("edge-1", l.DiskSpace, g.outbox, api.ClientConfig(), g.metrics, log)
 	must(t, err)
 	g.client, err = kubernetes.NewForConfig(api.ClientConfig())
 	must(t, err)
@@ -121,9 +121,9 @@ func newGateway(t *testing.T) *gateway {
 	return g
 }
 
-func (g *gateway) says(t *testing.T, reasons ...string) {
+func (g *diskGateway) wantConditions(t *testing.T, reasons ...string) {
 	t.Helper()
-	within(t, fmt.Sprint("a condition for ", reasons), func() error {
+	eventually(t, fmt.Sprint("a condition for ", reasons), func() error {
 		n, err := g.client.CoreV1().Nodes().Get(t.Context(), "edge-1", metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -148,21 +148,21 @@ func desiredObject(t *testing.T, resource, name, uid string, seq uint64) wire.Me
 
 // A program fills the disk of a gateway: control changes still land, events go with the oldest first and are counted, the
 // Node says what is the matter and that it is over, and the process goes on.
-func TestFullDisk(t *testing.T) {
-	g := newGateway(t)
+func TestNode_FullDisk(t *testing.T) {
+	g := newDiskGateway(t)
 	must(t, g.store.Replace(t.Context(), []wire.Message{desiredObject(t, "nodes", "edge-1", "uid-x", 1)}, "s1", 1))
-	g.says(t, "DiskHasSpace")
+	g.wantConditions(t, "DiskHasSpace")
 	for i := range 200 {
 		must(t, g.outbox.ReportEvent(t.Context(), wire.Message{
 			Key: wire.Key{Resource: "events", Namespace: "default", Name: fmt.Sprint("e", i)}, Op: wire.Apply, Object: []byte(`{}`),
 		}))
 	}
-	other := fill(t, g.dir)
-	within(t, "a control change on a full disk", func() error {
+	other := fillDisk(t, g.dir)
+	eventually(t, "a control change on a full disk", func() error {
 		return g.store.Apply(t.Context(), []wire.Message{desiredObject(t, "persistentvolumes", "pv", "uid-x", 2)}, 2)
 	})
-	g.says(t, "DiskFull", "DiskAlmostFull")
-	within(t, "136 events dropped", func() error {
+	g.wantConditions(t, "DiskFull", "DiskAlmostFull")
+	eventually(t, "136 events dropped", func() error {
 		families, err := g.metrics.Gather() // there is this one alone
 		if err != nil {
 			return err
@@ -173,7 +173,7 @@ func TestFullDisk(t *testing.T) {
 		return nil
 	})
 	must(t, os.Remove(other))
-	g.says(t, "DiskHasSpace")
+	g.wantConditions(t, "DiskHasSpace")
 	if c := g.store.Cursor(); c.Sequence != 2 {
 		t.Errorf("cursor %+v, want 2", c)
 	}

@@ -22,38 +22,38 @@ import (
 // endpointsManager marks the slices that Kubernetes makes of a Service's selector; what others write is not ours to change.
 const endpointsManager = "endpointslice-controller.k8s.io"
 
-// endpointsSettle is how long changes are gathered before slices are written: a pod that starts changes some times at once, and
+// endpointsSettleDelay is how long changes are gathered before slices are written: a pod that starts changes some times at once, and
 // each write of a slice is synced to the disk.
-const endpointsSettle = 100 * time.Millisecond
+const endpointsSettleDelay = 100 * time.Millisecond
 
-// endpointsRetry is how long after a refused write, by a full disk, it is tried again.
-const endpointsRetry = time.Second
+// endpointsRetryDelay is how long after a refused write, by a full disk, it is tried again.
+const endpointsRetryDelay = time.Second
 
-// endpoints keeps what the node's endpoint slices say of its own pods as the pods are. A gateway that boots without a link
+// endpointSync keeps what the node's endpoint slices say of its own pods as the pods are. A gateway that boots without a link
 // gives its pods new addresses, and the cloud, whose slices are on its disk, cannot learn of them; and a pod that falls ill while the
 // link is down would stay in its Service. The node knows its own pods first, so it is always right about them: what the cloud
 // delivers says the same, a little later. Only the node's copy changes; nothing of it is reported.
-type endpoints struct {
+type endpointSync struct {
 	node  string
 	store *store.Store
 	log   *zap.Logger
-	// named holds, for each own pod that a slice names, those slices. One goroutine uses it.
-	named map[wire.Key]map[wire.Key]bool
+	// slicesByPod holds, for each own pod that a slice names, those slices. One goroutine uses it.
+	slicesByPod map[wire.Key]map[wire.Key]bool
 }
 
 // Start keeps until ctx ends and then returns nil.
-func (e *endpoints) Start(ctx context.Context) error {
+func (e *endpointSync) Start(ctx context.Context) error {
 	for ctx.Err() == nil {
-		if err := e.follow(ctx); err != nil && ctx.Err() == nil {
+		if err := e.followChanges(ctx); err != nil && ctx.Err() == nil {
 			e.log.Warn("endpoints of own pods not followed, beginning anew", zap.Error(err))
 		}
 	}
 	return nil
 }
 
-// follow works until ctx ends or it was too slow for the store's events.
-func (e *endpoints) follow(ctx context.Context) error {
-	e.named = map[wire.Key]map[wire.Key]bool{}
+// followChanges works until ctx ends or it was too slow for the store's events.
+func (e *endpointSync) followChanges(ctx context.Context) error {
+	e.slicesByPod = map[wire.Key]map[wire.Key]bool{}
 	list, revision := e.store.List(discoveryv1.GroupName, "endpointslices", "")
 	from, err := e.store.Watch(discoveryv1.GroupName, "endpointslices", "", revision)
 	if err != nil {
@@ -88,34 +88,34 @@ func (e *endpoints) follow(ctx context.Context) error {
 			if !ok {
 				return pods.Err()
 			}
-			maps.Copy(due, e.named[event.Entry.Key])
+			maps.Copy(due, e.slicesByPod[event.Entry.Key])
 		case <-settled.C:
 			for key := range due {
-				e.keep(ctx, key, refused)
+				e.reconcileSlice(ctx, key, refused)
 			}
 			clear(due)
 			waiting = false
 			if len(refused) > 0 {
-				retry.Reset(endpointsRetry)
+				retry.Reset(endpointsRetryDelay)
 			}
 		case <-retry.C:
 			maps.Copy(due, refused)
 		}
 		if len(due) > 0 && !waiting {
-			settled.Reset(endpointsSettle)
+			settled.Reset(endpointsSettleDelay)
 			waiting = true
 		}
 	}
 }
 
-// keep makes one slice right. What it could not write now, because somebody else did, comes back as that one's event; what the disk
+// reconcileSlice makes one slice right. What it could not write now, because somebody else did, comes back as that one's event; what the disk
 // refused is among the refused from then on, and only then.
-func (e *endpoints) keep(ctx context.Context, key wire.Key, refused map[wire.Key]bool) {
+func (e *endpointSync) reconcileSlice(ctx context.Context, key wire.Key, refused map[wire.Key]bool) {
 	again := refused[key]
 	delete(refused, key)
-	for pod, in := range e.named {
+	for pod, in := range e.slicesByPod {
 		if delete(in, key); len(in) == 0 {
-			delete(e.named, pod)
+			delete(e.slicesByPod, pod)
 		}
 	}
 	entry, err := e.store.Get(key)
@@ -130,7 +130,7 @@ func (e *endpoints) keep(ctx context.Context, key wire.Key, refused map[wire.Key
 	if slice.Labels[discoveryv1.LabelManagedBy] != endpointsManager {
 		return
 	}
-	if !e.correct(&slice, key) {
+	if !e.correctSlice(&slice, key) {
 		return
 	}
 	object, err := json.Marshal(slice)
@@ -142,13 +142,13 @@ func (e *endpoints) keep(ctx context.Context, key wire.Key, refused map[wire.Key
 	}
 	refused[key] = true
 	if !again {
-		e.log.Warn("endpoint slice not written, trying again", zap.Stringer("key", key), zap.Duration("retry", endpointsRetry), zap.Error(err))
+		e.log.Warn("endpoint slice not written, trying again", zap.Stringer("key", key), zap.Duration("retry", endpointsRetryDelay), zap.Error(err))
 	}
 }
 
-// correct changes what a slice says of this node's pods, notes that it names them, and reports whether anything changed.
-func (e *endpoints) correct(slice *discoveryv1.EndpointSlice, key wire.Key) (changed bool) {
-	service := e.service(slice)
+// correctSlice changes what a slice says of this node's pods, notes that it names them, and reports whether anything changed.
+func (e *endpointSync) correctSlice(slice *discoveryv1.EndpointSlice, key wire.Key) (changed bool) {
+	service := e.loadService(slice)
 	for i := range slice.Endpoints {
 		endpoint := &slice.Endpoints[i]
 		ref := endpoint.TargetRef
@@ -156,10 +156,10 @@ func (e *endpoints) correct(slice *discoveryv1.EndpointSlice, key wire.Key) (cha
 			continue
 		}
 		of := wire.Key{Resource: "pods", Namespace: slice.Namespace, Name: ref.Name}
-		if e.named[of] == nil {
-			e.named[of] = map[wire.Key]bool{}
+		if e.slicesByPod[of] == nil {
+			e.slicesByPod[of] = map[wire.Key]bool{}
 		}
-		e.named[of][key] = true
+		e.slicesByPod[of][key] = true
 		var pod corev1.Pod
 		entry, err := e.store.Get(of)
 		if err != nil || entry.UID != string(ref.UID) || json.Unmarshal(entry.Object, &pod) != nil {
@@ -172,7 +172,7 @@ func (e *endpoints) correct(slice *discoveryv1.EndpointSlice, key wire.Key) (cha
 	return changed
 }
 
-func (e *endpoints) service(slice *discoveryv1.EndpointSlice) *corev1.Service {
+func (e *endpointSync) loadService(slice *discoveryv1.EndpointSlice) *corev1.Service {
 	entry, err := e.store.Get(wire.Key{Resource: "services", Namespace: slice.Namespace, Name: slice.Labels[discoveryv1.LabelServiceName]})
 	if err != nil {
 		return nil
@@ -193,7 +193,7 @@ func correctEndpoint(endpoint *discoveryv1.Endpoint, family discoveryv1.AddressT
 		}
 	}
 	terminating := pod.DeletionTimestamp != nil
-	serving := len(addresses) > 0 && ready(pod)
+	serving := len(addresses) > 0 && isPodReady(pod)
 	conditions := discoveryv1.EndpointConditions{
 		Ready: new(len(addresses) > 0 && publishNotReady || serving && !terminating), Serving: &serving, Terminating: &terminating,
 	}
@@ -217,7 +217,7 @@ func ipFamily(text string) discoveryv1.AddressType {
 	return discoveryv1.AddressTypeIPv6
 }
 
-func ready(pod *corev1.Pod) bool {
+func isPodReady(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
 	})

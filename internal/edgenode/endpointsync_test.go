@@ -26,14 +26,14 @@ import (
 	"github.com/frond-edge/frond/leaf/store"
 )
 
-// endpointsWorld is a store with the slice of a Service, and the part that keeps it right.
-type endpointsWorld struct {
+// endpointFixture is a store with the slice of a Service, and the part that keeps it right.
+type endpointFixture struct {
 	*testing.T
 	store *store.Store
 	slice wire.Key
 }
 
-func newEndpointsWorld(t *testing.T, cfg store.Config) *endpointsWorld {
+func newEndpointFixture(t *testing.T, cfg store.Config) *endpointFixture {
 	t.Helper()
 	js, err := jetstream.New(leaftest.StartLeaf(t, leaf.Config{}).Client())
 	if err != nil {
@@ -43,10 +43,10 @@ func newEndpointsWorld(t *testing.T, cfg store.Config) *endpointsWorld {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &endpointsWorld{T: t, store: st, slice: wire.Key{Group: discoveryv1.GroupName, Resource: "endpointslices", Namespace: "default", Name: "web-1"}}
+	w := &endpointFixture{T: t, store: st, slice: wire.Key{Group: discoveryv1.GroupName, Resource: "endpointslices", Namespace: "default", Name: "web-1"}}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	var g errgroup.Group
-	g.Go(func() error { return edgenode.KeepEndpoints(ctx, "edge-1", st, zaptest.NewLogger(t)) })
+	g.Go(func() error { return edgenode.SyncEndpoints(ctx, "edge-1", st, zaptest.NewLogger(t)) })
 	t.Cleanup(func() {
 		cancel()
 		if err := g.Wait(); err != nil {
@@ -56,7 +56,7 @@ func newEndpointsWorld(t *testing.T, cfg store.Config) *endpointsWorld {
 	return w
 }
 
-func (w *endpointsWorld) put(key wire.Key, object any) {
+func (w *endpointFixture) putObject(key wire.Key, object any) {
 	w.Helper()
 	data, err := json.Marshal(object)
 	if err != nil {
@@ -67,8 +67,8 @@ func (w *endpointsWorld) put(key wire.Key, object any) {
 	}
 }
 
-// pod puts a pod of this node; ip "" is one that has not started.
-func (w *endpointsWorld) pod(name, uid, ip string, ready bool) {
+// putPod puts a pod of this node; ip "" is one that has not started.
+func (w *endpointFixture) putPod(name, uid, ip string, ready bool) {
 	w.Helper()
 	p := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(uid)}}
 	if ip != "" {
@@ -77,11 +77,11 @@ func (w *endpointsWorld) pod(name, uid, ip string, ready bool) {
 	if ready {
 		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 	}
-	w.put(wire.Key{Resource: "pods", Namespace: "default", Name: name}, p)
+	w.putObject(wire.Key{Resource: "pods", Namespace: "default", Name: name}, p)
 }
 
-// deliver puts the slice as the cloud has it: one pod of this node, one of another, and an address that is no pod's.
-func (w *endpointsWorld) deliver(manager string) {
+// putSlice puts the slice as the cloud has it: one pod of this node, one of another, and an address that is no pod's.
+func (w *endpointFixture) putSlice(manager string) {
 	w.Helper()
 	endpoint := func(address, node, pod, uid string) discoveryv1.Endpoint {
 		return discoveryv1.Endpoint{
@@ -89,7 +89,7 @@ func (w *endpointsWorld) deliver(manager string) {
 			TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: "default", Name: pod, UID: types.UID(uid)},
 		}
 	}
-	w.put(w.slice, discoveryv1.EndpointSlice{
+	w.putObject(w.slice, discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web-1", UID: "s", ResourceVersion: "7", Labels: map[string]string{
 			discoveryv1.LabelServiceName: "web", discoveryv1.LabelManagedBy: manager,
 		}},
@@ -101,8 +101,8 @@ func (w *endpointsWorld) deliver(manager string) {
 	})
 }
 
-// says waits until the slice says this of its endpoints: address, and whether ready and serving.
-func (w *endpointsWorld) says(want ...string) {
+// wantEndpoints waits until the slice says this of its endpoints: address, and whether ready and serving.
+func (w *endpointFixture) wantEndpoints(want ...string) {
 	w.Helper()
 	ctx, cancel := context.WithTimeout(w.Context(), 30*time.Second)
 	defer cancel()
@@ -135,53 +135,53 @@ func (w *endpointsWorld) says(want ...string) {
 	}
 }
 
-const others = "10.42.0.3 true true"
+const otherEndpoint = "10.42.0.3 true true"
 
-// TestEndpointsFollowTheNodesOwnPods: what a slice says of the node's pods is what these are, whatever the cloud says and whenever;
+// TestEndpointSync_FollowsOwnPods: what a slice says of the node's pods is what these are, whatever the cloud says and whenever;
 // what it says of others stays.
-func TestEndpointsFollowTheNodesOwnPods(t *testing.T) {
+func TestEndpointSync_FollowsOwnPods(t *testing.T) {
 	const manager = "endpointslice-controller.k8s.io"
-	w := newEndpointsWorld(t, store.Config{})
-	w.pod("web-c", "new", "10.42.0.99", true) // the slice speaks of an earlier pod of that name
-	w.deliver(manager)
-	w.says("10.42.0.2 true true", others, "10.42.0.4 true true", "192.0.2.1 true true")
-	w.pod("web-a", "a", "10.42.0.7", true) // after a reboot
-	w.says("10.42.0.7 true true", others, "10.42.0.4 true true", "192.0.2.1 true true")
-	w.pod("web-a", "a", "10.42.0.7", false)
-	w.says("10.42.0.7 false false", others, "10.42.0.4 true true", "192.0.2.1 true true")
-	w.deliver(manager) // the cloud is behind
-	w.says("10.42.0.7 false false", others, "10.42.0.4 true true", "192.0.2.1 true true")
-	w.pod("web-a", "a", "", false) // it starts again
-	w.deliver(manager)
-	w.says("10.42.0.2 false false", others, "10.42.0.4 true true", "192.0.2.1 true true")
-	w.put(wire.Key{Resource: "services", Namespace: "default", Name: "web"}, corev1.Service{
+	w := newEndpointFixture(t, store.Config{})
+	w.putPod("web-c", "new", "10.42.0.99", true) // the slice speaks of an earlier pod of that name
+	w.putSlice(manager)
+	w.wantEndpoints("10.42.0.2 true true", otherEndpoint, "10.42.0.4 true true", "192.0.2.1 true true")
+	w.putPod("web-a", "a", "10.42.0.7", true) // after a reboot
+	w.wantEndpoints("10.42.0.7 true true", otherEndpoint, "10.42.0.4 true true", "192.0.2.1 true true")
+	w.putPod("web-a", "a", "10.42.0.7", false)
+	w.wantEndpoints("10.42.0.7 false false", otherEndpoint, "10.42.0.4 true true", "192.0.2.1 true true")
+	w.putSlice(manager) // the cloud is behind
+	w.wantEndpoints("10.42.0.7 false false", otherEndpoint, "10.42.0.4 true true", "192.0.2.1 true true")
+	w.putPod("web-a", "a", "", false) // it starts again
+	w.putSlice(manager)
+	w.wantEndpoints("10.42.0.2 false false", otherEndpoint, "10.42.0.4 true true", "192.0.2.1 true true")
+	w.putObject(wire.Key{Resource: "services", Namespace: "default", Name: "web"}, corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"}, Spec: corev1.ServiceSpec{PublishNotReadyAddresses: true},
 	})
-	w.pod("web-a", "a", "10.42.0.8", false)
-	w.says("10.42.0.8 true false", others, "10.42.0.4 true true", "192.0.2.1 true true")
+	w.putPod("web-a", "a", "10.42.0.8", false)
+	w.wantEndpoints("10.42.0.8 true false", otherEndpoint, "10.42.0.4 true true", "192.0.2.1 true true")
 }
 
-// TestForeignEndpointsAreLeftAlone: slices that people or other controllers write are theirs.
-func TestForeignEndpointsAreLeftAlone(t *testing.T) {
-	w := newEndpointsWorld(t, store.Config{})
-	w.pod("web-a", "a", "10.42.0.7", true)
-	w.deliver("somebody")
+// TestEndpointSync_LeavesForeignSlices: slices that people or other controllers write are theirs.
+func TestEndpointSync_LeavesForeignSlices(t *testing.T) {
+	w := newEndpointFixture(t, store.Config{})
+	w.putPod("web-a", "a", "10.42.0.7", true)
+	w.putSlice("somebody")
 	before := w.store.Revision()
-	w.pod("web-a", "a", "10.42.0.8", false)
-	w.deliver("endpointslice-controller.k8s.io")
-	w.says("10.42.0.8 false false", others, "10.42.0.4 true true", "192.0.2.1 true true")
+	w.putPod("web-a", "a", "10.42.0.8", false)
+	w.putSlice("endpointslice-controller.k8s.io")
+	w.wantEndpoints("10.42.0.8 false false", otherEndpoint, "10.42.0.4 true true", "192.0.2.1 true true")
 	if n := w.store.Revision() - before; n != 3 {
 		t.Errorf("%d writes, want the pod, the slice and its correction", n)
 	}
 }
 
-// TestEndpointsThatAFullDiskRefusedAreTriedAgain: a gateway whose disk was full for a moment does not send to a pod that is ill until
+// TestEndpointSync_RetriesAfterFullDisk: a gateway whose disk was full for a moment does not send to a pod that is ill until
 // something happens to it again.
-func TestEndpointsThatAFullDiskRefusedAreTriedAgain(t *testing.T) {
+func TestEndpointSync_RetriesAfterFullDisk(t *testing.T) {
 	const room = 1000
 	var left, refused atomic.Int64 // writes that the disk still takes
 	left.Store(room)
-	w := newEndpointsWorld(t, store.Config{Refuse: func() error {
+	w := newEndpointFixture(t, store.Config{CheckWritable: func() error {
 		if left.Add(-1) < 0 {
 			refused.Add(1)
 			return errors.New("full")
@@ -189,22 +189,22 @@ func TestEndpointsThatAFullDiskRefusedAreTriedAgain(t *testing.T) {
 		return nil
 	}})
 	before := w.store.Revision()
-	w.pod("web-a", "a", "10.42.0.2", true)
-	w.deliver("endpointslice-controller.k8s.io")
-	within(t, "corrected", func() error {
+	w.putPod("web-a", "a", "10.42.0.2", true)
+	w.putSlice("endpointslice-controller.k8s.io")
+	eventually(t, "corrected", func() error {
 		if n := w.store.Revision() - before; n != 3 {
 			return fmt.Errorf("%d writes, want the pod, the slice and its correction", n)
 		}
 		return nil
 	})
 	left.Store(1) // for the pod alone
-	w.pod("web-a", "a", "10.42.0.2", false)
-	within(t, "tried again", func() error {
+	w.putPod("web-a", "a", "10.42.0.2", false)
+	eventually(t, "tried again", func() error {
 		if n := refused.Load(); n < 2 {
 			return fmt.Errorf("%d writes were refused", n)
 		}
 		return nil
 	})
 	left.Store(room)
-	w.says("10.42.0.2 false false", others, "10.42.0.4 true true", "192.0.2.1 true true")
+	w.wantEndpoints("10.42.0.2 false false", otherEndpoint, "10.42.0.4 true true", "192.0.2.1 true true")
 }

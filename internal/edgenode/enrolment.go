@@ -23,12 +23,12 @@ const (
 	// identityCondition tells on the Node how long the gateway's key is good.
 	identityCondition = "EdgeIdentity"
 	// A node that has just registered has its condition after one more of these; it costs a comparison.
-	identityPeriod = 10 * time.Second
+	identityCheckInterval = 10 * time.Second
 )
 
-// identified is the leaf's way to the hub, by the node's own key. A node whose identity is damaged runs without a link what its store
+// loadIdentity is the leaf's way to the hub, by the node's own key. A node whose identity is damaged runs without a link what its store
 // holds.
-func (n *Node) identified() (leaf.Config, error) {
+func (n *Node) loadIdentity() (leaf.Config, error) {
 	hub := n.cfg.Hub
 	keeper, err := enrol.New(enrol.Config{
 		Node: n.cfg.Node, Dir: filepath.Join(n.cfg.Dir, "identity"), Hub: hub.URLs, TokenFile: hub.TokenFile, CAHashes: hub.CAHashes,
@@ -37,72 +37,72 @@ func (n *Node) identified() (leaf.Config, error) {
 	switch {
 	case errors.Is(err, enrol.ErrDamaged):
 		n.log.Error("this gateway has lost its identity, and runs without a link", zap.Error(err))
-		n.lost = err
+		n.identityErr = err
 		return leaf.Config{}, nil
 	case err != nil: // another name, or a fault that may be over at the next start
 		return leaf.Config{}, err
 	}
 	var way leaf.Config
-	n.keeper = keeper
-	keeper.Wire(&way)
+	n.renewer = keeper
+	keeper.ConfigureLeaf(&way)
 	return way, nil
 }
 
-// identity is the part that enrols the node and renews its key. Others wait for the enrolment only on a node that has nothing to
+// identityPart is the part that enrols the node and renews its key. Others wait for the enrolment only on a node that has nothing to
 // run yet.
-func (n *Node) identity() lifecycle.Part {
-	part := lifecycle.Part{Name: "identity", Start: func(ctx context.Context) error { return n.keeper.Start(ctx, n.leaf) }}
-	if _, err := os.Stat(n.markFile()); err != nil {
-		part.Ready = n.keeper.Enrolled()
+func (n *Node) identityPart() lifecycle.Part {
+	part := lifecycle.Part{Name: "identity", Start: func(ctx context.Context) error { return n.renewer.Start(ctx, n.leaf) }}
+	if _, err := os.Stat(n.highWaterFile()); err != nil {
+		part.Ready = n.renewer.Enrolled()
 	}
 	return part
 }
 
-// clusterCA is who may call the kubelet, as the cloud said; "" before it has.
-func (n *Node) clusterCA() string {
-	if n.keeper == nil {
+// clusterCAFile is who may call the kubelet, as the cloud said; "" before it has.
+func (n *Node) clusterCAFile() string {
+	if n.renewer == nil {
 		return ""
 	}
-	if _, err := os.Stat(n.keeper.ClusterCA()); err != nil {
+	if _, err := os.Stat(n.renewer.ClusterCA()); err != nil {
 		return ""
 	}
-	return n.keeper.ClusterCA()
+	return n.renewer.ClusterCA()
 }
 
-// hubCA is where the hub's authorities are, in case they are known.
-func (n *Node) hubCA() string {
-	if n.keeper == nil {
+// hubCAFile is where the hub's authorities are, in case they are known.
+func (n *Node) hubCAFile() string {
+	if n.renewer == nil {
 		return ""
 	}
-	return n.keeper.HubCA()
+	return n.renewer.HubCA()
 }
 
-// now is the cloud's time, as far as this node knows it.
-func (n *Node) now() time.Time {
-	if n.keeper == nil {
+// cloudNow is the cloud's time, as far as this node knows it.
+func (n *Node) cloudNow() time.Time {
+	if n.renewer == nil {
 		return time.Now()
 	}
-	return n.keeper.Now()
+	return n.renewer.Now()
 }
 
-// enrolment is the check of /readyz.
-func (n *Node) enrolment() []health.Check {
-	if n.lost != nil {
-		return []health.Check{{Name: "enrolment", Ready: func() error { return n.lost }}}
+// enrolmentChecks is the check of /readyz.
+func (n *Node) enrolmentChecks() []health.Check {
+	if n.identityErr != nil {
+		return []health.Check{{Name: "enrolment", Ready: func() error { return n.identityErr }}}
 	}
-	if n.keeper == nil {
+	if n.renewer == nil {
 		return nil
 	}
 	return []health.Check{{Name: "enrolment", Ready: func() error {
-		if status, _, message := keyVerdict(n.keeper.Record(), n.keeper.Refused(), n.keeper.Now()); status != corev1.ConditionTrue {
+		if status, _, message := keyCondition(n.renewer.Record(), n.renewer.Refused(), n.renewer.Now()); status != corev1.ConditionTrue {
 			return errors.New(message)
 		}
 		return nil
 	}}}
 }
 
-// keyVerdict is what the condition says. refused is why the cloud does not renew the key, if it said so.
-func keyVerdict(r enrol.Record, refused string, now time.Time) (status corev1.ConditionStatus, reason, message string) {
+// keyCondition is what the condition says. refused is why the cloud does not renew the key, if it said so.
+func keyCondition(r enrol.Record, refused string, now time.Time) (status corev1.ConditionStatus, reason, message string) {
 	until := r.Expires.UTC().Format(time.RFC3339)
 	switch {
 	case r.Key == "":
@@ -116,18 +116,18 @@ func keyVerdict(r enrol.Record, refused string, now time.Time) (status corev1.Co
 	}
 }
 
-// sayIdentity is the part that keeps the condition, if there is an identity.
-func (n *Node) sayIdentity(client kubernetes.Interface) []lifecycle.Part {
-	if n.keeper == nil {
+// identityConditionParts is the part that keeps the condition, if there is an identity.
+func (n *Node) identityConditionParts(client kubernetes.Interface) []lifecycle.Part {
+	if n.renewer == nil {
 		return nil
 	}
 	log := n.log.Named("identity")
 	return []lifecycle.Part{{Name: "identity condition", Start: func(ctx context.Context) error {
-		tick := time.NewTicker(identityPeriod)
+		tick := time.NewTicker(identityCheckInterval)
 		defer tick.Stop()
 		for {
-			status, reason, message := keyVerdict(n.keeper.Record(), n.keeper.Refused(), n.keeper.Now())
-			if err := haveCondition(ctx, client, n.cfg.Node, identityCondition, status, reason, message); err != nil {
+			status, reason, message := keyCondition(n.renewer.Record(), n.renewer.Refused(), n.renewer.Now())
+			if err := ensureCondition(ctx, client, n.cfg.Node, identityCondition, status, reason, message); err != nil {
 				log.Debug("condition not written", zap.String("reason", reason), zap.Error(err))
 			}
 			select {
@@ -139,8 +139,8 @@ func (n *Node) sayIdentity(client kubernetes.Interface) []lifecycle.Part {
 	}}}
 }
 
-// haveCondition writes a condition unless the Node, which may have been made anew, has it.
-func haveCondition(ctx context.Context, client kubernetes.Interface, node string, kind corev1.NodeConditionType, status corev1.ConditionStatus, reason, message string) error {
+// ensureCondition writes a condition unless the Node, which may have been made anew, has it.
+func ensureCondition(ctx context.Context, client kubernetes.Interface, node string, kind corev1.NodeConditionType, status corev1.ConditionStatus, reason, message string) error {
 	object, err := client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
 	if err != nil {
 		return err

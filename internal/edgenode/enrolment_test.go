@@ -14,7 +14,7 @@ import (
 )
 
 // A node whose identity is damaged runs without, and says so; any other fault ends it, as it may be over at the next start.
-func TestOnlyADamagedIdentityIsDoneWithout(t *testing.T) {
+func TestNode_RunsWithoutDamagedIdentity(t *testing.T) {
 	for name, tt := range map[string]struct {
 		breaks func(dir string) error
 		runs   bool
@@ -37,7 +37,7 @@ func TestOnlyADamagedIdentityIsDoneWithout(t *testing.T) {
 			if err := errors.Join(os.Mkdir(dir, 0o700), tt.breaks(dir)); err != nil {
 				t.Fatal(err)
 			}
-			ready, err := edgenode.Identified(cfg, zaptest.NewLogger(t))
+			ready, err := edgenode.LoadIdentity(cfg, zaptest.NewLogger(t))
 			if tt.runs && (err != nil || !errors.Is(ready, enrol.ErrDamaged)) || !tt.runs && (err == nil || errors.Is(err, enrol.ErrDamaged)) {
 				t.Errorf("ready: %v, error: %v", ready, err)
 			}

@@ -14,52 +14,52 @@ import (
 	"github.com/frond-edge/frond/streams/tunnel"
 )
 
-// NewStorage gives tests the answer to a full disk.
-var NewStorage = newStorage
+// NewDiskMonitor gives tests the answer to a full disk.
+var NewDiskMonitor = newDiskMonitor
 
 // ShareSocket gives tests the opening of the socket.
 var ShareSocket = shareSocket
 
-// Nudged returns what a node does when the cloud asks it to report an object.
-func Nudged(node string, st *store.Store, to reporter, hold holder, log *zap.Logger) func(context.Context, wire.Key) error {
-	r := &resync{node: node, store: st, to: to, hold: hold, log: log}
-	return r.nudged
+// ReportRequested returns what a node does when the cloud asks it to report an object.
+func ReportRequested(node string, st *store.Store, to reportSink, hold keyLocker, log *zap.Logger) func(context.Context, wire.Key) error {
+	r := &resync{node: node, store: st, sink: to, lockKey: hold, log: log}
+	return r.reportRequested
 }
 
-// KeepEndpoints runs the part that keeps endpoint slices right.
-func KeepEndpoints(ctx context.Context, node string, st *store.Store, log *zap.Logger) error {
-	return (&endpoints{node: node, store: st, log: log}).Start(ctx)
+// SyncEndpoints runs the part that keeps endpoint slices right.
+func SyncEndpoints(ctx context.Context, node string, st *store.Store, log *zap.Logger) error {
+	return (&endpointSync{node: node, store: st, log: log}).Start(ctx)
 }
 
-// AdmitPod judges what the cloud may reach on a node, by the pods in its store, the runtime's word and the machine's addresses.
-func AdmitPod(ctx context.Context, node string, pods []store.Entry, given map[string]netip.Addr, host []net.Addr, to netip.AddrPort) error {
+// AdmitPodTarget judges what the cloud may reach on a node, by the pods in its store, the runtime's word and the machine's addresses.
+func AdmitPodTarget(ctx context.Context, node string, pods []store.Entry, given map[string]netip.Addr, host []net.Addr, to netip.AddrPort) error {
 	return (&podDialer{
-		node: node, pods: func() []store.Entry { return pods },
-		given: func(_ context.Context, uid string) ([]netip.Addr, error) { return []netip.Addr{given[uid]}, nil },
-		host:  func() ([]net.Addr, error) { return host, nil },
-	}).admit(ctx, to)
+		node: node, storedPods: func() []store.Entry { return pods },
+		runtimeAddresses: func(_ context.Context, uid string) ([]netip.Addr, error) { return []netip.Addr{given[uid]}, nil },
+		hostAddresses:    func() ([]net.Addr, error) { return host, nil },
+	}).admitTarget(ctx, to)
 }
 
 // ServePods joins streams to the pods in a node's store that are in the machine's network.
 func ServePods(ctx context.Context, node string, pods []store.Entry, l *tunnel.Listener) error {
-	return (&podDialer{node: node, pods: func() []store.Entry { return pods }, host: net.InterfaceAddrs}).serve(ctx, l)
+	return (&podDialer{node: node, storedPods: func() []store.Entry { return pods }, hostAddresses: net.InterfaceAddrs}).serveStreams(ctx, l)
 }
 
-// SaveCopies runs the part that saves the last-good copy.
-func SaveCopies(ctx context.Context, save func(context.Context) error, log *zap.Logger) error {
-	return (&copier{save: save, log: log}).Start(ctx)
+// SaveLastGood runs the part that saves the last-good copy.
+func SaveLastGood(ctx context.Context, save func(context.Context) error, log *zap.Logger) error {
+	return (&lastGoodSaver{save: save, log: log}).Start(ctx)
 }
 
-// Identified reads the identity of a node, and returns what /readyz then says of it.
-func Identified(cfg config.EdgeCore, log *zap.Logger) (ready, err error) {
+// LoadIdentity reads the identity of a node, and returns what /readyz then says of it.
+func LoadIdentity(cfg config.EdgeCore, log *zap.Logger) (ready, err error) {
 	n := &Node{cfg: cfg, metrics: prometheus.NewRegistry(), log: log}
-	if _, err := n.identified(); err != nil {
+	if _, err := n.loadIdentity(); err != nil {
 		return nil, err
 	}
-	return n.enrolment()[0].Ready(), nil
+	return n.enrolmentChecks()[0].Ready(), nil
 }
 
 // ServingGate returns what holds the cloud's calls of a kubelet back, where kubelet is the one of the process; nil: none is.
 func ServingGate(kubelet certificateSource) func(context.Context) string {
-	return (&servingGate{kubelet: func() certificateSource { return kubelet }}).pass
+	return (&servingGate{kubelet: func() certificateSource { return kubelet }}).awaitCertificate
 }

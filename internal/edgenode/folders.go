@@ -12,8 +12,8 @@ import (
 
 const (
 	dirMode = 0o700
-	// foreign are the permissions that nobody but edgecore may have in its folders.
-	foreign = 0o077
+	// othersMode are the permissions that nobody but edgecore may have in its folders.
+	othersMode = 0o077
 )
 
 func kubeletDir(cfg config.EdgeCore) string { return filepath.Join(cfg.Dir, "kubelet") }
@@ -21,8 +21,8 @@ func kubeletDir(cfg config.EdgeCore) string { return filepath.Join(cfg.Dir, "kub
 // identityDir holds the node's keys.
 func identityDir(cfg config.EdgeCore) string { return filepath.Join(cfg.Dir, "identity") }
 
-// private makes a folder that is edgecore's alone, or closes one to others that was open to them.
-func private(dir string, log *zap.Logger) error {
+// ensurePrivateDir makes a folder that is edgecore's alone, or closes one to others that was open to them.
+func ensurePrivateDir(dir string, log *zap.Logger) error {
 	if err := os.MkdirAll(dir, dirMode); err != nil {
 		return err
 	}
@@ -31,7 +31,7 @@ func private(dir string, log *zap.Logger) error {
 		return err
 	}
 	mode := info.Mode().Perm()
-	if mode&foreign == 0 {
+	if mode&othersMode == 0 {
 		return nil
 	}
 	if err := os.Chmod(dir, dirMode); err != nil {

@@ -13,7 +13,7 @@ import (
 )
 
 // A gateway's keys are in folders that nobody else may enter, also where somebody had opened them.
-func TestFoldersWithKeysAreClosed(t *testing.T) {
+func TestNode_ClosesKeyFolders(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	cfg := config.EdgeCore{Node: "edge-1", Dir: dir, Listen: "127.0.0.1:0"}
 	cfg.Hub = config.EdgeHub{URLs: []string{"tls://hub:7422"}}

@@ -12,8 +12,8 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// recorded returns the store as the delivery sees it: itself, or one that writes a history of what it did.
-func (n *Node) recorded(st *audited) (streams.Store, error) {
+// withHistory returns the store as the delivery sees it: itself, or one that writes a history of what it did.
+func (n *Node) withHistory(st *audited) (streams.Store, error) {
 	if n.cfg.History == "" {
 		return st, nil
 	}
@@ -21,20 +21,20 @@ func (n *Node) recorded(st *audited) (streams.Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &recorder{audited: st, to: w, log: n.log.Named("history")}
-	r.all(history.Opened)
+	r := &historyRecorder{audited: st, to: w, log: n.log.Named("history")}
+	r.recordAll(history.Opened)
 	return r, nil
 }
 
-// recorder writes down what its store holds after each change by the hub. Its file stays open until the process ends.
-type recorder struct {
+// historyRecorder writes down what its store holds after each change by the hub. Its file stays open until the process ends.
+type historyRecorder struct {
 	*audited
 	to  *history.Writer
 	log *zap.Logger
 }
 
 // Apply writes down the objects that messages name.
-func (r *recorder) Apply(ctx context.Context, messages []wire.Message, sequence uint64) error {
+func (r *historyRecorder) Apply(ctx context.Context, messages []wire.Message, sequence uint64) error {
 	if err := r.audited.Apply(ctx, messages, sequence); err != nil {
 		return err
 	}
@@ -45,44 +45,44 @@ func (r *recorder) Apply(ctx context.Context, messages []wire.Message, sequence 
 		case errors.Is(err, store.ErrNotFound):
 			line.Objects = append(line.Objects, history.Object{Key: m.Key, Gone: true})
 		case err == nil && entry.Sequence != 0:
-			line.Objects = append(line.Objects, object(entry))
+			line.Objects = append(line.Objects, historyObject(entry))
 		}
 	}
-	r.append(line)
+	r.appendLine(line)
 	return nil
 }
 
 // Replace writes down the whole store.
-func (r *recorder) Replace(ctx context.Context, messages []wire.Message, streamEpoch string, sequence uint64) error {
+func (r *historyRecorder) Replace(ctx context.Context, messages []wire.Message, streamEpoch string, sequence uint64) error {
 	if err := r.audited.Replace(ctx, messages, streamEpoch, sequence); err != nil {
 		return err
 	}
-	r.all(history.Replaced)
+	r.recordAll(history.Replaced)
 	return nil
 }
 
 // Acked writes down what is about to be acked.
-func (r *recorder) Acked(sequence uint64) {
-	r.append(history.Line{Op: history.Acked, Cursor: wire.Cursor{Sequence: sequence}})
+func (r *historyRecorder) Acked(sequence uint64) {
+	r.appendLine(history.Line{Op: history.Acked, Cursor: wire.Cursor{Sequence: sequence}})
 }
 
-func (r *recorder) all(op history.Op) {
+func (r *historyRecorder) recordAll(op history.Op) {
 	line := history.Line{Op: op, Cursor: r.Cursor()}
 	entries, _ := r.All()
 	for _, e := range entries {
 		if e.Sequence != 0 { // the rest is the node's own
-			line.Objects = append(line.Objects, object(e))
+			line.Objects = append(line.Objects, historyObject(e))
 		}
 	}
-	r.append(line)
+	r.appendLine(line)
 }
 
-func (r *recorder) append(line history.Line) {
+func (r *historyRecorder) appendLine(line history.Line) {
 	if err := r.to.Append(line); err != nil {
 		r.log.Warn("history not written", zap.Error(err))
 	}
 }
 
-func object(e store.Entry) history.Object {
+func historyObject(e store.Entry) history.Object {
 	return history.Object{Key: e.Key, UID: e.UID, Version: e.Version, Sequence: e.Sequence}
 }

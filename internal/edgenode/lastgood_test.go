@@ -13,14 +13,14 @@ import (
 	"github.com/frond-edge/frond/internal/edgenode"
 )
 
-// TestCopiesAreSavedNowAndThen: after a minute, every ten, once more at the end, and in spite of a disk that refuses.
-func TestCopiesAreSavedNowAndThen(t *testing.T) {
+// TestLastGoodSaver_SavesPeriodicallyAndAtStop: after a minute, every ten, once more at the end, and in spite of a disk that refuses.
+func TestLastGoodSaver_SavesPeriodicallyAndAtStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		begun, saved := time.Now(), []time.Duration{}
 		var g errgroup.Group
 		g.Go(func() error {
-			return edgenode.SaveCopies(ctx, func(ctx context.Context) error {
+			return edgenode.SaveLastGood(ctx, func(ctx context.Context) error {
 				saved = append(saved, time.Since(begun))
 				return errors.Join(ctx.Err(), errors.New("disk full"))
 			}, zaptest.NewLogger(t))

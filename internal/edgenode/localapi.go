@@ -14,33 +14,33 @@ import (
 	"github.com/frond-edge/frond/leaf/store"
 )
 
-// localAPI is the local API's configuration.
-func (n *Node) localAPI() localapi.Config {
+// localAPIConfig is the local API's configuration.
+func (n *Node) localAPIConfig() localapi.Config {
 	c := n.cfg.LocalAPI
 	cfg := localapi.Config{
 		Node: n.cfg.Node, UnixSocket: c.Socket, Address: c.Address, CertFile: c.CertFile, KeyFile: c.KeyFile, ClientCAFile: c.ClientCAFile,
 		ScopeGrace: time.Duration(c.Pods.ScopeGrace), Metrics: n.metrics,
 		Online: func() bool {
-			up, _ := link{n.leaf}.State()
+			up, _ := leafLink{n.leaf}.State()
 			return up
 		},
-		Take: func() int {
+		LinkBudget: func() int {
 			if d := n.delivery.Load(); d != nil {
-				return d.Take()
+				return d.LinkBudget()
 			}
 			return 0
 		},
 	}
 	if !n.cfg.Kubelet.External {
-		cfg.Kubelet = n.kubeletPort()
+		cfg.Kubelet = n.kubeletEndpoint()
 	}
 	if endpoint := n.runtimeEndpoint(); endpoint != "" {
-		cfg.Stopper = edged.Stopper{Endpoint: endpoint}
+		cfg.Stopper = edged.ContainerStopper{Endpoint: endpoint}
 	}
 	if address, err := netip.ParseAddrPort(c.Pods.Address); err == nil && !c.Pods.Disabled { // it was validated
-		cfg.Pods = localapi.Pods{Dir: n.cfg.Dir, Address: address, Claim: hostaddr.Claim, Expired: time.Duration(c.Pods.ExpiredTokens)}
+		cfg.Pods = localapi.PodsConfig{Dir: n.cfg.Dir, Address: address, ClaimAddress: hostaddr.Claim, ExpiryGrace: time.Duration(c.Pods.ExpiredTokens)}
 		if !c.Pods.Outside {
-			cfg.Pods.Outside = hostaddr.Outside
+			cfg.Pods.IsRemotePeer = hostaddr.IsRemotePeer
 		}
 	}
 	return cfg

@@ -17,15 +17,15 @@ import (
 )
 
 const (
-	// namesFirst and namesMost bound the pause after an answer without a name; namesEvery is the one after one with it.
-	namesFirst, namesMost = time.Second, 30 * time.Second
-	namesEvery            = 5 * time.Minute
-	namesTimeout          = 10 * time.Second
+	// namesMinBackoff and namesMaxBackoff bound the pause after an answer without a name; namesInterval is the one after one with it.
+	namesMinBackoff, namesMaxBackoff = time.Second, 30 * time.Second
+	namesInterval                    = 5 * time.Minute
+	namesTimeout                     = 10 * time.Second
 )
 
-// names are what the cloud calls this node, for the certificate that its kubelet shows: its name, its address in the tunnel,
+// nodeNames are what the cloud calls this node, for the certificate that its kubelet shows: its name, its address in the tunnel,
 // and where nodes are called directly, the host of the cloudcores. Only the cloud knows that one: it is the Hostname of the Node.
-type names struct {
+type nodeNames struct {
 	node string
 	ask  func(context.Context, wire.KubeRequest) (wire.KubeReply, error)
 	link func() (up bool, changed <-chan struct{})
@@ -33,8 +33,8 @@ type names struct {
 	host atomic.Pointer[string] // nil before the cloud has said
 }
 
-// list is edged.Config.Names: none before the cloud knows the Node, as it would not know what to make of a request.
-func (n *names) list() []string {
+// listNames is edged.Config.NodeNames: none before the cloud knows the Node, as it would not know what to make of a request.
+func (n *nodeNames) listNames() []string {
 	host := n.host.Load()
 	if host == nil {
 		return nil
@@ -47,19 +47,19 @@ func (n *names) list() []string {
 }
 
 // Start asks whenever the link has come up, and from time to time, until ctx ends.
-func (n *names) Start(ctx context.Context) error {
-	for pause := namesFirst; ; {
+func (n *nodeNames) Start(ctx context.Context) error {
+	for pause := namesMinBackoff; ; {
 		up, changed := n.link()
-		wait := namesEvery
+		wait := namesInterval
 		if up {
-			host, err := n.look(ctx)
+			host, err := n.fetchHostname(ctx)
 			switch {
 			case err == nil:
 				n.host.Store(&host)
-				pause = namesFirst
+				pause = namesMinBackoff
 			case ctx.Err() == nil:
 				n.log.Debug("the cloud does not say what this node is called", zap.Error(err))
-				wait, pause = pause, min(2*pause, namesMost)
+				wait, pause = pause, min(2*pause, namesMaxBackoff)
 			}
 		}
 		timer := time.NewTimer(wait)
@@ -74,7 +74,7 @@ func (n *names) Start(ctx context.Context) error {
 	}
 }
 
-func (n *names) look(ctx context.Context) (string, error) {
+func (n *nodeNames) fetchHostname(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, namesTimeout)
 	defer cancel()
 	reply, err := n.ask(ctx, wire.KubeRequest{Method: http.MethodGet, Path: "/api/v1/nodes/" + n.node, Accept: runtime.ContentTypeJSON})

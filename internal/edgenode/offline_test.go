@@ -36,16 +36,16 @@ import (
 	"github.com/frond-edge/frond/leaf/leaftest"
 )
 
-// away is how long the gateway has had no link. A kubelet knows no other clock than the machine's, so the test does not move
+// offlineFor is how long the gateway has had no link. A kubelet knows no other clock than the machine's, so the test does not move
 // the clock forward by it, but the world back: what was made before the link went is that old, and what was good for an hour
 // or a month has expired.
-const away = 60 * 24 * time.Hour
+const offlineFor = 60 * 24 * time.Hour
 
-// tokensOnly is a cloud that answers nothing but requests for tokens, and those with one that expired an hour after the link
+// tokenCloud is a cloud that answers nothing but requests for tokens, and those with one that expired an hour after the link
 // went; "" answers nothing at all.
-type tokensOnly string
+type tokenCloud string
 
-func (u tokensOnly) Do(_ context.Context, r wire.KubeRequest) (wire.KubeReply, error) {
+func (u tokenCloud) Do(_ context.Context, r wire.KubeRequest) (wire.KubeReply, error) {
 	if u == "" || !strings.HasSuffix(r.Path, "/token") {
 		return wire.KubeReply{}, wire.ErrOffline
 	}
@@ -53,17 +53,17 @@ func (u tokensOnly) Do(_ context.Context, r wire.KubeRequest) (wire.KubeReply, e
 	body, err := json.Marshal(&authenticationv1.TokenRequest{
 		Spec:     authenticationv1.TokenRequestSpec{ExpirationSeconds: &hour},
 		TypeMeta: metav1.TypeMeta{Kind: "TokenRequest", APIVersion: "authentication.k8s.io/v1"},
-		Status:   authenticationv1.TokenRequestStatus{Token: string(u), ExpirationTimestamp: metav1.NewTime(time.Now().Add(time.Hour - away))},
+		Status:   authenticationv1.TokenRequestStatus{Token: string(u), ExpirationTimestamp: metav1.NewTime(time.Now().Add(time.Hour - offlineFor))},
 	})
 	return wire.KubeReply{Code: http.StatusCreated, ContentType: "application/json", Body: body}, err
 }
 
 // A gateway whose tokens and certificates expired long ago starts its agent again, without a link: no container is restarted,
 // none is made anew, and the pods' volumes still hold their tokens.
-func TestSixtyDaysOfflineRestartNothing(t *testing.T) {
+func TestNode_OfflineRestartKeepsContainers(t *testing.T) {
 	dir := t.TempDir()
-	longAgo(t, dir)
-	expiredServing(t, filepath.Join(dir, "kubelet", "pki"))
+	newOfflineStore(t, dir)
+	writeExpiredServingCert(t, filepath.Join(dir, "kubelet", "pki"))
 	runtime, err := hollow.New(hollow.Config{Socket: filepath.Join(t.TempDir(), "cri.sock"), Dir: dir}, zaptest.NewLogger(t))
 	must(t, err)
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -85,8 +85,8 @@ func TestSixtyDaysOfflineRestartNothing(t *testing.T) {
 		return strings.Join(all, "\n")
 	}
 	const token = "of-sixty-days-ago"
-	kill := startAgentAs(t, order{Dir: dir, Endpoint: runtime.Endpoint(), Token: token}, nil)
-	within(t, "three containers", func() error {
+	kill := startAgentAs(t, agentOrder{Dir: dir, Endpoint: runtime.Endpoint(), Token: token}, nil)
+	eventually(t, "three containers", func() error {
 		if n := strings.Count(containers(), "RUNNING"); n != 3 {
 			return fmt.Errorf("%d run", n)
 		}
@@ -98,10 +98,10 @@ func TestSixtyDaysOfflineRestartNothing(t *testing.T) {
 	for _, file := range tokenFiles(t, dir) {
 		must(t, os.Remove(file))
 	}
-	log := &notes{}
-	startAgentAs(t, order{Dir: dir, Endpoint: runtime.Endpoint()}, log)
-	within(t, "the kubelet at work", func() error { return log.has("Starting to sync pod status") })
-	within(t, "the tokens mounted again", func() error {
+	log := &logBuffer{}
+	startAgentAs(t, agentOrder{Dir: dir, Endpoint: runtime.Endpoint()}, log)
+	eventually(t, "the kubelet at work", func() error { return log.contains("Starting to sync pod status") })
+	eventually(t, "the tokens mounted again", func() error {
 		files := tokenFiles(t, dir)
 		if len(files) != 3 {
 			return fmt.Errorf("%d of 3 tokens", len(files))
@@ -146,8 +146,8 @@ func tokenFiles(t *testing.T, dir string) []string {
 	return files
 }
 
-// longAgo makes a store with three pods that have run since before the link went.
-func longAgo(t *testing.T, dir string) {
+// newOfflineStore makes a store with three pods that have run since before the link went.
+func newOfflineStore(t *testing.T, dir string) {
 	t.Helper()
 	l := leaftest.StartLeaf(t, leaf.Config{Dir: filepath.Join(dir, "nats")})
 	defer l.Stop()
@@ -156,7 +156,7 @@ func longAgo(t *testing.T, dir string) {
 	st, err := openStore(t.Context(), js, dir, zaptest.NewLogger(t))
 	must(t, err)
 	must(t, st.Replace(t.Context(), nil, "s1", 1))
-	then := metav1.NewTime(time.Now().Add(-away))
+	then := metav1.NewTime(time.Now().Add(-offlineFor))
 	for i, name := range []string{"pod-a", "pod-b", "pod-c"} {
 		hour, no, grace, mode := int64(3607), false, int64(1), int32(0o644)
 		data, err := json.Marshal(&corev1.Pod{
@@ -184,14 +184,14 @@ func longAgo(t *testing.T, dir string) {
 	}
 }
 
-// expiredServing is the certificate that the kubelet once got, a month too old.
-func expiredServing(t *testing.T, dir string) {
+// writeExpiredServingCert is the certificate that the kubelet once got, a month too old.
+func writeExpiredServingCert(t *testing.T, dir string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	must(t, err)
 	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "edge-1"}, DNSNames: []string{"edge-1"},
-		NotBefore: time.Now().Add(-away), NotAfter: time.Now().Add(-away / 2),
+		NotBefore: time.Now().Add(-offlineFor), NotAfter: time.Now().Add(-offlineFor / 2),
 	}, &x509.Certificate{Subject: pkix.Name{CommonName: "edge-1"}}, key.Public(), key)
 	must(t, err)
 	private, err := x509.MarshalPKCS8PrivateKey(key)

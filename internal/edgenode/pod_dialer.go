@@ -23,27 +23,27 @@ import (
 // Even a stolen cloudcore so reaches nothing else on the gateway's networks.
 type podDialer struct {
 	node string
-	// pods returns the pods that the store holds, those of other nodes too.
-	pods func() []store.Entry
-	// given returns the addresses that the runtime has given to a running pod.
-	given func(ctx context.Context, podUID string) ([]netip.Addr, error)
-	// host returns the addresses of the machine.
-	host func() ([]net.Addr, error)
+	// storedPods returns the pods that the store holds, those of other nodes too.
+	storedPods func() []store.Entry
+	// runtimeAddresses returns the addresses that the runtime has given to a running pod.
+	runtimeAddresses func(ctx context.Context, podUID string) ([]netip.Addr, error)
+	// hostAddresses returns the addresses of the machine.
+	hostAddresses func() ([]net.Addr, error)
 }
 
 // newPodDialer makes the dialer of a node; runtime is the endpoint of its container runtime, "" if that is not known.
 func newPodDialer(node string, st *store.Store, runtime string) *podDialer {
 	p := &podDialer{
 		node: node,
-		pods: func() []store.Entry {
+		storedPods: func() []store.Entry {
 			list, _ := st.List("", "pods", "")
 			return list
 		},
-		given: edged.Sandboxes{Endpoint: runtime}.Addresses,
-		host:  net.InterfaceAddrs,
+		runtimeAddresses: edged.SandboxClient{Endpoint: runtime}.Addresses,
+		hostAddresses:    net.InterfaceAddrs,
 	}
 	if runtime == "" {
-		p.given = func(context.Context, string) ([]netip.Addr, error) {
+		p.runtimeAddresses = func(context.Context, string) ([]netip.Addr, error) {
 			return nil, errors.New("edgecore does not know the container runtime; set runtime.endpoint in its configuration")
 		}
 	}
@@ -56,8 +56,8 @@ func noPodNetwork(context.Context, string) ([]netip.Addr, error) {
 	return nil, errors.New("the hollow runtime gives its pods no network")
 }
 
-// serve joins each stream that comes to a connection to the pod that it asks for, until ctx ends.
-func (p *podDialer) serve(ctx context.Context, l *tunnel.Listener) error {
+// serveStreams joins each stream that comes to a connection to the pod that it asks for, until ctx ends.
+func (p *podDialer) serveStreams(ctx context.Context, l *tunnel.Listener) error {
 	var streams errgroup.Group
 	defer func() { _ = streams.Wait() }() // they return nil
 	for {
@@ -71,7 +71,7 @@ func (p *podDialer) serve(ctx context.Context, l *tunnel.Listener) error {
 		streams.Go(func() error {
 			dctx, cancel := context.WithTimeout(ctx, localTimeout)
 			defer cancel()
-			if err := p.admit(dctx, in.Target()); err != nil {
+			if err := p.admitTarget(dctx, in.Target()); err != nil {
 				in.Refuse(err.Error())
 				return nil
 			}
@@ -99,24 +99,24 @@ type dialedPod struct {
 	} `json:"status"`
 }
 
-// admit tells whether the cloud may reach an address: nil, or why not. It may reach all ports of a pod that has the address for itself,
+// admitTarget tells whether the cloud may reach an address: nil, or why not. It may reach all ports of a pod that has the address for itself,
 // and the declared TCP ports of a pod in the host's network.
-func (p *podDialer) admit(ctx context.Context, to netip.AddrPort) error {
+func (p *podDialer) admitTarget(ctx context.Context, to netip.AddrPort) error {
 	address := to.Addr()
 	if address.IsLoopback() || address.IsLinkLocalUnicast() || address.IsMulticast() || address.IsUnspecified() {
 		return fmt.Errorf("%s is never a pod's address", address)
 	}
 	unfit := fmt.Errorf("no running pod of this node has the address %s", address)
 	text := []byte(address.String())
-	for _, entry := range p.pods() {
+	for _, entry := range p.storedPods() {
 		if !bytes.Contains(entry.Object, text) {
 			continue // most of them, and cheaper than to parse
 		}
 		var pod dialedPod
-		if err := json.Unmarshal(entry.Object, &pod); err != nil || !pod.has(p.node, address) {
+		if err := json.Unmarshal(entry.Object, &pod); err != nil || !pod.runsAt(p.node, address) {
 			continue
 		}
-		err := p.confirm(ctx, &pod, to)
+		err := p.confirmAddress(ctx, &pod, to)
 		if err == nil {
 			return nil
 		}
@@ -125,17 +125,17 @@ func (p *podDialer) admit(ctx context.Context, to netip.AddrPort) error {
 	return unfit
 }
 
-// confirm asks the runtime, or the machine, whether a pod has the address that the store says.
-func (p *podDialer) confirm(ctx context.Context, pod *dialedPod, to netip.AddrPort) error {
+// confirmAddress asks the runtime, or the machine, whether a pod has the address that the store says.
+func (p *podDialer) confirmAddress(ctx context.Context, pod *dialedPod, to netip.AddrPort) error {
 	if pod.Spec.HostNetwork {
-		own, err := p.host()
+		own, err := p.hostAddresses()
 		if err != nil {
 			return fmt.Errorf("addresses of this machine: %w", err)
 		}
 		switch {
 		case !slices.ContainsFunc(own, func(a net.Addr) bool { return addressOf(a) == to.Addr() }):
 			return fmt.Errorf("the address %s of a pod in the host's network is not this machine's", to.Addr())
-		case !pod.declares(to.Port()):
+		case !pod.declaresPort(to.Port()):
 			return fmt.Errorf("no pod in the host's network declares the TCP port %d; add it to the ports of its container", to.Port())
 		}
 		return nil
@@ -144,7 +144,7 @@ func (p *podDialer) confirm(ctx context.Context, pod *dialedPod, to netip.AddrPo
 	if static := pod.Metadata.Annotations[corev1.MirrorPodAnnotationKey]; static != "" {
 		uid = static // the runtime knows the static pod, not the mirror pod
 	}
-	given, err := p.given(ctx, uid)
+	given, err := p.runtimeAddresses(ctx, uid)
 	if err != nil {
 		return fmt.Errorf("pod's address not confirmed by the runtime: %w", err)
 	}
@@ -164,8 +164,8 @@ func addressOf(a net.Addr) netip.Addr {
 	return netip.Addr{}
 }
 
-// has tells whether a pod runs on the node with an address.
-func (p *dialedPod) has(node string, address netip.Addr) bool {
+// runsAt tells whether a pod runs on the node with an address.
+func (p *dialedPod) runsAt(node string, address netip.Addr) bool {
 	return p.Spec.NodeName == node && p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed &&
 		slices.ContainsFunc(p.Status.PodIPs, func(ip corev1.PodIP) bool {
 			parsed, err := netip.ParseAddr(ip.IP)
@@ -173,8 +173,8 @@ func (p *dialedPod) has(node string, address netip.Addr) bool {
 		})
 }
 
-// declares tells whether a container names a TCP port.
-func (p *dialedPod) declares(port uint16) bool {
+// declaresPort tells whether a container names a TCP port.
+func (p *dialedPod) declaresPort(port uint16) bool {
 	return slices.ContainsFunc(slices.Concat(p.Spec.Containers, p.Spec.InitContainers), func(c corev1.Container) bool {
 		return slices.ContainsFunc(c.Ports, func(declared corev1.ContainerPort) bool {
 			return declared.ContainerPort == int32(port) && (declared.Protocol == corev1.ProtocolTCP || declared.Protocol == "")

@@ -54,7 +54,7 @@ func TestPodDialer_AdmitsOwnPodsAlone(t *testing.T) {
 		"[::1]:1":           "never a pod's",
 		"[fd00::2]:1":       "the container runtime has no running pod with the address fd00::2",
 	} {
-		err := edgenode.AdmitPod(t.Context(), "gw", pods, given, host, netip.MustParseAddrPort(target))
+		err := edgenode.AdmitPodTarget(t.Context(), "gw", pods, given, host, netip.MustParseAddrPort(target))
 		if (err == nil) != (refused == "") || err != nil && !strings.Contains(err.Error(), refused) {
 			t.Errorf("%s: %v, want %q", target, err, refused)
 		}

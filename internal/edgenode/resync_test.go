@@ -21,15 +21,15 @@ import (
 	"github.com/frond-edge/frond/leaf/store"
 )
 
-// nudgedOutbox is an outbox during whose reports of an end the cloud asks for the object, before the report returns.
-type nudgedOutbox struct {
-	nudge func() // set before use
-	mu    sync.Mutex
-	ops   []wire.Operation // guarded by mu
-	g     errgroup.Group
+// requestingOutbox is an outbox during whose reports of an end the cloud asks for the object, before the report returns.
+type requestingOutbox struct {
+	requestReport func() // set before use
+	mu            sync.Mutex
+	ops           []wire.Operation // guarded by mu
+	g             errgroup.Group
 }
 
-func (o *nudgedOutbox) Report(_ context.Context, m wire.Message) error {
+func (o *requestingOutbox) Report(_ context.Context, m wire.Message) error {
 	o.mu.Lock()
 	o.ops = append(o.ops, m.Op)
 	o.mu.Unlock()
@@ -37,7 +37,7 @@ func (o *nudgedOutbox) Report(_ context.Context, m wire.Message) error {
 		done := make(chan struct{})
 		o.g.Go(func() error {
 			defer close(done)
-			o.nudge()
+			o.requestReport()
 			return nil
 		})
 		select {
@@ -48,11 +48,11 @@ func (o *nudgedOutbox) Report(_ context.Context, m wire.Message) error {
 	return nil
 }
 
-func (o *nudgedOutbox) ReportEvent(context.Context, wire.Message) error { return nil }
+func (o *requestingOutbox) ReportEvent(context.Context, wire.Message) error { return nil }
 
-// TestANudgeDoesNotOvertakeTheEndOfAPod: the outbox keeps the last report of an object. If that were the state of a pod whose
+// TestResync_RequestDoesNotOvertakeDeletion: the outbox keeps the last report of an object. If that were the state of a pod whose
 // end has just been reported, the cloud would never hear of the end.
-func TestANudgeDoesNotOvertakeTheEndOfAPod(t *testing.T) {
+func TestResync_RequestDoesNotOvertakeDeletion(t *testing.T) {
 	log := zaptest.NewLogger(t)
 	l := leaftest.StartLeaf(t, leaf.Config{})
 	js, err := jetstream.New(l.Client())
@@ -65,11 +65,11 @@ func TestANudgeDoesNotOvertakeTheEndOfAPod(t *testing.T) {
 	pod.Key.Namespace = "default"
 	pod.Object = []byte(`{"metadata":{"name":"p","namespace":"default","uid":"u","resourceVersion":"1"},"spec":{"nodeName":"edge-1"}}`)
 	must(t, st.Apply(t.Context(), []wire.Message{pod}, 1))
-	outbox := &nudgedOutbox{}
-	api, err := localapi.New(localapi.Config{Node: "edge-1"}, st, offline{}, outbox, log)
+	outbox := &requestingOutbox{}
+	api, err := localapi.New(localapi.Config{Node: "edge-1"}, st, offlineCloud{}, outbox, log)
 	must(t, err)
-	nudged := edgenode.Nudged("edge-1", st, outbox, api.Hold, log)
-	outbox.nudge = func() { must(t, nudged(context.WithoutCancel(t.Context()), pod.Key)) }
+	nudged := edgenode.ReportRequested("edge-1", st, outbox, api.LockKey, log)
+	outbox.requestReport = func() { must(t, nudged(context.WithoutCancel(t.Context()), pod.Key)) }
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	var serving errgroup.Group
 	serving.Go(func() error { return api.Start(ctx) })

@@ -18,49 +18,49 @@ import (
 )
 
 const (
-	// scopesSettle is how long changes are gathered: a component begins with several lists.
-	scopesSettle = 200 * time.Millisecond
-	// scopesAgain is how often the cloud is asked though nothing changed, half of it added at random: it repairs a registry
+	// scopesSettleDelay is how long changes are gathered: a component begins with several lists.
+	scopesSettleDelay = 200 * time.Millisecond
+	// scopesInterval is how often the cloud is asked though nothing changed, half of it added at random: it repairs a registry
 	// that was lost. The same set costs the cloud no write.
-	scopesAgain = 5 * time.Minute
-	// scopesFirst is the pause after something was refused, or nobody answered; it doubles up to scopesAgain.
-	scopesFirst = 5 * time.Second
+	scopesInterval = 5 * time.Minute
+	// scopesMinBackoff is the pause after something was refused, or nobody answered; it doubles up to scopesInterval.
+	scopesMinBackoff = 5 * time.Second
 )
 
 // scopeSource knows what components at this node list and watch.
 type scopeSource interface {
 	// Scopes returns all that is wanted now, and a channel that closes at the next change.
-	Scopes() (wants []wire.ScopeWant, changed <-chan struct{})
+	WantedScopes() (wants []wire.ScopeWant, changed <-chan struct{})
 	// Judged is told what the cloud said of what was sent. It must not block.
-	Judged(verdicts []wire.ScopeVerdict)
+	SetScopeVerdicts(verdicts []wire.ScopeVerdict)
 }
 
-// linked tells whether the cloud can be reached, as streams.Gate does.
-type linked interface {
+// linkState tells whether the cloud can be reached, as streams.FencedLink does.
+type linkState interface {
 	State() (up bool, changed <-chan struct{})
 }
 
-// wishes tells the cloud what components here want, whenever that or the link changes.
-type wishes struct {
+// scopeSync tells the cloud what components here want, whenever that or the link changes.
+type scopeSync struct {
 	source scopeSource
-	link   linked
+	link   linkState
 	ask    func(ctx context.Context, request wire.ScopesRequest) (wire.ScopesReply, error)
 	log    *zap.Logger
 
 	// Of the loop alone.
 
-	order uint64
-	sent  []wire.ScopeWant
-	known bool // sent is what the cloud has, with order
-	pause time.Duration
+	order        uint64
+	sent         []wire.ScopeWant
+	sentAccepted bool // sent is what the cloud has, with order
+	pause        time.Duration
 }
 
-// scoped makes the part that tells the cloud of scopes, if there is a source of them.
-func (n *Node) scoped(nc *nats.Conn, source scopeSource, link linked) []lifecycle.Part {
+// scopeParts makes the part that tells the cloud of scopes, if there is a source of them.
+func (n *Node) scopeParts(nc *nats.Conn, source scopeSource, link linkState) []lifecycle.Part {
 	if source == nil {
 		return nil
 	}
-	w := &wishes{source: source, link: link, log: n.log.Named("scopes"), ask: func(ctx context.Context, request wire.ScopesRequest) (wire.ScopesReply, error) {
+	w := &scopeSync{source: source, link: link, log: n.log.Named("scopes"), ask: func(ctx context.Context, request wire.ScopesRequest) (wire.ScopesReply, error) {
 		var reply wire.ScopesReply
 		if err := streams.Call(ctx, nc, n.cfg.Node, streams.VerbScopes, request, &reply); err != nil {
 			return reply, err
@@ -74,13 +74,13 @@ func (n *Node) scoped(nc *nats.Conn, source scopeSource, link linked) []lifecycl
 }
 
 // Start tells until ctx ends and then returns nil.
-func (w *wishes) Start(ctx context.Context) error {
+func (w *scopeSync) Start(ctx context.Context) error {
 	for {
-		wants, changed := w.source.Scopes()
+		wants, changed := w.source.WantedScopes()
 		up, relinked := w.link.State()
 		var again <-chan time.Time
 		if up {
-			again = time.After(w.tell(ctx, tidy(wants)))
+			again = time.After(w.sendWants(ctx, sortWants(wants)))
 		}
 		select {
 		case <-ctx.Done():
@@ -93,45 +93,45 @@ func (w *wishes) Start(ctx context.Context) error {
 			select {
 			case <-ctx.Done():
 				return nil
-			case <-time.After(scopesSettle):
+			case <-time.After(scopesSettleDelay):
 			}
 		}
 	}
 }
 
-// tell sends the set once, and says after which pause to send it again.
-func (w *wishes) tell(ctx context.Context, wants []wire.ScopeWant) time.Duration {
-	if !w.known || !same(wants, w.sent) {
+// sendWants sends the set once, and says after which pause to send it again.
+func (w *scopeSync) sendWants(ctx context.Context, wants []wire.ScopeWant) time.Duration {
+	if !w.sentAccepted || !equalWants(wants, w.sent) {
 		w.order++
-		w.sent, w.known = wants, true
+		w.sent, w.sentAccepted = wants, true
 	}
 	reply, err := w.ask(ctx, wire.ScopesRequest{Order: w.order, Wants: wants})
 	switch {
 	case ctx.Err() != nil:
-		return scopesAgain
+		return scopesInterval
 	case err != nil, reply.Order < w.order:
 		w.log.Info("cloud not told what components here watch, trying again", zap.Error(err))
-		return w.later()
+		return w.nextBackoff()
 	case reply.Order != w.order: // of another life of this node, or of a request that came late
-		w.order, w.known = max(w.order, reply.Order), false
+		w.order, w.sentAccepted = max(w.order, reply.Order), false
 		return 0
 	}
-	w.source.Judged(reply.Verdicts)
+	w.source.SetScopeVerdicts(reply.Verdicts)
 	if slices.ContainsFunc(reply.Verdicts, func(v wire.ScopeVerdict) bool { return v.Reason != "" }) {
-		return w.later()
+		return w.nextBackoff()
 	}
 	w.pause = 0
-	return scopesAgain + rand.N(scopesAgain/2) //nolint:gosec // not a secret
+	return scopesInterval + rand.N(scopesInterval/2) //nolint:gosec // not a secret
 }
 
-// later is the next pause after a failure.
-func (w *wishes) later() time.Duration {
-	w.pause = min(max(2*w.pause, scopesFirst), scopesAgain)
+// nextBackoff is the next pause after a failure.
+func (w *scopeSync) nextBackoff() time.Duration {
+	w.pause = min(max(2*w.pause, scopesMinBackoff), scopesInterval)
 	return w.pause
 }
 
-// tidy sorts a set, so that the same one reads the same.
-func tidy(wants []wire.ScopeWant) []wire.ScopeWant {
+// sortWants sorts a set, so that the same one reads the same.
+func sortWants(wants []wire.ScopeWant) []wire.ScopeWant {
 	out := make([]wire.ScopeWant, 0, len(wants))
 	for _, want := range wants {
 		out = append(out, wire.ScopeWant{Scope: want.Scope, Users: slices.Sorted(slices.Values(want.Users))})
@@ -143,6 +143,6 @@ func tidy(wants []wire.ScopeWant) []wire.ScopeWant {
 	return out
 }
 
-func same(a, b []wire.ScopeWant) bool {
+func equalWants(a, b []wire.ScopeWant) bool {
 	return slices.EqualFunc(a, b, func(x, y wire.ScopeWant) bool { return x.Scope == y.Scope && slices.Equal(x.Users, y.Users) })
 }

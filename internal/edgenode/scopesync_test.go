@@ -15,27 +15,27 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// local stands for the local API: what it wants is set by the test.
-type local struct {
-	mu      sync.Mutex
-	wants   []wire.ScopeWant
-	changed chan struct{}
-	judged  int
+// fakeScopeSource stands for the local API: what it wants is set by the test.
+type fakeScopeSource struct {
+	mu          sync.Mutex
+	wants       []wire.ScopeWant
+	changed     chan struct{}
+	verdictsSet int
 }
 
-func (l *local) Scopes() ([]wire.ScopeWant, <-chan struct{}) {
+func (l *fakeScopeSource) WantedScopes() ([]wire.ScopeWant, <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Clone(l.wants), l.changed
 }
 
-func (l *local) Judged([]wire.ScopeVerdict) {
+func (l *fakeScopeSource) SetScopeVerdicts([]wire.ScopeVerdict) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.judged++
+	l.verdictsSet++
 }
 
-func (l *local) want(scopes ...string) {
+func (l *fakeScopeSource) setWants(scopes ...string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.wants = nil
@@ -46,20 +46,20 @@ func (l *local) want(scopes ...string) {
 	l.changed = make(chan struct{})
 }
 
-// cable is a link that a test cuts and heals.
-type cable struct {
+// fakeLink is a link that a test cuts and heals.
+type fakeLink struct {
 	mu      sync.Mutex
 	up      bool
 	changed chan struct{}
 }
 
-func (c *cable) State() (bool, <-chan struct{}) {
+func (c *fakeLink) State() (bool, <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.up, c.changed
 }
 
-func (c *cable) set(up bool) {
+func (c *fakeLink) setUp(up bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.up = up
@@ -77,14 +77,14 @@ type cloudStub struct {
 	fail   error
 }
 
-func (c *cloudStub) ask(_ context.Context, r wire.ScopesRequest) (wire.ScopesReply, error) {
+func (c *cloudStub) handleRequest(_ context.Context, r wire.ScopesRequest) (wire.ScopesReply, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.asked++
 	if c.fail != nil {
 		return wire.ScopesReply{}, c.fail
 	}
-	if r.Order < c.order || r.Order == c.order && !same(tidy(r.Wants), tidy(c.wants)) {
+	if r.Order < c.order || r.Order == c.order && !equalWants(sortWants(r.Wants), sortWants(c.wants)) {
 		return wire.ScopesReply{Order: c.order}, nil
 	}
 	c.order, c.wants = r.Order, r.Wants
@@ -95,7 +95,7 @@ func (c *cloudStub) ask(_ context.Context, r wire.ScopesRequest) (wire.ScopesRep
 	return reply, nil
 }
 
-func (c *cloudStub) knows() (order uint64, asked int, names []string) {
+func (c *cloudStub) snapshot() (order uint64, asked int, names []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, w := range c.wants {
@@ -104,62 +104,62 @@ func (c *cloudStub) knows() (order uint64, asked int, names []string) {
 	return c.order, c.asked, names
 }
 
-func TestTheCloudLearnsWhatIsWanted(t *testing.T) {
+func TestScopeSync_SendsWantsToCloud(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l, c, link := &local{changed: make(chan struct{})}, &cloudStub{order: 40}, &cable{changed: make(chan struct{})}
-		w := &wishes{source: l, link: link, ask: c.ask, log: zaptest.NewLogger(t)}
+		l, c, link := &fakeScopeSource{changed: make(chan struct{})}, &cloudStub{order: 40}, &fakeLink{changed: make(chan struct{})}
+		w := &scopeSync{source: l, link: link, ask: c.handleRequest, log: zaptest.NewLogger(t)}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- w.Start(ctx) }()
 		expect := func(what string, wantOrder uint64, wantAsked int, wantNames ...string) {
 			t.Helper()
 			synctest.Wait()
-			order, asked, names := c.knows()
+			order, asked, names := c.snapshot()
 			if order != wantOrder || asked != wantAsked || !cmp.Equal(names, wantNames) {
 				t.Fatalf("%s: order %d, asked %d times, %q; want %d, %d, %q", what, order, asked, names, wantOrder, wantAsked, wantNames)
 			}
 		}
 		wait := func(d time.Duration) { <-time.After(d) }
-		l.want("b", "a")
+		l.setWants("b", "a")
 		expect("offline", 40, 0)
-		link.set(true)
+		link.setUp(true)
 		wait(time.Second)
 		expect("a new process after an old one, whose order is higher", 41, 2, "a", "b")
-		l.want("a", "b")
+		l.setWants("a", "b")
 		wait(time.Second)
 		expect("the same in another order", 41, 3, "a", "b")
-		l.want("a")
-		l.want("a", "c")
+		l.setWants("a")
+		l.setWants("a", "c")
 		wait(time.Second)
 		expect("two changes at once are told once", 42, 4, "a", "c")
-		wait(2 * scopesAgain)
+		wait(2 * scopesInterval)
 		expect("and again now and then, which changes nothing", 42, 5, "a", "c")
 
 		c.mu.Lock()
 		c.fail = errors.New("offline")
 		c.mu.Unlock()
-		l.want("d")
+		l.setWants("d")
 		wait(time.Second)
 		expect("nobody answers", 42, 6, "a", "c")
 		c.mu.Lock()
 		c.fail, c.refuse = nil, wire.ScopeForeign
 		c.mu.Unlock()
-		wait(scopesFirst)
+		wait(scopesMinBackoff)
 		expect("asked again soon", 43, 7, "d")
-		wait(2*scopesFirst + time.Second)
+		wait(2*scopesMinBackoff + time.Second)
 		expect("and again, as it is refused", 43, 8, "d")
-		link.set(false)
-		l.want()
+		link.setUp(false)
+		l.setWants()
 		wait(time.Hour)
 		expect("offline again", 43, 8, "d")
-		link.set(true)
+		link.setUp(true)
 		wait(time.Second)
 		expect("back", 44, 9)
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
-		if l.judged == 0 {
+		if l.verdictsSet == 0 {
 			t.Error("the local API was told no verdict")
 		}
 	})

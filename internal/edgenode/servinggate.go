@@ -7,12 +7,12 @@ import (
 )
 
 const (
-	// servingHold is how long a call from the cloud waits for the kubelet's serving certificate at a time. cloudcore takes a node that
+	// servingHoldTimeout is how long a call from the cloud waits for the kubelet's serving certificate at a time. cloudcore takes a node that
 	// has not answered for 2.5 s for silent, and a slow link takes its part of that.
-	servingHold = time.Second
-	// servingPatience is how long after the first call that found no certificate the node refuses calls. Afterwards they are let through
+	servingHoldTimeout = time.Second
+	// servingGracePeriod is how long after the first call that found no certificate the node refuses calls. Afterwards they are let through
 	// to what certificate there is: an apiserver that verifies none gets its answer where nobody signs any.
-	servingPatience = time.Minute
+	servingGracePeriod = time.Minute
 )
 
 // certificateSource is a kubelet that may still wait for its serving certificate.
@@ -29,28 +29,28 @@ type servingGate struct {
 
 	mu sync.Mutex
 	// missing, guarded by mu, is when a call first found no certificate; zero while none has since there was one.
-	missing time.Time
+	missingSince time.Time
 }
 
-// pass waits for the certificate and returns "", or why the call is to be refused for now.
-func (g *servingGate) pass(ctx context.Context) (refusal string) {
+// awaitCertificate waits for the certificate and returns "", or why the call is to be refused for now.
+func (g *servingGate) awaitCertificate(ctx context.Context) (refusal string) {
 	kubelet := g.kubelet()
 	if kubelet == nil {
 		return ""
 	}
-	ctx, cancel := context.WithTimeout(ctx, servingHold)
+	ctx, cancel := context.WithTimeout(ctx, servingHoldTimeout)
 	defer cancel()
 	err := kubelet.AwaitServingCertificate(ctx)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if err == nil {
-		g.missing = time.Time{}
+		g.missingSince = time.Time{}
 		return ""
 	}
-	if g.missing.IsZero() {
-		g.missing = time.Now()
+	if g.missingSince.IsZero() {
+		g.missingSince = time.Now()
 	}
-	if time.Since(g.missing) > servingPatience {
+	if time.Since(g.missingSince) > servingGracePeriod {
 		return ""
 	}
 	return "the kubelet has no valid serving certificate yet: see whether its CertificateSigningRequest is approved and issued (kubectl get csr)"

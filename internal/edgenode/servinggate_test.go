@@ -10,10 +10,10 @@ import (
 	"github.com/frond-edge/frond/internal/edgenode"
 )
 
-// laterCertificate is a kubelet that gets its serving certificate when issued closes.
-type laterCertificate struct{ issued chan struct{} }
+// pendingCertificate is a kubelet that gets its serving certificate when issued closes.
+type pendingCertificate struct{ issued chan struct{} }
 
-func (c laterCertificate) AwaitServingCertificate(ctx context.Context) error {
+func (c pendingCertificate) AwaitServingCertificate(ctx context.Context) error {
 	select {
 	case <-c.issued:
 		return nil
@@ -24,7 +24,7 @@ func (c laterCertificate) AwaitServingCertificate(ctx context.Context) error {
 
 func TestServingGate_WaitsForTheCertificate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		kubelet := laterCertificate{make(chan struct{})}
+		kubelet := pendingCertificate{make(chan struct{})}
 		pass := edgenode.ServingGate(kubelet)
 		began := time.Now()
 		if why := pass(t.Context()); !strings.Contains(why, "kubectl get csr") {
@@ -45,9 +45,9 @@ func TestServingGate_WaitsForTheCertificate(t *testing.T) {
 }
 
 // Where nobody signs certificates for kubelets, an apiserver that verifies none reaches them all the same.
-func TestServingGate_LetsThroughWhereNoCertificateComes(t *testing.T) {
+func TestServingGate_OpensAfterGracePeriod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		pass := edgenode.ServingGate(laterCertificate{make(chan struct{})})
+		pass := edgenode.ServingGate(pendingCertificate{make(chan struct{})})
 		began, refused := time.Now(), 0
 		for pass(t.Context()) != "" {
 			if refused++; refused > 100 {
@@ -60,7 +60,7 @@ func TestServingGate_LetsThroughWhereNoCertificateComes(t *testing.T) {
 	})
 }
 
-func TestServingGate_IsOpenWithoutAKubeletHere(t *testing.T) {
+func TestServingGate_OpenWithoutKubelet(t *testing.T) {
 	if why := edgenode.ServingGate(nil)(t.Context()); why != "" {
 		t.Errorf("a call of a stock kubelet is refused: %s", why)
 	}

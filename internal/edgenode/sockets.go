@@ -15,18 +15,18 @@ import (
 	"github.com/frond-edge/frond/leaf/localapi"
 )
 
-// kubeletPort is where the local API finds the kubelet: the one that runs in this process, or a stock one.
-func (n *Node) kubeletPort() localapi.KubeletPort {
+// kubeletEndpoint is where the local API finds the kubelet: the one that runs in this process, or a stock one.
+func (n *Node) kubeletEndpoint() localapi.KubeletEndpoint {
 	k := n.cfg.Kubelet
-	return localapi.KubeletPort{
-		Address:     onThisMachine(net.JoinHostPort(k.Address, strconv.Itoa(int(k.Port)))),
+	return localapi.KubeletEndpoint{
+		Address:     localDialAddress(net.JoinHostPort(k.Address, strconv.Itoa(int(k.Port)))),
 		Certificate: n.kubeletCertificate,
 	}
 }
 
 // kubeletCertificate is the one that the kubelet shows programs of this machine.
 func (n *Node) kubeletCertificate() (*x509.Certificate, error) {
-	if kubelet := n.kubeletHere.Load(); kubelet != nil {
+	if kubelet := n.localKubelet.Load(); kubelet != nil {
 		return kubelet.LocalCertificate(), nil
 	}
 	if !n.cfg.Kubelet.External {
@@ -35,20 +35,20 @@ func (n *Node) kubeletCertificate() (*x509.Certificate, error) {
 	if n.cfg.Kubelet.CertFile == "" {
 		return nil, errors.New("kubelet.certFile is not set, so a stock kubelet cannot be told from another program")
 	}
-	return certs.Read(n.cfg.Kubelet.CertFile)
+	return certs.ReadCertificate(n.cfg.Kubelet.CertFile)
 }
 
 // runtimeEndpoint is the runtime's CRI socket: the configured one, or the hollow runtime's.
 func (n *Node) runtimeEndpoint() string {
 	if n.cfg.Runtime.Hollow && n.cfg.Runtime.Endpoint == "" {
-		return "unix://" + n.socket("cri.sock")
+		return "unix://" + n.socketPath("cri.sock")
 	}
 	return n.cfg.Runtime.Endpoint
 }
 
-// openSocket makes the part that lets a group open the local API's socket. It runs when the socket is there, mode 0600, so
+// socketPart makes the part that lets a group open the local API's socket. It runs when the socket is there, mode 0600, so
 // nobody else can ever open it.
-func (n *Node) openSocket() lifecycle.Part {
+func (n *Node) socketPart() lifecycle.Part {
 	ready := make(chan struct{})
 	return lifecycle.Part{Name: "socket", Ready: ready, Start: func(ctx context.Context) error {
 		if group := n.cfg.LocalAPI.SocketGroup; group != "" {
@@ -62,7 +62,7 @@ func (n *Node) openSocket() lifecycle.Part {
 	}}
 }
 
-const sharedSocket = 0o660
+const sharedSocketMode = 0o660
 
 // socketDirMode is that of the socket's folder where New makes it: others must pass through it, if they may open the socket.
 func (n *Node) socketDirMode() os.FileMode {
@@ -83,5 +83,5 @@ func shareSocket(path, group string) error {
 			return fmt.Errorf("group %s: %w", group, err)
 		}
 	}
-	return errors.Join(os.Chown(path, -1, id), os.Chmod(path, sharedSocket))
+	return errors.Join(os.Chown(path, -1, id), os.Chmod(path, sharedSocketMode))
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/frond-edge/frond/internal/edgenode"
 )
 
-func TestTheSocketOpensToOneGroup(t *testing.T) {
+func TestSocket_OpensToOneGroup(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	must(t, os.Mkdir(dir, 0o700))
 	path := filepath.Join(dir, "api.sock")

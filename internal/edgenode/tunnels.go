@@ -22,16 +22,16 @@ import (
 // localTimeout bounds the dial of a server on this machine.
 const localTimeout = 2 * time.Second
 
-// ways makes the part that leads the cloud's tunnels to this node's own servers, the kubelet's and edgecore's, and to its pods. Nothing
+// tunnelsPart makes the part that leads the cloud's tunnels to this node's own servers, the kubelet's and edgecore's, and to its pods. Nothing
 // else can be reached.
-func (n *Node) ways(nc *nats.Conn, st *store.Store) (lifecycle.Part, error) {
+func (n *Node) tunnelsPart(nc *nats.Conn, st *store.Store) (lifecycle.Part, error) {
 	server, err := tunnel.NewServer(n.cfg.Node, nc, tunnel.Config{}, tunnel.NewMetrics(n.metrics), n.log)
 	if err != nil {
 		return lifecycle.Part{}, fmt.Errorf("tunnels: %w", err)
 	}
 	kubelet := net.JoinHostPort(n.cfg.Kubelet.Address, strconv.Itoa(int(n.cfg.Kubelet.Port)))
 	gate := &servingGate{kubelet: func() certificateSource {
-		if kubelet := n.kubeletHere.Load(); kubelet != nil {
+		if kubelet := n.localKubelet.Load(); kubelet != nil {
 			return kubelet
 		}
 		return nil
@@ -45,7 +45,7 @@ func (n *Node) ways(nc *nats.Conn, st *store.Store) (lifecycle.Part, error) {
 		if err != nil {
 			return lifecycle.Part{}, fmt.Errorf("tunnels to port %d: %w", port, err)
 		}
-		target.address = onThisMachine(target.address)
+		target.address = localDialAddress(target.address)
 		listeners, targets = append(listeners, l), append(targets, target)
 	}
 	toPods, err := server.ListenAddresses()
@@ -54,14 +54,14 @@ func (n *Node) ways(nc *nats.Conn, st *store.Store) (lifecycle.Part, error) {
 	}
 	pods := newPodDialer(n.cfg.Node, st, n.runtimeEndpoint())
 	if n.cfg.Runtime.Hollow {
-		pods.given = noPodNetwork
+		pods.runtimeAddresses = noPodNetwork
 	}
 	start := func(ctx context.Context) error {
 		g, gctx := errgroup.WithContext(ctx)
 		g.Go(func() error { return server.Start(gctx) })
-		g.Go(func() error { return pods.serve(gctx, toPods) })
+		g.Go(func() error { return pods.serveStreams(gctx, toPods) })
 		for i, l := range listeners {
-			g.Go(func() error { return forward(gctx, l, targets[i]) })
+			g.Go(func() error { return forwardStreams(gctx, l, targets[i]) })
 		}
 		return g.Wait()
 	}
@@ -74,8 +74,8 @@ type localTarget struct {
 	gate    *servingGate // nil: nothing is waited for
 }
 
-// onThisMachine is how to reach a server that listens on an address.
-func onThisMachine(address string) string {
+// localDialAddress is how to reach a server that listens on an address.
+func localDialAddress(address string) string {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
 		return address // the configuration was validated; the dial says what is wrong
@@ -86,8 +86,8 @@ func onThisMachine(address string) string {
 	return net.JoinHostPort(host, port)
 }
 
-// forward joins each stream that comes to a connection to target, until ctx ends.
-func forward(ctx context.Context, l *tunnel.Listener, target localTarget) error {
+// forwardStreams joins each stream that comes to a connection to target, until ctx ends.
+func forwardStreams(ctx context.Context, l *tunnel.Listener, target localTarget) error {
 	var streams errgroup.Group
 	defer func() { _ = streams.Wait() }() // they return nil
 	for {
@@ -115,7 +115,7 @@ func serveStream(ctx context.Context, in *tunnel.Incoming, target localTarget) {
 		return
 	}
 	if target.gate != nil {
-		if why := target.gate.pass(ctx); why != "" {
+		if why := target.gate.awaitCertificate(ctx); why != "" {
 			_ = near.Close() // nothing was said
 			in.RefuseUnready(why)
 			return

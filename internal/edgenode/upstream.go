@@ -13,8 +13,8 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// upstream asks the cloud for what the local API cannot answer.
-type upstream struct {
+// cloudUpstream asks the cloud for what the local API cannot answer.
+type cloudUpstream struct {
 	node string
 	nc   *nats.Conn
 	// delivery knows what is on its way; nil before it is made.
@@ -23,10 +23,10 @@ type upstream struct {
 
 // Do asks. An object that is being fetched in pieces is not asked for: it would come in one, and keep all else on the link
 // waiting for as long as that takes.
-func (u upstream) Do(ctx context.Context, request wire.KubeRequest) (wire.KubeReply, error) {
+func (u cloudUpstream) Do(ctx context.Context, request wire.KubeRequest) (wire.KubeReply, error) {
 	var reply wire.KubeReply
 	if d := u.delivery.Load(); d != nil && request.Method == http.MethodGet {
-		if key, ok := keyAt(request.Path); ok && d.Awaited(key) {
+		if key, ok := parseObjectPath(request.Path); ok && d.IsPending(key) {
 			return reply, fmt.Errorf("%w: %s is large and on its way", wire.ErrOffline, key.Human())
 		}
 	}
@@ -43,8 +43,8 @@ func (u upstream) Do(ctx context.Context, request wire.KubeRequest) (wire.KubeRe
 	return reply, nil
 }
 
-// keyAt reads the path of one object in the Kubernetes API. A subresource or a collection is none.
-func keyAt(path string) (wire.Key, bool) {
+// parseObjectPath reads the path of one object in the Kubernetes API. A subresource or a collection is none.
+func parseObjectPath(path string) (wire.Key, bool) {
 	parts := strings.Split(strings.Trim(path, "/"), "/")
 	var key wire.Key
 	switch {

@@ -12,8 +12,8 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// askTimeout bounds one question: a cloudcore writes to the Kubernetes API before it answers.
-const askTimeout = 10 * time.Second
+// callTimeout bounds one question: a cloudcore writes to the Kubernetes API before it answers.
+const callTimeout = 10 * time.Second
 
 // A RefusedError is the cloud's answer to a gateway that it does not take; the reason is for people.
 type RefusedError struct{ Reason string }
@@ -27,18 +27,18 @@ func isFinal(err error) bool {
 	return ca || clock
 }
 
-// place is where a link leads to.
-type place bool
+// linkTarget is where a link leads to.
+type linkTarget bool
 
 const (
-	own   place = false // the cell: subjects and inbox have the node's name
-	lobby place = true  // they have the key
+	ownCell   linkTarget = false // the cell: subjects and inbox have the node's name
+	lobbyCell linkTarget = true  // they have the key
 )
 
-// enrol asks to be recorded. A gateway that asked before and did not hear the answer is in its cell already, where its own key
+// requestEnrolment asks to be recorded. A gateway that asked before and did not hear the answer is in its cell already, where its own key
 // may be renewed by itself, which tells the same.
-func (k *Keeper) enrol(ctx context.Context) (identity.Enrolment, error) {
-	token, err := k.token()
+func (k *Renewer) requestEnrolment(ctx context.Context) (identity.Enrolment, error) {
+	token, err := k.readToken()
 	if err != nil {
 		return identity.Enrolment{}, err
 	}
@@ -48,18 +48,18 @@ func (k *Keeper) enrol(ctx context.Context) (identity.Enrolment, error) {
 		return identity.Enrolment{}, fmt.Errorf("sign: %w", err)
 	}
 	var answer identity.Enrolment
-	if err = k.ask(ctx, lobby, identity.VerbEnrol, request, &answer); err == nil {
-		return understood(answer, nil)
+	if err = k.callCloud(ctx, lobbyCell, identity.VerbEnrol, request, &answer); err == nil {
+		return checkAnswer(answer, nil)
 	}
-	again, inCell := k.renewAs(ctx, own, public)
+	again, inCell := k.requestRenewal(ctx, ownCell, public)
 	if inCell != nil {
 		return answer, errors.Join(err, inCell)
 	}
 	return again, nil
 }
 
-// renewAs asks for more time for a key, the current or the next one.
-func (k *Keeper) renewAs(ctx context.Context, at place, public string) (identity.Enrolment, error) {
+// requestRenewal asks for more time for a key, the current or the next one.
+func (k *Renewer) requestRenewal(ctx context.Context, at linkTarget, public string) (identity.Enrolment, error) {
 	k.mu.Lock()
 	wanted, current, nonce := k.folder.current, k.folder.current, k.nonce
 	if k.folder.next != nil && k.folder.next.public == public {
@@ -79,33 +79,33 @@ func (k *Keeper) renewAs(ctx context.Context, at place, public string) (identity
 	if request.Link, err = wanted.Sign([]byte(nonce)); err != nil {
 		return answer, fmt.Errorf("sign: %w", err)
 	}
-	err = k.ask(ctx, at, identity.VerbRenew, request, &answer)
-	answer.Carried = answer.Carried && k.carry(nonce, wanted)
-	return understood(answer, err)
+	err = k.callCloud(ctx, at, identity.VerbRenew, request, &answer)
+	answer.Carried = answer.Carried && k.carryLink(nonce, wanted)
+	return checkAnswer(answer, err)
 }
 
-// carry notes that the link stands for another key now, if it still is the one with that nonce.
-func (k *Keeper) carry(nonce string, to *key) bool {
+// carryLink notes that the link stands for another key now, if it still is the one with that nonce.
+func (k *Renewer) carryLink(nonce string, to *nodeKey) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.nonce != nonce {
 		return false
 	}
-	k.shown = to
+	k.linkKey = to
 	return true
 }
 
-// ping proves that this link is the node's own.
-func (k *Keeper) ping(ctx context.Context) error {
+// pingCell proves that this link is the node's own.
+func (k *Renewer) pingCell(ctx context.Context) error {
 	var answer struct{}
-	return k.ask(ctx, own, streams.VerbPing, struct{}{}, &answer)
+	return k.callCloud(ctx, ownCell, streams.VerbPing, struct{}{}, &answer)
 }
 
-// ask is one question to a cloudcore.
-func (k *Keeper) ask(ctx context.Context, at place, verb string, request, answer any) error {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+// callCloud is one question to a cloudcore.
+func (k *Renewer) callCloud(ctx context.Context, at linkTarget, verb string, request, answer any) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	if at == own {
+	if at == ownCell {
 		return streams.Call(ctx, k.nc, k.cfg.Node, verb, request, answer)
 	}
 	name := k.folder.current.public
@@ -117,8 +117,8 @@ func (k *Keeper) ask(ctx context.Context, at place, verb string, request, answer
 	return streams.Call(ctx, nc, name, verb, request, answer)
 }
 
-// understood tells an answer from what is none.
-func understood(e identity.Enrolment, err error) (identity.Enrolment, error) {
+// checkAnswer tells an answer from what is none.
+func checkAnswer(e identity.Enrolment, err error) (identity.Enrolment, error) {
 	if err == nil && e.Reason == "" && !e.Expires.After(e.Now) {
 		err = errors.New("the answer says neither yes nor no")
 	}

@@ -20,11 +20,11 @@ import (
 	"github.com/frond-edge/frond/api/identity"
 )
 
-// lookTimeout bounds a look at a hub's certificates.
-const lookTimeout = 10 * time.Second
+// fetchChainTimeout bounds a look at a hub's certificates.
+const fetchChainTimeout = 10 * time.Second
 
-// Hash is the hash of a certificate's public key.
-func Hash(cert *x509.Certificate) string {
+// KeyHash is the hash of a certificate's public key.
+func KeyHash(cert *x509.Certificate) string {
 	sum := sha256.Sum256(cert.RawSubjectPublicKeyInfo)
 	return identity.HashPrefix + hex.EncodeToString(sum[:])
 }
@@ -45,9 +45,9 @@ func (e *CAError) Error() string {
 		"one that frond token create prints; if it is right, something between here and the hub answers in its place", e.Hub, seen, strings.Join(e.Want, ", "))
 }
 
-// look returns the certificates that a hub shows, and sends it nothing but a TLS hello: the handshake trusts nobody, so it fails,
+// fetchChain returns the certificates that a hub shows, and sends it nothing but a TLS hello: the handshake trusts nobody, so it fails,
 // and what failed carries the chain.
-func look(ctx context.Context, hub string, proxy func(*url.URL) (*url.URL, error)) ([]*x509.Certificate, error) {
+func fetchChain(ctx context.Context, hub string, proxy func(*url.URL) (*url.URL, error)) ([]*x509.Certificate, error) {
 	u, err := url.Parse(hub)
 	if err != nil {
 		return nil, errors.New("the hub's URL is none")
@@ -63,7 +63,7 @@ func look(ctx context.Context, hub string, proxy func(*url.URL) (*url.URL, error
 	if u.Port() == "" {
 		host = net.JoinHostPort(u.Hostname(), "443")
 	}
-	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	ctx, cancel := context.WithTimeout(ctx, fetchChainTimeout)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+host, nil)
 	if err != nil {
@@ -80,17 +80,17 @@ func look(ctx context.Context, hub string, proxy func(*url.URL) (*url.URL, error
 	return nil, fmt.Errorf("reach %s: %w", host, err)
 }
 
-// pinned finds the CA with one of the hashes in a chain.
-func pinned(chain []*x509.Certificate, hub string, hashes []string) (*x509.Certificate, error) {
+// findPinnedCA finds the CA with one of the hashes in a chain.
+func findPinnedCA(chain []*x509.Certificate, hub string, hashes []string) (*x509.Certificate, error) {
 	wrong := &CAError{Hub: hub, Want: hashes}
 	for _, cert := range slices.Backward(chain) { // the authority's own is the last; before it, one may vouch for it
 		if !cert.IsCA {
 			continue
 		}
-		if slices.ContainsFunc(hashes, func(h string) bool { return strings.EqualFold(h, Hash(cert)) }) {
+		if slices.ContainsFunc(hashes, func(h string) bool { return strings.EqualFold(h, KeyHash(cert)) }) {
 			return cert, nil
 		}
-		wrong.Seen = append(wrong.Seen, Hash(cert))
+		wrong.Seen = append(wrong.Seen, KeyHash(cert))
 	}
 	return nil, wrong
 }
@@ -112,9 +112,9 @@ func (e *ClockError) Error() string {
 		e.Hub, e.From.UTC().Format(time.RFC3339), e.To.UTC().Format(time.RFC3339), clock, e.Now.UTC().Format(time.RFC3339))
 }
 
-// timeFor judges a chain against roots: it returns now, or the beginning of the chain when now is before it, which is then the
+// verifyChainTime judges a chain against roots: it returns now, or the beginning of the chain when now is before it, which is then the
 // least that it can be, as one of the roots has signed it.
-func timeFor(chain []*x509.Certificate, roots *x509.CertPool, hub string, now time.Time, corrected bool) (time.Time, error) {
+func verifyChainTime(chain []*x509.Certificate, roots *x509.CertPool, hub string, now time.Time, corrected bool) (time.Time, error) {
 	if len(chain) == 0 {
 		return now, fmt.Errorf("%s shows no certificate", hub)
 	}
@@ -136,8 +136,8 @@ func timeFor(chain []*x509.Certificate, roots *x509.CertPool, hub string, now ti
 	return now, nil
 }
 
-// pool reads certificates; it is nil for none.
-func pool(pemText []byte) *x509.CertPool {
+// newCertPool reads certificates; it is nil for none.
+func newCertPool(pemText []byte) *x509.CertPool {
 	p := x509.NewCertPool()
 	if !p.AppendCertsFromPEM(pemText) {
 		return nil
@@ -145,12 +145,12 @@ func pool(pemText []byte) *x509.CertPool {
 	return p
 }
 
-func encode(cert *x509.Certificate) []byte {
+func encodeCert(cert *x509.Certificate) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Raw})
 }
 
-// parse reads certificates.
-func parse(text []byte) ([]*x509.Certificate, error) {
+// parseCerts reads certificates.
+func parseCerts(text []byte) ([]*x509.Certificate, error) {
 	var all []*x509.Certificate
 	for {
 		block, rest := pem.Decode(text)
@@ -165,22 +165,22 @@ func parse(text []byte) ([]*x509.Certificate, error) {
 	}
 }
 
-func readPool(path string) (*x509.CertPool, error) {
+func readCertPool(path string) (*x509.CertPool, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("read the hub's CA: %w", err)
 	}
-	if p := pool(data); p != nil {
+	if p := newCertPool(data); p != nil {
 		return p, nil
 	}
 	return nil, fmt.Errorf("%s holds no certificate", path)
 }
 
-// Check looks whether a hub is there and is the right one. It sends nothing but a TLS hello, and writes nothing.
-func Check(ctx context.Context, hub string, hashes []string, proxy func(*url.URL) (*url.URL, error)) error {
-	chain, err := look(ctx, hub, proxy)
+// CheckHub looks whether a hub is there and is the right one. It sends nothing but a TLS hello, and writes nothing.
+func CheckHub(ctx context.Context, hub string, hashes []string, proxy func(*url.URL) (*url.URL, error)) error {
+	chain, err := fetchChain(ctx, hub, proxy)
 	if err == nil {
-		_, err = pinned(chain, hub, hashes)
+		_, err = findPinnedCA(chain, hub, hashes)
 	}
 	return err
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/frond-edge/frond/leaf"
 )
 
-// Wire makes a leaf one of this gateway's: it dials the gateway's hubs, once their CA is known, and shows them its key.
-func (k *Keeper) Wire(c *leaf.Config) {
+// ConfigureLeaf makes a leaf one of this gateway's: it dials the gateway's hubs, once their CA is known, and shows them its key.
+func (k *Renewer) ConfigureLeaf(c *leaf.Config) {
 	c.Hub, c.Hubs, c.CAFile, c.Credential = k.cfg.Hub, k.Hubs, k.HubCA(), k.Credential
 	c.Proxy, c.Time = k.cfg.Proxy, k.Now
 }
@@ -42,7 +42,7 @@ func Join(ctx context.Context, cfg Config, log *zap.Logger) (Record, error) {
 	}
 	defer func() { _ = os.RemoveAll(lobby) }() // the next try does
 	way := leaf.Config{Node: cfg.Node, Dir: lobby, Reserve: -1, RedialMin: redialMin, RedialMax: redialMax}
-	k.Wire(&way)
+	k.ConfigureLeaf(&way)
 	server, err := leaf.New(way, log)
 	if err != nil {
 		return Record{}, err
@@ -71,14 +71,14 @@ func Join(ctx context.Context, cfg Config, log *zap.Logger) (Record, error) {
 	case err != nil:
 		return Record{}, err
 	default:
-		return Record{}, fmt.Errorf("not enrolled: %w (%s)", context.Cause(ctx), k.last())
+		return Record{}, fmt.Errorf("not enrolled: %w (%s)", context.Cause(ctx), k.lastWarning())
 	}
 }
 
-// last is what was said last. Start has ended.
-func (k *Keeper) last() string {
-	if k.said == "" {
+// lastWarning is what was said last. Start has ended.
+func (k *Renewer) lastWarning() string {
+	if k.lastWarned == "" {
 		return "nothing was heard"
 	}
-	return k.said
+	return k.lastWarned
 }

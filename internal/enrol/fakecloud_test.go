@@ -17,15 +17,15 @@ import (
 )
 
 const (
-	node  = "edge-1"
-	token = "abcdef.0123456789abcdef"
+	testNode  = "edge-1"
+	testToken = "abcdef.0123456789abcdef"
 )
 
-// cloud is a hub with who judges and answers behind it, as cloud/identity does, for one node and in memory.
-type cloud struct {
+// fakeCloud is a hub with who judges and answers behind it, as cloud/identity does, for one node and in memory.
+type fakeCloud struct {
 	t    *testing.T
 	ca   *leaftest.CA
-	door *leaftest.Door
+	door *leaftest.AuthHub
 
 	mu             sync.Mutex // guards all below
 	cert           tls.Certificate
@@ -47,16 +47,16 @@ type cloud struct {
 	hubCA, cluster string
 }
 
-func newCloud(t *testing.T) *cloud {
+func newFakeCloud(t *testing.T) *fakeCloud {
 	t.Helper()
-	c := &cloud{t: t, ca: leaftest.NewCA(t), life: time.Hour, window: time.Hour, cluster: ""}
-	c.cert = c.ca.Serving(time.Now().Add(-time.Hour), time.Now().Add(time.Hour))
+	c := &fakeCloud{t: t, ca: leaftest.NewCA(t), life: time.Hour, window: time.Hour, cluster: ""}
+	c.cert = c.ca.ServingCert(time.Now().Add(-time.Hour), time.Now().Add(time.Hour))
 	c.hubCA = string(c.ca.PEM())
 	c.cluster = string(leaftest.NewCA(t).PEM())
-	c.door = leaftest.NewDoor(t, c.shows, c.judge)
-	for _, account := range []string{leaftest.Lobby, leaftest.Cell} {
+	c.door = leaftest.NewAuthHub(t, c.servingCert, c.checkCredential)
+	for _, account := range []string{leaftest.LobbyAccount, leaftest.CellAccount} {
 		nc := c.door.Client(account)
-		_, err := nc.Subscribe("call.cloud.*.*", c.answer)
+		_, err := nc.Subscribe("call.cloud.*.*", c.answerCall)
 		must(t, err)
 		must(t, nc.Flush())
 	}
@@ -70,27 +70,27 @@ func must(t *testing.T, err error) {
 	}
 }
 
-func (c *cloud) shows() tls.Certificate {
+func (c *fakeCloud) servingCert() tls.Certificate {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.cert
 }
 
-// set changes the cloud.
-func (c *cloud) set(change func()) {
+// update changes the cloud.
+func (c *fakeCloud) update(change func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	change()
 }
 
-// read looks at the cloud.
-func read[V any](c *cloud, v *V) V {
+// readLocked looks at the cloud.
+func readLocked[V any](c *fakeCloud, v *V) V {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return *v
 }
 
-func (c *cloud) judge(shown identity.Credential) *leaftest.Pass {
+func (c *fakeCloud) checkCredential(shown identity.Credential) *leaftest.Admission {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if shown.Token != "" {
@@ -98,22 +98,22 @@ func (c *cloud) judge(shown identity.Credential) *leaftest.Pass {
 	}
 	name, account := "", ""
 	switch known := shown.Key == c.key || shown.Key == c.previous; {
-	case shown.Node != node:
+	case shown.Node != testNode:
 		return nil
 	case known && time.Now().Before(c.expires):
-		name, account = node, leaftest.Cell
-	case known, shown.Token == token:
-		name, account = shown.Key, leaftest.Lobby
+		name, account = testNode, leaftest.CellAccount
+	case known, shown.Token == testToken:
+		name, account = shown.Key, leaftest.LobbyAccount
 	default:
 		return nil
 	}
 	c.linked = shown.Key
-	return &leaftest.Pass{
+	return &leaftest.Admission{
 		Account: account, Publish: []string{"call.cloud." + name + ".>"}, Subscribe: []string{streams.InboxPrefix(name) + ".>"},
 	}
 }
 
-func (c *cloud) answer(m *nats.Msg) {
+func (c *fakeCloud) answerCall(m *nats.Msg) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.mute {
@@ -126,17 +126,17 @@ func (c *cloud) answer(m *nats.Msg) {
 		c.pings++
 	case identity.VerbEnrol:
 		var r identity.EnrolRequest
-		if !c.understands(json.Unmarshal(m.Data, &r)) {
+		if !c.checkError(json.Unmarshal(m.Data, &r)) {
 			return
 		}
-		answer = c.enrol(r)
+		answer = c.handleEnrol(r)
 	case identity.VerbRenew:
 		var r identity.RenewRequest
-		if !c.understands(json.Unmarshal(m.Data, &r)) {
+		if !c.checkError(json.Unmarshal(m.Data, &r)) {
 			return
 		}
-		renewed := c.renew(r)
-		if r.Link != nil && renewed.Reason == "" && !c.forgetful && signed(r.Key, []byte(r.Nonce), r.Link) {
+		renewed := c.handleRenew(r)
+		if r.Link != nil && renewed.Reason == "" && !c.forgetful && isSigned(r.Key, []byte(r.Nonce), r.Link) {
 			c.linked, renewed.Carried = r.Key, true
 			if r.Key == r.Current {
 				c.confirmed++
@@ -146,32 +146,32 @@ func (c *cloud) answer(m *nats.Msg) {
 		answer = renewed
 		if c.linked != c.key && c.linked != c.previous {
 			c.lost++
-			c.door.Kick()
+			c.door.CloseLinks()
 			return
 		}
 	}
 	data, err := json.Marshal(answer)
-	if !c.understands(err) {
+	if !c.checkError(err) {
 		return
 	}
 	_ = m.Respond(data) // whoever asked may be gone
 }
 
-// understands tells a fault, from a goroutine that may not end the test.
-func (c *cloud) understands(err error) bool {
+// checkError tells a fault, from a goroutine that may not end the test.
+func (c *fakeCloud) checkError(err error) bool {
 	if err != nil {
 		c.t.Error(err)
 	}
 	return err == nil
 }
 
-func signed(public string, about, signature []byte) bool {
+func isSigned(public string, about, signature []byte) bool {
 	key, err := nkeys.FromPublicKey(public)
 	return err == nil && key.Verify(about, signature) == nil
 }
 
-func (c *cloud) enrol(r identity.EnrolRequest) identity.Enrolment {
-	if r.Token != token || !signed(r.Key, identity.Proof(identity.VerbEnrol, r.Node, r.Key), r.Signature) {
+func (c *fakeCloud) handleEnrol(r identity.EnrolRequest) identity.Enrolment {
+	if r.Token != testToken || !isSigned(r.Key, identity.Proof(identity.VerbEnrol, r.Node, r.Key), r.Signature) {
 		return identity.Enrolment{Reason: "wrong token or signature"}
 	}
 	if c.key != r.Key {
@@ -180,13 +180,13 @@ func (c *cloud) enrol(r identity.EnrolRequest) identity.Enrolment {
 		c.changes++
 		c.expires = time.Now().Add(c.life)
 	}
-	return c.record()
+	return c.newEnrolment()
 }
 
-func (c *cloud) renew(r identity.RenewRequest) identity.Enrolment {
+func (c *fakeCloud) handleRenew(r identity.RenewRequest) identity.Enrolment {
 	about := identity.Proof(identity.VerbRenew, r.Node, r.Key)
 	switch {
-	case !signed(r.Key, about, r.Signature), !signed(r.Current, about, r.Approval):
+	case !isSigned(r.Key, about, r.Signature), !isSigned(r.Current, about, r.Approval):
 		return identity.Enrolment{Reason: "wrong signature"}
 	case r.Current != c.key && r.Current != c.previous:
 		return identity.Enrolment{Reason: "unknown key"}
@@ -200,9 +200,9 @@ func (c *cloud) renew(r identity.RenewRequest) identity.Enrolment {
 	case time.Now().After(c.expires):
 		c.expires = time.Now().Add(c.life)
 	}
-	return c.record()
+	return c.newEnrolment()
 }
 
-func (c *cloud) record() identity.Enrolment {
+func (c *fakeCloud) newEnrolment() identity.Enrolment {
 	return identity.Enrolment{Expires: c.expires.Add(c.ahead), Now: time.Now().Add(c.ahead), HubCA: c.hubCA, ClusterCA: c.cluster}
 }

@@ -48,29 +48,29 @@ type Record struct {
 	HubURLs []string  `json:"hubURLs,omitempty"`
 }
 
-// key is a key pair and its public half.
-type key struct {
+// nodeKey is a key pair and its public half.
+type nodeKey struct {
 	nkeys.KeyPair
 	public string
 }
 
-// folder is the state on disk and a copy in memory; the keeper guards it.
-type folder struct {
+// identityDir is the state on disk and a copy in memory; the keeper guards it.
+type identityDir struct {
 	dir    string
 	record Record
 	// current is nil only before the first enrolment; next and old mostly are.
-	current, next, old *key
+	current, next, old *nodeKey
 }
 
-// open reads the folder and ends what a crash cut short.
-func open(dir, node string) (*folder, error) {
+// openIdentityDir reads the folder and ends what a crash cut short.
+func openIdentityDir(dir, node string) (*identityDir, error) {
 	if err := os.MkdirAll(dir, dirMode); err != nil {
 		return nil, fmt.Errorf("make the folder of the identity: %w", err)
 	}
 	if err := os.Chmod(dir, dirMode); err != nil {
 		return nil, fmt.Errorf("protect the folder of the identity: %w", err)
 	}
-	f := &folder{dir: dir}
+	f := &identityDir{dir: dir}
 	if err := f.readJSON(recordFile, &f.record); err != nil {
 		return nil, err
 	}
@@ -78,13 +78,13 @@ func open(dir, node string) (*folder, error) {
 		return nil, fmt.Errorf("%w: %s says %q, not %q: run frond reset first, or use that name", ErrOtherNode, f.path(recordFile), f.record.Node, node)
 	}
 	var err error
-	for name, k := range map[string]**key{seedFile: &f.current, nextFile: &f.next, oldFile: &f.old} {
+	for name, k := range map[string]**nodeKey{seedFile: &f.current, nextFile: &f.next, oldFile: &f.old} {
 		if *k, err = f.readKey(name); err != nil {
 			return nil, err
 		}
 	}
 	if f.next != nil && f.next.public == f.record.Key {
-		if err := f.promote(); err != nil {
+		if err := f.promoteNext(); err != nil {
 			return nil, err
 		}
 	}
@@ -95,16 +95,16 @@ func open(dir, node string) (*folder, error) {
 	return f, nil
 }
 
-func (f *folder) path(name string) string { return filepath.Join(f.dir, name) }
+func (f *identityDir) path(name string) string { return filepath.Join(f.dir, name) }
 
 // readJSON leaves v as it is when there is no such file.
-func (f *folder) readJSON(name string, v any) error {
+func (f *identityDir) readJSON(name string, v any) error {
 	data, err := os.ReadFile(f.path(name))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
-		return unread(err)
+		return readError(err)
 	}
 	if err := json.Unmarshal(data, v); err != nil {
 		return fmt.Errorf("%w: read %s: %w", ErrDamaged, f.path(name), err)
@@ -112,31 +112,31 @@ func (f *folder) readJSON(name string, v any) error {
 	return nil
 }
 
-// unread tells a bad disk from a fault that may pass.
-func unread(err error) error {
+// readError tells a bad disk from a fault that may pass.
+func readError(err error) error {
 	if errors.Is(err, syscall.EIO) || errors.Is(err, syscall.EISDIR) {
 		return fmt.Errorf("%w: %w", ErrDamaged, err)
 	}
 	return fmt.Errorf("read the identity: %w", err)
 }
 
-func (f *folder) writeJSON(name string, v any) error {
+func (f *identityDir) writeJSON(name string, v any) error {
 	data, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
 		return fmt.Errorf("encode %s: %w", name, err)
 	}
-	return f.write(name, append(data, '\n'))
+	return f.writeFile(name, append(data, '\n'))
 }
 
-// write replaces a file whole; when it returns, the new one is on disk.
-func (f *folder) write(name string, data []byte) error {
+// writeFile replaces a file whole; when it returns, the new one is on disk.
+func (f *identityDir) writeFile(name string, data []byte) error {
 	if err := renameio.WriteFile(f.path(name), data, secretMode); err != nil {
 		return fmt.Errorf("write %s: %w", f.path(name), err)
 	}
-	return f.sync()
+	return f.syncDir()
 }
 
-func (f *folder) sync() error {
+func (f *identityDir) syncDir() error {
 	d, err := os.Open(f.dir)
 	if err != nil {
 		return fmt.Errorf("sync the folder of the identity: %w", err)
@@ -148,44 +148,44 @@ func (f *folder) sync() error {
 	return nil
 }
 
-func (f *folder) remove(name string) error {
+func (f *identityDir) removeFile(name string) error {
 	if err := os.Remove(f.path(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove %s: %w", f.path(name), err)
 	}
-	return f.sync()
+	return f.syncDir()
 }
 
 // readKey returns nil when there is no such file.
-func (f *folder) readKey(name string) (*key, error) {
+func (f *identityDir) readKey(name string) (*nodeKey, error) {
 	data, err := os.ReadFile(f.path(name))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil //nolint:nilnil // no key is a state of its own
 	}
 	if err != nil {
-		return nil, unread(err)
+		return nil, readError(err)
 	}
 	pair, err := nkeys.FromSeed([]byte(strings.TrimSpace(string(data))))
 	if err != nil {
 		return nil, fmt.Errorf("%w: the key in %s: %w", ErrDamaged, f.path(name), err)
 	}
-	return named(pair)
+	return newNodeKey(pair)
 }
 
-func named(pair nkeys.KeyPair) (*key, error) {
+func newNodeKey(pair nkeys.KeyPair) (*nodeKey, error) {
 	public, err := pair.PublicKey()
 	if err != nil {
 		return nil, fmt.Errorf("public half of the key: %w", err)
 	}
-	return &key{pair, public}, nil
+	return &nodeKey{pair, public}, nil
 }
 
-// fresh makes a key and puts it on disk. What is not there certainly is nil: nobody may come to know such a key.
-func (f *folder) fresh(name string) (*key, error) {
+// createKey makes a key and puts it on disk. What is not there certainly is nil: nobody may come to know such a key.
+func (f *identityDir) createKey(name string) (*nodeKey, error) {
 	pair, err := nkeys.CreateUser()
 	if err != nil {
 		return nil, fmt.Errorf("make a key: %w", err)
 	}
-	k, err := named(pair)
+	k, err := newNodeKey(pair)
 	if err != nil {
 		return nil, err
 	}
@@ -195,17 +195,17 @@ func (f *folder) fresh(name string) (*key, error) {
 	return k, nil
 }
 
-func (f *folder) writeKey(name string, k *key) error {
+func (f *identityDir) writeKey(name string, k *nodeKey) error {
 	seed, err := k.Seed()
 	if err != nil {
 		return fmt.Errorf("seed of the key: %w", err)
 	}
-	return f.write(name, seed)
+	return f.writeFile(name, seed)
 }
 
-// keep writes down what the cloud answered for a key, current or next. The record is the moment of the change: before it the
+// saveRecord writes down what the cloud answered for a key, current or next. The record is the moment of the change: before it the
 // gateway is what it was, after it what it wanted to be.
-func (f *folder) keep(r Record) error {
+func (f *identityDir) saveRecord(r Record) error {
 	if err := f.writeJSON(recordFile, r); err != nil {
 		return err
 	}
@@ -214,11 +214,11 @@ func (f *folder) keep(r Record) error {
 	if f.next == nil || f.next.public != r.Key {
 		return nil
 	}
-	return f.promote()
+	return f.promoteNext()
 }
 
-// promote makes the next key the current one, and keeps that as the old one. It may be run again.
-func (f *folder) promote() error {
+// promoteNext makes the next key the current one, and keeps that as the old one. It may be run again.
+func (f *identityDir) promoteNext() error {
 	if f.current != nil && f.current.public != f.next.public {
 		if err := f.writeKey(oldFile, f.current); err != nil {
 			return err
@@ -230,12 +230,12 @@ func (f *folder) promote() error {
 		return fmt.Errorf("take the new key: %w", err)
 	}
 	f.current, f.next = f.next, nil
-	return f.sync()
+	return f.syncDir()
 }
 
-// revert makes the old key the current one again, and the current one the next: the hub knows the old one only. Its times are not
+// revertToOld makes the old key the current one again, and the current one the next: the hub knows the old one only. Its times are not
 // known any more; as those of a life before it is due at once.
-func (f *folder) revert() error {
+func (f *identityDir) revertToOld() error {
 	r := f.record
 	life := r.Expires.Sub(r.Issued)
 	r.Key, r.Issued, r.Expires = f.old.public, r.Issued.Add(-life), r.Expires.Add(-life)
@@ -256,20 +256,20 @@ func (f *folder) revert() error {
 	return f.forgetOld()
 }
 
-// advance makes the next key the current one, without the cloud's word: the hub lets it in.
-func (f *folder) advance() error {
+// adoptNext makes the next key the current one, without the cloud's word: the hub lets it in.
+func (f *identityDir) adoptNext() error {
 	r := f.record
 	r.Key = f.next.public
-	return f.keep(r)
+	return f.saveRecord(r)
 }
 
-// others are the keys beside the current one that the hub may know.
-func (f *folder) others() []*key {
-	return slices.DeleteFunc([]*key{f.old, f.next}, func(k *key) bool { return k == nil })
+// otherKeys are the keys beside the current one that the hub may know.
+func (f *identityDir) otherKeys() []*nodeKey {
+	return slices.DeleteFunc([]*nodeKey{f.old, f.next}, func(k *nodeKey) bool { return k == nil })
 }
 
 // forgetOld removes the key that this gateway was.
-func (f *folder) forgetOld() error {
+func (f *identityDir) forgetOld() error {
 	f.old = nil
-	return f.remove(oldFile)
+	return f.removeFile(oldFile)
 }

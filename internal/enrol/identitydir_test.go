@@ -10,7 +10,7 @@ import (
 )
 
 // A key that cannot be written is none: a gateway that asked with it would be locked out by its next start.
-func TestAKeyThatIsNotOnDiskIsNone(t *testing.T) {
+func TestIdentityDir_UnwrittenKeyIsNone(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "identity")
 	k, err := New(Config{Node: "edge-1", Dir: dir}, zap.NewNop())
 	if err != nil {
@@ -23,21 +23,21 @@ func TestAKeyThatIsNotOnDiskIsNone(t *testing.T) {
 		if err := k.makeKey(); err == nil || k.folder.current != nil {
 			t.Errorf("the first key: %v, %v", k.folder.current, err)
 		}
-		if public, err := k.makeNext(); err == nil || public != "" || k.folder.next != nil {
+		if public, err := k.makeNextKey(); err == nil || public != "" || k.folder.next != nil {
 			t.Errorf("the next key: %q, %v", public, err)
 		}
 	}
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if public, err := k.makeNext(); err != nil || public == "" {
+	if public, err := k.makeNextKey(); err != nil || public == "" {
 		t.Errorf("with room again: %q, %v", public, err)
 	}
 }
 
 // The hubs of the configuration are there also when the cloud has named others, each once.
-func TestTheHubsOfTheConfigurationStay(t *testing.T) {
-	k := &Keeper{cfg: Config{Hub: []string{"tls://a:1", "tls://b:1"}}, folder: &folder{}}
+func TestRenewer_KeepsConfiguredHubs(t *testing.T) {
+	k := &Renewer{cfg: Config{Hub: []string{"tls://a:1", "tls://b:1"}}, folder: &identityDir{}}
 	for _, tt := range []struct{ told, want []string }{
 		{nil, []string{"tls://a:1", "tls://b:1"}},
 		{[]string{"tls://b:1", "tls://c:1"}, []string{"tls://b:1", "tls://c:1", "tls://a:1"}},

@@ -19,7 +19,7 @@ const childOrder = "FROND_ENROL_CHILD"
 
 func TestMain(m *testing.M) {
 	if text := os.Getenv(childOrder); text != "" {
-		if err := child(text); err != nil {
+		if err := runChildTask(text); err != nil {
 			_, _ = fmt.Fprintln(os.Stderr, "child:", err)
 			os.Exit(1)
 		}
@@ -28,31 +28,31 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// order is what the child is told.
-type order struct {
+// childTask is what the child is told.
+type childTask struct {
 	Dir, Hub, Hash string
 	// Renew keeps the key until it was renewed; without it the child ends when it has joined.
 	Renew bool
 }
 
-func child(text string) error {
-	var o order
+func runChildTask(text string) error {
+	var o childTask
 	if err := json.Unmarshal([]byte(text), &o); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute) //nolint:forbidigo // the main function of a child process
 	defer cancel()
-	cfg := enrol.Config{Node: node, Dir: o.Dir, Hub: []string{o.Hub}, Token: token, CAHashes: []string{o.Hash}}
+	cfg := enrol.Config{Node: testNode, Dir: o.Dir, Hub: []string{o.Hub}, Token: testToken, CAHashes: []string{o.Hash}}
 	log := zap.NewNop()
 	before, err := enrol.Join(ctx, cfg, log)
 	if err != nil || !o.Renew {
 		return err
 	}
-	g, err := start(ctx, cfg, o.Dir+"-leaf", log)
+	g, err := startGateway(ctx, cfg, o.Dir+"-leaf", log)
 	if err != nil {
 		return err
 	}
-	for g.keeper.Record().Key == before.Key && ctx.Err() == nil {
+	for g.renewer.Record().Key == before.Key && ctx.Err() == nil {
 		<-time.After(10 * time.Millisecond)
 	}
 	g.stop()

@@ -50,38 +50,38 @@ type Link interface {
 	Conn(name string, opts ...nats.Option) (*nats.Conn, error)
 }
 
-// Keeper keeps a gateway's identity.
-type Keeper struct {
+// Renewer keeps a gateway's identity.
+type Renewer struct {
 	cfg     Config
 	log     *zap.Logger
-	metrics *metrics
-	clock   *clock
+	metrics *renewerMetrics
+	clock   *trustedClock
 	// enrolled closes when there is a record.
 	enrolled chan struct{}
 
 	mu     sync.Mutex // guards all below
-	folder *folder
-	// shown is the key that the link stands for: the one of the last connection, or the one that it was carried over to. nonce is the
+	folder *identityDir
+	// linkKey is the key that the link stands for: the one of the last connection, or the one that it was carried over to. nonce is the
 	// hub's of that connection, and dials is how many there were since the last link.
-	shown *key
-	nonce string
-	dials int
+	linkKey *nodeKey
+	nonce   string
+	dials   int
 	// refused is why the cloud does not renew the key; "" if it may.
 	refused string
 
 	// Of Start alone:
-	link    Link
-	nc      *nats.Conn
-	said    string
-	tries   patience
-	settled time.Time // the link's Since when it was found to be the node's own
-	after   time.Time // who is due waits until then; zero while it is not due
-	floored time.Time // when the known time was last written
+	link         Link
+	nc           *nats.Conn
+	lastWarned   string
+	backoff      retryBackoff
+	settledSince time.Time // the link's Since when it was found to be the node's own
+	renewAfter   time.Time // who is due waits until then; zero while it is not due
+	floorSavedAt time.Time // when the known time was last written
 }
 
 // New reads the folder, or makes it. It asks nobody.
-func New(cfg Config, log *zap.Logger) (*Keeper, error) {
-	f, err := open(cfg.Dir, cfg.Node)
+func New(cfg Config, log *zap.Logger) (*Renewer, error) {
+	f, err := openIdentityDir(cfg.Dir, cfg.Node)
 	if err != nil {
 		return nil, err
 	}
@@ -91,7 +91,7 @@ func New(cfg Config, log *zap.Logger) (*Keeper, error) {
 	if err := f.readJSON(clockFile, &floor); err != nil {
 		log.Warn("the last known time is lost, the machine's clock is believed", zap.Error(err))
 	}
-	k := &Keeper{cfg: cfg, log: log.Named("enrol"), folder: f, clock: newClock(cfg.Wall, cfg.Up, floor.Floor), enrolled: make(chan struct{})}
+	k := &Renewer{cfg: cfg, log: log.Named("enrol"), folder: f, clock: newTrustedClock(cfg.Wall, cfg.Up, floor.Floor), enrolled: make(chan struct{})}
 	if k.metrics, err = newMetrics(cfg.Metrics); err != nil {
 		return nil, err
 	}
@@ -103,37 +103,37 @@ func New(cfg Config, log *zap.Logger) (*Keeper, error) {
 }
 
 // Enrolled closes when the cloud has recorded this gateway.
-func (k *Keeper) Enrolled() <-chan struct{} { return k.enrolled }
+func (k *Renewer) Enrolled() <-chan struct{} { return k.enrolled }
 
 // Record is what the cloud said last; zero before it has.
-func (k *Keeper) Record() Record {
+func (k *Renewer) Record() Record {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.folder.record
 }
 
 // Refused is why the cloud does not renew this gateway's key, and what to do; "" is that it has not said so.
-func (k *Keeper) Refused() string {
+func (k *Renewer) Refused() string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.refused
 }
 
-func (k *Keeper) refuse(reason string) {
+func (k *Renewer) setRefused(reason string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.refused = reason
 }
 
 // HubCA and ClusterCA are the files of the CAs; before the enrolment they do not exist.
-func (k *Keeper) HubCA() string { return k.folder.path(hubCAFile) }
+func (k *Renewer) HubCA() string { return k.folder.path(hubCAFile) }
 
 // ClusterCA is the file with the CAs of the Kubernetes cluster.
-func (k *Keeper) ClusterCA() string { return k.folder.path(clusterCAFile) }
+func (k *Renewer) ClusterCA() string { return k.folder.path(clusterCAFile) }
 
 // Hubs are the hub's leaf listeners: those that the cloud named, then those of the configuration. What the cloud says wrongly must
 // not keep a gateway out.
-func (k *Keeper) Hubs() []string {
+func (k *Renewer) Hubs() []string {
 	var all []string
 	for _, hub := range slices.Concat(k.Record().HubURLs, k.cfg.Hub) {
 		if !slices.Contains(all, hub) {
@@ -144,43 +144,43 @@ func (k *Keeper) Hubs() []string {
 }
 
 // Now is the time as the cloud has it, as far as is known.
-func (k *Keeper) Now() time.Time {
+func (k *Renewer) Now() time.Time {
 	now, _ := k.clock.now()
 	return now
 }
 
 // Credential answers a hub's nonce, for leaf.Config.
-func (k *Keeper) Credential(nonce []byte) ([]byte, error) {
+func (k *Renewer) Credential(nonce []byte) ([]byte, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	f := k.folder
 	if f.current == nil {
 		return nil, errors.New("this gateway has no key yet")
 	}
-	k.shown, k.nonce = f.current, string(nonce)
+	k.linkKey, k.nonce = f.current, string(nonce)
 	// The cloud may know the old key only, when it has lost what it answered or was put back to an older copy, or the next one only,
 	// when that was seen once. Mostly there is nobody to judge, so the others have each fourth turn.
 	const patient, turn = 3, 4
-	if others := f.others(); k.dials >= patient && (k.dials-patient)%turn == 0 && len(others) > 0 {
-		k.shown = others[(k.dials-patient)/turn%len(others)]
+	if others := f.otherKeys(); k.dials >= patient && (k.dials-patient)%turn == 0 && len(others) > 0 {
+		k.linkKey = others[(k.dials-patient)/turn%len(others)]
 	}
 	k.dials++
-	c := identity.Credential{Node: k.cfg.Node, Key: k.shown.public}
+	c := identity.Credential{Node: k.cfg.Node, Key: k.linkKey.public}
 	if f.record.Key == "" {
-		token, err := k.token()
+		token, err := k.readToken()
 		if err != nil {
 			return nil, err
 		}
 		c.Token = token
 	}
-	signature, err := k.shown.Sign(nonce)
+	signature, err := k.linkKey.Sign(nonce)
 	if err != nil {
 		return nil, fmt.Errorf("sign the hub's nonce: %w", err)
 	}
-	return identity.Show(c, signature)
+	return identity.EncodeCredential(c, signature)
 }
 
-func (k *Keeper) token() (string, error) {
+func (k *Renewer) readToken() (string, error) {
 	if k.cfg.Token != "" || k.cfg.TokenFile == "" {
 		return k.cfg.Token, nil
 	}

@@ -9,11 +9,11 @@ import (
 const (
 	// A key is renewed when two thirds of its life are over, a twelfth of it earlier or later: the rest is for bad links.
 	renewShare, jitterShare = 2.0 / 3, 1.0 / 12
-	// spreadShare and spreadMost bound how long a gateway that finds itself due lets others go first: a clock that jumps for a
+	// spreadShare and spreadMax bound how long a gateway that finds itself due lets others go first: a clock that jumps for a
 	// whole fleet must not bring all of it at once.
-	spreadShare, spreadMost = 20, 10 * time.Minute
-	// retryFirst and retryMost bound the time between two tries of anything that failed.
-	retryFirst, retryMost = time.Second, 5 * time.Minute
+	spreadShare, spreadMax = 20, 10 * time.Minute
+	// retryMin and retryMax bound the time between two tries of anything that failed.
+	retryMin, retryMax = time.Second, 5 * time.Minute
 )
 
 // renewAt is when the key of a record is to be renewed. The jitter is the key's own, so a restart does not draw again.
@@ -26,24 +26,24 @@ func renewAt(r Record) time.Time {
 	return r.Issued.Add(time.Duration(float64(life) * (renewShare + jitterShare*draw)))
 }
 
-// spread is how long who is due may wait at most.
-func spread(r Record) time.Duration {
-	return min(r.Expires.Sub(r.Issued)/spreadShare, spreadMost)
+// spreadLimit is how long who is due may wait at most.
+func spreadLimit(r Record) time.Duration {
+	return min(r.Expires.Sub(r.Issued)/spreadShare, spreadMax)
 }
 
-// patience counts failures in a row.
-type patience struct{ failed int }
+// retryBackoff counts failures in a row.
+type retryBackoff struct{ failures int }
 
-// wait is how long to leave it alone after one more failure.
-func (p *patience) wait() time.Duration {
-	d := retryFirst << min(p.failed, 20) //nolint:mnd // beyond any limit
-	p.failed++
-	return jittered(min(d, retryMost))
+// nextWait is how long to leave it alone after one more failure.
+func (p *retryBackoff) nextWait() time.Duration {
+	d := retryMin << min(p.failures, 20) //nolint:mnd // beyond any limit
+	p.failures++
+	return addJitter(min(d, retryMax))
 }
 
-func (p *patience) reset() { p.failed = 0 }
+func (p *retryBackoff) reset() { p.failures = 0 }
 
-// jittered takes up to 40 % off.
-func jittered(d time.Duration) time.Duration {
+// addJitter takes up to 40 % off.
+func addJitter(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * (0.6 + 0.4*rand.Float64()))
 }

@@ -8,19 +8,19 @@ import (
 )
 
 const (
-	// plausible is how far after the last known time a machine's clock is believed: a gateway that was off for longer needs
+	// maxPlausibleDrift is how far after the last known time a machine's clock is believed: a gateway that was off for longer needs
 	// somebody's hand anyhow, as its key has expired beyond the window.
-	plausible = 365 * 24 * time.Hour
-	// floorEvery is how often the known time is written down: it bounds what a boot without a clock is behind.
-	floorEvery = time.Hour
+	maxPlausibleDrift = 365 * 24 * time.Hour
+	// floorSaveInterval is how often the known time is written down: it bounds what a boot without a clock is behind.
+	floorSaveInterval = time.Hour
 )
 
-// clock is the time as this gateway knows it.
-type clock struct {
+// trustedClock is the time as this gateway knows it.
+type trustedClock struct {
 	wall func() time.Time
-	// up is how long the machine has run, asleep or not, whatever is set; began is what it was at first.
-	up    func() time.Duration
-	began time.Duration
+	// sinceBoot is how long the machine has run, asleep or not, whatever is set; began is what it was at first.
+	sinceBoot  func() time.Duration
+	bootOffset time.Duration
 
 	mu sync.Mutex // guards all below
 	// floor is the newest time that somebody trusted has vouched for; it survives restarts.
@@ -33,18 +33,18 @@ type clock struct {
 	assumedAt time.Duration
 }
 
-func newClock(wall func() time.Time, up func() time.Duration, floor time.Time) *clock {
+func newTrustedClock(wall func() time.Time, up func() time.Duration, floor time.Time) *trustedClock {
 	if wall == nil {
 		wall = time.Now
 	}
 	if up == nil {
-		up = uptime
+		up = readUptime
 	}
-	return &clock{wall: wall, up: up, began: up(), floor: floor}
+	return &trustedClock{wall: wall, sinceBoot: up, bootOffset: up(), floor: floor}
 }
 
-// uptime goes on while the machine is suspended, which the clock behind time.Since does not.
-func uptime() time.Duration {
+// readUptime goes on while the machine is suspended, which the clock behind time.Since does not.
+func readUptime() time.Duration {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t); err != nil {
 		panic(err) // a kernel before 2.6.39
@@ -53,37 +53,37 @@ func uptime() time.Duration {
 }
 
 // now is the time, and whether the machine's clock was left aside for it without the cloud's word.
-func (c *clock) now() (t time.Time, doubtful bool) {
+func (c *trustedClock) now() (t time.Time, doubtful bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.anchor.IsZero() {
-		return c.anchor.Add(c.up() - c.anchored), false
+		return c.anchor.Add(c.sinceBoot() - c.anchored), false
 	}
 	wall := c.wall()
-	if c.floor.IsZero() || believable(wall, c.floor) {
+	if c.floor.IsZero() || isPlausible(wall, c.floor) {
 		return wall, false
 	}
 	if !c.assumed.IsZero() {
-		return c.assumed.Add(c.up() - c.assumedAt), true
+		return c.assumed.Add(c.sinceBoot() - c.assumedAt), true
 	}
-	return c.floor.Add(c.up() - c.began), true
+	return c.floor.Add(c.sinceBoot() - c.bootOffset), true
 }
 
-// believable judges a clock by a time that has certainly passed.
-func believable(wall, floor time.Time) bool {
-	return !wall.Before(floor) && wall.Before(floor.Add(plausible))
+// isPlausible judges a clock by a time that has certainly passed.
+func isPlausible(wall, floor time.Time) bool {
+	return !wall.Before(floor) && wall.Before(floor.Add(maxPlausibleDrift))
 }
 
-// told takes the cloud's word, and returns how far the machine's clock is ahead of it.
-func (c *clock) told(cloud time.Time) (ahead time.Duration) {
+// setCloudTime takes the cloud's word, and returns how far the machine's clock is ahead of it.
+func (c *trustedClock) setCloudTime(cloud time.Time) (ahead time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.anchor, c.anchored, c.floor = cloud, c.up(), cloud
+	c.anchor, c.anchored, c.floor = cloud, c.sinceBoot(), cloud
 	return c.wall().Sub(cloud)
 }
 
-// atLeast takes a time that has certainly passed.
-func (c *clock) atLeast(t time.Time) {
+// raiseFloor takes a time that has certainly passed.
+func (c *trustedClock) raiseFloor(t time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if t.After(c.floor) {
@@ -91,22 +91,22 @@ func (c *clock) atLeast(t time.Time) {
 	}
 }
 
-// assume takes what the hub's certificate allows, for a machine whose clock is not plausible.
-func (c *clock) assume(t time.Time) {
+// assumeTime takes what the hub's certificate allows, for a machine whose clock is not plausible.
+func (c *trustedClock) assumeTime(t time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.assumed, c.assumedAt = t, c.up()
+	c.assumed, c.assumedAt = t, c.sinceBoot()
 }
 
-// known is the newest time that was vouched for.
-func (c *clock) known() time.Time {
+// knownTime is the newest time that was vouched for.
+func (c *trustedClock) knownTime() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.anchor.IsZero() {
-		return c.anchor.Add(c.up() - c.anchored)
+		return c.anchor.Add(c.sinceBoot() - c.anchored)
 	}
 	return c.floor
 }
 
-// machine is what the machine's own clock says.
-func (c *clock) machine() time.Time { return c.wall() }
+// wallTime is what the machine's own clock says.
+func (c *trustedClock) wallTime() time.Time { return c.wall() }

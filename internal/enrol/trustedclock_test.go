@@ -17,7 +17,7 @@ const (
 )
 
 // What a gateway takes the time to be, by its clock and what it was told.
-func TestClock(t *testing.T) {
+func TestTrustedClock(t *testing.T) {
 	base := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC) // what is known
 	for name, tt := range map[string]struct {
 		floor time.Time
@@ -35,27 +35,27 @@ func TestClock(t *testing.T) {
 		"ten years behind":        {floor: base, wall: -10 * year, up: 2 * day, want: 2 * day, doubtful: true},
 		"ten years ahead":         {floor: base, wall: 10 * year, up: 2 * day, want: 2 * day, doubtful: true},
 		"more than a year ahead":  {floor: base, wall: year + day, up: time.Hour, want: time.Hour, doubtful: true},
-		"told, and the clock ran": {floor: base, wall: 5 * day, up: day, tell: told(base.Add(4 * day)), want: 5 * day, known: 5 * day},
+		"told, and the clock ran": {floor: base, wall: 5 * day, up: day, tell: withCloudTimes(base.Add(4 * day)), want: 5 * day, known: 5 * day},
 		"told, and it jumped by half a year": {
-			floor: base, wall: year / 2, up: day, tell: told(base.Add(4 * day)), want: 5 * day, known: 5 * day,
+			floor: base, wall: year / 2, up: day, tell: withCloudTimes(base.Add(4 * day)), want: 5 * day, known: 5 * day,
 		},
-		"told, and it jumped back":      {floor: base, wall: -year / 2, up: day, tell: told(base.Add(4 * day)), want: 5 * day, known: 5 * day},
-		"told, and it jumped far ahead": {floor: base, wall: 10 * year, up: day, tell: told(base.Add(4 * day)), want: 5 * day, known: 5 * day},
-		"told twice":                    {floor: base, up: day, tell: told(base.Add(4*day), base.Add(2*day)), want: 3 * day, known: 3 * day},
-		"told without a known time":     {wall: year, up: day, tell: told(base), want: day, known: day},
+		"told, and it jumped back":      {floor: base, wall: -year / 2, up: day, tell: withCloudTimes(base.Add(4 * day)), want: 5 * day, known: 5 * day},
+		"told, and it jumped far ahead": {floor: base, wall: 10 * year, up: day, tell: withCloudTimes(base.Add(4 * day)), want: 5 * day, known: 5 * day},
+		"told twice":                    {floor: base, up: day, tell: withCloudTimes(base.Add(4*day), base.Add(2*day)), want: 3 * day, known: 3 * day},
+		"told without a known time":     {wall: year, up: day, tell: withCloudTimes(base), want: day, known: day},
 		"certificate, ten years behind": {
-			floor: base, wall: -10 * year, up: day, tell: shown(base.Add(30 * day)), want: 31*day + time.Second, known: 30 * day, doubtful: true,
+			floor: base, wall: -10 * year, up: day, tell: withHubCertificate(base.Add(30 * day)), want: 31*day + time.Second, known: 30 * day, doubtful: true,
 		},
 		"certificate, ten years ahead": {
-			floor: base, wall: 10 * year, up: day, tell: shown(base.Add(30 * day)), want: 31*day + time.Second, known: 30 * day, doubtful: true,
+			floor: base, wall: 10 * year, up: day, tell: withHubCertificate(base.Add(30 * day)), want: 31*day + time.Second, known: 30 * day, doubtful: true,
 		},
-		"certificate of before": {floor: base, wall: 3 * day, tell: func(c enrol.Clock) { c.AtLeast(base.Add(-day)) }, want: 3 * day},
+		"certificate of before": {floor: base, wall: 3 * day, tell: func(c enrol.Clock) { c.RaiseFloor(base.Add(-day)) }, want: 3 * day},
 		"certificate, then the clock is set": {
-			floor: base, wall: 40 * day, up: day, tell: shown(base.Add(30 * day)), want: 40 * day, known: 30 * day,
+			floor: base, wall: 40 * day, up: day, tell: withHubCertificate(base.Add(30 * day)), want: 40 * day, known: 30 * day,
 		},
 		"certificate, then told": {
 			floor: base, wall: -10 * year, up: day, want: 36 * day, known: 36 * day,
-			tell: func(c enrol.Clock) { shown(base.Add(30 * day))(c); c.Told(base.Add(35 * day)) },
+			tell: func(c enrol.Clock) { withHubCertificate(base.Add(30 * day))(c); c.SetCloudTime(base.Add(35 * day)) },
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -68,46 +68,46 @@ func TestClock(t *testing.T) {
 			if now, doubtful := c.Now(); !now.Equal(base.Add(tt.want)) || doubtful != tt.doubtful {
 				t.Errorf("it is %s (doubtful: %v), want %s (%v)", now, doubtful, base.Add(tt.want), tt.doubtful)
 			}
-			if known := c.Known(); (!tt.floor.IsZero() || tt.tell != nil) && !known.Equal(base.Add(tt.known)) {
+			if known := c.KnownTime(); (!tt.floor.IsZero() || tt.tell != nil) && !known.Equal(base.Add(tt.known)) {
 				t.Errorf("known is %s, want %s", known, base.Add(tt.known))
 			}
 		})
 	}
 	c := enrol.NewClock(func() time.Time { return base.Add(time.Hour) }, nil, base)
-	if ahead := c.Told(base); ahead != time.Hour {
+	if ahead := c.SetCloudTime(base); ahead != time.Hour {
 		t.Errorf("the clock is %s ahead, it says", ahead)
 	}
 }
 
-func told(times ...time.Time) func(enrol.Clock) {
+func withCloudTimes(times ...time.Time) func(enrol.Clock) {
 	return func(c enrol.Clock) {
 		for _, at := range times {
-			c.Told(at)
+			c.SetCloudTime(at)
 		}
 	}
 }
 
-// shown is a hub's certificate that begins then.
-func shown(from time.Time) func(enrol.Clock) {
+// withHubCertificate is a hub's certificate that begins then.
+func withHubCertificate(from time.Time) func(enrol.Clock) {
 	return func(c enrol.Clock) {
-		c.AtLeast(from)
-		c.Assume(from.Add(time.Second))
+		c.RaiseFloor(from)
+		c.AssumeTime(from.Add(time.Second))
 	}
 }
 
-// right checks what a gateway takes the time to be, and what it has written down of it.
-func right(t *testing.T, g *gateway, dir string) {
+// wantTime checks what a gateway takes the time to be, and what it has written down of it.
+func wantTime(t *testing.T, g *testGateway, dir string) {
 	t.Helper()
-	if off := time.Until(g.keeper.Now()).Abs(); off > time.Hour {
-		t.Errorf("it takes the time to be %s", g.keeper.Now())
+	if off := time.Until(g.renewer.Now()).Abs(); off > time.Hour {
+		t.Errorf("it takes the time to be %s", g.renewer.Now())
 	}
-	if off := time.Until(floor(t, dir)).Abs(); off > time.Hour {
-		t.Errorf("the known time on disk is %s", floor(t, dir))
+	if off := time.Until(savedFloor(t, dir)).Abs(); off > time.Hour {
+		t.Errorf("the known time on disk is %s", savedFloor(t, dir))
 	}
 }
 
-// floor is the known time on a gateway's disk.
-func floor(t *testing.T, dir string) time.Time {
+// savedFloor is the known time on a gateway's disk.
+func savedFloor(t *testing.T, dir string) time.Time {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(dir, "clock.json"))
 	must(t, err)
@@ -116,8 +116,8 @@ func floor(t *testing.T, dir string) time.Time {
 	return known.Floor
 }
 
-// awayFor makes a gateway's known time so old.
-func awayFor(t *testing.T, dir string, d time.Duration) {
+// writeOldFloor makes a gateway's known time so old.
+func writeOldFloor(t *testing.T, dir string, d time.Duration) {
 	t.Helper()
 	data, err := json.Marshal(map[string]time.Time{"floor": time.Now().Add(-d)})
 	must(t, err)
@@ -126,24 +126,24 @@ func awayFor(t *testing.T, dir string, d time.Duration) {
 
 func wrongClocks() map[string]func() time.Time {
 	return map[string]func() time.Time{
-		"behind": shifted(-10), "ahead": shifted(10), "1970": func() time.Time { return time.Unix(100, 0) },
+		"behind": shiftedClock(-10), "ahead": shiftedClock(10), "1970": func() time.Time { return time.Unix(100, 0) },
 	}
 }
 
 // A gateway that is enrolled boots with a clock that is ten years off, either way, or begins in 1970: it links, and knows the time.
-func TestAWrongClockKeepsNobodyOut(t *testing.T) {
+func TestRenewer_WrongClockStillLinks(t *testing.T) {
 	for name, wall := range wrongClocks() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c := newCloud(t)
-			cfg := c.config(filepath.Join(t.TempDir(), "identity"))
-			_, err := join(t, cfg)
+			c := newFakeCloud(t)
+			cfg := c.newConfig(filepath.Join(t.TempDir(), "identity"))
+			_, err := joinCloud(t, cfg)
 			must(t, err)
 			cfg.Wall = wall
-			g := run(t, cfg)
-			within(t, "a link", func() bool { return g.leaf.Link().Up })
-			right(t, g, cfg.Dir)
-			if n := read(c, &c.changes); n != 1 {
+			g := runGateway(t, cfg)
+			eventually(t, "a link", func() bool { return g.leaf.Link().Up })
+			wantTime(t, g, cfg.Dir)
+			if n := readLocked(c, &c.changes); n != 1 {
 				t.Errorf("%d keys were recorded", n)
 			}
 		})
@@ -152,29 +152,29 @@ func TestAWrongClockKeepsNobodyOut(t *testing.T) {
 
 // One that was off for so long that the hub has a certificate from after the last known time takes that certificate's time, and
 // writes down that it was certainly then: with the next boot it knows at least that much, whoever shows it what.
-func TestTheHubsCertificateIsATime(t *testing.T) {
+func TestRenewer_TakesTimeOfHubCertificate(t *testing.T) {
 	for name, wall := range wrongClocks() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c := newCloud(t)
-			cfg := c.config(filepath.Join(t.TempDir(), "identity"))
-			_, err := join(t, cfg)
+			c := newFakeCloud(t)
+			cfg := c.newConfig(filepath.Join(t.TempDir(), "identity"))
+			_, err := joinCloud(t, cfg)
 			must(t, err)
-			awayFor(t, cfg.Dir, 200*day)
+			writeOldFloor(t, cfg.Dir, 200*day)
 			from := time.Now().Add(-10 * time.Minute).Truncate(time.Second)
-			c.set(func() { c.cert = c.ca.Serving(from, time.Now().Add(time.Hour)) })
+			c.update(func() { c.cert = c.ca.ServingCert(from, time.Now().Add(time.Hour)) })
 			cfg.Wall = wall
-			g := run(t, cfg)
-			within(t, "a link", func() bool { return g.leaf.Link().Up })
-			within(t, "the certificate's time is on disk", func() bool { return !floor(t, cfg.Dir).Before(from) })
-			right(t, g, cfg.Dir)
+			g := runGateway(t, cfg)
+			eventually(t, "a link", func() bool { return g.leaf.Link().Up })
+			eventually(t, "the certificate's time is on disk", func() bool { return !savedFloor(t, cfg.Dir).Before(from) })
+			wantTime(t, g, cfg.Dir)
 			g.stop()
 
 			// One from before is no hub any more.
-			c.set(func() { c.cert = c.ca.Serving(from.Add(-200*day), from.Add(-day)) })
-			g = run(t, cfg)
-			within(t, "it has looked at the hub", func() bool { return g.leaf.Problem() != nil })
-			if now := g.keeper.Now(); now.Before(from) {
+			c.update(func() { c.cert = c.ca.ServingCert(from.Add(-200*day), from.Add(-day)) })
+			g = runGateway(t, cfg)
+			eventually(t, "it has looked at the hub", func() bool { return g.leaf.Problem() != nil })
+			if now := g.renewer.Now(); now.Before(from) {
 				t.Errorf("it takes the time to be %s again", now)
 			}
 		})
@@ -184,7 +184,7 @@ func TestTheHubsCertificateIsATime(t *testing.T) {
 // The clock jumps forth and back, by what is plausible and by what is not, and each time the link is made anew: it comes, the time is
 // what it was, and no key is renewed for it. lasting is a hub's certificate that is good at each of those times, so that a wrong time shows
 // in renewals; with a short one it shows in that there is no link.
-func TestAClockThatJumps(t *testing.T) {
+func TestRenewer_ClockJumps(t *testing.T) {
 	for name, tt := range map[string]struct {
 		began   time.Duration // what the clock says more at the start
 		lasting bool
@@ -197,57 +197,57 @@ func TestAClockThatJumps(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c, began := newCloud(t), time.Now()
+			c, began := newFakeCloud(t), time.Now()
 			const life = 20 * time.Second // who finds itself due waits for a twentieth at most
-			c.set(func() { c.life = life })
+			c.update(func() { c.life = life })
 			if tt.lasting {
-				c.set(func() { c.cert = c.ca.Serving(time.Now().Add(-15*year), time.Now().Add(15*year)) })
+				c.update(func() { c.cert = c.ca.ServingCert(time.Now().Add(-15*year), time.Now().Add(15*year)) })
 			}
-			cfg := c.config(filepath.Join(t.TempDir(), "identity"))
+			cfg := c.newConfig(filepath.Join(t.TempDir(), "identity"))
 			if tt.began != 0 { // else it enrols itself, and is told the time with that
-				_, err := join(t, cfg)
+				_, err := joinCloud(t, cfg)
 				must(t, err)
 			}
 			var off atomic.Int64
 			off.Store(int64(tt.began))
 			cfg.Wall = func() time.Time { return time.Now().Add(time.Duration(off.Load())) }
-			g := run(t, cfg)
-			within(t, "enrolled", func() bool { return g.keeper.Record().Key != "" && g.leaf.Link().Up && read(c, &c.pings) > 0 })
+			g := runGateway(t, cfg)
+			eventually(t, "enrolled", func() bool { return g.renewer.Record().Key != "" && g.leaf.Link().Up && readLocked(c, &c.pings) > 0 })
 			for _, jump := range tt.jumps {
 				off.Store(int64(jump))
-				pings := read(c, &c.pings)
-				c.door.Kick()
-				within(t, "a new link", func() bool { return g.leaf.Link().Up && read(c, &c.pings) > pings })
+				pings := readLocked(c, &c.pings)
+				c.door.CloseLinks()
+				eventually(t, "a new link", func() bool { return g.leaf.Link().Up && readLocked(c, &c.pings) > pings })
 				<-time.After(life / 10) // twice as long as it takes who finds itself due
-				right(t, g, cfg.Dir)
+				wantTime(t, g, cfg.Dir)
 			}
 			// A key is renewed after 7/12 of its life at the earliest. One that is renewed for the clock is so once a second.
 			most := 1 + int(time.Since(began)/(life*7/12))
-			if n := read(c, &c.changes); n > most {
+			if n := readLocked(c, &c.changes); n > most {
 				t.Errorf("%d keys were recorded in %s, %d are right", n, time.Since(began), most)
 			}
-			t.Logf("%d keys in %s", read(c, &c.changes), time.Since(began))
+			t.Logf("%d keys in %s", readLocked(c, &c.changes), time.Since(began))
 		})
 	}
 }
 
 // A clock that is half an hour ahead is believed by a gateway to which the cloud has not said the time since it began. That brings one
 // renewal, with whose answer the time is the cloud's.
-func TestAJumpBringsOneRenewal(t *testing.T) {
+func TestRenewer_ClockJumpRenewsOnce(t *testing.T) {
 	t.Parallel()
-	c := newCloud(t)
-	c.set(func() { c.life = time.Minute }) // who finds itself due waits for 3 s at most
-	cfg := c.config(filepath.Join(t.TempDir(), "identity"))
-	_, err := join(t, cfg)
+	c := newFakeCloud(t)
+	c.update(func() { c.life = time.Minute }) // who finds itself due waits for 3 s at most
+	cfg := c.newConfig(filepath.Join(t.TempDir(), "identity"))
+	_, err := joinCloud(t, cfg)
 	must(t, err)
 	cfg.Wall = func() time.Time { return time.Now().Add(30 * time.Minute) } // the hub's certificate is good for an hour
-	g := run(t, cfg)
-	within(t, "a renewal", func() bool { return read(c, &c.changes) == 2 })
+	g := runGateway(t, cfg)
+	eventually(t, "a renewal", func() bool { return readLocked(c, &c.changes) == 2 })
 	<-time.After(8 * time.Second)
-	if n := read(c, &c.changes); n != 2 {
+	if n := readLocked(c, &c.changes); n != 2 {
 		t.Errorf("%d keys were recorded", n)
 	}
-	if d := time.Until(g.keeper.Now()).Abs(); d > time.Minute {
-		t.Errorf("it takes the time to be %s", g.keeper.Now())
+	if d := time.Until(g.renewer.Now()).Abs(); d > time.Minute {
+		t.Errorf("it takes the time to be %s", g.renewer.Now())
 	}
 }

@@ -12,141 +12,143 @@ import (
 	"github.com/frond-edge/frond/internal/history"
 )
 
-var begin = time.Now().Add(time.Hour) // after what is deleted by these tests
+var testStart = time.Now().Add(time.Hour) // after what is deleted by these tests
 
-func key(name string) wire.Key {
+func configMapKey(name string) wire.Key {
 	return wire.Key{Resource: "configmaps", Namespace: faults.Namespace, Name: name}
 }
 
-func at(op history.Op, sequence uint64, objects ...history.Object) history.Line {
-	return history.Line{Time: begin, Op: op, Cursor: wire.Cursor{StoreEpoch: "s", StreamEpoch: "h", Sequence: sequence}, Objects: objects}
+func historyLine(op history.Op, sequence uint64, objects ...history.Object) history.Line {
+	return history.Line{Time: testStart, Op: op, Cursor: wire.Cursor{StoreEpoch: "s", StreamEpoch: "h", Sequence: sequence}, Objects: objects}
 }
 
-func holds(name, uid string, version int) history.Object {
-	return history.Object{Key: key(name), UID: uid, Version: fmt.Sprint(version), Sequence: 1}
+func heldObject(name, uid string, version int) history.Object {
+	return history.Object{Key: configMapKey(name), UID: uid, Version: fmt.Sprint(version), Sequence: 1}
 }
 
-func gone(name string) history.Object { return history.Object{Key: key(name), Gone: true} }
+func goneObject(name string) history.Object {
+	return history.Object{Key: configMapKey(name), Gone: true}
+}
 
 func newStore(line history.Line) history.Line {
 	line.Cursor.StoreEpoch = "another"
 	return line
 }
 
-func early(line history.Line) history.Line {
+func withoutTime(line history.Line) history.Line {
 	line.Time = time.Time{}
 	return line
 }
 
-// TestJudge gives the judge histories; bad ones name the breach. u-deleted is a UID that the workload deleted.
-func TestJudge(t *testing.T) {
+// TestHistoryChecker_Check gives the judge histories; bad ones name the breach. u-deleted is a UID that the workload deleted.
+func TestHistoryChecker_Check(t *testing.T) {
 	const a = "edge-1-cm-1"
-	empty := history.Line{Time: begin, Op: history.Opened, Cursor: wire.Cursor{StoreEpoch: "s"}}
+	empty := history.Line{Time: testStart, Op: history.Opened, Cursor: wire.Cursor{StoreEpoch: "s"}}
 	for name, tt := range map[string]struct {
 		wiped int
 		lines []history.Line
 		want  []string
 	}{
 		"a good life": {lines: []history.Line{
-			empty, at(history.Replaced, 5, holds(a, "u-deleted", 10)), at(history.Applied, 6, holds(a, "u-deleted", 12)), at(history.Acked, 6),
-			at(history.Opened, 6, holds(a, "u-deleted", 12)),
-			at(history.Applied, 8, gone(a)), at(history.Applied, 9, holds(a, "u2", 20)), at(history.Acked, 9),
-			at(history.Opened, 10, holds(a, "u2", 21)), // saved, but killed before it was written down
+			empty, historyLine(history.Replaced, 5, heldObject(a, "u-deleted", 10)), historyLine(history.Applied, 6, heldObject(a, "u-deleted", 12)), historyLine(history.Acked, 6),
+			historyLine(history.Opened, 6, heldObject(a, "u-deleted", 12)),
+			historyLine(history.Applied, 8, goneObject(a)), historyLine(history.Applied, 9, heldObject(a, "u2", 20)), historyLine(history.Acked, 9),
+			historyLine(history.Opened, 10, heldObject(a, "u2", 21)), // saved, but killed before it was written down
 		}},
 		"a replacement seen at once": {lines: []history.Line{
-			empty, at(history.Replaced, 5, holds(a, "u-deleted", 10)), at(history.Applied, 6, holds(a, "u2", 12)),
+			empty, historyLine(history.Replaced, 5, heldObject(a, "u-deleted", 10)), historyLine(history.Applied, 6, heldObject(a, "u2", 12)),
 		}},
 		"a wiped disk": {wiped: 1, lines: []history.Line{
-			empty, at(history.Replaced, 5, holds(a, "u", 10)), at(history.Acked, 5),
-			newStore(at(history.Opened, 0)), newStore(at(history.Replaced, 5, holds(a, "u", 10))),
+			empty, historyLine(history.Replaced, 5, heldObject(a, "u", 10)), historyLine(history.Acked, 5),
+			newStore(historyLine(history.Opened, 0)), newStore(historyLine(history.Replaced, 5, heldObject(a, "u", 10))),
 		}},
-		"what others own is not judged": {lines: []history.Line{empty, at(history.Applied, 5, history.Object{
+		"what others own is not judged": {lines: []history.Line{empty, historyLine(history.Applied, 5, history.Object{
 			Key: wire.Key{Resource: "nodes", Name: "edge-1"}, UID: "n", Version: "x",
 		})}},
 		"an older version": {
-			lines: []history.Line{empty, at(history.Applied, 5, holds(a, "u", 10)), at(history.Applied, 6, holds(a, "u", 9))},
+			lines: []history.Line{empty, historyLine(history.Applied, 5, heldObject(a, "u", 10)), historyLine(history.Applied, 6, heldObject(a, "u", 9))},
 			want:  []string{"from version 10 back to 9"},
 		},
 		"an older version in a snapshot": {
-			lines: []history.Line{empty, at(history.Applied, 5, holds(a, "u", 10)), at(history.Replaced, 6, holds(a, "u", 9))},
+			lines: []history.Line{empty, historyLine(history.Applied, 5, heldObject(a, "u", 10)), historyLine(history.Replaced, 6, heldObject(a, "u", 9))},
 			want:  []string{"from version 10 back to 9"},
 		},
 		"an older version of another object of that name": {
-			lines: []history.Line{empty, at(history.Applied, 5, holds(a, "u-deleted", 10)), at(history.Applied, 6, holds(a, "u2", 9))},
+			lines: []history.Line{empty, historyLine(history.Applied, 5, heldObject(a, "u-deleted", 10)), historyLine(history.Applied, 6, heldObject(a, "u2", 9))},
 			want:  []string{"from version 10 back to 9"},
 		},
 		"a deleted object returns": {
 			lines: []history.Line{
-				empty, at(history.Applied, 5, holds(a, "u-deleted", 10)), at(history.Applied, 6, gone(a)), at(history.Applied, 7, holds(a, "u-deleted", 10)),
+				empty, historyLine(history.Applied, 5, heldObject(a, "u-deleted", 10)), historyLine(history.Applied, 6, goneObject(a)), historyLine(history.Applied, 7, heldObject(a, "u-deleted", 10)),
 			},
 			want: []string{"came back"},
 		},
 		"a deleted object returns with a restart": {
 			lines: []history.Line{
-				empty, at(history.Applied, 5, holds(a, "u-deleted", 10)), at(history.Applied, 6, gone(a)), at(history.Opened, 6, holds(a, "u-deleted", 10)),
+				empty, historyLine(history.Applied, 5, heldObject(a, "u-deleted", 10)), historyLine(history.Applied, 6, goneObject(a)), historyLine(history.Opened, 6, heldObject(a, "u-deleted", 10)),
 			},
 			want: []string{"came back"},
 		},
 		"an object is removed that nobody deleted": {
-			lines: []history.Line{empty, at(history.Applied, 5, holds(a, "u", 10)), at(history.Applied, 6, gone(a))},
+			lines: []history.Line{empty, historyLine(history.Applied, 5, heldObject(a, "u", 10)), historyLine(history.Applied, 6, goneObject(a))},
 			want:  []string{"nobody had deleted"},
 		},
 		"an object is removed before anybody deleted it": {
-			lines: []history.Line{empty, at(history.Applied, 5, holds(a, "u-deleted", 10)), early(at(history.Applied, 6, gone(a)))},
+			lines: []history.Line{empty, historyLine(history.Applied, 5, heldObject(a, "u-deleted", 10)), withoutTime(historyLine(history.Applied, 6, goneObject(a)))},
 			want:  []string{"nobody had deleted"},
 		},
 		"an empty snapshot": {
-			lines: []history.Line{empty, at(history.Applied, 5, holds(a, "u", 10)), at(history.Replaced, 6)},
+			lines: []history.Line{empty, historyLine(history.Applied, 5, heldObject(a, "u", 10)), historyLine(history.Replaced, 6)},
 			want:  []string{"nobody had deleted"},
 		},
 		"another node's object": {
-			lines: []history.Line{empty, at(history.Applied, 5, holds("edge-2-cm-1", "u", 10))},
+			lines: []history.Line{empty, historyLine(history.Applied, 5, heldObject("edge-2-cm-1", "u", 10))},
 			want:  []string{"another node"},
 		},
 		"a longer name is another node's": {
-			lines: []history.Line{empty, at(history.Applied, 5, holds("edge-11-cm-1", "u", 10))},
+			lines: []history.Line{empty, historyLine(history.Applied, 5, heldObject("edge-11-cm-1", "u", 10))},
 			want:  []string{"another node"},
 		},
 		"acked before it was saved": {
-			lines: []history.Line{empty, at(history.Applied, 5), at(history.Acked, 6), at(history.Applied, 6)},
+			lines: []history.Line{empty, historyLine(history.Applied, 5), historyLine(history.Acked, 6), historyLine(history.Applied, 6)},
 			want:  []string{"acked 6, but only 5"},
 		},
 		"acked and lost": {
-			lines: []history.Line{empty, at(history.Applied, 5), at(history.Applied, 7), at(history.Acked, 7), at(history.Opened, 5)},
+			lines: []history.Line{empty, historyLine(history.Applied, 5), historyLine(history.Applied, 7), historyLine(history.Acked, 7), historyLine(history.Opened, 5)},
 			want:  []string{"acked up to 7"},
 		},
 		"a forgotten cursor": {
-			lines: []history.Line{empty, at(history.Applied, 5), at(history.Acked, 5), {Time: begin, Op: history.Opened, Cursor: wire.Cursor{StoreEpoch: "s"}}},
+			lines: []history.Line{empty, historyLine(history.Applied, 5), historyLine(history.Acked, 5), {Time: testStart, Op: history.Opened, Cursor: wire.Cursor{StoreEpoch: "s"}}},
 			want:  []string{"acked up to 5"},
 		},
 		"an object lost in a restart": {
-			lines: []history.Line{empty, at(history.Applied, 5, holds(a, "u", 10)), at(history.Opened, 5)},
+			lines: []history.Line{empty, historyLine(history.Applied, 5, heldObject(a, "u", 10)), historyLine(history.Opened, 5)},
 			want:  []string{"nobody had deleted", "missing after a restart"},
 		},
 		"a tombstone that was saved before its cursor": {
-			lines: []history.Line{empty, at(history.Applied, 5, holds(a, "u-deleted", 10)), at(history.Opened, 5)},
+			lines: []history.Line{empty, historyLine(history.Applied, 5, heldObject(a, "u-deleted", 10)), historyLine(history.Opened, 5)},
 		},
 		"the cursor goes back": {
-			lines: []history.Line{empty, at(history.Applied, 5), at(history.Applied, 4)},
+			lines: []history.Line{empty, historyLine(history.Applied, 5), historyLine(history.Applied, 4)},
 			want:  []string{"from 5 back to 4"},
 		},
 		"a new store out of nothing": {
-			lines: []history.Line{empty, at(history.Applied, 5, holds(a, "u", 10)), newStore(at(history.Opened, 0))},
+			lines: []history.Line{empty, historyLine(history.Applied, 5, heldObject(a, "u", 10)), newStore(historyLine(history.Opened, 0))},
 			want:  []string{"nobody wiped"},
 		},
-		"no beginning": {lines: []history.Line{at(history.Applied, 5)}, want: []string{"does not begin"}},
-		"no version":   {lines: []history.Line{empty, at(history.Applied, 5, history.Object{Key: key(a), UID: "u"})}, want: []string{`version ""`}},
+		"no beginning": {lines: []history.Line{historyLine(history.Applied, 5)}, want: []string{"does not begin"}},
+		"no version":   {lines: []history.Line{empty, historyLine(history.Applied, 5, history.Object{Key: configMapKey(a), UID: "u"})}, want: []string{`version ""`}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var deletions faults.Deletions
-			deletions.Asked("u-deleted")
-			judge := faults.NewJudge("edge-1", &deletions)
+			deletions.RecordAsked("u-deleted")
+			judge := faults.NewHistoryChecker("edge-1", &deletions)
 			for range tt.wiped {
-				judge.Wiped()
+				judge.AllowNewStore()
 			}
 			var found []string
 			for i := range tt.lines { // one by one: what was read before counts
-				found = append(found, judge.Read(tt.lines[i:i+1])...)
+				found = append(found, judge.Check(tt.lines[i:i+1])...)
 			}
 			if len(found) != len(tt.want) {
 				t.Fatalf("found %q, want %q", found, tt.want)
@@ -160,11 +162,11 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-func TestPlanIsAFunctionOfSeedAndRound(t *testing.T) {
-	rig := faults.Rig{
-		Edges: []string{"edge-1", "edge-2", "edge-3"}, SmallDisks: []string{"edge-3"}, Sockets: []string{"edge-2"},
-		Parts:  []string{"cloudcore-1", "cloudcore-2", "hub-1", "hub-2", "hub-3", "apiserver", "etcd"},
-		Groups: [][]string{{"cloudcore-1", "cloudcore-2"}, {"hub-1", "hub-2", "hub-3"}},
+func TestPlan_IsDeterministic(t *testing.T) {
+	rig := faults.Targets{
+		Edges: []string{"edge-1", "edge-2", "edge-3"}, SmallDisks: []string{"edge-3"}, PowercutDisks: []string{"edge-2"},
+		Processes: []string{"cloudcore-1", "cloudcore-2", "hub-1", "hub-2", "hub-3", "apiserver", "etcd"},
+		Groups:    [][]string{{"cloudcore-1", "cloudcore-2"}, {"hub-1", "hub-2", "hub-3"}},
 	}
 	lengths := map[time.Duration]int{}
 	seen := map[faults.Kind]int{}
@@ -178,7 +180,7 @@ func TestPlanIsAFunctionOfSeedAndRound(t *testing.T) {
 		targets := map[string]bool{}
 		for _, f := range plan {
 			seen[f.Kind]++
-			if targets[f.Target] || f.At < 0 || f.At+f.For > length+100*time.Millisecond || f.For <= 0 {
+			if targets[f.Target] || f.At < 0 || f.At+f.Duration > length+100*time.Millisecond || f.Duration <= 0 {
 				t.Errorf("round %d: %v", round, plan)
 			}
 			targets[f.Target] = true

@@ -12,7 +12,7 @@ import (
 	"github.com/frond-edge/frond/internal/history"
 )
 
-func TestLinesComeBackAndATornOneIsLeftOut(t *testing.T) {
+func TestRead_SkipsTornLine(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "history")
 	lines := []history.Line{
 		{Op: history.Opened, Cursor: wire.Cursor{StoreEpoch: "a"}},
@@ -51,8 +51,8 @@ func TestLinesComeBackAndATornOneIsLeftOut(t *testing.T) {
 	}
 }
 
-// TestALineThatIsBeingWrittenIsReadLater reads while the last line is there by half.
-func TestALineThatIsBeingWrittenIsReadLater(t *testing.T) {
+// TestRead_ReadsPartialLineLater reads while the last line is there by half.
+func TestRead_ReadsPartialLineLater(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "history")
 	if err := os.WriteFile(path, []byte("\n{\"op\":\"opened\"}\n{\"op\":\"ac"), 0o600); err != nil {
 		t.Fatal(err)

@@ -1,4 +1,4 @@
 package hostaddr
 
-// LeadsAway is for tests.
-var LeadsAway = leadsAway
+// IsExternalLink is for tests.
+var IsExternalLink = isExternalLink

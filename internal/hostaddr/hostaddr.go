@@ -29,7 +29,7 @@ func Claim(_ context.Context, address netip.Addr) error {
 	if err != nil {
 		return fmt.Errorf("find interface %s: %w", loopback, err)
 	}
-	if err := netlink.AddrAdd(link, alone(address)); err != nil && !errors.Is(err, unix.EEXIST) {
+	if err := netlink.AddrAdd(link, hostAddress(address)); err != nil && !errors.Is(err, unix.EEXIST) {
 		return fmt.Errorf("add %s to %s: %w", address, loopback, err)
 	}
 	return nil
@@ -41,7 +41,7 @@ func Release(_ context.Context, address netip.Addr) error {
 	if err != nil {
 		return fmt.Errorf("find interface %s: %w", loopback, err)
 	}
-	if err := netlink.AddrDel(link, alone(address)); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
+	if err := netlink.AddrDel(link, hostAddress(address)); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
 		return fmt.Errorf("remove %s from %s: %w", address, loopback, err)
 	}
 	return nil
@@ -63,7 +63,7 @@ func Owned(address netip.Addr) (bool, error) {
 	return false, nil
 }
 
-func alone(address netip.Addr) *netlink.Addr {
+func hostAddress(address netip.Addr) *netlink.Addr {
 	ip := address.Unmap()
 	return &netlink.Addr{IPNet: &net.IPNet{IP: ip.AsSlice(), Mask: net.CIDRMask(ip.BitLen(), ip.BitLen())}, Scope: unix.RT_SCOPE_HOST}
 }

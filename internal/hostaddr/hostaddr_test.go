@@ -34,7 +34,7 @@ func inNamespace(t *testing.T) {
 	}
 }
 
-func TestClaimed(t *testing.T) {
+func TestClaim(t *testing.T) {
 	inNamespace(t)
 	for _, text := range []string{"10.96.0.1", "169.254.64.1"} {
 		address := netip.MustParseAddr(text)

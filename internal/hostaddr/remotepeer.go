@@ -9,10 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Outside tells whether a peer is on a network that leads away from the machine, by the kernel's route to it: through a
+// IsRemotePeer tells whether a peer is on a network that leads away from the machine, by the kernel's route to it: through a
 // network card, or through another interface that holds a default route. Where one interface may be the way to containers
 // and to a network alike, such as a bridge with a network card, the peer counts as one of the machine.
-func Outside(peer netip.Addr) (bool, error) {
+func IsRemotePeer(peer netip.Addr) (bool, error) {
 	zone := peer.Zone()
 	peer = peer.Unmap().WithZone("")
 	if !peer.IsValid() || peer.IsLoopback() {
@@ -26,7 +26,7 @@ func Outside(peer netip.Addr) (bool, error) {
 		}
 		link, err = netlink.LinkByName(zone)
 	} else {
-		link, err = linkTo(peer)
+		link, err = linkToPeer(peer)
 	}
 	if err != nil || link == nil {
 		return false, err
@@ -34,11 +34,11 @@ func Outside(peer netip.Addr) (bool, error) {
 	if link.Attrs().Flags&net.FlagLoopback != 0 {
 		return false, nil
 	}
-	return leadsAway(link.Type(), func() (bool, error) { return holdsDefault(link.Attrs().Index) })
+	return isExternalLink(link.Type(), func() (bool, error) { return hasDefaultRoute(link.Attrs().Index) })
 }
 
-// linkTo is the interface that packets to a peer leave by; nil if it is the machine itself.
-func linkTo(peer netip.Addr) (netlink.Link, error) {
+// linkToPeer is the interface that packets to a peer leave by; nil if it is the machine itself.
+func linkToPeer(peer netip.Addr) (netlink.Link, error) {
 	routes, err := netlink.RouteGet(peer.AsSlice())
 	if err != nil {
 		return nil, fmt.Errorf("find the route to %s: %w", peer, err)
@@ -53,8 +53,8 @@ func linkTo(peer netip.Addr) (netlink.Link, error) {
 	return link, nil
 }
 
-// leadsAway judges an interface by its kind, as the kernel names it.
-func leadsAway(kind string, holdsDefault func() (bool, error)) (bool, error) {
+// isExternalLink judges an interface by its kind, as the kernel names it.
+func isExternalLink(kind string, holdsDefault func() (bool, error)) (bool, error) {
 	switch kind {
 	case "device": // a network card: the kernel has no name for its kind
 		return true, nil
@@ -64,7 +64,7 @@ func leadsAway(kind string, holdsDefault func() (bool, error)) (bool, error) {
 	return holdsDefault()
 }
 
-func holdsDefault(link int) (bool, error) {
+func hasDefaultRoute(link int) (bool, error) {
 	routes, err := netlink.RouteList(nil, netlink.FAMILY_ALL)
 	if err != nil {
 		return false, fmt.Errorf("list routes: %w", err)

@@ -10,8 +10,8 @@ import (
 	"github.com/frond-edge/frond/internal/hostaddr"
 )
 
-// attach makes an interface with an address.
-func attach(t *testing.T, link netlink.Link, address string) netlink.Link {
+// addInterface makes an interface with an address.
+func addInterface(t *testing.T, link netlink.Link, address string) netlink.Link {
 	t.Helper()
 	if err := netlink.LinkAdd(link); err != nil {
 		t.Skipf("interfaces of kind %s cannot be made here: %v", link.Type(), err)
@@ -33,9 +33,9 @@ func attach(t *testing.T, link netlink.Link, address string) netlink.Link {
 	return made
 }
 
-func veth(t *testing.T, name, address string) netlink.Link {
+func addVeth(t *testing.T, name, address string) netlink.Link {
 	t.Helper()
-	made := attach(t, &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: name + "p"}, address)
+	made := addInterface(t, &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: name + "p"}, address)
 	other, err := netlink.LinkByName(name + "p")
 	if err != nil {
 		t.Fatal(err)
@@ -46,15 +46,15 @@ func veth(t *testing.T, name, address string) netlink.Link {
 	return made
 }
 
-func TestOutside(t *testing.T) {
+func TestIsRemotePeer(t *testing.T) {
 	inNamespace(t)
-	uplink := veth(t, "up0", "192.168.1.10/24")
-	veth(t, "pod0", "10.43.0.1/24")
-	attach(t, &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "pods0"}}, "10.42.0.1/24")
+	uplink := addVeth(t, "up0", "192.168.1.10/24")
+	addVeth(t, "pod0", "10.43.0.1/24")
+	addInterface(t, &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "pods0"}}, "10.42.0.1/24")
 	check := func(when string, want map[string]bool) {
 		t.Helper()
 		for text, want := range want {
-			if got, err := hostaddr.Outside(netip.MustParseAddr(text)); err != nil || got != want {
+			if got, err := hostaddr.IsRemotePeer(netip.MustParseAddr(text)); err != nil || got != want {
 				t.Errorf("%s: %s is outside: %v, %v; want %v", when, text, got, err, want)
 			}
 		}
@@ -68,18 +68,18 @@ func TestOutside(t *testing.T) {
 		"10.42.0.5": false, "10.43.0.5": false, // pods of a bridge, and of an interface each
 		"192.168.1.10": false, "10.42.0.1": false, "127.0.0.1": false, "::1": false, "127.0.0.9": false, // the machine itself
 	})
-	if _, err := hostaddr.Outside(netip.Addr{}); err != nil {
+	if _, err := hostaddr.IsRemotePeer(netip.Addr{}); err != nil {
 		t.Errorf("no address: %v", err)
 	}
 }
 
-func TestKindsOfInterfaces(t *testing.T) {
+func TestIsExternalLink_ByKind(t *testing.T) {
 	for kind, want := range map[string][2]bool{ // without and with a default route
 		"device": {true, true}, "veth": {false, true}, "vlan": {false, true}, "wireguard": {false, true},
 		"bridge": {false, false}, "openvswitch": {false, false}, "macvlan": {false, false}, "ipvlan": {false, false},
 	} {
 		for i, holds := range []bool{false, true} {
-			if got, err := hostaddr.LeadsAway(kind, func() (bool, error) { return holds, nil }); err != nil || got != want[i] {
+			if got, err := hostaddr.IsExternalLink(kind, func() (bool, error) { return holds, nil }); err != nil || got != want[i] {
 				t.Errorf("%s with a default route %v: %v, %v", kind, holds, got, err)
 			}
 		}

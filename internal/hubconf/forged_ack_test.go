@@ -11,20 +11,20 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// forge has the hub answer a stolen key's pulls, which find nothing, as acks of the first messages of a consumer.
-func (w *town) forge(r *hubtest.Raw, stream, consumer string) {
+// forgeAcks has the hub answer a stolen key's pulls, which find nothing, as acks of the first messages of a consumer.
+func (w *testHub) forgeAcks(r *hubtest.RawLeaf, stream, consumer string) {
 	w.Helper()
 	w.eventually("an ack of "+consumer, func() bool {
 		for seq := range 4 {
 			ack := fmt.Sprintf("$JS.ACK.%s.%s.1.%d.%d.1.0", stream, consumer, seq+1, seq+1)
 			r.Publish("consumer."+thief+".next", ack, `{"batch":1,"no_wait":true}`)
 		}
-		return len(w.saw("$JS.ACK."+stream+"."+consumer+".1.4.")) > 1 // the first may be a delivery, and not empty
+		return len(w.messagesWith("$JS.ACK."+stream+"."+consumer+".1.4.")) > 1 // the first may be a delivery, and not empty
 	})
 }
 
-// held is what waits in a stream.
-func (w *town) held(stream string) uint64 {
+// countStored is what waits in a stream.
+func (w *testHub) countStored(stream string) uint64 {
 	w.Helper()
 	s, err := w.js.Stream(w.Context(), stream)
 	if err != nil {
@@ -33,8 +33,8 @@ func (w *town) held(stream string) uint64 {
 	return s.CachedInfo().State.Msgs
 }
 
-// hidden returns a stream's only consumer.
-func (w *town) hidden(stream string) jetstream.Consumer {
+// onlyConsumer returns a stream's only consumer.
+func (w *testHub) onlyConsumer(stream string) jetstream.Consumer {
 	w.Helper()
 	s, err := w.js.Stream(w.Context(), stream)
 	if err != nil {
@@ -53,34 +53,34 @@ func (w *town) hidden(stream string) jetstream.Consumer {
 
 // nats-server sends an answer whose subject begins with $JS.ACK as it is from one account to another, so a stolen key can ack
 // what others wait for, if it can name the consumer. Nobody can name the one that cloudcores share.
-func TestAStolenKeyAcksNobodysReports(t *testing.T) {
-	w := newTown(t)
-	w.listen()
-	_, other := neighbours()
-	r := w.hub.Raw(2, thief, w.key)
+func TestHub_StolenKeyCannotAckForeignReports(t *testing.T) {
+	w := startTestHub(t)
+	w.recordMessages()
+	_, other := otherNodes()
+	r := w.hub.ConnectRawLeaf(2, thief, w.thiefKey)
 	r.Send("LS+ " + streams.InboxPrefix(thief) + ".>")
 	for stream, subject := range map[string]string{
 		streams.ReportStream: "report." + other + ".core.pods.default.p",
 		streams.EventStream:  "event." + other + ".core.events.default.e",
 	} {
 		w.eventually("a report", func() bool {
-			_, err := w.honest[other].Request(subject, []byte("status"), time.Second)
+			_, err := w.honestConns[other].Request(subject, []byte("status"), time.Second)
 			return err == nil
 		})
-		consumer := w.hidden(stream)
+		consumer := w.onlyConsumer(stream)
 		w.eventually("a delivery", func() bool { // in the hands of a cloudcore, and never acked by it
 			_, err := consumer.Next(jetstream.FetchMaxWait(2 * time.Second))
 			return err == nil
 		})
 		for _, guess := range []string{"cloudcore", "cloudcore-", "*", "cloudcore-*", ">", thief, other} {
-			w.forge(r, stream, guess)
+			w.forgeAcks(r, stream, guess)
 		}
-		settle()
-		if w.held(stream) != 1 {
+		waitForStragglers()
+		if w.countStored(stream) != 1 {
 			t.Errorf("a report of another gateway has vanished from %s", stream)
 		}
 		// Who knows the name can do it. Should this fail, nats-server has closed the hole, and names need not be hidden.
-		w.forge(r, stream, consumer.CachedInfo().Name)
-		w.eventually("nothing waits in "+stream, func() bool { return w.held(stream) == 0 })
+		w.forgeAcks(r, stream, consumer.CachedInfo().Name)
+		w.eventually("nothing waits in "+stream, func() bool { return w.countStored(stream) == 0 })
 	}
 }

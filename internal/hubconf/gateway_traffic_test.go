@@ -18,39 +18,41 @@ import (
 
 // A gateway does all of its work from its cell, over each listener, through another server than the cloudcore's; and a reload of
 // the same configuration, as for a renewed certificate, leaves its link alone.
-func TestAGatewayWorksFromItsCell(t *testing.T) {
-	w := newTown(t)
+func TestHub_GatewayWorksFromItsCell(t *testing.T) {
+	w := startTestHub(t)
 	pong := func(context.Context, string, []byte) (any, error) { return struct{}{}, nil }
-	calls, err := streams.NewCalls(w.cloud, map[string]streams.CallHandler{streams.VerbPing: pong}, streams.NewMetrics(nil), zaptest.NewLogger(t))
+	calls, err := streams.NewCallServer(w.cloud, map[string]streams.CallHandler{streams.VerbPing: pong}, streams.NewMetrics(nil), zaptest.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.run(calls.Start)
+	w.startPart(calls.Start)
 	beats := make(chan string, 1024) // more than come
-	heard, err := streams.NewBeats(w.cloud, func(_ context.Context, node string, _ wire.Beat) { beats <- node }, streams.NewMetrics(nil), zaptest.NewLogger(t))
+	heard, err := streams.NewHeartbeats(w.cloud, func(_ context.Context, node string, _ wire.Heartbeat) { beats <- node }, streams.NewMetrics(nil), zaptest.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.run(heard.Start)
+	w.startPart(heard.Start)
 	dialer, err := tunnel.NewDialer(w.cloud, tunnel.Config{}, tunnel.NewMetrics(nil), zaptest.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.run(dialer.Start)
-	for i, way := range []struct{ scheme, address string }{{"tls", w.hub.Leaf(1)}, {"wss", w.hub.Websocket(2)}} {
+	w.startPart(dialer.Start)
+	for i, way := range []struct{ scheme, address string }{{"tls", w.hub.LeafAddr(1)}, {"wss", w.hub.WebsocketAddr(2)}} {
 		t.Run(way.scheme, func(t *testing.T) {
-			nc := w.link(way.scheme, way.address, thief, w.key)
+			nc := w.connectLeaf(way.scheme, way.address, thief, w.thiefKey)
 			w.eventually("a call", func() bool {
 				return streams.Call(t.Context(), nc, thief, streams.VerbPing, struct{}{}, &struct{}{}) == nil
 			})
 			if err := streams.Probe(t.Context(), nc, thief); err != nil {
 				t.Error(err)
 			}
-			w.honest[thief] = nc
-			obeyed := w.orders(thief)
-			w.eventually("an order", func() bool { return streams.Order(w.cloud, thief, streams.VerbResync, nil) == nil && obeyed() > 0 })
+			w.honestConns[thief] = nc
+			obeyed := w.countCommands(thief)
+			w.eventually("an order", func() bool {
+				return streams.SendCommand(w.cloud, thief, streams.VerbResync, nil) == nil && obeyed() > 0
+			})
 			w.eventually("a beat", func() bool {
-				_ = nc.Publish(streams.BeatSubject(thief), []byte("{}"))
+				_ = nc.Publish(streams.HeartbeatSubject(thief), []byte("{}"))
 				select {
 				case node := <-beats:
 					return node == thief
@@ -58,39 +60,39 @@ func TestAGatewayWorksFromItsCell(t *testing.T) {
 					return false
 				}
 			})
-			w.report(i)
-			w.delivery(i)
+			w.publishReport(i)
+			w.pullAndAck(i)
 			serve, err := tunnel.NewServer(thief, nc, tunnel.Config{}, tunnel.NewMetrics(nil), zaptest.NewLogger(t))
 			if err != nil {
 				t.Fatal(err)
 			}
-			w.run(serve.Start)
+			w.startPart(serve.Start)
 			<-dialer.Ready()
 			w.eventually("a tunnel", func() bool {
 				_, err := dialer.Dial(t.Context(), thief, 1)
 				return err != nil && strings.Contains(err.Error(), "listens")
 			})
-			w.reload(i + 1)
+			w.reloadServer(i + 1)
 			nc.Close()
 		})
 	}
 }
 
-// report stores one, which the hub acks.
-func (w *town) report(i int) {
+// publishReport stores one, which the hub acks.
+func (w *testHub) publishReport(i int) {
 	w.Helper()
 	w.eventually("a report", func() bool {
 		ctx, cancel := context.WithTimeout(w.Context(), 2*time.Second)
 		defer cancel()
-		m, err := w.honest[thief].RequestWithContext(ctx, fmt.Sprint("report."+thief+".core.pods.default.p", i), []byte("{}"))
+		m, err := w.honestConns[thief].RequestWithContext(ctx, fmt.Sprint("report."+thief+".core.pods.default.p", i), []byte("{}"))
 		return err == nil && strings.Contains(string(m.Data), streams.ReportStream)
 	})
 }
 
-// delivery pulls from the gateway's own consumer, and acks.
-func (w *town) delivery(i int) {
+// pullAndAck pulls from the gateway's own consumer, and acks.
+func (w *testHub) pullAndAck(i int) {
 	w.Helper()
-	nc := w.honest[thief]
+	nc := w.honestConns[thief]
 	if _, err := w.js.Publish(w.Context(), "desired."+thief+".core.secrets.default.s", fmt.Append(nil, "secret ", i)); err != nil {
 		w.Fatal(err)
 	}
@@ -119,22 +121,22 @@ func (w *town) delivery(i int) {
 	})
 }
 
-// reload lets a server read its file again.
-func (w *town) reload(i int) {
+// reloadServer lets a server read its file again.
+func (w *testHub) reloadServer(i int) {
 	w.Helper()
 	s := w.hub.Server(i)
-	before := links(w.T, w.hub, i)
+	before := leafIDs(w.T, w.hub, i)
 	if err := s.Reload(); err != nil {
 		w.Fatal(err)
 	}
-	w.report(10 + i)
-	w.delivery(10 + i)
-	if after := links(w.T, w.hub, i); after != before {
+	w.publishReport(10 + i)
+	w.pullAndAck(10 + i)
+	if after := leafIDs(w.T, w.hub, i); after != before {
 		w.Errorf("after the reload there are links %s, before it %s", after, before)
 	}
 }
 
-func links(t *testing.T, h *hubtest.Hub, i int) string {
+func leafIDs(t *testing.T, h *hubtest.Hub, i int) string {
 	t.Helper()
 	z, err := h.Server(i).Leafz(nil)
 	if err != nil {

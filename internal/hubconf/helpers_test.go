@@ -21,26 +21,26 @@ import (
 const (
 	cells = 4
 	thief = "gw-thief"
-	// patience is generous: nothing here takes a second on an idle machine.
-	patience = time.Minute
+	// waitTimeout is generous: nothing here takes a second on an idle machine.
+	waitTimeout = time.Minute
 )
 
-// town is a hub of three servers with a cloudcore, a thief's key, and two honest gateways: one in the thief's cell, one not.
-type town struct {
+// testHub is a hub of three servers with a cloudcore, a thief's key, and two honest gateways: one in the thief's cell, one not.
+type testHub struct {
 	*testing.T
-	hub    *hubtest.Hub
-	key    nkeys.KeyPair // the thief's
-	cloud  *nats.Conn
-	js     jetstream.JetStream
-	honest map[string]*nats.Conn
+	hub         *hubtest.Hub
+	thiefKey    nkeys.KeyPair // the thief's
+	cloud       *nats.Conn
+	js          jetstream.JetStream
+	honestConns map[string]*nats.Conn
 
 	mu sync.Mutex
-	// seen are messages in FROND, guarded by mu.
-	seen []string
+	// messages are messages in FROND, guarded by mu.
+	messages []string
 }
 
-// neighbours returns a name in the thief's cell and one in another.
-func neighbours() (same, other string) {
+// otherNodes returns a name in the thief's cell and one in another.
+func otherNodes() (same, other string) {
 	for i := 0; same == "" || other == ""; i++ {
 		name := fmt.Sprint("gw-", i)
 		if streams.CellAccount(name, cells) == streams.CellAccount(thief, cells) {
@@ -52,26 +52,26 @@ func neighbours() (same, other string) {
 	return same, other
 }
 
-func newTown(t *testing.T) *town {
+func startTestHub(t *testing.T) *testHub {
 	t.Helper()
-	w := &town{T: t, hub: hubtest.Start(t, 3, cells), honest: map[string]*nats.Conn{}}
+	w := &testHub{T: t, hub: hubtest.Start(t, 3, cells), honestConns: map[string]*nats.Conn{}}
 	keys := map[string]string{}
 	var public string
-	w.key, public = hubtest.Key(t)
+	w.thiefKey, public = hubtest.NewKey(t)
 	keys[public] = thief
-	same, other := neighbours()
+	same, other := otherNodes()
 	pairs := map[string]nkeys.KeyPair{}
 	for _, node := range []string{same, other} {
-		pairs[node], public = hubtest.Key(t)
+		pairs[node], public = hubtest.NewKey(t)
 		keys[public] = node
 	}
-	w.hub.Answer(0, keys)
+	w.hub.AnswerCallout(0, keys)
 	w.cloud = w.hub.Connect(0, "cloudcore")
 	var err error
 	if w.js, err = jetstream.New(w.cloud); err != nil {
 		t.Fatal(err)
 	}
-	if err := streams.Ensure(t.Context(), w.js, streams.Hub(3)); err != nil {
+	if err := streams.Ensure(t.Context(), w.js, streams.HubTopology(3)); err != nil {
 		t.Fatal(err)
 	}
 	for _, node := range []string{thief, same, other} {
@@ -86,15 +86,15 @@ func newTown(t *testing.T) *town {
 		}
 	}
 	for _, node := range []string{same, other} {
-		w.honest[node] = w.link("tls", w.hub.Leaf(1), node, pairs[node])
+		w.honestConns[node] = w.connectLeaf("tls", w.hub.LeafAddr(1), node, pairs[node])
 	}
 	return w
 }
 
-// link returns a connection as an edgecore has it.
-func (w *town) link(scheme, address, node string, key nkeys.KeyPair) *nats.Conn {
+// connectLeaf returns a connection as an edgecore has it.
+func (w *testHub) connectLeaf(scheme, address, node string, key nkeys.KeyPair) *nats.Conn {
 	w.Helper()
-	nc, err := nats.Connect("", nats.InProcessServer(w.hub.Leafed(scheme, address, node, key)), nats.CustomInboxPrefix(streams.InboxPrefix(node)))
+	nc, err := nats.Connect("", nats.InProcessServer(w.hub.StartLeaf(scheme, address, node, key)), nats.CustomInboxPrefix(streams.InboxPrefix(node)))
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -102,9 +102,9 @@ func (w *town) link(scheme, address, node string, key nkeys.KeyPair) *nats.Conn 
 	return nc
 }
 
-func (w *town) eventually(what string, condition func() bool) {
+func (w *testHub) eventually(what string, condition func() bool) {
 	w.Helper()
-	deadline := time.NewTimer(patience)
+	deadline := time.NewTimer(waitTimeout)
 	defer deadline.Stop()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -117,8 +117,8 @@ func (w *town) eventually(what string, condition func() bool) {
 	}
 }
 
-// run starts a part until the test ends.
-func (w *town) run(start func(context.Context) error) {
+// startPart starts a part until the test ends.
+func (w *testHub) startPart(start func(context.Context) error) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(w.Context()))
 	var g errgroup.Group
 	g.Go(func() error { return start(ctx) })
@@ -130,23 +130,23 @@ func (w *town) run(start func(context.Context) error) {
 	})
 }
 
-// listen notes all that is said in FROND.
-func (w *town) listen() {
+// recordMessages notes all that is said in FROND.
+func (w *testHub) recordMessages() {
 	w.Helper()
 	_, err := w.hub.Connect(2, "admin").Subscribe(">", func(m *nats.Msg) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		w.seen = append(w.seen, m.Subject+" "+string(m.Data))
+		w.messages = append(w.messages, m.Subject+" "+string(m.Data))
 	})
 	if err != nil {
 		w.Fatal(err)
 	}
 }
 
-func (w *town) saw(text string) (found []string) {
+func (w *testHub) messagesWith(text string) (found []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, s := range w.seen {
+	for _, s := range w.messages {
 		if strings.Contains(s, text) {
 			found = append(found, s)
 		}
@@ -154,8 +154,8 @@ func (w *town) saw(text string) (found []string) {
 	return found
 }
 
-// orders counts what a gateway obeys.
-func (w *town) orders(node string) func() int {
+// countCommands counts what a gateway obeys.
+func (w *testHub) countCommands(node string) func() int {
 	w.Helper()
 	var mu sync.Mutex
 	obeyed := 0
@@ -164,7 +164,7 @@ func (w *town) orders(node string) func() int {
 		defer mu.Unlock()
 		obeyed++
 	}
-	w.run(streams.NewOrders(node, w.honest[node], map[string]func([]byte){streams.VerbResync: obey}, zaptest.NewLogger(w)).Start)
+	w.startPart(streams.NewCommandListener(node, w.honestConns[node], map[string]func([]byte){streams.VerbResync: obey}, zaptest.NewLogger(w)).Start)
 	return func() int {
 		mu.Lock()
 		defer mu.Unlock()

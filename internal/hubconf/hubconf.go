@@ -110,7 +110,7 @@ func (c Config) Render() ([]byte, error) {
 	if c.Cells == 0 {
 		c.Cells = DefaultCells
 	}
-	t, err := template.New("nats-server.conf").Funcs(template.FuncMap{"list": quotedList}).Parse(text)
+	t, err := template.New("nats-server.conf").Funcs(template.FuncMap{"list": quotedList}).Parse(configTemplate)
 	if err != nil {
 		return nil, fmt.Errorf("parse template: %w", err)
 	}
@@ -161,7 +161,7 @@ func quotedList(words []string) string {
 	return strings.Join(quoted, ", ")
 }
 
-const text = `server_name: {{printf "%q" .Name}}
+const configTemplate = `server_name: {{printf "%q" .Name}}
 listen: {{printf "%q" .Client}}
 {{- if .Health}}
 https: {{printf "%q" .Health}}{{end}}

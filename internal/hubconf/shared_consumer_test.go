@@ -11,10 +11,10 @@ import (
 )
 
 // Cloudcores that start at once on three servers, one of which was there before names were hidden, agree on one consumer a stream.
-func TestCloudcoresAgreeOnOneHiddenConsumer(t *testing.T) {
-	w := newTown(t)
+func TestHub_CloudcoresAgreeOnOneSharedConsumer(t *testing.T) {
+	w := startTestHub(t)
 	for _, stream := range []string{streams.ReportStream, streams.EventStream} {
-		if err := w.js.DeleteConsumer(t.Context(), stream, w.hidden(stream).CachedInfo().Name); err != nil {
+		if err := w.js.DeleteConsumer(t.Context(), stream, w.onlyConsumer(stream).CachedInfo().Name); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -28,7 +28,7 @@ func TestCloudcoresAgreeOnOneHiddenConsumer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		g.Go(func() error { return streams.Ensure(t.Context(), js, streams.Hub(3)) })
+		g.Go(func() error { return streams.Ensure(t.Context(), js, streams.HubTopology(3)) })
 	}
 	if err := g.Wait(); err != nil {
 		t.Fatal(err)

@@ -14,8 +14,8 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// foreign are subjects of another gateway, and of nobody, that a stolen key is good for nothing on.
-func foreign(node string) []string {
+// foreignSubjects are subjects of another gateway, and of nobody, that a stolen key is good for nothing on.
+func foreignSubjects(node string) []string {
 	var all []string
 	for _, s := range []string{
 		"report.%s.core.pods.default.p", "event.%s.core.events.default.e", "beat.%s", "call.cloud.%s.attach", "call.cloud.%s.kube",
@@ -31,7 +31,7 @@ func foreign(node string) []string {
 	return all
 }
 
-var everybodys = []string{
+var sharedSubjects = []string{
 	"desired." + thief + ".core.pods.default.p", "call.node." + thief + ".resync", "tunnel." + thief + ".replica.id", "consumer." + thief + ".delete",
 	"$JS.API.INFO", "$JS.hub.API.INFO", "$JS.API.STREAM.NAMES", "$JS.hub.API.STREAM.NAMES", "$JS.API.STREAM.DELETE.DESIRED-0",
 	"$JS.hub.API.STREAM.PURGE.DESIRED-0", "$JS.hub.API.STREAM.MSG.GET.DESIRED-0", "$JS.API.DIRECT.GET.DESIRED-0",
@@ -40,42 +40,42 @@ var everybodys = []string{
 }
 
 // A stolen key, on a connection that keeps no rule, sends and asks on every subject that is not its gateway's own.
-func TestAStolenKeySpeaksForOneGateway(t *testing.T) {
-	w := newTown(t)
-	w.listen()
-	same, other := neighbours()
-	subjects := append(append(append([]string{}, everybodys...), foreign(same)...), foreign(other)...)
+func TestHub_StolenKeyPublishesForOneGateway(t *testing.T) {
+	w := startTestHub(t)
+	w.recordMessages()
+	same, other := otherNodes()
+	subjects := append(append(append([]string{}, sharedSubjects...), foreignSubjects(same)...), foreignSubjects(other)...)
 	heard := map[string]func() []string{}
-	for node, nc := range w.honest {
-		heard[node] = w.all(nc, node)
+	for node, nc := range w.honestConns {
+		heard[node] = w.recordInbound(nc, node)
 	}
-	obeyed := w.orders(same)
-	before := w.state()
-	links := map[string]*hubtest.Raw{}
+	obeyed := w.countCommands(same)
+	before := w.describeState()
+	links := map[string]*hubtest.RawLeaf{}
 	for i, subject := range subjects {
-		r := w.hub.Raw(i%3, thief, w.key)
+		r := w.hub.ConnectRawLeaf(i%3, thief, w.thiefKey)
 		r.Send("LS+ " + streams.InboxPrefix(thief) + ".>")
 		r.Publish(subject, streams.InboxPrefix(thief)+".answer", "evil")
 		r.Send("PING")
 		links[subject] = r
 	}
 	// What may be sent arrives after all that may not.
-	last := w.hub.Raw(0, thief, w.key)
+	last := w.hub.ConnectRawLeaf(0, thief, w.thiefKey)
 	last.Publish("beat."+thief, "", "honest")
-	w.eventually("the beat", func() bool { return len(w.saw("honest")) == 1 })
+	w.eventually("the beat", func() bool { return len(w.messagesWith("honest")) == 1 })
 	for subject, r := range links {
 		quiet := strings.HasPrefix(subject, "$JS.ACK.") || strings.HasPrefix(subject, "_R_.") || subject == "consumer."+thief+".delete"
 		if !quiet {
-			w.eventually("the link is closed for "+subject, func() bool { return r.Refused() != "" })
+			w.eventually("the link is closed for "+subject, func() bool { return r.CloseReason() != "" })
 		}
 	}
-	settle()
+	waitForStragglers()
 	for subject, r := range links {
-		if got := r.Heard(); len(got) != 0 {
+		if got := r.Messages(); len(got) != 0 {
 			t.Errorf("%s is answered: %q", subject, got)
 		}
 	}
-	if got := w.saw("evil"); len(got) != 0 {
+	if got := w.messagesWith("evil"); len(got) != 0 {
 		t.Errorf("FROND has heard %q", got)
 	}
 	for node := range heard {
@@ -83,7 +83,7 @@ func TestAStolenKeySpeaksForOneGateway(t *testing.T) {
 			t.Errorf("%s has heard %q", node, got)
 		}
 	}
-	if after := w.state(); after != before {
+	if after := w.describeState(); after != before {
 		t.Errorf("the hub holds\n%s\nwhere it held\n%s", after, before)
 	}
 	if obeyed() != 0 {
@@ -92,9 +92,9 @@ func TestAStolenKeySpeaksForOneGateway(t *testing.T) {
 }
 
 // The same connection listens to what others say, alone and in queue groups.
-func TestAStolenKeyHearsOneGateway(t *testing.T) {
-	w := newTown(t)
-	same, other := neighbours()
+func TestHub_StolenKeySubscribesForOneGateway(t *testing.T) {
+	w := startTestHub(t)
+	same, other := otherNodes()
 	listen := []string{
 		">", "*.>", "desired.>", "report.>", "event.>", "beat.*", "call.>", "call.cloud.*.*", "call.node.*.*", "tunnel.>", "tunnelup.>", "dead.>",
 		"_INBOX.>", "_INBOX.*.>", "consumer.>", "$JS.>", "$JS.API.>", "$JS.hub.API.>", "$SYS.>", "$KV.>", "_R_.>", "$JS.ACK.>", "call.node." + thief + ".>.x",
@@ -103,25 +103,25 @@ func TestAStolenKeyHearsOneGateway(t *testing.T) {
 		listen = append(listen, "desired."+node+".>", "report."+node+".>", "_INBOX."+node+".>", "call.node."+node+".*", "call.cloud."+node+".>",
 			"tunnel."+node+".>", "consumer."+node+".>", "beat."+node)
 	}
-	links := map[string]*hubtest.Raw{}
+	links := map[string]*hubtest.RawLeaf{}
 	for i, subject := range listen {
 		for _, queue := range []string{"", " cloudcore 1", " evil 1"} {
-			r := w.hub.Raw(i%3, thief, w.key)
+			r := w.hub.ConnectRawLeaf(i%3, thief, w.thiefKey)
 			r.Send("LS+ " + subject + queue)
 			r.Send("PING")
 			links[subject+queue] = r
 		}
 	}
-	settle()
+	waitForStragglers()
 	answer, err := w.cloud.QueueSubscribe("call.cloud.*.*", "cloudcore", func(m *nats.Msg) { _ = m.Respond([]byte("answer")) })
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = answer.Unsubscribe() }()
-	for node, nc := range w.honest {
-		obeyed := w.orders(node)
+	for node, nc := range w.honestConns {
+		obeyed := w.countCommands(node)
 		w.eventually("an order", func() bool {
-			if err := streams.Order(w.cloud, node, streams.VerbResync, nil); err != nil {
+			if err := streams.SendCommand(w.cloud, node, streams.VerbResync, nil); err != nil {
 				t.Fatal(err)
 			}
 			return obeyed() > 0
@@ -142,28 +142,28 @@ func TestAStolenKeyHearsOneGateway(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	settle()
+	waitForStragglers()
 	for subject, r := range links {
-		if got := r.Heard(); len(got) != 0 {
+		if got := r.Messages(); len(got) != 0 {
 			t.Errorf("who listens to %q hears %q", subject, got)
 		}
 	}
 }
 
 // A request that a stolen key may send names somebody else's subject for the answer.
-func TestAnAnswerGoesToWhoAskedOrNowhere(t *testing.T) {
-	w := newTown(t)
-	before := w.state()
-	w.listen()
-	same, other := neighbours()
+func TestHub_ForeignReplySubjectsGetNoAnswer(t *testing.T) {
+	w := startTestHub(t)
+	before := w.describeState()
+	w.recordMessages()
+	same, other := otherNodes()
 	heard, obeyed := map[string]func() []string{}, map[string]func() int{}
-	for node, nc := range w.honest {
-		heard[node], obeyed[node] = w.all(nc, node), w.orders(node)
+	for node, nc := range w.honestConns {
+		heard[node], obeyed[node] = w.recordInbound(nc, node), w.countCommands(node)
 	}
-	r := w.hub.Raw(2, thief, w.key)
+	r := w.hub.ConnectRawLeaf(2, thief, w.thiefKey)
 	sent := 0
 	for _, node := range []string{same, other} {
-		for _, reply := range append(foreign(node), everybodys...) {
+		for _, reply := range append(foreignSubjects(node), sharedSubjects...) {
 			for _, subject := range []string{"call.cloud." + thief + ".ping", "consumer." + thief + ".info"} {
 				r.Publish(subject, reply, "")
 			}
@@ -172,8 +172,8 @@ func TestAnAnswerGoesToWhoAskedOrNowhere(t *testing.T) {
 			r.Publish("consumer."+thief+".next", reply, `{"batch":1,"expires":100000000}`)
 		}
 	}
-	w.eventually("the last report", func() bool { return len(w.saw(fmt.Sprint("status ", sent))) == 1 })
-	settle()
+	w.eventually("the last report", func() bool { return len(w.messagesWith(fmt.Sprint("status ", sent))) == 1 })
+	waitForStragglers()
 	for node := range heard {
 		if obeyed[node]() != 0 {
 			t.Errorf("%s has obeyed an answer", node)
@@ -183,7 +183,7 @@ func TestAnAnswerGoesToWhoAskedOrNowhere(t *testing.T) {
 		t.Errorf("a gateway of another cell has heard %q", got)
 	}
 	t.Logf("a gateway of the same cell was sent %d answers, none of which it takes", len(heard[same]()))
-	for _, s := range w.saw("") {
+	for _, s := range w.messagesWith("") {
 		own := strings.Contains(s, "."+thief+".") || strings.Contains(s, "."+thief+" ") || strings.HasPrefix(s, "_R_.") || strings.HasPrefix(s, "$JS.EVENT.")
 		// An answer to consumer.<node>.next in the cell is mapped by its own subject, so to a consumer that is nobody's.
 		nobodys := strings.HasPrefix(s, "$JS.API.CONSUMER.") && !strings.Contains(s, same) && !strings.Contains(s, other)
@@ -193,13 +193,13 @@ func TestAnAnswerGoesToWhoAskedOrNowhere(t *testing.T) {
 		}
 	}
 	reports := fmt.Sprintf("%s: 1 messages, the last is %d", streams.ReportStream, sent)
-	if want := strings.Replace(before, streams.ReportStream+": 0 messages, the last is 0", reports, 1); w.state() != want {
-		t.Errorf("the hub holds\n%s\nand should hold\n%s", w.state(), want)
+	if want := strings.Replace(before, streams.ReportStream+": 0 messages, the last is 0", reports, 1); w.describeState() != want {
+		t.Errorf("the hub holds\n%s\nand should hold\n%s", w.describeState(), want)
 	}
 }
 
-// all notes what comes to a gateway on all that it may listen to.
-func (w *town) all(nc *nats.Conn, node string) func() []string {
+// recordInbound notes what comes to a gateway on all that it may listen to.
+func (w *testHub) recordInbound(nc *nats.Conn, node string) func() []string {
 	w.Helper()
 	var got []string
 	_, listen := streams.NodePermissions(node)
@@ -223,18 +223,18 @@ func (w *town) all(nc *nats.Conn, node string) func() []string {
 	}
 }
 
-// state is what a thief would change: the streams, and the consumers of the honest.
-func (w *town) state() string {
+// describeState is what a thief would change: the streams, and the consumers of the honest.
+func (w *testHub) describeState() string {
 	w.Helper()
 	var b strings.Builder
-	for _, name := range []string{streams.DesiredStream, streams.ReportStream, streams.EventStream, streams.DeadStream} {
+	for _, name := range []string{streams.DesiredStream, streams.ReportStream, streams.EventStream, streams.DeadLetterStream} {
 		s, err := w.js.Stream(w.Context(), name)
 		if err != nil {
 			w.Fatal(err)
 		}
 		_, _ = fmt.Fprintf(&b, "%s: %d messages, the last is %d\n", name, s.CachedInfo().State.Msgs, s.CachedInfo().State.LastSeq)
 	}
-	for _, node := range slices.Sorted(maps.Keys(w.honest)) {
+	for _, node := range slices.Sorted(maps.Keys(w.honestConns)) {
 		c, err := w.js.Consumer(w.Context(), streams.DesiredStream, node)
 		if err != nil {
 			w.Fatal(err)
@@ -245,5 +245,5 @@ func (w *town) state() string {
 	return b.String()
 }
 
-// settle gives what must not come the time to come.
-func settle() { <-time.After(500 * time.Millisecond) }
+// waitForStragglers gives what must not come the time to come.
+func waitForStragglers() { <-time.After(500 * time.Millisecond) }

@@ -11,8 +11,8 @@ import (
 )
 
 // What opens a connection to the WebSocket listener and never goes on is closed, wherever it stops, and a gateway is let in meanwhile.
-func TestHalfOpenWebSocketsAreClosed(t *testing.T) {
-	w := newTown(t)
+func TestHub_HalfOpenWebSocketsAreClosed(t *testing.T) {
+	w := startTestHub(t)
 	const upgrade = "GET /leafnode HTTP/1.1\r\nHost: hub\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n"
 	ways := []func(conn net.Conn) (net.Conn, error){
 		func(conn net.Conn) (net.Conn, error) { return conn, nil },
@@ -23,7 +23,7 @@ func TestHalfOpenWebSocketsAreClosed(t *testing.T) {
 	}
 	for _, said := range []string{"", upgrade, upgrade + "\r\n", upgrade + "\r\n\x82\xfe\x10\x00"} {
 		ways = append(ways, func(conn net.Conn) (net.Conn, error) {
-			inner := tls.Client(conn, w.hub.TLS())
+			inner := tls.Client(conn, w.hub.TLSConfig())
 			if err := inner.HandshakeContext(t.Context()); err != nil {
 				return conn, err
 			}
@@ -33,7 +33,7 @@ func TestHalfOpenWebSocketsAreClosed(t *testing.T) {
 	}
 	var open []net.Conn
 	for i := range 20 * len(ways) {
-		conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", w.hub.Websocket(2))
+		conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", w.hub.WebsocketAddr(2))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -43,10 +43,10 @@ func TestHalfOpenWebSocketsAreClosed(t *testing.T) {
 		}
 		open = append(open, conn)
 	}
-	w.link("wss", w.hub.Websocket(2), thief, w.key)
+	w.connectLeaf("wss", w.hub.WebsocketAddr(2), thief, w.thiefKey)
 	began := time.Now()
 	for i, conn := range open {
-		_ = conn.SetReadDeadline(began.Add(patience))
+		_ = conn.SetReadDeadline(began.Add(waitTimeout))
 		if _, err := io.Copy(io.Discard, conn); errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Fatalf("connection %d is still open", i)
 		}

@@ -47,22 +47,22 @@ func (s Settings) Cloudcore(folder, clusterCA string) config.CloudCore {
 	}
 }
 
-// cloudcore is the part of cloudcore's configuration that follows from what was installed.
-func (s Settings) cloudcore() config.CloudCore {
+// cloudcoreDefaults is the part of cloudcore's configuration that follows from what was installed.
+func (s Settings) cloudcoreDefaults() config.CloudCore {
 	c := s.Cloudcore(cloudcoreFolder, clusterCA)
 	c.Identity.HubURLs = s.HubURLs
-	c.Listen = everywhere(portCloudcore) // of probes, and of who collects metrics
+	c.Listen = anyAddress(portCloudcore) // of probes, and of who collects metrics
 	for _, server := range s.Servers() {
-		c.Hub.URLs = append(c.Hub.URLs, "nats://"+inCluster(server.Name)+":"+strconv.Itoa(portClient))
+		c.Hub.URLs = append(c.Hub.URLs, "nats://"+serviceHost(server.Name)+":"+strconv.Itoa(portClient))
 	}
 	c.Inspect.Address = inspectAddress // loopback is enough for kubectl port-forward
 	return c
 }
 
-// configuration puts what follows from what was installed into cloudcore's configuration, and leaves what an administrator wrote
+// mergeConfiguration puts what follows from what was installed into cloudcore's configuration, and leaves what an administrator wrote
 // there. A file that says it already is returned as it is.
-func (s Settings) configuration(old string) (string, error) {
-	data, err := json.Marshal(s.cloudcore())
+func (s Settings) mergeConfiguration(old string) (string, error) {
+	data, err := json.Marshal(s.cloudcoreDefaults())
 	if err != nil {
 		return "", fmt.Errorf("encode cloudcore's configuration: %w", err)
 	}
@@ -78,7 +78,7 @@ func (s Settings) configuration(old string) (string, error) {
 	if merged == nil {
 		merged = map[string]any{}
 	}
-	merge(merged, ours)
+	mergeFields(merged, ours)
 	if reflect.DeepEqual(present, merged) {
 		return old, nil
 	}
@@ -86,13 +86,13 @@ func (s Settings) configuration(old string) (string, error) {
 	return string(text), err
 }
 
-// merge writes the fields of from over those of into.
-func merge(into, from map[string]any) {
+// mergeFields writes the fields of from over those of into.
+func mergeFields(into, from map[string]any) {
 	for field, value := range from {
 		below, isMap := value.(map[string]any)
 		there, wasMap := into[field].(map[string]any)
 		if isMap && wasMap {
-			merge(there, below)
+			mergeFields(there, below)
 			continue
 		}
 		into[field] = value

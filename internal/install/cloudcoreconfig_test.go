@@ -8,9 +8,9 @@ import (
 	"github.com/frond-edge/frond/internal/install"
 )
 
-func TestCloudcoreIsConfigured(t *testing.T) {
+func TestSettings_MergeConfiguration(t *testing.T) {
 	settings := install.Settings{HubURLs: []string{"tls://hub.example.com:7422"}, Cells: 4, HubServers: 3}
-	fresh, err := settings.Configuration("")
+	fresh, err := settings.MergeConfiguration("")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,16 +37,16 @@ func TestCloudcoreIsConfigured(t *testing.T) {
 		"a server more": {install.Settings{Cells: 4, HubServers: 5}, own, "replicas: 5", false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := tt.settings.Configuration(tt.old)
+			got, err := tt.settings.MergeConfiguration(tt.old)
 			if err != nil || (got == tt.old) != tt.same || !strings.Contains(got, tt.want) {
 				t.Errorf("%v\n%s\nwant same %t, and %q", err, got, tt.same, tt.want)
 			}
-			if again, err := tt.settings.Configuration(got); err != nil || again != got {
+			if again, err := tt.settings.MergeConfiguration(got); err != nil || again != got {
 				t.Errorf("a second time it changes: %v\n%s", err, again)
 			}
 		})
 	}
-	if _, err := settings.Configuration("a: ["); err == nil || !strings.Contains(err.Error(), "cloudcore.yaml") {
+	if _, err := settings.MergeConfiguration("a: ["); err == nil || !strings.Contains(err.Error(), "cloudcore.yaml") {
 		t.Errorf("a file that cannot be read: %v", err)
 	}
 }

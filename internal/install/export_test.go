@@ -1,4 +1,4 @@
 package install
 
-// Configuration is configuration.
-func (s Settings) Configuration(old string) (string, error) { return s.configuration(old) }
+// MergeConfiguration is configuration.
+func (s Settings) MergeConfiguration(old string) (string, error) { return s.mergeConfiguration(old) }

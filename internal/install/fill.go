@@ -38,10 +38,10 @@ const (
 	// EntryAuthorityKey is that of the authority that signs.
 	EntryAuthorityKey = "ca.key"
 
-	entryNext     = "next.crt"
-	entryNextKey  = "next.key"
-	entryPrevious = "previous.crt"
-	entryVouchers = "vouchers.crt" // by which authorities before vouch for those after, the newest first
+	entryNext        = "next.crt"
+	entryNextKey     = "next.key"
+	entryPrevious    = "previous.crt"
+	entryCrossSigned = "vouchers.crt" // by which authorities before vouch for those after, the newest first
 
 	EntryHubSeed   = "hub.nk"   // of cloudcore's user in the account FROND
 	EntryAuthSeed  = "auth.nk"  // of cloudcore's in AUTH
@@ -82,27 +82,27 @@ func Fill(have Files, spec Spec, now time.Time) (Files, []Change, error) {
 	if f.files == nil {
 		f.files = Files{}
 	}
-	signer, err := f.authority()
+	signer, err := f.ensureAuthority()
 	if err != nil {
 		return nil, nil, err
 	}
-	bundle := have.bundle(signer.pem)
+	bundle := have.bundleWith(signer.pem)
 	for i, server := range spec.Servers {
-		s := subject{name: server.Name, hosts: hosts(server.Hosts)}
-		if err := f.certificate(FolderHub(i), signer, s, bundle); err != nil {
+		s := certSubject{name: server.Name, hosts: normalizeHosts(server.Hosts)}
+		if err := f.ensureCertificate(FolderHub(i), signer, s, bundle); err != nil {
 			return nil, nil, err
 		}
 	}
-	for folder, s := range map[string]subject{
+	for folder, s := range map[string]certSubject{
 		FolderCloudcore: {name: "cloudcore", hosts: []string{inspect.ServerName}}, // it answers frond status with it
 		FolderAdmin:     {name: "admin"},
 	} {
-		if err := f.certificate(folder, signer, s, bundle); err != nil {
+		if err := f.ensureCertificate(folder, signer, s, bundle); err != nil {
 			return nil, nil, err
 		}
 	}
-	for _, seed := range seeds() {
-		if err := f.seed(seed.file, seed.kind); err != nil {
+	for _, seed := range seedFiles() {
+		if err := f.ensureSeed(seed.file, seed.kind); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -115,7 +115,7 @@ type seedFile struct {
 	kind nkeys.PrefixByte
 }
 
-func seeds() []seedFile {
+func seedFiles() []seedFile {
 	return []seedFile{
 		{FolderCloudcore + "/" + EntryHubSeed, nkeys.PrefixByteUser},
 		{FolderCloudcore + "/" + EntryAuthSeed, nkeys.PrefixByteUser},
@@ -136,9 +136,9 @@ func (f Files) PublicKey(file string) (string, error) {
 }
 
 // Bundle are the certificates of all authorities that count now. The one that signs is the first.
-func (f Files) Bundle() []byte { return f.bundle(f[FolderCA+"/"+EntryBundle]) }
+func (f Files) Bundle() []byte { return f.bundleWith(f[FolderCA+"/"+EntryBundle]) }
 
-func (f Files) bundle(current []byte) []byte {
+func (f Files) bundleWith(current []byte) []byte {
 	bundle := bytes.Clone(current)
 	for _, entry := range []string{entryNext, entryPrevious} {
 		if other := f[FolderCA+"/"+entry]; len(other) > 0 && !bytes.Equal(other, current) {
@@ -148,8 +148,8 @@ func (f Files) bundle(current []byte) []byte {
 	return bundle
 }
 
-// hosts are sorted, without repeats, and IP addresses in their one form.
-func hosts(names []string) []string {
+// normalizeHosts are sorted, without repeats, and IP addresses in their one form.
+func normalizeHosts(names []string) []string {
 	var all []string
 	for _, name := range names {
 		if ip := net.ParseIP(name); ip != nil {
@@ -168,50 +168,50 @@ type filler struct {
 	now         time.Time
 }
 
-func (f *filler) set(file string, data []byte, reason string) {
+func (f *filler) setFile(file string, data []byte, reason string) {
 	f.files[file] = data
 	f.changes = append(f.changes, Change{File: file, Reason: reason})
 }
 
-// authority reads the one that signs, or makes it.
-func (f *filler) authority() (authority, error) {
+// ensureAuthority reads the one that signs, or makes it.
+func (f *filler) ensureAuthority() (signingAuthority, error) {
 	certFile, keyFile := FolderCA+"/"+EntryBundle, FolderCA+"/"+EntryAuthorityKey
-	key, made, err := f.key(keyFile, false)
+	key, made, err := f.ensureKey(keyFile, false)
 	switch {
 	case err != nil:
-		return authority{}, err
+		return signingAuthority{}, err
 	case made && len(f.have[certFile]) > 0:
-		return authority{}, fmt.Errorf("%s is there, but not its key %s: nothing can be signed without it. Put it back from a backup", certFile, keyFile)
+		return signingAuthority{}, fmt.Errorf("%s is there, but not its key %s: nothing can be signed without it. Put it back from a backup", certFile, keyFile)
 	case len(f.have[certFile]) == 0:
 		cert, err := signAuthority(key, f.now)
 		if err != nil {
-			return authority{}, err
+			return signingAuthority{}, err
 		}
-		f.set(certFile, cert, ReasonMissing)
+		f.setFile(certFile, cert, ReasonMissing)
 	}
 	a, err := readAuthority(f.files[certFile], f.files[keyFile])
-	a.vouchers = f.have[FolderCA+"/"+entryVouchers]
+	a.crossSigned = f.have[FolderCA+"/"+entryCrossSigned]
 	return a, err
 }
 
-func readAuthority(certPEM, keyPEM []byte) (authority, error) {
+func readAuthority(certPEM, keyPEM []byte) (signingAuthority, error) {
 	const file = FolderCA + "/" + EntryBundle
 	cert, err := parseCertificate(certPEM)
 	if err != nil {
-		return authority{}, fmt.Errorf("read %s: %w", file, err)
+		return signingAuthority{}, fmt.Errorf("read %s: %w", file, err)
 	}
 	key, err := parseKey(keyPEM)
 	if err != nil {
-		return authority{}, fmt.Errorf("read the key of %s: %w", file, err)
+		return signingAuthority{}, fmt.Errorf("read the key of %s: %w", file, err)
 	}
 	if own, ok := cert.PublicKey.(*ecdsa.PublicKey); !ok || !own.Equal(key.Public()) {
-		return authority{}, fmt.Errorf("%s and its key do not belong together: put both back from one backup", file)
+		return signingAuthority{}, fmt.Errorf("%s and its key do not belong together: put both back from one backup", file)
 	}
-	return authority{cert: cert, pem: certPEM, key: key}, nil
+	return signingAuthority{cert: cert, pem: certPEM, key: key}, nil
 }
 
-// key reads a private key, or makes it where it is missing or wanted anew.
-func (f *filler) key(file string, anew bool) (key crypto.Signer, made bool, err error) {
+// ensureKey reads a private key, or makes it where it is missing or wanted anew.
+func (f *filler) ensureKey(file string, anew bool) (key crypto.Signer, made bool, err error) {
 	if data := f.have[file]; len(data) > 0 && !anew {
 		if key, err = parseKey(data); err != nil {
 			return nil, false, fmt.Errorf("read %s: %w. Put it back from a backup, or delete the entry to have a new one made", file, err)
@@ -226,14 +226,14 @@ func (f *filler) key(file string, anew bool) (key crypto.Signer, made bool, err 
 	if anew {
 		reason = "rotated"
 	}
-	f.set(file, data, reason)
+	f.setFile(file, data, reason)
 	return key, true, nil
 }
 
-// certificate looks after the pair of a folder and the authorities beside it.
-func (f *filler) certificate(folder string, signer authority, s subject, bundle []byte) error {
+// ensureCertificate looks after the pair of a folder and the authorities beside it.
+func (f *filler) ensureCertificate(folder string, signer signingAuthority, s certSubject, bundle []byte) error {
 	certFile, keyFile, bundleFile := folder+"/"+EntryCert, folder+"/"+EntryKey, folder+"/"+EntryBundle
-	key, _, err := f.key(keyFile, f.rotate)
+	key, _, err := f.ensureKey(keyFile, f.rotate)
 	if err != nil {
 		return err
 	}
@@ -242,26 +242,26 @@ func (f *filler) certificate(folder string, signer authority, s subject, bundle 
 	case f.rotate:
 		reason = "rotated"
 	case len(chain) > 0:
-		reason = signer.unfit(chain, s, key.Public(), f.now)
+		reason = signer.renewReason(chain, s, key.Public(), f.now)
 	}
 	if reason != "" {
-		chain, err := signer.issue(s, key.Public(), f.now)
+		chain, err := signer.issueCertificate(s, key.Public(), f.now)
 		if err != nil {
 			return err
 		}
-		f.set(certFile, chain, reason)
+		f.setFile(certFile, chain, reason)
 	}
 	switch old := f.have[bundleFile]; {
 	case len(old) == 0:
-		f.set(bundleFile, bundle, ReasonMissing)
+		f.setFile(bundleFile, bundle, ReasonMissing)
 	case !bytes.Equal(old, bundle):
-		f.set(bundleFile, bundle, "the authorities changed")
+		f.setFile(bundleFile, bundle, "the authorities changed")
 	}
 	return nil
 }
 
-// seed looks after the nkey of a user or an account.
-func (f *filler) seed(file string, kind nkeys.PrefixByte) error {
+// ensureSeed looks after the nkey of a user or an account.
+func (f *filler) ensureSeed(file string, kind nkeys.PrefixByte) error {
 	if data := bytes.TrimSpace(f.have[file]); len(data) > 0 {
 		if prefix, _, err := nkeys.DecodeSeed(data); err != nil || prefix != kind {
 			return fmt.Errorf("%s holds no seed of a NATS %s: put it back from a backup, or delete the entry to have a new one made", file, kind)
@@ -276,6 +276,6 @@ func (f *filler) seed(file string, kind nkeys.PrefixByte) error {
 	if err != nil {
 		return fmt.Errorf("make %s: %w", file, err)
 	}
-	f.set(file, data, ReasonMissing)
+	f.setFile(file, data, ReasonMissing)
 	return nil
 }

@@ -17,16 +17,16 @@ import (
 )
 
 const (
-	year = 365 * 24 * time.Hour
-	hub  = "hub.example.com"
+	year    = 365 * 24 * time.Hour
+	hubHost = "hub.example.com"
 )
 
-func spec(hosts ...string) install.Spec {
+func hubSpec(hosts ...string) install.Spec {
 	return install.Spec{Servers: []install.Server{{Name: "hub-0", Hosts: append([]string{"127.0.0.1"}, hosts...)}}}
 }
 
-// fill is Fill for what must succeed. It returns the names of the files that were made.
-func fill(t *testing.T, have install.Files, s install.Spec, now time.Time) (install.Files, []string) {
+// mustFill is Fill for what must succeed. It returns the names of the files that were made.
+func mustFill(t *testing.T, have install.Files, s install.Spec, now time.Time) (install.Files, []string) {
 	t.Helper()
 	before := maps.Clone(have)
 	files, changes, err := install.Fill(have, s, now)
@@ -51,9 +51,9 @@ func fill(t *testing.T, have install.Files, s install.Spec, now time.Time) (inst
 	return files, made
 }
 
-func TestFillMakesWhatIsMissing(t *testing.T) {
+func TestFill_MakesMissingFiles(t *testing.T) {
 	now := time.Now()
-	whole, made := fill(t, nil, spec(hub), now)
+	whole, made := mustFill(t, nil, hubSpec(hubHost), now)
 	want := []string{
 		"frond-admin/admin.nk", "frond-admin/ca.crt", "frond-admin/sys.nk", "frond-admin/tls.crt", "frond-admin/tls.key",
 		"frond-ca/ca.crt", "frond-ca/ca.key",
@@ -64,7 +64,7 @@ func TestFillMakesWhatIsMissing(t *testing.T) {
 	if diff := cmp.Diff(want, made); diff != "" {
 		t.Fatalf("made (-want +got):\n%s", diff)
 	}
-	if _, made := fill(t, whole, spec(hub), now.Add(time.Hour)); len(made) > 0 {
+	if _, made := mustFill(t, whole, hubSpec(hubHost), now.Add(time.Hour)); len(made) > 0 {
 		t.Errorf("a second time it makes %v", made)
 	}
 	without := func(names ...string) install.Files {
@@ -80,69 +80,69 @@ func TestFillMakesWhatIsMissing(t *testing.T) {
 		at   time.Time
 		made []string
 	}{
-		"a seed":            {without("frond-cloudcore/auth.nk"), spec(hub), now, []string{"frond-cloudcore/auth.nk"}},
-		"a key":             {without("frond-hub-0/tls.key"), spec(hub), now, []string{"frond-hub-0/tls.crt", "frond-hub-0/tls.key"}},
-		"a certificate":     {without("frond-hub-0/tls.crt"), spec(hub), now, []string{"frond-hub-0/tls.crt"}},
-		"a bundle":          {without("frond-admin/ca.crt"), spec(hub), now, []string{"frond-admin/ca.crt"}},
-		"another name":      {whole, spec("other.example.com"), now, []string{"frond-hub-0/tls.crt"}},
-		"order of names":    {whole, spec(hub, "127.0.0.1"), now, nil},
-		"half a life":       {whole, spec(hub), now.Add(year / 2), nil},
-		"near the end":      {whole, spec(hub), now.Add(year * 3 / 4), []string{"frond-admin/tls.crt", "frond-cloudcore/tls.crt", "frond-hub-0/tls.crt"}},
-		"after the end":     {whole, spec(hub), now.Add(2 * year), []string{"frond-admin/tls.crt", "frond-cloudcore/tls.crt", "frond-hub-0/tls.crt"}},
-		"damaged":           {set(whole, "frond-hub-0/tls.crt", "x"), spec(hub), now, []string{"frond-hub-0/tls.crt"}},
-		"another server":    {whole, install.Spec{Servers: append(spec(hub).Servers, install.Server{Name: "hub-1", Hosts: []string{hub}})}, now, []string{"frond-hub-1/ca.crt", "frond-hub-1/tls.crt", "frond-hub-1/tls.key"}},
-		"someone's own":     {set(whole, "frond-hub-0/extra", "x"), spec(hub), now, nil},
-		"other authority":   {set(whole, "frond-hub-0/tls.crt", strangers(t, now)), spec(hub), now, []string{"frond-hub-0/tls.crt"}},
-		"near the very end": {whole, spec(hub), now.Add(9*year + year*9/10), []string{"frond-admin/tls.crt", "frond-cloudcore/tls.crt", "frond-hub-0/tls.crt"}},
+		"a seed":            {without("frond-cloudcore/auth.nk"), hubSpec(hubHost), now, []string{"frond-cloudcore/auth.nk"}},
+		"a key":             {without("frond-hub-0/tls.key"), hubSpec(hubHost), now, []string{"frond-hub-0/tls.crt", "frond-hub-0/tls.key"}},
+		"a certificate":     {without("frond-hub-0/tls.crt"), hubSpec(hubHost), now, []string{"frond-hub-0/tls.crt"}},
+		"a bundle":          {without("frond-admin/ca.crt"), hubSpec(hubHost), now, []string{"frond-admin/ca.crt"}},
+		"another name":      {whole, hubSpec("other.example.com"), now, []string{"frond-hub-0/tls.crt"}},
+		"order of names":    {whole, hubSpec(hubHost, "127.0.0.1"), now, nil},
+		"half a life":       {whole, hubSpec(hubHost), now.Add(year / 2), nil},
+		"near the end":      {whole, hubSpec(hubHost), now.Add(year * 3 / 4), []string{"frond-admin/tls.crt", "frond-cloudcore/tls.crt", "frond-hub-0/tls.crt"}},
+		"after the end":     {whole, hubSpec(hubHost), now.Add(2 * year), []string{"frond-admin/tls.crt", "frond-cloudcore/tls.crt", "frond-hub-0/tls.crt"}},
+		"damaged":           {withFile(whole, "frond-hub-0/tls.crt", "x"), hubSpec(hubHost), now, []string{"frond-hub-0/tls.crt"}},
+		"another server":    {whole, install.Spec{Servers: append(hubSpec(hubHost).Servers, install.Server{Name: "hub-1", Hosts: []string{hubHost}})}, now, []string{"frond-hub-1/ca.crt", "frond-hub-1/tls.crt", "frond-hub-1/tls.key"}},
+		"someone's own":     {withFile(whole, "frond-hub-0/extra", "x"), hubSpec(hubHost), now, nil},
+		"other authority":   {withFile(whole, "frond-hub-0/tls.crt", foreignCertificate(t, now)), hubSpec(hubHost), now, []string{"frond-hub-0/tls.crt"}},
+		"near the very end": {whole, hubSpec(hubHost), now.Add(9*year + year*9/10), []string{"frond-admin/tls.crt", "frond-cloudcore/tls.crt", "frond-hub-0/tls.crt"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			files, made := fill(t, tt.have, tt.spec, tt.at)
+			files, made := mustFill(t, tt.have, tt.spec, tt.at)
 			if diff := cmp.Diff(tt.made, made); diff != "" {
 				t.Errorf("made (-want +got):\n%s", diff)
 			}
-			if _, again := fill(t, files, tt.spec, tt.at); len(again) > 0 {
+			if _, again := mustFill(t, files, tt.spec, tt.at); len(again) > 0 {
 				t.Errorf("a second time it makes %v", again)
 			}
 		})
 	}
-	rotated := spec(hub)
+	rotated := hubSpec(hubHost)
 	rotated.Rotate = true
-	if _, made := fill(t, whole, rotated, now); len(made) != 6 {
+	if _, made := mustFill(t, whole, rotated, now); len(made) != 6 {
 		t.Errorf("rotated %v, want three certificates and keys", made)
 	}
 }
 
-func set(files install.Files, name, data string) install.Files {
+func withFile(files install.Files, name, data string) install.Files {
 	files = maps.Clone(files)
 	files[name] = []byte(data)
 	return files
 }
 
-// strangers is a certificate for the same names by another authority.
-func strangers(t *testing.T, now time.Time) string {
+// foreignCertificate is a certificate for the same names by another authority.
+func foreignCertificate(t *testing.T, now time.Time) string {
 	t.Helper()
-	files, _ := fill(t, nil, spec(hub), now)
+	files, _ := mustFill(t, nil, hubSpec(hubHost), now)
 	return string(files["frond-hub-0/tls.crt"])
 }
 
-func TestFillReplacesNoKey(t *testing.T) {
-	whole, _ := fill(t, nil, spec(hub), time.Now())
+func TestFill_ReplacesNoKey(t *testing.T) {
+	whole, _ := mustFill(t, nil, hubSpec(hubHost), time.Now())
 	lost := maps.Clone(whole)
 	delete(lost, "frond-ca/ca.key")
-	other, _ := fill(t, nil, spec(hub), time.Now())
+	other, _ := mustFill(t, nil, hubSpec(hubHost), time.Now())
 	for name, tt := range map[string]struct {
 		have install.Files
 		want string
 	}{
-		"a seed that is none":        {set(whole, "frond-cloudcore/hub.nk", "x"), "frond-cloudcore/hub.nk holds no seed"},
-		"a user's for an account's":  {set(whole, "frond-cloudcore/issuer.nk", string(whole["frond-admin/admin.nk"])), "frond-cloudcore/issuer.nk holds no seed"},
-		"a damaged key":              {set(whole, "frond-hub-0/tls.key", "x"), "read frond-hub-0/tls.key"},
+		"a seed that is none":        {withFile(whole, "frond-cloudcore/hub.nk", "x"), "frond-cloudcore/hub.nk holds no seed"},
+		"a user's for an account's":  {withFile(whole, "frond-cloudcore/issuer.nk", string(whole["frond-admin/admin.nk"])), "frond-cloudcore/issuer.nk holds no seed"},
+		"a damaged key":              {withFile(whole, "frond-hub-0/tls.key", "x"), "read frond-hub-0/tls.key"},
 		"an authority without a key": {lost, "Put it back from a backup"},
-		"another authority's key":    {set(whole, "frond-ca/ca.key", string(other["frond-ca/ca.key"])), "do not belong together"},
-		"a damaged authority":        {set(whole, "frond-ca/ca.crt", "x"), "read frond-ca/ca.crt"},
+		"another authority's key":    {withFile(whole, "frond-ca/ca.key", string(other["frond-ca/ca.key"])), "do not belong together"},
+		"a damaged authority":        {withFile(whole, "frond-ca/ca.crt", "x"), "read frond-ca/ca.crt"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, _, err := install.Fill(tt.have, spec(hub), time.Now())
+			_, _, err := install.Fill(tt.have, hubSpec(hubHost), time.Now())
 			if err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("error %v, want %q", err, tt.want)
 			}
@@ -150,9 +150,9 @@ func TestFillReplacesNoKey(t *testing.T) {
 	}
 }
 
-// TestCertificatesServe lets a server and a client of the files talk, as TLS 1.3 does it.
-func TestCertificatesServe(t *testing.T) {
-	files, _ := fill(t, nil, spec(hub), time.Now())
+// TestFill_CertificatesServeTLS lets a server and a client of the files talk, as TLS 1.3 does it.
+func TestFill_CertificatesServeTLS(t *testing.T) {
+	files, _ := mustFill(t, nil, hubSpec(hubHost), time.Now())
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(files.Bundle()) {
 		t.Fatal("no authority")
@@ -168,14 +168,14 @@ func TestCertificatesServe(t *testing.T) {
 		server, client, host string
 		good                 bool
 	}{
-		"cloudcore":         {"frond-hub-0", "frond-cloudcore", hub, true},
+		"cloudcore":         {"frond-hub-0", "frond-cloudcore", hubHost, true},
 		"by its address":    {"frond-hub-0", "frond-admin", "127.0.0.1", true},
-		"hub servers":       {"frond-hub-0", "frond-hub-0", hub, true},
-		"a client serves":   {"frond-cloudcore", "frond-admin", hub, false},
+		"hub servers":       {"frond-hub-0", "frond-hub-0", hubHost, true},
+		"a client serves":   {"frond-cloudcore", "frond-admin", hubHost, false},
 		"by another's name": {"frond-hub-0", "frond-admin", "example.com", false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a, b := sockets(t)
+			a, b := socketPair(t)
 			server := tls.Server(a, &tls.Config{Certificates: []tls.Certificate{pair(tt.server)}, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS13})
 			client := tls.Client(b, &tls.Config{Certificates: []tls.Certificate{pair(tt.client)}, RootCAs: pool, ServerName: tt.host, MinVersion: tls.VersionTLS13})
 			served := make(chan error, 1)
@@ -201,8 +201,8 @@ func TestCertificatesServe(t *testing.T) {
 	}
 }
 
-// sockets are the two ends of a connection; a pipe would let both wait for each other's alert.
-func sockets(t *testing.T) (net.Conn, net.Conn) {
+// socketPair are the two ends of a connection; a pipe would let both wait for each other's alert.
+func socketPair(t *testing.T) (net.Conn, net.Conn) {
 	t.Helper()
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {

@@ -43,8 +43,8 @@ func (f Files) HubKeys() (issuer string, users hubconf.Users, err error) {
 	return issuer, users, errors.Join(faults...)
 }
 
-// configure renders the configuration of each server of the hub into its folder, and says which changed.
-func (f Files) configure(have Files, s Settings) ([]Change, error) {
+// renderHubConfigs renders the configuration of each server of the hub into its folder, and says which changed.
+func (f Files) renderHubConfigs(have Files, s Settings) ([]Change, error) {
 	issuer, users, err := f.HubKeys()
 	if err != nil {
 		return nil, err
@@ -55,12 +55,12 @@ func (f Files) configure(have Files, s Settings) ([]Change, error) {
 		in := func(entry string) string { return path.Join(hubFolders, FolderHub(i), entry) }
 		conf := hubconf.Config{
 			Name: server.Name, Store: hubStore, Cells: s.Cells, Issuer: issuer, Users: users,
-			Client: everywhere(portClient), Leaf: everywhere(portLeaf), Websocket: everywhere(portWebsocket),
-			Health: everywhere(portHealth), CA: in(EntryBundle), Cert: in(EntryCert), Key: in(EntryKey),
+			Client: anyAddress(portClient), Leaf: anyAddress(portLeaf), Websocket: anyAddress(portWebsocket),
+			Health: anyAddress(portHealth), CA: in(EntryBundle), Cert: in(EntryCert), Key: in(EntryKey),
 		}
 		if len(servers) > 1 {
-			at := func(server string) string { return inCluster(server) + ":" + strconv.Itoa(portCluster) }
-			conf.Cluster, conf.Advertise = everywhere(portCluster), at(server.Name)
+			at := func(server string) string { return serviceHost(server) + ":" + strconv.Itoa(portCluster) }
+			conf.Cluster, conf.Advertise = anyAddress(portCluster), at(server.Name)
 			for _, peer := range servers {
 				conf.Routes = append(conf.Routes, "nats-route://"+at(peer.Name))
 			}
@@ -81,9 +81,9 @@ func (f Files) configure(have Files, s Settings) ([]Change, error) {
 	return changes, nil
 }
 
-func everywhere(port int) string { return "0.0.0.0:" + strconv.Itoa(port) }
+func anyAddress(port int) string { return "0.0.0.0:" + strconv.Itoa(port) }
 
-// inCluster is the name of a server of the hub for others in the cluster.
-func inCluster(server string) string {
+// serviceHost is the name of a server of the hub for others in the cluster.
+func serviceHost(server string) string {
 	return fmt.Sprintf("%s.%s.%s.svc", server, hubService, identity.Namespace)
 }

@@ -21,8 +21,8 @@ import (
 	"github.com/frond-edge/frond/api/protection"
 )
 
-// races bounds how often Init begins anew because somebody else wrote the same Secrets meanwhile. Each time the other one got on.
-const races = 10
+// maxAttempts bounds how often Init begins anew because somebody else wrote the same Secrets meanwhile. Each time the other one got on.
+const maxAttempts = 10
 
 // authorityWarning is how long before the end of the authority people are told: gateways that are offline for months must learn
 // of the next one.
@@ -61,7 +61,7 @@ type Report struct {
 func (r Report) Changed() int {
 	n := 0
 	for _, o := range r.Objects {
-		if o.Action != unchanged {
+		if o.Action != actionUnchanged {
 			n++
 		}
 	}
@@ -70,15 +70,15 @@ func (r Report) Changed() int {
 
 // Init makes all that Frond needs in a cluster and is not there. It may be interrupted at any point and run again.
 func Init(ctx context.Context, cfg *rest.Config, o Options, now time.Time) (Report, error) {
-	return write(ctx, cfg, o, func(have Files, s Settings) (Files, []Change, error) {
+	return writeInstallation(ctx, cfg, o, func(have Files, s Settings) (Files, []Change, error) {
 		return Fill(have, Spec{Servers: s.Servers(), Rotate: o.Rotate}, now)
 	}, now)
 }
 
-// filling says which files must be, of those that are.
-type filling func(have Files, s Settings) (Files, []Change, error)
+// fillFunc says which files must be, of those that are.
+type fillFunc func(have Files, s Settings) (Files, []Change, error)
 
-func write(ctx context.Context, cfg *rest.Config, o Options, fill filling, now time.Time) (Report, error) {
+func writeInstallation(ctx context.Context, cfg *rest.Config, o Options, fill fillFunc, now time.Time) (Report, error) {
 	client, err := kubernetes.NewForConfig(cfg)
 	if err != nil {
 		return Report{}, fmt.Errorf("reach the cluster: %w", err)
@@ -87,11 +87,11 @@ func write(ctx context.Context, cfg *rest.Config, o Options, fill filling, now t
 	if err != nil {
 		return Report{}, fmt.Errorf("reach the cluster: %w", err)
 	}
-	for attempt := range races {
+	for attempt := range maxAttempts {
 		var r Report
-		w := writer{client: client, applier: applier{client: objects, dry: o.DryRun}, fill: fill, given: o.Files, now: now}
-		r, err = w.once(ctx, o.Settings)
-		if attempt+1 < races && (apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err)) {
+		w := installWriter{client: client, applier: applier{client: objects, dryRun: o.DryRun}, fill: fill, presetFiles: o.Files, now: now}
+		r, err = w.runOnce(ctx, o.Settings)
+		if attempt+1 < maxAttempts && (apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err)) {
 			continue // somebody else got there first: what they made counts
 		}
 		return r, err
@@ -99,21 +99,21 @@ func write(ctx context.Context, cfg *rest.Config, o Options, fill filling, now t
 	return Report{}, err
 }
 
-type writer struct {
+type installWriter struct {
 	applier
-	client   kubernetes.Interface
-	fill     filling
-	given    Files // for Secrets that are not there
-	now      time.Time
-	versions map[string]string // of the Secrets that were read
+	client      kubernetes.Interface
+	fill        fillFunc
+	presetFiles Files // for Secrets that are not there
+	now         time.Time
+	versions    map[string]string // of the Secrets that were read
 	// configuration is cloudcore's ConfigMap as it was read; empty if there is none.
 	configuration corev1.ConfigMap
-	// unsaved says why there should be a backup; "" where there is a young one, or nothing to save yet.
-	unsaved string
+	// backupHint says why there should be a backup; "" where there is a young one, or nothing to save yet.
+	backupHint string
 }
 
-func (w *writer) once(ctx context.Context, asked Settings) (Report, error) {
-	settings, have, err := w.read(ctx, asked)
+func (w *installWriter) runOnce(ctx context.Context, asked Settings) (Report, error) {
+	settings, have, err := w.readState(ctx, asked)
 	if err != nil {
 		return Report{}, err
 	}
@@ -121,7 +121,7 @@ func (w *writer) once(ctx context.Context, asked Settings) (Report, error) {
 	if err != nil {
 		return Report{}, err
 	}
-	configured, err := files.configure(have, settings)
+	configured, err := files.renderHubConfigs(have, settings)
 	if err != nil {
 		return Report{}, err
 	}
@@ -133,9 +133,9 @@ func (w *writer) once(ctx context.Context, asked Settings) (Report, error) {
 	if err != nil {
 		return Report{}, err
 	}
-	found := warnings(settings, files, w.now)
-	if w.unsaved != "" {
-		found = append(found, w.unsaved)
+	found := collectWarnings(settings, files, w.now)
+	if w.backupHint != "" {
+		found = append(found, w.backupHint)
 	}
 	server, err := w.client.Discovery().ServerVersion()
 	if err != nil {
@@ -145,25 +145,25 @@ func (w *writer) once(ctx context.Context, asked Settings) (Report, error) {
 		found = append(found, verdict.Message)
 	}
 	r := Report{Settings: settings, Rollover: rollover, Namespace: identity.Namespace, Files: changes, Objects: []Applied{}, Warnings: found, Material: files}
-	fixed, err := settings.manifests()
+	fixed, err := settings.loadManifests()
 	if err != nil {
 		return r, err
 	}
 	for _, o := range fixed {
-		done, err := w.apply(ctx, o)
+		done, err := w.applyObject(ctx, o)
 		if err != nil {
 			return r, err
 		}
 		r.Objects = append(r.Objects, done)
 	}
-	for _, folder := range files.folders() {
-		done, err := w.folder(ctx, folder, have.in(folder), files.in(folder))
+	for _, folder := range files.folderNames() {
+		done, err := w.writeSecret(ctx, folder, have.entriesOf(folder), files.entriesOf(folder))
 		if err != nil {
 			return r, err
 		}
 		r.Objects = append(r.Objects, done)
 	}
-	configuration, err := settings.configuration(w.configuration.Data[cloudcoreConfig])
+	configuration, err := settings.mergeConfiguration(w.configuration.Data[cloudcoreConfig])
 	if err != nil {
 		return r, err
 	}
@@ -172,17 +172,17 @@ func (w *writer) once(ctx context.Context, asked Settings) (Report, error) {
 	return r, w.applyAll(ctx, &r, []runtime.Object{
 		cloudcore,
 		configMap(BundleName, map[string]string{EntryBundle: string(files.Bundle())}),
-		settings.object(), // last: with it everything is there
+		settings.toConfigMap(), // last: with it everything is there
 	})
 }
 
-func (w *writer) applyAll(ctx context.Context, r *Report, objects []runtime.Object) error {
+func (w *installWriter) applyAll(ctx context.Context, r *Report, objects []runtime.Object) error {
 	for _, object := range objects {
-		o, err := loose(object)
+		o, err := toUnstructured(object)
 		if err != nil {
 			return err
 		}
-		done, err := w.apply(ctx, o)
+		done, err := w.applyObject(ctx, o)
 		if err != nil {
 			return err
 		}
@@ -191,18 +191,18 @@ func (w *writer) applyAll(ctx context.Context, r *Report, objects []runtime.Obje
 	return nil
 }
 
-// read returns what was chosen, with what is asked for now, and all files.
-func (w *writer) read(ctx context.Context, asked Settings) (Settings, Files, error) {
+// readState returns what was chosen, with what is asked for now, and all files.
+func (w *installWriter) readState(ctx context.Context, asked Settings) (Settings, Files, error) {
 	chosen, err := ReadSettings(ctx, w.client)
 	if err != nil && !errors.Is(err, ErrNotInstalled) {
 		return chosen, nil, err
 	}
 	if err == nil {
-		if w.unsaved, err = w.backupDue(ctx); err != nil {
+		if w.backupHint, err = w.backupDue(ctx); err != nil {
 			return chosen, nil, err
 		}
 	}
-	settings, err := chosen.with(asked)
+	settings, err := chosen.mergeAsked(asked)
 	if err != nil {
 		return settings, nil, err
 	}
@@ -211,7 +211,7 @@ func (w *writer) read(ctx context.Context, asked Settings) (Settings, Files, err
 	for _, folder := range settings.Folders() {
 		o, err := w.client.CoreV1().Secrets(identity.Namespace).Get(ctx, folder, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
-			have.Put(folder, w.given.in(folder))
+			have.Put(folder, w.presetFiles.entriesOf(folder))
 			continue
 		}
 		if err != nil {
@@ -229,7 +229,7 @@ func (w *writer) read(ctx context.Context, asked Settings) (Settings, Files, err
 }
 
 // backupDue says why an installation needs a backup, "" where it has a young one.
-func (w *writer) backupDue(ctx context.Context) (string, error) {
+func (w *installWriter) backupDue(ctx context.Context) (string, error) {
 	ns, err := w.client.CoreV1().Namespaces().Get(ctx, identity.Namespace, metav1.GetOptions{})
 	if err != nil {
 		return "", fmt.Errorf("read the namespace %s: %w", identity.Namespace, err)
@@ -249,35 +249,35 @@ func lastBackup(ns *corev1.Namespace) time.Time {
 	return made
 }
 
-// folder writes a Secret if it is not what it must be, and only over what was read.
-func (w *writer) folder(ctx context.Context, name string, have, want map[string][]byte) (Applied, error) {
-	done := Applied{Kind: "Secret", Namespace: identity.Namespace, Name: name, Action: unchanged}
+// writeSecret writes a Secret if it is not what it must be, and only over what was read.
+func (w *installWriter) writeSecret(ctx context.Context, name string, have, want map[string][]byte) (Applied, error) {
+	done := Applied{Kind: "Secret", Namespace: identity.Namespace, Name: name, Action: actionUnchanged}
 	version, there := w.versions[name]
 	if there && maps.EqualFunc(have, want, func(a, b []byte) bool { return string(a) == string(b) }) {
 		return done, nil
 	}
-	o, err := loose(secret(name, want))
+	o, err := toUnstructured(newSecret(name, want))
 	if err != nil {
 		return done, err
 	}
 	o.SetResourceVersion(version)
-	if !there && !w.dry {
-		if err := w.reserve(ctx, o); err != nil {
+	if !there && !w.dryRun {
+		if err := w.reserveSecret(ctx, o); err != nil {
 			return done, err
 		}
 	}
-	done, now, err := w.applied(ctx, o)
+	done, now, err := w.applyAndRead(ctx, o)
 	if err != nil {
 		return done, err
 	}
 	if !there {
-		done.Action = created
+		done.Action = actionCreated
 	}
-	return done, surplus(name, want, now)
+	return done, checkSurplus(name, want, now)
 }
 
-// surplus finds entries that should be gone: server-side apply leaves those that somebody else wrote, too.
-func surplus(name string, want map[string][]byte, now *unstructured.Unstructured) error {
+// checkSurplus finds entries that should be gone: server-side apply leaves those that somebody else wrote, too.
+func checkSurplus(name string, want map[string][]byte, now *unstructured.Unstructured) error {
 	if now == nil {
 		return nil
 	}
@@ -294,7 +294,7 @@ func surplus(name string, want map[string][]byte, now *unstructured.Unstructured
 	return nil
 }
 
-func warnings(s Settings, files Files, now time.Time) []string {
+func collectWarnings(s Settings, files Files, now time.Time) []string {
 	var all []string
 	if len(s.HubURLs) == 0 {
 		all = append(all, "gateways do not know where the hub is: run frond init --hub-url tls://HOST:PORT before you make tokens")

@@ -26,30 +26,30 @@ import (
 // BundleName is the ConfigMap with the authorities of the hub, for those who check its certificates.
 const BundleName = "frond-hub-ca"
 
-// labels are on all that is made here.
-func labels() map[string]string {
+// objectLabels are on all that is made here.
+func objectLabels() map[string]string {
 	return map[string]string{"app.kubernetes.io/part-of": "frond", "app.kubernetes.io/managed-by": FieldOwner}
 }
 
 func configMap(name string, data map[string]string) *corev1.ConfigMap {
 	return &corev1.ConfigMap{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
-		ObjectMeta: metav1.ObjectMeta{Namespace: identity.Namespace, Name: name, Labels: labels()},
+		ObjectMeta: metav1.ObjectMeta{Namespace: identity.Namespace, Name: name, Labels: objectLabels()},
 		Data:       data,
 	}
 }
 
-func secret(name string, data map[string][]byte) *corev1.Secret {
+func newSecret(name string, data map[string][]byte) *corev1.Secret {
 	return &corev1.Secret{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
-		ObjectMeta: metav1.ObjectMeta{Namespace: identity.Namespace, Name: name, Labels: labels()},
+		ObjectMeta: metav1.ObjectMeta{Namespace: identity.Namespace, Name: name, Labels: objectLabels()},
 		Type:       corev1.SecretTypeOpaque,
 		Data:       data,
 	}
 }
 
-// folders are the Secrets that files are kept in. The authority's is the first: who loses a race for it begins anew.
-func (f Files) folders() []string {
+// folderNames are the Secrets that files are kept in. The authority's is the first: who loses a race for it begins anew.
+func (f Files) folderNames() []string {
 	folders := []string{FolderCA}
 	for file := range f {
 		if folder, _, _ := strings.Cut(file, "/"); !slices.Contains(folders, folder) {
@@ -60,8 +60,8 @@ func (f Files) folders() []string {
 	return folders
 }
 
-// in are the entries of a folder.
-func (f Files) in(folder string) map[string][]byte {
+// entriesOf are the entries of a folder.
+func (f Files) entriesOf(folder string) map[string][]byte {
 	entries := map[string][]byte{}
 	for file, data := range f {
 		if in, entry, _ := strings.Cut(file, "/"); in == folder {
@@ -78,8 +78,8 @@ func (f Files) Put(folder string, entries map[string][]byte) {
 	}
 }
 
-// manifests are the namespace, cloudcore's rights, Frond's kinds and its admission policies, in this order.
-func (s Settings) manifests() ([]*unstructured.Unstructured, error) {
+// loadManifests are the namespace, cloudcore's rights, Frond's kinds and its admission policies, in this order.
+func (s Settings) loadManifests() ([]*unstructured.Unstructured, error) {
 	definitions, err := crd.Definitions()
 	if err != nil {
 		return nil, err
@@ -145,8 +145,8 @@ func decodeManifests(texts [][]byte) (all []*unstructured.Unstructured, err erro
 // decoderBuffer is what the decoder looks at to tell YAML from JSON.
 const decoderBuffer = 4096
 
-// loose turns an object into what is applied: no field that the caller did not set.
-func loose(o runtime.Object) (*unstructured.Unstructured, error) {
+// toUnstructured turns an object into what is applied: no field that the caller did not set.
+func toUnstructured(o runtime.Object) (*unstructured.Unstructured, error) {
 	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
 	if err != nil {
 		return nil, fmt.Errorf("encode: %w", err)
@@ -155,8 +155,8 @@ func loose(o runtime.Object) (*unstructured.Unstructured, error) {
 	return &unstructured.Unstructured{Object: fields}, nil
 }
 
-// resource is where objects of a kind are. The kinds here have regular names.
-func resource(kind schema.GroupVersionKind) schema.GroupVersionResource {
+// resourceFor is where objects of a kind are. The kinds here have regular names.
+func resourceFor(kind schema.GroupVersionKind) schema.GroupVersionResource {
 	plural, _ := meta.UnsafeGuessKindToResource(kind)
 	return plural
 }

@@ -24,9 +24,9 @@ const (
 	// a lost key ends by itself, and long enough for a yearly look at the cluster.
 	authorityLife = 10 * 365 * day
 	leafLife      = 365 * day
-	// skew tolerates machines whose clock is behind the one that signs.
-	skew = time.Hour
-	day  = 24 * time.Hour
+	// clockSkew tolerates machines whose clock is behind the one that signs.
+	clockSkew = time.Hour
+	day       = 24 * time.Hour
 
 	// renewShare of a certificate's life is left when the next run makes it again.
 	renewShare = 3
@@ -35,19 +35,19 @@ const (
 	typeKey         = "PRIVATE KEY"
 )
 
-// subject says whom a certificate is for. With hosts it may serve; without, it is a client's only.
-type subject struct {
+// certSubject says whom a certificate is for. With hosts it may serve; without, it is a client's only.
+type certSubject struct {
 	name  string
 	hosts []string
 }
 
-// authority is a certificate authority with its key at hand.
-type authority struct {
+// signingAuthority is a certificate authority with its key at hand.
+type signingAuthority struct {
 	cert *x509.Certificate
 	pem  []byte
 	key  crypto.Signer
-	// vouchers are certificates by which authorities before this one vouch for it; see vouch.
-	vouchers []byte
+	// crossSigned are certificates by which authorities before this one vouch for it; see vouch.
+	crossSigned []byte
 }
 
 // CAHash is how people name an authority: "sha256:" and the hash of its public key, as kubeadm does. pem is its certificate, or
@@ -84,7 +84,7 @@ func signAuthority(key crypto.Signer, now time.Time) ([]byte, error) {
 	template := &x509.Certificate{
 		SerialNumber:          serial,
 		Subject:               pkix.Name{CommonName: "frond-ca-" + serial.Text(16)[:8]},
-		NotBefore:             now.Add(-skew),
+		NotBefore:             now.Add(-clockSkew),
 		NotAfter:              now.Add(authorityLife),
 		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
 		BasicConstraintsValid: true, // with no bound on the path: the next authority comes below, by vouch
@@ -97,10 +97,10 @@ func signAuthority(key crypto.Signer, now time.Time) ([]byte, error) {
 	return pem.EncodeToMemory(&pem.Block{Type: typeCertificate, Bytes: der}), nil
 }
 
-// vouch makes the certificate by which an authority vouches for the next one: who only believes the former, as it was away while they
+// crossSign makes the certificate by which an authority vouches for the next one: who only believes the former, as it was away while they
 // changed, believes the latter when it is shown with this. It says no more than what the former may sign anyway. An authority
 // that bounds its path cannot vouch; nil is that.
-func (a authority) vouch(next *x509.Certificate) ([]byte, error) {
+func (a signingAuthority) crossSign(next *x509.Certificate) ([]byte, error) {
 	if a.cert.MaxPathLenZero {
 		return nil, nil
 	}
@@ -122,8 +122,8 @@ func (a authority) vouch(next *x509.Certificate) ([]byte, error) {
 	return pem.EncodeToMemory(&pem.Block{Type: typeCertificate, Bytes: der}), nil
 }
 
-// vouchFor is vouch, of files.
-func vouchFor(before, key, next []byte) ([]byte, error) {
+// crossSignFiles is vouch, of files.
+func crossSignFiles(before, key, next []byte) ([]byte, error) {
 	a, err := readAuthority(before, key)
 	if err != nil {
 		return nil, err
@@ -132,11 +132,11 @@ func vouchFor(before, key, next []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return a.vouch(cert)
+	return a.crossSign(cert)
 }
 
-// unexpired are those certificates that are good yet.
-func unexpired(certs []byte, now time.Time) (good []byte) {
+// dropExpired are those certificates that are good yet.
+func dropExpired(certs []byte, now time.Time) (good []byte) {
 	for block, rest := pem.Decode(certs); block != nil; block, rest = pem.Decode(rest) {
 		if cert, err := x509.ParseCertificate(block.Bytes); err == nil && now.Before(cert.NotAfter) {
 			good = append(good, pem.EncodeToMemory(block)...)
@@ -145,11 +145,11 @@ func unexpired(certs []byte, now time.Time) (good []byte) {
 	return good
 }
 
-// tail is what each certificate is shown with: it ends with the authority's own, so that who knows only its hash can compare.
-func (a authority) tail() []byte { return slices.Concat(a.vouchers, a.pem) }
+// chainTail is what each certificate is shown with: it ends with the authority's own, so that who knows only its hash can compare.
+func (a signingAuthority) chainTail() []byte { return slices.Concat(a.crossSigned, a.pem) }
 
-// issue signs a certificate, and returns it with the authority's tail.
-func (a authority) issue(s subject, public crypto.PublicKey, now time.Time) ([]byte, error) {
+// issueCertificate signs a certificate, and returns it with the authority's tail.
+func (a signingAuthority) issueCertificate(s certSubject, public crypto.PublicKey, now time.Time) ([]byte, error) {
 	serial, err := newSerial()
 	if err != nil {
 		return nil, err
@@ -157,7 +157,7 @@ func (a authority) issue(s subject, public crypto.PublicKey, now time.Time) ([]b
 	template := &x509.Certificate{
 		SerialNumber: serial,
 		Subject:      pkix.Name{CommonName: s.name},
-		NotBefore:    now.Add(-skew),
+		NotBefore:    now.Add(-clockSkew),
 		NotAfter:     now.Add(leafLife),
 		KeyUsage:     x509.KeyUsageDigitalSignature,
 		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, // of servers too: they call each other
@@ -179,11 +179,11 @@ func (a authority) issue(s subject, public crypto.PublicKey, now time.Time) ([]b
 	if err != nil {
 		return nil, fmt.Errorf("sign %s: %w", s.name, err)
 	}
-	return append(pem.EncodeToMemory(&pem.Block{Type: typeCertificate, Bytes: der}), a.tail()...), nil
+	return append(pem.EncodeToMemory(&pem.Block{Type: typeCertificate, Bytes: der}), a.chainTail()...), nil
 }
 
-// unfit says why a certificate must be made again; "" if it is good.
-func (a authority) unfit(chain []byte, s subject, public crypto.PublicKey, now time.Time) string {
+// renewReason says why a certificate must be made again; "" if it is good.
+func (a signingAuthority) renewReason(chain []byte, s certSubject, public crypto.PublicKey, now time.Time) string {
 	cert, err := parseCertificate(chain)
 	if err != nil {
 		return "it could not be read"
@@ -197,7 +197,7 @@ func (a authority) unfit(chain []byte, s subject, public crypto.PublicKey, now t
 	slices.Sort(names)
 	slices.Sort(want)
 	switch left, life := cert.NotAfter.Sub(now), cert.NotAfter.Sub(cert.NotBefore); {
-	case cert.CheckSignatureFrom(a.cert) != nil || !bytes.HasSuffix(chain, a.tail()):
+	case cert.CheckSignatureFrom(a.cert) != nil || !bytes.HasSuffix(chain, a.chainTail()):
 		return "the authority is another one"
 	case !ok || !own.Equal(public):
 		return "its key is another one"

@@ -46,12 +46,12 @@ type Rollover struct {
 	Added time.Time `json:"added,omitzero"`
 }
 
-// spreading is how long after it was made an authority may be unknown to a cloudcore: Kubernetes takes a minute or two to bring a
+// spreadTime is how long after it was made an authority may be unknown to a cloudcore: Kubernetes takes a minute or two to bring a
 // changed Secret to a pod, more on a busy node, and cloudcore reads it again now and then. Clocks differ, too.
-const spreading = 15 * time.Minute
+const spreadTime = 15 * time.Minute
 
-// Told is from when on every cloudcore certainly tells gateways of Next: who renewed its key since knows it.
-func (r Rollover) Told() time.Time { return r.Added.Add(spreading) }
+// KnownSince is from when on every cloudcore certainly tells gateways of Next: who renewed its key since knows it.
+func (r Rollover) KnownSince() time.Time { return r.Added.Add(spreadTime) }
 
 // RolloverOf reads the files.
 func RolloverOf(files Files) (r Rollover, err error) {
@@ -69,14 +69,14 @@ func RolloverOf(files Files) (r Rollover, err error) {
 			if err != nil {
 				return r, err
 			}
-			r.Added = cert.NotBefore.Add(skew)
+			r.Added = cert.NotBefore.Add(clockSkew)
 		}
 	}
 	return r, nil
 }
 
-// advance takes one step in the files. A step that was taken already changes nothing.
-func advance(have Files, step Step, now time.Time) (Files, []Change, error) {
+// advanceStep takes one step in the files. A step that was taken already changes nothing.
+func advanceStep(have Files, step Step, now time.Time) (Files, []Change, error) {
 	r, err := RolloverOf(have)
 	if err != nil {
 		return nil, nil, err
@@ -97,21 +97,21 @@ func advance(have Files, step Step, now time.Time) (Files, []Change, error) {
 		if err != nil {
 			return nil, nil, err
 		}
-		f.set(in(entryNext), cert, "the next authority")
-		f.set(in(entryNextKey), data, "the next authority")
+		f.setFile(in(entryNext), cert, "the next authority")
+		f.setFile(in(entryNextKey), data, "the next authority")
 	case step == StepSwitch && r.Next == "" && r.Previous == "":
 		return nil, nil, errors.New("there is no next authority: run frond ca rotate add first")
 	case step == StepSwitch && r.Next != "":
-		voucher, err := vouchFor(have[in(EntryBundle)], have[in(EntryAuthorityKey)], have[in(entryNext)])
+		voucher, err := crossSignFiles(have[in(EntryBundle)], have[in(EntryAuthorityKey)], have[in(entryNext)])
 		if err != nil {
 			return nil, nil, err
 		}
-		if vouchers := append(voucher, unexpired(have[in(entryVouchers)], now)...); len(vouchers) > 0 {
-			f.set(in(entryVouchers), vouchers, "the authority until now vouches for the next")
+		if vouchers := append(voucher, dropExpired(have[in(entryCrossSigned)], now)...); len(vouchers) > 0 {
+			f.setFile(in(entryCrossSigned), vouchers, "the authority until now vouches for the next")
 		}
-		f.set(in(entryPrevious), have[in(EntryBundle)], "the authority until now")
-		f.set(in(EntryBundle), have[in(entryNext)], "the next authority signs")
-		f.set(in(EntryAuthorityKey), have[in(entryNextKey)], "the next authority signs")
+		f.setFile(in(entryPrevious), have[in(EntryBundle)], "the authority until now")
+		f.setFile(in(EntryBundle), have[in(entryNext)], "the next authority signs")
+		f.setFile(in(EntryAuthorityKey), have[in(entryNextKey)], "the next authority signs")
 		delete(f.files, in(entryNext))
 		delete(f.files, in(entryNextKey))
 	case step == StepDrop:
@@ -124,8 +124,8 @@ func advance(have Files, step Step, now time.Time) (Files, []Change, error) {
 
 // Rotate takes one step of a change of the authority, and makes the certificates and bundles that follow from it.
 func Rotate(ctx context.Context, cfg *rest.Config, step Step, o Options, now time.Time) (Report, error) {
-	return write(ctx, cfg, o, func(have Files, s Settings) (Files, []Change, error) {
-		files, changes, err := advance(have, step, now)
+	return writeInstallation(ctx, cfg, o, func(have Files, s Settings) (Files, []Change, error) {
+		files, changes, err := advanceStep(have, step, now)
 		if err != nil {
 			return nil, nil, err
 		}

@@ -43,7 +43,7 @@ type Settings struct {
 const (
 	DefaultCells      = hubconf.DefaultCells
 	DefaultHubServers = 3
-	mostCells         = 1000 // three digits in the names of their accounts
+	maxCells          = 1000 // three digits in the names of their accounts
 )
 
 // The keys of the ConfigMap.
@@ -74,7 +74,7 @@ func ReadSettings(ctx context.Context, client kubernetes.Interface) (Settings, e
 
 func parseSettings(data map[string]string) (s Settings, err error) {
 	var faults [3]error
-	s = Settings{HubURLs: words(data[keyHubURLs]), HubHosts: words(data[keyHubHosts]), Schedulers: words(data[keySchedulers]), CAHash: data[keyCAHash]}
+	s = Settings{HubURLs: splitWords(data[keyHubURLs]), HubHosts: splitWords(data[keyHubHosts]), Schedulers: splitWords(data[keySchedulers]), CAHash: data[keyCAHash]}
 	s.Cells, faults[0] = strconv.Atoi(data[keyCells])
 	s.HubServers, faults[1] = strconv.Atoi(data[keyHubServers])
 	if text, set := data[keyTaintGateways]; set {
@@ -88,11 +88,11 @@ func parseSettings(data map[string]string) (s Settings, err error) {
 	return s, nil
 }
 
-func words(text string) []string {
+func splitWords(text string) []string {
 	return strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' || r == '\n' })
 }
 
-func (s Settings) object() *corev1.ConfigMap {
+func (s Settings) toConfigMap() *corev1.ConfigMap {
 	data := map[string]string{
 		keyHubURLs: strings.Join(s.HubURLs, ","), keyHubHosts: strings.Join(s.HubHosts, ","),
 		keyCells: strconv.Itoa(s.Cells), keyHubServers: strconv.Itoa(s.HubServers), keyCAHash: s.CAHash,
@@ -124,8 +124,8 @@ func (s Settings) JoinCommand(token, node string) (string, error) {
 	return command, nil
 }
 
-// with puts what is asked for now over what was chosen before, and completes it.
-func (s Settings) with(asked Settings) (Settings, error) {
+// mergeAsked puts what is asked for now over what was chosen before, and completes it.
+func (s Settings) mergeAsked(asked Settings) (Settings, error) {
 	if asked.Cells != 0 && s.Cells != 0 && asked.Cells != s.Cells {
 		return s, fmt.Errorf("--cells %d: this cluster has %d, and each gateway's account follows from that; it stays", asked.Cells, s.Cells)
 	}
@@ -159,8 +159,8 @@ func (s Settings) with(asked Settings) (Settings, error) {
 
 func (s Settings) validate() error {
 	var faults []error
-	if s.Cells < 1 || s.Cells > mostCells {
-		faults = append(faults, fmt.Errorf("--cells %d: choose 1 to %d", s.Cells, mostCells))
+	if s.Cells < 1 || s.Cells > maxCells {
+		faults = append(faults, fmt.Errorf("--cells %d: choose 1 to %d", s.Cells, maxCells))
 	}
 	if !slices.Contains([]int{1, 3, 5}, s.HubServers) {
 		faults = append(faults, fmt.Errorf("--hub-servers %d: choose 1, 3 or 5", s.HubServers))

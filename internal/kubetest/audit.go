@@ -15,8 +15,8 @@ omitStages: [RequestReceived, ResponseStarted]
 rules: [{level: Metadata}]
 `
 
-// Request is one line of the audit log.
-type Request struct {
+// AuditEntry is one line of the audit log.
+type AuditEntry struct {
 	Verb      string    `json:"verb"`
 	URI       string    `json:"requestURI"`
 	UserAgent string    `json:"userAgent"`
@@ -40,21 +40,21 @@ type Request struct {
 }
 
 // Audit returns the requests that came after the given time and that keep accepts. A watch appears when it ends.
-func (c *Cluster) Audit(t testing.TB, after time.Time, keep func(Request) bool) []Request {
+func (c *Cluster) Audit(t testing.TB, after time.Time, keep func(AuditEntry) bool) []AuditEntry {
 	t.Helper()
 	f, err := os.Open(c.path("audit.log"))
 	if err != nil {
 		t.Fatalf("open the audit log: %v", err)
 	}
 	defer func() { _ = f.Close() }()
-	var found []Request
+	var found []AuditEntry
 	lines := bufio.NewReader(f)
 	for {
 		line, err := lines.ReadBytes('\n')
 		if err != nil {
 			return found // the end, perhaps with half a line that is being written
 		}
-		var r Request
+		var r AuditEntry
 		if err := json.Unmarshal(line, &r); err != nil {
 			t.Fatalf("audit log: %v in %.200q", err, line)
 		}

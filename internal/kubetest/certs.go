@@ -16,24 +16,24 @@ import (
 	"time"
 )
 
-// pki is the cluster's certificate authority, held in memory; start writes to files what the components read.
-type pki struct {
+// testCA is the cluster's certificate authority, held in memory; start writes to files what the components read.
+type testCA struct {
 	ca    *x509.Certificate
 	key   *ecdsa.PrivateKey
 	caPEM []byte
 }
 
-// week is how long the certificates of a test are good for.
-const week = 7 * 24 * time.Hour
+// certLifetime is how long the certificates of a test are good for.
+const certLifetime = 7 * 24 * time.Hour
 
-func newPKI() (*pki, error) {
+func newTestCA() (*testCA, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, fmt.Errorf("make the CA's key: %w", err)
 	}
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "kubetest"},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(week),
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(certLifetime),
 		IsCA: true, BasicConstraintsValid: true,
 		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
 	}
@@ -45,19 +45,19 @@ func newPKI() (*pki, error) {
 	if err != nil {
 		return nil, fmt.Errorf("parse the CA: %w", err)
 	}
-	return &pki{ca: ca, key: key, caPEM: block("CERTIFICATE", der)}, nil
+	return &testCA{ca: ca, key: key, caPEM: encodePEM("CERTIFICATE", der)}, nil
 }
 
-// client makes a client certificate. It panics only where the standard library's own random source is broken.
-func (p *pki) client(user string, groups []string) (certPEM, keyPEM []byte) {
-	return p.sign(&x509.Certificate{
+// clientCert makes a client certificate. It panics only where the standard library's own random source is broken.
+func (p *testCA) clientCert(user string, groups []string) (certPEM, keyPEM []byte) {
+	return p.signCert(&x509.Certificate{
 		Subject:     pkix.Name{CommonName: user, Organization: groups},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	})
 }
 
-func (p *pki) server() (certPEM, keyPEM []byte) {
-	return p.sign(&x509.Certificate{
+func (p *testCA) serverCert() (certPEM, keyPEM []byte) {
+	return p.signCert(&x509.Certificate{
 		Subject:     pkix.Name{CommonName: "kube-apiserver"},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 		DNSNames:    []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"},
@@ -65,7 +65,7 @@ func (p *pki) server() (certPEM, keyPEM []byte) {
 	})
 }
 
-func (p *pki) sign(template *x509.Certificate) (certPEM, keyPEM []byte) {
+func (p *testCA) signCert(template *x509.Certificate) (certPEM, keyPEM []byte) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		panic(err)
@@ -74,7 +74,7 @@ func (p *pki) sign(template *x509.Certificate) (certPEM, keyPEM []byte) {
 	if err != nil {
 		panic(err)
 	}
-	template.NotBefore, template.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(week)
+	template.NotBefore, template.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(certLifetime)
 	template.KeyUsage = x509.KeyUsageDigitalSignature
 	der, err := x509.CreateCertificate(rand.Reader, template, p.ca, key.Public(), p.key)
 	if err != nil {
@@ -84,11 +84,11 @@ func (p *pki) sign(template *x509.Certificate) (certPEM, keyPEM []byte) {
 	if err != nil {
 		panic(err)
 	}
-	return block("CERTIFICATE", der), block("EC PRIVATE KEY", keyDER)
+	return encodePEM("CERTIFICATE", der), encodePEM("EC PRIVATE KEY", keyDER)
 }
 
-// write puts the files of the components into dir: ca.crt, apiserver.crt and .key, and the service accounts' key pair.
-func (p *pki) write(dir string) error {
+// writeFiles puts the files of the components into dir: ca.crt, apiserver.crt and .key, and the service accounts' key pair.
+func (p *testCA) writeFiles(dir string) error {
 	sa, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
 		return fmt.Errorf("make the service accounts' key: %w", err)
@@ -97,10 +97,10 @@ func (p *pki) write(dir string) error {
 	if err != nil {
 		return fmt.Errorf("encode the service accounts' key: %w", err)
 	}
-	cert, key := p.server()
+	cert, key := p.serverCert()
 	for name, data := range map[string][]byte{
 		"ca.crt": p.caPEM, "apiserver.crt": cert, "apiserver.key": key,
-		"sa.key": block("RSA PRIVATE KEY", x509.MarshalPKCS1PrivateKey(sa)), "sa.pub": block("PUBLIC KEY", public),
+		"sa.key": encodePEM("RSA PRIVATE KEY", x509.MarshalPKCS1PrivateKey(sa)), "sa.pub": encodePEM("PUBLIC KEY", public),
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
 			return fmt.Errorf("write %s: %w", name, err)
@@ -109,6 +109,6 @@ func (p *pki) write(dir string) error {
 	return nil
 }
 
-func block(kind string, der []byte) []byte {
+func encodePEM(kind string, der []byte) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
 }

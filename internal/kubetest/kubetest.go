@@ -60,15 +60,15 @@ type Shared struct {
 func (s *Shared) Cluster(t testing.TB) *Cluster {
 	t.Helper()
 	s.once.Do(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), startLimit) // Cleanup ends it, not this test
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), startTimeout) // Cleanup ends it, not this test
 		defer cancel()
 		var binary string
-		if binary, s.missing = find(ctx); s.missing == nil {
-			s.cluster, s.err = start(ctx, binary, s.Options)
+		if binary, s.missing = findBinary(ctx); s.missing == nil {
+			s.cluster, s.err = startCluster(ctx, binary, s.Options)
 		}
 	})
 	if s.missing != nil {
-		if required("kube") {
+		if isRequired("kube") {
 			t.Fatalf("REQUIRE names kube: %v", s.missing)
 		}
 		t.Skipf("no control plane: %v", s.missing)
@@ -105,11 +105,11 @@ func (s *Shared) Verify(m *testing.M) {
 		goleak.IgnoreAnyFunction("golang.org/x/net/http2.(*clientConnReadLoop).run"))
 }
 
-// startLimit bounds the start: 5 s alone on two cores, about a minute with a compiler beside it.
-const startLimit = 3 * time.Minute
+// startTimeout bounds the start: 5 s alone on two cores, about a minute with a compiler beside it.
+const startTimeout = 3 * time.Minute
 
-// find returns the multi-call control plane binary.
-func find(ctx context.Context) (string, error) {
+// findBinary returns the multi-call control plane binary.
+func findBinary(ctx context.Context) (string, error) {
 	path := os.Getenv("FROND_KUBE_BIN")
 	if path == "" {
 		paths, err := toolchain.Find(ctx, toolchain.Request{Kube: true})
@@ -124,7 +124,7 @@ func find(ctx context.Context) (string, error) {
 	return path, nil
 }
 
-func required(what string) bool {
+func isRequired(what string) bool {
 	return slices.Contains(strings.Split(os.Getenv("REQUIRE"), ","), what)
 }
 
@@ -132,7 +132,7 @@ func required(what string) bool {
 type Cluster struct {
 	dir      string
 	port     int
-	pki      *pki
+	pki      *testCA
 	children []*child
 }
 
@@ -143,7 +143,7 @@ func (c *Cluster) Config() *rest.Config {
 
 // ConfigFor returns the client configuration of a user with the given groups, proved by a client certificate.
 func (c *Cluster) ConfigFor(user string, groups ...string) *rest.Config {
-	cert, key := c.pki.client(user, groups)
+	cert, key := c.pki.clientCert(user, groups)
 	return &rest.Config{
 		Host:            fmt.Sprintf("https://127.0.0.1:%d", c.port),
 		TLSClientConfig: rest.TLSClientConfig{CAData: c.pki.caPEM, CertData: cert, KeyData: key},
@@ -180,8 +180,8 @@ func (c *Cluster) Namespace(t testing.TB) string {
 	return ns.Name
 }
 
-// Limited returns the client configuration of a user with exactly the given rights, so that a test also proves the role.
-func (c *Cluster) Limited(t testing.TB, user string, rules []rbacv1.PolicyRule) *rest.Config {
+// ConfigWithRules returns the client configuration of a user with exactly the given rights, so that a test also proves the role.
+func (c *Cluster) ConfigWithRules(t testing.TB, user string, rules []rbacv1.PolicyRule) *rest.Config {
 	t.Helper()
 	client := c.Client(t).RbacV1()
 	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: user}, Rules: rules}

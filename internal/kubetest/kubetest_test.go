@@ -21,7 +21,7 @@ var shared = kubetest.Shared{Options: kubetest.Options{
 
 func TestMain(m *testing.M) { shared.Verify(m) }
 
-func TestControllersFillANamespaceAndTheSchedulerBinds(t *testing.T) {
+func TestCluster_ControllersAndSchedulerRun(t *testing.T) {
 	c := shared.Cluster(t)
 	client, ns := c.Client(t), c.Namespace(t)
 	kubetest.Eventually(t, 30*time.Second, func() error {
@@ -56,7 +56,7 @@ func TestControllersFillANamespaceAndTheSchedulerBinds(t *testing.T) {
 	})
 }
 
-func TestAuditSeesRequestsAndUsersAreJudged(t *testing.T) {
+func TestCluster_AuditsAndAuthorizes(t *testing.T) {
 	c := shared.Cluster(t)
 	before := time.Now()
 	client, err := kubernetes.NewForConfig(c.ConfigFor("nobody"))
@@ -67,7 +67,7 @@ func TestAuditSeesRequestsAndUsersAreJudged(t *testing.T) {
 		t.Fatalf("a user without rights: %v", err)
 	}
 	kubetest.Eventually(t, 10*time.Second, func() error {
-		got := c.Audit(t, before, func(r kubetest.Request) bool { return r.User.Username == "nobody" })
+		got := c.Audit(t, before, func(r kubetest.AuditEntry) bool { return r.User.Username == "nobody" })
 		if len(got) != 1 || got[0].Response.Code != 403 || !strings.HasSuffix(got[0].URI, "/secrets/x") {
 			return errors.New("request not in the audit log")
 		}

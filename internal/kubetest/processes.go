@@ -29,8 +29,8 @@ type child struct {
 	done chan struct{}
 }
 
-// start brings up the control plane in a new folder: etcd, then the apiserver until it is ready, then the rest.
-func start(ctx context.Context, binary string, options Options) (c *Cluster, err error) {
+// startCluster brings up the control plane in a new folder: etcd, then the apiserver until it is ready, then the rest.
+func startCluster(ctx context.Context, binary string, options Options) (c *Cluster, err error) {
 	dir, err := os.MkdirTemp("", "kubetest-")
 	if err != nil {
 		return nil, fmt.Errorf("make the folder: %w", err)
@@ -39,7 +39,7 @@ func start(ctx context.Context, binary string, options Options) (c *Cluster, err
 	if err != nil {
 		return nil, err
 	}
-	authority, err := newPKI()
+	authority, err := newTestCA()
 	if err != nil {
 		return nil, err
 	}
@@ -49,28 +49,28 @@ func start(ctx context.Context, binary string, options Options) (c *Cluster, err
 			c.stop()
 		}
 	}()
-	if err := authority.write(dir); err != nil {
+	if err := authority.writeFiles(dir); err != nil {
 		return nil, err
 	}
 	if err := os.WriteFile(c.path("audit.yaml"), []byte(auditPolicy), 0o600); err != nil {
 		return nil, fmt.Errorf("write the audit policy: %w", err)
 	}
-	if err := c.run(binary, "etcd", etcdFlags(dir, ports[0], ports[1])...); err != nil {
+	if err := c.startChild(binary, "etcd", etcdFlags(dir, ports[0], ports[1])...); err != nil {
 		return nil, err
 	}
-	if err := c.run(binary, "kube-apiserver", c.apiserverFlags(ports[0])...); err != nil {
+	if err := c.startChild(binary, "kube-apiserver", c.apiserverFlags(ports[0])...); err != nil {
 		return nil, err
 	}
-	if err := c.ready(ctx); err != nil {
+	if err := c.awaitReady(ctx); err != nil {
 		return nil, err
 	}
 	if len(options.Controllers) > 0 {
-		if err := c.controllers(binary, options); err != nil {
+		if err := c.startControllers(binary, options); err != nil {
 			return nil, err
 		}
 	}
 	if options.Scheduler {
-		if err := c.scheduler(binary); err != nil {
+		if err := c.startScheduler(binary); err != nil {
 			return nil, err
 		}
 	}
@@ -102,12 +102,12 @@ func (c *Cluster) apiserverFlags(etcd int) []string {
 	}
 }
 
-func (c *Cluster) controllers(binary string, options Options) error {
-	kubeconfig, err := c.kubeconfig("system:kube-controller-manager", "system:masters")
+func (c *Cluster) startControllers(binary string, options Options) error {
+	kubeconfig, err := c.writeKubeconfig("system:kube-controller-manager", "system:masters")
 	if err != nil {
 		return err
 	}
-	return c.run(binary, "kube-controller-manager", append([]string{
+	return c.startChild(binary, "kube-controller-manager", append([]string{
 		"--kubeconfig=" + kubeconfig, "--leader-elect=false", "--secure-port=0",
 		"--kube-api-qps=1000", "--kube-api-burst=2000", // the defaults delay all controllers by 5 s
 		"--service-account-private-key-file=" + c.path("sa.key"), "--root-ca-file=" + c.path("ca.crt"),
@@ -115,15 +115,15 @@ func (c *Cluster) controllers(binary string, options Options) error {
 	}, options.ControllerFlags...)...)
 }
 
-func (c *Cluster) scheduler(binary string) error {
-	kubeconfig, err := c.kubeconfig("system:kube-scheduler", "system:masters")
+func (c *Cluster) startScheduler(binary string) error {
+	kubeconfig, err := c.writeKubeconfig("system:kube-scheduler", "system:masters")
 	if err != nil {
 		return err
 	}
-	return c.run(binary, "kube-scheduler", "--kubeconfig="+kubeconfig, "--leader-elect=false", "--secure-port=0")
+	return c.startChild(binary, "kube-scheduler", "--kubeconfig="+kubeconfig, "--leader-elect=false", "--secure-port=0")
 }
 
-func (c *Cluster) kubeconfig(user, group string) (string, error) {
+func (c *Cluster) writeKubeconfig(user, group string) (string, error) {
 	config := c.ConfigFor(user, group)
 	file := clientcmdapi.NewConfig()
 	file.Clusters["test"] = &clientcmdapi.Cluster{Server: config.Host, CertificateAuthorityData: config.CAData}
@@ -137,8 +137,8 @@ func (c *Cluster) kubeconfig(user, group string) (string, error) {
 	return path, nil
 }
 
-// ready waits until the apiserver is ready and has made its own roles, which the other components read at start.
-func (c *Cluster) ready(ctx context.Context) error {
+// awaitReady waits until the apiserver is ready and has made its own roles, which the other components read at start.
+func (c *Cluster) awaitReady(ctx context.Context) error {
 	client, err := kubernetes.NewForConfig(c.Config())
 	if err != nil {
 		return fmt.Errorf("client: %w", err)
@@ -155,20 +155,20 @@ func (c *Cluster) ready(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("apiserver not ready: %w", errors.Join(err, c.lastWords()))
+			return fmt.Errorf("apiserver not ready: %w", errors.Join(err, c.logTails()))
 		case <-tick.C:
 		}
 		for _, child := range c.children {
 			select {
 			case <-child.done:
-				return fmt.Errorf("%s ended at once: %w", child.name, c.lastWords())
+				return fmt.Errorf("%s ended at once: %w", child.name, c.logTails())
 			default:
 			}
 		}
 	}
 }
 
-func (c *Cluster) run(binary, name string, flags ...string) error {
+func (c *Cluster) startChild(binary, name string, flags ...string) error {
 	child := &child{name: name, log: c.path(name + ".log"), done: make(chan struct{})}
 	log, err := os.OpenFile(child.log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
@@ -194,12 +194,12 @@ func (c *child) wait(log io.Closer) {
 
 // stop ends the control plane and removes its folder.
 func (c *Cluster) stop() {
-	c.end()
+	c.stopChildren()
 	_ = os.RemoveAll(c.dir)
 }
 
-// lastWords is the end of each child's log, for an error.
-func (c *Cluster) lastWords() error {
+// logTails is the end of each child's log, for an error.
+func (c *Cluster) logTails() error {
 	const most = 2000
 	var all []error
 	for _, child := range c.children {

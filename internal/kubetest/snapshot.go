@@ -14,14 +14,14 @@ import (
 func (c *Cluster) Snapshot(t testing.TB) string {
 	t.Helper()
 	snapshot := filepath.Join(t.TempDir(), "etcd")
-	c.stopped(t, func() error { return os.CopyFS(snapshot, os.DirFS(c.path("etcd"))) })
+	c.whileStopped(t, func() error { return os.CopyFS(snapshot, os.DirFS(c.path("etcd"))) })
 	return snapshot
 }
 
 // Restore puts the cluster back to a Snapshot. Everybody who watched it before sees nonsense, as after a real restore.
 func (c *Cluster) Restore(t testing.TB, snapshot string) {
 	t.Helper()
-	c.stopped(t, func() error {
+	c.whileStopped(t, func() error {
 		if err := os.RemoveAll(c.path("etcd")); err != nil {
 			return err
 		}
@@ -29,31 +29,31 @@ func (c *Cluster) Restore(t testing.TB, snapshot string) {
 	})
 }
 
-// stopped does something while the control plane is down.
-func (c *Cluster) stopped(t testing.TB, do func() error) {
+// whileStopped does something while the control plane is down.
+func (c *Cluster) whileStopped(t testing.TB, do func() error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), startLimit)
+	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
 	defer cancel()
-	c.end()
+	c.stopChildren()
 	if err := do(); err != nil {
 		t.Fatalf("while the control plane is down: %v", err)
 	}
 	children := c.children
 	c.children = nil
 	for _, child := range children {
-		if err := c.run(child.cmd.Path, child.name, child.cmd.Args[2:]...); err != nil {
+		if err := c.startChild(child.cmd.Path, child.name, child.cmd.Args[2:]...); err != nil {
 			t.Fatal(err)
 		}
 		if child.name == "kube-apiserver" {
-			if err := c.ready(ctx); err != nil {
+			if err := c.awaitReady(ctx); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
 }
 
-// end ends the children in reverse order, each awaited: an apiserver must not outlive its etcd.
-func (c *Cluster) end() {
+// stopChildren ends the children in reverse order, each awaited: an apiserver must not outlive its etcd.
+func (c *Cluster) stopChildren() {
 	for _, child := range slices.Backward(c.children) {
 		_ = child.cmd.Process.Signal(syscall.SIGTERM)
 		select {

@@ -27,10 +27,10 @@ const slowStop = 10 * time.Second
 // it stops them in reverse order, each awaited, and returns the error of the first part that failed.
 func Run(ctx context.Context, log *zap.Logger, parts ...Part) error {
 	ended := make(chan error, len(parts)) // one result a part, so that no part blocks
-	var running []begun
+	var running []runningPart
 	var failure error
 	for _, part := range parts {
-		r := begin(ctx, part, ended)
+		r := startPart(ctx, part, ended)
 		running = append(running, r)
 		log.Debug("part started", zap.String("part", part.Name))
 		if failure = awaitReady(ctx, part, ended); failure != nil || ctx.Err() != nil {
@@ -44,7 +44,7 @@ func Run(ctx context.Context, log *zap.Logger, parts ...Part) error {
 		}
 	}
 	for _, part := range slices.Backward(running) {
-		part.stop(log)
+		part.stopAndWait(log)
 	}
 	for failure == nil && len(ended) > 0 {
 		failure = <-ended
@@ -52,17 +52,17 @@ func Run(ctx context.Context, log *zap.Logger, parts ...Part) error {
 	return failure
 }
 
-// begun is a part that has begun.
-type begun struct {
+// runningPart is a part that has begun.
+type runningPart struct {
 	name   string
 	cancel context.CancelFunc
 	done   chan struct{}
 }
 
-// begin runs a part under a context of its own, so that the end of ctx does not stop all parts at once.
-func begin(ctx context.Context, part Part, ended chan<- error) begun {
+// startPart runs a part under a context of its own, so that the end of ctx does not stop all parts at once.
+func startPart(ctx context.Context, part Part, ended chan<- error) runningPart {
 	own, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	r := begun{name: part.Name, cancel: cancel, done: make(chan struct{})}
+	r := runningPart{name: part.Name, cancel: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(r.done)
 		err := part.Start(own)
@@ -89,7 +89,7 @@ func awaitReady(ctx context.Context, part Part, ended <-chan error) error {
 	return nil
 }
 
-func (r begun) stop(log *zap.Logger) {
+func (r runningPart) stopAndWait(log *zap.Logger) {
 	r.cancel()
 	slow := time.NewTimer(slowStop)
 	defer slow.Stop()

@@ -13,35 +13,35 @@ import (
 	"github.com/frond-edge/frond/internal/lifecycle"
 )
 
-// journal records what parts do.
-type journal struct {
+// eventLog records what parts do.
+type eventLog struct {
 	mu    sync.Mutex
 	lines []string // guarded by mu
 }
 
-func (j *journal) add(line string) {
+func (j *eventLog) addLine(line string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.lines = append(j.lines, line)
 }
 
-func (j *journal) part(name string) lifecycle.Part {
+func (j *eventLog) newPart(name string) lifecycle.Part {
 	ready := make(chan struct{})
 	return lifecycle.Part{Name: name, Ready: ready, Start: func(ctx context.Context) error {
-		j.add("start " + name)
+		j.addLine("start " + name)
 		close(ready)
 		<-ctx.Done()
-		j.add("stop " + name)
+		j.addLine("stop " + name)
 		return nil
 	}}
 }
 
-func TestStopsInReverse(t *testing.T) {
+func TestRun_StopsInReverse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var j journal
+		var j eventLog
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
-		go func() { done <- lifecycle.Run(ctx, zap.NewNop(), j.part("a"), j.part("b"), j.part("c")) }()
+		go func() { done <- lifecycle.Run(ctx, zap.NewNop(), j.newPart("a"), j.newPart("b"), j.newPart("c")) }()
 		synctest.Wait()
 		cancel()
 		if err := <-done; err != nil {
@@ -54,12 +54,12 @@ func TestStopsInReverse(t *testing.T) {
 	})
 }
 
-func TestAFailedPartStopsTheRest(t *testing.T) {
+func TestRun_FailedPartStopsTheRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var j journal
+		var j eventLog
 		broken := errors.New("broken")
 		fails := lifecycle.Part{Name: "b", Ready: make(chan struct{}), Start: func(context.Context) error { return broken }}
-		err := lifecycle.Run(t.Context(), zap.NewNop(), j.part("a"), fails, j.part("c"))
+		err := lifecycle.Run(t.Context(), zap.NewNop(), j.newPart("a"), fails, j.newPart("c"))
 		if !errors.Is(err, broken) {
 			t.Errorf("Run: %v, want %v", err, broken)
 		}
@@ -69,10 +69,10 @@ func TestAFailedPartStopsTheRest(t *testing.T) {
 	})
 }
 
-func TestAPartThatEndsUnaskedIsAFailure(t *testing.T) {
+func TestRun_PartThatEndsUnaskedIsAFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var j journal
-		err := lifecycle.Run(t.Context(), zap.NewNop(), j.part("a"), lifecycle.Part{Name: "b", Start: func(context.Context) error { return nil }})
+		var j eventLog
+		err := lifecycle.Run(t.Context(), zap.NewNop(), j.newPart("a"), lifecycle.Part{Name: "b", Start: func(context.Context) error { return nil }})
 		if err == nil {
 			t.Error("Run returned nil though a part ended")
 		}

@@ -27,8 +27,8 @@ type Check struct {
 }
 
 const (
-	// leastDisk holds images, logs and the leaf's 1 GiB.
-	leastDisk = 2 << 30
+	// minDiskBytes holds images, logs and the leaf's 1 GiB.
+	minDiskBytes = 2 << 30
 	// runtimeTimeout bounds one question to the runtime.
 	runtimeTimeout = 5 * time.Second
 )
@@ -49,24 +49,24 @@ func (m Machine) Checks(node string, ports []string, cloud Check) []Check {
 			return nil
 		}},
 		{"edgecore", "put the program edgecore beside frond, or into the PATH", func(context.Context) error {
-			_, err := Edgecore()
+			_, err := FindEdgecore()
 			return err
 		}},
-		{"cgroups", "mount them: on systemd machines they are; see also the kernel's cgroup_enable=memory", cgroups},
-		{"ports", "end what listens there (ss -ltnp), or set listen and kubelet.port in the configuration and ignore this", free(ports)},
-		{"disk", "make room, or choose another folder with --dir", func(context.Context) error { return room(m.Dir) }},
-		{"clock", "set the clock, and let chrony or systemd-timesyncd keep it", func(context.Context) error { return clock(time.Now()) }},
+		{"cgroups", "mount them: on systemd machines they are; see also the kernel's cgroup_enable=memory", checkCgroups},
+		{"ports", "end what listens there (ss -ltnp), or set listen and kubelet.port in the configuration and ignore this", checkPorts(ports)},
+		{"disk", "make room, or choose another folder with --dir", func(context.Context) error { return checkDisk(m.Dir) }},
+		{"clock", "set the clock, and let chrony or systemd-timesyncd keep it", func(context.Context) error { return checkClock(time.Now()) }},
 		cloud,
 	}
 	if m.Runtime != Hollow {
 		checks = append(checks, Check{
 			"runtime", "install and start containerd, or name another socket with --runtime-endpoint",
-			func(ctx context.Context) error { return answers(ctx, m.Runtime) },
+			func(ctx context.Context) error { return checkRuntime(ctx, m.Runtime) },
 		})
 	}
 	if !m.NoStart {
 		checks = append(checks, Check{"systemd", "start edgecore by other means: --no-start", func(context.Context) error {
-			if !Systemd() {
+			if !HasSystemd() {
 				return errors.New("systemd does not run this machine")
 			}
 			return nil
@@ -75,7 +75,7 @@ func (m Machine) Checks(node string, ports []string, cloud Check) []Check {
 	return checks
 }
 
-func cgroups(context.Context) error {
+func checkCgroups(context.Context) error {
 	const root = "/sys/fs/cgroup"
 	if data, err := os.ReadFile(filepath.Join(root, "cgroup.controllers")); err == nil {
 		for _, want := range []string{"cpu", "memory", "pids"} {
@@ -93,7 +93,7 @@ func cgroups(context.Context) error {
 	return nil
 }
 
-func free(addresses []string) func(context.Context) error {
+func checkPorts(addresses []string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		var faults []error
 		for _, address := range addresses {
@@ -108,8 +108,8 @@ func free(addresses []string) func(context.Context) error {
 	}
 }
 
-// room looks at the file system that a folder is on, or would be.
-func room(dir string) error {
+// checkDisk looks at the file system that a folder is on, or would be.
+func checkDisk(dir string) error {
 	var s unix.Statfs_t
 	for {
 		err := unix.Statfs(dir, &s)
@@ -122,22 +122,22 @@ func room(dir string) error {
 		}
 		break
 	}
-	if left := int64(s.Bavail) * s.Bsize; left < leastDisk { //nolint:gosec // no disk has 2^63 blocks
-		return fmt.Errorf("%s has %d MiB left, %d are needed", dir, left>>20, leastDisk>>20)
+	if left := int64(s.Bavail) * s.Bsize; left < minDiskBytes { //nolint:gosec // no disk has 2^63 blocks
+		return fmt.Errorf("%s has %d MiB left, %d are needed", dir, left>>20, minDiskBytes>>20)
 	}
 	return nil
 }
 
-// clock refuses a time before this program was thought of.
-func clock(now time.Time) error {
+// checkClock refuses a time before this program was thought of.
+func checkClock(now time.Time) error {
 	if least := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC); now.Before(least) {
 		return fmt.Errorf("it says %s, which is certainly past", now.UTC().Format(time.RFC3339))
 	}
 	return nil
 }
 
-// dial connects to a runtime. gRPC waits for its socket as long as the first call does.
-func dial(endpoint string) (*grpc.ClientConn, error) {
+// dialRuntime connects to a runtime. gRPC waits for its socket as long as the first call does.
+func dialRuntime(endpoint string) (*grpc.ClientConn, error) {
 	conn, err := grpc.NewClient(endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return nil, fmt.Errorf("runtime %s: %w", endpoint, err)
@@ -145,8 +145,8 @@ func dial(endpoint string) (*grpc.ClientConn, error) {
 	return conn, nil
 }
 
-func answers(ctx context.Context, endpoint string) error {
-	conn, err := dial(endpoint)
+func checkRuntime(ctx context.Context, endpoint string) error {
+	conn, err := dialRuntime(endpoint)
 	if err != nil {
 		return err
 	}
@@ -161,7 +161,7 @@ func answers(ctx context.Context, endpoint string) error {
 
 // cgroupDriver is what the runtime says; "" is for older ones, which do not.
 func cgroupDriver(ctx context.Context, endpoint string) string {
-	conn, err := dial(endpoint)
+	conn, err := dialRuntime(endpoint)
 	if err != nil {
 		return ""
 	}

@@ -34,19 +34,19 @@ type Machine struct {
 	NoStart bool
 }
 
-// Identity is the folder of the gateway's identity.
-func (m Machine) Identity() string { return filepath.Join(m.Dir, "identity") }
+// IdentityDir is the folder of the gateway's identity.
+func (m Machine) IdentityDir() string { return filepath.Join(m.Dir, "identity") }
 
-func (m Machine) unit() string { return filepath.Join(m.UnitDir, systemd.Name) }
+func (m Machine) unitPath() string { return filepath.Join(m.UnitDir, systemd.Name) }
 
-// Systemd tells whether systemd runs this machine.
-func Systemd() bool {
+// HasSystemd tells whether systemd runs this machine.
+func HasSystemd() bool {
 	_, err := os.Stat("/run/systemd/system") // sd_booted(3)
 	return err == nil
 }
 
-// Edgecore finds the program: beside this one, or in the PATH.
-func Edgecore() (string, error) {
+// FindEdgecore finds the program: beside this one, or in the PATH.
+func FindEdgecore() (string, error) {
 	self, err := os.Executable()
 	if err == nil {
 		beside := filepath.Join(filepath.Dir(self), "edgecore")
@@ -93,11 +93,11 @@ func (m Machine) Configure(ctx context.Context, node string, hub config.EdgeHub,
 	if err != nil {
 		return fmt.Errorf("encode the configuration: %w", err)
 	}
-	return write(m.Config, append([]byte("# Written by frond join. docs/operations/configuration.md has all fields.\n"), data...), 0o600)
+	return writeFile(m.Config, append([]byte("# Written by frond join. docs/operations/configuration.md has all fields.\n"), data...), 0o600)
 }
 
-// write replaces a file whole.
-func write(path string, data []byte, mode fs.FileMode) error {
+// writeFile replaces a file whole.
+func writeFile(path string, data []byte, mode fs.FileMode) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return fmt.Errorf("make folder: %w", err)
 	}
@@ -109,14 +109,14 @@ func write(path string, data []byte, mode fs.FileMode) error {
 
 // Install writes the unit for a program.
 func (m Machine) Install(edgecore string) error {
-	unit, err := m.render(edgecore)
+	unit, err := m.renderUnit(edgecore)
 	if err != nil {
 		return err
 	}
-	return write(m.unit(), unit, 0o644)
+	return writeFile(m.unitPath(), unit, 0o644)
 }
 
-func (m Machine) render(edgecore string) ([]byte, error) {
+func (m Machine) renderUnit(edgecore string) ([]byte, error) {
 	t, err := template.New(systemd.Name).Parse(systemd.Unit)
 	if err != nil {
 		return nil, fmt.Errorf("unit: %w", err)
@@ -130,11 +130,11 @@ func (m Machine) render(edgecore string) ([]byte, error) {
 
 // Started tells whether Install and Start have nothing to do.
 func (m Machine) Started(ctx context.Context, edgecore string) bool {
-	want, err := m.render(edgecore)
+	want, err := m.renderUnit(edgecore)
 	if err != nil {
 		return false
 	}
-	have, err := os.ReadFile(m.unit())
+	have, err := os.ReadFile(m.unitPath())
 	return err == nil && bytes.Equal(have, want) &&
 		systemctl(ctx, "is-enabled", "--quiet", systemd.Name) == nil && systemctl(ctx, "is-active", "--quiet", systemd.Name) == nil
 }

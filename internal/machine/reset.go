@@ -18,15 +18,15 @@ import (
 
 // Stop has systemd end edgecore and forget it. Its pods run on.
 func (m Machine) Stop(ctx context.Context) error {
-	if _, err := os.Stat(m.unit()); errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(m.unitPath()); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	if Systemd() {
+	if HasSystemd() {
 		if err := systemctl(ctx, "disable", "--now", systemd.Name); err != nil {
 			return err
 		}
 	}
-	if err := os.Remove(m.unit()); err != nil {
+	if err := os.Remove(m.unitPath()); err != nil {
 		return fmt.Errorf("remove the unit: %w", err)
 	}
 	return nil
@@ -40,7 +40,7 @@ func (m Machine) EndPods(ctx context.Context) (int, error) {
 	if m.Runtime == Hollow || m.Runtime == "" {
 		return 0, nil
 	}
-	conn, err := dial(m.Runtime)
+	conn, err := dialRuntime(m.Runtime)
 	if err != nil {
 		return 0, err
 	}
@@ -88,7 +88,7 @@ func (m Machine) Remove() error {
 		}
 	}
 	// A folder that is a mount of its own, such as a data partition, stays, empty.
-	if err := os.RemoveAll(m.Dir); err != nil && (!errors.Is(err, unix.EBUSY) || !empty(m.Dir)) {
+	if err := os.RemoveAll(m.Dir); err != nil && (!errors.Is(err, unix.EBUSY) || !isEmpty(m.Dir)) {
 		return fmt.Errorf("remove %s: %w", m.Dir, err)
 	}
 	if err := os.Remove(m.Config); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -97,7 +97,7 @@ func (m Machine) Remove() error {
 	return nil
 }
 
-func empty(dir string) bool {
+func isEmpty(dir string) bool {
 	entries, err := os.ReadDir(dir)
 	return err == nil && len(entries) == 0
 }

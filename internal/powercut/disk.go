@@ -9,23 +9,23 @@ import (
 	"sync"
 )
 
-// page is what a disk writes as a whole.
-const page = 4096
+// pageSize is what a disk writes as a whole.
+const pageSize = 4096
 
 // disk holds every byte twice: as programs see it, and as it is on the medium.
 type disk struct {
-	mu      sync.Mutex // guards all below, and all fields of its files and folders
-	root    *folder
-	journal []func() // changes of names that are not on the medium yet, in order
-	syncs   int
-	off     bool // the power is gone
+	mu         sync.Mutex // guards all below, and all fields of its files and folders
+	root       *folder
+	journal    []func() // changes of names that are not on the medium yet, in order
+	syncs      int
+	poweredOff bool // the power is gone
 }
 
 // file is a file's bytes.
 type file struct {
-	seen, held []byte // held: on the medium
-	lo, hi     int    // the part of seen that was written since the last sync
-	size       bool   // its length was changed since the last sync
+	visible, durable   []byte // held: on the medium
+	dirtyFrom, dirtyTo int    // the part of seen that was written since the last sync
+	resized            bool   // its length was changed since the last sync
 }
 
 // folder is a folder on the medium; what programs see is the mount's own tree.
@@ -38,10 +38,10 @@ func newFolder() *folder { return &folder{folders: map[string]*folder{}, files: 
 
 // The methods below are called with the disk's lock held.
 
-func (d *disk) later(change func()) { d.journal = append(d.journal, change) }
+func (d *disk) appendJournal(change func()) { d.journal = append(d.journal, change) }
 
-// commit puts all names onto the medium.
-func (d *disk) commit() {
+// commitJournal puts all names onto the medium.
+func (d *disk) commitJournal() {
 	d.syncs++
 	for _, change := range d.journal {
 		change()
@@ -50,43 +50,43 @@ func (d *disk) commit() {
 }
 
 func (f *file) resize(n int) {
-	f.size = true
-	if n <= len(f.seen) {
-		f.seen = f.seen[:n]
-		f.hi = min(f.hi, n)
+	f.resized = true
+	if n <= len(f.visible) {
+		f.visible = f.visible[:n]
+		f.dirtyTo = min(f.dirtyTo, n)
 		return
 	}
-	f.touch(len(f.seen), n)
-	f.seen = append(f.seen, make([]byte, n-len(f.seen))...)
+	f.markDirty(len(f.visible), n)
+	f.visible = append(f.visible, make([]byte, n-len(f.visible))...)
 }
 
-func (f *file) touch(lo, hi int) {
-	if f.lo >= f.hi {
-		f.lo, f.hi = lo, hi
+func (f *file) markDirty(lo, hi int) {
+	if f.dirtyFrom >= f.dirtyTo {
+		f.dirtyFrom, f.dirtyTo = lo, hi
 		return
 	}
-	f.lo, f.hi = min(f.lo, lo), max(f.hi, hi)
+	f.dirtyFrom, f.dirtyTo = min(f.dirtyFrom, lo), max(f.dirtyTo, hi)
 }
 
 func (f *file) write(data []byte, off int) {
-	if end := off + len(data); end > len(f.seen) {
+	if end := off + len(data); end > len(f.visible) {
 		f.resize(end)
 	}
-	copy(f.seen[off:], data)
-	f.touch(off, off+len(data))
+	copy(f.visible[off:], data)
+	f.markDirty(off, off+len(data))
 }
 
 // sync puts the file's bytes onto the medium.
 func (f *file) sync() {
-	if n := len(f.seen); n <= len(f.held) {
-		f.held = f.held[:n]
+	if n := len(f.visible); n <= len(f.durable) {
+		f.durable = f.durable[:n]
 	} else {
-		f.held = append(f.held, f.seen[len(f.held):]...)
+		f.durable = append(f.durable, f.visible[len(f.durable):]...)
 	}
-	if f.lo < f.hi {
-		copy(f.held[f.lo:], f.seen[f.lo:f.hi])
+	if f.dirtyFrom < f.dirtyTo {
+		copy(f.durable[f.dirtyFrom:], f.visible[f.dirtyFrom:f.dirtyTo])
 	}
-	f.lo, f.hi, f.size = 0, 0, false
+	f.dirtyFrom, f.dirtyTo, f.resized = 0, 0, false
 }
 
 // sync puts all that names lead to onto the medium.
@@ -99,28 +99,28 @@ func (f *folder) sync() {
 	}
 }
 
-// cut returns the bytes after a power cut: each page that was written and not synced may be on the medium or not, and so
+// bytesAfterCut returns the bytes after a power cut: each page that was written and not synced may be on the medium or not, and so
 // may the new length.
-func (f *file) cut(chance func() bool) []byte {
-	if f.lo >= f.hi && !f.size {
-		return f.held
+func (f *file) bytesAfterCut(chance func() bool) []byte {
+	if f.dirtyFrom >= f.dirtyTo && !f.resized {
+		return f.durable
 	}
-	n := len(f.held)
-	if f.size && chance() {
-		n = len(f.seen)
+	n := len(f.durable)
+	if f.resized && chance() {
+		n = len(f.visible)
 	}
 	out := make([]byte, n)
-	copy(out, f.held)
-	for at := f.lo - f.lo%page; at < f.hi && at < n; at += page {
+	copy(out, f.durable)
+	for at := f.dirtyFrom - f.dirtyFrom%pageSize; at < f.dirtyTo && at < n; at += pageSize {
 		if chance() {
-			copy(out[at:min(at+page, n)], f.seen[min(at, len(f.seen)):])
+			copy(out[at:min(at+pageSize, n)], f.visible[min(at, len(f.visible)):])
 		}
 	}
 	return out
 }
 
-// image writes what the medium holds into a folder. Chance decides what of the unsynced is among it; with none, nothing.
-func (d *disk) image(to string, chance *rand.Rand) error {
+// writeImage writes what the medium holds into a folder. Chance decides what of the unsynced is among it; with none, nothing.
+func (d *disk) writeImage(to string, chance *rand.Rand) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	luck := func() bool { return chance != nil && chance.IntN(2) == 0 }
@@ -131,20 +131,20 @@ func (d *disk) image(to string, chance *rand.Rand) error {
 		}
 		d.journal = slices.Clone(d.journal[n:])
 	}
-	return d.root.image(to, luck)
+	return d.root.writeImage(to, luck)
 }
 
-func (f *folder) image(to string, chance func() bool) error {
+func (f *folder) writeImage(to string, chance func() bool) error {
 	if err := os.MkdirAll(to, 0o700); err != nil {
 		return err
 	}
 	for _, name := range slices.Sorted(maps.Keys(f.files)) {
-		if err := os.WriteFile(filepath.Join(to, name), f.files[name].cut(chance), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(to, name), f.files[name].bytesAfterCut(chance), 0o600); err != nil {
 			return err
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(f.folders)) {
-		if err := f.folders[name].image(filepath.Join(to, name), chance); err != nil {
+		if err := f.folders[name].writeImage(filepath.Join(to, name), chance); err != nil {
 			return err
 		}
 	}

@@ -28,7 +28,7 @@ type FS struct {
 // root), the test is skipped and says so; with REQUIRE=root in the environment it fails.
 func Mount(tb testing.TB) *FS {
 	tb.Helper()
-	f, err := At(tb.TempDir(), "")
+	f, err := MountAt(tb.TempDir(), "")
 	if err != nil {
 		if os.Getenv("REQUIRE") != "" && runtime.GOOS == "linux" && os.Getuid() == 0 {
 			tb.Fatal(err)
@@ -44,11 +44,11 @@ func Mount(tb testing.TB) *FS {
 	return f
 }
 
-// At mounts a file system on a folder. With from, another folder, it begins with what that one holds, all of it on the medium.
+// MountAt mounts a file system on a folder. With from, another folder, it begins with what that one holds, all of it on the medium.
 // The caller unmounts it.
-func At(dir, from string) (*FS, error) {
+func MountAt(dir, from string) (*FS, error) {
 	f := &FS{Dir: dir, disk: &disk{root: newFolder()}}
-	root := &dirNode{disk: f.disk, held: f.disk.root}
+	root := &dirNode{disk: f.disk, durable: f.disk.root}
 	var err error
 	f.server, err = fs.Mount(dir, root, &fs.Options{MountOptions: fuse.MountOptions{
 		DirectMountStrict: true, FsName: "powercut", Name: "powercut", MaxWrite: 1 << 20,
@@ -64,17 +64,17 @@ func At(dir, from string) (*FS, error) {
 	}
 	f.disk.mu.Lock()
 	defer f.disk.mu.Unlock()
-	f.disk.commit()
+	f.disk.commitJournal()
 	f.disk.root.sync()
 	return f, nil
 }
 
-// unmountPatience is how long a process that was just killed may still hold its files.
-const unmountPatience = 10 * time.Second
+// unmountTimeout is how long a process that was just killed may still hold its files.
+const unmountTimeout = 10 * time.Second
 
 // Unmount ends the file system. Nobody who lives may have a file of it open.
 func (f *FS) Unmount() error {
-	limit := time.After(unmountPatience)
+	limit := time.After(unmountTimeout)
 	for {
 		err := f.server.Unmount()
 		if err == nil {
@@ -89,17 +89,17 @@ func (f *FS) Unmount() error {
 	}
 }
 
-// Cut takes the power: every change and sync from now on is refused, so that nobody can be told that something is on disk which
+// CutPower takes the power: every change and sync from now on is refused, so that nobody can be told that something is on disk which
 // is not, and what the medium holds is written into a folder. seed is as for Image.
-func (f *FS) Cut(to string, seed uint64) error {
+func (f *FS) CutPower(to string, seed uint64) error {
 	f.disk.mu.Lock()
-	f.disk.off = true
+	f.disk.poweredOff = true
 	f.disk.mu.Unlock()
-	return f.disk.image(to, luck(seed))
+	return f.disk.writeImage(to, seededRand(seed))
 }
 
-// luck is the chance that a seed gives, nil for none.
-func luck(seed uint64) *rand.Rand {
+// seededRand is the chance that a seed gives, nil for none.
+func seededRand(seed uint64) *rand.Rand {
 	if seed == 0 {
 		return nil
 	}
@@ -111,7 +111,7 @@ func luck(seed uint64) *rand.Rand {
 func (f *FS) Image(seed uint64) string {
 	f.tb.Helper()
 	to := f.tb.TempDir()
-	if err := f.disk.image(to, luck(seed)); err != nil {
+	if err := f.disk.writeImage(to, seededRand(seed)); err != nil {
 		f.tb.Fatal(err)
 	}
 	return to
@@ -126,8 +126,8 @@ func (f *FS) Syncs() int {
 
 type dirNode struct {
 	fs.Inode
-	disk *disk
-	held *folder
+	disk    *disk
+	durable *folder
 }
 
 type fileNode struct {
@@ -136,20 +136,20 @@ type fileNode struct {
 	file *file
 }
 
-// handle is an open file; sync says that each write is synced.
-type handle struct{ sync bool }
+// openHandle is an open file; sync says that each write is synced.
+type openHandle struct{ sync bool }
 
 const (
 	folderMode = fuse.S_IFDIR | 0o755
 	fileMode   = fuse.S_IFREG | 0o644
 )
 
-func handleOf(flags uint32) *handle {
-	return &handle{sync: flags&(syscall.O_SYNC|syscall.O_DSYNC) != 0}
+func newOpenHandle(flags uint32) *openHandle {
+	return &openHandle{sync: flags&(syscall.O_SYNC|syscall.O_DSYNC) != 0}
 }
 
-// child finds a child that programs see.
-func (d *dirNode) child(name string) fs.InodeEmbedder {
+// visibleChild finds a child that programs see.
+func (d *dirNode) visibleChild(name string) fs.InodeEmbedder {
 	if c := d.GetChild(name); c != nil {
 		return c.Operations()
 	}
@@ -164,7 +164,7 @@ func (d *dirNode) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut)
 // Statfs says that there is space.
 func (d *dirNode) Statfs(_ context.Context, out *fuse.StatfsOut) syscall.Errno {
 	const blocks = 1 << 20
-	out.Bsize, out.Frsize, out.NameLen = page, page, 255
+	out.Bsize, out.Frsize, out.NameLen = pageSize, pageSize, 255
 	out.Blocks, out.Bfree, out.Bavail = blocks, blocks, blocks
 	return 0
 }
@@ -172,11 +172,11 @@ func (d *dirNode) Statfs(_ context.Context, out *fuse.StatfsOut) syscall.Errno {
 func (d *dirNode) Mkdir(ctx context.Context, name string, _ uint32, out *fuse.EntryOut) (*fs.Inode, syscall.Errno) {
 	d.disk.mu.Lock()
 	defer d.disk.mu.Unlock()
-	if d.disk.off {
+	if d.disk.poweredOff {
 		return nil, syscall.EIO
 	}
-	n := &dirNode{disk: d.disk, held: newFolder()}
-	d.disk.later(func() { d.held.folders[name] = n.held })
+	n := &dirNode{disk: d.disk, durable: newFolder()}
+	d.disk.appendJournal(func() { d.durable.folders[name] = n.durable })
 	out.Mode = folderMode
 	return d.NewPersistentInode(ctx, n, fs.StableAttr{Mode: fuse.S_IFDIR}), 0
 }
@@ -184,22 +184,22 @@ func (d *dirNode) Mkdir(ctx context.Context, name string, _ uint32, out *fuse.En
 func (d *dirNode) Create(ctx context.Context, name string, flags, _ uint32, out *fuse.EntryOut) (*fs.Inode, fs.FileHandle, uint32, syscall.Errno) {
 	d.disk.mu.Lock()
 	defer d.disk.mu.Unlock()
-	if d.disk.off {
+	if d.disk.poweredOff {
 		return nil, nil, 0, syscall.EIO
 	}
 	n := &fileNode{disk: d.disk, file: &file{}}
-	d.disk.later(func() { d.held.files[name] = n.file })
+	d.disk.appendJournal(func() { d.durable.files[name] = n.file })
 	out.Mode = fileMode
-	return d.NewPersistentInode(ctx, n, fs.StableAttr{Mode: fuse.S_IFREG}), handleOf(flags), 0, 0
+	return d.NewPersistentInode(ctx, n, fs.StableAttr{Mode: fuse.S_IFREG}), newOpenHandle(flags), 0, 0
 }
 
 func (d *dirNode) Unlink(_ context.Context, name string) syscall.Errno {
 	d.disk.mu.Lock()
 	defer d.disk.mu.Unlock()
-	if d.disk.off {
+	if d.disk.poweredOff {
 		return syscall.EIO
 	}
-	d.disk.later(func() { delete(d.held.files, name) })
+	d.disk.appendJournal(func() { delete(d.durable.files, name) })
 	return 0
 }
 
@@ -209,10 +209,10 @@ func (d *dirNode) Rmdir(_ context.Context, name string) syscall.Errno {
 	}
 	d.disk.mu.Lock()
 	defer d.disk.mu.Unlock()
-	if d.disk.off {
+	if d.disk.poweredOff {
 		return syscall.EIO
 	}
-	d.disk.later(func() { delete(d.held.folders, name) })
+	d.disk.appendJournal(func() { delete(d.durable.folders, name) })
 	return 0
 }
 
@@ -223,19 +223,19 @@ func (d *dirNode) Rename(_ context.Context, name string, to fs.InodeEmbedder, ne
 	}
 	d.disk.mu.Lock()
 	defer d.disk.mu.Unlock()
-	if d.disk.off {
+	if d.disk.poweredOff {
 		return syscall.EIO
 	}
-	switch c := d.child(name).(type) {
+	switch c := d.visibleChild(name).(type) {
 	case *fileNode:
-		d.disk.later(func() {
-			delete(d.held.files, name)
-			target.held.files[newName] = c.file
+		d.disk.appendJournal(func() {
+			delete(d.durable.files, name)
+			target.durable.files[newName] = c.file
 		})
 	case *dirNode:
-		d.disk.later(func() {
-			delete(d.held.folders, name)
-			target.held.folders[newName] = c.held
+		d.disk.appendJournal(func() {
+			delete(d.durable.folders, name)
+			target.durable.folders[newName] = c.durable
 		})
 	default:
 		return syscall.ENOENT
@@ -246,55 +246,55 @@ func (d *dirNode) Rename(_ context.Context, name string, to fs.InodeEmbedder, ne
 func (d *dirNode) Fsync(context.Context, fs.FileHandle, uint32) syscall.Errno {
 	d.disk.mu.Lock()
 	defer d.disk.mu.Unlock()
-	if d.disk.off {
+	if d.disk.poweredOff {
 		return syscall.EIO
 	}
-	d.disk.commit()
+	d.disk.commitJournal()
 	return 0
 }
 
 func (n *fileNode) Open(_ context.Context, flags uint32) (fs.FileHandle, uint32, syscall.Errno) {
-	return handleOf(flags), 0, 0
+	return newOpenHandle(flags), 0, 0
 }
 
 func (n *fileNode) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut) syscall.Errno {
 	n.disk.mu.Lock()
 	defer n.disk.mu.Unlock()
-	out.Mode, out.Size = fileMode, uint64(len(n.file.seen))
+	out.Mode, out.Size = fileMode, uint64(len(n.file.visible))
 	return 0
 }
 
 func (n *fileNode) Setattr(_ context.Context, _ fs.FileHandle, in *fuse.SetAttrIn, out *fuse.AttrOut) syscall.Errno {
 	n.disk.mu.Lock()
 	defer n.disk.mu.Unlock()
-	if n.disk.off {
+	if n.disk.poweredOff {
 		return syscall.EIO
 	}
 	if size, ok := in.GetSize(); ok {
 		n.file.resize(int(size)) //nolint:gosec // a test's file
 	}
-	out.Mode, out.Size = fileMode, uint64(len(n.file.seen))
+	out.Mode, out.Size = fileMode, uint64(len(n.file.visible))
 	return 0
 }
 
 func (n *fileNode) Read(_ context.Context, _ fs.FileHandle, dest []byte, off int64) (fuse.ReadResult, syscall.Errno) {
 	n.disk.mu.Lock()
 	defer n.disk.mu.Unlock()
-	size := int64(len(n.file.seen))
+	size := int64(len(n.file.visible))
 	off = min(off, size)
-	return fuse.ReadResultData(dest[:copy(dest, n.file.seen[off:])]), 0
+	return fuse.ReadResultData(dest[:copy(dest, n.file.visible[off:])]), 0
 }
 
 func (n *fileNode) Write(_ context.Context, fh fs.FileHandle, data []byte, off int64) (uint32, syscall.Errno) {
 	n.disk.mu.Lock()
 	defer n.disk.mu.Unlock()
-	if n.disk.off {
+	if n.disk.poweredOff {
 		return 0, syscall.EIO
 	}
 	n.file.write(data, int(off))
-	if h, ok := fh.(*handle); ok && h.sync {
+	if h, ok := fh.(*openHandle); ok && h.sync {
 		n.file.sync()
-		n.disk.commit()
+		n.disk.commitJournal()
 	}
 	return uint32(len(data)), 0 //nolint:gosec // at most MaxWrite
 }
@@ -302,11 +302,11 @@ func (n *fileNode) Write(_ context.Context, fh fs.FileHandle, data []byte, off i
 func (n *fileNode) Fsync(context.Context, fs.FileHandle, uint32) syscall.Errno {
 	n.disk.mu.Lock()
 	defer n.disk.mu.Unlock()
-	if n.disk.off {
+	if n.disk.poweredOff {
 		return syscall.EIO
 	}
 	n.file.sync()
-	n.disk.commit()
+	n.disk.commitJournal()
 	return 0
 }
 

@@ -31,7 +31,7 @@ type Program struct {
 func (p Program) Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	root := p.command() //nolint:contextcheck // cobra hands it on
+	root := p.newCommand() //nolint:contextcheck // cobra hands it on
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
@@ -42,7 +42,7 @@ func (p Program) Run(ctx context.Context, args []string, stdout, stderr io.Write
 	return 0
 }
 
-func (p Program) command() *cobra.Command {
+func (p Program) newCommand() *cobra.Command {
 	var file string
 	cmd := &cobra.Command{
 		Use:           p.Name + " --config FILE",

@@ -12,7 +12,7 @@ import (
 	"github.com/frond-edge/frond/internal/program"
 )
 
-func TestRun(t *testing.T) {
+func TestProgram_Run(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "some.yaml")
 	if err := os.WriteFile(file, []byte("content"), 0o600); err != nil {
 		t.Fatal(err)

@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// linger is how long one direction may go on after the other has ended. What passes here is TLS or a scrape: neither
+// lingerTimeout is how long one direction may go on after the other has ended. What passes here is TLS or a scrape: neither
 // ends one direction long before the other, so a side that takes longer is broken or hostile.
-const linger = 10 * time.Second
+const lingerTimeout = 10 * time.Second
 
 // ErrLinger says that one side ended and the other went on for too long.
 var ErrLinger = errors.New("one side ended and the other went on for too long")
@@ -38,8 +38,8 @@ func Join(near, far net.Conn) Result {
 	)
 	end := func(err error) {
 		first.Do(func() { result.Err = err })
-		abandon(near, err)
-		abandon(far, err)
+		resetAndClose(near, err)
+		resetAndClose(far, err)
 	}
 	copies := func(to, from net.Conn, n *int64) {
 		var err error
@@ -49,7 +49,7 @@ func Join(near, far net.Conn) Result {
 			end(err)
 			return
 		}
-		one.Do(func() { timer = time.AfterFunc(linger, func() { end(ErrLinger) }) })
+		one.Do(func() { timer = time.AfterFunc(lingerTimeout, func() { end(ErrLinger) }) })
 	}
 	ended.Go(func() { copies(far, near, &result.Sent) })
 	ended.Go(func() { copies(near, far, &result.Received) })
@@ -61,8 +61,8 @@ func Join(near, far net.Conn) Result {
 	return result
 }
 
-// abandon closes a connection. One that can tell its other end of a failure does.
-func abandon(conn net.Conn, err error) {
+// resetAndClose closes a connection. One that can tell its other end of a failure does.
+func resetAndClose(conn net.Conn, err error) {
 	if teller, ok := conn.(interface{ Reset(reason string) }); ok && err != nil {
 		teller.Reset(err.Error())
 	}

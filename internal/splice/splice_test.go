@@ -17,8 +17,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// end is one end of a connection whose directions end one by one. Of net.Conn it has what Join uses.
-type end struct {
+// pipeEnd is one end of a connection whose directions end one by one. Of net.Conn it has what Join uses.
+type pipeEnd struct {
 	net.Conn
 	in  *io.PipeReader
 	out *io.PipeWriter
@@ -27,35 +27,35 @@ type end struct {
 	reset string // guarded by mu
 }
 
-func pair() (*end, *end) {
+func pipePair() (*pipeEnd, *pipeEnd) {
 	ar, bw := io.Pipe()
 	br, aw := io.Pipe()
-	return &end{in: ar, out: aw}, &end{in: br, out: bw}
+	return &pipeEnd{in: ar, out: aw}, &pipeEnd{in: br, out: bw}
 }
 
-func (e *end) Read(p []byte) (int, error)  { return e.in.Read(p) }
-func (e *end) Write(p []byte) (int, error) { return e.out.Write(p) }
-func (e *end) CloseWrite() error           { return e.out.Close() }
-func (e *end) Close() error                { return errors.Join(e.in.Close(), e.out.Close()) }
+func (e *pipeEnd) Read(p []byte) (int, error)  { return e.in.Read(p) }
+func (e *pipeEnd) Write(p []byte) (int, error) { return e.out.Write(p) }
+func (e *pipeEnd) CloseWrite() error           { return e.out.Close() }
+func (e *pipeEnd) Close() error                { return errors.Join(e.in.Close(), e.out.Close()) }
 
-func (e *end) Reset(reason string) {
+func (e *pipeEnd) Reset(reason string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.reset = reason
 	_ = e.out.CloseWithError(errors.New(reason))
 }
 
-// joined runs Join between the far ends of two connections and returns the near ones.
-func joined() (left, right *end, result <-chan splice.Result) {
-	left, a := pair()
-	b, right := pair()
+// startJoin runs Join between the far ends of two connections and returns the near ones.
+func startJoin() (left, right *pipeEnd, result <-chan splice.Result) {
+	left, a := pipePair()
+	b, right := pipePair()
 	done := make(chan splice.Result, 1)
 	go func() { done <- splice.Join(a, b) }()
 	return left, right, done
 }
 
-func TestEachDirectionEndsByItself(t *testing.T) {
-	left, right, result := joined()
+func TestJoin_DirectionsEndSeparately(t *testing.T) {
+	left, right, result := startJoin()
 	asked := make(chan string, 1)
 	go func() {
 		question, _ := io.ReadAll(right) // until left has said all
@@ -78,8 +78,8 @@ func TestEachDirectionEndsByItself(t *testing.T) {
 	}
 }
 
-func TestAFailureIsToldToTheOtherSide(t *testing.T) {
-	left, right, result := joined()
+func TestJoin_FailureReachesTheOtherSide(t *testing.T) {
+	left, right, result := startJoin()
 	_ = left.out.CloseWithError(errors.New("the link is gone"))
 	if _, err := io.ReadAll(right); err == nil || err.Error() != "the link is gone" {
 		t.Errorf("the other side reads: %v", err)
@@ -89,7 +89,7 @@ func TestAFailureIsToldToTheOtherSide(t *testing.T) {
 	}
 }
 
-func TestAConnectionWithoutHalvesEndsAsAWhole(t *testing.T) {
+func TestJoin_WithoutHalfCloseEndsBoth(t *testing.T) {
 	left, a := net.Pipe()
 	b, right := net.Pipe()
 	done := make(chan splice.Result, 1)
@@ -103,9 +103,9 @@ func TestAConnectionWithoutHalvesEndsAsAWhole(t *testing.T) {
 	}
 }
 
-func TestNobodyGoesOnForEver(t *testing.T) {
+func TestJoin_LingerTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		left, right, result := joined()
+		left, right, result := startJoin()
 		began := time.Now()
 		if err := left.CloseWrite(); err != nil {
 			t.Fatal(err)

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A plan is what the compiler still has to do for a job, in CPU seconds of the machine the rates were measured on.
-type plan struct {
+// A buildPlan is what the compiler still has to do for a job, in CPU seconds of the machine the rates were measured on.
+type buildPlan struct {
 	compile map[string]float64 // import path → seconds; a program's own package includes its link
 	mains   map[string]bool    // those of compile that are linked
 }
@@ -27,27 +27,27 @@ const (
 	perPackage = 0.03
 )
 
-// listed is the part of `go list -json` that a plan needs.
-type listed struct {
+// listedPackage is the part of `go list -json` that a plan needs.
+type listedPackage struct {
 	ImportPath, Dir, Name string
 	GoFiles, CgoFiles     []string
 	Stale, DepOnly        bool
 }
 
-// plan asks the go command which packages its cache lacks. On a fresh machine this downloads the modules.
-func (b *builder) plan(ctx context.Context, j *job, show *display) error {
+// planJob asks the go command which packages its cache lacks. On a fresh machine this downloads the modules.
+func (b *builder) planJob(ctx context.Context, j *job, show *progressDisplay) error {
 	// Without EmbedFiles go leaves embedded files out of its reckoning and calls what uses them stale.
 	args := []string{"list", "-deps", "-json=ImportPath,Dir,Name,GoFiles,CgoFiles,EmbedFiles,Stale,DepOnly"}
 	if j.tags != "" {
 		args = append(args, "-tags", j.tags)
 	}
 	cmd := b.goCommand(ctx, j.recipe, append(args, j.packages...)...)
-	var said tail
+	var said lastLines
 	fetched := 0
-	cmd.Stderr = &lines{each: func(line string) {
+	cmd.Stderr = &lineWriter{each: func(line string) {
 		if module, ok := strings.CutPrefix(line, "go: downloading "); ok {
 			fetched++
-			show.note(fmt.Sprintf("%s: downloading modules, %d of at most %d: %s", j.name, fetched, b.modules(j.recipe), module))
+			show.printNote(fmt.Sprintf("%s: downloading modules, %d of at most %d: %s", j.name, fetched, b.countModules(j.recipe), module))
 			return
 		}
 		said.add(line)
@@ -57,24 +57,24 @@ func (b *builder) plan(ctx context.Context, j *job, show *display) error {
 		return fmt.Errorf("build %s: %w", j.name, err)
 	}
 	if err := cmd.Start(); err != nil {
-		return b.explain(ctx, j.recipe, "list", err, nil)
+		return b.explainFailure(ctx, j.recipe, "list", err, nil)
 	}
-	packages, decodeErr := decode(stdout)
+	packages, decodeErr := decodeListed(stdout)
 	if err := cmd.Wait(); err != nil {
-		return b.explain(ctx, j.recipe, "list", err, said.kept)
+		return b.explainFailure(ctx, j.recipe, "list", err, said.kept)
 	}
 	if decodeErr != nil {
 		return fmt.Errorf("build %s: read go list: %w", j.name, decodeErr)
 	}
-	j.plan = weigh(packages, sizeOf)
-	show.add(j.name, j.plan)
+	j.plan = estimateCosts(packages, sizeOf)
+	show.addJob(j.name, j.plan)
 	return nil
 }
 
-func decode(r io.Reader) ([]listed, error) {
-	var all []listed
+func decodeListed(r io.Reader) ([]listedPackage, error) {
+	var all []listedPackage
 	for dec := json.NewDecoder(r); ; {
-		var p listed
+		var p listedPackage
 		switch err := dec.Decode(&p); {
 		case errors.Is(err, io.EOF):
 			return all, nil
@@ -86,10 +86,10 @@ func decode(r io.Reader) ([]listed, error) {
 	}
 }
 
-// weigh guesses the cost of each package that is to be compiled from the size of its sources, and of each link from
+// estimateCosts guesses the cost of each package that is to be compiled from the size of its sources, and of each link from
 // the size of all.
-func weigh(packages []listed, size func(dir, file string) int64) plan {
-	p := plan{compile: map[string]float64{}, mains: map[string]bool{}}
+func estimateCosts(packages []listedPackage, size func(dir, file string) int64) buildPlan {
+	p := buildPlan{compile: map[string]float64{}, mains: map[string]bool{}}
 	var total, mains float64
 	for _, pkg := range packages {
 		var bytes float64
@@ -126,8 +126,8 @@ func sizeOf(dir, file string) int64 {
 	return info.Size()
 }
 
-// modules counts the zips in go.sum: the most that a first run downloads.
-func (b *builder) modules(r recipe) int {
+// countModules counts the zips in go.sum: the most that a first run downloads.
+func (b *builder) countModules(r recipe) int {
 	content, err := os.ReadFile(filepath.Join(b.tree, r.module, "go.sum"))
 	if err != nil {
 		return 0
@@ -159,8 +159,8 @@ func (b *builder) warnOfSpace(ctx context.Context, r recipe, work float64) {
 	}
 }
 
-// compile builds a job's packages into dir and does what the recipe wants done after.
-func (b *builder) compile(ctx context.Context, j job, dir string, show *display) error {
+// compileJob builds a job's packages into dir and does what the recipe wants done after.
+func (b *builder) compileJob(ctx context.Context, j job, dir string, show *progressDisplay) error {
 	ldflags, err := linkerFlags(ctx, b.tree, j.recipe)
 	if err != nil {
 		return fmt.Errorf("build %s: %w", j.name, err)
@@ -171,17 +171,17 @@ func (b *builder) compile(ctx context.Context, j job, dir string, show *display)
 	}
 	args = append(args, "-o", dir+string(filepath.Separator))
 	cmd := b.goCommand(ctx, j.recipe, append(args, j.packages...)...)
-	var said tail
-	cmd.Stderr = &lines{each: func(line string) {
-		if !show.compiling(line) && !strings.HasPrefix(line, "go: downloading ") {
+	var said lastLines
+	cmd.Stderr = &lineWriter{each: func(line string) {
+		if !show.observeLine(line) && !strings.HasPrefix(line, "go: downloading ") {
 			said.add(line)
 		}
 	}}
-	show.begin(j.name)
+	show.beginJob(j.name)
 	if err := cmd.Run(); err != nil {
-		return b.explain(ctx, j.recipe, "build", err, said.kept)
+		return b.explainFailure(ctx, j.recipe, "build", err, said.kept)
 	}
-	show.built(j.name)
+	show.finishJob(j.name)
 	if len(j.write) > 0 {
 		if err := b.runWriter(ctx, j, dir); err != nil {
 			return err

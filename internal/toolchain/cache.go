@@ -23,12 +23,12 @@ const (
 	recipeFile = "recipe.txt"
 )
 
-func (c cache) entry(name, text string) string {
+func (c cache) entryPath(name, text string) string {
 	return filepath.Join(c.dir, name+"-"+keyOf(text))
 }
 
-// use tells whether the entry exists, and marks it as used now, so that prune keeps it.
-func (c cache) use(entry string) bool {
+// touchEntry tells whether the entry exists, and marks it as used now, so that prune keeps it.
+func (c cache) touchEntry(entry string) bool {
 	if _, err := os.Stat(filepath.Join(entry, recipeFile)); err != nil {
 		return false
 	}
@@ -73,8 +73,8 @@ func (c cache) lock(ctx context.Context, name string, out io.Writer) (unlock fun
 	}
 }
 
-// temp makes an empty folder to build in. The caller holds the lock, so folders of the same name belong to runs that died.
-func (c cache) temp(name string) (string, error) {
+// makeTemp makes an empty folder to build in. The caller holds the lock, so folders of the same name belong to runs that died.
+func (c cache) makeTemp(name string) (string, error) {
 	old, err := filepath.Glob(filepath.Join(c.dir, tempPrefix+name+"-*"))
 	if err != nil {
 		return "", fmt.Errorf("look for leftovers: %w", err)
@@ -94,10 +94,10 @@ func (c cache) temp(name string) (string, error) {
 	return dir, nil
 }
 
-func (c cache) discard(temp string) { _ = os.RemoveAll(temp) } // what stays is removed by the next temp
+func (c cache) discardTemp(temp string) { _ = os.RemoveAll(temp) } // what stays is removed by the next temp
 
-// install makes temp the entry. The files are synced first: after a power cut an entry is whole or absent.
-func (c cache) install(temp, entry, text string) error {
+// installEntry makes temp the entry. The files are synced first: after a power cut an entry is whole or absent.
+func (c cache) installEntry(temp, entry, text string) error {
 	if err := os.WriteFile(filepath.Join(temp, recipeFile), []byte(text), 0o644); err != nil {
 		return fmt.Errorf("install %s: %w", filepath.Base(entry), err)
 	}
@@ -126,8 +126,8 @@ func syncTree(dir string) error {
 	})
 }
 
-// inUse is how long an entry is kept whatever its number: a cluster that runs has links to its programs.
-const inUse = 24 * time.Hour
+// minEntryAge is how long an entry is kept whatever its number: a cluster that runs has links to its programs.
+const minEntryAge = 24 * time.Hour
 
 // prune keeps the newest entries of a name. Failing to remove one is no reason to fail a build that went well.
 func (c cache) prune(name string, keep int, current string) {
@@ -147,7 +147,7 @@ func (c cache) prune(name string, keep int, current string) {
 	}
 	slices.SortFunc(dirs, func(a, b string) int { return used[b].Compare(used[a]) })
 	for i, dir := range dirs {
-		if i >= keep-1 && time.Since(used[dir]) > inUse {
+		if i >= keep-1 && time.Since(used[dir]) > minEntryAge {
 			_ = os.RemoveAll(dir)
 		}
 	}

@@ -15,16 +15,16 @@ import (
 // A job is a recipe with its place in the cache.
 type job struct {
 	recipe
-	entry string // folder in the cache
-	text  string // what the key was made of, kept beside the result for whoever wonders why it was built again
-	plan  plan
+	entry     string // folder in the cache
+	keySource string // what the key was made of, kept beside the result for whoever wonders why it was built again
+	plan      buildPlan
 }
 
 // formatVersion goes into each key. Raise it when the meaning of a recipe changes without its text.
 const formatVersion = "frond toolchain 1"
 
-// prepare computes the job's key. It runs the go command, because its version and the processor level are inputs.
-func (b *builder) prepare(ctx context.Context, r recipe) (job, error) {
+// prepareJob computes the job's key. It runs the go command, because its version and the processor level are inputs.
+func (b *builder) prepareJob(ctx context.Context, r recipe) (job, error) {
 	env, err := b.goOutput(ctx, r, "env", "GOVERSION", "GOOS", "GOARCH", "GOAMD64", "GOARM", "GOEXPERIMENT")
 	if err != nil {
 		return job{}, err
@@ -34,7 +34,7 @@ func (b *builder) prepare(ctx context.Context, r recipe) (job, error) {
 		return job{}, fmt.Errorf("read the sources of %s: %w", r.name, err)
 	}
 	text := keyText(r, strings.Fields(env), files)
-	return job{recipe: r, entry: b.cache.entry(r.name, text), text: text}, nil
+	return job{recipe: r, entry: b.cache.entryPath(r.name, text), keySource: text}, nil
 }
 
 func keyText(r recipe, goEnv, files []string) string {
@@ -42,7 +42,7 @@ func keyText(r recipe, goEnv, files []string) string {
 	fmt.Fprintln(&t, formatVersion)
 	fmt.Fprintln(&t, "name", r.name)
 	fmt.Fprintln(&t, "go", strings.Join(goEnv, " "))
-	fmt.Fprintln(&t, "flags", strings.Join(r.environment(), " "))
+	fmt.Fprintln(&t, "flags", strings.Join(r.buildEnv(), " "))
 	fmt.Fprintln(&t, "module", r.module)
 	fmt.Fprintln(&t, "packages", strings.Join(r.packages, " "))
 	fmt.Fprintln(&t, "ldflags", strings.Join(append([]string{r.ldflags}, r.stamps...), " "))

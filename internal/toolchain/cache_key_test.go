@@ -11,7 +11,7 @@ import (
 	"github.com/frond-edge/frond/internal/toolchain"
 )
 
-func write(t *testing.T, tree string, files map[string]string) {
+func writeTree(t *testing.T, tree string, files map[string]string) {
 	t.Helper()
 	for name, content := range files {
 		path := filepath.Join(tree, name)
@@ -24,9 +24,9 @@ func write(t *testing.T, tree string, files map[string]string) {
 	}
 }
 
-func TestHashFilesTakesWhatCanChangeAProgram(t *testing.T) {
+func TestHashFiles_TakesBuildInputs(t *testing.T) {
 	tree := t.TempDir()
-	write(t, tree, map[string]string{
+	writeTree(t, tree, map[string]string{
 		"go.mod": "module x", "go.sum": "sums", "doc.go": "package x", "doc_test.go": "package x", "README.md": "#", "notes.txt": "top",
 		"room/a.go": "package room", "room/schema.json": "{}", "room/deep/er/page.html": "<p>", "room/testdata/x.json": "{}",
 		"room/a_test.go": "package room", "pictures/a.png": "no Go beside it", "docs/x.go": "package docs",
@@ -49,7 +49,7 @@ func TestHashFilesTakesWhatCanChangeAProgram(t *testing.T) {
 		t.Errorf("without a folder: %v, %v", apart, err)
 	}
 
-	write(t, tree, map[string]string{"room/schema.json": `{"a":1}`})
+	writeTree(t, tree, map[string]string{"room/schema.json": `{"a":1}`})
 	after, err := toolchain.HashFiles(tree, []string{"."})
 	if err != nil {
 		t.Fatal(err)
@@ -59,9 +59,9 @@ func TestHashFilesTakesWhatCanChangeAProgram(t *testing.T) {
 	}
 }
 
-func TestHashFilesOfNamedFiles(t *testing.T) {
+func TestHashFiles_NamedFiles(t *testing.T) {
 	tree := t.TempDir()
-	write(t, tree, map[string]string{"go.mod": "module x", "go.sum": "sums", "a.go": "package x"})
+	writeTree(t, tree, map[string]string{"go.mod": "module x", "go.sum": "sums", "a.go": "package x"})
 	got, err := toolchain.HashFiles(tree, []string{"go.mod", "go.sum"})
 	if err != nil || len(got) != 2 {
 		t.Errorf("got %v, %v, want the two files", got, err)
@@ -72,9 +72,9 @@ func TestHashFilesOfNamedFiles(t *testing.T) {
 }
 
 // Where the tests and the control plane ask for the same versions, most of what the tests are made of is compiled already.
-func TestSuiteAsksForTheVersionsOfTheControlPlane(t *testing.T) {
+func TestSuiteRecipe_VersionsOfTheControlPlane(t *testing.T) {
 	tree := filepath.Join("..", "..")
-	suite, kube := requirements(t, filepath.Join(tree, "tools/conformance/suite/go.mod")), requirements(t, filepath.Join(tree, "tools/kube/go.mod"))
+	suite, kube := moduleRequirements(t, filepath.Join(tree, "tools/conformance/suite/go.mod")), moduleRequirements(t, filepath.Join(tree, "tools/kube/go.mod"))
 	for module, version := range suite {
 		if other, there := kube[module]; there && other != version {
 			t.Errorf("%s: the suite asks for %s, the control plane for %s: go get it in tools/conformance/suite", module, version, other)
@@ -85,7 +85,7 @@ func TestSuiteAsksForTheVersionsOfTheControlPlane(t *testing.T) {
 	}
 }
 
-func requirements(t *testing.T, file string) map[string]string {
+func moduleRequirements(t *testing.T, file string) map[string]string {
 	t.Helper()
 	content, err := os.ReadFile(file)
 	if err != nil {
@@ -100,7 +100,7 @@ func requirements(t *testing.T, file string) map[string]string {
 	return found
 }
 
-func TestKeysDiffer(t *testing.T) {
+func TestRecipe_KeysDiffer(t *testing.T) {
 	env, files := []string{"go1.26.8", "linux", "amd64"}, []string{"00 go.mod"}
 	seen := map[string]string{}
 	for _, r := range toolchain.AllRecipes() {
@@ -123,9 +123,9 @@ func TestKeysDiffer(t *testing.T) {
 	}
 }
 
-func TestStampedVersionsAreTheBuiltOnes(t *testing.T) {
+func TestLinkerFlags_StampedVersionsAreBuilt(t *testing.T) {
 	built := func(file, module string) string {
-		version, err := toolchain.Required(filepath.Join("..", "..", file), module)
+		version, err := toolchain.RequiredVersion(filepath.Join("..", "..", file), module)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -142,7 +142,7 @@ func TestStampedVersionsAreTheBuiltOnes(t *testing.T) {
 
 func TestLinkerFlags(t *testing.T) {
 	tree := t.TempDir() // in no repository, so devel
-	write(t, tree, map[string]string{
+	writeTree(t, tree, map[string]string{
 		"go.mod": "module github.com/frond-edge/frond\n\nrequire (\n\tk8s.io/kubernetes-x v1.0.0\n\tk8s.io/kubernetes v1.37.1\n)\n",
 	})
 	got, err := toolchain.LinkerFlags(t.Context(), tree)
@@ -161,7 +161,7 @@ func TestLinkerFlags(t *testing.T) {
 
 func TestFindTree(t *testing.T) {
 	tree := t.TempDir()
-	write(t, tree, map[string]string{
+	writeTree(t, tree, map[string]string{
 		"go.mod": "module github.com/frond-edge/frond\n\ngo 1.26.0\n", "tools/kube/go.mod": "module github.com/frond-edge/frond/tools/kube\n",
 	})
 	tree, err := filepath.EvalSymlinks(tree)

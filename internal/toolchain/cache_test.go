@@ -19,11 +19,11 @@ import (
 	"github.com/frond-edge/frond/internal/toolchain"
 )
 
-// holdLock makes the test binary a process that takes a lock and keeps it.
-const holdLock = "TOOLCHAIN_TEST_HOLD_LOCK"
+// holdLockEnv makes the test binary a process that takes a lock and keeps it.
+const holdLockEnv = "TOOLCHAIN_TEST_HOLD_LOCK"
 
 func TestMain(m *testing.M) {
-	if dir := os.Getenv(holdLock); dir != "" {
+	if dir := os.Getenv(holdLockEnv); dir != "" {
 		//nolint:forbidigo // the main function of a child process
 		if _, err := toolchain.NewCache(dir).Lock(context.Background(), "kube", io.Discard); err != nil {
 			panic(err)
@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-func TestLockWaits(t *testing.T) {
+func TestCache_LockWaits(t *testing.T) {
 	c := toolchain.NewCache(t.TempDir())
 	unlock, err := c.Lock(t.Context(), "kube", io.Discard)
 	if err != nil {
@@ -49,12 +49,12 @@ func TestLockWaits(t *testing.T) {
 
 	ctx, cancel := context.WithCancelCause(t.Context())
 	why := errors.New("the user has had enough")
-	told := &watched{want: "another process is building kube", seen: func() { cancel(why) }}
+	told := &textTrigger{want: "another process is building kube", seen: func() { cancel(why) }}
 	if _, err := c.Lock(ctx, "kube", told); !errors.Is(err, why) {
 		t.Errorf("cancelled wait: got %v, want %v", err, why)
 	}
 
-	told = &watched{want: "waiting", seen: unlock}
+	told = &textTrigger{want: "waiting", seen: unlock}
 	again, err := c.Lock(t.Context(), "kube", told)
 	if err != nil {
 		t.Fatalf("after the first has let go: %v", err)
@@ -62,24 +62,24 @@ func TestLockWaits(t *testing.T) {
 	again()
 }
 
-// watched calls seen when it is written what it wants.
-type watched struct {
+// textTrigger calls seen when it is written what it wants.
+type textTrigger struct {
 	want string
 	seen func()
 	once sync.Once
 }
 
-func (w *watched) Write(p []byte) (int, error) {
+func (w *textTrigger) Write(p []byte) (int, error) {
 	if strings.Contains(string(p), w.want) {
 		w.once.Do(w.seen)
 	}
 	return len(p), nil
 }
 
-func TestLockOfKilledProcessIsFree(t *testing.T) {
+func TestCache_LockOfKilledProcessIsFree(t *testing.T) {
 	dir := t.TempDir()
 	cmd := exec.CommandContext(t.Context(), os.Args[0])
-	cmd.Env = append(os.Environ(), holdLock+"="+dir)
+	cmd.Env = append(os.Environ(), holdLockEnv+"="+dir)
 	if _, err := cmd.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +94,7 @@ func TestLockOfKilledProcessIsFree(t *testing.T) {
 		t.Fatalf("the other process said %q, %v", line, err)
 	}
 	waited := false
-	out := &watched{want: "waiting", seen: func() { waited = true; _ = cmd.Process.Kill() }}
+	out := &textTrigger{want: "waiting", seen: func() { waited = true; _ = cmd.Process.Kill() }}
 	unlock, err := toolchain.NewCache(dir).Lock(t.Context(), "kube", out)
 	if err != nil {
 		t.Fatal(err)
@@ -107,50 +107,50 @@ func TestLockOfKilledProcessIsFree(t *testing.T) {
 	_ = cmd.Wait()
 }
 
-func TestInstallIsAllOrNothing(t *testing.T) {
+func TestCache_InstallIsAllOrNothing(t *testing.T) {
 	c := toolchain.NewCache(t.TempDir())
-	left, err := c.Temp("kube")
+	left, err := c.MakeTemp("kube")
 	if err != nil {
 		t.Fatal(err)
 	}
-	write(t, left, map[string]string{"kube": "half a program"})
-	entry := c.Entry("kube", "inputs")
-	if c.Use(entry) {
+	writeTree(t, left, map[string]string{"kube": "half a program"})
+	entry := c.EntryPath("kube", "inputs")
+	if c.TouchEntry(entry) {
 		t.Fatal("an entry is there before it was built")
 	}
-	temp, err := c.Temp("kube")
+	temp, err := c.MakeTemp("kube")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(left); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("what an interrupted run left is still there: %v", err)
 	}
-	write(t, temp, map[string]string{"kube": "a program"})
+	writeTree(t, temp, map[string]string{"kube": "a program"})
 	if err := os.Symlink("kube", filepath.Join(temp, "etcd")); err != nil {
 		t.Fatal(err)
 	}
-	write(t, entry, map[string]string{"junk": "somebody's accident"})
-	if c.Use(entry) {
+	writeTree(t, entry, map[string]string{"junk": "somebody's accident"})
+	if c.TouchEntry(entry) {
 		t.Error("a folder without a recipe passed for an entry")
 	}
-	if err := c.Install(temp, entry, "inputs"); err != nil {
+	if err := c.InstallEntry(temp, entry, "inputs"); err != nil {
 		t.Fatal(err)
 	}
-	if content, err := os.ReadFile(filepath.Join(entry, "etcd")); err != nil || string(content) != "a program" || !c.Use(entry) {
+	if content, err := os.ReadFile(filepath.Join(entry, "etcd")); err != nil || string(content) != "a program" || !c.TouchEntry(entry) {
 		t.Errorf("installed: %q, %v", content, err)
 	}
 }
 
-func TestPruneKeepsTheLastUsed(t *testing.T) {
+func TestCache_PruneKeepsTheLastUsed(t *testing.T) {
 	c := toolchain.NewCache(t.TempDir())
 	var entries []string
 	for i := range 5 {
-		temp, err := c.Temp("kube")
+		temp, err := c.MakeTemp("kube")
 		if err != nil {
 			t.Fatal(err)
 		}
-		entry := c.Entry("kube", fmt.Sprint(i))
-		if err := c.Install(temp, entry, "x"); err != nil {
+		entry := c.EntryPath("kube", fmt.Sprint(i))
+		if err := c.InstallEntry(temp, entry, "x"); err != nil {
 			t.Fatal(err)
 		}
 		used := time.Now().Add(time.Duration(i-10) * 24 * time.Hour)
@@ -160,8 +160,8 @@ func TestPruneKeepsTheLastUsed(t *testing.T) {
 		entries = append(entries, entry)
 	}
 	mine := filepath.Join(filepath.Dir(entries[0]), "kube-notes")
-	write(t, mine, map[string]string{"x": "not an entry"})
-	if !c.Use(entries[1]) { // now the last used
+	writeTree(t, mine, map[string]string{"x": "not an entry"})
+	if !c.TouchEntry(entries[1]) { // now the last used
 		t.Fatal("entry 1 is missing")
 	}
 	c.Prune("kube", 3, entries[0])

@@ -16,40 +16,40 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lineEvery is how often progress is told where lines stay, as in a CI log.
-const lineEvery = 10 * time.Second
+// progressInterval is how often progress is told where lines stay, as in a CI log.
+const progressInterval = 10 * time.Second
 
-// A display tells one build's progress: a bar on a terminal, else a line now and then.
-type display struct {
+// A progressDisplay tells one build's progress: a bar on a terminal, else a line now and then.
+type progressDisplay struct {
 	out  io.Writer
 	stop context.CancelFunc
 	ctx  context.Context //nolint:containedctx // lives as long as one call of compileAll, which made it
 	work errgroup.Group
 
-	mu    sync.Mutex
-	meter *meter    // guarded by mu
-	began time.Time // guarded by mu; zero before start
-	told  time.Time // guarded by mu; when the last download line was written
-	names []string  // guarded by mu
+	mu           sync.Mutex
+	meter        *meter    // guarded by mu
+	began        time.Time // guarded by mu; zero before start
+	lastDownload time.Time // guarded by mu; when the last download line was written
+	names        []string  // guarded by mu
 
 	bars *mpb.Progress // nil where there is no terminal
 	bar  *mpb.Bar
 }
 
-func newDisplay(ctx context.Context, out io.Writer, m *meter) *display {
+func newProgressDisplay(ctx context.Context, out io.Writer, m *meter) *progressDisplay {
 	ctx, stop := context.WithCancel(ctx)
-	return &display{out: out, meter: m, ctx: ctx, stop: stop}
+	return &progressDisplay{out: out, meter: m, ctx: ctx, stop: stop}
 }
 
-// note writes a line; of a quick series such as downloads it writes one now and then.
-func (d *display) note(text string) {
+// printNote writes a line; of a quick series such as downloads it writes one now and then.
+func (d *progressDisplay) printNote(text string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if strings.Contains(text, "downloading") {
-		if time.Since(d.told) < lineEvery/5 {
+		if time.Since(d.lastDownload) < progressInterval/5 {
 			return
 		}
-		d.told = time.Now()
+		d.lastDownload = time.Now()
 	}
 	if d.bars != nil {
 		fmt.Fprintln(d.bars, text) // above the bar
@@ -61,66 +61,66 @@ func (d *display) note(text string) {
 	fmt.Fprintln(d.out, text)
 }
 
-func (d *display) add(name string, p plan) {
+func (d *progressDisplay) addJob(name string, p buildPlan) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.meter.add(name, p)
+	d.meter.addPlan(name, p)
 	d.names = append(d.names, name)
 }
 
 // start says what is going to happen and begins to tell how far it is.
-func (d *display) start(where string) {
+func (d *progressDisplay) start(where string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.began = time.Now()
 	fmt.Fprintf(d.out, "building %s: %d packages to compile, %s on %d cores; kept in %s\n",
-		strings.Join(d.names, ", "), len(d.meter.cost), rough(d.meter.left(0)), runtime.GOMAXPROCS(0), where)
+		strings.Join(d.names, ", "), len(d.meter.cost), roundDuration(d.meter.timeLeft(0)), runtime.GOMAXPROCS(0), where)
 	if file, ok := d.out.(*os.File); ok && isTerminal(file) {
 		d.startBar(file)
 		return
 	}
 	d.work.Go(func() error {
-		tick := time.NewTicker(lineEvery)
+		tick := time.NewTicker(progressInterval)
 		defer tick.Stop()
 		for {
 			select {
 			case <-d.ctx.Done():
 				return nil
 			case <-tick.C:
-				fmt.Fprintln(d.out, d.line())
+				fmt.Fprintln(d.out, d.progressLine())
 			}
 		}
 	})
 }
 
-func (d *display) startBar(file *os.File) {
+func (d *progressDisplay) startBar(file *os.File) {
 	const steps = 1000 // finer than any terminal is wide
 	d.bars = mpb.NewWithContext(d.ctx, mpb.WithOutput(file), mpb.WithWidth(40))
 	d.bar = d.bars.AddBar(steps,
 		mpb.BarRemoveOnComplete(),
 		mpb.PrependDecorators(decor.Percentage(decor.WCSyncSpace)),
-		mpb.AppendDecorators(decor.Any(func(decor.Statistics) string { return d.status() })),
+		mpb.AppendDecorators(decor.Any(func(decor.Statistics) string { return d.statusText() })),
 	)
 }
 
-// status is what stands beside the bar.
-func (d *display) status() string {
+// statusText is what stands beside the bar.
+func (d *progressDisplay) statusText() string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return fmt.Sprintf(" %s left  %s %s", rough(d.meter.left(time.Since(d.began))), d.meter.verb, shorten(d.meter.current))
+	return fmt.Sprintf(" %s left  %s %s", roundDuration(d.meter.timeLeft(time.Since(d.began))), d.meter.verb, shortenPath(d.meter.current))
 }
 
-func (d *display) line() string {
+func (d *progressDisplay) progressLine() string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return fmt.Sprintf("%3.0f %%, %s left, %s %s",
-		100*d.meter.fraction(), rough(d.meter.left(time.Since(d.began))), d.meter.verb, d.meter.current)
+		100*d.meter.fraction(), roundDuration(d.meter.timeLeft(time.Since(d.began))), d.meter.verb, d.meter.current)
 }
 
-// compiling takes a line of the go command in and tells whether it names a package.
-func (d *display) compiling(line string) bool {
+// observeLine takes a line of the go command in and tells whether it names a package.
+func (d *progressDisplay) observeLine(line string) bool {
 	d.mu.Lock()
-	known := d.meter.named(line)
+	known := d.meter.observePackage(line)
 	fraction, bar := d.meter.fraction(), d.bar
 	d.mu.Unlock()
 	if known && bar != nil {
@@ -129,25 +129,25 @@ func (d *display) compiling(line string) bool {
 	return known
 }
 
-func (d *display) begin(name string) {
+func (d *progressDisplay) beginJob(name string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.meter.begin(name)
+	d.meter.beginJob(name)
 }
 
-func (d *display) built(name string) {
+func (d *progressDisplay) finishJob(name string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.meter.built(name)
+	d.meter.finishJob(name)
 }
 
-func (d *display) finish(took time.Duration) {
+func (d *progressDisplay) finish(took time.Duration) {
 	d.close()
 	fmt.Fprintf(d.out, "built %s in %s\n", strings.Join(d.names, ", "), took.Round(100*time.Millisecond))
 }
 
 // close may be called twice. It returns when nothing writes to out any more.
-func (d *display) close() {
+func (d *progressDisplay) close() {
 	if d.bar != nil {
 		d.bar.Abort(true)
 	}
@@ -158,8 +158,8 @@ func (d *display) close() {
 	_ = d.work.Wait()
 }
 
-// rough rounds to what the guess is worth.
-func rough(t time.Duration) string {
+// roundDuration rounds to what the guess is worth.
+func roundDuration(t time.Duration) string {
 	switch {
 	case t < 10*time.Second:
 		return "a few seconds"
@@ -170,8 +170,8 @@ func rough(t time.Duration) string {
 	}
 }
 
-// shorten keeps the end of an import path, which tells more than its host.
-func shorten(path string) string {
+// shortenPath keeps the end of an import path, which tells more than its host.
+func shortenPath(path string) string {
 	const most = 40 // leaves room for bar and times in 120 columns
 	if len(path) <= most {
 		return path

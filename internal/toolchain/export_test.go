@@ -13,30 +13,31 @@ type (
 	Cache  struct{ cache }
 	Meter  struct{ *meter }
 	Recipe struct{ recipe }
-	Listed = listed
+	Listed = listedPackage
 )
 
 var (
-	HashFiles   = hashFiles
-	KeyOf       = keyOf
-	FindTree    = findTree
-	AdviceFor   = adviceFor
-	Rough       = rough
-	MissingForC = missingForC
-	Required    = required
+	HashFiles       = hashFiles
+	KeyOf           = keyOf
+	FindTree        = findTree
+	AdviceFor       = adviceFor
+	RoundDuration   = roundDuration
+	MissingForC     = missingForC
+	RequiredVersion = requiredVersion
 )
 
 const ContainerdVersion = containerdVersion
 
 func NewCache(dir string) Cache { return Cache{cache{dir: dir}} }
 
-func (c Cache) Entry(name, text string) string { return c.entry(name, text) }
-func (c Cache) Use(entry string) bool          { return c.use(entry) }
-func (c Cache) Temp(name string) (string, error) {
-	return c.temp(name)
+func (c Cache) EntryPath(name, text string) string { return c.entryPath(name, text) }
+func (c Cache) TouchEntry(entry string) bool       { return c.touchEntry(entry) }
+func (c Cache) MakeTemp(name string) (string, error) {
+	return c.makeTemp(name)
 }
-func (c Cache) Install(temp, entry, text string) error   { return c.install(temp, entry, text) }
-func (c Cache) Prune(name string, keep int, used string) { c.prune(name, keep, used) }
+
+func (c Cache) InstallEntry(temp, entry, text string) error { return c.installEntry(temp, entry, text) }
+func (c Cache) Prune(name string, keep int, used string)    { c.prune(name, keep, used) }
 func (c Cache) Lock(ctx context.Context, name string, out io.Writer) (func(), error) {
 	return c.lock(ctx, name, out)
 }
@@ -44,14 +45,14 @@ func (c Cache) Lock(ctx context.Context, name string, out io.Writer) (func(), er
 func NewMeter(parallel int, compile map[string]float64) Meter {
 	m := newMeter()
 	m.parallel = parallel
-	m.add("job", plan{compile: compile})
+	m.addPlan("job", buildPlan{compile: compile})
 	return Meter{m}
 }
 
-func (m Meter) Named(path string) bool             { return m.named(path) }
-func (m Meter) Built()                             { m.built("job") }
-func (m Meter) Fraction() float64                  { return m.fraction() }
-func (m Meter) Left(d time.Duration) time.Duration { return m.left(d) }
+func (m Meter) ObservePackage(path string) bool        { return m.observePackage(path) }
+func (m Meter) FinishJob()                             { m.finishJob("job") }
+func (m Meter) Fraction() float64                      { return m.fraction() }
+func (m Meter) TimeLeft(d time.Duration) time.Duration { return m.timeLeft(d) }
 
 func AllRecipes() []Recipe {
 	var all []Recipe
@@ -74,8 +75,8 @@ func (r Recipe) Name() string                     { return r.name }
 func (r Recipe) Module() string                   { return r.module }
 func (r Recipe) Packages() []string               { return r.packages }
 
-func Weigh(packages []Listed, size int64) map[string]float64 {
-	return weigh(packages, func(string, string) int64 { return size }).compile
+func EstimateCosts(packages []Listed, size int64) map[string]float64 {
+	return estimateCosts(packages, func(string, string) int64 { return size }).compile
 }
 
-func Lines(each func(string)) io.Writer { return &lines{each: each} }
+func NewLineWriter(each func(string)) io.Writer { return &lineWriter{each: each} }

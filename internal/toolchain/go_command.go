@@ -14,9 +14,9 @@ import (
 	"time"
 )
 
-// environment is the part of the go command's environment that decides what is built. The flags are those of the
+// buildEnv is the part of the go command's environment that decides what is built. The flags are those of the
 // Makefile: other flags would fill Go's cache a second time and compile Kubernetes twice.
-func (r recipe) environment() []string {
+func (r recipe) buildEnv() []string {
 	cgo := "CGO_ENABLED=0"
 	if r.cgo {
 		cgo = "CGO_ENABLED=1"
@@ -30,14 +30,14 @@ func (b *builder) goCommand(ctx context.Context, r recipe, args ...string) *exec
 	const grace = 10 * time.Second // go removes its work folder on an interrupt
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = filepath.Join(b.tree, r.module)
-	cmd.Env = append(without(os.Environ(), "CGO_ENABLED", "GOFLAGS", "GOWORK", "GOOS", "GOARCH", "PWD"), r.environment()...)
+	cmd.Env = append(withoutVars(os.Environ(), "CGO_ENABLED", "GOFLAGS", "GOWORK", "GOOS", "GOARCH", "PWD"), r.buildEnv()...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) }
 	cmd.WaitDelay = grace
 	return cmd
 }
 
-func without(env []string, names ...string) []string {
+func withoutVars(env []string, names ...string) []string {
 	kept := make([]string, 0, len(env))
 next:
 	for _, e := range env {
@@ -57,13 +57,13 @@ func (b *builder) goOutput(ctx context.Context, r recipe, args ...string) (strin
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
-		return "", b.explain(ctx, r, args[0], err, strings.Split(strings.TrimSpace(stderr.String()), "\n"))
+		return "", b.explainFailure(ctx, r, args[0], err, strings.Split(strings.TrimSpace(stderr.String()), "\n"))
 	}
 	return stdout.String(), nil
 }
 
-// explain turns a failed go command into what happened, the last words of the compiler, and what to do.
-func (b *builder) explain(ctx context.Context, r recipe, verb string, err error, said []string) error {
+// explainFailure turns a failed go command into what happened, the last words of the compiler, and what to do.
+func (b *builder) explainFailure(ctx context.Context, r recipe, verb string, err error, said []string) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("build %s: stopped: %w (what was compiled is kept, the next run goes on from there)",
 			r.name, context.Cause(ctx))
@@ -100,15 +100,15 @@ func adviceFor(said string) string {
 	return ""
 }
 
-// lines is a Writer that hands on whole lines.
-type lines struct {
+// lineWriter is a Writer that hands on whole lines.
+type lineWriter struct {
 	each func(string)
 	rest []byte
 }
 
-var _ io.Writer = (*lines)(nil)
+var _ io.Writer = (*lineWriter)(nil)
 
-func (l *lines) Write(p []byte) (int, error) {
+func (l *lineWriter) Write(p []byte) (int, error) {
 	l.rest = append(l.rest, p...)
 	for {
 		i := bytes.IndexByte(l.rest, '\n')
@@ -120,10 +120,10 @@ func (l *lines) Write(p []byte) (int, error) {
 	}
 }
 
-// tail keeps the last lines of what a command said.
-type tail struct{ kept []string }
+// lastLines keeps the last lines of what a command said.
+type lastLines struct{ kept []string }
 
-func (t *tail) add(line string) {
+func (t *lastLines) add(line string) {
 	const most = 30 // a screen; the first error of a compiler is rarely further up
 	if t.kept = append(t.kept, line); len(t.kept) > most {
 		t.kept = t.kept[1:]

@@ -11,7 +11,7 @@ import (
 // as compilers run at once, count as half done.
 type meter struct {
 	cost     map[string]float64 // what is not yet known to be done: import path → CPU seconds of the reference machine
-	jobs     map[string]plan
+	jobs     map[string]buildPlan
 	running  []string // named, and perhaps not done; the oldest first
 	total    float64
 	done     float64
@@ -21,11 +21,11 @@ type meter struct {
 }
 
 func newMeter() *meter {
-	return &meter{cost: map[string]float64{}, jobs: map[string]plan{}, parallel: runtime.GOMAXPROCS(0), verb: "starting"}
+	return &meter{cost: map[string]float64{}, jobs: map[string]buildPlan{}, parallel: runtime.GOMAXPROCS(0), verb: "starting"}
 }
 
-// add takes a job's plan in. Two jobs of one module share packages, which are compiled once.
-func (m *meter) add(name string, p plan) {
+// addPlan takes a job's plan in. Two jobs of one module share packages, which are compiled once.
+func (m *meter) addPlan(name string, p buildPlan) {
 	m.jobs[name] = p
 	for path, seconds := range p.compile {
 		if _, twice := m.cost[path]; !twice {
@@ -35,24 +35,24 @@ func (m *meter) add(name string, p plan) {
 	}
 }
 
-// named takes a line of `go build -v` in, and tells whether it names a package of the plan.
-func (m *meter) named(path string) bool {
+// observePackage takes a line of `go build -v` in, and tells whether it names a package of the plan.
+func (m *meter) observePackage(path string) bool {
 	if _, ok := m.cost[path]; !ok {
 		return false
 	}
 	m.verb, m.current = "compiling", path
-	if m.links(path) {
+	if m.isLinked(path) {
 		m.verb = "compiling and linking"
 	}
 	m.running = append(m.running, path)
 	for len(m.running) > m.parallel {
-		m.finish(m.running[0])
+		m.finishPackage(m.running[0])
 		m.running = m.running[1:]
 	}
 	return true
 }
 
-func (m *meter) links(path string) bool {
+func (m *meter) isLinked(path string) bool {
 	for _, p := range m.jobs {
 		if p.mains[path] {
 			return true
@@ -61,29 +61,29 @@ func (m *meter) links(path string) bool {
 	return false
 }
 
-// begin says which job comes now. What go finds in its cache it does not name: a job of programs only is just linked.
-func (m *meter) begin(name string) {
+// beginJob says which job comes now. What go finds in its cache it does not name: a job of programs only is just linked.
+func (m *meter) beginJob(name string) {
 	m.verb, m.current = "starting", name
 	if p := m.jobs[name]; len(p.compile) == len(p.mains) {
 		m.verb = "linking"
 	}
 }
 
-// built counts all of a job as done, also what go found in its cache after all.
-func (m *meter) built(name string) {
+// finishJob counts all of a job as done, also what go found in its cache after all.
+func (m *meter) finishJob(name string) {
 	for path := range m.jobs[name].compile {
-		m.finish(path)
+		m.finishPackage(path)
 	}
 	m.running = nil
 }
 
-func (m *meter) finish(path string) {
+func (m *meter) finishPackage(path string) {
 	m.done += m.cost[path]
 	delete(m.cost, path)
 }
 
-// passed is the work done so far, in CPU seconds of the reference machine.
-func (m *meter) passed() float64 {
+// workDone is the work done so far, in CPU seconds of the reference machine.
+func (m *meter) workDone() float64 {
 	half := 0.0
 	for _, path := range m.running {
 		half += m.cost[path] / 2
@@ -96,14 +96,14 @@ func (m *meter) fraction() float64 {
 	if m.total == 0 {
 		return 1
 	}
-	return min(1, m.passed()/m.total)
+	return min(1, m.workDone()/m.total)
 }
 
-// left guesses the time to the end. It begins with the speed of the reference machine and trusts what it measures more
+// timeLeft guesses the time to the end. It begins with the speed of the reference machine and trusts what it measures more
 // the longer it has measured.
-func (m *meter) left(elapsed time.Duration) time.Duration {
+func (m *meter) timeLeft(elapsed time.Duration) time.Duration {
 	const trust = 20 // seconds of measuring that weigh as much as the reference; an early guess from two packages is noise
 	expected := 0.95 * float64(m.parallel)
-	speed := (expected*trust + m.passed()) / (trust + elapsed.Seconds())
-	return time.Duration((m.total - m.passed()) / speed * float64(time.Second))
+	speed := (expected*trust + m.workDone()) / (trust + elapsed.Seconds())
+	return time.Duration((m.total - m.workDone()) / speed * float64(time.Second))
 }

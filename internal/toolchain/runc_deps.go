@@ -16,13 +16,13 @@ import (
 // runcPackages are what Debian needs to compile runc. Nothing of them is needed to run it.
 const runcPackages = "gcc libc6-dev libseccomp-dev pkg-config"
 
-// needC makes sure that runc can be compiled. As root on Debian it installs what is missing; else it says what is.
-func (b *builder) needC(ctx context.Context) error {
+// ensureCCompiler makes sure that runc can be compiled. As root on Debian it installs what is missing; else it says what is.
+func (b *builder) ensureCCompiler(ctx context.Context) error {
 	missing := missingForC(ctx)
 	if missing == "" {
 		return nil
 	}
-	fault := b.install(ctx, "runc", runcPackages)
+	fault := b.installPackages(ctx, "runc", runcPackages)
 	if missing = missingForC(ctx); missing == "" {
 		return nil
 	}
@@ -50,8 +50,8 @@ func missingForC(ctx context.Context) string {
 	return ""
 }
 
-// install runs apt-get where that is ours to do: as root, where there is apt-get. It returns why not, or why it went wrong.
-func (b *builder) install(ctx context.Context, why, packages string) error {
+// installPackages runs apt-get where that is ours to do: as root, where there is apt-get. It returns why not, or why it went wrong.
+func (b *builder) installPackages(ctx context.Context, why, packages string) error {
 	if os.Geteuid() != 0 {
 		return errors.New("packages are installed only as root")
 	}
@@ -60,16 +60,16 @@ func (b *builder) install(ctx context.Context, why, packages string) error {
 	}
 	fmt.Fprintf(b.out, "%s: installing %s with apt-get\n", why, packages)
 	install := append([]string{"install", "-y", "--no-install-recommends", "--no-upgrade"}, strings.Fields(packages)...)
-	err := apt(ctx, install...)
+	err := runAptGet(ctx, install...)
 	if err != nil && ctx.Err() == nil { // a fresh machine has no package lists yet, or old ones
-		if err = apt(ctx, "update"); err == nil {
-			err = apt(ctx, install...)
+		if err = runAptGet(ctx, "update"); err == nil {
+			err = runAptGet(ctx, install...)
 		}
 	}
 	return err
 }
 
-func apt(ctx context.Context, args ...string) error {
+func runAptGet(ctx context.Context, args ...string) error {
 	const most = 5 * time.Minute // 11 MB to fetch here in 3 s; a slow mirror should not hold a build for ever
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()

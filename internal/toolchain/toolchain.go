@@ -71,7 +71,7 @@ func Ensure(ctx context.Context, req Request, out io.Writer) (Paths, error) {
 	if err != nil {
 		return Paths{}, fmt.Errorf("toolchain: %w", err)
 	}
-	paths, err := b.ensure(ctx, req)
+	paths, err := b.ensureAll(ctx, req)
 	if err != nil {
 		return Paths{}, fmt.Errorf("toolchain: %w", err)
 	}
@@ -87,7 +87,7 @@ func Find(ctx context.Context, req Request) (Paths, error) {
 	if err != nil {
 		return Paths{}, fmt.Errorf("toolchain: %w", err)
 	}
-	entries, missing, err := b.find(ctx, req)
+	entries, missing, err := b.findEntries(ctx, req)
 	if err != nil {
 		return Paths{}, fmt.Errorf("toolchain: %w", err)
 	}
@@ -115,29 +115,29 @@ func newBuilder(req Request, out io.Writer) (*builder, error) {
 	return &builder{tree: tree, cache: cache{dir: dir}, out: out}, nil
 }
 
-func (b *builder) ensure(ctx context.Context, req Request) (Paths, error) {
-	entries, missing, err := b.find(ctx, req)
+func (b *builder) ensureAll(ctx context.Context, req Request) (Paths, error) {
+	entries, missing, err := b.findEntries(ctx, req)
 	if err != nil {
 		return Paths{}, err
 	}
 	if len(missing) > 0 {
-		built, err := b.build(ctx, missing)
+		built, err := b.buildJobs(ctx, missing)
 		if err != nil {
 			return Paths{}, err
 		}
 		maps.Copy(entries, built)
 	}
 	if req.Node {
-		b.want(ctx, nodeWants())
+		b.installWanted(ctx, nodePackages())
 	}
 	if req.Machines {
-		b.want(ctx, machineWants())
+		b.installWanted(ctx, machinePackages())
 	}
 	return pathsOf(entries), nil
 }
 
-// find tells what is asked for and in the cache, by the name of its recipe, and what has to be built.
-func (b *builder) find(ctx context.Context, req Request) (entries map[string]string, missing []job, err error) {
+// findEntries tells what is asked for and in the cache, by the name of its recipe, and what has to be built.
+func (b *builder) findEntries(ctx context.Context, req Request) (entries map[string]string, missing []job, err error) {
 	var recipes []recipe
 	if req.Kube {
 		recipes = append(recipes, kubeRecipe())
@@ -165,11 +165,11 @@ func (b *builder) find(ctx context.Context, req Request) (entries map[string]str
 	}
 	entries = map[string]string{}
 	for _, r := range recipes {
-		j, err := b.prepare(ctx, r)
+		j, err := b.prepareJob(ctx, r)
 		if err != nil {
 			return nil, nil, err
 		}
-		if b.cache.use(j.entry) {
+		if b.cache.touchEntry(j.entry) {
 			entries[r.name] = j.entry
 			continue
 		}
@@ -178,9 +178,9 @@ func (b *builder) find(ctx context.Context, req Request) (entries map[string]str
 	return entries, missing, nil
 }
 
-// build takes the locks of all jobs in order, so two processes cannot wait for each other, and looks again: the
+// buildJobs takes the locks of all jobs in order, so two processes cannot wait for each other, and looks again: the
 // process that held a lock before may have built the same.
-func (b *builder) build(ctx context.Context, jobs []job) (map[string]string, error) {
+func (b *builder) buildJobs(ctx context.Context, jobs []job) (map[string]string, error) {
 	entries := map[string]string{}
 	var todo []job
 	for _, j := range jobs {
@@ -189,12 +189,12 @@ func (b *builder) build(ctx context.Context, jobs []job) (map[string]string, err
 			return nil, err
 		}
 		defer unlock()
-		if b.cache.use(j.entry) {
+		if b.cache.touchEntry(j.entry) {
 			entries[j.name] = j.entry
 			continue
 		}
 		if j.cgo {
-			if err := b.needC(ctx); err != nil {
+			if err := b.ensureCCompiler(ctx); err != nil {
 				return nil, err
 			}
 		}
@@ -215,18 +215,18 @@ func (b *builder) build(ctx context.Context, jobs []job) (map[string]string, err
 func (b *builder) compileAll(ctx context.Context, jobs []job) error {
 	began := time.Now()
 	m := newMeter()
-	show := newDisplay(ctx, b.out, m)
+	show := newProgressDisplay(ctx, b.out, m)
 	defer show.close()
 	for i := range jobs {
-		show.note("looking at what " + jobs[i].name + " needs")
-		if err := b.plan(ctx, &jobs[i], show); err != nil {
+		show.printNote("looking at what " + jobs[i].name + " needs")
+		if err := b.planJob(ctx, &jobs[i], show); err != nil {
 			return err
 		}
 	}
 	b.warnOfSpace(ctx, jobs[0].recipe, m.total)
 	show.start(b.cache.dir)
 	for i := range jobs {
-		if err := b.make(ctx, &jobs[i], show); err != nil {
+		if err := b.makeEntry(ctx, &jobs[i], show); err != nil {
 			return err
 		}
 	}
@@ -234,33 +234,33 @@ func (b *builder) compileAll(ctx context.Context, jobs []job) error {
 	return nil
 }
 
-// make builds one job and installs it. If the sources changed while the compiler read them, the result belongs to no
+// makeEntry builds one job and installs it. If the sources changed while the compiler read them, the result belongs to no
 // known state, so it is made again, and j becomes the job of the changed ones; Go's cache makes that cheap.
-func (b *builder) make(ctx context.Context, j *job, show *display) error {
+func (b *builder) makeEntry(ctx context.Context, j *job, show *progressDisplay) error {
 	const attempts = 3 // an editor saves now and then; a tree that changes all the time is a fault to report
 	for range attempts {
-		temp, err := b.cache.temp(j.name)
+		temp, err := b.cache.makeTemp(j.name)
 		if err != nil {
 			return err
 		}
-		if err := b.compile(ctx, *j, temp, show); err != nil {
-			b.cache.discard(temp)
+		if err := b.compileJob(ctx, *j, temp, show); err != nil {
+			b.cache.discardTemp(temp)
 			return err
 		}
-		again, err := b.prepare(ctx, j.recipe)
+		again, err := b.prepareJob(ctx, j.recipe)
 		if err != nil {
 			return err
 		}
 		if again.entry == j.entry {
-			if err := b.cache.install(temp, j.entry, j.text); err != nil {
+			if err := b.cache.installEntry(temp, j.entry, j.keySource); err != nil {
 				return err
 			}
 			b.cache.prune(j.name, j.keep, j.entry)
 			return nil
 		}
-		b.cache.discard(temp)
-		j.entry, j.text = again.entry, again.text
-		show.note("sources of " + j.name + " changed meanwhile, building again")
+		b.cache.discardTemp(temp)
+		j.entry, j.keySource = again.entry, again.keySource
+		show.printNote("sources of " + j.name + " changed meanwhile, building again")
 	}
 	return fmt.Errorf("build %s: its sources changed during each of %d builds", j.name, attempts)
 }

@@ -19,19 +19,19 @@ import (
 func smallTree(t *testing.T, text string) string {
 	t.Helper()
 	tree := t.TempDir()
-	write(t, tree, map[string]string{"go.mod": "module github.com/frond-edge/frond\n\ngo 1.26.0\n", "go.sum": ""})
-	say(t, tree, text)
+	writeTree(t, tree, map[string]string{"go.mod": "module github.com/frond-edge/frond\n\ngo 1.26.0\n", "go.sum": ""})
+	writePrograms(t, tree, text)
 	return tree
 }
 
-func say(t *testing.T, tree, text string) {
+func writePrograms(t *testing.T, tree, text string) {
 	t.Helper()
 	for _, name := range []string{"cloudcore", "edgecore", "frond"} {
-		write(t, tree, map[string]string{"cmd/" + name + "/main.go": "package main\n\nfunc main() { print(\"" + text + "\") }\n"})
+		writeTree(t, tree, map[string]string{"cmd/" + name + "/main.go": "package main\n\nfunc main() { print(\"" + text + "\") }\n"})
 	}
 }
 
-func said(t *testing.T, program string) string {
+func runProgram(t *testing.T, program string) string {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), program).CombinedOutput()
 	if err != nil {
@@ -40,7 +40,7 @@ func said(t *testing.T, program string) string {
 	return string(out)
 }
 
-func TestEnsureBuildsOnceAndAgainWhenSourcesChange(t *testing.T) {
+func TestEnsure_RebuildsWhenSourcesChange(t *testing.T) {
 	req := toolchain.Request{Frond: true, Tree: smallTree(t, "one"), Cache: t.TempDir()}
 	if _, err := toolchain.Find(t.Context(), req); !errors.Is(err, toolchain.ErrMissing) {
 		t.Errorf("find before the build: %v", err)
@@ -50,7 +50,7 @@ func TestEnsureBuildsOnceAndAgainWhenSourcesChange(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out.String())
 	}
-	if got := said(t, first.Edgecore); got != "one" || first.Kube != "" {
+	if got := runProgram(t, first.Edgecore); got != "one" || first.Kube != "" {
 		t.Errorf("edgecore says %q, paths %+v", got, first)
 	}
 	for _, want := range []string{"building frond: ", "built frond in "} {
@@ -64,27 +64,27 @@ func TestEnsureBuildsOnceAndAgainWhenSourcesChange(t *testing.T) {
 	}
 
 	out.Reset()
-	write(t, req.Tree, map[string]string{"cmd/frond/main_test.go": "package main"})
+	writeTree(t, req.Tree, map[string]string{"cmd/frond/main_test.go": "package main"})
 	t.Setenv("GOPROXY", "off")
 	second, err := toolchain.Ensure(t.Context(), req, &out)
 	if err != nil || second.Frond != first.Frond || out.Len() != 0 {
 		t.Errorf("a second call: %v, %s, said %q, want the same path and no word", err, second.Frond, out.String())
 	}
 
-	say(t, req.Tree, "two")
+	writePrograms(t, req.Tree, "two")
 	third, err := toolchain.Ensure(t.Context(), req, &out)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := said(t, third.Cloudcore); got != "two" {
+	if got := runProgram(t, third.Cloudcore); got != "two" {
 		t.Errorf("after a change cloudcore says %q", got)
 	}
-	if got := said(t, first.Cloudcore); got != "one" {
+	if got := runProgram(t, first.Cloudcore); got != "one" {
 		t.Errorf("the program of a running cluster now says %q", got)
 	}
 }
 
-func TestEnsureTwiceAtOnceBuildsOnce(t *testing.T) {
+func TestEnsure_ConcurrentCallsBuildOnce(t *testing.T) {
 	req := toolchain.Request{Frond: true, Tree: smallTree(t, "hello"), Cache: t.TempDir()}
 	var outs [3]bytes.Buffer
 	var paths [3]toolchain.Paths
@@ -110,9 +110,9 @@ func TestEnsureTwiceAtOnceBuildsOnce(t *testing.T) {
 	}
 }
 
-func TestEnsureReportsTheCompilersWords(t *testing.T) {
+func TestEnsure_ReportsCompilerErrors(t *testing.T) {
 	req := toolchain.Request{Frond: true, Tree: smallTree(t, "x"), Cache: t.TempDir()}
-	write(t, req.Tree, map[string]string{"cmd/frond/main.go": "package main\n\nfunc main() { undefinedName() }\n"})
+	writeTree(t, req.Tree, map[string]string{"cmd/frond/main.go": "package main\n\nfunc main() { undefinedName() }\n"})
 	_, err := toolchain.Ensure(t.Context(), req, &bytes.Buffer{})
 	if err == nil || !strings.Contains(err.Error(), "undefined: undefinedName") || !strings.Contains(err.Error(), "build frond") {
 		t.Errorf("got %v", err)
@@ -128,11 +128,11 @@ func TestEnsureReportsTheCompilersWords(t *testing.T) {
 	}
 }
 
-func TestEnsureStopsWhenAsked(t *testing.T) {
+func TestEnsure_StopsWhenCancelled(t *testing.T) {
 	req := toolchain.Request{Frond: true, Tree: smallTree(t, "x"), Cache: t.TempDir()}
 	t.Setenv("GOCACHE", t.TempDir()) // so that there is a standard library to compile
 	ctx, cancel := context.WithCancel(t.Context())
-	out := &watched{want: "building frond", seen: cancel}
+	out := &textTrigger{want: "building frond", seen: cancel}
 	_, err := toolchain.Ensure(ctx, req, out)
 	if err == nil || !strings.Contains(err.Error(), "stopped") {
 		t.Fatalf("got %v", err)
@@ -143,7 +143,7 @@ func TestEnsureStopsWhenAsked(t *testing.T) {
 	}
 }
 
-func TestEnsureWithoutGo(t *testing.T) {
+func TestEnsure_WithoutGo(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	_, err := toolchain.Ensure(t.Context(), toolchain.Request{Frond: true, Tree: smallTree(t, "x"), Cache: t.TempDir()}, &bytes.Buffer{})
 	if err == nil || !strings.Contains(err.Error(), "install Go") {
@@ -151,16 +151,16 @@ func TestEnsureWithoutGo(t *testing.T) {
 	}
 }
 
-func TestEnsureInACacheThatCannotBeWritten(t *testing.T) {
+func TestEnsure_ReadOnlyCache(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
-	write(t, filepath.Dir(file), map[string]string{"file": "in the way"})
+	writeTree(t, filepath.Dir(file), map[string]string{"file": "in the way"})
 	_, err := toolchain.Ensure(t.Context(), toolchain.Request{Frond: true, Tree: smallTree(t, "x"), Cache: file}, &bytes.Buffer{})
 	if err == nil || !strings.Contains(err.Error(), "FROND_CACHE") {
 		t.Errorf("got %v, want what to do", err)
 	}
 }
 
-func TestAdvice(t *testing.T) {
+func TestAdviceFor(t *testing.T) {
 	for said, want := range map[string]string{
 		"link: write /tmp/x: no space left on device":                               "GOCACHE",
 		"go: k8s.io/api@v0.37.1: Get https://proxy: dial tcp: lookup: no such host": "network",
@@ -184,7 +184,7 @@ func TestMissingForC(t *testing.T) {
 		{"pkg-config", "#!/bin/sh\nexit 1\n", "libseccomp"},
 		{"pkg-config", "#!/bin/sh\n", ""},
 	} {
-		write(t, bin, map[string]string{step.program: step.text})
+		writeTree(t, bin, map[string]string{step.program: step.text})
 		if err := os.Chmod(filepath.Join(bin, step.program), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -194,7 +194,7 @@ func TestMissingForC(t *testing.T) {
 	}
 }
 
-func TestEnsureNodeWithoutACompiler(t *testing.T) {
+func TestEnsure_NodeWithoutCompiler(t *testing.T) {
 	goTool, err := exec.LookPath("go")
 	if err != nil {
 		t.Fatal(err)
@@ -205,7 +205,7 @@ func TestEnsureNodeWithoutACompiler(t *testing.T) {
 	}
 	tree := smallTree(t, "x")
 	for _, module := range []string{"tools/node/containerd", "tools/node/runc", "tools/node/cni", "tools/images"} {
-		write(t, tree, map[string]string{module + "/go.mod": "module x\n\ngo 1.26.0\n"})
+		writeTree(t, tree, map[string]string{module + "/go.mod": "module x\n\ngo 1.26.0\n"})
 	}
 	t.Setenv("PATH", bin) // without gcc and without apt-get
 	t.Setenv("CC", "")
@@ -215,10 +215,10 @@ func TestEnsureNodeWithoutACompiler(t *testing.T) {
 	}
 }
 
-// onWord calls do once, when it is told that a build begins.
-type onWord struct{ do func() }
+// buildTrigger calls do once, when it is told that a build begins.
+type buildTrigger struct{ do func() }
 
-func (w *onWord) Write(p []byte) (int, error) {
+func (w *buildTrigger) Write(p []byte) (int, error) {
 	if bytes.Contains(p, []byte("building frond: ")) && w.do != nil {
 		w.do()
 		w.do = nil
@@ -226,13 +226,13 @@ func (w *onWord) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func TestEnsureGivesWhatItBuiltWhenSourcesChangedMeanwhile(t *testing.T) {
+func TestEnsure_RebuildsWhenSourcesChangeMeanwhile(t *testing.T) {
 	req := toolchain.Request{Frond: true, Tree: smallTree(t, "one"), Cache: t.TempDir()}
-	paths, err := toolchain.Ensure(t.Context(), req, &onWord{func() { say(t, req.Tree, "two") }})
+	paths, err := toolchain.Ensure(t.Context(), req, &buildTrigger{func() { writePrograms(t, req.Tree, "two") }})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := said(t, paths.Frond); got != "two" {
+	if got := runProgram(t, paths.Frond); got != "two" {
 		t.Errorf("frond says %q", got)
 	}
 }

@@ -38,14 +38,14 @@ func LinkerFlags(ctx context.Context, tree string) (string, error) {
 func linkerFlags(ctx context.Context, tree string, r recipe) (string, error) {
 	flags := []string{r.ldflags}
 	if slices.Contains(r.stamps, stampKube) {
-		version, err := required(filepath.Join(tree, r.module, "go.mod"), "k8s.io/kubernetes")
+		version, err := requiredVersion(filepath.Join(tree, r.module, "go.mod"), "k8s.io/kubernetes")
 		if err != nil {
 			return "", fmt.Errorf("find the version of Kubernetes: %w", err)
 		}
 		flags = append(flags, kubeStamp(version)...)
 	}
 	if slices.Contains(r.stamps, stampFrond) {
-		if version := describe(ctx, tree); version != "" {
+		if version := describeTree(ctx, tree); version != "" {
 			flags = append(flags, "-X "+modulePath+"/internal/buildinfo.version="+version)
 		}
 	}
@@ -76,8 +76,8 @@ func kubeStamp(version string) []string {
 	return flags
 }
 
-// required returns the version of a module that a go.mod asks for, "" if it does not.
-func required(file, module string) (string, error) {
+// requiredVersion returns the version of a module that a go.mod asks for, "" if it does not.
+func requiredVersion(file, module string) (string, error) {
 	content, err := os.ReadFile(file)
 	if err != nil {
 		return "", err
@@ -91,9 +91,9 @@ func required(file, module string) (string, error) {
 	return "", nil
 }
 
-// describe names the state of the tree by its last tag and commit. It is "" where git or the repository is missing, as
+// describeTree names the state of the tree by its last tag and commit. It is "" where git or the repository is missing, as
 // in an unpacked archive: the programs then call themselves devel.
-func describe(ctx context.Context, tree string) string {
+func describeTree(ctx context.Context, tree string) string {
 	out, err := exec.CommandContext(ctx, "git", "-C", tree, "describe", "--tags", "--always", "--dirty").Output()
 	if err != nil {
 		return ""

@@ -19,17 +19,17 @@ import (
 	"github.com/frond-edge/frond/leaf/store"
 )
 
-// shelf is a store without a disk.
-type shelf map[wire.Key]store.Entry
+// fakeStore is a store without a disk.
+type fakeStore map[wire.Key]store.Entry
 
-func (s shelf) Get(key wire.Key) (store.Entry, error) {
+func (s fakeStore) Get(key wire.Key) (store.Entry, error) {
 	if e, ok := s[key]; ok {
 		return e, nil
 	}
 	return store.Entry{}, store.ErrNotFound
 }
 
-func (s shelf) List(group, resource, namespace string) ([]store.Entry, uint64) {
+func (s fakeStore) List(group, resource, namespace string) ([]store.Entry, uint64) {
 	var list []store.Entry
 	for k, e := range s {
 		if k.Group == group && k.Resource == resource && (namespace == "" || namespace == k.Namespace) {
@@ -39,17 +39,17 @@ func (s shelf) List(group, resource, namespace string) ([]store.Entry, uint64) {
 	return list, 1
 }
 
-func (s shelf) put(key wire.Key, object []byte) {
+func (s fakeStore) putObject(key wire.Key, object []byte) {
 	s[key] = store.Entry{Key: key, Revision: uint64(len(s)) + s[key].Revision + 1, Object: object}
 }
 
-func (s shelf) rbac(t *testing.T, resource, namespace, name string, o any) {
+func (s fakeStore) putRBAC(t *testing.T, resource, namespace, name string, o any) {
 	t.Helper()
 	data, err := json.Marshal(o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.put(wire.Key{Group: rbacv1.GroupName, Resource: resource, Namespace: namespace, Name: name}, data)
+	s.putObject(wire.Key{Group: rbacv1.GroupName, Resource: resource, Namespace: namespace, Name: name}, data)
 }
 
 var (
@@ -57,45 +57,45 @@ var (
 	accountKey = wire.Key{Resource: "serviceaccounts", Namespace: "shop", Name: "till"}
 	nodeKey    = wire.Key{Resource: "nodes", Name: "edge-1"}
 	secretKey  = wire.Key{Resource: "secrets", Namespace: "shop", Name: "till-token"}
-	now        = time.Date(2031, 5, 1, 12, 0, 0, 0, time.UTC)
+	testTime   = time.Date(2031, 5, 1, 12, 0, 0, 0, time.UTC)
 )
 
 const podJSON = `{"metadata":{"uid":"p1"},"spec":{"nodeName":"edge-1","serviceAccountName":"till"}}`
 
-// shop is a gateway with one pod.
-func shop(issuer *accesstest.Issuer) shelf {
-	s := shelf{}
-	s.put(wire.TokenKeysKey(), issuer.Keys())
-	s.put(podKey, []byte(podJSON))
-	s.put(accountKey, []byte(`{"metadata":{"uid":"a1"}}`))
-	s.put(nodeKey, []byte(`{"metadata":{"uid":"n1"}}`))
-	s.put(secretKey, []byte(`{"metadata":{"uid":"s1"}}`))
+// newShopStore is a gateway with one pod.
+func newShopStore(issuer *accesstest.Issuer) fakeStore {
+	s := fakeStore{}
+	s.putObject(wire.TokenKeysKey(), issuer.Keys())
+	s.putObject(podKey, []byte(podJSON))
+	s.putObject(accountKey, []byte(`{"metadata":{"uid":"a1"}}`))
+	s.putObject(nodeKey, []byte(`{"metadata":{"uid":"n1"}}`))
+	s.putObject(secretKey, []byte(`{"metadata":{"uid":"s1"}}`))
 	return s
 }
 
-func good() accesstest.Claims {
+func validClaims() accesstest.Claims {
 	return accesstest.Claims{
 		Namespace: "shop", Account: "till", AccountUID: "a1", Pod: "till-0", PodUID: "p1", Node: "edge-1", NodeUID: "n1",
-		Issued: now.Add(-time.Minute),
+		Issued: testTime.Add(-time.Minute),
 	}
 }
 
-func TestTokens(t *testing.T) {
+func TestTokenAuthenticator(t *testing.T) {
 	issuer, forger := accesstest.New(t, "https://cluster"), accesstest.New(t, "https://cluster")
 	claims := func(change func(*accesstest.Claims)) string {
-		c := good()
+		c := validClaims()
 		change(&c)
 		return issuer.Token(c)
 	}
-	parts := strings.Split(issuer.Token(good()), ".")
+	parts := strings.Split(issuer.Token(validClaims()), ".")
 	none := base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"none","kid":"key-1"}`)) + "." + parts[1] + "."
 	for name, tt := range map[string]struct {
 		token string
-		store func(shelf)
+		store func(fakeStore)
 		ok    bool
 	}{
-		"a pod's":                    {token: issuer.Token(good()), ok: true},
-		"forged":                     {token: forger.Token(good())},
+		"a pod's":                    {token: issuer.Token(validClaims()), ok: true},
+		"forged":                     {token: forger.Token(validClaims())},
 		"unsigned":                   {token: none},
 		"cut":                        {token: parts[0] + "." + parts[1] + "."},
 		"no token":                   {token: "swordfish"},
@@ -108,37 +108,37 @@ func TestTokens(t *testing.T) {
 		"of an older account":        {token: claims(func(c *accesstest.Claims) { c.AccountUID = "a0" })},
 		"of another account":         {token: claims(func(c *accesstest.Claims) { c.Account = "root" })},
 		"of a pod without UID":       {token: claims(func(c *accesstest.Claims) { c.PodUID = "" })},
-		"expired":                    {token: claims(func(c *accesstest.Claims) { c.Issued = now.Add(-2 * time.Hour) })},
+		"expired":                    {token: claims(func(c *accesstest.Claims) { c.Issued = testTime.Add(-2 * time.Hour) })},
 		"of an account alone":        {token: claims(func(c *accesstest.Claims) { c.Pod, c.Node = "", "" }), ok: true},
 		"of the node":                {token: claims(func(c *accesstest.Claims) { c.Pod = "" }), ok: true},
 		"of a node before":           {token: claims(func(c *accesstest.Claims) { c.Pod, c.NodeUID = "", "n0" })},
 		"of a Secret":                {token: claims(func(c *accesstest.Claims) { c.Pod, c.Node, c.Secret, c.SecretUID = "", "", "till-token", "s1" }), ok: true},
 		"of a Secret that is gone":   {token: claims(func(c *accesstest.Claims) { c.Pod, c.Node, c.Secret, c.SecretUID = "", "", "old", "s0" })},
-		"from a clock that is ahead": {token: claims(func(c *accesstest.Claims) { c.Issued = now.Add(time.Hour) }), ok: true},
-		"of a pod that ends": {token: issuer.Token(good()), ok: true, store: func(s shelf) {
-			s.put(podKey, []byte(strings.Replace(podJSON, `"uid":"p1"`, `"uid":"p1","deletionTimestamp":"2031-05-01T12:00:30Z"`, 1)))
+		"from a clock that is ahead": {token: claims(func(c *accesstest.Claims) { c.Issued = testTime.Add(time.Hour) }), ok: true},
+		"of a pod that ends": {token: issuer.Token(validClaims()), ok: true, store: func(s fakeStore) {
+			s.putObject(podKey, []byte(strings.Replace(podJSON, `"uid":"p1"`, `"uid":"p1","deletionTimestamp":"2031-05-01T12:00:30Z"`, 1)))
 		}},
-		"of a pod that ended": {token: issuer.Token(good()), store: func(s shelf) {
-			s.put(podKey, []byte(strings.Replace(podJSON, `"uid":"p1"`, `"uid":"p1","deletionTimestamp":"2031-05-01T11:58:00Z"`, 1)))
+		"of a pod that ended": {token: issuer.Token(validClaims()), store: func(s fakeStore) {
+			s.putObject(podKey, []byte(strings.Replace(podJSON, `"uid":"p1"`, `"uid":"p1","deletionTimestamp":"2031-05-01T11:58:00Z"`, 1)))
 		}},
-		"of a pod that another node runs": {token: issuer.Token(good()), store: func(s shelf) {
-			s.put(podKey, []byte(strings.Replace(podJSON, "edge-1", "edge-2", 1)))
+		"of a pod that another node runs": {token: issuer.Token(validClaims()), store: func(s fakeStore) {
+			s.putObject(podKey, []byte(strings.Replace(podJSON, "edge-1", "edge-2", 1)))
 		}},
-		"after the keys changed": {token: issuer.Token(good()), store: func(s shelf) {
-			s.put(wire.TokenKeysKey(), accesstest.New(t, "https://cluster").Keys())
+		"after the keys changed": {token: issuer.Token(validClaims()), store: func(s fakeStore) {
+			s.putObject(wire.TokenKeysKey(), accesstest.New(t, "https://cluster").Keys())
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := shop(issuer)
+			s := newShopStore(issuer)
 			if tt.store != nil {
 				tt.store(s)
 			}
-			u, err := access.NewTokens(access.Config{Node: "edge-1", Now: func() time.Time { return now }}, s).Check(t.Context(), tt.token)
+			u, err := access.NewTokenAuthenticator(access.Config{Node: "edge-1", Now: func() time.Time { return testTime }}, s).Authenticate(t.Context(), tt.token)
 			if ok := err == nil; ok != tt.ok {
 				t.Fatalf("it is %v: %v", u, err)
 			}
-			if err != nil && !errors.Is(err, access.ErrNobody) {
-				t.Errorf("the error is no ErrNobody: %v", err)
+			if err != nil && !errors.Is(err, access.ErrNotAuthenticated) {
+				t.Errorf("the error is no ErrNotAuthenticated: %v", err)
 			}
 			if err == nil && u.GetName() != "system:serviceaccount:shop:till" {
 				t.Errorf("it is %s", u.GetName())
@@ -147,9 +147,9 @@ func TestTokens(t *testing.T) {
 	}
 }
 
-func TestWhoATokenIs(t *testing.T) {
+func TestTokenAuthenticator_ReturnsUser(t *testing.T) {
 	issuer := accesstest.New(t, "https://cluster")
-	u, err := access.NewTokens(access.Config{Node: "edge-1", Now: func() time.Time { return now }}, shop(issuer)).Check(t.Context(), issuer.Token(good()))
+	u, err := access.NewTokenAuthenticator(access.Config{Node: "edge-1", Now: func() time.Time { return testTime }}, newShopStore(issuer)).Authenticate(t.Context(), issuer.Token(validClaims()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,18 +168,18 @@ func TestWhoATokenIs(t *testing.T) {
 	}
 }
 
-// TestExpired: a token that nobody could renew is good for a while, and for its pod alone.
-func TestExpired(t *testing.T) {
+// TestTokenAuthenticator_ExpiredToken: a token that nobody could renew is good for a while, and for its pod alone.
+func TestTokenAuthenticator_ExpiredToken(t *testing.T) {
 	issuer := accesstest.New(t, "https://cluster")
-	newest := issuer.Token(good())
-	older := good()
-	older.Issued = now.Add(-30 * time.Minute)
-	unbound := good()
+	newest := issuer.Token(validClaims())
+	older := validClaims()
+	older.Issued = testTime.Add(-30 * time.Minute)
+	unbound := validClaims()
 	unbound.Pod, unbound.Node = "", ""
 	for name, tt := range map[string]struct {
 		token string
 		after time.Duration
-		store func(shelf)
+		store func(fakeStore)
 		ok    bool
 	}{
 		"in time":             {token: newest, ok: true},
@@ -187,19 +187,19 @@ func TestExpired(t *testing.T) {
 		"a week late":         {token: newest, after: 8 * 24 * time.Hour},
 		"not the newest":      {token: issuer.Token(older), after: 24 * time.Hour},
 		"bound to no pod":     {token: issuer.Token(unbound), after: 24 * time.Hour},
-		"of a pod that went":  {token: newest, after: 24 * time.Hour, store: func(s shelf) { delete(s, podKey) }},
-		"of a pod made again": {token: newest, after: 24 * time.Hour, store: func(s shelf) { s.put(podKey, []byte(strings.Replace(podJSON, "p1", "p9", 1))) }},
+		"of a pod that went":  {token: newest, after: 24 * time.Hour, store: func(s fakeStore) { delete(s, podKey) }},
+		"of a pod made again": {token: newest, after: 24 * time.Hour, store: func(s fakeStore) { s.putObject(podKey, []byte(strings.Replace(podJSON, "p1", "p9", 1))) }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := shop(issuer)
+			s := newShopStore(issuer)
 			if tt.store != nil {
 				tt.store(s)
 			}
 			cfg := access.Config{
-				Node: "edge-1", Expired: 7 * 24 * time.Hour, Now: func() time.Time { return now.Add(tt.after) },
-				Newest: func(pod wire.Key, uid, token string) bool { return pod == podKey && uid == "p1" && token == newest },
+				Node: "edge-1", ExpiryGrace: 7 * 24 * time.Hour, Now: func() time.Time { return testTime.Add(tt.after) },
+				IsNewest: func(pod wire.Key, uid, token string) bool { return pod == podKey && uid == "p1" && token == newest },
 			}
-			if _, err := access.NewTokens(cfg, s).Check(t.Context(), tt.token); (err == nil) != tt.ok {
+			if _, err := access.NewTokenAuthenticator(cfg, s).Authenticate(t.Context(), tt.token); (err == nil) != tt.ok {
 				t.Errorf("%v", err)
 			} else if late := new(access.ExpiredError); !tt.ok && tt.store == nil && !errors.As(err, &late) {
 				t.Errorf("its bearer cannot be told why: %v", err)
@@ -208,51 +208,51 @@ func TestExpired(t *testing.T) {
 	}
 }
 
-// TestAClockThatFellBack: a gateway without a battery begins in 1970, and what the cluster signed tells it better.
-func TestAClockThatFellBack(t *testing.T) {
+// TestTokenAuthenticator_ClockBehind: a gateway without a battery begins in 1970, and what the cluster signed tells it better.
+func TestTokenAuthenticator_ClockBehind(t *testing.T) {
 	issuer := accesstest.New(t, "https://cluster")
-	tokens := access.NewTokens(access.Config{Node: "edge-1", Now: func() time.Time { return time.Unix(0, 0) }}, shop(issuer))
-	old := good()
-	old.Issued = now.Add(-2 * time.Hour)
-	if _, err := tokens.Check(t.Context(), issuer.Token(good())); err != nil {
+	tokens := access.NewTokenAuthenticator(access.Config{Node: "edge-1", Now: func() time.Time { return time.Unix(0, 0) }}, newShopStore(issuer))
+	old := validClaims()
+	old.Issued = testTime.Add(-2 * time.Hour)
+	if _, err := tokens.Authenticate(t.Context(), issuer.Token(validClaims())); err != nil {
 		t.Fatalf("a token of the present: %v", err)
 	}
-	if _, err := tokens.Check(t.Context(), issuer.Token(old)); !errors.Is(err, access.ErrNobody) {
+	if _, err := tokens.Authenticate(t.Context(), issuer.Token(old)); !errors.Is(err, access.ErrNotAuthenticated) {
 		t.Errorf("a token that had expired when a newer one was signed: %v", err)
 	}
 }
 
-func TestWithoutKeysNobodyIsRefused(t *testing.T) {
+func TestTokenAuthenticator_WithoutKeysIsUnknown(t *testing.T) {
 	issuer := accesstest.New(t, "https://cluster")
-	s := shop(issuer)
+	s := newShopStore(issuer)
 	delete(s, wire.TokenKeysKey())
-	_, err := access.NewTokens(access.Config{Node: "edge-1"}, s).Check(t.Context(), issuer.Token(good()))
+	_, err := access.NewTokenAuthenticator(access.Config{Node: "edge-1"}, s).Authenticate(t.Context(), issuer.Token(validClaims()))
 	if !errors.Is(err, access.ErrUnknown) {
 		t.Errorf("%v", err)
 	}
 }
 
-func TestRules(t *testing.T) {
-	s := shelf{}
+func TestAuthorizer(t *testing.T) {
+	s := fakeStore{}
 	read := []rbacv1.PolicyRule{{Verbs: []string{"get", "list"}, APIGroups: []string{""}, Resources: []string{"configmaps"}}}
 	one := []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"secrets"}, ResourceNames: []string{"mine"}}}
 	browse := []rbacv1.PolicyRule{{Verbs: []string{"get"}, NonResourceURLs: []string{"/api", "/apis/*"}}}
 	till := rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: "shop", Name: "till"}
-	s.rbac(t, "roles", "shop", "reader", rbacv1.Role{Rules: read})
-	s.rbac(t, "rolebindings", "shop", "reader", rbacv1.RoleBinding{
+	s.putRBAC(t, "roles", "shop", "reader", rbacv1.Role{Rules: read})
+	s.putRBAC(t, "rolebindings", "shop", "reader", rbacv1.RoleBinding{
 		Subjects: []rbacv1.Subject{till}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "reader"},
 	})
-	s.rbac(t, "clusterroles", "", "mine", rbacv1.ClusterRole{Rules: one})
-	s.rbac(t, "rolebindings", "shop", "mine", rbacv1.RoleBinding{
+	s.putRBAC(t, "clusterroles", "", "mine", rbacv1.ClusterRole{Rules: one})
+	s.putRBAC(t, "rolebindings", "shop", "mine", rbacv1.RoleBinding{
 		Subjects: []rbacv1.Subject{till}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "mine"},
 	})
-	s.rbac(t, "clusterroles", "", "browse", rbacv1.ClusterRole{Rules: browse})
-	s.rbac(t, "clusterrolebindings", "", "browse", rbacv1.ClusterRoleBinding{
+	s.putRBAC(t, "clusterroles", "", "browse", rbacv1.ClusterRole{Rules: browse})
+	s.putRBAC(t, "clusterrolebindings", "", "browse", rbacv1.ClusterRoleBinding{
 		Subjects: []rbacv1.Subject{{Kind: rbacv1.GroupKind, APIGroup: rbacv1.GroupName, Name: user.AllAuthenticated}},
 		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "browse"},
 	})
 	known := true
-	rules := access.NewRules("edge-1", s, func() bool { return known })
+	rules := access.NewAuthorizer("edge-1", s, func() bool { return known })
 	account := &user.DefaultInfo{Name: "system:serviceaccount:shop:till", Groups: []string{"system:serviceaccounts", user.AllAuthenticated}}
 	ask := func(u user.Info, verb, namespace, resource, name string) (bool, error) {
 		ok, _, err := rules.Authorize(t.Context(), authorizer.AttributesRecord{
@@ -290,7 +290,7 @@ func TestRules(t *testing.T) {
 		}
 	}
 	// A role that changes counts at once.
-	s.rbac(t, "roles", "shop", "reader", rbacv1.Role{})
+	s.putRBAC(t, "roles", "shop", "reader", rbacv1.Role{})
 	if got, err := ask(account, "list", "shop", "configmaps", ""); got || err != nil {
 		t.Errorf("after the role was emptied: %v, %v", got, err)
 	}

@@ -14,19 +14,19 @@ import (
 // ErrUnknown says that this gateway was never told what it needs to decide. It is no refusal.
 var ErrUnknown = errors.New("the cluster's keys or roles have not been delivered to this gateway")
 
-// keys are the cluster's, as of one revision of their object in the store.
-type keys struct {
+// keySet are the cluster's, as of one revision of their object in the store.
+type keySet struct {
 	revision  uint64
 	issuers   []string
 	audiences []string
 	set       jose.JSONWebKeySet
 }
 
-// current returns the keys that the store holds now.
-func (t *Tokens) current() (keys, error) {
+// currentKeys returns the keys that the store holds now.
+func (t *TokenAuthenticator) currentKeys() (keySet, error) {
 	entry, err := t.objects.Get(wire.TokenKeysKey())
 	if err != nil {
-		return keys{}, ErrUnknown
+		return keySet{}, ErrUnknown
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -35,11 +35,11 @@ func (t *Tokens) current() (keys, error) {
 	}
 	var o wire.TokenKeys
 	if err := json.Unmarshal(entry.Object, &o); err != nil {
-		return keys{}, fmt.Errorf("%w: %w", ErrUnknown, err)
+		return keySet{}, fmt.Errorf("%w: %w", ErrUnknown, err)
 	}
-	k := keys{revision: entry.Revision, issuers: []string{o.Issuer}, audiences: o.Audiences}
+	k := keySet{revision: entry.Revision, issuers: []string{o.Issuer}, audiences: o.Audiences}
 	if err := json.Unmarshal(o.JWKS, &k.set); err != nil {
-		return keys{}, fmt.Errorf("%w: %w", ErrUnknown, err)
+		return keySet{}, fmt.Errorf("%w: %w", ErrUnknown, err)
 	}
 	if len(k.audiences) == 0 {
 		k.audiences = k.issuers // kube-apiserver's own default
@@ -48,8 +48,8 @@ func (t *Tokens) current() (keys, error) {
 	return k, nil
 }
 
-// verify checks a token's signature by the key it names, or by any if it names none.
-func (k *keys) verify(token *jwt.JSONWebToken) (*jwt.Claims, *private, error) {
+// verifySignature checks a token's signature by the key it names, or by any if it names none.
+func (k *keySet) verifySignature(token *jwt.JSONWebToken) (*jwt.Claims, *privateClaims, error) {
 	candidates := k.set.Keys
 	if id := token.Headers[0].KeyID; id != "" {
 		candidates = k.set.Key(id)
@@ -59,10 +59,10 @@ func (k *keys) verify(token *jwt.JSONWebToken) (*jwt.Claims, *private, error) {
 			continue
 		}
 		var public jwt.Claims
-		var claims private
+		var claims privateClaims
 		if token.Claims(key.Key, &public, &claims) == nil {
 			return &public, &claims, nil
 		}
 	}
-	return nil, nil, nobody("none of the cluster's %d keys has signed it", len(k.set.Keys))
+	return nil, nil, notAuthenticated("none of the cluster's %d keys has signed it", len(k.set.Keys))
 }

@@ -16,60 +16,60 @@ import (
 
 // The accounts of a Door. A client of it is in one of them.
 const (
-	Lobby = "LOBBY"
-	Cell  = "CELL"
-	auth  = "AUTH"
+	LobbyAccount = "LOBBY"
+	CellAccount  = "CELL"
+	authAccount  = "AUTH"
 )
 
-// Pass says where a gateway gets in, and to which subjects.
-type Pass struct {
+// Admission says where a gateway gets in, and to which subjects.
+type Admission struct {
 	Account            string
 	Publish, Subscribe []string
 }
 
-// Door is a hub that asks a test who may come in: with TLS 1.3 from the first byte, or WebSocket, and an auth callout.
-type Door struct {
+// AuthHub is a hub that asks a test who may come in: with TLS 1.3 from the first byte, or WebSocket, and an auth callout.
+type AuthHub struct {
 	tb   testing.TB
 	nats *server.Server
 	opts *server.Options
 }
 
-// NewDoor starts a hub that shows cert to whom it meets. judge gets what a gateway shows, after its signature was checked, and
+// NewAuthHub starts a hub that shows cert to whom it meets. judge gets what a gateway shows, after its signature was checked, and
 // returns nil to refuse it; it is called one at a time.
-func NewDoor(tb testing.TB, cert func() tls.Certificate, judge func(identity.Credential) *Pass) *Door {
+func NewAuthHub(tb testing.TB, cert func() tls.Certificate, judge func(identity.Credential) *Admission) *AuthHub {
 	tb.Helper()
 	issuer, err := nkeys.CreateAccount()
-	must(tb, err)
+	failOn(tb, err)
 	public, err := issuer.PublicKey()
-	must(tb, err)
+	failOn(tb, err)
 	secure := &tls.Config{MinVersion: tls.VersionTLS13, GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 		shown := cert()
 		return &shown, nil
 	}}
-	d := &Door{tb: tb, opts: &server.Options{ServerName: "door", DontListen: true, NoLog: true, NoSigs: true, MaxPayload: 8 << 20}}
+	d := &AuthHub{tb: tb, opts: &server.Options{ServerName: "door", DontListen: true, NoLog: true, NoSigs: true, MaxPayload: 8 << 20}}
 	d.opts.LeafNode.Host, d.opts.LeafNode.Port = "127.0.0.1", server.RANDOM_PORT
 	d.opts.LeafNode.TLSConfig, d.opts.LeafNode.TLSTimeout, d.opts.LeafNode.TLSHandshakeFirst = secure, 5, true
 	d.opts.LeafNode.Compression.Mode = server.CompressionOff
 	d.opts.Websocket.Host, d.opts.Websocket.Port, d.opts.Websocket.TLSConfig = "127.0.0.1", server.RANDOM_PORT, secure
-	d.opts.AuthCallout = &server.AuthCallout{Issuer: public, Account: auth}
-	for _, name := range []string{auth, Lobby, Cell} {
+	d.opts.AuthCallout = &server.AuthCallout{Issuer: public, Account: authAccount}
+	for _, name := range []string{authAccount, LobbyAccount, CellAccount} {
 		account := server.NewAccount(name)
 		d.opts.Accounts = append(d.opts.Accounts, account)
 		d.opts.Users = append(d.opts.Users, &server.User{Username: name, Password: name, Account: account})
 		d.opts.AuthCallout.AuthUsers = append(d.opts.AuthCallout.AuthUsers, name)
 	}
 	d.nats, err = server.NewServer(d.opts)
-	must(tb, err)
+	failOn(tb, err)
 	d.nats.Start()
 	tb.Cleanup(func() {
 		d.nats.Shutdown()
 		d.nats.WaitForShutdown()
 	})
-	if !d.nats.ReadyForConnections(wait) {
+	if !d.nats.ReadyForConnections(waitTimeout) {
 		tb.Fatal("door not ready")
 	}
-	_, err = d.Client(auth).Subscribe(server.AuthCalloutSubject, func(m *nats.Msg) {
-		answer, err := decide(m.Data, issuer, judge)
+	_, err = d.Client(authAccount).Subscribe(server.AuthCalloutSubject, func(m *nats.Msg) {
+		answer, err := answerCallout(m.Data, issuer, judge)
 		if err == nil {
 			err = m.Respond([]byte(answer))
 		}
@@ -77,18 +77,18 @@ func NewDoor(tb testing.TB, cert func() tls.Certificate, judge func(identity.Cre
 			tb.Errorf("answer a callout: %v", err)
 		}
 	})
-	must(tb, err)
+	failOn(tb, err)
 	return d
 }
 
-func decide(request []byte, issuer nkeys.KeyPair, judge func(identity.Credential) *Pass) (string, error) {
+func answerCallout(request []byte, issuer nkeys.KeyPair, judge func(identity.Credential) *Admission) (string, error) {
 	asked, err := jwt.DecodeAuthorizationRequestClaims(string(request))
 	if err != nil {
 		return "", err
 	}
 	answer := jwt.NewAuthorizationResponseClaims(asked.UserNkey)
 	answer.Audience = asked.Server.ID
-	pass, why := admit(asked, judge)
+	pass, why := verifyCredential(asked, judge)
 	if pass == nil {
 		answer.Error = why
 		return answer.Encode(issuer)
@@ -102,9 +102,9 @@ func decide(request []byte, issuer nkeys.KeyPair, judge func(identity.Credential
 	return answer.Encode(issuer)
 }
 
-// admit checks that the key a gateway names has signed the server's nonce.
-func admit(asked *jwt.AuthorizationRequestClaims, judge func(identity.Credential) *Pass) (pass *Pass, why string) {
-	shown, signature, err := identity.Shown(asked.ConnectOptions.SignedNonce)
+// verifyCredential checks that the key a gateway names has signed the server's nonce.
+func verifyCredential(asked *jwt.AuthorizationRequestClaims, judge func(identity.Credential) *Admission) (pass *Admission, why string) {
+	shown, signature, err := identity.DecodeCredential(asked.ConnectOptions.SignedNonce)
 	if err != nil {
 		return nil, err.Error()
 	}
@@ -122,31 +122,31 @@ func admit(asked *jwt.AuthorizationRequestClaims, judge func(identity.Credential
 }
 
 // Addr is the leaf listener's address, and WebSocketAddr the other one's.
-func (d *Door) Addr() string { return fmt.Sprintf("127.0.0.1:%d", d.opts.LeafNode.Port) }
+func (d *AuthHub) Addr() string { return fmt.Sprintf("127.0.0.1:%d", d.opts.LeafNode.Port) }
 
 // WebSocketAddr is where leafs come in over WebSocket.
-func (d *Door) WebSocketAddr() string { return fmt.Sprintf("127.0.0.1:%d", d.opts.Websocket.Port) }
+func (d *AuthHub) WebSocketAddr() string { return fmt.Sprintf("127.0.0.1:%d", d.opts.Websocket.Port) }
 
 // Client is a client in an account of the door; it ends with the test.
-func (d *Door) Client(account string) *nats.Conn {
+func (d *AuthHub) Client(account string) *nats.Conn {
 	d.tb.Helper()
 	nc, err := nats.Connect("", nats.InProcessServer(d.nats), nats.UserInfo(account, account))
-	must(d.tb, err)
+	failOn(d.tb, err)
 	d.tb.Cleanup(nc.Close)
 	return nc
 }
 
-// Kick closes all links.
-func (d *Door) Kick() {
+// CloseLinks closes all links.
+func (d *AuthHub) CloseLinks() {
 	d.tb.Helper()
 	all, err := d.nats.Leafz(nil)
-	must(d.tb, err)
+	failOn(d.tb, err)
 	for _, l := range all.Leafs {
 		_ = d.nats.DisconnectClientByID(l.ID) // gone meanwhile
 	}
 }
 
-func must(tb testing.TB, err error) {
+func failOn(tb testing.TB, err error) {
 	tb.Helper()
 	if err != nil {
 		tb.Fatal(err)

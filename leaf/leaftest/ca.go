@@ -35,13 +35,13 @@ func NewCA(tb testing.TB) *CA {
 		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, ca.key.Public(), ca.key)
-	ca.must(err)
+	ca.failOn(err)
 	ca.cert, err = x509.ParseCertificate(der)
-	ca.must(err)
+	ca.failOn(err)
 	return ca
 }
 
-func (ca *CA) must(err error) {
+func (ca *CA) failOn(err error) {
 	ca.tb.Helper()
 	if err != nil {
 		ca.tb.Fatal(err)
@@ -51,7 +51,7 @@ func (ca *CA) must(err error) {
 func (ca *CA) newKey() *ecdsa.PrivateKey {
 	ca.tb.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	ca.must(err)
+	ca.failOn(err)
 	return key
 }
 
@@ -66,8 +66,8 @@ func (ca *CA) Hash() string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// Serving is a certificate for 127.0.0.1 and localhost, with the CA at the end of its chain.
-func (ca *CA) Serving(from, to time.Time) tls.Certificate {
+// ServingCert is a certificate for 127.0.0.1 and localhost, with the CA at the end of its chain.
+func (ca *CA) ServingCert(from, to time.Time) tls.Certificate {
 	ca.tb.Helper()
 	key := ca.newKey()
 	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
@@ -75,6 +75,6 @@ func (ca *CA) Serving(from, to time.Time) tls.Certificate {
 		DNSNames: []string{"localhost"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}, ca.cert, key.Public(), ca.key)
-	ca.must(err)
+	ca.failOn(err)
 	return tls.Certificate{Certificate: [][]byte{der, ca.cert.Raw}, PrivateKey: key}
 }

@@ -10,8 +10,8 @@ import (
 // Damage is one thing that a bad disk does to a file.
 type Damage struct {
 	Name string
-	// Do changes the file's bytes; it returns nil for a file that is to be missing.
-	Do func(data []byte) []byte
+	// Mutate changes the file's bytes; it returns nil for a file that is to be missing.
+	Mutate func(data []byte) []byte
 }
 
 // Damages are cuts, flipped bits and torn pages at each kind of place in a file, and its loss.
@@ -47,7 +47,7 @@ func (d Damage) Apply(tb testing.TB, path string) {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	if data = d.Do(data); data == nil {
+	if data = d.Mutate(data); data == nil {
 		err = os.Remove(path)
 	} else {
 		err = os.WriteFile(path, data, 0o600)

@@ -8,18 +8,18 @@ import (
 	"time"
 )
 
-// Proxy is a TCP relay whose faults a test commands.
-type Proxy struct {
+// FaultProxy is a TCP relay whose faults a test commands.
+type FaultProxy struct {
 	tb       testing.TB
 	listener net.Listener
 	target   string
 	wg       sync.WaitGroup
 
-	mu     sync.Mutex // guards all below
-	closed bool
-	refuse bool
-	silent [2]bool // by direction
-	pairs  map[*pair]struct{}
+	mu       sync.Mutex // guards all below
+	closed   bool
+	refusing bool
+	silent   [2]bool // by direction
+	pairs    map[*relayPair]struct{}
 }
 
 // Direction of bytes through a Proxy.
@@ -31,50 +31,50 @@ const (
 	FromHub
 )
 
-// pair is one relayed connection.
-type pair struct {
+// relayPair is one relayed connection.
+type relayPair struct {
 	ends [2]*net.TCPConn // the leaf's, the hub's
 	// lost says that bytes were thrown away, so that the connection can never be healed, only cut.
 	lost bool
 }
 
-// NewProxy relays a free port of 127.0.0.1 to target. It ends with the test.
-func NewProxy(tb testing.TB, target string) *Proxy {
+// NewFaultProxy relays a free port of 127.0.0.1 to target. It ends with the test.
+func NewFaultProxy(tb testing.TB, target string) *FaultProxy {
 	tb.Helper()
 	l, err := new(net.ListenConfig).Listen(tb.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		tb.Fatalf("listen: %v", err)
 	}
-	p := &Proxy{tb: tb, listener: l, target: target, pairs: map[*pair]struct{}{}}
-	p.wg.Go(p.accept)
+	p := &FaultProxy{tb: tb, listener: l, target: target, pairs: map[*relayPair]struct{}{}}
+	p.wg.Go(p.acceptLoop)
 	tb.Cleanup(func() {
 		p.mu.Lock()
 		p.closed = true
 		p.mu.Unlock()
 		_ = l.Close()
-		p.reset()
+		p.resetPairs()
 		p.wg.Wait()
 	})
 	return p
 }
 
 // Addr is where the proxy listens.
-func (p *Proxy) Addr() string { return p.listener.Addr().String() }
+func (p *FaultProxy) Addr() string { return p.listener.Addr().String() }
 
 // Cut resets all connections (RST) and resets each new one at once, until Heal.
-func (p *Proxy) Cut() {
+func (p *FaultProxy) Cut() {
 	p.mu.Lock()
-	p.refuse = true
+	p.refusing = true
 	p.mu.Unlock()
-	p.reset()
+	p.resetPairs()
 }
 
 // Reset resets all connections once; new ones are relayed.
-func (p *Proxy) Reset() { p.reset() }
+func (p *FaultProxy) Reset() { p.resetPairs() }
 
 // Silence throws away all bytes of the given directions (both for none given), until Heal. Connections stay open, and new
 // ones open too: a firewall that has forgotten them.
-func (p *Proxy) Silence(directions ...Direction) {
+func (p *FaultProxy) Silence(directions ...Direction) {
 	if len(directions) == 0 {
 		directions = []Direction{ToHub, FromHub}
 	}
@@ -86,13 +86,13 @@ func (p *Proxy) Silence(directions ...Direction) {
 }
 
 // Heal relays again. Connections that have lost bytes stay silent for ever, as after a lost NAT entry.
-func (p *Proxy) Heal() {
+func (p *FaultProxy) Heal() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.refuse, p.silent = false, [2]bool{}
+	p.refusing, p.silent = false, [2]bool{}
 }
 
-func (p *Proxy) accept() {
+func (p *FaultProxy) acceptLoop() {
 	for {
 		c, err := p.listener.Accept()
 		if err != nil {
@@ -101,43 +101,43 @@ func (p *Proxy) accept() {
 			}
 			return
 		}
-		p.open(c.(*net.TCPConn))
+		p.openPair(c.(*net.TCPConn))
 	}
 }
 
-func (p *Proxy) open(c *net.TCPConn) {
+func (p *FaultProxy) openPair(c *net.TCPConn) {
 	p.mu.Lock()
-	refuse := p.refuse || p.closed
+	refuse := p.refusing || p.closed
 	p.mu.Unlock()
 	if refuse {
-		abort(c)
+		closeWithReset(c)
 		return
 	}
 	dialer := net.Dialer{Timeout: time.Second}
 	h, err := dialer.DialContext(p.tb.Context(), "tcp", p.target)
 	if err != nil {
-		abort(c)
+		closeWithReset(c)
 		return
 	}
-	pr := &pair{ends: [2]*net.TCPConn{c, h.(*net.TCPConn)}}
+	pr := &relayPair{ends: [2]*net.TCPConn{c, h.(*net.TCPConn)}}
 	p.mu.Lock()
 	p.pairs[pr] = struct{}{}
-	refuse = p.refuse || p.closed
+	refuse = p.refusing || p.closed
 	p.mu.Unlock()
 	if refuse {
-		p.reset()
+		p.resetPairs()
 	}
-	p.wg.Go(func() { p.relay(pr, ToHub) })
-	p.wg.Go(func() { p.relay(pr, FromHub) })
+	p.wg.Go(func() { p.relayBytes(pr, ToHub) })
+	p.wg.Go(func() { p.relayBytes(pr, FromHub) })
 }
 
-func (p *Proxy) relay(pr *pair, d Direction) {
+func (p *FaultProxy) relayBytes(pr *relayPair, d Direction) {
 	from, to := pr.ends[d], pr.ends[1-d]
 	buf := make([]byte, 64<<10)
 	for {
 		n, err := from.Read(buf)
-		if n > 0 && p.passes(pr, d) {
-			if _, err := to.Write(buf[:n]); err != nil && !p.spoil(pr) {
+		if n > 0 && p.shouldForward(pr, d) {
+			if _, err := to.Write(buf[:n]); err != nil && !p.markLost(pr) {
 				break
 			}
 		}
@@ -157,18 +157,18 @@ func (p *Proxy) relay(pr *pair, d Direction) {
 	}
 }
 
-// passes decides on bytes just read; throwing some away spoils the pair.
-func (p *Proxy) passes(pr *pair, d Direction) bool {
+// shouldForward decides on bytes just read; throwing some away spoils the pair.
+func (p *FaultProxy) shouldForward(pr *relayPair, d Direction) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.silent[d] {
 		pr.lost = true
 	}
-	return !pr.lost || !p.silent[d] && !p.spoiled(pr)
+	return !pr.lost || !p.silent[d] && !p.staysSilent(pr)
 }
 
-// spoil reports whether a path is silent one way, and makes it silent both ways: its far end is gone, and nothing may tell.
-func (p *Proxy) spoil(pr *pair) bool {
+// markLost reports whether a path is silent one way, and makes it silent both ways: its far end is gone, and nothing may tell.
+func (p *FaultProxy) markLost(pr *relayPair) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	silent := pr.lost || p.silent[ToHub] || p.silent[FromHub]
@@ -176,24 +176,24 @@ func (p *Proxy) spoil(pr *pair) bool {
 	return silent && !p.closed
 }
 
-// spoiled reports whether a pair must stay silent in both directions: it lost bytes and the fault is over.
-func (p *Proxy) spoiled(pr *pair) bool {
+// staysSilent reports whether a pair must stay silent in both directions: it lost bytes and the fault is over.
+func (p *FaultProxy) staysSilent(pr *relayPair) bool {
 	return pr.lost && !p.silent[ToHub] && !p.silent[FromHub]
 }
 
-func (p *Proxy) reset() {
+func (p *FaultProxy) resetPairs() {
 	p.mu.Lock()
 	pairs := p.pairs
-	p.pairs = map[*pair]struct{}{}
+	p.pairs = map[*relayPair]struct{}{}
 	p.mu.Unlock()
 	for pr := range pairs {
-		abort(pr.ends[0])
-		abort(pr.ends[1])
+		closeWithReset(pr.ends[0])
+		closeWithReset(pr.ends[1])
 	}
 }
 
-// abort closes with RST instead of FIN.
-func abort(c *net.TCPConn) {
+// closeWithReset closes with RST instead of FIN.
+func closeWithReset(c *net.TCPConn) {
 	_ = c.SetLinger(0)
 	_ = c.Close()
 }

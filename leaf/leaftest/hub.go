@@ -18,8 +18,8 @@ import (
 	"github.com/frond-edge/frond/leaf"
 )
 
-// wait bounds what tests wait for; two busy cores need some of it.
-const wait = 20 * time.Second
+// waitTimeout bounds what tests wait for; two busy cores need some of it.
+const waitTimeout = 20 * time.Second
 
 // Hub is a single NATS server with JetStream in domain "hub" and a leaf listener. It asks nobody who they are.
 type Hub struct {
@@ -55,7 +55,7 @@ func (h *Hub) Start() {
 		h.tb.Fatalf("make hub: %v", err)
 	}
 	ns.Start()
-	if !ns.ReadyForConnections(wait) {
+	if !ns.ReadyForConnections(waitTimeout) {
 		h.tb.Fatal("hub not ready")
 	}
 	h.nats = ns
@@ -129,7 +129,7 @@ func StartLeaf(tb testing.TB, cfg leaf.Config) *Leaf {
 	tb.Cleanup(l.Stop)
 	select {
 	case <-s.Ready():
-	case <-time.After(wait):
+	case <-time.After(waitTimeout):
 		tb.Fatal("leaf not ready")
 	}
 	return l
@@ -159,7 +159,7 @@ func (l *Leaf) Client() *nats.Conn {
 // WaitLink waits until the link is up, or down.
 func (l *Leaf) WaitLink(up bool) leaf.LinkState {
 	l.tb.Helper()
-	timeout := time.After(3 * wait) // the promise is 30 s
+	timeout := time.After(3 * waitTimeout) // the promise is 30 s
 	for {
 		state, changed := l.WatchLink()
 		if state.Up == up {

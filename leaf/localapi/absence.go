@@ -18,28 +18,28 @@ import (
 )
 
 const (
-	// askAfter is how long a list by name waits for the delivery that is most likely on its way, before it asks the cloud:
+	// cloudAskDelay is how long a list by name waits for the delivery that is most likely on its way, before it asks the cloud:
 	// a pod and what it mounts are published together.
-	askAfter = 250 * time.Millisecond
-	// giveUpAfter ends the wait of a list for what nobody can tell. The client lists again; a kubelet does so with backoff,
+	cloudAskDelay = 250 * time.Millisecond
+	// deliveryTimeout ends the wait of a list for what nobody can tell. The client lists again; a kubelet does so with backoff,
 	// so a longer wait here starts the pod sooner after the delivery.
-	giveUpAfter = 15 * time.Second
+	deliveryTimeout = 15 * time.Second
 	// maxAbsences bounds what is remembered as absent: optional references of pods, a handful on a real node.
 	maxAbsences = 1024
 )
 
-// await returns when an object is in the store, or known to be absent, or given by the cloud: then it returns it.
-func (e *endpoint) await(ctx context.Context, key wire.Key) (runtime.Object, error) {
+// waitForObject returns when an object is in the store, or known to be absent, or given by the cloud: then it returns it.
+func (e *endpoint) waitForObject(ctx context.Context, key wire.Key) (runtime.Object, error) {
 	in, err := e.objects.Watch(key.Group, key.Resource, key.Namespace, e.objects.Revision())
 	if err != nil {
 		return nil, err
 	}
 	defer in.Stop()
 	if _, err := e.objects.Get(key); err == nil {
-		e.s.absences.forget(ctx, key)
+		e.server.absences.removeAbsence(ctx, key)
 		return nil, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, giveUpAfter)
+	ctx, cancel := context.WithTimeout(ctx, deliveryTimeout)
 	defer cancel()
 	type answer struct {
 		obj runtime.Object
@@ -62,7 +62,7 @@ func (e *endpoint) await(ctx context.Context, key wire.Key) (runtime.Object, err
 			}
 		}
 	})
-	ask := time.NewTimer(askAfter)
+	ask := time.NewTimer(cloudAskDelay)
 	defer ask.Stop()
 	for {
 		select {
@@ -70,7 +70,7 @@ func (e *endpoint) await(ctx context.Context, key wire.Key) (runtime.Object, err
 			return nil, nil
 		case <-ask.C:
 			helpers.Go(func() {
-				obj, err := e.fetch(ctx, key)
+				obj, err := e.fetchFromCloud(ctx, key)
 				answers <- answer{obj, err}
 			})
 		case a := <-answers:
@@ -88,8 +88,8 @@ func (e *endpoint) await(ctx context.Context, key wire.Key) (runtime.Object, err
 	}
 }
 
-// absences remembers, across restarts, objects of which the cloud said that they do not exist.
-type absences struct {
+// absenceCache remembers, across restarts, objects of which the cloud said that they do not exist.
+type absenceCache struct {
 	store *store.Store
 	log   *zap.Logger
 
@@ -103,11 +103,11 @@ const (
 	absenceResource = "absences"
 )
 
-func newAbsences(st *store.Store, log *zap.Logger) *absences {
-	a := &absences{store: st, log: log, keys: map[wire.Key]bool{}}
+func newAbsenceCache(st *store.Store, log *zap.Logger) *absenceCache {
+	a := &absenceCache{store: st, log: log, keys: map[wire.Key]bool{}}
 	entries, _ := st.List(frondGroup, absenceResource, "")
 	for _, e := range entries {
-		var record absence
+		var record absenceRecord
 		if err := json.Unmarshal(e.Object, &record); err != nil {
 			log.Warn("unreadable absence ignored", zap.Stringer("key", e.Key), zap.Error(err))
 			continue
@@ -117,8 +117,8 @@ func newAbsences(st *store.Store, log *zap.Logger) *absences {
 	return a
 }
 
-// absence is the stored form: what was asked for, and metadata as the store wants it.
-type absence struct {
+// absenceRecord is the stored form: what was asked for, and metadata as the store wants it.
+type absenceRecord struct {
 	Metadata struct {
 		Name string `json:"name"`
 	} `json:"metadata"`
@@ -129,13 +129,13 @@ func absenceKey(key wire.Key) wire.Key {
 	return wire.Key{Group: frondGroup, Resource: absenceResource, Namespace: key.Namespace, Name: key.String()}
 }
 
-func (a *absences) known(key wire.Key) bool {
+func (a *absenceCache) isKnown(key wire.Key) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.keys[key]
 }
 
-func (a *absences) remember(ctx context.Context, key wire.Key) {
+func (a *absenceCache) addAbsence(ctx context.Context, key wire.Key) {
 	a.mu.Lock()
 	full := len(a.keys) >= maxAbsences
 	seen := a.keys[key]
@@ -146,7 +146,7 @@ func (a *absences) remember(ctx context.Context, key wire.Key) {
 	if full || seen {
 		return
 	}
-	record := absence{Key: key}
+	record := absenceRecord{Key: key}
 	at := absenceKey(key)
 	record.Metadata.Name = at.Name
 	data, err := json.Marshal(record)
@@ -159,7 +159,7 @@ func (a *absences) remember(ctx context.Context, key wire.Key) {
 	}
 }
 
-func (a *absences) forget(ctx context.Context, key wire.Key) {
+func (a *absenceCache) removeAbsence(ctx context.Context, key wire.Key) {
 	a.mu.Lock()
 	seen := a.keys[key]
 	delete(a.keys, key)

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-func memory() uint64 {
+func heapBytes() uint64 {
 	var m runtime.MemStats
 	runtime.GC()
 	runtime.GC() // the first one only marks what finalisers hold
@@ -21,12 +21,12 @@ func memory() uint64 {
 // BenchmarkWatchByName is what a kubelet's watch of one ConfigMap costs, client and server together.
 func BenchmarkWatchByName(b *testing.B) {
 	g := newGateway(b, true)
-	cms := g.client(true).CoreV1().ConfigMaps("default")
+	cms := g.newClient(true).CoreV1().ConfigMaps("default")
 	var open []watch.Interface
 	for i := range 1000 {
-		g.deliver(configMap(fmt.Sprint("c", i), "1"))
+		g.deliverObjects(newConfigMap(fmt.Sprint("c", i), "1"))
 	}
-	before := memory()
+	before := heapBytes()
 	n := 0
 	for b.Loop() {
 		w, err := cms.Watch(b.Context(), metav1.ListOptions{FieldSelector: fmt.Sprint("metadata.name=c", n%1000)})
@@ -38,7 +38,7 @@ func BenchmarkWatchByName(b *testing.B) {
 		n++
 	}
 	b.StopTimer()
-	b.ReportMetric(float64(memory()-before)/float64(n), "B/watch")
+	b.ReportMetric(float64(heapBytes()-before)/float64(n), "B/watch")
 	for _, w := range open {
 		w.Stop()
 	}
@@ -47,8 +47,8 @@ func BenchmarkWatchByName(b *testing.B) {
 // BenchmarkPodStatus is one status patch, synced to disk in the store; the outbox here is free.
 func BenchmarkPodStatus(b *testing.B) {
 	g := newGateway(b, true)
-	g.deliver(pod("web", "u1", "1"))
-	pods := g.client(true).CoreV1().Pods("default")
+	g.deliverObjects(newPod("web", "u1", "1"))
+	pods := g.newClient(true).CoreV1().Pods("default")
 	n := 0
 	for b.Loop() {
 		n++
@@ -62,8 +62,8 @@ func BenchmarkPodStatus(b *testing.B) {
 // BenchmarkGet is one read of a ConfigMap, as a kubelet does it with the change detection strategy Get.
 func BenchmarkGet(b *testing.B) {
 	g := newGateway(b, true)
-	g.deliver(configMap("a", "1"))
-	cms := g.client(true).CoreV1().ConfigMaps("default")
+	g.deliverObjects(newConfigMap("a", "1"))
+	cms := g.newClient(true).CoreV1().ConfigMaps("default")
 	for b.Loop() {
 		if _, err := cms.Get(b.Context(), "a", metav1.GetOptions{}); err != nil {
 			b.Fatal(err)

@@ -16,11 +16,11 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 )
 
-const none = "<none>"
+const noneCell = "<none>"
 
-// columns makes a row of column definitions of type string; those after "|" are shown by `-o wide` only, up to another "|".
+// columnDefinitions makes a row of column definitions of type string; those after "|" are shown by `-o wide` only, up to another "|".
 // The first column that is called Name gets the format by which kubectl prefixes the kind.
-func columns(names ...string) []metav1.TableColumnDefinition {
+func columnDefinitions(names ...string) []metav1.TableColumnDefinition {
 	var out []metav1.TableColumnDefinition
 	var priority int32
 	for _, name := range names {
@@ -37,8 +37,8 @@ func columns(names ...string) []metav1.TableColumnDefinition {
 	return out
 }
 
-// tableOf turns an object or a list into a table, with the resource's own columns or with name and age.
-func (r *resource) tableOf(obj runtime.Object, headers bool) (*metav1.Table, error) {
+// buildTable turns an object or a list into a table, with the resource's own columns or with name and age.
+func (r *resource) buildTable(obj runtime.Object, headers bool) (*metav1.Table, error) {
 	table := &metav1.Table{Rows: []metav1.TableRow{}}
 	add := func(o runtime.Object) error {
 		m, err := meta.Accessor(o)
@@ -49,7 +49,7 @@ func (r *resource) tableOf(obj runtime.Object, headers bool) (*metav1.Table, err
 		if r.cells != nil {
 			row.Cells = r.cells(o)
 		} else {
-			row.Cells = []any{m.GetName(), age(m.GetCreationTimestamp())}
+			row.Cells = []any{m.GetName(), formatAge(m.GetCreationTimestamp())}
 		}
 		if r.conditions != nil {
 			row.Conditions = r.conditions(o)
@@ -72,14 +72,14 @@ func (r *resource) tableOf(obj runtime.Object, headers bool) (*metav1.Table, err
 	if headers {
 		table.ColumnDefinitions = r.columns
 		if r.columns == nil {
-			table.ColumnDefinitions = columns("Name", "Age")
+			table.ColumnDefinitions = columnDefinitions("Name", "Age")
 		}
 	}
 	return table, nil
 }
 
-// age is a time as kubectl shows it: "5m", or "<unknown>" for a time that was never set.
-func age(t metav1.Time) string {
+// formatAge is a time as kubectl shows it: "5m", or "<unknown>" for a time that was never set.
+func formatAge(t metav1.Time) string {
 	if t.IsZero() {
 		return "<unknown>"
 	}
@@ -88,13 +88,13 @@ func age(t metav1.Time) string {
 
 func orNone(s string) string {
 	if s == "" {
-		return none
+		return noneCell
 	}
 	return s
 }
 
 func nodeColumns() []metav1.TableColumnDefinition {
-	return columns("Name", "Status", "Roles", "Age", "Version", "|",
+	return columnDefinitions("Name", "Status", "Roles", "Age", "Version", "|",
 		"Internal-IP", "External-IP", "OS-Image", "Kernel-Version", "Container-Runtime")
 }
 
@@ -127,7 +127,7 @@ func nodeCells(obj runtime.Object) []any {
 				return a.Address
 			}
 		}
-		return none
+		return noneCell
 	}
 	known := func(s string) string {
 		if s == "" {
@@ -137,33 +137,37 @@ func nodeCells(obj runtime.Object) []any {
 	}
 	info := node.Status.NodeInfo
 	return []any{
-		node.Name, status, orNone(strings.Join(slices.Compact(roles), ",")), age(node.CreationTimestamp), info.KubeletVersion,
+		node.Name, status, orNone(strings.Join(slices.Compact(roles), ",")), formatAge(node.CreationTimestamp), info.KubeletVersion,
 		address(corev1.NodeInternalIP), address(corev1.NodeExternalIP),
 		known(info.OSImage), known(info.KernelVersion), known(info.ContainerRuntimeVersion),
 	}
 }
 
-func configMapColumns() []metav1.TableColumnDefinition { return columns("Name", "Data", "Age") }
+func configMapColumns() []metav1.TableColumnDefinition {
+	return columnDefinitions("Name", "Data", "Age")
+}
 
 func configMapCells(obj runtime.Object) []any {
 	cm := obj.(*corev1.ConfigMap)
-	return []any{cm.Name, int64(len(cm.Data) + len(cm.BinaryData)), age(cm.CreationTimestamp)}
+	return []any{cm.Name, int64(len(cm.Data) + len(cm.BinaryData)), formatAge(cm.CreationTimestamp)}
 }
 
-func secretColumns() []metav1.TableColumnDefinition { return columns("Name", "Type", "Data", "Age") }
+func secretColumns() []metav1.TableColumnDefinition {
+	return columnDefinitions("Name", "Type", "Data", "Age")
+}
 
 func secretCells(obj runtime.Object) []any {
 	s := obj.(*corev1.Secret)
-	return []any{s.Name, string(s.Type), int64(len(s.Data)), age(s.CreationTimestamp)}
+	return []any{s.Name, string(s.Type), int64(len(s.Data)), formatAge(s.CreationTimestamp)}
 }
 
 func serviceColumns() []metav1.TableColumnDefinition {
-	return columns("Name", "Type", "Cluster-IP", "External-IP", "Port(s)", "Age", "|", "Selector")
+	return columnDefinitions("Name", "Type", "Cluster-IP", "External-IP", "Port(s)", "Age", "|", "Selector")
 }
 
 func serviceCells(obj runtime.Object) []any {
 	svc := obj.(*corev1.Service)
-	ip := none
+	ip := noneCell
 	if len(svc.Spec.ClusterIPs) > 0 {
 		ip = svc.Spec.ClusterIPs[0]
 	}
@@ -176,7 +180,7 @@ func serviceCells(obj runtime.Object) []any {
 		ports = append(ports, port+"/"+string(p.Protocol))
 	}
 	return []any{
-		svc.Name, string(svc.Spec.Type), ip, externalIP(svc), orNone(strings.Join(ports, ",")), age(svc.CreationTimestamp),
+		svc.Name, string(svc.Spec.Type), ip, externalIP(svc), orNone(strings.Join(ports, ",")), formatAge(svc.CreationTimestamp),
 		labels.FormatLabels(svc.Spec.Selector),
 	}
 }
@@ -203,7 +207,7 @@ func externalIP(svc *corev1.Service) string {
 	return orNone(strings.Join(ips, ","))
 }
 
-func leaseColumns() []metav1.TableColumnDefinition { return columns("Name", "Holder", "Age") }
+func leaseColumns() []metav1.TableColumnDefinition { return columnDefinitions("Name", "Holder", "Age") }
 
 func leaseCells(obj runtime.Object) []any {
 	lease := obj.(*coordinationv1.Lease)
@@ -211,11 +215,11 @@ func leaseCells(obj runtime.Object) []any {
 	if lease.Spec.HolderIdentity != nil {
 		holder = *lease.Spec.HolderIdentity
 	}
-	return []any{lease.Name, holder, age(lease.CreationTimestamp)}
+	return []any{lease.Name, holder, formatAge(lease.CreationTimestamp)}
 }
 
 func eventColumns() []metav1.TableColumnDefinition {
-	return columns("Last Seen", "Type", "Reason", "Object", "|", "Subobject", "Source", "|", "Message", "|", "First Seen", "Count", "Name")
+	return columnDefinitions("Last Seen", "Type", "Reason", "Object", "|", "Subobject", "Source", "|", "Message", "|", "First Seen", "Count", "Name")
 }
 
 func eventCells(obj runtime.Object) []any {
@@ -241,7 +245,7 @@ func eventCells(obj runtime.Object) []any {
 		source += ", " + host
 	}
 	return []any{
-		age(last), e.Type, e.Reason, target, e.InvolvedObject.FieldPath, source,
-		strings.TrimSpace(e.Message), age(first), int64(count), e.Name,
+		formatAge(last), e.Type, e.Reason, target, e.InvolvedObject.FieldPath, source,
+		strings.TrimSpace(e.Message), formatAge(first), int64(count), e.Name,
 	}
 }

@@ -66,16 +66,16 @@ func TestPodTable(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := newGateway(t, true)
-			p := pod("web", "u1", "1")
+			p := newPod("web", "u1", "1")
 			p.DeletionGracePeriodSeconds = nil
 			tt.change(p)
-			g.deliver(p)
-			raw, err := g.client(false).CoreV1().RESTClient().Get().Resource("pods").Namespace("default").
+			g.deliverObjects(p)
+			raw, err := g.newClient(false).CoreV1().RESTClient().Get().Resource("pods").Namespace("default").
 				SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").Do(t.Context()).Raw()
 			if err != nil {
 				t.Fatal(err)
 			}
-			table := parse(t, string(raw)).(map[string]any)
+			table := parseJSON(t, string(raw)).(map[string]any)
 			cells := table["rows"].([]any)[0].(map[string]any)["cells"].([]any)
 			if got := fmt.Sprint(cells[1], " ", cells[2], " ", cells[3]); got != tt.want || !strings.HasPrefix(fmt.Sprint(cells[4]), "5m") {
 				t.Errorf("row %q, age %v; want %q", got, cells[4], tt.want)

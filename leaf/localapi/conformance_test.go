@@ -32,25 +32,25 @@ import (
 	"github.com/frond-edge/frond/internal/kubetest"
 )
 
-// page is what a client sees of one page of a list.
-type page struct {
+// pageView is what a client sees of one page of a list.
+type pageView struct {
 	Names []string
 	Left  string
 	More  bool
 }
 
-// walk reads pods in pages of two.
-func walk(t *testing.T, cfg *rest.Config, ns, selector string) []page {
+// readPages reads pods in pages of two.
+func readPages(t *testing.T, cfg *rest.Config, ns, selector string) []pageView {
 	t.Helper()
 	c := clientFor(t, cfg).CoreV1().Pods(ns)
-	var pages []page
+	var pages []pageView
 	version := ""
 	for opts := (metav1.ListOptions{Limit: 2, LabelSelector: selector}); ; {
 		list, err := c.List(t.Context(), opts)
 		if err != nil {
 			t.Fatal(err)
 		}
-		p := page{More: list.Continue != ""}
+		p := pageView{More: list.Continue != ""}
 		for _, item := range list.Items {
 			p.Names = append(p.Names, item.Name)
 		}
@@ -68,18 +68,18 @@ func walk(t *testing.T, cfg *rest.Config, ns, selector string) []page {
 	}
 }
 
-func TestPagesLikeAnAPIServers(t *testing.T) {
+func TestPaging_MatchesAPIServer(t *testing.T) {
 	shared := kubetest.Shared{}
 	t.Cleanup(shared.Cleanup)
 	apiserver := shared.Cluster(t)
 	g := newGateway(t, true)
-	ns := populate(t, apiserver.Client(t), apiserver.Namespace(t), g)
+	ns := createObjects(t, apiserver.Client(t), apiserver.Namespace(t), g)
 	for _, selector := range []string{"", "app", "app=none"} {
-		if diff := cmp.Diff(walk(t, apiserver.Config(), ns, selector), walk(t, g.api.ClientConfig(), ns, selector)); diff != "" {
+		if diff := cmp.Diff(readPages(t, apiserver.Config(), ns, selector), readPages(t, g.api.ClientConfig(), ns, selector)); diff != "" {
 			t.Errorf("pages of %q (-apiserver +gateway):\n%s", selector, diff)
 		}
 	}
-	for name, q := range map[string]request{
+	for name, q := range map[string]apiRequest{
 		"a token that is none":      {method: "GET", path: "/api/v1/namespaces/NS/pods?limit=1&continue=x"},
 		"a token and a version":     {method: "GET", path: "/api/v1/namespaces/NS/pods?limit=1&continue=x&resourceVersion=7"},
 		"a token and a match":       {method: "GET", path: "/api/v1/namespaces/NS/pods?limit=1&continue=x&resourceVersionMatch=Exact&resourceVersion=7"},
@@ -88,8 +88,8 @@ func TestPagesLikeAnAPIServers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			q.path = strings.ReplaceAll(q.path, "NS", ns)
-			wantCode, want := ask(t, apiserver.Config(), q)
-			gotCode, got := ask(t, g.api.ClientConfig(), q)
+			wantCode, want := sendAPIRequest(t, apiserver.Config(), q)
+			gotCode, got := sendAPIRequest(t, g.api.ClientConfig(), q)
 			if name == "a token that is none" {
 				// A gateway keeps what is left of a list for a while only: an unknown token is an old one, and clients list again.
 				wantCode, want = 410, []any{"Status 410 Expired"}
@@ -103,23 +103,23 @@ func TestPagesLikeAnAPIServers(t *testing.T) {
 
 // The pages of one list are of one moment, whatever happens in between; the token is good for its own question alone; and
 // client-go's pager gets over one that is no longer kept.
-func TestPagesAreOfOneMoment(t *testing.T) {
+func TestPaging_PagesShareOneRevision(t *testing.T) {
 	g := newGateway(t, true)
 	for i := range 6 {
-		g.deliver(pod(fmt.Sprint("p", i), fmt.Sprint("u", i), fmt.Sprint(i+1)))
+		g.deliverObjects(newPod(fmt.Sprint("p", i), fmt.Sprint("u", i), fmt.Sprint(i+1)))
 	}
-	pods := g.client(true).CoreV1().Pods("default")
+	pods := g.newClient(true).CoreV1().Pods("default")
 	first, err := pods.List(t.Context(), metav1.ListOptions{Limit: 4})
 	if err != nil || len(first.Items) != 4 {
 		t.Fatalf("%d items, %v", len(first.Items), err)
 	}
-	g.tombstone(pod("p4", "u4", "5"))
-	g.deliver(pod("p9", "u9", "9"))
+	g.deliverTombstone(newPod("p4", "u4", "5"))
+	g.deliverObjects(newPod("p9", "u9", "9"))
 	rest, err := pods.List(t.Context(), metav1.ListOptions{Limit: 4, Continue: first.Continue})
 	if err != nil || len(rest.Items) != 2 || rest.Items[0].Name != "p4" || rest.Items[1].Name != "p5" {
 		t.Fatalf("the rest: %+v, %v", rest.Items, err)
 	}
-	if _, err := g.client(true).CoreV1().Secrets("default").List(t.Context(), metav1.ListOptions{Limit: 4, Continue: first.Continue}); !apierrors.IsResourceExpired(err) {
+	if _, err := g.newClient(true).CoreV1().Secrets("default").List(t.Context(), metav1.ListOptions{Limit: 4, Continue: first.Continue}); !apierrors.IsResourceExpired(err) {
 		t.Errorf("a token of pods used for secrets: %v", err)
 	}
 	var names []string
@@ -149,13 +149,13 @@ func TestPagesAreOfOneMoment(t *testing.T) {
 
 // An operator reads here, changes, and writes to the cloud: with the version that it read, in every encoding, and with a
 // conflict if the object is another by now.
-func TestReadModifyWriteThroughTheGateway(t *testing.T) {
+func TestServer_ReadModifyWrite(t *testing.T) {
 	shared := kubetest.Shared{}
 	t.Cleanup(shared.Cleanup)
 	apiserver := shared.Cluster(t)
 	g := newGateway(t, true)
-	g.cloud.online(proxyTo(t, apiserver.Config()).ServeHTTP)
-	ns := populate(t, apiserver.Client(t), apiserver.Namespace(t), g)
+	g.cloud.goOnline(proxyTo(t, apiserver.Config()).ServeHTTP)
+	ns := createObjects(t, apiserver.Client(t), apiserver.Namespace(t), g)
 	truth := apiserver.Client(t).CoreV1().ConfigMaps(ns)
 	deliver := func() {
 		t.Helper()
@@ -164,12 +164,12 @@ func TestReadModifyWriteThroughTheGateway(t *testing.T) {
 			t.Fatal(err)
 		}
 		cm.ManagedFields = nil
-		g.deliver(cm)
+		g.deliverObjects(cm)
 	}
-	for name, protobuf := range encodings() {
+	for name, protobuf := range allEncodings() {
 		t.Run(name, func(t *testing.T) {
 			deliver()
-			cms := g.client(protobuf).CoreV1().ConfigMaps(ns)
+			cms := g.newClient(protobuf).CoreV1().ConfigMaps(ns)
 			cm, err := cms.Get(t.Context(), "conf", metav1.GetOptions{})
 			if err != nil {
 				t.Fatal(err)
@@ -216,11 +216,11 @@ func TestReadModifyWriteThroughTheGateway(t *testing.T) {
 	}
 }
 
-// TestControllerRuntime runs an unchanged operator on the local API: a manager with its cache, typed, unstructured and
+// TestServer_RunsControllerRuntime runs an unchanged operator on the local API: a manager with its cache, typed, unstructured and
 // metadata only, an index, and a reconciler that is called for changes.
-func TestControllerRuntime(t *testing.T) {
+func TestServer_RunsControllerRuntime(t *testing.T) {
 	g := newGateway(t, true)
-	g.deliver(pod("a", "u1", "1"), configMap("conf", "1"))
+	g.deliverObjects(newPod("a", "u1", "1"), newConfigMap("conf", "1"))
 	mgr, err := manager.New(g.api.ClientConfig(), manager.Options{Metrics: metricsserver.Options{BindAddress: "0"}, Logger: ctrl.Log})
 	if err != nil {
 		t.Fatal(err)
@@ -264,15 +264,15 @@ func TestControllerRuntime(t *testing.T) {
 		})
 	}
 	expect("a  false")
-	changed := pod("a", "u1", "2")
+	changed := newPod("a", "u1", "2")
 	changed.Labels["step"] = "two"
-	g.deliver(changed)
+	g.deliverObjects(changed)
 	expect("a two false")
 	var list corev1.PodList
 	if err := mgr.GetClient().List(t.Context(), &list, client.MatchingFields{"image": "busybox"}); err != nil || len(list.Items) != 1 {
 		t.Errorf("by index: %d, %v", len(list.Items), err)
 	}
-	g.deliver(&corev1.Service{TypeMeta: metav1.TypeMeta{Kind: "Service", APIVersion: "v1"}, ObjectMeta: metav1.ObjectMeta{Name: "svc", Namespace: "default", UID: "s1", ResourceVersion: "1"}})
+	g.deliverObjects(&corev1.Service{TypeMeta: metav1.TypeMeta{Kind: "Service", APIVersion: "v1"}, ObjectMeta: metav1.ObjectMeta{Name: "svc", Namespace: "default", UID: "s1", ResourceVersion: "1"}})
 	expect("svc  true")
 	var cm unstructured.Unstructured
 	cm.SetAPIVersion("v1")
@@ -280,6 +280,6 @@ func TestControllerRuntime(t *testing.T) {
 	if err := mgr.GetAPIReader().Get(t.Context(), client.ObjectKey{Namespace: "default", Name: "conf"}, &cm); err != nil {
 		t.Errorf("unstructured: %v", err)
 	}
-	g.tombstone(changed)
+	g.deliverTombstone(changed)
 	expect("a  true")
 }

@@ -15,57 +15,57 @@ import (
 )
 
 const (
-	// maxPaged is how many lists of programs that are not the node may be half read at a time, and as many of the node itself.
+	// maxContinuations is how many lists of programs that are not the node may be half read at a time, and as many of the node itself.
 	// What does not fit is answered whole.
-	maxPaged = 16
-	// maxCallerPaged is how many of them are one program's: what it reads now, and the same once more or another. The one that it
+	maxContinuations = 16
+	// maxCallerContinuations is how many of them are one program's: what it reads now, and the same once more or another. The one that it
 	// began first gives way, and is listed again; nobody ends another's.
-	maxCallerPaged = 2
-	// pageKept is how long the next page is kept after the one before was read.
-	pageKept = time.Minute
+	maxCallerContinuations = 2
+	// continuationTTL is how long the next page is kept after the one before was read.
+	continuationTTL = time.Minute
 )
 
-// pages holds what is left of lists that are read in pages, so that all pages of one are of one moment: the store keeps no
+// continuations holds what is left of lists that are read in pages, so that all pages of one are of one moment: the store keeps no
 // old versions. What has expired goes when any list is read in pages.
-type pages struct {
-	mu    sync.Mutex
-	begun []remainder // guarded by mu; the oldest first
+type continuations struct {
+	mu      sync.Mutex
+	pending []continuation // guarded by mu; the oldest first
 }
 
-// remainder is what has not been read of one list.
-type remainder struct {
-	token     string // of the next page; it cannot be guessed
-	owner     owner
-	until     time.Time
-	resource  *resource
-	namespace string
-	items     []runtime.Object
-	revision  uint64
-	counted   bool // the client may know how much is left: nothing was filtered
+// continuation is what has not been read of one list.
+type continuation struct {
+	token      string // of the next page; it cannot be guessed
+	owner      listOwner
+	expiresAt  time.Time
+	resource   *resource
+	namespace  string
+	items      []runtime.Object
+	revision   uint64
+	unfiltered bool // the client may know how much is left: nothing was filtered
 }
 
-// owner is whose a half read list is.
-type owner struct {
+// listOwner is whose a half read list is.
+type listOwner struct {
 	account string
 	node    bool
 }
 
-func ownerOf(ctx context.Context) owner {
+func ownerOf(ctx context.Context) listOwner {
 	c := callerOf(ctx)
 	if c.trusted {
-		return owner{node: true}
+		return listOwner{node: true}
 	}
-	return owner{account: c.account()}
+	return listOwner{account: c.quotaKey()}
 }
 
-// keep remembers the rest of a list and returns the token for it, or "" if others' leave no room.
-func (p *pages) keep(r remainder) string {
-	r.token, r.until = rand.Text(), time.Now().Add(pageKept)
+// save remembers the rest of a list and returns the token for it, or "" if others' leave no room.
+func (p *continuations) save(r continuation) string {
+	r.token, r.expiresAt = rand.Text(), time.Now().Add(continuationTTL)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.expire()
+	p.dropExpired()
 	own, all := 0, 0
-	for _, other := range p.begun {
+	for _, other := range p.pending {
 		if other.owner == r.owner {
 			own++
 		}
@@ -73,49 +73,49 @@ func (p *pages) keep(r remainder) string {
 			all++
 		}
 	}
-	most := maxCallerPaged
+	most := maxCallerContinuations
 	if r.owner.node {
-		most = maxPaged
+		most = maxContinuations
 	}
 	switch {
 	case own >= most:
-		first := slices.IndexFunc(p.begun, func(other remainder) bool { return other.owner == r.owner })
-		p.begun = slices.Delete(p.begun, first, first+1)
-	case all >= maxPaged:
+		first := slices.IndexFunc(p.pending, func(other continuation) bool { return other.owner == r.owner })
+		p.pending = slices.Delete(p.pending, first, first+1)
+	case all >= maxContinuations:
 		return ""
 	}
-	p.begun = append(p.begun, r)
+	p.pending = append(p.pending, r)
 	return r.token
 }
 
-// take returns what a token stands for, to its owner. It stays good for a while: a client whose answer was lost asks again.
-func (p *pages) take(token string, by owner, e *endpoint, namespace string) (remainder, bool) {
+// load returns what a token stands for, to its owner. It stays good for a while: a client whose answer was lost asks again.
+func (p *continuations) load(token string, by listOwner, e *endpoint, namespace string) (continuation, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.expire()
-	for _, r := range p.begun {
-		if r.token == token && r.owner == by && r.resource.gvr == e.r.gvr && r.namespace == namespace {
+	p.dropExpired()
+	for _, r := range p.pending {
+		if r.token == token && r.owner == by && r.resource.gvr == e.resource.gvr && r.namespace == namespace {
 			return r, true
 		}
 	}
-	return remainder{}, false
+	return continuation{}, false
 }
 
-// expire drops what nobody has come for. It is called with mu held.
-func (p *pages) expire() {
+// dropExpired drops what nobody has come for. It is called with mu held.
+func (p *continuations) dropExpired() {
 	now := time.Now()
-	p.begun = slices.DeleteFunc(p.begun, func(r remainder) bool { return !now.Before(r.until) })
+	p.pending = slices.DeleteFunc(p.pending, func(r continuation) bool { return !now.Before(r.expiresAt) })
 }
 
 // firstPage is the answer to a list: all of it, or as much as was asked for and a token for the rest. As kube-apiserver,
 // it gives all of what may be old.
 func (e *endpoint) firstPage(ctx context.Context, opts *metainternalversion.ListOptions, items []runtime.Object, revision uint64) (runtime.Object, error) {
 	if opts == nil || opts.Limit <= 0 || opts.ResourceVersion == "0" {
-		return e.r.listOf(items, revision)
+		return e.resource.buildList(items, revision)
 	}
 	unfiltered := (opts.LabelSelector == nil || opts.LabelSelector.Empty()) && (opts.FieldSelector == nil || opts.FieldSelector.Empty())
-	return e.page(remainder{
-		owner: ownerOf(ctx), resource: e.r, namespace: request.NamespaceValue(ctx), items: items, revision: revision, counted: unfiltered,
+	return e.buildPage(continuation{
+		owner: ownerOf(ctx), resource: e.resource, namespace: request.NamespaceValue(ctx), items: items, revision: revision, unfiltered: unfiltered,
 	}, opts.Limit)
 }
 
@@ -124,24 +124,24 @@ func (e *endpoint) nextPage(ctx context.Context, opts *metainternalversion.ListO
 	if opts.ResourceVersion != "" && opts.ResourceVersion != "0" {
 		return nil, apierrors.NewBadRequest("specifying resource version is not allowed when using continue")
 	}
-	r, ok := e.s.pages.take(opts.Continue, ownerOf(ctx), e, request.NamespaceValue(ctx))
+	r, ok := e.server.continuations.load(opts.Continue, ownerOf(ctx), e, request.NamespaceValue(ctx))
 	if !ok {
 		return nil, apierrors.NewResourceExpired("the rest of this list is no longer kept: list again without continue")
 	}
-	return e.page(r, opts.Limit)
+	return e.buildPage(r, opts.Limit)
 }
 
-func (e *endpoint) page(r remainder, limit int64) (runtime.Object, error) {
+func (e *endpoint) buildPage(r continuation, limit int64) (runtime.Object, error) {
 	if limit <= 0 || int64(len(r.items)) <= limit {
-		return e.r.listOf(r.items, r.revision)
+		return e.resource.buildList(r.items, r.revision)
 	}
 	rest := r
 	rest.items = slices.Clone(r.items[limit:]) // the page that was read is not held with it
-	token := e.s.pages.keep(rest)
+	token := e.server.continuations.save(rest)
 	if token == "" {
-		return e.r.listOf(r.items, r.revision)
+		return e.resource.buildList(r.items, r.revision)
 	}
-	list, err := e.r.listOf(r.items[:limit], r.revision)
+	list, err := e.resource.buildList(r.items[:limit], r.revision)
 	if err != nil {
 		return nil, err
 	}
@@ -150,7 +150,7 @@ func (e *endpoint) page(r remainder, limit int64) (runtime.Object, error) {
 		return nil, err
 	}
 	m.SetContinue(token)
-	if left := int64(len(rest.items)); r.counted {
+	if left := int64(len(rest.items)); r.unfiltered {
 		m.SetRemainingItemCount(&left)
 	}
 	return list, nil

@@ -21,11 +21,11 @@ import (
 
 const (
 	// A watched request is asked for soon, as it is signed within a second where all is well, and then less and less often.
-	askFirst, askMost = 250 * time.Millisecond, 20 * time.Second
-	askFactor         = 1.5
+	csrPollFirst, csrPollMax = 250 * time.Millisecond, 20 * time.Second
+	csrPollFactor            = 1.5
 )
 
-func certificateRequests() schema.GroupVersionResource {
+func csrResource() schema.GroupVersionResource {
 	return certificatesv1.SchemeGroupVersion.WithResource("certificatesigningrequests")
 }
 
@@ -33,22 +33,22 @@ func certificateRequests() schema.GroupVersionResource {
 // any, and a call carries no watch, so the cloud is asked for it again and again, while the link is up.
 type certificates struct {
 	*endpoint
-	first time.Duration // before the second question
+	firstPoll time.Duration // before the second question
 }
 
 func newCertificates(s *Server) certificates {
-	return certificates{first: askFirst, endpoint: &endpoint{s: s, r: &resource{
-		gvr: certificateRequests(), kind: "CertificateSigningRequest", singular: "certificatesigningrequest", short: []string{"csr"},
+	return certificates{firstPoll: csrPollFirst, endpoint: &endpoint{server: s, resource: &resource{
+		gvr: csrResource(), kind: "CertificateSigningRequest", singular: "certificatesigningrequest", shortNames: []string{"csr"},
 		object: func() runtime.Object { return &certificatesv1.CertificateSigningRequest{} },
 		list:   func() runtime.Object { return &certificatesv1.CertificateSigningRequestList{} },
 	}}}
 }
 
-// watch serves a watch of a request.
-func (r certificates) watch(w http.ResponseWriter, req *http.Request) {
-	scope, err := newScope(r.endpoint, r.s.cfg.MaxRequestBytes)
+// serveWatch serves a watch of a request.
+func (r certificates) serveWatch(w http.ResponseWriter, req *http.Request) {
+	scope, err := newScope(r.endpoint, r.server.cfg.MaxRequestBytes)
 	if err != nil {
-		fail(w, req, apierrors.NewInternalError(err))
+		writeError(w, req, apierrors.NewInternalError(err))
 		return
 	}
 	handlers.ListResource(r, r, scope, true, minWatchTime)(w, req)
@@ -61,41 +61,41 @@ func (r certificates) Watch(ctx context.Context, opts *metainternalversion.ListO
 		name, ok = opts.FieldSelector.RequiresExactMatch(fieldName)
 	}
 	if !ok {
-		return nil, apierrors.NewMethodNotSupported(r.r.gvr.GroupResource(), "watch of more than one name")
+		return nil, apierrors.NewMethodNotSupported(r.resource.gvr.GroupResource(), "watch of more than one name")
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	a := &asked{
-		certificates: r, key: r.r.key("", name), cancel: cancel, out: make(chan watch.Event),
-		mark: opts.AllowWatchBookmarks && opts.SendInitialEvents != nil && *opts.SendInitialEvents,
+	a := &csrWatch{
+		certificates: r, key: r.resource.objectKey("", name), cancel: cancel, out: make(chan watch.Event),
+		bookmarkDue: opts.AllowWatchBookmarks && opts.SendInitialEvents != nil && *opts.SendInitialEvents,
 	}
 	a.done.Go(func() {
 		defer close(a.out)
-		a.run(ctx)
+		a.pollUntilDone(ctx)
 	})
 	return a, nil
 }
 
-// asked is one such watch. Its goroutine ends with Stop, which waits for it.
-type asked struct {
+// csrWatch is one such watch. Its goroutine ends with Stop, which waits for it.
+type csrWatch struct {
 	certificates
-	key    wire.Key
-	mark   bool // a bookmark is due after the first state
-	last   runtime.Object
-	cancel context.CancelFunc
-	out    chan watch.Event // closed when the watch has ended
-	done   sync.WaitGroup
+	key         wire.Key
+	bookmarkDue bool // a bookmark is due after the first state
+	last        runtime.Object
+	cancel      context.CancelFunc
+	out         chan watch.Event // closed when the watch has ended
+	done        sync.WaitGroup
 }
 
-func (a *asked) ResultChan() <-chan watch.Event { return a.out }
+func (a *csrWatch) ResultChan() <-chan watch.Event { return a.out }
 
-func (a *asked) Stop() {
+func (a *csrWatch) Stop() {
 	a.cancel()
 	a.done.Wait()
 }
 
-func (a *asked) run(ctx context.Context) {
-	for pause := a.first; ; {
-		if a.s.online() && !a.look(ctx) {
+func (a *csrWatch) pollUntilDone(ctx context.Context) {
+	for pause := a.firstPoll; ; {
+		if a.server.isOnline() && !a.pollOnce(ctx) {
 			return
 		}
 		timer := time.NewTimer(pause + rand.N(pause/4+1))
@@ -105,31 +105,31 @@ func (a *asked) run(ctx context.Context) {
 			return
 		case <-timer.C:
 		}
-		pause = min(time.Duration(askFactor*float64(pause)), askMost)
+		pause = min(time.Duration(csrPollFactor*float64(pause)), csrPollMax)
 	}
 }
 
-// look asks once and passes on what changed. It reports whether the watch goes on.
-func (a *asked) look(ctx context.Context) bool {
-	obj := a.r.object()
-	err := a.s.call(ctx, http.MethodGet, a.r.path(a.key), nil, obj)
+// pollOnce asks once and passes on what changed. It reports whether the watch goes on.
+func (a *csrWatch) pollOnce(ctx context.Context) bool {
+	obj := a.resource.object()
+	err := a.server.callObject(ctx, http.MethodGet, a.resource.cloudPath(a.key), nil, obj)
 	switch {
 	case err == nil:
-		return a.tell(ctx, obj)
+		return a.sendState(ctx, obj)
 	case apierrors.IsNotFound(err) && a.last != nil:
-		a.send(ctx, watch.Deleted, a.last)
+		a.sendEvent(ctx, watch.Deleted, a.last)
 		return false
-	case apierrors.IsNotFound(err) && !a.mark:
+	case apierrors.IsNotFound(err) && !a.bookmarkDue:
 		// The client may know it from a list; only another list tells it that there is none.
 		status := apierrors.NewResourceExpired("the request is gone: list again").Status()
-		a.send(ctx, watch.Error, &status)
+		a.sendEvent(ctx, watch.Error, &status)
 		return false
 	}
 	return true // unreachable, or refused for now
 }
 
-// tell passes a state on that differs from the last.
-func (a *asked) tell(ctx context.Context, obj runtime.Object) bool {
+// sendState passes a state on that differs from the last.
+func (a *csrWatch) sendState(ctx context.Context, obj runtime.Object) bool {
 	kind := watch.Modified
 	if a.last == nil {
 		kind = watch.Added
@@ -137,21 +137,21 @@ func (a *asked) tell(ctx context.Context, obj runtime.Object) bool {
 		return true
 	}
 	a.last = obj
-	if !a.send(ctx, kind, obj.DeepCopyObject()) {
+	if !a.sendEvent(ctx, kind, obj.DeepCopyObject()) {
 		return false
 	}
-	if !a.mark {
+	if !a.bookmarkDue {
 		return true
 	}
-	a.mark = false
-	end := a.r.bookmark(0, true)
+	a.bookmarkDue = false
+	end := a.resource.newBookmark(0, true)
 	if m, err := meta.Accessor(end); err == nil {
 		m.SetResourceVersion(versionOf(obj))
 	}
-	return a.send(ctx, watch.Bookmark, end)
+	return a.sendEvent(ctx, watch.Bookmark, end)
 }
 
-func (a *asked) send(ctx context.Context, kind watch.EventType, obj runtime.Object) bool {
+func (a *csrWatch) sendEvent(ctx context.Context, kind watch.EventType, obj runtime.Object) bool {
 	select {
 	case a.out <- watch.Event{Type: kind, Object: obj}:
 		return true

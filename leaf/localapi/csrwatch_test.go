@@ -17,21 +17,21 @@ import (
 	"k8s.io/client-go/util/certificate/csr"
 )
 
-// signer is a cloud that has one request, which may be approved and signed.
-type signer struct {
+// csrCloud is a cloud that has one request, which may be approved and signed.
+type csrCloud struct {
 	asked atomic.Int32
 
 	mu  sync.Mutex
 	csr *certificatesv1.CertificateSigningRequest // guarded by mu; nil: there is none
 }
 
-func (s *signer) serve(w http.ResponseWriter, req *http.Request) {
+func (s *csrCloud) serveCSR(w http.ResponseWriter, req *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	const path = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 	switch {
 	case req.Method != http.MethodGet || !strings.HasPrefix(req.URL.Path, path):
-		notFound(w, req)
+		answerNotFound(w, req)
 	case req.URL.Path == path:
 		list := certificatesv1.CertificateSigningRequestList{
 			TypeMeta: metav1.TypeMeta{Kind: "CertificateSigningRequestList", APIVersion: "certificates.k8s.io/v1"},
@@ -40,16 +40,16 @@ func (s *signer) serve(w http.ResponseWriter, req *http.Request) {
 		if s.csr != nil {
 			list.Items = append(list.Items, *s.csr)
 		}
-		answer(w, http.StatusOK, list)
+		writeAnswer(w, http.StatusOK, list)
 	case s.csr == nil:
-		notFound(w, req)
+		answerNotFound(w, req)
 	default:
 		s.asked.Add(1)
-		answer(w, http.StatusOK, s.csr)
+		writeAnswer(w, http.StatusOK, s.csr)
 	}
 }
 
-func (s *signer) set(change func(*certificatesv1.CertificateSigningRequest)) {
+func (s *csrCloud) updateCSR(change func(*certificatesv1.CertificateSigningRequest)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if change == nil {
@@ -68,18 +68,18 @@ func (s *signer) set(change func(*certificatesv1.CertificateSigningRequest)) {
 	s.csr.ResourceVersion += "1"
 }
 
-func condition(kind certificatesv1.RequestConditionType) func(*certificatesv1.CertificateSigningRequest) {
+func withCondition(kind certificatesv1.RequestConditionType) func(*certificatesv1.CertificateSigningRequest) {
 	return func(c *certificatesv1.CertificateSigningRequest) {
 		c.Status.Conditions = append(c.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{Type: kind, Status: "True", Reason: "Because"})
 	}
 }
 
 // A certificate manager waits as with any Kubernetes API: the request is approved while the link is down, and signed later.
-func TestAKubeletWaitsForItsCertificate(t *testing.T) {
+func TestCSRWatch_KubeletReceivesCertificate(t *testing.T) {
 	g := newGateway(t, true)
-	cloud := &signer{}
-	cloud.set(func(*certificatesv1.CertificateSigningRequest) {})
-	g.cloud.online(cloud.serve)
+	cloud := &csrCloud{}
+	cloud.updateCSR(func(*certificatesv1.CertificateSigningRequest) {})
+	g.cloud.goOnline(cloud.serveCSR)
 	type result struct {
 		cert []byte
 		err  error
@@ -88,25 +88,25 @@ func TestAKubeletWaitsForItsCertificate(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	go func() {
-		cert, err := csr.WaitForCertificate(ctx, g.client(true), "csr-1", "u1")
+		cert, err := csr.WaitForCertificate(ctx, g.newClient(true), "csr-1", "u1")
 		got <- result{cert, err}
 	}()
 	eventually(t, "the request is asked for twice", func() bool { return cloud.asked.Load() > 1 })
-	g.cloud.offline()
-	cloud.set(condition(certificatesv1.CertificateApproved))
-	cloud.set(func(c *certificatesv1.CertificateSigningRequest) { c.Status.Certificate = []byte("signed") })
-	g.cloud.online(cloud.serve)
+	g.cloud.goOffline()
+	cloud.updateCSR(withCondition(certificatesv1.CertificateApproved))
+	cloud.updateCSR(func(c *certificatesv1.CertificateSigningRequest) { c.Status.Certificate = []byte("signed") })
+	g.cloud.goOnline(cloud.serveCSR)
 	if r := <-got; r.err != nil || string(r.cert) != "signed" {
 		t.Errorf("%q, %v", r.cert, r.err)
 	}
 }
 
-func TestAWatchOfARequestTellsItsEnd(t *testing.T) {
+func TestCSRWatch_ReportsDeletion(t *testing.T) {
 	g := newGateway(t, true)
-	cloud := &signer{}
-	cloud.set(func(*certificatesv1.CertificateSigningRequest) {})
-	g.cloud.online(cloud.serve)
-	requests := g.client(false).CertificatesV1().CertificateSigningRequests()
+	cloud := &csrCloud{}
+	cloud.updateCSR(func(*certificatesv1.CertificateSigningRequest) {})
+	g.cloud.goOnline(cloud.serveCSR)
+	requests := g.newClient(false).CertificatesV1().CertificateSigningRequests()
 	w, err := requests.Watch(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=csr-1", ResourceVersion: "7"})
 	if err != nil {
 		t.Fatal(err)
@@ -133,8 +133,8 @@ func TestAWatchOfARequestTellsItsEnd(t *testing.T) {
 		want string
 	}{
 		{func() {}, "ADDED 01"},
-		{func() { cloud.set(condition(certificatesv1.CertificateDenied)) }, "MODIFIED 011"},
-		{func() { cloud.set(nil) }, "DELETED 011"},
+		{func() { cloud.updateCSR(withCondition(certificatesv1.CertificateDenied)) }, "MODIFIED 011"},
+		{func() { cloud.updateCSR(nil) }, "DELETED 011"},
 		{func() {}, "the end"},
 	}
 	for _, s := range steps {
@@ -153,10 +153,10 @@ func TestAWatchOfARequestTellsItsEnd(t *testing.T) {
 		t.Errorf("a watch of what is gone: %s", got)
 	}
 	w.Stop()
-	cloud.set(condition(certificatesv1.CertificateDenied))
+	cloud.updateCSR(withCondition(certificatesv1.CertificateDenied))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if _, err := csr.WaitForCertificate(ctx, g.client(false), "csr-1", "u1"); err == nil || errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "denied") {
+	if _, err := csr.WaitForCertificate(ctx, g.newClient(false), "csr-1", "u1"); err == nil || errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "denied") {
 		t.Errorf("a denied request: %v", err)
 	}
 }

@@ -22,13 +22,13 @@ import (
 
 // A store that a bad disk took objects from says 503 to every list until it has attached, and never that there are fewer pods.
 // So a kubelet that starts on it deletes nothing: its informer sees all pods with the attach, and not one deletion.
-func TestDamagedStoreDeletesNoPod(t *testing.T) {
-	image, pods := damageable(t)
+func TestServer_DamagedStoreDeletesNoPod(t *testing.T) {
+	image, pods := newStoreImage(t)
 	for _, file := range []string{"1.blk", "index.db", "meta.inf", "meta.sum"} {
 		for _, damage := range leaftest.Damages() {
 			t.Run(file+"/"+damage.Name, func(t *testing.T) {
 				t.Parallel()
-				g := &gateway{t: t, dir: t.TempDir(), cloud: &cloud{}, sent: &outbox{}}
+				g := &gateway{t: t, dir: t.TempDir(), cloud: &fakeCloud{}, sent: &fakeOutbox{}}
 				if err := os.CopyFS(g.dir, os.DirFS(image)); err != nil {
 					t.Fatal(err)
 				}
@@ -40,25 +40,25 @@ func TestDamagedStoreDeletesNoPod(t *testing.T) {
 				g.start()
 				whole := g.store.Cursor().StreamEpoch != ""
 				if !whole {
-					unavailable(t, g.client(false))
+					wantUnavailable(t, g.newClient(false))
 				}
-				h := &seen{}
-				synced := h.run(t, g.client(true))
+				h := &informerLog{}
+				synced := h.startInformer(t, g.newClient(true))
 				if whole {
-					eventually(t, "informer synced with all pods, without the cloud", func() bool { return synced() && len(h.names()) == len(pods) })
+					eventually(t, "informer synced with all pods, without the cloud", func() bool { return synced() && len(h.podNames()) == len(pods) })
 				} else if synced() {
 					t.Error("the informer has a list of a store that does not know its pods")
 				}
 				var messages []wire.Message
 				for i, p := range pods {
-					messages = append(messages, message(t, p, uint64(i)+1))
+					messages = append(messages, newMessage(t, p, uint64(i)+1))
 				}
 				if err := g.store.Replace(t.Context(), messages, "stream-1", uint64(len(pods))); err != nil {
 					t.Fatal(err)
 				}
 				eventually(t, "informer synced", synced)
-				eventually(t, "all pods are seen", func() bool { return len(h.names()) == len(pods) })
-				if h.deleted() {
+				eventually(t, "all pods are seen", func() bool { return len(h.podNames()) == len(pods) })
+				if h.sawDeletion() {
 					t.Error("the kubelet was told that a pod is gone")
 				}
 			})
@@ -66,14 +66,14 @@ func TestDamagedStoreDeletesNoPod(t *testing.T) {
 	}
 }
 
-// damageable is the folder of a gateway with pods that came one after the other, as a kill leaves it.
-func damageable(t *testing.T) (image string, pods []*corev1.Pod) {
+// newStoreImage is the folder of a gateway with pods that came one after the other, as a kill leaves it.
+func newStoreImage(t *testing.T) (image string, pods []*corev1.Pod) {
 	t.Helper()
 	g := newGateway(t, true)
 	for _, name := range []string{"a", "b", "c", "d", "e", "f"} {
-		p := pod(name, "uid-"+name, "1")
+		p := newPod(name, "uid-"+name, "1")
 		pods = append(pods, p)
-		g.deliver(p)
+		g.deliverObjects(p)
 	}
 	image = t.TempDir()
 	if err := os.CopyFS(image, os.DirFS(g.dir)); err != nil {
@@ -82,8 +82,8 @@ func damageable(t *testing.T) (image string, pods []*corev1.Pod) {
 	return image, pods
 }
 
-// unavailable checks that neither a list nor a get claims anything.
-func unavailable(t *testing.T, c kubernetes.Interface) {
+// wantUnavailable checks that neither a list nor a get claims anything.
+func wantUnavailable(t *testing.T, c kubernetes.Interface) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
@@ -100,16 +100,16 @@ func unavailable(t *testing.T, c kubernetes.Interface) {
 	}
 }
 
-// seen notes what a kubelet's informer is told.
-type seen struct {
+// informerLog notes what a kubelet's informer is told.
+type informerLog struct {
 	mu    sync.Mutex // guards all below
 	added []string
 	gone  bool
 }
 
-func (s *seen) run(t *testing.T, c kubernetes.Interface) (synced func() bool) {
+func (s *informerLog) startInformer(t *testing.T, c kubernetes.Interface) (synced func() bool) {
 	t.Helper()
-	lw := cache.NewListWatchFromClient(c.CoreV1().RESTClient(), "pods", metav1.NamespaceAll, fields.OneTermEqualSelector("spec.nodeName", node))
+	lw := cache.NewListWatchFromClient(c.CoreV1().RESTClient(), "pods", metav1.NamespaceAll, fields.OneTermEqualSelector("spec.nodeName", gatewayNode))
 	_, controller := cache.NewInformerWithOptions(cache.InformerOptions{ListerWatcher: lw, ObjectType: &corev1.Pod{}, Handler: cache.ResourceEventHandlerFuncs{
 		AddFunc: func(o any) {
 			s.mu.Lock()
@@ -129,13 +129,13 @@ func (s *seen) run(t *testing.T, c kubernetes.Interface) (synced func() bool) {
 	return controller.HasSynced
 }
 
-func (s *seen) names() []string {
+func (s *informerLog) podNames() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Compact(slices.Sorted(slices.Values(s.added)))
 }
 
-func (s *seen) deleted() bool {
+func (s *informerLog) sawDeletion() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.gone

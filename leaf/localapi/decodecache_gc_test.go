@@ -11,34 +11,34 @@ import (
 	"github.com/frond-edge/frond/leaf/store"
 )
 
-// TestListsKeepNothing: what lists have decoded is there for who comes next, in that state only, and goes with a garbage collection.
-func TestListsKeepNothing(t *testing.T) {
-	s := &seen{}
+// TestDecodeCache_IsCollected: what lists have decoded is there for who comes next, in that state only, and goes with a garbage collection.
+func TestDecodeCache_IsCollected(t *testing.T) {
+	s := &decodeCache{}
 	e := store.Entry{Key: wire.Key{Resource: "configmaps", Name: "a"}, Revision: 1}
 	func() {
 		obj := &corev1.ConfigMap{}
-		s.remember(e, obj)
-		if s.look(e) != obj {
+		s.add(e, obj)
+		if s.lookup(e) != obj {
 			t.Error("not there")
 		}
 	}()
 	newer := e
-	if newer.Revision++; s.look(newer) != nil {
+	if newer.Revision++; s.lookup(newer) != nil {
 		t.Error("an older state is taken for the newest")
 	}
-	for deadline := time.Now().Add(time.Minute); s.look(e) != nil; {
+	for deadline := time.Now().Add(time.Minute); s.lookup(e) != nil; {
 		if runtime.GC(); time.Now().After(deadline) {
 			t.Fatal("still there after a minute of collections")
 		}
 	}
-	for i := range uint64(3 * leastNames) {
-		s.remember(store.Entry{Key: wire.Key{Name: "b"}, Revision: i}, &corev1.ConfigMap{})
-		s.remember(store.Entry{Key: wire.Key{Name: string(rune('A' + i))}, Revision: i}, &corev1.ConfigMap{})
-		if i%leastNames == 0 {
+	for i := range uint64(3 * minCachedNames) {
+		s.add(store.Entry{Key: wire.Key{Name: "b"}, Revision: i}, &corev1.ConfigMap{})
+		s.add(store.Entry{Key: wire.Key{Name: string(rune('A' + i))}, Revision: i}, &corev1.ConfigMap{})
+		if i%minCachedNames == 0 {
 			runtime.GC()
 		}
 	}
-	if len(s.objects) > 2*leastNames {
+	if len(s.objects) > 2*minCachedNames {
 		t.Errorf("%d names of the dead are kept", len(s.objects))
 	}
 }

@@ -10,15 +10,15 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// TestListsOfManyAtOnce reads the same objects in every encoding, as tables, as metadata and as a watch's first events, all at the same
+// TestDecodeCache_ConcurrentLists reads the same objects in every encoding, as tables, as metadata and as a watch's first events, all at the same
 // time: with the race detector it fails if one answer changes what another one is made of.
-func TestListsOfManyAtOnce(t *testing.T) {
+func TestDecodeCache_ConcurrentLists(t *testing.T) {
 	g := newGateway(t, true)
 	var all []metav1.Object
 	for i := range 50 {
-		all = append(all, pod(fmt.Sprint("p", i), fmt.Sprint("u", i), fmt.Sprint(i+1)))
+		all = append(all, newPod(fmt.Sprint("p", i), fmt.Sprint("u", i), fmt.Sprint(i+1)))
 	}
-	g.deliver(all...)
+	g.deliverObjects(all...)
 	cfg := g.api.ClientConfig()
 	transport := &http.Client{Transport: cfg.Transport}
 	read := func(accept, query string) error {
@@ -53,9 +53,9 @@ func TestListsOfManyAtOnce(t *testing.T) {
 			})
 		}
 	}
-	for _, protobuf := range encodings() {
+	for _, protobuf := range allEncodings() {
 		g1.Go(func() error {
-			in, err := g.client(protobuf).CoreV1().Pods("").Watch(t.Context(), metav1.ListOptions{})
+			in, err := g.newClient(protobuf).CoreV1().Pods("").Watch(t.Context(), metav1.ListOptions{})
 			if err != nil {
 				return err
 			}
@@ -73,14 +73,14 @@ func TestListsOfManyAtOnce(t *testing.T) {
 	}
 }
 
-// TestAListIsOfTheNewestState: what a list before has decoded is never taken for what the object is by now.
-func TestAListIsOfTheNewestState(t *testing.T) {
+// TestDecodeCache_ServesNewestState: what a list before has decoded is never taken for what the object is by now.
+func TestDecodeCache_ServesNewestState(t *testing.T) {
 	g := newGateway(t, true)
-	c := g.client(true)
+	c := g.newClient(true)
 	for i := range 5 {
-		cm := configMap("a", fmt.Sprint("value", i))
+		cm := newConfigMap("a", fmt.Sprint("value", i))
 		cm.ResourceVersion = fmt.Sprint(i + 1)
-		g.deliver(cm)
+		g.deliverObjects(cm)
 		for range 2 {
 			list, err := c.CoreV1().ConfigMaps("default").List(t.Context(), metav1.ListOptions{})
 			if err != nil || len(list.Items) != 1 || list.Items[0].Data["key"] != cm.Data["key"] {

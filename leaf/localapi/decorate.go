@@ -17,43 +17,43 @@ import (
 // changed in its manifests, and finds what it must to be ready. The store and its census keep the cloud's own words.
 
 const (
-	rootCA    = "kube-root-ca.crt"
-	rootCAKey = "ca.crt"
+	rootCAConfigMap = "kube-root-ca.crt"
+	rootCAKey       = "ca.crt"
 )
 
-// adorned returns the function that changes a resource's objects on their way to clients, or nil.
-func (s *Server) adorned(r *resource) func(runtime.Object) {
-	if r.gvr == storage("csinodes") {
-		return s.ownCSINode
+// decoratorFor returns the function that changes a resource's objects on their way to clients, or nil.
+func (s *Server) decoratorFor(r *resource) func(runtime.Object) {
+	if r.gvr == storageResource("csinodes") {
+		return s.setCSINodeOwner
 	}
-	if s.pods == nil {
+	if s.podServer == nil {
 		return nil
 	}
 	switch r.gvr {
-	case v1("configmaps"):
-		return s.trustLocal
+	case coreResource("configmaps"):
+		return s.addLocalCA
 	case discoveryv1.SchemeGroupVersion.WithResource("endpointslices"):
-		return s.leadLocal
+		return s.replaceAPIEndpoint
 	}
 	return nil
 }
 
-// trustLocal adds the gateway's CA to the bundle that every pod gets to check the API by.
-func (s *Server) trustLocal(obj runtime.Object) {
+// addLocalCA adds the gateway's CA to the bundle that every pod gets to check the API by.
+func (s *Server) addLocalCA(obj runtime.Object) {
 	cm := obj.(*corev1.ConfigMap)
 	bundle, ok := cm.Data[rootCAKey]
-	if cm.Name != rootCA || !ok || bytes.Contains([]byte(bundle), s.pods.ca.pem) {
+	if cm.Name != rootCAConfigMap || !ok || bytes.Contains([]byte(bundle), s.podServer.ca.certPEM) {
 		return
 	}
 	if bundle != "" && bundle[len(bundle)-1] != '\n' {
 		bundle += "\n"
 	}
-	cm.Data[rootCAKey] = bundle + string(s.pods.ca.pem)
+	cm.Data[rootCAKey] = bundle + string(s.podServer.ca.certPEM)
 }
 
-// leadLocal makes the local API the one endpoint of the Service default/kubernetes, for proxies of Services: the addresses
+// replaceAPIEndpoint makes the local API the one endpoint of the Service default/kubernetes, for proxies of Services: the addresses
 // of the apiservers are of the cloud's network.
-func (s *Server) leadLocal(obj runtime.Object) {
+func (s *Server) replaceAPIEndpoint(obj runtime.Object) {
 	slice := obj.(*discoveryv1.EndpointSlice)
 	address := s.cfg.Pods.Address
 	if !address.IsValid() || slice.Namespace != "default" || slice.Labels[discoveryv1.LabelServiceName] != "kubernetes" {
@@ -75,9 +75,9 @@ func (s *Server) leadLocal(obj runtime.Object) {
 	}
 }
 
-// ownCSINode makes the node's own Node the owner of its CSINode, by the UID that it is shown with. A kubelet that finds another owner,
+// setCSINodeOwner makes the node's own Node the owner of its CSINode, by the UID that it is shown with. A kubelet that finds another owner,
 // or none, removes the CSINode and is not ready meanwhile; and a Node made without a link has another UID later.
-func (s *Server) ownCSINode(obj runtime.Object) {
+func (s *Server) setCSINodeOwner(obj runtime.Object) {
 	csi := obj.(*storagev1.CSINode)
 	if csi.Name != s.cfg.Node {
 		return
@@ -89,7 +89,7 @@ func (s *Server) ownCSINode(obj runtime.Object) {
 	}
 	uid := types.UID(entry.UID)
 	if uid == "" {
-		uid = provisional(key)
+		uid = provisionalUID(key)
 	}
 	csi.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: s.cfg.Node, UID: uid}}
 }

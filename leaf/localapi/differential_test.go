@@ -21,20 +21,20 @@ import (
 	"github.com/frond-edge/frond/internal/kubetest"
 )
 
-// request is one HTTP request; NS in it stands for the namespace of the run.
-type request struct{ method, path, accept, contentType, body string }
+// apiRequest is one HTTP request; NS in it stands for the namespace of the run.
+type apiRequest struct{ method, path, accept, contentType, body string }
 
 const asTable = "application/json;as=Table;v=v1;g=meta.k8s.io"
 
-// questions are asked of a real kube-apiserver and of the gateway: the answers must be the same, up to versions and ages.
-func questions() map[string]request {
-	get := func(path string) request { return request{method: "GET", path: path} }
-	table := func(path string) request { return request{method: "GET", path: path, accept: asTable} }
-	patch := func(kind, path, body string) request {
-		return request{method: "PATCH", path: path, contentType: "application/" + kind + "+json", body: body}
+// apiRequests are asked of a real kube-apiserver and of the gateway: the answers must be the same, up to versions and ages.
+func apiRequests() map[string]apiRequest {
+	get := func(path string) apiRequest { return apiRequest{method: "GET", path: path} }
+	table := func(path string) apiRequest { return apiRequest{method: "GET", path: path, accept: asTable} }
+	patch := func(kind, path, body string) apiRequest {
+		return apiRequest{method: "PATCH", path: path, contentType: "application/" + kind + "+json", body: body}
 	}
 	const ns = "/api/v1/namespaces/NS/"
-	return map[string]request{
+	return map[string]apiRequest{
 		"a pod":                            get(ns + "pods/web"),
 		"a pod's status":                   get(ns + "pods/web/status"),
 		"pods":                             get(ns + "pods"),
@@ -93,17 +93,17 @@ func questions() map[string]request {
 	}
 }
 
-func TestLikeAnAPIServer(t *testing.T) {
+func TestServer_AnswersLikeAPIServer(t *testing.T) {
 	shared := kubetest.Shared{}
 	t.Cleanup(shared.Cleanup)
 	apiserver := shared.Cluster(t)
 	g := newGateway(t, true)
-	ns := populate(t, apiserver.Client(t), apiserver.Namespace(t), g)
-	for name, q := range questions() {
+	ns := createObjects(t, apiserver.Client(t), apiserver.Namespace(t), g)
+	for name, q := range apiRequests() {
 		t.Run(name, func(t *testing.T) {
 			q.path = strings.ReplaceAll(q.path, "NS", ns)
-			wantCode, want := ask(t, apiserver.Config(), q)
-			gotCode, got := ask(t, g.api.ClientConfig(), q)
+			wantCode, want := sendAPIRequest(t, apiserver.Config(), q)
+			gotCode, got := sendAPIRequest(t, g.api.ClientConfig(), q)
 			if gotCode != wantCode {
 				t.Errorf("code %d, want %d\n%v\n%v", gotCode, wantCode, got, want)
 			}
@@ -114,8 +114,8 @@ func TestLikeAnAPIServer(t *testing.T) {
 	}
 }
 
-// populate makes objects in the cluster and delivers them to the gateway as they are.
-func populate(t *testing.T, c kubernetes.Interface, ns string, g *gateway) string {
+// createObjects makes objects in the cluster and delivers them to the gateway as they are.
+func createObjects(t *testing.T, c kubernetes.Interface, ns string, g *gateway) string {
 	t.Helper()
 	must := func(err error) {
 		t.Helper()
@@ -126,7 +126,7 @@ func populate(t *testing.T, c kubernetes.Interface, ns string, g *gateway) strin
 	core := c.CoreV1()
 	_, err := core.ServiceAccounts(ns).Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{})
 	must(err)
-	cm := configMap("conf", "1")
+	cm := newConfigMap("conf", "1")
 	cm.ObjectMeta = metav1.ObjectMeta{Name: "conf"}
 	cm, err = core.ConfigMaps(ns).Create(t.Context(), cm, metav1.CreateOptions{})
 	must(err)
@@ -160,7 +160,7 @@ func populate(t *testing.T, c kubernetes.Interface, ns string, g *gateway) strin
 		"done":  {Phase: corev1.PodSucceeded, ContainerStatuses: []corev1.ContainerStatus{{Name: "main", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "Completed"}}}}},
 		"fresh": {Phase: corev1.PodPending},
 	} {
-		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app": name}}, Spec: pod(name, "", "").Spec}
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app": name}}, Spec: newPod(name, "", "").Spec}
 		if name == "fresh" {
 			p.Labels = nil
 		}
@@ -175,12 +175,12 @@ func populate(t *testing.T, c kubernetes.Interface, ns string, g *gateway) strin
 	for _, o := range objects {
 		o.SetManagedFields(nil)
 	}
-	g.deliver(objects...)
+	g.deliverObjects(objects...)
 	return ns
 }
 
-// ask returns the code and the scrubbed answer.
-func ask(t *testing.T, cfg *rest.Config, q request) (int, any) {
+// sendAPIRequest returns the code and the scrubbed answer.
+func sendAPIRequest(t *testing.T, cfg *rest.Config, q apiRequest) (int, any) {
 	t.Helper()
 	client, err := rest.HTTPClientFor(cfg)
 	if err != nil {
@@ -210,19 +210,19 @@ func ask(t *testing.T, cfg *rest.Config, q request) (int, any) {
 		} else if err != nil {
 			return r.StatusCode, r.Header.Get("Content-Type") // YAML: that it is YAML is enough
 		}
-		answers = append(answers, scrub(v))
+		answers = append(answers, scrubAnswer(v))
 	}
 	// The initial events of a watch come in no order.
 	slices.SortFunc(answers, func(a, b any) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
 	return r.StatusCode, answers
 }
 
-// scrub drops what may differ: versions, field managers, the text of errors, the words of documentation, ages.
-func scrub(v any) any {
+// scrubAnswer drops what may differ: versions, field managers, the text of errors, the words of documentation, ages.
+func scrubAnswer(v any) any {
 	switch v := v.(type) {
 	case []any:
 		for i := range v {
-			v[i] = scrub(v[i])
+			v[i] = scrubAnswer(v[i])
 		}
 		return v
 	case map[string]any:
@@ -243,7 +243,7 @@ func scrub(v any) any {
 			}
 		}
 		for k := range v {
-			v[k] = scrub(v[k])
+			v[k] = scrubAnswer(v[k])
 		}
 	}
 	return v

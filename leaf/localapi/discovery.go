@@ -49,7 +49,7 @@ func newDiscovery(table []*resource) *discovery {
 				d.documents["/apis/"+gv.String()] = list
 			}
 		}
-		list.APIResources = append(list.APIResources, r.described()...)
+		list.APIResources = append(list.APIResources, r.listAPIResources()...)
 	}
 	d.documents["/apis"] = &groups
 	d.documents["/api"] = coreVersions()
@@ -63,16 +63,16 @@ func coreVersions() *metav1.APIVersions {
 	}
 }
 
-// described lists the resource and its subresources with their verbs; writes that go to the cloud are verbs too.
-func (r *resource) described() []metav1.APIResource {
+// listAPIResources lists the resource and its subresources with their verbs; writes that go to the cloud are verbs too.
+func (r *resource) listAPIResources() []metav1.APIResource {
 	verbs := metav1.Verbs{"create", "delete", "get", "list", "patch", "update", "watch"}
 	if r.gvr.Resource == "events" {
 		verbs = slices.DeleteFunc(verbs, func(v string) bool { return v == "delete" })
 	}
 	out := []metav1.APIResource{{
-		Name: r.gvr.Resource, SingularName: r.singular, Namespaced: r.namespaced, Kind: r.kind, ShortNames: r.short, Verbs: verbs,
+		Name: r.gvr.Resource, SingularName: r.singular, Namespaced: r.namespaced, Kind: r.kind, ShortNames: r.shortNames, Verbs: verbs,
 	}}
-	for _, sub := range r.subresources()[1:] {
+	for _, sub := range r.listSubresources()[1:] {
 		out = append(out, metav1.APIResource{
 			Name: r.gvr.Resource + "/" + sub, Namespaced: r.namespaced, Kind: r.kind, Verbs: metav1.Verbs{"get", "patch", "update"},
 		})
@@ -80,9 +80,9 @@ func (r *resource) described() []metav1.APIResource {
 	return out
 }
 
-func (d *discovery) serve(w http.ResponseWriter, req *http.Request, path string) {
+func (d *discovery) serveDocument(w http.ResponseWriter, req *http.Request, path string) {
 	if req.Method != http.MethodGet && req.Method != http.MethodHead {
-		fail(w, req, apierrors.NewMethodNotSupported(schema.GroupResource{}, strings.ToLower(req.Method)))
+		writeError(w, req, apierrors.NewMethodNotSupported(schema.GroupResource{}, strings.ToLower(req.Method)))
 		return
 	}
 	if path == "/version" {
@@ -93,7 +93,7 @@ func (d *discovery) serve(w http.ResponseWriter, req *http.Request, path string)
 	}
 	document, ok := d.documents[path]
 	if !ok {
-		fail(w, req, apierrors.NewGenericServerResponse(http.StatusNotFound, strings.ToLower(req.Method), schema.GroupResource{}, "",
+		writeError(w, req, apierrors.NewGenericServerResponse(http.StatusNotFound, strings.ToLower(req.Method), schema.GroupResource{}, "",
 			"this gateway does not serve "+path, 0, false))
 		return
 	}

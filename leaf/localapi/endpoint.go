@@ -18,69 +18,69 @@ import (
 
 // endpoint is the REST storage of one resource, or of one of its subresources.
 type endpoint struct {
-	s           *Server
-	r           *resource
-	objects     objects
+	server      *Server
+	resource    *resource
+	objects     objectStore
 	subresource string
 	// follows: it is for programs that are not the node, and tells of a kind what the cloud keeps complete here.
-	follows bool
+	untrusted bool
 }
 
-func (e *endpoint) New() runtime.Object     { return e.r.object() }
-func (e *endpoint) NewList() runtime.Object { return e.r.list() }
+func (e *endpoint) New() runtime.Object     { return e.resource.object() }
+func (e *endpoint) NewList() runtime.Object { return e.resource.list() }
 func (e *endpoint) Destroy()                {}
-func (e *endpoint) NamespaceScoped() bool   { return e.r.namespaced }
-func (e *endpoint) GetSingularName() string { return e.r.singular }
+func (e *endpoint) NamespaceScoped() bool   { return e.resource.namespaced }
+func (e *endpoint) GetSingularName() string { return e.resource.singular }
 func (e *endpoint) notFound(name string) error {
-	return apierrors.NewNotFound(e.r.gvr.GroupResource(), name)
+	return apierrors.NewNotFound(e.resource.gvr.GroupResource(), name)
 }
 
 // ConvertToTable is what kubectl's output is made of.
 func (e *endpoint) ConvertToTable(_ context.Context, obj, options runtime.Object) (*metav1.Table, error) {
 	o, _ := options.(*metav1.TableOptions)
-	return e.r.tableOf(obj, o == nil || !o.NoHeaders)
+	return e.resource.buildTable(obj, o == nil || !o.NoHeaders)
 }
 
 // Get answers from the store, and for what is not there asks who can know.
 func (e *endpoint) Get(ctx context.Context, name string, _ *metav1.GetOptions) (runtime.Object, error) {
-	key := e.r.key(request.NamespaceValue(ctx), name)
-	if e.follows {
-		return e.find(ctx, key)
+	key := e.resource.objectKey(request.NamespaceValue(ctx), name)
+	if e.untrusted {
+		return e.findObject(ctx, key)
 	}
 	entry, err := e.objects.Get(key)
 	switch {
 	case err == nil:
-		if e.r.knowledge == partial {
-			e.s.absences.forget(ctx, key)
+		if e.resource.completeness == partiallyHeld {
+			e.server.absences.removeAbsence(ctx, key)
 		}
-		obj, _, err := e.r.decode(entry)
+		obj, _, err := e.resource.decode(entry)
 		return obj, err
 	case !errors.Is(err, store.ErrNotFound):
 		return nil, err
 	case e.provesAbsence(key):
 		return nil, e.notFound(name)
 	}
-	return e.fetch(ctx, key)
+	return e.fetchFromCloud(ctx, key)
 }
 
 // provesAbsence says whether an object that is not in the store does not exist.
 func (e *endpoint) provesAbsence(key wire.Key) bool {
 	switch {
-	case e.r.home == inMemory:
+	case e.resource.placement == inMemory:
 		return true
-	case e.r.knowledge != own:
+	case e.resource.completeness != authoritative:
 		return false
-	case !e.r.namespaced && key.Name != e.s.cfg.Node:
+	case !e.resource.namespaced && key.Name != e.server.cfg.Node:
 		return false // another node: nobody tells us about it
 	}
-	return e.s.attached()
+	return e.server.isAttached()
 }
 
-// fetch asks the cloud for an object. It remembers the answer "there is none", so that what is optional stays optional
+// fetchFromCloud asks the cloud for an object. It remembers the answer "there is none", so that what is optional stays optional
 // when the link is down later.
-func (e *endpoint) fetch(ctx context.Context, key wire.Key) (runtime.Object, error) {
-	obj := e.r.object()
-	err := e.s.call(ctx, "GET", e.r.path(key), nil, obj)
+func (e *endpoint) fetchFromCloud(ctx context.Context, key wire.Key) (runtime.Object, error) {
+	obj := e.resource.object()
+	err := e.server.callObject(ctx, "GET", e.resource.cloudPath(key), nil, obj)
 	switch {
 	case err == nil:
 		m, err := meta.Accessor(obj)
@@ -90,13 +90,13 @@ func (e *endpoint) fetch(ctx context.Context, key wire.Key) (runtime.Object, err
 		m.SetManagedFields(nil)
 		// The cloud's version means nothing here; the present revision lets a watch from it see the delivery.
 		m.SetResourceVersion(localVersion(e.objects.Revision()))
-		if e.r.adorn != nil {
-			e.r.adorn(obj)
+		if e.resource.decorate != nil {
+			e.resource.decorate(obj)
 		}
 		return obj, nil
-	case apierrors.IsNotFound(err) && e.r.knowledge == partial:
-		e.s.absences.remember(ctx, key)
-	case isOffline(err) && e.s.absences.known(key):
+	case apierrors.IsNotFound(err) && e.resource.completeness == partiallyHeld:
+		e.server.absences.addAbsence(ctx, key)
+	case isOffline(err) && e.server.absences.isKnown(key):
 		return nil, e.notFound(key.Name)
 	}
 	return nil, err
@@ -107,43 +107,43 @@ func (e *endpoint) List(ctx context.Context, opts *metainternalversion.ListOptio
 	if opts != nil && opts.Continue != "" {
 		return e.nextPage(ctx, opts)
 	}
-	f := newFilter(e.r, opts)
-	after, err := e.start(opts)
+	f := newListFilter(e.resource, opts)
+	after, err := e.startRevision(opts)
 	if err != nil {
 		return nil, err
 	}
 	if opts != nil && opts.ResourceVersionMatch == metav1.ResourceVersionMatchExact && after != e.objects.Revision() {
 		return nil, apierrors.NewResourceExpired("the gateway keeps no old versions: list the present one")
 	}
-	items, revision, err := e.snapshot(ctx, &f)
+	items, revision, err := e.listMatching(ctx, &f)
 	if err != nil {
 		return nil, err
 	}
-	if err := e.still(ctx, opts); err != nil {
+	if err := e.checkStillComplete(ctx, opts); err != nil {
 		return nil, err
 	}
 	return e.firstPage(ctx, opts, items, revision)
 }
 
-// snapshot returns what matches now and the revision at which it does. The objects are others' too: see view.
-func (e *endpoint) snapshot(ctx context.Context, f *filter) ([]runtime.Object, uint64, error) {
+// listMatching returns what matches now and the revision at which it does. The objects are others' too: see view.
+func (e *endpoint) listMatching(ctx context.Context, f *listFilter) ([]runtime.Object, uint64, error) {
 	namespace := request.NamespaceValue(ctx)
-	extra, err := e.ready(ctx, namespace, f)
+	extra, err := e.waitComplete(ctx, namespace, f)
 	if err != nil {
 		return nil, 0, err
 	}
-	done, err := e.s.read(ctx)
+	done, err := e.server.admitList(ctx)
 	if err != nil {
 		return nil, 0, err
 	}
 	defer done()
-	entries, revision := e.objects.List(e.r.gvr.Group, e.r.gvr.Resource, namespace)
+	entries, revision := e.objects.List(e.resource.gvr.Group, e.resource.gvr.Resource, namespace)
 	items := make([]runtime.Object, 0, len(entries))
 	for _, entry := range entries {
 		if !f.mayMatch(entry.Key.Namespace, entry.Key.Name) {
 			continue
 		}
-		obj, err := e.r.view(entry)
+		obj, err := e.resource.decodeShared(entry)
 		if err != nil {
 			return nil, 0, err
 		}
@@ -157,46 +157,46 @@ func (e *endpoint) snapshot(ctx context.Context, f *filter) ([]runtime.Object, u
 	return items, revision, nil
 }
 
-// ready waits until a list can tell the truth: until the store has attached, or for a list by name of what is delivered
+// waitComplete waits until a list can tell the truth: until the store has attached, or for a list by name of what is delivered
 // only as far as pods need it, until that object is known one way or the other. It returns the object if the cloud gave it.
-func (e *endpoint) ready(ctx context.Context, namespace string, f *filter) (runtime.Object, error) {
-	if e.r.home == inMemory || e.follows { // what is followed has been waited for before
+func (e *endpoint) waitComplete(ctx context.Context, namespace string, f *listFilter) (runtime.Object, error) {
+	if e.resource.placement == inMemory || e.untrusted { // what is followed has been waited for before
 		return nil, nil
 	}
-	if e.r.knowledge == partial {
+	if e.resource.completeness == partiallyHeld {
 		if namespace == "" {
 			namespace = f.namespace
 		}
-		if f.name != "" && (!e.r.namespaced || namespace != "") {
-			return e.await(ctx, e.r.key(namespace, f.name))
+		if f.name != "" && (!e.resource.namespaced || namespace != "") {
+			return e.waitForObject(ctx, e.resource.objectKey(namespace, f.name))
 		}
 	}
-	if !e.r.namespaced && e.r.knowledge == own {
+	if !e.resource.namespaced && e.resource.completeness == authoritative {
 		// The node itself may be known before anything was delivered: it made itself.
-		if _, err := e.objects.Get(e.r.key("", e.s.cfg.Node)); err == nil {
+		if _, err := e.objects.Get(e.resource.objectKey("", e.server.cfg.Node)); err == nil {
 			return nil, nil
 		}
 	}
-	if !e.s.waitAttached(ctx) {
+	if !e.server.waitAttached(ctx) {
 		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf(
-			"%s are not known: this gateway has not been in step with the cloud since its store was made or found damaged", e.r.gvr.Resource))
+			"%s are not known: this gateway has not been in step with the cloud since its store was made or found damaged", e.resource.gvr.Resource))
 	}
-	if e.r.optional {
-		return nil, e.s.deliveredKind(e.r)
+	if e.resource.optional {
+		return nil, e.server.checkKindDelivered(e.resource)
 	}
 	return nil, nil
 }
 
-// still makes sure that what was read is all there is: a scope may end at any time, its marker before its objects.
-func (e *endpoint) still(ctx context.Context, opts *metainternalversion.ListOptions) error {
-	if e.follows && !e.holds(request.NamespaceValue(ctx), opts) {
-		return apierrors.NewResourceExpired("the cloud has stopped sending " + e.r.gvr.Resource + " to this gateway: list again")
+// checkStillComplete makes sure that what was read is all there is: a scope may end at any time, its marker before its objects.
+func (e *endpoint) checkStillComplete(ctx context.Context, opts *metainternalversion.ListOptions) error {
+	if e.untrusted && !e.holdsAll(request.NamespaceValue(ctx), opts) {
+		return apierrors.NewResourceExpired("the cloud has stopped sending " + e.resource.gvr.Resource + " to this gateway: list again")
 	}
 	return nil
 }
 
-// start reads a list's or watch's resourceVersion. One from the future belongs to a store that is gone.
-func (e *endpoint) start(opts *metainternalversion.ListOptions) (uint64, error) {
+// startRevision reads a list's or watch's resourceVersion. One from the future belongs to a store that is gone.
+func (e *endpoint) startRevision(opts *metainternalversion.ListOptions) (uint64, error) {
 	if opts == nil {
 		return 0, nil
 	}

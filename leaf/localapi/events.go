@@ -21,22 +21,22 @@ import (
 func eventResources() []*resource {
 	return []*resource{
 		{
-			gvr: v1("events"), kind: "Event", singular: "event", short: []string{"ev"}, namespaced: true,
-			knowledge: own, home: inMemory, sink: toEvents,
+			gvr: coreResource("events"), kind: "Event", singular: "event", shortNames: []string{"ev"}, namespaced: true,
+			completeness: authoritative, placement: inMemory, sink: toEvents,
 			object: func() runtime.Object { return &corev1.Event{} }, list: func() runtime.Object { return &corev1.EventList{} },
-			local:      []string{"create", "update", "patch"},
-			selectable: eventFields, columns: eventColumns(), cells: eventCells, validate: validateCoreEvent,
+			localWrites: []string{"create", "update", "patch"},
+			selectable:  eventFields, columns: eventColumns(), cells: eventCells, validate: validateCoreEvent,
 		},
 		{
-			gvr: eventsv1.SchemeGroupVersion.WithResource("events"), kind: "Event", singular: "event", short: []string{"ev"}, namespaced: true,
-			knowledge: own, home: inMemory, sink: toEvents,
+			gvr: eventsv1.SchemeGroupVersion.WithResource("events"), kind: "Event", singular: "event", shortNames: []string{"ev"}, namespaced: true,
+			completeness: authoritative, placement: inMemory, sink: toEvents,
 			object: func() runtime.Object { return &eventsv1.Event{} }, list: func() runtime.Object { return &eventsv1.EventList{} },
-			local:      []string{"create", "update", "patch"},
-			selectable: groupedEventFields, columns: eventColumns(), cells: groupedEventCells, validate: validateGroupedEvent,
-			stored: &storedForm{
-				gvr: v1("events"), object: func() runtime.Object { return &corev1.Event{} },
+			localWrites: []string{"create", "update", "patch"},
+			selectable:  groupedEventFields, columns: eventColumns(), cells: groupedEventCells, validate: validateGroupedEvent,
+			storedForm: &storedForm{
+				gvr: coreResource("events"), object: func() runtime.Object { return &corev1.Event{} },
 				toServed: func(obj runtime.Object) runtime.Object { return kubeevent.FromCore(obj.(*corev1.Event)) },
-				toStored: coreEvent,
+				toStored: toCoreEvent,
 			},
 		},
 	}
@@ -50,13 +50,13 @@ type storedForm struct {
 	toServed, toStored func(runtime.Object) runtime.Object
 }
 
-func coreEvent(obj runtime.Object) runtime.Object { return kubeevent.ToCore(obj.(*eventsv1.Event)) }
+func toCoreEvent(obj runtime.Object) runtime.Object { return kubeevent.ToCore(obj.(*eventsv1.Event)) }
 
-func groupedEventCells(obj runtime.Object) []any { return eventCells(coreEvent(obj)) }
+func groupedEventCells(obj runtime.Object) []any { return eventCells(toCoreEvent(obj)) }
 
 // groupedEventFields are the field labels of events.k8s.io/v1; metadata is selectable everywhere.
 func groupedEventFields(obj runtime.Object) fields.Set {
-	core := eventFields(coreEvent(obj))
+	core := eventFields(toCoreEvent(obj))
 	set := fields.Set{"reason": core["reason"], "type": core["type"], "reportingController": core["reportingComponent"]}
 	for _, name := range []string{"kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath"} {
 		set["regarding."+name] = core["involvedObject."+name]
@@ -66,8 +66,8 @@ func groupedEventFields(obj runtime.Object) fields.Set {
 
 // The limits of an event that has an eventTime, as in Kubernetes.
 const (
-	maxEventWord = 128 // of reason, action and reportingInstance
-	maxEventNote = 1024
+	maxEventNameLength = 128 // of reason, action and reportingInstance
+	maxEventNoteLength = 1024
 )
 
 // validateCoreEvent says what Kubernetes would refuse of an event written through v1. Its program hears it at once, also without a link;
@@ -95,10 +95,10 @@ func validateEvent(e *corev1.Event, controller string) field.ErrorList {
 		required    bool
 	}{
 		{controller, e.ReportingController, 0, true},
-		{"reportingInstance", e.ReportingInstance, maxEventWord, true},
-		{"action", e.Action, maxEventWord, true},
-		{"reason", e.Reason, maxEventWord, true},
-		{"message", e.Message, maxEventNote, false},
+		{"reportingInstance", e.ReportingInstance, maxEventNameLength, true},
+		{"action", e.Action, maxEventNameLength, true},
+		{"reason", e.Reason, maxEventNameLength, true},
+		{"message", e.Message, maxEventNoteLength, false},
 	} {
 		if f.required && f.value == "" {
 			errs = append(errs, field.Required(field.NewPath(f.name), ""))

@@ -24,15 +24,15 @@ func newEvent(namespace, name string) *eventsv1.Event {
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
 		EventTime:  metav1.NewMicroTime(time.Unix(1700000000, 5000)), Type: corev1.EventTypeNormal, Note: "note",
 		ReportingController: "kube-proxy", ReportingInstance: "kube-proxy-edge-1", Action: "StartKubeProxy", Reason: "Starting",
-		Regarding: corev1.ObjectReference{Kind: "Node", Name: node, UID: node},
+		Regarding: corev1.ObjectReference{Kind: "Node", Name: gatewayNode, UID: gatewayNode},
 	}
 }
 
 func TestEvents_AreOneObjectInBothGroups(t *testing.T) {
-	for name, protobuf := range encodings() {
+	for name, protobuf := range allEncodings() {
 		t.Run(name, func(t *testing.T) {
 			g := newGateway(t, false)
-			core, grouped := g.client(protobuf).CoreV1().Events("default"), g.client(protobuf).EventsV1().Events("default")
+			core, grouped := g.newClient(protobuf).CoreV1().Events("default"), g.newClient(protobuf).EventsV1().Events("default")
 			before, err := core.List(t.Context(), metav1.ListOptions{})
 			if err != nil {
 				t.Fatal(err)
@@ -48,7 +48,7 @@ func TestEvents_AreOneObjectInBothGroups(t *testing.T) {
 			}
 			select {
 			case told := <-watch.ResultChan():
-				if e, ok := told.Object.(*corev1.Event); !ok || e.Message != "note" || e.InvolvedObject.Name != node || e.UID != made.UID {
+				if e, ok := told.Object.(*corev1.Event); !ok || e.Message != "note" || e.InvolvedObject.Name != gatewayNode || e.UID != made.UID {
 					t.Errorf("a watch of v1 shows %+v of %+v", e, made)
 				}
 			case <-time.After(10 * time.Second):
@@ -70,11 +70,11 @@ func TestEvents_AreOneObjectInBothGroups(t *testing.T) {
 			if err != nil || last.Series == nil || last.Series.Count != 3 || last.Labels["a"] != "b" || last.Note != "note" {
 				t.Errorf("%+v, %v", last, err)
 			}
-			byReference, err := core.List(t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.name=" + node + ",reportingComponent=kube-proxy"})
+			byReference, err := core.List(t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.name=" + gatewayNode + ",reportingComponent=kube-proxy"})
 			if err != nil || len(byReference.Items) != 1 {
 				t.Errorf("list of v1: %v, %+v", err, byReference)
 			}
-			regarding, err := grouped.List(t.Context(), metav1.ListOptions{FieldSelector: "regarding.name=" + node + ",reportingController=kube-proxy"})
+			regarding, err := grouped.List(t.Context(), metav1.ListOptions{FieldSelector: "regarding.name=" + gatewayNode + ",reportingController=kube-proxy"})
 			if err != nil || len(regarding.Items) != 1 {
 				t.Errorf("list of events.k8s.io/v1: %v, %+v", err, regarding)
 			}
@@ -92,14 +92,14 @@ func (g *gateway) wantCoreEvents(n int) {
 	}
 	for _, m := range sent {
 		var e corev1.Event
-		if err := json.Unmarshal(m.Object, &e); err != nil || m.Key.Group != "" || e.APIVersion != "v1" || e.Message != "note" || e.InvolvedObject.Name != node {
+		if err := json.Unmarshal(m.Object, &e); err != nil || m.Key.Group != "" || e.APIVersion != "v1" || e.Message != "note" || e.InvolvedObject.Name != gatewayNode {
 			g.t.Errorf("reported %s of %s: %v", m.Object, m.Key.Human(), err)
 		}
 	}
 }
 
 // Events are written, refused, counted and shown as by a real apiserver, in either group.
-func TestEvents_LikeAnAPIServer(t *testing.T) {
+func TestEvents_MatchAPIServer(t *testing.T) {
 	shared := kubetest.Shared{}
 	t.Cleanup(shared.Cleanup)
 	apiserver := shared.Cluster(t)
@@ -119,19 +119,19 @@ func TestEvents_LikeAnAPIServer(t *testing.T) {
 		}
 		return string(data)
 	}
-	post := func(name string, change func(*eventsv1.Event)) request {
-		return request{method: http.MethodPost, path: grouped, contentType: "application/json", body: body(name, change)}
+	post := func(name string, change func(*eventsv1.Event)) apiRequest {
+		return apiRequest{method: http.MethodPost, path: grouped, contentType: "application/json", body: body(name, change)}
 	}
-	old := func(name, more string) request {
-		return request{method: http.MethodPost, path: core, contentType: "application/json", body: fmt.Sprintf(
+	old := func(name, more string) apiRequest {
+		return apiRequest{method: http.MethodPost, path: core, contentType: "application/json", body: fmt.Sprintf(
 			`{"apiVersion":"v1","kind":"Event","metadata":{"name":%q,"creationTimestamp":"2023-11-14T22:13:20Z"},%s}`, name, more)}
 	}
-	patch := func(path, body string) request {
-		return request{method: http.MethodPatch, path: path, contentType: string(types.StrategicMergePatchType), body: body}
+	patch := func(path, body string) apiRequest {
+		return apiRequest{method: http.MethodPatch, path: path, contentType: string(types.StrategicMergePatchType), body: body}
 	}
-	get := func(path string) request { return request{method: http.MethodGet, path: path} }
+	get := func(path string) apiRequest { return apiRequest{method: http.MethodGet, path: path} }
 	long := strings.Repeat("x", 129)
-	for _, q := range []request{
+	for _, q := range []apiRequest{
 		post("one", nil),
 		get(core + "/one"),
 		old("two", `"involvedObject":{"kind":"Pod","name":"web","namespace":"`+ns+`"},"message":"m","reason":"r","type":"Warning","source":{"component":"c","host":"h"},"count":2,"firstTimestamp":"2026-01-01T00:00:00Z","lastTimestamp":"2026-01-02T00:00:00Z"`),
@@ -173,8 +173,8 @@ func TestEvents_LikeAnAPIServer(t *testing.T) {
 		get(core + "?fieldSelector=regarding.kind%3DPod"),
 		get(grouped + "?fieldSelector=source%3Dc"),
 	} {
-		wantCode, want := ask(t, apiserver.Config(), q)
-		gotCode, got := ask(t, g.api.ClientConfig(), q)
+		wantCode, want := sendAPIRequest(t, apiserver.Config(), q)
+		gotCode, got := sendAPIRequest(t, g.api.ClientConfig(), q)
 		if diff := cmp.Diff(dropUID(want), dropUID(got)); diff != "" || gotCode != wantCode {
 			t.Errorf("%s %s %.150s: code %d, want %d (-apiserver +gateway):\n%s", q.method, q.path, q.body, gotCode, wantCode, diff)
 		}

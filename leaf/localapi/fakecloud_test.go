@@ -16,7 +16,7 @@ import (
 
 // Do plays the call over the link and the apiserver behind it. A path that is not clean is refused, and a
 // list that is larger than the link takes, as cloudcore does.
-func (c *cloud) Do(ctx context.Context, r wire.KubeRequest) (wire.KubeReply, error) {
+func (c *fakeCloud) Do(ctx context.Context, r wire.KubeRequest) (wire.KubeReply, error) {
 	c.mu.Lock()
 	h := c.handler
 	if h != nil {
@@ -45,26 +45,26 @@ func (c *cloud) Do(ctx context.Context, r wire.KubeRequest) (wire.KubeReply, err
 	w := httptest.NewRecorder()
 	h(w, req)
 	const whole = 24 << 10
-	if r.Take > 0 && r.Wait == 0 && w.Body.Len() > max(r.Take/4*3, whole) {
+	if r.MaxBytes > 0 && r.Wait == 0 && w.Body.Len() > max(r.MaxBytes/4*3, whole) {
 		w = httptest.NewRecorder()
 		answerStatus(w, http.StatusRequestEntityTooLarge, metav1.StatusReasonRequestEntityTooLarge)
 	}
 	return wire.KubeReply{Code: w.Code, ContentType: w.Header().Get("Content-Type"), Body: w.Body.Bytes()}, nil
 }
 
-func answer(w http.ResponseWriter, code int, v any) {
+func writeAnswer(w http.ResponseWriter, code int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
 	_ = json.NewEncoder(w).Encode(v)
 }
 
 func answerStatus(w http.ResponseWriter, code int32, reason metav1.StatusReason) {
-	answer(w, int(code), metav1.Status{
+	writeAnswer(w, int(code), metav1.Status{
 		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
 		Status:   metav1.StatusFailure, Code: code, Reason: reason, Message: string(reason),
 	})
 }
 
-func notFound(w http.ResponseWriter, _ *http.Request) {
+func answerNotFound(w http.ResponseWriter, _ *http.Request) {
 	answerStatus(w, http.StatusNotFound, metav1.StatusReasonNotFound)
 }

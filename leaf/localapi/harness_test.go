@@ -27,7 +27,7 @@ import (
 	"github.com/frond-edge/frond/leaf/store"
 )
 
-const node = "edge-1"
+const gatewayNode = "edge-1"
 
 // gateway is a local API over a real store in a real embedded server, with a cloud played by functions.
 type gateway struct {
@@ -35,8 +35,8 @@ type gateway struct {
 	dir   string
 	store *store.Store
 	api   *localapi.Server
-	cloud *cloud
-	sent  *outbox
+	cloud *fakeCloud
+	sent  *fakeOutbox
 	seq   uint64
 	stop  func()
 }
@@ -46,10 +46,10 @@ type option func(*localapi.Config)
 // newGateway starts a gateway in a new folder; attached says whether it has been in step with the cloud.
 func newGateway(tb testing.TB, attached bool, options ...option) *gateway {
 	tb.Helper()
-	g := &gateway{t: tb, dir: tb.TempDir(), cloud: &cloud{}, sent: &outbox{}}
+	g := &gateway{t: tb, dir: tb.TempDir(), cloud: &fakeCloud{}, sent: &fakeOutbox{}}
 	g.start(options...)
 	if attached {
-		g.attach()
+		g.attachStore()
 	}
 	return g
 }
@@ -57,7 +57,7 @@ func newGateway(tb testing.TB, attached bool, options ...option) *gateway {
 func (g *gateway) start(options ...option) {
 	g.t.Helper()
 	ns, err := server.NewServer(&server.Options{
-		ServerName: node, JetStream: true, StoreDir: g.dir, DontListen: true, NoSigs: true, NoLog: true, JetStreamMaxStore: 1 << 30,
+		ServerName: gatewayNode, JetStream: true, StoreDir: g.dir, DontListen: true, NoSigs: true, NoLog: true, JetStreamMaxStore: 1 << 30,
 		JetStreamMaxMemory: 8 << 20,
 	})
 	if err != nil {
@@ -76,10 +76,10 @@ func (g *gateway) start(options ...option) {
 	log := zaptest.NewLogger(g.t, zaptest.Level(zap.WarnLevel))
 	octx, opened := context.WithTimeout(ctx, time.Minute) // without a deadline each request has 5 s, which a busy disk may need
 	defer opened()
-	if g.store, err = store.Open(octx, js, store.Config{Merge: localapi.MergeDesired, Mark: filepath.Join(g.dir, "store.mark")}, log); err != nil {
+	if g.store, err = store.Open(octx, js, store.Config{Merge: localapi.MergeDesired, HighWaterFile: filepath.Join(g.dir, "store.mark")}, log); err != nil {
 		g.t.Fatal(err)
 	}
-	cfg := localapi.Config{Node: node}
+	cfg := localapi.Config{Node: gatewayNode}
 	for _, o := range options {
 		o(&cfg)
 	}
@@ -108,7 +108,7 @@ func (g *gateway) start(options ...option) {
 	}
 }
 
-func (g *gateway) attach() {
+func (g *gateway) attachStore() {
 	g.t.Helper()
 	if err := g.store.Replace(g.t.Context(), nil, "stream-1", 1); err != nil {
 		g.t.Fatal(err)
@@ -116,37 +116,37 @@ func (g *gateway) attach() {
 	g.seq = 1
 }
 
-// deliver plays a delivery from the hub.
-func (g *gateway) deliver(objects ...metav1.Object) {
+// deliverObjects plays a delivery from the hub.
+func (g *gateway) deliverObjects(objects ...metav1.Object) {
 	g.t.Helper()
 	var messages []wire.Message
 	for _, o := range objects {
 		g.seq++
-		messages = append(messages, message(g.t, o, g.seq))
+		messages = append(messages, newMessage(g.t, o, g.seq))
 	}
 	if err := g.store.Apply(g.t.Context(), messages, g.seq); err != nil {
 		g.t.Fatal(err)
 	}
 }
 
-func (g *gateway) tombstone(o metav1.Object) {
+func (g *gateway) deliverTombstone(o metav1.Object) {
 	g.t.Helper()
 	g.seq++
-	m := message(g.t, o, g.seq)
+	m := newMessage(g.t, o, g.seq)
 	m.Op, m.Object = wire.Delete, nil
 	if err := g.store.Apply(g.t.Context(), []wire.Message{m}, g.seq); err != nil {
 		g.t.Fatal(err)
 	}
 }
 
-func message(tb testing.TB, o metav1.Object, seq uint64) wire.Message {
+func newMessage(tb testing.TB, o metav1.Object, seq uint64) wire.Message {
 	tb.Helper()
 	data, err := json.Marshal(o)
 	if err != nil {
 		tb.Fatal(err)
 	}
 	return wire.Message{
-		Node: node, Key: keyOf(tb, o), Op: wire.Apply, UID: string(o.GetUID()), Version: o.GetResourceVersion(),
+		Node: gatewayNode, Key: keyOf(tb, o), Op: wire.Apply, UID: string(o.GetUID()), Version: o.GetResourceVersion(),
 		ClusterEpoch: "cluster-1", Sequence: seq, Object: data,
 	}
 }
@@ -171,8 +171,8 @@ func keyOf(tb testing.TB, o metav1.Object) wire.Key {
 	return key
 }
 
-// client is a typed client in memory; protobuf chooses the encoding that a kubelet uses.
-func (g *gateway) client(protobuf bool) kubernetes.Interface {
+// newClient is a typed client in memory; protobuf chooses the encoding that a kubelet uses.
+func (g *gateway) newClient(protobuf bool) kubernetes.Interface {
 	g.t.Helper()
 	cfg := g.api.ClientConfig()
 	if protobuf {
@@ -191,36 +191,36 @@ func clientFor(tb testing.TB, cfg *rest.Config) kubernetes.Interface {
 	return c
 }
 
-// cloud answers calls; the zero cloud is offline.
-type cloud struct {
+// fakeCloud answers calls; the zero cloud is offline.
+type fakeCloud struct {
 	mu       sync.Mutex
 	handler  http.HandlerFunc
 	requests []wire.KubeRequest
 }
 
-func (c *cloud) online(h http.HandlerFunc) {
+func (c *fakeCloud) goOnline(h http.HandlerFunc) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.handler = h
 }
 
-func (c *cloud) offline() { c.online(nil) }
+func (c *fakeCloud) goOffline() { c.goOnline(nil) }
 
-func (c *cloud) asked() []wire.KubeRequest {
+func (c *fakeCloud) requestsSeen() []wire.KubeRequest {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.requests)
 }
 
-// outbox keeps reports; fail makes it refuse them.
-type outbox struct {
+// fakeOutbox keeps reports; fail makes it refuse them.
+type fakeOutbox struct {
 	mu      sync.Mutex
 	reports []wire.Message
 	events  []wire.Message
 	fail    error
 }
 
-func (o *outbox) Report(ctx context.Context, m wire.Message) error {
+func (o *fakeOutbox) Report(ctx context.Context, m wire.Message) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if errors.Is(o.fail, errHang) {
@@ -234,20 +234,20 @@ func (o *outbox) Report(ctx context.Context, m wire.Message) error {
 	return nil
 }
 
-func (o *outbox) ReportEvent(_ context.Context, m wire.Message) error {
+func (o *fakeOutbox) ReportEvent(_ context.Context, m wire.Message) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.events = append(o.events, m)
 	return nil
 }
 
-func (o *outbox) all() []wire.Message {
+func (o *fakeOutbox) allReports() []wire.Message {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return slices.Clone(o.reports)
 }
 
-func (o *outbox) allEvents() []wire.Message {
+func (o *fakeOutbox) allEvents() []wire.Message {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return slices.Clone(o.events)
@@ -255,10 +255,10 @@ func (o *outbox) allEvents() []wire.Message {
 
 var errHang = errors.New("hang")
 
-// hang makes Report wait as long as it may.
-func (o *outbox) hang() { o.refuse(errHang) }
+// hangReports makes Report wait as long as it may.
+func (o *fakeOutbox) hangReports() { o.refuseReports(errHang) }
 
-func (o *outbox) refuse(err error) {
+func (o *fakeOutbox) refuseReports(err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.fail = err
@@ -279,19 +279,19 @@ func eventually(tb testing.TB, what string, ok func() bool) {
 	}
 }
 
-func pod(name, uid, version string) *corev1.Pod {
+func newPod(name, uid, version string) *corev1.Pod {
 	return &corev1.Pod{
 		TypeMeta: metav1.TypeMeta{Kind: "Pod", APIVersion: "v1"},
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "default", Name: name, UID: types.UID(uid), ResourceVersion: version, Labels: map[string]string{"app": name},
 			CreationTimestamp: metav1.NewTime(time.Now().Add(-5 * time.Minute).Truncate(time.Second)),
 		},
-		Spec:   corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "main", Image: "busybox"}}},
+		Spec:   corev1.PodSpec{NodeName: gatewayNode, Containers: []corev1.Container{{Name: "main", Image: "busybox"}}},
 		Status: corev1.PodStatus{Phase: corev1.PodPending, QOSClass: corev1.PodQOSBestEffort},
 	}
 }
 
-func configMap(name, value string) *corev1.ConfigMap {
+func newConfigMap(name, value string) *corev1.ConfigMap {
 	return &corev1.ConfigMap{
 		TypeMeta:   metav1.TypeMeta{Kind: "ConfigMap", APIVersion: "v1"},
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("uid-" + name), ResourceVersion: "7"},

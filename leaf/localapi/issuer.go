@@ -37,12 +37,12 @@ func (s *Server) serveIssuer(w http.ResponseWriter, req *http.Request, path stri
 		return false
 	}
 	if req.Method != http.MethodGet && req.Method != http.MethodHead {
-		fail(w, req, apierrors.NewMethodNotSupported(schema.GroupResource{}, strings.ToLower(req.Method)))
+		writeError(w, req, apierrors.NewMethodNotSupported(schema.GroupResource{}, strings.ToLower(req.Method)))
 		return true
 	}
-	keys, err := s.tokenKeys()
+	keys, err := s.loadTokenKeys()
 	if err != nil {
-		fail(w, req, later(err.Error()))
+		writeError(w, req, newRetryLater(err.Error()))
 		return true
 	}
 	if path == jwksPath {
@@ -55,7 +55,7 @@ func (s *Server) serveIssuer(w http.ResponseWriter, req *http.Request, path stri
 		ResponseTypes: []string{"id_token"}, SubjectTypes: []string{"public"}, SigningAlgs: signingAlgs(keys.JWKS),
 	})
 	if err != nil {
-		fail(w, req, apierrors.NewInternalError(err))
+		writeError(w, req, apierrors.NewInternalError(err))
 		return true
 	}
 	w.Header().Set("Content-Type", "application/json")
@@ -63,8 +63,8 @@ func (s *Server) serveIssuer(w http.ResponseWriter, req *http.Request, path stri
 	return true
 }
 
-// tokenKeys reads the cluster's keys from the store.
-func (s *Server) tokenKeys() (keys wire.TokenKeys, err error) {
+// loadTokenKeys reads the cluster's keys from the store.
+func (s *Server) loadTokenKeys() (keys wire.TokenKeys, err error) {
 	entry, err := s.store.Get(wire.TokenKeysKey())
 	if err != nil {
 		return keys, errors.New("the cluster's keys have not been delivered to this gateway")

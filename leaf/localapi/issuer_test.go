@@ -13,14 +13,14 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// TestServer_TellsPodsTheIssuerOfTokens: a pod reads who issues tokens, and by which keys they are checked, as from kube-apiserver: if a role
+// TestServer_ServesIssuerDiscovery: a pod reads who issues tokens, and by which keys they are checked, as from kube-apiserver: if a role
 // allows it, from where it asks, and without a link.
-func TestServer_TellsPodsTheIssuerOfTokens(t *testing.T) {
-	s := newSite(t)
-	s.cloud.offline()
+func TestServer_ServesIssuerDiscovery(t *testing.T) {
+	s := newPodGateway(t)
+	s.cloud.goOffline()
 	const issuer, jwks = "/.well-known/openid-configuration", "/openid/v1/jwks"
 	get := func(path string) ([]byte, error) {
-		return clientFor(t, s.as(s.issuer.Token(claims()))).Discovery().RESTClient().Get().AbsPath(path).DoRaw(t.Context())
+		return clientFor(t, s.configFor(s.issuer.Token(podClaims()))).Discovery().RESTClient().Get().AbsPath(path).DoRaw(t.Context())
 	}
 	for _, path := range []string{issuer, jwks} {
 		if got, err := get(path); !apierrors.IsForbidden(err) {
@@ -30,11 +30,11 @@ func TestServer_TellsPodsTheIssuerOfTokens(t *testing.T) {
 	cluster := func(resource string) wire.Key {
 		return wire.Key{Group: rbacv1.GroupName, Resource: resource, Name: "system:service-account-issuer-discovery"}
 	}
-	s.put(cluster("clusterroles"), rbacv1.ClusterRole{
+	s.deliverJSON(cluster("clusterroles"), rbacv1.ClusterRole{
 		ObjectMeta: metav1.ObjectMeta{Name: "system:service-account-issuer-discovery", UID: "r2"},
 		Rules:      []rbacv1.PolicyRule{{Verbs: []string{"get"}, NonResourceURLs: []string{"/.well-known/openid-configuration", "/openid/v1/jwks"}}},
 	})
-	s.put(cluster("clusterrolebindings"), rbacv1.ClusterRoleBinding{
+	s.deliverJSON(cluster("clusterrolebindings"), rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: "system:service-account-issuer-discovery", UID: "b2"},
 		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: "system:serviceaccounts"}},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "system:service-account-issuer-discovery"},

@@ -22,24 +22,24 @@ import (
 )
 
 const (
-	// aggregated is the form of discovery that tells everything in two answers.
-	aggregated = runtime.ContentTypeJSON + ";g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+	// aggregatedDiscovery is the form of discovery that tells everything in two answers.
+	aggregatedDiscovery = runtime.ContentTypeJSON + ";g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 	// openAPIProto is the binary form of OpenAPI v3.
 	openAPIProto = "application/com.github.proto-openapi.spec.v3.v1.0+protobuf"
-	// catalogFresh is how long an answer of the cloud about its kinds is taken for the present state, while nobody looks for
+	// catalogMaxAge is how long an answer of the cloud about its kinds is taken for the present state, while nobody looks for
 	// one that it lacks: clients read all of it again each time they start.
-	catalogFresh = 30 * time.Second
-	// catalogAgain is how soon the cloud is asked again for a kind that was not there.
-	catalogAgain = 2 * time.Second
-	// memoResource holds answers of the cloud that describe its API.
-	memoResource = "memos"
-	// maxMemo and maxMemos bound them: the largest document of a Kubernetes API is some 1.3 MB, and it has about 60.
-	maxMemo  = 2 << 20
-	maxMemos = 128
+	catalogMaxAge = 30 * time.Second
+	// catalogMissMaxAge is how soon the cloud is asked again for a kind that was not there.
+	catalogMissMaxAge = 2 * time.Second
+	// apiDocumentResource holds answers of the cloud that describe its API.
+	apiDocumentResource = "memos"
+	// maxAPIDocumentBytes and maxAPIDocuments bound them: the largest document of a Kubernetes API is some 1.3 MB, and it has about 60.
+	maxAPIDocumentBytes = 2 << 20
+	maxAPIDocuments     = 128
 )
 
-// memo is an answer of the cloud in the store.
-type memo struct {
+// apiDocument is an answer of the cloud in the store.
+type apiDocument struct {
 	Metadata struct {
 		Name string `json:"name"`
 	} `json:"metadata"`
@@ -47,55 +47,55 @@ type memo struct {
 	Body        []byte `json:"body"`
 }
 
-// catalog knows which kinds the cluster has: as it says now, or as it last said.
-type catalog struct {
-	s    *Server
-	turn chan struct{} // one token: its holder asks the cloud
+// kindCatalog knows which kinds the cluster has: as it says now, or as it last said.
+type kindCatalog struct {
+	server      *Server
+	refreshSlot chan struct{} // one token: its holder asks the cloud
 
-	mu     sync.Mutex // guards all below
-	asked  time.Time
-	kinds  map[schema.GroupVersionResource]metav1.APIResource
-	browse *discovery // nil before the cloud has ever said anything
-	raw    map[string][]byte
+	mu          sync.Mutex // guards all below
+	refreshedAt time.Time
+	kinds       map[schema.GroupVersionResource]metav1.APIResource
+	documents   *discovery // nil before the cloud has ever said anything
+	raw         map[string][]byte
 }
 
-func newCatalog(s *Server) *catalog {
-	c := &catalog{s: s, turn: make(chan struct{}, 1), raw: map[string][]byte{}}
-	if err := c.load(); err != nil && !errors.Is(err, store.ErrNotFound) {
+func newKindCatalog(s *Server) *kindCatalog {
+	c := &kindCatalog{server: s, refreshSlot: make(chan struct{}, 1), raw: map[string][]byte{}}
+	if err := c.loadStored(); err != nil && !errors.Is(err, store.ErrNotFound) {
 		s.log.Warn("the remembered catalog of kinds is unreadable", zap.Error(err))
 	}
 	return c
 }
 
-// memoKey names an answer by its question.
-func memoKey(path, accept string) wire.Key {
-	return wire.Key{Group: frondGroup, Resource: memoResource, Name: path + " " + accept}
+// apiDocumentKey names an answer by its question.
+func apiDocumentKey(path, accept string) wire.Key {
+	return wire.Key{Group: frondGroup, Resource: apiDocumentResource, Name: path + " " + accept}
 }
 
-// recall asks the cloud for a description of its API, as the node, and gives what it last said if it cannot be asked.
-func (s *Server) recall(ctx context.Context, path, query, accept string) (wire.KubeReply, error) {
-	key := memoKey(path, accept)
+// fetchAPIDocument asks the cloud for a description of its API, as the node, and gives what it last said if it cannot be asked.
+func (s *Server) fetchAPIDocument(ctx context.Context, path, query, accept string) (wire.KubeReply, error) {
+	key := apiDocumentKey(path, accept)
 	if !callerOf(ctx).trusted {
-		leave, err := s.ask(ctx)
+		leave, err := s.acquireCallSlot(ctx)
 		if err != nil {
 			return wire.KubeReply{}, err
 		}
 		defer leave()
 	}
-	ctx = context.WithValue(ctx, callerKey{}, caller{kind: kubelet, trusted: true}) // what describes the API is no secret among its users
+	ctx = context.WithValue(ctx, callerKey{}, caller{kind: kubeletCaller, trusted: true}) // what describes the API is no secret among its users
 	var reply wire.KubeReply
-	err := error(newUnreachable(wire.ErrOffline))
-	if s.online() {
-		reply, err = s.do(ctx, wire.KubeRequest{Method: http.MethodGet, Path: path, Query: query, Accept: accept})
+	err := error(newUnreachableError(wire.ErrOffline))
+	if s.isOnline() {
+		reply, err = s.callCloud(ctx, wire.KubeRequest{Method: http.MethodGet, Path: path, Query: query, Accept: accept})
 	}
 	if err == nil && reply.Code < http.StatusInternalServerError {
 		if reply.Code == http.StatusOK {
-			s.memorize(ctx, key, reply)
+			s.saveAPIDocument(ctx, key, reply)
 		}
 		return reply, nil
 	}
 	if entry, getErr := s.store.Get(key); getErr == nil {
-		var m memo
+		var m apiDocument
 		if json.Unmarshal(entry.Object, &m) == nil {
 			return wire.KubeReply{Code: http.StatusOK, ContentType: m.ContentType, Body: m.Body}, nil
 		}
@@ -106,16 +106,16 @@ func (s *Server) recall(ctx context.Context, path, query, accept string) (wire.K
 	return reply, err
 }
 
-func (s *Server) memorize(ctx context.Context, key wire.Key, reply wire.KubeReply) {
-	m := memo{ContentType: reply.ContentType, Body: reply.Body}
+func (s *Server) saveAPIDocument(ctx context.Context, key wire.Key, reply wire.KubeReply) {
+	m := apiDocument{ContentType: reply.ContentType, Body: reply.Body}
 	m.Metadata.Name = key.Name
 	data, err := json.Marshal(m)
-	if err != nil || len(reply.Body) > maxMemo {
+	if err != nil || len(reply.Body) > maxAPIDocumentBytes {
 		return
 	}
 	last, err := s.store.Get(key)
-	held, _ := s.store.List(frondGroup, memoResource, "")
-	if err == nil && string(last.Object) == string(data) || err != nil && len(held) >= maxMemos {
+	held, _ := s.store.List(frondGroup, apiDocumentResource, "")
+	if err == nil && string(last.Object) == string(data) || err != nil && len(held) >= maxAPIDocuments {
 		return
 	}
 	if _, err := s.store.Put(ctx, key, data, nil); err != nil {
@@ -124,42 +124,42 @@ func (s *Server) memorize(ctx context.Context, key wire.Key, reply wire.KubeRepl
 }
 
 // refresh asks the cloud for all kinds, unless somebody has just done so. It leaves what was known if nobody can be asked.
-func (c *catalog) refresh(ctx context.Context, fresh time.Duration) {
+func (c *kindCatalog) refresh(ctx context.Context, fresh time.Duration) {
 	select {
-	case c.turn <- struct{}{}:
-		defer func() { <-c.turn }()
+	case c.refreshSlot <- struct{}{}:
+		defer func() { <-c.refreshSlot }()
 	case <-ctx.Done():
 		return
 	}
 	c.mu.Lock()
-	recent := !c.asked.IsZero() && time.Since(c.asked) < fresh
+	recent := !c.refreshedAt.IsZero() && time.Since(c.refreshedAt) < fresh
 	c.mu.Unlock()
-	if recent || !c.s.online() {
+	if recent || !c.server.isOnline() {
 		return
 	}
 	c.mu.Lock()
-	c.asked = time.Now()
+	c.refreshedAt = time.Now()
 	c.mu.Unlock()
 	for _, path := range []string{"/api", "/apis"} {
-		if _, err := c.s.recall(ctx, path, "", aggregated); err != nil {
+		if _, err := c.server.fetchAPIDocument(ctx, path, "", aggregatedDiscovery); err != nil {
 			return
 		}
 	}
-	if err := c.load(); err != nil {
-		c.s.log.Warn("the catalog of kinds is unreadable", zap.Error(err))
+	if err := c.loadStored(); err != nil {
+		c.server.log.Warn("the catalog of kinds is unreadable", zap.Error(err))
 	}
 }
 
-// load reads the catalog from the store.
-func (c *catalog) load() error {
+// loadStored reads the catalog from the store.
+func (c *kindCatalog) loadStored() error {
 	var all apidiscovery.APIGroupDiscoveryList
 	raw := map[string][]byte{}
 	for _, path := range []string{"/api", "/apis"} {
-		entry, err := c.s.store.Get(memoKey(path, aggregated))
+		entry, err := c.server.store.Get(apiDocumentKey(path, aggregatedDiscovery))
 		if err != nil {
 			return err
 		}
-		var m memo
+		var m apiDocument
 		var list apidiscovery.APIGroupDiscoveryList
 		if err := json.Unmarshal(entry.Object, &m); err != nil {
 			return fmt.Errorf("read %s: %w", path, err)
@@ -184,33 +184,33 @@ func (c *catalog) load() error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.kinds, c.raw, c.browse = kinds, raw, discoveryOf(groups, lists)
+	c.kinds, c.raw, c.documents = kinds, raw, buildDiscovery(groups, lists)
 	return nil
 }
 
-// find describes a kind; nil if the cluster has none such. The error says that it is not known.
-func (c *catalog) find(ctx context.Context, gvr schema.GroupVersionResource) (*metav1.APIResource, error) {
+// findKind describes a kind; nil if the cluster has none such. The error says that it is not known.
+func (c *kindCatalog) findKind(ctx context.Context, gvr schema.GroupVersionResource) (*metav1.APIResource, error) {
 	look := func() (*metav1.APIResource, bool) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if r, ok := c.kinds[gvr]; ok {
 			return &r, true
 		}
-		return nil, c.browse != nil
+		return nil, c.documents != nil
 	}
 	if r, _ := look(); r != nil {
 		return r, nil
 	}
-	c.refresh(ctx, catalogAgain)
+	c.refresh(ctx, catalogMissMaxAge)
 	r, known := look()
-	if r == nil && (!known || !c.s.online()) {
-		return nil, later(fmt.Sprintf("this gateway does not know %s and cannot ask the cloud", gvr.GroupResource()))
+	if r == nil && (!known || !c.server.isOnline()) {
+		return nil, newRetryLater(fmt.Sprintf("this gateway does not know %s and cannot ask the cloud", gvr.GroupResource()))
 	}
 	return r, nil
 }
 
-// discoveryOf makes the documents of discovery's older form.
-func discoveryOf(groups *metav1.APIGroupList, lists map[schema.GroupVersion]*metav1.APIResourceList) *discovery {
+// buildDiscovery makes the documents of discovery's older form.
+func buildDiscovery(groups *metav1.APIGroupList, lists map[schema.GroupVersion]*metav1.APIResourceList) *discovery {
 	d := &discovery{documents: map[string]runtime.Object{}}
 	named := metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}}
 	for _, g := range groups.Groups {
@@ -235,8 +235,8 @@ func discoveryOf(groups *metav1.APIGroupList, lists map[schema.GroupVersion]*met
 	return d
 }
 
-// describe answers what discovery and OpenAPI tell of the cluster; false if this gateway has never heard of it.
-func (s *Server) describe(w http.ResponseWriter, req *http.Request, path string) bool {
+// serveAPIDescription answers what discovery and OpenAPI tell of the cluster; false if this gateway has never heard of it.
+func (s *Server) serveAPIDescription(w http.ResponseWriter, req *http.Request, path string) bool {
 	if req.Method != http.MethodGet && req.Method != http.MethodHead {
 		return false
 	}
@@ -245,28 +245,28 @@ func (s *Server) describe(w http.ResponseWriter, req *http.Request, path string)
 		if strings.Contains(req.Header.Get("Accept"), openAPIProto) {
 			accept = openAPIProto
 		}
-		reply, err := s.recall(req.Context(), path, req.URL.RawQuery, accept)
+		reply, err := s.fetchAPIDocument(req.Context(), path, req.URL.RawQuery, accept)
 		if err != nil {
-			fail(w, req, err)
+			writeError(w, req, err)
 			return true
 		}
 		writeReply(w, reply)
 		return true
 	}
-	s.catalog.refresh(req.Context(), catalogFresh)
+	s.catalog.refresh(req.Context(), catalogMaxAge)
 	s.catalog.mu.Lock()
-	browse, raw := s.catalog.browse, s.catalog.raw[path]
+	browse, raw := s.catalog.documents, s.catalog.raw[path]
 	s.catalog.mu.Unlock()
 	if browse == nil {
 		return false
 	}
 	if raw != nil && strings.Contains(strings.ReplaceAll(req.Header.Get("Accept"), " ", ""), "v=v2;as=APIGroupDiscoveryList") {
-		writeReply(w, wire.KubeReply{Code: http.StatusOK, ContentType: aggregated, Body: raw})
+		writeReply(w, wire.KubeReply{Code: http.StatusOK, ContentType: aggregatedDiscovery, Body: raw})
 		return true
 	}
 	if browse.documents[path] == nil {
 		return false
 	}
-	browse.serve(w, req, path)
+	browse.serveDocument(w, req, path)
 	return true
 }

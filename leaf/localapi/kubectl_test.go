@@ -22,10 +22,10 @@ import (
 	"github.com/frond-edge/frond/internal/toolchain"
 )
 
-// kubectlAt is the real kubectl, led to one API by a listener that adds who asks.
-type kubectlAt struct{ program, server, cache string }
+// kubectlRunner is the real kubectl, led to one API by a listener that adds who asks.
+type kubectlRunner struct{ program, server, cache string }
 
-func newKubectl(t *testing.T, cfg *rest.Config) kubectlAt {
+func newKubectl(t *testing.T, cfg *rest.Config) kubectlRunner {
 	t.Helper()
 	programs, err := toolchain.Find(t.Context(), toolchain.Request{Kube: true})
 	if err != nil {
@@ -33,7 +33,7 @@ func newKubectl(t *testing.T, cfg *rest.Config) kubectlAt {
 	}
 	server := httptest.NewServer(proxyTo(t, cfg))
 	t.Cleanup(server.Close)
-	return kubectlAt{program: programs.Kube, server: server.URL, cache: t.TempDir()}
+	return kubectlRunner{program: programs.Kube, server: server.URL, cache: t.TempDir()}
 }
 
 func proxyTo(t *testing.T, cfg *rest.Config) http.Handler {
@@ -52,7 +52,7 @@ func proxyTo(t *testing.T, cfg *rest.Config) http.Handler {
 	}
 }
 
-func (k kubectlAt) command(ctx context.Context, args ...string) *exec.Cmd {
+func (k kubectlRunner) command(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, k.program, append([]string{"--server", k.server, "--cache-dir", k.cache}, args...)...)
 	cmd.Args[0] = "kubectl" // one program of many names
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+os.DevNull)
@@ -60,7 +60,7 @@ func (k kubectlAt) command(ctx context.Context, args ...string) *exec.Cmd {
 }
 
 // run returns what a command printed, and how it ended.
-func (k kubectlAt) run(t *testing.T, stdin string, args ...string) string {
+func (k kubectlRunner) run(t *testing.T, stdin string, args ...string) string {
 	t.Helper()
 	cmd := k.command(t.Context(), args...)
 	cmd.Stdin = strings.NewReader(stdin)
@@ -74,17 +74,17 @@ func (k kubectlAt) run(t *testing.T, stdin string, args ...string) string {
 	return string(out)
 }
 
-// unequal is what two servers may say differently: versions, ages, their own names in scratch files.
-var unequal = regexp.MustCompile(`(?m)resourceVersion: ".*"|"resourceVersion": ".*"|\b\d+s\b|/tmp/\S+|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*( \+0000)?`)
+// volatileText is what two servers may say differently: versions, ages, their own names in scratch files.
+var volatileText = regexp.MustCompile(`(?m)resourceVersion: ".*"|"resourceVersion": ".*"|\b\d+s\b|/tmp/\S+|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*( \+0000)?`)
 
-// TestKubectlLikeAnAPIServer compares what kubectl prints of the gateway with what it prints of kube-apiserver.
-func TestKubectlLikeAnAPIServer(t *testing.T) {
+// TestKubectl_PrintsLikeAPIServer compares what kubectl prints of the gateway with what it prints of kube-apiserver.
+func TestKubectl_PrintsLikeAPIServer(t *testing.T) {
 	shared := kubetest.Shared{}
 	t.Cleanup(shared.Cleanup)
 	apiserver := shared.Cluster(t)
 	g := newGateway(t, true)
-	g.cloud.online(proxyTo(t, apiserver.Config()).ServeHTTP)
-	ns := populate(t, apiserver.Client(t), apiserver.Namespace(t), g)
+	g.cloud.goOnline(proxyTo(t, apiserver.Config()).ServeHTTP)
+	ns := createObjects(t, apiserver.Client(t), apiserver.Namespace(t), g)
 	real, local := newKubectl(t, apiserver.Config()), newKubectl(t, g.api.ClientConfig())
 	const conf = `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"conf"},"data":{"key":"2"}}`
 	for _, command := range []string{
@@ -135,8 +135,8 @@ func TestKubectlLikeAnAPIServer(t *testing.T) {
 				stdin = strings.Replace(conf, "conf", "unheard", 1)
 			}
 			args := append([]string{"-n", ns}, strings.Fields(command)...)
-			want := unequal.ReplaceAllString(real.run(t, stdin, args...), "…")
-			got := unequal.ReplaceAllString(local.run(t, stdin, args...), "…")
+			want := volatileText.ReplaceAllString(real.run(t, stdin, args...), "…")
+			got := volatileText.ReplaceAllString(local.run(t, stdin, args...), "…")
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("kubectl %s (-apiserver +gateway):\n%s", command, diff)
 			}
@@ -146,7 +146,7 @@ func TestKubectlLikeAnAPIServer(t *testing.T) {
 }
 
 // kubectlWatches follows one object with kubectl.
-func kubectlWatches(t *testing.T, g *gateway, k kubectlAt, ns string) {
+func kubectlWatches(t *testing.T, g *gateway, k kubectlRunner, ns string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	cmd := k.command(ctx, "-n", ns, "get", "cm", "-w", "--output-watch-events", "--no-headers", "--field-selector=metadata.name=conf")
@@ -173,9 +173,9 @@ func kubectlWatches(t *testing.T, g *gateway, k kubectlAt, ns string) {
 		}
 		switch want {
 		case "ADDED":
-			g.deliver(changed)
+			g.deliverObjects(changed)
 		case "MODIFIED":
-			g.tombstone(changed)
+			g.deliverTombstone(changed)
 		}
 	}
 }

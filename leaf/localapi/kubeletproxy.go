@@ -37,8 +37,8 @@ import (
 // localUser is who the kubelet sees when someone on the unix socket reads a log or runs a command.
 const localUser = "frond:local"
 
-// KubeletPort says where the node's own kubelet serves, for logs and commands asked for on the unix socket.
-type KubeletPort struct {
+// KubeletEndpoint says where the node's own kubelet serves, for logs and commands asked for on the unix socket.
+type KubeletEndpoint struct {
 	// Address is the host:port of its API; "" refuses logs and commands.
 	Address string
 	// Certificate gives the certificate that it must show to whoever asks for one of its names; its dates do not matter, because a
@@ -46,19 +46,19 @@ type KubeletPort struct {
 	Certificate func() (*x509.Certificate, error)
 }
 
-// kubeletWay leads from the unix socket to the kubelet's port, without the cloud.
+// kubeletProxy leads from the unix socket to the kubelet's port, without the cloud.
 //
 // A kubelet asks its API who the bearer of a token is and what it may do, and its API is this server. So the token is made
 // here, lives in this process's memory, and both questions about it are answered here; all others are answered as ever.
-type kubeletWay struct {
-	port  KubeletPort
-	token string
-	uid   string // of the user; only the kubelet learns it, so nobody else can ask what this user may do
-	proxy *httputil.ReverseProxy
+type kubeletProxy struct {
+	endpoint KubeletEndpoint
+	token    string
+	uid      string // of the user; only the kubelet learns it, so nobody else can ask what this user may do
+	proxy    *httputil.ReverseProxy
 }
 
-func newKubeletWay(port KubeletPort, log *zap.Logger) *kubeletWay {
-	k := &kubeletWay{port: port, token: "frond-local-" + rand.Text(), uid: rand.Text()}
+func newKubeletProxy(port KubeletEndpoint, log *zap.Logger) *kubeletProxy {
+	k := &kubeletProxy{endpoint: port, token: "frond-local-" + rand.Text(), uid: rand.Text()}
 	transport := &http.Transport{
 		DisableCompression: true, DisableKeepAlives: true, // rare, and by hand: nothing to keep open
 		DialTLSContext: k.dial,
@@ -71,19 +71,19 @@ func newKubeletWay(port KubeletPort, log *zap.Logger) *kubeletWay {
 			r.Out.Header.Set("Authorization", "Bearer "+k.token)
 		},
 		ErrorHandler: func(w http.ResponseWriter, req *http.Request, err error) {
-			fail(w, req, apierrors.NewServiceUnavailable(fmt.Sprintf("the kubelet of this gateway does not answer: %v", err)))
+			writeError(w, req, apierrors.NewServiceUnavailable(fmt.Sprintf("the kubelet of this gateway does not answer: %v", err)))
 		},
 	}
 	return k
 }
 
 // dial connects to the kubelet and to nobody else: one certificate is trusted, by one of its own names, at the time it was made.
-func (k *kubeletWay) dial(ctx context.Context, network, address string) (net.Conn, error) {
-	cert, err := k.port.Certificate()
+func (k *kubeletProxy) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	cert, err := k.endpoint.Certificate()
 	if err != nil {
 		return nil, fmt.Errorf("kubelet's certificate: %w", err)
 	}
-	name, err := nameOf(cert)
+	name, err := certificateName(cert)
 	if err != nil {
 		return nil, fmt.Errorf("kubelet's certificate: %w", err)
 	}
@@ -99,8 +99,8 @@ func (k *kubeletWay) dial(ctx context.Context, network, address string) (net.Con
 	return conn, err
 }
 
-// nameOf is a name that a certificate is for.
-func nameOf(cert *x509.Certificate) (string, error) {
+// certificateName is a name that a certificate is for.
+func certificateName(cert *x509.Certificate) (string, error) {
 	switch {
 	case len(cert.DNSNames) > 0:
 		return cert.DNSNames[0], nil
@@ -110,9 +110,9 @@ func nameOf(cert *x509.Certificate) (string, error) {
 	return "", errors.New("it is for no name")
 }
 
-// reaches says whether a request is for the kubelet: a log or a command, asked for on the unix socket or in memory.
-func (k *kubeletWay) reaches(info *request.RequestInfo, req *http.Request) bool {
-	if info.APIGroup != "" || info.Resource != "pods" || req.TLS != nil || k.port.Address == "" {
+// servesRequest says whether a request is for the kubelet: a log or a command, asked for on the unix socket or in memory.
+func (k *kubeletProxy) servesRequest(info *request.RequestInfo, req *http.Request) bool {
+	if info.APIGroup != "" || info.Resource != "pods" || req.TLS != nil || k.endpoint.Address == "" {
 		return false
 	}
 	switch info.Subresource {
@@ -125,18 +125,18 @@ func (k *kubeletWay) reaches(info *request.RequestInfo, req *http.Request) bool 
 	}
 }
 
-// podStream serves the log of a container, and commands in it, from the node's own kubelet.
-func (s *Server) podStream(w http.ResponseWriter, req *http.Request) {
+// servePodStream serves the log of a container, and commands in it, from the node's own kubelet.
+func (s *Server) servePodStream(w http.ResponseWriter, req *http.Request) {
 	info, _ := request.RequestInfoFrom(req.Context())
-	pod, err := s.ownPod(info.Namespace, info.Name)
+	pod, err := s.loadPod(info.Namespace, info.Name)
 	if err != nil {
-		fail(w, req, err)
+		writeError(w, req, err)
 		return
 	}
 	query := req.URL.Query()
-	container, err := chosen(pod, query.Get("container"))
+	container, err := chooseContainer(pod, query.Get("container"))
 	if err != nil {
-		fail(w, req, err)
+		writeError(w, req, err)
 		return
 	}
 	query.Del("container")
@@ -148,15 +148,15 @@ func (s *Server) podStream(w http.ResponseWriter, req *http.Request) {
 	}
 	out := req.Clone(req.Context())
 	out.URL = &url.URL{
-		Scheme: "https", Host: s.kubelet.port.Address, RawQuery: query.Encode(),
+		Scheme: "https", Host: s.kubeletProxy.endpoint.Address, RawQuery: query.Encode(),
 		Path: "/" + verb + "/" + pod.Namespace + "/" + pod.Name + "/" + container,
 	}
-	out.Host = s.kubelet.port.Address
-	s.kubelet.proxy.ServeHTTP(w, out)
+	out.Host = s.kubeletProxy.endpoint.Address
+	s.kubeletProxy.proxy.ServeHTTP(w, out)
 }
 
-// ownPod is a pod that this node runs.
-func (s *Server) ownPod(namespace, name string) (*corev1.Pod, error) {
+// loadPod is a pod that this node runs.
+func (s *Server) loadPod(namespace, name string) (*corev1.Pod, error) {
 	entry, err := s.store.Get(wire.Key{Resource: "pods", Namespace: namespace, Name: name})
 	if errors.Is(err, store.ErrNotFound) {
 		return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, name)
@@ -168,8 +168,8 @@ func (s *Server) ownPod(namespace, name string) (*corev1.Pod, error) {
 	return pod, err
 }
 
-// chosen is the container that is meant: the named one, or the only one.
-func chosen(pod *corev1.Pod, name string) (string, error) {
+// chooseContainer is the container that is meant: the named one, or the only one.
+func chooseContainer(pod *corev1.Pod, name string) (string, error) {
 	var names []string
 	for _, c := range pod.Spec.InitContainers {
 		names = append(names, c.Name)
@@ -202,14 +202,14 @@ func renameStreams(query url.Values) {
 	}
 }
 
-// reviewed answers the kubelet's questions about the user of kubeletWay, and passes all others on.
-func (s *Server) reviewed(next http.HandlerFunc) http.HandlerFunc {
+// withLocalReview answers the kubelet's questions about the user of kubeletProxy, and passes all others on.
+func (s *Server) withLocalReview(next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
-		body, ok := s.body(w, req)
+		body, ok := s.readBody(w, req)
 		if !ok {
 			return
 		}
-		if answer, gv := s.kubelet.review(body); answer != nil {
+		if answer, gv := s.kubeletProxy.answerReview(body); answer != nil {
 			responsewriters.WriteObjectNegotiated(scheme.Codecs, negotiation.DefaultEndpointRestrictions, gv, w, req, http.StatusCreated, answer, false)
 			return
 		}
@@ -218,8 +218,8 @@ func (s *Server) reviewed(next http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// review returns nil for a question about anyone else.
-func (k *kubeletWay) review(body []byte) (runtime.Object, schema.GroupVersion) {
+// answerReview returns nil for a question about anyone else.
+func (k *kubeletProxy) answerReview(body []byte) (runtime.Object, schema.GroupVersion) {
 	if r, ok := decodeAs[*authenticationv1.TokenReview](body); ok {
 		if subtle.ConstantTimeCompare([]byte(r.Spec.Token), []byte(k.token)) != 1 {
 			return nil, schema.GroupVersion{}
@@ -237,8 +237,8 @@ func (k *kubeletWay) review(body []byte) (runtime.Object, schema.GroupVersion) {
 	return r, authorizationv1.SchemeGroupVersion
 }
 
-// ofOwnUser says whether a request may be one of the kubelet's questions about the user of kubeletWay.
-func ofOwnUser(info *request.RequestInfo) bool {
+// isKubeletReview says whether a request may be one of the kubelet's questions about the user of kubeletProxy.
+func isKubeletReview(info *request.RequestInfo) bool {
 	return info.Verb == "create" && info.Subresource == "" &&
 		(info.APIGroup == authenticationv1.GroupName && info.Resource == "tokenreviews" ||
 			info.APIGroup == authorizationv1.GroupName && info.Resource == "subjectaccessreviews")

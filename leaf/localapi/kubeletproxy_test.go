@@ -27,13 +27,13 @@ import (
 	"github.com/frond-edge/frond/leaf/localapi"
 )
 
-// kubeletPort is a kubelet's port: it asks its own API who comes and what he may do, and says what it was asked for.
-type kubeletPort struct {
+// fakeKubelet is a kubelet's port: it asks its own API who comes and what he may do, and says what it was asked for.
+type fakeKubelet struct {
 	t   *testing.T
 	api kubernetes.Interface
 }
 
-func (k *kubeletPort) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+func (k *fakeKubelet) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	token, _ := strings.CutPrefix(req.Header.Get("Authorization"), "Bearer ")
 	who, err := k.api.AuthenticationV1().TokenReviews().Create(req.Context(), &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}, metav1.CreateOptions{})
 	if err != nil || !who.Status.Authenticated {
@@ -43,7 +43,7 @@ func (k *kubeletPort) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	review := func(uid string) (*authorizationv1.SubjectAccessReview, error) {
 		return k.api.AuthorizationV1().SubjectAccessReviews().Create(req.Context(), &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
 			User: who.Status.User.Username, UID: uid,
-			ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: "get", Resource: "nodes", Subresource: "proxy", Name: node},
+			ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: "get", Resource: "nodes", Subresource: "proxy", Name: gatewayNode},
 		}}, metav1.CreateOptions{})
 	}
 	if may, err := review(who.Status.User.UID); err != nil || !may.Status.Allowed {
@@ -58,9 +58,9 @@ func (k *kubeletPort) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 
 // withKubelet gives a gateway a kubelet's port, whose certificate expired long ago and is for another name: it is the
 // kubelet's own all the same.
-func withKubelet(t *testing.T) (option, *kubeletPort, string) {
+func withKubelet(t *testing.T) (option, *fakeKubelet, string) {
 	t.Helper()
-	k := &kubeletPort{t: t}
+	k := &fakeKubelet{t: t}
 	server := httptest.NewUnstartedServer(k)
 	server.Config.ErrorLog = log.New(io.Discard, "", 0) // refused handshakes
 	server.TLS = &tls.Config{MinVersion: tls.VersionTLS13}
@@ -71,7 +71,7 @@ func withKubelet(t *testing.T) (option, *kubeletPort, string) {
 	if err := os.WriteFile(file, write, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	port := localapi.KubeletPort{Address: server.Listener.Addr().String(), Certificate: func() (*x509.Certificate, error) {
+	port := localapi.KubeletEndpoint{Address: server.Listener.Addr().String(), Certificate: func() (*x509.Certificate, error) {
 		data, err := os.ReadFile(file)
 		if err != nil {
 			return nil, err
@@ -82,13 +82,13 @@ func withKubelet(t *testing.T) (option, *kubeletPort, string) {
 	return func(c *localapi.Config) { c.Kubelet = port }, k, file
 }
 
-func TestLogsComeFromTheNodesOwnKubelet(t *testing.T) {
+func TestKubeletProxy_ServesLogs(t *testing.T) {
 	kubelet, port, file := withKubelet(t)
 	g := newGateway(t, true, kubelet)
-	port.api = g.client(true)
-	two := pod("two", "u2", "2")
+	port.api = g.newClient(true)
+	two := newPod("two", "u2", "2")
 	two.Spec.Containers = append(two.Spec.Containers, corev1.Container{Name: "side"})
-	g.deliver(pod("web", "u1", "1"), two)
+	g.deliverObjects(newPod("web", "u1", "1"), two)
 	tail := int64(3)
 	for name, tt := range map[string]struct {
 		pod  string
@@ -102,7 +102,7 @@ func TestLogsComeFromTheNodesOwnKubelet(t *testing.T) {
 		"a pod that is not there": {"none", corev1.PodLogOptions{}, `"reason":"NotFound"`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := g.client(false).CoreV1().Pods("default").GetLogs(tt.pod, &tt.opts).DoRaw(t.Context())
+			got, err := g.newClient(false).CoreV1().Pods("default").GetLogs(tt.pod, &tt.opts).DoRaw(t.Context())
 			if text := string(got); err == nil && text != tt.want || !strings.Contains(text, tt.want) {
 				t.Errorf("%q, %v; want %q", text, err, tt.want)
 			}
@@ -110,32 +110,32 @@ func TestLogsComeFromTheNodesOwnKubelet(t *testing.T) {
 	}
 	t.Run("another program has the port", func(t *testing.T) {
 		p := newPKI(t)
-		other, err := os.ReadFile(p.file("server.crt"))
+		other, err := os.ReadFile(p.path("server.crt"))
 		if err == nil {
 			err = os.WriteFile(file, other, 0o600)
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := g.client(false).CoreV1().Pods("default").GetLogs("web", &corev1.PodLogOptions{}).DoRaw(t.Context())
+		got, err := g.newClient(false).CoreV1().Pods("default").GetLogs("web", &corev1.PodLogOptions{}).DoRaw(t.Context())
 		if !apierrors.IsServiceUnavailable(err) || !strings.Contains(string(got), "not the kubelet of this gateway") {
 			t.Errorf("the token went to a stranger: %s, %v", got, err)
 		}
 	})
 }
 
-// stopper notes what it was asked to stop.
-type stopper struct{ stopped []string }
+// fakeStopper notes what it was asked to stop.
+type fakeStopper struct{ stopped []string }
 
-func (s *stopper) Stop(_ context.Context, namespace, pod, container string, grace int64) (string, error) {
+func (s *fakeStopper) Stop(_ context.Context, namespace, pod, container string, grace int64) (string, error) {
 	s.stopped = append(s.stopped, fmt.Sprintf("%s/%s/%s %d", namespace, pod, container, grace))
 	return "id-" + container, nil
 }
 
-func TestRestart(t *testing.T) {
+func TestRestart_StopsContainers(t *testing.T) {
 	always, grace := corev1.ContainerRestartPolicyAlways, int64(7)
 	base := func(name string, policy corev1.RestartPolicy) *corev1.Pod {
-		p := pod(name, "u-"+name, "1")
+		p := newPod(name, "u-"+name, "1")
 		p.Spec.RestartPolicy, p.Spec.TerminationGracePeriodSeconds = policy, &grace
 		p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: "second"})
 		p.Spec.InitContainers = []corev1.Container{{Name: "first"}, {Name: "sidecar", RestartPolicy: &always}}
@@ -162,10 +162,10 @@ func TestRestart(t *testing.T) {
 		"something that is not a container": {"always/x", "", 400, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := &stopper{}
+			s := &fakeStopper{}
 			g := newGateway(t, true, func(c *localapi.Config) { c.Stopper = s })
-			g.deliver(base("always", corev1.RestartPolicyAlways), base("failure", corev1.RestartPolicyOnFailure), base("never", corev1.RestartPolicyNever), leaving)
-			code, answer := ask(t, g.api.ClientConfig(), request{method: "POST", path: localapi.RestartPath + "default/" + tt.pod + "/restart" + tt.query})
+			g.deliverObjects(base("always", corev1.RestartPolicyAlways), base("failure", corev1.RestartPolicyOnFailure), base("never", corev1.RestartPolicyNever), leaving)
+			code, answer := sendAPIRequest(t, g.api.ClientConfig(), apiRequest{method: "POST", path: localapi.RestartPath + "default/" + tt.pod + "/restart" + tt.query})
 			if diff := cmp.Diff(tt.stopped, s.stopped); diff != "" || code != tt.code {
 				t.Errorf("code %d, want %d: %v (-want +got):\n%s", code, tt.code, answer, diff)
 			}
@@ -174,15 +174,15 @@ func TestRestart(t *testing.T) {
 }
 
 // Programs that come over TLS, as pods do, reach neither: field staff come over the unix socket.
-func TestLocalHelpIsNotForTLS(t *testing.T) {
+func TestKubeletProxy_RefusesTLSClients(t *testing.T) {
 	p := newPKI(t)
 	kubelet, port, _ := withKubelet(t)
-	s := &stopper{}
+	s := &fakeStopper{}
 	g := newGateway(t, true, withTLS(p), kubelet, func(c *localapi.Config) { c.Stopper = s })
-	port.api = g.client(true)
-	g.deliver(pod("web", "u1", "1"))
+	port.api = g.newClient(true)
+	g.deliverObjects(newPod("web", "u1", "1"))
 	client, err := rest.HTTPClientFor(&rest.Config{Host: "https://" + g.api.Addr(), TLSClientConfig: rest.TLSClientConfig{
-		CAFile: p.file("ca.crt"), CertFile: p.file("client.crt"), KeyFile: p.file("client.key"),
+		CAFile: p.path("ca.crt"), CertFile: p.path("client.crt"), KeyFile: p.path("client.key"),
 	}})
 	if err != nil {
 		t.Fatal(err)

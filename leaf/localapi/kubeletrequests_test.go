@@ -20,8 +20,8 @@ import (
 	"github.com/frond-edge/frond/leaf/localapi"
 )
 
-// kubeletAsks reads the list of requests that the kubelet's code makes, without the second part: what no kubelet runs.
-func kubeletAsks(t *testing.T) []string {
+// readKubeletRequests reads the list of requests that the kubelet's code makes, without the second part: what no kubelet runs.
+func readKubeletRequests(t *testing.T) []string {
 	t.Helper()
 	data, err := os.ReadFile("../../edged/testdata/kubelet-requests.txt")
 	if err != nil {
@@ -36,7 +36,7 @@ func kubeletAsks(t *testing.T) []string {
 	return lines
 }
 
-func TestEachRequestOfAKubeletHasATreatment(t *testing.T) {
+func TestKubeletRequests_CoverKubelet(t *testing.T) {
 	var treated []string
 	for _, row := range localapi.KubeletRequests() {
 		treated = append(treated, row.Requests()...)
@@ -45,29 +45,29 @@ func TestEachRequestOfAKubeletHasATreatment(t *testing.T) {
 		}
 	}
 	slices.Sort(treated)
-	asked := kubeletAsks(t)
+	asked := readKubeletRequests(t)
 	slices.Sort(asked)
 	if diff := cmp.Diff(asked, treated); diff != "" {
 		t.Errorf("requests (-the kubelet's +the table's):\n%s", diff)
 	}
 }
 
-// TestEachTreatmentIsWhatHappens makes each request of the table to a real server.
-func TestEachTreatmentIsWhatHappens(t *testing.T) {
+// TestKubeletRequests_AreHandledAsStated makes each request of the table to a real server.
+func TestKubeletRequests_AreHandledAsStated(t *testing.T) {
 	g := newGateway(t, true)
 	for _, row := range localapi.KubeletRequests() {
 		for i, verb := range row.Verbs {
 			t.Run(row.Requests()[i], func(t *testing.T) {
-				try := newTrial(t, g, row, verb)
+				try := newRequestTrial(t, g, row, verb)
 				switch row.Treatment {
 				case localapi.Delivered:
-					try.delivered()
+					try.checkDelivered()
 				case localapi.Local:
-					try.local()
+					try.checkLocal()
 				case localapi.Relayed:
-					try.relayed()
+					try.checkRelayed()
 				case localapi.Refused:
-					try.refused()
+					try.checkRefused()
 				default:
 					t.Errorf("no treatment: %q", row.Treatment)
 				}
@@ -76,8 +76,8 @@ func TestEachTreatmentIsWhatHappens(t *testing.T) {
 	}
 }
 
-// trial is one request to a gateway.
-type trial struct {
+// requestTrial is one request to a gateway.
+type requestTrial struct {
 	*testing.T
 	g         *gateway
 	verb      string
@@ -97,7 +97,7 @@ var kindNames = map[string]string{
 	"tokenreviews": "TokenReview", "subjectaccessreviews": "SubjectAccessReview",
 }
 
-func newTrial(t *testing.T, g *gateway, row localapi.KubeletRequest, verb string) *trial {
+func newRequestTrial(t *testing.T, g *gateway, row localapi.KubeletRequest, verb string) *requestTrial {
 	t.Helper()
 	resource, sub, _ := strings.Cut(row.Resource, "/")
 	api := row.API
@@ -114,7 +114,7 @@ func newTrial(t *testing.T, g *gateway, row localapi.KubeletRequest, verb string
 	key := wire.Key{Group: group, Resource: resource, Name: fmt.Sprintf("try-%s-%d", verb, g.seq)}
 	switch resource {
 	case "nodes", "csinodes":
-		key.Name = node
+		key.Name = gatewayNode
 	case "runtimeclasses", "csidrivers", "persistentvolumes", "volumeattachments", "clustertrustbundles", "certificatesigningrequests", "resourceslices",
 		"tokenreviews", "subjectaccessreviews":
 	default:
@@ -125,7 +125,7 @@ func newTrial(t *testing.T, g *gateway, row localapi.KubeletRequest, verb string
 		"metadata": map[string]any{
 			"name": key.Name, "namespace": key.Namespace, "uid": "uid-" + key.Name, "resourceVersion": "7", "labels": map[string]any{"try": key.Name},
 		},
-		"spec": map[string]any{"nodeName": node},
+		"spec": map[string]any{"nodeName": gatewayNode},
 	}
 	switch resource {
 	case "configmaps", "secrets", "serviceaccounts", "events", "endpointslices", "runtimeclasses":
@@ -133,10 +133,10 @@ func newTrial(t *testing.T, g *gateway, row localapi.KubeletRequest, verb string
 	case "csinodes":
 		object["spec"] = map[string]any{"drivers": []any{}}
 	}
-	return &trial{T: t, g: g, verb: verb, key: key, kind: kindNames[resource], api: api, sub: sub, object: object}
+	return &requestTrial{T: t, g: g, verb: verb, key: key, kind: kindNames[resource], api: api, sub: sub, object: object}
 }
 
-func (x *trial) collection() string {
+func (x *requestTrial) collectionPath() string {
 	path := "/apis/" + x.api
 	if x.key.Group == "" {
 		path = "/api/" + x.api
@@ -147,16 +147,16 @@ func (x *trial) collection() string {
 	return path + "/" + x.key.Resource
 }
 
-func (x *trial) item() string {
-	path := x.collection() + "/" + x.key.Name
+func (x *requestTrial) itemPath() string {
+	path := x.collectionPath() + "/" + x.key.Name
 	if x.sub != "" {
 		path += "/" + x.sub
 	}
 	return path
 }
 
-// request is the trial's own.
-func (x *trial) request() (method, path string, body []byte) {
+// buildRequest is the trial's own.
+func (x *requestTrial) buildRequest() (method, path string, body []byte) {
 	x.Helper()
 	data, err := json.Marshal(x.object)
 	if err != nil {
@@ -164,38 +164,38 @@ func (x *trial) request() (method, path string, body []byte) {
 	}
 	switch x.verb {
 	case "get":
-		return http.MethodGet, x.item(), nil
+		return http.MethodGet, x.itemPath(), nil
 	case "list":
-		return http.MethodGet, x.collection(), nil
+		return http.MethodGet, x.collectionPath(), nil
 	case "watch":
 		selector := "labelSelector=try%3D" + x.key.Name
 		switch x.key.Resource {
 		case "configmaps", "secrets", "certificatesigningrequests": // watched by name
 			selector = "fieldSelector=metadata.name%3D" + x.key.Name
 		case "podcertificaterequests":
-			selector += "&fieldSelector=spec.nodeName%3D" + node
+			selector += "&fieldSelector=spec.nodeName%3D" + gatewayNode
 		}
-		return http.MethodGet, x.collection() + "?watch=true&" + selector, nil
+		return http.MethodGet, x.collectionPath() + "?watch=true&" + selector, nil
 	case "create", "post":
 		if x.sub != "" {
-			return http.MethodPost, x.item(), []byte(`{"apiVersion":"authentication.k8s.io/v1","kind":"TokenRequest","spec":{"audiences":[]}}`)
+			return http.MethodPost, x.itemPath(), []byte(`{"apiVersion":"authentication.k8s.io/v1","kind":"TokenRequest","spec":{"audiences":[]}}`)
 		}
-		return http.MethodPost, x.collection(), data
+		return http.MethodPost, x.collectionPath(), data
 	case "update":
-		return http.MethodPut, x.item(), data
+		return http.MethodPut, x.itemPath(), data
 	case "patch":
-		return http.MethodPatch, x.item(), []byte(`{"metadata":{"annotations":{"tried":"` + time.Now().String() + `"}}}`)
+		return http.MethodPatch, x.itemPath(), []byte(`{"metadata":{"annotations":{"tried":"` + time.Now().String() + `"}}}`)
 	case "delete":
-		return http.MethodDelete, x.item(), []byte(`{"kind":"DeleteOptions","apiVersion":"v1","gracePeriodSeconds":0}`)
+		return http.MethodDelete, x.itemPath(), []byte(`{"kind":"DeleteOptions","apiVersion":"v1","gracePeriodSeconds":0}`)
 	case "deletecollection":
-		return http.MethodDelete, x.collection() + "?fieldSelector=spec.nodeName%3D" + node, nil
+		return http.MethodDelete, x.collectionPath() + "?fieldSelector=spec.nodeName%3D" + gatewayNode, nil
 	}
 	x.Fatalf("no request for %q", x.verb)
 	return "", "", nil
 }
 
 // send makes a request in memory, as the kubelet does, and returns the code and what came first of the answer.
-func (x *trial) send(method, path string, body []byte) (code int, answer string) {
+func (x *requestTrial) send(method, path string, body []byte) (code int, answer string) {
 	x.Helper()
 	ctx, cancel := context.WithTimeout(x.Context(), 20*time.Second)
 	defer cancel()
@@ -220,46 +220,46 @@ func (x *trial) send(method, path string, body []byte) (code int, answer string)
 	return resp.StatusCode, string(first)
 }
 
-// arrive plays the delivery of an object.
-func (x *trial) arrive(key wire.Key, object any) {
+// deliverObject plays the delivery of an object.
+func (x *requestTrial) deliverObject(key wire.Key, object any) {
 	x.Helper()
 	data, err := json.Marshal(object)
 	if err != nil {
 		x.Fatal(err)
 	}
 	x.g.seq++
-	m := wire.Message{Node: node, Key: key, Op: wire.Apply, UID: "uid-" + key.Name, Version: "7", ClusterEpoch: "cluster-1", Sequence: x.g.seq, Object: data}
+	m := wire.Message{Node: gatewayNode, Key: key, Op: wire.Apply, UID: "uid-" + key.Name, Version: "7", ClusterEpoch: "cluster-1", Sequence: x.g.seq, Object: data}
 	if err := x.g.store.Apply(x.Context(), []wire.Message{m}, x.g.seq); err != nil {
 		x.Fatal(err)
 	}
 }
 
-// told plays the cloud's word of the optional kinds.
-func (x *trial) told(k wire.DeliveredKind) {
+// setDeliveredKind plays the cloud's word of the optional kinds.
+func (x *requestTrial) setDeliveredKind(k wire.DeliveredKind) {
 	x.Helper()
-	x.arrive(wire.DeliveredKindsKey(), wire.NewDeliveredKinds([]wire.DeliveredKind{k}))
+	x.deliverObject(wire.DeliveredKindsKey(), wire.NewDeliveredKinds([]wire.DeliveredKind{k}))
 }
 
-func optional(resource string) bool {
+func isOptional(resource string) bool {
 	return slices.Contains([]string{"clustertrustbundles", "podcertificaterequests", "resourceclaims", "resourceslices"}, resource)
 }
 
 // delivered: what the store holds is answered without a link, and what it does not hold is never said to be absent.
-func (x *trial) delivered() {
-	x.g.cloud.offline()
-	method, path, _ := x.request()
-	missing := &trial{T: x.T, g: x.g, verb: "get", key: x.key, api: x.api}
+func (x *requestTrial) checkDelivered() {
+	x.g.cloud.goOffline()
+	method, path, _ := x.buildRequest()
+	missing := &requestTrial{T: x.T, g: x.g, verb: "get", key: x.key, api: x.api}
 	if missing.key.Name += "-never"; x.key.Resource != "pods" && x.verb == "get" {
-		if code, answer := x.send(http.MethodGet, missing.item(), nil); code != http.StatusServiceUnavailable {
+		if code, answer := x.send(http.MethodGet, missing.itemPath(), nil); code != http.StatusServiceUnavailable {
 			x.Errorf("what is not held: %d %s", code, answer)
 		}
 	}
-	if optional(x.key.Resource) && x.verb != "get" {
-		x.unproven(path)
+	if isOptional(x.key.Resource) && x.verb != "get" {
+		x.checkUnproven(path)
 		_, version, _ := strings.Cut(x.api, "/")
-		x.told(wire.DeliveredKind{Group: x.key.Group, Resource: x.key.Resource, Version: version})
+		x.setDeliveredKind(wire.DeliveredKind{Group: x.key.Group, Resource: x.key.Resource, Version: version})
 	}
-	x.arrive(x.key, x.object)
+	x.deliverObject(x.key, x.object)
 	code, answer := x.send(method, path, nil)
 	if code != http.StatusOK || !strings.Contains(answer, `"uid":"uid-`+x.key.Name) {
 		x.Errorf("%s %s: %d %s", method, path, code, answer)
@@ -267,7 +267,7 @@ func (x *trial) delivered() {
 }
 
 // unproven: a list of an optional kind needs the cloud's word.
-func (x *trial) unproven(path string) {
+func (x *requestTrial) checkUnproven(path string) {
 	for want, kinds := range map[int][]wire.DeliveredKind{
 		http.StatusServiceUnavailable: {
 			{Group: x.key.Group, Resource: "another", Version: "v1"},
@@ -276,7 +276,7 @@ func (x *trial) unproven(path string) {
 		http.StatusNotFound: {{Group: x.key.Group, Resource: x.key.Resource, Absence: wire.KindNotServed}},
 	} {
 		for _, k := range kinds {
-			x.told(k)
+			x.setDeliveredKind(k)
 			if code, answer := x.send(http.MethodGet, path, nil); code != want {
 				x.Errorf("after %+v: %d %s, want %d", k, code, answer, want)
 			}
@@ -285,12 +285,12 @@ func (x *trial) unproven(path string) {
 }
 
 // local: a request is granted without a link.
-func (x *trial) local() {
-	x.g.cloud.offline()
+func (x *requestTrial) checkLocal() {
+	x.g.cloud.goOffline()
 	if x.verb != "create" {
-		x.begin()
+		x.prepareLocal()
 	}
-	method, path, body := x.request()
+	method, path, body := x.buildRequest()
 	if x.kind == "" {
 		method, path, body = http.MethodGet, "/apis/certificates.k8s.io/v1", nil
 	}
@@ -299,8 +299,8 @@ func (x *trial) local() {
 	}
 }
 
-// begin makes what a local request is about, where that is delivered or made here before.
-func (x *trial) begin() {
+// prepareLocal makes what a local request is about, where that is delivered or made here before.
+func (x *requestTrial) prepareLocal() {
 	switch x.key.Resource {
 	case "leases", "events":
 		made := &unstructured.Unstructured{Object: x.object}
@@ -311,22 +311,22 @@ func (x *trial) begin() {
 		if err != nil {
 			x.Fatal(err)
 		}
-		if code, answer := x.send(http.MethodPost, x.collection(), data); code != http.StatusCreated {
+		if code, answer := x.send(http.MethodPost, x.collectionPath(), data); code != http.StatusCreated {
 			x.Fatalf("create: %d %s", code, answer)
 		}
 		delete(x.object["metadata"].(map[string]any), "uid")
 		delete(x.object["metadata"].(map[string]any), "resourceVersion")
 	case "":
 	default:
-		x.arrive(x.key, x.object)
+		x.deliverObject(x.key, x.object)
 		delete(x.object["metadata"].(map[string]any), "resourceVersion")
 	}
 }
 
 // relayed: without a link nothing is done or said, with one the cloud gets the request as it is and its answer is passed back.
-func (x *trial) relayed() {
-	x.g.cloud.offline()
-	method, path, body := x.request()
+func (x *requestTrial) checkRelayed() {
+	x.g.cloud.goOffline()
+	method, path, body := x.buildRequest()
 	review := strings.HasSuffix(x.key.Resource, "reviews")
 	if x.verb != "watch" && !review {
 		if code, answer := x.send(method, path, body); code != http.StatusServiceUnavailable {
@@ -334,17 +334,17 @@ func (x *trial) relayed() {
 		}
 	}
 	var got string
-	x.g.cloud.online(func(w http.ResponseWriter, r *http.Request) {
+	x.g.cloud.goOnline(func(w http.ResponseWriter, r *http.Request) {
 		got = r.Method + " " + r.URL.RequestURI()
-		answer(w, http.StatusOK, map[string]any{
+		writeAnswer(w, http.StatusOK, map[string]any{
 			"apiVersion": x.api, "kind": x.kind, "metadata": map[string]any{"name": x.key.Name, "uid": "the-cloud's", "resourceVersion": "9"},
 		})
 	})
-	defer x.g.cloud.offline()
+	defer x.g.cloud.goOffline()
 	code, answered := x.send(method, path, body)
 	want := method + " " + path
 	if x.verb == "watch" {
-		want = "GET " + x.item()
+		want = "GET " + x.itemPath()
 	}
 	if code != http.StatusOK || got != want || !strings.Contains(answered, "the-cloud's") {
 		x.Errorf("%d %s; the cloud was asked %q, want %q", code, answered, got, want)
@@ -352,13 +352,13 @@ func (x *trial) relayed() {
 }
 
 // refused: a status says why, and nobody is asked.
-func (x *trial) refused() {
-	asked := len(x.g.cloud.asked())
-	x.g.cloud.online(func(http.ResponseWriter, *http.Request) {})
-	defer x.g.cloud.offline()
-	method, path, body := x.request()
+func (x *requestTrial) checkRefused() {
+	asked := len(x.g.cloud.requestsSeen())
+	x.g.cloud.goOnline(func(http.ResponseWriter, *http.Request) {})
+	defer x.g.cloud.goOffline()
+	method, path, body := x.buildRequest()
 	code, answer := x.send(method, path, body)
-	if code/100 != 4 || !strings.Contains(answer, `"message":"`) || len(x.g.cloud.asked()) != asked {
+	if code/100 != 4 || !strings.Contains(answer, `"message":"`) || len(x.g.cloud.requestsSeen()) != asked {
 		x.Errorf("%d %s", code, answer)
 	}
 }
@@ -368,8 +368,8 @@ var updatePage = flag.Bool("update", false, "write the page of kubelet requests 
 // kubeletPage is the page that has the table for people.
 const kubeletPage = "../../docs/operations/kubelet-api.md"
 
-// TestThePageOfKubeletRequestsIsTheTable keeps the lines of the page between its marks as the table says.
-func TestThePageOfKubeletRequestsIsTheTable(t *testing.T) {
+// TestKubeletRequests_PageMatchesTable keeps the lines of the page between its marks as the table says.
+func TestKubeletRequests_PageMatchesTable(t *testing.T) {
 	data, err := os.ReadFile(kubeletPage)
 	if err != nil {
 		t.Fatal(err)

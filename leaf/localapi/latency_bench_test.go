@@ -21,8 +21,8 @@ import (
 	"github.com/frond-edge/frond/leaf/localapi"
 )
 
-// listed is how many objects of 1 KiB a list of the benchmark has.
-const listed = 500
+// listSize is how many objects of 1 KiB a list of the benchmark has.
+const listSize = 500
 
 // BenchmarkAgainstAPIServer asks kube-apiserver over TLS, and the local API in memory as the kubelet and on its unix socket,
 // for the same objects, in protobuf, in one run: a get, a list of 500, and how long after a write was acknowledged its event
@@ -36,8 +36,8 @@ func BenchmarkAgainstAPIServer(b *testing.B) {
 	g := newGateway(b, true, func(c *localapi.Config) { c.UnixSocket = socket })
 	ns := apiserver.Namespace(b)
 	var all []metav1.Object
-	for i := range listed {
-		cm := configMap(fmt.Sprint("c", i), strings.Repeat("x", 1024))
+	for i := range listSize {
+		cm := newConfigMap(fmt.Sprint("c", i), strings.Repeat("x", 1024))
 		cm.ObjectMeta = metav1.ObjectMeta{Name: cm.Name, Labels: map[string]string{"of": "benchmark"}}
 		cm, err := apiserver.Client(b).CoreV1().ConfigMaps(ns).Create(b.Context(), cm, metav1.CreateOptions{})
 		if err != nil {
@@ -46,7 +46,7 @@ func BenchmarkAgainstAPIServer(b *testing.B) {
 		cm.ManagedFields = nil
 		all = append(all, cm)
 	}
-	g.deliver(all...)
+	g.deliverObjects(all...)
 	unix := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", socket)
 	}}
@@ -54,7 +54,7 @@ func BenchmarkAgainstAPIServer(b *testing.B) {
 	changed := all[0].(*corev1.ConfigMap).DeepCopy()
 	atGateway := func(context.Context, string) error {
 		changed.ResourceVersion += "0"
-		g.deliver(changed)
+		g.deliverObjects(changed)
 		return nil
 	}
 	for _, way := range []struct {
@@ -73,15 +73,15 @@ func BenchmarkAgainstAPIServer(b *testing.B) {
 		way.cfg.ContentType, way.cfg.AcceptContentTypes = "application/vnd.kubernetes.protobuf", "application/vnd.kubernetes.protobuf,application/json"
 		c := clientFor(b, way.cfg)
 		b.Run("get/"+way.name, func(b *testing.B) {
-			quantiles(b, func() error {
+			measureQuantiles(b, func() error {
 				_, err := c.CoreV1().ConfigMaps(ns).Get(b.Context(), "c7", metav1.GetOptions{})
 				return err
 			})
 		})
 		b.Run("list/"+way.name, func(b *testing.B) {
-			quantiles(b, func() error {
+			measureQuantiles(b, func() error {
 				list, err := c.CoreV1().ConfigMaps(ns).List(b.Context(), metav1.ListOptions{LabelSelector: "of=benchmark"})
-				if err == nil && len(list.Items) != listed {
+				if err == nil && len(list.Items) != listSize {
 					err = fmt.Errorf("%d items", len(list.Items))
 				}
 				return err
@@ -91,8 +91,8 @@ func BenchmarkAgainstAPIServer(b *testing.B) {
 	}
 }
 
-// quantiles measures calls of do.
-func quantiles(b *testing.B, do func() error) {
+// measureQuantiles measures calls of do.
+func measureQuantiles(b *testing.B, do func() error) {
 	b.Helper()
 	var took []time.Duration
 	for b.Loop() {
@@ -102,10 +102,10 @@ func quantiles(b *testing.B, do func() error) {
 		}
 		took = append(took, time.Since(began))
 	}
-	report(b, took)
+	reportQuantiles(b, took)
 }
 
-func report(b *testing.B, took []time.Duration) {
+func reportQuantiles(b *testing.B, took []time.Duration) {
 	b.Helper()
 	slices.Sort(took)
 	for name, q := range map[string]int{"p50-ms": 50, "p99-ms": 99} {
@@ -146,5 +146,5 @@ func watchLatency(b *testing.B, c kubernetes.Interface, ns, name string, write f
 		written := time.Now()
 		took = append(took, max(0, (<-arrived).Sub(written)))
 	}
-	report(b, took)
+	reportQuantiles(b, took)
 }

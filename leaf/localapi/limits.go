@@ -22,28 +22,28 @@ const (
 	maxWatches  = 128
 	// maxAccountRelays is how many of the gateway's relayed watches one of them has.
 	maxAccountRelays = 8
-	// maxReading is how many lists are read from the store and decoded at once for programs that are not the node: each takes
+	// maxConcurrentLists is how many lists are read from the store and decoded at once for programs that are not the node: each takes
 	// memory for all its objects, and more at once are not faster on a gateway's few cores.
-	maxReading = 8
+	maxConcurrentLists = 8
 	// maxConnections bounds one address' connections to a listener for pods: HTTP/2 needs one of each client.
 	maxConnections = 128
-	// slowest is how long one write to a client may take, and all of a request's body. The kernel's buffers and HTTP/2's window
+	// transferTimeout is how long one write to a client may take, and all of a request's body. The kernel's buffers and HTTP/2's window
 	// take some 100 kB at once, so only a client that does not read at all is cut off.
-	slowest = 30 * time.Second
+	transferTimeout = 30 * time.Second
 )
 
-// limits counts what callers have open. A caller that is not the node cannot take all of it from the others.
-type limits struct {
+// callerLimits counts what callers have open. A caller that is not the node cannot take all of it from the others.
+type callerLimits struct {
 	mu    sync.Mutex // guards all below
-	usage map[string]*usage
+	usage map[string]*callerUsage
 }
 
-type usage struct{ requests, watches, relays int }
+type callerUsage struct{ requests, watches, relays int }
 
-func newLimits() *limits { return &limits{usage: map[string]*usage{}} }
+func newCallerLimits() *callerLimits { return &callerLimits{usage: map[string]*callerUsage{}} }
 
-// account is whom a caller's use counts for: its pod, or its user if that has none; "" for the node itself.
-func (c caller) account() string {
+// quotaKey is whom a caller's use counts for: its pod, or its user if that has none; "" for the node itself.
+func (c caller) quotaKey() string {
 	if c.user == nil {
 		return ""
 	}
@@ -53,39 +53,39 @@ func (c caller) account() string {
 	return c.user.GetName()
 }
 
-// read admits the making of a list until done, and waits if there are too many. The node does not wait for others.
-func (s *Server) read(ctx context.Context) (done func(), err error) {
+// admitList admits the making of a list until done, and waits if there are too many. The node does not wait for others.
+func (s *Server) admitList(ctx context.Context) (done func(), err error) {
 	if callerOf(ctx).trusted {
 		return func() {}, nil
 	}
 	select {
-	case s.reading <- struct{}{}:
-		return func() { <-s.reading }, nil
+	case s.listSlots <- struct{}{}:
+		return func() { <-s.listSlots }, nil
 	case <-ctx.Done():
-		return nil, later("too many lists are being read on this gateway")
+		return nil, newRetryLater("too many lists are being read on this gateway")
 	}
 }
 
-// enter admits a request until leave, or says why not.
-func (l *limits) enter(c caller, watching bool) (leave func(), err error) {
+// admitRequest admits a request until leave, or says why not.
+func (l *callerLimits) admitRequest(c caller, watching bool) (leave func(), err error) {
 	if watching {
-		return l.count(c, maxWatches, "watches", func(u *usage) *int { return &u.watches })
+		return l.acquireSlot(c, maxWatches, "watches", func(u *callerUsage) *int { return &u.watches })
 	}
-	return l.count(c, maxRequests, "requests", func(u *usage) *int { return &u.requests })
+	return l.acquireSlot(c, maxRequests, "requests", func(u *callerUsage) *int { return &u.requests })
 }
 
-// relay admits a relayed watch until leave, or says why not.
-func (l *limits) relay(c caller) (leave func(), err error) {
-	return l.count(c, maxAccountRelays, "watches that are relayed", func(u *usage) *int { return &u.relays })
+// admitRelay admits a relayed watch until leave, or says why not.
+func (l *callerLimits) admitRelay(c caller) (leave func(), err error) {
+	return l.acquireSlot(c, maxAccountRelays, "watches that are relayed", func(u *callerUsage) *int { return &u.relays })
 }
 
-func (l *limits) count(c caller, most int, what string, of func(*usage) *int) (leave func(), err error) {
-	key := c.account()
+func (l *callerLimits) acquireSlot(c caller, most int, what string, of func(*callerUsage) *int) (leave func(), err error) {
+	key := c.quotaKey()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	u := l.usage[key]
 	if u == nil {
-		u = &usage{}
+		u = &callerUsage{}
 		l.usage[key] = u
 	}
 	count := of(u)
@@ -96,80 +96,80 @@ func (l *limits) count(c caller, most int, what string, of func(*usage) *int) (l
 	return func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		if *count--; *u == (usage{}) {
+		if *count--; *u == (callerUsage{}) {
 			delete(l.usage, key)
 		}
 	}, nil
 }
 
-// patient is a response to a client that may be slow, but not for ever. It notes the status for metrics.
-type patient struct {
+// deadlineWriter is a response to a client that may be slow, but not for ever. It notes the status for metrics.
+type deadlineWriter struct {
 	http.ResponseWriter
-	rc   *http.ResponseController
-	code int
+	controller *http.ResponseController
+	code       int
 }
 
-func newPatient(w http.ResponseWriter) *patient {
-	return &patient{ResponseWriter: w, rc: http.NewResponseController(w), code: http.StatusOK}
+func newDeadlineWriter(w http.ResponseWriter) *deadlineWriter {
+	return &deadlineWriter{ResponseWriter: w, controller: http.NewResponseController(w), code: http.StatusOK}
 }
 
-func (p *patient) Unwrap() http.ResponseWriter { return p.ResponseWriter }
+func (p *deadlineWriter) Unwrap() http.ResponseWriter { return p.ResponseWriter }
 
-func (p *patient) WriteHeader(code int) {
+func (p *deadlineWriter) WriteHeader(code int) {
 	p.code = code
 	p.ResponseWriter.WriteHeader(code)
 }
 
-// hurry gives one write its time. HTTP/2 ends a stream whose time is up even if nothing is being written, so it is taken
+// setWriteDeadline gives one write its time. HTTP/2 ends a stream whose time is up even if nothing is being written, so it is taken
 // back afterwards.
-func (p *patient) hurry() (done func()) {
-	_ = p.rc.SetWriteDeadline(time.Now().Add(slowest)) // every server of ours has deadlines
-	return func() { _ = p.rc.SetWriteDeadline(time.Time{}) }
+func (p *deadlineWriter) setWriteDeadline() (done func()) {
+	_ = p.controller.SetWriteDeadline(time.Now().Add(transferTimeout)) // every server of ours has deadlines
+	return func() { _ = p.controller.SetWriteDeadline(time.Time{}) }
 }
 
-func (p *patient) Write(b []byte) (int, error) {
-	defer p.hurry()()
+func (p *deadlineWriter) Write(b []byte) (int, error) {
+	defer p.setWriteDeadline()()
 	return p.ResponseWriter.Write(b)
 }
 
 // Flush is what watches are sent by.
-func (p *patient) Flush() {
-	defer p.hurry()()
-	_ = p.rc.Flush() // a client that has gone away shows at the next write
+func (p *deadlineWriter) Flush() {
+	defer p.setWriteDeadline()()
+	_ = p.controller.Flush() // a client that has gone away shows at the next write
 }
 
-// hurried gives a request's body its time, from its first read to its end.
-type hurried struct {
+// deadlineReader gives a request's body its time, from its first read to its end.
+type deadlineReader struct {
 	io.ReadCloser
-	rc    *http.ResponseController
-	begun bool
+	controller *http.ResponseController
+	started    bool
 }
 
-func (h *hurried) Read(b []byte) (int, error) {
-	if !h.begun {
-		h.begun = true
-		_ = h.rc.SetReadDeadline(time.Now().Add(slowest))
+func (h *deadlineReader) Read(b []byte) (int, error) {
+	if !h.started {
+		h.started = true
+		_ = h.controller.SetReadDeadline(time.Now().Add(transferTimeout))
 	}
 	n, err := h.ReadCloser.Read(b)
 	if errors.Is(err, io.EOF) {
-		_ = h.rc.SetReadDeadline(time.Time{})
+		_ = h.controller.SetReadDeadline(time.Time{})
 	}
 	return n, err
 }
 
-// fair is a listener that takes only so many connections of one address, and none of those that are refused.
-type fair struct {
+// connLimitListener is a listener that takes only so many connections of one address, and none of those that are refused.
+type connLimitListener struct {
 	net.Listener
-	refused func(peer netip.Addr) bool
-	mu      sync.Mutex // guards open
-	open    map[netip.Addr]int
+	refusePeer func(peer netip.Addr) bool
+	mu         sync.Mutex // guards open
+	openByPeer map[netip.Addr]int
 }
 
-func newFair(l net.Listener, refused func(peer netip.Addr) bool) *fair {
-	return &fair{Listener: l, refused: refused, open: map[netip.Addr]int{}}
+func newConnLimitListener(l net.Listener, refused func(peer netip.Addr) bool) *connLimitListener {
+	return &connLimitListener{Listener: l, refusePeer: refused, openByPeer: map[netip.Addr]int{}}
 }
 
-func (f *fair) Accept() (net.Conn, error) {
+func (f *connLimitListener) Accept() (net.Conn, error) {
 	for {
 		conn, err := f.Listener.Accept()
 		if err != nil {
@@ -179,38 +179,38 @@ func (f *fair) Accept() (net.Conn, error) {
 		if at, err := netip.ParseAddrPort(conn.RemoteAddr().String()); err == nil {
 			from = at.Addr()
 		}
-		if f.refused(from) {
+		if f.refusePeer(from) {
 			_ = conn.Close() // before a byte is read of it
 			continue
 		}
 		f.mu.Lock()
-		full := f.open[from] >= maxConnections
+		full := f.openByPeer[from] >= maxConnections
 		if !full {
-			f.open[from]++
+			f.openByPeer[from]++
 		}
 		f.mu.Unlock()
 		if full {
 			_ = conn.Close()
 			continue
 		}
-		return &fairConn{Conn: conn, leave: sync.OnceFunc(func() { f.leave(from) })}, nil
+		return &limitedConn{Conn: conn, release: sync.OnceFunc(func() { f.releaseConn(from) })}, nil
 	}
 }
 
-func (f *fair) leave(from netip.Addr) {
+func (f *connLimitListener) releaseConn(from netip.Addr) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.open[from]--; f.open[from] == 0 {
-		delete(f.open, from)
+	if f.openByPeer[from]--; f.openByPeer[from] == 0 {
+		delete(f.openByPeer, from)
 	}
 }
 
-type fairConn struct {
+type limitedConn struct {
 	net.Conn
-	leave func()
+	release func()
 }
 
-func (c *fairConn) Close() error {
-	defer c.leave()
+func (c *limitedConn) Close() error {
+	defer c.release()
 	return c.Conn.Close()
 }

@@ -29,7 +29,7 @@ func (s *Server) listenUnix(ctx context.Context, g *errgroup.Group) error {
 	if err != nil {
 		return fmt.Errorf("listen on socket: %w", err)
 	}
-	serve(ctx, g, s.newHTTP(through(ctx, staff)), listener)
+	serveListener(ctx, g, s.newHTTPServer(withListenerKind(ctx, socketCaller)), listener)
 	return nil
 }
 
@@ -50,16 +50,16 @@ func listenPrivate(ctx context.Context, path string) (net.Listener, error) {
 	if err := errors.Join(os.Chmod(temporary, 0o600), os.Rename(temporary, path)); err != nil {
 		return nil, errors.Join(err, listener.Close())
 	}
-	return &socket{Listener: listener, path: path}, nil
+	return &unixListener{Listener: listener, path: path}, nil
 }
 
-// socket removes its file when it closes.
-type socket struct {
+// unixListener removes its file when it closes.
+type unixListener struct {
 	net.Listener
 	path string
 }
 
-func (s *socket) Close() error {
+func (s *unixListener) Close() error {
 	_ = os.Remove(s.path)
 	return s.Listener.Close()
 }
@@ -75,7 +75,7 @@ func (s *Server) listenTLS(ctx context.Context, g *errgroup.Group) error {
 	s.mu.Lock()
 	s.tlsAddr = listener.Addr().String()
 	s.mu.Unlock()
-	server := s.newHTTP(through(ctx, nobody))
+	server := s.newHTTPServer(withListenerKind(ctx, anonymousCaller))
 	server.TLSConfig = s.tls
 	g.Go(func() error {
 		if err := server.ServeTLS(listener, "", ""); !errors.Is(err, http.ErrServerClosed) {
@@ -83,7 +83,7 @@ func (s *Server) listenTLS(ctx context.Context, g *errgroup.Group) error {
 		}
 		return nil
 	})
-	closeWith(ctx, g, server)
+	closeOnDone(ctx, g, server)
 	return nil
 }
 
@@ -94,7 +94,7 @@ func (s *Server) Addr() string {
 	return s.tlsAddr
 }
 
-func (s *Server) newHTTP(ctx context.Context) *http.Server {
+func (s *Server) newHTTPServer(ctx context.Context) *http.Server {
 	return &http.Server{
 		Handler:           s.routes,
 		MaxHeaderBytes:    maxHeaderBytes,
@@ -106,20 +106,20 @@ func (s *Server) newHTTP(ctx context.Context) *http.Server {
 	}
 }
 
-func serve(ctx context.Context, g *errgroup.Group, server *http.Server, listener net.Listener) {
+func serveListener(ctx context.Context, g *errgroup.Group, server *http.Server, listener net.Listener) {
 	g.Go(func() error {
 		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 			return fmt.Errorf("serve %s: %w", listener.Addr(), err)
 		}
 		return nil
 	})
-	closeWith(ctx, g, server)
+	closeOnDone(ctx, g, server)
 }
 
 // shutdownTimeout is for requests that still write to the store; watches end at once with their context.
 const shutdownTimeout = 5 * time.Second
 
-func closeWith(ctx context.Context, g *errgroup.Group, server *http.Server) {
+func closeOnDone(ctx context.Context, g *errgroup.Group, server *http.Server) {
 	g.Go(func() error {
 		<-ctx.Done()
 		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)

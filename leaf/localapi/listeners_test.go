@@ -24,31 +24,31 @@ import (
 	"github.com/frond-edge/frond/leaf/localapi"
 )
 
-// pki is a CA with a serving and a client certificate in a folder.
-type pki struct{ dir string }
+// testPKI is a CA with a serving and a client certificate in a folder.
+type testPKI struct{ dir string }
 
-func (p pki) file(name string) string { return filepath.Join(p.dir, name) }
+func (p testPKI) path(name string) string { return filepath.Join(p.dir, name) }
 
-func newPKI(t *testing.T) pki {
+func newPKI(t *testing.T) testPKI {
 	t.Helper()
-	p := pki{t.TempDir()}
+	p := testPKI{t.TempDir()}
 	ca := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "ca"}, NotAfter: time.Now().Add(time.Hour),
 		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
 	}
-	caKey := p.issue(t, "ca", ca, ca, nil)
-	p.issue(t, "server", &x509.Certificate{
+	caKey := p.issueCert(t, "ca", ca, ca, nil)
+	p.issueCert(t, "server", &x509.Certificate{
 		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "localhost"}, NotAfter: time.Now().Add(time.Hour),
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}, ca, caKey)
-	p.issue(t, "client", &x509.Certificate{
+	p.issueCert(t, "client", &x509.Certificate{
 		SerialNumber: big.NewInt(3), Subject: pkix.Name{CommonName: "operator", Organization: []string{"system:masters"}}, NotAfter: time.Now().Add(time.Hour),
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}, ca, caKey)
 	return p
 }
 
-func (p pki) issue(t *testing.T, name string, c, parent *x509.Certificate, signer *ecdsa.PrivateKey) *ecdsa.PrivateKey {
+func (p testPKI) issueCert(t *testing.T, name string, c, parent *x509.Certificate, signer *ecdsa.PrivateKey) *ecdsa.PrivateKey {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -68,25 +68,25 @@ func (p pki) issue(t *testing.T, name string, c, parent *x509.Certificate, signe
 	for file, block := range map[string]*pem.Block{
 		name + ".crt": {Type: "CERTIFICATE", Bytes: der}, name + ".key": {Type: "PRIVATE KEY", Bytes: private},
 	} {
-		if err := os.WriteFile(p.file(file), pem.EncodeToMemory(block), 0o600); err != nil {
+		if err := os.WriteFile(p.path(file), pem.EncodeToMemory(block), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
 	return key
 }
 
-func withTLS(p pki) option {
+func withTLS(p testPKI) option {
 	return func(c *localapi.Config) {
-		c.Address, c.CertFile, c.KeyFile, c.ClientCAFile = "127.0.0.1:0", p.file("server.crt"), p.file("server.key"), p.file("ca.crt")
+		c.Address, c.CertFile, c.KeyFile, c.ClientCAFile = "127.0.0.1:0", p.path("server.crt"), p.path("server.key"), p.path("ca.crt")
 	}
 }
 
-func TestTLS(t *testing.T) {
+func TestListeners_TLS(t *testing.T) {
 	p := newPKI(t)
 	g := newGateway(t, true, withTLS(p))
-	g.deliver(pod("web", "u1", "1"))
+	g.deliverObjects(newPod("web", "u1", "1"))
 	cfg := &rest.Config{Host: "https://" + g.api.Addr(), TLSClientConfig: rest.TLSClientConfig{
-		CAFile: p.file("ca.crt"), CertFile: p.file("client.crt"), KeyFile: p.file("client.key"),
+		CAFile: p.path("ca.crt"), CertFile: p.path("client.crt"), KeyFile: p.path("client.key"),
 	}}
 	client, err := rest.HTTPClientFor(cfg)
 	if err != nil {
@@ -96,7 +96,7 @@ func TestTLS(t *testing.T) {
 	if _, err := clientFor(t, cfg).CoreV1().Pods("default").Get(t.Context(), "web", metav1.GetOptions{}); err != nil {
 		t.Errorf("with a certificate: %v", err)
 	}
-	if code, _ := get(t, client, cfg.Host+"/frond/store"); code != http.StatusForbidden {
+	if code, _ := httpGet(t, client, cfg.Host+"/frond/store"); code != http.StatusForbidden {
 		t.Errorf("store view over TLS: %d", code)
 	}
 	cfg.CertFile, cfg.KeyFile = "", ""
@@ -105,7 +105,7 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-func get(t *testing.T, c *http.Client, url string) (code int, body []byte) {
+func httpGet(t *testing.T, c *http.Client, url string) (code int, body []byte) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
 	if err != nil {
@@ -122,13 +122,13 @@ func get(t *testing.T, c *http.Client, url string) (code int, body []byte) {
 	return r.StatusCode, body
 }
 
-func TestUnixSocket(t *testing.T) {
+func TestListeners_UnixSocket(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "api.sock")
 	if err := os.WriteFile(path, []byte("left by a killed process"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	g := newGateway(t, true, func(c *localapi.Config) { c.UnixSocket = path })
-	g.deliver(configMap("a", "1"))
+	g.deliverObjects(newConfigMap("a", "1"))
 	info, err := os.Stat(path)
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Fatalf("socket: %v, %v", err, info.Mode())
@@ -137,7 +137,7 @@ func TestUnixSocket(t *testing.T) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", path)
 	}}
 	defer transport.CloseIdleConnections()
-	_, body := get(t, &http.Client{Transport: transport}, "http://edge/frond/store")
+	_, body := httpGet(t, &http.Client{Transport: transport}, "http://edge/frond/store")
 	var view localapi.StoreView
 	if err := json.Unmarshal(body, &view); err != nil || len(view.Objects) != 1 || view.Objects[0].Name != "a" || view.Cursor.StreamEpoch == "" {
 		t.Fatalf("store view: %v, %+v", err, view)

@@ -15,27 +15,27 @@ import (
 	"github.com/frond-edge/frond/leaf/store"
 )
 
-// as is a request of a pod.
-func as(t *testing.T, pod string) context.Context {
+// podContext is a request of a pod.
+func podContext(t *testing.T, pod string) context.Context {
 	t.Helper()
-	return asCaller(t.Context(), caller{kind: account, user: &user.DefaultInfo{
+	return withCaller(t.Context(), caller{kind: accountCaller, user: &user.DefaultInfo{
 		Name: "system:serviceaccount:default:robot", Extra: map[string][]string{serviceaccount.PodUIDKey: {pod}},
 	}})
 }
 
-// TestHalfReadLists: the rest of a list goes after a while, and nobody else's is lost to one who begins many.
-func TestHalfReadLists(t *testing.T) {
+// TestContinuations_ExpireAndAreLimited: the rest of a list goes after a while, and nobody else's is lost to one who begins many.
+func TestContinuations_ExpireAndAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := &endpoint{r: &resource{}}
-		p := &pages{}
+		e := &endpoint{resource: &resource{}}
+		p := &continuations{}
 		keep := func(ctx context.Context) string {
-			return p.keep(remainder{owner: ownerOf(ctx), resource: e.r, items: make([]runtime.Object, 1)})
+			return p.save(continuation{owner: ownerOf(ctx), resource: e.resource, items: make([]runtime.Object, 1)})
 		}
 		held := func(ctx context.Context, token string) bool {
-			_, ok := p.take(token, ownerOf(ctx), e, "")
+			_, ok := p.load(token, ownerOf(ctx), e, "")
 			return ok
 		}
-		web, greedy := as(t, "web"), as(t, "greedy")
+		web, greedy := podContext(t, "web"), podContext(t, "greedy")
 		node, mine := keep(t.Context()), keep(web)
 		var many []string
 		for range 40 {
@@ -51,45 +51,45 @@ func TestHalfReadLists(t *testing.T) {
 			t.Error("another's token is good")
 		}
 		for i := range 40 {
-			keep(as(t, fmt.Sprint("pod-", i)))
+			keep(podContext(t, fmt.Sprint("pod-", i)))
 		}
-		if !held(web, mine) || keep(as(t, "late")) != "" || keep(t.Context()) == "" || len(p.begun) > 2*maxPaged {
-			t.Errorf("with many callers, %d are kept", len(p.begun))
+		if !held(web, mine) || keep(podContext(t, "late")) != "" || keep(t.Context()) == "" || len(p.pending) > 2*maxContinuations {
+			t.Errorf("with many callers, %d are kept", len(p.pending))
 		}
-		time.Sleep(pageKept) //nolint:forbidigo // of synctest's clock
-		if held(web, mine) || len(p.begun) != 0 {
-			t.Errorf("after a while, %d are kept", len(p.begun))
+		time.Sleep(continuationTTL) //nolint:forbidigo // of synctest's clock
+		if held(web, mine) || len(p.pending) != 0 {
+			t.Errorf("after a while, %d are kept", len(p.pending))
 		}
 	})
 }
 
-// empty is a store with nothing in it.
-type empty struct{ objects }
+// emptyStore is a store with nothing in it.
+type emptyStore struct{ objectStore }
 
-func (empty) List(string, string, string) ([]store.Entry, uint64) { return nil, 1 }
+func (emptyStore) List(string, string, string) ([]store.Entry, uint64) { return nil, 1 }
 
-// TestListsWaitForEachOther: programs make only so many lists at once, a client that does not wait gets an error, and the node
+// TestServer_LimitsConcurrentLists: programs make only so many lists at once, a client that does not wait gets an error, and the node
 // does not wait.
-func TestListsWaitForEachOther(t *testing.T) {
-	e := &endpoint{s: &Server{reading: make(chan struct{}, maxReading)}, r: &resource{home: inMemory}, objects: empty{}}
+func TestServer_LimitsConcurrentLists(t *testing.T) {
+	e := &endpoint{server: &Server{listSlots: make(chan struct{}, maxConcurrentLists)}, resource: &resource{placement: inMemory}, objects: emptyStore{}}
 	var leave []func()
-	for range maxReading {
-		done, err := e.s.read(as(t, "web"))
+	for range maxConcurrentLists {
+		done, err := e.server.admitList(podContext(t, "web"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		leave = append(leave, done)
 	}
-	ctx, cancel := context.WithTimeout(as(t, "other"), 10*time.Millisecond)
+	ctx, cancel := context.WithTimeout(podContext(t, "other"), 10*time.Millisecond)
 	defer cancel()
-	if _, _, err := e.snapshot(ctx, &filter{}); !apierrors.IsServiceUnavailable(err) {
+	if _, _, err := e.listMatching(ctx, &listFilter{}); !apierrors.IsServiceUnavailable(err) {
 		t.Errorf("one more: %v", err)
 	}
-	if _, _, err := e.snapshot(t.Context(), &filter{}); err != nil {
+	if _, _, err := e.listMatching(t.Context(), &listFilter{}); err != nil {
 		t.Errorf("the node's: %v", err)
 	}
 	leave[0]()
-	if _, _, err := e.snapshot(as(t, "other"), &filter{}); err != nil || len(e.s.reading) != maxReading-1 {
-		t.Errorf("after one has ended: %v, %d are read", err, len(e.s.reading))
+	if _, _, err := e.listMatching(podContext(t, "other"), &listFilter{}); err != nil || len(e.server.listSlots) != maxConcurrentLists-1 {
+		t.Errorf("after one has ended: %v, %d are read", err, len(e.server.listSlots))
 	}
 }

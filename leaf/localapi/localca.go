@@ -22,31 +22,31 @@ import (
 	"github.com/google/renameio/v2"
 )
 
-// authority is the gateway's own CA. It vouches for one server, the local API as pods reach it, and its key never leaves
+// localCA is the gateway's own CA. It vouches for one server, the local API as pods reach it, and its key never leaves
 // the gateway's disk. What it signs has no end: the certificates of a gateway that is offline for years must not expire, and
 // its clock may be anywhere.
-type authority struct {
-	cert *x509.Certificate
-	key  crypto.Signer
-	pem  []byte
+type localCA struct {
+	cert    *x509.Certificate
+	key     crypto.Signer
+	certPEM []byte
 }
 
 const (
-	authorityCert = "localapi-ca.crt"
-	authorityKey  = "localapi-ca.key"
+	localCACertFile = "localapi-ca.crt"
+	localCAKeyFile  = "localapi-ca.key"
 )
 
-// forever is RFC 5280's date of a certificate that does not expire.
-func forever() time.Time { return time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC) }
+// noExpiry is RFC 5280's date of a certificate that does not expire.
+func noExpiry() time.Time { return time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC) }
 
-// openAuthority reads the CA in dir, or makes one.
-func openAuthority(dir, node string) (*authority, error) {
-	pair, err := tls.LoadX509KeyPair(filepath.Join(dir, authorityCert), filepath.Join(dir, authorityKey))
+// openLocalCA reads the CA in dir, or makes one.
+func openLocalCA(dir, node string) (*localCA, error) {
+	pair, err := tls.LoadX509KeyPair(filepath.Join(dir, localCACertFile), filepath.Join(dir, localCAKeyFile))
 	if errors.Is(err, fs.ErrNotExist) {
-		if err := makeAuthority(dir, node); err != nil {
+		if err := createLocalCA(dir, node); err != nil {
 			return nil, fmt.Errorf("make the local CA: %w", err)
 		}
-		pair, err = tls.LoadX509KeyPair(filepath.Join(dir, authorityCert), filepath.Join(dir, authorityKey))
+		pair, err = tls.LoadX509KeyPair(filepath.Join(dir, localCACertFile), filepath.Join(dir, localCAKeyFile))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read the local CA: %w", err)
@@ -55,15 +55,15 @@ func openAuthority(dir, node string) (*authority, error) {
 	if !ok {
 		return nil, errors.New("read the local CA: its key cannot sign")
 	}
-	return &authority{cert: pair.Leaf, key: key, pem: encode("CERTIFICATE", pair.Leaf.Raw)}, nil
+	return &localCA{cert: pair.Leaf, key: key, certPEM: encodePEM("CERTIFICATE", pair.Leaf.Raw)}, nil
 }
 
-func encode(kind string, der []byte) []byte {
+func encodePEM(kind string, der []byte) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
 }
 
-// makeAuthority writes the key last: a crash in between leaves no pair, and the next start makes both again.
-func makeAuthority(dir, node string) error {
+// createLocalCA writes the key last: a crash in between leaves no pair, and the next start makes both again.
+func createLocalCA(dir, node string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
@@ -78,7 +78,7 @@ func makeAuthority(dir, node string) error {
 	// The name carries the serial, so that two CAs of one node, before and after it lost its disk, are not mistaken.
 	template := &x509.Certificate{
 		SerialNumber: serial, Subject: pkix.Name{CommonName: fmt.Sprintf("frond local api %s %x", node, serial.Bytes()[:4])},
-		NotBefore: time.Unix(0, 0), NotAfter: forever(),
+		NotBefore: time.Unix(0, 0), NotAfter: noExpiry(),
 		IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true, KeyUsage: x509.KeyUsageCertSign,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
@@ -89,10 +89,10 @@ func makeAuthority(dir, node string) error {
 	if err != nil {
 		return err
 	}
-	if err := renameio.WriteFile(filepath.Join(dir, authorityCert), encode("CERTIFICATE", der), 0o644); err != nil {
+	if err := renameio.WriteFile(filepath.Join(dir, localCACertFile), encodePEM("CERTIFICATE", der), 0o644); err != nil {
 		return err
 	}
-	return renameio.WriteFile(filepath.Join(dir, authorityKey), encode("PRIVATE KEY", private), 0o600)
+	return renameio.WriteFile(filepath.Join(dir, localCAKeyFile), encodePEM("PRIVATE KEY", private), 0o600)
 }
 
 func newSerial() (*big.Int, error) {
@@ -104,8 +104,8 @@ func newSerial() (*big.Int, error) {
 	return n.SetBit(n, bits-1, 1), nil
 }
 
-// issue makes a serving certificate for the API's names and these addresses. Its key is in memory alone.
-func (a *authority) issue(node string, addresses []netip.Addr) (*tls.Certificate, error) {
+// issueServingCert makes a serving certificate for the API's names and these addresses. Its key is in memory alone.
+func (a *localCA) issueServingCert(node string, addresses []netip.Addr) (*tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, err

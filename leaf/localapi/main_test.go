@@ -7,11 +7,11 @@ import (
 	"go.uber.org/goleak"
 )
 
-// collected runs the tests and then the garbage collector: client-go ends what watches a client's certificate when the
+// collectingTests runs the tests and then the garbage collector: client-go ends what watches a client's certificate when the
 // client is collected.
-type collected struct{ *testing.M }
+type collectingTests struct{ *testing.M }
 
-func (c collected) Run() int {
+func (c collectingTests) Run() int {
 	code := c.M.Run()
 	runtime.GC()
 	runtime.GC() // the first one only finds what has a cleanup
@@ -19,7 +19,7 @@ func (c collected) Run() int {
 }
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(collected{m},
+	goleak.VerifyTestMain(collectingTests{m},
 		// klog's and OpenCensus-free helpers of the API machinery start one flusher a process.
 		goleak.IgnoreTopFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"),
 		// client-go's metadata client leaves the goroutine of a watch behind that is stopped while an event is on its way.

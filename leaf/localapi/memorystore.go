@@ -13,34 +13,34 @@ import (
 )
 
 const (
-	// memoryObjects bounds the objects of one resource in memory. A kubelet holds one lease; its recorder patches events
+	// maxMemoryObjects bounds the objects of one resource in memory. A kubelet holds one lease; its recorder patches events
 	// of the last minutes, and a burst of 110 pods (the kubelet's own limit) starting makes about three each.
-	memoryObjects = 512
-	// memoryLag is how many events a watcher of such objects may lag; then it is closed and lists again.
-	memoryLag = 64
+	maxMemoryObjects = 512
+	// memoryWatchBuffer is how many events a watcher of such objects may lag; then it is closed and lists again.
+	memoryWatchBuffer = 64
 )
 
-// memory keeps the objects of one resource until the process ends, the oldest making room for new ones.
-type memory struct {
+// memoryStore keeps the objects of one resource until the process ends, the oldest making room for new ones.
+type memoryStore struct {
 	resource string
 	mu       sync.Mutex // guards all below
 	entries  map[wire.Key]store.Entry
 	order    []wire.Key // oldest write first
 	revision uint64
-	feeds    map[*memoryFeed]struct{}
+	watches  map[*memoryWatch]struct{}
 }
 
-// newMemory starts counting at the present time: revisions of a former process must not look like ours.
-func newMemory(resource string) *memory {
-	return &memory{
+// newMemoryStore starts counting at the present time: revisions of a former process must not look like ours.
+func newMemoryStore(resource string) *memoryStore {
+	return &memoryStore{
 		resource: resource,
 		entries:  map[wire.Key]store.Entry{},
 		revision: uint64(time.Now().UnixMilli()),
-		feeds:    map[*memoryFeed]struct{}{},
+		watches:  map[*memoryWatch]struct{}{},
 	}
 }
 
-func (m *memory) Get(key wire.Key) (store.Entry, error) {
+func (m *memoryStore) Get(key wire.Key) (store.Entry, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if e, ok := m.entries[key]; ok {
@@ -49,7 +49,7 @@ func (m *memory) Get(key wire.Key) (store.Entry, error) {
 	return store.Entry{}, fmt.Errorf("%s: %w", key.Human(), store.ErrNotFound)
 }
 
-func (m *memory) List(_, _, namespace string) ([]store.Entry, uint64) {
+func (m *memoryStore) List(_, _, namespace string) ([]store.Entry, uint64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var list []store.Entry
@@ -62,25 +62,25 @@ func (m *memory) List(_, _, namespace string) ([]store.Entry, uint64) {
 	return list, m.revision
 }
 
-func (m *memory) Revision() uint64 {
+func (m *memoryStore) Revision() uint64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.revision
 }
 
 // Watch keeps no history: it starts at the present, or says that the past is gone.
-func (m *memory) Watch(_, _, namespace string, after uint64) (feed, error) {
+func (m *memoryStore) Watch(_, _, namespace string, after uint64) (objectWatch, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if after != m.revision {
 		return nil, store.ErrGone
 	}
-	f := &memoryFeed{from: m, namespace: namespace, events: make(chan store.Event, memoryLag)}
-	m.feeds[f] = struct{}{}
+	f := &memoryWatch{store: m, namespace: namespace, events: make(chan store.Event, memoryWatchBuffer)}
+	m.watches[f] = struct{}{}
 	return f, nil
 }
 
-func (m *memory) Put(_ context.Context, key wire.Key, object []byte, ifRevision *uint64) (store.Entry, error) {
+func (m *memoryStore) Put(_ context.Context, key wire.Key, object []byte, ifRevision *uint64) (store.Entry, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	last, exists := m.entries[key]
@@ -92,18 +92,18 @@ func (m *memory) Put(_ context.Context, key wire.Key, object []byte, ifRevision 
 	m.entries[key] = e
 	if exists {
 		m.order = slices.DeleteFunc(m.order, func(k wire.Key) bool { return k == key })
-		m.tell(store.Event{Type: store.Modified, Entry: e, Prev: &last})
+		m.broadcastEvent(store.Event{Type: store.Modified, Entry: e, Prev: &last})
 	} else {
-		m.tell(store.Event{Type: store.Added, Entry: e})
+		m.broadcastEvent(store.Event{Type: store.Added, Entry: e})
 	}
 	m.order = append(m.order, key)
-	if len(m.order) > memoryObjects {
-		m.remove(m.order[0])
+	if len(m.order) > maxMemoryObjects {
+		m.removeEntry(m.order[0])
 	}
 	return e, nil
 }
 
-func (m *memory) Delete(_ context.Context, key wire.Key, _ string, ifRevision *uint64) (store.Entry, error) {
+func (m *memoryStore) Delete(_ context.Context, key wire.Key, _ string, ifRevision *uint64) (store.Entry, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	last, ok := m.entries[key]
@@ -113,68 +113,68 @@ func (m *memory) Delete(_ context.Context, key wire.Key, _ string, ifRevision *u
 	case ifRevision != nil && *ifRevision != last.Revision:
 		return store.Entry{}, fmt.Errorf("%s: %w", key.Human(), store.ErrConflict)
 	}
-	return m.remove(key), nil
+	return m.removeEntry(key), nil
 }
 
-// remove is called with mu held.
-func (m *memory) remove(key wire.Key) store.Entry {
+// removeEntry is called with mu held.
+func (m *memoryStore) removeEntry(key wire.Key) store.Entry {
 	last := m.entries[key]
 	delete(m.entries, key)
 	m.order = slices.DeleteFunc(m.order, func(k wire.Key) bool { return k == key })
 	m.revision++
 	e := last
 	e.Revision = m.revision
-	m.tell(store.Event{Type: store.Deleted, Entry: e, Prev: &last})
+	m.broadcastEvent(store.Event{Type: store.Deleted, Entry: e, Prev: &last})
 	return e
 }
 
-// tell is called with mu held; it never blocks.
-func (m *memory) tell(e store.Event) {
-	for f := range m.feeds {
+// broadcastEvent is called with mu held; it never blocks.
+func (m *memoryStore) broadcastEvent(e store.Event) {
+	for f := range m.watches {
 		if f.namespace != "" && f.namespace != e.Entry.Key.Namespace {
 			continue
 		}
 		select {
 		case f.events <- e:
 		default:
-			delete(m.feeds, f)
+			delete(m.watches, f)
 			close(f.events)
 		}
 	}
 }
 
-type memoryFeed struct {
-	from      *memory
+type memoryWatch struct {
+	store     *memoryStore
 	namespace string
 	events    chan store.Event // closed with from.mu held, when the feed leaves from.feeds
 }
 
-func (f *memoryFeed) Next(ctx context.Context) (store.Event, error) {
+func (f *memoryWatch) Next(ctx context.Context) (store.Event, error) {
 	select {
 	case e, ok := <-f.events:
-		return f.got(e, ok)
+		return f.eventOrGone(e, ok)
 	default:
 	}
 	select {
 	case e, ok := <-f.events:
-		return f.got(e, ok)
+		return f.eventOrGone(e, ok)
 	case <-ctx.Done():
 		return store.Event{}, ctx.Err()
 	}
 }
 
-func (f *memoryFeed) got(e store.Event, ok bool) (store.Event, error) {
+func (f *memoryWatch) eventOrGone(e store.Event, ok bool) (store.Event, error) {
 	if !ok {
 		return store.Event{}, store.ErrGone
 	}
 	return e, nil
 }
 
-func (f *memoryFeed) Stop() {
-	f.from.mu.Lock()
-	defer f.from.mu.Unlock()
-	if _, ok := f.from.feeds[f]; ok {
-		delete(f.from.feeds, f)
+func (f *memoryWatch) Stop() {
+	f.store.mu.Lock()
+	defer f.store.mu.Unlock()
+	if _, ok := f.store.watches[f]; ok {
+		delete(f.store.watches, f)
 		close(f.events)
 	}
 }

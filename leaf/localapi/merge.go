@@ -12,8 +12,8 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// MergeFor is MergeDesired for the objects of this node, and takes those of other nodes as the cloud gives them.
-func MergeFor(node string) func(key wire.Key, local, desired []byte) ([]byte, error) {
+// MergeForNode is MergeDesired for the objects of this node, and takes those of other nodes as the cloud gives them.
+func MergeForNode(node string) func(key wire.Key, local, desired []byte) ([]byte, error) {
 	return func(key wire.Key, local, desired []byte) ([]byte, error) {
 		switch {
 		case key.Group == "" && key.Resource == "pods":
@@ -41,9 +41,9 @@ func MergeFor(node string) func(key wire.Key, local, desired []byte) ([]byte, er
 func MergeDesired(key wire.Key, local, desired []byte) ([]byte, error) {
 	switch {
 	case key.Group == "" && key.Resource == "pods":
-		return merge(local, desired, mergePod)
+		return mergeJSON(local, desired, mergePod)
 	case key.Group == "" && key.Resource == "nodes":
-		return merge(local, desired, mergeNode)
+		return mergeJSON(local, desired, mergeNode)
 	case key.Group == "storage.k8s.io" && key.Resource == "csinodes":
 		// Only the kubelet writes it; the cloud's copy is what it reported some time ago.
 		return mergeCSINode(local, desired)
@@ -52,8 +52,8 @@ func MergeDesired(key wire.Key, local, desired []byte) ([]byte, error) {
 	}
 }
 
-// merge works on the JSON's top level, so that fields which these types do not know yet pass through.
-func merge[T any](local, desired []byte, join func(local, desired *T) (status any, metadata map[string]any)) ([]byte, error) {
+// mergeJSON works on the JSON's top level, so that fields which these types do not know yet pass through.
+func mergeJSON[T any](local, desired []byte, join func(local, desired *T) (status any, metadata map[string]any)) ([]byte, error) {
 	var l, d T
 	if err := utiljson.Unmarshal(local, &l); err != nil {
 		return nil, fmt.Errorf("merge: local object: %w", err)
@@ -61,7 +61,7 @@ func merge[T any](local, desired []byte, join func(local, desired *T) (status an
 	if err := utiljson.Unmarshal(desired, &d); err != nil {
 		return nil, fmt.Errorf("merge: desired object: %w", err)
 	}
-	out, err := fieldsOf(desired)
+	out, err := jsonFields(desired)
 	if err != nil {
 		return nil, fmt.Errorf("merge: desired object: %w", err)
 	}
@@ -70,7 +70,7 @@ func merge[T any](local, desired []byte, join func(local, desired *T) (status an
 		return nil, fmt.Errorf("merge: %w", err)
 	}
 	if len(metadata) > 0 {
-		m, err := fieldsOf(out["metadata"])
+		m, err := jsonFields(out["metadata"])
 		if err != nil {
 			return nil, fmt.Errorf("merge: desired metadata: %w", err)
 		}
@@ -96,7 +96,7 @@ func mergePod(local, desired *corev1.Pod) (any, map[string]any) {
 		return d, nil // the kubelet has not said anything yet
 	}
 	out := l
-	out.Conditions = joinConditions(l.Conditions, d.Conditions, podCondition, kubeletPodCondition)
+	out.Conditions = mergeConditions(l.Conditions, d.Conditions, podConditionType, isKubeletPodCondition)
 	// Written by the scheduler and by the resource claim controller.
 	out.NominatedNodeName = d.NominatedNodeName
 	out.ResourceClaimStatuses = d.ResourceClaimStatuses
@@ -104,18 +104,18 @@ func mergePod(local, desired *corev1.Pod) (any, map[string]any) {
 	if d.QOSClass != "" {
 		out.QOSClass = d.QOSClass
 	}
-	if ended(d.Phase) && !ended(l.Phase) { // for example a pod that was failed for an eviction
+	if podEnded(d.Phase) && !podEnded(l.Phase) { // for example a pod that was failed for an eviction
 		out.Phase, out.Reason, out.Message = d.Phase, d.Reason, d.Message
 	}
 	return out, nil
 }
 
-func ended(p corev1.PodPhase) bool { return p == corev1.PodSucceeded || p == corev1.PodFailed }
+func podEnded(p corev1.PodPhase) bool { return p == corev1.PodSucceeded || p == corev1.PodFailed }
 
-func podCondition(c corev1.PodCondition) string { return string(c.Type) }
+func podConditionType(c corev1.PodCondition) string { return string(c.Type) }
 
-// kubeletPodCondition names the conditions that the kubelet owns (k8s.io/kubernetes pkg/kubelet/types/pod_status.go).
-func kubeletPodCondition(kind string) bool {
+// isKubeletPodCondition names the conditions that the kubelet owns (k8s.io/kubernetes pkg/kubelet/types/pod_status.go).
+func isKubeletPodCondition(kind string) bool {
 	switch corev1.PodConditionType(kind) {
 	case corev1.PodScheduled, corev1.PodReady, corev1.PodInitialized, corev1.ContainersReady, corev1.PodResizeInProgress,
 		corev1.PodResizePending, corev1.PodReadyToStartContainers, corev1.AllContainersRestarting:
@@ -125,9 +125,9 @@ func kubeletPodCondition(kind string) bool {
 	}
 }
 
-// joinConditions keeps the local state of the conditions that are the kubelet's, and the cloud's of the others. One that
+// mergeConditions keeps the local state of the conditions that are the kubelet's, and the cloud's of the others. One that
 // only the node knows stays: its report is on the way, or its writer runs on the gateway.
-func joinConditions[C any](local, desired []C, kind func(C) string, kubelets func(string) bool) []C {
+func mergeConditions[C any](local, desired []C, kind func(C) string, kubelets func(string) bool) []C {
 	here := map[string]bool{}
 	there := map[string]C{}
 	for _, c := range desired {
@@ -151,10 +151,10 @@ func joinConditions[C any](local, desired []C, kind func(C) string, kubelets fun
 
 func mergeNode(local, desired *corev1.Node) (any, map[string]any) {
 	metadata := map[string]any{}
-	if labels, changed := keepOwn(local.Labels, desired.Labels, kubeletLabel); changed {
+	if labels, changed := keepLocalValues(local.Labels, desired.Labels, isKubeletLabel); changed {
 		metadata["labels"] = labels
 	}
-	if annotations, changed := keepOwn(local.Annotations, desired.Annotations, kubeletAnnotation); changed {
+	if annotations, changed := keepLocalValues(local.Annotations, desired.Annotations, isKubeletAnnotation); changed {
 		metadata["annotations"] = annotations
 	}
 	l, d := local.Status, desired.Status
@@ -162,16 +162,16 @@ func mergeNode(local, desired *corev1.Node) (any, map[string]any) {
 		return d, metadata // the kubelet has not said anything yet
 	}
 	out := l
-	out.Conditions = joinConditions(l.Conditions, d.Conditions, nodeCondition, kubeletNodeCondition)
+	out.Conditions = mergeConditions(l.Conditions, d.Conditions, nodeConditionType, isKubeletNodeCondition)
 	out.VolumesAttached = d.VolumesAttached // the attach-detach controller's word to the kubelet
 	return out, metadata
 }
 
-func nodeCondition(c corev1.NodeCondition) string { return string(c.Type) }
+func nodeConditionType(c corev1.NodeCondition) string { return string(c.Type) }
 
-// kubeletNodeCondition names the conditions that the kubelet owns, and the agent's own of the store's disk. While a node is cut off, the cloud writes Unknown into
+// isKubeletNodeCondition names the conditions that the kubelet owns, and the agent's own of the store's disk. While a node is cut off, the cloud writes Unknown into
 // them; that is news about the link, not about the node, and must not come back to it.
-func kubeletNodeCondition(kind string) bool {
+func isKubeletNodeCondition(kind string) bool {
 	switch corev1.NodeConditionType(kind) {
 	case corev1.NodeReady, corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure, "EdgeStorage":
 		return true
@@ -180,8 +180,8 @@ func kubeletNodeCondition(kind string) bool {
 	}
 }
 
-// kubeletLabel names the labels that the kubelet sets from what it runs on and corrects at each start.
-func kubeletLabel(name string) bool {
+// isKubeletLabel names the labels that the kubelet sets from what it runs on and corrects at each start.
+func isKubeletLabel(name string) bool {
 	switch name {
 	case corev1.LabelHostname, corev1.LabelOSStable, corev1.LabelArchStable, "beta.kubernetes.io/os", "beta.kubernetes.io/arch":
 		return true
@@ -190,7 +190,7 @@ func kubeletLabel(name string) bool {
 	}
 }
 
-func kubeletAnnotation(name string) bool {
+func isKubeletAnnotation(name string) bool {
 	switch name {
 	case "volumes.kubernetes.io/controller-managed-attach-detach", "csi.volume.kubernetes.io/nodeid",
 		"alpha.kubernetes.io/provided-node-ip":
@@ -200,8 +200,8 @@ func kubeletAnnotation(name string) bool {
 	}
 }
 
-// keepOwn is desired with the local values of the names that are own.
-func keepOwn(local, desired map[string]string, own func(string) bool) (map[string]string, bool) {
+// keepLocalValues is desired with the local values of the names that are own.
+func keepLocalValues(local, desired map[string]string, own func(string) bool) (map[string]string, bool) {
 	out := map[string]string{}
 	maps.Copy(out, desired)
 	changed := false
@@ -214,11 +214,11 @@ func keepOwn(local, desired map[string]string, own func(string) bool) (map[strin
 }
 
 func mergeCSINode(local, desired []byte) ([]byte, error) {
-	l, err := fieldsOf(local)
+	l, err := jsonFields(local)
 	if err != nil {
 		return nil, fmt.Errorf("merge: local object: %w", err)
 	}
-	d, err := fieldsOf(desired)
+	d, err := jsonFields(desired)
 	if err != nil {
 		return nil, fmt.Errorf("merge: desired object: %w", err)
 	}
@@ -232,16 +232,16 @@ func mergeCSINode(local, desired []byte) ([]byte, error) {
 	return data, nil
 }
 
-var errNoObject = errors.New("not a JSON object")
+var errNotObject = errors.New("not a JSON object")
 
-// fieldsOf splits a JSON object; null is not one.
-func fieldsOf(object []byte) (map[string]json.RawMessage, error) {
+// jsonFields splits a JSON object; null is not one.
+func jsonFields(object []byte) (map[string]json.RawMessage, error) {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(object, &fields); err != nil {
-		return nil, fmt.Errorf("%w: %w", errNoObject, err)
+		return nil, fmt.Errorf("%w: %w", errNotObject, err)
 	}
 	if fields == nil {
-		return nil, errNoObject
+		return nil, errNotObject
 	}
 	return fields, nil
 }

@@ -73,7 +73,7 @@ func TestMergeDesired(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(parse(t, tt.want), parse(t, string(got))); diff != "" {
+			if diff := cmp.Diff(parseJSON(t, tt.want), parseJSON(t, string(got))); diff != "" {
 				t.Errorf("merged (-want +got):\n%s", diff)
 			}
 			again, err := localapi.MergeDesired(wire.Key{Resource: tt.resource, Name: "a"}, got, []byte(tt.desired))
@@ -84,7 +84,7 @@ func TestMergeDesired(t *testing.T) {
 	}
 }
 
-func TestMergeDesiredRefusesWhatIsNoObject(t *testing.T) {
+func TestMergeDesired_RefusesNonObjects(t *testing.T) {
 	for _, bad := range []string{"", "null", "[]", "{", `{"status":7}`} {
 		if got, err := localapi.MergeDesired(wire.Key{Resource: "pods"}, []byte(`{"metadata":{}}`), []byte(bad)); err == nil {
 			t.Errorf("%q merged to %s", bad, got)
@@ -92,7 +92,7 @@ func TestMergeDesiredRefusesWhatIsNoObject(t *testing.T) {
 	}
 }
 
-func parse(t *testing.T, s string) any {
+func parseJSON(t *testing.T, s string) any {
 	t.Helper()
 	var v any
 	if err := json.Unmarshal([]byte(s), &v); err != nil {
@@ -118,20 +118,20 @@ func FuzzMergeDesired(f *testing.F) {
 	})
 }
 
-// TestMergeForeign: of what lives on other nodes the cloud's word is all there is.
-func TestMergeForeign(t *testing.T) {
+// TestMergeForNode_TakesForeignObjects: of what lives on other nodes the cloud's word is all there is.
+func TestMergeForNode_TakesForeignObjects(t *testing.T) {
 	const local, desired = `{"spec":{"nodeName":"NODE"},"status":{"phase":"Running","startTime":"2026-01-01T00:00:00Z"}}`,
 		`{"spec":{"nodeName":"NODE"},"status":{"phase":"Failed","startTime":"2026-01-01T00:00:00Z","message":"cloud"}}`
-	for where, cloud := range map[string]bool{node: false, "edge-2": true} {
+	for where, cloud := range map[string]bool{gatewayNode: false, "edge-2": true} {
 		at := func(text string) []byte { return []byte(strings.ReplaceAll(text, "NODE", where)) }
-		merged, err := localapi.MergeFor(node)(wire.Key{Resource: "pods", Namespace: "default", Name: "a"}, at(local), at(desired))
+		merged, err := localapi.MergeForNode(gatewayNode)(wire.Key{Resource: "pods", Namespace: "default", Name: "a"}, at(local), at(desired))
 		if err != nil {
 			t.Fatal(err)
 		}
 		if got := string(merged) == string(at(desired)); got != cloud {
 			t.Errorf("a pod of %s: %s", where, merged)
 		}
-		merged, err = localapi.MergeFor(node)(wire.Key{Resource: "nodes", Name: where}, at(local), at(desired))
+		merged, err = localapi.MergeForNode(gatewayNode)(wire.Key{Resource: "nodes", Name: where}, at(local), at(desired))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -18,27 +18,27 @@ import (
 	"github.com/frond-edge/frond/leaf/store"
 )
 
-// feed is a running watch of objects. Next waits for the next event; it ends with ErrGone for a watch that fell too far
+// objectWatch is a running watch of objects. Next waits for the next event; it ends with ErrGone for a watch that fell too far
 // behind, and with ctx's error. A ctx that has ended makes it return what is there already.
-type feed interface {
+type objectWatch interface {
 	Next(ctx context.Context) (store.Event, error)
 	Stop()
 }
 
-// objects is where the objects of a resource live: the store, or memory. The errors are the store's.
-type objects interface {
+// objectStore is where the objects of a resource live: the store, or memory. The errors are the store's.
+type objectStore interface {
 	Get(key wire.Key) (store.Entry, error)
 	List(group, resource, namespace string) ([]store.Entry, uint64)
-	Watch(group, resource, namespace string, after uint64) (feed, error)
+	Watch(group, resource, namespace string, after uint64) (objectWatch, error)
 	Put(ctx context.Context, key wire.Key, object []byte, ifRevision *uint64) (store.Entry, error)
 	Delete(ctx context.Context, key wire.Key, uid string, ifRevision *uint64) (store.Entry, error)
 	Revision() uint64
 }
 
-// stored adapts the store to objects.
-type stored struct{ *store.Store }
+// persistentStore adapts the store to objects.
+type persistentStore struct{ *store.Store }
 
-func (s stored) Watch(group, resource, namespace string, after uint64) (feed, error) {
+func (s persistentStore) Watch(group, resource, namespace string, after uint64) (objectWatch, error) {
 	w, err := s.Store.Watch(group, resource, namespace, after)
 	if err != nil {
 		return nil, err
@@ -46,70 +46,70 @@ func (s stored) Watch(group, resource, namespace string, after uint64) (feed, er
 	return w, nil
 }
 
-// stamp is what an object carries beside its typed form while it is worked on.
-type stamp struct {
-	revision uint64
-	cloud    string // metadata.resourceVersion as the cloud gave it
+// objectStamp is what an object carries beside its typed form while it is worked on.
+type objectStamp struct {
+	revision     uint64
+	cloudVersion string // metadata.resourceVersion as the cloud gave it
 }
 
 // decode gives the object as clients see it: with the local resourceVersion, and with a UID also while the cloud has not
 // given one yet, as client code takes an object without a UID for one that does not exist.
-func (r *resource) decode(e store.Entry) (runtime.Object, stamp, error) {
-	obj, err := r.unmarshal(e.Object)
+func (r *resource) decode(e store.Entry) (runtime.Object, objectStamp, error) {
+	obj, err := r.unmarshalStored(e.Object)
 	if err != nil {
-		return nil, stamp{}, fmt.Errorf("decode %s: %w", e.Key.Human(), err)
+		return nil, objectStamp{}, fmt.Errorf("decode %s: %w", e.Key.Human(), err)
 	}
 	m, err := meta.Accessor(obj)
 	if err != nil {
-		return nil, stamp{}, fmt.Errorf("decode %s: %w", e.Key.Human(), err)
+		return nil, objectStamp{}, fmt.Errorf("decode %s: %w", e.Key.Human(), err)
 	}
-	v := stamp{revision: e.Revision, cloud: m.GetResourceVersion()}
+	v := objectStamp{revision: e.Revision, cloudVersion: m.GetResourceVersion()}
 	m.SetResourceVersion(localVersion(e.Revision))
 	if m.GetUID() == "" {
-		m.SetUID(provisional(e.Key))
+		m.SetUID(provisionalUID(e.Key))
 	}
 	m.SetManagedFields(nil)
 	if !r.schemaless {
 		obj.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{}) // the encoder sets it where clients expect it
 	}
-	if r.adorn != nil {
-		r.adorn(obj)
+	if r.decorate != nil {
+		r.decorate(obj)
 	}
 	return obj, v, nil
 }
 
-// unmarshal reads an object in its stored form.
-func (r *resource) unmarshal(data []byte) (runtime.Object, error) {
-	if r.stored == nil {
+// unmarshalStored reads an object in its stored form.
+func (r *resource) unmarshalStored(data []byte) (runtime.Object, error) {
+	if r.storedForm == nil {
 		obj := r.object()
 		return obj, utiljson.Unmarshal(data, obj)
 	}
-	obj := r.stored.object()
+	obj := r.storedForm.object()
 	if err := utiljson.Unmarshal(data, obj); err != nil {
 		return nil, err
 	}
-	return r.stored.toServed(obj), nil
+	return r.storedForm.toServed(obj), nil
 }
 
 // encode undoes decode: the JSON for the store and the report.
-func (r *resource) encode(key wire.Key, obj runtime.Object, v stamp) ([]byte, string, error) {
+func (r *resource) encode(key wire.Key, obj runtime.Object, v objectStamp) ([]byte, string, error) {
 	obj = obj.DeepCopyObject()
 	m, err := meta.Accessor(obj)
 	if err != nil {
 		return nil, "", fmt.Errorf("encode %s: %w", key.Human(), err)
 	}
-	if m.GetUID() == provisional(key) {
+	if m.GetUID() == provisionalUID(key) {
 		m.SetUID("")
 	}
-	if err := r.disown(obj); err != nil {
+	if err := r.removeProvisionalOwner(obj); err != nil {
 		return nil, "", err
 	}
-	m.SetResourceVersion(v.cloud)
+	m.SetResourceVersion(v.cloudVersion)
 	m.SetManagedFields(nil)
-	if r.stored != nil {
-		obj = r.stored.toStored(obj)
+	if r.storedForm != nil {
+		obj = r.storedForm.toStored(obj)
 	}
-	obj.GetObjectKind().SetGroupVersionKind(r.kept().GroupVersion().WithKind(r.kind))
+	obj.GetObjectKind().SetGroupVersionKind(r.storedGVR().GroupVersion().WithKind(r.kind))
 	data, err := json.Marshal(obj)
 	if err != nil {
 		return nil, "", fmt.Errorf("encode %s: %w", key.Human(), err)
@@ -117,33 +117,33 @@ func (r *resource) encode(key wire.Key, obj runtime.Object, v stamp) ([]byte, st
 	return data, string(m.GetUID()), nil
 }
 
-// disown takes away an owner that the cloud does not know by its UID: its garbage collector would delete the object.
-func (r *resource) disown(obj runtime.Object) error {
+// removeProvisionalOwner takes away an owner that the cloud does not know by its UID: its garbage collector would delete the object.
+func (r *resource) removeProvisionalOwner(obj runtime.Object) error {
 	m, err := meta.Accessor(obj)
 	if err != nil {
 		return fmt.Errorf("disown: %w", err)
 	}
 	m.SetOwnerReferences(slices.DeleteFunc(m.GetOwnerReferences(), func(o metav1.OwnerReference) bool {
-		return o.Kind == "Node" && o.UID == provisional(wire.Key{Resource: "nodes", Name: o.Name})
+		return o.Kind == "Node" && o.UID == provisionalUID(wire.Key{Resource: "nodes", Name: o.Name})
 	}))
 	return nil
 }
 
-// provisional is the UID shown for an object made here while the cloud could not be asked. It depends on the name alone, so
+// provisionalUID is the UID shown for an object made here while the cloud could not be asked. It depends on the name alone, so
 // it is the same after a restart, and it is never sent.
-func provisional(key wire.Key) types.UID {
+func provisionalUID(key wire.Key) types.UID {
 	return types.UID(uuid.NewSHA1(uuid.NameSpaceOID, []byte("frond.io/provisional/"+key.String())).String())
 }
 
-func (r *resource) key(namespace, name string) wire.Key {
+func (r *resource) objectKey(namespace, name string) wire.Key {
 	if !r.namespaced {
 		namespace = ""
 	}
-	return wire.Key{Group: r.kept().Group, Resource: r.gvr.Resource, Namespace: namespace, Name: name}
+	return wire.Key{Group: r.storedGVR().Group, Resource: r.gvr.Resource, Namespace: namespace, Name: name}
 }
 
-// listOf puts objects into a new list of the resource.
-func (r *resource) listOf(items []runtime.Object, revision uint64) (runtime.Object, error) {
+// buildList puts objects into a new list of the resource.
+func (r *resource) buildList(items []runtime.Object, revision uint64) (runtime.Object, error) {
 	list := r.list()
 	if err := meta.SetList(list, items); err != nil {
 		return nil, fmt.Errorf("list of %s: %w", r.gvr.Resource, err)
@@ -156,8 +156,8 @@ func (r *resource) listOf(items []runtime.Object, revision uint64) (runtime.Obje
 	return list, nil
 }
 
-// bookmark is the object of a bookmark event: nothing but a resourceVersion, and a mark after the last initial event.
-func (r *resource) bookmark(revision uint64, initialEnd bool) runtime.Object {
+// newBookmark is the object of a bookmark event: nothing but a resourceVersion, and a mark after the last initial event.
+func (r *resource) newBookmark(revision uint64, initialEnd bool) runtime.Object {
 	obj := r.object()
 	if m, err := meta.Accessor(obj); err == nil {
 		m.SetResourceVersion(localVersion(revision))

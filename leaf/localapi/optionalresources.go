@@ -27,7 +27,7 @@ func optionalResources() []*resource {
 	bundles := func(gv schema.GroupVersion, object, list func() runtime.Object) *resource {
 		return &resource{
 			gvr: gv.WithResource("clustertrustbundles"), kind: "ClusterTrustBundle", singular: "clustertrustbundle", optional: true,
-			unlisted: gv != certs, object: object, list: list, selectable: bundleFields,
+			unlisted: gv != certs, object: object, list: list, selectable: trustBundleFields,
 		}
 	}
 	return []*resource{
@@ -59,7 +59,7 @@ func optionalResources() []*resource {
 	}
 }
 
-func bundleFields(obj runtime.Object) fields.Set {
+func trustBundleFields(obj runtime.Object) fields.Set {
 	signer := ""
 	switch o := obj.(type) {
 	case *certificatesv1.ClusterTrustBundle:
@@ -81,11 +81,11 @@ func sliceFields(obj runtime.Object) fields.Set {
 	return fields.Set{fieldNodeName: node, resourcev1.ResourceSliceSelectorDriver: spec.Driver}
 }
 
-// deliveredKind returns what the cloud says of an optional kind. The error is a status: the cluster has none such, or the cloud has
+// checkKindDelivered returns what the cloud says of an optional kind. The error is a status: the cluster has none such, or the cloud has
 // not said whether it sends them.
-func (s *Server) deliveredKind(r *resource) error {
+func (s *Server) checkKindDelivered(r *resource) error {
 	unknown := func(why string) error {
-		return later(fmt.Sprintf("%s are not known on this gateway: %s", r.gvr.GroupResource(), why))
+		return newRetryLater(fmt.Sprintf("%s are not known on this gateway: %s", r.gvr.GroupResource(), why))
 	}
 	entry, err := s.store.Get(wire.DeliveredKindsKey())
 	if err != nil {

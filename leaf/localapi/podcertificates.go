@@ -16,7 +16,7 @@ import (
 // podCertificateResource holds in the store the certificates of pods' volumes, with their keys.
 const podCertificateResource = "podcertificates"
 
-// podCertificate is the stored form. Upstream's kubelet keeps keys in memory alone and makes new ones when it starts, which takes a
+// loadPodCertificate is the stored form. Upstream's kubelet keeps keys in memory alone and makes new ones when it starts, which takes a
 // signer; a gateway that boots without a link has none.
 type podCertificate struct {
 	Metadata struct {
@@ -36,7 +36,7 @@ func podCertificateKey(namespace, uid, projection string) wire.Key {
 // Saving what is kept already costs no write.
 func (s *Server) SavePodCertificate(ctx context.Context, namespace, pod, uid, projection string, key, chain []byte) error {
 	at := podCertificateKey(namespace, uid, projection)
-	if last, ok := s.podCertificate(at); ok && bytes.Equal(last.Key, key) && bytes.Equal(last.Chain, chain) {
+	if last, ok := s.loadPodCertificate(at); ok && bytes.Equal(last.Key, key) && bytes.Equal(last.Chain, chain) {
 		return nil
 	}
 	record := podCertificate{Pod: wire.Key{Resource: "pods", Namespace: namespace, Name: pod}, PodUID: uid, Key: key, Chain: chain}
@@ -54,14 +54,14 @@ func (s *Server) SavePodCertificate(ctx context.Context, namespace, pod, uid, pr
 // LastPodCertificate returns what was kept last, while the cloud cannot be asked for a new one; expired or not, as with tokens: the
 // pod has nothing better, and must run.
 func (s *Server) LastPodCertificate(namespace, uid, projection string) (key, chain []byte, ok bool) {
-	if s.online() {
+	if s.isOnline() {
 		return nil, nil, false
 	}
-	record, ok := s.podCertificate(podCertificateKey(namespace, uid, projection))
+	record, ok := s.loadPodCertificate(podCertificateKey(namespace, uid, projection))
 	return record.Key, record.Chain, ok
 }
 
-func (s *Server) podCertificate(at wire.Key) (podCertificate, bool) {
+func (s *Server) loadPodCertificate(at wire.Key) (podCertificate, bool) {
 	entry, err := s.store.Get(at)
 	if err != nil {
 		return podCertificate{}, false
@@ -79,7 +79,7 @@ func (s *Server) podCertificate(at wire.Key) (podCertificate, bool) {
 func (s *Server) sweepPodCertificates(ctx context.Context) error {
 	entries, _ := s.store.List(frondGroup, podCertificateResource, "")
 	for _, e := range entries {
-		if record, ok := s.podCertificate(e.Key); ok {
+		if record, ok := s.loadPodCertificate(e.Key); ok {
 			if pod, err := s.store.Get(record.Pod); err == nil && pod.UID == record.PodUID {
 				continue
 			}

@@ -7,12 +7,12 @@ import (
 	"github.com/frond-edge/frond/leaf/localapi"
 )
 
-// TestPodCertificateSurvivesAnOfflineReboot: what a pod had is there again, for this very pod, and only while no new one can be had.
-func TestPodCertificateSurvivesAnOfflineReboot(t *testing.T) {
+// TestPodCertificate_SurvivesOfflineReboot: what a pod had is there again, for this very pod, and only while no new one can be had.
+func TestPodCertificate_SurvivesOfflineReboot(t *testing.T) {
 	online := true
 	link := func(c *localapi.Config) { c.Online = func() bool { return online } }
 	g := newGateway(t, true, link)
-	g.deliver(pod("web", "u1", "1"), pod("old", "u0", "1"))
+	g.deliverObjects(newPod("web", "u1", "1"), newPod("old", "u0", "1"))
 	save := func(name, uid, key string) {
 		t.Helper()
 		if err := g.api.SavePodCertificate(t.Context(), "default", name, uid, "certs/0", []byte(key), []byte("chain")); err != nil {
@@ -41,13 +41,13 @@ func TestPodCertificateSurvivesAnOfflineReboot(t *testing.T) {
 			t.Errorf("given to %v", other)
 		}
 	}
-	g.tombstone(pod("old", "u0", "2"))
+	g.deliverTombstone(newPod("old", "u0", "2"))
 	save("web", "u1", "third key")
 	held, _ := g.store.List("frond.io", "podcertificates", "")
 	if len(held) != 1 {
 		t.Errorf("%d are kept for one pod", len(held))
 	}
-	if !localapi.Secret(held[0].Key) || localapi.Secret(wire.Key{Group: "frond.io", Resource: "wants"}) {
+	if !localapi.IsSecret(held[0].Key) || localapi.IsSecret(wire.Key{Group: "frond.io", Resource: "wants"}) {
 		t.Error("keys of certificates are not sealed on the disk, or all is")
 	}
 }

@@ -10,7 +10,7 @@ import (
 )
 
 func podColumns() []metav1.TableColumnDefinition {
-	return columns("Name", "Ready", "Status", "Restarts", "Age", "|", "IP", "Node", "Nominated Node", "Readiness Gates")
+	return columnDefinitions("Name", "Ready", "Status", "Restarts", "Age", "|", "IP", "Node", "Nominated Node", "Readiness Gates")
 }
 
 func podRowConditions(obj runtime.Object) []metav1.TableRowCondition {
@@ -30,24 +30,24 @@ func podRowConditions(obj runtime.Object) []metav1.TableRowCondition {
 // podCells shows a pod in the words of `kubectl get pods`: an operator must read the same on the gateway as in the cloud.
 func podCells(obj runtime.Object) []any {
 	pod := obj.(*corev1.Pod)
-	s := summarise(pod)
+	s := summarisePod(pod)
 	restarts := strconv.Itoa(s.restarts)
 	if s.restarts != 0 && !s.lastRestart.IsZero() {
-		restarts = fmt.Sprintf("%d (%s ago)", s.restarts, age(s.lastRestart))
+		restarts = fmt.Sprintf("%d (%s ago)", s.restarts, formatAge(s.lastRestart))
 	}
 	ip := ""
 	if len(pod.Status.PodIPs) > 0 {
 		ip = pod.Status.PodIPs[0].IP
 	}
 	return []any{
-		pod.Name, fmt.Sprintf("%d/%d", s.ready, s.total), s.reason, restarts, age(pod.CreationTimestamp),
-		orNone(ip), orNone(pod.Spec.NodeName), orNone(pod.Status.NominatedNodeName), gates(pod),
+		pod.Name, fmt.Sprintf("%d/%d", s.ready, s.total), s.reason, restarts, formatAge(pod.CreationTimestamp),
+		orNone(ip), orNone(pod.Spec.NodeName), orNone(pod.Status.NominatedNodeName), formatReadinessGates(pod),
 	}
 }
 
-func gates(pod *corev1.Pod) string {
+func formatReadinessGates(pod *corev1.Pod) string {
 	if len(pod.Spec.ReadinessGates) == 0 {
-		return none
+		return noneCell
 	}
 	met := 0
 	for _, gate := range pod.Spec.ReadinessGates {
@@ -67,22 +67,22 @@ func conditionTrue(pod *corev1.Pod, kind corev1.PodConditionType) bool {
 	return false
 }
 
-// summary is what the table says of a pod's containers.
-type summary struct {
+// podSummary is what the table says of a pod's containers.
+type podSummary struct {
 	ready, total, restarts int
 	lastRestart            metav1.Time
 	reason                 string
 }
 
-func (s *summary) restarted(c *corev1.ContainerStatus) {
+func (s *podSummary) addRestarts(c *corev1.ContainerStatus) {
 	s.restarts += int(c.RestartCount)
 	if t := c.LastTerminationState.Terminated; t != nil && s.lastRestart.Before(&t.FinishedAt) {
 		s.lastRestart = t.FinishedAt
 	}
 }
 
-func summarise(pod *corev1.Pod) summary {
-	s := summary{total: len(pod.Spec.Containers), reason: string(pod.Status.Phase)}
+func summarisePod(pod *corev1.Pod) podSummary {
+	s := podSummary{total: len(pod.Spec.Containers), reason: string(pod.Status.Phase)}
 	if pod.Status.Reason != "" {
 		s.reason = pod.Status.Reason
 	}
@@ -91,11 +91,11 @@ func summarise(pod *corev1.Pod) summary {
 			s.reason = c.Reason
 		}
 	}
-	sidecars := summary{} // restartable init containers count on after the pod is initialised
-	initialising := s.initContainers(pod, &sidecars)
+	sidecars := podSummary{} // restartable init containers count on after the pod is initialised
+	initialising := s.addInitContainers(pod, &sidecars)
 	if !initialising || conditionTrue(pod, corev1.PodInitialized) {
 		s.restarts, s.lastRestart = sidecars.restarts, sidecars.lastRestart
-		s.containers(pod)
+		s.addContainers(pod)
 	}
 	switch {
 	case pod.DeletionTimestamp == nil:
@@ -107,8 +107,8 @@ func summarise(pod *corev1.Pod) summary {
 	return s
 }
 
-// initContainers reports whether an init container still holds the pod up.
-func (s *summary) initContainers(pod *corev1.Pod, sidecars *summary) bool {
+// addInitContainers reports whether an init container still holds the pod up.
+func (s *podSummary) addInitContainers(pod *corev1.Pod, sidecars *podSummary) bool {
 	restartable := map[string]bool{}
 	for _, c := range pod.Spec.InitContainers {
 		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
@@ -118,9 +118,9 @@ func (s *summary) initContainers(pod *corev1.Pod, sidecars *summary) bool {
 	}
 	for i := range pod.Status.InitContainerStatuses {
 		c := &pod.Status.InitContainerStatuses[i]
-		s.restarted(c)
+		s.addRestarts(c)
 		if restartable[c.Name] {
-			sidecars.restarted(c)
+			sidecars.addRestarts(c)
 		}
 		ended, waiting := c.State.Terminated, c.State.Waiting
 		switch {
@@ -143,11 +143,11 @@ func (s *summary) initContainers(pod *corev1.Pod, sidecars *summary) bool {
 	return false
 }
 
-func (s *summary) containers(pod *corev1.Pod) {
+func (s *podSummary) addContainers(pod *corev1.Pod) {
 	running, failure := false, ""
 	for i := len(pod.Status.ContainerStatuses) - 1; i >= 0; i-- {
 		c := &pod.Status.ContainerStatuses[i]
-		s.restarted(c)
+		s.addRestarts(c)
 		switch {
 		case c.State.Waiting != nil && c.State.Waiting.Reason != "":
 			s.reason = c.State.Waiting.Reason

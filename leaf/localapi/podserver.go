@@ -21,25 +21,25 @@ import (
 	"github.com/frond-edge/frond/leaf/store"
 )
 
-// Pods says how the pods of this gateway reach the local API, where their environment and the cluster's DNS send them: to
+// PodsConfig says how the pods of this gateway reach the local API, where their environment and the cluster's DNS send them: to
 // the Service default/kubernetes.
-type Pods struct {
+type PodsConfig struct {
 	// Dir keeps the gateway's own CA; "" serves no pods.
 	Dir string
-	// Claim makes an address one of this machine's own. It is called again for the same address and must not mind.
-	Claim func(ctx context.Context, address netip.Addr) error
-	// Outside tells whether a peer is on another machine: such a one is no pod of this gateway, and is refused whatever token it
+	// ClaimAddress makes an address one of this machine's own. It is called again for the same address and must not mind.
+	ClaimAddress func(ctx context.Context, address netip.Addr) error
+	// IsRemotePeer tells whether a peer is on another machine: such a one is no pod of this gateway, and is refused whatever token it
 	// has. A peer that it has no answer for is taken. nil takes all.
-	Outside func(peer netip.Addr) (bool, error)
+	IsRemotePeer func(peer netip.Addr) (bool, error)
 	// Address is where the API listens for them beside the Service's own addresses; a proxy of Services is told that this is
 	// the Service's one endpoint. The zero value is none.
 	Address netip.AddrPort
-	// Expired is access.Config.Expired.
-	Expired time.Duration
+	// ExpiryGrace is access.Config.ExpiryGrace.
+	ExpiryGrace time.Duration
 }
 
-// retryListen is how long a listener that could not be opened waits: somebody has to do something first.
-const retryListen = 15 * time.Second
+// listenRetryInterval is how long a listener that could not be opened waits: somebody has to do something first.
+const listenRetryInterval = 15 * time.Second
 
 // kubernetesService is the Service that every pod is told to find the API by.
 func kubernetesService() wire.Key {
@@ -48,45 +48,45 @@ func kubernetesService() wire.Key {
 
 // podServer listens wherever pods look for the API, and follows the Service's addresses.
 type podServer struct {
-	s      *Server
-	ca     *authority
-	client *x509.CertPool // CA of client certificates; nil takes none
-	served sync.WaitGroup // the servers of all listeners
+	server    *Server
+	ca        *localCA
+	clientCAs *x509.CertPool // CA of client certificates; nil takes none
+	servers   sync.WaitGroup // the servers of all listeners
 
-	mu     sync.Mutex // guards all below
-	cert   *tls.Certificate
-	open   map[netip.AddrPort]*listening
-	failed map[netip.AddrPort]string // last told, so that a fault is logged once
-	told   time.Time                 // when a refused peer was last logged
+	mu              sync.Mutex // guards all below
+	cert            *tls.Certificate
+	listeners       map[netip.AddrPort]*podListener
+	lastErrors      map[netip.AddrPort]string // last told, so that a fault is logged once
+	refusedLoggedAt time.Time                 // when a refused peer was last logged
 }
 
-// listening is one open listener; done is closed when its server has ended.
-type listening struct {
-	server *http.Server
-	at     netip.AddrPort     // with the port that was given for 0
-	end    context.CancelFunc // ends the watches
-	done   chan struct{}
+// podListener is one open listener; done is closed when its server has ended.
+type podListener struct {
+	server  *http.Server
+	address netip.AddrPort     // with the port that was given for 0
+	cancel  context.CancelFunc // ends the watches
+	done    chan struct{}
 }
 
 func newPodServer(s *Server) (*podServer, error) {
-	ca, err := openAuthority(s.cfg.Pods.Dir, s.cfg.Node)
+	ca, err := openLocalCA(s.cfg.Pods.Dir, s.cfg.Node)
 	if err != nil {
 		return nil, err
 	}
-	p := &podServer{s: s, ca: ca, open: map[netip.AddrPort]*listening{}, failed: map[netip.AddrPort]string{}}
+	p := &podServer{server: s, ca: ca, listeners: map[netip.AddrPort]*podListener{}, lastErrors: map[netip.AddrPort]string{}}
 	if s.tls != nil {
-		p.client = s.tls.ClientCAs
+		p.clientCAs = s.tls.ClientCAs
 	}
 	return p, nil
 }
 
-// wanted is where to listen, as the store says now.
-func (p *podServer) wanted() []netip.AddrPort {
+// wantedAddresses is where to listen, as the store says now.
+func (p *podServer) wantedAddresses() []netip.AddrPort {
 	var list []netip.AddrPort
-	if a := p.s.cfg.Pods.Address; a.IsValid() {
+	if a := p.server.cfg.Pods.Address; a.IsValid() {
 		list = append(list, a)
 	}
-	entry, err := p.s.store.Get(kubernetesService())
+	entry, err := p.server.store.Get(kubernetesService())
 	if err != nil {
 		return list
 	}
@@ -111,22 +111,22 @@ func (p *podServer) run(ctx context.Context) error {
 	defer p.closeAll(ctx)
 	for ctx.Err() == nil {
 		key := kubernetesService()
-		changes, err := p.s.store.Watch(key.Group, key.Resource, key.Namespace, p.s.store.Revision())
+		changes, err := p.server.store.Watch(key.Group, key.Resource, key.Namespace, p.server.store.Revision())
 		if err != nil {
 			continue // the revision has moved on meanwhile
 		}
-		p.follow(ctx, changes)
+		p.followService(ctx, changes)
 		changes.Stop()
 	}
 	return nil
 }
 
-func (p *podServer) follow(ctx context.Context, changes *store.Watcher) {
+func (p *podServer) followService(ctx context.Context, changes *store.Watcher) {
 	for {
 		wait := context.CancelFunc(func() {})
 		until := ctx
-		if !p.adjust(ctx) {
-			until, wait = context.WithTimeout(ctx, retryListen)
+		if !p.syncListeners(ctx) {
+			until, wait = context.WithTimeout(ctx, listenRetryInterval)
 		}
 		_, err := changes.Next(until)
 		wait()
@@ -136,29 +136,29 @@ func (p *podServer) follow(ctx context.Context, changes *store.Watcher) {
 	}
 }
 
-// adjust opens and closes listeners until they are as wanted, and says whether they are.
-func (p *podServer) adjust(ctx context.Context) bool {
-	wanted := p.wanted()
+// syncListeners opens and closes listeners until they are as wanted, and says whether they are.
+func (p *podServer) syncListeners(ctx context.Context) bool {
+	wanted := p.wantedAddresses()
 	p.mu.Lock()
-	same := len(wanted) == len(p.open) && !slices.ContainsFunc(wanted, func(a netip.AddrPort) bool { return p.open[a] == nil })
+	same := len(wanted) == len(p.listeners) && !slices.ContainsFunc(wanted, func(a netip.AddrPort) bool { return p.listeners[a] == nil })
 	p.mu.Unlock()
 	if same {
 		return true
 	}
-	if err := p.certify(wanted); err != nil {
-		p.s.log.Error("pods cannot be served", zap.Error(err))
+	if err := p.issueCert(wanted); err != nil {
+		p.server.log.Error("pods cannot be served", zap.Error(err))
 		return false
 	}
 	ok := true
 	for _, address := range wanted {
-		ok = p.listen(ctx, address) && ok
+		ok = p.openListener(ctx, address) && ok
 	}
 	p.mu.Lock()
-	var old []*listening
-	for address, l := range p.open {
+	var old []*podListener
+	for address, l := range p.listeners {
 		if !slices.Contains(wanted, address) {
 			old = append(old, l)
-			delete(p.open, address)
+			delete(p.listeners, address)
 		}
 	}
 	p.mu.Unlock()
@@ -168,12 +168,12 @@ func (p *podServer) adjust(ctx context.Context) bool {
 	return ok
 }
 
-func (p *podServer) certify(addresses []netip.AddrPort) error {
+func (p *podServer) issueCert(addresses []netip.AddrPort) error {
 	ips := []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}
 	for _, a := range addresses {
 		ips = append(ips, a.Addr())
 	}
-	cert, err := p.ca.issue(p.s.cfg.Node, ips)
+	cert, err := p.ca.issueServingCert(p.server.cfg.Node, ips)
 	if err != nil {
 		return err
 	}
@@ -183,30 +183,30 @@ func (p *podServer) certify(addresses []netip.AddrPort) error {
 	return nil
 }
 
-// listen opens one address unless it is open.
-func (p *podServer) listen(ctx context.Context, address netip.AddrPort) bool {
+// openListener opens one address unless it is open.
+func (p *podServer) openListener(ctx context.Context, address netip.AddrPort) bool {
 	p.mu.Lock()
-	open := p.open[address] != nil
+	open := p.listeners[address] != nil
 	p.mu.Unlock()
 	if open {
 		return true
 	}
-	listener, err := p.claim(ctx, address)
+	listener, err := p.claimAddress(ctx, address)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err != nil {
-		if text := err.Error(); p.failed[address] != text {
-			p.failed[address] = text
-			p.s.log.Warn("pods cannot reach the local api at this address; tried again until it works",
+		if text := err.Error(); p.lastErrors[address] != text {
+			p.lastErrors[address] = text
+			p.server.log.Warn("pods cannot reach the local api at this address; tried again until it works",
 				zap.Stringer("address", address), zap.Error(err))
 		}
 		return false
 	}
-	delete(p.failed, address)
+	delete(p.lastErrors, address)
 	ctx, end := context.WithCancel(ctx)
-	l := &listening{server: p.s.newHTTP(through(ctx, nobody)), at: address, end: end, done: make(chan struct{})}
+	l := &podListener{server: p.server.newHTTPServer(withListenerKind(ctx, anonymousCaller)), address: address, cancel: end, done: make(chan struct{})}
 	if tcp, ok := listener.Addr().(*net.TCPAddr); ok {
-		l.at = netip.AddrPortFrom(address.Addr(), tcp.AddrPort().Port())
+		l.address = netip.AddrPortFrom(address.Addr(), tcp.AddrPort().Port())
 	}
 	l.server.TLSConfig = &tls.Config{
 		MinVersion: tls.VersionTLS13, // which the clients of pods have had since Go 1.13 and OpenSSL 1.1.1
@@ -216,22 +216,22 @@ func (p *podServer) listen(ctx context.Context, address netip.AddrPort) bool {
 			return p.cert, nil
 		},
 	}
-	if p.client != nil {
-		l.server.TLSConfig.ClientCAs, l.server.TLSConfig.ClientAuth = p.client, tls.VerifyClientCertIfGiven
+	if p.clientCAs != nil {
+		l.server.TLSConfig.ClientCAs, l.server.TLSConfig.ClientAuth = p.clientCAs, tls.VerifyClientCertIfGiven
 	}
-	p.open[address] = l
-	p.served.Go(func() { // until l.close
+	p.listeners[address] = l
+	p.servers.Go(func() { // until l.close
 		defer close(l.done)
 		if err := l.server.ServeTLS(listener, "", ""); !errors.Is(err, http.ErrServerClosed) {
-			p.s.log.Error("listener for pods ended", zap.Stringer("address", address), zap.Error(err))
+			p.server.log.Error("listener for pods ended", zap.Stringer("address", address), zap.Error(err))
 		}
 	})
-	p.s.log.Info("pods are served", zap.Stringer("address", address))
+	p.server.log.Info("pods are served", zap.Stringer("address", address))
 	return true
 }
 
-func (p *podServer) claim(ctx context.Context, address netip.AddrPort) (net.Listener, error) {
-	if claim := p.s.cfg.Pods.Claim; claim != nil {
+func (p *podServer) claimAddress(ctx context.Context, address netip.AddrPort) (net.Listener, error) {
+	if claim := p.server.cfg.Pods.ClaimAddress; claim != nil {
 		if err := claim(ctx, address.Addr()); err != nil {
 			return nil, fmt.Errorf("claim the address: %w", err)
 		}
@@ -240,20 +240,20 @@ func (p *podServer) claim(ctx context.Context, address netip.AddrPort) (net.List
 	if err != nil {
 		return nil, err
 	}
-	return newFair(listener, p.refused), nil
+	return newConnLimitListener(listener, p.refusePeer), nil
 }
 
-// tellRefused is how often a refused peer is logged: anybody on the network can be one.
-const tellRefused = time.Minute
+// refusedLogInterval is how often a refused peer is logged: anybody on the network can be one.
+const refusedLogInterval = time.Minute
 
-// refused tells whether a peer may not even speak.
-func (p *podServer) refused(peer netip.Addr) bool {
-	if p.s.cfg.Pods.Outside == nil {
+// refusePeer tells whether a peer may not even speak.
+func (p *podServer) refusePeer(peer netip.Addr) bool {
+	if p.server.cfg.Pods.IsRemotePeer == nil {
 		return false
 	}
-	outside, err := p.s.cfg.Pods.Outside(peer)
+	outside, err := p.server.cfg.Pods.IsRemotePeer(peer)
 	if err != nil {
-		p.s.log.Debug("not known whether a peer is on this machine; taken", zap.Stringer("peer", peer), zap.Error(err))
+		p.server.log.Debug("not known whether a peer is on this machine; taken", zap.Stringer("peer", peer), zap.Error(err))
 		return false
 	}
 	if !outside {
@@ -261,16 +261,16 @@ func (p *podServer) refused(peer netip.Addr) bool {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if now := time.Now(); now.Sub(p.told) >= tellRefused {
-		p.told = now
-		p.s.log.Warn("a peer outside of this machine refused where pods are served; told once a minute", zap.Stringer("peer", peer))
+	if now := time.Now(); now.Sub(p.refusedLoggedAt) >= refusedLogInterval {
+		p.refusedLoggedAt = now
+		p.server.log.Warn("a peer outside of this machine refused where pods are served; told once a minute", zap.Stringer("peer", peer))
 	}
 	return true
 }
 
 // close ends watches, lets requests end, and waits for all of them.
-func (l *listening) close(ctx context.Context) {
-	l.end()
+func (l *podListener) close(ctx context.Context) {
+	l.cancel()
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
 	defer cancel()
 	if l.server.Shutdown(grace) != nil {
@@ -281,25 +281,25 @@ func (l *listening) close(ctx context.Context) {
 
 func (p *podServer) closeAll(ctx context.Context) {
 	p.mu.Lock()
-	open := p.open
-	p.open = map[netip.AddrPort]*listening{}
+	open := p.listeners
+	p.listeners = map[netip.AddrPort]*podListener{}
 	p.mu.Unlock()
 	for _, l := range open {
 		l.close(ctx)
 	}
-	p.served.Wait()
+	p.servers.Wait()
 }
 
 // PodAddresses lists where pods are served now, sorted.
 func (s *Server) PodAddresses() []netip.AddrPort {
-	if s.pods == nil {
+	if s.podServer == nil {
 		return nil
 	}
-	s.pods.mu.Lock()
-	defer s.pods.mu.Unlock()
+	s.podServer.mu.Lock()
+	defer s.podServer.mu.Unlock()
 	var list []netip.AddrPort
-	for _, l := range s.pods.open {
-		list = append(list, l.at)
+	for _, l := range s.podServer.listeners {
+		list = append(list, l.address)
 	}
 	slices.SortFunc(list, netip.AddrPort.Compare)
 	return list

@@ -8,8 +8,8 @@ import (
 	"github.com/frond-edge/frond/leaf/localapi"
 )
 
-// TestPeersFromOutsideAreRefused: who is not on this machine gets not even a handshake, and whoever is not known to be is served.
-func TestPeersFromOutsideAreRefused(t *testing.T) {
+// TestPodServer_RefusesRemotePeers: who is not on this machine gets not even a handshake, and whoever is not known to be is served.
+func TestPodServer_RefusesRemotePeers(t *testing.T) {
 	for name, tt := range map[string]struct {
 		outside bool
 		fault   error
@@ -19,13 +19,13 @@ func TestPeersFromOutsideAreRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			asked := make(chan netip.Addr, 64) // more than there are connections
-			s := newSite(t, func(c *localapi.Config) {
-				c.Pods.Outside = func(peer netip.Addr) (bool, error) {
+			s := newPodGateway(t, func(c *localapi.Config) {
+				c.Pods.IsRemotePeer = func(peer netip.Addr) (bool, error) {
 					asked <- peer
 					return tt.outside, tt.fault
 				}
 			})
-			_, err := clientFor(t, s.as(s.issuer.Token(claims()))).Discovery().RESTClient().Get().AbsPath("/livez").MaxRetries(0).DoRaw(t.Context())
+			_, err := clientFor(t, s.configFor(s.issuer.Token(podClaims()))).Discovery().RESTClient().Get().AbsPath("/livez").MaxRetries(0).DoRaw(t.Context())
 			if (err == nil) != tt.served {
 				t.Errorf("a good token: %v", err)
 			}

@@ -34,37 +34,37 @@ import (
 
 const clusterName = "https://cluster"
 
-// site is a gateway that serves pods: pod default/web with service account default/robot runs on it.
-type site struct {
+// podGateway is a gateway that serves pods: pod default/web with service account default/robot runs on it.
+type podGateway struct {
 	*gateway
 	issuer *accesstest.Issuer
-	pods   localapi.Pods
+	pods   localapi.PodsConfig
 }
 
-func newSite(t *testing.T, options ...option) *site {
+func newPodGateway(t *testing.T, options ...option) *podGateway {
 	t.Helper()
-	s := &site{
-		issuer: accesstest.New(t, clusterName), pods: localapi.Pods{Dir: t.TempDir(), Address: netip.MustParseAddrPort("127.0.0.1:0")},
+	s := &podGateway{
+		issuer: accesstest.New(t, clusterName), pods: localapi.PodsConfig{Dir: t.TempDir(), Address: netip.MustParseAddrPort("127.0.0.1:0")},
 	}
 	options = append([]option{func(c *localapi.Config) { c.Pods = s.pods }}, options...)
 	s.gateway = newGateway(t, true, options...)
-	web := pod("web", "u1", "1")
+	web := newPod("web", "u1", "1")
 	web.Spec.ServiceAccountName = "robot"
-	s.deliver(web)
-	s.put(wire.Key{Resource: "serviceaccounts", Namespace: "default", Name: "robot"},
+	s.deliverObjects(web)
+	s.deliverJSON(wire.Key{Resource: "serviceaccounts", Namespace: "default", Name: "robot"},
 		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "robot", UID: "a1"}})
-	s.raw(wire.TokenKeysKey(), s.issuer.Keys())
-	s.allow("default", rbacv1.PolicyRule{
+	s.deliverRaw(wire.TokenKeysKey(), s.issuer.Keys())
+	s.bindRole("default", rbacv1.PolicyRule{
 		Verbs: []string{"get", "list", "watch", "create"}, APIGroups: []string{"", "example.com"}, Resources: []string{"configmaps", "widgets"},
 	})
 	return s
 }
 
-// raw plays the delivery of any object.
-func (s *site) raw(key wire.Key, object []byte) {
+// deliverRaw plays the delivery of any object.
+func (s *podGateway) deliverRaw(key wire.Key, object []byte) {
 	s.t.Helper()
 	s.seq++
-	m := wire.Message{Node: node, Key: key, Op: wire.Apply, ClusterEpoch: "cluster-1", Sequence: s.seq, Object: object}
+	m := wire.Message{Node: gatewayNode, Key: key, Op: wire.Apply, ClusterEpoch: "cluster-1", Sequence: s.seq, Object: object}
 	if object == nil {
 		m.Op = wire.Delete
 	}
@@ -73,41 +73,41 @@ func (s *site) raw(key wire.Key, object []byte) {
 	}
 }
 
-func (s *site) put(key wire.Key, o any) {
+func (s *podGateway) deliverJSON(key wire.Key, o any) {
 	s.t.Helper()
 	data, err := json.Marshal(o)
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	s.raw(key, data)
+	s.deliverRaw(key, data)
 }
 
-// allow binds a role in a namespace to the pod's service account, in place of the one before.
-func (s *site) allow(namespace string, rules ...rbacv1.PolicyRule) {
+// bindRole binds a role in a namespace to the pod's service account, in place of the one before.
+func (s *podGateway) bindRole(namespace string, rules ...rbacv1.PolicyRule) {
 	s.t.Helper()
 	key := func(resource string) wire.Key {
 		return wire.Key{Group: rbacv1.GroupName, Resource: resource, Namespace: namespace, Name: "robot"}
 	}
-	s.put(key("roles"), rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "robot", UID: "r1"}, Rules: rules})
-	s.put(key("rolebindings"), rbacv1.RoleBinding{
+	s.deliverJSON(key("roles"), rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "robot", UID: "r1"}, Rules: rules})
+	s.deliverJSON(key("rolebindings"), rbacv1.RoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "robot", UID: "b1"},
 		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: "default", Name: "robot"}},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "robot"},
 	})
 }
 
-func claims() accesstest.Claims {
+func podClaims() accesstest.Claims {
 	return accesstest.Claims{Namespace: "default", Account: "robot", AccountUID: "a1", Pod: "web", PodUID: "u1"}
 }
 
-// as is a client's way in, as the pod would take it, with a token.
-func (s *site) as(token string) *rest.Config {
+// configFor is a client's way in, as the pod would take it, with a token.
+func (s *podGateway) configFor(token string) *rest.Config {
 	s.t.Helper()
 	var cm corev1.ConfigMap
-	return &rest.Config{Host: "https://" + s.podAddress(), BearerToken: token, QPS: -1, TLSClientConfig: rest.TLSClientConfig{CAData: s.ca(&cm)}}
+	return &rest.Config{Host: "https://" + s.podAddress(), BearerToken: token, QPS: -1, TLSClientConfig: rest.TLSClientConfig{CAData: s.rootCAPEM(&cm)}}
 }
 
-func (s *site) podAddress() string {
+func (s *podGateway) podAddress() string {
 	s.t.Helper()
 	list := s.api.PodAddresses()
 	if len(list) == 0 {
@@ -116,16 +116,16 @@ func (s *site) podAddress() string {
 	return list[0].String()
 }
 
-// ca reads the bundle that the kubelet mounts into pods.
-func (s *site) ca(cm *corev1.ConfigMap) []byte {
+// rootCAPEM reads the bundle that the kubelet mounts into pods.
+func (s *podGateway) rootCAPEM(cm *corev1.ConfigMap) []byte {
 	s.t.Helper()
 	key := wire.Key{Resource: "configmaps", Namespace: "default", Name: "kube-root-ca.crt"}
 	if _, err := s.store.Get(key); err != nil {
-		root := configMap("kube-root-ca.crt", "")
+		root := newConfigMap("kube-root-ca.crt", "")
 		root.Data = map[string]string{"ca.crt": "# the cluster's"}
-		s.put(key, root)
+		s.deliverJSON(key, root)
 	}
-	got, err := s.client(true).CoreV1().ConfigMaps("default").Get(s.t.Context(), "kube-root-ca.crt", metav1.GetOptions{})
+	got, err := s.newClient(true).CoreV1().ConfigMaps("default").Get(s.t.Context(), "kube-root-ca.crt", metav1.GetOptions{})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -133,10 +133,10 @@ func (s *site) ca(cm *corev1.ConfigMap) []byte {
 	return []byte(got.Data["ca.crt"])
 }
 
-func TestPodsTrustTheGateway(t *testing.T) {
-	s := newSite(t)
+func TestPodServer_IsTrustedByPods(t *testing.T) {
+	s := newPodGateway(t)
 	var cm corev1.ConfigMap
-	bundle := s.ca(&cm)
+	bundle := s.rootCAPEM(&cm)
 	if !strings.HasPrefix(string(bundle), "# the cluster's\n-----BEGIN CERTIFICATE") {
 		t.Errorf("the bundle that pods get: %s", bundle)
 	}
@@ -149,16 +149,16 @@ func TestPodsTrustTheGateway(t *testing.T) {
 		strings.Contains(string(held.Object), "BEGIN") {
 		t.Errorf("the store does not hold the cloud's own words: %v, %s", err, held.Object)
 	}
-	if _, err := clientFor(t, s.as(s.issuer.Token(claims()))).Discovery().RESTClient().Get().AbsPath("/livez").DoRaw(t.Context()); err != nil {
+	if _, err := clientFor(t, s.configFor(s.issuer.Token(podClaims()))).Discovery().RESTClient().Get().AbsPath("/livez").DoRaw(t.Context()); err != nil {
 		t.Errorf("TLS: %v", err)
 	}
 }
 
-// TestTheLocalCASurvives: it is made once, its key is for nobody else, and half of one is made anew.
-func TestTheLocalCASurvives(t *testing.T) {
+// TestLocalCA_SurvivesRestart: it is made once, its key is for nobody else, and half of one is made anew.
+func TestLocalCA_SurvivesRestart(t *testing.T) {
 	dir := t.TempDir()
 	in := func(c *localapi.Config) {
-		c.Pods = localapi.Pods{Dir: dir, Address: netip.MustParseAddrPort("127.0.0.1:0")}
+		c.Pods = localapi.PodsConfig{Dir: dir, Address: netip.MustParseAddrPort("127.0.0.1:0")}
 	}
 	g := newGateway(t, true, in)
 	first, err := os.ReadFile(filepath.Join(dir, "localapi-ca.crt"))
@@ -184,16 +184,16 @@ func TestTheLocalCASurvives(t *testing.T) {
 	}
 }
 
-// TestHostilePod: what a pod must never get, whatever it shows.
-func TestHostilePod(t *testing.T) {
-	s := newSite(t)
-	s.cloud.online(func(http.ResponseWriter, *http.Request) { t.Error("the cloud was asked") })
-	s.put(wire.Key{Resource: "secrets", Namespace: "bank", Name: "vault"}, &corev1.Secret{
+// TestPodServer_RefusesHostilePod: what a pod must never get, whatever it shows.
+func TestPodServer_RefusesHostilePod(t *testing.T) {
+	s := newPodGateway(t)
+	s.cloud.goOnline(func(http.ResponseWriter, *http.Request) { t.Error("the cloud was asked") })
+	s.deliverJSON(wire.Key{Resource: "secrets", Namespace: "bank", Name: "vault"}, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "bank", Name: "vault", UID: "s1"}, Data: map[string][]byte{"word": []byte("swordfish")},
 	})
-	good := s.issuer.Token(claims())
+	good := s.issuer.Token(podClaims())
 	change := func(f func(*accesstest.Claims)) string {
-		c := claims()
+		c := podClaims()
 		f(&c)
 		return s.issuer.Token(c)
 	}
@@ -215,7 +215,7 @@ func TestHostilePod(t *testing.T) {
 		"other pods' tokens":    {"/apis/frond.io/v1/namespaces/default/tokens", good, http.StatusForbidden, ""},
 		"the kubelet's view":    {"/api/v1/namespaces/default/pods/web", good, http.StatusForbidden, ""},
 		"no token":              {"/api/v1/namespaces/default/configmaps", "", http.StatusUnauthorized, "Unauthorized"},
-		"a forged token":        {"/api/v1/namespaces/default/configmaps", accesstest.New(t, clusterName).Token(claims()), http.StatusUnauthorized, "Unauthorized"},
+		"a forged token":        {"/api/v1/namespaces/default/configmaps", accesstest.New(t, clusterName).Token(podClaims()), http.StatusUnauthorized, "Unauthorized"},
 		"another gateway's pod": {"/api/v1/namespaces/default/configmaps", change(func(c *accesstest.Claims) { c.Pod = "else" }), http.StatusUnauthorized, "Unauthorized"},
 		"an expired token": {
 			"/api/v1/namespaces/default/configmaps", change(func(c *accesstest.Claims) { c.Issued = time.Now().Add(-2 * time.Hour) }),
@@ -223,19 +223,19 @@ func TestHostilePod(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			client, err := rest.HTTPClientFor(s.as(tt.token))
+			client, err := rest.HTTPClientFor(s.configFor(tt.token))
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer client.CloseIdleConnections()
-			code, body := get(t, client, "https://"+s.podAddress()+tt.path)
+			code, body := httpGet(t, client, "https://"+s.podAddress()+tt.path)
 			if code != tt.code || !strings.Contains(string(body), tt.says) || strings.Contains(string(body), "swordfish") {
 				t.Errorf("%d: %s", code, body)
 			}
 		})
 	}
 	t.Run("impersonation", func(t *testing.T) {
-		cfg := s.as(good)
+		cfg := s.configFor(good)
 		cfg.Impersonate.UserName = "system:admin"
 		if _, err := clientFor(t, cfg).CoreV1().ConfigMaps("default").Get(t.Context(), "a", metav1.GetOptions{}); !apierrors.IsForbidden(err) {
 			t.Errorf("%v", err)
@@ -243,19 +243,19 @@ func TestHostilePod(t *testing.T) {
 	})
 }
 
-// TestARoleInANamespaceIsNoneOfNamespaces: a path that names one namespace in another is judged in the latter.
-func TestARoleInANamespaceIsNoneOfNamespaces(t *testing.T) {
-	s := newSite(t)
-	s.cloud.online(describing)
-	s.allow("default", rbacv1.PolicyRule{Verbs: []string{"*"}, APIGroups: []string{""}, Resources: []string{"namespaces"}})
+// TestAuthorize_NamespacedRoleCoversOneNamespace: a path that names one namespace in another is judged in the latter.
+func TestAuthorize_NamespacedRoleCoversOneNamespace(t *testing.T) {
+	s := newPodGateway(t)
+	s.cloud.goOnline(serveDiscovery)
+	s.bindRole("default", rbacv1.PolicyRule{Verbs: []string{"*"}, APIGroups: []string{""}, Resources: []string{"namespaces"}})
 	all := wire.Scope{Version: "v1", Resource: "namespaces"}
-	s.put(all.Marker(), wire.ScopeKind{Scope: all, Kind: "Namespace"}.Mark())
+	s.deliverJSON(all.Marker(), wire.ScopeKind{Scope: all, Kind: "Namespace"}.Mark())
 	for _, name := range []string{"default", "bank"} {
-		s.put(wire.Key{Resource: "namespaces", Name: name}, &corev1.Namespace{
+		s.deliverJSON(wire.Key{Resource: "namespaces", Name: name}, &corev1.Namespace{
 			TypeMeta: metav1.TypeMeta{Kind: "Namespace", APIVersion: "v1"}, ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)},
 		})
 	}
-	client, err := rest.HTTPClientFor(s.as(s.issuer.Token(claims())))
+	client, err := rest.HTTPClientFor(s.configFor(s.issuer.Token(podClaims())))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -267,52 +267,54 @@ func TestARoleInANamespaceIsNoneOfNamespaces(t *testing.T) {
 		"/api/v1/namespaces/default/namespaces":         http.StatusNotFound,
 		"/api/v1/namespaces/default/namespaces?watch=1": http.StatusNotFound,
 	} {
-		if code, body := get(t, client, "https://"+s.podAddress()+path); code != want {
+		if code, body := httpGet(t, client, "https://"+s.podAddress()+path); code != want {
 			t.Errorf("%s: %d, want %d: %s", path, code, want, body)
 		}
 	}
 }
 
-// TestWritesCarryTheToken: Kubernetes judges a pod's write by the pod's own token, never as the node's.
-func TestWritesCarryTheToken(t *testing.T) {
-	s := newSite(t)
-	token := s.issuer.Token(claims())
-	c := clientFor(t, s.as(token)).CoreV1().ConfigMaps("default")
-	if _, err := c.Create(t.Context(), configMap("new", "1"), metav1.CreateOptions{}); !apierrors.IsServiceUnavailable(err) ||
+// TestForward_CarriesCallersToken: Kubernetes judges a pod's write by the pod's own token, never as the node's.
+func TestForward_CarriesCallersToken(t *testing.T) {
+	s := newPodGateway(t)
+	token := s.issuer.Token(podClaims())
+	c := clientFor(t, s.configFor(token)).CoreV1().ConfigMaps("default")
+	if _, err := c.Create(t.Context(), newConfigMap("new", "1"), metav1.CreateOptions{}); !apierrors.IsServiceUnavailable(err) ||
 		!strings.Contains(err.Error(), "cannot ask the cloud") {
 		t.Errorf("without a link: %v", err)
 	}
-	s.cloud.online(func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusCreated, configMap("new", "1")) })
-	if _, err := c.Create(t.Context(), configMap("new", "1"), metav1.CreateOptions{}); err != nil {
+	s.cloud.goOnline(func(w http.ResponseWriter, _ *http.Request) {
+		writeAnswer(w, http.StatusCreated, newConfigMap("new", "1"))
+	})
+	if _, err := c.Create(t.Context(), newConfigMap("new", "1"), metav1.CreateOptions{}); err != nil {
 		t.Errorf("with a link: %v", err)
 	}
-	asked := s.cloud.asked()
+	asked := s.cloud.requestsSeen()
 	if len(asked) != 1 || asked[0].Method != http.MethodPost || asked[0].Token != token {
 		t.Errorf("the cloud was asked %+v", asked)
 	}
 	// What the kubelet asks has no token, whoever asked before.
-	if _, err := s.client(true).CoreV1().Namespaces().Get(t.Context(), "default", metav1.GetOptions{}); err != nil {
+	if _, err := s.newClient(true).CoreV1().Namespaces().Get(t.Context(), "default", metav1.GetOptions{}); err != nil {
 		t.Error(err)
 	}
-	if asked = s.cloud.asked(); asked[len(asked)-1].Token != "" {
+	if asked = s.cloud.requestsSeen(); asked[len(asked)-1].Token != "" {
 		t.Errorf("the kubelet's question went with a token: %+v", asked)
 	}
 }
 
-// TestReviewsOffline: who am I and what may I do is answered by what the gateway knows.
-func TestReviewsOffline(t *testing.T) {
-	s := newSite(t)
-	s.put(wire.Key{Group: rbacv1.GroupName, Resource: "clusterroles", Name: "basic"}, rbacv1.ClusterRole{
+// TestReviews_Offline: who am I and what may I do is answered by what the gateway knows.
+func TestReviews_Offline(t *testing.T) {
+	s := newPodGateway(t)
+	s.deliverJSON(wire.Key{Group: rbacv1.GroupName, Resource: "clusterroles", Name: "basic"}, rbacv1.ClusterRole{
 		ObjectMeta: metav1.ObjectMeta{Name: "basic"}, Rules: []rbacv1.PolicyRule{
 			{Verbs: []string{"create"}, APIGroups: []string{"authorization.k8s.io", "authentication.k8s.io"}, Resources: []string{"*"}},
 		},
 	})
-	s.put(wire.Key{Group: rbacv1.GroupName, Resource: "clusterrolebindings", Name: "basic"}, rbacv1.ClusterRoleBinding{
+	s.deliverJSON(wire.Key{Group: rbacv1.GroupName, Resource: "clusterrolebindings", Name: "basic"}, rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: "basic"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "basic"},
 		Subjects: []rbacv1.Subject{{Kind: rbacv1.GroupKind, APIGroup: rbacv1.GroupName, Name: "system:authenticated"}},
 	})
-	token := s.issuer.Token(claims())
-	c := clientFor(t, s.as(token))
+	token := s.issuer.Token(podClaims())
+	c := clientFor(t, s.configFor(token))
 	me, err := c.AuthenticationV1().SelfSubjectReviews().Create(t.Context(), &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 	if err != nil || me.Status.UserInfo.Username != "system:serviceaccount:default:robot" {
 		t.Errorf("who am I: %v, %+v", err, me)
@@ -357,8 +359,8 @@ func TestReviewsOffline(t *testing.T) {
 	}
 }
 
-// TestTheServiceLeadsHere: the API listens at the addresses of its Service, as they come and change, and tells proxies.
-func TestTheServiceLeadsHere(t *testing.T) {
+// TestPodServer_FollowsServiceAddresses: the API listens at the addresses of its Service, as they come and change, and tells proxies.
+func TestPodServer_FollowsServiceAddresses(t *testing.T) {
 	probe, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.7:0")
 	if err != nil {
 		t.Skipf("no second loopback address here: %v", err)
@@ -367,8 +369,8 @@ func TestTheServiceLeadsHere(t *testing.T) {
 	_ = probe.Close()
 	claimed := make(chan netip.Addr, 16) // more than are claimed below
 	refuse := errors.New("no rights")
-	s := newSite(t, func(c *localapi.Config) {
-		c.Pods.Claim = func(_ context.Context, a netip.Addr) error {
+	s := newPodGateway(t, func(c *localapi.Config) {
+		c.Pods.ClaimAddress = func(_ context.Context, a netip.Addr) error {
 			claimed <- a
 			if a == netip.MustParseAddr("127.0.0.9") {
 				return refuse
@@ -390,35 +392,35 @@ func TestTheServiceLeadsHere(t *testing.T) {
 		}
 		return strings.Join(list, " ")
 	}
-	s.deliver(service("127.0.0.7"))
+	s.deliverObjects(service("127.0.0.7"))
 	eventually(t, "the Service's address is served", func() bool { return served() == "127.0.0.1 127.0.0.7" })
-	cfg := s.as(s.issuer.Token(claims()))
+	cfg := s.configFor(s.issuer.Token(podClaims()))
 	cfg.Host = fmt.Sprintf("https://127.0.0.7:%d", port)
 	if _, err := clientFor(t, cfg).Discovery().RESTClient().Get().AbsPath("/livez").DoRaw(t.Context()); err != nil {
 		t.Errorf("by the Service's address: %v", err)
 	}
-	s.deliver(service("127.0.0.8", "127.0.0.9"))
+	s.deliverObjects(service("127.0.0.8", "127.0.0.9"))
 	eventually(t, "the Service's new address is served", func() bool { return served() == "127.0.0.1 127.0.0.8" })
 	name, yes := "https", true
-	s.put(wire.Key{Group: "discovery.k8s.io", Resource: "endpointslices", Namespace: "default", Name: "kubernetes"}, &discoveryv1.EndpointSlice{
+	s.deliverJSON(wire.Key{Group: "discovery.k8s.io", Resource: "endpointslices", Namespace: "default", Name: "kubernetes"}, &discoveryv1.EndpointSlice{
 		TypeMeta:    metav1.TypeMeta{Kind: "EndpointSlice", APIVersion: "discovery.k8s.io/v1"},
 		ObjectMeta:  metav1.ObjectMeta{Namespace: "default", Name: "kubernetes", Labels: map[string]string{discoveryv1.LabelServiceName: "kubernetes"}},
 		AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Name: &name}},
 		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"192.0.2.1"}, Conditions: discoveryv1.EndpointConditions{Ready: &yes}}},
 	})
-	slices, err := s.client(true).DiscoveryV1().EndpointSlices("default").List(t.Context(), metav1.ListOptions{})
+	slices, err := s.newClient(true).DiscoveryV1().EndpointSlices("default").List(t.Context(), metav1.ListOptions{})
 	if err != nil || len(slices.Items) != 1 || len(slices.Items[0].Endpoints) != 1 || slices.Items[0].Endpoints[0].Addresses[0] != "127.0.0.1" {
 		t.Errorf("the Service's endpoints: %v, %+v", err, slices)
 	}
 }
 
-// TestLeadersAreElected: what is not held here is read with the cloud's version, so that it can be written; and a Lease of a
+// TestLease_LeaderElection: what is not held here is read with the cloud's version, so that it can be written; and a Lease of a
 // program is never one of those that the kubelet has in this process alone.
-func TestLeadersAreElected(t *testing.T) {
-	s := newSite(t)
-	s.allow("default", rbacv1.PolicyRule{Verbs: []string{"*"}, APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}})
+func TestLease_LeaderElection(t *testing.T) {
+	s := newPodGateway(t)
+	s.bindRole("default", rbacv1.PolicyRule{Verbs: []string{"*"}, APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}})
 	holder := "somebody"
-	s.cloud.online(func(w http.ResponseWriter, r *http.Request) {
+	s.cloud.goOnline(func(w http.ResponseWriter, r *http.Request) {
 		lease := &coordinationv1.Lease{
 			TypeMeta:   metav1.TypeMeta{Kind: "Lease", APIVersion: "coordination.k8s.io/v1"},
 			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "leader", ResourceVersion: "4711"},
@@ -430,9 +432,9 @@ func TestLeadersAreElected(t *testing.T) {
 				return
 			}
 		}
-		answer(w, http.StatusOK, lease)
+		writeAnswer(w, http.StatusOK, lease)
 	})
-	cfg := s.as(s.issuer.Token(claims()))
+	cfg := s.configFor(s.issuer.Token(podClaims()))
 	cfg.ContentType = "application/json" // which the cloud that is played here reads
 	leases := clientFor(t, cfg).CoordinationV1().Leases("default")
 	lease, err := leases.Get(t.Context(), "leader", metav1.GetOptions{})
@@ -447,13 +449,13 @@ func TestLeadersAreElected(t *testing.T) {
 	if _, err := leases.Create(t.Context(), lease, metav1.CreateOptions{}); err != nil {
 		t.Errorf("create: %v", err)
 	}
-	for _, asked := range s.cloud.asked() {
+	for _, asked := range s.cloud.requestsSeen() {
 		if asked.Method != http.MethodGet && asked.Token == "" {
 			t.Errorf("%s %s went as the node", asked.Method, asked.Path)
 		}
 	}
 	// Without a link nobody leads, and learns so at once: a lease that only this gateway knows would make two leaders.
-	s.cloud.offline()
+	s.cloud.goOffline()
 	_, got := leases.Get(t.Context(), "leader", metav1.GetOptions{})
 	_, updated := leases.Update(t.Context(), lease, metav1.UpdateOptions{})
 	_, created := leases.Create(t.Context(), lease, metav1.CreateOptions{})

@@ -16,56 +16,56 @@ import (
 )
 
 const (
-	// rejudgeEvery is how often open watches are judged again if no role has changed.
-	rejudgeEvery = time.Minute
-	// rejudgePause is between two rounds: roles mostly change several at a time.
-	rejudgePause = 200 * time.Millisecond
+	// reauthorizeInterval is how often open watches are judged again if no role has changed.
+	reauthorizeInterval = time.Minute
+	// reauthorizePause is between two rounds: roles mostly change several at a time.
+	reauthorizePause = 200 * time.Millisecond
 )
 
 // openWatches are the watches of programs that are not the node. A request is judged when it comes; a watch lives on for an hour, so it
 // is judged again whenever the roles known here have changed.
 type openWatches struct {
-	mu   sync.Mutex // guards list
-	list map[*openWatch]struct{}
+	mu      sync.Mutex // guards list
+	watches map[*openWatch]struct{}
 }
 
 type openWatch struct {
-	ctx context.Context //nolint:containedctx // of the request: it says who asks, and for what
-	end context.CancelFunc
+	ctx    context.Context //nolint:containedctx // of the request: it says who asks, and for what
+	cancel context.CancelFunc
 }
 
-func newOpenWatches() *openWatches { return &openWatches{list: map[*openWatch]struct{}{}} }
+func newOpenWatches() *openWatches { return &openWatches{watches: map[*openWatch]struct{}{}} }
 
-// enter adds the watch of a request. It is served with the context that is returned, until leave.
-func (o *openWatches) enter(ctx context.Context) (watched context.Context, leave func()) {
+// register adds the watch of a request. It is served with the context that is returned, until leave.
+func (o *openWatches) register(ctx context.Context) (watched context.Context, leave func()) {
 	w := &openWatch{}
-	w.ctx, w.end = context.WithCancel(ctx)
+	w.ctx, w.cancel = context.WithCancel(ctx)
 	o.mu.Lock()
-	o.list[w] = struct{}{}
+	o.watches[w] = struct{}{}
 	o.mu.Unlock()
 	return w.ctx, func() {
 		o.mu.Lock()
-		delete(o.list, w)
+		delete(o.watches, w)
 		o.mu.Unlock()
-		w.end()
+		w.cancel()
 	}
 }
 
 func (o *openWatches) all() []*openWatch {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return slices.Collect(maps.Keys(o.list))
+	return slices.Collect(maps.Keys(o.watches))
 }
 
-// rejudge ends open watches that roles no longer allow, until ctx ends. The program that comes back is then told why.
-func (s *Server) rejudge(ctx context.Context) error {
+// runReauthorization ends open watches that roles no longer allow, until ctx ends. The program that comes back is then told why.
+func (s *Server) runReauthorization(ctx context.Context) error {
 	changed := make(chan struct{}, 1) // holds that some role has changed
 	var follows sync.WaitGroup
 	defer follows.Wait()
 	for _, resource := range []string{"roles", "rolebindings", "clusterroles", "clusterrolebindings"} {
-		follows.Go(func() { s.followRoles(ctx, resource, changed) })
+		follows.Go(func() { s.watchRoles(ctx, resource, changed) })
 	}
-	often := time.NewTicker(rejudgeEvery)
+	often := time.NewTicker(reauthorizeInterval)
 	defer often.Stop()
 	pause := time.NewTimer(0)
 	defer pause.Stop()
@@ -81,15 +81,15 @@ func (s *Server) rejudge(ctx context.Context) error {
 		case <-changed:
 		case <-often.C:
 		}
-		for _, w := range s.open.all() {
-			s.judgeAgain(w)
+		for _, w := range s.openWatches.all() {
+			s.reauthorizeWatch(w)
 		}
-		pause.Reset(rejudgePause)
+		pause.Reset(reauthorizePause)
 	}
 }
 
-// followRoles tells changed of each change of one kind.
-func (s *Server) followRoles(ctx context.Context, resource string, changed chan<- struct{}) {
+// watchRoles tells changed of each change of one kind.
+func (s *Server) watchRoles(ctx context.Context, resource string, changed chan<- struct{}) {
 	tell := func() {
 		select {
 		case changed <- struct{}{}:
@@ -111,16 +111,16 @@ func (s *Server) followRoles(ctx context.Context, resource string, changed chan<
 	}
 }
 
-// judgeAgain ends a watch that is refused for good; what cannot be said now leaves it open.
-func (s *Server) judgeAgain(w *openWatch) {
+// reauthorizeWatch ends a watch that is refused for good; what cannot be said now leaves it open.
+func (s *Server) reauthorizeWatch(w *openWatch) {
 	attributes, err := filters.GetAuthorizerAttributes(w.ctx)
 	if err != nil || w.ctx.Err() != nil {
 		return
 	}
-	if allowed, _, err := s.rules.Authorize(w.ctx, attributes); allowed || err != nil {
+	if allowed, _, err := s.authorizer.Authorize(w.ctx, attributes); allowed || err != nil {
 		return
 	}
-	w.end()
-	s.metrics.ends.Inc()
+	w.cancel()
+	s.metrics.revokedWatches.Inc()
 	s.log.Info("a watch ended: roles no longer allow it", zap.String("user", attributes.GetUser().GetName()), zap.String("path", attributes.GetPath()))
 }

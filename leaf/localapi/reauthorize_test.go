@@ -13,34 +13,34 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// second adds a pod with a service account of its own, and a binding to the first one's role. It returns the pod's token.
-func (s *site) second(binding wire.Key) string {
+// addSecondPod adds a pod with a service account of its own, and a binding to the first one's role. It returns the pod's token.
+func (s *podGateway) addSecondPod(binding wire.Key) string {
 	s.t.Helper()
-	other := pod("other", "u2", "1")
+	other := newPod("other", "u2", "1")
 	other.Spec.ServiceAccountName = "other"
-	s.deliver(other)
-	s.put(wire.Key{Resource: "serviceaccounts", Namespace: "default", Name: "other"},
+	s.deliverObjects(other)
+	s.deliverJSON(wire.Key{Resource: "serviceaccounts", Namespace: "default", Name: "other"},
 		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "other", UID: "a2"}})
-	s.put(binding, rbacv1.RoleBinding{
+	s.deliverJSON(binding, rbacv1.RoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: binding.Name, UID: "b2"},
 		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: "default", Name: "other"}},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "robot"},
 	})
-	of := claims()
+	of := podClaims()
 	of.Account, of.AccountUID, of.Pod, of.PodUID = "other", "a2", "other", "u2"
 	return s.issuer.Token(of)
 }
 
-// TestAWatchEndsWithItsRole: two pods watch the same; one loses its role. Its watch ends though the other keeps the kind here, and
+// TestWatch_EndsWhenRoleIsRevoked: two pods watch the same; one loses its role. Its watch ends though the other keeps the kind here, and
 // it is told why when it comes again; the other's goes on.
-func TestAWatchEndsWithItsRole(t *testing.T) {
-	s := newSite(t)
-	s.cloud.online(describing)
+func TestWatch_EndsWhenRoleIsRevoked(t *testing.T) {
+	s := newPodGateway(t)
+	s.cloud.goOnline(serveDiscovery)
 	binding := wire.Key{Group: rbacv1.GroupName, Resource: "rolebindings", Namespace: "default", Name: "other"}
-	loses := dynamicFor(t, once(s.as(s.second(binding))))
-	keeps := dynamicFor(t, once(s.as(s.issuer.Token(claims()))))
-	s.widget("a", 1)
-	s.mark(widgetScope(), "Widget")
+	loses := dynamicFor(t, withoutRetries(s.configFor(s.addSecondPod(binding))))
+	keeps := dynamicFor(t, withoutRetries(s.configFor(s.issuer.Token(podClaims()))))
+	s.deliverWidget("a", 1)
+	s.deliverMark(widgetScope(), "Widget")
 	lost, err := loses.Watch(t.Context(), metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -57,16 +57,16 @@ func TestAWatchEndsWithItsRole(t *testing.T) {
 		}
 	}
 	// What changes and takes nothing away ends nothing.
-	s.allow("default", rbacv1.PolicyRule{
+	s.bindRole("default", rbacv1.PolicyRule{
 		Verbs: []string{"get", "list", "watch"}, APIGroups: []string{"", "example.com"}, Resources: []string{"configmaps", "widgets", "more"},
 	})
-	s.widget("a", 2)
+	s.deliverWidget("a", 2)
 	for _, w := range []watch.Interface{lost, kept} {
 		if e := <-w.ResultChan(); e.Type != watch.Modified {
 			t.Fatalf("after a change of the role: %+v", e)
 		}
 	}
-	s.raw(binding, nil)
+	s.deliverRaw(binding, nil)
 	select {
 	case e, ok := <-lost.ResultChan():
 		if ok {
@@ -78,7 +78,7 @@ func TestAWatchEndsWithItsRole(t *testing.T) {
 	if _, err := loses.Watch(t.Context(), metav1.ListOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("another watch without a role: %v", err)
 	}
-	s.widget("a", 3)
+	s.deliverWidget("a", 3)
 	if e := <-kept.ResultChan(); e.Type != watch.Modified {
 		t.Errorf("the other's watch got %+v", e)
 	}

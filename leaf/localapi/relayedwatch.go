@@ -31,57 +31,57 @@ import (
 // next, with the program's own token, again and again. Kubernetes judges each question. Without a link there is nothing to tell.
 
 const (
-	// relayWait is how long the cloud may wait for a change before it answers all the same; relayFirst, that it may watch at all.
-	relayWait, relayFirst = 18 * time.Second, 50 * time.Millisecond
-	// relayTimeout bounds one question; streams.LongCall is sooner.
+	// relayWait is how long the cloud may wait for a change before it answers all the same; relayFirstWait, that it may watch at all.
+	relayWait, relayFirstWait = 18 * time.Second, 50 * time.Millisecond
+	// relayTimeout bounds one question; streams.WatchCallTimeout is sooner.
 	relayTimeout = 30 * time.Second
-	// relayPatience is for how long a watch is kept through questions that were not answered: a short cut ends no watch.
-	relayPatience = 30 * time.Second
-	// relayPause, at most relayPauseMost, is between two questions if one told nothing before its time, twice as long each time.
-	relayPause, relayPauseMost = 200 * time.Millisecond, 5 * time.Second
+	// relayRetryWindow is for how long a watch is kept through questions that were not answered: a short cut ends no watch.
+	relayRetryWindow = 30 * time.Second
+	// relayBackoff, at most relayMaxBackoff, is between two questions if one told nothing before its time, twice as long each time.
+	relayBackoff, relayMaxBackoff = 200 * time.Millisecond, 5 * time.Second
 	// maxRelays is how many watches of a gateway are relayed. The cloud serves twice as many of one node: a question that nobody waits for
 	// any more keeps its place until its time is over.
 	maxRelays = 32
-	// relayPage is how many objects the list that a watch begins with asks for at a time, at most.
-	relayPage = 500
-	// relayTake is what the link is believed to take at a time if nothing is known. All relays share it, as the answers of all may
-	// come at once; relayTakeLeast is one event.
-	relayTake, relayTakeLeast = 32 << 10, 2 << 10
-	// relayObject is about how long an object of a list is before one has been seen: an event.
-	relayObject = 2 << 10
+	// relayPageSize is how many objects the list that a watch begins with asks for at a time, at most.
+	relayPageSize = 500
+	// defaultReplyBudget is what the link is believed to take at a time if nothing is known. All relays share it, as the answers of all may
+	// come at once; minReplyBudget is one event.
+	defaultReplyBudget, minReplyBudget = 32 << 10, 2 << 10
+	// defaultObjectBytes is about how long an object of a list is before one has been seen: an event.
+	defaultObjectBytes = 2 << 10
 )
 
-// relayed says whether watches of programs that are not the node are relayed.
-func (e *endpoint) relayed() bool { return e.follows && e.r.home == inMemory }
+// isRelayed says whether watches of programs that are not the node are relayed.
+func (e *endpoint) isRelayed() bool { return e.untrusted && e.resource.placement == inMemory }
 
-// relay begins a relayed watch. Its error is a status: Kubernetes' own, or that the cloud cannot be asked.
-func (e *endpoint) relay(ctx context.Context, opts *metainternalversion.ListOptions) (watch.Interface, error) {
-	if !e.s.online() {
-		return nil, newUnreachable(wire.ErrOffline)
+// startRelay begins a relayed watch. Its error is a status: Kubernetes' own, or that the cloud cannot be asked.
+func (e *endpoint) startRelay(ctx context.Context, opts *metainternalversion.ListOptions) (watch.Interface, error) {
+	if !e.server.isOnline() {
+		return nil, newUnreachableError(wire.ErrOffline)
 	}
-	leave, err := e.s.limits.relay(callerOf(ctx))
+	leave, err := e.server.limits.admitRelay(callerOf(ctx))
 	if err != nil {
 		return nil, err
 	}
 	select {
-	case e.s.relays <- struct{}{}:
+	case e.server.relaySlots <- struct{}{}:
 	default:
 		leave()
-		return nil, apierrors.NewTooManyRequests(fmt.Sprintf("%d watches of this gateway are relayed already", maxRelays), laterSeconds)
+		return nil, apierrors.NewTooManyRequests(fmt.Sprintf("%d watches of this gateway are relayed already", maxRelays), retryAfterSeconds)
 	}
 	free := sync.OnceFunc(func() {
-		<-e.s.relays
+		<-e.server.relaySlots
 		leave()
 	})
-	w := &relay{
-		e: e, path: e.r.path(wire.Key{Namespace: request.NamespaceValue(ctx)}), query: relayQuery(opts),
-		version: opts.ResourceVersion, bookmarks: opts.AllowWatchBookmarks, object: relayObject, out: make(chan watch.Event),
+	w := &relayedWatch{
+		endpoint: e, path: e.resource.cloudPath(wire.Key{Namespace: request.NamespaceValue(ctx)}), query: relayQuery(opts),
+		version: opts.ResourceVersion, bookmarks: opts.AllowWatchBookmarks, objectBytes: defaultObjectBytes, out: make(chan watch.Event),
 	}
-	if n, err := strconv.ParseUint(w.version, 10, 64); err == nil && n >= localBase {
+	if n, err := strconv.ParseUint(w.version, 10, 64); err == nil && n >= localVersionBase {
 		free()
 		return nil, apierrors.NewResourceExpired("the resource version is the gateway's own, and the cloud's is wanted: list again")
 	}
-	first, next, err := w.begin(ctx, opts)
+	first, next, err := w.fetchInitial(ctx, opts)
 	if err != nil {
 		free()
 		return nil, err
@@ -90,7 +90,7 @@ func (e *endpoint) relay(ctx context.Context, opts *metainternalversion.ListOpti
 	w.done.Go(func() {
 		defer free()
 		defer close(w.out)
-		if w.listed(ctx, first) {
+		if w.sendList(ctx, first) {
 			first = nil // its memory is free while the watch goes on
 			w.run(ctx, next)
 		}
@@ -98,28 +98,28 @@ func (e *endpoint) relay(ctx context.Context, opts *metainternalversion.ListOpti
 	return w, nil
 }
 
-// begin asks for the first page of what the watch begins with, if that is wanted, and for what came next: Kubernetes says here what
+// fetchInitial asks for the first page of what the watch begins with, if that is wanted, and for what came next: Kubernetes says here what
 // it has against it.
-func (w *relay) begin(ctx context.Context, opts *metainternalversion.ListOptions) (first, next []watch.Event, err error) {
+func (w *relayedWatch) fetchInitial(ctx context.Context, opts *metainternalversion.ListOptions) (first, next []watch.Event, err error) {
 	known := w.version != "" && w.version != "0"
 	initial := !known
 	if opts.SendInitialEvents != nil {
 		initial = *opts.SendInitialEvents
-		w.mark = initial && w.bookmarks
+		w.bookmarkDue = initial && w.bookmarks
 	}
 	if initial || !known {
-		most := relayPage
+		most := relayPageSize
 		if !initial {
 			most = 1 // only the version is wanted
 		}
-		if first, err = w.page(ctx, most); err != nil {
+		if first, err = w.fetchPage(ctx, most); err != nil {
 			return nil, nil, err
 		}
 		if !initial {
-			first, w.more = nil, ""
+			first, w.continueToken = nil, ""
 		}
 	}
-	next, err = w.ask(ctx, relayFirst)
+	next, err = w.fetchChanges(ctx, relayFirstWait)
 	return first, next, err
 }
 
@@ -134,68 +134,68 @@ func relayQuery(opts *metainternalversion.ListOptions) url.Values {
 	return query
 }
 
-// relay is one such watch. Its goroutine ends with Stop, which waits for it.
-type relay struct {
-	e         *endpoint
-	path      string
-	query     url.Values
-	version   string // the cloud's, of the last change that was answered
-	bookmarks bool
-	mark      bool   // a bookmark ends the list that the watch begins with
-	more      string // where the list goes on; "" with its last page
-	object    int    // bytes that an object of it is long, about
-	listedAt  string // the list's version
-	cancel    context.CancelFunc
-	out       chan watch.Event // closed when the watch has ended
-	done      sync.WaitGroup
+// relayedWatch is one such watch. Its goroutine ends with Stop, which waits for it.
+type relayedWatch struct {
+	endpoint      *endpoint
+	path          string
+	query         url.Values
+	version       string // the cloud's, of the last change that was answered
+	bookmarks     bool
+	bookmarkDue   bool   // a bookmark ends the list that the watch begins with
+	continueToken string // where the list goes on; "" with its last page
+	objectBytes   int    // bytes that an object of it is long, about
+	listVersion   string // the list's version
+	cancel        context.CancelFunc
+	out           chan watch.Event // closed when the watch has ended
+	done          sync.WaitGroup
 }
 
-func (w *relay) ResultChan() <-chan watch.Event { return w.out }
+func (w *relayedWatch) ResultChan() <-chan watch.Event { return w.out }
 
-func (w *relay) Stop() {
+func (w *relayedWatch) Stop() {
 	w.cancel()
 	w.done.Wait()
 }
 
 // run passes on what the cloud says until somebody ends it.
-func (w *relay) run(ctx context.Context, first []watch.Event) {
-	pause := relayPause
-	for events := first; w.pass(ctx, events); {
+func (w *relayedWatch) run(ctx context.Context, first []watch.Event) {
+	pause := relayBackoff
+	for events := first; w.sendEvents(ctx, events); {
 		begun, version := time.Now(), w.version
 		var ok bool
-		if events, ok = w.answered(ctx, func() ([]watch.Event, error) { return w.ask(ctx, relayWait) }); !ok {
+		if events, ok = w.askUntilAnswered(ctx, func() ([]watch.Event, error) { return w.fetchChanges(ctx, relayWait) }); !ok {
 			return
 		}
 		if w.version != version || time.Since(begun) > relayWait/2 {
-			pause = relayPause
+			pause = relayBackoff
 			continue
 		}
-		linger(ctx, pause)
-		pause = min(2*pause, relayPauseMost)
+		sleepJittered(ctx, pause)
+		pause = min(2*pause, relayMaxBackoff)
 	}
 }
 
-// answered repeats a question until it is answered, and says whether the watch goes on. One whose token has expired ends without a
+// askUntilAnswered repeats a question until it is answered, and says whether the watch goes on. One whose token has expired ends without a
 // word: the program comes back with its newer one.
-func (w *relay) answered(ctx context.Context, question func() ([]watch.Event, error)) (events []watch.Event, ok bool) {
+func (w *relayedWatch) askUntilAnswered(ctx context.Context, question func() ([]watch.Event, error)) (events []watch.Event, ok bool) {
 	begun := time.Now()
-	for pause := relayPause; ; pause = min(2*pause, relayPauseMost) {
+	for pause := relayBackoff; ; pause = min(2*pause, relayMaxBackoff) {
 		events, err := question()
 		switch {
 		case ctx.Err() != nil || apierrors.IsUnauthorized(err):
 			return nil, false
 		case err == nil:
 			return events, true
-		case !passes(err) || time.Since(begun) > relayPatience:
-			w.fail(ctx, err)
+		case !isTransient(err) || time.Since(begun) > relayRetryWindow:
+			w.sendError(ctx, err)
 			return nil, false
 		}
-		linger(ctx, pause)
+		sleepJittered(ctx, pause)
 	}
 }
 
-// linger waits for a pause, and as much again at random.
-func linger(ctx context.Context, pause time.Duration) {
+// sleepJittered waits for a pause, and as much again at random.
+func sleepJittered(ctx context.Context, pause time.Duration) {
 	timer := time.NewTimer(pause + rand.N(pause))
 	defer timer.Stop()
 	select {
@@ -204,13 +204,13 @@ func linger(ctx context.Context, pause time.Duration) {
 	}
 }
 
-// passes says whether the same question may be answered later.
-func passes(err error) bool {
+// isTransient says whether the same question may be answered later.
+func isTransient(err error) bool {
 	return isOffline(err) || apierrors.IsServiceUnavailable(err) || apierrors.IsTooManyRequests(err) || apierrors.IsServerTimeout(err) ||
 		apierrors.IsTimeout(err) || apierrors.IsInternalError(err)
 }
 
-func (w *relay) pass(ctx context.Context, events []watch.Event) bool {
+func (w *relayedWatch) sendEvents(ctx context.Context, events []watch.Event) bool {
 	for _, event := range events {
 		if event.Type == watch.Bookmark && !w.bookmarks {
 			continue
@@ -227,128 +227,128 @@ func (w *relay) pass(ctx context.Context, events []watch.Event) bool {
 	return ctx.Err() == nil
 }
 
-func (w *relay) fail(ctx context.Context, err error) {
+func (w *relayedWatch) sendError(ctx context.Context, err error) {
 	status := apierrors.NewInternalError(err).Status()
 	if known := apierrors.APIStatus(nil); errors.As(err, &known) {
 		status = known.Status()
 	}
-	w.pass(ctx, []watch.Event{{Type: watch.Error, Object: &status}})
+	w.sendEvents(ctx, []watch.Event{{Type: watch.Error, Object: &status}})
 }
 
-// listed passes on the list that the watch begins with, page by page, and says whether the watch goes on.
-func (w *relay) listed(ctx context.Context, page []watch.Event) bool {
-	for w.pass(ctx, page) {
-		if w.more == "" {
-			return !w.mark || w.pass(ctx, []watch.Event{w.listEnd()})
+// sendList passes on the list that the watch begins with, page by page, and says whether the watch goes on.
+func (w *relayedWatch) sendList(ctx context.Context, page []watch.Event) bool {
+	for w.sendEvents(ctx, page) {
+		if w.continueToken == "" {
+			return !w.bookmarkDue || w.sendEvents(ctx, []watch.Event{w.listEndBookmark()})
 		}
 		var ok bool
-		if page, ok = w.answered(ctx, func() ([]watch.Event, error) { return w.page(ctx, relayPage) }); !ok {
+		if page, ok = w.askUntilAnswered(ctx, func() ([]watch.Event, error) { return w.fetchPage(ctx, relayPageSize) }); !ok {
 			return false
 		}
 	}
 	return false
 }
 
-// listEnd is the bookmark that says that all was told that there was.
-func (w *relay) listEnd() watch.Event {
-	mark := w.e.r.bookmark(0, true)
+// listEndBookmark is the bookmark that says that all was told that there was.
+func (w *relayedWatch) listEndBookmark() watch.Event {
+	mark := w.endpoint.resource.newBookmark(0, true)
 	if m, err := meta.Accessor(mark); err == nil {
-		m.SetResourceVersion(w.listedAt)
+		m.SetResourceVersion(w.listVersion)
 	}
 	return watch.Event{Type: watch.Bookmark, Object: mark}
 }
 
-// take is what the link takes at a time, and this relay's share of it.
-func (w *relay) take() (share, all int) {
-	if w.e.s.cfg.Take != nil {
-		all = w.e.s.cfg.Take()
+// replyBudget is what the link takes at a time, and this relay's share of it.
+func (w *relayedWatch) replyBudget() (share, all int) {
+	if w.endpoint.server.cfg.LinkBudget != nil {
+		all = w.endpoint.server.cfg.LinkBudget()
 	}
 	if all == 0 {
-		all = relayTake
+		all = defaultReplyBudget
 	}
-	return max(all/max(len(w.e.s.relays), 1), relayTakeLeast), all
+	return max(all/max(len(w.endpoint.server.relaySlots), 1), minReplyBudget), all
 }
 
-// page asks for the next page of the list that the watch begins with, of most objects at most and no longer than the link takes;
+// fetchPage asks for the next page of the list that the watch begins with, of most objects at most and no longer than the link takes;
 // the first one sets the version to go on from.
-func (w *relay) page(ctx context.Context, most int) ([]watch.Event, error) {
-	share, all := w.take()
-	limit := min(max(share/4*3/w.object, 1), most) // base64 makes it a third longer
-	list, size, err := w.fetch(ctx, share, limit)
+func (w *relayedWatch) fetchPage(ctx context.Context, most int) ([]watch.Event, error) {
+	share, all := w.replyBudget()
+	limit := min(max(share/4*3/w.objectBytes, 1), most) // base64 makes it a third longer
+	list, size, err := w.requestPage(ctx, share, limit)
 	for apierrors.IsRequestEntityTooLargeError(err) && limit > 1 {
 		limit /= 2
-		list, size, err = w.fetch(ctx, share, limit)
+		list, size, err = w.requestPage(ctx, share, limit)
 	}
 	if apierrors.IsRequestEntityTooLargeError(err) && share < all {
-		list, size, err = w.fetch(ctx, all, limit)
+		list, size, err = w.requestPage(ctx, all, limit)
 	}
 	if err != nil {
 		return nil, err
 	}
-	w.object = max(size/max(meta.LenList(list), 1), 1)
-	return w.read(list)
+	w.objectBytes = max(size/max(meta.LenList(list), 1), 1)
+	return w.pageEvents(list)
 }
 
-// fetch asks for so many objects of the list, and returns how many bytes the answer has.
-func (w *relay) fetch(ctx context.Context, take, limit int) (list runtime.Object, size int, err error) {
+// requestPage asks for so many objects of the list, and returns how many bytes the answer has.
+func (w *relayedWatch) requestPage(ctx context.Context, take, limit int) (list runtime.Object, size int, err error) {
 	query := url.Values{"limit": {strconv.Itoa(limit)}}
-	if w.more != "" {
-		query.Set("continue", w.more)
+	if w.continueToken != "" {
+		query.Set("continue", w.continueToken)
 	}
 	maps.Copy(query, w.query)
-	request := wire.KubeRequest{Method: http.MethodGet, Path: w.path, Query: query.Encode(), Accept: runtime.ContentTypeJSON, Take: take}
-	reply, err := w.e.s.do(ctx, request)
+	request := wire.KubeRequest{Method: http.MethodGet, Path: w.path, Query: query.Encode(), Accept: runtime.ContentTypeJSON, MaxBytes: take}
+	reply, err := w.endpoint.server.callCloud(ctx, request)
 	switch {
 	case err != nil:
 		return nil, 0, err
 	case reply.Code >= http.StatusBadRequest:
-		return nil, 0, refusal(reply)
+		return nil, 0, replyError(reply)
 	}
-	list = w.e.r.list()
+	list = w.endpoint.resource.list()
 	if err := json.Unmarshal(reply.Body, list); err != nil {
-		return nil, 0, newUnreachable(fmt.Errorf("decode reply: %w", err))
+		return nil, 0, newUnreachableError(fmt.Errorf("decode reply: %w", err))
 	}
 	return list, len(reply.Body), nil
 }
 
-// read makes events of a page, and notes where the list goes on.
-func (w *relay) read(list runtime.Object) ([]watch.Event, error) {
+// pageEvents makes events of a page, and notes where the list goes on.
+func (w *relayedWatch) pageEvents(list runtime.Object) ([]watch.Event, error) {
 	m, err := meta.ListAccessor(list)
 	if err != nil {
 		return nil, apierrors.NewInternalError(err)
 	}
 	events := make([]watch.Event, 0, meta.LenList(list))
 	err = meta.EachListItem(list, func(obj runtime.Object) error {
-		obj.GetObjectKind().SetGroupVersionKind(w.e.r.gvk())
+		obj.GetObjectKind().SetGroupVersionKind(w.endpoint.resource.gvk())
 		events = append(events, watch.Event{Type: watch.Added, Object: obj})
 		return nil
 	})
 	if err != nil {
 		return nil, apierrors.NewInternalError(err)
 	}
-	if w.listedAt == "" {
-		w.listedAt, w.version = m.GetResourceVersion(), m.GetResourceVersion()
+	if w.listVersion == "" {
+		w.listVersion, w.version = m.GetResourceVersion(), m.GetResourceVersion()
 	}
-	w.more = m.GetContinue()
+	w.continueToken = m.GetContinue()
 	return events, nil
 }
 
-// ask asks the cloud once for what came after the version, and moves it if the whole answer could be read.
-func (w *relay) ask(ctx context.Context, wait time.Duration) ([]watch.Event, error) {
+// fetchChanges asks the cloud once for what came after the version, and moves it if the whole answer could be read.
+func (w *relayedWatch) fetchChanges(ctx context.Context, wait time.Duration) ([]watch.Event, error) {
 	w.query.Set("resourceVersion", w.version)
-	share, all := w.take()
-	ask := wire.KubeRequest{Method: http.MethodGet, Path: w.path, Query: w.query.Encode(), Wait: wait.Milliseconds(), Take: share}
+	share, all := w.replyBudget()
+	ask := wire.KubeRequest{Method: http.MethodGet, Path: w.path, Query: w.query.Encode(), Wait: wait.Milliseconds(), MaxBytes: share}
 	w.query.Del("resourceVersion")
-	reply, err := w.e.s.perform(ctx, ask, relayTimeout)
+	reply, err := w.endpoint.server.sendRequest(ctx, ask, relayTimeout)
 	if err == nil && reply.Code == http.StatusRequestEntityTooLarge && share < all {
-		ask.Take = all
-		reply, err = w.e.s.perform(ctx, ask, relayTimeout)
+		ask.MaxBytes = all
+		reply, err = w.endpoint.server.sendRequest(ctx, ask, relayTimeout)
 	}
 	if err != nil {
 		return nil, err
 	}
 	if reply.Code != http.StatusOK {
-		return nil, refusal(reply)
+		return nil, replyError(reply)
 	}
 	var events []watch.Event
 	version := w.version
@@ -358,14 +358,14 @@ func (w *relay) ask(ctx context.Context, wait time.Duration) ([]watch.Event, err
 			w.version = version
 			return events, nil
 		} else if err != nil {
-			return nil, newUnreachable(fmt.Errorf("decode change: %w", err))
+			return nil, newUnreachableError(fmt.Errorf("decode change: %w", err))
 		}
-		event := watch.Event{Type: watch.EventType(frame.Type), Object: w.e.r.object()}
+		event := watch.Event{Type: watch.EventType(frame.Type), Object: w.endpoint.resource.object()}
 		if event.Type == watch.Error {
 			event.Object = &metav1.Status{}
 		}
 		if err := json.Unmarshal(frame.Object.Raw, event.Object); err != nil {
-			return nil, newUnreachable(fmt.Errorf("decode change: %w", err))
+			return nil, newUnreachableError(fmt.Errorf("decode change: %w", err))
 		}
 		events = append(events, event)
 		if event.Type != watch.Error {

@@ -4,4 +4,4 @@ package localapi
 const MaxRelays, MaxAccountRelays = maxRelays, maxAccountRelays
 
 // Relays is how many watches are relayed now.
-func (s *Server) Relays() int { return len(s.relays) }
+func (s *Server) Relays() int { return len(s.relaySlots) }

@@ -27,13 +27,13 @@ import (
 	"github.com/frond-edge/frond/leaf/localapi"
 )
 
-// leases plays the cloud's leases of a namespace: lists, and what changed since a version.
-type leases struct {
+// leaseCloud plays the cloud's leases of a namespace: lists, and what changed since a version.
+type leaseCloud struct {
 	mu      sync.Mutex // guards all below
 	version int
 	objects map[string]coordinationv1.Lease
-	history []frame
-	moved   chan struct{} // closed and replaced with each change
+	history []changeFrame
+	changed chan struct{} // closed and replaced with each change
 	refused int           // the code of each answer; 0: none is refused
 	watches int           // that were asked for
 	tokens  map[string]bool
@@ -42,17 +42,17 @@ type leases struct {
 	hold    chan struct{} // if not nil, the last page says there that it was asked for, and waits for a word
 }
 
-type frame struct {
+type changeFrame struct {
 	Type    watch.EventType      `json:"type"`
 	Object  coordinationv1.Lease `json:"object"`
 	version int
 }
 
-func newLeases() *leases {
-	return &leases{version: 4711, objects: map[string]coordinationv1.Lease{}, moved: make(chan struct{}), tokens: map[string]bool{}}
+func newLeaseCloud() *leaseCloud {
+	return &leaseCloud{version: 4711, objects: map[string]coordinationv1.Lease{}, changed: make(chan struct{}), tokens: map[string]bool{}}
 }
 
-func (l *leases) set(name, holder string) {
+func (l *leaseCloud) setLease(name, holder string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	kind := watch.Added
@@ -66,20 +66,20 @@ func (l *leases) set(name, holder string) {
 		Spec:       coordinationv1.LeaseSpec{HolderIdentity: &holder},
 	}
 	l.objects[name] = o
-	l.history = append(l.history, frame{kind, o, l.version})
-	close(l.moved)
-	l.moved = make(chan struct{})
+	l.history = append(l.history, changeFrame{kind, o, l.version})
+	close(l.changed)
+	l.changed = make(chan struct{})
 }
 
-func (l *leases) refuse(code int) {
+func (l *leaseCloud) refuseWith(code int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.refused = code
-	close(l.moved)
-	l.moved = make(chan struct{})
+	close(l.changed)
+	l.changed = make(chan struct{})
 }
 
-func (l *leases) seen() (watches int, tokens []string) {
+func (l *leaseCloud) watchesSeen() (watches int, tokens []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for token := range l.tokens {
@@ -88,9 +88,9 @@ func (l *leases) seen() (watches int, tokens []string) {
 	return l.watches, tokens
 }
 
-func (l *leases) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (l *leaseCloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !strings.HasSuffix(r.URL.Path, "/leases") {
-		describing(w, r)
+		serveDiscovery(w, r)
 		return
 	}
 	query := r.URL.Query()
@@ -100,7 +100,7 @@ func (l *leases) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	for {
 		l.mu.Lock()
 		l.tokens[r.Header.Get("Authorization")] = true
-		refused, moved, items := l.refused, l.moved, []coordinationv1.Lease{}
+		refused, moved, items := l.refused, l.changed, []coordinationv1.Lease{}
 		for _, o := range l.objects {
 			items = append(items, o)
 		}
@@ -108,8 +108,8 @@ func (l *leases) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			TypeMeta: metav1.TypeMeta{Kind: "LeaseList", APIVersion: "coordination.k8s.io/v1"},
 			ListMeta: metav1.ListMeta{ResourceVersion: strconv.Itoa(l.version)}, Items: items,
 		}
-		at := slices.IndexFunc(l.history, func(f frame) bool { return f.version > after })
-		var next []frame
+		at := slices.IndexFunc(l.history, func(f changeFrame) bool { return f.version > after })
+		var next []changeFrame
 		if at >= 0 {
 			next = slices.Clone(l.history[at:])
 		}
@@ -119,7 +119,7 @@ func (l *leases) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			answerStatus(w, int32(refused), metav1.StatusReason(http.StatusText(refused)))
 			return
 		case query.Get("watch") == "":
-			l.list(r.Context(), w, query, list)
+			l.writePage(r.Context(), w, query, list)
 			return
 		case len(next) > 0:
 			l.mu.Lock()
@@ -128,7 +128,7 @@ func (l *leases) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			l.broken--
 			l.mu.Unlock()
 			for _, f := range next {
-				answer(w, http.StatusOK, f)
+				writeAnswer(w, http.StatusOK, f)
 			}
 			if broken {
 				_, _ = io.WriteString(w, `{"type":"MODIFIED","object":{"metadata":`)
@@ -146,8 +146,8 @@ func (l *leases) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// list answers a page in the order of names; the last one waits for a word on hold, if that is wanted.
-func (l *leases) list(ctx context.Context, w http.ResponseWriter, query url.Values, list coordinationv1.LeaseList) {
+// writePage answers a page in the order of names; the last one waits for a word on hold, if that is wanted.
+func (l *leaseCloud) writePage(ctx context.Context, w http.ResponseWriter, query url.Values, list coordinationv1.LeaseList) {
 	slices.SortFunc(list.Items, func(a, b coordinationv1.Lease) int { return strings.Compare(a.Name, b.Name) })
 	from, _ := strconv.Atoi(query.Get("continue"))
 	limit, _ := strconv.Atoi(query.Get("limit"))
@@ -167,25 +167,25 @@ func (l *leases) list(ctx context.Context, w http.ResponseWriter, query url.Valu
 		}
 	}
 	list.Items = list.Items[from:]
-	answer(w, http.StatusOK, list)
+	writeAnswer(w, http.StatusOK, list)
 }
 
-// follower is a site whose pod may do all with leases, and the cloud that has them; off takes the link away.
-func follower(t *testing.T, options ...option) (s *site, l *leases, off func()) {
+// newFollower is a site whose pod may do all with leases, and the cloud that has them; off takes the link away.
+func newFollower(t *testing.T, options ...option) (s *podGateway, l *leaseCloud, off func()) {
 	t.Helper()
 	var mu sync.Mutex
 	online := true
-	s = newSite(t, append(options, func(c *localapi.Config) {
+	s = newPodGateway(t, append(options, func(c *localapi.Config) {
 		c.Online = func() bool { mu.Lock(); defer mu.Unlock(); return online }
 	})...)
-	s.allow("default", rbacv1.PolicyRule{Verbs: []string{"*"}, APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}})
-	l = newLeases()
-	s.cloud.online(l.ServeHTTP)
+	s.bindRole("default", rbacv1.PolicyRule{Verbs: []string{"*"}, APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}})
+	l = newLeaseCloud()
+	s.cloud.goOnline(l.ServeHTTP)
 	return s, l, func() {
 		mu.Lock()
 		online = false
 		mu.Unlock()
-		s.cloud.offline()
+		s.cloud.goOffline()
 	}
 }
 
@@ -195,13 +195,13 @@ func inJSON(cfg *rest.Config) *rest.Config {
 	return cfg
 }
 
-// TestInformersFollowLeases: a program's informer on leases lists and follows them, by questions to the cloud with its own token, and
+// TestRelayedWatch_InformerFollowsLeases: a program's informer on leases lists and follows them, by questions to the cloud with its own token, and
 // goes on after a short cut of the link.
-func TestInformersFollowLeases(t *testing.T) {
-	s, l, _ := follower(t)
-	l.set("a", "one")
-	token := s.issuer.Token(claims())
-	factory := informers.NewSharedInformerFactoryWithOptions(clientFor(t, inJSON(s.as(token))), 0, informers.WithNamespace("default"))
+func TestRelayedWatch_InformerFollowsLeases(t *testing.T) {
+	s, l, _ := newFollower(t)
+	l.setLease("a", "one")
+	token := s.issuer.Token(podClaims())
+	factory := informers.NewSharedInformerFactoryWithOptions(clientFor(t, inJSON(s.configFor(token))), 0, informers.WithNamespace("default"))
 	seen := factory.Coordination().V1().Leases()
 	informer := seen.Informer()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -214,16 +214,16 @@ func TestInformersFollowLeases(t *testing.T) {
 		}
 	}
 	eventually(t, "the informer has synced", func() bool { return informer.HasSynced() && holds("a", "one")() })
-	l.set("a", "two")
-	l.set("b", "one")
+	l.setLease("a", "two")
+	l.setLease("b", "one")
 	eventually(t, "the informer follows", func() bool { return holds("a", "two")() && holds("b", "one")() })
 
-	s.cloud.offline()
-	l.set("a", "three")
-	l.refuse(0) // the question that is on its way is answered
-	s.cloud.online(l.ServeHTTP)
+	s.cloud.goOffline()
+	l.setLease("a", "three")
+	l.refuseWith(0) // the question that is on its way is answered
+	s.cloud.goOnline(l.ServeHTTP)
 	eventually(t, "the informer goes on with the link", holds("a", "three"))
-	if _, tokens := l.seen(); !slices.Equal(tokens, []string{"Bearer " + token}) {
+	if _, tokens := l.watchesSeen(); !slices.Equal(tokens, []string{"Bearer " + token}) {
 		t.Errorf("the cloud was asked as %q", tokens)
 	}
 	if s.api.Relays() != 1 {
@@ -233,43 +233,43 @@ func TestInformersFollowLeases(t *testing.T) {
 	eventually(t, "the watch has ended", func() bool { return s.api.Relays() == 0 })
 }
 
-// TestInformersFollowAllNamespaces: a watch of no namespace in particular is relayed too, at a path that the cloud takes.
-func TestInformersFollowAllNamespaces(t *testing.T) {
-	s, l, _ := follower(t)
-	s.put(wire.Key{Group: rbacv1.GroupName, Resource: "clusterroles", Name: "leases"}, rbacv1.ClusterRole{
+// TestRelayedWatch_AllNamespaces: a watch of no namespace in particular is relayed too, at a path that the cloud takes.
+func TestRelayedWatch_AllNamespaces(t *testing.T) {
+	s, l, _ := newFollower(t)
+	s.deliverJSON(wire.Key{Group: rbacv1.GroupName, Resource: "clusterroles", Name: "leases"}, rbacv1.ClusterRole{
 		ObjectMeta: metav1.ObjectMeta{Name: "leases", UID: "r2"},
 		Rules:      []rbacv1.PolicyRule{{Verbs: []string{"*"}, APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}}},
 	})
-	s.put(wire.Key{Group: rbacv1.GroupName, Resource: "clusterrolebindings", Name: "leases"}, rbacv1.ClusterRoleBinding{
+	s.deliverJSON(wire.Key{Group: rbacv1.GroupName, Resource: "clusterrolebindings", Name: "leases"}, rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: "leases", UID: "b2"},
 		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: "default", Name: "robot"}},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "leases"},
 	})
-	l.set("a", "one")
-	factory := informers.NewSharedInformerFactory(clientFor(t, inJSON(s.as(s.issuer.Token(claims())))), 0)
+	l.setLease("a", "one")
+	factory := informers.NewSharedInformerFactory(clientFor(t, inJSON(s.configFor(s.issuer.Token(podClaims())))), 0)
 	seen := factory.Coordination().V1().Leases()
 	informer := seen.Informer()
 	ctx, cancel := context.WithCancel(t.Context())
 	factory.Start(ctx.Done())
 	defer func() { cancel(); factory.Shutdown() }()
 	eventually(t, "the informer has synced", informer.HasSynced)
-	l.set("b", "one")
+	l.setLease("b", "one")
 	eventually(t, "the informer follows", func() bool {
 		_, err := seen.Lister().Leases("default").Get("b")
 		return err == nil
 	})
-	for _, r := range s.cloud.asked() {
+	for _, r := range s.cloud.requestsSeen() {
 		if r.Wait > 0 && r.Path != "/apis/coordination.k8s.io/v1/leases" {
 			t.Errorf("a watch of %q", r.Path)
 		}
 	}
 }
 
-// TestAWatchThatTheCloudRefusesSaysSo: what Kubernetes has against a relayed watch is told as it says it, at its beginning and in its middle.
-func TestAWatchThatTheCloudRefusesSaysSo(t *testing.T) {
-	s, l, off := follower(t)
-	c := clientFor(t, inJSON(once(s.as(s.issuer.Token(claims())))))
-	l.set("a", "one")
+// TestRelayedWatch_PassesOnRefusals: what Kubernetes has against a relayed watch is told as it says it, at its beginning and in its middle.
+func TestRelayedWatch_PassesOnRefusals(t *testing.T) {
+	s, l, off := newFollower(t)
+	c := clientFor(t, inJSON(withoutRetries(s.configFor(s.issuer.Token(podClaims())))))
+	l.setLease("a", "one")
 	follow := func(version string) (watch.Interface, error) {
 		return c.CoordinationV1().Leases("default").Watch(t.Context(), metav1.ListOptions{ResourceVersion: version})
 	}
@@ -277,11 +277,11 @@ func TestAWatchThatTheCloudRefusesSaysSo(t *testing.T) {
 		t.Errorf("from a version of the gateway: %v", err)
 	}
 	for code, is := range map[int]func(error) bool{http.StatusForbidden: apierrors.IsForbidden, http.StatusGone: apierrors.IsGone} {
-		l.refuse(code)
+		l.refuseWith(code)
 		if _, err := follow("4711"); !is(err) {
 			t.Errorf("at the beginning: %v, want code %d", err, code)
 		}
-		l.refuse(0)
+		l.refuseWith(0)
 		w, err := follow("4711")
 		if err != nil {
 			t.Fatal(err)
@@ -289,19 +289,19 @@ func TestAWatchThatTheCloudRefusesSaysSo(t *testing.T) {
 		if e := <-w.ResultChan(); e.Type != watch.Added {
 			t.Fatalf("first event %+v", e)
 		}
-		l.refuse(code)
+		l.refuseWith(code)
 		if e := <-w.ResultChan(); e.Type != watch.Error || !is(apierrors.FromObject(e.Object)) {
 			t.Errorf("in the middle: %+v, want code %d", e, code)
 		}
 		w.Stop()
-		l.refuse(0)
+		l.refuseWith(0)
 	}
 	w, err := follow("4711")
 	if err != nil {
 		t.Fatal(err)
 	}
 	<-w.ResultChan()
-	l.refuse(http.StatusUnauthorized) // its token is too old by now
+	l.refuseWith(http.StatusUnauthorized) // its token is too old by now
 	for e := range w.ResultChan() {
 		t.Errorf("a watch whose token expired ended with %+v", e)
 	}
@@ -320,15 +320,15 @@ func TestAWatchThatTheCloudRefusesSaysSo(t *testing.T) {
 	}
 }
 
-// TestARelayedListComesPageByPage: what a watch begins with is told as it comes, so that a gateway never holds all of it; then the
+// TestRelayedWatch_ListsPageByPage: what a watch begins with is told as it comes, so that a gateway never holds all of it; then the
 // mark, and what changed meanwhile.
-func TestARelayedListComesPageByPage(t *testing.T) {
-	s, l, _ := follower(t)
+func TestRelayedWatch_ListsPageByPage(t *testing.T) {
+	s, l, _ := newFollower(t)
 	for i := range 5 {
-		l.set(fmt.Sprint("a", i), "one")
+		l.setLease(fmt.Sprint("a", i), "one")
 	}
 	l.page, l.hold = 2, make(chan struct{})
-	c := clientFor(t, inJSON(once(s.as(s.issuer.Token(claims())))))
+	c := clientFor(t, inJSON(withoutRetries(s.configFor(s.issuer.Token(podClaims())))))
 	yes := true
 	w, err := c.CoordinationV1().Leases("default").Watch(t.Context(), metav1.ListOptions{
 		SendInitialEvents: &yes, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan, AllowWatchBookmarks: true,
@@ -357,7 +357,7 @@ func TestARelayedListComesPageByPage(t *testing.T) {
 		}
 	}
 	<-l.hold
-	l.set("b", "one")
+	l.setLease("b", "one")
 	l.hold <- struct{}{}
 	for _, want := range []string{"ADDED a4 ", "BOOKMARK  true", "ADDED b "} {
 		if got := next(); got != want {
@@ -366,15 +366,15 @@ func TestARelayedListComesPageByPage(t *testing.T) {
 	}
 }
 
-// TestRelaysTakeWhatTheLinkTakes: on a slow link a relayed list comes in pages that fit, whatever its objects are, all relays share what
+// TestRelayedWatch_FitsLinkBudget: on a slow link a relayed list comes in pages that fit, whatever its objects are, all relays share what
 // the link takes, and what cannot be parted is refused in words.
-func TestRelaysTakeWhatTheLinkTakes(t *testing.T) {
+func TestRelayedWatch_FitsLinkBudget(t *testing.T) {
 	const take, many = 16 << 10, 12
-	s, l, _ := follower(t, func(c *localapi.Config) { c.Take = func() int { return take } })
+	s, l, _ := newFollower(t, func(c *localapi.Config) { c.LinkBudget = func() int { return take } })
 	for i := range many {
-		l.set(fmt.Sprintf("a%02d", i), strings.Repeat("x", 8<<10))
+		l.setLease(fmt.Sprintf("a%02d", i), strings.Repeat("x", 8<<10))
 	}
-	c := clientFor(t, inJSON(once(s.as(s.issuer.Token(claims())))))
+	c := clientFor(t, inJSON(withoutRetries(s.configFor(s.issuer.Token(podClaims())))))
 	w, err := relayFrom(t, c, "")
 	if err != nil {
 		t.Fatal(err)
@@ -391,28 +391,28 @@ func TestRelaysTakeWhatTheLinkTakes(t *testing.T) {
 			t.Fatalf("%d objects came", i)
 		}
 	}
-	before := len(s.cloud.asked())
+	before := len(s.cloud.requestsSeen())
 	second, err := relayFrom(t, c, "1")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer second.Stop()
-	for i, r := range s.cloud.asked() {
-		if most := take; r.Take <= 0 || r.Take > most || i >= before && r.Wait == 50 && r.Take > most/2 {
-			t.Errorf("question %d, %s?%s, takes %d", i, r.Path, r.Query, r.Take)
+	for i, r := range s.cloud.requestsSeen() {
+		if most := take; r.MaxBytes <= 0 || r.MaxBytes > most || i >= before && r.Wait == 50 && r.MaxBytes > most/2 {
+			t.Errorf("question %d, %s?%s, takes %d", i, r.Path, r.Query, r.MaxBytes)
 		}
 	}
-	l.set("0", strings.Repeat("x", 30<<10)) // it is on the first page
+	l.setLease("0", strings.Repeat("x", 30<<10)) // it is on the first page
 	if _, err := relayFrom(t, c, ""); !apierrors.IsRequestEntityTooLargeError(err) {
 		t.Errorf("of what is larger: %v", err)
 	}
 }
 
-// TestABrokenAnswerLosesNoChange: what came whole in an answer that ends within a change is told, once, by the next one at the latest.
-func TestABrokenAnswerLosesNoChange(t *testing.T) {
-	s, l, _ := follower(t)
-	c := clientFor(t, inJSON(once(s.as(s.issuer.Token(claims())))))
-	l.set("a", "one")
+// TestRelayedWatch_BrokenReplyLosesNoChange: what came whole in an answer that ends within a change is told, once, by the next one at the latest.
+func TestRelayedWatch_BrokenReplyLosesNoChange(t *testing.T) {
+	s, l, _ := newFollower(t)
+	c := clientFor(t, inJSON(withoutRetries(s.configFor(s.issuer.Token(podClaims())))))
+	l.setLease("a", "one")
 	w, err := relayFrom(t, c, "4711")
 	if err != nil {
 		t.Fatal(err)
@@ -424,8 +424,8 @@ func TestABrokenAnswerLosesNoChange(t *testing.T) {
 	l.mu.Lock()
 	l.broken = 1
 	l.mu.Unlock()
-	l.set("a", "two")
-	l.set("a", "three")
+	l.setLease("a", "two")
+	l.setLease("a", "three")
 	var held []string
 	for late := time.After(time.Minute); len(held) == 0 || held[len(held)-1] != "three"; {
 		select {
@@ -444,11 +444,11 @@ func TestABrokenAnswerLosesNoChange(t *testing.T) {
 	}
 }
 
-// TestRelayedWatchesAreFew: a gateway's programs cannot ask for more of them than the cloud serves of one node, and one program cannot
+// TestRelayedWatch_IsLimited: a gateway's programs cannot ask for more of them than the cloud serves of one node, and one program cannot
 // take them all from the others.
-func TestRelayedWatchesAreFew(t *testing.T) {
-	s, l, _ := follower(t)
-	l.set("a", "one")
+func TestRelayedWatch_IsLimited(t *testing.T) {
+	s, l, _ := newFollower(t)
+	l.setLease("a", "one")
 	var all []watch.Interface
 	defer func() {
 		for _, w := range all {
@@ -464,10 +464,10 @@ func TestRelayedWatchesAreFew(t *testing.T) {
 	}
 	var clients []kubernetes.Interface
 	for i := range localapi.MaxRelays/localapi.MaxAccountRelays + 1 {
-		other, of := pod(fmt.Sprint("web-", i), fmt.Sprint("w", i), "1"), claims()
+		other, of := newPod(fmt.Sprint("web-", i), fmt.Sprint("w", i), "1"), podClaims()
 		other.Spec.ServiceAccountName, of.Pod, of.PodUID = "robot", other.Name, string(other.UID)
-		s.deliver(other)
-		clients = append(clients, clientFor(t, inJSON(once(s.as(s.issuer.Token(of))))))
+		s.deliverObjects(other)
+		clients = append(clients, clientFor(t, inJSON(withoutRetries(s.configFor(s.issuer.Token(of))))))
 	}
 	for i, c := range clients[:len(clients)-1] {
 		for n := range localapi.MaxAccountRelays + 1 {

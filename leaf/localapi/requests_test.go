@@ -19,21 +19,21 @@ import (
 	"github.com/frond-edge/frond/leaf/localapi"
 )
 
-// TestTokenSurvivesAnOfflineReboot: a pod's token is asked of the cloud, and mounted again when nobody can be asked.
-func TestTokenSurvivesAnOfflineReboot(t *testing.T) {
-	for name, protobuf := range encodings() {
+// TestTokenRequest_SurvivesOfflineReboot: a pod's token is asked of the cloud, and mounted again when nobody can be asked.
+func TestTokenRequest_SurvivesOfflineReboot(t *testing.T) {
+	for name, protobuf := range allEncodings() {
 		t.Run(name, func(t *testing.T) {
 			g := newGateway(t, true)
-			g.deliver(pod("web", "u1", "1"), pod("old", "u0", "1"))
-			g.cloud.online(func(w http.ResponseWriter, r *http.Request) {
-				answer(w, http.StatusCreated, authenticationv1.TokenRequest{
+			g.deliverObjects(newPod("web", "u1", "1"), newPod("old", "u0", "1"))
+			g.cloud.goOnline(func(w http.ResponseWriter, r *http.Request) {
+				writeAnswer(w, http.StatusCreated, authenticationv1.TokenRequest{
 					TypeMeta: metav1.TypeMeta{Kind: "TokenRequest", APIVersion: "authentication.k8s.io/v1"},
 					Status:   authenticationv1.TokenRequestStatus{Token: "secret", ExpirationTimestamp: metav1.NewTime(time.Now().Add(-time.Minute))},
 				})
 			})
 			ask := func(name, uid string) (*authenticationv1.TokenRequest, error) {
 				hour := int64(3600)
-				return g.client(protobuf).CoreV1().ServiceAccounts("default").CreateToken(t.Context(), "sa", &authenticationv1.TokenRequest{
+				return g.newClient(protobuf).CoreV1().ServiceAccounts("default").CreateToken(t.Context(), "sa", &authenticationv1.TokenRequest{
 					Spec: authenticationv1.TokenRequestSpec{
 						Audiences: []string{"api"}, ExpirationSeconds: &hour,
 						BoundObjectRef: &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: name, UID: types.UID(uid)},
@@ -45,7 +45,7 @@ func TestTokenSurvivesAnOfflineReboot(t *testing.T) {
 					t.Fatalf("online: %v, %+v", err, got)
 				}
 			}
-			g.cloud.offline()
+			g.cloud.goOffline()
 			g.stop()
 			g.start()
 			if got, err := ask("web", "u1"); err != nil || got.Status.Token != "secret" {
@@ -55,9 +55,9 @@ func TestTokenSurvivesAnOfflineReboot(t *testing.T) {
 				t.Errorf("a token of another pod: %v", err)
 			}
 			// When its pod is gone, a token goes with the next one that comes.
-			g.tombstone(pod("old", "u0", "2"))
-			g.cloud.online(func(w http.ResponseWriter, r *http.Request) {
-				answer(w, http.StatusCreated, authenticationv1.TokenRequest{TypeMeta: metav1.TypeMeta{Kind: "TokenRequest", APIVersion: "authentication.k8s.io/v1"}})
+			g.deliverTombstone(newPod("old", "u0", "2"))
+			g.cloud.goOnline(func(w http.ResponseWriter, r *http.Request) {
+				writeAnswer(w, http.StatusCreated, authenticationv1.TokenRequest{TypeMeta: metav1.TypeMeta{Kind: "TokenRequest", APIVersion: "authentication.k8s.io/v1"}})
 			})
 			if _, err := ask("web", "u1"); err != nil {
 				t.Fatal(err)
@@ -69,25 +69,25 @@ func TestTokenSurvivesAnOfflineReboot(t *testing.T) {
 	}
 }
 
-// TestCallsAreUntouched: what the cloud decides goes there as it came, and its refusals come back as they are.
-func TestCallsAreUntouched(t *testing.T) {
+// TestForward_PassesRequestsUnchanged: what the cloud decides goes there as it came, and its refusals come back as they are.
+func TestForward_PassesRequestsUnchanged(t *testing.T) {
 	g := newGateway(t, true)
-	g.cloud.online(func(w http.ResponseWriter, r *http.Request) {
+	g.cloud.goOnline(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPost {
 			answerStatus(w, http.StatusForbidden, metav1.StatusReasonForbidden)
 			return
 		}
-		answer(w, http.StatusOK, corev1.NamespaceList{TypeMeta: metav1.TypeMeta{Kind: "NamespaceList", APIVersion: "v1"}, Items: []corev1.Namespace{{}}})
+		writeAnswer(w, http.StatusOK, corev1.NamespaceList{TypeMeta: metav1.TypeMeta{Kind: "NamespaceList", APIVersion: "v1"}, Items: []corev1.Namespace{{}}})
 	})
-	c := g.client(false).CoreV1()
-	mirror := pod("static", "", "")
+	c := g.newClient(false).CoreV1()
+	mirror := newPod("static", "", "")
 	if _, err := c.Pods("default").Create(t.Context(), mirror, metav1.CreateOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("create: %v", err)
 	}
 	if l, err := c.Namespaces().List(t.Context(), metav1.ListOptions{LabelSelector: "a=b"}); err != nil || len(l.Items) != 1 {
 		t.Errorf("list: %v", err)
 	}
-	asked := g.cloud.asked()
+	asked := g.cloud.requestsSeen()
 	if len(asked) != 2 || asked[0].Path != "/api/v1/namespaces/default/pods" || !strings.Contains(string(asked[0].Body), "static") ||
 		asked[1].Query != "labelSelector=a%3Db" {
 		t.Errorf("calls: %+v", asked)
@@ -96,8 +96,8 @@ func TestCallsAreUntouched(t *testing.T) {
 
 func TestPatchTypes(t *testing.T) {
 	g := newGateway(t, true)
-	g.deliver(pod("web", "u1", "1"))
-	pods := g.client(false).CoreV1().Pods("default")
+	g.deliverObjects(newPod("web", "u1", "1"))
+	pods := g.newClient(false).CoreV1().Pods("default")
 	for kind, patch := range map[types.PatchType]string{
 		types.JSONPatchType:           `[{"op":"replace","path":"/status/phase","value":"Running"}]`,
 		types.MergePatchType:          `{"status":{"message":"m"}}`,
@@ -126,32 +126,32 @@ func TestPatchTypes(t *testing.T) {
 	}
 }
 
-func TestRequestsAreBounded(t *testing.T) {
+func TestServer_LimitsRequestBodies(t *testing.T) {
 	g := newGateway(t, true, func(c *localapi.Config) { c.MaxRequestBytes = 10_000 })
-	g.cloud.online(notFound)
-	g.deliver(pod("web", "u1", "1"))
-	c := g.client(false).CoreV1()
+	g.cloud.goOnline(answerNotFound)
+	g.deliverObjects(newPod("web", "u1", "1"))
+	c := g.newClient(false).CoreV1()
 	big := strings.Repeat("x", 20_000)
-	if _, err := c.ConfigMaps("default").Create(t.Context(), configMap("big", big), metav1.CreateOptions{}); !apierrors.IsRequestEntityTooLargeError(err) {
+	if _, err := c.ConfigMaps("default").Create(t.Context(), newConfigMap("big", big), metav1.CreateOptions{}); !apierrors.IsRequestEntityTooLargeError(err) {
 		t.Errorf("call: %v", err)
 	}
 	patch := fmt.Appendf(nil, `{"status":{"message":%q}}`, big)
 	if _, err := c.Pods("default").Patch(t.Context(), "web", types.MergePatchType, patch, metav1.PatchOptions{}, "status"); !apierrors.IsRequestEntityTooLargeError(err) {
 		t.Errorf("patch: %v", err)
 	}
-	if n := len(g.cloud.asked()); n != 0 {
+	if n := len(g.cloud.requestsSeen()); n != 0 {
 		t.Errorf("%d calls were made", n)
 	}
 }
 
-// TestStatusAndDeliveryMeet: the kubelet writes a status while the cloud changes the pod. Neither may undo the other.
-func TestStatusAndDeliveryMeet(t *testing.T) {
+// TestUpdate_ConcurrentStatusAndDelivery: the kubelet writes a status while the cloud changes the pod. Neither may undo the other.
+func TestUpdate_ConcurrentStatusAndDelivery(t *testing.T) {
 	g := newGateway(t, true)
-	g.deliver(pod("web", "u1", "1"))
+	g.deliverObjects(newPod("web", "u1", "1"))
 	const rounds = 100
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		pods := g.client(true).CoreV1().Pods("default")
+		pods := g.newClient(true).CoreV1().Pods("default")
 		for i := range rounds {
 			patch := fmt.Appendf(nil, `{"metadata":{"uid":"u1"},"status":{"phase":"Running","message":"%d"}}`, i+1)
 			if _, err := pods.Patch(t.Context(), "web", types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status"); err != nil {
@@ -160,28 +160,28 @@ func TestStatusAndDeliveryMeet(t *testing.T) {
 		}
 	})
 	for i := range rounds {
-		p := pod("web", "u1", fmt.Sprint(i+2))
+		p := newPod("web", "u1", fmt.Sprint(i+2))
 		p.Labels["round"] = fmt.Sprint(i + 1)
-		g.deliver(p)
+		g.deliverObjects(p)
 	}
 	wg.Wait()
-	got, err := g.client(false).CoreV1().Pods("default").Get(t.Context(), "web", metav1.GetOptions{})
+	got, err := g.newClient(false).CoreV1().Pods("default").Get(t.Context(), "web", metav1.GetOptions{})
 	if err != nil || got.Labels["round"] != fmt.Sprint(rounds) || got.Status.Message != fmt.Sprint(rounds) {
 		t.Errorf("at the end: %v, label %s, status %s", err, got.Labels["round"], got.Status.Message)
 	}
 	var last corev1.Pod
-	reports := g.sent.all()
+	reports := g.sent.allReports()
 	if err := json.Unmarshal(reports[len(reports)-1].Object, &last); err != nil || last.Status.Message != fmt.Sprint(rounds) {
 		t.Errorf("last report: %v, %s", err, last.Status.Message)
 	}
 }
 
-// TestBookmarks: an idle watch learns how far the store is, so that it can resume there, and a mark never runs ahead of an
+// TestWatch_Bookmarks: an idle watch learns how far the store is, so that it can resume there, and a mark never runs ahead of an
 // event of its own.
-func TestBookmarks(t *testing.T) {
+func TestWatch_Bookmarks(t *testing.T) {
 	g := newGateway(t, true, func(c *localapi.Config) { c.BookmarkEvery = 10 * time.Millisecond })
 	yes := true
-	w, err := g.client(true).CoreV1().Secrets("").Watch(t.Context(), metav1.ListOptions{
+	w, err := g.newClient(true).CoreV1().Secrets("").Watch(t.Context(), metav1.ListOptions{
 		AllowWatchBookmarks: true, SendInitialEvents: &yes, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan,
 	})
 	if err != nil {
@@ -192,7 +192,7 @@ func TestBookmarks(t *testing.T) {
 	if s, ok := e.Object.(*corev1.Secret); e.Type != watch.Bookmark || !ok || s.Annotations[metav1.InitialEventsAnnotationKey] != "true" {
 		t.Fatalf("end of the initial events: %+v", e)
 	}
-	g.deliver(configMap("a", "1")) // of another resource
+	g.deliverObjects(newConfigMap("a", "1")) // of another resource
 	e = <-w.ResultChan()
 	if want := fmt.Sprint(uint64(1e18) + g.store.Revision()); e.Type != watch.Bookmark || e.Object.(*corev1.Secret).ResourceVersion != want {
 		t.Fatalf("bookmark: %+v, want version %s", e, want)

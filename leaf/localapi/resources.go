@@ -15,58 +15,58 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// knowledge says what the absence of an object from the store proves.
-type knowledge int
+// completeness says what the absence of an object from the store proves.
+type completeness int
 
 const (
 	// partial: the store holds what the node's pods refer to; anything else may well exist in the cloud.
-	partial knowledge = iota
+	partiallyHeld completeness = iota
 	// delivered: the cloud sends every object of the kind, so that a list is complete once the store has attached,
 	// but an object may be on its way; a get of one that is not here asks the cloud.
-	delivered
+	fullyDelivered
 	// own: as delivered, and for the node's own objects the store is the authority: not here means not there.
-	own
+	authoritative
 )
 
-// home says where the objects of a resource live.
-type home int
+// placement says where the objects of a resource live.
+type placement int
 
 const (
-	inStore home = iota
+	inStore placement = iota
 	// inMemory: objects that a restart may forget: leases, because a renewal every 10 s must not wear the flash, and
 	// recent events, so that a recorder can patch their count.
 	inMemory
 )
 
-// sink says where a local write is reported to.
-type sink int
+// reportSink says where a local write is reported to.
+type reportSink int
 
 const (
-	toNobody sink = iota
+	toNobody reportSink = iota
 	toReports
 	toEvents
 )
 
 // resource is one row of the table of served resources.
 type resource struct {
-	gvr        schema.GroupVersionResource
-	kind       string
-	singular   string
-	short      []string
-	namespaced bool
-	object     func() runtime.Object
-	list       func() runtime.Object
-	knowledge  knowledge
+	gvr          schema.GroupVersionResource
+	kind         string
+	singular     string
+	shortNames   []string
+	namespaced   bool
+	object       func() runtime.Object
+	list         func() runtime.Object
+	completeness completeness
 	// optional: whether the store holds what it should is known by the word of the cloud alone.
 	optional bool
 	// ofNode: the cloud sends all of the kind whose spec.nodeName is this node's.
 	ofNode bool
 	// unlisted: discovery does not tell of it unless the cluster does.
-	unlisted bool
-	home     home
-	sink     sink
-	// local lists the writes done here, as "verb" or "verb/subresource"; every other write is a call to the cloud.
-	local []string
+	unlisted  bool
+	placement placement
+	sink      reportSink
+	// localWrites lists the writes done here, as "verb" or "verb/subresource"; every other write is a call to the cloud.
+	localWrites []string
 	// selectable gives the values of field labels beyond metadata.name and metadata.namespace.
 	selectable func(runtime.Object) fields.Set
 	// anyLabel: the cloud judges field labels, as it does what is asked with them.
@@ -75,63 +75,65 @@ type resource struct {
 	cells    func(runtime.Object) []any
 	// conditions of a table's row, such as "completed" for a finished pod, which kubectl prints differently.
 	conditions func(runtime.Object) []metav1.TableRowCondition
-	// keep restores in the new object what a write to the (sub)resource must not change.
-	keep func(next, last runtime.Object, subresource string)
-	// adorn changes an object on its way to clients; nil for none. Such a resource is never written here.
-	adorn func(runtime.Object)
+	// preserve restores in the new object what a write to the (sub)resource must not change.
+	preserve func(next, last runtime.Object, subresource string)
+	// decorate changes an object on its way to clients; nil for none. Such a resource is never written here.
+	decorate func(runtime.Object)
 	// validate judges a local write as the cloud will judge its report; last is nil when the object is new. nil: nothing is judged here.
 	validate func(next, last runtime.Object) field.ErrorList
-	// stored is the form of the objects that are kept, and reported; nil: the served one. Resources of one stored form share their objects.
-	stored *storedForm
+	// storedForm is the form of the objects that are kept, and reported; nil: the served one. Resources of one stored form share their objects.
+	storedForm *storedForm
 	// schemaless objects have no Go type here.
-	schemaless bool
-	seen       *seen // shared by copies of the resource
+	schemaless  bool
+	decodeCache *decodeCache // shared by copies of the resource
 }
 
 func (r *resource) gvk() schema.GroupVersionKind { return r.gvr.GroupVersion().WithKind(r.kind) }
 
-// kept is the resource under whose name, and in whose form, the objects are kept and reported.
-func (r *resource) kept() schema.GroupVersionResource {
-	if r.stored != nil {
-		return r.stored.gvr
+// storedGVR is the resource under whose name, and in whose form, the objects are kept and reported.
+func (r *resource) storedGVR() schema.GroupVersionResource {
+	if r.storedForm != nil {
+		return r.storedForm.gvr
 	}
 	return r.gvr
 }
 
-func (r *resource) has(write string) bool {
-	return slices.Contains(r.local, write)
+func (r *resource) writesLocally(write string) bool {
+	return slices.Contains(r.localWrites, write)
 }
 
-// resources is the table of what is served from the gateway. A resource that is not in it is asked of the cloud.
-func resources() []*resource {
-	return slices.Concat(ownResources(), memoryResources(), eventResources(), referredResources(), deliveredResources(), otherResources(), optionalResources())
+// servedResources is the table of what is served from the gateway. A resource that is not in it is asked of the cloud.
+func servedResources() []*resource {
+	return slices.Concat(nodeResources(), memoryResources(), eventResources(), referencedResources(), deliveredResources(), otherResources(), optionalResources())
 }
 
-func v1(name string) schema.GroupVersionResource { return corev1.SchemeGroupVersion.WithResource(name) }
+func coreResource(name string) schema.GroupVersionResource {
+	return corev1.SchemeGroupVersion.WithResource(name)
+}
 
-func storage(name string) schema.GroupVersionResource {
+func storageResource(name string) schema.GroupVersionResource {
 	return storagev1.SchemeGroupVersion.WithResource(name)
 }
 
-// ownResources are the node itself and its pods: the kubelet writes here, and reports go to the cloud.
-func ownResources() []*resource {
+// nodeResources are the node itself and its pods: the kubelet writes here, and reports go to the cloud.
+func nodeResources() []*resource {
 	return []*resource{
 		{
-			gvr: v1("pods"), kind: "Pod", singular: "pod", short: []string{"po"}, namespaced: true, knowledge: own, sink: toReports,
+			gvr: coreResource("pods"), kind: "Pod", singular: "pod", shortNames: []string{"po"}, namespaced: true, completeness: authoritative, sink: toReports,
 			object: func() runtime.Object { return &corev1.Pod{} }, list: func() runtime.Object { return &corev1.PodList{} },
-			local:      []string{"update/status", "patch/status", "delete"},
-			selectable: podFields, columns: podColumns(), cells: podCells, conditions: podRowConditions, keep: keepPod,
+			localWrites: []string{"update/status", "patch/status", "delete"},
+			selectable:  podFields, columns: podColumns(), cells: podCells, conditions: podRowConditions, preserve: preservePod,
 		},
 		{
-			gvr: v1("nodes"), kind: "Node", singular: "node", short: []string{"no"}, knowledge: own, sink: toReports,
+			gvr: coreResource("nodes"), kind: "Node", singular: "node", shortNames: []string{"no"}, completeness: authoritative, sink: toReports,
 			object: func() runtime.Object { return &corev1.Node{} }, list: func() runtime.Object { return &corev1.NodeList{} },
-			local:      []string{"create", "update", "patch", "update/status", "patch/status"},
-			selectable: nodeFields, columns: nodeColumns(), cells: nodeCells, keep: keepNode,
+			localWrites: []string{"create", "update", "patch", "update/status", "patch/status"},
+			selectable:  nodeFields, columns: nodeColumns(), cells: nodeCells, preserve: preserveNode,
 		},
 		{
-			gvr: storage("csinodes"), kind: "CSINode", singular: "csinode", knowledge: own, sink: toReports,
+			gvr: storageResource("csinodes"), kind: "CSINode", singular: "csinode", completeness: authoritative, sink: toReports,
 			object: func() runtime.Object { return &storagev1.CSINode{} }, list: func() runtime.Object { return &storagev1.CSINodeList{} },
-			local: []string{"create", "update", "patch"},
+			localWrites: []string{"create", "update", "patch"},
 		},
 	}
 }
@@ -140,42 +142,42 @@ func memoryResources() []*resource {
 	return []*resource{
 		{
 			gvr: coordinationv1.SchemeGroupVersion.WithResource("leases"), kind: "Lease", singular: "lease", namespaced: true,
-			knowledge: own, home: inMemory,
-			object:  func() runtime.Object { return &coordinationv1.Lease{} },
-			list:    func() runtime.Object { return &coordinationv1.LeaseList{} },
-			local:   []string{"create", "update", "patch", "delete"},
-			columns: leaseColumns(), cells: leaseCells,
+			completeness: authoritative, placement: inMemory,
+			object:      func() runtime.Object { return &coordinationv1.Lease{} },
+			list:        func() runtime.Object { return &coordinationv1.LeaseList{} },
+			localWrites: []string{"create", "update", "patch", "delete"},
+			columns:     leaseColumns(), cells: leaseCells,
 		},
 	}
 }
 
-// referredResources are delivered as far as pods refer to them.
-func referredResources() []*resource {
+// referencedResources are delivered as far as pods refer to them.
+func referencedResources() []*resource {
 	return []*resource{
 		{
-			gvr: v1("configmaps"), kind: "ConfigMap", singular: "configmap", short: []string{"cm"}, namespaced: true,
+			gvr: coreResource("configmaps"), kind: "ConfigMap", singular: "configmap", shortNames: []string{"cm"}, namespaced: true,
 			object:  func() runtime.Object { return &corev1.ConfigMap{} },
 			list:    func() runtime.Object { return &corev1.ConfigMapList{} },
 			columns: configMapColumns(), cells: configMapCells,
 		},
 		{
-			gvr: v1("secrets"), kind: "Secret", singular: "secret", namespaced: true,
+			gvr: coreResource("secrets"), kind: "Secret", singular: "secret", namespaced: true,
 			object: func() runtime.Object { return &corev1.Secret{} }, list: func() runtime.Object { return &corev1.SecretList{} },
 			selectable: secretFields, columns: secretColumns(), cells: secretCells,
 		},
 		{
-			gvr: v1("serviceaccounts"), kind: "ServiceAccount", singular: "serviceaccount", short: []string{"sa"}, namespaced: true,
+			gvr: coreResource("serviceaccounts"), kind: "ServiceAccount", singular: "serviceaccount", shortNames: []string{"sa"}, namespaced: true,
 			object: func() runtime.Object { return &corev1.ServiceAccount{} },
 			list:   func() runtime.Object { return &corev1.ServiceAccountList{} },
 		},
 		{
-			gvr: v1("persistentvolumeclaims"), kind: "PersistentVolumeClaim", singular: "persistentvolumeclaim",
-			short: []string{"pvc"}, namespaced: true,
+			gvr: coreResource("persistentvolumeclaims"), kind: "PersistentVolumeClaim", singular: "persistentvolumeclaim",
+			shortNames: []string{"pvc"}, namespaced: true,
 			object: func() runtime.Object { return &corev1.PersistentVolumeClaim{} },
 			list:   func() runtime.Object { return &corev1.PersistentVolumeClaimList{} },
 		},
 		{
-			gvr: v1("persistentvolumes"), kind: "PersistentVolume", singular: "persistentvolume", short: []string{"pv"},
+			gvr: coreResource("persistentvolumes"), kind: "PersistentVolume", singular: "persistentvolume", shortNames: []string{"pv"},
 			object: func() runtime.Object { return &corev1.PersistentVolume{} },
 			list:   func() runtime.Object { return &corev1.PersistentVolumeList{} },
 		},
@@ -186,23 +188,23 @@ func referredResources() []*resource {
 func deliveredResources() []*resource {
 	return []*resource{
 		{
-			gvr: v1("services"), kind: "Service", singular: "service", short: []string{"svc"}, namespaced: true, knowledge: delivered,
+			gvr: coreResource("services"), kind: "Service", singular: "service", shortNames: []string{"svc"}, namespaced: true, completeness: fullyDelivered,
 			object: func() runtime.Object { return &corev1.Service{} }, list: func() runtime.Object { return &corev1.ServiceList{} },
 			selectable: serviceFields, columns: serviceColumns(), cells: serviceCells,
 		},
 		{
 			gvr: discoveryv1.SchemeGroupVersion.WithResource("endpointslices"), kind: "EndpointSlice", singular: "endpointslice",
-			namespaced: true, knowledge: delivered,
+			namespaced: true, completeness: fullyDelivered,
 			object: func() runtime.Object { return &discoveryv1.EndpointSlice{} },
 			list:   func() runtime.Object { return &discoveryv1.EndpointSliceList{} },
 		},
 		{
-			gvr: nodev1.SchemeGroupVersion.WithResource("runtimeclasses"), kind: "RuntimeClass", singular: "runtimeclass", knowledge: delivered,
+			gvr: nodev1.SchemeGroupVersion.WithResource("runtimeclasses"), kind: "RuntimeClass", singular: "runtimeclass", completeness: fullyDelivered,
 			object: func() runtime.Object { return &nodev1.RuntimeClass{} },
 			list:   func() runtime.Object { return &nodev1.RuntimeClassList{} },
 		},
 		{
-			gvr: storage("csidrivers"), kind: "CSIDriver", singular: "csidriver", knowledge: delivered,
+			gvr: storageResource("csidrivers"), kind: "CSIDriver", singular: "csidriver", completeness: fullyDelivered,
 			object: func() runtime.Object { return &storagev1.CSIDriver{} },
 			list:   func() runtime.Object { return &storagev1.CSIDriverList{} },
 		},
@@ -213,12 +215,12 @@ func deliveredResources() []*resource {
 func otherResources() []*resource {
 	return []*resource{
 		{
-			gvr: storage("volumeattachments"), kind: "VolumeAttachment", singular: "volumeattachment",
+			gvr: storageResource("volumeattachments"), kind: "VolumeAttachment", singular: "volumeattachment",
 			object: func() runtime.Object { return &storagev1.VolumeAttachment{} },
 			list:   func() runtime.Object { return &storagev1.VolumeAttachmentList{} },
 		},
 		{
-			gvr: storage("storageclasses"), kind: "StorageClass", singular: "storageclass", short: []string{"sc"},
+			gvr: storageResource("storageclasses"), kind: "StorageClass", singular: "storageclass", shortNames: []string{"sc"},
 			object: func() runtime.Object { return &storagev1.StorageClass{} },
 			list:   func() runtime.Object { return &storagev1.StorageClassList{} },
 		},

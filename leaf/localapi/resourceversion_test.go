@@ -14,18 +14,18 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// TestVersionsOfTwoHistoriesAreNotMixedUp: a program that writes what it read here names the cloud's version of that state. One that
+// TestResourceVersion_CloudAndLocalNeverMix: a program that writes what it read here names the cloud's version of that state. One that
 // kept a version which the cloud gave it in an answer, and which by chance is the number that the store has for the newest state, means the
 // cloud's: the cloud sees it as it is, and refuses what is not the newest.
-func TestVersionsOfTwoHistoriesAreNotMixedUp(t *testing.T) {
-	s := newSite(t)
-	s.allow("default", rbacv1.PolicyRule{Verbs: []string{"*"}, APIGroups: []string{"*"}, Resources: []string{"*"}})
-	cm := configMap("a", "1")
+func TestResourceVersion_CloudAndLocalNeverMix(t *testing.T) {
+	s := newPodGateway(t)
+	s.bindRole("default", rbacv1.PolicyRule{Verbs: []string{"*"}, APIGroups: []string{"*"}, Resources: []string{"*"}})
+	cm := newConfigMap("a", "1")
 	cm.ResourceVersion = "4711"
-	s.deliver(cm)
-	s.cloud.online(func(w http.ResponseWriter, r *http.Request) {
+	s.deliverObjects(cm)
+	s.cloud.goOnline(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodPut {
-			answer(w, http.StatusOK, cm)
+			writeAnswer(w, http.StatusOK, cm)
 			return
 		}
 		var sent corev1.ConfigMap
@@ -33,9 +33,9 @@ func TestVersionsOfTwoHistoriesAreNotMixedUp(t *testing.T) {
 			answerStatus(w, http.StatusConflict, metav1.StatusReasonConflict)
 			return
 		}
-		answer(w, http.StatusOK, &sent)
+		writeAnswer(w, http.StatusOK, &sent)
 	})
-	cfg := s.as(s.issuer.Token(claims()))
+	cfg := s.configFor(s.issuer.Token(podClaims()))
 	cfg.ContentType = "application/json" // which the cloud that is played here reads
 	c := clientFor(t, cfg).CoreV1().ConfigMaps("default")
 	read, err := c.Get(t.Context(), "a", metav1.GetOptions{})
@@ -62,7 +62,7 @@ func TestVersionsOfTwoHistoriesAreNotMixedUp(t *testing.T) {
 		t.Errorf("list of the cloud's from a version here: %v", err)
 	}
 	// And a watch or list from one of the cloud's versions begins anew.
-	if _, err := s.client(true).CoreV1().ConfigMaps("default").Watch(t.Context(), metav1.ListOptions{ResourceVersion: "1"}); !apierrors.IsResourceExpired(err) {
+	if _, err := s.newClient(true).CoreV1().ConfigMaps("default").Watch(t.Context(), metav1.ListOptions{ResourceVersion: "1"}); !apierrors.IsResourceExpired(err) {
 		t.Errorf("watch from a version of the cloud: %v", err)
 	}
 }

@@ -17,15 +17,15 @@ import (
 // /frond/pods/NAMESPACE/NAME/restart?container=NAME, with a container of several, or none for all that run all the time.
 const RestartPath = "/frond/pods/"
 
-// Stopper ends one running container; the kubelet starts it again as its restart policy says.
-type Stopper interface {
+// ContainerStopper ends one running container; the kubelet starts it again as its restart policy says.
+type ContainerStopper interface {
 	// Stop returns the container's id, or "" if it does not run. It gives the container the grace time in seconds, and with
 	// 0 kills it. Concurrent calls are fine.
 	Stop(ctx context.Context, namespace, pod, container string, grace int64) (id string, err error)
 }
 
-// Stopped is one container that a restart has ended.
-type Stopped struct {
+// StoppedContainer is one container that a restart has ended.
+type StoppedContainer struct {
 	Container string `json:"container"`
 	// ID is the runtime's, without its scheme; "" if the container did not run.
 	ID string `json:"id,omitempty"`
@@ -33,20 +33,20 @@ type Stopped struct {
 	Killed bool `json:"killed,omitempty"`
 }
 
-// restart ends containers so that the kubelet starts them again. The pod, its address and its volumes stay.
-func (s *Server) restart(w http.ResponseWriter, req *http.Request) {
+// servePodRestart ends containers so that the kubelet starts them again. The pod, its address and its volumes stay.
+func (s *Server) servePodRestart(w http.ResponseWriter, req *http.Request) {
 	parts := strings.Split(strings.TrimPrefix(req.URL.Path, RestartPath), "/")
 	if req.Method != http.MethodPost || len(parts) != 3 || parts[2] != "restart" {
-		fail(w, req, apierrors.NewBadRequest("POST "+RestartPath+"NAMESPACE/NAME/restart is all there is"))
+		writeError(w, req, apierrors.NewBadRequest("POST "+RestartPath+"NAMESPACE/NAME/restart is all there is"))
 		return
 	}
-	pod, err := s.ownPod(parts[0], parts[1])
-	var plan []Stopped
+	pod, err := s.loadPod(parts[0], parts[1])
+	var plan []StoppedContainer
 	if err == nil {
 		plan, err = restartPlan(pod, req.URL.Query()["container"])
 	}
 	if err != nil {
-		fail(w, req, err)
+		writeError(w, req, err)
 		return
 	}
 	grace := int64(corev1.DefaultTerminationGracePeriodSeconds)
@@ -59,7 +59,7 @@ func (s *Server) restart(w http.ResponseWriter, req *http.Request) {
 			seconds = 0
 		}
 		if plan[i].ID, err = s.cfg.Stopper.Stop(req.Context(), pod.Namespace, pod.Name, plan[i].Container, seconds); err != nil {
-			fail(w, req, apierrors.NewInternalError(fmt.Errorf("stop container %s: %w", plan[i].Container, err)))
+			writeError(w, req, apierrors.NewInternalError(fmt.Errorf("stop container %s: %w", plan[i].Container, err)))
 			return
 		}
 	}
@@ -68,7 +68,7 @@ func (s *Server) restart(w http.ResponseWriter, req *http.Request) {
 }
 
 // restartPlan says which containers to end, and how; it refuses what would not come back.
-func restartPlan(pod *corev1.Pod, names []string) ([]Stopped, error) {
+func restartPlan(pod *corev1.Pod, names []string) ([]StoppedContainer, error) {
 	policies := map[string]corev1.RestartPolicy{}
 	for _, c := range pod.Spec.InitContainers {
 		if c.RestartPolicy != nil {
@@ -86,7 +86,7 @@ func restartPlan(pod *corev1.Pod, names []string) ([]Stopped, error) {
 	if len(names) == 0 {
 		names = regular
 	}
-	var plan []Stopped
+	var plan []StoppedContainer
 	for _, name := range names {
 		policy, known := policies[name]
 		switch {
@@ -98,8 +98,8 @@ func restartPlan(pod *corev1.Pod, names []string) ([]Stopped, error) {
 		case policy == corev1.RestartPolicyNever:
 			return nil, apierrors.NewBadRequest(fmt.Sprintf(
 				"container %s of pod %s has the restart policy Never: it would end and not come back; nothing was done", name, pod.Name))
-		case !slices.ContainsFunc(plan, func(s Stopped) bool { return s.Container == name }):
-			plan = append(plan, Stopped{Container: name, Killed: policy == corev1.RestartPolicyOnFailure})
+		case !slices.ContainsFunc(plan, func(s StoppedContainer) bool { return s.Container == name }):
+			plan = append(plan, StoppedContainer{Container: name, Killed: policy == corev1.RestartPolicyOnFailure})
 		}
 	}
 	return plan, nil

@@ -36,38 +36,38 @@ func isReview(info *request.RequestInfo) bool {
 	return false
 }
 
-// review lets the cloud answer, and while it cannot be asked answers by the keys and roles that the store holds.
-func (s *Server) review(w http.ResponseWriter, req *http.Request) {
-	body, ok := s.body(w, req)
+// serveReview lets the cloud answer, and while it cannot be asked answers by the keys and roles that the store holds.
+func (s *Server) serveReview(w http.ResponseWriter, req *http.Request) {
+	body, ok := s.readBody(w, req)
 	if !ok {
 		return
 	}
-	reply, err := s.do(req.Context(), kubeRequest(req, body))
+	reply, err := s.callCloud(req.Context(), newKubeRequest(req, body))
 	if err == nil && reply.Code < http.StatusInternalServerError {
 		writeReply(w, reply)
 		return
 	}
 	if err != nil && !isOffline(err) {
-		fail(w, req, err)
+		writeError(w, req, err)
 		return
 	}
 	obj, kind, err := scheme.Codecs.UniversalDeserializer().Decode(body, nil, nil)
 	if err != nil {
-		fail(w, req, apierrors.NewBadRequest(err.Error()))
+		writeError(w, req, apierrors.NewBadRequest(err.Error()))
 		return
 	}
 	// What the caller may ask was judged by the path, so the path says what is answered.
 	info, _ := request.RequestInfoFrom(req.Context())
 	if kind.Group != info.APIGroup || kind.Version != info.APIVersion || strings.ToLower(kind.Kind)+"s" != info.Resource {
-		fail(w, req, apierrors.NewBadRequest(fmt.Sprintf("the body is a %s, not one of %s", kind.Kind, info.Resource)))
+		writeError(w, req, apierrors.NewBadRequest(fmt.Sprintf("the body is a %s, not one of %s", kind.Kind, info.Resource)))
 		return
 	}
 	if local, ok := obj.(*authorizationv1.LocalSubjectAccessReview); ok && local.Namespace != info.Namespace {
-		fail(w, req, apierrors.NewBadRequest("metadata.namespace must match the namespace of the request"))
+		writeError(w, req, apierrors.NewBadRequest("metadata.namespace must match the namespace of the request"))
 		return
 	}
-	if err := s.answer(req.Context(), obj); err != nil {
-		fail(w, req, err)
+	if err := s.fillReview(req.Context(), obj); err != nil {
+		writeError(w, req, err)
 		return
 	}
 	gvk := obj.GetObjectKind().GroupVersionKind()
@@ -75,34 +75,34 @@ func (s *Server) review(w http.ResponseWriter, req *http.Request) {
 		http.StatusCreated, obj, false)
 }
 
-// checked says whose a token is. What is wrong with one is part of the answer.
-func (s *Server) checked(ctx context.Context, asked authenticationv1.TokenReviewSpec) authenticationv1.TokenReviewStatus {
-	u, audiences, err := s.accounts.For(ctx, asked.Token, asked.Audiences)
+// reviewToken says whose a token is. What is wrong with one is part of the answer.
+func (s *Server) reviewToken(ctx context.Context, asked authenticationv1.TokenReviewSpec) authenticationv1.TokenReviewStatus {
+	u, audiences, err := s.tokenAuth.AuthenticateFor(ctx, asked.Token, asked.Audiences)
 	if err != nil {
 		return authenticationv1.TokenReviewStatus{Error: err.Error()}
 	}
 	return authenticationv1.TokenReviewStatus{Authenticated: true, User: userInfo(u), Audiences: audiences}
 }
 
-// answer fills in the status of a review.
-func (s *Server) answer(ctx context.Context, obj runtime.Object) error {
+// fillReview fills in the status of a review.
+func (s *Server) fillReview(ctx context.Context, obj runtime.Object) error {
 	who := callerOf(ctx).user
 	switch r := obj.(type) {
 	case *authenticationv1.SelfSubjectReview:
 		r.Status.UserInfo = userInfo(who)
 	case *authenticationv1.TokenReview:
-		r.Status = s.checked(ctx, r.Spec)
+		r.Status = s.reviewToken(ctx, r.Spec)
 	case *authorizationv1.SelfSubjectAccessReview:
-		return s.mayThey(ctx, who, r.Spec.ResourceAttributes, r.Spec.NonResourceAttributes, &r.Status)
+		return s.reviewAccess(ctx, who, r.Spec.ResourceAttributes, r.Spec.NonResourceAttributes, &r.Status)
 	case *authorizationv1.SubjectAccessReview:
-		return s.mayThey(ctx, subject(&r.Spec), r.Spec.ResourceAttributes, r.Spec.NonResourceAttributes, &r.Status)
+		return s.reviewAccess(ctx, subjectUser(&r.Spec), r.Spec.ResourceAttributes, r.Spec.NonResourceAttributes, &r.Status)
 	case *authorizationv1.LocalSubjectAccessReview:
 		if a := r.Spec.ResourceAttributes; a == nil || a.Namespace != r.Namespace {
 			return apierrors.NewBadRequest("spec.resourceAttributes.namespace must match metadata.namespace")
 		}
-		return s.mayThey(ctx, subject(&r.Spec), r.Spec.ResourceAttributes, nil, &r.Status)
+		return s.reviewAccess(ctx, subjectUser(&r.Spec), r.Spec.ResourceAttributes, nil, &r.Status)
 	case *authorizationv1.SelfSubjectRulesReview:
-		return s.rulesReview(ctx, who, r)
+		return s.reviewRules(ctx, who, r)
 	default:
 		return apierrors.NewBadRequest("the body is no review")
 	}
@@ -120,7 +120,7 @@ func userInfo(u user.Info) authenticationv1.UserInfo {
 	return info
 }
 
-func subject(spec *authorizationv1.SubjectAccessReviewSpec) user.Info {
+func subjectUser(spec *authorizationv1.SubjectAccessReviewSpec) user.Info {
 	u := &user.DefaultInfo{Name: spec.User, UID: spec.UID, Groups: spec.Groups, Extra: map[string][]string{}}
 	for key, values := range spec.Extra {
 		u.Extra[key] = values
@@ -128,8 +128,8 @@ func subject(spec *authorizationv1.SubjectAccessReviewSpec) user.Info {
 	return u
 }
 
-// mayThey judges as a request would be judged.
-func (s *Server) mayThey(ctx context.Context, u user.Info, r *authorizationv1.ResourceAttributes, n *authorizationv1.NonResourceAttributes,
+// reviewAccess judges as a request would be judged.
+func (s *Server) reviewAccess(ctx context.Context, u user.Info, r *authorizationv1.ResourceAttributes, n *authorizationv1.NonResourceAttributes,
 	status *authorizationv1.SubjectAccessReviewStatus,
 ) error {
 	a := authorizer.AttributesRecord{User: u}
@@ -142,9 +142,9 @@ func (s *Server) mayThey(ctx context.Context, u user.Info, r *authorizationv1.Re
 	default:
 		a.Verb, a.Path = n.Verb, n.Path
 	}
-	allowed, reason, err := s.rules.Authorize(ctx, a)
+	allowed, reason, err := s.authorizer.Authorize(ctx, a)
 	if errors.Is(err, access.ErrUnknown) {
-		return later(err.Error())
+		return newRetryLater(err.Error())
 	}
 	*status = authorizationv1.SubjectAccessReviewStatus{Allowed: allowed, Reason: reason}
 	if err != nil {
@@ -153,11 +153,11 @@ func (s *Server) mayThey(ctx context.Context, u user.Info, r *authorizationv1.Re
 	return nil
 }
 
-func (s *Server) rulesReview(ctx context.Context, u user.Info, r *authorizationv1.SelfSubjectRulesReview) error {
+func (s *Server) reviewRules(ctx context.Context, u user.Info, r *authorizationv1.SelfSubjectRulesReview) error {
 	if r.Spec.Namespace == "" {
 		return apierrors.NewBadRequest("no namespace on request")
 	}
-	resources, others, incomplete, err := s.rules.RulesFor(ctx, u, r.Spec.Namespace)
+	resources, others, incomplete, err := s.authorizer.RulesFor(ctx, u, r.Spec.Namespace)
 	r.Status = authorizationv1.SubjectRulesReviewStatus{
 		Incomplete: incomplete, ResourceRules: []authorizationv1.ResourceRule{}, NonResourceRules: []authorizationv1.NonResourceRule{},
 	}

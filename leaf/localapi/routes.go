@@ -33,13 +33,13 @@ const minWatchTime = 30 * time.Minute
 
 // routes is the handler of all listeners.
 type routes struct {
-	s         *Server
-	info      *request.RequestInfoFactory
-	served    map[schema.GroupVersionResource]map[string]*route // by subresource
-	discovery *discovery
+	server      *Server
+	infoFactory *request.RequestInfoFactory
+	nodeRoutes  map[schema.GroupVersionResource]map[string]*route // by subresource
+	discovery   *discovery
 
-	mu     sync.Mutex // guards all below
-	others map[schema.GroupVersionResource]*route
+	mu              sync.Mutex // guards all below
+	untrustedRoutes map[schema.GroupVersionResource]*route
 }
 
 // route is one resource or subresource with what the endpoint handlers need to know of it.
@@ -49,43 +49,43 @@ type route struct {
 }
 
 func (s *Server) newRoutes() (*routes, error) {
-	table := resources()
+	table := servedResources()
 	rs := &routes{
-		s: s,
-		info: &request.RequestInfoFactory{
+		server: s,
+		infoFactory: &request.RequestInfoFactory{
 			APIPrefixes: sets.NewString("api", "apis"), GrouplessAPIPrefixes: sets.NewString("api"),
 		},
-		served:    map[schema.GroupVersionResource]map[string]*route{},
-		discovery: newDiscovery(table),
-		others:    map[schema.GroupVersionResource]*route{},
+		nodeRoutes:      map[schema.GroupVersionResource]map[string]*route{},
+		discovery:       newDiscovery(table),
+		untrustedRoutes: map[schema.GroupVersionResource]*route{},
 	}
-	memories := map[schema.GroupVersionResource]*memory{}
+	memories := map[schema.GroupVersionResource]*memoryStore{}
 	for _, r := range table {
-		r.adorn, r.seen = s.adorned(r), &seen{}
-		var where objects = stored{s.store}
-		if r.home == inMemory {
-			if memories[r.kept()] == nil {
-				memories[r.kept()] = newMemory(r.gvr.Resource)
+		r.decorate, r.decodeCache = s.decoratorFor(r), &decodeCache{}
+		var where objectStore = persistentStore{s.store}
+		if r.placement == inMemory {
+			if memories[r.storedGVR()] == nil {
+				memories[r.storedGVR()] = newMemoryStore(r.gvr.Resource)
 			}
-			where = memories[r.kept()]
+			where = memories[r.storedGVR()]
 		}
-		rs.served[r.gvr] = map[string]*route{}
-		for _, sub := range r.subresources() {
-			e := &endpoint{s: s, r: r, objects: where, subresource: sub}
+		rs.nodeRoutes[r.gvr] = map[string]*route{}
+		for _, sub := range r.listSubresources() {
+			e := &endpoint{server: s, resource: r, objects: where, subresource: sub}
 			scope, err := newScope(e, s.cfg.MaxRequestBytes)
 			if err != nil {
 				return nil, fmt.Errorf("serve %s: %w", r.gvr.Resource, err)
 			}
-			rs.served[r.gvr][sub] = &route{endpoint: e, scope: scope}
+			rs.nodeRoutes[r.gvr][sub] = &route{endpoint: e, scope: scope}
 		}
 	}
 	return rs, nil
 }
 
-// subresources are "" and those that can be written here.
-func (r *resource) subresources() []string {
+// listSubresources are "" and those that can be written here.
+func (r *resource) listSubresources() []string {
 	subs := []string{""}
-	for _, w := range r.local {
+	for _, w := range r.localWrites {
 		if _, sub, ok := strings.Cut(w, "/"); ok && !slices.Contains(subs, sub) {
 			subs = append(subs, sub)
 		}
@@ -96,14 +96,14 @@ func (r *resource) subresources() []string {
 // newScope describes a resource to the endpoint handlers. Its hub version is the served version itself, as for custom
 // resources, so no internal types and no conversions are needed.
 func newScope(e *endpoint, maxBytes int64) (*handlers.RequestScope, error) {
-	r := e.r
+	r := e.resource
 	serializer := runtime.NegotiatedSerializer(scheme.Codecs)
 	if r.schemaless {
-		serializer = newSchemaless()
+		serializer = newSchemalessSerializer()
 	}
 	var fieldManager *managedfields.FieldManager
 	var err error
-	if len(r.local) > 0 {
+	if len(r.localWrites) > 0 {
 		// Field managers are recorded only for objects that were ever applied; the gateway takes no server-side apply.
 		fieldManager, err = managedfields.NewDefaultFieldManager(managedfields.NewDeducedTypeConverter(),
 			scheme.Scheme, scheme.Scheme, scheme.Scheme, r.gvk(), r.gvr.GroupVersion(), e.subresource, nil)
@@ -116,7 +116,7 @@ func newScope(e *endpoint, maxBytes int64) (*handlers.RequestScope, error) {
 		Serializer:               serializer,
 		ParameterCodec:           scheme.ParameterCodec,
 		Creater:                  scheme.Scheme, //nolint:misspell // upstream's word
-		Convertor:                convertor{scheme.Scheme, r},
+		Convertor:                fieldConvertor{scheme.Scheme, r},
 		Defaulter:                scheme.Scheme,
 		Typer:                    scheme.Scheme,
 		UnsafeConvertor:          runtime.UnsafeObjectConvertor(scheme.Scheme),
@@ -140,81 +140,81 @@ func (rs *routes) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		case http.ErrAbortHandler:
 			panic(p)
 		default:
-			rs.s.log.Error("panic in a request", zap.String("path", req.URL.Path), zap.Any("panic", p), zap.ByteString("stack", debug.Stack()))
-			fail(w, req, apierrors.NewInternalError(fmt.Errorf("panic: %v", p)))
+			rs.server.log.Error("panic in a request", zap.String("path", req.URL.Path), zap.Any("panic", p), zap.ByteString("stack", debug.Stack()))
+			writeError(w, req, apierrors.NewInternalError(fmt.Errorf("panic: %v", p)))
 		}
 	}()
-	info, err := rs.info.NewRequestInfo(req)
+	info, err := rs.infoFactory.NewRequestInfo(req)
 	if err != nil {
-		fail(w, req, apierrors.NewBadRequest(err.Error()))
+		writeError(w, req, apierrors.NewBadRequest(err.Error()))
 		return
 	}
-	if !info.IsResourceRequest && health(info.Path) {
-		rs.plain(w, req)
+	if !info.IsResourceRequest && isHealthPath(info.Path) {
+		rs.serveNonResource(w, req)
 		return
 	}
 	ctx := request.WithRequestInfo(req.Context(), info)
 	ctx = request.WithReceivedTimestamp(ctx, time.Now())
 	ctx = audit.WithAuditContext(ctx) // the patch handler wants one, though nothing is audited here
-	who, err := rs.s.identify(req)
-	if who.kind == kubelet || who.kind == staff { // staff stop at a pager, and type commands into containers
-		rs.answer(w, req.WithContext(asCaller(ctx, who)), info, who)
+	who, err := rs.server.authenticate(req)
+	if who.kind == kubeletCaller || who.kind == socketCaller { // staff stop at a pager, and type commands into containers
+		rs.dispatch(w, req.WithContext(withCaller(ctx, who)), info, who)
 		return
 	}
-	slow := newPatient(w)
-	defer func() { rs.s.metrics.ended(who.kind, slow.code) }()
+	slow := newDeadlineWriter(w)
+	defer func() { rs.server.metrics.countRequest(who.kind, slow.code) }()
 	if err != nil {
-		fail(slow, req, err)
+		writeError(slow, req, err)
 		return
 	}
-	rs.outside(slow, req.WithContext(asCaller(ctx, who)), info, who)
+	rs.serveUntrusted(slow, req.WithContext(withCaller(ctx, who)), info, who)
 }
 
-// outside answers a program that came over TLS: within limits, and as far as it may.
-func (rs *routes) outside(w *patient, req *http.Request, info *request.RequestInfo, who caller) {
-	req.Body = &hurried{ReadCloser: req.Body, rc: w.rc}
+// serveUntrusted answers a program that came over TLS: within limits, and as far as it may.
+func (rs *routes) serveUntrusted(w *deadlineWriter, req *http.Request, info *request.RequestInfo, who caller) {
+	req.Body = &deadlineReader{ReadCloser: req.Body, controller: w.controller}
 	watching := info.Verb == "watch"
 	if watching && !who.trusted {
-		watched, leave := rs.s.open.enter(req.Context()) // before it is judged, so that no change of roles falls between
+		watched, leave := rs.server.openWatches.register(req.Context()) // before it is judged, so that no change of roles falls between
 		defer leave()
 		req = req.WithContext(watched)
 	}
-	if !rs.s.judge(w, req, who) {
+	if !rs.server.authorizeRequest(w, req, who) {
 		return
 	}
 	if !who.trusted { // a stock kubelet watches each ConfigMap and Secret of its pods
-		leave, err := rs.s.limits.enter(who, watching)
+		leave, err := rs.server.limits.admitRequest(who, watching)
 		if err != nil {
-			fail(w, req, err)
+			writeError(w, req, err)
 			return
 		}
 		defer leave()
 	}
 	if watching {
-		open := rs.s.metrics.watches.WithLabelValues(string(who.kind))
+		open := rs.server.metrics.watches.WithLabelValues(string(who.kind))
 		open.Inc()
 		defer open.Dec()
 	}
-	rs.answer(w, req, info, who)
+	rs.dispatch(w, req, info, who)
 }
 
-// answer finds who answers, after all that could be said against it.
-func (rs *routes) answer(w http.ResponseWriter, req *http.Request, info *request.RequestInfo, who caller) {
+// dispatch finds who answers, after all that could be said against it.
+func (rs *routes) dispatch(w http.ResponseWriter, req *http.Request, info *request.RequestInfo, who caller) {
 	switch {
 	case !info.IsResourceRequest:
-		rs.plain(w, req)
+		rs.serveNonResource(w, req)
 	case !who.trusted:
-		rs.other(info)(w, req)
-	case rs.s.kubelet.reaches(info, req):
-		rs.s.podStream(w, req)
-	case ofOwnUser(info):
-		rs.s.reviewed(rs.resource(info))(w, req)
+		rs.untrustedHandler(info)(w, req)
+	case rs.server.kubeletProxy.servesRequest(info, req):
+		rs.server.servePodStream(w, req)
+	case isKubeletReview(info):
+		rs.server.withLocalReview(rs.trustedHandler(info))(w, req)
 	default:
-		rs.resource(info)(w, req)
+		rs.trustedHandler(info)(w, req)
 	}
 }
 
-func fail(w http.ResponseWriter, req *http.Request, err error) {
+func writeError(w http.ResponseWriter, req *http.Request, err error) {
 	responsewriters.ErrorNegotiated(err, scheme.Codecs, schema.GroupVersion{Version: "v1"}, w, req)
 }
 
@@ -223,29 +223,29 @@ func patchTypes() []string {
 	return []string{string(types.JSONPatchType), string(types.MergePatchType), string(types.StrategicMergePatchType)}
 }
 
-// resource finds who answers: the local handlers, or the cloud.
-func (rs *routes) resource(info *request.RequestInfo) http.HandlerFunc {
+// trustedHandler finds who answers: the local handlers, or the cloud.
+func (rs *routes) trustedHandler(info *request.RequestInfo) http.HandlerFunc {
 	gvr := schema.GroupVersionResource{Group: info.APIGroup, Version: info.APIVersion, Resource: info.Resource}
-	rt := rs.served[gvr][info.Subresource]
+	rt := rs.nodeRoutes[gvr][info.Subresource]
 	watching := info.Verb == "watch"
 	switch {
-	case watching && gvr == certificateRequests() && info.Subresource == "":
-		return newCertificates(rs.s).watch
+	case watching && gvr == csrResource() && info.Subresource == "":
+		return newCertificates(rs.server).serveWatch
 	case rt == nil && watching:
 		return func(w http.ResponseWriter, req *http.Request) {
-			fail(w, req, apierrors.NewMethodNotSupported(gvr.GroupResource(), "watch"))
+			writeError(w, req, apierrors.NewMethodNotSupported(gvr.GroupResource(), "watch"))
 		}
 	case info.Verb == "create" && gvr.Group == "" && info.Resource == "serviceaccounts" && info.Subresource == "token":
-		return rs.s.token
+		return rs.server.serveTokenRequest
 	case info.Verb == "create" && isReview(info):
-		return rs.s.review
-	case rt == nil, info.Namespace != "" && !rt.endpoint.r.namespaced, len(info.Parts) > 3:
-		return rs.s.forward
+		return rs.server.serveReview
+	case rt == nil, info.Namespace != "" && !rt.endpoint.resource.namespaced, len(info.Parts) > 3:
+		return rs.server.forwardToCloud
 	}
 	if named := info.Name != ""; (info.Verb == "create" && named && info.Subresource == "") ||
 		(!named && (info.Verb == "update" || info.Verb == "patch")) {
 		return func(w http.ResponseWriter, req *http.Request) {
-			fail(w, req, apierrors.NewMethodNotSupported(gvr.GroupResource(), info.Verb))
+			writeError(w, req, apierrors.NewMethodNotSupported(gvr.GroupResource(), info.Verb))
 		}
 	}
 	e, scope := rt.endpoint, rt.scope
@@ -258,10 +258,10 @@ func (rs *routes) resource(info *request.RequestInfo) http.HandlerFunc {
 		return handlers.GetResource(e, scope)
 	case info.Verb == "list" || watching:
 		return handlers.ListResource(e, e, scope, watching, minWatchTime)
-	case write == "delete" && e.unborn(e.r.key(info.Namespace, info.Name)):
+	case write == "delete" && e.isLocalOnly(e.resource.objectKey(info.Namespace, info.Name)):
 		return handlers.DeleteResource(e, true, scope, nil)
-	case !e.r.has(write):
-		return rs.s.forward
+	case !e.resource.writesLocally(write):
+		return rs.server.forwardToCloud
 	case info.Verb == "create":
 		return handlers.CreateResource(e, scope, nil)
 	case info.Verb == "update":
@@ -273,8 +273,8 @@ func (rs *routes) resource(info *request.RequestInfo) http.HandlerFunc {
 	}
 }
 
-// health says whether a path is one that tells nothing but that the server is there.
-func health(path string) bool {
+// isHealthPath says whether a path is one that tells nothing but that the server is there.
+func isHealthPath(path string) bool {
 	switch strings.TrimRight(path, "/") {
 	case "/livez", "/readyz", "/healthz":
 		return true
@@ -282,25 +282,25 @@ func health(path string) bool {
 	return false
 }
 
-// plain serves what is not a resource.
-func (rs *routes) plain(w http.ResponseWriter, req *http.Request) {
+// serveNonResource serves what is not a resource.
+func (rs *routes) serveNonResource(w http.ResponseWriter, req *http.Request) {
 	switch path := strings.TrimRight(req.URL.Path, "/"); path {
 	case "/livez", "/readyz", "/healthz":
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		_, _ = w.Write([]byte("ok"))
 	case "/frond/store":
 		if req.TLS != nil { // it shows Secrets' names and more of the gateway's inside than a TLS client needs
-			fail(w, req, apierrors.NewForbidden(schema.GroupResource{}, "", fmt.Errorf("%s is for the unix socket", path)))
+			writeError(w, req, apierrors.NewForbidden(schema.GroupResource{}, "", fmt.Errorf("%s is for the unix socket", path)))
 			return
 		}
-		rs.s.showStore(w)
+		rs.server.showStore(w)
 	default:
-		if req.TLS == nil && rs.s.cfg.Stopper != nil && strings.HasPrefix(path, RestartPath) {
-			rs.s.restart(w, req)
+		if req.TLS == nil && rs.server.cfg.Stopper != nil && strings.HasPrefix(path, RestartPath) {
+			rs.server.servePodRestart(w, req)
 			return
 		}
-		if !rs.s.serveIssuer(w, req, path) && !rs.s.describe(w, req, path) {
-			rs.discovery.serve(w, req, path)
+		if !rs.server.serveIssuer(w, req, path) && !rs.server.serveAPIDescription(w, req, path) {
+			rs.discovery.serveDocument(w, req, path)
 		}
 	}
 }

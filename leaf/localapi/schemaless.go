@@ -9,14 +9,14 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 )
 
-// schemaless is the encoding of kinds that this program has no types for, custom resources above all: JSON and YAML, as in
+// schemalessSerializer is the encoding of kinds that this program has no types for, custom resources above all: JSON and YAML, as in
 // an apiserver. All else that a response may hold, such as a status or a table, is encoded as ever.
-type schemaless struct{ runtime.NegotiatedSerializer }
+type schemalessSerializer struct{ runtime.NegotiatedSerializer }
 
-func newSchemaless() schemaless { return schemaless{scheme.Codecs} }
+func newSchemalessSerializer() schemalessSerializer { return schemalessSerializer{scheme.Codecs} }
 
 // SupportedMediaTypes leaves out protobuf and what else needs a type.
-func (s schemaless) SupportedMediaTypes() []runtime.SerializerInfo {
+func (s schemalessSerializer) SupportedMediaTypes() []runtime.SerializerInfo {
 	var list []runtime.SerializerInfo
 	for _, info := range s.NegotiatedSerializer.SupportedMediaTypes() {
 		if info.EncodesAsText {
@@ -28,16 +28,16 @@ func (s schemaless) SupportedMediaTypes() []runtime.SerializerInfo {
 
 // EncoderForVersion encodes an object without a type as it is, in the version that it was delivered in, and the frame of a
 // watch's event, which has the same form in all groups.
-func (s schemaless) EncoderForVersion(e runtime.Encoder, gv runtime.GroupVersioner) runtime.Encoder {
-	return asIs{raw: e, Encoder: s.NegotiatedSerializer.EncoderForVersion(e, gv)}
+func (s schemalessSerializer) EncoderForVersion(e runtime.Encoder, gv runtime.GroupVersioner) runtime.Encoder {
+	return schemalessEncoder{raw: e, Encoder: s.NegotiatedSerializer.EncoderForVersion(e, gv)}
 }
 
-type asIs struct {
+type schemalessEncoder struct {
 	runtime.Encoder
 	raw runtime.Encoder
 }
 
-func (a asIs) Encode(obj runtime.Object, w io.Writer) error {
+func (a schemalessEncoder) Encode(obj runtime.Object, w io.Writer) error {
 	switch obj.(type) {
 	case *unstructured.Unstructured, *unstructured.UnstructuredList, *metav1.WatchEvent:
 		return a.raw.Encode(obj, w)
@@ -46,4 +46,6 @@ func (a asIs) Encode(obj runtime.Object, w io.Writer) error {
 }
 
 // Identifier keeps what is cached of one encoding apart from the others.
-func (a asIs) Identifier() runtime.Identifier { return "schemaless " + a.Encoder.Identifier() }
+func (a schemalessEncoder) Identifier() runtime.Identifier {
+	return "schemaless " + a.Encoder.Identifier()
+}

@@ -27,7 +27,7 @@ import (
 	"github.com/frond-edge/frond/leaf/localapi"
 )
 
-func widgets() schema.GroupVersionResource {
+func widgetResource() schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}
 }
 
@@ -35,10 +35,10 @@ func widgetScope() wire.Scope {
 	return wire.Scope{Group: "example.com", Version: "v1", Resource: "widgets", Namespace: "default"}
 }
 
-const robot = "system:serviceaccount:default:robot"
+const robotUser = "system:serviceaccount:default:robot"
 
-// describing plays a cluster's discovery: core v1 with ConfigMaps and Namespaces, and widgets.
-func describing(w http.ResponseWriter, r *http.Request) {
+// serveDiscovery plays a cluster's discovery: core v1 with ConfigMaps and Namespaces, and widgets.
+func serveDiscovery(w http.ResponseWriter, r *http.Request) {
 	kind := func(kind, resource string) apidiscovery.APIResourceDiscovery {
 		return apidiscovery.APIResourceDiscovery{
 			Resource: resource, Scope: apidiscovery.ScopeNamespace, SingularResource: resource[:len(resource)-1],
@@ -57,31 +57,31 @@ func describing(w http.ResponseWriter, r *http.Request) {
 	case "/api":
 		namespaces := kind("Namespace", "namespaces")
 		namespaces.Scope = apidiscovery.ScopeCluster
-		answer(w, http.StatusOK, group("", kind("ConfigMap", "configmaps"), kind("LimitRange", "limitranges"), namespaces))
+		writeAnswer(w, http.StatusOK, group("", kind("ConfigMap", "configmaps"), kind("LimitRange", "limitranges"), namespaces))
 	case "/apis":
-		answer(w, http.StatusOK, group("example.com", kind("Widget", "widgets")))
+		writeAnswer(w, http.StatusOK, group("example.com", kind("Widget", "widgets")))
 	default:
-		notFound(w, r)
+		answerNotFound(w, r)
 	}
 }
 
-func (s *site) widget(name string, size int) {
+func (s *podGateway) deliverWidget(name string, size int) {
 	s.t.Helper()
-	s.put(wire.Key{Group: "example.com", Resource: "widgets", Namespace: "default", Name: name}, map[string]any{
+	s.deliverJSON(wire.Key{Group: "example.com", Resource: "widgets", Namespace: "default", Name: name}, map[string]any{
 		"apiVersion": "example.com/v1", "kind": "Widget", "spec": map[string]any{"size": size},
 		"metadata": map[string]any{"name": name, "namespace": "default", "uid": "w-" + name, "labels": map[string]any{"size": fmt.Sprint(size)}},
 	})
 }
 
-func (s *site) mark(scope wire.Scope, kind string) {
+func (s *podGateway) deliverMark(scope wire.Scope, kind string) {
 	s.t.Helper()
-	s.put(scope.Marker(), wire.ScopeKind{Scope: scope, Kind: kind, Namespaced: true}.Mark())
+	s.deliverJSON(scope.Marker(), wire.ScopeKind{Scope: scope, Kind: kind, Namespaced: true}.Mark())
 }
 
-// once is a configuration whose clients take the first answer: client-go tries ten times for a 503 otherwise.
-func once(cfg *rest.Config) *rest.Config {
+// withoutRetries is a configuration whose clients take the first answer: client-go tries ten times for a 503 otherwise.
+func withoutRetries(cfg *rest.Config) *rest.Config {
 	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper {
-		return tripper(func(r *http.Request) (*http.Response, error) {
+		return roundTripFunc(func(r *http.Request) (*http.Response, error) {
 			resp, err := next.RoundTrip(r)
 			if err == nil {
 				resp.Header.Del("Retry-After")
@@ -92,9 +92,9 @@ func once(cfg *rest.Config) *rest.Config {
 	return cfg
 }
 
-type tripper func(*http.Request) (*http.Response, error)
+type roundTripFunc func(*http.Request) (*http.Response, error)
 
-func (t tripper) RoundTrip(r *http.Request) (*http.Response, error) { return t(r) }
+func (t roundTripFunc) RoundTrip(r *http.Request) (*http.Response, error) { return t(r) }
 
 func dynamicFor(t *testing.T, cfg *rest.Config) dynamic.ResourceInterface {
 	t.Helper()
@@ -102,49 +102,49 @@ func dynamicFor(t *testing.T, cfg *rest.Config) dynamic.ResourceInterface {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return c.Resource(widgets()).Namespace("default")
+	return c.Resource(widgetResource()).Namespace("default")
 }
 
-// TestAnyKindIsFollowed: a custom resource that a pod asks for is asked of the cloud, and served when all of it is here; then
+// TestScopes_CustomResourceIsFollowed: a custom resource that a pod asks for is asked of the cloud, and served when all of it is here; then
 // without a link, and after a reboot without a link.
-func TestAnyKindIsFollowed(t *testing.T) {
+func TestScopes_CustomResourceIsFollowed(t *testing.T) {
 	online := true
 	var mu sync.Mutex
 	link := func(c *localapi.Config) {
 		c.Online = func() bool { mu.Lock(); defer mu.Unlock(); return online }
 	}
-	s := newSite(t, link)
-	s.cloud.online(describing)
-	token := s.issuer.Token(claims())
-	c, err := dynamic.NewForConfig(s.as(token))
+	s := newPodGateway(t, link)
+	s.cloud.goOnline(serveDiscovery)
+	token := s.issuer.Token(podClaims())
+	c, err := dynamic.NewForConfig(s.configFor(token))
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, changed := s.api.Scopes()
-	informer := dynamicinformer.NewFilteredDynamicInformer(c, widgets(), "default", 0, cache.Indexers{}, nil).Informer()
+	_, changed := s.api.WantedScopes()
+	informer := dynamicinformer.NewFilteredDynamicInformer(c, widgetResource(), "default", 0, cache.Indexers{}, nil).Informer()
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() { informer.RunWithContext(ctx) })
 	defer func() { cancel(); wg.Wait() }()
 	<-changed
-	wants, _ := s.api.Scopes()
-	if len(wants) != 1 || wants[0].Scope != widgetScope() || !slices.Equal(wants[0].Users, []string{robot}) {
+	wants, _ := s.api.WantedScopes()
+	if len(wants) != 1 || wants[0].Scope != widgetScope() || !slices.Equal(wants[0].Users, []string{robotUser}) {
 		t.Fatalf("the cloud is asked for %+v", wants)
 	}
-	s.widget("a", 1)
+	s.deliverWidget("a", 1)
 	if informer.HasSynced() {
 		t.Error("a list was answered before all of it was here")
 	}
-	s.mark(widgetScope(), "Widget")
+	s.deliverMark(widgetScope(), "Widget")
 	eventually(t, "the informer has synced", informer.HasSynced)
-	s.widget("b", 2)
+	s.deliverWidget("b", 2)
 	eventually(t, "the informer follows", func() bool { return len(informer.GetStore().ListKeys()) == 2 })
 
 	mu.Lock()
 	online = false
 	mu.Unlock()
-	s.cloud.offline()
-	s.widget("b", 3) // what was on its way
+	s.cloud.goOffline()
+	s.deliverWidget("b", 3) // what was on its way
 	eventually(t, "the informer goes on without a link", func() bool {
 		o, ok, _ := informer.GetStore().GetByKey("default/b")
 		size, _, _ := unstructured.NestedInt64(o.(*unstructured.Unstructured).Object, "spec", "size")
@@ -155,24 +155,24 @@ func TestAnyKindIsFollowed(t *testing.T) {
 
 	s.stop()
 	s.start(link, func(c *localapi.Config) { c.Pods = s.pods })
-	if wants, _ = s.api.Scopes(); len(wants) != 1 || wants[0].Scope != widgetScope() || !slices.Equal(wants[0].Users, []string{robot}) {
+	if wants, _ = s.api.WantedScopes(); len(wants) != 1 || wants[0].Scope != widgetScope() || !slices.Equal(wants[0].Users, []string{robotUser}) {
 		t.Errorf("after a restart the cloud is asked for %+v", wants)
 	}
-	list, err := dynamicFor(t, once(s.as(token))).List(t.Context(), metav1.ListOptions{LabelSelector: "size=3"})
+	list, err := dynamicFor(t, withoutRetries(s.configFor(token))).List(t.Context(), metav1.ListOptions{LabelSelector: "size=3"})
 	if err != nil || len(list.Items) != 1 || list.Items[0].GetKind() != "Widget" || list.GetKind() != "WidgetList" || list.GetResourceVersion() == "" {
 		t.Errorf("after a restart without a link: %v, %+v", err, list)
 	}
-	if _, err := dynamicFor(t, once(s.as(token))).Get(t.Context(), "none", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+	if _, err := dynamicFor(t, withoutRetries(s.configFor(token))).Get(t.Context(), "none", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("what is not in a complete kind: %v", err)
 	}
-	if _, err := clientFor(t, once(s.as(token))).CoreV1().ConfigMaps("default").List(t.Context(), metav1.ListOptions{}); !apierrors.IsServiceUnavailable(err) {
+	if _, err := clientFor(t, withoutRetries(s.configFor(token))).CoreV1().ConfigMaps("default").List(t.Context(), metav1.ListOptions{}); !apierrors.IsServiceUnavailable(err) {
 		t.Errorf("a kind that was never asked for: %v", err)
 	}
-	d, err := discovery.NewDiscoveryClientForConfig(s.as(token))
+	d, err := discovery.NewDiscoveryClientForConfig(s.configFor(token))
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.browse()
+	s.allowDiscovery()
 	if kinds, err := d.ServerResourcesForGroupVersion("example.com/v1"); err != nil || len(kinds.APIResources) != 1 {
 		t.Errorf("discovery after a restart without a link: %v, %+v", err, kinds)
 	}
@@ -181,13 +181,13 @@ func TestAnyKindIsFollowed(t *testing.T) {
 	}
 }
 
-// TestTheEndOfAScopeIsNoDeletion: when the cloud stops sending a kind, a watch ends, and nothing is told to be deleted.
-func TestTheEndOfAScopeIsNoDeletion(t *testing.T) {
-	s := newSite(t)
-	s.cloud.online(describing)
-	s.widget("a", 1)
-	s.mark(widgetScope(), "Widget")
-	c := dynamicFor(t, once(s.as(s.issuer.Token(claims()))))
+// TestScopes_EndIsNoDeletion: when the cloud stops sending a kind, a watch ends, and nothing is told to be deleted.
+func TestScopes_EndIsNoDeletion(t *testing.T) {
+	s := newPodGateway(t)
+	s.cloud.goOnline(serveDiscovery)
+	s.deliverWidget("a", 1)
+	s.deliverMark(widgetScope(), "Widget")
+	c := dynamicFor(t, withoutRetries(s.configFor(s.issuer.Token(podClaims()))))
 	list, err := c.List(t.Context(), metav1.ListOptions{})
 	if err != nil || len(list.Items) != 1 {
 		t.Fatalf("%v, %+v", err, list)
@@ -197,35 +197,35 @@ func TestTheEndOfAScopeIsNoDeletion(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer w.Stop()
-	s.raw(widgetScope().Marker(), nil)
-	s.raw(wire.Key{Group: "example.com", Resource: "widgets", Namespace: "default", Name: "a"}, nil)
+	s.deliverRaw(widgetScope().Marker(), nil)
+	s.deliverRaw(wire.Key{Group: "example.com", Resource: "widgets", Namespace: "default", Name: "a"}, nil)
 	e, ok := <-w.ResultChan()
 	if !ok || e.Type != watch.Error || !apierrors.IsResourceExpired(apierrors.FromObject(e.Object)) {
 		t.Fatalf("the watch said %v %+v", e.Type, e.Object)
 	}
-	s.api.Judged([]wire.ScopeVerdict{{Scope: widgetScope(), User: robot, Reason: wire.ScopeForbidden, Message: "the role is gone"}})
+	s.api.SetScopeVerdicts([]wire.ScopeVerdict{{Scope: widgetScope(), User: robotUser, Reason: wire.ScopeForbidden, Message: "the role is gone"}})
 	if _, err := c.Watch(t.Context(), metav1.ListOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("a watch of what the cloud refuses: %v", err)
 	}
 }
 
-// TestWhatCannotBeFollowed is asked of the cloud with the pod's token.
-func TestWhatCannotBeFollowed(t *testing.T) {
-	s := newSite(t)
-	s.cloud.online(func(w http.ResponseWriter, r *http.Request) {
+// TestScopes_UnfollowableKindIsForwarded is asked of the cloud with the pod's token.
+func TestScopes_UnfollowableKindIsForwarded(t *testing.T) {
+	s := newPodGateway(t)
+	s.cloud.goOnline(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/apis/example.com/v1/namespaces/default/widgets" {
-			describing(w, r)
+			serveDiscovery(w, r)
 			return
 		}
-		answer(w, http.StatusOK, map[string]any{"apiVersion": "example.com/v1", "kind": "WidgetList", "metadata": map[string]any{}, "items": []any{}})
+		writeAnswer(w, http.StatusOK, map[string]any{"apiVersion": "example.com/v1", "kind": "WidgetList", "metadata": map[string]any{}, "items": []any{}})
 	})
-	s.api.Judged([]wire.ScopeVerdict{{Scope: widgetScope(), User: robot, Reason: wire.ScopeTooLarge, Message: "a million"}})
-	token := s.issuer.Token(claims())
-	c := dynamicFor(t, once(s.as(token)))
+	s.api.SetScopeVerdicts([]wire.ScopeVerdict{{Scope: widgetScope(), User: robotUser, Reason: wire.ScopeTooLarge, Message: "a million"}})
+	token := s.issuer.Token(podClaims())
+	c := dynamicFor(t, withoutRetries(s.configFor(token)))
 	if _, err := c.List(t.Context(), metav1.ListOptions{}); err != nil {
 		t.Error(err)
 	}
-	if asked := s.cloud.asked(); asked[len(asked)-1].Token != token {
+	if asked := s.cloud.requestsSeen(); asked[len(asked)-1].Token != token {
 		t.Errorf("the cloud was asked %+v", asked[len(asked)-1])
 	}
 	if _, err := c.Watch(t.Context(), metav1.ListOptions{}); !apierrors.IsMethodNotSupported(err) {
@@ -233,25 +233,25 @@ func TestWhatCannotBeFollowed(t *testing.T) {
 	}
 }
 
-// TestScopesEnd: after the last list and the grace nothing is wanted, also not after a restart.
-func TestScopesEnd(t *testing.T) {
+// TestScopes_ExpireAfterGrace: after the last list and the grace nothing is wanted, also not after a restart.
+func TestScopes_ExpireAfterGrace(t *testing.T) {
 	short := func(c *localapi.Config) { c.ScopeGrace = 50 * time.Millisecond }
-	s := newSite(t, short)
-	s.cloud.online(describing)
-	s.mark(widgetScope(), "Widget")
-	if _, err := dynamicFor(t, once(s.as(s.issuer.Token(claims())))).List(t.Context(), metav1.ListOptions{}); err != nil {
+	s := newPodGateway(t, short)
+	s.cloud.goOnline(serveDiscovery)
+	s.deliverMark(widgetScope(), "Widget")
+	if _, err := dynamicFor(t, withoutRetries(s.configFor(s.issuer.Token(podClaims())))).List(t.Context(), metav1.ListOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "nothing is wanted", func() bool { wants, _ := s.api.Scopes(); return len(wants) == 0 })
+	eventually(t, "nothing is wanted", func() bool { wants, _ := s.api.WantedScopes(); return len(wants) == 0 })
 	eventually(t, "no wish is kept", func() bool { kept, _ := s.store.List("frond.io", "wants", ""); return len(kept) == 0 })
 }
 
-// TestNobodyTakesAll: a pod with too many watches open gets 429, and others are served.
-func TestNobodyTakesAll(t *testing.T) {
-	s := newSite(t)
-	s.cloud.online(describing)
-	s.mark(widgetScope(), "Widget")
-	c := dynamicFor(t, once(s.as(s.issuer.Token(claims()))))
+// TestLimits_WatchesPerPod: a pod with too many watches open gets 429, and others are served.
+func TestLimits_WatchesPerPod(t *testing.T) {
+	s := newPodGateway(t)
+	s.cloud.goOnline(serveDiscovery)
+	s.deliverMark(widgetScope(), "Widget")
+	c := dynamicFor(t, withoutRetries(s.configFor(s.issuer.Token(podClaims()))))
 	var refused error
 	open := 0
 	for ; refused == nil && open < 200; open++ {
@@ -266,20 +266,20 @@ func TestNobodyTakesAll(t *testing.T) {
 	if _, err := c.List(t.Context(), metav1.ListOptions{}); err != nil {
 		t.Errorf("a list beside: %v", err)
 	}
-	unbound := claims()
+	unbound := podClaims()
 	unbound.Pod = ""
-	w, err := dynamicFor(t, once(s.as(s.issuer.Token(unbound)))).Watch(t.Context(), metav1.ListOptions{})
+	w, err := dynamicFor(t, withoutRetries(s.configFor(s.issuer.Token(unbound)))).Watch(t.Context(), metav1.ListOptions{})
 	if err != nil {
 		t.Fatalf("another's watch: %v", err)
 	}
 	w.Stop()
 }
 
-// TestOneUserLeavesScopesToOthers: an account that lists in many namespaces leaves most of what a node is granted to others.
-func TestOneUserLeavesScopesToOthers(t *testing.T) {
-	s := newSite(t)
-	s.cloud.online(describing)
-	c, err := dynamic.NewForConfig(once(s.as(s.issuer.Token(claims()))))
+// TestScopes_LimitPerUser: an account that lists in many namespaces leaves most of what a node is granted to others.
+func TestScopes_LimitPerUser(t *testing.T) {
+	s := newPodGateway(t)
+	s.cloud.goOnline(serveDiscovery)
+	c, err := dynamic.NewForConfig(withoutRetries(s.configFor(s.issuer.Token(podClaims()))))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -287,17 +287,17 @@ func TestOneUserLeavesScopesToOthers(t *testing.T) {
 	for i := 0; refused == nil && i < 64; i++ {
 		scope := widgetScope()
 		scope.Namespace = fmt.Sprint("invented-", i)
-		s.allow(scope.Namespace, rbacv1.PolicyRule{Verbs: []string{"list"}, APIGroups: []string{scope.Group}, Resources: []string{scope.Resource}})
-		s.mark(scope, "Widget")
-		_, refused = c.Resource(widgets()).Namespace(scope.Namespace).List(t.Context(), metav1.ListOptions{})
+		s.bindRole(scope.Namespace, rbacv1.PolicyRule{Verbs: []string{"list"}, APIGroups: []string{scope.Group}, Resources: []string{scope.Resource}})
+		s.deliverMark(scope, "Widget")
+		_, refused = c.Resource(widgetResource()).Namespace(scope.Namespace).List(t.Context(), metav1.ListOptions{})
 	}
-	if wants, _ := s.api.Scopes(); !apierrors.IsTooManyRequests(refused) || len(wants) != 32 {
+	if wants, _ := s.api.WantedScopes(); !apierrors.IsTooManyRequests(refused) || len(wants) != 32 {
 		t.Errorf("%d kinds are followed, and then %v", len(wants), refused)
 	}
 }
 
-// browse lets the pod's account read discovery, as the cluster's own role does.
-func (s *site) browse() {
+// allowDiscovery lets the pod's account read discovery, as the cluster's own role does.
+func (s *podGateway) allowDiscovery() {
 	s.t.Helper()
 	var role, binding any
 	for name, text := range map[*any]string{
@@ -309,6 +309,6 @@ func (s *site) browse() {
 			s.t.Fatal(err)
 		}
 	}
-	s.put(wire.Key{Group: "rbac.authorization.k8s.io", Resource: "clusterroles", Name: "browse"}, role)
-	s.put(wire.Key{Group: "rbac.authorization.k8s.io", Resource: "clusterrolebindings", Name: "browse"}, binding)
+	s.deliverJSON(wire.Key{Group: "rbac.authorization.k8s.io", Resource: "clusterroles", Name: "browse"}, role)
+	s.deliverJSON(wire.Key{Group: "rbac.authorization.k8s.io", Resource: "clusterrolebindings", Name: "browse"}, binding)
 }

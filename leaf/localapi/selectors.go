@@ -20,16 +20,16 @@ const (
 	fieldNamespace = "metadata.namespace"
 )
 
-// filter is what a list or watch asked for. The zero filter matches everything.
-type filter struct {
+// listFilter is what a list or watch asked for. The zero filter matches everything.
+type listFilter struct {
 	name, namespace string // exact matches taken out of the field selector; "" matches all
 	labels          labels.Selector
 	fields          fields.Selector
 	selectable      func(runtime.Object) fields.Set
 }
 
-func newFilter(r *resource, opts *metainternalversion.ListOptions) filter {
-	f := filter{selectable: r.selectable}
+func newListFilter(r *resource, opts *metainternalversion.ListOptions) listFilter {
+	f := listFilter{selectable: r.selectable}
 	if opts == nil {
 		return f
 	}
@@ -49,14 +49,14 @@ func newFilter(r *resource, opts *metainternalversion.ListOptions) filter {
 }
 
 // mayMatch is the part of the question that a key answers, so that most events of a busy resource cost no decoding.
-func (f *filter) mayMatch(namespace, name string) bool {
+func (f *listFilter) mayMatch(namespace, name string) bool {
 	return (f.name == "" || f.name == name) && (f.namespace == "" || f.namespace == namespace)
 }
 
 // needsObject says whether mayMatch leaves anything open.
-func (f *filter) needsObject() bool { return f.labels != nil || f.fields != nil }
+func (f *listFilter) needsObject() bool { return f.labels != nil || f.fields != nil }
 
-func (f *filter) matches(obj runtime.Object) bool {
+func (f *listFilter) matches(obj runtime.Object) bool {
 	m, err := meta.Accessor(obj)
 	if err != nil || !f.mayMatch(m.GetNamespace(), m.GetName()) {
 		return false
@@ -75,18 +75,18 @@ func (f *filter) matches(obj runtime.Object) bool {
 	return f.fields.Matches(set)
 }
 
-// convertor answers which field labels a resource knows; everything else is the scheme's.
-type convertor struct {
+// fieldConvertor answers which field labels a resource knows; everything else is the scheme's.
+type fieldConvertor struct {
 	runtime.ObjectConvertor
-	r *resource
+	resource *resource
 }
 
-func (c convertor) ConvertFieldLabel(gvk schema.GroupVersionKind, label, value string) (string, string, error) {
-	if label == fieldName || label == fieldNamespace || c.r.anyLabel {
+func (c fieldConvertor) ConvertFieldLabel(gvk schema.GroupVersionKind, label, value string) (string, string, error) {
+	if label == fieldName || label == fieldNamespace || c.resource.anyLabel {
 		return label, value, nil
 	}
-	if c.r.selectable != nil {
-		if _, ok := c.r.selectable(c.r.object())[label]; ok {
+	if c.resource.selectable != nil {
+		if _, ok := c.resource.selectable(c.resource.object())[label]; ok {
 			return label, value, nil
 		}
 	}
@@ -150,8 +150,8 @@ func eventFields(obj runtime.Object) fields.Set {
 	}
 }
 
-// keepPod lets a write to a pod's status change nothing but the status and the free metadata.
-func keepPod(next, last runtime.Object, _ string) {
+// preservePod lets a write to a pod's status change nothing but the status and the free metadata.
+func preservePod(next, last runtime.Object, _ string) {
 	n, l := next.(*corev1.Pod), last.(*corev1.Pod)
 	n.Spec = l.Spec
 	n.OwnerReferences = l.OwnerReferences
@@ -161,8 +161,8 @@ func keepPod(next, last runtime.Object, _ string) {
 	}
 }
 
-// keepNode lets nodes/status change the status and nodes everything else, as the apiserver's two strategies do.
-func keepNode(next, last runtime.Object, subresource string) {
+// preserveNode lets nodes/status change the status and nodes everything else, as the apiserver's two strategies do.
+func preserveNode(next, last runtime.Object, subresource string) {
 	n, l := next.(*corev1.Node), last.(*corev1.Node)
 	if subresource == "status" {
 		n.Spec = l.Spec
@@ -171,8 +171,8 @@ func keepNode(next, last runtime.Object, subresource string) {
 	n.Status = l.Status
 }
 
-// keepMeta restores the metadata that no write may change.
-func keepMeta(next, last metav1.Object) {
+// preserveMeta restores the metadata that no write may change.
+func preserveMeta(next, last metav1.Object) {
 	next.SetUID(last.GetUID())
 	next.SetCreationTimestamp(last.GetCreationTimestamp())
 	next.SetDeletionTimestamp(last.GetDeletionTimestamp())

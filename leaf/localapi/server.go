@@ -55,13 +55,13 @@ type Config struct {
 	// CertFile, KeyFile and ClientCAFile are PEM files for Address, read again for each connection.
 	CertFile, KeyFile, ClientCAFile string
 	// Pods lets the pods of this gateway in.
-	Pods Pods
+	Pods PodsConfig
 	// Metrics gets this package's metrics; nil for none.
 	Metrics prometheus.Registerer
 	// Online tells whether the cloud can be asked at all; nil: perhaps. It must not block.
 	Online func() bool
-	// Take is how many bytes the link to the cloud takes at a time; nil, or 0 of it: nothing is known. It must not block.
-	Take func() int
+	// LinkBudget is how many bytes the link to the cloud takes at a time; nil, or 0 of it: nothing is known. It must not block.
+	LinkBudget func() int
 	// ScopeGrace is how long a kind is followed after the last program that asked for it has left; 0 is 10 min.
 	ScopeGrace time.Duration
 	// MaxRequestBytes limits a request's body; 0 is 3 MiB, as in an apiserver.
@@ -69,9 +69,9 @@ type Config struct {
 	// BookmarkEvery is how often an idle watch is told how far the store is, with up to as much again at random; 0 is 1 min.
 	BookmarkEvery time.Duration
 	// Kubelet is the node's own kubelet, for logs and commands on the unix socket.
-	Kubelet KubeletPort
+	Kubelet KubeletEndpoint
 	// Stopper restarts containers on the unix socket; nil: refused.
-	Stopper Stopper
+	Stopper ContainerStopper
 }
 
 // Validate names each field that cannot work.
@@ -100,36 +100,36 @@ func (c Config) Validate() error {
 
 // Server is the local Kubernetes API. Make it with New, run it with Start.
 type Server struct {
-	cfg      Config
-	store    *store.Store
-	upstream Upstream
-	reporter Reporter
-	log      *zap.Logger
-	absences *absences
-	tokens   *tokens
-	locks    *locks
-	kubelet  *kubeletWay
-	pages    pages
-	routes   *routes
-	pipe     *bufconn.Listener
-	client   *http.Transport
-	tls      *tls.Config // nil without Address
-	accounts *access.Tokens
-	rules    *access.Rules
-	pods     *podServer // nil if none are served
-	scopes   *scopes
-	catalog  *catalog
-	limits   *limits
-	asking   chan struct{} // a token for each call of a program that is not the node
-	reading  chan struct{} // a token for each list that is made for a program that is not the node
-	relays   chan struct{} // a token for each relayed watch
-	open     *openWatches
-	metrics  *metrics
-	ready    chan struct{}
+	cfg           Config
+	store         *store.Store
+	upstream      Upstream
+	reporter      Reporter
+	log           *zap.Logger
+	absences      *absenceCache
+	tokens        *tokenCache
+	keyLocks      *keyLocks
+	kubeletProxy  *kubeletProxy
+	continuations continuations
+	routes        *routes
+	pipe          *bufconn.Listener
+	transport     *http.Transport
+	tls           *tls.Config // nil without Address
+	tokenAuth     *access.TokenAuthenticator
+	authorizer    *access.Authorizer
+	podServer     *podServer // nil if none are served
+	scopes        *scopeTracker
+	catalog       *kindCatalog
+	limits        *callerLimits
+	callSlots     chan struct{} // a token for each call of a program that is not the node
+	listSlots     chan struct{} // a token for each list that is made for a program that is not the node
+	relaySlots    chan struct{} // a token for each relayed watch
+	openWatches   *openWatches
+	metrics       *serverMetrics
+	ready         chan struct{}
 
-	mu      sync.Mutex // guards all below
-	renewed time.Time
-	tlsAddr string
+	mu             sync.Mutex // guards all below
+	leaseRenewedAt time.Time
+	tlsAddr        string
 }
 
 // New prepares the server. Nothing listens before Start, but a client from ClientConfig may connect and will wait.
@@ -146,23 +146,23 @@ func New(cfg Config, st *store.Store, up Upstream, rep Reporter, log *zap.Logger
 	log = log.Named("localapi")
 	s := &Server{
 		cfg: cfg, store: st, upstream: up, reporter: rep, log: log,
-		absences: newAbsences(st, log),
-		tokens:   &tokens{store: st, log: log},
-		locks:    newLocks(),
-		limits:   newLimits(),
-		asking:   make(chan struct{}, maxAsking),
-		reading:  make(chan struct{}, maxReading),
-		relays:   make(chan struct{}, maxRelays),
-		open:     newOpenWatches(),
-		kubelet:  newKubeletWay(cfg.Kubelet, log),
-		pipe:     bufconn.Listen(pipeBytes),
-		ready:    make(chan struct{}),
+		absences:     newAbsenceCache(st, log),
+		tokens:       &tokenCache{store: st, log: log},
+		keyLocks:     newKeyLocks(),
+		limits:       newCallerLimits(),
+		callSlots:    make(chan struct{}, maxConcurrentCalls),
+		listSlots:    make(chan struct{}, maxConcurrentLists),
+		relaySlots:   make(chan struct{}, maxRelays),
+		openWatches:  newOpenWatches(),
+		kubeletProxy: newKubeletProxy(cfg.Kubelet, log),
+		pipe:         bufconn.Listen(pipeBytes),
+		ready:        make(chan struct{}),
 	}
-	s.client = s.newTransport()
-	s.accounts = access.NewTokens(access.Config{Node: cfg.Node, Expired: cfg.Pods.Expired, Newest: s.tokens.newest}, st)
-	s.rules = access.NewRules(cfg.Node, st, s.knowsKeys)
-	s.scopes = newScopes(st, cfg.ScopeGrace, log)
-	s.catalog = newCatalog(s)
+	s.transport = s.newTransport()
+	s.tokenAuth = access.NewTokenAuthenticator(access.Config{Node: cfg.Node, ExpiryGrace: cfg.Pods.ExpiryGrace, IsNewest: s.tokens.isNewest}, st)
+	s.authorizer = access.NewAuthorizer(cfg.Node, st, s.hasTokenKeys)
+	s.scopes = newScopeTracker(st, cfg.ScopeGrace, log)
+	s.catalog = newKindCatalog(s)
 	var err error
 	if s.metrics, err = newMetrics(cfg.Metrics, s.countScopes, func() float64 { return float64(len(s.PodAddresses())) }); err != nil {
 		return nil, fmt.Errorf("local api: %w", err)
@@ -173,7 +173,7 @@ func New(cfg Config, st *store.Store, up Upstream, rep Reporter, log *zap.Logger
 		}
 	}
 	if cfg.Pods.Dir != "" {
-		if s.pods, err = newPodServer(s); err != nil {
+		if s.podServer, err = newPodServer(s); err != nil {
 			return nil, fmt.Errorf("local api: %w", err)
 		}
 	}
@@ -189,14 +189,14 @@ func (s *Server) Ready() <-chan struct{} { return s.ready }
 // Start serves until ctx ends, then ends all watches, waits for all requests, and returns nil.
 func (s *Server) Start(ctx context.Context) error {
 	g, gctx := errgroup.WithContext(ctx)
-	defer s.client.CloseIdleConnections()
-	memory := s.newHTTP(through(gctx, kubelet))
+	defer s.transport.CloseIdleConnections()
+	memory := s.newHTTPServer(withListenerKind(gctx, kubeletCaller))
 	memory.Protocols = new(http.Protocols)
 	memory.Protocols.SetUnencryptedHTTP2(true)
 	memory.Protocols.SetHTTP1(true)
 	// Idle connections of our own clients end at once; HTTP/2's polite goodbye would take a second.
-	memory.RegisterOnShutdown(s.client.CloseIdleConnections)
-	serve(gctx, g, memory, s.pipe)
+	memory.RegisterOnShutdown(s.transport.CloseIdleConnections)
+	serveListener(gctx, g, memory, s.pipe)
 	if err := s.listenUnix(gctx, g); err != nil {
 		_ = s.pipe.Close()
 		return err
@@ -206,10 +206,10 @@ func (s *Server) Start(ctx context.Context) error {
 		return err
 	}
 	g.Go(func() error { return s.scopes.run(gctx) })
-	g.Go(func() error { return s.rejudge(gctx) })
-	if s.pods != nil {
-		s.pods.adjust(gctx) // before any pod starts; what fails is tried again and again by run
-		g.Go(func() error { return s.pods.run(gctx) })
+	g.Go(func() error { return s.runReauthorization(gctx) })
+	if s.podServer != nil {
+		s.podServer.syncListeners(gctx) // before any pod starts; what fails is tried again and again by run
+		g.Go(func() error { return s.podServer.run(gctx) })
 	}
 	close(s.ready)
 	s.log.Info("local api ready", zap.String("socket", s.cfg.UnixSocket), zap.String("address", s.Addr()))
@@ -236,7 +236,7 @@ func (s *Server) newTransport() *http.Transport {
 // *http.Transport that speaks HTTP/2 without TLS; clone it for one of your own, for example to close all its connections.
 // Without the transport, Dial alone works too, at the price of one connection for each watch.
 func (s *Server) ClientConfig() *rest.Config {
-	return &rest.Config{Host: "http://localapi.frond", Transport: s.client, Dial: s.dial, QPS: -1}
+	return &rest.Config{Host: "http://localapi.frond", Transport: s.transport, Dial: s.dial, QPS: -1}
 }
 
 func (s *Server) dial(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -247,34 +247,34 @@ func (s *Server) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 func (s *Server) LeaseRenewed() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.renewed
+	return s.leaseRenewedAt
 }
 
 // leaseNamespace is where Kubernetes keeps node leases.
 const leaseNamespace = "kube-node-lease"
 
-func (s *Server) leaseSaved(key wire.Key) {
+func (s *Server) recordLeaseRenewal(key wire.Key) {
 	if key.Namespace != leaseNamespace || key.Name != s.cfg.Node {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.renewed = time.Now()
+	s.leaseRenewedAt = time.Now()
 }
 
-// knowsKeys says whether the cloud has ever told this gateway who may do what: keys and roles come together.
-func (s *Server) knowsKeys() bool {
+// hasTokenKeys says whether the cloud has ever told this gateway who may do what: keys and roles come together.
+func (s *Server) hasTokenKeys() bool {
 	_, err := s.store.Get(wire.TokenKeysKey())
 	return err == nil
 }
 
-func (s *Server) online() bool { return s.cfg.Online == nil || s.cfg.Online() }
+func (s *Server) isOnline() bool { return s.cfg.Online == nil || s.cfg.Online() }
 
-// attached says whether the store has ever been in step with the cloud: from then on absence means something.
-func (s *Server) attached() bool { return s.store.Cursor().StreamEpoch != "" }
+// isAttached says whether the store has ever been in step with the cloud: from then on absence means something.
+func (s *Server) isAttached() bool { return s.store.Cursor().StreamEpoch != "" }
 
 func (s *Server) waitAttached(ctx context.Context) bool {
-	if s.attached() {
+	if s.isAttached() {
 		return true
 	}
 	ctx, cancel := context.WithTimeout(ctx, attachWait)
@@ -286,7 +286,7 @@ func (s *Server) waitAttached(ctx context.Context) bool {
 		case <-ctx.Done():
 			return false
 		case <-tick.C:
-			if s.attached() {
+			if s.isAttached() {
 				return true
 			}
 		}

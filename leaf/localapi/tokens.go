@@ -24,18 +24,18 @@ import (
 
 const tokenResource = "tokens"
 
-// Secret says which objects of the store nobody may read from a disk: Secrets, the tokens of service accounts, and the keys of pods'
+// IsSecret says which objects of the store nobody may read from a disk: Secrets, the tokens of service accounts, and the keys of pods'
 // certificates.
-func Secret(key wire.Key) bool {
+func IsSecret(key wire.Key) bool {
 	if key.Group == frondGroup {
 		return key.Resource == tokenResource || key.Resource == podCertificateResource
 	}
 	return key.Group == "" && key.Resource == "secrets"
 }
 
-// tokens keeps the last token of each projected volume in the store. A gateway that reboots offline mounts it again, even
+// tokenCache keeps the last token of each projected volume in the store. A gateway that reboots offline mounts it again, even
 // expired: its pod can reach no apiserver anyhow, and must run.
-type tokens struct {
+type tokenCache struct {
 	store *store.Store
 	log   *zap.Logger
 }
@@ -65,7 +65,7 @@ func tokenKey(info *request.RequestInfo, question *authenticationv1.TokenRequest
 	}, nil
 }
 
-func (t *tokens) keep(ctx context.Context, key wire.Key, question, answer *authenticationv1.TokenRequest) error {
+func (t *tokenCache) saveAnswer(ctx context.Context, key wire.Key, question, answer *authenticationv1.TokenRequest) error {
 	data, err := json.Marshal(answer)
 	if err != nil {
 		return fmt.Errorf("encode token: %w", err)
@@ -82,12 +82,12 @@ func (t *tokens) keep(ctx context.Context, key wire.Key, question, answer *authe
 	if _, err := t.store.Put(ctx, key, data, nil); err != nil {
 		return fmt.Errorf("keep token: %w", err)
 	}
-	return t.sweep(ctx)
+	return t.removeOrphans(ctx)
 }
 
-// sweep deletes the tokens of pods that are gone. It runs with each new token, so there are never more than a node's pods
+// removeOrphans deletes the tokens of pods that are gone. It runs with each new token, so there are never more than a node's pods
 // need, and a few.
-func (t *tokens) sweep(ctx context.Context) error {
+func (t *tokenCache) removeOrphans(ctx context.Context) error {
 	entries, _ := t.store.List(frondGroup, tokenResource, "")
 	for _, e := range entries {
 		var record tokenRecord
@@ -106,7 +106,7 @@ func (t *tokens) sweep(ctx context.Context) error {
 	return nil
 }
 
-func (t *tokens) last(key wire.Key) (*authenticationv1.TokenRequest, bool) {
+func (t *tokenCache) lastAnswer(key wire.Key) (*authenticationv1.TokenRequest, bool) {
 	e, err := t.store.Get(key)
 	if err != nil {
 		return nil, false
@@ -119,8 +119,8 @@ func (t *tokens) last(key wire.Key) (*authenticationv1.TokenRequest, bool) {
 	return &answer, true
 }
 
-// newest says whether a token is the last one that came for a pod, in any of its volumes.
-func (t *tokens) newest(pod wire.Key, uid, token string) bool {
+// isNewest says whether a token is the last one that came for a pod, in any of its volumes.
+func (t *tokenCache) isNewest(pod wire.Key, uid, token string) bool {
 	entries, _ := t.store.List(frondGroup, tokenResource, pod.Namespace)
 	for _, e := range entries {
 		var record tokenRecord
@@ -133,39 +133,39 @@ func (t *tokens) newest(pod wire.Key, uid, token string) bool {
 	return false
 }
 
-// token serves serviceaccounts/token: a call to the cloud, and while that cannot be asked the last answer.
-func (s *Server) token(w http.ResponseWriter, req *http.Request) {
-	body, ok := s.body(w, req)
+// serveTokenRequest serves serviceaccounts/token: a call to the cloud, and while that cannot be asked the last answer.
+func (s *Server) serveTokenRequest(w http.ResponseWriter, req *http.Request) {
+	body, ok := s.readBody(w, req)
 	if !ok {
 		return
 	}
 	question, ok := decodeAs[*authenticationv1.TokenRequest](body)
 	if !ok {
-		fail(w, req, apierrors.NewBadRequest("the body is not a TokenRequest"))
+		writeError(w, req, apierrors.NewBadRequest("the body is not a TokenRequest"))
 		return
 	}
 	info, _ := request.RequestInfoFrom(req.Context())
 	key, err := tokenKey(info, question)
 	if err != nil {
-		fail(w, req, err)
+		writeError(w, req, err)
 		return
 	}
-	reply, err := s.do(req.Context(), kubeRequest(req, body))
+	reply, err := s.callCloud(req.Context(), newKubeRequest(req, body))
 	switch {
 	case err != nil, reply.Code >= http.StatusInternalServerError:
-		if answer, ok := s.tokens.last(key); ok {
+		if answer, ok := s.tokens.lastAnswer(key); ok {
 			responsewriters.WriteObjectNegotiated(scheme.Codecs, negotiation.DefaultEndpointRestrictions,
 				authenticationv1.SchemeGroupVersion, w, req, http.StatusCreated, answer, false)
 			return
 		}
 		if err != nil {
-			fail(w, req, err)
+			writeError(w, req, err)
 			return
 		}
 	case reply.Code < http.StatusMultipleChoices:
 		answer, ok := decodeAs[*authenticationv1.TokenRequest](reply.Body)
 		if ok {
-			err = s.tokens.keep(req.Context(), key, question, answer)
+			err = s.tokens.saveAnswer(req.Context(), key, question, answer)
 		}
 		if !ok || err != nil {
 			// The pod gets its token all the same; it will lack after a reboot without link.

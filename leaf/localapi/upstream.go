@@ -28,49 +28,49 @@ type Upstream interface {
 // longer would do better to try again.
 const callTimeout = 20 * time.Second
 
-// maxAsking is how many calls of programs may wait for the cloud at once. It takes 64 of a node, and the kubelet has its own.
-const maxAsking = 32
+// maxConcurrentCalls is how many calls of programs may wait for the cloud at once. It takes 64 of a node, and the kubelet has its own.
+const maxConcurrentCalls = 32
 
-// unreachable says that the cloud could not be asked. To clients it is a 503, in words that name the cause.
-type unreachable struct {
+// unreachableError says that the cloud could not be asked. To clients it is a 503, in words that name the cause.
+type unreachableError struct {
 	cause  error
 	status metav1.Status
 }
 
-func newUnreachable(cause error) *unreachable {
+func newUnreachableError(cause error) *unreachableError {
 	status := apierrors.NewServiceUnavailable(fmt.Sprintf("the gateway does not hold this and cannot ask the cloud: %v", cause)).Status()
-	return &unreachable{cause: cause, status: status}
+	return &unreachableError{cause: cause, status: status}
 }
 
-func (u *unreachable) Error() string         { return u.status.Message }
-func (u *unreachable) Unwrap() error         { return u.cause }
-func (u *unreachable) Status() metav1.Status { return u.status }
+func (u *unreachableError) Error() string         { return u.status.Message }
+func (u *unreachableError) Unwrap() error         { return u.cause }
+func (u *unreachableError) Status() metav1.Status { return u.status }
 
 func isOffline(err error) bool {
-	var u *unreachable
+	var u *unreachableError
 	return errors.As(err, &u)
 }
 
-// errNoProof is for programs that the gateway knows by their certificate: the cloud has only the gateway's word for them.
-var errNoProof = errors.New("the cloud takes requests of a program at a gateway only with a token, and this one came with a certificate")
+// errTokenRequired is for programs that the gateway knows by their certificate: the cloud has only the gateway's word for them.
+var errTokenRequired = errors.New("the cloud takes requests of a program at a gateway only with a token, and this one came with a certificate")
 
-// do performs a call for the caller of ctx, in its turn. Its error is an *unreachable, or a refusal.
-func (s *Server) do(ctx context.Context, request wire.KubeRequest) (wire.KubeReply, error) {
+// callCloud performs a call for the caller of ctx, in its turn. Its error is an *unreachable, or a refusal.
+func (s *Server) callCloud(ctx context.Context, request wire.KubeRequest) (wire.KubeReply, error) {
 	if !callerOf(ctx).trusted {
-		leave, err := s.ask(ctx)
+		leave, err := s.acquireCallSlot(ctx)
 		if err != nil {
 			return wire.KubeReply{}, err
 		}
 		defer leave()
 	}
-	return s.perform(ctx, request, callTimeout)
+	return s.sendRequest(ctx, request, callTimeout)
 }
 
-// perform makes a request with the token of the caller of ctx, or as the node.
-func (s *Server) perform(ctx context.Context, request wire.KubeRequest, timeout time.Duration) (wire.KubeReply, error) {
+// sendRequest makes a request with the token of the caller of ctx, or as the node.
+func (s *Server) sendRequest(ctx context.Context, request wire.KubeRequest, timeout time.Duration) (wire.KubeReply, error) {
 	if who := callerOf(ctx); !who.trusted {
 		if who.token == "" {
-			return wire.KubeReply{}, apierrors.NewForbidden(schema.GroupResource{}, "", errNoProof)
+			return wire.KubeReply{}, apierrors.NewForbidden(schema.GroupResource{}, "", errTokenRequired)
 		}
 		request.Token = who.token
 	}
@@ -79,27 +79,27 @@ func (s *Server) perform(ctx context.Context, request wire.KubeRequest, timeout 
 	reply, err := s.upstream.Do(ctx, request)
 	switch {
 	case err != nil:
-		return reply, newUnreachable(err)
+		return reply, newUnreachableError(err)
 	case reply.Code == 0 && reply.Error != "":
-		return reply, newUnreachable(errors.New(reply.Error))
+		return reply, newUnreachableError(errors.New(reply.Error))
 	case reply.Code < 200 || reply.Code > 599:
-		return reply, newUnreachable(fmt.Errorf("reply with code %d", reply.Code))
+		return reply, newUnreachableError(fmt.Errorf("reply with code %d", reply.Code))
 	}
 	return reply, nil
 }
 
-// ask waits for a program's turn to ask the cloud; the kubelet never waits for programs. leave ends the turn.
-func (s *Server) ask(ctx context.Context) (leave func(), err error) {
+// acquireCallSlot waits for a program's turn to ask the cloud; the kubelet never waits for programs. leave ends the turn.
+func (s *Server) acquireCallSlot(ctx context.Context) (leave func(), err error) {
 	select {
-	case s.asking <- struct{}{}:
-		return func() { <-s.asking }, nil
+	case s.callSlots <- struct{}{}:
+		return func() { <-s.callSlots }, nil
 	case <-ctx.Done():
-		return nil, newUnreachable(ctx.Err())
+		return nil, newUnreachableError(ctx.Err())
 	}
 }
 
-// call performs a request in JSON and decodes the answer into out; a refusal comes back as Kubernetes' status error.
-func (s *Server) call(ctx context.Context, method, path string, body any, out runtime.Object) error {
+// callObject performs a request in JSON and decodes the answer into out; a refusal comes back as Kubernetes' status error.
+func (s *Server) callObject(ctx context.Context, method, path string, body any, out runtime.Object) error {
 	request := wire.KubeRequest{Method: method, Path: path, Accept: runtime.ContentTypeJSON}
 	if body != nil {
 		data, err := json.Marshal(body)
@@ -108,27 +108,27 @@ func (s *Server) call(ctx context.Context, method, path string, body any, out ru
 		}
 		request.Body, request.ContentType = data, runtime.ContentTypeJSON
 	}
-	return s.decoded(ctx, request, out)
+	return s.callAndDecode(ctx, request, out)
 }
 
-func (s *Server) decoded(ctx context.Context, request wire.KubeRequest, out runtime.Object) error {
-	reply, err := s.do(ctx, request)
+func (s *Server) callAndDecode(ctx context.Context, request wire.KubeRequest, out runtime.Object) error {
+	reply, err := s.callCloud(ctx, request)
 	if err != nil {
 		return err
 	}
 	if reply.Code >= http.StatusBadRequest {
-		return refusal(reply)
+		return replyError(reply)
 	}
 	if out == nil {
 		return nil
 	}
 	if err := json.Unmarshal(reply.Body, out); err != nil {
-		return newUnreachable(fmt.Errorf("decode reply: %w", err))
+		return newUnreachableError(fmt.Errorf("decode reply: %w", err))
 	}
 	return nil
 }
 
-func refusal(reply wire.KubeReply) error {
+func replyError(reply wire.KubeReply) error {
 	var status metav1.Status
 	if err := json.Unmarshal(reply.Body, &status); err == nil && status.Kind == "Status" && status.Code != 0 {
 		return &apierrors.StatusError{ErrStatus: status}
@@ -136,35 +136,35 @@ func refusal(reply wire.KubeReply) error {
 	return apierrors.NewGenericServerResponse(reply.Code, "", schema.GroupResource{}, "", string(reply.Body), 0, true)
 }
 
-// forward passes a request to the cloud and its answer back, both untouched but for versions (see versions.go): any encoding
+// forwardToCloud passes a request to the cloud and its answer back, both untouched but for versions (see versionrewrite.go): any encoding
 // works that Kubernetes speaks.
-func (s *Server) forward(w http.ResponseWriter, req *http.Request) {
-	body, ok := s.body(w, req)
+func (s *Server) forwardToCloud(w http.ResponseWriter, req *http.Request) {
+	body, ok := s.readBody(w, req)
 	if !ok {
 		return
 	}
-	request := kubeRequest(req, body)
-	s.toCloud(req, &request)
-	reply, err := s.do(req.Context(), request)
+	request := newKubeRequest(req, body)
+	s.useCloudVersion(req, &request)
+	reply, err := s.callCloud(req.Context(), request)
 	if err != nil {
-		fail(w, req, err)
+		writeError(w, req, err)
 		return
 	}
-	s.toLocal(req, &reply)
+	s.useLocalVersion(req, &reply)
 	writeReply(w, reply)
 }
 
-// body reads a request's body, or answers that it is too large.
-func (s *Server) body(w http.ResponseWriter, req *http.Request) ([]byte, bool) {
+// readBody reads a request's body, or answers that it is too large.
+func (s *Server) readBody(w http.ResponseWriter, req *http.Request) ([]byte, bool) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, s.cfg.MaxRequestBytes))
 	if err != nil {
-		fail(w, req, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d bytes", s.cfg.MaxRequestBytes)))
+		writeError(w, req, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d bytes", s.cfg.MaxRequestBytes)))
 		return nil, false
 	}
 	return body, true
 }
 
-func kubeRequest(req *http.Request, body []byte) wire.KubeRequest {
+func newKubeRequest(req *http.Request, body []byte) wire.KubeRequest {
 	return wire.KubeRequest{
 		Method: req.Method, Path: req.URL.Path, Query: req.URL.RawQuery,
 		ContentType: req.Header.Get("Content-Type"), Accept: req.Header.Get("Accept"), Body: body,
@@ -179,9 +179,9 @@ func writeReply(w http.ResponseWriter, reply wire.KubeReply) {
 	_, _ = w.Write(reply.Body) // a client that has gone away is no one's fault
 }
 
-// path is where the cloud serves an object, or with an empty name its collection, and with an empty namespace that of all
+// cloudPath is where the cloud serves an object, or with an empty name its collection, and with an empty namespace that of all
 // namespaces; unescaped, as in wire.KubeRequest.
-func (r *resource) path(key wire.Key) string {
+func (r *resource) cloudPath(key wire.Key) string {
 	path := "/apis/" + r.gvr.Group
 	if r.gvr.Group == "" {
 		path = "/api"

@@ -18,17 +18,17 @@ import (
 // that is no longer the object's passes as it is, and the cloud finds a conflict, as it should. Answers are led back where
 // the state is the one that is held here: a client that compares what it read with a dry run sees no difference in versions.
 //
-// Both versions are numbers, of ranges that do not meet (localBase). So a client that keeps the version of an earlier answer of the
+// Both versions are numbers, of ranges that do not meet (localVersionBase). So a client that keeps the version of an earlier answer of the
 // cloud finds a conflict and overwrites nothing, whatever the store counts.
 
-// pair is the two names of one state of an object.
-type pair struct{ local, cloud string }
+// versionPair is the two names of one state of an object.
+type versionPair struct{ local, cloud string }
 
-// pairOf finds the object that a request is for, as it is held here.
-func (s *Server) pairOf(req *http.Request) (pair, bool) {
+// versionPairOf finds the object that a request is for, as it is held here.
+func (s *Server) versionPairOf(req *http.Request) (versionPair, bool) {
 	info, ok := request.RequestInfoFrom(req.Context())
 	if !ok || !info.IsResourceRequest || info.Name == "" {
-		return pair{}, false
+		return versionPair{}, false
 	}
 	namespace := info.Namespace
 	if info.Resource == "namespaces" {
@@ -36,14 +36,14 @@ func (s *Server) pairOf(req *http.Request) (pair, bool) {
 	}
 	e, err := s.store.Get(wire.Key{Group: info.APIGroup, Resource: info.Resource, Namespace: namespace, Name: info.Name})
 	if err != nil {
-		return pair{}, false
+		return versionPair{}, false
 	}
-	return pair{local: localVersion(e.Revision), cloud: e.Version}, e.Version != ""
+	return versionPair{local: localVersion(e.Revision), cloud: e.Version}, e.Version != ""
 }
 
-// toCloud names the cloud's version in a request that names the one held here.
-func (s *Server) toCloud(req *http.Request, r *wire.KubeRequest) {
-	p, ok := s.pairOf(req)
+// useCloudVersion names the cloud's version in a request that names the one held here.
+func (s *Server) useCloudVersion(req *http.Request, r *wire.KubeRequest) {
+	p, ok := s.versionPairOf(req)
 	if !ok || len(r.Body) == 0 || !bytes.Contains(r.Body, []byte(p.local)) {
 		return
 	}
@@ -58,36 +58,36 @@ func (s *Server) toCloud(req *http.Request, r *wire.KubeRequest) {
 				step["value"] = p.cloud
 			}
 		}
-		r.Body = encoded(steps, r.Body)
+		r.Body = encodeOr(steps, r.Body)
 	case runtime.ContentTypeProtobuf:
 		obj, _, err := scheme.Codecs.UniversalDeserializer().Decode(r.Body, nil, nil)
 		if err != nil {
 			return // a kind that this program does not know comes in JSON
 		}
-		data, err := runtime.Encode(unversioned(), obj)
-		if body, changed := renamed(data, p.local, p.cloud); err == nil && changed {
+		data, err := runtime.Encode(unversionedEncoder(), obj)
+		if body, changed := replaceVersion(data, p.local, p.cloud); err == nil && changed {
 			r.Body, r.ContentType = body, runtime.ContentTypeJSON
 		}
 	default:
-		r.Body, _ = renamed(r.Body, p.local, p.cloud)
+		r.Body, _ = replaceVersion(r.Body, p.local, p.cloud)
 	}
 }
 
-// unversioned writes JSON of objects that say of which version they are.
-func unversioned() runtime.Encoder {
+// unversionedEncoder writes JSON of objects that say of which version they are.
+func unversionedEncoder() runtime.Encoder {
 	info, _ := runtime.SerializerInfoForMediaType(scheme.Codecs.SupportedMediaTypes(), runtime.ContentTypeJSON)
 	return info.Serializer
 }
 
-// toLocal names the version held here in an answer that is of the same state.
-func (s *Server) toLocal(req *http.Request, r *wire.KubeReply) {
-	if p, ok := s.pairOf(req); ok && r.Code < http.StatusMultipleChoices && bytes.Contains(r.Body, []byte(p.cloud)) {
-		r.Body, _ = renamed(r.Body, p.cloud, p.local)
+// useLocalVersion names the version held here in an answer that is of the same state.
+func (s *Server) useLocalVersion(req *http.Request, r *wire.KubeReply) {
+	if p, ok := s.versionPairOf(req); ok && r.Code < http.StatusMultipleChoices && bytes.Contains(r.Body, []byte(p.cloud)) {
+		r.Body, _ = replaceVersion(r.Body, p.cloud, p.local)
 	}
 }
 
-// renamed replaces an object's version, or that of a deletion's precondition. What is not JSON stays as it is.
-func renamed(data []byte, from, to string) ([]byte, bool) {
+// replaceVersion replaces an object's version, or that of a deletion's precondition. What is not JSON stays as it is.
+func replaceVersion(data []byte, from, to string) ([]byte, bool) {
 	var obj map[string]any
 	if decodeNumbers(data, &obj) != nil {
 		return data, false
@@ -102,7 +102,7 @@ func renamed(data []byte, from, to string) ([]byte, bool) {
 	if !changed {
 		return data, false
 	}
-	return encoded(obj, data), true
+	return encodeOr(obj, data), true
 }
 
 func decodeNumbers(data []byte, v any) error {
@@ -111,7 +111,7 @@ func decodeNumbers(data []byte, v any) error {
 	return d.Decode(v)
 }
 
-func encoded(v any, otherwise []byte) []byte {
+func encodeOr(v any, otherwise []byte) []byte {
 	data, err := json.Marshal(v)
 	if err != nil {
 		return otherwise // it was JSON a moment ago

@@ -18,11 +18,11 @@ import (
 
 // Watch follows the resource from a version on, or from the present state sent first.
 func (e *endpoint) Watch(ctx context.Context, opts *metainternalversion.ListOptions) (watch.Interface, error) {
-	if e.relayed() {
-		return e.relay(ctx, opts)
+	if e.isRelayed() {
+		return e.startRelay(ctx, opts)
 	}
-	f := newFilter(e.r, opts)
-	after, err := e.start(opts)
+	f := newListFilter(e.resource, opts)
+	after, err := e.startRevision(opts)
 	if err != nil {
 		return nil, err
 	}
@@ -34,34 +34,34 @@ func (e *endpoint) Watch(ctx context.Context, opts *metainternalversion.ListOpti
 	var items []runtime.Object
 	switch {
 	case initial:
-		if items, after, err = e.snapshot(ctx, &f); err != nil {
+		if items, after, err = e.listMatching(ctx, &f); err != nil {
 			return nil, err
 		}
 	case after == 0:
 		after = e.objects.Revision()
 	}
-	in, err := e.objects.Watch(e.r.gvr.Group, e.r.gvr.Resource, request.NamespaceValue(ctx), after)
+	in, err := e.objects.Watch(e.resource.gvr.Group, e.resource.gvr.Resource, request.NamespaceValue(ctx), after)
 	switch {
 	case errors.Is(err, store.ErrGone):
 		return nil, apierrors.NewResourceExpired("the changes since that resource version are no longer kept: list again")
 	case err != nil:
 		return nil, err
 	}
-	still := func() error { return e.still(ctx, opts) }
+	still := func() error { return e.checkStillComplete(ctx, opts) }
 	if err := still(); err != nil {
 		in.Stop()
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	w := &watcher{e: e, in: in, filter: f, revision: after, bookmarks: bookmarks, still: still, cancel: cancel, out: make(chan watch.Event)}
+	w := &clientWatch{endpoint: e, source: in, filter: f, revision: after, bookmarks: bookmarks, checkStillComplete: still, cancel: cancel, out: make(chan watch.Event)}
 	var end runtime.Object
 	if bookmarks && opts.SendInitialEvents != nil && *opts.SendInitialEvents {
-		end = e.r.bookmark(after, true)
+		end = e.resource.newBookmark(after, true)
 	}
 	w.done.Go(func() {
 		defer close(w.out)
 		defer in.Stop()
-		if w.initial(ctx, items, end) {
+		if w.sendInitial(ctx, items, end) {
 			items, end = nil, nil // a watch lives for an hour; what it began with need not
 			w.run(ctx)
 		}
@@ -69,51 +69,51 @@ func (e *endpoint) Watch(ctx context.Context, opts *metainternalversion.ListOpti
 	return w, nil
 }
 
-// watcher turns events of the store into events of one client's watch. Its goroutine ends with Stop, which waits for it.
+// clientWatch turns events of the store into events of one client's watch. Its goroutine ends with Stop, which waits for it.
 // It may be slow as its client is: the store keeps a window of events and never waits.
-type watcher struct {
-	e         *endpoint
-	in        feed
-	filter    filter
-	revision  uint64 // up to which the client has been told
-	bookmarks bool
-	still     func() error // says when the watch must end, because it would tell of a scope's end as of deletions
-	cancel    context.CancelFunc
-	out       chan watch.Event // closed when the watch has ended
-	done      sync.WaitGroup
+type clientWatch struct {
+	endpoint           *endpoint
+	source             objectWatch
+	filter             listFilter
+	revision           uint64 // up to which the client has been told
+	bookmarks          bool
+	checkStillComplete func() error // says when the watch must end, because it would tell of a scope's end as of deletions
+	cancel             context.CancelFunc
+	out                chan watch.Event // closed when the watch has ended
+	done               sync.WaitGroup
 }
 
-func (w *watcher) ResultChan() <-chan watch.Event { return w.out }
+func (w *clientWatch) ResultChan() <-chan watch.Event { return w.out }
 
-func (w *watcher) Stop() {
+func (w *clientWatch) Stop() {
 	w.cancel()
 	w.done.Wait()
 }
 
-func (w *watcher) initial(ctx context.Context, items []runtime.Object, end runtime.Object) bool {
+func (w *clientWatch) sendInitial(ctx context.Context, items []runtime.Object, end runtime.Object) bool {
 	for _, obj := range items {
-		if !w.send(ctx, watch.Added, ownCopy(obj)) {
+		if !w.sendEvent(ctx, watch.Added, shallowCopy(obj)) {
 			return false
 		}
 	}
-	return end == nil || w.send(ctx, watch.Bookmark, end)
+	return end == nil || w.sendEvent(ctx, watch.Bookmark, end)
 }
 
-func (w *watcher) run(ctx context.Context) {
-	every := w.e.s.cfg.BookmarkEvery
+func (w *clientWatch) run(ctx context.Context) {
+	every := w.endpoint.server.cfg.BookmarkEvery
 	for told := w.revision; ; {
 		until, cancel := ctx, context.CancelFunc(func() {})
 		if w.bookmarks {
 			until, cancel = context.WithTimeout(ctx, every+rand.N(every))
 		}
-		ok := w.follow(ctx, until)
+		ok := w.followEvents(ctx, until)
 		cancel()
 		if !ok {
 			return
 		}
 		// What is in the feed by now belongs before the mark.
-		mark := w.e.objects.Revision()
-		if !w.follow(ctx, until) {
+		mark := w.endpoint.objects.Revision()
+		if !w.followEvents(ctx, until) {
 			return
 		}
 		w.revision = max(w.revision, mark)
@@ -121,26 +121,26 @@ func (w *watcher) run(ctx context.Context) {
 			continue
 		}
 		told = w.revision
-		if !w.send(ctx, watch.Bookmark, w.e.r.bookmark(told, false)) {
+		if !w.sendEvent(ctx, watch.Bookmark, w.endpoint.resource.newBookmark(told, false)) {
 			return
 		}
 	}
 }
 
-// follow passes events on until the time is up, and reports whether the watch goes on.
-func (w *watcher) follow(ctx, until context.Context) bool {
+// followEvents passes events on until the time is up, and reports whether the watch goes on.
+func (w *clientWatch) followEvents(ctx, until context.Context) bool {
 	for {
-		event, err := w.in.Next(until)
+		event, err := w.source.Next(until)
 		switch {
 		case err == nil:
-			if !w.event(ctx, event) {
+			if !w.handleEvent(ctx, event) {
 				return false
 			}
 		case ctx.Err() != nil:
 			return false
 		case errors.Is(err, store.ErrGone):
 			status := apierrors.NewResourceExpired("this watch fell too far behind: list again").Status()
-			w.send(ctx, watch.Error, &status)
+			w.sendEvent(ctx, watch.Error, &status)
 			return false
 		default:
 			return true
@@ -148,7 +148,7 @@ func (w *watcher) follow(ctx, until context.Context) bool {
 	}
 }
 
-func (w *watcher) send(ctx context.Context, kind watch.EventType, obj runtime.Object) bool {
+func (w *clientWatch) sendEvent(ctx context.Context, kind watch.EventType, obj runtime.Object) bool {
 	select {
 	case w.out <- watch.Event{Type: kind, Object: obj}:
 		return true
@@ -157,33 +157,33 @@ func (w *watcher) send(ctx context.Context, kind watch.EventType, obj runtime.Ob
 	}
 }
 
-// event passes one change on, as this watch's filter sees it. It reports whether the watch goes on.
-func (w *watcher) event(ctx context.Context, event store.Event) bool {
+// handleEvent passes one change on, as this watch's filter sees it. It reports whether the watch goes on.
+func (w *clientWatch) handleEvent(ctx context.Context, event store.Event) bool {
 	w.revision = event.Entry.Revision
-	if err := w.still(); err != nil {
+	if err := w.checkStillComplete(); err != nil {
 		status := err.(apierrors.APIStatus).Status()
-		w.send(ctx, watch.Error, &status)
+		w.sendEvent(ctx, watch.Error, &status)
 		return false
 	}
 	if !w.filter.mayMatch(event.Entry.Key.Namespace, event.Entry.Key.Name) {
 		return true
 	}
-	kind, obj, err := w.translate(event)
+	kind, obj, err := w.translateEvent(event)
 	if err != nil {
 		status := apierrors.NewInternalError(err).Status()
-		w.send(ctx, watch.Error, &status)
+		w.sendEvent(ctx, watch.Error, &status)
 		return false
 	}
-	return kind == "" || w.send(ctx, kind, obj)
+	return kind == "" || w.sendEvent(ctx, kind, obj)
 }
 
-// translate says what a change looks like through the filter: an object that no longer matches is a deleted one. The kind
+// translateEvent says what a change looks like through the filter: an object that no longer matches is a deleted one. The kind
 // is "" if the change is not seen at all.
-func (w *watcher) translate(event store.Event) (watch.EventType, runtime.Object, error) {
+func (w *clientWatch) translateEvent(event store.Event) (watch.EventType, runtime.Object, error) {
 	var last, next runtime.Object
 	var err error
 	if event.Type != store.Deleted {
-		if next, _, err = w.e.r.decode(event.Entry); err != nil {
+		if next, _, err = w.endpoint.resource.decode(event.Entry); err != nil {
 			return "", nil, err
 		}
 		if !w.filter.matches(next) {
@@ -191,7 +191,7 @@ func (w *watcher) translate(event store.Event) (watch.EventType, runtime.Object,
 		}
 	}
 	if event.Prev != nil && (next == nil || w.filter.needsObject()) {
-		if last, _, err = w.e.r.decode(*event.Prev); err != nil {
+		if last, _, err = w.endpoint.resource.decode(*event.Prev); err != nil {
 			return "", nil, err
 		}
 		if !w.filter.matches(last) {

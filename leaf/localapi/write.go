@@ -30,9 +30,9 @@ type Reporter interface {
 	ReportEvent(ctx context.Context, message wire.Message) error
 }
 
-// attempts is how often a write is tried when the cloud changes the object at the same moment. Each takes one turn with a
+// maxWriteAttempts is how often a write is tried when the cloud changes the object at the same moment. Each takes one turn with a
 // delivery at the store; only a pod that changes with every delivery needs more than two.
-const attempts = 100
+const maxWriteAttempts = 100
 
 // writeTimeout ends a write that the outbox or the store does not take, on a disk that hangs; one that the store has begun ends
 // with the store's own limit. The kubelet tries again. A write takes about 2 ms, behind a full attach some 100 ms.
@@ -50,23 +50,23 @@ func (e *endpoint) Create(ctx context.Context, obj runtime.Object, _ rest.Valida
 	if m.GetName() == "" {
 		return nil, apierrors.NewBadRequest("name or generateName must be provided")
 	}
-	key := e.r.key(request.NamespaceValue(ctx), m.GetName())
-	if e.r.home == inStore && key.Name != e.s.cfg.Node {
-		return nil, apierrors.NewForbidden(e.r.gvr.GroupResource(), key.Name,
-			fmt.Errorf("gateway %s may create only its own", e.s.cfg.Node))
+	key := e.resource.objectKey(request.NamespaceValue(ctx), m.GetName())
+	if e.resource.placement == inStore && key.Name != e.server.cfg.Node {
+		return nil, apierrors.NewForbidden(e.resource.gvr.GroupResource(), key.Name,
+			fmt.Errorf("gateway %s may create only its own", e.server.cfg.Node))
 	}
-	if err := e.validate(key, obj, nil); err != nil {
+	if err := e.validateWrite(key, obj, nil); err != nil {
 		return nil, err
 	}
-	release, err := e.s.locks.acquire(ctx, key)
+	release, err := e.server.keyLocks.lockKey(ctx, key)
 	if err != nil {
 		return nil, err
 	}
 	defer release()
 	var revision uint64
 	if held, err := e.objects.Get(key); err == nil {
-		if e.r.home == inMemory || len(opts.DryRun) > 0 {
-			return nil, apierrors.NewAlreadyExists(e.r.gvr.GroupResource(), key.Name)
+		if e.resource.placement == inMemory || len(opts.DryRun) > 0 {
+			return nil, apierrors.NewAlreadyExists(e.resource.gvr.GroupResource(), key.Name)
 		}
 		revision = held.Revision
 	}
@@ -76,67 +76,67 @@ func (e *endpoint) Create(ctx context.Context, obj runtime.Object, _ rest.Valida
 	if m.GetCreationTimestamp().Time.IsZero() {
 		m.SetCreationTimestamp(metav1.Now())
 	}
-	if e.r.home == inMemory {
+	if e.resource.placement == inMemory {
 		m.SetUID(types.UID(uuid.NewString()))
-		return e.save(ctx, key, obj, stamp{})
+		return e.reportAndStore(ctx, key, obj, objectStamp{})
 	}
-	return e.register(ctx, key, obj, revision)
+	return e.registerObject(ctx, key, obj, revision)
 }
 
-// validate refuses a write that the cloud would refuse as invalid.
-func (e *endpoint) validate(key wire.Key, next, last runtime.Object) error {
-	if e.r.validate == nil {
+// validateWrite refuses a write that the cloud would refuse as invalid.
+func (e *endpoint) validateWrite(key wire.Key, next, last runtime.Object) error {
+	if e.resource.validate == nil {
 		return nil
 	}
-	if errs := e.r.validate(next, last); len(errs) > 0 {
-		return apierrors.NewInvalid(e.r.gvk().GroupKind(), key.Name, errs)
+	if errs := e.resource.validate(next, last); len(errs) > 0 {
+		return apierrors.NewInvalid(e.resource.gvk().GroupKind(), key.Name, errs)
 	}
 	return nil
 }
 
-// register creates the node's own Node or CSINode. The cloud decides when it can be asked; otherwise the object begins its
+// registerObject creates the node's own Node or CSINode. The cloud decides when it can be asked; otherwise the object begins its
 // life here, is reported, and gets its UID when the cloud delivers it. One that the store holds already, at a revision other than 0, may
 // have been deleted in Kubernetes, as the cloud keeps the objects of a deleted Node for a while: only the cloud can replace it.
-func (e *endpoint) register(ctx context.Context, key wire.Key, obj runtime.Object, revision uint64) (runtime.Object, error) {
-	made := e.r.object()
-	posted := e.typed(obj)
-	if err := e.r.disown(posted); err != nil {
+func (e *endpoint) registerObject(ctx context.Context, key wire.Key, obj runtime.Object, revision uint64) (runtime.Object, error) {
+	made := e.resource.object()
+	posted := e.withKind(obj)
+	if err := e.resource.removeProvisionalOwner(posted); err != nil {
 		return nil, apierrors.NewInternalError(err)
 	}
-	err := e.s.call(ctx, "POST", e.r.path(e.r.key(key.Namespace, "")), posted, made)
+	err := e.server.callObject(ctx, "POST", e.resource.cloudPath(e.resource.objectKey(key.Namespace, "")), posted, made)
 	switch {
 	case err == nil:
-		return e.adopt(ctx, key, made, revision)
+		return e.storeCloudObject(ctx, key, made, revision)
 	case revision != 0:
-		return nil, apierrors.NewAlreadyExists(e.r.gvr.GroupResource(), key.Name)
+		return nil, apierrors.NewAlreadyExists(e.resource.gvr.GroupResource(), key.Name)
 	case apierrors.IsAlreadyExists(err):
-		if getErr := e.s.call(ctx, "GET", e.r.path(key), nil, made); getErr != nil {
+		if getErr := e.server.callObject(ctx, "GET", e.resource.cloudPath(key), nil, made); getErr != nil {
 			return nil, getErr
 		}
-		if _, putErr := e.adopt(ctx, key, made, 0); putErr != nil {
+		if _, putErr := e.storeCloudObject(ctx, key, made, 0); putErr != nil {
 			return nil, putErr
 		}
 		return nil, err // the client reads it then, and reconciles
 	case !isOffline(err):
 		return nil, err
 	}
-	return e.save(ctx, key, obj, stamp{})
+	return e.reportAndStore(ctx, key, obj, objectStamp{})
 }
 
-// typed is obj with its kind, as other programs want to read it.
-func (e *endpoint) typed(obj runtime.Object) runtime.Object {
+// withKind is obj with its kind, as other programs want to read it.
+func (e *endpoint) withKind(obj runtime.Object) runtime.Object {
 	obj = obj.DeepCopyObject()
-	obj.GetObjectKind().SetGroupVersionKind(e.r.gvk())
+	obj.GetObjectKind().SetGroupVersionKind(e.resource.gvk())
 	return obj
 }
 
-// adopt puts what the cloud gave into the store without reporting it back.
-func (e *endpoint) adopt(ctx context.Context, key wire.Key, obj runtime.Object, revision uint64) (runtime.Object, error) {
+// storeCloudObject puts what the cloud gave into the store without reporting it back.
+func (e *endpoint) storeCloudObject(ctx context.Context, key wire.Key, obj runtime.Object, revision uint64) (runtime.Object, error) {
 	m, err := meta.Accessor(obj)
 	if err != nil {
 		return nil, err
 	}
-	data, _, err := e.r.encode(key, obj, stamp{cloud: m.GetResourceVersion()})
+	data, _, err := e.resource.encode(key, obj, objectStamp{cloudVersion: m.GetResourceVersion()})
 	if err != nil {
 		return nil, err
 	}
@@ -147,66 +147,66 @@ func (e *endpoint) adopt(ctx context.Context, key wire.Key, obj runtime.Object, 
 	if err != nil {
 		return nil, apierrors.NewInternalError(err)
 	}
-	obj, _, err = e.r.decode(entry)
+	obj, _, err = e.resource.decode(entry)
 	return obj, err
 }
 
-// save reports a new object and then stores it.
-func (e *endpoint) save(ctx context.Context, key wire.Key, obj runtime.Object, v stamp) (runtime.Object, error) {
-	d, err := e.draft(key, obj, v)
+// reportAndStore reports a new object and then stores it.
+func (e *endpoint) reportAndStore(ctx context.Context, key wire.Key, obj runtime.Object, v objectStamp) (runtime.Object, error) {
+	d, err := e.newDraft(key, obj, v)
 	if err != nil {
 		return nil, err
 	}
-	if err := e.report(ctx, d.message); err != nil {
+	if err := e.reportWrite(ctx, d.message); err != nil {
 		return nil, err
 	}
-	return e.put(ctx, d)
+	return e.putDraft(ctx, d)
 }
 
-// draft is an object ready to be reported and stored.
-type draft struct {
+// writeDraft is an object ready to be reported and stored.
+type writeDraft struct {
 	message  wire.Message
 	revision uint64 // that it replaces; 0 for none
 }
 
-func (e *endpoint) draft(key wire.Key, obj runtime.Object, v stamp) (*draft, error) {
-	data, uid, err := e.r.encode(key, obj, v)
+func (e *endpoint) newDraft(key wire.Key, obj runtime.Object, v objectStamp) (*writeDraft, error) {
+	data, uid, err := e.resource.encode(key, obj, v)
 	if err != nil {
 		return nil, apierrors.NewInternalError(err)
 	}
-	return &draft{wire.Message{Key: key, Op: wire.Apply, UID: uid, Version: v.cloud, Object: data}, v.revision}, nil
+	return &writeDraft{wire.Message{Key: key, Op: wire.Apply, UID: uid, Version: v.cloudVersion, Object: data}, v.revision}, nil
 }
 
-func (e *endpoint) put(ctx context.Context, d *draft) (runtime.Object, error) {
+func (e *endpoint) putDraft(ctx context.Context, d *writeDraft) (runtime.Object, error) {
 	key := d.message.Key
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	entry, err := e.objects.Put(ctx, key, d.message.Object, &d.revision)
 	switch {
 	case errors.Is(err, store.ErrConflict), errors.Is(err, store.ErrNotFound):
-		return nil, apierrors.NewConflict(e.r.gvr.GroupResource(), key.Name, errChanged)
+		return nil, apierrors.NewConflict(e.resource.gvr.GroupResource(), key.Name, errChanged)
 	case err != nil:
 		return nil, apierrors.NewInternalError(err)
 	}
-	if e.r.gvr.Resource == "leases" {
-		e.s.leaseSaved(key)
+	if e.resource.gvr.Resource == "leases" {
+		e.server.recordLeaseRenewal(key)
 	}
-	obj, _, err := e.r.decode(entry)
+	obj, _, err := e.resource.decode(entry)
 	return obj, err
 }
 
 var errChanged = errors.New("the object has been modified; please apply your changes to the latest version and try again")
 
-func (e *endpoint) report(ctx context.Context, m wire.Message) error {
-	m.Node, m.Time = e.s.cfg.Node, time.Now()
+func (e *endpoint) reportWrite(ctx context.Context, m wire.Message) error {
+	m.Node, m.Time = e.server.cfg.Node, time.Now()
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	var err error
-	switch e.r.sink {
+	switch e.resource.sink {
 	case toReports:
-		err = e.s.reporter.Report(ctx, m)
+		err = e.server.reporter.Report(ctx, m)
 	case toEvents:
-		err = e.s.reporter.ReportEvent(ctx, m)
+		err = e.server.reporter.ReportEvent(ctx, m)
 	case toNobody:
 	}
 	if err != nil {
@@ -219,41 +219,41 @@ func (e *endpoint) report(ctx context.Context, m wire.Message) error {
 func (e *endpoint) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, _ rest.ValidateObjectFunc,
 	_ rest.ValidateObjectUpdateFunc, _ bool, opts *metav1.UpdateOptions,
 ) (runtime.Object, bool, error) {
-	key := e.r.key(request.NamespaceValue(ctx), name)
-	release, err := e.s.locks.acquire(ctx, key)
+	key := e.resource.objectKey(request.NamespaceValue(ctx), name)
+	release, err := e.server.keyLocks.lockKey(ctx, key)
 	if err != nil {
 		return nil, false, err
 	}
 	defer release()
-	d, obj, err := e.change(ctx, key, info)
+	d, obj, err := e.computeChange(ctx, key, info)
 	if err != nil || d == nil || len(opts.DryRun) > 0 {
 		return obj, false, err
 	}
 	// The report comes first: a crash between the two makes the client write again. In the other order the cloud might
 	// never hear of it.
-	if err := e.report(ctx, d.message); err != nil {
+	if err := e.reportWrite(ctx, d.message); err != nil {
 		return nil, false, err
 	}
-	obj, err = e.put(ctx, d)
-	for attempt := 1; apierrors.IsConflict(err) && attempt < attempts; attempt++ {
+	obj, err = e.putDraft(ctx, d)
+	for attempt := 1; apierrors.IsConflict(err) && attempt < maxWriteAttempts; attempt++ {
 		var again error
-		if d, obj, again = e.change(ctx, key, info); again != nil || d == nil {
+		if d, obj, again = e.computeChange(ctx, key, info); again != nil || d == nil {
 			return obj, false, again
 		}
-		if obj, err = e.put(ctx, d); err == nil {
-			err = e.report(ctx, d.message) // the same news, on the newer object
+		if obj, err = e.putDraft(ctx, d); err == nil {
+			err = e.reportWrite(ctx, d.message) // the same news, on the newer object
 		}
 	}
 	return obj, false, err
 }
 
-// change computes a write on the present object. The draft is nil if it changes nothing.
-func (e *endpoint) change(ctx context.Context, key wire.Key, info rest.UpdatedObjectInfo) (*draft, runtime.Object, error) {
-	entry, err := e.present(key)
+// computeChange computes a write on the present object. The draft is nil if it changes nothing.
+func (e *endpoint) computeChange(ctx context.Context, key wire.Key, info rest.UpdatedObjectInfo) (*writeDraft, runtime.Object, error) {
+	entry, err := e.loadPresent(key)
 	if err != nil {
 		return nil, nil, err
 	}
-	last, v, err := e.r.decode(entry)
+	last, v, err := e.resource.decode(entry)
 	if err != nil {
 		return nil, nil, apierrors.NewInternalError(err)
 	}
@@ -270,34 +270,34 @@ func (e *endpoint) change(ctx context.Context, key wire.Key, info rest.UpdatedOb
 		return nil, nil, err
 	}
 	if p := info.Preconditions(); p != nil && p.UID != nil && *p.UID != "" && *p.UID != was.GetUID() {
-		return nil, nil, e.otherUID(key.Name, *p.UID, was.GetUID())
+		return nil, nil, e.uidConflict(key.Name, *p.UID, was.GetUID())
 	}
 	if uid := is.GetUID(); uid != "" && uid != was.GetUID() {
-		return nil, nil, apierrors.NewInvalid(e.r.gvk().GroupKind(), key.Name, field.ErrorList{
+		return nil, nil, apierrors.NewInvalid(e.resource.gvk().GroupKind(), key.Name, field.ErrorList{
 			field.Invalid(field.NewPath("metadata", "uid"), string(uid), "field is immutable"),
 		})
 	}
 	if rv := is.GetResourceVersion(); rv != "" && rv != was.GetResourceVersion() {
-		return nil, nil, apierrors.NewConflict(e.r.gvr.GroupResource(), key.Name, errChanged)
+		return nil, nil, apierrors.NewConflict(e.resource.gvr.GroupResource(), key.Name, errChanged)
 	}
-	keepMeta(is, was)
+	preserveMeta(is, was)
 	is.SetResourceVersion(was.GetResourceVersion())
-	if e.r.keep != nil {
-		e.r.keep(next, last, e.subresource)
+	if e.resource.preserve != nil {
+		e.resource.preserve(next, last, e.subresource)
 	}
 	next.GetObjectKind().SetGroupVersionKind(last.GetObjectKind().GroupVersionKind())
-	if err := e.validate(key, next, last); err != nil {
+	if err := e.validateWrite(key, next, last); err != nil {
 		return nil, nil, err
 	}
-	if equality.Semantic.DeepEqual(last, next) && e.r.home == inStore {
+	if equality.Semantic.DeepEqual(last, next) && e.resource.placement == inStore {
 		return nil, next, nil
 	}
-	d, err := e.draft(key, next, v)
+	d, err := e.newDraft(key, next, v)
 	return d, next, err
 }
 
-// present returns what a write begins with.
-func (e *endpoint) present(key wire.Key) (store.Entry, error) {
+// loadPresent returns what a write begins with.
+func (e *endpoint) loadPresent(key wire.Key) (store.Entry, error) {
 	entry, err := e.objects.Get(key)
 	switch {
 	case err == nil:
@@ -311,29 +311,29 @@ func (e *endpoint) present(key wire.Key) (store.Entry, error) {
 	}
 }
 
-func (e *endpoint) otherUID(name string, wanted, found types.UID) error {
-	return apierrors.NewConflict(e.r.gvr.GroupResource(), name,
+func (e *endpoint) uidConflict(name string, wanted, found types.UID) error {
+	return apierrors.NewConflict(e.resource.gvr.GroupResource(), name,
 		fmt.Errorf("precondition failed: UID in precondition: %s, UID in object meta: %s", wanted, found))
 }
 
 // Delete ends an object. Of a pod only the last step is the node's: the deletion after its containers are gone. Any other
 // deletion of a pod asks for grace, which is for the cloud to give.
 func (e *endpoint) Delete(ctx context.Context, name string, _ rest.ValidateObjectFunc, opts *metav1.DeleteOptions) (runtime.Object, bool, error) {
-	key := e.r.key(request.NamespaceValue(ctx), name)
-	if e.r.home == inStore && (opts.GracePeriodSeconds == nil || *opts.GracePeriodSeconds != 0) && !e.unborn(key) {
-		obj := e.r.object()
-		return obj, false, e.s.call(ctx, "DELETE", e.r.path(key), opts, obj)
+	key := e.resource.objectKey(request.NamespaceValue(ctx), name)
+	if e.resource.placement == inStore && (opts.GracePeriodSeconds == nil || *opts.GracePeriodSeconds != 0) && !e.isLocalOnly(key) {
+		obj := e.resource.object()
+		return obj, false, e.server.callObject(ctx, "DELETE", e.resource.cloudPath(key), opts, obj)
 	}
-	release, err := e.s.locks.acquire(ctx, key)
+	release, err := e.server.keyLocks.lockKey(ctx, key)
 	if err != nil {
 		return nil, false, err
 	}
 	defer release()
-	entry, err := e.present(key)
+	entry, err := e.loadPresent(key)
 	if err != nil {
 		return nil, false, err
 	}
-	obj, v, err := e.r.decode(entry)
+	obj, v, err := e.resource.decode(entry)
 	if err != nil {
 		return nil, false, apierrors.NewInternalError(err)
 	}
@@ -343,35 +343,35 @@ func (e *endpoint) Delete(ctx context.Context, name string, _ rest.ValidateObjec
 			return nil, false, err
 		}
 		if p.UID != nil && *p.UID != m.GetUID() {
-			return nil, false, e.otherUID(name, *p.UID, m.GetUID())
+			return nil, false, e.uidConflict(name, *p.UID, m.GetUID())
 		}
 		if p.ResourceVersion != nil && *p.ResourceVersion != localVersion(entry.Revision) {
-			return nil, false, apierrors.NewConflict(e.r.gvr.GroupResource(), name, errChanged)
+			return nil, false, apierrors.NewConflict(e.resource.gvr.GroupResource(), name, errChanged)
 		}
 	}
 	if err := markDeleted(obj); err != nil || len(opts.DryRun) > 0 {
 		return obj, true, err
 	}
 	// The end replaces a status that still waits, so it carries the last one: exit codes, for one.
-	if !e.unborn(key) {
-		if err := e.report(ctx, wire.Message{Key: key, Op: wire.Delete, UID: entry.UID, Version: v.cloud, Object: entry.Object}); err != nil {
+	if !e.isLocalOnly(key) {
+		if err := e.reportWrite(ctx, wire.Message{Key: key, Op: wire.Delete, UID: entry.UID, Version: v.cloudVersion, Object: entry.Object}); err != nil {
 			return nil, false, err
 		}
 	}
 	_, err = e.objects.Delete(ctx, key, entry.UID, nil)
 	switch {
 	case errors.Is(err, store.ErrConflict):
-		return nil, false, apierrors.NewConflict(e.r.gvr.GroupResource(), name, errChanged)
+		return nil, false, apierrors.NewConflict(e.resource.gvr.GroupResource(), name, errChanged)
 	case err != nil && !errors.Is(err, store.ErrNotFound):
 		return nil, false, apierrors.NewInternalError(err)
 	}
 	return obj, true, nil
 }
 
-// unborn tells whether an object was registered here while the cloud could not be asked, and the cloud has not delivered it since. If
+// isLocalOnly tells whether an object was registered here while the cloud could not be asked, and the cloud has not delivered it since. If
 // the report of it still makes one in the cloud, that is delivered.
-func (e *endpoint) unborn(key wire.Key) bool {
-	if e.r.home != inStore || e.r.knowledge != own || e.r.namespaced {
+func (e *endpoint) isLocalOnly(key wire.Key) bool {
+	if e.resource.placement != inStore || e.resource.completeness != authoritative || e.resource.namespaced {
 		return false // the node registers its Node and its CSINode
 	}
 	entry, err := e.objects.Get(key)

@@ -19,16 +19,16 @@ import (
 	"github.com/frond-edge/frond/leaf/store"
 )
 
-// encodings are those that clients speak; a kubelet speaks protobuf.
-func encodings() map[string]bool { return map[string]bool{"json": false, "protobuf": true} }
+// allEncodings are those that clients speak; a kubelet speaks protobuf.
+func allEncodings() map[string]bool { return map[string]bool{"json": false, "protobuf": true} }
 
-// TestPodLife is what a kubelet does to a pod: status by strategic merge patch, deletion with its UID.
-func TestPodLife(t *testing.T) {
-	for name, protobuf := range encodings() {
+// TestPod_StatusPatchAndDelete is what a kubelet does to a pod: status by strategic merge patch, deletion with its UID.
+func TestPod_StatusPatchAndDelete(t *testing.T) {
+	for name, protobuf := range allEncodings() {
 		t.Run(name, func(t *testing.T) {
 			g := newGateway(t, true)
-			pods := g.client(protobuf).CoreV1().Pods("default")
-			g.deliver(pod("web", "u1", "100"))
+			pods := g.newClient(protobuf).CoreV1().Pods("default")
+			g.deliverObjects(newPod("web", "u1", "100"))
 			got, err := pods.Get(t.Context(), "web", metav1.GetOptions{})
 			if err != nil || got.UID != "u1" || got.ResourceVersion == "100" {
 				t.Fatalf("get: %v, uid %s, version %s", err, got.UID, got.ResourceVersion)
@@ -39,7 +39,7 @@ func TestPodLife(t *testing.T) {
 			if err != nil || after.Status.Phase != corev1.PodRunning || after.ResourceVersion == got.ResourceVersion {
 				t.Fatalf("patch: %v, %+v", err, after)
 			}
-			reports := g.sent.all()
+			reports := g.sent.allReports()
 			if len(reports) != 1 || reports[0].Op != wire.Apply || reports[0].UID != "u1" || reports[0].Version != "100" {
 				t.Fatalf("reports: %+v", reports)
 			}
@@ -51,7 +51,7 @@ func TestPodLife(t *testing.T) {
 			if _, err := pods.Patch(t.Context(), "web", types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "status"); err != nil {
 				t.Fatal(err)
 			}
-			if n := len(g.sent.all()); n != 1 {
+			if n := len(g.sent.allReports()); n != 1 {
 				t.Errorf("a patch that changes nothing was reported: %d reports", n)
 			}
 
@@ -71,18 +71,18 @@ func TestPodLife(t *testing.T) {
 			if _, err := pods.Get(t.Context(), "web", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 				t.Errorf("get after delete: %v", err)
 			}
-			if reports = g.sent.all(); len(reports) != 2 || reports[1].Op != wire.Delete || reports[1].UID != "u1" {
+			if reports = g.sent.allReports(); len(reports) != 2 || reports[1].Op != wire.Delete || reports[1].UID != "u1" {
 				t.Fatalf("reports: %+v", reports)
 			}
 		})
 	}
 }
 
-func TestStatusIsReportedBeforeItIsStored(t *testing.T) {
+func TestUpdate_ReportsBeforeStoring(t *testing.T) {
 	g := newGateway(t, true)
-	g.deliver(pod("web", "u1", "100"))
-	g.sent.refuse(errors.New("disk full"))
-	pods := g.client(false).CoreV1().Pods("default")
+	g.deliverObjects(newPod("web", "u1", "100"))
+	g.sent.refuseReports(errors.New("disk full"))
+	pods := g.newClient(false).CoreV1().Pods("default")
 	patch := []byte(`{"status":{"phase":"Running"}}`)
 	if _, err := pods.Patch(t.Context(), "web", types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status"); !apierrors.IsInternalError(err) {
 		t.Fatalf("patch: %v", err)
@@ -92,14 +92,14 @@ func TestStatusIsReportedBeforeItIsStored(t *testing.T) {
 	}
 }
 
-// TestPodSpecIsNotTheNodesToWrite: changes of the spec go to the cloud, and a status write cannot smuggle them.
-func TestPodSpecIsNotTheNodesToWrite(t *testing.T) {
+// TestPod_SpecWritesGoToCloud: changes of the spec go to the cloud, and a status write cannot smuggle them.
+func TestPod_SpecWritesGoToCloud(t *testing.T) {
 	g := newGateway(t, true)
-	g.deliver(pod("web", "u1", "100"))
-	pods := g.client(false).CoreV1().Pods("default")
+	g.deliverObjects(newPod("web", "u1", "100"))
+	pods := g.newClient(false).CoreV1().Pods("default")
 	patch := []byte(`{"spec":{"nodeName":"other"},"status":{"phase":"Running"}}`)
 	got, err := pods.Patch(t.Context(), "web", types.MergePatchType, patch, metav1.PatchOptions{}, "status")
-	if err != nil || got.Spec.NodeName != node || got.Status.Phase != corev1.PodRunning {
+	if err != nil || got.Spec.NodeName != gatewayNode || got.Status.Phase != corev1.PodRunning {
 		t.Fatalf("status patch: %v, %+v", err, got)
 	}
 	if _, err := pods.Patch(t.Context(), "web", types.MergePatchType, patch, metav1.PatchOptions{}); !apierrors.IsServiceUnavailable(err) {
@@ -112,21 +112,21 @@ func TestPodSpecIsNotTheNodesToWrite(t *testing.T) {
 
 func newNode() *corev1.Node {
 	return &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: node, Labels: map[string]string{corev1.LabelHostname: node}},
+		ObjectMeta: metav1.ObjectMeta{Name: gatewayNode, Labels: map[string]string{corev1.LabelHostname: gatewayNode}},
 		Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionFalse}}},
 	}
 }
 
-// TestRegister is the kubelet's registration while the link is up: the cloud makes the Node.
-func TestRegister(t *testing.T) {
-	for name, protobuf := range encodings() {
+// TestRegister_Online is the kubelet's registration while the link is up: the cloud makes the Node.
+func TestRegister_Online(t *testing.T) {
+	for name, protobuf := range allEncodings() {
 		t.Run(name, func(t *testing.T) {
 			g := newGateway(t, true)
 			var posts atomic.Int32
-			g.cloud.online(func(w http.ResponseWriter, r *http.Request) {
+			g.cloud.goOnline(func(w http.ResponseWriter, r *http.Request) {
 				var n corev1.Node
 				if r.Method != http.MethodPost || json.NewDecoder(r.Body).Decode(&n) != nil || n.Kind != "Node" {
-					notFound(w, r)
+					answerNotFound(w, r)
 					return
 				}
 				if made := posts.Add(1); made > 1 {
@@ -134,9 +134,9 @@ func TestRegister(t *testing.T) {
 					return
 				}
 				n.UID, n.ResourceVersion = "node-uid", "55"
-				answer(w, http.StatusCreated, n)
+				writeAnswer(w, http.StatusCreated, n)
 			})
-			nodes := g.client(protobuf).CoreV1().Nodes()
+			nodes := g.newClient(protobuf).CoreV1().Nodes()
 			made, err := nodes.Create(t.Context(), newNode(), metav1.CreateOptions{})
 			if err != nil || made.UID != "node-uid" {
 				t.Fatalf("create: %v, %+v", err, made)
@@ -144,11 +144,11 @@ func TestRegister(t *testing.T) {
 			if _, err := nodes.Create(t.Context(), newNode(), metav1.CreateOptions{}); !apierrors.IsAlreadyExists(err) {
 				t.Errorf("second create: %v", err)
 			}
-			got, err := nodes.PatchStatus(t.Context(), node, []byte(`{"metadata":{"annotations":{"a":"b"}},"status":{"conditions":[{"type":"Ready","status":"True"}]}}`))
+			got, err := nodes.PatchStatus(t.Context(), gatewayNode, []byte(`{"metadata":{"annotations":{"a":"b"}},"status":{"conditions":[{"type":"Ready","status":"True"}]}}`))
 			if err != nil || got.Annotations["a"] != "b" || got.Status.Conditions[0].Status != corev1.ConditionTrue {
 				t.Fatalf("patch: %v, %+v", err, got)
 			}
-			reports := g.sent.all()
+			reports := g.sent.allReports()
 			if len(reports) != 1 || reports[0].UID != "node-uid" || reports[0].Version != "55" {
 				t.Fatalf("reports: %+v", reports)
 			}
@@ -156,10 +156,10 @@ func TestRegister(t *testing.T) {
 	}
 }
 
-// TestRegisterAgain: the store is new, the Node is not. The kubelet is told so, finds it here, and goes on from it.
-func TestRegisterAgain(t *testing.T) {
+// TestRegister_ExistingNode: the store is new, the Node is not. The kubelet is told so, finds it here, and goes on from it.
+func TestRegister_ExistingNode(t *testing.T) {
 	g := newGateway(t, false)
-	g.cloud.online(func(w http.ResponseWriter, r *http.Request) {
+	g.cloud.goOnline(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPost {
 			answerStatus(w, http.StatusConflict, metav1.StatusReasonAlreadyExists)
 			return
@@ -167,123 +167,123 @@ func TestRegisterAgain(t *testing.T) {
 		n := newNode()
 		n.TypeMeta = metav1.TypeMeta{Kind: "Node", APIVersion: "v1"}
 		n.UID, n.ResourceVersion = "old-uid", "3"
-		answer(w, http.StatusOK, n)
+		writeAnswer(w, http.StatusOK, n)
 	})
-	nodes := g.client(true).CoreV1().Nodes()
+	nodes := g.newClient(true).CoreV1().Nodes()
 	if _, err := nodes.Create(t.Context(), newNode(), metav1.CreateOptions{}); !apierrors.IsAlreadyExists(err) {
 		t.Fatalf("create: %v", err)
 	}
-	g.cloud.offline()
-	got, err := nodes.PatchStatus(t.Context(), node, []byte(`{"status":{"conditions":[{"type":"Ready","status":"True"}]}}`))
+	g.cloud.goOffline()
+	got, err := nodes.PatchStatus(t.Context(), gatewayNode, []byte(`{"status":{"conditions":[{"type":"Ready","status":"True"}]}}`))
 	if err != nil || got.UID != "old-uid" {
 		t.Fatalf("patch: %v, %+v", err, got)
 	}
-	if r := g.sent.all(); len(r) != 1 || r[0].UID != "old-uid" || r[0].Version != "3" {
+	if r := g.sent.allReports(); len(r) != 1 || r[0].UID != "old-uid" || r[0].Version != "3" {
 		t.Errorf("reports: %+v", r)
 	}
-	l, err := nodes.List(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=" + node})
+	l, err := nodes.List(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=" + gatewayNode})
 	if err != nil || len(l.Items) != 1 {
 		t.Errorf("the node is not listed before the first attach: %v", err)
 	}
 }
 
-// TestRegister_NodeThatWasDeletedInKubernetes: the cloud keeps the objects of a deleted Node for ten minutes, the Node among them, and a
+// TestRegister_NodeDeletedInKubernetes: the cloud keeps the objects of a deleted Node for ten minutes, the Node among them, and a
 // gateway that joins again meanwhile gets them. Its kubelet registers once, so the Node must be made then.
-func TestRegister_NodeThatWasDeletedInKubernetes(t *testing.T) {
+func TestRegister_NodeDeletedInKubernetes(t *testing.T) {
 	g := newGateway(t, true)
 	kept := newNode()
 	kept.UID, kept.ResourceVersion = "deleted-uid", "3"
-	g.deliver(kept)
-	nodes := g.client(true).CoreV1().Nodes()
+	g.deliverObjects(kept)
+	nodes := g.newClient(true).CoreV1().Nodes()
 	for when, refuse := range map[string]func(w http.ResponseWriter, r *http.Request){
 		"offline": nil,
 		"the Node is there": func(w http.ResponseWriter, _ *http.Request) {
 			answerStatus(w, http.StatusConflict, metav1.StatusReasonAlreadyExists)
 		},
 	} {
-		if g.cloud.offline(); refuse != nil {
-			g.cloud.online(refuse)
+		if g.cloud.goOffline(); refuse != nil {
+			g.cloud.goOnline(refuse)
 		}
 		if _, err := nodes.Create(t.Context(), newNode(), metav1.CreateOptions{}); !apierrors.IsAlreadyExists(err) {
 			t.Errorf("%s: %v", when, err)
 		}
-		if got, err := nodes.Get(t.Context(), node, metav1.GetOptions{}); err != nil || got.UID != "deleted-uid" {
+		if got, err := nodes.Get(t.Context(), gatewayNode, metav1.GetOptions{}); err != nil || got.UID != "deleted-uid" {
 			t.Errorf("%s: %v, %+v", when, err, got)
 		}
 	}
-	g.cloud.online(func(w http.ResponseWriter, r *http.Request) {
+	g.cloud.goOnline(func(w http.ResponseWriter, r *http.Request) {
 		var n corev1.Node
 		if r.Method != http.MethodPost || json.NewDecoder(r.Body).Decode(&n) != nil {
-			notFound(w, r)
+			answerNotFound(w, r)
 			return
 		}
 		n.UID, n.ResourceVersion = "new-uid", "55"
-		answer(w, http.StatusCreated, n)
+		writeAnswer(w, http.StatusCreated, n)
 	})
 	if made, err := nodes.Create(t.Context(), newNode(), metav1.CreateOptions{}); err != nil || made.UID != "new-uid" {
 		t.Fatalf("create: %v, %+v", err, made)
 	}
-	if _, err := nodes.PatchStatus(t.Context(), node, []byte(`{"status":{"conditions":[{"type":"Ready","status":"True"}]}}`)); err != nil {
+	if _, err := nodes.PatchStatus(t.Context(), gatewayNode, []byte(`{"status":{"conditions":[{"type":"Ready","status":"True"}]}}`)); err != nil {
 		t.Fatal(err)
 	}
-	if r := g.sent.all(); len(r) != 1 || r[0].UID != "new-uid" || r[0].Version != "55" {
+	if r := g.sent.allReports(); len(r) != 1 || r[0].UID != "new-uid" || r[0].Version != "55" {
 		t.Errorf("reports: %+v", r)
 	}
 }
 
-// TestRegisterOffline: a Node made while nobody can be asked lives here, is reported without a UID, and becomes the cloud's
+// TestRegister_Offline: a Node made while nobody can be asked lives here, is reported without a UID, and becomes the cloud's
 // Node when that is delivered.
-func TestRegisterOffline(t *testing.T) {
+func TestRegister_Offline(t *testing.T) {
 	g := newGateway(t, false)
-	nodes := g.client(true).CoreV1().Nodes()
-	if _, err := nodes.Get(t.Context(), node, metav1.GetOptions{}); !apierrors.IsServiceUnavailable(err) {
+	nodes := g.newClient(true).CoreV1().Nodes()
+	if _, err := nodes.Get(t.Context(), gatewayNode, metav1.GetOptions{}); !apierrors.IsServiceUnavailable(err) {
 		t.Fatalf("get of an unknown node while offline: %v", err)
 	}
 	made, err := nodes.Create(t.Context(), newNode(), metav1.CreateOptions{})
 	if err != nil || made.UID == "" {
 		t.Fatalf("create: %v, %+v", err, made)
 	}
-	if _, err := nodes.PatchStatus(t.Context(), node, []byte(`{"status":{"conditions":[{"type":"Ready","status":"True"}]}}`)); err != nil {
+	if _, err := nodes.PatchStatus(t.Context(), gatewayNode, []byte(`{"status":{"conditions":[{"type":"Ready","status":"True"}]}}`)); err != nil {
 		t.Fatal(err)
 	}
-	reports := g.sent.all()
+	reports := g.sent.allReports()
 	if len(reports) != 2 || reports[0].UID != "" || reports[1].UID != "" || strings.Contains(string(reports[1].Object), string(made.UID)) {
 		t.Fatalf("reports: %+v", reports)
 	}
 	csi := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{
-		Name: node, OwnerReferences: []metav1.OwnerReference{{Kind: "Node", APIVersion: "v1", Name: node, UID: made.UID}},
+		Name: gatewayNode, OwnerReferences: []metav1.OwnerReference{{Kind: "Node", APIVersion: "v1", Name: gatewayNode, UID: made.UID}},
 	}}
-	if _, err := g.client(true).StorageV1().CSINodes().Create(t.Context(), csi, metav1.CreateOptions{}); err != nil {
+	if _, err := g.newClient(true).StorageV1().CSINodes().Create(t.Context(), csi, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if reports = g.sent.all(); len(reports) != 3 || strings.Contains(string(reports[2].Object), string(made.UID)) {
+	if reports = g.sent.allReports(); len(reports) != 3 || strings.Contains(string(reports[2].Object), string(made.UID)) {
 		t.Fatalf("a UID that the cloud has not given is reported: %s", reports[2].Object)
 	}
 	given := newNode()
 	given.UID, given.ResourceVersion, given.Spec.PodCIDR = "node-uid", "9", "10.1.0.0/24"
 	g.seq++
-	if err := g.store.Replace(t.Context(), []wire.Message{message(t, given, 5)}, "s", 5); err != nil {
+	if err := g.store.Replace(t.Context(), []wire.Message{newMessage(t, given, 5)}, "s", 5); err != nil {
 		t.Fatal(err)
 	}
-	got, err := nodes.Get(t.Context(), node, metav1.GetOptions{})
+	got, err := nodes.Get(t.Context(), gatewayNode, metav1.GetOptions{})
 	if err != nil || got.UID != "node-uid" || got.Spec.PodCIDR == "" || got.Status.Conditions[0].Status != corev1.ConditionTrue {
 		t.Fatalf("after delivery: %v, %+v", err, got)
 	}
 }
 
-func TestLease(t *testing.T) {
-	for name, protobuf := range encodings() {
+func TestLease_StaysInMemory(t *testing.T) {
+	for name, protobuf := range allEncodings() {
 		t.Run(name, func(t *testing.T) {
 			g := newGateway(t, false)
-			leases := g.client(protobuf).CoordinationV1().Leases("kube-node-lease")
-			if _, err := leases.Get(t.Context(), node, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+			leases := g.newClient(protobuf).CoordinationV1().Leases("kube-node-lease")
+			if _, err := leases.Get(t.Context(), gatewayNode, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 				t.Fatalf("get: %v", err)
 			}
 			if !g.api.LeaseRenewed().IsZero() {
 				t.Error("renewed before it exists")
 			}
 			revision := g.store.Revision()
-			lease, err := leases.Create(t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: node}}, metav1.CreateOptions{})
+			lease, err := leases.Create(t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: gatewayNode}}, metav1.CreateOptions{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -307,11 +307,11 @@ func TestLease(t *testing.T) {
 	}
 }
 
-func TestEvents(t *testing.T) {
-	for name, protobuf := range encodings() {
+func TestEvents_ReportedAndPatched(t *testing.T) {
+	for name, protobuf := range allEncodings() {
 		t.Run(name, func(t *testing.T) {
 			g := newGateway(t, false)
-			events := g.client(protobuf).CoreV1().Events("default")
+			events := g.newClient(protobuf).CoreV1().Events("default")
 			made, err := events.CreateWithEventNamespaceWithContext(t.Context(), &corev1.Event{
 				ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web.1"}, Reason: "Started", Count: 1,
 				InvolvedObject: corev1.ObjectReference{Kind: "Pod", Name: "web", Namespace: "default"},
@@ -334,17 +334,17 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// TestTheNodeOwnsItsCSINode: a kubelet removes a CSINode that another Node owns, and makes its own. So the one on a gateway is always
+// TestCSINode_OwnedByNode: a kubelet removes a CSINode that another Node owns, and makes its own. So the one on a gateway is always
 // shown as the Node's that is shown: that Node may get its UID only when the link is back, and a kubelet that did not find its own
 // could not become ready.
-func TestTheNodeOwnsItsCSINode(t *testing.T) {
+func TestCSINode_OwnedByNode(t *testing.T) {
 	owner := func(t *testing.T, g *gateway) (uid, owner types.UID) {
 		t.Helper()
-		n, err := g.client(true).CoreV1().Nodes().Get(t.Context(), node, metav1.GetOptions{})
+		n, err := g.newClient(true).CoreV1().Nodes().Get(t.Context(), gatewayNode, metav1.GetOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		csi, err := g.client(true).StorageV1().CSINodes().Get(t.Context(), n.Name, metav1.GetOptions{})
+		csi, err := g.newClient(true).StorageV1().CSINodes().Get(t.Context(), n.Name, metav1.GetOptions{})
 		if err != nil || len(csi.OwnerReferences) != 1 || csi.OwnerReferences[0].Kind != "Node" || csi.OwnerReferences[0].Name != n.Name {
 			t.Fatalf("owners %+v, %v", csi.GetOwnerReferences(), err)
 		}
@@ -352,7 +352,7 @@ func TestTheNodeOwnsItsCSINode(t *testing.T) {
 	}
 	owned := func(by types.UID) *storagev1.CSINode {
 		return &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{
-			Name: node, OwnerReferences: []metav1.OwnerReference{{Kind: "Node", APIVersion: "v1", Name: node, UID: by}},
+			Name: gatewayNode, OwnerReferences: []metav1.OwnerReference{{Kind: "Node", APIVersion: "v1", Name: gatewayNode, UID: by}},
 		}}
 	}
 	delivered := func(t *testing.T, g *gateway) {
@@ -360,24 +360,24 @@ func TestTheNodeOwnsItsCSINode(t *testing.T) {
 		given := newNode()
 		given.UID, given.ResourceVersion = "node-uid", "9"
 		g.seq++
-		if err := g.store.Replace(t.Context(), []wire.Message{message(t, given, 5)}, "s", 5); err != nil {
+		if err := g.store.Replace(t.Context(), []wire.Message{newMessage(t, given, 5)}, "s", 5); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for name, made := range map[string]func(t *testing.T, g *gateway){
 		"made here": func(t *testing.T, g *gateway) {
 			t.Helper()
-			n, err := g.client(true).CoreV1().Nodes().Get(t.Context(), node, metav1.GetOptions{})
+			n, err := g.newClient(true).CoreV1().Nodes().Get(t.Context(), gatewayNode, metav1.GetOptions{})
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := g.client(true).StorageV1().CSINodes().Create(t.Context(), owned(n.UID), metav1.CreateOptions{}); err != nil {
+			if _, err := g.newClient(true).StorageV1().CSINodes().Create(t.Context(), owned(n.UID), metav1.CreateOptions{}); err != nil {
 				t.Fatal(err)
 			}
 		},
 		"found in the cloud": func(t *testing.T, g *gateway) {
 			t.Helper()
-			g.cloud.online(func(w http.ResponseWriter, r *http.Request) {
+			g.cloud.goOnline(func(w http.ResponseWriter, r *http.Request) {
 				if r.Method == http.MethodPost {
 					answerStatus(w, http.StatusConflict, metav1.StatusReasonAlreadyExists)
 					return
@@ -385,17 +385,17 @@ func TestTheNodeOwnsItsCSINode(t *testing.T) {
 				there := owned("node-uid")
 				there.TypeMeta = metav1.TypeMeta{Kind: "CSINode", APIVersion: "storage.k8s.io/v1"}
 				there.UID, there.ResourceVersion = "csi-uid", "4"
-				answer(w, http.StatusOK, there)
+				writeAnswer(w, http.StatusOK, there)
 			})
-			if _, err := g.client(true).StorageV1().CSINodes().Create(t.Context(), owned("any"), metav1.CreateOptions{}); !apierrors.IsAlreadyExists(err) {
+			if _, err := g.newClient(true).StorageV1().CSINodes().Create(t.Context(), owned("any"), metav1.CreateOptions{}); !apierrors.IsAlreadyExists(err) {
 				t.Fatalf("create: %v", err)
 			}
-			g.cloud.offline()
+			g.cloud.goOffline()
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := newGateway(t, false)
-			if _, err := g.client(true).CoreV1().Nodes().Create(t.Context(), newNode(), metav1.CreateOptions{}); err != nil {
+			if _, err := g.newClient(true).CoreV1().Nodes().Create(t.Context(), newNode(), metav1.CreateOptions{}); err != nil {
 				t.Fatal(err)
 			}
 			made(t, g)
@@ -413,28 +413,28 @@ func TestTheNodeOwnsItsCSINode(t *testing.T) {
 	}
 }
 
-// TestWhatTheCloudDoesNotKnowIsRemovedHere: a CSINode made while nobody could be asked can be deleted, with a link and without.
-func TestWhatTheCloudDoesNotKnowIsRemovedHere(t *testing.T) {
+// TestDelete_LocalOnlyObject: a CSINode made while nobody could be asked can be deleted, with a link and without.
+func TestDelete_LocalOnlyObject(t *testing.T) {
 	g := newGateway(t, false)
-	csi := g.client(true).StorageV1().CSINodes()
+	csi := g.newClient(true).StorageV1().CSINodes()
 	for _, online := range []bool{false, true} {
-		g.cloud.offline()
-		if _, err := csi.Create(t.Context(), &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: node}}, metav1.CreateOptions{}); err != nil {
+		g.cloud.goOffline()
+		if _, err := csi.Create(t.Context(), &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: gatewayNode}}, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		if online {
-			g.cloud.online(func(w http.ResponseWriter, _ *http.Request) {
+			g.cloud.goOnline(func(w http.ResponseWriter, _ *http.Request) {
 				answerStatus(w, http.StatusNotFound, metav1.StatusReasonNotFound)
 			})
 		}
-		if err := csi.Delete(t.Context(), node, metav1.DeleteOptions{}); err != nil {
+		if err := csi.Delete(t.Context(), gatewayNode, metav1.DeleteOptions{}); err != nil {
 			t.Errorf("online %v: %v", online, err)
 		}
-		if _, err := g.store.Get(wire.Key{Group: "storage.k8s.io", Resource: "csinodes", Name: node}); !errors.Is(err, store.ErrNotFound) {
+		if _, err := g.store.Get(wire.Key{Group: "storage.k8s.io", Resource: "csinodes", Name: gatewayNode}); !errors.Is(err, store.ErrNotFound) {
 			t.Errorf("online %v: it is still here: %v", online, err)
 		}
 	}
-	for _, r := range g.sent.all() {
+	for _, r := range g.sent.allReports() {
 		if r.Op == wire.Delete {
 			t.Errorf("the end of what the cloud does not know is reported: %+v", r)
 		}

@@ -10,12 +10,12 @@ import (
 )
 
 // An outbox on a disk that hangs holds up a status for a bounded time, and reads and other objects not at all.
-func TestHangingOutboxIsBounded(t *testing.T) {
+func TestServer_HangingOutboxBoundsWrites(t *testing.T) {
 	t.Parallel()
 	g := newGateway(t, true)
-	g.deliver(pod("a", "u1", "1"))
-	g.sent.hang()
-	c := g.client(true)
+	g.deliverObjects(newPod("a", "u1", "1"))
+	g.sent.hangReports()
+	c := g.newClient(true)
 	p, err := c.CoreV1().Pods("default").Get(t.Context(), "a", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -34,7 +34,7 @@ func TestHangingOutboxIsBounded(t *testing.T) {
 	if err := <-done; err == nil || ctx.Err() != nil {
 		t.Errorf("the write ended with %v, and the client's patience with %v", err, ctx.Err())
 	}
-	g.sent.refuse(nil)
+	g.sent.refuseReports(nil)
 	if _, err := c.CoreV1().Pods("default").UpdateStatus(ctx, p, metav1.UpdateOptions{}); err != nil {
 		t.Errorf("the same write afterwards: %v", err)
 	}

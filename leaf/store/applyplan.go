@@ -13,50 +13,50 @@ const (
 	ignoredInvalid = "invalid"      // not an object, or an unknown operation
 )
 
-// plan turns messages of the hub into records to write. It sees its own earlier decisions, and no I/O.
-type plan struct {
-	// base returns the stored record of a key, nil for none.
-	base func(wire.Key) *record
-	// made holds what this plan decided last for a key.
-	made map[wire.Key]*record
+// applyPlan turns messages of the hub into records to write. It sees its own earlier decisions, and no I/O.
+type applyPlan struct {
+	// lookup returns the stored record of a key, nil for none.
+	lookup func(wire.Key) *record
+	// decided holds what this plan decided last for a key.
+	decided map[wire.Key]*record
 	// cursor is the store's cursor before the messages; for a full snapshot only its StreamEpoch, the new one, counts.
 	cursor wire.Cursor
 	// full: the messages are a snapshot, so what is stored is older whatever its sequence says.
-	full bool
+	fullSnapshot bool
 	// upTo is the cursor's sequence after the messages. Tombstones beyond it are remembered.
 	upTo  uint64
 	merge func(key wire.Key, local, desired []byte) ([]byte, error)
 
-	writes   []*record
-	ignored  map[string]int
-	applied  int
-	mergeErr []error
+	writes      []*record
+	ignored     map[string]int
+	applied     int
+	mergeErrors []error
 }
 
-func (p *plan) current(key wire.Key) *record {
-	if r, ok := p.made[key]; ok {
+func (p *applyPlan) currentRecord(key wire.Key) *record {
+	if r, ok := p.decided[key]; ok {
 		return r
 	}
-	return p.base(key)
+	return p.lookup(key)
 }
 
-func (p *plan) write(r *record) {
-	r.stamp()
-	p.made[r.Key] = r
+func (p *applyPlan) addWrite(r *record) {
+	r.computeChecksums()
+	p.decided[r.Key] = r
 	p.writes = append(p.writes, r)
 }
 
-// message decides on one message.
-func (p *plan) message(m wire.Message) {
-	old := p.current(m.Key)
+// planMessage decides on one message.
+func (p *applyPlan) planMessage(m wire.Message) {
+	old := p.currentRecord(m.Key)
 	reason := ""
 	switch {
-	case p.stale(old, m):
+	case p.isStale(old, m):
 		reason = ignoredStale
 	case m.Op == wire.Delete:
-		reason = p.tombstone(old, m)
+		reason = p.planDelete(old, m)
 	case m.Op == wire.Apply:
-		reason = p.apply(old, m)
+		reason = p.planApply(old, m)
 	default:
 		reason = ignoredInvalid
 	}
@@ -67,19 +67,19 @@ func (p *plan) message(m wire.Message) {
 	}
 }
 
-func (p *plan) stale(old *record, m wire.Message) bool {
-	if p.full {
+func (p *applyPlan) isStale(old *record, m wire.Message) bool {
+	if p.fullSnapshot {
 		return false
 	}
-	return m.Sequence <= p.cursor.Sequence || old != nil && old.epoch == p.cursor.StreamEpoch && m.Sequence <= old.floor
+	return m.Sequence <= p.cursor.Sequence || old != nil && old.epoch == p.cursor.StreamEpoch && m.Sequence <= old.lastRemoteSeq
 }
 
-func (p *plan) tombstone(old *record, m wire.Message) string {
-	if old == nil || old.state == tombstone {
+func (p *applyPlan) planDelete(old *record, m wire.Message) string {
+	if old == nil || old.state == stateTombstone {
 		if m.Sequence <= p.upTo {
 			return ignoredAbsent
 		}
-		p.write(p.deleted(m, m.UID))
+		p.addWrite(p.newTombstone(m, m.UID))
 		return ""
 	}
 	// What came from the hub is gone by the hub's newer word, whatever its UID: versions in between may have been skipped. An
@@ -87,56 +87,56 @@ func (p *plan) tombstone(old *record, m wire.Message) string {
 	if !old.desired && m.UID != "" && old.UID != "" && m.UID != old.UID {
 		return ignoredUID
 	}
-	p.write(p.deleted(m, old.UID))
+	p.addWrite(p.newTombstone(m, old.UID))
 	return ""
 }
 
-// deleted is the tombstone that m leaves.
-func (p *plan) deleted(m wire.Message, uid string) *record {
+// newTombstone is the tombstone that m leaves.
+func (p *applyPlan) newTombstone(m wire.Message, uid string) *record {
 	r := &record{
 		Entry: Entry{Key: m.Key, UID: uid, Version: m.Version, ClusterEpoch: m.ClusterEpoch},
-		state: tombstone, desired: true, floor: m.Sequence, epoch: p.cursor.StreamEpoch,
+		state: stateTombstone, desired: true, lastRemoteSeq: m.Sequence, epoch: p.cursor.StreamEpoch,
 	}
-	r.Sequence = r.sequence()
+	r.Sequence = r.remoteSequence()
 	return r
 }
 
-func (p *plan) apply(old *record, m wire.Message) string {
-	if _, err := identity(m.Object); err != nil {
+func (p *applyPlan) planApply(old *record, m wire.Message) string {
+	if _, err := parseUID(m.Object); err != nil {
 		return ignoredInvalid
 	}
 	r := &record{
 		Entry: Entry{Key: m.Key, UID: m.UID, Version: m.Version, ClusterEpoch: m.ClusterEpoch, Object: m.Object},
-		state: live, desired: true, floor: m.Sequence, epoch: p.cursor.StreamEpoch,
+		state: stateLive, desired: true, lastRemoteSeq: m.Sequence, epoch: p.cursor.StreamEpoch,
 	}
-	r.Sequence = r.sequence()
+	r.Sequence = r.remoteSequence()
 	switch {
-	case old == nil || old.state == tombstone:
-	case old.state == gone:
-		if m.UID == old.UID && !restored(old, m) {
+	case old == nil || old.state == stateTombstone:
+	case old.state == stateGone:
+		if m.UID == old.UID && !isOtherHistory(old, m) {
 			return ignoredDeleted
 		}
 	case m.UID != "" && old.UID != "" && m.UID != old.UID:
 		// Another object of the same name: watchers must see the old one go first.
-		p.write(p.deleted(m, old.UID))
+		p.addWrite(p.newTombstone(m, old.UID))
 	default:
-		p.join(old, r)
-		if p.full && same(old, r) {
+		p.mergeObject(old, r)
+		if p.fullSnapshot && isUnchanged(old, r) {
 			return ignoredStale
 		}
 	}
-	p.write(r)
+	p.addWrite(r)
 	return ""
 }
 
-// restored reports whether a message speaks of another Kubernetes history than the record: the API went back to a time when
+// isOtherHistory reports whether a message speaks of another Kubernetes history than the record: the API went back to a time when
 // the object was there, so that the node's own deletion of it has never been.
-func restored(old *record, m wire.Message) bool {
+func isOtherHistory(old *record, m wire.Message) bool {
 	return old.ClusterEpoch != "" && m.ClusterEpoch != "" && m.ClusterEpoch != old.ClusterEpoch
 }
 
-// join merges what the node knows of the object into the cloud's newer state.
-func (p *plan) join(old, r *record) {
+// mergeObject merges what the node knows of the object into the cloud's newer state.
+func (p *applyPlan) mergeObject(old, r *record) {
 	if r.UID == "" {
 		r.UID = old.UID
 	}
@@ -145,17 +145,17 @@ func (p *plan) join(old, r *record) {
 	}
 	object, err := p.merge(r.Key, old.Object, r.Object)
 	if err == nil {
-		_, err = identity(object)
+		_, err = parseUID(object)
 	}
 	if err != nil {
-		p.mergeErr = append(p.mergeErr, err)
+		p.mergeErrors = append(p.mergeErrors, err)
 		return
 	}
 	r.Object = object
 }
 
-// same reports whether a snapshot brings nothing new for an object, so that it need not be written again.
-func same(old, r *record) bool {
+// isUnchanged reports whether a snapshot brings nothing new for an object, so that it need not be written again.
+func isUnchanged(old, r *record) bool {
 	return old.LastGood.IsZero() && old.desired && old.UID == r.UID && old.Version == r.Version && old.ClusterEpoch == r.ClusterEpoch &&
 		string(old.Object) == string(r.Object)
 }

@@ -25,7 +25,7 @@ func BenchmarkApply(b *testing.B) {
 				batch := make([]wire.Message, 0, size)
 				for range size {
 					seq++
-					batch = append(batch, apply(seq, fmt.Sprint("o", seq%1000), "u", data))
+					batch = append(batch, applyMessage(seq, fmt.Sprint("o", seq%1000), "u", data))
 				}
 				must(b, n.Apply(b.Context(), batch, seq))
 			}
@@ -36,9 +36,9 @@ func BenchmarkApply(b *testing.B) {
 
 func BenchmarkPut(b *testing.B) {
 	n := newNode(b, store.Config{})
-	object := object("u", strings.Repeat("x", 2000))
+	object := objectJSON("u", strings.Repeat("x", 2000))
 	for b.Loop() {
-		_, err := n.Put(b.Context(), key("a"), object, nil)
+		_, err := n.Put(b.Context(), configMapKey("a"), object, nil)
 		must(b, err)
 	}
 }
@@ -47,32 +47,32 @@ func BenchmarkOpen(b *testing.B) {
 	n := newNode(b, store.Config{})
 	var all []wire.Message
 	for i := range uint64(1000) {
-		all = append(all, apply(i+1, fmt.Sprint("o", i), "u", strings.Repeat("x", 2000)))
+		all = append(all, applyMessage(i+1, fmt.Sprint("o", i), "u", strings.Repeat("x", 2000)))
 	}
 	must(b, n.Replace(b.Context(), all, "s1", 1000))
 	for b.Loop() {
-		n.open(store.Config{})
+		n.openStore(store.Config{})
 	}
 }
 
-// BenchmarkSaveCopy copies 1,000 objects of 2 KiB of base64, of which a fourth can be saved by compression, as of certificates.
-func BenchmarkSaveCopy(b *testing.B) {
+// BenchmarkSaveLastGood copies 1,000 objects of 2 KiB of base64, of which a fourth can be saved by compression, as of certificates.
+func BenchmarkSaveLastGood(b *testing.B) {
 	dir := b.TempDir()
-	n := newNode(b, copying(dir))
+	n := newNode(b, lastGoodConfig(dir))
 	var all []wire.Message
 	random := rand.NewChaCha8([32]byte{})
 	for i := range uint64(1000) {
 		data := make([]byte, 1500)
 		_, err := random.Read(data)
 		must(b, err)
-		all = append(all, apply(i+1, fmt.Sprint("o", i), "u", base64.StdEncoding.EncodeToString(data)))
+		all = append(all, applyMessage(i+1, fmt.Sprint("o", i), "u", base64.StdEncoding.EncodeToString(data)))
 	}
 	must(b, n.Replace(b.Context(), all, "s1", 1000))
 	seq := uint64(1000)
 	for b.Loop() {
 		seq++
-		must(b, n.Apply(b.Context(), []wire.Message{apply(seq, "o1", "u", fmt.Sprint(seq))}, seq))
-		must(b, n.SaveCopy(b.Context()))
+		must(b, n.Apply(b.Context(), []wire.Message{applyMessage(seq, "o1", "u", fmt.Sprint(seq))}, seq))
+		must(b, n.SaveLastGood(b.Context()))
 	}
 	info, err := os.Stat(filepath.Join(dir, "store.copy"))
 	must(b, err)
@@ -84,9 +84,9 @@ func BenchmarkSecrets(b *testing.B) {
 	for _, sealed := range []bool{false, true} {
 		name := map[bool]string{false: "plain", true: "sealed"}[sealed]
 		dir := b.TempDir()
-		cfg := copying(dir)
+		cfg := lastGoodConfig(dir)
 		if sealed {
-			cfg = sealing(b, dir)
+			cfg = sealingConfig(b, dir)
 		}
 		n := openNode(b, dir, cfg)
 		must(b, n.Replace(b.Context(), nil, "s1", 0))
@@ -96,8 +96,8 @@ func BenchmarkSecrets(b *testing.B) {
 				var batch []wire.Message
 				for i := range 1000 {
 					seq++
-					m := apply(seq, "", "u", strings.Repeat("x", 2000))
-					m.Key = secret(fmt.Sprint("s", i))
+					m := applyMessage(seq, "", "u", strings.Repeat("x", 2000))
+					m.Key = secretKey(fmt.Sprint("s", i))
 					batch = append(batch, m)
 				}
 				must(b, n.Apply(b.Context(), batch, seq))
@@ -105,7 +105,7 @@ func BenchmarkSecrets(b *testing.B) {
 		})
 		b.Run("load/"+name, func(b *testing.B) {
 			for b.Loop() {
-				n.open(cfg)
+				n.openStore(cfg)
 			}
 		})
 	}

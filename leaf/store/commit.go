@@ -17,11 +17,11 @@ import (
 )
 
 const (
-	// pipelined is the most messages that are written one by one, each with a sync of its own. An atomic batch has one sync
+	// maxPipelined is the most messages that are written one by one, each with a sync of its own. An atomic batch has one sync
 	// for all, but makes, syncs and removes a folder: 16 messages take the same time either way (bench_test.go).
-	pipelined = 16
-	// contended is how often a write is planned again after another writer came first.
-	contended = 3
+	maxPipelined = 16
+	// maxCommitAttempts is how often a write is planned again after another writer came first.
+	maxCommitAttempts = 3
 )
 
 // Headers of nats-server: what a write expects, and the atomic batch (ADR-50).
@@ -32,8 +32,8 @@ const (
 	headerBatchCommit = "Nats-Batch-Commit"
 )
 
-// errForeign says that the bucket holds a write that this store did not make or has not seen.
-var errForeign = errors.New("another writer changed the bucket")
+// errForeignWrite says that the bucket holds a write that this store did not make or has not seen.
+var errForeignWrite = errors.New("another writer changed the bucket")
 
 // change is one message of a commit: a record, a cursor, or raw bytes for quarantine.
 type change struct {
@@ -42,20 +42,20 @@ type change struct {
 	raw    *nats.Msg
 }
 
-// update runs decide with the writer's token and commits what it returns. decide sees memory equal to the bucket and
+// planAndCommit runs decide with the writer's token and commits what it returns. decide sees memory equal to the bucket and
 // may be called again when another writer came first.
-func (s *Store) update(ctx context.Context, decide func() ([]change, error)) error {
-	if err := acquire(ctx, s.writer); err != nil {
+func (s *Store) planAndCommit(ctx context.Context, decide func() ([]change, error)) error {
+	if err := acquireToken(ctx, s.writer); err != nil {
 		return err
 	}
-	defer release(s.writer)
-	if s.cfg.Refuse != nil {
-		if err := s.cfg.Refuse(); err != nil {
+	defer releaseToken(s.writer)
+	if s.cfg.CheckWritable != nil {
+		if err := s.cfg.CheckWritable(); err != nil {
 			return fmt.Errorf("%w: %w", ErrFull, err)
 		}
 	}
 	for attempt := 1; ; attempt++ {
-		if s.doubt {
+		if s.dirty {
 			if err := s.catchUp(ctx); err != nil {
 				return fmt.Errorf("catch up with the bucket: %w", err)
 			}
@@ -65,14 +65,14 @@ func (s *Store) update(ctx context.Context, decide func() ([]change, error)) err
 			return err
 		}
 		err = s.commit(ctx, changes)
-		if !errors.Is(err, errForeign) || attempt == contended {
+		if !errors.Is(err, errForeignWrite) || attempt == maxCommitAttempts {
 			return err
 		}
 		s.log.Warn("bucket changed by another writer, reading it again", zap.Int("attempt", attempt))
 	}
 }
 
-func acquire(ctx context.Context, token chan struct{}) error {
+func acquireToken(ctx context.Context, token chan struct{}) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -84,90 +84,90 @@ func acquire(ctx context.Context, token chan struct{}) error {
 	}
 }
 
-func release(token chan struct{}) { <-token }
+func releaseToken(token chan struct{}) { <-token }
 
 // commit writes changes in order, waits until they are synced, and shows them to readers. The caller holds writer.
 // A cancelled ctx does not tear a commit: once begun, its outcome is awaited.
 func (s *Store) commit(ctx context.Context, changes []change) error {
-	if last := changes[len(changes)-1]; last.record != nil && last.record.state == tombstone || last.raw != nil {
+	if last := changes[len(changes)-1]; last.record != nil && last.record.state == stateTombstone || last.raw != nil {
 		// The last message of a commit proves, by its sum, that nothing before it was lost. It must not expire.
 		cursor := s.Cursor()
 		changes = append(changes, change{cursor: &cursor})
 	}
-	messages, sum, names, err := s.encode(changes)
+	messages, sum, names, err := s.encodeCommit(changes)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.SyncTimeout)
 	defer cancel()
 	base, begun := s.Revision(), time.Now()
-	s.doubt = true
+	s.dirty = true
 	crash.At("save.begun")
-	if err := storeError(s.send(ctx, base, messages)); err != nil {
-		s.refused = errors.Is(err, errForeign)
-		s.suspects = s.suspects[:0]
+	if err := mapServerError(s.publishInOrder(ctx, base, messages)); err != nil {
+		s.sequenceRefused = errors.Is(err, errForeignWrite)
+		s.suspectKeys = s.suspectKeys[:0]
 		for _, c := range changes {
 			if c.record != nil {
-				s.suspects = append(s.suspects, c.record.Key)
+				s.suspectKeys = append(s.suspectKeys, c.record.Key)
 			}
 		}
 		return fmt.Errorf("write to the bucket: %w", err)
 	}
 	crash.At("save.synced")
-	s.doubt, s.refused, s.suspects = false, false, nil
-	s.sum, s.names = sum, names
-	s.metrics.sync.Observe(time.Since(begun).Seconds())
+	s.dirty, s.sequenceRefused, s.suspectKeys = false, false, nil
+	s.recordSum, s.nameSum = sum, names
+	s.metrics.syncSeconds.Observe(time.Since(begun).Seconds())
 
 	s.mu.Lock()
 	for i, c := range changes {
-		s.ingest(c, base+uint64(i)+1)
+		s.applyChange(c, base+uint64(i)+1)
 	}
 	s.mu.Unlock()
-	s.writeMark(base + uint64(len(changes)))
+	s.saveHighWater(base + uint64(len(changes)))
 	return nil
 }
 
-// encode makes the messages and the sums after them.
-func (s *Store) encode(changes []change) (messages []*nats.Msg, sum, names uint64, err error) {
-	sum, names = s.sum, s.names
+// encodeCommit makes the messages and the sums after them.
+func (s *Store) encodeCommit(changes []change) (messages []*nats.Msg, sum, names uint64, err error) {
+	sum, names = s.recordSum, s.nameSum
 	messages = make([]*nats.Msg, 0, len(changes))
 	earlier := map[wire.Key]*record{}
 	for _, c := range changes {
 		m := c.raw
 		switch {
 		case c.cursor != nil:
-			if m, err = cursorMessage(*c.cursor); err != nil {
+			if m, err = encodeCursor(*c.cursor); err != nil {
 				return nil, 0, 0, err
 			}
-			if s.clean {
-				set(m, headerSealed, isSealed)
+			if s.neverPlain {
+				setHeader(m, headerSealed, sealedValue)
 			}
 		case c.record != nil:
-			if m, err = s.message(c.record); err != nil {
+			if m, err = s.encodeRecord(c.record); err != nil {
 				return nil, 0, 0, err
 			}
 			old, ok := earlier[c.record.Key]
 			if !ok {
-				old = s.record(c.record.Key)
+				old = s.lookupRecord(c.record.Key)
 			}
-			sum += c.record.weight() - old.weight()
-			names += c.record.name() - old.name()
+			sum += c.record.checksumTerm() - old.checksumTerm()
+			names += c.record.nameTerm() - old.nameTerm()
 			earlier[c.record.Key] = c.record
 		}
-		set(m, headerSum, strconv.FormatUint(sum, 16))
-		set(m, headerNames, strconv.FormatUint(names, 16))
+		setHeader(m, headerSum, strconv.FormatUint(sum, 16))
+		setHeader(m, headerNames, strconv.FormatUint(names, 16))
 		messages = append(messages, m)
 	}
 	return messages, sum, names, nil
 }
 
-// send publishes messages so that they get the sequences after base, in order, or that none after a refused one is stored.
-func (s *Store) send(ctx context.Context, base uint64, messages []*nats.Msg) error {
+// publishInOrder publishes messages so that they get the sequences after base, in order, or that none after a refused one is stored.
+func (s *Store) publishInOrder(ctx context.Context, base uint64, messages []*nats.Msg) error {
 	expect := func(m *nats.Msg, last uint64) { m.Header.Set(headerExpected, strconv.FormatUint(last, 10)) }
 	want := base + uint64(len(messages))
-	if len(messages) > pipelined {
+	if len(messages) > maxPipelined {
 		expect(messages[0], base)
-		return s.sendBatch(ctx, want, messages)
+		return s.publishBatch(ctx, want, messages)
 	}
 	acks := make([]jetstream.PubAckFuture, 0, len(messages))
 	for i, m := range messages {
@@ -195,12 +195,12 @@ func (s *Store) send(ctx context.Context, base uint64, messages []*nats.Msg) err
 
 func checkSequence(got, want uint64) error {
 	if got != want {
-		return fmt.Errorf("%w: stored at %d, expected %d", errForeign, got, want)
+		return fmt.Errorf("%w: stored at %d, expected %d", errForeignWrite, got, want)
 	}
 	return nil
 }
 
-func (s *Store) sendBatch(ctx context.Context, want uint64, messages []*nats.Msg) error {
+func (s *Store) publishBatch(ctx context.Context, want uint64, messages []*nats.Msg) error {
 	id := uuid.NewString()
 	last := len(messages) - 1
 	for i, m := range messages {
@@ -230,14 +230,14 @@ const (
 	codeWrongSequence jetstream.ErrorCode = 10071
 )
 
-func storeError(err error) error {
+func mapServerError(err error) error {
 	var api *jetstream.APIError
 	if !errors.As(err, &api) {
 		return err
 	}
 	switch api.ErrorCode {
 	case codeWrongSequence:
-		return fmt.Errorf("%w: %w", errForeign, err)
+		return fmt.Errorf("%w: %w", errForeignWrite, err)
 	case codeStoreFailed, codeNoResources, codeNoStorage:
 		return fmt.Errorf("%w: %w", ErrFull, err)
 	default:
@@ -245,51 +245,51 @@ func storeError(err error) error {
 	}
 }
 
-func (s *Store) record(key wire.Key) *record {
+func (s *Store) lookupRecord(key wire.Key) *record {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.records[key]
 }
 
-// ingest shows one durable change to readers and watchers. Called with mu held.
-func (s *Store) ingest(c change, revision uint64) {
+// applyChange shows one durable change to readers and watchers. Called with mu held.
+func (s *Store) applyChange(c change, revision uint64) {
 	s.revision = revision
 	switch {
 	case c.cursor != nil:
 		s.cursor = *c.cursor
 		for key := range s.ahead {
-			if r := s.records[key]; r == nil || r.state != tombstone || s.passed(r) {
-				s.drop(key, r)
+			if r := s.records[key]; r == nil || r.state != stateTombstone || s.isPassed(r) {
+				s.dropTombstone(key, r)
 			}
 		}
 	case c.record != nil:
 		c.record.Revision = revision
-		s.ingestRecord(c.record)
+		s.applyRecord(c.record)
 	}
 }
 
-// passed reports whether the cursor has passed the tombstone, so that no older message can come any more.
-func (s *Store) passed(r *record) bool {
-	return r.epoch != s.cursor.StreamEpoch || r.floor <= s.cursor.Sequence
+// isPassed reports whether the cursor has passed the tombstone, so that no older message can come any more.
+func (s *Store) isPassed(r *record) bool {
+	return r.epoch != s.cursor.StreamEpoch || r.lastRemoteSeq <= s.cursor.Sequence
 }
 
-func (s *Store) drop(key wire.Key, r *record) {
+func (s *Store) dropTombstone(key wire.Key, r *record) {
 	delete(s.ahead, key)
-	if r != nil && r.state == tombstone {
+	if r != nil && r.state == stateTombstone {
 		delete(s.records, key)
 	}
 }
 
-func (s *Store) ingestRecord(r *record) {
+func (s *Store) applyRecord(r *record) {
 	key, old := r.Key, s.records[r.Key]
 	var prev *Entry
-	if old != nil && old.state == live {
+	if old != nil && old.state == stateLive {
 		prev = &old.Entry
 		s.metrics.objects.Dec()
 		s.metrics.bytes.Sub(float64(len(old.Object)))
 	}
 	s.records[key] = r
-	if r.state == live {
+	if r.state == stateLive {
 		if s.kinds[kindOf(key)] == nil {
 			s.kinds[kindOf(key)] = map[wire.Key]*record{}
 		}
@@ -300,12 +300,12 @@ func (s *Store) ingestRecord(r *record) {
 		if prev != nil {
 			e.Type = Modified
 		}
-		s.publish(e)
+		s.publishEvent(e)
 		return
 	}
 	delete(s.kinds[kindOf(key)], key)
-	if r.state == tombstone {
-		if s.passed(r) {
+	if r.state == stateTombstone {
+		if s.isPassed(r) {
 			delete(s.records, key)
 		} else {
 			s.ahead[key] = struct{}{}
@@ -314,6 +314,6 @@ func (s *Store) ingestRecord(r *record) {
 	if prev != nil {
 		last := *prev
 		last.Revision = r.Revision
-		s.publish(&Event{Type: Deleted, Entry: last, Prev: prev})
+		s.publishEvent(&Event{Type: Deleted, Entry: last, Prev: prev})
 	}
 }

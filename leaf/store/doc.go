@@ -15,7 +15,7 @@
 //     without it, or an object with another UID arrives.
 //   - With a Sealer what is secret is never on the disk as it is. An object that cannot be opened, because the key is lost, is
 //     damaged.
-//   - With a copy (Config.Copy) damaged and lost records come back from it: as the newest where the sums prove that, else marked
+//   - With a copy (Config.LastGoodFile) damaged and lost records come back from it: as the newest where the sums prove that, else marked
 //     as older (Entry.LastGood) and with the cursor set back, so that nobody takes them for the newest.
 //   - Damage is found when the store is opened: each record has a checksum and each commit the sum over all records, so
 //     a changed, lost or foreign record is noticed. Bad bytes are kept under a quarantine key, and the cursor is cleared

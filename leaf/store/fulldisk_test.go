@@ -18,26 +18,26 @@ import (
 
 // The disk of an open store fills up, with no reserve: writes fail, reads go on, nothing acked is lost, and when there is space
 // the same store writes again.
-func TestFullDisk(t *testing.T) {
+func TestNode_FullDisk(t *testing.T) {
 	dir := t.TempDir()
 	if err := unix.Mount("frond-test", dir, "tmpfs", 0, "size=24m"); err != nil {
 		t.Skipf("cannot mount a tmpfs, which needs root: %v", err)
 	}
 	t.Cleanup(func() { must(t, unix.Unmount(dir, 0)) })
-	var space func() leaf.Space
-	cfg := store.Config{Mark: filepath.Join(dir, "store.mark"), SyncTimeout: 2 * time.Second, Refuse: func() error {
+	var space func() leaf.DiskSpace
+	cfg := store.Config{HighWaterFile: filepath.Join(dir, "store.mark"), SyncTimeout: 2 * time.Second, CheckWritable: func() error {
 		if space != nil && space().Failed {
 			return errors.New("full")
 		}
 		return nil
 	}}
 	n := openNode(t, filepath.Join(dir, "nats"), cfg)
-	space = n.leaf.Space
+	space = n.leaf.DiskSpace
 	must(t, n.Replace(t.Context(), nil, "s1", 0))
 	seq, want := uint64(0), map[string]string{}
 	write := func() error {
 		name, data := fmt.Sprint("o", seq%20), fmt.Sprintf("%d %s", seq+1, strings.Repeat("x", 20_000))
-		err := n.Apply(t.Context(), []wire.Message{apply(seq+1, name, "u", data)}, seq+1)
+		err := n.Apply(t.Context(), []wire.Message{applyMessage(seq+1, name, "u", data)}, seq+1)
 		if err == nil {
 			seq, want[name] = seq+1, data
 		}

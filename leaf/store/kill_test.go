@@ -32,9 +32,9 @@ func crashMessage(seq uint64) wire.Message {
 	life := seq / crashKeys / 5 // an object lives for some rounds, then another one of its name
 	uid := fmt.Sprint("u", life)
 	if seq/crashKeys%5 == 4 {
-		return tombstone(seq, name, uid)
+		return deleteMessage(seq, name, uid)
 	}
-	return apply(seq, name, uid, strconv.FormatUint(seq, 10)+" "+strings.Repeat("x", int(seq%3000)))
+	return applyMessage(seq, name, uid, strconv.FormatUint(seq, 10)+" "+strings.Repeat("x", int(seq%3000)))
 }
 
 // crashChild opens the store and applies messages from its cursor on, in batches of many sizes, and says on stdout what was acked.
@@ -91,7 +91,7 @@ func crashRun(dir string) error {
 			return err
 		}
 		local := wire.Key{Resource: "pods", Namespace: "default", Name: "local"}
-		if _, err := s.Put(ctx, local, object("l", strconv.FormatUint(from+n, 10)), nil); err != nil {
+		if _, err := s.Put(ctx, local, objectJSON("l", strconv.FormatUint(from+n, 10)), nil); err != nil {
 			return err
 		}
 		fmt.Println("acked", from+n)
@@ -99,7 +99,7 @@ func crashRun(dir string) error {
 }
 
 // A kill -9 at any moment of Apply keeps what was acked and leaves no cursor ahead of its objects.
-func TestKill(t *testing.T) {
+func TestStore_SurvivesKill(t *testing.T) {
 	rounds := 12
 	if testing.Short() {
 		rounds = 3
@@ -110,7 +110,7 @@ func TestKill(t *testing.T) {
 		acked, put := killChild(t, dir, time.Duration(20+rand.IntN(400))*time.Millisecond)
 		n := openNode(t, dir, store.Config{})
 		cursor := n.Cursor()
-		t.Logf("round %d: acked %d, cursor %d, %d objects", round, acked, cursor.Sequence, len(first(n.All())))
+		t.Logf("round %d: acked %d, cursor %d, %d objects", round, acked, cursor.Sequence, len(onlyEntries(n.All())))
 		if cursor.StreamEpoch != "s1" || cursor.Sequence < acked {
 			t.Fatalf("cursor %+v after %d was acked", cursor, acked)
 		}
@@ -121,7 +121,7 @@ func TestKill(t *testing.T) {
 	}
 }
 
-func first(list []store.Entry, _ uint64) []store.Entry { return list }
+func onlyEntries(list []store.Entry, _ uint64) []store.Entry { return list }
 
 // killChild runs a child on dir and kills it some time after it opened its store. It returns the last
 // sequence that it acked, and the last one whose local write it acked.

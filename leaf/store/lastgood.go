@@ -21,13 +21,13 @@ import (
 )
 
 const (
-	copyMode = 0o600
-	// copyLine bounds one record when a copy is read: an object of 4 MiB, as base64, and its names.
-	copyLine = 8 << 20
+	lastGoodMode = 0o600
+	// maxLastGoodLine bounds one record when a copy is read: an object of 4 MiB, as base64, and its names.
+	maxLastGoodLine = 8 << 20
 )
 
-// copyHead is the first line of a copy.
-type copyHead struct {
+// lastGoodHead is the first line of a copy.
+type lastGoodHead struct {
 	Saved    time.Time   `json:"saved"`
 	Revision uint64      `json:"revision"`
 	Cursor   wire.Cursor `json:"cursor"`
@@ -35,8 +35,8 @@ type copyHead struct {
 	Sole bool `json:"sole,omitempty"`
 }
 
-// copyRecord is each other line. Its checksum is that of the bucket's record.
-type copyRecord struct {
+// lastGoodRecord is each other line. Its checksum is that of the bucket's record.
+type lastGoodRecord struct {
 	Key      string    `json:"key"`
 	State    state     `json:"state"`
 	UID      string    `json:"uid,omitempty"`
@@ -52,40 +52,40 @@ type copyRecord struct {
 	Check  []byte          `json:"check"`
 }
 
-// SaveCopy writes all records to Config.Copy, compressed and synced, unless nothing has changed since this process did so
+// SaveLastGood writes all records to Config.LastGoodFile, compressed and synced, unless nothing has changed since this process did so
 // last. A copy replaces the one before as a whole. Writers wait for it; readers do not.
-func (s *Store) SaveCopy(ctx context.Context) error {
-	if s.cfg.Copy == "" {
+func (s *Store) SaveLastGood(ctx context.Context) error {
+	if s.cfg.LastGoodFile == "" {
 		return nil
 	}
-	if err := acquire(ctx, s.writer); err != nil {
+	if err := acquireToken(ctx, s.writer); err != nil {
 		return fmt.Errorf("save the copy: %w", err)
 	}
-	defer release(s.writer)
-	head, records := s.snapshot((*record).kept)
-	if s.doubt || head.Revision == s.copied || head.Cursor.StreamEpoch == "" { // a damaged store is nobody's copy
+	defer releaseToken(s.writer)
+	head, records := s.collectRecords((*record).isDurable)
+	if s.dirty || head.Revision == s.lastGoodRevision || head.Cursor.StreamEpoch == "" { // a damaged store is nobody's copy
 		return nil
 	}
-	if s.cfg.Refuse != nil {
-		if err := s.cfg.Refuse(); err != nil {
+	if s.cfg.CheckWritable != nil {
+		if err := s.cfg.CheckWritable(); err != nil {
 			return fmt.Errorf("save the copy: %w: %w", ErrFull, err)
 		}
 	}
-	n, err := s.writeCopy(head, records)
+	n, err := s.writeLastGood(head, records)
 	if err != nil {
 		return fmt.Errorf("save the copy: %w", err)
 	}
-	s.copied = head.Revision
-	s.metrics.copied.Set(float64(head.Saved.Unix()))
-	s.metrics.copyBytes.Add(float64(n))
+	s.lastGoodRevision = head.Revision
+	s.metrics.lastGoodSavedAt.Set(float64(head.Saved.Unix()))
+	s.metrics.lastGoodBytes.Add(float64(n))
 	return nil
 }
 
-// snapshot returns those records that a copy is to hold.
-func (s *Store) snapshot(holds func(*record) bool) (copyHead, []*record) {
+// collectRecords returns those records that a copy is to hold.
+func (s *Store) collectRecords(holds func(*record) bool) (lastGoodHead, []*record) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	head := copyHead{Saved: time.Now().UTC().Truncate(time.Second), Revision: s.revision, Cursor: s.cursor}
+	head := lastGoodHead{Saved: time.Now().UTC().Truncate(time.Second), Revision: s.revision, Cursor: s.cursor}
 	records := make([]*record, 0, len(s.records))
 	for _, r := range s.records {
 		if holds(r) {
@@ -95,10 +95,10 @@ func (s *Store) snapshot(holds func(*record) bool) (copyHead, []*record) {
 	return head, records
 }
 
-// writeCopy replaces the copy, durably. After an error either copy may be in place.
-func (s *Store) writeCopy(head copyHead, records []*record) (size int64, err error) {
-	path := s.cfg.Copy
-	f, err := renameio.NewPendingFile(path, renameio.WithTempDir(filepath.Dir(path)), renameio.WithPermissions(copyMode))
+// writeLastGood replaces the copy, durably. After an error either copy may be in place.
+func (s *Store) writeLastGood(head lastGoodHead, records []*record) (size int64, err error) {
+	path := s.cfg.LastGoodFile
+	f, err := renameio.NewPendingFile(path, renameio.WithTempDir(filepath.Dir(path)), renameio.WithPermissions(lastGoodMode))
 	if err != nil {
 		return 0, err
 	}
@@ -110,9 +110,9 @@ func (s *Store) writeCopy(head copyHead, records []*record) (size int64, err err
 	lines := json.NewEncoder(z)
 	err = lines.Encode(head)
 	for _, r := range records {
-		var line copyRecord
+		var line lastGoodRecord
 		if err == nil {
-			line, err = s.line(r)
+			line, err = s.encodeLine(r)
 		}
 		if err == nil {
 			err = lines.Encode(line)
@@ -128,28 +128,28 @@ func (s *Store) writeCopy(head copyHead, records []*record) (size int64, err err
 	if err := f.CloseAtomicallyReplace(); err != nil {
 		return 0, err
 	}
-	return info.Size(), syncFolder(filepath.Dir(path)) // else a power cut may bring back the copy before
+	return info.Size(), syncDir(filepath.Dir(path)) // else a power cut may bring back the copy before
 }
 
-// dropCopy removes the copy, durably, so that it is never used again. The caller holds writer.
-func (s *Store) dropCopy() {
-	s.copied = 0
-	if s.cfg.Copy == "" {
+// removeLastGood removes the copy, durably, so that it is never used again. The caller holds writer.
+func (s *Store) removeLastGood() {
+	s.lastGoodRevision = 0
+	if s.cfg.LastGoodFile == "" {
 		return
 	}
-	err := os.Remove(s.cfg.Copy)
+	err := os.Remove(s.cfg.LastGoodFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return
 	}
 	if err == nil {
-		err = syncFolder(filepath.Dir(s.cfg.Copy))
+		err = syncDir(filepath.Dir(s.cfg.LastGoodFile))
 	}
 	if err != nil {
 		s.log.Error("old copy of the store not removed", zap.Error(err))
 	}
 }
 
-func syncFolder(path string) error {
+func syncDir(path string) error {
 	f, err := os.Open(path)
 	if err != nil {
 		return err
@@ -157,12 +157,12 @@ func syncFolder(path string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// cleanCopies removes what copies left behind that a kill ended midway: renameio's files, "." and the name and a number.
-func (s *Store) cleanCopies() {
-	if s.cfg.Copy == "" {
+// removePartialCopies removes what copies left behind that a kill ended midway: renameio's files, "." and the name and a number.
+func (s *Store) removePartialCopies() {
+	if s.cfg.LastGoodFile == "" {
 		return
 	}
-	folder, name := filepath.Split(s.cfg.Copy)
+	folder, name := filepath.Split(s.cfg.LastGoodFile)
 	files, err := os.ReadDir(filepath.Clean(folder))
 	for _, f := range files {
 		number, ok := strings.CutPrefix(f.Name(), "."+name)
@@ -175,13 +175,13 @@ func (s *Store) cleanCopies() {
 	}
 }
 
-// openCopy starts to read the copy. Whoever called it calls close, also after an error.
-func (s *Store) openCopy() (lines *json.Decoder, head copyHead, end func(), err error) {
-	f, err := os.Open(s.cfg.Copy)
+// openLastGood starts to read the copy. Whoever called it calls close, also after an error.
+func (s *Store) openLastGood() (lines *json.Decoder, head lastGoodHead, end func(), err error) {
+	f, err := os.Open(s.cfg.LastGoodFile)
 	if err != nil {
 		return nil, head, func() {}, err
 	}
-	z, err := zstd.NewReader(f, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(copyLine))
+	z, err := zstd.NewReader(f, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(maxLastGoodLine))
 	if err != nil {
 		return nil, head, func() { _ = f.Close() }, err // only read
 	}
@@ -190,31 +190,31 @@ func (s *Store) openCopy() (lines *json.Decoder, head copyHead, end func(), err 
 	return lines, head, func() { z.Close(); _ = f.Close() }, err
 }
 
-// soleCopy reports whether the copy was written to make the bucket anew from it.
-func (s *Store) soleCopy() bool {
-	_, head, end, err := s.openCopy()
+// isSoleCopy reports whether the copy was written to make the bucket anew from it.
+func (s *Store) isSoleCopy() bool {
+	_, head, end, err := s.openLastGood()
 	end()
 	return err == nil && head.Sole
 }
 
-// readCopy returns the copy's head and those of its records that are as they were written; nil without a copy. Without a stream
+// readLastGood returns the copy's head and those of its records that are as they were written; nil without a copy. Without a stream
 // epoch the head's cursor is not to be used; it is Sole only if the copy is whole.
-func (s *Store) readCopy() (copyHead, map[wire.Key]*record) {
-	lines, head, end, err := s.openCopy()
+func (s *Store) readLastGood() (lastGoodHead, map[wire.Key]*record) {
+	lines, head, end, err := s.openLastGood()
 	defer end()
 	if lines == nil {
-		if s.cfg.Copy != "" {
+		if s.cfg.LastGoodFile != "" {
 			s.log.Warn("no copy of the store to restore from", zap.Error(err))
 		}
-		return copyHead{}, nil
+		return lastGoodHead{}, nil
 	}
 	records := map[wire.Key]*record{}
 	for err == nil {
-		var c copyRecord
+		var c lastGoodRecord
 		if err = lines.Decode(&c); err != nil {
 			break
 		}
-		if r := s.unline(&c); r != nil && (r.kept() || head.Sole) {
+		if r := s.decodeLine(&c); r != nil && (r.isDurable() || head.Sole) {
 			records[r.Key] = r
 		} else {
 			head.Sole = false
@@ -227,42 +227,42 @@ func (s *Store) readCopy() (copyHead, map[wire.Key]*record) {
 	return head, records
 }
 
-// line is a record as a copy holds it.
-func (s *Store) line(r *record) (copyRecord, error) {
-	c := copyRecord{
+// encodeLine is a record as a copy holds it.
+func (s *Store) encodeLine(r *record) (lastGoodRecord, error) {
+	c := lastGoodRecord{
 		Key: r.Key.String(), State: r.state, UID: r.UID, Version: r.Version, Cluster: r.ClusterEpoch, Stream: r.epoch,
-		Floor: r.floor, Desired: r.desired, LastGood: r.LastGood, Check: r.check[:],
+		Floor: r.lastRemoteSeq, Desired: r.desired, LastGood: r.LastGood, Check: r.check[:],
 	}
-	if r.state != live || r.salt == nil && !s.hides(r.Key) {
+	if r.state != stateLive || r.salt == nil && !s.isSecret(r.Key) {
 		c.Object = r.Object
 		return c, nil
 	}
-	sealed, err := s.sealed(r)
+	sealed, err := s.sealRecord(r)
 	c.Sealed = sealed
 	return c, err
 }
 
-// unline undoes line; nil for a record that is not as it was written.
-func (s *Store) unline(c *copyRecord) *record {
+// decodeLine undoes line; nil for a record that is not as it was written.
+func (s *Store) decodeLine(c *lastGoodRecord) *record {
 	key, err := wire.ParseKey(c.Key)
 	if err != nil {
 		return nil
 	}
 	r := &record{
 		Entry: Entry{Key: key, UID: c.UID, Version: c.Version, ClusterEpoch: c.Cluster, LastGood: c.LastGood},
-		state: c.State, desired: c.Desired, floor: c.Floor, epoch: c.Stream,
+		state: c.State, desired: c.Desired, lastRemoteSeq: c.Floor, epoch: c.Stream,
 	}
 	data := c.Object
 	if c.Sealed != nil {
 		data = c.Sealed
 	}
-	if r.state == live {
-		if err := s.uncover(r, c.Sealed != nil, data); err != nil {
+	if r.state == stateLive {
+		if err := s.unsealRecord(r, c.Sealed != nil, data); err != nil {
 			return nil
 		}
 	}
-	r.Sequence = r.sequence()
-	r.stamp()
+	r.Sequence = r.remoteSequence()
+	r.computeChecksums()
 	if string(r.check[:]) != string(c.Check) {
 		return nil
 	}

@@ -22,48 +22,48 @@ import (
 	"github.com/frond-edge/frond/leaf/store"
 )
 
-// copying is a store with a mark and a copy.
-func copying(dir string) store.Config {
-	return store.Config{Mark: filepath.Join(dir, "store.mark"), Copy: filepath.Join(dir, "store.copy")}
+// lastGoodConfig is a store with a mark and a copy.
+func lastGoodConfig(dir string) store.Config {
+	return store.Config{HighWaterFile: filepath.Join(dir, "store.mark"), LastGoodFile: filepath.Join(dir, "store.copy")}
 }
 
-// copiedStore is a store with 50 objects from the hub and one of its own, and a copy of that.
-func copiedStore(t *testing.T) *node {
+// newStoreWithCopy is a store with 50 objects from the hub and one of its own, and a copy of that.
+func newStoreWithCopy(t *testing.T) *node {
 	t.Helper()
 	dir := t.TempDir()
-	n := openNode(t, dir, copying(dir))
+	n := openNode(t, dir, lastGoodConfig(dir))
 	var all []wire.Message
 	for i := range uint64(50) {
-		all = append(all, apply(i+1, fmt.Sprintf("o%02d", i), fmt.Sprint("u", i), fmt.Sprintf("content-of-%02d", i)))
+		all = append(all, applyMessage(i+1, fmt.Sprintf("o%02d", i), fmt.Sprint("u", i), fmt.Sprintf("content-of-%02d", i)))
 	}
 	must(t, n.Replace(t.Context(), all, "s1", 50))
-	_, err := n.Put(t.Context(), key("own"), object("own", "mine"), nil)
+	_, err := n.Put(t.Context(), configMapKey("own"), objectJSON("own", "mine"), nil)
 	must(t, err)
-	must(t, n.SaveCopy(t.Context()))
+	must(t, n.SaveLastGood(t.Context()))
 	return n
 }
 
-// reopened damages the store's blocks by flipping a bit of each text, and opens it again. Without its index the server cuts off
+// reopenDamaged damages the store's blocks by flipping a bit of each text, and opens it again. Without its index the server cuts off
 // what follows the first.
-func (n *node) reopened(index bool, texts ...string) *node {
+func (n *node) reopenDamaged(index bool, texts ...string) *node {
 	n.t.Helper()
-	return n.restart(copying(n.dir), func() {
+	return n.restart(lastGoodConfig(n.dir), func() {
 		for _, text := range texts {
-			flip(n.t, n.dir, text)
+			flipBit(n.t, n.dir, text)
 		}
 		if !index {
-			must(n.t, os.RemoveAll(only(n.t, filepath.Join(n.dir, "jetstream/*/streams/KV_store/msgs/index.db"))))
+			must(n.t, os.RemoveAll(onlyMatch(n.t, filepath.Join(n.dir, "jetstream/*/streams/KV_store/msgs/index.db"))))
 		}
 	})
 }
 
 // With a copy of the newest state a flipped bit costs nothing: no full attach, and without a link every list is as before.
-func TestACopyMendsWhatItHolds(t *testing.T) {
+func TestLastGood_RepairsDamage(t *testing.T) {
 	for name, index := range map[string]bool{"a record": true, "a block": false} {
 		t.Run(name, func(t *testing.T) {
-			n := copiedStore(t)
+			n := newStoreWithCopy(t)
 			epoch := n.Cursor().StoreEpoch
-			n = n.reopened(index, "content-of-33")
+			n = n.reopenDamaged(index, "content-of-33")
 			if c := n.Cursor(); c != (wire.Cursor{StoreEpoch: epoch, StreamEpoch: "s1", Sequence: 50}) {
 				t.Errorf("cursor %+v", c)
 			}
@@ -71,12 +71,12 @@ func TestACopyMendsWhatItHolds(t *testing.T) {
 				n.wantData(fmt.Sprintf("o%02d", i), fmt.Sprintf("content-of-%02d", i))
 			}
 			n.wantData("own", "mine")
-			for _, e := range first(n.All()) {
+			for _, e := range onlyEntries(n.All()) {
 				if !e.LastGood.IsZero() {
 					t.Errorf("%s is called old, since %v", e.Key, e.LastGood)
 				}
 			}
-			n = n.restart(copying(n.dir), nil)
+			n = n.restart(lastGoodConfig(n.dir), nil)
 			n.wantCursor("s1", 50)
 			n.wantData("o33", "content-of-33")
 		})
@@ -85,37 +85,37 @@ func TestACopyMendsWhatItHolds(t *testing.T) {
 
 // An object that changed after the copy comes back as it was then, and says so. The cursor goes back to the copy's, so the store
 // does not claim the newest, and an ordinary attach brings that. What was deleted after the copy stays deleted.
-func TestAnOlderCopyIsMarked(t *testing.T) {
-	n := copiedStore(t)
-	must(t, n.Apply(t.Context(), []wire.Message{apply(51, "o33", "u33", "newer-than-copy"), tombstone(52, "o10", "u10")}, 52))
-	_, err := n.Delete(t.Context(), key("o11"), "u11", nil)
+func TestLastGood_OlderRecordIsMarked(t *testing.T) {
+	n := newStoreWithCopy(t)
+	must(t, n.Apply(t.Context(), []wire.Message{applyMessage(51, "o33", "u33", "newer-than-copy"), deleteMessage(52, "o10", "u10")}, 52))
+	_, err := n.Delete(t.Context(), configMapKey("o11"), "u11", nil)
 	must(t, err)
-	n = n.reopened(true, "newer-than-copy")
+	n = n.reopenDamaged(true, "newer-than-copy")
 	n.wantCursor("s1", 50)
 	n.wantData("o33", "content-of-33")
 	n.wantData("o10", "")
 	n.wantData("o11", "")
-	e, err := n.Get(key("o33"))
+	e, err := n.Get(configMapKey("o33"))
 	must(t, err)
 	if e.LastGood.IsZero() || e.Version != "v34" {
 		t.Errorf("version %s, last good %v: want the copy's, and marked", e.Version, e.LastGood)
 	}
-	n = n.restart(copying(n.dir), nil) // the mark of the object outlives that
-	if e, err := n.Get(key("o33")); err != nil || e.LastGood.IsZero() {
+	n = n.restart(lastGoodConfig(n.dir), nil) // the mark of the object outlives that
+	if e, err := n.Get(configMapKey("o33")); err != nil || e.LastGood.IsZero() {
 		t.Errorf("after another start: %v, %v", e.LastGood, err)
 	}
-	must(t, n.Apply(t.Context(), []wire.Message{apply(51, "o33", "u33", "newer-than-copy")}, 52))
+	must(t, n.Apply(t.Context(), []wire.Message{applyMessage(51, "o33", "u33", "newer-than-copy")}, 52))
 	n.wantData("o33", "newer-than-copy")
-	if e, err := n.Get(key("o33")); err != nil || !e.LastGood.IsZero() {
+	if e, err := n.Get(configMapKey("o33")); err != nil || !e.LastGood.IsZero() {
 		t.Errorf("after the attach: %v, %v", e.LastGood, err)
 	}
 }
 
 // What the copy has under the same name, but is another object, never comes back.
-func TestACopyBringsNobodyBack(t *testing.T) {
-	n := copiedStore(t)
-	must(t, n.Apply(t.Context(), []wire.Message{apply(51, "o33", "another", "reborn")}, 51))
-	n = n.reopened(true, "reborn")
+func TestLastGood_NeverRestoresOtherObject(t *testing.T) {
+	n := newStoreWithCopy(t)
+	must(t, n.Apply(t.Context(), []wire.Message{applyMessage(51, "o33", "another", "reborn")}, 51))
+	n = n.reopenDamaged(true, "reborn")
 	if c := n.Cursor(); c.StreamEpoch != "" {
 		t.Errorf("cursor %+v: the store lacks an object and says nothing", c)
 	}
@@ -123,31 +123,31 @@ func TestACopyBringsNobodyBack(t *testing.T) {
 }
 
 // A wiped disk is a new node's, whatever lies beside it; a damaged copy harms nobody.
-func TestACopyAloneIsNoStore(t *testing.T) {
-	n := copiedStore(t)
+func TestLastGood_AloneIsNoStore(t *testing.T) {
+	n := newStoreWithCopy(t)
 	epoch := n.Cursor().StoreEpoch
-	n = n.restart(copying(n.dir), func() { must(t, os.RemoveAll(filepath.Join(n.dir, "jetstream"))) })
-	if c := n.Cursor(); c.StoreEpoch == epoch || c.StreamEpoch != "" || len(first(n.All())) != 0 {
-		t.Errorf("cursor %+v and %d objects on a wiped disk", c, len(first(n.All())))
+	n = n.restart(lastGoodConfig(n.dir), func() { must(t, os.RemoveAll(filepath.Join(n.dir, "jetstream"))) })
+	if c := n.Cursor(); c.StoreEpoch == epoch || c.StreamEpoch != "" || len(onlyEntries(n.All())) != 0 {
+		t.Errorf("cursor %+v and %d objects on a wiped disk", c, len(onlyEntries(n.All())))
 	}
 }
 
-func TestACopyOnAFullDisk(t *testing.T) {
+func TestLastGood_FullDisk(t *testing.T) {
 	dir := t.TempDir()
-	cfg := copying(dir)
+	cfg := lastGoodConfig(dir)
 	full := errors.New("full")
-	cfg.Refuse = func() error { return full }
-	n := openNode(t, dir, store.Config{Mark: cfg.Mark})
-	must(t, n.Replace(t.Context(), []wire.Message{apply(1, "a", "u", "x")}, "s1", 1))
+	cfg.CheckWritable = func() error { return full }
+	n := openNode(t, dir, store.Config{HighWaterFile: cfg.HighWaterFile})
+	must(t, n.Replace(t.Context(), []wire.Message{applyMessage(1, "a", "u", "x")}, "s1", 1))
 	n = n.restart(cfg, nil)
-	wantErr(t, n.SaveCopy(t.Context()), store.ErrFull)
+	wantErr(t, n.SaveLastGood(t.Context()), store.ErrFull)
 }
 
-// Rot with a copy: as TestRot, and what the store claims holds for each object. A copy of the newest state and one from the
+// Rot with a copy: as TestBitRot_AnyFile, and what the store claims holds for each object. A copy of the newest state and one from the
 // middle of its life are tried.
-func TestRotWithACopy(t *testing.T) {
+func TestBitRot_WithLastGood(t *testing.T) {
 	for name, at := range map[string]int{"newest": -1, "middle": 15} {
-		killed, h, copied := wornWithCopy(t, at)
+		killed, h, copied := newAgedStoreWithCopy(t, at)
 		for _, file := range leaftest.Files(t, killed) {
 			for _, damage := range leaftest.Damages() {
 				t.Run(strings.Join([]string{name, filepath.Base(file), damage.Name}, "/"), func(t *testing.T) {
@@ -155,24 +155,24 @@ func TestRotWithACopy(t *testing.T) {
 					dir := t.TempDir()
 					must(t, os.CopyFS(dir, os.DirFS(killed)))
 					damage.Apply(t, filepath.Join(dir, file))
-					n := openNode(t, dir, copying(dir))
-					h.claims(t, n, copied)
+					n := openNode(t, dir, lastGoodConfig(dir))
+					h.checkClaims(t, n, copied)
 					must(t, n.Replace(t.Context(), h.all, "s1", 60))
-					h.healed(t, n)
+					h.checkHealed(t, n)
 				})
 			}
 		}
 	}
 }
 
-// wornWithCopy is worn's store as kill -9 leaves it, with a copy of its life's newest moment or of the step at.
-func wornWithCopy(t *testing.T, at int) (killed string, h *history, copied wire.Cursor) {
+// newAgedStoreWithCopy is worn's store as kill -9 leaves it, with a copy of its life's newest moment or of the step at.
+func newAgedStoreWithCopy(t *testing.T, at int) (killed string, h *storeHistory, copied wire.Cursor) {
 	t.Helper()
 	dir := t.TempDir()
-	n := openNode(t, dir, copying(dir))
-	h = live(t, n, func(step int) {
+	n := openNode(t, dir, lastGoodConfig(dir))
+	h = ageStore(t, n, func(step int) {
 		if step == at || at < 0 {
-			must(t, n.SaveCopy(t.Context()))
+			must(t, n.SaveLastGood(t.Context()))
 			copied = n.Cursor()
 		}
 	})
@@ -181,11 +181,11 @@ func wornWithCopy(t *testing.T, at int) (killed string, h *history, copied wire.
 	return killed, h, copied
 }
 
-// claims checks what a store says after damage: everything it holds was once written, and with a stream epoch it holds
+// checkClaims checks what a store says after damage: everything it holds was once written, and with a stream epoch it holds
 // exactly the objects of its last moment, each in that state or, from a cursor no newer than the copy's, marked as old.
-func (h *history) claims(t *testing.T, n *node, copied wire.Cursor) {
+func (h *storeHistory) checkClaims(t *testing.T, n *node, copied wire.Cursor) {
 	t.Helper()
-	got, last := content(n), h.states[len(h.states)-1]
+	got, last := storeContent(n), h.states[len(h.states)-1]
 	for name, object := range got {
 		if !h.contents[object] {
 			t.Errorf("%s holds %q, which nobody wrote", name, object)
@@ -198,7 +198,7 @@ func (h *history) claims(t *testing.T, n *node, copied wire.Cursor) {
 	if want, have := slices.Sorted(maps.Keys(last)), slices.Sorted(maps.Keys(got)); !slices.Equal(want, have) {
 		t.Errorf("claims to know its objects at %+v: %v, want %v", cursor, have, want)
 	}
-	for _, e := range first(n.All()) {
+	for _, e := range onlyEntries(n.All()) {
 		old := string(e.Object) != last[e.Key.Name]
 		if old && (e.LastGood.IsZero() || cursor.Sequence > copied.Sequence) {
 			t.Errorf("%s is old, marked %v, at %+v", e.Key.Name, e.LastGood, cursor)
@@ -207,13 +207,13 @@ func (h *history) claims(t *testing.T, n *node, copied wire.Cursor) {
 }
 
 // Copies that are made while the store is written to are each of one moment: the last one mends what was there at its time.
-func TestACopyAmidWrites(t *testing.T) {
-	n := copiedStore(t)
+func TestLastGood_SavedDuringWrites(t *testing.T) {
+	n := newStoreWithCopy(t)
 	ctx, stop := context.WithCancel(t.Context())
 	var g errgroup.Group
 	g.Go(func() error {
 		for ctx.Err() == nil {
-			if err := n.SaveCopy(ctx); err != nil && ctx.Err() == nil {
+			if err := n.SaveLastGood(ctx); err != nil && ctx.Err() == nil {
 				return err
 			}
 		}
@@ -221,26 +221,26 @@ func TestACopyAmidWrites(t *testing.T) {
 	})
 	for seq := uint64(51); seq < 150; seq++ {
 		name := fmt.Sprintf("o%02d", seq%10) // o33 keeps its place
-		must(t, n.Apply(t.Context(), []wire.Message{apply(seq, name, "u"+strings.TrimLeft(name[1:], "0"), fmt.Sprint("at-", seq))}, seq))
+		must(t, n.Apply(t.Context(), []wire.Message{applyMessage(seq, name, "u"+strings.TrimLeft(name[1:], "0"), fmt.Sprint("at-", seq))}, seq))
 	}
 	stop()
 	must(t, g.Wait())
-	must(t, n.SaveCopy(t.Context()))
-	n = n.reopened(true, "content-of-33")
+	must(t, n.SaveLastGood(t.Context()))
+	n = n.reopenDamaged(true, "content-of-33")
 	n.wantCursor("s1", 149)
 	n.wantData("o33", "content-of-33")
 	n.wantData("o09", "at-149")
 }
 
 // A bucket that is made anew from memory gets what the copy brings, not the older state that memory still has.
-func TestABucketMadeAnewHasTheCopysRecords(t *testing.T) {
-	n := copiedStore(t)
+func TestRebuild_TakesLastGoodRecords(t *testing.T) {
+	n := newStoreWithCopy(t)
 	stream, err := n.js.Stream(t.Context(), "KV_store")
 	must(t, err)
-	old, err := stream.GetLastMsgForSubject(t.Context(), subject+"o20")
+	old, err := stream.GetLastMsgForSubject(t.Context(), configMapSubject+"o20")
 	must(t, err)
-	must(t, n.Apply(t.Context(), []wire.Message{apply(51, "o20", "u20", "newer")}, 51))
-	must(t, n.SaveCopy(t.Context()))
+	must(t, n.Apply(t.Context(), []wire.Message{applyMessage(51, "o20", "u20", "newer")}, 51))
+	must(t, n.SaveLastGood(t.Context()))
 	last, err := stream.GetLastMsgForSubject(t.Context(), "$KV.store.meta.cursor")
 	must(t, err)
 	// The older record is back, with the sums of the newest commit, as after a loss that the mark does not show.
@@ -253,20 +253,20 @@ func TestABucketMadeAnewHasTheCopysRecords(t *testing.T) {
 	again.Header["Frond-Sum"], again.Header["Frond-Names"] = last.Header["Frond-Sum"], last.Header["Frond-Names"]
 	_, err = n.js.PublishMsg(t.Context(), again)
 	must(t, err)
-	n = n.reopened(true, "content-of-33") // which the server cannot read, nor write over
+	n = n.reopenDamaged(true, "content-of-33") // which the server cannot read, nor write over
 	for range 2 {
 		n.wantCursor("s1", 51)
 		n.wantData("o20", "newer")
 		n.wantData("o33", "content-of-33")
-		n = n.restart(copying(n.dir), nil)
+		n = n.restart(lastGoodConfig(n.dir), nil)
 	}
 }
 
 // A damaged copy may still be read to its end: a flipped bit in its head shows only there. Its cursor counts for nothing then.
-func TestTheCursorOfADamagedCopy(t *testing.T) {
-	n := copiedStore(t)
-	must(t, n.Apply(t.Context(), []wire.Message{apply(51, "o33", "u33", "newer-than-copy"), apply(59, "o10", "u10", "x")}, 59))
-	path := copying(n.dir).Copy
+func TestLastGood_DamagedHeadGivesNoCursor(t *testing.T) {
+	n := newStoreWithCopy(t)
+	must(t, n.Apply(t.Context(), []wire.Message{applyMessage(51, "o33", "u33", "newer-than-copy"), applyMessage(59, "o10", "u10", "x")}, 59))
+	path := lastGoodConfig(n.dir).LastGoodFile
 	data, err := os.ReadFile(path)
 	must(t, err)
 	dec, err := zstd.NewReader(nil)
@@ -283,7 +283,7 @@ func TestTheCursorOfADamagedCopy(t *testing.T) {
 	flipped = enc.EncodeAll(append(flipped, bytes.Repeat([]byte(" "), 1<<20)...), nil) // so the end is not read with the head
 	copy(flipped[len(flipped)-4:], data[len(data)-4:])                                 // the checksum is the last
 	must(t, os.WriteFile(path, flipped, 0o600))
-	n = n.reopened(true, "newer-than-copy")
+	n = n.reopenDamaged(true, "newer-than-copy")
 	if c := n.Cursor(); c.StreamEpoch != "" {
 		t.Errorf("cursor %+v, from a copy that is damaged", c)
 	}
@@ -292,25 +292,25 @@ func TestTheCursorOfADamagedCopy(t *testing.T) {
 
 // After a full attach the copy from before it is gone: the hub may have gone back to before its cursor, or have put right what it
 // holds.
-func TestAFullAttachEndsTheCopy(t *testing.T) {
-	n := copiedStore(t)
-	path := copying(n.dir).Copy
-	must(t, n.Replace(t.Context(), []wire.Message{apply(7, "o33", "u33", "after-roll-back")}, "s1", 40))
+func TestLastGood_RemovedByReplace(t *testing.T) {
+	n := newStoreWithCopy(t)
+	path := lastGoodConfig(n.dir).LastGoodFile
+	must(t, n.Replace(t.Context(), []wire.Message{applyMessage(7, "o33", "u33", "after-roll-back")}, "s1", 40))
 	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the copy from before the full attach: %v", err)
 	}
-	must(t, n.SaveCopy(t.Context()))
-	n = n.reopened(true, "after-roll-back")
+	must(t, n.SaveLastGood(t.Context()))
+	n = n.reopenDamaged(true, "after-roll-back")
 	n.wantCursor("s1", 40)
 	n.wantData("o33", "after-roll-back")
 }
 
 // What a copy left that was killed midway does not stay, and nothing else is touched.
-func TestUnfinishedCopiesAreRemoved(t *testing.T) {
-	n := copiedStore(t)
-	path := copying(n.dir).Copy
+func TestLastGood_PartialFilesAreRemoved(t *testing.T) {
+	n := newStoreWithCopy(t)
+	path := lastGoodConfig(n.dir).LastGoodFile
 	stale, other := filepath.Join(n.dir, ".store.copy8674665223082153551"), filepath.Join(n.dir, ".store.copy.old")
-	n = n.restart(copying(n.dir), func() {
+	n = n.restart(lastGoodConfig(n.dir), func() {
 		must(t, errors.Join(os.WriteFile(stale, []byte("x"), 0o600), os.WriteFile(other, []byte("x"), 0o600)))
 	})
 	if _, err := os.Stat(stale); !errors.Is(err, fs.ErrNotExist) {

@@ -53,21 +53,21 @@ func bucketConfig(maxBytes int64) jetstream.StreamConfig {
 	}
 }
 
-// found is what a reading of the bucket brought.
-type found struct {
+// scanResult is what a reading of the bucket brought.
+type scanResult struct {
 	store   *Store
-	changes []foundChange
+	changes []scannedChange
 	bad     []badRecord
-	// last and sum are the sequence and sum header of the last message read.
-	last       uint64
-	sum, names string
+	// lastSequence and sum are the sequence and sum header of the last message read.
+	lastSequence uint64
+	sum, names   string
 	// unreadable says that the server cannot read some record. It cannot write over it either: the bucket must be made anew.
 	unreadable bool
-	// clean says that the bucket has never held what is secret as plain text.
-	clean bool
+	// neverPlain says that the bucket has never held what is secret as plain text.
+	neverPlain bool
 }
 
-type foundChange struct {
+type scannedChange struct {
 	change
 	revision uint64
 }
@@ -80,23 +80,23 @@ type badRecord struct {
 	reason   error
 }
 
-// load ensures the bucket and fills memory from it.
-func (s *Store) load(ctx context.Context) error {
-	s.doubt = true
+// loadBucket ensures the bucket and fills memory from it.
+func (s *Store) loadBucket(ctx context.Context) error {
+	s.dirty = true
 	stream, err := s.js.CreateOrUpdateStream(ctx, bucketConfig(s.cfg.MaxBytes))
 	if err != nil {
 		return fmt.Errorf("ensure bucket %s: %w", streamName, err)
 	}
 	s.metrics.objects.Set(0)
 	s.metrics.bytes.Set(0)
-	end, got, err := s.read(ctx, stream, 1)
-	if resumed, err := s.resume(ctx, stream, got, end); resumed || err != nil {
+	end, got, err := s.readBucket(ctx, stream, 1)
+	if resumed, err := s.resumeRebuild(ctx, stream, got, end); resumed || err != nil {
 		return err
 	}
 	if err != nil {
 		return err
 	}
-	s.clean = s.cfg.Sealer != nil && (end == 0 || got.clean)
+	s.neverPlain = s.cfg.Sealer != nil && (end == 0 || got.neverPlain)
 	s.mu.Lock()
 	for _, c := range got.changes {
 		if c.cursor != nil {
@@ -104,81 +104,81 @@ func (s *Store) load(ctx context.Context) error {
 		}
 	}
 	for _, c := range got.changes {
-		s.ingest(c.change, c.revision)
+		s.applyChange(c.change, c.revision)
 	}
 	s.revision = end
-	s.events = window{floor: end} // what happened before is no event
+	s.events = eventWindow{startRevision: end} // what happened before is no event
 	s.mu.Unlock()
-	s.sum, s.names = s.total()
-	s.doubt = false
-	if err := s.repair(ctx, got, end); err != nil {
+	s.recordSum, s.nameSum = s.sumRecords()
+	s.dirty = false
+	if err := s.repairDamage(ctx, got, end); err != nil {
 		return err
 	}
-	return s.renew(ctx)
+	return s.resealBucket(ctx)
 }
 
-// total computes the sums over all records and over their names anew.
-func (s *Store) total() (sum, names uint64) {
+// sumRecords computes the sums over all records and over their names anew.
+func (s *Store) sumRecords() (sum, names uint64) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	for _, r := range s.records {
-		sum += r.weight()
-		names += r.name()
+		sum += r.checksumTerm()
+		names += r.nameTerm()
 	}
 	return sum, names
 }
 
-// read returns the bucket's last sequence and all messages from a sequence on.
-func (s *Store) read(ctx context.Context, stream jetstream.Stream, from uint64) (end uint64, got found, err error) {
+// readBucket returns the bucket's last sequence and all messages from a sequence on.
+func (s *Store) readBucket(ctx context.Context, stream jetstream.Stream, from uint64) (end uint64, got scanResult, err error) {
 	got.store = s
 	info, err := stream.Info(ctx)
 	if err != nil {
-		return 0, found{}, fmt.Errorf("bucket info: %w", err)
+		return 0, scanResult{}, fmt.Errorf("bucket info: %w", err)
 	}
 	end = info.State.LastSeq
 	if info.State.Msgs == 0 || from > end {
-		return end, found{}, nil
+		return end, scanResult{}, nil
 	}
 	consumer, err := stream.CreateConsumer(ctx, jetstream.ConsumerConfig{
 		Name: "frond-store-" + uuid.NewString(), DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: from,
 		AckPolicy: jetstream.AckNonePolicy, MemoryStorage: true, Replicas: 1, InactiveThreshold: consumerIdle,
 	})
 	if err != nil {
-		return 0, found{}, fmt.Errorf("read bucket: %w", err)
+		return 0, scanResult{}, fmt.Errorf("read bucket: %w", err)
 	}
 	pending := consumer.CachedInfo().NumPending
 	for pending > 0 && err == nil {
-		pending, err = got.fetch(ctx, consumer)
+		pending, err = got.fetchBatch(ctx, consumer)
 	}
-	if errors.Is(err, errStuck) {
-		got, err = s.readEach(ctx, stream, from)
+	if errors.Is(err, errReadStuck) {
+		got, err = s.readEachRecord(ctx, stream, from)
 	}
 	if err != nil {
-		return 0, found{}, fmt.Errorf("read bucket: %w", err)
+		return 0, scanResult{}, fmt.Errorf("read bucket: %w", err)
 	}
 	if err := stream.DeleteConsumer(ctx, consumer.CachedInfo().Name); err != nil {
-		return 0, found{}, fmt.Errorf("end reading: %w", err)
+		return 0, scanResult{}, fmt.Errorf("end reading: %w", err)
 	}
-	return max(end, got.last), got, nil
+	return max(end, got.lastSequence), got, nil
 }
 
-// errStuck says that the server delivers no more though it counts more: a consumer stops at a record whose bytes fail the
+// errReadStuck says that the server delivers no more though it counts more: a consumer stops at a record whose bytes fail the
 // server's own checksum.
-var errStuck = errors.New("reading stopped at a damaged record")
+var errReadStuck = errors.New("reading stopped at a damaged record")
 
-// readEach reads the bucket record by record, in spite of damaged ones. It is slow and needs the server's index only.
-func (s *Store) readEach(ctx context.Context, stream jetstream.Stream, from uint64) (found, error) {
+// readEachRecord reads the bucket record by record, in spite of damaged ones. It is slow and needs the server's index only.
+func (s *Store) readEachRecord(ctx context.Context, stream jetstream.Stream, from uint64) (scanResult, error) {
 	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(">"))
 	if err != nil {
-		return found{}, fmt.Errorf("list subjects: %w", err)
+		return scanResult{}, fmt.Errorf("list subjects: %w", err)
 	}
-	got := found{store: s}
+	got := scanResult{store: s}
 	var messages []*jetstream.RawStreamMsg
 	for subject := range info.State.Subjects {
 		m, err := stream.GetLastMsgForSubject(ctx, subject)
 		switch {
 		case ctx.Err() != nil:
-			return found{}, ctx.Err()
+			return scanResult{}, ctx.Err()
 		case err != nil:
 			// It has no number of its own any more; beyond the end each is free once.
 			revision := info.State.LastSeq + 1 + uint64(len(got.bad))
@@ -190,13 +190,13 @@ func (s *Store) readEach(ctx context.Context, stream jetstream.Stream, from uint
 	}
 	slices.SortFunc(messages, func(a, b *jetstream.RawStreamMsg) int { return cmp.Compare(a.Sequence, b.Sequence) })
 	for _, m := range messages {
-		got.add(m.Subject, m.Header, m.Data, m.Sequence)
+		got.addMessage(m.Subject, m.Header, m.Data, m.Sequence)
 	}
 	return got, nil
 }
 
-// cursor returns the bucket's; its zero value for none.
-func (f *found) cursor() (cursor wire.Cursor) {
+// lastCursor returns the bucket's; its zero value for none.
+func (f *scanResult) lastCursor() (cursor wire.Cursor) {
 	for _, c := range f.changes {
 		if c.cursor != nil {
 			cursor = *c.cursor
@@ -205,8 +205,8 @@ func (f *found) cursor() (cursor wire.Cursor) {
 	return cursor
 }
 
-// fetch reads one batch and returns how many messages are left.
-func (f *found) fetch(ctx context.Context, consumer jetstream.Consumer) (pending uint64, err error) {
+// fetchBatch reads one batch and returns how many messages are left.
+func (f *scanResult) fetchBatch(ctx context.Context, consumer jetstream.Consumer) (pending uint64, err error) {
 	batch, err := consumer.FetchNoWait(readBatch)
 	if err != nil {
 		return 0, err
@@ -217,7 +217,7 @@ func (f *found) fetch(ctx context.Context, consumer jetstream.Consumer) (pending
 		if err != nil {
 			return 0, err
 		}
-		f.add(m.Subject(), m.Headers(), m.Data(), meta.Sequence.Stream)
+		f.addMessage(m.Subject(), m.Headers(), m.Data(), meta.Sequence.Stream)
 		pending = meta.NumPending
 		n++
 	}
@@ -228,14 +228,14 @@ func (f *found) fetch(ctx context.Context, consumer jetstream.Consumer) (pending
 		if err := ctx.Err(); err != nil {
 			return 0, err
 		}
-		return 0, errStuck
+		return 0, errReadStuck
 	}
 	return pending, nil
 }
 
-// add takes one message of the bucket.
-func (f *found) add(subject string, header nats.Header, data []byte, revision uint64) {
-	f.last, f.sum, f.names = revision, header.Get(headerSum), header.Get(headerNames)
+// addMessage takes one message of the bucket.
+func (f *scanResult) addMessage(subject string, header nats.Header, data []byte, revision uint64) {
+	f.lastSequence, f.sum, f.names = revision, header.Get(headerSum), header.Get(headerNames)
 	var c change
 	var err error
 	switch {
@@ -244,7 +244,7 @@ func (f *found) add(subject string, header nats.Header, data []byte, revision ui
 	case subject == cursorSubject:
 		var cursor wire.Cursor
 		cursor, err = parseCursor(header, data)
-		c.cursor, f.clean = &cursor, header.Get(headerSealed) != ""
+		c.cursor, f.neverPlain = &cursor, header.Get(headerSealed) != ""
 	case strings.HasPrefix(subject, objectPrefix):
 		c.record, err = f.store.parseRecord(subject, header, data, revision)
 	default:
@@ -254,5 +254,5 @@ func (f *found) add(subject string, header nats.Header, data []byte, revision ui
 		f.bad = append(f.bad, badRecord{subject, header, data, revision, err})
 		return
 	}
-	f.changes = append(f.changes, foundChange{c, revision})
+	f.changes = append(f.changes, scannedChange{c, revision})
 }

@@ -48,11 +48,11 @@ func openNode(t testing.TB, dir string, cfg store.Config) *node {
 		t.Fatal(err)
 	}
 	n := &node{t: t, dir: dir, leaf: l, js: js}
-	n.open(cfg)
+	n.openStore(cfg)
 	return n
 }
 
-func (n *node) open(cfg store.Config) {
+func (n *node) openStore(cfg store.Config) {
 	n.t.Helper()
 	// A deadline of its own: without one the library gives each request 5 s, which a busy disk may need.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(n.t.Context()), time.Minute)
@@ -75,23 +75,23 @@ func (n *node) restart(cfg store.Config, between func()) *node {
 	return openNode(n.t, n.dir, cfg)
 }
 
-func key(name string) wire.Key {
+func configMapKey(name string) wire.Key {
 	return wire.Key{Resource: "configmaps", Namespace: "default", Name: name}
 }
 
-func object(uid, data string) []byte {
+func objectJSON(uid, data string) []byte {
 	return fmt.Appendf(nil, `{"metadata":{"name":"x","uid":%q},"data":%q}`, uid, data)
 }
 
-func apply(seq uint64, name, uid, data string) wire.Message {
+func applyMessage(seq uint64, name, uid, data string) wire.Message {
 	return wire.Message{
-		Key: key(name), Op: wire.Apply, UID: uid, Version: fmt.Sprint("v", seq), ClusterEpoch: "c1",
-		Object: object(uid, data), Sequence: seq,
+		Key: configMapKey(name), Op: wire.Apply, UID: uid, Version: fmt.Sprint("v", seq), ClusterEpoch: "c1",
+		Object: objectJSON(uid, data), Sequence: seq,
 	}
 }
 
-func tombstone(seq uint64, name, uid string) wire.Message {
-	return wire.Message{Key: key(name), Op: wire.Delete, UID: uid, Version: fmt.Sprint("v", seq), Sequence: seq}
+func deleteMessage(seq uint64, name, uid string) wire.Message {
+	return wire.Message{Key: configMapKey(name), Op: wire.Delete, UID: uid, Version: fmt.Sprint("v", seq), Sequence: seq}
 }
 
 func must(t testing.TB, err error) {
@@ -111,7 +111,7 @@ func wantErr(t testing.TB, err, want error) {
 // wantData checks that the store holds an object with this content; "" for no object.
 func (n *node) wantData(name, data string) {
 	n.t.Helper()
-	e, err := n.Get(key(name))
+	e, err := n.Get(configMapKey(name))
 	switch {
 	case data == "" && !errors.Is(err, store.ErrNotFound):
 		n.t.Errorf("%s: %s, %v; want it not found", name, e.Object, err)
@@ -131,8 +131,8 @@ func (n *node) wantCursor(stream string, seq uint64) {
 	}
 }
 
-// next returns the next event within a second or so.
-func next(t testing.TB, w *store.Watcher) store.Event {
+// nextEvent returns the next event within a second or so.
+func nextEvent(t testing.TB, w *store.Watcher) store.Event {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()

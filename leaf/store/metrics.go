@@ -6,26 +6,26 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-type metrics struct {
-	objects     prometheus.Gauge
-	bytes       prometheus.Gauge
-	quarantined prometheus.Counter
-	damaged     prometheus.Counter
-	rebuilt     prometheus.Counter
-	restored    *prometheus.CounterVec
-	copied      prometheus.Gauge
-	copyBytes   prometheus.Counter
-	applied     prometheus.Counter
-	ignored     *prometheus.CounterVec
-	mergeErrors prometheus.Counter
-	sync        prometheus.Histogram
+type storeMetrics struct {
+	objects         prometheus.Gauge
+	bytes           prometheus.Gauge
+	quarantined     prometheus.Counter
+	damaged         prometheus.Counter
+	rebuilt         prometheus.Counter
+	restored        *prometheus.CounterVec
+	lastGoodSavedAt prometheus.Gauge
+	lastGoodBytes   prometheus.Counter
+	applied         prometheus.Counter
+	ignored         *prometheus.CounterVec
+	mergeErrors     prometheus.Counter
+	syncSeconds     prometheus.Histogram
 }
 
-func newMetrics(reg prometheus.Registerer) (*metrics, error) {
+func newMetrics(reg prometheus.Registerer) (*storeMetrics, error) {
 	opts := func(name, help string) prometheus.Opts {
 		return prometheus.Opts{Namespace: "frond", Subsystem: "store", Name: name, Help: help}
 	}
-	m := &metrics{
+	m := &storeMetrics{
 		objects:     prometheus.NewGauge(prometheus.GaugeOpts(opts("objects", "Objects held."))),
 		bytes:       prometheus.NewGauge(prometheus.GaugeOpts(opts("object_bytes", "Bytes of JSON of the objects held."))),
 		quarantined: prometheus.NewCounter(prometheus.CounterOpts(opts("quarantined_total", "Damaged or foreign records put aside."))),
@@ -33,13 +33,13 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		rebuilt:     prometheus.NewCounter(prometheus.CounterOpts(opts("rebuilt_total", "Buckets made anew because a record could not be read."))),
 		restored: prometheus.NewCounterVec(prometheus.CounterOpts(opts("restored_total", "Damaged or lost records taken from the copy, by whether they are the newest.")),
 			[]string{"version"}),
-		copied:    prometheus.NewGauge(prometheus.GaugeOpts(opts("copy_timestamp_seconds", "When the last-good copy was written; 0 for not since the start."))),
-		copyBytes: prometheus.NewCounter(prometheus.CounterOpts(opts("copy_written_bytes_total", "Bytes written for the last-good copy."))),
-		applied:   prometheus.NewCounter(prometheus.CounterOpts(opts("applied_total", "Messages of the hub that changed the store."))),
+		lastGoodSavedAt: prometheus.NewGauge(prometheus.GaugeOpts(opts("copy_timestamp_seconds", "When the last-good copy was written; 0 for not since the start."))),
+		lastGoodBytes:   prometheus.NewCounter(prometheus.CounterOpts(opts("copy_written_bytes_total", "Bytes written for the last-good copy."))),
+		applied:         prometheus.NewCounter(prometheus.CounterOpts(opts("applied_total", "Messages of the hub that changed the store."))),
 		ignored: prometheus.NewCounterVec(prometheus.CounterOpts(opts("ignored_total", "Messages of the hub that changed nothing.")),
 			[]string{"reason"}),
 		mergeErrors: prometheus.NewCounter(prometheus.CounterOpts(opts("merge_errors_total", "Merges that failed; the cloud's object was kept."))),
-		sync: prometheus.NewHistogram(prometheus.HistogramOpts{
+		syncSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Namespace: "frond", Subsystem: "store", Name: "sync_seconds",
 			Help: "Time of one commit, from the first write to the server's answer after its sync to disk.",
 			// 0.5 ms (NVMe) to 1 s (worn eMMC).
@@ -50,13 +50,13 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		return m, nil
 	}
 	return m, errors.Join(
-		register(reg, &m.objects), register(reg, &m.bytes), register(reg, &m.quarantined), register(reg, &m.damaged), register(reg, &m.rebuilt),
-		register(reg, &m.restored), register(reg, &m.copied), register(reg, &m.copyBytes),
-		register(reg, &m.applied), register(reg, &m.ignored), register(reg, &m.mergeErrors), register(reg, &m.sync))
+		registerOrReuse(reg, &m.objects), registerOrReuse(reg, &m.bytes), registerOrReuse(reg, &m.quarantined), registerOrReuse(reg, &m.damaged), registerOrReuse(reg, &m.rebuilt),
+		registerOrReuse(reg, &m.restored), registerOrReuse(reg, &m.lastGoodSavedAt), registerOrReuse(reg, &m.lastGoodBytes),
+		registerOrReuse(reg, &m.applied), registerOrReuse(reg, &m.ignored), registerOrReuse(reg, &m.mergeErrors), registerOrReuse(reg, &m.syncSeconds))
 }
 
-// register makes c known to reg, or replaces it by the collector that a store opened before has registered.
-func register[C prometheus.Collector](reg prometheus.Registerer, c *C) error {
+// registerOrReuse makes c known to reg, or replaces it by the collector that a store opened before has registered.
+func registerOrReuse[C prometheus.Collector](reg prometheus.Registerer, c *C) error {
 	err := reg.Register(*c)
 	if known, ok := errors.AsType[prometheus.AlreadyRegisteredError](err); ok {
 		if old, ok := known.ExistingCollector.(C); ok {

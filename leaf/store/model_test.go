@@ -13,26 +13,26 @@ import (
 	"github.com/frond-edge/frond/leaf/store"
 )
 
-// model is a hub stream that keeps the last message of each subject, a network that delivers in any order and more than
+// hubModel is a hub stream that keeps the last message of each subject, a network that delivers in any order and more than
 // once, and what the node itself deleted.
-type model struct {
+type hubModel struct {
 	*rapid.T
-	ctx   context.Context //nolint:containedctx // of the test; a model lives as long as one
-	open  func() *store.Store
-	store *store.Store
-	epoch int
-	log   []wire.Message // sequence = index + 1
-	came  map[uint64]bool
-	dead  map[string]bool // UIDs deleted here, and those whose tombstone was delivered
-	uids  int
+	ctx         context.Context //nolint:containedctx // of the test; a model lives as long as one
+	open        func() *store.Store
+	store       *store.Store
+	epoch       int
+	log         []wire.Message // sequence = index + 1
+	delivered   map[uint64]bool
+	deletedUIDs map[string]bool // UIDs deleted here, and those whose tombstone was delivered
+	uids        int
 }
 
-func (m *model) name() string {
+func (m *hubModel) drawName() string {
 	return rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(m.T, "name")
 }
 
-// current returns the newest message of a key.
-func (m *model) current(name string) *wire.Message {
+// newestMessage returns the newest message of a key.
+func (m *hubModel) newestMessage(name string) *wire.Message {
 	for i := len(m.log) - 1; i >= 0; i-- {
 		if m.log[i].Key.Name == name {
 			return &m.log[i]
@@ -41,11 +41,11 @@ func (m *model) current(name string) *wire.Message {
 	return nil
 }
 
-func (m *model) publish() {
-	name := m.name()
-	seq, last := uint64(len(m.log)+1), m.current(name)
+func (m *hubModel) publishChange() {
+	name := m.drawName()
+	seq, last := uint64(len(m.log)+1), m.newestMessage(name)
 	if last != nil && last.Op == wire.Apply && rapid.Bool().Draw(m.T, "delete") {
-		m.log = append(m.log, tombstone(seq, name, last.UID))
+		m.log = append(m.log, deleteMessage(seq, name, last.UID))
 		return
 	}
 	uid := ""
@@ -55,20 +55,20 @@ func (m *model) publish() {
 		m.uids++
 		uid = fmt.Sprint("u", m.uids)
 	}
-	m.log = append(m.log, apply(seq, name, uid, fmt.Sprint(seq)))
+	m.log = append(m.log, applyMessage(seq, name, uid, fmt.Sprint(seq)))
 }
 
-// cursor is what a delivery would give: below it everything came, or was overtaken in the stream.
-func (m *model) cursor() uint64 {
+// deliveredCursor is what a delivery would give: below it everything came, or was overtaken in the stream.
+func (m *hubModel) deliveredCursor() uint64 {
 	for i, msg := range m.log {
-		if !m.came[uint64(i+1)] && m.current(msg.Key.Name).Sequence == msg.Sequence {
+		if !m.delivered[uint64(i+1)] && m.newestMessage(msg.Key.Name).Sequence == msg.Sequence {
 			return uint64(i)
 		}
 	}
 	return uint64(len(m.log))
 }
 
-func (m *model) deliver() {
+func (m *hubModel) deliverBatch() {
 	if len(m.log) == 0 {
 		return
 	}
@@ -76,95 +76,95 @@ func (m *model) deliver() {
 	for _, i := range rapid.SliceOfN(rapid.IntRange(0, len(m.log)-1), 1, 6).Draw(m.T, "messages") {
 		batch = append(batch, m.log[i])
 	}
-	m.apply(batch)
+	m.applyBatch(batch)
 }
 
-func (m *model) apply(batch []wire.Message) {
+func (m *hubModel) applyBatch(batch []wire.Message) {
 	passed := m.store.Cursor().Sequence // a tombstone below it was overtaken in the stream; what overtook it is yet to come
 	for _, msg := range batch {
-		m.came[msg.Sequence] = true
+		m.delivered[msg.Sequence] = true
 	}
-	m.check(m.store.Apply(m.ctx, batch, m.cursor()))
+	m.checkError(m.store.Apply(m.ctx, batch, m.deliveredCursor()))
 	for _, msg := range batch {
 		if msg.Op == wire.Delete && msg.Sequence > passed {
-			m.dead[msg.UID] = true
+			m.deletedUIDs[msg.UID] = true
 		}
 	}
 }
 
-func (m *model) replace() {
+func (m *hubModel) replaceAll() {
 	var snapshot []wire.Message
 	for i, msg := range m.log {
-		m.came[uint64(i+1)] = true
-		if m.current(msg.Key.Name).Sequence == msg.Sequence {
+		m.delivered[uint64(i+1)] = true
+		if m.newestMessage(msg.Key.Name).Sequence == msg.Sequence {
 			snapshot = append(snapshot, msg)
-		} else if msg.Op == wire.Apply && m.current(msg.Key.Name).UID != msg.UID {
-			m.dead[msg.UID] = true
+		} else if msg.Op == wire.Apply && m.newestMessage(msg.Key.Name).UID != msg.UID {
+			m.deletedUIDs[msg.UID] = true
 		}
 	}
-	m.check(m.store.Replace(m.ctx, snapshot, fmt.Sprint("s", m.epoch), uint64(len(m.log))))
+	m.checkError(m.store.Replace(m.ctx, snapshot, fmt.Sprint("s", m.epoch), uint64(len(m.log))))
 }
 
-// rebuilt is a stream made anew from what is wanted: other epoch, low sequences, no tombstones.
-func (m *model) rebuilt() {
+// rebuildStream is a stream made anew from what is wanted: other epoch, low sequences, no tombstones.
+func (m *hubModel) rebuildStream() {
 	var log []wire.Message
 	for _, msg := range m.log {
-		if last := m.current(msg.Key.Name); last.Sequence == msg.Sequence && msg.Op == wire.Apply {
+		if last := m.newestMessage(msg.Key.Name); last.Sequence == msg.Sequence && msg.Op == wire.Apply {
 			msg.Sequence = uint64(len(log) + 1)
 			log = append(log, msg)
 		} else {
-			m.dead[msg.UID] = m.dead[msg.UID] || last.UID != msg.UID || last.Op == wire.Delete
+			m.deletedUIDs[msg.UID] = m.deletedUIDs[msg.UID] || last.UID != msg.UID || last.Op == wire.Delete
 		}
 	}
 	m.epoch++
-	m.log, m.came = log, map[uint64]bool{}
-	m.replace()
+	m.log, m.delivered = log, map[uint64]bool{}
+	m.replaceAll()
 }
 
-func (m *model) deleteHere() {
-	name := m.name()
-	e, err := m.store.Delete(m.ctx, key(name), "", nil)
+func (m *hubModel) deleteHere() {
+	name := m.drawName()
+	e, err := m.store.Delete(m.ctx, configMapKey(name), "", nil)
 	if errors.Is(err, store.ErrNotFound) {
 		return
 	}
-	m.check(err)
-	m.dead[e.UID] = true
+	m.checkError(err)
+	m.deletedUIDs[e.UID] = true
 }
 
-func (m *model) putHere() {
-	name := m.name()
-	e, err := m.store.Get(key(name))
+func (m *hubModel) putHere() {
+	name := m.drawName()
+	e, err := m.store.Get(configMapKey(name))
 	if err != nil {
 		return
 	}
-	_, err = m.store.Put(m.ctx, key(name), object(e.UID, "status of the node"), &e.Revision)
-	m.check(err)
+	_, err = m.store.Put(m.ctx, configMapKey(name), objectJSON(e.UID, "status of the node"), &e.Revision)
+	m.checkError(err)
 }
 
-func (m *model) check(err error) {
+func (m *hubModel) checkError(err error) {
 	if err != nil {
 		m.Fatal(err)
 	}
 }
 
 // invariant: nothing dead is seen, and watch and list agree (checked by the watcher's replay).
-func (m *model) invariant() {
+func (m *hubModel) checkInvariant() {
 	list, _ := m.store.All()
 	for _, e := range list {
-		if m.dead[e.UID] {
+		if m.deletedUIDs[e.UID] {
 			m.Fatalf("%s is back with uid %s", e.Key.Human(), e.UID)
 		}
 	}
 }
 
-// settle delivers everything and compares with the hub.
-func (m *model) settle() {
-	m.apply(m.log)
+// deliverAll delivers everything and compares with the hub.
+func (m *hubModel) deliverAll() {
+	m.applyBatch(m.log)
 	for _, name := range []string{"a", "b", "c", "d"} {
-		e, err := m.store.Get(key(name))
-		want := m.current(name)
+		e, err := m.store.Get(configMapKey(name))
+		want := m.newestMessage(name)
 		switch {
-		case want == nil || want.Op == wire.Delete || m.dead[want.UID]:
+		case want == nil || want.Op == wire.Delete || m.deletedUIDs[want.UID]:
 			if err == nil {
 				m.Fatalf("%s is %s/%d, want none", name, e.UID, e.Sequence)
 			}
@@ -186,7 +186,7 @@ func TestModel(t *testing.T) {
 		} else if err := s.Purge(ctx); err != nil {
 			rt.Fatal(err)
 		}
-		m := &model{T: rt, ctx: ctx, came: map[uint64]bool{}, dead: map[string]bool{}}
+		m := &hubModel{T: rt, ctx: ctx, delivered: map[uint64]bool{}, deletedUIDs: map[string]bool{}}
 		m.open = func() *store.Store {
 			s, err := store.Open(ctx, n.js, store.Config{}, zap.NewNop())
 			if err != nil {
@@ -195,17 +195,17 @@ func TestModel(t *testing.T) {
 			return s
 		}
 		m.store = m.open()
-		m.replace()
+		m.replaceAll()
 		// A map is written next to the store by its watch, and must equal it in the end.
 		seen := map[wire.Key]uint64{}
 		w, err := m.store.Watch("", "configmaps", "", m.store.Revision())
-		m.check(err)
+		m.checkError(err)
 		step := func(f func()) func(*rapid.T) { return func(*rapid.T) { f() } }
 		rt.Repeat(map[string]func(*rapid.T){
-			"publish": step(m.publish), "deliver": step(m.deliver), "replace": step(m.replace), "rebuilt": step(m.rebuilt),
+			"publish": step(m.publishChange), "deliver": step(m.deliverBatch), "replace": step(m.replaceAll), "rebuilt": step(m.rebuildStream),
 			"delete here": step(m.deleteHere), "put here": step(m.putHere),
 			"reopen": step(func() {
-				follow(m.ctx, w, seen)
+				replayEvents(m.ctx, w, seen)
 				before := m.store.Cursor()
 				m.store = m.open()
 				if m.store.Cursor() != before {
@@ -213,12 +213,12 @@ func TestModel(t *testing.T) {
 				}
 				w.Stop()
 				w, err = m.store.Watch("", "configmaps", "", m.store.Revision())
-				m.check(err)
+				m.checkError(err)
 			}),
-			"": step(m.invariant),
+			"": step(m.checkInvariant),
 		})
-		m.settle()
-		follow(m.ctx, w, seen)
+		m.deliverAll()
+		replayEvents(m.ctx, w, seen)
 		w.Stop()
 		list, _ := m.store.All()
 		if len(list) != len(seen) {
@@ -232,8 +232,8 @@ func TestModel(t *testing.T) {
 	})
 }
 
-// follow applies the events that are there to a map.
-func follow(ctx context.Context, w *store.Watcher, seen map[wire.Key]uint64) {
+// replayEvents applies the events that are there to a map.
+func replayEvents(ctx context.Context, w *store.Watcher, seen map[wire.Key]uint64) {
 	done, cancel := context.WithCancel(ctx)
 	cancel()
 	for {

@@ -20,14 +20,14 @@ import (
 	"github.com/frond-edge/frond/leaf/store"
 )
 
-// writer applies the stream of crash_test.go to a store until the test ends, and counts what was acked.
-type writer struct {
+// crashWriter applies the stream of kill_test.go to a store until the test ends, and counts what was acked.
+type crashWriter struct {
 	acked atomic.Uint64
 	own   atomic.Uint64
 	fault atomic.Pointer[error]
 }
 
-func (w *writer) run(ctx context.Context, s *store.Store) error {
+func (w *crashWriter) run(ctx context.Context, s *store.Store) error {
 	if err := s.Replace(ctx, nil, "s1", 0); err != nil {
 		return err
 	}
@@ -46,7 +46,7 @@ func (w *writer) run(ctx context.Context, s *store.Store) error {
 			return err
 		}
 		w.acked.Store(from + n)
-		if _, err := s.Put(ctx, local, object("l", strconv.FormatUint(from+n, 10)), nil); err != nil {
+		if _, err := s.Put(ctx, local, objectJSON("l", strconv.FormatUint(from+n, 10)), nil); err != nil {
 			return err
 		}
 		w.own.Store(from + n)
@@ -54,7 +54,7 @@ func (w *writer) run(ctx context.Context, s *store.Store) error {
 	return nil
 }
 
-func (w *writer) start(t *testing.T, s *store.Store) {
+func (w *crashWriter) start(t *testing.T, s *store.Store) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
@@ -66,8 +66,8 @@ func (w *writer) start(t *testing.T, s *store.Store) {
 	t.Cleanup(func() { cancel(); running.Wait() })
 }
 
-// beyond waits until something after a sequence was acked, and returns what.
-func (w *writer) beyond(t *testing.T, seq uint64) (acked, own uint64) {
+// waitBeyond waits until something after a sequence was acked, and returns what.
+func (w *crashWriter) waitBeyond(t *testing.T, seq uint64) (acked, own uint64) {
 	t.Helper()
 	deadline := time.Now().Add(time.Minute)
 	for {
@@ -95,16 +95,16 @@ func TestPowerCut(t *testing.T) {
 		cuts = 5
 	}
 	m := powercut.Mount(t)
-	n := openNode(t, m.Dir, store.Config{Mark: filepath.Join(m.Dir, "store.mark")})
-	w := &writer{}
+	n := openNode(t, m.Dir, store.Config{HighWaterFile: filepath.Join(m.Dir, "store.mark")})
+	w := &crashWriter{}
 	w.start(t, n.Store)
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	var acked, own uint64
 	for i := range uint64(cuts) {
-		acked, own = w.beyond(t, acked+rand.Uint64N(200))
+		acked, own = w.waitBeyond(t, acked+rand.Uint64N(200))
 		image := m.Image((seed + i) * (i % 4)) // each fourth with nothing that was not synced
-		after := openNode(t, image, store.Config{Mark: filepath.Join(image, "store.mark")})
+		after := openNode(t, image, store.Config{HighWaterFile: filepath.Join(image, "store.mark")})
 		cursor := after.Cursor()
 		if cursor.StreamEpoch != "s1" || cursor.Sequence < acked {
 			t.Errorf("cut %d: cursor %+v after %d was acked", i, cursor, acked)
@@ -120,7 +120,7 @@ func TestPowerCut(t *testing.T) {
 }
 
 // The same with a server that does not sync: the file system really drops what was not synced, and the store says so.
-func TestPowerCutWithoutSync(t *testing.T) {
+func TestPowerCut_WithoutSync(t *testing.T) {
 	m := powercut.Mount(t)
 	ns, err := server.NewServer(&server.Options{
 		ServerName: "edge-1", JetStream: true, StoreDir: m.Dir, DontListen: true, NoSigs: true, NoLog: true, JetStreamMaxStore: 1 << 30,
@@ -135,9 +135,9 @@ func TestPowerCutWithoutSync(t *testing.T) {
 	must(t, err)
 	s, err := store.Open(t.Context(), js, store.Config{}, zap.NewNop())
 	must(t, err)
-	w := &writer{}
+	w := &crashWriter{}
 	w.start(t, s)
-	acked, _ := w.beyond(t, 1000)
+	acked, _ := w.waitBeyond(t, 1000)
 	after := openNode(t, m.Image(0), store.Config{})
 	if c := after.Cursor(); c.Sequence >= acked {
 		t.Errorf("cursor %+v after %d was acked: nothing was lost without a sync", c, acked)

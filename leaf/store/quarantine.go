@@ -13,17 +13,17 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// carried are the records in quarantine, for the bucket that takes this one's place, for as long as each was to be kept. What cannot be
+// carryQuarantine are the records in quarantine, for the bucket that takes this one's place, for as long as each was to be kept. What cannot be
 // read is left behind: they serve to look into a fault and nothing else.
-func (s *Store) carried(ctx context.Context) []change {
-	list, err := s.inQuarantine(ctx)
+func (s *Store) carryQuarantine(ctx context.Context) []change {
+	list, err := s.listQuarantine(ctx)
 	if err != nil {
 		s.log.Warn("records in quarantine are lost with the bucket that is made anew", zap.Error(err))
 		return nil
 	}
 	changes := make([]change, 0, len(list))
 	for _, old := range list {
-		m, err := s.again(old)
+		m, err := s.rewriteQuarantined(old)
 		if err != nil {
 			s.log.Warn("a record in quarantine is lost with the bucket that is made anew", zap.String("subject", old.Subject), zap.Error(err))
 			continue
@@ -35,8 +35,8 @@ func (s *Store) carried(ctx context.Context) []change {
 	return changes
 }
 
-// inQuarantine reads them one by one: the server may be unable to read what lies between.
-func (s *Store) inQuarantine(ctx context.Context) ([]*jetstream.RawStreamMsg, error) {
+// listQuarantine reads them one by one: the server may be unable to read what lies between.
+func (s *Store) listQuarantine(ctx context.Context) ([]*jetstream.RawStreamMsg, error) {
 	stream, err := s.js.Stream(ctx, streamName)
 	if err != nil {
 		return nil, fmt.Errorf("look up bucket: %w", err)
@@ -57,8 +57,8 @@ func (s *Store) inQuarantine(ctx context.Context) ([]*jetstream.RawStreamMsg, er
 	return list, nil
 }
 
-// again is a record in quarantine as it is written once more, sealed if it came from before there was a key; nil after its time.
-func (s *Store) again(old *jetstream.RawStreamMsg) (*nats.Msg, error) {
+// rewriteQuarantined is a record in quarantine as it is written once more, sealed if it came from before there was a key; nil after its time.
+func (s *Store) rewriteQuarantined(old *jetstream.RawStreamMsg) (*nats.Msg, error) {
 	left := quarantineTTL
 	if ttl, err := time.ParseDuration(old.Header.Get(headerTTL)); err == nil {
 		left = min(ttl, left)
@@ -70,17 +70,17 @@ func (s *Store) again(old *jetstream.RawStreamMsg) (*nats.Msg, error) {
 	m := nats.NewMsg(old.Subject)
 	m.Data = old.Data
 	for _, h := range []string{headerSubject, headerReason, headerSealed} {
-		set(m, h, old.Header.Get(h))
+		setHeader(m, h, old.Header.Get(h))
 	}
-	set(m, headerTTL, left.String())
+	setHeader(m, headerTTL, left.String())
 	key, err := wire.ParseKey(strings.TrimPrefix(old.Header.Get(headerSubject), objectPrefix))
-	if err == nil && m.Header.Get(headerSealed) == "" && s.hides(key) {
+	if err == nil && m.Header.Get(headerSealed) == "" && s.isSecret(key) {
 		sealed, err := s.cfg.Sealer.Seal(m.Subject, old.Data)
 		if err != nil {
 			return nil, fmt.Errorf("seal: %w", err)
 		}
 		m.Data = sealed
-		set(m, headerSealed, isSealed)
+		setHeader(m, headerSealed, sealedValue)
 	}
 	return m, nil
 }

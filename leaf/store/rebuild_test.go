@@ -17,18 +17,18 @@ import (
 	"github.com/frond-edge/frond/leaf/store"
 )
 
-// anOldSoleCopy makes a store that was sealed and written to, and returns the copy that it was made anew from.
-func anOldSoleCopy(t *testing.T, dir string) (n *node, sole []byte) {
+// newStaleSoleCopy makes a store that was sealed and written to, and returns the copy that it was made anew from.
+func newStaleSoleCopy(t *testing.T, dir string) (n *node, sole []byte) {
 	t.Helper()
-	plainStore(t, dir, 20)
-	path := copying(dir).Copy
-	n = openNode(t, dir, sealing(t, dir))
-	must(t, n.SaveCopy(t.Context()))
-	return n, soleCopy(t, path)
+	newPlainStore(t, dir, 20)
+	path := lastGoodConfig(dir).LastGoodFile
+	n = openNode(t, dir, sealingConfig(t, dir))
+	must(t, n.SaveLastGood(t.Context()))
+	return n, readSoleCopy(t, path)
 }
 
-// soleCopy returns a copy as the beginning of making the store anew writes it.
-func soleCopy(t *testing.T, path string) []byte {
+// readSoleCopy returns a copy as the beginning of making the store anew writes it.
+func readSoleCopy(t *testing.T, path string) []byte {
 	t.Helper()
 	data, err := os.ReadFile(path)
 	must(t, err)
@@ -43,21 +43,21 @@ func soleCopy(t *testing.T, path string) []byte {
 }
 
 // A file system may bring back, after a power cut, the copy that the store was made anew from. The bucket is newer, and whole.
-func TestAnOldSoleCopyIsNotTheStore(t *testing.T) {
+func TestRebuild_StaleSoleCopyIsIgnored(t *testing.T) {
 	dir := t.TempDir()
-	n, sole := anOldSoleCopy(t, dir)
-	must(t, n.Apply(t.Context(), []wire.Message{apply(22, "open", "u0", "newer")}, 22))
-	_, err := n.Put(t.Context(), key("own"), object("own", "mine"), nil)
+	n, sole := newStaleSoleCopy(t, dir)
+	must(t, n.Apply(t.Context(), []wire.Message{applyMessage(22, "open", "u0", "newer")}, 22))
+	_, err := n.Put(t.Context(), configMapKey("own"), objectJSON("own", "mine"), nil)
 	must(t, err)
-	path := copying(dir).Copy
-	n = n.restart(sealing(t, dir), func() { must(t, os.WriteFile(path, sole, 0o600)) })
+	path := lastGoodConfig(dir).LastGoodFile
+	n = n.restart(sealingConfig(t, dir), func() { must(t, os.WriteFile(path, sole, 0o600)) })
 	n.wantCursor("s1", 22)
 	n.wantData("open", "newer")
 	n.wantData("own", "mine")
 	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the old copy is still there: %v", err)
 	}
-	n = n.restart(sealing(t, dir), func() { // without its bucket it is the store
+	n = n.restart(sealingConfig(t, dir), func() { // without its bucket it is the store
 		must(t, errors.Join(os.WriteFile(path, sole, 0o600), os.RemoveAll(filepath.Join(dir, "jetstream"))))
 	})
 	n.wantCursor("s1", 21)
@@ -65,17 +65,17 @@ func TestAnOldSoleCopyIsNotTheStore(t *testing.T) {
 }
 
 // With the key lost while the bucket is being made anew, all that is no Secret is there, also what no cloud has.
-func TestALostKeyWhileTheStoreIsMadeAnew(t *testing.T) {
+func TestRebuild_LostKeyKeepsNonSecrets(t *testing.T) {
 	dir := t.TempDir()
-	n, _ := anOldSoleCopy(t, dir)
-	_, err := n.Put(t.Context(), key("own"), object("own", "mine"), nil)
+	n, _ := newStaleSoleCopy(t, dir)
+	_, err := n.Put(t.Context(), configMapKey("own"), objectJSON("own", "mine"), nil)
 	must(t, err)
-	must(t, n.SaveCopy(t.Context()))
+	must(t, n.SaveLastGood(t.Context()))
 	epoch, revision := n.Cursor().StoreEpoch, n.Revision()
-	cfg := sealing(t, dir)
-	cfg.Sealer = ring(t, 9)
+	cfg := sealingConfig(t, dir)
+	cfg.Sealer = newRing(t, 9)
 	n = n.restart(cfg, func() {
-		must(t, errors.Join(os.WriteFile(cfg.Copy, soleCopy(t, cfg.Copy), 0o600), os.RemoveAll(filepath.Join(dir, "jetstream"))))
+		must(t, errors.Join(os.WriteFile(cfg.LastGoodFile, readSoleCopy(t, cfg.LastGoodFile), 0o600), os.RemoveAll(filepath.Join(dir, "jetstream"))))
 	})
 	for range 2 {
 		if c := n.Cursor(); c != (wire.Cursor{StoreEpoch: epoch}) || n.Revision() <= revision {
@@ -89,22 +89,22 @@ func TestALostKeyWhileTheStoreIsMadeAnew(t *testing.T) {
 		revision = n.Revision() - 1
 		n = n.restart(cfg, nil)
 	}
-	all := secrets(20)
+	all := secretMessages(20)
 	must(t, n.Replace(t.Context(), all, "s1", 21))
 	n.wantSecrets(all)
 }
 
 // A disk with little space left is not asked for a second store; the first opening with space seals.
-func TestALowDiskIsNotMadeAnew(t *testing.T) {
+func TestReseal_WaitsForDiskSpace(t *testing.T) {
 	dir := t.TempDir()
-	all := plainStore(t, dir, 20)
-	cfg := sealing(t, dir)
-	cfg.Low = func() bool { return true }
+	all := newPlainStore(t, dir, 20)
+	cfg := sealingConfig(t, dir)
+	cfg.LowSpace = func() bool { return true }
 	n := openNode(t, dir, cfg)
 	n.wantSecrets(all)
 	revision := n.Revision()
-	n = n.restart(sealing(t, dir), func() {
-		if len(onDisk(t, dir, "hidden-001")) == 0 {
+	n = n.restart(sealingConfig(t, dir), func() {
+		if len(filesContaining(t, dir, "hidden-001")) == 0 {
 			t.Error("sealed though the disk was low")
 		}
 	})
@@ -114,14 +114,14 @@ func TestALowDiskIsNotMadeAnew(t *testing.T) {
 	}
 }
 
-// noCopy seals, and at one time makes the copy's place one that no file can take.
-type noCopy struct {
+// copyBlocker seals, and at one time makes the copy's place one that no file can take.
+type copyBlocker struct {
 	store.Sealer
 	path string
 	left int
 }
 
-func (c *noCopy) Seal(name string, plain []byte) ([]byte, error) {
+func (c *copyBlocker) Seal(name string, plain []byte) ([]byte, error) {
 	if c.left--; c.left == 0 {
 		if err := errors.Join(os.Remove(c.path), os.MkdirAll(c.path, 0o700)); err != nil {
 			return nil, err
@@ -131,36 +131,36 @@ func (c *noCopy) Seal(name string, plain []byte) ([]byte, error) {
 }
 
 // The store is whole before its copy is written again: that this fails is no reason not to serve, and the older copy goes.
-func TestACopyThatFailsAtTheEnd(t *testing.T) {
+func TestRebuild_FailedLastGoodDoesNotStopService(t *testing.T) {
 	dir := t.TempDir()
-	all := plainStore(t, dir, 20)
-	cfg := sealing(t, dir)
-	cfg.Sealer = &noCopy{Sealer: cfg.Sealer, path: cfg.Copy, left: 21} // 20 in the sole copy, and one in the bucket
+	all := newPlainStore(t, dir, 20)
+	cfg := sealingConfig(t, dir)
+	cfg.Sealer = &copyBlocker{Sealer: cfg.Sealer, path: cfg.LastGoodFile, left: 21} // 20 in the sole copy, and one in the bucket
 	n := openNode(t, dir, cfg)
 	n.wantSecrets(all)
-	if _, err := os.Stat(cfg.Copy); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(cfg.LastGoodFile); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the copy is still there: %v", err)
 	}
-	must(t, n.SaveCopy(t.Context()))
-	n = n.restart(sealing(t, dir), nil)
+	must(t, n.SaveLastGood(t.Context()))
+	n = n.restart(sealingConfig(t, dir), nil)
 	n.wantSecrets(all)
 }
 
 // What was put aside stays for its time, and what an older version put aside as it was is sealed.
-func TestQuarantineOutlivesItsBucket(t *testing.T) {
+func TestRebuild_KeepsQuarantine(t *testing.T) {
 	dir := t.TempDir()
-	n := openNode(t, dir, copying(dir))
-	all := secrets(20)
+	n := openNode(t, dir, lastGoodConfig(dir))
+	all := secretMessages(20)
 	must(t, n.Replace(t.Context(), all, "s1", 21))
 	for subject, data := range map[string]string{"secrets.default.s001": "hidden-foreign", "configmaps.default.open": "foreign-to-all"} {
 		_, err := n.js.Publish(t.Context(), "$KV.store.object.core."+subject, []byte(data))
 		must(t, err)
 	}
-	n.open(copying(dir))
+	n.openStore(lastGoodConfig(dir))
 	must(t, n.Replace(t.Context(), all, "s1", 21))
-	n = n.restart(sealing(t, dir), nil)
+	n = n.restart(sealingConfig(t, dir), nil)
 	n.wantSecrets(all)
-	if files := onDisk(t, dir, "hidden-"); len(files) > 0 {
+	if files := filesContaining(t, dir, "hidden-"); len(files) > 0 {
 		t.Errorf("a Secret is in %v", files)
 	}
 	stream, err := n.js.Stream(t.Context(), "KV_store")
@@ -183,7 +183,7 @@ func TestQuarantineOutlivesItsBucket(t *testing.T) {
 		}
 	}
 	revision := n.Revision()
-	n = n.restart(sealing(t, dir), nil)
+	n = n.restart(sealingConfig(t, dir), nil)
 	n.wantSecrets(all)
 	if n.Revision() != revision {
 		t.Errorf("revision %d, then %d: made anew again", revision, n.Revision())

@@ -18,9 +18,9 @@ import (
 
 // The bucket and its keys. An object's key is "object." and its wire.Key, so `nats kv get store object.core.…` shows it.
 const (
-	bucket        = "store"
-	streamName    = "KV_" + bucket
-	subjectPrefix = "$KV." + bucket + "."
+	bucketName    = "store"
+	streamName    = "KV_" + bucketName
+	subjectPrefix = "$KV." + bucketName + "."
 	objectPrefix  = subjectPrefix + "object."
 	cursorSubject = subjectPrefix + "meta.cursor"
 	// quarantinePrefix is followed by the bad record's sequence.
@@ -52,11 +52,11 @@ const (
 type state string
 
 const (
-	live state = "live"
+	stateLive state = "live"
 	// gone: deleted at this node; the cloud has not confirmed it yet.
-	gone state = "gone"
+	stateGone state = "gone"
 	// tombstone: deleted by the cloud, or deleted here and confirmed.
-	tombstone state = "tombstone"
+	stateTombstone state = "tombstone"
 )
 
 // record is the last word on one key.
@@ -65,51 +65,51 @@ type record struct {
 	state state
 	// desired says that the cloud gave this object, so a full snapshot without it deletes it.
 	desired bool
-	// floor is the sequence of the newest hub message for the key, within the stream epoch. Older ones are ignored.
-	floor uint64
-	epoch string
+	// lastRemoteSeq is the sequence of the newest hub message for the key, within the stream epoch. Older ones are ignored.
+	lastRemoteSeq uint64
+	epoch         string
 	// salt goes into the checksum of what is sealed, and is sealed with it: else who guesses a Secret could see by the checksum that
 	// he is right. nil for what is not sealed.
 	salt []byte
-	// worn says that the record was read as plain text, or sealed with an older key, and is to be sealed.
-	worn bool
+	// needsReseal says that the record was read as plain text, or sealed with an older key, and is to be sealed.
+	needsReseal bool
 	// check is the checksum of the record as written, set by stamp.
 	check [16]byte
-	// named is the record's part of the sum over all names, set by stamp.
-	named uint64
+	// nameHash is the record's part of the sum over all names, set by stamp.
+	nameHash uint64
 }
 
-// kept reports whether the record must be on disk for ever: such records make up the sum that proves none was lost.
-func (r *record) kept() bool { return r != nil && r.state != tombstone }
+// isDurable reports whether the record must be on disk for ever: such records make up the sum that proves none was lost.
+func (r *record) isDurable() bool { return r != nil && r.state != stateTombstone }
 
-// weight is the record's part of the sum over all records. A sum can be updated by one subtraction and one addition,
+// checksumTerm is the record's part of the sum over all records. A sum can be updated by one subtraction and one addition,
 // does not depend on order, and a lost or changed record leaves it wrong but for a chance of 2^-64.
-func (r *record) weight() uint64 {
-	if !r.kept() {
+func (r *record) checksumTerm() uint64 {
+	if !r.isDurable() {
 		return 0
 	}
 	return binary.BigEndian.Uint64(r.check[:8])
 }
 
-// name is the record's part of the sum over all names: that an object with this key and UID is held, or was deleted here, in
+// nameTerm is the record's part of the sum over all names: that an object with this key and UID is held, or was deleted here, in
 // whatever version.
-func (r *record) name() uint64 {
-	if !r.kept() {
+func (r *record) nameTerm() uint64 {
+	if !r.isDurable() {
 		return 0
 	}
-	return r.named
+	return r.nameHash
 }
 
-// stamp computes the checksum over all that the record says, except the revision, which the server gives, and LastGood.
-func (r *record) stamp() {
+// computeChecksums computes the checksum over all that the record says, except the revision, which the server gives, and LastGood.
+func (r *record) computeChecksums() {
 	name := checksum(r.Key.String(), string(r.state), r.UID)
-	r.named = binary.BigEndian.Uint64(name[:8])
+	r.nameHash = binary.BigEndian.Uint64(name[:8])
 	content := string(r.Object)
 	if r.salt != nil {
 		content = string(r.salt) + content
 	}
 	r.check = checksum(r.Key.String(), string(r.state), r.UID, r.Version, r.ClusterEpoch, r.epoch,
-		strconv.FormatUint(r.floor, 10), strconv.FormatBool(r.desired), content)
+		strconv.FormatUint(r.lastRemoteSeq, 10), strconv.FormatBool(r.desired), content)
 }
 
 func checksum(fields ...string) [16]byte {
@@ -123,45 +123,45 @@ func checksum(fields ...string) [16]byte {
 	return [16]byte(h.Sum(nil))
 }
 
-// message encodes a stamped record, sealed if it is to be.
-func (s *Store) message(r *record) (*nats.Msg, error) {
-	s.cover(r)
+// encodeRecord encodes a stamped record, sealed if it is to be.
+func (s *Store) encodeRecord(r *record) (*nats.Msg, error) {
+	s.prepareSealing(r)
 	m := nats.NewMsg(objectPrefix + r.Key.String())
-	set(m, headerState, string(r.state))
-	set(m, headerUID, r.UID)
-	set(m, headerVersion, r.Version)
-	set(m, headerCluster, r.ClusterEpoch)
-	set(m, headerStream, r.epoch)
-	if r.floor > 0 {
-		set(m, headerSequence, strconv.FormatUint(r.floor, 10))
+	setHeader(m, headerState, string(r.state))
+	setHeader(m, headerUID, r.UID)
+	setHeader(m, headerVersion, r.Version)
+	setHeader(m, headerCluster, r.ClusterEpoch)
+	setHeader(m, headerStream, r.epoch)
+	if r.lastRemoteSeq > 0 {
+		setHeader(m, headerSequence, strconv.FormatUint(r.lastRemoteSeq, 10))
 	}
 	if r.desired {
-		set(m, headerOrigin, "desired")
+		setHeader(m, headerOrigin, "desired")
 	}
-	set(m, headerChecksum, hex.EncodeToString(r.check[:]))
+	setHeader(m, headerChecksum, hex.EncodeToString(r.check[:]))
 	if !r.LastGood.IsZero() {
-		set(m, headerLastGood, r.LastGood.UTC().Format(time.RFC3339))
+		setHeader(m, headerLastGood, r.LastGood.UTC().Format(time.RFC3339))
 	}
 	switch {
-	case r.state != live:
-		set(m, headerKV, kvDelete)
-		if r.state == tombstone {
-			set(m, headerTTL, s.cfg.TombstoneTTL.String())
+	case r.state != stateLive:
+		setHeader(m, headerKV, kvDelete)
+		if r.state == stateTombstone {
+			setHeader(m, headerTTL, s.cfg.TombstoneTTL.String())
 		}
 	case r.salt == nil:
 		m.Data = r.Object
 	default:
-		data, err := s.sealed(r)
+		data, err := s.sealRecord(r)
 		if err != nil {
 			return nil, err
 		}
-		m.Data, r.worn = data, false
-		set(m, headerSealed, isSealed)
+		m.Data, r.needsReseal = data, false
+		setHeader(m, headerSealed, sealedValue)
 	}
 	return m, nil
 }
 
-func set(m *nats.Msg, header, value string) {
+func setHeader(m *nats.Msg, header, value string) {
 	if value != "" {
 		m.Header.Set(header, value)
 	}
@@ -185,16 +185,16 @@ func (s *Store) parseRecord(subject string, header nats.Header, data []byte, seq
 		epoch:   header.Get(headerStream),
 	}
 	if v := header.Get(headerSequence); v != "" {
-		if r.floor, err = strconv.ParseUint(v, 10, 64); err != nil {
+		if r.lastRemoteSeq, err = strconv.ParseUint(v, 10, 64); err != nil {
 			return nil, fmt.Errorf("header %s: %w", headerSequence, err)
 		}
 	}
 	switch r.state {
-	case live:
-		if err := s.uncover(r, header.Get(headerSealed) != "", data); err != nil {
+	case stateLive:
+		if err := s.unsealRecord(r, header.Get(headerSealed) != "", data); err != nil {
 			return nil, err
 		}
-	case gone, tombstone:
+	case stateGone, stateTombstone:
 	default:
 		return nil, fmt.Errorf("state %q: %w", r.state, errChecksum)
 	}
@@ -203,23 +203,23 @@ func (s *Store) parseRecord(subject string, header nats.Header, data []byte, seq
 			return nil, fmt.Errorf("header %s: %w", headerLastGood, err)
 		}
 	}
-	r.stamp()
+	r.computeChecksums()
 	if header.Get(headerChecksum) != hex.EncodeToString(r.check[:]) {
 		return nil, errChecksum
 	}
-	r.Sequence = r.sequence()
+	r.Sequence = r.remoteSequence()
 	return r, nil
 }
 
-// sequence is Entry.Sequence: the hub's sequence if the object came from there.
-func (r *record) sequence() uint64 {
+// remoteSequence is Entry.Sequence: the hub's sequence if the object came from there.
+func (r *record) remoteSequence() uint64 {
 	if !r.desired {
 		return 0
 	}
-	return r.floor
+	return r.lastRemoteSeq
 }
 
-func cursorMessage(c wire.Cursor) (*nats.Msg, error) {
+func encodeCursor(c wire.Cursor) (*nats.Msg, error) {
 	data, err := json.Marshal(c)
 	if err != nil {
 		return nil, fmt.Errorf("encode cursor: %w", err)
@@ -227,7 +227,7 @@ func cursorMessage(c wire.Cursor) (*nats.Msg, error) {
 	m := nats.NewMsg(cursorSubject)
 	m.Data = data
 	check := checksum(string(data))
-	set(m, headerChecksum, hex.EncodeToString(check[:]))
+	setHeader(m, headerChecksum, hex.EncodeToString(check[:]))
 	return m, nil
 }
 
@@ -243,8 +243,8 @@ func parseCursor(header nats.Header, data []byte) (wire.Cursor, error) {
 	return c, nil
 }
 
-// identity reads what the store needs from an object's JSON.
-func identity(object []byte) (uid string, err error) {
+// parseUID reads what the store needs from an object's JSON.
+func parseUID(object []byte) (uid string, err error) {
 	var o struct {
 		Metadata *struct {
 			UID string `json:"uid"`

@@ -15,10 +15,10 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// repair puts bad records aside, and clears the cursor if an object or the cursor itself was damaged or is missing.
-func (s *Store) repair(ctx context.Context, got found, end uint64) error {
+// repairDamage puts bad records aside, and clears the cursor if an object or the cursor itself was damaged or is missing.
+func (s *Store) repairDamage(ctx context.Context, got scanResult, end uint64) error {
 	cursor := s.Cursor()
-	damage := s.damage(got, end, cursor.StoreEpoch, s.sum)
+	damage := s.listDamage(got, end, cursor.StoreEpoch, s.recordSum)
 	var changes []change
 	if len(damage) > 0 {
 		// First, so that a crash in between leaves a store that claims nothing.
@@ -34,46 +34,46 @@ func (s *Store) repair(ctx context.Context, got found, end uint64) error {
 		if b.data == nil {
 			continue
 		}
-		kept, err := s.quarantined(b)
+		kept, err := s.quarantineRecord(b)
 		if err != nil {
 			return err
 		}
-		changes = append(changes, change{raw: kept}, change{raw: void(b)})
+		changes = append(changes, change{raw: kept}, change{raw: voidMessage(b)})
 	}
 	if len(damage) > 0 {
 		var restored []change
-		restored, cursor = s.restore(got, end, cursor, damage)
+		restored, cursor = s.restoreRecords(got, end, cursor, damage)
 		changes = append(changes, restored...)
 	}
 	if cursor.StoreEpoch == "" {
 		cursor.StoreEpoch = uuid.NewString()
 	}
 	if got.unreadable {
-		return s.replace(ctx, changes, cursor)
+		return s.replaceBucket(ctx, changes, cursor)
 	}
 	if len(changes) > 0 || cursor != s.Cursor() {
 		changes = append(changes, change{cursor: &cursor})
 	}
 	err := s.commitAll(ctx, changes)
-	if errors.Is(err, errForeign) {
+	if errors.Is(err, errForeignWrite) {
 		// Nobody else writes now: the server's own books are wrong, so that it refuses each write.
-		return s.replace(ctx, changes, cursor)
+		return s.replaceBucket(ctx, changes, cursor)
 	}
 	return err
 }
 
-// replace makes the bucket anew because the server cannot read a record: it then refuses every write to the stream, so there is no
+// replaceBucket makes the bucket anew because the server cannot read a record: it then refuses every write to the stream, so there is no
 // milder cure.
-func (s *Store) replace(ctx context.Context, changes []change, cursor wire.Cursor) error {
+func (s *Store) replaceBucket(ctx context.Context, changes []change, cursor wire.Cursor) error {
 	s.log.Error("bucket holds records that cannot be read, making it anew", zap.Uint64("revision", s.Revision()))
 	s.metrics.rebuilt.Inc()
-	return s.rebuild(ctx, changes, cursor)
+	return s.rebuildBucket(ctx, changes, cursor)
 }
 
-// rebuild makes the bucket anew from memory, with what is in quarantine. A crash in the midst leaves an empty or partial store, which the next
+// rebuildBucket makes the bucket anew from memory, with what is in quarantine. A crash in the midst leaves an empty or partial store, which the next
 // opening takes for new or damaged, and the next attach fills. Revisions go on from where they were.
-func (s *Store) rebuild(ctx context.Context, changes []change, cursor wire.Cursor) error {
-	changes = append(changes, s.carried(ctx)...)
+func (s *Store) rebuildBucket(ctx context.Context, changes []change, cursor wire.Cursor) error {
+	changes = append(changes, s.carryQuarantine(ctx)...)
 	if err := s.js.DeleteStream(ctx, streamName); err != nil {
 		return fmt.Errorf("rebuild: delete bucket: %w", err)
 	}
@@ -88,15 +88,15 @@ func (s *Store) rebuild(ctx context.Context, changes []change, cursor wire.Curso
 	if err := stream.Purge(ctx, jetstream.WithPurgeSequence(s.Revision()+1)); err != nil {
 		return fmt.Errorf("rebuild: set sequence: %w", err)
 	}
-	if err := s.commitAll(ctx, append(s.remembered(changes), change{cursor: &cursor})); err != nil {
+	if err := s.commitAll(ctx, append(s.appendRemembered(changes), change{cursor: &cursor})); err != nil {
 		return fmt.Errorf("rebuild: %w", err)
 	}
 	return nil
 }
 
-// remembered adds to changes what memory holds of all other objects: a change may not be in memory yet. Tombstones come first: a commit that
+// appendRemembered adds to changes what memory holds of all other objects: a change may not be in memory yet. Tombstones come first: a commit that
 // ends in one has a cursor, and a bucket that holds but a part must have none that fits.
-func (s *Store) remembered(changes []change) []change {
+func (s *Store) appendRemembered(changes []change) []change {
 	changed := map[wire.Key]bool{}
 	for _, c := range changes {
 		if c.record != nil {
@@ -107,7 +107,7 @@ func (s *Store) remembered(changes []change) []change {
 	defer s.mu.RUnlock()
 	for _, kept := range []bool{false, true} {
 		for key, r := range s.records {
-			if !changed[key] && r.kept() == kept {
+			if !changed[key] && r.isDurable() == kept {
 				again := *r
 				changes = append(changes, change{record: &again})
 			}
@@ -128,9 +128,9 @@ func (s *Store) commitAll(ctx context.Context, changes []change) error {
 	return nil
 }
 
-// damage lists what shows that records were lost or changed; nothing for a store that is new or whole. epoch and total are those of
+// listDamage lists what shows that records were lost or changed; nothing for a store that is new or whole. epoch and total are those of
 // what was found.
-func (s *Store) damage(got found, end uint64, epoch string, total uint64) []string {
+func (s *Store) listDamage(got scanResult, end uint64, epoch string, total uint64) []string {
 	var list []string
 	for _, b := range got.bad {
 		if strings.HasPrefix(b.subject, objectPrefix) || b.subject == cursorSubject {
@@ -142,15 +142,15 @@ func (s *Store) damage(got found, end uint64, epoch string, total uint64) []stri
 	}
 	marked := uint64(0)
 	if epoch != "" {
-		if m := s.readMark(epoch); m != nil {
+		if m := s.readHighWater(epoch); m != nil {
 			marked = m.Revision
 		}
 	}
 	switch want := strconv.FormatUint(total, 16); {
 	case epoch == "":
 		list = append(list, "no cursor")
-	case got.last != end:
-		list = append(list, fmt.Sprintf("last record is %d, the bucket had %d", got.last, end))
+	case got.lastSequence != end:
+		list = append(list, fmt.Sprintf("last record is %d, the bucket had %d", got.lastSequence, end))
 	case got.sum != want:
 		list = append(list, fmt.Sprintf("sum of the records is %s, the last one says %s", want, got.sum))
 	case end < marked:
@@ -159,20 +159,20 @@ func (s *Store) damage(got found, end uint64, epoch string, total uint64) []stri
 	return list
 }
 
-func quarantined(b badRecord) *nats.Msg {
+func quarantineMessage(b badRecord) *nats.Msg {
 	m := nats.NewMsg(quarantinePrefix + strconv.FormatUint(b.revision, 10))
 	m.Data = b.data
-	set(m, headerSubject, b.subject)
-	set(m, headerReason, b.reason.Error())
-	set(m, headerTTL, quarantineTTL.String())
+	setHeader(m, headerSubject, b.subject)
+	setHeader(m, headerReason, b.reason.Error())
+	setHeader(m, headerTTL, quarantineTTL.String())
 	return m
 }
 
-func void(b badRecord) *nats.Msg {
+func voidMessage(b badRecord) *nats.Msg {
 	m := nats.NewMsg(b.subject)
-	set(m, headerState, string(stateVoid))
-	set(m, headerKV, kvDelete)
-	set(m, headerTTL, defaultTombstone.String())
+	setHeader(m, headerState, string(stateVoid))
+	setHeader(m, headerKV, kvDelete)
+	setHeader(m, headerTTL, defaultTombstoneTTL.String())
 	return m
 }
 
@@ -183,12 +183,12 @@ func (s *Store) catchUp(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("look up bucket: %w", err)
 	}
-	if s.unwritable(ctx, stream) {
-		if err := s.replace(ctx, nil, s.Cursor()); err != nil {
+	if s.isUnwritable(ctx, stream) {
+		if err := s.replaceBucket(ctx, nil, s.Cursor()); err != nil {
 			return err
 		}
 	}
-	end, got, err := s.read(ctx, stream, s.Revision()+1)
+	end, got, err := s.readBucket(ctx, stream, s.Revision()+1)
 	if err != nil {
 		return err
 	}
@@ -197,21 +197,21 @@ func (s *Store) catchUp(ctx context.Context) error {
 	}
 	s.mu.Lock()
 	for _, c := range got.changes {
-		s.ingest(c.change, c.revision)
+		s.applyChange(c.change, c.revision)
 	}
 	s.revision = end
 	s.mu.Unlock()
-	s.sum, s.names = s.total()
-	s.doubt = false
+	s.recordSum, s.nameSum = s.sumRecords()
+	s.dirty = false
 	var undo []change
 	for _, b := range got.bad {
 		s.metrics.quarantined.Inc()
 		s.log.Error("foreign record in the bucket, put aside", zap.String("subject", b.subject), zap.Error(b.reason))
-		kept, err := s.quarantined(b)
+		kept, err := s.quarantineRecord(b)
 		if err != nil {
 			return err
 		}
-		undo = append(undo, change{raw: kept}, s.undo(b))
+		undo = append(undo, change{raw: kept}, s.undoForeign(b))
 	}
 	if len(undo) == 0 {
 		return nil
@@ -220,14 +220,14 @@ func (s *Store) catchUp(ctx context.Context) error {
 	return s.commit(ctx, append(undo, change{cursor: &cursor}))
 }
 
-// unwritable reports whether the last commit failed because the server cannot read a record that the commit replaces. The
+// isUnwritable reports whether the last commit failed because the server cannot read a record that the commit replaces. The
 // server shows it by not finding the record, or by refusing the sequence that follows the last one it has.
-func (s *Store) unwritable(ctx context.Context, stream jetstream.Stream) bool {
-	if info, err := stream.Info(ctx); err == nil && s.refused && info.State.LastSeq == s.Revision() {
+func (s *Store) isUnwritable(ctx context.Context, stream jetstream.Stream) bool {
+	if info, err := stream.Info(ctx); err == nil && s.sequenceRefused && info.State.LastSeq == s.Revision() {
 		return true
 	}
-	for _, key := range s.suspects {
-		if !s.record(key).kept() {
+	for _, key := range s.suspectKeys {
+		if !s.lookupRecord(key).isDurable() {
 			continue
 		}
 		if _, err := stream.GetLastMsgForSubject(ctx, objectPrefix+key.String()); errors.Is(err, jetstream.ErrMsgNotFound) {
@@ -237,17 +237,17 @@ func (s *Store) unwritable(ctx context.Context, stream jetstream.Stream) bool {
 	return false
 }
 
-// undo brings back what memory holds in the place of a foreign record.
-func (s *Store) undo(b badRecord) change {
+// undoForeign brings back what memory holds in the place of a foreign record.
+func (s *Store) undoForeign(b badRecord) change {
 	if b.subject == cursorSubject {
 		cursor := s.Cursor()
 		return change{cursor: &cursor}
 	}
 	if key, err := wire.ParseKey(strings.TrimPrefix(b.subject, objectPrefix)); err == nil {
-		if r := s.record(key); r != nil {
+		if r := s.lookupRecord(key); r != nil {
 			again := *r
 			return change{record: &again}
 		}
 	}
-	return change{raw: void(b)}
+	return change{raw: voidMessage(b)}
 }

@@ -15,24 +15,24 @@ import (
 	"github.com/frond-edge/frond/leaf/store"
 )
 
-const subject = "$KV.store.object.core.configmaps.default."
+const configMapSubject = "$KV.store.object.core.configmaps.default."
 
-// filled is a store with 50 objects from the hub and one of its own.
-func filled(t *testing.T) (*node, []wire.Message) {
+// newFilledStore is a store with 50 objects from the hub and one of its own.
+func newFilledStore(t *testing.T) (*node, []wire.Message) {
 	t.Helper()
 	n := newNode(t, store.Config{})
 	var all []wire.Message
 	for i := range uint64(50) {
-		all = append(all, apply(i+1, fmt.Sprintf("o%02d", i), fmt.Sprint("u", i), fmt.Sprintf("content-of-%02d", i)))
+		all = append(all, applyMessage(i+1, fmt.Sprintf("o%02d", i), fmt.Sprint("u", i), fmt.Sprintf("content-of-%02d", i)))
 	}
 	must(t, n.Replace(t.Context(), all, "s1", 50))
-	_, err := n.Put(t.Context(), key("own"), object("own", "mine"), nil)
+	_, err := n.Put(t.Context(), configMapKey("own"), objectJSON("own", "mine"), nil)
 	must(t, err)
 	return n, all
 }
 
-// repaired checks that the store asked for a full attach and that this heals it.
-func repaired(t *testing.T, n *node, epoch string, all []wire.Message) {
+// wantRepaired checks that the store asked for a full attach and that this heals it.
+func wantRepaired(t *testing.T, n *node, epoch string, all []wire.Message) {
 	t.Helper()
 	if c := n.Cursor(); c != (wire.Cursor{StoreEpoch: epoch}) {
 		t.Errorf("cursor %+v of a damaged store, want only epoch %s", c, epoch)
@@ -48,12 +48,12 @@ func repaired(t *testing.T, n *node, epoch string, all []wire.Message) {
 // A bit that the card lost. nats-server finds it by its own checksum and drops the record, or what follows; the sum over
 // the records shows that something is missing.
 func TestBitRot(t *testing.T) {
-	n, all := filled(t)
+	n, all := newFilledStore(t)
 	epoch := n.Cursor().StoreEpoch
 	n = n.restart(store.Config{}, func() {
-		flip(t, n.dir, "content-of-33")
+		flipBit(t, n.dir, "content-of-33")
 		// The server's index would hide the damage until the record is read.
-		must(t, os.RemoveAll(only(t, filepath.Join(n.dir, "jetstream/*/streams/KV_store/msgs/index.db"))))
+		must(t, os.RemoveAll(onlyMatch(t, filepath.Join(n.dir, "jetstream/*/streams/KV_store/msgs/index.db"))))
 	})
 	if n.Cursor().StoreEpoch == "" {
 		t.Error("no store epoch")
@@ -61,26 +61,26 @@ func TestBitRot(t *testing.T) {
 	if n.Cursor().StoreEpoch != epoch {
 		epoch = n.Cursor().StoreEpoch // the cursor's own record came after the damage and went with it
 	}
-	repaired(t, n, epoch, all)
+	wantRepaired(t, n, epoch, all)
 }
 
-func TestBitRotBehindTheIndex(t *testing.T) {
-	n, all := filled(t)
-	n = n.restart(store.Config{}, func() { flip(t, n.dir, "content-of-33") })
-	repaired(t, n, n.Cursor().StoreEpoch, all)
+func TestBitRot_BehindIndex(t *testing.T) {
+	n, all := newFilledStore(t)
+	n = n.restart(store.Config{}, func() { flipBit(t, n.dir, "content-of-33") })
+	wantRepaired(t, n, n.Cursor().StoreEpoch, all)
 }
 
 // Under an open store: memory still has all, so nothing is lost and no attach is needed. The write that meets the damage
 // fails by its timeout; the next one finds why.
-func TestBitRotUnderOpenStore(t *testing.T) {
-	n, _ := filled(t)
+func TestBitRot_UnderOpenStore(t *testing.T) {
+	n, _ := newFilledStore(t)
 	n = n.restart(store.Config{SyncTimeout: time.Second}, nil) // the server's cache is empty now
-	flip(t, n.dir, "content-of-33")
+	flipBit(t, n.dir, "content-of-33")
 	revision := n.Revision()
-	if err := n.Apply(t.Context(), []wire.Message{apply(51, "o33", "u33", "new")}, 51); err == nil {
+	if err := n.Apply(t.Context(), []wire.Message{applyMessage(51, "o33", "u33", "new")}, 51); err == nil {
 		t.Skip("the server did not read the damaged record")
 	}
-	must(t, n.Apply(t.Context(), []wire.Message{apply(51, "o33", "u33", "new")}, 51))
+	must(t, n.Apply(t.Context(), []wire.Message{applyMessage(51, "o33", "u33", "new")}, 51))
 	if n.Revision() <= revision {
 		t.Errorf("revision %d after %d", n.Revision(), revision)
 	}
@@ -91,7 +91,7 @@ func TestBitRotUnderOpenStore(t *testing.T) {
 	n.wantData("own", "mine")
 }
 
-func flip(t testing.TB, dir, text string) {
+func flipBit(t testing.TB, dir, text string) {
 	t.Helper()
 	blocks, err := filepath.Glob(filepath.Join(dir, "jetstream/*/streams/KV_store/msgs/*.blk"))
 	must(t, err)
@@ -107,7 +107,7 @@ func flip(t testing.TB, dir, text string) {
 	t.Fatalf("%q is in none of %d blocks", text, len(blocks))
 }
 
-func only(t testing.TB, pattern string) string {
+func onlyMatch(t testing.TB, pattern string) string {
 	t.Helper()
 	found, err := filepath.Glob(pattern)
 	must(t, err)
@@ -118,24 +118,24 @@ func only(t testing.TB, pattern string) string {
 }
 
 // Records that somebody wrote or removed while the store was closed.
-func TestForeignHandWhileClosed(t *testing.T) {
+func TestStore_ForeignWriteWhileClosed(t *testing.T) {
 	for name, change := range map[string]func(t *testing.T, js jetstream.JetStream){
 		"changed": func(t *testing.T, js jetstream.JetStream) {
 			t.Helper()
-			_, err := js.Publish(t.Context(), subject+"o07", []byte(`{"metadata":{}}`))
+			_, err := js.Publish(t.Context(), configMapSubject+"o07", []byte(`{"metadata":{}}`))
 			must(t, err)
 		},
 		"removed": func(t *testing.T, js jetstream.JetStream) {
 			t.Helper()
 			s, err := js.Stream(t.Context(), "KV_store")
 			must(t, err)
-			must(t, s.Purge(t.Context(), jetstream.WithPurgeSubject(subject+"o07")))
+			must(t, s.Purge(t.Context(), jetstream.WithPurgeSubject(configMapSubject+"o07")))
 		},
 		"stale headers": func(t *testing.T, js jetstream.JetStream) {
 			t.Helper()
 			s, err := js.Stream(t.Context(), "KV_store")
 			must(t, err)
-			m, err := s.GetLastMsgForSubject(t.Context(), subject+"o07")
+			m, err := s.GetLastMsgForSubject(t.Context(), configMapSubject+"o07")
 			must(t, err)
 			_, err = js.PublishMsg(t.Context(), &nats.Msg{Subject: m.Subject, Data: []byte(`{"metadata":{"uid":"evil"}}`), Header: nats.Header{
 				"Frond-State": m.Header["Frond-State"], "Frond-Checksum": m.Header["Frond-Checksum"],
@@ -144,24 +144,24 @@ func TestForeignHandWhileClosed(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n, all := filled(t)
+			n, all := newFilledStore(t)
 			epoch := n.Cursor().StoreEpoch
 			change(t, n.js)
-			n.open(store.Config{})
+			n.openStore(store.Config{})
 			n.wantData("o07", "")
 			n.wantData("own", "mine")
-			repaired(t, n, epoch, all)
+			wantRepaired(t, n, epoch, all)
 		})
 	}
 }
 
-func TestQuarantineKeepsTheBytes(t *testing.T) {
-	n, _ := filled(t)
-	_, err := n.js.Publish(t.Context(), subject+"o07", []byte(`bad bytes`))
+func TestQuarantine_KeepsBytes(t *testing.T) {
+	n, _ := newFilledStore(t)
+	_, err := n.js.Publish(t.Context(), configMapSubject+"o07", []byte(`bad bytes`))
 	must(t, err)
 	_, err = n.js.Publish(t.Context(), "$KV.store.what-is-this", []byte(`odd`))
 	must(t, err)
-	n.open(store.Config{})
+	n.openStore(store.Config{})
 	kv, err := n.js.KeyValue(t.Context(), "store")
 	must(t, err)
 	keys, err := kv.ListKeysFiltered(t.Context(), "quarantine.>")
@@ -175,15 +175,15 @@ func TestQuarantineKeepsTheBytes(t *testing.T) {
 	if len(got) != 2 || got[0] != "bad bytes" || got[1] != "odd" {
 		t.Errorf("quarantine holds %q", got)
 	}
-	n.open(store.Config{}) // and is not put aside again
+	n.openStore(store.Config{}) // and is not put aside again
 	if s, err := n.js.Stream(t.Context(), "KV_store"); err != nil || n.Revision() != s.CachedInfo().State.LastSeq {
 		t.Errorf("store wrote at a second open: %v", err)
 	}
 }
 
 // A hand in the bucket of an open store is noticed with the next write and undone.
-func TestForeignHandWhileOpen(t *testing.T) {
-	n, _ := filled(t)
+func TestStore_ForeignWriteWhileOpen(t *testing.T) {
+	n, _ := newFilledStore(t)
 	w, err := n.Watch("", "configmaps", "", n.Revision())
 	must(t, err)
 	defer w.Stop()
@@ -195,11 +195,11 @@ func TestForeignHandWhileOpen(t *testing.T) {
 	_, err = kv.Put(t.Context(), "meta.cursor", []byte("{}"))
 	must(t, err)
 	n.wantData("o07", "content-of-07")
-	_, err = n.Put(t.Context(), key("next"), object("n", "next"), nil)
+	_, err = n.Put(t.Context(), configMapKey("next"), objectJSON("n", "next"), nil)
 	must(t, err)
-	must(t, n.Apply(t.Context(), []wire.Message{apply(51, "o07", "u7", "newer")}, 51))
+	must(t, n.Apply(t.Context(), []wire.Message{applyMessage(51, "o07", "u7", "newer")}, 51))
 	for {
-		if e := next(t, w); e.Entry.Key.Name == "o07" && e.Entry.Sequence == 51 {
+		if e := nextEvent(t, w); e.Entry.Key.Name == "o07" && e.Entry.Sequence == 51 {
 			break
 		} else if e.Type == store.Deleted {
 			t.Errorf("event %s %s", e.Type, e.Entry.Key.Name)
@@ -213,16 +213,16 @@ func TestForeignHandWhileOpen(t *testing.T) {
 }
 
 // Two stores on one bucket are a mistake; neither overwrites the other.
-func TestTwoWriters(t *testing.T) {
+func TestStore_TwoWriters(t *testing.T) {
 	one := newNode(t, store.Config{})
 	two := &node{t: t, dir: one.dir, leaf: one.leaf, js: one.js}
-	two.open(store.Config{})
+	two.openStore(store.Config{})
 	for i := range 10 {
-		e, err := one.Put(t.Context(), key("a"), object("u", fmt.Sprint("one", i)), nil)
+		e, err := one.Put(t.Context(), configMapKey("a"), objectJSON("u", fmt.Sprint("one", i)), nil)
 		must(t, err)
-		_, err = two.Put(t.Context(), key("b"), object("u", fmt.Sprint("two", i)), nil)
+		_, err = two.Put(t.Context(), configMapKey("b"), objectJSON("u", fmt.Sprint("two", i)), nil)
 		must(t, err)
-		if got, err := two.Get(key("a")); err != nil || got.Revision != e.Revision {
+		if got, err := two.Get(configMapKey("a")); err != nil || got.Revision != e.Revision {
 			t.Errorf("the second store holds %+v, %v; want %+v", got, err, e)
 		}
 	}

@@ -9,56 +9,56 @@ import (
 
 // A bucket that lost its newest records has, of each object, the one before, as if it were the newest. After the copy come only
 // updates, so the names are right all the same. What the copy has newer is taken from it, marked; the cursor is the copy's.
-func TestWhatComesBackOlderThanTheCopy(t *testing.T) {
-	n := copiedStore(t)
-	must(t, n.Apply(t.Context(), []wire.Message{apply(51, "o33", "u33", "first")}, 51))
-	n.rots(52)
-	must(t, n.Apply(t.Context(), []wire.Message{apply(60, "o33", "u33", "second")}, 60))
-	n.status("own", "ready at the copy")
-	must(t, n.SaveCopy(t.Context()))
+func TestRestore_OlderRecordsAreMarked(t *testing.T) {
+	n := newStoreWithCopy(t)
+	must(t, n.Apply(t.Context(), []wire.Message{applyMessage(51, "o33", "u33", "first")}, 51))
+	n.writeRottenRecord(52)
+	must(t, n.Apply(t.Context(), []wire.Message{applyMessage(60, "o33", "u33", "second")}, 60))
+	n.writeStatus("own", "ready at the copy")
+	must(t, n.SaveLastGood(t.Context()))
 	for i := range 5 {
-		n.status("own", fmt.Sprint("ready ", i))
+		n.writeStatus("own", fmt.Sprint("ready ", i))
 	}
-	must(t, n.Apply(t.Context(), []wire.Message{apply(70, "o12", "u12", "after the copy")}, 70))
-	n = n.reopened(false, "rotten")
+	must(t, n.Apply(t.Context(), []wire.Message{applyMessage(70, "o12", "u12", "after the copy")}, 70))
+	n = n.reopenDamaged(false, "rotten")
 	n.wantCursor("s1", 60)
 	for name, data := range map[string]string{"o33": "second", "own": "ready at the copy", "o40": "rotten"} {
 		n.wantData(name, data)
-		if e, err := n.Get(key(name)); err != nil || e.LastGood.IsZero() {
+		if e, err := n.Get(configMapKey(name)); err != nil || e.LastGood.IsZero() {
 			t.Errorf("%s is older than it was and not marked: %v, %v", name, e.LastGood, err)
 		}
 	}
-	if e, err := n.Get(key("o20")); err != nil || !e.LastGood.IsZero() {
+	if e, err := n.Get(configMapKey("o20")); err != nil || !e.LastGood.IsZero() {
 		t.Errorf("o20 never changed and is called old: %v, %v", e.LastGood, err)
 	}
-	must(t, n.Apply(t.Context(), []wire.Message{apply(70, "o12", "u12", "after the copy")}, 70))
+	must(t, n.Apply(t.Context(), []wire.Message{applyMessage(70, "o12", "u12", "after the copy")}, 70))
 	n.wantData("o12", "after the copy")
 }
 
 // An object that was not there, or was deleted, at the copy's time, is there again in a state from before it: nothing is certain.
-func TestWhatTheCopyKnowsToBeGone(t *testing.T) {
+func TestRestore_ResurrectedObjectIsUnsure(t *testing.T) {
 	for name, c := range map[string]struct{ before, after func(n *node) }{
 		"no record": {
-			func(n *node) { n.deleted("extra", "") },
-			func(n *node) { n.status("extra", "again") },
+			func(n *node) { n.deleteObject("extra", "") },
+			func(n *node) { n.writeStatus("extra", "again") },
 		},
 		"deleted here": {
-			func(n *node) { n.deleted("o33", "u33") },
+			func(n *node) { n.deleteObject("o33", "u33") },
 			func(n *node) {
-				must(n.t, n.Forget(n.t.Context(), key("o33")))
-				must(n.t, n.Apply(n.t.Context(), []wire.Message{apply(70, "o33", "u33", "again")}, 70))
+				must(n.t, n.ForgetDeletion(n.t.Context(), configMapKey("o33")))
+				must(n.t, n.Apply(n.t.Context(), []wire.Message{applyMessage(70, "o33", "u33", "again")}, 70))
 			},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n := copiedStore(t)
-			n.status("extra", "first")
-			n.rots(52)
+			n := newStoreWithCopy(t)
+			n.writeStatus("extra", "first")
+			n.writeRottenRecord(52)
 			c.before(n)
-			must(t, n.SaveCopy(t.Context()))
+			must(t, n.SaveLastGood(t.Context()))
 			c.after(n)
-			n.status("own", "ready")
-			n = n.reopened(false, "rotten")
+			n.writeStatus("own", "ready")
+			n = n.reopenDamaged(false, "rotten")
 			if c := n.Cursor(); c.StreamEpoch != "" {
 				t.Errorf("cursor %+v: the store has what was not there at its copy's time", c)
 			}
@@ -66,25 +66,25 @@ func TestWhatTheCopyKnowsToBeGone(t *testing.T) {
 	}
 }
 
-// rots writes the record that will be flipped: what comes after it in the block is cut off with it.
-func (n *node) rots(seq uint64) {
+// writeRottenRecord writes the record that will be flipped: what comes after it in the block is cut off with it.
+func (n *node) writeRottenRecord(seq uint64) {
 	n.t.Helper()
-	must(n.t, n.Apply(n.t.Context(), []wire.Message{apply(seq, "o40", "u40", "rotten")}, seq))
+	must(n.t, n.Apply(n.t.Context(), []wire.Message{applyMessage(seq, "o40", "u40", "rotten")}, seq))
 }
 
-// status is the node's own write to an object of its own.
-func (n *node) status(name, data string) {
+// writeStatus is the node's own write to an object of its own.
+func (n *node) writeStatus(name, data string) {
 	n.t.Helper()
 	uid := ""
 	if name == "own" {
 		uid = name
 	}
-	_, err := n.Put(n.t.Context(), key(name), object(uid, data), nil)
+	_, err := n.Put(n.t.Context(), configMapKey(name), objectJSON(uid, data), nil)
 	must(n.t, err)
 }
 
-func (n *node) deleted(name, uid string) {
+func (n *node) deleteObject(name, uid string) {
 	n.t.Helper()
-	_, err := n.Delete(n.t.Context(), key(name), uid, nil)
+	_, err := n.Delete(n.t.Context(), configMapKey(name), uid, nil)
 	must(n.t, err)
 }

@@ -21,23 +21,23 @@ import (
 	"github.com/frond-edge/frond/leaf/store/seal"
 )
 
-func secret(name string) wire.Key {
+func secretKey(name string) wire.Key {
 	return wire.Key{Resource: "secrets", Namespace: "default", Name: name}
 }
 
 func isSecret(k wire.Key) bool { return k.Resource == "secrets" }
 
-// sealing is a store with a mark, a copy, and a key in its folder.
-func sealing(t testing.TB, dir string) store.Config {
+// sealingConfig is a store with a mark, a copy, and a key in its folder.
+func sealingConfig(t testing.TB, dir string) store.Config {
 	t.Helper()
 	ring, err := seal.Load(filepath.Join(dir, "store.key"), zaptest.NewLogger(t))
 	must(t, err)
-	cfg := copying(dir)
-	cfg.Sealer, cfg.Secret = ring, isSecret
+	cfg := lastGoodConfig(dir)
+	cfg.Sealer, cfg.IsSecret = ring, isSecret
 	return cfg
 }
 
-func ring(t testing.TB, seeds ...byte) *seal.Ring {
+func newRing(t testing.TB, seeds ...byte) *seal.Ring {
 	t.Helper()
 	var keys [][]byte
 	for _, seed := range seeds {
@@ -48,12 +48,12 @@ func ring(t testing.TB, seeds ...byte) *seal.Ring {
 	return r
 }
 
-// secrets are n of them, from the hub, with one ConfigMap before.
-func secrets(n uint64) []wire.Message {
-	all := []wire.Message{apply(1, "open", "u0", "for-everybody")}
+// secretMessages are n of them, from the hub, with one ConfigMap before.
+func secretMessages(n uint64) []wire.Message {
+	all := []wire.Message{applyMessage(1, "open", "u0", "for-everybody")}
 	for i := uint64(1); i <= n; i++ {
-		m := apply(i+1, "", fmt.Sprint("u", i), fmt.Sprintf("hidden-%03d", i))
-		m.Key = secret(fmt.Sprintf("s%03d", i))
+		m := applyMessage(i+1, "", fmt.Sprint("u", i), fmt.Sprintf("hidden-%03d", i))
+		m.Key = secretKey(fmt.Sprintf("s%03d", i))
 		all = append(all, m)
 	}
 	return all
@@ -70,8 +70,8 @@ func (n *node) wantSecrets(all []wire.Message) {
 	}
 }
 
-// onDisk counts the files that hold a text, as it is or compressed.
-func onDisk(t testing.TB, dir, text string) (files []string) {
+// filesContaining counts the files that hold a text, as it is or compressed.
+func filesContaining(t testing.TB, dir, text string) (files []string) {
 	t.Helper()
 	must(t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !d.Type().IsRegular() {
@@ -105,32 +105,32 @@ func onDisk(t testing.TB, dir, text string) (files []string) {
 }
 
 // Whatever is done to Secrets, no file of the store ever holds one as it is, and everything else stays readable.
-func TestNoSecretOnTheDisk(t *testing.T) {
+func TestSealing_NoPlainSecretOnDisk(t *testing.T) {
 	dir := t.TempDir()
-	n := openNode(t, dir, sealing(t, dir))
-	all := secrets(40) // more than pipelined: an atomic batch
+	n := openNode(t, dir, sealingConfig(t, dir))
+	all := secretMessages(40) // more than pipelined: an atomic batch
 	must(t, n.Replace(t.Context(), all, "s1", 41))
-	_, err := n.Put(t.Context(), secret("own"), object("own", "hidden-own"), nil)
+	_, err := n.Put(t.Context(), secretKey("own"), objectJSON("own", "hidden-own"), nil)
 	must(t, err)
-	_, err = n.Put(t.Context(), secret("s001"), object("u1", "hidden-changed"), nil)
+	_, err = n.Put(t.Context(), secretKey("s001"), objectJSON("u1", "hidden-changed"), nil)
 	must(t, err)
-	_, err = n.Delete(t.Context(), secret("s002"), "u2", nil)
+	_, err = n.Delete(t.Context(), secretKey("s002"), "u2", nil)
 	must(t, err)
-	must(t, n.SaveCopy(t.Context()))
+	must(t, n.SaveLastGood(t.Context()))
 	check := func(when string) {
 		t.Helper()
-		if files := onDisk(t, dir, "hidden-"); len(files) > 0 {
+		if files := filesContaining(t, dir, "hidden-"); len(files) > 0 {
 			t.Errorf("%s: a Secret is in %v", when, files)
 		}
-		if files := onDisk(t, dir, "for-everybody"); len(files) < 2 {
+		if files := filesContaining(t, dir, "for-everybody"); len(files) < 2 {
 			t.Errorf("%s: a ConfigMap is in %v only", when, files)
 		}
 	}
 	check("open")
-	n = n.restart(sealing(t, dir), func() { check("closed") })
+	n = n.restart(sealingConfig(t, dir), func() { check("closed") })
 	n.wantCursor("s1", 41)
 	for name, data := range map[string]string{"own": "hidden-own", "s001": "hidden-changed", "s040": "hidden-040"} {
-		if e, err := n.Get(secret(name)); err != nil || !bytes.Contains(e.Object, []byte(data)) {
+		if e, err := n.Get(secretKey(name)); err != nil || !bytes.Contains(e.Object, []byte(data)) {
 			t.Errorf("%s: %s, %v", name, e.Object, err)
 		}
 	}
@@ -139,11 +139,11 @@ func TestNoSecretOnTheDisk(t *testing.T) {
 
 // The `nats` tool shows that something is there and with which key it was sealed. Its checksum tells nobody who guesses a Secret
 // that he is right: the same one, written twice, has two.
-func TestASealedRecordIsReadableButForItsContent(t *testing.T) {
+func TestSealing_HidesContentOnly(t *testing.T) {
 	dir := t.TempDir()
-	n := openNode(t, dir, sealing(t, dir))
+	n := openNode(t, dir, sealingConfig(t, dir))
 	read := func() (header nats.Header, data []byte) {
-		_, err := n.Put(t.Context(), secret("a"), object("u", "hidden"), nil)
+		_, err := n.Put(t.Context(), secretKey("a"), objectJSON("u", "hidden"), nil)
 		must(t, err)
 		s, err := n.js.Stream(t.Context(), "KV_store")
 		must(t, err)
@@ -165,19 +165,19 @@ func TestASealedRecordIsReadableButForItsContent(t *testing.T) {
 
 // Without its key the store has all but the Secrets, knows that they are missing, and gets them again. They are never taken for
 // deleted, and no copy that was sealed with the lost key is believed.
-func TestALostKey(t *testing.T) {
+func TestSealing_LostKey(t *testing.T) {
 	for name, other := range map[string]func(*testing.T, *store.Config){
-		"another key":  func(_ *testing.T, c *store.Config) { c.Sealer = ring(t, 9) },
+		"another key":  func(_ *testing.T, c *store.Config) { c.Sealer = newRing(t, 9) },
 		"a downgrade":  func(_ *testing.T, c *store.Config) { c.Sealer = nil },
-		"without copy": func(_ *testing.T, c *store.Config) { c.Sealer, c.Copy = ring(t, 9), "" },
+		"without copy": func(_ *testing.T, c *store.Config) { c.Sealer, c.LastGoodFile = newRing(t, 9), "" },
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			n := openNode(t, dir, sealing(t, dir))
-			all, epoch := secrets(20), n.Cursor().StoreEpoch
+			n := openNode(t, dir, sealingConfig(t, dir))
+			all, epoch := secretMessages(20), n.Cursor().StoreEpoch
 			must(t, n.Replace(t.Context(), all, "s1", 21))
-			must(t, n.SaveCopy(t.Context()))
-			cfg := sealing(t, dir)
+			must(t, n.SaveLastGood(t.Context()))
+			cfg := sealingConfig(t, dir)
 			other(t, &cfg)
 			n = n.restart(cfg, nil)
 			if c := n.Cursor(); c != (wire.Cursor{StoreEpoch: epoch}) {
@@ -195,10 +195,10 @@ func TestALostKey(t *testing.T) {
 }
 
 // Who can write to the disk cannot give one Secret the content of another.
-func TestSecretsCannotBeSwapped(t *testing.T) {
+func TestSealing_SecretsCannotBeSwapped(t *testing.T) {
 	dir := t.TempDir()
-	n := openNode(t, dir, sealing(t, dir))
-	all := secrets(2)
+	n := openNode(t, dir, sealingConfig(t, dir))
+	all := secretMessages(2)
 	all[2].UID, all[2].Object = all[1].UID, all[1].Object
 	must(t, n.Replace(t.Context(), all, "s1", 3))
 	s, err := n.js.Stream(t.Context(), "KV_store")
@@ -214,20 +214,20 @@ func TestSecretsCannotBeSwapped(t *testing.T) {
 	}
 	_, err = n.js.PublishMsg(t.Context(), &nats.Msg{Subject: prefix + "s001", Data: m.Data, Header: header})
 	must(t, err)
-	n.open(sealing(t, dir))
-	if e, err := n.Get(secret("s001")); err == nil {
+	n.openStore(sealingConfig(t, dir))
+	if e, err := n.Get(secretKey("s001")); err == nil {
 		t.Errorf("s001 is %s", e.Object)
 	}
 }
 
 // A Secret that another hand wrote as plain text is kept for whoever looks into it, and sealed too.
-func TestQuarantineIsSealed(t *testing.T) {
+func TestQuarantine_IsSealed(t *testing.T) {
 	dir := t.TempDir()
-	n := openNode(t, dir, sealing(t, dir))
-	must(t, n.Replace(t.Context(), secrets(1), "s1", 2))
+	n := openNode(t, dir, sealingConfig(t, dir))
+	must(t, n.Replace(t.Context(), secretMessages(1), "s1", 2))
 	_, err := n.js.Publish(t.Context(), "$KV.store.object.core.secrets.default.s001", []byte("foreign"))
 	must(t, err)
-	n.open(sealing(t, dir))
+	n.openStore(sealingConfig(t, dir))
 	kv, err := n.js.KeyValue(t.Context(), "store")
 	must(t, err)
 	keys, err := kv.ListKeysFiltered(t.Context(), "quarantine.>")
@@ -245,21 +245,21 @@ func TestQuarantineIsSealed(t *testing.T) {
 	}
 }
 
-// plainStore is one of an older version: Secrets as plain text, one of them deleted long ago.
-func plainStore(t *testing.T, dir string, count uint64) []wire.Message {
+// newPlainStore is one of an older version: Secrets as plain text, one of them deleted long ago.
+func newPlainStore(t *testing.T, dir string, count uint64) []wire.Message {
 	t.Helper()
-	n := openNode(t, dir, copying(dir))
-	all := secrets(count)
-	_, err := n.Put(t.Context(), secret("gone"), object("", "hidden-of-old"), nil)
+	n := openNode(t, dir, lastGoodConfig(dir))
+	all := secretMessages(count)
+	_, err := n.Put(t.Context(), secretKey("gone"), objectJSON("", "hidden-of-old"), nil)
 	must(t, err)
-	_, err = n.Delete(t.Context(), secret("gone"), "", nil)
+	_, err = n.Delete(t.Context(), secretKey("gone"), "", nil)
 	must(t, err)
 	must(t, n.Replace(t.Context(), all, "s1", uint64(len(all))))
-	must(t, n.SaveCopy(t.Context()))
+	must(t, n.SaveLastGood(t.Context()))
 	n.js.Conn().Close()
 	n.leaf.Stop()
 	for _, text := range []string{"hidden-001", "hidden-of-old"} {
-		if len(onDisk(t, dir, text)) == 0 {
+		if len(filesContaining(t, dir, text)) == 0 {
 			t.Fatalf("%s is not on the disk, so nothing is to be proved", text)
 		}
 	}
@@ -267,15 +267,15 @@ func plainStore(t *testing.T, dir string, count uint64) []wire.Message {
 }
 
 // The first opening by a version that seals leaves no plain text, also not of what was replaced or deleted before.
-func TestAnOlderStoreIsSealed(t *testing.T) {
+func TestReseal_PlainStore(t *testing.T) {
 	dir := t.TempDir()
-	all := plainStore(t, dir, 40)
-	n := openNode(t, dir, sealing(t, dir))
+	all := newPlainStore(t, dir, 40)
+	n := openNode(t, dir, sealingConfig(t, dir))
 	n.wantSecrets(all)
 	for range 2 {
 		revision := n.Revision()
-		n = n.restart(sealing(t, dir), func() {
-			if files := onDisk(t, dir, "hidden-"); len(files) > 0 {
+		n = n.restart(sealingConfig(t, dir), func() {
+			if files := filesContaining(t, dir, "hidden-"); len(files) > 0 {
 				t.Errorf("a Secret is in %v", files)
 			}
 		})
@@ -287,17 +287,17 @@ func TestAnOlderStoreIsSealed(t *testing.T) {
 }
 
 // With a new key before the old one all is sealed with the new one, and the old one may go.
-func TestANewKey(t *testing.T) {
+func TestReseal_NewKey(t *testing.T) {
 	dir := t.TempDir()
-	cfg := copying(dir)
-	cfg.Secret = isSecret
-	all := secrets(20)
-	for i, r := range []*seal.Ring{ring(t, 1), ring(t, 2, 1), ring(t, 2)} {
+	cfg := lastGoodConfig(dir)
+	cfg.IsSecret = isSecret
+	all := secretMessages(20)
+	for i, r := range []*seal.Ring{newRing(t, 1), newRing(t, 2, 1), newRing(t, 2)} {
 		cfg.Sealer = r
 		n := openNode(t, dir, cfg)
 		if i == 0 {
 			must(t, n.Replace(t.Context(), all, "s1", 21))
-			must(t, n.SaveCopy(t.Context()))
+			must(t, n.SaveLastGood(t.Context()))
 		}
 		n.wantSecrets(all)
 		n.js.Conn().Close()
@@ -305,23 +305,23 @@ func TestANewKey(t *testing.T) {
 	}
 }
 
-// cutsOpened is half of the most images that TestPowerCutWhileSealing opens: each takes 0.1 s.
-const cutsOpened = 16
+// halfOpenedImages is half of the most images that TestReseal_PowerCut opens: each takes 0.1 s.
+const halfOpenedImages = 16
 
 // The power goes at any moment of the first opening by a version that seals: all is there, and at the end sealed.
-func TestPowerCutWhileSealing(t *testing.T) {
+func TestReseal_PowerCut(t *testing.T) {
 	m := powercut.Mount(t)
-	all := plainStore(t, m.Dir, 300)
+	all := newPlainStore(t, m.Dir, 300)
 	var images []string
 	var g errgroup.Group
 	opened := make(chan struct{})
 	g.Go(func() error {
 		defer close(opened)
-		openNode(t, m.Dir, sealing(t, m.Dir)).wantSecrets(all)
+		openNode(t, m.Dir, sealingConfig(t, m.Dir)).wantSecrets(all)
 		return nil
 	})
 	for seed, open := uint64(0), true; open; seed++ {
-		if images = append(images, m.Image(seed*(seed%2))); len(images) > 2*cutsOpened {
+		if images = append(images, m.Image(seed*(seed%2))); len(images) > 2*halfOpenedImages {
 			images = everySecond(t, images)
 		}
 		select {
@@ -333,11 +333,11 @@ func TestPowerCutWhileSealing(t *testing.T) {
 	must(t, g.Wait())
 	t.Logf("%d cuts are opened", len(images))
 	for i, image := range images {
-		n := openNode(t, image, sealing(t, image))
+		n := openNode(t, image, sealingConfig(t, image))
 		n.wantSecrets(all)
 		n.js.Conn().Close()
 		n.leaf.Stop()
-		if files := onDisk(t, image, "hidden-"); len(files) > 0 {
+		if files := filesContaining(t, image, "hidden-"); len(files) > 0 {
 			t.Errorf("a Secret is in %v", files)
 		}
 		if t.Failed() {

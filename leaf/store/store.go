@@ -34,10 +34,10 @@ const (
 	defaultWindow = 4096
 	// defaultWindowBytes bounds the old objects that the window keeps alive, on gateways with 256 MB of memory.
 	defaultWindowBytes = 8 << 20
-	// defaultSync is far above what 256 records need on a worn eMMC card (about a second).
-	defaultSync = 20 * time.Second
-	// defaultTombstone is how long a delete marker stays readable by people and by a reopened store.
-	defaultTombstone = time.Hour
+	// defaultSyncTimeout is far above what 256 records need on a worn eMMC card (about a second).
+	defaultSyncTimeout = 20 * time.Second
+	// defaultTombstoneTTL is how long a delete marker stays readable by people and by a reopened store.
+	defaultTombstoneTTL = time.Hour
 )
 
 // Config is what an owner may choose. The zero Config works.
@@ -56,22 +56,22 @@ type Config struct {
 	TombstoneTTL time.Duration
 	// SyncTimeout is how long one commit may take before its outcome counts as unknown; 0 is 20 s.
 	SyncTimeout time.Duration
-	// Mark is a file outside JetStream's folder that remembers the newest revision, so that a bucket which lost its newest
+	// HighWaterFile is a file outside JetStream's folder that remembers the newest revision, so that a bucket which lost its newest
 	// records to a bad disk is not taken for whole; "" for none. The folder must exist.
-	Mark string
-	// Copy is a file outside JetStream's folder for the last-good copy that SaveCopy writes, and that damaged records are
+	HighWaterFile string
+	// LastGoodFile is a file outside JetStream's folder for the last-good copy that SaveLastGood writes, and that damaged records are
 	// taken from; "" for none. The folder must exist. Replace removes the file.
-	Copy string
+	LastGoodFile string
 	// Sealer encrypts what Secret names before it is written, to the bucket and to the copy; nil writes all as it is. What an earlier store
 	// has written as plain text, or a Sealer with another key, is sealed at the opening, given a Copy. What cannot be opened is damage.
 	Sealer Sealer
-	// Secret tells which objects are sealed; nil is all of them.
-	Secret func(wire.Key) bool
-	// Refuse says why nothing can be written now, such as a full disk, and must not block; a write then gets ErrFull at once, and not after
+	// IsSecret tells which objects are sealed; nil is all of them.
+	IsSecret func(wire.Key) bool
+	// CheckWritable says why nothing can be written now, such as a full disk, and must not block; a write then gets ErrFull at once, and not after
 	// SyncTimeout. nil never refuses.
-	Refuse func() error
-	// Low reports that there is little space left, and must not block: an older store is then sealed at a later opening. nil is never.
-	Low func() bool
+	CheckWritable func() error
+	// LowSpace reports that there is little space left, and must not block: an older store is then sealed at a later opening. nil is never.
+	LowSpace func() bool
 	// Metrics takes the store's metrics; nil drops them. A node that shares a registry wraps it with its own labels.
 	Metrics prometheus.Registerer
 }
@@ -84,10 +84,10 @@ func (c Config) withDefaults() Config {
 		c.WindowBytes = defaultWindowBytes
 	}
 	if c.TombstoneTTL < time.Second {
-		c.TombstoneTTL = defaultTombstone
+		c.TombstoneTTL = defaultTombstoneTTL
 	}
 	if c.SyncTimeout <= 0 {
-		c.SyncTimeout = defaultSync
+		c.SyncTimeout = defaultSyncTimeout
 	}
 	return c
 }
@@ -116,65 +116,65 @@ type Store struct {
 	cfg     Config
 	js      jetstream.JetStream
 	log     *zap.Logger
-	metrics *metrics
+	metrics *storeMetrics
 
-	// feed and writer are locks that can be waited for with a context and may be held across I/O: one token each.
+	// remoteWriter and writer are locks that can be waited for with a context and may be held across I/O: one token each.
 	// feed admits one Apply or Replace, writer one commit; feed is taken first.
-	feed   chan struct{}
-	writer chan struct{}
+	remoteWriter chan struct{}
+	writer       chan struct{}
 	// doubt, held with writer: a commit's outcome is unknown, so memory is to be compared with the bucket first.
-	doubt bool
+	dirty bool
 	// refused, held with writer: that commit was refused for its sequence.
-	refused bool
+	sequenceRefused bool
 	// suspects, held with writer, are the keys of the commit that is in doubt.
-	suspects []wire.Key
-	// sum is the sum over all records, held with writer; see record.weight.
-	sum uint64
-	// names is the sum over all names, held with writer; see record.name.
-	names uint64
+	suspectKeys []wire.Key
+	// recordSum is the sum over all records, held with writer; see record.checksumTerm.
+	recordSum uint64
+	// nameSum is the sum over all names, held with writer; see record.nameTerm.
+	nameSum uint64
 	// clean, held with writer, says that the bucket has never held as plain text what is secret.
-	clean bool
+	neverPlain bool
 	// copied, held with writer, is the revision of the last copy that this process made.
-	copied uint64
+	lastGoodRevision uint64
 
 	mu sync.RWMutex // guards all below; never held across I/O
 	// records holds live objects, objects deleted here, and tombstones ahead of the cursor.
 	records map[wire.Key]*record
 	// kinds finds the live objects of one resource.
-	kinds map[kind]map[wire.Key]*record
+	kinds map[resourceKind]map[wire.Key]*record
 	// ahead names the tombstones that the cursor has not passed.
 	ahead    map[wire.Key]struct{}
 	cursor   wire.Cursor
 	revision uint64
-	events   window
+	events   eventWindow
 	watchers map[*Watcher]struct{}
 }
 
-// kind is a resource of Kubernetes.
-type kind struct{ group, resource string }
+// resourceKind is a resource of Kubernetes.
+type resourceKind struct{ group, resource string }
 
-func kindOf(k wire.Key) kind { return kind{k.Group, k.Resource} }
+func kindOf(k wire.Key) resourceKind { return resourceKind{k.Group, k.Resource} }
 
 // Open ensures the bucket on js, reads and checks all of it, and returns a store that serves at once.
 // Damage does not fail it; see the package comment.
 func Open(ctx context.Context, js jetstream.JetStream, cfg Config, log *zap.Logger) (*Store, error) {
 	s := &Store{
-		cfg:      cfg.withDefaults(),
-		js:       js,
-		log:      log.Named("store"),
-		feed:     make(chan struct{}, 1),
-		writer:   make(chan struct{}, 1),
-		records:  map[wire.Key]*record{},
-		kinds:    map[kind]map[wire.Key]*record{},
-		ahead:    map[wire.Key]struct{}{},
-		watchers: map[*Watcher]struct{}{},
+		cfg:          cfg.withDefaults(),
+		js:           js,
+		log:          log.Named("store"),
+		remoteWriter: make(chan struct{}, 1),
+		writer:       make(chan struct{}, 1),
+		records:      map[wire.Key]*record{},
+		kinds:        map[resourceKind]map[wire.Key]*record{},
+		ahead:        map[wire.Key]struct{}{},
+		watchers:     map[*Watcher]struct{}{},
 	}
 	var err error
 	if s.metrics, err = newMetrics(cfg.Metrics); err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
-	s.cleanCopies()
-	if err := s.load(ctx); err != nil {
+	s.removePartialCopies()
+	if err := s.loadBucket(ctx); err != nil {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
 	return s, nil
@@ -184,7 +184,7 @@ func Open(ctx context.Context, js jetstream.JetStream, cfg Config, log *zap.Logg
 func (s *Store) Get(key wire.Key) (Entry, error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	if r := s.records[key]; r != nil && r.state == live {
+	if r := s.records[key]; r != nil && r.state == stateLive {
 		return r.Entry, nil
 	}
 	return Entry{}, fmt.Errorf("%s: %w", key.Human(), ErrNotFound)
@@ -196,7 +196,7 @@ func (s *Store) List(group, resource, namespace string) ([]Entry, uint64) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	var list []Entry
-	for key, r := range s.kinds[kind{group, resource}] {
+	for key, r := range s.kinds[resourceKind{group, resource}] {
 		if namespace == "" || key.Namespace == namespace {
 			list = append(list, r.Entry)
 		}
@@ -211,7 +211,7 @@ func (s *Store) All() ([]Entry, uint64) {
 	defer s.mu.RUnlock()
 	var list []Entry
 	for _, r := range s.records {
-		if r.state == live {
+		if r.state == stateLive {
 			list = append(list, r.Entry)
 		}
 	}
@@ -226,7 +226,7 @@ func (s *Store) DeletedHere() []Entry {
 	defer s.mu.RUnlock()
 	var list []Entry
 	for _, r := range s.records {
-		if r.state == gone {
+		if r.state == stateGone {
 			list = append(list, r.Entry)
 		}
 	}

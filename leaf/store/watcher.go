@@ -26,27 +26,27 @@ type Event struct {
 	Prev *Entry
 }
 
-// window is the newest events, oldest first. Positions count events since the store was opened, so that a watcher's
+// eventWindow is the newest events, oldest first. Positions count events since the store was opened, so that a watcher's
 // position stays true when old events leave.
-type window struct {
-	list  []*Event
-	first uint64 // position of list[0]
-	bytes int
-	// floor is the revision below which events are missing: a watcher may start at it, not before.
-	floor uint64
+type eventWindow struct {
+	list          []*Event
+	firstPosition uint64 // position of list[0]
+	bytes         int
+	// startRevision is the revision below which events are missing: a watcher may start at it, not before.
+	startRevision uint64
 }
 
-func (w *window) end() uint64 { return w.first + uint64(len(w.list)) }
+func (w *eventWindow) endPosition() uint64 { return w.firstPosition + uint64(len(w.list)) }
 
-func (w *window) add(e *Event, most, mostBytes int) {
+func (w *eventWindow) add(e *Event, most, mostBytes int) {
 	w.list = append(w.list, e)
 	w.bytes += len(e.Entry.Object)
 	for len(w.list) > most || w.bytes > mostBytes && len(w.list) > 1 {
-		w.floor = w.list[0].Entry.Revision
+		w.startRevision = w.list[0].Entry.Revision
 		w.bytes -= len(w.list[0].Entry.Object)
 		w.list[0] = nil
 		w.list = w.list[1:] // append moves the rest to a new array from time to time
-		w.first++
+		w.firstPosition++
 	}
 }
 
@@ -54,15 +54,15 @@ func (w *window) add(e *Event, most, mostBytes int) {
 // A watcher that is not read costs nothing but its place: when the window has moved past it, it ends with ErrGone.
 type Watcher struct {
 	store     *Store
-	kind      kind
+	kind      resourceKind
 	namespace string
 	// wake holds one token when there may be something new.
-	wake   chan struct{}
-	stop   chan struct{}
-	once   sync.Once // guards stop's close
-	pump   sync.Once // guards the start of Events' goroutine
-	group  errgroup.Group
-	events chan Event
+	wake     chan struct{}
+	stop     chan struct{}
+	stopOnce sync.Once // guards stop's close
+	pumpOnce sync.Once // guards the start of Events' goroutine
+	group    errgroup.Group
+	events   chan Event
 
 	// Guarded by store.mu.
 	position uint64
@@ -75,17 +75,17 @@ type Watcher struct {
 func (s *Store) Watch(group, resource, namespace string, after uint64) (*Watcher, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if after < s.events.floor || after > s.revision {
+	if after < s.events.startRevision || after > s.revision {
 		return nil, ErrGone
 	}
 	w := &Watcher{
-		store: s, kind: kind{group, resource}, namespace: namespace,
+		store: s, kind: resourceKind{group, resource}, namespace: namespace,
 		wake: make(chan struct{}, 1), stop: make(chan struct{}), events: make(chan Event),
-		position: s.events.end(),
+		position: s.events.endPosition(),
 	}
 	for i, e := range s.events.list {
 		if e.Entry.Revision > after {
-			w.position = s.events.first + uint64(i)
+			w.position = s.events.firstPosition + uint64(i)
 			break
 		}
 	}
@@ -93,25 +93,25 @@ func (s *Store) Watch(group, resource, namespace string, after uint64) (*Watcher
 	return w, nil
 }
 
-// publish adds an event to the window and wakes who waits for it. Called with mu held.
-func (s *Store) publish(e *Event) {
-	end := s.events.end()
+// publishEvent adds an event to the window and wakes who waits for it. Called with mu held.
+func (s *Store) publishEvent(e *Event) {
+	end := s.events.endPosition()
 	s.events.add(e, s.cfg.Window, s.cfg.WindowBytes)
 	for w := range s.watchers {
 		switch {
-		case w.wants(e):
-			w.signal()
+		case w.matches(e):
+			w.wakeUp()
 		case w.position == end:
 			w.position++ // nothing waits for it, so it need not fall behind
 		}
 	}
 }
 
-func (w *Watcher) wants(e *Event) bool {
+func (w *Watcher) matches(e *Event) bool {
 	return kindOf(e.Entry.Key) == w.kind && (w.namespace == "" || w.namespace == e.Entry.Key.Namespace)
 }
 
-func (w *Watcher) signal() {
+func (w *Watcher) wakeUp() {
 	select {
 	case w.wake <- struct{}{}:
 	default: // the token is there already
@@ -121,7 +121,7 @@ func (w *Watcher) signal() {
 // Next waits for the next event. It ends with ErrGone when the watcher was too slow, with context.Canceled after Stop,
 // and with ctx's error.
 func (w *Watcher) Next(ctx context.Context) (Event, error) {
-	e, err := w.next(ctx.Done())
+	e, err := w.nextEvent(ctx.Done())
 	if err == nil && e == nil {
 		return Event{}, ctx.Err()
 	}
@@ -131,10 +131,10 @@ func (w *Watcher) Next(ctx context.Context) (Event, error) {
 	return *e, nil
 }
 
-// next waits like Next; it returns neither event nor error when done closes.
-func (w *Watcher) next(done <-chan struct{}) (*Event, error) {
+// nextEvent waits like Next; it returns neither event nor error when done closes.
+func (w *Watcher) nextEvent(done <-chan struct{}) (*Event, error) {
 	for {
-		if e, err := w.take(); e != nil || err != nil {
+		if e, err := w.takeEvent(); e != nil || err != nil {
 			return e, err
 		}
 		select {
@@ -147,23 +147,23 @@ func (w *Watcher) next(done <-chan struct{}) (*Event, error) {
 	}
 }
 
-// take returns the next wanted event, or nil when there is none yet.
-func (w *Watcher) take() (*Event, error) {
+// takeEvent returns the next wanted event, or nil when there is none yet.
+func (w *Watcher) takeEvent() (*Event, error) {
 	s := w.store
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if w.err != nil {
 		return nil, w.err
 	}
-	if w.position < s.events.first {
+	if w.position < s.events.firstPosition {
 		w.err = ErrGone
 		delete(s.watchers, w)
 		return nil, w.err
 	}
-	for w.position < s.events.end() {
-		e := s.events.list[w.position-s.events.first]
+	for w.position < s.events.endPosition() {
+		e := s.events.list[w.position-s.events.firstPosition]
 		w.position++
-		if w.wants(e) {
+		if w.matches(e) {
 			return e, nil
 		}
 	}
@@ -173,11 +173,11 @@ func (w *Watcher) take() (*Event, error) {
 // Events returns the events as a channel. It closes when the watcher ends; Err then says why. Its goroutine starts
 // with the first call and is gone when Stop returns.
 func (w *Watcher) Events() <-chan Event {
-	w.pump.Do(func() {
+	w.pumpOnce.Do(func() {
 		w.group.Go(func() error {
 			defer close(w.events)
 			for {
-				e, err := w.next(nil)
+				e, err := w.nextEvent(nil)
 				if err != nil {
 					return err
 				}
@@ -201,7 +201,7 @@ func (w *Watcher) Err() error {
 
 // Stop ends the watcher and waits for its goroutine. It may be called more than once.
 func (w *Watcher) Stop() {
-	w.once.Do(func() { close(w.stop) })
+	w.stopOnce.Do(func() { close(w.stop) })
 	w.store.mu.Lock()
 	delete(w.store.watchers, w)
 	w.store.mu.Unlock()

@@ -14,7 +14,7 @@ import (
 
 func TestWatchSeesEachChangeOnce(t *testing.T) {
 	ctx, n := t.Context(), newNode(t, store.Config{})
-	must(t, n.Replace(ctx, []wire.Message{apply(1, "a", "u1", "1")}, "s1", 1))
+	must(t, n.Replace(ctx, []wire.Message{applyMessage(1, "a", "u1", "1")}, "s1", 1))
 	_, from := n.List("", "configmaps", "")
 	w, err := n.Watch("", "configmaps", "", from)
 	must(t, err)
@@ -24,17 +24,17 @@ func TestWatchSeesEachChangeOnce(t *testing.T) {
 	defer elsewhere.Stop()
 
 	must(t, n.Apply(ctx, []wire.Message{
-		apply(2, "a", "u1", "2"), apply(3, "b", "u2", "3"), tombstone(4, "a", "u1"), apply(5, "a", "u3", "5"), apply(6, "a", "u4", "6"),
+		applyMessage(2, "a", "u1", "2"), applyMessage(3, "b", "u2", "3"), deleteMessage(4, "a", "u1"), applyMessage(5, "a", "u3", "5"), applyMessage(6, "a", "u4", "6"),
 	}, 6))
-	_, err = n.Put(ctx, wire.Key{Resource: "pods", Namespace: "default", Name: "p"}, object("p", ""), nil)
+	_, err = n.Put(ctx, wire.Key{Resource: "pods", Namespace: "default", Name: "p"}, objectJSON("p", ""), nil)
 	must(t, err)
-	_, err = n.Delete(ctx, key("b"), "", nil)
+	_, err = n.Delete(ctx, configMapKey("b"), "", nil)
 	must(t, err)
 
 	var got []string
 	last := from
 	for range 7 {
-		e := next(t, w)
+		e := nextEvent(t, w)
 		if e.Entry.Revision <= last {
 			t.Errorf("revision %d after %d", e.Entry.Revision, last)
 		}
@@ -60,7 +60,7 @@ func TestWatchSeesEachChangeOnce(t *testing.T) {
 	again, err := n.Watch("", "configmaps", "default", from)
 	must(t, err)
 	defer again.Stop()
-	if e := next(t, again); e.Type != store.Modified || e.Entry.UID != "u1" {
+	if e := nextEvent(t, again); e.Type != store.Modified || e.Entry.UID != "u1" {
 		t.Errorf("replay begins with %s %s", e.Type, e.Entry.UID)
 	}
 	cancelled, cancel := context.WithCancel(ctx)
@@ -87,7 +87,7 @@ func TestWatchTooOld(t *testing.T) {
 	defer idle.Stop()
 	var revisions []uint64
 	for i := range 4 {
-		e, err := n.Put(ctx, key("a"), object("u", fmt.Sprint(i)), nil)
+		e, err := n.Put(ctx, configMapKey("a"), objectJSON("u", fmt.Sprint(i)), nil)
 		must(t, err)
 		revisions = append(revisions, e.Revision)
 	}
@@ -99,13 +99,13 @@ func TestWatchTooOld(t *testing.T) {
 	w, err := n.Watch("", "configmaps", "", revisions[0])
 	must(t, err)
 	defer w.Stop()
-	if e := next(t, w); e.Entry.Revision != revisions[1] {
+	if e := nextEvent(t, w); e.Entry.Revision != revisions[1] {
 		t.Errorf("revision %d, want %d", e.Entry.Revision, revisions[1])
 	}
 	// Whose resource is quiet is not slow.
-	_, err = n.Put(ctx, wire.Key{Resource: "pods", Namespace: "default", Name: "p"}, object("p", ""), nil)
+	_, err = n.Put(ctx, wire.Key{Resource: "pods", Namespace: "default", Name: "p"}, objectJSON("p", ""), nil)
 	must(t, err)
-	if e := next(t, idle); e.Entry.Key.Name != "p" {
+	if e := nextEvent(t, idle); e.Entry.Key.Name != "p" {
 		t.Errorf("event %+v", e)
 	}
 }
@@ -114,7 +114,7 @@ func TestWatchWindowBytes(t *testing.T) {
 	ctx, n := t.Context(), newNode(t, store.Config{WindowBytes: 1000})
 	opened := n.Revision()
 	for i := range 30 {
-		_, err := n.Put(ctx, key("a"), object("u", fmt.Sprintf("%0100d", i)), nil)
+		_, err := n.Put(ctx, configMapKey("a"), objectJSON("u", fmt.Sprintf("%0100d", i)), nil)
 		must(t, err)
 	}
 	_, err := n.Watch("", "configmaps", "", opened)
@@ -134,10 +134,10 @@ func TestWatchChannel(t *testing.T) {
 	must(t, err)
 	for i := range 50 {
 		want := fmt.Sprint(i)
-		_, err := n.Put(ctx, key("a"), object("u", want), nil)
+		_, err := n.Put(ctx, configMapKey("a"), objectJSON("u", want), nil)
 		must(t, err)
 		e := <-reader.Events()
-		if string(e.Entry.Object) != string(object("u", want)) {
+		if string(e.Entry.Object) != string(objectJSON("u", want)) {
 			t.Fatalf("event %s, want %s", e.Entry.Object, want)
 		}
 	}

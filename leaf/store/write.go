@@ -22,18 +22,18 @@ const (
 // that revision (0: only if there is none), else it returns ErrConflict, or ErrNotFound for a missing object.
 // An object deleted here cannot be put again with the same UID: ErrConflict. Bytes that are no object get ErrInvalid.
 func (s *Store) Put(ctx context.Context, key wire.Key, object []byte, ifRevision *uint64) (Entry, error) {
-	uid, err := identity(object)
+	uid, err := parseUID(object)
 	if err != nil {
 		return Entry{}, fmt.Errorf("put %s: %w", key.Human(), err)
 	}
 	var r *record
-	err = s.update(ctx, func() ([]change, error) {
+	err = s.planAndCommit(ctx, func() ([]change, error) {
 		var err error
-		r, err = putRecord(s.record(key), key, uid, object, ifRevision)
+		r, err = planPut(s.lookupRecord(key), key, uid, object, ifRevision)
 		if err != nil {
 			return nil, err
 		}
-		return s.replaceOther(s.record(key), r), nil
+		return s.replaceChanges(s.lookupRecord(key), r), nil
 	})
 	if err != nil {
 		return Entry{}, fmt.Errorf("put %s: %w", key.Human(), err)
@@ -41,9 +41,9 @@ func (s *Store) Put(ctx context.Context, key wire.Key, object []byte, ifRevision
 	return r.Entry, nil
 }
 
-// putRecord decides on a Put.
-func putRecord(old *record, key wire.Key, uid string, object []byte, ifRevision *uint64) (*record, error) {
-	exists := old != nil && old.state == live
+// planPut decides on a Put.
+func planPut(old *record, key wire.Key, uid string, object []byte, ifRevision *uint64) (*record, error) {
+	exists := old != nil && old.state == stateLive
 	switch {
 	case ifRevision == nil:
 	case *ifRevision == 0 && exists:
@@ -53,13 +53,13 @@ func putRecord(old *record, key wire.Key, uid string, object []byte, ifRevision 
 	case *ifRevision != 0 && old.Revision != *ifRevision:
 		return nil, fmt.Errorf("at revision %d, not %d: %w", old.Revision, *ifRevision, ErrConflict)
 	}
-	r := &record{Entry: Entry{Key: key, UID: uid, Object: object}, state: live}
+	r := &record{Entry: Entry{Key: key, UID: uid, Object: object}, state: stateLive}
 	if old != nil {
-		r.floor, r.epoch = old.floor, old.epoch
+		r.lastRemoteSeq, r.epoch = old.lastRemoteSeq, old.epoch
 	}
 	switch {
-	case old == nil || old.state == tombstone:
-	case old.state == gone:
+	case old == nil || old.state == stateTombstone:
+	case old.state == stateGone:
 		if uid == old.UID {
 			return nil, fmt.Errorf("uid %s was deleted here: %w", uid, ErrConflict)
 		}
@@ -69,21 +69,21 @@ func putRecord(old *record, key wire.Key, uid string, object []byte, ifRevision 
 		}
 		r.Version, r.ClusterEpoch, r.desired = old.Version, old.ClusterEpoch, old.desired
 	}
-	r.Sequence = r.sequence()
-	r.stamp()
+	r.Sequence = r.remoteSequence()
+	r.computeChecksums()
 	return r, nil
 }
 
-// replaceOther makes the changes that bring r over old; an object with another UID is seen to go first.
-func (s *Store) replaceOther(old, r *record) []change {
-	if old == nil || old.state != live || old.UID == "" || old.UID == r.UID {
+// replaceChanges makes the changes that bring r over old; an object with another UID is seen to go first.
+func (s *Store) replaceChanges(old, r *record) []change {
+	if old == nil || old.state != stateLive || old.UID == "" || old.UID == r.UID {
 		return []change{{record: r}}
 	}
 	t := &record{
 		Entry: Entry{Key: r.Key, UID: old.UID, Version: old.Version, ClusterEpoch: old.ClusterEpoch},
-		state: tombstone, floor: old.floor, epoch: old.epoch,
+		state: stateTombstone, lastRemoteSeq: old.lastRemoteSeq, epoch: old.epoch,
 	}
-	t.stamp()
+	t.computeChecksums()
 	return []change{{record: t}, {record: r}}
 }
 
@@ -93,10 +93,10 @@ func (s *Store) replaceOther(old, r *record) []change {
 func (s *Store) Delete(ctx context.Context, key wire.Key, uid string, ifRevision *uint64) (Entry, error) {
 	var last Entry
 	var r *record
-	err := s.update(ctx, func() ([]change, error) {
-		old := s.record(key)
+	err := s.planAndCommit(ctx, func() ([]change, error) {
+		old := s.lookupRecord(key)
 		switch {
-		case old == nil || old.state != live:
+		case old == nil || old.state != stateLive:
 			return nil, ErrNotFound
 		case uid != "" && old.UID != uid:
 			return nil, fmt.Errorf("has uid %s, not %s: %w", old.UID, uid, ErrConflict)
@@ -106,13 +106,13 @@ func (s *Store) Delete(ctx context.Context, key wire.Key, uid string, ifRevision
 		last = old.Entry
 		r = &record{
 			Entry: Entry{Key: key, UID: old.UID, Version: old.Version, ClusterEpoch: old.ClusterEpoch},
-			state: gone, desired: old.desired, floor: old.floor, epoch: old.epoch,
+			state: stateGone, desired: old.desired, lastRemoteSeq: old.lastRemoteSeq, epoch: old.epoch,
 		}
 		if old.UID == "" {
-			r.state = tombstone // the cloud has never named it, so no message can mean it
+			r.state = stateTombstone // the cloud has never named it, so no message can mean it
 		}
-		r.Sequence = r.sequence()
-		r.stamp()
+		r.Sequence = r.remoteSequence()
+		r.computeChecksums()
 		return []change{{record: r}}, nil
 	})
 	if err != nil {
@@ -122,15 +122,15 @@ func (s *Store) Delete(ctx context.Context, key wire.Key, uid string, ifRevision
 	return last, nil
 }
 
-// Forget drops the memory that an object was deleted here, so that the next message with its UID brings it back.
+// ForgetDeletion drops the memory that an object was deleted here, so that the next message with its UID brings it back.
 // It is for repair: the cloud refused the deletion. Without such a memory it does nothing.
-func (s *Store) Forget(ctx context.Context, key wire.Key) error {
-	err := s.update(ctx, func() ([]change, error) {
-		old := s.record(key)
-		if old == nil || old.state != gone {
+func (s *Store) ForgetDeletion(ctx context.Context, key wire.Key) error {
+	err := s.planAndCommit(ctx, func() ([]change, error) {
+		old := s.lookupRecord(key)
+		if old == nil || old.state != stateGone {
 			return nil, nil
 		}
-		return []change{{record: forgotten(old)}}, nil
+		return []change{{record: newForgottenRecord(old)}}, nil
 	})
 	if err != nil {
 		return fmt.Errorf("forget %s: %w", key.Human(), err)
@@ -138,10 +138,10 @@ func (s *Store) Forget(ctx context.Context, key wire.Key) error {
 	return nil
 }
 
-// forgotten is a tombstone without a floor: it hides nothing.
-func forgotten(old *record) *record {
-	r := &record{Entry: Entry{Key: old.Key, UID: old.UID}, state: tombstone}
-	r.stamp()
+// newForgottenRecord is a tombstone without a floor: it hides nothing.
+func newForgottenRecord(old *record) *record {
+	r := &record{Entry: Entry{Key: old.Key, UID: old.UID}, state: stateTombstone}
+	r.computeChecksums()
 	return r
 }
 
@@ -150,17 +150,17 @@ func forgotten(old *record) *record {
 // among them. What is not newer than the store, by the cursor or by the object's own sequence, is ignored.
 // A message that is not an object is counted and ignored: the caller should have refused it.
 func (s *Store) Apply(ctx context.Context, messages []wire.Message, sequence uint64) error {
-	if err := acquire(ctx, s.feed); err != nil {
+	if err := acquireToken(ctx, s.remoteWriter); err != nil {
 		return fmt.Errorf("apply: %w", err)
 	}
-	defer release(s.feed)
+	defer releaseToken(s.remoteWriter)
 	cursor := s.Cursor()
 	final := cursor
 	final.Sequence = max(final.Sequence, sequence)
 	if len(messages) == 0 && final == cursor {
 		return nil
 	}
-	if err := s.write(ctx, messages, plan{cursor: cursor, upTo: sequence}, nil, final); err != nil {
+	if err := s.writeMessages(ctx, messages, applyPlan{cursor: cursor, upTo: sequence}, nil, final); err != nil {
 		return fmt.Errorf("apply up to %d: %w", sequence, err)
 	}
 	return nil
@@ -171,10 +171,10 @@ func (s *Store) Apply(ctx context.Context, messages []wire.Message, sequence uin
 // of objects deleted here stays for those that the snapshot still holds. A crash before the end leaves the old cursor. The
 // last-good copy is removed: what it holds may be what the snapshot has just put right.
 func (s *Store) Replace(ctx context.Context, messages []wire.Message, streamEpoch string, sequence uint64) error {
-	if err := acquire(ctx, s.feed); err != nil {
+	if err := acquireToken(ctx, s.remoteWriter); err != nil {
 		return fmt.Errorf("replace: %w", err)
 	}
-	defer release(s.feed)
+	defer releaseToken(s.remoteWriter)
 	final := wire.Cursor{StoreEpoch: s.Cursor().StoreEpoch, StreamEpoch: streamEpoch, Sequence: sequence}
 	held := make(map[wire.Key]struct{}, len(messages))
 	for _, m := range messages {
@@ -182,14 +182,14 @@ func (s *Store) Replace(ctx context.Context, messages []wire.Message, streamEpoc
 			held[m.Key] = struct{}{}
 		}
 	}
-	if err := s.write(ctx, messages, plan{cursor: final, upTo: sequence, full: true}, held, final); err != nil {
+	if err := s.writeMessages(ctx, messages, applyPlan{cursor: final, upTo: sequence, fullSnapshot: true}, held, final); err != nil {
 		return fmt.Errorf("replace up to %d: %w", sequence, err)
 	}
 	return nil
 }
 
-// inOrder returns messages by rising sequence, which is the order of the hub, whatever order they came in.
-func inOrder(messages []wire.Message) []wire.Message {
+// sortBySequence returns messages by rising sequence, which is the order of the hub, whatever order they came in.
+func sortBySequence(messages []wire.Message) []wire.Message {
 	bySequence := func(a, b wire.Message) int { return cmp.Compare(a.Sequence, b.Sequence) }
 	if slices.IsSortedFunc(messages, bySequence) {
 		return messages
@@ -197,30 +197,30 @@ func inOrder(messages []wire.Message) []wire.Message {
 	return slices.SortedStableFunc(slices.Values(messages), bySequence)
 }
 
-// write plans and commits messages in chunks; after the last one come, with held, the deletions of what is not held,
+// writeMessages plans and commits messages in chunks; after the last one come, with held, the deletions of what is not held,
 // and then the cursor.
-func (s *Store) write(ctx context.Context, messages []wire.Message, p plan, held map[wire.Key]struct{}, final wire.Cursor) error {
-	messages = inOrder(messages)
+func (s *Store) writeMessages(ctx context.Context, messages []wire.Message, p applyPlan, held map[wire.Key]struct{}, final wire.Cursor) error {
+	messages = sortBySequence(messages)
 	for {
-		n := chunk(messages)
+		n := chunkLength(messages)
 		last := n == len(messages)
-		var done plan
-		err := s.update(ctx, func() ([]change, error) {
+		var done applyPlan
+		err := s.planAndCommit(ctx, func() ([]change, error) {
 			done = p
-			done.base, done.merge = s.record, s.cfg.Merge
-			done.made, done.ignored = map[wire.Key]*record{}, map[string]int{}
+			done.lookup, done.merge = s.lookupRecord, s.cfg.Merge
+			done.decided, done.ignored = map[wire.Key]*record{}, map[string]int{}
 			for _, m := range messages[:n] {
-				done.message(m)
+				done.planMessage(m)
 			}
 			if last && held == nil {
-				return append(changesOf(done.writes), change{cursor: &final}), nil
+				return append(toChanges(done.writes), change{cursor: &final}), nil
 			}
-			return changesOf(done.writes), nil
+			return toChanges(done.writes), nil
 		})
 		if err != nil {
 			return err
 		}
-		s.count(&done)
+		s.countPlan(&done)
 		messages = messages[n:]
 		if last {
 			break
@@ -229,17 +229,17 @@ func (s *Store) write(ctx context.Context, messages []wire.Message, p plan, held
 	if held == nil {
 		return nil
 	}
-	return s.sweep(ctx, held, final)
+	return s.deleteUnheld(ctx, held, final)
 }
 
-// sweep deletes what came from the hub and is not held, in chunks, and then sets the cursor.
-func (s *Store) sweep(ctx context.Context, held map[wire.Key]struct{}, final wire.Cursor) error {
+// deleteUnheld deletes what came from the hub and is not held, in chunks, and then sets the cursor.
+func (s *Store) deleteUnheld(ctx context.Context, held map[wire.Key]struct{}, final wire.Cursor) error {
 	for done := false; !done; {
-		err := s.update(ctx, func() ([]change, error) {
+		err := s.planAndCommit(ctx, func() ([]change, error) {
 			var changes []change
-			changes, done = s.unheld(held, final)
+			changes, done = s.unheldTombstones(held, final)
 			if done {
-				s.dropCopy()
+				s.removeLastGood()
 				changes = append(changes, change{cursor: &final})
 			}
 			return changes, nil
@@ -251,14 +251,14 @@ func (s *Store) sweep(ctx context.Context, held map[wire.Key]struct{}, final wir
 	return nil
 }
 
-// unheld returns tombstones for what a snapshot does not hold, and whether these are all.
-func (s *Store) unheld(held map[wire.Key]struct{}, final wire.Cursor) ([]change, bool) {
+// unheldTombstones returns tombstones for what a snapshot does not hold, and whether these are all.
+func (s *Store) unheldTombstones(held map[wire.Key]struct{}, final wire.Cursor) ([]change, bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	var changes []change
 	for key, r := range s.records {
 		_, ok := held[key]
-		if ok || r.state == tombstone || r.state == live && !r.desired {
+		if ok || r.state == stateTombstone || r.state == stateLive && !r.desired {
 			continue
 		}
 		if len(changes) == chunkMessages {
@@ -266,15 +266,15 @@ func (s *Store) unheld(held map[wire.Key]struct{}, final wire.Cursor) ([]change,
 		}
 		t := &record{
 			Entry: Entry{Key: key, UID: r.UID, Version: r.Version, ClusterEpoch: r.ClusterEpoch},
-			state: tombstone, floor: final.Sequence, epoch: final.StreamEpoch, desired: true,
+			state: stateTombstone, lastRemoteSeq: final.Sequence, epoch: final.StreamEpoch, desired: true,
 		}
-		t.stamp()
+		t.computeChecksums()
 		changes = append(changes, change{record: t})
 	}
 	return changes, true
 }
 
-func changesOf(records []*record) []change {
+func toChanges(records []*record) []change {
 	changes := make([]change, 0, len(records)+1) // one more for the cursor
 	for _, r := range records {
 		changes = append(changes, change{record: r})
@@ -282,8 +282,8 @@ func changesOf(records []*record) []change {
 	return changes
 }
 
-// chunk returns how many messages the next commit takes.
-func chunk(messages []wire.Message) int {
+// chunkLength returns how many messages the next commit takes.
+func chunkLength(messages []wire.Message) int {
 	size := 0
 	for i, m := range messages {
 		size += len(m.Object)
@@ -294,12 +294,12 @@ func chunk(messages []wire.Message) int {
 	return len(messages)
 }
 
-func (s *Store) count(p *plan) {
+func (s *Store) countPlan(p *applyPlan) {
 	s.metrics.applied.Add(float64(p.applied))
 	for reason, n := range p.ignored {
 		s.metrics.ignored.WithLabelValues(reason).Add(float64(n))
 	}
-	for _, err := range p.mergeErr {
+	for _, err := range p.mergeErrors {
 		s.metrics.mergeErrors.Inc()
 		s.log.Warn("merge failed, the cloud's object is kept", zap.Error(err))
 	}

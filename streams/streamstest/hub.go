@@ -19,11 +19,11 @@ const startTimeout = 20 * time.Second
 // cells is how many accounts the hub spreads nodes over: enough for two nodes to be in one, and for two not to be.
 const cells = 2
 
-// door says who is who: a user name is a node's, without one it is a cloudcore.
-type door struct{ s *server.Server }
+// accountAuth says who is who: a user name is a node's, without one it is a cloudcore.
+type accountAuth struct{ s *server.Server }
 
 // Check is for the server.
-func (d *door) Check(c server.ClientAuthentication) bool {
+func (d *accountAuth) Check(c server.ClientAuthentication) bool {
 	user, account := &server.User{}, streams.FrondAccount
 	if node := c.GetOpts().Username; node != "" {
 		account = streams.CellAccount(node, cells)
@@ -54,7 +54,7 @@ func Options(t testing.TB, name string) *server.Options {
 // Run starts a server of Options that ends with the test.
 func Run(t testing.TB, o *server.Options) *server.Server {
 	t.Helper()
-	who := &door{}
+	who := &accountAuth{}
 	o.CustomClientAuthentication = who
 	s, err := server.NewServer(o)
 	if err != nil {
@@ -82,7 +82,7 @@ func Hub(t testing.TB) *server.Server {
 	if err != nil {
 		t.Fatalf("hub: %v", err)
 	}
-	if err := streams.Ensure(t.Context(), js, streams.Hub(1)); err != nil {
+	if err := streams.Ensure(t.Context(), js, streams.HubTopology(1)); err != nil {
 		t.Fatalf("hub topology: %v", err)
 	}
 	return s

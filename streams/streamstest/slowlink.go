@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Slow is a TCP relay that lets so many bytes a second through, each way.
-type Slow struct {
+// SlowLink is a TCP relay that lets so many bytes a second through, each way.
+type SlowLink struct {
 	tb       testing.TB
 	target   string
 	rate     int
@@ -18,23 +18,23 @@ type Slow struct {
 	wg       sync.WaitGroup
 	down, up atomic.Int64
 
-	mu    sync.Mutex
-	conns []net.Conn // guarded by mu
-	ended bool       // guarded by mu
+	mu     sync.Mutex
+	conns  []net.Conn // guarded by mu
+	closed bool       // guarded by mu
 }
 
-// NewSlow relays a free port of 127.0.0.1 to target. It ends with the test.
-func NewSlow(tb testing.TB, target string, rate int) *Slow {
+// NewSlowLink relays a free port of 127.0.0.1 to target. It ends with the test.
+func NewSlowLink(tb testing.TB, target string, rate int) *SlowLink {
 	tb.Helper()
 	l, err := new(net.ListenConfig).Listen(tb.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		tb.Fatalf("listen: %v", err)
 	}
-	s := &Slow{tb: tb, target: target, rate: rate, listener: l}
-	s.wg.Go(s.accept)
+	s := &SlowLink{tb: tb, target: target, rate: rate, listener: l}
+	s.wg.Go(s.acceptLoop)
 	tb.Cleanup(func() {
 		s.mu.Lock()
-		s.ended = true
+		s.closed = true
 		s.mu.Unlock()
 		_ = l.Close()
 		s.Cut()
@@ -44,16 +44,16 @@ func NewSlow(tb testing.TB, target string, rate int) *Slow {
 }
 
 // Addr is where the relay listens.
-func (s *Slow) Addr() string { return s.listener.Addr().String() }
+func (s *SlowLink) Addr() string { return s.listener.Addr().String() }
 
-// Down is how many bytes came from the target so far.
-func (s *Slow) Down() int64 { return s.down.Load() }
+// BytesDown is how many bytes came from the target so far.
+func (s *SlowLink) BytesDown() int64 { return s.down.Load() }
 
-// Up is how many bytes went to the target so far.
-func (s *Slow) Up() int64 { return s.up.Load() }
+// BytesUp is how many bytes went to the target so far.
+func (s *SlowLink) BytesUp() int64 { return s.up.Load() }
 
 // Cut resets all connections; new ones are taken.
-func (s *Slow) Cut() {
+func (s *SlowLink) Cut() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, c := range s.conns {
@@ -63,7 +63,7 @@ func (s *Slow) Cut() {
 	s.conns = nil
 }
 
-func (s *Slow) accept() {
+func (s *SlowLink) acceptLoop() {
 	for {
 		near, err := s.listener.Accept()
 		if err != nil {
@@ -75,18 +75,18 @@ func (s *Slow) accept() {
 			continue
 		}
 		s.mu.Lock()
-		if s.ended {
+		if s.closed {
 			_, _ = near.Close(), far.Close()
 		}
 		s.conns = append(s.conns, near, far)
 		s.mu.Unlock()
-		s.wg.Go(func() { s.relay(near, far, &s.up) })
-		s.wg.Go(func() { s.relay(far, near, &s.down) })
+		s.wg.Go(func() { s.relayLimited(near, far, &s.up) })
+		s.wg.Go(func() { s.relayLimited(far, near, &s.down) })
 	}
 }
 
-// relay copies no more than an eighth of a second's bytes at a time.
-func (s *Slow) relay(from, to net.Conn, count *atomic.Int64) {
+// relayLimited copies no more than an eighth of a second's bytes at a time.
+func (s *SlowLink) relayLimited(from, to net.Conn, count *atomic.Int64) {
 	defer func() { _, _ = from.Close(), to.Close() }()
 	buffer := make([]byte, max(1, s.rate/8))
 	due := time.Now()

@@ -11,7 +11,7 @@ import (
 
 // TestServer_AddressesAreOfferedByListenAddressesAlone opens streams to addresses before a node offers them, while it does, and after.
 func TestServer_AddressesAreOfferedByListenAddressesAlone(t *testing.T) {
-	e := pair(t, tunnel.Config{}, tunnel.Config{})
+	e := startPair(t, tunnel.Config{}, tunnel.Config{})
 	refused := func() {
 		t.Helper()
 		// The port is one that is listened on: it is the node's own, not the address's.
@@ -68,6 +68,6 @@ func TestServer_AddressesAreOfferedByListenAddressesAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	refused()
-	cloud, atNode := e.dial(t) // the ports are still there
-	echoes(t, cloud, atNode)
+	cloud, atNode := e.dialStream(t) // the ports are still there
+	requireEcho(t, cloud, atNode)
 }

@@ -14,32 +14,32 @@ import (
 	"github.com/frond-edge/frond/streams/tunnel"
 )
 
-// opener makes connected pairs; what is compared differs in it alone.
-type opener func(b *testing.B) (cloud, node net.Conn)
+// connOpener makes connected pairs; what is compared differs in it alone.
+type connOpener func(b *testing.B) (cloud, node net.Conn)
 
 // throughTunnel is a stream over a leaf link with TLS.
-func throughTunnel(b *testing.B) opener {
+func throughTunnel(b *testing.B) connOpener {
 	b.Helper()
-	e := pair(b, tunnel.Config{}, tunnel.Config{})
+	e := startPair(b, tunnel.Config{}, tunnel.Config{})
 	return func(b *testing.B) (net.Conn, net.Conn) {
 		b.Helper()
-		return e.dial(b)
+		return e.dialStream(b)
 	}
 }
 
 // throughBoth is what kubectl has: TLS to the kubelet, through a tunnel, over a link with TLS.
-func throughBoth(b *testing.B) opener {
+func throughBoth(b *testing.B) connOpener {
 	b.Helper()
 	inner, certs := throughTunnel(b), selfSigned(b)
 	return func(b *testing.B) (net.Conn, net.Conn) {
 		b.Helper()
 		cloud, node := inner(b)
-		return encrypted(b, certs, cloud, node)
+		return wrapTLS(b, certs, cloud, node)
 	}
 }
 
 // throughTLS is TLS over a TCP connection of this machine: what a second connection to the kubelet would be.
-func throughTLS(b *testing.B) opener {
+func throughTLS(b *testing.B) connOpener {
 	b.Helper()
 	certs := selfSigned(b)
 	l, err := new(net.ListenConfig).Listen(b.Context(), "tcp", "127.0.0.1:0")
@@ -57,46 +57,46 @@ func throughTLS(b *testing.B) opener {
 		if err != nil {
 			b.Fatal(err)
 		}
-		return encrypted(b, certs, cloud, node)
+		return wrapTLS(b, certs, cloud, node)
 	}
 }
 
-// ways are what is compared, in the order of the report.
-var ways = []struct {
+// transports are what is compared, in the order of the report.
+var transports = []struct {
 	name string
-	open func(b *testing.B) opener
+	open func(b *testing.B) connOpener
 }{{"tunnel", throughTunnel}, {"tls-in-tunnel", throughBoth}, {"tls", throughTLS}}
 
-// total is what all streams move in one turn: enough that filling the way at the begin of each does not count.
-const total = 64 << 20
+// totalBytes is what all streams move in one turn: enough that filling the way at the begin of each does not count.
+const totalBytes = 64 << 20
 
 // BenchmarkThroughput moves bytes towards the cloud, as logs and metrics go, by each way in turn: so what else the machine does
 // hits all of them, and their ratio says more than their rates.
 func BenchmarkThroughput(b *testing.B) {
 	for _, streams := range []int{1, 20} {
 		b.Run(fmt.Sprintf("streams=%d", streams), func(b *testing.B) {
-			each := total / streams >> 15 << 15 // whole chunks
-			to, from := make([][]net.Conn, len(ways)), make([][]net.Conn, len(ways))
-			for w, way := range ways {
+			each := totalBytes / streams >> 15 << 15 // whole chunks
+			to, from := make([][]net.Conn, len(transports)), make([][]net.Conn, len(transports))
+			for w, way := range transports {
 				open := way.open(b)
 				for range streams {
 					cloud, node := open(b)
 					to[w], from[w] = append(to[w], cloud), append(from[w], node)
 				}
 			}
-			took, used := make([]time.Duration, len(ways)), make([]time.Duration, len(ways))
+			took, used := make([]time.Duration, len(transports)), make([]time.Duration, len(transports))
 			for b.Loop() {
-				for w := range ways {
-					begun, before := time.Now(), cpu()
-					if err := move(to[w], from[w], each); err != nil {
+				for w := range transports {
+					begun, before := time.Now(), cpuTime()
+					if err := moveBytes(to[w], from[w], each); err != nil {
 						b.Fatal(err)
 					}
 					took[w] += time.Since(begun)
-					used[w] += cpu() - before
+					used[w] += cpuTime() - before
 				}
 			}
-			moved, last := float64(b.N*streams*each), len(ways)-1
-			for w, way := range ways {
+			moved, last := float64(b.N*streams*each), len(transports)-1
+			for w, way := range transports {
 				b.ReportMetric(moved/1e6/took[w].Seconds(), way.name+"-MB/s")
 				b.ReportMetric(used[w].Seconds()/(moved/1e9), way.name+"-cpu-s/GB")
 				if w != last {
@@ -107,17 +107,17 @@ func BenchmarkThroughput(b *testing.B) {
 	}
 }
 
-// move sends bytes through each connection, all at the same time.
-func move(to, from []net.Conn, each int) error {
+// moveBytes sends bytes through each connection, all at the same time.
+func moveBytes(to, from []net.Conn, each int) error {
 	var g errgroup.Group
 	for i := range to {
-		g.Go(func() error { return send(from[i], each) })
+		g.Go(func() error { return writeBytes(from[i], each) })
 		g.Go(func() error { _, err := io.CopyN(io.Discard, to[i], int64(each)); return err })
 	}
 	return g.Wait()
 }
 
-func send(to io.Writer, bytes int) error {
+func writeBytes(to io.Writer, bytes int) error {
 	chunk := make([]byte, 32<<10) // what io.Copy gives
 	for ; bytes > 0; bytes -= len(chunk) {
 		if _, err := to.Write(chunk); err != nil {
@@ -127,8 +127,8 @@ func send(to io.Writer, bytes int) error {
 	return nil
 }
 
-// cpu is what this process has used.
-func cpu() time.Duration {
+// cpuTime is what this process has used.
+func cpuTime() time.Duration {
 	var u syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
 		return 0
@@ -138,7 +138,7 @@ func cpu() time.Duration {
 
 // BenchmarkKeystroke sends one byte to the node and waits for its echo.
 func BenchmarkKeystroke(b *testing.B) {
-	for _, way := range ways {
+	for _, way := range transports {
 		b.Run(way.name, func(b *testing.B) {
 			cloud, node := way.open(b)(b)
 			var g errgroup.Group
@@ -170,9 +170,9 @@ func BenchmarkKeystroke(b *testing.B) {
 
 // BenchmarkOpen opens and closes a stream.
 func BenchmarkOpen(b *testing.B) {
-	e := pair(b, tunnel.Config{}, tunnel.Config{})
+	e := startPair(b, tunnel.Config{}, tunnel.Config{})
 	for b.Loop() {
-		cloud, node, err := e.open(b.Context())
+		cloud, node, err := e.openStream(b.Context())
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -18,15 +18,15 @@ import (
 	"github.com/frond-edge/frond/streams/tunnel"
 )
 
-// brokenBy checks that an error says that the stream broke, and why.
-func brokenBy(t *testing.T, err error, codes ...tunnel.Code) {
+// requireBroken checks that an error says that the stream broke, and why.
+func requireBroken(t *testing.T, err error, codes ...tunnel.Code) {
 	t.Helper()
-	if broken := brokenError(t, err); !slices.Contains(codes, broken.Code) {
+	if broken := asBrokenError(t, err); !slices.Contains(codes, broken.Code) {
 		t.Fatalf("broken by %s, want one of %v", broken.Code, codes)
 	}
 }
 
-func brokenError(t *testing.T, err error) (broken *tunnel.BrokenError) {
+func asBrokenError(t *testing.T, err error) (broken *tunnel.BrokenError) {
 	t.Helper()
 	if !errors.As(err, &broken) {
 		t.Fatalf("%v, want a BrokenError", err)
@@ -34,9 +34,9 @@ func brokenError(t *testing.T, err error) (broken *tunnel.BrokenError) {
 	return broken
 }
 
-func TestHalfClose(t *testing.T) {
-	e := pair(t, tunnel.Config{}, tunnel.Config{})
-	cloud, node := e.dial(t)
+func TestConn_HalfClose(t *testing.T) {
+	e := startPair(t, tunnel.Config{}, tunnel.Config{})
+	cloud, node := e.dialStream(t)
 	for name, ends := range map[string][2]*tunnel.Conn{"from the cloud": {cloud, node}, "from the node": {node, cloud}} {
 		from, to := ends[0], ends[1]
 		if _, err := io.WriteString(from, "last words"); err != nil {
@@ -55,9 +55,9 @@ func TestHalfClose(t *testing.T) {
 }
 
 // After a peer's Close what it wrote can still be read, and writing fails with an error.
-func TestCloseIsSeenByThePeer(t *testing.T) {
-	e := pair(t, tunnel.Config{}, tunnel.Config{})
-	cloud, node := e.dial(t)
+func TestConn_CloseIsSeenByThePeer(t *testing.T) {
+	e := startPair(t, tunnel.Config{}, tunnel.Config{})
+	cloud, node := e.dialStream(t)
 	if _, err := io.WriteString(cloud, "bye"); err != nil {
 		t.Fatal(err)
 	}
@@ -77,13 +77,13 @@ func TestCloseIsSeenByThePeer(t *testing.T) {
 		t.Error(err)
 	}
 	eventually(t, "both ends forget the stream", func() bool {
-		return count(t, e.cloudSays, "frond_tunnel_streams", "") == 0 && count(t, e.nodeSays, "frond_tunnel_streams", "") == 0
+		return sumMetric(t, e.cloudMetrics, "frond_tunnel_streams", "") == 0 && sumMetric(t, e.nodeMetrics, "frond_tunnel_streams", "") == 0
 	})
 }
 
-func TestResetCarriesItsReason(t *testing.T) {
-	e := pair(t, tunnel.Config{}, tunnel.Config{})
-	cloud, node := e.dial(t)
+func TestConn_ResetCarriesItsReason(t *testing.T) {
+	e := startPair(t, tunnel.Config{}, tunnel.Config{})
+	cloud, node := e.dialStream(t)
 	if _, err := io.WriteString(node, "partial"); err != nil {
 		t.Fatal(err)
 	}
@@ -92,8 +92,8 @@ func TestResetCarriesItsReason(t *testing.T) {
 	if string(got) != "partial" {
 		t.Errorf("read %q before the error", got)
 	}
-	brokenBy(t, err, tunnel.CodeReset)
-	broken := brokenError(t, err)
+	requireBroken(t, err, tunnel.CodeReset)
+	broken := asBrokenError(t, err)
 	if !broken.ByPeer || broken.Text != "the kubelet went away" {
 		t.Errorf("%+v", broken)
 	}
@@ -102,8 +102,8 @@ func TestResetCarriesItsReason(t *testing.T) {
 	}
 }
 
-func TestRefusalsReachTheCaller(t *testing.T) {
-	e := pair(t, tunnel.Config{}, tunnel.Config{})
+func TestDialer_RefusalReachesTheCaller(t *testing.T) {
+	e := startPair(t, tunnel.Config{}, tunnel.Config{})
 	refused := func(err error, code tunnel.Code, text string) {
 		t.Helper()
 		var r *tunnel.RefusedError
@@ -144,10 +144,10 @@ func TestRefusalsReachTheCaller(t *testing.T) {
 }
 
 // One reader stalls with a full window; the other streams move all they have.
-func TestStalledReaderHoldsUpNobodyElse(t *testing.T) {
+func TestConn_StalledReaderDelaysNoOther(t *testing.T) {
 	cfg := tunnel.Config{MaxWindow: 256 << 10}
-	e := pair(t, cfg, cfg)
-	stalled, source := e.dial(t)
+	e := startPair(t, cfg, cfg)
+	stalled, source := e.dialStream(t)
 	if err := source.SetWriteDeadline(time.Now().Add(200 * time.Millisecond)); err != nil {
 		t.Fatal(err)
 	}
@@ -160,7 +160,7 @@ func TestStalledReaderHoldsUpNobodyElse(t *testing.T) {
 	}
 	var g errgroup.Group
 	for range 19 {
-		cloud, node := e.dial(t)
+		cloud, node := e.dialStream(t)
 		want := make([]byte, 1<<20)
 		_, _ = rand.Read(want)
 		g.Go(func() error {
@@ -189,10 +189,10 @@ func TestStalledReaderHoldsUpNobodyElse(t *testing.T) {
 	}
 }
 
-func TestLimitOfStreams(t *testing.T) {
-	e := pair(t, tunnel.Config{MaxStreams: 3}, tunnel.Config{MaxStreams: 2})
-	e.dial(t)
-	second, atNode := e.dial(t)
+func TestServer_MaxStreams(t *testing.T) {
+	e := startPair(t, tunnel.Config{MaxStreams: 3}, tunnel.Config{MaxStreams: 2})
+	e.dialStream(t)
+	second, atNode := e.dialStream(t)
 	_, err := e.dialer.Dial(t.Context(), node, port)
 	var refused *tunnel.RefusedError
 	if !errors.As(err, &refused) || refused.Code != tunnel.CodeStreams {
@@ -201,33 +201,33 @@ func TestLimitOfStreams(t *testing.T) {
 	if err := errors.Join(second.Close(), atNode.Close()); err != nil {
 		t.Fatal(err)
 	}
-	e.dial(t)
+	e.dialStream(t)
 }
 
-func TestDialerKeepsItsOwnLimit(t *testing.T) {
-	e := pair(t, tunnel.Config{MaxStreams: 1}, tunnel.Config{})
-	e.dial(t)
+func TestDialer_MaxStreams(t *testing.T) {
+	e := startPair(t, tunnel.Config{MaxStreams: 1}, tunnel.Config{})
+	e.dialStream(t)
 	if _, err := e.dialer.Dial(t.Context(), node, port); !errors.Is(err, tunnel.ErrTooMany) {
 		t.Errorf("%v, want ErrTooMany", err)
 	}
 }
 
-func TestIdleStreamsEndOnlyWhenAsked(t *testing.T) {
+func TestConn_IdleTimeout(t *testing.T) {
 	short := tunnel.Config{KeepAlive: 40 * time.Millisecond, IdleTimeout: 300 * time.Millisecond}
-	e := pair(t, short, tunnel.Config{KeepAlive: 40 * time.Millisecond})
-	cloud, node := e.dial(t)
+	e := startPair(t, short, tunnel.Config{KeepAlive: 40 * time.Millisecond})
+	cloud, node := e.dialStream(t)
 	_, err := cloud.Read(make([]byte, 1))
-	brokenBy(t, err, tunnel.CodeIdle)
+	requireBroken(t, err, tunnel.CodeIdle)
 	_, err = node.Read(make([]byte, 1))
-	brokenBy(t, err, tunnel.CodeIdle)
+	requireBroken(t, err, tunnel.CodeIdle)
 }
 
 // Keepalives carry a stream on which nobody says anything past many times PeerTimeout.
-func TestQuietStreamLives(t *testing.T) {
+func TestConn_KeepAliveOutlivesPeerTimeout(t *testing.T) {
 	t.Parallel()
 	cfg := tunnel.Config{KeepAlive: 50 * time.Millisecond, PeerTimeout: 5 * time.Second}
-	e := pair(t, cfg, tunnel.Config{KeepAlive: 50 * time.Millisecond, PeerTimeout: 5 * time.Second})
-	cloud, node := e.dial(t)
+	e := startPair(t, cfg, tunnel.Config{KeepAlive: 50 * time.Millisecond, PeerTimeout: 5 * time.Second})
+	cloud, node := e.dialStream(t)
 	if err := cloud.SetReadDeadline(time.Now().Add(7 * time.Second)); err != nil {
 		t.Fatal(err)
 	}
@@ -240,9 +240,9 @@ func TestQuietStreamLives(t *testing.T) {
 }
 
 // Drop and the end of Start break what is open, and both ends know why.
-func TestDropAndStop(t *testing.T) {
-	e := pair(t, tunnel.Config{}, tunnel.Config{})
-	cloud, node := e.dial(t)
+func TestDialer_DropAndStopBreakStreams(t *testing.T) {
+	e := startPair(t, tunnel.Config{}, tunnel.Config{})
+	cloud, node := e.dialStream(t)
 	if n := e.dialer.Drop("gw-18", "not this one"); n != 0 {
 		t.Errorf("dropped %d streams of a node that has none", n)
 	}
@@ -251,17 +251,17 @@ func TestDropAndStop(t *testing.T) {
 	}
 	for name, c := range map[string]*tunnel.Conn{"cloud": cloud, "node": node} {
 		_, err := c.Read(make([]byte, 1))
-		if b := brokenError(t, err); b.Code != tunnel.CodeDropped || b.Text != "certificate revoked" {
+		if b := asBrokenError(t, err); b.Code != tunnel.CodeDropped || b.Text != "certificate revoked" {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 
-	cloud, node = e.dial(t)
+	cloud, node = e.dialStream(t)
 	e.stopNode()
 	_, err := cloud.Read(make([]byte, 1))
-	brokenBy(t, err, tunnel.CodeStopping)
+	requireBroken(t, err, tunnel.CodeStopping)
 	_, err = node.Read(make([]byte, 1))
-	brokenBy(t, err, tunnel.CodeStopping)
+	requireBroken(t, err, tunnel.CodeStopping)
 	if _, err := e.listener.Accept(); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("Accept after the end: %v", err)
 	}
@@ -275,21 +275,21 @@ func TestDropAndStop(t *testing.T) {
 }
 
 // A dial that is given up leaves nothing at either end.
-func TestCancelledDialLeavesNothing(t *testing.T) {
-	e := pair(t, tunnel.Config{}, tunnel.Config{OpenTimeout: 10 * patience}) // the node must be told
+func TestDialer_CancelledDialLeavesNothing(t *testing.T) {
+	e := startPair(t, tunnel.Config{}, tunnel.Config{OpenTimeout: 10 * waitTimeout}) // the node must be told
 	ctx, cancel := context.WithCancel(t.Context())
 	waiting := make(chan error, 1)
 	go func() {
 		_, err := e.dialer.Dial(ctx, node, port) // nobody accepts
 		waiting <- err
 	}()
-	eventually(t, "the node hears of it", func() bool { return count(t, e.nodeSays, "frond_tunnel_streams", "") == 1 })
+	eventually(t, "the node hears of it", func() bool { return sumMetric(t, e.nodeMetrics, "frond_tunnel_streams", "") == 1 })
 	cancel()
 	if err := <-waiting; !errors.Is(err, context.Canceled) {
 		t.Errorf("%v, want the context's error", err)
 	}
 	eventually(t, "both ends forget it", func() bool {
-		return count(t, e.nodeSays, "frond_tunnel_streams", "") == 0 && count(t, e.cloudSays, "frond_tunnel_streams", "") == 0
+		return sumMetric(t, e.nodeMetrics, "frond_tunnel_streams", "") == 0 && sumMetric(t, e.cloudMetrics, "frond_tunnel_streams", "") == 0
 	})
-	e.dial(t) // and the listener skips it
+	e.dialStream(t) // and the listener skips it
 }

@@ -34,21 +34,21 @@ func (a Addr) String() string {
 
 // Conn is one end of a stream. Its methods may be called from any goroutine.
 type Conn struct {
-	mux    *mux
-	peer   *peer
-	key    string // "<replica>.<id>"
-	out    string // subject towards the other end
-	back   string // subject towards this end
-	target Addr
-	label  string
-	dialed bool // this is the Dialer's end
-	begun  time.Time
+	mux          *mux
+	peer         *peer
+	key          string // "<replica>.<id>"
+	sendSubject  string // subject towards the other end
+	replySubject string // subject towards this end
+	target       Addr
+	label        string
+	dialed       bool // this is the Dialer's end
+	startedAt    time.Time
 
-	// foreign lets one attempt of another node be logged.
-	foreign sync.Once
+	// foreignLogged lets one attempt of another node be logged.
+	foreignLogged sync.Once
 
-	// send orders this end's frames. It is taken before mu, and held while a frame is given to NATS.
-	send sync.Mutex
+	// sendMu orders this end's frames. It is taken before mu, and held while a frame is given to NATS.
+	sendMu sync.Mutex
 
 	mu       sync.Mutex // guards all below
 	readable sync.Cond  // on mu: data, end, error, deadline, Close
@@ -59,29 +59,29 @@ type Conn struct {
 	closed   bool  // Close was called
 	err      error // why the stream ended early
 
-	queue       queue
-	received    uint64 // bytes that arrived
-	consumed    uint64 // bytes that were read
-	granted     uint64 // bytes that the peer was told it may send
-	window      window
-	fin         bool // the peer sends no more
-	readUntil   deadline
-	writing     bool // a Write has the turn
-	sent        uint64
-	limit       uint64 // bytes that may be sent
-	finSent     bool
-	peerClosed  bool // the peer reads no more
-	writeUntil  deadline
-	accepted    time.Time // when this end said yes
-	heard, said time.Time // last frame in each direction
-	asked       time.Time // last frame whose answer may be "no responders"
-	moved       time.Time // last payload in any direction
+	queue                  queue
+	received               uint64 // bytes that arrived
+	consumed               uint64 // bytes that were read
+	granted                uint64 // bytes that the peer was told it may send
+	window                 window
+	peerFin                bool // the peer sends no more
+	readDeadline           deadline
+	writing                bool // a Write has the turn
+	sent                   uint64
+	limit                  uint64 // bytes that may be sent
+	finSent                bool
+	peerClosed             bool // the peer reads no more
+	writeDeadline          deadline
+	acceptedAt             time.Time // when this end said yes
+	lastReceived, lastSent time.Time // last frame in each direction
+	lastProbe              time.Time // last frame whose answer may be "no responders"
+	lastPayload            time.Time // last payload in any direction
 }
 
 func newConn(m *mux, p *peer, key string, target Addr, label string, dialed bool, now time.Time) *Conn {
 	c := &Conn{
-		mux: m, peer: p, key: key, target: target, label: label, dialed: dialed, begun: now, heard: now, moved: now,
-		out: m.out + p.token + "." + key, back: m.in + p.token + "." + key,
+		mux: m, peer: p, key: key, target: target, label: label, dialed: dialed, startedAt: now, lastReceived: now, lastPayload: now,
+		sendSubject: m.sendPrefix + p.token + "." + key, replySubject: m.receivePrefix + p.token + "." + key,
 		answered: make(chan struct{}),
 		window:   window{size: m.cfg.Window, limit: m.cfg.MaxWindow},
 	}
@@ -116,10 +116,10 @@ func (c *Conn) Read(p []byte) (int, error) {
 	c.mu.Lock()
 	if err := c.awaitData(); err != nil {
 		c.mu.Unlock()
-		return 0, c.wrap("read", err)
+		return 0, c.wrapError("read", err)
 	}
 	n := c.queue.read(p)
-	c.ate(n)
+	c.recordRead(n)
 	return n, nil
 }
 
@@ -134,14 +134,14 @@ func (c *Conn) WriteTo(w io.Writer) (int64, error) {
 			if errors.Is(err, io.EOF) {
 				err = nil
 			}
-			return total, c.wrap("read", err)
+			return total, c.wrapError("read", err)
 		}
 		chunk := c.queue.pop()
 		c.mu.Unlock()
 		n, err := w.Write(chunk)
 		total += int64(n)
 		c.mu.Lock()
-		c.ate(len(chunk))
+		c.recordRead(len(chunk))
 		if err == nil && n < len(chunk) {
 			err = io.ErrShortWrite
 		}
@@ -157,37 +157,37 @@ func (c *Conn) awaitData() error {
 		switch {
 		case c.closed:
 			return net.ErrClosed
-		case c.readUntil.passed:
+		case c.readDeadline.passed:
 			return os.ErrDeadlineExceeded
 		case !c.queue.empty():
 			return nil
 		case c.err != nil:
 			return c.err
-		case c.fin:
+		case c.peerFin:
 			return io.EOF
 		}
 		c.readable.Wait()
 	}
 }
 
-// ate accounts for n bytes that were read, unlocks mu, and tells the peer if that lets it send notably more.
-func (c *Conn) ate(n int) {
+// recordRead accounts for n bytes that were read, unlocks mu, and tells the peer if that lets it send notably more.
+func (c *Conn) recordRead(n int) {
 	now := time.Now()
 	c.consumed += uint64(n)
-	if want := c.window.consumed(n, now); want > 0 && !c.closed && c.err == nil {
-		c.window.size += c.mux.grow(c.peer, want)
+	if want := c.window.recordRead(n, now); want > 0 && !c.closed && c.err == nil {
+		c.window.size += c.mux.growWindow(c.peer, want)
 	}
 	due := c.creditDue()
 	c.mu.Unlock()
 	if due {
-		_, _ = c.transmit(nil, 0, c.creditDue) // a fault has broken the stream; the next Read says so
+		_, _ = c.transmitFrame(nil, 0, c.creditDue) // a fault has broken the stream; the next Read says so
 	}
 }
 
 // creditDue tells whether half a window or more is free and untold. mu is held.
 func (c *Conn) creditDue() bool {
 	free := c.consumed + uint64(c.window.size) - c.granted
-	return !c.fin && c.err == nil && !c.closed && int64(free) >= int64(c.window.size/2)
+	return !c.peerFin && c.err == nil && !c.closed && int64(free) >= int64(c.window.size/2)
 }
 
 // Write sends p. It returns when NATS has taken all of it, or with how much was taken and why no more.
@@ -198,7 +198,7 @@ func (c *Conn) Write(p []byte) (int, error) {
 	}
 	if err := c.mayWrite(); err != nil {
 		c.mu.Unlock()
-		return 0, c.wrap("write", err)
+		return 0, c.wrapError("write", err)
 	}
 	c.writing = true
 	c.mu.Unlock()
@@ -207,7 +207,7 @@ func (c *Conn) Write(p []byte) (int, error) {
 	c.writing = false
 	c.writable.Broadcast()
 	c.mu.Unlock()
-	return n, c.wrap("write", err)
+	return n, c.wrapError("write", err)
 }
 
 func (c *Conn) writeAll(p []byte) (n int, err error) {
@@ -220,7 +220,7 @@ func (c *Conn) writeAll(p []byte) (n int, err error) {
 		if err != nil {
 			return n, err
 		}
-		k, err := c.transmit(p[n:], 0, nil)
+		k, err := c.transmitFrame(p[n:], 0, nil)
 		n += k
 		if err != nil {
 			return n, err
@@ -234,7 +234,7 @@ func (c *Conn) mayWrite() error {
 	switch {
 	case c.closed:
 		return net.ErrClosed
-	case c.writeUntil.passed:
+	case c.writeDeadline.passed:
 		return os.ErrDeadlineExceeded
 	case c.err != nil:
 		return c.err
@@ -248,8 +248,8 @@ func (c *Conn) mayWrite() error {
 
 // CloseWrite tells the peer that nothing more will be sent; it may go on sending. A Write that is under way ends.
 func (c *Conn) CloseWrite() error {
-	_, err := c.transmit(nil, flagFin, nil)
-	return c.wrap("close write", err)
+	_, err := c.transmitFrame(nil, flagFin, nil)
+	return c.wrapError("close write", err)
 }
 
 // Close ends the stream for this end: what was written still arrives, what the peer sends is dropped, and its Write fails.
@@ -257,48 +257,48 @@ func (c *Conn) Close() error {
 	c.mu.Lock()
 	if c.closed {
 		c.mu.Unlock()
-		return c.wrap("close", net.ErrClosed)
+		return c.wrapError("close", net.ErrClosed)
 	}
 	ended := c.err != nil || c.peerClosed // nobody would listen
 	c.closed, c.queue = true, queue{}
-	c.readUntil.stop()
-	c.writeUntil.stop()
+	c.readDeadline.stop()
+	c.writeDeadline.stop()
 	c.readable.Broadcast()
 	c.writable.Broadcast()
 	c.mu.Unlock()
 	var err error
 	if !ended {
-		_, err = c.transmit(nil, flagFin|flagClosed, nil)
+		_, err = c.transmitFrame(nil, flagFin|flagClosed, nil)
 	}
-	c.mux.remove(c, nil)
-	return c.wrap("close", err)
+	c.mux.removeStream(c, nil)
+	return c.wrapError("close", err)
 }
 
 // Reset ends the stream and tells the peer why: its Read and Write fail with a BrokenError that holds reason.
 func (c *Conn) Reset(reason string) {
-	c.fail(&BrokenError{Code: CodeReset, Text: reason}, true)
+	c.breakStream(&BrokenError{Code: CodeReset, Text: reason}, true)
 	_ = c.Close() // it may be closed already, which is what is wanted
 }
 
 // SetDeadline sets the deadlines of reads and writes; see net.Conn.
 func (c *Conn) SetDeadline(t time.Time) error {
-	return c.setDeadlines(t, &c.readUntil, &c.writeUntil)
+	return c.setDeadlines(t, &c.readDeadline, &c.writeDeadline)
 }
 
 // SetReadDeadline sets the deadline of reads.
-func (c *Conn) SetReadDeadline(t time.Time) error { return c.setDeadlines(t, &c.readUntil) }
+func (c *Conn) SetReadDeadline(t time.Time) error { return c.setDeadlines(t, &c.readDeadline) }
 
 // SetWriteDeadline sets the deadline of writes.
-func (c *Conn) SetWriteDeadline(t time.Time) error { return c.setDeadlines(t, &c.writeUntil) }
+func (c *Conn) SetWriteDeadline(t time.Time) error { return c.setDeadlines(t, &c.writeDeadline) }
 
 func (c *Conn) setDeadlines(t time.Time, which ...*deadline) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
-		return c.wrap("set deadline", net.ErrClosed)
+		return c.wrapError("set deadline", net.ErrClosed)
 	}
 	for _, d := range which {
-		if d == &c.readUntil {
+		if d == &c.readDeadline {
 			d.set(t, &c.readable)
 		} else {
 			d.set(t, &c.writable)
@@ -307,8 +307,8 @@ func (c *Conn) setDeadlines(t time.Time, which ...*deadline) error {
 	return nil
 }
 
-// wrap says which stream an error belongs to; io.EOF and nil stay as they are, as net.Conn wants it.
-func (c *Conn) wrap(op string, err error) error {
+// wrapError says which stream an error belongs to; io.EOF and nil stay as they are, as net.Conn wants it.
+func (c *Conn) wrapError(op string, err error) error {
 	if err == nil || errors.Is(err, io.EOF) {
 		return err
 	}

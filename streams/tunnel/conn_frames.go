@@ -10,11 +10,11 @@ import (
 // listens any more, long before PeerTimeout. Every frame would do, but the subject is 50 bytes.
 const probeSpacing = time.Second
 
-// transmit sends one frame: as much of p as the peer's window and a frame hold, with flags. It returns how many bytes of p
+// transmitFrame sends one frame: as much of p as the peer's window and a frame hold, with flags. It returns how many bytes of p
 // that were. With still, the frame is sent only if still is true under mu once it is this frame's turn.
-func (c *Conn) transmit(p []byte, flags byte, still func() bool) (int, error) {
-	c.send.Lock()
-	defer c.send.Unlock()
+func (c *Conn) transmitFrame(p []byte, flags byte, still func() bool) (int, error) {
+	c.sendMu.Lock()
+	defer c.sendMu.Unlock()
 	now := time.Now()
 	c.mu.Lock()
 	if still != nil && !still() {
@@ -33,21 +33,21 @@ func (c *Conn) transmit(p []byte, flags byte, still func() bool) (int, error) {
 	if c.finSent {
 		flags |= flagFin
 	}
-	f := c.frame(kindData, p[:n])
+	f := c.newFrame(kindData, p[:n])
 	f.flags = flags
 	c.sent += uint64(n)
 	if n > 0 {
-		c.moved = now
+		c.lastPayload = now
 	}
 	back := ""
-	if now.Sub(c.asked) >= probeSpacing {
-		c.asked, back = now, c.back
+	if now.Sub(c.lastProbe) >= probeSpacing {
+		c.lastProbe, back = now, c.replySubject
 	}
-	c.said = now
+	c.lastSent = now
 	c.mu.Unlock()
-	if err := c.mux.publish(c.out, back, f); err != nil {
+	if err := c.mux.publishFrame(c.sendSubject, back, f); err != nil {
 		broken := &BrokenError{Code: CodeHub, Text: err.Error()}
-		c.fail(broken, false)
+		c.breakStream(broken, false)
 		return 0, broken
 	}
 	c.mux.metrics.sent.Add(float64(n))
@@ -67,27 +67,27 @@ func (c *Conn) mayTransmit(data bool, flags byte) error {
 	return nil
 }
 
-// frame makes a frame of this moment and notes what it grants. mu is held.
-func (c *Conn) frame(k kind, payload []byte) frame {
+// newFrame makes a frame of this moment and notes what it grants. mu is held.
+func (c *Conn) newFrame(k kind, payload []byte) frame {
 	c.granted = max(c.granted, c.consumed+uint64(c.window.size))
 	return frame{kind: k, offset: c.sent, consumed: c.consumed, window: uint32(c.granted - c.consumed), payload: payload}
 }
 
-// receive takes a frame of the peer. It never blocks on a reader.
-func (c *Conn) receive(f frame, now time.Time) {
+// receiveFrame takes a frame of the peer. It never blocks on a reader.
+func (c *Conn) receiveFrame(f frame, now time.Time) {
 	c.mu.Lock()
 	if c.closed || c.err != nil {
 		c.mu.Unlock()
 		return
 	}
-	c.heard = now
-	c.peer.heard.Store(now.UnixNano())
+	c.lastReceived = now
+	c.peer.lastReceived.Store(now.UnixNano())
 	var broken *BrokenError
 	switch f.kind {
 	case kindData:
-		broken = c.takeData(f, now)
+		broken = c.acceptData(f, now)
 	case kindAccept:
-		broken = c.takeAccept(f, now)
+		broken = c.handleAccept(f, now)
 	case kindReset, kindRefuse:
 		if c.peerClosed {
 			break // its last word was a good one
@@ -102,12 +102,12 @@ func (c *Conn) receive(f frame, now time.Time) {
 	}
 	c.mu.Unlock()
 	if broken != nil {
-		c.fail(broken, !broken.ByPeer)
+		c.breakStream(broken, !broken.ByPeer)
 	}
 }
 
-// takeData takes a frame's payload and numbers. mu is held.
-func (c *Conn) takeData(f frame, now time.Time) *BrokenError {
+// acceptData takes a frame's payload and numbers. mu is held.
+func (c *Conn) acceptData(f frame, now time.Time) *BrokenError {
 	switch size := uint64(len(f.payload)); {
 	case !c.open:
 		return &BrokenError{Code: CodeProtocol, Text: "data before the stream was opened"}
@@ -115,26 +115,26 @@ func (c *Conn) takeData(f frame, now time.Time) *BrokenError {
 		return &BrokenError{Code: CodeLost, Text: fmt.Sprintf("%d bytes were lost on the way", f.offset-c.received)}
 	case f.offset < c.received:
 		return &BrokenError{Code: CodeLost, Text: fmt.Sprintf("frames out of order: byte %d after %d", f.offset, c.received)}
-	case size > 0 && c.fin:
+	case size > 0 && c.peerFin:
 		return &BrokenError{Code: CodeProtocol, Text: "data after the end"}
 	case c.received+size > c.granted:
 		return &BrokenError{Code: CodeOverrun, Text: fmt.Sprintf("%d bytes more than the window", c.received+size-c.granted)}
 	case f.consumed > c.sent:
 		return &BrokenError{Code: CodeProtocol, Text: "the peer has read what was not sent"}
 	}
-	if !c.dialed && c.window.trip == 0 {
-		c.window.trip = c.mux.trip(c.peer, now.Sub(c.accepted))
+	if !c.dialed && c.window.roundTrip == 0 {
+		c.window.roundTrip = c.mux.recordRoundTrip(c.peer, now.Sub(c.acceptedAt))
 	}
 	if len(f.payload) > 0 {
 		c.received += uint64(len(f.payload))
 		c.queue.push(f.payload)
-		c.moved = now
+		c.lastPayload = now
 		c.readable.Signal()
 		c.mux.metrics.received.Add(float64(len(f.payload)))
 	}
-	c.takeCredit(f)
-	if f.flags&flagFin != 0 && !c.fin {
-		c.fin = true
+	c.updateCredit(f)
+	if f.flags&flagFin != 0 && !c.peerFin {
+		c.peerFin = true
 		c.readable.Broadcast()
 	}
 	if f.flags&flagClosed != 0 && !c.peerClosed {
@@ -144,34 +144,34 @@ func (c *Conn) takeData(f frame, now time.Time) *BrokenError {
 	return nil
 }
 
-// takeCredit notes what the peer allows; no peer makes this end send more ahead than MaxWindow. mu is held.
-func (c *Conn) takeCredit(f frame) {
+// updateCredit notes what the peer allows; no peer makes this end send more ahead than MaxWindow. mu is held.
+func (c *Conn) updateCredit(f frame) {
 	if limit := f.consumed + min(uint64(f.window), uint64(c.mux.cfg.MaxWindow)); limit > c.limit {
 		c.limit = limit
 		c.writable.Broadcast()
 	}
 }
 
-// takeAccept takes a node's yes. mu is held.
-func (c *Conn) takeAccept(f frame, now time.Time) *BrokenError {
+// handleAccept takes a node's yes. mu is held.
+func (c *Conn) handleAccept(f frame, now time.Time) *BrokenError {
 	if !c.dialed || c.open || f.offset != 0 || f.consumed != 0 {
 		return &BrokenError{Code: CodeProtocol, Text: "accepted what was not asked"}
 	}
 	c.open = true
-	c.window.trip = c.mux.trip(c.peer, now.Sub(c.begun))
-	c.takeCredit(f)
+	c.window.roundTrip = c.mux.recordRoundTrip(c.peer, now.Sub(c.startedAt))
+	c.updateCredit(f)
 	close(c.answered)
 	return nil
 }
 
-// noResponders takes the word of this end's own NATS server that nobody listens at the other end.
-func (c *Conn) noResponders() {
-	c.fail(&BrokenError{Code: CodeOffline, Text: "the link between cloud and node went down"}, false)
+// handleNoResponders takes the word of this end's own NATS server that nobody listens at the other end.
+func (c *Conn) handleNoResponders() {
+	c.breakStream(&BrokenError{Code: CodeOffline, Text: "the link between cloud and node went down"}, false)
 }
 
-// fail breaks the stream, unless it has ended, and with tell says so to the peer. What has arrived can still be read. It
+// breakStream breaks the stream, unless it has ended, and with tell says so to the peer. What has arrived can still be read. It
 // never blocks.
-func (c *Conn) fail(why *BrokenError, tell bool) {
+func (c *Conn) breakStream(why *BrokenError, tell bool) {
 	c.mu.Lock()
 	if c.err != nil || c.closed {
 		c.mu.Unlock()
@@ -181,42 +181,42 @@ func (c *Conn) fail(why *BrokenError, tell bool) {
 	if !c.open {
 		close(c.answered)
 	}
-	reset := c.frame(kindReset, reasonPayload(why.Code, why.Text))
+	reset := c.newFrame(kindReset, reasonPayload(why.Code, why.Text))
 	c.readable.Broadcast()
 	c.writable.Broadcast()
 	c.mu.Unlock()
 	if tell {
-		c.mux.later(c.out, reset) // before it is forgotten: else the peer may hear first that it is unknown
+		c.mux.queueFrame(c.sendSubject, reset) // before it is forgotten: else the peer may hear first that it is unknown
 	}
-	c.mux.remove(c, why)
+	c.mux.removeStream(c, why)
 }
 
-// tend is called several times per KeepAlive: it breaks the stream if its time is over, and keeps it alive.
-func (c *Conn) tend(now time.Time) {
+// checkTimeouts is called several times per KeepAlive: it breaks the stream if its time is over, and keeps it alive.
+func (c *Conn) checkTimeouts(now time.Time) {
 	cfg := c.mux.cfg
 	c.mu.Lock()
 	open, lost := c.open && !c.closed && c.err == nil && !c.peerClosed, c.err
-	silent, quiet, idle := now.Sub(c.heard), now.Sub(c.said), now.Sub(c.moved)
-	waiting := now.Sub(c.begun)
+	silent, quiet, idle := now.Sub(c.lastReceived), now.Sub(c.lastSent), now.Sub(c.lastPayload)
+	waiting := now.Sub(c.startedAt)
 	c.mu.Unlock()
 	switch {
 	case lost != nil:
 	case !open:
-		if !c.dialed && c.pending() && waiting > cfg.OpenTimeout {
-			c.fail(&BrokenError{Code: CodeBusy, Text: "not accepted in time"}, true)
+		if !c.dialed && c.isPending() && waiting > cfg.OpenTimeout {
+			c.breakStream(&BrokenError{Code: CodeBusy, Text: "not accepted in time"}, true)
 		}
 	case silent >= cfg.PeerTimeout:
-		c.fail(&BrokenError{Code: CodeSilent, Text: fmt.Sprintf("nothing heard of the peer for %v", silent.Round(time.Second))}, true)
+		c.breakStream(&BrokenError{Code: CodeSilent, Text: fmt.Sprintf("nothing heard of the peer for %v", silent.Round(time.Second))}, true)
 	case cfg.IdleTimeout > 0 && idle >= cfg.IdleTimeout:
-		c.fail(&BrokenError{Code: CodeIdle, Text: fmt.Sprintf("no byte moved for %v", cfg.IdleTimeout)}, true)
-	case quiet >= cfg.KeepAlive && c.send.TryLock(): // a locked send is about to say something
-		c.send.Unlock()
-		_, _ = c.transmit(nil, 0, nil) // a fault has broken the stream
+		c.breakStream(&BrokenError{Code: CodeIdle, Text: fmt.Sprintf("no byte moved for %v", cfg.IdleTimeout)}, true)
+	case quiet >= cfg.KeepAlive && c.sendMu.TryLock(): // a locked send is about to say something
+		c.sendMu.Unlock()
+		_, _ = c.transmitFrame(nil, 0, nil) // a fault has broken the stream
 	}
 }
 
-// pending tells whether the stream waits for Incoming.Accept.
-func (c *Conn) pending() bool {
+// isPending tells whether the stream waits for Incoming.Accept.
+func (c *Conn) isPending() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return !c.open && !c.closed && c.err == nil

@@ -10,11 +10,11 @@ import (
 )
 
 // The contract of net.Conn, over a real hub and a real leaf, from either end.
-func TestConn(t *testing.T) {
-	e := pair(t, tunnel.Config{}, tunnel.Config{})
+func TestConn_NetConnContract(t *testing.T) {
+	e := startPair(t, tunnel.Config{}, tunnel.Config{})
 	make := func(swap bool) nettest.MakePipe {
 		return func() (c1, c2 net.Conn, stop func(), err error) {
-			cloud, node, err := e.open(t.Context())
+			cloud, node, err := e.openStream(t.Context())
 			if err != nil {
 				return nil, nil, nil, err
 			}

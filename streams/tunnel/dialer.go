@@ -26,12 +26,12 @@ func NewDialer(nc *nats.Conn, cfg Config, metrics *Metrics, log *zap.Logger) (*D
 	if err != nil {
 		return nil, err
 	}
-	return &Dialer{mux: m, replica: random(replicaBytes)}, nil
+	return &Dialer{mux: m, replica: randomToken(replicaBytes)}, nil
 }
 
 // Start serves until ctx ends, then breaks all streams and returns nil.
 func (d *Dialer) Start(ctx context.Context) error {
-	return d.run(ctx, serves{upPrefix + "*." + d.replica + ".*", d.handle}, serves{silentPrefix + "*.*", d.told})
+	return d.serveSubscriptions(ctx, subscription{upPrefix + "*." + d.replica + ".*", d.handleMessage}, subscription{silentPrefix + "*.*", d.handleSilentNotice})
 }
 
 // Ready closes when Dial may be called.
@@ -62,10 +62,10 @@ func (d *Dialer) DialAddress(ctx context.Context, node string, to netip.AddrPort
 func (d *Dialer) dialTarget(ctx context.Context, target Addr) (*Conn, error) {
 	label, _ := ctx.Value(labelKey{}).(string)
 	begun := time.Now()
-	c, err := d.dial(ctx, target, clean(label, maxLabel))
+	c, err := d.dialOnce(ctx, target, sanitizeText(label, maxLabel))
 	if err != nil {
-		d.metrics.refuse(codeOf(ctx, err))
-		d.log.Info("tunnel not opened", append(target.fields(), zap.String("user", label),
+		d.metrics.countRefused(codeOf(ctx, err))
+		d.log.Info("tunnel not opened", append(target.logFields(), zap.String("user", label),
 			zap.Duration("took", time.Since(begun)), zap.Error(err))...)
 		if target.Address.IsValid() {
 			return nil, fmt.Errorf("dial %s at node %s: %w", netip.AddrPortFrom(target.Address, target.Port), target.Node, err)
@@ -73,7 +73,7 @@ func (d *Dialer) dialTarget(ctx context.Context, target Addr) (*Conn, error) {
 		return nil, fmt.Errorf("dial node %s port %d: %w", target.Node, target.Port, err)
 	}
 	d.metrics.opened.Inc()
-	d.log.Info("tunnel opened", append(c.fields(), zap.Duration("took", time.Since(begun)))...)
+	d.log.Info("tunnel opened", append(c.logFields(), zap.Duration("took", time.Since(begun)))...)
 	return c, nil
 }
 
@@ -98,18 +98,18 @@ func codeOf(ctx context.Context, err error) Code {
 	return CodeHub
 }
 
-func (d *Dialer) dial(ctx context.Context, target Addr, label string) (*Conn, error) {
+func (d *Dialer) dialOnce(ctx context.Context, target Addr, label string) (*Conn, error) {
 	token := wire.Escape(target.Node)
-	silent, err := d.verdict(token)
+	silent, err := d.checkSilent(token)
 	if err != nil {
 		return nil, err
 	}
-	c, err := d.add(d.replica+"."+random(idBytes), target, token, label, true)
+	c, err := d.addStream(d.replica+"."+randomToken(idBytes), target, token, label, true)
 	if err != nil {
 		return nil, err
 	}
 	if silent == nil { // the first stream of this node
-		silent, _ = d.verdict(token)
+		silent, _ = d.checkSilent(token)
 	}
 	if err := c.sendOpen(openFrame(target, label)); err != nil {
 		return nil, err
@@ -124,22 +124,22 @@ func (d *Dialer) dial(ctx context.Context, target Addr, label string) (*Conn, er
 	case <-timer.C:
 	case <-ctx.Done():
 	}
-	return d.outcome(ctx, c, target.Node, shared)
+	return d.dialResult(ctx, c, target.Node, shared)
 }
 
-// outcome says what became of a dial that is answered or given up; with shared another dial found the node silent.
-func (d *Dialer) outcome(ctx context.Context, c *Conn, node string, shared bool) (*Conn, error) {
+// dialResult says what became of a dial that is answered or given up; with shared another dial found the node silent.
+func (d *Dialer) dialResult(ctx context.Context, c *Conn, node string, shared bool) (*Conn, error) {
 	c.mu.Lock()
 	open := c.open && c.err == nil
 	c.mu.Unlock()
 	if open {
-		_, err := c.transmit(nil, 0, nil) // the node measures the round trip by it
+		_, err := c.transmitFrame(nil, 0, nil) // the node measures the round trip by it
 		return c, err
 	}
 	select {
 	case <-c.answered:
 	default:
-		c.fail(&BrokenError{Code: CodeOffline, Text: "given up"}, true)
+		c.breakStream(&BrokenError{Code: CodeOffline, Text: "given up"}, true)
 		switch {
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
@@ -147,10 +147,10 @@ func (d *Dialer) outcome(ctx context.Context, c *Conn, node string, shared bool)
 			return nil, errors.New("the hub is not reachable")
 		case shared:
 			return nil, errSilent
-		case c.peer.heard.Load() < c.begun.UnixNano():
-			d.silence(c.peer)
+		case c.peer.lastReceived.Load() < c.startedAt.UnixNano():
+			d.reportSilent(c.peer)
 		}
-		return nil, fmt.Errorf("%w: %s did not answer within %v", ErrOffline, node, time.Since(c.begun).Round(time.Millisecond))
+		return nil, fmt.Errorf("%w: %s did not answer within %v", ErrOffline, node, time.Since(c.startedAt).Round(time.Millisecond))
 	}
 	var broken *BrokenError
 	c.mu.Lock()
@@ -170,12 +170,12 @@ func (d *Dialer) outcome(ctx context.Context, c *Conn, node string, shared bool)
 // sendOpen sends the request to open.
 func (c *Conn) sendOpen(k kind, payload []byte) error {
 	c.mu.Lock()
-	f := c.frame(k, payload)
-	c.asked, c.said = c.begun, c.begun
+	f := c.newFrame(k, payload)
+	c.lastProbe, c.lastSent = c.startedAt, c.startedAt
 	c.mu.Unlock()
-	if err := c.mux.publish(c.out, c.back, f); err != nil {
+	if err := c.mux.publishFrame(c.sendSubject, c.replySubject, f); err != nil {
 		broken := &BrokenError{Code: CodeHub, Text: err.Error()}
-		c.fail(broken, false)
+		c.breakStream(broken, false)
 		return broken
 	}
 	return nil
@@ -184,52 +184,52 @@ func (c *Conn) sendOpen(k kind, payload []byte) error {
 // Drop breaks all streams to a node, for instance because its certificate was revoked, and returns how many those were.
 func (d *Dialer) Drop(node, reason string) int {
 	token, n := wire.Escape(node), 0
-	for _, c := range d.all() {
+	for _, c := range d.listStreams() {
 		if c.peer.token == token {
-			c.fail(&BrokenError{Code: CodeDropped, Text: reason}, true)
+			c.breakStream(&BrokenError{Code: CodeDropped, Text: reason}, true)
 			n++
 		}
 	}
 	return n
 }
 
-// handle takes what nodes send. Their NATS users may publish below their own token only, so the subject says who it is.
-func (d *Dialer) handle(msg *nats.Msg) {
+// handleMessage takes what nodes send. Their NATS users may publish below their own token only, so the subject says who it is.
+func (d *Dialer) handleMessage(msg *nats.Msg) {
 	token, key, ok := parseSubject(upPrefix, msg.Subject)
 	if !ok {
-		d.metrics.refuse(codeGarbage)
+		d.metrics.countRefused(codeGarbage)
 		return
 	}
-	c, stale := d.find(key)
+	c, stale := d.findStream(key)
 	switch {
 	case c == nil && stale:
-		d.metrics.refuse(codeStale)
+		d.metrics.countRefused(codeStale)
 	case c == nil:
-		d.metrics.refuse(CodeUnknown)
+		d.metrics.countRefused(CodeUnknown)
 	case c.peer.token != token:
-		d.metrics.refuse(codeForeign)
-		c.foreign.Do(func() { // a node could fill the log
+		d.metrics.countRefused(codeForeign)
+		c.foreignLogged.Do(func() { // a node could fill the log
 			d.log.Warn("a node sent to another node's stream", zap.String("from", token), zap.String("node", c.target.Node))
 		})
 	default:
-		c.handle(msg)
+		c.handleMessage(msg)
 	}
 }
 
-// handle takes a message for this stream.
-func (c *Conn) handle(msg *nats.Msg) {
-	if len(msg.Data) == 0 && msg.Header.Get("Status") == noResponders {
-		c.noResponders()
+// handleMessage takes a message for this stream.
+func (c *Conn) handleMessage(msg *nats.Msg) {
+	if len(msg.Data) == 0 && msg.Header.Get("Status") == statusNoResponders {
+		c.handleNoResponders()
 		return
 	}
 	f, err := parseFrame(msg.Data)
 	if err != nil {
-		c.mux.metrics.refuse(codeGarbage)
-		c.fail(&BrokenError{Code: CodeProtocol, Text: err.Error()}, true)
+		c.mux.metrics.countRefused(codeGarbage)
+		c.breakStream(&BrokenError{Code: CodeProtocol, Text: err.Error()}, true)
 		return
 	}
-	c.receive(f, time.Now())
+	c.receiveFrame(f, time.Now())
 }
 
-// noResponders is how a NATS server says that nobody listens on the subject of a request.
-const noResponders = "503"
+// handleNoResponders is how a NATS server says that nobody listens on the subject of a request.
+const statusNoResponders = "503"

@@ -61,8 +61,8 @@ const (
 	codeGivenUp Code = "given-up" // the caller of Dial waits no more
 )
 
-// known bounds what a peer can do to the number of metrics.
-func (c Code) known() Code {
+// metricLabel bounds what a peer can do to the number of metrics.
+func (c Code) metricLabel() Code {
 	switch c {
 	case CodePort, CodeBusy, CodeStreams, CodeDeclined, CodeUnready, CodeVersion, CodeStopping, CodeExists, CodeReset, CodeLost, CodeSilent,
 		CodeOffline, CodeOverrun, CodeProtocol, CodeUnknown, CodeIdle, CodeDropped, CodeHub, codeGarbage, codeForeign, codeStale, codeOther, codeGivenUp:

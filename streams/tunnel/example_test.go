@@ -18,7 +18,7 @@ import (
 
 // A node serves HTTP on a port of its own, without any open socket; the cloud gets a page from it.
 func Example() {
-	if err := example(context.Background()); err != nil {
+	if err := runExample(context.Background()); err != nil {
 		fmt.Println(err)
 	}
 	// Output:
@@ -26,7 +26,7 @@ func Example() {
 	// offline: true
 }
 
-func example(ctx context.Context) error {
+func runExample(ctx context.Context) error {
 	ns, err := server.NewServer(&server.Options{DontListen: true, NoSigs: true, NoLog: true})
 	if err != nil {
 		return err
@@ -80,7 +80,7 @@ func example(ctx context.Context) error {
 		},
 		DisableKeepAlives: true,
 	}}
-	if err := get(ctx, client); err != nil {
+	if err := fetchPage(ctx, client); err != nil {
 		return err
 	}
 	_, err = dialer.Dial(ctx, "gw-18", 80)
@@ -90,7 +90,7 @@ func example(ctx context.Context) error {
 	return parts.Wait()
 }
 
-func get(ctx context.Context, client *http.Client) error {
+func fetchPage(ctx context.Context, client *http.Client) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://gw-17/", nil)
 	if err != nil {
 		return err

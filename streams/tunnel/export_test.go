@@ -51,7 +51,7 @@ var (
 
 	ReasonPayload = reasonPayload
 	ParseReason   = parseReason
-	Random        = random
+	RandomToken   = randomToken
 )
 
 // ParseDown reads a subject towards a node.
@@ -62,8 +62,10 @@ func SilentSubject(node, replica string) string {
 	return silentPrefix + wire.Escape(node) + "." + replica
 }
 
-// Verdict is what is told.
-func Verdict() []byte { return Raw{Kind: KindReset, Payload: ReasonPayload(CodeSilent, "")}.Bytes() }
+// SilentNotice is what is told.
+func SilentNotice() []byte {
+	return Raw{Kind: KindReset, Payload: ReasonPayload(CodeSilent, "")}.Bytes()
+}
 
 // WindowSize is how many bytes the peer may send ahead of the reader.
 func (c *Conn) WindowSize() int {
@@ -77,12 +79,12 @@ type Window struct{ w window }
 
 // NewWindow makes one.
 func NewWindow(size, limit int, trip time.Duration) *Window {
-	return &Window{window{size: size, limit: limit, trip: trip}}
+	return &Window{window{size: size, limit: limit, roundTrip: trip}}
 }
 
-// Consumed notes n bytes, grows as it wants to, and returns the new size.
-func (w *Window) Consumed(n int, now time.Time) int {
-	w.w.size += w.w.consumed(n, now)
+// RecordRead notes n bytes, grows as it wants to, and returns the new size.
+func (w *Window) RecordRead(n int, now time.Time) int {
+	w.w.size += w.w.recordRead(n, now)
 	return w.w.size
 }
 
@@ -93,4 +95,4 @@ type Queue struct{ q queue }
 func (q *Queue) Push(p []byte)          { q.q.push(p) }
 func (q *Queue) Read(p []byte) int      { return q.q.read(p) }
 func (q *Queue) Chunks() int            { return len(q.q.chunks) }
-func (c *Conn) Subjects() (o, b string) { return c.out, c.back }
+func (c *Conn) Subjects() (o, b string) { return c.sendSubject, c.replySubject }

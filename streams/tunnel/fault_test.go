@@ -14,8 +14,8 @@ import (
 	"github.com/frond-edge/frond/streams/tunnel"
 )
 
-func TestOfflineNodeIsToldAtOnce(t *testing.T) {
-	e := pair(t, tunnel.Config{}, tunnel.Config{})
+func TestDialer_OfflineNodeFailsAtOnce(t *testing.T) {
+	e := startPair(t, tunnel.Config{}, tunnel.Config{})
 	begun := time.Now()
 	_, err := e.dialer.Dial(t.Context(), "gw-18", port)
 	if !errors.Is(err, tunnel.ErrOffline) {
@@ -25,9 +25,9 @@ func TestOfflineNodeIsToldAtOnce(t *testing.T) {
 }
 
 // kubectl exec dials twice, one after the other; its user waits once.
-func TestDialsToSilentNodeShareTheVerdict(t *testing.T) {
+func TestDialer_DialsToSilentNodeWaitOnce(t *testing.T) {
 	t.Parallel()
-	e := pair(t, tunnel.Config{}, tunnel.Config{})
+	e := startPair(t, tunnel.Config{}, tunnel.Config{})
 	e.link.Silence()
 	begun := time.Now()
 	var g errgroup.Group
@@ -49,16 +49,16 @@ func TestDialsToSilentNodeShareTheVerdict(t *testing.T) {
 }
 
 // The second try of kubectl exec may come through another cloudcore: its Dialer knows what the first one found out.
-func TestDialersTellEachOtherOfASilentNode(t *testing.T) {
+func TestDialer_SilentNodeIsSharedBetweenDialers(t *testing.T) {
 	t.Parallel()
-	e := pair(t, tunnel.Config{OpenTimeout: time.Second}, tunnel.Config{})
+	e := startPair(t, tunnel.Config{OpenTimeout: time.Second}, tunnel.Config{})
 	registry := prometheus.NewRegistry()
 	nc := cloudConn(t, e.hub.ClientURL())
-	other, err := tunnel.NewDialer(nc, tunnel.Config{OpenTimeout: 10 * patience}, tunnel.NewMetrics(registry), logger(t, "other"))
+	other, err := tunnel.NewDialer(nc, tunnel.Config{OpenTimeout: 10 * waitTimeout}, tunnel.NewMetrics(registry), newLogger(t, "other"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	start(t, other.Start)
+	startPart(t, other.Start)
 	<-other.Ready()
 	e.link.Silence()
 	waiting := make(chan error, 1)
@@ -66,58 +66,58 @@ func TestDialersTellEachOtherOfASilentNode(t *testing.T) {
 		_, err := other.Dial(t.Context(), node, port)
 		waiting <- err
 	}()
-	eventually(t, "the other dial waits", func() bool { return count(t, registry, "frond_tunnel_streams", "") == 1 })
+	eventually(t, "the other dial waits", func() bool { return sumMetric(t, registry, "frond_tunnel_streams", "") == 1 })
 	if _, err := e.dialer.Dial(t.Context(), node, port); !errors.Is(err, tunnel.ErrOffline) {
 		t.Fatalf("%v, want ErrOffline", err)
 	}
-	if err := await(t, "the other dial", waiting); !errors.Is(err, tunnel.ErrOffline) {
+	if err := awaitError(t, "the other dial", waiting); !errors.Is(err, tunnel.ErrOffline) {
 		t.Errorf("%v, want ErrOffline", err)
 	}
 }
 
 // A verdict of another Dialer is believed of a node that was not heard a moment ago, and what is no verdict of nobody.
-func TestVerdictsAreBelievedOfNodesThatAreNotHeard(t *testing.T) {
-	e := pair(t, tunnel.Config{OpenTimeout: patience}, tunnel.Config{}) // what was heard in that time counts
-	cloud, atNode := e.dial(t)
-	replica := tunnel.Random(6)
+func TestDialer_SilentNoticeIgnoredForHeardNode(t *testing.T) {
+	e := startPair(t, tunnel.Config{OpenTimeout: waitTimeout}, tunnel.Config{}) // what was heard in that time counts
+	cloud, atNode := e.dialStream(t)
+	replica := tunnel.RandomToken(6)
 	tell := func(node string, verdict []byte) {
 		t.Helper()
 		if err := e.cloudNC.Publish(tunnel.SilentSubject(node, replica), verdict); err != nil {
 			t.Fatal(err)
 		}
 	}
-	echoes(t, atNode, cloud)
-	garbage := count(t, e.cloudSays, "frond_tunnel_refused_total", "garbage")
+	requireEcho(t, atNode, cloud)
+	garbage := sumMetric(t, e.cloudMetrics, "frond_tunnel_refused_total", "garbage")
 	eventually(t, "another node is believed to be silent", func() bool {
-		tell(node, tunnel.Verdict())
+		tell(node, tunnel.SilentNotice())
 		tell("gw-18", []byte(`{"kind":"Pod"}`))
-		tell("gw-18", tunnel.Verdict())
+		tell("gw-18", tunnel.SilentNotice())
 		_, err := e.dialer.Dial(t.Context(), "gw-18", port) // it is not linked
 		return err != nil && strings.Contains(err.Error(), "a moment ago")
 	})
-	if _, _, err := e.open(t.Context()); err != nil {
+	if _, _, err := e.openStream(t.Context()); err != nil {
 		t.Errorf("a node that was heard a moment ago: %v", err)
 	}
 	e.dialer.Heard("gw-18")
 	if _, err := e.dialer.Dial(t.Context(), "gw-18", port); err == nil || strings.Contains(err.Error(), "a moment ago") {
 		t.Errorf("a node whose heartbeat came is not asked: %v", err)
 	}
-	if count(t, e.cloudSays, "frond_tunnel_refused_total", "garbage") == garbage {
+	if sumMetric(t, e.cloudMetrics, "frond_tunnel_refused_total", "garbage") == garbage {
 		t.Error("what is no verdict was not counted")
 	}
 	tell("gw-19", []byte(`{"kind":"Pod"}`))
-	echoes(t, atNode, cloud)
+	requireEcho(t, atNode, cloud)
 	if _, err := e.dialer.Dial(t.Context(), "gw-19", port); err == nil || strings.Contains(err.Error(), "a moment ago") {
 		t.Errorf("garbage was taken for a verdict: %v", err)
 	}
 }
 
-// lostStream opens a stream with short times and keeps both ends reading; errs gets what they end with.
-func lostStream(t *testing.T) (e *ends, cloudErr, nodeErr <-chan error) {
+// openShortStream opens a stream with short times and keeps both ends reading; errs gets what they end with.
+func openShortStream(t *testing.T) (e *tunnelPair, cloudErr, nodeErr <-chan error) {
 	t.Helper()
 	cfg := tunnel.Config{KeepAlive: 200 * time.Millisecond, PeerTimeout: 2 * time.Second}
-	e = pair(t, cfg, cfg)
-	cloud, node := e.dial(t)
+	e = startPair(t, cfg, cfg)
+	cloud, node := e.dialStream(t)
 	read := func(c io.Reader) <-chan error {
 		ended := make(chan error, 1)
 		go func() {
@@ -129,60 +129,60 @@ func lostStream(t *testing.T) (e *ends, cloudErr, nodeErr <-chan error) {
 	return e, read(cloud), read(node)
 }
 
-func await(t *testing.T, what string, ended <-chan error) error {
+func awaitError(t *testing.T, what string, ended <-chan error) error {
 	t.Helper()
 	select {
 	case err := <-ended:
 		return err
-	case <-time.After(patience):
+	case <-time.After(waitTimeout):
 		t.Fatalf("%s: never ended", what)
 		return nil
 	}
 }
 
-func TestSilentLinkIsNoticedByBothEnds(t *testing.T) {
+func TestConn_SilentLinkIsNoticedByBothEnds(t *testing.T) {
 	t.Parallel()
 	for name, directions := range map[string][]leaftest.Direction{
 		"both": nil, "to hub": {leaftest.ToHub}, "from hub": {leaftest.FromHub},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			e, cloud, node := lostStream(t)
+			e, cloud, node := openShortStream(t)
 			begun := time.Now()
 			e.link.Silence(directions...)
 			// An end that is still heard may be told by the other before it notices by itself.
-			brokenBy(t, await(t, "cloud", cloud), tunnel.CodeSilent)
+			requireBroken(t, awaitError(t, "cloud", cloud), tunnel.CodeSilent)
 			t.Logf("cloud after %v", time.Since(begun))
-			brokenBy(t, await(t, "node", node), tunnel.CodeSilent)
+			requireBroken(t, awaitError(t, "node", node), tunnel.CodeSilent)
 			t.Logf("node after %v", time.Since(begun))
 		})
 	}
 }
 
-func TestCutLinkIsNoticedByBothEnds(t *testing.T) {
+func TestConn_CutLinkIsNoticedByBothEnds(t *testing.T) {
 	t.Parallel()
-	e, cloud, node := lostStream(t)
+	e, cloud, node := openShortStream(t)
 	begun := time.Now()
 	e.link.Cut()
-	brokenBy(t, await(t, "cloud", cloud), tunnel.CodeOffline)
+	requireBroken(t, awaitError(t, "cloud", cloud), tunnel.CodeOffline)
 	t.Logf("cloud after %v", time.Since(begun))
-	brokenBy(t, await(t, "node", node), tunnel.CodeOffline)
+	requireBroken(t, awaitError(t, "node", node), tunnel.CodeOffline)
 	t.Logf("node after %v", time.Since(begun))
 	e.link.Heal()
-	eventually(t, "a new stream after the heal", func() bool { _, _, err := e.open(t.Context()); return err == nil })
+	eventually(t, "a new stream after the heal", func() bool { _, _, err := e.openStream(t.Context()); return err == nil })
 }
 
 // A cloudcore that is killed says nothing any more: its node notices, and another Dialer works at once.
-func TestKilledCloudIsNoticedByTheNode(t *testing.T) {
+func TestConn_KilledCloudIsNoticedByTheNode(t *testing.T) {
 	t.Parallel()
-	e, _, node := lostStream(t)
+	e, _, node := openShortStream(t)
 	e.cloudNC.Close()
-	brokenBy(t, await(t, "node", node), tunnel.CodeOffline, tunnel.CodeSilent)
-	other, err := tunnel.NewDialer(cloudConn(t, e.hub.ClientURL()), tunnel.Config{}, tunnel.NewMetrics(nil), logger(t, "other"))
+	requireBroken(t, awaitError(t, "node", node), tunnel.CodeOffline, tunnel.CodeSilent)
+	other, err := tunnel.NewDialer(cloudConn(t, e.hub.ClientURL()), tunnel.Config{}, tunnel.NewMetrics(nil), newLogger(t, "other"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	start(t, other.Start)
+	startPart(t, other.Start)
 	<-other.Ready()
 	c, err := other.Dial(t.Context(), "gw-17.example", port)
 	if err != nil {
@@ -192,19 +192,19 @@ func TestKilledCloudIsNoticedByTheNode(t *testing.T) {
 }
 
 // A node's process that is killed and started again does not know the stream.
-func TestRestartedNodeIsNoticedByTheCloud(t *testing.T) {
+func TestConn_RestartedNodeIsNoticedByTheCloud(t *testing.T) {
 	t.Parallel()
-	e, cloud, _ := lostStream(t)
+	e, cloud, _ := openShortStream(t)
 	e.nodeNC.Close()
-	err := await(t, "cloud", cloud)
-	brokenBy(t, err, tunnel.CodeOffline, tunnel.CodeUnknown)
+	err := awaitError(t, "cloud", cloud)
+	requireBroken(t, err, tunnel.CodeOffline, tunnel.CodeUnknown)
 }
 
 // What NATS loses while the cloud's connection is cut shows as an error, and never as a hole in the bytes.
-func TestLostMessagesBreakTheStream(t *testing.T) {
+func TestConn_LostMessagesBreakTheStream(t *testing.T) {
 	cfg := tunnel.Config{KeepAlive: 200 * time.Millisecond, PeerTimeout: 5 * time.Second}
-	e := pair(t, cfg, cfg)
-	cloud, node := e.dial(t)
+	e := startPair(t, cfg, cfg)
+	cloud, node := e.dialStream(t)
 	var g errgroup.Group
 	g.Go(func() error {
 		counter := make([]byte, 1<<10)
@@ -213,7 +213,7 @@ func TestLostMessagesBreakTheStream(t *testing.T) {
 				counter[i] = byte(n)
 			}
 			if _, err := node.Write(counter); err != nil {
-				brokenBy(t, err, tunnel.CodeLost, tunnel.CodeOffline, tunnel.CodeSilent)
+				requireBroken(t, err, tunnel.CodeLost, tunnel.CodeOffline, tunnel.CodeSilent)
 				return nil
 			}
 		}
@@ -231,8 +231,8 @@ func TestLostMessagesBreakTheStream(t *testing.T) {
 			t.Fatalf("block %d holds %d to %d", n, block[0], block[len(block)-1])
 		}
 	}
-	brokenBy(t, err, tunnel.CodeLost, tunnel.CodeOffline, tunnel.CodeSilent)
+	requireBroken(t, err, tunnel.CodeLost, tunnel.CodeOffline, tunnel.CodeSilent)
 	t.Log(err)
 	_ = g.Wait()
-	eventually(t, "a new stream", func() bool { _, _, err := e.open(t.Context()); return err == nil })
+	eventually(t, "a new stream", func() bool { _, _, err := e.openStream(t.Context()); return err == nil })
 }

@@ -52,8 +52,8 @@ func (k kind) version() byte {
 	return versionFirst
 }
 
-// opens tells whether a kind asks for a new stream.
-func (k kind) opens() bool { return k == kindOpen || k == kindOpenAddress }
+// opensStream tells whether a kind asks for a new stream.
+func (k kind) opensStream() bool { return k == kindOpen || k == kindOpenAddress }
 
 const (
 	// flagFin says that its sender will send nothing beyond this frame's last byte.
@@ -123,7 +123,7 @@ func parseTarget(f frame) (to netip.AddrPort, label string, ok bool) {
 func openAddressPayload(to netip.AddrPort, label string) []byte {
 	address := to.Addr().AsSlice()
 	b := append(binary.BigEndian.AppendUint16(nil, to.Port()), byte(len(address)))
-	return append(append(b, address...), clean(label, maxLabel)...)
+	return append(append(b, address...), sanitizeText(label, maxLabel)...)
 }
 
 func parseOpenAddress(payload []byte) (to netip.AddrPort, label string, ok bool) {
@@ -136,33 +136,33 @@ func parseOpenAddress(payload []byte) (to netip.AddrPort, label string, ok bool)
 	if !ok || len(rest) > maxLabel {
 		return netip.AddrPort{}, "", false
 	}
-	return netip.AddrPortFrom(address, binary.BigEndian.Uint16(payload)), clean(string(rest), maxLabel), true
+	return netip.AddrPortFrom(address, binary.BigEndian.Uint16(payload)), sanitizeText(string(rest), maxLabel), true
 }
 
 // openPayload is the payload of kindOpen.
 func openPayload(port uint16, label string) []byte {
-	return append(binary.BigEndian.AppendUint16(nil, port), clean(label, maxLabel)...)
+	return append(binary.BigEndian.AppendUint16(nil, port), sanitizeText(label, maxLabel)...)
 }
 
 func parseOpen(payload []byte) (port uint16, label string, ok bool) {
 	if len(payload) < 2 || len(payload) > 2+maxLabel {
 		return 0, "", false
 	}
-	return binary.BigEndian.Uint16(payload), clean(string(payload[2:]), maxLabel), true
+	return binary.BigEndian.Uint16(payload), sanitizeText(string(payload[2:]), maxLabel), true
 }
 
 // reasonPayload is the payload of kindRefuse and kindReset.
 func reasonPayload(code Code, text string) []byte {
-	return append(append([]byte(code), 0), clean(text, maxReason)...)
+	return append(append([]byte(code), 0), sanitizeText(text, maxReason)...)
 }
 
 func parseReason(payload []byte) (Code, string) {
 	code, text, _ := strings.Cut(string(payload[:min(len(payload), 2*maxReason)]), "\x00")
-	return Code(clean(code, 32)), clean(text, maxReason)
+	return Code(sanitizeText(code, 32)), sanitizeText(text, maxReason)
 }
 
-// clean makes text of a peer fit for logs and terminals.
-func clean(text string, limit int) string {
+// sanitizeText makes text of a peer fit for logs and terminals.
+func sanitizeText(text string, limit int) string {
 	text = strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f || r == utf8.RuneError {
 			return '?'

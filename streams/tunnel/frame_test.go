@@ -42,7 +42,7 @@ func FuzzFrame(f *testing.F) {
 }
 
 // What other planes put on a subject by a forged reply is never a frame.
-func TestForeignMessagesAreNoFrames(t *testing.T) {
+func TestParseFrame_RefusesForeignMessages(t *testing.T) {
 	for name, data := range map[string][]byte{
 		"empty":      nil,
 		"json":       []byte(`{"kind":"Pod","metadata":{"name":"a-name-that-is-long-enough"}}`),
@@ -64,8 +64,8 @@ func TestForeignMessagesAreNoFrames(t *testing.T) {
 	}
 }
 
-func TestSubjects(t *testing.T) {
-	key := tunnel.Random(6) + "." + tunnel.Random(16)
+func TestParseSubject(t *testing.T) {
+	key := tunnel.RandomToken(6) + "." + tunnel.RandomToken(16)
 	for subject, want := range map[string]bool{
 		"tunnel.gw-17." + key:                    true,
 		"tunnelup.gw-17." + key:                  false,
@@ -82,7 +82,7 @@ func TestSubjects(t *testing.T) {
 }
 
 // The window follows the link: it reaches what a fast link needs and stays small on a slow one.
-func TestWindowFollowsTheLink(t *testing.T) {
+func TestWindow_FollowsTheLink(t *testing.T) {
 	const kib, mib = 1 << 10, 1 << 20
 	for name, tt := range map[string]struct {
 		trip       time.Duration
@@ -101,7 +101,7 @@ func TestWindowFollowsTheLink(t *testing.T) {
 				// A window a round trip, but never more than the link carries.
 				rate := min(float64(size)/tt.trip.Seconds(), float64(tt.rate))
 				now = now.Add(time.Duration(16 * kib / rate * 1e9))
-				size = w.Consumed(16*kib, now)
+				size = w.RecordRead(16*kib, now)
 			}
 			if size < tt.least || size > tt.top {
 				t.Errorf("window rests at %d KiB, want %d to %d", size/kib, tt.least/kib, tt.top/kib)
@@ -110,7 +110,7 @@ func TestWindowFollowsTheLink(t *testing.T) {
 	}
 }
 
-func TestQueueKeepsBytesAndGathersSmallOnes(t *testing.T) {
+func TestQueue_KeepsBytesAndGathersSmallOnes(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // a test's data
 	var q tunnel.Queue
 	var pushed, read []byte

@@ -24,8 +24,8 @@ import (
 const (
 	node = "gw-17.example"
 	port = 10250
-	// patience is generous: nothing here should take a second on an idle machine.
-	patience = 30 * time.Second
+	// waitTimeout is generous: nothing here should take a second on an idle machine.
+	waitTimeout = 30 * time.Second
 )
 
 // hubOptions are a hub as installed: every node is a user who may do what streams.NodePermissions says, and nothing else.
@@ -45,7 +45,7 @@ func hubOptions(name string, nodes ...string) *server.Options {
 	return opts
 }
 
-func run(t testing.TB, opts *server.Options) *server.Server {
+func startServer(t testing.TB, opts *server.Options) *server.Server {
 	t.Helper()
 	s, err := server.NewServer(opts)
 	if err != nil {
@@ -56,25 +56,25 @@ func run(t testing.TB, opts *server.Options) *server.Server {
 		s.Shutdown()
 		s.WaitForShutdown()
 	})
-	if !s.ReadyForConnections(patience) {
+	if !s.ReadyForConnections(waitTimeout) {
 		t.Fatalf("%s is not ready", opts.ServerName)
 	}
 	return s
 }
 
-// leafOf starts a node's leaf, linked to the hub by way of addr, with TLS if secret is given.
-func leafOf(t testing.TB, name, addr string, secret *tls.Config) *server.Server {
+// startLeaf starts a node's leaf, linked to the hub by way of addr, with TLS if secret is given.
+func startLeaf(t testing.TB, name, addr string, secret *tls.Config) *server.Server {
 	t.Helper()
 	opts := &server.Options{ServerName: name, DontListen: true, NoSigs: true, NoLog: true}
 	u := &url.URL{Scheme: "nats-leaf", Host: addr, User: url.UserPassword(name, name)}
 	remote := &server.RemoteLeafOpts{URLs: []*url.URL{u}, IgnoreDiscoveredServers: true} // else it goes around the proxy
 	if secret != nil {
-		remote.TLS, remote.TLSConfig, remote.TLSTimeout = true, secret, patience.Seconds()
+		remote.TLS, remote.TLSConfig, remote.TLSTimeout = true, secret, waitTimeout.Seconds()
 	}
 	remote.Compression.Mode = server.CompressionOff
 	opts.LeafNode.Remotes = []*server.RemoteLeafOpts{remote}
 	opts.LeafNode.ReconnectInterval = 100 * time.Millisecond
-	l := run(t, opts)
+	l := startServer(t, opts)
 	eventually(t, "leaf is linked", func() bool { return l.NumLeafNodes() == 1 })
 	return l
 }
@@ -89,15 +89,15 @@ func leafAddr(h *server.Server) string {
 
 func cloudConn(t testing.TB, url string) *nats.Conn {
 	t.Helper()
-	return connect(t, url, nats.UserInfo("cloud", "cloud"), nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond), nats.IgnoreDiscoveredServers())
+	return connectClient(t, url, nats.UserInfo("cloud", "cloud"), nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond), nats.IgnoreDiscoveredServers())
 }
 
 func nodeConn(t testing.TB, l *server.Server) *nats.Conn {
 	t.Helper()
-	return connect(t, "", nats.InProcessServer(l))
+	return connectClient(t, "", nats.InProcessServer(l))
 }
 
-func connect(t testing.TB, url string, opts ...nats.Option) *nats.Conn {
+func connectClient(t testing.TB, url string, opts ...nats.Option) *nats.Conn {
 	t.Helper()
 	nc, err := nats.Connect(url, opts...)
 	if err != nil {
@@ -107,54 +107,54 @@ func connect(t testing.TB, url string, opts ...nats.Option) *nats.Conn {
 	return nc
 }
 
-// ends is a Dialer and a node's Server with a Listener on port, over a real hub and a real leaf.
-type ends struct {
-	cloudNC, nodeNC     *nats.Conn
-	cloudSays, nodeSays *prometheus.Registry
-	dialer              *tunnel.Dialer
-	server              *tunnel.Server
-	listener            *tunnel.Listener
-	hub                 *server.Server
-	link, client        *leaftest.Proxy // between leaf and hub, between cloud and hub; nil in benchmarks
-	stopCloud, stopNode func()
+// tunnelPair is a Dialer and a node's Server with a Listener on port, over a real hub and a real leaf.
+type tunnelPair struct {
+	cloudNC, nodeNC           *nats.Conn
+	cloudMetrics, nodeMetrics *prometheus.Registry
+	dialer                    *tunnel.Dialer
+	server                    *tunnel.Server
+	listener                  *tunnel.Listener
+	hub                       *server.Server
+	link, client              *leaftest.FaultProxy // between leaf and hub, between cloud and hub; nil in benchmarks
+	stopCloud, stopNode       func()
 
 	acceptor sync.Once
 	accepted chan *tunnel.Conn
 }
 
-func pair(t testing.TB, cloudCfg, nodeCfg tunnel.Config) *ends {
+func startPair(t testing.TB, cloudCfg, nodeCfg tunnel.Config) *tunnelPair {
 	t.Helper()
-	return pairOver(t, cloudCfg, nodeCfg, func(addr string) string { return addr })
+	return startPairOver(t, cloudCfg, nodeCfg, func(addr string) string { return addr })
 }
 
-// pairOver is pair with something between the leaf and the hub's address.
-func pairOver(t testing.TB, cloudCfg, nodeCfg tunnel.Config, over func(addr string) string) *ends {
+// startPairOver is pair with something between the leaf and the hub's address.
+func startPairOver(t testing.TB, cloudCfg, nodeCfg tunnel.Config, over func(addr string) string) *tunnelPair {
 	t.Helper()
 	opts, secret := hubOptions("hub", node, "gw-18"), (*tls.Config)(nil)
 	_, bench := t.(*testing.B)
 	if bench { // a link as installed: what it costs belongs to the numbers
 		both := selfSigned(t)
-		opts.LeafNode.TLSConfig, opts.LeafNode.TLSTimeout, secret = both.server, patience.Seconds(), both.client
+		opts.LeafNode.TLSConfig, opts.LeafNode.TLSTimeout, secret = both.server, waitTimeout.Seconds(), both.client
 	}
-	h := run(t, opts)
-	e := &ends{hub: h, cloudSays: prometheus.NewRegistry(), nodeSays: prometheus.NewRegistry()}
+	h := startServer(t, opts)
+	e := &tunnelPair{hub: h, cloudMetrics: prometheus.NewRegistry(), nodeMetrics: prometheus.NewRegistry()}
 	if bench { // the proxies would be what is measured
-		e.cloudNC, e.nodeNC = cloudConn(t, h.ClientURL()), nodeConn(t, leafOf(t, node, over(leafAddr(h)), secret))
+		e.cloudNC, e.nodeNC = cloudConn(t, h.ClientURL()), nodeConn(t, startLeaf(t, node, over(leafAddr(h)), secret))
 	} else {
-		e.link, e.client = leaftest.NewProxy(t, leafAddr(h)), leaftest.NewProxy(t, h.Addr().String())
-		e.cloudNC, e.nodeNC = cloudConn(t, "nats://"+e.client.Addr()), nodeConn(t, leafOf(t, node, e.link.Addr(), nil))
+		e.link, e.client = leaftest.NewFaultProxy(t, leafAddr(h)), leaftest.NewFaultProxy(t, h.Addr().String())
+		e.cloudNC, e.nodeNC = cloudConn(t, "nats://"+e.client.Addr()), nodeConn(t, startLeaf(t, node, e.link.Addr(), nil))
 	}
 	var err error
-	if e.dialer, err = tunnel.NewDialer(e.cloudNC, cloudCfg, tunnel.NewMetrics(e.cloudSays), logger(t, "cloud")); err != nil {
+	if e.dialer, err = tunnel.NewDialer(e.cloudNC, cloudCfg, tunnel.NewMetrics(e.cloudMetrics), newLogger(t, "cloud")); err != nil {
 		t.Fatal(err)
 	}
-	if e.server, err = tunnel.NewServer(node, e.nodeNC, nodeCfg, tunnel.NewMetrics(e.nodeSays), logger(t, "node")); err != nil {
+	if e.server, err = tunnel.NewServer(node, e.nodeNC, nodeCfg, tunnel.NewMetrics(e.nodeMetrics), newLogger(t, "node")); err != nil {
 		t.Fatal(err)
 	}
 	if e.listener, err = e.server.Listen(port); err != nil {
 		t.Fatal(err)
 	}
-	e.stopCloud, e.stopNode = start(t, e.dialer.Start), start(t, e.server.Start)
+	e.stopCloud, e.stopNode = startPart(t, e.dialer.Start), startPart(t, e.server.Start)
 	<-e.dialer.Ready()
 	<-e.server.Ready()
 	// The node's interest takes its time to the hub, and the Dialer's to the leaf.
@@ -168,7 +168,7 @@ func pairOver(t testing.TB, cloudCfg, nodeCfg tunnel.Config, over func(addr stri
 	return e
 }
 
-func logger(t testing.TB, name string) *zap.Logger {
+func newLogger(t testing.TB, name string) *zap.Logger {
 	t.Helper()
 	if _, bench := t.(*testing.B); bench {
 		return zap.NewNop()
@@ -176,8 +176,8 @@ func logger(t testing.TB, name string) *zap.Logger {
 	return zaptest.NewLogger(t).Named(name)
 }
 
-// start runs a part until the returned function is called, or the test ends.
-func start(t testing.TB, part func(context.Context) error) (stop func()) {
+// startPart runs a part until the returned function is called, or the test ends.
+func startPart(t testing.TB, part func(context.Context) error) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan error, 1)
@@ -197,10 +197,10 @@ func start(t testing.TB, part func(context.Context) error) (stop func()) {
 	return stop
 }
 
-// dial opens one stream and returns both ends.
-func (e *ends) dial(t testing.TB) (cloud, node *tunnel.Conn) {
+// dialStream opens one stream and returns both ends.
+func (e *tunnelPair) dialStream(t testing.TB) (cloud, node *tunnel.Conn) {
 	t.Helper()
-	cloud, node, err := e.open(t.Context())
+	cloud, node, err := e.openStream(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -211,8 +211,8 @@ func (e *ends) dial(t testing.TB) (cloud, node *tunnel.Conn) {
 	return cloud, node
 }
 
-// open is dial for those that handle errors. One call at a time: what is accepted belongs to what was dialed.
-func (e *ends) open(ctx context.Context) (cloud, at *tunnel.Conn, err error) {
+// openStream is dial for those that handle errors. One call at a time: what is accepted belongs to what was dialed.
+func (e *tunnelPair) openStream(ctx context.Context) (cloud, at *tunnel.Conn, err error) {
 	e.acceptor.Do(func() {
 		e.accepted = make(chan *tunnel.Conn, 1024) // more than any test opens at a time
 		go func() {
@@ -233,7 +233,7 @@ func (e *ends) open(ctx context.Context) (cloud, at *tunnel.Conn, err error) {
 
 func eventually(t testing.TB, what string, condition func() bool) {
 	t.Helper()
-	deadline := time.After(patience)
+	deadline := time.After(waitTimeout)
 	ticker := time.NewTicker(5 * time.Millisecond)
 	defer ticker.Stop()
 	for !condition() {
@@ -245,8 +245,8 @@ func eventually(t testing.TB, what string, condition func() bool) {
 	}
 }
 
-// count sums a metric over its labels, or takes the value of one label.
-func count(t testing.TB, reg *prometheus.Registry, name, label string) float64 {
+// sumMetric sums a metric over its labels, or takes the value of one label.
+func sumMetric(t testing.TB, reg *prometheus.Registry, name, label string) float64 {
 	t.Helper()
 	families, err := reg.Gather()
 	if err != nil {

@@ -32,6 +32,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	return m
 }
 
-func (m *Metrics) refuse(code Code) { m.refused.WithLabelValues(string(code.known())).Inc() }
+func (m *Metrics) countRefused(code Code) {
+	m.refused.WithLabelValues(string(code.metricLabel())).Inc()
+}
 
-func (m *Metrics) breaks(code Code) { m.broken.WithLabelValues(string(code.known())).Inc() }
+func (m *Metrics) countBroken(code Code) { m.broken.WithLabelValues(string(code.metricLabel())).Inc() }

@@ -14,32 +14,32 @@ import (
 )
 
 const (
-	// ticks is how often each stream is looked at per KeepAlive.
-	ticks = 4
-	// staleFor is how long the end of a stream is remembered, so that what was on its way is told from garbage.
-	staleFor = time.Minute
+	// ticksPerKeepAlive is how often each stream is looked at per KeepAlive.
+	ticksPerKeepAlive = 4
+	// staleTTL is how long the end of a stream is remembered, so that what was on its way is told from garbage.
+	staleTTL = time.Minute
 	// maxStale bounds that memory; beyond it such frames count as unknown.
 	maxStale = 1 << 14
-	// lateFrames wait for the loop because the dispatcher must not block. Beyond it they are dropped, and the peer finds
+	// maxLateFrames wait for the loop because the dispatcher must not block. Beyond it they are dropped, and the peer finds
 	// out by its PeerTimeout.
-	lateFrames = 1024
+	maxLateFrames = 1024
 	// pendingBytes may wait for the dispatcher, which only looks streams up; beyond it NATS drops, and streams break.
 	pendingBytes = 256 << 20
-	// partingTime is how long the last words may take.
-	partingTime = time.Second
+	// shutdownFlushTimeout is how long the last words may take.
+	shutdownFlushTimeout = time.Second
 )
 
 // mux is what Dialer and Server have in common: the streams of a process, by key, over one subscription.
 type mux struct {
-	nc      *nats.Conn
-	cfg     Config
-	metrics *Metrics
-	log     *zap.Logger
-	out, in string // subject prefixes
-	buffers sync.Pool
-	late    chan lateFrame
-	grown   atomic.Int64 // bytes of all windows beyond their start
-	ready   chan struct{}
+	nc                        *nats.Conn
+	cfg                       Config
+	metrics                   *Metrics
+	log                       *zap.Logger
+	sendPrefix, receivePrefix string // subject prefixes
+	buffers                   sync.Pool
+	lateQueue                 chan lateFrame
+	windowGrowth              atomic.Int64 // bytes of all windows beyond their start
+	ready                     chan struct{}
 
 	mu      sync.Mutex // guards all below; taken after a Conn's mu
 	serving bool
@@ -50,10 +50,10 @@ type mux struct {
 
 // peer is a node, as long as it has streams or a fresh verdict.
 type peer struct {
-	token string
-	grown atomic.Int64 // bytes of its windows beyond their start
-	heard atomic.Int64 // Unix nanoseconds
-	trip  atomic.Int64 // shortest round trip seen
+	token        string
+	windowGrowth atomic.Int64 // bytes of its windows beyond their start
+	lastReceived atomic.Int64 // Unix nanoseconds
+	minRoundTrip atomic.Int64 // shortest round trip seen
 
 	streams     int           // guarded by mux.mu
 	silentUntil time.Time     // guarded by mux.mu
@@ -73,21 +73,21 @@ func newMux(nc *nats.Conn, cfg Config, out, in string, metrics *Metrics, log *za
 		return nil, fmt.Errorf("tunnel config: %w", err)
 	}
 	return &mux{
-		nc: nc, cfg: cfg.withDefaults(), metrics: metrics, log: log.Named("tunnel"), out: out, in: in,
-		buffers: sync.Pool{New: func() any { b := make([]byte, 0, headerSize+maxPayload); return &b }},
-		late:    make(chan lateFrame, lateFrames), ready: make(chan struct{}),
+		nc: nc, cfg: cfg.withDefaults(), metrics: metrics, log: log.Named("tunnel"), sendPrefix: out, receivePrefix: in,
+		buffers:   sync.Pool{New: func() any { b := make([]byte, 0, headerSize+maxPayload); return &b }},
+		lateQueue: make(chan lateFrame, maxLateFrames), ready: make(chan struct{}),
 		streams: map[string]*Conn{}, stale: map[string]time.Time{}, peers: map[string]*peer{},
 	}, nil
 }
 
-// serves is a subject and who takes what comes there.
-type serves struct {
+// subscription is a subject and who takes what comes there.
+type subscription struct {
 	subject string
 	handle  nats.MsgHandler
 }
 
-// run serves the subscriptions until ctx ends, then breaks all streams and tells their peers.
-func (m *mux) run(ctx context.Context, all ...serves) error {
+// serveSubscriptions serves the subscriptions until ctx ends, then breaks all streams and tells their peers.
+func (m *mux) serveSubscriptions(ctx context.Context, all ...subscription) error {
 	var subs []*nats.Subscription
 	var ended sync.WaitGroup // until the last handler has returned
 	defer func() {
@@ -97,7 +97,7 @@ func (m *mux) run(ctx context.Context, all ...serves) error {
 			}
 		}
 		ended.Wait()
-		_ = m.nc.FlushTimeout(partingTime) // without a link nobody hears the last words
+		_ = m.nc.FlushTimeout(shutdownFlushTimeout) // without a link nobody hears the last words
 	}()
 	for _, s := range all {
 		sub, err := m.nc.Subscribe(s.subject, s.handle)
@@ -111,77 +111,77 @@ func (m *mux) run(ctx context.Context, all ...serves) error {
 			return fmt.Errorf("serve tunnels: %w", err)
 		}
 	}
-	m.settle(ctx)
+	m.flushSubscriptions(ctx)
 	m.mu.Lock()
 	m.serving = true
 	m.mu.Unlock()
 	close(m.ready)
-	m.loop(ctx)
+	m.maintainStreams(ctx)
 
 	m.mu.Lock()
 	m.serving = false
 	m.mu.Unlock()
-	for _, c := range m.all() {
-		c.fail(&BrokenError{Code: CodeStopping, Text: "the other end stops"}, true)
+	for _, c := range m.listStreams() {
+		c.breakStream(&BrokenError{Code: CodeStopping, Text: "the other end stops"}, true)
 	}
-	m.sendLate()
+	m.sendQueuedFrames()
 	return nil
 }
 
-// settle waits until this end's server knows the subscription, if there is a server: else the first dial may find nobody.
-func (m *mux) settle(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, partingTime)
+// flushSubscriptions waits until this end's server knows the subscription, if there is a server: else the first dial may find nobody.
+func (m *mux) flushSubscriptions(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, shutdownFlushTimeout)
 	defer cancel()
 	if err := m.nc.FlushWithContext(ctx); err != nil {
 		m.log.Debug("no server yet", zap.Error(err))
 	}
 }
 
-func (m *mux) loop(ctx context.Context) {
-	ticker := time.NewTicker(m.cfg.KeepAlive / ticks)
+func (m *mux) maintainStreams(ctx context.Context) {
+	ticker := time.NewTicker(m.cfg.KeepAlive / ticksPerKeepAlive)
 	defer ticker.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case l := <-m.late:
-			m.speak(l)
+		case l := <-m.lateQueue:
+			m.sendFrame(l)
 		case now := <-ticker.C:
-			for _, c := range m.all() {
-				c.tend(now)
+			for _, c := range m.listStreams() {
+				c.checkTimeouts(now)
 			}
-			m.forget(now)
+			m.expireStale(now)
 		}
 	}
 }
 
-// later has a frame sent by the loop; for those who must not block.
-func (m *mux) later(subject string, f frame) {
+// queueFrame has a frame sent by the loop; for those who must not block.
+func (m *mux) queueFrame(subject string, f frame) {
 	select {
-	case m.late <- lateFrame{subject: subject, frame: f}:
+	case m.lateQueue <- lateFrame{subject: subject, frame: f}:
 	default:
 	}
 }
 
-// sendLate sends what waits.
-func (m *mux) sendLate() {
+// sendQueuedFrames sends what waits.
+func (m *mux) sendQueuedFrames() {
 	for {
 		select {
-		case l := <-m.late:
-			m.speak(l)
+		case l := <-m.lateQueue:
+			m.sendFrame(l)
 		default:
 			return
 		}
 	}
 }
 
-func (m *mux) speak(l lateFrame) {
-	if err := m.publish(l.subject, "", l.frame); err != nil {
+func (m *mux) sendFrame(l lateFrame) {
+	if err := m.publishFrame(l.subject, "", l.frame); err != nil {
 		m.log.Debug("frame not sent", zap.Error(err))
 	}
 }
 
-func (m *mux) publish(subject, back string, f frame) error {
+func (m *mux) publishFrame(subject, back string, f frame) error {
 	buf := m.buffers.Get().(*[]byte)
 	defer m.buffers.Put(buf)
 	*buf = appendFrame((*buf)[:0], f)
@@ -191,8 +191,8 @@ func (m *mux) publish(subject, back string, f frame) error {
 	return m.nc.PublishRequest(subject, back, *buf)
 }
 
-// all returns the streams of this moment.
-func (m *mux) all() []*Conn {
+// listStreams returns the streams of this moment.
+func (m *mux) listStreams() []*Conn {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	list := make([]*Conn, 0, len(m.streams))
@@ -202,16 +202,16 @@ func (m *mux) all() []*Conn {
 	return list
 }
 
-// find returns a stream. stale says that it has ended lately.
-func (m *mux) find(key string) (c *Conn, stale bool) {
+// findStream returns a stream. stale says that it has ended lately.
+func (m *mux) findStream(key string) (c *Conn, stale bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	_, stale = m.stale[key]
 	return m.streams[key], stale
 }
 
-// add makes a stream, or says why there can be none.
-func (m *mux) add(key string, target Addr, token, label string, dialed bool) (*Conn, error) {
+// addStream makes a stream, or says why there can be none.
+func (m *mux) addStream(key string, target Addr, token, label string, dialed bool) (*Conn, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !m.serving {
@@ -225,7 +225,7 @@ func (m *mux) add(key string, target Addr, token, label string, dialed bool) (*C
 	}
 	switch {
 	case m.streams[key] != nil:
-		return nil, errExists
+		return nil, errStreamExists
 	case p.streams >= m.cfg.MaxStreams:
 		return nil, ErrTooMany
 	}
@@ -236,10 +236,10 @@ func (m *mux) add(key string, target Addr, token, label string, dialed bool) (*C
 	return c, nil
 }
 
-var errExists = errors.New("the stream exists")
+var errStreamExists = errors.New("the stream exists")
 
-// remove takes a stream out, once, and logs its life. why is nil if it was closed in order.
-func (m *mux) remove(c *Conn, why *BrokenError) {
+// removeStream takes a stream out, once, and logs its life. why is nil if it was closed in order.
+func (m *mux) removeStream(c *Conn, why *BrokenError) {
 	m.mu.Lock()
 	if m.streams[c.key] != c {
 		m.mu.Unlock()
@@ -257,26 +257,26 @@ func (m *mux) remove(c *Conn, why *BrokenError) {
 	open, sent, received := c.open, c.sent, c.received
 	grown := int64(c.window.size - m.cfg.Window)
 	c.mu.Unlock()
-	m.grown.Add(-grown)
-	c.peer.grown.Add(-grown)
+	m.windowGrowth.Add(-grown)
+	c.peer.windowGrowth.Add(-grown)
 	if !open {
 		return // who asked for it tells
 	}
-	fields := append(c.fields(), zap.Duration("took", time.Since(c.begun)), zap.Uint64("sent", sent), zap.Uint64("received", received))
+	fields := append(c.logFields(), zap.Duration("took", time.Since(c.startedAt)), zap.Uint64("sent", sent), zap.Uint64("received", received))
 	if why != nil {
-		m.metrics.breaks(why.Code)
+		m.metrics.countBroken(why.Code)
 		fields = append(fields, zap.Error(why))
 	}
 	m.log.Info("tunnel closed", fields...)
 }
 
-// fields name a stream in logs.
-func (c *Conn) fields() []zap.Field {
-	return append(c.target.fields(), zap.String("user", c.label), zap.String("stream", c.key))
+// logFields name a stream in logs.
+func (c *Conn) logFields() []zap.Field {
+	return append(c.target.logFields(), zap.String("user", c.label), zap.String("stream", c.key))
 }
 
-// fields name a target in logs.
-func (a Addr) fields() []zap.Field {
+// logFields name a target in logs.
+func (a Addr) logFields() []zap.Field {
 	fields := []zap.Field{zap.String("node", a.Node), zap.Uint16("port", a.Port)}
 	if a.Address.IsValid() {
 		fields = append(fields, zap.Stringer("address", a.Address))
@@ -284,18 +284,18 @@ func (a Addr) fields() []zap.Field {
 	return fields
 }
 
-// grow takes up to want bytes from the pools for a window. It takes no lock.
-func (m *mux) grow(p *peer, want int) int {
-	if take(&p.grown, want, m.cfg.NodePool) {
-		if take(&m.grown, want, m.cfg.Pool) {
+// growWindow takes up to want bytes from the pools for a window. It takes no lock.
+func (m *mux) growWindow(p *peer, want int) int {
+	if reserveBytes(&p.windowGrowth, want, m.cfg.NodePool) {
+		if reserveBytes(&m.windowGrowth, want, m.cfg.Pool) {
 			return want
 		}
-		p.grown.Add(-int64(want))
+		p.windowGrowth.Add(-int64(want))
 	}
 	return 0
 }
 
-func take(pool *atomic.Int64, want, limit int) bool {
+func reserveBytes(pool *atomic.Int64, want, limit int) bool {
 	if pool.Add(int64(want)) <= int64(limit) {
 		return true
 	}
@@ -303,26 +303,26 @@ func take(pool *atomic.Int64, want, limit int) bool {
 	return false
 }
 
-// trip notes a measured round trip and returns the shortest one of the peer: a longer one had to queue.
-func (m *mux) trip(p *peer, measured time.Duration) time.Duration {
+// recordRoundTrip notes a measured round trip and returns the shortest one of the peer: a longer one had to queue.
+func (m *mux) recordRoundTrip(p *peer, measured time.Duration) time.Duration {
 	measured = max(measured, 1)
 	for {
-		least := p.trip.Load()
+		least := p.minRoundTrip.Load()
 		if least != 0 && time.Duration(least) <= measured {
 			return time.Duration(least)
 		}
-		if p.trip.CompareAndSwap(least, int64(measured)) {
+		if p.minRoundTrip.CompareAndSwap(least, int64(measured)) {
 			return measured
 		}
 	}
 }
 
-// forget drops what nobody asks for any more.
-func (m *mux) forget(now time.Time) {
+// expireStale drops what nobody asks for any more.
+func (m *mux) expireStale(now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for key, at := range m.stale {
-		if now.Sub(at) > staleFor {
+		if now.Sub(at) > staleTTL {
 			delete(m.stale, key)
 		}
 	}

@@ -1,26 +1,26 @@
 package tunnel
 
 const (
-	// small payloads are gathered, so that a window of single bytes does not cost a message's memory for each.
-	small  = 1 << 10
-	gather = 4 << 10
+	// smallPayload payloads are gathered, so that a window of single bytes does not cost a message's memory for each.
+	smallPayload = 1 << 10
+	gatherChunk  = 4 << 10
 )
 
 // queue holds what arrived and was not read. Its chunks are the messages' own memory.
 type queue struct {
-	chunks [][]byte
-	own    bool // the last chunk is a buffer of ours
+	chunks   [][]byte
+	ownsLast bool // the last chunk is a buffer of ours
 }
 
 func (q *queue) push(p []byte) {
 	last := len(q.chunks) - 1
 	switch {
-	case len(p) > small || last < 0:
-		q.chunks, q.own = append(q.chunks, p), false
-	case q.own && cap(q.chunks[last])-len(q.chunks[last]) >= len(p):
+	case len(p) > smallPayload || last < 0:
+		q.chunks, q.ownsLast = append(q.chunks, p), false
+	case q.ownsLast && cap(q.chunks[last])-len(q.chunks[last]) >= len(p):
 		q.chunks[last] = append(q.chunks[last], p...)
 	default:
-		q.chunks, q.own = append(q.chunks, append(make([]byte, 0, gather), p...)), true
+		q.chunks, q.ownsLast = append(q.chunks, append(make([]byte, 0, gatherChunk), p...)), true
 	}
 }
 
@@ -31,7 +31,7 @@ func (q *queue) pop() []byte {
 	first := q.chunks[0]
 	q.chunks[0] = nil
 	if q.chunks = q.chunks[1:]; len(q.chunks) == 0 {
-		q.chunks, q.own = nil, false
+		q.chunks, q.ownsLast = nil, false
 	}
 	return first
 }

@@ -16,13 +16,13 @@ import (
 
 // A thousand followed logs on one node: no goroutine of ours for any, all of them move, and all is given back.
 func TestThousandStreams(t *testing.T) {
-	e := pair(t, tunnel.Config{}, tunnel.Config{})
-	e.dial(t)
+	e := startPair(t, tunnel.Config{}, tunnel.Config{})
+	e.dialStream(t)
 	goroutines, heap := runtime.NumGoroutine(), heapInUse()
 	const streams = 1000
 	var cloud, node []*tunnel.Conn
 	for range streams {
-		c, n, err := e.open(t.Context())
+		c, n, err := e.openStream(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -51,42 +51,42 @@ func TestThousandStreams(t *testing.T) {
 		_ = node[i].Close()
 	}
 	eventually(t, "both ends forget the streams", func() bool {
-		return count(t, e.cloudSays, "frond_tunnel_streams", "") == 1 && count(t, e.nodeSays, "frond_tunnel_streams", "") == 1
+		return sumMetric(t, e.cloudMetrics, "frond_tunnel_streams", "") == 1 && sumMetric(t, e.nodeMetrics, "frond_tunnel_streams", "") == 1
 	})
 	eventually(t, "memory comes back", func() bool { return heapInUse()-heap < 8<<20 })
 	t.Logf("%d KiB more than before", (heapInUse()-heap)>>10)
 }
 
 // What windows grow by comes from a pool for each node and one for all, and goes back with the stream.
-func TestWindowsGrowFromAPool(t *testing.T) {
+func TestMux_WindowsGrowFromAPool(t *testing.T) {
 	const start = 64 << 10
 	for name, cfg := range map[string]tunnel.Config{"of the node": {NodePool: start}, "of all": {Pool: start}} {
 		t.Run(name, func(t *testing.T) {
-			e := pair(t, cfg, tunnel.Config{})
-			first, from := e.dial(t)
-			second, from2 := e.dial(t)
-			eventually(t, "the first window has grown", func() bool { return pumped(t, first, from) == 2*start })
+			e := startPair(t, cfg, tunnel.Config{})
+			first, from := e.dialStream(t)
+			second, from2 := e.dialStream(t)
+			eventually(t, "the first window has grown", func() bool { return pumpBytes(t, first, from) == 2*start })
 			for range 8 {
-				if size := pumped(t, second, from2); size != start {
+				if size := pumpBytes(t, second, from2); size != start {
 					t.Fatalf("the second window has %d bytes, and the pool had none", size)
 				}
-				if size := pumped(t, first, from); size != 2*start {
+				if size := pumpBytes(t, first, from); size != 2*start {
 					t.Fatalf("the first window has %d bytes", size)
 				}
 			}
 			_ = first.Close()
 			_ = from.Close()
-			eventually(t, "the second window has grown", func() bool { return pumped(t, second, from2) == 2*start })
+			eventually(t, "the second window has grown", func() bool { return pumpBytes(t, second, from2) == 2*start })
 		})
 	}
 }
 
-// pumped moves some bytes to a fast reader and returns its window.
-func pumped(t *testing.T, to, from *tunnel.Conn) int {
+// pumpBytes moves some bytes to a fast reader and returns its window.
+func pumpBytes(t *testing.T, to, from *tunnel.Conn) int {
 	t.Helper()
 	const bytes = 1 << 20
 	var g errgroup.Group
-	g.Go(func() error { return send(from, bytes) })
+	g.Go(func() error { return writeBytes(from, bytes) })
 	if _, err := io.CopyN(io.Discard, to, bytes); err != nil {
 		t.Fatal(err)
 	}
@@ -104,17 +104,17 @@ func heapInUse() int64 {
 }
 
 // The cloud's server and the leaf's server are not the same one: as in any hub of three.
-func TestAcrossHubServers(t *testing.T) {
+func TestConn_AcrossHubServers(t *testing.T) {
 	t.Parallel()
-	first := clustered(t, "hub-1", nil)
-	second := clustered(t, "hub-2", first)
+	first := startClustered(t, "hub-1", nil)
+	second := startClustered(t, "hub-2", first)
 	eventually(t, "routes", func() bool { return first.NumRoutes() > 0 && second.NumRoutes() > 0 })
-	nodeNC := nodeConn(t, leafOf(t, node, leafAddr(second), nil))
-	d, err := tunnel.NewDialer(cloudConn(t, first.ClientURL()), tunnel.Config{KeepAlive: 500 * time.Millisecond}, tunnel.NewMetrics(nil), logger(t, "cloud"))
+	nodeNC := nodeConn(t, startLeaf(t, node, leafAddr(second), nil))
+	d, err := tunnel.NewDialer(cloudConn(t, first.ClientURL()), tunnel.Config{KeepAlive: 500 * time.Millisecond}, tunnel.NewMetrics(nil), newLogger(t, "cloud"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := tunnel.NewServer(node, nodeNC, tunnel.Config{KeepAlive: 500 * time.Millisecond}, tunnel.NewMetrics(nil), logger(t, "node"))
+	s, err := tunnel.NewServer(node, nodeNC, tunnel.Config{KeepAlive: 500 * time.Millisecond}, tunnel.NewMetrics(nil), newLogger(t, "node"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,8 +122,8 @@ func TestAcrossHubServers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	start(t, d.Start)
-	start(t, s.Start)
+	startPart(t, d.Start)
+	startPart(t, s.Start)
 	<-d.Ready()
 	var g errgroup.Group
 	g.Go(func() error {
@@ -139,21 +139,21 @@ func TestAcrossHubServers(t *testing.T) {
 		c, err = d.Dial(t.Context(), node, port)
 		return err == nil
 	})
-	echoes(t, c, c)
+	requireEcho(t, c, c)
 	second.Shutdown()
 	_, err = c.Read(make([]byte, 1))
-	brokenBy(t, err, tunnel.CodeOffline, tunnel.CodeSilent)
+	requireBroken(t, err, tunnel.CodeOffline, tunnel.CodeSilent)
 	if err := g.Wait(); err != nil {
 		t.Error(err)
 	}
 }
 
-func clustered(t *testing.T, name string, seed *server.Server) *server.Server {
+func startClustered(t *testing.T, name string, seed *server.Server) *server.Server {
 	t.Helper()
 	opts := hubOptions(name, node)
 	opts.Cluster.Name, opts.Cluster.Host, opts.Cluster.Port = "hub", "127.0.0.1", server.RANDOM_PORT
 	if seed != nil {
 		opts.Routes = []*url.URL{{Scheme: "nats-route", Host: fmt.Sprint(seed.ClusterAddr())}}
 	}
-	return run(t, opts)
+	return startServer(t, opts)
 }

@@ -42,7 +42,7 @@ func NewServer(node string, nc *nats.Conn, cfg Config, metrics *Metrics, log *za
 // Start serves until ctx ends, then breaks all streams, closes the Listeners and returns nil.
 func (s *Server) Start(ctx context.Context) error {
 	_, subject := Permissions(s.node)
-	err := s.run(ctx, serves{subject, s.handle})
+	err := s.serveSubscriptions(ctx, subscription{subject, s.handleMessage})
 	s.portsMu.Lock()
 	all := make([]*Listener, 0, len(s.ports))
 	for _, l := range s.ports {
@@ -93,8 +93,8 @@ func (s *Server) newListener(addr Addr) *Listener {
 	}
 }
 
-// remove takes back what a Listener offers.
-func (s *Server) remove(l *Listener) {
+// removeListener takes back what a Listener offers.
+func (s *Server) removeListener(l *Listener) {
 	s.portsMu.Lock()
 	defer s.portsMu.Unlock()
 	if s.addresses == l {
@@ -104,46 +104,46 @@ func (s *Server) remove(l *Listener) {
 	delete(s.ports, l.addr.Port)
 }
 
-// handle takes what the cloud sends.
-func (s *Server) handle(msg *nats.Msg) {
+// handleMessage takes what the cloud sends.
+func (s *Server) handleMessage(msg *nats.Msg) {
 	token, key, ok := parseSubject(downPrefix, msg.Subject)
 	if !ok || token != s.token {
-		s.metrics.refuse(codeGarbage)
+		s.metrics.countRefused(codeGarbage)
 		return
 	}
-	c, stale := s.find(key)
+	c, stale := s.findStream(key)
 	f, err := parseFrame(msg.Data)
 	switch {
-	case c != nil && (err != nil || !f.kind.opens()):
-		c.handle(msg)
+	case c != nil && (err != nil || !f.kind.opensStream()):
+		c.handleMessage(msg)
 	case c != nil:
-		s.metrics.refuse(CodeExists) // the stream itself is none the worse for it
+		s.metrics.countRefused(CodeExists) // the stream itself is none the worse for it
 	case errors.Is(err, errVersion):
-		s.refuse(key, Addr{Node: s.node}, "", CodeVersion, err.Error())
+		s.refuseStream(key, Addr{Node: s.node}, "", CodeVersion, err.Error())
 	case err != nil:
-		s.metrics.refuse(codeGarbage)
-	case f.kind.opens() && !stale:
-		s.open(key, f)
+		s.metrics.countRefused(codeGarbage)
+	case f.kind.opensStream() && !stale:
+		s.openStream(key, f)
 	case f.kind == kindData && !stale: // it was another process's; one that ended lately has had its last word
-		s.metrics.refuse(CodeUnknown)
-		s.later(s.out+s.token+"."+key, frame{kind: kindReset, payload: reasonPayload(CodeUnknown, "the node does not know the stream")})
+		s.metrics.countRefused(CodeUnknown)
+		s.queueFrame(s.sendPrefix+s.token+"."+key, frame{kind: kindReset, payload: reasonPayload(CodeUnknown, "the node does not know the stream")})
 	default:
-		s.metrics.refuse(unknown(stale))
+		s.metrics.countRefused(unknownCode(stale))
 	}
 }
 
-func unknown(stale bool) Code {
+func unknownCode(stale bool) Code {
 	if stale {
 		return codeStale
 	}
 	return CodeUnknown
 }
 
-// open queues a new stream for the port's Listener.
-func (s *Server) open(key string, f frame) {
+// openStream queues a new stream for the port's Listener.
+func (s *Server) openStream(key string, f frame) {
 	to, label, ok := parseTarget(f)
 	if !ok || f.offset != 0 || f.consumed != 0 || f.flags != 0 {
-		s.metrics.refuse(codeGarbage)
+		s.metrics.countRefused(codeGarbage)
 		return
 	}
 	target := Addr{Node: s.node, Address: to.Addr(), Port: to.Port()}
@@ -154,29 +154,29 @@ func (s *Server) open(key string, f frame) {
 		l, missing = s.addresses, "the node offers no addresses"
 	}
 	if l == nil {
-		s.refuse(key, target, label, CodePort, missing)
+		s.refuseStream(key, target, label, CodePort, missing)
 		return
 	}
-	c, err := s.add(key, target, s.token, label, false)
+	c, err := s.addStream(key, target, s.token, label, false)
 	switch {
 	case errors.Is(err, ErrTooMany):
-		s.refuse(key, target, label, CodeStreams, "too many streams")
+		s.refuseStream(key, target, label, CodeStreams, "too many streams")
 		return
 	case err != nil:
-		s.refuse(key, target, label, CodeStopping, err.Error())
+		s.refuseStream(key, target, label, CodeStopping, err.Error())
 		return
 	}
 	c.mu.Lock()
-	c.takeCredit(f)
+	c.updateCredit(f)
 	c.mu.Unlock()
-	if !l.queue(c) {
-		s.decline(c, CodeBusy, "too many streams wait for the listener")
+	if !l.enqueue(c) {
+		s.declineStream(c, CodeBusy, "too many streams wait for the listener")
 	}
 }
 
-// queue adds a stream to those that wait; at need it takes out those that the cloud gave up. portsMu is held, so nobody
+// enqueue adds a stream to those that wait; at need it takes out those that the cloud gave up. portsMu is held, so nobody
 // else adds.
-func (l *Listener) queue(c *Conn) bool {
+func (l *Listener) enqueue(c *Conn) bool {
 	for try := range 2 {
 		select {
 		case l.waiting <- c:
@@ -189,7 +189,7 @@ func (l *Listener) queue(c *Conn) bool {
 		for range len(l.waiting) {
 			select {
 			case waits := <-l.waiting:
-				if waits.pending() {
+				if waits.isPending() {
 					l.waiting <- waits // there is room: it was just taken out
 				}
 			default: // somebody accepts them
@@ -199,20 +199,20 @@ func (l *Listener) queue(c *Conn) bool {
 	return false
 }
 
-// refuse answers an open that never became a stream.
-func (s *Server) refuse(key string, target Addr, label string, code Code, text string) {
-	s.metrics.refuse(code)
-	s.log.Info("tunnel refused", append(target.fields(), zap.String("user", label), zap.String("stream", key), zap.String("reason", text))...)
-	s.later(s.out+s.token+"."+key, frame{kind: kindRefuse, payload: reasonPayload(code, text)})
+// refuseStream answers an open that never became a stream.
+func (s *Server) refuseStream(key string, target Addr, label string, code Code, text string) {
+	s.metrics.countRefused(code)
+	s.log.Info("tunnel refused", append(target.logFields(), zap.String("user", label), zap.String("stream", key), zap.String("reason", text))...)
+	s.queueFrame(s.sendPrefix+s.token+"."+key, frame{kind: kindRefuse, payload: reasonPayload(code, text)})
 }
 
-// decline ends a stream that was not accepted yet.
-func (m *mux) decline(c *Conn, code Code, text string) {
-	if c.pending() {
-		m.metrics.refuse(code)
-		m.log.Info("tunnel refused", append(c.fields(), zap.String("reason", text))...)
+// declineStream ends a stream that was not accepted yet.
+func (m *mux) declineStream(c *Conn, code Code, text string) {
+	if c.isPending() {
+		m.metrics.countRefused(code)
+		m.log.Info("tunnel refused", append(c.logFields(), zap.String("reason", text))...)
 	}
-	c.fail(&BrokenError{Code: code, Text: text}, true)
+	c.breakStream(&BrokenError{Code: code, Text: text}, true)
 }
 
 // Listener is a net.Listener on a node's port, or for addresses.
@@ -221,8 +221,8 @@ type Listener struct {
 	addr    Addr
 	waiting chan *Conn
 
-	once   sync.Once
-	closed chan struct{} // closes with Close or the end of Start
+	closeOnce sync.Once
+	closed    chan struct{} // closes with Close or the end of Start
 }
 
 // Incoming is a stream that the cloud asks for. Call Accept or Refuse, within Config.OpenTimeout.
@@ -236,7 +236,7 @@ func (l *Listener) Next() (*Incoming, error) {
 		case <-l.closed:
 			return nil, &net.OpError{Op: "accept", Net: l.addr.Network(), Addr: l.addr, Err: net.ErrClosed}
 		case c := <-l.waiting:
-			if c.pending() { // else the cloud gave up
+			if c.isPending() { // else the cloud gave up
 				return &Incoming{conn: c}, nil
 			}
 		}
@@ -259,14 +259,14 @@ func (l *Listener) Accept() (net.Conn, error) {
 // Close takes the port back and refuses the streams that wait. Accepted ones go on.
 func (l *Listener) Close() error {
 	err := error(&net.OpError{Op: "close", Net: l.addr.Network(), Addr: l.addr, Err: net.ErrClosed})
-	l.once.Do(func() {
+	l.closeOnce.Do(func() {
 		err = nil
-		l.server.remove(l)
+		l.server.removeListener(l)
 		close(l.closed)
 		for {
 			select {
 			case c := <-l.waiting:
-				l.server.decline(c, CodePort, fmt.Sprintf("port %d was closed", c.target.Port))
+				l.server.declineStream(c, CodePort, fmt.Sprintf("port %d was closed", c.target.Port))
 			default:
 				return
 			}
@@ -292,8 +292,8 @@ func (in *Incoming) Label() string { return in.conn.label }
 // Accept says yes. It fails if the cloud has given up meanwhile.
 func (in *Incoming) Accept() (*Conn, error) {
 	c := in.conn
-	c.send.Lock()
-	defer c.send.Unlock()
+	c.sendMu.Lock()
+	defer c.sendMu.Unlock()
 	now := time.Now()
 	c.mu.Lock()
 	if c.err != nil || c.open {
@@ -302,25 +302,25 @@ func (in *Incoming) Accept() (*Conn, error) {
 		if err == nil {
 			err = errors.New("accepted twice")
 		}
-		return nil, c.wrap("accept", err)
+		return nil, c.wrapError("accept", err)
 	}
-	f := c.frame(kindAccept, nil)
+	f := c.newFrame(kindAccept, nil)
 	c.open = true
-	c.accepted, c.heard, c.said, c.moved = now, now, now, now
+	c.acceptedAt, c.lastReceived, c.lastSent, c.lastPayload = now, now, now, now
 	close(c.answered)
 	c.mu.Unlock()
-	if err := c.mux.publish(c.out, "", f); err != nil {
+	if err := c.mux.publishFrame(c.sendSubject, "", f); err != nil {
 		broken := &BrokenError{Code: CodeHub, Text: err.Error()}
-		c.fail(broken, false)
-		return nil, c.wrap("accept", broken)
+		c.breakStream(broken, false)
+		return nil, c.wrapError("accept", broken)
 	}
 	c.mux.metrics.opened.Inc()
-	c.mux.log.Info("tunnel opened", append(c.fields(), zap.Duration("took", now.Sub(c.begun)))...)
+	c.mux.log.Info("tunnel opened", append(c.logFields(), zap.Duration("took", now.Sub(c.startedAt)))...)
 	return c, nil
 }
 
 // Refuse says no, and why. The text reaches the caller of Dial.
-func (in *Incoming) Refuse(text string) { in.conn.mux.decline(in.conn, CodeDeclined, text) }
+func (in *Incoming) Refuse(text string) { in.conn.mux.declineStream(in.conn, CodeDeclined, text) }
 
 // RefuseUnready says not yet, and why: the caller of Dial may ask again at once.
-func (in *Incoming) RefuseUnready(text string) { in.conn.mux.decline(in.conn, CodeUnready, text) }
+func (in *Incoming) RefuseUnready(text string) { in.conn.mux.declineStream(in.conn, CodeUnready, text) }

@@ -9,15 +9,15 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// silentFor is how long a node that did not answer is believed to be silent: kubectl exec tries again at once with
+// silentTTL is how long a node that did not answer is believed to be silent: kubectl exec tries again at once with
 // another protocol, maybe through another Dialer, and its user should not wait twice.
-const silentFor = 2 * time.Second
+const silentTTL = 2 * time.Second
 
 // errSilent is for those who share a verdict.
 var errSilent = fmt.Errorf("%w: it did not answer a moment ago", ErrOffline)
 
-// verdict returns errSilent if the node was silent a moment ago, and else a channel that closes when it is found to be.
-func (d *Dialer) verdict(token string) (<-chan struct{}, error) {
+// checkSilent returns errSilent if the node was silent a moment ago, and else a channel that closes when it is found to be.
+func (d *Dialer) checkSilent(token string) (<-chan struct{}, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	p := d.peers[token]
@@ -30,18 +30,18 @@ func (d *Dialer) verdict(token string) (<-chan struct{}, error) {
 	return p.silent, nil
 }
 
-// silence makes a verdict that other dials to the node share, here and at the other Dialers.
-func (d *Dialer) silence(p *peer) {
+// reportSilent makes a verdict that other dials to the node share, here and at the other Dialers.
+func (d *Dialer) reportSilent(p *peer) {
 	d.mu.Lock()
-	d.silenced(p)
+	d.markSilent(p)
 	d.mu.Unlock()
 	// A frame, so that nobody takes for one what a forged reply puts on the subject.
-	d.later(silentPrefix+p.token+"."+d.replica, frame{kind: kindReset, payload: reasonPayload(CodeSilent, "")})
+	d.queueFrame(silentPrefix+p.token+"."+d.replica, frame{kind: kindReset, payload: reasonPayload(CodeSilent, "")})
 }
 
-// silenced ends the dials that wait for a node. mux.mu is held.
-func (d *Dialer) silenced(p *peer) {
-	p.silentUntil = time.Now().Add(silentFor)
+// markSilent ends the dials that wait for a node. mux.mu is held.
+func (d *Dialer) markSilent(p *peer) {
+	p.silentUntil = time.Now().Add(silentTTL)
 	close(p.silent)
 	p.silent = make(chan struct{})
 }
@@ -56,12 +56,12 @@ func (d *Dialer) Heard(node string) {
 	}
 }
 
-// told takes the verdict of another Dialer, unless the node has been heard here meanwhile.
-func (d *Dialer) told(msg *nats.Msg) {
+// handleSilentNotice takes the verdict of another Dialer, unless the node has been heard here meanwhile.
+func (d *Dialer) handleSilentNotice(msg *nats.Msg) {
 	token, replica, ok := parseSilent(msg.Subject)
 	f, err := parseFrame(msg.Data)
 	if !ok || err != nil || f.kind != kindReset {
-		d.metrics.refuse(codeGarbage)
+		d.metrics.countRefused(codeGarbage)
 		return
 	}
 	if replica == d.replica {
@@ -74,7 +74,7 @@ func (d *Dialer) told(msg *nats.Msg) {
 		p = newPeer(token)
 		d.peers[token] = p
 	}
-	if heard := time.Unix(0, p.heard.Load()); time.Since(heard) > d.cfg.OpenTimeout {
-		d.silenced(p)
+	if heard := time.Unix(0, p.lastReceived.Load()); time.Since(heard) > d.cfg.OpenTimeout {
+		d.markSilent(p)
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/frond-edge/frond/streams/tunnel"
 )
 
-// delayed relays TCP to target and holds every byte back for a while, both ways; rate bounds bytes per second, 0 for none.
-func delayed(t testing.TB, target string, oneWay time.Duration, rate int) (addr string) {
+// startDelayRelay relays TCP to target and holds every byte back for a while, both ways; rate bounds bytes per second, 0 for none.
+func startDelayRelay(t testing.TB, target string, oneWay time.Duration, rate int) (addr string) {
 	t.Helper()
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -34,8 +34,8 @@ func delayed(t testing.TB, target string, oneWay time.Duration, rate int) (addr 
 			mu.Lock()
 			open = append(open, from, to)
 			mu.Unlock()
-			wg.Go(func() { hold(to, from, oneWay, rate) })
-			wg.Go(func() { hold(from, to, oneWay, rate) })
+			wg.Go(func() { relayDelayed(to, from, oneWay, rate) })
+			wg.Go(func() { relayDelayed(from, to, oneWay, rate) })
 		}
 	})
 	t.Cleanup(func() {
@@ -50,7 +50,7 @@ func delayed(t testing.TB, target string, oneWay time.Duration, rate int) (addr 
 	return l.Addr().String()
 }
 
-func hold(to, from net.Conn, oneWay time.Duration, rate int) {
+func relayDelayed(to, from net.Conn, oneWay time.Duration, rate int) {
 	type piece struct {
 		data []byte
 		at   time.Time
@@ -87,12 +87,12 @@ func hold(to, from net.Conn, oneWay time.Duration, rate int) {
 
 // BenchmarkFarLink moves 64 MiB towards the cloud over a link with a round trip of 100 ms, from a new stream's small window on.
 func BenchmarkFarLink(b *testing.B) {
-	e := pairOver(b, tunnel.Config{}, tunnel.Config{}, func(addr string) string { return delayed(b, addr, 50*time.Millisecond, 0) })
+	e := startPairOver(b, tunnel.Config{}, tunnel.Config{}, func(addr string) string { return startDelayRelay(b, addr, 50*time.Millisecond, 0) })
 	const size = 64 << 20
 	b.SetBytes(size)
 	for b.Loop() {
-		cloud, node := e.dial(b)
-		go func() { _ = send(node, size) }()
+		cloud, node := e.dialStream(b)
+		go func() { _ = writeBytes(node, size) }()
 		if _, err := io.CopyN(io.Discard, cloud, size); err != nil {
 			b.Fatal(err)
 		}
@@ -101,11 +101,11 @@ func BenchmarkFarLink(b *testing.B) {
 
 // BenchmarkKeystrokeBesideBulk types while another stream fills a link of 1 MB/s and 20 ms.
 func BenchmarkKeystrokeBesideBulk(b *testing.B) {
-	e := pairOver(b, tunnel.Config{}, tunnel.Config{}, func(addr string) string { return delayed(b, addr, 10*time.Millisecond, 1e6) })
-	cloud, node := e.dial(b)
+	e := startPairOver(b, tunnel.Config{}, tunnel.Config{}, func(addr string) string { return startDelayRelay(b, addr, 10*time.Millisecond, 1e6) })
+	cloud, node := e.dialStream(b)
 	go func() { _, _ = io.Copy(node, node) }()
-	bulk, source := e.dial(b)
-	go func() { _ = send(source, 1<<40) }() // ends with the benchmark
+	bulk, source := e.dialStream(b)
+	go func() { _ = writeBytes(source, 1<<40) }() // ends with the benchmark
 	go func() { _, _ = io.Copy(io.Discard, bulk) }()
 	key := make([]byte, 1)
 	var worst time.Duration

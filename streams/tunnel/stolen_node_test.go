@@ -17,10 +17,10 @@ import (
 	"github.com/frond-edge/frond/streams/tunnel"
 )
 
-// stolen is a node in the hands of somebody who speaks NATS with its credentials. answer says what it sends for an open.
-func stolen(t *testing.T, e *ends, answer func() []tunnel.Raw) *nats.Conn {
+// startStolenNode is a node in the hands of somebody who speaks NATS with its credentials. answer says what it sends for an open.
+func startStolenNode(t *testing.T, e *tunnelPair, answer func() []tunnel.Raw) *nats.Conn {
 	t.Helper()
-	nc := nodeConn(t, leafOf(t, "gw-18", leafAddr(e.hub), nil))
+	nc := nodeConn(t, startLeaf(t, "gw-18", leafAddr(e.hub), nil))
 	if _, err := nc.Subscribe("tunnel.gw-18.>", func(msg *nats.Msg) {
 		if raw, err := tunnel.ParseRaw(msg.Data); err != nil || raw.Kind != tunnel.KindOpen {
 			return
@@ -41,8 +41,8 @@ func stolen(t *testing.T, e *ends, answer func() []tunnel.Raw) *nats.Conn {
 	return nc
 }
 
-// echoes proves that a stream is undisturbed.
-func echoes(t *testing.T, from, to *tunnel.Conn) {
+// requireEcho proves that a stream is undisturbed.
+func requireEcho(t *testing.T, from, to *tunnel.Conn) {
 	t.Helper()
 	want := fmt.Sprint(time.Now().UnixNano())
 	if _, err := io.WriteString(from, want); err != nil {
@@ -54,47 +54,47 @@ func echoes(t *testing.T, from, to *tunnel.Conn) {
 	}
 }
 
-var accept = tunnel.Raw{Kind: tunnel.KindAccept, Window: 1 << 31}
+var acceptFrame = tunnel.Raw{Kind: tunnel.KindAccept, Window: 1 << 31}
 
 // What a stolen node sends on its own stream breaks that stream, is counted, and disturbs nobody.
-func TestStolenNodeHurtsItsOwnStreamOnly(t *testing.T) {
+func TestDialer_StolenNodeBreaksOnlyItsOwnStream(t *testing.T) {
 	for name, tt := range map[string]struct {
 		sends []tunnel.Raw
 		code  tunnel.Code
 	}{
-		"accepts twice":             {[]tunnel.Raw{accept, accept}, tunnel.CodeProtocol},
-		"refuses after it said yes": {[]tunnel.Raw{accept, {Kind: tunnel.KindRefuse}}, tunnel.CodeProtocol},
-		"opens":                     {[]tunnel.Raw{accept, {Kind: tunnel.KindOpen, Payload: tunnel.OpenPayload(1, "")}}, tunnel.CodeProtocol},
-		"leaves a gap":              {[]tunnel.Raw{accept, {Kind: tunnel.KindData, Offset: 3, Payload: []byte("x")}}, tunnel.CodeLost},
-		"repeats":                   {[]tunnel.Raw{accept, {Kind: tunnel.KindData, Payload: []byte("x")}, {Kind: tunnel.KindData, Payload: []byte("x")}}, tunnel.CodeLost},
-		"overruns the window": {append([]tunnel.Raw{accept}, func() (all []tunnel.Raw) {
+		"accepts twice":             {[]tunnel.Raw{acceptFrame, acceptFrame}, tunnel.CodeProtocol},
+		"refuses after it said yes": {[]tunnel.Raw{acceptFrame, {Kind: tunnel.KindRefuse}}, tunnel.CodeProtocol},
+		"opens":                     {[]tunnel.Raw{acceptFrame, {Kind: tunnel.KindOpen, Payload: tunnel.OpenPayload(1, "")}}, tunnel.CodeProtocol},
+		"leaves a gap":              {[]tunnel.Raw{acceptFrame, {Kind: tunnel.KindData, Offset: 3, Payload: []byte("x")}}, tunnel.CodeLost},
+		"repeats":                   {[]tunnel.Raw{acceptFrame, {Kind: tunnel.KindData, Payload: []byte("x")}, {Kind: tunnel.KindData, Payload: []byte("x")}}, tunnel.CodeLost},
+		"overruns the window": {append([]tunnel.Raw{acceptFrame}, func() (all []tunnel.Raw) {
 			for i := range uint64(16) {
 				all = append(all, tunnel.Raw{Kind: tunnel.KindData, Offset: i * tunnel.MaxPayload, Payload: make([]byte, tunnel.MaxPayload)})
 			}
 			return all
 		}()...), tunnel.CodeOverrun},
-		"sends after the end":    {[]tunnel.Raw{accept, {Kind: tunnel.KindData, Flags: tunnel.FlagFin}, {Kind: tunnel.KindData, Payload: []byte("x")}}, tunnel.CodeProtocol},
-		"read what was not sent": {[]tunnel.Raw{accept, {Kind: tunnel.KindData, Consumed: 1}}, tunnel.CodeProtocol},
-		"sends a huge frame":     {[]tunnel.Raw{accept, {Kind: tunnel.KindData, Payload: make([]byte, 512<<10)}}, tunnel.CodeProtocol},
-		"sends an unknown kind":  {[]tunnel.Raw{accept, {Kind: 99}}, tunnel.CodeProtocol},
+		"sends after the end":    {[]tunnel.Raw{acceptFrame, {Kind: tunnel.KindData, Flags: tunnel.FlagFin}, {Kind: tunnel.KindData, Payload: []byte("x")}}, tunnel.CodeProtocol},
+		"read what was not sent": {[]tunnel.Raw{acceptFrame, {Kind: tunnel.KindData, Consumed: 1}}, tunnel.CodeProtocol},
+		"sends a huge frame":     {[]tunnel.Raw{acceptFrame, {Kind: tunnel.KindData, Payload: make([]byte, 512<<10)}}, tunnel.CodeProtocol},
+		"sends an unknown kind":  {[]tunnel.Raw{acceptFrame, {Kind: 99}}, tunnel.CodeProtocol},
 	} {
 		t.Run(name, func(t *testing.T) {
-			e := pair(t, tunnel.Config{}, tunnel.Config{})
-			cloud, node := e.dial(t)
-			stolen(t, e, func() []tunnel.Raw { return tt.sends })
+			e := startPair(t, tunnel.Config{}, tunnel.Config{})
+			cloud, node := e.dialStream(t)
+			startStolenNode(t, e, func() []tunnel.Raw { return tt.sends })
 			eventually(t, "the stream breaks", func() bool {
 				c, err := e.dialer.Dial(t.Context(), "gw-18", port)
 				if err == nil {
 					defer func() { _ = c.Close() }()
-					_ = c.SetReadDeadline(time.Now().Add(patience))
+					_ = c.SetReadDeadline(time.Now().Add(waitTimeout))
 					_, err = io.Copy(io.Discard, readerOnly{c})
 				}
 				var broken *tunnel.BrokenError
 				return errors.As(err, &broken) && broken.Code == tt.code && !broken.ByPeer
 			})
-			eventually(t, "it is counted", func() bool { return count(t, e.cloudSays, "frond_tunnel_broken_total", string(tt.code)) > 0 })
-			echoes(t, cloud, node)
-			echoes(t, node, cloud)
+			eventually(t, "it is counted", func() bool { return sumMetric(t, e.cloudMetrics, "frond_tunnel_broken_total", string(tt.code)) > 0 })
+			requireEcho(t, cloud, node)
+			requireEcho(t, node, cloud)
 		})
 	}
 }
@@ -103,21 +103,21 @@ func TestStolenNodeHurtsItsOwnStreamOnly(t *testing.T) {
 type readerOnly struct{ io.Reader }
 
 // A node that speaks before it was asked is refused as a whole.
-func TestDataBeforeAcceptFailsTheDial(t *testing.T) {
-	e := pair(t, tunnel.Config{}, tunnel.Config{})
-	stolen(t, e, func() []tunnel.Raw { return []tunnel.Raw{{Kind: tunnel.KindData, Payload: []byte("x")}} })
+func TestDialer_DataBeforeAcceptFailsTheDial(t *testing.T) {
+	e := startPair(t, tunnel.Config{}, tunnel.Config{})
+	startStolenNode(t, e, func() []tunnel.Raw { return []tunnel.Raw{{Kind: tunnel.KindData, Payload: []byte("x")}} })
 	_, err := e.dialer.Dial(t.Context(), "gw-18", port)
-	brokenBy(t, err, tunnel.CodeProtocol)
+	requireBroken(t, err, tunnel.CodeProtocol)
 }
 
 // A reset's words come from the node: they must not make metrics grow, nor move a terminal's cursor.
-func TestWordsOfAStolenNodeAreTamed(t *testing.T) {
-	e := pair(t, tunnel.Config{}, tunnel.Config{})
+func TestDialer_ResetTextIsSanitized(t *testing.T) {
+	e := startPair(t, tunnel.Config{}, tunnel.Config{})
 	n := 0
-	stolen(t, e, func() []tunnel.Raw {
+	startStolenNode(t, e, func() []tunnel.Raw {
 		n++
 		code := tunnel.Code(fmt.Sprintf("invented-%d", n))
-		return []tunnel.Raw{accept, {Kind: tunnel.KindReset, Payload: tunnel.ReasonPayload(code, "\x1b[2Jhello\n"+strings.Repeat("é", 4000))}}
+		return []tunnel.Raw{acceptFrame, {Kind: tunnel.KindReset, Payload: tunnel.ReasonPayload(code, "\x1b[2Jhello\n"+strings.Repeat("é", 4000))}}
 	})
 	for range 3 {
 		c, err := e.dialer.Dial(t.Context(), "gw-18", port)
@@ -129,35 +129,35 @@ func TestWordsOfAStolenNodeAreTamed(t *testing.T) {
 			t.Errorf("error %q", err)
 		}
 	}
-	if sum, other := count(t, e.cloudSays, "frond_tunnel_broken_total", ""), count(t, e.cloudSays, "frond_tunnel_broken_total", "other"); sum != other {
+	if sum, other := sumMetric(t, e.cloudMetrics, "frond_tunnel_broken_total", ""), sumMetric(t, e.cloudMetrics, "frond_tunnel_broken_total", "other"); sum != other {
 		t.Errorf("%v broken, %v of them other", sum, other)
 	}
 }
 
 // A stolen node that has learned the id of another node's stream can do nothing with it.
-func TestStolenNodeCannotAnswerForAnother(t *testing.T) {
-	e := pair(t, tunnel.Config{}, tunnel.Config{})
-	cloud, node := e.dial(t)
-	nc := stolen(t, e, func() []tunnel.Raw { return []tunnel.Raw{accept} })
+func TestDialer_StolenNodeCannotAnswerForAnother(t *testing.T) {
+	e := startPair(t, tunnel.Config{}, tunnel.Config{})
+	cloud, node := e.dialStream(t)
+	nc := startStolenNode(t, e, func() []tunnel.Raw { return []tunnel.Raw{acceptFrame} })
 	_, back := cloud.Subjects() // tunnelup.gw-17_example.<replica>.<id>
 	_, id, _ := strings.Cut(strings.TrimPrefix(back, "tunnelup."), ".")
 	evil := tunnel.Raw{Kind: tunnel.KindData, Payload: []byte("evil")}.Bytes()
 
 	refused := func(code string, subject string, data []byte) {
 		t.Helper()
-		before := count(t, e.cloudSays, "frond_tunnel_refused_total", code)
+		before := sumMetric(t, e.cloudMetrics, "frond_tunnel_refused_total", code)
 		eventually(t, "refused as "+code, func() bool {
 			if err := nc.Publish(subject, data); err != nil {
 				t.Fatal(err)
 			}
-			return count(t, e.cloudSays, "frond_tunnel_refused_total", code) > before
+			return sumMetric(t, e.cloudMetrics, "frond_tunnel_refused_total", code) > before
 		})
-		echoes(t, cloud, node)
-		echoes(t, node, cloud)
+		requireEcho(t, cloud, node)
+		requireEcho(t, node, cloud)
 	}
 	refused("foreign", "tunnelup.gw-18."+id, evil)
 	replica, _, _ := strings.Cut(id, ".")
-	refused("unknown", "tunnelup.gw-18."+replica+"."+tunnel.Random(16), evil)
+	refused("unknown", "tunnelup.gw-18."+replica+"."+tunnel.RandomToken(16), evil)
 	refused("garbage", "tunnelup.gw-18."+replica+".short", evil)
 
 	// In the other's name it may not publish at all: neither towards the cloud nor towards the node.
@@ -170,15 +170,15 @@ func TestStolenNodeCannotAnswerForAnother(t *testing.T) {
 	if err := nc.Flush(); err != nil {
 		t.Fatal(err)
 	}
-	echoes(t, cloud, node)
-	echoes(t, node, cloud)
+	requireEcho(t, cloud, node)
+	requireEcho(t, node, cloud)
 }
 
 // A node that promises an endless window makes the cloud send no more than the cloud's own limit ahead.
-func TestEndlessWindowIsNotBelieved(t *testing.T) {
+func TestConn_PeerWindowIsCapped(t *testing.T) {
 	cfg := tunnel.Config{MaxWindow: 256 << 10}
-	e := pair(t, cfg, tunnel.Config{})
-	stolen(t, e, func() []tunnel.Raw { return []tunnel.Raw{accept} })
+	e := startPair(t, cfg, tunnel.Config{})
+	startStolenNode(t, e, func() []tunnel.Raw { return []tunnel.Raw{acceptFrame} })
 	c, err := e.dialer.Dial(t.Context(), "gw-18", port)
 	if err != nil {
 		t.Fatal(err)
@@ -193,11 +193,11 @@ func TestEndlessWindowIsNotBelieved(t *testing.T) {
 }
 
 // What reaches a node's subjects without being a frame of its streams is refused, counted, and disturbs no stream.
-func TestNodeRefusesWhatIsNoFrame(t *testing.T) {
-	e := pair(t, tunnel.Config{}, tunnel.Config{})
-	cloud, node := e.dial(t)
+func TestServer_RefusesMalformedFrames(t *testing.T) {
+	e := startPair(t, tunnel.Config{}, tunnel.Config{})
+	cloud, node := e.dialStream(t)
 	stream, _ := cloud.Subjects()
-	elsewhere := stream[:strings.LastIndexByte(stream, '.')+1] + tunnel.Random(16)
+	elsewhere := stream[:strings.LastIndexByte(stream, '.')+1] + tunnel.RandomToken(16)
 	open := tunnel.Raw{Kind: tunnel.KindOpen, Payload: tunnel.OpenPayload(port, "")}
 	next := open.Bytes()
 	next[1] = 3
@@ -224,55 +224,55 @@ func TestNodeRefusesWhatIsNoFrame(t *testing.T) {
 		"reset of a stream that does not exist": {elsewhere, "unknown", tunnel.Raw{Kind: tunnel.KindReset}.Bytes()},
 	} {
 		t.Run(name, func(t *testing.T) {
-			before := count(t, e.nodeSays, "frond_tunnel_refused_total", tt.code)
+			before := sumMetric(t, e.nodeMetrics, "frond_tunnel_refused_total", tt.code)
 			if err := e.cloudNC.Publish(tt.subject, tt.data); err != nil {
 				t.Fatal(err)
 			}
-			eventually(t, "refused as "+tt.code, func() bool { return count(t, e.nodeSays, "frond_tunnel_refused_total", tt.code) > before })
-			echoes(t, cloud, node)
+			eventually(t, "refused as "+tt.code, func() bool { return sumMetric(t, e.nodeMetrics, "frond_tunnel_refused_total", tt.code) > before })
+			requireEcho(t, cloud, node)
 		})
 	}
 }
 
 // What was still on its way when a stream ended is no sign of anything, and opens nothing.
-func TestFramesOfAnEndedStreamAreTold(t *testing.T) {
-	e := pair(t, tunnel.Config{}, tunnel.Config{})
-	cloud, atNode := e.dial(t)
+func TestServer_LateFramesCountAsStale(t *testing.T) {
+	e := startPair(t, tunnel.Config{}, tunnel.Config{})
+	cloud, atNode := e.dialStream(t)
 	down, _ := cloud.Subjects()
 	_, _ = cloud.Close(), atNode.Close()
-	eventually(t, "the node forgets the stream", func() bool { return count(t, e.nodeSays, "frond_tunnel_streams", "") == 0 })
-	unknown := count(t, e.nodeSays, "frond_tunnel_refused_total", "unknown")
+	eventually(t, "the node forgets the stream", func() bool { return sumMetric(t, e.nodeMetrics, "frond_tunnel_streams", "") == 0 })
+	unknown := sumMetric(t, e.nodeMetrics, "frond_tunnel_refused_total", "unknown")
 	for _, late := range []tunnel.Raw{
 		{Kind: tunnel.KindData, Payload: []byte("x")}, {Kind: tunnel.KindOpen, Payload: tunnel.OpenPayload(port, "")},
 	} {
-		before := count(t, e.nodeSays, "frond_tunnel_refused_total", "stale")
+		before := sumMetric(t, e.nodeMetrics, "frond_tunnel_refused_total", "stale")
 		if err := e.cloudNC.Publish(down, late.Bytes()); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "it is refused as stale", func() bool { return count(t, e.nodeSays, "frond_tunnel_refused_total", "stale") > before })
+		eventually(t, "it is refused as stale", func() bool { return sumMetric(t, e.nodeMetrics, "frond_tunnel_refused_total", "stale") > before })
 	}
-	if n := count(t, e.nodeSays, "frond_tunnel_refused_total", "unknown"); n != unknown {
+	if n := sumMetric(t, e.nodeMetrics, "frond_tunnel_refused_total", "unknown"); n != unknown {
 		t.Errorf("%v messages of unknown streams", n-unknown)
 	}
 }
 
 // Endless opens end at the backlog, and the port is free again once they have waited in vain.
-func TestEndlessOpens(t *testing.T) {
-	e := pair(t, tunnel.Config{}, tunnel.Config{Backlog: 8, MaxStreams: 16, OpenTimeout: 2 * time.Second, KeepAlive: time.Second})
-	prefix := "tunnel.gw-17_example." + tunnel.Random(6) + "."
+func TestServer_OpenFloodEndsAtBacklog(t *testing.T) {
+	e := startPair(t, tunnel.Config{}, tunnel.Config{Backlog: 8, MaxStreams: 16, OpenTimeout: 2 * time.Second, KeepAlive: time.Second})
+	prefix := "tunnel.gw-17_example." + tunnel.RandomToken(6) + "."
 	open := tunnel.Raw{Kind: tunnel.KindOpen, Payload: tunnel.OpenPayload(port, "")}.Bytes()
 	for range 5000 {
-		if err := e.cloudNC.Publish(prefix+tunnel.Random(16), open); err != nil {
+		if err := e.cloudNC.Publish(prefix+tunnel.RandomToken(16), open); err != nil {
 			t.Fatal(err)
 		}
 	}
 	eventually(t, "most are refused", func() bool {
-		if n := count(t, e.nodeSays, "frond_tunnel_streams", ""); n > 16 {
+		if n := sumMetric(t, e.nodeMetrics, "frond_tunnel_streams", ""); n > 16 {
 			t.Fatalf("%v streams", n)
 		}
-		return count(t, e.nodeSays, "frond_tunnel_refused_total", "busy") >= 4900
+		return sumMetric(t, e.nodeMetrics, "frond_tunnel_refused_total", "busy") >= 4900
 	})
-	eventually(t, "those that waited are forgotten", func() bool { return count(t, e.nodeSays, "frond_tunnel_streams", "") == 0 })
+	eventually(t, "those that waited are forgotten", func() bool { return sumMetric(t, e.nodeMetrics, "frond_tunnel_streams", "") == 0 })
 	// Nobody has taken them out of the backlog, and yet another may wait in it.
 	ctx, cancel := context.WithCancel(t.Context())
 	waiting := make(chan struct{})
@@ -280,7 +280,7 @@ func TestEndlessOpens(t *testing.T) {
 		defer close(waiting)
 		_, _ = e.dialer.Dial(ctx, node, port) // nobody accepts
 	}()
-	eventually(t, "another waits", func() bool { return count(t, e.nodeSays, "frond_tunnel_streams", "") == 1 })
+	eventually(t, "another waits", func() bool { return sumMetric(t, e.nodeMetrics, "frond_tunnel_streams", "") == 1 })
 	cancel()
 	<-waiting
 }

@@ -33,8 +33,8 @@ func Permissions(node string) (publish, subscribe string) {
 	return upPrefix + token + ".>", downPrefix + token + ".>"
 }
 
-// random returns one NATS token that nobody guesses.
-func random(bytes int) string {
+// randomToken returns one NATS token that nobody guesses.
+func randomToken(bytes int) string {
 	b := make([]byte, bytes)
 	_, _ = rand.Read(b) // never fails, says its documentation
 	return base64.RawURLEncoding.EncodeToString(b)
@@ -49,18 +49,18 @@ func parseSubject(prefix, subject string) (token, key string, ok bool) {
 	}
 	token, key, ok = strings.Cut(rest, ".")
 	replica, id, two := strings.Cut(key, ".")
-	return token, key, ok && two && isRandom(replica, replicaBytes) && isRandom(id, idBytes)
+	return token, key, ok && two && isRandomToken(replica, replicaBytes) && isRandomToken(id, idBytes)
 }
 
 // parseSilent splits the subject of a verdict.
 func parseSilent(subject string) (token, replica string, ok bool) {
 	rest, ok := strings.CutPrefix(subject, silentPrefix)
 	token, replica, two := strings.Cut(rest, ".")
-	return token, replica, ok && two && isRandom(replica, replicaBytes)
+	return token, replica, ok && two && isRandomToken(replica, replicaBytes)
 }
 
-// isRandom tells whether random can have made a token.
-func isRandom(token string, bytes int) bool {
+// isRandomToken tells whether random can have made a token.
+func isRandomToken(token string, bytes int) bool {
 	if len(token) != base64.RawURLEncoding.EncodedLen(bytes) {
 		return false
 	}

@@ -13,10 +13,10 @@ import (
 	"time"
 )
 
-// certs are both ends of TLS with one certificate.
-type certs struct{ client, server *tls.Config }
+// tlsConfigs are both ends of TLS with one certificate.
+type tlsConfigs struct{ client, server *tls.Config }
 
-func selfSigned(t testing.TB) certs {
+func selfSigned(t testing.TB) tlsConfigs {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -36,14 +36,14 @@ func selfSigned(t testing.TB) certs {
 	}
 	pool := x509.NewCertPool()
 	pool.AddCert(cert)
-	return certs{
+	return tlsConfigs{
 		client: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: pool, ServerName: "node"},
 		server: &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}},
 	}
 }
 
-// encrypted puts TLS on both ends of a connection.
-func encrypted(t testing.TB, c certs, cloud, node net.Conn) (cloudTLS, nodeTLS net.Conn) {
+// wrapTLS puts TLS on both ends of a connection.
+func wrapTLS(t testing.TB, c tlsConfigs, cloud, node net.Conn) (cloudTLS, nodeTLS net.Conn) {
 	t.Helper()
 	cloudTLS, nodeTLS = tls.Client(cloud, c.client), tls.Server(node, c.server)
 	t.Cleanup(func() {

@@ -13,25 +13,25 @@ const (
 
 // window decides how many bytes the peer may send ahead of the reader. It holds no clock and no lock.
 type window struct {
-	size  int
-	limit int
-	trip  time.Duration // 0: not known
+	size      int
+	limit     int
+	roundTrip time.Duration // 0: not known
 
-	since time.Time // begin of what read counts
-	read  int
+	readSince time.Time // begin of what read counts
+	readBytes int
 }
 
-// consumed notes that n bytes were read and returns by how many bytes the window should grow.
-func (w *window) consumed(n int, now time.Time) int {
-	if w.read == 0 {
-		w.since = now
+// recordRead notes that n bytes were read and returns by how many bytes the window should grow.
+func (w *window) recordRead(n int, now time.Time) int {
+	if w.readBytes == 0 {
+		w.readSince = now
 	}
-	w.read += n
-	if w.read < w.size {
+	w.readBytes += n
+	if w.readBytes < w.size {
 		return 0
 	}
-	w.read = 0
-	if now.Sub(w.since) > max(growthTrips*min(w.trip, maxTrip), growthFloor) {
+	w.readBytes = 0
+	if now.Sub(w.readSince) > max(growthTrips*min(w.roundTrip, maxTrip), growthFloor) {
 		return 0
 	}
 	return min(w.size, w.limit-w.size)

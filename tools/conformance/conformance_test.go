@@ -28,12 +28,12 @@ func TestRules_FirstMatchCounts(t *testing.T) {
 
 func TestRules_PassesBeginWithOneGateway(t *testing.T) {
 	r := rules{TwoGateways: []rule{mustRule(t, "B$")}}
-	got := r.passes([]string{"B", "A", "C"})
-	want := []pass{{gateways: 1, tests: []string{"A", "C"}}, {gateways: 2, tests: []string{"B"}}}
-	if diff := cmp.Diff(want, got, cmp.AllowUnexported(pass{})); diff != "" {
+	got := r.splitPasses([]string{"B", "A", "C"})
+	want := []testPass{{gateways: 1, tests: []string{"A", "C"}}, {gateways: 2, tests: []string{"B"}}}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(testPass{})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if got := r.passes([]string{"A"}); len(got) != 1 {
+	if got := r.splitPasses([]string{"A"}); len(got) != 1 {
 		t.Errorf("two gateways for tests that need one: %v", got)
 	}
 }
@@ -74,7 +74,7 @@ func TestResultStore_ResultsOfOtherProgramsDoNotCount(t *testing.T) {
 		programs string
 		want     int
 	}{{"one", 1}, {"two", 0}} {
-		save(t, store, "a.json", `{"test": "A", "state": "passed"}`)
+		saveResult(t, store, "a.json", `{"test": "A", "state": "passed"}`)
 		if err := store.open(info{Programs: []string{tt.programs}}); err != nil {
 			t.Fatal(err)
 		}
@@ -84,7 +84,7 @@ func TestResultStore_ResultsOfOtherProgramsDoNotCount(t *testing.T) {
 	}
 }
 
-func save(t *testing.T, store resultStore, name, content string) {
+func saveResult(t *testing.T, store resultStore, name, content string) {
 	t.Helper()
 	if err := os.WriteFile(filepath.Join(store.dir, name), []byte(content), 0o644); err != nil {
 		t.Fatal(err)
@@ -96,20 +96,20 @@ func TestSuite_RunsWhatHasNotPassed(t *testing.T) {
 	if err := store.open(info{}); err != nil {
 		t.Fatal(err)
 	}
-	save(t, store, "a.json", `{"test": "A", "state": "passed"}`)
-	save(t, store, "b.json", `{"test": "B", "state": "failed", "message": "lost\nmore"}`)
-	save(t, store, "c.json", `{"test": "C", "state": "skipped"}`)
+	saveResult(t, store, "a.json", `{"test": "A", "state": "passed"}`)
+	saveResult(t, store, "b.json", `{"test": "B", "state": "failed", "message": "lost\nmore"}`)
+	saveResult(t, store, "c.json", `{"test": "C", "state": "skipped"}`)
 	s := suite{store: store}
 	tests := []string{"A", "B", "C", "D"}
-	left, err := s.remaining(tests)
+	left, err := s.remainingTests(tests)
 	if diff := cmp.Diff([]string{"B", "D"}, left); err != nil || diff != "" {
 		t.Errorf("%v, remaining (-want +got):\n%s", err, diff)
 	}
 	s.focus = "A"
-	if left, err = s.remaining([]string{"A"}); err != nil || len(left) != 1 {
+	if left, err = s.remainingTests([]string{"A"}); err != nil || len(left) != 1 {
 		t.Errorf("a test that is asked for by name is not run again: %v, %v", left, err)
 	}
-	if err := store.forget([]string{"B"}); err != nil {
+	if err := store.removeResults([]string{"B"}); err != nil {
 		t.Fatal(err)
 	}
 	left, err = s.withoutResult(tests)
@@ -124,8 +124,8 @@ func TestSummary_KnownFailureIsNoFailure(t *testing.T) {
 		t.Fatal(err)
 	}
 	tests := []string{"[sig-node] A", "[sig-node] B"}
-	save(t, store, "a.json", `{"test": "[sig-node] A", "state": "passed"}`)
-	save(t, store, "b.json", `{"test": "[sig-node] B", "state": "failed", "message": "lost\nmore"}`)
+	saveResult(t, store, "a.json", `{"test": "[sig-node] A", "state": "passed"}`)
+	saveResult(t, store, "b.json", `{"test": "[sig-node] B", "state": "failed", "message": "lost\nmore"}`)
 	for _, tt := range []struct {
 		rules rules
 		want  bool
@@ -159,8 +159,8 @@ func TestPage_SaysWhatFailedAndWhatIsNotRun(t *testing.T) {
 	if err := store.open(info{Kubernetes: "v1.37.1", Tests: []string{"[sig-api] X", "[sig-node] A", "[sig-node] B", "[sig-node] C"}}); err != nil {
 		t.Fatal(err)
 	}
-	save(t, store, "a.json", `{"test": "[sig-node] A", "state": "passed"}`)
-	save(t, store, "b.json", `{"test": "[sig-node] B", "state": "failed", "message": "lost | found"}`)
+	saveResult(t, store, "a.json", `{"test": "[sig-node] A", "state": "passed"}`)
+	saveResult(t, store, "b.json", `{"test": "[sig-node] B", "state": "failed", "message": "lost | found"}`)
 	file := filepath.Join(t.TempDir(), "page.md")
 	if err := writePage(file, store, rules{NotApplicable: []rule{mustRule(t, "sig-api")}}); err != nil {
 		t.Fatal(err)

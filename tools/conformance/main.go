@@ -50,7 +50,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	ok, err := o.run(ctx, stdout, stderr)
+	ok, err := o.runConformance(ctx, stdout, stderr)
 	if err != nil {
 		fmt.Fprintln(stderr, "conformance:", err)
 	}
@@ -60,8 +60,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// run tells whether all tests that were to be run have passed.
-func (o options) run(ctx context.Context, stdout, stderr io.Writer) (bool, error) {
+// runConformance tells whether all tests that were to be run have passed.
+func (o options) runConformance(ctx context.Context, stdout, stderr io.Writer) (bool, error) {
 	dir, err := filepath.Abs(o.dir)
 	if err != nil {
 		return false, fmt.Errorf("find the folder: %w", err)
@@ -83,7 +83,7 @@ func (o options) run(ctx context.Context, stdout, stderr io.Writer) (bool, error
 	if err != nil {
 		return false, err
 	}
-	chosen, err := o.choose(tests, rules)
+	chosen, err := o.chooseTests(tests, rules)
 	if err != nil {
 		return false, err
 	}
@@ -97,18 +97,18 @@ func (o options) run(ctx context.Context, stdout, stderr io.Writer) (bool, error
 	if !o.keep {
 		defer bed.stop(ctx, stderr)
 	}
-	for _, p := range rules.passes(chosen) {
-		if err := o.grow(ctx, bed, p.gateways, paths, stderr); err != nil {
+	for _, p := range rules.splitPasses(chosen) {
+		if err := o.growTestbed(ctx, bed, p.gateways, paths, stderr); err != nil {
 			return false, err
 		}
-		if what.Kubernetes, err = bed.kubernetes(ctx); err != nil {
+		if what.Kubernetes, err = bed.serverVersion(ctx); err != nil {
 			return false, err
 		}
-		if err := store.describe(what); err != nil {
+		if err := store.writeInfo(what); err != nil {
 			return false, err
 		}
 		s := suite{paths: paths, options: o, store: store, kubeconfig: bed.Kubeconfig(), out: stderr}
-		if err := s.run(ctx, p.tests); err != nil {
+		if err := s.runTests(ctx, p.tests); err != nil {
 			return false, err
 		}
 	}

@@ -45,7 +45,7 @@ type pageReason struct {
 
 // writePage writes what runs have found as Markdown, the same for the same results.
 func writePage(file string, store resultStore, r rules) error {
-	i, err := store.info()
+	i, err := store.readInfo()
 	if err != nil {
 		return fmt.Errorf("%w: run the tests first", err)
 	}
@@ -68,14 +68,14 @@ func writePage(file string, store resultStore, r rules) error {
 }
 
 func newPage(i info, results map[string]result, r rules) pageData {
-	s := summarize(i.Tests, results, r)
+	s := summarizeResults(i.Tests, results, r)
 	p := pageData{Info: i, Missing: s.missing}
 	for _, name := range slices.Sorted(maps.Keys(s.groups)) {
 		c := s.groups[name]
 		if c.all == c.notApplicable {
 			continue
 		}
-		p.Groups = append(p.Groups, pageGroup{Name: name, Count: c.exported()})
+		p.Groups = append(p.Groups, pageGroup{Name: name, Count: c.templateCount()})
 		p.Total.add(*c)
 	}
 	for _, res := range s.failed {
@@ -83,23 +83,23 @@ func newPage(i info, results map[string]result, r rules) pageData {
 		if !known {
 			reason = "not explained yet: " + firstLine(res.Message)
 		}
-		p.Failed = append(p.Failed, pageTest{plain(res.Test), plain(reason)})
+		p.Failed = append(p.Failed, pageTest{escapeMarkdown(res.Test), escapeMarkdown(reason)})
 	}
 	for _, res := range s.skipped {
-		p.Skipped = append(p.Skipped, pageTest{plain(res.Test), plain(firstLine(res.Message))})
+		p.Skipped = append(p.Skipped, pageTest{escapeMarkdown(res.Test), escapeMarkdown(firstLine(res.Message))})
 	}
 	for _, reason := range slices.Sorted(maps.Keys(s.reasons)) {
 		p.Reasons = append(p.Reasons, pageReason{reason, len(s.reasons[reason])})
 	}
 	for _, t := range i.Tests {
 		if _, two := reasonFor(r.TwoGateways, t); two {
-			p.TwoGateways = append(p.TwoGateways, plain(t))
+			p.TwoGateways = append(p.TwoGateways, escapeMarkdown(t))
 		}
 	}
 	return p
 }
 
-func (c count) exported() Count {
+func (c count) templateCount() Count {
 	return Count{c.all, c.passed, c.failed, c.skipped, c.missing, c.notApplicable}
 }
 
@@ -113,12 +113,12 @@ func (c *count) add(other count) {
 }
 
 // Counted is the sum of the groups.
-func (p pageData) Counted() Count { return p.Total.exported() }
+func (p pageData) Counted() Count { return p.Total.templateCount() }
 
 // When is the day of the last run.
 func (p pageData) When() string { return p.Info.When.UTC().Format(time.DateOnly) }
 
-// plain leaves out what Markdown would read as its own.
-func plain(s string) string {
+// escapeMarkdown leaves out what Markdown would read as its own.
+func escapeMarkdown(s string) string {
 	return strings.NewReplacer("|", `\|`, "*", `\*`, "<", "&lt;", "\n", " ").Replace(s)
 }

@@ -68,7 +68,7 @@ const infoFile = "info.json"
 
 // open forgets the results of other programs.
 func (s resultStore) open(now info) error {
-	before, err := s.info()
+	before, err := s.readInfo()
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -80,11 +80,11 @@ func (s resultStore) open(now info) error {
 	if err := os.MkdirAll(s.dir, 0o755); err != nil {
 		return fmt.Errorf("make the folder of results: %w", err)
 	}
-	return s.describe(now)
+	return s.writeInfo(now)
 }
 
-// describe notes what is tested.
-func (s resultStore) describe(now info) error {
+// writeInfo notes what is tested.
+func (s resultStore) writeInfo(now info) error {
 	data, err := json.MarshalIndent(now, "", "  ")
 	if err != nil {
 		return fmt.Errorf("encode what is tested: %w", err)
@@ -95,7 +95,7 @@ func (s resultStore) describe(now info) error {
 	return nil
 }
 
-func (s resultStore) info() (info, error) {
+func (s resultStore) readInfo() (info, error) {
 	var i info
 	data, err := os.ReadFile(filepath.Join(s.dir, infoFile))
 	if err != nil {
@@ -131,8 +131,8 @@ func (s resultStore) load() (map[string]result, error) {
 	return results, nil
 }
 
-// forget removes the results of these tests: they are run again.
-func (s resultStore) forget(tests []string) error {
+// removeResults removes the results of these tests: they are run again.
+func (s resultStore) removeResults(tests []string) error {
 	results, err := s.load()
 	if err != nil {
 		return err
@@ -147,8 +147,8 @@ func (s resultStore) forget(tests []string) error {
 	return nil
 }
 
-// follow tells about each result that comes until it is stopped.
-func (s resultStore) follow(ctx context.Context, out io.Writer, total int) (stop func()) {
+// followResults tells about each result that comes until it is stopped.
+func (s resultStore) followResults(ctx context.Context, out io.Writer, total int) (stop func()) {
 	const look = 2 * time.Second // a test takes several
 	ctx, cancel := context.WithCancel(ctx)
 	var work sync.WaitGroup

@@ -77,8 +77,8 @@ func reasonFor(list []rule, test string) (string, bool) {
 	return "", false
 }
 
-// choose returns the tests to run.
-func (o options) choose(tests []string, r rules) ([]string, error) {
+// chooseTests returns the tests to run.
+func (o options) chooseTests(tests []string, r rules) ([]string, error) {
 	focus, err := regexp.Compile(o.focus)
 	if err != nil {
 		return nil, fmt.Errorf("read -focus: %w", err)
@@ -108,15 +108,15 @@ func subsetOf(tests []string) ([]string, error) {
 	return chosen, nil
 }
 
-// pass is tests that are run on the same number of gateways.
-type pass struct {
+// testPass is tests that are run on the same number of gateways.
+type testPass struct {
 	gateways int
 	tests    []string
 }
 
-// passes splits tests by how many gateways they need, the fewest first.
-func (r rules) passes(tests []string) []pass {
-	one, two := pass{gateways: 1}, pass{gateways: 2}
+// splitPasses splits tests by how many gateways they need, the fewest first.
+func (r rules) splitPasses(tests []string) []testPass {
+	one, two := testPass{gateways: 1}, testPass{gateways: 2}
 	for _, t := range tests {
 		if _, needs := reasonFor(r.TwoGateways, t); needs {
 			two.tests = append(two.tests, t)
@@ -124,5 +124,5 @@ func (r rules) passes(tests []string) []pass {
 			one.tests = append(one.tests, t)
 		}
 	}
-	return slices.DeleteFunc([]pass{one, two}, func(p pass) bool { return len(p.tests) == 0 })
+	return slices.DeleteFunc([]testPass{one, two}, func(p testPass) bool { return len(p.tests) == 0 })
 }

@@ -56,9 +56,9 @@ func testName(line string) string {
 	return line
 }
 
-// run runs what has not passed yet, then what has failed once more, one test at a time.
-func (s *suite) run(ctx context.Context, chosen []string) error {
-	todo, err := s.remaining(chosen)
+// runTests runs what has not passed yet, then what has failed once more, one test at a time.
+func (s *suite) runTests(ctx context.Context, chosen []string) error {
+	todo, err := s.remainingTests(chosen)
 	if err != nil {
 		return err
 	}
@@ -81,11 +81,11 @@ func (s *suite) run(ctx context.Context, chosen []string) error {
 
 // runAll runs Ginkgo until each test has a result of this attempt: a test that takes too long ends its process and with it the round.
 func (s *suite) runAll(ctx context.Context, todo []string, procs int) error {
-	if err := s.store.forget(todo); err != nil {
+	if err := s.store.removeResults(todo); err != nil {
 		return err
 	}
 	for len(todo) > 0 {
-		if err := s.round(ctx, todo, procs); err != nil {
+		if err := s.runGinkgo(ctx, todo, procs); err != nil {
 			return err
 		}
 		left, err := s.withoutResult(todo)
@@ -102,8 +102,8 @@ func (s *suite) runAll(ctx context.Context, todo []string, procs int) error {
 
 func (s *suite) logFile() string { return filepath.Join(s.dir, "ginkgo.log") }
 
-// round runs Ginkgo once. That tests fail is no error: their results say so.
-func (s *suite) round(ctx context.Context, tests []string, procs int) error {
+// runGinkgo runs Ginkgo once. That tests fail is no error: their results say so.
+func (s *suite) runGinkgo(ctx context.Context, tests []string, procs int) error {
 	log, err := os.OpenFile(s.logFile(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
 		return fmt.Errorf("open the log of tests: %w", err)
@@ -128,7 +128,7 @@ func (s *suite) round(ctx context.Context, tests []string, procs int) error {
 			_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // what Ginkgo has left behind when it was killed itself; mostly nothing
 		}
 	}()
-	stop := s.store.follow(ctx, s.out, len(tests))
+	stop := s.store.followResults(ctx, s.out, len(tests))
 	defer stop()
 	var failed *exec.ExitError
 	if err := cmd.Run(); ctx.Err() != nil {
@@ -161,8 +161,8 @@ func (s *suite) compiledTest() (string, error) {
 	return link, nil
 }
 
-// remaining are those that have not passed; with a focus, all.
-func (s *suite) remaining(tests []string) ([]string, error) {
+// remainingTests are those that have not passed; with a focus, all.
+func (s *suite) remainingTests(tests []string) ([]string, error) {
 	if s.focus != "" {
 		return tests, nil
 	}
@@ -170,14 +170,14 @@ func (s *suite) remaining(tests []string) ([]string, error) {
 }
 
 func (s *suite) notPassed(tests []string) ([]string, error) {
-	return s.filter(tests, func(r result, there bool) bool { return !there || r.State == stateFailed })
+	return s.filterTests(tests, func(r result, there bool) bool { return !there || r.State == stateFailed })
 }
 
 func (s *suite) withoutResult(tests []string) ([]string, error) {
-	return s.filter(tests, func(_ result, there bool) bool { return !there })
+	return s.filterTests(tests, func(_ result, there bool) bool { return !there })
 }
 
-func (s *suite) filter(tests []string, keep func(r result, there bool) bool) ([]string, error) {
+func (s *suite) filterTests(tests []string, keep func(r result, there bool) bool) ([]string, error) {
 	results, err := s.store.load()
 	if err != nil {
 		return nil, err

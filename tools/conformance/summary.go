@@ -20,13 +20,13 @@ type summary struct {
 	reasons map[string][]string // of what is not run: reason → tests
 }
 
-func summarize(tests []string, results map[string]result, r rules) summary {
+func summarizeResults(tests []string, results map[string]result, r rules) summary {
 	s := summary{groups: map[string]*count{}, reasons: map[string][]string{}}
 	for _, t := range tests {
-		c := s.groups[group(t)]
+		c := s.groups[testGroup(t)]
 		if c == nil {
 			c = &count{}
-			s.groups[group(t)] = c
+			s.groups[testGroup(t)] = c
 		}
 		c.all++
 		if reason, not := reasonFor(r.NotApplicable, t); not {
@@ -53,8 +53,8 @@ func summarize(tests []string, results map[string]result, r rules) summary {
 
 var groupPattern = regexp.MustCompile(`^\[(sig-[a-z-]+)\]`)
 
-// group is the special interest group that a test belongs to.
-func group(test string) string {
+// testGroup is the special interest group that a test belongs to.
+func testGroup(test string) string {
 	if m := groupPattern.FindStringSubmatch(test); m != nil {
 		return m[1]
 	}
@@ -67,7 +67,7 @@ func printSummary(out io.Writer, store resultStore, r rules, tests, chosen []str
 	if err != nil {
 		return false, err
 	}
-	s := summarize(chosen, results, r)
+	s := summarizeResults(chosen, results, r)
 	fmt.Fprintf(out, "\n%-20s %6s %6s %7s %8s %8s\n", "GROUP", "PASSED", "FAILED", "SKIPPED", "NOT RUN", "OF")
 	names := make([]string, 0, len(s.groups))
 	for name := range s.groups {
@@ -89,11 +89,11 @@ func printSummary(out io.Writer, store resultStore, r rules, tests, chosen []str
 	for _, res := range s.skipped {
 		fmt.Fprintf(out, "skipped: %s\n        %s\n", res.Test, firstLine(res.Message))
 	}
-	fmt.Fprintf(out, "not applicable: %d of %d tests; see tools/conformance/applicability.yaml\n", len(tests)-applicable(tests, r), len(tests))
+	fmt.Fprintf(out, "not applicable: %d of %d tests; see tools/conformance/applicability.yaml\n", len(tests)-countApplicable(tests, r), len(tests))
 	return ok, nil
 }
 
-func applicable(tests []string, r rules) int {
+func countApplicable(tests []string, r rules) int {
 	n := 0
 	for _, t := range tests {
 		if _, not := reasonFor(r.NotApplicable, t); !not {

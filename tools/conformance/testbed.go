@@ -32,12 +32,12 @@ type testbed struct {
 	registries []*exec.Cmd // those that are this process's to stop
 }
 
-// grow starts a testbed, or adds gateways to it. With an error part of it may be there.
-func (o options) grow(ctx context.Context, bed *testbed, gateways int, paths toolchain.Paths, talk io.Writer) error {
+// growTestbed starts a testbed, or adds gateways to it. With an error part of it may be there.
+func (o options) growTestbed(ctx context.Context, bed *testbed, gateways int, paths toolchain.Paths, talk io.Writer) error {
 	cluster, err := devcluster.Up(ctx, devcluster.Options{
-		Dir:  clusterDir(o.dir),
-		Spec: devcluster.Spec{Edges: gateways, Cloudcores: 2, Hubs: 1, Runtime: devcluster.Containerd, Services: true, Kubernetes: o.kubernetes},
-		Talk: talk, Programs: func(context.Context, devcluster.Spec) (toolchain.Paths, error) { return paths, nil },
+		Dir:      clusterDir(o.dir),
+		Spec:     devcluster.Spec{Edges: gateways, Cloudcores: 2, Hubs: 1, Runtime: devcluster.Containerd, Services: true, Kubernetes: o.kubernetes},
+		Progress: talk, Programs: func(context.Context, devcluster.Spec) (toolchain.Paths, error) { return paths, nil },
 	})
 	if cluster != nil {
 		bed.Cluster = cluster
@@ -61,8 +61,8 @@ func (o options) grow(ctx context.Context, bed *testbed, gateways int, paths too
 	return nil
 }
 
-// kubernetes is the version of the cluster's API server.
-func (b *testbed) kubernetes(ctx context.Context) (string, error) {
+// serverVersion is the version of the cluster's API server.
+func (b *testbed) serverVersion(ctx context.Context) (string, error) {
 	out, err := b.Kubectl(ctx, "", "get", "--raw", "/version")
 	if err != nil {
 		return "", fmt.Errorf("ask for the version of the API server: %w", err)

@@ -9,10 +9,10 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// server is a script that runs until it is stopped, and ends with 0 on SIGTERM, in a real shell too.
-const server = "trap 'exit 0' TERM; while true; do sleep 0.1; done"
+// serverScript is a script that runs until it is stopped, and ends with 0 on SIGTERM, in a real shell too.
+const serverScript = "trap 'exit 0' TERM; while true; do sleep 0.1; done"
 
-func node(t *testing.T, b Bed) {
+func checkNode(t *testing.T, b Target) {
 	version, err := b.Runtime.Version(t.Context(), &runtimeapi.VersionRequest{})
 	if err != nil || version.GetRuntimeApiVersion() != "v1" || version.GetRuntimeName() == "" {
 		t.Errorf("version: %v, %v", version, err)
@@ -36,7 +36,7 @@ func node(t *testing.T, b Bed) {
 	}
 }
 
-func images(t *testing.T, b Bed) {
+func checkImages(t *testing.T, b Target) {
 	got, err := b.Images.ImageStatus(t.Context(), &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: Image}})
 	if err != nil || got.GetImage().GetId() == "" {
 		t.Fatalf("image status: %v, %v", got, err)
@@ -62,8 +62,8 @@ func images(t *testing.T, b Bed) {
 	}
 }
 
-func sandboxLife(t *testing.T, b Bed) {
-	p := b.pod(t)
+func checkSandboxLife(t *testing.T, b Target) {
+	p := b.newPod(t)
 	list := func() []*runtimeapi.PodSandbox {
 		out, err := b.Runtime.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{LabelSelector: p.config.GetLabels()}})
 		if err != nil {
@@ -97,16 +97,16 @@ func sandboxLife(t *testing.T, b Bed) {
 	}
 }
 
-func containerLife(t *testing.T, b Bed) {
-	p := b.pod(t)
-	id := p.create(t, "main", server)
-	if got := b.status(t, id); got.GetState() != runtimeapi.ContainerState_CONTAINER_CREATED || got.GetStartedAt() != 0 {
+func checkContainerLife(t *testing.T, b Target) {
+	p := b.newPod(t)
+	id := p.createContainer(t, "main", serverScript)
+	if got := b.containerStatus(t, id); got.GetState() != runtimeapi.ContainerState_CONTAINER_CREATED || got.GetStartedAt() != 0 {
 		t.Errorf("after create: %v", got)
 	}
 	if _, err := b.Runtime.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: id}); err != nil {
 		t.Fatalf("start: %v", err)
 	}
-	if got := b.status(t, id); got.GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING || got.GetStartedAt() < got.GetCreatedAt() {
+	if got := b.containerStatus(t, id); got.GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING || got.GetStartedAt() < got.GetCreatedAt() {
 		t.Errorf("after start: %v", got)
 	}
 	if _, err := b.Runtime.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: id}); err == nil {
@@ -125,8 +125,8 @@ func containerLife(t *testing.T, b Bed) {
 	wantCode(t, err, codes.NotFound)
 }
 
-func exitCode(t *testing.T, b Bed) {
-	p := b.pod(t)
+func checkExitCode(t *testing.T, b Target) {
+	p := b.newPod(t)
 	for name, tt := range map[string]struct {
 		script string
 		code   int32
@@ -135,7 +135,7 @@ func exitCode(t *testing.T, b Bed) {
 		"zero":  {"true", 0, "Completed"},
 		"three": {"sleep 0.2; exit 3", 3, "Error"},
 	} {
-		got := b.exited(t, p.start(t, name, tt.script))
+		got := b.waitExited(t, p.startContainer(t, name, tt.script))
 		// The two times are not compared: containerd may note the start after the end of a short program.
 		if got.GetExitCode() != tt.code || got.GetReason() != tt.reason || got.GetFinishedAt() == 0 || got.GetStartedAt() == 0 {
 			t.Errorf("%s: code %d reason %q, want %d %q", name, got.GetExitCode(), got.GetReason(), tt.code, tt.reason)
@@ -143,9 +143,9 @@ func exitCode(t *testing.T, b Bed) {
 	}
 }
 
-func containerLog(t *testing.T, b Bed) {
-	p := b.pod(t)
-	b.exited(t, p.start(t, "talk", "echo one; echo two words"))
+func checkContainerLog(t *testing.T, b Target) {
+	p := b.newPod(t)
+	b.waitExited(t, p.startContainer(t, "talk", "echo one; echo two words"))
 	var lines []string
 	eventually(t, "log is complete", func() bool {
 		lines = strings.Split(strings.TrimSpace(readLog(t, p, "talk")), "\n")
@@ -159,9 +159,9 @@ func containerLog(t *testing.T, b Bed) {
 	}
 }
 
-func stopWithGrace(t *testing.T, b Bed) {
-	p := b.pod(t)
-	id := p.start(t, "main", server)
+func checkStopWithGrace(t *testing.T, b Target) {
+	p := b.newPod(t)
+	id := p.startContainer(t, "main", serverScript)
 	const grace = 10 // seconds; the server needs a fraction of one
 	for range 2 {    // twice is harmless
 		if _, err := b.Runtime.StopContainer(t.Context(), &runtimeapi.StopContainerRequest{ContainerId: id, Timeout: grace}); err != nil {
@@ -169,21 +169,21 @@ func stopWithGrace(t *testing.T, b Bed) {
 		}
 	}
 	// A shell that was told to stop before it had set its trap is killed by the signal.
-	if got := b.exited(t, id); got.GetExitCode() != 0 && got.GetExitCode() != 128+15 {
+	if got := b.waitExited(t, id); got.GetExitCode() != 0 && got.GetExitCode() != 128+15 {
 		t.Errorf("after stop: %v", got)
 	}
-	id = p.start(t, "killed", "trap '' TERM; while true; do sleep 0.1; done")
+	id = p.startContainer(t, "killed", "trap '' TERM; while true; do sleep 0.1; done")
 	if _, err := b.Runtime.StopContainer(t.Context(), &runtimeapi.StopContainerRequest{ContainerId: id, Timeout: 0}); err != nil {
 		t.Fatalf("kill: %v", err)
 	}
-	if got := b.exited(t, id); got.GetExitCode() != 137 || got.GetReason() != "Error" {
+	if got := b.waitExited(t, id); got.GetExitCode() != 137 || got.GetReason() != "Error" {
 		t.Errorf("after kill: code %d reason %q, want 137 Error", got.GetExitCode(), got.GetReason())
 	}
 }
 
-func execSync(t *testing.T, b Bed) {
-	p := b.pod(t)
-	id := p.start(t, "main", server)
+func checkExecSync(t *testing.T, b Target) {
+	p := b.newPod(t)
+	id := p.startContainer(t, "main", serverScript)
 	run := func(timeout int64, command ...string) (*runtimeapi.ExecSyncResponse, error) {
 		return b.Runtime.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: command, Timeout: timeout})
 	}
@@ -201,13 +201,13 @@ func execSync(t *testing.T, b Bed) {
 	}
 }
 
-func sandboxEndsAll(t *testing.T, b Bed) {
-	p := b.pod(t)
-	id := p.start(t, "main", server)
+func checkSandboxEndsAll(t *testing.T, b Target) {
+	p := b.newPod(t)
+	id := p.startContainer(t, "main", serverScript)
 	if _, err := b.Runtime.StopPodSandbox(t.Context(), &runtimeapi.StopPodSandboxRequest{PodSandboxId: p.id}); err != nil {
 		t.Fatalf("stop sandbox: %v", err)
 	}
-	if got := b.exited(t, id); got.GetExitCode() != 137 {
+	if got := b.waitExited(t, id); got.GetExitCode() != 137 {
 		t.Errorf("exit code %d, want 137", got.GetExitCode())
 	}
 	if _, err := b.Runtime.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: p.id}); err != nil {
@@ -217,7 +217,7 @@ func sandboxEndsAll(t *testing.T, b Bed) {
 	wantCode(t, err, codes.NotFound)
 }
 
-func unknownIDs(t *testing.T, b Bed) {
+func checkUnknownIDs(t *testing.T, b Target) {
 	const id = "0000000000000000000000000000000000000000000000000000000000000000"
 	_, err := b.Runtime.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: id})
 	wantCode(t, err, codes.NotFound)
@@ -233,14 +233,14 @@ func unknownIDs(t *testing.T, b Bed) {
 	wantCode(t, err, codes.OK)
 }
 
-func namesAreTaken(t *testing.T, b Bed) {
-	p := b.pod(t)
+func checkNamesAreTaken(t *testing.T, b Target) {
+	p := b.newPod(t)
 	if _, err := b.Runtime.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: p.config}); err == nil {
 		t.Error("two sandboxes of one name and attempt")
 	}
 }
 
-func events(t *testing.T, b Bed) {
+func checkEvents(t *testing.T, b Target) {
 	stream, err := b.Runtime.GetContainerEvents(t.Context(), &runtimeapi.GetEventsRequest{})
 	if err != nil {
 		t.Fatalf("ask for events: %v", err)
@@ -278,8 +278,8 @@ func events(t *testing.T, b Bed) {
 		}
 	}
 	// The stream is open once it has brought one event; until then a sandbox may be missed.
-	p := b.pod(t)
-	id := p.start(t, "main", "sleep 0.5; exit 3")
+	p := b.newPod(t)
+	id := p.startContainer(t, "main", "sleep 0.5; exit 3")
 	for _, kind := range []runtimeapi.ContainerEventType{runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT} {
 		if !await(id, kind) {
 			t.Fatalf("no event %s", kind)
@@ -287,8 +287,8 @@ func events(t *testing.T, b Bed) {
 	}
 }
 
-func missingImage(t *testing.T, b Bed) {
-	p := b.pod(t)
+func checkMissingImage(t *testing.T, b Target) {
+	p := b.newPod(t)
 	_, err := b.Runtime.CreateContainer(t.Context(), &runtimeapi.CreateContainerRequest{PodSandboxId: p.id, SandboxConfig: p.config, Config: &runtimeapi.ContainerConfig{
 		Metadata: &runtimeapi.ContainerMetadata{Name: "main"}, Image: &runtimeapi.ImageSpec{Image: "localhost/nothing/here:v0"},
 	}})

@@ -30,58 +30,58 @@ const (
 // Image is the image with a shell that Run uses. On a real runtime it must have been imported.
 const Image = "localhost/frond/tools:dev"
 
-// Bed is a runtime under test.
-type Bed struct {
+// Target is a runtime under test.
+type Target struct {
 	Runtime runtimeapi.RuntimeServiceClient
 	Images  runtimeapi.ImageServiceClient
 	Pull    bool // pull Image first (hollow); a real runtime without a registry has it imported
 }
 
 // Dial connects to a CRI socket, given as a path or as unix:///path.
-func Dial(t testing.TB, socket string) Bed {
+func Dial(t testing.TB, socket string) Target {
 	t.Helper()
 	conn, err := grpc.NewClient("unix://"+strings.TrimPrefix(socket, "unix://"), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatalf("dial runtime: %v", err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	return Bed{Runtime: runtimeapi.NewRuntimeServiceClient(conn), Images: runtimeapi.NewImageServiceClient(conn)}
+	return Target{Runtime: runtimeapi.NewRuntimeServiceClient(conn), Images: runtimeapi.NewImageServiceClient(conn)}
 }
 
 // Run checks the contract on one runtime.
-func Run(t *testing.T, bed Bed) {
+func Run(t *testing.T, bed Target) {
 	if bed.Pull {
 		if _, err := bed.Images.PullImage(t.Context(), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: Image}}); err != nil {
 			t.Fatalf("pull %s: %v", Image, err)
 		}
 	}
-	for name, check := range map[string]func(*testing.T, Bed){
-		"node":              node,
-		"images":            images,
-		"sandbox life":      sandboxLife,
-		"container life":    containerLife,
-		"exit code":         exitCode,
-		"log":               containerLog,
-		"stop with grace":   stopWithGrace,
-		"exec":              execSync,
-		"sandbox ends all":  sandboxEndsAll,
-		"unknown ids":       unknownIDs,
-		"names are taken":   namesAreTaken,
-		"events":            events,
-		"image of the void": missingImage,
+	for name, check := range map[string]func(*testing.T, Target){
+		"node":              checkNode,
+		"images":            checkImages,
+		"sandbox life":      checkSandboxLife,
+		"container life":    checkContainerLife,
+		"exit code":         checkExitCode,
+		"log":               checkContainerLog,
+		"stop with grace":   checkStopWithGrace,
+		"exec":              checkExecSync,
+		"sandbox ends all":  checkSandboxEndsAll,
+		"unknown ids":       checkUnknownIDs,
+		"names are taken":   checkNamesAreTaken,
+		"events":            checkEvents,
+		"image of the void": checkMissingImage,
 	} {
 		t.Run(name, func(t *testing.T) { check(t, bed) })
 	}
 }
 
-// pod is a sandbox made for one check, with all its leavings removed at the end.
-type pod struct {
-	bed    Bed
+// testPod is a sandbox made for one check, with all its leavings removed at the end.
+type testPod struct {
+	target Target
 	id     string
 	config *runtimeapi.PodSandboxConfig
 }
 
-func (b Bed) sandboxConfig(t *testing.T) *runtimeapi.PodSandboxConfig {
+func (b Target) sandboxConfig(t *testing.T) *runtimeapi.PodSandboxConfig {
 	t.Helper()
 	return &runtimeapi.PodSandboxConfig{
 		Metadata:     &runtimeapi.PodSandboxMetadata{Name: "contract", Namespace: "hollowtest", Uid: uuid.NewString()},
@@ -93,7 +93,7 @@ func (b Bed) sandboxConfig(t *testing.T) *runtimeapi.PodSandboxConfig {
 	}
 }
 
-func (b Bed) pod(t *testing.T) *pod {
+func (b Target) newPod(t *testing.T) *testPod {
 	t.Helper()
 	config := b.sandboxConfig(t)
 	out, err := b.Runtime.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: config})
@@ -101,10 +101,10 @@ func (b Bed) pod(t *testing.T) *pod {
 		t.Fatalf("run sandbox: %v", err)
 	}
 	t.Cleanup(func() { b.removePod(t, out.GetPodSandboxId()) })
-	return &pod{bed: b, id: out.GetPodSandboxId(), config: config}
+	return &testPod{target: b, id: out.GetPodSandboxId(), config: config}
 }
 
-func (b Bed) removePod(t *testing.T, id string) {
+func (b Target) removePod(t *testing.T, id string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), callTimeout)
 	defer cancel()
@@ -115,9 +115,9 @@ func (b Bed) removePod(t *testing.T, id string) {
 	}
 }
 
-func (p *pod) create(t *testing.T, name, script string) string {
+func (p *testPod) createContainer(t *testing.T, name, script string) string {
 	t.Helper()
-	out, err := p.bed.Runtime.CreateContainer(t.Context(), &runtimeapi.CreateContainerRequest{
+	out, err := p.target.Runtime.CreateContainer(t.Context(), &runtimeapi.CreateContainerRequest{
 		PodSandboxId: p.id, SandboxConfig: p.config,
 		Config: &runtimeapi.ContainerConfig{
 			Metadata: &runtimeapi.ContainerMetadata{Name: name},
@@ -136,16 +136,16 @@ func (p *pod) create(t *testing.T, name, script string) string {
 	return out.GetContainerId()
 }
 
-func (p *pod) start(t *testing.T, name, script string) string {
+func (p *testPod) startContainer(t *testing.T, name, script string) string {
 	t.Helper()
-	id := p.create(t, name, script)
-	if _, err := p.bed.Runtime.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: id}); err != nil {
+	id := p.createContainer(t, name, script)
+	if _, err := p.target.Runtime.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: id}); err != nil {
 		t.Fatalf("start container: %v", err)
 	}
 	return id
 }
 
-func (b Bed) status(t *testing.T, id string) *runtimeapi.ContainerStatus {
+func (b Target) containerStatus(t *testing.T, id string) *runtimeapi.ContainerStatus {
 	t.Helper()
 	out, err := b.Runtime.ContainerStatus(t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: id})
 	if err != nil {
@@ -154,11 +154,11 @@ func (b Bed) status(t *testing.T, id string) *runtimeapi.ContainerStatus {
 	return out.GetStatus()
 }
 
-func (b Bed) exited(t *testing.T, id string) *runtimeapi.ContainerStatus {
+func (b Target) waitExited(t *testing.T, id string) *runtimeapi.ContainerStatus {
 	t.Helper()
 	var last *runtimeapi.ContainerStatus
 	eventually(t, "container exits", func() bool {
-		last = b.status(t, id)
+		last = b.containerStatus(t, id)
 		return last.GetState() == runtimeapi.ContainerState_CONTAINER_EXITED
 	})
 	return last
@@ -186,7 +186,7 @@ func wantCode(t *testing.T, err error, want codes.Code) {
 	}
 }
 
-func readLog(t *testing.T, p *pod, name string) string {
+func readLog(t *testing.T, p *testPod, name string) string {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(p.config.GetLogDirectory(), name+".log"))
 	if err != nil {

@@ -24,9 +24,9 @@ import (
 // ErrGone says that the process of an Identity does not run any more.
 var ErrGone = errors.New("process is gone")
 
-// poll is how often a wait looks: the kernel has no event for processes that are not our children, short of a pidfd
+// pollInterval is how often a wait looks: the kernel has no event for processes that are not our children, short of a pidfd
 // for each, and the shortest wait that matters to a person is longer.
-const poll = 10 * time.Millisecond
+const pollInterval = 10 * time.Millisecond
 
 // Identity tells one process from every other one, also from a later one with the same id.
 type Identity struct {
@@ -88,7 +88,7 @@ func Start(c Command) (Identity, error) {
 		return Identity{}, fmt.Errorf("start %s: %w", c.Path, err)
 	}
 	id := Identity{PID: p.Pid, Boot: boot, Started: time.Now().UTC().Truncate(time.Millisecond)}
-	id.Ticks, _, err = stat(p.Pid) // a child of ours keeps its id until it is waited for: this cannot be another one
+	id.Ticks, _, err = readStat(p.Pid) // a child of ours keeps its id until it is waited for: this cannot be another one
 	if releaseErr := p.Release(); err == nil {
 		err = releaseErr
 	}
@@ -107,11 +107,11 @@ func (id Identity) Alive() bool {
 	if boot, err := bootID(); err != nil || boot != id.Boot {
 		return false
 	}
-	ticks, state, err := stat(id.PID)
+	ticks, state, err := readStat(id.PID)
 	if err != nil || ticks != id.Ticks {
 		return false
 	}
-	if state == 'Z' && threads(id.PID) > 1 {
+	if state == 'Z' && countThreads(id.PID) > 1 {
 		return true // the first thread has ended, and others still hold the files and ports
 	}
 	if state == 'Z' || state == 'X' {
@@ -122,8 +122,8 @@ func (id Identity) Alive() bool {
 	return true
 }
 
-// threads counts those of a process that have not ended, and its first one, ended or not, until the process is reaped.
-func threads(pid int) int {
+// countThreads counts those of a process that have not ended, and its first one, ended or not, until the process is reaped.
+func countThreads(pid int) int {
 	tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
 	if err != nil {
 		return 0 // it has gone
@@ -151,7 +151,7 @@ func (id Identity) Signal(sig syscall.Signal) error {
 
 // Wait returns once the process is gone.
 func (id Identity) Wait(ctx context.Context) error {
-	tick := time.NewTicker(poll)
+	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
 	for id.Alive() {
 		select {
@@ -214,7 +214,7 @@ func Identify(pid int) (Identity, error) {
 	if err != nil {
 		return Identity{}, err
 	}
-	ticks, state, err := stat(pid)
+	ticks, state, err := readStat(pid)
 	if err != nil {
 		return Identity{}, err
 	}
@@ -224,8 +224,8 @@ func Identify(pid int) (Identity, error) {
 	return Identity{PID: pid, Ticks: ticks, Boot: boot}, nil
 }
 
-// stat reads the start time and the state letter of a process.
-func stat(pid int) (ticks uint64, state byte, err error) {
+// readStat reads the start time and the state letter of a process.
+func readStat(pid int) (ticks uint64, state byte, err error) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
 		return 0, 0, ErrGone

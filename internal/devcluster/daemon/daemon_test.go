@@ -17,8 +17,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// start runs a shell script and kills it at the end of the test.
-func start(t *testing.T, script string) (id daemon.Identity, log string) {
+// startScript runs a shell script and kills it at the end of the test.
+func startScript(t *testing.T, script string) (id daemon.Identity, log string) {
 	t.Helper()
 	log = filepath.Join(t.TempDir(), "logs", "x.log")
 	id, err := daemon.Start(daemon.Command{Path: "/bin/sh", Args: []string{"-c", script}, Log: log})
@@ -29,13 +29,13 @@ func start(t *testing.T, script string) (id daemon.Identity, log string) {
 	return id, log
 }
 
-func TestStopEndsWhatObeysAndKillsWhatDoesNot(t *testing.T) {
+func TestIdentity_StopKillsAfterGrace(t *testing.T) {
 	for name, script := range map[string]string{
 		"obeys": "exec sleep 1000",
 		"deaf":  "trap '' TERM; echo deaf; while :; do sleep 1000; done",
 	} {
 		t.Run(name, func(t *testing.T) {
-			id, log := start(t, script)
+			id, log := startScript(t, script)
 			if name == "deaf" {
 				awaitText(t, log, "deaf")
 			}
@@ -58,8 +58,8 @@ func TestStopEndsWhatObeysAndKillsWhatDoesNot(t *testing.T) {
 	}
 }
 
-func TestARecycledIDIsNotTaken(t *testing.T) {
-	id, _ := start(t, "exec sleep 1000")
+func TestIdentity_RecycledPIDIsNotAlive(t *testing.T) {
+	id, _ := startScript(t, "exec sleep 1000")
 	for name, other := range map[string]daemon.Identity{
 		"other start": {PID: id.PID, Ticks: id.Ticks + 1, Boot: id.Boot},
 		"other boot":  {PID: id.PID, Ticks: id.Ticks, Boot: "another"},
@@ -81,8 +81,8 @@ func TestARecycledIDIsNotTaken(t *testing.T) {
 	}
 }
 
-func TestItHasASessionOfItsOwn(t *testing.T) {
-	id, _ := start(t, "exec sleep 1000")
+func TestStart_OwnSession(t *testing.T) {
+	id, _ := startScript(t, "exec sleep 1000")
 	data, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(id.PID), "stat"))
 	if err != nil {
 		t.Fatal(err)
@@ -96,7 +96,7 @@ func TestItHasASessionOfItsOwn(t *testing.T) {
 	}
 }
 
-func TestLogIsAppended(t *testing.T) {
+func TestStart_AppendsToLog(t *testing.T) {
 	log := filepath.Join(t.TempDir(), "x.log")
 	for _, word := range []string{"one", "two"} {
 		id, err := daemon.Start(daemon.Command{
@@ -116,7 +116,7 @@ func TestLogIsAppended(t *testing.T) {
 	}
 }
 
-func TestAProgramThatIsMissing(t *testing.T) {
+func TestStart_MissingProgramFails(t *testing.T) {
 	if _, err := daemon.Start(daemon.Command{Path: "/no/such/program", Log: filepath.Join(t.TempDir(), "x.log")}); err == nil {
 		t.Error("no error")
 	}

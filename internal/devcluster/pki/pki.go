@@ -29,9 +29,9 @@ import (
 )
 
 const (
-	life = 10 * 365 * 24 * time.Hour
-	// skew tolerates a clock that is set back a little between two machines or after a reboot.
-	skew = time.Hour
+	certLifetime = 10 * 365 * 24 * time.Hour
+	// clockSkew tolerates a clock that is set back a little between two machines or after a reboot.
+	clockSkew = time.Hour
 	// rsaBits is what Kubernetes uses for its service account keys.
 	rsaBits = 2048
 )
@@ -39,8 +39,8 @@ const (
 // Pair names the two files of a certificate.
 type Pair struct{ Cert, Key string }
 
-// at is where a pair called name lies in folder dir.
-func at(dir, name string) Pair {
+// pairIn is where a pair called name lies in folder dir.
+func pairIn(dir, name string) Pair {
 	return Pair{Cert: filepath.Join(dir, name+".crt"), Key: filepath.Join(dir, name+".key")}
 }
 
@@ -64,7 +64,7 @@ type Subject struct {
 
 // NewAuthority reads the authority called name in folder dir, or makes it.
 func NewAuthority(dir, name string) (*Authority, error) {
-	a := &Authority{Pair: at(dir, name), dir: dir}
+	a := &Authority{Pair: pairIn(dir, name), dir: dir}
 	cert, key, err := a.load()
 	switch {
 	case err == nil:
@@ -98,8 +98,8 @@ func NewAuthority(dir, name string) (*Authority, error) {
 // Issue makes the certificate called name in the authority's folder if it is not there yet.
 func (a *Authority) Issue(name string, s Subject) (Pair, error) { return a.IssueIn(a.dir, name, s) }
 
-// answersAs tells whether there is a certificate with all of these names.
-func answersAs(file string, hosts []string) bool {
+// coversHosts tells whether there is a certificate with all of these names.
+func coversHosts(file string, hosts []string) bool {
 	data, err := os.ReadFile(file)
 	if err != nil {
 		return false
@@ -114,8 +114,8 @@ func answersAs(file string, hosts []string) bool {
 
 // IssueIn is Issue for another folder.
 func (a *Authority) IssueIn(dir, name string, s Subject) (Pair, error) {
-	p := at(dir, name)
-	if present(p.Key) && answersAs(p.Cert, s.Hosts) {
+	p := pairIn(dir, name)
+	if fileExists(p.Key) && coversHosts(p.Cert, s.Hosts) {
 		return p, nil
 	}
 	template, err := newTemplate(s)
@@ -136,7 +136,7 @@ func (a *Authority) IssueIn(dir, name string, s Subject) (Pair, error) {
 // SigningKeys makes an RSA key pair name.key and name.pub, as kube-apiserver wants it for service account tokens.
 func SigningKeys(dir, name string) (private, public string, err error) {
 	private, public = filepath.Join(dir, name+".key"), filepath.Join(dir, name+".pub")
-	if present(private) && present(public) {
+	if fileExists(private) && fileExists(public) {
 		return private, public, nil
 	}
 	key, err := rsa.GenerateKey(rand.Reader, rsaBits)
@@ -162,8 +162,8 @@ func newTemplate(s Subject) (*x509.Certificate, error) {
 	t := &x509.Certificate{
 		SerialNumber: serial,
 		Subject:      pkix.Name{CommonName: s.Name, Organization: s.Groups},
-		NotBefore:    now.Add(-skew),
-		NotAfter:     now.Add(life),
+		NotBefore:    now.Add(-clockSkew),
+		NotAfter:     now.Add(certLifetime),
 		KeyUsage:     x509.KeyUsageDigitalSignature,
 		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}
@@ -242,7 +242,7 @@ func readPEM(path string) ([]byte, error) {
 	return block.Bytes, nil
 }
 
-func present(path string) bool {
+func fileExists(path string) bool {
 	_, err := os.Stat(path)
 	return err == nil
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/frond-edge/frond/internal/devcluster/pki"
 )
 
-func TestPairsServeAndAreVerified(t *testing.T) {
+func TestAuthority_IssuedPairsVerify(t *testing.T) {
 	dir := t.TempDir()
 	ca, err := pki.NewAuthority(dir, "ca")
 	if err != nil {
@@ -43,12 +43,12 @@ func TestPairsServeAndAreVerified(t *testing.T) {
 		_, _ = w.Write([]byte(subject.CommonName + " " + subject.Organization[0]))
 	}))
 	server.TLS = &tls.Config{
-		Certificates: []tls.Certificate{load(t, served)}, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert,
+		Certificates: []tls.Certificate{loadPair(t, served)}, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert,
 	}
 	server.StartTLS()
 	defer server.Close()
 	for pair, accepted := range map[pki.Pair]bool{known: true, unknown: false} {
-		transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{load(t, pair)}}}
+		transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{loadPair(t, pair)}}}
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -63,7 +63,7 @@ func TestPairsServeAndAreVerified(t *testing.T) {
 		transport.CloseIdleConnections()
 	}
 	// A client's certificate must not serve.
-	cert, err := x509.ParseCertificate(load(t, known).Certificate[0])
+	cert, err := x509.ParseCertificate(loadPair(t, known).Certificate[0])
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +72,7 @@ func TestPairsServeAndAreVerified(t *testing.T) {
 	}
 }
 
-func TestNothingIsMadeTwice(t *testing.T) {
+func TestAuthority_ReusesExistingPairs(t *testing.T) {
 	dir := t.TempDir()
 	produce := func() string {
 		ca, err := pki.NewAuthority(dir, "ca")
@@ -106,7 +106,7 @@ func TestNothingIsMadeTwice(t *testing.T) {
 	}
 }
 
-func load(t *testing.T, p pki.Pair) tls.Certificate {
+func loadPair(t *testing.T, p pki.Pair) tls.Certificate {
 	t.Helper()
 	c, err := tls.LoadX509KeyPair(p.Cert, p.Key)
 	if err != nil {

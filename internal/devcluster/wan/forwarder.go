@@ -17,8 +17,8 @@ import (
 const (
 	// dialTimeout is ample for the host's own loopback.
 	dialTimeout = 5 * time.Second
-	// chunk is how much one read moves: what TLS puts into one record.
-	chunk = 16 << 10
+	// chunkSize is how much one read moves: what TLS puts into one record.
+	chunkSize = 16 << 10
 )
 
 // Config of a Forwarder.
@@ -57,12 +57,12 @@ type Link struct {
 type Forwarder struct {
 	cfg   Config
 	log   *zap.Logger
-	links map[string]*link // never changes after New
+	links map[string]*edgeLink // never changes after New
 }
 
 // New returns a Forwarder that has opened nothing yet.
 func New(cfg Config, log *zap.Logger) *Forwarder {
-	f := &Forwarder{cfg: cfg, log: log.Named("wan"), links: map[string]*link{}}
+	f := &Forwarder{cfg: cfg, log: log.Named("wan"), links: map[string]*edgeLink{}}
 	for _, edge := range cfg.Edges {
 		f.links[edge] = newLink()
 	}
@@ -83,7 +83,7 @@ func (f *Forwarder) Start(ctx context.Context) error {
 			return fmt.Errorf("listen for gateways: %w", err)
 		}
 		defer func() { _ = l.Close() }()
-		g.Go(func() error { return f.accept(gctx, g, l, r) })
+		g.Go(func() error { return f.acceptConns(gctx, g, l, r) })
 	}
 	if err := os.Remove(f.cfg.Control); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("remove stale control socket: %w", err)
@@ -93,7 +93,7 @@ func (f *Forwarder) Start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("listen for orders: %w", err)
 	}
-	server := &http.Server{Handler: f.handler(), ReadHeaderTimeout: dialTimeout, IdleTimeout: time.Minute}
+	server := &http.Server{Handler: f.controlHandler(), ReadHeaderTimeout: dialTimeout, IdleTimeout: time.Minute}
 	g.Go(func() error {
 		if err := server.Serve(control); !errors.Is(err, http.ErrServerClosed) {
 			return err
@@ -111,7 +111,7 @@ func (f *Forwarder) Start(ctx context.Context) error {
 	return nil
 }
 
-func (f *Forwarder) accept(ctx context.Context, g *errgroup.Group, l net.Listener, r Route) error {
+func (f *Forwarder) acceptConns(ctx context.Context, g *errgroup.Group, l net.Listener, r Route) error {
 	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
 	for {
 		c, err := l.Accept()
@@ -132,7 +132,7 @@ func (f *Forwarder) accept(ctx context.Context, g *errgroup.Group, l net.Listene
 			continue
 		}
 		g.Go(func() error {
-			if err := line.carry(ctx, c, r.Target); err != nil {
+			if err := line.forwardConn(ctx, c, r.Target); err != nil {
 				f.log.Debug("connection ended", zap.String("node", edge), zap.Error(err))
 			}
 			return nil // one broken connection is no reason to end the others
@@ -148,7 +148,7 @@ func (f *Forwarder) edgeOf(address net.Addr) string {
 	return f.cfg.Edges[host]
 }
 
-func (f *Forwarder) handler() http.Handler {
+func (f *Forwarder) controlHandler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /links", func(w http.ResponseWriter, _ *http.Request) {
 		links := make(map[string]Link, len(f.links))
@@ -157,7 +157,7 @@ func (f *Forwarder) handler() http.Handler {
 		}
 		_ = json.NewEncoder(w).Encode(links) // the caller has gone: nobody is left to tell
 	})
-	order := func(do func(l *link, r *http.Request)) http.HandlerFunc {
+	order := func(do func(l *edgeLink, r *http.Request)) http.HandlerFunc {
 		return func(w http.ResponseWriter, r *http.Request) {
 			l := f.links[r.PathValue("edge")]
 			if l == nil {
@@ -167,7 +167,7 @@ func (f *Forwarder) handler() http.Handler {
 			do(l, r)
 		}
 	}
-	mux.HandleFunc("POST /links/{edge}/cut", order(func(l *link, r *http.Request) {
+	mux.HandleFunc("POST /links/{edge}/cut", order(func(l *edgeLink, r *http.Request) {
 		switch only := r.FormValue("only"); only {
 		case "up":
 			l.cut(false, up)
@@ -177,18 +177,20 @@ func (f *Forwarder) handler() http.Handler {
 			l.cut(r.FormValue("loud") != "", up, down)
 		}
 	}))
-	mux.HandleFunc("POST /links/{edge}/heal", order(func(l *link, _ *http.Request) { l.heal() }))
-	mux.HandleFunc("POST /links/{edge}/reset", order(func(l *link, _ *http.Request) { l.reset() }))
+	mux.HandleFunc("POST /links/{edge}/heal", order(func(l *edgeLink, _ *http.Request) { l.heal() }))
+	mux.HandleFunc("POST /links/{edge}/reset", order(func(l *edgeLink, _ *http.Request) { l.reset() }))
 	mux.HandleFunc("POST /links/{edge}/shape", func(w http.ResponseWriter, r *http.Request) {
 		shape, err := parseShape(r.URL.Query())
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		order(func(l *link, _ *http.Request) { l.setShape(shape) })(w, r)
+		order(func(l *edgeLink, _ *http.Request) { l.setShape(shape) })(w, r)
 	})
 	return mux
 }
 
-// ShapeOrder is the path of the control socket that gives a gateway's link a shape, by POST.
-func ShapeOrder(edge string, shape Shape) string { return "/links/" + edge + "/shape?" + shape.query() }
+// ShapePath is the path of the control socket that gives a gateway's link a shape, by POST.
+func ShapePath(edge string, shape Shape) string {
+	return "/links/" + edge + "/shape?" + shape.encodeQuery()
+}

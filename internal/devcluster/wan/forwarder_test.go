@@ -20,8 +20,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// listen returns a listener on a free port of loopback.
-func listen(t *testing.T) net.Listener {
+// newListener returns a listener on a free port of loopback.
+func newListener(t *testing.T) net.Listener {
 	t.Helper()
 	l, err := wan.Listen("", "127.0.0.1:0")
 	if err != nil {
@@ -31,10 +31,10 @@ func listen(t *testing.T) net.Listener {
 	return l
 }
 
-// hub echoes what it receives, until the test ends.
-func hub(t *testing.T) net.Listener {
+// startEchoHub echoes what it receives, until the test ends.
+func startEchoHub(t *testing.T) net.Listener {
 	t.Helper()
-	l := listen(t)
+	l := newListener(t)
 	done := make(chan struct{})
 	t.Cleanup(func() { _ = l.Close(); <-done })
 	go func() {
@@ -53,17 +53,17 @@ func hub(t *testing.T) net.Listener {
 	return l
 }
 
-type rig struct {
+type forwarderFixture struct {
 	t       *testing.T
 	address string
 	control string
 }
 
-// start runs a forwarder for one gateway called edge-1.
-func start(t *testing.T, namespace, listenAt string, edges map[string]string) rig {
+// startForwarder runs a forwarder for one gateway called edge-1.
+func startForwarder(t *testing.T, namespace, listenAt string, edges map[string]string) forwarderFixture {
 	t.Helper()
-	r := rig{t: t, address: listenAt, control: filepath.Join(t.TempDir(), "c")}
-	route := wan.Route{Listen: listenAt, Target: hub(t).Addr().String()}
+	r := forwarderFixture{t: t, address: listenAt, control: filepath.Join(t.TempDir(), "c")}
+	route := wan.Route{Listen: listenAt, Target: startEchoHub(t).Addr().String()}
 	if edges == nil {
 		route.Edge = "edge-1"
 	}
@@ -77,19 +77,19 @@ func start(t *testing.T, namespace, listenAt string, edges map[string]string) ri
 			t.Errorf("forwarder: %v", err)
 		}
 	})
-	r.until(func() bool { _, err := os.Stat(r.control); return err == nil })
+	r.waitUntil(func() bool { _, err := os.Stat(r.control); return err == nil })
 	return r
 }
 
-// free returns an address nobody listens on.
-func free(t *testing.T) string {
+// freeAddress returns an address nobody listens on.
+func freeAddress(t *testing.T) string {
 	t.Helper()
-	l := listen(t)
+	l := newListener(t)
 	defer func() { _ = l.Close() }()
 	return l.Addr().String()
 }
 
-func (r rig) until(done func() bool) {
+func (r forwarderFixture) waitUntil(done func() bool) {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(r.t.Context(), 10*time.Second)
 	defer cancel()
@@ -104,7 +104,7 @@ func (r rig) until(done func() bool) {
 	}
 }
 
-func (r rig) order(method, path string) wan.Link {
+func (r forwarderFixture) requestControl(method, path string) wan.Link {
 	r.t.Helper()
 	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		var d net.Dialer
@@ -131,7 +131,7 @@ func (r rig) order(method, path string) wan.Link {
 	return links["edge-1"]
 }
 
-func (r rig) dial(namespace string) net.Conn {
+func (r forwarderFixture) dialLink(namespace string) net.Conn {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(r.t.Context(), 5*time.Second)
 	defer cancel()
@@ -143,18 +143,18 @@ func (r rig) dial(namespace string) net.Conn {
 	return c
 }
 
-// echo sends a word and wants it back within limit.
-func echo(c net.Conn, word string, limit time.Duration) error {
+// expectEcho sends a word and wants it back within limit.
+func expectEcho(c net.Conn, word string, limit time.Duration) error {
 	if err := c.SetDeadline(time.Now().Add(limit)); err != nil {
 		return err
 	}
 	if _, err := c.Write([]byte(word)); err != nil {
 		return err
 	}
-	return hear(c, word)
+	return expectWord(c, word)
 }
 
-func hear(c net.Conn, word string) error {
+func expectWord(c net.Conn, word string) error {
 	buf := make([]byte, len(word))
 	if _, err := io.ReadFull(c, buf); err != nil {
 		return err
@@ -165,79 +165,79 @@ func hear(c net.Conn, word string) error {
 	return nil
 }
 
-const silence = 150 * time.Millisecond
+const silenceWindow = 150 * time.Millisecond
 
-func TestCutIsSilentAndHeals(t *testing.T) {
-	r := start(t, "", free(t), nil)
-	old := r.dial("")
-	if err := echo(old, "hello", 5*time.Second); err != nil {
+func TestForwarder_CutIsSilentUntilHealed(t *testing.T) {
+	r := startForwarder(t, "", freeAddress(t), nil)
+	old := r.dialLink("")
+	if err := expectEcho(old, "hello", 5*time.Second); err != nil {
 		t.Fatal(err)
 	}
-	if l := r.order(http.MethodGet, "/links"); l.UpBytes != 5 || l.DownBytes != 5 || l.Connections != 1 {
+	if l := r.requestControl(http.MethodGet, "/links"); l.UpBytes != 5 || l.DownBytes != 5 || l.Connections != 1 {
 		t.Errorf("link %+v", l)
 	}
-	r.order(http.MethodPost, "/links/edge-1/cut")
-	if err := echo(old, "lost?", silence); !errors.Is(err, os.ErrDeadlineExceeded) {
+	r.requestControl(http.MethodPost, "/links/edge-1/cut")
+	if err := expectEcho(old, "lost?", silenceWindow); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("an open connection during the cut: %v, want silence", err)
 	}
-	fresh := r.dial("")
-	if err := echo(fresh, "anyone", silence); !errors.Is(err, os.ErrDeadlineExceeded) {
+	fresh := r.dialLink("")
+	if err := expectEcho(fresh, "anyone", silenceWindow); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("a new connection during the cut: %v, want silence", err)
 	}
-	if l := r.order(http.MethodGet, "/links"); !l.Cut || l.Loud {
+	if l := r.requestControl(http.MethodGet, "/links"); !l.Cut || l.Loud {
 		t.Errorf("link %+v", l)
 	}
-	r.order(http.MethodPost, "/links/edge-1/heal")
+	r.requestControl(http.MethodPost, "/links/edge-1/heal")
 	for c, word := range map[net.Conn]string{old: "lost?", fresh: "anyone"} {
 		if err := c.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
 			t.Fatal(err)
 		}
-		if err := hear(c, word); err != nil {
+		if err := expectWord(c, word); err != nil {
 			t.Errorf("after the heal: %v", err)
 		}
 	}
 }
 
-func TestALoudCutIsHeardAtOnce(t *testing.T) {
-	r := start(t, "", free(t), nil)
-	c := r.dial("")
-	if err := echo(c, "hello", 5*time.Second); err != nil {
+func TestForwarder_LoudCutResetsConnections(t *testing.T) {
+	r := startForwarder(t, "", freeAddress(t), nil)
+	c := r.dialLink("")
+	if err := expectEcho(c, "hello", 5*time.Second); err != nil {
 		t.Fatal(err)
 	}
-	r.order(http.MethodPost, "/links/edge-1/cut?loud=1")
-	if err := echo(c, "x", 5*time.Second); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+	r.requestControl(http.MethodPost, "/links/edge-1/cut?loud=1")
+	if err := expectEcho(c, "x", 5*time.Second); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("open connection: %v, want it broken", err)
 	}
-	if err := echo(r.dial(""), "x", 5*time.Second); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+	if err := expectEcho(r.dialLink(""), "x", 5*time.Second); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("new connection: %v, want it broken", err)
 	}
-	r.order(http.MethodPost, "/links/edge-1/heal")
-	if err := echo(r.dial(""), "back", 5*time.Second); err != nil {
+	r.requestControl(http.MethodPost, "/links/edge-1/heal")
+	if err := expectEcho(r.dialLink(""), "back", 5*time.Second); err != nil {
 		t.Errorf("after the heal: %v", err)
 	}
 }
 
-func TestTheEndIsHiddenByACut(t *testing.T) {
-	r := start(t, "", free(t), nil)
-	c := r.dial("")
-	if err := echo(c, "hello", 5*time.Second); err != nil {
+func TestForwarder_CutDelaysEndOfStream(t *testing.T) {
+	r := startForwarder(t, "", freeAddress(t), nil)
+	c := r.dialLink("")
+	if err := expectEcho(c, "hello", 5*time.Second); err != nil {
 		t.Fatal(err)
 	}
-	r.order(http.MethodPost, "/links/edge-1/cut")
+	r.requestControl(http.MethodPost, "/links/edge-1/cut")
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if l := r.order(http.MethodGet, "/links"); l.Connections != 1 {
+	if l := r.requestControl(http.MethodGet, "/links"); l.Connections != 1 {
 		t.Errorf("the hub learnt of the end during the cut: %+v", l)
 	}
-	r.order(http.MethodPost, "/links/edge-1/heal")
-	r.until(func() bool { return r.order(http.MethodGet, "/links").Connections == 0 })
+	r.requestControl(http.MethodPost, "/links/edge-1/heal")
+	r.waitUntil(func() bool { return r.requestControl(http.MethodGet, "/links").Connections == 0 })
 }
 
-func TestAStrangerIsRefused(t *testing.T) {
-	r := start(t, "", free(t), map[string]string{"192.0.2.1": "edge-1"})
-	c := r.dial("")
-	if err := echo(c, "x", 5*time.Second); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+func TestForwarder_UnknownSourceIsRefused(t *testing.T) {
+	r := startForwarder(t, "", freeAddress(t), map[string]string{"192.0.2.1": "edge-1"})
+	c := r.dialLink("")
+	if err := expectEcho(c, "x", 5*time.Second); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("got %v, want the connection closed", err)
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// errLoud ends the connections of a link that was cut loudly.
-var errLoud = errors.New("link is down")
+// errLinkDown ends the connections of a link that was cut loudly.
+var errLinkDown = errors.New("link is down")
 
 // direction of bytes: up is from the gateway to the cloud.
 type direction int
@@ -25,8 +25,8 @@ const (
 	directions
 )
 
-// link is one gateway's way through the Forwarder.
-type link struct {
+// edgeLink is one gateway's way through the Forwarder.
+type edgeLink struct {
 	mu     sync.Mutex
 	healed [directions]chan struct{} // guarded by mu; open while cut, closed otherwise
 	isCut  [directions]bool          // guarded by mu
@@ -36,8 +36,8 @@ type link struct {
 	conns  map[net.Conn]struct{}
 }
 
-func newLink() *link {
-	l := &link{conns: map[net.Conn]struct{}{}}
+func newLink() *edgeLink {
+	l := &edgeLink{conns: map[net.Conn]struct{}{}}
 	for d := range directions {
 		l.healed[d] = make(chan struct{})
 		close(l.healed[d])
@@ -46,7 +46,7 @@ func newLink() *link {
 }
 
 // cut stops the given directions; with loud it also resets every connection, present and to come.
-func (l *link) cut(loud bool, ways ...direction) {
+func (l *edgeLink) cut(loud bool, ways ...direction) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, d := range ways {
@@ -59,7 +59,7 @@ func (l *link) cut(loud bool, ways ...direction) {
 	}
 }
 
-func (l *link) heal() {
+func (l *edgeLink) heal() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.loud = false
@@ -72,14 +72,14 @@ func (l *link) heal() {
 }
 
 // reset breaks every connection; the next ones are as good as ever.
-func (l *link) reset() {
+func (l *edgeLink) reset() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.resetAll()
 }
 
 // resetAll is called with mu held.
-func (l *link) resetAll() {
+func (l *edgeLink) resetAll() {
 	for c := range l.conns {
 		if t, ok := c.(*net.TCPConn); ok {
 			_ = t.SetLinger(0) // close by reset
@@ -88,19 +88,19 @@ func (l *link) resetAll() {
 	}
 }
 
-func (l *link) setShape(s Shape) {
+func (l *edgeLink) setShape(s Shape) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.shape = s
 }
 
-func (l *link) getShape() Shape {
+func (l *edgeLink) getShape() Shape {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.shape
 }
 
-func (l *link) snapshot() Link {
+func (l *edgeLink) snapshot() Link {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return Link{
@@ -108,13 +108,13 @@ func (l *link) snapshot() Link {
 	}
 }
 
-// pass waits while the link is cut in a direction.
-func (l *link) pass(ctx context.Context, way direction) error {
+// awaitHealed waits while the link is cut in a direction.
+func (l *edgeLink) awaitHealed(ctx context.Context, way direction) error {
 	l.mu.Lock()
 	healed, loud := l.healed[way], l.loud
 	l.mu.Unlock()
 	if loud {
-		return errLoud
+		return errLinkDown
 	}
 	select {
 	case <-healed:
@@ -124,13 +124,13 @@ func (l *link) pass(ctx context.Context, way direction) error {
 	}
 }
 
-func (l *link) count(way direction, n int) {
+func (l *edgeLink) countBytes(way direction, n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.bytes[way] += int64(n)
 }
 
-func (l *link) track(c net.Conn) (forget func()) {
+func (l *edgeLink) trackConn(c net.Conn) (forget func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.conns[c] = struct{}{}
@@ -141,12 +141,12 @@ func (l *link) track(c net.Conn) (forget func()) {
 	}
 }
 
-// carry moves bytes between an accepted connection and target until both directions have ended or ctx does.
-func (l *link) carry(ctx context.Context, c net.Conn, target string) error {
+// forwardConn moves bytes between an accepted connection and target until both directions have ended or ctx does.
+func (l *edgeLink) forwardConn(ctx context.Context, c net.Conn, target string) error {
 	defer func() { _ = c.Close() }()
-	defer l.track(c)()
+	defer l.trackConn(c)()
 	for way := range directions {
-		if err := l.pass(ctx, way); err != nil {
+		if err := l.awaitHealed(ctx, way); err != nil {
 			return err
 		}
 	}
@@ -161,33 +161,33 @@ func (l *link) carry(ctx context.Context, c net.Conn, target string) error {
 		_ = c.SetDeadline(time.Unix(1, 0)) // long past: ends the reads and writes below
 		_ = t.SetDeadline(time.Unix(1, 0))
 	})()
-	g.Go(func() error { return l.copy(gctx, t, c, up) })
-	g.Go(func() error { return l.copy(gctx, c, t, down) })
+	g.Go(func() error { return l.copyDirection(gctx, t, c, up) })
+	g.Go(func() error { return l.copyDirection(gctx, c, t, down) })
 	return g.Wait()
 }
 
-// parcel is what one read took, on its way.
-type parcel struct {
+// timedChunk is what one read took, on its way.
+type timedChunk struct {
 	data []byte
 	due  time.Time
-	end  bool
+	last bool
 }
 
-// underway is how many parcels travel at once: 256 KiB, what a link of 600 ms round trip needs for 0.8 MB/s.
-const underway = 16
+// maxChunksInFlight is how many parcels travel at once: 256 KiB, what a link of 600 ms round trip needs for 0.8 MB/s.
+const maxChunksInFlight = 16
 
-// copy moves bytes from src to dst. What was read stays here while the link is cut, and so does the news of the end.
-func (l *link) copy(ctx context.Context, dst, src net.Conn, way direction) error {
-	parcels := make(chan parcel, underway)
+// copyDirection moves bytes from src to dst. What was read stays here while the link is cut, and so does the news of the end.
+func (l *edgeLink) copyDirection(ctx context.Context, dst, src net.Conn, way direction) error {
+	parcels := make(chan timedChunk, maxChunksInFlight)
 	g, gctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return l.take(gctx, src, parcels) })
+	g.Go(func() error { return l.readChunks(gctx, src, parcels) })
 	g.Go(func() error {
 		for {
 			select {
 			case <-gctx.Done():
 				return gctx.Err()
 			case p := <-parcels:
-				if done, err := l.give(gctx, dst, p, way); done || err != nil {
+				if done, err := l.writeChunk(gctx, dst, p, way); done || err != nil {
 					return err
 				}
 			}
@@ -196,13 +196,13 @@ func (l *link) copy(ctx context.Context, dst, src net.Conn, way direction) error
 	return g.Wait()
 }
 
-// take reads until the end, which is a parcel too.
-func (l *link) take(ctx context.Context, src net.Conn, parcels chan<- parcel) error {
-	buf := make([]byte, chunk)
+// readChunks reads until the end, which is a parcel too.
+func (l *edgeLink) readChunks(ctx context.Context, src net.Conn, parcels chan<- timedChunk) error {
+	buf := make([]byte, chunkSize)
 	for {
-		n, err := src.Read(buf[:l.getShape().read()])
-		p := parcel{data: bytes.Clone(buf[:n]), due: time.Now().Add(l.getShape().Delay), end: errors.Is(err, io.EOF)}
-		if err != nil && !p.end {
+		n, err := src.Read(buf[:l.getShape().readSize()])
+		p := timedChunk{data: bytes.Clone(buf[:n]), due: time.Now().Add(l.getShape().Delay), last: errors.Is(err, io.EOF)}
+		if err != nil && !p.last {
 			return err
 		}
 		select {
@@ -210,28 +210,28 @@ func (l *link) take(ctx context.Context, src net.Conn, parcels chan<- parcel) er
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		if p.end {
+		if p.last {
 			return nil
 		}
 	}
 }
 
-// give writes a parcel when it is due, and tells whether it was the last.
-func (l *link) give(ctx context.Context, dst net.Conn, p parcel, way direction) (last bool, err error) {
-	if err := l.getShape().hold(ctx, p.due, len(p.data)); err != nil {
+// writeChunk writes a parcel when it is due, and tells whether it was the last.
+func (l *edgeLink) writeChunk(ctx context.Context, dst net.Conn, p timedChunk, way direction) (last bool, err error) {
+	if err := l.getShape().waitTransfer(ctx, p.due, len(p.data)); err != nil {
 		return false, err
 	}
-	if err := l.pass(ctx, way); err != nil {
+	if err := l.awaitHealed(ctx, way); err != nil {
 		return false, err
 	}
 	if len(p.data) > 0 {
-		l.count(way, len(p.data))
+		l.countBytes(way, len(p.data))
 		if _, err := dst.Write(p.data); err != nil {
 			return false, err
 		}
 	}
-	if half, ok := dst.(interface{ CloseWrite() error }); ok && p.end {
+	if half, ok := dst.(interface{ CloseWrite() error }); ok && p.last {
 		return true, half.CloseWrite()
 	}
-	return p.end, nil
+	return p.last, nil
 }

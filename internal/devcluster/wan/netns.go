@@ -9,9 +9,9 @@ import (
 	"github.com/vishvananda/netns"
 )
 
-// inside runs do on a thread that is in the network namespace called name; "" is the present one. Sockets that do
+// inNamespace runs do on a thread that is in the network namespace called name; "" is the present one. Sockets that do
 // makes belong to that namespace for good.
-func inside(name string, do func() error) (err error) {
+func inNamespace(name string, do func() error) (err error) {
 	if name == "" {
 		return do()
 	}
@@ -45,7 +45,7 @@ func inside(name string, do func() error) (err error) {
 
 // Listen listens for TCP inside a network namespace; "" is the present one.
 func Listen(namespace, address string) (l net.Listener, err error) {
-	err = inside(namespace, func() error {
+	err = inNamespace(namespace, func() error {
 		l, err = net.Listen("tcp", address) //nolint:noctx // an address, not a name: nothing to wait for
 		return err
 	})
@@ -55,7 +55,7 @@ func Listen(namespace, address string) (l net.Listener, err error) {
 // Dial dials an IP address and port inside a network namespace; "" is the present one. A host name would be looked up
 // by another thread, outside of it.
 func Dial(ctx context.Context, namespace, address string) (c net.Conn, err error) {
-	err = inside(namespace, func() error {
+	err = inNamespace(namespace, func() error {
 		var d net.Dialer
 		c, err = d.DialContext(ctx, "tcp", address)
 		return err

@@ -14,8 +14,8 @@ import (
 
 const (
 	bridge = "br0"
-	// nowhere is a second bridge that is never up: a port moved to it keeps its carrier and loses every packet.
-	nowhere = "cut0"
+	// cutBridge is a second bridge that is never up: a port moved to it keeps its carrier and loses every packet.
+	cutBridge = "cut0"
 	// bridgeMAC is fixed, for a bridge takes a new address from its ports when one of them leaves, and then every other
 	// gateway would be cut for the seconds it takes to notice.
 	bridgeMAC = "02:f0:00:00:00:fe"
@@ -57,15 +57,15 @@ func (n Network) Path(edge string) string { return filepath.Join(netnsDir, n.Nam
 // Address is the address of gateway number i, counted from 1.
 func Address(i int) string { return fmt.Sprintf("10.200.0.%d", i) }
 
-// port is the wan's end of a gateway's link. Interface names hold 15 bytes at most.
-func port(edge string) string { return "f-" + edge }
+// bridgePort is the wan's end of a gateway's link. Interface names hold 15 bytes at most.
+func bridgePort(edge string) string { return "f-" + edge }
 
 // Up makes the namespaces that are missing; edges are in order, the first has number 1.
 func (n Network) Up(ctx context.Context, edges []string) error {
 	if len(edges) > MaxEdges {
 		return fmt.Errorf("%d gateways: the wan has room for %d", len(edges), MaxEdges)
 	}
-	if !present(n.Wan()) {
+	if !namespaceExists(n.Wan()) {
 		if err := n.addWan(ctx); err != nil {
 			return err
 		}
@@ -83,39 +83,39 @@ func (n Network) Up(ctx context.Context, edges []string) error {
 
 func (n Network) addWan(ctx context.Context) error {
 	w := n.Wan()
-	err := ips(ctx,
+	err := runIPLines(ctx,
 		"netns add "+w,
 		"-n "+w+" link set lo up",
 		"-n "+w+" link add "+bridge+" address "+bridgeMAC+" type bridge",
-		"-n "+w+" link add "+nowhere+" type bridge",
+		"-n "+w+" link add "+cutBridge+" type bridge",
 		"-n "+w+" addr add "+Gateway+"/24 dev "+bridge,
 		"-n "+w+" link set "+bridge+" up",
 	)
 	if err != nil {
-		return errors.Join(err, n.remove(context.WithoutCancel(ctx), w)) // half a wan must not pass for one
+		return errors.Join(err, n.removeNamespace(context.WithoutCancel(ctx), w)) // half a wan must not pass for one
 	}
 	return nil
 }
 
 func (n Network) addEdge(ctx context.Context, edge, address string) error {
 	w, e := n.Wan(), n.Namespace(edge)
-	if err := n.remove(ctx, e); err != nil {
+	if err := n.removeNamespace(ctx, e); err != nil {
 		return err
 	}
-	err := ips(ctx,
+	err := runIPLines(ctx,
 		"netns add "+e,
 		"-n "+e+" link set lo up",
-		"-n "+w+" link add "+port(edge)+" type veth peer name "+uplink+" netns "+e,
+		"-n "+w+" link add "+bridgePort(edge)+" type veth peer name "+uplink+" netns "+e,
 		"-n "+e+" addr add "+address+"/24 dev "+uplink,
 		"-n "+e+" link set "+uplink+" up",
 		"-n "+e+" route add default via "+Gateway,
-		"-n "+w+" link set "+port(edge)+" up",
+		"-n "+w+" link set "+bridgePort(edge)+" up",
 	)
 	if err == nil {
 		err = n.Heal(ctx, edge)
 	}
 	if err != nil {
-		return errors.Join(err, n.remove(context.WithoutCancel(ctx), e))
+		return errors.Join(err, n.removeNamespace(context.WithoutCancel(ctx), e))
 	}
 	return nil
 }
@@ -123,25 +123,25 @@ func (n Network) addEdge(ctx context.Context, edge, address string) error {
 // Renew gives a gateway a new namespace and link, as after a reboot; edges are all gateways in order. Processes in the
 // old namespace must be gone.
 func (n Network) Renew(ctx context.Context, edge string, edges []string) error {
-	if err := n.remove(ctx, n.Namespace(edge)); err != nil {
+	if err := n.removeNamespace(ctx, n.Namespace(edge)); err != nil {
 		return err
 	}
 	// The wan's end goes a moment later than the namespace that held the other one.
-	if err := ip(ctx, "-n "+n.Wan()+" link del "+port(edge)); err != nil && ip(ctx, "-n "+n.Wan()+" link show "+port(edge)) == nil {
+	if err := runIP(ctx, "-n "+n.Wan()+" link del "+bridgePort(edge)); err != nil && runIP(ctx, "-n "+n.Wan()+" link show "+bridgePort(edge)) == nil {
 		return err
 	}
 	return n.Up(ctx, edges)
 }
 
-// WanThere tells whether the namespace in the middle is there; without it no gateway is Intact.
-func (n Network) WanThere() bool { return present(n.Wan()) }
+// WanExists tells whether the namespace in the middle is there; without it no gateway is Intact.
+func (n Network) WanExists() bool { return namespaceExists(n.Wan()) }
 
 // Intact tells whether a gateway's namespace and both ends of its link are there. If not, Up makes them anew, and what
 // still runs in the old namespace has lost its network for good.
 func (n Network) Intact(ctx context.Context, edge string) bool {
-	return present(n.Namespace(edge)) &&
-		ip(ctx, "-n "+n.Namespace(edge)+" link show "+uplink) == nil &&
-		ip(ctx, "-n "+n.Wan()+" link show "+port(edge)) == nil
+	return namespaceExists(n.Namespace(edge)) &&
+		runIP(ctx, "-n "+n.Namespace(edge)+" link show "+uplink) == nil &&
+		runIP(ctx, "-n "+n.Wan()+" link show "+bridgePort(edge)) == nil
 }
 
 // Down removes every namespace of this cluster. Processes inside must be gone; one that is not keeps its namespace
@@ -153,31 +153,31 @@ func (n Network) Down(ctx context.Context) error {
 	}
 	var errs []error
 	for _, name := range names {
-		errs = append(errs, n.remove(ctx, filepath.Base(name)))
+		errs = append(errs, n.removeNamespace(ctx, filepath.Base(name)))
 	}
 	return errors.Join(errs...)
 }
 
-func (n Network) remove(ctx context.Context, name string) error {
-	if !present(name) {
+func (n Network) removeNamespace(ctx context.Context, name string) error {
+	if !namespaceExists(name) {
 		return nil
 	}
-	return ip(ctx, "netns del "+name)
+	return runIP(ctx, "netns del "+name)
 }
 
 // Cut loses every packet of a gateway, in both directions, from now on. With loud the gateway also sees its carrier go.
 func (n Network) Cut(ctx context.Context, edge string, loud bool) error {
 	if loud {
-		return ip(ctx, "-n "+n.Wan()+" link set "+port(edge)+" down")
+		return runIP(ctx, "-n "+n.Wan()+" link set "+bridgePort(edge)+" down")
 	}
-	return ip(ctx, "-n "+n.Wan()+" link set "+port(edge)+" master "+nowhere)
+	return runIP(ctx, "-n "+n.Wan()+" link set "+bridgePort(edge)+" master "+cutBridge)
 }
 
 // Heal undoes Cut. The port is isolated: gateways do not reach each other, only the wan.
 func (n Network) Heal(ctx context.Context, edge string) error {
-	return ips(ctx,
-		"-n "+n.Wan()+" link set "+port(edge)+" master "+bridge+" up",
-		"-n "+n.Wan()+" link set "+port(edge)+" type bridge_slave isolated on",
+	return runIPLines(ctx,
+		"-n "+n.Wan()+" link set "+bridgePort(edge)+" master "+bridge+" up",
+		"-n "+n.Wan()+" link set "+bridgePort(edge)+" type bridge_slave isolated on",
 	)
 }
 
@@ -195,7 +195,7 @@ func (n Network) Route(ctx context.Context, gateways map[string]string) error {
 		}
 	}
 	for subnet, gateway := range gateways {
-		if err := ip(ctx, "-n "+n.Wan()+" route replace "+subnet+" via "+gateway+" dev "+bridge); err != nil {
+		if err := runIP(ctx, "-n "+n.Wan()+" route replace "+subnet+" via "+gateway+" dev "+bridge); err != nil {
 			return err
 		}
 	}
@@ -204,11 +204,11 @@ func (n Network) Route(ctx context.Context, gateways map[string]string) error {
 
 // State asks the kernel how a gateway's link is.
 func (n Network) State(ctx context.Context, edge string) State {
-	out, err := exec.CommandContext(ctx, "ip", "-n", n.Wan(), "-o", "link", "show", port(edge)).Output()
+	out, err := exec.CommandContext(ctx, "ip", "-n", n.Wan(), "-o", "link", "show", bridgePort(edge)).Output()
 	switch {
 	case err != nil:
 		return Unknown
-	case bytes.Contains(out, []byte(" master "+nowhere+" ")):
+	case bytes.Contains(out, []byte(" master "+cutBridge+" ")):
 		return Cut
 	case !bytes.Contains(out, []byte(",UP,")) && !bytes.Contains(out, []byte(",UP>")):
 		return Down
@@ -217,22 +217,22 @@ func (n Network) State(ctx context.Context, edge string) State {
 	}
 }
 
-func present(namespace string) bool {
+func namespaceExists(namespace string) bool {
 	_, err := os.Stat(filepath.Join(netnsDir, namespace))
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-func ips(ctx context.Context, lines ...string) error {
+func runIPLines(ctx context.Context, lines ...string) error {
 	for _, line := range lines {
-		if err := ip(ctx, line); err != nil {
+		if err := runIP(ctx, line); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// ip runs the ip command with the words of line.
-func ip(ctx context.Context, line string) error {
+// runIP runs the ip command with the words of line.
+func runIP(ctx context.Context, line string) error {
 	out, err := exec.CommandContext(ctx, "ip", strings.Fields(line)...).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("ip %s: %w: %s", line, err, bytes.TrimSpace(out))

@@ -28,26 +28,26 @@ func needRoot(t *testing.T) {
 	t.Skip("network namespaces need root and the ip command")
 }
 
-func TestNamespacesCutAndHeal(t *testing.T) {
+func TestNetwork_CutAndHeal(t *testing.T) {
 	needRoot(t)
 	ctx := t.Context()
 	n := wan.Network{Prefix: fmt.Sprintf("frondtest-%d", os.Getpid())}
-	t.Cleanup(func() { down(t, n) })
+	t.Cleanup(func() { removeNetwork(t, n) })
 	edges := []string{"edge-1", "edge-2"}
 	for range 2 { // the second time changes nothing
 		if err := n.Up(ctx, edges); err != nil {
 			t.Fatal(err)
 		}
 	}
-	r := start(t, n.Wan(), wan.Gateway+":7422", map[string]string{wan.Address(1): "edge-1", wan.Address(2): "edge-2"})
-	c := r.dial(n.Namespace("edge-1"))
-	if err := echo(c, "hello", 5*time.Second); err != nil {
+	r := startForwarder(t, n.Wan(), wan.Gateway+":7422", map[string]string{wan.Address(1): "edge-1", wan.Address(2): "edge-2"})
+	c := r.dialLink(n.Namespace("edge-1"))
+	if err := expectEcho(c, "hello", 5*time.Second); err != nil {
 		t.Fatal(err)
 	}
-	if l := r.order(http.MethodGet, "/links"); l.Connections != 1 {
+	if l := r.requestControl(http.MethodGet, "/links"); l.Connections != 1 {
 		t.Errorf("the gateway is not known by its address: %+v", l)
 	}
-	other := r.dial(n.Namespace("edge-2"))
+	other := r.dialLink(n.Namespace("edge-2"))
 
 	if err := n.Cut(ctx, "edge-1", false); err != nil {
 		t.Fatal(err)
@@ -55,10 +55,10 @@ func TestNamespacesCutAndHeal(t *testing.T) {
 	if s := n.State(ctx, "edge-1"); s != wan.Cut {
 		t.Errorf("state %s", s)
 	}
-	if err := echo(c, "lost", silence); !errors.Is(err, os.ErrDeadlineExceeded) {
+	if err := expectEcho(c, "lost", silenceWindow); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("during the cut: %v, want silence", err)
 	}
-	if err := echo(other, "x", 5*time.Second); err != nil {
+	if err := expectEcho(other, "x", 5*time.Second); err != nil {
 		t.Errorf("the other gateway: %v", err)
 	}
 	carrier, err := exec.CommandContext(ctx, "ip", "-n", n.Namespace("edge-1"), "link", "show", "wan0").Output()
@@ -71,11 +71,11 @@ func TestNamespacesCutAndHeal(t *testing.T) {
 	if err := c.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
 		t.Fatal(err)
 	}
-	if err := hear(c, "lost"); err != nil { // TCP sends it again
+	if err := expectWord(c, "lost"); err != nil { // TCP sends it again
 		t.Errorf("after the heal: %v", err)
 	}
 
-	loudly(t, n, r)
+	cutLoudly(t, n, r)
 	if err := n.Down(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -84,8 +84,8 @@ func TestNamespacesCutAndHeal(t *testing.T) {
 	}
 }
 
-// loudly cuts and heals once more, so that the gateway sees it.
-func loudly(t *testing.T, n wan.Network, r rig) {
+// cutLoudly cuts and heals once more, so that the gateway sees it.
+func cutLoudly(t *testing.T, n wan.Network, r forwarderFixture) {
 	t.Helper()
 	ctx := t.Context()
 	if err := n.Cut(ctx, "edge-1", true); err != nil {
@@ -100,16 +100,16 @@ func loudly(t *testing.T, n wan.Network, r rig) {
 	if s := n.State(ctx, "edge-1"); s != wan.Up {
 		t.Errorf("state %s", s)
 	}
-	if err := echo(r.dial(n.Namespace("edge-1")), "again", 10*time.Second); err != nil {
+	if err := expectEcho(r.dialLink(n.Namespace("edge-1")), "again", 10*time.Second); err != nil {
 		t.Errorf("after the second heal: %v", err)
 	}
 }
 
-func TestGatewaysDoNotReachEachOther(t *testing.T) {
+func TestNetwork_GatewaysAreIsolated(t *testing.T) {
 	needRoot(t)
 	ctx := t.Context()
 	n := wan.Network{Prefix: fmt.Sprintf("frondtest2-%d", os.Getpid())}
-	t.Cleanup(func() { down(t, n) })
+	t.Cleanup(func() { removeNetwork(t, n) })
 	if err := n.Up(ctx, []string{"edge-1", "edge-2"}); err != nil {
 		t.Fatal(err)
 	}
@@ -119,7 +119,7 @@ func TestGatewaysDoNotReachEachOther(t *testing.T) {
 	}
 	defer func() { _ = l.Close() }()
 	for from, reachable := range map[string]bool{n.Wan(): true, n.Namespace("edge-1"): false} {
-		limit := 4 * silence
+		limit := 4 * silenceWindow
 		if reachable {
 			limit = 10 * time.Second
 		}
@@ -139,7 +139,7 @@ func TestNetwork_RoutedPodsAreReachedUntilTheCut(t *testing.T) {
 	needRoot(t)
 	ctx := t.Context()
 	n := wan.Network{Prefix: fmt.Sprintf("frondtest3-%d", os.Getpid())}
-	t.Cleanup(func() { down(t, n) })
+	t.Cleanup(func() { removeNetwork(t, n) })
 	if err := n.Up(ctx, []string{"edge-1", "edge-2"}); err != nil {
 		t.Fatal(err)
 	}
@@ -156,7 +156,7 @@ func TestNetwork_RoutedPodsAreReachedUntilTheCut(t *testing.T) {
 	expect := func(when string, reachable bool) {
 		t.Helper()
 		for _, address := range []string{pod, wan.Address(2)} {
-			limit := 4 * silence
+			limit := 4 * silenceWindow
 			if reachable {
 				limit = 10 * time.Second
 			}
@@ -188,8 +188,8 @@ func TestNetwork_RoutedPodsAreReachedUntilTheCut(t *testing.T) {
 	expect("healed", true)
 }
 
-// down removes the namespaces also after the test's context has ended.
-func down(t *testing.T, n wan.Network) {
+// removeNetwork removes the namespaces also after the test's context has ended.
+func removeNetwork(t *testing.T, n wan.Network) {
 	t.Helper()
 	if err := n.Down(context.WithoutCancel(t.Context())); err != nil {
 		t.Error(err)

@@ -20,8 +20,8 @@ type Shape struct {
 	Loss int `json:"loss,omitempty"`
 }
 
-// query is the shape as the forwarder's orders carry it.
-func (s Shape) query() string {
+// encodeQuery is the shape as the forwarder's orders carry it.
+func (s Shape) encodeQuery() string {
 	return url.Values{
 		"delay": {s.Delay.String()}, "rate": {strconv.Itoa(s.Rate)}, "loss": {strconv.Itoa(s.Loss)},
 	}.Encode()
@@ -37,39 +37,39 @@ func parseShape(values url.Values) (s Shape, err error) {
 	if s.Loss, err = strconv.Atoi(values.Get("loss")); err != nil {
 		return s, fmt.Errorf("loss: %w", err)
 	}
-	if s.Delay < 0 || s.Rate < 0 || s.Loss < 0 || s.Loss > mostLoss {
-		return s, fmt.Errorf("%+v: nothing is below zero, and loss is at most %d", s, mostLoss)
+	if s.Delay < 0 || s.Rate < 0 || s.Loss < 0 || s.Loss > maxLoss {
+		return s, fmt.Errorf("%+v: nothing is below zero, and loss is at most %d", s, maxLoss)
 	}
 	return s, nil
 }
 
 const (
-	// mostLoss still lets something through.
-	mostLoss = 90
-	// firstStall and mostStall are Linux' least retransmission time-out, and a bound that keeps tests short (Linux: 120 s).
+	// maxLoss still lets something through.
+	maxLoss = 90
+	// firstStall and maxStall are Linux' least retransmission time-out, and a bound that keeps tests short (Linux: 120 s).
 	firstStall = 200 * time.Millisecond
-	mostStall  = 3 * time.Second
-	// leastRead keeps a slow link from moving byte by byte.
-	leastRead = 1 << 10
+	maxStall   = 3 * time.Second
+	// minRead keeps a slow link from moving byte by byte.
+	minRead = 1 << 10
 )
 
-// read is how much is taken from a socket at once: of a slow link no more than an eighth of a second, or what waits here
+// readSize is how much is taken from a socket at once: of a slow link no more than an eighth of a second, or what waits here
 // would be minutes of it.
-func (s Shape) read() int {
+func (s Shape) readSize() int {
 	if s.Rate == 0 {
-		return chunk
+		return chunkSize
 	}
-	return min(chunk, max(leastRead, s.Rate/8))
+	return min(chunkSize, max(minRead, s.Rate/8))
 }
 
-// hold waits as long as n bytes take that were due at a moment.
-func (s Shape) hold(ctx context.Context, due time.Time, n int) error {
+// waitTransfer waits as long as n bytes take that were due at a moment.
+func (s Shape) waitTransfer(ctx context.Context, due time.Time, n int) error {
 	wait := time.Until(due)
 	if s.Rate > 0 {
 		wait = max(wait, 0) + time.Duration(n)*time.Second/time.Duration(s.Rate)
 	}
 	for stall := firstStall + 2*s.Delay; rand.IntN(100) < s.Loss; stall *= 2 { //nolint:gosec // a link's luck needs no secret
-		wait += min(stall, mostStall)
+		wait += min(stall, maxStall)
 	}
 	if wait <= 0 {
 		return nil

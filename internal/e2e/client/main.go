@@ -48,10 +48,10 @@ type State struct {
 	Refused    int64             `json:"refused"` // questions for events that were called bad requests
 }
 
-// attempt bounds one request; period is the pause between rounds.
+// requestTimeout bounds one request; period is the pause between rounds.
 const (
-	attempt = 10 * time.Second
-	period  = time.Second
+	requestTimeout = 10 * time.Second
+	roundInterval  = time.Second
 )
 
 func main() {
@@ -86,7 +86,7 @@ func run(ctx context.Context, out string) error {
 	leasesSeen := factory.ForResource(schema.GroupVersionResource{Group: "coordination.k8s.io", Version: "v1", Resource: "leases"}).Informer()
 	everywhere := dynamicinformer.NewDynamicSharedInformerFactory(c, 0)
 	var refused atomic.Int64
-	eventsSeen, err := events(everywhere, &refused)
+	eventsSeen, err := followEvents(everywhere, &refused)
 	if err != nil {
 		return err
 	}
@@ -97,32 +97,32 @@ func run(ctx context.Context, out string) error {
 	var leads atomic.Bool
 	var elections sync.WaitGroup
 	defer elections.Wait()
-	elections.Go(func() { elect(ctx, cfg, string(namespace), &leads) })
+	elections.Go(func() { runElections(ctx, cfg, string(namespace), &leads) })
 	state := State{Started: time.Now()}
 	writer := c.Resource(maps).Namespace(string(namespace))
 	for ctx.Err() == nil {
 		state.Synced = mapsSeen.HasSynced() && widgetsSeen.HasSynced()
 		state.Leads, state.Refused = leads.Load(), refused.Load()
-		state.see(mapsSeen.GetStore(), widgetsSeen.GetStore(), leasesSeen.GetStore(), eventsSeen.GetStore())
-		if err := write(ctx, writer, state.Writes+1); err != nil {
+		state.recordStores(mapsSeen.GetStore(), widgetsSeen.GetStore(), leasesSeen.GetStore(), eventsSeen.GetStore())
+		if err := applyConfigMap(ctx, writer, state.Writes+1); err != nil {
 			state.WriteError = err.Error()
 		} else {
 			state.Writes, state.WriteError = state.Writes+1, ""
 		}
-		state.Tries = try(ctx, cfg)
-		if err := save(out, state); err != nil {
+		state.Tries = tryForbidden(ctx, cfg)
+		if err := saveState(out, state); err != nil {
 			return err
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(period):
+		case <-time.After(roundInterval):
 		}
 	}
 	return nil
 }
 
-// events follows events, and counts the questions for them that were called bad requests.
-func events(all dynamicinformer.DynamicSharedInformerFactory, refused *atomic.Int64) (cache.SharedIndexInformer, error) {
+// followEvents follows events, and counts the questions for them that were called bad requests.
+func followEvents(all dynamicinformer.DynamicSharedInformerFactory, refused *atomic.Int64) (cache.SharedIndexInformer, error) {
 	seen := all.ForResource(schema.GroupVersionResource{Version: "v1", Resource: "events"}).Informer()
 	return seen, seen.SetWatchErrorHandler(func(_ *cache.Reflector, err error) {
 		if apierrors.IsBadRequest(err) {
@@ -131,25 +131,25 @@ func events(all dynamicinformer.DynamicSharedInformerFactory, refused *atomic.In
 	})
 }
 
-// see notes what the informers hold.
-func (s *State) see(maps, widgets, leases, events cache.Store) {
+// recordStores notes what the informers hold.
+func (s *State) recordStores(maps, widgets, leases, events cache.Store) {
 	s.ConfigMaps, s.Widgets, s.Holders, s.Heard = map[string]string{}, map[string]int64{}, map[string]string{}, map[string]int{}
-	each(leases, func(u *unstructured.Unstructured) {
+	forEachObject(leases, func(u *unstructured.Unstructured) {
 		s.Holders[u.GetName()], _, _ = unstructured.NestedString(u.Object, "spec", "holderIdentity")
 	})
-	each(events, func(u *unstructured.Unstructured) {
+	forEachObject(events, func(u *unstructured.Unstructured) {
 		reason, _, _ := unstructured.NestedString(u.Object, "reason")
 		s.Heard[reason]++
 	})
-	each(maps, func(u *unstructured.Unstructured) {
+	forEachObject(maps, func(u *unstructured.Unstructured) {
 		s.ConfigMaps[u.GetName()], _, _ = unstructured.NestedString(u.Object, "data", "key")
 	})
-	each(widgets, func(u *unstructured.Unstructured) {
+	forEachObject(widgets, func(u *unstructured.Unstructured) {
 		s.Widgets[u.GetName()], _, _ = unstructured.NestedInt64(u.Object, "spec", "size")
 	})
 }
 
-func each(s cache.Store, f func(*unstructured.Unstructured)) {
+func forEachObject(s cache.Store, f func(*unstructured.Unstructured)) {
 	for _, o := range s.List() {
 		if u, ok := o.(*unstructured.Unstructured); ok {
 			f(u)
@@ -157,8 +157,8 @@ func each(s cache.Store, f func(*unstructured.Unstructured)) {
 	}
 }
 
-// elect stands for election again and again.
-func elect(ctx context.Context, cfg *rest.Config, namespace string, leads *atomic.Bool) {
+// runElections stands for election again and again.
+func runElections(ctx context.Context, cfg *rest.Config, namespace string, leads *atomic.Bool) {
 	c, err := kubernetes.NewForConfig(cfg)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "client:", err)
@@ -179,9 +179,9 @@ func elect(ctx context.Context, cfg *rest.Config, namespace string, leads *atomi
 	}
 }
 
-// write applies a ConfigMap, server-side.
-func write(ctx context.Context, c dynamic.ResourceInterface, n int) error {
-	ctx, cancel := context.WithTimeout(ctx, attempt)
+// applyConfigMap applies a ConfigMap, server-side.
+func applyConfigMap(ctx context.Context, c dynamic.ResourceInterface, n int) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	_, err := c.Apply(ctx, "echo", &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "echo"}, "data": map[string]any{"count": fmt.Sprint(n)},
@@ -189,8 +189,8 @@ func write(ctx context.Context, c dynamic.ResourceInterface, n int) error {
 	return err
 }
 
-// try asks for what no pod may have, and returns the answers' codes.
-func try(ctx context.Context, cfg *rest.Config) map[string]int {
+// tryForbidden asks for what no pod may have, and returns the answers' codes.
+func tryForbidden(ctx context.Context, cfg *rest.Config) map[string]int {
 	answers := map[string]int{}
 	mine, err := os.ReadFile(cfg.BearerTokenFile)
 	if err != nil {
@@ -211,13 +211,13 @@ func try(ctx context.Context, cfg *rest.Config) map[string]int {
 		"forged":          {"/api/v1/namespaces/default/configmaps", forged},
 		"nobody":          {"/api/v1/namespaces/default/configmaps", ""},
 	} {
-		answers[name] = ask(ctx, client, cfg.Host+t.path, t.token)
+		answers[name] = requestStatus(ctx, client, cfg.Host+t.path, t.token)
 	}
 	return answers
 }
 
-func ask(ctx context.Context, client *http.Client, url, token string) int {
-	ctx, cancel := context.WithTimeout(ctx, attempt)
+func requestStatus(ctx context.Context, client *http.Client, url, token string) int {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -234,7 +234,7 @@ func ask(ctx context.Context, client *http.Client, url, token string) int {
 	return resp.StatusCode
 }
 
-func save(out string, state State) error {
+func saveState(out string, state State) error {
 	data, err := json.Marshal(state)
 	if err != nil {
 		return err

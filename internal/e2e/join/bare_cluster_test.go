@@ -25,11 +25,11 @@ import (
 	"github.com/frond-edge/frond/internal/toolchain"
 )
 
-// patience is how long a test waits for what should take seconds: the machines are shared and slow at times.
-const patience = 2 * time.Minute
+// waitTimeout is how long a test waits for what should take seconds: the machines are shared and slow at times.
+const waitTimeout = 2 * time.Minute
 
-// cloud is a bare cluster, an administrator's shell, and the network that the pods are in.
-type cloud struct {
+// bareCluster is a bare cluster, an administrator's shell, and the network that the pods are in.
+type bareCluster struct {
 	*network
 	programs   toolchain.Paths
 	kube       kubernetes.Interface
@@ -39,9 +39,9 @@ type cloud struct {
 	running    []*pod // all of the manifests
 }
 
-func newCloud(t *testing.T) *cloud {
+func newBareCluster(t *testing.T) *bareCluster {
 	t.Helper()
-	need(t)
+	requireTools(t)
 	bare := &kubetest.Shared{Options: kubetest.Options{Controllers: []string{"namespace-controller"}}} // nothing was ever installed there
 	t.Cleanup(bare.Cleanup)
 	k := bare.Cluster(t)
@@ -49,7 +49,7 @@ func newCloud(t *testing.T) *cloud {
 	must(t, err)
 	dir := t.TempDir()
 	must(t, errors.Join(os.Chmod(filepath.Dir(dir), 0o755), os.Chmod(dir, 0o755))) // pods are other users
-	c := &cloud{network: newNetwork(t), programs: programs, kube: k.Client(t), config: k.Config(), dir: dir}
+	c := &bareCluster{network: newNetwork(t), programs: programs, kube: k.Client(t), config: k.Config(), dir: dir}
 	file := clientcmdapi.NewConfig()
 	file.Clusters["c"] = &clientcmdapi.Cluster{Server: c.config.Host, CertificateAuthorityData: c.config.CAData}
 	file.AuthInfos["c"] = &clientcmdapi.AuthInfo{ClientCertificateData: c.config.CertData, ClientKeyData: c.config.KeyData}
@@ -60,8 +60,8 @@ func newCloud(t *testing.T) *cloud {
 	return c
 }
 
-// need says what is missing on this machine.
-func need(t *testing.T) {
+// requireTools says what is missing on this machine.
+func requireTools(t *testing.T) {
 	t.Helper()
 	var missing []string
 	for _, program := range []string{"nft", "ip", "nsenter", "unshare", "systemctl", "/lib/systemd/systemd"} {
@@ -81,20 +81,20 @@ func need(t *testing.T) {
 	t.Skipf("gateways are machines of their own here, which takes %v", missing)
 }
 
-// run runs a program as the administrator does and returns what it prints; the test ends if it fails.
-func (c *cloud) run(t *testing.T, program string, args ...string) string {
+// mustRun runs a program as the administrator does and returns what it prints; the test ends if it fails.
+func (c *bareCluster) mustRun(t *testing.T, program string, args ...string) string {
 	t.Helper()
-	out, err := c.try(t, program, args...)
+	out, err := c.runProgram(t, program, args...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return out
 }
 
-// try is run for a program that may fail; what it said is in the error.
-func (c *cloud) try(t *testing.T, program string, args ...string) (string, error) {
+// runProgram is run for a program that may fail; what it said is in the error.
+func (c *bareCluster) runProgram(t *testing.T, program string, args ...string) (string, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.kubeconfig)
@@ -107,22 +107,22 @@ func (c *cloud) try(t *testing.T, program string, args ...string) (string, error
 	return string(out), nil
 }
 
-func (c *cloud) frond(t *testing.T, args ...string) string {
+func (c *bareCluster) runFrond(t *testing.T, args ...string) string {
 	t.Helper()
-	return c.run(t, c.programs.Frond, args...)
+	return c.mustRun(t, c.programs.Frond, args...)
 }
 
-func (c *cloud) kubectl(t *testing.T, args ...string) string {
+func (c *bareCluster) runKubectl(t *testing.T, args ...string) string {
 	t.Helper()
-	return c.run(t, c.kubectlProgram(), args...)
+	return c.mustRun(t, c.kubectlProgram(), args...)
 }
 
-func (c *cloud) kubectlProgram() string {
+func (c *bareCluster) kubectlProgram() string {
 	return filepath.Join(filepath.Dir(c.programs.Kube), "kubectl")
 }
 
-// versions are those of all Secrets and ConfigMaps of frond-system.
-func (c *cloud) versions(t *testing.T) map[string]string {
+// resourceVersions are those of all Secrets and ConfigMaps of frond-system.
+func (c *bareCluster) resourceVersions(t *testing.T) map[string]string {
 	t.Helper()
 	all := map[string]string{}
 	secrets, err := c.kube.CoreV1().Secrets(namespace).List(t.Context(), metav1.ListOptions{})
@@ -138,8 +138,8 @@ func (c *cloud) versions(t *testing.T) map[string]string {
 	return all
 }
 
-// decoded is what a command said with -o json.
-func decoded[T any](t *testing.T, out string) (v T) {
+// decodeJSON is what a command said with -o json.
+func decodeJSON[T any](t *testing.T, out string) (v T) {
 	t.Helper()
 	if err := json.Unmarshal([]byte(out), &v); err != nil {
 		t.Errorf("%v in %q", err, out) // what else the command said is in the caller's words
@@ -150,5 +150,5 @@ func decoded[T any](t *testing.T, out string) (v T) {
 // eventually waits until a condition holds; it says what is missing.
 func eventually(t *testing.T, what string, missing func(ctx context.Context) error) {
 	t.Helper()
-	await.Until(t, what, patience, 200*time.Millisecond, missing)
+	await.Until(t, what, waitTimeout, 200*time.Millisecond, missing)
 }

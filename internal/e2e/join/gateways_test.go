@@ -28,65 +28,65 @@ import (
 	"github.com/frond-edge/frond/internal/devcluster/wan"
 )
 
-// hollow is what the printed command lacks for a gateway without containers.
-const hollow = " --runtime-endpoint hollow"
+// hollowFlag is what the printed command lacks for a gateway without containers.
+const hollowFlag = " --runtime-endpoint hollow"
 
-// joined and the others are what commands say with -o json.
+// joinResult and the others are what commands say with -o json.
 type (
-	joined struct {
+	joinResult struct {
 		Node, Key, Cloud string
 		Already, Started bool
 	}
-	undone struct {
+	resetResult struct {
 		Node    string
 		Already bool
 		Removed []string
 		Cloud   []string
 	}
-	token struct {
+	tokenResult struct {
 		ID, State, Token, JoinCommand, Node string
 		Used                                []string
 	}
-	listed struct{ Node, State, Key string }
+	nodeEntry struct{ Node, State, Key string }
 )
 
 // throughTheLeafPort is the life of a gateway: the printed command, once more, a reboot, a reset, once more, and a new start.
-func (c *cloud) throughTheLeafPort(t *testing.T, d doors) {
+func (c *bareCluster) throughTheLeafPort(t *testing.T, d hubPorts) {
 	t.Helper()
 	const node = "pump-7"
-	c.gateway(node, "10.201.0.101", 7422)
-	m := c.machine(t, node)
-	c.shut(t, node, front+":443", front+":3128", front+":22", "10.201.0.1:7422")
-	clean, n := m.files(t), d.leaf.count()
-	command := strings.TrimSpace(c.frond(t, "token", "create", "--node", node, "--print-join-command"))
+	c.addGateway(node, "10.201.0.101", 7422)
+	m := c.newMachine(t, node)
+	c.expectUnreachable(t, node, frontAddress+":443", frontAddress+":3128", frontAddress+":22", "10.201.0.1:7422")
+	clean, n := m.fileSums(t), d.leaf.callCount()
+	command := strings.TrimSpace(c.runFrond(t, "token", "create", "--node", node, "--print-join-command"))
 	secret := strings.Fields(command)[4]
 
-	first := m.shell(t, command+hollow)
-	if first.code != 0 || !strings.Contains(first.talk, node+" is a gateway") {
-		t.Fatalf("%s: exit %d, %s%s", command, first.code, first.out, first.talk)
+	first := m.runShell(t, command+hollowFlag)
+	if first.code != 0 || !strings.Contains(first.stderr, node+" is a gateway") {
+		t.Fatalf("%s: exit %d, %s%s", command, first.code, first.out, first.stderr)
 	}
-	before := c.joined(t, node)
+	before := c.awaitJoined(t, node)
 	if spec, ok := before["spec"].(corev1.NodeSpec); !ok || !slices.Contains(spec.Taints, corev1.Taint{Key: "node-role.kubernetes.io/edge", Effect: corev1.TaintEffectNoSchedule}) {
 		t.Errorf("frond init --taint-gateways, and the Node is %+v", before["spec"])
 	}
-	ours, files := m.ours(t, clean), m.files(t)
+	ours, files := m.leftFiles(t, clean), m.fileSums(t)
 	if want := []string{"etc/frond/edgecore.yaml", "etc/systemd/system/edgecore.service", "etc/systemd/system/multi-user.target.wants/edgecore.service"}; !slices.Equal(ours, want) {
 		t.Errorf("it made %q, want %q", ours, want)
 	}
-	for _, call := range d.leaf.since(n) {
-		if host, _, _ := net.SplitHostPort(call.from); host != "10.201.0.101" || silent(call.all(), secret) != nil {
-			t.Errorf("from %s was said %v", call.from, silent(call.all(), secret))
+	for _, call := range d.leaf.callsSince(n) {
+		if host, _, _ := net.SplitHostPort(call.from); host != "10.201.0.101" || checkTokenAbsent(call.bytesRead(), secret) != nil {
+			t.Errorf("from %s was said %v", call.from, checkTokenAbsent(call.bytesRead(), secret))
 		}
 	}
 
-	second := m.shell(t, command+hollow+" -o json")
-	if again := decoded[joined](t, second.out); second.code != 0 || !again.Already || again.Node != node || !strings.Contains(second.talk, "already joined as "+node) {
-		t.Errorf("a second time: exit %d, %+v, %s", second.code, again, second.talk)
+	second := m.runShell(t, command+hollowFlag+" -o json")
+	if again := decodeJSON[joinResult](t, second.out); second.code != 0 || !again.Already || again.Node != node || !strings.Contains(second.stderr, "already joined as "+node) {
+		t.Errorf("a second time: exit %d, %+v, %s", second.code, again, second.stderr)
 	}
-	if diff := cmp.Diff(files, m.files(t)); diff != "" {
+	if diff := cmp.Diff(files, m.fileSums(t)); diff != "" {
 		t.Errorf("a second time changes files (-before +after):\n%s", diff)
 	}
-	if diff := cmp.Diff(before, c.joined(t, node)); diff != "" {
+	if diff := cmp.Diff(before, c.awaitJoined(t, node)); diff != "" {
 		t.Errorf("a second time changes the cloud (-before +after):\n%s", diff)
 	}
 
@@ -95,54 +95,54 @@ func (c *cloud) throughTheLeafPort(t *testing.T, d doors) {
 	m.boot(t)
 	t.Log("it has booted")
 	eventually(t, "edgecore runs after a reboot", func(ctx context.Context) error {
-		return c.answers(ctx, node, "http://127.0.0.1:10281/readyz", nil)
+		return c.expectOK(ctx, node, "http://127.0.0.1:10281/readyz", nil)
 	})
 	t.Log("edgecore is ready again")
-	if out := m.shell(t, "systemctl stop edgecore && "+command+hollow); out.code != 0 || !strings.Contains(out.talk, node+" is a gateway") {
-		t.Errorf("what was stopped is started: exit %d, %s", out.code, out.talk)
+	if out := m.runShell(t, "systemctl stop edgecore && "+command+hollowFlag); out.code != 0 || !strings.Contains(out.stderr, node+" is a gateway") {
+		t.Errorf("what was stopped is started: exit %d, %s", out.code, out.stderr)
 	}
 
 	t.Log("it is stopped and joined a third time")
-	c.leave(t, m, node, clean)
+	c.resetGateway(t, m, node, clean)
 	c.joinAgain(t, m, node)
 }
 
 // joinAgain joins a gateway whose Node was deleted a moment ago: the cloud still keeps what it had, and its Node is made all the same.
-func (c *cloud) joinAgain(t *testing.T, m *machine, node string) {
+func (c *bareCluster) joinAgain(t *testing.T, m *machine, node string) {
 	t.Helper()
-	command := strings.TrimSpace(c.frond(t, "token", "create", "--node", node, "--print-join-command"))
-	if out := m.shell(t, command+hollow); out.code != 0 {
-		t.Fatalf("%s: exit %d, %s%s", command, out.code, out.out, out.talk)
+	command := strings.TrimSpace(c.runFrond(t, "token", "create", "--node", node, "--print-join-command"))
+	if out := m.runShell(t, command+hollowFlag); out.code != 0 {
+		t.Fatalf("%s: exit %d, %s%s", command, out.code, out.out, out.stderr)
 	}
-	c.joined(t, node)
+	c.awaitJoined(t, node)
 }
 
-// leave resets a gateway and looks at what is left, here and in the cloud.
-func (c *cloud) leave(t *testing.T, m *machine, node string, clean map[string]string) {
+// resetGateway resets a gateway and looks at what is left, here and in the cloud.
+func (c *bareCluster) resetGateway(t *testing.T, m *machine, node string, clean map[string]string) {
 	t.Helper()
-	if running := m.programs(t); !strings.Contains(running, "edgecore") {
+	if running := m.processLines(t); !strings.Contains(running, "edgecore") {
 		t.Errorf("edgecore does not run:\n%s", running)
 	}
-	gone := m.shell(t, "frond reset --yes -o json")
-	result := decoded[undone](t, gone.out)
-	if gone.code != 0 || result.Node != node || !slices.Contains(result.Cloud, "frond node revoke "+node) || !strings.Contains(gone.talk, "kubectl delete node "+node) {
-		t.Errorf("frond reset: exit %d, %+v, %s", gone.code, result, gone.talk)
+	gone := m.runShell(t, "frond reset --yes -o json")
+	result := decodeJSON[resetResult](t, gone.out)
+	if gone.code != 0 || result.Node != node || !slices.Contains(result.Cloud, "frond node revoke "+node) || !strings.Contains(gone.stderr, "kubectl delete node "+node) {
+		t.Errorf("frond reset: exit %d, %+v, %s", gone.code, result, gone.stderr)
 	}
-	if left := m.ours(t, clean); len(left) > 0 {
+	if left := m.leftFiles(t, clean); len(left) > 0 {
 		t.Errorf("frond reset leaves %v", left)
 	}
 	if _, err := os.Stat(filepath.Join(m.dir, "lib", "frond")); err == nil {
 		t.Error("frond reset leaves /var/lib/frond")
 	}
-	if running := m.programs(t); strings.Contains(running, "edgecore") {
+	if running := m.processLines(t); strings.Contains(running, "edgecore") {
 		t.Errorf("frond reset leaves processes:\n%s", running)
 	}
-	if out := m.shell(t, "systemctl cat edgecore.service"); out.code == 0 {
+	if out := m.runShell(t, "systemctl cat edgecore.service"); out.code == 0 {
 		t.Errorf("systemd still knows %s", out.out)
 	}
-	again := m.shell(t, "frond reset --yes -o json")
-	if result := decoded[undone](t, again.out); again.code != 0 || !result.Already {
-		t.Errorf("frond reset once more: exit %d, %+v, %s", again.code, result, again.talk)
+	again := m.runShell(t, "frond reset --yes -o json")
+	if result := decodeJSON[resetResult](t, again.out); again.code != 0 || !result.Already {
+		t.Errorf("frond reset once more: exit %d, %+v, %s", again.code, result, again.stderr)
 	}
 	if _, err := c.kube.CoreV1().Nodes().Get(t.Context(), node, metav1.GetOptions{}); err != nil {
 		t.Errorf("frond reset reaches the cloud: %v", err)
@@ -152,66 +152,66 @@ func (c *cloud) leave(t *testing.T, m *machine, node string, clean map[string]st
 	for _, line := range result.Cloud {
 		words := strings.Fields(line)
 		if words[0] == "frond" {
-			c.frond(t, append(words[1:], "--yes", "-o", "json")...)
+			c.runFrond(t, append(words[1:], "--yes", "-o", "json")...)
 		} else {
-			c.kubectl(t, words[1:]...)
+			c.runKubectl(t, words[1:]...)
 		}
 	}
 	t.Log("it is revoked, and its Node deleted")
-	nodes := decoded[[]listed](t, c.frond(t, "node", "list", "-o", "json"))
-	if i := slices.IndexFunc(nodes, func(n listed) bool { return n.Node == node }); i < 0 || nodes[i].State != "revoked" {
+	nodes := decodeJSON[[]nodeEntry](t, c.runFrond(t, "node", "list", "-o", "json"))
+	if i := slices.IndexFunc(nodes, func(n nodeEntry) bool { return n.Node == node }); i < 0 || nodes[i].State != "revoked" {
 		t.Errorf("revoked in the cloud, and it lists %+v", nodes)
 	}
 }
 
 // throughAProxy joins where the only way out is an HTTP proxy, which lets nobody but to port 443.
-func (c *cloud) throughAProxy(t *testing.T, d doors) {
+func (c *bareCluster) throughAProxy(t *testing.T, d hubPorts) {
 	t.Helper()
 	const node = "pump-8"
-	c.gateway(node, "10.201.0.102", 3128)
-	m := c.machine(t, node)
-	c.shut(t, node, front+":443", front+":7422")
-	made := decoded[token](t, c.frond(t, "token", "create", "-o", "json"))
+	c.addGateway(node, "10.201.0.102", 3128)
+	m := c.newMachine(t, node)
+	c.expectUnreachable(t, node, frontAddress+":443", frontAddress+":7422")
+	made := decodeJSON[tokenResult](t, c.runFrond(t, "token", "create", "-o", "json"))
 	words := strings.Fields(made.JoinCommand)
 	words[2] = "wss://hub.example.com"
-	first := m.shell(t, "HTTPS_PROXY=http://"+front+":3128 "+strings.Join(words, " ")+hollow+" -o json")
-	if result := decoded[joined](t, first.out); first.code != 0 || !result.Started || result.Already || result.Node != node {
-		t.Fatalf("exit %d, %+v, %s", first.code, result, first.talk)
+	first := m.runShell(t, "HTTPS_PROXY=http://"+frontAddress+":3128 "+strings.Join(words, " ")+hollowFlag+" -o json")
+	if result := decodeJSON[joinResult](t, first.out); first.code != 0 || !result.Started || result.Already || result.Node != node {
+		t.Fatalf("exit %d, %+v, %s", first.code, result, first.stderr)
 	}
-	c.joined(t, node)
+	c.awaitJoined(t, node)
 	asked := map[string]bool{}
-	for _, call := range d.proxy.since(0) {
-		line, rest, _ := bytes.Cut(call.all(), []byte("\n"))
+	for _, call := range d.proxy.callsSince(0) {
+		line, rest, _ := bytes.Cut(call.bytesRead(), []byte("\n"))
 		asked[string(line)] = true
-		if err := silent(rest, made.Token); err != nil {
+		if err := checkTokenAbsent(rest, made.Token); err != nil {
 			t.Errorf("through the proxy: %v", err)
 		}
 	}
-	if !asked["CONNECT hub.example.com:443"] || d.websocket.count() == 0 {
+	if !asked["CONNECT hub.example.com:443"] || d.websocket.callCount() == 0 {
 		t.Errorf("the proxy was asked for %v", asked)
 	}
-	tokens := decoded[[]token](t, c.frond(t, "token", "list", "-o", "json"))
+	tokens := decodeJSON[[]tokenResult](t, c.runFrond(t, "token", "list", "-o", "json"))
 	id, _, _ := strings.Cut(made.Token, ".")
-	if i := slices.IndexFunc(tokens, func(o token) bool { return o.ID == id }); i < 0 || tokens[i].State != "used up" || len(tokens[i].Used) != 1 {
+	if i := slices.IndexFunc(tokens, func(o tokenResult) bool { return o.ID == id }); i < 0 || tokens[i].State != "used up" || len(tokens[i].Used) != 1 {
 		t.Errorf("tokens %+v", tokens)
 	}
-	if deleted := decoded[[]string](t, c.frond(t, "token", "delete", id, "-o", "json")); len(deleted) != 1 {
+	if deleted := decodeJSON[[]string](t, c.runFrond(t, "token", "delete", id, "-o", "json")); len(deleted) != 1 {
 		t.Errorf("token delete: %v", deleted)
 	}
 }
 
 // wrongHash tries to join with a hash that is not the hub's, and with somebody else in the hub's place. Neither hears of the token.
-func (c *cloud) wrongHash(t *testing.T, d doors) {
+func (c *bareCluster) wrongHash(t *testing.T, d hubPorts) {
 	t.Helper()
 	const node = "pump-9"
-	c.gateway(node, "10.201.0.103", 7422)
-	m := c.machine(t, node)
-	clean := m.files(t)
-	made := decoded[token](t, c.frond(t, "token", "create", "-o", "json"))
+	c.addGateway(node, "10.201.0.103", 7422)
+	m := c.newMachine(t, node)
+	clean := m.fileSums(t)
+	made := decodeJSON[tokenResult](t, c.runFrond(t, "token", "create", "-o", "json"))
 	wrong := "sha256:" + strings.Repeat("0", 64)
 	words := strings.Fields(made.JoinCommand)
 	words[slices.Index(words, "--ca-hash")+1] = wrong
-	command := strings.Join(words, " ") + hollow
+	command := strings.Join(words, " ") + hollowFlag
 	for _, tt := range []struct {
 		more string
 		code int
@@ -219,88 +219,88 @@ func (c *cloud) wrongHash(t *testing.T, d doors) {
 		{"", 2}, // preflight finds it
 		{" --ignore-preflight-errors=cloud --timeout 1m", 1},
 	} {
-		n := d.leaf.count()
-		out := m.shell(t, command+tt.more)
-		if out.code != tt.code || !strings.Contains(out.talk, "is not the hub you mean") || !strings.Contains(out.talk, "Nothing was sent to it") {
-			t.Errorf("%s: exit %d, %s", tt.more, out.code, out.talk)
+		n := d.leaf.callCount()
+		out := m.runShell(t, command+tt.more)
+		if out.code != tt.code || !strings.Contains(out.stderr, "is not the hub you mean") || !strings.Contains(out.stderr, "Nothing was sent to it") {
+			t.Errorf("%s: exit %d, %s", tt.more, out.code, out.stderr)
 		}
-		calls := d.leaf.since(n)
+		calls := d.leaf.callsSince(n)
 		if len(calls) == 0 {
 			t.Errorf("%s: the hub was not looked at", tt.more)
 		}
 		for _, call := range calls {
-			if err := errors.Join(silent(call.all(), made.Token), helloAlone(call.all())); err != nil {
+			if err := errors.Join(checkTokenAbsent(call.bytesRead(), made.Token), checkOnlyHello(call.bytesRead())); err != nil {
 				t.Errorf("%s: on the wire: %v", tt.more, err)
 			}
 		}
 	}
-	c.impostor(t, m, made)
-	if left := m.ours(t, clean); len(left) > 0 {
+	c.serveImpostor(t, m, made)
+	if left := m.leftFiles(t, clean); len(left) > 0 {
 		t.Errorf("it leaves %v", left)
 	}
-	tokens := decoded[[]token](t, c.frond(t, "token", "list", "-o", "json"))
-	if i := slices.IndexFunc(tokens, func(o token) bool { return strings.HasPrefix(made.Token, o.ID) }); i < 0 || tokens[i].State != "valid" {
+	tokens := decodeJSON[[]tokenResult](t, c.runFrond(t, "token", "list", "-o", "json"))
+	if i := slices.IndexFunc(tokens, func(o tokenResult) bool { return strings.HasPrefix(made.Token, o.ID) }); i < 0 || tokens[i].State != "valid" {
 		t.Errorf("the token is used: %+v", tokens)
 	}
 }
 
-// impostor answers in the hub's place, with the certificate of another authority, and reads what is said inside of TLS.
-func (c *cloud) impostor(t *testing.T, m *machine, made token) {
+// serveImpostor answers in the hub's place, with the certificate of another authority, and reads what is said inside of TLS.
+func (c *bareCluster) serveImpostor(t *testing.T, m *machine, made tokenResult) {
 	t.Helper()
 	cert := selfSigned(t)
 	heard := make(chan []byte, 100) // more than there are tries
-	r := listen(t, c.name("cloud"), elsewhere+":7422", func(ctx context.Context, conn net.Conn, call *call) {
-		inside := tls.Server(tee{conn, call}, &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{cert}})
-		_ = inside.SetDeadline(time.Now().Add(patience))
+	r := startRelay(t, c.namespaceName("cloud"), impostorAddress+":7422", func(ctx context.Context, conn net.Conn, call *relayCall) {
+		inside := tls.Server(recordingConn{conn, call}, &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{cert}})
+		_ = inside.SetDeadline(time.Now().Add(waitTimeout))
 		shaken := inside.HandshakeContext(ctx)
 		said, _ := io.ReadAll(io.LimitReader(inside, 1<<16)) // until the other side has enough
 		if shaken != nil {
-			said = append(said, call.all()...) // it never said a thing inside: what was said at all
+			said = append(said, call.bytesRead()...) // it never said a thing inside: what was said at all
 		}
 		heard <- said
 	})
 	// The name leads elsewhere now, through the same router and port.
-	c.within(m.name+"-r", fmt.Sprintf("add rule ip hide through iifname \"in\" ip daddr %s tcp dport 7422 accept\n", elsewhere), "nft", "-f", "-")
-	c.within(m.name, fmt.Sprintf("add rule inet only out ip daddr %s tcp dport 7422 accept\n", elsewhere), "nft", "-f", "-")
-	if out := m.shell(t, "sed -i s/"+front+"/"+elsewhere+"/ /etc/hosts"); out.code != 0 {
-		t.Fatal(out.talk)
+	c.runInside(m.name+"-r", fmt.Sprintf("add rule ip hide through iifname \"in\" ip daddr %s tcp dport 7422 accept\n", impostorAddress), "nft", "-f", "-")
+	c.runInside(m.name, fmt.Sprintf("add rule inet only out ip daddr %s tcp dport 7422 accept\n", impostorAddress), "nft", "-f", "-")
+	if out := m.runShell(t, "sed -i s/"+frontAddress+"/"+impostorAddress+"/ /etc/hosts"); out.code != 0 {
+		t.Fatal(out.stderr)
 	}
 	for _, more := range []string{"", " --ignore-preflight-errors=cloud --timeout 1m"} {
-		n := r.count()
-		out := m.shell(t, made.JoinCommand+hollow+more)
-		if out.code == 0 || !strings.Contains(out.talk, "something between here and the hub answers in its place") {
-			t.Errorf("%s: exit %d, %s", more, out.code, out.talk)
+		n := r.callCount()
+		out := m.runShell(t, made.JoinCommand+hollowFlag+more)
+		if out.code == 0 || !strings.Contains(out.stderr, "something between here and the hub answers in its place") {
+			t.Errorf("%s: exit %d, %s", more, out.code, out.stderr)
 		}
-		for range r.since(n) {
-			if said := <-heard; silent(said, made.Token) != nil || !bytes.HasPrefix(said, []byte{22}) && len(said) > 0 {
+		for range r.callsSince(n) {
+			if said := <-heard; checkTokenAbsent(said, made.Token) != nil || !bytes.HasPrefix(said, []byte{22}) && len(said) > 0 {
 				t.Errorf("%s: it heard %q", more, said)
 			}
 		}
-		for _, call := range r.since(n) {
-			if err := errors.Join(silent(call.all(), made.Token), helloAlone(call.all())); err != nil {
+		for _, call := range r.callsSince(n) {
+			if err := errors.Join(checkTokenAbsent(call.bytesRead(), made.Token), checkOnlyHello(call.bytesRead())); err != nil {
 				t.Errorf("%s: on the wire: %v", more, err)
 			}
 		}
 	}
-	if out := m.shell(t, "sed -i s/"+elsewhere+"/"+front+"/ /etc/hosts"); out.code != 0 {
-		t.Fatal(out.talk)
+	if out := m.runShell(t, "sed -i s/"+impostorAddress+"/"+frontAddress+"/ /etc/hosts"); out.code != 0 {
+		t.Fatal(out.stderr)
 	}
 }
 
-// tee notes what is read of a connection.
-type tee struct {
+// recordingConn notes what is read of a connection.
+type recordingConn struct {
 	net.Conn
 	to io.Writer
 }
 
-func (c tee) Read(p []byte) (int, error) {
+func (c recordingConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	_, _ = c.to.Write(p[:n]) // it never fails
 	return n, err
 }
 
-// silent says which part of a token is in what was said.
-func silent(said []byte, token string) error {
+// checkTokenAbsent says which part of a token is in what was said.
+func checkTokenAbsent(said []byte, token string) error {
 	id, private, _ := strings.Cut(token, ".")
 	for _, part := range []string{id, private, private[:8], private[8:]} {
 		if bytes.Contains(said, []byte(part)) {
@@ -310,11 +310,11 @@ func silent(said []byte, token string) error {
 	return nil
 }
 
-// helloAlone says if more than a TLS hello and the word that ends a handshake was said. The latter is encrypted: 2 bytes, the kind of
+// checkOnlyHello says if more than a TLS hello and the word that ends a handshake was said. The latter is encrypted: 2 bytes, the kind of
 // record, and 16 of the seal. A token is 23.
-func helloAlone(said []byte) error {
+func checkOnlyHello(said []byte) error {
 	const handshake, change, alert, sealed, mostSealed = 22, 20, 21, 23, 2 + 1 + 16
-	kinds, lengths, err := records(said)
+	kinds, lengths, err := tlsRecords(said)
 	if err != nil {
 		return err
 	}
@@ -342,12 +342,12 @@ func selfSigned(t *testing.T) tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
-// shut proves that a gateway gets nowhere else.
-func (c *cloud) shut(t *testing.T, part string, addresses ...string) {
+// expectUnreachable proves that a gateway gets nowhere else.
+func (c *bareCluster) expectUnreachable(t *testing.T, part string, addresses ...string) {
 	t.Helper()
 	for _, address := range addresses {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		if conn, err := wan.Dial(ctx, c.name(part), address); err == nil {
+		if conn, err := wan.Dial(ctx, c.namespaceName(part), address); err == nil {
 			_ = conn.Close()
 			t.Errorf("%s gets through to %s", part, address)
 		}
@@ -355,8 +355,8 @@ func (c *cloud) shut(t *testing.T, part string, addresses ...string) {
 	}
 }
 
-// joined waits until a gateway's Node is ready, and returns what of the Node and of its key does not change by itself.
-func (c *cloud) joined(t *testing.T, name string) map[string]any {
+// awaitJoined waits until a gateway's Node is ready, and returns what of the Node and of its key does not change by itself.
+func (c *bareCluster) awaitJoined(t *testing.T, name string) map[string]any {
 	t.Helper()
 	var node *corev1.Node
 	eventually(t, name+" is ready", func(ctx context.Context) (err error) {
@@ -370,18 +370,18 @@ func (c *cloud) joined(t *testing.T, name string) map[string]any {
 		}
 		return fmt.Errorf("its conditions are %v", node.Status.Conditions)
 	})
-	nodes := decoded[[]listed](t, c.frond(t, "node", "list", "-o", "json"))
-	i := slices.IndexFunc(nodes, func(n listed) bool { return n.Node == name })
+	nodes := decodeJSON[[]nodeEntry](t, c.runFrond(t, "node", "list", "-o", "json"))
+	i := slices.IndexFunc(nodes, func(n nodeEntry) bool { return n.Node == name })
 	if i < 0 || nodes[i].State != "valid" {
 		t.Fatalf("frond node list: %+v", nodes)
 	}
 	return map[string]any{"uid": node.UID, "labels": node.Labels, "spec": node.Spec, "key": nodes[i].Key}
 }
 
-// ours are the files on the machine's disk that were not there, outside of /var/lib/frond.
-func (m *machine) ours(t *testing.T, clean map[string]string) (names []string) {
+// leftFiles are the files on the machine's disk that were not there, outside of /var/lib/frond.
+func (m *machine) leftFiles(t *testing.T, clean map[string]string) (names []string) {
 	t.Helper()
-	for name := range m.files(t) {
+	for name := range m.fileSums(t) {
 		if _, was := clean[name]; !was && !strings.HasPrefix(name, "lib/frond/") {
 			names = append(names, name)
 		}

@@ -28,20 +28,20 @@ type machine struct {
 	pid int // of process 1, as this machine counts
 }
 
-// targets are the units of upstream's that a machine has.
-var targets = []string{
+// systemdTargets are the units of upstream's that a machine has.
+var systemdTargets = []string{
 	"basic.target", "multi-user.target", "sysinit.target", "shutdown.target", "network-online.target", "network.target", "local-fs.target",
 	"sockets.target", "timers.target", "paths.target", "slices.target", "final.target", "umount.target", "rescue.target",
 }
 
-func (c *cloud) machine(t *testing.T, name string) *machine {
+func (c *bareCluster) newMachine(t *testing.T, name string) *machine {
 	t.Helper()
 	dir := filepath.Join(c.dir, "machine-"+name)
 	etc, lib, units, empty := filepath.Join(dir, "etc"), filepath.Join(dir, "lib"), filepath.Join(dir, "units"), filepath.Join(dir, "empty")
 	for _, d := range []string{filepath.Join(etc, "systemd", "system"), lib, units, empty} {
 		must(t, os.MkdirAll(d, 0o755))
 	}
-	for _, unit := range targets {
+	for _, unit := range systemdTargets {
 		data, err := os.ReadFile(filepath.Join("/lib/systemd/system", unit))
 		must(t, err)
 		must(t, os.WriteFile(filepath.Join(units, unit), data, 0o644))
@@ -51,30 +51,30 @@ func (c *cloud) machine(t *testing.T, name string) *machine {
 		must(t, err)
 		must(t, os.WriteFile(filepath.Join(etc, file), data, 0o644))
 	}
-	must(t, os.WriteFile(filepath.Join(etc, "hosts"), []byte("127.0.0.1 localhost\n"+front+" hub.example.com\n"), 0o644))
+	must(t, os.WriteFile(filepath.Join(etc, "hosts"), []byte("127.0.0.1 localhost\n"+frontAddress+" hub.example.com\n"), 0o644))
 	must(t, os.WriteFile(filepath.Join(etc, "hostname"), []byte(name+"\n"), 0o644))
 	must(t, os.WriteFile(filepath.Join(etc, "resolv.conf"), nil, 0o644)) // the kubelet makes those of pods from it
 	m := &machine{box: box{
-		name: name, netns: c.name(name), dir: dir, init: true, env: []string{"container=frond"},
+		name: name, netns: c.namespaceName(name), dir: dir, init: true, env: []string{"container=frond"},
 		binds: map[string]string{
 			"/etc": etc, "/var/lib": lib, "/usr/lib/systemd/system": units, "/usr/lib/systemd/system-generators": empty,
 			"/usr/local/bin/frond": c.programs.Frond, "/usr/local/bin/edgecore": c.programs.Edgecore,
 		},
-		prepare: cgroups(t, c.prefix+"-"+name),
+		prepare: makeCgroups(t, c.prefix+"-"+name),
 	}}
 	m.boot(t)
 	return m
 }
 
-// cgroups gives a machine hierarchies of its own. It returns what its first process does for them.
-func cgroups(t *testing.T, name string) string {
+// makeCgroups gives a machine hierarchies of its own. It returns what its first process does for them.
+func makeCgroups(t *testing.T, name string) string {
 	t.Helper()
 	const root = "/sys/fs/cgroup"
 	var s strings.Builder
 	if _, err := os.Stat(root + "/cgroup.controllers"); err == nil {
 		own := filepath.Join(root, name)
 		must(t, os.MkdirAll(own, 0o755))
-		t.Cleanup(func() { leave(t, own) })
+		t.Cleanup(func() { removeCgroups(t, own) })
 		fmt.Fprintf(&s, "mount --bind %s $root%s\n", own, root)
 		return s.String()
 	}
@@ -82,17 +82,17 @@ func cgroups(t *testing.T, name string) string {
 	for _, hierarchy := range []string{"systemd", "cpu", "memory", "pids"} {
 		own := filepath.Join(root, hierarchy, name)
 		must(t, os.MkdirAll(own, 0o755))
-		t.Cleanup(func() { leave(t, own) })
+		t.Cleanup(func() { removeCgroups(t, own) })
 		fmt.Fprintf(&s, "mkdir $root%[1]s/%[2]s\nmount --bind %[3]s $root%[1]s/%[2]s\n", root, hierarchy, own)
 	}
 	return s.String()
 }
 
-// leave removes a tree of cgroups. Killed processes are gone when the kernel gets to it.
-func leave(t *testing.T, root string) {
+// removeCgroups removes a tree of cgroups. Killed processes are gone when the kernel gets to it.
+func removeCgroups(t *testing.T, root string) {
 	t.Helper()
 	var left error
-	for end := time.Now().Add(patience); time.Now().Before(end); <-time.After(20 * time.Millisecond) {
+	for end := time.Now().Add(waitTimeout); time.Now().Before(end); <-time.After(20 * time.Millisecond) {
 		var dirs []string
 		_ = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 			if err == nil && d.IsDir() {
@@ -113,10 +113,10 @@ func leave(t *testing.T, root string) {
 // boot starts the machine, and waits until its units are started.
 func (m *machine) boot(t *testing.T) {
 	t.Helper()
-	m.process = m.start(t, "/lib/systemd/systemd", "--system", "--unit=multi-user.target", "--log-target=console", "--show-status=no")
+	m.process = m.startProcess(t, "/lib/systemd/systemd", "--system", "--unit=multi-user.target", "--log-target=console", "--show-status=no")
 	eventually(t, m.name+" boots", func(ctx context.Context) error {
-		if err := m.alive(); err != nil {
-			return await.Never(err)
+		if err := m.checkAlive(); err != nil {
+			return await.Permanent(err)
 		}
 		parent := m.cmd.Process.Pid
 		children, err := os.ReadFile(fmt.Sprintf("/proc/%[1]d/task/%[1]d/children", parent))
@@ -126,7 +126,7 @@ func (m *machine) boot(t *testing.T) {
 		if m.pid, err = strconv.Atoi(strings.TrimSpace(string(children))); err != nil {
 			return fmt.Errorf("process 1 is not there yet: %w", err)
 		}
-		out, err := m.command(ctx, "systemctl is-active multi-user.target").CombinedOutput()
+		out, err := m.shellCommand(ctx, "systemctl is-active multi-user.target").CombinedOutput()
 		if err != nil {
 			return fmt.Errorf("%w: %s", err, out)
 		}
@@ -134,33 +134,33 @@ func (m *machine) boot(t *testing.T) {
 	})
 }
 
-// command is a line in a root shell of the machine.
-func (m *machine) command(ctx context.Context, line string) *exec.Cmd {
+// shellCommand is a line in a root shell of the machine.
+func (m *machine) shellCommand(ctx context.Context, line string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "nsenter", "--target", strconv.Itoa(m.pid), "--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup",
 		"--root", "--wd", "--", "/bin/sh", "-c", line)
 	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root"}
 	return cmd
 }
 
-// said is what a command said and how it ended.
-type said struct {
-	out, talk string
-	code      int
+// shellResult is what a command said and how it ended.
+type shellResult struct {
+	out, stderr string
+	code        int
 }
 
-func (m *machine) shell(t *testing.T, line string) said {
+func (m *machine) runShell(t *testing.T, line string) shellResult {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*waitTimeout)
 	defer cancel()
-	cmd := m.command(ctx, line)
+	cmd := m.shellCommand(ctx, line)
 	var out, talk bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &talk
 	_ = cmd.Run() // the code says it
-	return said{out.String(), talk.String(), cmd.ProcessState.ExitCode()}
+	return shellResult{out.String(), talk.String(), cmd.ProcessState.ExitCode()}
 }
 
-// files are the sums of all files on the machine's disk, without what edgecore writes by itself.
-func (m *machine) files(t *testing.T) map[string]string {
+// fileSums are the sums of all files on the machine's disk, without what edgecore writes by itself.
+func (m *machine) fileSums(t *testing.T) map[string]string {
 	t.Helper()
 	sums := map[string]string{}
 	for _, dir := range []string{"etc", "lib"} {
@@ -196,8 +196,8 @@ func (m *machine) files(t *testing.T) map[string]string {
 	return sums
 }
 
-// programs are the command lines of the processes of the machine.
-func (m *machine) programs(t *testing.T) string {
+// processLines are the command lines of the processes of the machine.
+func (m *machine) processLines(t *testing.T) string {
 	t.Helper()
 	own, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", m.pid))
 	must(t, err)

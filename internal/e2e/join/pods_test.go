@@ -41,23 +41,23 @@ type pod struct {
 	reach         []string // how it finds the apiserver; nil before the first start
 }
 
-// pods runs all pods of a template. The first one has the address 10.201.0.FROM.
-func (c *cloud) pods(t *testing.T, program, name string, from int, replicas int32, template corev1.PodTemplateSpec, hosts string) []*pod {
+// startPods runs all pods of a template. The first one has the address 10.201.0.FROM.
+func (c *bareCluster) startPods(t *testing.T, program, name string, from int, replicas int32, template corev1.PodTemplateSpec, hosts string) []*pod {
 	t.Helper()
 	var all []*pod
 	for i := range int(replicas) {
 		p := &pod{name: name + "-" + strconv.Itoa(i), address: fmt.Sprintf("10.201.0.%d", from+i), spec: template.Spec, program: program, hosts: hosts}
 		part := "p" + strconv.Itoa(from+i)
-		p.netns = c.name(part)
-		c.pod(part, p.address)
-		c.start(t, p)
+		p.netns = c.namespaceName(part)
+		c.addPodNamespace(part, p.address)
+		c.startPod(t, p)
 		all = append(all, p)
 	}
 	return all
 }
 
-// start runs the one container of a pod: the program is what its image begins with.
-func (c *cloud) start(t *testing.T, p *pod) {
+// startPod runs the one container of a pod: the program is what its image begins with.
+func (c *bareCluster) startPod(t *testing.T, p *pod) {
 	t.Helper()
 	dir := filepath.Join(c.dir, p.name)
 	must(t, os.MkdirAll(dir, 0o755))
@@ -69,12 +69,12 @@ func (c *cloud) start(t *testing.T, p *pod) {
 		user: fmt.Sprintf("%d:%d", *security.RunAsUser, *security.RunAsGroup), readOnly: *container.SecurityContext.ReadOnlyRootFilesystem,
 	}
 	for _, mount := range container.VolumeMounts {
-		b.binds[mount.MountPath] = c.volume(t, p, mount.Name)
+		b.binds[mount.MountPath] = c.volumeDir(t, p, mount.Name)
 	}
 	if account := p.spec.ServiceAccountName; account != "" {
-		b.binds[accountFolder] = c.account(t, p, account)
+		b.binds[accountFolder] = c.accountDir(t, p, account)
 		if p.reach == nil {
-			p.reach = c.reach(t, p.netns)
+			p.reach = c.relayToAPIServer(t, p.netns)
 		}
 		b.env = append(b.env, p.reach...)
 	}
@@ -94,11 +94,11 @@ func (c *cloud) start(t *testing.T, p *pod) {
 	for _, arg := range container.Args {
 		args = append(args, strings.NewReplacer(values...).Replace(arg))
 	}
-	p.process = b.start(t, args...)
+	p.process = b.startProcess(t, args...)
 }
 
-// volume makes the folder of a volume, as a kubelet does: root's, and the group's to read.
-func (c *cloud) volume(t *testing.T, p *pod, name string) string {
+// volumeDir makes the folder of a volume, as a kubelet does: root's, and the group's to read.
+func (c *bareCluster) volumeDir(t *testing.T, p *pod, name string) string {
 	t.Helper()
 	dir := filepath.Join(c.dir, p.name, "volumes", name)
 	must(t, os.MkdirAll(dir, 0o755))
@@ -107,7 +107,7 @@ func (c *cloud) volume(t *testing.T, p *pod, name string) string {
 		if v.Name != name {
 			continue
 		}
-		for file, data := range c.projected(t, v.Projected) {
+		for file, data := range c.projectedFiles(t, v.Projected) {
 			file = filepath.Join(dir, file)
 			must(t, os.MkdirAll(filepath.Dir(file), 0o755))
 			must(t, os.WriteFile(file, data, os.FileMode(*v.Projected.DefaultMode)))
@@ -120,8 +120,8 @@ func (c *cloud) volume(t *testing.T, p *pod, name string) string {
 	return dir
 }
 
-// projected are the files of a projected volume.
-func (c *cloud) projected(t *testing.T, v *corev1.ProjectedVolumeSource) map[string][]byte {
+// projectedFiles are the files of a projected volume.
+func (c *bareCluster) projectedFiles(t *testing.T, v *corev1.ProjectedVolumeSource) map[string][]byte {
 	t.Helper()
 	files := map[string][]byte{}
 	for _, source := range v.Sources {
@@ -159,8 +159,8 @@ func (c *cloud) projected(t *testing.T, v *corev1.ProjectedVolumeSource) map[str
 	return files
 }
 
-// account makes the folder with a token of a service account.
-func (c *cloud) account(t *testing.T, p *pod, account string) string {
+// accountDir makes the folder with a token of a service account.
+func (c *bareCluster) accountDir(t *testing.T, p *pod, account string) string {
 	t.Helper()
 	token, err := c.kube.CoreV1().ServiceAccounts(namespace).CreateToken(t.Context(), account, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 	must(t, err)
@@ -172,20 +172,20 @@ func (c *cloud) account(t *testing.T, p *pod, account string) string {
 	return dir
 }
 
-// reach leads from a namespace to the apiserver, and returns the variables that say where it is.
-func (c *cloud) reach(t *testing.T, netns string) []string {
+// relayToAPIServer leads from a namespace to the apiserver, and returns the variables that say where it is.
+func (c *bareCluster) relayToAPIServer(t *testing.T, netns string) []string {
 	t.Helper()
 	address := strings.TrimPrefix(c.config.Host, "https://")
-	listen(t, netns, address, pass("", address))
+	startRelay(t, netns, address, forwardTo("", address))
 	host, port, err := net.SplitHostPort(address)
 	must(t, err)
 	return []string{"KUBERNETES_SERVICE_HOST=" + host, "KUBERNETES_SERVICE_PORT=" + port}
 }
 
-// ready asks a pod as the kubelet of its node would.
-func (c *cloud) ready(ctx context.Context, p *pod) error {
-	if err := p.alive(); err != nil {
-		return await.Never(fmt.Errorf("%s: %w", p.name, err))
+// checkPodReady asks a pod as the kubelet of its node would.
+func (c *bareCluster) checkPodReady(ctx context.Context, p *pod) error {
+	if err := p.checkAlive(); err != nil {
+		return await.Permanent(fmt.Errorf("%s: %w", p.name, err))
 	}
 	container := p.spec.Containers[0]
 	probe, port := container.ReadinessProbe.HTTPGet, 0
@@ -202,24 +202,24 @@ func (c *cloud) ready(ctx context.Context, p *pod) error {
 	roots.AppendCertsFromPEM([]byte(bundle.Data["ca.crt"]))
 	url := fmt.Sprintf("%s://%s:%d%s", strings.ToLower(string(probe.Scheme)), p.address, port, probe.Path)
 	secure := &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: roots, ServerName: p.name + ".frond-hub"}
-	if err := c.answers(ctx, "cloud", url, secure); err != nil {
+	if err := c.expectOK(ctx, "cloud", url, secure); err != nil {
 		return fmt.Errorf("%s: %w", p.name, err)
 	}
 	return nil
 }
 
-// answers asks a URL from inside a part of the network, and says what is wrong if the answer is not 200.
-func (c *cloud) answers(ctx context.Context, part, url string, secure *tls.Config) error {
-	_, err := c.fetch(ctx, part, url, secure)
+// expectOK asks a URL from inside a part of the network, and says what is wrong if the answer is not 200.
+func (c *bareCluster) expectOK(ctx context.Context, part, url string, secure *tls.Config) error {
+	_, err := c.fetchURL(ctx, part, url, secure)
 	return err
 }
 
-// fetch is answers that returns the answer.
-func (c *cloud) fetch(ctx context.Context, part, url string, secure *tls.Config) (string, error) {
+// fetchURL is answers that returns the answer.
+func (c *bareCluster) fetchURL(ctx context.Context, part, url string, secure *tls.Config) (string, error) {
 	transport := &http.Transport{
 		DisableKeepAlives: true, TLSClientConfig: secure,
 		DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
-			return wan.Dial(ctx, c.name(part), address)
+			return wan.Dial(ctx, c.namespaceName(part), address)
 		},
 	}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)

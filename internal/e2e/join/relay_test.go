@@ -19,22 +19,22 @@ import (
 // dialTimeout is how long a relay tries to get on.
 const dialTimeout = 10 * time.Second
 
-// call is one connection that came to a relay, and all that was said by who called.
-type call struct {
+// relayCall is one connection that came to a relay, and all that was said by who called.
+type relayCall struct {
 	from string
 	mu   sync.Mutex
 	said []byte // guarded by mu
 }
 
 // Write notes what was said.
-func (c *call) Write(p []byte) (int, error) {
+func (c *relayCall) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.said = append(c.said, p...)
 	return len(p), nil
 }
 
-func (c *call) all() []byte {
+func (c *relayCall) bytesRead() []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.said)
@@ -43,12 +43,12 @@ func (c *call) all() []byte {
 // relay is a listener in the cloud that passes on what comes, as what balances load does, and remembers what was said to it.
 type relay struct {
 	mu    sync.Mutex
-	calls []*call // guarded by mu
+	calls []*relayCall // guarded by mu
 }
 
-// listen serves an address in a namespace until the test ends. serve owns the connection until it returns; it is closed when the
+// startRelay serves an address in a namespace until the test ends. serve owns the connection until it returns; it is closed when the
 // test ends.
-func listen(t *testing.T, namespace, address string, serve func(ctx context.Context, conn net.Conn, c *call)) *relay {
+func startRelay(t *testing.T, namespace, address string, serve func(ctx context.Context, conn net.Conn, c *relayCall)) *relay {
 	t.Helper()
 	l, err := wan.Listen(namespace, address)
 	must(t, err)
@@ -61,7 +61,7 @@ func listen(t *testing.T, namespace, address string, serve func(ctx context.Cont
 			if err != nil {
 				return
 			}
-			c := &call{from: conn.RemoteAddr().String()}
+			c := &relayCall{from: conn.RemoteAddr().String()}
 			r.mu.Lock()
 			r.calls = append(r.calls, c)
 			r.mu.Unlock()
@@ -80,20 +80,20 @@ func listen(t *testing.T, namespace, address string, serve func(ctx context.Cont
 	return r
 }
 
-// since returns the calls after the first n.
-func (r *relay) since(n int) []*call {
+// callsSince returns the calls after the first n.
+func (r *relay) callsSince(n int) []*relayCall {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.calls[n:])
 }
 
-func (r *relay) count() int { return len(r.since(0)) }
+func (r *relay) callCount() int { return len(r.callsSince(0)) }
 
-// pass returns a serve that leads to the first of the targets that answers, another one each time.
-func pass(namespace string, targets ...string) func(context.Context, net.Conn, *call) {
+// forwardTo returns a serve that leads to the first of the targets that answers, another one each time.
+func forwardTo(namespace string, targets ...string) func(context.Context, net.Conn, *relayCall) {
 	var mu sync.Mutex
 	next := 0
-	return func(ctx context.Context, conn net.Conn, c *call) {
+	return func(ctx context.Context, conn net.Conn, c *relayCall) {
 		mu.Lock()
 		next++
 		first := next
@@ -103,15 +103,15 @@ func pass(namespace string, targets ...string) func(context.Context, net.Conn, *
 			to, err := wan.Dial(dctx, namespace, targets[(first+i)%len(targets)])
 			cancel()
 			if err == nil {
-				couple(ctx, conn, conn, to, c)
+				copyBoth(ctx, conn, conn, to, c)
 				return
 			}
 		}
 	}
 }
 
-// couple carries bytes both ways until one end has no more. What is read of conn is noted.
-func couple(ctx context.Context, from io.Reader, conn, to net.Conn, c *call) {
+// copyBoth carries bytes both ways until one end has no more. What is read of conn is noted.
+func copyBoth(ctx context.Context, from io.Reader, conn, to net.Conn, c *relayCall) {
 	defer context.AfterFunc(ctx, func() { _ = to.Close() })()
 	var both sync.WaitGroup
 	both.Go(func() {
@@ -125,9 +125,9 @@ func couple(ctx context.Context, from io.Reader, conn, to net.Conn, c *call) {
 	both.Wait()
 }
 
-// proxy serves HTTP CONNECT to the hosts and ports that it knows, and to no others.
-func proxy(namespace string, known map[string]string) func(context.Context, net.Conn, *call) {
-	return func(ctx context.Context, conn net.Conn, c *call) {
+// connectProxy serves HTTP CONNECT to the hosts and ports that it knows, and to no others.
+func connectProxy(namespace string, known map[string]string) func(context.Context, net.Conn, *relayCall) {
+	return func(ctx context.Context, conn net.Conn, c *relayCall) {
 		in := bufio.NewReader(conn)
 		request, err := http.ReadRequest(in)
 		if err != nil {
@@ -148,12 +148,12 @@ func proxy(namespace string, known map[string]string) func(context.Context, net.
 			_ = to.Close()
 			return
 		}
-		couple(ctx, in, conn, to, c)
+		copyBoth(ctx, in, conn, to, c)
 	}
 }
 
-// records are the TLS records in what somebody said: kinds and lengths. Half a record at the end counts as one.
-func records(said []byte) (kinds []byte, lengths []int, err error) {
+// tlsRecords are the TLS records in what somebody said: kinds and lengths. Half a record at the end counts as one.
+func tlsRecords(said []byte) (kinds []byte, lengths []int, err error) {
 	const header = 5
 	for len(said) > 0 {
 		if len(said) < header {

@@ -17,50 +17,50 @@ import (
 
 // deletedNamespace loses the namespace of Frond, with all keys and the hub's streams, and restores it from a backup. A gateway that had
 // joined gets its changes again, with the key that it has.
-func (c *cloud) deletedNamespace(t *testing.T) {
+func (c *bareCluster) deletedNamespace(t *testing.T) {
 	t.Helper()
 	const node = "pump-10"
-	c.gateway(node, "10.201.0.104", 7422)
-	m := c.machine(t, node)
-	command := strings.TrimSpace(c.frond(t, "token", "create", "--node", node, "--print-join-command"))
-	if out := m.shell(t, command+hollow); out.code != 0 {
-		t.Fatalf("%s: exit %d, %s%s", command, out.code, out.out, out.talk)
+	c.addGateway(node, "10.201.0.104", 7422)
+	m := c.newMachine(t, node)
+	command := strings.TrimSpace(c.runFrond(t, "token", "create", "--node", node, "--print-join-command"))
+	if out := m.runShell(t, command+hollowFlag); out.code != 0 {
+		t.Fatalf("%s: exit %d, %s%s", command, out.code, out.out, out.stderr)
 	}
-	before := c.joined(t, node)
-	c.runsAt(t, m, "before")
+	before := c.awaitJoined(t, node)
+	c.expectPodRuns(t, m, "before")
 	passphrase, file := filepath.Join(c.dir, "passphrase"), filepath.Join(c.dir, "frond.backup")
 	must(t, os.WriteFile(passphrase, []byte("correct horse battery staple\n"), 0o600))
-	c.frond(t, "backup", "create", "--file", file, "--passphrase-file", passphrase)
+	c.runFrond(t, "backup", "create", "--file", file, "--passphrase-file", passphrase)
 
 	c.deleteConfirmed(t)
 	for _, p := range c.running { // nothing is left of them, nor of their volumes
 		p.stop(t)
 		must(t, os.RemoveAll(filepath.Join(c.dir, p.name, "volumes")))
 	}
-	if out, err := c.try(t, c.programs.Frond, "token", "create", "--print-join-command"); err == nil || !strings.Contains(err.Error(), "not installed") {
+	if out, err := c.runProgram(t, c.programs.Frond, "token", "create", "--print-join-command"); err == nil || !strings.Contains(err.Error(), "not installed") {
 		t.Errorf("with nothing left: %s, %v", out, err)
 	}
-	c.linkIs(t, node, 0)
+	c.awaitLinkState(t, node, 0)
 
-	c.frond(t, "backup", "restore", "--file", file, "--passphrase-file", passphrase)
-	c.kubectl(t, "apply", "--server-side", "-k", manifests)
+	c.runFrond(t, "backup", "restore", "--file", file, "--passphrase-file", passphrase)
+	c.runKubectl(t, "apply", "--server-side", "-k", manifestDir)
 	for _, p := range c.running {
-		c.start(t, p)
+		c.startPod(t, p)
 	}
-	c.podsReady(t)
-	c.linkIs(t, node, 1)
-	c.runsAt(t, m, "after")
-	if diff := cmp.Diff(before, c.joined(t, node)); diff != "" {
+	c.awaitPodsReady(t)
+	c.awaitLinkState(t, node, 1)
+	c.expectPodRuns(t, m, "after")
+	if diff := cmp.Diff(before, c.awaitJoined(t, node)); diff != "" {
 		t.Errorf("it is not the gateway that it was (-before +restored):\n%s", diff)
 	}
 }
 
-// linkIs waits until a gateway's link is up (1) or down (0), by its own word.
-func (c *cloud) linkIs(t *testing.T, node string, state int) {
+// awaitLinkState waits until a gateway's link is up (1) or down (0), by its own word.
+func (c *bareCluster) awaitLinkState(t *testing.T, node string, state int) {
 	t.Helper()
 	want := fmt.Sprintf("\nfrond_link_up %d\n", state)
 	eventually(t, node+" says"+strings.TrimSuffix(want, "\n"), func(ctx context.Context) error {
-		metrics, err := c.fetch(ctx, node, "http://127.0.0.1:10281/metrics", nil)
+		metrics, err := c.fetchURL(ctx, node, "http://127.0.0.1:10281/metrics", nil)
 		if err == nil && !strings.Contains(metrics, want) {
 			return errors.New("it does not")
 		}
@@ -69,9 +69,9 @@ func (c *cloud) linkIs(t *testing.T, node string, state int) {
 }
 
 // deleteConfirmed deletes the namespace as an administrator does: kubectl says what is to be confirmed, and how.
-func (c *cloud) deleteConfirmed(t *testing.T) {
+func (c *bareCluster) deleteConfirmed(t *testing.T) {
 	t.Helper()
-	out, err := c.try(t, c.kubectlProgram(), "delete", "namespace", namespace)
+	out, err := c.runProgram(t, c.kubectlProgram(), "delete", "namespace", namespace)
 	if err == nil {
 		t.Fatalf("it was deleted without a confirmation: %s", out)
 	}
@@ -79,17 +79,17 @@ func (c *cloud) deleteConfirmed(t *testing.T) {
 	if command == "" {
 		t.Fatalf("it does not say how to confirm: %v", err)
 	}
-	c.kubectl(t, strings.Fields(command)[1:]...)
-	c.kubectl(t, "delete", "namespace", namespace) // waits until it is gone
+	c.runKubectl(t, strings.Fields(command)[1:]...)
+	c.runKubectl(t, "delete", "namespace", namespace) // waits until it is gone
 }
 
-// runsAt has a pod run on a gateway, which takes that the cloud's change gets there and the gateway's answer back.
-func (c *cloud) runsAt(t *testing.T, m *machine, name string) {
+// expectPodRuns has a pod run on a gateway, which takes that the cloud's change gets there and the gateway's answer back.
+func (c *bareCluster) expectPodRuns(t *testing.T, m *machine, name string) {
 	t.Helper()
 	defer func() {
 		if t.Failed() {
-			out := m.shell(t, "frond edge get pods; frond edge describe pod "+name)
-			t.Logf("on the gateway: %s%s", out.out, out.talk)
+			out := m.runShell(t, "frond edge get pods; frond edge describe pod "+name)
+			t.Logf("on the gateway: %s%s", out.out, out.stderr)
 		}
 	}()
 	no := false

@@ -31,8 +31,8 @@ type box struct {
 	env     []string
 }
 
-// script makes the box in fresh namespaces and goes in. Whoever runs it becomes the process in the box.
-func (b box) script() string {
+// setupScript makes the box in fresh namespaces and goes in. Whoever runs it becomes the process in the box.
+func (b box) setupScript() string {
 	var s strings.Builder
 	root := filepath.Join(b.dir, "root")
 	fmt.Fprintf(&s, "set -e\nroot=%s\nmkdir -p $root %s/rw\nhostname %s\n", root, b.dir, b.name)
@@ -77,8 +77,8 @@ type process struct {
 // podGrace is what Kubernetes gives a pod.
 const podGrace = 30 * time.Second
 
-// start runs a program in the box until the test ends, or stop.
-func (b box) start(t *testing.T, args ...string) *process {
+// startProcess runs a program in the box until the test ends, or stop.
+func (b box) startProcess(t *testing.T, args ...string) *process {
 	t.Helper()
 	p := &process{log: filepath.Join(b.dir, "log"), done: make(chan struct{})}
 	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
@@ -88,7 +88,7 @@ func (b box) start(t *testing.T, args ...string) *process {
 		p.grace = 0
 		enter = append(enter, "--pid", "--fork", "--kill-child", "--ipc", "--cgroup")
 	}
-	enter = append(enter, "--", "sh", "-c", b.script(), "sh")
+	enter = append(enter, "--", "sh", "-c", b.setupScript(), "sh")
 	p.cmd = exec.Command("nsenter", append(enter, args...)...) //nolint:noctx // stop ends it
 	p.cmd.Stdout, p.cmd.Stderr = log, log
 	p.cmd.Env = append([]string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/"}, b.env...)
@@ -102,7 +102,7 @@ func (b box) start(t *testing.T, args ...string) *process {
 	t.Cleanup(func() {
 		p.stop(t)
 		if t.Failed() {
-			t.Logf("%s: …%s", b.name, tail(p.log))
+			t.Logf("%s: …%s", b.name, logTail(p.log))
 		}
 	})
 	return p
@@ -119,23 +119,23 @@ func (p *process) stop(t *testing.T) {
 		case <-p.done:
 			return
 		case <-limit.C:
-			t.Errorf("it did not end within %s: %s", p.grace, tail(p.log))
+			t.Errorf("it did not end within %s: %s", p.grace, logTail(p.log))
 		}
 	}
 	_ = p.cmd.Process.Kill()
 	<-p.done
 }
 
-func (p *process) alive() error {
+func (p *process) checkAlive() error {
 	select {
 	case <-p.done:
-		return errors.New("it has ended: " + tail(p.log))
+		return errors.New("it has ended: " + logTail(p.log))
 	default:
 		return nil
 	}
 }
 
-func tail(file string) string {
+func logTail(file string) string {
 	const most = 3000
 	data, err := os.ReadFile(file)
 	if err != nil {

@@ -19,19 +19,19 @@ import (
 	"github.com/frond-edge/frond/internal/faults"
 )
 
-// state is what one place says of the workload's objects on one node: the UID and, but for pods, the version of each. The
+// objectVersions is what one place says of the workload's objects on one node: the UID and, but for pods, the version of each. The
 // version of a pod moves with its status, which the node knows best.
-type state map[wire.Key]string
+type objectVersions map[wire.Key]string
 
-func entry(key wire.Key, uid, version string) string {
+func versionEntry(key wire.Key, uid, version string) string {
 	if key.Resource == "pods" {
 		return uid
 	}
 	return uid + " version " + version
 }
 
-// agreement says where Kubernetes, the hub and the gateways differ about the workload's objects; "" means nowhere.
-func (r *rig) agreement(ctx context.Context) string {
+// findDisagreement says where Kubernetes, the hub and the gateways differ about the workload's objects; "" means nowhere.
+func (r *testCluster) findDisagreement(ctx context.Context) string {
 	api, missing := r.inKubernetes(ctx)
 	if missing != "" {
 		return missing
@@ -41,22 +41,22 @@ func (r *rig) agreement(ctx context.Context) string {
 		if err != nil {
 			return err.Error()
 		}
-		if diff := differ("Kubernetes", api[node], "the gateway", stored); diff != "" {
+		if diff := diffVersions("Kubernetes", api[node], "the gateway", stored); diff != "" {
 			return node + ": " + diff
 		}
 		held, err := r.inStream(ctx, node)
 		if err != nil {
 			return err.Error()
 		}
-		if diff := differ("Kubernetes", api[node], "the hub", held); diff != "" {
+		if diff := diffVersions("Kubernetes", api[node], "the hub", held); diff != "" {
 			return node + ": " + diff
 		}
 	}
 	return ""
 }
 
-// differ names what is not the same in two places.
-func differ(here string, a state, there string, b state) string {
+// diffVersions names what is not the same in two places.
+func diffVersions(here string, a objectVersions, there string, b objectVersions) string {
 	var diff []string
 	for _, key := range slices.SortedFunc(maps.Keys(a), func(x, y wire.Key) int { return strings.Compare(x.String(), y.String()) }) {
 		if b[key] != a[key] {
@@ -72,16 +72,16 @@ func differ(here string, a state, there string, b state) string {
 }
 
 // inKubernetes reads the truth, and says what of it is not settled: a pod that does not run, or a node that is not ready.
-func (r *rig) inKubernetes(ctx context.Context) (map[string]state, string) {
-	all := map[string]state{}
+func (r *testCluster) inKubernetes(ctx context.Context) (map[string]objectVersions, string) {
+	all := map[string]objectVersions{}
 	for _, node := range nodes {
-		all[node] = state{}
+		all[node] = objectVersions{}
 	}
 	put := func(resource string, o metav1.Object) {
 		node := strings.Join(strings.SplitN(o.GetName(), "-", 3)[:min(2, strings.Count(o.GetName(), "-")+1)], "-")
 		if s := all[node]; s != nil {
 			key := wire.Key{Resource: resource, Namespace: faults.Namespace, Name: o.GetName()}
-			s[key] = entry(key, string(o.GetUID()), o.GetResourceVersion())
+			s[key] = versionEntry(key, string(o.GetUID()), o.GetResourceVersion())
 		}
 	}
 	configMaps, err := r.kube.CoreV1().ConfigMaps(faults.Namespace).List(ctx, metav1.ListOptions{})
@@ -106,15 +106,15 @@ func (r *rig) inKubernetes(ctx context.Context) (map[string]state, string) {
 	for i := range pods.Items {
 		p := &pods.Items[i]
 		put("pods", p)
-		if p.DeletionTimestamp != nil || !ready(p) {
-			unsettled = append(unsettled, waitsFor(p))
+		if p.DeletionTimestamp != nil || !podReady(p) {
+			unsettled = append(unsettled, podProgress(p))
 		}
 	}
 	return all, strings.Join(unsettled, "; ")
 }
 
-// waitsFor says how far a pod has come: to a node, to the first word of its gateway, to its containers.
-func waitsFor(p *corev1.Pod) string {
+// podProgress says how far a pod has come: to a node, to the first word of its gateway, to its containers.
+func podProgress(p *corev1.Pod) string {
 	says := fmt.Sprintf("pod %s made %s is %s", p.Name, p.CreationTimestamp.Format(time.TimeOnly), p.Status.Phase)
 	if p.DeletionTimestamp != nil {
 		says += ", to be gone by " + p.DeletionTimestamp.Format(time.TimeOnly)
@@ -141,7 +141,7 @@ func waitsFor(p *corev1.Pod) string {
 	return says
 }
 
-func ready(p *corev1.Pod) bool {
+func podReady(p *corev1.Pod) bool {
 	for _, c := range p.Status.Conditions {
 		if c.Type == corev1.PodReady {
 			return c.Status == corev1.ConditionTrue && p.Status.Phase == corev1.PodRunning
@@ -150,14 +150,14 @@ func ready(p *corev1.Pod) bool {
 	return false
 }
 
-// ours tells whether the workload made a key.
-func ours(key wire.Key) bool {
+// isWorkloadKey tells whether the workload made a key.
+func isWorkloadKey(key wire.Key) bool {
 	return key.Namespace == faults.Namespace && strings.HasPrefix(key.Name, "edge-")
 }
 
-func (r *rig) inStore(ctx context.Context, node string) (state, error) {
-	var stored devcluster.Stored
-	err := r.do(func(c *devcluster.Cluster) error {
+func (r *testCluster) inStore(ctx context.Context, node string) (objectVersions, error) {
+	var stored devcluster.StoreContents
+	err := r.withCluster(func(c *devcluster.Cluster) error {
 		var err error
 		stored, err = c.Store(ctx, node)
 		return err
@@ -165,35 +165,35 @@ func (r *rig) inStore(ctx context.Context, node string) (state, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the store of %s: %w", node, err)
 	}
-	s := state{}
+	s := objectVersions{}
 	for _, o := range stored.Objects {
-		if ours(o.Key()) {
-			s[o.Key()] = entry(o.Key(), o.UID, o.Version)
+		if isWorkloadKey(o.Key()) {
+			s[o.Key()] = versionEntry(o.Key(), o.UID, o.Version)
 		}
 	}
 	return s, nil
 }
 
 // inStream reads what the hub holds for a node. Tombstones do not count: they stay for a while after they were acked.
-func (r *rig) inStream(ctx context.Context, node string) (state, error) {
-	held, err := r.held.Held(ctx, node)
+func (r *testCluster) inStream(ctx context.Context, node string) (objectVersions, error) {
+	held, err := r.publisher.Held(ctx, node)
 	if err != nil {
 		return nil, err
 	}
-	s := state{}
+	s := objectVersions{}
 	for key, m := range held {
-		if ours(key) && m.Op == wire.Apply {
-			s[key] = entry(key, m.UID, m.Version)
+		if isWorkloadKey(key) && m.Op == wire.Apply {
+			s[key] = versionEntry(key, m.UID, m.Version)
 		}
 	}
 	return s, nil
 }
 
-// noteTimeout bounds the questions of keepEvidence.
-const noteTimeout = 20 * time.Second
+// evidenceTimeout bounds the questions of keepEvidence.
+const evidenceTimeout = 20 * time.Second
 
 // keepEvidence copies logs and histories of a run that failed, and writes down how things stand.
-func (r *rig) keepEvidence(ctx context.Context, dir string) error {
+func (r *testCluster) keepEvidence(ctx context.Context, dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
@@ -210,13 +210,13 @@ func (r *rig) keepEvidence(ctx context.Context, dir string) error {
 	if out, err := exec.CommandContext(ctx, "cp", args...).CombinedOutput(); err != nil {
 		return fmt.Errorf("%w: %s", err, out)
 	}
-	ctx, cancel := context.WithTimeout(ctx, noteTimeout)
+	ctx, cancel := context.WithTimeout(ctx, evidenceTimeout)
 	defer cancel()
 	notes := map[string]func() (string, error){
 		"pods.yaml": func() (string, error) {
 			return r.cluster.Kubectl(ctx, "", "get", "pods,nodes,configmaps,secrets", "-n", faults.Namespace, "-o", "yaml")
 		},
-		"agreement": func() (string, error) { return r.agreement(ctx), nil },
+		"agreement": func() (string, error) { return r.findDisagreement(ctx), nil },
 	}
 	for _, part := range []string{"cloudcore-1", "cloudcore-2"} {
 		notes[part+".metrics"] = func() (string, error) { return r.cluster.CloudMetrics(ctx, part) }

@@ -20,53 +20,53 @@ import (
 	"github.com/frond-edge/frond/internal/install"
 )
 
-// in is a file of the cluster.
-func (r *rig) in(elem ...string) string {
+// path is a file of the cluster.
+func (r *testCluster) path(elem ...string) string {
 	return filepath.Join(append([]string{r.cluster.Dir()}, elem...)...)
 }
 
 // replaceCertificates makes anew what the hub and the cloudcores show, and waits until they show it.
-func (r *rig) replaceCertificates(t *testing.T) {
+func (r *testCluster) replaceCertificates(t *testing.T) {
 	t.Helper()
-	r.install(t, "init", "--rotate-certificates")
-	authority, err := pki.NewAuthority(r.in("pki"), "egress-ca") // the administrator's own
+	r.runInstall(t, "init", "--rotate-certificates")
+	authority, err := pki.NewAuthority(r.path("pki"), "egress-ca") // the administrator's own
 	if err != nil {
 		t.Fatal(err)
 	}
-	fresh := reissue(t, authority, r.in("pki"), "gateway")
+	fresh := reissueCertificate(t, authority, r.path("pki"), "gateway")
 	url, _, err := r.cluster.Egress()
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.shows(t, strings.TrimPrefix(url, "https://"), fresh)
+	r.awaitServedCertificate(t, strings.TrimPrefix(url, "https://"), fresh)
 }
 
-// install runs a command that writes what the hub and the cloudcores show, brings it to them, and waits until they show it.
-func (r *rig) install(t *testing.T, args ...string) {
+// runInstall runs a command that writes what the hub and the cloudcores show, brings it to them, and waits until they show it.
+func (r *testCluster) runInstall(t *testing.T, args ...string) {
 	t.Helper()
-	if err := r.command(t.Context(), args...); err != nil {
+	if err := r.runFrond(t.Context(), args...); err != nil {
 		t.Fatal(err)
 	}
-	r.must(t, func(c *devcluster.Cluster) error { return c.Sync(t.Context()) })
+	r.mustCluster(t, func(c *devcluster.Cluster) error { return c.Sync(t.Context()) })
 	for i, hub := range []string{"hub-1", "hub-2", "hub-3"} {
-		r.shows(t, listener(t, r.in(hub, "nats-server.conf")), r.certificate(t, install.FolderHub(i)))
+		r.awaitServedCertificate(t, leafAddress(t, r.path(hub, "nats-server.conf")), r.installedCertificate(t, install.FolderHub(i)))
 	}
 	for url := range strings.SplitSeq(r.cluster.Cloudcores(), ",") {
-		r.shows(t, strings.TrimPrefix(url, "https://"), r.certificate(t, install.FolderCloudcore))
+		r.awaitServedCertificate(t, strings.TrimPrefix(url, "https://"), r.installedCertificate(t, install.FolderCloudcore))
 	}
 }
 
-// certificate is the one that frond init has made last for a folder.
-func (r *rig) certificate(t *testing.T, folder string) *x509.Certificate {
+// installedCertificate is the one that frond init has made last for a folder.
+func (r *testCluster) installedCertificate(t *testing.T, folder string) *x509.Certificate {
 	t.Helper()
-	cert, err := certs.Read(r.in(identity.Namespace, folder, install.EntryCert))
+	cert, err := certs.ReadCertificate(r.path(identity.Namespace, folder, install.EntryCert))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return cert
 }
 
-func read(t *testing.T, file string) []byte {
+func mustReadFile(t *testing.T, file string) []byte {
 	t.Helper()
 	data, err := os.ReadFile(file)
 	if err != nil {
@@ -75,10 +75,10 @@ func read(t *testing.T, file string) []byte {
 	return data
 }
 
-// listener is the leaf listener in a hub's configuration.
-func listener(t *testing.T, file string) string {
+// leafAddress is the leaf listener in a hub's configuration.
+func leafAddress(t *testing.T, file string) string {
 	t.Helper()
-	_, leafs, _ := strings.Cut(string(read(t, file)), "leafnodes {")
+	_, leafs, _ := strings.Cut(string(mustReadFile(t, file)), "leafnodes {")
 	_, address, found := strings.Cut(leafs, `listen: "`)
 	if address, _, _ = strings.Cut(address, `"`); !found {
 		t.Fatalf("no leaf listener in %s", file)
@@ -86,10 +86,10 @@ func listener(t *testing.T, file string) string {
 	return address
 }
 
-// reissue makes a certificate and its key anew, with the same names, and returns it.
-func reissue(t *testing.T, ca *pki.Authority, dir, name string) *x509.Certificate {
+// reissueCertificate makes a certificate and its key anew, with the same names, and returns it.
+func reissueCertificate(t *testing.T, ca *pki.Authority, dir, name string) *x509.Certificate {
 	t.Helper()
-	old, err := certs.Read(filepath.Join(dir, name+".crt"))
+	old, err := certs.ReadCertificate(filepath.Join(dir, name+".crt"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,21 +107,21 @@ func reissue(t *testing.T, ca *pki.Authority, dir, name string) *x509.Certificat
 			t.Fatal(err)
 		}
 	}
-	fresh, err := certs.Read(filepath.Join(dir, name+".crt"))
+	fresh, err := certs.ReadCertificate(filepath.Join(dir, name+".crt"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return fresh
 }
 
-// shows waits until a listener shows a certificate. It is looked at by a handshake that trusts nobody.
-func (r *rig) shows(t *testing.T, address string, want *x509.Certificate) {
+// awaitServedCertificate waits until a listener shows a certificate. It is looked at by a handshake that trusts nobody.
+func (r *testCluster) awaitServedCertificate(t *testing.T, address string, want *x509.Certificate) {
 	t.Helper()
-	r.eventually(t, address+" shows its new certificate", patience, func(ctx context.Context) string {
+	r.eventually(t, address+" shows its new certificate", waitTimeout, func(ctx context.Context) string {
 		dialer := tls.Dialer{NetDialer: &net.Dialer{}, Config: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: x509.NewCertPool(), ServerName: "any"}}
 		conn, err := dialer.DialContext(ctx, "tcp", address)
 		if err == nil {
-			return "a handshake that trusts nobody has succeeded: " + said(conn.(io.Closer).Close())
+			return "a handshake that trusts nobody has succeeded: " + errorText(conn.(io.Closer).Close())
 		}
 		var seen *tls.CertificateVerificationError
 		if !errors.As(err, &seen) {

@@ -19,35 +19,35 @@ import (
 	"github.com/frond-edge/frond/internal/history"
 )
 
-// TestACopiedDiskIsReportedAndFenced: with the peer two agents of one name take each other's connection by turns. Here the gateway
+// TestClonedDisk_IsReportedAndFenced: with the peer two agents of one name take each other's connection by turns. Here the gateway
 // that was there first goes on as ever; the copy is told of and gets nothing. When it is gone, the cloud knows the truth again.
-func TestACopiedDiskIsReportedAndFenced(t *testing.T) {
+func TestClonedDisk_IsReportedAndFenced(t *testing.T) {
 	const node = "edge-1"
-	shared.settle(t)
+	shared.awaitSettled(t)
 	// The same trouble is told once in ten minutes: where this runs twice on one cluster, the first time counts.
 	since := metav1.NewTime(time.Now().Add(-10 * time.Minute))
-	shared.must(t, func(c *devcluster.Cluster) error {
+	shared.mustCluster(t, func(c *devcluster.Cluster) error {
 		return errors.Join(c.Kill(t.Context(), node), c.CopyDisk(t.Context(), node), c.Start(t.Context(), node))
 	})
 	// It is served, which readiness does not say of a gateway with a full store: of two that come at once either may stay.
-	shared.takes(t, node, faults.Name(node, "map", 5), "before the copy")
-	shared.settle(t)
-	shared.must(t, func(c *devcluster.Cluster) error { return c.LaunchClone(t.Context(), node) })
+	shared.timeChange(t, node, faults.Name(node, "map", 5), "before the copy")
+	shared.awaitSettled(t)
+	shared.mustCluster(t, func(c *devcluster.Cluster) error { return c.LaunchClone(t.Context(), node) })
 	t.Cleanup(func() {
-		if err := shared.do(func(c *devcluster.Cluster) error { return c.KillClone(context.WithoutCancel(t.Context()), node) }); err != nil {
+		if err := shared.withCluster(func(c *devcluster.Cluster) error { return c.KillClone(context.WithoutCancel(t.Context()), node) }); err != nil {
 			t.Error(err)
 		}
 	})
 	launched := time.Now()
-	shared.eventually(t, "the copy is fenced", patience, func(ctx context.Context) string {
-		err := shared.do(func(c *devcluster.Cluster) error { return c.CloneReady(ctx, node) })
+	shared.eventually(t, "the copy is fenced", waitTimeout, func(ctx context.Context) string {
+		err := shared.withCluster(func(c *devcluster.Cluster) error { return c.CloneReady(ctx, node) })
 		if err == nil || !strings.Contains(err.Error(), "[-]identity failed") {
 			return fmt.Sprint("it says ", err)
 		}
 		return ""
 	})
 	t.Logf("the copy is fenced %.1fs after it was started", time.Since(launched).Seconds())
-	shared.eventually(t, "the Node tells of it", patience, func(ctx context.Context) string {
+	shared.eventually(t, "the Node tells of it", waitTimeout, func(ctx context.Context) string {
 		events, err := shared.kube.CoreV1().Events("").List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=" + node + ",reason=DuplicateNode"})
 		if err != nil {
 			return err.Error()
@@ -59,21 +59,21 @@ func TestACopiedDiskIsReportedAndFenced(t *testing.T) {
 		}
 		return ""
 	})
-	before := shared.cloneHas(t, node)
+	before := shared.cloneSequence(t, node)
 	name := faults.Name(node, "map", 5)
 	for i := range 20 {
-		shared.takes(t, node, name, fmt.Sprint("beside a copy ", i))
+		shared.timeChange(t, node, name, fmt.Sprint("beside a copy ", i))
 	}
-	shared.settle(t) // the gateway itself is well meanwhile
-	if after := shared.cloneHas(t, node); after != before {
+	shared.awaitSettled(t) // the gateway itself is well meanwhile
+	if after := shared.cloneSequence(t, node); after != before {
 		t.Errorf("the copy took what was the gateway's: its store went from %d to %d", before, after)
 	}
-	shared.must(t, func(c *devcluster.Cluster) error { return c.KillClone(t.Context(), node) })
-	shared.settle(t)
+	shared.mustCluster(t, func(c *devcluster.Cluster) error { return c.KillClone(t.Context(), node) })
+	shared.awaitSettled(t)
 	pod := faults.Name(node, "anchor", 0)
-	shared.eventually(t, "the cloud shows the gateway's own container", patience, func(ctx context.Context) string {
+	shared.eventually(t, "the cloud shows the gateway's own container", waitTimeout, func(ctx context.Context) string {
 		var own corev1.Pod
-		if err := shared.has(ctx, node, "pods", pod, &own); err != nil {
+		if err := shared.storedObject(ctx, node, "pods", pod, &own); err != nil {
 			return err.Error()
 		}
 		shown, err := shared.kube.CoreV1().Pods(faults.Namespace).Get(ctx, pod, metav1.GetOptions{})
@@ -87,8 +87,8 @@ func TestACopiedDiskIsReportedAndFenced(t *testing.T) {
 	})
 }
 
-// cloneHas is how far the store of a gateway's copy has come, by its history.
-func (r *rig) cloneHas(t *testing.T, node string) (sequence uint64) {
+// cloneSequence is how far the store of a gateway's copy has come, by its history.
+func (r *testCluster) cloneSequence(t *testing.T, node string) (sequence uint64) {
 	t.Helper()
 	lines, _, err := history.Read(r.cluster.CloneHistory(node), 0)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

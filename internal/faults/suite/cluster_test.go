@@ -25,18 +25,18 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// patience is how long everything may take to be as it should again once all faults are healed: many times what it takes.
-const patience = 4 * time.Minute
+// waitTimeout is how long everything may take to be as it should again once all faults are healed: many times what it takes.
+const waitTimeout = 4 * time.Minute
 
 // nodes are the gateways of the cluster.
 var nodes = []string{"edge-1", "edge-2", "edge-3"}
 
 // shared is the one cluster of all tests.
-var shared *rig
+var shared *testCluster
 
-func TestMain(m *testing.M) { os.Exit(run(m)) }
+func TestMain(m *testing.M) { os.Exit(runTests(m)) }
 
-func run(m *testing.M) int {
+func runTests(m *testing.M) int {
 	ctx := context.Background() //nolint:forbidigo // a TestMain has no other
 	dir := os.Getenv("FROND_FAULTS_DIR")
 	keep := dir != ""
@@ -49,7 +49,7 @@ func run(m *testing.M) int {
 		defer func() { _ = os.RemoveAll(dir) }()
 	}
 	cluster, err := devcluster.Up(ctx, devcluster.Options{
-		Dir: dir, Talk: os.Stderr, Timeout: 5 * time.Minute,
+		Dir: dir, Progress: os.Stderr, Timeout: 5 * time.Minute,
 		Spec: devcluster.Spec{Edges: len(nodes), Cloudcores: 2, Hubs: 3, Runtime: devcluster.Hollow, History: true, NoMetrics: true},
 		Programs: func(ctx context.Context, _ devcluster.Spec) (toolchain.Paths, error) {
 			return toolchain.Ensure(ctx, toolchain.Request{Kube: true, Nats: true, Frond: true}, os.Stderr)
@@ -63,7 +63,7 @@ func run(m *testing.M) int {
 		}()
 	}
 	if err == nil {
-		shared, err = newRig(ctx, cluster)
+		shared, err = newTestCluster(ctx, cluster)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "up:", err)
@@ -71,7 +71,7 @@ func run(m *testing.M) int {
 	}
 	defer shared.nc.Close()
 	defer func() {
-		if err := shared.unplug(ctx); err != nil {
+		if err := shared.unmountDisks(ctx); err != nil {
 			fmt.Fprintln(os.Stderr, "unplug:", err)
 		}
 	}()
@@ -84,25 +84,25 @@ func run(m *testing.M) int {
 	return code
 }
 
-// rig is the cluster, what the tests ask it with, and who judges it.
-type rig struct {
-	mu      sync.Mutex // guards cluster: its methods must not run at the same time
-	cluster *devcluster.Cluster
-	kube    kubernetes.Interface
-	nc      *nats.Conn
-	held    *streams.Publisher
+// testCluster is the cluster, what the tests ask it with, and who judges it.
+type testCluster struct {
+	mu        sync.Mutex // guards cluster: its methods must not run at the same time
+	cluster   *devcluster.Cluster
+	kube      kubernetes.Interface
+	nc        *nats.Conn
+	publisher *streams.Publisher
 	// deletions and judges know all tests of this process, as the gateways do.
-	deletions faults.Deletions
-	judges    map[string]*faults.Judge
-	read      map[string]int64 // how far each history was judged
-	// small are the nodes whose disk can be filled; sockets are the disks of those whose power can be cut.
-	small   []string
-	sockets map[string]*powercut.FS
+	deletions     faults.Deletions
+	checkers      map[string]*faults.HistoryChecker
+	checkedOffset map[string]int64 // how far each history was judged
+	// smallDisks are the nodes whose disk can be filled; sockets are the disks of those whose power can be cut.
+	smallDisks    []string
+	powercutDisks map[string]*powercut.FS
 	// breaches are those of copies of gateways, until they are told; guarded by mu.
 	breaches []string
 }
 
-func newRig(ctx context.Context, cluster *devcluster.Cluster) (*rig, error) {
+func newTestCluster(ctx context.Context, cluster *devcluster.Cluster) (*testCluster, error) {
 	cfg, err := clientcmd.BuildConfigFromFlags("", cluster.Kubeconfig())
 	if err != nil {
 		return nil, err
@@ -124,78 +124,78 @@ func newRig(ctx context.Context, cluster *devcluster.Cluster) (*rig, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &rig{cluster: cluster, kube: kube, nc: nc, held: held, judges: map[string]*faults.Judge{}, read: map[string]int64{}, sockets: map[string]*powercut.FS{}}
+	r := &testCluster{cluster: cluster, kube: kube, nc: nc, publisher: held, checkers: map[string]*faults.HistoryChecker{}, checkedOffset: map[string]int64{}, powercutDisks: map[string]*powercut.FS{}}
 	for _, node := range nodes {
-		if err := r.recruit(ctx, node); err != nil {
+		if err := r.prepareNode(ctx, node); err != nil {
 			return nil, err
 		}
 	}
-	return r, r.populate(ctx)
+	return r, r.createAnchors(ctx)
 }
 
-// do runs one call of the cluster.
-func (r *rig) do(call func(c *devcluster.Cluster) error) error {
+// withCluster runs one call of the cluster.
+func (r *testCluster) withCluster(call func(c *devcluster.Cluster) error) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return call(r.cluster)
 }
 
-func (r *rig) alive(part string) bool {
+func (r *testCluster) isRunning(part string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.cluster.PID(part) != 0
 }
 
-// must runs one call of the cluster that has to succeed.
-func (r *rig) must(t *testing.T, call func(c *devcluster.Cluster) error) {
+// mustCluster runs one call of the cluster that has to succeed.
+func (r *testCluster) mustCluster(t *testing.T, call func(c *devcluster.Cluster) error) {
 	t.Helper()
-	if err := r.do(call); err != nil {
+	if err := r.withCluster(call); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// relaunch starts whatever does not run, as an operator's supervisor would.
-func (r *rig) relaunch(ctx context.Context, t *testing.T) {
+// relaunchStopped starts whatever does not run, as an operator's supervisor would.
+func (r *testCluster) relaunchStopped(ctx context.Context, t *testing.T) {
 	t.Helper()
-	for _, part := range r.cluster.Parts() {
-		if r.alive(part) {
+	for _, part := range r.cluster.Components() {
+		if r.isRunning(part) {
 			continue
 		}
-		if err := r.do(func(c *devcluster.Cluster) error { return c.Launch(ctx, part) }); err != nil {
+		if err := r.withCluster(func(c *devcluster.Cluster) error { return c.Launch(ctx, part) }); err != nil {
 			t.Logf("launch: %v", err)
 		}
 	}
 }
 
-// heal ends every fault.
-func (r *rig) heal(ctx context.Context, t *testing.T) {
+// healAll ends every fault.
+func (r *testCluster) healAll(ctx context.Context, t *testing.T) {
 	t.Helper()
 	note := func(err error) {
 		if err != nil {
 			t.Logf("heal: %v", err)
 		}
 	}
-	for _, part := range r.cluster.Parts() {
-		if r.alive(part) {
-			note(r.do(func(c *devcluster.Cluster) error { return c.Resume(ctx, part) }))
+	for _, part := range r.cluster.Components() {
+		if r.isRunning(part) {
+			note(r.withCluster(func(c *devcluster.Cluster) error { return c.Resume(ctx, part) }))
 		}
 	}
-	r.relaunch(ctx, t)
+	r.relaunchStopped(ctx, t)
 	for _, node := range nodes {
-		note(r.do(func(c *devcluster.Cluster) error { return c.FreeDisk(node) }))
+		note(r.withCluster(func(c *devcluster.Cluster) error { return c.FreeDisk(node) }))
 	}
 	for _, node := range nodes {
 		r.eventually(t, "the forwarder takes orders", time.Minute, func(ctx context.Context) string {
-			if err := r.do(func(c *devcluster.Cluster) error { return c.Heal(ctx, node) }); err != nil {
+			if err := r.withCluster(func(c *devcluster.Cluster) error { return c.Heal(ctx, node) }); err != nil {
 				return err.Error()
 			}
-			return said(r.do(func(c *devcluster.Cluster) error { return c.Shape(ctx, node, fine) }))
+			return errorText(r.withCluster(func(c *devcluster.Cluster) error { return c.Shape(ctx, node, perfectLink) }))
 		})
 	}
 }
 
-// said is an error's text, "" for none.
-func said(err error) string {
+// errorText is an error's text, "" for none.
+func errorText(err error) string {
 	if err == nil {
 		return ""
 	}
@@ -203,34 +203,34 @@ func said(err error) string {
 }
 
 // eventually waits until a condition holds; the condition says what is missing, "" when it holds.
-func (r *rig) eventually(t *testing.T, what string, limit time.Duration, missing func(ctx context.Context) string) {
+func (r *testCluster) eventually(t *testing.T, what string, limit time.Duration, missing func(ctx context.Context) string) {
 	t.Helper()
-	await.Until(t, what, limit, 200*time.Millisecond, await.Said(missing))
+	await.Until(t, what, limit, 200*time.Millisecond, await.FromText(missing))
 }
 
-// judge reads what the gateways wrote down since the last time and fails the test for each breach of a promise.
-func (r *rig) judge(t *testing.T) {
+// checkHistories reads what the gateways wrote down since the last time and fails the test for each breach of a promise.
+func (r *testCluster) checkHistories(t *testing.T) {
 	t.Helper()
 	r.mu.Lock()
 	breaches := r.breaches
 	r.breaches = nil
 	r.mu.Unlock()
-	for node := range r.judges {
-		lines, next, err := history.Read(r.cluster.History(node), r.read[node])
+	for node := range r.checkers {
+		lines, next, err := history.Read(r.cluster.History(node), r.checkedOffset[node])
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.read[node] = next
-		breaches = append(breaches, r.judges[node].Read(lines)...)
+		r.checkedOffset[node] = next
+		breaches = append(breaches, r.checkers[node].Check(lines)...)
 	}
 	for _, breach := range breaches {
 		t.Error(breach)
-		noteBreach(t, fmt.Sprintf("%s: %s", t.Name(), breach))
+		recordBreach(t, fmt.Sprintf("%s: %s", t.Name(), breach))
 	}
 }
 
-// noteBreach adds a breach to the file that FROND_FAULTS_BREACH names: a test that is run again may pass, a promise stays broken.
-func noteBreach(t *testing.T, breach string) {
+// recordBreach adds a breach to the file that FROND_FAULTS_BREACH names: a test that is run again may pass, a promise stays broken.
+func recordBreach(t *testing.T, breach string) {
 	t.Helper()
 	path := os.Getenv("FROND_FAULTS_BREACH")
 	if path == "" {
@@ -247,18 +247,18 @@ func noteBreach(t *testing.T, breach string) {
 	}
 }
 
-// settle heals everything and waits until Kubernetes, the hub and each gateway agree, then judges.
-func (r *rig) settle(t *testing.T) {
+// awaitSettled heals everything and waits until Kubernetes, the hub and each gateway agree, then judges.
+func (r *testCluster) awaitSettled(t *testing.T) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
-	defer r.judge(t) // also if the wait fails: a history may tell why
-	r.heal(ctx, t)
+	defer r.checkHistories(t) // also if the wait fails: a history may tell why
+	r.healAll(ctx, t)
 	began, told := time.Now(), time.Now()
-	r.eventually(t, "everything is as it should be", patience, func(ctx context.Context) string {
-		r.relaunch(ctx, t)
-		missing := r.unsettled(ctx)
-		if missing != "" && time.Since(told) > tellEvery {
+	r.eventually(t, "everything is as it should be", waitTimeout, func(ctx context.Context) string {
+		r.relaunchStopped(ctx, t)
+		missing := r.findUnsettled(ctx)
+		if missing != "" && time.Since(told) > logInterval {
 			told = time.Now()
 			t.Logf("not settled after %.0fs: %.500s", time.Since(began).Seconds(), missing)
 		}
@@ -266,18 +266,18 @@ func (r *rig) settle(t *testing.T) {
 	})
 }
 
-// tellEvery is how often settle says what it waits for.
-const tellEvery = 5 * time.Second
+// logInterval is how often settle says what it waits for.
+const logInterval = 5 * time.Second
 
-// unsettled says what is not as it should be.
-func (r *rig) unsettled(ctx context.Context) string {
-	if missing := r.agreement(ctx); missing != "" {
+// findUnsettled says what is not as it should be.
+func (r *testCluster) findUnsettled(ctx context.Context) string {
+	if missing := r.findDisagreement(ctx); missing != "" {
 		return missing
 	}
 	var faulty []string
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, part := range r.cluster.Parts() {
+	for _, part := range r.cluster.Components() {
 		if err := r.cluster.Ready(ctx, part); err != nil {
 			faulty = append(faulty, err.Error())
 		}

@@ -18,42 +18,42 @@ import (
 	"github.com/frond-edge/frond/internal/faults"
 )
 
-// fromEmpty are the points that only a gateway with an empty disk is sure to pass: a full snapshot of many objects.
-var fromEmpty = []string{"attach.replaced", "save.batched"}
+// emptyDiskPoints are the points that only a gateway with an empty disk is sure to pass: a full snapshot of many objects.
+var emptyDiskPoints = []string{"attach.replaced", "save.batched"}
 
-// once are the points that a process passes a single time in its life.
-var once = append([]string{"takeover.begun", "takeover.read", "takeover.asked"}, fromEmpty...)
+// oncePoints are the points that a process passes a single time in its life.
+var oncePoints = append([]string{"takeover.begun", "takeover.read", "takeover.asked"}, emptyDiskPoints...)
 
 // TestCrashPoints kills a process at each point there is, in turn, while objects change: gateways three at a time, then one
 // cloudcore, which has the cluster for itself. Each process comes back with the next point as its fate. A point that is not
 // passed fails the test, as does whatever a history tells that should not be. PASSES is how often all this is done: the first
 // time a process dies when it passes its point first, then when it has passed it 2, 4, 6 … times alive.
 func TestCrashPoints(t *testing.T) {
-	shared.settle(t)
+	shared.awaitSettled(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	w := &workload{rig: shared, random: faults.Random(setting(t, "SEED", 1), 1<<32)}
+	w := &workload{rig: shared, random: faults.Random(envUint(t, "SEED", 1), 1<<32)}
 	var g errgroup.Group
 	g.Go(func() error { return w.run(ctx) })
-	shed := &workload{rig: shared, random: faults.Random(setting(t, "SEED", 1), 1<<33)}
-	g.Go(func() error { return shed.shed(ctx) })
+	shed := &workload{rig: shared, random: faults.Random(envUint(t, "SEED", 1), 1<<33)}
+	g.Go(func() error { return shed.createDeletedPods(ctx) })
 	large := &workload{rig: shared}
-	g.Go(func() error { return large.bulk(ctx) })
-	g.Go(func() error { return large.boast(ctx) })
-	g.Go(func() error { return shared.stir(ctx) })
-	for pass := range setting(t, "PASSES", 1) {
-		shared.crashes(t, 1+2*pass)
+	g.Go(func() error { return large.createLargeMaps(ctx) })
+	g.Go(func() error { return large.createLargeEvents(ctx) })
+	g.Go(func() error { return shared.resetLinks(ctx) })
+	for pass := range envUint(t, "PASSES", 1) {
+		shared.killAtEachPoint(t, 1+2*pass)
 	}
 	cancel()
 	if err := g.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	shared.settle(t)
+	shared.awaitSettled(t)
 	t.Logf("%d changes, %d not confirmed", w.n.Load(), w.failed.Load())
 }
 
-// crashes lets processes die at each point when they pass it for the count-th time.
-func (r *rig) crashes(t *testing.T, count uint64) {
+// killAtEachPoint lets processes die at each point when they pass it for the count-th time.
+func (r *testCluster) killAtEachPoint(t *testing.T, count uint64) {
 	t.Helper()
 	t.Run("edgecore", func(t *testing.T) {
 		lanes := make([][]string, len(nodes))
@@ -64,21 +64,21 @@ func (r *rig) crashes(t *testing.T, count uint64) {
 			for i, node := range nodes {
 				t.Run(node, func(t *testing.T) {
 					t.Parallel()
-					r.dieAtEach(t, node, lanes[i], count)
+					r.killAtPoints(t, node, lanes[i], count)
 				})
 			}
 		})
-		r.judge(t)
+		r.checkHistories(t)
 	})
 	t.Run("cloudcore", func(t *testing.T) {
-		r.must(t, func(c *devcluster.Cluster) error { return c.Kill(t.Context(), "cloudcore-2") })
-		r.dieAtEach(t, "cloudcore-1", crash.Points()["cloudcore"], count)
-		r.must(t, func(c *devcluster.Cluster) error { return c.Launch(t.Context(), "cloudcore-2") })
+		r.mustCluster(t, func(c *devcluster.Cluster) error { return c.Kill(t.Context(), "cloudcore-2") })
+		r.killAtPoints(t, "cloudcore-1", crash.Points()["cloudcore"], count)
+		r.mustCluster(t, func(c *devcluster.Cluster) error { return c.Launch(t.Context(), "cloudcore-2") })
 	})
 }
 
-// stir breaks the gateways' connections now and then, so that they attach again and again.
-func (r *rig) stir(ctx context.Context) error {
+// resetLinks breaks the gateways' connections now and then, so that they attach again and again.
+func (r *testCluster) resetLinks(ctx context.Context) error {
 	ticker := time.NewTicker(2 * time.Second)
 	defer ticker.Stop()
 	for i := 0; ; i++ {
@@ -86,7 +86,7 @@ func (r *rig) stir(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-ticker.C:
-			err := r.do(func(c *devcluster.Cluster) error { return c.Reset(ctx, nodes[i%len(nodes)]) })
+			err := r.withCluster(func(c *devcluster.Cluster) error { return c.Reset(ctx, nodes[i%len(nodes)]) })
 			if err != nil && ctx.Err() == nil {
 				return err
 			}
@@ -94,40 +94,42 @@ func (r *rig) stir(ctx context.Context) error {
 	}
 }
 
-// dieAtEach lets a process die at one point after the other and leaves it running.
-func (r *rig) dieAtEach(t *testing.T, part string, points []string, count uint64) {
+// killAtPoints lets a process die at one point after the other and leaves it running.
+func (r *testCluster) killAtPoints(t *testing.T, part string, points []string, count uint64) {
 	t.Helper()
-	r.must(t, func(c *devcluster.Cluster) error { return c.Kill(t.Context(), part) })
+	r.mustCluster(t, func(c *devcluster.Cluster) error { return c.Kill(t.Context(), part) })
 	for _, point := range points {
-		if slices.Contains(fromEmpty, point) {
-			if err := r.wipe(t.Context(), part); err != nil {
+		if slices.Contains(emptyDiskPoints, point) {
+			if err := r.wipeDisk(t.Context(), part); err != nil {
 				t.Fatal(err)
 			}
 		}
 		fate := point
-		if !slices.Contains(once, point) {
+		if !slices.Contains(oncePoints, point) {
 			fate += ":" + strconv.FormatUint(count, 10)
 		}
 		log := r.logEnd(t, part)
 		began := time.Now()
-		r.must(t, func(c *devcluster.Cluster) error { return c.Launch(t.Context(), part, crash.Env+"="+fate) })
-		r.eventually(t, part+" dies at "+point, patience, func(context.Context) string {
-			if r.alive(part) {
+		r.mustCluster(t, func(c *devcluster.Cluster) error { return c.Launch(t.Context(), part, crash.Env+"="+fate) })
+		r.eventually(t, part+" dies at "+point, waitTimeout, func(context.Context) string {
+			if r.isRunning(part) {
 				return "it lives"
 			}
 			return ""
 		})
-		if said := r.logSince(t, part, log); !strings.Contains(said, crash.Said+point+"\n") {
+		if said := r.logSince(t, part, log); !strings.Contains(said, crash.ReachedPrefix+point+"\n") {
 			t.Errorf("%s died, but not at %s: %s", part, point, said[max(0, len(said)-2000):])
 		}
 		t.Logf("%s died at %s after %.1fs", part, fate, time.Since(began).Seconds())
 	}
-	r.must(t, func(c *devcluster.Cluster) error { return c.Launch(t.Context(), part) })
+	r.mustCluster(t, func(c *devcluster.Cluster) error { return c.Launch(t.Context(), part) })
 }
 
-func (r *rig) logPath(part string) string { return filepath.Join(r.cluster.Dir(), "logs", part+".log") }
+func (r *testCluster) logPath(part string) string {
+	return filepath.Join(r.cluster.Dir(), "logs", part+".log")
+}
 
-func (r *rig) logEnd(t *testing.T, part string) int64 {
+func (r *testCluster) logEnd(t *testing.T, part string) int64 {
 	t.Helper()
 	info, err := os.Stat(r.logPath(part))
 	if err != nil {
@@ -136,7 +138,7 @@ func (r *rig) logEnd(t *testing.T, part string) int64 {
 	return info.Size()
 }
 
-func (r *rig) logSince(t *testing.T, part string, from int64) string {
+func (r *testCluster) logSince(t *testing.T, part string, from int64) string {
 	t.Helper()
 	f, err := os.Open(r.logPath(part))
 	if err != nil {

@@ -20,12 +20,12 @@ import (
 // smallDisk holds what a gateway here keeps many times over, and is soon full.
 const smallDisk = 192 << 20
 
-// recruit gives a node its judge, where there are histories, and its disk.
-func (r *rig) recruit(ctx context.Context, node string) error {
+// prepareNode gives a node its judge, where there are histories, and its disk.
+func (r *testCluster) prepareNode(ctx context.Context, node string) error {
 	if !r.cluster.Spec().History {
 		return nil
 	}
-	r.judges[node] = faults.NewJudge(node, &r.deletions)
+	r.checkers[node] = faults.NewHistoryChecker(node, &r.deletions)
 	i := slices.Index(nodes, node)
 	special := os.Geteuid() == 0 && i >= len(nodes)-2
 	if os.Getenv("FROND_FAULTS_DIR") == "" && !special {
@@ -35,7 +35,7 @@ func (r *rig) recruit(ctx context.Context, node string) error {
 		return err
 	}
 	if special {
-		if err := r.furnish(ctx, node, i == len(nodes)-1); err != nil {
+		if err := r.provideDisk(ctx, node, i == len(nodes)-1); err != nil {
 			if os.Getenv("REQUIRE") != "" { // as powercut.Mount fails then
 				return fmt.Errorf("a disk for %s: %w", node, err)
 			}
@@ -47,43 +47,43 @@ func (r *rig) recruit(ctx context.Context, node string) error {
 	if err != nil {
 		return err
 	}
-	r.read[node] = end
+	r.checkedOffset[node] = end
 	return r.cluster.Start(ctx, node)
 }
 
-// furnish gives a gateway that stands a small disk, or one whose power can be cut.
-func (r *rig) furnish(ctx context.Context, node string, small bool) error {
+// provideDisk gives a gateway that stands a small disk, or one whose power can be cut.
+func (r *testCluster) provideDisk(ctx context.Context, node string, small bool) error {
 	if small {
-		if err := r.cluster.SmallDisk(ctx, node, smallDisk); err != nil {
+		if err := r.cluster.MountSmallDisk(ctx, node, smallDisk); err != nil {
 			return err
 		}
-		r.small = append(r.small, node)
+		r.smallDisks = append(r.smallDisks, node)
 		return nil
 	}
 	if err := r.cluster.Wipe(ctx, node); err != nil {
 		return err
 	}
-	return r.plug(node, "")
+	return r.mountPowercutDisk(node, "")
 }
 
-// plug mounts a gateway's disk that knows what was synced, with what a folder holds.
-func (r *rig) plug(node, from string) error {
+// mountPowercutDisk mounts a gateway's disk that knows what was synced, with what a folder holds.
+func (r *testCluster) mountPowercutDisk(node, from string) error {
 	dir := r.cluster.StreamsDir(node)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	disk, err := powercut.At(dir, from)
+	disk, err := powercut.MountAt(dir, from)
 	if err != nil {
 		return err
 	}
-	r.sockets[node] = disk
+	r.powercutDisks[node] = disk
 	return nil
 }
 
-// unplug takes such disks away at the end of a run.
-func (r *rig) unplug(ctx context.Context) error {
+// unmountDisks takes such disks away at the end of a run.
+func (r *testCluster) unmountDisks(ctx context.Context) error {
 	var errs []error
-	for node, disk := range r.sockets {
+	for node, disk := range r.powercutDisks {
 		if r.cluster.PID(node) != 0 {
 			errs = append(errs, r.cluster.Kill(ctx, node))
 		}
@@ -92,48 +92,48 @@ func (r *rig) unplug(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// wipe empties the disk of a gateway that does not run, and tells its judge.
-func (r *rig) wipe(ctx context.Context, node string) error {
-	return r.do(func(c *devcluster.Cluster) error {
-		if disk := r.sockets[node]; disk != nil {
+// wipeDisk empties the disk of a gateway that does not run, and tells its judge.
+func (r *testCluster) wipeDisk(ctx context.Context, node string) error {
+	return r.withCluster(func(c *devcluster.Cluster) error {
+		if disk := r.powercutDisks[node]; disk != nil {
 			if err := disk.Unmount(); err != nil {
 				return err
 			}
 		}
-		r.judges[node].Wiped()
+		r.checkers[node].AllowNewStore()
 		if err := c.Wipe(ctx, node); err != nil {
 			return err
 		}
-		if r.sockets[node] != nil {
-			return r.plug(node, "")
+		if r.powercutDisks[node] != nil {
+			return r.mountPowercutDisk(node, "")
 		}
 		return nil
 	})
 }
 
 // powerOff takes the power from a gateway: of its store only that is left which was synced, and of other bytes any.
-func (r *rig) powerOff(ctx context.Context, node string) error {
+func (r *testCluster) powerOff(ctx context.Context, node string) error {
 	image, err := os.MkdirTemp("", "fp-")
 	if err != nil {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(image) }()
-	return r.do(func(c *devcluster.Cluster) error {
-		disk := r.sockets[node]
-		if err := disk.Cut(image, rand.Uint64N(4)*rand.Uint64()); err != nil { // each fourth with nothing that was not synced
+	return r.withCluster(func(c *devcluster.Cluster) error {
+		disk := r.powercutDisks[node]
+		if err := disk.CutPower(image, rand.Uint64N(4)*rand.Uint64()); err != nil { // each fourth with nothing that was not synced
 			return err
 		}
 		killed := c.Kill(ctx, node) // it may not have run
 		if err := disk.Unmount(); err != nil {
 			return errors.Join(killed, err)
 		}
-		return errors.Join(killed, r.plug(node, image))
+		return errors.Join(killed, r.mountPowercutDisk(node, image))
 	})
 }
 
-// clone restarts a gateway and runs a second agent on a copy of its disk beside it.
-func (r *rig) clone(ctx context.Context, node string) error {
-	return r.do(func(c *devcluster.Cluster) error {
+// startClone restarts a gateway and runs a second agent on a copy of its disk beside it.
+func (r *testCluster) startClone(ctx context.Context, node string) error {
+	return r.withCluster(func(c *devcluster.Cluster) error {
 		if err := c.Kill(ctx, node); err != nil {
 			return err
 		}
@@ -149,8 +149,8 @@ func (r *rig) clone(ctx context.Context, node string) error {
 
 // endClone does what an operator does: the copy goes, and the gateway, which may be the one that was fenced, is started again. What
 // the copy did is judged like any gateway's deeds.
-func (r *rig) endClone(ctx context.Context, node string) error {
-	return r.do(func(c *devcluster.Cluster) error {
+func (r *testCluster) endClone(ctx context.Context, node string) error {
+	return r.withCluster(func(c *devcluster.Cluster) error {
 		if err := c.KillClone(ctx, node); err != nil {
 			return err
 		}
@@ -158,7 +158,7 @@ func (r *rig) endClone(ctx context.Context, node string) error {
 		if err != nil && !errors.Is(err, os.ErrNotExist) { // it may have been killed before it had opened its store
 			return err
 		}
-		for _, breach := range faults.NewJudge(node, &r.deletions).Read(lines) {
+		for _, breach := range faults.NewHistoryChecker(node, &r.deletions).Check(lines) {
 			r.breaches = append(r.breaches, "a copy of "+breach)
 		}
 		return errors.Join(c.Kill(ctx, node), c.Launch(ctx, node))

@@ -16,52 +16,52 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// TestDeathOfAHubServer kills each hub server in turn, HUB_DEATHS times, and says how long the next change of each gateway takes
+// TestHubServerLoss_ChangesArrive kills each hub server in turn, HUB_DEATHS times, and says how long the next change of each gateway takes
 // when it is made at once, and what of that is the hub's: an election when the server led the stream.
-func TestDeathOfAHubServer(t *testing.T) {
-	rounds := setting(t, "HUB_DEATHS", 0)
+func TestHubServerLoss_ChangesArrive(t *testing.T) {
+	rounds := envUint(t, "HUB_DEATHS", 0)
 	if rounds == 0 {
 		t.Skip("a measurement: set HUB_DEATHS to a number of rounds")
 	}
-	shared.settle(t)
+	shared.awaitSettled(t)
 	var all []time.Duration
 	for round := range rounds {
 		for _, hub := range []string{"hub-1", "hub-2", "hub-3"} {
-			led := shared.leads(t, hub)
-			shared.must(t, func(c *devcluster.Cluster) error { return c.Kill(t.Context(), hub) })
+			led := shared.hubLeaderships(t, hub)
+			shared.mustCluster(t, func(c *devcluster.Cluster) error { return c.Kill(t.Context(), hub) })
 			began := time.Now()
-			answers := shared.answers(t, began)
+			answers := shared.timeFirstAnswers(t, began)
 			value := hub + "-" + strconv.FormatUint(round, 10)
 			times := make([]time.Duration, len(nodes))
 			var g sync.WaitGroup
 			for i, node := range nodes {
 				name := faults.Name(node, "map", 6)
-				if err := shared.put(t.Context(), name, value); err != nil {
+				if err := shared.putConfigMap(t.Context(), name, value); err != nil {
 					t.Fatal(err)
 				}
 				g.Go(func() {
-					shared.arrives(t, node, name, value)
+					shared.awaitValue(t, node, name, value)
 					times[i] = time.Since(began)
 				})
 			}
 			g.Wait()
 			t.Logf("%s died, which led %v: these answered after %v; the next changes took %s", hub, led, answers(), times)
 			all = append(all, times...)
-			shared.must(t, func(c *devcluster.Cluster) error { return c.Launch(t.Context(), hub) })
-			shared.settle(t)
+			shared.mustCluster(t, func(c *devcluster.Cluster) error { return c.Launch(t.Context(), hub) })
+			shared.awaitSettled(t)
 		}
 	}
 	slices.Sort(all)
 	t.Logf("of %d changes: p50 %s, worst %s", len(all), all[len(all)/2].Round(time.Millisecond), all[len(all)-1].Round(time.Millisecond))
 }
 
-// asked are questions to the hub that only the leader of something answers: the stream, the members, and JetStream itself.
-var asked = map[string]string{
+// leaderRequests are questions to the hub that only the leader of something answers: the stream, the members, and JetStream itself.
+var leaderRequests = map[string]string{
 	"stream": "STREAM.INFO." + streams.DesiredStream, "members": "STREAM.INFO.KV_" + streams.MembersBucket, "JetStream": "STREAM.LIST",
 }
 
-// leads tells what a hub server leads.
-func (r *rig) leads(t *testing.T, hub string) (led []string) {
+// hubLeaderships tells what a hub server leads.
+func (r *testCluster) hubLeaderships(t *testing.T, hub string) (led []string) {
 	t.Helper()
 	js, err := jetstream.New(r.nc)
 	if err != nil {
@@ -80,13 +80,13 @@ func (r *rig) leads(t *testing.T, hub string) (led []string) {
 	return led
 }
 
-// answers begins to ask, and returns what says how long after a time each answered for the first time.
-func (r *rig) answers(t *testing.T, began time.Time) (wait func() map[string]time.Duration) {
+// timeFirstAnswers begins to ask, and returns what says how long after a time each answered for the first time.
+func (r *testCluster) timeFirstAnswers(t *testing.T, began time.Time) (wait func() map[string]time.Duration) {
 	t.Helper()
 	var mu sync.Mutex
 	var g sync.WaitGroup
 	took := map[string]time.Duration{}
-	for name, subject := range asked {
+	for name, subject := range leaderRequests {
 		g.Go(func() {
 			for t.Context().Err() == nil {
 				ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)

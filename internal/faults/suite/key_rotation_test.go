@@ -26,63 +26,63 @@ import (
 // die meanwhile and no link is lost.
 const shortLife = time.Minute
 
-// TestIdentitiesRotateUnderLoad: while objects change, keys of gateways are renewed again and again, all certificates of the hub and of
+// TestKeyRotation_UnderLoad: while objects change, keys of gateways are renewed again and again, all certificates of the hub and of
 // the cloudcores are replaced under them, cloudcores die, and a gateway is revoked and joins anew. No link is made anew for any of it
 // but the revoked one's, and no promise is broken. It takes a minute and a half.
-func TestIdentitiesRotateUnderLoad(t *testing.T) {
+func TestKeyRotation_UnderLoad(t *testing.T) {
 	const thief = "edge-2"
 	stay := []string{"edge-1", "edge-3"}
-	shared.settle(t)
+	shared.awaitSettled(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	w := &workload{rig: shared, random: faults.Random(setting(t, "SEED", 1), 1<<34)}
+	w := &workload{rig: shared, random: faults.Random(envUint(t, "SEED", 1), 1<<34)}
 	var load errgroup.Group
 	load.Go(func() error { return w.run(ctx) })
-	shared.shortLives(t, shortLife, nodes...)
-	links := shared.relinks(t, stay...)
+	shared.awaitShortKeys(t, shortLife, nodes...)
+	links := shared.linkReconnects(t, stay...)
 
 	var revoking errgroup.Group
 	began := time.Now()
-	revoking.Go(func() error { return shared.command(ctx, "node", "revoke", thief, "--yes", "--timeout=90s") })
-	shared.linked(t, thief, false)
+	revoking.Go(func() error { return shared.runFrond(ctx, "node", "revoke", thief, "--yes", "--timeout=90s") })
+	shared.awaitLink(t, thief, false)
 	t.Logf("the link of %s is down %.1fs after its revocation was begun", thief, time.Since(began).Seconds())
 	shared.replaceCertificates(t)
 	for _, part := range []string{"cloudcore-1", "cloudcore-2"} {
-		shared.must(t, func(c *devcluster.Cluster) error {
+		shared.mustCluster(t, func(c *devcluster.Cluster) error {
 			return errors.Join(c.Kill(t.Context(), part), c.Start(t.Context(), part))
 		})
 	}
 	for _, node := range stay {
-		shared.renewed(t, node, 2) // once when it began
+		shared.awaitRenewals(t, node, 2) // once when it began
 	}
-	if now := shared.relinks(t, stay...); !maps.Equal(now, links) {
+	if now := shared.linkReconnects(t, stay...); !maps.Equal(now, links) {
 		t.Errorf("links were made anew: %v times, and %v before", now, links)
 	}
 	if err := revoking.Wait(); err != nil {
 		t.Error(err)
 	}
-	shared.nodeSays(t, thief, "EdgeConnected", "Revoked", "join again with a token issued for this node")
-	if up := shared.metric(t, thief, "frond_link_up"); up != 0 {
+	shared.awaitCondition(t, thief, "EdgeConnected", "Revoked", "join again with a token issued for this node")
+	if up := shared.mustMetric(t, thief, "frond_link_up"); up != 0 {
 		t.Error("the revoked gateway is linked")
 	}
-	shared.must(t, func(c *devcluster.Cluster) error { return c.Kill(t.Context(), thief) })
-	if err := shared.wipe(t.Context(), thief); err != nil { // what frond reset does; its token names it
+	shared.mustCluster(t, func(c *devcluster.Cluster) error { return c.Kill(t.Context(), thief) })
+	if err := shared.wipeDisk(t.Context(), thief); err != nil { // what frond reset does; its token names it
 		t.Fatal(err)
 	}
-	shared.must(t, func(c *devcluster.Cluster) error { return c.Launch(t.Context(), thief) })
-	shared.linked(t, thief, true)
+	shared.mustCluster(t, func(c *devcluster.Cluster) error { return c.Launch(t.Context(), thief) })
+	shared.awaitLink(t, thief, true)
 
-	shared.longLives(t)
+	shared.awaitLongKeys(t)
 	cancel()
 	if err := load.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	shared.settle(t)
+	shared.awaitSettled(t)
 	t.Logf("%d changes, %d not confirmed", w.n.Load(), w.failed.Load())
 }
 
-// edit changes a part's configuration file, and says whether that changed anything. The part reads it when it starts.
-func (r *rig) edit(t *testing.T, part, file string, change func(cfg map[string]any)) bool {
+// editConfig changes a part's configuration file, and says whether that changed anything. The part reads it when it starts.
+func (r *testCluster) editConfig(t *testing.T, part, file string, change func(cfg map[string]any)) bool {
 	t.Helper()
 	file = filepath.Join(r.cluster.Dir(), part, file)
 	before, err := os.ReadFile(file)
@@ -108,11 +108,11 @@ func (r *rig) edit(t *testing.T, part, file string, change func(cfg map[string]a
 	return !bytes.Equal(was, after)
 }
 
-// policy has cloudcores judge keys by other numbers than their own; "" is their own. One cloudcore after the other dies for it.
-func (r *rig) policy(t *testing.T, life, window string) {
+// setKeyPolicy has cloudcores judge keys by other numbers than their own; "" is their own. One cloudcore after the other dies for it.
+func (r *testCluster) setKeyPolicy(t *testing.T, life, window string) {
 	t.Helper()
 	for _, part := range []string{"cloudcore-1", "cloudcore-2"} {
-		changed := r.edit(t, part, "cloudcore.yaml", func(cfg map[string]any) {
+		changed := r.editConfig(t, part, "cloudcore.yaml", func(cfg map[string]any) {
 			identity := cfg["identity"].(map[string]any)
 			for name, value := range map[string]string{"keyLifetime": life, "renewWindow": window} {
 				if delete(identity, name); value != "" {
@@ -124,7 +124,7 @@ func (r *rig) policy(t *testing.T, life, window string) {
 			continue
 		}
 		ctx := context.WithoutCancel(t.Context()) // also when the test has failed
-		err := r.do(func(c *devcluster.Cluster) error {
+		err := r.withCluster(func(c *devcluster.Cluster) error {
 			if c.PID(part) != 0 {
 				if err := c.Kill(ctx, part); err != nil {
 					return err
@@ -138,13 +138,13 @@ func (r *rig) policy(t *testing.T, life, window string) {
 	}
 }
 
-// longLives waits until the keys of all gateways live long again.
-func (r *rig) longLives(t *testing.T) {
+// awaitLongKeys waits until the keys of all gateways live long again.
+func (r *testCluster) awaitLongKeys(t *testing.T) {
 	t.Helper()
-	r.policy(t, "", "")
+	r.setKeyPolicy(t, "", "")
 	for _, node := range nodes {
-		r.eventually(t, "the key of "+node+" lives long again", patience, func(ctx context.Context) string {
-			if ends, err := r.reads(ctx, node, "frond_identity_expires_timestamp_seconds"); err != nil || ends < float64(time.Now().Add(time.Hour).Unix()) {
+		r.eventually(t, "the key of "+node+" lives long again", waitTimeout, func(ctx context.Context) string {
+			if ends, err := r.readMetric(ctx, node, "frond_identity_expires_timestamp_seconds"); err != nil || ends < float64(time.Now().Add(time.Hour).Unix()) {
 				return fmt.Sprintf("until %v, %v", ends, err)
 			}
 			return ""
@@ -152,8 +152,8 @@ func (r *rig) longLives(t *testing.T) {
 	}
 }
 
-// nearItsEnd makes the key of a gateway, which does not run, one that has lived most of a short life.
-func (r *rig) nearItsEnd(t *testing.T, node string) {
+// ageKey makes the key of a gateway, which does not run, one that has lived most of a short life.
+func (r *testCluster) ageKey(t *testing.T, node string) {
 	t.Helper()
 	file := filepath.Join(r.cluster.Dir(), node, "data", "identity", "enrolment.json")
 	record := map[string]any{}
@@ -174,25 +174,25 @@ func (r *rig) nearItsEnd(t *testing.T, node string) {
 	}
 }
 
-// shortLives restarts gateways with keys that are soon renewed, again and again, and waits until each was once.
-func (r *rig) shortLives(t *testing.T, life time.Duration, nodes ...string) {
+// awaitShortKeys restarts gateways with keys that are soon renewed, again and again, and waits until each was once.
+func (r *testCluster) awaitShortKeys(t *testing.T, life time.Duration, nodes ...string) {
 	t.Helper()
-	t.Cleanup(func() { r.policy(t, "", "") })
-	r.policy(t, life.String(), "")
+	t.Cleanup(func() { r.setKeyPolicy(t, "", "") })
+	r.setKeyPolicy(t, life.String(), "")
 	for _, node := range nodes {
-		r.must(t, func(c *devcluster.Cluster) error { return c.Kill(t.Context(), node) })
-		r.nearItsEnd(t, node)
-		r.must(t, func(c *devcluster.Cluster) error { return c.Launch(t.Context(), node) })
+		r.mustCluster(t, func(c *devcluster.Cluster) error { return c.Kill(t.Context(), node) })
+		r.ageKey(t, node)
+		r.mustCluster(t, func(c *devcluster.Cluster) error { return c.Launch(t.Context(), node) })
 	}
 	for _, node := range nodes {
-		r.renewed(t, node, 1)
+		r.awaitRenewals(t, node, 1)
 	}
 }
 
-// nodeSays waits until a Node has a condition for a reason, with some words.
-func (r *rig) nodeSays(t *testing.T, node, kind, reason, words string) {
+// awaitCondition waits until a Node has a condition for a reason, with some words.
+func (r *testCluster) awaitCondition(t *testing.T, node, kind, reason, words string) {
 	t.Helper()
-	r.eventually(t, node+" says "+reason, patience, func(ctx context.Context) string {
+	r.eventually(t, node+" says "+reason, waitTimeout, func(ctx context.Context) string {
 		object, err := r.kube.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
 		if err != nil {
 			return err.Error()
@@ -206,60 +206,60 @@ func (r *rig) nodeSays(t *testing.T, node, kind, reason, words string) {
 	})
 }
 
-// relinks are the links that gateways have made anew since they began.
-func (r *rig) relinks(t *testing.T, nodes ...string) map[string]float64 {
+// linkReconnects are the links that gateways have made anew since they began.
+func (r *testCluster) linkReconnects(t *testing.T, nodes ...string) map[string]float64 {
 	t.Helper()
 	links := map[string]float64{}
 	for _, node := range nodes {
-		links[node] = r.metric(t, node, "frond_link_reconnects_total")
+		links[node] = r.mustMetric(t, node, "frond_link_reconnects_total")
 	}
 	return links
 }
 
-// reads reads a metric of a part.
-func (r *rig) reads(ctx context.Context, part, name string, labels ...string) (value float64, err error) {
-	err = r.do(func(c *devcluster.Cluster) error {
+// readMetric reads a metric of a part.
+func (r *testCluster) readMetric(ctx context.Context, part, name string, labels ...string) (value float64, err error) {
+	err = r.withCluster(func(c *devcluster.Cluster) error {
 		value, err = c.Metric(ctx, part, name, labels...)
 		return err
 	})
 	return value, err
 }
 
-// metric reads a metric of a part that answers, sooner or later.
-func (r *rig) metric(t *testing.T, part, name string, labels ...string) (value float64) {
+// mustMetric reads a metric of a part that answers, sooner or later.
+func (r *testCluster) mustMetric(t *testing.T, part, name string, labels ...string) (value float64) {
 	t.Helper()
-	r.eventually(t, name+" of "+part, patience, func(ctx context.Context) string {
+	r.eventually(t, name+" of "+part, waitTimeout, func(ctx context.Context) string {
 		var err error
-		value, err = r.reads(ctx, part, name, labels...)
-		return said(err)
+		value, err = r.readMetric(ctx, part, name, labels...)
+		return errorText(err)
 	})
 	return value
 }
 
-// renewed waits until a gateway has renewed its key so often since it began.
-func (r *rig) renewed(t *testing.T, node string, times float64) {
+// awaitRenewals waits until a gateway has renewed its key so often since it began.
+func (r *testCluster) awaitRenewals(t *testing.T, node string, times float64) {
 	t.Helper()
-	r.eventually(t, fmt.Sprintf("%s renews its key %v times", node, times), patience, func(ctx context.Context) string {
-		if n, err := r.reads(ctx, node, "frond_identity_renewals_total", "result=renewed"); err != nil || n < times {
+	r.eventually(t, fmt.Sprintf("%s renews its key %v times", node, times), waitTimeout, func(ctx context.Context) string {
+		if n, err := r.readMetric(ctx, node, "frond_identity_renewals_total", "result=renewed"); err != nil || n < times {
 			return fmt.Sprint(n, " times, ", err)
 		}
 		return ""
 	})
 }
 
-// linked waits until a gateway has a link, or none.
-func (r *rig) linked(t *testing.T, node string, up bool) {
+// awaitLink waits until a gateway has a link, or none.
+func (r *testCluster) awaitLink(t *testing.T, node string, up bool) {
 	t.Helper()
-	r.eventually(t, fmt.Sprintf("%s is linked: %v", node, up), patience, func(ctx context.Context) string {
-		if is, err := r.reads(ctx, node, "frond_link_up"); err != nil || (is == 1) != up {
+	r.eventually(t, fmt.Sprintf("%s is linked: %v", node, up), waitTimeout, func(ctx context.Context) string {
+		if is, err := r.readMetric(ctx, node, "frond_link_up"); err != nil || (is == 1) != up {
 			return fmt.Sprint(is, err)
 		}
 		return ""
 	})
 }
 
-// command runs the command for people.
-func (r *rig) command(ctx context.Context, args ...string) error {
+// runFrond runs the command for people.
+func (r *testCluster) runFrond(ctx context.Context, args ...string) error {
 	cmd := exec.CommandContext(ctx, filepath.Join(r.cluster.Dir(), "bin", "frond"), args...)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+r.cluster.Kubeconfig())
 	if out, err := cmd.CombinedOutput(); err != nil {

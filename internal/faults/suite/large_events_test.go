@@ -17,10 +17,10 @@ import (
 	"github.com/frond-edge/frond/internal/faults"
 )
 
-// says makes an event at a gateway, as a program there would, with a message of so many bytes that does not compress well.
-func (r *rig) says(ctx context.Context, node, name string, bytes int) error {
+// createEvent makes an event at a gateway, as a program there would, with a message of so many bytes that does not compress well.
+func (r *testCluster) createEvent(ctx context.Context, node, name string, bytes int) error {
 	var api *kubernetes.Clientset
-	err := r.do(func(c *devcluster.Cluster) error {
+	err := r.withCluster(func(c *devcluster.Cluster) error {
 		var err error
 		api, err = kubernetes.NewForConfig(c.EdgeAPI(node))
 		return err
@@ -31,20 +31,20 @@ func (r *rig) says(ctx context.Context, node, name string, bytes int) error {
 	_, err = api.CoreV1().Events(faults.Namespace).Create(ctx, &corev1.Event{
 		ObjectMeta:     metav1.ObjectMeta{Namespace: faults.Namespace, Name: name},
 		InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: faults.Namespace, Name: "none"},
-		Type:           corev1.EventTypeNormal, Reason: "Tried", Message: noise(bytes, 1), Source: corev1.EventSource{Host: node},
+		Type:           corev1.EventTypeNormal, Reason: "Tried", Message: randomText(bytes, 1), Source: corev1.EventSource{Host: node},
 		FirstTimestamp: metav1.Now(), LastTimestamp: metav1.Now(), Count: 1,
 	}, metav1.CreateOptions{})
 	return err
 }
 
-// heard tells whether Kubernetes has an event with a message of so many bytes.
-func (r *rig) heard(ctx context.Context, name string, bytes int) bool {
+// eventReceived tells whether Kubernetes has an event with a message of so many bytes.
+func (r *testCluster) eventReceived(ctx context.Context, name string, bytes int) bool {
 	event, err := r.kube.CoreV1().Events(faults.Namespace).Get(ctx, name, metav1.GetOptions{})
-	return err == nil && event.Message == noise(bytes, 1)
+	return err == nil && event.Message == randomText(bytes, 1)
 }
 
-// boast lets each gateway in turn say something large, until ctx ends.
-func (w *workload) boast(ctx context.Context) error {
+// createLargeEvents lets each gateway in turn say something large, until ctx ends.
+func (w *workload) createLargeEvents(ctx context.Context) error {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
 	for i := 0; ; i++ {
@@ -54,34 +54,34 @@ func (w *workload) boast(ctx context.Context) error {
 		case <-ticker.C:
 		}
 		sctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stepTimeout)
-		if err := w.rig.says(sctx, nodes[i%len(nodes)], fmt.Sprint("large-", time.Now().UnixNano()), 500<<10); err != nil {
+		if err := w.rig.createEvent(sctx, nodes[i%len(nodes)], fmt.Sprint("large-", time.Now().UnixNano()), 500<<10); err != nil {
 			w.failed.Add(1) // its gateway is down now and then
 		}
 		cancel()
 	}
 }
 
-// TestAHugeEventOnASlowLink: an event of 900 KB from a gateway at LARGE_RATE bytes a second (1 Mbit/s), for longer than which a
+// TestLargeEvent_SlowLink: an event of 900 KB from a gateway at LARGE_RATE bytes a second (1 Mbit/s), for longer than which a
 // link may be silent, comes in spite of a reset with what went before it, and no small one waits until it is there.
-func TestAHugeEventOnASlowLink(t *testing.T) {
-	shared.settle(t)
+func TestLargeEvent_SlowLink(t *testing.T) {
+	shared.awaitSettled(t)
 	const node, size = "edge-1", 900 << 10
-	rate := setting(t, "LARGE_RATE", 125_000)
-	shared.must(t, func(c *devcluster.Cluster) error { return c.Shape(t.Context(), node, wan.Shape{Rate: int(rate)}) })
+	rate := envUint(t, "LARGE_RATE", 125_000)
+	shared.mustCluster(t, func(c *devcluster.Cluster) error { return c.Shape(t.Context(), node, wan.Shape{Rate: int(rate)}) })
 	prefix := fmt.Sprint("e", time.Now().UnixNano())
-	before, links, began := shared.sent(t, node), shared.links(t, node), time.Now()
-	if err := shared.says(t.Context(), node, prefix+"-huge", size); err != nil {
+	before, links, began := shared.bytesUp(t, node), shared.linkCount(t, node), time.Now()
+	if err := shared.createEvent(t.Context(), node, prefix+"-huge", size); err != nil {
 		t.Fatal(err)
 	}
-	limit := patience + 2*size*time.Second/time.Duration(rate)
+	limit := waitTimeout + 2*size*time.Second/time.Duration(rate)
 	small := func(name string) time.Duration {
 		t.Helper()
 		began := time.Now()
-		if err := shared.says(t.Context(), node, prefix+name, 10); err != nil {
+		if err := shared.createEvent(t.Context(), node, prefix+name, 10); err != nil {
 			t.Fatal(err)
 		}
 		shared.eventually(t, "a small event comes", limit, func(ctx context.Context) string {
-			if !shared.heard(ctx, prefix+name, 10) {
+			if !shared.eventReceived(ctx, prefix+name, 10) {
 				return "it is not there"
 			}
 			return ""
@@ -89,34 +89,34 @@ func TestAHugeEventOnASlowLink(t *testing.T) {
 		return time.Since(began)
 	}
 	behind := small("-behind")
-	if shared.heard(t.Context(), prefix+"-huge", size) {
+	if shared.eventReceived(t.Context(), prefix+"-huge", size) {
 		t.Error("the small event came behind the huge one")
 	}
 	shared.eventually(t, "a third of the huge event goes", limit, func(context.Context) string {
-		if sent := shared.sent(t, node) - before; sent < size/3 {
+		if sent := shared.bytesUp(t, node) - before; sent < size/3 {
 			return fmt.Sprintf("%d bytes", sent)
 		}
 		return ""
 	})
-	fallen := shared.links(t, node) - links
-	shared.must(t, func(c *devcluster.Cluster) error { return c.Reset(t.Context(), node) })
+	fallen := shared.linkCount(t, node) - links
+	shared.mustCluster(t, func(c *devcluster.Cluster) error { return c.Reset(t.Context(), node) })
 	after := small("-after")
 	shared.eventually(t, "the huge event comes", limit, func(ctx context.Context) string {
-		if !shared.heard(ctx, prefix+"-huge", size) {
-			return fmt.Sprintf("%d bytes", shared.sent(t, node)-before)
+		if !shared.eventReceived(ctx, prefix+"-huge", size) {
+			return fmt.Sprintf("%d bytes", shared.bytesUp(t, node)-before)
 		}
 		return ""
 	})
 	t.Logf("the huge event took %s and %.2f times its bytes, a small one behind it %s, one after a reset %s; the link fell %d times by itself before, %d after",
-		time.Since(began).Round(time.Millisecond), float64(shared.sent(t, node)-before)/size, behind.Round(time.Millisecond), after.Round(time.Millisecond),
-		fallen, shared.links(t, node)-links-fallen-1)
-	shared.settle(t)
+		time.Since(began).Round(time.Millisecond), float64(shared.bytesUp(t, node)-before)/size, behind.Round(time.Millisecond), after.Round(time.Millisecond),
+		fallen, shared.linkCount(t, node)-links-fallen-1)
+	shared.awaitSettled(t)
 }
 
-// sent is how many bytes went from a gateway so far.
-func (r *rig) sent(t *testing.T, node string) (bytes int64) {
+// bytesUp is how many bytes went from a gateway so far.
+func (r *testCluster) bytesUp(t *testing.T, node string) (bytes int64) {
 	t.Helper()
-	r.must(t, func(c *devcluster.Cluster) error {
+	r.mustCluster(t, func(c *devcluster.Cluster) error {
 		for _, e := range c.Status(t.Context()).Edges {
 			if e.Name == node {
 				bytes = e.UpBytes
@@ -127,10 +127,10 @@ func (r *rig) sent(t *testing.T, node string) (bytes int64) {
 	return bytes
 }
 
-// links is how many links a gateway has made after the first of its life.
-func (r *rig) links(t *testing.T, node string) (number int) {
+// linkCount is how many links a gateway has made after the first of its life.
+func (r *testCluster) linkCount(t *testing.T, node string) (number int) {
 	t.Helper()
-	r.must(t, func(c *devcluster.Cluster) error {
+	r.mustCluster(t, func(c *devcluster.Cluster) error {
 		metrics, err := c.EdgeMetrics(t.Context(), node)
 		if err != nil {
 			return err

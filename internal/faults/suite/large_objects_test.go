@@ -17,63 +17,63 @@ import (
 	"github.com/frond-edge/frond/internal/faults"
 )
 
-// noise is text of so many bytes that does not compress well.
-func noise(bytes int, seed byte) string {
+// randomText is text of so many bytes that does not compress well.
+func randomText(bytes int, seed byte) string {
 	data := make([]byte, bytes/4*3)
 	source := rand.NewChaCha8([32]byte{seed})
 	_, _ = source.Read(data) // never fails
 	return base64.StdEncoding.EncodeToString(data)
 }
 
-// TestAHugeObjectOnASlowLink: an object of 900 KB on its way to a gateway at LARGE_RATE bytes a second (1 Mbit/s), for longer than
+// TestLargeObject_SlowLink: an object of 900 KB on its way to a gateway at LARGE_RATE bytes a second (1 Mbit/s), for longer than
 // which a link may be silent, comes in spite of a reset with what came before it, and keeps no small object of that gateway
 // waiting until it is there, and none of another gateway at all.
-func TestAHugeObjectOnASlowLink(t *testing.T) {
-	shared.settle(t)
+func TestLargeObject_SlowLink(t *testing.T) {
+	shared.awaitSettled(t)
 	const node, other, size = "edge-1", "edge-2", 900 << 10
-	rate := setting(t, "LARGE_RATE", 125_000)
-	shared.must(t, func(c *devcluster.Cluster) error { return c.Shape(t.Context(), node, wan.Shape{Rate: int(rate)}) })
+	rate := envUint(t, "LARGE_RATE", 125_000)
+	shared.mustCluster(t, func(c *devcluster.Cluster) error { return c.Shape(t.Context(), node, wan.Shape{Rate: int(rate)}) })
 	huge := faults.Name(node, "map", 3)
-	patch := fmt.Appendf(nil, `{"data":{"n":"huge","noise":%q}}`, noise(size, 1))
-	if err := shared.put(t.Context(), huge, "small"); err != nil {
+	patch := fmt.Appendf(nil, `{"data":{"n":"huge","noise":%q}}`, randomText(size, 1))
+	if err := shared.putConfigMap(t.Context(), huge, "small"); err != nil {
 		t.Fatal(err)
 	}
-	before, began := shared.down(t, node), time.Now()
+	before, began := shared.bytesDown(t, node), time.Now()
 	if _, err := shared.kube.CoreV1().ConfigMaps(faults.Namespace).Patch(t.Context(), huge, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	elsewhere := shared.takes(t, other, faults.Name(other, "map", 4), "beside")
-	small := shared.takes(t, node, faults.Name(node, "map", 4), "behind")
-	if shared.here(t, node, huge, "huge") {
+	elsewhere := shared.timeChange(t, other, faults.Name(other, "map", 4), "beside")
+	small := shared.timeChange(t, node, faults.Name(node, "map", 4), "behind")
+	if shared.hasValue(t, node, huge, "huge") {
 		t.Error("the small object came behind the huge one")
 	}
-	shared.eventually(t, "half of the huge object comes", patience, func(context.Context) string {
-		if came := shared.down(t, node) - before; came < size/2 {
+	shared.eventually(t, "half of the huge object comes", waitTimeout, func(context.Context) string {
+		if came := shared.bytesDown(t, node) - before; came < size/2 {
 			return fmt.Sprintf("%d bytes", came)
 		}
 		return ""
 	})
-	shared.must(t, func(c *devcluster.Cluster) error { return c.Reset(t.Context(), node) })
-	after := shared.takes(t, node, faults.Name(node, "map", 5), "after the reset")
-	deadline := time.Now().Add(patience + 2*size*time.Second/time.Duration(rate))
-	for !shared.here(t, node, huge, "huge") && time.Now().Before(deadline) {
+	shared.mustCluster(t, func(c *devcluster.Cluster) error { return c.Reset(t.Context(), node) })
+	after := shared.timeChange(t, node, faults.Name(node, "map", 5), "after the reset")
+	deadline := time.Now().Add(waitTimeout + 2*size*time.Second/time.Duration(rate))
+	for !shared.hasValue(t, node, huge, "huge") && time.Now().Before(deadline) {
 		<-time.After(50 * time.Millisecond)
 	}
-	shared.arrives(t, node, huge, "huge")
-	took, came := time.Since(began), shared.down(t, node)-before
+	shared.awaitValue(t, node, huge, "huge")
+	took, came := time.Since(began), shared.bytesDown(t, node)-before
 	t.Logf("the huge object took %s and %.2f times its bytes, a small one behind it %s, one after a reset %s, one of another gateway %s",
 		took.Round(time.Millisecond), float64(came)/size, small.Round(time.Millisecond), after.Round(time.Millisecond), elsewhere.Round(time.Millisecond))
 	if most := size*16/10 + 2*int64(rate); came > most { // a piece of up to 2 s comes again after the reset
 		t.Errorf("%d bytes came for an object of %d, more than %d", came, size, most)
 	}
-	shared.settle(t)
+	shared.awaitSettled(t)
 }
 
-// down is how many bytes came to a gateway so far.
-func (r *rig) down(t *testing.T, node string) int64 {
+// bytesDown is how many bytes came to a gateway so far.
+func (r *testCluster) bytesDown(t *testing.T, node string) int64 {
 	t.Helper()
 	var bytes int64
-	r.must(t, func(c *devcluster.Cluster) error {
+	r.mustCluster(t, func(c *devcluster.Cluster) error {
 		for _, e := range c.Status(t.Context()).Edges {
 			if e.Name == node {
 				bytes = e.DownBytes
@@ -84,16 +84,16 @@ func (r *rig) down(t *testing.T, node string) int64 {
 	return bytes
 }
 
-// here tells whether a gateway has a ConfigMap with a value.
-func (r *rig) here(t *testing.T, node, name, value string) bool {
+// hasValue tells whether a gateway has a ConfigMap with a value.
+func (r *testCluster) hasValue(t *testing.T, node, name, value string) bool {
 	t.Helper()
 	var o corev1.ConfigMap
-	return r.has(t.Context(), node, "configmaps", name, &o) == nil && o.Data["n"] == value
+	return r.storedObject(t.Context(), node, "configmaps", name, &o) == nil && o.Data["n"] == value
 }
 
-// bulk makes ConfigMaps that travel in pieces, until ctx ends. What else the workload does to them makes them small again,
+// createLargeMaps makes ConfigMaps that travel in pieces, until ctx ends. What else the workload does to them makes them small again,
 // often while they are on their way.
-func (w *workload) bulk(ctx context.Context) error {
+func (w *workload) createLargeMaps(ctx context.Context) error {
 	ticker := time.NewTicker(2 * time.Second)
 	defer ticker.Stop()
 	for i := 0; ; i++ {
@@ -104,7 +104,7 @@ func (w *workload) bulk(ctx context.Context) error {
 		}
 		name := faults.Name(nodes[i%len(nodes)], "map", 0)
 		sctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stepTimeout)
-		patch := fmt.Appendf(nil, `{"data":{"n":"%d","pad":%q}}`, w.n.Add(1), noise(500<<10, byte(i)))
+		patch := fmt.Appendf(nil, `{"data":{"n":"%d","pad":%q}}`, w.n.Add(1), randomText(500<<10, byte(i)))
 		_, err := w.rig.kube.CoreV1().ConfigMaps(faults.Namespace).Patch(sctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
 		cancel()
 		if err != nil {

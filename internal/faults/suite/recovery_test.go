@@ -25,8 +25,8 @@ import (
 
 // The faults in which the peer fails, each by itself. What it took there stands beside each test.
 
-// put makes a ConfigMap hold a value, whether it is there or not.
-func (r *rig) put(ctx context.Context, name, value string) error {
+// putConfigMap makes a ConfigMap hold a value, whether it is there or not.
+func (r *testCluster) putConfigMap(ctx context.Context, name, value string) error {
 	api := r.kube.CoreV1().ConfigMaps(faults.Namespace)
 	_, err := api.Patch(ctx, name, types.MergePatchType, fmt.Appendf(nil, `{"data":{"n":%q}}`, value), metav1.PatchOptions{})
 	if apierrors.IsNotFound(err) {
@@ -35,10 +35,10 @@ func (r *rig) put(ctx context.Context, name, value string) error {
 	return err
 }
 
-// has returns an object as a gateway has it.
-func (r *rig) has(ctx context.Context, node, resource, name string, into any) error {
+// storedObject returns an object as a gateway has it.
+func (r *testCluster) storedObject(ctx context.Context, node, resource, name string, into any) error {
 	var raw json.RawMessage
-	err := r.do(func(c *devcluster.Cluster) error {
+	err := r.withCluster(func(c *devcluster.Cluster) error {
 		var err error
 		raw, err = c.StoreGet(ctx, node, wire.Key{Resource: resource, Namespace: faults.Namespace, Name: name})
 		return err
@@ -49,29 +49,29 @@ func (r *rig) has(ctx context.Context, node, resource, name string, into any) er
 	return json.Unmarshal(raw, into)
 }
 
-// takes changes a ConfigMap and returns how long the change took to the gateway's disk.
-func (r *rig) takes(t *testing.T, node, name, value string) time.Duration {
+// timeChange changes a ConfigMap and returns how long the change took to the gateway's disk.
+func (r *testCluster) timeChange(t *testing.T, node, name, value string) time.Duration {
 	t.Helper()
 	began := time.Now()
-	if err := r.put(t.Context(), name, value); err != nil {
+	if err := r.putConfigMap(t.Context(), name, value); err != nil {
 		t.Fatal(err)
 	}
-	r.arrives(t, node, name, value)
+	r.awaitValue(t, node, name, value)
 	return time.Since(began)
 }
 
-// arrives waits until a gateway has a value on its disk.
-func (r *rig) arrives(t *testing.T, node, name, value string) {
+// awaitValue waits until a gateway has a value on its disk.
+func (r *testCluster) awaitValue(t *testing.T, node, name, value string) {
 	t.Helper()
-	if err := r.arrived(t.Context(), node, name, value); err != nil {
+	if err := r.pollValue(t.Context(), node, name, value); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func (r *rig) arrived(ctx context.Context, node, name, value string) error {
-	return soon(ctx, func(ctx context.Context) error {
+func (r *testCluster) pollValue(ctx context.Context, node, name, value string) error {
+	return pollUntil(ctx, func(ctx context.Context) error {
 		var o corev1.ConfigMap
-		if err := r.has(ctx, node, "configmaps", name, &o); err != nil {
+		if err := r.storedObject(ctx, node, "configmaps", name, &o); err != nil {
 			return fmt.Errorf("%s of %s: %w", name, node, err)
 		}
 		if o.Data["n"] != value {
@@ -81,11 +81,11 @@ func (r *rig) arrived(ctx context.Context, node, name, value string) error {
 	})
 }
 
-// soon waits until nothing is missing. It looks more often than eventually, as it is a measurement too.
-func soon(ctx context.Context, missing func(ctx context.Context) error) error {
+// pollUntil waits until nothing is missing. It looks more often than eventually, as it is a measurement too.
+func pollUntil(ctx context.Context, missing func(ctx context.Context) error) error {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, waitTimeout)
 	defer cancel()
 	for {
 		err := missing(ctx)
@@ -94,61 +94,61 @@ func soon(ctx context.Context, missing func(ctx context.Context) error) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("not within %s: %w", patience, err)
+			return fmt.Errorf("not within %s: %w", waitTimeout, err)
 		case <-tick.C:
 		}
 	}
 }
 
-// TestAllCloudcoresKilledDuringUpdates: the peer is back after 34 to 39 s, its 1,000 updates after 47 to 62 s.
-func TestAllCloudcoresKilledDuringUpdates(t *testing.T) {
-	shared.settle(t)
+// TestCloudcoresKilled_UpdatesArrive: the peer is back after 34 to 39 s, its 1,000 updates after 47 to 62 s.
+func TestCloudcoresKilled_UpdatesArrive(t *testing.T) {
+	shared.awaitSettled(t)
 	const updates = 200
 	for i := range updates {
 		if i == updates/2 {
 			for _, part := range []string{"cloudcore-1", "cloudcore-2"} {
-				shared.must(t, func(c *devcluster.Cluster) error { return c.Kill(t.Context(), part) })
-				shared.must(t, func(c *devcluster.Cluster) error { return c.Launch(t.Context(), part) })
+				shared.mustCluster(t, func(c *devcluster.Cluster) error { return c.Kill(t.Context(), part) })
+				shared.mustCluster(t, func(c *devcluster.Cluster) error { return c.Launch(t.Context(), part) })
 			}
 		}
-		if err := shared.put(t.Context(), faults.Name(nodes[i%len(nodes)], "map", i%mapCount), "kill-"+strconv.Itoa(i)); err != nil {
+		if err := shared.putConfigMap(t.Context(), faults.Name(nodes[i%len(nodes)], "map", i%mapCount), "kill-"+strconv.Itoa(i)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	took := shared.takes(t, "edge-1", faults.Name("edge-1", "map", 0), "after")
+	took := shared.timeChange(t, "edge-1", faults.Name("edge-1", "map", 0), "after")
 	t.Logf("a change made right after %d others, amid which all cloudcores died, took %s", updates, took.Round(time.Millisecond))
-	shared.settle(t)
+	shared.awaitSettled(t)
 }
 
-// TestWipedDiskGetsEverythingBack: the peer never delivers again, and shows the dead pods as Running.
-func TestWipedDiskGetsEverythingBack(t *testing.T) {
+// TestWipedDisk_IsRefilled: the peer never delivers again, and shows the dead pods as Running.
+func TestWipedDisk_IsRefilled(t *testing.T) {
 	const node = "edge-2"
 	for i := range guestCount {
-		_, err := shared.kube.CoreV1().Pods(faults.Namespace).Create(t.Context(), pod(node, faults.Name(node, "guest", i)), metav1.CreateOptions{})
+		_, err := shared.kube.CoreV1().Pods(faults.Namespace).Create(t.Context(), sleepPod(node, faults.Name(node, "guest", i)), metav1.CreateOptions{})
 		if err != nil && !apierrors.IsAlreadyExists(err) {
 			t.Fatal(err)
 		}
 	}
-	shared.settle(t)
-	shared.must(t, func(c *devcluster.Cluster) error { return c.Kill(t.Context(), node) })
-	if err := shared.wipe(t.Context(), node); err != nil {
+	shared.awaitSettled(t)
+	shared.mustCluster(t, func(c *devcluster.Cluster) error { return c.Kill(t.Context(), node) })
+	if err := shared.wipeDisk(t.Context(), node); err != nil {
 		t.Fatal(err)
 	}
 	wiped := time.Now()
-	shared.eventually(t, "no pod of the dead gateway is shown as ready", patience, func(ctx context.Context) string {
+	shared.eventually(t, "no pod of the dead gateway is shown as ready", waitTimeout, func(ctx context.Context) string {
 		for _, p := range shared.podsOf(ctx, t, node) {
-			if ready(&p) {
+			if podReady(&p) {
 				return p.Name + " is"
 			}
 		}
 		return ""
 	})
 	t.Logf("its pods were shown as not ready %.0fs after it died", time.Since(wiped).Seconds())
-	shared.must(t, func(c *devcluster.Cluster) error { return c.Launch(t.Context(), node) })
+	shared.mustCluster(t, func(c *devcluster.Cluster) error { return c.Launch(t.Context(), node) })
 	began := time.Now()
-	shared.settle(t)
+	shared.awaitSettled(t)
 	t.Logf("everything was back %.1fs after the start", time.Since(began).Seconds())
-	shared.eventually(t, "every container is shown as started after the wipe", patience, func(ctx context.Context) string {
+	shared.eventually(t, "every container is shown as started after the wipe", waitTimeout, func(ctx context.Context) string {
 		for _, p := range shared.podsOf(ctx, t, node) {
 			for _, s := range p.Status.ContainerStatuses {
 				if s.State.Running == nil || s.State.Running.StartedAt.Time.Before(wiped.Truncate(time.Second)) {
@@ -160,7 +160,7 @@ func TestWipedDiskGetsEverythingBack(t *testing.T) {
 	})
 }
 
-func (r *rig) podsOf(ctx context.Context, t *testing.T, node string) []corev1.Pod {
+func (r *testCluster) podsOf(ctx context.Context, t *testing.T, node string) []corev1.Pod {
 	t.Helper()
 	list, err := r.kube.CoreV1().Pods(faults.Namespace).List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node})
 	if err != nil {
@@ -169,31 +169,31 @@ func (r *rig) podsOf(ctx context.Context, t *testing.T, node string) []corev1.Po
 	return list.Items
 }
 
-// TestReportsMadeOfflineArrive: the peer loses them. Here a gateway starts all its containers anew while its link is cut; the
+// TestOfflineReports_Arrive: the peer loses them. Here a gateway starts all its containers anew while its link is cut; the
 // cloud learns of it afterwards, with the times of then.
-func TestReportsMadeOfflineArrive(t *testing.T) {
+func TestOfflineReports_Arrive(t *testing.T) {
 	const node = "edge-1"
-	shared.settle(t)
-	shared.must(t, func(c *devcluster.Cluster) error { return c.Cut(t.Context(), node, false) })
-	shared.must(t, func(c *devcluster.Cluster) error { return c.Kill(t.Context(), node) })
+	shared.awaitSettled(t)
+	shared.mustCluster(t, func(c *devcluster.Cluster) error { return c.Cut(t.Context(), node, false) })
+	shared.mustCluster(t, func(c *devcluster.Cluster) error { return c.Kill(t.Context(), node) })
 	killed := time.Now()
-	shared.must(t, func(c *devcluster.Cluster) error { return c.Launch(t.Context(), node) })
+	shared.mustCluster(t, func(c *devcluster.Cluster) error { return c.Launch(t.Context(), node) })
 	name := faults.Name(node, "anchor", 0)
 	var offline corev1.Pod
-	shared.eventually(t, "the pod runs again, without a link", patience, func(ctx context.Context) string {
+	shared.eventually(t, "the pod runs again, without a link", waitTimeout, func(ctx context.Context) string {
 		offline = corev1.Pod{}
-		if err := shared.has(ctx, node, "pods", name, &offline); err != nil {
+		if err := shared.storedObject(ctx, node, "pods", name, &offline); err != nil {
 			return err.Error()
 		}
-		if s := offline.Status.ContainerStatuses; !ready(&offline) || len(s) != 1 || s[0].State.Running.StartedAt.Time.Before(killed.Truncate(time.Second)) {
+		if s := offline.Status.ContainerStatuses; !podReady(&offline) || len(s) != 1 || s[0].State.Running.StartedAt.Time.Before(killed.Truncate(time.Second)) {
 			return fmt.Sprintf("%+v", offline.Status.ContainerStatuses)
 		}
 		return ""
 	})
-	shared.must(t, func(c *devcluster.Cluster) error { return c.Heal(t.Context(), node) })
+	shared.mustCluster(t, func(c *devcluster.Cluster) error { return c.Heal(t.Context(), node) })
 	healed := time.Now()
 	want := offline.Status.ContainerStatuses[0]
-	shared.eventually(t, "the cloud knows the new container", patience, func(ctx context.Context) string {
+	shared.eventually(t, "the cloud knows the new container", waitTimeout, func(ctx context.Context) string {
 		p, err := shared.kube.CoreV1().Pods(faults.Namespace).Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return err.Error()
@@ -206,42 +206,42 @@ func TestReportsMadeOfflineArrive(t *testing.T) {
 		return ""
 	})
 	t.Logf("known %.1fs after the link was healed", time.Since(healed).Seconds())
-	shared.settle(t)
+	shared.awaitSettled(t)
 }
 
-// TestDeletedMadeAgainAndChangedWithinASecond: the peer never sends the new one.
-func TestDeletedMadeAgainAndChangedWithinASecond(t *testing.T) {
+// TestRecreatedObject_ReachesGateway: the peer never sends the new one.
+func TestRecreatedObject_ReachesGateway(t *testing.T) {
 	const node, times = "edge-3", 50
 	name := faults.Name(node, "map", 1)
-	if err := shared.put(t.Context(), name, "first"); err != nil {
+	if err := shared.putConfigMap(t.Context(), name, "first"); err != nil {
 		t.Fatal(err)
 	}
-	shared.settle(t)
+	shared.awaitSettled(t)
 	api := shared.kube.CoreV1().ConfigMaps(faults.Namespace)
 	for i := range times {
 		o, err := api.Get(t.Context(), name, metav1.GetOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		shared.deletions.Asked(string(o.UID))
+		shared.deletions.RecordAsked(string(o.UID))
 		if err := api.Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		for _, value := range []string{"again-" + strconv.Itoa(i), "changed-" + strconv.Itoa(i)} {
-			if err := shared.put(t.Context(), name, value); err != nil {
+			if err := shared.putConfigMap(t.Context(), name, value); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
 	last := "changed-" + strconv.Itoa(times-1)
-	shared.arrives(t, node, name, last)
-	shared.settle(t)
+	shared.awaitValue(t, node, name, last)
+	shared.awaitSettled(t)
 	anchor, err := shared.kube.CoreV1().Pods(faults.Namespace).Get(t.Context(), faults.Name(node, "anchor", 0), metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	file := filepath.Join(shared.cluster.Dir(), node, "data", "kubelet", "pods", string(anchor.UID), "volumes", "kubernetes.io~projected", "all", name)
-	shared.eventually(t, "the mounted file is the last one", patience, func(context.Context) string {
+	shared.eventually(t, "the mounted file is the last one", waitTimeout, func(context.Context) string {
 		data, err := os.ReadFile(file)
 		if err != nil || string(data) != last {
 			return fmt.Sprintf("it is %q, %v", data, err)
@@ -250,26 +250,26 @@ func TestDeletedMadeAgainAndChangedWithinASecond(t *testing.T) {
 	})
 }
 
-// TestAStuckNodeDelaysNoOther: the peer's one dispatcher goes node by node, and a node without acks holds its objects for 25 s.
-func TestAStuckNodeDelaysNoOther(t *testing.T) {
-	shared.settle(t)
+// TestStuckNode_DelaysNoOther: the peer's one dispatcher goes node by node, and a node without acks holds its objects for 25 s.
+func TestStuckNode_DelaysNoOther(t *testing.T) {
+	shared.awaitSettled(t)
 	const node, stuck, late, updates = "edge-1", "edge-3", "edge-2", 20
 	name := faults.Name(node, "map", 2)
 	measure := func(label string) (times []time.Duration) {
 		for i := range updates {
 			for _, other := range []string{stuck, late} {
-				if err := shared.put(t.Context(), faults.Name(other, "map", i%mapCount), label+strconv.Itoa(i)); err != nil {
+				if err := shared.putConfigMap(t.Context(), faults.Name(other, "map", i%mapCount), label+strconv.Itoa(i)); err != nil {
 					t.Fatal(err)
 				}
 			}
-			times = append(times, shared.takes(t, node, name, label+strconv.Itoa(i)))
+			times = append(times, shared.timeChange(t, node, name, label+strconv.Itoa(i)))
 		}
 		slices.Sort(times)
 		return times
 	}
 	well := measure("well-")
-	shared.must(t, func(c *devcluster.Cluster) error { return c.Pause(t.Context(), stuck) })
-	shared.must(t, func(c *devcluster.Cluster) error {
+	shared.mustCluster(t, func(c *devcluster.Cluster) error { return c.Pause(t.Context(), stuck) })
+	shared.mustCluster(t, func(c *devcluster.Cluster) error {
 		return c.Shape(t.Context(), late, wan.Shape{Delay: time.Second}) // acks come after 2 s
 	})
 	ill := measure("ill-")
@@ -280,23 +280,23 @@ func TestAStuckNodeDelaysNoOther(t *testing.T) {
 	if limit := well[updates/2] + time.Second; ill[updates/2] > limit {
 		t.Errorf("the median change took %s beside a stuck gateway, %s without", ill[updates/2], well[updates/2])
 	}
-	shared.settle(t)
+	shared.awaitSettled(t)
 }
 
-// TestObjectsChangeWhileNoServerOfTheHubLives: nothing of it may be lost when they come back.
-func TestObjectsChangeWhileNoServerOfTheHubLives(t *testing.T) {
-	shared.settle(t)
+// TestHubOutage_ChangesArriveAfterwards: nothing of it may be lost when they come back.
+func TestHubOutage_ChangesArriveAfterwards(t *testing.T) {
+	shared.awaitSettled(t)
 	hubs := []string{"hub-1", "hub-2", "hub-3"}
 	for _, hub := range hubs {
-		shared.must(t, func(c *devcluster.Cluster) error { return c.Kill(t.Context(), hub) })
+		shared.mustCluster(t, func(c *devcluster.Cluster) error { return c.Kill(t.Context(), hub) })
 	}
 	var errs []error
 	for i := range 30 {
 		node := nodes[i%len(nodes)]
-		errs = append(errs, shared.put(t.Context(), faults.Name(node, "map", i%mapCount), "dark-"+strconv.Itoa(i)))
+		errs = append(errs, shared.putConfigMap(t.Context(), faults.Name(node, "map", i%mapCount), "dark-"+strconv.Itoa(i)))
 	}
 	if err := errors.Join(errs...); err != nil {
 		t.Fatal(err)
 	}
-	shared.settle(t)
+	shared.awaitSettled(t)
 }

@@ -23,15 +23,15 @@ import (
 // Deletions on a grand scale: a drain, a mass delete, and etcd put back to an older copy. What is made here lives in the namespace
 // default, which no history is judged for.
 
-// drained is how many pods are taken from one gateway at once.
-const drained = 22
+// drainedPods is how many pods are taken from one gateway at once.
+const drainedPods = 22
 
-// sleepers makes bare pods on a node, and waits until they run there.
-func (r *rig) sleepers(t *testing.T, node, app string, n int) {
+// createSleepPods makes bare pods on a node, and waits until they run there.
+func (r *testCluster) createSleepPods(t *testing.T, node, app string, n int) {
 	t.Helper()
 	api := r.kube.CoreV1().Pods(metav1.NamespaceDefault)
 	for i := range n {
-		p := pod(node, app+"-"+strconv.Itoa(i))
+		p := sleepPod(node, app+"-"+strconv.Itoa(i))
 		p.Namespace, p.Labels = metav1.NamespaceDefault, map[string]string{"app": app}
 		if _, err := api.Create(t.Context(), p, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
@@ -44,14 +44,14 @@ func (r *rig) sleepers(t *testing.T, node, app string, n int) {
 			t.Error(err)
 		}
 	})
-	r.eventually(t, fmt.Sprintf("%d pods run", n), patience, func(ctx context.Context) string {
+	r.eventually(t, fmt.Sprintf("%d pods run", n), waitTimeout, func(ctx context.Context) string {
 		list, err := api.List(ctx, metav1.ListOptions{LabelSelector: "app=" + app})
 		if err != nil {
 			return err.Error()
 		}
 		running := 0
 		for i := range list.Items {
-			if ready(&list.Items[i]) {
+			if podReady(&list.Items[i]) {
 				running++
 			}
 		}
@@ -62,9 +62,9 @@ func (r *rig) sleepers(t *testing.T, node, app string, n int) {
 	})
 }
 
-// heldBy counts the pods of an app that a gateway's store holds.
-func (r *rig) heldBy(ctx context.Context, node, app string) (n int, err error) {
-	err = r.do(func(c *devcluster.Cluster) error {
+// countStoredPods counts the pods of an app that a gateway's store holds.
+func (r *testCluster) countStoredPods(ctx context.Context, node, app string) (n int, err error) {
+	err = r.withCluster(func(c *devcluster.Cluster) error {
 		stored, err := c.Store(ctx, node)
 		for _, o := range stored.Objects {
 			if o.Key().Resource == "pods" && strings.HasPrefix(o.Name, app+"-") {
@@ -76,11 +76,11 @@ func (r *rig) heldBy(ctx context.Context, node, app string) (n int, err error) {
 	return n, err
 }
 
-// leave waits until a gateway holds no pod of an app.
-func (r *rig) leave(t *testing.T, node, app string) {
+// awaitPodsGone waits until a gateway holds no pod of an app.
+func (r *testCluster) awaitPodsGone(t *testing.T, node, app string) {
 	t.Helper()
-	r.eventually(t, "the pods leave the gateway", patience, func(ctx context.Context) string {
-		n, err := r.heldBy(ctx, node, app)
+	r.eventually(t, "the pods leave the gateway", waitTimeout, func(ctx context.Context) string {
+		n, err := r.countStoredPods(ctx, node, app)
 		if err != nil || n > 0 {
 			return fmt.Sprintf("it holds %d, %v", n, err)
 		}
@@ -88,8 +88,8 @@ func (r *rig) leave(t *testing.T, node, app string) {
 	})
 }
 
-// holding is the reason for which deletions of a node are held, "" if they are not.
-func (r *rig) holding(ctx context.Context, node string) string {
+// holdReason is the reason for which deletions of a node are held, "" if they are not.
+func (r *testCluster) holdReason(ctx context.Context, node string) string {
 	n, err := r.kube.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
 	if err != nil {
 		return err.Error()
@@ -102,18 +102,18 @@ func (r *rig) holding(ctx context.Context, node string) string {
 	return ""
 }
 
-func (r *rig) awaitHold(t *testing.T, node, reason string) {
+func (r *testCluster) awaitHold(t *testing.T, node, reason string) {
 	t.Helper()
-	r.eventually(t, "the deletions of "+node+" are held for "+reason, patience, func(ctx context.Context) string {
-		if is := r.holding(ctx, node); is != reason {
+	r.eventually(t, "the deletions of "+node+" are held for "+reason, waitTimeout, func(ctx context.Context) string {
+		if is := r.holdReason(ctx, node); is != reason {
 			return fmt.Sprintf("%q", is)
 		}
 		return ""
 	})
 }
 
-// frond runs the command for people.
-func (r *rig) frond(t *testing.T, args ...string) {
+// mustRunFrond runs the command for people.
+func (r *testCluster) mustRunFrond(t *testing.T, args ...string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), filepath.Join(r.cluster.Dir(), "bin", "frond"), args...)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+r.cluster.Kubeconfig())
@@ -122,21 +122,21 @@ func (r *rig) frond(t *testing.T, args ...string) {
 	}
 }
 
-// TestADrainIsNoMassDelete: a drain is somebody's word, pod by pod, and each pod ends in order. Nobody is asked again. The same pods
+// TestDeletionGuard_DrainIsNotHeld: a drain is somebody's word, pod by pod, and each pod ends in order. Nobody is asked again. The same pods
 // deleted by force stay until somebody confirms.
-func TestADrainIsNoMassDelete(t *testing.T) {
+func TestDeletionGuard_DrainIsNotHeld(t *testing.T) {
 	const node = "edge-3"
-	shared.settle(t)
+	shared.awaitSettled(t)
 	began := metav1.NewTime(time.Now().Truncate(time.Second))
-	shared.sleepers(t, node, "drained", drained)
+	shared.createSleepPods(t, node, "drained", drainedPods)
 	out, err := shared.cluster.Kubectl(t.Context(), "", "drain", node, "--force", "--pod-selector=app=drained", "--timeout=200s")
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	if n := strings.Count(out, "evicted"); n != drained {
-		t.Errorf("%d of %d pods were evicted:\n%s", n, drained, out)
+	if n := strings.Count(out, "evicted"); n != drainedPods {
+		t.Errorf("%d of %d pods were evicted:\n%s", n, drainedPods, out)
 	}
-	shared.leave(t, node, "drained")
+	shared.awaitPodsGone(t, node, "drained")
 	events, err := shared.kube.CoreV1().Events("").List(t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.name=" + node + ",reason=DeletionsHeld"})
 	if err != nil {
 		t.Fatal(err)
@@ -148,27 +148,27 @@ func TestADrainIsNoMassDelete(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	shared.sleepers(t, node, "forced", drained)
+	shared.createSleepPods(t, node, "forced", drainedPods)
 	if out, err := shared.cluster.Kubectl(t.Context(), "", "delete", "pods", "-l", "app=forced", "--force", "--grace-period=0"); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	shared.awaitHold(t, node, string(wire.HoldMassDelete))
-	if n, err := shared.heldBy(t.Context(), node, "forced"); err != nil || n != drained {
-		t.Errorf("the gateway holds %d of %d pods that were deleted by force, %v", n, drained, err)
+	if n, err := shared.countStoredPods(t.Context(), node, "forced"); err != nil || n != drainedPods {
+		t.Errorf("the gateway holds %d of %d pods that were deleted by force, %v", n, drainedPods, err)
 	}
-	shared.frond(t, "confirm", node)
-	shared.leave(t, node, "forced")
+	shared.mustRunFrond(t, "confirm", node)
+	shared.awaitPodsGone(t, node, "forced")
 	shared.awaitHold(t, node, "")
-	shared.settle(t)
+	shared.awaitSettled(t)
 }
 
-// TestEtcdIsPutBackToAnOlderCopy: the cloudcores notice by themselves and begin anew in place, under their process ids. What the API
+// TestEtcdRestore_DeletionsAreHeld: the cloudcores notice by themselves and begin anew in place, under their process ids. What the API
 // says runs again, what it does not know any more is kept until somebody confirms.
-func TestEtcdIsPutBackToAnOlderCopy(t *testing.T) {
+func TestEtcdRestore_DeletionsAreHeld(t *testing.T) {
 	const node = "edge-1"
 	cloudcores := []string{"cloudcore-1", "cloudcore-2"}
-	shared.settle(t)
-	shared.sleepers(t, node, "early", 1)
+	shared.awaitSettled(t)
+	shared.createSleepPods(t, node, "early", 1)
 	data := filepath.Join(shared.cluster.Dir(), "etcd")
 	shared.withoutEtcd(t, func() {
 		if out, err := exec.CommandContext(t.Context(), "cp", "-a", data, data+"-copy").CombinedOutput(); err != nil {
@@ -176,21 +176,21 @@ func TestEtcdIsPutBackToAnOlderCopy(t *testing.T) {
 		}
 	})
 	t.Cleanup(func() { _ = os.RemoveAll(data + "-copy") })
-	shared.counted(t, shared.count(t.Context(), t)+1) // a copy of this very moment would not be told from a crash
+	shared.awaitHistoryBeyond(t, shared.historyCount(t.Context(), t)+1) // a copy of this very moment would not be told from a crash
 	one := int64(1)
 	if err := shared.kube.CoreV1().Pods(metav1.NamespaceDefault).Delete(t.Context(), "early-0", metav1.DeleteOptions{GracePeriodSeconds: &one}); err != nil {
 		t.Fatal(err)
 	}
-	shared.leave(t, node, "early")
-	shared.sleepers(t, node, "late", 1)
-	shared.settle(t)
+	shared.awaitPodsGone(t, node, "early")
+	shared.createSleepPods(t, node, "late", 1)
+	shared.awaitSettled(t)
 	pids := map[string]int{}
 	logs := map[string]int64{}
 	for _, part := range cloudcores {
 		pids[part], logs[part] = shared.cluster.PID(part), shared.logEnd(t, part)
 	}
-	for _, judge := range shared.judges {
-		judge.Restored()
+	for _, judge := range shared.checkers {
+		judge.ResetVersions()
 	}
 	shared.withoutEtcd(t, func() {
 		if err := os.RemoveAll(data); err != nil {
@@ -201,7 +201,7 @@ func TestEtcdIsPutBackToAnOlderCopy(t *testing.T) {
 		}
 	})
 	for _, part := range cloudcores {
-		shared.eventually(t, part+" begins anew", patience, func(context.Context) string {
+		shared.eventually(t, part+" begins anew", waitTimeout, func(context.Context) string {
 			if !strings.Contains(shared.logSince(t, part, logs[part]), `"beginning anew"`) {
 				return "its log does not say so"
 			}
@@ -211,9 +211,9 @@ func TestEtcdIsPutBackToAnOlderCopy(t *testing.T) {
 			t.Errorf("%s is process %d, and was %d", part, pid, pids[part])
 		}
 	}
-	shared.eventually(t, "the pod that is back in the API runs", patience, func(ctx context.Context) string {
+	shared.eventually(t, "the pod that is back in the API runs", waitTimeout, func(ctx context.Context) string {
 		p, err := shared.kube.CoreV1().Pods(metav1.NamespaceDefault).Get(ctx, "early-0", metav1.GetOptions{})
-		if n, heldErr := shared.heldBy(ctx, node, "early"); err != nil || heldErr != nil || n != 1 || !ready(p) {
+		if n, heldErr := shared.countStoredPods(ctx, node, "early"); err != nil || heldErr != nil || n != 1 || !podReady(p) {
 			return fmt.Sprintf("the gateway holds %d, %v; in the API: %v, %v", n, heldErr, p.Status, err)
 		}
 		return ""
@@ -222,32 +222,32 @@ func TestEtcdIsPutBackToAnOlderCopy(t *testing.T) {
 	if _, err := shared.kube.CoreV1().Pods(metav1.NamespaceDefault).Get(t.Context(), "late-0", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("the API knows the pod that was made after the copy: %v", err)
 	}
-	if n, err := shared.heldBy(t.Context(), node, "late"); err != nil || n != 1 {
+	if n, err := shared.countStoredPods(t.Context(), node, "late"); err != nil || n != 1 {
 		t.Errorf("the gateway holds %d pods that were made after the copy, %v", n, err)
 	}
-	shared.frond(t, "confirm", "--all-held")
-	shared.leave(t, node, "late")
+	shared.mustRunFrond(t, "confirm", "--all-held")
+	shared.awaitPodsGone(t, node, "late")
 	shared.awaitHold(t, node, "")
-	shared.settle(t)
+	shared.awaitSettled(t)
 }
 
 // withoutEtcd stops etcd and all that keeps something of it in mind, but for cloudcores and gateways; does something to it; and
 // starts them.
-func (r *rig) withoutEtcd(t *testing.T, do func()) {
+func (r *testCluster) withoutEtcd(t *testing.T, do func()) {
 	t.Helper()
 	parts := []string{"scheduler", "controller-manager", "apiserver", "etcd"}
 	for _, part := range parts {
-		r.must(t, func(c *devcluster.Cluster) error { return c.Kill(t.Context(), part) })
+		r.mustCluster(t, func(c *devcluster.Cluster) error { return c.Kill(t.Context(), part) })
 	}
 	do()
 	slices.Reverse(parts)
 	for _, part := range parts {
-		r.must(t, func(c *devcluster.Cluster) error { return c.Start(t.Context(), part) })
+		r.mustCluster(t, func(c *devcluster.Cluster) error { return c.Start(t.Context(), part) })
 	}
 }
 
-// count is how far the cloudcores have counted the history of Kubernetes.
-func (r *rig) count(ctx context.Context, t *testing.T) int32 {
+// historyCount is how far the cloudcores have counted the history of Kubernetes.
+func (r *testCluster) historyCount(ctx context.Context, t *testing.T) int32 {
 	t.Helper()
 	lease, err := r.kube.CoordinationV1().Leases(metav1.NamespaceSystem).Get(ctx, "frond-history", metav1.GetOptions{})
 	if err != nil {
@@ -256,11 +256,11 @@ func (r *rig) count(ctx context.Context, t *testing.T) int32 {
 	return *lease.Spec.LeaseTransitions
 }
 
-// counted waits until the history has come further than that.
-func (r *rig) counted(t *testing.T, beyond int32) {
+// awaitHistoryBeyond waits until the history has come further than that.
+func (r *testCluster) awaitHistoryBeyond(t *testing.T, beyond int32) {
 	t.Helper()
-	r.eventually(t, "the history of Kubernetes goes on", patience, func(ctx context.Context) string {
-		if n := r.count(ctx, t); n <= beyond {
+	r.eventually(t, "the history of Kubernetes goes on", waitTimeout, func(ctx context.Context) string {
+		if n := r.historyCount(ctx, t); n <= beyond {
 			return fmt.Sprint("it stands at ", n)
 		}
 		return ""

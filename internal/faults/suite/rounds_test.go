@@ -18,8 +18,8 @@ import (
 	"github.com/frond-edge/frond/internal/faults"
 )
 
-// setting is one variable of `make soak`.
-func setting(t *testing.T, name string, or uint64) uint64 {
+// envUint is one variable of `make soak`.
+func envUint(t *testing.T, name string, or uint64) uint64 {
 	t.Helper()
 	value := os.Getenv(name)
 	if value == "" {
@@ -35,8 +35,8 @@ func setting(t *testing.T, name string, or uint64) uint64 {
 // TestRounds plays rounds of random faults while a workload runs; after each, everything must agree again and no history
 // may hold a breach of a promise. SEED, FIRST and ROUNDS choose the rounds, DURATION ends the run earlier.
 func TestRounds(t *testing.T) {
-	seed, first := setting(t, "SEED", 1), setting(t, "FIRST", 0)
-	rounds := setting(t, "ROUNDS", 3)
+	seed, first := envUint(t, "SEED", 1), envUint(t, "FIRST", 0)
+	rounds := envUint(t, "ROUNDS", 3)
 	deadline := time.Now().Add(365 * 24 * time.Hour)
 	if value := os.Getenv("DURATION"); value != "" {
 		d, err := time.ParseDuration(value)
@@ -45,7 +45,7 @@ func TestRounds(t *testing.T) {
 		}
 		deadline = time.Now().Add(d)
 	}
-	shared.settle(t)
+	shared.awaitSettled(t)
 	began, played := time.Now(), 0
 	var down, up []time.Duration
 	for n := first; n < first+rounds && time.Now().Before(deadline); n++ {
@@ -56,8 +56,8 @@ func TestRounds(t *testing.T) {
 					t.Logf("replay from the first: make soak SEED=%d FIRST=%d ROUNDS=%d", seed, first, n-first+1)
 				}
 			}()
-			shared.round(t, seed, n)
-			took, heard := shared.prompt(t, n)
+			shared.runRound(t, seed, n)
+			took, heard := shared.checkPromptness(t, n)
 			down, up = append(down, took...), append(up, heard...)
 		})
 		played++
@@ -74,31 +74,31 @@ func TestRounds(t *testing.T) {
 	}
 }
 
-// prompt makes some changes of each gateway and has it say something, one after the other, and fails the test if one takes its time:
+// checkPromptness makes some changes of each gateway and has it say something, one after the other, and fails the test if one takes its time:
 // when all is well, nothing that a fault left behind may make anything wait. It returns how long each change took to the gateway's
 // disk, and each event to Kubernetes.
-func (r *rig) prompt(t *testing.T, round uint64) (down, up []time.Duration) {
+func (r *testCluster) checkPromptness(t *testing.T, round uint64) (down, up []time.Duration) {
 	t.Helper()
-	for i := range probes {
+	for i := range probeCount {
 		for _, node := range nodes {
-			took := r.takes(t, node, faults.Name(node, "map", 0), fmt.Sprintf("after round %d, %d", round, i))
-			if took > promptly {
-				t.Errorf("change %d of %s after the round took %s, more than %s", i, node, took.Round(time.Millisecond), promptly)
+			took := r.timeChange(t, node, faults.Name(node, "map", 0), fmt.Sprintf("after round %d, %d", round, i))
+			if took > promptLimit {
+				t.Errorf("change %d of %s after the round took %s, more than %s", i, node, took.Round(time.Millisecond), promptLimit)
 			}
 			down = append(down, took)
 			began, event := time.Now(), fmt.Sprintf("e%d", time.Now().UnixNano())
-			if err := r.says(t.Context(), node, event, 10); err != nil {
+			if err := r.createEvent(t.Context(), node, event, 10); err != nil {
 				t.Errorf("%s after the round: %v", node, err)
 				continue
 			}
-			if err := soon(t.Context(), func(ctx context.Context) error {
+			if err := pollUntil(t.Context(), func(ctx context.Context) error {
 				_, err := r.kube.CoreV1().Events(faults.Namespace).Get(ctx, event, metav1.GetOptions{})
 				return err
 			}); err != nil {
 				t.Errorf("event %d of %s after the round: %v", i, node, err)
 			}
-			if took = time.Since(began); took > promptly {
-				t.Errorf("event %d of %s after the round took %s, more than %s", i, node, took.Round(time.Millisecond), promptly)
+			if took = time.Since(began); took > promptLimit {
+				t.Errorf("event %d of %s after the round took %s, more than %s", i, node, took.Round(time.Millisecond), promptLimit)
 			}
 			up = append(up, took)
 		}
@@ -107,17 +107,17 @@ func (r *rig) prompt(t *testing.T, round uint64) (down, up []time.Duration) {
 }
 
 const (
-	// probes is how many changes prompt makes of each gateway: what two ask for, the hub gives them by turns.
-	probes = 3
-	// promptly is far more than anything takes on a busy machine, and less than what was given to nobody waits.
-	promptly = 5 * time.Second
+	// probeCount is how many changes prompt makes of each gateway: what two ask for, the hub gives them by turns.
+	probeCount = 3
+	// promptLimit is far more than anything takes on a busy machine, and less than what was given to nobody waits.
+	promptLimit = 5 * time.Second
 )
 
-func (r *rig) round(t *testing.T, seed, n uint64) {
+func (r *testCluster) runRound(t *testing.T, seed, n uint64) {
 	t.Helper()
 	random := faults.Random(seed, n)
 	length := faults.Length(random)
-	plan := faults.Plan(random, r.targets(), length)
+	plan := faults.Plan(random, r.faultTargets(), length)
 	var words []string
 	for _, f := range plan {
 		words = append(words, f.String())
@@ -130,36 +130,36 @@ func (r *rig) round(t *testing.T, seed, n uint64) {
 	g.Go(func() error { return w.run(ctx) })
 	begin := time.Now()
 	for _, step := range faults.Steps(plan) {
-		until(begin.Add(step.At))
-		if err := r.play(ctx, step); err != nil {
+		sleepUntil(begin.Add(step.At))
+		if err := r.applyStep(ctx, step); err != nil {
 			t.Logf("%s: %v", step.Fault, err) // such as a process that has ended by itself meanwhile
 		}
 	}
-	until(begin.Add(length))
+	sleepUntil(begin.Add(length))
 	cancel()
 	if err := g.Wait(); err != nil {
 		t.Fatal(err)
 	}
 	done := time.Now()
-	r.settle(t)
+	r.awaitSettled(t)
 	t.Logf("%d changes, %d not confirmed; %.1fs of faults, settled after %.1fs",
 		w.n.Load(), w.failed.Load(), done.Sub(begin).Seconds(), time.Since(done).Seconds())
 }
 
-// until waits for a moment of the plan.
-func until(moment time.Time) { <-time.After(time.Until(moment)) }
+// sleepUntil waits for a moment of the plan.
+func sleepUntil(moment time.Time) { <-time.After(time.Until(moment)) }
 
-// targets are what a round may break.
-func (r *rig) targets() faults.Rig {
-	rig := faults.Rig{Edges: nodes, SmallDisks: r.small, Sockets: slices.Sorted(maps.Keys(r.sockets))}
-	for _, part := range r.cluster.Parts() {
+// faultTargets are what a round may break.
+func (r *testCluster) faultTargets() faults.Targets {
+	rig := faults.Targets{Edges: nodes, SmallDisks: r.smallDisks, PowercutDisks: slices.Sorted(maps.Keys(r.powercutDisks))}
+	for _, part := range r.cluster.Components() {
 		if !slices.Contains(nodes, part) {
-			rig.Parts = append(rig.Parts, part)
+			rig.Processes = append(rig.Processes, part)
 		}
 	}
 	for _, kind := range []string{"cloudcore-", "hub-"} {
 		var group []string
-		for _, part := range rig.Parts {
+		for _, part := range rig.Processes {
 			if strings.HasPrefix(part, kind) {
 				group = append(group, part)
 			}
@@ -169,66 +169,66 @@ func (r *rig) targets() faults.Rig {
 	return rig
 }
 
-// play begins or ends one fault.
-func (r *rig) play(ctx context.Context, step faults.Step) error {
+// applyStep begins or ends one fault.
+func (r *testCluster) applyStep(ctx context.Context, step faults.Step) error {
 	ctx, cancel := context.WithTimeout(ctx, stepTimeout) // the forwarder may be paused
 	defer cancel()
 	f := step.Fault
 	switch {
-	case f.Kind == faults.Power && !step.Ends:
+	case f.Kind == faults.PowerLoss && !step.Ends:
 		return r.powerOff(ctx, f.Target)
 	case f.Kind == faults.Clone && !step.Ends:
-		return r.clone(ctx, f.Target)
+		return r.startClone(ctx, f.Target)
 	case f.Kind == faults.Clone:
 		return r.endClone(ctx, f.Target)
 	case f.Kind == faults.Wipe && !step.Ends:
-		if err := r.do(func(c *devcluster.Cluster) error { return c.Kill(ctx, f.Target) }); err != nil {
+		if err := r.withCluster(func(c *devcluster.Cluster) error { return c.Kill(ctx, f.Target) }); err != nil {
 			return err
 		}
-		return r.wipe(ctx, f.Target)
+		return r.wipeDisk(ctx, f.Target)
 	}
-	return r.do(func(c *devcluster.Cluster) error {
+	return r.withCluster(func(c *devcluster.Cluster) error {
 		if step.Ends {
-			return end(ctx, c, f)
+			return endFault(ctx, c, f)
 		}
-		return start(ctx, c, f)
+		return startFault(ctx, c, f)
 	})
 }
 
-func start(ctx context.Context, c *devcluster.Cluster, f faults.Fault) error {
+func startFault(ctx context.Context, c *devcluster.Cluster, f faults.Fault) error {
 	switch f.Kind {
 	case faults.Kill:
 		return c.Kill(ctx, f.Target)
 	case faults.Pause:
 		return c.Pause(ctx, f.Target)
-	case faults.Silent:
+	case faults.SilentCut:
 		return c.Cut(ctx, f.Target, false)
-	case faults.Loud:
+	case faults.LoudCut:
 		return c.Cut(ctx, f.Target, true)
-	case faults.OnlyUp:
+	case faults.CutUp:
 		return c.CutOneWay(ctx, f.Target, true)
-	case faults.OnlyDn:
+	case faults.CutDown:
 		return c.CutOneWay(ctx, f.Target, false)
 	case faults.Reset:
 		return c.Reset(ctx, f.Target)
 	case faults.Slow:
 		return c.Shape(ctx, f.Target, f.Shape)
-	case faults.Full:
+	case faults.DiskFull:
 		return c.FillDisk(f.Target)
 	default:
 		return fmt.Errorf("nobody knows how to play %s", f.Kind)
 	}
 }
 
-func end(ctx context.Context, c *devcluster.Cluster, f faults.Fault) error {
+func endFault(ctx context.Context, c *devcluster.Cluster, f faults.Fault) error {
 	switch f.Kind {
-	case faults.Kill, faults.Wipe, faults.Power:
+	case faults.Kill, faults.Wipe, faults.PowerLoss:
 		return c.Launch(ctx, f.Target)
 	case faults.Pause:
 		return c.Resume(ctx, f.Target)
 	case faults.Slow:
-		return c.Shape(ctx, f.Target, fine)
-	case faults.Full:
+		return c.Shape(ctx, f.Target, perfectLink)
+	case faults.DiskFull:
 		return c.FreeDisk(f.Target)
 	case faults.Reset:
 		return nil

@@ -48,7 +48,7 @@ func TestUpgrade(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := newRig(t.Context(), cluster)
+	r, err := newTestCluster(t.Context(), cluster)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,13 +58,13 @@ func TestUpgrade(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	r.work(t)
+	r.runWorkload(t)
 	upgrade := func(parts ...string) {
 		for _, part := range parts {
-			r.must(t, func(c *devcluster.Cluster) error { return c.Kill(t.Context(), part) })
+			r.mustCluster(t, func(c *devcluster.Cluster) error { return c.Kill(t.Context(), part) })
 		}
 		r.cluster, err = devcluster.Up(t.Context(), devcluster.Options{
-			Dir: dir, Talk: os.Stderr, Timeout: 5 * time.Minute,
+			Dir: dir, Progress: os.Stderr, Timeout: 5 * time.Minute,
 			Programs: func(ctx context.Context, _ devcluster.Spec) (toolchain.Paths, error) {
 				return toolchain.Ensure(ctx, toolchain.Request{Kube: true, Nats: true, Frond: true}, os.Stderr)
 			},
@@ -72,24 +72,24 @@ func TestUpgrade(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.work(t)
+		r.runWorkload(t)
 	}
 	upgrade("cloudcore-1", "cloudcore-2", "edge-1", "edge-2")
 	upgrade("edge-3")
 }
 
-// work changes objects for a while and waits until all agree.
-func (r *rig) work(t *testing.T) {
+// runWorkload changes objects for a while and waits until all agree.
+func (r *testCluster) runWorkload(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), workFor)
 	defer cancel()
-	w := &workload{rig: r, random: faults.Random(setting(t, "SEED", 1), 1<<33)}
+	w := &workload{rig: r, random: faults.Random(envUint(t, "SEED", 1), 1<<33)}
 	var g errgroup.Group
 	g.Go(func() error { return w.run(ctx) })
 	if err := g.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	r.settle(t)
+	r.awaitSettled(t)
 	t.Logf("%d changes, %d not confirmed", w.n.Load(), w.failed.Load())
 }
 
@@ -104,7 +104,7 @@ func checkOut(t *testing.T, commit string) (tree string) {
 		t.Skipf("this clone does not hold %s, whose programs are upgraded from: it is shallow, or no clone", commit)
 	}
 	tree = t.TempDir()
-	tar, err := exec.CommandContext(t.Context(), "git", "-C", top(t), "archive", strings.TrimSpace(string(id))).Output()
+	tar, err := exec.CommandContext(t.Context(), "git", "-C", repositoryRoot(t), "archive", strings.TrimSpace(string(id))).Output()
 	if err != nil {
 		t.Fatalf("git archive %s: %v", commit, err)
 	}
@@ -116,8 +116,8 @@ func checkOut(t *testing.T, commit string) (tree string) {
 	return tree
 }
 
-// top is the folder of the clone; git archive takes what is below the working folder only.
-func top(t *testing.T) string {
+// repositoryRoot is the folder of the clone; git archive takes what is below the working folder only.
+func repositoryRoot(t *testing.T) string {
 	t.Helper()
 	dir, err := exec.CommandContext(t.Context(), "git", "rev-parse", "--show-toplevel").Output()
 	if err != nil {

@@ -23,16 +23,16 @@ const (
 	mapCount, secretCount, guestCount = 14, 5, 2
 	// stepTimeout bounds one request of the workload, as the apiserver may be paused.
 	stepTimeout = 3 * time.Second
-	// pace is the workload's: about 15 changes a second over all nodes.
-	pace = 60 * time.Millisecond
+	// changeInterval is the workload's: about 15 changes a second over all nodes.
+	changeInterval = 60 * time.Millisecond
 )
 
-// fine is a link without a fault.
-var fine wan.Shape
+// perfectLink is a link without a fault.
+var perfectLink wan.Shape
 
-// populate makes the namespace and on each node a pod, the anchor, that stays and mounts whatever of the node's ConfigMaps and
+// createAnchors makes the namespace and on each node a pod, the anchor, that stays and mounts whatever of the node's ConfigMaps and
 // Secrets there is.
-func (r *rig) populate(ctx context.Context) error {
+func (r *testCluster) createAnchors(ctx context.Context) error {
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: faults.Namespace}}
 	if _, err := r.kube.CoreV1().Namespaces().Create(ctx, namespace, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
 		return err
@@ -41,7 +41,7 @@ func (r *rig) populate(ctx context.Context) error {
 	defer ticker.Stop()
 	for _, node := range nodes {
 		for {
-			_, err := r.kube.CoreV1().Pods(faults.Namespace).Create(ctx, anchor(node), metav1.CreateOptions{})
+			_, err := r.kube.CoreV1().Pods(faults.Namespace).Create(ctx, anchorPod(node), metav1.CreateOptions{})
 			if err == nil || apierrors.IsAlreadyExists(err) {
 				break
 			}
@@ -58,8 +58,8 @@ func (r *rig) populate(ctx context.Context) error {
 	return nil
 }
 
-// pod is a pod on a node that does nothing.
-func pod(node, name string) *corev1.Pod {
+// sleepPod is a pod on a node that does nothing.
+func sleepPod(node, name string) *corev1.Pod {
 	grace := int64(1)
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: faults.Namespace},
@@ -74,8 +74,8 @@ func pod(node, name string) *corev1.Pod {
 	}
 }
 
-func anchor(node string) *corev1.Pod {
-	p := pod(node, faults.Name(node, "anchor", 0))
+func anchorPod(node string) *corev1.Pod {
+	p := sleepPod(node, faults.Name(node, "anchor", 0))
 	optional := true
 	var sources []corev1.VolumeProjection
 	for i := range mapCount {
@@ -97,7 +97,7 @@ func anchor(node string) *corev1.Pod {
 
 // workload changes objects at random. Each change carries a higher number than the one before.
 type workload struct {
-	rig    *rig
+	rig    *testCluster
 	random *rand.Rand
 	n      atomic.Int64 // changes made
 	failed atomic.Int64 // changes that Kubernetes did not confirm
@@ -105,7 +105,7 @@ type workload struct {
 
 // run changes objects until ctx ends.
 func (w *workload) run(ctx context.Context) error {
-	ticker := time.NewTicker(pace)
+	ticker := time.NewTicker(changeInterval)
 	defer ticker.Stop()
 	for {
 		select {
@@ -114,16 +114,16 @@ func (w *workload) run(ctx context.Context) error {
 		case <-ticker.C:
 		}
 		sctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stepTimeout)
-		if err := w.step(sctx); err != nil {
+		if err := w.makeChange(sctx); err != nil {
 			w.failed.Add(1)
 		}
 		cancel()
 	}
 }
 
-// shed makes pods that are deleted and never made again, until ctx ends: what the workload deletes is soon made anew, and
+// createDeletedPods makes pods that are deleted and never made again, until ctx ends: what the workload deletes is soon made anew, and
 // only a tombstone that stays the last word is purged.
-func (w *workload) shed(ctx context.Context) error {
+func (w *workload) createDeletedPods(ctx context.Context) error {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
 	for i := 0; ; i++ {
@@ -139,7 +139,7 @@ func (w *workload) shed(ctx context.Context) error {
 				continue
 			}
 			sctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stepTimeout)
-			if err := w.change(sctx, w.guest(node, faults.Name(node, "shed", n)), removed); err != nil {
+			if err := w.changeObject(sctx, w.guestObject(node, faults.Name(node, "shed", n)), fateRemoved); err != nil {
 				w.failed.Add(1)
 			}
 			cancel()
@@ -147,33 +147,33 @@ func (w *workload) shed(ctx context.Context) error {
 	}
 }
 
-// removed is the fate of what is deleted if it is there, and not made again.
-const removed = 10
+// fateRemoved is the fate of what is deleted if it is there, and not made again.
+const fateRemoved = 10
 
-// step makes one change. Whether a change whose answer was lost has happened, the next look at the object tells.
-func (w *workload) step(ctx context.Context) error {
+// makeChange makes one change. Whether a change whose answer was lost has happened, the next look at the object tells.
+func (w *workload) makeChange(ctx context.Context) error {
 	node := nodes[w.random.IntN(len(nodes))]
 	choice, fate := w.random.IntN(100), w.random.IntN(100)
 	switch {
 	case choice < 60:
-		return w.change(ctx, w.configMap(faults.Name(node, "map", w.random.IntN(mapCount))), fate)
+		return w.changeObject(ctx, w.configMapObject(faults.Name(node, "map", w.random.IntN(mapCount))), fate)
 	case choice < 85:
-		return w.change(ctx, w.secret(faults.Name(node, "secret", w.random.IntN(secretCount))), fate)
+		return w.changeObject(ctx, w.secretObject(faults.Name(node, "secret", w.random.IntN(secretCount))), fate)
 	default:
-		return w.change(ctx, w.guest(node, faults.Name(node, "guest", w.random.IntN(guestCount))), fate)
+		return w.changeObject(ctx, w.guestObject(node, faults.Name(node, "guest", w.random.IntN(guestCount))), fate)
 	}
 }
 
-// thing is an object that the workload changes.
-type thing struct {
+// mutableObject is an object that the workload changes.
+type mutableObject struct {
 	get    func(ctx context.Context) (types.UID, error)
 	create func(ctx context.Context) error
 	update func(ctx context.Context) error
 	remove func(ctx context.Context, options metav1.DeleteOptions) error
 }
 
-// change creates what is not there; of what is there it deletes a fifth, half of it to be made again at once.
-func (w *workload) change(ctx context.Context, o thing, fate int) error {
+// changeObject creates what is not there; of what is there it deletes a fifth, half of it to be made again at once.
+func (w *workload) changeObject(ctx context.Context, o mutableObject, fate int) error {
 	uid, err := o.get(ctx)
 	switch {
 	case apierrors.IsNotFound(err):
@@ -183,7 +183,7 @@ func (w *workload) change(ctx context.Context, o thing, fate int) error {
 	case fate >= 20:
 		return o.update(ctx)
 	}
-	w.rig.deletions.Asked(string(uid))
+	w.rig.deletions.RecordAsked(string(uid))
 	if err := o.remove(ctx, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}}); err != nil || fate >= 10 {
 		return err
 	}
@@ -193,8 +193,8 @@ func (w *workload) change(ctx context.Context, o thing, fate int) error {
 	return nil // a pod takes its time to go
 }
 
-// next is what the next change writes: its number, and something of a size between nothing and 40 KB.
-func (w *workload) next() map[string]string {
+// nextData is what the next change writes: its number, and something of a size between nothing and 40 KB.
+func (w *workload) nextData() map[string]string {
 	size := w.random.IntN(400)
 	if w.random.IntN(10) == 0 {
 		size *= 100
@@ -202,54 +202,54 @@ func (w *workload) next() map[string]string {
 	return map[string]string{"n": strconv.FormatInt(w.n.Add(1), 10), "pad": strings.Repeat("x", size)}
 }
 
-func (w *workload) configMap(name string) thing {
+func (w *workload) configMapObject(name string) mutableObject {
 	api := w.rig.kube.CoreV1().ConfigMaps(faults.Namespace)
-	return thing{
+	return mutableObject{
 		get: func(ctx context.Context) (types.UID, error) {
 			o, err := api.Get(ctx, name, metav1.GetOptions{})
 			return o.GetUID(), err
 		},
 		create: func(ctx context.Context) error {
-			_, err := api.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: w.next()}, metav1.CreateOptions{})
+			_, err := api.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: w.nextData()}, metav1.CreateOptions{})
 			return err
 		},
 		update: func(ctx context.Context) error {
-			_, err := api.Patch(ctx, name, types.MergePatchType, w.patch("data"), metav1.PatchOptions{})
+			_, err := api.Patch(ctx, name, types.MergePatchType, w.dataPatch("data"), metav1.PatchOptions{})
 			return err
 		},
 		remove: func(ctx context.Context, options metav1.DeleteOptions) error { return api.Delete(ctx, name, options) },
 	}
 }
 
-func (w *workload) secret(name string) thing {
+func (w *workload) secretObject(name string) mutableObject {
 	api := w.rig.kube.CoreV1().Secrets(faults.Namespace)
-	return thing{
+	return mutableObject{
 		get: func(ctx context.Context) (types.UID, error) {
 			o, err := api.Get(ctx, name, metav1.GetOptions{})
 			return o.GetUID(), err
 		},
 		create: func(ctx context.Context) error {
-			_, err := api.Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, StringData: w.next()}, metav1.CreateOptions{})
+			_, err := api.Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, StringData: w.nextData()}, metav1.CreateOptions{})
 			return err
 		},
 		update: func(ctx context.Context) error {
-			_, err := api.Patch(ctx, name, types.MergePatchType, w.patch("stringData"), metav1.PatchOptions{})
+			_, err := api.Patch(ctx, name, types.MergePatchType, w.dataPatch("stringData"), metav1.PatchOptions{})
 			return err
 		},
 		remove: func(ctx context.Context, options metav1.DeleteOptions) error { return api.Delete(ctx, name, options) },
 	}
 }
 
-// guest is a pod that comes and goes; changed it is by a label.
-func (w *workload) guest(node, name string) thing {
+// guestObject is a pod that comes and goes; changed it is by a label.
+func (w *workload) guestObject(node, name string) mutableObject {
 	api := w.rig.kube.CoreV1().Pods(faults.Namespace)
-	return thing{
+	return mutableObject{
 		get: func(ctx context.Context) (types.UID, error) {
 			o, err := api.Get(ctx, name, metav1.GetOptions{})
 			return o.GetUID(), err
 		},
 		create: func(ctx context.Context) error {
-			_, err := api.Create(ctx, pod(node, name), metav1.CreateOptions{})
+			_, err := api.Create(ctx, sleepPod(node, name), metav1.CreateOptions{})
 			return err
 		},
 		update: func(ctx context.Context) error {
@@ -260,7 +260,7 @@ func (w *workload) guest(node, name string) thing {
 	}
 }
 
-func (w *workload) patch(field string) []byte {
-	data := w.next()
+func (w *workload) dataPatch(field string) []byte {
+	data := w.nextData()
 	return fmt.Appendf(nil, `{%q:{"n":%q,"pad":%q}}`, field, data["n"], data["pad"])
 }

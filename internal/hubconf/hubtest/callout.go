@@ -11,14 +11,14 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// Answer lets in who shows a credential with a key of the list, which is from public nkeys to nodes: to the node's cell, and any
+// AnswerCallout lets in who shows a credential with a key of the list, which is from public nkeys to nodes: to the node's cell, and any
 // other key to the lobby. It checks the signature, as the hub does not. It answers from one server of the hub until the
 // connection that it returns is closed.
-func (h *Hub) Answer(i int, nodes map[string]string) *nats.Conn {
+func (h *Hub) AnswerCallout(i int, nodes map[string]string) *nats.Conn {
 	h.tb.Helper()
 	nc := h.Connect(i, "callout")
 	_, err := nc.QueueSubscribe("$SYS.REQ.USER.AUTH", "cloudcore", func(msg *nats.Msg) {
-		answer, err := h.answer(string(msg.Data), nodes)
+		answer, err := h.authorizationResponse(string(msg.Data), nodes)
 		if err != nil {
 			h.tb.Logf("callout: %v", err)
 			return
@@ -34,14 +34,14 @@ func (h *Hub) Answer(i int, nodes map[string]string) *nats.Conn {
 	return nc
 }
 
-func (h *Hub) answer(request string, nodes map[string]string) (string, error) {
+func (h *Hub) authorizationResponse(request string, nodes map[string]string) (string, error) {
 	asked, err := jwt.DecodeAuthorizationRequestClaims(request)
 	if err != nil {
 		return "", fmt.Errorf("request: %w", err)
 	}
 	claims := jwt.NewAuthorizationResponseClaims(asked.UserNkey)
 	claims.Audience = asked.Server.ID
-	user, err := h.admit(asked, nodes)
+	user, err := h.userClaims(asked, nodes)
 	if err == nil {
 		claims.Jwt, err = user.Encode(h.Issuer)
 	}
@@ -51,8 +51,8 @@ func (h *Hub) answer(request string, nodes map[string]string) (string, error) {
 	return claims.Encode(h.Issuer)
 }
 
-func (h *Hub) admit(asked *jwt.AuthorizationRequestClaims, nodes map[string]string) (*jwt.UserClaims, error) {
-	shown, signature, err := identity.Shown(asked.ConnectOptions.SignedNonce)
+func (h *Hub) userClaims(asked *jwt.AuthorizationRequestClaims, nodes map[string]string) (*jwt.UserClaims, error) {
+	shown, signature, err := identity.DecodeCredential(asked.ConnectOptions.SignedNonce)
 	if err != nil {
 		return nil, err
 	}
@@ -66,12 +66,14 @@ func (h *Hub) admit(asked *jwt.AuthorizationRequestClaims, nodes map[string]stri
 	user := jwt.NewUserClaims(asked.UserNkey)
 	user.Name, user.Audience = shown.Key, streams.LobbyAccount
 	user.AllowedConnectionTypes.Add(jwt.ConnectionTypeLeafnode, jwt.ConnectionTypeLeafnodeWS)
-	user.Pub.Allow, user.Sub.Allow = permit(streams.LobbyPermissions(shown.Key))
+	user.Pub.Allow, user.Sub.Allow = allowLists(streams.LobbyPermissions(shown.Key))
 	if node := nodes[shown.Key]; node != "" {
 		user.Audience = streams.CellAccount(node, h.Cells)
-		user.Pub.Allow, user.Sub.Allow = permit(streams.NodePermissions(node))
+		user.Pub.Allow, user.Sub.Allow = allowLists(streams.NodePermissions(node))
 	}
 	return user, nil
 }
 
-func permit(publish, subscribe []string) (jwt.StringList, jwt.StringList) { return publish, subscribe }
+func allowLists(publish, subscribe []string) (jwt.StringList, jwt.StringList) {
+	return publish, subscribe
+}

@@ -20,8 +20,8 @@ import (
 	"github.com/frond-edge/frond/internal/hubconf"
 )
 
-// ready bounds the start of all servers; two busy cores need some of it.
-const ready = time.Minute
+// readyTimeout bounds the start of all servers; two busy cores need some of it.
+const readyTimeout = time.Minute
 
 // Hub is a hub of one or three servers.
 type Hub struct {
@@ -49,10 +49,10 @@ func Start(tb testing.TB, servers, cells int) *Hub {
 		tb.Fatalf("hub: %v", err)
 	}
 	h.CA = h.ca.Cert
-	issuer := h.must(nkeys.CreateAccount())
+	issuer := h.requireKey(nkeys.CreateAccount())
 	h.Issuer = issuer
-	base := hubconf.Config{CA: h.CA, Cells: cells, Issuer: h.public(issuer), Users: hubconf.Users{
-		Cloudcore: h.user("cloudcore"), Callout: h.user("callout"), Kicker: h.user("kicker"), Admin: h.user("admin"), System: h.user("system"),
+	base := hubconf.Config{CA: h.CA, Cells: cells, Issuer: h.publicKey(issuer), Users: hubconf.Users{
+		Cloudcore: h.createUser("cloudcore"), Callout: h.createUser("callout"), Kicker: h.createUser("kicker"), Admin: h.createUser("admin"), System: h.createUser("system"),
 	}}
 	ports := freePorts(tb, servers)
 	if servers > 1 {
@@ -68,7 +68,7 @@ func Start(tb testing.TB, servers, cells int) *Hub {
 		if servers > 1 {
 			c.Cluster = fmt.Sprintf("127.0.0.1:%d", port)
 		}
-		c.Cert, c.Key = h.certificate(c.Name)
+		c.Cert, c.Key = h.issueServerCert(c.Name)
 		data, err := c.Render()
 		if err != nil {
 			tb.Fatalf("hub: %v", err)
@@ -81,11 +81,11 @@ func Start(tb testing.TB, servers, cells int) *Hub {
 		h.Restart(i)
 	}
 	for _, s := range h.servers {
-		if !s.ReadyForConnections(ready) {
+		if !s.ReadyForConnections(readyTimeout) {
 			tb.Fatal("hub not ready")
 		}
 	}
-	h.await()
+	h.awaitLeader()
 	tb.Cleanup(func() {
 		for _, s := range h.servers {
 			s.Shutdown()
@@ -113,14 +113,14 @@ func (h *Hub) Restart(i int) {
 	h.servers[i] = s
 }
 
-// await waits until JetStream has a leader.
-func (h *Hub) await() {
+// awaitLeader waits until JetStream has a leader.
+func (h *Hub) awaitLeader() {
 	h.tb.Helper()
-	deadline := time.NewTimer(ready)
+	deadline := time.NewTimer(readyTimeout)
 	defer deadline.Stop()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	for !h.led() {
+	for !h.hasLeader() {
 		select {
 		case <-deadline.C:
 			h.tb.Fatal("hub has no leader")
@@ -129,7 +129,7 @@ func (h *Hub) await() {
 	}
 }
 
-func (h *Hub) led() bool {
+func (h *Hub) hasLeader() bool {
 	if len(h.servers) == 1 {
 		return true
 	}
@@ -146,11 +146,11 @@ func (h *Hub) led() bool {
 // Server is one of the servers.
 func (h *Hub) Server(i int) *server.Server { return h.servers[i] }
 
-// Config is the file of a server.
-func (h *Hub) Config(i int) string { return h.configs[i] }
+// ConfigFile is the file of a server.
+func (h *Hub) ConfigFile(i int) string { return h.configs[i] }
 
-// certificate makes a server's certificate; its file ends with the authority's.
-func (h *Hub) certificate(name string) (cert, key string) {
+// issueServerCert makes a server's certificate; its file ends with the authority's.
+func (h *Hub) issueServerCert(name string) (cert, key string) {
 	h.tb.Helper()
 	pair, err := h.ca.Issue(name, pki.Subject{Name: name, Hosts: []string{"127.0.0.1", "localhost"}})
 	if err != nil {
@@ -171,13 +171,13 @@ func (h *Hub) certificate(name string) (cert, key string) {
 	return cert, pair.Key
 }
 
-func (h *Hub) user(name string) string {
+func (h *Hub) createUser(name string) string {
 	h.tb.Helper()
-	h.users[name] = h.must(nkeys.CreateUser())
-	return h.public(h.users[name])
+	h.users[name] = h.requireKey(nkeys.CreateUser())
+	return h.publicKey(h.users[name])
 }
 
-func (h *Hub) must(pair nkeys.KeyPair, err error) nkeys.KeyPair {
+func (h *Hub) requireKey(pair nkeys.KeyPair, err error) nkeys.KeyPair {
 	h.tb.Helper()
 	if err != nil {
 		h.tb.Fatalf("hub: make nkey: %v", err)
@@ -185,7 +185,7 @@ func (h *Hub) must(pair nkeys.KeyPair, err error) nkeys.KeyPair {
 	return pair
 }
 
-func (h *Hub) public(pair nkeys.KeyPair) string {
+func (h *Hub) publicKey(pair nkeys.KeyPair) string {
 	h.tb.Helper()
 	key, err := pair.PublicKey()
 	if err != nil {
@@ -203,7 +203,7 @@ func (h *Hub) Connect(i int, user string, opts ...nats.Option) *nats.Conn {
 	}
 	sign := func(nonce []byte) ([]byte, error) { return h.users[user].Sign(nonce) }
 	opts = append([]nats.Option{
-		nats.Name(user), nats.Nkey(h.public(h.users[user]), sign), nats.RootCAs(h.CA), nats.ClientCert(pair.Cert, pair.Key),
+		nats.Name(user), nats.Nkey(h.publicKey(h.users[user]), sign), nats.RootCAs(h.CA), nats.ClientCert(pair.Cert, pair.Key),
 		nats.IgnoreDiscoveredServers(), nats.MaxReconnects(-1), nats.ReconnectWait(50 * time.Millisecond),
 	}, opts...)
 	nc, err := nats.Connect("nats://"+h.servers[i].Addr().String(), opts...)
@@ -214,8 +214,8 @@ func (h *Hub) Connect(i int, user string, opts ...nats.Option) *nats.Conn {
 	return nc
 }
 
-// Leaf is the address of a server's leaf listener.
-func (h *Hub) Leaf(i int) string {
+// LeafAddr is the address of a server's leaf listener.
+func (h *Hub) LeafAddr(i int) string {
 	h.tb.Helper()
 	v, err := h.servers[i].Varz(nil)
 	if err != nil {
@@ -224,8 +224,8 @@ func (h *Hub) Leaf(i int) string {
 	return fmt.Sprintf("127.0.0.1:%d", v.LeafNode.Port)
 }
 
-// Websocket is the address of a server's WebSocket listener.
-func (h *Hub) Websocket(i int) string {
+// WebsocketAddr is the address of a server's WebSocket listener.
+func (h *Hub) WebsocketAddr(i int) string {
 	h.tb.Helper()
 	v, err := h.servers[i].Varz(nil)
 	if err != nil {

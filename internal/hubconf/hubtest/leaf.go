@@ -14,8 +14,8 @@ import (
 	"github.com/frond-edge/frond/api/identity"
 )
 
-// Key makes an nkey and returns it with its public half.
-func Key(tb testing.TB) (nkeys.KeyPair, string) {
+// NewKey makes an nkey and returns it with its public half.
+func NewKey(tb testing.TB) (nkeys.KeyPair, string) {
 	tb.Helper()
 	pair, err := nkeys.CreateUser()
 	if err != nil {
@@ -28,8 +28,8 @@ func Key(tb testing.TB) (nkeys.KeyPair, string) {
 	return pair, public
 }
 
-// TLS trusts the hub's authority and no other.
-func (h *Hub) TLS() *tls.Config {
+// TLSConfig trusts the hub's authority and no other.
+func (h *Hub) TLSConfig() *tls.Config {
 	h.tb.Helper()
 	pem, err := os.ReadFile(h.CA)
 	if err != nil {
@@ -40,9 +40,9 @@ func (h *Hub) TLS() *tls.Config {
 	return &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS13, ServerName: "127.0.0.1"}
 }
 
-// Leafed runs a bare leaf with a node's key, linked to a listener of the hub (its address, and tls or wss), until the test ends.
+// StartLeaf runs a bare leaf with a node's key, linked to a listener of the hub (its address, and tls or wss), until the test ends.
 // It keeps to no rule of Frond's, as the leaf of somebody who has stolen the key.
-func (h *Hub) Leafed(scheme, address, node string, key nkeys.KeyPair) *server.Server {
+func (h *Hub) StartLeaf(scheme, address, node string, key nkeys.KeyPair) *server.Server {
 	h.tb.Helper()
 	public, err := key.PublicKey()
 	if err != nil {
@@ -50,13 +50,13 @@ func (h *Hub) Leafed(scheme, address, node string, key nkeys.KeyPair) *server.Se
 	}
 	r := &server.RemoteLeafOpts{
 		URLs: []*url.URL{{Scheme: scheme, Host: address}}, IgnoreDiscoveredServers: true,
-		TLS: true, TLSHandshakeFirst: true, TLSTimeout: ready.Seconds(), TLSConfig: h.TLS(), FirstInfoTimeout: ready,
+		TLS: true, TLSHandshakeFirst: true, TLSTimeout: readyTimeout.Seconds(), TLSConfig: h.TLSConfig(), FirstInfoTimeout: readyTimeout,
 		SignatureCB: func(nonce []byte) (string, []byte, error) {
 			signature, err := key.Sign(nonce)
 			if err != nil {
 				return "", nil, err
 			}
-			show, err := identity.Show(identity.Credential{Node: node, Key: public}, signature)
+			show, err := identity.EncodeCredential(identity.Credential{Node: node, Key: public}, signature)
 			return "", show, err
 		},
 	}
@@ -72,7 +72,7 @@ func (h *Hub) Leafed(scheme, address, node string, key nkeys.KeyPair) *server.Se
 		s.Shutdown()
 		s.WaitForShutdown()
 	})
-	deadline := time.NewTimer(ready)
+	deadline := time.NewTimer(readyTimeout)
 	defer deadline.Stop()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()

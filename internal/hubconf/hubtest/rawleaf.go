@@ -16,22 +16,22 @@ import (
 	"github.com/frond-edge/frond/api/identity"
 )
 
-// Raw is a leaf connection without a server behind it: it sends what a test wants, also what no server would.
-type Raw struct {
+// RawLeaf is a leaf connection without a server behind it: it sends what a test wants, also what no server would.
+type RawLeaf struct {
 	conn *tls.Conn
 	in   *bufio.Reader
 	done sync.WaitGroup
 
 	mu sync.Mutex
-	// heard are the messages that came, "subject payload"; refused is the hub's error; both guarded by mu.
-	heard   []string
-	refused string
+	// messages are the messages that came, "subject payload"; refused is the hub's error; both guarded by mu.
+	messages    []string
+	closeReason string
 }
 
-// Raw logs a node in at a server's leaf listener. The connection ends with the test.
-func (h *Hub) Raw(i int, node string, key nkeys.KeyPair) *Raw {
+// ConnectRawLeaf logs a node in at a server's leaf listener. The connection ends with the test.
+func (h *Hub) ConnectRawLeaf(i int, node string, key nkeys.KeyPair) *RawLeaf {
 	h.tb.Helper()
-	r, err := h.raw(i, node, key)
+	r, err := h.dialRawLeaf(i, node, key)
 	if err != nil {
 		h.tb.Fatalf("leaf %s: %v", node, err)
 	}
@@ -42,12 +42,12 @@ func (h *Hub) Raw(i int, node string, key nkeys.KeyPair) *Raw {
 	return r
 }
 
-func (h *Hub) raw(i int, node string, key nkeys.KeyPair) (*Raw, error) {
-	conn, err := tls.Dial("tcp", h.Leaf(i), h.TLS()) //nolint:noctx // to this process
+func (h *Hub) dialRawLeaf(i int, node string, key nkeys.KeyPair) (*RawLeaf, error) {
+	conn, err := tls.Dial("tcp", h.LeafAddr(i), h.TLSConfig()) //nolint:noctx // to this process
 	if err != nil {
 		return nil, err
 	}
-	r := &Raw{conn: conn, in: bufio.NewReader(conn)}
+	r := &RawLeaf{conn: conn, in: bufio.NewReader(conn)}
 	info, err := r.in.ReadString('\n')
 	if err != nil {
 		return nil, err
@@ -66,7 +66,7 @@ func (h *Hub) raw(i int, node string, key nkeys.KeyPair) (*Raw, error) {
 	if err != nil {
 		return nil, err
 	}
-	show, err := identity.Show(identity.Credential{Node: node, Key: public}, signature)
+	show, err := identity.EncodeCredential(identity.Credential{Node: node, Key: public}, signature)
 	if err != nil {
 		return nil, err
 	}
@@ -86,41 +86,41 @@ func (h *Hub) raw(i int, node string, key nkeys.KeyPair) (*Raw, error) {
 		case strings.HasPrefix(line, "-ERR"):
 			return nil, fmt.Errorf("%s", line)
 		case strings.HasPrefix(line, "PONG"):
-			r.done.Go(r.read)
+			r.done.Go(r.readLoop)
 			return r, nil
 		}
 	}
 }
 
 // Send sends one line. A hub that has closed the connection does not matter.
-func (r *Raw) Send(line string) { _, _ = r.conn.Write([]byte(line + "\r\n")) }
+func (r *RawLeaf) Send(line string) { _, _ = r.conn.Write([]byte(line + "\r\n")) }
 
 // Publish sends a message; reply may be empty.
-func (r *Raw) Publish(subject, reply, payload string) {
+func (r *RawLeaf) Publish(subject, reply, payload string) {
 	r.Send(strings.Join(strings.Fields(fmt.Sprint("LMSG ", subject, " ", reply, " ", len(payload))), " ") + "\r\n" + payload)
 }
 
-// Heard are the messages that came so far, "subject payload".
-func (r *Raw) Heard() []string {
+// Messages are the messages that came so far, "subject payload".
+func (r *RawLeaf) Messages() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return append([]string(nil), r.heard...)
+	return append([]string(nil), r.messages...)
 }
 
-// Refused is the error that the hub closed the connection with, or "".
-func (r *Raw) Refused() string {
+// CloseReason is the error that the hub closed the connection with, or "".
+func (r *RawLeaf) CloseReason() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.refused
+	return r.closeReason
 }
 
 // Close ends the connection as the other end of it may.
-func (r *Raw) Close() { _ = r.conn.Close() }
+func (r *RawLeaf) Close() { _ = r.conn.Close() }
 
 // Wait returns when the connection is closed.
-func (r *Raw) Wait() { r.done.Wait() }
+func (r *RawLeaf) Wait() { r.done.Wait() }
 
-func (r *Raw) read() {
+func (r *RawLeaf) readLoop() {
 	for {
 		line, err := r.in.ReadString('\n')
 		if err != nil {
@@ -132,7 +132,7 @@ func (r *Raw) read() {
 			r.Send("PONG")
 		case "-ERR":
 			r.mu.Lock()
-			r.refused = rest
+			r.closeReason = rest
 			r.mu.Unlock()
 		case "LMSG", "HMSG":
 			fields := strings.Fields(rest)
@@ -145,7 +145,7 @@ func (r *Raw) read() {
 				return
 			}
 			r.mu.Lock()
-			r.heard = append(r.heard, fields[0]+" "+strings.TrimSpace(string(payload)))
+			r.messages = append(r.messages, fields[0]+" "+strings.TrimSpace(string(payload)))
 			r.mu.Unlock()
 		}
 	}

@@ -17,12 +17,12 @@ import (
 
 const (
 	fileMode = 0o600
-	// foreign are the permissions that nobody but the owner may have.
-	foreign = 0o077
+	// othersMode are the permissions that nobody but the owner may have.
+	othersMode = 0o077
 	// damagedSuffix names the place of a file that is no ring.
 	damagedSuffix = ".damaged"
-	// fileSize bounds a ring: a key is a line of 62 bytes.
-	fileSize = 64 << 10
+	// maxFileSize bounds a ring: a key is a line of 62 bytes.
+	maxFileSize = 64 << 10
 )
 
 // errDamaged says that a file is not as Create or an operator has written it.
@@ -34,32 +34,32 @@ var errDamaged = errors.New("not a file of keys")
 // already, and made anew: what it has sealed is lost then, and an agent that does not start would lose more. A file that others may read is
 // closed to them. The folder must exist.
 func Load(path string, log *zap.Logger) (*Ring, error) {
-	secrets, err := read(path, log)
+	secrets, err := readKeys(path, log)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		log.Info("key for Secrets made", zap.String("file", path))
-		return create(path)
+		return createRing(path)
 	case errors.Is(err, errDamaged):
 		log.Error("key for Secrets is damaged, making another one; what it has sealed must come from the cloud again", zap.String("file", path), zap.Error(err))
 		if err := putAside(path); err != nil {
 			return nil, fmt.Errorf("put the damaged key aside: %w", err)
 		}
-		return create(path)
+		return createRing(path)
 	case err != nil:
 		return nil, fmt.Errorf("read the key: %w", err)
 	}
 	return New(secrets...)
 }
 
-func read(path string, log *zap.Logger) ([][]byte, error) {
+func readKeys(path string, log *zap.Logger) ([][]byte, error) {
 	info, err := os.Stat(path)
 	if err != nil {
 		return nil, err
 	}
-	if !info.Mode().IsRegular() || info.Size() > fileSize {
+	if !info.Mode().IsRegular() || info.Size() > maxFileSize {
 		return nil, fmt.Errorf("%s: %w", path, errDamaged)
 	}
-	if mode := info.Mode().Perm(); mode&foreign != 0 {
+	if mode := info.Mode().Perm(); mode&othersMode != 0 {
 		if err := os.Chmod(path, fileMode); err != nil {
 			return nil, fmt.Errorf("others may read %s (mode %o): %w", path, mode, err)
 		}
@@ -69,7 +69,7 @@ func read(path string, log *zap.Logger) ([][]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	secrets, bad := parse(string(data))
+	secrets, bad := parseKeys(string(data))
 	if len(secrets) == 0 {
 		return nil, fmt.Errorf("%w: no whole line", errDamaged)
 	}
@@ -80,8 +80,8 @@ func read(path string, log *zap.Logger) ([][]byte, error) {
 	return secrets, nil
 }
 
-// parse returns the keys of the lines that are whole, and the numbers of those that are neither whole nor blank.
-func parse(text string) (secrets [][]byte, bad []int) {
+// parseKeys returns the keys of the lines that are whole, and the numbers of those that are neither whole nor blank.
+func parseKeys(text string) (secrets [][]byte, bad []int) {
 	number := 0
 	for line := range strings.Lines(text) {
 		number++
@@ -91,7 +91,7 @@ func parse(text string) (secrets [][]byte, bad []int) {
 		}
 		secret, err := base64.StdEncoding.DecodeString(words[len(words)-1])
 		named := len(words) > 1 // it is not if it was written by hand
-		if err != nil || len(secret) != KeySize || len(words) > 2 || named && idOf(secret) != words[0] {
+		if err != nil || len(secret) != KeySize || len(words) > 2 || named && keyID(secret) != words[0] {
 			bad = append(bad, number)
 			continue
 		}
@@ -115,34 +115,34 @@ func putAside(path string) error {
 	}
 }
 
-func create(path string) (*Ring, error) {
+func createRing(path string) (*Ring, error) {
 	secret := make([]byte, KeySize)
 	_, _ = rand.Read(secret) // it never fails
-	if err := write(path, secret); err != nil {
+	if err := writeKeys(path, secret); err != nil {
 		return nil, fmt.Errorf("write the key: %w", err)
 	}
 	return New(secret)
 }
 
-// write replaces the file, durably.
-func write(path string, secrets ...[]byte) error {
+// writeKeys replaces the file, durably.
+func writeKeys(path string, secrets ...[]byte) error {
 	var text strings.Builder
 	for _, secret := range secrets {
-		fmt.Fprintln(&text, idOf(secret), base64.StdEncoding.EncodeToString(secret))
+		fmt.Fprintln(&text, keyID(secret), base64.StdEncoding.EncodeToString(secret))
 	}
 	dir := filepath.Dir(path)
 	if err := renameio.WriteFile(path, []byte(text.String()), fileMode, renameio.WithTempDir(dir)); err != nil {
 		return err
 	}
 	for _, folder := range []string{dir, filepath.Dir(dir)} { // the folder itself may be as new as the file
-		if err := syncFolder(folder); err != nil {
+		if err := syncDir(folder); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func syncFolder(path string) error {
+func syncDir(path string) error {
 	f, err := os.Open(path)
 	if err != nil {
 		return err

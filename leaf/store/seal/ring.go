@@ -27,14 +27,14 @@ const algorithm = "xchacha20poly1305"
 // ErrKey says that something was sealed with a key that is not here.
 var ErrKey = errors.New("sealed with another key")
 
-// key is one secret, ready for use.
-type key struct {
+// ringKey is one secret, ready for use.
+type ringKey struct {
 	id   string
 	aead cipher.AEAD
 }
 
 // Ring is the gateway's keys: the first one seals, each opens what it has sealed. It may be used concurrently.
-type Ring struct{ keys []key }
+type Ring struct{ keys []ringKey }
 
 // New makes a ring of secrets, the newest first. It keeps none of the slices.
 func New(secrets ...[]byte) (*Ring, error) {
@@ -54,13 +54,13 @@ func New(secrets ...[]byte) (*Ring, error) {
 		if err != nil {
 			return nil, fmt.Errorf("derive key: %w", err)
 		}
-		r.keys = append(r.keys, key{idOf(secret), aead})
+		r.keys = append(r.keys, ringKey{keyID(secret), aead})
 	}
 	return r, nil
 }
 
-// idOf names a secret and tells nothing else about it.
-func idOf(secret []byte) string {
+// keyID names a secret and tells nothing else about it.
+func keyID(secret []byte) string {
 	sum := sha256.Sum256(append([]byte("frond store key id "), secret...))
 	return hex.EncodeToString(sum[:8])
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/frond-edge/frond/leaf/store/seal"
 )
 
-func load(t *testing.T, path string) *seal.Ring {
+func loadRing(t *testing.T, path string) *seal.Ring {
 	t.Helper()
 	r, err := seal.Load(path, zaptest.NewLogger(t))
 	if err != nil {
@@ -23,7 +23,7 @@ func load(t *testing.T, path string) *seal.Ring {
 	return r
 }
 
-func sealed(t *testing.T, r *seal.Ring, name, plain string) []byte {
+func sealText(t *testing.T, r *seal.Ring, name, plain string) []byte {
 	t.Helper()
 	data, err := r.Seal(name, []byte(plain))
 	if err != nil {
@@ -32,8 +32,8 @@ func sealed(t *testing.T, r *seal.Ring, name, plain string) []byte {
 	return data
 }
 
-// opens checks what comes out of an envelope.
-func opens(t *testing.T, r *seal.Ring, name string, data []byte, want string, wantCurrent bool) {
+// wantOpens checks what comes out of an envelope.
+func wantOpens(t *testing.T, r *seal.Ring, name string, data []byte, want string, wantCurrent bool) {
 	t.Helper()
 	plain, current, err := r.Open(name, data)
 	if err != nil || string(plain) != want || current != wantCurrent {
@@ -41,11 +41,11 @@ func opens(t *testing.T, r *seal.Ring, name string, data []byte, want string, wa
 	}
 }
 
-func TestWhatIsSealedOpensByItsNameOnly(t *testing.T) {
-	r := load(t, filepath.Join(t.TempDir(), "store.key"))
-	data := sealed(t, r, "a", "hidden")
-	opens(t, r, "a", data, "hidden", true)
-	if bytes.Equal(data, sealed(t, r, "a", "hidden")) {
+func TestRing_OpensByNameOnly(t *testing.T) {
+	r := loadRing(t, filepath.Join(t.TempDir(), "store.key"))
+	data := sealText(t, r, "a", "hidden")
+	wantOpens(t, r, "a", data, "hidden", true)
+	if bytes.Equal(data, sealText(t, r, "a", "hidden")) {
 		t.Error("the same text gives the same envelope")
 	}
 	broken := bytes.Replace(data, []byte(`"data":"`), []byte(`"data":"AAAA`), 1)
@@ -62,44 +62,44 @@ func TestWhatIsSealedOpensByItsNameOnly(t *testing.T) {
 	}
 }
 
-func TestTheFileIsTheKey(t *testing.T) {
+func TestLoad_ReusesKeyFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "store.key")
-	data := sealed(t, load(t, path), "a", "hidden")
+	data := sealText(t, loadRing(t, path), "a", "hidden")
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("mode %v, %v", info.Mode(), err)
 	}
-	opens(t, load(t, path), "a", data, "hidden", true)
+	wantOpens(t, loadRing(t, path), "a", data, "hidden", true)
 	if err := os.Chmod(path, 0o644); err != nil { //nolint:gosec // that is what is tested
 		t.Fatal(err)
 	}
-	opens(t, load(t, path), "a", data, "hidden", true)
+	wantOpens(t, loadRing(t, path), "a", data, "hidden", true)
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("mode %v, %v, after others could read it", info.Mode(), err)
 	}
 }
 
 // An operator puts a key of his own before the others, as the documentation says, and removes them later.
-func TestKeysRotate(t *testing.T) {
+func TestRing_KeysRotate(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "store.key")
-	data := sealed(t, load(t, path), "a", "hidden")
+	data := sealText(t, loadRing(t, path), "a", "hidden")
 	old, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	line := base64.StdEncoding.EncodeToString(bytes.Repeat([]byte{7}, seal.KeySize)) + "\n"
-	write(t, path, line+string(old))
-	both := load(t, path)
-	opens(t, both, "a", data, "hidden", false)
-	again := sealed(t, both, "a", "hidden")
-	write(t, path, line)
-	opens(t, load(t, path), "a", again, "hidden", true)
-	if _, _, err := load(t, path).Open("a", data); !errors.Is(err, seal.ErrKey) {
+	writeFile(t, path, line+string(old))
+	both := loadRing(t, path)
+	wantOpens(t, both, "a", data, "hidden", false)
+	again := sealText(t, both, "a", "hidden")
+	writeFile(t, path, line)
+	wantOpens(t, loadRing(t, path), "a", again, "hidden", true)
+	if _, _, err := loadRing(t, path).Open("a", data); !errors.Is(err, seal.ErrKey) {
 		t.Errorf("error %v without the old key, want %v", err, seal.ErrKey)
 	}
 }
 
 // A gateway must start with a key that its disk has damaged; what remains of it is kept.
-func TestADamagedKeyIsPutAside(t *testing.T) {
+func TestLoad_DamagedKeyIsPutAside(t *testing.T) {
 	for name, damage := range map[string]func([]byte) []byte{
 		"a bit":   func(b []byte) []byte { b[30] ^= 1; return b },
 		"its end": func(b []byte) []byte { return b[:40] },
@@ -107,14 +107,14 @@ func TestADamagedKeyIsPutAside(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "store.key")
-			data := sealed(t, load(t, path), "a", "hidden")
+			data := sealText(t, loadRing(t, path), "a", "hidden")
 			file, err := os.ReadFile(path)
 			if err != nil {
 				t.Fatal(err)
 			}
 			damaged := damage(bytes.Clone(file))
-			write(t, path, string(damaged))
-			if plain, _, err := load(t, path).Open("a", data); !errors.Is(err, seal.ErrKey) {
+			writeFile(t, path, string(damaged))
+			if plain, _, err := loadRing(t, path).Open("a", data); !errors.Is(err, seal.ErrKey) {
 				t.Errorf("%q, %v; want %v", plain, err, seal.ErrKey)
 			}
 			if kept, err := os.ReadFile(path + ".damaged"); err != nil || !bytes.Equal(kept, damaged) {
@@ -124,7 +124,7 @@ func TestADamagedKeyIsPutAside(t *testing.T) {
 	}
 }
 
-func write(t *testing.T, path, text string) {
+func writeFile(t *testing.T, path, text string) {
 	t.Helper()
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -132,7 +132,7 @@ func write(t *testing.T, path, text string) {
 }
 
 // One line that the disk or an editor has spoilt costs that key only, and the file stays as it is.
-func TestABadLineCostsOneKey(t *testing.T) {
+func TestLoad_BadLineCostsOneKey(t *testing.T) {
 	for name, text := range map[string]string{
 		"a blank line":  "\n%s\n\n",
 		"an empty end":  "%s  \r\n \t\n",
@@ -142,14 +142,14 @@ func TestABadLineCostsOneKey(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "store.key")
-			data := sealed(t, load(t, path), "a", "hidden")
+			data := sealText(t, loadRing(t, path), "a", "hidden")
 			file, err := os.ReadFile(path)
 			if err != nil {
 				t.Fatal(err)
 			}
 			text := fmt.Sprintf(text, file)
-			write(t, path, text)
-			opens(t, load(t, path), "a", data, "hidden", true)
+			writeFile(t, path, text)
+			wantOpens(t, loadRing(t, path), "a", data, "hidden", true)
 			if kept, err := os.ReadFile(path); err != nil || string(kept) != text {
 				t.Errorf("the file is %q now, %v", kept, err)
 			}
@@ -158,11 +158,11 @@ func TestABadLineCostsOneKey(t *testing.T) {
 }
 
 // What was put aside once is not overwritten by the next: it may be the one that an operator can mend.
-func TestDamagedKeysAreAllKept(t *testing.T) {
+func TestLoad_KeepsAllDamagedFiles(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "store.key")
 	for _, text := range []string{"first", "second", "third"} {
-		write(t, path, text)
-		load(t, path)
+		writeFile(t, path, text)
+		loadRing(t, path)
 	}
 	for suffix, text := range map[string]string{".damaged": "first", ".damaged.1": "second", ".damaged.2": "third"} {
 		if kept, err := os.ReadFile(path + suffix); err != nil || string(kept) != text {
