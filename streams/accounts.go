@@ -10,24 +10,24 @@ import (
 	"github.com/frond-edge/frond/streams/tunnel"
 )
 
-// The accounts of the hub. Streams and cloudcores are in FrondAccount, which has no leaf; nodes are in cells, which have no
-// stream. What a leaf costs grows with the leafs and the subscriptions of its account, and what a node can reach ends there
-// but for the crossings.
+// The accounts of the hub. Streams and cloudcores live in FrondAccount, which has no leafs; nodes live in cell accounts, which have no
+// streams. The cost of a leaf grows with the leafs and the subscriptions of its account. A node can reach nothing outside its account
+// except through the crossings.
 const (
-	FrondAccount  = "FROND" // streams, cloudcores, people
-	LobbyAccount  = "LOBBY" // who has no valid key, and asks for one
-	AuthAccount   = "AUTH"  // the auth callout: the hub asks here whom it lets in
-	SystemAccount = "SYS"   // the hub's own: what it says of itself, and kicks
+	FrondAccount  = "FROND" // streams, cloudcores, operators
+	LobbyAccount  = "LOBBY" // links without a valid key, which request admission
+	AuthAccount   = "AUTH"  // the auth callout: the hub asks here whether to admit a connection
+	SystemAccount = "SYS"   // the hub's own account: system events and requests to close connections
 )
 
-// CellAccount is the account of a node on a hub with so many cells. The number is fixed when a hub is installed.
+// CellAccount returns the account of a node on a hub with the given number of cells. The number is fixed when a hub is installed.
 func CellAccount(node string, cells int) string {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(node)) // a hash never fails
 	return cellName(int(h.Sum32() % uint32(cells)))
 }
 
-// Cells are the accounts of nodes of a hub with so many cells.
+// Cells returns the node accounts of a hub with the given number of cells.
 func Cells(cells int) []string {
 	names := make([]string, cells)
 	for i := range names {
@@ -38,38 +38,38 @@ func Cells(cells int) []string {
 
 func cellName(i int) string { return fmt.Sprintf("CELL-%03d", i) }
 
-// Crossing is what goes from one account to another, and nothing else does. A message of a stream goes to whoever listens, with
-// its reply subject unchanged. A service takes requests to who serves it, and its answers back to the account of who asked: no
-// reply subject of a request reaches anything where it is served.
+// Crossing is one export from an account and its import into another; no message crosses accounts in any other way. A stream crossing
+// delivers messages to the subscribers with the reply subject unchanged. A service crossing takes requests to the responder, and its
+// replies back to the requester's account: a request's reply subject reaches nothing in the responder's account.
 type Crossing struct {
-	// From is the account that exports, To the one that imports: messages of a stream go from From to To, requests to a service
-	// from To to From.
+	// From is the exporting account, To the importing one. Stream messages flow from From to To, service requests from To to From.
 	From, To string
 	Service  bool
-	// ManyReplies says that a service answers more than once.
+	// ManyReplies says that a service sends more than one reply to a request.
 	ManyReplies bool
-	// Subject is what it is called in From, Local in To.
+	// Subject is the name in From, Local the name in To.
 	Subject, Local string
 }
 
-// The consumer of a node as its cell knows it. There JetStream's own subjects are not used, since every account of a hub
-// answers these by itself, and lets every leaf send on $JS.ACK.
+// The subjects under which a cell reaches a node's consumer. A cell does not use JetStream's own subjects, because every account of a hub
+// answers those itself and lets every leaf send on $JS.ACK.
 const (
 	consumerPrefix = "consumer."
 	ackPrefix      = "$JS.ACK." + DesiredStream + "."
 )
 
-// consumerSubject is what a node asks its own consumer on: next, info or ack.<where>.
+// consumerSubject is the subject of a node's requests to its own consumer: next, info or ack.<where>.
 func consumerSubject(node, what string) string {
 	return consumerPrefix + wire.Escape(node) + "." + what
 }
 
-// Crossings are all crossings of a hub with so many cells.
+// Crossings returns all crossings of a hub with the given number of cells.
 //
-// A reply subject is the sender's free choice, and JetStream answers whatever it says. So what JetStream takes from nodes is a
-// service: its answers end in the cell of who asked, where nothing is listened to that they could be taken for (orders carry a
-// header that no answer has; inboxes and tunnels have names that nobody guesses). What a cloudcore takes is a stream: it sees
-// the reply subject as it was sent, answers to the node's own inbox alone, and a leaf knows whether any cloudcore listens.
+// A sender chooses the reply subject freely, and JetStream replies to any subject it names. So every subject that JetStream serves to
+// nodes is a service: its replies end in the requester's cell, where no subscriber can mistake them for something else (commands carry a
+// header that no reply has; inboxes and tunnels have names that cannot be guessed). Subjects that cloudcores receive are streams: a
+// cloudcore sees the reply subject as it was sent and replies to the node's own inbox only, and a leaf knows whether any cloudcore is
+// subscribed.
 func Crossings(cells int) []Crossing {
 	var all []Crossing
 	for _, name := range Cells(cells) {
@@ -89,10 +89,10 @@ func Crossings(cells int) []Crossing {
 		streamCrossings(FrondAccount, LobbyAccount, inboxSubjects))
 }
 
-// inboxSubjects are where answers go.
+// inboxSubjects match all reply subjects.
 const inboxSubjects = "_INBOX.>"
 
-// streamCrossings are messages that keep their name.
+// streamCrossings returns stream crossings whose subjects have the same name in both accounts.
 func streamCrossings(from, to string, subjects ...string) []Crossing {
 	all := make([]Crossing, len(subjects))
 	for i, subject := range subjects {
@@ -101,7 +101,7 @@ func streamCrossings(from, to string, subjects ...string) []Crossing {
 	return all
 }
 
-// services are what FrondAccount serves under the same name.
+// serviceCrossings returns the services of FrondAccount that have the same name in both accounts.
 func serviceCrossings(to string, subjects ...string) []Crossing {
 	all := make([]Crossing, len(subjects))
 	for i, subject := range subjects {

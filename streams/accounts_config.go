@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// AccountsConfig is the block accounts of the configuration of a hub with so many cells. users are the entries of each
-// account's list of users, in the configuration's own words.
+// AccountsConfig returns the accounts block of the configuration of a hub with the given number of cells. users holds the entries of each
+// account's list of users, in the syntax of the configuration.
 func AccountsConfig(cells int, users map[string][]string) string {
 	all := Crossings(cells)
 	var b strings.Builder
 	b.WriteString("accounts {\n")
 	for _, name := range slices.Concat([]string{SystemAccount, AuthAccount, FrondAccount, LobbyAccount}, Cells(cells)) {
-		_, _ = fmt.Fprintf(&b, "  %s: {\n", name) // to memory
+		_, _ = fmt.Fprintf(&b, "  %s: {\n", name) // writes to memory
 		if name == FrondAccount {
 			b.WriteString("    jetstream: enabled\n")
 		}
@@ -37,7 +37,7 @@ func writeList(b *strings.Builder, name string, entries []string) {
 	b.WriteString("    ]\n")
 }
 
-// accountExports are what an account offers, each once and only to those that take it.
+// accountExports lists the exports of an account, each once and only to the accounts that import it.
 func accountExports(all []Crossing, account string) []string {
 	takers := map[string][]string{}
 	var heads []string

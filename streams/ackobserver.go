@@ -1,6 +1,6 @@
 package streams
 
-// ackObserver is a Store that wants to know what is acked, before the ack leaves. Only the fault suite's is one.
+// ackObserver is a Store that observes each ack before it is sent. Only the store of the fault suite implements it.
 type ackObserver interface{ Acked(sequence uint64) }
 
 func observeAck(store Store, sequence uint64) {

@@ -16,19 +16,19 @@ import (
 )
 
 const (
-	// callTimeout is how long a node waits for the answer to a call. Pages and pieces are made to take about 1 s.
+	// callTimeout is how long a node waits for the reply to a call. Pages and pieces are sized to take about 1 s.
 	callTimeout = 15 * time.Second
-	// deleteConsumerTimeout bounds the removal of a node's old consumer, and the attempt to make one in its place; if its server is down nobody
-	// answers either.
+	// deleteConsumerTimeout bounds the deletion of a node's old consumer, and the attempt to create one in its place: if the consumer's
+	// server is down, neither request is answered.
 	deleteConsumerTimeout = time.Second
-	// stepTimeout bounds each other step of an attach, which asks again within it: what a hub without a leader does not answer, it does
-	// not answer later either. Then the node should ask again rather than wait.
+	// stepTimeout bounds each other step of an attach, retries included. A hub without a leader does not answer later either, so the node
+	// should ask again rather than wait.
 	stepTimeout = 2500 * time.Millisecond
 	// maxInFlightPerNode is the number of messages in flight to one node. 256 fills a link of 100 ms round trip at 2,500/s.
 	maxInFlightPerNode = 256
 )
 
-// Attacher answers a node's attach: what changed since its cursor, and a consumer for what comes next.
+// Attacher answers a node's attach: it sends the changes since the node's cursor and creates the consumer that delivers later changes.
 type Attacher struct {
 	js         jetstream.JetStream
 	reader     *streamReader
@@ -38,9 +38,9 @@ type Attacher struct {
 	log        *zap.Logger
 }
 
-// NewAttacher makes an Attacher. known tells whether Kubernetes has a Node of that name. Only an empty store of a
-// node without one gets a full snapshot before the node's desired state was published completely. attached is told of each
-// attach that succeeded, and must not block.
+// NewAttacher returns an Attacher. known reports whether Kubernetes has a Node of that name. Before the desired state of a node is
+// published completely, only an empty store of a node that Kubernetes does not know gets a full snapshot. attached is called after each
+// successful attach and must not block.
 func NewAttacher(nc *nats.Conn, known func(ctx context.Context, node string) bool, attached func(node, instance string), metrics *Metrics, log *zap.Logger) (*Attacher, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
@@ -73,7 +73,7 @@ func (a *Attacher) handleAttach(ctx context.Context, node string, req wire.Attac
 	crash.At("attach.asked")
 	info := stream.CachedInfo()
 	reply := wire.AttachReply{StreamEpoch: streamEpoch(info)}
-	// A cursor beyond the stream is of another life too: the stream was restored from an older copy.
+	// A cursor beyond the end of the stream also belongs to another life: the stream was restored from an older copy.
 	reply.Full = req.Full || req.StreamEpoch != reply.StreamEpoch || req.Sequence > info.State.LastSeq
 	start := req.Sequence + 1
 	if reply.Full {
@@ -105,7 +105,7 @@ func (a *Attacher) handleAttach(ctx context.Context, node string, req wire.Attac
 		}
 		reply.Subjects = len(subjects)
 	}
-	// The pages together reach as far as the replica that gave the last one: what it had not seen, the consumer delivers.
+	// The pages together reach as far as the replica that answered the last one; the consumer delivers messages that it had not seen.
 	reply.UpTo = max(p.upTo, start-1)
 	if err := a.createConsumer(ctx, node, &reply, req.PayloadsPending || p.omitsPayload()); err != nil {
 		return reply, err
@@ -114,13 +114,13 @@ func (a *Attacher) handleAttach(ctx context.Context, node string, req wire.Attac
 	return reply, nil
 }
 
-// readSnapshotPage reads one page of a snapshot. What changes lack, the consumer delivers, so any replica may give them. What a full
-// snapshot lacks is deleted at the node: it must come from a replica that has seen as much as the leader, and each page as
-// much as the one before. Beyond 1,024 objects there is no such proof, and the node counts.
+// readSnapshotPage reads one page of a snapshot. Any replica may answer for changes, because the consumer delivers the ones that are
+// missing. An object missing from a full snapshot is deleted on the node, so such a page must come from a replica that has seen as much as
+// the leader, and each page as much as the page before. Beyond 1,024 objects there is no such proof; the node counts the objects.
 func (a *Attacher) readSnapshotPage(ctx context.Context, node string, start, atLeast uint64, full bool, take int) (snapshotPage, error) {
 	filter, bytes := Filter(Desired, node), pageBytes
 	if take > 0 {
-		bytes = min(bytes, max(2*take, minPageRead)) // what does not fit is read again for the next page
+		bytes = min(bytes, max(2*take, minPageRead)) // messages that do not fit are read again for the next page
 	}
 	if full {
 		p, err := a.reader.readAtLeast(ctx, []string{filter}, start, pageMessages, bytes, atLeast)
@@ -131,9 +131,8 @@ func (a *Attacher) readSnapshotPage(ctx context.Context, node string, start, atL
 	return a.reader.readPage(ctx, filter, start, pageMessages, bytes)
 }
 
-// checkPrepared refuses a full snapshot while it may be incomplete, so that an emptied stream never reads as "delete all". It
-// tells whether the snapshot must hold the marker. Only a node that has nothing to lose, and that Kubernetes does not know
-// yet, has none to wait for.
+// checkPrepared refuses a full snapshot while it may be incomplete, so that an emptied stream is never read as "delete all". It returns
+// whether the snapshot must hold the marker. Only a node with an empty store that Kubernetes does not know yet needs no marker.
 func (a *Attacher) checkPrepared(ctx context.Context, stream jetstream.Stream, node string, empty bool) (marked bool, err error) {
 	if empty && !a.nodeExists(ctx, node) {
 		return false, nil
@@ -148,13 +147,13 @@ func (a *Attacher) checkPrepared(ctx context.Context, stream jetstream.Stream, n
 	return true, nil
 }
 
-// ErrPreparing says that a node's desired state is not yet published completely; the node attaches again.
+// ErrPreparing reports that a node's desired state is not yet published completely; the node attaches again.
 var ErrPreparing = errors.New("the desired state of this node is being prepared")
 
-// createConsumer makes the node's consumer start after the snapshot. An existing one is removed, even if it starts there: what was
-// asked of it before ends with it. A pull of an agent that is gone may stay open, as the server cannot see through an import in
-// another one whether anybody listens; what it took would come again only after ackWait. awaits says that the node lacks
-// payloads before that start.
+// createConsumer creates the node's consumer, which starts after the snapshot. It deletes an existing consumer even if that one starts
+// there, which ends the requests open on it. The pull of an agent that is gone may stay open, because the server cannot see through an
+// account import on another server whether there is a subscriber; messages sent to that pull would come again only after ackWait. awaits
+// says that the node lacks payloads before the start of the consumer.
 func (a *Attacher) createConsumer(ctx context.Context, node string, reply *wire.AttachReply, awaits bool) error {
 	name := wire.Escape(node)
 	cfg := nodeConsumer(name, Filter(Desired, node), reply.UpTo, maxInFlightPerNode)
@@ -171,7 +170,7 @@ func (a *Attacher) createConsumer(ctx context.Context, node string, reply *wire.
 		})
 	}
 	if err := create(deleteConsumerTimeout); err != nil {
-		// There is one of an earlier attach, or its server is down. In the second case nobody confirms the removal.
+		// A consumer of an earlier attach exists, or its server is down. In the second case the deletion is never confirmed.
 		fctx, cancel := context.WithTimeout(ctx, deleteConsumerTimeout)
 		forgotten := a.js.DeleteConsumer(fctx, DesiredStream, name)
 		cancel()
@@ -191,7 +190,7 @@ func (a *Attacher) createConsumer(ctx context.Context, node string, reply *wire.
 	return nil
 }
 
-// streamEpoch identifies one life of a stream: a stream that was removed and made again has another.
+// streamEpoch identifies one life of a stream: a stream that was deleted and created again has another epoch.
 func streamEpoch(info *jetstream.StreamInfo) string {
 	return info.Created.UTC().Format("20060102T150405.000000000Z")
 }

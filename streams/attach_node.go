@@ -13,15 +13,15 @@ import (
 	"github.com/frond-edge/frond/internal/crash"
 )
 
-// attach lists: it brings the store to the snapshot's end, but for what is to be fetched in pieces, and returns the last
-// page.
+// attach lists the desired state: it brings the store up to the end of the snapshot, except for payloads to be fetched in pieces, and
+// returns the last page.
 func (d *Delivery) attach(ctx context.Context, everything bool) (wire.AttachReply, error) {
 	cursor, err := d.resumeCursor(ctx)
 	if err != nil {
 		return wire.AttachReply{}, err
 	}
 	select {
-	case <-d.deadServers: // before anything was asked
+	case <-d.deadServers: // before the first request
 	default:
 	}
 	request := wire.AttachRequest{Cursor: cursor, Full: everything, Instance: d.instance}
@@ -68,7 +68,8 @@ func (d *Delivery) attach(ctx context.Context, everything bool) (wire.AttachRepl
 	}
 }
 
-// resumeCursor returns from where to list. If the store is not where it was left, it is believed: it may have found damage.
+// resumeCursor returns the cursor to list from. If the store's cursor moved since the last save, the store's value is used: the store may
+// have found damage.
 func (d *Delivery) resumeCursor(ctx context.Context) (wire.Cursor, error) {
 	if err := d.acquireSave(ctx); err != nil {
 		return wire.Cursor{}, err
@@ -83,7 +84,7 @@ func (d *Delivery) resumeCursor(ctx context.Context) (wire.Cursor, error) {
 	return cursor, nil
 }
 
-// saveSnapshot saves a full snapshot that holds all it must.
+// saveSnapshot saves a full snapshot after checking that it is complete.
 func (d *Delivery) saveSnapshot(ctx context.Context, last wire.AttachReply, full deliveryBatch, subjects int, marked bool) error {
 	switch {
 	case subjects < last.Subjects:
@@ -98,7 +99,7 @@ func (d *Delivery) saveSnapshot(ctx context.Context, last wire.AttachReply, full
 	full.sequence = last.UpTo
 	next := deliveryProgress{epoch: last.StreamEpoch}.applyBatch(full)
 	messages := full.messages
-	for _, m := range next.pending { // what the store has of them stays until they are there
+	for _, m := range next.pending { // the store keeps its versions until the payloads are there
 		messages = append(messages, wire.Message{Node: d.node, Key: m.key, Sequence: m.sequence})
 	}
 	if err := d.store.Replace(ctx, messages, last.StreamEpoch, next.safeCursor()); err != nil {
@@ -111,7 +112,7 @@ func (d *Delivery) saveSnapshot(ctx context.Context, last wire.AttachReply, full
 	return nil
 }
 
-// requestPage asks for one page of the snapshot.
+// requestPage requests one page of the snapshot.
 func (d *Delivery) requestPage(ctx context.Context, request wire.AttachRequest) (wire.AttachReply, error) {
 	var reply wire.AttachReply
 	asked := time.Now()
@@ -132,8 +133,8 @@ func (d *Delivery) requestPage(ctx context.Context, request wire.AttachRequest) 
 	return reply, nil
 }
 
-// callAttach is the call of an attach. When a cloudcore or a server of the hub has died, the question may have gone with it: it is asked
-// again, as nobody would answer it.
+// callAttach sends the call of an attach. When a cloudcore or a hub server has died, the request may have been lost with it and would
+// never be answered, so callAttach sends it again.
 func (d *Delivery) callAttach(ctx context.Context, request wire.AttachRequest, reply *wire.AttachReply) error {
 	for {
 		cctx, cancel := context.WithCancelCause(ctx)
@@ -158,8 +159,8 @@ func (d *Delivery) callAttach(ctx context.Context, request wire.AttachRequest, r
 	}
 }
 
-// readPage reads a page and tells whether the snapshot marker is in it. Garbage goes to the dead letters and stays in
-// the page without operation.
+// readPage decodes a page and reports whether it contains the snapshot marker. A malformed message goes to the dead letters and stays in
+// the page without an operation.
 func (d *Delivery) readPage(ctx context.Context, reply wire.AttachReply) (h deliveryBatch, marked bool, err error) {
 	h.sequence = reply.UpTo
 	if reply.Continue != 0 {
@@ -182,8 +183,8 @@ func (d *Delivery) readPage(ctx context.Context, reply wire.AttachReply) (h deli
 	return h, marked, nil
 }
 
-// readObject reads one object of a page. It returns a mark if the payload is to be fetched later, and a message without
-// operation for garbage and for what the store is known to have.
+// readObject decodes one object of a page. It returns a pendingObject if the payload is to be fetched later, and a message without an
+// operation for a malformed object and for one that the store is known to hold.
 func (d *Delivery) readObject(ctx context.Context, reply wire.AttachReply, object wire.SnapshotObject) (wire.Message, *pendingObject, error) {
 	var m wire.Message
 	var err error
@@ -225,13 +226,13 @@ func (d *Delivery) readObject(ctx context.Context, reply wire.AttachReply, objec
 	return m, awaited, nil
 }
 
-// absenceMeansDeleted tells whether the node takes the absence of such an object for a proof that it does not exist: a kubelet ends the
-// pods that its API does not list. A store that has just become whole must hold them.
+// absenceMeansDeleted reports whether the node takes the absence of such an object as proof that it does not exist: a kubelet terminates
+// the pods that its API does not list. A store that has just become complete must hold these objects.
 func absenceMeansDeleted(key wire.Key) bool {
 	return key.Group == "" && (key.Resource == "pods" || key.Resource == "nodes")
 }
 
-// prefetchPayload fetches a payload before the attach ends. What came of it before a fault stays for the next attach.
+// prefetchPayload fetches a payload before the attach ends. The bytes received before a fault are kept for the next attach.
 func (d *Delivery) prefetchPayload(ctx context.Context, m *pendingObject) (wire.Message, error) {
 	if old := d.prefetched[m.key]; old != nil && old.epoch == m.epoch && old.sequence == m.sequence {
 		m = old
@@ -248,7 +249,8 @@ func (d *Delivery) prefetchPayload(ctx context.Context, m *pendingObject) (wire.
 	return d.decodePending(ctx, m)
 }
 
-// messageHolder is a Store that can tell whether it has exactly what a message brings, so that it need not come again.
+// messageHolder is a Store that can report whether it already holds exactly the content of a message, so that the payload need not be sent
+// again.
 type messageHolder interface{ Holds(m wire.Message) bool }
 
 func storeHolds(store Store, m wire.Message) bool {

@@ -8,27 +8,27 @@ import (
 )
 
 const (
-	// minLinkBudget keeps the objects of everyday whole: 16 KiB are 2.6 s at 50 kbit/s, and both ends of a link close it when an
-	// answer to a ping is later than 10 s.
+	// minLinkBudget keeps everyday objects in one piece: 16 KiB take 2.6 s at 50 kbit/s, and both ends of a link close it when the answer
+	// to a ping is later than 10 s.
 	minLinkBudget = 16 << 10
-	// initialLinkBudget is what a link is believed to carry that nothing is known of: 5.2 s at 50 kbit/s.
+	// initialLinkBudget is the estimate for a link without measurements: 5.2 s at 50 kbit/s.
 	initialLinkBudget = 32 << 10
-	// maxLinkBudget is a page as large as there is a use for.
+	// maxLinkBudget is the largest useful page.
 	maxLinkBudget = 256 << 10
-	// budgetPeriod is how long what was asked for at once may keep everything behind it waiting.
+	// budgetPeriod is how long the bytes of one request may delay everything behind them.
 	budgetPeriod = time.Second
-	// budgetGrowth is how many times more than came quickly is dared the next time.
+	// budgetGrowth caps how fast the estimate may grow: the next budget is at most this many times the bytes that arrived quickly.
 	budgetGrowth = 4
 )
 
-// bandwidthEstimator believes how many bytes a link carries in a turn, by what it has carried. No part of a large thing is larger, so
-// that a small one comes in between, and a probe or a heartbeat in time.
+// bandwidthEstimator estimates how many bytes the link carries in one budgetPeriod, from the transfers it has observed. No part of a large
+// payload is larger than the budget, so that small messages get in between and probes and heartbeats arrive in time.
 type bandwidthEstimator struct {
 	gauge prometheus.Gauge
 
 	mu   sync.Mutex
 	size int // guarded by mu
-	// shortestReply is the shortest answer so far: nearly the round trip alone. Guarded by mu.
+	// shortestReply is the shortest reply time so far, which is nearly the round trip alone. Guarded by mu.
 	shortestReply time.Duration
 }
 
@@ -38,39 +38,38 @@ func newBandwidthEstimator(gauge prometheus.Gauge) *bandwidthEstimator {
 	return p
 }
 
-// budget is how many bytes may be asked for now.
+// budget returns how many bytes may be requested now.
 func (p *bandwidthEstimator) budget() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.size
 }
 
-// LinkBudget is how many bytes the link to the cloud is believed to take at a time now.
+// LinkBudget returns how many bytes the link to the cloud is now estimated to take at a time.
 func (d *Delivery) LinkBudget() int { return d.bandwidth.budget() }
 
-// setBudget is called with mu held, or before anybody knows of p.
+// setBudget sets the estimate. The caller holds mu, or is the constructor.
 func (p *bandwidthEstimator) setBudget(size int) {
 	p.size = min(max(size, minLinkBudget), maxLinkBudget)
 	p.gauge.Set(float64(p.size))
 }
 
-// observeReply notes an answer of so many bytes, and how long it took from the question. A long one may show that less must be
-// asked for.
+// observeReply records a reply of the given size and the time since its request. A long time may show that less must be requested.
 func (p *bandwidthEstimator) observeReply(bytes int, took time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.shortestReply == 0 || took < p.shortestReply {
 		p.shortestReply = took
 	}
-	// The round trip is no time of transfer; a half is kept, as the quickest answer had a transfer too.
+	// The round trip is not transfer time. Half of took is the lower bound, because the shortest reply included a transfer too.
 	size := estimateBudget(bytes, max(took-p.shortestReply, took/2))
 	if size > p.size || bytes >= p.size/2 {
 		p.setBudget(size)
 	}
 }
 
-// observeFlow notes that so many bytes came one behind the other. They may have been sent slowly, so this shows only that more
-// may be asked for.
+// observeFlow records that the given bytes arrived back to back. The sender may have been slow, so this shows only that more may be
+// requested.
 func (p *bandwidthEstimator) observeFlow(bytes int, took time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -79,14 +78,14 @@ func (p *bandwidthEstimator) observeFlow(bytes int, took time.Duration) {
 	}
 }
 
-// observeTimeout notes that what was asked for did not come in time.
+// observeTimeout records that a requested reply did not arrive in time.
 func (p *bandwidthEstimator) observeTimeout() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.setBudget(p.size / budgetGrowth)
 }
 
-// estimateBudget is what fits into a turn if so many bytes took so long.
+// estimateBudget returns how many bytes fit into budgetPeriod if the given bytes took the given time.
 func estimateBudget(bytes int, took time.Duration) int {
 	most := budgetGrowth * bytes
 	if took <= 0 {

@@ -19,41 +19,41 @@ import (
 )
 
 const (
-	// callWorkers is how many calls one cloudcore serves at once; most wait for the apiserver.
+	// callWorkers is the number of calls that one cloudcore serves at once; most of them wait for the apiserver.
 	callWorkers = 64
-	// callQueue holds calls that arrive while all workers are busy; beyond it they are dropped and the node asks again.
+	// callQueue holds calls that arrive while all workers are busy; further calls are dropped and the node asks again.
 	callQueue = 4096
-	// maxCallsPerNode is how many calls of one node may wait or be served, of maxBytesPerNode in all; another is refused.
-	// callWorkersPerNode is how many of them are served at a time.
+	// maxCallsPerNode limits the calls of one node that wait or are served, maxBytesPerNode their total size; further calls are refused.
+	// callWorkersPerNode limits how many of them are served at a time.
 	maxCallsPerNode    = 64
 	callWorkersPerNode = 8
-	// maxWatchCalls and maxWatchCallsPerNode are how many calls of VerbWatch one cloudcore serves at once, in all and of one node. Each is
-	// a goroutine and a stream of the connection to the apiserver, some 20 kB, and no worker: it waits.
+	// maxWatchCalls and maxWatchCallsPerNode limit the calls of VerbWatch that one cloudcore serves at once, in total and per node. Each
+	// takes a goroutine and a stream of the connection to the apiserver, some 20 kB, but no worker, because it waits.
 	maxWatchCalls        = 4096
 	maxWatchCallsPerNode = 64
-	// maxRequest bounds a call: a Kubernetes request body is at most 3 MiB, base64 in JSON makes it a third longer.
+	// maxRequest bounds a call: a Kubernetes request body is at most 3 MiB, and base64 in JSON makes it a third longer.
 	maxRequest = 5 * mib
 	// maxWatch bounds a call of VerbWatch: a path, a query and a token.
 	maxWatch = 64 << 10
 	// cloudQueueGroup is the queue group of all cloudcores: one of them answers.
 	cloudQueueGroup = "cloudcore"
 
-	// unknownVerbFormat is what a cloudcore answers that is older than who asks.
+	// unknownVerbFormat is the reply of a cloudcore that is older than the caller.
 	unknownVerbFormat = "verb %.40q is unknown"
 
-	// WatchCallTimeout is how long a node waits for the answer to a call of VerbWatch, and the longest wait that it may ask for is well
-	// below: a node whose cloudcore was killed learns it by this alone.
+	// WatchCallTimeout is how long a node waits for the reply to a call of VerbWatch. The longest wait that a node may request is well
+	// below it: this timeout alone tells a node that its cloudcore was killed.
 	WatchCallTimeout = 25 * time.Second
 
 	planeCall      Plane = "call"
 	planeHeartbeat Plane = "beat"
 )
 
-// CallHandler answers one verb. It returns the reply's payload; an error that wraps wire.ErrPermanent says that the
-// request itself is garbage. The context ends when the node would no longer wait.
+// CallHandler answers one verb. It returns the payload of the reply; an error that wraps wire.ErrPermanent reports a malformed request.
+// The context ends when the node would no longer wait.
 type CallHandler func(ctx context.Context, node string, request []byte) (any, error)
 
-// CallServer answers what nodes ask on call.cloud.<node>.<verb>. Any cloudcore may answer any call.
+// CallServer answers the calls of nodes on call.cloud.<node>.<verb>. Any cloudcore may answer any call.
 type CallServer struct {
 	nc          *nats.Conn
 	handlers    map[string]CallHandler
@@ -62,7 +62,7 @@ type CallServer struct {
 	log         *zap.Logger
 }
 
-// NewCallServer makes the server of calls; handlers maps a verb to who answers it.
+// NewCallServer returns a CallServer; handlers maps each verb to its handler.
 func NewCallServer(nc *nats.Conn, handlers map[string]CallHandler, metrics *Metrics, log *zap.Logger) (*CallServer, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
@@ -74,10 +74,10 @@ func NewCallServer(nc *nats.Conn, handlers map[string]CallHandler, metrics *Metr
 	}, nil
 }
 
-// cloudSender is who dead letters come from when a cloudcore puts them.
+// cloudSender is the sender of dead letters that a cloudcore stores.
 const cloudSender = "cloud"
 
-// Start serves until ctx ends, then answers what it has begun and returns nil.
+// Start serves calls until ctx ends, answers the calls in progress and returns nil.
 func (c *CallServer) Start(ctx context.Context) error {
 	incoming := make(chan *nats.Msg, callQueue)
 	sub, err := c.nc.ChanQueueSubscribe(callPrefix+allNodes+".*", cloudQueueGroup, incoming)
@@ -115,8 +115,8 @@ func (c *CallServer) Start(ctx context.Context) error {
 	return g.Wait()
 }
 
-// admitCall puts a call into the hands of the workers, or has a long one served in g. What is too large, or too much of its node, is
-// refused here, before it takes room.
+// admitCall queues a call for the workers, or has a watch call served in g. It refuses a call that is too large or exceeds the limits of
+// its node before the call takes memory.
 func (c *CallServer) admitCall(ctx context.Context, g *errgroup.Group, msg *nats.Msg, held *fairQueue[*nats.Msg], long *keyedSemaphore) {
 	node, size, most := subjectToken(msg.Subject, 2), memorySize(msg.Header, msg.Data), maxRequest
 	lasts := verbOf(msg) == VerbWatch
@@ -139,7 +139,7 @@ func (c *CallServer) admitCall(ctx context.Context, g *errgroup.Group, msg *nats
 	}
 }
 
-// keyedSemaphore count calls that are no worker's.
+// keyedSemaphore limits the calls that no worker serves, in total and per node.
 type keyedSemaphore struct {
 	limit, limitPerNode int
 
@@ -168,13 +168,13 @@ func (s *keyedSemaphore) release(node string) {
 	}
 }
 
-// verbOf is the last token of a call's subject.
+// verbOf returns the last token of a call's subject.
 func verbOf(msg *nats.Msg) string { return msg.Subject[strings.LastIndexByte(msg.Subject, '.')+1:] }
 
-// tooManyCallsFormat is the answer to a call of a node that has enough in hand, by number or by bytes.
+// tooManyCallsFormat is the reply to a node that has reached its limit of calls, by number or by bytes.
 const tooManyCallsFormat = "%d calls of this node wait already, or fewer that are large"
 
-// rejectCall answers a call that is not taken in hand.
+// rejectCall answers a call that is not admitted.
 func (c *CallServer) rejectCall(msg *nats.Msg, result, reason string) {
 	c.metrics.calls.WithLabelValues("", result).Inc()
 	if node, err := parseCallSubject(msg.Subject); err == nil && strings.HasPrefix(msg.Reply, InboxPrefix(node)+".") {
@@ -182,8 +182,8 @@ func (c *CallServer) rejectCall(msg *nats.Msg, result, reason string) {
 	}
 }
 
-// serveCall answers one call. The subject alone says who asks; the answer goes to that node's own inbox or nowhere, since the
-// asker chooses the reply subject and nats-server does not check it.
+// serveCall answers one call. The subject alone identifies the caller. The reply goes to that node's own inbox or is not sent, because the
+// caller chooses the reply subject and nats-server does not check it.
 func (c *CallServer) serveCall(ctx context.Context, msg *nats.Msg) {
 	node, err := parseCallSubject(msg.Subject)
 	if err != nil {
@@ -222,18 +222,18 @@ func (c *CallServer) serveCall(ctx context.Context, msg *nats.Msg) {
 	c.sendReply(msg, reply)
 }
 
-// rawReply is an answer that is sent as it is. Its headers tell it from a callError.
+// rawReply is a reply whose payload is sent unchanged. Its headers distinguish it from a callError.
 type rawReply struct {
 	header nats.Header
 	data   []byte
 }
 
-// callError is what every reply can say instead of its own fields.
+// callError is the error that any reply can carry instead of its own fields.
 type callError struct {
 	Error string `json:"error"`
 }
 
-// deadLetterCall answers garbage with the reason and keeps it as a dead letter; a call is not durable, so a dead letter that
+// deadLetterCall answers a malformed call with the reason and stores it as a dead letter. A call is not durable, so a dead letter that
 // cannot be stored is only logged.
 func (c *CallServer) deadLetterCall(ctx context.Context, msg *nats.Msg, reason error) {
 	c.metrics.calls.WithLabelValues("", "garbage").Inc()
@@ -241,7 +241,7 @@ func (c *CallServer) deadLetterCall(ctx context.Context, msg *nats.Msg, reason e
 	switch verbOf(msg) {
 	case VerbAttach, VerbPiece, VerbPing, VerbScopes:
 	default:
-		// It may hold a token, a key, a Secret or a part of one, which have no place in a stream that many read.
+		// The call may hold a token, a key, a Secret or a part of one. They have no place in a stream that many can read.
 		data = fmt.Appendf(nil, "withheld: %d bytes, sha256 %x", len(data), sha256.Sum256(data))
 	}
 	if err := c.deadLetters.put(ctx, planeCall, msg.Subject, msg.Header, data, reason); err != nil {
@@ -268,7 +268,7 @@ func (c *CallServer) sendReply(msg *nats.Msg, reply any) {
 	}
 }
 
-// DecodeRequest reads a call's JSON strictly enough to tell garbage: it must be one JSON object.
+// DecodeRequest decodes a call's JSON strictly enough to detect malformed requests: it must be one JSON object.
 func DecodeRequest(data []byte, into any) error {
 	if err := checkObject(data); err != nil {
 		return err
@@ -279,8 +279,8 @@ func DecodeRequest(data []byte, into any) error {
 	return nil
 }
 
-// Call asks the cloud on behalf of a node and decodes the answer. It returns wire.ErrOffline if nobody answered: the
-// link is down, or no cloudcore lives.
+// Call sends a node's call to the cloud and decodes the reply. It returns wire.ErrOffline if there was no answer: the link is down, or no
+// cloudcore is running.
 func Call(ctx context.Context, nc *nats.Conn, node, verb string, request, reply any) error {
 	body, err := json.Marshal(request)
 	if err != nil {
@@ -305,12 +305,12 @@ func Call(ctx context.Context, nc *nats.Conn, node, verb string, request, reply 
 	return nil
 }
 
-// Probe makes one round trip to the hub's JetStream on a subject that the node may use. Any answer proves the path in both
-// directions, also that its consumer is unknown.
+// Probe makes one round trip to the hub's JetStream on a subject that the node may use. Any reply proves the path in both directions,
+// including the reply that the consumer is unknown.
 func Probe(ctx context.Context, nc *nats.Conn, node string) error {
 	_, err := nc.RequestWithContext(ctx, consumerSubject(node, "info"), nil)
 	if errors.Is(err, nats.ErrNoResponders) {
-		return nil // the link is there, JetStream behind it is not: dialling again would not help
+		return nil // the link is up but JetStream behind it is not: redialling would not help
 	}
 	return err
 }

@@ -19,30 +19,30 @@ import (
 	"github.com/frond-edge/frond/internal/crash"
 )
 
-// maxChunkedReports is how many large reports are in memory at a time, of at most 4 MiB each. With more of them in the outbox the small
-// ones behind those wait.
+// maxChunkedReports limits the large reports in memory, of at most 4 MiB each. If the outbox holds more of them, the small reports behind
+// those wait.
 const maxChunkedReports = 8
 
-// chunkedReport is a report that is larger than what the link takes at a time: its payload goes to the hub in parts, then it follows itself.
+// chunkedReport is a report larger than the link takes at a time: its payload goes to the hub in parts, then the report follows.
 type chunkedReport struct {
 	msg jetstream.Msg
-	// out is the report as it would be sent whole, id names its parts.
+	// out is the report as it would be sent whole; id names its parts.
 	out *nats.Msg
 	id  string
-	// replaced: there is a newer state of the object.
+	// replaced says that the outbox holds a newer state of the object.
 	replaced atomic.Bool
-	// undivided: the cloudcore that answered is older than parts. The carrier sets it before it gives the parcel back.
+	// sendWhole says that the cloudcore that answered is older than parts. uploadPayloads sets it before it returns the report.
 	sendWhole bool
 }
 
-// uploadProgress is how much of a payload of size the hub has, and where the last part that it took begins.
+// uploadProgress records how many bytes of a payload of size the hub has, and where the last part that it took begins.
 type uploadProgress struct{ sent, last, size int }
 
-// errPartsUnsupported says that a cloudcore does not know of parts.
+// errPartsUnsupported reports that the cloudcore does not support parts.
 var errPartsUnsupported = errors.New("the cloudcore is older than parts")
 
-// resendLastParts lets the last part of each payload that was through be sent once more before its pointer is: the cloud may have handled
-// the report meanwhile and forgotten the parts, and says so.
+// resendLastParts makes each completely uploaded payload send its last part once more before its reference message: the cloud may have
+// handled the report meanwhile and deleted the parts, and its reply says so.
 func resendLastParts(sent map[string]uploadProgress) {
 	for id, p := range sent {
 		if p.sent == p.size {
@@ -52,7 +52,8 @@ func resendLastParts(sent map[string]uploadProgress) {
 	}
 }
 
-// referenceMessage is the report without its payload, and where that is; or all of it for a cloudcore that is older than parts.
+// referenceMessage returns the report with a reference in place of its payload, or the whole report for a cloudcore that is older than
+// parts.
 func (p *chunkedReport) referenceMessage() *nats.Msg {
 	if p.sendWhole {
 		return p.out
@@ -62,7 +63,7 @@ func (p *chunkedReport) referenceMessage() *nats.Msg {
 	return &nats.Msg{Subject: p.out.Subject, Header: header}
 }
 
-// uploadPayloads brings the payloads of parcels to the hub, one after the other, until ctx ends.
+// uploadPayloads uploads the payloads of large reports to the hub, one after the other, until ctx ends.
 func (s *pumpSession) uploadPayloads(ctx context.Context) error {
 	for {
 		select {
@@ -84,11 +85,11 @@ func (s *pumpSession) uploadPayloads(ctx context.Context) error {
 	}
 }
 
-// uploadPayload brings one payload to the hub, unless it is replaced meanwhile. It tries until ctx ends: what holds up the parts, such as
-// that no cloudcore lives, does not hold up small reports.
+// uploadPayload uploads one payload to the hub, unless it is replaced meanwhile. It tries until ctx ends: an obstacle to the parts, such
+// as that no cloudcore is running, does not hold up small reports.
 func (s *pumpSession) uploadPayload(ctx context.Context, next *chunkedReport) error {
 	retry := newRetryBackoff()
-	if len(s.pump.uploadedParts) > 4*maxChunkedReports { // most of them are through
+	if len(s.pump.uploadedParts) > 4*maxChunkedReports { // most of them are complete
 		clear(s.pump.uploadedParts)
 	}
 	for s.pump.uploadedParts[next.id].sent < len(next.out.Data) && !next.replaced.Load() {
@@ -115,14 +116,14 @@ func (s *pumpSession) uploadPayload(ctx context.Context, next *chunkedReport) er
 	return nil
 }
 
-// uploadPart brings the next part to the hub.
+// uploadPart uploads the next part to the hub.
 func (s *pumpSession) uploadPart(ctx context.Context, next *chunkedReport) error {
 	have, size := s.pump.uploadedParts[next.id].sent, len(next.out.Data)
 	body, err := json.Marshal(wire.PartRequest{ID: next.id, Offset: have, Size: size})
 	if err != nil {
 		return err
 	}
-	end := min(have+max(s.pump.bandwidth.budget()/2, minPartBytes), size) // a half, so that small ones find room beside it
+	end := min(have+max(s.pump.bandwidth.budget()/2, minPartBytes), size) // half the budget, so that small reports find room beside it
 	body = append(append(body, '\n'), next.out.Data[have:end]...)
 	f, err := s.window.acquire(ctx, len(body))
 	if err != nil {

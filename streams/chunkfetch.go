@@ -16,19 +16,19 @@ import (
 )
 
 const (
-	// pieceTimeout is how long one piece may take, which is asked for to take 1 s.
+	// pieceTimeout bounds the request for one piece; pieces are sized to take 1 s.
 	pieceTimeout = callTimeout
-	// successorTimeout is how long a mark may stand of which the hub says that there is something newer, before the node stops waiting
-	// for that and attaches for everything.
+	// successorTimeout is how long an object may stay pending after the hub said that it has a newer message, before the node stops
+	// waiting for that message and requests a full attach.
 	successorTimeout = time.Minute
 )
 
 var errSuperseded = errors.New("the stream holds another message by now")
 
-// fetchPending brings the payloads of the marks, a piece at a time and the smallest first, until ctx ends.
+// fetchPending fetches the payloads of the pending objects, one piece at a time and the smallest payload first, until ctx ends.
 func (d *Delivery) fetchPending(ctx context.Context) error {
 	retry := newRetryBackoff()
-	gone := map[*pendingObject]time.Time{} // since when; only of marks that stand
+	gone := map[*pendingObject]time.Time{} // when the hub first said so; only for objects that are still pending
 	for ctx.Err() == nil {
 		b, changed := d.watchProgress()
 		for m := range gone {
@@ -48,7 +48,7 @@ func (d *Delivery) fetchPending(ctx context.Context) error {
 			}
 			if errors.Is(err, errSuperseded) {
 				gone[m] = time.Now()
-				continue // its successor is on its way
+				continue // its successor will be delivered
 			}
 			d.log.Debug("piece not fetched", zap.String("subject", m.subject), zap.Error(err))
 			wait = retry.Step()
@@ -67,7 +67,7 @@ func (d *Delivery) fetchPending(ctx context.Context) error {
 	return nil
 }
 
-// noRetryWait is longer than anything that is waited for without a reason of its own to end.
+// noRetryWait is longer than any wait that must end without an event of its own.
 const noRetryWait = time.Hour
 
 func pendingSet(gone map[*pendingObject]time.Time) map[*pendingObject]struct{} {
@@ -78,19 +78,19 @@ func pendingSet(gone map[*pendingObject]time.Time) map[*pendingObject]struct{} {
 	return set
 }
 
-// resyncIfSuccessorLate asks to attach for everything when a successor did not come.
+// resyncIfSuccessorLate requests a full attach when a successor did not arrive in time.
 func (d *Delivery) resyncIfSuccessorLate(gone map[*pendingObject]time.Time) {
 	for m, since := range gone {
 		if time.Since(since) > successorTimeout {
 			d.log.Warn("a large object was replaced and its successor did not come, resyncing", zap.String("subject", m.subject))
 			d.Resync()
-			clear(gone) // asked for once more in a while, if it still stands
+			clear(gone) // requested again after another timeout, if the object is still pending
 			return
 		}
 	}
 }
 
-// watchProgress returns the backlog and a channel that closes when it changes.
+// watchProgress returns the progress and a channel that closes when it changes.
 func (d *Delivery) watchProgress() (deliveryProgress, <-chan struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -102,7 +102,7 @@ func (d *Delivery) watchProgress() (deliveryProgress, <-chan struct{}) {
 	return d.progress, d.changed
 }
 
-// fetchUntilLinkChange is advance until the link changes: what was asked over another link is not answered.
+// fetchUntilLinkChange runs fetchNextPiece until the link changes: a request sent over another link is not answered.
 func (d *Delivery) fetchUntilLinkChange(ctx context.Context, linkChanged <-chan struct{}, m *pendingObject) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -118,7 +118,7 @@ func (d *Delivery) fetchUntilLinkChange(ctx context.Context, linkChanged <-chan 
 	return d.fetchNextPiece(ctx, m)
 }
 
-// fetchNextPiece fetches one piece of a mark, and saves the object when that was the last one.
+// fetchNextPiece fetches one piece of a pending object, and saves the object after its last piece.
 func (d *Delivery) fetchNextPiece(ctx context.Context, m *pendingObject) error {
 	if m.missingBytes() > 0 {
 		if err := d.requestPiece(ctx, m); err != nil {
@@ -138,7 +138,7 @@ func (d *Delivery) fetchNextPiece(ctx context.Context, m *pendingObject) error {
 	}
 	defer d.releaseSave()
 	if !d.currentProgress().isPending(m) {
-		return nil // something newer came meanwhile
+		return nil // a newer message arrived meanwhile
 	}
 	crash.At("piece.last")
 	if err := d.commitBatch(ctx, deliveryBatch{messages: []wire.Message{message}}); err != nil {
@@ -148,8 +148,8 @@ func (d *Delivery) fetchNextPiece(ctx context.Context, m *pendingObject) error {
 	return nil
 }
 
-// decodePending decodes what has been fetched. Garbage goes to the dead letters, as much of it as the link takes, and becomes a
-// message without operation.
+// decodePending decodes a fetched payload. A malformed one goes to the dead letters, as much of it as the link takes, and becomes a
+// message without an operation.
 func (d *Delivery) decodePending(ctx context.Context, m *pendingObject) (wire.Message, error) {
 	message, err := d.codec.decode(m.subject, m.header, m.received)
 	message.Sequence = m.sequence
@@ -162,7 +162,8 @@ func (d *Delivery) decodePending(ctx context.Context, m *pendingObject) (wire.Me
 	return wire.Message{Node: d.node, Key: m.key, Sequence: m.sequence}, nil
 }
 
-// requestPiece asks for the next piece of a mark and keeps it. Two pieces of one message are of the same bytes, whoever answers.
+// requestPiece requests the next piece of a pending object and appends it. All cloudcores cut the pieces of one message from the same
+// bytes.
 func (d *Delivery) requestPiece(ctx context.Context, m *pendingObject) error {
 	take := d.bandwidth.budget()
 	body, err := json.Marshal(wire.PieceRequest{
@@ -199,7 +200,7 @@ func (d *Delivery) requestPiece(ctx context.Context, m *pendingObject) error {
 	return nil
 }
 
-// parsePieceReply reads the answer to a request for at most take bytes.
+// parsePieceReply parses the reply to a request for at most take bytes.
 func parsePieceReply(msg *nats.Msg, m *pendingObject, take int) ([]byte, error) {
 	if msg.Header.Get(headerGone) != "" {
 		return nil, errSuperseded
@@ -224,5 +225,5 @@ func parsePieceReply(msg *nats.Msg, m *pendingObject, take int) ([]byte, error) 
 	return msg.Data, nil
 }
 
-// IsPending tells whether a newer state of the object is being fetched, which the store does not have yet.
+// IsPending reports whether a newer state of the object is being fetched, which the store does not hold yet.
 func (d *Delivery) IsPending(key wire.Key) bool { return d.currentProgress().pending[key] != nil }

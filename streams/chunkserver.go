@@ -16,20 +16,20 @@ import (
 )
 
 const (
-	// maxPieceBytes bounds one piece, whatever is asked for.
+	// maxPieceBytes bounds one piece, whatever size is requested.
 	maxPieceBytes = mib
-	// cachedPayloads and payloadCacheTTL are the payloads that a cloudcore remembers between two pieces: 16 of up to 4 MiB. With more large
-	// objects on their way at once it reads some again for each piece.
+	// cachedPayloads and payloadCacheTTL bound the payloads that a cloudcore caches between two pieces: 16 of up to 4 MiB. If more large
+	// objects are being fetched at once, it reads some of them again for each piece.
 	cachedPayloads  = 16
 	payloadCacheTTL = time.Minute
-	// headerSize and headerGone are on the answer to a request for a piece: how long the whole payload is, and that the stream
-	// holds the message no more.
+	// headerSize and headerGone are headers of the reply to a request for a piece: the size of the whole payload, and that the stream no
+	// longer holds the message.
 	headerSize = "Frond-Size"
 	headerGone = "Frond-Gone"
 )
 
-// truncateToFit shortens a page to what a node can take at a time: about so many bytes on the link, without the payloads that are
-// larger by themselves. The first message stays in any case.
+// truncateToFit shortens a page to the budget of a node: about so many bytes on the link, without the payloads that alone are larger. The
+// first message always stays.
 func (p snapshotPage) truncateToFit(take int) snapshotPage {
 	size := 0
 	for i := range p.messages {
@@ -46,9 +46,9 @@ func (p snapshotPage) truncateToFit(take int) snapshotPage {
 	return p
 }
 
-// estimateLinkBytes is about how long a message is as JSON.
+// estimateLinkBytes estimates the size of a message as JSON.
 func estimateLinkBytes(m wire.SnapshotObject) int {
-	size := len(m.Subject) + len(m.Data)*4/3 + 32 //nolint:mnd // base64, and the names of the fields
+	size := len(m.Subject) + len(m.Data)*4/3 + 32 //nolint:mnd // base64, and the field names
 	for name, values := range m.Header {
 		size += len(name)
 		for _, value := range values {
@@ -58,7 +58,7 @@ func estimateLinkBytes(m wire.SnapshotObject) int {
 	return size
 }
 
-// omitsPayload tells whether a payload was left out of the page.
+// omitsPayload reports whether a payload was left out of the page.
 func (p snapshotPage) omitsPayload() bool {
 	for _, m := range p.messages {
 		if m.Size > 0 {
@@ -68,7 +68,7 @@ func (p snapshotPage) omitsPayload() bool {
 	return false
 }
 
-// ChunkServer gives nodes, in parts, the payloads that are too large to be sent to them in one. Any cloudcore answers for any part.
+// ChunkServer serves nodes, in pieces, the payloads that are too large for one message. Any cloudcore answers for any piece.
 type ChunkServer struct {
 	js           jetstream.JetStream
 	reader       *streamReader
@@ -76,7 +76,7 @@ type ChunkServer struct {
 	log          *zap.Logger
 }
 
-// NewChunkServer makes a Pieces over a connection to the hub.
+// NewChunkServer returns a ChunkServer over a connection to the hub.
 func NewChunkServer(nc *nats.Conn, log *zap.Logger) (*ChunkServer, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
@@ -87,7 +87,7 @@ func NewChunkServer(nc *nats.Conn, log *zap.Logger) (*ChunkServer, error) {
 	}, nil
 }
 
-// Handle is the CallHandler of VerbPiece. A node gets parts of its own messages only.
+// Handle is the CallHandler of VerbPiece. A node gets pieces of its own messages only.
 func (p *ChunkServer) Handle(ctx context.Context, node string, request []byte) (any, error) {
 	req, err := parsePieceRequest(node, request)
 	if err != nil {
@@ -107,7 +107,7 @@ func (p *ChunkServer) Handle(ctx context.Context, node string, request []byte) (
 	return rawReply{header: nats.Header{headerSize: {strconv.Itoa(len(payload))}}, data: payload[req.Offset:end]}, nil
 }
 
-// parsePieceRequest refuses garbage, and what is not the asker's.
+// parsePieceRequest refuses malformed requests and requests for another node's messages.
 func parsePieceRequest(node string, request []byte) (wire.PieceRequest, error) {
 	var req wire.PieceRequest
 	if err := DecodeRequest(request, &req); err != nil {
@@ -125,14 +125,14 @@ func parsePieceRequest(node string, request []byte) (wire.PieceRequest, error) {
 	return req, nil
 }
 
-// payloadKey names one message for ever.
+// payloadKey identifies one message permanently.
 type payloadKey struct {
 	epoch, subject string
 	sequence       uint64
 }
 
-// loadPayload returns what a message holds. gone says that the stream's leader holds another one of that subject, or none, so
-// that the node will be told of a newer one or a new life of the stream.
+// loadPayload returns the payload of a message. gone reports that the stream's leader holds another message of that subject, or none; the
+// node will then receive a newer message or learn of a new life of the stream.
 func (p *ChunkServer) loadPayload(ctx context.Context, req wire.PieceRequest) (payload []byte, gone bool, err error) {
 	id := payloadKey{req.StreamEpoch, req.Subject, req.Sequence}
 	if kept, ok := p.payloadCache.Get(id); ok {

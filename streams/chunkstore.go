@@ -27,39 +27,41 @@ import (
 const (
 	// minPartBytes bounds the number of parts of a payload.
 	minPartBytes = minLinkBudget / 2
-	// incompleteAttempts is how often a report is offered whose parts are not found, about 3 minutes, before it is given up: by then
+	// incompleteAttempts is how often a report with missing parts is delivered before it is given up, which takes about 3 minutes: by then
 	// no server lags behind any more.
 	incompleteAttempts = 12
-	// assembleRetryDelay is the pause before parts are looked for once more, which is done once, that were stored just now.
+	// assembleRetryDelay is the pause before the single second attempt to find parts that were stored just now.
 	assembleRetryDelay = 500 * time.Millisecond
-	// assembleTimeout bounds putting a payload together: with storing its last part it ends before a pump gives up.
+	// assembleTimeout bounds the assembly of a payload: together with storing the last part it ends before the timeout of a pump.
 	assembleTimeout = pumpTimeout - stepTimeout
-	// assembleSurplus is how many times its size is read for a payload: attempts with parts of other sizes leave some.
+	// assembleSurplus bounds the bytes read for a payload, as a multiple of its size: attempts with parts of other sizes leave some
+	// behind.
 	assembleSurplus = 4
-	// maxPartBytesPerNode is how many bytes of one node's parts the hub keeps, eight of the largest payloads, and quotaCheckBytes after how many
-	// that one cloudcore took they are counted. So one node cannot push out the parts of others.
+	// maxPartBytesPerNode limits the bytes of one node's parts in the hub to eight of the largest payloads. A cloudcore checks the quota
+	// each time it has taken quotaCheckBytes of a node. So one node cannot push out the parts of others.
 	maxPartBytesPerNode = 32 * mib
 	quotaCheckBytes     = maxPartBytesPerNode / 8
-	// headerParts is on a report whose payload was sent in parts before it: their id. Its headerSize says how long that is.
+	// headerParts is the header of a report whose payload was sent in parts before it: the id of the parts. Its headerSize is the size of
+	// the payload.
 	headerParts = "Frond-Parts"
-	// partDigestLength is how many hex digits of the payload's SHA-256 are in an id.
+	// partDigestLength is the number of hex digits of the payload's SHA-256 in an id.
 	partDigestLength = 32
 )
 
 var partIDPattern = regexp.MustCompile(`^[0-9]{1,20}-[0-9a-f]{32}$`)
 
-// errIncomplete says that the hub does not hold all parts of a payload, or that one of its servers does not know of them yet.
+// errIncomplete reports that the hub does not hold all parts of a payload, or that one of its servers has not received them yet.
 var errIncomplete = errors.New("parts of the payload are lacking")
 
-// partSubject is where a part of a node's payload lies in the hub. No node may publish or read there.
+// partSubject is the subject of a part of a node's payload in the hub. No node may publish or read there.
 func partSubject(node, id string, offset, length int) string {
 	return partFilter(node, id) + strconv.Itoa(offset) + "." + strconv.Itoa(length)
 }
 
-// partFilter is what the subjects of all parts of a payload begin with.
+// partFilter is the common prefix of the subjects of all parts of a payload.
 func partFilter(node, id string) string { return partPrefix + wire.Escape(node) + "." + id + "." }
 
-// parsePartSubject is what a part's subject ends with.
+// parsePartSubject parses the last token of a part's subject.
 func parsePartSubject(subject string) (offset, length int, ok bool) {
 	tokens := strings.Split(subject, ".")
 	if len(tokens) != 5 {
@@ -70,24 +72,24 @@ func parsePartSubject(subject string) (offset, length int, ok bool) {
 	return offset, length, err == nil && lerr == nil && offset >= 0
 }
 
-// payloadID names a payload that has a place in the outbox.
+// payloadID names a payload by its position in the outbox.
 func payloadID(order string, payload []byte) string {
 	sum := sha256.Sum256(payload)
 	return order + "-" + hex.EncodeToString(sum[:])[:partDigestLength]
 }
 
-// ChunkStore takes the payloads of large reports in parts, keeps them until the report itself comes, and puts them together. Any
-// cloudcore takes any part, and any puts them together.
+// ChunkStore stores the payloads of large reports in parts, keeps them until the report itself arrives, and assembles them. Any cloudcore
+// takes any part, and any of them assembles.
 type ChunkStore struct {
 	js     jetstream.JetStream
 	reader *streamReader
 	log    *zap.Logger
 
 	mu             sync.Mutex
-	uncountedBytes map[string]int // by node: bytes since they were counted in the hub. Guarded by mu.
+	uncountedBytes map[string]int // by node: bytes since the last quota check. Guarded by mu.
 }
 
-// NewChunkStore makes a Parts over a connection to the hub.
+// NewChunkStore returns a ChunkStore over a connection to the hub.
 func NewChunkStore(nc *nats.Conn, log *zap.Logger) (*ChunkStore, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
@@ -131,7 +133,7 @@ func (p *ChunkStore) Handle(ctx context.Context, node string, request []byte) (a
 	case !errors.Is(err, errIncomplete):
 		return nil, fmt.Errorf("payload %s: %w", req.ID, err)
 	case upTo < ack.Sequence:
-		return nil, fmt.Errorf("payload %s: %w", req.ID, errReplicaLags) // the last part comes again
+		return nil, fmt.Errorf("payload %s: %w", req.ID, errReplicaLags) // the last part was sent again
 	}
 	if err := p.purgeParts(jctx, partFilter(node, req.ID)+">"); err != nil {
 		return nil, fmt.Errorf("payload %s: %w", req.ID, err)
@@ -139,8 +141,8 @@ func (p *ChunkStore) Handle(ctx context.Context, node string, request []byte) (a
 	return wire.PartReply{Incomplete: true}, nil
 }
 
-// enforceQuota counts what a node has in the hub from time to time, and removes the older half of its parts if that is too much: payloads
-// whose report never came, or ones that nobody handles, which their node is asked for again.
+// enforceQuota counts a node's parts in the hub from time to time, and removes the older half of them if they exceed the quota: payloads
+// whose report never arrived, or whose report is not handled, for which the node is asked again.
 func (p *ChunkStore) enforceQuota(ctx context.Context, node string, bytes int) error {
 	p.mu.Lock()
 	p.uncountedBytes[node] += max(bytes, minPartBytes)
@@ -157,7 +159,7 @@ func (p *ChunkStore) enforceQuota(ctx context.Context, node string, bytes int) e
 	held := 0
 	for _, subject := range subjects {
 		_, length, _ := parsePartSubject(subject)
-		held += max(length, minPartBytes) // small ones cost the hub more than their bytes
+		held += max(length, minPartBytes) // small parts cost the hub more than their bytes
 	}
 	if held > maxPartBytesPerNode {
 		p.log.Warn("too many parts of one node", zap.String("node", node), zap.Int("bytes", held), zap.Int("parts", len(subjects)))
@@ -179,7 +181,7 @@ func (p *ChunkStore) purgeParts(ctx context.Context, filter string, opts ...jets
 	return stream.Purge(ctx, append(opts, jetstream.WithPurgeSubject(filter))...)
 }
 
-// parsePartRequest refuses what no pump sends.
+// parsePartRequest refuses requests that no pump sends.
 func parsePartRequest(request []byte) (req wire.PartRequest, data []byte, err error) {
 	line, data, _ := bytes.Cut(request, []byte("\n"))
 	if err := DecodeRequest(line, &req); err != nil {
@@ -197,7 +199,7 @@ func parsePartRequest(request []byte) (req wire.PartRequest, data []byte, err er
 	return req, data, nil
 }
 
-// assemblePayload puts a payload together, whatever the sizes of its parts. upTo is how far the server was that answered.
+// assemblePayload assembles a payload from parts of any sizes. upTo is the last sequence of the server that answered.
 func (p *ChunkStore) assemblePayload(ctx context.Context, node, id string, size int) (payload []byte, upTo uint64, err error) {
 	payload = make([]byte, size)
 	type span struct{ from, to int }
@@ -238,7 +240,7 @@ func (p *ChunkStore) assemblePayload(ctx context.Context, node, id string, size 
 	return payload, upTo, nil
 }
 
-// loadPayload returns the payload of a report, however it came.
+// loadPayload returns the payload of a report, whether it was sent whole or in parts.
 func (p *ChunkStore) loadPayload(ctx context.Context, msg jetstream.Msg) (payload []byte, err error) {
 	id := msg.Headers().Get(headerParts)
 	if id == "" {
@@ -261,7 +263,7 @@ func (p *ChunkStore) loadPayload(ctx context.Context, msg jetstream.Msg) (payloa
 	return payload, nil
 }
 
-// deleteParts removes the parts of a report that is settled; what it cannot remove goes with its age.
+// deleteParts deletes the parts of a settled report; parts that cannot be deleted expire.
 func (p *ChunkStore) deleteParts(ctx context.Context, msg jetstream.Msg) {
 	id := msg.Headers().Get(headerParts)
 	_, node, _, err := ParseSubject(msg.Subject())

@@ -10,31 +10,31 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// The orders that the cloud gives on call.node.<node>.<verb>.
+// The verbs of the commands that the cloud sends on call.node.<node>.<verb>.
 const (
 	VerbResync  = "resync"  // attach for everything
 	VerbReports = "reports" // report the Node and all pods again
-	VerbWho     = "who"     // every agent of this name sends a heartbeat with the payload in it
-	VerbFence   = "fence"   // the instance in the payload is shut out for FenceDuration
-	VerbDied    = "died"    // the hub's server of the name in the payload is gone, and the consumers in its memory; or that cloudcore, and what it was asked
+	VerbWho     = "who"     // every agent of this name sends a heartbeat that repeats the payload
+	VerbFence   = "fence"   // the instance named in the payload is fenced for FenceDuration
+	VerbDied    = "died"    // the payload names a dead hub server (its memory consumers are lost) or cloudcore (its calls are lost)
 )
 
-// commandQueue holds orders that come while one is obeyed; more are dropped, as the cloud repeats them.
+// commandQueue holds commands that arrive while one is executed; further ones are dropped, because the cloud repeats them.
 const commandQueue = 16
 
 const (
-	// commandPrefix is before the node in an order.
+	// commandPrefix precedes the node in the subject of a command.
 	commandPrefix = "call.node."
-	// headerCloud marks what a cloudcore tells a node. Another node of the same cell can name this node's subjects as where
-	// JetStream shall answer it; no answer has this header, nor has anything that is stored.
+	// headerCloud marks the messages that a cloudcore sends to a node. Another node of the same cell can name this node's subjects as the
+	// reply subject of a JetStream request; no reply has this header, nor has any stored message.
 	headerCloud = "Frond-Cloud"
 )
 
-// commandSubject carries an order of the cloud to a node. No node may send on it.
+// commandSubject is the subject of a command from the cloud to a node. No node may publish on it.
 func commandSubject(node, verb string) string { return commandPrefix + wire.Escape(node) + "." + verb }
 
-// SendCommand tells a node to do something. It is lossy and needs no answer: whoever gives an order sees in the node's beats
-// whether it has come.
+// SendCommand sends a command to a node. It is lossy and has no reply: the sender sees in the node's heartbeats whether the command
+// arrived.
 func SendCommand(nc *nats.Conn, node, verb string, payload []byte) error {
 	if err := nc.PublishMsg(&nats.Msg{Subject: commandSubject(node, verb), Header: nats.Header{headerCloud: {"1"}}, Data: payload}); err != nil {
 		return fmt.Errorf("order %s to %s: %w", verb, node, err)
@@ -42,7 +42,7 @@ func SendCommand(nc *nats.Conn, node, verb string, payload []byte) error {
 	return nil
 }
 
-// isAuthentic tells whether a cloudcore has sent an order.
+// isAuthentic reports whether a command was sent by a cloudcore.
 func isAuthentic(msg *nats.Msg, log *zap.Logger) bool {
 	if msg.Header.Get(headerCloud) != "" {
 		return true
@@ -51,7 +51,7 @@ func isAuthentic(msg *nats.Msg, log *zap.Logger) bool {
 	return false
 }
 
-// CommandListener hears on a node what the cloud tells it to do.
+// CommandListener receives the cloud's commands on a node.
 type CommandListener struct {
 	node     string
 	nc       *nats.Conn
@@ -59,7 +59,7 @@ type CommandListener struct {
 	log      *zap.Logger
 }
 
-// NewCommandListener makes the listener of a node; handlers maps a verb to who obeys it and must not block.
+// NewCommandListener returns the listener of a node; handlers maps each verb to its handler, which must not block.
 func NewCommandListener(node string, nc *nats.Conn, handlers map[string]func(payload []byte), log *zap.Logger) *CommandListener {
 	return &CommandListener{node: node, nc: nc, handlers: handlers, log: log}
 }

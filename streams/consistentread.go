@@ -17,16 +17,16 @@ import (
 )
 
 const (
-	// lagRetries and lagBackoff are how long the replicas of a stream are given to catch up with its leader before the leader
-	// itself is asked for each message: on a healthy hub they need milliseconds.
+	// lagRetries and lagBackoff are how long the replicas of a stream may take to catch up with its leader before each message is
+	// requested from the leader itself: on a healthy hub they need milliseconds.
 	lagRetries = 4
 	lagBackoff = 30 * time.Millisecond
-	// maxExactSubjects is how many subjects one direct get asks for by name, below the server's 1,024.
+	// maxExactSubjects limits the subjects that one direct get requests by name, below the server's 1,024.
 	maxExactSubjects = 500
 )
 
-// readAtLeast is page, but from one that has seen everything up to sequence atLeast: any replica that says so, else the
-// stream's leader. Nothing missing from it was there at that sequence.
+// readAtLeast reads a page, as readPage does, but from a server that has seen everything up to sequence atLeast: any replica that confirms
+// it, else the stream's leader. An object missing from the page did not exist at that sequence.
 func (r *streamReader) readAtLeast(ctx context.Context, filters []string, start uint64, messages, bytes int, atLeast uint64) (snapshotPage, error) {
 	for try := range lagRetries {
 		dctx, cancel := context.WithTimeout(ctx, directGetTimeout)
@@ -38,7 +38,7 @@ func (r *streamReader) readAtLeast(ctx context.Context, filters []string, start 
 		case err == nil && p.upTo >= atLeast && p.upTo != 0:
 			return p, nil
 		case err == nil && p.upTo == 0:
-			// "Nothing" says nothing of how far the replica is.
+			// An empty reply does not say how far the replica is.
 			return r.readFromLeader(ctx, filters, start, messages, bytes, atLeast)
 		}
 		select {
@@ -50,7 +50,7 @@ func (r *streamReader) readAtLeast(ctx context.Context, filters []string, start 
 	return r.readFromLeader(ctx, filters, start, messages, bytes, atLeast)
 }
 
-// readFromLeader reads through the stream's leader, message by message.
+// readFromLeader reads a page through the stream's leader, message by message.
 func (r *streamReader) readFromLeader(ctx context.Context, filters []string, start uint64, messages, bytes int, atLeast uint64) (snapshotPage, error) {
 	var p snapshotPage
 	var all []wire.SnapshotObject
@@ -88,7 +88,7 @@ func (r *streamReader) readFromLeader(ctx context.Context, filters []string, sta
 	return p, nil
 }
 
-// listSubjects lists the subjects that match, and says how far the leader was before it listed them.
+// listSubjects returns the subjects that match, and the last sequence of the leader before it listed them.
 func (r *streamReader) listSubjects(ctx context.Context, filter string) (subjects []string, last uint64, err error) {
 	stream, err := r.js.Stream(ctx, r.stream)
 	if err != nil {
@@ -105,7 +105,7 @@ func (r *streamReader) listSubjects(ctx context.Context, filter string) (subject
 	return slices.Sorted(maps.Keys(info.State.Subjects)), last, nil
 }
 
-// readLastOf asks the leader for the last message of a subject. The library would ask any replica.
+// readLastOf requests the last message of a subject from the leader. The library would ask any replica.
 func (r *streamReader) readLastOf(ctx context.Context, subject string) (wire.SnapshotObject, error) {
 	ctx, cancel := context.WithTimeout(ctx, directGetTimeout)
 	defer cancel()

@@ -12,10 +12,10 @@ import (
 	"go.uber.org/zap"
 )
 
-// deadLetterTimeout bounds the copy of one dead letter.
+// deadLetterTimeout bounds the storing of one dead letter.
 const deadLetterTimeout = 5 * time.Second
 
-// deadLetterStore keeps what can never be handled, in the hub's stream DEAD.
+// deadLetterStore stores messages that can never be handled in the hub's stream DEAD.
 type deadLetterStore struct {
 	js      jetstream.JetStream
 	sender  string // a node's name, or "cloud"
@@ -23,15 +23,15 @@ type deadLetterStore struct {
 	log     *zap.Logger
 }
 
-// put stores a copy of the message with the reason and counts it. On an error nothing was stored and the caller must
-// keep the message.
+// put stores a copy of the message with the reason and counts it. If it returns an error, nothing was stored and the caller must keep the
+// message.
 func (d *deadLetterStore) put(ctx context.Context, plane Plane, subject string, header nats.Header, data []byte, reason error) error {
 	ctx, cancel := context.WithTimeout(ctx, deadLetterTimeout)
 	defer cancel()
 	msg := &nats.Msg{Subject: DeadLetterSubject(d.sender, plane), Header: nats.Header{}, Data: data}
 	for name, values := range header {
 		if len(name) > 5 && name[:5] == "Nats-" {
-			continue // the server's own, of another stream
+			continue // a header of the server, about another stream
 		}
 		if len(values) != 0 && len(values[0]) <= maxHeaderValue {
 			msg.Header[name] = values[:1]

@@ -19,20 +19,20 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// Store is where a node keeps its desired state. A method that returned nil has synced to disk.
+// Store is where a node keeps its desired state. When a method returns nil, its change is synced to disk.
 type Store interface {
 	Cursor() wire.Cursor
-	// Apply saves messages in the given order, then moves the cursor to sequence. What is not newer than the cursor, or than
-	// what it holds of that key, is ignored. Messages beyond sequence may be among them.
+	// Apply saves messages in the given order, then moves the cursor to sequence. It ignores a message that is not newer than the cursor,
+	// or than the stored message of its key. Messages beyond sequence may be among them.
 	Apply(ctx context.Context, messages []wire.Message, sequence uint64) error
 	// Replace saves a full snapshot: every desired object that is not in it is deleted, and the cursor starts anew in
 	// the given stream epoch. A message without operation keeps the object that the store has.
 	Replace(ctx context.Context, messages []wire.Message, streamEpoch string, sequence uint64) error
 }
 
-// Link tells whether the hub is reachable.
+// Link reports whether the hub is reachable.
 type Link interface {
-	// State returns the present state and a channel that closes when it changes.
+	// State returns the current state and a channel that closes when it changes.
 	State() (up bool, changed <-chan struct{})
 }
 
@@ -46,27 +46,27 @@ type Delivery struct {
 	deadLetters *deadLetterStore
 	metrics     *Metrics
 	log         *zap.Logger
-	// instance is told at each attach; first is when the first one succeeded, nil before.
+	// instance is sent with each attach; firstAttach is when the first one succeeded, nil before.
 	instance    string
 	firstAttach atomic.Pointer[time.Time]
-	// resync, full with one token, asks for everything anew.
+	// resyncRequests, full with one token, requests a full attach.
 	resyncRequests chan struct{}
-	// died, with room for one, tells of servers of the hub that are gone.
+	// deadServers, with room for one, receives the names of dead hub servers.
 	deadServers chan string
 	bandwidth   *bandwidthEstimator
-	// saving, full with one token, admits one change of the store and of backlog together.
+	// saveToken holds one token, which admits one change of the store and of progress together.
 	saveToken chan struct{}
-	// prefetched are the payloads that an attach fetches before it ends; only the one attach of the moment uses it.
+	// prefetched are the payloads that an attach fetches before it ends; only the attach in progress uses it.
 	prefetched map[wire.Key]*pendingObject
 
 	mu sync.Mutex
-	// progress is what the store's cursor does not say; guarded by mu, changed with the token of saving only.
+	// progress is the part of the state that the store's cursor does not record. Guarded by mu; changed only by the owner of saveToken.
 	progress deliveryProgress
-	// changed closes when backlog changes; guarded by mu.
+	// changed closes when progress changes; guarded by mu.
 	changed chan struct{}
 }
 
-// NewDelivery makes the delivery of a node over its own in-process connection.
+// NewDelivery returns the delivery of a node over its own in-process connection.
 func NewDelivery(node string, nc *nats.Conn, store Store, link Link, metrics *Metrics, log *zap.Logger) (*Delivery, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
@@ -78,15 +78,15 @@ func NewDelivery(node string, nc *nats.Conn, store Store, link Link, metrics *Me
 	}
 	return &Delivery{
 		node: node, nc: nc, store: store, link: link, codec: codec, metrics: metrics, log: log,
-		instance: rand.Text(), resyncRequests: make(chan struct{}, 1), // one waiting wish is as good as many
+		instance: rand.Text(), resyncRequests: make(chan struct{}, 1), // one pending request stands for any number
 		deadServers: make(chan string, 1),
 		bandwidth:   newBandwidthEstimator(metrics.linkBudget.WithLabelValues(string(Desired))), saveToken: make(chan struct{}, 1), changed: make(chan struct{}),
 		deadLetters: &deadLetterStore{js: js, sender: node, metrics: metrics, log: log},
 	}, nil
 }
 
-// Start delivers until ctx ends and then returns nil. Every fault ends in a new attach from the store's cursor, so
-// nothing it does has to be remembered.
+// Start delivers until ctx ends and then returns nil. Every fault ends in a new attach from the store's cursor, so no state needs to be
+// remembered.
 func (d *Delivery) Start(ctx context.Context) error {
 	var g errgroup.Group
 	g.Go(func() error { return d.runSessions(ctx) })
@@ -94,7 +94,7 @@ func (d *Delivery) Start(ctx context.Context) error {
 	return g.Wait()
 }
 
-// runSessions attaches and pulls.
+// runSessions attaches and pulls, session after session.
 func (d *Delivery) runSessions(ctx context.Context) error {
 	retry := newRetryBackoff()
 	everything := false
@@ -112,12 +112,12 @@ func (d *Delivery) runSessions(ctx context.Context) error {
 		everything = d.takeResyncRequest() || everything
 		err := d.runSession(ctx, changed, &everything)
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // we were asked to stop
+			return nil //nolint:nilerr // ctx ended
 		}
 		if errors.Is(err, errServerDied) || errors.Is(err, errTooLarge) && d.currentProgress().reached > before {
 			d.log.Info("attaching again at once", zap.NamedError("because", err))
 			retry = newRetryBackoff()
-			continue // the next attach makes another consumer, and brings what is large as a mark
+			continue // the next attach creates another consumer, and lists large objects without their payloads
 		}
 		if time.Since(began) > stableSession {
 			retry = newRetryBackoff()
@@ -134,16 +134,16 @@ func (d *Delivery) runSessions(ctx context.Context) error {
 	return nil
 }
 
-// stableSession is how long a session must have lasted for the next fault to be a new one.
+// stableSession is how long a session must have lasted for the next fault to count as a new one.
 const stableSession = 30 * time.Second
 
-// newRetryBackoff is the pace of attempts while the link is up: quick at first, as most faults are a leader election, and never much
-// slower than one takes; an attempt waits for some seconds itself while there is no leader.
+// newRetryBackoff returns the backoff of attempts while the link is up. It starts short, because most faults are a leader election, and
+// its maximum is near the length of an election; without a leader an attempt itself waits for some seconds.
 func newRetryBackoff() *wait.Backoff {
 	return &wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 7, Cap: 4 * time.Second}
 }
 
-// saveBatch brings a haul to disk, and with it the cursor as far as it may go.
+// saveBatch saves a batch to disk and moves the cursor as far as it may go.
 func (d *Delivery) saveBatch(ctx context.Context, h deliveryBatch) error {
 	if err := d.acquireSave(ctx); err != nil {
 		return err
@@ -152,7 +152,7 @@ func (d *Delivery) saveBatch(ctx context.Context, h deliveryBatch) error {
 	return d.commitBatch(ctx, h)
 }
 
-// commitBatch is save for who holds the token.
+// commitBatch does the work of saveBatch. The caller holds saveToken.
 func (d *Delivery) commitBatch(ctx context.Context, h deliveryBatch) error {
 	next := d.currentProgress().applyBatch(h)
 	spoken := slices.DeleteFunc(slices.Clone(h.messages), func(m wire.Message) bool { return m.Op == "" })
@@ -164,7 +164,7 @@ func (d *Delivery) commitBatch(ctx context.Context, h deliveryBatch) error {
 	return nil
 }
 
-// acquireSave takes the token of saving.
+// acquireSave acquires saveToken.
 func (d *Delivery) acquireSave(ctx context.Context) error {
 	select {
 	case d.saveToken <- struct{}{}:
@@ -182,7 +182,7 @@ func (d *Delivery) currentProgress() deliveryProgress {
 	return d.progress
 }
 
-// setProgress makes a backlog the present one. The caller holds the token.
+// setProgress replaces the progress. The caller holds saveToken.
 func (d *Delivery) setProgress(b deliveryProgress) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -192,7 +192,7 @@ func (d *Delivery) setProgress(b deliveryProgress) {
 	d.metrics.pendingObjects.Set(float64(len(b.pending)))
 }
 
-// observeLatency observes how long messages that are now on disk took.
+// observeLatency observes the latency of messages that are now on disk.
 func (d *Delivery) observeLatency(messages []wire.Message) {
 	now := time.Now()
 	for _, m := range messages {

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Identity returns what tells this process from others of the same node, and for how long it has been served: since its
-// first attach, whatever came after it.
+// Identity returns a name that distinguishes this process from others of the same node, and the time since its first successful attach;
+// later faults do not reset that time.
 func (d *Delivery) Identity() (instance string, since time.Duration) {
 	if first := d.firstAttach.Load(); first != nil {
 		since = time.Since(*first)
@@ -17,8 +17,8 @@ func (d *Delivery) Identity() (instance string, since time.Duration) {
 	return d.instance, since
 }
 
-// Resync makes the next attach, at once, one for everything: the store is compared object by object with what the cloud
-// holds, and repaired. It does not block.
+// Resync starts a full attach at once: the store is compared object by object with the state in the cloud, and repaired. It does not
+// block.
 func (d *Delivery) Resync() {
 	select {
 	case d.resyncRequests <- struct{}{}:
@@ -26,9 +26,9 @@ func (d *Delivery) Resync() {
 	}
 }
 
-// ServerDied ends the present pull if its consumer lived in that server of the hub, so that the node attaches again at once. An
-// attach that waits for an answer asks again, whoever died: a server, or a cloudcore. It does not block; where it is not heard,
-// missing heartbeats and a missing answer say the same, some seconds later.
+// ServerDied ends the current pull if its consumer lived on that hub server, so that the node attaches again at once. An attach that waits
+// for a reply sends its request again, whether a hub server or a cloudcore died. ServerDied does not block. If the message is lost,
+// missing heartbeats and a missing reply have the same effect some seconds later.
 func (d *Delivery) ServerDied(server string) {
 	select {
 	case d.deadServers <- server:
@@ -36,8 +36,8 @@ func (d *Delivery) ServerDied(server string) {
 	}
 }
 
-// runSession is one attach and the pulls after it. It ends with an error, or nil when the link changed.
-// everything, when set, asks for a full attach, and is cleared by the first attach that succeeds.
+// runSession runs one attach and the pulls after it. It ends with an error, or with nil when the link changed. everything, when set,
+// requests a full attach; the first successful attach clears it.
 func (d *Delivery) runSession(ctx context.Context, linkChanged <-chan struct{}, everything *bool) error {
 	g, gctx := errgroup.WithContext(ctx)
 	done := make(chan struct{})
@@ -51,7 +51,7 @@ func (d *Delivery) runSession(ctx context.Context, linkChanged <-chan struct{}, 
 		now := time.Now()
 		d.firstAttach.CompareAndSwap(nil, &now)
 		if full {
-			d.takeResyncRequest() // what was asked for meanwhile has been done
+			d.takeResyncRequest() // the attach has covered requests made meanwhile
 		}
 		close(attached)
 		return d.pullMessages(gctx, reply)
@@ -59,7 +59,7 @@ func (d *Delivery) runSession(ctx context.Context, linkChanged <-chan struct{}, 
 	g.Go(func() error {
 		resync, listed := d.resyncRequests, attached
 		if full {
-			resync = nil // it is under way; another wish would only make it begin again
+			resync = nil // it is in progress; another request would only restart it
 		}
 		for {
 			select {
@@ -84,7 +84,7 @@ func (d *Delivery) runSession(ctx context.Context, linkChanged <-chan struct{}, 
 	return err
 }
 
-// takeResyncRequest takes a waiting wish for everything.
+// takeResyncRequest consumes a pending resync request.
 func (d *Delivery) takeResyncRequest() bool {
 	select {
 	case <-d.resyncRequests:

@@ -14,7 +14,7 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// The headers of an envelope. The payload is the object's JSON, so that `nats` shows it as it is.
+// The headers of an envelope. The payload is the object's JSON, so that the `nats` command shows it unchanged.
 const (
 	headerVersion  = "Frond-Version"
 	headerOp       = "Frond-Op"
@@ -38,11 +38,11 @@ const (
 const (
 	// maxObject bounds an object after decompression, whatever the envelope claims.
 	maxObject = maxMessage
-	// maxHeaderValue bounds each header; Kubernetes' longest value here is a name of 253 bytes.
+	// maxHeaderValue bounds each header; the longest Kubernetes value here is a name of 253 bytes.
 	maxHeaderValue = 1024
 	// maxDepth bounds nesting: CRDs of real charts stay below 40, and encoding/json recurses.
 	maxDepth = 128
-	// compressAbove is where zstd begins to pay on a link: most ConfigMaps stay readable for `nats`.
+	// compressAbove is the size from which zstd pays on a link: most ConfigMaps stay readable for the `nats` command.
 	compressAbove = 32 << 10
 )
 
@@ -92,8 +92,8 @@ func (c *codec) encode(subject string, m wire.Message) (*nats.Msg, error) {
 	return msg, nil
 }
 
-// decode reads an envelope that arrived on an object's subject. Every error wraps wire.ErrPermanent: the same bytes
-// will not become good. The key and node of the subject are set even then, if the subject can be read.
+// decode reads an envelope that arrived on an object's subject. Every error wraps wire.ErrPermanent: the same bytes will never become
+// valid. It returns the key and node of the subject even with an error, if the subject can be parsed.
 func (c *codec) decode(subject string, header nats.Header, data []byte) (wire.Message, error) {
 	m, err := decodeHeader(subject, header)
 	if err != nil {
@@ -117,7 +117,7 @@ func (c *codec) decode(subject string, header nats.Header, data []byte) (wire.Me
 	return m, checkObject(m.Object)
 }
 
-// decodeHeader reads all but the payload.
+// decodeHeader decodes everything except the payload.
 func decodeHeader(subject string, header nats.Header) (wire.Message, error) {
 	var m wire.Message
 	_, node, key, err := ParseSubject(subject)
@@ -166,7 +166,7 @@ func (c *codec) decodePayload(encoding string, data []byte) ([]byte, error) {
 	return data, nil
 }
 
-// checkObject refuses what is not one JSON object of sane depth.
+// checkObject accepts exactly one JSON object of bounded depth.
 func checkObject(data []byte) error {
 	if trimmed := bytes.TrimLeft(data, " \t\r\n"); len(trimmed) == 0 || trimmed[0] != '{' {
 		return permanentErrorf("payload is not a JSON object: %.40q", data)
@@ -180,7 +180,7 @@ func checkObject(data []byte) error {
 	return nil
 }
 
-// nestingDepth is the deepest nesting of brackets outside strings, without recursion.
+// nestingDepth returns the deepest nesting of brackets outside strings, without recursion.
 func nestingDepth(data []byte) int {
 	deepest, now, quoted := 0, 0, false
 	for i := 0; i < len(data); i++ {

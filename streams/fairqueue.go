@@ -9,34 +9,34 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// fairQueue holds items between where they come from and the workers, and gives each node its turn: a node has a limit of
-// items, of their bytes, and of workers at a time, so that one whose items are many, large, or take long leaves the others
-// free.
+// fairQueue is a bounded queue that serves nodes round robin. Each node has a limit of items, of their bytes, and of workers at a time, so
+// that a node with many, large or slow items leaves room for the others.
 type fairQueue[T comparable] struct {
-	capacity, maxPerNode, maxWorkersPerNode int // of items, of one node's items, of workers of one node at a time
+	capacity, maxPerNode, maxWorkersPerNode int // total items, items per node, workers per node at a time
 
 	mu        sync.Mutex
-	itemReady *sync.Cond               // of mu; told when an item may be worked on
-	spaceFree *sync.Cond               // of mu; told when there is room for another
+	itemReady *sync.Cond               // on mu; signalled when an item may be worked on
+	spaceFree *sync.Cond               // on mu; signalled when there is room for another item
 	closed    bool                     // guarded by mu
 	items     map[T]itemOrigin         // guarded by mu
 	nodes     map[string]*nodeQueue[T] // guarded by mu
-	turnOrder []string                 // guarded by mu; whose turn it is next
+	turnOrder []string                 // guarded by mu; the next node is first
 }
 
-// maxBytesPerNode bounds the bytes of one node's items, which may have 4 MiB each, so that cloudcore's memory holds those of some
-// stolen nodes. A single item is always taken.
+// maxBytesPerNode bounds the bytes of one node's items, of up to 4 MiB each, so that cloudcore's memory holds the items of several stolen
+// nodes. A single item is always accepted.
 const maxBytesPerNode = 16 * mib
 
-// itemOrigin says whose an item is, and which object's; items of one object are worked on one after the other. "": of none.
+// itemOrigin is the node and the object that an item belongs to; items of one object are processed one after the other. An empty object
+// means that the item belongs to none.
 type itemOrigin struct {
 	node, object string
 	size         int // bytes of memory
 }
 
-// memorySize is what a message takes in memory. A header of a few bytes takes far more than they are.
+// memorySize estimates the memory of a message. A header of a few bytes takes far more memory than its length.
 func memorySize(header nats.Header, data []byte) int {
-	const entry = 128 // of a map with slices, by reading
+	const entry = 128 // a map entry with slices, determined by reading the code
 	size := len(data)
 	for key, values := range header {
 		size += entry + len(key)
@@ -47,7 +47,7 @@ func memorySize(header nats.Header, data []byte) int {
 	return size
 }
 
-// nodeQueue is what one node has in hand; guarded by hands.mu.
+// nodeQueue holds the items of one node; guarded by fairQueue.mu.
 type nodeQueue[T comparable] struct {
 	waiting     []T
 	running     int
@@ -61,7 +61,7 @@ func newFairQueue[T comparable](most, perNode, workers int) *fairQueue[T] {
 	return h
 }
 
-// subjectToken returns one token of a subject, the first is 0.
+// subjectToken returns one token of a subject; the first is number 0.
 func subjectToken(subject string, number int) string {
 	for range number {
 		_, subject, _ = strings.Cut(subject, ".")
@@ -70,7 +70,7 @@ func subjectToken(subject string, number int) string {
 	return subject
 }
 
-// close lets all that wait in put and next return.
+// close makes all calls waiting in push and pop return.
 func (h *fairQueue[T]) close() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -79,7 +79,7 @@ func (h *fairQueue[T]) close() {
 	h.spaceFree.Broadcast()
 }
 
-// push takes an item in hand, or returns false if its node has enough there. It waits while the hands are full.
+// push adds an item, or returns false if its node has reached its limit. It waits while the queue is full.
 func (h *fairQueue[T]) push(at itemOrigin, item T) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -102,7 +102,7 @@ func (h *fairQueue[T]) push(at itemOrigin, item T) bool {
 	return true
 }
 
-// pop waits for an item to work on: never two of one object at a time. done must be called with it. false: it is over.
+// pop waits for an item to process, never two of one object at a time. The caller must call done with it. false means closed.
 func (h *fairQueue[T]) pop() (item T, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -118,7 +118,7 @@ func (h *fairQueue[T]) pop() (item T, ok bool) {
 	return item, false
 }
 
-// popFrom takes the oldest item of a node whose object nobody works on. The caller holds mu.
+// popFrom takes the oldest item of a node whose object is not being processed. The caller holds mu.
 func (h *fairQueue[T]) popFrom(n *nodeQueue[T]) (item T, ok bool) {
 	if n.running >= h.maxWorkersPerNode {
 		return item, false
@@ -138,7 +138,7 @@ func (h *fairQueue[T]) popFrom(n *nodeQueue[T]) (item T, ok bool) {
 	return item, false
 }
 
-// done forgets an item that next gave.
+// done removes an item that pop returned.
 func (h *fairQueue[T]) done(item T) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -156,7 +156,7 @@ func (h *fairQueue[T]) done(item T) {
 	h.spaceFree.Signal()
 }
 
-// heldItems returns what is still in hand.
+// heldItems returns the items that are still in the queue or being processed.
 func (h *fairQueue[T]) heldItems() []T {
 	h.mu.Lock()
 	defer h.mu.Unlock()

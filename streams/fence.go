@@ -8,23 +8,23 @@ import (
 	"go.uber.org/zap"
 )
 
-// FenceDuration is how long a fence holds unless it is renewed: the cloud does so every 15 s as long as it hears two agents.
+// FenceDuration is how long a fence holds unless it is renewed: the cloud renews it every 15 s while it receives heartbeats of two agents.
 const FenceDuration = time.Minute
 
-// FencedLink is a link that the cloud can close to this process: when another agent of the same identity was there first.
-// What stands behind it, the delivery and the pumps, waits as it does for a lost link.
+// FencedLink is a link that the cloud can fence for this process, because another agent of the same identity attached first. The delivery
+// and the pumps behind it wait as they do for a lost link.
 type FencedLink struct {
 	link Link
 	log  *zap.Logger
-	wake chan struct{} // of one: a fence was put up or renewed
+	wake chan struct{} // with room for one: a fence was set or renewed
 
 	mu          sync.Mutex
-	fencedUntil time.Time     // guarded by mu; the fence's end
-	up          bool          // guarded by mu; what State last said
-	changed     chan struct{} // guarded by mu; closed when open changes
+	fencedUntil time.Time     // guarded by mu; the end of the fence
+	up          bool          // guarded by mu; the state that State returns
+	changed     chan struct{} // guarded by mu; closed when up changes
 }
 
-// NewFencedLink makes an open gate before a link. It is shut until Start runs.
+// NewFencedLink wraps a link without a fence. It is down until Start runs.
 func NewFencedLink(link Link, log *zap.Logger) *FencedLink {
 	return &FencedLink{link: link, log: log, wake: make(chan struct{}, 1), changed: make(chan struct{})}
 }
@@ -36,7 +36,7 @@ func (g *FencedLink) State() (up bool, changed <-chan struct{}) {
 	return g.up, g.changed
 }
 
-// Fence shuts the gate for a time, or keeps it shut. It does not block.
+// Fence closes the link for a time, or extends the fence. It does not block.
 func (g *FencedLink) Fence(d time.Duration) {
 	g.mu.Lock()
 	if !time.Now().Before(g.fencedUntil) {
@@ -51,7 +51,7 @@ func (g *FencedLink) Fence(d time.Duration) {
 	}
 }
 
-// Fenced reports whether a fence is up.
+// Fenced reports whether a fence is set.
 func (g *FencedLink) Fenced() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -75,7 +75,7 @@ func (g *FencedLink) Start(ctx context.Context) error {
 	}
 }
 
-// updateState works out whether the gate is open and returns when to look again.
+// updateState computes whether the link is up and returns the time until the next check.
 func (g *FencedLink) updateState(up bool) time.Duration {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -86,7 +86,7 @@ func (g *FencedLink) updateState(up bool) time.Duration {
 		g.changed = make(chan struct{})
 	}
 	if left <= 0 {
-		return time.Hour // a fence wakes us
+		return time.Hour // a fence wakes the loop
 	}
 	return left
 }

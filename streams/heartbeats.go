@@ -16,33 +16,33 @@ import (
 )
 
 const (
-	// heartbeatPeriod is a node's heartbeat: three may be lost before 30 s are over.
+	// heartbeatPeriod is the period of a node's heartbeat: three may be lost within 30 s.
 	heartbeatPeriod = 10 * time.Second
-	// heartbeatSpacing is the least time between two beats when the cursor moves: the cloud purges tombstones by it.
+	// heartbeatSpacing is the least time between two heartbeats when the cursor moves: the cloud purges tombstones by the reported cursor.
 	heartbeatSpacing = time.Second
-	// maxHeartbeat bounds a beat; it is some 200 bytes.
+	// maxHeartbeat bounds a heartbeat; one is some 200 bytes.
 	maxHeartbeat = 4096
-	// heartbeatQueue holds beats of all nodes until they are handled.
+	// heartbeatQueue holds the heartbeats of all nodes until they are handled.
 	heartbeatQueue = 4096
 )
 
-// Heartbeater sends a node's heartbeat: every 10 s, and within a second after its cursor or health has changed or it was fenced. While the link
-// is down nobody hears it.
+// Heartbeater sends a node's heartbeat: every 10 s, and within a second after its cursor or health changed or it was fenced. While the
+// link is down the heartbeats are lost.
 type Heartbeater struct {
 	node    string
 	nc      *nats.Conn
 	compose func(census bool) wire.Heartbeat
-	probes  chan string // of a few: questions that are not answered yet
+	probes  chan string // buffered for a few: probes that are not answered yet
 	log     *zap.Logger
 }
 
-// NewHeartbeater makes the heartbeat of a node; compose gives the beat of this moment, each 10 s with a
-// census of the store, and must not block.
+// NewHeartbeater returns the heartbeat of a node; compose builds the current heartbeat, each 10 s with an inventory of the store, and must
+// not block.
 func NewHeartbeater(node string, nc *nats.Conn, compose func(census bool) wire.Heartbeat, log *zap.Logger) *Heartbeater {
 	return &Heartbeater{node: node, nc: nc, compose: compose, probes: make(chan string, 4), log: log}
 }
 
-// AnswerProbe sends a heartbeat at once that repeats the cloud's question. It does not block.
+// AnswerProbe sends a heartbeat at once that repeats the cloud's probe. It does not block.
 func (b *Heartbeater) AnswerProbe(question []byte) {
 	if len(question) > maxProbe {
 		return
@@ -53,10 +53,10 @@ func (b *Heartbeater) AnswerProbe(question []byte) {
 	}
 }
 
-// maxProbe bounds what is repeated.
+// maxProbe bounds the repeated text.
 const maxProbe = 64
 
-// Start beats until ctx ends and then returns nil.
+// Start sends heartbeats until ctx ends and then returns nil.
 func (b *Heartbeater) Start(ctx context.Context) error {
 	ticker := time.NewTicker(heartbeatSpacing)
 	defer ticker.Stop()
@@ -97,8 +97,8 @@ func (b *Heartbeater) publishHeartbeat(beat wire.Heartbeat) error {
 	return b.nc.Publish(HeartbeatSubject(b.node), body)
 }
 
-// Heartbeats hears the heartbeats of all nodes. Each cloudcore hears each of them, but for those of a node that sends more than five
-// each second.
+// Heartbeats receives the heartbeats of all nodes. Each cloudcore receives every heartbeat, except those of a node that sends more than
+// five each second.
 type Heartbeats struct {
 	nc          *nats.Conn
 	handle      func(ctx context.Context, node string, beat wire.Heartbeat)
@@ -107,7 +107,7 @@ type Heartbeats struct {
 	log         *zap.Logger
 }
 
-// NewHeartbeats makes the listener; handle is called for one beat after the other and must not block.
+// NewHeartbeats returns the listener; handle is called for one heartbeat after the other and must not block.
 func NewHeartbeats(nc *nats.Conn, handle func(ctx context.Context, node string, beat wire.Heartbeat), metrics *Metrics, log *zap.Logger) (*Heartbeats, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
@@ -120,7 +120,7 @@ func NewHeartbeats(nc *nats.Conn, handle func(ctx context.Context, node string, 
 func (b *Heartbeats) Start(ctx context.Context) error {
 	incoming, floods := make(chan *nats.Msg, heartbeatQueue), make(chan string, malformedQueue)
 	brakes := newNodeLimiter()
-	// What is too much is dropped before the queue: there it would leave no room for the beats of others.
+	// Heartbeats over the rate limit are dropped before the queue, where they would take the room of other nodes.
 	sub, err := b.nc.Subscribe(heartbeatPrefix+allNodes, func(msg *nats.Msg) {
 		node := subjectToken(msg.Subject, 1)
 		switch pass, first := brakes.allow(node, time.Now()); {
@@ -157,10 +157,10 @@ func (b *Heartbeats) Start(ctx context.Context) error {
 	return g.Wait()
 }
 
-// malformedQueue holds beats that cannot be read until they are put to the dead letters. More are only counted.
+// malformedQueue holds malformed heartbeats until they are stored as dead letters. Further ones are only counted.
 const malformedQueue = 64
 
-// malformedHeartbeat is a beat that cannot be read, and why.
+// malformedHeartbeat is a heartbeat that cannot be decoded, and the reason.
 type malformedHeartbeat struct {
 	msg    *nats.Msg
 	reason error
@@ -177,7 +177,7 @@ func (b *Heartbeats) handleHeartbeat(ctx context.Context, msg *nats.Msg, garbage
 	}
 }
 
-// trySend sends unless it would block, and reports whether it did.
+// trySend sends unless it would block, and reports whether it sent.
 func trySend[T any](to chan<- T, item T) bool {
 	select {
 	case to <- item:
@@ -187,7 +187,7 @@ func trySend[T any](to chan<- T, item T) bool {
 	}
 }
 
-// storeDeadLetters puts what cannot be read to the dead letters, apart from the loop that all beats go through.
+// storeDeadLetters stores malformed heartbeats as dead letters, outside the loop that handles all heartbeats.
 func (b *Heartbeats) storeDeadLetters(ctx context.Context, garbage <-chan malformedHeartbeat) {
 	for {
 		select {

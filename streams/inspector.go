@@ -13,16 +13,16 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// Inspector reads how far nodes are. It changes nothing in the hub. What it reads may be older than what was just stored by
-// the heartbeat of a stream's replicas.
+// Inspector reads the delivery state of nodes. It changes nothing in the hub. Its reads may lag behind the latest writes by one heartbeat
+// of a stream's replicas.
 type Inspector struct {
 	js     jetstream.JetStream
 	reader *streamReader
-	// publisher only reads here.
+	// publisher is used only to read.
 	publisher *Publisher
 }
 
-// NewInspector makes a Viewer over a connection to the hub.
+// NewInspector returns an Inspector over a connection to the hub.
 func NewInspector(nc *nats.Conn) (*Inspector, error) {
 	publisher, err := NewPublisher(nc, NewMetrics(nil))
 	if err != nil {
@@ -31,7 +31,7 @@ func NewInspector(nc *nats.Conn) (*Inspector, error) {
 	return &Inspector{js: publisher.js, reader: publisher.reader, publisher: publisher}, nil
 }
 
-// Epoch returns the present life of the stream of desired state.
+// Epoch returns the current life of the stream of desired state.
 func (v *Inspector) Epoch(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, directGetTimeout)
 	defer cancel()
@@ -56,7 +56,7 @@ func (v *Inspector) Consumer(ctx context.Context, node string) (*jetstream.Consu
 	return consumer.CachedInfo(), nil
 }
 
-// Held returns what the stream holds for a node, as Publisher.Held does, the snapshot marker included.
+// Held returns the messages that the stream holds for a node, as Publisher.Held does, the snapshot marker included.
 func (v *Inspector) Held(ctx context.Context, node string) (map[wire.Key]wire.Message, error) {
 	return v.publisher.Held(ctx, node)
 }
@@ -67,20 +67,20 @@ func (v *Inspector) MarkerSequence(ctx context.Context, node string) (uint64, er
 	return tally.first, err
 }
 
-// Count tells how many messages the stream holds for a node after a sequence, and when the cloud saw the first of them.
+// Count returns how many messages the stream holds for a node after a sequence, and when the cloud saw the first of them.
 func (v *Inspector) Count(ctx context.Context, node string, after uint64) (n int, oldest time.Time, err error) {
 	tally, err := v.countMessages(ctx, Filter(Desired, node), after+1)
 	return tally.count, tally.oldest, err
 }
 
-// messageCount is what there is from a sequence on.
+// messageCount counts the messages from a sequence on.
 type messageCount struct {
 	count  int
 	first  uint64
 	oldest time.Time
 }
 
-// countMessages asks for one message and how many more there are.
+// countMessages requests one message and the number of further ones.
 func (v *Inspector) countMessages(ctx context.Context, filter string, start uint64) (messageCount, error) {
 	ctx, cancel := context.WithTimeout(ctx, directGetTimeout)
 	defer cancel()
@@ -131,7 +131,7 @@ func (v *Inspector) countDirect(ctx context.Context, filter string, start uint64
 	}
 }
 
-// countByConsumer counts by a consumer that lives for this question only.
+// countByConsumer counts with a consumer that exists for this request only.
 func (v *Inspector) countByConsumer(ctx context.Context, filter string, start uint64) (messageCount, error) {
 	consumer, err := v.js.OrderedConsumer(ctx, DesiredStream, jetstream.OrderedConsumerConfig{
 		FilterSubjects: []string{filter}, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: max(start, 1),
@@ -160,7 +160,7 @@ func (v *Inspector) countByConsumer(ctx context.Context, filter string, start ui
 	return t, nil
 }
 
-// parseSentTime is when the cloud saw what a message carries; zero if it does not say so.
+// parseSentTime returns when the cloud saw the content of a message; zero if the message does not say so.
 func parseSentTime(header nats.Header) time.Time {
 	at, err := time.Parse(time.RFC3339Nano, header.Get(headerTime))
 	if err != nil {

@@ -2,7 +2,7 @@ package streams
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Metrics counts what passes through this process. Make one a process with NewMetrics.
+// Metrics counts the messages of this process. Create one per process with NewMetrics.
 type Metrics struct {
 	published          *prometheus.CounterVec
 	conflicts          prometheus.Counter
@@ -25,7 +25,7 @@ type Metrics struct {
 	linkBudget         *prometheus.GaugeVec
 }
 
-// NewMetrics makes the metrics and registers them; a nil registerer leaves them unregistered.
+// NewMetrics returns the metrics and registers them; a nil registerer leaves them unregistered.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: "frond", Name: name, Help: help})

@@ -20,14 +20,14 @@ const (
 	pumpWindow = 32
 	// pumpTimeout is how long a report waits for the hub's ack before it is sent again: longer than a leader election.
 	pumpTimeout = 12 * time.Second
-	// drainTimeout bounds the wait for the last of what was read ahead: the leaf is in this process.
+	// drainTimeout bounds the wait for the last messages that were read ahead: the leaf is in this process.
 	drainTimeout = 5 * time.Second
 	// outboxDepthPeriod is how often the outbox's depth is read for the metrics.
 	outboxDepthPeriod = 5 * time.Second
 )
 
-// Outbox keeps what a node has to say until the hub has it, in the leaf's own JetStream. Of several reports of one object
-// that wait, only the last is kept.
+// Outbox stores a node's reports in the leaf's own JetStream until the hub has them. Of several waiting reports of one object it keeps
+// only the last.
 type Outbox struct {
 	node       string
 	storeEpoch string
@@ -35,7 +35,7 @@ type Outbox struct {
 	codec      *codec
 }
 
-// NewOutbox makes the outbox of a node over its in-process connection. storeEpoch marks each report.
+// NewOutbox returns the outbox of a node over its in-process connection. storeEpoch marks each report.
 func NewOutbox(node, storeEpoch string, nc *nats.Conn) (*Outbox, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
@@ -74,9 +74,9 @@ func (o *Outbox) storeReport(ctx context.Context, plane Plane, m wire.Message) e
 	return nil
 }
 
-// Pump moves one class of reports from the outbox to the hub. It sends oldest first; only the hub's ack removes a report
-// from the outbox. Two states of one object go over one connection in order, and what was replaced in the outbox is
-// never sent again, so an older state cannot overtake a newer one.
+// Pump moves one class of reports from the outbox to the hub. It sends oldest first; only the hub's ack removes a report from the outbox.
+// Two states of one object go over one connection in order, and a report that was replaced in the outbox is never sent again, so an older
+// state cannot overtake a newer one.
 type Pump struct {
 	plane     Plane
 	stream    string
@@ -84,25 +84,25 @@ type Pump struct {
 	js        jetstream.JetStream
 	link      Link
 	bandwidth *bandwidthEstimator
-	// uploadedParts is how much of a payload that goes in parts the hub has, by its id. It outlives a link, but not the process; only the one
-	// carrier of the moment uses it.
+	// uploadedParts is the upload progress of payloads sent in parts, by payload id. It survives a link change, but not the process; only
+	// the running uploadPayloads uses it.
 	uploadedParts map[string]uploadProgress
 	waiting       atomic.Uint64
 	metrics       *Metrics
 	log           *zap.Logger
 }
 
-// Waiting returns how many reports waited when the outbox was last looked at, at most 5 s ago.
+// Waiting returns the depth of the outbox at its last reading, at most 5 s ago.
 func (p *Pump) Waiting() uint64 { return p.waiting.Load() }
 
-// NewPump makes the pump of a plane, Report or Event.
+// NewPump returns the pump of a plane, Report or Event.
 func NewPump(plane Plane, nc *nats.Conn, link Link, metrics *Metrics, log *zap.Logger) (*Pump, error) {
 	return newPump(plane, nc, link, pumpTimeout, metrics, log)
 }
 
 func newPump(plane Plane, nc *nats.Conn, link Link, timeout time.Duration, metrics *Metrics, log *zap.Logger) (*Pump, error) {
-	// What may be in flight is limited by move, for each link anew: what a lost one never answered stays with the library until its
-	// time is over, and its own limit would count that.
+	// runSession limits what may be in flight, anew for each link. The library's own limit would also count the messages that a lost link
+	// never answered, because the library keeps them until their timeout.
 	js, err := jetstream.New(nc, jetstream.WithPublishAsyncTimeout(timeout))
 	if err != nil {
 		return nil, fmt.Errorf("pump: %w", err)
@@ -136,7 +136,7 @@ func (p *Pump) runSessions(ctx context.Context) error {
 		}
 		moved, err := p.runSession(ctx, changed)
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // we were asked to stop
+			return nil //nolint:nilerr // ctx ended
 		}
 		if moved {
 			retry = newRetryBackoff()
@@ -156,7 +156,7 @@ func (p *Pump) runSessions(ctx context.Context) error {
 	return nil
 }
 
-// watchDepth keeps the metrics of what waits.
+// watchDepth updates the metrics of the waiting reports.
 func (p *Pump) watchDepth(ctx context.Context) error {
 	ticker := time.NewTicker(outboxDepthPeriod)
 	defer ticker.Stop()
@@ -174,7 +174,7 @@ func (p *Pump) watchDepth(ctx context.Context) error {
 	}
 }
 
-// readDepth returns how many reports wait and for how long the oldest has.
+// readDepth returns how many reports wait and for how long the oldest has waited.
 func (p *Pump) readDepth(ctx context.Context) (messages uint64, oldest time.Duration, err error) {
 	stream, err := p.js.Stream(ctx, p.stream)
 	if err != nil {

@@ -6,8 +6,8 @@ import (
 	"fmt"
 )
 
-// TrimEvents drops the oldest events that wait for the link until keep are left, and returns how many it dropped. States are
-// never dropped: of each object only the last one waits.
+// TrimEvents drops the oldest events that wait for the link until keep are left, and returns how many it dropped. It never drops reports
+// of state: of each object only the last one waits.
 func (o *Outbox) TrimEvents(ctx context.Context, keep uint64) (dropped uint64, err error) {
 	stream, err := o.js.Stream(ctx, OutboxEventsStream)
 	if err != nil {
@@ -20,7 +20,7 @@ func (o *Outbox) TrimEvents(ctx context.Context, keep uint64) (dropped uint64, e
 	if err != nil {
 		return 0, fmt.Errorf("trim events: %w", err)
 	}
-	// The library's purge does not tell how many went.
+	// The library's purge does not return the number of purged messages.
 	reply, err := o.js.Conn().RequestWithContext(ctx, "$JS.API.STREAM.PURGE."+OutboxEventsStream, request)
 	if err != nil {
 		return 0, fmt.Errorf("trim events: %w", err)

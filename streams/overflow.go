@@ -7,32 +7,32 @@ import (
 )
 
 const (
-	// maxDeferredReports and maxDeferredEvents are of how many objects of one node, and how many of its events, may be put off: far more than a
-	// gateway has pods, and more than its outbox has events of the usual size. A stream gives its messages out in order, and only so
-	// many at a time, so all others wait behind those of a node that has more.
+	// maxDeferredReports and maxDeferredEvents limit the objects and the events of one node that may be deferred: far more than a gateway
+	// has pods, and more than its outbox has events of the usual size. A stream delivers its messages in order, and only a limited number
+	// at a time, so all other nodes wait behind a node that has more.
 	maxDeferredReports = 2048
 	maxDeferredEvents  = 16384
-	// deferExpiry is how long a message counts that was put off: it comes again after a second, here or to another cloudcore. A node
-	// of which none counts is as any other again.
+	// deferExpiry is how long a deferred message counts: it is redelivered after a second, here or to another cloudcore. A node without
+	// counted messages is treated like any other again.
 	deferExpiry = 5 * time.Second
 )
 
-// overflowTracker remembers which messages of which node are put off, to tell a node that has much to say from one that floods the stream.
+// overflowTracker tracks the deferred messages of each node, to distinguish a node with many reports from one that floods the stream.
 //
-// The oldest messages of a node cannot simply be purged from the stream: nats-server 2.15.2 then forgets messages of others that
-// wait for another delivery.
+// The oldest messages of a node cannot simply be purged from the stream: nats-server 2.15.2 then forgets messages of other nodes that wait
+// for redelivery.
 type overflowTracker struct {
 	limit int
 
 	mu        sync.Mutex
-	nodes     map[string]*nodeOverflow // guarded by mu; by the token of the node
+	nodes     map[string]*nodeOverflow // guarded by mu; by the node's subject token
 	lastSweep time.Time                // guarded by mu
 }
 
-// nodeOverflow is what one node has put off.
+// nodeOverflow holds the deferred messages of one node.
 type nodeOverflow struct {
-	subjects     map[string]time.Time // when it was, last
-	lastDeferred time.Time            // when the node had any put off, or dropped
+	subjects     map[string]time.Time // when each was last deferred
+	lastDeferred time.Time            // when the node last had one deferred or dropped
 	reported     bool
 }
 
@@ -40,8 +40,8 @@ func newOverflowTracker(most int) *overflowTracker {
 	return &overflowTracker{limit: most, nodes: map[string]*nodeOverflow{}}
 }
 
-// deferMessage takes down that a message is to be put off. over says that it is one too many, which one that was put off before never
-// is, and first that no other was before.
+// deferMessage records that a message is to be deferred. over reports that it exceeds the limit, which is never so for a message that was
+// deferred before. first reports that no message of the node exceeded it before.
 func (f *overflowTracker) deferMessage(node, subject string, now time.Time) (over, first bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -60,7 +60,7 @@ func (f *overflowTracker) deferMessage(node, subject string, now time.Time) (ove
 	return true, first
 }
 
-// admitMessage says that a message is in hand, and so not put off any more.
+// admitMessage records that a message is being handled, and so no longer deferred.
 func (f *overflowTracker) admitMessage(node, subject string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -69,7 +69,7 @@ func (f *overflowTracker) admitMessage(node, subject string) {
 	}
 }
 
-// removeExpired forgets what was put off and did not come again. The caller holds mu.
+// removeExpired removes messages that were deferred and not redelivered. The caller holds mu.
 func (f *overflowTracker) removeExpired(now time.Time) {
 	if now.Sub(f.lastSweep) < time.Second {
 		return

@@ -8,8 +8,8 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// pendingObject is a message that the node knows of and whose payload is still to be fetched. have grows in the hands of one
-// goroutine only, the one that fetches.
+// pendingObject is a message that the node knows and whose payload is still to be fetched. received grows in one goroutine only, the one
+// that fetches.
 type pendingObject struct {
 	epoch, subject string
 	key            wire.Key
@@ -19,25 +19,25 @@ type pendingObject struct {
 	received       []byte
 }
 
-// deliveryProgress is how far a delivery has come in one life of the stream. It is never on disk: the store's cursor stays before
-// the first mark, so what is forgotten at a restart is listed again.
+// deliveryProgress is the progress of a delivery in one life of the stream. It is never on disk: the store's cursor stays before the first
+// pending object, so a restart lists the lost ones again.
 type deliveryProgress struct {
 	epoch string
-	// reached: every message up to it is on disk, or among marks, or replaced by a newer one.
+	// reached: every message up to it is on disk, or pending, or replaced by a newer one.
 	reached uint64
 	pending map[wire.Key]*pendingObject
 }
 
-// deliveryBatch is what one commit brings into the store.
+// deliveryBatch is the content of one commit to the store.
 type deliveryBatch struct {
-	// messages, in order of sequence. One without operation says only that the stream holds something of that key.
+	// messages, in order of sequence. One without an operation says only that the stream holds something of that key.
 	messages []wire.Message
 	pending  []*pendingObject
-	// sequence: everything up to it is in this haul or was in those before.
+	// sequence: everything up to it is in this batch or was in earlier ones.
 	sequence uint64
 }
 
-// safeCursor is the cursor that may be told: everything up to it is on disk.
+// safeCursor is the cursor that may be saved: everything up to it is on disk.
 func (b deliveryProgress) safeCursor() uint64 {
 	low := b.reached
 	for _, m := range b.pending {
@@ -46,7 +46,7 @@ func (b deliveryProgress) safeCursor() uint64 {
 	return low
 }
 
-// applyBatch is the backlog once a haul is on disk. A newer message of a key takes the place of its mark, whatever it says.
+// applyBatch returns the progress after a batch is on disk. A newer message of a key replaces its pending object, whatever its operation.
 func (b deliveryProgress) applyBatch(h deliveryBatch) deliveryProgress {
 	next := deliveryProgress{epoch: b.epoch, reached: max(b.reached, h.sequence), pending: maps.Clone(b.pending)}
 	for _, m := range h.pending {
@@ -65,10 +65,11 @@ func (b deliveryProgress) applyBatch(h deliveryBatch) deliveryProgress {
 	return next
 }
 
-// isPending tells whether a mark still stands.
+// isPending reports whether an object is still pending.
 func (b deliveryProgress) isPending(m *pendingObject) bool { return b.pending[m.key] == m }
 
-// smallestPending is the mark that lacks least: what is small is not kept waiting by what is large. nil for none.
+// smallestPending returns the pending object with the fewest missing bytes, so that a large payload does not delay a small one. nil means
+// none.
 func (b deliveryProgress) smallestPending(except map[*pendingObject]struct{}) *pendingObject {
 	var found *pendingObject
 	for _, m := range b.pending {

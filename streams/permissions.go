@@ -5,8 +5,8 @@ import (
 	"github.com/frond-edge/frond/streams/tunnel"
 )
 
-// NodePermissions lists all that a node's NATS user may publish to and subscribe to in its cell, and nothing more: its
-// own subjects, its own consumer and its own inbox. Allow lists only; nothing relies on a deny.
+// NodePermissions lists all subjects that a node's NATS user may publish to and subscribe to in its cell: its own subjects, its own
+// consumer and its own inbox. These are allow lists only; nothing relies on a deny.
 func NodePermissions(node string) (publish, subscribe []string) {
 	n := wire.Escape(node)
 	tunnelOut, tunnelIn := tunnel.Permissions(node)
@@ -14,8 +14,8 @@ func NodePermissions(node string) (publish, subscribe []string) {
 		Filter(Report, node),
 		Filter(Event, node),
 		HeartbeatSubject(node),
-		// Not ".*": nats-server 2.15.2 then never tells the leaf that cloudcore listens on call.cloud.*.* (the last
-		// wildcard of an allow list does not match the last wildcard of a subscription).
+		// Not ".*": nats-server 2.15.2 then never tells the leaf that cloudcore listens on call.cloud.*.* (the last wildcard of an allow
+		// list does not match the last wildcard of a subscription).
 		callPrefix + n + ".>",
 		deadLetterPrefix + n + ".>",
 		consumerPrefix + n + ".>",
@@ -29,8 +29,8 @@ func NodePermissions(node string) (publish, subscribe []string) {
 	return publish, subscribe
 }
 
-// LobbyPermissions lists what a link may do that has shown a key without a place: ask for one, and hear the answer. key is its
-// public nkey, which stands where a node's name would.
+// LobbyPermissions lists the subjects of a link with a key that has not been admitted: it may request admission and receive the reply. key
+// is its public nkey, which takes the place of a node's name.
 func LobbyPermissions(key string) (publish, subscribe []string) {
 	return []string{callPrefix + wire.Escape(key) + ".>"}, []string{InboxPrefix(key) + ".>"}
 }

@@ -17,7 +17,7 @@ import (
 // publishTimeout bounds one publish, its retries included: longer than the election of a stream leader (4 to 9 s).
 const publishTimeout = 15 * time.Second
 
-// Publisher writes the desired state of nodes into the hub's stream. It keeps no state; any number may run.
+// Publisher writes the desired state of nodes into the hub's stream. It is stateless; any number may run.
 type Publisher struct {
 	js      jetstream.JetStream
 	codec   *codec
@@ -25,7 +25,7 @@ type Publisher struct {
 	metrics *Metrics
 }
 
-// NewPublisher makes a Publisher over a connection to the hub.
+// NewPublisher returns a Publisher over a connection to the hub.
 func NewPublisher(nc *nats.Conn, metrics *Metrics) (*Publisher, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
@@ -38,11 +38,10 @@ func NewPublisher(nc *nats.Conn, metrics *Metrics) (*Publisher, error) {
 	return &Publisher{js: js, codec: codec, reader: &streamReader{nc: nc, js: js, stream: DesiredStream}, metrics: metrics}, nil
 }
 
-// Publish stores the message as the last of its subject and returns its stream sequence once a majority has it on disk.
-// expectLast is the sequence of the message that the writer believes to be the last one of the subject, 0 for none; if it
-// is not, nothing is stored and the error is wire.ErrConflict. Repeating a Publish whose answer was lost stores nothing
-// twice: it returns the first one's sequence or wire.ErrConflict, and Held then shows the message. m.Time must differ
-// between two publishes that are not repetitions.
+// Publish stores the message as the last of its subject and returns its stream sequence once a majority has it on disk. expectLast is the
+// sequence of the message that the writer believes to be the last one of the subject, 0 for none. If it is not, nothing is stored and the
+// error is wire.ErrConflict. Repeating a Publish whose answer was lost stores nothing twice: it returns the first one's sequence or
+// wire.ErrConflict, and Held then shows the message. m.Time must differ between two publishes that are not repetitions.
 func (p *Publisher) Publish(ctx context.Context, m wire.Message, expectLast uint64) (uint64, error) {
 	subject := Subject(Desired, m.Node, m.Key)
 	msg, err := p.codec.encode(subject, m)
@@ -52,8 +51,8 @@ func (p *Publisher) Publish(ctx context.Context, m wire.Message, expectLast uint
 	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
 	defer cancel()
 	ack, err := p.publishMessage(ctx, msg,
-		// The id tells this attempt from all others: the same version may rightly come back after a tombstone was purged, and
-		// the server would drop it for two minutes as a repetition. The library's own retries keep the id.
+		// The id distinguishes this attempt from all others: the same version may rightly come back after a tombstone was purged, and the
+		// server would drop it for two minutes as a repetition. The library's own retries keep the id.
 		jetstream.WithMsgID(subject+"/"+m.UID+"/"+m.Version+"/"+string(m.Op)+"/"+strconv.FormatInt(m.Time.UnixNano(), 36)),
 		jetstream.WithExpectLastSequencePerSubject(expectLast),
 		jetstream.WithRetryAttempts(publishRetries), jetstream.WithRetryWait(publishRetryWait))
@@ -68,15 +67,15 @@ func (p *Publisher) Publish(ctx context.Context, m wire.Message, expectLast uint
 	return ack.Sequence, nil
 }
 
-// While a stream has no leader the server answers that nobody listens; an election takes seconds, so the library's two
-// tries within half a second are too few.
+// While a stream has no leader the server answers "no responders"; an election takes seconds, so the library's two tries within half a
+// second are too few.
 const (
 	publishRetries   = 40
 	publishRetryWait = 250 * time.Millisecond
 )
 
-// publishAttemptTimeout is how long the answer to a publish is waited for. One that was lost with its server is never answered, and one that is
-// stored after all is recognised by its id when it comes again.
+// publishAttemptTimeout bounds the wait for the answer to one attempt. An attempt that was lost with its server is never answered. If it
+// was stored after all, the server recognises the repetition by its id.
 const publishAttemptTimeout = 4 * time.Second
 
 // publishMessage sends a message until it is answered or ctx ends.
@@ -95,23 +94,23 @@ func (p *Publisher) publishMessage(ctx context.Context, msg *nats.Msg, opts ...j
 	}
 }
 
-// isInFlight tells that the message is being stored since it was sent before.
+// isInFlight reports whether the server is still storing an earlier attempt of the message.
 func isInFlight(err error) bool {
 	const duplicateInProcess = 10158 // of nats-server, which nats.go does not name
 	var api *jetstream.APIError
 	return errors.As(err, &api) && api.ErrorCode == duplicateInProcess
 }
 
-// isWrongLastSequence tells a lost race. The clustered server answers with its own code while another publish of the
-// subject is still in flight.
+// isWrongLastSequence reports a lost race. The clustered server answers with its own code while another publish of the subject is still in
+// flight.
 func isWrongLastSequence(err error) bool {
 	var api *jetstream.APIError
 	return errors.As(err, &api) && (api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence || api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant)
 }
 
-// Held returns what the stream holds for a node: sequence, operation, UID, version and digest of each object's last
-// message, without the object. A message that cannot be read stands there with its sequence and no operation, so that
-// the writer replaces it. What the stream's leader had when Held was called is in it, or something newer.
+// Held returns the messages that the stream holds for a node: sequence, operation, UID, version and digest of each object's last message,
+// without the object. A message that cannot be decoded appears with its sequence and no operation, so that the writer replaces it. The
+// result contains every message that the stream's leader had when Held was called, or a newer one.
 func (p *Publisher) Held(ctx context.Context, node string) (map[wire.Key]wire.Message, error) {
 	held, err := p.readInventory(ctx, node)
 	if err != nil {
@@ -144,7 +143,7 @@ func (p *Publisher) readInventory(ctx context.Context, node string) (map[wire.Ke
 	return held, nil
 }
 
-// readPages reads all that matches into held.
+// readPages reads all matching messages into held.
 func (p *Publisher) readPages(ctx context.Context, filters []string, atLeast uint64, held map[wire.Key]wire.Message) error {
 	for next := uint64(0); ; {
 		page, err := p.reader.readAtLeast(ctx, filters, next, inventoryPageMessages, inventoryPageBytes, atLeast)
@@ -154,7 +153,7 @@ func (p *Publisher) readPages(ctx context.Context, filters []string, atLeast uin
 		for _, raw := range page.messages {
 			m, err := decodeHeader(raw.Subject, raw.Header)
 			if m.Key == (wire.Key{}) {
-				continue // no object's subject: nothing of ours to replace
+				continue // not the subject of an object: nothing of Frond's to replace
 			}
 			if err != nil {
 				m = wire.Message{Node: m.Node, Key: m.Key}
@@ -165,12 +164,14 @@ func (p *Publisher) readPages(ctx context.Context, filters []string, atLeast uin
 		if !page.more {
 			return nil
 		}
-		// A page that begins where another ended must not know less: what moved to a higher sequence is missing in both then.
+		// The next page must come from a server that has seen at least as much: an object that moved to a higher sequence is otherwise
+		// missing in both.
 		next, atLeast = page.lastSequence+1, max(atLeast, page.upTo)
 	}
 }
 
-// lookUpStream is a stream as its leader knows it. Without a leader nobody answers, also not when there is one again, so it is asked anew.
+// lookUpStream returns a stream as its leader knows it. A request sent while there is no leader is never answered, even after the
+// election, so the request is repeated.
 func lookUpStream(ctx context.Context, js jetstream.JetStream, name string) (stream jetstream.Stream, err error) {
 	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
 	defer cancel()

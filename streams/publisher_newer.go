@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// Newer reports whether the stream holds a message for a node after a sequence. It costs one small request; the replica of
-// the stream that answers may lag, so what came just now may be overlooked.
+// Newer reports whether the stream holds a message for a node after a sequence. It costs one small request. The replica that answers may
+// lag, so Newer may miss a message that was just stored.
 func (p *Publisher) Newer(ctx context.Context, node string, sequence uint64) (bool, error) {
 	page, err := p.reader.readPage(ctx, Filter(Desired, node), sequence+1, 1, 1)
 	if err != nil {

@@ -16,23 +16,23 @@ import (
 )
 
 const (
-	// pullHeartbeat finds a consumer that died with its server, after two missing ones. Each is some 100 bytes, so 3 s cost
-	// an idle link 3 MB a day.
+	// pullHeartbeat finds a consumer that died with its server, after two missing heartbeats. Each is some 100 bytes, so 3 s cost an idle
+	// link 3 MB a day.
 	pullHeartbeat = 3 * time.Second
 	// pullExpiry is how long one pull stays open.
 	pullExpiry = 30 * time.Second
-	// pullOverhead is what the server counts of a message beside its payload: subjects and headers.
+	// pullOverhead is the size that the server counts for a message besides its payload: subjects and headers.
 	pullOverhead = 4 << 10
-	// infoTimeout bounds the question about the consumer: it was just made, so there is a leader to answer.
+	// infoTimeout bounds the request for the consumer's state: the consumer was just created, so there is a leader to answer.
 	infoTimeout = 5 * time.Second
-	// pullStatusRoom is room for what the server says of a pull, beside the messages.
+	// pullStatusRoom is channel room for status messages of a pull, besides its messages.
 	pullStatusRoom = 64
 )
 
-// errTooLarge ends a session: the next message alone is more than the node takes at a time. An attach brings it as a mark.
+// errTooLarge ends a session: the next message alone exceeds the link budget. An attach lists it without its payload.
 var errTooLarge = errors.New("the next message is larger than what the link takes at a time")
 
-// pullMessages watches: it takes what the node's consumer delivers, in order and without a gap, until something is odd.
+// pullMessages watches: it receives the messages of the node's consumer, in order and without a gap, until a fault.
 func (d *Delivery) pullMessages(ctx context.Context, attached wire.AttachReply) error {
 	info, err := d.consumerInfo(ctx)
 	if err != nil {
@@ -58,7 +58,7 @@ func (d *Delivery) pullMessages(ctx context.Context, attached wire.AttachReply) 
 	return nil
 }
 
-// consumerInfo asks the hub about the node's consumer.
+// consumerInfo requests the state of the node's consumer from the hub.
 func (d *Delivery) consumerInfo(ctx context.Context) (*jetstream.ConsumerInfo, error) {
 	ctx, cancel := context.WithTimeout(ctx, infoTimeout)
 	defer cancel()
@@ -79,7 +79,8 @@ func (d *Delivery) consumerInfo(ctx context.Context) (*jetstream.ConsumerInfo, e
 	return &reply.ConsumerInfo, nil
 }
 
-// ackMessage tells the node's consumer that a message is on disk. The message says where, in words that do not leave the cell.
+// ackMessage acks a message that is on disk to the node's consumer. The message's reply subject names the delivery, in a form that is
+// valid in the cell only.
 func (d *Delivery) ackMessage(msg *nats.Msg) error {
 	where, ok := strings.CutPrefix(msg.Reply, ackPrefix+wire.Escape(d.node)+".")
 	if !ok {
@@ -88,7 +89,7 @@ func (d *Delivery) ackMessage(msg *nats.Msg) error {
 	return d.nc.Publish(consumerSubject(d.node, "ack."+where), []byte("+ACK"))
 }
 
-// receiveLoop takes what comes.
+// receiveLoop receives messages and saves them.
 func (p *pullSession) receiveLoop(ctx context.Context, incoming <-chan *nats.Msg) error {
 	quiet := time.NewTimer(2 * pullHeartbeat)
 	defer quiet.Stop()
@@ -120,16 +121,16 @@ func (p *pullSession) receiveLoop(ctx context.Context, incoming <-chan *nats.Msg
 	}
 }
 
-// pullSession is the one open pull of a session. Its budget is in bytes, so that what is on its way to the node is never more than
-// the link carries in a moment.
+// pullSession is the one open pull of a session. Its budget is in bytes, so that no more is in flight to the node than the link carries in
+// a moment.
 type pullSession struct {
 	delivery *Delivery
-	// subject asks for the next messages; home is the server of the hub that the consumer lives in.
+	// subject requests the next messages; consumerServer is the hub server that the consumer lives on.
 	subject, inbox, consumerServer string
 	window                         int
-	// budget is what was asked for; left of it, and of the messages, is still to come. 0: no pull is open.
+	// budget is the number of bytes requested; bytesLeft of them, and messagesLeft, are still to come. 0: no pull is open.
 	budget, bytesLeft, messagesLeft int
-	// firstAt is when the first message of the pull came, flowed how many bytes came after it.
+	// firstAt is when the first message of the pull arrived, bytesSinceFirst the bytes received after it.
 	firstAt         time.Time
 	bytesSinceFirst int
 }
@@ -142,7 +143,7 @@ type pullRequest struct {
 	Heartbeat time.Duration `json:"idle_heartbeat"`
 }
 
-// requestMore asks for more, unless a pull is open.
+// requestMore opens a pull, unless one is open.
 func (p *pullSession) requestMore() error {
 	if p.bytesLeft > 0 && p.messagesLeft > 0 {
 		return nil
@@ -156,10 +157,11 @@ func (p *pullSession) requestMore() error {
 	return p.delivery.nc.PublishRequest(p.subject, p.inbox, body)
 }
 
-// splitStatus parts messages from what the server says of the pull. What ends the session comes after the messages before it.
+// splitStatus separates messages from the server's status messages about the pull. A status that ends the session takes effect after the
+// messages before it.
 func (p *pullSession) splitStatus(came []*nats.Msg) (messages []*nats.Msg, odd error) {
 	for _, msg := range came {
-		if msg.Reply != "" { // where its ack goes
+		if msg.Reply != "" { // the subject of its ack
 			p.countMessage(msg)
 			messages = append(messages, msg)
 			continue
@@ -171,7 +173,7 @@ func (p *pullSession) splitStatus(came []*nats.Msg) (messages []*nats.Msg, odd e
 	return messages, nil
 }
 
-// countMessage notes a message as the server does.
+// countMessage subtracts a message from the budget as the server counts it.
 func (p *pullSession) countMessage(msg *nats.Msg) {
 	size := msg.Size()
 	p.bytesLeft -= size
@@ -186,7 +188,7 @@ func (p *pullSession) countMessage(msg *nats.Msg) {
 	}
 }
 
-// handleStatus reads what the server says of the open pull.
+// handleStatus handles a status message of the open pull.
 func (p *pullSession) handleStatus(header nats.Header) error {
 	const heartbeat, nothing, expired, conflict = "100", "404", "408", "409"
 	status, description := header.Get("Status"), header.Get("Description")
@@ -204,13 +206,13 @@ func (p *pullSession) handleStatus(header nats.Header) error {
 		}
 		return nil
 	case status == conflict && strings.Contains(description, "Batch Completed"):
-		return nil // of a pull whose messages have all come, though not its bytes; another one may be open by now
+		return nil // the status of a pull that delivered all its messages but not all its bytes; another pull may be open by now
 	default:
 		return fmt.Errorf("status %s %s", status, description)
 	}
 }
 
-// drainBatch takes what has already arrived, so that one sync to disk serves many messages.
+// drainBatch collects the messages that have already arrived, so that one sync to disk serves many.
 func drainBatch(first *nats.Msg, incoming <-chan *nats.Msg) []*nats.Msg {
 	batch := []*nats.Msg{first}
 	for {
@@ -223,8 +225,8 @@ func drainBatch(first *nats.Msg, incoming <-chan *nats.Msg) []*nats.Msg {
 	}
 }
 
-// saveAndAck saves a batch and acks it. next is the consumer sequence that must come first; a gap means that a delivery was
-// lost on the way, or that the consumer was made anew, and the node attaches again.
+// saveAndAck saves a batch and acks it. next is the consumer sequence that must come first; a gap means that a delivery was lost on the
+// way, or that the consumer was created anew, and the node attaches again.
 func (d *Delivery) saveAndAck(ctx context.Context, batch []*nats.Msg, next uint64) (uint64, error) {
 	if len(batch) == 0 {
 		return next, nil

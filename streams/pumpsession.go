@@ -16,34 +16,35 @@ import (
 	"github.com/frond-edge/frond/internal/crash"
 )
 
-// outboxProgressPeriod is how often the outbox is told that large reports are worked on, well before ackWait is over.
+// outboxProgressPeriod is the period of progress acks to the outbox for large reports in work, well below ackWait.
 const outboxProgressPeriod = 5 * time.Second
 
 // inFlightReport is a report between the outbox and the hub.
 type inFlightReport struct {
 	msg jetstream.Msg
 	ack jetstream.PubAckFuture
-	// size is what it takes on the link, queue what was on its way when it had been sent, itself included, and at is when.
+	// size is its size on the link, queuedBytes the bytes in flight after it was sent, itself included, and sentAt is when.
 	size, queuedBytes int
 	sentAt            time.Time
 }
 
-// pumpSession is one life of a pump, as long as the link stays.
+// pumpSession is the work of a pump over one link.
 type pumpSession struct {
 	pump     *Pump
 	incoming jetstream.MessagesContext
 	window   *sendWindow
-	// fromOutbox comes from the outbox. boxed goes to the carrier and comes back by whole, when its parts are in the hub.
+	// fromOutbox receives reports from the outbox. toUpload passes large ones to uploadPayloads; they return through uploaded when their
+	// parts are in the hub.
 	fromOutbox         chan jetstream.Msg
 	toUpload, uploaded chan *chunkedReport
-	// inFlight are those in flight.
+	// inFlight are the reports that wait for the hub's ack.
 	inFlight chan inFlightReport
-	// pendingUploads is, by subject, what the carrier works on or will; only send uses it.
+	// pendingUploads are, by subject, the reports that uploadPayloads handles now or later; only sendLoop uses it.
 	pendingUploads map[string]*chunkedReport
-	ackedAny       bool // only settle uses it
+	ackedAny       bool // only awaitAcks uses it
 }
 
-// runSession takes from the outbox while the link is up, and tells whether the hub took anything.
+// runSession moves reports from the outbox while the link is up, and reports whether the hub took any.
 func (p *Pump) runSession(ctx context.Context, linkChanged <-chan struct{}) (moved bool, err error) {
 	consumer, err := p.js.Consumer(ctx, p.stream, pumpConsumer)
 	if err != nil {
@@ -58,9 +59,9 @@ func (p *Pump) runSession(ctx context.Context, linkChanged <-chan struct{}) (mov
 	defer cancel()
 	g, gctx := errgroup.WithContext(sctx)
 	s := &pumpSession{
-		pump: p, incoming: incoming, window: &sendWindow{bandwidth: p.bandwidth, released: make(chan struct{}, 1)}, // a token for who waits
+		pump: p, incoming: incoming, window: &sendWindow{bandwidth: p.bandwidth, released: make(chan struct{}, 1)}, // a token for a waiter
 		fromOutbox: make(chan jetstream.Msg), toUpload: make(chan *chunkedReport), uploaded: make(chan *chunkedReport),
-		inFlight:       make(chan inFlightReport, pumpWindow), // as many as may be in flight
+		inFlight:       make(chan inFlightReport, pumpWindow), // limits the number of reports in flight
 		pendingUploads: map[string]*chunkedReport{},
 	}
 	g.Go(func() error {
@@ -86,8 +87,8 @@ func (p *Pump) runSession(ctx context.Context, linkChanged <-chan struct{}) (mov
 	return s.ackedAny, nil
 }
 
-// releaseUnacked ends the reading of an outbox and has what was read and not settled offered again at once: else it would wait for
-// ackWait, as the outbox cannot know that nobody works on it.
+// releaseUnacked ends the reading of the outbox and has the reports that were read and not settled redelivered at once. Otherwise they
+// would wait for ackWait, because the outbox cannot know that they are no longer handled.
 func (s *pumpSession) releaseUnacked() {
 	var back []jetstream.Msg
 	for f := range s.inFlight {
@@ -100,13 +101,13 @@ func (s *pumpSession) releaseUnacked() {
 	for {
 		msg, err := s.incoming.Next(jetstream.NextMaxWait(drainTimeout))
 		if err != nil {
-			break // there is no more
+			break // the channel is drained
 		}
 		back = append(back, msg)
 	}
-	// Not before: what is given back is offered to whoever asks, and until here that was incoming.
+	// Not earlier: a released report is delivered to any open pull, and until here that was incoming's.
 	for _, msg := range back {
-		_ = msg.Nak() // else it comes a little later
+		_ = msg.Nak() // otherwise it is redelivered a little later
 	}
 }
 
@@ -126,11 +127,11 @@ func (s *pumpSession) readOutbox(ctx context.Context) error {
 	}
 }
 
-// sendLoop alone publishes, so that of two states of one object the newer comes last, whether they are large or not.
+// sendLoop is the only publisher, so that of two states of one object the newer one is sent last, whatever their sizes.
 func (s *pumpSession) sendLoop(ctx context.Context) error {
 	ticker := time.NewTicker(outboxProgressPeriod)
 	defer ticker.Stop()
-	var queue []*chunkedReport // that wait for the carrier
+	var queue []*chunkedReport // reports that wait for uploadPayloads
 	for {
 		var taken chan jetstream.Msg
 		if len(s.pendingUploads) < maxChunkedReports {
@@ -155,7 +156,7 @@ func (s *pumpSession) sendLoop(ctx context.Context) error {
 			err = s.sendUploaded(ctx, done)
 		case <-ticker.C:
 			for _, parcel := range s.pendingUploads {
-				_ = parcel.msg.InProgress() // replaced in the outbox meanwhile, perhaps
+				_ = parcel.msg.InProgress() // the report may have been replaced in the outbox meanwhile
 			}
 		}
 		if err != nil {
@@ -164,8 +165,8 @@ func (s *pumpSession) sendLoop(ctx context.Context) error {
 	}
 }
 
-// updateUploadQueue is the queue without those that were replaced, whose payloads nobody needs, and with one more unless that is nil. So it
-// is no longer than last.
+// updateUploadQueue returns the queue without replaced reports, whose payloads are no longer needed, and with large appended unless it is
+// nil. So the queue is no longer than pendingUploads.
 func updateUploadQueue(queue []*chunkedReport, large *chunkedReport) []*chunkedReport {
 	queue = slices.DeleteFunc(queue, func(p *chunkedReport) bool { return p.replaced.Load() })
 	if large != nil {
@@ -174,7 +175,7 @@ func updateUploadQueue(queue []*chunkedReport, large *chunkedReport) []*chunkedR
 	return queue
 }
 
-// forwardReport sends a report, or returns it as a parcel if it is larger than what the link takes at a time.
+// forwardReport sends a report, or returns it as a chunkedReport if it is larger than the link takes at a time.
 func (s *pumpSession) forwardReport(ctx context.Context, msg jetstream.Msg) (*chunkedReport, error) {
 	meta, err := msg.Metadata()
 	if err != nil {
@@ -184,7 +185,7 @@ func (s *pumpSession) forwardReport(ctx context.Context, msg jetstream.Msg) (*ch
 	maps.Copy(out.Header, msg.Headers())
 	out.Header[headerOrder] = []string{fmt.Sprint(meta.Sequence.Stream)}
 	if older := s.pendingUploads[out.Subject]; older != nil {
-		older.replaced.Store(true) // the outbox has forgotten it
+		older.replaced.Store(true) // the outbox has dropped it
 		delete(s.pendingUploads, out.Subject)
 	}
 	if out.Size() > s.pump.bandwidth.budget() {
@@ -195,7 +196,7 @@ func (s *pumpSession) forwardReport(ctx context.Context, msg jetstream.Msg) (*ch
 	return nil, s.publishReport(ctx, msg, out)
 }
 
-// sendUploaded sends the report whose parts are in the hub.
+// sendUploaded sends a report whose parts are in the hub.
 func (s *pumpSession) sendUploaded(ctx context.Context, done *chunkedReport) error {
 	if done.replaced.Load() {
 		return nil
@@ -206,13 +207,14 @@ func (s *pumpSession) sendUploaded(ctx context.Context, done *chunkedReport) err
 }
 
 func (s *pumpSession) publishReport(ctx context.Context, msg jetstream.Msg, out *nats.Msg) error {
-	// The time tells it from what a copy of this disk says under the same number: the hub would take the later one for a repetition.
+	// The time distinguishes this report from one that a copy of this disk sends under the same number: the hub would drop the later one
+	// as a repetition.
 	id := strings.Join([]string{out.Header.Get(headerStore), s.pump.stream, out.Header.Get(headerOrder), out.Header.Get(headerTime)}, "/")
 	f, err := s.window.acquire(ctx, out.Size())
 	if err != nil {
 		return errors.Join(err, msg.Nak())
 	}
-	// No retry of the library's: it would come after what was sent meanwhile, and an older state would end on top.
+	// No retry of the library: it would come after later messages, and the older state would become the last one.
 	ack, err := s.pump.js.PublishMsgAsync(out, jetstream.WithMsgID(id), jetstream.WithRetryAttempts(0))
 	if err != nil {
 		return errors.Join(fmt.Errorf("send to the hub: %w", err), msg.Nak())
@@ -227,7 +229,7 @@ func (s *pumpSession) publishReport(ctx context.Context, msg jetstream.Msg, out 
 	}
 }
 
-// awaitAcks waits for what is in flight, in order.
+// awaitAcks waits for the acks of the reports in flight, in order.
 func (s *pumpSession) awaitAcks(ctx context.Context) error {
 	for f := range s.inFlight {
 		err := s.pump.awaitAck(ctx, f)
@@ -243,7 +245,7 @@ func (s *pumpSession) awaitAcks(ctx context.Context) error {
 	return nil
 }
 
-// awaitAck waits for the hub's ack and removes the report from the outbox. What was not acked is offered again at once.
+// awaitAck waits for the hub's ack and removes the report from the outbox. A report without an ack is redelivered at once.
 func (p *Pump) awaitAck(ctx context.Context, f inFlightReport) error {
 	select {
 	case <-f.ack.Ok():

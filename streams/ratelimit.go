@@ -8,16 +8,17 @@ import (
 )
 
 const (
-	// heartbeatsPerSecond is what is heard of one node. An agent sends one each second at most, and answers; a copied disk doubles that.
+	// heartbeatsPerSecond is the rate limit of one node. An agent sends at most one heartbeat a second, and answers to probes; a copied
+	// disk doubles that.
 	heartbeatsPerSecond = 5
-	// heartbeatBurst may come together: after a link was slow.
+	// heartbeatBurst is the burst allowed after a slow link.
 	heartbeatBurst = 20
-	// limiterSweepPeriod is how often the nodes are forgotten that may send as many at once as one that was never heard.
+	// limiterSweepPeriod is how often the limiter drops nodes whose full burst is available again.
 	limiterSweepPeriod = 10 * time.Second
 )
 
-// nodeLimiter let so many messages of each node pass. The node is a token of the subject, which the hub lets no other node use, so
-// there are as many as nodes have been heard lately. One goroutine may use it.
+// nodeLimiter is a rate limiter per node. The node is a token of the subject, which the hub lets no other node use, so there are as many
+// entries as nodes that sent lately. It is for one goroutine.
 type nodeLimiter struct {
 	nodes     map[string]*nodeBucket
 	lastSweep time.Time
@@ -30,7 +31,7 @@ type nodeBucket struct {
 
 func newNodeLimiter() *nodeLimiter { return &nodeLimiter{nodes: map[string]*nodeBucket{}} }
 
-// allow tells whether a node's message may pass, and of the first that may not that it is the first.
+// allow reports whether a node's message passes; first reports that this is the first one refused.
 func (b *nodeLimiter) allow(node string, now time.Time) (pass, first bool) {
 	if now.Sub(b.lastSweep) >= limiterSweepPeriod {
 		b.lastSweep = now

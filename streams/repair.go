@@ -11,8 +11,8 @@ import (
 	"go.uber.org/zap"
 )
 
-// EnsureLeaf makes a node's own JetStream hold Leaf, whatever a bad disk did to its files: a stream that the server cannot
-// use is made anew with what can still be read of it. Reports that are lost with it are made again at the next link-up.
+// EnsureLeaf makes a node's own JetStream hold LeafTopology, whatever a bad disk did to its files. A stream that the server cannot use is
+// created anew with the messages that can still be read. The node creates reports that are lost with it again at the next link-up.
 func EnsureLeaf(ctx context.Context, js jetstream.JetStream, log *zap.Logger) error {
 	all := LeafTopology()
 	for i, stream := range all.Streams {
@@ -39,9 +39,9 @@ func EnsureLeaf(ctx context.Context, js jetstream.JetStream, log *zap.Logger) er
 
 // Codes of nats-server (server/errors.json).
 const (
-	codeConsumerStore jetstream.ErrorCode = 10012 // the consumer's files cannot be used
-	codeStreamOffline jetstream.ErrorCode = 10194 // the stream's files say something that the server does not know
-	codeStreamCreate  jetstream.ErrorCode = 10049 // the stream's files cannot be used
+	codeConsumerStore jetstream.ErrorCode = 10012 // the consumer's files are unusable
+	codeStreamOffline jetstream.ErrorCode = 10194 // the stream's files contain something that the server does not know
+	codeStreamCreate  jetstream.ErrorCode = 10049 // the stream's files are unusable
 )
 
 func isUnusable(err error) bool {
@@ -49,15 +49,15 @@ func isUnusable(err error) bool {
 	return ok && (api.ErrorCode == codeConsumerStore || api.ErrorCode == codeStreamOffline || api.ErrorCode == codeStreamCreate)
 }
 
-// rebuildStream deletes a stream and makes it again with what it held.
+// rebuildStream deletes a stream and creates it again with the messages that it held.
 func rebuildStream(ctx context.Context, js jetstream.JetStream, one Topology, log *zap.Logger) error {
 	name := one.Streams[0].Name
 	rescued := salvageMessages(ctx, js, name)
 	if err := js.DeleteStream(ctx, name); err != nil && !isNotFound(err) {
 		return err
 	}
-	// Its sequences order the reports of an object and name them to the hub, so they must be new ones. Milliseconds are
-	// ahead of what a node can have counted to.
+	// Its sequences order the reports of an object and identify them to the hub, so they must be new ones. Milliseconds are ahead of any
+	// count that a node can have reached.
 	one.Streams[0].FirstSeq = uint64(time.Now().UnixMilli())
 	if err := Ensure(ctx, js, one); err != nil {
 		return err
@@ -71,7 +71,7 @@ func rebuildStream(ctx context.Context, js jetstream.JetStream, one Topology, lo
 	return nil
 }
 
-// salvageMessages reads what the server can still read of a stream, oldest first.
+// salvageMessages returns the messages of a stream that the server can still read, oldest first.
 func salvageMessages(ctx context.Context, js jetstream.JetStream, name string) []*jetstream.RawStreamMsg {
 	stream, err := js.Stream(ctx, name)
 	if err != nil {

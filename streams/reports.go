@@ -21,32 +21,32 @@ const (
 	reportWorkers = 64
 	// handleTimeout bounds one report: an API call with its retries.
 	handleTimeout = 25 * time.Second
-	// askTimeout bounds a question to the stream: one that was lost with its server is asked again soon, and not at the end of
+	// askTimeout bounds a request to the stream: a request that was lost with its server is repeated soon, and not at the end of
 	// handleTimeout.
 	askTimeout = 4 * time.Second
-	// reportPull is how many reports are asked for ahead.
+	// reportPull is how many reports are requested ahead.
 	reportPull = 256
-	// maxQueuedReports is how many reports one process has in hand at most, maxQueuedReportsPerNode how many of them are one node's: more
-	// than all pods of a usual gateway.
+	// maxQueuedReports limits the reports that one process holds, maxQueuedReportsPerNode those of one node: more than all pods of a usual
+	// gateway.
 	maxQueuedReports        = 2048
 	maxQueuedReportsPerNode = 128
 	// reportWorkersPerNode is how many workers serve one node at a time.
 	reportWorkersPerNode = 4
-	// inProgressPeriod keeps what is in hand from being given to another: three may be lost before reportAckWait is over.
+	// inProgressPeriod is the period of progress acks, which keep held reports from being redelivered: three may be lost within
+	// reportAckWait.
 	inProgressPeriod = 3 * time.Second
-	// deferDelay is how long a report is put off whose node has enough in hand.
+	// deferDelay is how long a report is deferred when its node has reached its limit.
 	deferDelay = time.Second
 )
 
-// ReportHandler applies one report to Kubernetes. nil: it is applied, or rightly dropped. An error that wraps
-// wire.ErrPermanent sends it to the dead letters. One that wraps wire.ErrRefused is tried again for ten minutes, if not too
-// many objects of the node are refused, and then goes there too. Any other is tried again for ever.
+// ReportHandler applies one report to Kubernetes. nil means that the report is applied, or rightly dropped. A report whose error wraps
+// wire.ErrPermanent goes to the dead letters. One whose error wraps wire.ErrRefused is retried for ten minutes, unless too many objects of
+// the node are refused, and then goes there too. After any other error the report is retried without limit.
 type ReportHandler func(ctx context.Context, m wire.Message) error
 
-// ReportConsumer hands what nodes report to a handler. All cloudcores share one consumer a stream, so each report goes to one of
-// them; reports of one object that reach this process are handled one after the other. No node has more than 128 reports, or
-// 16 MiB of them, in one process's hands, nor more than four of its workers, nor more than 2,048 objects or 16,384 events put off: what is
-// more is dropped.
+// ReportConsumer passes the reports of nodes to a handler. All cloudcores share one consumer per stream, so each report goes to one of
+// them; reports of one object that reach this process are handled one after the other. Per node, one process holds at most 128 reports or
+// 16 MiB of them, uses at most four workers, and defers at most 2,048 objects or 16,384 events. Further ones are dropped.
 type ReportConsumer struct {
 	plane       Plane
 	stream      string
@@ -62,8 +62,9 @@ type ReportConsumer struct {
 	log         *zap.Logger
 }
 
-// NewReportConsumer makes the reader of a plane, Report or Event. gaveUp is told of each report that Kubernetes refused for too
-// long, after it was put to the dead letters, and of the node and key of each that was dropped from a flood: the node should be asked for the object again, later. It must not block.
+// NewReportConsumer returns the consumer of a plane, Report or Event. gaveUp is called with each report that Kubernetes refused for too
+// long, after it became a dead letter, and with the node and key of each report that was dropped as overflow. The node should be asked for
+// the object again, later. gaveUp must not block.
 func NewReportConsumer(plane Plane, nc *nats.Conn, handle ReportHandler, gaveUp func(m wire.Message), metrics *Metrics, log *zap.Logger) (*ReportConsumer, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
@@ -88,9 +89,9 @@ func NewReportConsumer(plane Plane, nc *nats.Conn, handle ReportHandler, gaveUp 
 	}, nil
 }
 
-// StillLast asks the stream whether a report is still the newest of its object. A report that was replaced, or that
-// another cloudcore has handled, is not. A message that is not there proves neither: the consumer's server may deliver
-// it before the one that answers has it. So "no" needs a server that has passed it; without one the error says to ask again.
+// StillLast asks the stream whether a report is still the newest of its object. It is not if it was replaced, or if another cloudcore has
+// handled it. A missing message proves neither: the consumer's server may deliver it before the server that answers has it. So "no" needs
+// the answer of a server that is past it; without one StillLast returns an error and the caller asks again.
 func (r *ReportConsumer) StillLast(ctx context.Context, m wire.Message) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -113,7 +114,7 @@ func (r *ReportConsumer) StillLast(ctx context.Context, m wire.Message) (bool, e
 	case !isNotFound(err):
 		return false, fmt.Errorf("still last: %w", err)
 	}
-	// The object has no message at all: it was handled, if that is said by one that has seen it come. One answer tells both.
+	// The object has no message at all: it was handled, provided that the answering server has seen it. One answer tells both.
 	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(subject))
 	switch {
 	case err != nil:
@@ -124,18 +125,18 @@ func (r *ReportConsumer) StillLast(ctx context.Context, m wire.Message) (bool, e
 	return false, nil
 }
 
-// errReplicaLags says that a server has not yet seen what others have; it will, in a moment.
+// errReplicaLags reports that a server has not yet seen messages that others have; it will in a moment.
 var errReplicaLags = errors.New("the server that answered lags behind")
 
-// Start handles reports until ctx ends and then returns nil, after the handlers have returned. Reports in their hands
-// are given to another cloudcore.
+// Start handles reports until ctx ends and then returns nil, after the handlers have returned. The reports that they held are redelivered
+// to another cloudcore.
 func (r *ReportConsumer) Start(ctx context.Context) error {
 	retry := newRetryBackoff()
 	for ctx.Err() == nil {
 		began := time.Now()
 		err := r.runSession(ctx)
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // we were asked to stop
+			return nil //nolint:nilerr // ctx ended
 		}
 		if time.Since(began) > stableSession {
 			retry = newRetryBackoff()
@@ -210,12 +211,12 @@ func (r *ReportConsumer) runSession(ctx context.Context) error {
 	})
 	err = g.Wait()
 	for _, msg := range held.heldItems() {
-		_ = msg.Nak() // else another cloudcore gets it a little later
+		_ = msg.Nak() // otherwise another cloudcore receives it a little later
 	}
 	return err
 }
 
-// keepAlive tells the stream from time to time that what is in hand is being worked on.
+// keepAlive sends progress acks for the held reports.
 func keepAlive(ctx context.Context, held *fairQueue[jetstream.Msg]) {
 	ticker := time.NewTicker(inProgressPeriod)
 	defer ticker.Stop()
@@ -226,18 +227,19 @@ func keepAlive(ctx context.Context, held *fairQueue[jetstream.Msg]) {
 		case <-ticker.C:
 		}
 		for _, msg := range held.heldItems() {
-			_ = msg.InProgress() // settled meanwhile, or the hub is away: then another cloudcore may have it
+			_ = msg.InProgress() // it is settled, or the hub is unreachable: then another cloudcore may have it
 		}
 	}
 }
 
-// deferReport gives a report back for a moment, as its node has enough in hand, or drops it, as the node floods the stream.
+// deferReport returns a report to the stream for a moment, because its node has reached its limit, or drops it, because the node floods
+// the stream.
 func (r *ReportConsumer) deferReport(node string, msg jetstream.Msg) {
 	result, settle := "crowded", func() error { return msg.NakWithDelay(deferDelay) }
 	over, first := r.overflow.deferMessage(node, msg.Subject(), time.Now())
 	if over {
 		result, settle = "flooded", msg.Term
-		// Its node may be honest, with very many objects: it is asked for the present state of this one, later.
+		// The node may be honest, with very many objects: gaveUp has it asked for the current state of this one, later.
 		if _, node, key, err := ParseSubject(msg.Subject()); err == nil && r.gaveUp != nil {
 			r.gaveUp(wire.Message{Node: node, Key: key})
 		}
@@ -251,7 +253,7 @@ func (r *ReportConsumer) deferReport(node string, msg jetstream.Msg) {
 	}
 }
 
-// handleMessage handles one message; it alone acks.
+// handleMessage handles one message; acks are sent here only.
 func (r *ReportConsumer) handleMessage(ctx context.Context, held *fairQueue[jetstream.Msg], msg jetstream.Msg) {
 	ctx, cancel := context.WithTimeout(ctx, handleTimeout)
 	defer cancel()
@@ -265,7 +267,7 @@ func (r *ReportConsumer) handleMessage(ctx context.Context, held *fairQueue[jets
 	}
 }
 
-// evaluateReport runs the handler and says what is to become of the message.
+// evaluateReport runs the handler and returns how to settle the message.
 func (r *ReportConsumer) evaluateReport(ctx context.Context, msg jetstream.Msg) (result string, settle func() error) {
 	meta, err := msg.Metadata()
 	if err != nil {
@@ -284,7 +286,7 @@ func (r *ReportConsumer) evaluateReport(ctx context.Context, msg jetstream.Msg) 
 	case err == nil:
 		r.retries.reset(m.Node, msg.Subject())
 		if msg.Headers().Get(headerParts) != "" {
-			return "ok", func() error { return msg.DoubleAck(ctx) } // its parts go only after it
+			return "ok", func() error { return msg.DoubleAck(ctx) } // its parts are deleted only after the ack
 		}
 		return "ok", msg.Ack
 	case errors.Is(err, wire.ErrPermanent):
@@ -309,7 +311,7 @@ func (r *ReportConsumer) evaluateReport(ctx context.Context, msg jetstream.Msg) 
 	return result, msg.Term
 }
 
-// decodeReport decodes a report. One whose payload stays away was lost with its parts.
+// decodeReport decodes a report. If its payload stays missing, the report was lost with its parts.
 func (r *ReportConsumer) decodeReport(ctx context.Context, msg jetstream.Msg, attempt uint64) (wire.Message, error) {
 	payload, err := r.chunks.loadPayload(ctx, msg)
 	if err == nil {

@@ -10,19 +10,19 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// reportRequestQueue holds nudges that come while one is served; more than that are dropped, as a nudge only repeats.
+// reportRequestQueue holds requests that arrive while one is handled; further ones are dropped, because a request is only a reminder.
 const reportRequestQueue = 256
 
-// verbReport is the order with the key of an object that a node shall report again.
+// verbReport is the verb of the command that carries the key of an object to report again.
 const verbReport = "report"
 
-// RequestReport asks a node to report the present state of one of its objects again. It is lossy and needs no answer: a node that
-// does not hear it has no link, and reports everything again when the link is back.
+// RequestReport asks a node to report the current state of one of its objects again. It is lossy and has no reply: a node that misses it
+// has no link, and reports everything again when the link is back.
 func RequestReport(nc *nats.Conn, node string, key wire.Key) error {
 	return SendCommand(nc, node, verbReport, []byte(key.String()))
 }
 
-// ReportRequests hears on a node which objects to report again.
+// ReportRequests receives on a node the keys of objects to report again.
 type ReportRequests struct {
 	node    string
 	nc      *nats.Conn
@@ -31,7 +31,7 @@ type ReportRequests struct {
 	log     *zap.Logger
 }
 
-// NewReportRequests makes the listener of a node; handle reports one object.
+// NewReportRequests returns the listener of a node; handle reports one object.
 func NewReportRequests(node string, nc *nats.Conn, handle func(ctx context.Context, key wire.Key) error, metrics *Metrics, log *zap.Logger) *ReportRequests {
 	return &ReportRequests{node: node, nc: nc, handle: handle, metrics: metrics, log: log}
 }
@@ -53,7 +53,7 @@ func (n *ReportRequests) Start(ctx context.Context) error {
 				n.metrics.deadLetters.WithLabelValues(string(planeCall)).Inc()
 				continue
 			}
-			// Nothing is lost with what is refused, and the hub's dead letters are not reached without the link: count and say it.
+			// A refused message loses nothing, and the hub's dead letters are unreachable without the link: count and log it.
 			key, err := wire.ParseKey(string(msg.Data))
 			if err != nil {
 				n.metrics.deadLetters.WithLabelValues(string(planeCall)).Inc()

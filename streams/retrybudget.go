@@ -7,15 +7,15 @@ import (
 )
 
 const (
-	// maxRefusedFor is how long Kubernetes may refuse the reports of an object before they are given up: longer than a role that
-	// is missing for a moment, short enough that nothing piles up.
+	// maxRefusedFor is how long Kubernetes may refuse the reports of an object before they are given up: longer than a role is missing for
+	// a moment, short enough that reports do not pile up.
 	maxRefusedFor = 10 * time.Minute
-	// maxRefusedPerNode is how many objects of one node may be refused at a time before the next is given up at once.
+	// maxRefusedPerNode limits the objects of one node that may be refused at a time; the next one is given up at once.
 	maxRefusedPerNode = 32
 )
 
-// retryBudget remembers which objects' reports Kubernetes refuses, and since when. A refused report is offered again and
-// again, and as long as it waits it takes one place of a window that all nodes share.
+// retryBudget tracks the objects whose reports Kubernetes refuses, and since when. A refused report is redelivered again and again, and
+// while it waits it takes one place of a window that all nodes share.
 type retryBudget struct {
 	maxAge              time.Duration
 	limitPerNode, limit int
@@ -31,7 +31,7 @@ func newRetryBudget(total int) *retryBudget {
 	return &retryBudget{maxAge: maxRefusedFor, limitPerNode: maxRefusedPerNode, limit: total, nodes: map[string]map[string]*refusedObject{}}
 }
 
-// recordRefusal counts a refusal; an error says that the report is to be given up, and why.
+// recordRefusal counts a refusal; an error means that the report is to be given up, and why.
 func (r *retryBudget) recordRefusal(node, subject string, now time.Time) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -62,14 +62,14 @@ func (r *retryBudget) recordRefusal(node, subject string, now time.Time) error {
 	return nil
 }
 
-// reset forgets an object whose report was taken or can never be.
+// reset removes an object whose report was accepted or can never be.
 func (r *retryBudget) reset(node, subject string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.remove(node, subject)
 }
 
-// remove forgets one object. The caller holds mu.
+// remove removes one object. The caller holds mu.
 func (r *retryBudget) remove(node, subject string) {
 	objects := r.nodes[node]
 	if _, ok := objects[subject]; !ok {

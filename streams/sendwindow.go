@@ -6,18 +6,18 @@ import (
 	"time"
 )
 
-// sendWindow is what may be on its way to the hub at a time: as much as the link is believed to carry in a moment, or one message.
-// Answers to pings and probes wait no longer than that behind reports.
+// sendWindow limits the bytes in flight to the hub to the estimate of what the link carries in a moment, or to one message. Replies to
+// pings and probes wait no longer than that behind reports.
 type sendWindow struct {
 	bandwidth *bandwidthEstimator
-	// released has a token when something has left since somebody waited.
+	// released holds a token when something was released since the last wait.
 	released chan struct{}
 
 	mu            sync.Mutex
 	acquiredBytes int // guarded by mu
 }
 
-// acquire waits until there is room for so many bytes.
+// acquire waits until the window has room for the given bytes.
 func (r *sendWindow) acquire(ctx context.Context, size int) (inFlightReport, error) {
 	for {
 		if queue, ok := r.tryAcquire(size); ok {
@@ -41,7 +41,7 @@ func (r *sendWindow) tryAcquire(size int) (queue int, ok bool) {
 	return r.acquiredBytes, true
 }
 
-// release makes room. How long an acked message took tells what the link carries.
+// release frees the bytes of a report. The time that an acked message took updates the bandwidth estimate.
 func (r *sendWindow) release(f inFlightReport, acked bool) {
 	if acked {
 		r.bandwidth.observeReply(f.queuedBytes, time.Since(f.sentAt))

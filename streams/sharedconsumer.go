@@ -12,11 +12,11 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// codeConsumerExists is nats-server's refusal of a second consumer of all of a work queue (server/errors.json).
+// codeConsumerExists is nats-server's refusal of a second unfiltered consumer on a work queue (server/errors.json).
 const codeConsumerExists jetstream.ErrorCode = 10099
 
-// ensureSharedConsumer makes a hidden consumer, or brings the one that is there up to date. Processes that do so at once settle on one,
-// as a work queue takes no second: who is refused looks again.
+// ensureSharedConsumer creates the shared consumer, or updates the existing one. Processes that do so at once agree on one consumer,
+// because a work queue admits no second: a process that is refused looks the consumer up again.
 func ensureSharedConsumer(ctx context.Context, js jetstream.JetStream, c Consumer) error {
 	retry := newRetryBackoff()
 	for {
@@ -32,14 +32,14 @@ func ensureSharedConsumer(ctx context.Context, js jetstream.JetStream, c Consume
 	}
 }
 
-// isConsumerRace tells that another process has made or deleted a consumer meanwhile.
+// isConsumerRace reports whether another process has created or deleted a consumer meanwhile.
 func isConsumerRace(err error) bool {
 	api, ok := errors.AsType[*jetstream.APIError](err)
 	return ok && api.ErrorCode == codeConsumerExists || errors.Is(err, jetstream.ErrConsumerDoesNotExist) || errors.Is(err, jetstream.ErrConsumerNotFound)
 }
 
-// upsertSharedConsumer makes one try. A consumer with the plain name is of a version before names were hidden. It is replaced: what it had
-// delivered is delivered again.
+// upsertSharedConsumer makes one attempt. A consumer with the plain name comes from a version before names were random. It is replaced;
+// the messages that it had delivered are delivered again.
 func upsertSharedConsumer(ctx context.Context, js jetstream.JetStream, c Consumer) error {
 	names, err := listConsumerNames(ctx, js, c.Stream)
 	if err != nil {
@@ -64,7 +64,7 @@ func upsertSharedConsumer(ctx context.Context, js jetstream.JetStream, c Consume
 	return err
 }
 
-// findCloudConsumer finds the consumer that all cloudcores share on a stream.
+// findCloudConsumer returns the consumer that all cloudcores share on a stream.
 func findCloudConsumer(ctx context.Context, js jetstream.JetStream, stream string) (jetstream.Consumer, error) {
 	names, err := listConsumerNames(ctx, js, stream)
 	if err != nil {
@@ -77,10 +77,10 @@ func findCloudConsumer(ctx context.Context, js jetstream.JetStream, stream strin
 	return js.Consumer(ctx, stream, name)
 }
 
-// randomNameSeparator stands between what a hidden consumer is and what nobody guesses.
+// randomNameSeparator separates the prefix of a consumer's name from its random part.
 const randomNameSeparator = "-"
 
-// findRandomName returns the same one of several names to everybody, or "".
+// findRandomName returns one of several names, the same for every process, or "".
 func findRandomName(names []string, prefix string) string {
 	for _, name := range slices.Sorted(slices.Values(names)) {
 		if strings.HasPrefix(name, prefix+randomNameSeparator) {

@@ -16,10 +16,10 @@ import (
 )
 
 const (
-	// pageMessages and pageBytes bound one page of a snapshot, for nodes that do not say what they can take.
+	// pageMessages and pageBytes bound one page of a snapshot, for nodes that do not state their budget.
 	pageMessages = 256
 	pageBytes    = 512 << 10
-	// minPageRead is the least that is read from the hub for a page, however small it is to be.
+	// minPageRead is the least number of bytes read from the hub for a page, however small the page is to be.
 	minPageRead = 64 << 10
 	// inventoryPageBytes and inventoryPageMessages are for readers inside the data centre.
 	inventoryPageBytes    = 4 * mib
@@ -34,11 +34,11 @@ type snapshotPage struct {
 	// lastSequence is the sequence of the last message; the next page starts after it if more is true.
 	lastSequence uint64
 	more         bool
-	// upTo is the last sequence of the replica that answered: it had seen everything up to there. 0 if nothing matched.
+	// upTo is the last sequence of the replica that answered; the replica had seen everything up to it. 0 if nothing matched.
 	upTo uint64
 }
 
-// directGetRequest is the JetStream batch form of a direct get (ADR-31), which nats.go has no call for.
+// directGetRequest is the JetStream batch form of a direct get (ADR-31), for which nats.go has no call.
 type directGetRequest struct {
 	MultiLast []string `json:"multi_last,omitempty"`
 	Seq       uint64   `json:"seq,omitempty"`
@@ -55,11 +55,11 @@ type streamReader struct {
 	stream string
 }
 
-// readPage returns the last message of each subject that matches, from sequence start on. Any replica of the stream may
-// answer, also one that lags: what the caller does next must begin at the page's own upTo.
+// readPage returns the last message of each matching subject, from sequence start on. Any replica of the stream may answer, also one that
+// lags: the caller must continue at the page's own upTo.
 //
-// A direct get costs what the node holds, whatever the size of the stream. Beyond the server's 1,024 subjects a consumer
-// reads instead, which scans the stream from start on.
+// The cost of a direct get depends on the number of the node's objects, not on the size of the stream. Beyond the server's 1,024 subjects
+// a consumer reads instead, which scans the stream from start on.
 func (r *streamReader) readPage(ctx context.Context, filter string, start uint64, messages, bytes int) (snapshotPage, error) {
 	ctx, cancel := context.WithTimeout(ctx, directGetTimeout)
 	defer cancel()
@@ -100,7 +100,7 @@ func (r *streamReader) readDirect(ctx context.Context, filters []string, start u
 	}
 }
 
-// readByConsumer reads a page with a consumer that lives for this page only.
+// readByConsumer reads a page with a consumer that exists for this page only.
 func (r *streamReader) readByConsumer(ctx context.Context, filter string, start uint64, messages, bytes int) (snapshotPage, error) {
 	consumer, err := r.js.OrderedConsumer(ctx, r.stream, jetstream.OrderedConsumerConfig{
 		FilterSubjects: []string{filter}, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: max(start, 1),
@@ -135,7 +135,7 @@ func (r *streamReader) readByConsumer(ctx context.Context, filter string, start 
 	}
 }
 
-// snapshotObject keeps the envelope and drops what the server added.
+// snapshotObject keeps the envelope and drops the server's additions.
 func snapshotObject(subject string, sequence uint64, header nats.Header, data []byte) wire.SnapshotObject {
 	object := wire.SnapshotObject{Subject: subject, Sequence: sequence, Header: make(map[string][]string, len(header)), Data: data}
 	for name, values := range header {
@@ -146,7 +146,7 @@ func snapshotObject(subject string, sequence uint64, header nats.Header, data []
 	return object
 }
 
-// addMessage takes one message of the answer and tells whether it was the last.
+// addMessage adds one message of the answer and reports whether it was the last.
 func (p *snapshotPage) addMessage(msg *nats.Msg) (done bool, err error) {
 	switch status := msg.Header.Get("Status"); status {
 	case "":
@@ -160,7 +160,7 @@ func (p *snapshotPage) addMessage(msg *nats.Msg) (done bool, err error) {
 		return true, err
 	case "404":
 		if description := msg.Header.Get("Description"); description != "No Results" {
-			return false, fmt.Errorf("status %s %s", status, description) // it could not read what it has
+			return false, fmt.Errorf("status %s %s", status, description) // the server could not read its stored message
 		}
 		return true, nil
 	case "413":

@@ -7,7 +7,7 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// Plane is the first token of a subject: what kind of traffic it is.
+// Plane is the first token of a subject: the kind of its traffic.
 type Plane string
 
 // The planes that carry objects; their subjects are <plane>.<node>.<group>.<resource>.<namespace>.<name>.
@@ -23,7 +23,7 @@ const (
 	VerbPiece  = "piece"  // wire.PieceRequest, bytes
 	VerbPart   = "part"   // wire.PartRequest and bytes, wire.PartReply
 	VerbKube   = "kube"   // wire.KubeRequest, wire.KubeReply
-	VerbWatch  = "watch"  // wire.KubeRequest, wire.KubeReply: waits for something to happen; see WatchCallTimeout
+	VerbWatch  = "watch"  // wire.KubeRequest, wire.KubeReply: waits for an event; see WatchCallTimeout
 	VerbPing   = "ping"   // empty, empty: proves the whole path
 	VerbScopes = "scopes" // wire.ScopesRequest, wire.ScopesReply
 )
@@ -47,7 +47,7 @@ func Filter(plane Plane, node string) string {
 	return string(plane) + "." + wire.Escape(node) + ".>"
 }
 
-// ParseSubject undoes Subject. Anything else is refused with wire.ErrToken.
+// ParseSubject is the inverse of Subject. It refuses any other subject with wire.ErrToken.
 func ParseSubject(subject string) (plane Plane, node string, key wire.Key, err error) {
 	first, rest, ok := strings.Cut(subject, ".")
 	token, suffix, more := strings.Cut(rest, ".")
@@ -64,27 +64,27 @@ func ParseSubject(subject string) (plane Plane, node string, key wire.Key, err e
 	return plane, node, key, nil
 }
 
-// HeartbeatSubject carries a node's wire.Heartbeat.
+// HeartbeatSubject is the subject of a node's wire.Heartbeat.
 func HeartbeatSubject(node string) string { return heartbeatPrefix + wire.Escape(node) }
 
-// CallSubject carries a node's request to whichever cloudcore answers.
+// CallSubject is the subject of a node's call, which any cloudcore answers.
 func CallSubject(node, verb string) string { return callPrefix + wire.Escape(node) + "." + verb }
 
-// DeadLetterSubject is where a node, or "cloud", puts messages that can never be handled.
+// DeadLetterSubject is the subject under which a node, or "cloud", stores messages that can never be handled.
 func DeadLetterSubject(from string, plane Plane) string {
 	return deadLetterPrefix + wire.Escape(from) + "." + string(plane)
 }
 
-// InboxPrefix is the prefix of every reply subject of a node; what a node asks is answered nowhere else.
+// InboxPrefix is the prefix of every reply subject of a node; its calls are answered nowhere else.
 func InboxPrefix(node string) string { return "_INBOX." + wire.Escape(node) }
 
-// outboxSubject is where a report waits in the leaf's own JetStream. It differs from the hub's subject so that the hub's
-// interest never draws it over the link past the outbox.
+// outboxSubject is the subject of a report in the leaf's own JetStream. It differs from the hub's subject so that the hub's interest never
+// draws the report over the link past the outbox.
 func outboxSubject(plane Plane, node string, key wire.Key) string {
 	return outboxPrefix + Subject(plane, node, key)
 }
 
-// parseNodeToken reads a node token and refuses any spelling but Escape's own.
+// parseNodeToken parses a node token and refuses any spelling except that of wire.Escape.
 func parseNodeToken(token string) (string, error) {
 	node, err := wire.Unescape(token)
 	if err != nil {
@@ -96,7 +96,7 @@ func parseNodeToken(token string) (string, error) {
 	return node, nil
 }
 
-// parseHeartbeatSubject returns the node of a beat's subject.
+// parseHeartbeatSubject returns the node of a heartbeat's subject.
 func parseHeartbeatSubject(subject string) (string, error) {
 	token, ok := strings.CutPrefix(subject, heartbeatPrefix)
 	if !ok {

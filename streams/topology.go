@@ -9,8 +9,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// The names of what Frond keeps in JetStream. On the hub there is one partition as yet; the number is part of the name
-// so that more can be added without renaming this one.
+// The names of Frond's streams and buckets in JetStream. The hub has one partition as yet; its number is part of the name so that more can
+// be added without renaming this one.
 const (
 	HubDomain     = "hub"
 	DesiredStream = "DESIRED-0"
@@ -20,13 +20,13 @@ const (
 	PartStream       = "PART-0"
 	DeadLetterStream = "DEAD"
 	MembersBucket    = "members"
-	// RegistryBucket holds what must outlive every cloudcore: how far the Kubernetes history had come, and what nodes want.
+	// RegistryBucket holds state that must outlive every cloudcore: how far the Kubernetes history had come, and the scopes of nodes.
 	RegistryBucket = "registry"
 
 	OutboxStream       = "OUTBOX"
 	OutboxEventsStream = "OUTBOX-EVENTS"
 
-	// cloudConsumer begins the name of the durable consumer that all cloudcores share on REPORT-0, and of that on EVENT-0.
+	// cloudConsumer is the name prefix of the durable consumers that all cloudcores share on REPORT-0 and on EVENT-0.
 	cloudConsumer = "cloudcore"
 	// pumpConsumer is the durable consumer of the pump on each outbox stream.
 	pumpConsumer = "pump"
@@ -41,7 +41,7 @@ const (
 	dedupeWindow = 2 * time.Minute
 	// maxConsumers is explicit because the server's default of 1,000 is far below the nodes of one partition.
 	maxConsumers = 200_000
-	// deadLetterMaxAge and deadLetterMaxBytes bound the dead letters: evidence for people, not state.
+	// deadLetterMaxAge and deadLetterMaxBytes bound the dead letters, which are evidence for operators, not state.
 	deadLetterMaxAge   = 14 * 24 * time.Hour
 	deadLetterMaxBytes = 256 * mib
 	// eventAge is how long an event waits for a cloudcore; Kubernetes itself keeps events for an hour.
@@ -49,22 +49,22 @@ const (
 	// eventBytes and outboxEventBytes bound telemetry; the oldest goes first.
 	eventBytes       = 512 * mib
 	outboxEventBytes = 8 * mib
-	// partAge and partBytes bound parts whose report never came, or waits for so long that its node is asked for it again.
+	// partAge and partBytes bound the parts of reports that never arrived, or that wait for so long that their node is asked again.
 	partAge   = 24 * time.Hour
 	partBytes = 256 * mib
-	// outboxBytes bounds the reports of one node: last values only, so it is a guard against a defect, not a window.
+	// outboxBytes bounds the reports of one node. The outbox holds last values only, so this guards against a defect; it is not a window.
 	outboxBytes = 256 * mib
-	// ackWait is how long a message that was delivered may be unacked before it is delivered again: a slow disk.
+	// ackWait is how long a delivered message may stay unacked before it is redelivered: enough for a slow disk.
 	ackWait = 30 * time.Second
-	// reportAckWait is how long the reports in a dead cloudcore's hands wait. A living one says that it works on them.
+	// reportAckWait is how long the reports of a dead cloudcore wait for redelivery. A living one sends progress acks for its reports.
 	reportAckWait = 10 * time.Second
-	// reportWindow and eventWindow are how many reports may be in hands, or wait to be tried again, at a time. A quarter of
-	// it may be refused ones in each cloudcore, so that they never take all of it.
+	// reportWindow and eventWindow limit the reports that are held or wait for a retry at a time. In each cloudcore a quarter of it may be
+	// refused ones, so that these never take all of it.
 	reportWindow = 4096
 	eventWindow  = 1024
 )
 
-// Topology is what one JetStream must hold.
+// Topology is the set of streams, buckets and consumers that one JetStream must hold.
 type Topology struct {
 	Streams   []jetstream.StreamConfig
 	Consumers []Consumer
@@ -75,8 +75,8 @@ type Topology struct {
 type Consumer struct {
 	Stream string
 	Config jetstream.ConsumerConfig
-	// RandomName says that the name in Config is only how the real one begins. The rest is random and made with the consumer, so
-	// that no node can name it: a node can have answers of JetStream sent as acks ($JS.ACK.<stream>.<consumer>.…).
+	// RandomName says that the name in Config is only the prefix of the real one. The rest is random and created with the consumer, so
+	// that no node can name it: a node can have replies of JetStream sent as acks ($JS.ACK.<stream>.<consumer>.…).
 	RandomName bool
 }
 
@@ -121,10 +121,10 @@ func HubTopology(replicas int) Topology {
 	}
 }
 
-// memberTTL is how long a cloudcore that stopped refreshing its entry is listed; its peers judge by age, far sooner.
+// memberTTL is how long a cloudcore that stopped refreshing its entry stays listed; its peers decide by age, far sooner.
 const memberTTL = 10 * time.Second
 
-// LeafTopology is the topology of a node's own JetStream, apart from the store's bucket, which leaf/store makes.
+// LeafTopology is the topology of a node's own JetStream, except for the store's bucket, which leaf/store creates.
 func LeafTopology() Topology {
 	outbox := func(name string, plane Plane, bytes int64) jetstream.StreamConfig {
 		return jetstream.StreamConfig{
@@ -151,8 +151,8 @@ func workQueueConsumer(name string, replicas, window int, wait time.Duration) je
 	}
 }
 
-// Ensure makes the server hold the topology and may be run again, by several processes at once. It creates and updates; it
-// deletes nothing but a consumer of an older version in the place of a hidden one.
+// Ensure creates and updates the server's streams, buckets and consumers to match the topology. It may be repeated, also by several
+// processes at once. It deletes only one thing: a consumer of an older version that a consumer with a random name replaces.
 func Ensure(ctx context.Context, js jetstream.JetStream, t Topology) error {
 	for _, cfg := range t.Streams {
 		err := retryUnanswered(ctx, func(ctx context.Context) error {
@@ -190,11 +190,11 @@ func ensureConsumer(ctx context.Context, js jetstream.JetStream, c Consumer) err
 	})
 }
 
-// ensureTimeout bounds one request of Ensure. When two processes create the same stream at the same moment, the server
-// (2.15.2) makes it and answers neither; asked again, it answers at once.
+// ensureTimeout bounds one request of Ensure. When two processes create the same stream at the same moment, the server (2.15.2) creates it
+// and answers neither; it answers a repeated request at once.
 const ensureTimeout = time.Second
 
-// retryUnanswered repeats a request that nobody answered until ctx ends.
+// retryUnanswered repeats an unanswered request until ctx ends.
 func retryUnanswered(ctx context.Context, request func(context.Context) error) error {
 	for {
 		rctx, cancel := context.WithTimeout(ctx, ensureTimeout)
@@ -206,9 +206,8 @@ func retryUnanswered(ctx context.Context, request func(context.Context) error) e
 	}
 }
 
-// nodeConsumer is the consumer that delivers to one node what comes after sequence. It lives in the memory of one
-// server: the truth is the cursor at the edge, so losing it costs one attach. 1,000 of them take 75 MB; a
-// replicated one would cost a Raft group each.
+// nodeConsumer is the consumer that delivers one node's messages after sequence. It lives in the memory of one server: the cursor at the
+// edge is authoritative, so losing the consumer costs one attach. 1,000 of them take 75 MB; a replicated one would cost a Raft group each.
 func nodeConsumer(name, filter string, sequence uint64, window int) jetstream.ConsumerConfig {
 	return jetstream.ConsumerConfig{
 		Durable: name, Description: "Delivers the desired state of one node", FilterSubject: filter,
@@ -218,17 +217,17 @@ func nodeConsumer(name, filter string, sequence uint64, window int) jetstream.Co
 	}
 }
 
-// MetadataAwaits is the key of a mark on a node's consumer: when it was made, the node lacked payloads of messages before its
-// start, so its acks alone do not say that everything up to them is on the node's disk; the node's cursor does.
+// MetadataAwaits is the metadata key that marks a node's consumer as incomplete: when it was created, the node lacked payloads of messages
+// before its start. So its acks do not prove that everything up to them is on the node's disk; the node's cursor does.
 const MetadataAwaits = "frond-awaits"
 
-// metadataAttach is the key of a random text, so that no attach takes the consumer of another one for its own.
+// metadataAttach is the metadata key of a random text, so that no attach mistakes the consumer of another attach for its own.
 const metadataAttach = "frond-attach"
 
-// nodeInactiveThreshold is how long the consumer of a node that does not pull is kept; afterwards it attaches anew anyway.
+// nodeInactiveThreshold is how long the consumer of a node that does not pull is kept; the node then attaches anew anyway.
 const nodeInactiveThreshold = time.Hour
 
-// isNotFound tells whether the server says that a stream, consumer or message does not exist.
+// isNotFound reports whether the server's error says that a stream, consumer or message does not exist.
 func isNotFound(err error) bool {
 	return errors.Is(err, jetstream.ErrMsgNotFound) || errors.Is(err, jetstream.ErrConsumerNotFound) || errors.Is(err, jetstream.ErrStreamNotFound)
 }

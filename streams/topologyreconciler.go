@@ -13,11 +13,11 @@ import (
 	"go.uber.org/zap"
 )
 
-// topologyPeriod is how often the hub's topology is looked at; a stream that was deleted by hand is missed for so long.
+// topologyPeriod is how often the hub's topology is checked; a stream that was deleted by hand is missing for at most that long.
 const topologyPeriod = 2 * time.Second
 
-// TopologyReconciler holds the hub to its topology: it makes what is missing, and tells when the stream of desired state began a new
-// life or went back to an older copy, so that its content is published again.
+// TopologyReconciler keeps the hub's topology in place: it creates missing streams. It reports when the stream of desired state began a
+// new life or went back to an older copy, so that its content is published again.
 type TopologyReconciler struct {
 	js              jetstream.JetStream
 	topology        Topology
@@ -28,10 +28,11 @@ type TopologyReconciler struct {
 	mu              sync.Mutex
 	epoch           string // guarded by mu; "" until the stream was seen
 	highestSequence uint64 // guarded by mu; the highest sequence of this life
-	regressions     int    // guarded by mu; looks in a row that saw a lower one
+	regressions     int    // consecutive observations of a lower sequence
 }
 
-// NewTopologyReconciler makes the keeper of a hub. renewed is called when the stream was lost and made again, never at the start.
+// NewTopologyReconciler returns the reconciler of a hub. renewed is called when the stream was lost and created again or went back, never
+// at the start.
 func NewTopologyReconciler(nc *nats.Conn, topology Topology, renewed func(), log *zap.Logger) (*TopologyReconciler, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
@@ -43,14 +44,14 @@ func NewTopologyReconciler(nc *nats.Conn, topology Topology, renewed func(), log
 // Ready closes when the topology is in place for the first time.
 func (k *TopologyReconciler) Ready() <-chan struct{} { return k.ready }
 
-// Epoch returns the present life of the stream of desired state.
+// Epoch returns the current life of the stream of desired state.
 func (k *TopologyReconciler) Epoch() string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.epoch
 }
 
-// Start keeps until ctx ends and then returns nil.
+// Start reconciles until ctx ends and then returns nil.
 func (k *TopologyReconciler) Start(ctx context.Context) error {
 	ticker := time.NewTicker(topologyPeriod)
 	defer ticker.Stop()
@@ -68,7 +69,7 @@ func (k *TopologyReconciler) Start(ctx context.Context) error {
 	}
 }
 
-// reconcileTopology makes what is missing and notices a new life. It asks for each stream by name, which costs the hub next to nothing.
+// reconcileTopology creates missing streams and detects a new life. It requests each stream by name, which costs the hub next to nothing.
 func (k *TopologyReconciler) reconcileTopology(ctx context.Context, ensured *bool) error {
 	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
 	defer cancel()
@@ -81,7 +82,7 @@ func (k *TopologyReconciler) reconcileTopology(ctx context.Context, ensured *boo
 		case err != nil:
 			return fmt.Errorf("look at stream %s: %w", cfg.Name, err)
 		case stream.CachedInfo().State.Consumers == 0 && k.hasConsumer(cfg.Name):
-			missing = true // deleted by hand, maybe for another hidden name
+			missing = true // deleted by hand, possibly to be created under another random name
 		}
 	}
 	if missing {
@@ -98,15 +99,16 @@ func (k *TopologyReconciler) reconcileTopology(ctx context.Context, ensured *boo
 	return nil
 }
 
-// hasConsumer tells whether the topology has a consumer of a stream.
+// hasConsumer reports whether the topology has a consumer of a stream.
 func (k *TopologyReconciler) hasConsumer(stream string) bool {
 	return slices.ContainsFunc(k.topology.Consumers, func(c Consumer) bool { return c.Stream == stream })
 }
 
-// regressionsNeeded is how many looks in a row must see a sequence below one seen before: a leader that was just elected may lag.
+// regressionsNeeded is how many consecutive observations must be below an earlier sequence: a newly elected leader may lag.
 const regressionsNeeded = 2
 
-// observeStream takes one look at the stream. A stream whose servers' disks were put back keeps its life, but counts again from there.
+// observeStream records one observation of the stream. A stream whose servers' disks were put back keeps its life, but counts again from
+// there.
 func (k *TopologyReconciler) observeStream(epoch string, last uint64) {
 	k.mu.Lock()
 	before := k.epoch

@@ -1,5 +1,5 @@
-// Package streamstest starts a real hub for tests: one NATS server with JetStream in the domain of the hub, on a free
-// loopback port, with Frond's accounts and topology in place.
+// Package streamstest starts a real hub for tests: one NATS server with JetStream in the hub's domain, on a free loopback port, with
+// Frond's accounts and topology.
 package streamstest
 
 import (
@@ -16,13 +16,13 @@ import (
 // startTimeout is generous: an embedded server is up in some 10 ms on an idle machine.
 const startTimeout = 20 * time.Second
 
-// cells is how many accounts the hub spreads nodes over: enough for two nodes to be in one, and for two not to be.
+// cells is the number of node accounts of the hub: two nodes can share one, and two can be in different ones.
 const cells = 2
 
-// accountAuth says who is who: a user name is a node's, without one it is a cloudcore.
+// accountAuth assigns accounts: a user name is a node's name, and a connection without one is a cloudcore's.
 type accountAuth struct{ s *server.Server }
 
-// Check is for the server.
+// Check implements server.Authentication.
 func (d *accountAuth) Check(c server.ClientAuthentication) bool {
 	user, account := &server.User{}, streams.FrondAccount
 	if node := c.GetOpts().Username; node != "" {
@@ -39,8 +39,8 @@ func (d *accountAuth) Check(c server.ClientAuthentication) bool {
 	return err == nil
 }
 
-// Options are those of a server with Frond's accounts, in which a user name, with any password, makes somebody that node. Start
-// it with Run.
+// Options returns the options of a server with Frond's accounts. A connection with a user name, and any password, is that node. Start the
+// server with Run.
 func Options(t testing.TB, name string) *server.Options {
 	t.Helper()
 	o := &server.Options{}
@@ -51,7 +51,7 @@ func Options(t testing.TB, name string) *server.Options {
 	return o
 }
 
-// Run starts a server of Options that ends with the test.
+// Run starts a server with the given options. It ends with the test.
 func Run(t testing.TB, o *server.Options) *server.Server {
 	t.Helper()
 	who := &accountAuth{}
@@ -72,7 +72,7 @@ func Run(t testing.TB, o *server.Options) *server.Server {
 	return s
 }
 
-// Hub starts a hub server with Frond's topology that ends with the test.
+// Hub starts a hub server with Frond's topology. It ends with the test.
 func Hub(t testing.TB) *server.Server {
 	t.Helper()
 	o := Options(t, "hub")
@@ -88,13 +88,13 @@ func Hub(t testing.TB) *server.Server {
 	return s
 }
 
-// Node opens a connection as a node has it: in its cell, with its rights and its inbox. It closes with the test.
+// Node opens a connection with a node's cell, permissions and inbox. It closes with the test.
 func Node(t testing.TB, s *server.Server, node string, opts ...nats.Option) *nats.Conn {
 	t.Helper()
 	return Connect(t, s, append(opts, nats.UserInfo(node, ""), nats.CustomInboxPrefix(streams.InboxPrefix(node)))...)
 }
 
-// Connect opens a cloudcore's connection that closes with the test.
+// Connect opens a cloudcore's connection. It closes with the test.
 func Connect(t testing.TB, s *server.Server, opts ...nats.Option) *nats.Conn {
 	t.Helper()
 	nc, err := nats.Connect(s.ClientURL(), opts...)
@@ -105,7 +105,7 @@ func Connect(t testing.TB, s *server.Server, opts ...nats.Option) *nats.Conn {
 	return nc
 }
 
-// Eventually waits for a condition and fails the test when it does not come true within a minute.
+// Eventually waits for a condition and fails the test when it does not become true within a minute.
 func Eventually(t testing.TB, what string, condition func() bool) {
 	t.Helper()
 	deadline := time.NewTimer(time.Minute)

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// SlowLink is a TCP relay that lets so many bytes a second through, each way.
+// SlowLink is a TCP relay with a rate limit in bytes per second, for each direction.
 type SlowLink struct {
 	tb       testing.TB
 	target   string
@@ -23,7 +23,7 @@ type SlowLink struct {
 	closed bool       // guarded by mu
 }
 
-// NewSlowLink relays a free port of 127.0.0.1 to target. It ends with the test.
+// NewSlowLink relays a free port of 127.0.0.1 to target, with rate bytes per second. It ends with the test.
 func NewSlowLink(tb testing.TB, target string, rate int) *SlowLink {
 	tb.Helper()
 	l, err := new(net.ListenConfig).Listen(tb.Context(), "tcp", "127.0.0.1:0")
@@ -43,16 +43,16 @@ func NewSlowLink(tb testing.TB, target string, rate int) *SlowLink {
 	return s
 }
 
-// Addr is where the relay listens.
+// Addr returns the address of the relay.
 func (s *SlowLink) Addr() string { return s.listener.Addr().String() }
 
-// BytesDown is how many bytes came from the target so far.
+// BytesDown returns the number of bytes received from the target so far.
 func (s *SlowLink) BytesDown() int64 { return s.down.Load() }
 
-// BytesUp is how many bytes went to the target so far.
+// BytesUp returns the number of bytes sent to the target so far.
 func (s *SlowLink) BytesUp() int64 { return s.up.Load() }
 
-// Cut resets all connections; new ones are taken.
+// Cut resets all connections; new ones are accepted.
 func (s *SlowLink) Cut() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -85,7 +85,7 @@ func (s *SlowLink) acceptLoop() {
 	}
 }
 
-// relayLimited copies no more than an eighth of a second's bytes at a time.
+// relayLimited copies at most an eighth of a second's bytes at a time.
 func (s *SlowLink) relayLimited(from, to net.Conn, count *atomic.Int64) {
 	defer func() { _, _ = from.Close(), to.Close() }()
 	buffer := make([]byte, max(1, s.rate/8))

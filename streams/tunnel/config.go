@@ -7,52 +7,52 @@ import (
 )
 
 const (
-	// maxPayload is how many bytes of a stream one frame carries. A link is first in, first out, so this is how long a
+	// maxPayload is the number of stream bytes that one frame carries. A link is first in, first out, so it determines how long a
 	// keystroke waits behind another stream's frame: 0.26 s at 1 Mbit/s.
 	maxPayload = 32 << 10
-	// maxFrame is the largest frame that is taken, header included: room for a later version's payload.
+	// maxFrame is the largest accepted frame, header included: room for a later version's payload.
 	maxFrame = 64 << 10
-	// maxLabel bounds what Dial tells the node of its user.
+	// maxLabel bounds the label that Dial sends to the node.
 	maxLabel = 256
 	// maxReason bounds the text of a refusal or a reset.
 	maxReason = 512
 
 	defaultStreams = 1024
-	// defaultWindow lets 64 KiB be under way per stream at first: half a second of a link of 1 Mbit/s.
+	// defaultWindow allows 64 KiB in flight per stream at first: half a second of a 1 Mbit/s link.
 	defaultWindow = 64 << 10
 	// defaultMaxWindow allows 40 MB/s at a round trip of 100 ms.
 	defaultMaxWindow = 4 << 20
-	// defaultNodePool and defaultPool bound what windows may grow beyond their start. A hub server closes a client that it
-	// cannot get rid of 64 MB to (its max_pending), so all nodes together stay below that.
+	// defaultNodePool and defaultPool bound the growth of windows beyond their initial size. A hub server closes a client to which it
+	// cannot send 64 MB (its max_pending), so the total of all nodes stays below that.
 	defaultNodePool = 16 << 20
 	defaultPool     = 32 << 20
-	// defaultOpen and one hop leave the user of an offline node waiting for less than 3 s.
+	// defaultOpen plus one hop keeps the wait of an offline node's user below 3 s.
 	defaultOpen = 2500 * time.Millisecond
-	// Two keepalives may be lost or late. Looking every quarter of one, a lost peer is noticed after at most 13 s.
+	// Two keepalives may be lost or late. With a check every quarter of a keepalive, a lost peer is detected after at most 13 s.
 	defaultKeepAlive   = 4 * time.Second
 	defaultPeerTimeout = 12 * time.Second
 	defaultBacklog     = 128
 )
 
-// Config limits streams. The zero value is good; each end may have its own.
+// Config limits streams. The zero value is usable; the two ends may differ.
 type Config struct {
-	// MaxStreams is how many streams a node may have, opening ones included; 0 is 1,024.
+	// MaxStreams limits the streams of a node, opening ones included; 0 is 1,024.
 	MaxStreams int
-	// Window is how many bytes the peer may send on a new stream before they are read; 0 is 64 KiB.
+	// Window is how many unread bytes the peer may send on a new stream; 0 is 64 KiB.
 	Window int
 	// MaxWindow is how far a stream's window grows while its reader is fast; 0 is 4 MiB.
 	MaxWindow int
-	// NodePool bounds the growth of all windows of one node, Pool that of all nodes; 0 is 16 MiB and 32 MiB. So a node may
-	// have at most MaxStreams×Window + NodePool bytes in flight.
+	// NodePool bounds the growth of all windows of one node, Pool that of all nodes; 0 is 16 MiB and 32 MiB. So a node has at most
+	// MaxStreams×Window + NodePool bytes in flight.
 	NodePool, Pool int
 	// OpenTimeout is how long Dial waits for a node; 0 is 2.5 s.
 	OpenTimeout time.Duration
-	// KeepAlive is how long a stream may be silent before an empty frame is sent; 0 is 4 s.
+	// KeepAlive is how long a stream may be silent before it sends an empty frame; 0 is 4 s.
 	KeepAlive time.Duration
-	// PeerTimeout is how long nothing may be heard of a peer before the stream breaks; 0 is 12 s. It should be at least
-	// three times KeepAlive of the other end.
+	// PeerTimeout is how long a peer may be silent before the stream breaks; 0 is 12 s. It should be at least three times the KeepAlive of
+	// the other end.
 	PeerTimeout time.Duration
-	// IdleTimeout breaks streams on which no byte moved for so long; 0 is never.
+	// IdleTimeout breaks streams that carried no byte for so long; 0 is never.
 	IdleTimeout time.Duration
 	// Backlog is how many streams may wait for a Listener's Accept; 0 is 128.
 	Backlog int
@@ -78,7 +78,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Validate names every fault.
+// Validate reports every invalid field.
 func (c Config) Validate() error {
 	var errs []error
 	for _, f := range []struct {
@@ -101,7 +101,7 @@ func (c Config) Validate() error {
 		}
 	}
 	if c.MaxWindow > 1<<30 || c.Window > 1<<30 {
-		errs = append(errs, errors.New("Window, MaxWindow: more than 1 GiB")) // travels as 32 bits
+		errs = append(errs, errors.New("Window, MaxWindow: more than 1 GiB")) // sent as 32 bits
 	}
 	return errors.Join(errs...)
 }

@@ -13,7 +13,7 @@ import (
 // Addr is one end of a stream.
 type Addr struct {
 	Node string // "" at the Dialer's end
-	// Address is one that the node reaches, such as a pod's; the zero value means that Port is the node's own.
+	// Address is an address that the node reaches, such as a pod's; the zero value means that Port is the node's own.
 	Address netip.Addr
 	Port    uint16
 }
@@ -37,17 +37,17 @@ type Conn struct {
 	mux          *mux
 	peer         *peer
 	key          string // "<replica>.<id>"
-	sendSubject  string // subject towards the other end
-	replySubject string // subject towards this end
+	sendSubject  string // subject of frames to the other end
+	replySubject string // subject of frames to this end
 	target       Addr
 	label        string
 	dialed       bool // this is the Dialer's end
 	startedAt    time.Time
 
-	// foreignLogged lets one attempt of another node be logged.
+	// foreignLogged limits the log to one attempt of another node.
 	foreignLogged sync.Once
 
-	// sendMu orders this end's frames. It is taken before mu, and held while a frame is given to NATS.
+	// sendMu orders this end's frames. It is taken before mu, and held while a frame is passed to NATS.
 	sendMu sync.Mutex
 
 	mu       sync.Mutex // guards all below
@@ -62,19 +62,19 @@ type Conn struct {
 	queue                  queue
 	received               uint64 // bytes that arrived
 	consumed               uint64 // bytes that were read
-	granted                uint64 // bytes that the peer was told it may send
+	granted                uint64 // bytes that this end allowed the peer to send
 	window                 window
 	peerFin                bool // the peer sends no more
 	readDeadline           deadline
-	writing                bool // a Write has the turn
+	writing                bool // a Write is in progress
 	sent                   uint64
 	limit                  uint64 // bytes that may be sent
 	finSent                bool
 	peerClosed             bool // the peer reads no more
 	writeDeadline          deadline
-	acceptedAt             time.Time // when this end said yes
+	acceptedAt             time.Time // when this end accepted
 	lastReceived, lastSent time.Time // last frame in each direction
-	lastProbe              time.Time // last frame whose answer may be "no responders"
+	lastProbe              time.Time // the last frame that requested a "no responders" answer
 	lastPayload            time.Time // last payload in any direction
 }
 
@@ -89,7 +89,7 @@ func newConn(m *mux, p *peer, key string, target Addr, label string, dialed bool
 	return c
 }
 
-// Label is who the stream is for, as WithLabel said.
+// Label is the user of the stream, as set by WithLabel.
 func (c *Conn) Label() string { return c.label }
 
 // LocalAddr returns an Addr.
@@ -108,7 +108,7 @@ func (c *Conn) RemoteAddr() net.Addr {
 	return Addr{}
 }
 
-// Read reads what has arrived. After the last byte it returns io.EOF if the peer closed its end, else why the stream broke.
+// Read reads received bytes. After the last byte it returns io.EOF if the peer closed its end, else the reason why the stream broke.
 func (c *Conn) Read(p []byte) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
@@ -123,7 +123,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// WriteTo writes to w what arrives, without a copy, until the peer closes its end. For io.Copy.
+// WriteTo writes received bytes to w, without a copy, until the peer closes its end. io.Copy uses it.
 func (c *Conn) WriteTo(w io.Writer) (int64, error) {
 	var total int64
 	for {
@@ -151,7 +151,7 @@ func (c *Conn) WriteTo(w io.Writer) (int64, error) {
 	}
 }
 
-// awaitData returns nil when there is something to read. mu is held.
+// awaitData waits for data and returns nil when there is some. mu is held.
 func (c *Conn) awaitData() error {
 	for {
 		switch {
@@ -170,7 +170,7 @@ func (c *Conn) awaitData() error {
 	}
 }
 
-// recordRead accounts for n bytes that were read, unlocks mu, and tells the peer if that lets it send notably more.
+// recordRead accounts for n bytes that were read and unlocks mu. It tells the peer if the window opened by a notable amount.
 func (c *Conn) recordRead(n int) {
 	now := time.Now()
 	c.consumed += uint64(n)
@@ -180,17 +180,17 @@ func (c *Conn) recordRead(n int) {
 	due := c.creditDue()
 	c.mu.Unlock()
 	if due {
-		_, _ = c.transmitFrame(nil, 0, c.creditDue) // a fault has broken the stream; the next Read says so
+		_, _ = c.transmitFrame(nil, 0, c.creditDue) // the stream is broken; the next Read returns the reason
 	}
 }
 
-// creditDue tells whether half a window or more is free and untold. mu is held.
+// creditDue reports whether half a window or more is free and not yet granted. mu is held.
 func (c *Conn) creditDue() bool {
 	free := c.consumed + uint64(c.window.size) - c.granted
 	return !c.peerFin && c.err == nil && !c.closed && int64(free) >= int64(c.window.size/2)
 }
 
-// Write sends p. It returns when NATS has taken all of it, or with how much was taken and why no more.
+// Write sends p. It returns when NATS has taken all of it, or the number of bytes taken and the error.
 func (c *Conn) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	for c.writing && c.mayWrite() == nil {
@@ -229,7 +229,7 @@ func (c *Conn) writeAll(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// mayWrite tells why nothing can be written any more. mu is held.
+// mayWrite returns an error if nothing can be written any more. mu is held.
 func (c *Conn) mayWrite() error {
 	switch {
 	case c.closed:
@@ -246,20 +246,20 @@ func (c *Conn) mayWrite() error {
 	return nil
 }
 
-// CloseWrite tells the peer that nothing more will be sent; it may go on sending. A Write that is under way ends.
+// CloseWrite tells the peer that nothing more will be sent; the peer may continue to send. A Write in progress ends.
 func (c *Conn) CloseWrite() error {
 	_, err := c.transmitFrame(nil, flagFin, nil)
 	return c.wrapError("close write", err)
 }
 
-// Close ends the stream for this end: what was written still arrives, what the peer sends is dropped, and its Write fails.
+// Close closes this end: written bytes still arrive, received bytes are dropped, and the peer's Write fails.
 func (c *Conn) Close() error {
 	c.mu.Lock()
 	if c.closed {
 		c.mu.Unlock()
 		return c.wrapError("close", net.ErrClosed)
 	}
-	ended := c.err != nil || c.peerClosed // nobody would listen
+	ended := c.err != nil || c.peerClosed // the peer no longer receives
 	c.closed, c.queue = true, queue{}
 	c.readDeadline.stop()
 	c.writeDeadline.stop()
@@ -274,10 +274,10 @@ func (c *Conn) Close() error {
 	return c.wrapError("close", err)
 }
 
-// Reset ends the stream and tells the peer why: its Read and Write fail with a BrokenError that holds reason.
+// Reset ends the stream and tells the peer the reason: its Read and Write fail with a BrokenError that holds reason.
 func (c *Conn) Reset(reason string) {
 	c.breakStream(&BrokenError{Code: CodeReset, Text: reason}, true)
-	_ = c.Close() // it may be closed already, which is what is wanted
+	_ = c.Close() // it may be closed already, which is the aim
 }
 
 // SetDeadline sets the deadlines of reads and writes; see net.Conn.
@@ -307,7 +307,7 @@ func (c *Conn) setDeadlines(t time.Time, which ...*deadline) error {
 	return nil
 }
 
-// wrapError says which stream an error belongs to; io.EOF and nil stay as they are, as net.Conn wants it.
+// wrapError adds the stream to an error; io.EOF and nil stay unchanged, as net.Conn requires.
 func (c *Conn) wrapError(op string, err error) error {
 	if err == nil || errors.Is(err, io.EOF) {
 		return err

@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// probeSpacing is how often a frame carries a reply subject: then the sender's server says "no responders" if nobody
-// listens any more, long before PeerTimeout. Every frame would do, but the subject is 50 bytes.
+// probeSpacing is the least time between frames with a reply subject: for such a frame the sender's server answers "no responders" if
+// there is no subscriber, long before PeerTimeout. Every frame could have one, but the subject is 50 bytes.
 const probeSpacing = time.Second
 
-// transmitFrame sends one frame: as much of p as the peer's window and a frame hold, with flags. It returns how many bytes of p
-// that were. With still, the frame is sent only if still is true under mu once it is this frame's turn.
+// transmitFrame sends one frame with flags and as much of p as the peer's window and a frame hold. It returns the number of bytes of p
+// sent. If still is given, the frame is sent only if still returns true under mu when its turn comes.
 func (c *Conn) transmitFrame(p []byte, flags byte, still func() bool) (int, error) {
 	c.sendMu.Lock()
 	defer c.sendMu.Unlock()
@@ -54,7 +54,7 @@ func (c *Conn) transmitFrame(p []byte, flags byte, still func() bool) (int, erro
 	return n, nil
 }
 
-// mayTransmit tells whether a frame may follow. mu is held.
+// mayTransmit returns an error if no further frame may be sent. mu is held.
 func (c *Conn) mayTransmit(data bool, flags byte) error {
 	switch {
 	case c.err != nil:
@@ -67,13 +67,13 @@ func (c *Conn) mayTransmit(data bool, flags byte) error {
 	return nil
 }
 
-// newFrame makes a frame of this moment and notes what it grants. mu is held.
+// newFrame builds a frame from the current state and records the credit that it grants. mu is held.
 func (c *Conn) newFrame(k kind, payload []byte) frame {
 	c.granted = max(c.granted, c.consumed+uint64(c.window.size))
 	return frame{kind: k, offset: c.sent, consumed: c.consumed, window: uint32(c.granted - c.consumed), payload: payload}
 }
 
-// receiveFrame takes a frame of the peer. It never blocks on a reader.
+// receiveFrame handles a frame of the peer. It never blocks on a reader.
 func (c *Conn) receiveFrame(f frame, now time.Time) {
 	c.mu.Lock()
 	if c.closed || c.err != nil {
@@ -90,7 +90,7 @@ func (c *Conn) receiveFrame(f frame, now time.Time) {
 		broken = c.handleAccept(f, now)
 	case kindReset, kindRefuse:
 		if c.peerClosed {
-			break // its last word was a good one
+			break // the peer had closed in order
 		}
 		code, text := parseReason(f.payload)
 		broken = &BrokenError{Code: code, Text: text, ByPeer: true}
@@ -106,7 +106,7 @@ func (c *Conn) receiveFrame(f frame, now time.Time) {
 	}
 }
 
-// acceptData takes a frame's payload and numbers. mu is held.
+// acceptData handles a frame's payload and numbers. mu is held.
 func (c *Conn) acceptData(f frame, now time.Time) *BrokenError {
 	switch size := uint64(len(f.payload)); {
 	case !c.open:
@@ -144,7 +144,7 @@ func (c *Conn) acceptData(f frame, now time.Time) *BrokenError {
 	return nil
 }
 
-// updateCredit notes what the peer allows; no peer makes this end send more ahead than MaxWindow. mu is held.
+// updateCredit records the peer's credit; no peer makes this end send more than MaxWindow ahead. mu is held.
 func (c *Conn) updateCredit(f frame) {
 	if limit := f.consumed + min(uint64(f.window), uint64(c.mux.cfg.MaxWindow)); limit > c.limit {
 		c.limit = limit
@@ -152,7 +152,7 @@ func (c *Conn) updateCredit(f frame) {
 	}
 }
 
-// handleAccept takes a node's yes. mu is held.
+// handleAccept handles a node's accept frame. mu is held.
 func (c *Conn) handleAccept(f frame, now time.Time) *BrokenError {
 	if !c.dialed || c.open || f.offset != 0 || f.consumed != 0 {
 		return &BrokenError{Code: CodeProtocol, Text: "accepted what was not asked"}
@@ -164,12 +164,12 @@ func (c *Conn) handleAccept(f frame, now time.Time) *BrokenError {
 	return nil
 }
 
-// handleNoResponders takes the word of this end's own NATS server that nobody listens at the other end.
+// handleNoResponders handles the answer of this end's own NATS server that the other end has no subscriber.
 func (c *Conn) handleNoResponders() {
 	c.breakStream(&BrokenError{Code: CodeOffline, Text: "the link between cloud and node went down"}, false)
 }
 
-// breakStream breaks the stream, unless it has ended, and with tell says so to the peer. What has arrived can still be read. It
+// breakStream breaks the stream, unless it has ended, and with tell sends the reason to the peer. Received bytes can still be read. It
 // never blocks.
 func (c *Conn) breakStream(why *BrokenError, tell bool) {
 	c.mu.Lock()
@@ -186,12 +186,12 @@ func (c *Conn) breakStream(why *BrokenError, tell bool) {
 	c.writable.Broadcast()
 	c.mu.Unlock()
 	if tell {
-		c.mux.queueFrame(c.sendSubject, reset) // before it is forgotten: else the peer may hear first that it is unknown
+		c.mux.queueFrame(c.sendSubject, reset) // before the stream is removed: otherwise the peer may first learn that it is unknown
 	}
 	c.mux.removeStream(c, why)
 }
 
-// checkTimeouts is called several times per KeepAlive: it breaks the stream if its time is over, and keeps it alive.
+// checkTimeouts is called several times per KeepAlive: it breaks the stream when a timeout has passed, and keeps it alive.
 func (c *Conn) checkTimeouts(now time.Time) {
 	cfg := c.mux.cfg
 	c.mu.Lock()
@@ -209,13 +209,13 @@ func (c *Conn) checkTimeouts(now time.Time) {
 		c.breakStream(&BrokenError{Code: CodeSilent, Text: fmt.Sprintf("nothing heard of the peer for %v", silent.Round(time.Second))}, true)
 	case cfg.IdleTimeout > 0 && idle >= cfg.IdleTimeout:
 		c.breakStream(&BrokenError{Code: CodeIdle, Text: fmt.Sprintf("no byte moved for %v", cfg.IdleTimeout)}, true)
-	case quiet >= cfg.KeepAlive && c.sendMu.TryLock(): // a locked send is about to say something
+	case quiet >= cfg.KeepAlive && c.sendMu.TryLock(): // a send that holds the lock is about to transmit
 		c.sendMu.Unlock()
-		_, _ = c.transmitFrame(nil, 0, nil) // a fault has broken the stream
+		_, _ = c.transmitFrame(nil, 0, nil) // the stream is broken
 	}
 }
 
-// isPending tells whether the stream waits for Incoming.Accept.
+// isPending reports whether the stream waits for Incoming.Accept.
 func (c *Conn) isPending() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

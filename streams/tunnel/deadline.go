@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// deadline wakes those who wait on a condition when its time has come. All is guarded by the condition's lock.
+// deadline wakes the waiters of a condition when its time has come. The condition's lock guards all fields.
 type deadline struct {
 	timer  *time.Timer
 	passed bool
@@ -28,7 +28,7 @@ func (d *deadline) set(at time.Time, cond *sync.Cond) {
 	timer = time.AfterFunc(wait, func() {
 		cond.L.Lock()
 		defer cond.L.Unlock()
-		if d.timer == timer { // else it was replaced when it had fired already
+		if d.timer == timer { // otherwise it was replaced after it had fired
 			d.passed = true
 			cond.Broadcast()
 		}

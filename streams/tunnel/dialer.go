@@ -13,14 +13,14 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// Dialer opens streams to nodes. Make it with NewDialer, run it with Start, once.
+// Dialer opens streams to nodes. Create it with NewDialer and call Start once.
 type Dialer struct {
 	*mux
 	replica string
 }
 
-// NewDialer makes a Dialer. It starts nothing. The connection should carry little else: a stream that fills it makes
-// others wait. metrics may serve a Server too.
+// NewDialer returns a Dialer. It starts nothing. The connection should carry little else: a stream that fills it delays other traffic.
+// metrics may be shared with a Server.
 func NewDialer(nc *nats.Conn, cfg Config, metrics *Metrics, log *zap.Logger) (*Dialer, error) {
 	m, err := newMux(nc, cfg, downPrefix, upPrefix, metrics, log)
 	if err != nil {
@@ -39,7 +39,7 @@ func (d *Dialer) Ready() <-chan struct{} { return d.ready }
 
 type labelKey struct{}
 
-// WithLabel names who the next Dial is for; both ends log it.
+// WithLabel sets the label of the next Dial, which names its user; both ends log it.
 func WithLabel(ctx context.Context, label string) context.Context {
 	return context.WithValue(ctx, labelKey{}, label)
 }
@@ -50,8 +50,8 @@ func (d *Dialer) Dial(ctx context.Context, node string, port uint16) (*Conn, err
 	return d.dialTarget(ctx, Addr{Node: node, Port: port})
 }
 
-// DialAddress opens a stream to an address that a node reaches, if the node lets it (Server.ListenAddresses). The errors are those
-// of Dial; a node that does not know this kind of stream gives a *RefusedError with CodeVersion.
+// DialAddress opens a stream to an address that a node reaches, if the node permits it (Server.ListenAddresses). The errors are those of
+// Dial; a node that does not know this kind of stream returns a *RefusedError with CodeVersion.
 func (d *Dialer) DialAddress(ctx context.Context, node string, to netip.AddrPort) (*Conn, error) {
 	if !to.IsValid() {
 		return nil, fmt.Errorf("dial node %s: no address", node)
@@ -77,7 +77,7 @@ func (d *Dialer) dialTarget(ctx context.Context, target Addr) (*Conn, error) {
 	return c, nil
 }
 
-// codeOf is why a dial failed, for metrics.
+// codeOf returns why a dial failed, for metrics.
 func codeOf(ctx context.Context, err error) Code {
 	var refused *RefusedError
 	var broken *BrokenError
@@ -127,13 +127,13 @@ func (d *Dialer) dialOnce(ctx context.Context, target Addr, label string) (*Conn
 	return d.dialResult(ctx, c, target.Node, shared)
 }
 
-// dialResult says what became of a dial that is answered or given up; with shared another dial found the node silent.
+// dialResult returns the result of a dial that was answered or given up; shared means that another dial found the node silent.
 func (d *Dialer) dialResult(ctx context.Context, c *Conn, node string, shared bool) (*Conn, error) {
 	c.mu.Lock()
 	open := c.open && c.err == nil
 	c.mu.Unlock()
 	if open {
-		_, err := c.transmitFrame(nil, 0, nil) // the node measures the round trip by it
+		_, err := c.transmitFrame(nil, 0, nil) // the node measures the round trip with it
 		return c, err
 	}
 	select {
@@ -167,7 +167,7 @@ func (d *Dialer) dialResult(ctx context.Context, c *Conn, node string, shared bo
 	return nil, broken
 }
 
-// sendOpen sends the request to open.
+// sendOpen sends the open request.
 func (c *Conn) sendOpen(k kind, payload []byte) error {
 	c.mu.Lock()
 	f := c.newFrame(k, payload)
@@ -181,7 +181,7 @@ func (c *Conn) sendOpen(k kind, payload []byte) error {
 	return nil
 }
 
-// Drop breaks all streams to a node, for instance because its certificate was revoked, and returns how many those were.
+// Drop breaks all streams to a node, for instance because its certificate was revoked, and returns how many there were.
 func (d *Dialer) Drop(node, reason string) int {
 	token, n := wire.Escape(node), 0
 	for _, c := range d.listStreams() {
@@ -193,7 +193,8 @@ func (d *Dialer) Drop(node, reason string) int {
 	return n
 }
 
-// handleMessage takes what nodes send. Their NATS users may publish below their own token only, so the subject says who it is.
+// handleMessage handles the messages of nodes. Their NATS users may publish below their own token only, so the subject identifies the
+// sender.
 func (d *Dialer) handleMessage(msg *nats.Msg) {
 	token, key, ok := parseSubject(upPrefix, msg.Subject)
 	if !ok {
@@ -216,7 +217,7 @@ func (d *Dialer) handleMessage(msg *nats.Msg) {
 	}
 }
 
-// handleMessage takes a message for this stream.
+// handleMessage handles a message for this stream.
 func (c *Conn) handleMessage(msg *nats.Msg) {
 	if len(msg.Data) == 0 && msg.Header.Get("Status") == statusNoResponders {
 		c.handleNoResponders()
@@ -231,5 +232,5 @@ func (c *Conn) handleMessage(msg *nats.Msg) {
 	c.receiveFrame(f, time.Now())
 }
 
-// handleNoResponders is how a NATS server says that nobody listens on the subject of a request.
+// statusNoResponders is the status with which a NATS server reports that the subject of a request has no subscriber.
 const statusNoResponders = "503"

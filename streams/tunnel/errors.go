@@ -7,15 +7,15 @@ import (
 )
 
 var (
-	// ErrOffline says that the node is not connected: the hub knows no way to it, or it did not answer in time.
+	// ErrOffline reports that the node is not connected: the hub knows no route to it, or it did not answer in time.
 	ErrOffline = errors.New("node is not connected")
-	// ErrNotServing says that Start of the Dialer or Server has not begun, or has ended.
+	// ErrNotServing reports that Start of the Dialer or Server has not begun, or has ended.
 	ErrNotServing = errors.New("tunnel is not serving")
-	// ErrTooMany says that the node has as many streams as it may have.
+	// ErrTooMany reports that the node has reached its limit of streams.
 	ErrTooMany = errors.New("too many streams")
-	// errClosedByPeer is what Write gives once the peer has closed its end and reads no more.
+	// errClosedByPeer is the error of Write once the peer has closed its end and reads no more.
 	errClosedByPeer = errors.New("closed by the peer")
-	// errWriteClosed is what Write gives after CloseWrite.
+	// errWriteClosed is the error of Write after CloseWrite.
 	errWriteClosed = errors.New("write after CloseWrite")
 	// errFrame reports bytes that no version of this package sends.
 	errFrame = errors.New("not a tunnel frame")
@@ -23,17 +23,17 @@ var (
 	errVersion = errors.New("unknown version of the tunnel")
 )
 
-// Code is a reason that both ends know by name; it is also the label of metrics.
+// Code is a reason that both ends know by name; it is also a label of metrics.
 type Code string
 
 // The codes of a node's refusals of a new stream.
 const (
-	CodePort     Code = "port"      // nobody listens on the port
+	CodePort     Code = "port"      // the port has no Listener
 	CodeBusy     Code = "busy"      // the Listener's backlog is full
 	CodeStreams  Code = "streams"   // the node has too many streams
 	CodeDeclined Code = "declined"  // Incoming.Refuse
 	CodeUnready  Code = "unready"   // Incoming.RefuseUnready
-	CodeVersion  Code = "version"   // the two ends do not understand each other
+	CodeVersion  Code = "version"   // the two ends have no common version
 	CodeStopping Code = "stopping"  // Start has ended
 	CodeExists   Code = "duplicate" // the stream exists already
 )
@@ -42,26 +42,26 @@ const (
 const (
 	CodeReset    Code = "reset"     // Conn.Reset
 	CodeLost     Code = "lost"      // bytes were lost on the way
-	CodeSilent   Code = "silent"    // nothing heard of the peer for PeerTimeout
-	CodeOffline  Code = "offline"   // the hub, or the leaf, knows no way to the peer any more
+	CodeSilent   Code = "silent"    // the peer was silent for PeerTimeout
+	CodeOffline  Code = "offline"   // the hub, or the leaf, has no route to the peer any more
 	CodeOverrun  Code = "overrun"   // the peer sent more than its window
-	CodeProtocol Code = "protocol"  // the peer sent what it must not
+	CodeProtocol Code = "protocol"  // the peer violated the protocol
 	CodeUnknown  Code = "unknown"   // the peer does not know the stream: it has restarted
 	CodeIdle     Code = "idle"      // Config.IdleTimeout
 	CodeDropped  Code = "dropped"   // Dialer.Drop
 	CodeHub      Code = "transport" // the NATS connection does not take messages
 )
 
-// The reasons for which messages are not taken, beside the codes above.
+// The reasons why messages are dropped, besides the codes above.
 const (
-	codeGarbage Code = "garbage"  // not a frame of ours
+	codeGarbage Code = "garbage"  // not a tunnel frame
 	codeForeign Code = "foreign"  // another node's stream
 	codeStale   Code = "stale"    // a stream that ended less than a minute ago: normal, if few
 	codeOther   Code = "other"    // a code that only the peer knows
-	codeGivenUp Code = "given-up" // the caller of Dial waits no more
+	codeGivenUp Code = "given-up" // the caller of Dial stopped waiting
 )
 
-// metricLabel bounds what a peer can do to the number of metrics.
+// metricLabel bounds the number of metrics that a peer can create.
 func (c Code) metricLabel() Code {
 	switch c {
 	case CodePort, CodeBusy, CodeStreams, CodeDeclined, CodeUnready, CodeVersion, CodeStopping, CodeExists, CodeReset, CodeLost, CodeSilent,
@@ -71,13 +71,13 @@ func (c Code) metricLabel() Code {
 	return codeOther
 }
 
-// RefusedError says that a node was reached and refused a new stream.
+// RefusedError reports that a node was reached and refused a new stream.
 type RefusedError struct {
 	Node    string
 	Address netip.Addr // zero for a port of the node itself
 	Port    uint16
 	Code    Code
-	Text    string // the node's words
+	Text    string // the node's text
 }
 
 func (e *RefusedError) Error() string {
@@ -88,12 +88,12 @@ func (e *RefusedError) Error() string {
 	return fmt.Sprintf("node %s refused %s: %s (%s)", e.Node, what, e.Text, e.Code)
 }
 
-// BrokenError says why a stream ended without both ends having closed it. What arrived before was in order; more may have
-// been sent.
+// BrokenError says why a stream ended without an orderly close by both ends. The bytes received before were in order; more may have been
+// sent.
 type BrokenError struct {
 	Code Code
 	Text string
-	// ByPeer says that the other end broke it, and that Text is its word.
+	// ByPeer says that the other end broke the stream and sent Text.
 	ByPeer bool
 }
 

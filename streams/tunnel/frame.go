@@ -19,22 +19,22 @@ import (
 //	bytes 20-23   window: how many bytes after those it may be sent
 //	bytes 24-     payload
 //
-// Numbers are big-endian. Offset, consumed and window are absolute and in every frame, so a lost frame shows in the
-// next one, whatever kind that is, and no lost credit stops a stream.
+// Numbers are big-endian. Offset, consumed and window are absolute and in every frame. So the next frame of any kind reveals a lost one,
+// and no lost credit stops a stream.
 const (
 	magic      = 0xF5
 	headerSize = 24
-	// The versions. An end that does not know a version refuses to open a stream by it, in words, so a kind of a later version needs no
-	// other negotiation.
+	// The versions. An end that does not know a version refuses to open a stream with it and gives the reason, so a kind of a later
+	// version needs no other negotiation.
 	versionFirst     = 1
 	versionAddresses = 2 // adds kindOpenAddress
 )
 
-// kind is what a frame is for.
+// kind is the purpose of a frame.
 type kind byte
 
 const (
-	kindData   kind = iota + 1 // both ways: payload is the stream's; may be empty
+	kindData   kind = iota + 1 // both ways: payload is stream data; may be empty
 	kindOpen                   // down: payload is a port (2 bytes) and a label
 	kindAccept                 // up: answer to open
 	kindRefuse                 // up: answer to open; payload as reset
@@ -44,7 +44,7 @@ const (
 	kindEnd // one more than the last
 )
 
-// version is what frames of a kind carry.
+// version returns the version of frames of a kind.
 func (k kind) version() byte {
 	if k == kindOpenAddress {
 		return versionAddresses
@@ -52,13 +52,13 @@ func (k kind) version() byte {
 	return versionFirst
 }
 
-// opensStream tells whether a kind asks for a new stream.
+// opensStream reports whether a kind requests a new stream.
 func (k kind) opensStream() bool { return k == kindOpen || k == kindOpenAddress }
 
 const (
-	// flagFin says that its sender will send nothing beyond this frame's last byte.
+	// flagFin says that the sender will send nothing beyond this frame's last byte.
 	flagFin = 1 << iota
-	// flagClosed says moreover that it will read nothing.
+	// flagClosed says in addition that the sender will read nothing.
 	flagClosed
 	flagEnd
 )
@@ -69,10 +69,10 @@ type frame struct {
 	offset   uint64
 	consumed uint64
 	window   uint32
-	payload  []byte // of the message, not copied
+	payload  []byte // part of the message, not a copy
 }
 
-// appendFrame adds the frame's bytes to b.
+// appendFrame appends the frame's bytes to b.
 func appendFrame(b []byte, f frame) []byte {
 	b = append(b, magic, f.kind.version(), byte(f.kind), f.flags)
 	b = binary.BigEndian.AppendUint64(b, f.offset)
@@ -81,7 +81,7 @@ func appendFrame(b []byte, f frame) []byte {
 	return append(b, f.payload...)
 }
 
-// parseFrame undoes appendFrame and refuses all that it cannot have made, with errFrame or errVersion.
+// parseFrame is the inverse of appendFrame. It refuses any other input with errFrame or errVersion.
 func parseFrame(b []byte) (frame, error) {
 	switch {
 	case len(b) < headerSize || b[0] != magic:
@@ -102,7 +102,7 @@ func parseFrame(b []byte) (frame, error) {
 	return f, nil
 }
 
-// openFrame is what asks a node for a stream to a target.
+// openFrame returns the kind and payload of the frame that requests a stream to a target.
 func openFrame(target Addr, label string) (kind, []byte) {
 	if target.Address.IsValid() {
 		return kindOpenAddress, openAddressPayload(netip.AddrPortFrom(target.Address, target.Port), label)
@@ -110,7 +110,7 @@ func openFrame(target Addr, label string) (kind, []byte) {
 	return kindOpen, openPayload(target.Port, label)
 }
 
-// parseTarget reads what a frame asks for.
+// parseTarget parses the target that a frame requests.
 func parseTarget(f frame) (to netip.AddrPort, label string, ok bool) {
 	if f.kind == kindOpenAddress {
 		return parseOpenAddress(f.payload)
@@ -119,7 +119,7 @@ func parseTarget(f frame) (to netip.AddrPort, label string, ok bool) {
 	return netip.AddrPortFrom(netip.Addr{}, port), label, ok
 }
 
-// openAddressPayload is the payload of kindOpenAddress.
+// openAddressPayload builds the payload of kindOpenAddress.
 func openAddressPayload(to netip.AddrPort, label string) []byte {
 	address := to.Addr().AsSlice()
 	b := append(binary.BigEndian.AppendUint16(nil, to.Port()), byte(len(address)))
@@ -139,7 +139,7 @@ func parseOpenAddress(payload []byte) (to netip.AddrPort, label string, ok bool)
 	return netip.AddrPortFrom(address, binary.BigEndian.Uint16(payload)), sanitizeText(string(rest), maxLabel), true
 }
 
-// openPayload is the payload of kindOpen.
+// openPayload builds the payload of kindOpen.
 func openPayload(port uint16, label string) []byte {
 	return append(binary.BigEndian.AppendUint16(nil, port), sanitizeText(label, maxLabel)...)
 }
@@ -151,7 +151,7 @@ func parseOpen(payload []byte) (port uint16, label string, ok bool) {
 	return binary.BigEndian.Uint16(payload), sanitizeText(string(payload[2:]), maxLabel), true
 }
 
-// reasonPayload is the payload of kindRefuse and kindReset.
+// reasonPayload builds the payload of kindRefuse and kindReset.
 func reasonPayload(code Code, text string) []byte {
 	return append(append([]byte(code), 0), sanitizeText(text, maxReason)...)
 }
@@ -161,7 +161,7 @@ func parseReason(payload []byte) (Code, string) {
 	return Code(sanitizeText(code, 32)), sanitizeText(text, maxReason)
 }
 
-// sanitizeText makes text of a peer fit for logs and terminals.
+// sanitizeText makes a peer's text safe for logs and terminals.
 func sanitizeText(text string, limit int) string {
 	text = strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f || r == utf8.RuneError {

@@ -2,7 +2,7 @@ package tunnel
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Metrics counts the streams of this process. Make one a process with NewMetrics.
+// Metrics counts the streams of this process. Create one per process with NewMetrics.
 type Metrics struct {
 	streams  prometheus.Gauge
 	opened   prometheus.Counter
@@ -12,7 +12,7 @@ type Metrics struct {
 	received prometheus.Counter
 }
 
-// NewMetrics makes the metrics and registers them; a nil registerer leaves them unregistered.
+// NewMetrics returns the metrics and registers them; a nil registerer leaves them unregistered.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	opts := func(name, help string) prometheus.Opts {
 		return prometheus.Opts{Namespace: "frond", Subsystem: "tunnel", Name: name, Help: help}

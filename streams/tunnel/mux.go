@@ -14,22 +14,22 @@ import (
 )
 
 const (
-	// ticksPerKeepAlive is how often each stream is looked at per KeepAlive.
+	// ticksPerKeepAlive is how often each stream is checked per KeepAlive.
 	ticksPerKeepAlive = 4
-	// staleTTL is how long the end of a stream is remembered, so that what was on its way is told from garbage.
+	// staleTTL is how long the end of a stream is remembered, so that its late frames are distinguished from garbage.
 	staleTTL = time.Minute
-	// maxStale bounds that memory; beyond it such frames count as unknown.
+	// maxStale bounds that memory; frames of streams beyond it count as unknown.
 	maxStale = 1 << 14
-	// maxLateFrames wait for the loop because the dispatcher must not block. Beyond it they are dropped, and the peer finds
-	// out by its PeerTimeout.
+	// maxLateFrames limits the frames that wait for the loop, because the dispatcher must not block. Further frames are dropped, and the
+	// peer detects it by its PeerTimeout.
 	maxLateFrames = 1024
-	// pendingBytes may wait for the dispatcher, which only looks streams up; beyond it NATS drops, and streams break.
+	// pendingBytes may wait for the dispatcher, which only looks streams up; beyond it NATS drops messages, and streams break.
 	pendingBytes = 256 << 20
-	// shutdownFlushTimeout is how long the last words may take.
+	// shutdownFlushTimeout bounds the sending of the last frames.
 	shutdownFlushTimeout = time.Second
 )
 
-// mux is what Dialer and Server have in common: the streams of a process, by key, over one subscription.
+// mux is the common part of Dialer and Server: the streams of a process, by key, over one subscription.
 type mux struct {
 	nc                        *nats.Conn
 	cfg                       Config
@@ -38,7 +38,7 @@ type mux struct {
 	sendPrefix, receivePrefix string // subject prefixes
 	buffers                   sync.Pool
 	lateQueue                 chan lateFrame
-	windowGrowth              atomic.Int64 // bytes of all windows beyond their start
+	windowGrowth              atomic.Int64 // growth of all windows beyond their initial size, in bytes
 	ready                     chan struct{}
 
 	mu      sync.Mutex // guards all below; taken after a Conn's mu
@@ -48,12 +48,12 @@ type mux struct {
 	peers   map[string]*peer // by token
 }
 
-// peer is a node, as long as it has streams or a fresh verdict.
+// peer is a node that has streams or was found silent lately.
 type peer struct {
 	token        string
-	windowGrowth atomic.Int64 // bytes of its windows beyond their start
+	windowGrowth atomic.Int64 // growth of its windows beyond their initial size, in bytes
 	lastReceived atomic.Int64 // Unix nanoseconds
-	minRoundTrip atomic.Int64 // shortest round trip seen
+	minRoundTrip atomic.Int64 // shortest measured round trip
 
 	streams     int           // guarded by mux.mu
 	silentUntil time.Time     // guarded by mux.mu
@@ -62,7 +62,7 @@ type peer struct {
 
 func newPeer(token string) *peer { return &peer{token: token, silent: make(chan struct{})} }
 
-// lateFrame is a frame that the dispatcher wants sent.
+// lateFrame is a frame that the loop sends for the dispatcher.
 type lateFrame struct {
 	subject string
 	frame   frame
@@ -80,7 +80,7 @@ func newMux(nc *nats.Conn, cfg Config, out, in string, metrics *Metrics, log *za
 	}, nil
 }
 
-// subscription is a subject and who takes what comes there.
+// subscription is a subject and the handler of its messages.
 type subscription struct {
 	subject string
 	handle  nats.MsgHandler
@@ -97,7 +97,7 @@ func (m *mux) serveSubscriptions(ctx context.Context, all ...subscription) error
 			}
 		}
 		ended.Wait()
-		_ = m.nc.FlushTimeout(shutdownFlushTimeout) // without a link nobody hears the last words
+		_ = m.nc.FlushTimeout(shutdownFlushTimeout) // without a link the last frames cannot be sent
 	}()
 	for _, s := range all {
 		sub, err := m.nc.Subscribe(s.subject, s.handle)
@@ -128,7 +128,8 @@ func (m *mux) serveSubscriptions(ctx context.Context, all ...subscription) error
 	return nil
 }
 
-// flushSubscriptions waits until this end's server knows the subscription, if there is a server: else the first dial may find nobody.
+// flushSubscriptions waits until this end's server knows the subscription, if there is a server: otherwise the first dial may find no
+// subscriber.
 func (m *mux) flushSubscriptions(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, shutdownFlushTimeout)
 	defer cancel()
@@ -155,7 +156,7 @@ func (m *mux) maintainStreams(ctx context.Context) {
 	}
 }
 
-// queueFrame has a frame sent by the loop; for those who must not block.
+// queueFrame queues a frame for the loop to send; for callers that must not block.
 func (m *mux) queueFrame(subject string, f frame) {
 	select {
 	case m.lateQueue <- lateFrame{subject: subject, frame: f}:
@@ -163,7 +164,7 @@ func (m *mux) queueFrame(subject string, f frame) {
 	}
 }
 
-// sendQueuedFrames sends what waits.
+// sendQueuedFrames sends the queued frames.
 func (m *mux) sendQueuedFrames() {
 	for {
 		select {
@@ -191,7 +192,7 @@ func (m *mux) publishFrame(subject, back string, f frame) error {
 	return m.nc.PublishRequest(subject, back, *buf)
 }
 
-// listStreams returns the streams of this moment.
+// listStreams returns the current streams.
 func (m *mux) listStreams() []*Conn {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -202,7 +203,7 @@ func (m *mux) listStreams() []*Conn {
 	return list
 }
 
-// findStream returns a stream. stale says that it has ended lately.
+// findStream returns a stream. stale reports that it ended lately.
 func (m *mux) findStream(key string) (c *Conn, stale bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -210,7 +211,7 @@ func (m *mux) findStream(key string) (c *Conn, stale bool) {
 	return m.streams[key], stale
 }
 
-// addStream makes a stream, or says why there can be none.
+// addStream adds a stream, or returns the reason why there can be none.
 func (m *mux) addStream(key string, target Addr, token, label string, dialed bool) (*Conn, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -238,7 +239,7 @@ func (m *mux) addStream(key string, target Addr, token, label string, dialed boo
 
 var errStreamExists = errors.New("the stream exists")
 
-// removeStream takes a stream out, once, and logs its life. why is nil if it was closed in order.
+// removeStream removes a stream, once, and logs its lifetime. why is nil if it was closed in order.
 func (m *mux) removeStream(c *Conn, why *BrokenError) {
 	m.mu.Lock()
 	if m.streams[c.key] != c {
@@ -260,7 +261,7 @@ func (m *mux) removeStream(c *Conn, why *BrokenError) {
 	m.windowGrowth.Add(-grown)
 	c.peer.windowGrowth.Add(-grown)
 	if !open {
-		return // who asked for it tells
+		return // the caller of Dial reports it
 	}
 	fields := append(c.logFields(), zap.Duration("took", time.Since(c.startedAt)), zap.Uint64("sent", sent), zap.Uint64("received", received))
 	if why != nil {
@@ -270,12 +271,12 @@ func (m *mux) removeStream(c *Conn, why *BrokenError) {
 	m.log.Info("tunnel closed", fields...)
 }
 
-// logFields name a stream in logs.
+// logFields are the fields that identify a stream in logs.
 func (c *Conn) logFields() []zap.Field {
 	return append(c.target.logFields(), zap.String("user", c.label), zap.String("stream", c.key))
 }
 
-// logFields name a target in logs.
+// logFields are the fields that identify a target in logs.
 func (a Addr) logFields() []zap.Field {
 	fields := []zap.Field{zap.String("node", a.Node), zap.Uint16("port", a.Port)}
 	if a.Address.IsValid() {
@@ -284,7 +285,7 @@ func (a Addr) logFields() []zap.Field {
 	return fields
 }
 
-// growWindow takes up to want bytes from the pools for a window. It takes no lock.
+// growWindow reserves up to want bytes from the pools for a window. It takes no lock.
 func (m *mux) growWindow(p *peer, want int) int {
 	if reserveBytes(&p.windowGrowth, want, m.cfg.NodePool) {
 		if reserveBytes(&m.windowGrowth, want, m.cfg.Pool) {
@@ -303,7 +304,7 @@ func reserveBytes(pool *atomic.Int64, want, limit int) bool {
 	return false
 }
 
-// recordRoundTrip notes a measured round trip and returns the shortest one of the peer: a longer one had to queue.
+// recordRoundTrip records a measured round trip and returns the shortest one of the peer: a longer one includes time in queues.
 func (m *mux) recordRoundTrip(p *peer, measured time.Duration) time.Duration {
 	measured = max(measured, 1)
 	for {
@@ -317,7 +318,7 @@ func (m *mux) recordRoundTrip(p *peer, measured time.Duration) time.Duration {
 	}
 }
 
-// expireStale drops what nobody asks for any more.
+// expireStale drops expired entries.
 func (m *mux) expireStale(now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -1,15 +1,15 @@
 package tunnel
 
 const (
-	// smallPayload payloads are gathered, so that a window of single bytes does not cost a message's memory for each.
+	// smallPayload is the size up to which payloads are gathered in one buffer, so that single bytes do not cost a message's memory each.
 	smallPayload = 1 << 10
 	gatherChunk  = 4 << 10
 )
 
-// queue holds what arrived and was not read. Its chunks are the messages' own memory.
+// queue holds received bytes that were not read. Its chunks are the messages' own memory.
 type queue struct {
 	chunks   [][]byte
-	ownsLast bool // the last chunk is a buffer of ours
+	ownsLast bool // the last chunk is a buffer of the queue
 }
 
 func (q *queue) push(p []byte) {
@@ -26,7 +26,7 @@ func (q *queue) push(p []byte) {
 
 func (q *queue) empty() bool { return len(q.chunks) == 0 }
 
-// pop takes the first chunk off; the queue must not be empty.
+// pop removes and returns the first chunk; the queue must not be empty.
 func (q *queue) pop() []byte {
 	first := q.chunks[0]
 	q.chunks[0] = nil
@@ -36,7 +36,7 @@ func (q *queue) pop() []byte {
 	return first
 }
 
-// read copies into p and takes off what it copied.
+// read copies bytes into p and removes them.
 func (q *queue) read(p []byte) int {
 	n := 0
 	for n < len(p) && !q.empty() {

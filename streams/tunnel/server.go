@@ -15,7 +15,7 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// Server is a node's end. Make it with NewServer, run it with Start, once.
+// Server is a node's end of the tunnel. Create it with NewServer and call Start once.
 type Server struct {
 	*mux
 	node  string
@@ -23,11 +23,11 @@ type Server struct {
 
 	portsMu sync.Mutex // guards all below; taken before mux.mu
 	ports   map[uint16]*Listener
-	// addresses takes what asks for an address; nil: none is offered.
+	// addresses receives the streams to addresses; nil: none is offered.
 	addresses *Listener
 }
 
-// NewServer makes the end of a node. It starts nothing and offers no port.
+// NewServer returns the end of a node. It starts nothing and offers no port.
 func NewServer(node string, nc *nats.Conn, cfg Config, metrics *Metrics, log *zap.Logger) (*Server, error) {
 	if node == "" {
 		return nil, errors.New("tunnel server: node is empty")
@@ -53,15 +53,15 @@ func (s *Server) Start(ctx context.Context) error {
 	}
 	s.portsMu.Unlock()
 	for _, l := range all {
-		_ = l.Close() // closed already by somebody else: as good
+		_ = l.Close() // already closed elsewhere: as good
 	}
 	return err
 }
 
-// Ready closes when the node can be dialed.
+// Ready closes when the node can be dialled.
 func (s *Server) Ready() <-chan struct{} { return s.ready }
 
-// Listen offers a port until the Listener is closed. It may be called before Start. One port has one Listener.
+// Listen offers a port until the Listener is closed. It may be called before Start. A port has one Listener.
 func (s *Server) Listen(port uint16) (*Listener, error) {
 	s.portsMu.Lock()
 	defer s.portsMu.Unlock()
@@ -73,8 +73,8 @@ func (s *Server) Listen(port uint16) (*Listener, error) {
 	return l, nil
 }
 
-// ListenAddresses offers streams to addresses (Dialer.DialAddress) until the Listener is closed. Its user must judge each
-// Incoming.Target before it says yes: the cloud may ask for any address. There is one such Listener.
+// ListenAddresses offers streams to addresses (Dialer.DialAddress) until the Listener is closed. Its user must check each Incoming.Target
+// before it accepts: the cloud may request any address. There is one such Listener.
 func (s *Server) ListenAddresses() (*Listener, error) {
 	s.portsMu.Lock()
 	defer s.portsMu.Unlock()
@@ -88,12 +88,12 @@ func (s *Server) ListenAddresses() (*Listener, error) {
 func (s *Server) newListener(addr Addr) *Listener {
 	return &Listener{
 		server: s, addr: addr,
-		waiting: make(chan *Conn, s.cfg.Backlog), // Backlog is what this buffer is
+		waiting: make(chan *Conn, s.cfg.Backlog), // Backlog is the size of this buffer
 		closed:  make(chan struct{}),
 	}
 }
 
-// removeListener takes back what a Listener offers.
+// removeListener withdraws the offer of a Listener.
 func (s *Server) removeListener(l *Listener) {
 	s.portsMu.Lock()
 	defer s.portsMu.Unlock()
@@ -104,7 +104,7 @@ func (s *Server) removeListener(l *Listener) {
 	delete(s.ports, l.addr.Port)
 }
 
-// handleMessage takes what the cloud sends.
+// handleMessage handles the messages of the cloud.
 func (s *Server) handleMessage(msg *nats.Msg) {
 	token, key, ok := parseSubject(downPrefix, msg.Subject)
 	if !ok || token != s.token {
@@ -117,14 +117,14 @@ func (s *Server) handleMessage(msg *nats.Msg) {
 	case c != nil && (err != nil || !f.kind.opensStream()):
 		c.handleMessage(msg)
 	case c != nil:
-		s.metrics.countRefused(CodeExists) // the stream itself is none the worse for it
+		s.metrics.countRefused(CodeExists) // the existing stream is not affected
 	case errors.Is(err, errVersion):
 		s.refuseStream(key, Addr{Node: s.node}, "", CodeVersion, err.Error())
 	case err != nil:
 		s.metrics.countRefused(codeGarbage)
 	case f.kind.opensStream() && !stale:
 		s.openStream(key, f)
-	case f.kind == kindData && !stale: // it was another process's; one that ended lately has had its last word
+	case f.kind == kindData && !stale: // it belonged to another process; a stream that ended lately has sent its last frame
 		s.metrics.countRefused(CodeUnknown)
 		s.queueFrame(s.sendPrefix+s.token+"."+key, frame{kind: kindReset, payload: reasonPayload(CodeUnknown, "the node does not know the stream")})
 	default:
@@ -174,8 +174,8 @@ func (s *Server) openStream(key string, f frame) {
 	}
 }
 
-// enqueue adds a stream to those that wait; at need it takes out those that the cloud gave up. portsMu is held, so nobody
-// else adds.
+// enqueue adds a stream to the backlog; if it is full, enqueue first removes the streams that the cloud gave up. The caller holds portsMu,
+// so there is no other writer.
 func (l *Listener) enqueue(c *Conn) bool {
 	for try := range 2 {
 		select {
@@ -190,16 +190,16 @@ func (l *Listener) enqueue(c *Conn) bool {
 			select {
 			case waits := <-l.waiting:
 				if waits.isPending() {
-					l.waiting <- waits // there is room: it was just taken out
+					l.waiting <- waits // there is room: it was just received from the channel
 				}
-			default: // somebody accepts them
+			default: // Accept drains the channel
 			}
 		}
 	}
 	return false
 }
 
-// refuseStream answers an open that never became a stream.
+// refuseStream answers an open request that never became a stream.
 func (s *Server) refuseStream(key string, target Addr, label string, code Code, text string) {
 	s.metrics.countRefused(code)
 	s.log.Info("tunnel refused", append(target.logFields(), zap.String("user", label), zap.String("stream", key), zap.String("reason", text))...)
@@ -222,28 +222,28 @@ type Listener struct {
 	waiting chan *Conn
 
 	closeOnce sync.Once
-	closed    chan struct{} // closes with Close or the end of Start
+	closed    chan struct{} // closes with Close or when Start ends
 }
 
-// Incoming is a stream that the cloud asks for. Call Accept or Refuse, within Config.OpenTimeout.
+// Incoming is a stream that the cloud requests. Call Accept or Refuse, within Config.OpenTimeout.
 type Incoming struct{ conn *Conn }
 
-// Next waits for a stream without saying yes to it, so that the node can connect onwards first. It returns net.ErrClosed
-// after Close and after the end of the Server's Start.
+// Next waits for a stream without accepting it, so that the node can connect onwards first. It returns net.ErrClosed after Close and after
+// the end of the Server's Start.
 func (l *Listener) Next() (*Incoming, error) {
 	for {
 		select {
 		case <-l.closed:
 			return nil, &net.OpError{Op: "accept", Net: l.addr.Network(), Addr: l.addr, Err: net.ErrClosed}
 		case c := <-l.waiting:
-			if c.isPending() { // else the cloud gave up
+			if c.isPending() { // otherwise the cloud gave up
 				return &Incoming{conn: c}, nil
 			}
 		}
 	}
 }
 
-// Accept waits for a stream and says yes to it.
+// Accept waits for a stream and accepts it.
 func (l *Listener) Accept() (net.Conn, error) {
 	for {
 		in, err := l.Next()
@@ -256,7 +256,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// Close takes the port back and refuses the streams that wait. Accepted ones go on.
+// Close withdraws the port and refuses the streams that wait. Accepted ones continue.
 func (l *Listener) Close() error {
 	err := error(&net.OpError{Op: "close", Net: l.addr.Network(), Addr: l.addr, Err: net.ErrClosed})
 	l.closeOnce.Do(func() {
@@ -275,21 +275,21 @@ func (l *Listener) Close() error {
 	return err
 }
 
-// Addr returns the Addr that is dialed.
+// Addr returns the Addr that the cloud dials.
 func (l *Listener) Addr() net.Addr { return l.addr }
 
-// Port is what the cloud dialed.
+// Port is the port that the cloud dialled.
 func (in *Incoming) Port() uint16 { return in.conn.target.Port }
 
-// Target is the address and port that the cloud asks for, of a Listener made by ListenAddresses.
+// Target is the address and port that the cloud requests, for a Listener made by ListenAddresses.
 func (in *Incoming) Target() netip.AddrPort {
 	return netip.AddrPortFrom(in.conn.target.Address, in.conn.target.Port)
 }
 
-// Label is who the stream is for, as the cloud says.
+// Label is the user of the stream, as the cloud states.
 func (in *Incoming) Label() string { return in.conn.label }
 
-// Accept says yes. It fails if the cloud has given up meanwhile.
+// Accept accepts the stream. It fails if the cloud has given up meanwhile.
 func (in *Incoming) Accept() (*Conn, error) {
 	c := in.conn
 	c.sendMu.Lock()
@@ -319,8 +319,8 @@ func (in *Incoming) Accept() (*Conn, error) {
 	return c, nil
 }
 
-// Refuse says no, and why. The text reaches the caller of Dial.
+// Refuse refuses the stream with a reason. The text reaches the caller of Dial.
 func (in *Incoming) Refuse(text string) { in.conn.mux.declineStream(in.conn, CodeDeclined, text) }
 
-// RefuseUnready says not yet, and why: the caller of Dial may ask again at once.
+// RefuseUnready refuses the stream for the moment, with a reason: the caller of Dial may ask again at once.
 func (in *Incoming) RefuseUnready(text string) { in.conn.mux.declineStream(in.conn, CodeUnready, text) }

@@ -9,14 +9,14 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// silentTTL is how long a node that did not answer is believed to be silent: kubectl exec tries again at once with
-// another protocol, maybe through another Dialer, and its user should not wait twice.
+// silentTTL is how long a node that did not answer is considered silent: kubectl exec tries again at once with another protocol, possibly
+// through another Dialer, and its user should not wait twice.
 const silentTTL = 2 * time.Second
 
-// errSilent is for those who share a verdict.
+// errSilent is the error of dials that share another dial's result.
 var errSilent = fmt.Errorf("%w: it did not answer a moment ago", ErrOffline)
 
-// checkSilent returns errSilent if the node was silent a moment ago, and else a channel that closes when it is found to be.
+// checkSilent returns errSilent if the node was found silent a moment ago, and otherwise a channel that closes when it is.
 func (d *Dialer) checkSilent(token string) (<-chan struct{}, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -30,12 +30,12 @@ func (d *Dialer) checkSilent(token string) (<-chan struct{}, error) {
 	return p.silent, nil
 }
 
-// reportSilent makes a verdict that other dials to the node share, here and at the other Dialers.
+// reportSilent records that a node is silent, for other dials to it, here and at the other Dialers.
 func (d *Dialer) reportSilent(p *peer) {
 	d.mu.Lock()
 	d.markSilent(p)
 	d.mu.Unlock()
-	// A frame, so that nobody takes for one what a forged reply puts on the subject.
+	// It is a frame, so that a message that a forged reply puts on the subject is not mistaken for one.
 	d.queueFrame(silentPrefix+p.token+"."+d.replica, frame{kind: kindReset, payload: reasonPayload(CodeSilent, "")})
 }
 
@@ -46,8 +46,8 @@ func (d *Dialer) markSilent(p *peer) {
 	p.silent = make(chan struct{})
 }
 
-// Heard says that a node lives: the next dial asks it, whatever an earlier one found. It is for news that the Dialer cannot
-// have itself, such as a heartbeat.
+// Heard records that a node is alive: the next dial asks it, whatever an earlier one found. It is for news that the Dialer cannot have
+// itself, such as a heartbeat.
 func (d *Dialer) Heard(node string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -56,7 +56,7 @@ func (d *Dialer) Heard(node string) {
 	}
 }
 
-// handleSilentNotice takes the verdict of another Dialer, unless the node has been heard here meanwhile.
+// handleSilentNotice handles the notice of another Dialer, unless the node has been heard here meanwhile.
 func (d *Dialer) handleSilentNotice(msg *nats.Msg) {
 	token, replica, ok := parseSilent(msg.Subject)
 	f, err := parseFrame(msg.Data)

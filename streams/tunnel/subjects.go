@@ -8,20 +8,19 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// A stream has one subject in each direction: tunnel.<node>.<replica>.<id> towards the node and
-// tunnelup.<node>.<replica>.<id> towards the Dialer that opened it. <replica> is random for each Dialer, <id> for each
-// stream, and nobody can guess either.
+// A stream has one subject in each direction: tunnel.<node>.<replica>.<id> to the node and tunnelup.<node>.<replica>.<id> to the Dialer
+// that opened it. <replica> is random for each Dialer, <id> for each stream; neither can be guessed.
 const (
 	downPrefix = "tunnel."
 	upPrefix   = "tunnelup."
-	// silentPrefix is where a Dialer tells the others of a node that does not answer: tunnelsilent.<node>.<replica>.
+	// silentPrefix is the subject prefix of notices between Dialers about a node that does not answer: tunnelsilent.<node>.<replica>.
 	silentPrefix = "tunnelsilent."
 
 	replicaBytes = 6  // 8 letters: enough that two live Dialers differ
-	idBytes      = 16 // 22 letters: nobody guesses it
+	idBytes      = 16 // 22 letters: cannot be guessed
 )
 
-// UpSubjects are all subjects from nodes to Dialers, DownSubjects those from Dialers to nodes.
+// UpSubjects match all subjects from nodes to Dialers, DownSubjects those from Dialers to nodes.
 const (
 	UpSubjects   = upPrefix + "*.*.*"
 	DownSubjects = downPrefix + "*.*.*"
@@ -33,15 +32,15 @@ func Permissions(node string) (publish, subscribe string) {
 	return upPrefix + token + ".>", downPrefix + token + ".>"
 }
 
-// randomToken returns one NATS token that nobody guesses.
+// randomToken returns one NATS token that cannot be guessed.
 func randomToken(bytes int) string {
 	b := make([]byte, bytes)
-	_, _ = rand.Read(b) // never fails, says its documentation
+	_, _ = rand.Read(b) // never fails, according to its documentation
 	return base64.RawURLEncoding.EncodeToString(b)
 }
 
-// parseSubject splits the subject of a stream. key is "<replica>.<id>". It is false for any subject that none of
-// our subscriptions should have matched.
+// parseSubject splits the subject of a stream. key is "<replica>.<id>". ok is false for any subject that none of the package's
+// subscriptions should have matched.
 func parseSubject(prefix, subject string) (token, key string, ok bool) {
 	rest, ok := strings.CutPrefix(subject, prefix)
 	if !ok {
@@ -52,14 +51,14 @@ func parseSubject(prefix, subject string) (token, key string, ok bool) {
 	return token, key, ok && two && isRandomToken(replica, replicaBytes) && isRandomToken(id, idBytes)
 }
 
-// parseSilent splits the subject of a verdict.
+// parseSilent splits the subject of a notice about a silent node.
 func parseSilent(subject string) (token, replica string, ok bool) {
 	rest, ok := strings.CutPrefix(subject, silentPrefix)
 	token, replica, two := strings.Cut(rest, ".")
 	return token, replica, ok && two && isRandomToken(replica, replicaBytes)
 }
 
-// isRandomToken tells whether random can have made a token.
+// isRandomToken reports whether randomToken can have made a token.
 func isRandomToken(token string, bytes int) bool {
 	if len(token) != base64.RawURLEncoding.EncodedLen(bytes) {
 		return false

@@ -3,25 +3,25 @@ package tunnel
 import "time"
 
 const (
-	// growthTrips and growthFloor: a window that was read in less than four round trips, or 40 ms, was too small to say
-	// how fast the link is, so it doubles. It comes to rest at four to eight times what is under way at full speed.
+	// growthTrips and growthFloor: a window that was read in less than four round trips, or 40 ms, was too small to measure the link, so
+	// it doubles. It settles at four to eight times the bytes in flight at full speed.
 	growthTrips = 4
 	growthFloor = 40 * time.Millisecond
-	// maxTrip bounds a round trip measured while the link was full: else a queue would be answered with a longer queue.
+	// maxTrip bounds a round trip measured while the link was full: otherwise a queue would lead to a longer queue.
 	maxTrip = time.Second
 )
 
-// window decides how many bytes the peer may send ahead of the reader. It holds no clock and no lock.
+// window decides how many bytes the peer may send ahead of the reader. It has no clock and no lock.
 type window struct {
 	size      int
 	limit     int
-	roundTrip time.Duration // 0: not known
+	roundTrip time.Duration // 0: unknown
 
-	readSince time.Time // begin of what read counts
+	readSince time.Time // start of the period that read counts
 	readBytes int
 }
 
-// recordRead notes that n bytes were read and returns by how many bytes the window should grow.
+// recordRead records that n bytes were read and returns by how many bytes the window should grow.
 func (w *window) recordRead(n int, now time.Time) int {
 	if w.readBytes == 0 {
 		w.readSince = now
