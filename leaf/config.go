@@ -21,17 +21,17 @@ const (
 	defaultProbeTimeout  = 25 * time.Second
 	// defaultDial covers a TCP handshake with two lost packets (1 s + 2 s), as on a bad mobile link.
 	defaultDial = 5 * time.Second
-	// A dial is given up for the next one, so the shortest time must hold a TCP and TLS handshake over a satellite (4 round
-	// trips of 0.3 s). 15 s spreads 100,000 nodes to 8,000 dials a second.
+	// A dial is given up for the next one, so the shortest time must hold a TCP and TLS handshake over a satellite (4 round trips of 0.3
+	// s). 15 s spreads 100,000 nodes to 8,000 dials a second.
 	defaultRedialMin = 2 * time.Second
 	defaultRedialMax = 15 * time.Second
-	// defaultMaxStore is the disk that JetStream may use: small enough for an 8 GB eMMC card.
+	// defaultMaxStore is the disk space that JetStream may use: small enough for an 8 GB eMMC card.
 	defaultMaxStore = 1 << 30
 	// defaultReserve holds the whole store of a large node (1,000 objects of 2 KiB) several times, as a rewrite needs it.
 	defaultReserve = 32 << 20
 )
 
-// Config says who the node is, where it stores, and how it reaches the hub.
+// Config configures the node's server: its name, its store folder and its link to the hub.
 type Config struct {
 	// Node is the node's name: the server's name and, escaped, its JetStream domain and inbox prefix.
 	Node string
@@ -40,23 +40,22 @@ type Config struct {
 	// Hub lists the hub's leaf listeners: tls://host:port or wss://host:port, and on loopback nats-leaf:// or ws://.
 	// Empty: a node without a link.
 	Hub []string
-	// Hubs, if it knows any, replaces Hub. It is asked before each dial.
+	// Hubs, if it returns any URL, replaces Hub. It is called before each dial.
 	Hubs func() []string
-	// CAFile holds the CAs that sign the hub's certificates. It is read again for each dial, so that they can change without
-	// a restart; while it is missing the hub is not dialled. "" is only for loopback.
+	// CAFile holds the CAs that sign the hub's certificates. It is read again for each dial, so that they can change without a restart;
+	// while it is missing the hub is not dialled. "" is only for loopback.
 	CAFile string
-	// Credential is who the node is: it answers the hub's nonce with what identity.EncodeCredential makes of it. It is called for each
-	// connection, by any goroutine. nil is for hubs that ask nobody.
+	// Credential answers the hub's nonce with the encoding of identity.EncodeCredential, which identifies the node. It is called for each
+	// connection, by any goroutine. nil is for hubs without authentication.
 	Credential func(nonce []byte) ([]byte, error)
-	// Proxy finds the HTTP proxy, http:// or https://, that leads to a hub; nil, or a nil URL, is none.
+	// Proxy returns the HTTP proxy, http:// or https://, for a hub; nil, or a nil URL, is none.
 	Proxy func(hub *url.URL) (*url.URL, error)
-	// Time is what the hub's certificate is judged by; nil is the machine's clock.
+	// Time is the clock for the validity of the hub's certificate; nil is the machine's clock.
 	Time func() time.Time
 
 	// PingInterval is the time between pings on the link and in the process; 0 is 5 s.
 	PingInterval time.Duration
-	// Probe makes one round trip to the hub, within its context; nil for none. It is called only while the link is up, never
-	// twice at a time.
+	// Probe makes one round trip to the hub, within its context; nil for none. It is called only while the link is up, one call at a time.
 	Probe func(context.Context) error
 	// ProbeInterval is the time between probes; 0 is 5 s.
 	ProbeInterval time.Duration
@@ -68,10 +67,10 @@ type Config struct {
 	RedialMin, RedialMax time.Duration
 	// MaxStore limits the bytes of all streams on disk; 0 is 1 GiB.
 	MaxStore int64
-	// Reserve is the disk space kept for control state, in a file that gives way when the disk is full; 0 is 32 MiB, and
-	// less than 0 none.
+	// Reserve is the disk space kept for control state, in a file that shrinks when the disk is full; 0 is 32 MiB, and a negative value
+	// keeps none.
 	Reserve int64
-	// Metrics takes the link's metrics; nil drops them. A node that shares a registry wraps it with its own labels.
+	// Metrics registers the link's metrics; nil drops them. A node that shares a registry wraps it with its own labels.
 	Metrics prometheus.Registerer
 }
 
@@ -101,7 +100,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Validate names every fault.
+// Validate reports every invalid field.
 func (c Config) Validate() error {
 	var errs []error
 	if c.Node == "" {

@@ -15,30 +15,30 @@ import (
 )
 
 const (
-	// diskCheckInterval is how often the free space is looked at: one system call.
+	// diskCheckInterval is how often the free space is measured: one system call.
 	diskCheckInterval = time.Second
-	// reserveFile takes the space that is kept for control state.
+	// reserveFile occupies the space that is kept for control state.
 	reserveFile = "reserve"
-	// With less than the reserve free the disk is low; with less than this part of it the reserve gives way: far more than the store
-	// writes in a second.
+	// With less free space than the reserve the disk is low; with less than this fraction of it the reserve shrinks: far more than the
+	// store writes in a second.
 	reserveFloorDivisor = 4
-	// minReserveFloor is what a server needs free to be worth a start.
+	// minReserveFloor is the free space that makes the start of a server worthwhile.
 	minReserveFloor = 1 << 20
 )
 
-// DiskSpace is what is known of the disk of the store.
+// DiskSpace is the measured state of the store's disk.
 type DiskSpace struct {
-	// Free is what everybody may still write, in bytes.
+	// Free is the space that every writer may still use, in bytes.
 	Free int64
-	// Reserve is what is kept for control state beside that; less than configured after it had to give way.
+	// Reserve is the space kept for control state in addition; less than configured after it had to shrink.
 	Reserve int64
-	// Low says that telemetry has to go, for control state to fit.
+	// Low says that telemetry must be dropped to make room for control state.
 	Low bool
-	// Failed says that JetStream met the end of the disk and refuses writes until there is space again.
+	// Failed says that JetStream reached the end of the disk and refuses writes until there is space again.
 	Failed bool
 }
 
-// String tells it in a few words.
+// String describes the state in a few words.
 func (s DiskSpace) String() string {
 	const mib = 1 << 20
 	text := fmt.Sprintf("%d MiB free, %d MiB in reserve", s.Free/mib, s.Reserve/mib)
@@ -52,19 +52,19 @@ func (s DiskSpace) String() string {
 	}
 }
 
-// DiskSpace returns what was found at the last look, at most a second ago.
+// DiskSpace returns the last measurement, at most a second old.
 func (s *Server) DiskSpace() DiskSpace {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.diskSpace
 }
 
-// errDiskFull ends one life of the nats-server: it met a full disk and there is space now. Its file stores refuse all writes
-// after one that failed, until they are opened again.
+// errDiskFull ends one run of the nats-server: it met a full disk and there is space now. After a failed write its file stores refuse all
+// writes until they are opened again.
 var errDiskFull = errors.New("JetStream met a full disk")
 
-// watchDisk keeps the reserve and ends with errDiskFull when the server has to be started anew. A server that was broken from its start,
-// by a damaged file perhaps (born), is given another one only after the disk was low and is no longer.
+// watchDisk maintains the reserve and returns errDiskFull when the server has to be restarted. A server that was unhealthy from its start
+// (born), perhaps because of a damaged file, is restarted only after the disk was low and has recovered.
 func (s *Server) watchDisk(ctx context.Context, ns *server.Server, born bool) error {
 	tick := time.NewTicker(diskCheckInterval)
 	defer tick.Stop()
@@ -75,7 +75,7 @@ func (s *Server) watchDisk(ctx context.Context, ns *server.Server, born bool) er
 			s.log.Warn("free space unknown", zap.Error(err))
 		} else {
 			low = low || space.Low
-			// Twice in a row: while a stream is made or deleted it looks broken for a moment.
+			// Two unhealthy checks in a row: while a stream is created or deleted it looks broken for a moment.
 			now := isUnhealthy(ns)
 			space.Failed = now && before && (!born || low)
 			before = now
@@ -92,7 +92,7 @@ func (s *Server) watchDisk(ctx context.Context, ns *server.Server, born bool) er
 	}
 }
 
-// isUnhealthy tells whether JetStream is off or something of it refuses writes.
+// isUnhealthy reports whether JetStream is off or a part of it refuses writes.
 func isUnhealthy(ns *server.Server) bool {
 	return !ns.JetStreamEnabled() || ns.Healthz(nil).Error != ""
 }
@@ -100,7 +100,7 @@ func isUnhealthy(ns *server.Server) bool {
 func (s *Server) lowThreshold() int64 { return s.cfg.Reserve }
 func (s *Server) reserveFloor() int64 { return max(s.cfg.Reserve/reserveFloorDivisor, minReserveFloor) }
 
-// checkDisk measures the free space, and lets the reserve give way or grow again.
+// checkDisk measures the free space, and shrinks or grows the reserve.
 func (s *Server) checkDisk() (DiskSpace, error) {
 	free, err := freeBytes(s.cfg.Dir)
 	if err != nil {
@@ -138,7 +138,7 @@ func freeBytes(dir string) (int64, error) {
 	return int64(st.Bavail) * st.Bsize, nil //nolint:gosec // no disk has 2^63 bytes
 }
 
-// resizeReserve makes the reserve take real blocks. One that does not fit goes back to what it was.
+// resizeReserve gives the reserve real blocks. If they do not fit, it restores the old size.
 func resizeReserve(path string, size int64) (err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -162,7 +162,7 @@ func resizeReserve(path string, size int64) (err error) {
 	return nil
 }
 
-// zeroReader is an endless file of them.
+// zeroReader is an endless source of zero bytes.
 type zeroReader struct{}
 
 func (zeroReader) Read(p []byte) (int, error) {

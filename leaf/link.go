@@ -11,55 +11,55 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// linkPollInterval is how often the supervisor looks for the link. nats-server has no event for a link that it dialled; a look
-// takes a lock and a length.
+// linkPollInterval is how often the supervisor checks the link. nats-server has no event for a link that it dialled; a check takes a lock
+// and a length.
 const linkPollInterval = 100 * time.Millisecond
 
-// outageDivisor: a link that has been away for t is dialled again after t/outageDivisor. It is then found at most a quarter
-// later than it could be, and long outages cost the hub few dials.
+// outageDivisor: a link that has been down for t is dialled again after t/outageDivisor. It then comes back at most a quarter later than
+// possible, and long outages cost the hub few dials.
 const outageDivisor = 4
 
-// outageCredit is how much outage a link makes up for, in times of its own length: one that was soon lost does not shorten the
-// pauses much, so a hub that accepts and drops us is not dialled every second; one that worked does, so that hub servers that
-// are restarted one after the other do not cost more each time.
+// outageCredit is how much outage a link compensates, as a multiple of its own duration. A link that was soon lost hardly shortens the
+// pauses, so a hub that accepts and drops the node is not dialled every second. A link that worked does, so hub servers that are restarted
+// one after the other do not cost more each time.
 const outageCredit = 4
 
-// LinkState is what is known of the link to the hub.
+// LinkState is the state of the link to the hub.
 type LinkState struct {
 	Up bool
-	// Since is when Up became what it is; zero before the first link.
+	// Since is when Up last changed; zero before the first link.
 	Since time.Time
 	// Reconnects counts the links after the first one.
 	Reconnects uint64
 }
 
-// Link returns the present state of the link.
+// Link returns the current state of the link.
 func (s *Server) Link() LinkState {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.link
 }
 
-// WatchLink returns the present state and a channel that closes when it changes. A loop that calls it, acts and waits for
-// the channel misses no last state, and there is nothing to unsubscribe.
+// WatchLink returns the current state and a channel that closes when it changes. A loop that calls WatchLink, acts and waits for the
+// channel misses no final state, and there is nothing to unsubscribe.
 func (s *Server) WatchLink() (LinkState, <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.link, s.linkChanged
 }
 
-// ErrRefused says that the hub does not let this node in with what it shows.
+// ErrRefused reports that the hub does not admit this node with its credential.
 var ErrRefused = errors.New("the hub refuses this gateway's credential")
 
-// Problem is why there is no link, as far as is known: the last fault since there was one, or nil. It wraps ErrRefused when the
-// hub answered so, which it also does while nobody is there to judge.
+// Problem returns the reason why there is no link, as far as is known: the last fault since the last link, or nil. It wraps ErrRefused
+// when the hub refused the node, which it also does while no cloudcore is there to decide.
 func (s *Server) Problem() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.problem
 }
 
-// setProblem keeps what nats-server says: it has no other way to tell. Its text is judged here and nowhere else.
+// setProblem records the error text of nats-server, which reports it in no other way. The text is interpreted only here.
 func (s *Server) setProblem(text string) {
 	err := errors.New(text)
 	if strings.Contains(text, "Authorization Violation") || strings.Contains(text, "Authentication Timeout") {
@@ -72,7 +72,7 @@ func (s *Server) setProblem(text string) {
 	}
 }
 
-// Redial gives up the link there is, if any, and dials at once.
+// Redial drops the current link, if any, and dials at once.
 func (s *Server) Redial() {
 	select {
 	case s.redialRequests <- struct{}{}:
@@ -91,19 +91,19 @@ func (s *Server) setLink(l LinkState) {
 	s.linkChanged = make(chan struct{})
 }
 
-// hubLink is what the supervisor can do to the server's link.
+// hubLink is the supervisor's interface to the server's link.
 type hubLink interface {
-	// connection returns the id of the present link; 0 for none.
+	// connectionID returns the id of the current link; 0 for none.
 	connectionID() uint64
-	// received is how many messages came over a link; partly received ones do not count.
+	// messagesReceived returns how many messages arrived over a link; partly received ones do not count.
 	messagesReceived(id uint64) int64
-	// drop closes a link.
+	// closeLink closes a link.
 	closeLink(id uint64)
-	// redial ends whatever the server does about the remote, and the link there is, and dials at once.
+	// replaceRemote ends the server's own attempts for the remote and the current link, and dials at once.
 	replaceRemote() error
 }
 
-// linkSupervisor watches the link and dials again.
+// linkSupervisor watches the link and redials it.
 type linkSupervisor struct {
 	cfg           Config
 	remote        hubLink
@@ -112,17 +112,17 @@ type linkSupervisor struct {
 	log           *zap.Logger
 	backoff       redialBackoff
 	state         LinkState
-	lastSeenID    uint64 // id of the connection at the last look
+	lastSeenID    uint64 // id of the connection at the last check
 	linkID        uint64 // id of the connection that counts as the link
 	probeTargets  chan uint64
-	lastDialError string // why the last dial was not even begun
+	lastDialError string // why the last dial was not started
 }
 
 func newLinkSupervisor(cfg Config, r hubLink, server *Server, m *linkMetrics, log *zap.Logger) *linkSupervisor {
 	return &linkSupervisor{
 		cfg: cfg, remote: r, server: server, metrics: m, log: log.Named("link"),
 		backoff: redialBackoff{min: cfg.RedialMin, max: cfg.RedialMax, jitter: rand.Float64},
-		// One place: only the newest link is worth a probe.
+		// Room for one: only the newest link is worth a probe.
 		probeTargets: make(chan uint64, 1),
 	}
 }
@@ -153,10 +153,10 @@ func (s *linkSupervisor) superviseLink(ctx context.Context) error {
 	}
 }
 
-// checkLink compares the server's links with what was announced, and dials when it is time.
+// checkLink compares the server's links with the announced state, and dials when it is time.
 func (s *linkSupervisor) checkLink(now time.Time) {
 	id := s.remote.connectionID()
-	// A link counts when it has lived through two looks: a hub that refuses us closes it in between.
+	// A link counts when it has survived two checks: a hub that refuses the node closes it in between.
 	confirmed := id != 0 && id == s.lastSeenID
 	s.lastSeenID = id
 	switch {
@@ -171,7 +171,7 @@ func (s *linkSupervisor) checkLink(now time.Time) {
 	}
 }
 
-// dialHub says once what keeps it from dialling.
+// dialHub dials, and logs an obstacle to dialling once.
 func (s *linkSupervisor) dialHub(now time.Time) {
 	s.backoff.scheduleNext(now)
 	err := s.remote.replaceRemote()
@@ -212,12 +212,11 @@ func (s *linkSupervisor) handleLinkUp(now time.Time, id uint64) {
 	case <-s.probeTargets:
 	default:
 	}
-	s.probeTargets <- id // the only sender, and the place is empty
+	s.probeTargets <- id // the only sender, and the channel is empty
 }
 
-// runProbes makes round trips over each link that comes up and drops the link when they fail for too long and nothing else
-// comes either: an answer may be late because it stands behind something large. That what is sent does not arrive, the
-// server's own pings find.
+// runProbes makes round trips over each link that comes up. It drops the link when they fail for too long and no other message arrives
+// either: an answer may be late because it waits behind something large. The server's own pings detect that sent data does not arrive.
 func (s *linkSupervisor) runProbes(ctx context.Context) error {
 	for {
 		select {
@@ -234,7 +233,7 @@ func (s *linkSupervisor) probeLink(ctx context.Context, id uint64) {
 	t := time.NewTicker(s.cfg.ProbeInterval)
 	defer t.Stop()
 	for {
-		// A probe may take what is left, so that one that hangs is noticed in time.
+		// A probe may take the remaining time, so that one that hangs is noticed in time.
 		left := s.cfg.ProbeTimeout - time.Since(good)
 		if left <= 0 {
 			s.log.Warn("link answers no probe, dropping it", zap.Duration("silent", time.Since(good)))
@@ -252,7 +251,7 @@ func (s *linkSupervisor) probeLink(ctx context.Context, id uint64) {
 		case <-t.C:
 		}
 		if s.remote.connectionID() != id {
-			return // the next link brings its own probe
+			return // the next link gets its own probe
 		}
 	}
 }
@@ -267,29 +266,29 @@ func (s *linkSupervisor) probeOnce(ctx context.Context, limit time.Duration) err
 	return err
 }
 
-// redialBackoff decides when to dial. It holds no clock.
+// redialBackoff decides when to dial. It has no clock.
 type redialBackoff struct {
 	min, max time.Duration
 	jitter   func() float64 // in [0,1)
 
-	outageStart time.Time // begin of the outage
-	linkedSince time.Time // begin of the link; zero while there is none
+	outageStart time.Time // start of the outage
+	linkedSince time.Time // start of the link; zero while there is none
 	nextDial    time.Time // when to dial next
 }
 
-// startOutage begins an outage. What its links have not made up for of the ones before counts as its beginning.
+// startOutage starts an outage. The part of earlier outages that their links have not compensated counts as its beginning.
 func (p *redialBackoff) startOutage(now time.Time) {
 	if p.linkedSince.IsZero() {
 		p.outageStart = now
 	} else {
-		before := min(p.linkedSince.Sub(p.outageStart), outageDivisor*p.max) // more makes no pause longer
+		before := min(p.linkedSince.Sub(p.outageStart), outageDivisor*p.max) // a longer outage does not lengthen any pause
 		p.outageStart = now.Add(-max(0, before-outageCredit*now.Sub(p.linkedSince)))
 	}
 	p.linkedSince = time.Time{}
 	p.scheduleNext(now)
 }
 
-// scheduleNext sets the next dial after one at now.
+// scheduleNext sets the time of the dial after one at now.
 func (p *redialBackoff) scheduleNext(now time.Time) {
 	wait := float64(min(max(now.Sub(p.outageStart)/outageDivisor, p.min), p.max))
 	p.nextDial = now.Add(time.Duration(wait * (0.6 + 0.4*p.jitter())))

@@ -9,15 +9,15 @@ import (
 const (
 	// maxMemory is JetStream's memory for streams and consumers without a file: only reading consumers live there.
 	maxMemory = 8 << 20
-	// maxPayload holds the largest Kubernetes object (etcd: 1.5 MiB) as base64 in a call's reply, and some.
+	// maxPayload holds the largest Kubernetes object (etcd: 1.5 MiB) as base64 in a call's reply, with room to spare.
 	maxPayload = 8 << 20
 	// maxPings is how many pings may stay unanswered.
 	maxPings = 2
-	// ioThreads is how many file operations run at once; a gateway's one card gains nothing from more.
+	// ioThreads is how many file operations run at once; a gateway's single card gains nothing from more.
 	ioThreads = 4
 )
 
-// serverOptions is the server's whole configuration, but for its link.
+// serverOptions returns the server's configuration without its link.
 func serverOptions(cfg Config) *server.Options {
 	o := &server.Options{
 		ServerName:             cfg.Node,
@@ -36,7 +36,7 @@ func serverOptions(cfg Config) *server.Options {
 	}
 	o.LeafNode.Compression.Mode = server.CompressionOff // its decoder runs before authentication, where it once had a panic
 	o.LeafNode.DialTimeout = cfg.DialTimeout
-	// The link supervisor dials again long before. This is the net below it.
+	// The link supervisor dials again long before. This interval is the fallback.
 	o.LeafNode.ReconnectInterval = 2 * cfg.RedialMax
 	return o
 }

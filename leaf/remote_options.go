@@ -13,7 +13,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// currentHubs are the hub's listeners as of now.
+// currentHubs returns the current leaf listeners of the hub.
 func (c Config) currentHubs() []string {
 	if c.Hubs != nil {
 		if now := c.Hubs(); len(now) > 0 {
@@ -23,8 +23,9 @@ func (c Config) currentHubs() []string {
 	return c.Hub
 }
 
-// remoteOptions is the way to one of the hub's servers, for one dial and those that nats-server makes by itself when that one fails. Its
-// files are read now. The server tells remotes apart by their URLs, so turn makes each a new one; see dialer.replaceRemote.
+// remoteOptions returns the remote for one of the hub's servers, for one dial and for the dials that nats-server makes itself when that
+// one fails. It reads the files now. The server distinguishes remotes by their URLs, so turn makes each a new one; see
+// remoteDialer.replaceRemote.
 func remoteOptions(cfg Config, turn uint64) (*server.RemoteLeafOpts, error) {
 	hubs := cfg.currentHubs()
 	if len(hubs) == 0 {
@@ -38,7 +39,7 @@ func remoteOptions(cfg Config, turn uint64) (*server.RemoteLeafOpts, error) {
 		TLSTimeout:       cfg.DialTimeout.Seconds(),
 		DialTimeout:      cfg.DialTimeout,
 		FirstInfoTimeout: cfg.DialTimeout,
-		// The configured list is the truth: what hub servers say of each other may be unreachable from here.
+		// The configured list is authoritative: addresses that hub servers report of each other may be unreachable from here.
 		IgnoreDiscoveredServers: true,
 	}
 	r.Compression.Mode = server.CompressionOff
@@ -53,14 +54,14 @@ func remoteOptions(cfg Config, turn uint64) (*server.RemoteLeafOpts, error) {
 	if cfg.Credential != nil {
 		r.SignatureCB = func(nonce []byte) (string, []byte, error) {
 			answer, err := cfg.Credential(nonce)
-			return "", answer, err // a jwt would be thrown away: identity.EncodeCredential
+			return "", answer, err // the server would drop a jwt: identity.EncodeCredential
 		}
 	}
 	named := *hub
 	if hub.Scheme == "wss" && hub.Port() == "" {
-		named.Host = net.JoinHostPort(hub.Hostname(), "443") // nats-server would take its own
+		named.Host = net.JoinHostPort(hub.Hostname(), "443") // nats-server would use its own default
 	}
-	named.Fragment = strconv.FormatUint(turn, 10) // no part of any dial or request
+	named.Fragment = strconv.FormatUint(turn, 10) // not part of any dial or request
 	r.URLs = []*url.URL{&named}
 	return r, nil
 }
@@ -87,7 +88,7 @@ func useProxy(r *server.RemoteLeafOpts, cfg Config, hub *url.URL) error {
 	return nil
 }
 
-// tlsConfig is nil where Config has no CA, which New allows towards loopback only.
+// tlsConfig returns nil where Config has no CA, which New allows towards loopback only.
 func tlsConfig(cfg Config) (*tls.Config, error) {
 	if cfg.CAFile == "" {
 		return nil, nil //nolint:nilnil // no TLS is no fault
@@ -101,7 +102,7 @@ func tlsConfig(cfg Config) (*tls.Config, error) {
 		return nil, fmt.Errorf("the hub's CA %s holds no certificate", cfg.CAFile)
 	}
 	return &tls.Config{
-		MinVersion: tls.VersionTLS13, // both ends are ours
+		MinVersion: tls.VersionTLS13, // both ends are Frond's
 		RootCAs:    pool,
 		Time:       cfg.Time,
 	}, nil

@@ -7,15 +7,15 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// remoteDialer is the supervisor's hand on the server: the one remote of its configuration.
+// remoteDialer implements hubLink on the server: it manages the one remote of its configuration.
 type remoteDialer struct {
 	nats *server.Server
 	cfg  Config
-	// turn numbers the remotes. It begins anywhere, so that gateways that start together spread over the hub's servers.
+	// turn numbers the remotes. Its start value is random, so that gateways that start together spread over the hub's servers.
 	turn uint64
 }
 
-// maxTurnOffset is more than any hub has servers.
+// maxTurnOffset is more than the number of servers of any hub.
 const maxTurnOffset = 1 << 10
 
 func newRemoteDialer(ns *server.Server, cfg Config) *remoteDialer {
@@ -38,7 +38,7 @@ func (d *remoteDialer) connectionID() uint64 {
 	return id
 }
 
-// messagesReceived is how many messages came over a link; 0 for one that is gone.
+// messagesReceived returns how many messages arrived over a link; 0 for one that is gone.
 func (d *remoteDialer) messagesReceived(id uint64) int64 {
 	z, err := d.nats.Leafz(nil)
 	if err != nil {
@@ -52,16 +52,15 @@ func (d *remoteDialer) messagesReceived(id uint64) int64 {
 	return 0
 }
 
-// closeLink closes a link. An error means that it is gone already.
+// closeLink closes a link. An error means that it is already gone.
 func (d *remoteDialer) closeLink(id uint64) { _ = d.nats.DisconnectClientByID(id) }
 
-// replaceRemote replaces the remote by another one, to another of the hub's servers and with files as they are now. That closes the
-// link there is, ends the server's own waiting, and frees a remote that has stopped dialling (nats-server issue 7615), or that
-// believes for ever that a dial is in progress (one that was disabled while the hub's auth callout waited). Disabling and
-// enabling the same one is not possible anyhow with a credential: nats-server compares remotes by DeepEqual, and no function
-// equals another.
+// replaceRemote replaces the remote with one to another of the hub's servers, and with the current files. That closes the current link,
+// ends the server's own wait, and frees a remote that has stopped dialling (nats-server issue 7615) or that considers a dial in progress
+// without end (one that was disabled while the hub's auth callout waited). Disabling and enabling the same remote is impossible with a
+// credential anyhow: nats-server compares remotes by DeepEqual, and no function equals another.
 func (d *remoteDialer) replaceRemote() error {
-	// Any of the others: if all that a dead server had went to the same one, that would have to take them in at once.
+	// Any of the others: if all nodes of a dead server moved to the same one, that server would have to accept them all at once.
 	d.turn += 1 + rand.Uint64N(max(1, uint64(len(d.cfg.currentHubs()))-1))
 	r, err := remoteOptions(d.cfg, d.turn)
 	if err != nil {

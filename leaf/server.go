@@ -17,30 +17,30 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// ErrNotRunning says that the server has not started or has ended.
+// ErrNotRunning reports that the server has not started or has ended.
 var ErrNotRunning = errors.New("leaf server is not running")
 
 const (
-	// reconnectWait is how often a client looks for a server that is being started anew.
+	// reconnectWait is how often a client looks for a server that is being restarted.
 	reconnectWait = 50 * time.Millisecond
 	dirMode       = 0o700
 )
 
-// Server is the NATS server of a node. Make it with New, run it with Start, once.
+// Server is the NATS server of a node. Create it with New and call Start once.
 type Server struct {
 	cfg       Config
 	log       *zap.Logger
 	metrics   *linkMetrics
 	ready     chan struct{}
 	readyOnce sync.Once // closes ready
-	// redialRequests holds a wish for a new link.
+	// redialRequests holds a request for a new link.
 	redialRequests chan struct{}
 
 	mu          sync.Mutex // guards all below
 	nats        *server.Server
 	link        LinkState
 	linkChanged chan struct{} // closed and replaced at each change of link
-	// problem is why there is no link, as far as is known.
+	// problem is the reason why there is no link, as far as is known.
 	problem   error
 	diskSpace DiskSpace
 }
@@ -56,22 +56,21 @@ func New(cfg Config, log *zap.Logger) (*Server, error) {
 	}
 	return &Server{
 		cfg: cfg.withDefaults(), log: log.Named("leaf"), metrics: m,
-		ready: make(chan struct{}), linkChanged: make(chan struct{}), redialRequests: make(chan struct{}, 1), // one wish is as good as many
+		ready: make(chan struct{}), linkChanged: make(chan struct{}), redialRequests: make(chan struct{}, 1), // one request is enough
 	}, nil
 }
 
-// Ready closes when JetStream answers. It says nothing of the link.
+// Ready closes when JetStream answers. It does not depend on the link.
 func (s *Server) Ready() <-chan struct{} { return s.ready }
 
-// Start runs the server until ctx ends, then shuts it down and returns nil when it is gone. An error means that it
-// could not start or keep its store. When JetStream met a full disk and there is space again, the server is started anew; clients
-// connect again by themselves.
+// Start runs the server until ctx ends, then shuts it down and returns nil when it is gone. An error means that it could not start or keep
+// its store. When JetStream met a full disk and there is space again, Start restarts the server; clients reconnect by themselves.
 func (s *Server) Start(ctx context.Context) error {
 	if err := os.MkdirAll(s.cfg.Dir, dirMode); err != nil {
 		return fmt.Errorf("store folder: %w", err)
 	}
 	for {
-		// Before the server writes: it may have to live from the reserve.
+		// Before the server writes: it may depend on the reserve.
 		if space, err := s.checkDisk(); err != nil {
 			s.log.Warn("free space unknown", zap.Error(err))
 		} else {
@@ -110,7 +109,7 @@ func (s *Server) runServer(ctx context.Context, opts *server.Options) error {
 	if err := s.awaitReady(ctx, ns, bridge.fatal); err != nil {
 		return err
 	}
-	born := isUnhealthy(ns) // before anybody can make a stream: one that is being made looks broken, too
+	born := isUnhealthy(ns) // before any stream can be created: a stream in creation looks broken, too
 	s.setNATS(ns)
 	s.readyOnce.Do(func() { close(s.ready) })
 	s.log.Info("leaf server ready", zap.String("dir", s.cfg.Dir), zap.String("domain", opts.JetStreamDomain))
@@ -127,7 +126,7 @@ func (s *Server) runServer(ctx context.Context, opts *server.Options) error {
 	g.Go(func() error { return s.watchDisk(gctx, ns, born) })
 	if len(s.cfg.Hub) > 0 || s.cfg.Hubs != nil {
 		sup := newLinkSupervisor(s.cfg, newRemoteDialer(ns, s.cfg), s, s.metrics, s.log)
-		sup.state = s.Link() // of the server before this one
+		sup.state = s.Link() // of the previous server
 		g.Go(func() error { return sup.run(gctx) })
 	}
 	return g.Wait()
@@ -135,7 +134,7 @@ func (s *Server) runServer(ctx context.Context, opts *server.Options) error {
 
 // awaitReady waits until JetStream is enabled, which takes as long as the recovery of the streams.
 func (s *Server) awaitReady(ctx context.Context, ns *server.Server, fatal <-chan error) error {
-	// ReadyForConnections looks every 25 ms by itself; short calls let ctx in between.
+	// ReadyForConnections polls every 25 ms; short calls let ctx end the wait.
 	const slice = 100 * time.Millisecond
 	for {
 		select {
@@ -157,16 +156,16 @@ func (s *Server) setNATS(ns *server.Server) {
 	s.nats = ns
 }
 
-// Conn returns a new client connection inside the process; the caller closes it. It survives cuts of the link, as it
-// does not cross it. Its inboxes start with "_INBOX.<escaped node>", the only ones the hub lets this node listen on.
-// Options are added to these. It returns ErrNotRunning before Ready and after the end.
+// Conn returns a new client connection inside the process; the caller closes it. It survives cuts of the link, because it does not cross
+// it. Its inboxes start with "_INBOX.<escaped node>", the only ones the hub lets this node subscribe to. opts are added to the defaults.
+// Conn returns ErrNotRunning before Ready and after the end.
 func (s *Server) Conn(name string, opts ...nats.Option) (*nats.Conn, error) {
 	all := append([]nats.Option{
 		nats.Name(name),
 		nats.InProcessServer(s),
 		nats.CustomInboxPrefix(InboxPrefix(s.cfg.Node)),
 		nats.MaxReconnects(-1),
-		nats.ReconnectWait(reconnectWait), // it costs a mutex
+		nats.ReconnectWait(reconnectWait), // the lookup costs a mutex
 		nats.ReconnectJitter(0, 0),
 	}, opts...)
 	nc, err := nats.Connect("", all...)
@@ -176,7 +175,7 @@ func (s *Server) Conn(name string, opts ...nats.Option) (*nats.Conn, error) {
 	return nc, nil
 }
 
-// InProcessConn gives a client its way to the server of the moment. It returns ErrNotRunning while there is none.
+// InProcessConn connects a client to the current server. It returns ErrNotRunning while there is none.
 func (s *Server) InProcessConn() (net.Conn, error) {
 	s.mu.Lock()
 	ns := s.nats
@@ -187,5 +186,5 @@ func (s *Server) InProcessConn() (net.Conn, error) {
 	return ns.InProcessConn()
 }
 
-// InboxPrefix is the first part of every reply subject of a node.
+// InboxPrefix returns the prefix of every reply subject of a node.
 func InboxPrefix(node string) string { return nats.InboxPrefix + wire.Escape(node) }

@@ -14,28 +14,29 @@ import (
 	"github.com/frond-edge/frond/api/identity"
 )
 
-// The accounts of a Door. A client of it is in one of them.
+// The accounts of an AuthHub. Each of its clients is in one of them.
 const (
 	LobbyAccount = "LOBBY"
 	CellAccount  = "CELL"
 	authAccount  = "AUTH"
 )
 
-// Admission says where a gateway gets in, and to which subjects.
+// Admission is the account and the subjects that a gateway gets.
 type Admission struct {
 	Account            string
 	Publish, Subscribe []string
 }
 
-// AuthHub is a hub that asks a test who may come in: with TLS 1.3 from the first byte, or WebSocket, and an auth callout.
+// AuthHub is a hub whose auth callout asks a test which gateways to admit. It has a leaf listener with TLS 1.3 from the first byte and a
+// WebSocket listener.
 type AuthHub struct {
 	tb   testing.TB
 	nats *server.Server
 	opts *server.Options
 }
 
-// NewAuthHub starts a hub that shows cert to whom it meets. judge gets what a gateway shows, after its signature was checked, and
-// returns nil to refuse it; it is called one at a time.
+// NewAuthHub starts a hub that presents cert. judge receives a gateway's credential after its signature was checked, and returns nil to
+// refuse it; the calls are serial.
 func NewAuthHub(tb testing.TB, cert func() tls.Certificate, judge func(identity.Credential) *Admission) *AuthHub {
 	tb.Helper()
 	issuer, err := nkeys.CreateAccount()
@@ -73,7 +74,7 @@ func NewAuthHub(tb testing.TB, cert func() tls.Certificate, judge func(identity.
 		if err == nil {
 			err = m.Respond([]byte(answer))
 		}
-		if err != nil && !errors.Is(err, nats.ErrConnectionClosed) { // the test is over, and a gateway still knocks
+		if err != nil && !errors.Is(err, nats.ErrConnectionClosed) { // the test has ended while a gateway still dials
 			tb.Errorf("answer a callout: %v", err)
 		}
 	})
@@ -102,7 +103,7 @@ func answerCallout(request []byte, issuer nkeys.KeyPair, judge func(identity.Cre
 	return answer.Encode(issuer)
 }
 
-// verifyCredential checks that the key a gateway names has signed the server's nonce.
+// verifyCredential checks that the key in a gateway's credential has signed the server's nonce.
 func verifyCredential(asked *jwt.AuthorizationRequestClaims, judge func(identity.Credential) *Admission) (pass *Admission, why string) {
 	shown, signature, err := identity.DecodeCredential(asked.ConnectOptions.SignedNonce)
 	if err != nil {
@@ -121,13 +122,13 @@ func verifyCredential(asked *jwt.AuthorizationRequestClaims, judge func(identity
 	return pass, why
 }
 
-// Addr is the leaf listener's address, and WebSocketAddr the other one's.
+// Addr returns the address of the leaf listener.
 func (d *AuthHub) Addr() string { return fmt.Sprintf("127.0.0.1:%d", d.opts.LeafNode.Port) }
 
-// WebSocketAddr is where leafs come in over WebSocket.
+// WebSocketAddr returns the address of the leaf listener for WebSocket.
 func (d *AuthHub) WebSocketAddr() string { return fmt.Sprintf("127.0.0.1:%d", d.opts.Websocket.Port) }
 
-// Client is a client in an account of the door; it ends with the test.
+// Client returns a client in an account of the hub; it ends with the test.
 func (d *AuthHub) Client(account string) *nats.Conn {
 	d.tb.Helper()
 	nc, err := nats.Connect("", nats.InProcessServer(d.nats), nats.UserInfo(account, account))
@@ -142,7 +143,7 @@ func (d *AuthHub) CloseLinks() {
 	all, err := d.nats.Leafz(nil)
 	failOn(d.tb, err)
 	for _, l := range all.Leafs {
-		_ = d.nats.DisconnectClientByID(l.ID) // gone meanwhile
+		_ = d.nats.DisconnectClientByID(l.ID) // it has closed meanwhile
 	}
 }
 

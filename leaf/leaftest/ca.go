@@ -23,7 +23,7 @@ type CA struct {
 	key  *ecdsa.PrivateKey
 }
 
-// NewCA makes one that has been good since 20 years ago and will be for 20 years.
+// NewCA creates a CA that is valid from 20 years ago until 20 years from now.
 func NewCA(tb testing.TB) *CA {
 	tb.Helper()
 	const years = 20
@@ -55,18 +55,18 @@ func (ca *CA) newKey() *ecdsa.PrivateKey {
 	return key
 }
 
-// PEM is the CA's certificate.
+// PEM returns the CA's certificate.
 func (ca *CA) PEM() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: ca.cert.Raw})
 }
 
-// Hash is the hash of the CA's public key, as frond join wants it.
+// Hash returns the hash of the CA's public key, in the form that frond join takes.
 func (ca *CA) Hash() string {
 	sum := sha256.Sum256(ca.cert.RawSubjectPublicKeyInfo)
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// ServingCert is a certificate for 127.0.0.1 and localhost, with the CA at the end of its chain.
+// ServingCert returns a certificate for 127.0.0.1 and localhost, with the CA at the end of its chain.
 func (ca *CA) ServingCert(from, to time.Time) tls.Certificate {
 	ca.tb.Helper()
 	key := ca.newKey()

@@ -7,14 +7,14 @@ import (
 	"testing"
 )
 
-// Damage is one thing that a bad disk does to a file.
+// Damage is one kind of damage that a bad disk does to a file.
 type Damage struct {
 	Name string
-	// Mutate changes the file's bytes; it returns nil for a file that is to be missing.
+	// Mutate changes the file's bytes; it returns nil for a file that is to be deleted.
 	Mutate func(data []byte) []byte
 }
 
-// Damages are cuts, flipped bits and torn pages at each kind of place in a file, and its loss.
+// Damages returns cuts, flipped bits and torn pages at each kind of place in a file, and its loss.
 func Damages() []Damage {
 	list := []Damage{
 		{"missing", func([]byte) []byte { return nil }},

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// FaultProxy is a TCP relay whose faults a test commands.
+// FaultProxy is a TCP relay whose faults a test controls.
 type FaultProxy struct {
 	tb       testing.TB
 	listener net.Listener
@@ -22,7 +22,7 @@ type FaultProxy struct {
 	pairs    map[*relayPair]struct{}
 }
 
-// Direction of bytes through a Proxy.
+// Direction is the direction of bytes through a FaultProxy.
 type Direction int
 
 // The directions: from the dialling leaf to the hub, and back.
@@ -33,8 +33,8 @@ const (
 
 // relayPair is one relayed connection.
 type relayPair struct {
-	ends [2]*net.TCPConn // the leaf's, the hub's
-	// lost says that bytes were thrown away, so that the connection can never be healed, only cut.
+	ends [2]*net.TCPConn // the leaf's end, the hub's end
+	// lost says that bytes were dropped, so that the connection can never be healed, only cut.
 	lost bool
 }
 
@@ -58,7 +58,7 @@ func NewFaultProxy(tb testing.TB, target string) *FaultProxy {
 	return p
 }
 
-// Addr is where the proxy listens.
+// Addr returns the address of the proxy.
 func (p *FaultProxy) Addr() string { return p.listener.Addr().String() }
 
 // Cut resets all connections (RST) and resets each new one at once, until Heal.
@@ -72,8 +72,8 @@ func (p *FaultProxy) Cut() {
 // Reset resets all connections once; new ones are relayed.
 func (p *FaultProxy) Reset() { p.resetPairs() }
 
-// Silence throws away all bytes of the given directions (both for none given), until Heal. Connections stay open, and new
-// ones open too: a firewall that has forgotten them.
+// Silence drops all bytes of the given directions (both if none is given), until Heal. Connections stay open, and new ones open too: a
+// firewall that has lost its state.
 func (p *FaultProxy) Silence(directions ...Direction) {
 	if len(directions) == 0 {
 		directions = []Direction{ToHub, FromHub}
@@ -85,7 +85,7 @@ func (p *FaultProxy) Silence(directions ...Direction) {
 	}
 }
 
-// Heal relays again. Connections that have lost bytes stay silent for ever, as after a lost NAT entry.
+// Heal relays again. Connections that have lost bytes stay silent until they are closed, as after a lost NAT entry.
 func (p *FaultProxy) Heal() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -157,7 +157,7 @@ func (p *FaultProxy) relayBytes(pr *relayPair, d Direction) {
 	}
 }
 
-// shouldForward decides on bytes just read; throwing some away spoils the pair.
+// shouldForward decides about bytes just read; if it drops some, the pair is marked as lost.
 func (p *FaultProxy) shouldForward(pr *relayPair, d Direction) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -167,7 +167,8 @@ func (p *FaultProxy) shouldForward(pr *relayPair, d Direction) bool {
 	return !pr.lost || !p.silent[d] && !p.staysSilent(pr)
 }
 
-// markLost reports whether a path is silent one way, and makes it silent both ways: its far end is gone, and nothing may tell.
+// markLost reports whether a path is silent in one direction, and makes it silent in both: its far end is gone, and no byte may reveal
+// that.
 func (p *FaultProxy) markLost(pr *relayPair) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

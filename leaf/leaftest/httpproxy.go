@@ -11,15 +11,15 @@ import (
 	"testing"
 )
 
-// HTTPProxy is an HTTP proxy that knows CONNECT alone, and user "me" with password "secret".
+// HTTPProxy is an HTTP proxy that supports only CONNECT, for user "me" with password "secret".
 type HTTPProxy struct {
 	*httptest.Server
 	tb testing.TB
-	// Tunnels counts those it opened.
+	// Tunnels counts the opened tunnels.
 	Tunnels atomic.Int64
 }
 
-// NewHTTPProxy starts a proxy that ends with the test.
+// NewHTTPProxy starts a proxy. It ends with the test.
 func NewHTTPProxy(tb testing.TB) *HTTPProxy {
 	tb.Helper()
 	p := &HTTPProxy{tb: tb}
@@ -28,7 +28,7 @@ func NewHTTPProxy(tb testing.TB) *HTTPProxy {
 	return p
 }
 
-// Find is the way to any hub: this proxy.
+// Find returns this proxy for any hub.
 func (p *HTTPProxy) Find(*url.URL) (*url.URL, error) {
 	u, err := url.Parse(p.URL)
 	if err == nil {
@@ -56,11 +56,11 @@ func (p *HTTPProxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	p.Tunnels.Add(1)
-	_, _ = io.WriteString(near, "HTTP/1.1 200 Connection established\r\n\r\n") // a dead client shows when it is read
+	_, _ = io.WriteString(near, "HTTP/1.1 200 Connection established\r\n\r\n") // a dead client is detected by the next read
 	var both sync.WaitGroup
 	for from, to := range map[net.Conn]net.Conn{near: far, far: near} {
 		both.Go(func() {
-			_, _ = io.Copy(to, from) // the end of either is the end of both
+			_, _ = io.Copy(to, from) // the end of either direction ends both
 			_ = to.Close()
 		})
 	}

@@ -1,6 +1,6 @@
 // Package leaftest gives tests a real hub, real leafs and a link between them that can be cut.
 //
-// Everything runs in the test's process on 127.0.0.1 with free ports, and ends with the test.
+// All servers run in the test's process on 127.0.0.1 with free ports, and end with the test.
 package leaftest
 
 import (
@@ -18,10 +18,10 @@ import (
 	"github.com/frond-edge/frond/leaf"
 )
 
-// waitTimeout bounds what tests wait for; two busy cores need some of it.
+// waitTimeout bounds the waits of tests; two busy cores need some of it.
 const waitTimeout = 20 * time.Second
 
-// Hub is a single NATS server with JetStream in domain "hub" and a leaf listener. It asks nobody who they are.
+// Hub is a single NATS server with JetStream in domain "hub" and a leaf listener. It has no authentication.
 type Hub struct {
 	tb   testing.TB
 	dir  string
@@ -73,10 +73,10 @@ func (h *Hub) Stop() {
 	h.nats = nil
 }
 
-// Addr is the address of the leaf listener.
+// Addr returns the address of the leaf listener.
 func (h *Hub) Addr() string { return fmt.Sprintf("127.0.0.1:%d", h.opts.LeafNode.Port) }
 
-// Leafs returns how many leafs are linked.
+// Leafs returns the number of linked leafs.
 func (h *Hub) Leafs() int { return h.nats.NumLeafNodes() }
 
 // Conn returns a client connection that ends with the test.
@@ -99,8 +99,8 @@ type Leaf struct {
 	ended  bool
 }
 
-// StartLeaf runs a leaf and waits until it is ready. Node defaults to "edge-1", Dir to a folder of the test; short pings and
-// redials suit a test, and no reserve. The leaf ends with the test, or with Stop.
+// StartLeaf runs a leaf and waits until it is ready. Node defaults to "edge-1", Dir to a folder of the test; pings and redials are short,
+// and there is no reserve. The leaf ends with the test, or with Stop.
 func StartLeaf(tb testing.TB, cfg leaf.Config) *Leaf {
 	tb.Helper()
 	if cfg.Node == "" {
@@ -116,7 +116,7 @@ func StartLeaf(tb testing.TB, cfg leaf.Config) *Leaf {
 		cfg.RedialMin, cfg.RedialMax = 200*time.Millisecond, time.Second
 	}
 	if cfg.Reserve == 0 {
-		cfg.Reserve = -1 // not for each of a hundred leafs
+		cfg.Reserve = -1 // no reserve file for each of a hundred leafs
 	}
 	s, err := leaf.New(cfg, zaptest.NewLogger(tb))
 	if err != nil {
@@ -159,7 +159,7 @@ func (l *Leaf) Client() *nats.Conn {
 // WaitLink waits until the link is up, or down.
 func (l *Leaf) WaitLink(up bool) leaf.LinkState {
 	l.tb.Helper()
-	timeout := time.After(3 * waitTimeout) // the promise is 30 s
+	timeout := time.After(3 * waitTimeout) // the guarantee is 30 s
 	for {
 		state, changed := l.WatchLink()
 		if state.Up == up {
@@ -173,5 +173,5 @@ func (l *Leaf) WaitLink(up bool) leaf.LinkState {
 	}
 }
 
-// URL makes a hub URL of an address, for leaf.Config.Hub.
+// URL returns the hub URL of an address, for leaf.Config.Hub.
 func URL(addr string) string { return "nats-leaf://" + addr }
