@@ -1,13 +1,13 @@
 // Package crash kills the process at a named point of the code, for tests of what survives it.
 //
-// A point is one line, crash.At("deliver.saved"), between two steps of which the second may never happen. It is compiled
-// in always, so that what is tested is what is shipped, and does nothing unless the environment names it:
+// A point is one line, crash.At("deliver.saved"), between two steps of which the second may never happen. It is compiled in always, so
+// that the tested binary is the shipped one, and does nothing unless the environment names it:
 //
 //	FROND_CRASH=deliver.saved    die when the point is passed for the first time
 //	FROND_CRASH=deliver.saved:3  die when it is passed for the third time
 //
-// Dying is SIGKILL to itself: no deferred call, no flush, no goodbye, as when the kernel or a person kills it.
-// Points lists all there are. The variable is for tests only.
+// The process sends itself SIGKILL: no deferred call, no flush, as when the kernel or an operator kills it. Points lists all points. The
+// variable is for tests only.
 package crash
 
 import (
@@ -20,23 +20,23 @@ import (
 	"syscall"
 )
 
-// Env is the variable that names a point.
+// Env is the environment variable that names a point.
 const Env = "FROND_CRASH"
 
-// ReachedPrefix is what a dying process writes to stderr before the point's name.
+// ReachedPrefix precedes the point's name in the last line that a dying process writes to stderr.
 const ReachedPrefix = "crash point reached: "
 
 // armedPoint is the point that the environment names.
 type armedPoint struct {
 	point string
-	// remaining is how often it is still passed alive, and once more.
+	// remaining is the number of passes left, the fatal one included.
 	remaining atomic.Int64
 }
 
 // loadArmed reads the environment once; afterwards it costs one atomic load.
 var loadArmed = sync.OnceValue(func() *armedPoint { return parseEnv(os.Getenv(Env)) }) //nolint:gochecknoglobals // the environment does not change either
 
-// parseEnv returns nil for what names no point.
+// parseEnv returns nil for a value that names no point.
 func parseEnv(value string) *armedPoint {
 	point, count, counted := strings.Cut(value, ":")
 	if point == "" {
@@ -50,17 +50,17 @@ func parseEnv(value string) *armedPoint {
 	return t
 }
 
-// shouldDie tells whether the process dies here and now.
+// shouldDie reports whether the process dies at this pass of the point.
 func (t *armedPoint) shouldDie(point string) bool {
 	return t != nil && t.point == point && t.remaining.Add(-1) == 0
 }
 
-// At dies if the environment says so.
+// At kills the process if the environment names this point.
 func At(point string) {
 	if !loadArmed().shouldDie(point) {
 		return
 	}
 	_, _ = fmt.Fprintln(os.Stderr, ReachedPrefix+point)
-	_ = syscall.Kill(os.Getpid(), syscall.SIGKILL) // cannot fail for oneself
-	select {}                                      // nothing more of this goroutine, however long the signal takes
+	_ = syscall.Kill(os.Getpid(), syscall.SIGKILL) // cannot fail for the own process
+	select {}                                      // this goroutine does nothing more, however late the signal arrives
 }

@@ -1,7 +1,7 @@
-// Package hubconf writes the configuration file of a server of the hub.
+// Package hubconf writes the configuration file of a hub server.
 //
-// It is text from plain values, for whoever installs a hub: no file is read and no key is made. The accounts and what crosses
-// between them are those of streams. What a running server takes by a reload, without a link lost, is said at Config.
+// It renders text from plain values, for the tool that installs a hub: it reads no file and creates no key. The accounts and the crossings
+// between them are those of package streams. Config says which fields a running server takes by a reload, without losing a link.
 package hubconf
 
 import (
@@ -15,57 +15,61 @@ import (
 )
 
 const (
-	// DefaultCells is how many accounts nodes are spread over: 250 nodes each at 16,000 (measured: above 500 what a link costs
-	// the hub grows with the square).
+	// DefaultCells is the default number of node accounts: 250 nodes each at 16,000 (measured: above 500 the cost of a link for the hub
+	// grows with the square).
 	DefaultCells = 64
 
 	defaultMemoryStore = "256MB"
 	defaultFileStore   = "4GB"
-	// answerTimeout is how long the hub waits for a cloudcore to say whether a link may come in: one that has died must not
-	// hold the others' turn, and a gateway dials again by itself.
+	// answerTimeout is how many seconds the hub waits for a cloudcore's decision about a link: a cloudcore that has died must not delay
+	// the others, and a gateway dials again by itself.
 	answerTimeout = 3
-	// leafTimeout is how long a link may take to log in, the answer included.
+	// leafTimeout is how many seconds a link may take to log in, the decision included.
 	leafTimeout = 10
 )
 
-// Config is one server of a hub. All but Name, Store, the addresses of listeners and Cells may change under a running server:
-// write the file, send SIGHUP. Files are read again then, too, so a renewed certificate takes no more than that.
+// Config is the configuration of one hub server. All fields except Name, Store, the addresses of listeners and Cells may change under a
+// running server: write the file and send SIGHUP. The server also reads its files again then, so a renewed certificate takes no more than
+// that.
 type Config struct {
-	// Name is the server's; Store the folder of its streams.
+	// Name is the server's name; Store is the folder of its streams.
 	Name, Store string
-	// Client, Cluster, Leaf and Websocket are where it listens: host:port. No Cluster: a hub of one server. No Websocket: none.
+	// Client, Cluster, Leaf and Websocket are the addresses of the listeners: host:port. No Cluster: a hub of one server. No Websocket:
+	// none.
 	Client, Cluster, Leaf, Websocket string
-	// Health is where /healthz answers probes, over TLS, to whoever asks, and with it all that the server says about itself. "": nowhere.
+	// Health is the address of the HTTPS listener whose /healthz answers probes. It is open to every client, and serves all that the
+	// server reports about itself. "": none.
 	Health string
-	// Routes are URLs of the hub's servers, all of them: nats-route://host:port.
+	// Routes are the URLs of all servers of the hub: nats-route://host:port.
 	Routes []string
-	// Advertise is what its peers tell each other of it, host:port with a name of its certificate. "": the address that it calls from.
+	// Advertise is the address of this server that its peers pass on, host:port with a name of its certificate. "": the address that it
+	// connects from.
 	Advertise string
-	// CA is the file with the authorities of who may connect as a client or a server.
+	// CA is the file with the CAs of clients and servers that may connect.
 	CA string
-	// Cert and Key are the files of the server's own certificate. Cert ends with the authority's, so that who joins can compare
-	// that one's hash before it trusts it.
+	// Cert and Key are the files of the server's own certificate. Cert ends with the CA's certificate, so that a joining gateway can
+	// compare the CA's hash before it trusts it.
 	Cert, Key string
-	// Cells is how many accounts nodes are spread over; fixed when the hub is installed. 0 is DefaultCells.
+	// Cells is the number of node accounts; fixed when the hub is installed. 0 is DefaultCells.
 	Cells int
-	// Issuer is the public account nkey that signs what the hub is told of a link.
+	// Issuer is the public account nkey that signs the decisions about links.
 	Issuer string
-	// Users have a place of their own; everybody else is asked about.
+	// Users have fixed accounts; the auth callout decides about all other connections.
 	Users Users
-	// MemoryStore and FileStore bound the streams, as 256MB and 4GB, the defaults.
+	// MemoryStore and FileStore bound the streams, such as 256MB and 4GB, the defaults.
 	MemoryStore, FileStore string
 }
 
-// Users are the public nkeys of those who log in as clients. They show a client certificate, too.
+// Users are the public nkeys of the clients. They also present a client certificate.
 type Users struct {
-	// Cloudcore has the streams; Callout is told of each link and says who it is; Kicker lists links, closes them and hears why one ended. All three
-	// are cloudcores, in three accounts.
+	// Cloudcore uses the streams; Callout receives the callout's requests and identifies links; Kicker lists links, closes them and
+	// receives the events that say why one ended. All three are cloudcores, in three accounts.
 	Cloudcore, Callout, Kicker string
-	// Admin is for people, with the same rights as a cloudcore. System sees the servers themselves.
+	// Admin is for operators, with the permissions of a cloudcore. System sees the servers themselves.
 	Admin, System string
 }
 
-// Validate names every fault.
+// Validate reports every invalid field.
 func (c Config) Validate() error {
 	var errs []error
 	for name, value := range map[string]string{
@@ -92,12 +96,12 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Render writes the file.
+// Render returns the configuration file.
 //
-// Every listener speaks TLS 1.3. Clients and servers show certificates; leafs show none, hear nothing before TLS, and are
-// somebody only when a cloudcore says so. Without compression and with isolated interest a leaf costs little; with pings each
-// 5 s both ends find a half-open link in under 20 s. sync_interval always: an acked message is on disk. The servers talk
-// in one data centre, so they do not compress either.
+// Every listener speaks TLS 1.3. Clients and servers present certificates. Leafs present none, receive nothing before TLS, and have an
+// identity only after a cloudcore confirms it. Without compression and with isolated interest a leaf costs little; with pings each 5 s
+// both ends find a half-open link in under 20 s. sync_interval always: an acked message is on disk. The servers are in one data centre, so
+// they do not compress either.
 func (c Config) Render() ([]byte, error) {
 	if err := c.Validate(); err != nil {
 		return nil, fmt.Errorf("configuration of %s: %w", c.Name, err)
@@ -121,13 +125,13 @@ func (c Config) Render() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// AnswerTimeout is answerTimeout, for the template.
+// AnswerTimeout returns answerTimeout, for the template.
 func (Config) AnswerTimeout() int { return answerTimeout }
 
-// LeafTimeout is leafTimeout, for the template.
+// LeafTimeout returns leafTimeout, for the template.
 func (Config) LeafTimeout() int { return leafTimeout }
 
-// Accounts is the block of that name.
+// Accounts returns the accounts block.
 func (c Config) Accounts() string {
 	standard := func(key, more string) string {
 		return fmt.Sprintf(`{ nkey: %s, allowed_connection_types: ["STANDARD"]%s }`, key, more)
@@ -142,13 +146,13 @@ func (c Config) Accounts() string {
 	return streams.AccountsConfig(c.Cells, users)
 }
 
-// Known are the keys that nobody is asked about.
+// Known returns the keys for which the server skips the auth callout.
 func (c Config) Known() string {
 	return strings.Join([]string{c.Users.Cloudcore, c.Users.Callout, c.Users.Kicker, c.Users.Admin, c.Users.System}, ", ")
 }
 
-// KickerPermissions are what a cloudcore needs of the servers themselves: which links there are, why one ended, and to close one.
-// Answers go to its inbox.
+// KickerPermissions are a cloudcore's permissions in the system account: to list links, to learn why one ended, and to close one. Replies
+// go to its inbox.
 func KickerPermissions() (publish, subscribe []string) {
 	return []string{"$SYS.REQ.SERVER.*.LEAFZ", "$SYS.REQ.SERVER.*.KICK"}, []string{"_INBOX.>", "$SYS.ACCOUNT.*.DISCONNECT"}
 }

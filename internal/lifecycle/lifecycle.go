@@ -1,4 +1,4 @@
-// Package lifecycle starts the parts of a process in order and stops them in reverse, each awaited.
+// Package lifecycle starts the parts of a process in order and stops them in reverse, and waits for each.
 package lifecycle
 
 import (
@@ -14,19 +14,19 @@ import (
 // Part is one long-lived part of a process.
 type Part struct {
 	Name string
-	// Start blocks until its context ends and then returns nil, after all its goroutines are gone.
+	// Start blocks until its context ends and then returns nil, after all its goroutines have ended.
 	Start func(ctx context.Context) error
 	// Ready closes when the next part may start; nil means at once.
 	Ready <-chan struct{}
 }
 
-// slowStop is when a part that does not stop is named in the log; it is awaited all the same.
+// slowStop is the delay after which the log names a part that has not stopped; Run still waits for it.
 const slowStop = 10 * time.Second
 
-// Run starts the parts in order, each after the one before is ready, and blocks. When ctx ends, or when a part returns,
-// it stops them in reverse order, each awaited, and returns the error of the first part that failed.
+// Run starts the parts in order, each after the one before is ready, and blocks. When ctx ends, or when a part returns, it stops them in
+// reverse order, waits for each, and returns the error of the first part that failed.
 func Run(ctx context.Context, log *zap.Logger, parts ...Part) error {
-	ended := make(chan error, len(parts)) // one result a part, so that no part blocks
+	ended := make(chan error, len(parts)) // one result per part, so that no part blocks
 	var running []runningPart
 	var failure error
 	for _, part := range parts {
@@ -52,14 +52,14 @@ func Run(ctx context.Context, log *zap.Logger, parts ...Part) error {
 	return failure
 }
 
-// runningPart is a part that has begun.
+// runningPart is a started part.
 type runningPart struct {
 	name   string
 	cancel context.CancelFunc
 	done   chan struct{}
 }
 
-// startPart runs a part under a context of its own, so that the end of ctx does not stop all parts at once.
+// startPart runs a part under its own context, so that the end of ctx does not stop all parts at once.
 func startPart(ctx context.Context, part Part, ended chan<- error) runningPart {
 	own, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	r := runningPart{name: part.Name, cancel: cancel, done: make(chan struct{})}

@@ -9,26 +9,26 @@ import (
 	"sync"
 )
 
-// pageSize is what a disk writes as a whole.
+// pageSize is the unit in which a disk writes.
 const pageSize = 4096
 
 // disk holds every byte twice: as programs see it, and as it is on the medium.
 type disk struct {
 	mu         sync.Mutex // guards all below, and all fields of its files and folders
 	root       *folder
-	journal    []func() // changes of names that are not on the medium yet, in order
+	journal    []func() // changes of names that are not yet on the medium, in order
 	syncs      int
 	poweredOff bool // the power is gone
 }
 
-// file is a file's bytes.
+// file holds a file's bytes.
 type file struct {
-	visible, durable   []byte // held: on the medium
-	dirtyFrom, dirtyTo int    // the part of seen that was written since the last sync
-	resized            bool   // its length was changed since the last sync
+	visible, durable   []byte // durable: on the medium
+	dirtyFrom, dirtyTo int    // the part of visible that was written since the last sync
+	resized            bool   // its length changed since the last sync
 }
 
-// folder is a folder on the medium; what programs see is the mount's own tree.
+// folder is a folder on the medium; programs see the mount's own tree.
 type folder struct {
 	folders map[string]*folder
 	files   map[string]*file
@@ -36,11 +36,11 @@ type folder struct {
 
 func newFolder() *folder { return &folder{folders: map[string]*folder{}, files: map[string]*file{}} }
 
-// The methods below are called with the disk's lock held.
+// The caller of the methods below holds the disk's lock.
 
 func (d *disk) appendJournal(change func()) { d.journal = append(d.journal, change) }
 
-// commitJournal puts all names onto the medium.
+// commitJournal applies all changes of names to the medium.
 func (d *disk) commitJournal() {
 	d.syncs++
 	for _, change := range d.journal {
@@ -76,7 +76,7 @@ func (f *file) write(data []byte, off int) {
 	f.markDirty(off, off+len(data))
 }
 
-// sync puts the file's bytes onto the medium.
+// sync copies the file's bytes to the medium.
 func (f *file) sync() {
 	if n := len(f.visible); n <= len(f.durable) {
 		f.durable = f.durable[:n]
@@ -89,7 +89,7 @@ func (f *file) sync() {
 	f.dirtyFrom, f.dirtyTo, f.resized = 0, 0, false
 }
 
-// sync puts all that names lead to onto the medium.
+// sync syncs all files and folders below the folder.
 func (f *folder) sync() {
 	for _, file := range f.files {
 		file.sync()
@@ -99,8 +99,8 @@ func (f *folder) sync() {
 	}
 }
 
-// bytesAfterCut returns the bytes after a power cut: each page that was written and not synced may be on the medium or not, and so
-// may the new length.
+// bytesAfterCut returns the bytes after a power cut: each page that was written and not synced may be on the medium or not, and so may the
+// new length.
 func (f *file) bytesAfterCut(chance func() bool) []byte {
 	if f.dirtyFrom >= f.dirtyTo && !f.resized {
 		return f.durable
@@ -119,7 +119,7 @@ func (f *file) bytesAfterCut(chance func() bool) []byte {
 	return out
 }
 
-// writeImage writes what the medium holds into a folder. Chance decides what of the unsynced is among it; with none, nothing.
+// writeImage writes the content of the medium into a folder. chance decides which unsynced bytes are included; nil includes none.
 func (d *disk) writeImage(to string, chance *rand.Rand) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -17,15 +17,15 @@ import (
 
 // FS is a mounted file system.
 type FS struct {
-	// Dir is where it is mounted.
+	// Dir is the mount point.
 	Dir    string
-	tb     testing.TB // nil if it was mounted with At
+	tb     testing.TB // nil if it was mounted with MountAt
 	disk   *disk
 	server *fuse.Server
 }
 
-// Mount mounts an empty file system until the test ends. Where that is not possible (another system than Linux, or not
-// root), the test is skipped and says so; with REQUIRE=root in the environment it fails.
+// Mount mounts an empty file system until the test ends. Where a mount is not possible (another system than Linux, or not root), it skips
+// the test with a message; with REQUIRE=root in the environment it fails the test.
 func Mount(tb testing.TB) *FS {
 	tb.Helper()
 	f, err := MountAt(tb.TempDir(), "")
@@ -44,8 +44,8 @@ func Mount(tb testing.TB) *FS {
 	return f
 }
 
-// MountAt mounts a file system on a folder. With from, another folder, it begins with what that one holds, all of it on the medium.
-// The caller unmounts it.
+// MountAt mounts a file system on a folder. If from, another folder, is given, the file system starts with its content, all of it on the
+// medium. The caller unmounts it.
 func MountAt(dir, from string) (*FS, error) {
 	f := &FS{Dir: dir, disk: &disk{root: newFolder()}}
 	root := &dirNode{disk: f.disk, durable: f.disk.root}
@@ -72,7 +72,7 @@ func MountAt(dir, from string) (*FS, error) {
 // unmountTimeout is how long a process that was just killed may still hold its files.
 const unmountTimeout = 10 * time.Second
 
-// Unmount ends the file system. Nobody who lives may have a file of it open.
+// Unmount unmounts the file system. No live process may have a file of it open.
 func (f *FS) Unmount() error {
 	limit := time.After(unmountTimeout)
 	for {
@@ -84,13 +84,13 @@ func (f *FS) Unmount() error {
 		select {
 		case <-limit:
 			return fmt.Errorf("unmount: %w", err)
-		case <-time.After(50 * time.Millisecond): // nothing tells when the last file is closed
+		case <-time.After(50 * time.Millisecond): // there is no event for the closing of the last file
 		}
 	}
 }
 
-// CutPower takes the power: every change and sync from now on is refused, so that nobody can be told that something is on disk which
-// is not, and what the medium holds is written into a folder. seed is as for Image.
+// CutPower cuts the power: it refuses every change and sync from now on, so that no caller can be told that a lost byte is on disk, and
+// writes the content of the medium into a folder. seed is as for Image.
 func (f *FS) CutPower(to string, seed uint64) error {
 	f.disk.mu.Lock()
 	f.disk.poweredOff = true
@@ -98,7 +98,7 @@ func (f *FS) CutPower(to string, seed uint64) error {
 	return f.disk.writeImage(to, seededRand(seed))
 }
 
-// seededRand is the chance that a seed gives, nil for none.
+// seededRand returns the random source of a seed, nil for 0.
 func seededRand(seed uint64) *rand.Rand {
 	if seed == 0 {
 		return nil
@@ -106,8 +106,8 @@ func seededRand(seed uint64) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, seed))
 }
 
-// Image writes into a new folder of the test what a power cut at this moment leaves, and returns it. Writers need not stop: what
-// they are told after this moment is not in it. seed decides which unsynced bytes are there too; 0: none.
+// Image writes the content that a power cut at this moment leaves into a new folder of the test, and returns the folder. Writers need not
+// stop: the image does not hold writes confirmed after this moment. seed decides which unsynced bytes it holds too; 0: none.
 func (f *FS) Image(seed uint64) string {
 	f.tb.Helper()
 	to := f.tb.TempDir()
@@ -148,7 +148,7 @@ func newOpenHandle(flags uint32) *openHandle {
 	return &openHandle{sync: flags&(syscall.O_SYNC|syscall.O_DSYNC) != 0}
 }
 
-// visibleChild finds a child that programs see.
+// visibleChild returns a child that programs see.
 func (d *dirNode) visibleChild(name string) fs.InodeEmbedder {
 	if c := d.GetChild(name); c != nil {
 		return c.Operations()
@@ -161,7 +161,7 @@ func (d *dirNode) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut)
 	return 0
 }
 
-// Statfs says that there is space.
+// Statfs reports free space.
 func (d *dirNode) Statfs(_ context.Context, out *fuse.StatfsOut) syscall.Errno {
 	const blocks = 1 << 20
 	out.Bsize, out.Frsize, out.NameLen = pageSize, pageSize, 255

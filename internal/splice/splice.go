@@ -1,6 +1,6 @@
 // Package splice joins two byte streams.
 //
-// It owns both from the call on: when Join returns, both are closed and no goroutine is left.
+// Join owns both connections from the call on: when it returns, both are closed and no goroutine is left.
 package splice
 
 import (
@@ -11,23 +11,23 @@ import (
 	"time"
 )
 
-// lingerTimeout is how long one direction may go on after the other has ended. What passes here is TLS or a scrape: neither
-// ends one direction long before the other, so a side that takes longer is broken or hostile.
+// lingerTimeout is how long one direction may continue after the other has ended. The traffic is TLS or a scrape: neither ends one
+// direction long before the other, so a side that takes longer is broken or hostile.
 const lingerTimeout = 10 * time.Second
 
-// ErrLinger says that one side ended and the other went on for too long.
+// ErrLinger reports that one side ended and the other continued for too long.
 var ErrLinger = errors.New("one side ended and the other went on for too long")
 
-// Result tells what has passed.
+// Result is the outcome of a Join.
 type Result struct {
-	// Sent counts the bytes from the first connection to the second, Received those that came back.
+	// Sent counts the bytes from the first connection to the second, Received those in the other direction.
 	Sent, Received int64
-	// Err is the first failure; nil when both sides ended by themselves.
+	// Err is the first failure; nil when both sides ended in order.
 	Err error
 }
 
-// Join copies in both directions until both have ended or one has failed. The end of one direction is passed on as such
-// (CloseWrite) where the connection can do that, and as the end of all where it cannot.
+// Join copies in both directions until both have ended or one has failed. It passes the end of one direction on as a half-close
+// (CloseWrite) where the connection supports it, and otherwise closes both.
 func Join(near, far net.Conn) Result {
 	var (
 		result Result
@@ -45,7 +45,7 @@ func Join(near, far net.Conn) Result {
 		var err error
 		*n, err = io.Copy(to, from)
 		half, ok := to.(interface{ CloseWrite() error })
-		if err != nil || !ok || half.CloseWrite() != nil { // which fails where the other side has gone altogether
+		if err != nil || !ok || half.CloseWrite() != nil { // CloseWrite fails where the other side is gone
 			end(err)
 			return
 		}
@@ -61,10 +61,10 @@ func Join(near, far net.Conn) Result {
 	return result
 }
 
-// resetAndClose closes a connection. One that can tell its other end of a failure does.
+// resetAndClose closes a connection. A connection that can report a failure to its other end does so.
 func resetAndClose(conn net.Conn, err error) {
 	if teller, ok := conn.(interface{ Reset(reason string) }); ok && err != nil {
 		teller.Reset(err.Error())
 	}
-	_ = conn.Close() // given up; there is nobody to tell
+	_ = conn.Close() // given up; there is no recipient for an error
 }

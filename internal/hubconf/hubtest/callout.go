@@ -11,9 +11,9 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// AnswerCallout lets in who shows a credential with a key of the list, which is from public nkeys to nodes: to the node's cell, and any
-// other key to the lobby. It checks the signature, as the hub does not. It answers from one server of the hub until the
-// connection that it returns is closed.
+// AnswerCallout answers the auth callout. nodes maps public nkeys to nodes: a link with such a key gets the node's cell, any other key the
+// lobby. It checks the signature, which the hub does not. It answers through one server of the hub until the returned connection is
+// closed.
 func (h *Hub) AnswerCallout(i int, nodes map[string]string) *nats.Conn {
 	h.tb.Helper()
 	nc := h.Connect(i, "callout")
@@ -23,7 +23,7 @@ func (h *Hub) AnswerCallout(i int, nodes map[string]string) *nats.Conn {
 			h.tb.Logf("callout: %v", err)
 			return
 		}
-		_ = msg.Respond([]byte(answer)) // whoever asked waits no longer, or asks again
+		_ = msg.Respond([]byte(answer)) // the requester no longer waits, or asks again
 	})
 	if err == nil {
 		err = nc.Flush()

@@ -1,7 +1,7 @@
-// Package hubtest runs a real hub for tests, in the test's process, from the configuration that hubconf writes: certificates,
-// accounts, auth callout, leaf and WebSocket listeners. It ends with the test.
+// Package hubtest runs a real hub for tests, in the test's process, from the configuration that hubconf writes: certificates, accounts,
+// auth callout, leaf and WebSocket listeners. It ends with the test.
 //
-// Nobody answers the callout until Answer is called.
+// The auth callout is unanswered until AnswerCallout is called.
 package hubtest
 
 import (
@@ -25,11 +25,11 @@ const readyTimeout = time.Minute
 
 // Hub is a hub of one or three servers.
 type Hub struct {
-	// Cells is how many accounts nodes are spread over.
+	// Cells is the number of node accounts.
 	Cells int
-	// CA is the file of the authority of all certificates.
+	// CA is the file of the CA of all certificates.
 	CA string
-	// Issuer signs answers of the callout.
+	// Issuer signs the answers of the callout.
 	Issuer nkeys.KeyPair
 
 	tb      testing.TB
@@ -40,7 +40,7 @@ type Hub struct {
 	servers []*server.Server
 }
 
-// Start runs a hub of so many servers.
+// Start runs a hub with the given number of servers.
 func Start(tb testing.TB, servers, cells int) *Hub {
 	tb.Helper()
 	h := &Hub{tb: tb, dir: tb.TempDir(), Cells: cells, users: map[string]nkeys.KeyPair{}}
@@ -97,7 +97,7 @@ func Start(tb testing.TB, servers, cells int) *Hub {
 	return h
 }
 
-// Restart starts a server that does not run; its listeners get other ports.
+// Restart starts a stopped server; its listeners get other ports.
 func (h *Hub) Restart(i int) {
 	h.tb.Helper()
 	o, err := server.ProcessConfigFile(h.configs[i])
@@ -143,13 +143,13 @@ func (h *Hub) hasLeader() bool {
 	return led
 }
 
-// Server is one of the servers.
+// Server returns one of the servers.
 func (h *Hub) Server(i int) *server.Server { return h.servers[i] }
 
-// ConfigFile is the file of a server.
+// ConfigFile returns the configuration file of a server.
 func (h *Hub) ConfigFile(i int) string { return h.configs[i] }
 
-// issueServerCert makes a server's certificate; its file ends with the authority's.
+// issueServerCert issues a server's certificate; its file ends with the CA's.
 func (h *Hub) issueServerCert(name string) (cert, key string) {
 	h.tb.Helper()
 	pair, err := h.ca.Issue(name, pki.Subject{Name: name, Hosts: []string{"127.0.0.1", "localhost"}})
@@ -194,7 +194,7 @@ func (h *Hub) publicKey(pair nkeys.KeyPair) string {
 	return key
 }
 
-// Connect opens a connection of one of the users cloudcore, callout, kicker, admin or system, to one server, and to no other.
+// Connect opens a connection of one of the users cloudcore, callout, kicker, admin or system, to one server and to no other.
 func (h *Hub) Connect(i int, user string, opts ...nats.Option) *nats.Conn {
 	h.tb.Helper()
 	pair, err := h.ca.Issue(user, pki.Subject{Name: user})
@@ -214,7 +214,7 @@ func (h *Hub) Connect(i int, user string, opts ...nats.Option) *nats.Conn {
 	return nc
 }
 
-// LeafAddr is the address of a server's leaf listener.
+// LeafAddr returns the address of a server's leaf listener.
 func (h *Hub) LeafAddr(i int) string {
 	h.tb.Helper()
 	v, err := h.servers[i].Varz(nil)
@@ -224,7 +224,7 @@ func (h *Hub) LeafAddr(i int) string {
 	return fmt.Sprintf("127.0.0.1:%d", v.LeafNode.Port)
 }
 
-// WebsocketAddr is the address of a server's WebSocket listener.
+// WebsocketAddr returns the address of a server's WebSocket listener.
 func (h *Hub) WebsocketAddr(i int) string {
 	h.tb.Helper()
 	v, err := h.servers[i].Varz(nil)
@@ -241,7 +241,7 @@ func freePorts(tb testing.TB, n int) (ports []int) {
 		if err != nil {
 			tb.Fatal(err)
 		}
-		defer func() { _ = l.Close() }() // held until all are found, so that they differ
+		defer func() { _ = l.Close() }() // kept open until all are found, so that they differ
 		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
 	}
 	return ports

@@ -14,7 +14,7 @@ import (
 	"github.com/frond-edge/frond/api/identity"
 )
 
-// NewKey makes an nkey and returns it with its public half.
+// NewKey creates an nkey and returns it with its public half.
 func NewKey(tb testing.TB) (nkeys.KeyPair, string) {
 	tb.Helper()
 	pair, err := nkeys.CreateUser()
@@ -28,7 +28,7 @@ func NewKey(tb testing.TB) (nkeys.KeyPair, string) {
 	return pair, public
 }
 
-// TLSConfig trusts the hub's authority and no other.
+// TLSConfig returns a configuration that trusts the hub's CA and no other.
 func (h *Hub) TLSConfig() *tls.Config {
 	h.tb.Helper()
 	pem, err := os.ReadFile(h.CA)
@@ -40,8 +40,8 @@ func (h *Hub) TLSConfig() *tls.Config {
 	return &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS13, ServerName: "127.0.0.1"}
 }
 
-// StartLeaf runs a bare leaf with a node's key, linked to a listener of the hub (its address, and tls or wss), until the test ends.
-// It keeps to no rule of Frond's, as the leaf of somebody who has stolen the key.
+// StartLeaf runs a bare leaf with a node's key, linked to a listener of the hub (its address, and tls or wss), until the test ends. It
+// follows none of Frond's rules, like the leaf of a thief of the key.
 func (h *Hub) StartLeaf(scheme, address, node string, key nkeys.KeyPair) *server.Server {
 	h.tb.Helper()
 	public, err := key.PublicKey()

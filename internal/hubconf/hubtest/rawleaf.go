@@ -16,19 +16,19 @@ import (
 	"github.com/frond-edge/frond/api/identity"
 )
 
-// RawLeaf is a leaf connection without a server behind it: it sends what a test wants, also what no server would.
+// RawLeaf is a leaf connection without a server behind it: a test can send any line, also one that no server would send.
 type RawLeaf struct {
 	conn *tls.Conn
 	in   *bufio.Reader
 	done sync.WaitGroup
 
 	mu sync.Mutex
-	// messages are the messages that came, "subject payload"; refused is the hub's error; both guarded by mu.
+	// messages are the received messages, "subject payload"; closeReason is the hub's error; both guarded by mu.
 	messages    []string
 	closeReason string
 }
 
-// ConnectRawLeaf logs a node in at a server's leaf listener. The connection ends with the test.
+// ConnectRawLeaf logs in a node at a server's leaf listener. The connection ends with the test.
 func (h *Hub) ConnectRawLeaf(i int, node string, key nkeys.KeyPair) *RawLeaf {
 	h.tb.Helper()
 	r, err := h.dialRawLeaf(i, node, key)
@@ -92,7 +92,7 @@ func (h *Hub) dialRawLeaf(i int, node string, key nkeys.KeyPair) (*RawLeaf, erro
 	}
 }
 
-// Send sends one line. A hub that has closed the connection does not matter.
+// Send sends one line. It ignores the error when the hub has closed the connection.
 func (r *RawLeaf) Send(line string) { _, _ = r.conn.Write([]byte(line + "\r\n")) }
 
 // Publish sends a message; reply may be empty.
@@ -100,21 +100,21 @@ func (r *RawLeaf) Publish(subject, reply, payload string) {
 	r.Send(strings.Join(strings.Fields(fmt.Sprint("LMSG ", subject, " ", reply, " ", len(payload))), " ") + "\r\n" + payload)
 }
 
-// Messages are the messages that came so far, "subject payload".
+// Messages returns the messages received so far, "subject payload".
 func (r *RawLeaf) Messages() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return append([]string(nil), r.messages...)
 }
 
-// CloseReason is the error that the hub closed the connection with, or "".
+// CloseReason returns the error with which the hub closed the connection, or "".
 func (r *RawLeaf) CloseReason() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.closeReason
 }
 
-// Close ends the connection as the other end of it may.
+// Close closes the connection.
 func (r *RawLeaf) Close() { _ = r.conn.Close() }
 
 // Wait returns when the connection is closed.
