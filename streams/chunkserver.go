@@ -48,7 +48,7 @@ func (p snapshotPage) truncateToFit(take int) snapshotPage {
 
 // estimateLinkBytes estimates the size of a message as JSON.
 func estimateLinkBytes(m wire.SnapshotObject) int {
-	size := len(m.Subject) + len(m.Data)*4/3 + 32 //nolint:mnd // base64, and the field names
+	size := len(m.Subject) + len(m.Data)*4/3 + 32 //nolint:mnd // base64, and the names of the fields
 	for name, values := range m.Header {
 		size += len(name)
 		for _, value := range values {

@@ -112,7 +112,7 @@ func (d *Delivery) runSessions(ctx context.Context) error {
 		everything = d.takeResyncRequest() || everything
 		err := d.runSession(ctx, changed, &everything)
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // ctx ended
+			return nil //nolint:nilerr // we were asked to stop
 		}
 		if errors.Is(err, errServerDied) || errors.Is(err, errTooLarge) && d.currentProgress().reached > before {
 			d.log.Info("attaching again at once", zap.NamedError("because", err))

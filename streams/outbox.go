@@ -136,7 +136,7 @@ func (p *Pump) runSessions(ctx context.Context) error {
 		}
 		moved, err := p.runSession(ctx, changed)
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // ctx ended
+			return nil //nolint:nilerr // we were asked to stop
 		}
 		if moved {
 			retry = newRetryBackoff()

@@ -136,7 +136,7 @@ func (r *ReportConsumer) Start(ctx context.Context) error {
 		began := time.Now()
 		err := r.runSession(ctx)
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // ctx ended
+			return nil //nolint:nilerr // we were asked to stop
 		}
 		if time.Since(began) > stableSession {
 			retry = newRetryBackoff()
