@@ -1,5 +1,5 @@
-// Package apps holds the kinds of KubeEdge's group apps.kubeedge.io, field by field as users have them in their files and
-// clusters. NodeGroup is here so far.
+// Package apps defines the kinds of KubeEdge's API group apps.kubeedge.io, field by field as they are in users' files and clusters. It
+// holds NodeGroup so far.
 //
 // +groupName=apps.kubeedge.io
 // +versionName=v1alpha1

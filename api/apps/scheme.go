@@ -6,10 +6,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// GroupVersion is that of the kinds here.
+// GroupVersion returns the group and version of the kinds.
 func GroupVersion() schema.GroupVersion { return schema.GroupVersion{Group: Group, Version: Version} }
 
-// AddToScheme makes a scheme know the kinds.
+// AddToScheme registers the kinds in a scheme.
 func AddToScheme(s *runtime.Scheme) error {
 	s.AddKnownTypes(GroupVersion(), &NodeGroup{}, &NodeGroupList{})
 	metav1.AddToGroupVersion(s, GroupVersion())

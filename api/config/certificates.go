@@ -5,16 +5,15 @@ import (
 	"net/netip"
 )
 
-// Certificates says which names gateways may have in the serving certificates of their kubelets, beside those that the cloud
-// gave them.
+// Certificates limits the names in the serving certificates of gateways' kubelets, besides those that the cloud assigned.
 type Certificates struct {
-	// Networks, such as 10.1.0.0/16, are those whose addresses a gateway may have because its Node reports them. Nothing proves
-	// that the address is the gateway's: whoever holds one gateway's key gets a certificate of the cluster's authority for any
-	// address there. None is needed but for stock kubelets that ask for their certificates themselves.
+	// Networks, such as 10.1.0.0/16, are networks whose addresses a gateway may have in its certificate because its Node reports them.
+	// There is no proof that the address is the gateway's: the holder of one gateway's key gets a certificate of the cluster's CA for any
+	// address in these networks. Only stock kubelets that request their certificates themselves need one.
 	Networks []string `json:"networks,omitempty"`
 }
 
-// Prefixes reads Networks.
+// Prefixes parses Networks.
 func (c Certificates) Prefixes() ([]netip.Prefix, error) {
 	networks := make([]netip.Prefix, 0, len(c.Networks))
 	for _, text := range c.Networks {

@@ -1,5 +1,5 @@
-// Package config holds the configuration files of cloudcore and edgecore: one strict YAML file each, where an unknown key
-// is an error. Validate joins all faults, each naming its field.
+// Package config defines the configuration files of cloudcore and edgecore. Each is one strict YAML file, in which an unknown key is an
+// error. Validate joins all errors, each naming its field.
 package config
 
 import (
@@ -21,7 +21,7 @@ import (
 	"github.com/frond-edge/frond/api/kubeversion"
 )
 
-// Hub is how cloudcore reaches the hub. All of the TLS files are needed; there is no unauthenticated hub.
+// Hub configures cloudcore's connection to the hub. All TLS files are required; there is no unauthenticated hub.
 type Hub struct {
 	// URLs of the hub's servers: nats://host:port.
 	URLs []string `json:"urls"`
@@ -39,37 +39,37 @@ type CloudCore struct {
 	// Kubeconfig of the cluster; "" means the service account of the pod that cloudcore runs in.
 	Kubeconfig string `json:"kubeconfig,omitempty"`
 	// Impersonation is how cloudcore acts as a node: constrained, the default, or classic for Kubernetes before 1.36, which needs the
-	// rights of deploy/rbac/classic-impersonation.yaml.
+	// permissions of deploy/rbac/classic-impersonation.yaml.
 	Impersonation kubeversion.Impersonation `json:"impersonation,omitempty"`
 	Hub           Hub                       `json:"hub"`
 	// Replicas of each stream; 0 means 3. It must not exceed the number of hub servers.
 	Replicas int `json:"replicas,omitempty"`
-	// DeletionGuard holds back deletions that look like a mistake.
+	// DeletionGuard holds suspicious deletions.
 	DeletionGuard DeletionGuard `json:"deletionGuard,omitzero"`
-	// TombstoneAge is how long the message of a deletion stays in the hub at least; 0 means 15 min. A cloudcore that was
-	// stopped for longer between a decision and its send may bring a deleted object back, so only tests want it short.
+	// TombstoneAge is the least time that the message of a deletion stays in the hub; 0 means 15 min. A cloudcore that was stopped for
+	// longer between a decision and its send may bring a deleted object back, so only tests want it short.
 	TombstoneAge Duration `json:"tombstoneAge,omitzero"`
-	// Restore says what happens after the Kubernetes API went back in time.
+	// Restore configures the handling of pods after the Kubernetes API went back in time.
 	Restore Restore `json:"restore,omitzero"`
 	// Listen is the address of /metrics, /livez and /readyz; the default is 127.0.0.1:10280.
 	Listen string `json:"listen,omitempty"`
-	// Inspect answers how far each gateway is.
+	// Inspect configures the listener that reports the progress of each gateway.
 	Inspect Inspect `json:"inspect,omitzero"`
 	// LogLevel is debug, info, warn or error; the default is info.
 	LogLevel string `json:"logLevel,omitempty"`
-	// Gateway leads kube-apiserver and Prometheus to the nodes.
+	// Gateway connects kube-apiserver and Prometheus to the nodes.
 	Gateway Gateway `json:"gateway,omitzero"`
-	// Scopes bounds what components at the gateways may have sent.
+	// Scopes bounds the objects that components at the gateways may request.
 	Scopes Scopes `json:"scopes,omitzero"`
-	// Identity lets gateways in.
+	// Identity admits gateways.
 	Identity Identity `json:"identity,omitzero"`
-	// ProtectedNamespaces are namespaces, beside frond-system, of which no object is given to a gateway and no pod stays on one.
+	// ProtectedNamespaces are namespaces, besides frond-system, from which gateways receive no objects and whose pods may not stay on one.
 	ProtectedNamespaces []string `json:"protectedNamespaces,omitempty"`
-	// Certificates says which names gateways may have in their certificates.
+	// Certificates limits the names in gateways' certificates.
 	Certificates Certificates `json:"certificates,omitzero"`
 }
 
-// Gateway is the way of kube-apiserver and Prometheus to the nodes; what has no address is off.
+// Gateway configures the listeners through which kube-apiserver and Prometheus reach the nodes; a listener without an address is off.
 type Gateway struct {
 	// Socket is a unix socket for HTTP CONNECT, mode 0600, for a kube-apiserver on the same host.
 	Socket string `json:"socket,omitempty"`
@@ -77,12 +77,12 @@ type Gateway struct {
 	Address string `json:"address,omitempty"`
 	// ScrapeAddress is host:port for HTTPS requests of nodes' metrics, with bearer tokens of Kubernetes.
 	ScrapeAddress string `json:"scrapeAddress,omitempty"`
-	// MetricsHost is the host by which metrics-server reaches ScrapeAddress; "" tells it nothing of edge nodes.
+	// MetricsHost is the host by which metrics-server reaches ScrapeAddress; with "" metrics-server gets no address for edge nodes.
 	MetricsHost string `json:"metricsHost,omitempty"`
-	// TrustedNetworks are those, such as 10.20.0.0/16, where a gateway's own report decides which addresses its pods and its host have.
-	// They are for pods whose addresses are not of their Node's podCIDR and for pods in the host's network.
+	// TrustedNetworks are networks, such as 10.20.0.0/16, in which a gateway's own report decides the addresses of its pods and its host.
+	// They are for pods with addresses outside their Node's podCIDR and for pods in the host's network.
 	TrustedNetworks []string `json:"trustedNetworks,omitempty"`
-	// Direct is the way of kube-apiserver without a proxy.
+	// Direct connects a kube-apiserver that uses no proxy.
 	Direct Direct `json:"direct,omitzero"`
 	// ReusePort lets several cloudcores of one user on one host listen on the same addresses.
 	ReusePort bool `json:"reusePort,omitempty"`
@@ -90,8 +90,8 @@ type Gateway struct {
 	CertFile     string `json:"certFile,omitempty"`
 	KeyFile      string `json:"keyFile,omitempty"`
 	ClientCAFile string `json:"clientCAFile,omitempty"`
-	// KubeletCAFile signs the kubelets' serving certificates; KubeletCertFile and KubeletKeyFile are shown to them when
-	// their metrics are read.
+	// KubeletCAFile signs the kubelets' serving certificates; KubeletCertFile and KubeletKeyFile are cloudcore's client certificate for
+	// reading their metrics.
 	KubeletCAFile   string `json:"kubeletCAFile,omitempty"`
 	KubeletCertFile string `json:"kubeletCertFile,omitempty"`
 	KubeletKeyFile  string `json:"kubeletKeyFile,omitempty"`
@@ -99,9 +99,9 @@ type Gateway struct {
 
 // EdgeCore is the configuration file of edgecore.
 type EdgeCore struct {
-	// Node is the name of the Kubernetes Node that this gateway is.
+	// Node is the name of this gateway's Kubernetes Node.
 	Node string `json:"node"`
-	// Dir is where everything of the node is kept; it must survive a reboot.
+	// Dir holds all state of the node; it must survive a reboot.
 	Dir      string   `json:"dir"`
 	Hub      EdgeHub  `json:"hub"`
 	Runtime  Runtime  `json:"runtime"`
@@ -115,61 +115,62 @@ type EdgeCore struct {
 	LogLevel string `json:"logLevel,omitempty"`
 }
 
-// Runtime says what runs the containers.
+// Runtime selects the container runtime.
 type Runtime struct {
 	// Endpoint is the CRI socket, such as unix:///run/containerd/containerd.sock. With Hollow it may be empty.
 	Endpoint string `json:"endpoint,omitempty"`
-	// Hollow runs no containers at all: edgecore starts a CRI runtime of its own that only pretends.
+	// Hollow runs no containers: edgecore starts a simulated CRI runtime of its own.
 	Hollow bool `json:"hollow,omitempty"`
 }
 
-// Kubelet is what a gateway may set of its kubelet; a zero field means the kubelet's own default.
+// Kubelet holds a gateway's settings for its kubelet; a zero field means the kubelet's own default.
 type Kubelet struct {
-	// External says that a stock kubelet of this machine uses the local API, at LocalAPI.Address: edgecore then runs none. Of the
-	// settings below only Address and Port count, as the place where that one listens.
+	// External says that a stock kubelet of this machine uses the local API, at LocalAPI.Address; edgecore then runs none. Of the settings
+	// below only Address and Port apply, as the address of that kubelet.
 	External bool `json:"external,omitempty"`
 	// CgroupDriver is cgroupfs or systemd; the default is cgroupfs.
 	CgroupDriver string `json:"cgroupDriver,omitempty"`
-	// CgroupRoot is the cgroup below which pods are put.
+	// CgroupRoot is the parent cgroup of pods.
 	CgroupRoot string `json:"cgroupRoot,omitempty"`
 	// NodeIP is the address that the Node reports; it must be on an interface and not loopback.
 	NodeIP string            `json:"nodeIP,omitempty"`
 	Labels map[string]string `json:"labels,omitempty"`
-	// RegisterWithTaints are on the Node from its first write; later changes are the cluster's.
+	// RegisterWithTaints are on the Node from its first write; the cluster owns later changes.
 	RegisterWithTaints []corev1.Taint `json:"registerWithTaints,omitempty"`
 	// StaticPodPath is a folder of pod manifests; the default is the folder manifests below Dir.
 	StaticPodPath string `json:"staticPodPath,omitempty"`
 	// Port of the kubelet's own API, default 10250, also in the tunnel; it has no read-only port.
 	Port int32 `json:"port,omitempty"`
-	// Address that the kubelet's API listens on; the default is 127.0.0.1: the cloud comes in through the tunnel.
+	// Address of the kubelet's API; the default is 127.0.0.1, because the cloud connects through the tunnel.
 	Address string `json:"address,omitempty"`
 	MaxPods int32  `json:"maxPods,omitempty"`
-	// CertFile and KeyFile are the kubelet's serving certificate; without them it asks the cluster for one, and for the next.
+	// CertFile and KeyFile are the kubelet's serving certificate; without them the kubelet requests one from the cluster, and its
+	// successors.
 	CertFile string `json:"certFile,omitempty"`
 	KeyFile  string `json:"keyFile,omitempty"`
-	// ClientCAFile is the CA of who may call the kubelet's API.
+	// ClientCAFile is the CA of the clients of the kubelet's API.
 	ClientCAFile string `json:"clientCAFile,omitempty"`
-	// Settings are fields of a KubeletConfiguration (kubelet.config.k8s.io/v1beta1); they replace what edgecore would set.
+	// Settings are fields of a KubeletConfiguration (kubelet.config.k8s.io/v1beta1); they replace edgecore's settings.
 	Settings map[string]any `json:"settings,omitempty"`
 }
 
-// LocalAPI opens the node's Kubernetes API to other programs of the gateway. In memory it always serves the kubelet.
+// LocalAPI opens the node's Kubernetes API to other programs on the gateway. In memory it always serves the kubelet.
 type LocalAPI struct {
 	// Socket is the path of a unix socket, mode 0600; "" means api.sock below Dir.
 	Socket string `json:"socket,omitempty"`
-	// SocketGroup is a group, by name or number, whose members may open the socket too, and so have all of the gateway in their
-	// hands; "" is nobody. The socket then needs a folder of its own, outside of Dir.
+	// SocketGroup is a group, by name or number, whose members may open the socket too, which gives them full control of the gateway; ""
+	// means no group. The socket then needs its own folder, outside of Dir.
 	SocketGroup string `json:"socketGroup,omitempty"`
 	// Address is a loopback host:port for TLS with client certificates or tokens; "" opens none.
 	Address      string `json:"address,omitempty"`
 	CertFile     string `json:"certFile,omitempty"`
 	KeyFile      string `json:"keyFile,omitempty"`
 	ClientCAFile string `json:"clientCAFile,omitempty"`
-	// Pods lets the gateway's pods in.
+	// Pods configures the access of the gateway's pods.
 	Pods Pods `json:"pods,omitzero"`
 }
 
-// The default addresses of the processes' own listeners: next to each other and to none of Kubernetes' own.
+// The default addresses of the processes' own listeners: adjacent ports that Kubernetes itself does not use.
 const (
 	defaultCloudListen = "127.0.0.1:10280"
 	defaultEdgeListen  = "127.0.0.1:10281"
@@ -179,10 +180,10 @@ const (
 	defaultKubeletPort    = 10250
 )
 
-// EdgeMetricsPort is the port of a node's tunnels that leads to edgecore's own listener, wherever that is.
+// EdgeMetricsPort is the tunnel port that leads to a node's own edgecore listener, whatever its address.
 const EdgeMetricsPort = 10281
 
-// ParseCloudCore reads and completes a configuration file of cloudcore. hostname is the default ID.
+// ParseCloudCore parses a configuration file of cloudcore and sets defaults. hostname is the default ID.
 func ParseCloudCore(data []byte, hostname string) (CloudCore, error) {
 	var c CloudCore
 	if err := yaml.UnmarshalStrict(data, &c); err != nil {
@@ -203,7 +204,7 @@ func ParseCloudCore(data []byte, hostname string) (CloudCore, error) {
 	return c, c.Validate()
 }
 
-// Validate joins all faults.
+// Validate joins all errors.
 func (c CloudCore) Validate() error {
 	return errors.Join(
 		requireField("id", c.ID),
@@ -230,7 +231,7 @@ func (c CloudCore) validateImpersonation() error {
 	return nil
 }
 
-// minTombstoneAge is above the 15 s after which a decision is not sent any more.
+// minTombstoneAge is above the 15 s after which a decision is no longer sent.
 const minTombstoneAge = 20 * time.Second
 
 func (c CloudCore) validateTombstoneAge() error {
@@ -279,7 +280,7 @@ func (g Gateway) validate() error {
 	return errors.Join(append(faults, g.Direct.validate())...)
 }
 
-// ParseEdgeCore reads and completes a configuration file of edgecore.
+// ParseEdgeCore parses a configuration file of edgecore and sets defaults.
 func ParseEdgeCore(data []byte) (EdgeCore, error) {
 	var c EdgeCore
 	if err := yaml.UnmarshalStrict(data, &c); err != nil {
@@ -304,7 +305,7 @@ func ParseEdgeCore(data []byte) (EdgeCore, error) {
 	return c, c.Validate()
 }
 
-// Validate joins all faults.
+// Validate joins all errors.
 func (c EdgeCore) Validate() error {
 	faults := []error{requireField("node", c.Node), requireField("dir", c.Dir), c.Hub.validate(), validateHostPort("listen", c.Listen)}
 	if c.Dir != "" && !filepath.IsAbs(c.Dir) {

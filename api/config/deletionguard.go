@@ -6,26 +6,27 @@ import (
 	"time"
 )
 
-// Duration is written as in Go: 90s, 1h30m.
+// Duration is a duration in Go's notation: 90s, 1h30m.
 type Duration time.Duration
 
-// UnmarshalText reads a duration.
+// UnmarshalText parses a duration.
 func (d *Duration) UnmarshalText(text []byte) error {
 	parsed, err := time.ParseDuration(string(text))
 	*d = Duration(parsed)
 	return err
 }
 
-// MarshalText writes a duration.
+// MarshalText formats a duration.
 func (d Duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
 
-// DeletionGuard says when cloudcore holds back what it would take from a gateway.
+// DeletionGuard configures when cloudcore holds deletions of pods on a gateway.
 type DeletionGuard struct {
-	// Share of a node's pods that may go at once without having been terminated; the default is 0.5, and 0 switches it off.
+	// Share is the fraction of a node's pods whose simultaneous removal without termination is held; the default is 0.5, and 0 switches
+	// this check off.
 	Share *float64 `json:"share,omitempty"`
 	// Minimum is the least number of pods that counts as a mass delete; 0 means 5.
 	Minimum int `json:"minimum,omitempty"`
-	// After lets held deletions go by themselves; 0 means never.
+	// After releases held deletions after this time; 0 means never.
 	After Duration `json:"after,omitzero"`
 }
 
@@ -58,9 +59,9 @@ func (g DeletionGuard) validate() error {
 	return errors.Join(faults...)
 }
 
-// Restore says what happens to pods that the Kubernetes API no longer knows since it went back in time.
+// Restore configures the handling of pods that the Kubernetes API no longer knows since it went back in time.
 type Restore struct {
-	// KeepFor is how long they are kept unless somebody confirms; the default is 1h, and 0s keeps none.
+	// KeepFor is how long they are kept without a confirmation; the default is 1h, and 0s keeps none.
 	KeepFor *Duration `json:"keepFor,omitempty"`
 }
 

@@ -8,11 +8,10 @@ import (
 	"strings"
 )
 
-// Direct lets a kube-apiserver reach nodes that cannot be told of a proxy: each node has a port of its own at one host,
-// which all cloudcores serve.
+// Direct lets a kube-apiserver reach nodes without a proxy: each node has its own port at one host, which all cloudcores serve.
 type Direct struct {
-	// Host is the IP address or DNS name by which kube-apiserver reaches the cloudcores; "" turns all of this off. The
-	// kubelets' serving certificates must name it.
+	// Host is the IP address or DNS name by which kube-apiserver reaches the cloudcores; "" turns Direct off. The kubelets' serving
+	// certificates must name it.
 	Host string `json:"host,omitempty"`
 	// Ports are ranges such as 30000-30999, or single ports.
 	Ports []string `json:"ports,omitempty"`
@@ -20,8 +19,8 @@ type Direct struct {
 	Listen string `json:"listen,omitempty"`
 	// From are the networks that may connect, such as 10.0.0.0/8; required.
 	From []string `json:"from,omitempty"`
-	// CertFile and KeyFile are what kube-apiserver is shown when a node cannot be reached, to be told why. Without them the
-	// connection ends without a word.
+	// CertFile and KeyFile are the certificate for the reply that tells kube-apiserver why a node cannot be reached. Without them the
+	// connection closes without a reply.
 	CertFile string `json:"certFile,omitempty"`
 	KeyFile  string `json:"keyFile,omitempty"`
 }
@@ -29,10 +28,10 @@ type Direct struct {
 // PortRange is a range of ports, both ends included.
 type PortRange struct{ First, Last uint16 }
 
-// EdgeKubeletPort is the port of a node's tunnels that leads to its kubelet, wherever that listens.
+// EdgeKubeletPort is the tunnel port that leads to a node's kubelet, whatever its address.
 const EdgeKubeletPort = 10250
 
-// Ranges reads Ports.
+// Ranges parses Ports.
 func (d Direct) Ranges() ([]PortRange, error) {
 	ranges := make([]PortRange, 0, len(d.Ports))
 	for _, text := range d.Ports {
@@ -50,10 +49,10 @@ func (d Direct) Ranges() ([]PortRange, error) {
 	return ranges, nil
 }
 
-// Networks reads TrustedNetworks.
+// Networks parses TrustedNetworks.
 func (g Gateway) Networks() ([]netip.Prefix, error) { return parseNetworks(g.TrustedNetworks) }
 
-// Networks reads From.
+// Networks parses From.
 func (d Direct) Networks() ([]netip.Prefix, error) { return parseNetworks(d.From) }
 
 func parseNetworks(texts []string) ([]netip.Prefix, error) {

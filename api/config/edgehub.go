@@ -8,16 +8,15 @@ import (
 	"github.com/frond-edge/frond/api/identity"
 )
 
-// EdgeHub is how a gateway reaches the hub, and how it gets in for the first time. What it needs from then on is in the folder
-// identity below Dir.
+// EdgeHub configures a gateway's connection to the hub and its first enrolment. Its later state is in the folder identity below Dir.
 type EdgeHub struct {
-	// URLs of the hub's leaf listeners, until the cloud has named others: tls://host:port, or wss://host:port.
+	// URLs of the hub's leaf listeners, until the cloud announces others: tls://host:port, or wss://host:port.
 	URLs []string `json:"urls"`
-	// TokenFile holds the token that the gateway enrols with when it has no key that the cloud knows, mode 0600.
+	// TokenFile holds the token with which the gateway enrols when it has no key that the cloud knows, mode 0600.
 	TokenFile string `json:"tokenFile,omitempty"`
-	// CAHashes are those of the hub's CA, "sha256:" and the hash of its public key; needed with a token.
+	// CAHashes are the hashes of the hub's CA, "sha256:" and the hash of its public key; required with a token.
 	CAHashes []string `json:"caHashes,omitempty"`
-	// Proxy is an HTTP proxy on the way, http://host:port or https://host:port, with user and password if need be; "" asks the
+	// Proxy is an HTTP proxy for the link, http://host:port or https://host:port, with user and password if needed; "" uses the
 	// environment: HTTPS_PROXY and NO_PROXY.
 	Proxy string `json:"proxy,omitempty"`
 }

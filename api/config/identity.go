@@ -7,38 +7,38 @@ import (
 	"time"
 )
 
-// Identity is who comes in: cloudcore answers the hub about links, and records gateways' keys. Without IssuerSeedFile it does
-// not.
+// Identity configures the admission of gateways: cloudcore answers the hub's auth callout and records gateways' keys. Without
+// IssuerSeedFile it does neither.
 type Identity struct {
-	// IssuerSeedFile holds the seed of the account nkey that the hub believes about links; AuthNkeyFile that of cloudcore's user in
-	// the hub's account AUTH, SysNkeyFile that of its user in SYS.
+	// IssuerSeedFile holds the seed of the account nkey whose signature the hub trusts for decisions about links. AuthNkeyFile holds the
+	// seed of cloudcore's user in the hub's account AUTH, SysNkeyFile that of its user in SYS.
 	IssuerSeedFile string `json:"issuerSeedFile,omitempty"`
 	AuthNkeyFile   string `json:"authNkeyFile,omitempty"`
 	SysNkeyFile    string `json:"sysNkeyFile,omitempty"`
 	// Cells is the number of the hub's cells, as in the configuration of its servers; 0 means 64.
 	Cells int `json:"cells,omitempty"`
-	// KeyLifetime is how long a gateway's key is enough; the default is 720h. A gateway renews it long before.
+	// KeyLifetime is how long a gateway's key is valid; the default is 720h. A gateway renews it long before.
 	KeyLifetime Duration `json:"keyLifetime,omitzero"`
-	// RenewWindow is how long after that a gateway may still renew it; the default is 2160h, and 0s is not at all.
+	// RenewWindow is how long after its expiry a gateway may still renew its key; the default is 2160h, and 0s forbids it.
 	RenewWindow *Duration `json:"renewWindow,omitempty"`
-	// HubURLs are the hub's leaf listeners, as gateways shall know them; none: they keep those they have.
+	// HubURLs are the hub's leaf listeners that gateways are given; none: they keep those they have.
 	HubURLs []string `json:"hubURLs,omitempty"`
-	// HubCAFile and ClusterCAFile are what gateways are told to trust; "" of the first means hub.caFile.
+	// HubCAFile and ClusterCAFile are the CAs that gateways are given to trust; "" of the first means hub.caFile.
 	HubCAFile     string `json:"hubCAFile,omitempty"`
 	ClusterCAFile string `json:"clusterCAFile,omitempty"`
 }
 
-// DefaultRenewWindow is how long after its end a key may be renewed, unless Identity.RenewWindow says otherwise.
+// DefaultRenewWindow is how long after its expiry a key may be renewed, unless Identity.RenewWindow says otherwise.
 const DefaultRenewWindow = 90 * 24 * time.Hour
 
 const (
 	defaultCells       = 64
 	defaultKeyLifetime = 30 * 24 * Duration(time.Hour)
-	// minKeyLifetime keeps renewals from being all that a gateway does.
+	// minKeyLifetime keeps a gateway from renewing its key all the time.
 	minKeyLifetime = 10 * time.Second
 )
 
-// Enabled says that there is one.
+// Enabled reports whether admission is configured.
 func (i Identity) Enabled() bool { return i.IssuerSeedFile != "" }
 
 func (i *Identity) setDefaults(hub Hub) {

@@ -2,7 +2,7 @@ package config
 
 import "errors"
 
-// Inspect is cloudcore's listener for frond status and frond sync: TLS, for users of the Kubernetes cluster only.
+// Inspect configures cloudcore's listener for frond status and frond sync: TLS, for users of the Kubernetes cluster only.
 type Inspect struct {
 	// Address is host:port; "" opens none.
 	Address string `json:"address,omitempty"`

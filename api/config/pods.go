@@ -6,26 +6,26 @@ import (
 	"net/netip"
 )
 
-// Pods says whether and how the pods of a gateway reach its local API.
+// Pods configures the access of a gateway's pods to its local API.
 type Pods struct {
-	// Disabled leaves them with the way that the cluster has for everybody: the address of the Service default/kubernetes.
+	// Disabled leaves pods with the cluster's usual API address, that of the Service default/kubernetes.
 	Disabled bool `json:"disabled,omitempty"`
-	// Address is host:port where the local API listens for them beside that Service's own addresses; proxies of Services lead
-	// there. The default is 169.254.64.1:6443.
+	// Address is the host:port on which the local API listens for pods besides that Service's own addresses; service proxies lead there.
+	// The default is 169.254.64.1:6443.
 	Address string `json:"address,omitempty"`
-	// Outside lets peers of other machines connect, too: for pods that have a network card of their own.
+	// Outside lets peers on other machines connect, too: for pods with their own network card.
 	Outside bool `json:"outside,omitempty"`
-	// ExpiredTokens is how long after its end a token is accepted that nobody could renew; 0 means 90 days. Below 0: never.
+	// ExpiredTokens is how long after its expiry a token is still accepted if it could not be renewed; 0 means 90 days. Below 0: never.
 	ExpiredTokens Duration `json:"expiredTokens,omitzero"`
-	// ScopeGrace is how long a kind is kept up to date after the last program that asked for it has left; 0 means 10 min.
+	// ScopeGrace is how long a kind is kept up to date after its last user has disconnected; 0 means 10 min.
 	ScopeGrace Duration `json:"scopeGrace,omitzero"`
 }
 
-// defaultPodAddress is link-local, so that it is in nobody's network, and not one of those that others have taken there
+// defaultPodAddress is link-local, so that it is in no routed network, and differs from the link-local addresses in common use
 // (169.254.169.254 of clouds, 169.254.20.10 of node-local DNS).
 const defaultPodAddress = "169.254.64.1:6443"
 
-// setDefaults fills in defaults. A runtime without containers has no pods that could ask.
+// setDefaults sets defaults. A runtime without containers has no pods that use the API.
 func (p *Pods) setDefaults(hollow bool) {
 	if hollow && p.Address == "" {
 		p.Disabled = true

@@ -5,19 +5,19 @@ import (
 	"slices"
 )
 
-// Scopes bounds what components at the gateways may have sent because they list or watch it.
+// Scopes bounds the objects that components at the gateways receive because they list or watch them.
 type Scopes struct {
-	// PerNode is how many scopes one node may have; 0 means 64, and 256 is the most.
+	// PerNode is how many scopes one node may have; 0 means 64, and the maximum is 256.
 	PerNode int `json:"perNode,omitempty"`
 	// Objects is how many objects one scope may hold; 0 means 20,000.
 	Objects int `json:"objects,omitempty"`
-	// JudgeEvery is how often each node's scopes are judged again, beside each change of RBAC; 0 means 2m.
+	// JudgeEvery is how often each node's scopes are evaluated again, besides each change of RBAC; 0 means 2m.
 	JudgeEvery Duration `json:"judgeEvery,omitzero"`
-	// Users are users that every gateway may ask for, such as system:kube-proxy for one that runs outside of a pod. A stolen
-	// gateway may ask for them as well. Pods' service accounts and the node itself need no word here.
+	// Users are users for which every gateway may request scopes, such as system:kube-proxy for a kube-proxy outside of a pod. A stolen
+	// gateway may do so as well. Pods' service accounts and the node itself need no entry.
 	Users []string `json:"users,omitempty"`
-	// TokenAudiences are the audiences of which a pod's token must have one to be valid at its gateway; none means the
-	// issuer, which is the apiserver's default, too.
+	// TokenAudiences are the accepted audiences of pods' tokens at their gateway; a token must have one of them. None means the issuer,
+	// which is the apiserver's default, too.
 	TokenAudiences []string `json:"tokenAudiences,omitempty"`
 }
 

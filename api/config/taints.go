@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// ParseTaints understands KEY[=VALUE]:EFFECT, as kubectl taint writes it.
+// ParseTaints parses KEY[=VALUE]:EFFECT, the syntax of kubectl taint.
 func ParseTaints(texts []string) (taints []corev1.Taint, err error) {
 	for _, text := range texts {
 		name, effect, _ := strings.Cut(text, ":")
@@ -38,7 +38,7 @@ func validateTaint(t corev1.Taint) error {
 	return errors.Join(faults...)
 }
 
-// validateTaints also refuses two of one key and effect, as the apiserver does.
+// validateTaints also refuses two taints of one key and effect, as the apiserver does.
 func validateTaints(taints []corev1.Taint) error {
 	var faults []error
 	for i, taint := range taints {

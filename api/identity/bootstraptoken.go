@@ -43,10 +43,10 @@ type Token struct {
 	Used []string
 }
 
-// TokenName is the name of the Secret.
+// TokenName returns the name of the Secret.
 func TokenName(id string) string { return "bootstrap-token-" + id }
 
-// SplitToken parts "id.secret". Only what Kubernetes takes for a token is one.
+// SplitToken splits "id.secret". ok is false for text that Kubernetes would not accept as a token.
 func SplitToken(token string) (id, secret string, ok bool) {
 	id, secret, _ = strings.Cut(token, ".")
 	return id, secret, validTokenPart(id, tokenIDLength) && validTokenPart(secret, tokenSecretLength)
@@ -56,7 +56,7 @@ func validTokenPart(s string, length int) bool {
 	return len(s) == length && !strings.ContainsFunc(s, func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') })
 }
 
-// TokenOf reads a Secret. Any doubt is an error: such a token lets nobody in.
+// TokenOf reads a token from its Secret. Any doubt is an error: such a token admits no gateway.
 func TokenOf(s *corev1.Secret) (Token, error) {
 	t := Token{ID: string(s.Data[dataID]), Secret: string(s.Data[dataSecret]), Node: s.Annotations[AnnotationNode], Uses: 1}
 	switch {
@@ -87,13 +87,13 @@ func TokenOf(s *corev1.Secret) (Token, error) {
 	return t, nil
 }
 
-// UsedBy says whether this node has used it with this key already: then it costs no other use.
+// UsedBy reports whether this node has already used the token with this key; then it costs no further use.
 func (t Token) UsedBy(node, key string) bool { return slices.Contains(t.Used, node+"="+key) }
 
-// UsedUp says that nobody new may come in by it.
+// UsedUp reports whether the token admits no further gateway.
 func (t Token) UsedUp() bool { return t.Uses > 0 && len(t.Used) >= t.Uses }
 
-// MarkUsed notes in the Secret that a node joined by the token with a key.
+// MarkUsed records in the Secret that a node joined by the token with a key.
 func MarkUsed(s *corev1.Secret, node, key string) {
 	use := node + "=" + key
 	if used := s.Annotations[AnnotationUsed]; used != "" {

@@ -6,11 +6,11 @@ import (
 	"strings"
 )
 
-// HashPrefix is how the hash of a CA begins. The rest is SHA-256 of its certificate's SubjectPublicKeyInfo, in hexadecimal, as
-// kubeadm has it: a CA that is renewed with its key keeps it.
+// HashPrefix is the prefix of a CA's hash. The rest is SHA-256 of its certificate's SubjectPublicKeyInfo, in hexadecimal, as kubeadm has
+// it: a CA that is renewed with its key keeps its hash.
 const HashPrefix = "sha256:"
 
-// ValidHash tells whether text looks like the hash of a CA.
+// ValidHash reports whether text has the form of a CA's hash.
 func ValidHash(text string) bool {
 	sum, found := strings.CutPrefix(strings.ToLower(text), HashPrefix)
 	raw, err := hex.DecodeString(sum)

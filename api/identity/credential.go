@@ -7,7 +7,7 @@ import (
 	"fmt"
 )
 
-// MaxCredentialLength bounds what a link shows, as text: a token and two names.
+// MaxCredentialLength bounds the text of a link's credential: a token and two names.
 const MaxCredentialLength = 4096
 
 // signedCredential is what stands in the place of the signature in a leaf's CONNECT.
@@ -17,8 +17,8 @@ type signedCredential struct {
 	Signature []byte `json:"signature"`
 }
 
-// EncodeCredential returns the bytes that a leaf gives as the signature of the server's nonce (its jwt stays empty): nats-server without an
-// operator throws a CONNECT's jwt away before it asks, and hands the signature on as it came.
+// EncodeCredential returns the bytes that a leaf sends as the signature of the server's nonce (its jwt stays empty): nats-server without
+// an operator drops a CONNECT's jwt before the auth callout, and passes the signature on unchanged.
 func EncodeCredential(c Credential, signature []byte) ([]byte, error) {
 	data, err := json.Marshal(signedCredential{Credential: c, Signature: signature})
 	if err != nil {
@@ -27,7 +27,8 @@ func EncodeCredential(c Credential, signature []byte) ([]byte, error) {
 	return data, nil
 }
 
-// DecodeCredential undoes EncodeCredential, for the signature as the auth callout has it. Nothing in it is proven before the signature is checked.
+// DecodeCredential is the inverse of EncodeCredential, for the signature as the auth callout receives it. Its content is unproven until
+// the signature is checked.
 func DecodeCredential(sig string) (Credential, []byte, error) {
 	if sig == "" || len(sig) > MaxCredentialLength {
 		return Credential{}, nil, errors.New("no credential")

@@ -12,8 +12,8 @@ type Credential struct {
 	Token string `json:"token,omitempty"`
 }
 
-// The verbs of a gateway's identity. Who has no valid key is in the lobby: an account in which a link reaches these two, on
-// call.cloud.<key>.<verb> with answers to _INBOX.<key>.>, and nothing else. A key is no node's name: it has capitals.
+// The verbs of a gateway's identity. A link without a valid key is in the lobby: an account in which it reaches these two, on
+// call.cloud.<key>.<verb> with replies to _INBOX.<key>.>, and nothing else. A key cannot be a node's name: it has capitals.
 const (
 	VerbEnrol = "enrol" // EnrolRequest, Enrolment; in the lobby only
 	VerbRenew = "renew" // RenewRequest, Enrolment; as a node, or with an expired key in the lobby
@@ -61,7 +61,7 @@ type Enrolment struct {
 	ClusterCA string `json:"clusterCA,omitempty"`
 }
 
-// Proof is what is signed to show that a key is held by who says so.
+// Proof returns the bytes that a gateway signs to prove that it holds a key.
 func Proof(verb, node, key string) []byte {
 	return []byte("frond.io " + verb + " " + node + " " + key)
 }

@@ -6,7 +6,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// AddToScheme makes a scheme know the kind.
+// AddToScheme registers the kind in a scheme.
 func AddToScheme(s *runtime.Scheme) error {
 	version := schema.GroupVersion{Group: Group, Version: Version}
 	s.AddKnownTypes(version, &NodeIdentity{}, &NodeIdentityList{})

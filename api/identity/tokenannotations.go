@@ -5,10 +5,10 @@ const TokenGroup = "system:bootstrappers:frond"
 
 // The annotations of such a token's Secret.
 const (
-	// AnnotationUses is how many gateways may join with it, a number; 0 is any number, and without it one may.
+	// AnnotationUses is the number of gateways that may join with the token; 0 is no limit, and without the annotation it is one.
 	AnnotationUses = "frond.io/uses"
-	// AnnotationNode is the only node that it is for; it then lets in a node that was revoked or has another key.
+	// AnnotationNode is the only node that may join with the token; it then admits a node that was revoked or has another key.
 	AnnotationNode = "frond.io/node"
-	// AnnotationUsed are the uses, "NODE=KEY", separated by commas; none of a token for any number. cloudcore alone writes it.
+	// AnnotationUsed lists the uses, "NODE=KEY", separated by commas; not for a token without a limit. Only cloudcore writes it.
 	AnnotationUsed = "frond.io/used"
 )

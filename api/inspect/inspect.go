@@ -1,5 +1,5 @@
-// Package inspect holds what cloudcore tells people and programs about the gateways: the answers of cloud/inspect, which
-// are also the stable output of frond status and frond sync with -o json. Plain data.
+// Package inspect defines cloudcore's reports about the gateways: the replies of cloud/inspect, which are also the stable output of frond
+// status and frond sync with -o json. It holds plain data only.
 package inspect
 
 import (
@@ -9,63 +9,63 @@ import (
 )
 
 const (
-	// ServerName is the name in the certificate of every cloudcore, whatever address it is reached at: through a Service,
-	// through kubectl port-forward, or directly.
+	// ServerName is the name in the certificate of every cloudcore, whatever address a client uses: a Service, kubectl port-forward, or
+	// the address itself.
 	ServerName = "cloudcore.frond-system.svc"
-	// PathNodes answers with Nodes, and with a node's name behind it with a Node. It needs the right to list or get nodes.
+	// PathNodes returns Nodes, and with a node's name appended a Node. It requires the permission to list or get nodes.
 	PathNodes = "/inspect/v1/nodes"
-	// PathObjects stands behind the path of a node and answers with Sync. As it names Secrets, it needs the right to get
-	// the subresource sync of that node.
+	// PathObjects, appended to the path of a node, returns Sync. The reply names Secrets, so it requires the permission to get the
+	// subresource sync of that node.
 	PathObjects = "/objects"
-	// SyncSubresource is that subresource of nodes; it exists in rules only.
+	// SyncSubresource is that subresource of nodes; it exists in RBAC rules only.
 	SyncSubresource = "sync"
 )
 
-// Nodes are all gateways, by name.
+// Nodes lists all gateways, by name.
 type Nodes struct {
-	// Replica is the cloudcore that answered.
+	// Replica is the cloudcore that replied.
 	Replica string `json:"replica"`
-	// Live are the cloudcores that it sees.
+	// Live are the cloudcores that it considers alive.
 	Live  []string `json:"live"`
 	Nodes []Node   `json:"nodes"`
 }
 
-// Node is how far one gateway is with what the cloud wants there.
+// Node is the state of one gateway compared with the state desired in the cloud.
 type Node struct {
 	Name string `json:"name"`
-	// Link is the status of the Node's condition EdgeConnected, and LinkSince when it last changed; Unknown before it was set.
+	// Link is the status of the Node's condition EdgeConnected, and LinkSince its last transition; Unknown before it was set.
 	Link      string    `json:"link"`
 	LinkSince time.Time `json:"linkSince,omitzero"`
-	// Autonomy is how long the pods stay while the link is down, as the annotation of the Node or of AutonomyGroup says; "" as
-	// Kubernetes has it.
+	// Autonomy is how long the pods stay while the link is down, from the annotation of the Node or of AutonomyGroup; "" is the default of
+	// Kubernetes.
 	Autonomy string `json:"autonomy,omitempty"`
-	// AutonomyGroup is the NodeGroup that says so; "" is the Node itself.
+	// AutonomyGroup is the NodeGroup that sets Autonomy; "" is the Node itself.
 	AutonomyGroup string `json:"autonomyGroup,omitempty"`
 	// Owner is the cloudcore that publishes for the node.
 	Owner string `json:"owner"`
-	// Progress is nil if the hub could not be asked; Problem then says why.
+	// Progress is nil if the hub could not be read; Problem then gives the reason.
 	Progress *Progress `json:"progress,omitempty"`
 	Problem  string    `json:"problem,omitempty"`
-	// Heartbeat is the node's last heartbeat at the replica that answered, nil if that has heard none since it started.
+	// Heartbeat is the node's last heartbeat at the replica that replied, nil if the replica has received none since it started.
 	Heartbeat *Heartbeat `json:"heard,omitempty"`
-	// Kubelet is the version that the Node reports.
+	// Kubelet is the kubelet version that the Node reports.
 	Kubelet string `json:"kubelet,omitempty"`
 }
 
-// Progress compares what the stream of desired state holds for a node with how far the node is. A message is the last
-// change of one object; its deletion is one, too, until the node has it and it is purged.
+// Progress compares the stream of desired state with the node's own state. A message is the last change of one object. A deletion is also
+// a message, until the node has it and it is purged.
 type Progress struct {
 	// Desired counts the messages that the stream holds for the node.
 	Desired int `json:"desired"`
-	// Delivered counts those of them that its consumer has sent, or that it got otherwise; nil if that is not known.
+	// Delivered counts those that the node's consumer has sent, or that the node received otherwise; nil if unknown.
 	Delivered *int `json:"delivered,omitempty"`
-	// Applied counts those of them that are on the node's disk; nil if that is not known.
+	// Applied counts those that are on the node's disk; nil if unknown.
 	Applied *int `json:"applied,omitempty"`
-	// AppliedBy says who told: AppliedByHeartbeat or AppliedByConsumer. It is "" with Applied nil.
+	// AppliedBy is the source of Applied: AppliedByHeartbeat or AppliedByConsumer. It is "" with Applied nil.
 	AppliedBy string `json:"appliedBy,omitempty"`
 	// Oldest is when the cloud saw the oldest change that is not on the node's disk; zero if all are.
 	Oldest time.Time `json:"oldest,omitzero"`
-	// Complete says that everything the node needs has been published at least once.
+	// Complete says that the node's whole desired state has been published at least once.
 	Complete bool `json:"complete"`
 	// Sequence is the stream sequence up to which everything is on the node's disk, if it is known.
 	Sequence uint64 `json:"sequence"`
@@ -73,8 +73,8 @@ type Progress struct {
 	Consumer *Consumer `json:"consumer,omitempty"`
 }
 
-// The sources of Progress.Applied. The heartbeat tells of the node's own disk. Without one the acks that the consumer saw
-// are taken, which may be more than a wiped disk holds.
+// The sources of Progress.Applied. The heartbeat reports the node's own disk. Without one, Applied counts the acks of the consumer, which
+// may be more than a wiped disk holds.
 const (
 	AppliedByHeartbeat = "heartbeat"
 	AppliedByConsumer  = "consumer"
@@ -87,16 +87,16 @@ type Consumer struct {
 	// Delivered and AckFloor are stream sequences.
 	Delivered uint64 `json:"delivered"`
 	AckFloor  uint64 `json:"ackFloor"`
-	// Acked says that there was an ack at all: the floor of a new consumer is where it starts, which proves nothing.
+	// Acked says that there was an ack: the floor of a new consumer is its start, which proves nothing.
 	Acked bool `json:"acked"`
-	// AckPending counts what was sent and not acked, Pending what was not sent.
+	// AckPending counts sent messages without an ack, Pending messages not sent yet.
 	AckPending int    `json:"ackPending"`
 	Pending    uint64 `json:"pending"`
 	// LastAck is when the last ack moved the floor.
 	LastAck time.Time `json:"lastAck,omitzero"`
 }
 
-// Heartbeat is what a heartbeat said, and when it came.
+// Heartbeat is the content of a heartbeat, and the time of its arrival.
 type Heartbeat struct {
 	At     time.Time   `json:"at"`
 	Cursor wire.Cursor `json:"cursor"`
@@ -104,7 +104,7 @@ type Heartbeat struct {
 	Healthy bool `json:"healthy"`
 	// Outbox is the number of reports that wait at the node.
 	Outbox uint64 `json:"outbox"`
-	// Version is edgecore's.
+	// Version is edgecore's version.
 	Version string `json:"version,omitempty"`
 }
 
@@ -114,13 +114,13 @@ type Sync struct {
 	Objects []Object `json:"objects"`
 }
 
-// State is how far one object is at a node.
+// State is the delivery state of one object at a node.
 type State string
 
 // The states of an object.
 const (
 	Synced   State = "synced"   // the desired version is on the node's disk
-	Pending  State = "pending"  // it is not, or not known to be
+	Pending  State = "pending"  // the desired version is not on disk, or not known to be
 	Deleting State = "deleting" // the node must delete the object
 )
 
@@ -132,19 +132,19 @@ type Object struct {
 	Name      string `json:"name"`
 	UID       string `json:"uid"`
 	State     State  `json:"state"`
-	// Desired is the resourceVersion that the cloud wants there; "" for a deletion.
+	// Desired is the resourceVersion desired in the cloud; "" for a deletion.
 	Desired string `json:"desired,omitempty"`
 	// Acked is the newest resourceVersion known to be on the node's disk; "" if none is.
 	Acked string `json:"acked,omitempty"`
 	// Changed is when the cloud saw the desired version.
 	Changed time.Time `json:"changed,omitzero"`
-	// AckedAt is when a heartbeat first told that the desired version is on disk, zero if this replica did not hear it.
+	// AckedAt is when a heartbeat first reported that the desired version is on disk, zero if this replica has received no such heartbeat.
 	AckedAt time.Time `json:"ackedAt,omitzero"`
-	// Sequence is the message's in the stream.
+	// Sequence is the message's sequence in the stream.
 	Sequence uint64 `json:"sequence"`
 }
 
-// Key names the object.
+// Key returns the key of the object.
 func (o Object) Key() wire.Key {
 	return wire.Key{Group: o.Group, Resource: o.Resource, Namespace: o.Namespace, Name: o.Name}
 }

@@ -1,8 +1,8 @@
 // Package kubeevent converts between the two forms of a Kubernetes Event, v1 and events.k8s.io/v1.
 //
-// Kubernetes keeps one object for both, so an event written through one API is read, patched and counted through the other.
-// Each field of one form has its place in the other: a conversion there and back changes nothing. Results share nothing that a
-// caller may change with their argument. This package validates nothing.
+// Kubernetes stores one object for both, so an event written through one API is read, patched and counted through the other. Each field of
+// one form has a counterpart in the other: a conversion there and back changes nothing. A result shares no mutable data with the argument.
+// This package validates nothing.
 package kubeevent
 
 import (

@@ -1,6 +1,6 @@
-// Package kubeversion says with which versions of Kubernetes' API server Frond was tested.
+// Package kubeversion lists the versions of Kubernetes' API server with which Frond was tested.
 //
-// It is one table and the verdict that follows from it. frond init, the condition of Nodes and the installation guide show it; a test
+// It holds one table and derives a verdict from it. frond init, the condition of Nodes and the installation guide show the verdict; a test
 // compares the guide with the table.
 package kubeversion
 
@@ -14,13 +14,13 @@ import (
 type Release struct {
 	// Minor is "1.37".
 	Minor string
-	// Patch is the version that was run.
+	// Patch is the tested version.
 	Patch string
-	// Impersonation says how cloudcore acts as a node there.
+	// Impersonation is how cloudcore acts as a node with this release.
 	Impersonation Impersonation
 }
 
-// Impersonation is the kind of rights by which cloudcore acts as a node.
+// Impersonation is the kind of permission with which cloudcore acts as a node.
 type Impersonation string
 
 // The kinds of impersonation. Constrained impersonation is limited to nodes and is on by default since Kubernetes 1.36.
@@ -38,7 +38,7 @@ func Tested() []Release {
 	}
 }
 
-// ImpersonationOf returns how cloudcore acts as a node with a minor version, constrained if it is not a tested one.
+// ImpersonationOf returns the impersonation for a minor version, constrained if the version is not a tested one.
 func ImpersonationOf(minor string) Impersonation {
 	for _, r := range Tested() {
 		if r.Minor == minor {
@@ -48,7 +48,7 @@ func ImpersonationOf(minor string) Impersonation {
 	return Constrained
 }
 
-// Reasons of a verdict, as conditions have them.
+// The reasons of a verdict, as used in conditions.
 const (
 	ReasonTested     = "TestedVersion"
 	ReasonOlder      = "OlderThanTested"
@@ -62,7 +62,7 @@ type Verdict struct {
 	Reason, Message string
 }
 
-// Evaluate judges the version that an API server says of itself, such as "v1.36.4-eks-1".
+// Evaluate returns the verdict on an API server's version string, such as "v1.36.4-eks-1".
 func Evaluate(server string) Verdict {
 	tested := Tested()
 	oldest, newest := tested[0].Minor, tested[len(tested)-1].Minor

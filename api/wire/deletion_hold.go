@@ -6,16 +6,16 @@ import (
 )
 
 const (
-	// HeldDeletionsAnnotation is on a Node while deletions for it are held back; its value is the JSON of a Hold. The cloud writes it.
+	// HeldDeletionsAnnotation is on a Node while deletions for it are held; its value is the JSON of a Hold. The cloud writes it.
 	HeldDeletionsAnnotation = "frond.io/held-deletions"
-	// ConfirmDeletionsAnnotation on a Node lets go what the Hold with this Token holds back, and nothing that is missed later. People
-	// set it; the cloud removes it with HeldDeletionsAnnotation.
+	// ConfirmDeletionsAnnotation on a Node releases the deletions of the Hold with this Token, and no later ones. Operators set it; the
+	// cloud removes it with HeldDeletionsAnnotation.
 	ConfirmDeletionsAnnotation = "frond.io/confirm-deletions"
-	// DeletionsHeldCondition of a Node is True while deletions are held back.
+	// DeletionsHeldCondition of a Node is True while deletions are held.
 	DeletionsHeldCondition = "EdgeDeletionsHeld"
 )
 
-// HoldReason says why deletions are held back; it is the reason of the Node's condition, too.
+// HoldReason is the reason why deletions are held; it is also the reason of the Node's condition.
 type HoldReason string
 
 // The reasons.
@@ -26,22 +26,21 @@ const (
 	HoldRestored HoldReason = "ClusterRestored"
 )
 
-// Hold is what is held back for one node.
+// Hold describes the held deletions of one node.
 type Hold struct {
-	// Token names exactly these pods, by their UIDs.
+	// Token identifies exactly these pods, by their UIDs.
 	Token  string     `json:"token"`
 	Reason HoldReason `json:"reason"`
-	// Missing of the node's Pods would go.
+	// Missing is how many of the node's Pods would be deleted.
 	Missing int `json:"missing"`
 	Pods    int `json:"pods"`
-	// MissingSample of the missing pods, as namespace/name, for people.
+	// MissingSample names some of the missing pods, as namespace/name, for operators.
 	MissingSample []string `json:"some,omitempty"`
-	// Since is when this was first written to the Node; zero before.
+	// Since is when the hold was first written to the Node; zero before.
 	Since time.Time `json:"since,omitzero"`
 }
 
-// ParseHold reads the annotations of a Node: what is held back, and what has been confirmed. A value that is not ours reads as
-// no hold.
+// ParseHold parses the annotations of a Node into the hold and the confirmed token. A value that Frond did not write counts as no hold.
 func ParseHold(annotations map[string]string) (hold Hold, confirmed string) {
 	if err := json.Unmarshal([]byte(annotations[HeldDeletionsAnnotation]), &hold); err != nil {
 		hold = Hold{}

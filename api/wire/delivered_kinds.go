@@ -1,6 +1,6 @@
 package wire
 
-// KindAbsence says why the cloud sends nothing of a kind.
+// KindAbsence is the reason why the cloud delivers nothing of a kind.
 type KindAbsence string
 
 const (
@@ -10,9 +10,9 @@ const (
 	KindForbidden KindAbsence = "Forbidden"
 )
 
-// DeliveredKinds is the object that says which of the kinds that not every Kubernetes has are sent to nodes. A node that holds it
-// knows that what it has of such a kind is all that concerns it. A kind that is not in it is one of which the cloud does not know
-// yet whether there is any.
+// DeliveredKinds is the object that lists which of the optional kinds, those that not every Kubernetes has, are delivered to nodes. A node
+// that holds it knows that its objects of such a kind are complete. For a kind that is not listed the cloud does not know yet whether it
+// exists.
 type DeliveredKinds struct {
 	APIVersion string             `json:"apiVersion"`
 	Kind       string             `json:"kind"`
@@ -25,7 +25,7 @@ type DeliveredKindsSpec struct {
 	Kinds []DeliveredKind `json:"kinds"`
 }
 
-// DeliveredKind is one kind. Version is the one that its objects come in; where it is empty, Absence is the reason.
+// DeliveredKind is one kind. Version is the version of its objects; where it is empty, Absence is the reason.
 type DeliveredKind struct {
 	Group    string      `json:"group"`
 	Resource string      `json:"resource"`
@@ -36,7 +36,7 @@ type DeliveredKind struct {
 // DeliveredKindsKey is the key of the message whose object is DeliveredKinds.
 func DeliveredKindsKey() Key { return Key{Group: frondGroup, Resource: "kinds", Name: "delivered"} }
 
-// NewDeliveredKinds makes the object.
+// NewDeliveredKinds returns the object for a list of kinds.
 func NewDeliveredKinds(kinds []DeliveredKind) DeliveredKinds {
 	return DeliveredKinds{
 		APIVersion: frondGroup + "/v1", Kind: "DeliveredKinds", Metadata: ScopeMarkMeta{Name: DeliveredKindsKey().Name},
@@ -44,7 +44,7 @@ func NewDeliveredKinds(kinds []DeliveredKind) DeliveredKinds {
 	}
 }
 
-// Find returns what is said of a kind; false where nothing is.
+// Find returns the entry of a kind; false if there is none.
 func (d DeliveredKinds) Find(group, resource string) (DeliveredKind, bool) {
 	for _, k := range d.Spec.Kinds {
 		if k.Group == group && k.Resource == resource {

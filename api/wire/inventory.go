@@ -2,22 +2,22 @@ package wire
 
 import "hash/fnv"
 
-// Inventory sums up what a node should have or has of the cloud's objects, so that both ends can compare it in a few bytes.
-// It depends on each object's key, UID and version (the label that the cloud gave it) and not on their order. What a node
-// itself writes into an object does not change it.
+// Inventory summarises the cloud's objects that a node should have or has, so that both ends can compare them in a few bytes. It depends
+// on each object's key, UID and version (the label that the cloud assigned) and not on their order. A node's own writes to an object do
+// not change it.
 type Inventory struct {
-	// Objects is how many there are.
+	// Objects is the number of objects.
 	Objects int `json:"objects"`
-	// Sum is the sum of the objects' hashes, in text as JSON knows no such number.
+	// Sum is the sum of the objects' hashes, as text because JSON has no such number.
 	Sum uint64 `json:"sum,string"`
 }
 
-// Add counts an object.
+// Add adds an object.
 func (c *Inventory) Add(key Key, uid, version string) {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(key.String() + "\x00" + uid + "\x00" + version)) // a hash never fails
 	x := h.Sum64()
-	// The finaliser of MurmurHash3: near texts have near hashes with FNV, and a sum of them would not tell them apart well.
+	// The finaliser of MurmurHash3: with FNV, similar texts have similar hashes, and their sum would distinguish them poorly.
 	x ^= x >> 33
 	x *= 0xff51afd7ed558ccd
 	x ^= x >> 33

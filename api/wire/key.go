@@ -17,7 +17,7 @@ type Key struct {
 	Name      string
 }
 
-// core stands for the empty group in a token; no other API group may be called so, as they hold a dot.
+// core stands for the empty group in a token; no other API group may have this name, because their names contain a dot.
 const core = "core"
 
 // ErrToken reports a token or subject that Escape cannot have made.
@@ -36,7 +36,7 @@ func (k Key) String() string {
 	return group + "." + Escape(k.Resource) + "." + Escape(k.Namespace) + "." + Escape(k.Name)
 }
 
-// Human returns the key as people write it: "configmaps default/web" or "deployments.apps default/web".
+// Human returns the key in readable form: "configmaps default/web" or "deployments.apps default/web".
 func (k Key) Human() string {
 	resource := k.Resource
 	if k.Group != "" {
@@ -54,8 +54,8 @@ func (k Key) Compare(o Key) int {
 		strings.Compare(k.Namespace, o.Namespace), strings.Compare(k.Name, o.Name))
 }
 
-// ParseKey undoes Key.String. It refuses any text that String cannot have made, wrapped in ErrToken, so that one
-// object has exactly one spelling.
+// ParseKey is the inverse of Key.String. It refuses any text that String cannot have made, wrapped in ErrToken, so that one object has
+// exactly one spelling.
 func ParseKey(s string) (Key, error) {
 	tokens := strings.Split(s, ".")
 	if len(tokens) != 4 {
@@ -106,7 +106,7 @@ func Escape(s string) string {
 	return b.String()
 }
 
-// Unescape undoes Escape and refuses, wrapped in ErrToken, what Escape cannot have made.
+// Unescape is the inverse of Escape. It refuses, wrapped in ErrToken, any text that Escape cannot have made.
 func Unescape(token string) (string, error) {
 	if token == "_" {
 		return "", nil
@@ -139,7 +139,7 @@ func isPlainByte(c byte) bool {
 	return c == '-' || '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
 }
 
-// truncateText bounds what an error repeats of untrusted text.
+// truncateText bounds the untrusted text that an error repeats.
 func truncateText(s string) string {
 	const most = 120
 	if len(s) > most {

@@ -1,19 +1,19 @@
 package wire
 
-// PartRequest leads a part of a large report's payload, as it would be sent, on call.cloud.<node>.part: the JSON of this on one line, then
-// the part's bytes.
+// PartRequest is the header of one part of a large report's payload, in its wire form, on call.cloud.<node>.part: the JSON of this on one
+// line, then the part's bytes.
 type PartRequest struct {
-	// ID names the report's payload: its place in the outbox and its digest.
+	// ID names the report's payload: its position in the outbox and its digest.
 	ID string `json:"id"`
-	// Offset is where the part begins in a payload of Size bytes.
+	// Offset is the start of the part in a payload of Size bytes.
 	Offset int `json:"offset"`
 	Size   int `json:"size"`
 }
 
-// PartReply answers when the part is on the hub's disks.
+// PartReply confirms that the part is on the hub's disks.
 type PartReply struct {
-	// Lacking, to the last part: the hub does not hold all the parts before it, or they are of another payload.
+	// Incomplete, in reply to the last part: the hub does not hold all the parts before it, or they belong to another payload.
 	Incomplete bool `json:"lacking,omitempty"`
-	// Error says why the part was not taken.
+	// Error is the reason why the part was not stored.
 	Error string `json:"error,omitempty"`
 }

@@ -7,16 +7,16 @@ import (
 	"strings"
 )
 
-// Scope is what a component at the edge lists or watches: every object of a resource, in one namespace or in all.
+// Scope is the set of objects that a component at the edge lists or watches: every object of a resource, in one namespace or in all.
 type Scope struct {
 	Group    string `json:"group,omitempty"`
 	Version  string `json:"version"`
 	Resource string `json:"resource"`
-	// Namespace is "" for all namespaces, and for resources that have none.
+	// Namespace is "" for all namespaces, and for resources without namespaces.
 	Namespace string `json:"namespace,omitempty"`
 }
 
-// frondGroup is the API group of what Frond itself delivers to nodes beside Kubernetes' objects.
+// frondGroup is the API group of the objects that Frond itself delivers to nodes besides those of Kubernetes.
 const frondGroup = "frond.io"
 
 // scopesResource is the resource of scopes' markers.
@@ -25,7 +25,7 @@ const scopesResource = "scopes"
 // maxNameToken bounds each part of a scope, as Kubernetes bounds names.
 const maxNameToken = 253
 
-// Marker is the key of the message whose object is a ScopeMark. It tells scopes apart by all but the version: a node gets one
+// Marker is the key of the message whose object is a ScopeMark. It distinguishes scopes by everything except the version: a node gets one
 // version of a resource.
 func (s Scope) Marker() Key {
 	name := s.Resource
@@ -35,7 +35,7 @@ func (s Scope) Marker() Key {
 	return Key{Group: frondGroup, Resource: scopesResource, Namespace: s.Namespace, Name: name}
 }
 
-// ScopeOf undoes Scope.Marker, without the version; ok is false for a key that is no marker of a scope.
+// ScopeOf is the inverse of Scope.Marker, without the version; ok is false for a key that is not a scope's marker.
 func ScopeOf(marker Key) (s Scope, ok bool) {
 	if marker.Group != frondGroup || marker.Resource != scopesResource {
 		return Scope{}, false
@@ -49,7 +49,7 @@ func (s Scope) Covers(key Key) bool {
 	return s.Group == key.Group && s.Resource == key.Resource && (s.Namespace == "" || s.Namespace == key.Namespace)
 }
 
-// String returns the scope as people write it: "widgets.v1.example.com in default".
+// String returns the scope for humans: "widgets.v1.example.com in default".
 func (s Scope) String() string {
 	text := s.Resource + "." + s.Version
 	if s.Group != "" {
@@ -61,7 +61,7 @@ func (s Scope) String() string {
 	return text + " in " + s.Namespace
 }
 
-// Validate reports whether a scope can name anything. Subresources, wildcards and Frond's own group are none.
+// Validate reports an error for a scope that cannot name a resource, such as a subresource, a wildcard or Frond's own group.
 func (s Scope) Validate() error {
 	for _, part := range []string{s.Group, s.Version, s.Resource, s.Namespace} {
 		if len(part) > maxNameToken || strings.ContainsFunc(part, isNotNameRune) {
@@ -78,27 +78,27 @@ func isNotNameRune(r rune) bool {
 	return r != '-' && r != '.' && (r < '0' || r > '9') && (r < 'a' || r > 'z')
 }
 
-// ScopeWant is a scope and who at the node asked for it.
+// ScopeWant is a scope and the users at the node that requested it.
 type ScopeWant struct {
 	Scope
 	// Users are user names as Kubernetes knows them: system:serviceaccount:<namespace>:<name>, or system:node:<node>.
 	Users []string `json:"users"`
 }
 
-// ScopesRequest is all that the components of a node want, on call.cloud.<node>.scopes. It replaces what was asked before.
+// ScopesRequest lists all scopes that the components of a node want, on call.cloud.<node>.scopes. It replaces the previous request.
 type ScopesRequest struct {
-	// Order is higher than in each request before that the cloud took.
+	// Order is higher than in each earlier request that the cloud accepted.
 	Order uint64      `json:"order"`
 	Wants []ScopeWant `json:"wants"`
 }
 
-// Limits of a ScopesRequest. More is refused as a whole, and the cloud keeps what it had.
+// Limits of a ScopesRequest. The cloud refuses a larger request as a whole and keeps the previous one.
 const (
 	MaxScopes     = 256
 	MaxScopeUsers = 64
 )
 
-// Validate joins all faults of a request.
+// Validate joins all errors of a request.
 func (r ScopesRequest) Validate() error {
 	if len(r.Wants) > MaxScopes {
 		return fmt.Errorf("%d scopes, at most %d", len(r.Wants), MaxScopes)
@@ -123,45 +123,45 @@ func (r ScopesRequest) Validate() error {
 // ScopesReply answers a ScopesRequest. Either Error is set, or the rest.
 type ScopesReply struct {
 	Error string `json:"error,omitempty"`
-	// Order is the Order that the cloud holds. If it is another one than was sent, the request came too late and changed
-	// nothing: send it again with a higher one.
+	// Order is the Order that the cloud holds. If it differs from the sent one, the request came too late and changed nothing: send it
+	// again with a higher one.
 	Order uint64 `json:"order,omitempty"`
-	// Verdicts say yes or no for each scope and user that was asked for; empty if the request changed nothing.
+	// Verdicts grant or refuse each requested scope and user; empty if the request changed nothing.
 	Verdicts []ScopeVerdict `json:"verdicts,omitempty"`
 }
 
-// ScopeVerdict is the cloud's word on one scope for one user. It is judged again from time to time; the marker of the scope
-// tells what holds.
+// ScopeVerdict is the cloud's decision on one scope for one user. It is evaluated again from time to time; the scope's marker shows the
+// current decision.
 type ScopeVerdict struct {
 	Scope
 	User string `json:"user"`
 	// Reason is "" if the scope is granted to the user.
 	Reason ScopeReason `json:"reason,omitempty"`
-	// Message tells people more; "" if granted.
+	// Message explains the reason to operators; "" if granted.
 	Message string `json:"message,omitempty"`
 }
 
-// ScopeReason says why a scope is refused.
+// ScopeReason is the reason why a scope is refused.
 type ScopeReason string
 
 // The reasons.
 const (
-	// ScopeForeign: the user is no service account of a pod on this node, nor the node, nor one that the operator allows.
+	// ScopeForeign: the user is not a service account of a pod on this node, nor the node, nor a user that the operator allows.
 	ScopeForeign ScopeReason = "ForeignUser"
 	// ScopeForbidden: Kubernetes does not let the user list and watch it.
 	ScopeForbidden ScopeReason = "Forbidden"
 	// ScopeNotServed: the cluster has no such resource, or delivers another version of it.
 	ScopeNotServed ScopeReason = "NotServed"
-	// ScopeTooLarge: it holds more objects than a scope may, or the node asked for too many scopes.
+	// ScopeTooLarge: the scope holds more objects than allowed, or the node requested too many scopes.
 	ScopeTooLarge ScopeReason = "TooLarge"
-	// ScopeUnsuitable: leases and events live at the node, and what can be listed but not watched cannot be followed.
+	// ScopeUnsuitable: leases and events live at the node, and a resource that can be listed but not watched cannot be followed.
 	ScopeUnsuitable ScopeReason = "Unsuitable"
-	// ScopeUnjudged: it could not be judged yet; ask again.
+	// ScopeUnjudged: the scope could not be evaluated yet; ask again.
 	ScopeUnjudged ScopeReason = "Unjudged"
 )
 
-// ScopeMark is the object of a scope's marker. While the store holds it, the scope is granted, and the store holds every
-// object of it that there was when it was granted, as well as each change since that the stream has brought.
+// ScopeMark is the object of a scope's marker. While the store holds it, the scope is granted. The store then holds every object that the
+// scope had when it was granted, and each later change that the stream has delivered.
 type ScopeMark struct {
 	APIVersion string        `json:"apiVersion"`
 	Kind       string        `json:"kind"`
@@ -175,14 +175,14 @@ type ScopeMarkMeta struct {
 	Namespace string `json:"namespace,omitempty"`
 }
 
-// ScopeKind is what the marker tells of the resource, for the node's discovery.
+// ScopeKind describes the resource in the marker, for the node's discovery.
 type ScopeKind struct {
 	Scope
 	Kind       string `json:"kind"`
 	Namespaced bool   `json:"namespaced,omitempty"`
 }
 
-// Mark makes the object of a scope's marker.
+// Mark returns the object of a scope's marker.
 func (k ScopeKind) Mark() ScopeMark {
 	key := k.Marker()
 	return ScopeMark{
@@ -193,14 +193,14 @@ func (k ScopeKind) Mark() ScopeMark {
 // TokenKeysKey is the key of the message whose object is TokenKeys.
 func TokenKeysKey() Key { return Key{Group: frondGroup, Resource: "keys", Name: "serviceaccounts"} }
 
-// TokenKeys is what a node needs to check service-account tokens by itself.
+// TokenKeys is the data with which a node checks service-account tokens itself.
 type TokenKeys struct {
 	APIVersion string        `json:"apiVersion"`
 	Kind       string        `json:"kind"`
 	Metadata   ScopeMarkMeta `json:"metadata"`
-	// Issuer is the iss of valid tokens, and unless the operator said otherwise their audience.
+	// Issuer is the iss of valid tokens, and their audience unless the operator configured others.
 	Issuer string `json:"issuer"`
-	// Audiences of which a token must have one.
+	// Audiences are the accepted audiences; a token must have one of them.
 	Audiences []string `json:"audiences"`
 	// JWKS is the apiserver's key set, as it serves it.
 	JWKS json.RawMessage `json:"jwks"`
