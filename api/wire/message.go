@@ -145,8 +145,8 @@ type KubeRequest struct {
 	// Wait is how many milliseconds a watch may wait for its first change, on call.cloud.<node>.watch only: Path is a collection, Query
 	// has its resourceVersion, and the reply's body is the changes so far, one JSON document each, possibly none.
 	Wait int64 `json:"wait,omitempty"`
-	// MaxBytes is how many bytes the node can take at a time: a watch returns fewer changes, at least one, and a larger reply is refused
-	// with 413. 0 is no limit.
+	// MaxBytes is how many bytes the node can take at a time: a watch returns fewer changes, at least one, and a reply that still exceeds
+	// the limit is refused with 413. 0 is no limit.
 	MaxBytes int `json:"take,omitempty"`
 }
 
