@@ -18,7 +18,7 @@ import (
 	"github.com/frond-edge/frond/streams/streamstest"
 )
 
-// A node that calls without end gets a clear answer, and no other node waits for it.
+// A node that calls without end gets a clear refusal, and the calls of other nodes are not delayed.
 func TestCallServer_BusyNodeDelaysNoOther(t *testing.T) {
 	hub := streamstest.Hub(t)
 	reg := prometheus.NewRegistry()
@@ -70,7 +70,7 @@ func TestCallServer_BusyNodeDelaysNoOther(t *testing.T) {
 	}
 }
 
-// A call to Kubernetes may hold a token or a Secret; the stream of dead letters is read by many.
+// A call to Kubernetes may hold a token or a Secret, and many can read the stream of dead letters.
 func TestCallServer_DeadLetterWithholdsPayload(t *testing.T) {
 	hub := streamstest.Hub(t)
 	nc := streamstest.Connect(t, hub)
@@ -135,7 +135,7 @@ func sumCounters(t *testing.T, reg *prometheus.Registry, name, value string) (su
 	return sum
 }
 
-// While the dead letters cannot be stored, garbage must not hold up the beats of all nodes.
+// While dead letters cannot be stored, malformed heartbeats must not delay the heartbeats of other nodes.
 func TestHeartbeats_MalformedDelayNoOther(t *testing.T) {
 	hub := streamstest.Hub(t)
 	nc := streamstest.Connect(t, hub)

@@ -15,9 +15,9 @@ import (
 	"github.com/frond-edge/frond/streams/streamstest"
 )
 
-// A gateway is away for 60 days: no clock of the hub's has to run for that, as all that time does to it is that its consumer
-// goes. 10,000 changes later it gets each object's last state once, what was deleted goes and stays away, and what did not
-// change costs nothing.
+// A gateway is away for 60 days. The test needs no clock, because the only effect of that time on the hub is that the node's consumer
+// expires. After 10,000 changes the gateway gets each object's last state once, deleted objects are removed and stay away, and unchanged
+// objects cost nothing.
 func TestDelivery_CatchUpSendsOnlyChangedObjects(t *testing.T) {
 	hub := streamstest.Hub(t)
 	cloud := startCloud(t, hub, false)
@@ -50,7 +50,7 @@ func TestDelivery_CatchUpSendsOnlyChangedObjects(t *testing.T) {
 			w.publish(tombstoneMessage(fmt.Sprint("o", objects-1-deleted-i)))
 		}
 		deleted += tt.deletions
-		again := desiredMessage("o0", "new") // deleted, and made anew with its name
+		again := desiredMessage("o0", "new") // deleted, and created again under its name
 		again.UID = "uid-new"
 		w.publish(tombstoneMessage("o0"))
 		last := w.publish(again)
@@ -82,7 +82,7 @@ func TestDelivery_CatchUpSendsOnlyChangedObjects(t *testing.T) {
 	}
 }
 
-// expireNodeConsumer does to a hub what time does while a gateway is away: the server forgets its consumer after an hour.
+// expireNodeConsumer deletes the node's consumer, as the server does after the gateway was away for an hour.
 func expireNodeConsumer(t *testing.T, js jetstream.JetStream) {
 	t.Helper()
 	if err := js.DeleteConsumer(t.Context(), streams.DesiredStream, "edge_1"); err != nil {
@@ -97,7 +97,7 @@ func expireNodeConsumer(t *testing.T, js jetstream.JetStream) {
 	}
 }
 
-// desiredWriter publishes as one cloudcore that knows what it published last.
+// desiredWriter publishes like one cloudcore that remembers its last publish of each object.
 type desiredWriter struct {
 	t     *testing.T
 	cloud cloudSide

@@ -21,7 +21,7 @@ import (
 	"github.com/frond-edge/frond/streams/streamstest"
 )
 
-// gatewayUplink is a gateway's outbox with its pumps, behind a slow link, and what the cloud was given.
+// gatewayUplink is a gateway's outbox with its pumps, behind a slow link, and the messages that the cloud received.
 type gatewayUplink struct {
 	*testing.T
 	slow   *streamstest.SlowLink
@@ -40,7 +40,7 @@ func (u *gatewayUplink) recordReport(_ context.Context, m wire.Message) error {
 	return nil
 }
 
-// lastReceived is the last that the cloud was given of an object.
+// lastReceived returns the last state of an object that the cloud received.
 func (u *gatewayUplink) lastReceived(name string) string {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -52,13 +52,13 @@ func (u *gatewayUplink) lastReceived(name string) string {
 	return ""
 }
 
-// newGatewayUplink links a gateway at so many bytes a second. Both ends drop a link that is silent for some 2 s.
+// newGatewayUplink links a gateway at rate bytes a second. Both ends drop a link that is silent for some 2 s.
 func newGatewayUplink(t *testing.T, rate int) *gatewayUplink {
 	t.Helper()
 	return newGatewayUplinkTo(t, rate, streams.VerbPart)
 }
 
-// newGatewayUplinkTo links a gateway to a cloudcore that takes parts on a verb.
+// newGatewayUplinkTo links a gateway to a cloudcore that accepts parts on a verb.
 func newGatewayUplinkTo(t *testing.T, rate int, verb string) *gatewayUplink {
 	t.Helper()
 	hub := leaftest.NewHub(t)
@@ -109,7 +109,7 @@ func newGatewayUplinkTo(t *testing.T, rate int, verb string) *gatewayUplink {
 	return u
 }
 
-// storeReport puts an object of so many bytes that do not compress well into the outbox, and returns it.
+// storeReport puts an object with the given number of poorly compressible bytes into the outbox, and returns it.
 func (u *gatewayUplink) storeReport(put func(context.Context, wire.Message) error, name, version string, bytes int) string {
 	u.Helper()
 	m := largeMessage(name, version, bytes)
@@ -119,7 +119,7 @@ func (u *gatewayUplink) storeReport(put func(context.Context, wire.Message) erro
 	return string(m.Object)
 }
 
-// countParts is how many parts the hub holds.
+// countParts returns the number of parts that the hub holds.
 func (u *gatewayUplink) countParts() uint64 {
 	u.Helper()
 	stream, err := u.hub.Stream(u.Context(), streams.PartStream)
@@ -129,8 +129,8 @@ func (u *gatewayUplink) countParts() uint64 {
 	return stream.CachedInfo().State.Msgs
 }
 
-// A report and an event that stand on the link for longer than it may be silent arrive, in spite of a cut with what went before it;
-// the link stays up otherwise, and small ones do not wait behind them.
+// A report and an event that occupy the link for longer than it may be silent arrive, and a cut does not make the earlier parts be sent
+// again. Otherwise the link stays up, and small reports do not wait behind the large ones.
 func TestPump_SendsLargeReportsInParts(t *testing.T) {
 	const size, rate = 250 << 10, 50 << 10
 	u := newGatewayUplink(t, rate)
@@ -164,13 +164,13 @@ func TestPump_SendsLargeReportsInParts(t *testing.T) {
 	if !overtaken || !cut {
 		t.Errorf("a small report came first: %t; the link was cut: %t", overtaken, cut)
 	}
-	if sent > 2*size*12/10+3*rate { // two parts on their way at the cut, and small ones
+	if sent > 2*size*12/10+3*rate { // two parts in flight at the cut, and small reports
 		t.Errorf("%d bytes for two reports of %d", sent, size)
 	}
 	waitWithin(t, time.Minute, "no part is left", func() bool { return u.countParts() == 0 })
 }
 
-// What replaces a large report on its way goes at once, and the older state never comes after it.
+// A newer state goes at once, even while a large older one is being uploaded, and the older state never arrives after it.
 func TestPump_NewerStateReplacesUpload(t *testing.T) {
 	u := newGatewayUplink(t, 20<<10)
 	u.storeReport(u.outbox.Report, "a", "1", 400<<10) // 20 s
@@ -188,14 +188,14 @@ func TestPump_NewerStateReplacesUpload(t *testing.T) {
 	}
 }
 
-// States that were replaced while another large report is carried do not pile up.
+// Replaced states do not pile up in the queue while another large report is uploaded.
 func TestPump_ReplacedUploadsLeaveTheQueue(t *testing.T) {
 	if n := streams.QueuedUploads(100); n != 1 {
 		t.Errorf("%d of 100 states of one object wait", n)
 	}
 }
 
-// To a cloudcore that does not know of parts a large report goes whole, as it did.
+// A large report goes whole to a cloudcore that does not support parts.
 func TestPump_SendsWholeToOlderCloudcore(t *testing.T) {
 	u := newGatewayUplinkTo(t, 1<<20, "another")
 	whole := u.storeReport(u.outbox.Report, "huge", "1", 100<<10)
@@ -205,7 +205,7 @@ func TestPump_SendsWholeToOlderCloudcore(t *testing.T) {
 	}
 }
 
-// With a new link the last part of a payload is sent again, as its report may have been handled and the parts be gone.
+// Over a new link the last part of a payload is sent again, because its report may have been handled and the parts deleted.
 func TestPump_ResendsLastPartOverNewLink(t *testing.T) {
 	if at := streams.ResendLastPart(100, 70, 100); at != 70 {
 		t.Errorf("a whole payload goes on at %d", at)
@@ -215,7 +215,7 @@ func TestPump_ResendsLastPartOverNewLink(t *testing.T) {
 	}
 }
 
-// sendPart is what a cloudcore answers to a part.
+// sendPart sends a part and returns a cloudcore's reply.
 func sendPart(t *testing.T, nc *nats.Conn, req wire.PartRequest, data string) (reply wire.PartReply) {
 	t.Helper()
 	body, err := json.Marshal(req)
@@ -232,7 +232,7 @@ func sendPart(t *testing.T, nc *nats.Conn, req wire.PartRequest, data string) (r
 	return reply
 }
 
-// Parts are taken in any size, again, and from the beginning; what is no part, or of another payload, is told.
+// Parts are accepted in any size, repeated, and from the beginning. A malformed part, or one of another payload, is refused with a reason.
 func TestChunkStore_ValidatesParts(t *testing.T) {
 	hub := streamstest.Hub(t)
 	nc := streamstest.Connect(t, hub)
@@ -281,7 +281,7 @@ func TestChunkStore_ValidatesParts(t *testing.T) {
 	}
 }
 
-// However many parts a node sends, those of another stay, and its own newest.
+// However many parts a node sends, the parts of another node stay, and so do its own newest ones.
 func TestChunkStore_BoundsBytesPerNode(t *testing.T) {
 	nc := streamstest.Connect(t, streamstest.Hub(t))
 	js, err := jetstream.New(nc)

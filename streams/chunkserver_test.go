@@ -21,7 +21,7 @@ import (
 	"github.com/frond-edge/frond/streams/streamstest"
 )
 
-// largeMessage is an object of so many bytes which do not compress well.
+// largeMessage returns an object with the given number of poorly compressible bytes.
 func largeMessage(name, version string, bytes int) wire.Message {
 	noise := make([]byte, bytes/4*3)
 	source := rand.NewChaCha8([32]byte{})
@@ -31,7 +31,7 @@ func largeMessage(name, version string, bytes int) wire.Message {
 	return m
 }
 
-// startSlowNode runs a node whose connection to the hub is a slow one.
+// startSlowNode runs a node with a slow connection to the hub.
 func startSlowNode(t *testing.T, hub *server.Server, store streams.Store, link streams.Link, rate int) (*streamstest.SlowLink, *nats.Conn, *prometheus.Registry) {
 	t.Helper()
 	slow := streamstest.NewSlowLink(t, hub.Addr().String(), rate)
@@ -71,8 +71,8 @@ func objectVersion(object string) string {
 	return v
 }
 
-// A large object on a slow link keeps no small one waiting, comes in spite of a cut with what came before it, and costs the
-// link little more than its size. Until it is there the cursor does not claim it.
+// A large object on a slow link delays no small one, keeps its received pieces over a cut, and costs the link little more than its size.
+// The cursor does not cover it until it is complete.
 func TestDelivery_LargeObjectComesInPieces(t *testing.T) {
 	const size, rate = 700 << 10, 100 << 10
 	hub := streamstest.Hub(t)
@@ -127,13 +127,13 @@ func TestDelivery_LargeObjectComesInPieces(t *testing.T) {
 	if !cut {
 		t.Error("the link was never cut, so nothing of that is shown")
 	}
-	if came > size*11/10+2*rate { // what is on its way at a cut comes again: a piece of at most 2 s
+	if came > size*11/10+2*rate { // a cut repeats the piece in flight: at most 2 s
 		t.Errorf("%d bytes came for an object of %d", came, size)
 	}
 	waitWithin(t, time.Minute, "the cursor", func() bool { return store.Cursor().Sequence > sequence })
 }
 
-// countPending tells how many objects a node knows of and lacks.
+// countPending returns how many objects are pending at a node.
 func countPending(t *testing.T, reg *prometheus.Registry) float64 {
 	t.Helper()
 	families, err := reg.Gather()
@@ -149,7 +149,7 @@ func countPending(t *testing.T, reg *prometheus.Registry) float64 {
 	return 0
 }
 
-// What replaces a large object on its way takes its place at once, a tombstone as well.
+// A newer state replaces a pending large object at once; so does a tombstone.
 func TestDelivery_NewerStateReplacesPendingObject(t *testing.T) {
 	hub := streamstest.Hub(t)
 	cloud := startCloud(t, hub, false)
@@ -188,8 +188,7 @@ func TestDelivery_NewerStateReplacesPendingObject(t *testing.T) {
 	}
 }
 
-// A node that restarts knows nothing of what it was fetching, and gets it all the same; its pods it has before it believes a
-// snapshot.
+// A restarted node has forgotten its pending objects and still gets them; it has its pods before it accepts a snapshot as complete.
 func TestDelivery_RestartFetchesPendingObjectAgain(t *testing.T) {
 	hub := streamstest.Hub(t)
 	cloud := startCloud(t, hub, true)
@@ -239,7 +238,7 @@ func TestDelivery_RestartFetchesPendingObjectAgain(t *testing.T) {
 	}
 }
 
-// A large payload that is no object becomes a dead letter, and nothing waits for it.
+// A large payload that is not an object becomes a dead letter and delays nothing.
 func TestDelivery_LargeMalformedIsDeadLettered(t *testing.T) {
 	hub := streamstest.Hub(t)
 	cloud := startCloud(t, hub, false)
@@ -269,7 +268,7 @@ func TestDelivery_LargeMalformedIsDeadLettered(t *testing.T) {
 	}
 }
 
-// readStoredMessage returns what the stream holds at a sequence, and the stream's epoch.
+// readStoredMessage returns the message that the stream holds at a sequence, and the stream's epoch.
 func readStoredMessage(t *testing.T, hub *server.Server, sequence uint64) (stored *jetstream.RawStreamMsg, epoch string) {
 	t.Helper()
 	js, err := jetstream.New(streamstest.Connect(t, hub))
@@ -286,7 +285,7 @@ func readStoredMessage(t *testing.T, hub *server.Server, sequence uint64) (store
 	return stored, stream.CachedInfo().Created.UTC().Format("20060102T150405.000000000Z")
 }
 
-// A node gets pieces of what is its own, and an answer to garbage that says so.
+// A node gets pieces of its own messages only, and a malformed request is refused with a reason.
 func TestChunkServer_ServesOwnMessagesOnly(t *testing.T) {
 	hub := streamstest.Hub(t)
 	cloud := startCloud(t, hub, false)

@@ -14,14 +14,14 @@ import (
 	"github.com/frond-edge/frond/streams/streamstest"
 )
 
-// A change arrives at once, although an agent that is gone had asked the hub for it: the one before a crash, or one that ran on a
-// copy of the disk and was fenced. A hub server does not know that nobody is there any more whose link was to another one.
+// A change arrives at once although an earlier agent has an open pull: the agent before a crash, or one that ran on a copy of the disk and
+// was fenced. A hub server cannot see that a subscriber behind another server is gone.
 func TestAttacher_EarlierPullReceivesNothing(t *testing.T) {
 	t.Parallel()
 	for name, leave := range map[string]func(nc *nats.Conn, stop func()){
 		"fenced": func(_ *nats.Conn, stop func()) { stop() },
 		"killed": func(nc *nats.Conn, stop func()) {
-			nc.Close() // before it can take back what it asked for
+			nc.Close() // before it can withdraw its request
 			stop()
 		},
 	} {
@@ -51,7 +51,7 @@ func TestAttacher_EarlierPullReceivesNothing(t *testing.T) {
 			first, _, _ := agent(js.Conn().ConnectedUrl())
 			_, nc, stop := agent(otherHubServer(t, js))
 			leave(nc, stop)
-			// Who asked by turns is served by turns.
+			// The server serves open pulls in turn.
 			for i := range 4 {
 				want := desiredMessage("a", strconv.Itoa(i+1))
 				cloud.publishNext(t, want)
@@ -65,17 +65,17 @@ func TestAttacher_EarlierPullReceivesNothing(t *testing.T) {
 	}
 }
 
-// countOpenPulls is how many pulls are open at the node's consumer.
+// countOpenPulls returns the number of open pulls on the node's consumer.
 func countOpenPulls(t *testing.T, js jetstream.JetStream) int {
 	t.Helper()
 	consumer, err := js.Consumer(t.Context(), streams.DesiredStream, "edge_1")
 	if err != nil {
-		return 0 // it is about to be made anew
+		return 0 // it is about to be created anew
 	}
 	return consumer.CachedInfo().NumWaiting
 }
 
-// otherHubServer is a server of the hub in which the node's consumer does not live.
+// otherHubServer returns a hub server on which the node's consumer does not live.
 func otherHubServer(t *testing.T, js jetstream.JetStream) (url string) {
 	t.Helper()
 	consumer, err := js.Consumer(t.Context(), streams.DesiredStream, "edge_1")

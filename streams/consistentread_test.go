@@ -14,8 +14,8 @@ import (
 	"github.com/frond-edge/frond/streams/streamstest"
 )
 
-// simulateLaggingReplica makes direct gets of the stream of desired state be answered by a replica that has stopped: by answer. The
-// server itself answers none any more, as if all direct gets went to that replica.
+// simulateLaggingReplica makes a stopped replica answer the direct gets of the stream of desired state, through answer. The server itself
+// answers none any more, as if all direct gets went to that replica.
 func simulateLaggingReplica(t *testing.T, hub *server.Server, answer func(request *nats.Msg)) {
 	t.Helper()
 	nc := streamstest.Connect(t, hub)
@@ -38,7 +38,7 @@ func simulateLaggingReplica(t *testing.T, hub *server.Server, answer func(reques
 	}
 }
 
-// answerNothing is the answer of a replica that has nothing of the node.
+// answerNothing answers like a replica that has nothing of the node.
 func answerNothing(t *testing.T) func(*nats.Msg) {
 	t.Helper()
 	return func(request *nats.Msg) {
@@ -48,7 +48,7 @@ func answerNothing(t *testing.T) func(*nats.Msg) {
 	}
 }
 
-// answerOnlyFirst is the answer of one that has seen the first message only.
+// answerOnlyFirst answers like a replica that has seen the first message only.
 func answerOnlyFirst(t *testing.T, first wire.Message) func(*nats.Msg) {
 	t.Helper()
 	return func(request *nats.Msg) {
@@ -106,7 +106,7 @@ func TestPublisher_HeldIgnoresLaggingReplica(t *testing.T) {
 	}
 }
 
-// A full snapshot deletes what it lacks, so it must not come from a replica that lags.
+// A full snapshot deletes the objects missing from it, so it must not come from a lagging replica.
 func TestAttacher_FullSnapshotIgnoresLaggingReplica(t *testing.T) {
 	hub := streamstest.Hub(t)
 	cloud := startCloud(t, hub, true)

@@ -30,7 +30,7 @@ type memory struct {
 	applied   int                       // guarded by mu
 	replaced  int                       // guarded by mu
 	nextError error                     // guarded by mu; returned once
-	onChange  func()                    // called with mu held after each change; nil: nobody looks
+	onChange  func()                    // called with mu held after each change; may be nil
 }
 
 func newMemoryStore() *memory {
@@ -78,7 +78,7 @@ func (s *memory) Replace(_ context.Context, messages []wire.Message, epoch strin
 	return nil
 }
 
-// notifyChange lets the test look; mu is held.
+// notifyChange calls onChange; mu is held.
 func (s *memory) notifyChange() {
 	if s.onChange != nil {
 		s.onChange()
@@ -147,7 +147,7 @@ func tombstoneMessage(name string) wire.Message {
 	return wire.Message{Node: "edge.1", Key: configMapKey(name), Op: wire.Delete, UID: "uid-" + name, Version: "x", Time: time.Now()}
 }
 
-// cloudSide is the cloud's half of the wire.
+// cloudSide is the cloud's end of a delivery.
 type cloudSide struct {
 	publisher *streams.Publisher
 	metrics   *prometheus.Registry
@@ -274,7 +274,7 @@ func TestDelivery_ResumesFromItsCursor(t *testing.T) {
 	}
 }
 
-// The server says of a pull whose messages have come that some of its bytes have not; by then the next pull is open.
+// The server reports that some bytes of a pull were not used after all its messages were delivered; by then the next pull is open.
 func TestDelivery_BurstOfSmallMessagesNeedsNoAttach(t *testing.T) {
 	const burst = 1500 // more than a few pulls hold
 	hub := streamstest.Hub(t)
@@ -283,7 +283,7 @@ func TestDelivery_BurstOfSmallMessagesNeedsNoAttach(t *testing.T) {
 	cloud.publishNext(t, desiredMessage("first", "1"))
 	startNode(t, hub, store, newSwitchableLink())
 	streamstest.Eventually(t, "attached", func() bool { return store.objectCount() == 1 })
-	for round := range 3 { // the link is believed to carry more with each
+	for round := range 3 { // the bandwidth estimate grows with each round
 		store.mu.Lock() // all of them wait, so that pulls are full
 		var sequence uint64
 		for i := range burst {
@@ -349,7 +349,7 @@ func TestAttacher_RefusesSnapshotUntilMarker(t *testing.T) {
 	})
 	marker := tombstoneMessage("a")
 	marker.Key = wire.SnapshotMarker()
-	cloud.publishNext(t, marker) // of a node that was taken away and comes back
+	cloud.publishNext(t, marker) // of a node that was deleted and comes back
 	attempts := countAttachErrors(t, cloud.metrics)
 	streamstest.Eventually(t, "an attach refused in spite of the marker's tombstone", func() bool { return countAttachErrors(t, cloud.metrics) > attempts+1 })
 	if store.objectCount() != 1 {

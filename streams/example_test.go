@@ -22,7 +22,7 @@ func ExampleSubject() {
 	// desired gw-17.plant configmaps default/page <nil>
 }
 
-// A node may publish and hear its own subjects and no others.
+// A node may publish and subscribe to its own subjects and no others.
 func ExampleNodePermissions() {
 	publish, subscribe := streams.NodePermissions("gw-17")
 	fmt.Println(publish[0])

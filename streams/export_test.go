@@ -11,7 +11,7 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// RetryBudget is what Reports remembers of refused reports.
+// RetryBudget exports retryBudget.
 type RetryBudget struct{ *retryBudget }
 
 func NewRetryBudget(total int) RetryBudget { return RetryBudget{newRetryBudget(total)} }
@@ -21,29 +21,29 @@ func (r RetryBudget) RecordRefusal(node, subject string, now time.Time) error {
 }
 func (r RetryBudget) Reset(node, subject string) { r.reset(node, subject) }
 
-// ReconcileTopology lets a Keeper look once at a hub whose topology is in place.
+// ReconcileTopology runs one check of a hub whose topology is in place.
 func (k *TopologyReconciler) ReconcileTopology(ctx context.Context) error {
 	ensured := true
 	return k.reconcileTopology(ctx, &ensured)
 }
 
-// ObserveStream gives a Keeper one look at the stream.
+// ObserveStream records one observation of the stream.
 func (k *TopologyReconciler) ObserveStream(epoch string, last uint64) { k.observeStream(epoch, last) }
 
-// PieceRequest is how a cloudcore reads what a node asks for.
+// PieceRequest parses a node's request as a cloudcore does.
 func PieceRequest(node string, data []byte) (wire.PieceRequest, error) {
 	return parsePieceRequest(node, data)
 }
 
-// ParsePieceReply is how a node reads the answer when it has so many bytes of a payload of size, and asked for take.
+// ParsePieceReply parses a reply as a node does that has have bytes of a payload of size, and requested take.
 func ParsePieceReply(msg *nats.Msg, have, size, take int) ([]byte, error) {
 	return parsePieceReply(msg, &pendingObject{size: size, received: make([]byte, have)}, take)
 }
 
-// DeliveryProgress is a backlog whose marks and messages are told by name.
+// DeliveryProgress is a deliveryProgress whose pending objects and messages are identified by name.
 type DeliveryProgress struct{ deliveryProgress }
 
-// ApplyBatch brings messages, and marks of others, of the given sequences.
+// ApplyBatch applies messages, and pending objects (marks), of the given sequences.
 func (b DeliveryProgress) ApplyBatch(messages, marks map[string]uint64, sequence uint64) DeliveryProgress {
 	h := deliveryBatch{sequence: sequence}
 	for name, sequence := range messages {
@@ -58,7 +58,7 @@ func (b DeliveryProgress) ApplyBatch(messages, marks map[string]uint64, sequence
 func (b DeliveryProgress) SafeCursor() uint64 { return b.safeCursor() }
 func (b DeliveryProgress) Reached() uint64    { return b.reached }
 
-// Pending are the sequences of the marks.
+// Pending returns the sequences of the pending objects.
 func (b DeliveryProgress) Pending() map[string]uint64 {
 	marks := map[string]uint64{}
 	for key, m := range b.pending {
@@ -72,18 +72,18 @@ func NewSlowTimeoutPump(plane Plane, nc *nats.Conn, link Link, metrics *Metrics,
 	return newPump(plane, nc, link, time.Hour, metrics, log)
 }
 
-// NoDeadServersQueued tells that no death of a server waits to be looked at.
+// NoDeadServersQueued reports that no death of a server is waiting to be handled.
 func (d *Delivery) NoDeadServersQueued() bool { return len(d.deadServers) == 0 }
 
-// PayloadID names a payload with its place in the outbox.
+// PayloadID names a payload by its position in the outbox.
 func PayloadID(order, payload string) string { return payloadID(order, []byte(payload)) }
 
-// FindCloudConsumer finds the consumer that all cloudcores share.
+// FindCloudConsumer returns the consumer that all cloudcores share.
 func FindCloudConsumer(ctx context.Context, js jetstream.JetStream, stream string) (jetstream.Consumer, error) {
 	return findCloudConsumer(ctx, js, stream)
 }
 
-// QueuedUploads tells how many large reports wait for a carrier that takes none, after so many states of one object.
+// QueuedUploads returns how many large reports are queued while no upload proceeds, after the given number of states of one object.
 func QueuedUploads(states int) int {
 	var queue []*chunkedReport
 	var last *chunkedReport
@@ -97,14 +97,14 @@ func QueuedUploads(states int) int {
 	return len(queue)
 }
 
-// ResendLastPart is where the sending of a payload goes on with a new link.
+// ResendLastPart returns the offset at which an upload continues over a new link.
 func ResendLastPart(have, last, size int) int {
 	sent := map[string]uploadProgress{"": {sent: have, last: last, size: size}}
 	resendLastParts(sent)
 	return sent[""].sent
 }
 
-// NodeLimiter is what Beats knows of how much each node sends.
+// NodeLimiter exports nodeLimiter.
 type NodeLimiter struct{ *nodeLimiter }
 
 func NewNodeLimiter() NodeLimiter { return NodeLimiter{newNodeLimiter()} }
@@ -112,7 +112,7 @@ func NewNodeLimiter() NodeLimiter { return NodeLimiter{newNodeLimiter()} }
 func (b NodeLimiter) Allow(node string, now time.Time) (pass, first bool) { return b.allow(node, now) }
 func (b NodeLimiter) NodeCount() int                                      { return len(b.nodes) }
 
-// OverflowTracker is what Reports knows of what is put off.
+// OverflowTracker exports overflowTracker.
 type OverflowTracker struct{ *overflowTracker }
 
 func NewOverflowTracker(most int) OverflowTracker { return OverflowTracker{newOverflowTracker(most)} }

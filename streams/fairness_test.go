@@ -48,7 +48,7 @@ func putReports(t *testing.T, nc *nats.Conn, node string, first, number int) {
 	}
 }
 
-// startReports runs a reader of reports.
+// startReports runs a ReportConsumer.
 func startReports(t *testing.T, nc *nats.Conn, handle streams.ReportHandler, gaveUp func(wire.Message)) (*prometheus.Registry, func()) {
 	t.Helper()
 	reg := prometheus.NewRegistry()
@@ -59,7 +59,7 @@ func startReports(t *testing.T, nc *nats.Conn, handle streams.ReportHandler, gav
 	return reg, startPart(t, reports.Start)
 }
 
-// A node with more reports than all the window takes, each of which hangs, delays no other node.
+// A node with more reports than the whole window, each of which hangs, delays no other node.
 func TestReportConsumer_HangingReportsDelayNoOtherNode(t *testing.T) {
 	nc := streamstest.Connect(t, streamstest.Hub(t))
 	var hanging, good atomic.Int32
@@ -83,7 +83,7 @@ func TestReportConsumer_HangingReportsDelayNoOtherNode(t *testing.T) {
 	}
 }
 
-// A node that has filled the stream with reports delays no other node for long, though theirs come behind.
+// A node that has filled the stream with reports delays the other nodes only briefly, though their reports are behind.
 func TestReportConsumer_FloodOfOneNodeIsDropped(t *testing.T) {
 	nc := streamstest.Connect(t, streamstest.Hub(t))
 	var good atomic.Int32
@@ -114,8 +114,8 @@ func TestReportConsumer_FloodOfOneNodeIsDropped(t *testing.T) {
 	}
 }
 
-// What Kubernetes refuses does not wait for ever in the window that all nodes share: too many of one node, and those
-// that were refused for too long, are put away, and the node is asked again later.
+// Refused reports do not stay without limit in the window that all nodes share: too many of one node, and those refused for too long,
+// become dead letters, and the node is asked again later.
 func TestReportConsumer_RefusedReportsAreGivenUp(t *testing.T) {
 	nc := streamstest.Connect(t, streamstest.Hub(t))
 	var good, told atomic.Int32
@@ -185,7 +185,7 @@ func TestRetryBudget_LimitsAgeAndNumber(t *testing.T) {
 	}
 }
 
-// shortenAckWait makes the hub wait less for an ack.
+// shortenAckWait shortens the hub's wait for an ack.
 func shortenAckWait(t *testing.T, js jetstream.JetStream, unacked time.Duration) jetstream.Consumer {
 	t.Helper()
 	consumer, err := streams.FindCloudConsumer(t.Context(), js, streams.ReportStream)
@@ -200,9 +200,9 @@ func shortenAckWait(t *testing.T, js jetstream.JetStream, unacked time.Duration)
 	return consumer
 }
 
-// A cloudcore that works for long on a report keeps it; one that is gone loses it within seconds.
+// A cloudcore that works on a report for long keeps it; one that is gone loses it within seconds.
 func TestReportConsumer_KeepsWorkAliveAndTakesOverFromDead(t *testing.T) {
-	const unacked = 6 * time.Second // shortened: it is 10 s
+	const unacked = 6 * time.Second // shortened from 10 s
 	hub := streamstest.Hub(t)
 	nc := streamstest.Connect(t, hub)
 	js, err := jetstream.New(nc)
@@ -229,10 +229,10 @@ func TestReportConsumer_KeepsWorkAliveAndTakesOverFromDead(t *testing.T) {
 		}
 	}, nil)
 	kept := false
-	for try := 0; try < 3 && !kept; try++ { // a busy machine may miss a beat
+	for try := 0; try < 3 && !kept; try++ { // a busy machine may miss a progress ack
 		before := deliveries()
 		putReports(t, nc, "edge.1", try, 1)
-		for name := ""; name != fmt.Sprint("o", try); name = <-done { // not a second time of the one before
+		for name := ""; name != fmt.Sprint("o", try); name = <-done { // not the previous one again
 		}
 		kept = deliveries() == before+1
 	}

@@ -19,11 +19,11 @@ import (
 	"github.com/frond-edge/frond/streams/streamstest"
 )
 
-// jsonOfMiB is a JSON object of so many MiB.
+// jsonOfMiB returns a JSON object of the given size in MiB.
 func jsonOfMiB(size int) []byte { return []byte(`{"x":"` + strings.Repeat("x", size<<20) + `"}`) }
 
-// A node's reports take as much of a cloudcore's memory as a few large ones; the others wait in the stream. A single one is
-// always taken, and all are handled at last.
+// A node's reports take as much of a cloudcore's memory as a few large ones; the others wait in the stream. A single report is always
+// accepted, and in the end all are handled.
 func TestReportConsumer_BoundsBytesPerNode(t *testing.T) {
 	nc := streamstest.Connect(t, streamstest.Hub(t))
 	js, err := jetstream.New(nc)
@@ -62,7 +62,7 @@ func TestReportConsumer_BoundsBytesPerNode(t *testing.T) {
 	streamstest.Eventually(t, "all reports", func() bool { return handled.Load() >= 5+number })
 }
 
-// Calls that are large are refused before they take room, or when their node has enough of them in hand.
+// Large calls are refused before they take memory, or when their node has reached its limit.
 func TestCallServer_BoundsBytesPerNode(t *testing.T) {
 	hub := streamstest.Hub(t)
 	reg := prometheus.NewRegistry()

@@ -54,7 +54,7 @@ func TestFencedLink_UpOnlyWithoutFence(t *testing.T) {
 	streamstest.Eventually(t, "open after the fence", func() bool { return open() && !gate.Fenced() })
 }
 
-// A fence that is renewed holds from then on, and the gate opens by itself at its end.
+// A renewed fence holds from its renewal on, and the link opens when the fence ends.
 func TestFencedLink_FenceIsRenewed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gate := streams.NewFencedLink(newSwitchableLink(), zaptest.NewLogger(t))

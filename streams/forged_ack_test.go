@@ -14,7 +14,7 @@ import (
 	"github.com/frond-edge/frond/streams/streamstest"
 )
 
-// failingStore is a store whose disk fails once, when it is told to; it says when it is about to.
+// failingStore is a store whose disk fails once, on command; it signals before it fails.
 type failingStore struct {
 	*memory
 	armed       atomic.Bool
@@ -33,8 +33,8 @@ func (s *failingStore) Apply(ctx context.Context, messages []wire.Message, seque
 	return s.memory.Apply(ctx, messages, sequence)
 }
 
-// A gateway's consumer has a name that everybody knows, so a stolen key can ack what is on its way to another gateway. The
-// cursor at the gateway decides, not the ack: what it has not saved comes again.
+// The name of a gateway's consumer can be guessed, so a stolen key can ack messages in flight to another gateway. The cursor at the
+// gateway is authoritative, not the ack: messages that it has not saved are delivered again.
 func TestDelivery_ForgedAckLosesNoMessage(t *testing.T) {
 	hub := streamstest.Hub(t)
 	cloud := startCloud(t, hub, false)

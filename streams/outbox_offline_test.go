@@ -16,7 +16,7 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// leafLink is a leaf's link as the pump looks at it.
+// leafLink is a leaf's link with the interface that the pump needs.
 type leafLink struct{ *leaftest.Leaf }
 
 func (l leafLink) State() (bool, <-chan struct{}) {
@@ -24,8 +24,8 @@ func (l leafLink) State() (bool, <-chan struct{}) {
 	return state.Up, changed
 }
 
-// A gateway reports while it has no link, is rebooted, and gets its link only then: of each object the last state arrives and each
-// event, in the order in which they were made, with the times of then.
+// A gateway reports without a link, is rebooted, and gets its link only then. The last state of each object and each event arrive in the
+// order of their creation, with their original times.
 func TestOutbox_SurvivesRebootOffline(t *testing.T) {
 	dir := t.TempDir()
 	l, o, _ := startOutbox(t, dir)
@@ -80,7 +80,7 @@ type arrivedReport struct {
 	time  time.Time
 }
 
-// awaitArrivals waits until a hub stream holds n messages and returns them in the order in which they came.
+// awaitArrivals waits until a hub stream holds n messages and returns them in order of arrival.
 func awaitArrivals(t *testing.T, js jetstream.JetStream, stream string, n int) (list []arrivedReport) {
 	t.Helper()
 	s, err := js.Stream(t.Context(), stream)

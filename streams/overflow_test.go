@@ -8,8 +8,8 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// A node with much to say is not one that floods: what it has put off counts until it is in hand, and comes again without
-// being one too many.
+// A node with many reports is not a node that floods: a deferred message counts until it is handled, and its redelivery does not exceed
+// the limit.
 func TestOverflowTracker_DeferredMessagesMayComeAgain(t *testing.T) {
 	f := streams.NewOverflowTracker(3)
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -40,7 +40,7 @@ func TestOverflowTracker_DeferredMessagesMayComeAgain(t *testing.T) {
 	if note("3") {
 		t.Error("no room after one was taken in hand")
 	}
-	for range 6 { // 0 is taken, 1 and 2 go to another cloudcore, 3 comes again each second
+	for range 6 { // 0 is admitted, 1 and 2 go to another cloudcore, 3 is redelivered each second
 		now = now.Add(time.Second)
 		note("3")
 	}

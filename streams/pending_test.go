@@ -14,8 +14,8 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// deliveryModel is a stream that keeps the last message of each name, and a node that lists and watches it, fetches what is large
-// later, and forgets at a restart all but its store and the cursor.
+// deliveryModel models a stream that keeps the last message of each name, and a node that lists and watches it, fetches large messages
+// later, and forgets at a restart everything except its store and the cursor.
 type deliveryModel struct {
 	*rapid.T
 	last  map[string]uint64 // the stream: the last message of each name
@@ -33,7 +33,7 @@ func (w *deliveryModel) publishMessage() {
 	w.large[w.top] = rapid.Bool().Draw(w.T, "large")
 }
 
-// deliverUpTo hands over what the stream holds after the place that was reached, up to a sequence; in a watch, up to the first large one.
+// deliverUpTo delivers the stream's messages after the reached sequence, up to a sequence; in a watch, up to the first large one.
 func (w *deliveryModel) deliverUpTo(upTo uint64, watch bool) {
 	messages, marks := map[string]uint64{}, map[string]uint64{}
 	reached := w.progress.Reached()
@@ -66,7 +66,7 @@ func (w *deliveryModel) saveBatch(messages, marks map[string]uint64, sequence ui
 	w.progress = next
 }
 
-// fetchPending brings the payload of one mark, if the stream still has it.
+// fetchPending fetches the payload of one pending object, if the stream still has it.
 func (w *deliveryModel) fetchPending() {
 	for name, sequence := range w.progress.Pending() {
 		if w.last[name] == sequence {
@@ -80,7 +80,7 @@ func (w *deliveryModel) restartNode() {
 	w.progress = streams.DeliveryProgress{}.ApplyBatch(nil, nil, w.cursor)
 }
 
-// check: the cursor claims only what is on disk, and what it does not claim is known to be missing.
+// checkCursor checks that the cursor covers only what is on disk, and that everything beyond it is known to be missing.
 func (w *deliveryModel) checkCursor() {
 	if low := w.progress.SafeCursor(); low != w.cursor {
 		w.Fatalf("the cursor is %d on disk, %d by the backlog %v", w.cursor, low, w.progress.Pending())
@@ -95,7 +95,7 @@ func (w *deliveryModel) checkCursor() {
 	}
 }
 
-// Whatever comes between, the cursor is honest, and in the end everything is there.
+// In any order of events the cursor covers only saved objects, and in the end everything is there.
 func TestDeliveryProgress_CursorClaimsOnlySavedObjects(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := &deliveryModel{T: rt, last: map[string]uint64{}, large: map[uint64]bool{}, store: map[string]uint64{}}

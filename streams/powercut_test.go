@@ -23,11 +23,11 @@ import (
 )
 
 const (
-	cutObjects = 50 // the objects that are reported and desired in turn
+	cutObjects = 50 // the number of objects that are reported and desired in turn
 	cutWorkers = 8
 )
 
-// startHubCluster starts three hub servers with their folders below dir. always is the hub's sync_interval: always.
+// startHubCluster starts three hub servers with their folders below dir. always sets the hub's sync_interval to always.
 func startHubCluster(tb testing.TB, dir string, always bool) (js jetstream.JetStream, stop func()) {
 	tb.Helper()
 	var all []*server.Server
@@ -70,7 +70,7 @@ func startHubCluster(tb testing.TB, dir string, always bool) (js jetstream.JetSt
 	return js, stop
 }
 
-// freePorts finds ports that nobody listens on.
+// freePorts returns unused ports.
 func freePorts(tb testing.TB, n int) (ports []int) {
 	tb.Helper()
 	for range n {
@@ -146,8 +146,8 @@ func (b *ackedPublisher) waitForTotal(t *testing.T, total uint64) {
 	}
 }
 
-// countLostAfterCut cuts the power of all servers at once while it publishes, starts them again and counts the objects of which an acked state
-// is gone.
+// countLostAfterCut cuts the power of all servers at once while it publishes, starts them again and counts the objects whose acked state
+// is lost.
 func (b *ackedPublisher) countLostAfterCut(t *testing.T, js jetstream.JetStream, m *powercut.FS, seed uint64) (lost int) {
 	t.Helper()
 	quiet := b.startPublishing(t, js)
@@ -159,7 +159,7 @@ func (b *ackedPublisher) countLostAfterCut(t *testing.T, js jetstream.JetStream,
 		}
 	}
 	image := m.Image(seed)
-	quiet() // the machine is needed for the restart
+	quiet() // the restart needs the machine
 	js, stop := startHubCluster(t, image, true)
 	defer stop()
 	awaitTopology(t, js)
@@ -184,7 +184,7 @@ func (b *ackedPublisher) countLostAfterCut(t *testing.T, js jetstream.JetStream,
 	return lost
 }
 
-// All three hub servers lose their power at once: whatever the hub acked is there afterwards.
+// All three hub servers lose their power at once: every message that the hub acked is there afterwards.
 func TestHubPowerCut(t *testing.T) {
 	cuts := 2
 	if testing.Short() {
@@ -204,7 +204,7 @@ func TestHubPowerCut(t *testing.T) {
 	t.Logf("%d messages acked, %d syncs", b.total.Load(), m.Syncs())
 }
 
-// With the server's default, a sync each 2 minutes, the same cut loses what was acked: the setting is what the promise stands on.
+// With the server's default, a sync each 2 minutes, the same cut loses acked messages: the guarantee depends on the setting.
 func TestHubPowerCutWithoutSync(t *testing.T) {
 	m := powercut.Mount(t)
 	js, _ := startHubCluster(t, m.Dir, false)
@@ -217,7 +217,7 @@ func TestHubPowerCutWithoutSync(t *testing.T) {
 	}
 }
 
-// BenchmarkHubPublish is the price of always: reports of 2 KiB to three servers on one disk, with 64 in flight.
+// BenchmarkHubPublish measures the cost of sync_interval always: reports of 2 KiB to three servers on one disk, with 64 in flight.
 func BenchmarkHubPublish(b *testing.B) {
 	for name, always := range map[string]bool{"always": true, "2m": false} {
 		b.Run("sync="+name, func(b *testing.B) {

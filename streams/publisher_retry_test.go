@@ -15,7 +15,7 @@ import (
 	"github.com/frond-edge/frond/streams/streamstest"
 )
 
-// A publish that was lost with the server that led the stream is sent again while it may, and not waited for until it may not.
+// A publish that was lost with the stream's leader is repeated within its timeout, instead of waiting for an answer until the timeout.
 func TestPublisher_RepeatsUnansweredPublish(t *testing.T) {
 	hub := streamstest.Hub(t)
 	nc := streamstest.Connect(t, hub)
@@ -30,7 +30,7 @@ func TestPublisher_RepeatsUnansweredPublish(t *testing.T) {
 	if err := js.DeleteStream(t.Context(), streams.DesiredStream); err != nil {
 		t.Fatal(err)
 	}
-	lost := make(chan *nats.Msg, 64) // more than comes
+	lost := make(chan *nats.Msg, 64) // more than arrive
 	grave, err := nc.ChanSubscribe("desired.>", lost)
 	if err != nil {
 		t.Fatal(err)
@@ -63,7 +63,7 @@ func TestPublisher_RepeatsUnansweredPublish(t *testing.T) {
 	}
 }
 
-// What a stream without a leader is asked nobody answers, also not when it has one again: it is asked anew while there is time.
+// A request to a stream without a leader is never answered, even after an election: it is repeated while there is time.
 func TestPublisher_RepeatsRequestToLeaderlessStream(t *testing.T) {
 	deaf, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true})
 	if err != nil {
@@ -78,7 +78,7 @@ func TestPublisher_RepeatsRequestToLeaderlessStream(t *testing.T) {
 		t.Fatal("server not ready")
 	}
 	nc := streamstest.Connect(t, deaf)
-	asked := make(chan *nats.Msg, 64) // more than comes
+	asked := make(chan *nats.Msg, 64) // more than arrive
 	if _, err := nc.ChanSubscribe("$JS.API.STREAM.INFO.DESIRED-0", asked); err != nil {
 		t.Fatal(err)
 	}

@@ -93,7 +93,7 @@ func TestCallServer_AnswersOnlyTheAskersInbox(t *testing.T) {
 	}
 	node := streamstest.Node(t, hub, "edge.1")
 	var reply wire.AttachReply
-	// Before the cloud listens, the server itself answers that nobody does, and to any subject.
+	// Before the cloud subscribes, the server itself answers "no responders", on any subject.
 	streamstest.Eventually(t, "the cloud answers", func() bool {
 		return streams.Call(t.Context(), node, "edge.1", streams.VerbAttach, wire.AttachRequest{}, &reply) == nil
 	})

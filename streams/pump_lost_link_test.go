@@ -13,8 +13,8 @@ import (
 	"github.com/frond-edge/frond/streams/streamstest"
 )
 
-// What was on its way when the link broke is not answered any more. It must not stand in the way of what goes over the next
-// link until its time is over, as every link that breaks leaves some.
+// Messages in flight when the link broke are no longer answered. They must not delay messages over the next link until their timeout,
+// because every broken link leaves some.
 func TestPump_UnansweredPublishesDelayNothing(t *testing.T) {
 	hub := streamstest.Hub(t)
 	nc, link := streamstest.Connect(t, hub), newSwitchableLink()
@@ -42,7 +42,7 @@ func TestPump_UnansweredPublishesDelayNothing(t *testing.T) {
 	if err := js.DeleteStream(t.Context(), streams.ReportStream); err != nil {
 		t.Fatal(err)
 	}
-	taken := make(chan *nats.Msg, 1024) // more than comes
+	taken := make(chan *nats.Msg, 1024) // more than arrive
 	silent, err := streamstest.Connect(t, hub).ChanSubscribe("report.>", taken)
 	if err != nil {
 		t.Fatal(err)

@@ -15,7 +15,7 @@ import (
 	"github.com/frond-edge/frond/streams/streamstest"
 )
 
-// A stolen key sends heartbeats without end, each of another agent as it says. Those of all others are heard.
+// A stolen key sends heartbeats without end, each with another instance id. The heartbeats of all other nodes still arrive.
 func TestHeartbeats_FloodOfOneNodeDropsNoOther(t *testing.T) {
 	hub := streamstest.Hub(t)
 	reg := prometheus.NewRegistry()

@@ -58,7 +58,7 @@ func fillOutbox(t *testing.T) string {
 	return dir
 }
 
-// Where only the pump's own state is damaged, what waits is kept.
+// If only the pump's own state is damaged, the waiting reports are kept.
 func TestEnsureLeaf_SalvagesReports(t *testing.T) {
 	dir := fillOutbox(t)
 	for _, file := range leaftest.Files(t, dir) {
@@ -80,8 +80,8 @@ func TestEnsureLeaf_SalvagesReports(t *testing.T) {
 	l.Stop()
 }
 
-// Whatever a disk does to one of the outbox's files: the node comes up, and what is reported from then on waits for the hub.
-// What waited before may be lost with the disk; the node reports its state again at each link-up.
+// Whatever a disk does to one of the outbox's files, the node starts, and new reports wait for the hub. Earlier reports may be lost with
+// the disk; the node reports its state again at each link-up.
 func TestEnsureLeaf_RecoversFromDamagedFiles(t *testing.T) {
 	image := fillOutbox(t)
 	for _, file := range leaftest.Files(t, image) {
@@ -99,7 +99,7 @@ func TestEnsureLeaf_RecoversFromDamagedFiles(t *testing.T) {
 				l, o, js := startOutbox(t, dir)
 				if strings.Contains(file, "/obs/") {
 					l.Stop()
-					_, o, js = startOutbox(t, dir) // what was made anew is found again
+					_, o, js = startOutbox(t, dir) // the recreated stream is found again
 				}
 				if err := o.Report(t.Context(), podReport("new")); err != nil {
 					t.Fatalf("report: %v", err)
@@ -112,7 +112,7 @@ func TestEnsureLeaf_RecoversFromDamagedFiles(t *testing.T) {
 	}
 }
 
-// isOffered tells whether the pump's consumer offers a report of this name.
+// isOffered reports whether the pump's consumer delivers a report of this name.
 func isOffered(t *testing.T, js jetstream.JetStream, name string) bool {
 	t.Helper()
 	c, err := js.Consumer(t.Context(), streams.OutboxStream, "pump")

@@ -20,7 +20,7 @@ import (
 	"github.com/frond-edge/frond/streams/streamstest"
 )
 
-// reportRecorder records what a handler was given.
+// reportRecorder records the reports that a handler received.
 type reportRecorder struct {
 	mu       sync.Mutex
 	messages map[wire.Key][]wire.Message // guarded by mu
@@ -107,7 +107,7 @@ func TestOutbox_OfflineReportsArriveOnceWithLastValue(t *testing.T) {
 	}
 }
 
-// A copy of a gateway's disk goes on counting where the gateway does. What the one says is no repetition of what the other said.
+// A copy of a gateway's disk continues the same sequence numbers as the gateway. The reports of one are not repetitions of the other's.
 func TestPump_ReportOfCopiedDiskIsNoDuplicate(t *testing.T) {
 	hub, link := streamstest.Hub(t), newSwitchableLink()
 	a := &reportRecorder{messages: map[wire.Key][]wire.Message{}}
@@ -135,8 +135,8 @@ func TestPump_ReportOfCopiedDiskIsNoDuplicate(t *testing.T) {
 	}
 }
 
-// Reports that were on their way when the hub stopped taking any are offered again as soon as it takes them, and not when the
-// outbox gives up on them.
+// Reports that were in flight when the hub stopped accepting are sent again as soon as it accepts, and not only after the outbox's
+// timeout.
 func TestPump_UnackedReportsAreReleasedAtOnce(t *testing.T) {
 	hub := streamstest.Hub(t)
 	js, err := jetstream.New(streamstest.Connect(t, hub))
@@ -175,7 +175,7 @@ func TestPump_UnackedReportsAreReleasedAtOnce(t *testing.T) {
 	link.setUp(true)
 	streamstest.Eventually(t, "reports that were read ahead and given back", func() bool {
 		now, err := consumer.Info(t.Context())
-		return err == nil && now.Delivered.Consumer > 2*32 // a window, and again
+		return err == nil && now.Delivered.Consumer > 2*32 // a full window, and another one
 	})
 	if _, err := js.CreateStream(t.Context(), config.CachedInfo().Config); err != nil {
 		t.Fatal(err)
@@ -226,7 +226,7 @@ func TestReportConsumer_StillLast(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		blocked <- m // the test publishes a newer one now
+		blocked <- m // now the test publishes a newer one
 		<-blocked
 		after, err := reports.StillLast(ctx, m)
 		mu.Lock()
@@ -264,7 +264,7 @@ func TestReportConsumer_StillLast(t *testing.T) {
 	}
 }
 
-// The consumer's server may deliver a message before the one that is asked has it: that is no proof that it was replaced.
+// The consumer's server may deliver a message before the queried server has it: that is no proof that it was replaced.
 func TestReportConsumer_StillLastIgnoresLaggingServer(t *testing.T) {
 	nc := streamstest.Connect(t, streamstest.Hub(t))
 	js, err := jetstream.New(nc)

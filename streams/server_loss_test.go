@@ -13,8 +13,8 @@ import (
 	"github.com/frond-edge/frond/streams/streamstest"
 )
 
-// A node that is told that the server with its consumer is gone attaches again, each time; the death of any other server is nothing
-// to it. Here all servers live, so nothing but the order makes the node do so.
+// A node attaches again each time it is told that the server with its consumer is gone; the death of any other server has no effect. Here
+// all servers are alive, so only the command makes the node attach.
 func TestDelivery_ReattachesWhenConsumerServerDied(t *testing.T) {
 	js, _ := startHubCluster(t, t.TempDir(), false)
 	awaitTopology(t, js)
@@ -49,7 +49,7 @@ func TestDelivery_ReattachesWhenConsumerServerDied(t *testing.T) {
 	startPart(t, orders.Start)
 	startPart(t, delivery.Start)
 	version := 0
-	// pulled lets two states arrive, the second by a pull that has looked at what was ordered before.
+	// pulled delivers two states; the second arrives by a pull that was opened after earlier commands were handled.
 	pulled := func() {
 		t.Helper()
 		for range 2 {
@@ -102,7 +102,8 @@ func TestDelivery_ReattachesWhenConsumerServerDied(t *testing.T) {
 	}
 }
 
-// A cloudcore that is stopped takes a node's question along. Told of it, the node asks again, and does not wait for the answer.
+// A stopped cloudcore takes a node's attach request with it. When the node is told, it sends the request again instead of waiting for the
+// answer.
 func TestDelivery_RepeatsAttachWhenCloudcoreDied(t *testing.T) {
 	t.Parallel()
 	hub := streamstest.Hub(t)
@@ -133,7 +134,7 @@ func TestDelivery_RepeatsAttachWhenCloudcoreDied(t *testing.T) {
 	began := time.Now()
 	delivery.ServerDied("cloudcore-2")
 	streamstest.Eventually(t, "the node is served", func() bool { return store.objectOf("a") != "" })
-	if took := time.Since(began); took > 7*time.Second { // the question itself waits for 15 s
+	if took := time.Since(began); took > 7*time.Second { // the request itself waits for 15 s
 		t.Errorf("served after %s", took)
 	}
 }

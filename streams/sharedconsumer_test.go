@@ -33,7 +33,7 @@ func listConsumers(t *testing.T, js jetstream.JetStream, stream string) []string
 	return names
 }
 
-// requireOneConsumer fails unless a stream has one consumer, with a name that nobody guesses, and returns that.
+// requireOneConsumer fails unless a stream has one consumer with an unguessable name, and returns the name.
 func requireOneConsumer(t *testing.T, js jetstream.JetStream, stream string) string {
 	t.Helper()
 	names := listConsumers(t, js, stream)
@@ -53,7 +53,7 @@ func deleteConsumers(t *testing.T, js jetstream.JetStream, stream string) {
 	}
 }
 
-// Replicas that start at once, on a hub of an older version or none, agree on one consumer a stream; it stays the same.
+// Replicas that start at once, on a hub of an older version or on an empty one, agree on one consumer per stream; it stays the same.
 func TestEnsure_ReplicasAgreeOnOneSharedConsumer(t *testing.T) {
 	hub := streamstest.Hub(t)
 	js, err := jetstream.New(streamstest.Connect(t, hub))
@@ -102,7 +102,7 @@ func TestEnsure_ReplicasAgreeOnOneSharedConsumer(t *testing.T) {
 	}
 }
 
-// A consumer of somebody else is not deleted, and named.
+// A consumer that Frond did not create is not deleted, and the error names it.
 func TestEnsure_ForeignConsumerIsReported(t *testing.T) {
 	js, err := jetstream.New(streamstest.Connect(t, streamstest.Hub(t)))
 	if err != nil {
@@ -120,8 +120,8 @@ func TestEnsure_ForeignConsumerIsReported(t *testing.T) {
 	}
 }
 
-// A reader goes on when the consumer is replaced under it: after an upgrade, and when somebody deletes it by hand. What was
-// delivered and not acked is delivered again.
+// A ReportConsumer continues when its consumer is replaced: after an upgrade, and after a deletion by hand. Messages that were delivered
+// and not acked are delivered again.
 func TestReportConsumer_SurvivesReplacedConsumer(t *testing.T) {
 	nc := streamstest.Connect(t, streamstest.Hub(t))
 	js, err := jetstream.New(nc)
@@ -134,7 +134,7 @@ func TestReportConsumer_SurvivesReplacedConsumer(t *testing.T) {
 		t.Fatal(err)
 	}
 	putReports(t, nc, "edge.1", 0, 1)
-	if _, err := old.Next(); err != nil { // in the hands of an older version, for 30 s
+	if _, err := old.Next(); err != nil { // held by an older version, for 30 s
 		t.Fatal(err)
 	}
 	keeper, err := streams.NewTopologyReconciler(nc, streams.HubTopology(1), func() {}, zaptest.NewLogger(t))

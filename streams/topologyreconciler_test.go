@@ -36,8 +36,8 @@ func startHubServer(t *testing.T, dir string, port int) *server.Server {
 	return s
 }
 
-// A hub whose disks are put back to an older copy keeps the stream's life, and counts again from there. (A stream restored
-// with `nats stream restore` begins a new life.)
+// A hub whose disks are put back to an older copy keeps the stream's life, and counts again from there. (A stream restored with `nats
+// stream restore` begins a new life.)
 func TestTopologyReconciler_DetectsRestoredStream(t *testing.T) {
 	dir, backup := t.TempDir(), t.TempDir()
 	hub := startHubServer(t, dir, server.RANDOM_PORT)
@@ -108,7 +108,7 @@ func stopAndCopy(t *testing.T, s *server.Server, from, to string) {
 	}
 }
 
-// One look at a replica that lags proves nothing; two in a row do, and a new life does at once.
+// One observation of a lagging replica proves nothing; two in a row do, and a new life does at once.
 func TestTopologyReconciler_NeedsTwoRegressions(t *testing.T) {
 	renewed := 0
 	keeper, err := streams.NewTopologyReconciler(streamstest.Connect(t, streamstest.Hub(t)), streams.HubTopology(1), func() { renewed++ }, zaptest.NewLogger(t))
@@ -129,7 +129,7 @@ func TestTopologyReconciler_NeedsTwoRegressions(t *testing.T) {
 		{"a", 7, 1},
 		{"a", 7, 1},
 		{"a", 7, 1},
-		{"a", 7, 1}, // went back: told once
+		{"a", 7, 1}, // went back: reported once
 		{"a", 8, 1},
 		{"a", 7, 1},
 		{"a", 7, 2}, // and again
@@ -143,7 +143,7 @@ func TestTopologyReconciler_NeedsTwoRegressions(t *testing.T) {
 	}
 }
 
-// A stream that somebody deletes is made again, and if it held desired state that is published again.
+// A stream that was deleted is created again, and if it held desired state, that is published again.
 func TestTopologyReconciler_RecreatesMissingStreams(t *testing.T) {
 	nc := streamstest.Connect(t, streamstest.Hub(t))
 	js, err := jetstream.New(nc)

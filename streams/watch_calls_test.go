@@ -13,8 +13,7 @@ import (
 	"github.com/frond-edge/frond/streams/streamstest"
 )
 
-// TestCallServer_WaitingWatchesDelayNoOther: a node has as many as are allowed and no more; its other calls, and those of others, are
-// answered meanwhile.
+// A node has at most the permitted number of waiting watches; its other calls, and those of other nodes, are answered meanwhile.
 func TestCallServer_WaitingWatchesDelayNoOther(t *testing.T) {
 	hub := streamstest.Hub(t)
 	release, waiting := make(chan struct{}), make(chan string, 100)
