@@ -9,12 +9,12 @@ import (
 	"github.com/frond-edge/frond/streams/tunnel"
 )
 
-// TestServer_AddressesAreOfferedByListenAddressesAlone opens streams to addresses before a node offers them, while it does, and after.
+// A node refuses streams to addresses before ListenAddresses and after its Listener is closed, and accepts them in between.
 func TestServer_AddressesAreOfferedByListenAddressesAlone(t *testing.T) {
 	e := startPair(t, tunnel.Config{}, tunnel.Config{})
 	refused := func() {
 		t.Helper()
-		// The port is one that is listened on: it is the node's own, not the address's.
+		// The port has a Listener: it is the node's own, not the address's.
 		_, err := e.dialer.DialAddress(t.Context(), node, netip.MustParseAddrPort("10.1.2.3:10250"))
 		if r, ok := errors.AsType[*tunnel.RefusedError](err); !ok || r.Code != tunnel.CodePort || !strings.Contains(err.Error(), "refused 10.1.2.3:10250: the node offers no addresses") {
 			t.Errorf("dial: %v", err)
@@ -68,6 +68,6 @@ func TestServer_AddressesAreOfferedByListenAddressesAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	refused()
-	cloud, atNode := e.dialStream(t) // the ports are still there
+	cloud, atNode := e.dialStream(t) // the ports are still offered
 	requireEcho(t, cloud, atNode)
 }

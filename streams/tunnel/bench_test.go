@@ -14,10 +14,10 @@ import (
 	"github.com/frond-edge/frond/streams/tunnel"
 )
 
-// connOpener makes connected pairs; what is compared differs in it alone.
+// connOpener opens connected pairs; the compared transports differ in it alone.
 type connOpener func(b *testing.B) (cloud, node net.Conn)
 
-// throughTunnel is a stream over a leaf link with TLS.
+// throughTunnel opens a stream over a leaf link with TLS.
 func throughTunnel(b *testing.B) connOpener {
 	b.Helper()
 	e := startPair(b, tunnel.Config{}, tunnel.Config{})
@@ -27,7 +27,7 @@ func throughTunnel(b *testing.B) connOpener {
 	}
 }
 
-// throughBoth is what kubectl has: TLS to the kubelet, through a tunnel, over a link with TLS.
+// throughBoth opens the path of kubectl: TLS to the kubelet, through a tunnel, over a link with TLS.
 func throughBoth(b *testing.B) connOpener {
 	b.Helper()
 	inner, certs := throughTunnel(b), selfSigned(b)
@@ -38,7 +38,7 @@ func throughBoth(b *testing.B) connOpener {
 	}
 }
 
-// throughTLS is TLS over a TCP connection of this machine: what a second connection to the kubelet would be.
+// throughTLS opens TLS over a TCP connection of this machine: the equivalent of a second connection to the kubelet.
 func throughTLS(b *testing.B) connOpener {
 	b.Helper()
 	certs := selfSigned(b)
@@ -61,17 +61,17 @@ func throughTLS(b *testing.B) connOpener {
 	}
 }
 
-// transports are what is compared, in the order of the report.
+// transports are the compared transports, in the order of the report.
 var transports = []struct {
 	name string
 	open func(b *testing.B) connOpener
 }{{"tunnel", throughTunnel}, {"tls-in-tunnel", throughBoth}, {"tls", throughTLS}}
 
-// totalBytes is what all streams move in one turn: enough that filling the way at the begin of each does not count.
+// totalBytes is the number of bytes that all streams move in one turn: enough that filling the path at the start does not matter.
 const totalBytes = 64 << 20
 
-// BenchmarkThroughput moves bytes towards the cloud, as logs and metrics go, by each way in turn: so what else the machine does
-// hits all of them, and their ratio says more than their rates.
+// BenchmarkThroughput moves bytes towards the cloud, like logs and metrics, over each transport in turn. Other load on the machine affects
+// all of them, so their ratio is more reliable than their rates.
 func BenchmarkThroughput(b *testing.B) {
 	for _, streams := range []int{1, 20} {
 		b.Run(fmt.Sprintf("streams=%d", streams), func(b *testing.B) {
@@ -107,7 +107,7 @@ func BenchmarkThroughput(b *testing.B) {
 	}
 }
 
-// moveBytes sends bytes through each connection, all at the same time.
+// moveBytes sends bytes through all connections at the same time.
 func moveBytes(to, from []net.Conn, each int) error {
 	var g errgroup.Group
 	for i := range to {
@@ -118,7 +118,7 @@ func moveBytes(to, from []net.Conn, each int) error {
 }
 
 func writeBytes(to io.Writer, bytes int) error {
-	chunk := make([]byte, 32<<10) // what io.Copy gives
+	chunk := make([]byte, 32<<10) // the size that io.Copy uses
 	for ; bytes > 0; bytes -= len(chunk) {
 		if _, err := to.Write(chunk); err != nil {
 			return err
@@ -127,7 +127,7 @@ func writeBytes(to io.Writer, bytes int) error {
 	return nil
 }
 
-// cpuTime is what this process has used.
+// cpuTime returns the CPU time used by this process.
 func cpuTime() time.Duration {
 	var u syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {

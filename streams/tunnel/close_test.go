@@ -18,7 +18,7 @@ import (
 	"github.com/frond-edge/frond/streams/tunnel"
 )
 
-// requireBroken checks that an error says that the stream broke, and why.
+// requireBroken checks that an error is a BrokenError with one of the codes.
 func requireBroken(t *testing.T, err error, codes ...tunnel.Code) {
 	t.Helper()
 	if broken := asBrokenError(t, err); !slices.Contains(codes, broken.Code) {
@@ -54,7 +54,7 @@ func TestConn_HalfClose(t *testing.T) {
 	}
 }
 
-// After a peer's Close what it wrote can still be read, and writing fails with an error.
+// After a peer's Close the bytes that it wrote can still be read, and writing fails with an error.
 func TestConn_CloseIsSeenByThePeer(t *testing.T) {
 	e := startPair(t, tunnel.Config{}, tunnel.Config{})
 	cloud, node := e.dialStream(t)
@@ -143,7 +143,7 @@ func TestDialer_RefusalReachesTheCaller(t *testing.T) {
 	}
 }
 
-// One reader stalls with a full window; the other streams move all they have.
+// One reader stalls with a full window; the other streams move all their bytes.
 func TestConn_StalledReaderDelaysNoOther(t *testing.T) {
 	cfg := tunnel.Config{MaxWindow: 256 << 10}
 	e := startPair(t, cfg, cfg)
@@ -180,7 +180,7 @@ func TestConn_StalledReaderDelaysNoOther(t *testing.T) {
 	if err := g.Wait(); err != nil {
 		t.Error(err)
 	}
-	// The stalled one lost nothing either.
+	// The stalled stream lost nothing either.
 	if err := source.CloseWrite(); err != nil {
 		t.Fatal(err)
 	}
@@ -222,7 +222,7 @@ func TestConn_IdleTimeout(t *testing.T) {
 	requireBroken(t, err, tunnel.CodeIdle)
 }
 
-// Keepalives carry a stream on which nobody says anything past many times PeerTimeout.
+// Keepalives keep an idle stream alive for many times PeerTimeout.
 func TestConn_KeepAliveOutlivesPeerTimeout(t *testing.T) {
 	t.Parallel()
 	cfg := tunnel.Config{KeepAlive: 50 * time.Millisecond, PeerTimeout: 5 * time.Second}
@@ -239,7 +239,7 @@ func TestConn_KeepAliveOutlivesPeerTimeout(t *testing.T) {
 	}
 }
 
-// Drop and the end of Start break what is open, and both ends know why.
+// Drop and the end of Start break open streams, and both ends learn the reason.
 func TestDialer_DropAndStopBreakStreams(t *testing.T) {
 	e := startPair(t, tunnel.Config{}, tunnel.Config{})
 	cloud, node := e.dialStream(t)
@@ -274,13 +274,13 @@ func TestDialer_DropAndStopBreakStreams(t *testing.T) {
 	}
 }
 
-// A dial that is given up leaves nothing at either end.
+// A dial that is given up leaves no stream at either end.
 func TestDialer_CancelledDialLeavesNothing(t *testing.T) {
 	e := startPair(t, tunnel.Config{}, tunnel.Config{OpenTimeout: 10 * waitTimeout}) // the node must be told
 	ctx, cancel := context.WithCancel(t.Context())
 	waiting := make(chan error, 1)
 	go func() {
-		_, err := e.dialer.Dial(ctx, node, port) // nobody accepts
+		_, err := e.dialer.Dial(ctx, node, port) // there is no Accept
 		waiting <- err
 	}()
 	eventually(t, "the node hears of it", func() bool { return sumMetric(t, e.nodeMetrics, "frond_tunnel_streams", "") == 1 })

@@ -6,7 +6,7 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// Raw is a frame as a test writes it.
+// Raw is a frame that a test builds.
 type Raw struct {
 	Kind             byte
 	Flags            byte
@@ -30,12 +30,12 @@ const (
 	MaxPayload = maxPayload
 )
 
-// Bytes are what travels.
+// Bytes returns the frame's wire form.
 func (r Raw) Bytes() []byte {
 	return appendFrame(nil, frame{kind: kind(r.Kind), flags: r.Flags, offset: r.Offset, consumed: r.Consumed, window: r.Window, payload: r.Payload})
 }
 
-// ParseRaw undoes Bytes.
+// ParseRaw is the inverse of Bytes.
 func ParseRaw(b []byte) (Raw, error) {
 	f, err := parseFrame(b)
 	return Raw{Kind: byte(f.kind), Flags: f.flags, Offset: f.offset, Consumed: f.consumed, Window: f.window, Payload: f.payload}, err
@@ -54,44 +54,44 @@ var (
 	RandomToken   = randomToken
 )
 
-// ParseDown reads a subject towards a node.
+// ParseDown parses a subject towards a node.
 func ParseDown(subject string) (token, key string, ok bool) { return parseSubject(downPrefix, subject) }
 
-// SilentSubject and Verdict are how a Dialer tells others of a silent node.
+// SilentSubject returns the subject of a notice about a silent node.
 func SilentSubject(node, replica string) string {
 	return silentPrefix + wire.Escape(node) + "." + replica
 }
 
-// SilentNotice is what is told.
+// SilentNotice returns the message about a silent node.
 func SilentNotice() []byte {
 	return Raw{Kind: KindReset, Payload: ReasonPayload(CodeSilent, "")}.Bytes()
 }
 
-// WindowSize is how many bytes the peer may send ahead of the reader.
+// WindowSize returns how many bytes the peer may send ahead of the reader.
 func (c *Conn) WindowSize() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.window.size
 }
 
-// Window is the tuner of windows.
+// Window exports window.
 type Window struct{ w window }
 
-// NewWindow makes one.
+// NewWindow returns a Window.
 func NewWindow(size, limit int, trip time.Duration) *Window {
 	return &Window{window{size: size, limit: limit, roundTrip: trip}}
 }
 
-// RecordRead notes n bytes, grows as it wants to, and returns the new size.
+// RecordRead records that n bytes were read, grows the window by the result, and returns the new size.
 func (w *Window) RecordRead(n int, now time.Time) int {
 	w.w.size += w.w.recordRead(n, now)
 	return w.w.size
 }
 
-// Queue is what holds bytes that wait for a reader.
+// Queue exports queue.
 type Queue struct{ q queue }
 
-// Push adds, Read takes.
+// Push adds bytes, Read removes them.
 func (q *Queue) Push(p []byte)          { q.q.push(p) }
 func (q *Queue) Read(p []byte) int      { return q.q.read(p) }
 func (q *Queue) Chunks() int            { return len(q.q.chunks) }

@@ -31,7 +31,7 @@ func TestDialer_DialsToSilentNodeWaitOnce(t *testing.T) {
 	e.link.Silence()
 	begun := time.Now()
 	var g errgroup.Group
-	for range 2 { // the second begins a moment later, and ends with the first
+	for range 2 { // the second starts a moment later, and ends with the first
 		g.Go(func() error { _, err := e.dialer.Dial(t.Context(), node, port); return err })
 	}
 	if err := g.Wait(); !errors.Is(err, tunnel.ErrOffline) {
@@ -48,7 +48,7 @@ func TestDialer_DialsToSilentNodeWaitOnce(t *testing.T) {
 	}
 }
 
-// The second try of kubectl exec may come through another cloudcore: its Dialer knows what the first one found out.
+// The second try of kubectl exec may go through another cloudcore: its Dialer has received the first one's notice.
 func TestDialer_SilentNodeIsSharedBetweenDialers(t *testing.T) {
 	t.Parallel()
 	e := startPair(t, tunnel.Config{OpenTimeout: time.Second}, tunnel.Config{})
@@ -75,9 +75,9 @@ func TestDialer_SilentNodeIsSharedBetweenDialers(t *testing.T) {
 	}
 }
 
-// A verdict of another Dialer is believed of a node that was not heard a moment ago, and what is no verdict of nobody.
+// A notice of another Dialer applies to a node that was not heard a moment ago, and a malformed notice to no node.
 func TestDialer_SilentNoticeIgnoredForHeardNode(t *testing.T) {
-	e := startPair(t, tunnel.Config{OpenTimeout: waitTimeout}, tunnel.Config{}) // what was heard in that time counts
+	e := startPair(t, tunnel.Config{OpenTimeout: waitTimeout}, tunnel.Config{}) // a frame received in that time counts
 	cloud, atNode := e.dialStream(t)
 	replica := tunnel.RandomToken(6)
 	tell := func(node string, verdict []byte) {
@@ -112,7 +112,7 @@ func TestDialer_SilentNoticeIgnoredForHeardNode(t *testing.T) {
 	}
 }
 
-// openShortStream opens a stream with short times and keeps both ends reading; errs gets what they end with.
+// openShortStream opens a stream with short timeouts and keeps both ends reading; the channels receive the final errors.
 func openShortStream(t *testing.T) (e *tunnelPair, cloudErr, nodeErr <-chan error) {
 	t.Helper()
 	cfg := tunnel.Config{KeepAlive: 200 * time.Millisecond, PeerTimeout: 2 * time.Second}
@@ -150,7 +150,7 @@ func TestConn_SilentLinkIsNoticedByBothEnds(t *testing.T) {
 			e, cloud, node := openShortStream(t)
 			begun := time.Now()
 			e.link.Silence(directions...)
-			// An end that is still heard may be told by the other before it notices by itself.
+			// An end that still receives may be told by the other before its own timeout.
 			requireBroken(t, awaitError(t, "cloud", cloud), tunnel.CodeSilent)
 			t.Logf("cloud after %v", time.Since(begun))
 			requireBroken(t, awaitError(t, "node", node), tunnel.CodeSilent)
@@ -172,7 +172,7 @@ func TestConn_CutLinkIsNoticedByBothEnds(t *testing.T) {
 	eventually(t, "a new stream after the heal", func() bool { _, _, err := e.openStream(t.Context()); return err == nil })
 }
 
-// A cloudcore that is killed says nothing any more: its node notices, and another Dialer works at once.
+// A killed cloudcore sends nothing any more: its node detects it, and another Dialer works at once.
 func TestConn_KilledCloudIsNoticedByTheNode(t *testing.T) {
 	t.Parallel()
 	e, _, node := openShortStream(t)
@@ -200,7 +200,7 @@ func TestConn_RestartedNodeIsNoticedByTheCloud(t *testing.T) {
 	requireBroken(t, err, tunnel.CodeOffline, tunnel.CodeUnknown)
 }
 
-// What NATS loses while the cloud's connection is cut shows as an error, and never as a hole in the bytes.
+// A loss by NATS while the cloud's connection is cut shows as an error, and never as a gap in the bytes.
 func TestConn_LostMessagesBreakTheStream(t *testing.T) {
 	cfg := tunnel.Config{KeepAlive: 200 * time.Millisecond, PeerTimeout: 5 * time.Second}
 	e := startPair(t, cfg, cfg)
@@ -221,7 +221,7 @@ func TestConn_LostMessagesBreakTheStream(t *testing.T) {
 	block := make([]byte, 1<<10)
 	var err error
 	for n := 0; ; n++ {
-		if n%500 == 499 { // until one finds something under way
+		if n%500 == 499 { // until a loss hits data in flight
 			e.client.Reset()
 		}
 		if _, err = io.ReadFull(cloud, block); err != nil {

@@ -41,7 +41,7 @@ func FuzzFrame(f *testing.F) {
 	})
 }
 
-// What other planes put on a subject by a forged reply is never a frame.
+// A message that a forged reply brings from another plane is never parsed as a frame.
 func TestParseFrame_RefusesForeignMessages(t *testing.T) {
 	for name, data := range map[string][]byte{
 		"empty":      nil,
@@ -81,7 +81,7 @@ func TestParseSubject(t *testing.T) {
 	}
 }
 
-// The window follows the link: it reaches what a fast link needs and stays small on a slow one.
+// The window follows the link: it reaches the size that a fast link needs and stays small on a slow one.
 func TestWindow_FollowsTheLink(t *testing.T) {
 	const kib, mib = 1 << 10, 1 << 20
 	for name, tt := range map[string]struct {
@@ -98,7 +98,7 @@ func TestWindow_FollowsTheLink(t *testing.T) {
 			w := tunnel.NewWindow(64*kib, 4*mib, tt.trip)
 			now, size := time.Unix(0, 0), 64*kib
 			for range 2000 {
-				// A window a round trip, but never more than the link carries.
+				// One window per round trip, but never more than the link carries.
 				rate := min(float64(size)/tt.trip.Seconds(), float64(tt.rate))
 				now = now.Add(time.Duration(16 * kib / rate * 1e9))
 				size = w.RecordRead(16*kib, now)

@@ -28,7 +28,7 @@ const (
 	waitTimeout = 30 * time.Second
 )
 
-// hubOptions are a hub as installed: every node is a user who may do what streams.NodePermissions says, and nothing else.
+// hubOptions returns the options of a hub as installed: every node is a user with the permissions of streams.NodePermissions only.
 func hubOptions(name string, nodes ...string) *server.Options {
 	opts := &server.Options{
 		ServerName: name, Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true,
@@ -62,12 +62,12 @@ func startServer(t testing.TB, opts *server.Options) *server.Server {
 	return s
 }
 
-// startLeaf starts a node's leaf, linked to the hub by way of addr, with TLS if secret is given.
+// startLeaf starts a node's leaf, linked to the hub through addr, with TLS if secret is given.
 func startLeaf(t testing.TB, name, addr string, secret *tls.Config) *server.Server {
 	t.Helper()
 	opts := &server.Options{ServerName: name, DontListen: true, NoSigs: true, NoLog: true}
 	u := &url.URL{Scheme: "nats-leaf", Host: addr, User: url.UserPassword(name, name)}
-	remote := &server.RemoteLeafOpts{URLs: []*url.URL{u}, IgnoreDiscoveredServers: true} // else it goes around the proxy
+	remote := &server.RemoteLeafOpts{URLs: []*url.URL{u}, IgnoreDiscoveredServers: true} // otherwise it goes around the proxy
 	if secret != nil {
 		remote.TLS, remote.TLSConfig, remote.TLSTimeout = true, secret, waitTimeout.Seconds()
 	}
@@ -127,18 +127,18 @@ func startPair(t testing.TB, cloudCfg, nodeCfg tunnel.Config) *tunnelPair {
 	return startPairOver(t, cloudCfg, nodeCfg, func(addr string) string { return addr })
 }
 
-// startPairOver is pair with something between the leaf and the hub's address.
+// startPairOver starts a tunnelPair with a relay between the leaf and the hub's address.
 func startPairOver(t testing.TB, cloudCfg, nodeCfg tunnel.Config, over func(addr string) string) *tunnelPair {
 	t.Helper()
 	opts, secret := hubOptions("hub", node, "gw-18"), (*tls.Config)(nil)
 	_, bench := t.(*testing.B)
-	if bench { // a link as installed: what it costs belongs to the numbers
+	if bench { // a link as installed: its cost belongs to the measurement
 		both := selfSigned(t)
 		opts.LeafNode.TLSConfig, opts.LeafNode.TLSTimeout, secret = both.server, waitTimeout.Seconds(), both.client
 	}
 	h := startServer(t, opts)
 	e := &tunnelPair{hub: h, cloudMetrics: prometheus.NewRegistry(), nodeMetrics: prometheus.NewRegistry()}
-	if bench { // the proxies would be what is measured
+	if bench { // proxies would distort the measurement
 		e.cloudNC, e.nodeNC = cloudConn(t, h.ClientURL()), nodeConn(t, startLeaf(t, node, over(leafAddr(h)), secret))
 	} else {
 		e.link, e.client = leaftest.NewFaultProxy(t, leafAddr(h)), leaftest.NewFaultProxy(t, h.Addr().String())
@@ -157,7 +157,7 @@ func startPairOver(t testing.TB, cloudCfg, nodeCfg tunnel.Config, over func(addr
 	e.stopCloud, e.stopNode = startPart(t, e.dialer.Start), startPart(t, e.server.Start)
 	<-e.dialer.Ready()
 	<-e.server.Ready()
-	// The node's interest takes its time to the hub, and the Dialer's to the leaf.
+	// The node's interest needs time to reach the hub, and the Dialer's to reach the leaf.
 	eventually(t, "first dial", func() bool {
 		probe, err := e.dialer.Dial(t.Context(), node, 1)
 		if err == nil {
@@ -211,7 +211,7 @@ func (e *tunnelPair) dialStream(t testing.TB) (cloud, node *tunnel.Conn) {
 	return cloud, node
 }
 
-// openStream is dial for those that handle errors. One call at a time: what is accepted belongs to what was dialed.
+// openStream is dialStream for callers that handle errors. One call at a time: an accepted stream must belong to the dialled one.
 func (e *tunnelPair) openStream(ctx context.Context) (cloud, at *tunnel.Conn, err error) {
 	e.acceptor.Do(func() {
 		e.accepted = make(chan *tunnel.Conn, 1024) // more than any test opens at a time

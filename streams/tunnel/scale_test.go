@@ -14,7 +14,7 @@ import (
 	"github.com/frond-edge/frond/streams/tunnel"
 )
 
-// A thousand followed logs on one node: no goroutine of ours for any, all of them move, and all is given back.
+// A thousand followed logs on one node: the package starts no goroutine for any, all of them move bytes, and everything is released.
 func TestThousandStreams(t *testing.T) {
 	e := startPair(t, tunnel.Config{}, tunnel.Config{})
 	e.dialStream(t)
@@ -33,7 +33,7 @@ func TestThousandStreams(t *testing.T) {
 	}
 	line := make([]byte, 10<<10)
 	for _, n := range node {
-		if _, err := n.Write(line); err != nil { // fits into the window: nobody reads yet
+		if _, err := n.Write(line); err != nil { // fits into the window: there is no reader yet
 			t.Fatal(err)
 		}
 	}
@@ -57,7 +57,7 @@ func TestThousandStreams(t *testing.T) {
 	t.Logf("%d KiB more than before", (heapInUse()-heap)>>10)
 }
 
-// What windows grow by comes from a pool for each node and one for all, and goes back with the stream.
+// Windows grow from a pool per node and one for all, and return their growth at the end of the stream.
 func TestMux_WindowsGrowFromAPool(t *testing.T) {
 	const start = 64 << 10
 	for name, cfg := range map[string]tunnel.Config{"of the node": {NodePool: start}, "of all": {Pool: start}} {
@@ -103,7 +103,7 @@ func heapInUse() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// The cloud's server and the leaf's server are not the same one: as in any hub of three.
+// The cloud and the leaf use different servers of the hub, as in any hub of three.
 func TestConn_AcrossHubServers(t *testing.T) {
 	t.Parallel()
 	first := startClustered(t, "hub-1", nil)

@@ -10,7 +10,7 @@ import (
 	"github.com/frond-edge/frond/streams/tunnel"
 )
 
-// startDelayRelay relays TCP to target and holds every byte back for a while, both ways; rate bounds bytes per second, 0 for none.
+// startDelayRelay relays TCP to target and delays every byte, both ways; rate bounds bytes per second, 0 is no limit.
 func startDelayRelay(t testing.TB, target string, oneWay time.Duration, rate int) (addr string) {
 	t.Helper()
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -99,7 +99,7 @@ func BenchmarkFarLink(b *testing.B) {
 	}
 }
 
-// BenchmarkKeystrokeBesideBulk types while another stream fills a link of 1 MB/s and 20 ms.
+// BenchmarkKeystrokeBesideBulk sends keystrokes while another stream fills a link of 1 MB/s and 20 ms.
 func BenchmarkKeystrokeBesideBulk(b *testing.B) {
 	e := startPairOver(b, tunnel.Config{}, tunnel.Config{}, func(addr string) string { return startDelayRelay(b, addr, 10*time.Millisecond, 1e6) })
 	cloud, node := e.dialStream(b)

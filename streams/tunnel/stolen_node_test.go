@@ -17,7 +17,7 @@ import (
 	"github.com/frond-edge/frond/streams/tunnel"
 )
 
-// startStolenNode is a node in the hands of somebody who speaks NATS with its credentials. answer says what it sends for an open.
+// startStolenNode runs an attacker that speaks NATS with a node's credentials. answer returns the frames that it sends for an open.
 func startStolenNode(t *testing.T, e *tunnelPair, answer func() []tunnel.Raw) *nats.Conn {
 	t.Helper()
 	nc := nodeConn(t, startLeaf(t, "gw-18", leafAddr(e.hub), nil))
@@ -41,7 +41,7 @@ func startStolenNode(t *testing.T, e *tunnelPair, answer func() []tunnel.Raw) *n
 	return nc
 }
 
-// requireEcho proves that a stream is undisturbed.
+// requireEcho checks that a stream is undisturbed.
 func requireEcho(t *testing.T, from, to *tunnel.Conn) {
 	t.Helper()
 	want := fmt.Sprint(time.Now().UnixNano())
@@ -56,7 +56,7 @@ func requireEcho(t *testing.T, from, to *tunnel.Conn) {
 
 var acceptFrame = tunnel.Raw{Kind: tunnel.KindAccept, Window: 1 << 31}
 
-// What a stolen node sends on its own stream breaks that stream, is counted, and disturbs nobody.
+// A bad frame of a stolen node on its own stream breaks that stream, is counted, and disturbs no other.
 func TestDialer_StolenNodeBreaksOnlyItsOwnStream(t *testing.T) {
 	for name, tt := range map[string]struct {
 		sends []tunnel.Raw
@@ -102,7 +102,7 @@ func TestDialer_StolenNodeBreaksOnlyItsOwnStream(t *testing.T) {
 // readerOnly hides WriteTo.
 type readerOnly struct{ io.Reader }
 
-// A node that speaks before it was asked is refused as a whole.
+// A node that sends data before accept is refused.
 func TestDialer_DataBeforeAcceptFailsTheDial(t *testing.T) {
 	e := startPair(t, tunnel.Config{}, tunnel.Config{})
 	startStolenNode(t, e, func() []tunnel.Raw { return []tunnel.Raw{{Kind: tunnel.KindData, Payload: []byte("x")}} })
@@ -110,7 +110,7 @@ func TestDialer_DataBeforeAcceptFailsTheDial(t *testing.T) {
 	requireBroken(t, err, tunnel.CodeProtocol)
 }
 
-// A reset's words come from the node: they must not make metrics grow, nor move a terminal's cursor.
+// The text of a reset comes from the node: it must not add metrics, nor move a terminal's cursor.
 func TestDialer_ResetTextIsSanitized(t *testing.T) {
 	e := startPair(t, tunnel.Config{}, tunnel.Config{})
 	n := 0
@@ -160,7 +160,7 @@ func TestDialer_StolenNodeCannotAnswerForAnother(t *testing.T) {
 	refused("unknown", "tunnelup.gw-18."+replica+"."+tunnel.RandomToken(16), evil)
 	refused("garbage", "tunnelup.gw-18."+replica+".short", evil)
 
-	// In the other's name it may not publish at all: neither towards the cloud nor towards the node.
+	// In the other node's name it may not publish at all: neither towards the cloud nor towards the node.
 	down, _ := cloud.Subjects()
 	for _, subject := range []string{back, down} {
 		if err := nc.Publish(subject, evil); err != nil {
@@ -174,7 +174,7 @@ func TestDialer_StolenNodeCannotAnswerForAnother(t *testing.T) {
 	requireEcho(t, node, cloud)
 }
 
-// A node that promises an endless window makes the cloud send no more than the cloud's own limit ahead.
+// A node that grants an endless window makes the cloud send no more ahead than the cloud's own limit.
 func TestConn_PeerWindowIsCapped(t *testing.T) {
 	cfg := tunnel.Config{MaxWindow: 256 << 10}
 	e := startPair(t, cfg, tunnel.Config{})
@@ -192,7 +192,7 @@ func TestConn_PeerWindowIsCapped(t *testing.T) {
 	}
 }
 
-// What reaches a node's subjects without being a frame of its streams is refused, counted, and disturbs no stream.
+// A message on a node's subjects that is not a frame of its streams is refused and counted, and disturbs no stream.
 func TestServer_RefusesMalformedFrames(t *testing.T) {
 	e := startPair(t, tunnel.Config{}, tunnel.Config{})
 	cloud, node := e.dialStream(t)
@@ -234,7 +234,7 @@ func TestServer_RefusesMalformedFrames(t *testing.T) {
 	}
 }
 
-// What was still on its way when a stream ended is no sign of anything, and opens nothing.
+// Frames still in flight when a stream ended are not suspicious, and open nothing.
 func TestServer_LateFramesCountAsStale(t *testing.T) {
 	e := startPair(t, tunnel.Config{}, tunnel.Config{})
 	cloud, atNode := e.dialStream(t)
@@ -256,7 +256,7 @@ func TestServer_LateFramesCountAsStale(t *testing.T) {
 	}
 }
 
-// Endless opens end at the backlog, and the port is free again once they have waited in vain.
+// Endless opens end at the backlog, and the port is free again once they have timed out.
 func TestServer_OpenFloodEndsAtBacklog(t *testing.T) {
 	e := startPair(t, tunnel.Config{}, tunnel.Config{Backlog: 8, MaxStreams: 16, OpenTimeout: 2 * time.Second, KeepAlive: time.Second})
 	prefix := "tunnel.gw-17_example." + tunnel.RandomToken(6) + "."
@@ -273,12 +273,12 @@ func TestServer_OpenFloodEndsAtBacklog(t *testing.T) {
 		return sumMetric(t, e.nodeMetrics, "frond_tunnel_refused_total", "busy") >= 4900
 	})
 	eventually(t, "those that waited are forgotten", func() bool { return sumMetric(t, e.nodeMetrics, "frond_tunnel_streams", "") == 0 })
-	// Nobody has taken them out of the backlog, and yet another may wait in it.
+	// The expired opens are still in the backlog, and yet another may wait in it.
 	ctx, cancel := context.WithCancel(t.Context())
 	waiting := make(chan struct{})
 	go func() {
 		defer close(waiting)
-		_, _ = e.dialer.Dial(ctx, node, port) // nobody accepts
+		_, _ = e.dialer.Dial(ctx, node, port) // there is no Accept
 	}()
 	eventually(t, "another waits", func() bool { return sumMetric(t, e.nodeMetrics, "frond_tunnel_streams", "") == 1 })
 	cancel()

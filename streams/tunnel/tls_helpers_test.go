@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// tlsConfigs are both ends of TLS with one certificate.
+// tlsConfigs are the configurations of both ends of TLS with one certificate.
 type tlsConfigs struct{ client, server *tls.Config }
 
 func selfSigned(t testing.TB) tlsConfigs {
