@@ -17,7 +17,7 @@ import (
 	"github.com/frond-edge/frond/leaf/leaftest"
 )
 
-// newCredential is a credential of a key that was just made.
+// newCredential returns a credential of a new key.
 func newCredential(t *testing.T, node string) (public string, credential func([]byte) ([]byte, error)) {
 	t.Helper()
 	key, err := nkeys.CreateUser()
@@ -40,7 +40,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// startAuthHub lets one key in at a time, and writes its CA to a file.
+// startAuthHub starts a hub that admits one key at a time, and writes its CA to a file.
 func startAuthHub(t *testing.T) (door *leaftest.AuthHub, caFile string, admitted *atomic.Pointer[string], cert *atomic.Pointer[tls.Certificate], ca *leaftest.CA) {
 	t.Helper()
 	ca = leaftest.NewCA(t)
@@ -58,7 +58,7 @@ func startAuthHub(t *testing.T) (door *leaftest.AuthHub, caFile string, admitted
 	return door, caFile, admitted, cert, ca
 }
 
-// The credential is asked for with each connection: a renewed key needs no restart. One that is not let in is told apart.
+// The credential is requested for each connection, so a renewed key needs no restart. A refusal is reported as ErrRefused.
 func TestServer_CredentialIsReadForEachConnection(t *testing.T) {
 	door, caFile, admitted, _, _ := startAuthHub(t)
 	first, sign := newCredential(t, "edge-1")
@@ -82,7 +82,7 @@ func TestServer_CredentialIsReadForEachConnection(t *testing.T) {
 	l.WaitLink(true)
 }
 
-// The hub changes its CA: the gateway, which has both for a while, then the new one alone, never restarts.
+// The hub changes its CA: the gateway, which has both for a while, then the new one alone, needs no restart.
 func TestServer_CAFileIsReadForEachDial(t *testing.T) {
 	door, caFile, admitted, cert, old := startAuthHub(t)
 	key, sign := newCredential(t, "edge-1")
@@ -101,7 +101,7 @@ func TestServer_CAFileIsReadForEachDial(t *testing.T) {
 	waitFor(t, "another link", func() bool { s := l.Link(); return s.Up && s.Reconnects > 1 })
 }
 
-// One port that speaks TLS or HTTP is enough: WebSocket, and a proxy that knows CONNECT and a password.
+// One port that speaks TLS or HTTP is enough: WebSocket, and a proxy that supports only CONNECT and a password.
 func TestServer_LinksThroughProxyAndWebSocket(t *testing.T) {
 	door, caFile, admitted, _, _ := startAuthHub(t)
 	for name, hub := range map[string]string{"tls": "tls://" + door.Addr(), "wss": "wss://" + door.WebSocketAddr()} {
@@ -133,7 +133,7 @@ func TestServer_LinksThroughProxyAndWebSocket(t *testing.T) {
 	}
 }
 
-// A gateway whose clock is wrong judges the hub by the time that it is told.
+// A gateway with a wrong clock checks the hub's certificate against Config.Time.
 func TestServer_HubCertificateIsCheckedAtConfigTime(t *testing.T) {
 	door, caFile, admitted, cert, ca := startAuthHub(t)
 	then := time.Now().AddDate(10, 0, 0)
@@ -159,7 +159,7 @@ func TestServer_HubCertificateIsCheckedAtConfigTime(t *testing.T) {
 	l.WaitLink(true)
 }
 
-// waitFor polls for what happens in another goroutine.
+// waitFor polls for a result of another goroutine.
 func waitFor(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	deadline := time.After(time.Minute)

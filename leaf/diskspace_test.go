@@ -18,7 +18,7 @@ import (
 
 const mib = 1 << 20
 
-// mountSmallDisk mounts a file system of some MiB.
+// mountSmallDisk mounts a file system of a few MiB.
 func mountSmallDisk(t *testing.T, size int) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -33,7 +33,7 @@ func mountSmallDisk(t *testing.T, size int) string {
 	return dir
 }
 
-// fillDisk takes all space of a disk, as a program that writes for ever does, and returns the file to remove.
+// fillDisk takes all space of a disk, like a program that writes without end, and returns the file to remove.
 func fillDisk(t *testing.T, dir string) string {
 	t.Helper()
 	path := filepath.Join(dir, "somebody-elses")
@@ -66,7 +66,7 @@ func waitForSpace(t *testing.T, l *leaftest.Leaf, what string, holds func(leaf.D
 	}
 }
 
-// putUntilStored writes until it works; each try has to come back in time.
+// putUntilStored writes until it succeeds; each try has to return in time.
 func putUntilStored(t *testing.T, kv jetstream.KeyValue, key string) {
 	t.Helper()
 	deadline := time.Now().Add(time.Minute)
@@ -84,8 +84,8 @@ func putUntilStored(t *testing.T, kv jetstream.KeyValue, key string) {
 	}
 }
 
-// Another program takes the whole disk: the reserve gives way and control state is written on. When the other is gone the
-// reserve is made again. The same connection serves throughout.
+// Another program fills the whole disk: the reserve shrinks and writes of control state continue. When the space is free again, the
+// reserve is restored. The same connection works throughout.
 func TestDiskSpace_ReserveGivesWayWhenFull(t *testing.T) {
 	dir := mountSmallDisk(t, 48)
 	l := leaftest.StartLeaf(t, leaf.Config{Dir: filepath.Join(dir, "nats"), Reserve: 8 * mib})
@@ -116,7 +116,8 @@ func TestDiskSpace_ReserveGivesWayWhenFull(t *testing.T) {
 	}
 }
 
-// Even the reserve is eaten: nothing can be written, reading goes on, and with the space all comes back without a restart of the process.
+// The disk is full, the reserve included: writes fail, reads continue, and once there is space again everything works without a restart of
+// the process.
 func TestDiskSpace_RecoversWithoutReserve(t *testing.T) {
 	dir := mountSmallDisk(t, 24)
 	l := leaftest.StartLeaf(t, leaf.Config{Dir: filepath.Join(dir, "nats")})
@@ -153,7 +154,7 @@ func TestDiskSpace_RecoversWithoutReserve(t *testing.T) {
 	waitForSpace(t, l, "in order", func(s leaf.DiskSpace) bool { return !s.Failed })
 }
 
-// A gateway that boots with a full disk lives from the reserve.
+// A gateway that boots with a full disk uses the reserve.
 func TestDiskSpace_StartOnFullDisk(t *testing.T) {
 	dir := mountSmallDisk(t, 48)
 	cfg := leaf.Config{Dir: filepath.Join(dir, "nats"), Reserve: 8 * mib}

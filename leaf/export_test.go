@@ -2,15 +2,15 @@ package leaf
 
 import "time"
 
-// Options shows the pure functions to the golden test: the server's options, and those of its link's second turn.
+// Options exports the pure functions for the golden test: the server's options, and those of its link's second turn.
 func Options(cfg Config) (any, any, error) {
 	cfg = cfg.withDefaults()
 	r, err := remoteOptions(cfg, 1)
 	return serverOptions(cfg), r, err
 }
 
-// RedialTimes runs the redial plan through outages. Positive steps are outages, negative ones links; it returns the pauses
-// between the dials of each outage.
+// RedialTimes runs a redialBackoff through outages. Positive steps are outages, negative ones links; it returns the pauses between the
+// dials of each outage.
 func RedialTimes(jitter float64, steps ...time.Duration) [][]time.Duration {
 	p := redialBackoff{min: 2 * time.Second, max: 15 * time.Second, jitter: func() float64 { return jitter }}
 	now := time.Unix(0, 0)

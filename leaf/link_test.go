@@ -13,7 +13,7 @@ import (
 	"github.com/frond-edge/frond/leaf/leaftest"
 )
 
-// startLinkedLeaf is a leaf linked to a hub through a proxy; "echo" is answered at the hub.
+// startLinkedLeaf starts a leaf that is linked to a hub through a proxy; a responder at the hub answers "echo".
 func startLinkedLeaf(t *testing.T, cfg leaf.Config) (*leaftest.Hub, *leaftest.FaultProxy, *leaftest.Leaf, *nats.Conn) {
 	t.Helper()
 	hub := leaftest.NewHub(t)
@@ -71,7 +71,7 @@ func TestLink_SilenceIsFoundByPings(t *testing.T) {
 	}
 }
 
-// The promise with the times that a gateway has: found within 30 s. The hub stays silent, as after a lost NAT entry.
+// The guarantee with a gateway's real timeouts: found within 30 s. The hub stays silent, as after a lost NAT entry.
 func TestLink_HalfOpenIsFoundInTime(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits for real pings")
@@ -91,7 +91,7 @@ func TestLink_HalfOpenIsFoundInTime(t *testing.T) {
 	eventually(t, "round trip after heal", func() error { return roundTrip(nc) })
 }
 
-// A hub that answers pings but nothing else is as bad as none.
+// A hub that answers only pings is treated as unreachable.
 func TestLink_ProbesDropLinkWithoutAnswers(t *testing.T) {
 	var broken atomic.Bool
 	var client atomic.Pointer[nats.Conn]
@@ -124,7 +124,7 @@ func TestLink_ProbesDropLinkWithoutAnswers(t *testing.T) {
 	eventually(t, "round trip after the drop", func() error { return roundTrip(nc) })
 }
 
-// What comes over a link is life, though the answers to probes do not come in time.
+// Messages over a link prove that it is alive, though the answers to probes are late.
 func TestLink_BusyLinkIsNotDropped(t *testing.T) {
 	answers := make(chan struct{})
 	hub, _, l, nc := startLinkedLeaf(t, leaf.Config{
@@ -144,11 +144,11 @@ func TestLink_BusyLinkIsNotDropped(t *testing.T) {
 	}
 	link, sender := l.WaitLink(true), hub.Conn()
 	began := time.Now()
-	for time.Since(began) < 5*time.Second { // a silent link lives for 2 s
+	for time.Since(began) < 5*time.Second { // a silent link is dropped after 2 s
 		if err := sender.Publish("large", make([]byte, 100)); err != nil {
 			t.Fatal(err)
 		}
-		_, _ = messages.NextMsg(20 * time.Millisecond) // the first ones come before the hub knows of the subscription
+		_, _ = messages.NextMsg(20 * time.Millisecond) // the first ones arrive before the hub knows of the subscription
 	}
 	if now := l.Link(); now != link {
 		t.Errorf("the link was %+v, now %+v", link, now)
@@ -180,7 +180,7 @@ func TestLink_FailsOverToSecondHubURL(t *testing.T) {
 	l.WaitLink(true)
 }
 
-// A wish for another link gives up the one there is.
+// Redial drops the current link.
 func TestLink_RedialReplacesTheLink(t *testing.T) {
 	_, proxy, l, nc := startLinkedLeaf(t, leaf.Config{})
 	before := l.Link()

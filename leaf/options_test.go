@@ -29,7 +29,7 @@ func TestServerOptions_Golden(t *testing.T) {
 		t.Fatal(err)
 	}
 	o, r := opts.(*server.Options), way.(*server.RemoteLeafOpts)
-	// Only what we set: server.Options hides most of it from JSON.
+	// Only Frond's settings: server.Options hides most of them from JSON.
 	view := map[string]any{
 		"server_name": o.ServerName, "dont_listen": o.DontListen, "no_sigs": o.NoSigs, "port": o.Port, "leaf_port": o.LeafNode.Port,
 		"http_port": o.HTTPPort, "ping": o.PingInterval.String(), "max_pings": o.MaxPingsOut, "max_payload": o.MaxPayload,
@@ -116,8 +116,8 @@ func TestRedialBackoff_Pauses(t *testing.T) {
 	if p := all[2][0]; p > 2*time.Second {
 		t.Errorf("after a stable link the first dial came after %v, want at most 2 s", p)
 	}
-	// A hub that drops us after a moment, again and again, is dialled less and less; one whose servers die one after the other
-	// is dialled as soon each time.
+	// A hub that drops the node after a moment, again and again, is dialled less and less; one whose servers die one after the other is
+	// dialled as soon each time.
 	flapping, deaths := []time.Duration{}, []time.Duration{}
 	for range 40 {
 		flapping = append(flapping, 20*time.Second, -300*time.Millisecond)

@@ -110,7 +110,7 @@ func TestServer_StartReportsBadStoreFolder(t *testing.T) {
 	}
 }
 
-// What is wrong with the link's files keeps nobody from the store. The server says it, and goes on when it is mended.
+// A fault of the link's files does not affect the store. The server reports it, and links when it is repaired.
 func TestServer_MissingLinkFilesAreReportedAsProblem(t *testing.T) {
 	dir := t.TempDir()
 	broken := filepath.Join(dir, "broken")
