@@ -14,7 +14,7 @@ import (
 	"github.com/frond-edge/frond/internal/crash"
 )
 
-// child is this test binary as a process that passes points and may die there.
+// child marks this test binary as a process that passes points and may die there.
 const child = "FROND_CRASH_CHILD"
 
 func TestMain(m *testing.M) {
@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 		crash.At("other")
 		crash.At("here")
 		crash.At("here")
-		os.Exit(7) // it lived
+		os.Exit(7) // it survived
 	}
 	os.Exit(m.Run())
 }

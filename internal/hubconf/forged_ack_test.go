@@ -11,7 +11,7 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// forgeAcks has the hub answer a stolen key's pulls, which find nothing, as acks of the first messages of a consumer.
+// forgeAcks makes the hub answer a stolen key's pulls, which find nothing, with replies that act as acks of a consumer's first messages.
 func (w *testHub) forgeAcks(r *hubtest.RawLeaf, stream, consumer string) {
 	w.Helper()
 	w.eventually("an ack of "+consumer, func() bool {
@@ -23,7 +23,7 @@ func (w *testHub) forgeAcks(r *hubtest.RawLeaf, stream, consumer string) {
 	})
 }
 
-// countStored is what waits in a stream.
+// countStored returns the number of messages in a stream.
 func (w *testHub) countStored(stream string) uint64 {
 	w.Helper()
 	s, err := w.js.Stream(w.Context(), stream)
@@ -51,8 +51,8 @@ func (w *testHub) onlyConsumer(stream string) jetstream.Consumer {
 	return c
 }
 
-// nats-server sends an answer whose subject begins with $JS.ACK as it is from one account to another, so a stolen key can ack
-// what others wait for, if it can name the consumer. Nobody can name the one that cloudcores share.
+// nats-server passes a reply whose subject begins with $JS.ACK unchanged from one account to another, so a stolen key can ack messages of
+// others if it can name the consumer. The name of the consumer that cloudcores share cannot be guessed.
 func TestHub_StolenKeyCannotAckForeignReports(t *testing.T) {
 	w := startTestHub(t)
 	w.recordMessages()
@@ -68,7 +68,7 @@ func TestHub_StolenKeyCannotAckForeignReports(t *testing.T) {
 			return err == nil
 		})
 		consumer := w.onlyConsumer(stream)
-		w.eventually("a delivery", func() bool { // in the hands of a cloudcore, and never acked by it
+		w.eventually("a delivery", func() bool { // held by a cloudcore, and never acked by it
 			_, err := consumer.Next(jetstream.FetchMaxWait(2 * time.Second))
 			return err == nil
 		})
@@ -79,7 +79,7 @@ func TestHub_StolenKeyCannotAckForeignReports(t *testing.T) {
 		if w.countStored(stream) != 1 {
 			t.Errorf("a report of another gateway has vanished from %s", stream)
 		}
-		// Who knows the name can do it. Should this fail, nats-server has closed the hole, and names need not be hidden.
+		// With the name the attack works. If this fails, nats-server has closed the hole, and names need no random part.
 		w.forgeAcks(r, stream, consumer.CachedInfo().Name)
 		w.eventually("nothing waits in "+stream, func() bool { return w.countStored(stream) == 0 })
 	}

@@ -16,8 +16,8 @@ import (
 	"github.com/frond-edge/frond/streams/tunnel"
 )
 
-// A gateway does all of its work from its cell, over each listener, through another server than the cloudcore's; and a reload of
-// the same configuration, as for a renewed certificate, leaves its link alone.
+// A gateway does all of its work from its cell, over each listener, through another server than the cloudcore's; and a reload of the same
+// configuration, as for a renewed certificate, does not affect its link.
 func TestHub_GatewayWorksFromItsCell(t *testing.T) {
 	w := startTestHub(t)
 	pong := func(context.Context, string, []byte) (any, error) { return struct{}{}, nil }
@@ -26,7 +26,7 @@ func TestHub_GatewayWorksFromItsCell(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.startPart(calls.Start)
-	beats := make(chan string, 1024) // more than come
+	beats := make(chan string, 1024) // more than arrive
 	heard, err := streams.NewHeartbeats(w.cloud, func(_ context.Context, node string, _ wire.Heartbeat) { beats <- node }, streams.NewMetrics(nil), zaptest.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
@@ -78,7 +78,7 @@ func TestHub_GatewayWorksFromItsCell(t *testing.T) {
 	}
 }
 
-// publishReport stores one, which the hub acks.
+// publishReport publishes a report, which the hub acks.
 func (w *testHub) publishReport(i int) {
 	w.Helper()
 	w.eventually("a report", func() bool {
@@ -121,7 +121,7 @@ func (w *testHub) pullAndAck(i int) {
 	})
 }
 
-// reloadServer lets a server read its file again.
+// reloadServer makes a server read its file again.
 func (w *testHub) reloadServer(i int) {
 	w.Helper()
 	s := w.hub.Server(i)

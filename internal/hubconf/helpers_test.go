@@ -39,7 +39,7 @@ type testHub struct {
 	messages []string
 }
 
-// otherNodes returns a name in the thief's cell and one in another.
+// otherNodes returns the name of a node in the thief's cell and of one in another cell.
 func otherNodes() (same, other string) {
 	for i := 0; same == "" || other == ""; i++ {
 		name := fmt.Sprint("gw-", i)
@@ -91,7 +91,7 @@ func startTestHub(t *testing.T) *testHub {
 	return w
 }
 
-// connectLeaf returns a connection as an edgecore has it.
+// connectLeaf returns a connection like an edgecore's.
 func (w *testHub) connectLeaf(scheme, address, node string, key nkeys.KeyPair) *nats.Conn {
 	w.Helper()
 	nc, err := nats.Connect("", nats.InProcessServer(w.hub.StartLeaf(scheme, address, node, key)), nats.CustomInboxPrefix(streams.InboxPrefix(node)))
@@ -117,7 +117,7 @@ func (w *testHub) eventually(what string, condition func() bool) {
 	}
 }
 
-// startPart starts a part until the test ends.
+// startPart runs a part until the test ends.
 func (w *testHub) startPart(start func(context.Context) error) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(w.Context()))
 	var g errgroup.Group
@@ -130,7 +130,7 @@ func (w *testHub) startPart(start func(context.Context) error) {
 	})
 }
 
-// recordMessages notes all that is said in FROND.
+// recordMessages records all messages in FROND.
 func (w *testHub) recordMessages() {
 	w.Helper()
 	_, err := w.hub.Connect(2, "admin").Subscribe(">", func(m *nats.Msg) {
@@ -154,7 +154,7 @@ func (w *testHub) messagesWith(text string) (found []string) {
 	return found
 }
 
-// countCommands counts what a gateway obeys.
+// countCommands counts the commands that a gateway executes.
 func (w *testHub) countCommands(node string) func() int {
 	w.Helper()
 	var mu sync.Mutex

@@ -10,7 +10,8 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// Cloudcores that start at once on three servers, one of which was there before names were hidden, agree on one consumer a stream.
+// Cloudcores that start at once on three servers, one of which has a consumer from before names were random, agree on one consumer per
+// stream.
 func TestHub_CloudcoresAgreeOnOneSharedConsumer(t *testing.T) {
 	w := startTestHub(t)
 	for _, stream := range []string{streams.ReportStream, streams.EventStream} {

@@ -14,7 +14,7 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// foreignSubjects are subjects of another gateway, and of nobody, that a stolen key is good for nothing on.
+// foreignSubjects are subjects of another gateway, and of no gateway, on which a stolen key must have no effect.
 func foreignSubjects(node string) []string {
 	var all []string
 	for _, s := range []string{
@@ -39,7 +39,7 @@ var sharedSubjects = []string{
 	"$SYS.REQ.SERVER.PING", "$SYS.REQ.USER.AUTH", "$SYS.REQ.USER.INFO", "$SYS.REQ.SERVER.PING.KICK", "tunnelsilent.x.y", "_R_.abcdef.ghi", "$KV.members.x",
 }
 
-// A stolen key, on a connection that keeps no rule, sends and asks on every subject that is not its gateway's own.
+// A stolen key, on a connection that follows no rule, publishes and sends requests on every subject that is not its gateway's own.
 func TestHub_StolenKeyPublishesForOneGateway(t *testing.T) {
 	w := startTestHub(t)
 	w.recordMessages()
@@ -59,7 +59,7 @@ func TestHub_StolenKeyPublishesForOneGateway(t *testing.T) {
 		r.Send("PING")
 		links[subject] = r
 	}
-	// What may be sent arrives after all that may not.
+	// Permitted messages arrive after all forbidden ones.
 	last := w.hub.ConnectRawLeaf(0, thief, w.thiefKey)
 	last.Publish("beat."+thief, "", "honest")
 	w.eventually("the beat", func() bool { return len(w.messagesWith("honest")) == 1 })
@@ -91,7 +91,7 @@ func TestHub_StolenKeyPublishesForOneGateway(t *testing.T) {
 	}
 }
 
-// The same connection listens to what others say, alone and in queue groups.
+// The same connection subscribes to the subjects of others, alone and in queue groups.
 func TestHub_StolenKeySubscribesForOneGateway(t *testing.T) {
 	w := startTestHub(t)
 	same, other := otherNodes()
@@ -150,7 +150,7 @@ func TestHub_StolenKeySubscribesForOneGateway(t *testing.T) {
 	}
 }
 
-// A request that a stolen key may send names somebody else's subject for the answer.
+// A request that a stolen key may send names another gateway's subject for the reply.
 func TestHub_ForeignReplySubjectsGetNoAnswer(t *testing.T) {
 	w := startTestHub(t)
 	before := w.describeState()
@@ -185,9 +185,9 @@ func TestHub_ForeignReplySubjectsGetNoAnswer(t *testing.T) {
 	t.Logf("a gateway of the same cell was sent %d answers, none of which it takes", len(heard[same]()))
 	for _, s := range w.messagesWith("") {
 		own := strings.Contains(s, "."+thief+".") || strings.Contains(s, "."+thief+" ") || strings.HasPrefix(s, "_R_.") || strings.HasPrefix(s, "$JS.EVENT.")
-		// An answer to consumer.<node>.next in the cell is mapped by its own subject, so to a consumer that is nobody's.
+		// A reply to consumer.<node>.next in the cell is mapped by its own subject, so to a consumer that does not exist.
 		nobodys := strings.HasPrefix(s, "$JS.API.CONSUMER.") && !strings.Contains(s, same) && !strings.Contains(s, other)
-		// nats-server leaves a reply subject that looks like an ack as it is, so that pulls work between accounts.
+		// nats-server leaves a reply subject in the form of an ack unchanged, so that pulls work between accounts.
 		if !own && !nobodys && !strings.HasPrefix(s, "$JS.ACK.") {
 			t.Errorf("FROND has heard %q", s)
 		}
@@ -198,7 +198,7 @@ func TestHub_ForeignReplySubjectsGetNoAnswer(t *testing.T) {
 	}
 }
 
-// recordInbound notes what comes to a gateway on all that it may listen to.
+// recordInbound records all messages on the subjects that a gateway may subscribe to.
 func (w *testHub) recordInbound(nc *nats.Conn, node string) func() []string {
 	w.Helper()
 	var got []string
@@ -223,7 +223,7 @@ func (w *testHub) recordInbound(nc *nats.Conn, node string) func() []string {
 	}
 }
 
-// describeState is what a thief would change: the streams, and the consumers of the honest.
+// describeState describes the state that a thief could change: the streams, and the consumers of the honest gateways.
 func (w *testHub) describeState() string {
 	w.Helper()
 	var b strings.Builder
@@ -245,5 +245,5 @@ func (w *testHub) describeState() string {
 	return b.String()
 }
 
-// waitForStragglers gives what must not come the time to come.
+// waitForStragglers gives forbidden messages time to arrive.
 func waitForStragglers() { <-time.After(500 * time.Millisecond) }

@@ -10,14 +10,15 @@ import (
 	"time"
 )
 
-// What opens a connection to the WebSocket listener and never goes on is closed, wherever it stops, and a gateway is let in meanwhile.
+// A client that opens a connection to the WebSocket listener and stops, at whatever step, is disconnected, and a gateway is admitted
+// meanwhile.
 func TestHub_HalfOpenWebSocketsAreClosed(t *testing.T) {
 	w := startTestHub(t)
 	const upgrade = "GET /leafnode HTTP/1.1\r\nHost: hub\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n"
 	ways := []func(conn net.Conn) (net.Conn, error){
 		func(conn net.Conn) (net.Conn, error) { return conn, nil },
 		func(conn net.Conn) (net.Conn, error) {
-			_, err := conn.Write([]byte{22, 3, 1, 2, 0, 1, 0, 1, 252, 3, 3}) // the beginning of a ClientHello
+			_, err := conn.Write([]byte{22, 3, 1, 2, 0, 1, 0, 1, 252, 3, 3}) // the start of a ClientHello
 			return conn, err
 		},
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/frond-edge/frond/internal/lifecycle"
 )
 
-// eventLog records what parts do.
+// eventLog records the starts and stops of parts.
 type eventLog struct {
 	mu    sync.Mutex
 	lines []string // guarded by mu

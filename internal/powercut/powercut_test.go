@@ -62,7 +62,7 @@ func TestImage_HoldsOnlySyncedBytes(t *testing.T) {
 	requireContent(t, filepath.Join(image, "d/renamed"), "")
 	requireContent(t, filepath.Join(image, "d/unsynced"), "")
 
-	// A sync of the folder brings the names, not the bytes.
+	// A sync of the folder makes the names durable, not the bytes.
 	dir, err := os.Open(at("d"))
 	requireNoError(t, err)
 	requireNoError(t, errors.Join(dir.Sync(), dir.Close()))
@@ -79,7 +79,7 @@ func TestImage_HoldsOnlySyncedBytes(t *testing.T) {
 	}
 }
 
-// Chance writes back some of what was not synced, and none of what was.
+// A seed writes back some of the unsynced bytes, and changes none of the synced ones.
 func TestImage_SeedKeepsSomeUnsyncedBytes(t *testing.T) {
 	m := powercut.Mount(t)
 	path := filepath.Join(m.Dir, "f")
@@ -96,7 +96,7 @@ func TestImage_SeedKeepsSomeUnsyncedBytes(t *testing.T) {
 	}
 }
 
-// A disk that lost its power takes nothing any more, and the next one begins with what the medium held.
+// A disk without power accepts nothing any more, and the next one starts with the content of the medium.
 func TestCutPower_RefusesWritesAndImageBoots(t *testing.T) {
 	dir, image := t.TempDir(), t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
@@ -123,7 +123,7 @@ func TestCutPower_RefusesWritesAndImageBoots(t *testing.T) {
 	requireNoError(t, m.Unmount())
 }
 
-// cutToImage cuts the power without luck.
+// cutToImage cuts the power without any unsynced bytes.
 func cutToImage(t *testing.T, m *powercut.FS) string {
 	t.Helper()
 	to := t.TempDir()

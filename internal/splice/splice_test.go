@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// pipeEnd is one end of a connection whose directions end one by one. Of net.Conn it has what Join uses.
+// pipeEnd is one end of a connection whose directions end separately. It implements the part of net.Conn that Join uses.
 type pipeEnd struct {
 	net.Conn
 	in  *io.PipeReader
@@ -58,7 +58,7 @@ func TestJoin_DirectionsEndSeparately(t *testing.T) {
 	left, right, result := startJoin()
 	asked := make(chan string, 1)
 	go func() {
-		question, _ := io.ReadAll(right) // until left has said all
+		question, _ := io.ReadAll(right) // until left has sent everything
 		asked <- string(question)
 		_, _ = io.WriteString(right, strings.Repeat("answer", 1000))
 		_ = right.CloseWrite()
@@ -94,7 +94,7 @@ func TestJoin_WithoutHalfCloseEndsBoth(t *testing.T) {
 	b, right := net.Pipe()
 	done := make(chan splice.Result, 1)
 	go func() { done <- splice.Join(a, b) }()
-	_ = left.Close() // all is said
+	_ = left.Close() // everything is sent
 	if _, err := io.ReadAll(right); err != nil {
 		t.Errorf("the other side reads: %v", err)
 	}
