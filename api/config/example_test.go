@@ -6,7 +6,7 @@ import (
 	"github.com/frond-edge/frond/api/config"
 )
 
-// A file is read strictly, completed with defaults, and all its faults are told at once.
+// A file is parsed strictly and completed with defaults, and all its errors are reported at once.
 func ExampleParseEdgeCore() {
 	_, err := config.ParseEdgeCore([]byte("node: gw-17\ndir: data\nhub: {urls: [hub-1]}\n"))
 	fmt.Println(err)

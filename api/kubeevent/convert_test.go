@@ -13,7 +13,7 @@ import (
 	"github.com/frond-edge/frond/api/kubeevent"
 )
 
-// fillFields gives each exported field below v a value that is not zero, so that a field added by a later Kubernetes is noticed here.
+// fillFields gives each exported field below v a non-zero value, so that the test detects a field that a later Kubernetes adds.
 func fillFields(t *testing.T, v reflect.Value) {
 	t.Helper()
 	switch at := v.Addr().Interface().(type) {
@@ -24,7 +24,7 @@ func fillFields(t *testing.T, v reflect.Value) {
 		*at = metav1.NewMicroTime(time.Unix(1700000001, 2000))
 		return
 	case *metav1.TypeMeta, *metav1.FieldsV1:
-		return // the kind is the form's own; nobody looks into the other
+		return // the kind belongs to the form; it is not converted
 	}
 	switch v.Kind() {
 	case reflect.Struct:
@@ -66,7 +66,7 @@ func TestConversion_ChangesNothing(t *testing.T) {
 	}
 }
 
-// The strings of one form are told apart by their place, which a type alone does not show.
+// Two strings in one form differ only in their place, which a type alone does not show.
 func TestConversion_PutsFieldsInPlace(t *testing.T) {
 	got := kubeevent.ToCore(&eventsv1.Event{
 		Reason: "reason", Note: "note", Action: "action", Type: "type", ReportingController: "controller", ReportingInstance: "instance",

@@ -39,7 +39,7 @@ func TestTested_IsInOrder(t *testing.T) {
 	}
 }
 
-// The table of the guide is what administrators read, and the modules of tools/kube are what was run.
+// Administrators read the table in the guide; the modules of tools/kube were the tested versions.
 func TestTested_IsWhatTheGuideAndTheModulesSay(t *testing.T) {
 	tree := filepath.Join("..", "..")
 	guide := readFile(t, filepath.Join(tree, "docs/operations/install.md"))

@@ -9,7 +9,7 @@ import (
 
 func TestTunnelAddress_IsUniquePerNode(t *testing.T) {
 	one, two := wire.TunnelAddress("gw-1"), wire.TunnelAddress("gw-2")
-	// Certificates hold it: it never changes.
+	// Certificates hold the address, so it never changes.
 	if want := "fd66:726f:6e64:"; one == two || one != wire.TunnelAddress("gw-1") || one.String()[:len(want)] != want {
 		t.Errorf("%s, %s", one, two)
 	}
@@ -21,7 +21,7 @@ func TestTunnelAddress_IsUniquePerNode(t *testing.T) {
 			t.Errorf("%s: %t", text, got)
 		}
 	}
-	// What kube-apiserver asks of an address before it calls a node for nodes/proxy.
+	// The conditions that kube-apiserver requires of an address before it calls a node for nodes/proxy.
 	if !one.IsGlobalUnicast() {
 		t.Errorf("%s is not one that kube-apiserver calls", one)
 	}

@@ -6,7 +6,7 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// A key is spelled as four NATS tokens, and as people write it.
+// A key has a form of four NATS tokens and a readable form.
 func ExampleKey() {
 	key := wire.Key{Group: "apps", Resource: "deployments", Namespace: "default", Name: "web.example"}
 	fmt.Println(key)
@@ -20,7 +20,7 @@ func ExampleKey() {
 	// kube-root-ca.crt <nil>
 }
 
-// Any text becomes one NATS token, and back.
+// Escape turns any text into one NATS token; Unescape turns it back.
 func ExampleEscape() {
 	token := wire.Escape("system:node:gw-17.example")
 	text, err := wire.Unescape(token)
