@@ -68,8 +68,8 @@ func (d *Delivery) attach(ctx context.Context, everything bool) (wire.AttachRepl
 	}
 }
 
-// resumeCursor returns the cursor to list from. If the store's cursor moved since the last save, the store's value is used: the store may
-// have found damage.
+// resumeCursor returns the cursor to list from. If the store's cursor differs from the delivery's progress, the store's value is used:
+// the store may have found damage.
 func (d *Delivery) resumeCursor(ctx context.Context) (wire.Cursor, error) {
 	if err := d.acquireSave(ctx); err != nil {
 		return wire.Cursor{}, err

@@ -6,9 +6,9 @@
 // to the hub, and ReportConsumer hands them to the controllers and acks the reports that Kubernetes accepted. Calls are request and reply,
 // for what needs an answer at once.
 //
-// Guarantees: when Publish or Put returns, its message is on disk. Every message is delivered at least once, and per object in order; a
-// newer state of an object replaces an older one that waits. A message that can never be handled is copied to the dead letters before it
-// is removed from its stream. This package writes nothing to Kubernetes.
+// Guarantees: when Publish, Report or ReportEvent returns, its message is on disk. Every message is delivered at least once, and per
+// object in order; a newer state of an object replaces an older one that waits. A message that can never be handled is copied to the
+// dead letters before it is removed from its stream. This package writes nothing to Kubernetes.
 //
 // DESIGN.md describes the behaviour on each fault.
 package streams
