@@ -56,7 +56,7 @@ type Members struct {
 	entries      map[string]string    // guarded by mu; the last value by member
 	ownRefreshes []ownRefresh         // guarded by mu; own refreshes that were begun and may still count
 	lastRenewal  time.Time            // guarded by mu; when the newest own refresh that arrived was begun
-	rejoinedAt   time.Time            // guarded by mu; when this replica last returned: before that it could not receive the others' refreshes
+	rejoinedAt   time.Time            // guarded by mu; when this replica last returned: earlier refreshes of the others did not reach it
 	lastRunAt    time.Time            // guarded by mu; when the refresh loop last ran
 	resumedAt    time.Time            // guarded by mu; when the loop ran again after a stop, zero if not in cooldown
 	peerSeenAt   time.Time            // guarded by mu; when the last refresh of another replica arrived
