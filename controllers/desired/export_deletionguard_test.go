@@ -22,7 +22,7 @@ type GuardHarness struct {
 	Delays  []time.Duration
 }
 
-// recordingQueue is a queue that only records its items.
+// recordingQueue is a queue that only records the reloads of the node.
 type recordingQueue struct {
 	workqueue.TypedRateLimitingInterface[workItem]
 	harness *GuardHarness
