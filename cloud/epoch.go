@@ -108,7 +108,7 @@ type EpochTracker struct {
 // OpenEpochTracker performs the first check, and retries it until it succeeds or ctx ends. counts reports whether this
 // replica is the one that increments the Lease; several may do so at a time.
 func OpenEpochTracker(ctx context.Context, kube kubernetes.Interface, kv jetstream.KeyValue, counts func() bool, log *zap.Logger) (*EpochTracker, error) {
-	h := &EpochTracker{kube: kube, kv: kv, isCounter: counts, log: log, interval: epochInterval, checkRequests: make(chan struct{}, 1)} // one pending request serves all callers
+	h := &EpochTracker{kube: kube, kv: kv, isCounter: counts, log: log, interval: epochInterval, checkRequests: make(chan struct{}, 1)} // one request serves all callers
 	for {
 		began := time.Now()
 		c, err := h.updateRecord(ctx)

@@ -137,7 +137,7 @@ func (g *Gateway) acceptConns(ctx context.Context, l net.Listener, port uint16, 
 		case errors.Is(err, net.ErrClosed):
 			return
 		}
-		g.log.Error("connection to a port of a node not taken", zap.Uint16("port", port), zap.Error(err)) // too many open files, for example
+		g.log.Error("connection to a port of a node not taken", zap.Uint16("port", port), zap.Error(err)) // e.g. too many open files
 		select {
 		case <-ctx.Done():
 			return

@@ -128,7 +128,7 @@ func TestEngine_PublishesAgainAfterPurge(t *testing.T) {
 		w.deletePod("one")
 		tomb := w.eventuallyMessage(node, k, "leaves", isDeleted)
 		w.eventuallyMessage(node, k, "is purged", func(m wire.Message) bool {
-			engine.RecordAck(node, tomb.Sequence) // repeatedly, as heartbeats do: the first may arrive before the engine has recorded the tombstone
+			engine.RecordAck(node, tomb.Sequence) // repeatedly: the first may arrive before the engine has recorded the tombstone
 			return m.Sequence == 0
 		})
 	}

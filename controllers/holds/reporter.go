@@ -96,7 +96,7 @@ func (t *Reporter) processNode(ctx context.Context, node string) error {
 	defer cancel()
 	err := t.writeHold(wctx, node, hold)
 	switch {
-	case err == nil, apierrors.IsNotFound(err): // without a Node there is nothing to write to; a Node that is created again is evaluated again
+	case err == nil, apierrors.IsNotFound(err): // without a Node there is nothing to write to; a recreated Node is evaluated again
 		t.forgetReported(node, hold)
 		return nil
 	case ctx.Err() == nil:

@@ -27,7 +27,7 @@ const (
 	// configMapNamespace and configMapName identify the ConfigMap.
 	configMapNamespace, configMapName = "kube-system", "frond-node-ports"
 	// reconcilePause is the pause between two reconciliations of all nodes, so that many new nodes cause one write.
-	// reconcileEvery is the longest interval: after it, another replica's nodes have become ours, or a node has not
+	// reconcileEvery is the longest interval, as another replica's nodes may have become ours, or a node may not have
 	// received the request to report itself.
 	reconcilePause, reconcileEvery = 200 * time.Millisecond, 5 * time.Second
 	// writeTimeout bounds one reconciliation.
