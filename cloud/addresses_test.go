@@ -22,8 +22,7 @@ import (
 	"github.com/frond-edge/frond/internal/kubetest"
 )
 
-// addressFixture is a cluster with the objects of the address look-ups: an edge node and a cloud node, pods on them,
-// and a Service.
+// addressFixture is a cluster with the objects of the address look-ups: an edge node and a cloud node, pods on them, and a Service.
 type addressFixture struct {
 	kube      kubernetes.Interface
 	namespace string

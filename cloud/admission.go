@@ -74,8 +74,7 @@ func (s *csrLimiter) admitRequest(node string, req wire.KubeRequest) error {
 	return nil
 }
 
-// refusalReply returns the answer to a request that is not made: an API status as it is, any other error as a failed
-// request.
+// refusalReply returns the answer to a request that is not made: an API status as it is, any other error as a failed request.
 func refusalReply(err error) wire.KubeReply {
 	if apierrors.ReasonForError(err) != metav1.StatusReasonUnknown {
 		return denialReply(err)
@@ -85,8 +84,7 @@ func refusalReply(err error) wire.KubeReply {
 
 // refuseNodeWrite returns an error for requests of a node that write a Node, or nil. A node registers itself by a
 // request without a podCIDR; it reports all other changes of its Node, and reports carry no podCIDR either. The
-// apiserver would let a gateway set one on a Node that has none, and so take the addresses of others. A status holds
-// none.
+// apiserver would let a gateway set one on a Node that has none, and so take the addresses of others. A status holds none.
 func refuseNodeWrite(req wire.KubeRequest) error {
 	rest, ok := strings.CutPrefix(req.Path, "/api/v1/nodes")
 	name, subresource, _ := strings.Cut(strings.TrimPrefix(rest, "/"), "/")

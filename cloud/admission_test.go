@@ -81,8 +81,7 @@ func TestCSRLimiter_OnlyServingCertificates(t *testing.T) {
 	}
 }
 
-// TestRefuseNodeWrite_PodCIDRIsNotAccepted: a Node is registered without a podCIDR, and requests write nothing else of
-// it.
+// TestRefuseNodeWrite_PodCIDRIsNotAccepted: a Node is registered without a podCIDR, and requests write nothing else of it.
 func TestRefuseNodeWrite_PodCIDRIsNotAccepted(t *testing.T) {
 	const node, plain = `{"apiVersion":"v1","kind":"Node","metadata":{"name":"a"},"spec":{%s}}`, runtime.ContentTypeJSON
 	for name, tt := range map[string]struct {

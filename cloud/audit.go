@@ -62,8 +62,7 @@ func newInventoryAuditor(owns func(string) bool, truth inventorySource, resync f
 	return a
 }
 
-// compareInventory compares the inventory of a heartbeat; epoch identifies the stream's present incarnation. It does
-// not block.
+// compareInventory compares the inventory of a heartbeat; epoch identifies the stream's present incarnation. It does not block.
 func (a *inventoryAuditor) compareInventory(node string, beat wire.Heartbeat, epoch string, now time.Time) {
 	if beat.Inventory == nil || beat.StreamEpoch != epoch || !a.owns(node) {
 		return

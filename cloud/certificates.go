@@ -1,7 +1,6 @@
 package cloud
 
-// certificateFiles returns the files of the certificates that this replica serves or trusts, by their names in its
-// metric.
+// certificateFiles returns the files of the certificates that this replica serves or trusts, by their names in its metric.
 func (c *Cloud) certificateFiles() map[string]string {
 	g := c.cfg.Gateway
 	return map[string]string{

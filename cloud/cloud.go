@@ -33,8 +33,7 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// startTimeout bounds the requests that must succeed before anything can start; after it the process ends and is
-// restarted.
+// startTimeout bounds the requests that must succeed before anything can start; after it the process ends and is restarted.
 const startTimeout = time.Minute
 
 // Cloud is one cloudcore replica.

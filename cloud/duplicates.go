@@ -31,8 +31,7 @@ const (
 // duplicateDetector detects two agents with one identity: a gateway whose disk was copied. Each process of an agent has
 // a random instance. A node is probed at each attach and when its heartbeats come from another instance than the last;
 // each agent answers with a heartbeat that repeats the probe's id. Two answers to one probe prove two living agents; a
-// gateway that was restarted gives one, however quick the restart was. Each replica receives the answers, the owner
-// acts.
+// gateway that was restarted gives one, however quick the restart was. Each replica receives the answers, the owner acts.
 type duplicateDetector struct {
 	owns       func(node string) bool
 	sendProbe  func(node, question string) error
@@ -207,8 +206,7 @@ func (a *nodeAgents) markFenced(instance string) bool {
 	return true
 }
 
-// recordAnswer records an answer and returns all answers to the same probe. It returns none for an answer beyond the
-// limits.
+// recordAnswer records an answer and returns all answers to the same probe. It returns none for an answer beyond the limits.
 func (a *nodeAgents) recordAnswer(beat wire.Heartbeat) map[string]wire.Heartbeat {
 	if beat.Probe == "" {
 		return nil

@@ -55,8 +55,7 @@ func (a *eventRecorder) recordEvent(about corev1.ObjectReference, reason, messag
 	}
 }
 
-// Start writes until ctx ends and then returns nil. An event that cannot be written is dropped: it was logged, and is
-// raised again.
+// Start writes until ctx ends and then returns nil. An event that cannot be written is dropped: it was logged, and is raised again.
 func (a *eventRecorder) Start(ctx context.Context) error {
 	for {
 		select {

@@ -18,8 +18,7 @@ import (
 )
 
 const (
-	// serverLossGrace is how long a server may be unreachable and count as the same: a connection was cut, and the
-	// server lives.
+	// serverLossGrace is how long a server may be unreachable and count as the same: a connection was cut, and the server lives.
 	serverLossGrace = 300 * time.Millisecond
 	// notifyChunk is the number of nodes that are notified before each notifyPause, so that a large fleet does not
 	// attach at once.
@@ -39,8 +38,7 @@ type hubWatcher struct {
 	// notifyNode tells a node which server died. It must not block.
 	notifyNode func(node, server string) error
 	grace      time.Duration
-	// lost receives the servers that are gone, and the cloudcores that have failed: requests of nodes to either may be
-	// lost.
+	// lost receives the servers that are gone, and the cloudcores that have failed: requests of nodes to either may be lost.
 	lost chan string
 	log  *zap.Logger
 }

@@ -44,8 +44,7 @@ type kubeCalls struct {
 	log      *zap.Logger
 }
 
-// refusalLogInterval is the minimum time between two log lines about refused requests, of all nodes: a metric counts
-// each.
+// refusalLogInterval is the minimum time between two log lines about refused requests, of all nodes: a metric counts each.
 const refusalLogInterval = time.Second
 
 func newKubeCalls(cfg *rest.Config, classic bool, guard *namespaceGuard, metrics prometheus.Registerer, log *zap.Logger) (*kubeCalls, error) {
@@ -189,8 +188,7 @@ func validateCall(req wire.KubeRequest) error {
 // callPaths returns the path prefixes of a Kubernetes API and of its descriptions.
 func callPaths() []string { return []string{"/api", "/apis", "/openapi/v3", "/version"} }
 
-// streamSubresource returns the subresource of a path if it is one that carries a stream; the path after /proxy belongs
-// to the target.
+// streamSubresource returns the subresource of a path if it is one that carries a stream; the path after /proxy belongs to the target.
 func streamSubresource(requested string) string {
 	segments := strings.Split(strings.TrimPrefix(requested, "/"), "/")
 	start := 3 // api, version, resource

@@ -29,8 +29,7 @@ const (
 	// watchMaxBytes is the size of one answer for a node without a limit of its own: the next call continues after the
 	// last change in it.
 	watchMaxBytes = 256 << 10
-	// singleEventBytes is the size of one event that a node gets even if its limit is lower: 32 KiB on the link, 5 s at
-	// 50 kbit/s.
+	// singleEventBytes is the size of one event that a node gets even if its limit is lower: 32 KiB on the link, 5 s at 50 kbit/s.
 	singleEventBytes = 24 << 10
 	// bookmarkWait is how long after the wait the apiserver's bookmark may come: up to 1.2 s were measured.
 	bookmarkWait = 1500 * time.Millisecond
@@ -39,8 +38,7 @@ const (
 )
 
 // Watch is the streams.CallHandler of streams.VerbWatch: it returns the next changes in a collection, as the bearer of
-// the request's token may see them. Kubernetes authorizes each call anew, so a right that is revoked ends a watch at
-// its next call.
+// the request's token may see them. Kubernetes authorizes each call anew, so a right that is revoked ends a watch at its next call.
 func (k *kubeCalls) Watch(ctx context.Context, node string, request []byte) (any, error) {
 	var req wire.KubeRequest
 	if err := streams.DecodeRequest(request, &req); err != nil {

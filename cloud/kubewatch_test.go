@@ -53,8 +53,7 @@ func TestReadEvents_FitsTheLink(t *testing.T) {
 }
 
 // TestKubeCalls_WatchByRequests: a program's watch through the cloud returns the apiserver's events for that program's
-// rights only, from the version that it names. A watch without changes makes progress; and a revoked right ends it at
-// the next call.
+// rights only, from the version that it names. A watch without changes makes progress; and a revoked right ends it at the next call.
 func TestKubeCalls_WatchByRequests(t *testing.T) {
 	c := newScopeFixture(t)
 	calls, err := newKubeCalls(c.cluster.Config(), false, c.newGuard(), prometheus.NewRegistry(), zaptest.NewLogger(t))

@@ -20,8 +20,7 @@ const lostNodeRepeat = 10 * time.Second
 
 // lostNodeResync asks nodes that Kubernetes had marked lost to report everything again. While cloudcores or the hub
 // were unavailable, a Lease may have expired. Kubernetes then marks the Node unknown and its pods not ready, although
-// the gateway's own link was never interrupted: without a request the gateway would report nothing new before its
-// hourly report.
+// the gateway's own link was never interrupted: without a request the gateway would report nothing new before its hourly report.
 type lostNodeResync struct {
 	objects        cache.Cache
 	owns           func(node string) bool

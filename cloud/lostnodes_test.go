@@ -30,8 +30,7 @@ func TestResyncNeeded(t *testing.T) {
 }
 
 // TestLostNodeResync_AsksUntilNodeIsReady: while Kubernetes does not know a node's state, the node is asked repeatedly,
-// also if that was so when the replica started, and once more after it is ready; then never. Another replica's node is
-// not asked.
+// also if that was so when the replica started, and once more after it is ready; then never. Another replica's node is not asked.
 func TestLostNodeResync_AsksUntilNodeIsReady(t *testing.T) {
 	cluster := sharedCluster.Cluster(t)
 	nodes := cluster.Client(t).CoreV1().Nodes()

@@ -138,8 +138,7 @@ func (m *Members) LeaseValid() bool {
 	return elapsedSince(m.lastRenewal, time.Now()) <= memberExpiry
 }
 
-// elapsedSince returns the time since at by the clock that shows more: the monotonic clock stands still while a machine
-// sleeps.
+// elapsedSince returns the time since at by the clock that shows more: the monotonic clock stands still while a machine sleeps.
 func elapsedSince(at, now time.Time) time.Duration {
 	return max(now.Sub(at), now.Round(0).Sub(at.Round(0)))
 }
@@ -173,8 +172,7 @@ func ownerOf(live []string, node string) string {
 	return best
 }
 
-// mixBits spreads FNV's last bytes over all bits (the finaliser of MurmurHash3); otherwise similar names would share an
-// owner.
+// mixBits spreads FNV's last bytes over all bits (the finaliser of MurmurHash3); otherwise similar names would share an owner.
 func mixBits(h uint64) uint64 {
 	h ^= h >> 33
 	h *= 0xff51afd7ed558ccd
@@ -372,8 +370,7 @@ func (m *Members) recordRefresh(own ownRefresh) {
 }
 
 // renewLease records the arrival of an own refresh that was begun at a time. The others have received it too, later
-// than it began: they therefore cannot expire this replica before memberExpiry has passed since then. The caller holds
-// mu.
+// than it began: they therefore cannot expire this replica before memberExpiry has passed since then. The caller holds mu.
 func (m *Members) renewLease(began, now time.Time) {
 	if !m.lastRenewal.IsZero() && elapsedSince(m.lastRenewal, began) > memberExpiry {
 		m.log.Warn("was away from the other members", zap.Duration("took", elapsedSince(m.lastRenewal, began)))

@@ -131,8 +131,7 @@ func TestElapsedSince_UsesTheLongerClock(t *testing.T) {
 	}
 }
 
-// A replica that stops without leaving is reported with its last known connections, which may be none; one that leaves
-// is not.
+// A replica that stops without leaving is reported with its last known connections, which may be none; one that leaves is not.
 func TestMembers_FailedPeerReportedWithConnections(t *testing.T) {
 	c := newMemberClock(t)
 	c.links = func() []hubLink { return []hubLink{{Server: "S1", Client: 7}} }

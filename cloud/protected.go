@@ -29,8 +29,7 @@ import (
 	"github.com/frond-edge/frond/internal/lifecycle"
 )
 
-// protectedNamespaces returns the namespaces whose objects are not published to gateways: Frond's own, and those of the
-// configuration.
+// protectedNamespaces returns the namespaces whose objects are not published to gateways: Frond's own, and those of the configuration.
 func (c *Cloud) protectedNamespaces() controllers.ProtectedNamespaces {
 	return controllers.ProtectNamespaces(append([]string{identity.Namespace}, c.cfg.ProtectedNamespaces...)...)
 }

@@ -15,8 +15,7 @@ import (
 
 const (
 	// rereportDelay is the delay before a node is asked again for a report that Kubernetes refused for too long.
-	// Nothing is lost by the delay, as the node keeps the present state. A random addition of up to half of it spreads
-	// the requests.
+	// Nothing is lost by the delay, as the node keeps the present state. A random addition of up to half of it spreads the requests.
 	rereportDelay = 10 * time.Minute
 	// rereportMax bounds the objects that are remembered, and rereportMaxPerNode those of one node: in an overload each
 	// report is given up. A node with more is remembered once, and asked for all reports.

@@ -19,8 +19,7 @@ import (
 )
 
 // Rules returns all RBAC rules that cloudcore needs, without those for the scopes that gateways request (package
-// scopes). The rules of an installation are in deploy/rbac, which gives the reasons, and restricts some of them to
-// namespaces.
+// scopes). The rules of an installation are in deploy/rbac, which gives the reasons, and restricts some of them to namespaces.
 func Rules() []rbacv1.PolicyRule {
 	return slices.Concat(desired.Rules(), reports.Rules(), reports.CallRules(), nodes.Rules(), holds.Rules(), autonomy.Rules(),
 		scopes.Rules(), ports.Rules(), csrs.Rules(), evictions.Rules(), identity.Rules(), inspect.Rules(), // cloud/gateway makes the same reviews

@@ -220,8 +220,7 @@ func TestScopes_EndWithRightAndPod(t *testing.T) {
 	c.waitForScope(core, a, c.widgetScope(), true, "w")
 	c.waitForScope(core, a, pods, true, append(names, "op")...)
 
-	// Another node's report about a pod reaches the components that read the pod; the node's own report does not return
-	// to it.
+	// Another node's report about a pod reaches the components that read the pod; the node's own report does not return to it.
 	c.setPodIP("far-0", "10.9.9.9")
 	kubetest.Eventually(t, settleTimeout, func() error {
 		for _, m := range c.publishedFor(a, pods) {
@@ -243,8 +242,7 @@ func TestScopes_EndWithRightAndPod(t *testing.T) {
 	c.waitForScope(core, a, c.widgetScope(), false)
 	c.checkMarkerFirst(a, c.widgetScope())
 
-	// The pod is created again, and the scopes that it had requested are granted again: the node's request is
-	// unchanged.
+	// The pod is created again, and the scopes that it had requested are granted again: the node's request is unchanged.
 	c.createPod("op", a, "op")
 	c.waitForScope(core, a, c.widgetScope(), true, "w")
 }
@@ -276,8 +274,7 @@ func TestScopes_SurviveTakeover(t *testing.T) {
 	if two.members.Owns(a) {
 		owner, heir = two, one
 	}
-	// Creation times are whole seconds: an object that seems as old as the marker would make the new owner distrust the
-	// marker.
+	// Creation times are whole seconds: an object that seems as old as the marker would make the new owner distrust the marker.
 	marked := c.heldMessages(heir, a)[scope.Marker()].Time
 	kubetest.Eventually(t, settleTimeout, func() error {
 		if time.Now().Truncate(time.Second).After(marked) {

@@ -24,8 +24,7 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// identityService contains the parts that admit gateways; its connections are nil if the configuration has no identity
-// section.
+// identityService contains the parts that admit gateways; its connections are nil if the configuration has no identity section.
 type identityService struct {
 	auth, sys *nats.Conn
 	issuer    nkeys.KeyPair

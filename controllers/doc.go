@@ -21,6 +21,5 @@
 //	Events of nodes                                   reports.Applier, as the node
 //
 // "Owner" is the one live replica that a node hashes to. Two owners at a time, as at a takeover, are harmless: publishes
-// name the message they replace, reports carry the version they were made from, and heartbeats are valid whichever replica
-// receives them.
+// name the message they replace, reports carry the version they were made from, and heartbeats are valid whichever replica receives them.
 package controllers

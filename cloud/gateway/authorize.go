@@ -33,8 +33,7 @@ const (
 	reviewTimeout               = 10 * time.Second
 )
 
-// NewKubeAuthorizer returns an Authorizer that asks kube-apiserver, by TokenReview and SubjectAccessReview, and caches
-// its answers.
+// NewKubeAuthorizer returns an Authorizer that asks kube-apiserver, by TokenReview and SubjectAccessReview, and caches its answers.
 func NewKubeAuthorizer(clients kubernetes.Interface) (Authorizer, error) {
 	backoff := &wait.Backoff{Duration: 200 * time.Millisecond, Factor: 1.5, Jitter: 0.2, Steps: 4}
 	users, _, err := authenticatorfactory.DelegatingAuthenticatorConfig{

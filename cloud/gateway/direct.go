@@ -200,8 +200,7 @@ func (g *Gateway) dialDirect(ctx context.Context, near peekedConn, by string, po
 	return g.dialPort(ctx, by, name, node, config.EdgeKubeletPort)
 }
 
-// admitConn counts a connection to a port until leave, unless its source is not allowed or there are too many. An error
-// is a *refusal.
+// admitConn counts a connection to a port until leave, unless its source is not allowed or there are too many. An error is a *refusal.
 func (g *Gateway) admitConn(by string, port uint16) (leave func(), err error) {
 	from, err := netip.ParseAddrPort(by)
 	if err != nil || !g.mayConnect(from.Addr().Unmap()) {

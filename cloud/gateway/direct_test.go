@@ -125,8 +125,7 @@ func TestDirect_NodeReachedAtItsPort(t *testing.T) {
 	waitPort(t, port, false)
 }
 
-// TestDirect_PortInTheNodeIsTheKubelets: a caller that uses the Node's status connects to the port that the cloud has
-// put there.
+// TestDirect_PortInTheNodeIsTheKubelets: a caller that uses the Node's status connects to the port that the cloud has put there.
 func TestDirect_PortInTheNodeIsTheKubelets(t *testing.T) {
 	w, _, _ := newSocketFixture(t)
 	socket := socketPath(t)

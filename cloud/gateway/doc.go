@@ -11,6 +11,5 @@
 //
 // Guarantees: a stream to a node ends as soon as Kubernetes reports that the node is disconnected, deleted, or created
 // anew under the same name. Every open, end and refusal is logged in one line and counted. A refusal carries a reason
-// that reaches the user of kubectl. It keeps no state: any replica serves any stream, and a stream ends with its
-// replica.
+// that reaches the user of kubectl. It keeps no state: any replica serves any stream, and a stream ends with its replica.
 package gateway

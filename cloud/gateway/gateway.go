@@ -76,8 +76,7 @@ type Gateway struct {
 	connLimit    *connLimiter
 
 	mu sync.Mutex
-	// Guarded by mu. lastHeartbeats is when the last heartbeat of each node arrived; once stopped is set, no request is
-	// begun.
+	// Guarded by mu. lastHeartbeats is when the last heartbeat of each node arrived; once stopped is set, no request is begun.
 	lastHeartbeats map[string]time.Time
 	stopped        bool
 	portNodes      map[uint16]string // nodes by their ports
@@ -165,8 +164,7 @@ func (g *Gateway) lastHeartbeat(node string) time.Time {
 	return g.lastHeartbeats[node]
 }
 
-// OnNodeChanged handles a change of a Node: nil for is means that it is deleted. It breaks the streams that may not
-// continue.
+// OnNodeChanged handles a change of a Node: nil for is means that it is deleted. It breaks the streams that may not continue.
 func (g *Gateway) OnNodeChanged(name string, was Node, is *Node) {
 	why := closeReason(was, is)
 	if why == "" {
@@ -225,8 +223,7 @@ func (g *Gateway) openStream(ctx context.Context, who, name string, node Node, d
 	if err != nil {
 		return nil, g.dialRefusal(ctx, err, name, node)
 	}
-	// CloseStreams and OnNodeChanged affect only existing streams: changes before this stream existed must be checked
-	// here.
+	// CloseStreams and OnNodeChanged affect only existing streams: changes before this stream existed must be checked here.
 	if err := g.checkBlocked(name); err != nil {
 		_ = conn.Close() // abandoned
 		return nil, err

@@ -120,8 +120,7 @@ func (w *gatewayFixture) Drop(_, _ string) int {
 	return len(w.openConns)
 }
 
-// startEcho starts a server that echoes its input until the sender has ended; it sends greeting first unless it is
-// empty.
+// startEcho starts a server that echoes its input until the sender has ended; it sends greeting first unless it is empty.
 func startEcho(t *testing.T, greeting string) string {
 	t.Helper()
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -203,8 +202,7 @@ func newSocketFixture(t *testing.T) (*gatewayFixture, *gateway.Gateway, string) 
 	return w, startGateway(t, gateway.Config{Socket: socket}, w, nil), socket
 }
 
-// requestConnect requests a target as kube-apiserver does and returns the connection after a 200, or the status line of
-// the refusal.
+// requestConnect requests a target as kube-apiserver does and returns the connection after a 200, or the status line of the refusal.
 func requestConnect(t *testing.T, conn net.Conn, target string) (*bufio.Reader, string) {
 	t.Helper()
 	_ = conn.SetDeadline(time.Now().Add(time.Minute))

@@ -37,8 +37,7 @@ type Config struct {
 	// KubeletCertFile and KubeletKeyFile authenticate the reader of metrics to kubelets; KubeletCAFile signs the
 	// kubelets' certificates.
 	KubeletCAFile, KubeletCertFile, KubeletKeyFile string
-	// BlockedReason returns a text why a node may not be connected now, "" if it may; nil: every node may. It must not
-	// block.
+	// BlockedReason returns a text why a node may not be connected now, "" if it may; nil: every node may. It must not block.
 	BlockedReason func(node string) string
 	// UnreadyTimeout is how long a node that answers that it is not ready yet is retried; 0: 7 s.
 	UnreadyTimeout time.Duration

@@ -50,8 +50,7 @@ func NodeOf(object *corev1.Node) Node {
 	return n
 }
 
-// silentReason returns a text for users why a node does not answer. heard is its last heartbeat, zero if there was
-// none.
+// silentReason returns a text for users why a node does not answer. heard is its last heartbeat, zero if there was none.
 func (n Node) silentReason(name string, heard, now time.Time) string {
 	when := func(t time.Time) string {
 		return fmt.Sprintf("%s (%s ago)", t.UTC().Format(time.RFC3339), now.Sub(t).Round(time.Second))

@@ -23,8 +23,7 @@ type Addresses interface {
 // ClaimKind is the reason why an address belongs to a node.
 type ClaimKind string
 
-// The kinds of claims. Kubernetes allocates ranges; the addresses of pods and hosts are reported by their node, and may
-// be false.
+// The kinds of claims. Kubernetes allocates ranges; the addresses of pods and hosts are reported by their node, and may be false.
 const (
 	ClaimRange ClaimKind = "podCIDR" // the Node's podCIDR contains the address
 	ClaimPod   ClaimKind = "pod"     // a pod that runs on the node, with a network of its own, reports the address

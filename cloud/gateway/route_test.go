@@ -152,8 +152,7 @@ func TestRouteByEndpoints(t *testing.T) {
 	}
 }
 
-// newPodFixture creates a gateway in front of two edge nodes, each with a pod that greets with its name, and a Service
-// of both.
+// newPodFixture creates a gateway in front of two edge nodes, each with a pod that greets with its name, and a Service of both.
 func newPodFixture(t *testing.T, cfg gateway.Config) (*gatewayFixture, string) {
 	t.Helper()
 	w, _, _ := newSocketFixture(t)

@@ -21,8 +21,7 @@ import (
 )
 
 const (
-	// followers is how many logs are followed concurrently, of logNodes nodes; each has a chunk that is not read for a
-	// while.
+	// followers is how many logs are followed concurrently, of logNodes nodes; each has a chunk that is not read for a while.
 	followers, logNodes = 1000, 10
 	logChunk            = 10 << 10
 	// maxHeapLeft is how much of the heap may stay when all followers have gone: buffers of the hub and the leafs,
@@ -119,8 +118,7 @@ func newLogFixture(t *testing.T) (socket string) {
 	return socket
 }
 
-// TestGateway_FollowedLogsFreeTheirMemory: memory is bounded while the logs are not read, and freed when all followers
-// have gone.
+// TestGateway_FollowedLogsFreeTheirMemory: memory is bounded while the logs are not read, and freed when all followers have gone.
 func TestGateway_FollowedLogsFreeTheirMemory(t *testing.T) {
 	socket := newLogFixture(t)
 	open := func(i int) (net.Conn, io.Reader) {

@@ -20,8 +20,7 @@ import (
 const (
 	// scrapeTimeout bounds one request; Prometheus gives up after 10 s by default.
 	scrapeTimeout = 30 * time.Second
-	// maxScrapeBytes bounds the bytes that are read of a node's answer: a kubelet with 110 pods has 3 MB of cAdvisor
-	// metrics.
+	// maxScrapeBytes bounds the bytes that are read of a node's answer: a kubelet with 110 pods has 3 MB of cAdvisor metrics.
 	maxScrapeBytes = 64 << 20
 	// scrapeIdleTimeout keeps the connection to a node open for the next scrape of its other paths.
 	scrapeIdleTimeout = 20 * time.Second
@@ -36,8 +35,7 @@ func scrapePaths() map[string]string {
 	}
 }
 
-// scrapeHandler serves /nodes/NODE/kubelet/PATH and /nodes/NODE/edgecore/metrics. idle closes the connections that are
-// kept open.
+// scrapeHandler serves /nodes/NODE/kubelet/PATH and /nodes/NODE/edgecore/metrics. idle closes the connections that are kept open.
 func (g *Gateway) scrapeHandler() (handler http.Handler, idle func()) {
 	transport := &http.Transport{
 		DialContext:        g.dialScrape,

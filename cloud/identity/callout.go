@@ -169,8 +169,7 @@ func isLate(question *jwt.AuthorizationRequestClaims, here time.Duration) bool {
 	return question.Expires != 0 && here > time.Duration(question.Expires-question.IssuedAt)*time.Second
 }
 
-// parseRequest parses a request and verifies that the sender holds its key. A nil claims pointer means that the message
-// is no request.
+// parseRequest parses a request and verifies that the sender holds its key. A nil claims pointer means that the message is no request.
 func (c *Callout) parseRequest(data []byte) (attempt, Reason) {
 	if len(data) > maxRequest {
 		return attempt{}, ReasonGarbage

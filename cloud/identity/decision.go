@@ -19,8 +19,7 @@ const (
 	ReasonNoCredential Reason = "no-credential"
 	ReasonSignature    Reason = "signature" // the key did not sign the server's nonce
 	ReasonNodeName     Reason = "node-name" // not a valid name of a Node
-	// ReasonServerName: the leaf's server name is not its node's name. The hub closes the older of two links with one
-	// name.
+	// ReasonServerName: the leaf's server name is not its node's name. The hub closes the older of two links with one name.
 	ReasonServerName Reason = "server-name"
 
 	ReasonRevokedKey  Reason = "revoked-key"

@@ -6,8 +6,7 @@
 // a known node costs no request to Kubernetes and no write anywhere, so it works while Kubernetes is unavailable, with
 // what was last read.
 //
-// The package is longer than usual because its parts are one subject: each needs the same evaluation of a record,
-// keyStatus.
+// The package is longer than usual because its parts are one subject: each needs the same evaluation of a record, keyStatus.
 //
 // Callout answers the hub, Registrar the calls enrol and renew, Enforcer closes the links that may not stay. The layout
 // of the hub's accounts, and a node's permissions in its own, belong to package streams.

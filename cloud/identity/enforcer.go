@@ -140,8 +140,7 @@ func (e *Enforcer) IsClosing(node string) bool {
 }
 
 // markStrict requests that unknown links of a node are closed: they may belong to a key that another has replaced. The
-// node's own link is known: a gateway has only the link on which it requested its key, or one that it made with the
-// key.
+// node's own link is known: a gateway has only the link on which it requested its key, or one that it made with the key.
 func (e *Enforcer) markStrict(node string) {
 	now := time.Now()
 	e.mu.Lock()

@@ -87,8 +87,7 @@ func (e *Enforcer) evaluateNode(ctx context.Context, node string, now time.Time)
 	return g.Wait() == nil
 }
 
-// evaluateLink closes a link whose key is not valid for its node. An error means that it may be open although it should
-// not be.
+// evaluateLink closes a link whose key is not valid for its node. An error means that it may be open although it should not be.
 func (e *Enforcer) evaluateLink(ctx context.Context, c verdictCache, h knownLink) error {
 	why, err := c.keyStatus(func(*Record) string { return h.Key })
 	switch {

@@ -191,8 +191,7 @@ func (b *enforcerFixture) waitFor(holds func() bool, what string) {
 	}
 }
 
-// A replica that does not know a key reads Kubernetes before it closes the key's link, and keeps the link if there is
-// no answer.
+// A replica that does not know a key reads Kubernetes before it closes the key's link, and keeps the link if there is no answer.
 func TestEnforcer_StaleReplicaKeepsValidLinks(t *testing.T) {
 	now := time.Now()
 	valid := func(key string, revoked ...string) *Record {
@@ -231,8 +230,7 @@ func TestEnforcer_StaleReplicaKeepsValidLinks(t *testing.T) {
 	}
 }
 
-// A revocation is not reported as complete while one of the node's links may be open; the links are closed
-// concurrently.
+// A revocation is not reported as complete while one of the node's links may be open; the links are closed concurrently.
 func TestEnforcer_NotifiesRevocationAfterLinksClosed(t *testing.T) {
 	now := time.Now()
 	gone := &Record{Node: "gw", Revoked: []string{"A"}, RevokedAt: now}

@@ -42,8 +42,7 @@ type admission struct {
 	Key    string `json:"key"`
 	// Nonce is the text that the key has signed. Only the server and the two ends know it.
 	Nonce string `json:"nonce,omitempty"`
-	// Rekeys counts the keys that the link was transferred to; of two admissions of a link the one with more rekeys is
-	// newer.
+	// Rekeys counts the keys that the link was transferred to; of two admissions of a link the one with more rekeys is newer.
 	Rekeys int `json:"turn,omitempty"`
 }
 
@@ -73,8 +72,7 @@ func NewLinks(nc *nats.Conn, admitted func(node string, here bool), log *zap.Log
 	return &Links{nc: nc, onAdmitted: admitted, log: log, synced: make(chan struct{}), byNode: make(map[string][]knownLink)}
 }
 
-// Synced returns a channel that closes when the other replicas were asked for their links: they should not stop before
-// that.
+// Synced returns a channel that closes when the other replicas were asked for their links: they should not stop before that.
 func (l *Links) Synced() <-chan struct{} { return l.synced }
 
 // Start receives admissions and answers queries until ctx ends, and then returns nil.

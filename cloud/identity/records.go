@@ -20,8 +20,7 @@ import (
 	"github.com/frond-edge/frond/api/identity"
 )
 
-// Record is the part of a NodeIdentity that is kept in memory: some 300 bytes a node. It never changes; a newer one
-// replaces it.
+// Record is the part of a NodeIdentity that is kept in memory: some 300 bytes a node. It never changes; a newer one replaces it.
 type Record struct {
 	Node          string
 	Key, Previous string

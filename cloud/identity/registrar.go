@@ -297,8 +297,7 @@ func (r *Registrar) inRenewWindow(expires time.Time) bool {
 }
 
 // markTokenUse records a use of the token before the key is recorded, under the version that was checked: of two
-// gateways with the last use one gets it. Uses of a token without a limit are not recorded: they would grow without
-// end.
+// gateways with the last use one gets it. Uses of a token without a limit are not recorded: they would grow without end.
 func (r *Registrar) markTokenUse(ctx context.Context, secret *corev1.Secret, token *identity.Token, req identity.EnrolRequest) error {
 	if token.Uses == 0 || token.UsedBy(req.Node, req.Key) {
 		return nil

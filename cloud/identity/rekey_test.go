@@ -38,8 +38,7 @@ func (g *testGateway) renewOverLink() (carried bool) {
 	return carried
 }
 
-// A link is transferred from key to key, at any replica, and the previous key is rejected as soon as the answer has
-// arrived.
+// A link is transferred from key to key, at any replica, and the previous key is rejected as soon as the answer has arrived.
 func TestLinks_SurviveKeyRenewal(t *testing.T) {
 	w := newFixture(t, 1)
 	replicas := []*identityReplica{w.startReplica("a", 0), w.startReplica("b", 0)}

@@ -14,8 +14,7 @@ import (
 )
 
 const (
-	// renewShare: a renewal is written only after 1/renewShare of the key's lifetime; before that the answer contains what
-	// is recorded.
+	// renewShare: a renewal is written only after 1/renewShare of the key's lifetime; before that the answer contains what is recorded.
 	renewShare = 10
 	// renewPause is the minimum time between two changes of a node's key.
 	renewPause = 10 * time.Second

@@ -47,8 +47,7 @@ func wakeUp(bell chan struct{}) {
 	}
 }
 
-// dueNodes returns the nodes to evaluate now, those that were just revoked first, and the time until the next one is
-// due.
+// dueNodes returns the nodes to evaluate now, those that were just revoked first, and the time until the next one is due.
 func (e *Enforcer) dueNodes(now time.Time) (nodes []string, wait time.Duration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -98,8 +97,7 @@ func (e *Enforcer) dueCell(now time.Time) (account string, wait time.Duration) {
 	return e.dueNewcomerCell(now, wait)
 }
 
-// dueNewcomerCell is dueCell for the cells with newly admitted links, the one that is due longest first. The caller
-// holds mu.
+// dueNewcomerCell is dueCell for the cells with newly admitted links, the one that is due longest first. The caller holds mu.
 func (e *Enforcer) dueNewcomerCell(now time.Time, wait time.Duration) (account string, until time.Duration) {
 	var first time.Time
 	for name, at := range e.newcomerCells {

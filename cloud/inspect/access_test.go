@@ -31,8 +31,7 @@ func ctxOf(t *testing.T) context.Context {
 	return context.WithoutCancel(t.Context())
 }
 
-// startServer runs the server as cloudcore does, with exactly its rights, and returns its address and the CA of its
-// certificate.
+// startServer runs the server as cloudcore does, with exactly its rights, and returns its address and the CA of its certificate.
 func (w *inspectFixture) startServer() (address, authority string) {
 	w.Helper()
 	dir := w.TempDir()

@@ -43,8 +43,7 @@ func (t progressReading) appliedCursor() (sequence uint64, by string) {
 	return 0, ""
 }
 
-// computeProgress counts objects. The data was read one after the other, so a difference may be off by the changes in
-// between.
+// computeProgress counts objects. The data was read one after the other, so a difference may be off by the changes in between.
 func (t progressReading) computeProgress() inspect.Progress {
 	without := func(n int, after uint64) int {
 		if t.marker > after {

@@ -44,8 +44,7 @@ type View struct {
 }
 
 // NewView creates the view of the replica named self. objects must serve Nodes. autonomy returns how long the pods of a
-// Node stay while it is unreachable, "" being the Kubernetes default, and the NodeGroup that specifies it, if not the
-// Node itself.
+// Node stay while it is unreachable, "" being the Kubernetes default, and the NodeGroup that specifies it, if not the Node itself.
 func NewView(self string, objects client.Reader, members Members, hub *streams.Inspector, autonomy func(*corev1.Node) (value, group string)) *View {
 	return &View{self: self, objects: objects, members: members, hub: hub, autonomy: autonomy, heartbeats: heartbeatLog{nodes: map[string]*nodeHeartbeat{}}}
 }

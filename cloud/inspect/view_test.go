@@ -153,8 +153,7 @@ func (w *inspectFixture) attachNode(sequence uint64) jetstream.Consumer {
 	return consumer
 }
 
-// TestView_ProgressFollowsTheNode: from no knowledge, through sent but not acked, to applied, with a deletion at the
-// end.
+// TestView_ProgressFollowsTheNode: from no knowledge, through sent but not acked, to applied, with a deletion at the end.
 func TestView_ProgressFollowsTheNode(t *testing.T) {
 	w := newInspectFixture(t)
 	w.waitProgress("nothing published", 0, nil, nil)

@@ -19,8 +19,7 @@ type annotationFault struct {
 	reported bool
 }
 
-// nodeReference has the form of the kubelet's own events: `kubectl describe node` finds those whose UID is the node's
-// name.
+// nodeReference has the form of the kubelet's own events: `kubectl describe node` finds those whose UID is the node's name.
 func nodeReference(name string) corev1.ObjectReference {
 	return corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: name, UID: types.UID(name)}
 }

@@ -83,8 +83,7 @@ type TolerationController struct {
 	faults map[annotatedObject]*annotationFault
 }
 
-// New creates a TolerationController. objects must serve Nodes and Pods; groups comes from NewGroupLister; metrics may
-// be nil.
+// New creates a TolerationController. objects must serve Nodes and Pods; groups comes from NewGroupLister; metrics may be nil.
 func New(kube kubernetes.Interface, objects cache.Cache, groups toolscache.ListerWatcher, owner Ownership, warn Warn, metrics prometheus.Registerer, log *zap.Logger) *TolerationController {
 	k := &TolerationController{
 		kube: kube, objects: objects, groupSource: groups, owner: owner, warn: warn, onChange: func(string) {}, log: log,
@@ -116,8 +115,7 @@ func (k *TolerationController) Lookup(node *corev1.Node) (value, group string, k
 	return c.value, c.group, known
 }
 
-// chooseForNode returns the choice for a Node; known is false if it depends on groups that are not all read. The caller
-// holds mu.
+// chooseForNode returns the choice for a Node; known is false if it depends on groups that are not all read. The caller holds mu.
 func (k *TolerationController) chooseForNode(node *corev1.Node) (c choice, known bool) {
 	c = chooseStay(node, k.groups)
 	if !k.groupsLoaded && (!c.specified || c.group != "") {
@@ -179,8 +177,7 @@ func (k *TolerationController) startInformers(ctx context.Context) (stop func(),
 	}, nil
 }
 
-// typedHandler returns a handler that calls handle for each object that is new or changed, and gone for each that was
-// deleted.
+// typedHandler returns a handler that calls handle for each object that is new or changed, and gone for each that was deleted.
 func typedHandler[T any](handle, gone func(T)) toolscache.ResourceEventHandler {
 	take := func(object any, handle func(T)) {
 		if missed, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
@@ -282,8 +279,7 @@ func (k *TolerationController) processPod(ctx context.Context, key types.Namespa
 	return err
 }
 
-// wantedStay returns how long the pods of a node stay, whether that is known, and whether Kubernetes has marked the
-// node unreachable.
+// wantedStay returns how long the pods of a node stay, whether that is known, and whether Kubernetes considers the node lost.
 func (k *TolerationController) wantedStay(name string) (want stay, gone, known bool, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

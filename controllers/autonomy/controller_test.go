@@ -23,8 +23,7 @@ import (
 	"github.com/frond-edge/frond/internal/kubetest"
 )
 
-// shared creates new namespaces with the service account that a pod needs, and evicts pods as Kubernetes does, only
-// sooner.
+// shared creates new namespaces with the service account that a pod needs, and evicts pods as Kubernetes does, only sooner.
 var shared = kubetest.Shared{Options: kubetest.Options{
 	Controllers:     []string{"serviceaccount-controller", "node-lifecycle-controller", "taint-eviction-controller"},
 	ControllerFlags: []string{"--node-monitor-period=500ms", "--node-eviction-rate=10", "--node-monitor-grace-period=" + leaseGrace.String()},

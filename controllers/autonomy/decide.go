@@ -98,8 +98,7 @@ func (c choice) sameSource(other choice) bool {
 }
 
 // chooseStay returns the stay of a Node. The Node's own annotation wins, even if it is zero. An annotation that cannot
-// be parsed counts as absent. Otherwise the longest stay of its groups wins; among equal ones that of the first group
-// by name.
+// be parsed counts as absent. Otherwise the longest stay of its groups wins; among equal ones that of the first group by name.
 func chooseStay(node *corev1.Node, groups map[string]nodeGroup) choice {
 	if own, err := parseAnnotation(node.Annotations); err == nil && own.specified {
 		return choice{stay: own, value: node.Annotations[Annotation]}
@@ -152,10 +151,9 @@ func decide(pod *corev1.Pod, want stay) *tolerationPatch {
 	return p
 }
 
-// resetEviction turns p into an intermediate step for a pod of a node that Kubernetes has already marked unreachable.
-// Kubernetes keeps the time of a planned eviction, whatever other time the pod then tolerates, and drops the plan only
-// if the pod tolerates the taint without limit. p becomes that step. wait says that the pod is in that step, and has to
-// stay in it until Kubernetes has seen it.
+// resetEviction turns p into an intermediate step for a pod of a node that Kubernetes already considers lost. Kubernetes
+// keeps the time of a planned eviction, whatever other time the pod then tolerates, and drops the plan only if the pod
+// tolerates the taint without limit. wait says that the pod is in that step, and has to stay in it until Kubernetes has seen it.
 func (p *tolerationPatch) resetEviction(pod *corev1.Pod) (wait bool) {
 	for _, taint := range evictionTaints() {
 		i := slices.IndexFunc(pod.Spec.Tolerations, func(t corev1.Toleration) bool { return toleratesTaint(t, taint) })
@@ -176,8 +174,7 @@ func (p *tolerationPatch) resetEviction(pod *corev1.Pod) (wait bool) {
 	return wait
 }
 
-// mergeBefore merges two values of beforeAnnotation. Where both contain the same taint, they have the same value for
-// it.
+// mergeBefore merges two values of beforeAnnotation. Where both contain the same taint, they have the same value for it.
 func mergeBefore(a, b string) *string {
 	before := map[string]*int64{}
 	for _, text := range []string{a, b} {
@@ -226,8 +223,7 @@ func (p *tolerationPatch) indexOf(taint string) int {
 	return slices.IndexFunc(p.tolerations, func(t corev1.Toleration) bool { return toleratesTaint(t, taint) })
 }
 
-// toleratesTaint reports whether a toleration is the one that applies to a taint: Kubernetes uses the first that
-// matches.
+// toleratesTaint reports whether a toleration is the one that applies to a taint: Kubernetes uses the first that matches.
 func toleratesTaint(t corev1.Toleration, taint string) bool {
 	effect := t.Effect == "" || t.Effect == corev1.TaintEffectNoExecute
 	key := t.Key == taint || t.Key == "" && t.Operator == corev1.TolerationOpExists

@@ -8,8 +8,8 @@
 // of the Node or group is removed. Pods whose own tolerations last longer are not changed, and neither is any other
 // taint: a drained or cordoned gateway behaves as any node.
 //
-// Kubernetes keeps the time of an eviction that it has planned, whatever other time the pod then tolerates. If it has
-// marked the node unreachable already, a pod therefore tolerates without limit for 10 s before it gets another time,
+// Kubernetes keeps the time of an eviction that it has planned, whatever other time the pod then tolerates. If it
+// considers the node lost already, a pod therefore tolerates without limit for 10 s before it gets another time,
 // which then begins anew.
 //
 // Groups that could not be read yet may specify any time: until they are read, pods of Nodes without an annotation of

@@ -72,8 +72,7 @@ func stripGroup(object any) (any, error) {
 }
 
 // onGroupsError logs once why the groups cannot be read, and what to do. If the kind does not exist, there are no
-// groups, and the controller works without them. If reading is forbidden, the groups are unknown: then pods keep what
-// they have.
+// groups, and the controller works without them. If reading is forbidden, the groups are unknown: then pods keep what they have.
 func (k *TolerationController) onGroupsError(ctx context.Context, r *toolscache.Reflector, err error) {
 	reason := apierrors.ReasonForError(err)
 	k.mu.Lock()

@@ -210,8 +210,7 @@ func newObservedLogger(t *testing.T) (*zap.Logger, *observer.ObservedLogs) {
 }
 
 // TestTolerationController_WorksWithoutNodeGroups simulates an older installation: Nodes are served as before, the
-// missing kind is logged once, and the kind is detected when it is installed. When the kind is removed, so are the
-// groups.
+// missing kind is logged once, and the kind is detected when it is installed. When the kind is removed, so are the groups.
 func TestTolerationController_WorksWithoutNodeGroups(t *testing.T) {
 	const hour = int64(3600)
 	w := newBareEnv(t)

@@ -121,8 +121,7 @@ func (a *Approver) processRequest(ctx context.Context, name string) error {
 	return err
 }
 
-// reconcileRequest decides on one request, or returns the delay before the next check; 0: the request is no longer for
-// this replica.
+// reconcileRequest decides on one request, or returns the delay before the next check; 0: the request is no longer for this replica.
 func (a *Approver) reconcileRequest(ctx context.Context, name string) (again time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()

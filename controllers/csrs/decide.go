@@ -19,8 +19,7 @@ import (
 )
 
 const (
-	// MaxRequest is the maximum size of a request's PEM in bytes: one with an RSA key of 4096 bits and ten names has 2
-	// KiB.
+	// MaxRequest is the maximum size of a request's PEM in bytes: one with an RSA key of 4096 bits and ten names has 2 KiB.
 	MaxRequest = 8 << 10
 
 	userPrefix = "system:node:"

@@ -13,8 +13,7 @@ import (
 )
 
 // A pod names the trust bundles of a projected volume by a signer and a label selector. The graph has a vertex between
-// the pod and the bundles that is never published: the selection. An event of a bundle refreshes only the selections of
-// its signer.
+// the pod and the bundles that is never published: the selection. An event of a bundle refreshes only the selections of its signer.
 
 const (
 	certificatesGroup    = "certificates.k8s.io"

@@ -14,8 +14,7 @@ import (
 	"github.com/frond-edge/frond/controllers"
 )
 
-// Publisher writes to the stream of desired state. Calls may be concurrent; the engine keeps the order per node and
-// key.
+// Publisher writes to the stream of desired state. Calls may be concurrent; the engine keeps the order per node and key.
 type Publisher interface {
 	// Publish stores the message as the last of its subject if the subject's last message has sequence expectLast (0:
 	// the subject is empty). Otherwise the error wraps wire.ErrConflict. For a message that can never be stored the
@@ -37,8 +36,7 @@ type Ownership interface {
 	Term(node string) uint64
 	// Changed returns a channel that is closed at the next change of any result of Term after this call.
 	Changed() <-chan struct{}
-	// LeaseValid reports whether this replica's lease was renewed so recently that no other replica can have taken over
-	// its nodes.
+	// LeaseValid reports whether this replica's lease was renewed so recently that no other replica can have taken over its nodes.
 	LeaseValid() bool
 }
 
@@ -50,16 +48,13 @@ type Config struct {
 	// 64 keep it busy.
 	Workers int
 	// TombstoneAge is the minimum age of a tombstone before it is purged, whoever has acked it. Until then the object's
-	// subject is not empty, so that a writer that was stopped between its decision and its write is refused; 0: 15
-	// minutes.
+	// subject is not empty, so that a writer that was stopped between its decision and its write is refused; 0: 15 minutes.
 	TombstoneAge time.Duration
-	// CompareEvery is the interval between two comparisons of the stream's content for a node with memory; 0: 5
-	// minutes.
+	// CompareEvery is the interval between two comparisons of the stream's content for a node with memory; 0: 5 minutes.
 	CompareEvery time.Duration
 	// Grace is how long all objects are kept for a node whose Node object is gone; 0: 10 minutes.
 	Grace time.Duration
-	// NoServices omits services and endpoint slices, for gateways without service addresses and service environment
-	// variables.
+	// NoServices omits services and endpoint slices, for gateways without service addresses and service environment variables.
 	NoServices bool
 	// Guard holds back suspicious deletions.
 	Guard Guard

@@ -16,8 +16,7 @@ const (
 	purgeAction
 )
 
-// streamRecord is what the stream holds of one object, as far as this replica knows. The zero record: the subject is
-// empty.
+// streamRecord is what the stream holds of one object, as far as this replica knows. The zero record: the subject is empty.
 type streamRecord struct {
 	sequence uint64
 	deleted  bool

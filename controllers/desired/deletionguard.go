@@ -15,8 +15,7 @@ import (
 
 // Guard configures which deletions are held back. The zero Guard holds back nothing.
 type Guard struct {
-	// Share is a fraction of a node's pods, 0 to 1. If more than that vanish at once without termination, they are
-	// kept. 0: off.
+	// Share is a fraction of a node's pods, 0 to 1. If more than that vanish at once without termination, they are kept. 0: off.
 	Share float64
 	// Minimum is the lowest number of pods that counts as a mass deletion.
 	Minimum int
@@ -31,8 +30,7 @@ type Guard struct {
 type Restore struct {
 	// Since is when the restore was detected.
 	Since time.Time
-	// KeepFor is how long pods that the API no longer knows are kept at their nodes, unless an operator confirms their
-	// removal.
+	// KeepFor is how long pods that the API no longer knows are kept at their nodes, unless an operator confirms their removal.
 	KeepFor time.Duration
 }
 
@@ -40,8 +38,7 @@ const (
 	defaultSettle = 2 * time.Second
 	// guardWindow is how long a pod that vanished without termination counts together with those that vanish now.
 	guardWindow = time.Minute
-	// verifyRetry is the delay before Config.VerifiedSince is called again; one verification takes two requests to the
-	// apiserver.
+	// verifyRetry is the delay before Config.VerifiedSince is called again; one verification takes two requests to the apiserver.
 	verifyRetry = 200 * time.Millisecond
 	// maxSampleNames is how many pod names a hold lists.
 	maxSampleNames = 5
@@ -130,8 +127,7 @@ type guardState struct {
 	confirmed map[string]string
 }
 
-// guardVerdict is the decision about a tombstone: wait for the hold to end, evaluate again after retryAfter, or publish
-// it.
+// guardVerdict is the decision about a tombstone: wait for the hold to end, evaluate again after retryAfter, or publish it.
 type guardVerdict struct {
 	held       bool
 	retryAfter time.Duration
@@ -145,7 +141,7 @@ func (e *Engine) evaluateGuard(s *nodeState, now time.Time) guardVerdict {
 	hold, word := e.holdAnnotations(s)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if e.nodeGone(s) && !exists { // the node was deleted on purpose: there is no operator to ask
+	if e.nodeGone(s) && !exists { // deleted on purpose: no Node is left to ask a confirmation on
 		e.clearHold(s)
 		return guardVerdict{}
 	}
@@ -349,8 +345,7 @@ func (s *nodeState) deletionReason(held streamRecord) wire.DeletionReason {
 
 func isPod(key wire.Key) bool { return key.Group == "" && key.Resource == "pods" }
 
-// isOwnPod reports whether a record is of a pod that runs at the node, not of a copy for a component that only reads
-// it.
+// isOwnPod reports whether a record is of a pod that runs at the node, not of a copy for a component that only reads it.
 func (r streamRecord) isOwnPod(key wire.Key) bool {
 	return isPod(key) && r.deletionReason != wire.DeletionOfCopy
 }

@@ -388,8 +388,7 @@ func TestGuard_RestoreHoldIsReevaluated(t *testing.T) {
 	}
 }
 
-// A tombstone that may not be published now is deferred and counted, or retried; a removal that states its own reason
-// does not wait.
+// A tombstone that may not be published now is deferred and counted, or retried; a removal that states its own reason does not wait.
 func TestGuard_DefersTombstones(t *testing.T) {
 	cfg := guardConfig()
 	cfg.Guard.Settle = 20 * time.Millisecond

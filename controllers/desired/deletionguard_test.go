@@ -285,8 +285,7 @@ func TestGuard_DeletedNodeIsNotHeld(t *testing.T) {
 	})
 }
 
-// A Node that lost its label keeps everything until an operator confirms: the Node still exists to carry the
-// confirmation.
+// A Node that lost its label keeps everything until an operator confirms: the Node still exists to carry the confirmation.
 func TestGuard_LostEdgeLabelIsHeld(t *testing.T) {
 	w := newEngineEnv(t)
 	w.createAccount("default")
@@ -309,8 +308,7 @@ func TestGuard_LostEdgeLabelIsHeld(t *testing.T) {
 	w.eventuallyHasObjects(node, podNames(6)...)
 }
 
-// Pods that the API lost by going back in time are kept whatever their number, for the configured time or until
-// confirmed.
+// Pods that the API lost by going back in time are kept whatever their number, for the configured time or until confirmed.
 func TestGuard_PodsUnknownAfterRestoreAreHeld(t *testing.T) {
 	w := newEngineEnv(t)
 	w.createAccount("default")

@@ -7,8 +7,7 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// encodedLimit bounds the memory of cached encodings: room for the objects that change while thousands of nodes wait
-// for them.
+// encodedLimit bounds the memory of cached encodings: room for the objects that change while thousands of nodes wait for them.
 const encodedLimit = 32 << 20
 
 // encodingCache is an LRU cache of the JSON of shared objects, so that a ConfigMap for 1,000 nodes

@@ -48,8 +48,7 @@ type Engine struct {
 	// optional kinds.
 	subscribers   scopeSubscribers
 	kindInformers map[groupResource]*kindInformer
-	// optional are the kinds that the apiserver may lack. optionalChanged is closed and replaced when the state of one
-	// changes.
+	// optional are the kinds that the apiserver may lack. optionalChanged is closed and replaced when the state of one changes.
 	optional        map[groupResource]*optionalKind
 	optionalChanged chan struct{}
 	// selections are the trust bundle selections that pods of nodes make, by signer.
@@ -136,8 +135,7 @@ func (e *Engine) Start(ctx context.Context) error {
 }
 
 const (
-	// After a conflict the decision is repeated after one more round trip; a stream without a leader needs 4 to 9 s to
-	// elect one.
+	// After a conflict the decision is repeated after one more round trip; a stream without a leader needs 4 to 9 s to elect one.
 	retryBase = 20 * time.Millisecond
 	retryMax  = 5 * time.Second
 	// waitMax bounds the retry delay of an item that only waits for a valid lease. The wait sends no request, and an
@@ -247,8 +245,7 @@ func (e *Engine) watchOwnership(ctx context.Context) {
 	}
 }
 
-// takeOwnership loads a node that this replica has come to own, or releases one that it does not own. The caller holds
-// mu.
+// takeOwnership loads a node that this replica has come to own, or releases one that it does not own. The caller holds mu.
 func (e *Engine) takeOwnership(s *nodeState) {
 	switch term := e.owner.Term(s.name); {
 	case term == 0:

@@ -292,8 +292,7 @@ func (w *engineEnv) heldMessages(node string) map[wire.Key]wire.Message {
 	return held
 }
 
-// liveObjects returns the names of a node's live objects, without its own Node, the marker, RBAC and the cluster's
-// Service.
+// liveObjects returns the names of a node's live objects, without its own Node, the marker, RBAC and the cluster's Service.
 func (w *engineEnv) liveObjects(node string) []string {
 	w.Helper()
 	var found []string

@@ -19,8 +19,7 @@ import (
 type stopping struct {
 	*counted
 	key wire.Key
-	// stopped receives a message when the process is stopped; it continues when resume is closed. sent receives the
-	// result.
+	// stopped receives a message when the process is stopped; it continues when resume is closed. sent receives the result.
 	stopped, resume chan struct{}
 	sent            chan error
 }
@@ -53,8 +52,7 @@ func (s *stopping) awaitStop(t *testing.T) {
 	}
 }
 
-// deadlineIgnoringPublisher sends a message in spite of its age: the process is stopped after the last check of the
-// clock.
+// deadlineIgnoringPublisher sends a message in spite of its age: the process is stopped after the last check of the clock.
 type deadlineIgnoringPublisher struct{ *stopping }
 
 func (u deadlineIgnoringPublisher) Publish(ctx context.Context, m wire.Message, expectLast uint64) (uint64, error) {

@@ -4,8 +4,7 @@ import "github.com/frond-edge/frond/api/wire"
 
 // graph is a reference-counted graph of needs: for each node the objects it needs, and for each needed object the nodes
 // that need it. It holds needed objects only. An object stays with a node until the last object there that needs it is
-// gone. References never form a cycle (pod → account or claim → volume → secret), so counting is exact. It has no lock
-// of its own.
+// gone. References never form a cycle (pod → account or claim → volume → secret), so counting is exact. It has no lock of its own.
 type graph struct {
 	vertices map[wire.Key]*vertex
 	// expand returns what an object needs now; it may read memory only.

@@ -16,8 +16,7 @@ type kindSpec struct {
 	gvk      schema.GroupVersionKind
 	resource string
 	object   func() client.Object
-	// nodeOf returns the node that an object itself belongs to; nil for kinds whose objects are only referenced or go
-	// to all nodes.
+	// nodeOf returns the node that an object itself belongs to; nil for kinds whose objects are only referenced or go to all nodes.
 	nodeOf func(client.Object) string
 	// references returns what an object needs; nil: nothing.
 	references func(client.Object) []wire.Key

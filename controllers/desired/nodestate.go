@@ -23,8 +23,7 @@ type nodeState struct {
 	admitted bool
 	// deleted: its Node object existed and is gone. Heartbeats do not extend the grace period of such a node.
 	deleted bool
-	// scopes are the scopes that components at the node were granted. scopesLoaded: the node's scope requests are
-	// known.
+	// scopes are the scopes that components at the node were granted. scopesLoaded: the node's scope requests are known.
 	scopes       map[scopeID]*grantedScope
 	scopesLoaded bool
 	// withheld are the needed objects in protected namespaces, each reported once.
@@ -44,8 +43,7 @@ type nodeState struct {
 	// ownPods are the keys in published that are the node's own pods.
 	ownPods map[wire.Key]struct{}
 	guard   guardState
-	// revision counts the changes of published. revisions holds the count at which a key changed since the last load
-	// began.
+	// revision counts the changes of published. revisions holds the count at which a key changed since the last load began.
 	revision  uint64
 	revisions map[wire.Key]uint64
 	// pending are the keys that must be processed before the snapshot marker may be published; nil when it has been.
@@ -119,8 +117,7 @@ func (s *nodeState) beginLoad() uint64 {
 	return s.revision
 }
 
-// endLoad stores what was read from the stream. A record that a worker changed since beginLoad is newer than the read
-// and stays.
+// endLoad stores what was read from the stream. A record that a worker changed since beginLoad is newer than the read and stays.
 func (s *nodeState) endLoad(since uint64, read map[wire.Key]wire.Message, cluster string, term uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -164,8 +161,7 @@ func (s *nodeState) setPending(keys map[wire.Key]struct{}) {
 	s.pending = keys
 }
 
-// finishPending removes a processed key from pending and reports whether it was the last one before the snapshot
-// marker.
+// finishPending removes a processed key from pending and reports whether it was the last one before the snapshot marker.
 func (s *nodeState) finishPending(key wire.Key) (last bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -231,8 +227,7 @@ func (s *nodeState) bumpNewest(key wire.Key, r streamRecord) {
 	}
 }
 
-// newestVersion returns the resourceVersion that a cache of a kind must have reached not to be behind published; "" if
-// none is known.
+// newestVersion returns the resourceVersion that a cache of a kind must have reached not to be behind published; "" if none is known.
 func (s *nodeState) newestVersion(kind groupResource) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

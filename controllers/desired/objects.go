@@ -23,8 +23,7 @@ var errNotCached = errors.New("no such object")
 // errKindNotSynced is returned while the cache does not hold the objects of a kind.
 var errKindNotSynced = errors.New("kind is not followed")
 
-// readCached returns a shallow copy of an object in the cache with its type set. What its fields point to belongs to
-// the cache.
+// readCached returns a shallow copy of an object in the cache with its type set. What its fields point to belongs to the cache.
 func (e *Engine) readCached(key wire.Key) (client.Object, error) {
 	k, store := e.lookupKind(kindOf(key))
 	if store == nil {

@@ -22,8 +22,7 @@ func (r *referenceCollector) addTrustBundles(p *corev1.ClusterTrustBundleProject
 }
 
 // addResourceClaims adds a pod's device claims: those it names itself, those made for it from templates, and the one
-// that the scheduler made for its extended resources. Kubernetes' Node authorizer lets the pod's node read the same
-// claims.
+// that the scheduler made for its extended resources. Kubernetes' Node authorizer lets the pod's node read the same claims.
 func (r *referenceCollector) addResourceClaims(pod *corev1.Pod) {
 	add := func(name *string) {
 		if name != nil {

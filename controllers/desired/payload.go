@@ -86,8 +86,7 @@ func (p *payload) encode() error {
 }
 
 // withVersion inserts the resourceVersion into JSON that was made without one: cheaper than encoding a large object
-// twice. The first "metadata" is the object's own, as the encoder writes kind and apiVersion before it and nothing
-// else.
+// twice. The first "metadata" is the object's own, as the encoder writes kind and apiVersion before it and nothing else.
 func withVersion(data []byte, version string) []byte {
 	const open = `"metadata":{`
 	at := bytes.Index(data, []byte(open))

@@ -10,8 +10,7 @@ import (
 	"github.com/frond-edge/frond/internal/kubetest"
 )
 
-// TestEngine_ProgressCountsMissingChanges compares with the stream, for a node that existed before this engine and has
-// none of it.
+// TestEngine_ProgressCountsMissingChanges compares with the stream, for a node that existed before this engine and has none of it.
 func TestEngine_ProgressCountsMissingChanges(t *testing.T) {
 	w := newEngineEnv(t)
 	node := w.createNode("a")

@@ -181,8 +181,7 @@ func (e *Engine) loadNode(ctx context.Context, s *nodeState, term uint64) error 
 	return nil
 }
 
-// nodeGone reports whether a node has had no Node object for so long that it counts as permanently gone. The caller
-// holds mu.
+// nodeGone reports whether a node has had no Node object for so long that it counts as permanently gone. The caller holds mu.
 func (e *Engine) nodeGone(s *nodeState) bool {
 	return !s.present && time.Since(s.absentSince) >= e.cfg.Grace && !time.Now().Before(e.cfg.Restore.endsAt())
 }
@@ -266,8 +265,7 @@ func (e *Engine) cacheStale(s *nodeState, of groupResource, heard string) bool {
 	return slices.ContainsFunc(e.referringKinds, func(k groupResource) bool { return olderVersion(e.cacheVersion(k), s.newestVersion(k)) })
 }
 
-// wantedState returns the desired state of an object at a node, nil for nothing, and fills in the message that would
-// carry it.
+// wantedState returns the desired state of an object at a node, nil for nothing, and fills in the message that would carry it.
 func (e *Engine) wantedState(s *nodeState, key wire.Key, message *wire.Message) (want *payload, keep bool, err error) {
 	e.mu.Lock()
 	if e.kindNotSynced(key) {
@@ -313,8 +311,7 @@ func (e *Engine) wantedState(s *nodeState, key wire.Key, message *wire.Message) 
 	return p, keep, nil
 }
 
-// ownState returns the desired state of objects that Frond itself makes: nothing for any other key. The caller holds
-// mu.
+// ownState returns the desired state of objects that Frond itself makes: nothing for any other key. The caller holds mu.
 func (e *Engine) ownState(s *nodeState, key wire.Key) (want *payload, keep bool, err error) {
 	if of, ok := wire.ScopeOf(key); ok {
 		return e.markerState(s, of)

@@ -56,8 +56,7 @@ func (r *referenceCollector) addVolumeSecret(ref *corev1.SecretReference) {
 
 // podRefs returns the keys that a kubelet needs to run the pod. The CA bundle kube-root-ca.crt is among a pod's
 // projected volumes when it wants a token. accountRefs, claimRefs and volumeRefs return what these objects need in
-// turn. A mirror pod, which the node itself creates, needs no object of the cloud; Kubernetes' Node authorizer has the
-// same rule.
+// turn. A mirror pod, which the node itself creates, needs no object of the cloud; Kubernetes' Node authorizer has the same rule.
 func podRefs(pod *corev1.Pod) []wire.Key {
 	if isMirror(pod) {
 		return nil
@@ -171,8 +170,7 @@ func claimRefs(claim *corev1.PersistentVolumeClaim) []wire.Key {
 	return r.keys
 }
 
-// volumeRefs returns the secrets of a persistent volume that a node needs to mount it; those of the controller are left
-// out.
+// volumeRefs returns the secrets of a persistent volume that a node needs to mount it; those of the controller are left out.
 func volumeRefs(volume *corev1.PersistentVolume) []wire.Key {
 	if volume.Spec.ClaimRef == nil {
 		return nil

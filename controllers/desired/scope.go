@@ -146,8 +146,7 @@ func (e *Engine) endScope(s *nodeState, id scopeID) {
 	e.releaseKind(id.groupResource)
 }
 
-// dropNode drops what the stream holds for a node and what the node was granted: another replica serves it. The caller
-// holds mu.
+// dropNode drops what the stream holds for a node and what the node was granted: another replica serves it. The caller holds mu.
 func (e *Engine) dropNode(s *nodeState) {
 	s.forgetPublished()
 	for id := range s.scopes {
@@ -357,8 +356,7 @@ func (s *nodeState) publishedKeys(of wire.Scope) []wire.Key {
 	return keys
 }
 
-// countScopes counts the granted scopes at nodes of this replica: those whose marker may be published (complete), or
-// the others.
+// countScopes counts the granted scopes at nodes of this replica: those whose marker may be published (complete), or the others.
 func (e *Engine) countScopes(complete bool) func() float64 {
 	return func() float64 {
 		e.mu.Lock()

@@ -8,8 +8,7 @@ import (
 )
 
 // SetStatic gives every node an object that is not a Kubernetes object: the keys of tokens, and the list of delivered
-// kinds. The latest value wins. Until it is set once in this process, what the stream holds of it stays. It does not
-// block.
+// kinds. The latest value wins. Until it is set once in this process, what the stream holds of it stays. It does not block.
 func (e *Engine) SetStatic(key wire.Key, object []byte) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

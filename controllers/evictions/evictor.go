@@ -135,8 +135,7 @@ func (e *Evictor) limiterOf(node string) *rate.Limiter {
 	return limiter
 }
 
-// evictPod deletes a pod. It spends a token only for a pod that existed and was not being deleted: no replacement comes
-// for any other.
+// evictPod deletes a pod. It spends a token only for a pod that existed and was not being deleted: no replacement comes for any other.
 func (e *Evictor) evictPod(ctx context.Context, pod *corev1.Pod, limiter *rate.Limiter) error {
 	ctx, cancel := context.WithTimeout(ctx, deleteTimeout)
 	defer cancel()

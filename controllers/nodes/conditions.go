@@ -91,8 +91,7 @@ func (n *nodeHealth) wantLink(revoked bool) conditionState {
 	return conditionState{}
 }
 
-// wantProgress returns the wanted state of UpToDate, given its present state (was). It returns was if nothing has to
-// change.
+// wantProgress returns the wanted state of UpToDate, given its present state (was). It returns was if nothing has to change.
 func (n *nodeHealth) wantProgress(was conditionState, pace conditionTiming, now time.Time) conditionState {
 	p := n.progress
 	var want conditionState
@@ -177,8 +176,7 @@ type conditionChange struct {
 	message   string
 }
 
-// linkMessage returns the message about the link. For a lost link it includes what happens to the pods, unless autonomy
-// keeps them.
+// linkMessage returns the message about the link. For a lost link it includes what happens to the pods, unless autonomy keeps them.
 func linkMessage(s conditionState) string {
 	switch s.reason {
 	case "HeartbeatsArrive":

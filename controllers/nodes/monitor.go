@@ -29,8 +29,7 @@ type Ownership interface {
 	Owns(node string) bool
 	// Changed returns a channel that is closed at the next change of any result of Owns after this call.
 	Changed() <-chan struct{}
-	// LeaseValid reports whether this replica's lease was renewed so recently that no other replica can have taken over
-	// its nodes.
+	// LeaseValid reports whether this replica's lease was renewed so recently that no other replica can have taken over its nodes.
 	LeaseValid() bool
 }
 
@@ -67,8 +66,7 @@ type Monitor struct {
 	nodes map[string]*nodeHealth
 	// heartbeatOrder holds the nodes in order of their last heartbeat, the oldest first; a lost node is not in it.
 	heartbeatOrder list.List
-	// queue, wake, store and recorder are nil before Start. wake is signalled when heartbeatOrder has got its first
-	// node.
+	// queue, wake, store and recorder are nil before Start. wake is signalled when heartbeatOrder has got its first node.
 	queue controllers.Queue[string]
 	wake  chan struct{}
 	store toolscache.Store

@@ -36,8 +36,7 @@ func (r *replica) assignedPorts() map[uint16]string {
 	return r.nodes
 }
 
-// startAllocator runs an Allocator with exactly the rights of Rules; asked is called for nodes that are to report
-// themselves.
+// startAllocator runs an Allocator with exactly the rights of Rules; asked is called for nodes that are to report themselves.
 func startAllocator(t *testing.T, owns func(string) bool, asked func(node string)) *replica {
 	t.Helper()
 	rest := shared.Cluster(t).ConfigWithRules(t, "frond-ports-test", ports.Rules())

@@ -10,8 +10,7 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// NodeAddressing configures what the cloud adds to the addresses that a node reports. The zero value adds the node's
-// names.
+// NodeAddressing configures what the cloud adds to the addresses that a node reports. The zero value adds the node's names.
 type NodeAddressing struct {
 	// MetricsHost is the host where metrics-server finds the metrics of all edge nodes; "" sets no address for it.
 	MetricsHost string

@@ -106,8 +106,7 @@ func TestApplier_OldReportNeverReplacesNewer(t *testing.T) {
 	}
 }
 
-// The newer report contains what Kubernetes held before the older one was written, so it appears to be known and writes
-// nothing.
+// The newer report contains what Kubernetes held before the older one was written, so it appears to be known and writes nothing.
 func TestApplier_OvertakenWriteRequestsReport(t *testing.T) {
 	w := newApplierEnv(t)
 	node := w.createNode("a")

@@ -11,8 +11,7 @@ import (
 )
 
 // Impersonating returns a copy of a client configuration whose requests are made as the node that WithNode put into
-// their context. A request without a node is refused before it is sent, so that the client's own rights are never used
-// for it.
+// their context. A request without a node is refused before it is sent, so that the client's own rights are never used for it.
 //
 // Only the user name is sent: the apiserver itself then adds the group system:nodes, and cloudcore needs the right to
 // impersonate nodes only ("constrained impersonation", on by default since Kubernetes 1.36). Classic impersonation also

@@ -105,8 +105,7 @@ func (a *Applier) createNode(ctx context.Context, node *corev1.Node) error {
 	return err
 }
 
-// allowedLabels leaves out the labels that NodeRestriction forbids a node to set; with them, the whole Node would be
-// refused.
+// allowedLabels leaves out the labels that NodeRestriction forbids a node to set; with them, the whole Node would be refused.
 func allowedLabels(labels map[string]string) map[string]string {
 	kept := maps.Clone(labels)
 	maps.DeleteFunc(kept, func(key, _ string) bool {

@@ -42,8 +42,7 @@ func statusPatch(before, after, kind any) ([]byte, error) {
 	return patch, nil
 }
 
-// mergePodStatus returns the reported status, with the fields that others than the kubelet own taken from the present
-// one.
+// mergePodStatus returns the reported status, with the fields that others than the kubelet own taken from the present one.
 func mergePodStatus(present, reported corev1.PodStatus) corev1.PodStatus {
 	merged := *reported.DeepCopy()
 	merged.NominatedNodeName = present.NominatedNodeName
@@ -112,8 +111,7 @@ func (w NodeAddressing) nodeStatusPatch(node, reported *corev1.Node) ([]byte, er
 	return replaceAddresses(patch, after.Status.Addresses)
 }
 
-// replaceAddresses makes a patch replace the whole list: its merge key is the type, and a node may have two addresses
-// of one type.
+// replaceAddresses makes a patch replace the whole list: its merge key is the type, and a node may have two addresses of one type.
 func replaceAddresses(patch []byte, addresses []corev1.NodeAddress) ([]byte, error) {
 	var whole map[string]any
 	if err := json.Unmarshal(patch, &whole); err != nil {

@@ -22,13 +22,11 @@ const (
 	// maxCached bounds the cached answers: users and scopes are few and the same at many nodes.
 	maxCached = 8192
 	// evaluateTimeout bounds the reviews for one node, and therefore how long a node with many requests occupies a
-	// worker. Rights that were not evaluated within it are evaluated later, with the help of the answers cached by
-	// then.
+	// worker. Rights that were not evaluated within it are evaluated later, with the help of the answers cached by then.
 	evaluateTimeout = 5 * time.Second
 )
 
-// scopeAuthorizer asks Kubernetes for access reviews. Its answers are cached for a time, so a DaemonSet costs as much
-// as one pod.
+// scopeAuthorizer asks Kubernetes for access reviews. Its answers are cached for a time, so a DaemonSet costs as much as one pod.
 type scopeAuthorizer struct {
 	kube    kubernetes.Interface
 	catalog *resourceCatalog
@@ -135,8 +133,7 @@ func (j *scopeAuthorizer) evaluationOrder(node string, wants []wire.ScopeWant, b
 	return order
 }
 
-// evaluateScope evaluates one scope for all users who want it, the users who hold it first. room: the node may have one
-// more.
+// evaluateScope evaluates one scope for all users who want it, the users who hold it first. room: the node may have one more.
 func (j *scopeAuthorizer) evaluateScope(ctx context.Context, node string, want wire.ScopeWant, held []string, room bool) scopeVerdict {
 	v := scopeVerdict{kind: wire.ScopeKind{Scope: want.Scope}, users: make([]wire.ScopeVerdict, len(want.Users))}
 	for _, holds := range []bool{true, false} {

@@ -71,8 +71,7 @@ func TestAuthorizer_EvaluatesHeldScopesFirst(t *testing.T) {
 	}
 }
 
-// TestAuthorizer_RefusesProtectedNamespaces: no user gets a scope on a protected namespace, whatever Kubernetes would
-// allow.
+// TestAuthorizer_RefusesProtectedNamespaces: no user gets a scope on a protected namespace, whatever Kubernetes would allow.
 func TestAuthorizer_RefusesProtectedNamespaces(t *testing.T) {
 	j := newTestAuthorizer(64, func(string) (bool, error) { return true, nil })
 	j.protected = controllers.ProtectNamespaces("frond-system")
@@ -84,8 +83,7 @@ func TestAuthorizer_RefusesProtectedNamespaces(t *testing.T) {
 	}
 }
 
-// An undecided grant lapses if Kubernetes answers other requests: then a right may be gone. While it is down, nothing
-// lapses.
+// An undecided grant lapses if Kubernetes answers other requests: then a right may be gone. While it is down, nothing lapses.
 func TestAuthorizer_UndecidedGrantLapses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		down := false

@@ -27,8 +27,7 @@ type GrantController struct {
 	metrics    *metrics
 	log        *zap.Logger
 	queue      controllers.Queue[string]
-	// rbacChanged signals that RBAC has changed. Its buffer is one: a signal that was not yet received covers all later
-	// changes.
+	// rbacChanged signals that RBAC has changed. Its buffer is one: a signal that was not yet received covers all later changes.
 	rbacChanged chan struct{}
 
 	mu sync.Mutex

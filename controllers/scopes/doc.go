@@ -12,6 +12,5 @@
 //   - A right that could not be evaluated keeps its last verdict.
 //   - A request never undoes a later one.
 //
-// It does not publish, and it knows neither NATS nor the node's own checks: the gateway authorizes each request of a
-// pod again.
+// It does not publish, and it knows neither NATS nor the node's own checks: the gateway authorizes each request of a pod again.
 package scopes

@@ -16,8 +16,7 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// resourceCatalog looks up which resources the API serves, and how many objects there are. Its answers are cached for a
-// time.
+// resourceCatalog looks up which resources the API serves, and how many objects there are. Its answers are cached for a time.
 type resourceCatalog struct {
 	discovery  discovery.DiscoveryInterfaceWithContext
 	objects    metadata.Interface

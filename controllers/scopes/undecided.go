@@ -45,8 +45,7 @@ func (d *undecidedRights) recordAnswer(now time.Time) {
 	}
 }
 
-// recordResult records that a right was evaluated, or could not be, and reports whether it has been undecided for too
-// long.
+// recordResult records that a right was evaluated, or could not be, and reports whether it has been undecided for too long.
 func (d *undecidedRights) recordResult(node string, q accessQuery, unjudged bool, now time.Time) (lapsed bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
